@@ -1,0 +1,75 @@
+//! Durations as people write them: `50ms`, `10s`, `1h 30m`, and a bare unit for one of it (`s`, `min`, `day`).
+
+use std::{fmt, time::Duration};
+
+use serde::{Deserialize, Deserializer, de};
+
+/// Whole microseconds of a duration as written, rounded down.
+///
+/// # Errors
+/// Text that is no duration. `M` is refused: to some a minute, to humantime a month.
+pub fn parse_us(text: &str) -> Result<u64, String> {
+    let remedy = "write a number and a unit: \"50ms\", \"10s\", \"5m\", \"1h\", \"1d\"";
+    let bare_unit = text.starts_with(|c: char| c.is_ascii_alphabetic());
+    let number = if bare_unit { "1" } else { "" };
+    let duration = match humantime::parse_duration(&format!("{number}{text}")) {
+        Ok(duration) if !text.contains('M') => duration,
+        _ => return Err(format!("`{text}` is no duration\n{remedy}")),
+    };
+    u64::try_from(duration.as_micros()).map_err(|_| format!("`{text}` is too long\n{remedy}"))
+}
+
+/// Reads a `Duration` from a string of the file, for `#[serde(deserialize_with)]`.
+///
+/// # Errors
+/// Those of [`parse_us`].
+pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
+    let text = String::deserialize(from)?;
+    parse_us(&text).map(Duration::from_micros).map_err(de::Error::custom)
+}
+
+/// Prints microseconds in the greatest unit that divides them, one of it as the bare unit.
+pub struct Text(pub u64);
+
+impl fmt::Display for Text {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let units = [
+            (86_400_000_000, "day", "d"),
+            (3_600_000_000, "h", "h"),
+            (60_000_000, "min", "m"),
+            (1_000_000, "s", "s"),
+            (1_000, "ms", "ms"),
+            (1, "us", "us"),
+        ];
+        let (unit_us, one, many) = units
+            .into_iter()
+            .find(|(unit_us, ..)| self.0 >= *unit_us && self.0.is_multiple_of(*unit_us))
+            .unwrap_or((1, "us", "us"));
+        match self.0 / unit_us {
+            1 => f.write_str(one),
+            count => write!(f, "{count}{many}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_read_as_written() {
+        assert_eq!(parse_us("50ms"), Ok(50_000));
+        assert_eq!(parse_us("1h 30m"), Ok(5_400_000_000));
+        assert_eq!(parse_us("day"), Ok(86_400_000_000));
+        for text in ["", "5", "-1s", "ten seconds", "1.5s", "5M", "s10"] {
+            assert!(parse_us(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn durations_are_printed_in_their_greatest_unit() {
+        assert_eq!(Text(90_000_000).to_string(), "90s");
+        assert_eq!(Text(60_000_000).to_string(), "min");
+        assert_eq!(Text(1_500).to_string(), "1500us");
+    }
+}
