@@ -1,1 +1,4 @@
 //! Routes.
+
+pub mod path;
+pub mod pattern;

@@ -1,0 +1,315 @@
+//! A request's path is read twice: as it is forwarded, and as it is matched.
+//!
+//! [`forwarded`] removes the dot segments and nothing else, so that signed URLs stay valid.
+//! [`matched`] reads the canonical form off what is forwarded, never off what came: the route and its
+//! limits are those of the path that the upstream sees, in whatever spelling.
+//!
+//! Not done here, because upstreams differ: letter case, `;parameters`, and `\` or `%2F` as a slash.
+//! [`has_escaped_slash`] finds the last, for who wants to refuse them.
+
+use std::borrow::Cow;
+
+use percent_encoding::{percent_decode_str, percent_encode_byte};
+
+/// The path as it is sent upstream: without dot segments, otherwise byte for byte as it came.
+///
+/// RFC 3986, 5.2.4, on the unmerged path: an empty segment counts as one, `/a//../b` is `/a/b`. A dot
+/// segment may be percent-encoded (`%2e`, `.%2E`). The result begins with `/` and never leaves the root.
+/// It may begin with `//`, as the RFC has it: send it in a request line, don't resolve it as a reference.
+pub fn forwarded(path: &str) -> Cow<'_, str> {
+    let is_rooted = path.starts_with('/');
+    if is_rooted && !path.split('/').any(is_dot_segment) {
+        return Cow::Borrowed(path);
+    }
+    let mut kept = String::with_capacity(path.len() + 1);
+    let mut segments = path.strip_prefix('/').unwrap_or(path).split('/').peekable();
+    while let Some(segment) = segments.next() {
+        match dots(segment) {
+            Some(Dots::Current) => {}
+            Some(Dots::Parent) => kept.truncate(kept.rfind('/').unwrap_or(0)),
+            None => {
+                kept.push('/');
+                kept.push_str(segment);
+                continue;
+            }
+        }
+        if segments.peek().is_none() {
+            kept.push('/');
+        }
+    }
+    Cow::Owned(kept)
+}
+
+/// The canonical form of a [`forwarded`] path, on which routes are matched.
+///
+/// - Percent-escapes are decoded, once. This goes beyond the unreserved characters of RFC 3986 on
+///   purpose: many upstreams read `%24` and `$` alike, and no spelling may escape its limit.
+/// - Escapes remain for `/`, for `%` and for bytes that are not UTF-8, in upper-case hex. A `%` that
+///   begins no escape is read as a literal one, as lenient upstreams do: `%zz` becomes `%25zz`.
+///   So every `%` of the result begins an escape, the form can be read back, and is its own canonical form.
+/// - Empty segments are merged, and a trailing slash is dropped; the root is `/`.
+///
+/// Decoding makes no new slash and no new dot segment: `%2F` and `%252e` stay. A canonical path is
+/// borrowed, unless it has escapes of bytes that are not UTF-8.
+pub fn matched(forwarded: &str) -> Cow<'_, str> {
+    let path = forwarded.trim_end_matches('/');
+    if path.is_empty() {
+        return Cow::Borrowed("/");
+    }
+    if is_canonical(path) {
+        return Cow::Borrowed(path);
+    }
+    let mut canonical = String::with_capacity(path.len() + 1);
+    for segment in path.split('/').filter(|segment| !segment.is_empty()) {
+        canonical.push('/');
+        push_canonical(segment, &mut canonical);
+    }
+    Cow::Owned(canonical)
+}
+
+/// Whether a path has `%2F` or `%5C`, which some upstreams read as a slash.
+pub fn has_escaped_slash(path: &str) -> bool {
+    path.split('%').skip(1).any(|after| {
+        let hex = after.get(..2).unwrap_or_default();
+        hex.eq_ignore_ascii_case("2f") || hex.eq_ignore_ascii_case("5c")
+    })
+}
+
+/// Whether a segment is `.` or `..`, in any spelling.
+pub(super) fn is_dot_segment(segment: &str) -> bool {
+    dots(segment).is_some()
+}
+
+/// The canonical form of one segment; see [`matched`].
+pub(super) fn canonical_segment(segment: &str) -> String {
+    let mut canonical = String::with_capacity(segment.len());
+    push_canonical(segment, &mut canonical);
+    canonical
+}
+
+enum Dots {
+    Current,
+    Parent,
+}
+
+fn dots(segment: &str) -> Option<Dots> {
+    match strip_dot(segment)? {
+        "" => Some(Dots::Current),
+        after => strip_dot(after)?.is_empty().then_some(Dots::Parent),
+    }
+}
+
+fn strip_dot(text: &str) -> Option<&str> {
+    text.strip_prefix('.').or_else(|| text.strip_prefix("%2e")).or_else(|| text.strip_prefix("%2E"))
+}
+
+/// Expects no trailing slash. May say no of a canonical path: only `%25` and `%2F` are known without decoding.
+fn is_canonical(path: &str) -> bool {
+    path.starts_with('/')
+        && !path.as_bytes().windows(2).any(|pair| pair == b"//")
+        && path.split('%').skip(1).all(|after| after.starts_with("25") || after.starts_with("2F"))
+}
+
+fn push_canonical(segment: &str, canonical: &mut String) {
+    let decoded: Cow<'_, [u8]> = percent_decode_str(segment).into();
+    for chunk in decoded.utf8_chunks() {
+        for character in chunk.valid().chars() {
+            match character {
+                '/' => canonical.push_str("%2F"),
+                '%' => canonical.push_str("%25"),
+                _ => canonical.push(character),
+            }
+        }
+        canonical.extend(chunk.invalid().iter().map(|byte| percent_encode_byte(*byte)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::{collection::vec, prelude::*, sample::select};
+
+    use super::*;
+
+    #[test]
+    fn only_dot_segments_are_removed_from_what_is_forwarded() {
+        for (path, expected) in [
+            // RFC 3986, 5.2.4 and the paths of 5.4
+            ("/a/b/c/./../../g", "/a/g"),
+            ("/b/c/.", "/b/c/"),
+            ("/b/c/./", "/b/c/"),
+            ("/b/c/./g", "/b/c/g"),
+            ("/b/c/..", "/b/"),
+            ("/b/c/../", "/b/"),
+            ("/b/c/../..", "/"),
+            ("/b/c/../../../g", "/g"),
+            ("/./g", "/g"),
+            ("/../g", "/g"),
+            ("/b/c/g.", "/b/c/g."),
+            ("/b/c/.g", "/b/c/.g"),
+            ("/b/c/..g", "/b/c/..g"),
+            ("/b/c/...", "/b/c/..."),
+            // The path isn't merged.
+            ("/a//../b", "/a/b"),
+            ("/a/..//b", "//b"),
+            ("/a///../../b", "/a/b"),
+            ("//..//..//b/", "//b/"),
+            // Encoded dots, and what only looks like them.
+            ("/a/%2e%2E/b", "/b"),
+            ("/a/.%2e/%2E/b", "/b"),
+            ("/a/%252e%252e/b", "/a/%252e%252e/b"),
+            ("/a/..%2fb", "/a/..%2fb"),
+            ("/a/..;/b", "/a/..;/b"),
+            // Everything else stays as it came.
+            ("/A/%7euser/%c3%A9//%zz/", "/A/%7euser/%c3%A9//%zz/"),
+            ("/a/../%7euser//", "/%7euser//"),
+            // No leading slash: authority and asterisk form.
+            ("", "/"),
+            ("*", "/*"),
+            ("..", "/"),
+            ("a/../b", "/b"),
+        ] {
+            assert_eq!(forwarded(path), expected, "{path}");
+        }
+    }
+
+    #[test]
+    fn spellings_of_a_path_match_alike() {
+        for (path, expected) in [
+            ("/", "/"),
+            ("", "/"),
+            ("//", "/"),
+            ("/a/", "/a"),
+            ("//a///b//", "/a/b"),
+            ("/%61%2Db%24", "/a-b$"),
+            ("/caf%c3%a9", "/café"),
+            ("/a%2fb", "/a%2Fb"),
+            ("/a%5cb", "/a\\b"),
+            ("/a%3fb%23", "/a?b#"),
+            ("/%252e%252e/b", "/%252e%252e/b"),
+            ("/%25%32e", "/%252e"),
+            // Bytes that are not UTF-8: alone, cut short, overlong, a surrogate
+            ("/%ff", "/%FF"),
+            ("/%c3/%a9", "/%C3/%A9"),
+            ("/%e2%82x", "/%E2%82x"),
+            ("/%c0%af", "/%C0%AF"),
+            ("/%ed%a0%80", "/%ED%A0%80"),
+            // A malformed escape is a literal percent sign.
+            ("/%zz", "/%25zz"),
+            ("/%25zz", "/%25zz"),
+            ("/100%", "/100%25"),
+            ("/%4", "/%254"),
+            ("/%%34", "/%254"),
+        ] {
+            assert_eq!(matched(path), expected, "{path}");
+        }
+    }
+
+    #[test]
+    fn a_path_that_needs_no_change_is_borrowed() {
+        for path in ["/", "/v1/orders/7", "/v1//orders/", "/%7e/%2F/.well-known/a.b"] {
+            assert!(matches!(forwarded(path), Cow::Borrowed(_)), "{path}");
+        }
+        for path in ["/", "/v1/orders/7", "/v1/orders/", "/a%2Fb%25/café/$"] {
+            assert!(matches!(matched(path), Cow::Borrowed(_)), "{path}");
+        }
+    }
+
+    #[test]
+    fn escaped_slashes_are_found_in_any_case() {
+        for path in ["/a%2fb", "/a%2F", "/%5c", "/%5C..", "/%%2f"] {
+            assert!(has_escaped_slash(path), "{path}");
+        }
+        for path in ["/", "/a/b", "/a\\b", "/%252f", "/%2", "/%", "/%é", "/%2g%5d"] {
+            assert!(!has_escaped_slash(path), "{path}");
+        }
+    }
+
+    /// A canonical path, and another spelling of it.
+    fn respelt() -> impl Strategy<Value = (String, String)> {
+        (vec((detours(), segment()), 0..5), detours()).prop_map(|(segments, tail)| {
+            let (mut canonical, mut spelling) = (String::new(), String::new());
+            for (detours, (segment, respelt)) in segments {
+                canonical += &format!("/{segment}");
+                spelling += &format!("{detours}/{respelt}");
+            }
+            let root = if canonical.is_empty() { "/" } else { "" };
+            (canonical + root, spelling + root + &tail)
+        })
+    }
+
+    /// Ways that lead back to where they began.
+    fn detours() -> impl Strategy<Value = String> {
+        const DETOURS: &[&str] =
+            &["/", "/.", "/%2e", "/%2E", "/x/..", "/x/%2e.", "//..", "/%2F/.%2E", "/x//../%2E%2e", "/x/./.."];
+        vec(select(DETOURS), 0..3).prop_map(|detours| detours.concat())
+    }
+
+    fn segment() -> impl Strategy<Value = (String, String)> {
+        vec(character(), 1..6)
+            .prop_map(|characters| characters.into_iter().unzip())
+            .prop_filter("a dot segment", |(segment, _): &(String, String)| segment != "." && segment != "..")
+    }
+
+    /// A character or a byte in its canonical form, and in another spelling.
+    fn character() -> impl Strategy<Value = (String, String)> {
+        let literal = prop_oneof![select(vec!['.', 'e', '2', '$', '\\', '?', 'é']), any::<char>()]
+            .prop_filter("kept as an escape", |c| !matches!(c, '/' | '%'))
+            .prop_flat_map(|c| {
+                let escapes = c.to_string().bytes().map(escape).collect::<Vec<_>>();
+                let spelling = prop_oneof![Just(c.to_string()), escapes.prop_map(|bytes| bytes.concat())];
+                (Just(c.to_string()), spelling)
+            });
+        let kept = select(vec![b'/', b'%', 0xC0, 0xC1, 0xF5, 0xFF])
+            .prop_flat_map(|byte| (Just(format!("%{byte:02X}")), escape(byte)));
+        prop_oneof![3 => literal, 1 => kept]
+    }
+
+    fn escape(byte: u8) -> impl Strategy<Value = String> {
+        let (high, low) = (byte >> 4, byte & 15);
+        select(vec![
+            format!("%{high:x}{low:x}"),
+            format!("%{high:X}{low:x}"),
+            format!("%{high:x}{low:X}"),
+            format!("%{high:X}{low:X}"),
+        ])
+    }
+
+    fn arbitrary() -> impl Strategy<Value = String> {
+        prop_oneof!["[/.%25eEfFcC3aé]{0,24}", any::<String>()]
+    }
+
+    fn normal(path: &str) -> String {
+        matched(&forwarded(path)).into_owned()
+    }
+
+    /// The bytes that a path names, as an upstream would read them that merges slashes.
+    fn bytes(path: &str) -> Vec<Vec<u8>> {
+        path.split('/').filter(|s| !s.is_empty()).map(|s| percent_decode_str(s).collect()).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn every_spelling_matches_as_the_canonical_path((canonical, spelling) in respelt()) {
+            prop_assert_eq!(normal(&spelling), canonical);
+        }
+
+        #[test]
+        fn normal_forms_are_final(path in arbitrary()) {
+            let sent = forwarded(&path);
+            let canonical = matched(&sent);
+            prop_assert_eq!(&forwarded(&sent), &sent);
+            prop_assert_eq!(&normal(&sent), &canonical);
+            prop_assert_eq!(&matched(&canonical), &canonical);
+            prop_assert_eq!(&forwarded(&canonical), &canonical);
+        }
+
+        #[test]
+        fn the_matched_path_names_what_is_forwarded(path in arbitrary()) {
+            let sent = forwarded(&path);
+            prop_assert!(sent.starts_with('/'));
+            let named = bytes(&matched(&sent));
+            prop_assert!(!named.iter().any(|name| name == b"." || name == b".."));
+            prop_assert_eq!(named, bytes(&sent));
+        }
+    }
+}

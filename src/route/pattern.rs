@@ -1,0 +1,381 @@
+//! A pattern is what a route's `path` or `host` says of a request's.
+//!
+//! Both are parsed from the file into values that need no further check. Literals are held in the form
+//! that requests are matched in ([`path::matched`], lower-case hosts), so that comparing is all that is
+//! left to do; the routing [`Table`](super::Table) does it, for all patterns at once.
+
+use std::{collections::HashSet, fmt, net::Ipv6Addr, str::FromStr};
+
+use super::path;
+
+/// The path of a route: `/v1/orders/{id}`, `/static/{*rest}`.
+///
+/// A segment is a literal, `{param}` for any one segment, or at the end `{*rest}` for any rest, also the
+/// empty one: `/a/{*rest}` matches `/a`. A trailing slash is insignificant. A literal may be written with
+/// percent-escapes; `{`, `}`, `*`, `?` and `#` must be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pattern {
+    segments: Vec<Segment>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Segment {
+    /// In the form of [`path::matched`].
+    Literal(String),
+    Param(String),
+    Rest(String),
+}
+
+/// A segment of a pattern without the names that don't matter to matching.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Step<'p> {
+    Literal(&'p str),
+    Param,
+    Rest,
+}
+
+impl Pattern {
+    /// The most segments of a pattern; it bounds how deep the search of a route goes.
+    pub const MAX_SEGMENTS: usize = 64;
+
+    /// Names of the parameters, from the left, `{*rest}` included.
+    pub fn params(&self) -> impl Iterator<Item = &str> {
+        self.segments.iter().filter_map(Segment::param)
+    }
+
+    /// Whether two patterns match the same paths: they are equal but for the names of parameters.
+    pub fn same_shape(&self, other: &Self) -> bool {
+        self.steps().eq(other.steps())
+    }
+
+    pub(super) fn steps(&self) -> impl Iterator<Item = Step<'_>> {
+        self.segments.iter().map(|segment| match segment {
+            Segment::Literal(text) => Step::Literal(text),
+            Segment::Param(_) => Step::Param,
+            Segment::Rest(_) => Step::Rest,
+        })
+    }
+}
+
+impl FromStr for Pattern {
+    type Err = String;
+
+    /// The error is a message and, on a line of its own, the remedy.
+    fn from_str(text: &str) -> Result<Self, String> {
+        if !text.starts_with('/') {
+            return Err(format!("`{text}` does not begin with a slash\nwrite `/{text}`"));
+        }
+        if text.contains(['?', '#']) {
+            return Err(format!(
+                "`{text}` has a query or a fragment\n\
+                 match parameters with `query = {{ name = \"value\" }}`; as part of a path write %3F and %23"
+            ));
+        }
+        if text.contains("//") {
+            return Err(format!(
+                "`{text}` has an empty segment\nwrite a single slash: those of a request are merged before matching"
+            ));
+        }
+        let segments = text.split('/').filter(|segment| !segment.is_empty());
+        let pattern = Self { segments: segments.map(str::parse).collect::<Result<_, _>>()? };
+        pattern.check(text)?;
+        Ok(pattern)
+    }
+}
+
+impl Pattern {
+    /// Finds the faults that no segment has alone.
+    fn check(&self, text: &str) -> Result<(), String> {
+        if self.segments.len() > Self::MAX_SEGMENTS {
+            return Err(format!(
+                "`{text}` has too many segments\nuse at most {}, and `{{*rest}}` for the others",
+                Self::MAX_SEGMENTS
+            ));
+        }
+        let mut names = HashSet::new();
+        if let Some(name) = self.params().find(|name| !names.insert(*name)) {
+            return Err(format!(
+                "`{text}` has the parameter `{name}` twice\ngive each parameter a name of its own"
+            ));
+        }
+        let is_rest = |segment: &&Segment| matches!(segment, Segment::Rest(_));
+        if let Some(rest) = self.segments.iter().rev().skip(1).find(is_rest) {
+            return Err(format!(
+                "`{rest}` is not the end of `{text}`\nput it at the end, or write `{{name}}` for one segment"
+            ));
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Pattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.segments.is_empty() {
+            return f.write_str("/");
+        }
+        self.segments.iter().try_for_each(|segment| write!(f, "/{segment}"))
+    }
+}
+
+impl Segment {
+    fn param(&self) -> Option<&str> {
+        match self {
+            Self::Literal(_) => None,
+            Self::Param(name) | Self::Rest(name) => Some(name),
+        }
+    }
+}
+
+impl FromStr for Segment {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let braced = text.strip_prefix('{').and_then(|text| text.strip_suffix('}'));
+        let (fault, remedy) = if let Some(name) = braced.filter(|name| !name.contains(['{', '}'])) {
+            match name.strip_prefix('*') {
+                Some(name) if is_parameter_name(name) => return Ok(Self::Rest(name.to_owned())),
+                None if is_parameter_name(name) => return Ok(Self::Param(name.to_owned())),
+                _ => ("has no valid name", "use letters, digits, `_` and `-`: `{id}`, `{*rest}`"),
+            }
+        } else if text.contains(['{', '}']) {
+            (
+                "is neither a literal nor a parameter",
+                "a parameter is a whole segment: `{id}`; write literal braces as %7B and %7D",
+            )
+        } else if text.contains('*') {
+            (
+                "is no wildcard",
+                "write `{name}` for any one segment, `{*rest}` at the end for any rest, %2A for the character",
+            )
+        } else if path::is_dot_segment(text) {
+            ("is a dot segment", "leave it out: those of a request are removed before matching")
+        } else {
+            return Ok(Self::Literal(path::canonical_segment(text)));
+        };
+        Err(format!("`{text}` {fault}\n{remedy}"))
+    }
+}
+
+fn is_parameter_name(text: &str) -> bool {
+    !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-'))
+}
+
+impl fmt::Display for Segment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Literal(text) => text.chars().try_for_each(|c| match c {
+                '{' | '}' | '*' | '?' | '#' | '\0'..' ' => write!(f, "%{:02X}", u32::from(c)),
+                _ => write!(f, "{c}"),
+            }),
+            Self::Param(name) => write!(f, "{{{name}}}"),
+            Self::Rest(name) => write!(f, "{{*{name}}}"),
+        }
+    }
+}
+
+/// The host of a route: a name, an IP address, or `*.` and a name.
+///
+/// Lower-case, without port; IPv6 addresses in brackets and in the form of RFC 5952.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum HostPattern {
+    /// `api.example.com`: this host.
+    Exact(String),
+    /// `*.example.com`, held as `example.com`: one or more labels before it, but not the name itself.
+    Suffix(String),
+}
+
+impl HostPattern {
+    /// The most bytes of a host name (RFC 1035, 2.3.4, in its text form).
+    pub const MAX_LENGTH: usize = 253;
+}
+
+impl FromStr for HostPattern {
+    type Err = String;
+
+    /// The error is a message and, on a line of its own, the remedy.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let unbracketed = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
+        if let Ok(address) = unbracketed.parse::<Ipv6Addr>() {
+            return Ok(Self::Exact(format!("[{address}]")));
+        }
+        if text == "*" {
+            return Err("`*` is no host\nleave `host` out to match every host".to_owned());
+        }
+        if !text.is_ascii() {
+            return Err(format!(
+                "`{text}` is not ASCII\nwrite an international name as it is sent: `xn--bcher-kva.example`"
+            ));
+        }
+        let (name, suffix) = match text.strip_prefix("*.") {
+            Some(name) => (name, true),
+            None => (text, false),
+        };
+        if !is_name(name) {
+            return Err(format!(
+                "`{text}` is no host\n\
+                 write `api.example.com`, `*.example.com` or an IP address, without scheme, port and path"
+            ));
+        }
+        let name = name.to_ascii_lowercase();
+        Ok(if suffix { Self::Suffix(name) } else { Self::Exact(name) })
+    }
+}
+
+impl fmt::Display for HostPattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exact(name) => write!(f, "{name}"),
+            Self::Suffix(name) => write!(f, "*.{name}"),
+        }
+    }
+}
+
+fn is_name(text: &str) -> bool {
+    let is_label = |label: &str| {
+        (1..=63).contains(&label.len())
+            && label.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_'))
+    };
+    text.len() <= HostPattern::MAX_LENGTH && text.split('.').all(is_label)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pattern(text: &str) -> Pattern {
+        text.parse().expect(text)
+    }
+
+    #[test]
+    fn a_pattern_prints_as_it_is_written() {
+        for text in [
+            "/",
+            "/v1/orders/{id}",
+            "/{*rest}",
+            "/a/{x_1}/{y-2}/b/{*rest}",
+            "/a%2Fb/%25",
+            "/café",
+            "/%7Bid%7D/%2A/%3F%23",
+            "/%0A",
+            "/%FF",
+            "/v1/jobs:cancel",
+        ] {
+            let printed = pattern(text).to_string();
+            assert_eq!(printed, text);
+            assert_eq!(pattern(&printed), pattern(text));
+        }
+    }
+
+    #[test]
+    fn spellings_of_a_pattern_are_equal() {
+        for (text, same) in [
+            ("/a/", "/a"),
+            ("/caf%c3%a9", "/café"),
+            ("/%61%2f", "/a%2F"),
+            ("/100%", "/100%25"),
+            ("/{*rest}/", "/{*rest}"),
+        ] {
+            assert_eq!(pattern(text), pattern(same));
+        }
+    }
+
+    #[test]
+    fn parameters_are_named_from_the_left() {
+        let pattern = pattern("/{b}/x/{a}/{*rest}");
+        assert_eq!(pattern.params().collect::<Vec<_>>(), ["b", "a", "rest"]);
+    }
+
+    #[test]
+    fn the_names_of_parameters_are_no_part_of_the_shape() {
+        for (one, other, same) in [
+            ("/a/{x}", "/a/{y}", true),
+            ("/a/{*x}", "/a/{*y}", true),
+            ("/a/{x}", "/a/{*x}", false),
+            ("/a/{x}", "/b/{x}", false),
+            ("/a/{x}", "/a/{x}/{y}", false),
+            ("/a/%7Bx%7D", "/a/{x}", false),
+        ] {
+            assert_eq!(pattern(one).same_shape(&pattern(other)), same, "{one} {other}");
+        }
+    }
+
+    #[test]
+    fn a_pattern_that_means_nothing_is_refused() {
+        for (text, message) in [
+            ("", "`` does not begin with a slash"),
+            ("v1", "`v1` does not begin with a slash"),
+            ("/a?b=1", "`/a?b=1` has a query or a fragment"),
+            ("/a#b", "`/a#b` has a query or a fragment"),
+            ("//", "`//` has an empty segment"),
+            ("/a//b", "`/a//b` has an empty segment"),
+            ("/a/%2e./b", "`%2e.` is a dot segment"),
+            ("/a/.", "`.` is a dot segment"),
+            ("/{}", "`{}` has no valid name"),
+            ("/{*}", "`{*}` has no valid name"),
+            ("/{a.b}", "`{a.b}` has no valid name"),
+            ("/{ä}", "`{ä}` has no valid name"),
+            ("/x{id}", "`x{id}` is neither a literal nor a parameter"),
+            ("/{a}{b}", "`{a}{b}` is neither a literal nor a parameter"),
+            ("/{a", "`{a` is neither a literal nor a parameter"),
+            ("/}", "`}` is neither a literal nor a parameter"),
+            ("/a/*", "`*` is no wildcard"),
+            ("/*.png", "`*.png` is no wildcard"),
+            ("/{id}/{id}", "`/{id}/{id}` has the parameter `id` twice"),
+            ("/{id}/{*id}", "`/{id}/{*id}` has the parameter `id` twice"),
+            ("/{*rest}/a", "`{*rest}` is not the end of `/{*rest}/a`"),
+        ] {
+            assert_fault(text.parse::<Pattern>(), message);
+        }
+        let deep = "/a".repeat(Pattern::MAX_SEGMENTS + 1);
+        assert_fault(deep.parse::<Pattern>(), &format!("`{deep}` has too many segments"));
+    }
+
+    #[test]
+    fn a_host_prints_in_its_canonical_form() {
+        for (text, printed) in [
+            ("api.example.com", "api.example.com"),
+            ("API.Example.com", "api.example.com"),
+            ("*.Example.com", "*.example.com"),
+            ("localhost", "localhost"),
+            ("my_service", "my_service"),
+            ("127.0.0.1", "127.0.0.1"),
+            ("[::1]", "[::1]"),
+            ("::1", "[::1]"),
+            ("[2001:DB8:0::1]", "[2001:db8::1]"),
+        ] {
+            assert_eq!(text.parse::<HostPattern>().map(|host| host.to_string()), Ok(printed.to_owned()));
+        }
+    }
+
+    #[test]
+    fn what_is_no_host_is_refused() {
+        for (text, message) in [
+            ("", "`` is no host"),
+            ("*", "`*` is no host"),
+            ("*.", "`*.` is no host"),
+            ("*.*.a", "`*.*.a` is no host"),
+            ("api.*", "`api.*` is no host"),
+            ("*api.a", "`*api.a` is no host"),
+            ("a.example.com.", "`a.example.com.` is no host"),
+            ("a:80", "`a:80` is no host"),
+            ("[::1]:80", "`[::1]:80` is no host"),
+            ("[127.0.0.1]", "`[127.0.0.1]` is no host"),
+            ("*.[::1]", "`*.[::1]` is no host"),
+            ("http://a", "`http://a` is no host"),
+            ("a/b", "`a/b` is no host"),
+            ("bücher.example", "`bücher.example` is not ASCII"),
+        ] {
+            assert_fault(text.parse::<HostPattern>(), message);
+        }
+        for long in ["a".repeat(64), "a.".repeat(127) + "a"] {
+            assert_fault(long.parse::<HostPattern>(), &format!("`{long}` is no host"));
+        }
+    }
+
+    fn assert_fault<T: fmt::Debug>(parsed: Result<T, String>, message: &str) {
+        let fault = parsed.expect_err(message);
+        let (found, remedy) = fault.split_once('\n').expect("a message and a remedy");
+        assert_eq!(found, message);
+        assert!(!remedy.is_empty() && !remedy.contains('\n'), "{remedy}");
+    }
+}
