@@ -1,0 +1,60 @@
+#!/usr/bin/env bash
+# Every check of the project, as CI runs them. Installs redis-server if it is missing: the tests use a real one.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+step() {
+    echo "==> $*"
+    "$@"
+}
+
+install_redis() {
+    local sudo=()
+    if [ "$(id -u)" -ne 0 ] && command -v sudo >/dev/null; then
+        sudo=(sudo)
+    fi
+    if command -v apt-get >/dev/null; then
+        step "${sudo[@]}" apt-get update
+        step "${sudo[@]}" apt-get install --yes --no-install-recommends redis-server
+    elif command -v dnf >/dev/null; then
+        step "${sudo[@]}" dnf install --assumeyes redis
+    elif command -v brew >/dev/null; then
+        step brew install redis
+    fi
+    if ! command -v redis-server >/dev/null; then
+        echo "no redis-server on PATH: install Redis 6.2 or later, see https://redis.io/docs/install/" >&2
+        exit 1
+    fi
+}
+
+# cargo finds rustfmt and clippy in the toolchain, which may have come without them.
+require_component() {
+    if cargo "$1" --version >/dev/null 2>&1; then
+        return
+    fi
+    if ! command -v rustup >/dev/null; then
+        echo "no cargo $1: install it with your Rust toolchain's package manager" >&2
+        exit 1
+    fi
+    step rustup component add "$2"
+}
+
+command -v redis-server >/dev/null || install_redis
+require_component fmt rustfmt
+require_component clippy clippy
+
+step cargo fmt --check
+step cargo clippy --all-targets --locked -- -D warnings
+# Tests that judge time run alone, and one after the other: Cargo.toml leaves them out of the default targets.
+step cargo clippy --test timing --locked -- -D warnings
+step cargo test --locked
+step cargo test --locked --test timing -- --test-threads=1
+
+if command -v docker-compose >/dev/null; then
+    step docker-compose config -q
+elif docker compose version >/dev/null 2>&1; then
+    step docker compose config -q
+else
+    echo "==> skipped, as there is no docker-compose: docker-compose config -q"
+fi
+echo "==> all checks passed"
