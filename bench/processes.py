@@ -1,0 +1,122 @@
+"""Servers that are started, pinned, weighed by /proc, and stopped whatever happens."""
+
+import contextlib
+import glob
+import itertools
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import time
+
+START_SECONDS = 20
+
+
+class Invalid(Exception):
+    """Something didn't do the work that it stands for, so its figures would mean nothing."""
+
+
+class Processes:
+    """Starts programs, each in a session of its own, and ends whatever still runs when the block is left."""
+
+    def __init__(self, scratch):
+        self.scratch = scratch
+        self.running = []
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        for process in reversed(self.running[:]):
+            self.stop(process)
+
+    @contextlib.contextmanager
+    def server(self, command, cpu, port):
+        """Runs a server on one CPU as long as the block lasts, which begins when the port answers."""
+        with open(self.scratch / f"{port}.log", "w+") as log:
+            process = self.start(["taskset", "-c", str(cpu), *command], stdout=log, stderr=log)
+            try:
+                await_port(process, port, log)
+                yield process
+            finally:
+                self.stop(process)
+
+    def output(self, command, seconds):
+        """Runs a command to its end and returns what it printed; Invalid if it fails or takes longer."""
+        process = self.start(command, stdout=subprocess.PIPE, text=True)
+        try:
+            printed = process.communicate(timeout=seconds)[0]
+        except subprocess.TimeoutExpired as timeout:
+            raise Invalid(str(timeout)) from timeout
+        finally:
+            self.stop(process)
+        if process.returncode != 0:
+            raise Invalid(f"`{command[0]}` failed: {printed.strip()}")
+        return printed
+
+    def start(self, command, **streams):
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True, **streams)
+        self.running.append(process)
+        return process
+
+    def stop(self, process):
+        """Ends the whole process group: politely, after five seconds not."""
+        signal_group(process, signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(5)
+        signal_group(process, signal.SIGKILL)
+        process.wait()
+        self.running.remove(process)
+
+
+def signal_group(process, number):
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, number)
+
+
+def await_port(process, port, log):
+    """Returns when the port takes connections; Invalid, with the log's end, if the process can't."""
+    end = time.monotonic() + START_SECONDS
+    while process.poll() is None and time.monotonic() < end:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 0.3):
+            return
+        time.sleep(0.02)
+    log.seek(0)
+    raise Invalid(f"{' '.join(map(str, process.args))} doesn't listen: {log.read()[-2000:].strip()}")
+
+
+def session_texts(process, name):
+    """The text of the /proc files of that name, of the process and all that descend from it."""
+    for stat in glob.glob("/proc/[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            # After the program's name in brackets: state, parent, group, session.
+            session = int(pathlib.Path(stat).read_text().rpartition(")")[2].split()[3])
+            if session == process.pid:
+                for file in pathlib.Path(stat).parent.glob(name):
+                    yield file.read_text()
+
+
+def cpu_us(process):
+    """CPU time used so far. schedstat counts nanoseconds, where stat has ticks of 10 ms."""
+    return sum(int(text.split()[0]) for text in session_texts(process, "task/*/schedstat")) / 1000
+
+
+def resident_mib(process):
+    """Memory in use, of all processes together."""
+    pages = sum(int(text.split()[1]) for text in session_texts(process, "statm"))
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+def free_ports(count):
+    """Ports below those that the kernel gives to clients: none is taken while a server is started anew."""
+    return list(itertools.islice(filter(is_free, range(20000, 32768)), count))
+
+
+def is_free(port):
+    with contextlib.suppress(OSError), socket.socket() as probe:
+        probe.bind(("127.0.0.1", port))
+        return True
+    return False
