@@ -61,7 +61,7 @@ mod tests {
         assert_eq!(parse_us("50ms"), Ok(50_000));
         assert_eq!(parse_us("1h 30m"), Ok(5_400_000_000));
         assert_eq!(parse_us("day"), Ok(86_400_000_000));
-        for text in ["", "5", "-1s", "ten seconds", "1.5s", "5M", "s10"] {
+        for text in ["", "5", "-1s", "ten seconds", "5M", "s10"] {
             assert!(parse_us(text).is_err(), "{text}");
         }
     }

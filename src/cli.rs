@@ -1,0 +1,176 @@
+//! The commands: what they take, what they print, how they end.
+//!
+//! Exit status: 0 done, 1 failed, 2 wrong use or a wrong file. Results go to stdout, the log and
+//! complaints to stderr; colour only on a terminal, and not with NO_COLOR.
+
+use std::{
+    env,
+    error::Error,
+    fmt,
+    io::{self, IsTerminal, Write},
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+use clap::{Args, Parser, Subcommand};
+use tracing::level_filters::LevelFilter;
+
+use crate::{
+    config::{Config, Faults, Overrides},
+    gateway::Gateway,
+    limit::Stores,
+    server::Server,
+};
+
+/// An HTTP gateway with exact distributed rate limits over Redis.
+#[derive(Debug, Parser)]
+#[command(version, args_conflicts_with_subcommands = true)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    run: Run,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Serve by a configuration; what is done without a command, too
+    Run(Run),
+    /// Say what is wrong with a configuration
+    Check {
+        /// The file to check
+        file: PathBuf,
+    },
+}
+
+#[derive(Debug, Args)]
+struct Run {
+    /// The configuration
+    #[arg(long, value_name = "FILE", default_value = "gateway.toml")]
+    config: PathBuf,
+    /// The address to listen on, in place of the file's
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Option<String>,
+    /// The store's url, in place of the file's
+    #[arg(long, value_name = "URL")]
+    store: Option<String>,
+}
+
+impl Cli {
+    /// Does what the command says.
+    pub fn main(self) -> ExitCode {
+        match self.command.unwrap_or(Command::Run(self.run)) {
+            Command::Run(run) => run.main(),
+            Command::Check { file } => check(&file),
+        }
+    }
+}
+
+fn check(file: &Path) -> ExitCode {
+    match Config::read(file, &Overrides::default()) {
+        Ok((_, warnings)) => {
+            complain(&warnings);
+            say(format_args!("{}: ok\n", file.display()));
+            ExitCode::SUCCESS
+        }
+        Err(faults) => {
+            complain(&faults);
+            ExitCode::from(2)
+        }
+    }
+}
+
+impl Run {
+    fn main(self) -> ExitCode {
+        log_to_stderr();
+        let (config, warnings) = match self.read() {
+            Ok(read) => read,
+            Err(faults) => {
+                complain(&faults);
+                return ExitCode::from(2);
+            }
+        };
+        complain(&warnings);
+        match self.serve(config) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                tracing::error!("{error}");
+                ExitCode::FAILURE
+            }
+        }
+    }
+
+    fn read(&self) -> Result<(Config, Faults), Faults> {
+        let Self { config, listen, store } = self;
+        Config::read(config, &Overrides { listen: listen.clone(), store: store.clone() })
+    }
+
+    fn serve(&self, config: Config) -> Result<(), Box<dyn Error>> {
+        let stores = Stores::open(&config.store)?;
+        let gateway = Gateway::build(&config, &stores, None);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(async {
+            let server = Server::start(&config.server, gateway).await?;
+            let addresses = server.addresses();
+            for address in &addresses {
+                say(format_args!("tollgate listens on http://{address}\n"));
+            }
+            if let Some(address) = addresses.first() {
+                say(format_args!("try: curl -i http://{address}/\n"));
+            }
+            let mut running = config;
+            server.run(|before| self.reload(&mut running, &stores, before)).await;
+            Ok(())
+        })
+    }
+
+    /// Reads the configuration again. If it is wrong, what runs goes on unchanged.
+    fn reload(&self, running: &mut Config, stores: &Stores, before: &Gateway) -> Option<Gateway> {
+        let (config, warnings) = match self.read() {
+            Ok(read) => read,
+            Err(faults) => {
+                complain(&faults);
+                tracing::error!("the configuration is wrong: the running one stays");
+                return None;
+            }
+        };
+        complain(&warnings);
+        let changes = config.changes(running);
+        tracing::info!(changes = changes.len(), "reloaded `{}`", self.config.display());
+        for change in changes {
+            tracing::info!("{change}");
+        }
+        let gateway = Gateway::build(&config, stores, Some(before));
+        *running = config;
+        Some(gateway)
+    }
+}
+
+/// Prints a result. A reader that has gone away, as `head` does, is no failure.
+fn say(text: fmt::Arguments<'_>) {
+    let mut stdout = io::stdout();
+    let _ = stdout.write_fmt(text).and_then(|()| stdout.flush());
+}
+
+/// Prints faults and warnings.
+fn complain(faults: &Faults) {
+    if !faults.is_empty() {
+        let text = if stderr_takes_colour() { faults.coloured() } else { faults.to_string() };
+        let _ = io::stderr().write_all(text.as_bytes());
+    }
+}
+
+/// The log's level is TOLLGATE_LOG: `error`, `warn`, `info` (the default), `debug` or `trace`.
+fn log_to_stderr() {
+    let level = env::var("TOLLGATE_LOG").ok().and_then(|level| level.parse().ok());
+    tracing_subscriber::fmt()
+        .with_writer(io::stderr)
+        .with_ansi(stderr_takes_colour())
+        .with_target(false)
+        .with_max_level(level.unwrap_or(LevelFilter::INFO))
+        .init();
+}
+
+fn stderr_takes_colour() -> bool {
+    io::stderr().is_terminal() && env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+}

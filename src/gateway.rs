@@ -1,0 +1,191 @@
+//! The gateway is the path of a request: route, limit, forward.
+//!
+//! A [`Gateway`] is built from a configuration and doesn't look at it again. A reload builds another
+//! one, which takes over the stores and the connections to upstreams; requests in flight end on the
+//! one they began with.
+
+mod client;
+mod target;
+
+use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
+
+use bytes::Bytes;
+use hyper::{
+    HeaderMap, Request, Response, StatusCode, Uri,
+    body::Incoming,
+    header::{HOST, HeaderName, HeaderValue},
+    http::request::Parts,
+};
+use ipnet::IpNet;
+use tokio::time::Instant;
+
+use crate::{
+    config::{Action, Config, EscapedSlashes},
+    forward::{
+        Failure, Upstream,
+        body::Body,
+        headers::{self, Client},
+    },
+    limit::{Limit, Limiter, Stores, key::Subject},
+    reject::Rejection,
+    route::{Table, path},
+    store::StoreError,
+};
+
+use self::target::Target;
+
+/// What a configuration says, ready to serve.
+#[derive(Debug)]
+pub struct Gateway {
+    routes: Table<Route>,
+    limiter: Limiter,
+    upstreams: BTreeMap<String, Arc<Upstream>>,
+    trusted_proxies: Vec<IpNet>,
+    escaped_slashes: EscapedSlashes,
+}
+
+/// What a route does with its requests.
+#[derive(Debug)]
+struct Route {
+    name: String,
+    limits: Vec<Arc<Limit>>,
+    answer: Answer,
+}
+
+#[derive(Debug)]
+enum Answer {
+    Upstream(Arc<Upstream>),
+    Fixed(Response<Bytes>),
+}
+
+impl Gateway {
+    /// Builds a gateway. Upstreams that `before` had, too, keep their connections.
+    pub fn build(config: &Config, stores: &Stores, before: Option<&Self>) -> Self {
+        let mut upstreams = BTreeMap::new();
+        for (name, upstream) in &config.upstreams {
+            let before = before.and_then(|before| before.upstreams.get(name)).map(Arc::as_ref);
+            upstreams.insert(name.clone(), Arc::new(Upstream::new(upstream, before)));
+        }
+        let mut limits = BTreeMap::new();
+        for (name, limit) in &config.limits {
+            limits.insert(name, Arc::new(Limit::new(limit.clone(), &config.store)));
+        }
+        let routes = config.routes.iter().map(|route| {
+            let answer = match &route.action {
+                Action::Upstream(name) => Answer::Upstream(upstreams[name].clone()),
+                Action::Respond { status, body, headers } => Answer::Fixed(fixed(*status, body, headers)),
+            };
+            let limits = route.limits.iter().map(|name| limits[name].clone()).collect();
+            (route.matcher.clone(), Route { name: route.name.clone(), limits, answer })
+        });
+        Self {
+            routes: Table::new(routes),
+            limiter: Limiter::new(&config.store, stores, config.server.ratelimit_headers),
+            upstreams,
+            trusted_proxies: config.server.trusted_proxies.clone(),
+            escaped_slashes: config.server.escaped_slashes,
+        }
+    }
+
+    /// Connects this thread to the store, so that its first decision needn't wait.
+    ///
+    /// # Errors
+    /// The store can't be reached now. Requests are served by their limits' failure policy until it can.
+    pub async fn warm_up(&self) -> Result<(), StoreError> {
+        self.limiter.warm_up().await
+    }
+
+    /// Answers a request that came from `peer`.
+    pub async fn answer(&self, peer: IpAddr, request: Request<Incoming>) -> Response<Body> {
+        let (mut parts, body) = request.into_parts();
+        headers::remove_hop_by_hop(&mut parts.headers);
+        match self.relay(peer, &mut parts, body).await {
+            Ok(response) => response,
+            Err(rejection) => reject(rejection, &parts.headers),
+        }
+    }
+
+    /// Closes this thread's connections to upstreams that have idled too long.
+    pub fn close_idle(&self) {
+        for upstream in self.upstreams.values() {
+            upstream.close_idle();
+        }
+    }
+
+    async fn relay(
+        &self,
+        peer: IpAddr,
+        parts: &mut Parts,
+        body: Incoming,
+    ) -> Result<Response<Body>, Rejection> {
+        let arrival = Instant::now();
+        let client = client::identify(peer, &parts.headers, &self.trusted_proxies);
+        let (route, admission, uri) = {
+            let target = Target::read(parts, self.escaped_slashes)?;
+            let matched = path::matched(&target.forwarded);
+            let found = self.routes.find(&target.view(parts, &matched)).ok_or(Rejection::NoRoute)?;
+            let subject = Subject {
+                client: client.address,
+                method: &parts.method,
+                host: &target.host,
+                query: target.query,
+                headers: &parts.headers,
+                route: &found.route.name,
+                parameter: &|name| found.param(name),
+            };
+            let admission = self.limiter.admit(&found.route.limits, &subject, arrival).await?;
+            (found.route, admission, target.forwarded_uri(&parts.uri))
+        };
+        let answered = route.answer(&client, outgoing(parts, uri, body)).await;
+        let mut response = answered.unwrap_or_else(|failure| reject(failure.into(), &parts.headers));
+        admission.annotate(response.headers_mut());
+        Ok(response)
+    }
+}
+
+impl Route {
+    async fn answer(
+        &self,
+        client: &Client,
+        mut request: Request<Incoming>,
+    ) -> Result<Response<Body>, Failure> {
+        match &self.answer {
+            Answer::Fixed(response) => Ok(response.clone().map(|body| Body::Whole(Some(body)))),
+            Answer::Upstream(upstream) => {
+                let version = request.version();
+                headers::towards_upstream(request.headers_mut(), client, version);
+                upstream.send(request).await
+            }
+        }
+    }
+}
+
+/// The request as it goes on: the same method and header, to the target as it is forwarded.
+fn outgoing(parts: &mut Parts, uri: Uri, body: Incoming) -> Request<Incoming> {
+    if let Some(authority) = parts.uri.authority() {
+        // A whole url as the target overrides Host (RFC 9112, section 3.2.2).
+        let host = HeaderValue::from_str(authority.as_str()).expect("an authority is visible ASCII");
+        parts.headers.insert(HOST, host);
+    }
+    let mut request = Request::new(body);
+    *request.method_mut() = parts.method.clone();
+    *request.uri_mut() = uri;
+    *request.version_mut() = parts.version;
+    *request.headers_mut() = std::mem::take(&mut parts.headers);
+    request
+}
+
+fn fixed(status: StatusCode, body: &str, headers: &[(HeaderName, HeaderValue)]) -> Response<Bytes> {
+    let mut response = Response::new(Bytes::copy_from_slice(body.as_bytes()));
+    *response.status_mut() = status;
+    response.headers_mut().extend(headers.iter().cloned());
+    response
+}
+
+fn reject(rejection: Rejection, request: &HeaderMap) -> Response<Body> {
+    if let Rejection::Failed(failure) = &rejection {
+        let cause = std::error::Error::source(failure).map(ToString::to_string);
+        tracing::warn!(cause, "{failure}");
+    }
+    rejection.into_response(request).map(|body| Body::Whole(Some(body)))
+}

@@ -1,0 +1,77 @@
+//! Who sent a request: the peer, or whom the proxies that are trusted name.
+
+use std::net::IpAddr;
+
+use hyper::{HeaderMap, header::HeaderName};
+use ipnet::IpNet;
+
+use crate::forward::headers::Client;
+
+const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+
+/// Reads X-Forwarded-For from the right, for as long as its entries are themselves trusted proxies.
+///
+/// The first that isn't is the client. An entry that is no address ends the walk: whoever wrote it
+/// stands in for its client. An IPv4 address in IPv6 form is that IPv4 address.
+pub(super) fn identify(peer: IpAddr, headers: &HeaderMap, trusted_proxies: &[IpNet]) -> Client {
+    let peer = peer.to_canonical();
+    let is_trusted = |address: &IpAddr| trusted_proxies.iter().any(|network| network.contains(address));
+    let peer_is_trusted = is_trusted(&peer);
+    let mut address = peer;
+    if peer_is_trusted {
+        let lines = headers.get_all(X_FORWARDED_FOR).into_iter().rev();
+        for entry in lines.flat_map(|line| line.as_bytes().rsplit(|byte| *byte == b',')) {
+            let Some(named) = parse(entry) else { break };
+            address = named;
+            if !is_trusted(&address) {
+                break;
+            }
+        }
+    }
+    Client { peer, peer_is_trusted, address }
+}
+
+/// An address, also with a port as some proxies write it.
+fn parse(entry: &[u8]) -> Option<IpAddr> {
+    let entry = std::str::from_utf8(entry).ok()?.trim();
+    let bare = entry.strip_prefix('[').and_then(|entry| entry.strip_suffix(']')).unwrap_or(entry);
+    let with_port = || entry.parse().map(|address: std::net::SocketAddr| address.ip());
+    bare.parse().or_else(|_| with_port()).ok().map(|address: IpAddr| address.to_canonical())
+}
+
+#[cfg(test)]
+mod tests {
+    use hyper::header::HeaderValue;
+
+    use super::*;
+
+    fn address(peer: &str, lines: &[&str]) -> String {
+        let lines = lines.iter().map(|line| (X_FORWARDED_FOR, HeaderValue::from_str(line).unwrap()));
+        let trusted = ["10.0.0.0/8".parse().unwrap(), "fd00::/8".parse().unwrap()];
+        identify(peer.parse().unwrap(), &lines.collect(), &trusted).address.to_string()
+    }
+
+    #[test]
+    fn only_trusted_proxies_are_believed() {
+        assert_eq!(address("192.0.2.1", &["203.0.113.5"]), "192.0.2.1");
+        assert_eq!(address("10.0.0.1", &["203.0.113.5"]), "203.0.113.5");
+        assert_eq!(address("10.0.0.1", &["203.0.113.5, 198.51.100.7, 10.0.0.2"]), "198.51.100.7");
+        assert_eq!(address("10.0.0.1", &["203.0.113.5", "198.51.100.7"]), "198.51.100.7");
+        assert_eq!(address("10.0.0.1", &["10.0.0.9, 10.0.0.2"]), "10.0.0.9");
+        assert_eq!(address("10.0.0.1", &[]), "10.0.0.1");
+    }
+
+    #[test]
+    fn what_is_no_address_ends_the_walk() {
+        assert_eq!(address("10.0.0.1", &["203.0.113.5, unknown, 10.0.0.2"]), "10.0.0.2");
+        assert_eq!(address("10.0.0.1", &["203.0.113.5, "]), "10.0.0.1");
+    }
+
+    #[test]
+    fn addresses_have_many_spellings() {
+        assert_eq!(address("10.0.0.1", &["203.0.113.5:4711"]), "203.0.113.5");
+        assert_eq!(address("fd00::1", &["[2001:db8::7]:80"]), "2001:db8::7");
+        assert_eq!(address("fd00::1", &["[2001:db8::7]"]), "2001:db8::7");
+        assert_eq!(address("::ffff:10.0.0.1", &["::ffff:203.0.113.5"]), "203.0.113.5");
+    }
+}

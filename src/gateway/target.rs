@@ -1,0 +1,164 @@
+//! What a request is aimed at: its host and its path, read once and by one rule.
+
+use std::{borrow::Cow, net::Ipv6Addr};
+
+use hyper::{
+    Method, Uri, Version,
+    header::HOST,
+    http::{request::Parts, uri::PathAndQuery},
+};
+
+use crate::{
+    config::EscapedSlashes,
+    reject::Rejection,
+    route::{View, path},
+};
+
+/// Host and path of a request.
+#[derive(Debug)]
+pub(super) struct Target<'r> {
+    /// In lower case, without port and trailing dot; empty if an HTTP/1.0 client named none.
+    pub(super) host: Cow<'r, str>,
+    /// The path as it is forwarded, without the query.
+    pub(super) forwarded: Cow<'r, str>,
+    /// The query, without the `?`.
+    pub(super) query: &'r str,
+}
+
+impl<'r> Target<'r> {
+    /// Reads the target of a request (RFC 9112, section 3.2).
+    ///
+    /// # Errors
+    /// A Host that is missing, repeated or no host; a target that has no path; a path that is rejected.
+    pub(super) fn read(parts: &'r Parts, escaped_slashes: EscapedSlashes) -> Result<Self, Rejection> {
+        if parts.method == Method::CONNECT {
+            return Err(Rejection::Connect);
+        }
+        let host = host(authority(parts)?)?;
+        let as_sent = parts.uri.path();
+        if !as_sent.starts_with('/') {
+            return Err(Rejection::TargetInvalid);
+        }
+        if escaped_slashes == EscapedSlashes::Reject && path::has_escaped_slash(as_sent) {
+            return Err(Rejection::EscapedSlash);
+        }
+        let query = parts.uri.query().unwrap_or_default();
+        Ok(Self { host, forwarded: path::forwarded(as_sent), query })
+    }
+
+    /// What routing sees of the request, whose path in matched form is `matched`.
+    pub(super) fn view<'a>(&'a self, parts: &'a Parts, matched: &'a str) -> View<'a> {
+        let Parts { method, headers, .. } = parts;
+        View { method, host: &self.host, path: matched, query: self.query, headers }
+    }
+
+    /// The target for the upstream: path and query, with nothing changed but dot segments.
+    pub(super) fn forwarded_uri(&self, as_sent: &Uri) -> Uri {
+        if as_sent.authority().is_none() && matches!(self.forwarded, Cow::Borrowed(_)) {
+            return as_sent.clone();
+        }
+        let separator = if as_sent.query().is_some() { "?" } else { "" };
+        let path = [&self.forwarded, separator, self.query].concat();
+        PathAndQuery::from_maybe_shared(path).expect("a part of a valid target is valid").into()
+    }
+}
+
+/// The host that the client names: the target's, if it is a whole url, else Host's (RFC 9112, section 3.2.2).
+fn authority(parts: &Parts) -> Result<&str, Rejection> {
+    let mut lines = parts.headers.get_all(HOST).into_iter();
+    let named = match (lines.next(), lines.next()) {
+        (Some(only), None) => only.to_str().map_err(|_| Rejection::HostInvalid)?,
+        (Some(_), Some(_)) => return Err(Rejection::HostRepeated),
+        (None, _) if parts.version == Version::HTTP_10 => "",
+        (None, _) => return Err(Rejection::HostMissing),
+    };
+    Ok(parts.uri.authority().map_or(named, |authority| authority.as_str()))
+}
+
+fn host(authority: &str) -> Result<Cow<'_, str>, Rejection> {
+    if authority.is_empty() {
+        return Ok(Cow::Borrowed(""));
+    }
+    let (host, port) = match authority.rfind(':') {
+        Some(colon) if !authority.ends_with(']') => (&authority[..colon], &authority[colon + 1..]),
+        _ => (authority, ""),
+    };
+    if !port.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(Rejection::HostInvalid);
+    }
+    if let Some(literal) = host.strip_prefix('[') {
+        let address: Option<Ipv6Addr> = literal.strip_suffix(']').and_then(|literal| literal.parse().ok());
+        return address.map(|address| format!("[{address}]").into()).ok_or(Rejection::HostInvalid);
+    }
+    let host = host.strip_suffix('.').unwrap_or(host);
+    let known = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~%!$&'()*+,;=".contains(&byte);
+    if host.is_empty() || !host.bytes().all(known) {
+        return Err(Rejection::HostInvalid);
+    }
+    Ok(match host.bytes().any(|byte| byte.is_ascii_uppercase()) {
+        true => Cow::Owned(host.to_ascii_lowercase()),
+        false => Cow::Borrowed(host),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use hyper::Request;
+
+    use super::*;
+
+    fn read(version: Version, target: &str, hosts: &[&str]) -> Result<(String, String), Rejection> {
+        let mut request = Request::builder().version(version).uri(target);
+        for host in hosts {
+            request = request.header(HOST, *host);
+        }
+        let (parts, ()) = request.body(()).unwrap().into_parts();
+        let target = Target::read(&parts, EscapedSlashes::Reject)?;
+        let uri = target.forwarded_uri(&parts.uri);
+        Ok((target.host.into_owned(), uri.to_string()))
+    }
+
+    #[test]
+    fn the_host_is_read_by_one_rule() {
+        for (target, host, expected) in [
+            ("/", "API.Example.com:8080", "api.example.com"),
+            ("/", "api.example.com.", "api.example.com"),
+            ("/", "[2001:DB8:0::1]:80", "[2001:db8::1]"),
+            ("/", "192.0.2.7:1", "192.0.2.7"),
+            ("http://other.example/a", "api.example.com", "other.example"),
+        ] {
+            assert_eq!(read(Version::HTTP_11, target, &[host]).unwrap().0, expected, "{host}");
+        }
+        for host in ["a b", "a:x", "[::1", "[::g]", "a@b", "a/b", ":80", "."] {
+            let read = read(Version::HTTP_11, "/", &[host]);
+            assert!(matches!(read, Err(Rejection::HostInvalid)), "{host}: {read:?}");
+        }
+    }
+
+    #[test]
+    fn exactly_one_host_is_asked_for() {
+        assert!(matches!(read(Version::HTTP_11, "/", &[]), Err(Rejection::HostMissing)));
+        assert!(matches!(read(Version::HTTP_11, "http://a/", &[]), Err(Rejection::HostMissing)));
+        assert!(matches!(read(Version::HTTP_10, "/", &["a", "a"]), Err(Rejection::HostRepeated)));
+        assert_eq!(read(Version::HTTP_10, "/", &[]).unwrap().0, "");
+    }
+
+    #[test]
+    fn only_dot_segments_go_from_the_target() {
+        for (target, expected) in [
+            ("/a//b%41/?x=%2F&y", "/a//b%41/?x=%2F&y"),
+            ("/a/../b?", "/b?"),
+            ("/a/%2e%2E/b?q=/../", "/b?q=/../"),
+            ("http://a/c/./d?e", "/c/d?e"),
+        ] {
+            assert_eq!(read(Version::HTTP_11, target, &["a"]).unwrap().1, expected);
+        }
+    }
+
+    #[test]
+    fn targets_without_a_path_are_invalid() {
+        assert!(matches!(read(Version::HTTP_11, "*", &["a"]), Err(Rejection::TargetInvalid)));
+        assert!(matches!(read(Version::HTTP_11, "/a%2fb", &["a"]), Err(Rejection::EscapedSlash)));
+        assert!(matches!(read(Version::HTTP_11, "/a%5Cb", &["a"]), Err(Rejection::EscapedSlash)));
+    }
+}

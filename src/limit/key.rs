@@ -1,0 +1,322 @@
+//! Whom a request is counted for: the key of a limit, as the text that names its bucket.
+//!
+//! The text is injective, so that no two callers share a bucket: `kind=value`, the value
+//! percent-encoded outside `[A-Za-z0-9._:-]`, and each part's length before it where a key has
+//! several. Long values are hashed, and so are those that may be credentials. A hash is marked by a
+//! `/`, which no encoded value contains.
+
+use std::{
+    borrow::Cow,
+    fmt::Write,
+    net::{IpAddr, Ipv6Addr},
+};
+
+use hyper::{HeaderMap, Method, header};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, percent_encode, utf8_percent_encode};
+use sha2::{Digest, Sha256};
+
+use crate::config::{self, Exemption, KeyPart, Missing};
+
+/// Longer values are hashed, so that a bucket's name stays short.
+const LONGEST_VALUE: usize = 64;
+/// Bytes of a value's SHA-256 that stand for it.
+const HASH_BYTES: usize = 16;
+
+const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'.').remove(b'_').remove(b':').remove(b'-');
+
+/// What a request shows of the one who sent it.
+pub struct Subject<'r> {
+    /// The client's address, as trusted proxies tell it.
+    pub client: IpAddr,
+    /// The request's method.
+    pub method: &'r Method,
+    /// The host asked for, in lower case and without a port; empty if there is none.
+    pub host: &'r str,
+    /// The query as it came, without the `?`.
+    pub query: &'r str,
+    /// The request's header.
+    pub headers: &'r HeaderMap,
+    /// The name of the route.
+    pub route: &'r str,
+    /// The value of a parameter of the route's path.
+    pub parameter: &'r (dyn Fn(&str) -> Option<&'r str> + Sync),
+}
+
+/// How a limit counts a request.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Counted {
+    /// For this key.
+    For(String),
+    /// Not at all: it is exempt, or it lacks the key and the limit says to skip it then.
+    Not,
+    /// It lacks the key, and the limit says to refuse it then.
+    Denied,
+    /// A part of the key has several values, and upstream may go by another one than the gateway.
+    Ambiguous(String),
+}
+
+/// Works out the key of a request under a limit.
+pub fn count(limit: &config::Limit, subject: &Subject<'_>) -> Counted {
+    let exempt_networks = limit.exempt.iter().filter_map(|exemption| match exemption {
+        Exemption::Network(network) => Some(network),
+        Exemption::Key(_) => None,
+    });
+    if exempt_networks.into_iter().any(|network| network.contains(&subject.client)) {
+        return Counted::Not;
+    }
+    let mut values: Vec<Option<Cow<'_, [u8]>>> = Vec::with_capacity(limit.key.len());
+    for part in &limit.key {
+        match value(limit, part, subject) {
+            Ok(value) => values.push(value),
+            Err(Several) => return Counted::Ambiguous(part.to_string()),
+        }
+    }
+    if values.iter().any(Option::is_none) {
+        match limit.missing {
+            Missing::Ip => {}
+            Missing::Skip => return Counted::Not,
+            Missing::Deny => return Counted::Denied,
+        }
+    }
+    if is_exempt(limit, &values) {
+        return Counted::Not;
+    }
+    let mut parts = limit.key.iter().zip(&values).map(|(part, value)| match value {
+        Some(value) => text(part, value, limit.plain),
+        None => text(&KeyPart::Ip, &client_network(limit, subject.client), true),
+    });
+    match (parts.next(), limit.key.len()) {
+        (Some(only), 1) => Counted::For(only),
+        (first, _) => {
+            let mut key = String::new();
+            for part in first.into_iter().chain(parts) {
+                let separator = if key.is_empty() { "" } else { "," };
+                write!(key, "{separator}{}:{part}", part.len()).expect("writing to a string succeeds");
+            }
+            Counted::For(key)
+        }
+    }
+}
+
+/// A part of the key has several values.
+struct Several;
+
+fn value<'r>(
+    limit: &config::Limit,
+    part: &KeyPart,
+    subject: &Subject<'r>,
+) -> Result<Option<Cow<'r, [u8]>>, Several> {
+    Ok(match part {
+        KeyPart::Ip => Some(client_network(limit, subject.client)),
+        KeyPart::Header(name) => {
+            let lines = subject.headers.get_all(name).into_iter().map(|line| Cow::Borrowed(line.as_bytes()));
+            single(lines)?
+        }
+        KeyPart::Cookie(name) => single(cookies(subject.headers, name))?,
+        KeyPart::Query(name) => {
+            let pairs = form_urlencoded::parse(subject.query.as_bytes());
+            let named = pairs.filter(|(other, _)| *other == name.as_str());
+            single(named.map(|(_, value)| match value {
+                Cow::Borrowed(value) => Cow::Borrowed(value.as_bytes()),
+                Cow::Owned(value) => Cow::Owned(value.into_bytes()),
+            }))?
+        }
+        KeyPart::Path(name) => (subject.parameter)(name).map(|value| percent_decode_str(value).into()),
+        KeyPart::Host => {
+            Some(subject.host).filter(|host| !host.is_empty()).map(|host| host.as_bytes().into())
+        }
+        KeyPart::Method => Some(Cow::Owned(subject.method.as_str().into())),
+        KeyPart::Route => Some(Cow::Owned(subject.route.into())),
+        KeyPart::Global => Some(Cow::Borrowed(b"")),
+    })
+}
+
+/// The value, if all of them are the same.
+fn single<'r>(mut values: impl Iterator<Item = Cow<'r, [u8]>>) -> Result<Option<Cow<'r, [u8]>>, Several> {
+    let first = values.next();
+    match &first {
+        Some(first) if values.any(|other| other != *first) => Err(Several),
+        _ => Ok(first),
+    }
+}
+
+/// The values of a cookie (RFC 6265, section 4.2.1).
+fn cookies<'r>(headers: &'r HeaderMap, name: &str) -> impl Iterator<Item = Cow<'r, [u8]>> {
+    let lines = headers.get_all(header::COOKIE).into_iter();
+    let pairs = lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b';'));
+    pairs.filter_map(move |pair| {
+        let pair = pair.trim_ascii();
+        let split = pair.iter().position(|byte| *byte == b'=')?;
+        (&pair[..split] == name.as_bytes()).then(|| Cow::Borrowed(&pair[split + 1..]))
+    })
+}
+
+/// The client's network: an address with the limit's prefix, the rest of it zero.
+fn client_network(limit: &config::Limit, client: IpAddr) -> Cow<'static, [u8]> {
+    let network = match client {
+        IpAddr::V4(address) => {
+            let mask = u32::MAX.checked_shl(32 - u32::from(limit.ipv4_prefix)).unwrap_or(0);
+            IpAddr::V4((u32::from(address) & mask).into())
+        }
+        IpAddr::V6(address) => {
+            let mask = u128::MAX.checked_shl(128 - u32::from(limit.ipv6_prefix)).unwrap_or(0);
+            IpAddr::V6(Ipv6Addr::from(u128::from(address) & mask))
+        }
+    };
+    Cow::Owned(network.to_string().into_bytes())
+}
+
+/// Whether the key's value is one that the limit exempts; of several parts, their JSON array.
+fn is_exempt(limit: &config::Limit, values: &[Option<Cow<'_, [u8]>>]) -> bool {
+    let mut keys = limit
+        .exempt
+        .iter()
+        .filter_map(|exemption| match exemption {
+            Exemption::Key(key) => Some(key),
+            Exemption::Network(_) => None,
+        })
+        .peekable();
+    if keys.peek().is_none() {
+        return false;
+    }
+    let Some(values) = values.iter().map(|value| std::str::from_utf8(value.as_deref()?).ok()).collect()
+    else {
+        return false;
+    };
+    let values: Vec<&str> = values;
+    match values[..] {
+        [value] => keys.any(|key| key == value),
+        _ => keys.any(|key| serde_json::from_str::<Vec<&str>>(key).is_ok_and(|key| key == values)),
+    }
+}
+
+/// A part of the key as text.
+fn text(part: &KeyPart, value: &[u8], plain: bool) -> String {
+    let kind = part.to_string();
+    let mut text = utf8_percent_encode(&kind, ENCODED).to_string();
+    let may_be_secret = matches!(part, KeyPart::Header(_) | KeyPart::Cookie(_) | KeyPart::Query(_));
+    if (!may_be_secret || plain) && value.len() <= LONGEST_VALUE {
+        write!(text, "={}", percent_encode(value, ENCODED)).expect("writing to a string succeeds");
+        return text;
+    }
+    text.push_str("=sha256/");
+    for byte in &Sha256::digest(value)[..HASH_BYTES] {
+        write!(text, "{byte:02x}").expect("writing to a string succeeds");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    fn limit(toml: &str) -> Arc<config::Limit> {
+        let text = format!(
+            "[upstreams.u]\nbuiltin = \"echo\"\n[limits.l]\nrate = \"1/s\"\n{toml}\n[[routes]]\npath = \"/{{id}}\"\nupstream = \"u\"\nlimits = [\"l\"]"
+        );
+        let (mut config, _) = config::Config::parse("test.toml", &text, &|_| None).unwrap();
+        config.limits.remove("l").unwrap()
+    }
+
+    fn counted(toml: &str, headers: &[(&'static str, &str)], query: &str, client: &str) -> Counted {
+        let map = headers.iter().map(|(name, value)| {
+            (header::HeaderName::from_static(name), header::HeaderValue::from_str(value).unwrap())
+        });
+        count(
+            &limit(toml),
+            &Subject {
+                client: client.parse().unwrap(),
+                method: &Method::GET,
+                host: "api.example.com",
+                query,
+                headers: &map.collect(),
+                route: "orders",
+                parameter: &|name| (name == "id").then_some("a%2Fb c"),
+            },
+        )
+    }
+
+    fn key(toml: &str, headers: &[(&'static str, &str)], query: &str) -> String {
+        match counted(toml, headers, query, "192.0.2.7") {
+            Counted::For(key) => key,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn every_kind_of_key_has_its_text() {
+        for (toml, expected) in [
+            ("key = \"ip\"", "ip=192.0.2.7"),
+            ("key = \"host\"", "host=api.example.com"),
+            ("key = \"method\"", "method=GET"),
+            ("key = \"route\"", "route=orders"),
+            ("key = \"global\"", "global="),
+            ("key = \"path:id\"", "path:id=a%2Fb%20c"),
+            ("key = \"query:k\"\nplain = true", "query:k=v%26"),
+            ("key = \"header:x-key\"\nplain = true", "header:x-key=A1"),
+            ("key = \"cookie:sid\"\nplain = true", "cookie:sid=s%3D1"),
+            ("key = [\"method\", \"ip\"]", "10:method=GET,12:ip=192.0.2.7"),
+            ("key = [\"ip\"]\nipv4_prefix = 24", "ip=192.0.2.0"),
+            ("key = [\"ip\"]\nipv4_prefix = 1", "ip=128.0.0.0"),
+        ] {
+            let headers = [("x-key", "A1"), ("cookie", "a=b; sid=s=1")];
+            assert_eq!(key(toml, &headers, "x=1&k=v%26"), expected, "{toml}");
+        }
+    }
+
+    #[test]
+    fn what_may_be_a_secret_is_hashed() {
+        let hashed = "header:x-key=sha256/9f86d081884c7d659a2feaa0c55ad015";
+        assert_eq!(key("key = \"header:x-key\"", &[("x-key", "test")], ""), hashed);
+        let long = "v".repeat(65);
+        let text = key("key = \"header:x-key\"\nplain = true", &[("x-key", &long)], "");
+        assert!(text.starts_with("header:x-key=sha256/") && text.len() == 20 + 32, "{text}");
+        // A value that looks like a hash is not taken for one.
+        let text = key("key = \"header:x-key\"\nplain = true", &[("x-key", "sha256/00")], "");
+        assert_eq!(text, "header:x-key=sha256%2F00");
+    }
+
+    #[test]
+    fn a_request_without_the_key_is_counted_by_address_skipped_or_denied() {
+        let by = |missing| format!("key = \"header:x-key\"\nplain = true\nmissing = \"{missing}\"");
+        assert_eq!(key(&by("ip"), &[], ""), "ip=192.0.2.7");
+        assert_eq!(key(&by("ip"), &[("x-key", "192.0.2.7")], ""), "header:x-key=192.0.2.7");
+        assert_eq!(counted(&by("skip"), &[], "", "::1"), Counted::Not);
+        assert_eq!(counted(&by("deny"), &[], "", "::1"), Counted::Denied);
+    }
+
+    #[test]
+    fn addresses_are_counted_by_network() {
+        let key = |client| match counted("key = \"ip\"", &[], "", client) {
+            Counted::For(key) => key,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(key("2001:db8:1:2:3:4:5:6"), "ip=2001:db8:1:2::");
+        assert_eq!(key("2001:db8:1:2:ffff::"), "ip=2001:db8:1:2::");
+        assert_eq!(key("192.0.2.255"), "ip=192.0.2.255");
+    }
+
+    #[test]
+    fn two_different_values_of_one_key_are_ambiguous() {
+        let by_key = "key = \"query:k\"\nplain = true";
+        assert_eq!(counted(by_key, &[], "k=1&k=2", "::1"), Counted::Ambiguous("query:k".into()));
+        assert_eq!(counted(by_key, &[], "k=1&%6b=1", "::1"), Counted::For("query:k=1".into()));
+        let cookies = [("cookie", "sid=1"), ("cookie", "b=2; sid=2")];
+        let by_cookie = "key = \"cookie:sid\"";
+        assert_eq!(counted(by_cookie, &cookies, "", "::1"), Counted::Ambiguous("cookie:sid".into()));
+    }
+
+    #[test]
+    fn networks_and_keys_are_exempt() {
+        let by = |exempt| format!("key = \"header:x-key\"\nexempt = [{exempt}]");
+        let partner = [("x-key", "partner")];
+        assert_eq!(counted(&by("\"192.0.2.0/24\""), &partner, "", "192.0.2.7"), Counted::Not);
+        assert_ne!(counted(&by("\"192.0.2.0/24\""), &partner, "", "192.0.3.7"), Counted::Not);
+        assert_eq!(counted(&by("\"partner\""), &partner, "", "::1"), Counted::Not);
+        assert_ne!(counted(&by("\"partners\""), &partner, "", "::1"), Counted::Not);
+        let composite = "key = [\"header:x-key\", \"method\"]\nexempt = ['[\"partner\",\"GET\"]']";
+        assert_eq!(counted(composite, &partner, "", "::1"), Counted::Not);
+    }
+}

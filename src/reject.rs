@@ -1,0 +1,193 @@
+//! A rejection is an answer of the gateway's own, in place of the upstream's.
+//!
+//! All of them are here: what they are called, their status, and what they say. They are
+//! `application/problem+json` (RFC 9457) and name the cause, never an upstream's address. To a gRPC
+//! client a refusal by a limit is RESOURCE_EXHAUSTED in a header without a body ("trailers-only").
+
+use bytes::Bytes;
+use hyper::{
+    HeaderMap, Response, StatusCode,
+    header::{CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER},
+};
+use serde::Serialize;
+
+use crate::{
+    duration,
+    forward::Failure,
+    limit::{Limited, Refusal},
+};
+
+const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
+const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
+const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
+const RESOURCE_EXHAUSTED: u16 = 8;
+
+/// Why the gateway answers in place of the upstream.
+#[derive(Debug)]
+pub enum Rejection {
+    /// An HTTP/1.1 request without Host.
+    HostMissing,
+    /// More than one Host.
+    HostRepeated,
+    /// A Host that names no host.
+    HostInvalid,
+    /// A target that is neither a path nor a whole url.
+    TargetInvalid,
+    /// An escaped slash in the path, where the configuration rejects them.
+    EscapedSlash,
+    /// CONNECT: the gateway is no forward proxy.
+    Connect,
+    /// No route matches.
+    NoRoute,
+    /// A limit refuses, or can't be asked.
+    Refused(Refusal),
+    /// The upstream gives no answer.
+    Failed(Failure),
+}
+
+impl From<Refusal> for Rejection {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
+}
+
+impl From<Failure> for Rejection {
+    fn from(failure: Failure) -> Self {
+        Self::Failed(failure)
+    }
+}
+
+/// The body of the answer: RFC 9457, section 3.
+#[derive(Serialize)]
+#[serde(rename_all = "snake_case")]
+struct Problem<'a> {
+    r#type: &'a str,
+    title: &'a str,
+    status: u16,
+    code: &'a str,
+    detail: &'a str,
+    #[serde(rename = "violated-policies", skip_serializing_if = "<[_]>::is_empty")]
+    violated_policies: &'a [&'a str],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retry_after_ms: Option<u64>,
+}
+
+impl Rejection {
+    /// Status, code and detail.
+    fn terms(&self) -> (StatusCode, &'static str, String) {
+        let (status, code, detail) = match self {
+            Self::HostMissing => (400, "host-missing", "the request has no Host field"),
+            Self::HostRepeated => (400, "host-repeated", "the request has more than one Host field"),
+            Self::HostInvalid => (400, "host-invalid", "the Host field names no host"),
+            Self::TargetInvalid => {
+                (400, "target-invalid", "the request's target is neither a path nor a url")
+            }
+            Self::EscapedSlash => (400, "escaped-slash", "the path has an escaped slash or backslash"),
+            Self::Connect => (501, "connect", "this gateway opens no tunnels"),
+            Self::NoRoute => (404, "no-route", "no route matches the request"),
+            Self::Refused(refusal) => return refused(refusal),
+            Self::Failed(failure) => match failure {
+                Failure::Busy => (503, "upstream-busy", "all connections to the upstream are busy"),
+                Failure::Unreachable(_) => (502, "upstream-unreachable", "the upstream could not be reached"),
+                Failure::Broken(_) => (502, "upstream-broken", "the upstream broke off before it answered"),
+                Failure::ConnectTimeout => {
+                    (504, "upstream-connect-timeout", "connecting to the upstream took too long")
+                }
+                Failure::ResponseTimeout => {
+                    (504, "upstream-response-timeout", "the upstream took too long to answer")
+                }
+            },
+        };
+        (StatusCode::from_u16(status).expect("a status of this table"), code, detail.to_owned())
+    }
+
+    /// The answer, in the form that the request's header asks for.
+    pub fn into_response(self, request: &HeaderMap) -> Response<Bytes> {
+        let (status, code, detail) = self.terms();
+        let limited = match &self {
+            Self::Refused(Refusal::Limited(limited)) => Some(limited),
+            _ => None,
+        };
+        let refused = matches!(&self, Self::Refused(Refusal::Limited(_) | Refusal::KeyMissing { .. }));
+        let mut response = if refused && speaks_grpc(request) {
+            resource_exhausted(&detail)
+        } else {
+            problem(status, code, &detail, limited)
+        };
+        match &self {
+            Self::Refused(Refusal::Limited(limited)) => limited.annotate(response.headers_mut()),
+            Self::Refused(Refusal::StoreUnavailable(_)) | Self::Failed(Failure::Busy) => {
+                response.headers_mut().insert(RETRY_AFTER, 1.into());
+            }
+            _ => {}
+        }
+        response
+    }
+}
+
+fn refused(refusal: &Refusal) -> (StatusCode, &'static str, String) {
+    match refusal {
+        Refusal::Limited(limited) => {
+            let names: Vec<_> = limited.violated().map(|name| format!("`{name}`")).collect();
+            let names = names.join(", ");
+            let when = match limited.delay_us() {
+                Some(delay_us) => {
+                    let delay = duration::Text(delay_us.div_ceil(1_000) * 1_000);
+                    format!("there is room again in {delay}")
+                }
+                None => "the request asks for more than the limit ever allows".to_owned(),
+            };
+            let detail = format!("over the limit {names}: {when}");
+            (StatusCode::TOO_MANY_REQUESTS, "quota-exceeded", detail)
+        }
+        Refusal::KeyMissing { limit } => {
+            let detail = format!("the request lacks what the limit `{limit}` counts by");
+            (StatusCode::TOO_MANY_REQUESTS, "key-missing", detail)
+        }
+        Refusal::KeyAmbiguous { part } => {
+            let detail = format!("the request has different values for `{part}`, by which it is counted");
+            (StatusCode::BAD_REQUEST, "key-ambiguous", detail)
+        }
+        Refusal::StoreUnavailable(_) => {
+            let detail = "the limits can't be checked now".to_owned();
+            (StatusCode::SERVICE_UNAVAILABLE, "store-unavailable", detail)
+        }
+    }
+}
+
+fn problem(status: StatusCode, code: &str, detail: &str, limited: Option<&Limited>) -> Response<Bytes> {
+    let violated: Vec<_> = limited.map(|limited| limited.violated().collect()).unwrap_or_default();
+    let problem = Problem {
+        r#type: if limited.is_some() { QUOTA_EXCEEDED } else { "about:blank" },
+        title: status.canonical_reason().unwrap_or_default(),
+        status: status.as_u16(),
+        code,
+        detail,
+        violated_policies: &violated,
+        retry_after_ms: limited.and_then(Limited::delay_us).map(|delay_us| delay_us.div_ceil(1_000)),
+    };
+    let body = serde_json::to_vec(&problem).expect("strings and numbers are always written");
+    let mut response = Response::new(body.into());
+    *response.status_mut() = status;
+    let content_type = HeaderValue::from_static("application/problem+json");
+    response.headers_mut().insert(CONTENT_TYPE, content_type);
+    response
+}
+
+fn resource_exhausted(detail: &str) -> Response<Bytes> {
+    let mut response = Response::new(Bytes::new());
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+    headers.insert(GRPC_STATUS, RESOURCE_EXHAUSTED.into());
+    if let Ok(message) = HeaderValue::from_str(detail) {
+        headers.insert(GRPC_MESSAGE, message);
+    }
+    response
+}
+
+/// `application/grpc`, also with a message format (`application/grpc+proto`); not gRPC-Web.
+fn speaks_grpc(request: &HeaderMap) -> bool {
+    let content_type = request.get(CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
+    let rest = content_type.strip_prefix(b"application/grpc");
+    rest.is_some_and(|rest| rest.first().is_none_or(|byte| b"+; ".contains(byte)))
+}

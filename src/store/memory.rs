@@ -1,0 +1,319 @@
+//! The in-process store: buckets in sharded maps, bounded in bytes.
+//!
+//! A decision locks the shards of its buckets in order, so it is atomic as the script is. Expired
+//! buckets are swept when a shard has doubled, and all shards when the bound is reached. At the
+//! bound a live bucket is never dropped: whatever would make the store grow gets no decision.
+
+use std::{
+    collections::HashMap,
+    fmt,
+    hash::{BuildHasher, RandomState},
+    sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
+    time::Instant,
+};
+
+use bytes::Bytes;
+use parking_lot::{Mutex, MutexGuard};
+use smallvec::SmallVec;
+
+use crate::algorithm::{Quota, sliding_window::Log};
+
+use super::{Charge, Decision, Outcome, StoreError};
+
+const SHARDS: usize = 64;
+/// A shard isn't swept before it has so many buckets.
+const SWEEP_AT_LEAST: usize = 64;
+/// While the bound is reached, all shards are swept at most so often.
+const SWEEP_ALL_EVERY_US: u64 = 100_000;
+/// An entry of the map with its control byte, at the map's lowest fill after it has grown, and the
+/// allocation of the name.
+const BUCKET_BYTES: usize = 2 * (size_of::<(Bytes, Bucket)>() + 1) + 32;
+
+/// Buckets in this process. Its clock is monotonic and starts with it.
+pub struct MemoryStore {
+    shards: Box<[Mutex<Shard>]>,
+    hasher: RandomState,
+    started: Instant,
+    max_bytes: usize,
+    bytes: AtomicUsize,
+    swept_us: AtomicU64,
+}
+
+/// A plain lock: it is held for a decision's arithmetic, never across an await.
+#[derive(Default)]
+struct Shard {
+    buckets: HashMap<Bytes, Bucket>,
+    sweep_at: usize,
+}
+
+struct Bucket {
+    log: Log,
+    /// The quota's window at the last charge, by which the bucket expires.
+    window_us: u64,
+}
+
+impl MemoryStore {
+    /// An empty store that will hold at most about `max_bytes`.
+    pub fn new(max_bytes: usize) -> Self {
+        Self {
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            hasher: RandomState::new(),
+            started: Instant::now(),
+            max_bytes,
+            bytes: AtomicUsize::new(0),
+            swept_us: AtomicU64::new(0),
+        }
+    }
+
+    /// Decides a request at the time of the store's clock.
+    ///
+    /// # Errors
+    /// [`StoreError::Full`]: nothing was charged.
+    pub fn take(&self, charges: &[Charge]) -> Result<Decision, StoreError> {
+        // Microseconds since the start, plus a year, so that no window reaches back before zero.
+        let time_us = self.started.elapsed().as_micros() as u64 + Quota::MAX_WINDOW_US;
+        self.take_at(time_us, charges)
+    }
+
+    /// Decides a request at `time_us`, microseconds of any clock of the caller's that keeps to one origin.
+    ///
+    /// # Errors
+    /// [`StoreError::Full`]: nothing was charged.
+    pub fn take_at(&self, time_us: u64, charges: &[Charge]) -> Result<Decision, StoreError> {
+        match self.decide(time_us, charges) {
+            Err(StoreError::Full) if self.sweep_all(time_us) => self.decide(time_us, charges),
+            decided => decided,
+        }
+    }
+
+    /// Bytes that the buckets take, by the same count that is held to the bound.
+    pub fn bytes(&self) -> usize {
+        self.bytes.load(Relaxed)
+    }
+
+    fn decide(&self, time_us: u64, charges: &[Charge]) -> Result<Decision, StoreError> {
+        let homes: SmallVec<[usize; 2]> =
+            charges.iter().map(|charge| self.shard_of(&charge.bucket)).collect();
+        let mut shards = self.lock(&homes);
+
+        let mut delays: SmallVec<[Option<u64>; 2]> = SmallVec::new();
+        for (charge, home) in charges.iter().zip(&homes) {
+            delays.push(shards.of(*home).delay_us(charge, time_us));
+        }
+        let admitted = charges.iter().zip(&delays).all(|(charge, delay)| charge.shadow || *delay == Some(0));
+        let made = |delay: &Option<u64>| admitted && *delay == Some(0);
+
+        if admitted {
+            let growth = (charges.iter().zip(&homes).zip(&delays))
+                .filter(|(_, delay)| made(delay))
+                .map(|((charge, home), _)| shards.of(*home).growth(charge))
+                .sum();
+            self.reserve(growth)?;
+        }
+        let outcomes = (charges.iter().zip(&homes).zip(&delays))
+            .map(|((charge, home), delay)| {
+                let charged = made(delay);
+                if charged {
+                    let freed = shards.of(*home).charge(charge, time_us);
+                    self.bytes.fetch_sub(freed, Relaxed);
+                }
+                shards.of(*home).outcome(charge, time_us, charged)
+            })
+            .collect();
+        Ok(Decision { admitted, outcomes })
+    }
+
+    /// Counts `growth` bytes, unless the bound forbids it.
+    fn reserve(&self, growth: usize) -> Result<(), StoreError> {
+        if growth == 0 {
+            return Ok(());
+        }
+        let within = |bytes: usize| bytes.checked_add(growth).filter(|bytes| *bytes <= self.max_bytes);
+        self.bytes.fetch_update(Relaxed, Relaxed, within).map(drop).map_err(|_| StoreError::Full)
+    }
+
+    /// Drops what has expired in all shards. False if that was done just now.
+    fn sweep_all(&self, time_us: u64) -> bool {
+        let swept_us = self.swept_us.load(Relaxed);
+        let due = time_us.abs_diff(swept_us) >= SWEEP_ALL_EVERY_US;
+        if !due || self.swept_us.compare_exchange(swept_us, time_us, Relaxed, Relaxed).is_err() {
+            return false;
+        }
+        for shard in &self.shards {
+            let freed = shard.lock().sweep(time_us);
+            self.bytes.fetch_sub(freed, Relaxed);
+        }
+        true
+    }
+
+    fn shard_of(&self, bucket: &Bytes) -> usize {
+        self.hasher.hash_one(bucket) as usize % SHARDS
+    }
+
+    /// Locks in ascending order, so that two decisions never wait for each other.
+    fn lock(&self, homes: &[usize]) -> Locked<'_> {
+        let mut ordered: SmallVec<[usize; 2]> = homes.into();
+        ordered.sort_unstable();
+        ordered.dedup();
+        Locked(ordered.into_iter().map(|home| (home, self.shards[home].lock())).collect())
+    }
+}
+
+impl fmt::Debug for MemoryStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { max_bytes, .. } = self;
+        f.debug_struct("MemoryStore").field("max_bytes", max_bytes).field("bytes", &self.bytes()).finish()
+    }
+}
+
+/// The shards that a decision holds.
+struct Locked<'a>(SmallVec<[(usize, MutexGuard<'a, Shard>); 2]>);
+
+impl Locked<'_> {
+    fn of(&mut self, home: usize) -> &mut Shard {
+        let held = self.0.iter_mut().find(|(index, _)| *index == home);
+        &mut held.expect("every charge's shard is locked").1
+    }
+}
+
+impl Shard {
+    fn delay_us(&mut self, charge: &Charge, time_us: u64) -> Option<u64> {
+        match self.buckets.get_mut(&charge.bucket) {
+            Some(bucket) => {
+                bucket.log.trim(charge.quota, time_us);
+                bucket.log.delay_us(charge.quota, time_us, charge.cost)
+            }
+            None => Log::default().delay_us(charge.quota, time_us, charge.cost),
+        }
+    }
+
+    /// The bytes by which a charge makes the store grow, at most.
+    fn growth(&self, charge: &Charge) -> usize {
+        let (capacity, entries) = match self.buckets.get(&charge.bucket) {
+            Some(bucket) => bucket.log.capacity_and_len(),
+            None => return new_bucket_bytes(&charge.bucket) + Log::FIRST_CAPACITY * Log::ENTRY_BYTES,
+        };
+        if entries < capacity { 0 } else { capacity.max(Log::FIRST_CAPACITY) * Log::ENTRY_BYTES }
+    }
+
+    /// Records a charge, and returns the bytes freed by sweeping in exchange for a new bucket.
+    fn charge(&mut self, charge: &Charge, time_us: u64) -> usize {
+        let mut freed = 0;
+        if !self.buckets.contains_key(&charge.bucket) {
+            if self.buckets.len() >= self.sweep_at {
+                freed = self.sweep(time_us);
+            }
+            self.buckets.insert(charge.bucket.clone(), Bucket { log: Log::new(), window_us: 0 });
+        }
+        let bucket = self.buckets.get_mut(&charge.bucket).expect("it was there or has been put there");
+        bucket.log.charge(time_us, charge.cost);
+        bucket.window_us = charge.quota.window_us;
+        freed
+    }
+
+    fn outcome(&self, charge: &Charge, time_us: u64, charged: bool) -> Outcome {
+        let empty = Log::default();
+        let log = self.buckets.get(&charge.bucket).map_or(&empty, |bucket| &bucket.log);
+        Outcome {
+            charged,
+            remaining: u64::from(charge.quota.permits).saturating_sub(log.used()),
+            grow_us: log.grow_us(charge.quota, time_us),
+            delay_us: if charged { Some(0) } else { log.delay_us(charge.quota, time_us, charge.cost) },
+        }
+    }
+
+    /// Drops the buckets whose newest entry has ended, and returns the bytes that frees.
+    fn sweep(&mut self, time_us: u64) -> usize {
+        let mut freed = 0;
+        self.buckets.retain(|name, bucket| {
+            let (before, _) = bucket.log.capacity_and_len();
+            let live = bucket.log.newest_us().is_some_and(|newest_us| newest_us + bucket.window_us > time_us);
+            if live {
+                bucket.log.shrink();
+                freed += (before - bucket.log.capacity_and_len().0) * Log::ENTRY_BYTES;
+            } else {
+                freed += new_bucket_bytes(name) + before * Log::ENTRY_BYTES;
+            }
+            live
+        });
+        self.buckets.shrink_to(2 * self.buckets.len());
+        self.sweep_at = (2 * self.buckets.len()).max(SWEEP_AT_LEAST);
+        freed
+    }
+}
+
+fn new_bucket_bytes(name: &Bytes) -> usize {
+    BUCKET_BYTES + name.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn charge(bucket: &str, permits: u32, window_us: u64) -> Charge {
+        let bucket = Bytes::copy_from_slice(bucket.as_bytes());
+        Charge { bucket, quota: Quota { permits, window_us }, cost: 1, shadow: false }
+    }
+
+    #[test]
+    fn nothing_is_charged_where_one_limit_refuses() {
+        let store = MemoryStore::new(1 << 20);
+        let (tight, wide) = (charge("tight", 1, 1_000_000), charge("wide", 9, 1_000_000));
+        let both = [tight.clone(), wide.clone()];
+        assert!(store.take_at(5_000_000, &both).unwrap().admitted);
+        let refused = store.take_at(5_000_001, &both).unwrap();
+        assert!(!refused.admitted);
+        assert_eq!(refused.outcomes[0].delay_us, Some(999_999));
+        assert_eq!(refused.outcomes[1].remaining, 8);
+    }
+
+    #[test]
+    fn a_shadowing_limit_refuses_nobody_and_counts_what_it_has_room_for() {
+        let store = MemoryStore::new(1 << 20);
+        let shadow = Charge { shadow: true, ..charge("shadow", 1, 1_000_000) };
+        let both = [shadow, charge("wide", 9, 1_000_000)];
+        let charged = |time_us| {
+            let decision = store.take_at(time_us, &both).unwrap();
+            assert!(decision.admitted);
+            [decision.outcomes[0].charged, decision.outcomes[1].charged]
+        };
+        assert_eq!(charged(5_000_000), [true, true]);
+        assert_eq!(charged(5_000_001), [false, true]);
+    }
+
+    #[test]
+    fn the_bound_holds_new_keys_off_and_drops_no_live_bucket() {
+        let store = MemoryStore::new(64 << 10);
+        let quota = |name: usize| charge(&format!("bucket-{name}"), 1, 10_000_000);
+        let admitted =
+            (0..10_000).take_while(|name| store.take_at(20_000_000, &[quota(*name)]).is_ok()).count();
+        assert!((100..1_000).contains(&admitted), "{admitted}");
+        assert!(store.bytes() <= 64 << 10);
+        for name in 0..admitted {
+            assert!(!store.take_at(20_500_000, &[quota(name)]).unwrap().admitted, "{name} was dropped");
+        }
+        // Once the old ones have expired, there is room again.
+        assert!(store.take_at(31_000_000, &[quota(99_999)]).unwrap().admitted);
+    }
+
+    #[test]
+    fn expired_buckets_are_swept_as_new_ones_come() {
+        let store = MemoryStore::new(1 << 30);
+        for name in 0..200_000_u64 {
+            let bucket = charge(&format!("bucket-{name}"), 1, 1_000);
+            assert!(store.take_at(10_000_000 + name * 100, &[bucket]).unwrap().admitted);
+        }
+        assert!(store.bytes() < 4 << 20, "{} bytes", store.bytes());
+    }
+
+    #[test]
+    fn the_count_of_bytes_comes_back_to_zero() {
+        let store = MemoryStore::new(1 << 30);
+        for time_us in 0..5_000 {
+            let name = format!("bucket-{}", time_us % 70);
+            assert!(store.take_at(1_000_000 + time_us, &[charge(&name, 5_000, 1_000)]).is_ok());
+        }
+        assert!(store.sweep_all(9_000_000));
+        assert_eq!(store.bytes(), 0);
+    }
+}
