@@ -10,6 +10,7 @@ mod check;
 mod document;
 mod error;
 mod file;
+mod password;
 mod value;
 
 use std::{collections::BTreeMap, env, fmt, fs, net::SocketAddr, path::Path, time::Duration};
@@ -127,7 +128,7 @@ impl RedisUrl {
 
 impl fmt::Display for RedisUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&error::blank_passwords(&self.0))
+        f.write_str(&password::blank(&self.0))
     }
 }
 

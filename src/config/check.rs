@@ -211,16 +211,14 @@ impl Check<'_, '_> {
             limits.filter_map(|limit| self.name_of_limit(limit, on_failure)).collect::<Vec<_>>()
         });
         let limits = limits.collect::<Vec<_>>();
-        let starts = tables.iter().map(|table| table.span.start).collect::<Vec<_>>();
-        let ends = starts.iter().skip(1).copied().chain([usize::MAX]);
-        let extents = starts.iter().zip(ends).map(|(start, end)| *start..end).collect::<Vec<_>>();
+        let starts = tables.iter().map(|table| table.span.start).chain([usize::MAX]).collect::<Vec<_>>();
 
         let mut routes = Vec::new();
         let mut understood = Vec::new();
-        for ((table, limits), extent) in tables.into_iter().zip(limits).zip(extents) {
+        for ((table, limits), bounds) in tables.into_iter().zip(limits).zip(starts.windows(2)) {
             let path = table.value.path.as_ref().map(Spanned::span);
             let Some(route) = self.route(table, &limits) else { continue };
-            if !self.document.had_within(&extent) {
+            if !self.document.had_within(&(bounds[0]..bounds[1])) {
                 understood.extend(path.map(|path| (path, route.name.clone(), route.matcher.clone())));
             }
             routes.push(route);
@@ -241,19 +239,27 @@ impl Check<'_, '_> {
     }
 
     /// The name of a limit of a route, defined if it is inline.
-    fn name_of_limit(&mut self, limit: LimitOfRoute, on_failure: OnFailure) -> Option<Spanned<String>> {
-        let mut table = match limit {
-            LimitOfRoute::Name(name) => return Some(name),
-            LimitOfRoute::Inline(table) => table,
+    fn name_of_limit(
+        &mut self,
+        limit: Spanned<LimitOfRoute>,
+        on_failure: OnFailure,
+    ) -> Option<Spanned<String>> {
+        let span = limit.span();
+        let mut limit = match limit.into_inner() {
+            LimitOfRoute::Name(name) => return Some(Spanned::new(span, name)),
+            LimitOfRoute::Inline(limit) => limit,
         };
-        let Some(name) = table.value.name.take() else {
-            self.missing(&table.span, &["name"], "name = \"per-client\"");
+        let name = limit.name.take();
+        if name.is_none() {
+            self.missing(&span, &["name"], "name = \"per-client\"");
+        }
+        let table = Table { span, value: *limit };
+        let Some(name) = name else {
             self.limit("", table, on_failure);
             return None;
         };
-        let reference = Spanned::new(name.span(), name.get_ref().clone());
-        self.define(name, table, on_failure);
-        Some(reference)
+        self.define(name.clone(), table, on_failure);
+        Some(name)
     }
 
     fn route(&mut self, table: Table<file::Route>, limits: &[Spanned<String>]) -> Option<Route> {
@@ -313,7 +319,7 @@ impl Check<'_, '_> {
             let fault = Fault::error(format!("a route can't set the header `{name}`")).at(&span, "");
             self.fault(fault.help("leave it out: the gateway sets it to what it sends"));
         }
-        let status = StatusCode::from_u16(respond.status.0 as u16).ok()?;
+        let status = StatusCode::from_u16(respond.status.0 as u16).expect("from 200 to 599");
         Some(Action::Respond { status, body: respond.body, headers: respond.headers.0 })
     }
 

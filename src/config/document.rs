@@ -104,9 +104,10 @@ impl<'i> Document<'i> {
         self.removed.iter().any(|removed| span.contains(&removed.span.start))
     }
 
-    /// Whether a table that was taken out, such as `[limit]` for `[limits]`, had this key.
+    /// Whether this was the key of something that was taken out, or in a table that was, such as `[limit]`
+    /// for `[limits]`.
     pub(super) fn had_defined(&self, key: &str) -> bool {
-        self.removed.iter().any(|removed| removed.value.get(key).is_some())
+        self.removed.iter().any(|removed| removed.key == key || removed.value.get(key).is_some())
     }
 
     fn remove(&mut self, span: &Range<usize>) -> bool {
@@ -178,8 +179,10 @@ fn describe(message: &str, span: &Range<usize>) -> Fault {
 /// What serde calls by names of its own.
 fn plainly(what: &str) -> &str {
     match what {
-        "map" | "a map" => "a table",
-        "sequence" | "a sequence" => "a list",
+        "map" => "a table",
+        "sequence" => "a list",
+        "a map" => "a table, { KEY = VALUE } or under a header of its own",
+        "a sequence" => "a list, [VALUE, VALUE]",
         "a boolean" => "`true` or `false`",
         other => other,
     }

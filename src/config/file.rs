@@ -253,7 +253,7 @@ pub(super) struct Route {
     pub respond: Option<Table<Respond>>,
     /// The limits that a request must pass: names, or tables like `[limits.NAME]` with a `name`.
     /// Default: none.
-    pub limits: Vec<LimitOfRoute>,
+    pub limits: Vec<Spanned<LimitOfRoute>>,
 }
 
 /// `respond` of a route.
@@ -278,49 +278,32 @@ impl Default for Respond {
 #[derive(Debug)]
 pub(super) enum LimitOfRoute {
     /// One that is defined elsewhere.
-    Name(Spanned<String>),
+    Name(String),
     /// One that is defined here.
-    Inline(Table<Limit>),
+    Inline(Box<Limit>),
 }
 
 impl<'de> Deserialize<'de> for LimitOfRoute {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let limit = Spanned::<NameOrLimit>::deserialize(from)?;
-        let span = limit.span();
-        Ok(match limit.into_inner() {
-            NameOrLimit::Name(name) => Self::Name(Spanned::new(span, name)),
-            NameOrLimit::Limit(value) => Self::Inline(Table { span, value: *value }),
-        })
+        from.deserialize_any(LimitOfRouteVisitor)
     }
 }
 
-/// [`LimitOfRoute`] before it knows where it stands.
-enum NameOrLimit {
-    Name(String),
-    Limit(Box<Limit>),
-}
+struct LimitOfRouteVisitor;
 
-impl<'de> Deserialize<'de> for NameOrLimit {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        from.deserialize_any(NameOrLimitVisitor)
-    }
-}
-
-struct NameOrLimitVisitor;
-
-impl<'de> de::Visitor<'de> for NameOrLimitVisitor {
-    type Value = NameOrLimit;
+impl<'de> de::Visitor<'de> for LimitOfRouteVisitor {
+    type Value = LimitOfRoute;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("the name of a limit, or a table with a `name`, a `key` and a `rate`")
     }
 
-    fn visit_str<E: de::Error>(self, name: &str) -> Result<NameOrLimit, E> {
-        Ok(NameOrLimit::Name(name.to_owned()))
+    fn visit_str<E: de::Error>(self, name: &str) -> Result<LimitOfRoute, E> {
+        Ok(LimitOfRoute::Name(name.to_owned()))
     }
 
-    fn visit_map<A: de::MapAccess<'de>>(self, map: A) -> Result<NameOrLimit, A::Error> {
-        Limit::deserialize(MapAccessDeserializer::new(map)).map(Box::new).map(NameOrLimit::Limit)
+    fn visit_map<A: de::MapAccess<'de>>(self, map: A) -> Result<LimitOfRoute, A::Error> {
+        Limit::deserialize(MapAccessDeserializer::new(map)).map(Box::new).map(LimitOfRoute::Inline)
     }
 }
 
@@ -354,7 +337,7 @@ impl<'de, T: Deserialize<'de>> de::Visitor<'de> for EntriesVisitor<T> {
     type Value = Entries<T>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a table, { KEY = VALUE } or under a header of its own")
+        f.write_str("a map")
     }
 
     fn visit_map<A: de::MapAccess<'de>>(self, map: A) -> Result<Entries<T>, A::Error> {
@@ -448,7 +431,7 @@ impl<'de, K: Written, V: Written> de::Visitor<'de> for PairsVisitor<K, V> {
     type Value = Pairs<K, V>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a table of names and values, { NAME = \"VALUE\" }")
+        f.write_str("a map")
     }
 
     fn visit_map<A: de::MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {

@@ -233,24 +233,21 @@ impl Written for KeyPart {
     const EXPECTED: &'static str = "a key such as \"ip\" or \"header:x-api-key\"";
 
     fn read(text: &str) -> Result<Self, String> {
-        match text {
-            "ip" => return Ok(Self::Ip),
-            "host" => return Ok(Self::Host),
-            "method" => return Ok(Self::Method),
-            "route" => return Ok(Self::Route),
-            "global" => return Ok(Self::Global),
-            _ => {}
-        }
-        let (kind, name) = text.split_once(':').unwrap_or((text, ""));
-        match kind {
-            "header" | "cookie" | "query" | "path" if name.is_empty() => {
-                Err(format!("`{text}` doesn't say which\nwrite its name: \"{kind}:NAME\""))
+        let (kind, name) = text.split_once(':').map_or((text, None), |(kind, name)| (kind, Some(name)));
+        match (kind, name) {
+            ("ip", None) => Ok(Self::Ip),
+            ("host", None) => Ok(Self::Host),
+            ("method", None) => Ok(Self::Method),
+            ("route", None) => Ok(Self::Route),
+            ("global", None) => Ok(Self::Global),
+            ("header" | "cookie" | "query" | "path", None | Some("")) => {
+                Err(format!("`{text}` lacks a name\nsay what to count by: \"{kind}:NAME\""))
             }
-            "header" => HeaderName::read(name).map(Self::Header),
-            "cookie" => cookie_name(name).map(Self::Cookie),
-            "query" => Ok(Self::Query(name.to_owned())),
-            "path" => Ok(Self::Path(name.to_owned())),
-            "jwt" => Err(format!("`{text}` is not supported yet\n{}", Self::ALL)),
+            ("header", Some(name)) => HeaderName::read(name).map(Self::Header),
+            ("cookie", Some(name)) => cookie_name(name).map(Self::Cookie),
+            ("query", Some(name)) => Ok(Self::Query(name.to_owned())),
+            ("path", Some(name)) => Ok(Self::Path(name.to_owned())),
+            ("jwt", _) => Err(format!("`{text}` is not supported yet\n{}", Self::ALL)),
             _ => Err(format!("`{text}` is no key to count by\n{}", Self::ALL)),
         }
     }
