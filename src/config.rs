@@ -1,1 +1,536 @@
-//! Configuration.
+//! The configuration: a gateway.toml, checked as a whole before anything runs by it.
+//!
+//! The text becomes a tree of TOML values (`document`), the tree the file as it was typed (`file`), and
+//! that a [`Config`] (`check`). Whatever is wrong on the way is gathered and told at once, as [`Faults`]:
+//! a `Config` holds no invalid value. It is read in constructors only and never cloned, so that none
+//! lingers on the request path.
+
+mod changes;
+mod check;
+mod document;
+mod error;
+mod file;
+mod password;
+mod value;
+
+use std::{collections::BTreeMap, env, fmt, fs, net::SocketAddr, path::Path, time::Duration};
+
+use hyper::{
+    StatusCode,
+    header::{HeaderName, HeaderValue},
+};
+use ipnet::IpNet;
+
+pub use self::error::{Fault, Faults, Place, Severity};
+use self::{
+    document::Document,
+    file::{File, List},
+    value::{Text, Written},
+};
+use crate::{algorithm::Quota, route::Matcher};
+
+/// A whole configuration. Every name in it is defined, and every value is good.
+#[derive(Debug, PartialEq)]
+pub struct Config {
+    /// Where and how to listen.
+    pub server: Server,
+    /// Where to count.
+    pub store: Store,
+    /// The upstreams by name.
+    pub upstreams: BTreeMap<String, Upstream>,
+    /// The limits by name, those written into routes among them.
+    pub limits: BTreeMap<String, Limit>,
+    /// The routes in the order of the file.
+    pub routes: Vec<Route>,
+}
+
+/// Where and how to listen.
+#[derive(Debug, PartialEq)]
+pub struct Server {
+    /// Addresses to listen on, at least one.
+    pub listen: Vec<SocketAddr>,
+    /// Threads that serve requests; 0 for one per CPU.
+    pub workers: usize,
+    /// Networks whose `X-Forwarded-For` is believed.
+    pub trusted_proxies: Vec<IpNet>,
+    /// How callers are told about their limits.
+    pub ratelimit_headers: RatelimitHeaders,
+    /// The greatest head of a request, at least 8192.
+    pub max_header_bytes: usize,
+    /// Client connections at a time, at least 1.
+    pub max_connections: usize,
+    /// What to do with `%2F` and `%5C` in a path.
+    pub escaped_slashes: EscapedSlashes,
+    /// For the head of a request.
+    pub header_timeout: Duration,
+    /// For requests in flight when the gateway stops.
+    pub drain_timeout: Duration,
+}
+
+/// How callers are told about their limits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RatelimitHeaders {
+    /// `RateLimit` and `RateLimit-Policy` (draft-ietf-httpapi-ratelimit-headers-11).
+    Draft11,
+    /// `X-RateLimit-Limit`, `-Remaining` and `-Reset`.
+    XRatelimit,
+    /// Both forms.
+    Both,
+    /// Not at all.
+    Off,
+}
+
+/// What to do with `%2F` and `%5C` in a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EscapedSlashes {
+    /// They are characters of a segment.
+    Keep,
+    /// The request is answered with 400.
+    Reject,
+}
+
+/// Where to count.
+#[derive(Debug, PartialEq)]
+pub struct Store {
+    /// Which store.
+    pub url: StoreUrl,
+    /// For one decision, from the request's arrival to the answer.
+    pub timeout: Duration,
+    /// What to do when the store can't answer, for limits that don't say.
+    pub on_failure: OnFailure,
+    /// Gateways that share the limits, at least 1.
+    pub instances: u32,
+    /// What all keys of the store begin with; never empty.
+    pub key_prefix: String,
+    /// Bytes for the counts kept in this process.
+    pub max_memory: usize,
+}
+
+/// Which store.
+#[derive(Debug, PartialEq, Eq)]
+pub enum StoreUrl {
+    /// This process.
+    Memory,
+    /// A Redis.
+    Redis(RedisUrl),
+}
+
+/// The url of a Redis, in which user, password and database may stand. It prints without the password.
+#[derive(PartialEq, Eq)]
+pub struct RedisUrl(String);
+
+impl RedisUrl {
+    /// The url with its password: for the client, not for people.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for RedisUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&password::blank(&self.0))
+    }
+}
+
+impl fmt::Debug for RedisUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// What to do with a request when the store can't answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnFailure {
+    /// Count in this process, by this gateway's share of the limit.
+    Local,
+    /// Let it pass.
+    Allow,
+    /// Answer 503.
+    Deny,
+}
+
+/// Where requests are forwarded to.
+#[derive(Debug, PartialEq)]
+pub struct Upstream {
+    /// Who answers.
+    pub target: Target,
+    /// To connect.
+    pub connect_timeout: Duration,
+    /// From the end of the request to the head of the response.
+    pub response_timeout: Duration,
+    /// For which an unused connection is kept.
+    pub idle_timeout: Duration,
+    /// Connections to each server at a time, at least 1.
+    pub max_connections: usize,
+}
+
+/// Who answers for an upstream.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Target {
+    /// These servers, at least one.
+    Servers(Vec<ServerUrl>),
+    /// The gateway itself, with what it was sent.
+    Echo,
+}
+
+/// A server, spoken to in cleartext. Prints as `http://host:port`.
+#[derive(Debug, PartialEq, Eq)]
+pub struct ServerUrl {
+    /// A name, or an address without brackets.
+    pub host: String,
+    /// The port.
+    pub port: u16,
+}
+
+impl fmt::Display for ServerUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { host, port } = self;
+        if host.contains(':') {
+            write!(f, "http://[{host}]:{port}")
+        } else {
+            write!(f, "http://{host}:{port}")
+        }
+    }
+}
+
+/// A named rule: who is counted, and how many requests may pass.
+#[derive(Debug, PartialEq)]
+pub struct Limit {
+    /// Lower-case letters, digits and hyphens.
+    pub name: String,
+    /// Who is counted: these together, at least one.
+    pub key: Vec<KeyPart>,
+    /// How many may pass.
+    pub quota: Quota,
+    /// How they are counted.
+    pub algorithm: Algorithm,
+    /// Whether it refuses.
+    pub mode: Mode,
+    /// What to do with a request that lacks the key.
+    pub missing: Missing,
+    /// Leading bits of an IPv4 address that are one caller, 1 to 32.
+    pub ipv4_prefix: u8,
+    /// Leading bits of an IPv6 address that are one caller, 1 to 128.
+    pub ipv6_prefix: u8,
+    /// Who isn't counted.
+    pub exempt: Vec<Exemption>,
+    /// Whether header, cookie and query values appear unhashed.
+    pub plain: bool,
+    /// What to do when the store can't answer.
+    pub on_failure: OnFailure,
+}
+
+/// What of a request tells who is counted. Prints as it is written: `header:x-api-key`.
+#[derive(Debug, PartialEq, Eq)]
+pub enum KeyPart {
+    /// The client's address, up to the limit's prefix.
+    Ip,
+    /// The value of a header.
+    Header(HeaderName),
+    /// The value of a cookie.
+    Cookie(String),
+    /// The value of a query parameter.
+    Query(String),
+    /// The value of a path parameter, which all routes of the limit have.
+    Path(String),
+    /// The host that is asked for.
+    Host,
+    /// The method.
+    Method,
+    /// The name of the route.
+    Route,
+    /// Nothing: everybody together.
+    Global,
+}
+
+impl fmt::Display for KeyPart {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ip => f.write_str("ip"),
+            Self::Header(name) => write!(f, "header:{name}"),
+            Self::Cookie(name) => write!(f, "cookie:{name}"),
+            Self::Query(name) => write!(f, "query:{name}"),
+            Self::Path(param) => write!(f, "path:{param}"),
+            Self::Host => f.write_str("host"),
+            Self::Method => f.write_str("method"),
+            Self::Route => f.write_str("route"),
+            Self::Global => f.write_str("global"),
+        }
+    }
+}
+
+/// How requests are counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Algorithm {
+    /// Exactly, in any window: [`crate::algorithm::sliding_window`].
+    SlidingWindow,
+}
+
+/// Whether a limit refuses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// It does.
+    Enforce,
+    /// It counts and reports, and refuses nobody.
+    Shadow,
+}
+
+/// What to do with a request that lacks the key of a limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Missing {
+    /// Count it by its address.
+    Ip,
+    /// Skip the limit.
+    Skip,
+    /// Answer 429.
+    Deny,
+}
+
+/// Who isn't counted.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Exemption {
+    /// Clients of this network.
+    Network(IpNet),
+    /// Requests whose key has this value.
+    Key(String),
+}
+
+/// What to do with which requests.
+#[derive(Debug, PartialEq)]
+pub struct Route {
+    /// What logs and metrics call it; made from host and path if the file gives no name.
+    pub name: String,
+    /// Which requests.
+    pub matcher: Matcher,
+    /// What to do.
+    pub action: Action,
+    /// The names of the limits to pass, each once.
+    pub limits: Vec<String>,
+}
+
+/// What to do with a request.
+#[derive(Debug, PartialEq)]
+pub enum Action {
+    /// Forward it to the upstream of this name.
+    Upstream(String),
+    /// Answer this.
+    Respond {
+        /// From 200 to 599.
+        status: StatusCode,
+        /// Possibly empty.
+        body: String,
+        /// None of them about framing.
+        headers: Vec<(HeaderName, HeaderValue)>,
+    },
+}
+
+/// What the command line says in place of the file.
+#[derive(Debug, Default)]
+pub struct Overrides {
+    /// `--listen`: an address for `server.listen`.
+    pub listen: Option<String>,
+    /// `--store`: an url for `store.url`.
+    pub store: Option<String>,
+}
+
+impl Config {
+    /// Reads and checks a file, with the environment of this process. Warnings come with the result.
+    ///
+    /// # Errors
+    /// All faults of the file and the flags, warnings among them; or why the file can't be read.
+    pub fn read(path: &Path, overrides: &Overrides) -> Result<(Self, Faults), Faults> {
+        let name = path.display().to_string();
+        let text = fs::read_to_string(path).map_err(|error| {
+            let fault = Fault::error(format!("can't read `{name}`: {error}"));
+            Faults::new(&name, "", vec![fault.help("name a readable file in UTF-8 with --config FILE")])
+        })?;
+        read(&name, &text, &|variable| env::var(variable).ok(), overrides)
+    }
+
+    /// Checks the text of a file that messages call `name`. Warnings come with the result.
+    ///
+    /// # Errors
+    /// All faults of the text, warnings among them.
+    pub fn parse(
+        name: &str,
+        text: &str,
+        environment: &dyn Fn(&str) -> Option<String>,
+    ) -> Result<(Self, Faults), Faults> {
+        read(name, text, environment, &Overrides::default())
+    }
+}
+
+fn read(
+    name: &str,
+    text: &str,
+    environment: &dyn Fn(&str) -> Option<String>,
+    overrides: &Overrides,
+) -> Result<(Config, Faults), Faults> {
+    let mut document = Document::parse(text);
+    let listen = flag(&mut document, "--listen", overrides.listen.as_deref(), ["server", "listen"]);
+    let store = flag(&mut document, "--store", overrides.store.as_deref(), ["store", "url"]);
+    document.expand(environment);
+    let config = document.read().and_then(|mut file: File| {
+        file.server.value.listen = listen.map(List::of).unwrap_or(file.server.value.listen);
+        file.store.value.url = store.map(Text).unwrap_or(file.store.value.url);
+        check::check(file, &mut document)
+    });
+    let faults = Faults::new(name, text, document.faults);
+    match config {
+        Some(config) => Ok((config, faults)),
+        None => Err(faults),
+    }
+}
+
+/// The value of a flag, if it is given and good; the value in the file doesn't count then.
+fn flag<T: Written>(
+    document: &mut Document<'_>,
+    flag: &str,
+    text: Option<&str>,
+    key: [&str; 2],
+) -> Option<T> {
+    document.forget(key[0], text.map(|_| key[1])?);
+    match T::read(text?) {
+        Ok(value) => Some(value),
+        Err(remedy) => {
+            document.faults.push(Fault::with_remedy(&format!("{flag}: {remedy}")));
+            None
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EVERYDAY: &str = r#"
+        [server]
+        listen = "127.0.0.1:8080"
+
+        [store]
+        url = "redis://127.0.0.1:6379"
+
+        [upstreams.orders]
+        servers = ["http://127.0.0.1:3000"]
+
+        [limits.per-client]
+        key  = "ip"
+        rate = "100/10s"
+
+        [[routes]]
+        path     = "/v1/orders/{id}"
+        upstream = "orders"
+        limits   = ["per-client"]
+    "#;
+
+    fn config(text: &str) -> Config {
+        let (config, warnings) =
+            Config::parse("gateway.toml", text, &|_| None).unwrap_or_else(|faults| panic!("{faults}"));
+        assert!(warnings.is_empty(), "{warnings}");
+        config
+    }
+
+    fn read_with(overrides: &Overrides, text: &str) -> Result<Config, String> {
+        let read = read("gateway.toml", text, &|_| None, overrides);
+        read.map(|(config, _)| config).map_err(|faults| faults.to_string())
+    }
+
+    #[test]
+    fn the_everyday_form_means_the_stated_defaults() {
+        let second = Duration::from_secs(1);
+        let expected = Config {
+            server: Server {
+                listen: vec![SocketAddr::from(([127, 0, 0, 1], 8080))],
+                workers: 0,
+                trusted_proxies: vec![],
+                ratelimit_headers: RatelimitHeaders::Draft11,
+                max_header_bytes: 32 * 1024,
+                max_connections: 20_000,
+                escaped_slashes: EscapedSlashes::Keep,
+                header_timeout: 10 * second,
+                drain_timeout: 30 * second,
+            },
+            store: Store {
+                url: StoreUrl::Redis(RedisUrl("redis://127.0.0.1:6379".to_owned())),
+                timeout: second / 20,
+                on_failure: OnFailure::Local,
+                instances: 1,
+                key_prefix: "tollgate".to_owned(),
+                max_memory: 256 * 1024 * 1024,
+            },
+            upstreams: BTreeMap::from([(
+                "orders".to_owned(),
+                Upstream {
+                    target: Target::Servers(vec![ServerUrl { host: "127.0.0.1".to_owned(), port: 3000 }]),
+                    connect_timeout: 2 * second,
+                    response_timeout: 30 * second,
+                    idle_timeout: 4 * second,
+                    max_connections: 1024,
+                },
+            )]),
+            limits: BTreeMap::from([(
+                "per-client".to_owned(),
+                Limit {
+                    name: "per-client".to_owned(),
+                    key: vec![KeyPart::Ip],
+                    quota: Quota { permits: 100, window_us: 10_000_000 },
+                    algorithm: Algorithm::SlidingWindow,
+                    mode: Mode::Enforce,
+                    missing: Missing::Ip,
+                    ipv4_prefix: 32,
+                    ipv6_prefix: 64,
+                    exempt: vec![],
+                    plain: false,
+                    on_failure: OnFailure::Local,
+                },
+            )]),
+            routes: vec![Route {
+                name: "/v1/orders/{id}".to_owned(),
+                matcher: Matcher {
+                    host: None,
+                    path: "/v1/orders/{id}".parse().expect("a pattern"),
+                    methods: vec![],
+                    headers: vec![],
+                    query: vec![],
+                },
+                action: Action::Upstream("orders".to_owned()),
+                limits: vec!["per-client".to_owned()],
+            }],
+        };
+        assert_eq!(config(EVERYDAY), expected);
+        assert_eq!(
+            config(&EVERYDAY.replace("[store]\n        url = \"redis://127.0.0.1:6379\"", "")).store.url,
+            StoreUrl::Memory
+        );
+    }
+
+    #[test]
+    fn flags_replace_the_values_of_the_file_and_their_faults() {
+        let text =
+            EVERYDAY.replace("redis://127.0.0.1:6379", "${NOWHERE}").replace("127.0.0.1:8080", "nowhere");
+        let flags = |listen: &str, store: &str| Overrides {
+            listen: Some(listen.to_owned()),
+            store: Some(store.to_owned()),
+        };
+        let config = read_with(&flags("[::1]:1", "memory:"), &text).expect("the flags are good");
+        assert_eq!(
+            (config.server.listen, config.store.url),
+            (vec!["[::1]:1".parse().expect("an address")], StoreUrl::Memory)
+        );
+        let faults = read_with(&flags("8080", "redis:secret@h"), EVERYDAY).expect_err("the flags are bad");
+        assert!(
+            faults.contains("error: --listen: `8080`") && faults.contains("error: --store: "),
+            "{faults}"
+        );
+        assert!(faults.ends_with("gateway.toml: 2 errors") && !faults.contains("secret"), "{faults}");
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_read_is_a_fault() {
+        let faults = Config::read(Path::new("no/such.toml"), &Overrides::default())
+            .expect_err("there is none")
+            .to_string();
+        assert!(faults.starts_with("error: can't read `no/such.toml`: No such file"), "{faults}");
+        assert!(faults.contains("--config FILE") && faults.ends_with("no/such.toml: 1 error"), "{faults}");
+    }
+}

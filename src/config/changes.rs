@@ -1,0 +1,198 @@
+//! What a reload changes, for the log.
+
+use std::collections::BTreeMap;
+
+use super::{Config, Limit, Route};
+
+impl Config {
+    /// What changes for whom when this configuration takes the place of `old`, a line each.
+    ///
+    /// What needs a restart is named, too, and doesn't change until then.
+    pub fn changes(&self, old: &Self) -> Vec<String> {
+        let mut lines = self.changes_of_settings(old);
+        let changed = |what: &str, name: &str| vec![format!("{what} `{name}` changed")];
+        lines.extend(compare(
+            "upstream",
+            &by_name(&old.upstreams),
+            &by_name(&self.upstreams),
+            |name, _, _| changed("upstream", name),
+        ));
+        lines.extend(compare("limit", &by_name(&old.limits), &by_name(&self.limits), |_, old, new| {
+            new.changes(old)
+        }));
+        lines.extend(compare("route", &routes_by_name(old), &routes_by_name(self), |name, _, _| {
+            changed("route", name)
+        }));
+        lines
+    }
+
+    fn changes_of_settings(&self, old: &Self) -> Vec<String> {
+        let (new_server, old_server) = (&self.server, &old.server);
+        let (new_store, old_store) = (&self.store, &old.store);
+        let at_once = [
+            ("server.trusted_proxies", new_server.trusted_proxies == old_server.trusted_proxies),
+            ("server.ratelimit_headers", new_server.ratelimit_headers == old_server.ratelimit_headers),
+            ("server.escaped_slashes", new_server.escaped_slashes == old_server.escaped_slashes),
+        ];
+        let at_next_start = [
+            ("server.listen", new_server.listen == old_server.listen),
+            ("server.workers", new_server.workers == old_server.workers),
+            ("server.max_header_bytes", new_server.max_header_bytes == old_server.max_header_bytes),
+            ("server.max_connections", new_server.max_connections == old_server.max_connections),
+            ("server.timeouts.header", new_server.header_timeout == old_server.header_timeout),
+            ("server.timeouts.drain", new_server.drain_timeout == old_server.drain_timeout),
+            ("store.url", new_store.url == old_store.url),
+            ("store.timeout", new_store.timeout == old_store.timeout),
+            ("store.instances", new_store.instances == old_store.instances),
+            ("store.key_prefix", new_store.key_prefix == old_store.key_prefix),
+            ("store.max_memory", new_store.max_memory == old_store.max_memory),
+        ];
+        let changed = |(_, is_same): &(&str, bool)| !is_same;
+        let at_once = at_once.into_iter().filter(changed).map(|(key, _)| format!("`{key}` changed"));
+        let at_next_start = at_next_start.into_iter().filter(changed);
+        at_once
+            .chain(at_next_start.map(|(key, _)| format!("`{key}` changed: takes effect at the next start")))
+            .collect()
+    }
+}
+
+impl Limit {
+    fn changes(&self, old: &Self) -> Vec<String> {
+        let name = &self.name;
+        let mut lines = Vec::new();
+        if self.quota != old.quota {
+            lines.push(format!("limit `{name}` {} → {}: counts kept", old.quota, self.quota));
+        }
+        // All that the text of a key is made from.
+        let keying = |limit: &Self| (limit.ipv4_prefix, limit.ipv6_prefix, limit.plain);
+        if self.key != old.key || keying(self) != keying(old) {
+            lines.push(format!("limit `{name}` counts by other keys: counts start anew"));
+        }
+        let others = [
+            ("mode", self.mode == old.mode),
+            ("missing", self.missing == old.missing),
+            ("exempt", self.exempt == old.exempt),
+            ("on_failure", self.on_failure == old.on_failure),
+        ];
+        let others = others.into_iter().filter(|(_, is_same)| !is_same);
+        lines.extend(others.map(|(key, _)| format!("limit `{name}` changed its `{key}`")));
+        lines
+    }
+}
+
+fn by_name<T>(things: &BTreeMap<String, T>) -> BTreeMap<&str, &T> {
+    things.iter().map(|(name, thing)| (name.as_str(), thing)).collect()
+}
+
+/// A name that is made may be that of several routes.
+fn routes_by_name(config: &Config) -> BTreeMap<&str, Vec<&Route>> {
+    let mut named = BTreeMap::<_, Vec<_>>::new();
+    for route in &config.routes {
+        named.entry(route.name.as_str()).or_default().push(route);
+    }
+    named
+}
+
+/// What is gone, and then what is new or `changed`.
+fn compare<T: PartialEq>(
+    what: &str,
+    old: &BTreeMap<&str, T>,
+    new: &BTreeMap<&str, T>,
+    changed: impl Fn(&str, &T, &T) -> Vec<String>,
+) -> Vec<String> {
+    let removed = old.keys().filter(|name| !new.contains_key(*name));
+    let removed = removed.map(|name| format!("{what} `{name}` removed"));
+    let others = new.iter().flat_map(|(name, new)| match old.get(name) {
+        None => vec![format!("{what} `{name}` added")],
+        Some(old) if old == new => vec![],
+        Some(old) => changed(name, old, new),
+    });
+    removed.chain(others).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OLD: &str = r#"
+        [upstreams.a]
+        builtin = "echo"
+        [upstreams.b]
+        builtin = "echo"
+        [limits.per-client]
+        key = "ip"
+        rate = "100/10s"
+        [limits.per-key]
+        key = "header:x-api-key"
+        rate = "5/s"
+        [[routes]]
+        path = "/a"
+        upstream = "a"
+        limits = ["per-client", "per-key"]
+        [[routes]]
+        path = "/a"
+        methods = ["GET"]
+        upstream = "a"
+    "#;
+
+    fn changes(edits: &[(&str, &str)]) -> Vec<String> {
+        let edited = edits.iter().fold(OLD.to_owned(), |text, (from, to)| {
+            assert!(text.contains(from), "{from}");
+            text.replace(from, to)
+        });
+        let config = |text| Config::parse("gateway.toml", text, &|_| None).expect("a good file").0;
+        config(&edited).changes(&config(OLD))
+    }
+
+    #[test]
+    fn the_same_file_changes_nothing() {
+        assert!(changes(&[]).is_empty());
+    }
+
+    #[test]
+    fn a_rate_changes_and_the_counts_stay() {
+        assert_eq!(changes(&[("100/10s", "50/10s")]), ["limit `per-client` 100/10s → 50/10s: counts kept"]);
+    }
+
+    #[test]
+    fn a_key_changes_and_the_counts_go() {
+        assert_eq!(
+            changes(&[("\"ip\"", "\"ip\"\nmode = \"shadow\""), ("header:x-api-key", "global")]),
+            [
+                "limit `per-client` changed its `mode`",
+                "limit `per-key` counts by other keys: counts start anew"
+            ]
+        );
+    }
+
+    #[test]
+    fn what_comes_and_goes_is_named() {
+        assert_eq!(
+            changes(&[
+                ("upstreams.b", "upstreams.c"),
+                (", \"per-key\"", ""),
+                ("[limits.per-key]", "[limits.new]")
+            ]),
+            [
+                "upstream `b` removed",
+                "upstream `c` added",
+                "limit `per-key` removed",
+                "limit `new` added",
+                "route `/a` changed"
+            ]
+        );
+    }
+
+    #[test]
+    fn what_needs_a_restart_says_so() {
+        let settings = "[server]\nworkers = 2\nescaped_slashes = \"reject\"\n[store]\nurl = \"redis://:x@h\"\n[upstreams.a]";
+        assert_eq!(
+            changes(&[("[upstreams.a]", settings)]),
+            [
+                "`server.escaped_slashes` changed",
+                "`server.workers` changed: takes effect at the next start",
+                "`store.url` changed: takes effect at the next start"
+            ]
+        );
+    }
+}

@@ -1,0 +1,194 @@
+//! The file as a tree of TOML values, read to the end whatever is wrong with it.
+//!
+//! serde stops at the first fault. So what a fault is about is taken out of the tree, and the tree is read
+//! again, until it reads: one fault the fewer each time. What was taken out is remembered, so that nobody
+//! complains of its absence.
+
+mod environment;
+mod syntax;
+
+use std::{mem, ops::Range};
+
+use serde::Deserialize;
+use toml::{
+    Spanned,
+    de::{DeArray, DeTable, DeValue, Deserializer},
+};
+
+use super::{
+    error::{Fault, nearest},
+    file::File,
+};
+
+/// More faults than anybody reads at once. Each costs a walk through the tree.
+const MAX_FAULTS: usize = 100;
+
+/// A parsed file, what had to be taken out of it, and why.
+pub(super) struct Document<'i> {
+    tree: DeTable<'i>,
+    removed: Vec<Removed<'i>>,
+    /// A fault of syntax leaves open what belongs to what: nothing more can be said.
+    is_torn: bool,
+    pub(super) faults: Vec<Fault>,
+}
+
+/// An entry that was taken out of a table, or an element out of a list, because of a fault in it.
+struct Removed<'i> {
+    /// The table or list, by its start.
+    parent: usize,
+    /// Empty in a list.
+    key: String,
+    span: Range<usize>,
+    value: DeValue<'i>,
+}
+
+impl<'i> Document<'i> {
+    /// Parses all of the text that can be parsed.
+    pub(super) fn parse(text: &'i str) -> Self {
+        let (tree, errors) = DeTable::parse_recoverable(text);
+        let mut document =
+            Self { tree: tree.into_inner(), removed: Vec::new(), is_torn: false, faults: Vec::new() };
+        let syntax = syntax::judge(text, &document.tree, &errors);
+        document.is_torn = syntax.is_torn;
+        document.faults = syntax.faults;
+        for span in syntax.misread {
+            document.remove(&span);
+        }
+        document
+    }
+
+    /// Takes out a value that a flag replaces, whatever it is.
+    pub(super) fn forget(&mut self, table: &str, key: &str) {
+        if let Some(DeValue::Table(table)) = self.tree.get_mut(table).map(Spanned::get_mut) {
+            table.remove(key);
+        }
+    }
+
+    /// Replaces `${NAME}` and `${NAME:-default}` in all strings.
+    pub(super) fn expand(&mut self, environment: &dyn Fn(&str) -> Option<String>) {
+        for (span, fault) in environment::expand(&mut self.tree, environment) {
+            self.faults.push(fault);
+            self.remove(&span);
+        }
+    }
+
+    /// The file, as far as it can be read.
+    pub(super) fn read(&mut self) -> Option<File> {
+        while !self.is_torn && self.faults.len() < MAX_FAULTS {
+            let tree = Deserializer::from(Spanned::new(0..0, self.tree.clone()));
+            let error = match File::deserialize(tree) {
+                Ok(file) => return Some(file),
+                Err(error) => error,
+            };
+            let span = error.span().unwrap_or_default();
+            self.faults.push(describe(error.message(), &span));
+            if !self.remove(&span) {
+                break;
+            }
+        }
+        None
+    }
+
+    /// Whether nothing had to be taken out.
+    pub(super) fn is_whole(&self) -> bool {
+        self.removed.is_empty()
+    }
+
+    /// Whether this key was taken out of the table that starts here.
+    pub(super) fn had(&self, table: &Range<usize>, key: &str) -> bool {
+        self.removed.iter().any(|removed| removed.parent == table.start && removed.key == key)
+    }
+
+    /// Whether something was taken out between these bytes.
+    pub(super) fn had_within(&self, span: &Range<usize>) -> bool {
+        self.removed.iter().any(|removed| span.contains(&removed.span.start))
+    }
+
+    /// Whether this was the key of something that was taken out, or in a table that was, such as `[limit]`
+    /// for `[limits]`.
+    pub(super) fn had_defined(&self, key: &str) -> bool {
+        self.removed.iter().any(|removed| removed.key == key || removed.value.get(key).is_some())
+    }
+
+    fn remove(&mut self, span: &Range<usize>) -> bool {
+        let removed = take_from_table(&mut self.tree, usize::MAX, span);
+        let found = removed.is_some();
+        self.removed.extend(removed);
+        found
+    }
+}
+
+/// Takes out the entry whose key or value stands exactly here, the innermost if there are several.
+fn take_from_table<'i>(table: &mut DeTable<'i>, parent: usize, span: &Range<usize>) -> Option<Removed<'i>> {
+    for (key, value) in table.iter_mut() {
+        let inner = take_from_value(value, span);
+        // A list whose last element is gone would be called empty: it goes, too.
+        let is_emptied = inner.is_some() && value.get_ref().as_array().is_some_and(|list| list.is_empty());
+        if inner.is_some() && !is_emptied {
+            return inner;
+        }
+        if is_emptied || key.span() == *span || value.span() == *span {
+            let key = key.get_ref().clone();
+            let value = table.remove(&*key)?.into_inner();
+            return Some(Removed { parent, key: key.into_owned(), span: span.clone(), value });
+        }
+    }
+    None
+}
+
+fn take_from_value<'i>(value: &mut Spanned<DeValue<'i>>, span: &Range<usize>) -> Option<Removed<'i>> {
+    let parent = value.span().start;
+    match value.get_mut() {
+        DeValue::Table(table) => take_from_table(table, parent, span),
+        DeValue::Array(list) => take_from_list(list, parent, span),
+        _ => None,
+    }
+}
+
+fn take_from_list<'i>(list: &mut DeArray<'i>, parent: usize, span: &Range<usize>) -> Option<Removed<'i>> {
+    if let Some(inner) = list.iter_mut().find_map(|element| take_from_value(element, span)) {
+        return Some(inner);
+    }
+    let index = list.iter().position(|element| element.span() == *span)?;
+    let mut elements = mem::replace(list, DeArray::new()).into_iter().collect::<Vec<_>>();
+    let value = elements.remove(index).into_inner();
+    *list = elements.into_iter().collect();
+    Some(Removed { parent, key: String::new(), span: span.clone(), value })
+}
+
+/// Says what serde says as people do. It tells an unknown key and a wrong type by the message alone; all
+/// other messages are ours ([`super::value`]).
+fn describe(message: &str, span: &Range<usize>) -> Fault {
+    if let Some((key, known)) = split(message, "unknown field `", "`, expected ") {
+        let known: Vec<&str> = known.split('`').skip(1).step_by(2).collect();
+        let meant = nearest(key, known.iter().copied()).map(|meant| format!("did you mean `{meant}`?"));
+        return Fault::error(format!("unknown key `{key}`"))
+            .at(span, meant.unwrap_or_default())
+            .help(format!("the keys here are `{}`", known.join("`, `")));
+    }
+    let wrong_type =
+        split(message, "invalid type: ", ", expected ").map(|told| ("is of the wrong type", told));
+    let wrong_value = split(message, "invalid value: ", ", expected ").map(|told| ("is out of range", told));
+    if let Some((what, (found, expected))) = wrong_type.or(wrong_value) {
+        let fault = Fault::error(format!("{} {what}", plainly(found))).at(span, "");
+        return fault.help(format!("write {}", plainly(expected)));
+    }
+    Fault::with_remedy(message).at(span, "")
+}
+
+/// What serde calls by names of its own.
+fn plainly(what: &str) -> &str {
+    match what {
+        "map" => "a table",
+        "sequence" => "a list",
+        "a map" => "a table, { KEY = VALUE } or under a header of its own",
+        "a sequence" => "a list, [VALUE, VALUE]",
+        "a boolean" => "`true` or `false`",
+        other => other,
+    }
+}
+
+/// What stands between the prefix and the last separator, and what after it.
+fn split<'m>(message: &'m str, prefix: &str, separator: &str) -> Option<(&'m str, &'m str)> {
+    message.strip_prefix(prefix)?.rsplit_once(separator)
+}

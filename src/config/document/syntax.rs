@@ -1,0 +1,147 @@
+//! Faults of the TOML itself, said so that they can be mended, and how far the rest can be trusted.
+
+use std::ops::Range;
+
+use toml::{
+    Spanned,
+    de::{DeTable, DeValue, Error},
+};
+
+use crate::config::error::Fault;
+
+/// What the faults of syntax in a file come to.
+#[derive(Default)]
+pub(super) struct Syntax {
+    pub faults: Vec<Fault>,
+    /// Single values that can't be read; what stands around them can.
+    pub misread: Vec<Range<usize>>,
+    /// Whether something else can't be read, such as a header: then what belongs to what is open.
+    pub is_torn: bool,
+}
+
+/// Sorts the errors that parsing this text to this tree gave.
+pub(super) fn judge(text: &str, tree: &DeTable<'_>, errors: &[Error]) -> Syntax {
+    let mut syntax = Syntax::default();
+    let mut torn: Option<Range<usize>> = None;
+    for error in errors {
+        let span = error.span().unwrap_or_default();
+        let holder = key_value_at(tree, span.start);
+        let place = holder.map(Spanned::span);
+        if error.message() == "duplicate key" {
+            syntax.faults.push(duplicate(text, tree, &span));
+        } else if place.is_some() && torn == place {
+            // The first fault in a list or inline table brings forth others.
+        } else if let Some(scalar) = holder.and_then(|value| scalar_at(value, span.start)) {
+            syntax.faults.push(misread(text, error, &span, &scalar));
+            syntax.misread.push(scalar);
+        } else {
+            let fault = describe(error, &span);
+            syntax.faults.push(match &place {
+                Some(place) => fault
+                    .at(&(place.start..place.start + 1), "opened here")
+                    .help("write commas between its elements and close it: [1, 2] or { a = 1, b = 2 }"),
+                None => fault,
+            });
+            syntax.is_torn = true;
+            torn = place;
+        }
+    }
+    syntax
+}
+
+/// A fault in a single value.
+fn misread(text: &str, error: &Error, span: &Range<usize>, scalar: &Range<usize>) -> Fault {
+    let line = text[scalar.start..].lines().next().unwrap_or_default();
+    let raw = line.split(['#', ',', ']', '}']).next().unwrap_or_default().trim_end();
+    if raw.starts_with(['"', '\'']) {
+        return describe(error, span);
+    }
+    if raw.is_empty() {
+        return Fault::error("there is no value").at(span, "expected a value");
+    }
+    Fault::error(format!("`{raw}` is neither a quoted string nor a number, `true` or `false`"))
+        .at(&(scalar.start..scalar.start + raw.len()), "")
+        .help(format!("if it is text, put it in quotes: \"{raw}\""))
+}
+
+/// What the parser says, which tells what it expected.
+fn describe(error: &Error, span: &Range<usize>) -> Fault {
+    match error.message().split_once(", expected ") {
+        Some(("invalid basic string" | "invalid literal string", quote)) => {
+            Fault::error("this string is not closed").at(span, format!("expected {quote}"))
+        }
+        Some((message, expected)) => Fault::error(message).at(span, format!("expected {expected}")),
+        None => Fault::error(error.message()).at(span, ""),
+    }
+}
+
+/// A key or a table that is there already.
+fn duplicate(text: &str, tree: &DeTable<'_>, span: &Range<usize>) -> Fault {
+    let line_start = text[..span.start].rfind('\n').map_or(0, |at| at + 1);
+    let line = text[line_start..].lines().next().unwrap_or_default();
+    let name = text[span.clone()].trim_matches(['"', '\'']);
+    let (what, first) = match header(line) {
+        Some(header) => ("table", same_header(&text[..line_start], header)),
+        None => ("key", nearest_key(tree, name, span.start)),
+    };
+    let fault =
+        Fault::error(format!("duplicate name: the {what} `{name}` is there already")).at(span, "again here");
+    let fault = first.into_iter().fold(fault, |fault, first| fault.at(&first, "first here"));
+    fault.help("remove one of the two, or rename it")
+}
+
+/// What stands between the brackets of a table's header.
+fn header(line: &str) -> Option<&str> {
+    let inside = line.trim_start().strip_prefix('[')?;
+    inside.trim_start_matches('[').split(']').next().map(str::trim)
+}
+
+/// The last line with this header. The tree knows no more where it was.
+fn same_header(text: &str, wanted: &str) -> Option<Range<usize>> {
+    let line = text.lines().rfind(|line| header(line) == Some(wanted))?;
+    let start = line.as_ptr() as usize - text.as_ptr() as usize;
+    Some(start..start + line.trim_end().len())
+}
+
+/// The last key of this name before `end`, unless it is in an inline table that was closed.
+fn nearest_key(table: &DeTable<'_>, name: &str, end: usize) -> Option<Range<usize>> {
+    let here = table.iter().filter(|(key, _)| key.get_ref() == name && key.span().end <= end);
+    let here = here.map(|(key, _)| key.span());
+    let below = table.iter().flat_map(|(key, value)| {
+        let is_closed = is_key_value(key, value) && value.span().end <= end;
+        children(value.get_ref()).filter(move |_| !is_closed)
+    });
+    here.chain(below.filter_map(|table| nearest_key(table, name, end))).max_by_key(|key| key.start)
+}
+
+/// The tables right below a value.
+fn children<'v, 'i>(value: &'v DeValue<'i>) -> impl Iterator<Item = &'v DeTable<'i>> {
+    let list = value.as_array().map(|list| list.iter()).into_iter().flatten();
+    value.as_table().into_iter().chain(list.filter_map(|element| element.get_ref().as_table()))
+}
+
+/// Whether the value comes after its key, not in tables of their own with it in the header.
+fn is_key_value<T>(key: &Spanned<T>, value: &Spanned<DeValue<'_>>) -> bool {
+    key.span().end <= value.span().start
+}
+
+/// The value behind a `=` that holds this byte, or ends with it.
+fn key_value_at<'t, 'i>(table: &'t DeTable<'i>, at: usize) -> Option<&'t Spanned<DeValue<'i>>> {
+    table.iter().find_map(|(key, value)| match value.get_ref() {
+        _ if is_key_value(key, value) => holds(value, at).then_some(value),
+        inner => children(inner).find_map(|table| key_value_at(table, at)),
+    })
+}
+
+/// The string, number or the like in this value that holds this byte, or ends with it.
+fn scalar_at(value: &Spanned<DeValue<'_>>, at: usize) -> Option<Range<usize>> {
+    match value.get_ref() {
+        DeValue::Array(list) => list.iter().find_map(|element| scalar_at(element, at)),
+        DeValue::Table(table) => table.iter().find_map(|(_, value)| scalar_at(value, at)),
+        _ => holds(value, at).then(|| value.span()),
+    }
+}
+
+fn holds(value: &Spanned<DeValue<'_>>, at: usize) -> bool {
+    value.span().start <= at && at <= value.span().end
+}

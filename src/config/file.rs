@@ -1,0 +1,444 @@
+//! The file as it is typed: every key with its default, and where it stands.
+//!
+//! Each value is checked by itself while it is read ([`super::value`]); what values say about each other is
+//! checked after that ([`super::check`]). Keys that are required are optional here, so that one that is
+//! missing or wrong doesn't keep the others from being checked.
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    marker::PhantomData,
+    net::{Ipv4Addr, SocketAddr},
+    ops::Range,
+    time::Duration,
+};
+
+use hyper::{
+    Method,
+    header::{HeaderName, HeaderValue},
+};
+use ipnet::IpNet;
+use serde::{
+    Deserialize, Deserializer,
+    de::{self, value::MapAccessDeserializer},
+};
+use toml::Spanned;
+
+use super::{
+    Algorithm, EscapedSlashes, Exemption, KeyPart, Missing, Mode, OnFailure, RatelimitHeaders, ServerUrl,
+    StoreUrl,
+    value::{Echo, Size, Text, Whole, Written},
+};
+use crate::{
+    algorithm::Quota,
+    route::pattern::{HostPattern, Pattern},
+};
+
+/// A whole gateway.toml.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct File {
+    /// Where and how the gateway listens.
+    pub server: Table<Server>,
+    /// Where the limits are counted.
+    pub store: Table<Store>,
+    /// The servers behind the gateway, by name.
+    pub upstreams: BTreeMap<Spanned<String>, Table<Upstream>>,
+    /// The rate limits, by name: lower-case letters, digits and hyphens.
+    pub limits: BTreeMap<Spanned<String>, Table<Limit>>,
+    /// What to do with which requests. The most specific route wins; of equals the first.
+    pub routes: Vec<Table<Route>>,
+}
+
+/// `[server]`: where and how the gateway listens. A change of `trusted_proxies`, `ratelimit_headers` or
+/// `escaped_slashes` takes effect with a reload, any other at the next start.
+#[derive(Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct Server {
+    /// Addresses to listen on, one or a list. Default: `"127.0.0.1:8080"`.
+    pub listen: List<SocketAddr>,
+    /// Threads that serve requests, 0 to 1024. Default: 0, one per CPU.
+    pub workers: Whole<0, 1024>,
+    /// Networks whose `X-Forwarded-For` is believed, read from the right. Default: none.
+    pub trusted_proxies: Vec<Text<IpNet>>,
+    /// How answers tell callers about their limits: `"draft-11"` (`RateLimit` and `RateLimit-Policy`),
+    /// `"x-ratelimit"` (`X-RateLimit-Limit`, `-Remaining` and `-Reset`), `"both"` or `"off"`.
+    /// Default: `"draft-11"`.
+    pub ratelimit_headers: Text<RatelimitHeaders>,
+    /// The greatest head of a request, at least `"8KiB"`; 431 beyond it. Default: `"32KiB"`.
+    pub max_header_bytes: Spanned<Text<Size>>,
+    /// Client connections at a time, at least 1; more wait to be accepted. Up to 1000000. Default: 20000.
+    pub max_connections: Whole<1, 1_000_000>,
+    /// What to do with `%2F` and `%5C` in a path: `"keep"` them, or `"reject"` the request with 400.
+    /// Default: `"keep"`.
+    pub escaped_slashes: Text<EscapedSlashes>,
+    /// How long to wait for clients.
+    pub timeouts: Table<ServerTimeouts>,
+}
+
+impl Default for Server {
+    fn default() -> Self {
+        Self {
+            listen: List::of(SocketAddr::from((Ipv4Addr::LOCALHOST, 8080))),
+            workers: Whole(0),
+            trusted_proxies: Vec::new(),
+            ratelimit_headers: Text(RatelimitHeaders::Draft11),
+            max_header_bytes: Spanned::new(0..0, Text(Size(32 << 10))),
+            max_connections: Whole(20_000),
+            escaped_slashes: Text(EscapedSlashes::Keep),
+            timeouts: Table::default(),
+        }
+    }
+}
+
+/// `timeouts` of `[server]`.
+#[derive(Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct ServerTimeouts {
+    /// From the first byte of a connection, or the end of the last answer, to the end of a request's head.
+    /// Default: `"10s"`.
+    pub header: Text<Duration>,
+    /// For requests in flight when the gateway stops. Default: `"30s"`.
+    pub drain: Text<Duration>,
+}
+
+impl Default for ServerTimeouts {
+    fn default() -> Self {
+        Self { header: Text(Duration::from_secs(10)), drain: Text(Duration::from_secs(30)) }
+    }
+}
+
+/// `[store]`: where the limits are counted. A change of `on_failure` takes effect with a reload, any other at
+/// the next start.
+#[derive(Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct Store {
+    /// `"memory:"` to count in this process, or `"redis://USER:PASSWORD@HOST:PORT/DATABASE"` to count in
+    /// Redis 6.2 or newer, for all gateways together. Default: `"memory:"`.
+    pub url: Text<StoreUrl>,
+    /// For one decision, from the request's arrival to the answer. Default: `"50ms"`.
+    pub timeout: Text<Duration>,
+    /// What to do with a request when the store can't answer: count in this process (`"local"`), `"allow"`
+    /// it, or `"deny"` it with 503. Limits may say otherwise. Default: `"local"`.
+    pub on_failure: Text<OnFailure>,
+    /// Gateways that share the limits, at least 1: `on_failure = "local"` gives each its part.
+    /// Default: 1.
+    pub instances: Whole<1, 1_000_000>,
+    /// What all keys of the store begin with. Default: `"tollgate"`.
+    pub key_prefix: Spanned<Text<String>>,
+    /// For the counts kept in this process, at least `"1MiB"`. Default: `"256MiB"`.
+    pub max_memory: Spanned<Text<Size>>,
+}
+
+impl Default for Store {
+    fn default() -> Self {
+        Self {
+            url: Text(StoreUrl::Memory),
+            timeout: Text(Duration::from_millis(50)),
+            on_failure: Text(OnFailure::Local),
+            instances: Whole(1),
+            key_prefix: Spanned::new(0..0, Text("tollgate".to_owned())),
+            max_memory: Spanned::new(0..0, Text(Size(256 << 20))),
+        }
+    }
+}
+
+/// `[upstreams.NAME]`: servers that are each as good as the other.
+#[derive(Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct Upstream {
+    /// Urls of the servers, one or a list: `"http://127.0.0.1:3000"`. Required, unless `builtin` is given.
+    pub servers: Option<Spanned<List<ServerUrl>>>,
+    /// `"echo"`: the gateway itself answers with what it was sent. Default: none.
+    pub builtin: Option<Spanned<Text<Echo>>>,
+    /// How long to wait for a server.
+    pub timeouts: Table<UpstreamTimeouts>,
+    /// Connections to each server at a time, at least 1. Default: 1024.
+    pub max_connections: Whole<1, 1_000_000>,
+}
+
+impl Default for Upstream {
+    fn default() -> Self {
+        Self { servers: None, builtin: None, timeouts: Table::default(), max_connections: Whole(1024) }
+    }
+}
+
+/// `timeouts` of an upstream.
+#[derive(Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct UpstreamTimeouts {
+    /// To connect. Default: `"2s"`.
+    pub connect: Text<Duration>,
+    /// From the end of the request to the head of the response. Default: `"30s"`.
+    pub response: Text<Duration>,
+    /// For which an unused connection is kept; choose it shorter than the server's own. Default: `"4s"`.
+    pub idle: Text<Duration>,
+}
+
+impl Default for UpstreamTimeouts {
+    fn default() -> Self {
+        let seconds = |seconds| Text(Duration::from_secs(seconds));
+        Self { connect: seconds(2), response: seconds(30), idle: seconds(4) }
+    }
+}
+
+/// `[limits.NAME]`, or a limit written into a route.
+#[derive(Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct Limit {
+    /// The name. Required in a route; elsewhere it stands in the table's header.
+    pub name: Option<Spanned<String>>,
+    /// Who is counted, one or a list counted together: `"ip"`, `"header:NAME"`, `"cookie:NAME"`,
+    /// `"query:NAME"`, `"path:PARAM"`, `"host"`, `"method"`, `"route"` or `"global"`. Required.
+    pub key: Option<List<KeyPart>>,
+    /// Permits in a time: `"100/10s"`, `"5/s"`, `"60/min"`, `"1000/h"`, `"10000/day"`. Required.
+    pub rate: Option<Text<Quota>>,
+    /// How requests are counted: `"sliding-window"`. Default: `"sliding-window"`.
+    pub algorithm: Text<Algorithm>,
+    /// `"enforce"` the limit, or `"shadow"` it: count and report, refuse nobody. Default: `"enforce"`.
+    pub mode: Text<Mode>,
+    /// What to do with a request that lacks the key: count it by its address (`"ip"`), `"skip"` the limit,
+    /// or `"deny"` the request with 429. Default: `"ip"`.
+    pub missing: Text<Missing>,
+    /// Leading bits of an IPv4 address that are one caller, 1 to 32. Default: 32.
+    pub ipv4_prefix: Whole<1, 32>,
+    /// Leading bits of an IPv6 address that are one caller, 1 to 128. Default: 64.
+    pub ipv6_prefix: Whole<1, 128>,
+    /// Who isn't counted: networks of callers (`"10.0.0.0/8"`) and values of the key. Default: nobody.
+    pub exempt: Vec<Text<Exemption>>,
+    /// Whether header, cookie and query values appear unhashed in the store, the logs and the metrics.
+    /// Default: false.
+    pub plain: bool,
+    /// As the store's `on_failure`, for this limit. Default: the store's.
+    pub on_failure: Option<Text<OnFailure>>,
+}
+
+impl Default for Limit {
+    fn default() -> Self {
+        Self {
+            name: None,
+            key: None,
+            rate: None,
+            algorithm: Text(Algorithm::SlidingWindow),
+            mode: Text(Mode::Enforce),
+            missing: Text(Missing::Ip),
+            ipv4_prefix: Whole(32),
+            ipv6_prefix: Whole(64),
+            exempt: Vec::new(),
+            plain: false,
+            on_failure: None,
+        }
+    }
+}
+
+/// `[[routes]]`: what to do with which requests.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct Route {
+    /// What logs and metrics call the route. Default: made from host and path.
+    pub name: Option<Spanned<String>>,
+    /// The host: `"api.example.com"` or `"*.example.com"`. Default: any.
+    pub host: Option<Text<HostPattern>>,
+    /// The path: exact, `{param}` for one segment, `{*rest}` at the end for the rest. Required.
+    pub path: Option<Spanned<Text<Pattern>>>,
+    /// The methods, one or a list. Default: any.
+    pub methods: Option<List<Method>>,
+    /// Headers that a request must have, with their values. Default: none.
+    pub headers: Pairs<HeaderName, HeaderValue>,
+    /// Query parameters that a request must have, with their values. Default: none.
+    pub query: Pairs<String, String>,
+    /// The upstream that answers. Required, unless `respond` is given.
+    pub upstream: Option<Spanned<String>>,
+    /// The answer, given by the gateway itself. Default: none.
+    pub respond: Option<Table<Respond>>,
+    /// The limits that a request must pass: names, or tables like `[limits.NAME]` with a `name`.
+    /// Default: none.
+    pub limits: Vec<Spanned<LimitOfRoute>>,
+}
+
+/// `respond` of a route.
+#[derive(Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct Respond {
+    /// The status, 200 to 599. Default: 200.
+    pub status: Whole<200, 599>,
+    /// The body. Default: empty.
+    pub body: String,
+    /// Headers. Default: none.
+    pub headers: Pairs<HeaderName, HeaderValue>,
+}
+
+impl Default for Respond {
+    fn default() -> Self {
+        Self { status: Whole(200), body: String::new(), headers: Pairs::default() }
+    }
+}
+
+/// A limit in a route's list.
+#[derive(Debug)]
+pub(super) enum LimitOfRoute {
+    /// One that is defined elsewhere.
+    Name(String),
+    /// One that is defined here.
+    Inline(Box<Limit>),
+}
+
+impl<'de> Deserialize<'de> for LimitOfRoute {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_any(LimitOfRouteVisitor)
+    }
+}
+
+struct LimitOfRouteVisitor;
+
+impl<'de> de::Visitor<'de> for LimitOfRouteVisitor {
+    type Value = LimitOfRoute;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the name of a limit, or a table with a `name`, a `key` and a `rate`")
+    }
+
+    fn visit_str<E: de::Error>(self, name: &str) -> Result<LimitOfRoute, E> {
+        Ok(LimitOfRoute::Name(name.to_owned()))
+    }
+
+    fn visit_map<A: de::MapAccess<'de>>(self, map: A) -> Result<LimitOfRoute, A::Error> {
+        Limit::deserialize(MapAccessDeserializer::new(map)).map(Box::new).map(LimitOfRoute::Inline)
+    }
+}
+
+/// A table and where it stands: its header, or all of an inline one. A list isn't read as one, as it would
+/// be by serde.
+#[derive(Debug, Default)]
+pub(super) struct Table<T> {
+    pub span: Range<usize>,
+    pub value: T,
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Table<T> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let table = Spanned::<Entries<T>>::deserialize(from)?;
+        Ok(Self { span: table.span(), value: table.into_inner().0 })
+    }
+}
+
+/// [`Table`] before it knows where it stands.
+struct Entries<T>(T);
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Entries<T> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_map(EntriesVisitor(PhantomData))
+    }
+}
+
+struct EntriesVisitor<T>(PhantomData<T>);
+
+impl<'de, T: Deserialize<'de>> de::Visitor<'de> for EntriesVisitor<T> {
+    type Value = Entries<T>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a map")
+    }
+
+    fn visit_map<A: de::MapAccess<'de>>(self, map: A) -> Result<Entries<T>, A::Error> {
+        T::deserialize(MapAccessDeserializer::new(map)).map(Entries)
+    }
+}
+
+/// At least one value. One alone may be written without brackets.
+#[derive(Debug)]
+pub(super) struct List<T>(pub Vec<Spanned<T>>);
+
+impl<T> List<T> {
+    /// A list of one value, which stands nowhere.
+    pub(super) fn of(value: T) -> Self {
+        Self(vec![Spanned::new(0..0, value)])
+    }
+
+    pub(super) fn into_values(self) -> Vec<T> {
+        self.0.into_iter().map(Spanned::into_inner).collect()
+    }
+}
+
+impl<'de, T: Written> Deserialize<'de> for List<T> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let list = Spanned::<OneOrMany<T>>::deserialize(from)?;
+        let span = list.span();
+        Ok(match list.into_inner() {
+            OneOrMany::One(value) => Self(vec![Spanned::new(span, value)]),
+            OneOrMany::Many(values) => Self(values),
+        })
+    }
+}
+
+/// [`List`] before it knows where it stands.
+enum OneOrMany<T> {
+    One(T),
+    Many(Vec<Spanned<T>>),
+}
+
+impl<'de, T: Written> Deserialize<'de> for OneOrMany<T> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_any(OneOrManyVisitor(PhantomData))
+    }
+}
+
+struct OneOrManyVisitor<T>(PhantomData<T>);
+
+impl<'de, T: Written> de::Visitor<'de> for OneOrManyVisitor<T> {
+    type Value = OneOrMany<T>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}, or a list of such", T::EXPECTED)
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<OneOrMany<T>, E> {
+        T::read(text).map(OneOrMany::One).map_err(E::custom)
+    }
+
+    fn visit_seq<A: de::SeqAccess<'de>>(self, mut list: A) -> Result<OneOrMany<T>, A::Error> {
+        let mut values = Vec::new();
+        while let Some(value) = list.next_element::<Spanned<Text<T>>>()? {
+            values.push(Spanned::new(value.span(), value.into_inner().0));
+        }
+        if values.is_empty() {
+            let text = format!("this list is empty\nwrite at least {}", T::EXPECTED);
+            return Err(de::Error::custom(text));
+        }
+        Ok(OneOrMany::Many(values))
+    }
+}
+
+/// A table with keys of the user's choice.
+#[derive(Debug)]
+pub(super) struct Pairs<K, V>(pub Vec<(K, V)>);
+
+impl<K, V> Default for Pairs<K, V> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<'de, K: Written, V: Written> Deserialize<'de> for Pairs<K, V> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_map(PairsVisitor(PhantomData))
+    }
+}
+
+struct PairsVisitor<K, V>(PhantomData<(K, V)>);
+
+impl<'de, K: Written, V: Written> de::Visitor<'de> for PairsVisitor<K, V> {
+    type Value = Pairs<K, V>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a map")
+    }
+
+    fn visit_map<A: de::MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let mut pairs = Vec::new();
+        while let Some((Text(key), Text(value))) = map.next_entry()? {
+            pairs.push((key, value));
+        }
+        Ok(Pairs(pairs))
+    }
+}

@@ -1,0 +1,521 @@
+//! Values that are written as a string or a whole number, and what each may be.
+
+use std::{
+    fmt,
+    marker::PhantomData,
+    net::{IpAddr, SocketAddr},
+    time::Duration,
+};
+
+use hyper::{
+    Method, Uri,
+    header::{HeaderName, HeaderValue},
+};
+use ipnet::IpNet;
+use serde::{Deserialize, Deserializer, de};
+
+use super::{
+    Algorithm, EscapedSlashes, Exemption, KeyPart, Missing, Mode, OnFailure, RatelimitHeaders, RedisUrl,
+    ServerUrl, StoreUrl,
+};
+use crate::{
+    algorithm::Quota,
+    duration,
+    route::pattern::{HostPattern, Pattern},
+};
+
+/// A value that is written as a string.
+pub(super) trait Written: Sized {
+    /// What to write, for those who wrote no string: `a rate such as "100/10s"`.
+    const EXPECTED: &'static str;
+
+    /// The error is a message and, on lines of their own, the remedy.
+    fn read(text: &str) -> Result<Self, String>;
+}
+
+/// Reads what is written as a string.
+#[derive(Debug)]
+pub(super) struct Text<T>(pub T);
+
+impl<'de, T: Written> Deserialize<'de> for Text<T> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_str(TextVisitor(PhantomData))
+    }
+}
+
+struct TextVisitor<T>(PhantomData<T>);
+
+impl<T: Written> de::Visitor<'_> for TextVisitor<T> {
+    type Value = Text<T>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(T::EXPECTED)
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Text<T>, E> {
+        T::read(text).map(Text).map_err(E::custom)
+    }
+}
+
+/// A whole number from MIN to MAX.
+#[derive(Debug)]
+pub(super) struct Whole<const MIN: u32, const MAX: u32>(pub u32);
+
+impl<'de, const MIN: u32, const MAX: u32> Deserialize<'de> for Whole<MIN, MAX> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_i64(WholeVisitor)
+    }
+}
+
+struct WholeVisitor<const MIN: u32, const MAX: u32>;
+
+impl<const MIN: u32, const MAX: u32> de::Visitor<'_> for WholeVisitor<MIN, MAX> {
+    type Value = Whole<MIN, MAX>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a whole number from {MIN} to {MAX}")
+    }
+
+    fn visit_i64<E: de::Error>(self, number: i64) -> Result<Self::Value, E> {
+        let whole = u32::try_from(number).ok().filter(|whole| (MIN..=MAX).contains(whole));
+        whole.map(Whole).ok_or_else(|| E::invalid_value(de::Unexpected::Signed(number), &self))
+    }
+}
+
+/// A number of bytes: `32KiB`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Size(pub usize);
+
+impl Written for Size {
+    const EXPECTED: &'static str = "a size such as \"32KiB\"";
+
+    fn read(text: &str) -> Result<Self, String> {
+        let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+        let (number, unit) = text.split_at(digits);
+        let unit = match unit.trim_start() {
+            "B" => Some(1_usize),
+            "KiB" => Some(1 << 10),
+            "MiB" => Some(1 << 20),
+            "GiB" => Some(1 << 30),
+            _ => None,
+        };
+        let size = number.parse::<usize>().ok().zip(unit).and_then(|(number, unit)| number.checked_mul(unit));
+        size.map(Self).ok_or_else(|| {
+            format!("`{text}` is no size\nwrite a whole number and B, KiB, MiB or GiB: \"32KiB\", \"10MiB\"")
+        })
+    }
+}
+
+impl Written for String {
+    const EXPECTED: &'static str = "a string";
+
+    fn read(text: &str) -> Result<Self, String> {
+        Ok(text.to_owned())
+    }
+}
+
+impl Written for Duration {
+    const EXPECTED: &'static str = "a duration such as \"50ms\" or \"10s\"";
+
+    fn read(text: &str) -> Result<Self, String> {
+        match duration::parse_us(text)? {
+            0 => Err(format!("`{text}` leaves no time at all\nuse at least 1ms")),
+            us => Ok(Self::from_micros(us)),
+        }
+    }
+}
+
+impl Written for Quota {
+    const EXPECTED: &'static str = "a rate such as \"100/10s\"";
+
+    fn read(text: &str) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl Written for Pattern {
+    const EXPECTED: &'static str = "a path such as \"/v1/orders/{id}\"";
+
+    fn read(text: &str) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl Written for HostPattern {
+    const EXPECTED: &'static str = "a host such as \"api.example.com\" or \"*.example.com\"";
+
+    fn read(text: &str) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl Written for SocketAddr {
+    const EXPECTED: &'static str = "an address such as \"127.0.0.1:8080\"";
+
+    fn read(text: &str) -> Result<Self, String> {
+        let why =
+            if text.starts_with("unix:") { "is not supported yet" } else { "is no address to listen on" };
+        text.parse().map_err(|_| {
+            format!("`{text}` {why}\nwrite an IP address and a port: \"127.0.0.1:8080\", \"0.0.0.0:8080\", \"[::1]:8080\"")
+        })
+    }
+}
+
+impl Written for IpNet {
+    const EXPECTED: &'static str = "a network such as \"10.0.0.0/8\"";
+
+    fn read(text: &str) -> Result<Self, String> {
+        let network = text.parse().or_else(|_| text.parse::<IpAddr>().map(Self::from));
+        network.map(|network| network.trunc()).map_err(|_| {
+            format!(
+                "`{text}` is no network\nwrite an address and the length of its prefix, at most 32 for IPv4 and 128 for IPv6: \"10.0.0.0/8\", \"2001:db8::/32\""
+            )
+        })
+    }
+}
+
+impl Written for Exemption {
+    const EXPECTED: &'static str = "a network such as \"10.0.0.0/8\", or a key's value";
+
+    fn read(text: &str) -> Result<Self, String> {
+        match IpNet::read(text) {
+            Ok(network) => Ok(Self::Network(network)),
+            Err(fault) if looks_like_network(text) => Err(fault),
+            Err(_) => Ok(Self::Key(text.to_owned())),
+        }
+    }
+}
+
+/// Whether the text was meant as a network or an address: what comes before a `/` and digits, or all of it,
+/// is four numbers with dots, or begins like an IPv6 address.
+fn looks_like_network(text: &str) -> bool {
+    let (address, prefix) = text.split_once('/').unwrap_or((text, "0"));
+    let dotted = address.split('.').count() == 4 && address.bytes().all(|b| b.is_ascii_digit() || b == b'.');
+    let coloned = address.contains("::") && address.bytes().all(|b| b.is_ascii_hexdigit() || b == b':');
+    (dotted || coloned || address.parse::<IpAddr>().is_ok()) && prefix.bytes().all(|b| b.is_ascii_digit())
+}
+
+impl Written for Method {
+    const EXPECTED: &'static str = "a method such as \"GET\"";
+
+    fn read(text: &str) -> Result<Self, String> {
+        let method = Self::from_bytes(text.as_bytes());
+        method.ok().filter(|method| method.as_str() == text.to_ascii_uppercase()).ok_or_else(|| {
+            format!("`{text}` is no method\nwrite it in capital letters: \"GET\", \"POST\", \"DELETE\"")
+        })
+    }
+}
+
+impl Written for HeaderName {
+    const EXPECTED: &'static str = "a header name such as \"x-version\"";
+
+    fn read(text: &str) -> Result<Self, String> {
+        text.parse().map_err(|_| {
+            format!("`{text}` is no header name\nuse letters, digits and hyphens: \"x-api-key\"")
+        })
+    }
+}
+
+impl Written for HeaderValue {
+    const EXPECTED: &'static str = "a string";
+
+    fn read(text: &str) -> Result<Self, String> {
+        text.parse().map_err(|_| {
+            format!(
+                "`{}` can't be sent in a header\nuse visible ASCII characters and spaces",
+                text.escape_debug()
+            )
+        })
+    }
+}
+
+impl Written for KeyPart {
+    const EXPECTED: &'static str = "a key such as \"ip\" or \"header:x-api-key\"";
+
+    fn read(text: &str) -> Result<Self, String> {
+        let (kind, name) = text.split_once(':').map_or((text, None), |(kind, name)| (kind, Some(name)));
+        match (kind, name) {
+            ("ip", None) => Ok(Self::Ip),
+            ("host", None) => Ok(Self::Host),
+            ("method", None) => Ok(Self::Method),
+            ("route", None) => Ok(Self::Route),
+            ("global", None) => Ok(Self::Global),
+            ("header" | "cookie" | "query" | "path", None | Some("")) => {
+                Err(format!("`{text}` lacks a name\nsay what to count by: \"{kind}:NAME\""))
+            }
+            ("header", Some(name)) => HeaderName::read(name).map(Self::Header),
+            ("cookie", Some(name)) => cookie_name(name).map(Self::Cookie),
+            ("query", Some(name)) => Ok(Self::Query(name.to_owned())),
+            ("path", Some(name)) => Ok(Self::Path(name.to_owned())),
+            ("jwt", _) => Err(format!("`{text}` is not supported yet\n{}", Self::ALL)),
+            _ => Err(format!("`{text}` is no key to count by\n{}", Self::ALL)),
+        }
+    }
+}
+
+impl KeyPart {
+    const ALL: &str = "use \"ip\", \"header:NAME\", \"cookie:NAME\", \"query:NAME\", \"path:PARAM\", \"host\", \"method\", \"route\" or \"global\"";
+}
+
+/// A cookie's name is a token, as a header's, but keeps its case (RFC 6265, section 4.1.1).
+fn cookie_name(name: &str) -> Result<String, String> {
+    HeaderName::read(name).map(|_| name.to_owned()).map_err(|_| {
+        format!("`{name}` is no cookie name\nuse letters, digits, hyphens and underscores: \"cookie:sid\"")
+    })
+}
+
+impl Written for ServerUrl {
+    const EXPECTED: &'static str = "an url such as \"http://127.0.0.1:3000\"";
+
+    fn read(text: &str) -> Result<Self, String> {
+        let fault = |why| format!("`{text}` {why}\nwrite scheme, host and port: \"http://127.0.0.1:3000\"");
+        let url = text.parse::<Uri>().map_err(|_| fault("is no url"))?;
+        let authority = url.authority().filter(|authority| !authority.host().is_empty());
+        let authority = authority.ok_or_else(|| fault("is no url"))?;
+        match url.scheme_str() {
+            Some("http") => {}
+            Some("https") => return Err(fault("wants TLS, which is not supported yet")),
+            _ => return Err(fault("does not begin with http://")),
+        }
+        if authority.as_str().contains('@') {
+            return Err(fault("has a user, which is not passed on"));
+        }
+        let (_, rest) = text.split_once("://").unwrap_or_default();
+        if rest.trim_end_matches('/') != authority.as_str() {
+            return Err(fault("has a path or a query, which is not passed on"));
+        }
+        let port = port(authority.as_str()).ok_or_else(|| fault("has no valid port"))?;
+        let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
+        Ok(Self { host, port: port.unwrap_or(80) })
+    }
+}
+
+/// The port of an authority, if it names one; none if it names a wrong one.
+fn port(authority: &str) -> Option<Option<u16>> {
+    let after_host = authority.rsplit(['@', ']']).next().unwrap_or(authority);
+    match after_host.rsplit_once(':') {
+        None => Some(None),
+        Some((_, port)) => port.parse().ok().filter(|port| *port != 0).map(Some),
+    }
+}
+
+impl Written for StoreUrl {
+    const EXPECTED: &'static str = "an url such as \"memory:\" or \"redis://127.0.0.1:6379\"";
+
+    fn read(text: &str) -> Result<Self, String> {
+        const REMEDY: &str = "use \"memory:\", or \"redis://127.0.0.1:6379\" with user, password and database: \"redis://USER:${PASSWORD}@HOST:PORT/0\"";
+        const PLANNED: [&str; 6] =
+            ["rediss", "redis-cluster", "rediss-cluster", "redis-sentinel", "rediss-sentinel", "redis+unix"];
+        let scheme = text.split(':').next().unwrap_or_default();
+        if text == "memory:" {
+            return Ok(Self::Memory);
+        }
+        if PLANNED.contains(&scheme) {
+            return Err(format!("a store at `{scheme}:` is not supported yet\n{REMEDY}"));
+        }
+        let url = text.strip_prefix("redis://").and_then(|_| text.parse::<Uri>().ok());
+        let is_whole = |url: &Uri| {
+            let database = url.path().trim_start_matches('/');
+            let host = url.authority().is_some_and(|a| !a.host().is_empty() && port(a.as_str()).is_some());
+            host && database.bytes().all(|b| b.is_ascii_digit())
+        };
+        match url.filter(is_whole) {
+            Some(_) => Ok(Self::Redis(RedisUrl(text.to_owned()))),
+            // Not the text: nobody knows where in it a password is.
+            None => Err(format!("this is no url of a store\n{REMEDY}")),
+        }
+    }
+}
+
+impl Written for RatelimitHeaders {
+    const EXPECTED: &'static str = "\"draft-11\", \"x-ratelimit\", \"both\" or \"off\"";
+
+    fn read(text: &str) -> Result<Self, String> {
+        let forms = [
+            ("draft-11", Self::Draft11),
+            ("x-ratelimit", Self::XRatelimit),
+            ("both", Self::Both),
+            ("off", Self::Off),
+        ];
+        choose("form of rate limit headers", forms, text)
+    }
+}
+
+impl Written for EscapedSlashes {
+    const EXPECTED: &'static str = "\"keep\" or \"reject\"";
+
+    fn read(text: &str) -> Result<Self, String> {
+        choose("treatment of escaped slashes", [("keep", Self::Keep), ("reject", Self::Reject)], text)
+    }
+}
+
+impl Written for OnFailure {
+    const EXPECTED: &'static str = "\"local\", \"allow\" or \"deny\"";
+
+    fn read(text: &str) -> Result<Self, String> {
+        let policies = [("local", Self::Local), ("allow", Self::Allow), ("deny", Self::Deny)];
+        choose("failure policy", policies, text)
+    }
+}
+
+impl Written for Algorithm {
+    const EXPECTED: &'static str = "\"sliding-window\"";
+
+    fn read(text: &str) -> Result<Self, String> {
+        choose("algorithm", [("sliding-window", Self::SlidingWindow)], text)
+    }
+}
+
+impl Written for Mode {
+    const EXPECTED: &'static str = "\"enforce\" or \"shadow\"";
+
+    fn read(text: &str) -> Result<Self, String> {
+        choose("mode", [("enforce", Self::Enforce), ("shadow", Self::Shadow)], text)
+    }
+}
+
+impl Written for Missing {
+    const EXPECTED: &'static str = "\"ip\", \"skip\" or \"deny\"";
+
+    fn read(text: &str) -> Result<Self, String> {
+        let treatments = [("ip", Self::Ip), ("skip", Self::Skip), ("deny", Self::Deny)];
+        choose("treatment of a missing key", treatments, text)
+    }
+}
+
+/// An upstream that the gateway plays itself.
+#[derive(Debug)]
+pub(super) struct Echo;
+
+impl Written for Echo {
+    const EXPECTED: &'static str = "\"echo\"";
+
+    fn read(text: &str) -> Result<Self, String> {
+        choose("builtin upstream", [("echo", Self)], text)
+    }
+}
+
+fn choose<T: Written, const N: usize>(what: &str, choices: [(&str, T); N], text: &str) -> Result<T, String> {
+    let chosen = choices.into_iter().find(|(name, _)| *name == text);
+    chosen.map(|(_, value)| value).ok_or_else(|| format!("unknown {what} `{text}`\nuse {}", T::EXPECTED))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_binary_units() {
+        assert_eq!(Size::read("32KiB"), Ok(Size(32 * 1024)));
+        assert_eq!(Size::read("10 MiB"), Ok(Size(10 * 1024 * 1024)));
+        assert_eq!(Size::read("1GiB"), Ok(Size(1 << 30)));
+        assert_eq!(Size::read("512B"), Ok(Size(512)));
+        for text in
+            ["", "KiB", "32", "32KB", "32kib", "-1B", "1.5MiB", "99999999999999999999B", "99999999999999GiB"]
+        {
+            assert!(Size::read(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn server_urls_are_scheme_host_and_port() {
+        for (text, printed) in [
+            ("http://a:1", "http://a:1"),
+            ("http://a", "http://a:80"),
+            ("http://10.0.0.1:3000/", "http://10.0.0.1:3000"),
+            ("http://[::1]:3000", "http://[::1]:3000"),
+        ] {
+            assert_eq!(ServerUrl::read(text).map(|url| url.to_string()), Ok(printed.to_owned()));
+        }
+        for text in [
+            "",
+            "a:1",
+            "/",
+            "http://",
+            "http://:1",
+            "http://a:",
+            "http://a:0",
+            "http://a:99999",
+            "https://a:1",
+            "ftp://a:1",
+            "http://a:1/b",
+            "http://a:1?b",
+            "http://a:1#b",
+            "http://u@a:1",
+            "http://u:p@a:1",
+            "http://a b:1",
+            "http://[::1:1",
+        ] {
+            assert!(ServerUrl::read(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn store_urls_hide_their_password() {
+        let url = StoreUrl::read("redis://me:secret@cache:6379/2");
+        assert_eq!(format!("{url:?}"), "Ok(Redis(redis://me:******@cache:6379/2))");
+        for text in ["redis://h", "redis://h:6379", "redis://:p%40@h/0", "redis://[::1]:1/3", "memory:"] {
+            assert!(StoreUrl::read(text).is_ok(), "{text}");
+        }
+        for text in [
+            "",
+            "memory",
+            "memory://",
+            "redis:",
+            "redis://",
+            "redis://h:x",
+            "redis://h/a",
+            "rediss://h",
+            "redis:/u:p@h",
+        ] {
+            assert!(StoreUrl::read(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_looks_like_a_network_must_be_one() {
+        assert_eq!(
+            Exemption::read("10.1.2.3/8"),
+            Ok(Exemption::Network("10.0.0.0/8".parse().expect("a network")))
+        );
+        assert_eq!(Exemption::read("::1"), Ok(Exemption::Network("::1/128".parse().expect("a network"))));
+        for key in ["partner-key", "a/b", "[\"v1\",\"v2\"]", "1.2.3", "12/24", "http://a/8", "a::b c", ""] {
+            assert_eq!(Exemption::read(key), Ok(Exemption::Key(key.to_owned())));
+        }
+        for text in ["10.0.0.0/33", "10.0.0.256", "10.0.0.0/", "::1/129", "fe80:::1", "1.2.3.4/"] {
+            assert!(Exemption::read(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn keys_print_as_they_are_written() {
+        for text in [
+            "ip",
+            "header:x-api-key",
+            "cookie:sId",
+            "query:k",
+            "path:id",
+            "host",
+            "method",
+            "route",
+            "global",
+        ] {
+            assert_eq!(KeyPart::read(text).map(|key| key.to_string()), Ok(text.to_owned()));
+        }
+        for text in [
+            "",
+            "IP",
+            "ip:",
+            "ip:x",
+            "header",
+            "header:",
+            "header:a b",
+            "cookie:a=b",
+            "jwt:sub",
+            "query:",
+            "path:",
+        ] {
+            assert!(KeyPart::read(text).is_err(), "{text}");
+        }
+    }
+}

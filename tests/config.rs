@@ -1,0 +1,114 @@
+//! A file a fault, under tests/config/, with all that is said about it as a snapshot beside it.
+//!
+//! After a change of wording: `INSTA_UPDATE=always cargo test --test config`, and read what it wrote.
+
+use std::{collections::BTreeSet, fs, path::PathBuf};
+
+use proptest::prelude::*;
+use tollgate::config::{Config, Faults, KeyPart, Missing, Mode, OnFailure, Target};
+
+fn folder() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/config")
+}
+
+/// The names of the files with this ending, without it.
+fn names(extension: &str) -> BTreeSet<String> {
+    let paths =
+        fs::read_dir(folder()).expect("tests/config is there").map(|entry| entry.expect("an entry").path());
+    let paths = paths.filter(|path| path.extension().is_some_and(|found| found == extension));
+    paths.filter_map(|path| Some(path.file_stem()?.to_str()?.to_owned())).collect()
+}
+
+fn faults(name: &str) -> Faults {
+    let text = fs::read_to_string(folder().join(name).with_extension("toml")).expect("a readable file");
+    faults_of(&text)
+}
+
+fn faults_of(text: &str) -> Faults {
+    match Config::parse("gateway.toml", text, &|_| None) {
+        Ok((_, warnings)) => warnings,
+        Err(faults) => faults,
+    }
+}
+
+#[test]
+fn every_fault_is_told_as_its_snapshot_says() {
+    let settings = {
+        let mut settings = insta::Settings::clone_current();
+        settings.set_snapshot_path("config");
+        settings.set_prepend_module_to_snapshot(false);
+        settings.set_omit_expression(true);
+        settings
+    };
+    for name in names("toml") {
+        let faults = faults(&name);
+        assert!(!faults.is_empty(), "tests/config/{name}.toml has no fault");
+        settings.bind(|| insta::assert_snapshot!(name.as_str(), faults.to_string()));
+    }
+}
+
+#[test]
+fn every_snapshot_has_its_file() {
+    assert_eq!(names("toml"), names("snap"));
+}
+
+#[test]
+fn no_password_is_told() {
+    for name in ["store-not-supported", "store-bad-url", "bad-url"] {
+        let faults = faults(name);
+        for told in [faults.to_string(), faults.coloured(), format!("{faults:?}")] {
+            assert!(!told.contains("hunter2") && !told.contains("secret"), "{told}");
+        }
+    }
+}
+
+const EVERY_KEY: &str = include_str!("every-key.toml");
+const SEVERAL_FAULTS: &str = include_str!("config/several-faults.toml");
+
+#[test]
+fn every_key_can_be_written() {
+    let (config, warnings) =
+        Config::parse("every-key.toml", EVERY_KEY, &|_| None).unwrap_or_else(|faults| panic!("{faults}"));
+    assert!(warnings.is_empty(), "{warnings}");
+    let limit = &config.limits["all-of-it"];
+    let key = limit.key.iter().map(KeyPart::to_string).collect::<Vec<_>>();
+    assert_eq!(key, ["ip", "header:x-api-key", "path:id"]);
+    assert_eq!(
+        (limit.mode, limit.missing, limit.on_failure),
+        (Mode::Shadow, Missing::Deny, OnFailure::Allow)
+    );
+    assert_eq!(config.limits["inline"].on_failure, OnFailure::Deny);
+    assert_eq!(config.routes[0].limits, ["all-of-it", "inline"]);
+    assert_eq!(config.routes[1].name, "api.example.com/{*rest}");
+    assert_eq!(config.upstreams["mirror"].target, Target::Echo);
+}
+
+#[test]
+fn the_shipped_example_is_good() {
+    let (_, warnings) = Config::parse("gateway.toml", include_str!("../gateway.toml"), &|_| None)
+        .unwrap_or_else(|faults| panic!("{faults}"));
+    assert!(warnings.is_empty(), "{warnings}");
+}
+
+/// What TOML takes note of, and some of what it doesn't.
+const EDIT: &str = "([\\[\\]{}=\"'.,#$@:\\\\ \n]|limits|rate|\\$\\{A|é|🚦|[a-z0-9]){0,4}";
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// The text is trusted, but a slip of the pen must not stop a gateway that reloads.
+    #[test]
+    fn no_text_makes_it_panic(
+        text in prop::sample::select(&[EVERY_KEY, SEVERAL_FAULTS]),
+        edits in prop::collection::vec((any::<prop::sample::Index>(), 0..12_usize, EDIT), 1..6),
+    ) {
+        let mut text = text.to_owned();
+        for (at, length, edit) in edits {
+            let start = text.floor_char_boundary(at.index(text.len() + 1));
+            let end = text.ceil_char_boundary((start + length).min(text.len()));
+            text.replace_range(start..end, &edit);
+        }
+        let told = faults_of(&text);
+        prop_assert_eq!(told.is_empty(), told.to_string().is_empty());
+    }
+}
