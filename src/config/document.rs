@@ -159,6 +159,9 @@ fn take_from_list<'i>(list: &mut DeArray<'i>, parent: usize, span: &Range<usize>
 /// Says what serde says as people do. It tells an unknown key and a wrong type by the message alone; all
 /// other messages are ours ([`super::value`]).
 fn describe(message: &str, span: &Range<usize>) -> Fault {
+    if message.starts_with("unknown field `$__toml_private_datetime`") {
+        return Fault::error("a date is of the wrong type").at(span, "").help("no key takes a date");
+    }
     if let Some((key, known)) = split(message, "unknown field `", "`, expected ") {
         let known: Vec<&str> = known.split('`').skip(1).step_by(2).collect();
         let meant = nearest(key, known.iter().copied()).map(|meant| format!("did you mean `{meant}`?"));
@@ -181,10 +184,10 @@ fn plainly(what: &str) -> &str {
     match what {
         "map" => "a table",
         "sequence" => "a list",
-        "a map" => "a table, { KEY = VALUE } or under a header of its own",
-        "a sequence" => "a list, [VALUE, VALUE]",
+        "a map" => "a table: { KEY = VALUE }, or KEY = VALUE below a header [NAME]",
+        "a sequence" => "a list: [VALUE, VALUE], or tables below headers [[NAME]]",
         "a boolean" => "`true` or `false`",
-        other => other,
+        other => other.trim_end_matches(" as i128").trim_end_matches(" as u128"),
     }
 }
 

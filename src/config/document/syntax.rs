@@ -23,8 +23,9 @@ pub(super) struct Syntax {
 pub(super) fn judge(text: &str, tree: &DeTable<'_>, errors: &[Error]) -> Syntax {
     let mut syntax = Syntax::default();
     let mut torn: Option<Range<usize>> = None;
-    for error in errors {
-        let span = error.span().unwrap_or_default();
+    let mut errors = errors.iter().map(|error| (error.span().unwrap_or_default(), error)).collect::<Vec<_>>();
+    errors.sort_by_key(|(span, _)| span.start);
+    for (span, error) in errors {
         let holder = key_value_at(tree, span.start);
         let place = holder.map(Spanned::span);
         if error.message() == "duplicate key" {
@@ -37,10 +38,10 @@ pub(super) fn judge(text: &str, tree: &DeTable<'_>, errors: &[Error]) -> Syntax 
         } else {
             let fault = describe(error, &span);
             syntax.faults.push(match &place {
-                Some(place) => fault
+                Some(place) if !error.message().starts_with("invalid") => fault
                     .at(&(place.start..place.start + 1), "opened here")
                     .help("write commas between its elements and close it: [1, 2] or { a = 1, b = 2 }"),
-                None => fault,
+                _ => fault,
             });
             syntax.is_torn = true;
             torn = place;

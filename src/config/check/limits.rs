@@ -1,0 +1,158 @@
+//! Limits, defined in tables of their own or in routes, and what routes say about them.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::Range,
+};
+
+use toml::Spanned;
+
+use super::{Check, duplicate, undefined};
+use crate::{
+    config::{
+        KeyPart, Limit,
+        error::Fault,
+        file::{self, LimitOfRoute, Table},
+        value::Text,
+    },
+    route::Pattern,
+};
+
+/// A limit that routes may name.
+pub(super) struct DefinedLimit {
+    /// Where its name stands.
+    place: Range<usize>,
+    /// None if there is a fault in it: it is defined all the same.
+    pub(super) limit: Option<Limit>,
+    /// The path parameters that it counts by.
+    params: Vec<Spanned<String>>,
+    is_used: bool,
+}
+
+impl Check<'_, '_> {
+    /// A limit of the table `[limits]`.
+    pub(super) fn named_limit(&mut self, name: Spanned<String>, table: Table<file::Limit>) {
+        if let Some(inner) = &table.value.name {
+            let fault = Fault::error("the name of this limit is in the table's header already");
+            self.fault(fault.at(&inner.span(), "").at(&name.span(), "here").help("remove the `name`"));
+        }
+        self.define(name, table);
+    }
+
+    fn define(&mut self, name: Spanned<String>, table: Table<file::Limit>) {
+        let place = name.span();
+        let name = name.into_inner();
+        if name.is_empty() || !name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
+        {
+            let fault = Fault::error(format!("`{name}` can't be the name of a limit")).at(&place, "");
+            self.fault(fault.help("use lower-case letters, digits and hyphens: \"per-client\""));
+        }
+        if let Some(first) = self.limits.get(&name) {
+            let fault = duplicate("limit", &name, &place, &first.place);
+            return self.fault(fault);
+        }
+        let key = table.value.key.as_ref().map(|key| key.0.as_slice()).unwrap_or_default();
+        let params = key.iter().filter_map(|part| match part.get_ref() {
+            KeyPart::Path(param) => Some(Spanned::new(part.span(), param.clone())),
+            _ => None,
+        });
+        let params = params.collect();
+        let limit = self.limit(&name, table);
+        self.limits.insert(name, DefinedLimit { place, limit, params, is_used: false });
+    }
+
+    fn limit(&mut self, name: &str, table: Table<file::Limit>) -> Option<Limit> {
+        let Table { span, value: limit } = table;
+        if limit.key.is_none() {
+            self.missing(&span, &["key"], "key = \"ip\"");
+        }
+        if limit.rate.is_none() {
+            self.missing(&span, &["rate"], "rate = \"100/10s\"");
+        }
+        Some(Limit {
+            name: name.to_owned(),
+            key: limit.key?.into_values(),
+            quota: limit.rate?.0,
+            algorithm: limit.algorithm.0,
+            mode: limit.mode.0,
+            missing: limit.missing.0,
+            ipv4_prefix: limit.ipv4_prefix.0 as u8,
+            ipv6_prefix: limit.ipv6_prefix.0 as u8,
+            exempt: limit.exempt.into_iter().map(|exemption| exemption.0).collect(),
+            plain: limit.plain,
+            on_failure: limit.on_failure.map_or(self.on_failure, |policy| policy.0),
+        })
+    }
+
+    /// The name of a limit of a route, defined if it is inline.
+    pub(super) fn name_of_limit(&mut self, limit: Spanned<LimitOfRoute>) -> Option<Spanned<String>> {
+        let span = limit.span();
+        let mut limit = match limit.into_inner() {
+            LimitOfRoute::Name(name) => return Some(Spanned::new(span, name)),
+            LimitOfRoute::Inline(limit) => limit,
+        };
+        let name = limit.name.take();
+        if name.is_none() {
+            self.missing(&span, &["name"], "name = \"per-client\"");
+        }
+        let table = Table { span, value: *limit };
+        let Some(name) = name else {
+            self.limit("", table);
+            return None;
+        };
+        self.define(name.clone(), table);
+        Some(name)
+    }
+
+    /// Checks what a route on this path says about its limits.
+    pub(super) fn check_limits(&mut self, limits: &[Spanned<String>], path: Option<&Spanned<Text<Pattern>>>) {
+        let mut named: BTreeMap<&str, Range<usize>> = BTreeMap::new();
+        for limit in limits {
+            let name = limit.get_ref().as_str();
+            if let Some(first) = named.insert(name, limit.span()) {
+                let fault = Fault::error(format!("limit `{name}` is named twice by one route"));
+                self.fault(
+                    fault
+                        .at(&limit.span(), "again here")
+                        .at(&first, "first here")
+                        .help("remove one of the two"),
+                );
+                continue;
+            }
+            let Some(defined) = self.limits.get_mut(name) else {
+                if !self.document.had_defined(name) {
+                    let fault = undefined("limit", "limits", limit, self.limits.keys());
+                    self.fault(fault);
+                }
+                continue;
+            };
+            defined.is_used = true;
+            let Some(path) = path else { continue };
+            let params = path.get_ref().0.params().collect::<BTreeSet<_>>();
+            for param in defined.params.iter().filter(|param| !params.contains(param.get_ref().as_str())) {
+                let fault = Fault::error(format!(
+                    "limit `{name}` counts by `path:{param}`, which the path of this route lacks"
+                ))
+                .at(&path.span(), format!("no `{{{param}}}` here"))
+                .at(&param.span(), "counted by here")
+                .at(&limit.span(), "named here");
+                self.document.faults.push(
+                    fault.help(format!("add a segment `{{{param}}}` to the path, or use another limit")),
+                );
+            }
+        }
+    }
+
+    pub(super) fn warn_of_unused_limits(&mut self) {
+        // A route that wasn't understood may use any of them.
+        if !self.document.is_whole() {
+            return;
+        }
+        for (name, defined) in self.limits.iter().filter(|(_, defined)| !defined.is_used) {
+            let fault = Fault::warning(format!("no route names the limit `{name}`")).at(&defined.place, "");
+            self.document.faults.push(
+                fault.help(format!("add it to the routes it is for, limits = [\"{name}\"], or remove it")),
+            );
+        }
+    }
+}

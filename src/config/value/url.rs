@@ -1,0 +1,129 @@
+//! Urls of servers and stores.
+
+use hyper::Uri;
+
+use super::Written;
+use crate::config::{RedisUrl, ServerUrl, StoreUrl};
+
+impl Written for ServerUrl {
+    const EXPECTED: &'static str = "an url such as \"http://127.0.0.1:3000\"";
+
+    fn read(text: &str) -> Result<Self, String> {
+        let fault = |why| format!("`{text}` {why}\nwrite scheme, host and port: \"http://127.0.0.1:3000\"");
+        let url = text.parse::<Uri>().map_err(|_| fault("is no url"))?;
+        let authority = url.authority().filter(|authority| !authority.host().is_empty());
+        let authority = authority.ok_or_else(|| fault("is no url"))?;
+        match url.scheme_str() {
+            Some("http") => {}
+            Some("https") => return Err(fault("wants TLS, which is not supported yet")),
+            _ => return Err(fault("does not begin with http://")),
+        }
+        if authority.as_str().contains('@') {
+            return Err(fault("has a user, which is not passed on"));
+        }
+        let (_, rest) = text.split_once("://").unwrap_or_default();
+        if rest.trim_end_matches('/') != authority.as_str() {
+            return Err(fault("has a path or a query, which is not passed on"));
+        }
+        let port = port(authority.as_str()).ok_or_else(|| fault("has no valid port"))?;
+        let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
+        Ok(Self { host, port: port.unwrap_or(80) })
+    }
+}
+
+/// The port of an authority, if it names one; none if it names a wrong one.
+fn port(authority: &str) -> Option<Option<u16>> {
+    let after_host = authority.rsplit(['@', ']']).next().unwrap_or(authority);
+    match after_host.rsplit_once(':') {
+        None => Some(None),
+        Some((_, port)) => port.parse().ok().filter(|port| *port != 0).map(Some),
+    }
+}
+
+impl Written for StoreUrl {
+    const EXPECTED: &'static str = "an url such as \"memory:\" or \"redis://127.0.0.1:6379\"";
+
+    fn read(text: &str) -> Result<Self, String> {
+        const REMEDY: &str = "use \"memory:\", or \"redis://127.0.0.1:6379\" with user, password and database: \"redis://USER:${PASSWORD}@HOST:PORT/0\"";
+        const PLANNED: [&str; 6] =
+            ["rediss", "redis-cluster", "rediss-cluster", "redis-sentinel", "rediss-sentinel", "redis+unix"];
+        let scheme = text.split(':').next().unwrap_or_default();
+        if text == "memory:" {
+            return Ok(Self::Memory);
+        }
+        if PLANNED.contains(&scheme) {
+            return Err(format!("a store at `{scheme}:` is not supported yet\n{REMEDY}"));
+        }
+        let url = text.strip_prefix("redis://").and_then(|_| text.parse::<Uri>().ok());
+        let is_whole = |url: &Uri| {
+            let database = url.path().trim_start_matches('/');
+            let host = url.authority().is_some_and(|a| !a.host().is_empty() && port(a.as_str()).is_some());
+            host && database.bytes().all(|b| b.is_ascii_digit())
+        };
+        match url.filter(is_whole) {
+            Some(_) => Ok(Self::Redis(RedisUrl(text.to_owned()))),
+            // Not the text: nobody knows where in it a password is.
+            None => Err(format!("this is no url of a store\n{REMEDY}")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn server_urls_are_scheme_host_and_port() {
+        for (text, printed) in [
+            ("http://a:1", "http://a:1"),
+            ("http://a", "http://a:80"),
+            ("http://10.0.0.1:3000/", "http://10.0.0.1:3000"),
+            ("http://[::1]:3000", "http://[::1]:3000"),
+        ] {
+            assert_eq!(ServerUrl::read(text).map(|url| url.to_string()), Ok(printed.to_owned()));
+        }
+        for text in [
+            "",
+            "a:1",
+            "/",
+            "http://",
+            "http://:1",
+            "http://a:",
+            "http://a:0",
+            "http://a:99999",
+            "https://a:1",
+            "ftp://a:1",
+            "http://a:1/b",
+            "http://a:1?b",
+            "http://a:1#b",
+            "http://u@a:1",
+            "http://u:p@a:1",
+            "http://a b:1",
+            "http://[::1:1",
+        ] {
+            assert!(ServerUrl::read(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn store_urls_hide_their_password() {
+        let url = StoreUrl::read("redis://me:secret@cache:6379/2");
+        assert_eq!(format!("{url:?}"), "Ok(Redis(redis://me:******@cache:6379/2))");
+        for text in ["redis://h", "redis://h:6379", "redis://:p%40@h/0", "redis://[::1]:1/3", "memory:"] {
+            assert!(StoreUrl::read(text).is_ok(), "{text}");
+        }
+        for text in [
+            "",
+            "memory",
+            "memory://",
+            "redis:",
+            "redis://",
+            "redis://h:x",
+            "redis://h/a",
+            "rediss://h",
+            "redis:/u:p@h",
+        ] {
+            assert!(StoreUrl::read(text).is_err(), "{text}");
+        }
+    }
+}
