@@ -13,7 +13,7 @@ mod file;
 mod password;
 mod value;
 
-use std::{collections::BTreeMap, env, fmt, fs, net::SocketAddr, path::Path, time::Duration};
+use std::{collections::BTreeMap, env, fmt, fs, net::SocketAddr, path::Path, sync::Arc, time::Duration};
 
 use hyper::{
     StatusCode,
@@ -39,7 +39,7 @@ pub struct Config {
     /// The upstreams by name.
     pub upstreams: BTreeMap<String, Upstream>,
     /// The limits by name, those written into routes among them.
-    pub limits: BTreeMap<String, Limit>,
+    pub limits: BTreeMap<String, Arc<Limit>>,
     /// The routes in the order of the file.
     pub routes: Vec<Route>,
 }
@@ -160,7 +160,7 @@ pub struct Upstream {
     pub response_timeout: Duration,
     /// For which an unused connection is kept.
     pub idle_timeout: Duration,
-    /// Connections to each server at a time, at least 1.
+    /// Connections to its servers at a time, at least 1.
     pub max_connections: usize,
 }
 
@@ -174,7 +174,7 @@ pub enum Target {
 }
 
 /// A server, spoken to in cleartext. Prints as `http://host:port`.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerUrl {
     /// A name, or an address without brackets.
     pub host: String,
@@ -182,14 +182,17 @@ pub struct ServerUrl {
     pub port: u16,
 }
 
+impl ServerUrl {
+    /// `host:port`, as in a Host field.
+    pub fn authority(&self) -> String {
+        let Self { host, port } = self;
+        if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+    }
+}
+
 impl fmt::Display for ServerUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { host, port } = self;
-        if host.contains(':') {
-            write!(f, "http://[{host}]:{port}")
-        } else {
-            write!(f, "http://{host}:{port}")
-        }
+        write!(f, "http://{}", self.authority())
     }
 }
 
@@ -470,7 +473,7 @@ mod tests {
             )]),
             limits: BTreeMap::from([(
                 "per-client".to_owned(),
-                Limit {
+                Arc::new(Limit {
                     name: "per-client".to_owned(),
                     key: vec![KeyPart::Ip],
                     quota: Quota { permits: 100, window_us: 10_000_000 },
@@ -482,7 +485,7 @@ mod tests {
                     exempt: vec![],
                     plain: false,
                     on_failure: OnFailure::Local,
-                },
+                }),
             )]),
             routes: vec![Route {
                 name: "/v1/orders/{id}".to_owned(),

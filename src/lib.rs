@@ -1,6 +1,34 @@
 //! Tollgate: an HTTP gateway with exact distributed rate limits.
+//!
+//! It stands in front of backend APIs. A request is matched to a route of a TOML file, its limits
+//! count it in one atomic step, in Redis or in this process, and it is forwarded or answered 429 with
+//! a Retry-After that comes true.
+//!
+//! The life of a request, and the modules in reading order:
+//!
+//! ```text
+//! server     accept, HTTP/1.1, connection limits and timeouts
+//! gateway    the spine: route, limit, forward
+//!   route      request → route                         pure
+//!   limit      route + request → charges → decision    keys, exemptions, failure policy
+//!     store      charges → decision, in one atomic step
+//!       memory     in this process
+//!       redis      lua/ by EVALSHA, in group commit
+//!   forward    pick a server, connect or reuse, stream both ways
+//! reject     every answer of the gateway's own
+//! ```
+//!
+//! [`algorithm`] holds the arithmetic of limits, without clock or I/O; [`config`] turns a file into
+//! checked values, and [`cli`] is what people type.
 
 pub mod algorithm;
+pub mod cli;
 pub mod config;
 pub mod duration;
+pub mod forward;
+pub mod gateway;
+pub mod limit;
+pub mod reject;
 pub mod route;
+pub mod server;
+pub mod store;

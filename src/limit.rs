@@ -89,7 +89,7 @@ impl Admission {
 #[derive(Debug)]
 pub enum Refusal {
     /// A limit has no room.
-    Limited(Limited),
+    Limited(Box<Limited>),
     /// The request lacks the key of a limit that refuses such requests.
     KeyMissing {
         /// The limit's name.
@@ -234,7 +234,7 @@ impl Limiter {
         if decision.admitted {
             Ok(Admission { standings, form })
         } else {
-            Err(Refusal::Limited(Limited { standings, form }))
+            Err(Refusal::Limited(Box::new(Limited { standings, form })))
         }
     }
 }

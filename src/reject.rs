@@ -105,7 +105,7 @@ impl Rejection {
     pub fn into_response(self, request: &HeaderMap) -> Response<Bytes> {
         let (status, code, detail) = self.terms();
         let limited = match &self {
-            Self::Refused(Refusal::Limited(limited)) => Some(limited),
+            Self::Refused(Refusal::Limited(limited)) => Some(&**limited),
             _ => None,
         };
         let refused = matches!(&self, Self::Refused(Refusal::Limited(_) | Refusal::KeyMissing { .. }));

@@ -100,6 +100,7 @@ impl std::error::Error for StoreError {
 
 /// The store of a gateway. It outlives reloads of the configuration.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "a gateway has one")]
 pub enum Store {
     /// Counts in this process.
     Memory(MemoryStore),

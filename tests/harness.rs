@@ -1,0 +1,27 @@
+//! What tests start: gateways, upstreams and Redis servers, all real, each with a port of its own and
+//! ended with the value that holds it; and a client that shows an answer as it came.
+
+pub(crate) mod client;
+pub(crate) mod gateway;
+pub(crate) mod redis;
+pub(crate) mod upstream;
+
+use std::{
+    process::Command,
+    time::{Duration, Instant},
+};
+
+/// Waits until `fact` holds, and fails if it doesn't within ten seconds.
+pub(crate) fn wait_until(what: &str, mut fact: impl FnMut() -> bool) {
+    let since = Instant::now();
+    while !fact() {
+        assert!(since.elapsed() < Duration::from_secs(10), "waited in vain until {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Sends a signal to a process, by its name: `HUP`, `TERM`, `STOP`.
+pub(crate) fn signal(name: &str, process: u32) {
+    let status = Command::new("kill").args([&format!("-{name}"), &process.to_string()]).status().unwrap();
+    assert!(status.success(), "kill -{name} {process}");
+}

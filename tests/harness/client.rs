@@ -1,0 +1,126 @@
+//! A client for HTTP/1.1 that sends the bytes it is given and shows the answer as it came.
+
+use std::{
+    io::{BufRead, BufReader, Read, Write},
+    net::{SocketAddr, TcpStream},
+    time::Duration,
+};
+
+/// A connection that is kept.
+pub(crate) struct Client {
+    stream: BufReader<TcpStream>,
+}
+
+/// An answer. Names are in lower case.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) headers: Vec<(String, String)>,
+    pub(crate) body: Vec<u8>,
+}
+
+impl Client {
+    pub(crate) fn connect(address: SocketAddr) -> Self {
+        let stream = TcpStream::connect(address).unwrap();
+        stream.set_nodelay(true).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        Self { stream: BufReader::new(stream) }
+    }
+
+    pub(crate) fn get(&mut self, path: &str) -> Answer {
+        self.get_with(path, "")
+    }
+
+    /// A GET with more lines in its header, each ended with CRLF.
+    pub(crate) fn get_with(&mut self, path: &str, lines: &str) -> Answer {
+        self.send(format!("GET {path} HTTP/1.1\r\nHost: tollgate.test\r\n{lines}\r\n").as_bytes());
+        self.answer()
+    }
+
+    /// Sends bytes as they are.
+    pub(crate) fn send(&mut self, bytes: &[u8]) {
+        self.stream.get_mut().write_all(bytes).unwrap();
+    }
+
+    /// Reads an answer to a request other than HEAD.
+    pub(crate) fn answer(&mut self) -> Answer {
+        let mut answer = self.head();
+        answer.body = match answer.header("transfer-encoding") {
+            Some("chunked") => self.chunks(),
+            _ => self.bytes(answer.header("content-length").map_or(0, |length| length.parse().unwrap())),
+        };
+        answer
+    }
+
+    /// Reads the header of an answer.
+    pub(crate) fn head(&mut self) -> Answer {
+        let line = self.line();
+        let status =
+            line.split(' ').nth(1).unwrap_or_else(|| panic!("no status line: {line:?}")).parse().unwrap();
+        let mut headers = Vec::new();
+        loop {
+            let line = self.line();
+            if line.is_empty() {
+                return Answer { status, headers, body: Vec::new() };
+            }
+            let (name, value) = line.split_once(':').unwrap_or_else(|| panic!("no field: {line:?}"));
+            headers.push((name.to_ascii_lowercase(), value.trim().to_owned()));
+        }
+    }
+
+    /// Reads so many bytes of a body.
+    pub(crate) fn bytes(&mut self, length: usize) -> Vec<u8> {
+        let mut body = vec![0; length];
+        self.stream.read_exact(&mut body).unwrap();
+        body
+    }
+
+    /// Whether the gateway has closed the connection, all that it sent having been read.
+    pub(crate) fn is_closed(&mut self) -> bool {
+        self.stream.fill_buf().map_or(true, <[u8]>::is_empty)
+    }
+
+    fn chunks(&mut self) -> Vec<u8> {
+        let mut body = Vec::new();
+        loop {
+            let size = usize::from_str_radix(self.line().trim(), 16).unwrap();
+            body.extend(self.bytes(size));
+            self.line();
+            if size == 0 {
+                return body;
+            }
+        }
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = Vec::new();
+        self.stream.read_until(b'\n', &mut line).unwrap();
+        assert!(line.ends_with(b"\r\n"), "the answer broke off: {:?}", String::from_utf8_lossy(&line));
+        String::from_utf8(line[..line.len() - 2].to_vec()).unwrap()
+    }
+}
+
+impl Answer {
+    /// The first line of a field.
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        self.headers.iter().find(|(other, _)| other == name).map(|(_, value)| value.as_str())
+    }
+
+    /// All lines of a field.
+    pub(crate) fn lines(&self, name: &str) -> Vec<&str> {
+        self.headers.iter().filter(|(other, _)| other == name).map(|(_, value)| value.as_str()).collect()
+    }
+
+    /// Retry-After-Ms, which a refusal has.
+    pub(crate) fn retry_after_ms(&self) -> u64 {
+        self.header("retry-after-ms").unwrap_or_else(|| panic!("{self:?}")).parse().unwrap()
+    }
+
+    pub(crate) fn text(&self) -> String {
+        String::from_utf8(self.body.clone()).unwrap()
+    }
+
+    pub(crate) fn json(&self) -> serde_json::Value {
+        serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error}: {:?}", self.text()))
+    }
+}

@@ -1,0 +1,86 @@
+//! The import table of ARCHITECTURE.md: which module may use which. Imports go downwards only.
+
+use std::{fs, path::Path};
+
+/// A module and what it may import. `duration` and `config`'s value types are leaves for all.
+const TABLE: &[(&str, &[&str])] = &[
+    ("algorithm", &[]),
+    ("duration", &[]),
+    ("route", &[]),
+    ("config", &["algorithm", "route"]),
+    ("store", &["algorithm"]),
+    ("limit", &["store", "algorithm"]),
+    ("forward", &[]),
+    ("reject", &["limit", "forward"]),
+    ("gateway", &["route", "limit", "forward", "reject", "store"]),
+    ("server", &["gateway"]),
+    ("cli", &["server", "gateway", "limit"]),
+];
+const LEAVES: [&str; 2] = ["config", "duration"];
+
+/// Names of the crate's modules that a file uses.
+fn imports(text: &str) -> Vec<String> {
+    let compact: String = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let mut modules = Vec::new();
+    for (_, after) in compact.match_indices("crate::").map(|(at, found)| (at, &compact[at + found.len()..])) {
+        match after.strip_prefix('{') {
+            None => modules.push(name(after)),
+            Some(group) => {
+                let mut depth = 0;
+                let mut item = true;
+                for (at, character) in group.char_indices() {
+                    match character {
+                        '}' if depth == 0 => break,
+                        '{' => depth += 1,
+                        '}' => depth -= 1,
+                        ',' if depth == 0 => item = true,
+                        ' ' => {}
+                        _ if item => {
+                            modules.push(name(&group[at..]));
+                            item = false;
+                        }
+                        _ => {}
+                    }
+                }
+            }
+        }
+    }
+    modules
+}
+
+fn name(text: &str) -> String {
+    text.chars().take_while(|character| character.is_alphanumeric() || *character == '_').collect()
+}
+
+fn files(path: &Path, found: &mut Vec<(String, String)>, module: Option<&str>) {
+    for entry in fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path()) {
+        let stem = entry.file_stem().unwrap().to_str().unwrap().to_owned();
+        let module = module.unwrap_or(&stem);
+        if entry.is_dir() {
+            files(&entry, found, Some(module));
+        } else {
+            found.push((module.to_owned(), fs::read_to_string(&entry).unwrap()));
+        }
+    }
+}
+
+#[test]
+fn imports_go_downwards_only() {
+    let mut found = Vec::new();
+    files(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), &mut found, None);
+    for (module, text) in found.iter().filter(|(module, _)| module != "lib" && module != "main") {
+        let row = TABLE.iter().find(|(name, _)| name == module);
+        let (_, allowed) = row.unwrap_or_else(|| panic!("`{module}` isn't in the table"));
+        for import in imports(text).iter().filter(|import| *import != module) {
+            let fine = allowed.contains(&import.as_str()) || LEAVES.contains(&import.as_str());
+            assert!(fine, "`{module}` imports `{import}`");
+        }
+    }
+    assert!(TABLE.iter().all(|(name, _)| found.iter().any(|(module, _)| module == name)));
+}
+
+#[test]
+fn imports_are_found_in_groups_and_in_code() {
+    let text = "use crate::{\n    config::{self, Limit},\n    store::Store, route,\n};\nfn a() { crate::limit::b() }";
+    assert_eq!(imports(text), ["config", "store", "route", "limit"]);
+}
