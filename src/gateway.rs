@@ -29,10 +29,11 @@ use crate::{
     limit::{Limit, Limiter, Stores, key::Subject},
     reject::Rejection,
     route::{Table, path},
-    store::StoreError,
 };
 
 use self::target::Target;
+
+pub use crate::store::StoreError;
 
 /// What a configuration says, ready to serve.
 #[derive(Debug)]

@@ -2,6 +2,8 @@
 //!
 //! After a change of wording: `INSTA_UPDATE=always cargo test --test config`, and read what it wrote.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by it")]
+
 use std::{collections::BTreeSet, fs, path::PathBuf};
 
 use proptest::prelude::*;

@@ -1,5 +1,7 @@
 //! The gateway as its clients see it: the real binary, real sockets, real upstreams, a real Redis.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by it")]
+
 #[allow(dead_code)] // Each test target uses a part of it.
 mod harness;
 

@@ -1,4 +1,6 @@
 //! One contract over both stores.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by it")]
+
 #[allow(dead_code)] // Each test target uses a part of it.
 mod harness;

@@ -14,7 +14,7 @@ use tokio::{
     time::{MissedTickBehavior, interval, timeout},
 };
 
-use crate::{gateway::Gateway, store::StoreError};
+use crate::gateway::{Gateway, StoreError};
 
 use super::{Accepted, Counted, Terms};
 
