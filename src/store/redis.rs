@@ -32,7 +32,7 @@ use parking_lot::Mutex;
 use thread_local::ThreadLocal;
 use tokio::{
     sync::oneshot,
-    task::JoinHandle,
+    task::{JoinHandle, yield_now},
     time::{Instant, sleep, timeout, timeout_at},
 };
 
@@ -246,7 +246,10 @@ impl Batcher {
 
     /// Makes calls for as long as requests wait.
     async fn call_until_idle(self: Arc<Self>) {
-        while let Some(batch) = self.next_batch() {
+        loop {
+            // Requests that have arrived already, but haven't been looked at, go along.
+            yield_now().await;
+            let Some(batch) = self.next_batch() else { return };
             let mut call = Call::default();
             for waiting in &batch {
                 call.push(&waiting.charges);
