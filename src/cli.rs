@@ -8,6 +8,7 @@ use std::{
     error::Error,
     fmt,
     io::{self, IsTerminal, Write},
+    mem,
     path::{Path, PathBuf},
     process::ExitCode,
 };
@@ -16,7 +17,7 @@ use clap::{Args, Parser, Subcommand};
 use tracing::level_filters::LevelFilter;
 
 use crate::{
-    config::{Config, Faults, Overrides},
+    config::{Config, Faults, Overrides, StoreUrl},
     gateway::Gateway,
     limit::Stores,
     server::Server,
@@ -115,6 +116,10 @@ impl Run {
             for address in &addresses {
                 say(format_args!("tollgate listens on http://{address}\n"));
             }
+            match &config.store.url {
+                StoreUrl::Memory => say(format_args!("it counts in this process\n")),
+                StoreUrl::Redis(url) => say(format_args!("it counts in {url}\n")),
+            }
             if let Some(address) = addresses.first() {
                 say(format_args!("try: curl -i http://{address}/\n"));
             }
@@ -126,7 +131,7 @@ impl Run {
 
     /// Reads the configuration again. If it is wrong, what runs goes on unchanged.
     fn reload(&self, running: &mut Config, stores: &Stores, before: &Gateway) -> Option<Gateway> {
-        let (config, warnings) = match self.read() {
+        let (mut config, warnings) = match self.read() {
             Ok(read) => read,
             Err(faults) => {
                 complain(&faults);
@@ -136,6 +141,8 @@ impl Run {
         };
         complain(&warnings);
         let changes = config.changes(running);
+        // The store goes on as it is until the next start.
+        mem::swap(&mut config.store, &mut running.store);
         tracing::info!(changes = changes.len(), "reloaded `{}`", self.config.display());
         for change in changes {
             tracing::info!("{change}");

@@ -114,3 +114,41 @@ proptest! {
         prop_assert_eq!(told.is_empty(), told.to_string().is_empty());
     }
 }
+
+/// The TOML blocks of a document.
+fn blocks(document: &str) -> Vec<String> {
+    let text = fs::read_to_string(PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(document)).unwrap();
+    let blocks = text.split("```toml\n").skip(1);
+    blocks.map(|block| block.split("```").next().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn every_block_in_the_documents_is_a_good_configuration() {
+    for document in ["README.md", "docs/configuration.md"] {
+        let blocks = blocks(document);
+        assert!(!blocks.is_empty(), "{document} has no TOML");
+        for block in blocks {
+            let faults = faults_of(&block);
+            assert!(faults.is_empty(), "{document}: {faults}");
+        }
+    }
+}
+
+#[test]
+fn the_documented_defaults_are_the_defaults() {
+    let documented = &blocks("docs/configuration.md")[0];
+    let everyday = r#"
+        [upstreams.orders]
+        servers = ["http://127.0.0.1:3000"]
+        [limits.per-client]
+        key = "ip"
+        rate = "100/10s"
+        [[routes]]
+        name = "orders"
+        path = "/v1/orders/{id}"
+        upstream = "orders"
+        limits = ["per-client"]
+    "#;
+    let parse = |text| Config::parse("gateway.toml", text, &|_| None).unwrap().0;
+    assert_eq!(parse(documented), parse(everyday));
+}
