@@ -15,6 +15,7 @@ use std::{
 
 use clap::{Args, Parser, Subcommand};
 use tracing::level_filters::LevelFilter;
+use tracing_appender::non_blocking::WorkerGuard;
 
 use crate::{
     config::{Config, Faults, Overrides, StoreUrl},
@@ -83,7 +84,7 @@ fn check(file: &Path) -> ExitCode {
 
 impl Run {
     fn main(self) -> ExitCode {
-        log_to_stderr();
+        let _log = log_to_stderr();
         let (config, warnings) = match self.read() {
             Ok(read) => read,
             Err(faults) => {
@@ -168,14 +169,19 @@ fn complain(faults: &Faults) {
 }
 
 /// The log's level is TOLLGATE_LOG: `error`, `warn`, `info` (the default), `debug` or `trace`.
-fn log_to_stderr() {
+///
+/// Lines go through a bounded queue to a thread that writes them, so that a reader who doesn't read
+/// stops nobody; lines beyond the bound are lost. The queue is written out when the value is dropped.
+fn log_to_stderr() -> WorkerGuard {
+    let (writer, guard) = tracing_appender::non_blocking(io::stderr());
     let level = env::var("TOLLGATE_LOG").ok().and_then(|level| level.parse().ok());
     tracing_subscriber::fmt()
-        .with_writer(io::stderr)
+        .with_writer(writer)
         .with_ansi(stderr_takes_colour())
         .with_target(false)
         .with_max_level(level.unwrap_or(LevelFilter::INFO))
         .init();
+    guard
 }
 
 fn stderr_takes_colour() -> bool {

@@ -204,23 +204,29 @@ impl Limiter {
     }
 
     /// Decides by the limits' failure policy: one `deny` refuses, else the `local` ones count here.
-    fn without_store(&self, asked: Asked, error: StoreError) -> Result<Admission, Refusal> {
-        let denies = |(limit, charge): &(Arc<Limit>, Charge)| {
-            !charge.shadow && limit.config.on_failure == OnFailure::Deny
+    /// Where counting here is what fails, for want of memory, `local` is `deny`.
+    fn without_store(&self, mut asked: Asked, error: StoreError) -> Result<Admission, Refusal> {
+        let is_full = matches!(error, StoreError::Full);
+        let denies = |(limit, charge): &(Arc<Limit>, Charge)| match limit.config.on_failure {
+            OnFailure::Deny => !charge.shadow,
+            OnFailure::Local => !charge.shadow && is_full,
+            OnFailure::Allow => false,
         };
         if asked.iter().any(denies) {
             return Err(Refusal::StoreUnavailable(error));
         }
-        let mut local = asked;
-        local.retain(|(limit, charge)| {
+        asked.retain(|(limit, charge)| {
             charge.quota = limit.local_quota;
             charge.cost = charge.cost.min(limit.local_quota.permits);
-            limit.config.on_failure == OnFailure::Local
+            limit.config.on_failure == OnFailure::Local && !is_full
         });
-        let charges: Charges = local.iter().map(|(_, charge)| charge.clone()).collect();
+        let charges: Charges = asked.iter().map(|(_, charge)| charge.clone()).collect();
         match self.stores.fallback.take(&charges) {
-            Ok(decision) => self.conclude(local, decision),
-            Err(error) => Err(Refusal::StoreUnavailable(error)),
+            Ok(decision) => self.conclude(asked, decision),
+            Err(error) if charges.iter().any(|charge| !charge.shadow) => {
+                Err(Refusal::StoreUnavailable(error))
+            }
+            Err(_) => Ok(Admission { standings: SmallVec::new(), form: self.form }),
         }
     }
 

@@ -10,8 +10,9 @@
 use std::{
     collections::VecDeque,
     fmt,
+    future::ready,
     sync::{
-        Arc,
+        Arc, Weak,
         atomic::{AtomicBool, AtomicU32, Ordering::Relaxed},
     },
     time::Duration,
@@ -22,7 +23,7 @@ use bytes::Bytes;
 use fred::{
     clients::Client,
     error::{Error, ErrorKind},
-    interfaces::ClientLike,
+    interfaces::{ClientLike, EventInterface},
     types::{
         Builder, ClusterHash, CustomCommand, Value,
         config::{Config, Options, ReconnectError, ReconnectPolicy},
@@ -68,7 +69,7 @@ impl RedisStore {
         let mut config = Config::from_url(url).map_err(StoreError::Connection)?;
         // The client's task would end for good if the server were away at the start.
         config.fail_fast = false;
-        let link = Link { config, timeout, breaker: Breaker::default() };
+        let link = Link { config, timeout, breaker: Breaker::default(), trouble: Trouble::default() };
         Ok(Self { link: Arc::new(link), batchers: ThreadLocal::new() })
     }
 
@@ -118,6 +119,27 @@ struct Link {
     config: Config,
     timeout: Duration,
     breaker: Breaker,
+    trouble: Trouble,
+}
+
+/// What is wrong with the server, so that the log says it once and not at each attempt.
+#[derive(Default)]
+struct Trouble {
+    said: Mutex<Option<String>>,
+}
+
+impl Trouble {
+    fn say(&self, trouble: String) {
+        let mut said = self.said.lock();
+        if said.as_ref() != Some(&trouble) {
+            tracing::warn!("the store: {trouble}");
+            *said = Some(trouble);
+        }
+    }
+
+    fn forget(&self) {
+        *self.said.lock() = None;
+    }
 }
 
 /// Closed while the server answers.
@@ -157,7 +179,7 @@ struct Connection {
 }
 
 impl Connection {
-    fn start(link: &Link) -> Self {
+    fn start(link: &Arc<Link>) -> Self {
         let mut builder = Builder::from_config(link.config.clone());
         builder.with_connection_config(|connection| {
             connection.connection_timeout = CONNECT_TIMEOUT;
@@ -171,6 +193,12 @@ impl Connection {
         policy.set_jitter(RECONNECT_EVERY_MS);
         builder.set_policy(policy);
         let client = builder.build().expect("a configuration read from a url builds");
+        // Why it can't connect is told here alone: commands only say that there is no connection.
+        let noted = Arc::downgrade(link);
+        client.on_error(move |(error, _)| {
+            let noted = noted.upgrade().map(|link| link.trouble.say(error.to_string()));
+            ready(noted.ok_or_else(Error::new_canceled))
+        });
         let task = client.connect();
         Self { client, task }
     }
@@ -255,8 +283,12 @@ impl Batcher {
                 call.push(&waiting.charges);
             }
             let answer = self.call(&call).await;
+            if let Err(error @ (StoreError::Answer(_) | StoreError::Malformed)) = &answer {
+                self.link.trouble.say(describe(error));
+            }
             if self.link.breaker.opened_by(&answer) {
-                tokio::spawn(self.clone().probe(answer.as_ref().err().map(describe)));
+                tracing::warn!("the store fails: each limit's on_failure decides until it answers");
+                tokio::spawn(Self::probe(Arc::downgrade(&self)));
             }
             distribute(batch, &call, answer);
         }
@@ -309,20 +341,21 @@ impl Batcher {
     }
 
     /// Asks the server for a sign of life until it gives one, then closes the breaker.
-    async fn probe(self: Arc<Self>, cause: Option<String>) {
-        let cause = cause.unwrap_or_default();
-        tracing::warn!(cause, "the store fails: its limits' on_failure decides until it answers");
+    async fn probe(batcher: Weak<Self>) {
         let since = Instant::now();
         for probe in 1.. {
-            if self.connection.load_full().ping(PROBE_EVERY / 2).await.is_ok() {
+            let Some(batcher) = batcher.upgrade() else { return };
+            if batcher.connection.load_full().ping(PROBE_EVERY / 2).await.is_ok() {
+                batcher.link.trouble.forget();
+                batcher.link.breaker.close();
                 break;
             }
             if probe % PROBES_PER_CONNECTION == 0 {
-                self.connection.store(Arc::new(Connection::start(&self.link)));
+                batcher.connection.store(Arc::new(Connection::start(&batcher.link)));
             }
+            drop(batcher);
             sleep(PROBE_EVERY).await;
         }
-        self.link.breaker.close();
         tracing::info!(after_ms = since.elapsed().as_millis() as u64, "the store answers again");
     }
 }
