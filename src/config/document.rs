@@ -94,9 +94,10 @@ impl<'i> Document<'i> {
         self.removed.is_empty()
     }
 
-    /// Whether this key was taken out of the table that starts here.
+    /// Whether this key, or one that seems to mean it, was taken out of the table that starts here.
     pub(super) fn had(&self, table: &Range<usize>, key: &str) -> bool {
-        self.removed.iter().any(|removed| removed.parent == table.start && removed.key == key)
+        let means = |removed: &Removed<'_>| removed.key == key || nearest(&removed.key, [key]).is_some();
+        self.removed.iter().any(|removed| removed.parent == table.start && means(removed))
     }
 
     /// Whether something was taken out between these bytes.
