@@ -102,8 +102,8 @@ function sliding_window.close(bucket, time)
       local dead = call('ZCOUNT', key, '-inf', format('%d', at - window_us))
       if dead > 0 then call('ZREMRANGEBYRANK', key, '0', format('%d', min(dead, TRIM_MOST) - 1)) end
     end
-    -- Where the total starts over, entries of one instant would change places.
-    if at == newest_at and before + charged >= TOTAL_MODULUS then at = at + 1 end
+    -- Where the total has started over, entries of one instant would change places.
+    if at == newest_at and bucket.total >= TOTAL_MODULUS then at = at + 1 end
     local member = format(charged > 1 and '%012d:%d' or '%012d', before, charged)
     call('ZADD', key, format('%d', at), member)
     newest_at = at

@@ -1,6 +1,20 @@
-//! One contract over both stores.
+//! The limiter is exact, in both stores: the faults of other limiters that it must not have, by number;
+//! the contract of a store; and the promises that it makes, against an oracle and its own twin.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by it")]
 
 #[allow(dead_code)] // Each test target uses a part of it.
 mod harness;
+
+#[path = "store/contract.rs"]
+mod contract;
+#[path = "store/opened.rs"]
+mod opened;
+#[path = "store/oracle.rs"]
+mod oracle;
+#[path = "store/parity.rs"]
+mod parity;
+#[path = "store/server.rs"]
+mod server;
+#[path = "store/stepped.rs"]
+mod stepped;

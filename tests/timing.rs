@@ -1,6 +1,39 @@
-//! Tests that judge time: run alone, one at a time.
+//! Tests that judge time: run alone, one at a time, as `cargo test --test timing -- --test-threads=1`.
+//!
+//! "Never early" and "never more" hold in each trial, whatever the machine does meanwhile: they are
+//! judged by the instants before a request was sent and after its answer was there, between which it
+//! was decided. "Not late" depends on the machine, and is judged by the median of many.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by it")]
 
 #[allow(dead_code)] // Each test target uses a part of it.
 mod harness;
+
+#[path = "timing/burst.rs"]
+mod burst;
+#[path = "timing/cluster.rs"]
+mod cluster;
+#[path = "timing/retry.rs"]
+mod retry;
+
+use std::time::{Duration, Instant};
+
+use harness::gateway::Gateway;
+
+/// A gateway whose path `/` has these limits, each a table of TOML.
+fn gateway(store_url: &str, limits: &[&str]) -> Gateway {
+    Gateway::start(&format!(
+        "[store]\nurl = \"{store_url}\"\ntimeout = \"5s\"\non_failure = \"deny\"\n\
+         [[routes]]\npath = \"/\"\nrespond = {{ status = 200 }}\nlimits = [{}]",
+        limits.join(", ")
+    ))
+}
+
+fn sleep_until(instant: Instant) {
+    std::thread::sleep(instant.saturating_duration_since(Instant::now()));
+}
+
+fn median(mut values: Vec<Duration>) -> Duration {
+    values.sort_unstable();
+    values[values.len() / 2]
+}

@@ -48,7 +48,7 @@ struct Shard {
 
 struct Bucket {
     log: Log,
-    /// The quota's window at the last charge, by which the bucket expires.
+    /// The longest window that the bucket was held to since its last charge, by which it expires.
     window_us: u64,
 }
 
@@ -180,6 +180,7 @@ impl Shard {
     fn delay_us(&mut self, charge: &Charge, time_us: u64) -> Option<u64> {
         match self.buckets.get_mut(&charge.bucket) {
             Some(bucket) => {
+                bucket.window_us = bucket.window_us.max(charge.quota.window_us);
                 bucket.log.trim(charge.quota, time_us);
                 bucket.log.delay_us(charge.quota, time_us, charge.cost)
             }

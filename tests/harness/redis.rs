@@ -5,7 +5,7 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
-use super::{signal, wait_until};
+use super::{resp::Connection, signal, wait_until};
 
 /// A server that answers. It is killed with this value.
 pub(crate) struct Redis {
@@ -68,6 +68,11 @@ impl Redis {
 
     pub(crate) fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    /// A connection to it, which is faster than [`Self::command`].
+    pub(crate) fn connect(&self) -> Connection {
+        Connection::connect(self.port)
     }
 
     /// The answer to a command, as redis-cli prints it to a program: a line for each value.

@@ -1,0 +1,84 @@
+//! A connection to Redis that speaks its protocol (RESP 2), for tests that make thousands of calls.
+
+use std::{
+    io::{BufRead, BufReader, Read, Write},
+    net::TcpStream,
+};
+
+pub(crate) struct Connection {
+    stream: BufReader<TcpStream>,
+}
+
+/// What Redis answers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Value {
+    Nil,
+    Integer(i64),
+    Text(String),
+    Error(String),
+    List(Vec<Value>),
+}
+
+impl Connection {
+    pub(crate) fn connect(port: u16) -> Self {
+        let stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        stream.set_nodelay(true).unwrap();
+        Self { stream: BufReader::new(stream) }
+    }
+
+    /// Sends a command, and reads its answer.
+    pub(crate) fn command<Word: AsRef<[u8]>>(&mut self, words: &[Word]) -> Value {
+        let mut bytes = format!("*{}\r\n", words.len()).into_bytes();
+        for word in words.iter().map(AsRef::as_ref) {
+            write!(bytes, "${}\r\n", word.len()).unwrap();
+            bytes.extend(word);
+            bytes.extend(b"\r\n");
+        }
+        self.stream.get_mut().write_all(&bytes).unwrap();
+        self.value()
+    }
+
+    fn value(&mut self) -> Value {
+        let mut line = String::new();
+        self.stream.read_line(&mut line).unwrap();
+        let (kind, rest) = line.trim_end().split_at_checked(1).expect("Redis answers");
+        let number = || rest.parse::<i64>().unwrap();
+        match kind {
+            "+" => Value::Text(rest.to_owned()),
+            "-" => Value::Error(rest.to_owned()),
+            ":" => Value::Integer(number()),
+            "$" | "*" if number() < 0 => Value::Nil,
+            "$" => {
+                let mut bytes = vec![0; number() as usize + 2];
+                self.stream.read_exact(&mut bytes).unwrap();
+                Value::Text(String::from_utf8_lossy(&bytes[..bytes.len() - 2]).into_owned())
+            }
+            "*" => Value::List((0..number()).map(|_| self.value()).collect()),
+            _ => panic!("not RESP 2: {line:?}"),
+        }
+    }
+}
+
+impl Value {
+    pub(crate) fn integer(&self) -> i64 {
+        match self {
+            Self::Integer(number) => *number,
+            Self::Text(text) => text.parse().unwrap_or_else(|_| panic!("{self:?}")),
+            _ => panic!("{self:?}"),
+        }
+    }
+
+    pub(crate) fn text(&self) -> &str {
+        match self {
+            Self::Text(text) => text,
+            _ => panic!("{self:?}"),
+        }
+    }
+
+    pub(crate) fn list(&self) -> &[Self] {
+        match self {
+            Self::List(values) => values,
+            _ => panic!("{self:?}"),
+        }
+    }
+}

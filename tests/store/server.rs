@@ -1,0 +1,262 @@
+//! What only a real Redis can show, on its own clock: expiry, trimming, writes, and planted logs.
+
+use smallvec::smallvec;
+use tollgate::store::{Charge, script::Call};
+
+use crate::{
+    harness::resp::Value,
+    stepped::{SECOND, START, Script, charge},
+};
+
+impl Script {
+    /// The microsecond before which the bucket is surely there: Redis drops it after this millisecond.
+    fn kept_until_us(&mut self, bucket: &str) -> u64 {
+        let expires_ms = self.command(&["PEXPIRETIME", bucket]).integer();
+        assert!(expires_ms > 0, "{bucket} has no expiry");
+        (expires_ms as u64 + 1) * 1_000
+    }
+
+    /// How often anything was written.
+    fn writes(&mut self) -> u64 {
+        let info = self.command(&["INFO", "persistence"]);
+        let line = info.text().lines().find_map(|line| line.strip_prefix("rdb_changes_since_last_save:"));
+        line.unwrap().parse().unwrap()
+    }
+}
+
+#[test]
+fn fault_03_time_is_the_servers() {
+    let mut script = Script::with_server_clock();
+    let encoded = || {
+        let mut call = Call::default();
+        call.push(&smallvec![charge("b", "5/s", 1)]);
+        call.encode()
+    };
+    let before_us = script.time_us();
+    let first = encoded();
+    let (time_us, _) = script.take(&[charge("b", "5/s", 1)]);
+    let after_us = script.time_us();
+    assert!((before_us..=after_us).contains(&time_us));
+    assert_eq!(script.log("b"), [("000000000000".to_owned(), time_us)]);
+    // Nothing of the caller's clock is in a call: later, it is the same.
+    assert_eq!(encoded(), first);
+}
+
+#[test]
+fn fault_03_a_log_one_window_ahead_is_not_emptied() {
+    let mut script = Script::with_server_clock();
+    let now = script.time_us();
+    for ahead in 0..4 {
+        script.plant("b", now + (10 + ahead) * SECOND, ahead, 1);
+    }
+    let (time_us, refused) = script.take(&[charge("b", "4/10s", 2)]);
+    assert!(!refused.admitted);
+    assert_eq!(refused.outcomes[0].delay_us, Some(now + 21 * SECOND - time_us));
+    assert!(script.take(&[charge("b", "6/10s", 2)]).1.admitted);
+    // What is granted now counts from the newest entry on, so that the log keeps its order.
+    assert_eq!(script.log("b").last(), Some(&("000000000004:2".to_owned(), now + 13 * SECOND)));
+}
+
+#[test]
+fn fault_05_no_path_leaves_a_bucket_without_expiry() {
+    let mut script = Script::with_server_clock();
+    script.command(&["SET", "broken", "not a log"]);
+    script.command(&["PEXPIRE", "broken", "60000"]);
+    let shadow = |bucket| Charge { shadow: true, ..charge(bucket, "2/3s", 1) };
+    for turn in 0..60 {
+        let own = format!("own-{turn}");
+        script.take(&[charge("shared", "40/min", 1), charge(&own, "5/2s", 1 + turn % 6)]);
+        script.take(&[shadow("shadow"), charge("tight", "7/1ms", 1)]);
+        script.call(&vec![smallvec![charge("batch", "200/s", 3), shadow("shadow")]; 5]);
+        let mut failing = Call::default();
+        failing.push(&smallvec![charge(&format!("before-{turn}"), "5/s", 1), charge("broken", "5/s", 1)]);
+        assert!(matches!(script.answer(&failing), Value::Error(_)));
+    }
+    let keys = script.command(&["KEYS", "*"]);
+    for key in keys.list() {
+        assert_ne!(script.command(&["PTTL", key.text()]), Value::Integer(-1), "{key:?}");
+        assert!(!key.text().starts_with("before"), "a call that failed has written {key:?}");
+    }
+    assert!(keys.list().len() > 40);
+}
+
+#[test]
+fn fault_05_a_refusal_gives_an_expiry_to_a_bucket_without_one() {
+    let mut script = Script::with_server_clock();
+    let now = script.time_us();
+    script.plant("full", now, 0, 5);
+    script.plant("roomy", now, 0, 1);
+    let refused = script.take(&[charge("full", "5/10s", 1), charge("roomy", "5/20s", 1)]).1;
+    assert!(!refused.admitted);
+    assert!(script.kept_until_us("full") > now + 10 * SECOND);
+    assert!(script.kept_until_us("roomy") > now + 20 * SECOND);
+}
+
+#[test]
+fn fault_05_a_bucket_is_kept_until_its_newest_entry_ends() {
+    let mut script = Script::with_server_clock();
+    for (bucket, ahead_us) in [("now", 0), ("ahead", 5 * SECOND)] {
+        if ahead_us > 0 {
+            let now = script.time_us();
+            script.plant(bucket, now + ahead_us, 0, 1);
+        }
+        // Long enough for the expiry to be renewed several times.
+        let until = script.time_us() + 300_000;
+        while script.time_us() < until {
+            script.take(&[charge(bucket, "1000000/100ms", 1)]);
+            let (_, newest_us) = script.log(bucket).pop().unwrap();
+            assert!(script.kept_until_us(bucket) > newest_us + 100_000);
+        }
+    }
+}
+
+#[test]
+fn fault_06_a_bucket_goes_soon_after_its_window() {
+    let mut script = Script::with_server_clock();
+    for (rate, window_ms) in [("5/1ms", 1), ("5/100ms", 100), ("5/2s", 2_000), ("5/h", 3_600_000)] {
+        let (time_us, _) = script.take(&[charge(rate, rate, 1)]);
+        let expires_ms = script.command(&["PEXPIRETIME", rate]).integer();
+        let kept_ms = expires_ms - time_us as i64 / 1_000;
+        assert!((window_ms..=2 * window_ms + 1).contains(&kept_ms), "{rate} is kept for {kept_ms} ms");
+    }
+}
+
+#[test]
+fn fault_09_a_bucket_is_one_key() {
+    let mut script = Script::with_server_clock();
+    for _ in 0..3 {
+        script.take(&[charge("a", "2/min", 1), charge("b", "5/min", 2)]);
+    }
+    let mut keys = script.redis.keys("*");
+    keys.sort();
+    assert_eq!(keys, ["a", "b"]);
+    // Lost, it starts anew; a part of it lost, the rest counts as before.
+    script.command(&["DEL", "a"]);
+    script.command(&["ZPOPMIN", "b"]);
+    let outcomes = script.take(&[charge("a", "2/min", 1), charge("b", "5/min", 2)]).1.outcomes;
+    assert_eq!([outcomes[0].remaining, outcomes[1].remaining], [1, 1]);
+}
+
+/// Plants 50,000 entries that have just ended, and behind them `alive` that haven't.
+fn plant_a_dead_crowd(script: &mut Script, alive: u64) {
+    const DEAD: u64 = 50_000;
+    let now = script.time_us();
+    for chunk in (0..DEAD).collect::<Vec<_>>().chunks(5_000) {
+        let mut words = vec!["ZADD".to_owned(), "b".to_owned()];
+        for before in chunk {
+            words.extend([(now - 60 * SECOND).to_string(), format!("{before:012}")]);
+        }
+        script.command(&words.iter().map(String::as_str).collect::<Vec<_>>());
+    }
+    for before in DEAD..DEAD + alive {
+        script.plant("b", now, before, 1);
+    }
+    script.command(&["CONFIG", "SET", "slowlog-log-slower-than", "20000"]);
+    script.command(&["SLOWLOG", "RESET"]);
+}
+
+#[test]
+fn fault_10_a_dead_crowd_is_dropped_at_once() {
+    let mut script = Script::with_server_clock();
+    plant_a_dead_crowd(&mut script, 0);
+    assert!(!script.take(&[charge("b", "9/min", 9), charge("c", "1/min", 2)]).1.admitted);
+    assert_eq!(script.take(&[charge("b", "9/min", 9)]).1.outcomes[0].remaining, 0);
+    assert_eq!(script.log("b").len(), 1);
+    assert_eq!(script.command(&["SLOWLOG", "LEN"]), Value::Integer(0));
+}
+
+#[test]
+fn fault_10_a_dead_crowd_before_live_entries_is_trimmed_by_parts() {
+    let mut script = Script::with_server_clock();
+    plant_a_dead_crowd(&mut script, 7);
+    let (mut before, mut calls) = (50_007, 0);
+    while before > 10_000 {
+        assert!(script.take(&[charge("b", "2000000/min", 1)]).1.admitted);
+        let after = script.command(&["ZCARD", "b"]).integer();
+        assert!(before + 1 - after <= 1_000, "{} entries were trimmed in one call", before + 1 - after);
+        (before, calls) = (after, calls + 1);
+        assert!(calls < 2_000, "{after} entries after {calls} calls");
+    }
+    let (_, refused) = script.take(&[charge("b", "9/min", 9)]);
+    assert!(!refused.admitted);
+    assert_eq!(script.take(&[charge("b", "2000000/min", 1)]).1.outcomes[0].remaining, 2_000_000 - 8 - calls);
+    assert_eq!(script.command(&["SLOWLOG", "LEN"]), Value::Integer(0));
+}
+
+#[test]
+fn fault_11_a_refusal_writes_nothing() {
+    let mut script = Script::with_server_clock();
+    let asked = [charge("tight", "40/min", 2), charge("wide", "100/min", 1)];
+    while script.take(&asked).1.admitted {}
+    let before = (script.writes(), script.log("tight"), script.log("wide"));
+    for _ in 0..100 {
+        assert!(!script.take(&asked).1.admitted);
+        assert!(!script.take(&[charge("tight", "40/min", 1), charge("new", "1/s", 1)]).1.admitted);
+        assert!(!script.take(&[charge("never", "1/s", 2)]).1.admitted);
+    }
+    assert_eq!((script.writes(), script.log("tight"), script.log("wide")), before);
+}
+
+#[test]
+fn fault_16_a_refusal_by_a_grown_window_keeps_the_bucket_longer() {
+    let mut script = Script::with_server_clock();
+    let (granted_us, _) = script.take(&[charge("b", "1/200ms", 1)]);
+    assert!(script.kept_until_us("b") < granted_us + SECOND);
+    let (time_us, refused) = script.take(&[charge("b", "1/10s", 1)]);
+    assert_eq!(refused.outcomes[0].delay_us, Some(granted_us + 10 * SECOND - time_us));
+    assert!(script.kept_until_us("b") > granted_us + 10 * SECOND);
+}
+
+#[test]
+fn a_delay_is_exact_by_the_servers_clock() {
+    let mut script = Script::with_server_clock();
+    let now = script.time_us();
+    // A dead one, then five whose costs are 1, 2, 3, 1, 2.
+    let log = [(70, 1), (50, 1), (40, 2), (30, 3), (20, 1), (10, 2)];
+    let mut before = 17;
+    for (ago, cost) in log {
+        script.plant("b", now - ago * SECOND, before, cost);
+        before += u64::from(cost);
+    }
+    // Permits to leave, and how long ago the one was granted that makes the room.
+    for (excess, ago) in [(1, 50), (2, 40), (3, 40), (4, 30), (6, 30), (7, 20), (8, 10), (9, 10)] {
+        let (time_us, refused) = script.take(&[charge("b", "9/min", excess)]);
+        assert!(!refused.admitted);
+        assert_eq!(refused.outcomes[0].delay_us, Some(now + (60 - ago) * SECOND - time_us), "{excess}");
+        assert_eq!(refused.outcomes[0].grow_us, now + 10 * SECOND - time_us);
+    }
+}
+
+#[test]
+fn the_running_total_starts_over() {
+    const MODULUS: u64 = 1_000_000_000_000;
+    for before in MODULUS - 8..MODULUS {
+        for cost in 1..4 {
+            let mut script = Script::with_server_clock();
+            let now = script.time_us();
+            script.plant("b", now - SECOND, before, 1);
+            for turn in 1..=4 {
+                let (_, decision) = script.take(&[charge("b", "20/min", cost)]);
+                assert_eq!(decision.outcomes[0].remaining, u64::from(19 - turn * cost), "{before}");
+            }
+            let (time_us, refused) = script.take(&[charge("b", "20/min", 20 - 4 * cost)]);
+            assert_eq!(refused.outcomes[0].delay_us, Some(now + 59 * SECOND - time_us));
+        }
+    }
+}
+
+#[test]
+fn the_running_total_starts_over_among_entries_of_one_instant() {
+    const MODULUS: u64 = 1_000_000_000_000;
+    let mut script = Script::with_stepped_clock();
+    script.set_clock(START);
+    for before in MODULUS - 4..MODULUS {
+        // The clock stepped back: all that is granted now counts at this instant.
+        script.command(&["DEL", "b"]);
+        script.plant("b", START + SECOND, before, 1);
+        for left in (0..9).rev() {
+            assert_eq!(script.take(&[charge("b", "10/min", 1)]).1.outcomes[0].remaining, left, "{before}");
+        }
+        assert!(!script.take(&[charge("b", "10/min", 1)]).1.admitted);
+    }
+}

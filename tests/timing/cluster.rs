@@ -1,0 +1,48 @@
+//! Several gateways on one Redis, hammered.
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use crate::{gateway, harness::redis::Redis};
+
+const LIMIT: &str = r#"{ name = "all", key = "global", rate = "50/s" }"#;
+const PERMITS: usize = 50;
+const WINDOW: Duration = Duration::from_secs(1);
+const WINDOWS: u32 = 10;
+const CLIENTS: usize = 32;
+
+#[test]
+fn three_gateways_admit_the_limit_and_no_more_in_any_window() {
+    let redis = Redis::start();
+    let gateways = [(); 3].map(|()| gateway(&redis.url(), &[LIMIT]));
+    let until = Instant::now() + WINDOWS * WINDOW;
+    let hammer = |turn: usize| {
+        let mut client = gateways[turn % gateways.len()].client();
+        let mut admitted = Vec::new();
+        while Instant::now() < until {
+            let sent = Instant::now();
+            match client.get("/").status {
+                200 => admitted.push((sent, Instant::now())),
+                status => assert_eq!(status, 429),
+            }
+        }
+        admitted
+    };
+    let hammer = &hammer;
+    let mut admitted: Vec<(Instant, Instant)> = thread::scope(|scope| {
+        let clients: Vec<_> = (0..CLIENTS).map(|turn| scope.spawn(move || hammer(turn))).collect();
+        clients.into_iter().flat_map(|client| client.join().unwrap()).collect()
+    });
+    admitted.sort_unstable();
+
+    // A window with the most in it begins where one of them was sent.
+    for (begin, _) in &admitted {
+        let within = |(sent, received): &&(Instant, Instant)| sent >= begin && *received < *begin + WINDOW;
+        let count = admitted.iter().filter(within).count();
+        assert!(count <= PERMITS, "{count} were admitted in one window");
+    }
+    let expected = PERMITS * WINDOWS as usize;
+    assert!(admitted.len() * 100 >= expected * 97, "{} of {expected} were admitted", admitted.len());
+}

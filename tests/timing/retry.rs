@@ -1,0 +1,177 @@
+//! A refused caller who waits as long as it was told is admitted, and not before that.
+
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use tokio::runtime::Builder;
+use tollgate::{
+    algorithm::Quota,
+    config::Config,
+    store::{Charge, Store},
+};
+
+use crate::{
+    gateway,
+    harness::{client::Answer, redis::Redis},
+    median, sleep_until,
+};
+
+const TRIALS: u32 = 40;
+const MILLISECOND: Duration = Duration::from_millis(1);
+/// How much later than there is room a caller may be told to come, by the median: for the time that
+/// two requests are under way, and what the answer was rounded up by.
+const LATE: Duration = Duration::from_millis(5);
+
+/// What was admitted, each with the instant before it was sent and its costs by limit.
+type Log = Vec<(Instant, Vec<u32>)>;
+
+/// The earliest instant at which these costs can fit into all limits.
+fn room_at(log: &Log, limits: &[Quota], costs: &[u32]) -> Option<Instant> {
+    let room_in = |at: usize| {
+        let mut kept = costs[at];
+        let leaving = log.iter().rev().find(|(_, costs)| {
+            kept += costs[at];
+            kept > limits[at].permits
+        });
+        leaving.map(|(sent, _)| *sent + Duration::from_micros(limits[at].window_us))
+    };
+    (0..limits.len()).filter_map(room_in).max()
+}
+
+/// `ask` makes a request with a cost for each limit. If refused, it says for how long, rounded up by
+/// less than `rounding`.
+fn the_wait_is_exact(
+    limits: &[Quota],
+    greatest_cost: u32,
+    rounding: Duration,
+    ask: impl Fn(&[u32]) -> Option<Duration>,
+) {
+    let mut log = Log::new();
+    let mut ask = |costs: &[u32]| {
+        let sent = Instant::now();
+        let told = ask(costs);
+        let received = Instant::now();
+        let room_at = room_at(&log, limits, costs);
+        if told.is_none() {
+            assert!(room_at.is_none_or(|room_at| received >= room_at), "admitted without room");
+            log.push((sent, costs.to_vec()));
+        }
+        (sent, told, received, room_at)
+    };
+    let (mut early, mut late) = (0, Vec::new());
+    for trial in 0..TRIALS {
+        let costs = (0..limits.len() as u32).map(|limit| 1 + (trial + limit) % greatest_cost);
+        let costs: Vec<u32> = costs.collect();
+        let (sent, told, received, room_at) = loop {
+            if let (sent, Some(told), received, room_at) = ask(&costs) {
+                break (sent, told, received, room_at.expect("refused for what was admitted"));
+            }
+        };
+        late.push((received + told).saturating_duration_since(room_at));
+
+        sleep_until(sent + told - rounding - 2 * MILLISECOND);
+        let (_, too_early, answered, _) = ask(&costs);
+        if answered < sent + told - rounding {
+            assert!(too_early.is_some(), "told to wait for {told:?}, and admitted before");
+            early += 1;
+        }
+        if too_early.is_some() {
+            sleep_until(received + told);
+            let (_, again, ..) = ask(&costs);
+            assert_eq!(again, None, "refused after the wait of {told:?} that was told");
+        }
+    }
+    assert!(early >= TRIALS / 4, "only {early} of {TRIALS} requests were early enough to judge by");
+    let late = median(late);
+    assert!(late < LATE, "told to come {late:?} late");
+}
+
+/// When a refusal of a gateway says to come back.
+fn told(answer: &Answer) -> Option<Duration> {
+    if answer.status == 200 {
+        return None;
+    }
+    assert_eq!(answer.status, 429);
+    let told_ms = answer.retry_after_ms();
+    let seconds = told_ms.div_ceil(1_000).max(1).to_string();
+    assert_eq!(answer.header("retry-after"), Some(seconds.as_str()), "{told_ms} ms");
+    Some(Duration::from_millis(told_ms))
+}
+
+fn the_wait_a_gateway_tells_is_exact(store_url: &str, rates: &[&str]) {
+    let limits = rates.iter().enumerate();
+    let limits = limits.map(|(at, rate)| format!(r#"{{ name = "l{at}", key = "ip", rate = "{rate}" }}"#));
+    let limits: Vec<String> = limits.collect();
+    let gateway = gateway(store_url, &limits.iter().map(String::as_str).collect::<Vec<_>>());
+    let client = std::cell::RefCell::new(gateway.client());
+    let quotas: Vec<Quota> = rates.iter().map(|rate| rate.parse().unwrap()).collect();
+    the_wait_is_exact(&quotas, 1, MILLISECOND, |_| told(&client.borrow_mut().get("/")));
+}
+
+#[test]
+fn the_wait_is_exact_in_memory() {
+    the_wait_a_gateway_tells_is_exact("memory:", &["5/100ms"]);
+}
+
+#[test]
+fn the_wait_is_exact_on_redis() {
+    the_wait_a_gateway_tells_is_exact(&Redis::start().url(), &["5/100ms"]);
+}
+
+#[test]
+fn the_wait_for_two_limits_is_exact_in_memory() {
+    the_wait_a_gateway_tells_is_exact("memory:", &["2/50ms", "4/200ms"]);
+}
+
+#[test]
+fn the_wait_for_two_limits_is_exact_on_redis() {
+    the_wait_a_gateway_tells_is_exact(&Redis::start().url(), &["2/50ms", "4/200ms"]);
+}
+
+/// Requests that cost several permits, which a store can decide and a gateway's file can't ask for.
+fn the_wait_a_store_tells_is_exact(store_url: &str) {
+    let text = format!(
+        "[store]\nurl = \"{store_url}\"\ntimeout = \"5s\"\n[[routes]]\npath = \"/\"\nrespond = {{ status = 200 }}"
+    );
+    let (config, _) =
+        Config::parse("gateway.toml", &text, &|_| None).unwrap_or_else(|faults| panic!("{faults}"));
+    let store = Store::open(&config.store).unwrap();
+    let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(store.warm_up()).unwrap();
+    let quotas: Vec<Quota> = ["7/100ms", "11/150ms"].map(|rate| rate.parse().unwrap()).into();
+    the_wait_is_exact(&quotas, 5, Duration::ZERO, |costs| {
+        let charge = |at: usize| Charge {
+            bucket: Bytes::from(format!("b{at}")),
+            quota: quotas[at],
+            cost: costs[at],
+            shadow: false,
+        };
+        let charges = (0..quotas.len()).map(charge).collect();
+        let deadline = tokio::time::Instant::now() + Duration::from_secs(5);
+        let decision = runtime.block_on(store.take(charges, deadline)).unwrap();
+        let delays = decision.outcomes.iter().map(|outcome| outcome.delay_us.unwrap());
+        (!decision.admitted).then(|| Duration::from_micros(delays.max().unwrap()))
+    });
+}
+
+#[test]
+fn the_wait_for_several_permits_is_exact_in_memory() {
+    the_wait_a_store_tells_is_exact("memory:");
+}
+
+#[test]
+fn the_wait_for_several_permits_is_exact_on_redis() {
+    the_wait_a_store_tells_is_exact(&Redis::start().url());
+}
+
+#[test]
+fn retry_after_is_in_seconds_never_rounded_down_and_at_least_one() {
+    for (rate, seconds) in [("1/300ms", "1"), ("1/1500ms", "2"), ("1/10s", "10"), ("1/h", "3600")] {
+        let gateway = gateway("memory:", &[&format!(r#"{{ name = "l", key = "ip", rate = "{rate}" }}"#)]);
+        let mut client = gateway.client();
+        assert_eq!(told(&client.get("/")), None);
+        let refused = client.get("/");
+        assert!(told(&refused).is_some());
+        assert_eq!(refused.header("retry-after"), Some(seconds), "{rate}");
+    }
+}
