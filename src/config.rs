@@ -160,7 +160,7 @@ pub struct Upstream {
     pub response_timeout: Duration,
     /// For which an unused connection is kept.
     pub idle_timeout: Duration,
-    /// Connections to its servers at a time, at least 1.
+    /// Requests in flight to its servers at a time, each on a connection of its own, at least 1.
     pub max_connections: usize,
 }
 
@@ -294,8 +294,8 @@ pub enum Missing {
 pub enum Exemption {
     /// Clients of this network.
     Network(IpNet),
-    /// Requests whose key has this value.
-    Key(String),
+    /// Requests whose key has this value, one for each of its parts.
+    Key(Vec<String>),
 }
 
 /// What to do with which requests.

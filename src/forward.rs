@@ -10,7 +10,13 @@ mod echo;
 pub mod headers;
 pub mod pool;
 
-use std::{error::Error, fmt, io, sync::Arc, time::Duration};
+use std::{
+    error::Error,
+    fmt, io,
+    pin::pin,
+    sync::{Arc, atomic::AtomicUsize},
+    time::Duration,
+};
 
 use http_body::Body as _;
 use hyper::{
@@ -18,16 +24,19 @@ use hyper::{
     body::Incoming,
     header::{HOST, HeaderValue, TRANSFER_ENCODING},
 };
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 
 use crate::config::{self, Target};
 
-use self::{body::Body, pool::Server};
+use self::{
+    body::{Body, Relayed, Upload},
+    pool::{InFlight, Lease, Server},
+};
 
 /// Why an upstream gave no answer.
 #[derive(Debug)]
 pub enum Failure {
-    /// It has as many connections as it may have, and all of them are busy.
+    /// It has as many requests in flight as it may have connections.
     Busy,
     /// No connection to the server could be made.
     Unreachable(io::Error),
@@ -35,6 +44,10 @@ pub enum Failure {
     ConnectTimeout,
     /// The connection broke before the answer, or the answer isn't HTTP.
     Broken(hyper::Error),
+    /// The answer switches protocols, which nobody asked for.
+    Switched,
+    /// The client stopped sending its request.
+    RequestTimeout,
     /// The answer took too long to begin.
     ResponseTimeout,
 }
@@ -46,6 +59,8 @@ impl fmt::Display for Failure {
             Self::Unreachable(_) => "the upstream could not be reached",
             Self::ConnectTimeout => "connecting to the upstream took too long",
             Self::Broken(_) => "the upstream broke off or answered with something other than HTTP",
+            Self::Switched => "the upstream switched protocols without being asked",
+            Self::RequestTimeout => "the request's body stopped on its way",
             Self::ResponseTimeout => "the upstream took too long to answer",
         })
     }
@@ -56,7 +71,7 @@ impl Error for Failure {
         match self {
             Self::Unreachable(cause) => Some(cause),
             Self::Broken(cause) => Some(cause),
-            Self::Busy | Self::ConnectTimeout | Self::ResponseTimeout => None,
+            _ => None,
         }
     }
 }
@@ -74,6 +89,8 @@ pub enum Upstream {
 #[derive(Debug)]
 pub struct Servers {
     servers: Vec<Arc<Server>>,
+    in_flight: Arc<AtomicUsize>,
+    in_flight_most: usize,
     connect_timeout: Duration,
     response_timeout: Duration,
     idle_timeout: Duration,
@@ -83,18 +100,18 @@ impl Upstream {
     /// Makes an upstream of the configuration ready. Servers that `before` had, too, keep their connections.
     pub fn new(config: &config::Upstream, before: Option<&Self>) -> Self {
         let Target::Servers(urls) = &config.target else { return Self::Echo };
-        let known = match before {
-            Some(Self::Servers(before)) => &before.servers[..],
-            _ => &[],
+        let (known, in_flight) = match before {
+            Some(Self::Servers(before)) => (&before.servers[..], before.in_flight.clone()),
+            _ => (&[][..], Arc::default()),
         };
-        let connections = known.first().map(|server| server.connections().clone()).unwrap_or_default();
-        connections.allow(config.max_connections);
         let servers = urls.iter().map(|url| match known.iter().find(|server| server.url() == url) {
             Some(server) => server.clone(),
-            None => Arc::new(Server::new(url.clone(), connections.clone())),
+            None => Arc::new(Server::new(url.clone())),
         });
         Self::Servers(Servers {
             servers: servers.collect(),
+            in_flight,
+            in_flight_most: config.max_connections,
             connect_timeout: config.connect_timeout,
             response_timeout: config.response_timeout,
             idle_timeout: config.idle_timeout,
@@ -111,7 +128,7 @@ impl Upstream {
             request.headers_mut().insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
         }
         match self {
-            Self::Servers(servers) => servers.send(request.map(Body::Request)).await,
+            Self::Servers(servers) => servers.send(request).await,
             Self::Echo => Ok(echo::answer(request).await),
         }
     }
@@ -127,13 +144,15 @@ impl Upstream {
 }
 
 impl Servers {
-    async fn send(&self, mut request: Request<Body>) -> Result<Response<Body>, Failure> {
+    async fn send(&self, request: Request<Incoming>) -> Result<Response<Body>, Failure> {
         let server = self.pick();
+        let in_flight = InFlight::begin(server, &self.in_flight, self.in_flight_most)?;
+        let upload = Upload::watch(request.body());
+        let mut request = request.map(|body| Body::Request(body, upload.clone()));
         *request.version_mut() = Version::HTTP_11;
         if !request.headers().contains_key(HOST) {
             request.headers_mut().insert(HOST, server.host().clone());
         }
-        let in_flight = server.begin();
         loop {
             let kept = server.reuse(self.idle_timeout);
             let reused = kept.is_some();
@@ -141,13 +160,33 @@ impl Servers {
                 Some(sender) => sender,
                 None => server.connect(self.connect_timeout).await?,
             };
-            let sent = timeout(self.response_timeout, sender.try_send_request(request));
-            match sent.await.map_err(|_| Failure::ResponseTimeout)? {
-                Ok(response) => return Ok(receive(response, pool::Lease::new(sender, in_flight))),
+            match self.in_time(upload.as_deref(), sender.try_send_request(request)).await? {
+                Ok(response) => return receive(response, Lease::new(sender, in_flight)),
                 Err(mut unsent) => match unsent.take_message() {
                     Some(message) if reused => request = message,
                     _ => return Err(Failure::Broken(unsent.into_error())),
                 },
+            }
+        }
+    }
+
+    /// Waits for an answer to begin: for the timeout, counted anew with each piece of the request's body.
+    async fn in_time<T>(
+        &self,
+        upload: Option<&Upload>,
+        answer: impl Future<Output = T>,
+    ) -> Result<T, Failure> {
+        let sent = Instant::now();
+        let mut answer = pin!(answer);
+        loop {
+            let deadline = upload.map_or(sent, Upload::moved) + self.response_timeout;
+            if let Ok(answered) = timeout_at(deadline, answer.as_mut()).await {
+                return Ok(answered);
+            }
+            match upload {
+                Some(upload) if upload.moved() + self.response_timeout > deadline => {}
+                Some(upload) if !upload.has_ended() => return Err(Failure::RequestTimeout),
+                _ => return Err(Failure::ResponseTimeout),
             }
         }
     }
@@ -164,14 +203,13 @@ impl Servers {
 }
 
 /// The answer as it goes on to the client. Its body holds the connection until its end.
-fn receive(response: Response<Incoming>, lease: pool::Lease) -> Response<Body> {
+fn receive(response: Response<Incoming>, lease: Lease) -> Result<Response<Body>, Failure> {
+    if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+        return Err(Failure::Switched);
+    }
     let (mut parts, incoming) = response.into_parts();
     headers::towards_client(&mut parts.headers);
     // What the upstream speaks is its own affair; the client is answered in its version.
     parts.version = Version::HTTP_11;
-    if parts.status == StatusCode::SWITCHING_PROTOCOLS {
-        // Nobody asked to switch: Upgrade isn't passed on.
-        parts.status = StatusCode::BAD_GATEWAY;
-    }
-    Response::from_parts(parts, Body::Response(body::Relayed::new(incoming, lease)))
+    Ok(Response::from_parts(parts, Body::Response(Relayed::new(incoming, lease))))
 }

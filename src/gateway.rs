@@ -1,8 +1,7 @@
 //! The gateway is the path of a request: route, limit, forward.
 //!
-//! A [`Gateway`] is built from a configuration and doesn't look at it again. A reload builds another
-//! one, which takes over the stores and the connections to upstreams; requests in flight end on the
-//! one they began with.
+//! A [`Gateway`] is built from a configuration. A reload builds another one, which takes over the stores
+//! and the connections to upstreams; requests in flight end on the one they began with.
 
 mod client;
 mod target;
@@ -99,7 +98,7 @@ impl Gateway {
     /// Answers a request that came from `peer`.
     pub async fn answer(&self, peer: IpAddr, request: Request<Incoming>) -> Response<Body> {
         let (mut parts, body) = request.into_parts();
-        headers::remove_hop_by_hop(&mut parts.headers);
+        headers::from_client(&mut parts.headers);
         match self.relay(peer, &mut parts, body).await {
             Ok(response) => response,
             Err(rejection) => reject(rejection, &parts.headers),

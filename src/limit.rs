@@ -252,7 +252,7 @@ fn ask(limits: &[Arc<Limit>], subject: &Subject<'_>) -> Result<Asked, Refusal> {
         match key::count(&limit.config, subject) {
             Counted::For(key) => asked.push((limit.clone(), limit.charge(&key))),
             Counted::Not => {}
-            Counted::Denied if limit.shadows() => {}
+            _ if limit.shadows() => {}
             Counted::Denied => return Err(Refusal::KeyMissing { limit: limit.name().to_owned() }),
             Counted::Ambiguous(part) => return Err(Refusal::KeyAmbiguous { part }),
         }

@@ -87,9 +87,11 @@ impl Rejection {
             Self::NoRoute => (404, "no-route", "no route matches the request"),
             Self::Refused(refusal) => return refused(refusal),
             Self::Failed(failure) => match failure {
-                Failure::Busy => (503, "upstream-busy", "all connections to the upstream are busy"),
+                Failure::Busy => (503, "upstream-busy", "the upstream has too many requests in flight"),
                 Failure::Unreachable(_) => (502, "upstream-unreachable", "the upstream could not be reached"),
                 Failure::Broken(_) => (502, "upstream-broken", "the upstream broke off before it answered"),
+                Failure::Switched => (502, "upstream-switched", "the upstream switched protocols unasked"),
+                Failure::RequestTimeout => (408, "request-timeout", "the request's body stopped on its way"),
                 Failure::ConnectTimeout => {
                     (504, "upstream-connect-timeout", "connecting to the upstream took too long")
                 }

@@ -117,6 +117,9 @@ impl Server {
     /// # Errors
     /// An address that can't be listened on, or a system that gives no threads.
     pub async fn start(config: &config::Server, gateway: Gateway) -> Result<Self, StartError> {
+        // First of all: until they are taken, these signals kill the process.
+        let hang_ups = signal(SignalKind::hangup())?;
+        let (terminations, interrupts) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
         let mut listeners = Vec::with_capacity(config.listen.len());
         for address in &config.listen {
             let listener = TcpListener::bind(address).await;
@@ -155,9 +158,9 @@ impl Server {
             threads,
             gateway,
             connections: Arc::new(Semaphore::new(config.max_connections)),
-            hang_ups: signal(SignalKind::hangup())?,
-            terminations: signal(SignalKind::terminate())?,
-            interrupts: signal(SignalKind::interrupt())?,
+            hang_ups,
+            terminations,
+            interrupts,
         })
     }
 
@@ -200,10 +203,13 @@ impl Server {
 
 async fn accept(listener: TcpListener, inboxes: Arc<[Inbox]>, connections: Arc<Semaphore>) {
     loop {
-        // At the bound, clients wait in the listener's backlog.
-        let permit = connections.clone().acquire_owned().await.expect("the semaphore is never closed");
         match listener.accept().await {
-            Ok((stream, peer)) => hand_over(stream, peer, permit, &inboxes).await,
+            Ok((stream, peer)) => {
+                // At the bound this one waits, and those after it in the listener's backlog.
+                let permit =
+                    connections.clone().acquire_owned().await.expect("the semaphore is never closed");
+                hand_over(stream, peer, permit, &inboxes).await;
+            }
             Err(error) => {
                 tracing::warn!("can't accept a connection: {error}");
                 sleep(ACCEPT_PAUSE).await;

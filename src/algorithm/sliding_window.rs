@@ -8,6 +8,9 @@ use std::collections::VecDeque;
 
 use super::Quota;
 
+/// Entries that a new log has room for.
+const FIRST_CAPACITY: usize = 4;
+
 /// The grants of one bucket. Times are microseconds of the store's clock.
 #[derive(Debug, Default)]
 pub struct Log {
@@ -23,14 +26,9 @@ struct Entry {
 }
 
 impl Log {
-    /// Bytes of memory that one entry takes.
-    pub const ENTRY_BYTES: usize = size_of::<Entry>();
-    /// Entries that a new log has room for.
-    pub const FIRST_CAPACITY: usize = 4;
-
     /// An empty log with its first memory. (The default has none yet.)
     pub fn new() -> Self {
-        Self { entries: VecDeque::with_capacity(Self::FIRST_CAPACITY), total: 0 }
+        Self { entries: VecDeque::with_capacity(FIRST_CAPACITY), total: 0 }
     }
 
     /// Drops what is dead at `time_us`: an entry is alive iff its time > now - W.
@@ -52,6 +50,9 @@ impl Log {
     pub fn charge(&mut self, time_us: u64, cost: u32) {
         let at_us = self.now(time_us);
         if self.entries.back().is_none_or(|newest| newest.at_us < at_us) {
+            if self.entries.len() == self.entries.capacity() {
+                self.entries.reserve_exact(self.next_growth());
+            }
             self.entries.push_back(Entry { at_us, before: self.total });
         }
         self.total += u64::from(cost);
@@ -83,14 +84,25 @@ impl Log {
         self.entries.back().map(|entry| entry.at_us)
     }
 
-    /// Entries that fit before the log must grow, and entries that it holds.
-    pub fn capacity_and_len(&self) -> (usize, usize) {
-        (self.entries.capacity(), self.entries.len())
+    /// Bytes of memory that the entries take, with the room kept for more.
+    pub fn bytes(&self) -> usize {
+        self.entries.capacity() * size_of::<Entry>()
+    }
+
+    /// The bytes by which a charge makes the log grow, at most.
+    pub fn growth_bytes(&self) -> usize {
+        let is_full = self.entries.len() == self.entries.capacity();
+        if is_full { self.next_growth() * size_of::<Entry>() } else { 0 }
     }
 
     /// Gives back memory that a past burst left behind.
     pub fn shrink(&mut self) {
         self.entries.shrink_to_fit();
+    }
+
+    /// Entries for which to make room when there is none.
+    fn next_growth(&self) -> usize {
+        self.entries.capacity().max(FIRST_CAPACITY)
     }
 
     fn now(&self, time_us: u64) -> u64 {
@@ -163,6 +175,6 @@ mod tests {
         assert_eq!(admit(&mut log, quota, 1, 999_998), Ok(()));
         assert_eq!(admit(&mut log, quota, 2, 3), Err(Some(999_999)));
         assert_eq!(admit(&mut log, quota, 3, 2), Ok(()));
-        assert_eq!(log.capacity_and_len().1, 2);
+        assert_eq!(log.entries.len(), 2);
     }
 }

@@ -153,7 +153,8 @@ pub(super) struct Upstream {
     pub builtin: Option<Spanned<Text<Echo>>>,
     /// How long to wait for a server.
     pub timeouts: Table<UpstreamTimeouts>,
-    /// Connections to each server at a time, at least 1. Default: 1024.
+    /// Requests in flight to its servers at a time, each on a connection of its own; 503 beyond it. At least 1.
+    /// Default: 1024.
     pub max_connections: Whole<1, 1_000_000>,
 }
 
@@ -169,7 +170,8 @@ impl Default for Upstream {
 pub(super) struct UpstreamTimeouts {
     /// To connect. Default: `"2s"`.
     pub connect: Text<Duration>,
-    /// From the end of the request to the head of the response. Default: `"30s"`.
+    /// From the end of the request to the head of the response, and for any pause of a request's body on its
+    /// way. Default: `"30s"`.
     pub response: Text<Duration>,
     /// For which an unused connection is kept; choose it shorter than the server's own. Default: `"4s"`.
     pub idle: Text<Duration>,
@@ -205,7 +207,7 @@ pub(super) struct Limit {
     /// Leading bits of an IPv6 address that are one caller, 1 to 128. Default: 64.
     pub ipv6_prefix: Whole<1, 128>,
     /// Who isn't counted: networks of callers (`"10.0.0.0/8"`) and values of the key. Default: nobody.
-    pub exempt: Vec<Text<Exemption>>,
+    pub exempt: Vec<Spanned<Text<Exemption>>>,
     /// Whether header, cookie and query values appear unhashed in the store, the logs and the metrics.
     /// Default: false.
     pub plain: bool,

@@ -182,7 +182,7 @@ impl Written for Exemption {
         match IpNet::read(text) {
             Ok(network) => Ok(Self::Network(network)),
             Err(fault) if looks_like_network(text) => Err(fault),
-            Err(_) => Ok(Self::Key(text.to_owned())),
+            Err(_) => Ok(Self::Key(vec![text.to_owned()])),
         }
     }
 }
@@ -244,6 +244,10 @@ impl Written for KeyPart {
             ("header" | "cookie" | "query" | "path", None | Some("")) => {
                 Err(format!("`{text}` lacks a name\nsay what to count by: \"{kind}:NAME\""))
             }
+            ("header", Some(name)) if name.contains('_') => Err(format!(
+                "`{text}` is never there: fields with an underscore in their name are dropped\nlet clients send it with a hyphen: \"{}\"",
+                text.replace('_', "-")
+            )),
             ("header", Some(name)) => HeaderName::read(name).map(Self::Header),
             ("cookie", Some(name)) => cookie_name(name).map(Self::Cookie),
             ("query", Some(name)) => Ok(Self::Query(name.to_owned())),
@@ -290,7 +294,7 @@ mod tests {
         );
         assert_eq!(Exemption::read("::1"), Ok(Exemption::Network("::1/128".parse().expect("a network"))));
         for key in ["partner-key", "a/b", "[\"v1\",\"v2\"]", "1.2.3", "12/24", "http://a/8", "a::b c", ""] {
-            assert_eq!(Exemption::read(key), Ok(Exemption::Key(key.to_owned())));
+            assert_eq!(Exemption::read(key), Ok(Exemption::Key(vec![key.to_owned()])));
         }
         for text in ["10.0.0.0/33", "10.0.0.256", "10.0.0.0/", "::1/129", "fe80:::1", "1.2.3.4/"] {
             assert!(Exemption::read(text).is_err(), "{text}");
@@ -320,6 +324,7 @@ mod tests {
             "header",
             "header:",
             "header:a b",
+            "header:x_api_key",
             "cookie:a=b",
             "jwt:sub",
             "query:",

@@ -3,12 +3,18 @@
 use std::{
     error::Error,
     pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
     task::{Context, Poll},
 };
 
 use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use hyper::body::Incoming;
+use parking_lot::Mutex;
+use tokio::time::Instant;
 
 use super::pool::Lease;
 
@@ -17,12 +23,42 @@ use super::pool::Lease;
 pub enum Body {
     /// The gateway's own words.
     Whole(Option<Bytes>),
-    /// A client's, on its way upstream.
-    Request(Incoming),
+    /// A client's, on its way upstream; watched if it has anything.
+    Request(Incoming, Option<Arc<Upload>>),
     /// An upstream's, on its way to the client.
     Response(Relayed),
     /// A built-in service's.
     Local(axum::body::Body),
+}
+
+/// How far a client's body has come.
+#[derive(Debug)]
+pub struct Upload {
+    moved: Mutex<Instant>,
+    has_ended: AtomicBool,
+}
+
+impl Upload {
+    /// Watches a body, if it has anything to watch.
+    pub fn watch(incoming: &Incoming) -> Option<Arc<Self>> {
+        let begun = || Self { moved: Mutex::new(Instant::now()), has_ended: AtomicBool::new(false) };
+        (!incoming.is_end_stream()).then(|| Arc::new(begun()))
+    }
+
+    /// When some of it last went by.
+    pub fn moved(&self) -> Instant {
+        *self.moved.lock()
+    }
+
+    /// Whether all of it has gone by.
+    pub fn has_ended(&self) -> bool {
+        self.has_ended.load(Relaxed)
+    }
+
+    fn note(&self, has_ended: bool) {
+        *self.moved.lock() = Instant::now();
+        self.has_ended.store(has_ended, Relaxed);
+    }
 }
 
 /// An upstream's body, with the connection that it comes on.
@@ -65,7 +101,13 @@ impl HttpBody for Body {
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         match &mut *self {
             Self::Whole(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
-            Self::Request(incoming) => Pin::new(incoming).poll_frame(context).map_err(Into::into),
+            Self::Request(incoming, upload) => {
+                let frame = Pin::new(&mut *incoming).poll_frame(context).map_err(Into::into);
+                if let (Some(upload), Poll::Ready(polled)) = (upload, &frame) {
+                    upload.note(polled.is_none() || incoming.is_end_stream());
+                }
+                frame
+            }
             Self::Local(body) => Pin::new(body).poll_frame(context).map_err(Into::into),
             Self::Response(relayed) => {
                 let frame = Pin::new(&mut relayed.incoming).poll_frame(context).map_err(Into::into);
@@ -84,7 +126,7 @@ impl HttpBody for Body {
     fn is_end_stream(&self) -> bool {
         match self {
             Self::Whole(bytes) => bytes.is_none(),
-            Self::Request(incoming) | Self::Response(Relayed { incoming, .. }) => incoming.is_end_stream(),
+            Self::Request(incoming, _) | Self::Response(Relayed { incoming, .. }) => incoming.is_end_stream(),
             Self::Local(body) => body.is_end_stream(),
         }
     }
@@ -92,7 +134,7 @@ impl HttpBody for Body {
     fn size_hint(&self) -> SizeHint {
         match self {
             Self::Whole(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64)),
-            Self::Request(incoming) | Self::Response(Relayed { incoming, .. }) => incoming.size_hint(),
+            Self::Request(incoming, _) | Self::Response(Relayed { incoming, .. }) => incoming.size_hint(),
             Self::Local(body) => body.size_hint(),
         }
     }

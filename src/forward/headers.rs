@@ -30,11 +30,18 @@ pub struct Client {
     pub address: IpAddr,
 }
 
-/// Removes what belongs to the connection that a message came on, and what that header names.
+/// Removes from a request what doesn't reach the upstream, before anything looks at the rest: so it can't
+/// choose a limit's key either.
 ///
-/// A request's must go before anything looks at the others: what `Connection` names doesn't reach the
-/// upstream, so it mustn't choose the limit's key either.
-pub fn remove_hop_by_hop(headers: &mut HeaderMap) {
+/// That is what belongs to the connection, and fields with an underscore in their name, which CGI and its
+/// heirs take for those with a hyphen (nginx drops them, too).
+pub fn from_client(headers: &mut HeaderMap) {
+    remove_hop_by_hop(headers);
+    remove_named(headers, |name| name.contains('_'));
+}
+
+/// Removes what belongs to the connection that a message came on, and what its `Connection` names.
+fn remove_hop_by_hop(headers: &mut HeaderMap) {
     if headers.contains_key(CONNECTION) {
         let lines: Vec<HeaderValue> = headers.get_all(CONNECTION).into_iter().cloned().collect();
         for name in lines.iter().flat_map(|line| line.as_bytes().split(|byte| *byte == b',')) {
@@ -64,19 +71,21 @@ pub fn towards_upstream(headers: &mut HeaderMap, client: &Client, version: Versi
     // hyper answers it when the body is first read; the upstream needn't be asked.
     headers.remove(EXPECT);
     set_via(headers, version);
+    if !client.peer_is_trusted {
+        remove_named(headers, |name| {
+            name.starts_with("x-forwarded-") || name == "forwarded" || name == "x-real-ip"
+        });
+    }
     let forwarded_for = match headers.get(X_FORWARDED_FOR) {
-        Some(_) if client.peer_is_trusted => format!("{}, {}", joined(headers, X_FORWARDED_FOR), client.peer),
-        _ => client.peer.to_string(),
+        Some(_) => format!("{}, {}", joined(headers, X_FORWARDED_FOR), client.peer),
+        None => client.peer.to_string(),
     };
     headers.insert(X_FORWARDED_FOR, text(forwarded_for));
-    if !client.peer_is_trusted || !headers.contains_key(X_FORWARDED_PROTO) {
+    if !headers.contains_key(X_FORWARDED_PROTO) {
         headers.insert(X_FORWARDED_PROTO, HeaderValue::from_static("http"));
     }
-    if !client.peer_is_trusted || !headers.contains_key(X_FORWARDED_HOST) {
-        match headers.get(HOST).cloned() {
-            Some(host) => headers.insert(X_FORWARDED_HOST, host),
-            None => headers.remove(X_FORWARDED_HOST),
-        };
+    if let Some(host) = headers.get(HOST).filter(|_| !headers.contains_key(X_FORWARDED_HOST)).cloned() {
+        headers.insert(X_FORWARDED_HOST, host);
     }
     if !client.peer_is_trusted || !headers.contains_key(X_REQUEST_ID) {
         headers.insert(X_REQUEST_ID, text(format!("{:032x}", fastrand::u128(..))));
@@ -90,6 +99,13 @@ pub fn towards_client(headers: &mut HeaderMap) {
         headers.remove(CONTENT_LENGTH);
     }
     remove_hop_by_hop(headers);
+}
+
+fn remove_named(headers: &mut HeaderMap, is_meant: impl Fn(&str) -> bool) {
+    let meant: Vec<HeaderName> = headers.keys().filter(|name| is_meant(name.as_str())).cloned().collect();
+    for name in meant {
+        headers.remove(name);
+    }
 }
 
 /// Whether the client takes trailers: the one thing in TE that isn't for this connection alone.
@@ -159,12 +175,22 @@ mod tests {
     }
 
     #[test]
+    fn fields_with_an_underscore_are_dropped() {
+        let mut headers = map(&[("x_forwarded_for", "10.0.0.1"), ("x-kept", "3")]);
+        from_client(&mut headers);
+        assert_eq!(headers, map(&[("x-kept", "3")]));
+    }
+
+    #[test]
     fn what_an_untrusted_peer_says_of_itself_is_replaced() {
         let claims = [
             ("host", "api.example.com"),
             ("x-forwarded-for", "10.0.0.1"),
             ("x-forwarded-proto", "https"),
             ("x-forwarded-host", "evil.example"),
+            ("x-forwarded-prefix", "/admin"),
+            ("forwarded", "for=10.0.0.1"),
+            ("x-real-ip", "10.0.0.1"),
             ("x-request-id", "mine"),
         ];
         let mut headers = map(&claims);
@@ -173,6 +199,14 @@ mod tests {
         assert_eq!(headers["x-forwarded-proto"], "http");
         assert_eq!(headers["x-forwarded-host"], "api.example.com");
         assert_eq!(headers["x-request-id"].len(), 32);
+        assert_eq!(
+            headers
+                .keys()
+                .filter(|name| name.as_str().contains("real") || name.as_str().contains("prefix"))
+                .count(),
+            0
+        );
+        assert!(!headers.contains_key("forwarded"));
 
         let mut headers = map(&claims);
         towards_upstream(&mut headers, &client(true), Version::HTTP_11);

@@ -30,42 +30,14 @@ use super::{Failure, body::Body};
 
 /// Fields that an answer may have.
 const RESPONSE_FIELDS_MOST: usize = 256;
-
-/// How many connections the servers of an upstream have, and may have, over all threads.
-#[derive(Debug, Default)]
-pub struct Connections {
-    open: AtomicUsize,
-    most: AtomicUsize,
-}
-
-impl Connections {
-    /// Sets how many there may be. More than that are closed as they come free.
-    pub fn allow(&self, most: usize) {
-        self.most.store(most, Relaxed);
-    }
-
-    fn open(self: &Arc<Self>) -> Result<OpenConnection, Failure> {
-        let most = self.most.load(Relaxed);
-        let within = |open| (open < most).then_some(open + 1);
-        self.open.fetch_update(Relaxed, Relaxed, within).map_err(|_| Failure::Busy)?;
-        Ok(OpenConnection(self.clone()))
-    }
-}
-
-/// One connection, counted.
-struct OpenConnection(Arc<Connections>);
-
-impl Drop for OpenConnection {
-    fn drop(&mut self) {
-        self.0.open.fetch_sub(1, Relaxed);
-    }
-}
+/// How long a connection may take to be ready again once the answer has ended, before it is closed: a client
+/// may never end a request that is answered already.
+const READY_WITHIN: Duration = Duration::from_secs(5);
 
 /// A server of an upstream. It outlives reloads that leave it in its upstream.
 pub struct Server {
     url: ServerUrl,
     host: HeaderValue,
-    connections: Arc<Connections>,
     in_flight: AtomicUsize,
     idle: ThreadLocal<RefCell<Vec<Idle>>>,
 }
@@ -76,10 +48,10 @@ struct Idle {
 }
 
 impl Server {
-    /// A server without connections yet, which counts towards `connections`.
-    pub fn new(url: ServerUrl, connections: Arc<Connections>) -> Self {
+    /// A server without connections yet.
+    pub fn new(url: ServerUrl) -> Self {
         let host = HeaderValue::from_str(&url.authority()).expect("a url's authority is visible ASCII");
-        Self { url, host, connections, in_flight: AtomicUsize::new(0), idle: ThreadLocal::new() }
+        Self { url, host, in_flight: AtomicUsize::new(0), idle: ThreadLocal::new() }
     }
 
     /// The server's own name, for a request that names no host.
@@ -92,20 +64,9 @@ impl Server {
         &self.url
     }
 
-    /// The count that its connections are part of.
-    pub fn connections(&self) -> &Arc<Connections> {
-        &self.connections
-    }
-
     /// Requests that it hasn't answered completely.
     pub fn in_flight(&self) -> usize {
         self.in_flight.load(Relaxed)
-    }
-
-    /// Counts a request until its answer has ended.
-    pub fn begin(self: &Arc<Self>) -> InFlight {
-        self.in_flight.fetch_add(1, Relaxed);
-        InFlight(self.clone())
     }
 
     /// The connection of this thread that was used last, if one is fit for use.
@@ -122,9 +83,8 @@ impl Server {
     /// Makes a connection.
     ///
     /// # Errors
-    /// The server can't be reached, or not in time, or there are enough connections.
+    /// The server can't be reached, or not in time.
     pub async fn connect(&self, connect_timeout: Duration) -> Result<SendRequest<Body>, Failure> {
-        let counted = self.connections.open()?;
         let connecting = TcpStream::connect((self.url.host.as_str(), self.url.port));
         let stream = match timeout(connect_timeout, connecting).await {
             Ok(stream) => stream.map_err(Failure::Unreachable)?,
@@ -134,11 +94,8 @@ impl Server {
         let mut builder = http1::Builder::new();
         builder.max_headers(RESPONSE_FIELDS_MOST);
         let (sender, connection) = builder.handshake(TokioIo::new(stream)).await.map_err(Failure::Broken)?;
-        tokio::spawn(async move {
-            // How it ends is for the exchange on it to report.
-            let _ = connection.await;
-            drop(counted);
-        });
+        // How it ends is for the exchange on it to report.
+        tokio::spawn(async { drop(connection.await) });
         Ok(sender)
     }
 
@@ -149,9 +106,7 @@ impl Server {
     }
 
     fn keep(&self, sender: SendRequest<Body>) {
-        if self.connections.open.load(Relaxed) <= self.connections.most.load(Relaxed) {
-            self.idle.get_or_default().borrow_mut().push(Idle { sender, since: Instant::now() });
-        }
+        self.idle.get_or_default().borrow_mut().push(Idle { sender, since: Instant::now() });
     }
 }
 
@@ -164,13 +119,30 @@ impl fmt::Debug for Server {
     }
 }
 
-/// A request that is being answered by a server.
+/// A request that is being answered by a server, counted there and among those of the upstream.
 #[derive(Debug)]
-pub struct InFlight(Arc<Server>);
+pub struct InFlight {
+    server: Arc<Server>,
+    upstream: Arc<AtomicUsize>,
+}
+
+impl InFlight {
+    /// Counts a request until its answer has ended.
+    ///
+    /// # Errors
+    /// The upstream has `most` requests in flight already.
+    pub fn begin(server: &Arc<Server>, upstream: &Arc<AtomicUsize>, most: usize) -> Result<Self, Failure> {
+        let within = |in_flight| (in_flight < most).then_some(in_flight + 1);
+        upstream.fetch_update(Relaxed, Relaxed, within).map_err(|_| Failure::Busy)?;
+        server.in_flight.fetch_add(1, Relaxed);
+        Ok(Self { server: server.clone(), upstream: upstream.clone() })
+    }
+}
 
 impl Drop for InFlight {
     fn drop(&mut self) {
-        self.0.in_flight.fetch_sub(1, Relaxed);
+        self.server.in_flight.fetch_sub(1, Relaxed);
+        self.upstream.fetch_sub(1, Relaxed);
     }
 }
 
@@ -191,12 +163,12 @@ impl Lease {
     pub fn release(self) {
         let Self { mut sender, in_flight } = self;
         if sender.is_ready() {
-            in_flight.0.keep(sender);
+            in_flight.server.keep(sender);
         } else if !sender.is_closed() {
             // The request's body may still be on its way.
             tokio::spawn(async move {
-                if sender.ready().await.is_ok() {
-                    in_flight.0.keep(sender);
+                if let Ok(Ok(())) = timeout(READY_WITHIN, sender.ready()).await {
+                    in_flight.server.keep(sender);
                 }
             });
         }

@@ -113,14 +113,7 @@ fn value<'r>(
             single(lines)?
         }
         KeyPart::Cookie(name) => single(cookies(subject.headers, name))?,
-        KeyPart::Query(name) => {
-            let pairs = form_urlencoded::parse(subject.query.as_bytes());
-            let named = pairs.filter(|(other, _)| *other == name.as_str());
-            single(named.map(|(_, value)| match value {
-                Cow::Borrowed(value) => Cow::Borrowed(value.as_bytes()),
-                Cow::Owned(value) => Cow::Owned(value.into_bytes()),
-            }))?
-        }
+        KeyPart::Query(name) => single(parameters(subject.query, name))?,
         KeyPart::Path(name) => (subject.parameter)(name).map(|value| percent_decode_str(value).into()),
         KeyPart::Host => {
             Some(subject.host).filter(|host| !host.is_empty()).map(|host| host.as_bytes().into())
@@ -140,14 +133,30 @@ fn single<'r>(mut values: impl Iterator<Item = Cow<'r, [u8]>>) -> Result<Option<
     }
 }
 
-/// The values of a cookie (RFC 6265, section 4.2.1).
+/// The values of a cookie (RFC 6265, section 4.2.1), read as generously as servers do: white space around
+/// name and value and a pair of quotes don't count.
 fn cookies<'r>(headers: &'r HeaderMap, name: &str) -> impl Iterator<Item = Cow<'r, [u8]>> {
     let lines = headers.get_all(header::COOKIE).into_iter();
     let pairs = lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b';'));
     pairs.filter_map(move |pair| {
-        let pair = pair.trim_ascii();
         let split = pair.iter().position(|byte| *byte == b'=')?;
-        (&pair[..split] == name.as_bytes()).then(|| Cow::Borrowed(&pair[split + 1..]))
+        let (other, value) = (pair[..split].trim_ascii(), pair[split + 1..].trim_ascii());
+        let unquoted = value.strip_prefix(b"\"").and_then(|value| value.strip_suffix(b"\""));
+        (other == name.as_bytes()).then_some(Cow::Borrowed(unquoted.unwrap_or(value)))
+    })
+}
+
+/// The values of a query parameter, form-decoded. (What isn't UTF-8 stays apart, which form_urlencoded makes equal.)
+fn parameters<'r>(query: &'r str, name: &str) -> impl Iterator<Item = Cow<'r, [u8]>> {
+    let decode = |text: &'r str| -> Cow<'r, [u8]> {
+        match text.contains('+') {
+            true => percent_decode_str(&text.replace('+', " ")).collect::<Vec<u8>>().into(),
+            false => percent_decode_str(text).into(),
+        }
+    };
+    query.split('&').filter_map(move |pair| {
+        let (other, value) = pair.split_once('=').unwrap_or((pair, ""));
+        (*decode(other) == *name.as_bytes()).then(|| decode(value))
     })
 }
 
@@ -166,28 +175,14 @@ fn client_network(limit: &config::Limit, client: IpAddr) -> Cow<'static, [u8]> {
     Cow::Owned(network.to_string().into_bytes())
 }
 
-/// Whether the key's value is one that the limit exempts; of several parts, their JSON array.
+/// Whether the key's values are those that the limit exempts.
 fn is_exempt(limit: &config::Limit, values: &[Option<Cow<'_, [u8]>>]) -> bool {
-    let mut keys = limit
-        .exempt
-        .iter()
-        .filter_map(|exemption| match exemption {
-            Exemption::Key(key) => Some(key),
-            Exemption::Network(_) => None,
-        })
-        .peekable();
-    if keys.peek().is_none() {
-        return false;
-    }
-    let Some(values) = values.iter().map(|value| std::str::from_utf8(value.as_deref()?).ok()).collect()
-    else {
-        return false;
-    };
-    let values: Vec<&str> = values;
-    match values[..] {
-        [value] => keys.any(|key| key == value),
-        _ => keys.any(|key| serde_json::from_str::<Vec<&str>>(key).is_ok_and(|key| key == values)),
-    }
+    limit.exempt.iter().any(|exemption| match exemption {
+        Exemption::Key(exempt) => {
+            values.iter().map(Option::as_deref).eq(exempt.iter().map(|value| Some(value.as_bytes())))
+        }
+        Exemption::Network(_) => false,
+    })
 }
 
 /// A part of the key as text.
@@ -254,15 +249,15 @@ mod tests {
             ("key = \"route\"", "route=orders"),
             ("key = \"global\"", "global="),
             ("key = \"path:id\"", "path:id=a%2Fb%20c"),
-            ("key = \"query:k\"\nplain = true", "query:k=v%26"),
+            ("key = \"query:k\"\nplain = true", "query:k=v%26%20"),
             ("key = \"header:x-key\"\nplain = true", "header:x-key=A1"),
             ("key = \"cookie:sid\"\nplain = true", "cookie:sid=s%3D1"),
             ("key = [\"method\", \"ip\"]", "10:method=GET,12:ip=192.0.2.7"),
             ("key = [\"ip\"]\nipv4_prefix = 24", "ip=192.0.2.0"),
             ("key = [\"ip\"]\nipv4_prefix = 1", "ip=128.0.0.0"),
         ] {
-            let headers = [("x-key", "A1"), ("cookie", "a=b; sid=s=1")];
-            assert_eq!(key(toml, &headers, "x=1&k=v%26"), expected, "{toml}");
+            let headers = [("x-key", "A1"), ("cookie", "a=b; sid =\"s=1\"")];
+            assert_eq!(key(toml, &headers, "x=1&%6B=v%26+"), expected, "{toml}");
         }
     }
 
@@ -303,6 +298,7 @@ mod tests {
         let by_key = "key = \"query:k\"\nplain = true";
         assert_eq!(counted(by_key, &[], "k=1&k=2", "::1"), Counted::Ambiguous("query:k".into()));
         assert_eq!(counted(by_key, &[], "k=1&%6b=1", "::1"), Counted::For("query:k=1".into()));
+        assert_eq!(counted(by_key, &[], "k=%ff&k=%fe", "::1"), Counted::Ambiguous("query:k".into()));
         let cookies = [("cookie", "sid=1"), ("cookie", "b=2; sid=2")];
         let by_cookie = "key = \"cookie:sid\"";
         assert_eq!(counted(by_cookie, &cookies, "", "::1"), Counted::Ambiguous("cookie:sid".into()));

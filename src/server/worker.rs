@@ -38,8 +38,7 @@ pub(super) async fn work(
     http.timer(TokioTimer::new())
         .header_read_timeout(terms.header_timeout)
         .max_header_size(terms.max_header_bytes)
-        .max_buf_size(terms.max_header_bytes + BODY_BUFFER)
-        .pipeline_flush(true);
+        .max_buf_size(terms.max_header_bytes + BODY_BUFFER);
     let graceful = GracefulShutdown::new();
     let mut idle = interval(CLOSE_IDLE_EVERY);
     idle.set_missed_tick_behavior(MissedTickBehavior::Delay);

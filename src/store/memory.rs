@@ -101,23 +101,21 @@ impl MemoryStore {
             delays.push(shards.of(*home).delay_us(charge, time_us));
         }
         let admitted = charges.iter().zip(&delays).all(|(charge, delay)| charge.shadow || *delay == Some(0));
-        let made = |delay: &Option<u64>| admitted && *delay == Some(0);
 
         if admitted {
-            let growth = (charges.iter().zip(&homes).zip(&delays))
-                .filter(|(_, delay)| made(delay))
-                .map(|((charge, home), _)| shards.of(*home).growth(charge))
-                .sum();
+            let charged = || charges.iter().zip(&homes).zip(&delays).filter(|(_, delay)| **delay == Some(0));
+            for ((charge, home), _) in charged() {
+                self.count_freed(shards.of(*home).make_place(charge, time_us));
+            }
+            let growth = charged().map(|((charge, home), _)| shards.of(*home).growth(charge)).sum();
             self.reserve(growth)?;
+            let grown: usize =
+                charged().map(|((charge, home), _)| shards.of(*home).charge(charge, time_us)).sum();
+            self.count_freed(growth - grown);
         }
         let outcomes = (charges.iter().zip(&homes).zip(&delays))
             .map(|((charge, home), delay)| {
-                let charged = made(delay);
-                if charged {
-                    let freed = shards.of(*home).charge(charge, time_us);
-                    self.bytes.fetch_sub(freed, Relaxed);
-                }
-                shards.of(*home).outcome(charge, time_us, charged)
+                shards.of(*home).outcome(charge, time_us, admitted && *delay == Some(0))
             })
             .collect();
         Ok(Decision { admitted, outcomes })
@@ -140,10 +138,13 @@ impl MemoryStore {
             return false;
         }
         for shard in &self.shards {
-            let freed = shard.lock().sweep(time_us);
-            self.bytes.fetch_sub(freed, Relaxed);
+            self.count_freed(shard.lock().sweep(time_us));
         }
         true
+    }
+
+    fn count_freed(&self, bytes: usize) {
+        self.bytes.fetch_sub(bytes, Relaxed);
     }
 
     fn shard_of(&self, bucket: &Bytes) -> usize {
@@ -188,28 +189,32 @@ impl Shard {
         }
     }
 
-    /// The bytes by which a charge makes the store grow, at most.
-    fn growth(&self, charge: &Charge) -> usize {
-        let (capacity, entries) = match self.buckets.get(&charge.bucket) {
-            Some(bucket) => bucket.log.capacity_and_len(),
-            None => return new_bucket_bytes(&charge.bucket) + Log::FIRST_CAPACITY * Log::ENTRY_BYTES,
-        };
-        if entries < capacity { 0 } else { capacity.max(Log::FIRST_CAPACITY) * Log::ENTRY_BYTES }
+    /// Sweeps if a charge is about to bring one bucket more than is due; returns the bytes that frees.
+    fn make_place(&mut self, charge: &Charge, time_us: u64) -> usize {
+        let is_due = self.buckets.len() >= self.sweep_at && !self.buckets.contains_key(&charge.bucket);
+        if is_due { self.sweep(time_us) } else { 0 }
     }
 
-    /// Records a charge, and returns the bytes freed by sweeping in exchange for a new bucket.
-    fn charge(&mut self, charge: &Charge, time_us: u64) -> usize {
-        let mut freed = 0;
-        if !self.buckets.contains_key(&charge.bucket) {
-            if self.buckets.len() >= self.sweep_at {
-                freed = self.sweep(time_us);
-            }
-            self.buckets.insert(charge.bucket.clone(), Bucket { log: Log::new(), window_us: 0 });
+    /// The bytes by which a charge makes the store grow, at most.
+    fn growth(&self, charge: &Charge) -> usize {
+        match self.buckets.get(&charge.bucket) {
+            Some(bucket) => bucket.log.growth_bytes(),
+            None => named_bytes(&charge.bucket) + Log::new().bytes(),
         }
-        let bucket = self.buckets.get_mut(&charge.bucket).expect("it was there or has been put there");
+    }
+
+    /// Records a charge, and returns the bytes by which it made the store grow.
+    fn charge(&mut self, charge: &Charge, time_us: u64) -> usize {
+        let mut grown = 0;
+        let bucket = self.buckets.entry(charge.bucket.clone()).or_insert_with(|| {
+            let log = Log::new();
+            grown = named_bytes(&charge.bucket) + log.bytes();
+            Bucket { log, window_us: 0 }
+        });
+        let before = bucket.log.bytes();
         bucket.log.charge(time_us, charge.cost);
         bucket.window_us = charge.quota.window_us;
-        freed
+        grown + bucket.log.bytes() - before
     }
 
     fn outcome(&self, charge: &Charge, time_us: u64, charged: bool) -> Outcome {
@@ -227,13 +232,13 @@ impl Shard {
     fn sweep(&mut self, time_us: u64) -> usize {
         let mut freed = 0;
         self.buckets.retain(|name, bucket| {
-            let (before, _) = bucket.log.capacity_and_len();
+            let before = bucket.log.bytes();
             let live = bucket.log.newest_us().is_some_and(|newest_us| newest_us + bucket.window_us > time_us);
             if live {
                 bucket.log.shrink();
-                freed += (before - bucket.log.capacity_and_len().0) * Log::ENTRY_BYTES;
+                freed += before - bucket.log.bytes();
             } else {
-                freed += new_bucket_bytes(name) + before * Log::ENTRY_BYTES;
+                freed += named_bytes(name) + before;
             }
             live
         });
@@ -243,12 +248,16 @@ impl Shard {
     }
 }
 
-fn new_bucket_bytes(name: &Bytes) -> usize {
+/// The bytes of a bucket without its log.
+fn named_bytes(name: &Bytes) -> usize {
     BUCKET_BYTES + name.len()
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::collection;
+    use proptest::prelude::*;
+
     use super::*;
 
     fn charge(bucket: &str, permits: u32, window_us: u64) -> Charge {
@@ -305,6 +314,31 @@ mod tests {
             assert!(store.take_at(10_000_000 + name * 100, &[bucket]).unwrap().admitted);
         }
         assert!(store.bytes() < 4 << 20, "{} bytes", store.bytes());
+    }
+
+    proptest! {
+        /// Sweeps, shrinking logs and charges in one microsecond included.
+        #[test]
+        fn the_count_of_bytes_is_that_of_the_buckets(
+            steps in collection::vec((0..2_000_u64, 0..300_u32, 0..3_u32, any::<bool>()), 1..600),
+        ) {
+            let store = MemoryStore::new(1 << 20);
+            let mut time_us = 10_000_000;
+            for (pause_us, name, shared, is_long) in steps {
+                time_us += pause_us;
+                let window_us = if is_long { 200_000 } else { 5_000 };
+                let both = [charge(&format!("one-{name}"), 50, window_us), charge(&format!("all-{shared}"), 300, window_us)];
+                store.take_at(time_us, &both).unwrap();
+                let shards = store.shards.iter().map(|shard| shard.lock());
+                let counted: usize = shards
+                    .map(|shard| {
+                        let buckets = shard.buckets.iter();
+                        buckets.map(|(name, bucket)| named_bytes(name) + bucket.log.bytes()).sum::<usize>()
+                    })
+                    .sum();
+                prop_assert_eq!(store.bytes(), counted);
+            }
+        }
     }
 
     #[test]

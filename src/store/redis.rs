@@ -49,8 +49,12 @@ const WAITING_MOST: usize = 8_192;
 /// Failed calls in a row that open the breaker. A broken connection opens it at once.
 const FAILURES_TO_OPEN: u32 = 3;
 const PROBE_EVERY: Duration = Duration::from_millis(100);
+/// A probe waits as long as a call may take, but not less than this.
+const PROBE_WAIT: Duration = Duration::from_millis(50);
 /// Failed probes after which the connection is replaced: it may be dead without anyone having said so.
 const PROBES_PER_CONNECTION: u32 = 20;
+/// The client takes a timeout of zero for none.
+const SHORTEST_WAIT: Duration = Duration::from_millis(1);
 const RECONNECT_EVERY_MS: u32 = 50;
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
 
@@ -248,6 +252,20 @@ struct Waiting {
     answer: oneshot::Sender<Result<Decision, StoreError>>,
 }
 
+/// The right to make calls. It is given back however it ends, else nobody would call again.
+struct Turn<'a> {
+    batcher: &'a Batcher,
+    has_ended: bool,
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        if !self.has_ended {
+            self.batcher.queue.lock().calls -= 1;
+        }
+    }
+}
+
 impl Batcher {
     fn start(link: Arc<Link>) -> Self {
         let connection = ArcSwap::from_pointee(Connection::start(&link));
@@ -274,10 +292,11 @@ impl Batcher {
 
     /// Makes calls for as long as requests wait.
     async fn call_until_idle(self: Arc<Self>) {
+        let mut turn = Turn { batcher: &self, has_ended: false };
         loop {
             // Requests that have arrived already, but haven't been looked at, go along.
             yield_now().await;
-            let Some(batch) = self.next_batch() else { return };
+            let Some(batch) = self.next_batch(&mut turn) else { return };
             let mut call = Call::default();
             for waiting in &batch {
                 call.push(&waiting.charges);
@@ -296,7 +315,7 @@ impl Batcher {
 
     /// The next requests to go together, without those whose callers have given up.
     /// `None` ends this caller's turn, which it may also do when the other call can take the rest.
-    fn next_batch(&self) -> Option<Vec<Waiting>> {
+    fn next_batch(&self, turn: &mut Turn<'_>) -> Option<Vec<Waiting>> {
         let mut queue = self.queue.lock();
         let mut batch = Vec::new();
         let mut charges = 0;
@@ -317,6 +336,7 @@ impl Batcher {
         }
         if batch.is_empty() {
             queue.calls -= 1;
+            turn.has_ended = true;
             return None;
         }
         Some(batch)
@@ -328,15 +348,18 @@ impl Batcher {
         let source = Bytes::from_static(script::SOURCE.as_bytes());
         let connection = self.connection.load_full();
         let sent = Instant::now();
-        let answer =
-            match connection.command("EVALSHA", values(sha, &keys, &arguments), self.link.timeout).await {
-                // Nothing ran. EVAL loads the script, too.
-                Err(error) if error.details().starts_with("NOSCRIPT") => {
-                    let left = self.link.timeout.saturating_sub(sent.elapsed());
-                    connection.command("EVAL", values(source, &keys, &arguments), left).await
+        let by_sha = connection.command("EVALSHA", values(sha, &keys, &arguments), self.link.timeout).await;
+        let answer = match by_sha {
+            // Nothing ran. EVAL loads the script, too.
+            Err(error) if error.details().starts_with("NOSCRIPT") => {
+                let left = self.link.timeout.saturating_sub(sent.elapsed());
+                if left < SHORTEST_WAIT {
+                    return Err(StoreError::Timeout);
                 }
-                answer => answer,
-            };
+                connection.command("EVAL", values(source, &keys, &arguments), left).await
+            }
+            answer => answer,
+        };
         integers(answer.map_err(failure)?).ok_or(StoreError::Malformed)
     }
 
@@ -345,7 +368,7 @@ impl Batcher {
         let since = Instant::now();
         for probe in 1.. {
             let Some(batcher) = batcher.upgrade() else { return };
-            if batcher.connection.load_full().ping(PROBE_EVERY / 2).await.is_ok() {
+            if batcher.connection.load_full().ping(batcher.link.timeout.max(PROBE_WAIT)).await.is_ok() {
                 batcher.link.trouble.forget();
                 batcher.link.breaker.close();
                 break;

@@ -10,7 +10,7 @@ use toml::Spanned;
 use super::{Check, duplicate, undefined};
 use crate::{
     config::{
-        KeyPart, Limit,
+        Exemption, KeyPart, Limit,
         error::Fault,
         file::{self, LimitOfRoute, Table},
         value::Text,
@@ -69,6 +69,8 @@ impl Check<'_, '_> {
         if limit.rate.is_none() {
             self.missing(&span, &["rate"], "rate = \"100/10s\"");
         }
+        let parts = limit.key.as_ref().map_or(1, |key| key.0.len());
+        let exempt = self.exemptions(limit.exempt, parts);
         Some(Limit {
             name: name.to_owned(),
             key: limit.key?.into_values(),
@@ -78,10 +80,32 @@ impl Check<'_, '_> {
             missing: limit.missing.0,
             ipv4_prefix: limit.ipv4_prefix.0 as u8,
             ipv6_prefix: limit.ipv6_prefix.0 as u8,
-            exempt: limit.exempt.into_iter().map(|exemption| exemption.0).collect(),
+            exempt,
             plain: limit.plain,
             on_failure: limit.on_failure.map_or(self.on_failure, |policy| policy.0),
         })
+    }
+
+    /// Whom a limit exempts whose key has so many parts. The values of several stand in a JSON array.
+    fn exemptions(&mut self, exempt: Vec<Spanned<Text<Exemption>>>, parts: usize) -> Vec<Exemption> {
+        let mut exemptions = Vec::new();
+        for exemption in exempt {
+            let span = exemption.span();
+            exemptions.push(match exemption.into_inner().0 {
+                Exemption::Key(text) if parts > 1 => match serde_json::from_str::<Vec<String>>(&text[0]) {
+                    Ok(values) if values.len() == parts => Exemption::Key(values),
+                    _ => {
+                        let example = vec!["\"…\""; parts].join(",");
+                        let fault =
+                            Fault::error(format!("`{}` is no value of a key with {parts} parts", text[0]));
+                        self.fault(fault.at(&span, "").help(format!("write their values as '[{example}]'")));
+                        continue;
+                    }
+                },
+                exemption => exemption,
+            });
+        }
+        exemptions
     }
 
     /// The name of a limit of a route, defined if it is inline.
