@@ -198,7 +198,10 @@ fn a_clock_that_steps_back_makes_the_store_stricter(store: &mut Stepped) {
     assert_eq!((outcome.delay_us, outcome.grow_us), (Some(12 * SECOND), 12 * SECOND));
     assert_eq!(take(store, at(5), charge("b", "3/10s", 2)).1.delay_us, Some(14 * SECOND));
     assert_eq!(take(store, at(17), charge("b", "3/10s", 3)).1.delay_us, Some(2 * SECOND));
-    assert!(take(store, at(19), charge("b", "3/10s", 3)).0);
+    assert!(take(store, at(17), charge("b", "3/10s", 1)).0);
+    // What had ended by then doesn't come back.
+    assert_eq!(take(store, at(12), charge("b", "3/10s", 1)).1.grow_us, 7 * SECOND);
+    assert!(take(store, at(27), charge("b", "3/10s", 3)).0);
 }
 
 fn equal_requests_are_granted_in_part(store: &mut Stepped) {
