@@ -86,10 +86,12 @@ fn fault_05_a_refusal_gives_an_expiry_to_a_bucket_without_one() {
     let now = script.time_us();
     script.plant("full", now, 0, 5);
     script.plant("roomy", now, 0, 1);
-    let refused = script.take(&[charge("full", "5/10s", 1), charge("roomy", "5/20s", 1)]).1;
-    assert!(!refused.admitted);
+    script.plant("ended", now - 60 * SECOND, 0, 1);
+    let asked = [charge("full", "5/10s", 1), charge("roomy", "5/20s", 1), charge("ended", "5/min", 1)];
+    assert!(!script.take(&asked).1.admitted);
     assert!(script.kept_until_us("full") > now + 10 * SECOND);
     assert!(script.kept_until_us("roomy") > now + 20 * SECOND);
+    assert!(script.kept_until_us("ended") > now);
 }
 
 #[test]
