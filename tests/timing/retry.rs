@@ -4,15 +4,11 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use tokio::runtime::Builder;
-use tollgate::{
-    algorithm::Quota,
-    config::Config,
-    store::{Charge, Store},
-};
+use tollgate::{algorithm::Quota, store::Charge};
 
 use crate::{
     gateway,
-    harness::{client::Answer, redis::Redis},
+    harness::{client::Answer, open_store, redis::Redis},
     median, sleep_until,
 };
 
@@ -130,12 +126,7 @@ fn the_wait_for_two_limits_is_exact_on_redis() {
 
 /// Requests that cost several permits, which a store can decide and a gateway's file can't ask for.
 fn the_wait_a_store_tells_is_exact(store_url: &str) {
-    let text = format!(
-        "[store]\nurl = \"{store_url}\"\ntimeout = \"5s\"\n[[routes]]\npath = \"/\"\nrespond = {{ status = 200 }}"
-    );
-    let (config, _) =
-        Config::parse("gateway.toml", &text, &|_| None).unwrap_or_else(|faults| panic!("{faults}"));
-    let store = Store::open(&config.store).unwrap();
+    let store = open_store(store_url);
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(store.warm_up()).unwrap();
     let quotas: Vec<Quota> = ["7/100ms", "11/150ms"].map(|rate| rate.parse().unwrap()).into();
