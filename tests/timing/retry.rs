@@ -1,6 +1,9 @@
 //! A refused caller who waits as long as it was told is admitted, and not before that.
 
-use std::time::{Duration, Instant};
+use std::{
+    cell::RefCell,
+    time::{Duration, Instant},
+};
 
 use bytes::Bytes;
 use tokio::runtime::Builder;
@@ -99,7 +102,7 @@ fn the_wait_a_gateway_tells_is_exact(store_url: &str, rates: &[&str]) {
     let limits = limits.map(|(at, rate)| format!(r#"{{ name = "l{at}", key = "ip", rate = "{rate}" }}"#));
     let limits: Vec<String> = limits.collect();
     let gateway = gateway(store_url, &limits.iter().map(String::as_str).collect::<Vec<_>>());
-    let client = std::cell::RefCell::new(gateway.client());
+    let client = RefCell::new(gateway.client());
     let quotas: Vec<Quota> = rates.iter().map(|rate| rate.parse().unwrap()).collect();
     the_wait_is_exact(&quotas, 1, MILLISECOND, |_| told(&client.borrow_mut().get("/")));
 }
