@@ -109,8 +109,8 @@ function sliding_window.close(bucket, time)
     newest_at = at
   end
   if newest_at then
-    local needed_ms = ceil((newest_at + window_us - time) / 1000)
-    if needed_ms > 0 and call('PTTL', key) < needed_ms then
+    local needed_ms = max(1, ceil((newest_at + window_us - time) / 1000))
+    if call('PTTL', key) < needed_ms then
       call('PEXPIRE', key, format('%d', needed_ms + ceil(window_us / 2000)))
     end
   end

@@ -12,6 +12,18 @@ use std::{
     time::{Duration, Instant},
 };
 
+use tollgate::{config::Config, store::Store};
+
+/// The store with this url, as a gateway opens it.
+pub(crate) fn open_store(url: &str) -> Store {
+    let text = format!(
+        "[store]\nurl = \"{url}\"\ntimeout = \"5s\"\n[[routes]]\npath = \"/\"\nrespond = {{ status = 204 }}"
+    );
+    let (config, _) =
+        Config::parse("gateway.toml", &text, &|_| None).unwrap_or_else(|faults| panic!("{faults}"));
+    Store::open(&config.store).unwrap()
+}
+
 /// Waits until `fact` holds, and fails if it doesn't within ten seconds.
 pub(crate) fn wait_until(what: &str, mut fact: impl FnMut() -> bool) {
     let since = Instant::now();

@@ -9,19 +9,9 @@ use tollgate::{
 };
 
 use crate::{
-    harness::{gateway::Gateway, redis::Redis, wait_until},
+    harness::{gateway::Gateway, open_store, redis::Redis, wait_until},
     stepped::charge,
 };
-
-/// The store of a configuration with this url.
-fn open(url: &str) -> Arc<Store> {
-    let text = format!(
-        "[store]\nurl = \"{url}\"\ntimeout = \"5s\"\n[[routes]]\npath = \"/\"\nrespond = {{ status = 204 }}"
-    );
-    let (config, _) =
-        Config::parse("gateway.toml", &text, &|_| None).unwrap_or_else(|faults| panic!("{faults}"));
-    Arc::new(Store::open(&config.store).unwrap())
-}
 
 /// Runs on a thread's runtime, as a worker does.
 fn block_on<T>(future: impl Future<Output = T>) -> T {
@@ -47,7 +37,7 @@ async fn take(store: &Arc<Store>, charge: Charge) -> Decision {
 
 /// Four threads, each with several requests in flight, on the same two buckets.
 fn fault_02_requests_at_once_never_exceed_the_limit(url: &str) {
-    let store = open(url);
+    let store = Arc::new(open_store(url));
     let one_thread = || {
         block_on(async {
             store.warm_up().await.unwrap();
@@ -84,7 +74,7 @@ fn fault_02_requests_at_once_never_exceed_the_limit_on_redis() {
 }
 
 fn each_grant_shows_its_own_remainder(url: &str) {
-    let store = open(url);
+    let store = Arc::new(open_store(url));
     block_on(async {
         store.warm_up().await.unwrap();
         let decisions = take_at_once(&store, vec![vec![charge("b", "8/h", 1)]; 12]).await;
@@ -109,7 +99,7 @@ fn each_grant_shows_its_own_remainder_on_redis() {
 #[test]
 fn requests_that_come_during_a_call_go_together_in_the_next() {
     let redis = Redis::start();
-    let store = open(&redis.url());
+    let store = Arc::new(open_store(&redis.url()));
     block_on(async {
         store.warm_up().await.unwrap();
         take(&store, charge("b", "99/h", 1)).await;
@@ -141,7 +131,7 @@ fn requests_that_come_during_a_call_go_together_in_the_next() {
 #[test]
 fn fault_15_a_script_that_redis_has_forgotten_is_sent_anew() {
     let mut redis = Redis::start();
-    let store = open(&redis.url());
+    let store = Arc::new(open_store(&redis.url()));
     block_on(async {
         store.warm_up().await.unwrap();
         assert_eq!(take(&store, charge("b", "9/h", 1)).await.outcomes[0].remaining, 8);
@@ -217,7 +207,7 @@ fn fault_16_a_reload_keeps_the_count_on_redis() {
 #[test]
 fn a_bucket_that_nobody_asks_for_goes_by_itself() {
     let redis = Redis::start();
-    let gateway = Gateway::start(&gateway_toml(&redis.url(), "5/100ms"));
+    let gateway = Gateway::start(&gateway_toml(&redis.url(), "5/s"));
     assert_eq!(gateway.get("/").status, 200);
     assert_eq!(redis.keys("*").len(), 1);
     wait_until("the bucket has expired", || redis.keys("*").is_empty());

@@ -1,5 +1,7 @@
 //! The definition of the sliding window, as a plain list, against both stores; and the promises.
 
+use std::cell::RefCell;
+
 use proptest::{prelude::*, test_runner::TestRunner};
 use tollgate::{
     algorithm::Quota,
@@ -74,8 +76,12 @@ fn steps(moves: impl Strategy<Value = i64>) -> impl Strategy<Value = Vec<Step>> 
     prop::collection::vec(step, 1..40)
 }
 
-/// Runs a property on many cases, with nothing left behind.
-fn check<S: Strategy>(cases: u32, strategy: &S, property: impl Fn(S::Value) -> Result<(), TestCaseError>) {
+/// Runs a property on many cases, and leaves no file behind.
+pub(crate) fn check<S: Strategy>(
+    cases: u32,
+    strategy: &S,
+    property: impl Fn(S::Value) -> Result<(), TestCaseError>,
+) {
     let config = ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() };
     TestRunner::new(config).run(strategy, property).unwrap_or_else(|failure| panic!("{failure}"));
 }
@@ -87,7 +93,7 @@ fn one(quota: Quota, cost: u32) -> [Charge; 1] {
 /// `window` says which window holds, given the step's and the one before.
 fn agrees_with_the_oracle(store: Stepped, cases: u32, window: fn(u64, u64) -> u64) {
     let forgets = matches!(store, Stepped::Memory(_));
-    let store = std::cell::RefCell::new(store);
+    let store = RefCell::new(store);
     let back_and_forth = prop_oneof![3 => moves(), 1 => moves().prop_map(|move_us| -move_us)];
     check(cases, &steps(back_and_forth), |steps| {
         let mut store = store.borrow_mut();
@@ -120,7 +126,7 @@ fn the_script_agrees_with_the_oracle() {
 
 /// A caller comes, and if refused comes back one microsecond early, and again in time.
 fn keeps_its_promises(store: Stepped, cases: u32) {
-    let store = std::cell::RefCell::new(store);
+    let store = RefCell::new(store);
     check(cases, &steps(moves()), |steps| {
         let mut store = store.borrow_mut();
         store.clear();

@@ -2,13 +2,19 @@
 
 use std::cell::RefCell;
 
-use proptest::{prelude::*, test_runner::TestRunner};
+use proptest::prelude::*;
 use tollgate::store::{Charge, Charges, memory::MemoryStore};
 
-use crate::stepped::{SECOND, START, Script, charge, quota, serially};
+use crate::{
+    oracle::check,
+    stepped::{SECOND, START, Script, charge, quota, serially},
+};
 
-/// What one bucket is held to.
+/// What one bucket is held to: permits, and the units of time in its window.
 type Terms = (u32, u64);
+
+/// A charge of a request: which bucket, its cost, and whether it shadows.
+type Asked = (usize, u32, bool);
 
 /// A call: time passes, one limit is edited, and requests come together.
 #[derive(Clone, Debug)]
@@ -16,7 +22,7 @@ struct Step {
     move_us: u64,
     edited: usize,
     terms: Terms,
-    requests: Vec<Vec<(usize, u32, bool)>>,
+    requests: Vec<Vec<Asked>>,
 }
 
 const BUCKETS: [&str; 3] = ["a", "b", "c"];
@@ -26,7 +32,7 @@ fn terms() -> impl Strategy<Value = Terms> {
 }
 
 /// One to three charges, each on another bucket.
-fn request() -> impl Strategy<Value = Vec<(usize, u32, bool)>> {
+fn request() -> impl Strategy<Value = Vec<Asked>> {
     let cost = prop_oneof![3 => 1..3_u32, 1 => 1..14_u32];
     let charges = prop::collection::vec((cost, prop::bool::weighted(0.2)), BUCKETS.len());
     (charges, Just((0..BUCKETS.len()).collect::<Vec<_>>()).prop_shuffle(), 1..=BUCKETS.len()).prop_map(
@@ -37,11 +43,10 @@ fn request() -> impl Strategy<Value = Vec<(usize, u32, bool)>> {
 }
 
 fn schedule() -> impl Strategy<Value = ([Terms; 3], Vec<Step>)> {
-    let second = SECOND;
     let moves = prop_oneof![
         2 => 1..4_u64,
-        4 => (1..4_u64, 0..3_u64).prop_map(move |(seconds, off)| seconds * second - 1 + off),
-        2 => 1..2 * second,
+        4 => (1..4_u64, 0..3_u64).prop_map(|(seconds, off)| seconds * SECOND - 1 + off),
+        2 => 1..2 * SECOND,
     ];
     // Few kinds of requests, so that equal ones meet.
     let requests = prop::collection::vec(request(), 1..4)
@@ -56,27 +61,17 @@ fn schedule() -> impl Strategy<Value = ([Terms; 3], Vec<Step>)> {
 fn charges(step: &Step, terms: &mut [Terms; 3], unit_us: u64) -> Vec<Charges> {
     let (permits, window) = &mut terms[step.edited];
     (*permits, *window) = (step.terms.0, step.terms.1.min(*window));
-    let charge = |&(at, cost, shadow): &(usize, u32, bool)| {
+    let charge = |&(at, cost, shadow): &Asked| {
         let (permits, window) = terms[at];
         Charge { quota: quota(permits, window * unit_us), shadow, ..charge(BUCKETS[at], "1/s", cost) }
     };
     step.requests.iter().map(|request| request.iter().map(charge).collect()).collect()
 }
 
-/// Runs a property on many cases.
-fn check(cases: u32, property: impl Fn([Terms; 3], u64, Vec<Step>) -> Result<(), TestCaseError>) {
-    let config = ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() };
-    TestRunner::new(config)
-        .run(&(schedule(), 0..60_u64), |((terms, steps), before_the_end)| {
-            property(terms, before_the_end, steps)
-        })
-        .unwrap_or_else(|failure| panic!("{failure}"));
-}
-
 /// Windows are some `unit_us` long.
 fn the_twin_agrees(cases: u32, unit_us: u64, script: Script) {
     let script = RefCell::new(script);
-    check(cases, |mut terms, before_the_end, steps| {
+    check(cases, &(schedule(), 0..60_u64), |((mut terms, steps), before_the_end)| {
         let script = &mut *script.borrow_mut();
         script.command(&["FLUSHALL"]);
         let twin = MemoryStore::new(1 << 30);
@@ -113,7 +108,7 @@ fn the_twin_agrees_by_the_servers_clock() {
 #[test]
 fn a_batch_is_answered_as_single_calls_are() {
     let scripts = RefCell::new([Script::with_stepped_clock(), Script::with_stepped_clock()]);
-    check(500, |mut terms, _, steps| {
+    check(500, &schedule(), |(mut terms, steps)| {
         let [together, single] = &mut *scripts.borrow_mut();
         let mut stepped_us = START;
         for script in [&mut *together, &mut *single] {

@@ -1,18 +1,17 @@
 //! A refused caller who waits as long as it was told is admitted, and not before that.
 
-use std::time::{Duration, Instant};
+use std::{
+    cell::RefCell,
+    time::{Duration, Instant},
+};
 
 use bytes::Bytes;
 use tokio::runtime::Builder;
-use tollgate::{
-    algorithm::Quota,
-    config::Config,
-    store::{Charge, Store},
-};
+use tollgate::{algorithm::Quota, store::Charge};
 
 use crate::{
     gateway,
-    harness::{client::Answer, redis::Redis},
+    harness::{client::Answer, open_store, redis::Redis},
     median, sleep_until,
 };
 
@@ -103,7 +102,7 @@ fn the_wait_a_gateway_tells_is_exact(store_url: &str, rates: &[&str]) {
     let limits = limits.map(|(at, rate)| format!(r#"{{ name = "l{at}", key = "ip", rate = "{rate}" }}"#));
     let limits: Vec<String> = limits.collect();
     let gateway = gateway(store_url, &limits.iter().map(String::as_str).collect::<Vec<_>>());
-    let client = std::cell::RefCell::new(gateway.client());
+    let client = RefCell::new(gateway.client());
     let quotas: Vec<Quota> = rates.iter().map(|rate| rate.parse().unwrap()).collect();
     the_wait_is_exact(&quotas, 1, MILLISECOND, |_| told(&client.borrow_mut().get("/")));
 }
@@ -130,12 +129,7 @@ fn the_wait_for_two_limits_is_exact_on_redis() {
 
 /// Requests that cost several permits, which a store can decide and a gateway's file can't ask for.
 fn the_wait_a_store_tells_is_exact(store_url: &str) {
-    let text = format!(
-        "[store]\nurl = \"{store_url}\"\ntimeout = \"5s\"\n[[routes]]\npath = \"/\"\nrespond = {{ status = 200 }}"
-    );
-    let (config, _) =
-        Config::parse("gateway.toml", &text, &|_| None).unwrap_or_else(|faults| panic!("{faults}"));
-    let store = Store::open(&config.store).unwrap();
+    let store = open_store(store_url);
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(store.warm_up()).unwrap();
     let quotas: Vec<Quota> = ["7/100ms", "11/150ms"].map(|rate| rate.parse().unwrap()).into();
