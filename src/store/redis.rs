@@ -373,7 +373,8 @@ impl Batcher {
                 batcher.link.breaker.close();
                 break;
             }
-            if probe % PROBES_PER_CONNECTION == 0 {
+            let is_over = batcher.connection.load().task.is_finished();
+            if is_over || probe % PROBES_PER_CONNECTION == 0 {
                 batcher.connection.store(Arc::new(Connection::start(&batcher.link)));
             }
             drop(batcher);
@@ -425,7 +426,8 @@ fn integers(answer: Value) -> Option<Vec<i64>> {
 fn failure(error: Error) -> StoreError {
     match error.kind() {
         ErrorKind::Timeout => StoreError::Timeout,
-        ErrorKind::IO | ErrorKind::Canceled | ErrorKind::Backpressure | ErrorKind::Routing => {
+        // The last is what a client says whose task has ended.
+        ErrorKind::IO | ErrorKind::Canceled | ErrorKind::Routing | ErrorKind::Unknown => {
             StoreError::Connection(error)
         }
         _ => StoreError::Answer(error),
