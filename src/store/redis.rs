@@ -426,8 +426,9 @@ fn integers(answer: Value) -> Option<Vec<i64>> {
 fn failure(error: Error) -> StoreError {
     match error.kind() {
         ErrorKind::Timeout => StoreError::Timeout,
-        // The last is what a client says whose task has ended.
-        ErrorKind::IO | ErrorKind::Canceled | ErrorKind::Routing | ErrorKind::Unknown => {
+        ErrorKind::IO | ErrorKind::Canceled | ErrorKind::Routing => StoreError::Connection(error),
+        // So says a client whose task has ended. (Of the same kind is what a server calls ERR.)
+        ErrorKind::Unknown if error.details().contains("send command to router") => {
             StoreError::Connection(error)
         }
         _ => StoreError::Answer(error),
