@@ -39,7 +39,9 @@ pub(super) async fn work(
         .header_read_timeout(terms.header_timeout)
         .max_header_size(terms.max_header_bytes)
         .max_buf_size(terms.max_header_bytes + BODY_BUFFER)
-        .pipeline_flush(true);
+        // One write for header and body. `pipeline_flush` would do that, too, but lifts the buffer's bound:
+        // a client that reads slowly would have the gateway hold the whole answer.
+        .writev(false);
     let graceful = GracefulShutdown::new();
     let mut idle = interval(CLOSE_IDLE_EVERY);
     idle.set_missed_tick_behavior(MissedTickBehavior::Delay);
