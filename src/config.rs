@@ -156,7 +156,7 @@ pub struct Upstream {
     pub target: Target,
     /// To connect.
     pub connect_timeout: Duration,
-    /// From the end of the request to the head of the response.
+    /// From when the server last took some of the request to the head of the response.
     pub response_timeout: Duration,
     /// For which an unused connection is kept.
     pub idle_timeout: Duration,

@@ -10,7 +10,7 @@ mod echo;
 pub mod headers;
 pub mod pool;
 
-use std::{error::Error, fmt, io, sync::Arc, time::Duration};
+use std::{error::Error, fmt, io, pin::pin, sync::Arc, time::Duration};
 
 use http_body::Body as _;
 use hyper::{
@@ -18,11 +18,15 @@ use hyper::{
     body::Incoming,
     header::{HOST, HeaderValue, TRANSFER_ENCODING},
 };
-use tokio::time::timeout;
+use parking_lot::Mutex;
+use tokio::time::{Instant, timeout_at};
 
 use crate::config::{self, Target};
 
-use self::{body::Body, pool::Server};
+use self::{
+    body::{Body, Upload},
+    pool::Server,
+};
 
 /// Why an upstream gave no answer.
 #[derive(Debug)]
@@ -111,7 +115,7 @@ impl Upstream {
             request.headers_mut().insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
         }
         match self {
-            Self::Servers(servers) => servers.send(request.map(Body::Request)).await,
+            Self::Servers(servers) => servers.send(request).await,
             Self::Echo => Ok(echo::answer(request).await),
         }
     }
@@ -127,7 +131,10 @@ impl Upstream {
 }
 
 impl Servers {
-    async fn send(&self, mut request: Request<Body>) -> Result<Response<Body>, Failure> {
+    async fn send(&self, request: Request<Incoming>) -> Result<Response<Body>, Failure> {
+        let (parts, incoming) = request.into_parts();
+        let (upload, taken) = Upload::new(incoming);
+        let mut request = Request::from_parts(parts, Body::Request(upload));
         let server = self.pick();
         *request.version_mut() = Version::HTTP_11;
         if !request.headers().contains_key(HOST) {
@@ -141,13 +148,27 @@ impl Servers {
                 Some(sender) => sender,
                 None => server.connect(self.connect_timeout).await?,
             };
-            let sent = timeout(self.response_timeout, sender.try_send_request(request));
-            match sent.await.map_err(|_| Failure::ResponseTimeout)? {
+            *taken.lock() = Instant::now();
+            let answered = self.in_time(&taken, sender.try_send_request(request)).await;
+            match answered.ok_or(Failure::ResponseTimeout)? {
                 Ok(response) => return Ok(receive(response, pool::Lease::new(sender, in_flight))),
                 Err(mut unsent) => match unsent.take_message() {
                     Some(message) if reused => request = message,
                     _ => return Err(Failure::Broken(unsent.into_error())),
                 },
+            }
+        }
+    }
+
+    /// The answer, if it begins in time after the upstream last took some of the request.
+    async fn in_time<T>(&self, taken: &Mutex<Instant>, answer: impl Future<Output = T>) -> Option<T> {
+        let mut answer = pin!(answer);
+        loop {
+            let deadline = *taken.lock() + self.response_timeout;
+            match timeout_at(deadline, &mut answer).await {
+                Ok(answer) => return Some(answer),
+                Err(_) if *taken.lock() + self.response_timeout > deadline => {}
+                Err(_) => return None,
             }
         }
     }

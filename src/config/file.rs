@@ -169,7 +169,7 @@ impl Default for Upstream {
 pub(super) struct UpstreamTimeouts {
     /// To connect. Default: `"2s"`.
     pub connect: Text<Duration>,
-    /// From the end of the request to the head of the response. Default: `"30s"`.
+    /// From when the server last took some of the request to the head of the response. Default: `"30s"`.
     pub response: Text<Duration>,
     /// For which an unused connection is kept; choose it shorter than the server's own. Default: `"4s"`.
     pub idle: Text<Duration>,

@@ -3,12 +3,15 @@
 use std::{
     error::Error,
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll},
 };
 
 use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use hyper::body::Incoming;
+use parking_lot::Mutex;
+use tokio::time::Instant;
 
 use super::pool::Lease;
 
@@ -18,11 +21,26 @@ pub enum Body {
     /// The gateway's own words.
     Whole(Option<Bytes>),
     /// A client's, on its way upstream.
-    Request(Incoming),
+    Request(Upload),
     /// An upstream's, on its way to the client.
     Response(Relayed),
     /// A built-in service's.
     Local(axum::body::Body),
+}
+
+/// A client's body, and when the upstream last took some of it.
+#[derive(Debug)]
+pub struct Upload {
+    incoming: Incoming,
+    taken: Arc<Mutex<Instant>>,
+}
+
+impl Upload {
+    /// A body of which nothing has been taken yet, and the time that changes as it is.
+    pub fn new(incoming: Incoming) -> (Self, Arc<Mutex<Instant>>) {
+        let taken = Arc::new(Mutex::new(Instant::now()));
+        (Self { incoming, taken: taken.clone() }, taken)
+    }
 }
 
 /// An upstream's body, with the connection that it comes on.
@@ -65,7 +83,10 @@ impl HttpBody for Body {
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         match &mut *self {
             Self::Whole(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
-            Self::Request(incoming) => Pin::new(incoming).poll_frame(context).map_err(Into::into),
+            Self::Request(upload) => {
+                *upload.taken.lock() = Instant::now();
+                Pin::new(&mut upload.incoming).poll_frame(context).map_err(Into::into)
+            }
             Self::Local(body) => Pin::new(body).poll_frame(context).map_err(Into::into),
             Self::Response(relayed) => {
                 let frame = Pin::new(&mut relayed.incoming).poll_frame(context).map_err(Into::into);
@@ -84,7 +105,9 @@ impl HttpBody for Body {
     fn is_end_stream(&self) -> bool {
         match self {
             Self::Whole(bytes) => bytes.is_none(),
-            Self::Request(incoming) | Self::Response(Relayed { incoming, .. }) => incoming.is_end_stream(),
+            Self::Request(Upload { incoming, .. }) | Self::Response(Relayed { incoming, .. }) => {
+                incoming.is_end_stream()
+            }
             Self::Local(body) => body.is_end_stream(),
         }
     }
@@ -92,7 +115,9 @@ impl HttpBody for Body {
     fn size_hint(&self) -> SizeHint {
         match self {
             Self::Whole(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64)),
-            Self::Request(incoming) | Self::Response(Relayed { incoming, .. }) => incoming.size_hint(),
+            Self::Request(Upload { incoming, .. }) | Self::Response(Relayed { incoming, .. }) => {
+                incoming.size_hint()
+            }
             Self::Local(body) => body.size_hint(),
         }
     }
