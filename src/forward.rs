@@ -16,6 +16,7 @@ use http_body::Body as _;
 use hyper::{
     Request, Response, StatusCode, Version,
     body::Incoming,
+    client::conn::http1::SendRequest,
     header::{HOST, HeaderValue, TRANSFER_ENCODING},
 };
 use parking_lot::Mutex;
@@ -135,18 +136,23 @@ impl Servers {
         let (parts, incoming) = request.into_parts();
         let (upload, taken) = Upload::new(incoming);
         let mut request = Request::from_parts(parts, Body::Request(upload));
-        let server = self.pick();
+        let mut server = self.pick();
         *request.version_mut() = Version::HTTP_11;
         if !request.headers().contains_key(HOST) {
             request.headers_mut().insert(HOST, server.host().clone());
         }
-        let in_flight = server.begin();
+        let mut in_flight = server.begin();
         loop {
-            let kept = server.reuse(self.idle_timeout);
-            let reused = kept.is_some();
-            let mut sender = match kept {
-                Some(sender) => sender,
-                None => server.connect(self.connect_timeout).await?,
+            let (mut sender, reused) = match server.reuse(self.idle_timeout) {
+                Some(sender) => (sender, true),
+                None => match server.connect(self.connect_timeout).await {
+                    Err(Failure::Busy) => {
+                        let (other, sender) = self.reuse_any().ok_or(Failure::Busy)?;
+                        (server, in_flight) = (other, other.begin());
+                        (sender, true)
+                    }
+                    connected => (connected?, false),
+                },
             };
             *taken.lock() = Instant::now();
             let answered = self.in_time(&taken, sender.try_send_request(request)).await;
@@ -171,6 +177,12 @@ impl Servers {
                 Err(_) => return None,
             }
         }
+    }
+
+    /// An idle connection of any thread to any server.
+    fn reuse_any(&self) -> Option<(&Arc<Server>, SendRequest<Body>)> {
+        let idle = |server: &Arc<Server>| server.reuse_of_any_thread(self.idle_timeout);
+        self.servers.iter().find_map(|server| Some((server, idle(server)?)))
     }
 
     /// Of two servers drawn at random, the one with fewer requests in flight.

@@ -1,10 +1,9 @@
 //! Connections to a server: each thread keeps its own, the one used last on top.
 //!
 //! A connection is lent for one exchange at a time as a [`Lease`], and comes back when the answer's
-//! body has ended. Those that idle longer than the upstream's idle timeout are closed.
+//! body has ended. At the upstream's bound a thread takes what another one has idle. Those that idle longer than the upstream's idle timeout are closed.
 
 use std::{
-    cell::RefCell,
     fmt,
     sync::{
         Arc,
@@ -18,6 +17,7 @@ use hyper::{
     header::HeaderValue,
 };
 use hyper_util::rt::TokioIo;
+use parking_lot::Mutex;
 use thread_local::ThreadLocal;
 use tokio::{
     net::TcpStream,
@@ -67,7 +67,8 @@ pub struct Server {
     host: HeaderValue,
     connections: Arc<Connections>,
     in_flight: AtomicUsize,
-    idle: ThreadLocal<RefCell<Vec<Idle>>>,
+    /// Locked to push or to pop, never across an await, and by other threads at the bound only.
+    idle: ThreadLocal<Mutex<Vec<Idle>>>,
 }
 
 struct Idle {
@@ -110,13 +111,12 @@ impl Server {
 
     /// The connection of this thread that was used last, if one is fit for use.
     pub fn reuse(&self, idle_timeout: Duration) -> Option<SendRequest<Body>> {
-        let mut idle = self.idle.get_or_default().borrow_mut();
-        while let Some(kept) = idle.pop() {
-            if kept.sender.is_ready() && kept.since.elapsed() < idle_timeout {
-                return Some(kept.sender);
-            }
-        }
-        None
+        take_fit(self.idle.get_or_default(), idle_timeout)
+    }
+
+    /// A connection that any thread has idle, if one is fit for use.
+    pub fn reuse_of_any_thread(&self, idle_timeout: Duration) -> Option<SendRequest<Body>> {
+        self.idle.iter().find_map(|idle| take_fit(idle, idle_timeout))
     }
 
     /// Makes a connection.
@@ -144,15 +144,25 @@ impl Server {
 
     /// Closes this thread's connections that have idled too long or that the server has closed.
     pub fn close_idle(&self, idle_timeout: Duration) {
-        let mut idle = self.idle.get_or_default().borrow_mut();
+        let mut idle = self.idle.get_or_default().lock();
         idle.retain(|kept| kept.sender.is_ready() && kept.since.elapsed() < idle_timeout);
     }
 
     fn keep(&self, sender: SendRequest<Body>) {
         if self.connections.open.load(Relaxed) <= self.connections.most.load(Relaxed) {
-            self.idle.get_or_default().borrow_mut().push(Idle { sender, since: Instant::now() });
+            self.idle.get_or_default().lock().push(Idle { sender, since: Instant::now() });
         }
     }
+}
+
+fn take_fit(idle: &Mutex<Vec<Idle>>, idle_timeout: Duration) -> Option<SendRequest<Body>> {
+    let mut idle = idle.lock();
+    while let Some(kept) = idle.pop() {
+        if kept.sender.is_ready() && kept.since.elapsed() < idle_timeout {
+            return Some(kept.sender);
+        }
+    }
+    None
 }
 
 impl fmt::Debug for Server {
