@@ -22,16 +22,19 @@ use bytes::Bytes;
 use fred::{
     clients::Client,
     error::{Error, ErrorKind},
-    interfaces::ClientLike,
+    interfaces::{ClientLike, EventInterface},
     types::{
         Builder, ClusterHash, CustomCommand, Value,
-        config::{Config, Options, ReconnectError, ReconnectPolicy},
+        config::{Config, Options, ReconnectError, ReconnectPolicy, Server},
     },
 };
 use parking_lot::Mutex;
 use thread_local::ThreadLocal;
 use tokio::{
-    sync::oneshot,
+    sync::{
+        broadcast::{Receiver, error::RecvError},
+        oneshot,
+    },
     task::JoinHandle,
     time::{Instant, sleep, timeout, timeout_at},
 };
@@ -68,7 +71,7 @@ impl RedisStore {
         let mut config = Config::from_url(url).map_err(StoreError::Connection)?;
         // The client's task would end for good if the server were away at the start.
         config.fail_fast = false;
-        let link = Link { config, timeout, breaker: Breaker::default() };
+        let link = Link { config, timeout, breaker: Breaker::default(), trouble: Mutex::default() };
         Ok(Self { link: Arc::new(link), batchers: ThreadLocal::new() })
     }
 
@@ -118,6 +121,26 @@ struct Link {
     config: Config,
     timeout: Duration,
     breaker: Breaker,
+    /// Why connecting failed last, since the server answered: told once, not at each attempt.
+    trouble: Mutex<Option<Error>>,
+}
+
+impl Link {
+    /// Tells why a connection fails: a call that finds none can't say it.
+    async fn tell_trouble(self: Arc<Self>, mut errors: Receiver<(Error, Option<Server>)>) {
+        loop {
+            match errors.recv().await {
+                Ok((error, _)) => {
+                    let before = self.trouble.lock().replace(error.clone());
+                    if before.as_ref() != Some(&error) {
+                        tracing::warn!(cause = error.to_string(), "a connection to the store fails");
+                    }
+                }
+                Err(RecvError::Lagged(_)) => {}
+                Err(RecvError::Closed) => return,
+            }
+        }
+    }
 }
 
 /// Closed while the server answers.
@@ -154,10 +177,11 @@ impl Breaker {
 struct Connection {
     client: Client,
     task: JoinHandle<Result<(), Error>>,
+    trouble: JoinHandle<()>,
 }
 
 impl Connection {
-    fn start(link: &Link) -> Self {
+    fn start(link: &Arc<Link>) -> Self {
         let mut builder = Builder::from_config(link.config.clone());
         builder.with_connection_config(|connection| {
             connection.connection_timeout = CONNECT_TIMEOUT;
@@ -171,8 +195,9 @@ impl Connection {
         policy.set_jitter(RECONNECT_EVERY_MS);
         builder.set_policy(policy);
         let client = builder.build().expect("a configuration read from a url builds");
+        let trouble = tokio::spawn(link.clone().tell_trouble(client.error_rx()));
         let task = client.connect();
-        Self { client, task }
+        Self { client, task, trouble }
     }
 
     async fn command(
@@ -196,6 +221,7 @@ impl Connection {
 impl Drop for Connection {
     fn drop(&mut self) {
         self.task.abort();
+        self.trouble.abort();
     }
 }
 
@@ -320,6 +346,7 @@ impl Batcher {
             sleep(PROBE_EVERY).await;
         }
         self.link.breaker.close();
+        *self.link.trouble.lock() = None;
         tracing::info!(after_ms = since.elapsed().as_millis() as u64, "the store answers again");
     }
 }
