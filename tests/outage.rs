@@ -126,7 +126,7 @@ fn a_wrong_password_is_an_outage_until_it_is_right_and_is_not_told() {
 fn memory_stays_flat_over_outages_under_load() {
     let mut redis = Redis::start();
     let gateway = Gateway::start(&policies(&redis.url()));
-    let load = Load::start(&gateway, 8, |_| "/local".to_owned());
+    let load = Load::start(&gateway, 8, || "/local".to_owned());
     let mut before = 0;
     for cycle in 0..8 {
         redis.kill();

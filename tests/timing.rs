@@ -4,3 +4,7 @@
 
 #[allow(dead_code)] // Each test target uses a part of it.
 mod harness;
+
+mod timing {
+    mod outage;
+}

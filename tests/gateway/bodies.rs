@@ -24,7 +24,7 @@ use crate::{
 };
 
 const LARGE: usize = 50 << 20;
-const BLOCK: [u8; 64 << 10] = [b'x'; 64 << 10];
+static BLOCK: [u8; 64 << 10] = [b'x'; 64 << 10];
 /// What the gateway's memory may grow by, whatever the size of the bodies.
 const GROWTH_KIB: usize = 16 << 10;
 

@@ -19,12 +19,12 @@ pub(crate) struct Load {
 }
 
 impl Load {
-    /// Starts so many clients, each on a connection of its own. The path may depend on how many
-    /// answers there have been.
+    /// Starts so many clients, each on a connection of its own. The path may
+    /// change as it runs.
     pub(crate) fn start(
         gateway: &Gateway,
         clients: usize,
-        path: impl Fn(usize) -> String + Clone + Send + 'static,
+        path: impl Fn() -> String + Clone + Send + 'static,
     ) -> Self {
         let (ends, answered) = (Arc::<AtomicBool>::default(), Arc::<AtomicUsize>::default());
         let clients = (0..clients).map(|_| {
@@ -34,7 +34,7 @@ impl Load {
                 let mut took = Vec::new();
                 while !ends.load(SeqCst) {
                     let since = Instant::now();
-                    client.get(&path(answered.load(SeqCst)));
+                    client.get(&path());
                     took.push(since.elapsed());
                     answered.fetch_add(1, SeqCst);
                 }
