@@ -58,7 +58,7 @@ impl fmt::Display for Failure {
             Self::Busy => "all connections to the upstream are busy",
             Self::Unreachable(_) => "the upstream could not be reached",
             Self::ConnectTimeout => "connecting to the upstream took too long",
-            Self::Broken(_) => "the upstream broke off or answered with something other than HTTP",
+            Self::Broken(_) => "the upstream broke off before it answered",
             Self::Switched => "the upstream switched protocols without being asked",
             Self::RequestTimeout => "the request's body stopped on its way",
             Self::ResponseTimeout => "the upstream took too long to answer",
@@ -185,7 +185,7 @@ impl Servers {
             }
             match upload {
                 Some(upload) if upload.moved() + self.response_timeout > deadline => {}
-                Some(upload) if !upload.has_ended() => return Err(Failure::RequestTimeout),
+                Some(upload) if upload.awaits_client() => return Err(Failure::RequestTimeout),
                 _ => return Err(Failure::ResponseTimeout),
             }
         }

@@ -86,19 +86,7 @@ impl Rejection {
             Self::Connect => (501, "connect", "this gateway opens no tunnels"),
             Self::NoRoute => (404, "no-route", "no route matches the request"),
             Self::Refused(refusal) => return refused(refusal),
-            Self::Failed(failure) => match failure {
-                Failure::Busy => (503, "upstream-busy", "the upstream has too many requests in flight"),
-                Failure::Unreachable(_) => (502, "upstream-unreachable", "the upstream could not be reached"),
-                Failure::Broken(_) => (502, "upstream-broken", "the upstream broke off before it answered"),
-                Failure::Switched => (502, "upstream-switched", "the upstream switched protocols unasked"),
-                Failure::RequestTimeout => (408, "request-timeout", "the request's body stopped on its way"),
-                Failure::ConnectTimeout => {
-                    (504, "upstream-connect-timeout", "connecting to the upstream took too long")
-                }
-                Failure::ResponseTimeout => {
-                    (504, "upstream-response-timeout", "the upstream took too long to answer")
-                }
-            },
+            Self::Failed(failure) => return failed(failure),
         };
         (StatusCode::from_u16(status).expect("a status of this table"), code, detail.to_owned())
     }
@@ -125,6 +113,19 @@ impl Rejection {
         }
         response
     }
+}
+
+fn failed(failure: &Failure) -> (StatusCode, &'static str, String) {
+    let (status, code) = match failure {
+        Failure::Busy => (StatusCode::SERVICE_UNAVAILABLE, "upstream-busy"),
+        Failure::Unreachable(_) => (StatusCode::BAD_GATEWAY, "upstream-unreachable"),
+        Failure::Broken(_) => (StatusCode::BAD_GATEWAY, "upstream-broken"),
+        Failure::Switched => (StatusCode::BAD_GATEWAY, "upstream-switched"),
+        Failure::RequestTimeout => (StatusCode::REQUEST_TIMEOUT, "request-timeout"),
+        Failure::ConnectTimeout => (StatusCode::GATEWAY_TIMEOUT, "upstream-connect-timeout"),
+        Failure::ResponseTimeout => (StatusCode::GATEWAY_TIMEOUT, "upstream-response-timeout"),
+    };
+    (status, code, failure.to_string())
 }
 
 fn refused(refusal: &Refusal) -> (StatusCode, &'static str, String) {

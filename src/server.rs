@@ -189,12 +189,15 @@ impl Server {
         tracing::info!("draining: requests in flight get their answers");
         acceptors.shutdown().await;
         drop(self.inboxes);
-        let drained = tokio::task::spawn_blocking(|| {
+        // A thread of its own: one of the runtime's would keep the process from ending before it ends.
+        let (drained, is_drained) = oneshot::channel::<()>();
+        thread::spawn(move || {
             // One that panicked has nothing left to drain.
             self.threads.into_iter().for_each(|worker| drop(worker.join()));
+            drop(drained);
         });
         tokio::select! {
-            _ = drained => {}
+            _ = is_drained => {}
             _ = self.terminations.recv() => tracing::warn!("ending at once"),
             _ = self.interrupts.recv() => tracing::warn!("ending at once"),
         }

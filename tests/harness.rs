@@ -3,9 +3,11 @@
 
 pub(crate) mod client;
 pub(crate) mod gateway;
+pub(crate) mod load;
 pub(crate) mod redis;
 pub(crate) mod resp;
 pub(crate) mod upstream;
+pub(crate) mod wire;
 
 use std::{
     process::Command,
@@ -24,11 +26,14 @@ pub(crate) fn open_store(url: &str) -> Store {
     Store::open(&config.store).unwrap()
 }
 
-/// Waits until `fact` holds, and fails if it doesn't within ten seconds.
+/// What a test waits for comes within this time, or never.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Waits until `fact` holds, and fails if it doesn't in time.
 pub(crate) fn wait_until(what: &str, mut fact: impl FnMut() -> bool) {
     let since = Instant::now();
     while !fact() {
-        assert!(since.elapsed() < Duration::from_secs(10), "waited in vain until {what}");
+        assert!(since.elapsed() < PATIENCE, "waited in vain until {what}");
         std::thread::sleep(Duration::from_millis(2));
     }
 }

@@ -35,13 +35,13 @@ pub enum Body {
 #[derive(Debug)]
 pub struct Upload {
     moved: Mutex<Instant>,
-    has_ended: AtomicBool,
+    awaits_client: AtomicBool,
 }
 
 impl Upload {
     /// Watches a body, if it has anything to watch.
     pub fn watch(incoming: &Incoming) -> Option<Arc<Self>> {
-        let begun = || Self { moved: Mutex::new(Instant::now()), has_ended: AtomicBool::new(false) };
+        let begun = || Self { moved: Mutex::new(Instant::now()), awaits_client: AtomicBool::new(false) };
         (!incoming.is_end_stream()).then(|| Arc::new(begun()))
     }
 
@@ -50,14 +50,16 @@ impl Upload {
         *self.moved.lock()
     }
 
-    /// Whether all of it has gone by.
-    pub fn has_ended(&self) -> bool {
-        self.has_ended.load(Relaxed)
+    /// Whether the upstream would take more than the client has sent.
+    pub fn awaits_client(&self) -> bool {
+        self.awaits_client.load(Relaxed)
     }
 
-    fn note(&self, has_ended: bool) {
-        *self.moved.lock() = Instant::now();
-        self.has_ended.store(has_ended, Relaxed);
+    fn note(&self, awaits_client: bool) {
+        self.awaits_client.store(awaits_client, Relaxed);
+        if !awaits_client {
+            *self.moved.lock() = Instant::now();
+        }
     }
 }
 
@@ -103,8 +105,8 @@ impl HttpBody for Body {
             Self::Whole(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
             Self::Request(incoming, upload) => {
                 let frame = Pin::new(&mut *incoming).poll_frame(context).map_err(Into::into);
-                if let (Some(upload), Poll::Ready(polled)) = (upload, &frame) {
-                    upload.note(polled.is_none() || incoming.is_end_stream());
+                if let Some(upload) = upload {
+                    upload.note(frame.is_pending());
                 }
                 frame
             }

@@ -38,7 +38,10 @@ pub(super) async fn work(
     http.timer(TokioTimer::new())
         .header_read_timeout(terms.header_timeout)
         .max_header_size(terms.max_header_bytes)
-        .max_buf_size(terms.max_header_bytes + BODY_BUFFER);
+        .max_buf_size(terms.max_header_bytes + BODY_BUFFER)
+        // Header and body in one write. (`pipeline_flush` would do that, too, but withholds an answer while
+        // more of the connection is to be read, and buffers a body without bound for a slow reader.)
+        .writev(false);
     let graceful = GracefulShutdown::new();
     let mut idle = interval(CLOSE_IDLE_EVERY);
     idle.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -53,6 +53,9 @@ const PROBE_EVERY: Duration = Duration::from_millis(100);
 const PROBE_WAIT: Duration = Duration::from_millis(50);
 /// Failed probes after which the connection is replaced: it may be dead without anyone having said so.
 const PROBES_PER_CONNECTION: u32 = 20;
+/// Answered probes for which the breaker stays open until all threads have their connections back: one that
+/// hasn't would open it again.
+const PROBES_FOR_OTHERS: u32 = 3;
 /// The client takes a timeout of zero for none.
 const SHORTEST_WAIT: Duration = Duration::from_millis(1);
 const RECONNECT_EVERY_MS: u32 = 50;
@@ -73,7 +76,8 @@ impl RedisStore {
         let mut config = Config::from_url(url).map_err(StoreError::Connection)?;
         // The client's task would end for good if the server were away at the start.
         config.fail_fast = false;
-        let link = Link { config, timeout, breaker: Breaker::default(), trouble: Trouble::default() };
+        let (breaker, trouble, batchers) = Default::default();
+        let link = Link { config, timeout, breaker, trouble, batchers };
         Ok(Self { link: Arc::new(link), batchers: ThreadLocal::new() })
     }
 
@@ -108,7 +112,11 @@ impl RedisStore {
     }
 
     fn batcher(&self) -> &Arc<Batcher> {
-        self.batchers.get_or(|| Arc::new(Batcher::start(self.link.clone())))
+        self.batchers.get_or(|| {
+            let batcher = Arc::new(Batcher::start(self.link.clone()));
+            self.link.batchers.lock().push(Arc::downgrade(&batcher));
+            batcher
+        })
     }
 }
 
@@ -124,6 +132,14 @@ struct Link {
     timeout: Duration,
     breaker: Breaker,
     trouble: Trouble,
+    batchers: Mutex<Vec<Weak<Batcher>>>,
+}
+
+impl Link {
+    fn all_are_connected(&self) -> bool {
+        let is_connected = |batcher: Arc<Batcher>| batcher.connection.load().client.is_connected();
+        self.batchers.lock().iter().filter_map(Weak::upgrade).all(is_connected)
+    }
 }
 
 /// What is wrong with the server, so that the log says it once and not at each attempt.
@@ -366,16 +382,23 @@ impl Batcher {
     /// Asks the server for a sign of life until it gives one, then closes the breaker.
     async fn probe(batcher: Weak<Self>) {
         let since = Instant::now();
-        for probe in 1.. {
+        let (mut answered, mut failed) = (0, 0);
+        loop {
             let Some(batcher) = batcher.upgrade() else { return };
-            if batcher.connection.load_full().ping(batcher.link.timeout.max(PROBE_WAIT)).await.is_ok() {
-                batcher.link.trouble.forget();
-                batcher.link.breaker.close();
-                break;
-            }
-            let is_over = batcher.connection.load().task.is_finished();
-            if is_over || probe % PROBES_PER_CONNECTION == 0 {
-                batcher.connection.store(Arc::new(Connection::start(&batcher.link)));
+            let link = &batcher.link;
+            if batcher.connection.load_full().ping(link.timeout.max(PROBE_WAIT)).await.is_ok() {
+                answered += 1;
+                if answered > PROBES_FOR_OTHERS || link.all_are_connected() {
+                    link.trouble.forget();
+                    link.breaker.close();
+                    break;
+                }
+            } else {
+                failed += 1;
+                let is_over = batcher.connection.load().task.is_finished();
+                if is_over || failed % PROBES_PER_CONNECTION == 0 {
+                    batcher.connection.store(Arc::new(Connection::start(link)));
+                }
             }
             drop(batcher);
             sleep(PROBE_EVERY).await;

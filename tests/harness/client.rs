@@ -37,6 +37,25 @@ impl Client {
         self.answer()
     }
 
+    /// The answer to a request that is written as `GET /path` and then a line for each field. Host is
+    /// added if it isn't there, and what follows an empty line is the body.
+    pub(crate) fn ask(&mut self, request: &str) -> Answer {
+        let (head, body) = request.split_once("\n\n").unwrap_or((request, ""));
+        let (line, fields) = head.split_once('\n').unwrap_or((head, ""));
+        let mut fields: Vec<String> =
+            fields.lines().map(|field| format!("{}\r\n", field.trim_start())).collect();
+        if !fields.iter().any(|field| field.to_ascii_lowercase().starts_with("host:")) {
+            fields.insert(0, "Host: tollgate.test\r\n".to_owned());
+        }
+        self.send(format!("{line} HTTP/1.1\r\n{}\r\n{body}", fields.concat()).as_bytes());
+        let answer = self.head();
+        if line.starts_with("HEAD ") || matches!(answer.status, 204 | 304) {
+            answer
+        } else {
+            self.body(answer)
+        }
+    }
+
     /// Sends bytes as they are.
     pub(crate) fn send(&mut self, bytes: &[u8]) {
         self.stream.get_mut().write_all(bytes).unwrap();
@@ -44,7 +63,11 @@ impl Client {
 
     /// Reads an answer to a request other than HEAD.
     pub(crate) fn answer(&mut self) -> Answer {
-        let mut answer = self.head();
+        let answer = self.head();
+        self.body(answer)
+    }
+
+    fn body(&mut self, mut answer: Answer) -> Answer {
         answer.body = match answer.header("transfer-encoding") {
             Some("chunked") => self.chunks(),
             _ => self.bytes(answer.header("content-length").map_or(0, |length| length.parse().unwrap())),
@@ -73,6 +96,18 @@ impl Client {
         let mut body = vec![0; length];
         self.stream.read_exact(&mut body).unwrap();
         body
+    }
+
+    /// What comes until the gateway closes the connection, or breaks it off.
+    pub(crate) fn rest(&mut self) -> Vec<u8> {
+        let mut rest = Vec::new();
+        let _ = self.stream.read_to_end(&mut rest);
+        rest
+    }
+
+    /// Another hold of the connection, to write to it while this one reads.
+    pub(crate) fn writer(&self) -> TcpStream {
+        self.stream.get_ref().try_clone().unwrap()
     }
 
     /// Whether the gateway has closed the connection, all that it sent having been read.

@@ -19,27 +19,43 @@ pub(crate) struct Gateway {
     process: Child,
     folder: TempDir,
     address: SocketAddr,
+    greeting: String,
 }
 
 impl Gateway {
     /// Starts a gateway with this configuration, on a free port.
     pub(crate) fn start(toml: &str) -> Self {
+        Self::start_with(toml, &["run", "--listen", "127.0.0.1:0"], &[])
+    }
+
+    /// Starts a gateway with this gateway.toml, these arguments and these variables.
+    pub(crate) fn start_with(toml: &str, arguments: &[&str], variables: &[(&str, &str)]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("gateway.toml"), toml).unwrap();
         let log = fs::File::create(folder.path().join("log")).unwrap();
         let mut process = Command::new(env!("CARGO_BIN_EXE_tollgate"))
-            .args(["run", "--listen", "127.0.0.1:0"])
+            .args(arguments)
+            .envs(variables.iter().copied())
             .current_dir(&folder)
             .stdout(Stdio::piped())
             .stderr(log)
             .spawn()
             .unwrap();
-        let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
-        let Some(Ok(line)) = lines.next() else {
-            panic!("no gateway: {}", fs::read_to_string(folder.path().join("log")).unwrap());
-        };
-        let address = line.strip_prefix("tollgate listens on http://").expect(&line).parse().unwrap();
-        Self { process, folder, address }
+        let mut greeting = String::new();
+        let mut stdout = BufReader::new(process.stdout.take().unwrap());
+        while !greeting.contains("try: ") {
+            if stdout.read_line(&mut greeting).unwrap() == 0 {
+                panic!("no gateway: {}", fs::read_to_string(folder.path().join("log")).unwrap());
+            }
+        }
+        let (_, address) = greeting.split_once("tollgate listens on http://").expect(&greeting);
+        let address = address.lines().next().unwrap().parse().unwrap();
+        Self { process, folder, address, greeting }
+    }
+
+    /// What it printed when it was ready.
+    pub(crate) fn greeting(&self) -> &str {
+        &self.greeting
     }
 
     pub(crate) fn address(&self) -> SocketAddr {
@@ -54,6 +70,11 @@ impl Gateway {
     /// The answer to a GET on a connection of its own.
     pub(crate) fn get(&self, path: &str) -> Answer {
         self.client().get(path)
+    }
+
+    /// The answer to a request as [`Client::ask`] takes it, on a connection of its own.
+    pub(crate) fn ask(&self, request: &str) -> Answer {
+        self.client().ask(request)
     }
 
     /// What it has logged so far.
@@ -78,6 +99,13 @@ impl Gateway {
     /// Its process, to read /proc of.
     pub(crate) fn process(&self) -> u32 {
         self.process.id()
+    }
+
+    /// Memory that it holds now (`VmRSS`), or has held at most (`VmHWM`), in KiB.
+    pub(crate) fn memory_kib(&self, which: &str) -> usize {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.process())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix(which)?.strip_prefix(':')).unwrap();
+        line.trim().trim_end_matches(" kB").parse().unwrap()
     }
 
     /// How it ended, if it has.

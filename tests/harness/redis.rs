@@ -75,6 +75,11 @@ impl Redis {
         Connection::connect(self.port)
     }
 
+    /// The configuration's table for it, with a deadline that no busy machine exceeds.
+    pub(crate) fn store(&self) -> String {
+        format!("[store]\nurl = \"{}\"\ntimeout = \"5s\"\n", self.url())
+    }
+
     /// The answer to a command, as redis-cli prints it to a program: a line for each value.
     pub(crate) fn command(&self, words: &[&str]) -> String {
         let answer = self.try_command(words);

@@ -1,0 +1,275 @@
+//! The commands and signals as operators use them, and the shipped gateway.toml.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by it")]
+
+#[allow(dead_code)] // Each test target uses a part of it.
+mod harness;
+
+use std::{
+    fs,
+    net::{TcpListener, TcpStream},
+    process::{Command, Output},
+    sync::{Mutex, mpsc},
+};
+
+use harness::{gateway::Gateway, redis::Redis, upstream::Upstream, wait_until, wire::WireUpstream};
+
+const SHIPPED: &str = include_str!("../gateway.toml");
+const GOOD: &str = "[[routes]]\npath = \"/\"\nrespond = { status = 200 }\n";
+const BAD: &str = "[[routes]]\npath = \"/\"\nrespond = { status = 200 }\nlimit = []\n";
+
+/// Runs a command beside a good.toml and a bad.toml.
+fn tollgate(arguments: &[&str]) -> Output {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("good.toml"), GOOD).unwrap();
+    fs::write(folder.path().join("bad.toml"), BAD).unwrap();
+    Command::new(env!("CARGO_BIN_EXE_tollgate")).args(arguments).current_dir(&folder).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap()
+}
+
+/// The newcomer's first minute: the shipped file as it is, and the line that it prints to try.
+#[test]
+fn the_shipped_file_limits_the_printed_curl_line() {
+    let redis = Redis::start();
+    let url = redis.url();
+    let on_redis: [&str; 6] = ["--config", "gateway.toml", "--listen", "127.0.0.1:0", "--store", &url];
+    for (arguments, variable) in [
+        (&[][..], ("TOLLGATE_LISTEN", "127.0.0.1:0")),
+        (&["run", "--listen", "127.0.0.1:0"], ("TOLLGATE_STORE", "memory:")),
+        (&on_redis, ("TOLLGATE_STORE", "memory:")),
+    ] {
+        let gateway = Gateway::start_with(SHIPPED, arguments, &[variable]);
+        let lines: Vec<&str> = gateway.greeting().lines().collect();
+        let [listens, counts, line] = lines[..] else { panic!("{lines:?}") };
+        assert_eq!(listens, format!("tollgate listens on http://{}", gateway.address()));
+        let is_on_redis = arguments.contains(&url.as_str());
+        assert_eq!(
+            counts,
+            if is_on_redis { format!("it counts in {url}") } else { "it counts in this process".into() }
+        );
+        assert_eq!(line, format!("try: curl -i http://{}/", gateway.address()));
+        let curl = || {
+            let output =
+                Command::new("sh").args(["-c", line.strip_prefix("try: ").unwrap()]).output().unwrap();
+            text(&output.stdout).replace('\r', "")
+        };
+        for left in (0..5).rev() {
+            let answer = curl();
+            assert!(answer.starts_with("HTTP/1.1 200 OK\n"), "{answer}");
+            assert!(answer.contains("\nratelimit-policy: \"per-client\";q=5;w=10\n"), "{answer}");
+            assert!(answer.contains(&format!("\nratelimit: \"per-client\";r={left};t=")), "{answer}");
+            let (_, echo) = answer.split_once("\n\n").unwrap();
+            let echo: serde_json::Value = serde_json::from_str(echo).unwrap();
+            assert_eq!((&echo["method"], &echo["path"]), (&"GET".into(), &"/".into()));
+        }
+        let refused = curl();
+        assert!(refused.starts_with("HTTP/1.1 429 Too Many Requests\n"), "{refused}");
+        assert!(refused.contains("\nretry-after: ") && refused.contains("quota-exceeded"), "{refused}");
+        if arguments == on_redis {
+            let bucket = "tollgate:per-client:sw:{ip=127.0.0.1}";
+            assert_eq!(redis.command(&["ZRANGE", bucket, "0", "-1"]).lines().count(), 5);
+        }
+    }
+}
+
+#[test]
+fn check_tells_faults_and_ends_with_2() {
+    let good = tollgate(&["check", "good.toml"]);
+    assert_eq!(
+        (good.status.code(), text(&good.stdout), text(&good.stderr)),
+        (Some(0), "good.toml: ok\n", "")
+    );
+    let bad = tollgate(&["check", "bad.toml"]);
+    assert_eq!((bad.status.code(), text(&bad.stdout)), (Some(2), ""));
+    let told = text(&bad.stderr);
+    assert!(told.contains("bad.toml:4") && told.contains("`limit`") && told.contains("`limits`"), "{told}");
+    let missing = tollgate(&["check", "none.toml"]);
+    assert_eq!(missing.status.code(), Some(2));
+    assert!(text(&missing.stderr).contains("can't read `none.toml`"));
+    let shipped = tollgate(&["check", concat!(env!("CARGO_MANIFEST_DIR"), "/gateway.toml")]);
+    assert_eq!((shipped.status.code(), text(&shipped.stderr)), (Some(0), ""));
+}
+
+#[test]
+fn wrong_use_and_wrong_files_end_with_2_and_results_with_0() {
+    for (arguments, status) in [
+        (&["check"][..], 2),
+        (&["serve"], 2),
+        (&["--verbose"], 2),
+        (&["check", "good.toml", "bad.toml"], 2),
+        (&["--config", "good.toml", "check", "good.toml"], 2),
+        (&["--config", "bad.toml"], 2),
+        (&["run", "--config", "none.toml"], 2),
+        (&["--config", "good.toml", "--listen", "nowhere"], 2),
+        (&["--config", "good.toml", "--store", "mysql://x"], 2),
+        (&[], 2), // There is no gateway.toml.
+        (&["--help"], 0),
+        (&["--version"], 0),
+    ] {
+        let output = tollgate(arguments);
+        assert_eq!(output.status.code(), Some(status), "{arguments:?}: {output:?}");
+        let (told, silent) =
+            if status == 0 { (output.stdout, output.stderr) } else { (output.stderr, output.stdout) };
+        assert!(!told.is_empty() && silent.is_empty(), "{arguments:?}");
+    }
+}
+
+#[test]
+fn an_address_in_use_ends_with_1_and_the_remedy() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let output = tollgate(&["--config", "good.toml", "--listen", &address]);
+    assert_eq!((output.status.code(), text(&output.stdout)), (Some(1), ""));
+    let told = text(&output.stderr);
+    assert!(told.contains(&format!("can't listen on `{address}`: Address already in use")), "{told}");
+    assert!(told.contains("name another address with --listen or server.listen"), "{told}");
+}
+
+/// `script` of util-linux gives a terminal.
+#[cfg(target_os = "linux")]
+#[test]
+fn colour_is_for_terminals_without_no_color() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("bad.toml"), BAD).unwrap();
+    let told = |no_color: &str| {
+        let check = concat!(env!("CARGO_BIN_EXE_tollgate"), " check bad.toml");
+        let mut script = Command::new("script");
+        script.args(["--quiet", "--command", check, "/dev/null"]).env("NO_COLOR", no_color);
+        let output = script.current_dir(&folder).output().unwrap();
+        text(&output.stdout).to_owned()
+    };
+    assert!(told("").contains("\u{1b}["), "{:?}", told(""));
+    assert!(told("1").contains("bad.toml") && !told("1").contains('\u{1b}'), "{:?}", told("1"));
+    assert!(!text(&tollgate(&["check", "bad.toml"]).stderr).contains('\u{1b}'));
+}
+
+#[test]
+fn a_reload_changes_the_rate_for_the_next_request_and_keeps_the_count() {
+    let redis = Redis::start();
+    for store in [String::new(), redis.store()] {
+        let toml = |rate: &str| {
+            format!(
+                "{store}[limits.per-client]\nkey = \"ip\"\nrate = \"{rate}\"\n[[routes]]\npath = \"/\"\n\
+                 respond = {{ status = 200 }}\nlimits = [\"per-client\"]\n"
+            )
+        };
+        let gateway = Gateway::start(&toml("5/10min"));
+        // On a connection that stays, too.
+        let mut client = gateway.client();
+        let mut ask = || {
+            let answer = client.get("/");
+            let state = answer.header("ratelimit").unwrap();
+            (answer.status, state.split(';').nth(1).unwrap().to_owned())
+        };
+        let answered = [(); 6].map(|()| ask().0);
+        assert_eq!(answered, [200, 200, 200, 200, 200, 429]);
+        for (rate, expected) in
+            [("7/10min", (200, "r=1")), ("3/10min", (429, "r=0")), ("9/5min", (200, "r=2"))]
+        {
+            gateway.reload(&toml(rate));
+            let (status, left) = ask();
+            assert_eq!((status, left.as_str()), expected, "{rate} on `{store}`");
+        }
+        for change in ["5/10m → 7/10m", "7/10m → 3/10m", "3/10m → 9/5m"] {
+            let line = format!("limit `per-client` {change}: counts kept");
+            assert!(gateway.log().contains(&line), "{line} in {}", gateway.log());
+        }
+    }
+}
+
+#[test]
+fn a_wrong_file_on_a_reload_changes_nothing_and_is_told() {
+    let gateway = Gateway::start(GOOD);
+    gateway.reload(BAD);
+    assert_eq!(gateway.get("/").status, 200);
+    let log = gateway.log();
+    assert!(log.contains("gateway.toml:4") && log.contains("the running one stays"), "{log}");
+    gateway.reload(&GOOD.replace("200", "204"));
+    assert_eq!(gateway.ask("HEAD /").status, 204);
+}
+
+#[test]
+fn a_request_in_flight_at_a_reload_ends_as_it_began() {
+    let (release, released) = mpsc::channel::<()>();
+    let released = Mutex::new(released);
+    let upstream = WireUpstream::start(move |mut wire| {
+        wire.request();
+        released.lock().unwrap().recv().unwrap();
+        wire.send(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nold");
+    });
+    let toml = "[upstreams.api]\nservers = [\"URL\"]\n[[routes]]\npath = \"/\"\nupstream = \"api\"\n";
+    let gateway = Gateway::start(&toml.replace("URL", &upstream.url()));
+    let mut client = gateway.client();
+    client.send(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    wait_until("the upstream is asked", || upstream.connections() == 1);
+    gateway.reload(&toml.replace("URL", &Upstream::hello().url()));
+    assert_eq!(gateway.get("/").text(), "hello");
+    release.send(()).unwrap();
+    assert_eq!(client.answer().text(), "old");
+}
+
+/// A gateway whose upstream answers when it is told to, with a request in flight.
+fn in_flight(server: &str) -> (Gateway, harness::client::Client, mpsc::Sender<()>) {
+    let (release, released) = mpsc::channel::<()>();
+    let released = Mutex::new(released);
+    let (asked, is_asked) = mpsc::channel();
+    let upstream = WireUpstream::start(move |mut wire| {
+        while wire.request().is_some() {
+            asked.send(()).unwrap();
+            if released.lock().unwrap().recv().is_ok() {
+                wire.send(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nlast");
+            }
+        }
+    });
+    let gateway = Gateway::start(&format!(
+        "[server]\n{server}\n[upstreams.api]\nservers = [\"{}\"]\n[[routes]]\npath = \"/\"\nupstream = \"api\"\n",
+        upstream.url()
+    ));
+    let mut client = gateway.client();
+    client.send(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    is_asked.recv_timeout(harness::PATIENCE).unwrap();
+    (gateway, client, release)
+}
+
+#[test]
+fn a_termination_drains() {
+    for signal in ["TERM", "INT"] {
+        let (mut gateway, mut client, release) = in_flight("");
+        let mut idle = gateway.client();
+        assert_eq!(idle.get("/none").status, 404);
+        gateway.signal(signal);
+        assert!(idle.is_closed());
+        let address = gateway.address();
+        wait_until("new connections are refused", || TcpStream::connect(address).is_err());
+        assert_eq!(gateway.ended(), None);
+        release.send(()).unwrap();
+        let answer = client.answer();
+        assert_eq!((answer.status, answer.text()), (200, "last".to_owned()));
+        assert_eq!(answer.header("connection"), Some("close"));
+        wait_until("the gateway ends", || gateway.ended().is_some());
+        assert_eq!(gateway.ended().unwrap().code(), Some(0));
+    }
+}
+
+#[test]
+fn a_second_termination_ends_at_once() {
+    let (mut gateway, mut client, _release) = in_flight("");
+    gateway.signal("TERM");
+    wait_until("it drains", || gateway.log().contains("draining"));
+    gateway.signal("TERM");
+    wait_until("the gateway ends", || gateway.ended().is_some());
+    assert!(client.is_closed());
+    assert_eq!(gateway.ended().unwrap().code(), Some(0));
+}
+
+#[test]
+fn a_drain_ends_in_time() {
+    let (mut gateway, mut client, _release) = in_flight("timeouts = { drain = \"100ms\" }");
+    gateway.signal("TERM");
+    wait_until("the gateway ends", || gateway.ended().is_some());
+    assert!(client.is_closed());
+    assert!(gateway.log().contains("cut off"), "{}", gateway.log());
+}

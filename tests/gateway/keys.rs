@@ -1,0 +1,212 @@
+//! Whom a request is counted for.
+
+use crate::{
+    harness::{gateway::Gateway, redis::Redis},
+    limit_all,
+};
+
+const TRUSTING: &str = "[server]\ntrusted_proxies = [\"127.0.0.0/8\"]\n";
+const SECRET: &str = "s3cret";
+
+/// `one` is counted in this bucket, `same` too, and `other` in another.
+struct Case {
+    limit: &'static str,
+    one: &'static str,
+    same: &'static str,
+    other: &'static str,
+    bucket: &'static str,
+}
+
+const CASES: &[Case] = &[
+    Case {
+        limit: r#"key = "ip""#,
+        one: "GET /0/x",
+        same: "POST /0/y?a=b",
+        other: "GET /0/x\nX-Forwarded-For: 192.0.2.7",
+        bucket: "ip=127.0.0.1",
+    },
+    Case {
+        limit: r#"key = "ip""#,
+        one: "GET /1/x\nX-Forwarded-For: 2001:db8:0:1:2::3",
+        same: "GET /1/x\nX-Forwarded-For: 10.0.0.1\nX-Forwarded-For: 2001:db8:0:1:ffff::, 127.0.0.9",
+        other: "GET /1/x\nX-Forwarded-For: 2001:db8:0:2:2::3",
+        bucket: "ip=2001:db8:0:1::",
+    },
+    Case {
+        limit: "key = \"ip\"\nipv4_prefix = 24\nipv6_prefix = 48",
+        one: "GET /2/x\nX-Forwarded-For: 192.0.2.7",
+        same: "GET /2/x\nX-Forwarded-For: ::ffff:192.0.2.200",
+        other: "GET /2/x\nX-Forwarded-For: 192.0.3.7",
+        bucket: "ip=192.0.2.0",
+    },
+    Case {
+        limit: r#"key = "header:x-api-key""#,
+        one: "GET /3/x\nX-API-Key: s3cret",
+        same: "PUT /3/y\nx-api-key: s3cret\nX-Forwarded-For: 192.0.2.7",
+        other: "GET /3/x\nX-API-Key: s3crets",
+        bucket: "header:x-api-key=sha256/1ec1c26b50d5d3c58d9583181af80766",
+    },
+    Case {
+        limit: "key = \"header:x-api-key\"\nplain = true",
+        one: "GET /4/x\nX-API-Key: team a",
+        same: "GET /4/y\nX-API-Key: team a\nX-API-Key: team a",
+        other: "GET /4/x\nX-API-Key: team b",
+        bucket: "header:x-api-key=team%20a",
+    },
+    Case {
+        limit: "key = \"cookie:sid\"\nplain = true",
+        one: "GET /5/x\nCookie: theme=dark; sid=a1",
+        same: "GET /5/x\nCookie: x=y\nCookie: sid=a1",
+        other: "GET /5/x\nCookie: sid=a2; osid=a1",
+        bucket: "cookie:sid=a1",
+    },
+    Case {
+        limit: "key = \"query:user\"\nplain = true",
+        one: "GET /6/x?user=a%20b",
+        same: "GET /6/y?x=1&us%65r=a+b",
+        other: "GET /6/x?user=a%2520b",
+        bucket: "query:user=a%20b",
+    },
+    Case {
+        limit: r#"key = "path:id""#,
+        one: "GET /7/a%2fb",
+        same: "GET /7/./%61%2Fb/?q",
+        other: "GET /7/a%252Fb",
+        bucket: "path:id=a%2Fb",
+    },
+    Case {
+        limit: r#"key = "host""#,
+        one: "GET /8/x\nHost: Api.Example.com:80",
+        same: "GET http://api.example.com./8/x\nHost: other.test",
+        other: "GET /8/x\nHost: api.example.com.evil.test",
+        bucket: "host=api.example.com",
+    },
+    Case {
+        limit: r#"key = "method""#,
+        one: "PATCH /9/x",
+        same: "PATCH /9/y",
+        other: "GET /9/x",
+        bucket: "method=PATCH",
+    },
+    Case {
+        limit: r#"key = "route""#,
+        one: "GET /10/x",
+        same: "GET /10/y\nX-Forwarded-For: 192.0.2.7",
+        other: "GET /again/10/x",
+        bucket: "route=r10",
+    },
+    Case {
+        limit: "key = [\"ip\", \"header:x-user\"]\nplain = true",
+        one: "GET /11/x\nX-User: a",
+        same: "POST /11/y\nX-User: a",
+        other: "GET /11/x\nX-User: b",
+        bucket: "12:ip=127.0.0.1,15:header:x-user=a",
+    },
+    Case {
+        limit: r#"key = "header:x-user""#,
+        one: "GET /12/x",
+        same: "GET /12/y",
+        other: "GET /12/x\nX-User: 127.0.0.1",
+        bucket: "ip=127.0.0.1",
+    },
+];
+
+#[test]
+fn every_kind_of_key_names_its_bucket_and_shares_it_with_nobody() {
+    let redis = Redis::start();
+    let mut toml = format!("{TRUSTING}{}", redis.store());
+    for (number, Case { limit, .. }) in CASES.iter().enumerate() {
+        toml += &format!("[limits.l{number}]\n{limit}\nrate = \"1/h\"\n");
+        for (name, path) in [("r", ""), ("again-r", "/again")] {
+            toml += &format!(
+                "[[routes]]\nname = \"{name}{number}\"\npath = \"{path}/{number}/{{id}}\"\n\
+                 respond = {{ status = 200 }}\nlimits = [\"l{number}\"]\n"
+            );
+        }
+    }
+    let gateway = Gateway::start(&toml);
+    for (number, case) in CASES.iter().enumerate() {
+        let Case { limit, one, same, other, bucket } = case;
+        assert_eq!(gateway.ask(one).status, 200, "{limit}: {one}");
+        let named = redis.keys(&format!("tollgate:l{number}:*"));
+        assert_eq!(named, [format!("tollgate:l{number}:sw:{{{bucket}}}")], "{limit}: {one}");
+        assert_eq!(gateway.ask(same).status, 429, "{limit}: {same}");
+        assert_eq!(gateway.ask(other).status, 200, "{limit}: {other}");
+    }
+    let told = redis.keys("*").join("\n") + &gateway.log();
+    assert!(!told.contains(SECRET), "{told}");
+}
+
+#[test]
+fn everybody_shares_a_global_limit() {
+    let gateway = Gateway::start(&(TRUSTING.to_owned() + &limit_all("key = \"global\"\nrate = \"1/h\"")));
+    assert_eq!(gateway.ask("GET /").status, 200);
+    assert_eq!(gateway.ask("POST /x\nX-Forwarded-For: 192.0.2.7").status, 429);
+}
+
+#[test]
+fn a_request_that_lacks_the_key_is_skipped_or_denied_as_the_limit_says() {
+    let limit =
+        |missing| limit_all(&format!("key = \"header:x-key\"\nrate = \"1/h\"\nmissing = \"{missing}\""));
+    let skips = Gateway::start(&limit("skip"));
+    for _ in 0..3 {
+        let answer = skips.get("/");
+        assert_eq!((answer.status, answer.header("ratelimit")), (200, None));
+    }
+    let denies = Gateway::start(&limit("deny"));
+    let answer = denies.get("/");
+    let code = "key-missing";
+    assert_eq!((answer.status, answer.json()["code"].as_str()), (429, Some(code)), "{answer:?}");
+    assert_eq!((answer.header("retry-after"), answer.header("ratelimit")), (None, None));
+    assert_eq!(denies.ask("GET /\nX-Key: a").status, 200);
+}
+
+#[test]
+fn exempt_networks_and_keys_are_not_counted() {
+    let limit = "key = \"header:x-key\"\nrate = \"1/h\"\nexempt = [\"10.0.0.0/8\", \"partner\"]";
+    let gateway = Gateway::start(&(TRUSTING.to_owned() + &limit_all(limit)));
+    for request in ["GET /\nX-Key: a\nX-Forwarded-For: 10.1.2.3", "GET /\nX-Key: partner"] {
+        for _ in 0..3 {
+            let answer = gateway.ask(request);
+            assert_eq!((answer.status, answer.header("ratelimit")), (200, None), "{request}");
+        }
+    }
+    let counted = "GET /\nX-Key: a\nX-Forwarded-For: 11.1.2.3";
+    assert_eq!([gateway.ask(counted).status, gateway.ask(counted).status], [200, 429]);
+}
+
+#[test]
+fn an_exempt_request_skips_that_limit_only() {
+    let gateway = Gateway::start(
+        &(limit_all("key = \"ip\"\nrate = \"1/h\"\nexempt = [\"127.0.0.0/8\"]")
+            .replace("[\"l\"]", "[\"l\", \"all\"]")
+            + "[limits.all]\nkey = \"global\"\nrate = \"2/h\"\n"),
+    );
+    let statuses: Vec<u16> = (0..3).map(|_| gateway.get("/").status).collect();
+    assert_eq!(statuses, [200, 200, 429]);
+    assert_eq!(gateway.get("/").header("ratelimit-policy"), Some("\"all\";q=2;w=3600"));
+}
+
+#[test]
+fn who_is_not_trusted_cannot_choose_the_address_that_is_counted() {
+    let gateway = Gateway::start(&limit_all("key = \"ip\"\nrate = \"1/h\""));
+    assert_eq!(gateway.ask("GET /\nX-Forwarded-For: 192.0.2.7").status, 200);
+    assert_eq!(gateway.ask("GET /\nX-Forwarded-For: 192.0.2.8").status, 429);
+}
+
+#[test]
+fn a_field_that_connection_names_is_no_key() {
+    let gateway = Gateway::start(&limit_all("key = \"header:x-key\"\nrate = \"1/h\""));
+    assert_eq!(gateway.ask("GET /\nX-Key: a").status, 200);
+    // Upstream wouldn't see it: it counts as missing.
+    assert_eq!(gateway.ask("GET /\nX-Key: b\nConnection: x-key").status, 200);
+    assert_eq!(gateway.ask("GET /\nX-Key: c\nConnection: close, X-Key").status, 429);
+}
+
+#[test]
+fn two_values_for_one_key_are_refused() {
+    let gateway = Gateway::start(&limit_all("key = \"header:x-key\"\nrate = \"1/h\""));
+    let answer = gateway.ask("GET /\nX-Key: a\nX-Key: b");
+    assert_eq!((answer.status, answer.json()["code"].as_str()), (400, Some("key-ambiguous")));
+    assert_eq!(gateway.ask("GET /\nX-Key: a").status, 200);
+}

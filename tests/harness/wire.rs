@@ -1,0 +1,93 @@
+//! An upstream that speaks bytes, for what a well-behaved server wouldn't do or wouldn't show.
+
+use std::{
+    io::{BufRead, BufReader, Read, Write},
+    net::{SocketAddr, TcpListener, TcpStream},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
+    thread,
+};
+
+/// A server that hands each connection to a function, on a thread of its own.
+pub(crate) struct WireUpstream {
+    address: SocketAddr,
+    connections: Arc<AtomicUsize>,
+}
+
+/// A connection as the upstream sees it.
+pub(crate) struct Wire {
+    /// How many connections came before it.
+    pub(crate) number: usize,
+    stream: BufReader<TcpStream>,
+}
+
+impl WireUpstream {
+    pub(crate) fn start(serve: impl Fn(Wire) + Send + Sync + 'static) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let upstream = Self { address: listener.local_addr().unwrap(), connections: Arc::default() };
+        let (connections, serve) = (upstream.connections.clone(), Arc::new(serve));
+        thread::spawn(move || {
+            for stream in listener.incoming() {
+                let number = connections.fetch_add(1, SeqCst);
+                let wire = Wire { number, stream: BufReader::new(stream.unwrap()) };
+                let serve = serve.clone();
+                thread::spawn(move || serve(wire));
+            }
+        });
+        upstream
+    }
+
+    /// Answers every request with these bytes, and keeps the connection.
+    pub(crate) fn answering(answer: impl AsRef<[u8]> + Send + Sync + 'static) -> Self {
+        Self::start(move |mut wire| {
+            while wire.request().is_some() {
+                wire.send(answer.as_ref());
+            }
+        })
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// Connections that have been made to it.
+    pub(crate) fn connections(&self) -> usize {
+        self.connections.load(SeqCst)
+    }
+}
+
+impl Wire {
+    /// The header of the next request as it came, or none if the gateway has closed the connection.
+    pub(crate) fn request(&mut self) -> Option<String> {
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            if self.stream.read_until(b'\n', &mut head).unwrap_or(0) == 0 {
+                return None;
+            }
+        }
+        Some(head.into_iter().map(char::from).collect())
+    }
+
+    /// Sends bytes as they are. Whether the gateway takes them is for the test to see.
+    pub(crate) fn send(&mut self, bytes: &[u8]) {
+        let _ = self.stream.get_mut().write_all(bytes);
+    }
+
+    pub(crate) fn read(&mut self, length: usize) -> Vec<u8> {
+        let mut bytes = vec![0; length];
+        self.stream.read_exact(&mut bytes).unwrap();
+        bytes
+    }
+
+    /// Waits until the gateway closes the connection, or breaks it off.
+    pub(crate) fn wait_for_end(&mut self) {
+        let _ = self.stream.read_to_end(&mut Vec::new());
+    }
+
+    /// The connection itself.
+    pub(crate) fn stream(&mut self) -> &mut TcpStream {
+        self.stream.get_mut()
+    }
+}

@@ -1,0 +1,148 @@
+//! What requests get while the store is away, and that it is used again when it is back.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by it")]
+
+#[allow(dead_code)] // Each test target uses a part of it.
+mod harness;
+
+use std::time::{Duration, Instant};
+
+use harness::{gateway::Gateway, load::Load, redis::Redis, wait_until};
+
+/// The deadline of the store and what a busy machine adds to it. Strict judgements are in timing.rs.
+const SOON: Duration = Duration::from_millis(1_000);
+
+/// Limits of each policy and routes of that name. This gateway is one of two; 10 an hour is its
+/// share of the local one.
+fn policies(url: &str) -> String {
+    let mut toml = format!("[store]\nurl = \"{url}\"\ninstances = 2\n[server]\nworkers = 2\n");
+    for policy in ["local", "allow", "deny"] {
+        toml += &format!("[limits.{policy}]\nkey = \"global\"\nrate = \"20/h\"\non_failure = \"{policy}\"\n");
+    }
+    toml += "[limits.shadow]\nkey = \"global\"\nrate = \"20/h\"\non_failure = \"deny\"\nmode = \"shadow\"\n";
+    for (path, limits) in [
+        ("local", "\"local\""),
+        ("allow", "\"allow\""),
+        ("deny", "\"deny\""),
+        ("one-denies", "\"local\", \"allow\", \"deny\""),
+        ("one-counts", "\"allow\", \"local\", \"shadow\""),
+    ] {
+        toml +=
+            &format!("[[routes]]\npath = \"/{path}\"\nrespond = {{ status = 200 }}\nlimits = [{limits}]\n");
+    }
+    toml
+}
+
+/// Asserts what every policy answers while the store is away. It can be seen once: the share is used up.
+fn assert_policies_hold(gateway: &Gateway) {
+    let ask = |path: &str| {
+        let since = Instant::now();
+        let answer = gateway.get(path);
+        assert!(since.elapsed() < SOON, "{path} took {:?}", since.elapsed());
+        answer
+    };
+    for path in ["/deny", "/one-denies"] {
+        let answer = ask(path);
+        assert_eq!((answer.status, answer.header("retry-after")), (503, Some("1")), "{path}");
+        let problem = answer.json();
+        assert_eq!(
+            (problem["code"].as_str(), problem["title"].as_str()),
+            (Some("store-unavailable"), Some("Service Unavailable"))
+        );
+    }
+    for _ in 0..30 {
+        let answer = ask("/allow");
+        assert_eq!((answer.status, answer.header("ratelimit")), (200, None));
+    }
+    for left in (0..10).rev() {
+        // Counted once, whichever route names it.
+        let answer = ask(if left % 2 == 0 { "/local" } else { "/one-counts" });
+        assert_eq!((answer.status, answer.header("ratelimit-policy")), (200, Some("\"local\";q=10;w=3600")));
+        let state = answer.header("ratelimit").unwrap();
+        assert!(state.starts_with(&format!("\"local\";r={left};t=")), "{state}");
+    }
+    let refused = ask("/local");
+    assert!(refused.status == 429 && refused.retry_after_ms() > 3_590_000, "{refused:?}");
+    assert_eq!(ask("/one-counts").status, 429);
+}
+
+/// Waits until the gateway counts in Redis again.
+fn wait_for_store(gateway: &Gateway) {
+    wait_until("the store is used", || gateway.get("/deny").status != 503);
+    assert_eq!(gateway.get("/local").header("ratelimit-policy"), Some("\"local\";q=20;w=3600"));
+}
+
+#[test]
+fn each_policy_holds_while_the_store_is_killed_or_stopped() {
+    type Step = fn(&mut Redis);
+    let cases: [(Step, Step); 2] =
+        [(Redis::kill, Redis::restart), (|redis| redis.pause(), |redis| redis.resume())];
+    for (leave, come_back) in cases {
+        let mut redis = Redis::start();
+        let gateway = Gateway::start(&policies(&redis.url()));
+        wait_for_store(&gateway);
+        leave(&mut redis);
+        assert_policies_hold(&gateway);
+        assert!(gateway.log().contains("the store fails"), "{}", gateway.log());
+        come_back(&mut redis);
+        wait_for_store(&gateway);
+        assert_ne!(redis.keys("tollgate:*"), [""; 0]);
+        wait_until("the return is logged", || gateway.log().contains("the store answers again"));
+    }
+}
+
+#[test]
+fn a_gateway_starts_without_its_store_and_finds_it_later() {
+    let mut redis = Redis::away();
+    let gateway = Gateway::start(&policies(&redis.url()));
+    assert!(gateway.log().contains("starting without the store"), "{}", gateway.log());
+    assert_policies_hold(&gateway);
+    redis.restart();
+    wait_for_store(&gateway);
+}
+
+#[test]
+fn a_wrong_password_is_an_outage_until_it_is_right_and_is_not_told() {
+    let redis = Redis::start();
+    redis.command(&["CONFIG", "SET", "requirepass", "right-s3cret"]);
+    let host = redis.url().replace("redis://", "");
+    for (url, cause) in
+        [(format!("redis://{host}"), "NOAUTH"), (format!("redis://:wrong-s3cret@{host}"), "WRONGPASS")]
+    {
+        let gateway = Gateway::start(&policies(&url));
+        assert_policies_hold(&gateway);
+        let told = || gateway.log().matches(cause).count();
+        wait_until("the cause is logged", || told() > 0);
+        if cause == "WRONGPASS" {
+            redis.command(&["-a", "right-s3cret", "CONFIG", "SET", "requirepass", "wrong-s3cret"]);
+            wait_for_store(&gateway);
+            assert_eq!(told(), 1, "{}", gateway.log());
+        }
+        assert!(!gateway.log().contains("s3cret"), "{}", gateway.log());
+    }
+}
+
+#[test]
+fn memory_stays_flat_over_outages_under_load() {
+    let mut redis = Redis::start();
+    let gateway = Gateway::start(&policies(&redis.url()));
+    let load = Load::start(&gateway, 8, || "/local".to_owned());
+    let mut before = 0;
+    for cycle in 0..8 {
+        redis.kill();
+        load.wait_for(500);
+        redis.restart();
+        wait_for_store(&gateway);
+        redis.pause();
+        load.wait_for(500);
+        redis.resume();
+        wait_for_store(&gateway);
+        if cycle == 2 {
+            before = gateway.memory_kib("VmRSS");
+        }
+    }
+    let growth = gateway.memory_kib("VmRSS").saturating_sub(before);
+    assert!(growth < 5 << 10, "grew by {growth} KiB");
+    let slowest = load.end().into_iter().max().unwrap();
+    assert!(slowest < SOON, "{slowest:?}");
+}
