@@ -83,8 +83,8 @@ fn connections_that_idle_too_long_are_closed() {
     end.recv_timeout(PATIENCE).unwrap();
 }
 
-/// The gateway stands still while the upstream closes the connection and the next request arrives, so
-/// it learns of both at once.
+/// The gateway stands still while the next request arrives and the upstream closes the connection, so
+/// it learns of both at once, and first of the request.
 #[test]
 fn a_request_that_meets_a_stale_connection_goes_to_a_new_one() {
     let (close, closing) = mpsc::channel::<()>();
@@ -100,11 +100,11 @@ fn a_request_that_meets_a_stale_connection_goes_to_a_new_one() {
     let mut client = gateway.client();
     assert_eq!(client.get("/").text(), "up");
     for round in 2..10 {
-        gateway.signal("STOP");
+        gateway.pause();
+        client.send(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc");
         close.send(()).unwrap();
         is_closed.recv_timeout(PATIENCE).unwrap();
-        client.send(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc");
-        gateway.signal("CONT");
+        gateway.resume();
         assert_eq!(client.answer().status, 200);
         assert_eq!(upstream.connections(), round);
     }

@@ -96,6 +96,20 @@ impl Gateway {
         signal(name, self.process.id());
     }
 
+    /// Stops it, so that it keeps its connections and does nothing, and waits until all its threads stand.
+    pub(crate) fn pause(&self) {
+        self.signal("STOP");
+        let stands = |status: String| status.contains("State:\tT");
+        wait_until("the gateway stands still", || {
+            let mut threads = fs::read_dir(format!("/proc/{}/task", self.process())).unwrap();
+            threads.all(|thread| stands(fs::read_to_string(thread.unwrap().path().join("status")).unwrap()))
+        });
+    }
+
+    pub(crate) fn resume(&self) {
+        self.signal("CONT");
+    }
+
     /// Its process, to read /proc of.
     pub(crate) fn process(&self) -> u32 {
         self.process.id()
