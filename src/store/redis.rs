@@ -318,8 +318,13 @@ impl Batcher {
                 call.push(&waiting.charges);
             }
             let answer = self.call(&call).await;
-            if let Err(error @ (StoreError::Answer(_) | StoreError::Malformed)) = &answer {
-                self.link.trouble.say(describe(error));
+            match &answer {
+                Ok(_) => self.link.trouble.forget(),
+                Err(error @ (StoreError::Answer(_) | StoreError::Malformed)) => {
+                    self.link.trouble.say(describe(error));
+                }
+                // A broken connection says why by itself, and a timeout has no cause to tell.
+                Err(_) => {}
             }
             if self.link.breaker.opened_by(&answer) {
                 tracing::warn!("the store fails: each limit's on_failure decides until it answers");
