@@ -179,7 +179,7 @@ impl Servers {
         let sent = Instant::now();
         let mut answer = pin!(answer);
         loop {
-            let deadline = upload.map_or(sent, Upload::moved) + self.response_timeout;
+            let deadline = upload.map_or(sent, |upload| upload.moved().max(sent)) + self.response_timeout;
             if let Ok(answered) = timeout_at(deadline, answer.as_mut()).await {
                 return Ok(answered);
             }
