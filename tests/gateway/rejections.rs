@@ -3,6 +3,7 @@
 use std::{
     io::ErrorKind,
     net::{SocketAddr, TcpStream},
+    sync::{Mutex, mpsc},
     time::{Duration, Instant},
 };
 
@@ -169,8 +170,8 @@ fn an_upstream_that_gives_no_answer_is_told_without_its_address() {
 
 #[test]
 fn an_upstream_with_all_its_connections_busy_is_503() {
-    let (release, released) = std::sync::mpsc::channel::<()>();
-    let released = std::sync::Mutex::new(released);
+    let (release, released) = mpsc::channel::<()>();
+    let released = Mutex::new(released);
     let upstream = WireUpstream::start(move |mut wire| {
         while wire.request().is_some() {
             released.lock().unwrap().recv().unwrap();
@@ -208,6 +209,8 @@ fn a_client_that_sends_no_header_in_time_is_closed() {
         forward_all(&Upstream::hello().url(), "")
     ));
     let mut client = gateway.client();
+    let since = Instant::now();
     client.send(b"GET / HTTP/1.1\r\nHost: a\r\n");
-    let _ = client.rest();
+    assert_eq!(client.rest(), b"");
+    assert!(since.elapsed() < PATIENCE / 2, "{:?}", since.elapsed());
 }

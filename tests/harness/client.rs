@@ -1,7 +1,7 @@
 //! A client for HTTP/1.1 that sends the bytes it is given and shows the answer as it came.
 
 use std::{
-    io::{BufRead, BufReader, Read, Write},
+    io::{BufRead, BufReader, ErrorKind, Read, Write},
     net::{SocketAddr, TcpStream},
     time::Duration,
 };
@@ -101,7 +101,9 @@ impl Client {
     /// What comes until the gateway closes the connection, or breaks it off.
     pub(crate) fn rest(&mut self) -> Vec<u8> {
         let mut rest = Vec::new();
-        let _ = self.stream.read_to_end(&mut rest);
+        if let Err(error) = self.stream.read_to_end(&mut rest) {
+            assert_ne!(error.kind(), ErrorKind::WouldBlock, "the connection stays open");
+        }
         rest
     }
 
@@ -112,7 +114,7 @@ impl Client {
 
     /// Whether the gateway has closed the connection, all that it sent having been read.
     pub(crate) fn is_closed(&mut self) -> bool {
-        self.stream.fill_buf().map_or(true, <[u8]>::is_empty)
+        self.stream.fill_buf().map_or_else(|error| error.kind() != ErrorKind::WouldBlock, <[u8]>::is_empty)
     }
 
     fn chunks(&mut self) -> Vec<u8> {
