@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Every check of the project, as CI runs them. Installs redis-server if it is missing: the tests use a real one.
+# Every check of the project, as CI runs them. Installs redis-server (6.2 or later) and curl if they are missing:
+# the tests use real ones.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -8,21 +9,25 @@ step() {
     "$@"
 }
 
-install_redis() {
-    local sudo=()
+# Installs a package for a command that is missing, whose name dnf and brew may know by another.
+require_command() {
+    local command=$1 package=$2 elsewhere=$3 sudo=()
+    if command -v "$command" >/dev/null; then
+        return
+    fi
     if [ "$(id -u)" -ne 0 ] && command -v sudo >/dev/null; then
         sudo=(sudo)
     fi
     if command -v apt-get >/dev/null; then
         step "${sudo[@]}" apt-get update
-        step "${sudo[@]}" apt-get install --yes --no-install-recommends redis-server
+        step "${sudo[@]}" apt-get install --yes --no-install-recommends "$package"
     elif command -v dnf >/dev/null; then
-        step "${sudo[@]}" dnf install --assumeyes redis
+        step "${sudo[@]}" dnf install --assumeyes "$elsewhere"
     elif command -v brew >/dev/null; then
-        step brew install redis
+        step brew install "$elsewhere"
     fi
-    if ! command -v redis-server >/dev/null; then
-        echo "no redis-server on PATH: install Redis 6.2 or later, see https://redis.io/docs/install/" >&2
+    if ! command -v "$command" >/dev/null; then
+        echo "no $command on PATH: install $elsewhere with your system's package manager" >&2
         exit 1
     fi
 }
@@ -39,7 +44,8 @@ require_component() {
     step rustup component add "$2"
 }
 
-command -v redis-server >/dev/null || install_redis
+require_command redis-server redis-server redis
+require_command curl curl curl
 require_component fmt rustfmt
 require_component clippy clippy
 

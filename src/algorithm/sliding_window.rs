@@ -137,7 +137,7 @@ mod tests {
         assert_eq!(admit(&mut log, quota, 6_000_000, 1), Ok(()));
     }
 
-    /// limits.md fault 8: a delay from the oldest or the newest entry.
+    /// Not from the oldest entry, and not from the newest.
     #[test]
     fn the_delay_is_when_enough_permits_have_left() {
         let (mut log, quota) = (Log::default(), quota(5, 1_000_000));
