@@ -164,7 +164,7 @@ fn say(text: fmt::Arguments<'_>) {
 fn complain(faults: &Faults) {
     if !faults.is_empty() {
         let text = if stderr_takes_colour() { faults.coloured() } else { faults.to_string() };
-        let _ = io::stderr().write_all(text.as_bytes());
+        let _ = writeln!(io::stderr(), "{text}");
     }
 }
 
