@@ -2,8 +2,8 @@
 //!
 //! The text becomes a tree of TOML values (`document`), the tree the file as it was typed (`file`), and
 //! that a [`Config`] (`check`). Whatever is wrong on the way is gathered and told at once, as [`Faults`]:
-//! a `Config` holds no invalid value. It is read in constructors only and never cloned, so that none
-//! lingers on the request path.
+//! a `Config` holds no invalid value. It is read in constructors only; what of it a request needs, its
+//! limits, is shared and never cloned.
 
 mod changes;
 mod check;

@@ -57,11 +57,8 @@ pub enum Counted {
 
 /// Works out the key of a request under a limit.
 pub fn count(limit: &config::Limit, subject: &Subject<'_>) -> Counted {
-    let exempt_networks = limit.exempt.iter().filter_map(|exemption| match exemption {
-        Exemption::Network(network) => Some(network),
-        Exemption::Key(_) => None,
-    });
-    if exempt_networks.into_iter().any(|network| network.contains(&subject.client)) {
+    let exempts_client = |exemption: &Exemption| matches!(exemption, Exemption::Network(network) if network.contains(&subject.client));
+    if limit.exempt.iter().any(exempts_client) {
         return Counted::Not;
     }
     let mut values: Vec<Option<Cow<'_, [u8]>>> = Vec::with_capacity(limit.key.len());

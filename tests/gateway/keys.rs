@@ -210,3 +210,64 @@ fn two_values_for_one_key_are_refused() {
     assert_eq!((answer.status, answer.json()["code"].as_str()), (400, Some("key-ambiguous")));
     assert_eq!(gateway.ask("GET /\nX-Key: a").status, 200);
 }
+
+#[test]
+fn a_shadow_limit_refuses_nobody_whatever_is_wrong_with_its_key() {
+    let gateway = Gateway::start(
+        r#"
+        [limits.ambiguous]
+        key = "query:k"
+        rate = "1/h"
+        mode = "shadow"
+        [limits.missing]
+        key = "header:x-key"
+        rate = "1/h"
+        missing = "deny"
+        mode = "shadow"
+        [[routes]]
+        path = "/"
+        respond = { status = 200 }
+        limits = ["ambiguous", "missing"]
+        "#,
+    );
+    assert_eq!(gateway.get("/?k=1&k=2").status, 200);
+}
+
+#[test]
+fn a_full_store_denies_new_keys_and_opens_no_second_quota() {
+    let gateway = Gateway::start(
+        r#"
+        [store]
+        max_memory = "1MiB"
+        [limits.l]
+        key = "query:k"
+        plain = true
+        rate = "3/h"
+        [[routes]]
+        path = "/"
+        respond = { status = 200 }
+        limits = ["l"]
+        "#,
+    );
+    let mut client = gateway.client();
+    let first_denied = (0..20_000).find(|k| client.get(&format!("/?k={k}")).status == 503);
+    let denied = client.get(&format!("/?k={}", first_denied.expect("the store has a bound")));
+    assert_eq!((denied.status, denied.header("retry-after")), (503, Some("1")));
+    // One that it knows has its own quota still, of which one is used.
+    let statuses: Vec<u16> = (0..6).map(|_| client.get("/?k=0").status).collect();
+    assert_eq!(statuses, [200, 200, 429, 429, 429, 429]);
+}
+
+#[test]
+fn a_reload_leaves_the_store_as_it_is() {
+    let toml = |prefix: &str| {
+        format!(
+            "[store]\nkey_prefix = \"{prefix}\"\n[limits.l]\nkey = \"ip\"\nrate = \"2/h\"\n\
+             [[routes]]\npath = \"/\"\nrespond = {{ status = 200 }}\nlimits = [\"l\"]\n"
+        )
+    };
+    let gateway = Gateway::start(&toml("one"));
+    assert_eq!([gateway.get("/").status, gateway.get("/").status], [200, 200]);
+    gateway.reload(&toml("other"));
+    assert_eq!(gateway.get("/").status, 429);
+}
