@@ -7,46 +7,31 @@ pub mod sliding_window;
 
 use std::{fmt, str::FromStr};
 
-use serde::Deserialize;
-
 use crate::duration;
 
-/// A rate compiled to numbers: at most `permits` in any window of `window_us`.
-///
-/// Written `N/DURATION`: `100/10s`, `5/s`, `60/min`, `1000/h`, `10000/day`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize)]
-#[serde(try_from = "String")]
-pub struct Quota {
-    /// Permits in a window, from 1 to [`Quota::MAX_PERMITS`].
+/// How many permits in which time, as people write it: `100/10s`, `5/s`, `60/min`, `1000/h`, `10000/day`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Rate {
+    /// Permits in a window, from 1 to [`Rate::MAX_PERMITS`].
     pub permits: u32,
     /// Length of the window in microseconds, a whole number of milliseconds.
     pub window_us: u64,
 }
 
-impl Quota {
+impl Rate {
     /// The most permits a window can have, and so the greatest cost of a request.
     pub const MAX_PERMITS: u32 = i32::MAX as u32;
     /// The longest window: 366 days.
     pub const MAX_WINDOW_US: u64 = 366 * 24 * 3600 * 1_000_000;
-
-    /// The window in whole seconds, if it is a whole number of them.
-    pub fn window_seconds(self) -> Option<u64> {
-        self.window_us.is_multiple_of(1_000_000).then_some(self.window_us / 1_000_000)
-    }
-
-    /// This gateway's share of the quota when `instances` count apart: `max(1, floor(L / instances))`.
-    pub fn share(self, instances: u32) -> Self {
-        Self { permits: (self.permits / instances).max(1), ..self }
-    }
 }
 
-impl fmt::Display for Quota {
+impl fmt::Display for Rate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.permits, duration::Text(self.window_us))
     }
 }
 
-impl FromStr for Quota {
+impl FromStr for Rate {
     type Err = String;
 
     /// The error is a message and, on a line of its own, the remedy.
@@ -79,11 +64,100 @@ impl FromStr for Quota {
     }
 }
 
-impl TryFrom<String> for Quota {
-    type Error = String;
+/// How the permits of a limit are counted, with what an algorithm needs to know beside the rate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Algorithm {
+    /// Exactly, in any window.
+    SlidingWindow,
+    /// As the sliding window, with grants of a time W / cells counted as one.
+    SlidingCells {
+        /// Into how many a window is divided, at least 1.
+        cells: u32,
+    },
+    /// In windows one after the other.
+    FixedWindow,
+    /// The leaky bucket as a meter: permits drain away evenly.
+    Gcra {
+        /// Permits that may be taken at one instant; as many as the rate has if not said.
+        burst: Option<u32>,
+    },
+    /// Requests in flight at a time. The window is the time after which a lease ends that isn't renewed.
+    Concurrency,
+}
 
-    fn try_from(text: String) -> Result<Self, String> {
-        text.parse()
+impl Algorithm {
+    /// What names the algorithm in a bucket's name, so that formats never meet: `sw`, `sc60`, `fw`, `gc`, `cc`.
+    pub fn tag(self) -> String {
+        match self {
+            Self::SlidingWindow => "sw".to_owned(),
+            Self::SlidingCells { cells } => format!("sc{cells}"),
+            Self::FixedWindow => "fw".to_owned(),
+            Self::Gcra { .. } => "gc".to_owned(),
+            Self::Concurrency => "cc".to_owned(),
+        }
+    }
+}
+
+/// A limit compiled to numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Quota {
+    /// How permits are counted.
+    pub algorithm: Algorithm,
+    /// Permits in a window, or at a time; 0 lets nothing pass.
+    pub permits: u32,
+    /// Length of the window, or of a lease, in microseconds: a whole number of milliseconds.
+    pub window_us: u64,
+}
+
+impl Quota {
+    /// A rate under an algorithm.
+    pub fn new(algorithm: Algorithm, rate: Rate) -> Self {
+        Self { algorithm, permits: rate.permits, window_us: rate.window_us }
+    }
+
+    /// The rate that it was made from.
+    pub fn rate(self) -> Rate {
+        Rate { permits: self.permits, window_us: self.window_us }
+    }
+
+    /// The most permits that can be in use: a greater cost is never admitted.
+    pub fn capacity(self) -> u32 {
+        match self.algorithm {
+            Algorithm::Gcra { burst: Some(burst) } if self.permits > 0 => burst,
+            _ => self.permits,
+        }
+    }
+
+    /// The window in whole seconds, if it is a whole number of them.
+    pub fn window_seconds(self) -> Option<u64> {
+        self.window_us.is_multiple_of(1_000_000).then_some(self.window_us / 1_000_000)
+    }
+
+    /// This gateway's share of the quota when `instances` count apart: `max(1, floor(L / instances))`.
+    pub fn share(self, instances: u32) -> Self {
+        let share = |permits: u32| if permits == 0 { 0 } else { (permits / instances).max(1) };
+        let algorithm = match self.algorithm {
+            Algorithm::Gcra { burst } => Algorithm::Gcra { burst: burst.map(share) },
+            other => other,
+        };
+        Self { algorithm, permits: share(self.permits), ..self }
+    }
+}
+
+/// The rate under the default algorithm, the sliding window.
+impl From<Rate> for Quota {
+    fn from(rate: Rate) -> Self {
+        Self::new(Algorithm::SlidingWindow, rate)
+    }
+}
+
+/// As `rate` is written for the algorithm: `100/10s`, or `20` at a time.
+impl fmt::Display for Quota {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.algorithm {
+            Algorithm::Concurrency => write!(f, "{}", self.permits),
+            _ => self.rate().fmt(f),
+        }
     }
 }
 
@@ -102,7 +176,7 @@ mod tests {
             ("1/500ms", 1, 500_000),
             ("7/1m 30s", 7, 90_000_000),
         ] {
-            assert_eq!(text.parse(), Ok(Quota { permits, window_us }), "{text}");
+            assert_eq!(text.parse(), Ok(Rate { permits, window_us }), "{text}");
         }
     }
 
@@ -124,20 +198,20 @@ mod tests {
             "5/M",
             "1/s/s",
         ] {
-            assert!(text.parse::<Quota>().is_err(), "{text}");
+            assert!(text.parse::<Rate>().is_err(), "{text}");
         }
     }
 
     #[test]
-    fn a_quota_prints_as_it_is_written() {
+    fn a_rate_prints_as_it_is_written() {
         for text in ["100/10s", "5/s", "60/min", "1000/h", "10000/day", "1/500ms", "7/90s"] {
-            assert_eq!(text.parse::<Quota>().map(|q| q.to_string()), Ok(text.to_owned()));
+            assert_eq!(text.parse::<Rate>().map(|rate| rate.to_string()), Ok(text.to_owned()));
         }
     }
 
     #[test]
     fn a_share_is_never_zero() {
-        let quota = Quota { permits: 5, window_us: 1_000 };
+        let quota = Quota { algorithm: Algorithm::SlidingWindow, permits: 5, window_us: 1_000 };
         assert_eq!(quota.share(2).permits, 2);
         assert_eq!(quota.share(9).permits, 1);
     }

@@ -203,10 +203,8 @@ pub struct Limit {
     pub name: String,
     /// Who is counted: these together, at least one.
     pub key: Vec<KeyPart>,
-    /// How many may pass.
+    /// How many may pass, and how they are counted.
     pub quota: Quota,
-    /// How they are counted.
-    pub algorithm: Algorithm,
     /// Whether it refuses.
     pub mode: Mode,
     /// What to do with a request that lacks the key.
@@ -260,13 +258,6 @@ impl fmt::Display for KeyPart {
             Self::Global => f.write_str("global"),
         }
     }
-}
-
-/// How requests are counted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Algorithm {
-    /// Exactly, in any window: [`crate::algorithm::sliding_window`].
-    SlidingWindow,
 }
 
 /// Whether a limit refuses.
@@ -405,6 +396,7 @@ fn flag<T: Written>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::algorithm::Rate;
 
     const EVERYDAY: &str = r#"
         [server]
@@ -476,8 +468,7 @@ mod tests {
                 Arc::new(Limit {
                     name: "per-client".to_owned(),
                     key: vec![KeyPart::Ip],
-                    quota: Quota { permits: 100, window_us: 10_000_000 },
-                    algorithm: Algorithm::SlidingWindow,
+                    quota: Rate { permits: 100, window_us: 10_000_000 }.into(),
                     mode: Mode::Enforce,
                     missing: Missing::Ip,
                     ipv4_prefix: 32,

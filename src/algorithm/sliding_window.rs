@@ -112,10 +112,10 @@ impl Log {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::Rate, *};
 
-    const fn quota(permits: u32, window_us: u64) -> Quota {
-        Quota { permits, window_us }
+    fn quota(permits: u32, window_us: u64) -> Quota {
+        Rate { permits, window_us }.into()
     }
 
     fn admit(log: &mut Log, quota: Quota, time_us: u64, cost: u32) -> Result<(), Option<u64>> {

@@ -25,12 +25,11 @@ use serde::{
 use toml::Spanned;
 
 use super::{
-    Algorithm, EscapedSlashes, Exemption, KeyPart, Missing, Mode, OnFailure, RatelimitHeaders, ServerUrl,
-    StoreUrl,
-    value::{Echo, Size, Text, Whole, Written},
+    EscapedSlashes, Exemption, KeyPart, Missing, Mode, OnFailure, RatelimitHeaders, ServerUrl, StoreUrl,
+    value::{AlgorithmName, Echo, Size, Text, Whole, Written},
 };
 use crate::{
-    algorithm::Quota,
+    algorithm::Rate,
     route::pattern::{HostPattern, Pattern},
 };
 
@@ -194,9 +193,9 @@ pub(super) struct Limit {
     /// `"query:NAME"`, `"path:PARAM"`, `"host"`, `"method"`, `"route"` or `"global"`. Required.
     pub key: Option<List<KeyPart>>,
     /// Permits in a time: `"100/10s"`, `"5/s"`, `"60/min"`, `"1000/h"`, `"10000/day"`. Required.
-    pub rate: Option<Text<Quota>>,
+    pub rate: Option<Text<Rate>>,
     /// How requests are counted: `"sliding-window"`. Default: `"sliding-window"`.
-    pub algorithm: Text<Algorithm>,
+    pub algorithm: Text<AlgorithmName>,
     /// `"enforce"` the limit, or `"shadow"` it: count and report, refuse nobody. Default: `"enforce"`.
     pub mode: Text<Mode>,
     /// What to do with a request that lacks the key: count it by its address (`"ip"`), `"skip"` the limit,
@@ -221,7 +220,7 @@ impl Default for Limit {
             name: None,
             key: None,
             rate: None,
-            algorithm: Text(Algorithm::SlidingWindow),
+            algorithm: Text(AlgorithmName::SlidingWindow),
             mode: Text(Mode::Enforce),
             missing: Text(Missing::Ip),
             ipv4_prefix: Whole(32),

@@ -17,10 +17,10 @@ use hyper::{
 use ipnet::IpNet;
 use serde::{Deserialize, Deserializer, de};
 
-pub(super) use self::choice::Echo;
+pub(super) use self::choice::{AlgorithmName, Echo};
 use super::{Exemption, KeyPart};
 use crate::{
-    algorithm::Quota,
+    algorithm::Rate,
     duration,
     route::pattern::{HostPattern, Pattern},
 };
@@ -126,7 +126,7 @@ impl Written for Duration {
     }
 }
 
-impl Written for Quota {
+impl Written for Rate {
     const EXPECTED: &'static str = "a rate such as \"100/10s\"";
 
     fn read(text: &str) -> Result<Self, String> {

@@ -16,7 +16,7 @@ use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 
-use crate::algorithm::{Quota, sliding_window::Log};
+use crate::algorithm::{Rate, sliding_window::Log};
 
 use super::{Charge, Decision, Outcome, StoreError};
 
@@ -71,7 +71,7 @@ impl MemoryStore {
     /// [`StoreError::Full`]: nothing was charged.
     pub fn take(&self, charges: &[Charge]) -> Result<Decision, StoreError> {
         // Microseconds since the start, plus a year, so that no window reaches back before zero.
-        let time_us = self.started.elapsed().as_micros() as u64 + Quota::MAX_WINDOW_US;
+        let time_us = self.started.elapsed().as_micros() as u64 + Rate::MAX_WINDOW_US;
         self.take_at(time_us, charges)
     }
 
@@ -262,7 +262,7 @@ mod tests {
 
     fn charge(bucket: &str, permits: u32, window_us: u64) -> Charge {
         let bucket = Bytes::copy_from_slice(bucket.as_bytes());
-        Charge { bucket, quota: Quota { permits, window_us }, cost: 1, shadow: false }
+        Charge { bucket, quota: Rate { permits, window_us }.into(), cost: 1, shadow: false }
     }
 
     #[test]

@@ -162,10 +162,10 @@ mod tests {
     use smallvec::smallvec;
 
     use super::*;
-    use crate::store::Charge;
+    use crate::{algorithm::Rate, store::Charge};
 
     fn charge(bucket: &'static str, permits: u32) -> Charge {
-        let quota = Quota { permits, window_us: 1_000_000 };
+        let quota = Rate { permits, window_us: 1_000_000 }.into();
         Charge { bucket: Bytes::from_static(bucket.as_bytes()), quota, cost: 1, shadow: false }
     }
 

@@ -3,7 +3,7 @@
 
 use smallvec::smallvec;
 use tollgate::{
-    algorithm::Quota,
+    algorithm::Rate,
     store::{Charge, Charges, Outcome},
 };
 
@@ -103,13 +103,13 @@ fn fault_11_a_refusal_changes_nothing(store: &mut Stepped) {
 }
 
 fn fault_12_the_greatest_costs_are_exact(store: &mut Stepped) {
-    let most = Quota::MAX_PERMITS;
-    let ask = |cost| Charge { quota: quota(most, Quota::MAX_WINDOW_US), ..charge("b", "1/s", cost) };
+    let most = Rate::MAX_PERMITS;
+    let ask = |cost| Charge { quota: quota(most, Rate::MAX_WINDOW_US), ..charge("b", "1/s", cost) };
     assert_eq!(take(store, START, ask(most - 1)).1.remaining, 1);
-    assert_eq!(take(store, START + 1, ask(2)).1.delay_us, Some(Quota::MAX_WINDOW_US - 1));
+    assert_eq!(take(store, START + 1, ask(2)).1.delay_us, Some(Rate::MAX_WINDOW_US - 1));
     assert!(take(store, START + 2, ask(1)).0);
-    assert_eq!(take(store, START + 3, ask(most)).1.delay_us, Some(Quota::MAX_WINDOW_US - 1));
-    assert!(take(store, START + 2 + Quota::MAX_WINDOW_US, ask(most)).0);
+    assert_eq!(take(store, START + 3, ask(most)).1.delay_us, Some(Rate::MAX_WINDOW_US - 1));
+    assert!(take(store, START + 2 + Rate::MAX_WINDOW_US, ask(most)).0);
 }
 
 fn fault_12_more_than_the_limit_can_never_be_admitted(store: &mut Stepped) {

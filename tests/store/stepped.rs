@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use bytes::Bytes;
 use tollgate::{
-    algorithm::Quota,
+    algorithm::{Quota, Rate},
     store::{
         Charge, Charges, Decision,
         memory::MemoryStore,
@@ -23,12 +23,12 @@ pub(crate) const START: u64 = 1_763_683_200_000_000;
 
 /// A charge on a bucket at a rate, as in the file: `5/10s`.
 pub(crate) fn charge(bucket: &str, rate: &str, cost: u32) -> Charge {
-    let quota = rate.parse().unwrap();
+    let quota = rate.parse::<Rate>().unwrap().into();
     Charge { bucket: Bytes::copy_from_slice(bucket.as_bytes()), quota, cost, shadow: false }
 }
 
 pub(crate) fn quota(permits: u32, window_us: u64) -> Quota {
-    Quota { permits, window_us }
+    Rate { permits, window_us }.into()
 }
 
 /// A store whose clock the test sets.

@@ -7,7 +7,10 @@ use std::{
 
 use bytes::Bytes;
 use tokio::runtime::Builder;
-use tollgate::{algorithm::Quota, store::Charge};
+use tollgate::{
+    algorithm::{Quota, Rate},
+    store::Charge,
+};
 
 use crate::{
     gateway,
@@ -20,6 +23,10 @@ const MILLISECOND: Duration = Duration::from_millis(1);
 /// How much later than there is room a caller may be told to come, by the median: for the time that
 /// two requests are under way, and what the answer was rounded up by.
 const LATE: Duration = Duration::from_millis(5);
+
+fn quota(rate: &str) -> Quota {
+    rate.parse::<Rate>().unwrap().into()
+}
 
 /// What was admitted, each with the instant before it was sent and its costs by limit.
 type Log = Vec<(Instant, Vec<u32>)>;
@@ -103,7 +110,7 @@ fn the_wait_a_gateway_tells_is_exact(store_url: &str, rates: &[&str]) {
     let limits: Vec<String> = limits.collect();
     let gateway = gateway(store_url, &limits.iter().map(String::as_str).collect::<Vec<_>>());
     let client = RefCell::new(gateway.client());
-    let quotas: Vec<Quota> = rates.iter().map(|rate| rate.parse().unwrap()).collect();
+    let quotas: Vec<Quota> = rates.iter().map(|rate| quota(rate)).collect();
     the_wait_is_exact(&quotas, 1, MILLISECOND, |_| told(&client.borrow_mut().get("/")));
 }
 
@@ -132,7 +139,7 @@ fn the_wait_a_store_tells_is_exact(store_url: &str) {
     let store = open_store(store_url);
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(store.warm_up()).unwrap();
-    let quotas: Vec<Quota> = ["7/100ms", "11/150ms"].map(|rate| rate.parse().unwrap()).into();
+    let quotas: Vec<Quota> = ["7/100ms", "11/150ms"].map(quota).into();
     the_wait_is_exact(&quotas, 5, Duration::ZERO, |costs| {
         let charge = |at: usize| Charge {
             bucket: Bytes::from(format!("b{at}")),

@@ -9,11 +9,12 @@ use toml::Spanned;
 
 use super::{Check, duplicate, undefined};
 use crate::{
+    algorithm::{Algorithm, Quota},
     config::{
         Exemption, KeyPart, Limit,
         error::Fault,
         file::{self, LimitOfRoute, Table},
-        value::Text,
+        value::{AlgorithmName, Text},
     },
     route::Pattern,
 };
@@ -71,11 +72,13 @@ impl Check<'_, '_> {
         }
         let parts = limit.key.as_ref().map_or(1, |key| key.0.len());
         let exempt = self.exemptions(limit.exempt, parts);
+        let algorithm = match limit.algorithm.0 {
+            AlgorithmName::SlidingWindow => Algorithm::SlidingWindow,
+        };
         Some(Limit {
             name: name.to_owned(),
             key: limit.key?.into_values(),
-            quota: limit.rate?.0,
-            algorithm: limit.algorithm.0,
+            quota: Quota::new(algorithm, limit.rate?.0),
             mode: limit.mode.0,
             missing: limit.missing.0,
             ipv4_prefix: limit.ipv4_prefix.0 as u8,

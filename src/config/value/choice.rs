@@ -1,7 +1,7 @@
 //! Values that are one of a few words.
 
 use super::Written;
-use crate::config::{Algorithm, EscapedSlashes, Missing, Mode, OnFailure, RatelimitHeaders};
+use crate::config::{EscapedSlashes, Missing, Mode, OnFailure, RatelimitHeaders};
 
 impl Written for RatelimitHeaders {
     const EXPECTED: &'static str = "\"draft-11\", \"x-ratelimit\", \"both\" or \"off\"";
@@ -34,7 +34,13 @@ impl Written for OnFailure {
     }
 }
 
-impl Written for Algorithm {
+/// An algorithm, without the numbers that go with it.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::config) enum AlgorithmName {
+    SlidingWindow,
+}
+
+impl Written for AlgorithmName {
     const EXPECTED: &'static str = "\"sliding-window\"";
 
     fn read(text: &str) -> Result<Self, String> {
