@@ -3,11 +3,102 @@
 //! Each one is the twin of a file in lua/ and gives the same decision for the same state and the
 //! same time. What calls them holds the state, the lock and the clock: [`crate::store`].
 
+pub mod concurrency;
+pub mod fixed_window;
+pub mod gcra;
+pub mod sliding_cells;
 pub mod sliding_window;
 
 use std::{fmt, str::FromStr};
 
+use self::{concurrency::Leases, fixed_window::Window, gcra::Meter, sliding_window::Log};
 use crate::duration;
+
+/// What a bucket holds under one algorithm. Times are microseconds of the store's clock, and costs are permits.
+pub trait Count {
+    /// Lets go what has ended at `time_us`, and takes over a changed quota. The other methods say what holds
+    /// at the time of the last advance.
+    fn advance(&mut self, quota: Quota, time_us: u64);
+    /// Permits in use: U.
+    fn used(&self, quota: Quota) -> u64;
+    /// Records a grant, whether it fits or not.
+    fn charge(&mut self, quota: Quota, time_us: u64, cost: u32);
+    /// Microseconds until there is more room; 0 if all is free.
+    fn grow_us(&self, quota: Quota, time_us: u64) -> u64;
+    /// Microseconds until a cost fits that doesn't now, but can.
+    fn wait_us(&self, quota: Quota, time_us: u64, cost: u32) -> u64;
+    /// The time from which nothing of it counts any more.
+    fn ends_us(&self, quota: Quota) -> u64;
+    /// Bytes of memory beside the value's own, with the room kept for more.
+    fn bytes(&self) -> usize {
+        0
+    }
+    /// The bytes by which a charge makes it grow, at most.
+    fn growth_bytes(&self) -> usize {
+        0
+    }
+    /// Gives back memory that a past burst left behind.
+    fn shrink(&mut self) {}
+}
+
+/// The most permits that can be in use, debts included: far more than any limit.
+const MOST_USED: u64 = 100_000_000_000;
+
+/// What a bucket holds, under any algorithm.
+#[derive(Debug)]
+pub enum State {
+    /// Of the sliding window, in cells or not.
+    Log(Log),
+    /// Of the fixed window.
+    Window(Window),
+    /// Of GCRA.
+    Meter(Meter),
+    /// Of concurrency.
+    Leases(Leases),
+}
+
+impl State {
+    /// A bucket in which nothing was counted. It takes no memory beside its own.
+    pub fn new(algorithm: Algorithm) -> Self {
+        match algorithm {
+            Algorithm::SlidingWindow | Algorithm::SlidingCells { .. } => Self::Log(Log::default()),
+            Algorithm::FixedWindow => Self::Window(Window::default()),
+            Algorithm::Gcra { .. } => Self::Meter(Meter::default()),
+            Algorithm::Concurrency => Self::Leases(Leases::default()),
+        }
+    }
+
+    /// How it counts.
+    pub fn count(&self) -> &dyn Count {
+        match self {
+            Self::Log(log) => log,
+            Self::Window(window) => window,
+            Self::Meter(meter) => meter,
+            Self::Leases(leases) => leases,
+        }
+    }
+
+    /// How it counts, to let it.
+    pub fn count_mut(&mut self) -> &mut dyn Count {
+        match self {
+            Self::Log(log) => log,
+            Self::Window(window) => window,
+            Self::Meter(meter) => meter,
+            Self::Leases(leases) => leases,
+        }
+    }
+
+    /// Microseconds until a cost fits, 0 if it fits now; `None` if it never can, being more than the quota.
+    pub fn delay_us(&self, quota: Quota, time_us: u64, cost: u32) -> Option<u64> {
+        let capacity = quota.capacity();
+        if cost > capacity {
+            return None;
+        }
+        let count = self.count();
+        let fits = count.used(quota) + u64::from(cost) <= u64::from(capacity);
+        Some(if fits { 0 } else { count.wait_us(quota, time_us, cost) })
+    }
+}
 
 /// How many permits in which time, as people write it: `100/10s`, `5/s`, `60/min`, `1000/h`, `10000/day`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -65,7 +156,7 @@ impl FromStr for Rate {
 }
 
 /// How the permits of a limit are counted, with what an algorithm needs to know beside the rate.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Algorithm {
     /// Exactly, in any window.
     SlidingWindow,

@@ -18,7 +18,7 @@ use tokio::time::{Duration, Instant};
 use crate::{
     algorithm::Quota,
     config::{self, Mode, OnFailure, RatelimitHeaders},
-    store::{Charge, Charges, Decision, Outcome, Store, StoreError, memory::MemoryStore, script},
+    store::{Charge, Charges, Decision, Outcome, Store, StoreError},
 };
 
 use self::key::{Counted, Subject};
@@ -36,7 +36,8 @@ pub struct Limit {
 impl Limit {
     /// Makes a limit of the configuration ready.
     pub fn new(config: Arc<config::Limit>, store: &config::Store) -> Self {
-        let bucket_prefix = format!("{}:{}:{}:", store.key_prefix, config.name, script::SLIDING_WINDOW);
+        let tag = config.quota.algorithm.tag();
+        let bucket_prefix = format!("{}:{}:{tag}:", store.key_prefix, config.name);
         let local_quota = config.quota.share(store.instances);
         Self { config, bucket_prefix, local_quota }
     }
@@ -142,8 +143,8 @@ impl Limited {
 #[derive(Clone, Debug)]
 pub struct Stores {
     store: Arc<Store>,
-    /// Counts while the store is away. It starts empty with the process, and isn't written back.
-    fallback: Arc<MemoryStore>,
+    /// Counts in this process while the store is away. It starts empty, and isn't written back.
+    fallback: Arc<Store>,
 }
 
 impl Stores {
@@ -152,7 +153,7 @@ impl Stores {
     /// # Errors
     /// A url that the client can't read.
     pub fn open(config: &config::Store) -> Result<Self, StoreError> {
-        let fallback = Arc::new(MemoryStore::new(config.max_memory));
+        let fallback = Arc::new(Store::in_process(config.max_memory));
         Ok(Self { store: Arc::new(Store::open(config)?), fallback })
     }
 }
@@ -199,13 +200,13 @@ impl Limiter {
         let charges = asked.iter().map(|(_, charge)| charge.clone()).collect();
         match self.stores.store.take(charges, arrival + self.timeout).await {
             Ok(decision) => self.conclude(asked, decision),
-            Err(error) => self.without_store(asked, error),
+            Err(error) => self.without_store(asked, error).await,
         }
     }
 
     /// Decides by the limits' failure policy: one `deny` refuses, else the `local` ones count here.
     /// Where counting here is what fails, for want of memory, `local` is `deny`.
-    fn without_store(&self, mut asked: Asked, error: StoreError) -> Result<Admission, Refusal> {
+    async fn without_store(&self, mut asked: Asked, error: StoreError) -> Result<Admission, Refusal> {
         let is_full = matches!(error, StoreError::Full);
         let denies = |(limit, charge): &(Arc<Limit>, Charge)| match limit.config.on_failure {
             OnFailure::Deny => !charge.shadow,
@@ -217,15 +218,15 @@ impl Limiter {
         }
         asked.retain(|(limit, charge)| {
             charge.quota = limit.local_quota;
-            charge.cost = charge.cost.min(limit.local_quota.permits);
+            charge.cost = charge.cost.min(limit.local_quota.capacity());
             limit.config.on_failure == OnFailure::Local && !is_full
         });
         let charges: Charges = asked.iter().map(|(_, charge)| charge.clone()).collect();
-        match self.stores.fallback.take(&charges) {
+        let enforces = charges.iter().any(|charge| !charge.shadow);
+        // It answers at once.
+        match self.stores.fallback.take(charges, Instant::now()).await {
             Ok(decision) => self.conclude(asked, decision),
-            Err(error) if charges.iter().any(|charge| !charge.shadow) => {
-                Err(Refusal::StoreUnavailable(error))
-            }
+            Err(error) if enforces => Err(Refusal::StoreUnavailable(error)),
             Err(_) => Ok(Admission { standings: SmallVec::new(), form: self.form }),
         }
     }

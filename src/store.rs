@@ -14,6 +14,7 @@ use bytes::Bytes;
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
+pub use crate::algorithm::concurrency::LeaseId;
 use crate::{algorithm::Quota, config};
 
 use self::{memory::MemoryStore, redis::RedisStore};
@@ -25,7 +26,8 @@ pub struct Charge {
     pub bucket: Bytes,
     /// The quota it is held to now; the bucket's count doesn't depend on it.
     pub quota: Quota,
-    /// Permits, at least 1 and at most the quota's.
+    /// Permits to record. With 0 nothing is recorded, and the charge is admitted iff one permit fits: what it
+    /// costs is [recorded](Store::record) later. A charge on a concurrency quota has a cost of 1.
     pub cost: u32,
     /// Whether the limit only shadows: charged if it has room once the others admit, refusing nobody.
     pub shadow: bool,
@@ -41,6 +43,82 @@ pub struct Decision {
     pub admitted: bool,
     /// One for each charge, in order.
     pub outcomes: SmallVec<[Outcome; 2]>,
+    /// One for each charge made on a concurrency quota, in order. They are the caller's to release.
+    pub leases: Vec<Lease>,
+}
+
+/// A permit of a concurrency quota, held until it is released, or isn't renewed in time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lease {
+    /// The bucket that it was taken from.
+    pub bucket: Bytes,
+    /// The quota, whose window is the time in which it must be renewed.
+    pub quota: Quota,
+    /// What tells it from the bucket's others.
+    pub id: LeaseId,
+}
+
+/// How much of a bucket is in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Usage {
+    /// Permits in use: U, which may be more than a lowered limit or, with debts, than any.
+    pub used: u64,
+    /// Microseconds until there is more room; 0 if all of it is free.
+    pub grow_us: u64,
+    /// Microseconds until one permit fits, 0 if it fits now; `None` if it never can.
+    pub delay_us: Option<u64>,
+}
+
+/// What a store is asked to do in one step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// Decide a request, and charge it if it is admitted.
+    Take(Charges),
+    /// Do something to one bucket.
+    On {
+        /// The bucket.
+        bucket: Bytes,
+        /// The quota that it is held to.
+        quota: Quota,
+        /// What to do.
+        act: Act,
+    },
+}
+
+impl Operation {
+    /// How much of a call it takes, in charges.
+    fn size(&self) -> usize {
+        match self {
+            Self::Take(charges) => charges.len(),
+            Self::On { .. } => 1,
+        }
+    }
+}
+
+/// What is done to a bucket beside deciding requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Act {
+    /// Record so many permits, whether they fit or not: the debt of a request that has been admitted.
+    Record(u32),
+    /// Let a lease last for a whole window from now. One that has ended is taken again.
+    Renew(LeaseId),
+    /// End a lease.
+    Release(LeaseId),
+    /// Look, and write nothing.
+    Peek,
+    /// Forget all that was counted.
+    Reset,
+}
+
+/// A store's answer to an operation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reply {
+    /// To [`Operation::Take`].
+    Decision(Decision),
+    /// To [`Act::Peek`].
+    Usage(Usage),
+    /// To the other acts.
+    Done,
 }
 
 /// Where a bucket stands after a decision.
@@ -120,6 +198,11 @@ impl Store {
         })
     }
 
+    /// A store that counts in this process, in at most about `max_bytes`.
+    pub fn in_process(max_bytes: usize) -> Self {
+        Self::Memory(MemoryStore::new(max_bytes))
+    }
+
     /// Connects this thread to the store, so that its first decision needn't wait.
     ///
     /// # Errors
@@ -136,9 +219,60 @@ impl Store {
     /// # Errors
     /// No decision, within `deadline`.
     pub async fn take(&self, charges: Charges, deadline: Instant) -> Result<Decision, StoreError> {
+        match self.operate(Operation::Take(charges), deadline).await? {
+            Reply::Decision(decision) => Ok(decision),
+            Reply::Usage(_) | Reply::Done => Err(StoreError::Malformed),
+        }
+    }
+
+    /// Looks how much of a bucket is in use, and writes nothing.
+    ///
+    /// # Errors
+    /// No answer, within `deadline`.
+    pub async fn peek(&self, bucket: Bytes, quota: Quota, deadline: Instant) -> Result<Usage, StoreError> {
+        match self.operate(Operation::On { bucket, quota, act: Act::Peek }, deadline).await? {
+            Reply::Usage(usage) => Ok(usage),
+            Reply::Decision(_) | Reply::Done => Err(StoreError::Malformed),
+        }
+    }
+
+    /// Forgets all that was counted in a bucket.
+    ///
+    /// # Errors
+    /// No answer, within `deadline`: it may or may not have been forgotten.
+    pub async fn reset(&self, bucket: Bytes, quota: Quota, deadline: Instant) -> Result<(), StoreError> {
+        self.operate(Operation::On { bucket, quota, act: Act::Reset }, deadline).await.map(drop)
+    }
+
+    /// Records permits, whether they fit or not, without waiting for it: the debt of a request that has been
+    /// admitted. A store that can't answer now forgets it.
+    pub fn record(&self, bucket: Bytes, quota: Quota, cost: u32) {
+        self.send(Operation::On { bucket, quota, act: Act::Record(cost) });
+    }
+
+    /// Lets a lease last for a whole window from now, without waiting for it.
+    pub fn renew(&self, lease: &Lease) {
+        let Lease { bucket, quota, id } = lease.clone();
+        self.send(Operation::On { bucket, quota, act: Act::Renew(id) });
+    }
+
+    /// Ends a lease, without waiting for it. A store that can't answer now lets it end by itself.
+    pub fn release(&self, lease: &Lease) {
+        let Lease { bucket, quota, id } = lease.clone();
+        self.send(Operation::On { bucket, quota, act: Act::Release(id) });
+    }
+
+    async fn operate(&self, operation: Operation, deadline: Instant) -> Result<Reply, StoreError> {
         match self {
-            Self::Memory(store) => store.take(&charges),
-            Self::Redis(store) => store.take(charges, deadline).await,
+            Self::Memory(store) => store.operate(&operation),
+            Self::Redis(store) => store.operate(operation, deadline).await,
+        }
+    }
+
+    fn send(&self, operation: Operation) {
+        match self {
+            Self::Memory(store) => drop(store.operate(&operation)),
+            Self::Redis(store) => store.send(operation),
         }
     }
 }

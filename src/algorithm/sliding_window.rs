@@ -6,17 +6,20 @@
 
 use std::collections::VecDeque;
 
-use super::Quota;
+use super::{Algorithm, Count, MOST_USED, Quota, sliding_cells};
 
-/// Entries that a new log has room for.
+/// Entries that a log begins with room for.
 const FIRST_CAPACITY: usize = 4;
 
-/// The grants of one bucket. Times are microseconds of the store's clock.
+/// The grants of one bucket. No two have the same time: what is granted less than a cell (here of one
+/// microsecond) after the newest one began is added to it, and it gets that time.
 #[derive(Debug, Default)]
 pub struct Log {
     entries: VecDeque<Entry>,
     /// Permits granted since the log was empty: where the next entry begins.
     total: u64,
+    /// When the newest entry's first permit was granted.
+    newest_began_us: u64,
 }
 
 #[derive(Debug)]
@@ -26,103 +29,104 @@ struct Entry {
 }
 
 impl Log {
-    /// An empty log with its first memory. (The default has none yet.)
-    pub fn new() -> Self {
-        Self { entries: VecDeque::with_capacity(FIRST_CAPACITY), total: 0 }
+    fn newest_us(&self) -> Option<u64> {
+        self.entries.back().map(|entry| entry.at_us)
     }
 
-    /// Drops what is dead at `time_us`: an entry is alive iff its time > now - W.
-    ///
     /// The newest entry's time stands in for a clock that stepped back behind it.
-    pub fn trim(&mut self, quota: Quota, time_us: u64) {
+    fn now(&self, time_us: u64) -> u64 {
+        self.newest_us().map_or(time_us, |newest_us| newest_us.max(time_us))
+    }
+}
+
+impl Count for Log {
+    /// An entry is alive iff its time > now - W.
+    fn advance(&mut self, quota: Quota, time_us: u64) {
         let now = self.now(time_us);
         while self.entries.front().is_some_and(|entry| entry.at_us + quota.window_us <= now) {
             self.entries.pop_front();
         }
     }
 
-    /// Permits in use, once what is dead has been [trimmed](Self::trim).
-    pub fn used(&self) -> u64 {
+    fn used(&self, _: Quota) -> u64 {
         self.entries.front().map_or(0, |oldest| self.total - oldest.before)
     }
 
-    /// Records a grant of `cost` permits.
-    pub fn charge(&mut self, time_us: u64, cost: u32) {
-        let at_us = self.now(time_us);
-        if self.entries.back().is_none_or(|newest| newest.at_us < at_us) {
-            if self.entries.len() == self.entries.capacity() {
-                self.entries.reserve_exact(self.next_growth());
-            }
-            self.entries.push_back(Entry { at_us, before: self.total });
+    fn charge(&mut self, quota: Quota, time_us: u64, cost: u32) {
+        let cost = u64::from(cost).min(MOST_USED - self.used(quota));
+        if cost == 0 {
+            return;
         }
-        self.total += u64::from(cost);
+        let at_us = self.now(time_us);
+        let cell_us = match quota.algorithm {
+            Algorithm::SlidingCells { cells } => sliding_cells::cell_us(quota.window_us, cells),
+            _ => 1,
+        };
+        match self.entries.back_mut() {
+            Some(newest) if at_us - self.newest_began_us < cell_us => newest.at_us = at_us,
+            _ => {
+                if self.entries.len() == self.entries.capacity() {
+                    self.entries.reserve_exact(self.entries.capacity().max(FIRST_CAPACITY));
+                }
+                self.entries.push_back(Entry { at_us, before: self.total });
+                self.newest_began_us = at_us;
+            }
+        }
+        self.total += cost;
     }
 
-    /// Microseconds until the oldest alive entry ends, which is when there is more room; 0 if all is free.
-    pub fn grow_us(&self, quota: Quota, time_us: u64) -> u64 {
+    /// When the oldest alive entry ends.
+    fn grow_us(&self, quota: Quota, time_us: u64) -> u64 {
         self.entries.front().map_or(0, |oldest| oldest.at_us + quota.window_us - time_us)
     }
 
-    /// Microseconds until `cost` fits, 0 if it fits now: until U + n - L of the oldest permits have left.
-    /// `None` if it never can, being more than the quota.
-    pub fn delay_us(&self, quota: Quota, time_us: u64, cost: u32) -> Option<u64> {
-        if cost > quota.permits {
-            return None;
-        }
-        let excess = (self.used() + u64::from(cost)).saturating_sub(u64::from(quota.permits));
-        if excess == 0 {
-            return Some(0);
-        }
+    /// Until U + n - L of the oldest permits have left.
+    fn wait_us(&self, quota: Quota, time_us: u64, cost: u32) -> u64 {
+        let excess = self.used(quota) + u64::from(cost) - u64::from(quota.permits);
         // The last entry that begins before the excess ends is the one whose leaving makes the room.
-        let first = self.entries.front()?.before;
-        let leaving = self.entries.partition_point(|entry| entry.before - first < excess) - 1;
-        Some(self.entries[leaving].at_us + quota.window_us - time_us)
+        let first = self.entries.front().map_or(0, |oldest| oldest.before);
+        let leaving = self.entries.partition_point(|entry| entry.before - first < excess);
+        leaving.checked_sub(1).map_or(0, |at| self.entries[at].at_us + quota.window_us - time_us)
     }
 
-    /// The newest entry's time, if there is one.
-    pub fn newest_us(&self) -> Option<u64> {
-        self.entries.back().map(|entry| entry.at_us)
+    fn ends_us(&self, quota: Quota) -> u64 {
+        self.newest_us().map_or(0, |newest_us| newest_us + quota.window_us)
     }
 
-    /// Bytes of memory that the entries take, with the room kept for more.
-    pub fn bytes(&self) -> usize {
+    fn bytes(&self) -> usize {
         self.entries.capacity() * size_of::<Entry>()
     }
 
-    /// The bytes by which a charge makes the log grow, at most.
-    pub fn growth_bytes(&self) -> usize {
+    fn growth_bytes(&self) -> usize {
         let is_full = self.entries.len() == self.entries.capacity();
-        if is_full { self.next_growth() * size_of::<Entry>() } else { 0 }
+        if is_full { self.entries.capacity().max(FIRST_CAPACITY) * size_of::<Entry>() } else { 0 }
     }
 
-    /// Gives back memory that a past burst left behind.
-    pub fn shrink(&mut self) {
+    fn shrink(&mut self) {
         self.entries.shrink_to_fit();
-    }
-
-    /// Entries for which to make room when there is none.
-    fn next_growth(&self) -> usize {
-        self.entries.capacity().max(FIRST_CAPACITY)
-    }
-
-    fn now(&self, time_us: u64) -> u64 {
-        self.newest_us().map_or(time_us, |newest_us| newest_us.max(time_us))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{super::Rate, *};
+    use super::{
+        super::{Rate, State},
+        *,
+    };
 
     fn quota(permits: u32, window_us: u64) -> Quota {
         Rate { permits, window_us }.into()
     }
 
-    fn admit(log: &mut Log, quota: Quota, time_us: u64, cost: u32) -> Result<(), Option<u64>> {
-        log.trim(quota, time_us);
+    fn log() -> State {
+        State::new(Algorithm::SlidingWindow)
+    }
+
+    fn admit(log: &mut State, quota: Quota, time_us: u64, cost: u32) -> Result<(), Option<u64>> {
+        log.count_mut().advance(quota, time_us);
         match log.delay_us(quota, time_us, cost) {
             Some(0) => {
-                log.charge(time_us, cost);
+                log.count_mut().charge(quota, time_us, cost);
                 Ok(())
             }
             delay_us => Err(delay_us),
@@ -131,7 +135,7 @@ mod tests {
 
     #[test]
     fn an_entry_frees_at_exactly_its_time_plus_the_window() {
-        let (mut log, quota) = (Log::default(), quota(1, 1_000_000));
+        let (mut log, quota) = (log(), quota(1, 1_000_000));
         assert_eq!(admit(&mut log, quota, 5_000_000, 1), Ok(()));
         assert_eq!(admit(&mut log, quota, 5_999_999, 1), Err(Some(1)));
         assert_eq!(admit(&mut log, quota, 6_000_000, 1), Ok(()));
@@ -140,7 +144,7 @@ mod tests {
     /// Not from the oldest entry, and not from the newest.
     #[test]
     fn the_delay_is_when_enough_permits_have_left() {
-        let (mut log, quota) = (Log::default(), quota(5, 1_000_000));
+        let (mut log, quota) = (log(), quota(5, 1_000_000));
         for at_ms in [0, 100, 200, 300, 400] {
             assert_eq!(admit(&mut log, quota, at_ms * 1_000, 1), Ok(()));
         }
@@ -152,7 +156,7 @@ mod tests {
 
     #[test]
     fn a_lowered_limit_counts_what_was_granted_before() {
-        let mut log = Log::default();
+        let mut log = log();
         for at_ms in [0, 100, 200, 300] {
             assert_eq!(admit(&mut log, quota(4, 1_000_000), at_ms * 1_000, 1), Ok(()));
         }
@@ -162,7 +166,7 @@ mod tests {
 
     #[test]
     fn a_clock_that_steps_back_makes_the_limiter_stricter() {
-        let (mut log, quota) = (Log::default(), quota(2, 1_000_000));
+        let (mut log, quota) = (log(), quota(2, 1_000_000));
         assert_eq!(admit(&mut log, quota, 9_000_000, 1), Ok(()));
         assert_eq!(admit(&mut log, quota, 4_000_000, 1), Ok(()));
         assert_eq!(admit(&mut log, quota, 4_000_001, 1), Err(Some(5_999_999)));
@@ -171,10 +175,10 @@ mod tests {
 
     #[test]
     fn big_costs_are_single_entries() {
-        let (mut log, quota) = (Log::default(), quota(1_000_000, 1_000_000));
+        let (mut log, quota) = (log(), quota(1_000_000, 1_000_000));
         assert_eq!(admit(&mut log, quota, 1, 999_998), Ok(()));
         assert_eq!(admit(&mut log, quota, 2, 3), Err(Some(999_999)));
         assert_eq!(admit(&mut log, quota, 3, 2), Ok(()));
-        assert_eq!(log.entries.len(), 2);
+        assert!(matches!(log, State::Log(Log { entries, .. }) if entries.len() == 2));
     }
 }

@@ -16,9 +16,9 @@ use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 
-use crate::algorithm::{Rate, sliding_window::Log};
+use crate::algorithm::{Quota, Rate, State};
 
-use super::{Charge, Decision, Outcome, StoreError};
+use super::{Act, Charge, Decision, Lease, Operation, Outcome, Reply, StoreError, Usage};
 
 const SHARDS: usize = 64;
 /// A shard isn't swept before it has so many buckets.
@@ -47,9 +47,9 @@ struct Shard {
 }
 
 struct Bucket {
-    log: Log,
-    /// The longest window that the bucket was held to since its last charge, by which it expires.
-    window_us: u64,
+    state: State,
+    /// When nothing of it counts any more, by the longest window that it was held to since its last charge.
+    ends_us: u64,
 }
 
 impl MemoryStore {
@@ -65,24 +65,24 @@ impl MemoryStore {
         }
     }
 
-    /// Decides a request at the time of the store's clock.
+    /// Does an operation at the time of the store's clock.
     ///
     /// # Errors
-    /// [`StoreError::Full`]: nothing was charged.
-    pub fn take(&self, charges: &[Charge]) -> Result<Decision, StoreError> {
+    /// [`StoreError::Full`]: nothing was done.
+    pub fn operate(&self, operation: &Operation) -> Result<Reply, StoreError> {
         // Microseconds since the start, plus a year, so that no window reaches back before zero.
         let time_us = self.started.elapsed().as_micros() as u64 + Rate::MAX_WINDOW_US;
-        self.take_at(time_us, charges)
+        self.operate_at(time_us, operation)
     }
 
-    /// Decides a request at `time_us`, microseconds of any clock of the caller's that keeps to one origin.
+    /// Does an operation at `time_us`, microseconds of any clock of the caller's that keeps to one origin.
     ///
     /// # Errors
-    /// [`StoreError::Full`]: nothing was charged.
-    pub fn take_at(&self, time_us: u64, charges: &[Charge]) -> Result<Decision, StoreError> {
-        match self.decide(time_us, charges) {
-            Err(StoreError::Full) if self.sweep_all(time_us) => self.decide(time_us, charges),
-            decided => decided,
+    /// [`StoreError::Full`]: nothing was done.
+    pub fn operate_at(&self, time_us: u64, operation: &Operation) -> Result<Reply, StoreError> {
+        match self.attempt(time_us, operation) {
+            Err(StoreError::Full) if self.sweep_all(time_us) => self.attempt(time_us, operation),
+            done => done,
         }
     }
 
@@ -91,34 +91,93 @@ impl MemoryStore {
         self.bytes.load(Relaxed)
     }
 
+    fn attempt(&self, time_us: u64, operation: &Operation) -> Result<Reply, StoreError> {
+        match operation {
+            Operation::Take(charges) => self.decide(time_us, charges).map(Reply::Decision),
+            Operation::On { bucket, quota, act } => self.act(time_us, bucket, *quota, *act),
+        }
+    }
+
+    fn act(&self, time_us: u64, bucket: &Bytes, quota: Quota, act: Act) -> Result<Reply, StoreError> {
+        let mut shard = self.shards[self.shard_of(bucket)].lock();
+        shard.advance(bucket, quota, time_us);
+        match act {
+            Act::Record(cost) => {
+                self.count_freed(shard.make_place(bucket, time_us));
+                let growth = shard.growth(bucket, quota);
+                self.reserve(growth)?;
+                self.count_freed(growth - shard.charge(bucket, quota, time_us, cost));
+            }
+            Act::Renew(id) => {
+                let growth = shard.growth(bucket, quota);
+                self.reserve(growth)?;
+                let renew = |state: &mut State| {
+                    if let State::Leases(leases) = state {
+                        leases.renew(quota, time_us, id);
+                    }
+                };
+                self.count_freed(growth - shard.change(bucket, quota, renew));
+            }
+            Act::Release(id) => {
+                if let Some(Bucket { state: State::Leases(leases), .. }) = shard.buckets.get_mut(bucket) {
+                    leases.release(id);
+                }
+            }
+            Act::Peek => {
+                let usage = shard.look(bucket, quota, |state| Usage {
+                    used: state.count().used(quota),
+                    grow_us: state.count().grow_us(quota, time_us),
+                    delay_us: state.delay_us(quota, time_us, 1),
+                });
+                return Ok(Reply::Usage(usage));
+            }
+            Act::Reset => {
+                if let Some((name, bucket)) = shard.buckets.remove_entry(bucket) {
+                    self.count_freed(named_bytes(&name) + bucket.state.count().bytes());
+                }
+            }
+        }
+        Ok(Reply::Done)
+    }
+
     fn decide(&self, time_us: u64, charges: &[Charge]) -> Result<Decision, StoreError> {
         let homes: SmallVec<[usize; 2]> =
             charges.iter().map(|charge| self.shard_of(&charge.bucket)).collect();
         let mut shards = self.lock(&homes);
 
-        let mut delays: SmallVec<[Option<u64>; 2]> = SmallVec::new();
+        let mut fits: SmallVec<[bool; 2]> = SmallVec::new();
         for (charge, home) in charges.iter().zip(&homes) {
-            delays.push(shards.of(*home).delay_us(charge, time_us));
+            fits.push(shards.of(*home).fits(charge, time_us));
         }
-        let admitted = charges.iter().zip(&delays).all(|(charge, delay)| charge.shadow || *delay == Some(0));
+        let admitted = charges.iter().zip(&fits).all(|(charge, fits)| charge.shadow || *fits);
 
+        let mut leases = Vec::new();
         if admitted {
-            let charged = || charges.iter().zip(&homes).zip(&delays).filter(|(_, delay)| **delay == Some(0));
-            for ((charge, home), _) in charged() {
-                self.count_freed(shards.of(*home).make_place(charge, time_us));
+            let charged = || {
+                let charges = charges.iter().zip(&homes).zip(&fits);
+                charges.filter(|((charge, _), fits)| **fits && charge.cost > 0).map(|(charge, _)| charge)
+            };
+            for (charge, home) in charged() {
+                self.count_freed(shards.of(*home).make_place(&charge.bucket, time_us));
             }
-            let growth = charged().map(|((charge, home), _)| shards.of(*home).growth(charge)).sum();
+            let growth =
+                charged().map(|(charge, home)| shards.of(*home).growth(&charge.bucket, charge.quota)).sum();
             self.reserve(growth)?;
-            let grown: usize =
-                charged().map(|((charge, home), _)| shards.of(*home).charge(charge, time_us)).sum();
+            let mut grown = 0;
+            for (Charge { bucket, quota, cost, .. }, home) in charged() {
+                let shard = shards.of(*home);
+                grown += shard.charge(bucket, *quota, time_us, *cost);
+                if let Some(Bucket { state: State::Leases(held), .. }) = shard.buckets.get(bucket) {
+                    let id = held.newest();
+                    leases.extend(id.map(|id| Lease { bucket: bucket.clone(), quota: *quota, id }));
+                }
+            }
             self.count_freed(growth - grown);
         }
-        let outcomes = (charges.iter().zip(&homes).zip(&delays))
-            .map(|((charge, home), delay)| {
-                shards.of(*home).outcome(charge, time_us, admitted && *delay == Some(0))
-            })
+        let outcomes = (charges.iter().zip(&homes).zip(&fits))
+            .map(|((charge, home), fits)| shards.of(*home).outcome(charge, time_us, admitted && *fits))
             .collect();
-        Ok(Decision { admitted, outcomes })
+        Ok(Decision { admitted, outcomes, leases })
     }
 
     /// Counts `growth` bytes, unless the bound forbids it.
@@ -178,65 +237,80 @@ impl Locked<'_> {
 }
 
 impl Shard {
-    fn delay_us(&mut self, charge: &Charge, time_us: u64) -> Option<u64> {
-        match self.buckets.get_mut(&charge.bucket) {
-            Some(bucket) => {
-                bucket.window_us = bucket.window_us.max(charge.quota.window_us);
-                bucket.log.trim(charge.quota, time_us);
-                bucket.log.delay_us(charge.quota, time_us, charge.cost)
-            }
-            None => Log::default().delay_us(charge.quota, time_us, charge.cost),
+    /// Brings a bucket, if there is one, to this time and quota.
+    fn advance(&mut self, bucket: &Bytes, quota: Quota, time_us: u64) {
+        if let Some(bucket) = self.buckets.get_mut(bucket) {
+            let count = bucket.state.count_mut();
+            count.advance(quota, time_us);
+            bucket.ends_us = bucket.ends_us.max(count.ends_us(quota));
         }
     }
 
+    /// Looks at what a bucket holds, which may be nothing.
+    fn look<T>(&self, bucket: &Bytes, quota: Quota, look: impl FnOnce(&State) -> T) -> T {
+        match self.buckets.get(bucket) {
+            Some(bucket) => look(&bucket.state),
+            None => look(&State::new(quota.algorithm)),
+        }
+    }
+
+    fn fits(&mut self, charge: &Charge, time_us: u64) -> bool {
+        let Charge { bucket, quota, cost, .. } = charge;
+        self.advance(bucket, *quota, time_us);
+        self.look(bucket, *quota, |state| state.delay_us(*quota, time_us, (*cost).max(1)) == Some(0))
+    }
+
     /// Sweeps if a charge is about to bring one bucket more than is due; returns the bytes that frees.
-    fn make_place(&mut self, charge: &Charge, time_us: u64) -> usize {
-        let is_due = self.buckets.len() >= self.sweep_at && !self.buckets.contains_key(&charge.bucket);
+    fn make_place(&mut self, bucket: &Bytes, time_us: u64) -> usize {
+        let is_due = self.buckets.len() >= self.sweep_at && !self.buckets.contains_key(bucket);
         if is_due { self.sweep(time_us) } else { 0 }
     }
 
     /// The bytes by which a charge makes the store grow, at most.
-    fn growth(&self, charge: &Charge) -> usize {
-        match self.buckets.get(&charge.bucket) {
-            Some(bucket) => bucket.log.growth_bytes(),
-            None => named_bytes(&charge.bucket) + Log::new().bytes(),
-        }
+    fn growth(&self, bucket: &Bytes, quota: Quota) -> usize {
+        let named = if self.buckets.contains_key(bucket) { 0 } else { named_bytes(bucket) };
+        named + self.look(bucket, quota, |state| state.count().growth_bytes())
     }
 
     /// Records a charge, and returns the bytes by which it made the store grow.
-    fn charge(&mut self, charge: &Charge, time_us: u64) -> usize {
+    fn charge(&mut self, bucket: &Bytes, quota: Quota, time_us: u64, cost: u32) -> usize {
+        self.change(bucket, quota, |state| state.count_mut().charge(quota, time_us, cost))
+    }
+
+    /// Changes what a bucket holds, and returns the bytes by which that made the store grow.
+    fn change(&mut self, bucket: &Bytes, quota: Quota, change: impl FnOnce(&mut State)) -> usize {
         let mut grown = 0;
-        let bucket = self.buckets.entry(charge.bucket.clone()).or_insert_with(|| {
-            let log = Log::new();
-            grown = named_bytes(&charge.bucket) + log.bytes();
-            Bucket { log, window_us: 0 }
+        let bucket = self.buckets.entry(bucket.clone()).or_insert_with(|| {
+            grown = named_bytes(bucket);
+            Bucket { state: State::new(quota.algorithm), ends_us: 0 }
         });
-        let before = bucket.log.bytes();
-        bucket.log.charge(time_us, charge.cost);
-        bucket.window_us = charge.quota.window_us;
-        grown + bucket.log.bytes() - before
+        let before = bucket.state.count().bytes();
+        change(&mut bucket.state);
+        let count = bucket.state.count();
+        bucket.ends_us = count.ends_us(quota);
+        grown + count.bytes() - before
     }
 
     fn outcome(&self, charge: &Charge, time_us: u64, charged: bool) -> Outcome {
-        let empty = Log::default();
-        let log = self.buckets.get(&charge.bucket).map_or(&empty, |bucket| &bucket.log);
-        Outcome {
+        let Charge { bucket, quota, cost, .. } = charge;
+        self.look(bucket, *quota, |state| Outcome {
             charged,
-            remaining: u64::from(charge.quota.permits).saturating_sub(log.used()),
-            grow_us: log.grow_us(charge.quota, time_us),
-            delay_us: if charged { Some(0) } else { log.delay_us(charge.quota, time_us, charge.cost) },
-        }
+            remaining: u64::from(quota.capacity()).saturating_sub(state.count().used(*quota)),
+            grow_us: state.count().grow_us(*quota, time_us),
+            delay_us: if charged { Some(0) } else { state.delay_us(*quota, time_us, (*cost).max(1)) },
+        })
     }
 
     /// Drops the buckets whose newest entry has ended, and returns the bytes that frees.
     fn sweep(&mut self, time_us: u64) -> usize {
         let mut freed = 0;
         self.buckets.retain(|name, bucket| {
-            let before = bucket.log.bytes();
-            let live = bucket.log.newest_us().is_some_and(|newest_us| newest_us + bucket.window_us > time_us);
+            let count = bucket.state.count_mut();
+            let before = count.bytes();
+            let live = bucket.ends_us > time_us;
             if live {
-                bucket.log.shrink();
-                freed += before - bucket.log.bytes();
+                count.shrink();
+                freed += before - count.bytes();
             } else {
                 freed += named_bytes(name) + before;
             }
@@ -248,7 +322,7 @@ impl Shard {
     }
 }
 
-/// The bytes of a bucket without its log.
+/// The bytes of a bucket without what it holds.
 fn named_bytes(name: &Bytes) -> usize {
     BUCKET_BYTES + name.len()
 }
@@ -265,13 +339,20 @@ mod tests {
         Charge { bucket, quota: Rate { permits, window_us }.into(), cost: 1, shadow: false }
     }
 
+    fn take_at(store: &MemoryStore, time_us: u64, charges: &[Charge]) -> Result<Decision, StoreError> {
+        store.operate_at(time_us, &Operation::Take(charges.into())).map(|reply| match reply {
+            Reply::Decision(decision) => decision,
+            reply => panic!("{reply:?}"),
+        })
+    }
+
     #[test]
     fn nothing_is_charged_where_one_limit_refuses() {
         let store = MemoryStore::new(1 << 20);
         let (tight, wide) = (charge("tight", 1, 1_000_000), charge("wide", 9, 1_000_000));
         let both = [tight.clone(), wide.clone()];
-        assert!(store.take_at(5_000_000, &both).unwrap().admitted);
-        let refused = store.take_at(5_000_001, &both).unwrap();
+        assert!(take_at(&store, 5_000_000, &both).unwrap().admitted);
+        let refused = take_at(&store, 5_000_001, &both).unwrap();
         assert!(!refused.admitted);
         assert_eq!(refused.outcomes[0].delay_us, Some(999_999));
         assert_eq!(refused.outcomes[1].remaining, 8);
@@ -283,7 +364,7 @@ mod tests {
         let shadow = Charge { shadow: true, ..charge("shadow", 1, 1_000_000) };
         let both = [shadow, charge("wide", 9, 1_000_000)];
         let charged = |time_us| {
-            let decision = store.take_at(time_us, &both).unwrap();
+            let decision = take_at(&store, time_us, &both).unwrap();
             assert!(decision.admitted);
             [decision.outcomes[0].charged, decision.outcomes[1].charged]
         };
@@ -296,14 +377,14 @@ mod tests {
         let store = MemoryStore::new(64 << 10);
         let quota = |name: usize| charge(&format!("bucket-{name}"), 1, 10_000_000);
         let admitted =
-            (0..10_000).take_while(|name| store.take_at(20_000_000, &[quota(*name)]).is_ok()).count();
+            (0..10_000).take_while(|name| take_at(&store, 20_000_000, &[quota(*name)]).is_ok()).count();
         assert!((100..1_000).contains(&admitted), "{admitted}");
         assert!(store.bytes() <= 64 << 10);
         for name in 0..admitted {
-            assert!(!store.take_at(20_500_000, &[quota(name)]).unwrap().admitted, "{name} was dropped");
+            assert!(!take_at(&store, 20_500_000, &[quota(name)]).unwrap().admitted, "{name} was dropped");
         }
         // Once the old ones have expired, there is room again.
-        assert!(store.take_at(31_000_000, &[quota(99_999)]).unwrap().admitted);
+        assert!(take_at(&store, 31_000_000, &[quota(99_999)]).unwrap().admitted);
     }
 
     #[test]
@@ -311,7 +392,7 @@ mod tests {
         let store = MemoryStore::new(1 << 30);
         for name in 0..200_000_u64 {
             let bucket = charge(&format!("bucket-{name}"), 1, 1_000);
-            assert!(store.take_at(10_000_000 + name * 100, &[bucket]).unwrap().admitted);
+            assert!(take_at(&store, 10_000_000 + name * 100, &[bucket]).unwrap().admitted);
         }
         assert!(store.bytes() < 4 << 20, "{} bytes", store.bytes());
     }
@@ -328,12 +409,12 @@ mod tests {
                 time_us += pause_us;
                 let window_us = if is_long { 200_000 } else { 5_000 };
                 let both = [charge(&format!("one-{name}"), 50, window_us), charge(&format!("all-{shared}"), 300, window_us)];
-                store.take_at(time_us, &both).unwrap();
+                take_at(&store, time_us, &both).unwrap();
                 let shards = store.shards.iter().map(|shard| shard.lock());
                 let counted: usize = shards
                     .map(|shard| {
                         let buckets = shard.buckets.iter();
-                        buckets.map(|(name, bucket)| named_bytes(name) + bucket.log.bytes()).sum::<usize>()
+                        buckets.map(|(name, bucket)| named_bytes(name) + bucket.state.count().bytes()).sum::<usize>()
                     })
                     .sum();
                 prop_assert_eq!(store.bytes(), counted);
@@ -346,7 +427,7 @@ mod tests {
         let store = MemoryStore::new(1 << 30);
         for time_us in 0..5_000 {
             let name = format!("bucket-{}", time_us % 70);
-            assert!(store.take_at(1_000_000 + time_us, &[charge(&name, 5_000, 1_000)]).is_ok());
+            assert!(take_at(&store, 1_000_000 + time_us, &[charge(&name, 5_000, 1_000)]).is_ok());
         }
         assert!(store.sweep_all(9_000_000));
         assert_eq!(store.bytes(), 0);

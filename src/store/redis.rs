@@ -32,13 +32,14 @@ use fred::{
 use parking_lot::Mutex;
 use thread_local::ThreadLocal;
 use tokio::{
+    runtime::Handle,
     sync::oneshot,
     task::{JoinHandle, yield_now},
     time::{Instant, sleep, timeout, timeout_at},
 };
 
 use super::{
-    Charges, Decision, StoreError,
+    Act, Lease, Operation, Reply, StoreError,
     script::{self, Argument, Call},
 };
 
@@ -95,19 +96,28 @@ impl RedisStore {
         connection.ping(CONNECT_TIMEOUT).await.map_err(failure)
     }
 
-    /// Decides a request in the next call of this thread's batcher.
+    /// Does an operation in the next call of this thread's batcher.
     ///
     /// # Errors
-    /// No decision, at the latest at `deadline`. A request that still waits then isn't sent any more.
-    pub async fn take(&self, charges: Charges, deadline: Instant) -> Result<Decision, StoreError> {
+    /// No reply, at the latest at `deadline`. An operation that still waits then isn't sent any more.
+    pub async fn operate(&self, operation: Operation, deadline: Instant) -> Result<Reply, StoreError> {
         if self.link.breaker.is_open() {
             return Err(StoreError::Open);
         }
-        let answer = self.batcher().enqueue(charges)?;
-        match timeout_at(deadline, answer).await {
+        let (answer, receiver) = oneshot::channel();
+        self.batcher().enqueue(Waiting { operation, answer: Some(answer) })?;
+        match timeout_at(deadline, receiver).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(_)) => Err(StoreError::Open),
             Err(_) => Err(StoreError::Timeout),
+        }
+    }
+
+    /// Does an operation in the next call of this thread's batcher, if the server can be reached now.
+    pub fn send(&self, operation: Operation) {
+        if !self.link.breaker.is_open() {
+            // What doesn't fit any more is forgotten, as if the server were away.
+            let _ = self.batcher().enqueue(Waiting { operation, answer: None });
         }
     }
 
@@ -250,6 +260,8 @@ impl Drop for Connection {
 /// One thread's connection, and the requests that wait for its next call.
 struct Batcher {
     link: Arc<Link>,
+    /// The thread's, where the calls are made, wherever an operation comes from.
+    runtime: Handle,
     connection: ArcSwap<Connection>,
     queue: Mutex<Queue>,
 }
@@ -264,8 +276,15 @@ struct Queue {
 }
 
 struct Waiting {
-    charges: Charges,
-    answer: oneshot::Sender<Result<Decision, StoreError>>,
+    operation: Operation,
+    /// Nobody may wait for it.
+    answer: Option<oneshot::Sender<Result<Reply, StoreError>>>,
+}
+
+impl Waiting {
+    fn is_abandoned(&self) -> bool {
+        self.answer.as_ref().is_some_and(oneshot::Sender::is_closed)
+    }
 }
 
 /// The right to make calls. It is given back however it ends, else nobody would call again.
@@ -285,25 +304,21 @@ impl Drop for Turn<'_> {
 impl Batcher {
     fn start(link: Arc<Link>) -> Self {
         let connection = ArcSwap::from_pointee(Connection::start(&link));
-        Self { link, connection, queue: Mutex::default() }
+        Self { link, runtime: Handle::current(), connection, queue: Mutex::default() }
     }
 
-    fn enqueue(
-        self: &Arc<Self>,
-        charges: Charges,
-    ) -> Result<oneshot::Receiver<Result<Decision, StoreError>>, StoreError> {
-        let (answer, receiver) = oneshot::channel();
+    fn enqueue(self: &Arc<Self>, waiting: Waiting) -> Result<(), StoreError> {
         let mut queue = self.queue.lock();
         if queue.waiting.len() >= WAITING_MOST {
             return Err(StoreError::Overloaded);
         }
-        queue.charges += charges.len();
-        queue.waiting.push_back(Waiting { charges, answer });
+        queue.charges += waiting.operation.size();
+        queue.waiting.push_back(waiting);
         if queue.calls == 0 || (queue.calls == 1 && queue.charges >= CALL_CHARGES) {
             queue.calls += 1;
-            tokio::spawn(self.clone().call_until_idle());
+            self.runtime.spawn(self.clone().call_until_idle());
         }
-        Ok(receiver)
+        Ok(())
     }
 
     /// Makes calls for as long as requests wait.
@@ -315,7 +330,7 @@ impl Batcher {
             let Some(batch) = self.next_batch(&mut turn) else { return };
             let mut call = Call::default();
             for waiting in &batch {
-                call.push(&waiting.charges);
+                call.push(&waiting.operation);
             }
             let answer = self.call(&call).await;
             match &answer {
@@ -330,7 +345,7 @@ impl Batcher {
                 tracing::warn!("the store fails: each limit's on_failure decides until it answers");
                 tokio::spawn(Self::probe(Arc::downgrade(&self)));
             }
-            distribute(batch, &call, answer);
+            self.distribute(batch, &call, answer);
         }
     }
 
@@ -344,13 +359,13 @@ impl Batcher {
             if queue.calls > 1 && batch.is_empty() && queue.charges < CALL_CHARGES {
                 break;
             }
-            let size = next.charges.len();
+            let size = next.operation.size();
             if !batch.is_empty() && charges + size > CALL_CHARGES {
                 break;
             }
             let Some(next) = queue.waiting.pop_front() else { break };
             queue.charges -= size;
-            if !next.answer.is_closed() {
+            if !next.is_abandoned() {
                 charges += size;
                 batch.push(next);
             }
@@ -384,6 +399,34 @@ impl Batcher {
         integers(answer.map_err(failure)?).ok_or(StoreError::Malformed)
     }
 
+    fn distribute(self: &Arc<Self>, batch: Vec<Waiting>, call: &Call, answer: Result<Vec<i64>, StoreError>) {
+        let decoded = answer.and_then(|answer| call.decode(&answer).ok_or(StoreError::Malformed));
+        let replies = match decoded {
+            Ok((_, replies)) => replies,
+            Err(error) => {
+                tracing::debug!(
+                    cause = describe(&error),
+                    requests = batch.len(),
+                    "a call of the store failed"
+                );
+                for answer in batch.into_iter().filter_map(|waiting| waiting.answer) {
+                    let _ = answer.send(Err(error.clone()));
+                }
+                return;
+            }
+        };
+        for (waiting, reply) in batch.into_iter().zip(replies) {
+            let Some(answer) = waiting.answer else { continue };
+            // A caller that has left in the meantime keeps its charge, but not its leases.
+            if let Err(Ok(Reply::Decision(decision))) = answer.send(Ok(reply)) {
+                for Lease { bucket, quota, id } in decision.leases {
+                    let operation = Operation::On { bucket, quota, act: Act::Release(id) };
+                    let _ = self.enqueue(Waiting { operation, answer: None });
+                }
+            }
+        }
+    }
+
     /// Asks the server for a sign of life until it gives one, then closes the breaker.
     async fn probe(batcher: Weak<Self>) {
         let since = Instant::now();
@@ -412,32 +455,15 @@ impl Batcher {
     }
 }
 
-fn distribute(batch: Vec<Waiting>, call: &Call, answer: Result<Vec<i64>, StoreError>) {
-    let decoded = answer.and_then(|answer| call.decode(&answer).ok_or(StoreError::Malformed));
-    match decoded {
-        Ok((_, decisions)) => {
-            for (waiting, decision) in batch.into_iter().zip(decisions) {
-                // A caller that has left in the meantime keeps its charge.
-                let _ = waiting.answer.send(Ok(decision));
-            }
-        }
-        Err(error) => {
-            tracing::debug!(cause = describe(&error), requests = batch.len(), "a call of the store failed");
-            for waiting in batch {
-                let _ = waiting.answer.send(Err(error.clone()));
-            }
-        }
-    }
-}
-
 fn values(script: Bytes, keys: &[Bytes], arguments: &[Argument]) -> Vec<Value> {
     let mut values = Vec::with_capacity(2 + keys.len() + arguments.len());
     values.push(Value::Bytes(script));
     values.push(Value::Integer(keys.len() as i64));
     values.extend(keys.iter().cloned().map(Value::Bytes));
     values.extend(arguments.iter().map(|argument| match argument {
-        Argument::Tag(tag) => Value::Bytes(Bytes::from_static(tag.as_bytes())),
+        Argument::Word(word) => Value::Bytes(Bytes::from_static(word.as_bytes())),
         Argument::Number(number) => Value::Integer(*number),
+        Argument::Text(text) => Value::String(text.into()),
     }));
     values
 }

@@ -1,145 +1,284 @@
-//! The `take` script, what it is called with, and what it answers.
+//! The script, what it is called with, and what it answers.
 //!
-//! The script is put together from the files of lua/: the algorithms, then the walk over requests
-//! that dispatches to them. A [`Call`] holds the requests that go together; equal ones travel as one
-//! group with a count, of which a part may be granted.
+//! The script is put together from the files of lua/: the algorithms, then the walk over operations
+//! that dispatches to them. A [`Call`] holds the operations that go together; equal requests travel as
+//! one group with a count, of which a part may be granted.
 
-use std::{collections::HashMap, sync::LazyLock};
+use std::{
+    collections::HashMap,
+    fmt::Write,
+    sync::{
+        LazyLock,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+};
 
 use bytes::Bytes;
 use sha1::{Digest, Sha1};
 use smallvec::SmallVec;
 
-use crate::algorithm::Quota;
+use crate::algorithm::{Algorithm, Quota};
 
-use super::{Charges, Decision, Outcome};
+use super::{Act, Charges, Decision, Lease, LeaseId, Operation, Outcome, Reply, Usage};
 
 /// The script's source, as `EVAL` takes it.
-pub const SOURCE: &str =
-    concat!(include_str!("../../lua/sliding_window.lua"), include_str!("../../lua/take.lua"));
+pub const SOURCE: &str = concat!(
+    include_str!("../../lua/sliding_window.lua"),
+    include_str!("../../lua/sliding_cells.lua"),
+    include_str!("../../lua/fixed_window.lua"),
+    include_str!("../../lua/gcra.lua"),
+    include_str!("../../lua/concurrency.lua"),
+    include_str!("../../lua/walk.lua"),
+);
 
 /// The script's SHA-1 in hexadecimal, as `EVALSHA` takes it.
 pub static SHA: LazyLock<String> =
     LazyLock::new(|| Sha1::digest(SOURCE).iter().map(|byte| format!("{byte:02x}")).collect());
 
-/// The tag of the sliding window, in bucket names and in the script's arguments.
-pub const SLIDING_WINDOW: &str = "sw";
+/// What tells this process from all others in the names of leases.
+static PROCESS: LazyLock<u64> = LazyLock::new(|| fastrand::u64(..));
+static CALLS: AtomicU64 = AtomicU64::new(0);
 
-/// One call of the script: some requests' charges, in order.
-#[derive(Debug, Default)]
+/// One call of the script: some operations, in order.
+#[derive(Debug)]
 pub struct Call {
+    /// Counts this process's calls, to name leases by.
+    number: u64,
     buckets: Vec<(Bytes, Quota)>,
     places: HashMap<Bytes, usize>,
-    groups: Vec<Group>,
+    steps: Vec<Step>,
     group_of: HashMap<Asked, usize>,
-    /// For each request, its group.
-    requests: Vec<usize>,
+    /// For each operation, its step.
+    operations: Vec<usize>,
 }
 
-/// What a group's requests ask: for each charge its bucket's place, its cost, and whether it shadows.
+impl Default for Call {
+    fn default() -> Self {
+        Self {
+            number: CALLS.fetch_add(1, Relaxed),
+            buckets: Vec::new(),
+            places: HashMap::new(),
+            steps: Vec::new(),
+            group_of: HashMap::new(),
+            operations: Vec::new(),
+        }
+    }
+}
+
+/// What requests ask: for each charge its bucket's place, its cost, and whether it shadows.
 type Asked = SmallVec<[(usize, u32, bool); 2]>;
 
 #[derive(Debug)]
-struct Group {
-    asked: Asked,
-    count: u64,
+enum Step {
+    /// Equal requests.
+    Group { asked: Asked, count: u64 },
+    /// An act on the bucket of this place.
+    On(usize, Act),
 }
 
 /// An argument of the script.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Argument {
-    /// The tag of an algorithm.
-    Tag(&'static str),
+    /// A word of the script's.
+    Word(&'static str),
     /// A number, written in decimal.
     Number(i64),
+    /// The name of a lease.
+    Text(String),
 }
 
 impl Call {
-    /// Adds a request. Requests of one call that disagree on a bucket's quota, as they may around a
+    /// Adds an operation. Those of one call that disagree on a bucket's quota, as they may around a
     /// change of the configuration, are all held to the last one's.
-    pub fn push(&mut self, charges: &Charges) {
-        let asked: Asked = charges
-            .iter()
-            .map(|charge| {
-                let next = self.buckets.len();
-                let place = *self.places.entry(charge.bucket.clone()).or_insert(next);
-                if place == next {
-                    self.buckets.push((charge.bucket.clone(), charge.quota));
-                } else {
-                    self.buckets[place].1 = charge.quota;
-                }
-                (place, charge.cost, charge.shadow)
-            })
-            .collect();
-        let group = match self.group_of.get(&asked) {
-            Some(group) => *group,
-            None => {
-                self.groups.push(Group { asked: asked.clone(), count: 0 });
-                self.group_of.insert(asked, self.groups.len() - 1);
-                self.groups.len() - 1
+    pub fn push(&mut self, operation: &Operation) {
+        let step = match operation {
+            Operation::Take(charges) => self.group(charges),
+            Operation::On { bucket, quota, act } => {
+                let place = self.place(bucket, *quota);
+                self.steps.push(Step::On(place, *act));
+                self.steps.len() - 1
             }
         };
-        self.groups[group].count += 1;
-        self.requests.push(group);
+        self.operations.push(step);
     }
 
-    /// The script's KEYS and ARGV: see lua/take.lua. Buckets of one quota stand together.
+    /// The step of requests that charge this.
+    fn group(&mut self, charges: &Charges) -> usize {
+        let asked: Asked = charges
+            .iter()
+            .map(|charge| (self.place(&charge.bucket, charge.quota), charge.cost, charge.shadow))
+            .collect();
+        let next = self.steps.len();
+        let step = *self.group_of.entry(asked).or_insert_with_key(|asked| {
+            self.steps.push(Step::Group { asked: asked.clone(), count: 0 });
+            next
+        });
+        if let Step::Group { count, .. } = &mut self.steps[step] {
+            *count += 1;
+        }
+        step
+    }
+
+    fn place(&mut self, bucket: &Bytes, quota: Quota) -> usize {
+        let next = self.buckets.len();
+        let place = *self.places.entry(bucket.clone()).or_insert(next);
+        if place == next {
+            self.buckets.push((bucket.clone(), quota));
+        } else {
+            self.buckets[place].1 = quota;
+        }
+        place
+    }
+
+    /// The script's KEYS and ARGV: see lua/walk.lua. Buckets of one quota stand together.
     pub fn encode(&self) -> (Vec<Bytes>, Vec<Argument>) {
         let mut order: Vec<usize> = (0..self.buckets.len()).collect();
         order.sort_by_key(|place| {
             let quota = self.buckets[*place].1;
-            (quota.permits, quota.window_us)
+            (quota.permits, quota.window_us, quota.algorithm)
         });
         let mut keys = Vec::with_capacity(order.len());
-        let mut arguments = Vec::with_capacity(4 + 4 * self.groups.len());
+        let mut arguments = Vec::with_capacity(5 + 4 * self.steps.len());
         let mut index = vec![0; order.len()];
         for run in order.chunk_by(|left, right| self.buckets[*left].1 == self.buckets[*right].1) {
             let quota = self.buckets[run[0]].1;
-            arguments.push(Argument::Tag(SLIDING_WINDOW));
+            let (word, parameter) = self.algorithm(quota);
+            arguments.push(Argument::Word(word));
             arguments.push(Argument::Number(i64::from(quota.permits)));
             arguments.push(Argument::Number(quota.window_us as i64));
+            arguments.push(parameter);
             arguments.push(Argument::Number(run.len() as i64));
             for place in run {
                 keys.push(self.buckets[*place].0.clone());
                 index[*place] = keys.len() as i64;
             }
         }
-        for group in &self.groups {
-            arguments.push(Argument::Number(group.count as i64));
-            arguments.push(Argument::Number(group.asked.len() as i64));
-            for (place, cost, shadow) in &group.asked {
-                let sign = if *shadow { -1 } else { 1 };
-                arguments.push(Argument::Number(sign * index[*place]));
-                arguments.push(Argument::Number(i64::from(*cost)));
+        for step in &self.steps {
+            match step {
+                Step::Group { asked, count } => {
+                    arguments.push(Argument::Number(*count as i64));
+                    arguments.push(Argument::Number(asked.len() as i64));
+                    for (place, cost, shadow) in asked {
+                        let sign = if *shadow { -1 } else { 1 };
+                        arguments.push(Argument::Number(sign * index[*place]));
+                        arguments.push(Argument::Number(i64::from(*cost)));
+                    }
+                }
+                Step::On(place, act) => {
+                    let (word, argument) = match act {
+                        Act::Record(cost) => ("record", Argument::Number(i64::from(*cost))),
+                        Act::Renew(lease) => ("renew", Argument::Text(lease_name(*lease))),
+                        Act::Release(lease) => ("release", Argument::Text(lease_name(*lease))),
+                        Act::Peek => ("peek", Argument::Number(0)),
+                        Act::Reset => ("reset", Argument::Number(0)),
+                    };
+                    arguments.extend([Argument::Word(word), Argument::Number(index[*place]), argument]);
+                }
             }
         }
         (keys, arguments)
     }
 
-    /// Reads the script's answer: its time in microseconds, and the decisions in the requests' order.
+    /// What the script calls an algorithm, and what it needs beside the rate.
+    fn algorithm(&self, quota: Quota) -> (&'static str, Argument) {
+        match quota.algorithm {
+            Algorithm::SlidingWindow => ("sw", Argument::Number(0)),
+            Algorithm::SlidingCells { cells } => ("sc", Argument::Number(i64::from(cells))),
+            Algorithm::FixedWindow => ("fw", Argument::Number(0)),
+            Algorithm::Gcra { .. } => ("gc", Argument::Number(i64::from(quota.capacity()))),
+            Algorithm::Concurrency => ("cc", Argument::Text(call_name(self.number))),
+        }
+    }
+
+    /// Reads the script's answer: its time in microseconds, and the replies in the operations' order.
     /// `None` if the answer isn't of the script's shape.
-    pub fn decode(&self, answer: &[i64]) -> Option<(u64, Vec<Decision>)> {
+    pub fn decode(&self, answer: &[i64]) -> Option<(u64, Vec<Reply>)> {
         let (time_us, mut rest) = answer.split_first()?;
-        let mut verdicts = Vec::with_capacity(self.groups.len());
-        for group in &self.groups {
-            let (granted, after) = rest.split_first()?;
-            let (standings, after) = after.split_at_checked(4 * group.asked.len())?;
-            verdicts.push((u64::try_from(*granted).ok()?, standings));
+        let mut results = Vec::with_capacity(self.steps.len());
+        // How many leases each bucket has granted so far, in the order of the walk.
+        let mut leased = vec![0; self.buckets.len()];
+        for step in &self.steps {
+            let (result, after) = match step {
+                Step::Group { asked, .. } => {
+                    let (granted, after) = rest.split_first()?;
+                    let (standings, after) = after.split_at_checked(4 * asked.len())?;
+                    let granted = u64::try_from(*granted).ok()?;
+                    let before = self.count_leases(asked, standings, &mut leased);
+                    (Result::Group { granted, standings, leased: before, served: 0 }, after)
+                }
+                Step::On(_, Act::Peek) => {
+                    let (usage, after) = rest.split_first_chunk::<3>()?;
+                    (Result::Usage(*usage), after)
+                }
+                Step::On(..) => (Result::Done, rest),
+            };
+            results.push(result);
             rest = after;
         }
-        let mut served = vec![0; self.groups.len()];
-        let decisions = self.requests.iter().map(|group| {
-            let (granted, standings) = verdicts[*group];
-            let turn = served[*group];
-            served[*group] += 1;
-            let outcomes = self.groups[*group].asked.iter().zip(standings.chunks_exact(4));
-            Decision {
-                admitted: turn < granted,
-                outcomes: outcomes.map(|((_, cost, _), standing)| outcome(standing, *cost, turn)).collect(),
-            }
-        });
-        rest.is_empty().then(|| (*time_us as u64, decisions.collect()))
+        if !rest.is_empty() {
+            return None;
+        }
+        let replies = self.operations.iter().map(|step| self.reply(*step, &mut results[*step]));
+        Some((*time_us as u64, replies.collect()))
     }
+
+    /// Adds the leases that a group's charges made, and returns how many there were before.
+    fn count_leases(&self, asked: &Asked, standings: &[i64], leased: &mut [u64]) -> SmallVec<[u64; 2]> {
+        let charges = asked.iter().zip(standings.chunks_exact(4));
+        let count = charges.map(|((place, ..), standing)| {
+            let before = leased[*place];
+            leased[*place] += standing[0].max(0) as u64;
+            before
+        });
+        count.collect()
+    }
+
+    fn reply(&self, step: usize, result: &mut Result<'_>) -> Reply {
+        match (&self.steps[step], result) {
+            (Step::Group { asked, .. }, Result::Group { granted, standings, leased, served }) => {
+                let turn = *served;
+                *served += 1;
+                let mut decision =
+                    Decision { admitted: turn < *granted, outcomes: SmallVec::new(), leases: Vec::new() };
+                for (at, ((place, cost, _), standing)) in
+                    asked.iter().zip(standings.chunks_exact(4)).enumerate()
+                {
+                    let outcome = outcome(standing, *cost, turn);
+                    let (bucket, quota) = &self.buckets[*place];
+                    if outcome.charged && quota.algorithm == Algorithm::Concurrency {
+                        let id = LeaseId { call: self.number, turn: leased[at] + turn + 1 };
+                        decision.leases.push(Lease { bucket: bucket.clone(), quota: *quota, id });
+                    }
+                    decision.outcomes.push(outcome);
+                }
+                Reply::Decision(decision)
+            }
+            (_, Result::Usage([used, grow_us, delay_us])) => Reply::Usage(Usage {
+                used: *used as u64,
+                grow_us: *grow_us as u64,
+                delay_us: u64::try_from(*delay_us).ok(),
+            }),
+            _ => Reply::Done,
+        }
+    }
+}
+
+/// What the script says of a step.
+enum Result<'a> {
+    Group { granted: u64, standings: &'a [i64], leased: SmallVec<[u64; 2]>, served: u64 },
+    Usage([i64; 3]),
+    Done,
+}
+
+/// What the leases of a call are called, before their turn.
+fn call_name(call: u64) -> String {
+    format!("{:x}.{call:x}.", *PROCESS)
+}
+
+fn lease_name(lease: LeaseId) -> String {
+    let mut name = call_name(lease.call);
+    write!(name, "{}", lease.turn).expect("writing to a string succeeds");
+    name
 }
 
 /// Where the bucket stood for the `turn`-th request of a group, counted from 0: the first ones were
@@ -169,22 +308,27 @@ mod tests {
         Charge { bucket: Bytes::from_static(bucket.as_bytes()), quota, cost: 1, shadow: false }
     }
 
+    fn take(charge: Charge) -> Operation {
+        Operation::Take(smallvec![charge])
+    }
+
     #[test]
     fn equal_requests_travel_as_one_group_and_equal_quotas_as_one_run() {
         let mut call = Call::default();
         for bucket in ["a", "b", "a", "c"] {
-            call.push(&smallvec![charge(bucket, if bucket == "b" { 9 } else { 5 })]);
+            call.push(&take(charge(bucket, if bucket == "b" { 9 } else { 5 })));
         }
         let (keys, arguments) = call.encode();
         assert_eq!(keys, ["a", "c", "b"]);
         let text: Vec<String> = arguments
             .iter()
             .map(|argument| match argument {
-                Argument::Tag(tag) => (*tag).to_owned(),
+                Argument::Word(word) => (*word).to_owned(),
                 Argument::Number(number) => number.to_string(),
+                Argument::Text(text) => text.clone(),
             })
             .collect();
-        let expected = "sw 5 1000000 2 sw 9 1000000 1 2 1 1 1 1 1 3 1 1 1 2 1";
+        let expected = "sw 5 1000000 0 2 sw 9 1000000 0 1 2 1 1 1 1 1 3 1 1 1 2 1";
         assert_eq!(text.join(" "), expected);
     }
 
@@ -192,14 +336,17 @@ mod tests {
     fn each_grant_of_a_group_shows_its_own_remainder() {
         let mut call = Call::default();
         for _ in 0..3 {
-            call.push(&smallvec![charge("a", 5)]);
+            call.push(&take(charge("a", 5)));
         }
-        let (time_us, decisions) = call.decode(&[77, 2, 2, 0, 500, 600]).unwrap();
+        let (time_us, replies) = call.decode(&[77, 2, 2, 0, 500, 600]).unwrap();
         assert_eq!(time_us, 77);
-        let seen: Vec<_> = decisions
+        let seen: Vec<_> = replies
             .iter()
-            .map(|decision| {
-                (decision.admitted, decision.outcomes[0].remaining, decision.outcomes[0].delay_us)
+            .map(|reply| match reply {
+                Reply::Decision(Decision { admitted, outcomes, .. }) => {
+                    (*admitted, outcomes[0].remaining, outcomes[0].delay_us)
+                }
+                reply => panic!("{reply:?}"),
             })
             .collect();
         assert_eq!(seen, [(true, 1, Some(0)), (true, 0, Some(0)), (false, 0, Some(600))]);
@@ -208,7 +355,7 @@ mod tests {
     #[test]
     fn an_answer_of_another_shape_is_no_decision() {
         let mut call = Call::default();
-        call.push(&smallvec![charge("a", 5)]);
+        call.push(&take(charge("a", 5)));
         for answer in
             [&[][..], &[77], &[77, 1], &[77, 1, 1, 4, 0], &[77, 1, 1, 4, 0, 0, 0], &[77, -1, 0, 4, 0, 0]]
         {

@@ -7,7 +7,7 @@ use tollgate::store::{Charge, Charges, memory::MemoryStore};
 
 use crate::{
     oracle::check,
-    stepped::{SECOND, START, Script, charge, quota, serially},
+    stepped::{SECOND, START, Script, charge, quota, serially, take_at},
 };
 
 /// What one bucket is held to: permits, and the units of time in its window.
@@ -81,14 +81,14 @@ fn the_twin_agrees(cases: u32, unit_us: u64, script: Script) {
         let (time_us, _) = script.take(&[charge("never", "1/s", 2)]);
         for bucket in BUCKETS {
             script.plant(bucket, time_us, 999_999_999_999 - before_the_end, 1);
-            twin.take_at(time_us, &[charge(bucket, "1/s", 1)]).unwrap();
+            take_at(&twin, time_us, &[charge(bucket, "1/s", 1)]).unwrap();
         }
         for step in steps {
             stepped_us += step.move_us;
             script.set_clock(stepped_us);
             let requests = charges(&step, &mut terms, unit_us);
             let (time_us, decisions) = script.call(&requests);
-            let expected = serially(&requests, |charges| twin.take_at(time_us, charges).unwrap());
+            let expected = serially(&requests, |charges| take_at(&twin, time_us, charges).unwrap());
             prop_assert_eq!(decisions, expected, "{:?}", requests);
         }
         Ok(())

@@ -1,7 +1,7 @@
 //! What only a real Redis can show, on its own clock: expiry, trimming, writes, and planted logs.
 
 use smallvec::smallvec;
-use tollgate::store::{Charge, script::Call};
+use tollgate::store::{Charge, Operation, script::Call};
 
 use crate::{
     harness::resp::Value,
@@ -32,7 +32,7 @@ fn fault_03_time_is_the_servers() {
     let mut script = Script::with_server_clock();
     let encoded = || {
         let mut call = Call::default();
-        call.push(&smallvec![charge("b", "5/s", 1)]);
+        call.push(&Operation::Take(smallvec![charge("b", "5/s", 1)]));
         call.encode()
     };
     let before_us = script.time_us();
@@ -40,7 +40,7 @@ fn fault_03_time_is_the_servers() {
     let (time_us, _) = script.take(&[charge("b", "5/s", 1)]);
     let after_us = script.time_us();
     assert!((before_us..=after_us).contains(&time_us));
-    assert_eq!(script.log("b"), [("000000000000".to_owned(), time_us)]);
+    assert_eq!(script.log("b"), [("0".to_owned(), time_us)]);
     // Nothing of the caller's clock is in a call: later, it is the same.
     assert_eq!(encoded(), first);
 }
@@ -56,8 +56,8 @@ fn fault_03_a_log_one_window_ahead_is_not_emptied() {
     assert!(!refused.admitted);
     assert_eq!(refused.outcomes[0].delay_us, Some(now + 21 * SECOND - time_us));
     assert!(script.take(&[charge("b", "6/10s", 2)]).1.admitted);
-    // What is granted now counts from the newest entry on, so that the log keeps its order.
-    assert_eq!(script.log("b").last(), Some(&("000000000004:2".to_owned(), now + 13 * SECOND)));
+    // What is granted now counts from the newest entry on, and with it, so that the log keeps its order.
+    assert_eq!(script.log("b").last(), Some(&("3:3".to_owned(), now + 13 * SECOND)));
 }
 
 #[test]
@@ -72,7 +72,8 @@ fn fault_05_no_path_leaves_a_bucket_without_expiry() {
         script.take(&[shadow("shadow"), charge("tight", "7/1ms", 1)]);
         script.call(&vec![smallvec![charge("batch", "200/s", 3), shadow("shadow")]; 5]);
         let mut failing = Call::default();
-        failing.push(&smallvec![charge(&format!("before-{turn}"), "5/s", 1), charge("broken", "5/s", 1)]);
+        let charges = smallvec![charge(&format!("before-{turn}"), "5/s", 1), charge("broken", "5/s", 1)];
+        failing.push(&Operation::Take(charges));
         assert!(matches!(script.answer(&failing), Value::Error(_)));
     }
     let keys = script.command(&["KEYS", "*"]);

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use tollgate::{
     algorithm::{Quota, Rate},
     store::{
-        Charge, Charges, Decision,
+        Act, Charge, Charges, Decision, Operation, Reply, StoreError, Usage,
         memory::MemoryStore,
         script::{self, Argument, Call},
     },
@@ -54,11 +54,31 @@ impl Stepped {
     /// Decides requests that come together.
     pub(crate) fn take_all(&mut self, time_us: u64, requests: &[Charges]) -> Vec<Decision> {
         match self {
-            Self::Memory(store) => serially(requests, |charges| store.take_at(time_us, charges).unwrap()),
+            Self::Memory(store) => serially(requests, |charges| take_at(store, time_us, charges).unwrap()),
             Self::Redis(script) => {
                 script.set_clock(time_us);
                 script.call(requests).1
             }
+        }
+    }
+
+    /// Does something to a bucket.
+    pub(crate) fn act(&mut self, time_us: u64, on: &Charge, act: Act) -> Reply {
+        let operation = Operation::On { bucket: on.bucket.clone(), quota: on.quota, act };
+        match self {
+            Self::Memory(store) => store.operate_at(time_us, &operation).unwrap(),
+            Self::Redis(script) => {
+                script.set_clock(time_us);
+                script.operate(&[operation]).1.remove(0)
+            }
+        }
+    }
+
+    /// Looks how much of a bucket is in use.
+    pub(crate) fn peek(&mut self, time_us: u64, on: &Charge) -> Usage {
+        match self.act(time_us, on, Act::Peek) {
+            Reply::Usage(usage) => usage,
+            reply => panic!("{reply:?}"),
         }
     }
 
@@ -68,6 +88,18 @@ impl Stepped {
             Self::Memory(store) => *store = MemoryStore::new(1 << 30),
             Self::Redis(script) => drop(script.command(&["FLUSHALL"])),
         }
+    }
+}
+
+/// Decides one request.
+pub(crate) fn take_at(store: &MemoryStore, time_us: u64, charges: &[Charge]) -> Result<Decision, StoreError> {
+    store.operate_at(time_us, &Operation::Take(charges.into())).map(decision)
+}
+
+fn decision(reply: Reply) -> Decision {
+    match reply {
+        Reply::Decision(decision) => decision,
+        reply => panic!("{reply:?}"),
     }
 }
 
@@ -128,9 +160,16 @@ impl Script {
 
     /// Decides requests that come together, and says when it did.
     pub(crate) fn call(&mut self, requests: &[Charges]) -> (u64, Vec<Decision>) {
+        let requests: Vec<_> = requests.iter().cloned().map(Operation::Take).collect();
+        let (time_us, replies) = self.operate(&requests);
+        (time_us, replies.into_iter().map(decision).collect())
+    }
+
+    /// Does operations that come together, and says when it did.
+    pub(crate) fn operate(&mut self, operations: &[Operation]) -> (u64, Vec<Reply>) {
         let mut call = Call::default();
-        for charges in requests {
-            call.push(charges);
+        for operation in operations {
+            call.push(operation);
         }
         let answer = self.answer(&call);
         let Value::List(answer) = answer else { panic!("{answer:?}") };
@@ -151,8 +190,9 @@ impl Script {
         words.push(keys.len().to_string().into());
         words.extend(keys);
         words.extend(arguments.into_iter().map(|argument| match argument {
-            Argument::Tag(tag) => tag.into(),
+            Argument::Word(word) => word.into(),
             Argument::Number(number) => number.to_string().into(),
+            Argument::Text(text) => text.into(),
         }));
         self.connection.command(&words)
     }

@@ -1,0 +1,43 @@
+//! Windows one after the other: the first grant begins one, and all of it is free W after it.
+//!
+//! Twin of lua/fixed_window.lua. Up to 2L - 1 permits can pass within W, across an end.
+
+use super::{Count, MOST_USED, Quota};
+
+/// The window that is open, if permits are in use.
+#[derive(Debug, Default)]
+pub struct Window {
+    start_us: u64,
+    used: u64,
+}
+
+impl Count for Window {
+    fn advance(&mut self, quota: Quota, time_us: u64) {
+        if self.start_us + quota.window_us <= time_us {
+            self.used = 0;
+        }
+    }
+
+    fn used(&self, _: Quota) -> u64 {
+        self.used
+    }
+
+    fn charge(&mut self, _: Quota, time_us: u64, cost: u32) {
+        if self.used == 0 {
+            self.start_us = time_us;
+        }
+        self.used = (self.used + u64::from(cost)).min(MOST_USED);
+    }
+
+    fn grow_us(&self, quota: Quota, time_us: u64) -> u64 {
+        if self.used == 0 { 0 } else { self.ends_us(quota) - time_us }
+    }
+
+    fn wait_us(&self, quota: Quota, time_us: u64, _: u32) -> u64 {
+        self.grow_us(quota, time_us)
+    }
+
+    fn ends_us(&self, quota: Quota) -> u64 {
+        self.start_us + quota.window_us
+    }
+}
