@@ -41,6 +41,33 @@ pub struct Subject<'r> {
     pub parameter: &'r (dyn Fn(&str) -> Option<&'r str> + Sync),
 }
 
+/// Whom a limit counts, as the text that names a bucket.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Key(String);
+
+impl Key {
+    /// The key of a caller, who may have any name.
+    pub fn caller(name: &str) -> Self {
+        Self(text_of_kind("caller", name.as_bytes(), true))
+    }
+
+    /// A key by its text.
+    pub(crate) fn of_text(text: String) -> Self {
+        Self(text)
+    }
+
+    /// The text: letters, digits and punctuation that no terminal and no Redis key minds.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<&str> for Key {
+    fn from(caller: &str) -> Self {
+        Self::caller(caller)
+    }
+}
+
 /// How a limit counts a request.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Counted {
@@ -173,10 +200,13 @@ fn is(values: &[Option<Cow<'_, [u8]>>], key: &[String]) -> bool {
 
 /// A part of the key as text.
 fn text(part: &KeyPart, value: &[u8], plain: bool) -> String {
-    let kind = part.to_string();
-    let mut text = utf8_percent_encode(&kind, ENCODED).to_string();
     let may_be_secret = matches!(part, KeyPart::Header(_) | KeyPart::Cookie(_) | KeyPart::Query(_));
-    if (!may_be_secret || plain) && value.len() <= LONGEST_VALUE {
+    text_of_kind(&part.to_string(), value, plain || !may_be_secret)
+}
+
+fn text_of_kind(kind: &str, value: &[u8], plain: bool) -> String {
+    let mut text = utf8_percent_encode(kind, ENCODED).to_string();
+    if plain && value.len() <= LONGEST_VALUE {
         write!(text, "={}", percent_encode(value, ENCODED)).expect("writing to a string succeeds");
         return text;
     }
