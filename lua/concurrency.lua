@@ -7,44 +7,61 @@
 --
 -- A quota's window is how long a lease lasts. The parameter is the name of this call, which no other
 -- call of any gateway has: "<process>.<call>."; a lease is that and its turn among the bucket's grants.
-local COME_BACK_US = 1000000
+local function concurrency()
+  local COME_BACK_US = 1000000
+  -- Lua's stack has a bound.
+  local LEASES_A_COMMAND = 1000
 
-local concurrency = {}
+  local turns = {}
 
-function concurrency.quota(permits, lease_us, name)
-  return { capacity = permits, window_us = lease_us, name = name }
-end
+  local algorithm = {}
 
-function concurrency.open(key, quota, time)
-  call('ZREMRANGEBYSCORE', key, '-inf', format('%d', time))
-  return { key = key, quota = quota, used = call('ZCARD', key), turn = 0 }
-end
-
-function concurrency.charge(bucket, count, time)
-  for turn = bucket.turn + 1, bucket.turn + count do
-    concurrency.renew(bucket, bucket.quota.name .. format('%d', turn), time)
+  function algorithm.quota(permits, lease_us, name, time)
+    return { capacity = permits, lease_us = lease_us, name = name,
+      alive = '(' .. format('%d', time), ends_at = format('%d', time + lease_us) }
   end
-  bucket.turn = bucket.turn + count
-end
 
--- Makes a lease last from now, also one that had ended.
-function concurrency.renew(bucket, lease, time)
-  local ends_at = format('%d', time + bucket.quota.window_us)
-  bucket.used = bucket.used + call('ZADD', bucket.key, ends_at, lease)
-end
+  function algorithm.open(key, quota, time)
+    local used = call('ZCOUNT', key, quota.alive, '+inf')
+    return used, used > 0 and time + COME_BACK_US or time
+  end
 
-function concurrency.release(bucket, lease)
-  bucket.used = bucket.used - call('ZREM', bucket.key, lease)
-end
+  function algorithm.charge(key, quota, time, count, _, used)
+    local turn, last = turns[key] or 0, (turns[key] or 0) + count
+    turns[key] = last
+    while turn < last do
+      local leases = {}
+      for lease = turn + 1, min(last, turn + LEASES_A_COMMAND) do
+        leases[#leases + 1] = quota.ends_at
+        leases[#leases + 1] = quota.name .. format('%d', lease)
+      end
+      call('ZADD', key, unpack(leases))
+      turn = turn + LEASES_A_COMMAND
+    end
+    return used + count, time + COME_BACK_US
+  end
 
-function concurrency.grow(bucket)
-  return bucket.used > 0 and COME_BACK_US or 0
-end
+  -- Makes a lease last from now, also one that had ended.
+  function algorithm.renew(key, quota, time, lease)
+    call('ZADD', key, quota.ends_at, lease)
+    keep(key, time + quota.lease_us, quota.lease_us / 2, time)
+  end
 
-function concurrency.delay()
-  return COME_BACK_US
-end
+  function algorithm.release(key, _, _, lease)
+    call('ZREM', key, lease)
+  end
 
-function concurrency.close(bucket, time)
-  if bucket.used > 0 then keep(bucket.key, time, bucket.quota.window_us, time) end
+  function algorithm.delay()
+    return COME_BACK_US
+  end
+
+  function algorithm.close(key, quota, time, charged, used)
+    if charged > 0 then
+      local ended = call('ZCARD', key) - used
+      if ended > 0 then call('ZREMRANGEBYRANK', key, '0', format('%d', min(ended, TRIM_MOST) - 1)) end
+    end
+    if used > 0 then keep(key, time + quota.lease_us, quota.lease_us / 2, time) end
+  end
+
+  return algorithm
 end

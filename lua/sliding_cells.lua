@@ -5,8 +5,15 @@
 -- it is in leaves the window, so never too short, and too long by less than W / m.
 --
 -- The parameter is m, the cells of a window.
-local sliding_cells = setmetatable({}, { __index = sliding_window })
+local function sliding_cells()
+  local algorithm = sliding_window()
+  local exactly = algorithm.quota
 
-function sliding_cells.quota(permits, window_us, cells)
-  return { capacity = permits, window_us = window_us, cell_us = max(1, floor(window_us / cells)) }
+  function algorithm.quota(permits, window_us, cells, time)
+    local quota = exactly(permits, window_us, nil, time)
+    quota.cell_us = max(1, floor(window_us / cells))
+    return quota
+  end
+
+  return algorithm
 end

@@ -1,134 +1,162 @@
 -- The sliding window, exactly: at most L permits in any window of length W, wherever it starts.
 -- Rust twin: src/algorithm/sliding_window.rs. An entry is alive iff its time > now - W.
 --
--- A bucket is a sorted set, the log of its grants. An entry's score is its time in microseconds of
--- this server's clock. Its member is the running total of permits before it (modulo 10^12), and, unless
--- that is 1, ":" and its cost; sliding_cells.lua adds another ":" and the entry's span:
+-- A bucket is a sorted set, the log of its grants. An entry's score is its time in microseconds of this
+-- server's clock. Its member holds all that is known of it, big-endian, so that no score need be read
+-- (Redis prints one with 17 digits, which takes longer than to find it):
 --
---     member 41        score 1763683200123456    1 permit
---     member 42:17     score 1763683200124001    17 permits, granted at one instant
+--     7 bytes  the time
+--     4 bytes  the running total of permits before it, modulo 2^32
+--     1 byte   the life that the bucket was promised: see `quota`
+--     4 bytes  the cost
+--     6 bytes  only in cells: the time from its first grant to its last
 --
 -- What is used is then the newest entry's end less the oldest alive entry's beginning: no second
 -- counter that could drift, and no entry is read that needn't be. Dead entries are skipped by score
--- and removed now and then, at most 1,000 a call. No two entries have the same time: what is granted less
--- than a cell (here of one microsecond) after the newest one began is added to it, and it gets that time.
+-- and removed as permits are granted, at most 1,000 a call. No two entries have the same time: what is
+-- granted less than a cell (here of one microsecond) after the newest one began is added to it, and it
+-- gets that time.
 --
--- A quota is { capacity = L, window_us = W, cell_us = the most that an entry spans }; `time` is this server's, and all times are integer
--- microseconds. A bucket is read once a call, by open, and written at most once, by close: ZADD,
--- PEXPIRE and the removal of dead entries. Numbers go to redis.call as text, since it would format
--- them as doubles, which is slow.
-local TOTAL_MODULUS = 1000000000000
--- The most that can be in use, debts included: far more than any limit, far less than the modulus.
-local MOST_USED = 100000000000
-local TRIM_EVERY = 16
+-- Each algorithm is a table of functions of values, made only in the calls that need it; a bucket becomes
+-- a table only where several operations name it (lua/walk.lua). `time` is this server's:
+--     quota(permits, window_us, parameter, time)      what the functions need to know of a limit
+--     open(key, quota, time)                          reads a bucket: the permits used, when there is more
+--                                                     room (now, if all is free), and what else was seen
+--     charge(key, quota, time, cost, charged, used, grows_at, seen...)   both after a grant; `charged` are the
+--                                                     permits charged before it in this call
+--     delay(key, quota, time, cost, charged, used, grows_at, seen...)    microseconds until a cost fits that
+--                                                     doesn't now, but can
+--     close(key, quota, time, charged, used, grows_at, seen...)   writes what was charged, and sees to it that
+--                                                     the bucket expires
+-- Numbers go to redis.call as text, since it would format them as doubles, which is slow.
+local TOTAL_MODULUS = 4294967296
+-- The most that can be in use, debts included: any limit and nearly as much again.
+local MOST_USED = 4000000000
 local TRIM_MOST = 1000
 
-local call, format, match, tonumber = redis.call, string.format, string.match, tonumber
-local abs, ceil, floor, max, min = math.abs, math.ceil, math.floor, math.max, math.min
+local call, format, pack, parse = redis.call, string.format, struct.pack, struct.unpack
+local abs, ceil, floor, frexp, max, min = math.abs, math.ceil, math.floor, math.frexp, math.max, math.min
 
--- The total before an entry, and its cost.
-local function parse(member)
-  local before = tonumber(member)
-  if before then return before, 1 end
-  local cost
-  before, cost = match(member, '^(%d+):(%d+)')
-  return tonumber(before), tonumber(cost)
-end
-
--- Sees to it that a bucket expires, but not before what it holds at `newest_at` ends.
-local function keep(key, newest_at, window_us, time)
-  local needed_ms = max(1, ceil((newest_at + window_us - time) / 1000))
+-- Sees to it that a bucket doesn't expire before `ends_at`, but does; if its expiry must be set, then to
+-- `spare_us` later. A millisecond more, since Redis may count from the one in which the script began.
+local function keep(key, ends_at, spare_us, time)
+  local needed_ms = max(0, ceil((ends_at - time) / 1000)) + 1
   if call('PTTL', key) < needed_ms then
-    call('PEXPIRE', key, format('%d', needed_ms + ceil(window_us / 2000)))
+    call('PEXPIRE', key, format('%d', needed_ms + ceil(spare_us / 1000)))
   end
 end
 
-local sliding_window = {}
+local function sliding_window()
+  local algorithm = {}
 
-function sliding_window.quota(permits, window_us)
-  return { capacity = permits, window_us = window_us, cell_us = 1 }
-end
+  -- A bucket's life is W, rounded up to one of four steps an octave, so that it has a code of a byte. Time
+  -- is divided into half lives. The first grant in one sees to it that the bucket is kept for a life
+  -- after its end, and leaves the code in its entry: later grants in the same half needn't ask Redis,
+  -- also if W has changed meanwhile.
+  function algorithm.quota(permits, window_us, _, time)
+    local fraction, exponent = frexp(window_us)
+    local eighths = ceil(fraction * 8)
+    local life_us = eighths * 2 ^ (exponent - 3)
+    local half_began_at = time - time % (life_us / 2)
+    return {
+      capacity = permits, window_us = window_us, cell_us = 1,
+      time_text = format('%d', time), life = exponent * 4 + eighths - 5,
+      life_us = life_us, half_began_at = half_began_at, promised_at = half_began_at + 1.5 * life_us,
+    }
+  end
 
-function sliding_window.open(key, quota, time)
-  local bucket = { key = key, quota = quota, used = 0, charged = 0, total = 0 }
-  local newest = call('ZRANGE', key, '-1', '-1', 'WITHSCORES')
-  if newest[1] then
-    local newest_at = tonumber(newest[2])
-    bucket.newest, bucket.newest_at = newest[1], newest_at
+  -- Sees, beside the permits used: the newest entry's end and time, the newest entry and the oldest alive
+  -- one (each false if there is none), and how many dead ones lie before that (4: at least).
+  function algorithm.open(key, quota, time)
+    local newest = call('ZRANGE', key, '-1', '-1')[1]
+    if not newest then return 0, time, 0, 0, false, false, 0 end
+    local newest_at, before, _, cost = parse('>I7I4BI4', newest)
     -- A clock that stepped back makes the limiter stricter, and entries stay in order.
-    local dead_at = max(time, newest_at) - quota.window_us
-    if newest_at > dead_at then
-      local oldest = call('ZRANGE', key, format('(%d', dead_at), '+inf', 'BYSCORE', 'LIMIT', '0', '1', 'WITHSCORES')
-      local before, cost = parse(newest[1])
-      bucket.total = before + cost
-      bucket.oldest, bucket.oldest_at = oldest[1], tonumber(oldest[2])
-      bucket.used = (bucket.total - parse(oldest[1])) % TOTAL_MODULUS
+    local dead_at = (newest_at > time and newest_at or time) - quota.window_us
+    local total = before + cost
+    if newest_at <= dead_at then return 0, time, total, newest_at, newest, false, 0 end
+    local oldest, dead = call('ZRANGE', key, '0', '0')[1], 0
+    local oldest_at, first = parse('>I7I4', oldest)
+    if oldest_at <= dead_at then
+      local next_ones = call('ZRANGE', key, '1', '3')
+      repeat
+        dead = dead + 1
+        oldest = next_ones[dead]
+          or call('ZRANGEBYSCORE', key, '(' .. format('%d', dead_at), '+inf', 'LIMIT', '0', '1')[1]
+        oldest_at, first = parse('>I7I4', oldest)
+      until oldest_at > dead_at
+    end
+    return (total - first) % TOTAL_MODULUS, oldest_at + quota.window_us, total, newest_at, newest, oldest, dead
+  end
+
+  -- What the newest entry spans when what is granted now is added to it; nil if it is too old for that.
+  local function joined_span(quota, time, newest_at, newest)
+    local span_us = max(time, newest_at) - newest_at + (#newest > 16 and parse('>I6', newest, 17) or 0)
+    return span_us < quota.cell_us and span_us or nil
+  end
+
+  function algorithm.charge(_, quota, time, cost, charged, used, grows_at, _, newest_at, newest, oldest)
+    if used == 0 or (charged == 0 and newest == oldest and joined_span(quota, time, newest_at, newest)) then
+      grows_at = max(time, newest_at) + quota.window_us
+    end
+    return used + cost, grows_at
+  end
+
+  -- Until enough of the oldest permits have left.
+  function algorithm.delay(key, quota, time, cost, charged, used, grows_at, total, newest_at, newest, oldest, dead)
+    local excess, older = used + cost - quota.capacity, used - charged
+    if charged > 0 and oldest and joined_span(quota, time, newest_at, newest) then
+      older = older - parse('>I4', newest, 13)
+    end
+    if excess > older then return max(time, newest_at) + quota.window_us - time end
+    local _, first, _, first_cost = parse('>I7I4BI4', oldest)
+    if first_cost >= excess then return grows_at - time end
+    -- The lowest rank whose end lies at least `excess` permits behind the oldest alive one's beginning.
+    local low = 1 + (dead < 4 and dead or call('ZRANK', key, oldest))
+    local high = min(low + excess - 2, call('ZCARD', key) - 1)
+    local entry
+    while true do
+      local middle = floor((low + high) / 2)
+      local rank = format('%d', middle)
+      entry = call('ZRANGE', key, rank, rank)[1]
+      if low == high then return parse('>I7', entry) + quota.window_us - time end
+      local _, before, _, count = parse('>I7I4BI4', entry)
+      if (before + count - first) % TOTAL_MODULUS >= excess then high = middle else low = middle + 1 end
     end
   end
-  return bucket
-end
 
-function sliding_window.charge(bucket, cost, time)
-  local newest_at, cell_us = bucket.newest_at, bucket.quota.cell_us
-  if bucket.charged == 0 and bucket.oldest and time - newest_at < cell_us then
-    local span_us = max(time, newest_at) - newest_at + (match(bucket.newest, '^%d+:%d+:(%d+)') or 0)
-    if span_us < cell_us then
-      local before, newest_cost = parse(bucket.newest)
-      bucket.span_us, bucket.charged, bucket.total = span_us, newest_cost, before
-      if bucket.oldest == bucket.newest then bucket.oldest_at = false end
+  function algorithm.close(key, quota, time, charged, _, _, total, newest_at, newest, oldest, dead)
+    if charged == 0 then
+      if newest then keep(key, newest_at + quota.window_us, 0, time) end
+      return
     end
-  end
-  cost = min(cost, MOST_USED - bucket.used)
-  bucket.charged = bucket.charged + cost
-  bucket.used = bucket.used + cost
-end
-
--- Microseconds until the oldest alive entry ends, which is when there is more room; 0 if all is free.
-function sliding_window.grow(bucket, time)
-  if bucket.used == 0 then return 0 end
-  return (bucket.oldest_at or max(time, bucket.newest_at or 0)) + bucket.quota.window_us - time
-end
-
--- Microseconds until `cost` fits: until enough of the oldest permits have left.
-function sliding_window.delay(bucket, cost, time)
-  local key, quota, oldest = bucket.key, bucket.quota, bucket.oldest
-  local excess = bucket.used + cost - quota.capacity
-  if excess > bucket.used - bucket.charged then
-    return max(time, bucket.newest_at or 0) + quota.window_us - time
-  end
-  local first, first_cost = parse(oldest)
-  if first_cost >= excess then
-    return bucket.oldest_at + quota.window_us - time
-  end
-  -- The lowest rank whose end lies at least `excess` permits behind the oldest alive one's beginning.
-  local low, high = call('ZRANK', key, oldest) + 1, call('ZCARD', key) - 1
-  while low < high do
-    local middle = floor((low + high) / 2)
-    local rank = format('%d', middle)
-    local before, count = parse(call('ZRANGE', key, rank, rank)[1])
-    if (before + count - first) % TOTAL_MODULUS >= excess then high = middle else low = middle + 1 end
-  end
-  local rank = format('%d', low)
-  return call('ZRANGE', key, rank, rank, 'WITHSCORES')[2] + quota.window_us - time
-end
-
--- Writes what was charged, and sees to it that the bucket expires.
-function sliding_window.close(bucket, time)
-  local key, charged, newest_at = bucket.key, bucket.charged, bucket.newest_at
-  local window_us = bucket.quota.window_us
-  if charged > 0 then
-    local at, before, span_us = max(time, newest_at or 0), bucket.total % TOTAL_MODULUS, bucket.span_us
+    local at, score, life, span_us, promised = time, quota.time_text, quota.life, nil, false
+    if newest then
+      if newest_at > time then
+        at, score = newest_at, format('%d', newest_at)
+      end
+      if not oldest then
+        call('UNLINK', key)
+      else
+        promised = newest_at >= quota.half_began_at and at == time and parse('B', newest, 12) == life
+        if time - newest_at < quota.cell_us then span_us = joined_span(quota, time, newest_at, newest) end
+        if dead > 1 then
+          if dead == 4 then dead = min(call('ZRANK', key, oldest), TRIM_MOST) end
+          call('ZREMRANGEBYRANK', key, '0', format('%d', dead - 1))
+        end
+      end
+    end
     if span_us then
-      call('ZREM', key, bucket.newest)
-    elseif newest_at and not bucket.oldest then
-      call('UNLINK', key)
-    elseif before % TRIM_EVERY + charged >= TRIM_EVERY then
-      local dead = call('ZCOUNT', key, '-inf', format('%d', at - window_us))
-      if dead > 0 then call('ZREMRANGEBYRANK', key, '0', format('%d', min(dead, TRIM_MOST) - 1)) end
+      local _, before, _, cost = parse('>I7I4BI4', newest)
+      local entry = pack(span_us > 0 and '>I7I4BI4I6' or '>I7I4BI4', at, before, life, cost + charged, span_us)
+      -- In this order, since an empty sorted set is gone, and its expiry with it.
+      call('ZADD', key, score, entry)
+      call('ZREM', key, newest)
+    else
+      call('ZADD', key, score, pack('>I7I4BI4', at, total % TOTAL_MODULUS, life, charged))
     end
-    local pattern = (span_us or 0) > 0 and '%d:%d:%d' or charged > 1 and '%d:%d' or '%d'
-    call('ZADD', key, format('%d', at), format(pattern, before, charged, span_us))
-    newest_at = at
+    if not promised then keep(key, at == time and quota.promised_at or at + 1.5 * quota.life_us, 0, time) end
   end
-  if newest_at then keep(key, newest_at, window_us, time) end
+
+  return algorithm
 end

@@ -43,8 +43,8 @@ pub trait Count {
     fn shrink(&mut self) {}
 }
 
-/// The most permits that can be in use, debts included: far more than any limit.
-const MOST_USED: u64 = 100_000_000_000;
+/// The most permits that can be in use, debts included: any limit and nearly as much again.
+const MOST_USED: u64 = 4_000_000_000;
 
 /// What a bucket holds, under any algorithm.
 #[derive(Debug)]

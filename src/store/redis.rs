@@ -40,7 +40,7 @@ use tokio::{
 
 use super::{
     Act, Lease, Operation, Reply, StoreError,
-    script::{self, Argument, Call},
+    script::{self, Call},
 };
 
 /// Charges that go in one call of the script.
@@ -379,12 +379,12 @@ impl Batcher {
     }
 
     async fn call(&self, call: &Call) -> Result<Vec<i64>, StoreError> {
-        let (keys, arguments) = call.encode();
+        let (keys, list) = call.encode();
         let sha = Bytes::from_static(script::SHA.as_bytes());
         let source = Bytes::from_static(script::SOURCE.as_bytes());
         let connection = self.connection.load_full();
         let sent = Instant::now();
-        let by_sha = connection.command("EVALSHA", values(sha, &keys, &arguments), self.link.timeout).await;
+        let by_sha = connection.command("EVALSHA", values(sha, &keys, list.clone()), self.link.timeout).await;
         let answer = match by_sha {
             // Nothing ran. EVAL loads the script, too.
             Err(error) if error.details().starts_with("NOSCRIPT") => {
@@ -392,7 +392,7 @@ impl Batcher {
                 if left < SHORTEST_WAIT {
                     return Err(StoreError::Timeout);
                 }
-                connection.command("EVAL", values(source, &keys, &arguments), left).await
+                connection.command("EVAL", values(source, &keys, list), left).await
             }
             answer => answer,
         };
@@ -455,16 +455,12 @@ impl Batcher {
     }
 }
 
-fn values(script: Bytes, keys: &[Bytes], arguments: &[Argument]) -> Vec<Value> {
-    let mut values = Vec::with_capacity(2 + keys.len() + arguments.len());
+fn values(script: Bytes, keys: &[Bytes], list: Bytes) -> Vec<Value> {
+    let mut values = Vec::with_capacity(3 + keys.len());
     values.push(Value::Bytes(script));
     values.push(Value::Integer(keys.len() as i64));
     values.extend(keys.iter().cloned().map(Value::Bytes));
-    values.extend(arguments.iter().map(|argument| match argument {
-        Argument::Word(word) => Value::Bytes(Bytes::from_static(word.as_bytes())),
-        Argument::Number(number) => Value::Integer(*number),
-        Argument::Text(text) => Value::String(text.into()),
-    }));
+    values.push(Value::Bytes(list));
     values
 }
 

@@ -4,6 +4,8 @@
 //! that dispatches to them. A [`Call`] holds the operations that go together; equal requests travel as
 //! one group with a count, of which a part may be granted.
 
+mod list;
+
 use std::{
     collections::HashMap,
     fmt::Write,
@@ -19,6 +21,7 @@ use smallvec::SmallVec;
 
 use crate::algorithm::{Algorithm, Quota};
 
+use self::list::List;
 use super::{Act, Charges, Decision, Lease, LeaseId, Operation, Outcome, Reply, Usage};
 
 /// The script's source, as `EVAL` takes it.
@@ -44,7 +47,7 @@ static CALLS: AtomicU64 = AtomicU64::new(0);
 pub struct Call {
     /// Counts this process's calls, to name leases by.
     number: u64,
-    buckets: Vec<(Bytes, Quota)>,
+    buckets: Vec<Bucket>,
     places: HashMap<Bytes, usize>,
     steps: Vec<Step>,
     group_of: HashMap<Asked, usize>,
@@ -65,6 +68,15 @@ impl Default for Call {
     }
 }
 
+/// A bucket of a call.
+#[derive(Debug)]
+struct Bucket {
+    name: Bytes,
+    quota: Quota,
+    /// How many steps name it.
+    steps: usize,
+}
+
 /// What requests ask: for each charge its bucket's place, its cost, and whether it shadows.
 type Asked = SmallVec<[(usize, u32, bool); 2]>;
 
@@ -76,17 +88,6 @@ enum Step {
     On(usize, Act),
 }
 
-/// An argument of the script.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Argument {
-    /// A word of the script's.
-    Word(&'static str),
-    /// A number, written in decimal.
-    Number(i64),
-    /// The name of a lease.
-    Text(String),
-}
-
 impl Call {
     /// Adds an operation. Those of one call that disagree on a bucket's quota, as they may around a
     /// change of the configuration, are all held to the last one's.
@@ -95,6 +96,7 @@ impl Call {
             Operation::Take(charges) => self.group(charges),
             Operation::On { bucket, quota, act } => {
                 let place = self.place(bucket, *quota);
+                self.buckets[place].steps += 1;
                 self.steps.push(Step::On(place, *act));
                 self.steps.len() - 1
             }
@@ -110,6 +112,7 @@ impl Call {
             .collect();
         let next = self.steps.len();
         let step = *self.group_of.entry(asked).or_insert_with_key(|asked| {
+            asked.iter().for_each(|(place, ..)| self.buckets[*place].steps += 1);
             self.steps.push(Step::Group { asked: asked.clone(), count: 0 });
             next
         });
@@ -123,70 +126,88 @@ impl Call {
         let next = self.buckets.len();
         let place = *self.places.entry(bucket.clone()).or_insert(next);
         if place == next {
-            self.buckets.push((bucket.clone(), quota));
+            self.buckets.push(Bucket { name: bucket.clone(), quota, steps: 0 });
         } else {
-            self.buckets[place].1 = quota;
+            self.buckets[place].quota = quota;
         }
         place
     }
 
-    /// The script's KEYS and ARGV: see lua/walk.lua. Buckets of one quota stand together.
-    pub fn encode(&self) -> (Vec<Bytes>, Vec<Argument>) {
+    /// The script's KEYS and its argument: see lua/walk.lua. Buckets of one quota stand together.
+    pub fn encode(&self) -> (Vec<Bytes>, Bytes) {
         let mut order: Vec<usize> = (0..self.buckets.len()).collect();
-        order.sort_by_key(|place| {
-            let quota = self.buckets[*place].1;
-            (quota.permits, quota.window_us, quota.algorithm)
-        });
+        let quota = |place: &usize| self.buckets[*place].quota;
+        order.sort_by_key(|place| (quota(place).permits, quota(place).window_us, quota(place).algorithm));
         let mut keys = Vec::with_capacity(order.len());
-        let mut arguments = Vec::with_capacity(5 + 4 * self.steps.len());
+        let mut list = List::with_capacity(5 + 4 * self.steps.len());
         let mut index = vec![0; order.len()];
-        for run in order.chunk_by(|left, right| self.buckets[*left].1 == self.buckets[*right].1) {
-            let quota = self.buckets[run[0]].1;
-            let (word, parameter) = self.algorithm(quota);
-            arguments.push(Argument::Word(word));
-            arguments.push(Argument::Number(i64::from(quota.permits)));
-            arguments.push(Argument::Number(quota.window_us as i64));
-            arguments.push(parameter);
-            arguments.push(Argument::Number(run.len() as i64));
+        for run in order.chunk_by(|left, right| quota(left) == quota(right)) {
+            self.write_quota(quota(&run[0]), &mut list);
+            list.push(run.len() as i64);
             for place in run {
-                keys.push(self.buckets[*place].0.clone());
+                keys.push(self.buckets[*place].name.clone());
                 index[*place] = keys.len() as i64;
             }
         }
         for step in &self.steps {
-            match step {
-                Step::Group { asked, count } => {
-                    arguments.push(Argument::Number(*count as i64));
-                    arguments.push(Argument::Number(asked.len() as i64));
-                    for (place, cost, shadow) in asked {
-                        let sign = if *shadow { -1 } else { 1 };
-                        arguments.push(Argument::Number(sign * index[*place]));
-                        arguments.push(Argument::Number(i64::from(*cost)));
-                    }
-                }
-                Step::On(place, act) => {
-                    let (word, argument) = match act {
-                        Act::Record(cost) => ("record", Argument::Number(i64::from(*cost))),
-                        Act::Renew(lease) => ("renew", Argument::Text(lease_name(*lease))),
-                        Act::Release(lease) => ("release", Argument::Text(lease_name(*lease))),
-                        Act::Peek(cost) => ("peek", Argument::Number(i64::from(*cost))),
-                        Act::Reset => ("reset", Argument::Number(0)),
-                    };
-                    arguments.extend([Argument::Word(word), Argument::Number(index[*place]), argument]);
-                }
-            }
+            self.write_step(step, &index, &mut list);
         }
-        (keys, arguments)
+        (keys, list.finish())
     }
 
-    /// What the script calls an algorithm, and what it needs beside the rate.
-    fn algorithm(&self, quota: Quota) -> (&'static str, Argument) {
+    /// An algorithm's name, the rate, and what it needs beside that.
+    fn write_quota(&self, quota: Quota, list: &mut List) {
+        list.push_text(match quota.algorithm {
+            Algorithm::SlidingWindow => "sw",
+            Algorithm::SlidingCells { .. } => "sc",
+            Algorithm::FixedWindow => "fw",
+            Algorithm::Gcra { .. } => "gc",
+            Algorithm::Concurrency => "cc",
+        });
+        list.push(i64::from(quota.permits));
+        list.push(quota.window_us as i64);
         match quota.algorithm {
-            Algorithm::SlidingWindow => ("sw", Argument::Number(0)),
-            Algorithm::SlidingCells { cells } => ("sc", Argument::Number(i64::from(cells))),
-            Algorithm::FixedWindow => ("fw", Argument::Number(0)),
-            Algorithm::Gcra { .. } => ("gc", Argument::Number(i64::from(quota.capacity()))),
-            Algorithm::Concurrency => ("cc", Argument::Text(call_name(self.number))),
+            Algorithm::SlidingWindow | Algorithm::FixedWindow => list.push(0),
+            Algorithm::SlidingCells { cells } => list.push(i64::from(cells)),
+            Algorithm::Gcra { .. } => list.push(i64::from(quota.capacity())),
+            Algorithm::Concurrency => list.push_text(&call_name(self.number)),
+        }
+    }
+
+    /// `index` says where each bucket's place is in KEYS.
+    fn write_step(&self, step: &Step, index: &[i64], list: &mut List) {
+        match step {
+            Step::Group { asked, count } => {
+                if let [(place, cost, false)] = asked[..]
+                    && self.buckets[place].steps == 1
+                {
+                    list.push(-(*count as i64));
+                    list.push(index[place]);
+                    list.push(i64::from(cost));
+                    return;
+                }
+                list.push(*count as i64);
+                list.push(asked.len() as i64);
+                for (place, cost, shadow) in asked {
+                    list.push(if *shadow { -index[*place] } else { index[*place] });
+                    list.push(i64::from(*cost));
+                }
+            }
+            Step::On(place, act) => {
+                list.push_text(match act {
+                    Act::Record(_) => "record",
+                    Act::Renew(_) => "renew",
+                    Act::Release(_) => "release",
+                    Act::Peek(_) => "peek",
+                    Act::Reset => "reset",
+                });
+                list.push(index[*place]);
+                match act {
+                    Act::Record(cost) | Act::Peek(cost) => list.push(i64::from(*cost)),
+                    Act::Renew(lease) | Act::Release(lease) => list.push_text(&lease_name(*lease)),
+                    Act::Reset => list.push(0),
+                }
+            }
         }
     }
 
@@ -249,10 +270,10 @@ impl Call {
                     asked.iter().zip(standings.chunks_exact(4)).enumerate()
                 {
                     let outcome = outcome(standing, *cost, turn);
-                    let (bucket, quota) = &self.buckets[*place];
+                    let Bucket { name, quota, .. } = &self.buckets[*place];
                     if outcome.charged && quota.algorithm == Algorithm::Concurrency {
                         let id = LeaseId { call: self.number, turn: leased[at] + turn + 1 };
-                        decision.leases.push(Lease { bucket: bucket.clone(), quota: *quota, id });
+                        decision.leases.push(Lease { bucket: name.clone(), quota: *quota, id });
                     }
                     decision.outcomes.push(outcome);
                 }
@@ -323,18 +344,24 @@ mod tests {
         for bucket in ["a", "b", "a", "c"] {
             call.push(&take(charge(bucket, if bucket == "b" { 9 } else { 5 })));
         }
-        let (keys, arguments) = call.encode();
+        let (keys, list) = call.encode();
         assert_eq!(keys, ["a", "c", "b"]);
-        let text: Vec<String> = arguments
-            .iter()
-            .map(|argument| match argument {
-                Argument::Word(word) => (*word).to_owned(),
-                Argument::Number(number) => number.to_string(),
-                Argument::Text(text) => text.clone(),
-            })
-            .collect();
-        let expected = "sw 5 1000000 0 2 sw 9 1000000 0 1 2 1 1 1 1 1 3 1 1 1 2 1";
-        assert_eq!(text.join(" "), expected);
+        let second = [0xd2, 0, 15, 66, 64];
+        let expected: Vec<u8> = [
+            &[0xdd, 0, 0, 0, 19][..],
+            &[0xd9, 2, b's', b'w', 5],
+            &second,
+            &[0, 2],
+            &[0xd9, 2, b's', b'w', 9],
+            &second,
+            &[0, 1],
+            // Nothing else names any of them.
+            &[-2_i8 as u8, 1, 1],
+            &[-1_i8 as u8, 3, 1],
+            &[-1_i8 as u8, 2, 1],
+        ]
+        .concat();
+        assert_eq!(list, expected);
     }
 
     #[test]

@@ -14,7 +14,7 @@ pub(crate) struct Connection {
 pub(crate) enum Value {
     Nil,
     Integer(i64),
-    Text(String),
+    Text(Vec<u8>),
     Error(String),
     List(Vec<Value>),
 }
@@ -44,14 +44,15 @@ impl Connection {
         let (kind, rest) = line.trim_end().split_at_checked(1).expect("Redis answers");
         let number = || rest.parse::<i64>().unwrap();
         match kind {
-            "+" => Value::Text(rest.to_owned()),
+            "+" => Value::Text(rest.into()),
             "-" => Value::Error(rest.to_owned()),
             ":" => Value::Integer(number()),
             "$" | "*" if number() < 0 => Value::Nil,
             "$" => {
                 let mut bytes = vec![0; number() as usize + 2];
                 self.stream.read_exact(&mut bytes).unwrap();
-                Value::Text(String::from_utf8_lossy(&bytes[..bytes.len() - 2]).into_owned())
+                bytes.truncate(bytes.len() - 2);
+                Value::Text(bytes)
             }
             "*" => Value::List((0..number()).map(|_| self.value()).collect()),
             _ => panic!("not RESP 2: {line:?}"),
@@ -63,14 +64,18 @@ impl Value {
     pub(crate) fn integer(&self) -> i64 {
         match self {
             Self::Integer(number) => *number,
-            Self::Text(text) => text.parse().unwrap_or_else(|_| panic!("{self:?}")),
+            Self::Text(_) => self.text().parse().unwrap_or_else(|_| panic!("{self:?}")),
             _ => panic!("{self:?}"),
         }
     }
 
     pub(crate) fn text(&self) -> &str {
+        str::from_utf8(self.bytes()).unwrap()
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
         match self {
-            Self::Text(text) => text,
+            Self::Text(bytes) => bytes,
             _ => panic!("{self:?}"),
         }
     }

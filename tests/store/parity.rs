@@ -80,7 +80,7 @@ fn the_twin_agrees(cases: u32, unit_us: u64, script: Script) {
         // Each log has an entry already, whose total is soon to start over.
         let (time_us, _) = script.take(&[charge("never", "1/s", 2)]);
         for bucket in BUCKETS {
-            script.plant(bucket, time_us, 999_999_999_999 - before_the_end, 1);
+            script.plant(bucket, time_us, u64::from(u32::MAX) - before_the_end, 1);
             take_at(&twin, time_us, &[charge(bucket, "1/s", 1)]).unwrap();
         }
         for step in steps {

@@ -5,11 +5,11 @@ use tollgate::store::{Charge, Operation, script::Call};
 
 use crate::{
     harness::resp::Value,
-    stepped::{SECOND, START, Script, charge},
+    stepped::{SECOND, START, Script, charge, entry},
 };
 
 /// What running totals in a log start over at.
-const MODULUS: u64 = 1_000_000_000_000;
+const MODULUS: u64 = 1 << 32;
 
 impl Script {
     /// The microsecond before which the bucket is surely there: Redis drops it after this millisecond.
@@ -40,7 +40,7 @@ fn fault_03_time_is_the_servers() {
     let (time_us, _) = script.take(&[charge("b", "5/s", 1)]);
     let after_us = script.time_us();
     assert!((before_us..=after_us).contains(&time_us));
-    assert_eq!(script.log("b"), [("0".to_owned(), time_us)]);
+    assert_eq!(script.log("b"), [(time_us, 0, 1)]);
     // Nothing of the caller's clock is in a call: later, it is the same.
     assert_eq!(encoded(), first);
 }
@@ -57,7 +57,7 @@ fn fault_03_a_log_one_window_ahead_is_not_emptied() {
     assert_eq!(refused.outcomes[0].delay_us, Some(now + 21 * SECOND - time_us));
     assert!(script.take(&[charge("b", "6/10s", 2)]).1.admitted);
     // What is granted now counts from the newest entry on, and with it, so that the log keeps its order.
-    assert_eq!(script.log("b").last(), Some(&("3:3".to_owned(), now + 13 * SECOND)));
+    assert_eq!(script.log("b").last(), Some(&(now + 13 * SECOND, 3, 3)));
 }
 
 #[test]
@@ -95,7 +95,8 @@ fn fault_05_a_refusal_gives_an_expiry_to_a_bucket_without_one() {
     assert!(!script.take(&asked).1.admitted);
     assert!(script.kept_until_us("full") > now + 10 * SECOND);
     assert!(script.kept_until_us("roomy") > now + 20 * SECOND);
-    assert!(script.kept_until_us("ended") > now);
+    // Nothing of it counts: it may be gone already.
+    assert_ne!(script.command(&["PTTL", "ended"]), Value::Integer(-1));
 }
 
 #[test]
@@ -108,7 +109,7 @@ fn fault_05_a_bucket_is_kept_until_its_newest_entry_ends() {
         let until = script.time_us() + SECOND;
         while script.time_us() < until {
             script.take(&[charge(bucket, "1000000/600ms", 1)]);
-            let (_, newest_us) = script.log(bucket).pop().unwrap();
+            let (newest_us, ..) = script.log(bucket).pop().unwrap();
             assert!(script.kept_until_us(bucket) > newest_us + 600_000);
         }
     }
@@ -146,11 +147,12 @@ fn plant_a_dead_crowd(script: &mut Script, alive: u64) {
     const DEAD: u64 = 50_000;
     let now = script.time_us();
     for chunk in (0..DEAD).collect::<Vec<_>>().chunks(5_000) {
-        let mut words = vec!["ZADD".to_owned(), "b".to_owned()];
+        let ended_us = now - 60 * SECOND;
+        let mut words = vec![b"ZADD".to_vec(), b"b".to_vec()];
         for before in chunk {
-            words.extend([(now - 60 * SECOND).to_string(), format!("{before:012}")]);
+            words.extend([ended_us.to_string().into(), entry(ended_us, *before, 1)]);
         }
-        script.command(&words.iter().map(String::as_str).collect::<Vec<_>>());
+        script.add(&words);
     }
     for before in DEAD..DEAD + alive {
         script.plant("b", now, before, 1);

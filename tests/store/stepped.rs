@@ -8,7 +8,7 @@ use tollgate::{
     store::{
         Act, Charge, Charges, Decision, Operation, Reply, StoreError, Usage,
         memory::MemoryStore,
-        script::{self, Argument, Call},
+        script::{self, Call},
     },
 };
 
@@ -151,6 +151,11 @@ impl Script {
         }
     }
 
+    /// Gives a command that adds entries to a log.
+    pub(crate) fn add(&mut self, words: &[Vec<u8>]) {
+        assert_eq!(self.connection.command(words).integer() as usize, words.len() / 2 - 1);
+    }
+
     /// The server's time in microseconds.
     pub(crate) fn time_us(&mut self) -> u64 {
         let time = self.command(&["TIME"]);
@@ -185,28 +190,36 @@ impl Script {
 
     /// The script's answer as it comes.
     pub(crate) fn answer(&mut self, call: &Call) -> Value {
-        let (keys, arguments) = call.encode();
+        let (keys, list) = call.encode();
         let mut words: Vec<Bytes> = vec!["EVALSHA".into(), self.sha.clone().into()];
         words.push(keys.len().to_string().into());
         words.extend(keys);
-        words.extend(arguments.into_iter().map(|argument| match argument {
-            Argument::Word(word) => word.into(),
-            Argument::Number(number) => number.to_string().into(),
-            Argument::Text(text) => text.into(),
-        }));
+        words.push(list);
         self.connection.command(&words)
     }
 
-    /// Writes an entry of a log by hand: lua/sliding_window.lua says how it looks.
+    /// Writes an entry of a log by hand, with no promise of an expiry: lua/sliding_window.lua says how it looks.
     pub(crate) fn plant(&mut self, bucket: &str, at_us: u64, before: u64, cost: u32) {
-        let cost = if cost == 1 { String::new() } else { format!(":{cost}") };
-        self.command(&["ZADD", bucket, &at_us.to_string(), &format!("{before:012}{cost}")]);
+        let score = at_us.to_string();
+        self.add(&["ZADD".into(), bucket.into(), score.into(), entry(at_us, before, cost)]);
     }
 
-    /// A bucket's log: members with their times.
-    pub(crate) fn log(&mut self, bucket: &str) -> Vec<(String, u64)> {
+    /// A bucket's log: times, totals before and costs.
+    pub(crate) fn log(&mut self, bucket: &str) -> Vec<(u64, u64, u64)> {
         let answer = self.command(&["ZRANGE", bucket, "0", "-1", "WITHSCORES"]);
-        let pairs = answer.list().chunks_exact(2);
-        pairs.map(|pair| (pair[0].text().to_owned(), pair[1].integer() as u64)).collect()
+        let pairs = answer.list().chunks_exact(2).map(|pair| (pair[0].bytes(), pair[1].integer() as u64));
+        pairs
+            .map(|(member, score)| {
+                let number = |part: &[u8]| part.iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte));
+                assert_eq!(number(&member[..7]), score, "the score is the time");
+                (score, number(&member[7..11]), number(&member[12..16]))
+            })
+            .collect()
     }
+}
+
+/// A member of a log.
+pub(crate) fn entry(at_us: u64, before: u64, cost: u32) -> Vec<u8> {
+    let (at, before) = (at_us.to_be_bytes(), before.to_be_bytes());
+    [&at[1..], &before[4..], &[0], &cost.to_be_bytes()].concat()
 }
