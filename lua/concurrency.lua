@@ -21,12 +21,12 @@ local function concurrency()
       alive = '(' .. format('%d', time), ends_at = format('%d', time + lease_us) }
   end
 
-  function algorithm.open(key, quota, time)
+  function algorithm.open(key, quota)
     local used = call('ZCOUNT', key, quota.alive, '+inf')
-    return used, used > 0 and time + COME_BACK_US or time
+    return used, used > 0 and COME_BACK_US or 0
   end
 
-  function algorithm.charge(key, quota, time, count, _, used)
+  function algorithm.charge(key, quota, _, count, _, used)
     local turn, last = turns[key] or 0, (turns[key] or 0) + count
     turns[key] = last
     while turn < last do
@@ -38,16 +38,16 @@ local function concurrency()
       call('ZADD', key, unpack(leases))
       turn = turn + LEASES_A_COMMAND
     end
-    return used + count, time + COME_BACK_US
+    return used + count, COME_BACK_US
   end
 
   -- Makes a lease last from now, also one that had ended.
-  function algorithm.renew(key, quota, time, lease)
+  function algorithm.renew(key, quota, lease)
     call('ZADD', key, quota.ends_at, lease)
-    keep(key, time + quota.lease_us, quota.lease_us / 2, time)
+    keep(key, quota.lease_us)
   end
 
-  function algorithm.release(key, _, _, lease)
+  function algorithm.release(key, _, lease)
     call('ZREM', key, lease)
   end
 
@@ -55,12 +55,12 @@ local function concurrency()
     return COME_BACK_US
   end
 
-  function algorithm.close(key, quota, time, charged, used)
+  function algorithm.close(key, quota, _, charged, used)
     if charged > 0 then
       local ended = call('ZCARD', key) - used
       if ended > 0 then call('ZREMRANGEBYRANK', key, '0', format('%d', min(ended, TRIM_MOST) - 1)) end
     end
-    if used > 0 then keep(key, time + quota.lease_us, quota.lease_us / 2, time) end
+    if used > 0 then keep(key, quota.lease_us) end
   end
 
   return algorithm

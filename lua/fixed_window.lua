@@ -10,31 +10,31 @@ local function fixed_window()
     return { capacity = permits, window_us = window_us }
   end
 
-  -- When there is more room is when the window ends.
+  -- There is more room when the window ends.
   function algorithm.open(key, quota, time)
     local bucket = call('GET', key)
     if bucket then
       local began_at, used = parse('>I7I4', bucket)
-      local ends_at = began_at + quota.window_us
-      if ends_at > time then return used, ends_at end
+      local ends_us = began_at + quota.window_us - time
+      if ends_us > 0 then return used, ends_us end
     end
-    return 0, time
+    return 0, 0
   end
 
-  function algorithm.charge(_, quota, time, cost, _, used, ends_at)
-    return used + cost, used == 0 and time + quota.window_us or ends_at
+  function algorithm.charge(_, quota, _, cost, _, used, ends_us)
+    return used + cost, used == 0 and quota.window_us or ends_us
   end
 
-  function algorithm.delay(_, _, time, _, _, _, ends_at)
-    return ends_at - time
+  function algorithm.delay(_, _, _, _, _, _, ends_us)
+    return ends_us
   end
 
-  function algorithm.close(key, quota, time, charged, used, ends_at)
+  function algorithm.close(key, quota, time, charged, used, ends_us)
     if charged > 0 then
-      local lasts_ms = ceil((ends_at - time) / 1000) + 1
-      call('SET', key, pack('>I7I4', ends_at - quota.window_us, used), 'PX', format('%d', lasts_ms))
+      local began_at = time + ends_us - quota.window_us
+      call('SET', key, pack('>I7I4', began_at, used), 'PX', milliseconds(ends_us))
     elseif used > 0 then
-      keep(key, ends_at, 0, time)
+      keep(key, ends_us)
     end
   end
 

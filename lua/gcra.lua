@@ -25,22 +25,22 @@ local function gcra()
     return { capacity = burst, permits = max(1, permits), window_us = window_us }
   end
 
-  -- When no more than `most` permits are in use, of a level that is more.
-  local function drained_at(quota, most, level, at)
-    return at + ceil_div(level - most * quota.window_us, quota.permits)
+  -- Microseconds until no more than `most` permits are in use, of a level that is more.
+  local function until_used(quota, time, most, level, at)
+    return ceil_div(level - most * quota.window_us, quota.permits) + (at - time)
   end
 
-  -- The permits that a level makes, and when there is more room.
+  -- The permits that a level makes, and the microseconds until there is more room.
   local function standing(quota, time, level, at)
-    if level == 0 then return 0, time end
+    if level == 0 then return 0, 0 end
     local used = ceil_div(level, quota.window_us)
-    return used, drained_at(quota, max(1, min(used, quota.capacity)) - 1, level, at)
+    return used, until_used(quota, time, max(1, min(used, quota.capacity)) - 1, level, at)
   end
 
   -- Sees the level and its time.
   function algorithm.open(key, quota, time)
     local bucket = call('GET', key)
-    if not bucket then return 0, time, 0, time end
+    if not bucket then return 0, 0, 0, time end
     local level, drained_to, window_us = parse('>I7I7I6', bucket)
     if window_us ~= quota.window_us then
       local rest = fmod(level, window_us)
@@ -50,8 +50,8 @@ local function gcra()
     -- A clock that stepped back drains nothing.
     local at = max(time, drained_to)
     level = max(0, level - quota.permits * (at - drained_to))
-    local used, grows_at = standing(quota, time, level, at)
-    return used, grows_at, level, at
+    local used, grow_us = standing(quota, time, level, at)
+    return used, grow_us, level, at
   end
 
   local function charged_level(quota, charged, level)
@@ -63,18 +63,17 @@ local function gcra()
   end
 
   function algorithm.delay(_, quota, time, cost, charged, _, _, level, at)
-    return drained_at(quota, quota.capacity - cost, charged_level(quota, charged, level), at) - time
+    return until_used(quota, time, quota.capacity - cost, charged_level(quota, charged, level), at)
   end
 
   function algorithm.close(key, quota, time, charged, used, _, level, at)
     if used == 0 then return end
     level = charged_level(quota, charged, level)
-    local ends_at = drained_at(quota, 0, level, at)
+    local lasts_us = until_used(quota, time, 0, level, at)
     if charged > 0 then
-      local lasts_ms = ceil((ends_at - time) / 1000) + 1
-      call('SET', key, pack('>I7I7I6', level, at, quota.window_us), 'PX', format('%d', lasts_ms))
+      call('SET', key, pack('>I7I7I6', level, at, quota.window_us), 'PX', milliseconds(lasts_us))
     else
-      keep(key, ends_at, 0, time)
+      keep(key, lasts_us)
     end
   end
 

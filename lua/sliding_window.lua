@@ -20,14 +20,14 @@
 -- Each algorithm is a table of functions of values, made only in the calls that need it; a bucket becomes
 -- a table only where several operations name it (lua/walk.lua). `time` is this server's:
 --     quota(permits, window_us, parameter, time)      what the functions need to know of a limit
---     open(key, quota, time)                          reads a bucket: the permits used, when there is more
---                                                     room (now, if all is free), and what else was seen
---     charge(key, quota, time, cost, charged, used, grows_at, seen...)   both after a grant; `charged` are the
---                                                     permits charged before it in this call
---     delay(key, quota, time, cost, charged, used, grows_at, seen...)    microseconds until a cost fits that
---                                                     doesn't now, but can
---     close(key, quota, time, charged, used, grows_at, seen...)   writes what was charged, and sees to it that
---                                                     the bucket expires
+--     open(key, quota, time)     reads a bucket: the permits used, the microseconds until there is more room
+--                                (0 if all is free), and what else was seen
+--     charge(key, quota, time, cost, charged, used, grow_us, seen...)    the first two after a grant;
+--                                `charged` are the permits that this call has charged before it
+--     delay(key, quota, time, cost, charged, used, grow_us, seen...)     microseconds until a cost fits that
+--                                doesn't now, but can
+--     close(key, quota, time, charged, used, grow_us, seen...)           writes what was charged, and sees to
+--                                it that the bucket expires
 -- Numbers go to redis.call as text, since it would format them as doubles, which is slow.
 local TOTAL_MODULUS = 4294967296
 -- The most that can be in use, debts included: any limit and nearly as much again.
@@ -37,13 +37,16 @@ local TRIM_MOST = 1000
 local call, format, pack, parse = redis.call, string.format, struct.pack, struct.unpack
 local abs, ceil, floor, frexp, max, min = math.abs, math.ceil, math.floor, math.frexp, math.max, math.min
 
--- Sees to it that a bucket doesn't expire before `ends_at`, but does; if its expiry must be set, then to
--- `spare_us` later. A millisecond more, since Redis may count from the one in which the script began.
-local function keep(key, ends_at, spare_us, time)
-  local needed_ms = max(0, ceil((ends_at - time) / 1000)) + 1
-  if call('PTTL', key) < needed_ms then
-    call('PEXPIRE', key, format('%d', needed_ms + ceil(spare_us / 1000)))
-  end
+-- For how long a bucket is kept that is needed for so many microseconds, as text. A millisecond longer, since
+-- Redis may count from the one in which the script began.
+local function milliseconds(lasts_us)
+  return format('%d', max(0, ceil(lasts_us / 1000)) + 1)
+end
+
+-- Sees to it that a bucket expires, but not sooner than in `lasts_us`.
+local function keep(key, lasts_us)
+  local lasts_ms = milliseconds(lasts_us)
+  if call('PTTL', key) < tonumber(lasts_ms) then call('PEXPIRE', key, lasts_ms) end
 end
 
 local function sliding_window()
@@ -69,12 +72,12 @@ local function sliding_window()
   -- one (each false if there is none), and how many dead ones lie before that (4: at least).
   function algorithm.open(key, quota, time)
     local newest = call('ZRANGE', key, '-1', '-1')[1]
-    if not newest then return 0, time, 0, 0, false, false, 0 end
+    if not newest then return 0, 0, 0, 0, false, false, 0 end
     local newest_at, before, _, cost = parse('>I7I4BI4', newest)
     -- A clock that stepped back makes the limiter stricter, and entries stay in order.
     local dead_at = (newest_at > time and newest_at or time) - quota.window_us
     local total = before + cost
-    if newest_at <= dead_at then return 0, time, total, newest_at, newest, false, 0 end
+    if newest_at <= dead_at then return 0, 0, total, newest_at, newest, false, 0 end
     local oldest, dead = call('ZRANGE', key, '0', '0')[1], 0
     local oldest_at, first = parse('>I7I4', oldest)
     if oldest_at <= dead_at then
@@ -86,7 +89,7 @@ local function sliding_window()
         oldest_at, first = parse('>I7I4', oldest)
       until oldest_at > dead_at
     end
-    return (total - first) % TOTAL_MODULUS, oldest_at + quota.window_us, total, newest_at, newest, oldest, dead
+    return (total - first) % TOTAL_MODULUS, oldest_at + quota.window_us - time, total, newest_at, newest, oldest, dead
   end
 
   -- What the newest entry spans when what is granted now is added to it; nil if it is too old for that.
@@ -95,22 +98,22 @@ local function sliding_window()
     return span_us < quota.cell_us and span_us or nil
   end
 
-  function algorithm.charge(_, quota, time, cost, charged, used, grows_at, _, newest_at, newest, oldest)
+  function algorithm.charge(_, quota, time, cost, charged, used, grow_us, _, newest_at, newest, oldest)
     if used == 0 or (charged == 0 and newest == oldest and joined_span(quota, time, newest_at, newest)) then
-      grows_at = max(time, newest_at) + quota.window_us
+      grow_us = max(time, newest_at) + quota.window_us - time
     end
-    return used + cost, grows_at
+    return used + cost, grow_us
   end
 
   -- Until enough of the oldest permits have left.
-  function algorithm.delay(key, quota, time, cost, charged, used, grows_at, total, newest_at, newest, oldest, dead)
+  function algorithm.delay(key, quota, time, cost, charged, used, grow_us, total, newest_at, newest, oldest, dead)
     local excess, older = used + cost - quota.capacity, used - charged
     if charged > 0 and oldest and joined_span(quota, time, newest_at, newest) then
       older = older - parse('>I4', newest, 13)
     end
     if excess > older then return max(time, newest_at) + quota.window_us - time end
     local _, first, _, first_cost = parse('>I7I4BI4', oldest)
-    if first_cost >= excess then return grows_at - time end
+    if first_cost >= excess then return grow_us end
     -- The lowest rank whose end lies at least `excess` permits behind the oldest alive one's beginning.
     local low = 1 + (dead < 4 and dead or call('ZRANK', key, oldest))
     local high = min(low + excess - 2, call('ZCARD', key) - 1)
@@ -127,7 +130,7 @@ local function sliding_window()
 
   function algorithm.close(key, quota, time, charged, _, _, total, newest_at, newest, oldest, dead)
     if charged == 0 then
-      if newest then keep(key, newest_at + quota.window_us, 0, time) end
+      if newest then keep(key, newest_at + quota.window_us - time) end
       return
     end
     local at, score, life, span_us, promised = time, quota.time_text, quota.life, nil, false
@@ -155,7 +158,7 @@ local function sliding_window()
     else
       call('ZADD', key, score, pack('>I7I4BI4', at, total % TOTAL_MODULUS, life, charged))
     end
-    if not promised then keep(key, at == time and quota.promised_at or at + 1.5 * quota.life_us, 0, time) end
+    if not promised then keep(key, (at == time and quota.promised_at or at + 1.5 * quota.life_us) - time) end
   end
 
   return algorithm

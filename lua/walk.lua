@@ -64,26 +64,26 @@ end
 local function decide_alone(count, index, cost)
   local key, quota = keys[index], quotas[index]
   local algorithm, capacity, charged = quota.algorithm, quota.capacity, 0
-  local used, grows_at, a, b, c, d, e = algorithm.open(key, quota, time)
+  local used, grow_us, a, b, c, d, e = algorithm.open(key, quota, time)
   local granted, delay_us = fitting(count, cost, capacity - used), 0
   if granted > 0 and cost > 0 then
     charged = granted * cost
-    used, grows_at = algorithm.charge(key, quota, time, charged, 0, used, grows_at, a, b, c, d, e)
+    used, grow_us = algorithm.charge(key, quota, time, charged, 0, used, grow_us, a, b, c, d, e)
   end
   if granted < count then
-    delay_us = delay(key, quota, cost > 0 and cost or 1, charged, used, grows_at, a, b, c, d, e)
+    delay_us = delay(key, quota, cost > 0 and cost or 1, charged, used, grow_us, a, b, c, d, e)
   end
-  algorithm.close(key, quota, time, charged, used, grows_at, a, b, c, d, e)
+  algorithm.close(key, quota, time, charged, used, grow_us, a, b, c, d, e)
   local n = filled
   reply[n + 1] = granted
   reply[n + 2] = granted
   reply[n + 3] = used < capacity and capacity - used or 0
-  reply[n + 4] = grows_at - time
+  reply[n + 4] = grow_us
   reply[n + 5] = delay_us
   filled = n + 5
 end
 
--- The buckets that several operations may name, as open returned them: [1] is used, [2] grows_at.
+-- The buckets that several operations may name, as open returned them: [1] is used, [2] grow_us.
 local buckets, charged, asked = {}, {}, {}
 
 local function bucket_of(index)
@@ -124,7 +124,7 @@ local function decide(count, first, last)
     asked[index] = true
     reply[filled + 1] = made
     reply[filled + 2] = max(0, left_in(index))
-    reply[filled + 3] = buckets[index][2] - time
+    reply[filled + 3] = buckets[index][2]
     reply[filled + 4] = made < count and delay_of(index, max(cost, 1)) or 0
     filled = filled + 4
   end
@@ -140,7 +140,7 @@ local function act(word, index, argument)
   elseif word == 'peek' then
     local bucket = bucket_of(index)
     reply[filled + 1] = bucket[1]
-    reply[filled + 2] = bucket[2] - time
+    reply[filled + 2] = bucket[2]
     reply[filled + 3] = delay_of(index, argument)
     filled = filled + 3
   elseif word == 'reset' then
@@ -148,7 +148,7 @@ local function act(word, index, argument)
     buckets[index], charged[index] = nil, 0
   else
     -- To renew or release a lease.
-    quota.algorithm[word](key, quota, time, argument)
+    quota.algorithm[word](key, quota, argument)
     buckets[index] = nil
   end
 end

@@ -6,6 +6,8 @@
 #[allow(dead_code)] // Each test target uses a part of it.
 mod harness;
 
+#[path = "store/algorithms.rs"]
+mod algorithms;
 #[path = "store/contract.rs"]
 mod contract;
 #[path = "store/opened.rs"]

@@ -4,27 +4,27 @@
 
 use super::{Count, MOST_USED, Quota};
 
-/// The window that is open, if permits are in use.
+/// The window of the last grant.
 #[derive(Debug, Default)]
 pub struct Window {
     start_us: u64,
     used: u64,
+    /// At the last advance. Looking changes nothing else, as in Redis.
+    is_over: bool,
 }
 
 impl Count for Window {
     fn advance(&mut self, quota: Quota, time_us: u64) {
-        if self.start_us + quota.window_us <= time_us {
-            self.used = 0;
-        }
+        self.is_over = self.start_us + quota.window_us <= time_us;
     }
 
     fn used(&self, _: Quota) -> u64 {
-        self.used
+        if self.is_over { 0 } else { self.used }
     }
 
-    fn charge(&mut self, _: Quota, time_us: u64, cost: u32) {
-        if self.used == 0 {
-            self.start_us = time_us;
+    fn charge(&mut self, quota: Quota, time_us: u64, cost: u32) {
+        if self.used(quota) == 0 {
+            *self = Self { start_us: time_us, used: 0, is_over: false };
         }
         self.used = (self.used + u64::from(cost)).min(MOST_USED);
     }
@@ -36,7 +36,7 @@ impl Count for Window {
     }
 
     fn grow_us(&self, quota: Quota, time_us: u64) -> u64 {
-        if self.used == 0 { 0 } else { self.ends_us(quota) - time_us }
+        if self.used(quota) == 0 { 0 } else { self.ends_us(quota) - time_us }
     }
 
     fn wait_us(&self, quota: Quota, time_us: u64, _: u32) -> u64 {

@@ -3,11 +3,14 @@
 use std::cell::RefCell;
 
 use proptest::prelude::*;
-use tollgate::store::{Charge, Charges, memory::MemoryStore};
+use tollgate::{
+    algorithm::{Algorithm, Quota},
+    store::{Act, Charge, Charges, LeaseId, Operation, Reply, memory::MemoryStore},
+};
 
 use crate::{
     oracle::check,
-    stepped::{SECOND, START, Script, charge, quota, serially, take_at},
+    stepped::{SECOND, START, Script, charge, decision, on, quota, serially, take_at},
 };
 
 /// What one bucket is held to: permits, and the units of time in its window.
@@ -68,6 +71,14 @@ fn charges(step: &Step, terms: &mut [Terms; 3], unit_us: u64) -> Vec<Charges> {
     step.requests.iter().map(|request| request.iter().map(charge).collect()).collect()
 }
 
+fn takes(requests: &[Charges]) -> Vec<Operation> {
+    requests.iter().cloned().map(Operation::Take).collect()
+}
+
+fn take_of(twin: &MemoryStore, time_us: u64, operation: &Operation) -> tollgate::store::Decision {
+    decision(twin.operate_at(time_us, operation).unwrap())
+}
+
 /// Windows are some `unit_us` long.
 fn the_twin_agrees(cases: u32, unit_us: u64, script: Script) {
     let script = RefCell::new(script);
@@ -88,7 +99,7 @@ fn the_twin_agrees(cases: u32, unit_us: u64, script: Script) {
             script.set_clock(stepped_us);
             let requests = charges(&step, &mut terms, unit_us);
             let (time_us, decisions) = script.call(&requests);
-            let expected = serially(&requests, |charges| take_at(&twin, time_us, charges).unwrap());
+            let expected = serially(&takes(&requests), |operation| take_of(&twin, time_us, operation));
             prop_assert_eq!(decisions, expected, "{:?}", requests);
         }
         Ok(())
@@ -119,9 +130,143 @@ fn a_batch_is_answered_as_single_calls_are() {
             together.set_clock(stepped_us);
             single.set_clock(stepped_us);
             let requests = charges(&step, &mut terms, SECOND);
-            let expected = serially(&requests, |charges| single.take(charges).1);
+            let expected = serially(&takes(&requests), |operation| decision(single.operate(std::slice::from_ref(operation)).1.remove(0)));
             prop_assert_eq!(together.call(&requests).1, expected, "{:?}", requests);
         }
         Ok(())
+    });
+}
+
+/// Buckets under every algorithm.
+const KINDS: [Algorithm; 7] = [
+    Algorithm::SlidingWindow,
+    Algorithm::SlidingCells { cells: 4 },
+    Algorithm::SlidingCells { cells: 1 },
+    Algorithm::FixedWindow,
+    Algorithm::Gcra { burst: None },
+    Algorithm::Gcra { burst: Some(7) },
+    Algorithm::Concurrency,
+];
+
+/// An operation: the buckets are of KINDS, and a lease is one of those that were granted so far.
+#[derive(Clone, Debug)]
+enum Deed {
+    Take(Vec<Asked>),
+    Record(usize, u32),
+    Peek(usize, u32),
+    Reset(usize),
+    Renew(usize),
+    Release(usize),
+}
+
+#[derive(Clone, Debug)]
+struct Call {
+    move_us: i64,
+    edited: usize,
+    terms: Terms,
+    deeds: Vec<Deed>,
+}
+
+fn deeds() -> impl Strategy<Value = Vec<Deed>> {
+    let cost = || prop_oneof![2 => 0..3_u32, 1 => 1..14_u32];
+    let charges = prop::collection::vec((cost(), prop::bool::weighted(0.2)), KINDS.len());
+    let order = Just((0..KINDS.len()).collect::<Vec<_>>()).prop_shuffle();
+    let take = (charges, order, 1..4_usize).prop_map(|(charges, order, most)| {
+        let charge = |(at, (cost, shadow)): (usize, (u32, bool))| {
+            (at, if KINDS[at] == Algorithm::Concurrency { 1 } else { cost }, shadow)
+        };
+        Deed::Take(order.into_iter().zip(charges).take(most).map(charge).collect())
+    });
+    let counted = 0..KINDS.len() - 1;
+    let deed = prop_oneof![
+        12 => take,
+        2 => (counted, prop_oneof![1..20_u32, Just(u32::MAX >> 1)]).prop_map(|(at, cost)| Deed::Record(at, cost)),
+        2 => (0..KINDS.len(), 0..14_u32).prop_map(|(at, cost)| Deed::Peek(at, cost)),
+        1 => (0..KINDS.len()).prop_map(Deed::Reset),
+        1 => (0..20_usize).prop_map(Deed::Renew),
+        2 => (0..20_usize).prop_map(Deed::Release),
+    ];
+    prop::collection::vec(deed, 1..5)
+        .prop_flat_map(|kinds| prop::collection::vec(prop::sample::select(kinds), 1..9))
+}
+
+fn calls() -> impl Strategy<Value = Vec<Call>> {
+    let moves = prop_oneof![
+        2 => 0..4_i64,
+        4 => (1..4_i64, 0..3_i64).prop_map(|(seconds, off)| seconds * SECOND as i64 - 1 + off),
+        3 => 1..2 * SECOND as i64,
+    ];
+    let call = (moves, 0..KINDS.len(), (0..13_u32, 1..9_u64), deeds())
+        .prop_map(|(move_us, edited, terms, deeds)| Call { move_us, edited, terms, deeds });
+    prop::collection::vec(call, 1..30)
+}
+
+/// The operations of a call. `leases` holds those that one of the stores has granted.
+fn operations(call: &Call, terms: &[Terms], leases: &[LeaseId]) -> Vec<Operation> {
+    let charge = |&(at, cost, shadow): &Asked| {
+        let (permits, seconds) = terms[at];
+        let quota = Quota { algorithm: KINDS[at], permits, window_us: seconds * SECOND };
+        Charge { quota, shadow, ..charge(&format!("{at}"), "1/s", cost) }
+    };
+    let act = |at: usize, act: Act| Some(on(&charge(&(at, 1, false)), act));
+    let leased = |lease: &usize, renewal: fn(LeaseId) -> Act| {
+        (!leases.is_empty()).then(|| on(&charge(&(KINDS.len() - 1, 1, false)), renewal(leases[lease % leases.len()])))
+    };
+    let operation = |deed: &Deed| match deed {
+        Deed::Take(asked) => Some(Operation::Take(asked.iter().map(charge).collect())),
+        Deed::Record(at, cost) => act(*at, Act::Record(*cost)),
+        Deed::Peek(at, cost) => act(*at, Act::Peek(*cost)),
+        Deed::Reset(at) => act(*at, Act::Reset),
+        Deed::Renew(lease) => leased(lease, Act::Renew),
+        Deed::Release(lease) => leased(lease, Act::Release),
+    };
+    call.deeds.iter().filter_map(operation).collect()
+}
+
+/// A reply without the names of its leases, which it adds to `leases`.
+fn without_leases(reply: Reply, leases: &mut Vec<LeaseId>) -> Reply {
+    match reply {
+        Reply::Decision(mut decision) => {
+            leases.extend(decision.leases.drain(..).map(|lease| lease.id));
+            Reply::Decision(decision)
+        }
+        reply => reply,
+    }
+}
+
+/// `edit` changes the terms of a bucket.
+fn the_twin_agrees_on_all(cases: u32, calls: &impl Strategy<Value = Vec<Call>>, edit: fn(Algorithm, &mut Terms, Terms)) {
+    let script = RefCell::new(Script::with_stepped_clock());
+    check(cases, calls, |calls| {
+        let script = &mut *script.borrow_mut();
+        script.command(&["FLUSHALL"]);
+        let twin = MemoryStore::new(1 << 30);
+        let (mut time_us, mut terms) = (START, [(9, 5); KINDS.len()]);
+        let (mut leases, mut twins) = (Vec::new(), Vec::new());
+        for call in calls {
+            time_us = time_us.strict_add_signed(call.move_us);
+            edit(KINDS[call.edited], &mut terms[call.edited], call.terms);
+            script.set_clock(time_us);
+            let (_, replies) = script.operate(&operations(&call, &terms, &leases));
+            let replies: Vec<_> = replies.into_iter().map(|reply| without_leases(reply, &mut leases)).collect();
+            let own = operations(&call, &terms, &twins);
+            let expected = serially(&own, |operation| twin.operate_at(time_us, operation).unwrap());
+            let expected: Vec<_> = expected.into_iter().map(|reply| without_leases(reply, &mut twins)).collect();
+            prop_assert_eq!(replies, expected, "{:?}", own);
+        }
+        for key in script.command(&["KEYS", "*"]).list().iter().filter(|key| key.text() != "clock") {
+            let expiry_ms = script.command(&["PTTL", key.text()]).integer();
+            prop_assert!(expiry_ms != -1, "{} has no expiry", key.text());
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn the_twin_agrees_on_all_algorithms_and_operations() {
+    the_twin_agrees_on_all(3_000, &calls(), |algorithm, held, (permits, seconds)| {
+        // As above: a grown window would wake entries that the twin has dropped.
+        let may_grow = matches!(algorithm, Algorithm::FixedWindow | Algorithm::Gcra { .. } | Algorithm::Concurrency);
+        *held = (permits, if may_grow { seconds } else { seconds.min(held.1) });
     });
 }

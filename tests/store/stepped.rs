@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use bytes::Bytes;
 use tollgate::{
-    algorithm::{Quota, Rate},
+    algorithm::{Algorithm, Quota, Rate},
     store::{
         Act, Charge, Charges, Decision, Operation, Reply, StoreError, Usage,
         memory::MemoryStore,
@@ -25,6 +25,16 @@ pub(crate) const START: u64 = 1_763_683_200_000_000;
 pub(crate) fn charge(bucket: &str, rate: &str, cost: u32) -> Charge {
     let quota = rate.parse::<Rate>().unwrap().into();
     Charge { bucket: Bytes::copy_from_slice(bucket.as_bytes()), quota, cost, shadow: false }
+}
+
+/// The same charge under another algorithm.
+pub(crate) fn under(algorithm: Algorithm, charge: Charge) -> Charge {
+    Charge { quota: Quota::new(algorithm, charge.quota.rate()), ..charge }
+}
+
+/// What is done to a charge's bucket.
+pub(crate) fn on(charge: &Charge, act: Act) -> Operation {
+    Operation::On { bucket: charge.bucket.clone(), quota: charge.quota, act }
 }
 
 pub(crate) fn quota(permits: u32, window_us: u64) -> Quota {
@@ -53,25 +63,24 @@ impl Stepped {
 
     /// Decides requests that come together.
     pub(crate) fn take_all(&mut self, time_us: u64, requests: &[Charges]) -> Vec<Decision> {
+        let operations: Vec<_> = requests.iter().cloned().map(Operation::Take).collect();
+        self.operate(time_us, &operations).into_iter().map(decision).collect()
+    }
+
+    /// Does operations that come together.
+    pub(crate) fn operate(&mut self, time_us: u64, operations: &[Operation]) -> Vec<Reply> {
         match self {
-            Self::Memory(store) => serially(requests, |charges| take_at(store, time_us, charges).unwrap()),
+            Self::Memory(store) => serially(operations, |operation| store.operate_at(time_us, operation).unwrap()),
             Self::Redis(script) => {
                 script.set_clock(time_us);
-                script.call(requests).1
+                script.operate(operations).1
             }
         }
     }
 
     /// Does something to a bucket.
-    pub(crate) fn act(&mut self, time_us: u64, on: &Charge, act: Act) -> Reply {
-        let operation = Operation::On { bucket: on.bucket.clone(), quota: on.quota, act };
-        match self {
-            Self::Memory(store) => store.operate_at(time_us, &operation).unwrap(),
-            Self::Redis(script) => {
-                script.set_clock(time_us);
-                script.operate(&[operation]).1.remove(0)
-            }
-        }
+    pub(crate) fn act(&mut self, time_us: u64, charge: &Charge, act: Act) -> Reply {
+        self.operate(time_us, &[on(charge, act)]).remove(0)
     }
 
     /// Looks how much of a bucket is in use.
@@ -96,21 +105,27 @@ pub(crate) fn take_at(store: &MemoryStore, time_us: u64, charges: &[Charge]) -> 
     store.operate_at(time_us, &Operation::Take(charges.into())).map(decision)
 }
 
-fn decision(reply: Reply) -> Decision {
+pub(crate) fn decision(reply: Reply) -> Decision {
     match reply {
         Reply::Decision(decision) => decision,
         reply => panic!("{reply:?}"),
     }
 }
 
-/// Decides requests one by one, in the order of the script's groups: equal ones next to each other.
-pub(crate) fn serially(requests: &[Charges], mut decide: impl FnMut(&Charges) -> Decision) -> Vec<Decision> {
+/// Does operations one by one, in the order of the script's steps: equal requests next to each other.
+pub(crate) fn serially<Answer>(
+    operations: &[Operation],
+    mut operate: impl FnMut(&Operation) -> Answer,
+) -> Vec<Answer> {
     let mut first = HashMap::new();
-    let mut order: Vec<usize> = (0..requests.len()).collect();
-    order.sort_by_cached_key(|at| *first.entry(&requests[*at]).or_insert(*at));
-    let mut decided: Vec<_> = order.into_iter().map(|at| (at, decide(&requests[at]))).collect();
-    decided.sort_by_key(|(at, _)| *at);
-    decided.into_iter().map(|(_, decision)| decision).collect()
+    let mut order: Vec<usize> = (0..operations.len()).collect();
+    order.sort_by_cached_key(|at| match &operations[*at] {
+        Operation::Take(charges) => *first.entry(charges).or_insert(*at),
+        Operation::On { .. } => *at,
+    });
+    let mut done: Vec<_> = order.into_iter().map(|at| (at, operate(&operations[at]))).collect();
+    done.sort_by_key(|(at, _)| *at);
+    done.into_iter().map(|(_, answer)| answer).collect()
 }
 
 /// The script on a Redis of its own, called over a plain connection.
@@ -126,10 +141,15 @@ impl Script {
         Self::load(script::SOURCE)
     }
 
-    /// The script with one change: the time is what [`Self::set_clock`] says.
+    /// The script with two changes: the time is what [`Self::set_clock`] says, and what lasts for less than a
+    /// window is kept for a minute more, since the server's own clock goes on meanwhile.
     pub(crate) fn with_stepped_clock() -> Self {
-        assert_eq!(script::SOURCE.matches("call('TIME')").count(), 1, "the script reads its clock once");
-        Self::load(&script::SOURCE.replace("call('TIME')", "{ 0, call('GET', 'clock') }"))
+        let changed = |source: &str, from: &str, to: &str, times| {
+            assert_eq!(source.matches(from).count(), times, "{from}");
+            source.replace(from, to)
+        };
+        let source = changed(script::SOURCE, "call('TIME')", "{ 0, call('GET', 'clock') }", 1);
+        Self::load(&changed(&source, "ceil(lasts_us / 1000)) + 1", "ceil(lasts_us / 1000)) + 60000", 1))
     }
 
     fn load(source: &str) -> Self {
