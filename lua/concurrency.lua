@@ -44,7 +44,7 @@ local function concurrency()
   -- Makes a lease last from now, also one that had ended.
   function algorithm.renew(key, quota, lease)
     call('ZADD', key, quota.ends_at, lease)
-    keep(key, quota.lease_us)
+    keep(key, quota.lease_us, quota.lease_us / 2)
   end
 
   function algorithm.release(key, _, lease)
@@ -60,7 +60,7 @@ local function concurrency()
       local ended = call('ZCARD', key) - used
       if ended > 0 then call('ZREMRANGEBYRANK', key, '0', format('%d', min(ended, TRIM_MOST) - 1)) end
     end
-    if used > 0 then keep(key, quota.lease_us) end
+    if used > 0 then keep(key, quota.lease_us, quota.lease_us / 2) end
   end
 
   return algorithm

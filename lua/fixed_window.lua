@@ -34,7 +34,7 @@ local function fixed_window()
       local began_at = time + ends_us - quota.window_us
       call('SET', key, pack('>I7I4', began_at, used), 'PX', milliseconds(ends_us))
     elseif used > 0 then
-      keep(key, ends_us)
+      keep(key, ends_us, 0)
     end
   end
 

@@ -69,11 +69,11 @@ local function gcra()
   function algorithm.close(key, quota, time, charged, used, _, level, at)
     if used == 0 then return end
     level = charged_level(quota, charged, level)
-    local lasts_us = until_used(quota, time, 0, level, at)
+    local needed_us = until_used(quota, time, 0, level, at)
     if charged > 0 then
-      call('SET', key, pack('>I7I7I6', level, at, quota.window_us), 'PX', milliseconds(lasts_us))
+      call('SET', key, pack('>I7I7I6', level, at, quota.window_us), 'PX', milliseconds(needed_us))
     else
-      keep(key, lasts_us)
+      keep(key, needed_us, 0)
     end
   end
 

@@ -39,14 +39,17 @@ local abs, ceil, floor, frexp, max, min = math.abs, math.ceil, math.floor, math.
 
 -- For how long a bucket is kept that is needed for so many microseconds, as text. A millisecond longer, since
 -- Redis may count from the one in which the script began.
-local function milliseconds(lasts_us)
-  return format('%d', max(0, ceil(lasts_us / 1000)) + 1)
+local function milliseconds(needed_us)
+  return format('%d', ceil(needed_us / 1000) + 1)
 end
 
--- Sees to it that a bucket expires, but not sooner than in `lasts_us`.
-local function keep(key, lasts_us)
-  local lasts_ms = milliseconds(lasts_us)
-  if call('PTTL', key) < tonumber(lasts_ms) then call('PEXPIRE', key, lasts_ms) end
+-- Sees to it that a bucket expires, but not before it is needed no more; if that must be set, then to
+-- `spare_us` later.
+local function keep(key, needed_us, spare_us)
+  needed_us = max(0, needed_us)
+  if call('PTTL', key) < ceil(needed_us / 1000) then
+    call('PEXPIRE', key, milliseconds(needed_us + spare_us))
+  end
 end
 
 local function sliding_window()
@@ -130,7 +133,7 @@ local function sliding_window()
 
   function algorithm.close(key, quota, time, charged, _, _, total, newest_at, newest, oldest, dead)
     if charged == 0 then
-      if newest then keep(key, newest_at + quota.window_us - time) end
+      if newest then keep(key, newest_at + quota.window_us - time, 0) end
       return
     end
     local at, score, life, span_us, promised = time, quota.time_text, quota.life, nil, false
@@ -158,7 +161,7 @@ local function sliding_window()
     else
       call('ZADD', key, score, pack('>I7I4BI4', at, total % TOTAL_MODULUS, life, charged))
     end
-    if not promised then keep(key, (at == time and quota.promised_at or at + 1.5 * quota.life_us) - time) end
+    if not promised then keep(key, (at == time and quota.promised_at or at + 1.5 * quota.life_us) - time, 0) end
   end
 
   return algorithm

@@ -270,3 +270,25 @@ fn the_twin_agrees_on_all_algorithms_and_operations() {
         *held = (permits, if may_grow { seconds } else { seconds.min(held.1) });
     });
 }
+
+/// What is decided by the last grant alone, both remember alike.
+#[test]
+fn the_twin_agrees_when_the_clock_steps_back() {
+    let back_and_forth = calls().prop_flat_map(|calls| {
+        let signs = prop::collection::vec(prop::bool::weighted(0.7), calls.len());
+        (Just(calls), signs).prop_map(|(mut calls, signs)| {
+            for (call, is_forward) in calls.iter_mut().zip(signs) {
+                call.move_us = if is_forward { call.move_us } else { -call.move_us };
+                // The windows and meters, with debts that don't last for centuries.
+                call.deeds.retain(|deed| match deed {
+                    Deed::Record(_, 100..) => false,
+                    Deed::Take(asked) => asked.iter().all(|(at, ..)| (3..6).contains(at)),
+                    Deed::Record(at, _) | Deed::Peek(at, _) | Deed::Reset(at) => (3..6).contains(at),
+                    Deed::Renew(_) | Deed::Release(_) => false,
+                });
+            }
+            calls
+        })
+    });
+    the_twin_agrees_on_all(1_500, &back_and_forth, |_, held, terms| *held = terms);
+}

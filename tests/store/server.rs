@@ -1,11 +1,14 @@
 //! What only a real Redis can show, on its own clock: expiry, trimming, writes, and planted logs.
 
 use smallvec::smallvec;
-use tollgate::store::{Charge, Operation, script::Call};
+use tollgate::{
+    algorithm::{Algorithm, Quota, Rate},
+    store::{Act, Charge, Operation, script::Call},
+};
 
 use crate::{
     harness::resp::Value,
-    stepped::{SECOND, START, Script, charge, entry},
+    stepped::{SECOND, START, Script, charge, entry, on, under},
 };
 
 /// What running totals in a log start over at.
@@ -82,6 +85,85 @@ fn fault_05_no_path_leaves_a_bucket_without_expiry() {
         assert!(!key.text().starts_with("before"), "a call that failed has written {key:?}");
     }
     assert!(keys.list().len() > 40);
+}
+
+/// A charge under each algorithm, on a bucket of its own.
+fn of_all_algorithms(rate: &str, cost: u32) -> Vec<Charge> {
+    let algorithms = [
+        Algorithm::SlidingWindow,
+        Algorithm::SlidingCells { cells: 4 },
+        Algorithm::FixedWindow,
+        Algorithm::Gcra { burst: None },
+        Algorithm::Concurrency,
+    ];
+    let cost_of = |algorithm| if algorithm == Algorithm::Concurrency { 1 } else { cost };
+    algorithms.map(|algorithm| under(algorithm, charge(&algorithm.tag(), rate, cost_of(algorithm)))).into()
+}
+
+#[test]
+fn fault_05_no_operation_leaves_a_bucket_without_expiry() {
+    let mut script = Script::with_server_clock();
+    for charge in of_all_algorithms("4/2s", 2) {
+        let is_concurrency = charge.quota.algorithm == Algorithm::Concurrency;
+        let take = || Operation::Take(smallvec![charge.clone()]);
+        let mut has_expiry = |operations: &[Operation]| {
+            let (time_us, _) = script.operate(operations);
+            assert!(script.kept_until_us(std::str::from_utf8(&charge.bucket).unwrap()) > time_us);
+        };
+        has_expiry(&[take()]);
+        has_expiry(&[take(), on(&charge, Act::Peek(1)), take()]);
+        has_expiry(&[on(&charge, Act::Reset), take()]);
+        if !is_concurrency {
+            has_expiry(&[on(&charge, Act::Reset), on(&charge, Act::Record(9))]);
+            has_expiry(&[on(&charge, Act::Record(9)), take()]);
+        }
+    }
+    let [.., lease] = &of_all_algorithms("4/2s", 1)[..] else { unreachable!() };
+    script.command(&["FLUSHALL"]);
+    let (_, taken) = script.take(&[lease.clone()]);
+    script.command(&["PERSIST", "cc"]);
+    let (time_us, _) = script.operate(&[on(lease, Act::Renew(taken.leases[0].id))]);
+    assert!(script.kept_until_us("cc") >= time_us + 2 * SECOND);
+}
+
+#[test]
+fn fault_05_a_bucket_is_kept_while_anything_of_it_counts() {
+    let mut script = Script::with_server_clock();
+    for charge in of_all_algorithms("3/300ms", 3) {
+        let bucket = std::str::from_utf8(&charge.bucket).unwrap().to_owned();
+        let (time_us, _) = script.take(&[charge.clone()]);
+        assert!(script.kept_until_us(&bucket) >= time_us + 300_000, "{bucket}");
+        // A refusal by a longer window, and one by a bucket that has lost its expiry.
+        let longer = Charge { quota: Quota { window_us: 900_000, permits: 1, ..charge.quota }, cost: 1, ..charge.clone() };
+        assert!(!script.take(&[longer.clone()]).1.admitted);
+        let needed_us = time_us + if bucket == "gc" { 300_000 } else { 900_000 };
+        assert!(script.kept_until_us(&bucket) >= needed_us, "{bucket}");
+        script.command(&["PERSIST", &bucket]);
+        assert!(!script.take(&[longer]).1.admitted);
+        assert!(script.kept_until_us(&bucket) >= needed_us, "{bucket}");
+    }
+}
+
+/// The expiry isn't asked for with each grant: what an entry leaves word of must hold for other windows.
+#[test]
+fn fault_05_a_bucket_is_kept_whatever_windows_take_turns() {
+    let mut script = Script::with_server_clock();
+    let windows_ms = [20, 21, 24, 25, 400, 1_000, 401, 22, 1_100, 3_000];
+    for turn in 0..3_000_usize {
+        let window_ms = windows_ms[(turn / 3 * 7 + turn * turn) % windows_ms.len()];
+        let mut asked = vec![charge("sw", "1/s", 1), charge("sc", "1/s", 1)];
+        asked[1] = under(Algorithm::SlidingCells { cells: 3 }, asked[1].clone());
+        for charge in &mut asked {
+            charge.quota.permits = Rate::MAX_PERMITS;
+            charge.quota.window_us = window_ms * 1_000;
+        }
+        assert!(script.take(&asked).1.admitted);
+        for bucket in ["sw", "sc"] {
+            let (newest_us, ..) = *script.log(bucket).last().unwrap();
+            let kept_until_us = script.kept_until_us(bucket);
+            assert!(kept_until_us >= newest_us + window_ms * 1_000, "{bucket}, {window_ms} ms, turn {turn}");
+        }
+    }
 }
 
 #[test]
@@ -201,6 +283,78 @@ fn fault_11_a_refusal_writes_nothing() {
         assert!(!script.take(&[charge("never", "1/s", 2)]).1.admitted);
     }
     assert_eq!((script.writes(), script.log("tight"), script.log("wide")), before);
+}
+
+#[test]
+fn fault_11_no_refusal_and_no_look_writes_anything() {
+    let mut script = Script::with_server_clock();
+    for charge in of_all_algorithms("3/min", 2) {
+        while script.take(&[charge.clone()]).1.admitted {}
+        let before = script.writes();
+        for _ in 0..10 {
+            assert!(!script.take(&[charge.clone()]).1.admitted);
+            script.operate(&[on(&charge, Act::Peek(1)), on(&charge, Act::Peek(3))]);
+            let elsewhere = Charge { bucket: "elsewhere".into(), cost: 1, ..charge.clone() };
+            script.operate(&[on(&elsewhere, Act::Peek(1))]);
+            if charge.quota.algorithm != Algorithm::Concurrency {
+                let nothing = Charge { cost: 0, ..elsewhere };
+                assert!(script.take(&[nothing]).1.admitted);
+            }
+        }
+        assert_eq!(script.writes(), before, "{charge:?}");
+    }
+}
+
+#[test]
+fn fault_10_a_crowd_of_ended_leases_is_dropped_by_parts() {
+    let mut script = Script::with_server_clock();
+    let ended_us = script.time_us() - SECOND;
+    for chunk in (0..50_000).collect::<Vec<_>>().chunks(5_000) {
+        let mut words = vec![b"ZADD".to_vec(), b"cc".to_vec()];
+        for lease in chunk {
+            words.extend([ended_us.to_string().into(), format!("1.{lease}.1").into()]);
+        }
+        script.add(&words);
+    }
+    script.command(&["CONFIG", "SET", "slowlog-log-slower-than", "20000"]);
+    script.command(&["SLOWLOG", "RESET"]);
+    let [.., lease] = &of_all_algorithms("5/min", 1)[..] else { unreachable!() };
+    for taken in 1..9 {
+        assert_eq!(script.take(&[lease.clone()]).1.admitted, taken <= 5);
+        assert_eq!(script.command(&["ZCARD", "cc"]).integer(), 50_000 - 999 * taken.min(5));
+    }
+    assert_eq!(script.command(&["SLOWLOG", "LEN"]), Value::Integer(0));
+}
+
+#[test]
+fn a_log_in_cells_has_at_most_one_entry_a_cell_and_one_more() {
+    let mut script = Script::with_stepped_clock();
+    let cells = under(Algorithm::SlidingCells { cells: 8 }, charge("sc", "1000000/8s", 1));
+    for turn in 0..2_000 {
+        let now = START + turn * 37_003;
+        script.set_clock(now);
+        assert!(script.take(&[cells.clone()]).1.admitted);
+        let alive = script.command(&["ZCOUNT", "sc", &format!("({}", now - 8 * SECOND), "+inf"]).integer();
+        assert!(alive <= 9, "{alive} entries");
+        assert!(script.command(&["ZCARD", "sc"]).integer() <= alive + 3);
+    }
+}
+
+#[test]
+fn a_fixed_window_ends_by_its_numbers_and_not_by_its_expiry() {
+    let mut script = Script::with_server_clock();
+    let one = under(Algorithm::FixedWindow, charge("fw", "1/40ms", 1));
+    let (begun_us, first) = script.take(&[one.clone()]);
+    assert!(first.admitted);
+    script.command(&["PEXPIRE", "fw", "60000"]);
+    loop {
+        let (time_us, decision) = script.take(&[one.clone()]);
+        assert_eq!(decision.admitted, time_us >= begun_us + 40_000);
+        if decision.admitted {
+            break;
+        }
+        assert_eq!(decision.outcomes[0].delay_us, Some(begun_us + 40_000 - time_us));
+    }
 }
 
 #[test]

@@ -141,15 +141,15 @@ impl Script {
         Self::load(script::SOURCE)
     }
 
-    /// The script with two changes: the time is what [`Self::set_clock`] says, and what lasts for less than a
-    /// window is kept for a minute more, since the server's own clock goes on meanwhile.
+    /// The script with two changes: the time is what [`Self::set_clock`] says, and buckets are kept for a minute
+    /// more, since the server's own clock goes on meanwhile.
     pub(crate) fn with_stepped_clock() -> Self {
         let changed = |source: &str, from: &str, to: &str, times| {
             assert_eq!(source.matches(from).count(), times, "{from}");
             source.replace(from, to)
         };
         let source = changed(script::SOURCE, "call('TIME')", "{ 0, call('GET', 'clock') }", 1);
-        Self::load(&changed(&source, "ceil(lasts_us / 1000)) + 1", "ceil(lasts_us / 1000)) + 60000", 1))
+        Self::load(&changed(&source, "ceil(needed_us / 1000) + 1", "ceil(needed_us / 1000) + 60000", 1))
     }
 
     fn load(source: &str) -> Self {
