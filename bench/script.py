@@ -1,35 +1,36 @@
 #!/usr/bin/env python3
-"""Measure the script on Redis: microseconds of server time per decision, and bytes per bucket.
+"""Measure the script on a Redis of its own: server time per decision, and memory per bucket.
 
-The figures are Redis's own (INFO commandstats, usec of EVALSHA), so neither the network nor this program is in
-them. All cases take turns in short chunks; the table shows the tenth percentile of a case's chunks, because
-whatever else the machine does can only add. README.md says how to read the tables.
+The times are Redis's own (INFO commandstats, usec of EVALSHA): neither the network nor this program is in them. All
+cases take turns in chunks of a few milliseconds; a row shows the tenth percentile of its chunks, since whatever else
+the machine does can only add, and the median. README.md says how to read the tables.
 """
 
 import argparse
-import contextlib
 import dataclasses
 import fnmatch
-import itertools
 import pathlib
 import random
 import re
+import signal
 import socket
+import struct
 import sys
 import tempfile
 import time
+import typing
 
 from processes import Invalid, Processes, free_ports
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-LUA = ROOT / "lua"
 
 KEYS = 64
-WINDOW_MS = 10
-# A bucket's name as the gateway writes it for a header.
-NAME = "tollgate:per-client:{tag}:{{header:x-key=sha256/{number:032x}}}"
+PLENTY = 2_000_000_000
+CROWD = 50_000
+CELLS = 60
+ONES, MIXED = [1], range(1, 10)
 
-ALGORITHMS = {"sw": "sliding-window", "sc": "sliding-cells", "fw": "fixed-window", "gc": "gcra", "cc": "concurrency"}
+NAMES = {"sw": "sliding-window", "sc": "sliding-cells", "fw": "fixed-window", "gc": "gcra", "cc": "concurrency"}
 
 
 class Redis:
@@ -41,10 +42,10 @@ class Redis:
         self.answers = self.socket.makefile("rb")
 
     def __call__(self, *words):
-        return self.pipeline([encoded(words)])[0]
+        return self.send([command(*words)])[0]
 
-    def pipeline(self, commands):
-        """Sends encoded commands at once, and reads their answers."""
+    def send(self, commands):
+        """Sends commands at once, and reads their answers."""
         self.socket.sendall(b"".join(commands))
         return [self.answer() for _ in commands]
 
@@ -59,166 +60,239 @@ class Redis:
             return [self.answer() for _ in range(int(rest))]
         return int(rest) if kind == b":" else rest
 
-    def spent(self):
-        """Calls of EVALSHA and the microseconds that they took, since the last time."""
-        stats = re.search(rb"cmdstat_evalsha:calls=(\d+),usec=(\d+)", self("INFO", "commandstats"))
+    def spent_us(self):
+        """Microseconds that calls of the script have taken since the last time."""
+        stats = re.search(rb"cmdstat_evalsha:calls=\d+,usec=(\d+)", self("INFO", "commandstats"))
         self("CONFIG", "RESETSTAT")
-        return (int(stats[1]), int(stats[2])) if stats else (0, 0)
+        return int(stats[1]) if stats else 0
 
 
-def encoded(words):
+def command(*words):
     words = [word if isinstance(word, bytes) else str(word).encode() for word in words]
     return b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%s\r\n" % (len(word), word) for word in words)
 
 
 def source(lua):
-    """The script, put together as src/store/script.rs does it."""
+    """The script of a folder, put together in the order of src/store/script.rs."""
     files = re.findall(r'include_str!\("../../lua/(\w+\.lua)"\)', (ROOT / "src/store/script.rs").read_text())
     if not files:
         raise Invalid("src/store/script.rs includes no file of lua/")
     return "".join((lua / file).read_text() for file in files)
 
 
+def packed(values):
+    """A list in MessagePack: integers and short texts."""
+    parts = [struct.pack(">BI", 0xDD, len(values))]
+    for value in values:
+        if isinstance(value, str):
+            parts.append(struct.pack(">BB", 0xD9, len(value)) + value.encode())
+        elif -32 <= value <= 127:
+            parts.append(struct.pack(">b", value))
+        else:
+            parts.append(struct.pack(">Bq", 0xD3, value))
+    return b"".join(parts)
+
+
 @dataclasses.dataclass(frozen=True)
-class Terms:
-    """A quota as the script takes it: lua/walk.lua."""
+class Quota:
+    """A limit as the script takes it: lua/walk.lua."""
 
     tag: str
-    permits: int
-    window_ms: int = WINDOW_MS
+    permits: int = PLENTY
+    window_ms: int = 60_000
+    cells: int = CELLS
 
-    def words(self, buckets, call):
-        parameter = {"sc": 10, "gc": self.permits, "cc": f"bench.{call}."}.get(self.tag, 0)
+    def words(self, buckets, turn):
+        parameter = {"sc": self.cells, "gc": self.permits, "cc": f"{0x8C1F0A52D3E97B46:x}.{turn:x}."}.get(self.tag, 0)
         return [self.tag, self.permits, self.window_ms * 1000, parameter, buckets]
 
-
-def call(sha, terms, numbers, requests, turn=0):
-    """One EVALSHA: requests are (count, bucket, cost), buckets counted from 0."""
-    names = [NAME.format(tag=terms.tag, number=number) for number in numbers]
-    alone = sha in ALONE
-    groups = itertools.chain.from_iterable((-count, bucket + 1, cost) if alone else (count, 1, bucket + 1, cost) for count, bucket, cost in requests)
-    words = [*terms.words(len(names), turn), *groups]
-    if sha in PACKED:
-        words = [packed(words)]
-    return encoded(["EVALSHA", sha, len(names), *names, *words])
+    def name(self, number):
+        return f"tollgate:per-client:{self.tag}:{{header:x-key=sha256/{number:032x}}}"
 
 
-PACKED = set()
-ALONE = set()
-
-
-def packed(words):
-    import struct
-    out = b"\xdd" + struct.pack(">I", len(words))
-    for word in words:
-        if isinstance(word, str): out += b"\xd9" + bytes([len(word)]) + word.encode()
-        elif word < 0: out += b"\xd2" + struct.pack(">i", word)
-        elif word < 128: out += bytes([word])
-        elif word < 2**32: out += b"\xce" + struct.pack(">I", word)
-        else: out += b"\xcf" + struct.pack(">Q", word)
-    return out
+def call(sha, quota, numbers, requests, turn):
+    """Decides requests, each on another bucket: its count and its cost."""
+    words = quota.words(len(numbers), turn)
+    for at, (count, cost) in enumerate(requests, 1):
+        words += [-count, at, cost]
+    return command("EVALSHA", sha, len(numbers), *map(quota.name, numbers), packed(words))
 
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """One kind of work, as commands that are sent in turn, and the decisions of each."""
+    """One kind of work."""
 
     name: str
-    terms: Terms
-    make: object
-    decisions: int
+    quota: Quota
     at_most: float | None = None
-    before: object = None
+    keys: int = KEYS
+    # Equal requests a key in each call, and what they cost.
+    count: int = 1
+    costs: typing.Sequence[int] = tuple(ONES)
+    # Of how many keys those of a call are taken.
+    of: int = KEYS
+    # Calls before it is measured, and calls of a chunk.
+    warm_up: int = 20
+    chunk: int = 8
+    # The quota of the warm-up, where it isn't the same.
+    filled_by: Quota | None = None
 
-
-def hot(count, cost=1):
-    return lambda sha, terms, turn: call(sha, terms, [0], [(count, 0, cost)], turn)
-
-
-def distinct(costs, of=KEYS):
-    """One request for each of 64 keys."""
-
-    def make(sha, terms, turn):
-        numbers = random.sample(range(of), KEYS)
-        return call(sha, terms, numbers, [(1, at, random.choice(costs)) for at in range(KEYS)], turn)
-
-    return make
+    def calls(self, sha, quota, number):
+        """Commands; the same each time."""
+        choice = random.Random(self.name)
+        for turn in range(number):
+            numbers = choice.sample(range(self.of), self.keys)
+            requests = [(self.count, choice.choice(self.costs)) for _ in numbers]
+            yield call(sha, quota, numbers, requests, turn)
 
 
 def cases():
-    """What is measured."""
-    plenty = 2_000_000_000
-    ones, mixed = range(1, 2), range(1, 10)
-    for tag in ALGORITHMS:
-        window_ms = 10 if tag != "gc" else 4_000
-        room = plenty if tag != "gc" else 1_000_000
-        yield Case(f"{tag} one decision", Terms(tag, room, window_ms), hot(1), 1)
-        yield Case(f"{tag} hot key x32", Terms(tag, room, window_ms), hot(32), 32, 2.0)
-        yield Case(f"{tag} 64 keys", Terms(tag, room, window_ms), distinct(ones), KEYS, 5.0)
+    """What is measured, with the most that it may take."""
+    for tag, name in NAMES.items():
+        # A bucket of GCRA that never fills must not exceed the greatest level.
+        quota = Quota(tag, 100_000 if tag == "gc" else PLENTY)
+        yield Case(f"{name}, one decision a call", quota, keys=1, of=1, warm_up=300, chunk=60)
+        yield Case(f"{name}, hot key, 32 in a call", quota, 2.0, keys=1, of=1, count=32, chunk=40)
+        yield Case(f"{name}, {KEYS} keys", quota, 5.0)
         if tag != "cc":
-            yield Case(f"{tag} 64 keys, costs", Terms(tag, room, window_ms), distinct(mixed), KEYS, 8.0)
+            yield Case(f"{name}, {KEYS} keys, costs", quota, 8.0, costs=MIXED)
+        yield Case(f"{name}, {KEYS} of 10,000 keys", quota, 5.0, of=10_000, warm_up=300)
         if tag in ("sw", "sc"):
-            yield Case(f"{tag} 64 keys filling", Terms(tag, room, 60_000), distinct(ones), KEYS, 5.0)
-            yield Case(f"{tag} 64 keys filling, costs", Terms(tag, room, 60_000), distinct(mixed), KEYS, 8.0)
-            yield Case(f"{tag} 64 keys expiring", Terms(tag, room, 10), distinct(ones), KEYS, 5.0)
-            yield Case(f"{tag} 64 keys expiring, costs", Terms(tag, room, 10), distinct(mixed), KEYS, 8.0)
-            yield Case(f"{tag} 64 keys long", Terms(tag, room, 150), distinct(ones), KEYS, 5.0)
-            yield Case(f"{tag} 64 keys long, costs", Terms(tag, room, 150), distinct(mixed), KEYS, 8.0)
-        yield Case(f"{tag} 64 keys of 10,000", Terms(tag, room, 60_000), distinct(ones, 10_000), KEYS, 5.0)
-        yield Case(f"{tag} 64 keys, some refused", Terms(tag, 20, 10), distinct(ones), KEYS, 5.0)
-        yield Case(f"{tag} 64 keys, refused", Terms(tag, 20, 60_000), distinct(ones), KEYS, 5.0)
+            # Each request sees an older one expire.
+            short = dataclasses.replace(quota, window_ms=10, cells=20)
+            yield Case(f"{name}, {KEYS} keys, expiring", short, 5.0, warm_up=80, chunk=16)
+            yield Case(f"{name}, {KEYS} keys, expiring, costs", short, 8.0, costs=MIXED, warm_up=80, chunk=16)
+        full = dataclasses.replace(quota, permits=20)
+        yield Case(f"{name}, {KEYS} keys, refused", full, 5.0, warm_up=40)
         if tag != "cc":
-            yield Case(f"{tag} 64 keys, refused, costs", Terms(tag, 100, 60_000), distinct(mixed), KEYS, 8.0)
+            full = dataclasses.replace(quota, permits=100)
+            yield Case(f"{name}, {KEYS} keys, refused, costs", full, 8.0, costs=MIXED, warm_up=60)
+    for entries in (100, 10_000):
+        room = Quota("sw")
+        few = {"keys": 8, "of": 8, "warm_up": entries, "chunk": 20}
+        yield Case(f"sliding-window, log of {entries:,}", room, **few)
+        full = Quota("sw", permits=entries)
+        yield Case(f"sliding-window, log of {entries:,}, refused, costs", full, costs=MIXED, filled_by=room, **few)
 
 
-def measure(redis, shas, chosen, rounds):
-    prepared = {}
+# A row over another, and what it may be at most.
+RATIOS = [
+    ("sliding-window, log of 10,000", "sliding-window, log of 100", 2.0),
+    ("sliding-window, log of 10,000, refused, costs", "sliding-window, log of 100, refused, costs", 2.0),
+]
+
+
+def measure(redis, sha, chosen, rounds):
+    """Microseconds a decision, in each chunk of each case."""
+    commands = {}
     for case in chosen:
-        for label, sha in shas.items():
-            random.seed(7)
-            prepared[case, label] = [case.make(sha, case.terms, turn) for turn in range(300)]
-    seen = {key: [] for key in prepared}
+        commands[case] = list(case.calls(sha, case.filled_by or case.quota, case.warm_up))
+        commands[case] += case.calls(sha, case.quota, 5 * case.chunk)
+    seen = {case: [] for case in chosen}
     for _ in range(rounds):
-        for (case, label), commands in prepared.items():
+        for case in chosen:
             redis("FLUSHALL")
-            warm = 16 if "of 10,000" not in case.name else 160
-            if "expiring" in case.name: warm = 120
-            for at in range(0, warm, 8): redis.pipeline(commands[at:at + 8])
-            size = 8 if case.decisions > 1 else 60
-            if "expiring" in case.name: size = 6
-            redis.spent()
-            for at in range(0, 5 * size, size):
-                redis.pipeline(commands[at:at + size])
-                count, spent_us = redis.spent()
-                seen[case, label].append(spent_us / count / case.decisions)
-    return seen
+            for at in range(0, case.warm_up, 20):
+                redis.send(commands[case][at : min(at + 20, case.warm_up)])
+            redis.spent_us()
+            for at in range(case.warm_up, len(commands[case]), case.chunk):
+                redis.send(commands[case][at : at + case.chunk])
+                seen[case].append(redis.spent_us() / (case.chunk * case.keys * case.count))
+    return {case.name: sorted(chunks) for case, chunks in seen.items()}
+
+
+def percentile(values, of):
+    return values[len(values) * of // 100]
+
+
+def print_times(chosen, seen):
+    """The table of times; returns whether all are within their bounds."""
+    is_fine = True
+    print(f"{'µs of Redis a decision':52} {'p10':>6} {'median':>7} {'at most':>8}")
+    for case in chosen:
+        low, middle = (percentile(seen[case.name], of) for of in (10, 50))
+        is_fine &= case.at_most is None or low <= case.at_most
+        bound = "" if case.at_most is None else f"{case.at_most:8.1f}"
+        print(f"{case.name:52} {low:6.2f} {middle:7.2f} {bound}")
+    for row, base, at_most in RATIOS:
+        if row in seen and base in seen:
+            ratio = percentile(seen[row], 10) / percentile(seen[base], 10)
+            is_fine &= ratio <= at_most
+            print(f"{'  … over that of ' + base.removeprefix('sliding-window, '):52} {ratio:6.2f} {'':7} {at_most:8.1f}")
+    return is_fine
+
+
+def longest_call(redis, sha, tag, alive):
+    """The longest of many calls after a crowd has expired, in milliseconds."""
+    redis("FLUSHALL")
+    long, short = Quota(tag), Quota(tag, window_ms=1_000)
+    # Leases have no window that an edit could shorten.
+    plant = short if tag == "cc" else long
+    for at in range(0, CROWD, 500):
+        redis.send([call(sha, plant, [0], [(1, 1)], turn) for turn in range(at, at + 500)])
+    time.sleep(1.1)
+    for turn in range(alive):
+        redis.send([call(sha, long, [0], [(1, 1)], CROWD + turn)])
+    longest_us = 0
+    for turn in range(200):
+        redis.spent_us()
+        redis.send([call(sha, short, [0], [(1, 1)], 2 * CROWD + turn)])
+        longest_us = max(longest_us, redis.spent_us())
+    return longest_us / 1000
+
+
+def bytes_of(redis, sha, tag, permits):
+    """What a full bucket takes, each permit granted at a time of its own."""
+    redis("FLUSHALL")
+    window_ms = 1_000 if tag == "sc" else 60_000
+    quota, began = Quota(tag, permits, window_ms), time.monotonic()
+    for turn in range(permits):
+        # Cells are filled evenly, over nearly the whole window.
+        while tag == "sc" and time.monotonic() < began + 0.98 * turn / permits:
+            pass
+        redis.send([call(sha, quota, [0], [(1, 1)], turn)])
+    return redis("MEMORY", "USAGE", quota.name(0), "SAMPLES", "0")
+
+
+def print_bytes(redis, sha):
+    limits = (10, 100, 1_000, 10_000)
+    print("\n" + f"{'bytes of a full bucket, its name of 76 included':52}" + "".join(f"{f'L = {limit:,}':>12}" for limit in limits))
+    for tag, name in NAMES.items():
+        row = "".join(f"{bytes_of(redis, sha, tag, limit):12,}" for limit in limits)
+        print(f"{name + (f', {CELLS} cells' if tag == 'sc' else ''):52}{row}")
+
+
+def run(redis, options):
+    sha = redis("SCRIPT", "LOAD", source(options.lua)).decode()
+    chosen = [case for case in cases() if fnmatch.fnmatch(case.name, options.only)]
+    is_fine = print_times(chosen, measure(redis, sha, chosen, options.rounds))
+    if options.only != "*":
+        return is_fine
+    print(f"\n{f'longest call when {CROWD:,} entries have expired, ms':52} {'':6} {'':7} {'at most':>8}")
+    for tag, alive in (("sw", 0), ("sw", 1), ("cc", 0)):
+        longest_ms = longest_call(redis, sha, tag, alive)
+        is_fine &= longest_ms <= 20
+        print(f"{NAMES[tag] + (', all but one' if alive else ''):52} {longest_ms:6.2f} {'':7} {20:8.1f}")
+    print_bytes(redis, sha)
+    return is_fine
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--against", action="append", default=[], type=pathlib.Path)
-    parser.add_argument("--only", default="*")
-    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--only", default="*", help="measure the times of rows that match a pattern, and nothing else")
+    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--lua", type=pathlib.Path, default=ROOT / "lua", help="another folder of the script's files")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     with tempfile.TemporaryDirectory() as scratch, Processes(pathlib.Path(scratch)) as processes:
-        port = free_ports(1)[0]
-        with processes.server(["redis-server", "--port", str(port), "--save", "", "--appendonly", "no"], 0, port):
-            redis = Redis(port)
-            shas = {"now": redis("SCRIPT", "LOAD", source(LUA)), "joint": redis("SCRIPT", "LOAD", source(LUA) + " ")}
-            PACKED.update(shas.values())
-            ALONE.add(shas["now"])
-            for path in options.against:
-                shas[path.name] = redis("SCRIPT", "LOAD", source(path))
-                if "cmsgpack" in source(path): PACKED.add(shas[path.name]), ALONE.add(shas[path.name])
-            chosen = [case for case in cases() if fnmatch.fnmatch(case.name, options.only)]
-            seen = measure(redis, shas, chosen, options.rounds)
-            for case in chosen:
-                figures = []
-                for label in shas:
-                    v = sorted(seen[case, label])
-                    figures.append(f"{label} {v[len(v)//10]:6.2f} ({v[len(v)//2]:6.2f})")
-                print(f"{case.name:32} {case.at_most or 0:4}  " + "  ".join(figures))
+        [port] = free_ports(1)
+        server = ["redis-server", "--port", str(port), "--save", "", "--appendonly", "no", "--dir", scratch]
+        with processes.server(server, 0, port):
+            return 0 if run(Redis(port), options) else 1
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        sys.exit(main())
+    except Invalid as invalid:
+        sys.exit(f"error: {invalid}")

@@ -18,12 +18,14 @@ local function concurrency()
 
   function algorithm.quota(permits, lease_us, name, time)
     return { capacity = permits, lease_us = lease_us, name = name,
-      alive = '(' .. format('%d', time), ends_at = format('%d', time + lease_us) }
+      time_text = format('%d', time), ends_at = format('%d', time + lease_us) }
   end
 
+  -- Sees how many leases have ended.
   function algorithm.open(key, quota)
-    local used = call('ZCOUNT', key, quota.alive, '+inf')
-    return used, used > 0 and COME_BACK_US or 0
+    local ended = call('ZCOUNT', key, '-inf', quota.time_text)
+    local used = call('ZCARD', key) - ended
+    return used, used > 0 and COME_BACK_US or 0, ended
   end
 
   function algorithm.charge(key, quota, _, count, _, used)
@@ -55,10 +57,9 @@ local function concurrency()
     return COME_BACK_US
   end
 
-  function algorithm.close(key, quota, _, charged, used)
-    if charged > 0 then
-      local ended = call('ZCARD', key) - used
-      if ended > 0 then call('ZREMRANGEBYRANK', key, '0', format('%d', min(ended, TRIM_MOST) - 1)) end
+  function algorithm.close(key, quota, _, charged, used, _, ended)
+    if charged > 0 and ended > 0 then
+      call('ZREMRANGEBYRANK', key, '0', format('%d', min(ended, TRIM_MOST) - 1))
     end
     if used > 0 then keep(key, quota.lease_us, quota.lease_us / 2) end
   end

@@ -8,12 +8,14 @@
 --     7 bytes  the time
 --     4 bytes  the running total of permits before it, modulo 2^32
 --     1 byte   the life that the bucket was promised: see `quota`
+--     1 byte   how many dead entries the log began with then, or ALONE
 --     4 bytes  the cost
 --     6 bytes  only in cells: the time from its first grant to its last
 --
 -- What is used is then the newest entry's end less the oldest alive entry's beginning: no second
--- counter that could drift, and no entry is read that needn't be. Dead entries are skipped by score
--- and removed as permits are granted, at most 1,000 a call. No two entries have the same time: what is
+-- counter that could drift, and no entry is read that needn't be. Dead entries are skipped by rank, as far
+-- as the newest entry knows of them, then by score; with a grant they are removed when they are 16, at most
+-- 1,000 a call. No two entries have the same time: what is
 -- granted less than a cell (here of one microsecond) after the newest one began is added to it, and it
 -- gets that time.
 --
@@ -32,7 +34,9 @@
 local TOTAL_MODULUS = 4294967296
 -- The most that can be in use, debts included: any limit and nearly as much again.
 local MOST_USED = 4000000000
-local TRIM_MOST = 1000
+local TRIM_AT, TRIM_MOST = 16, 1000
+-- In place of a count of dead entries: no other entry was alive.
+local ALONE = 255
 
 local call, format, pack, parse = redis.call, string.format, struct.pack, struct.unpack
 local abs, ceil, floor, frexp, max, min = math.abs, math.ceil, math.floor, math.frexp, math.max, math.min
@@ -71,33 +75,43 @@ local function sliding_window()
     }
   end
 
+  local ranks = {}
+
+  -- A rank as text, which is made once a call.
+  local function text(rank)
+    ranks[rank] = ranks[rank] or format('%d', rank)
+    return ranks[rank]
+  end
+
   -- Sees, beside the permits used: the newest entry's end and time, the newest entry and the oldest alive
-  -- one (each false if there is none), and how many dead ones lie before that (4: at least).
+  -- one (each false if there is none), and how many dead ones lie before that (nil: more than were looked at).
   function algorithm.open(key, quota, time)
     local newest = call('ZRANGE', key, '-1', '-1')[1]
     if not newest then return 0, 0, 0, 0, false, false, 0 end
-    local newest_at, before, _, cost = parse('>I7I4BI4', newest)
+    local newest_at, before, _, dead, cost = parse('>I7I4BBI4', newest)
     -- A clock that stepped back makes the limiter stricter, and entries stay in order.
     local dead_at = (newest_at > time and newest_at or time) - quota.window_us
     local total = before + cost
     if newest_at <= dead_at then return 0, 0, total, newest_at, newest, false, 0 end
-    local oldest, dead = call('ZRANGE', key, '0', '0')[1], 0
-    local oldest_at, first = parse('>I7I4', oldest)
-    if oldest_at <= dead_at then
-      local next_ones = call('ZRANGE', key, '1', '3')
-      repeat
-        dead = dead + 1
-        oldest = next_ones[dead]
-          or call('ZRANGEBYSCORE', key, '(' .. format('%d', dead_at), '+inf', 'LIMIT', '0', '1')[1]
-        oldest_at, first = parse('>I7I4', oldest)
-      until oldest_at > dead_at
-    end
+    if dead == ALONE then return cost, newest_at + quota.window_us - time, total, newest_at, newest, newest, 0 end
+    -- Where entries die, the next one may have died, too; the first one of a log seldom has.
+    local next_ones, looked_at = call('ZRANGE', key, text(dead), text(dead > 0 and dead + 1 or 0)), 0
+    local oldest, oldest_at, first
+    repeat
+      looked_at = looked_at + 1
+      oldest = next_ones[looked_at]
+      if not oldest then
+        oldest = call('ZRANGEBYSCORE', key, '(' .. format('%d', dead_at), '+inf', 'LIMIT', '0', '1')[1]
+      end
+      oldest_at, first = parse('>I7I4', oldest)
+    until oldest_at > dead_at
+    dead = looked_at <= #next_ones and dead + looked_at - 1 or nil
     return (total - first) % TOTAL_MODULUS, oldest_at + quota.window_us - time, total, newest_at, newest, oldest, dead
   end
 
   -- What the newest entry spans when what is granted now is added to it; nil if it is too old for that.
   local function joined_span(quota, time, newest_at, newest)
-    local span_us = max(time, newest_at) - newest_at + (#newest > 16 and parse('>I6', newest, 17) or 0)
+    local span_us = max(time, newest_at) - newest_at + (#newest > 17 and parse('>I6', newest, 18) or 0)
     return span_us < quota.cell_us and span_us or nil
   end
 
@@ -112,21 +126,20 @@ local function sliding_window()
   function algorithm.delay(key, quota, time, cost, charged, used, grow_us, total, newest_at, newest, oldest, dead)
     local excess, older = used + cost - quota.capacity, used - charged
     if charged > 0 and oldest and joined_span(quota, time, newest_at, newest) then
-      older = older - parse('>I4', newest, 13)
+      older = older - parse('>I4', newest, 14)
     end
     if excess > older then return max(time, newest_at) + quota.window_us - time end
-    local _, first, _, first_cost = parse('>I7I4BI4', oldest)
+    local _, first, _, _, first_cost = parse('>I7I4BBI4', oldest)
     if first_cost >= excess then return grow_us end
     -- The lowest rank whose end lies at least `excess` permits behind the oldest alive one's beginning.
-    local low = 1 + (dead < 4 and dead or call('ZRANK', key, oldest))
+    local low = 1 + (dead or call('ZRANK', key, oldest))
     local high = min(low + excess - 2, call('ZCARD', key) - 1)
     local entry
     while true do
       local middle = floor((low + high) / 2)
-      local rank = format('%d', middle)
-      entry = call('ZRANGE', key, rank, rank)[1]
+      entry = call('ZRANGE', key, text(middle), text(middle))[1]
       if low == high then return parse('>I7', entry) + quota.window_us - time end
-      local _, before, _, count = parse('>I7I4BI4', entry)
+      local _, before, _, _, count = parse('>I7I4BBI4', entry)
       if (before + count - first) % TOTAL_MODULUS >= excess then high = middle else low = middle + 1 end
     end
   end
@@ -137,29 +150,31 @@ local function sliding_window()
       return
     end
     local at, score, life, span_us, promised = time, quota.time_text, quota.life, nil, false
-    if newest then
-      if newest_at > time then
-        at, score = newest_at, format('%d', newest_at)
-      end
-      if not oldest then
-        call('UNLINK', key)
-      else
-        promised = newest_at >= quota.half_began_at and at == time and parse('B', newest, 12) == life
-        if time - newest_at < quota.cell_us then span_us = joined_span(quota, time, newest_at, newest) end
-        if dead > 1 then
-          if dead == 4 then dead = min(call('ZRANK', key, oldest), TRIM_MOST) end
-          call('ZREMRANGEBYRANK', key, '0', format('%d', dead - 1))
-        end
+    if newest_at > time then
+      at, score = newest_at, format('%d', newest_at)
+    end
+    if not oldest then
+      if newest then call('UNLINK', key) end
+      dead = ALONE
+    else
+      promised = newest_at >= quota.half_began_at and at == time and parse('B', newest, 12) == life
+      if time - newest_at < quota.cell_us then span_us = joined_span(quota, time, newest_at, newest) end
+      dead = dead or call('ZRANK', key, oldest)
+      if dead >= TRIM_AT then
+        local trimmed = min(dead, TRIM_MOST)
+        call('ZREMRANGEBYRANK', key, '0', format('%d', trimmed - 1))
+        dead = min(dead - trimmed, ALONE - 1)
       end
     end
     if span_us then
-      local _, before, _, cost = parse('>I7I4BI4', newest)
-      local entry = pack(span_us > 0 and '>I7I4BI4I6' or '>I7I4BI4', at, before, life, cost + charged, span_us)
+      local _, before, _, newest_dead, cost = parse('>I7I4BBI4', newest)
+      if newest_dead == ALONE then dead = ALONE end
+      local pattern = span_us > 0 and '>I7I4BBI4I6' or '>I7I4BBI4'
       -- In this order, since an empty sorted set is gone, and its expiry with it.
-      call('ZADD', key, score, entry)
+      call('ZADD', key, score, pack(pattern, at, before, life, dead, cost + charged, span_us))
       call('ZREM', key, newest)
     else
-      call('ZADD', key, score, pack('>I7I4BI4', at, total % TOTAL_MODULUS, life, charged))
+      call('ZADD', key, score, pack('>I7I4BBI4', at, total % TOTAL_MODULUS, life, dead, charged))
     end
     if not promised then keep(key, (at == time and quota.promised_at or at + 1.5 * quota.life_us) - time, 0) end
   end

@@ -218,7 +218,7 @@ impl Script {
         self.connection.command(&words)
     }
 
-    /// Writes an entry of a log by hand, with no promise of an expiry: lua/sliding_window.lua says how it looks.
+    /// Writes an entry of a log by hand: lua/sliding_window.lua says how it looks.
     pub(crate) fn plant(&mut self, bucket: &str, at_us: u64, before: u64, cost: u32) {
         let score = at_us.to_string();
         self.add(&["ZADD".into(), bucket.into(), score.into(), entry(at_us, before, cost)]);
@@ -232,14 +232,14 @@ impl Script {
             .map(|(member, score)| {
                 let number = |part: &[u8]| part.iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte));
                 assert_eq!(number(&member[..7]), score, "the score is the time");
-                (score, number(&member[7..11]), number(&member[12..16]))
+                (score, number(&member[7..11]), number(&member[13..17]))
             })
             .collect()
     }
 }
 
-/// A member of a log.
+/// A member of a log, which knows of no expiry and of nothing dead.
 pub(crate) fn entry(at_us: u64, before: u64, cost: u32) -> Vec<u8> {
     let (at, before) = (at_us.to_be_bytes(), before.to_be_bytes());
-    [&at[1..], &before[4..], &[0], &cost.to_be_bytes()].concat()
+    [&at[1..], &before[4..], &[0, 0], &cost.to_be_bytes()].concat()
 }
