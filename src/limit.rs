@@ -13,6 +13,7 @@ pub mod fields;
 pub mod key;
 mod limiter;
 mod refusals;
+mod overrides;
 pub mod request;
 mod wait;
 
@@ -24,6 +25,7 @@ pub use self::{
     admission::{Admission, Limited, Refusal, Standing, Standings},
     key::Key,
     limiter::Limiter,
+    overrides::KeyState,
 };
 use crate::{
     algorithm::{Quota, Rate},

@@ -5,6 +5,7 @@
 //! leaves every bucket as it was. Time is the store's own.
 
 pub mod memory;
+pub mod overrides;
 pub mod redis;
 pub mod script;
 
