@@ -65,7 +65,8 @@ pub struct Usage {
     pub used: u64,
     /// Microseconds until there is more room; 0 if all of it is free.
     pub grow_us: u64,
-    /// Microseconds until one permit fits, 0 if it fits now; `None` if it never can.
+    /// Microseconds until one permit fits, or as many as were asked for, 0 if they fit now; `None` if they never
+    /// can.
     pub delay_us: Option<u64>,
 }
 
@@ -86,6 +87,14 @@ pub enum Operation {
 }
 
 impl Operation {
+    /// A bucket that it is about; all of them, where it is one step.
+    fn bucket(&self) -> &[u8] {
+        match self {
+            Self::Take(charges) => charges.first().map(|charge| charge.bucket.as_ref()).unwrap_or_default(),
+            Self::On { bucket, .. } => bucket,
+        }
+    }
+
     /// How much of a call it takes, in charges.
     fn size(&self) -> usize {
         match self {
@@ -106,6 +115,8 @@ pub enum Act {
     Release(LeaseId),
     /// Look, and write nothing.
     Peek,
+    /// [`Self::Peek`], with the time until so many permits fit.
+    Look(u32),
     /// Forget all that was counted.
     Reset,
 }
@@ -115,7 +126,7 @@ pub enum Act {
 pub enum Reply {
     /// To [`Operation::Take`].
     Decision(Decision),
-    /// To [`Act::Peek`].
+    /// To [`Act::Peek`] and [`Act::Look`].
     Usage(Usage),
     /// To the other acts.
     Done,
@@ -190,11 +201,11 @@ impl Store {
     /// Opens the store of a configuration. Nothing is connected yet: see [`Self::warm_up`].
     ///
     /// # Errors
-    /// A url that the client can't read.
+    /// The files of its TLS can't be used together, which a checked configuration rules out.
     pub fn open(config: &config::Store) -> Result<Self, StoreError> {
         Ok(match &config.url {
             config::StoreUrl::Memory => Self::Memory(MemoryStore::new(config.max_memory)),
-            config::StoreUrl::Redis(url) => Self::Redis(RedisStore::new(url.as_str(), config.timeout)?),
+            config::StoreUrl::Redis(url) => Self::Redis(RedisStore::new(url, config.tls.as_ref(), config.timeout)?),
         })
     }
 
@@ -260,6 +271,14 @@ impl Store {
     pub fn release(&self, lease: &Lease) {
         let Lease { bucket, quota, id } = lease.clone();
         self.send(Operation::On { bucket, quota, act: Act::Release(id) });
+    }
+
+    /// How many charges have stayed behind although their request was refused or had no decision.
+    pub fn charges_left_behind(&self) -> u64 {
+        match self {
+            Self::Memory(_) => 0,
+            Self::Redis(store) => store.charges_left_behind(),
+        }
     }
 
     async fn operate(&self, operation: Operation, deadline: Instant) -> Result<Reply, StoreError> {

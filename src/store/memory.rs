@@ -123,11 +123,12 @@ impl MemoryStore {
                     leases.release(id);
                 }
             }
-            Act::Peek => {
+            Act::Peek | Act::Look(_) => {
+                let cost = if let Act::Look(cost) = act { cost.max(1) } else { 1 };
                 let usage = shard.look(bucket, quota, |state| Usage {
                     used: state.count().used(quota),
                     grow_us: state.count().grow_us(quota, time_us),
-                    delay_us: state.delay_us(quota, time_us, 1),
+                    delay_us: state.delay_us(quota, time_us, cost),
                 });
                 return Ok(Reply::Usage(usage));
             }

@@ -169,7 +169,8 @@ impl Call {
                         Act::Record(cost) => ("record", Argument::Number(i64::from(*cost))),
                         Act::Renew(lease) => ("renew", Argument::Text(lease_name(*lease))),
                         Act::Release(lease) => ("release", Argument::Text(lease_name(*lease))),
-                        Act::Peek => ("peek", Argument::Number(0)),
+                        Act::Peek => ("peek", Argument::Number(1)),
+                        Act::Look(cost) => ("peek", Argument::Number(i64::from((*cost).max(1)))),
                         Act::Reset => ("reset", Argument::Number(0)),
                     };
                     arguments.extend([Argument::Word(word), Argument::Number(index[*place]), argument]);
@@ -206,7 +207,7 @@ impl Call {
                     let before = self.count_leases(asked, standings, &mut leased);
                     (Result::Group { granted, standings, leased: before, served: 0 }, after)
                 }
-                Step::On(_, Act::Peek) => {
+                Step::On(_, Act::Peek | Act::Look(_)) => {
                     let (usage, after) = rest.split_first_chunk::<3>()?;
                     (Result::Usage(*usage), after)
                 }
