@@ -12,8 +12,8 @@ mod admission;
 pub mod fields;
 pub mod key;
 mod limiter;
-mod refusals;
 mod overrides;
+mod refusals;
 pub mod request;
 mod wait;
 

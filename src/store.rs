@@ -40,7 +40,7 @@ pub type Charges = SmallVec<[Charge; 2]>;
 /// Whether a request is admitted, and where each of its buckets stands after it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
-    /// When, in microseconds of the store's clock.
+    /// When, in microseconds of the store's clock; 0 where several servers have decided together.
     pub time_us: u64,
     /// Every enforcing limit had room, and all of them were charged.
     pub admitted: bool,
@@ -89,6 +89,14 @@ pub enum Operation {
 }
 
 impl Operation {
+    /// A bucket that it is about; all of them, where it is one step.
+    fn bucket(&self) -> &[u8] {
+        match self {
+            Self::Take(charges) => charges.first().map(|charge| charge.bucket.as_ref()).unwrap_or_default(),
+            Self::On { bucket, .. } => bucket,
+        }
+    }
+
     /// How much of a call it takes, in charges.
     fn size(&self) -> usize {
         match self {
@@ -193,11 +201,13 @@ impl Store {
     /// Opens the store of a configuration. Nothing is connected yet: see [`Self::warm_up`].
     ///
     /// # Errors
-    /// A url that the client can't read.
+    /// The files of its TLS can't be used together, which a checked configuration rules out.
     pub fn open(config: &config::Store) -> Result<Self, StoreError> {
         Ok(match &config.url {
             config::StoreUrl::Memory => Self::in_process(config.max_memory),
-            config::StoreUrl::Redis(url) => Self::Redis(RedisStore::new(url.as_str(), config.timeout)?),
+            config::StoreUrl::Redis(url) => {
+                Self::Redis(RedisStore::new(url, config.tls.as_ref(), config.timeout)?)
+            }
         })
     }
 
@@ -275,6 +285,14 @@ impl Store {
     pub fn give_back(&self, bucket: &Bytes, quota: Quota, time_us: u64, cost: u32) {
         if let Self::Memory(store) = self {
             store.give_back(bucket, quota, time_us, cost);
+        }
+    }
+
+    /// How many charges have stayed behind although their request was refused or had no decision.
+    pub fn charges_left_behind(&self) -> u64 {
+        match self {
+            Self::Memory(_) => 0,
+            Self::Redis(store) => store.charges_left_behind(),
         }
     }
 

@@ -56,7 +56,15 @@ fn every_snapshot_has_its_file() {
 
 #[test]
 fn no_password_is_told() {
-    for name in ["store-not-supported", "store-bad-url", "bad-url"] {
+    for name in [
+        "store-tls",
+        "store-tls-unused",
+        "store-cluster-database",
+        "store-sentinel-no-service",
+        "store-bad-parameter",
+        "store-bad-url",
+        "bad-url",
+    ] {
         let faults = faults(name);
         for told in [faults.to_string(), faults.coloured(), format!("{faults:?}")] {
             assert!(!told.contains("hunter2") && !told.contains("secret"), "{told}");

@@ -42,6 +42,7 @@ impl Config {
             ("server.timeouts.header", new_server.header_timeout == old_server.header_timeout),
             ("server.timeouts.drain", new_server.drain_timeout == old_server.drain_timeout),
             ("store.url", new_store.url == old_store.url),
+            ("store.tls", new_store.tls == old_store.tls),
             ("store.timeout", new_store.timeout == old_store.timeout),
             ("store.instances", new_store.instances == old_store.instances),
             ("store.key_prefix", new_store.key_prefix == old_store.key_prefix),

@@ -5,14 +5,15 @@
 
 mod limits;
 mod routes;
+mod store;
 
-use std::{collections::BTreeMap, ops::Range};
+use std::{collections::BTreeMap, ops::Range, path::Path};
 
 use toml::Spanned;
 
 use self::limits::DefinedLimit;
 use super::{
-    Config, OnFailure, Server, Store, Target, Upstream,
+    Config, OnFailure, Server, Target, Upstream,
     document::Document,
     error::{Fault, Severity, nearest},
     file::{self, File, Table},
@@ -20,11 +21,12 @@ use super::{
 };
 
 /// The configuration that the file describes, unless there are errors. Faults are left in the document.
-pub(super) fn check(file: File, document: &mut Document<'_>) -> Option<Config> {
+/// Files that it names are looked for from the folder on.
+pub(super) fn check(file: File, folder: &Path, document: &mut Document<'_>) -> Option<Config> {
     let on_failure = file.store.value.on_failure.0;
     let mut check = Check { document, on_failure, upstreams: BTreeMap::new(), limits: BTreeMap::new() };
     let server = check.server(file.server.value);
-    let store = check.store(file.store.value);
+    let store = check.store(file.store.value, folder);
     for (name, upstream) in file.upstreams {
         let checked = check.upstream(name.get_ref(), upstream);
         check.upstreams.insert(name.into_inner(), checked);
@@ -67,25 +69,6 @@ impl Check<'_, '_> {
             escaped_slashes: server.escaped_slashes.0,
             header_timeout: server.timeouts.value.header.0,
             drain_timeout: server.timeouts.value.drain.0,
-        }
-    }
-
-    fn store(&mut self, store: file::Store) -> Store {
-        let prefix = store.key_prefix.get_ref();
-        if prefix.0.is_empty() || !prefix.0.bytes().all(|b| b.is_ascii_alphanumeric() || b"._:-".contains(&b))
-        {
-            let fault = Fault::error(format!("`{}` can't begin the keys of the store", prefix.0));
-            self.fault(
-                fault.at(&store.key_prefix.span(), "").help("use letters, digits and `.`, `_`, `:` and `-`"),
-            );
-        }
-        Store {
-            url: store.url.0,
-            timeout: store.timeout.0,
-            on_failure: store.on_failure.0,
-            instances: store.instances.0,
-            max_memory: self.size_of_at_least(&store.max_memory, 1 << 20, "1MiB"),
-            key_prefix: store.key_prefix.into_inner().0,
         }
     }
 

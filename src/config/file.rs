@@ -112,9 +112,13 @@ impl Default for ServerTimeouts {
 #[derive(Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Store {
-    /// `"memory:"` to count in this process, or `"redis://USER:PASSWORD@HOST:PORT/DATABASE"` to count in
-    /// Redis 6.2 or newer, for all gateways together. Default: `"memory:"`.
+    /// `"memory:"` to count in this process; or a Redis 6.2 or newer, for all gateways together:
+    /// `"redis://USER:PASSWORD@HOST:PORT/DATABASE"`, `"redis-cluster://HOST:PORT?node=HOST:PORT"`,
+    /// `"redis-sentinel://HOST:PORT?node=HOST:PORT&service=NAME"`, each with TLS as `"rediss…"`, or
+    /// `"redis+unix:///PATH?db=DATABASE"`. Default: `"memory:"`.
     pub url: Text<StoreUrl>,
+    /// How to trust a Redis with TLS, and to be trusted by it. Default: the roots of the system.
+    pub tls: Option<Table<Tls>>,
     /// For one decision, from the request's arrival to the answer. Default: `"50ms"`.
     pub timeout: Text<Duration>,
     /// What to do with a request when the store can't answer: count in this process (`"local"`), `"allow"`
@@ -133,6 +137,7 @@ impl Default for Store {
     fn default() -> Self {
         Self {
             url: Text(StoreUrl::Memory),
+            tls: None,
             timeout: Text(Duration::from_millis(50)),
             on_failure: Text(OnFailure::Local),
             instances: Whole(1),
@@ -140,6 +145,20 @@ impl Default for Store {
             max_memory: Spanned::new(0..0, Text(Size(256 << 20))),
         }
     }
+}
+
+/// `tls` of `[store]`. Files are in PEM form, their paths from the folder of this file.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct Tls {
+    /// The certificates to trust. Default: the roots of the system.
+    pub ca: Option<Spanned<String>>,
+    /// The gateway's own certificate, and those up to the root. Default: none.
+    pub cert: Option<Spanned<String>>,
+    /// The key of `cert`. Default: none.
+    pub key: Option<Spanned<String>>,
+    /// The name that must be in the server's certificate. Default: the host of the server.
+    pub server_name: Option<Spanned<String>>,
 }
 
 /// `[upstreams.NAME]`: servers that are each as good as the other.

@@ -2,8 +2,10 @@
 //!
 //! A url that is wrong can't be taken apart, so this looks at text. In any string in quotes and in any other
 //! word, what stands before the last `@` is a password: after the first `:`, in a url the first after the
-//! `//`, or if there is none all of it after the `//`. Only `${NAME}` gives nothing away. Each byte becomes
-//! an asterisk, so that places in the text stay where they are.
+//! `//`, or if there is none all of it after the `//`; and so is the value of a parameter `…password=`. Only
+//! `${NAME}` gives nothing away. Each byte becomes an asterisk, so that places in the text stay where they are.
+
+use std::ops::Range;
 
 /// The text with its passwords blanked.
 pub(super) fn blank(text: &str) -> String {
@@ -40,18 +42,29 @@ fn quoted_length(text: &str, quote: char) -> usize {
 }
 
 fn blank_token(token: &str) -> String {
-    let secret = token.rfind('@').and_then(|end| {
+    let before_host = token.rfind('@').and_then(|end| {
         let user = token[..end].find("://").map(|slashes| slashes + 3);
         let colon = token[user.unwrap_or(0)..end].find(':').map(|colon| user.unwrap_or(0) + colon + 1);
         colon.or(user).map(|start| start..end)
     });
-    match secret {
-        Some(secret) if !is_reference(&token[secret.clone()]) => {
-            let stars = "*".repeat(secret.len());
-            format!("{}{stars}{}", &token[..secret.start], &token[secret.end..])
+    let mut blanked = token.to_owned();
+    for secret in before_host.into_iter().chain(parameters(token)) {
+        if !is_reference(&token[secret.clone()]) {
+            blanked.replace_range(secret.clone(), &"*".repeat(secret.len()));
         }
-        _ => token.to_owned(),
     }
+    blanked
+}
+
+/// Where the values of parameters stand whose name ends in `password`.
+fn parameters(token: &str) -> impl Iterator<Item = Range<usize>> {
+    const NAME: &str = "password=";
+    let lower = token.to_ascii_lowercase();
+    let starts: Vec<usize> = lower.match_indices(NAME).map(|(at, _)| at + NAME.len()).collect();
+    starts.into_iter().map(|start| {
+        let length = token[start..].find(['&', '"', '\'', '`', '#']).unwrap_or(token.len() - start);
+        start..start + length
+    })
 }
 
 /// Whether this is `${NAME}` and nothing else, which gives nothing away.
@@ -76,6 +89,12 @@ mod tests {
             ("x = redis://me:pass@h\ny = 1", "x = redis://me:****@h\ny = 1"),
             ("'redis://:${WORD}@h'", "'redis://:${WORD}@h'"),
             ("'redis://:${WORD:-pass}@h'", "'redis://:*************@h'"),
+            (
+                "url = \"redis-sentinel://u:pw@h?sentinelPassword=päss&node=a\"",
+                "url = \"redis-sentinel://u:**@h?sentinelPassword=*****&node=a\"",
+            ),
+            ("`a?PASSWORD=secret` is", "`a?PASSWORD=******` is"),
+            ("'h?sentinelPassword=${WORD}&service=a'", "'h?sentinelPassword=${WORD}&service=a'"),
             ("exempt = [\"a@b\", \"é\"]", "exempt = [\"a@b\", \"é\"]"),
         ] {
             assert_eq!(blank(text), blanked);

@@ -292,7 +292,6 @@ impl Limiter {
         };
         store.peek(bucket, quota, permits, Instant::now() + self.timeout).await
     }
-
 }
 
 impl Asked {

@@ -194,8 +194,9 @@ impl Limiter {
 
     /// Follows the changes that others make, for as long as the limiter lives.
     pub(super) async fn follow_changes(limiter: Weak<Self>) {
-        let subscribe = |limiter: Arc<Self>| limiter.store.changes(&limiter.overridden.names);
-        let Some(mut messages) = limiter.upgrade().and_then(subscribe) else { return };
+        let Some(first) = limiter.upgrade() else { return };
+        let Some(mut messages) = first.store.changes(&first.overridden.names) else { return };
+        drop(first);
         let mut polls = interval(POLL_EVERY);
         polls.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {

@@ -18,9 +18,7 @@ use smallvec::SmallVec;
 
 use crate::algorithm::{Quota, Rate, State};
 
-use super::{
-    Act, Charge, Decision, Lease, Operation, Outcome, Reply, StoreError, Usage, overrides::Table,
-};
+use super::{Act, Charge, Decision, Lease, Operation, Outcome, Reply, StoreError, Usage, overrides::Table};
 
 const SHARDS: usize = 64;
 /// A shard isn't swept before it has so many buckets.

@@ -111,7 +111,8 @@ impl Store {
         match self {
             Self::Memory(store) => Ok(store.overrides.held.lock().0),
             Self::Redis(store) => {
-                let words = ["HGET", &names.table, "#version"].map(|word| Bytes::copy_from_slice(word.as_bytes()));
+                let words =
+                    ["HGET", &names.table, "#version"].map(|word| Bytes::copy_from_slice(word.as_bytes()));
                 let answer = store.command(&names.table, words.into(), deadline).await?;
                 Ok(answer.as_u64().unwrap_or(0))
             }
@@ -140,8 +141,8 @@ impl Store {
 
     async fn run(&self, names: &Names, words: &[&str], deadline: Instant) -> Result<Value, StoreError> {
         let Self::Redis(store) = self else { return Err(StoreError::Malformed) };
-        let words = ["EVAL", SOURCE, "1", &names.table].iter().chain(words);
-        let words = words.map(|word| Bytes::copy_from_slice(word.as_bytes())).collect();
+        let words = [&["EVAL", SOURCE, "1", &names.table], words].concat();
+        let words = words.iter().map(|word| Bytes::copy_from_slice(word.as_bytes())).collect();
         store.command(&names.table, words, deadline).await
     }
 }
@@ -206,9 +207,9 @@ fn read(answer: Value) -> Option<Overrides> {
     let Value::Array(answer) = answer else { return None };
     let [time, version, fields @ ..] = &answer[..] else { return None };
     let (time_us, version) = (time.as_u64()?, version.as_u64()?);
-    let entries = fields.chunks_exact(2).filter_map(|pair| {
-        Some((pair[0].as_string()?, read_value(&pair[1].as_string()?, time_us)?))
-    });
+    let entries = fields
+        .chunks_exact(2)
+        .filter_map(|pair| Some((pair[0].as_string()?, read_value(&pair[1].as_string()?, time_us)?)));
     Some(Overrides { version, entries: entries.collect() })
 }
 
