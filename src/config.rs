@@ -10,6 +10,7 @@ mod check;
 mod document;
 mod error;
 mod file;
+mod jwt;
 mod limit;
 mod password;
 mod value;
@@ -29,7 +30,10 @@ use self::{
 };
 pub use self::{
     error::{Fault, Faults, Place, Severity},
-    limit::{Exemption, KeyPart, Limit, Missing, Mode},
+    jwt::{Jwt, JwtKey},
+    limit::{
+        Cost, Exemption, KeyPart, Limit, Missing, Mode, Override, Prefixes, Scope, StatusRange, read_key,
+    },
 };
 use crate::route::Matcher;
 
@@ -44,6 +48,8 @@ pub struct Config {
     pub upstreams: BTreeMap<String, Upstream>,
     /// The limits by name, those written into routes among them.
     pub limits: BTreeMap<String, Arc<Limit>>,
+    /// Whose tokens are believed; there is one if a limit counts by a claim.
+    pub jwt: Option<Jwt>,
     /// The routes in the order of the file.
     pub routes: Vec<Route>,
 }
@@ -380,15 +386,20 @@ mod tests {
                     name: "per-client".to_owned(),
                     key: vec![KeyPart::Ip],
                     quota: Rate { permits: 100, window_us: 10_000_000 }.into(),
+                    cost: Cost::Fixed(1),
+                    when_status: vec![],
+                    scope: Scope::Shared,
+                    wait: Duration::ZERO,
                     mode: Mode::Enforce,
                     missing: Missing::Ip,
-                    ipv4_prefix: 32,
-                    ipv6_prefix: 64,
+                    prefixes: Prefixes { ipv4: 32, ipv6: 64 },
                     exempt: vec![],
+                    overrides: vec![],
                     plain: false,
                     on_failure: OnFailure::Local,
                 }),
             )]),
+            jwt: None,
             routes: vec![Route {
                 name: "/v1/orders/{id}".to_owned(),
                 matcher: Matcher {

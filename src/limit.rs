@@ -251,7 +251,7 @@ fn ask(limits: &[Arc<Limit>], subject: &Subject<'_>) -> Result<Asked, Refusal> {
     let mut asked = Asked::new();
     for limit in limits {
         match key::count(&limit.config, subject) {
-            Counted::For(key) => asked.push((limit.clone(), limit.charge(&key))),
+            Counted::For { key, .. } => asked.push((limit.clone(), limit.charge(&key))),
             Counted::Not => {}
             _ if limit.shadows() => {}
             Counted::Denied => return Err(Refusal::KeyMissing { limit: limit.name().to_owned() }),

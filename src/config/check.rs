@@ -39,7 +39,7 @@ pub(super) fn check(file: File, document: &mut Document<'_>) -> Option<Config> {
     let limits =
         check.limits.into_iter().filter_map(|(name, defined)| Some((name, defined.limit?.into()))).collect();
     let is_good = document.faults.iter().all(|fault| fault.severity == Severity::Warning);
-    is_good.then_some(Config { server, store, upstreams, limits, routes })
+    is_good.then_some(Config { server, store, upstreams, limits, jwt: None, routes })
 }
 
 struct Check<'d, 'i> {
