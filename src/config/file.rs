@@ -29,7 +29,7 @@ use toml::Spanned;
 pub(super) use self::limit::{Limit, LimitOfRoute};
 use super::{
     EscapedSlashes, OnFailure, RatelimitHeaders, ServerUrl, StoreUrl,
-    value::{Echo, Size, Text, Whole, Written},
+    value::{Echo, Secret, Size, Text, Whole, Written},
 };
 use crate::route::pattern::{HostPattern, Pattern};
 
@@ -45,6 +45,8 @@ pub(super) struct File {
     pub upstreams: BTreeMap<Spanned<String>, Table<Upstream>>,
     /// The rate limits, by name: lower-case letters, digits and hyphens.
     pub limits: BTreeMap<Spanned<String>, Table<Limit>>,
+    /// Whose tokens are believed, for `"jwt:CLAIM"`: an unverified claim is never a key. Default: nobody's.
+    pub jwt: Option<Table<Jwt>>,
     /// What to do with which requests. The most specific route wins; of equals the first.
     pub routes: Vec<Table<Route>>,
 }
@@ -181,6 +183,21 @@ impl Default for UpstreamTimeouts {
         let seconds = |seconds| Text(Duration::from_secs(seconds));
         Self { connect: seconds(2), response: seconds(30), idle: seconds(4) }
     }
+}
+
+/// `[jwt]`: whose tokens are believed.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct Jwt {
+    /// A file with a JWKS, the public keys of who signs the tokens: `"keys.json"`. It is read again with the
+    /// configuration. Required, unless `hmac_secret` is given.
+    pub jwks_file: Option<Spanned<Text<String>>>,
+    /// The secret by which tokens are signed and verified, 32 bytes or more: `"${JWT_SECRET}"`. Default: none.
+    pub hmac_secret: Option<Spanned<Text<Secret>>>,
+    /// Who must have issued a token (`iss`), one or a list. Default: anybody.
+    pub issuer: Option<List<String>>,
+    /// Whom a token must be meant for (`aud`), one or a list of which one suffices. Default: anybody.
+    pub audience: Option<List<String>>,
 }
 
 /// `[[routes]]`: what to do with which requests.
