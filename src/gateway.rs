@@ -25,7 +25,13 @@ use crate::{
         body::Body,
         headers::{self, Client},
     },
-    limit::{Limit, Limiter, Stores, key::Subject},
+    limit::{
+        Limit, Limiter, Stores,
+        key::{
+            Subject,
+            jwt::{Claims, Verifier},
+        },
+    },
     reject::Rejection,
     route::{Table, path},
 };
@@ -39,6 +45,8 @@ pub use crate::store::StoreError;
 pub struct Gateway {
     routes: Table<Route>,
     limiter: Limiter,
+    /// Of the tokens that requests bear.
+    verifier: Option<Verifier>,
     upstreams: BTreeMap<String, Arc<Upstream>>,
     trusted_proxies: Vec<IpNet>,
     escaped_slashes: EscapedSlashes,
@@ -81,6 +89,7 @@ impl Gateway {
         Self {
             routes: Table::new(routes),
             limiter: Limiter::new(&config.store, stores, config.server.ratelimit_headers),
+            verifier: config.jwt.as_ref().map(Verifier::new),
             upstreams,
             trusted_proxies: config.server.trusted_proxies.clone(),
             escaped_slashes: config.server.escaped_slashes,
@@ -130,6 +139,7 @@ impl Gateway {
                 host: &target.host,
                 query: target.query,
                 headers: &parts.headers,
+                claims: Claims::new(self.verifier.as_ref(), &parts.headers),
                 route: &found.route.name,
                 parameter: &|name| found.param(name),
             };

@@ -33,7 +33,8 @@ fn faults(name: &str) -> Faults {
 }
 
 fn faults_of(text: &str) -> Faults {
-    match Config::parse("gateway.toml", text, &|_| None) {
+    let environment = |name: &str| (name == "JWT_SECRET").then(|| "5".repeat(32));
+    match Config::parse("gateway.toml", text, &environment) {
         Ok((_, warnings)) => warnings,
         Err(faults) => faults,
     }
