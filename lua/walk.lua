@@ -12,13 +12,13 @@
 --              a request names a bucket once
 --         record <bucket> <cost>                 permits, whether they fit or not
 --         renew <bucket> <lease>, release <bucket> <lease>   a lease of a concurrency bucket
---         peek <bucket> 0                        a look that writes nothing
+--         peek <bucket> <cost>                   a look that writes nothing
 --         reset <bucket> 0                       all of the bucket forgotten
 --
 -- Returns integers: this server's time in microseconds; then for equal requests how many are admitted,
 -- and for each charge: how often it was made, the room left, the microseconds until there is more
 -- room, and the microseconds until its cost fits (0: now, -1: never); for peek the permits in use, the
--- microseconds until there is more room, and those until one permit fits; for others nothing.
+-- microseconds until there is more room, and those until the cost fits; for others nothing.
 --
 -- Operations are walked in order, and a refusal doesn't stop the walk: the answers are those of as many
 -- single calls. A request is admitted iff every limit that enforces has room; then each of these is
@@ -94,10 +94,10 @@ function operations.release(bucket, lease)
   concurrency.release(bucket, lease)
 end
 
-function operations.peek(bucket)
+function operations.peek(bucket, cost)
   reply[filled + 1] = bucket.used
   reply[filled + 2] = bucket.quota.algorithm.grow(bucket, time)
-  reply[filled + 3] = delay(bucket, 1)
+  reply[filled + 3] = delay(bucket, tonumber(cost))
   filled = filled + 3
 end
 

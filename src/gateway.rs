@@ -4,6 +4,7 @@
 //! and the connections to upstreams; requests in flight end on the one they began with.
 
 mod client;
+mod settling;
 mod target;
 
 use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
@@ -19,24 +20,25 @@ use ipnet::IpNet;
 use tokio::time::Instant;
 
 use crate::{
-    config::{Action, Config, EscapedSlashes},
+    config::{Action, Config, EscapedSlashes, RatelimitHeaders},
     forward::{
         Failure, Upstream,
         body::Body,
         headers::{self, Client},
     },
     limit::{
-        Limit, Limiter, Stores,
+        Admission, Limiter, fields,
         key::{
             Subject,
             jwt::{Claims, Verifier},
         },
+        request::{self, Rule, Settlement},
     },
     reject::Rejection,
     route::{Table, path},
 };
 
-use self::target::Target;
+use self::{settling::Settling, target::Target};
 
 pub use crate::store::StoreError;
 
@@ -44,9 +46,10 @@ pub use crate::store::StoreError;
 #[derive(Debug)]
 pub struct Gateway {
     routes: Table<Route>,
-    limiter: Limiter,
+    limiter: Arc<Limiter>,
     /// Of the tokens that requests bear.
     verifier: Option<Verifier>,
+    ratelimit_headers: RatelimitHeaders,
     upstreams: BTreeMap<String, Arc<Upstream>>,
     trusted_proxies: Vec<IpNet>,
     escaped_slashes: EscapedSlashes,
@@ -56,7 +59,7 @@ pub struct Gateway {
 #[derive(Debug)]
 struct Route {
     name: String,
-    limits: Vec<Arc<Limit>>,
+    limits: Vec<Arc<Rule>>,
     answer: Answer,
 }
 
@@ -68,7 +71,7 @@ enum Answer {
 
 impl Gateway {
     /// Builds a gateway. Upstreams that `before` had, too, keep their connections.
-    pub fn build(config: &Config, stores: &Stores, before: Option<&Self>) -> Self {
+    pub fn build(config: &Config, limiter: &Arc<Limiter>, before: Option<&Self>) -> Self {
         let mut upstreams = BTreeMap::new();
         for (name, upstream) in &config.upstreams {
             let before = before.and_then(|before| before.upstreams.get(name)).map(Arc::as_ref);
@@ -76,7 +79,7 @@ impl Gateway {
         }
         let mut limits = BTreeMap::new();
         for (name, limit) in &config.limits {
-            limits.insert(name, Arc::new(Limit::new(limit.clone(), &config.store)));
+            limits.insert(name, Arc::new(Rule::new(limit)));
         }
         let routes = config.routes.iter().map(|route| {
             let answer = match &route.action {
@@ -88,8 +91,9 @@ impl Gateway {
         });
         Self {
             routes: Table::new(routes),
-            limiter: Limiter::new(&config.store, stores, config.server.ratelimit_headers),
+            limiter: limiter.clone(),
             verifier: config.jwt.as_ref().map(Verifier::new),
+            ratelimit_headers: config.server.ratelimit_headers,
             upstreams,
             trusted_proxies: config.server.trusted_proxies.clone(),
             escaped_slashes: config.server.escaped_slashes,
@@ -110,7 +114,7 @@ impl Gateway {
         headers::from_client(&mut parts.headers);
         match self.relay(peer, &mut parts, body).await {
             Ok(response) => response,
-            Err(rejection) => reject(rejection, &parts.headers),
+            Err(rejection) => self.reject(rejection, &parts.headers),
         }
     }
 
@@ -143,13 +147,22 @@ impl Gateway {
                 route: &found.route.name,
                 parameter: &|name| found.param(name),
             };
-            let admission = self.limiter.admit(&found.route.limits, &subject, arrival).await?;
+            let admission = request::admit(&self.limiter, &found.route.limits, &subject, arrival).await?;
             (found.route, admission, target.forwarded_uri(&parts.uri))
         };
         let answered = route.answer(&client, outgoing(parts, uri, body)).await;
-        let mut response = answered.unwrap_or_else(|failure| reject(failure.into(), &parts.headers));
-        admission.annotate(response.headers_mut());
-        Ok(response)
+        let mut response = answered.unwrap_or_else(|failure| self.reject(failure.into(), &parts.headers));
+        fields::write(response.headers_mut(), admission.standings(), self.ratelimit_headers);
+        Ok(settle(response, admission, &route.limits))
+    }
+
+    fn reject(&self, rejection: Rejection, request: &HeaderMap) -> Response<Body> {
+        if let Rejection::Failed(failure) = &rejection {
+            let cause = std::error::Error::source(failure).map(ToString::to_string);
+            tracing::warn!(cause, "{failure}");
+        }
+        let response = rejection.into_response(request, self.ratelimit_headers);
+        response.map(|body| Body::Whole(Some(body)))
     }
 }
 
@@ -192,10 +205,12 @@ fn fixed(status: StatusCode, body: &str, headers: &[(HeaderName, HeaderValue)]) 
     response
 }
 
-fn reject(rejection: Rejection, request: &HeaderMap) -> Response<Body> {
-    if let Rejection::Failed(failure) = &rejection {
-        let cause = std::error::Error::source(failure).map(ToString::to_string);
-        tracing::warn!(cause, "{failure}");
+/// Has the response tell what it still has to of its costs, and hold what it holds until its end.
+fn settle(response: Response<Body>, admission: Admission, rules: &[Arc<Rule>]) -> Response<Body> {
+    match Settlement::begin(admission, rules, response.status(), response.headers()) {
+        Some(settlement) => {
+            response.map(|body| Body::Local(axum::body::Body::new(Settling { body, settlement })))
+        }
+        None => response,
     }
-    rejection.into_response(request).map(|body| Body::Whole(Some(body)))
 }

@@ -8,7 +8,7 @@ pub mod memory;
 pub mod redis;
 pub mod script;
 
-use std::fmt;
+use std::{fmt, sync::Arc};
 
 use bytes::Bytes;
 use smallvec::SmallVec;
@@ -39,6 +39,8 @@ pub type Charges = SmallVec<[Charge; 2]>;
 /// Whether a request is admitted, and where each of its buckets stands after it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
+    /// When, in microseconds of the store's clock.
+    pub time_us: u64,
     /// Every enforcing limit had room, and all of them were charged.
     pub admitted: bool,
     /// One for each charge, in order.
@@ -65,7 +67,7 @@ pub struct Usage {
     pub used: u64,
     /// Microseconds until there is more room; 0 if all of it is free.
     pub grow_us: u64,
-    /// Microseconds until one permit fits, 0 if it fits now; `None` if it never can.
+    /// Microseconds until the cost fits, 0 if it fits now; `None` if it never can.
     pub delay_us: Option<u64>,
 }
 
@@ -104,8 +106,8 @@ pub enum Act {
     Renew(LeaseId),
     /// End a lease.
     Release(LeaseId),
-    /// Look, and write nothing.
-    Peek,
+    /// Look when so many permits fit, and write nothing.
+    Peek(u32),
     /// Forget all that was counted.
     Reset,
 }
@@ -181,7 +183,7 @@ impl std::error::Error for StoreError {
 #[expect(clippy::large_enum_variant, reason = "a gateway has one")]
 pub enum Store {
     /// Counts in this process.
-    Memory(MemoryStore),
+    Memory(Arc<MemoryStore>),
     /// Counts on a Redis server.
     Redis(RedisStore),
 }
@@ -193,14 +195,14 @@ impl Store {
     /// A url that the client can't read.
     pub fn open(config: &config::Store) -> Result<Self, StoreError> {
         Ok(match &config.url {
-            config::StoreUrl::Memory => Self::Memory(MemoryStore::new(config.max_memory)),
+            config::StoreUrl::Memory => Self::in_process(config.max_memory),
             config::StoreUrl::Redis(url) => Self::Redis(RedisStore::new(url.as_str(), config.timeout)?),
         })
     }
 
     /// A store that counts in this process, in at most about `max_bytes`.
     pub fn in_process(max_bytes: usize) -> Self {
-        Self::Memory(MemoryStore::new(max_bytes))
+        Self::Memory(Arc::new(MemoryStore::new(max_bytes)))
     }
 
     /// Connects this thread to the store, so that its first decision needn't wait.
@@ -225,12 +227,18 @@ impl Store {
         }
     }
 
-    /// Looks how much of a bucket is in use, and writes nothing.
+    /// Looks how much of a bucket is in use and when `cost` permits fit, and writes nothing.
     ///
     /// # Errors
     /// No answer, within `deadline`.
-    pub async fn peek(&self, bucket: Bytes, quota: Quota, deadline: Instant) -> Result<Usage, StoreError> {
-        match self.operate(Operation::On { bucket, quota, act: Act::Peek }, deadline).await? {
+    pub async fn peek(
+        &self,
+        bucket: Bytes,
+        quota: Quota,
+        cost: u32,
+        deadline: Instant,
+    ) -> Result<Usage, StoreError> {
+        match self.operate(Operation::On { bucket, quota, act: Act::Peek(cost) }, deadline).await? {
             Reply::Usage(usage) => Ok(usage),
             Reply::Decision(_) | Reply::Done => Err(StoreError::Malformed),
         }
@@ -260,6 +268,13 @@ impl Store {
     pub fn release(&self, lease: &Lease) {
         let Lease { bucket, quota, id } = lease.clone();
         self.send(Operation::On { bucket, quota, act: Act::Release(id) });
+    }
+
+    /// Gives back what a decision at `time_us` charged a bucket. Only the in-process store can.
+    pub fn give_back(&self, bucket: &Bytes, quota: Quota, time_us: u64, cost: u32) {
+        if let Self::Memory(store) = self {
+            store.give_back(bucket, quota, time_us, cost);
+        }
     }
 
     async fn operate(&self, operation: Operation, deadline: Instant) -> Result<Reply, StoreError> {

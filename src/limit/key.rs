@@ -50,6 +50,33 @@ pub struct Subject<'r> {
     pub parameter: &'r (dyn Fn(&str) -> Option<&'r str> + Sync),
 }
 
+/// Whom a limit counts, as the text that names a bucket.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Key(String);
+
+impl Key {
+    /// The key of a caller, who may have any name.
+    pub fn caller(name: &str) -> Self {
+        Self(text_of_kind("caller", name.as_bytes(), true))
+    }
+
+    /// A key by its text.
+    pub(crate) fn of_text(text: String) -> Self {
+        Self(text)
+    }
+
+    /// The text: letters, digits and punctuation that no terminal and no Redis key minds.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<&str> for Key {
+    fn from(caller: &str) -> Self {
+        Self::caller(caller)
+    }
+}
+
 /// How a limit counts a request.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Counted {
@@ -107,18 +134,18 @@ fn joined(mut parts: Vec<String>) -> String {
     }
 }
 
-/// The text of the key whose value people write so: as a request shows it, those of a key with several parts
+/// The key whose value people write so: as a request shows it, those of a key with several parts
 /// as `["v1","v2"]`, an address for its network, and `sha256:<hash>` for a value that appears hashed.
 ///
 /// # Errors
 /// What is no value of the limit's key: a message and, on a line of its own, the remedy.
-pub fn text_of(limit: &config::Limit, written: &str) -> Result<String, String> {
+pub fn key_of(limit: &config::Limit, written: &str) -> Result<Key, String> {
     let values = read_key(written, &limit.key, limit.prefixes)?;
     let parts = limit.key.iter().zip(&values).map(|(part, value)| match named_hash(value) {
-        Some(hash) => hashed(part, hash),
+        Some(hash) => hashed(&part.to_string(), hash),
         None => text(part, value.as_bytes(), limit.plain),
     });
-    Ok(joined(parts.collect()))
+    Ok(Key(joined(parts.collect())))
 }
 
 /// A part of the key has several values.
@@ -198,22 +225,26 @@ fn is(values: &[Option<Cow<'_, [u8]>>], key: &[String]) -> bool {
 /// A part of the key as text.
 fn text(part: &KeyPart, value: &[u8], plain: bool) -> String {
     let may_be_secret = matches!(part, KeyPart::Header(_) | KeyPart::Cookie(_) | KeyPart::Query(_));
-    if (!may_be_secret || plain) && value.len() <= LONGEST_VALUE {
-        return of_kind(part, percent_encode(value, ENCODED));
+    text_of_kind(&part.to_string(), value, plain || !may_be_secret)
+}
+
+fn text_of_kind(kind: &str, value: &[u8], plain: bool) -> String {
+    if plain && value.len() <= LONGEST_VALUE {
+        return of_kind(kind, percent_encode(value, ENCODED));
     }
     let mut hash = String::with_capacity(2 * HASH_BYTES);
     for byte in &Sha256::digest(value)[..HASH_BYTES] {
         write!(hash, "{byte:02x}").expect("writing to a string succeeds");
     }
-    hashed(part, &hash)
+    hashed(kind, &hash)
 }
 
-fn hashed(part: &KeyPart, hash: &str) -> String {
-    of_kind(part, format_args!("sha256/{hash}"))
+fn hashed(kind: &str, hash: &str) -> String {
+    of_kind(kind, format_args!("sha256/{hash}"))
 }
 
-fn of_kind(part: &KeyPart, value: impl fmt::Display) -> String {
-    format!("{}={value}", utf8_percent_encode(&part.to_string(), ENCODED))
+fn of_kind(kind: &str, value: impl fmt::Display) -> String {
+    format!("{}={value}", utf8_percent_encode(kind, ENCODED))
 }
 
 /// The hash in `sha256:<hash>`, as buckets and pages show it.
@@ -383,13 +414,13 @@ mod tests {
             ),
         ] {
             let counted = key(toml, &headers, query);
-            assert_eq!(text_of(&limit(toml), written).as_ref(), Ok(&counted), "{toml}");
+            assert_eq!(key_of(&limit(toml), written), Ok(Key(counted)), "{toml}");
         }
         let by_key = limit("key = [\"header:x-key\", \"ip\"]");
         let shown = r#"["sha256:9f86d081884c7d659a2feaa0c55ad015", "192.0.2.7"]"#;
-        assert_eq!(text_of(&by_key, shown), text_of(&by_key, r#"["test", "192.0.2.7"]"#));
+        assert_eq!(key_of(&by_key, shown), key_of(&by_key, r#"["test", "192.0.2.7"]"#));
         for written in ["gold", "[]", r#"["gold"]"#, r#"["gold","me"]"#, r#"["a","::1","b"]"#] {
-            assert!(text_of(&by_key, written).is_err(), "{written}");
+            assert!(key_of(&by_key, written).is_err(), "{written}");
         }
     }
 

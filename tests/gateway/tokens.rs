@@ -71,9 +71,10 @@ fn of(subject: &str) -> Value {
 }
 
 /// These claims instead or beside.
-fn with(mut claims: Value, others: Value) -> Value {
-    claims.as_object_mut().unwrap().extend(others.as_object().unwrap().clone());
-    claims
+fn with(claims: Value, others: Value) -> Value {
+    let (Value::Object(mut claims), Value::Object(others)) = (claims, others) else { panic!("no claims") };
+    claims.extend(others);
+    claims.into()
 }
 
 fn status(gateway: &Gateway, token: &str) -> u16 {

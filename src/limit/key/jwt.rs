@@ -61,11 +61,13 @@ impl Verifier {
 
 /// What a token must fulfil that this key signed.
 fn validation(config: &config::Jwt, key: &config::JwtKey) -> Validation {
-    let mut validation = Validation::default();
-    validation.algorithms = key.algorithms().to_vec();
-    validation.leeway = LEEWAY_SECONDS;
-    validation.validate_nbf = true;
-    validation.validate_aud = !config.audiences.is_empty();
+    let mut validation = Validation {
+        algorithms: key.algorithms().to_vec(),
+        leeway: LEEWAY_SECONDS,
+        validate_nbf: true,
+        validate_aud: !config.audiences.is_empty(),
+        ..Validation::default()
+    };
     let mut required = vec!["exp"];
     if !config.issuers.is_empty() {
         validation.set_issuer(&config.issuers);
