@@ -23,15 +23,15 @@ use hyper::{
 };
 use ipnet::IpNet;
 
-pub use self::{
-    error::{Fault, Faults, Place, Severity},
-    redis::RedisUrl,
-    tls::Tls,
-};
 use self::{
     document::Document,
     file::{File, List},
     value::{Text, Written},
+};
+pub use self::{
+    error::{Fault, Faults, Place, Severity},
+    redis::RedisUrl,
+    tls::Tls,
 };
 use crate::{algorithm::Quota, route::Matcher};
 

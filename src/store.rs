@@ -205,7 +205,9 @@ impl Store {
     pub fn open(config: &config::Store) -> Result<Self, StoreError> {
         Ok(match &config.url {
             config::StoreUrl::Memory => Self::Memory(MemoryStore::new(config.max_memory)),
-            config::StoreUrl::Redis(url) => Self::Redis(RedisStore::new(url, config.tls.as_ref(), config.timeout)?),
+            config::StoreUrl::Redis(url) => {
+                Self::Redis(RedisStore::new(url, config.tls.as_ref(), config.timeout)?)
+            }
         })
     }
 

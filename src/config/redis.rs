@@ -140,8 +140,14 @@ impl<'t> Parts<'t> {
             authority.rsplit_once('@').map_or((None, authority), |(user, host)| (Some(user), host));
         let has_place = if kind == "+unix" { path.len() > 1 } else { !authority.is_empty() };
         let parameters = form_urlencoded::parse(query.as_bytes()).collect();
-        (is_known && is_plain && has_place)
-            .then_some(Self { tls, kind, user_info, authority, path, parameters })
+        (is_known && is_plain && has_place).then_some(Self {
+            tls,
+            kind,
+            user_info,
+            authority,
+            path,
+            parameters,
+        })
     }
 
     fn login(&self) -> Result<Login, String> {
@@ -261,10 +267,7 @@ mod tests {
     fn urls_are_taken_apart() {
         let url = parse("rediss://me:p%40ss@cache/3");
         assert!(url.tls && url.servers == Servers::One(at("cache", 6379)) && url.database == Some(3));
-        assert_eq!(
-            (url.login.user.as_deref(), url.login.password.as_deref()),
-            (Some("me"), Some("p@ss"))
-        );
+        assert_eq!((url.login.user.as_deref(), url.login.password.as_deref()), (Some("me"), Some("p@ss")));
         assert_eq!(url.to_string(), "rediss://me:******@cache/3");
 
         let url = parse("redis-cluster://:pw@a:7001?node=b:7002&node=[::1]:7003");

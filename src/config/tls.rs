@@ -51,8 +51,8 @@ impl Tls {
         if roots.is_empty() {
             return Err(rustls::Error::General("no root certificates".to_owned()));
         }
-        let builder = ClientConfig::builder_with_provider(provider())
-            .with_safe_default_protocol_versions()?;
+        let builder =
+            ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions()?;
         let builder = match &self.server_name {
             None => builder.with_root_certificates(roots),
             Some(name) => {

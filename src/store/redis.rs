@@ -14,6 +14,7 @@ mod channel;
 mod cluster;
 mod connection;
 mod node;
+mod sentinel;
 
 use std::{
     fmt,

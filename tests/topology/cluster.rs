@@ -130,7 +130,7 @@ fn a_slot_that_moves_keeps_its_counts_and_is_never_out_of_reach() {
 /// Asks for keys of other primaries while one is gone, and then for its own until it is replaced.
 fn assert_one_failure_is_the_only_one(fail: impl Fn(&mut Redis)) {
     let mut cluster = Cluster::start();
-    let gateway = Gateway::start(&toml(&cluster));
+    let gateway = Gateway::start(&toml(&cluster).replace("\"1s\"", "\"200ms\""));
     let mut others = keys(&cluster, 1, false);
     let of_the_lost: Vec<_> = keys(&cluster, 1, true).collect();
     for key in of_the_lost.iter().take(5) {
@@ -152,7 +152,7 @@ fn assert_one_failure_is_the_only_one(fail: impl Fn(&mut Redis)) {
         refused += usize::from(status == 503);
         status == 200
     });
-    assert!(refused > 0 && served > 20, "{refused} refused, {served} served");
+    assert!(refused > 0 && served > 5, "{refused} refused, {served} served");
     // By then all of them are at their places again.
     for key in of_the_lost.iter().skip(10).take(20) {
         assert_eq!(ask(&gateway, key), 200, "{}", gateway.log());

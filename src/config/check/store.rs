@@ -81,11 +81,7 @@ impl Check<'_, '_> {
     }
 
     /// What a value stands for, if it can be read.
-    fn file<T>(
-        &mut self,
-        written: &Spanned<String>,
-        read: impl Fn(&str) -> Result<T, String>,
-    ) -> Option<T> {
+    fn file<T>(&mut self, written: &Spanned<String>, read: impl Fn(&str) -> Result<T, String>) -> Option<T> {
         let read = read(written.get_ref());
         read.map_err(|fault| self.fault(Fault::with_remedy(&fault).at(&written.span(), ""))).ok()
     }

@@ -44,7 +44,11 @@ impl Written for StoreUrl {
     const EXPECTED: &'static str = "an url such as \"memory:\" or \"redis://127.0.0.1:6379\"";
 
     fn read(text: &str) -> Result<Self, String> {
-        if text == "memory:" { Ok(Self::Memory) } else { RedisUrl::parse(text).map(Box::new).map(Self::Redis) }
+        if text == "memory:" {
+            Ok(Self::Memory)
+        } else {
+            RedisUrl::parse(text).map(Box::new).map(Self::Redis)
+        }
     }
 }
 

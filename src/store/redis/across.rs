@@ -160,7 +160,8 @@ impl Drop for Held<'_> {
             return;
         }
         self.give_back();
-        let is_left = |(charge, outcome): &(&super::super::Charge, &Outcome)| outcome.charged && charge.cost > 0;
+        let is_left =
+            |(charge, outcome): &(&super::super::Charge, &Outcome)| outcome.charged && charge.cost > 0;
         let left = self.charges.iter().zip(&self.decision.outcomes).filter(is_left).count();
         self.store.left_behind.fetch_add(left as u64, Relaxed);
     }

@@ -104,7 +104,17 @@ impl Cluster {
         Arc::new_cyclic(|me| {
             let me = me.clone();
             Self {
-                me, access, seeds, timeout, nodes, map, refreshed, refreshes_soon, trouble, threads, runtimes,
+                me,
+                access,
+                seeds,
+                timeout,
+                nodes,
+                map,
+                refreshed,
+                refreshes_soon,
+                trouble,
+                threads,
+                runtimes,
             }
         })
     }
@@ -222,7 +232,11 @@ impl Cluster {
     /// The endpoint of a redirection. One without a host means that of the node that answers.
     fn referred(&self, written: &str, from: &Node) -> Option<Endpoint> {
         let (host, port) = written.rsplit_once(':')?;
-        let host = if host.is_empty() { from.link.config.server.hosts().first()?.host.to_string() } else { host.to_owned() };
+        let host = if host.is_empty() {
+            from.link.config.server.hosts().first()?.host.to_string()
+        } else {
+            host.to_owned()
+        };
         Some(Endpoint { host, port: port.parse().ok()? })
     }
 
@@ -276,7 +290,8 @@ impl Cluster {
 
     /// Asks nodes that seem well, in any order, and then the seeds.
     async fn read_slots(&self) -> Result<Vec<Range>, StoreError> {
-        let mut known: Vec<_> = self.nodes.lock().iter().map(|(at, node)| (at.clone(), node.clone())).collect();
+        let mut known: Vec<_> =
+            self.nodes.lock().iter().map(|(at, node)| (at.clone(), node.clone())).collect();
         known.retain(|(_, node)| !node.link.breaker.is_open());
         fastrand::shuffle(&mut known);
         for (endpoint, node) in known {

@@ -54,8 +54,7 @@ impl Access {
     /// The files of `tls` can't be used together.
     pub(super) fn new(url: &RedisUrl, tls: Option<&Tls>) -> Result<Self, StoreError> {
         let Login { user, password } = url.login.clone();
-        let mut base =
-            Config { username: user, password, database: url.database, ..Config::default() };
+        let mut base = Config { username: user, password, database: url.database, ..Config::default() };
         if url.tls {
             let client = tls.map_or_else(|| Tls::default().client(), Tls::client);
             let client = client.map_err(|error| Error::new(ErrorKind::Tls, error.to_string()));
@@ -81,7 +80,10 @@ impl Access {
             Servers::Cluster(endpoints) => return self.to(&endpoints[0]),
             Servers::Socket(path) => ServerConfig::Unix { path: path.clone() },
             Servers::Sentinel { sentinels, service, login } => ServerConfig::Sentinel {
-                hosts: sentinels.iter().map(|Endpoint { host, port }| Server::new(host.clone(), *port)).collect(),
+                hosts: sentinels
+                    .iter()
+                    .map(|Endpoint { host, port }| Server::new(host.clone(), *port))
+                    .collect(),
                 service_name: service.clone(),
                 username: login.user.clone(),
                 password: login.password.clone(),
@@ -121,10 +123,7 @@ impl Connection {
         Self::run(&builder(config), |_| Ok(()))
     }
 
-    fn run(
-        builder: &Builder,
-        note: impl Fn(Error) -> Result<(), Error> + Send + Sync + 'static,
-    ) -> Self {
+    fn run(builder: &Builder, note: impl Fn(Error) -> Result<(), Error> + Send + Sync + 'static) -> Self {
         let client = builder.build().expect("a configuration with servers builds");
         // Why it can't connect is told here alone: commands only say that there is no connection.
         client.on_error(move |(error, _)| ready(note(error)));
@@ -234,11 +233,9 @@ fn builder(mut config: Config) -> Builder {
 pub(super) fn failure(error: Error) -> StoreError {
     match error.kind() {
         ErrorKind::Timeout => StoreError::Timeout,
-        ErrorKind::IO
-        | ErrorKind::Canceled
-        | ErrorKind::Routing
-        | ErrorKind::Tls
-        | ErrorKind::Sentinel => StoreError::Connection(error),
+        ErrorKind::IO | ErrorKind::Canceled | ErrorKind::Routing | ErrorKind::Tls | ErrorKind::Sentinel => {
+            StoreError::Connection(error)
+        }
         // So says a client whose task has ended. (Of the same kind is what a server calls ERR.)
         ErrorKind::Unknown if error.details().contains("send command to router") => {
             StoreError::Connection(error)

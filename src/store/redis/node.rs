@@ -21,6 +21,7 @@ use super::{
     breaker::{Breaker, Trouble},
     cluster::Cluster,
     connection::{CONNECT_TIMEOUT, SHORTEST_WAIT, failure},
+    sentinel,
 };
 
 const PROBE_EVERY: Duration = Duration::from_millis(100);
@@ -129,7 +130,11 @@ impl Node {
     pub(super) fn batcher(&self) -> &Arc<Batcher> {
         self.batchers.get_or(|| {
             let batcher = Arc::new(Batcher::start(self.link.clone()));
-            self.link.batchers.lock().push(Arc::downgrade(&batcher));
+            let mut batchers = self.link.batchers.lock();
+            if batchers.is_empty() && self.link.config.server.is_sentinel() {
+                tokio::spawn(sentinel::watch(Arc::downgrade(&self.link)));
+            }
+            batchers.push(Arc::downgrade(&batcher));
             batcher
         })
     }
@@ -146,9 +151,13 @@ impl Link {
         }
     }
 
+    /// Those of all threads.
+    pub(super) fn batchers(&self) -> Vec<Arc<Batcher>> {
+        self.batchers.lock().iter().filter_map(Weak::upgrade).collect()
+    }
+
     fn all_are_connected(&self) -> bool {
-        let is_connected = |batcher: Arc<Batcher>| batcher.connection().is_connected();
-        self.batchers.lock().iter().filter_map(Weak::upgrade).all(is_connected)
+        self.batchers().iter().all(|batcher| batcher.connection().is_connected())
     }
 
     /// Another node may have taken this one's place.
