@@ -11,9 +11,10 @@ use crate::{
     harness::{
         gateway::Gateway,
         open_store,
-        redis::{Redis, cluster::Cluster},
+        redis::{Redis, cluster::Cluster, tls::Certificates},
         wait_until,
     },
+    server::RIGHTS,
 };
 
 /// A decision of a node that answers takes less, also on a busy machine.
@@ -49,6 +50,24 @@ fn two_gateways_on_a_cluster_are_one_limiter() {
     for gateway in gateways {
         assert!(!gateway.log().contains("the store"), "{}", gateway.log());
     }
+}
+
+#[test]
+fn a_limit_holds_on_a_cluster_with_tls_for_a_user_with_only_the_documented_rights() {
+    let files = Certificates::for_server(&["127.0.0.1"]);
+    let cluster = Cluster::with_tls(&files);
+    let rights: Vec<&str> = RIGHTS.split_whitespace().chain(["+cluster|slots", "+asking"]).collect();
+    for node in &cluster.nodes {
+        node.command(&[&["ACL", "SETUSER", "gateway", "on", ">hunter2"], rights.as_slice()].concat());
+        node.command(&["ACL", "SETUSER", "default", "-evalsha", "-eval"]);
+    }
+    let url = cluster.url().replace("redis-cluster://", "rediss-cluster://gateway:hunter2@");
+    let ca = files.path("ca.pem");
+    let gateway = Gateway::start(&by_key(&format!("url = \"{url}\"\ntls = {{ ca = {ca:?} }}")));
+    for primary in 0..3 {
+        assert_five_pass(&[&gateway], &keys(&cluster, primary, true).next().unwrap());
+    }
+    assert!(!gateway.log().contains("the store"), "{}", gateway.log());
 }
 
 #[test]

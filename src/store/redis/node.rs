@@ -30,7 +30,7 @@ const PROBE_WAIT: Duration = Duration::from_millis(50);
 /// Failed probes after which the connection is replaced: it may be dead without anyone having said so.
 const PROBES_PER_CONNECTION: u32 = 20;
 /// Failed probes after which a Cluster is asked whether the node has been replaced.
-const PROBES_PER_LOOK: u32 = 5;
+const PROBES_PER_LOOK: u32 = 3;
 /// Answered probes for which the breaker stays open until all threads have their connections back: one that
 /// hasn't would open it again.
 const PROBES_FOR_OTHERS: u32 = 3;
