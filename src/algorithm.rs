@@ -23,6 +23,8 @@ pub trait Count {
     fn used(&self, quota: Quota) -> u64;
     /// Records a grant, whether it fits or not.
     fn charge(&mut self, quota: Quota, time_us: u64, cost: u32);
+    /// Gives back what was granted at `granted_us`, as if it had been refused.
+    fn give_back(&mut self, quota: Quota, granted_us: u64, cost: u32);
     /// Microseconds until there is more room; 0 if all is free.
     fn grow_us(&self, quota: Quota, time_us: u64) -> u64;
     /// Microseconds until a cost fits that doesn't now, but can.

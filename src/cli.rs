@@ -11,6 +11,7 @@ use std::{
     mem,
     path::{Path, PathBuf},
     process::ExitCode,
+    sync::Arc,
 };
 
 use clap::{Args, Parser, Subcommand};
@@ -20,7 +21,7 @@ use tracing_appender::non_blocking::WorkerGuard;
 use crate::{
     config::{Config, Faults, Overrides, StoreUrl},
     gateway::Gateway,
-    limit::Stores,
+    limit::Limiter,
     server::Server,
 };
 
@@ -108,10 +109,10 @@ impl Run {
     }
 
     fn serve(&self, config: Config) -> Result<(), Box<dyn Error>> {
-        let stores = Stores::open(&config.store)?;
-        let gateway = Gateway::build(&config, &stores, None);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(async {
+            let limiter = Limiter::open(&config.store)?;
+            let gateway = Gateway::build(&config, &limiter, None);
             let server = Server::start(&config.server, gateway).await?;
             let addresses = server.addresses();
             for address in &addresses {
@@ -125,13 +126,13 @@ impl Run {
                 say(format_args!("try: curl -i http://{address}/\n"));
             }
             let mut running = config;
-            server.run(|before| self.reload(&mut running, &stores, before)).await;
+            server.run(|before| self.reload(&mut running, &limiter, before)).await;
             Ok(())
         })
     }
 
     /// Reads the configuration again. If it is wrong, what runs goes on unchanged.
-    fn reload(&self, running: &mut Config, stores: &Stores, before: &Gateway) -> Option<Gateway> {
+    fn reload(&self, running: &mut Config, limiter: &Arc<Limiter>, before: &Gateway) -> Option<Gateway> {
         let (mut config, warnings) = match self.read() {
             Ok(read) => read,
             Err(faults) => {
@@ -148,7 +149,7 @@ impl Run {
         for change in changes {
             tracing::info!("{change}");
         }
-        let gateway = Gateway::build(&config, stores, Some(before));
+        let gateway = Gateway::build(&config, limiter, Some(before));
         *running = config;
         Some(gateway)
     }

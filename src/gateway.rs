@@ -4,6 +4,7 @@
 //! and the connections to upstreams; requests in flight end on the one they began with.
 
 mod client;
+mod settling;
 mod target;
 
 use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
@@ -19,18 +20,22 @@ use ipnet::IpNet;
 use tokio::time::Instant;
 
 use crate::{
-    config::{Action, Config, EscapedSlashes},
+    config::{Action, Config, EscapedSlashes, RatelimitHeaders},
     forward::{
         Failure, Upstream,
         body::Body,
         headers::{self, Client},
     },
-    limit::{Limit, Limiter, Stores, key::Subject},
+    limit::{
+        Admission, Limiter, fields,
+        key::Subject,
+        request::{self, Rule, Settlement},
+    },
     reject::Rejection,
     route::{Table, path},
 };
 
-use self::target::Target;
+use self::{settling::Settling, target::Target};
 
 pub use crate::store::StoreError;
 
@@ -38,7 +43,8 @@ pub use crate::store::StoreError;
 #[derive(Debug)]
 pub struct Gateway {
     routes: Table<Route>,
-    limiter: Limiter,
+    limiter: Arc<Limiter>,
+    ratelimit_headers: RatelimitHeaders,
     upstreams: BTreeMap<String, Arc<Upstream>>,
     trusted_proxies: Vec<IpNet>,
     escaped_slashes: EscapedSlashes,
@@ -48,7 +54,7 @@ pub struct Gateway {
 #[derive(Debug)]
 struct Route {
     name: String,
-    limits: Vec<Arc<Limit>>,
+    limits: Vec<Arc<Rule>>,
     answer: Answer,
 }
 
@@ -60,7 +66,7 @@ enum Answer {
 
 impl Gateway {
     /// Builds a gateway. Upstreams that `before` had, too, keep their connections.
-    pub fn build(config: &Config, stores: &Stores, before: Option<&Self>) -> Self {
+    pub fn build(config: &Config, limiter: &Arc<Limiter>, before: Option<&Self>) -> Self {
         let mut upstreams = BTreeMap::new();
         for (name, upstream) in &config.upstreams {
             let before = before.and_then(|before| before.upstreams.get(name)).map(Arc::as_ref);
@@ -68,7 +74,7 @@ impl Gateway {
         }
         let mut limits = BTreeMap::new();
         for (name, limit) in &config.limits {
-            limits.insert(name, Arc::new(Limit::new(limit.clone(), &config.store)));
+            limits.insert(name, Arc::new(Rule::new(limit)));
         }
         let routes = config.routes.iter().map(|route| {
             let answer = match &route.action {
@@ -80,7 +86,8 @@ impl Gateway {
         });
         Self {
             routes: Table::new(routes),
-            limiter: Limiter::new(&config.store, stores, config.server.ratelimit_headers),
+            limiter: limiter.clone(),
+            ratelimit_headers: config.server.ratelimit_headers,
             upstreams,
             trusted_proxies: config.server.trusted_proxies.clone(),
             escaped_slashes: config.server.escaped_slashes,
@@ -101,7 +108,7 @@ impl Gateway {
         headers::from_client(&mut parts.headers);
         match self.relay(peer, &mut parts, body).await {
             Ok(response) => response,
-            Err(rejection) => reject(rejection, &parts.headers),
+            Err(rejection) => self.reject(rejection, &parts.headers),
         }
     }
 
@@ -133,13 +140,22 @@ impl Gateway {
                 route: &found.route.name,
                 parameter: &|name| found.param(name),
             };
-            let admission = self.limiter.admit(&found.route.limits, &subject, arrival).await?;
+            let admission = request::admit(&self.limiter, &found.route.limits, &subject, arrival).await?;
             (found.route, admission, target.forwarded_uri(&parts.uri))
         };
         let answered = route.answer(&client, outgoing(parts, uri, body)).await;
-        let mut response = answered.unwrap_or_else(|failure| reject(failure.into(), &parts.headers));
-        admission.annotate(response.headers_mut());
-        Ok(response)
+        let mut response = answered.unwrap_or_else(|failure| self.reject(failure.into(), &parts.headers));
+        fields::write(response.headers_mut(), admission.standings(), self.ratelimit_headers);
+        Ok(settle(response, admission, &route.limits))
+    }
+
+    fn reject(&self, rejection: Rejection, request: &HeaderMap) -> Response<Body> {
+        if let Rejection::Failed(failure) = &rejection {
+            let cause = std::error::Error::source(failure).map(ToString::to_string);
+            tracing::warn!(cause, "{failure}");
+        }
+        let response = rejection.into_response(request, self.ratelimit_headers);
+        response.map(|body| Body::Whole(Some(body)))
     }
 }
 
@@ -182,10 +198,12 @@ fn fixed(status: StatusCode, body: &str, headers: &[(HeaderName, HeaderValue)]) 
     response
 }
 
-fn reject(rejection: Rejection, request: &HeaderMap) -> Response<Body> {
-    if let Rejection::Failed(failure) = &rejection {
-        let cause = std::error::Error::source(failure).map(ToString::to_string);
-        tracing::warn!(cause, "{failure}");
+/// Has the response tell what it still has to of its costs, and hold what it holds until its end.
+fn settle(response: Response<Body>, admission: Admission, rules: &[Arc<Rule>]) -> Response<Body> {
+    match Settlement::begin(admission, rules, response.status(), response.headers()) {
+        Some(settlement) => {
+            response.map(|body| Body::Local(axum::body::Body::new(Settling { body, settlement })))
+        }
+        None => response,
     }
-    rejection.into_response(request).map(|body| Body::Whole(Some(body)))
 }

@@ -12,9 +12,10 @@ use hyper::{
 use serde::Serialize;
 
 use crate::{
+    config::RatelimitHeaders,
     duration,
     forward::Failure,
-    limit::{Limited, Refusal},
+    limit::{Limited, Refusal, fields},
 };
 
 const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
@@ -91,8 +92,8 @@ impl Rejection {
         (StatusCode::from_u16(status).expect("a status of this table"), code, detail.to_owned())
     }
 
-    /// The answer, in the form that the request's header asks for.
-    pub fn into_response(self, request: &HeaderMap) -> Response<Bytes> {
+    /// The answer, as the request's header asks for it, with the limits' fields in this form.
+    pub fn into_response(self, request: &HeaderMap, form: RatelimitHeaders) -> Response<Bytes> {
         let (status, code, detail) = self.terms();
         let limited = match &self {
             Self::Refused(Refusal::Limited(limited)) => Some(&**limited),
@@ -105,7 +106,10 @@ impl Rejection {
             problem(status, code, &detail, limited)
         };
         match &self {
-            Self::Refused(Refusal::Limited(limited)) => limited.annotate(response.headers_mut()),
+            Self::Refused(Refusal::Limited(limited)) => {
+                fields::write(response.headers_mut(), limited.standings(), form);
+                fields::write_retry_after(response.headers_mut(), limited);
+            }
             Self::Refused(Refusal::StoreUnavailable(_)) | Self::Failed(Failure::Busy) => {
                 response.headers_mut().insert(RETRY_AFTER, 1.into());
             }
@@ -134,6 +138,7 @@ fn refused(refusal: &Refusal) -> (StatusCode, &'static str, String) {
             let names: Vec<_> = limited.violated().map(|name| format!("`{name}`")).collect();
             let names = names.join(", ");
             let when = match limited.delay_us() {
+                Some(_) if !limited.is_exact() => "as many requests are in flight as may be".to_owned(),
                 Some(delay_us) => {
                     let delay = duration::Text(delay_us.div_ceil(1_000) * 1_000);
                     format!("there is room again in {delay}")
@@ -151,6 +156,11 @@ fn refused(refusal: &Refusal) -> (StatusCode, &'static str, String) {
             let detail = format!("the request has different values for `{part}`, by which it is counted");
             (StatusCode::BAD_REQUEST, "key-ambiguous", detail)
         }
+        Refusal::CostInvalid { header } => {
+            let detail =
+                format!("`{header}` is to say what the request costs: an integer from 1 to 2147483647");
+            (StatusCode::BAD_REQUEST, "cost-invalid", detail)
+        }
         Refusal::StoreUnavailable(_) => {
             let detail = "the limits can't be checked now".to_owned();
             (StatusCode::SERVICE_UNAVAILABLE, "store-unavailable", detail)
@@ -167,7 +177,10 @@ fn problem(status: StatusCode, code: &str, detail: &str, limited: Option<&Limite
         code,
         detail,
         violated_policies: &violated,
-        retry_after_ms: limited.and_then(Limited::delay_us).map(|delay_us| delay_us.div_ceil(1_000)),
+        retry_after_ms: limited
+            .filter(|limited| limited.is_exact())
+            .and_then(Limited::delay_us)
+            .map(|delay_us| delay_us.div_ceil(1_000)),
     };
     let body = serde_json::to_vec(&problem).expect("strings and numbers are always written");
     let mut response = Response::new(body.into());

@@ -8,7 +8,7 @@ pub mod memory;
 pub mod redis;
 pub mod script;
 
-use std::fmt;
+use std::{fmt, sync::Arc};
 
 use bytes::Bytes;
 use smallvec::SmallVec;
@@ -39,6 +39,8 @@ pub type Charges = SmallVec<[Charge; 2]>;
 /// Whether a request is admitted, and where each of its buckets stands after it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
+    /// When, in microseconds of the store's clock; of the latest of the servers that took part.
+    pub time_us: u64,
     /// Every enforcing limit had room, and all of them were charged.
     pub admitted: bool,
     /// One for each charge, in order.
@@ -65,8 +67,7 @@ pub struct Usage {
     pub used: u64,
     /// Microseconds until there is more room; 0 if all of it is free.
     pub grow_us: u64,
-    /// Microseconds until one permit fits, or as many as were asked for, 0 if they fit now; `None` if they never
-    /// can.
+    /// Microseconds until the cost fits, 0 if it fits now; `None` if it never can.
     pub delay_us: Option<u64>,
 }
 
@@ -113,10 +114,8 @@ pub enum Act {
     Renew(LeaseId),
     /// End a lease.
     Release(LeaseId),
-    /// Look, and write nothing.
-    Peek,
-    /// [`Self::Peek`], with the time until so many permits fit.
-    Look(u32),
+    /// Look when so many permits fit, and write nothing.
+    Peek(u32),
     /// Forget all that was counted.
     Reset,
 }
@@ -192,7 +191,7 @@ impl std::error::Error for StoreError {
 #[expect(clippy::large_enum_variant, reason = "a gateway has one")]
 pub enum Store {
     /// Counts in this process.
-    Memory(MemoryStore),
+    Memory(Arc<MemoryStore>),
     /// Counts on a Redis server.
     Redis(RedisStore),
 }
@@ -204,7 +203,7 @@ impl Store {
     /// The files of its TLS can't be used together, which a checked configuration rules out.
     pub fn open(config: &config::Store) -> Result<Self, StoreError> {
         Ok(match &config.url {
-            config::StoreUrl::Memory => Self::Memory(MemoryStore::new(config.max_memory)),
+            config::StoreUrl::Memory => Self::in_process(config.max_memory),
             config::StoreUrl::Redis(url) => {
                 Self::Redis(RedisStore::new(url, config.tls.as_ref(), config.timeout)?)
             }
@@ -213,7 +212,7 @@ impl Store {
 
     /// A store that counts in this process, in at most about `max_bytes`.
     pub fn in_process(max_bytes: usize) -> Self {
-        Self::Memory(MemoryStore::new(max_bytes))
+        Self::Memory(Arc::new(MemoryStore::new(max_bytes)))
     }
 
     /// Connects this thread to the store, so that its first decision needn't wait.
@@ -238,12 +237,18 @@ impl Store {
         }
     }
 
-    /// Looks how much of a bucket is in use, and writes nothing.
+    /// Looks how much of a bucket is in use and when `cost` permits fit, and writes nothing.
     ///
     /// # Errors
     /// No answer, within `deadline`.
-    pub async fn peek(&self, bucket: Bytes, quota: Quota, deadline: Instant) -> Result<Usage, StoreError> {
-        match self.operate(Operation::On { bucket, quota, act: Act::Peek }, deadline).await? {
+    pub async fn peek(
+        &self,
+        bucket: Bytes,
+        quota: Quota,
+        cost: u32,
+        deadline: Instant,
+    ) -> Result<Usage, StoreError> {
+        match self.operate(Operation::On { bucket, quota, act: Act::Peek(cost) }, deadline).await? {
             Reply::Usage(usage) => Ok(usage),
             Reply::Decision(_) | Reply::Done => Err(StoreError::Malformed),
         }
@@ -280,6 +285,13 @@ impl Store {
         match self {
             Self::Memory(_) => 0,
             Self::Redis(store) => store.charges_left_behind(),
+        }
+    }
+
+    /// Gives back what a decision at `time_us` charged a bucket. Only the in-process store can.
+    pub fn give_back(&self, bucket: &Bytes, quota: Quota, time_us: u64, cost: u32) {
+        if let Self::Memory(store) = self {
+            store.give_back(bucket, quota, time_us, cost);
         }
     }
 

@@ -71,6 +71,9 @@ impl Count for Leases {
         self.renew(quota, time_us, LeaseId { call: 0, turn });
     }
 
+    /// A lease is released instead.
+    fn give_back(&mut self, _: Quota, _: u64, _: u32) {}
+
     fn grow_us(&self, _: Quota, _: u64) -> u64 {
         if self.held.is_empty() { 0 } else { COME_BACK_US }
     }

@@ -29,6 +29,12 @@ impl Count for Window {
         self.used = (self.used + u64::from(cost)).min(MOST_USED);
     }
 
+    fn give_back(&mut self, _: Quota, granted_us: u64, cost: u32) {
+        if self.start_us <= granted_us {
+            self.used = self.used.saturating_sub(u64::from(cost));
+        }
+    }
+
     fn grow_us(&self, quota: Quota, time_us: u64) -> u64 {
         if self.used == 0 { 0 } else { self.ends_us(quota) - time_us }
     }

@@ -62,6 +62,13 @@ impl Count for Meter {
         self.level = self.level.saturating_add(added).min(MOST_LEVEL);
     }
 
+    /// But for what may have drained of it.
+    fn give_back(&mut self, quota: Quota, granted_us: u64, cost: u32) {
+        let drained = drained_in_1us(quota).saturating_mul(self.at_us.saturating_sub(granted_us));
+        let given = u64::from(cost).saturating_mul(quota.window_us).saturating_sub(drained);
+        self.level = self.level.saturating_sub(given);
+    }
+
     fn grow_us(&self, quota: Quota, time_us: u64) -> u64 {
         match self.used(quota).min(u64::from(quota.capacity()).max(1)) {
             0 => 0,

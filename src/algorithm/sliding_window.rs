@@ -75,6 +75,22 @@ impl Count for Log {
         self.total += cost;
     }
 
+    fn give_back(&mut self, _: Quota, granted_us: u64, cost: u32) {
+        // The first entry that isn't older: a cell's time moves on as it takes more.
+        let at = self.entries.partition_point(|entry| entry.at_us < granted_us);
+        let Some(entry) = self.entries.get(at) else { return };
+        let end = self.entries.get(at + 1).map_or(self.total, |next| next.before);
+        let cost = u64::from(cost).min(end - entry.before);
+        let is_empty = cost == end - entry.before;
+        self.entries.iter_mut().skip(at + 1).for_each(|entry| entry.before -= cost);
+        self.total -= cost;
+        if is_empty {
+            self.entries.remove(at);
+            // The one before it takes no more.
+            self.newest_began_us = 0;
+        }
+    }
+
     /// When the oldest alive entry ends.
     fn grow_us(&self, quota: Quota, time_us: u64) -> u64 {
         self.entries.front().map_or(0, |oldest| oldest.at_us + quota.window_us - time_us)

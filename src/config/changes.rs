@@ -65,7 +65,7 @@ impl Limit {
             lines.push(format!("limit `{name}` {} → {}: counts kept", old.quota, self.quota));
         }
         // All that the text of a key is made from.
-        let keying = |limit: &Self| (limit.ipv4_prefix, limit.ipv6_prefix, limit.plain);
+        let keying = |limit: &Self| (limit.prefixes, limit.plain);
         if self.key != old.key || keying(self) != keying(old) {
             lines.push(format!("limit `{name}` counts by other keys: counts start anew"));
         }

@@ -41,7 +41,7 @@ pub(super) fn check(file: File, folder: &Path, document: &mut Document<'_>) -> O
     let limits =
         check.limits.into_iter().filter_map(|(name, defined)| Some((name, defined.limit?.into()))).collect();
     let is_good = document.faults.iter().all(|fault| fault.severity == Severity::Warning);
-    is_good.then_some(Config { server, store, upstreams, limits, routes })
+    is_good.then_some(Config { server, store, upstreams, limits, routes, jwt: None })
 }
 
 struct Check<'d, 'i> {

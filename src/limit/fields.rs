@@ -10,9 +10,9 @@ use hyper::{
     header::{HeaderName, HeaderValue, RETRY_AFTER},
 };
 
-use crate::config::RatelimitHeaders;
+use crate::{algorithm::Algorithm, config::RatelimitHeaders};
 
-use super::Standing;
+use super::{Limited, Standing};
 
 const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
@@ -24,7 +24,9 @@ const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
 /// Writes the fields of the limits that were asked. What upstream said of its own limits in the
 /// fields of the draft stays; its legacy ones are replaced.
 pub fn write(headers: &mut HeaderMap, standings: &[Standing], form: RatelimitHeaders) {
-    let mut shown = standings.iter().filter(|standing| !standing.limit.shadows()).peekable();
+    // What can never be admitted wasn't asked for.
+    let is_shown = |standing: &&Standing| !standing.limit.shadows() && standing.outcome.delay_us.is_some();
+    let mut shown = standings.iter().filter(is_shown).peekable();
     if shown.peek().is_none() {
         return;
     }
@@ -49,10 +51,13 @@ pub fn write(headers: &mut HeaderMap, standings: &[Standing], form: RatelimitHea
     }
 }
 
-/// Writes when to come back: whole seconds, never rounded down, and exact milliseconds.
-pub fn write_retry_after(headers: &mut HeaderMap, delay_us: u64) {
+/// Writes when to come back: whole seconds, never rounded down, and exact milliseconds, if the delay is.
+pub fn write_retry_after(headers: &mut HeaderMap, limited: &Limited) {
+    let Some(delay_us) = limited.delay_us() else { return };
     headers.insert(RETRY_AFTER, delay_us.div_ceil(1_000_000).max(1).into());
-    headers.insert(RETRY_AFTER_MS, delay_us.div_ceil(1_000).into());
+    if limited.is_exact() {
+        headers.insert(RETRY_AFTER_MS, delay_us.div_ceil(1_000).into());
+    }
 }
 
 fn write_draft(policy: &mut String, state: &mut String, standing: &Standing) -> std::fmt::Result {
@@ -60,7 +65,9 @@ fn write_draft(policy: &mut String, state: &mut String, standing: &Standing) -> 
     let separator = if policy.is_empty() { "" } else { ", " };
     write!(policy, "{separator}\"{}\";q={}", limit.name(), quota.permits)?;
     write!(state, "{separator}\"{}\";r={}", limit.name(), outcome.remaining)?;
-    if let Some(window) = quota.window_seconds() {
+    if quota.algorithm == Algorithm::Concurrency {
+        write!(policy, ";qu=\"concurrent-requests\"")?;
+    } else if let Some(window) = quota.window_seconds() {
         write!(policy, ";w={window}")?;
         write!(state, ";t={}", outcome.grow_us.div_ceil(1_000_000))?;
     }

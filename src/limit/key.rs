@@ -5,17 +5,16 @@
 //! several. Long values are hashed, and so are those that may be credentials. A hash is marked by a
 //! `/`, which no encoded value contains.
 
-use std::{
-    borrow::Cow,
-    fmt::Write,
-    net::{IpAddr, Ipv6Addr},
-};
+use std::{borrow::Cow, fmt::Write, net::IpAddr};
 
 use hyper::{HeaderMap, Method, header};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, percent_encode, utf8_percent_encode};
 use sha2::{Digest, Sha256};
 
-use crate::config::{self, Exemption, KeyPart, Missing};
+use crate::{
+    algorithm::Rate,
+    config::{self, Exemption, KeyPart, Missing},
+};
 
 /// Longer values are hashed, so that a bucket's name stays short.
 const LONGEST_VALUE: usize = 64;
@@ -42,11 +41,43 @@ pub struct Subject<'r> {
     pub parameter: &'r (dyn Fn(&str) -> Option<&'r str> + Sync),
 }
 
+/// Whom a limit counts, as the text that names a bucket.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Key(String);
+
+impl Key {
+    /// The key of a caller, who may have any name.
+    pub fn caller(name: &str) -> Self {
+        Self(text_of_kind("caller", name.as_bytes(), true))
+    }
+
+    /// A key by its text.
+    pub(crate) fn of_text(text: String) -> Self {
+        Self(text)
+    }
+
+    /// The text: letters, digits and punctuation that no terminal and no Redis key minds.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<&str> for Key {
+    fn from(caller: &str) -> Self {
+        Self::caller(caller)
+    }
+}
+
 /// How a limit counts a request.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Counted {
     /// For this key.
-    For(String),
+    For {
+        /// The key's text.
+        key: String,
+        /// The rate that the file's overrides give it, if any.
+        rate: Option<Rate>,
+    },
     /// Not at all: it is exempt, or it lacks the key and the limit says to skip it then.
     Not,
     /// It lacks the key, and the limit says to refuse it then.
@@ -75,23 +106,22 @@ pub fn count(limit: &config::Limit, subject: &Subject<'_>) -> Counted {
             Missing::Deny => return Counted::Denied,
         }
     }
-    if is_exempt(limit, &values) {
+    if limit.exempt.iter().any(|exemption| matches!(exemption, Exemption::Key(key) if is(&values, key))) {
         return Counted::Not;
     }
-    let mut parts = limit.key.iter().zip(&values).map(|(part, value)| match value {
+    let rate = limit.overrides.iter().find(|other| is(&values, &other.key)).map(|other| other.rate);
+    let parts = limit.key.iter().zip(&values).map(|(part, value)| match value {
         Some(value) => text(part, value, limit.plain),
         None => text(&KeyPart::Ip, &client_network(limit, subject.client), true),
     });
-    match (parts.next(), limit.key.len()) {
-        (Some(only), 1) => Counted::For(only),
-        (first, _) => {
-            let mut key = String::new();
-            for part in first.into_iter().chain(parts) {
-                let separator = if key.is_empty() { "" } else { "," };
-                write!(key, "{separator}{}:{part}", part.len()).expect("writing to a string succeeds");
-            }
-            Counted::For(key)
-        }
+    Counted::For { key: joined(parts.collect()), rate }
+}
+
+/// The text of a key: that of its only part, or of all with their lengths.
+fn joined(mut parts: Vec<String>) -> String {
+    match parts.len() {
+        1 => parts.remove(0),
+        _ => parts.iter().map(|part| format!("{}:{part}", part.len())).collect::<Vec<_>>().join(","),
     }
 }
 
@@ -112,6 +142,7 @@ fn value<'r>(
         KeyPart::Cookie(name) => single(cookies(subject.headers, name))?,
         KeyPart::Query(name) => single(parameters(subject.query, name))?,
         KeyPart::Path(name) => (subject.parameter)(name).map(|value| percent_decode_str(value).into()),
+        KeyPart::Jwt(_) => None,
         KeyPart::Host => {
             Some(subject.host).filter(|host| !host.is_empty()).map(|host| host.as_bytes().into())
         }
@@ -157,37 +188,25 @@ fn parameters<'r>(query: &'r str, name: &str) -> impl Iterator<Item = Cow<'r, [u
     })
 }
 
-/// The client's network: an address with the limit's prefix, the rest of it zero.
+/// The client's network, as text.
 fn client_network(limit: &config::Limit, client: IpAddr) -> Cow<'static, [u8]> {
-    let network = match client {
-        IpAddr::V4(address) => {
-            let mask = u32::MAX.checked_shl(32 - u32::from(limit.ipv4_prefix)).unwrap_or(0);
-            IpAddr::V4((u32::from(address) & mask).into())
-        }
-        IpAddr::V6(address) => {
-            let mask = u128::MAX.checked_shl(128 - u32::from(limit.ipv6_prefix)).unwrap_or(0);
-            IpAddr::V6(Ipv6Addr::from(u128::from(address) & mask))
-        }
-    };
-    Cow::Owned(network.to_string().into_bytes())
+    Cow::Owned(limit.prefixes.network(client).to_string().into_bytes())
 }
 
-/// Whether the key's values are those that the limit exempts.
-fn is_exempt(limit: &config::Limit, values: &[Option<Cow<'_, [u8]>>]) -> bool {
-    limit.exempt.iter().any(|exemption| match exemption {
-        Exemption::Key(exempt) => {
-            values.iter().map(Option::as_deref).eq(exempt.iter().map(|value| Some(value.as_bytes())))
-        }
-        Exemption::Network(_) => false,
-    })
+/// Whether the key's values are these. Those of a request that lacks the key never are.
+fn is(values: &[Option<Cow<'_, [u8]>>], key: &[String]) -> bool {
+    values.iter().map(Option::as_deref).eq(key.iter().map(|value| Some(value.as_bytes())))
 }
 
 /// A part of the key as text.
 fn text(part: &KeyPart, value: &[u8], plain: bool) -> String {
-    let kind = part.to_string();
-    let mut text = utf8_percent_encode(&kind, ENCODED).to_string();
     let may_be_secret = matches!(part, KeyPart::Header(_) | KeyPart::Cookie(_) | KeyPart::Query(_));
-    if (!may_be_secret || plain) && value.len() <= LONGEST_VALUE {
+    text_of_kind(&part.to_string(), value, plain || !may_be_secret)
+}
+
+fn text_of_kind(kind: &str, value: &[u8], plain: bool) -> String {
+    let mut text = utf8_percent_encode(kind, ENCODED).to_string();
+    if plain && value.len() <= LONGEST_VALUE {
         write!(text, "={}", percent_encode(value, ENCODED)).expect("writing to a string succeeds");
         return text;
     }
@@ -232,7 +251,7 @@ mod tests {
 
     fn key(toml: &str, headers: &[(&'static str, &str)], query: &str) -> String {
         match counted(toml, headers, query, "192.0.2.7") {
-            Counted::For(key) => key,
+            Counted::For { key, .. } => key,
             other => panic!("{other:?}"),
         }
     }
@@ -282,7 +301,7 @@ mod tests {
     #[test]
     fn addresses_are_counted_by_network() {
         let key = |client| match counted("key = \"ip\"", &[], "", client) {
-            Counted::For(key) => key,
+            Counted::For { key, .. } => key,
             other => panic!("{other:?}"),
         };
         assert_eq!(key("2001:db8:1:2:3:4:5:6"), "ip=2001:db8:1:2::");
@@ -294,7 +313,10 @@ mod tests {
     fn two_different_values_of_one_key_are_ambiguous() {
         let by_key = "key = \"query:k\"\nplain = true";
         assert_eq!(counted(by_key, &[], "k=1&k=2", "::1"), Counted::Ambiguous("query:k".into()));
-        assert_eq!(counted(by_key, &[], "k=1&%6b=1", "::1"), Counted::For("query:k=1".into()));
+        assert_eq!(
+            counted(by_key, &[], "k=1&%6b=1", "::1"),
+            Counted::For { key: "query:k=1".into(), rate: None }
+        );
         assert_eq!(counted(by_key, &[], "k=%ff&k=%fe", "::1"), Counted::Ambiguous("query:k".into()));
         let cookies = [("cookie", "sid=1"), ("cookie", "b=2; sid=2")];
         let by_cookie = "key = \"cookie:sid\"";

@@ -70,9 +70,21 @@ impl MemoryStore {
     /// # Errors
     /// [`StoreError::Full`]: nothing was done.
     pub fn operate(&self, operation: &Operation) -> Result<Reply, StoreError> {
-        // Microseconds since the start, plus a year, so that no window reaches back before zero.
-        let time_us = self.started.elapsed().as_micros() as u64 + Rate::MAX_WINDOW_US;
-        self.operate_at(time_us, operation)
+        self.operate_at(self.time_us(), operation)
+    }
+
+    /// Gives back what a decision at `time_us` charged a bucket, as if it had refused.
+    pub fn give_back(&self, bucket: &Bytes, quota: Quota, time_us: u64, cost: u32) {
+        let mut shard = self.shards[self.shard_of(bucket)].lock();
+        shard.advance(bucket, quota, self.time_us());
+        if let Some(bucket) = shard.buckets.get_mut(bucket) {
+            bucket.state.count_mut().give_back(quota, time_us, cost);
+        }
+    }
+
+    /// Microseconds since the start, plus a year, so that no window reaches back before zero.
+    fn time_us(&self) -> u64 {
+        self.started.elapsed().as_micros() as u64 + Rate::MAX_WINDOW_US
     }
 
     /// Does an operation at `time_us`, microseconds of any clock of the caller's that keeps to one origin.
@@ -123,8 +135,7 @@ impl MemoryStore {
                     leases.release(id);
                 }
             }
-            Act::Peek | Act::Look(_) => {
-                let cost = if let Act::Look(cost) = act { cost.max(1) } else { 1 };
+            Act::Peek(cost) => {
                 let usage = shard.look(bucket, quota, |state| Usage {
                     used: state.count().used(quota),
                     grow_us: state.count().grow_us(quota, time_us),
@@ -178,7 +189,7 @@ impl MemoryStore {
         let outcomes = (charges.iter().zip(&homes).zip(&fits))
             .map(|((charge, home), fits)| shards.of(*home).outcome(charge, time_us, admitted && *fits))
             .collect();
-        Ok(Decision { admitted, outcomes, leases })
+        Ok(Decision { time_us, admitted, outcomes, leases })
     }
 
     /// Counts `growth` bytes, unless the bound forbids it.

@@ -53,6 +53,7 @@ pub struct RedisStore {
 }
 
 /// Where the buckets are.
+#[expect(clippy::large_enum_variant, reason = "a store has one")]
 enum Place {
     /// One server, or the primary that Sentinels name.
     One(Node),

@@ -169,8 +169,7 @@ impl Call {
                         Act::Record(cost) => ("record", Argument::Number(i64::from(*cost))),
                         Act::Renew(lease) => ("renew", Argument::Text(lease_name(*lease))),
                         Act::Release(lease) => ("release", Argument::Text(lease_name(*lease))),
-                        Act::Peek => ("peek", Argument::Number(1)),
-                        Act::Look(cost) => ("peek", Argument::Number(i64::from((*cost).max(1)))),
+                        Act::Peek(cost) => ("peek", Argument::Number(i64::from(*cost))),
                         Act::Reset => ("reset", Argument::Number(0)),
                     };
                     arguments.extend([Argument::Word(word), Argument::Number(index[*place]), argument]);
@@ -195,6 +194,7 @@ impl Call {
     /// `None` if the answer isn't of the script's shape.
     pub fn decode(&self, answer: &[i64]) -> Option<(u64, Vec<Reply>)> {
         let (time_us, mut rest) = answer.split_first()?;
+        let time_us = *time_us as u64;
         let mut results = Vec::with_capacity(self.steps.len());
         // How many leases each bucket has granted so far, in the order of the walk.
         let mut leased = vec![0; self.buckets.len()];
@@ -207,7 +207,7 @@ impl Call {
                     let before = self.count_leases(asked, standings, &mut leased);
                     (Result::Group { granted, standings, leased: before, served: 0 }, after)
                 }
-                Step::On(_, Act::Peek | Act::Look(_)) => {
+                Step::On(_, Act::Peek(_)) => {
                     let (usage, after) = rest.split_first_chunk::<3>()?;
                     (Result::Usage(*usage), after)
                 }
@@ -219,8 +219,8 @@ impl Call {
         if !rest.is_empty() {
             return None;
         }
-        let replies = self.operations.iter().map(|step| self.reply(*step, &mut results[*step]));
-        Some((*time_us as u64, replies.collect()))
+        let replies = self.operations.iter().map(|step| self.reply(time_us, *step, &mut results[*step]));
+        Some((time_us, replies.collect()))
     }
 
     /// Adds the leases that a group's charges made, and returns how many there were before.
@@ -234,13 +234,17 @@ impl Call {
         count.collect()
     }
 
-    fn reply(&self, step: usize, result: &mut Result<'_>) -> Reply {
+    fn reply(&self, time_us: u64, step: usize, result: &mut Result<'_>) -> Reply {
         match (&self.steps[step], result) {
             (Step::Group { asked, .. }, Result::Group { granted, standings, leased, served }) => {
                 let turn = *served;
                 *served += 1;
-                let mut decision =
-                    Decision { admitted: turn < *granted, outcomes: SmallVec::new(), leases: Vec::new() };
+                let mut decision = Decision {
+                    time_us,
+                    admitted: turn < *granted,
+                    outcomes: SmallVec::new(),
+                    leases: Vec::new(),
+                };
                 for (at, ((place, cost, _), standing)) in
                     asked.iter().zip(standings.chunks_exact(4)).enumerate()
                 {

@@ -76,7 +76,7 @@ impl Stepped {
 
     /// Looks how much of a bucket is in use.
     pub(crate) fn peek(&mut self, time_us: u64, on: &Charge) -> Usage {
-        match self.act(time_us, on, Act::Peek) {
+        match self.act(time_us, on, Act::Peek(on.cost)) {
             Reply::Usage(usage) => usage,
             reply => panic!("{reply:?}"),
         }

@@ -36,7 +36,7 @@ async fn take(store: &Store, charges: &[Charge]) -> Decision {
 
 async fn used(store: &Store, charge: &Charge) -> u64 {
     let deadline = Instant::now() + Duration::from_secs(5);
-    store.peek(charge.bucket.clone(), charge.quota, deadline).await.unwrap().used
+    store.peek(charge.bucket.clone(), charge.quota, 1, deadline).await.unwrap().used
 }
 
 #[test]

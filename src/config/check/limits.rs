@@ -3,6 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     ops::Range,
+    time::Duration,
 };
 
 use toml::Spanned;
@@ -11,7 +12,7 @@ use super::{Check, duplicate, undefined};
 use crate::{
     algorithm::{Algorithm, Quota},
     config::{
-        Exemption, KeyPart, Limit,
+        Cost, Exemption, KeyPart, Limit, Prefixes, Scope,
         error::Fault,
         file::{self, LimitOfRoute, Table},
         value::{AlgorithmName, Text},
@@ -79,11 +80,15 @@ impl Check<'_, '_> {
             name: name.to_owned(),
             key: limit.key?.into_values(),
             quota: Quota::new(algorithm, limit.rate?.0),
+            cost: Cost::Fixed(1),
+            when_status: Vec::new(),
+            scope: Scope::Shared,
+            wait: Duration::ZERO,
             mode: limit.mode.0,
             missing: limit.missing.0,
-            ipv4_prefix: limit.ipv4_prefix.0 as u8,
-            ipv6_prefix: limit.ipv6_prefix.0 as u8,
+            prefixes: Prefixes { ipv4: limit.ipv4_prefix.0 as u8, ipv6: limit.ipv6_prefix.0 as u8 },
             exempt,
+            overrides: Vec::new(),
             plain: limit.plain,
             on_failure: limit.on_failure.map_or(self.on_failure, |policy| policy.0),
         })

@@ -74,12 +74,12 @@ pub(super) async fn take(
 /// How all charges stand, if nothing is charged.
 async fn look(store: &RedisStore, charges: &Charges, deadline: Instant) -> Result<Decision, StoreError> {
     let looks = charges.iter().map(|charge| {
-        let act = Act::Look(charge.cost);
+        let act = Act::Peek(charge.cost.max(1));
         let operation = Operation::On { bucket: charge.bucket.clone(), quota: charge.quota, act };
         // A request's own operations are never across.
         Box::pin(store.operate(operation, deadline))
     });
-    let mut decision = Decision { admitted: true, outcomes: SmallVec::new(), leases: Vec::new() };
+    let mut decision = Decision { time_us: 0, admitted: true, outcomes: SmallVec::new(), leases: Vec::new() };
     for (charge, reply) in charges.iter().zip(try_join_all(looks).await?) {
         let Reply::Usage(usage) = reply else { return Err(StoreError::Malformed) };
         decision.admitted &= charge.shadow || usage.delay_us == Some(0);
@@ -122,6 +122,7 @@ async fn take_share<'s>(
 }
 
 fn enter(decision: &mut Decision, share: &Share, part: &Decision) {
+    decision.time_us = decision.time_us.max(part.time_us);
     for (place, outcome) in share.iter().zip(&part.outcomes) {
         decision.outcomes[*place] = *outcome;
     }

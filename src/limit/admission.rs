@@ -1,0 +1,168 @@
+//! What a limiter says: a request may pass, and its [`Admission`] holds what it took; or it may not, and
+//! the [`Refusal`] knows when to come back.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use smallvec::SmallVec;
+use tokio::{task::AbortHandle, time::sleep};
+
+use crate::{
+    algorithm::{Algorithm, Quota},
+    store::{Lease, Outcome, Store, StoreError},
+};
+
+use super::Limit;
+
+/// Where one limit stands after a request.
+#[derive(Clone, Debug)]
+pub struct Standing {
+    /// The limit.
+    pub limit: Arc<Limit>,
+    /// The quota it was held to: the limit's, the key's own, or this gateway's share while the store is away.
+    pub quota: Quota,
+    /// What the store said, now or lately. Where it wasn't asked since the cost is more than the quota ever
+    /// allows, only that holds.
+    pub outcome: Outcome,
+}
+
+impl Standing {
+    /// Whether the limit refuses: it doesn't shadow, and has no room.
+    pub fn refuses(&self) -> bool {
+        !self.limit.shadows() && self.outcome.delay_us != Some(0)
+    }
+}
+
+/// One for each limit that was asked.
+pub type Standings = SmallVec<[Standing; 2]>;
+
+/// A request that may pass, where its limits stand, and what it holds of them while it runs.
+#[derive(Debug, Default)]
+pub struct Admission {
+    pub(super) standings: Standings,
+    pub(super) leases: Vec<Held>,
+    pub(super) accounts: Vec<Account>,
+}
+
+impl Admission {
+    /// Where the limits stand that were asked.
+    pub fn standings(&self) -> &[Standing] {
+        &self.standings
+    }
+
+    /// Records permits beyond those that the request was admitted for, whether they fit or not, on a limit that
+    /// it was [asked to settle](super::Ask::settled_later) with. What the store can't take now is forgotten.
+    pub fn record(&self, limit: &str, cost: u32) {
+        let accounts = self.accounts.iter().filter(|account| account.limit.name() == limit && cost > 0);
+        for Account { store, bucket, quota, .. } in accounts {
+            store.record(bucket.clone(), *quota, cost);
+        }
+    }
+
+    /// Whether it holds nothing that must outlive the decision.
+    pub fn is_settled(&self) -> bool {
+        self.leases.is_empty() && self.accounts.is_empty()
+    }
+}
+
+/// Where more may be recorded for a request.
+#[derive(Debug)]
+pub(super) struct Account {
+    pub(super) limit: Arc<Limit>,
+    pub(super) store: Arc<Store>,
+    pub(super) bucket: Bytes,
+    pub(super) quota: Quota,
+    /// What was estimated, or is owed if the response makes it so.
+    pub(super) cost: u32,
+}
+
+/// A lease that is renewed for as long as this value lives, and released with it.
+#[derive(Debug)]
+pub(super) struct Held {
+    store: Arc<Store>,
+    lease: Lease,
+    renewal: AbortHandle,
+}
+
+impl Held {
+    /// Holds a lease in the store where it was taken. It must be called in a tokio runtime.
+    pub(super) fn new(store: &Arc<Store>, lease: Lease) -> Self {
+        let (store, renewed) = (store.clone(), lease.clone());
+        // So that one renewal may be lost.
+        let every = Duration::from_micros(lease.quota.window_us / 3);
+        let renewal = tokio::spawn({
+            let store = store.clone();
+            async move {
+                loop {
+                    sleep(every).await;
+                    store.renew(&renewed);
+                }
+            }
+        });
+        Self { store, lease, renewal: renewal.abort_handle() }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.renewal.abort();
+        self.store.release(&self.lease);
+    }
+}
+
+/// A request that may not pass.
+#[derive(Debug)]
+pub enum Refusal {
+    /// A limit has no room.
+    Limited(Box<Limited>),
+    /// The request lacks the key of a limit that refuses such requests.
+    KeyMissing {
+        /// The limit's name.
+        limit: String,
+    },
+    /// The request has two different values for one part of a limit's key.
+    KeyAmbiguous {
+        /// The part, as in the configuration: `header:x-api-key`.
+        part: String,
+    },
+    /// The request doesn't say in a header what it costs, as one of its limits demands, but something else.
+    CostInvalid {
+        /// The header's name.
+        header: String,
+    },
+    /// The store can't answer, and a limit says to refuse then.
+    StoreUnavailable(StoreError),
+}
+
+/// Which limits refused, and when there will be room.
+#[derive(Debug)]
+pub struct Limited {
+    pub(super) standings: Standings,
+}
+
+impl Limited {
+    /// Where the limits stand that were asked.
+    pub fn standings(&self) -> &[Standing] {
+        &self.standings
+    }
+
+    /// The names of the limits that refused.
+    pub fn violated(&self) -> impl Iterator<Item = &str> {
+        self.refusing().map(|standing| standing.limit.name())
+    }
+
+    /// Microseconds until the request can be admitted, if nobody else takes the room; `None` if never.
+    pub fn delay_us(&self) -> Option<u64> {
+        let mut delays = self.refusing().map(|standing| standing.outcome.delay_us);
+        delays.try_fold(0, |greatest, delay_us| Some(delay_us?.max(greatest)))
+    }
+
+    /// Whether the delay is a promise. There is no telling when a request in flight ends.
+    pub fn is_exact(&self) -> bool {
+        self.refusing().all(|standing| standing.quota.algorithm != Algorithm::Concurrency)
+    }
+
+    pub(super) fn refusing(&self) -> impl Iterator<Item = &Standing> {
+        self.standings.iter().filter(|standing| standing.refuses())
+    }
+}

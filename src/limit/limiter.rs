@@ -1,0 +1,318 @@
+//! The limiter: takes what a request asks of its limits, all or nothing.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use smallvec::SmallVec;
+use tokio::time::{Duration, Instant};
+
+use crate::{
+    algorithm::Quota,
+    config::{self, OnFailure, Scope},
+    store::{Charge, Charges, Decision, Outcome, Store, StoreError, Usage},
+};
+
+use super::{
+    Admission, Ask, Asks, Limit, Limited, Refusal, Standing,
+    admission::{Account, Held},
+    refusals::{Probes, Refusals, Verdict},
+    wait::{Patience, Waits},
+};
+
+/// Decides what limits are asked, in a store and in this process. It outlives reloads of the configuration,
+/// and may be shared by any threads; each has its own connection to the store.
+#[derive(Debug)]
+pub struct Limiter {
+    store: Arc<Store>,
+    /// In this process: for limits of this instance, and for all while the store is away. It starts empty, and
+    /// isn't written back.
+    local: Arc<Store>,
+    refusals: Refusals,
+    pub(super) waits: Waits,
+    timeout: Duration,
+    instances: u32,
+    key_prefix: String,
+}
+
+/// A limit that is asked, and the charge that this makes.
+struct Asked {
+    ask: Ask,
+    charge: Charge,
+}
+
+type AllAsked = SmallVec<[Asked; 2]>;
+
+impl Limiter {
+    /// Opens the store of a configuration. Nothing is connected yet: see [`Self::warm_up`].
+    ///
+    /// # Errors
+    /// A url that the client can't read.
+    pub fn open(config: &config::Store) -> Result<Arc<Self>, StoreError> {
+        let store = Arc::new(Store::open(config)?);
+        let local = match &*store {
+            Store::Memory(_) => store.clone(),
+            Store::Redis(_) => Arc::new(Store::in_process(config.max_memory)),
+        };
+        Ok(Arc::new(Self {
+            store,
+            local,
+            refusals: Refusals::default(),
+            waits: Waits::default(),
+            timeout: config.timeout,
+            instances: config.instances,
+            key_prefix: config.key_prefix.clone(),
+        }))
+    }
+
+    /// Connects this thread to the store, so that its first decision needn't wait.
+    ///
+    /// # Errors
+    /// The store can't be reached now. Requests are served by their limits' failure policy until it can.
+    pub async fn warm_up(&self) -> Result<(), StoreError> {
+        self.store.warm_up().await
+    }
+
+    /// Admits a request and charges all that it asks, or refuses it and charges nothing.
+    ///
+    /// # Errors
+    /// The refusal.
+    pub async fn try_acquire(&self, asks: &[Ask]) -> Result<Admission, Refusal> {
+        self.take(asks, Instant::now()).await
+    }
+
+    /// As [`Self::try_acquire`], but a request that is refused waits for its room until the deadline, or if
+    /// there is none, until it is served. It is refused at once if it would wait in vain: by the deadline
+    /// there won't be room for it and for those who came before, it asks for more than a limit ever allows, or
+    /// the limit counts what is in flight, of which there is no telling when it ends.
+    ///
+    /// # Errors
+    /// The refusal.
+    pub async fn acquire(
+        self: &Arc<Self>,
+        asks: &Asks,
+        deadline: Option<Instant>,
+    ) -> Result<Admission, Refusal> {
+        self.take_in_time(asks, Instant::now(), Patience::Until(deadline)).await
+    }
+
+    /// As [`Self::acquire`], for a request that arrived then and waits as long as the limits say that refuse it.
+    pub(super) async fn acquire_within_waits(
+        self: &Arc<Self>,
+        asks: &Asks,
+        arrival: Instant,
+    ) -> Result<Admission, Refusal> {
+        if asks.iter().all(|ask| ask.limit.wait.is_zero()) {
+            return self.take(asks, arrival).await;
+        }
+        self.take_in_time(asks, arrival, Patience::OfLimits).await
+    }
+
+    /// As [`Self::try_acquire`], for a request that arrived at a time from which the store's deadline counts.
+    pub(super) async fn take(&self, asks: &[Ask], arrival: Instant) -> Result<Admission, Refusal> {
+        let asked = self.ask(asks)?;
+        let deadline = arrival + self.timeout;
+        let _probes = self.refuse_locally(&asked, deadline).await?;
+        self.take_from_stores(asked, deadline).await
+    }
+
+    /// As [`Self::take`], but the stores are asked in any case.
+    pub(super) async fn decide(&self, asks: &[Ask], arrival: Instant) -> Result<Admission, Refusal> {
+        self.take_from_stores(self.ask(asks)?, arrival + self.timeout).await
+    }
+
+    async fn take_from_stores(&self, asked: AllAsked, deadline: Instant) -> Result<Admission, Refusal> {
+        if asked.is_empty() {
+            return Ok(Admission::default());
+        }
+        let (own, shared): (AllAsked, AllAsked) =
+            asked.into_iter().partition(|asked| asked.ask.limit.scope == Scope::Instance);
+        let own_decision = match self.local.take(charges(&own), deadline).await {
+            Ok(decision) => decision,
+            Err(error) => return Err(Refusal::StoreUnavailable(error)),
+        };
+        if !own_decision.admitted {
+            return Err(refuse(own, own_decision));
+        }
+        if shared.is_empty() {
+            return Ok(self.admit(&self.local, own, own_decision, Admission::default()));
+        }
+        match self.take_shared(shared, deadline).await {
+            Ok(admission) => Ok(self.admit(&self.local, own, own_decision, admission)),
+            Err(refusal) => {
+                self.give_back(&own, &own_decision);
+                Err(refusal)
+            }
+        }
+    }
+
+    async fn take_shared(&self, asked: AllAsked, deadline: Instant) -> Result<Admission, Refusal> {
+        let sent = self.refusals.sending();
+        match self.store.take(charges(&asked), deadline).await {
+            Ok(decision) if decision.admitted => {
+                Ok(self.admit(&self.store, asked, decision, Admission::default()))
+            }
+            Ok(decision) => {
+                for (asked, outcome) in asked.iter().zip(&decision.outcomes) {
+                    if !asked.charge.shadow {
+                        self.refusals.note(&asked.charge, outcome, &sent);
+                    }
+                }
+                Err(refuse(asked, decision))
+            }
+            Err(error) => self.take_without_store(asked, error, deadline).await,
+        }
+    }
+
+    /// Decides by the limits' failure policy: one `deny` refuses, else the `local` ones count here.
+    /// Where counting here is what fails, for want of memory, `local` is `deny`.
+    async fn take_without_store(
+        &self,
+        mut asked: AllAsked,
+        error: StoreError,
+        deadline: Instant,
+    ) -> Result<Admission, Refusal> {
+        let is_full = matches!(error, StoreError::Full);
+        let denies = |asked: &Asked| match asked.ask.limit.on_failure {
+            OnFailure::Deny => !asked.charge.shadow,
+            OnFailure::Local => !asked.charge.shadow && is_full,
+            OnFailure::Allow => false,
+        };
+        if asked.iter().any(denies) {
+            return Err(Refusal::StoreUnavailable(error));
+        }
+        asked.retain(|Asked { ask, charge }| {
+            charge.quota = charge.quota.share(self.instances);
+            charge.cost = charge.cost.min(charge.quota.capacity());
+            ask.limit.on_failure == OnFailure::Local && !is_full
+        });
+        match self.local.take(charges(&asked), deadline).await {
+            Ok(decision) if decision.admitted => {
+                Ok(self.admit(&self.local, asked, decision, Admission::default()))
+            }
+            Ok(decision) => Err(refuse(asked, decision)),
+            Err(error) if asked.iter().any(|asked| !asked.charge.shadow) => {
+                Err(Refusal::StoreUnavailable(error))
+            }
+            Err(_) => Ok(Admission::default()),
+        }
+    }
+
+    /// Refuses what a limit refused lately and still would. What it gives else is to be kept until the store
+    /// has answered.
+    async fn refuse_locally(&self, asked: &AllAsked, deadline: Instant) -> Result<Probes<'_>, Refusal> {
+        let enforcing = || {
+            let shared = |asked: &&Asked| asked.ask.limit.scope == Scope::Shared && !asked.charge.shadow;
+            asked.iter().filter(shared)
+        };
+        match self.refusals.check(|| enforcing().map(|asked| &asked.charge), deadline).await {
+            Verdict::Ask(probe) => Ok(probe),
+            Verdict::Refused(outcomes) => {
+                let refused = enforcing().zip(outcomes).filter_map(|(asked, outcome)| {
+                    let (limit, quota) = (asked.ask.limit.clone(), asked.charge.quota);
+                    outcome.map(|outcome| Standing { limit, quota, outcome })
+                });
+                Err(Refusal::Limited(Box::new(Limited { standings: refused.collect() })))
+            }
+        }
+    }
+
+    /// Adds to an admission what a store has decided.
+    fn admit(
+        &self,
+        store: &Arc<Store>,
+        asked: AllAsked,
+        decision: Decision,
+        mut admission: Admission,
+    ) -> Admission {
+        admission.leases.extend(decision.leases.into_iter().map(|lease| Held::new(store, lease)));
+        for (Asked { ask, charge }, outcome) in asked.into_iter().zip(decision.outcomes) {
+            if let Some(cost) = ask.settles.filter(|_| outcome.charged) {
+                let (limit, store) = (ask.limit.clone(), store.clone());
+                let (bucket, quota) = (charge.bucket, charge.quota);
+                admission.accounts.push(Account { limit, store, bucket, quota, cost });
+            }
+            admission.standings.push(Standing { limit: ask.limit, quota: charge.quota, outcome });
+        }
+        admission
+    }
+
+    fn give_back(&self, asked: &AllAsked, decision: &Decision) {
+        for (Asked { charge, .. }, outcome) in asked.iter().zip(&decision.outcomes) {
+            if outcome.charged {
+                self.local.give_back(&charge.bucket, charge.quota, decision.time_us, charge.cost);
+            }
+        }
+        for lease in &decision.leases {
+            self.local.release(lease);
+        }
+    }
+
+    /// What is asked, with what it charges. What never fits is refused without asking.
+    fn ask(&self, asks: &[Ask]) -> Result<AllAsked, Refusal> {
+        let asked = asks.iter().map(|ask| Asked { ask: ask.clone(), charge: self.charge(ask) });
+        let mut asked: AllAsked = asked.collect();
+        refuse_what_never_fits(&asked)?;
+        asked.retain(|asked| asked.is_within_quota());
+        Ok(asked)
+    }
+
+    /// What a request charges a limit, by the quota that holds now.
+    pub(super) fn charge(&self, ask: &Ask) -> Charge {
+        let mut quota = ask.limit.quota;
+        if let Some(rate) = ask.rate {
+            (quota.permits, quota.window_us) = (rate.permits, rate.window_us);
+        }
+        let (bucket, shadow) = (self.bucket(&ask.limit, ask.key.as_str()), ask.limit.shadows());
+        Charge { bucket, quota, cost: ask.cost, shadow }
+    }
+
+    /// Looks when so many permits fit into a bucket.
+    pub(super) async fn peek_at(
+        &self,
+        ask: &Ask,
+        bucket: Bytes,
+        quota: Quota,
+        permits: u32,
+    ) -> Result<Usage, StoreError> {
+        let store = match ask.limit.scope {
+            Scope::Shared => &self.store,
+            Scope::Instance => &self.local,
+        };
+        store.peek(bucket, quota, permits, Instant::now() + self.timeout).await
+    }
+
+    fn bucket(&self, limit: &Limit, key: &str) -> Bytes {
+        Bytes::from([&self.key_prefix, ":", &limit.stem, "{", key, "}"].concat())
+    }
+}
+
+impl Asked {
+    /// Whether it can ever be admitted.
+    fn is_within_quota(&self) -> bool {
+        self.charge.cost.max(1) <= self.charge.quota.capacity()
+    }
+}
+
+fn charges(asked: &AllAsked) -> Charges {
+    asked.iter().map(|asked| asked.charge.clone()).collect()
+}
+
+/// Refuses without touching a store where a limit asks for more than it ever allows.
+fn refuse_what_never_fits(asked: &AllAsked) -> Result<(), Refusal> {
+    let never = asked.iter().filter(|asked| !asked.is_within_quota() && !asked.charge.shadow);
+    let outcome = Outcome { charged: false, remaining: 0, grow_us: 0, delay_us: None };
+    let standings = never.map(|Asked { ask, charge }| {
+        let (limit, quota) = (ask.limit.clone(), charge.quota);
+        Standing { limit, quota, outcome }
+    });
+    let limited = Limited { standings: standings.collect() };
+    if limited.standings.is_empty() { Ok(()) } else { Err(Refusal::Limited(Box::new(limited))) }
+}
+
+fn refuse(asked: AllAsked, decision: Decision) -> Refusal {
+    let standings = asked.into_iter().zip(decision.outcomes).map(|(Asked { ask, charge }, outcome)| {
+        let (limit, quota) = (ask.limit, charge.quota);
+        Standing { limit, quota, outcome }
+    });
+    Refusal::Limited(Box::new(Limited { standings: standings.collect() }))
+}
