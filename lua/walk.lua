@@ -12,7 +12,7 @@
 --              a request names a bucket once
 --         record <bucket> <cost>                 permits, whether they fit or not
 --         renew <bucket> <lease>, release <bucket> <lease>   a lease of a concurrency bucket
---         peek <bucket> <cost>                   a look that writes nothing, for a cost of 1 or more
+--         peek <bucket> <cost>                   a look that writes nothing
 --         reset <bucket> 0                       all of the bucket forgotten
 --
 -- Returns integers: this server's time in microseconds; then for equal requests how many are admitted,

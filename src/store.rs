@@ -40,7 +40,7 @@ pub type Charges = SmallVec<[Charge; 2]>;
 /// Whether a request is admitted, and where each of its buckets stands after it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
-    /// When, in microseconds of the store's clock; 0 where several servers have decided together.
+    /// When, in microseconds of the store's clock; of the latest of the servers that took part.
     pub time_us: u64,
     /// Every enforcing limit had room, and all of them were charged.
     pub admitted: bool,
@@ -281,18 +281,18 @@ impl Store {
         self.send(Operation::On { bucket, quota, act: Act::Release(id) });
     }
 
-    /// Gives back what a decision at `time_us` charged a bucket. Only the in-process store can.
-    pub fn give_back(&self, bucket: &Bytes, quota: Quota, time_us: u64, cost: u32) {
-        if let Self::Memory(store) = self {
-            store.give_back(bucket, quota, time_us, cost);
-        }
-    }
-
     /// How many charges have stayed behind although their request was refused or had no decision.
     pub fn charges_left_behind(&self) -> u64 {
         match self {
             Self::Memory(_) => 0,
             Self::Redis(store) => store.charges_left_behind(),
+        }
+    }
+
+    /// Gives back what a decision at `time_us` charged a bucket. Only the in-process store can.
+    pub fn give_back(&self, bucket: &Bytes, quota: Quota, time_us: u64, cost: u32) {
+        if let Self::Memory(store) = self {
+            store.give_back(bucket, quota, time_us, cost);
         }
     }
 

@@ -79,6 +79,8 @@ fn every_key_can_be_written() {
     let (config, warnings) =
         Config::parse("every-key.toml", EVERY_KEY, &|_| None).unwrap_or_else(|faults| panic!("{faults}"));
     assert!(warnings.is_empty(), "{warnings}");
+    let tls = config.store.tls.as_ref().unwrap();
+    assert!(tls.ca.is_some() && tls.identity.is_some() && tls.server_name.is_some());
     let limit = &config.limits["all-of-it"];
     let key = limit.key.iter().map(KeyPart::to_string).collect::<Vec<_>>();
     assert_eq!(key, ["ip", "header:x-api-key", "path:id"]);

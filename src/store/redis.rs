@@ -14,6 +14,7 @@ mod channel;
 mod cluster;
 mod connection;
 mod node;
+mod sentinel;
 
 use std::{
     fmt,
@@ -52,6 +53,7 @@ pub struct RedisStore {
 }
 
 /// Where the buckets are.
+#[expect(clippy::large_enum_variant, reason = "a store has one")]
 enum Place {
     /// One server, or the primary that Sentinels name.
     One(Node),

@@ -11,9 +11,10 @@ use crate::{
     harness::{
         gateway::Gateway,
         open_store,
-        redis::{Redis, cluster::Cluster},
+        redis::{Redis, cluster::Cluster, tls::Certificates},
         wait_until,
     },
+    server::RIGHTS,
 };
 
 /// A decision of a node that answers takes less, also on a busy machine.
@@ -49,6 +50,24 @@ fn two_gateways_on_a_cluster_are_one_limiter() {
     for gateway in gateways {
         assert!(!gateway.log().contains("the store"), "{}", gateway.log());
     }
+}
+
+#[test]
+fn a_limit_holds_on_a_cluster_with_tls_for_a_user_with_only_the_documented_rights() {
+    let files = Certificates::for_server(&["127.0.0.1"]);
+    let cluster = Cluster::with_tls(&files);
+    let rights: Vec<&str> = RIGHTS.split_whitespace().chain(["+cluster|slots", "+asking"]).collect();
+    for node in &cluster.nodes {
+        node.command(&[&["ACL", "SETUSER", "gateway", "on", ">hunter2"], rights.as_slice()].concat());
+        node.command(&["ACL", "SETUSER", "default", "-evalsha", "-eval"]);
+    }
+    let url = cluster.url().replace("redis-cluster://", "rediss-cluster://gateway:hunter2@");
+    let ca = files.path("ca.pem");
+    let gateway = Gateway::start(&by_key(&format!("url = \"{url}\"\ntls = {{ ca = {ca:?} }}")));
+    for primary in 0..3 {
+        assert_five_pass(&[&gateway], &keys(&cluster, primary, true).next().unwrap());
+    }
+    assert!(!gateway.log().contains("the store"), "{}", gateway.log());
 }
 
 #[test]
@@ -130,7 +149,7 @@ fn a_slot_that_moves_keeps_its_counts_and_is_never_out_of_reach() {
 /// Asks for keys of other primaries while one is gone, and then for its own until it is replaced.
 fn assert_one_failure_is_the_only_one(fail: impl Fn(&mut Redis)) {
     let mut cluster = Cluster::start();
-    let gateway = Gateway::start(&toml(&cluster));
+    let gateway = Gateway::start(&toml(&cluster).replace("\"1s\"", "\"200ms\""));
     let mut others = keys(&cluster, 1, false);
     let of_the_lost: Vec<_> = keys(&cluster, 1, true).collect();
     for key in of_the_lost.iter().take(5) {
@@ -152,7 +171,7 @@ fn assert_one_failure_is_the_only_one(fail: impl Fn(&mut Redis)) {
         refused += usize::from(status == 503);
         status == 200
     });
-    assert!(refused > 0 && served > 20, "{refused} refused, {served} served");
+    assert!(refused > 0 && served > 5, "{refused} refused, {served} served");
     // By then all of them are at their places again.
     for key in of_the_lost.iter().skip(10).take(20) {
         assert_eq!(ask(&gateway, key), 200, "{}", gateway.log());

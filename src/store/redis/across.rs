@@ -122,6 +122,7 @@ async fn take_share<'s>(
 }
 
 fn enter(decision: &mut Decision, share: &Share, part: &Decision) {
+    decision.time_us = decision.time_us.max(part.time_us);
     for (place, outcome) in share.iter().zip(&part.outcomes) {
         decision.outcomes[*place] = *outcome;
     }

@@ -131,7 +131,11 @@ impl Batcher {
 
     /// Begins anew with another connection.
     pub(super) fn reconnect(&self) {
-        let connection = Connection::start(&self.link.config, Arc::downgrade(&self.link));
+        self.use_connection(Connection::start(&self.link.config, Arc::downgrade(&self.link)));
+    }
+
+    /// Makes further calls on this connection.
+    pub(super) fn use_connection(&self, connection: Connection) {
         self.connection.store(Arc::new(connection));
     }
 

@@ -41,7 +41,7 @@ pub(super) fn subscribe(
 }
 
 /// Passes messages on until the connection ends.
-async fn listen(channel: &str, server: &Config, sender: &mpsc::Sender<Bytes>) {
+pub(super) async fn listen(channel: &str, server: &Config, sender: &mpsc::Sender<Bytes>) {
     let mut connection = Connection::once(server);
     let mut messages = connection.client.message_rx();
     if connection.made().await.is_err() {

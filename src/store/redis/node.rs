@@ -21,6 +21,7 @@ use super::{
     breaker::{Breaker, Trouble},
     cluster::Cluster,
     connection::{CONNECT_TIMEOUT, SHORTEST_WAIT, failure},
+    sentinel,
 };
 
 const PROBE_EVERY: Duration = Duration::from_millis(100);
@@ -29,7 +30,7 @@ const PROBE_WAIT: Duration = Duration::from_millis(50);
 /// Failed probes after which the connection is replaced: it may be dead without anyone having said so.
 const PROBES_PER_CONNECTION: u32 = 20;
 /// Failed probes after which a Cluster is asked whether the node has been replaced.
-const PROBES_PER_LOOK: u32 = 5;
+const PROBES_PER_LOOK: u32 = 3;
 /// Answered probes for which the breaker stays open until all threads have their connections back: one that
 /// hasn't would open it again.
 const PROBES_FOR_OTHERS: u32 = 3;
@@ -131,7 +132,11 @@ impl Node {
     pub(super) fn batcher(&self) -> &Arc<Batcher> {
         self.batchers.get_or(|| {
             let batcher = Arc::new(Batcher::start(self.link.clone()));
-            self.link.batchers.lock().push(Arc::downgrade(&batcher));
+            let mut batchers = self.link.batchers.lock();
+            if batchers.is_empty() && self.link.config.server.is_sentinel() {
+                tokio::spawn(sentinel::watch(Arc::downgrade(&self.link)));
+            }
+            batchers.push(Arc::downgrade(&batcher));
             batcher
         })
     }
@@ -148,9 +153,13 @@ impl Link {
         }
     }
 
+    /// Those of all threads.
+    pub(super) fn batchers(&self) -> Vec<Arc<Batcher>> {
+        self.batchers.lock().iter().filter_map(Weak::upgrade).collect()
+    }
+
     fn all_are_connected(&self) -> bool {
-        let is_connected = |batcher: Arc<Batcher>| batcher.connection().is_connected();
-        self.batchers.lock().iter().filter_map(Weak::upgrade).all(is_connected)
+        self.batchers().iter().all(|batcher| batcher.connection().is_connected())
     }
 
     /// Another node may have taken this one's place.

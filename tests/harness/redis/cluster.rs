@@ -2,7 +2,7 @@
 
 use std::ops::RangeInclusive;
 
-use super::{Redis, free_port};
+use super::{Redis, free_port, tls::Certificates};
 use crate::harness::wait_until;
 
 const PRIMARIES: usize = 3;
@@ -13,13 +13,25 @@ pub(crate) struct Cluster {
     /// The primaries at the start, in the order of their slots, and then their replicas.
     pub(crate) nodes: Vec<Redis>,
     ids: Vec<String>,
+    /// Where they speak TLS, which is where they are known by then; or their plain ports.
+    ports: Vec<u16>,
 }
 
 impl Cluster {
     pub(crate) fn start() -> Self {
+        Self::start_with(None)
+    }
+
+    /// One that speaks TLS.
+    pub(crate) fn with_tls(files: &Certificates) -> Self {
+        Self::start_with(Some(files))
+    }
+
+    fn start_with(files: Option<&Certificates>) -> Self {
+        let mut ports = Vec::new();
         let start = |_| {
             let bus = free_port().to_string();
-            Redis::start_with(&[
+            let usual = [
                 "--cluster-enabled",
                 "yes",
                 "--cluster-port",
@@ -35,11 +47,20 @@ impl Cluster {
                 "0",
                 "--repl-ping-replica-period",
                 "1",
-            ])
+            ];
+            let Some(files) = files else {
+                let node = Redis::start_with(&usual);
+                ports.push(node.port());
+                return node;
+            };
+            let among_them = ["--tls-cluster", "yes", "--tls-replication", "yes"];
+            let (node, port) = files.start("no", &[&usual[..], &among_them[..]].concat());
+            ports.push(port);
+            node
         };
         let nodes: Vec<Redis> = (0..2 * PRIMARIES).map(start).collect();
         let ids = nodes.iter().map(|node| node.command(&["CLUSTER", "MYID"])).collect();
-        let cluster = Self { nodes, ids };
+        let cluster = Self { nodes, ids, ports };
         cluster.join();
         cluster
     }
@@ -54,10 +75,10 @@ impl Cluster {
             let (first, last) = (slots.start().to_string(), slots.end().to_string());
             node.command(&["CLUSTER", "ADDSLOTSRANGE", &first, &last]);
         }
-        for node in &self.nodes[1..] {
+        for (node, port) in self.nodes.iter().zip(&self.ports).skip(1) {
             let bus = node.command(&["CONFIG", "GET", "cluster-port"]);
             let bus = bus.lines().last().unwrap().to_owned();
-            self.nodes[0].command(&["CLUSTER", "MEET", "127.0.0.1", &node.port().to_string(), &bus]);
+            self.nodes[0].command(&["CLUSTER", "MEET", "127.0.0.1", &port.to_string(), &bus]);
         }
         let all = (2 * PRIMARIES).to_string();
         wait_until("all know each other", || {
@@ -95,7 +116,7 @@ impl Cluster {
 
     /// An url of it that names the first and the last primary.
     pub(crate) fn url(&self) -> String {
-        let [first, last] = [0, PRIMARIES - 1].map(|at| self.nodes[at].port());
+        let [first, last] = [0, PRIMARIES - 1].map(|at| self.ports[at]);
         format!("redis-cluster://127.0.0.1:{first}?node=127.0.0.1:{last}")
     }
 

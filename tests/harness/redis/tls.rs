@@ -40,12 +40,13 @@ impl Certificates {
 
     /// The arguments of a server that speaks TLS on this port, beside its plain one. `clients` is whether they
     /// need a certificate: `yes`, `no` or `optional`.
-    pub(crate) fn start(&self, clients: &str) -> (Redis, u16) {
+    pub(crate) fn start(&self, clients: &str, arguments: &[&str]) -> (Redis, u16) {
         let port = free_port();
         let path = |name: &str| self.path(name).to_str().unwrap().to_owned();
-        let redis = Redis::start_with(&[
+        let port_text = port.to_string();
+        let files = [
             "--tls-port",
-            &port.to_string(),
+            &port_text,
             "--tls-cert-file",
             &path("server.pem"),
             "--tls-key-file",
@@ -54,7 +55,7 @@ impl Certificates {
             &path("ca.pem"),
             "--tls-auth-clients",
             clients,
-        ]);
-        (redis, port)
+        ];
+        (Redis::start_with(&[&files[..], arguments].concat()), port)
     }
 }
