@@ -179,6 +179,17 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
+    /// The name, as in the file.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::SlidingWindow => "sliding-window",
+            Self::SlidingCells { .. } => "sliding-cells",
+            Self::FixedWindow => "fixed-window",
+            Self::Gcra { .. } => "gcra",
+            Self::Concurrency => "concurrency",
+        }
+    }
+
     /// What names the algorithm in a bucket's name, so that formats never meet: `sw`, `sc60`, `fw`, `gc`, `cc`.
     pub fn tag(self) -> String {
         match self {
@@ -219,6 +230,12 @@ impl Quota {
             Algorithm::Gcra { burst: Some(burst) } if self.permits > 0 => burst,
             _ => self.permits,
         }
+    }
+
+    /// Whether its numbers are exact in the script: those of a GCRA level up to 2^53.
+    pub fn is_countable(self) -> bool {
+        !matches!(self.algorithm, Algorithm::Gcra { .. })
+            || u64::from(self.capacity()).saturating_mul(self.window_us) <= gcra::MOST_LEVEL
     }
 
     /// The window in whole seconds, if it is a whole number of them.

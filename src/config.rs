@@ -48,6 +48,8 @@ pub struct Config {
     pub server: Server,
     /// Where to count.
     pub store: Store,
+    /// Where operators look and change things, if anywhere.
+    pub admin: Option<Admin>,
     /// The upstreams by name.
     pub upstreams: BTreeMap<String, Upstream>,
     /// The limits by name, those written into routes among them.
@@ -129,6 +131,32 @@ pub enum StoreUrl {
     Memory,
     /// A Redis.
     Redis(Box<RedisUrl>),
+}
+
+/// The listener for operators.
+#[derive(Debug, PartialEq)]
+pub struct Admin {
+    /// The address.
+    pub listen: SocketAddr,
+    /// What callers must bear; there is one on any address but loopback.
+    pub token: Option<AdminToken>,
+}
+
+/// What operators' requests must bear. It isn't printed.
+#[derive(PartialEq)]
+pub struct AdminToken(String);
+
+impl AdminToken {
+    /// The token: for comparing and sending, not for people.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for AdminToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("******")
+    }
 }
 
 /// What to do with a request when the store can't answer.
@@ -355,6 +383,7 @@ mod tests {
                 key_prefix: "tollgate".to_owned(),
                 max_memory: 256 * 1024 * 1024,
             },
+            admin: None,
             upstreams: BTreeMap::from([(
                 "orders".to_owned(),
                 Upstream {

@@ -16,11 +16,13 @@
 //!       redis      lua/ by EVALSHA, in group commit
 //!   forward    pick a server, connect or reuse, stream both ways
 //! reject     every answer of the gateway's own
+//! admin      the second listener, for operators
 //! ```
 //!
 //! [`algorithm`] holds the arithmetic of limits, without clock or I/O; [`config`] turns a file into
 //! checked values, and [`cli`] is what people type.
 
+pub mod admin;
 pub mod algorithm;
 pub mod cli;
 pub mod config;

@@ -25,7 +25,7 @@ pub use self::{
     admission::{Admission, Limited, Refusal, Standing, Standings},
     key::Key,
     limiter::Limiter,
-    overrides::KeyState,
+    overrides::{KeyState, read_rate},
 };
 use crate::{
     algorithm::{Quota, Rate},
@@ -131,6 +131,11 @@ impl Ask {
     /// One permit for a caller.
     pub fn new(limit: &Arc<Limit>, key: impl Into<Key>) -> Self {
         Self { limit: limit.clone(), key: key.into(), cost: 1, rate: None, settles: None }
+    }
+
+    /// Whom it counts for.
+    pub fn key(&self) -> &Key {
+        &self.key
     }
 
     /// The same, for so many permits. None at all asks whether one fits, and takes none.

@@ -143,6 +143,7 @@ fn refused(refusal: &Refusal) -> (StatusCode, &'static str, String) {
                     let delay = duration::Text(delay_us.div_ceil(1_000) * 1_000);
                     format!("there is room again in {delay}")
                 }
+                None if limited.lets_nothing_pass() => "nothing may pass now".to_owned(),
                 None => "the request asks for more than the limit ever allows".to_owned(),
             };
             let detail = format!("over the limit {names}: {when}");

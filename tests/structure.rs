@@ -16,7 +16,8 @@ const TABLE: &[(&str, &[&str])] = &[
     ("reject", &["limit", "forward"]),
     ("gateway", &["route", "limit", "forward", "reject", "store"]),
     ("server", &["gateway"]),
-    ("cli", &["server", "gateway", "limit"]),
+    ("admin", &["gateway", "limit", "store", "algorithm"]),
+    ("cli", &["server", "admin", "gateway", "limit"]),
 ];
 const LEAVES: [&str; 2] = ["config", "duration"];
 

@@ -16,7 +16,7 @@ use toml::Spanned;
 
 use self::limits::DefinedLimit;
 use super::{
-    Config, OnFailure, Server, Target, Upstream,
+    Admin, AdminToken, Config, OnFailure, Server, Target, Upstream,
     document::Document,
     error::{Fault, Severity, nearest},
     file::{self, File, Table},
@@ -33,6 +33,7 @@ pub(super) fn check(file: File, folder: &Path, document: &mut Document<'_>) -> O
     let server = check.server(file.server.value);
     let store = check.store(file.store.value, folder);
     let jwt = file.jwt.and_then(|table| check.jwt(table, folder));
+    let admin = file.admin.and_then(|table| check.admin(table));
     for (name, upstream) in file.upstreams {
         let checked = check.upstream(name.get_ref(), upstream);
         check.upstreams.insert(name.into_inner(), checked);
@@ -47,8 +48,11 @@ pub(super) fn check(file: File, folder: &Path, document: &mut Document<'_>) -> O
     let limits =
         check.limits.into_iter().filter_map(|(name, defined)| Some((name, defined.limit?.into()))).collect();
     let is_good = document.faults.iter().all(|fault| fault.severity == Severity::Warning);
-    is_good.then_some(Config { server, store, upstreams, limits, jwt, routes })
+    is_good.then_some(Config { server, store, admin, upstreams, limits, jwt, routes })
 }
+
+/// Shorter tokens can be guessed.
+const TOKEN_BYTES: usize = 16;
 
 struct Check<'d, 'i> {
     document: &'d mut Document<'i>,
@@ -78,6 +82,29 @@ impl Check<'_, '_> {
             header_timeout: server.timeouts.value.header.0,
             drain_timeout: server.timeouts.value.drain.0,
         }
+    }
+
+    fn admin(&mut self, table: Table<file::Admin>) -> Option<Admin> {
+        let Table { span, value: admin } = table;
+        let Some(listen) = admin.listen else {
+            self.missing(&span, &["listen"], "listen = \"127.0.0.1:9901\"");
+            return None;
+        };
+        let address = listen.get_ref().0;
+        if let Some(token) = admin.token.as_ref().filter(|token| token.get_ref().0.0.len() < TOKEN_BYTES) {
+            let fault = Fault::error("the token is too short to be a secret").at(&token.span(), "");
+            self.fault(fault.help(format!("use at least {TOKEN_BYTES} random characters")));
+        }
+        if admin.token.is_none() && !address.ip().is_loopback() && !self.document.had(&span, "token") {
+            let fault = Fault::error(format!("anybody could change limits on `{address}`"));
+            self.fault(
+                fault
+                    .at(&listen.span(), "")
+                    .help("add token = \"${TOLLGATE_ADMIN_TOKEN}\", or listen on 127.0.0.1"),
+            );
+        }
+        let token = admin.token.map(|token| AdminToken(token.into_inner().0.0));
+        Some(Admin { listen: address, token })
     }
 
     fn size_of_at_least(&mut self, size: &Spanned<Text<Size>>, least: usize, written: &str) -> usize {

@@ -162,6 +162,11 @@ impl Limited {
         self.refusing().all(|standing| standing.quota.algorithm != Algorithm::Concurrency)
     }
 
+    /// Whether a limit is set to no permits at all.
+    pub fn lets_nothing_pass(&self) -> bool {
+        self.refusing().any(|standing| standing.quota.capacity() == 0)
+    }
+
     pub(super) fn refusing(&self) -> impl Iterator<Item = &Standing> {
         self.standings.iter().filter(|standing| standing.refuses())
     }
