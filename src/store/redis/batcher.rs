@@ -28,6 +28,7 @@ use crate::store::script::{self, Argument, Call};
 
 use super::{
     Act, Lease, Operation, Reply, StoreError,
+    cluster::is_redirection,
     connection::{Connection, SHORTEST_WAIT, describe, failure},
     node::Link,
 };
@@ -191,14 +192,18 @@ impl Batcher {
             }
             let answer = self.call(&call, lane.manner).await;
             match &answer {
-                Ok(_) => self.link.trouble.forget(),
                 // Where a slot has gone to isn't trouble.
-                Err(StoreError::Answer(error)) if super::cluster::is_redirection(error) => {}
+                Err(StoreError::Answer(error)) if is_redirection(error) => {
+                    if !self.link.is_in_cluster() {
+                        let remedy = "write `store.url` with redis-cluster://";
+                        self.link.trouble.say(format!("it has only some slots of a Cluster: {remedy}"));
+                    }
+                }
                 Err(error @ (StoreError::Answer(_) | StoreError::Malformed)) => {
                     self.link.trouble.say(describe(error));
                 }
                 // A broken connection says why by itself, and a timeout has no cause to tell.
-                Err(_) => {}
+                Ok(_) | Err(_) => {}
             }
             self.link.note(&self, &answer);
             self.distribute(lane, batch, &call, answer);
