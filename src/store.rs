@@ -5,6 +5,7 @@
 //! leaves every bucket as it was. Time is the store's own.
 
 pub mod memory;
+pub mod overrides;
 pub mod redis;
 pub mod script;
 
@@ -125,7 +126,7 @@ pub enum Act {
 pub enum Reply {
     /// To [`Operation::Take`].
     Decision(Decision),
-    /// To [`Act::Peek`] and [`Act::Look`].
+    /// To [`Act::Peek`].
     Usage(Usage),
     /// To the other acts.
     Done,

@@ -3,7 +3,10 @@
 //! What was wrong by itself is missing here and has been complained of ([`Document`]): it is neither called
 //! missing nor undefined again.
 
+mod jwt;
+mod keys;
 mod limits;
+mod quota;
 mod routes;
 mod store;
 
@@ -24,9 +27,12 @@ use super::{
 /// Files that it names are looked for from the folder on.
 pub(super) fn check(file: File, folder: &Path, document: &mut Document<'_>) -> Option<Config> {
     let on_failure = file.store.value.on_failure.0;
-    let mut check = Check { document, on_failure, upstreams: BTreeMap::new(), limits: BTreeMap::new() };
+    let verifies_tokens = file.jwt.is_some() || document.had_defined("jwt");
+    let mut check =
+        Check { document, on_failure, verifies_tokens, upstreams: BTreeMap::new(), limits: BTreeMap::new() };
     let server = check.server(file.server.value);
     let store = check.store(file.store.value, folder);
+    let jwt = file.jwt.and_then(|table| check.jwt(table, folder));
     for (name, upstream) in file.upstreams {
         let checked = check.upstream(name.get_ref(), upstream);
         check.upstreams.insert(name.into_inner(), checked);
@@ -41,13 +47,15 @@ pub(super) fn check(file: File, folder: &Path, document: &mut Document<'_>) -> O
     let limits =
         check.limits.into_iter().filter_map(|(name, defined)| Some((name, defined.limit?.into()))).collect();
     let is_good = document.faults.iter().all(|fault| fault.severity == Severity::Warning);
-    is_good.then_some(Config { server, store, upstreams, limits, routes, jwt: None })
+    is_good.then_some(Config { server, store, upstreams, limits, jwt, routes })
 }
 
 struct Check<'d, 'i> {
     document: &'d mut Document<'i>,
     /// The store's, for limits that don't say.
     on_failure: OnFailure,
+    /// Whether there is a table `[jwt]`, good or not.
+    verifies_tokens: bool,
     /// By name; none if there is a fault in it: it is defined all the same.
     upstreams: BTreeMap<String, Option<Upstream>>,
     limits: BTreeMap<String, DefinedLimit>,

@@ -4,12 +4,54 @@
 //! word, what stands before the last `@` is a password: after the first `:`, in a url the first after the
 //! `//`, or if there is none all of it after the `//`; and so is the value of a parameter `…password=`. Only
 //! `${NAME}` gives nothing away. Each byte becomes an asterisk, so that places in the text stay where they are.
+//! The same happens to what stands behind `hmac_secret =`, wherever it is told.
 
 use std::ops::Range;
 
-/// The text with its passwords blanked.
+/// The text of a file with its passwords blanked.
 pub(super) fn blank(text: &str) -> String {
+    let mut blanked = text.to_owned();
+    for secret in secrets(text) {
+        blanked.replace_range(secret.clone(), &"*".repeat(secret.len()));
+    }
+    blank_lines(&blanked)
+}
+
+/// A message about the text of a file, with the passwords of both blanked.
+pub(super) fn blank_message(message: &str, text: &str) -> String {
+    let blanked = secrets(text).fold(message.to_owned(), |message, secret| {
+        ['`', '"'].into_iter().fold(message, |message, quote| {
+            let told = format!("{quote}{}{quote}", &text[secret.clone()]);
+            message.replace(&told, &format!("{quote}******{quote}"))
+        })
+    });
+    blank_lines(&blanked)
+}
+
+fn blank_lines(text: &str) -> String {
     text.split_inclusive('\n').map(blank_line).collect()
+}
+
+/// Where the values of `hmac_secret` stand, without their quotes: in triple quotes up to the next ones, else
+/// in the line.
+fn secrets(text: &str) -> impl Iterator<Item = Range<usize>> {
+    const KEY: &str = "hmac_secret";
+    text.match_indices(KEY).filter_map(|(at, _)| {
+        let after = text[at + KEY.len()..].trim_start_matches(['"', '\'', ' ', '\t']);
+        let value = after.strip_prefix('=')?.trim_start_matches([' ', '\t']);
+        let secret = match ["\"\"\"", "'''"].into_iter().find(|quotes| value.starts_with(quotes)) {
+            Some(quotes) => value[3..].split(quotes).next()?,
+            None => {
+                let line = value.lines().next().unwrap_or_default();
+                match line.chars().next()? {
+                    quote @ ('"' | '\'') => line[1..quoted_length(line, quote)].trim_end_matches(quote),
+                    _ => line.split([' ', '\t', ',', '}', '#']).next()?,
+                }
+            }
+        };
+        let start = secret.as_ptr() as usize - text.as_ptr() as usize;
+        (!secret.is_empty() && !is_reference(secret)).then_some(start..start + secret.len())
+    })
 }
 
 fn blank_line(line: &str) -> String {
@@ -99,5 +141,23 @@ mod tests {
         ] {
             assert_eq!(blank(text), blanked);
         }
+    }
+
+    #[test]
+    fn secrets_are_blanked_however_they_are_written() {
+        for (text, blanked) in [
+            ("hmac_secret = \"a b\\\"c\" # x", "hmac_secret = \"******\" # x"),
+            ("jwt = { hmac_secret='ab', issuer = \"i\" }", "jwt = { hmac_secret='**', issuer = \"i\" }"),
+            ("\"hmac_secret\" = abc, x", "\"hmac_secret\" = ***, x"),
+            ("hmac_secret = \"ab\nx = 1", "hmac_secret = \"**\nx = 1"),
+            ("hmac_secret = \"\"\"\nab\n\"\"\"\nx = 1", "hmac_secret = \"\"\"****\"\"\"\nx = 1"),
+            ("hmac_secret = \"${WORD}\"", "hmac_secret = \"${WORD}\""),
+            ("hmac_secret = \"é", "hmac_secret = \"**"),
+            ("hmac_secret =", "hmac_secret ="),
+        ] {
+            assert_eq!(blank(text), blanked);
+        }
+        let message = "`123` is no string: \"123\", 1234";
+        assert_eq!(blank_message(message, "hmac_secret = 123"), "`******` is no string: \"******\", 1234");
     }
 }

@@ -112,12 +112,14 @@ impl Node {
         let name = String::from_utf8_lossy(name).into_owned();
         let command = CustomCommand::new(name, ClusterHash::FirstKey, false);
         let arguments = arguments.iter().cloned().map(Value::Bytes).collect();
+        let batcher = self.batcher();
+        let connection = batcher.connection();
+        // A thread that was idle so far may have none yet, which says nothing of the server.
+        connection.connected(deadline).await?;
         let wait = deadline.saturating_duration_since(Instant::now());
         if wait < SHORTEST_WAIT {
             return Err(StoreError::Timeout);
         }
-        let batcher = self.batcher();
-        let connection = batcher.connection();
         let answer = match manner {
             Manner::Asking => connection.send_asking(command, arguments, wait).await,
             Manner::Together | Manner::Alone => connection.send(command, arguments, wait).await,
