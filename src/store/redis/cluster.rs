@@ -68,8 +68,8 @@ pub(super) struct Cluster {
     timeout: Duration,
     nodes: Mutex<HashMap<Endpoint, Arc<Node>>>,
     map: ArcSwap<Map>,
-    /// Held while the slots are read; when that was done last.
-    refreshed: sync::Mutex<Option<Instant>>,
+    /// Held while the slots are read; when that was tried last, and how it ended.
+    refreshed: sync::Mutex<Option<(Instant, Result<(), StoreError>)>>,
     refreshes_soon: AtomicBool,
     trouble: Trouble,
     /// The threads that use the store, to connect all of them to a node before it is used.
@@ -221,6 +221,8 @@ impl Cluster {
             "TRYAGAIN" if manner == Manner::Together => Some((from.clone(), Manner::Alone)),
             // It has lost its place. Another node may have taken it.
             "CLUSTERDOWN" | "READONLY" | "MASTERDOWN" => {
+                // It goes on when this operation's time is up.
+                self.refresh_soon();
                 self.refresh().await.ok()?;
                 let owner = self.map.load().owner(slot).cloned()?;
                 (!Arc::ptr_eq(&owner, from)).then_some((owner, Manner::Together))
@@ -260,7 +262,8 @@ impl Cluster {
             let turn = Turn(cluster);
             runtime.spawn(async move {
                 // It may have been read just before what was wrong with it.
-                if turn.0.refreshed.lock().await.is_some_and(|at| at.elapsed() < REFRESH_EVERY) {
+                let last = turn.0.refreshed.lock().await.as_ref().map(|(at, _)| at.elapsed());
+                if last.is_some_and(|last| last < REFRESH_EVERY) {
                     sleep(REFRESH_EVERY).await;
                 }
                 drop(turn.0.refresh().await);
@@ -268,24 +271,25 @@ impl Cluster {
         }
     }
 
-    /// Reads the slots anew, unless that has just been done.
+    /// Reads the slots anew, unless that has just been tried.
     async fn refresh(&self) -> Result<(), StoreError> {
         let mut refreshed = self.refreshed.lock().await;
-        if refreshed.is_some_and(|at| at.elapsed() < REFRESH_EVERY) {
-            return Ok(());
+        if let Some((_, ended)) = refreshed.as_ref().filter(|(at, _)| at.elapsed() < REFRESH_EVERY) {
+            return ended.clone();
         }
-        match self.read_slots().await {
+        let ended = match self.read_slots().await {
             Ok(ranges) => {
                 self.adopt(&ranges).await;
                 self.trouble.forget();
-                *refreshed = Some(Instant::now());
                 Ok(())
             }
             Err(error) => {
                 self.trouble.say(format!("can't read the slots: {}", describe(&error)));
                 Err(error)
             }
-        }
+        };
+        *refreshed = Some((Instant::now(), ended.clone()));
+        ended
     }
 
     /// Asks nodes that seem well, in any order, and then the seeds.
