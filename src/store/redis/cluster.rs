@@ -20,7 +20,7 @@ use std::{
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
-use fred::{error::Error, types::config::Config, util::redis_keyslot};
+use fred::{error::Error, types::config::Config};
 use futures_util::future::join_all;
 use parking_lot::Mutex;
 use thread_local::ThreadLocal;
@@ -38,9 +38,9 @@ use super::{
     breaker::Trouble,
     connection::{Access, CONNECT_TIMEOUT, Connection, describe, failure},
     node::Node,
+    slots::{Map, Range, SLOTS, read_ranges, slot_of},
 };
 
-const SLOTS: usize = 16_384;
 /// How often an operation is sent on: from where a slot was to where it is, and to where it goes.
 const SENT_ON_MOST: usize = 3;
 /// How long a node may take to tell the slots, before another one is asked.
@@ -49,17 +49,6 @@ const SLOTS_WAIT: Duration = Duration::from_millis(250);
 const REFRESH_EVERY: Duration = Duration::from_millis(100);
 /// How long a node is kept that has no slots: some may be moving to it.
 const IDLE_NODE_KEPT: Duration = Duration::from_secs(60);
-
-/// The slot of a bucket or another key.
-pub(super) fn slot_of(key: &[u8]) -> u16 {
-    redis_keyslot(key)
-}
-
-/// Whether the error only says that the slot is elsewhere.
-pub(super) fn is_redirection(error: &Error) -> bool {
-    let says = |word| error.details().starts_with(word);
-    says("MOVED ") || says("ASK ") || says("TRYAGAIN")
-}
 
 pub(super) struct Cluster {
     me: Weak<Self>,
@@ -75,25 +64,6 @@ pub(super) struct Cluster {
     /// The threads that use the store, to connect all of them to a node before it is used.
     threads: ThreadLocal<()>,
     runtimes: Mutex<Vec<Handle>>,
-}
-
-/// Which node has which slot.
-#[derive(Default)]
-struct Map {
-    owners: Vec<Option<Arc<Node>>>,
-}
-
-impl Map {
-    fn owner(&self, slot: u16) -> Option<&Arc<Node>> {
-        self.owners.get(usize::from(slot))?.as_ref()
-    }
-}
-
-/// A range of slots, and who has it.
-struct Range {
-    first: u16,
-    last: u16,
-    owner: Endpoint,
 }
 
 impl Cluster {
@@ -369,24 +339,4 @@ impl Drop for Turn {
     fn drop(&mut self) {
         self.0.refreshes_soon.store(false, Relaxed);
     }
-}
-
-/// Reads the answer to CLUSTER SLOTS: for each range its first and last slot, its primary, and its replicas.
-/// A primary without a host is called as the node that answers.
-fn read_ranges(answer: Value, asked: &str) -> Option<Vec<Range>> {
-    let array = |value: Value| if let Value::Array(values) = value { Some(values) } else { None };
-    let ranges = array(answer)?.into_iter().map(|range| {
-        let range = array(range)?;
-        let slot = |at: usize| range.get(at)?.as_u64().and_then(|slot| u16::try_from(slot).ok());
-        let (first, last) = (slot(0)?, slot(1)?);
-        let Value::Array(primary) = range.get(2)? else { return None };
-        let host = primary.first()?.as_string().filter(|host| !host.is_empty() && host != "?");
-        let owner = Endpoint {
-            host: host.unwrap_or_else(|| asked.to_owned()),
-            port: u16::try_from(primary.get(1)?.as_u64()?).ok()?,
-        };
-        (first <= last && usize::from(last) < SLOTS).then_some(Range { first, last, owner })
-    });
-    let ranges = ranges.collect::<Option<Vec<_>>>()?;
-    (!ranges.is_empty()).then_some(ranges)
 }
