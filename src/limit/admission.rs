@@ -1,7 +1,7 @@
 //! What a limiter says: a request may pass, and its [`Admission`] holds what it took; or it may not, and
 //! the [`Refusal`] knows when to come back.
 
-use std::{sync::Arc, time::Duration};
+use std::{error::Error, fmt, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use smallvec::SmallVec;
@@ -9,6 +9,7 @@ use tokio::{task::AbortHandle, time::sleep};
 
 use crate::{
     algorithm::{Algorithm, Quota},
+    duration,
     store::{Lease, Outcome, Store, StoreError},
 };
 
@@ -134,6 +135,34 @@ pub enum Refusal {
     StoreUnavailable(StoreError),
 }
 
+/// As the caller is told.
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Limited(limited) => limited.fmt(f),
+            Self::KeyMissing { limit } => {
+                write!(f, "the request lacks what the limit `{limit}` counts by")
+            }
+            Self::KeyAmbiguous { part } => {
+                write!(f, "the request has different values for `{part}`, by which it is counted")
+            }
+            Self::CostInvalid { header } => {
+                write!(f, "`{header}` is to say what the request costs: an integer from 1 to 2147483647")
+            }
+            Self::StoreUnavailable(_) => f.write_str("the limits can't be checked now"),
+        }
+    }
+}
+
+impl Error for Refusal {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            Self::StoreUnavailable(cause) => Some(cause),
+            _ => None,
+        }
+    }
+}
+
 /// Which limits refused, and when there will be room.
 #[derive(Debug)]
 pub struct Limited {
@@ -164,5 +193,20 @@ impl Limited {
 
     pub(super) fn refusing(&self) -> impl Iterator<Item = &Standing> {
         self.standings.iter().filter(|standing| standing.refuses())
+    }
+}
+
+impl fmt::Display for Limited {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<_> = self.violated().map(|name| format!("`{name}`")).collect();
+        write!(f, "over the limit {}: ", names.join(", "))?;
+        match self.delay_us() {
+            Some(_) if !self.is_exact() => f.write_str("as many requests are in flight as may be"),
+            Some(delay_us) => {
+                let delay = duration::Text(delay_us.div_ceil(1_000) * 1_000);
+                write!(f, "there is room again in {delay}")
+            }
+            None => f.write_str("the request asks for more than the limit ever allows"),
+        }
     }
 }
