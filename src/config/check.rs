@@ -21,8 +21,7 @@ use super::{
 
 /// The configuration that the file describes, unless there are errors. Faults are left in the document.
 pub(super) fn check(file: File, document: &mut Document<'_>) -> Option<Config> {
-    let on_failure = file.store.value.on_failure.0;
-    let mut check = Check { document, on_failure, upstreams: BTreeMap::new(), limits: BTreeMap::new() };
+    let mut check = Check::new(document, file.store.value.on_failure.0);
     let server = check.server(file.server.value);
     let store = check.store(file.store.value);
     for (name, upstream) in file.upstreams {
@@ -42,6 +41,11 @@ pub(super) fn check(file: File, document: &mut Document<'_>) -> Option<Config> {
     is_good.then_some(Config { server, store, upstreams, limits, routes, jwt: None })
 }
 
+/// The store that the file describes. Faults are left in the document.
+pub(super) fn store(store: file::Store, document: &mut Document<'_>) -> Store {
+    Check::new(document, store.on_failure.0).store(store)
+}
+
 struct Check<'d, 'i> {
     document: &'d mut Document<'i>,
     /// The store's, for limits that don't say.
@@ -51,7 +55,11 @@ struct Check<'d, 'i> {
     limits: BTreeMap<String, DefinedLimit>,
 }
 
-impl Check<'_, '_> {
+impl<'d, 'i> Check<'d, 'i> {
+    fn new(document: &'d mut Document<'i>, on_failure: OnFailure) -> Self {
+        Self { document, on_failure, upstreams: BTreeMap::new(), limits: BTreeMap::new() }
+    }
+
     fn fault(&mut self, fault: Fault) {
         self.document.faults.push(fault);
     }

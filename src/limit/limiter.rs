@@ -43,6 +43,15 @@ struct Asked {
 type AllAsked = SmallVec<[Asked; 2]>;
 
 impl Limiter {
+    /// Opens the store at a url, `redis://127.0.0.1:6379` or `memory:`, with the settings that a file has by
+    /// default. It must be called in a tokio runtime. Nothing is connected yet: see [`Self::warm_up`].
+    ///
+    /// # Errors
+    /// A url of no store. The error tells what to write, and no password.
+    pub fn connect(url: &str) -> Result<Arc<Self>, StoreError> {
+        Self::open(&config::Store::at(url).map_err(StoreError::Url)?)
+    }
+
     /// Opens the store of a configuration. Nothing is connected yet: see [`Self::warm_up`].
     ///
     /// # Errors
@@ -89,14 +98,15 @@ impl Limiter {
     /// The refusal.
     pub async fn acquire(
         self: &Arc<Self>,
-        asks: &Asks,
+        asks: &[Ask],
         deadline: Option<Instant>,
     ) -> Result<Admission, Refusal> {
-        self.take_in_time(asks, Instant::now(), Patience::Until(deadline)).await
+        let asks = asks.iter().cloned().collect();
+        self.take_in_time(&asks, Instant::now(), Patience::Until(deadline)).await
     }
 
     /// As [`Self::acquire`], for a request that arrived then and waits as long as the limits say that refuse it.
-    pub(super) async fn acquire_within_waits(
+    pub(crate) async fn acquire_within_waits(
         self: &Arc<Self>,
         asks: &Asks,
         arrival: Instant,
