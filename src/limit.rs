@@ -14,6 +14,7 @@ pub mod key;
 mod limiter;
 mod refusals;
 pub mod request;
+pub mod settling;
 mod wait;
 
 use std::{sync::Arc, time::Duration};
@@ -48,8 +49,13 @@ pub struct Limit {
 
 impl Limit {
     /// A limit that enforces, counts for all gateways of a store, refuses at once, and counts in this process
-    /// while the store is away. A name has lower-case letters, digits and hyphens.
+    /// while the store is away.
+    ///
+    /// # Panics
+    /// If the name has anything else than lower-case letters, digits and hyphens.
     pub fn new(name: &str, quota: impl Into<Quota>) -> Self {
+        let is_good = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+        assert!(!name.is_empty() && name.bytes().all(is_good), "`{name}` can't be the name of a limit");
         let quota = quota.into();
         Self {
             name: name.to_owned(),
@@ -78,6 +84,13 @@ impl Limit {
     #[must_use]
     pub fn on_failure(self, on_failure: OnFailure) -> Self {
         Self { on_failure, ..self }
+    }
+
+    /// The same, but a request that it refuses is held for so long at most, until there is room. Requests of a
+    /// [`RateLimitLayer`](crate::RateLimitLayer) and of the gateway are; [`Limiter::acquire`] goes by its deadline.
+    #[must_use]
+    pub fn wait_at_most(self, wait: Duration) -> Self {
+        Self { wait, ..self }
     }
 
     /// The name.
