@@ -27,8 +27,16 @@ pub mod config;
 pub mod duration;
 pub mod forward;
 pub mod gateway;
+pub mod layer;
 pub mod limit;
 pub mod reject;
 pub mod route;
 pub mod server;
 pub mod store;
+
+pub use self::{
+    algorithm::{Algorithm, Quota, Rate},
+    config::{OnFailure, RatelimitHeaders},
+    layer::RateLimitLayer,
+    limit::{Admission, Ask, Key, Limit, Limited, Limiter, Refusal},
+};
