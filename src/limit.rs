@@ -6,7 +6,7 @@
 //! [`Refusal`], which knows when to come back.
 //!
 //! How the gateway gets from an HTTP request to that: [`request`] asks, [`key`] works out whom a limit
-//! counts, and [`fields`] tells the client where its limits stand.
+//! counts, [`fields`] tells the client where its limits stand, and [`settling`] holds what a response still owes.
 
 mod admission;
 pub mod fields;
@@ -35,6 +35,21 @@ use crate::{
 ///
 /// A bucket is named by the limit's name, its algorithm and a key, never by numbers: a limit of the same name
 /// with another rate goes on with the counts.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate::{Algorithm, Limit, OnFailure, Quota, Rate};
+///
+/// # fn main() -> Result<(), String> {
+/// let exact = Limit::new("per-user", "100/10s".parse::<Rate>()?);
+/// let even = Limit::new("mails", Quota::new(Algorithm::Gcra { burst: Some(5) }, "60/min".parse()?));
+/// let running = Limit::new("exports", Quota::concurrency(4)).on_failure(OnFailure::Deny);
+/// let patient = exact.clone().wait_at_most(Duration::from_millis(500));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Limit {
     name: String,
@@ -127,6 +142,20 @@ impl From<&config::Limit> for Limit {
 }
 
 /// What a request asks of one limit.
+///
+/// # Examples
+///
+/// ```
+/// use std::sync::Arc;
+/// use tollgate::{Ask, Key, Limit, Rate};
+///
+/// # fn main() -> Result<(), String> {
+/// let limit = Arc::new(Limit::new("per-user", "100/10s".parse::<Rate>()?));
+/// let one = Ask::new(&limit, "alice");
+/// let ten = Ask::new(&limit, Key::caller("alice")).cost(10);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Ask {
     limit: Arc<Limit>,

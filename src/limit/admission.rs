@@ -38,6 +38,26 @@ impl Standing {
 pub type Standings = SmallVec<[Standing; 2]>;
 
 /// A request that may pass, where its limits stand, and what it holds of them while it runs.
+///
+/// # Examples
+///
+/// ```
+/// use std::sync::Arc;
+/// use tollgate::{Ask, Limit, Limiter, Quota};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let limiter = Limiter::connect("memory:")?;
+/// let exports = Arc::new(Limit::new("exports", Quota::concurrency(1)));
+/// let ask = Ask::new(&exports, "alice");
+///
+/// let running = limiter.try_acquire(&[ask.clone()]).await?;
+/// assert!(limiter.try_acquire(&[ask.clone()]).await.is_err());
+/// drop(running);
+/// limiter.try_acquire(&[ask]).await?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Default)]
 pub struct Admission {
     pub(super) standings: Standings,
@@ -112,6 +132,31 @@ impl Drop for Held {
 }
 
 /// A request that may not pass.
+///
+/// # Examples
+///
+/// ```
+/// use std::sync::Arc;
+/// use tollgate::{Ask, Limit, Limiter, Rate, Refusal};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let limiter = Limiter::connect("memory:")?;
+/// let logins = Arc::new(Limit::new("logins", "1/min".parse::<Rate>()?));
+/// let ask = [Ask::new(&logins, "alice")];
+///
+/// limiter.try_acquire(&ask).await?;
+/// match limiter.try_acquire(&ask).await {
+///     Ok(_) => unreachable!("one a minute"),
+///     Err(Refusal::Limited(limited)) => {
+///         assert!(limited.violated().eq(["logins"]));
+///         assert!(limited.delay_us().is_some_and(|delay_us| delay_us <= 60_000_000));
+///     }
+///     Err(other) => println!("{other}"),
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub enum Refusal {
     /// A limit has no room.

@@ -45,6 +45,16 @@ pub struct Subject<'r> {
 }
 
 /// Whom a limit counts, as the text that names a bucket.
+///
+/// # Examples
+///
+/// ```
+/// use tollgate::Key;
+///
+/// assert_eq!(Key::from("Alice B."), Key::caller("Alice B."));
+/// assert_eq!(Key::caller("Alice B.").as_str(), "caller=Alice%20B.");
+/// assert_eq!(Key::address([192, 0, 2, 7].into()).as_str(), "ip=192.0.2.7");
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Key(String);
 
