@@ -27,7 +27,7 @@ pub use self::{
     limiter::Limiter,
 };
 use crate::{
-    algorithm::{Quota, Rate},
+    algorithm::{Algorithm, Quota, Rate},
     config::{self, Mode, OnFailure, Scope},
 };
 
@@ -173,10 +173,12 @@ impl Ask {
         Self { limit: limit.clone(), key: key.into(), cost: 1, rate: None, settles: None }
     }
 
-    /// The same, for so many permits. None at all asks whether one fits, and takes none.
+    /// The same, for so many permits. None at all asks whether one fits, and takes none. Of a limit on requests
+    /// in flight a request takes one, whatever this says.
     #[must_use]
     pub fn cost(self, cost: u32) -> Self {
-        Self { cost, ..self }
+        let is_rate = self.limit.quota.algorithm != Algorithm::Concurrency;
+        Self { cost: if is_rate { cost } else { 1 }, ..self }
     }
 
     /// The same, for a request that may [record](Admission::record) more permits when it has been served: about
