@@ -219,6 +219,11 @@ impl Quota {
         Self { algorithm, permits: rate.permits, window_us: rate.window_us }
     }
 
+    /// So many requests in flight at a time. What one holds whose process has died ends after 30 seconds.
+    pub fn concurrency(permits: u32) -> Self {
+        Self { algorithm: Algorithm::Concurrency, permits, window_us: 30_000_000 }
+    }
+
     /// The rate that it was made from.
     pub fn rate(self) -> Rate {
         Rate { permits: self.permits, window_us: self.window_us }

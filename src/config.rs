@@ -124,6 +124,22 @@ pub struct Store {
     pub max_memory: usize,
 }
 
+impl Store {
+    /// The store at a url, as the file would write it, with the file's defaults for all else.
+    ///
+    /// # Errors
+    /// A message, without the url's password, and on a line of its own the remedy.
+    pub fn at(url: &str) -> Result<Self, String> {
+        let mut document = Document::parse("");
+        let store = file::Store { url: Text(StoreUrl::read(url)?), ..file::Store::default() };
+        let store = check::store(store, &mut document);
+        match document.faults.pop() {
+            Some(fault) => Err([fault.message, fault.help.join("\n")].join("\n")),
+            None => Ok(store),
+        }
+    }
+}
+
 /// Which store.
 #[derive(Debug, PartialEq, Eq)]
 pub enum StoreUrl {
@@ -453,6 +469,16 @@ mod tests {
             "{faults}"
         );
         assert!(faults.ends_with("gateway.toml: 2 errors") && !faults.contains("secret"), "{faults}");
+    }
+
+    #[test]
+    fn a_store_has_the_defaults_of_the_file() {
+        let at = |url| Store::at(url).expect("an url of a store");
+        assert_eq!(at("redis://127.0.0.1:6379"), config(EVERYDAY).store);
+        assert_eq!(at("memory:").url, StoreUrl::Memory);
+        let fault = Store::at("redis:/me:secret@h").expect_err("it is none");
+        assert!(fault.starts_with("this is no url of a store\nuse \"memory:\""), "{fault}");
+        assert!(!fault.contains("secret"), "{fault}");
     }
 
     #[test]

@@ -4,7 +4,6 @@
 //! and the connections to upstreams; requests in flight end on the one they began with.
 
 mod client;
-mod settling;
 mod target;
 
 use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
@@ -33,12 +32,13 @@ use crate::{
             jwt::{Claims, Verifier},
         },
         request::{self, Rule, Settlement},
+        settling::Settling,
     },
     reject::Rejection,
     route::{Table, path},
 };
 
-use self::{settling::Settling, target::Target};
+use self::target::Target;
 
 pub use crate::store::StoreError;
 
@@ -220,7 +220,7 @@ fn fixed(status: StatusCode, body: &str, headers: &[(HeaderName, HeaderValue)]) 
 fn settle(response: Response<Body>, admission: Admission, rules: &[Arc<Rule>]) -> Response<Body> {
     match Settlement::begin(admission, rules, response.status(), response.headers()) {
         Some(settlement) => {
-            response.map(|body| Body::Local(axum::body::Body::new(Settling { body, settlement })))
+            response.map(|body| Body::Local(axum::body::Body::new(Settling::new(body, settlement))))
         }
         None => response,
     }

@@ -14,6 +14,7 @@ const TABLE: &[(&str, &[&str])] = &[
     ("limit", &["store", "algorithm"]),
     ("forward", &[]),
     ("reject", &["limit", "forward"]),
+    ("layer", &["limit", "store", "reject"]),
     ("gateway", &["route", "limit", "forward", "reject", "store"]),
     ("server", &["gateway"]),
     ("admin", &["gateway", "limit", "store", "algorithm"]),

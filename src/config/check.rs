@@ -16,7 +16,7 @@ use toml::Spanned;
 
 use self::limits::DefinedLimit;
 use super::{
-    Admin, AdminToken, Config, OnFailure, Server, Target, Upstream,
+    Admin, AdminToken, Config, OnFailure, Server, Store, Target, Upstream,
     document::Document,
     error::{Fault, Severity, nearest},
     file::{self, File, Table},
@@ -26,10 +26,8 @@ use super::{
 /// The configuration that the file describes, unless there are errors. Faults are left in the document.
 /// Files that it names are looked for from the folder on.
 pub(super) fn check(file: File, folder: &Path, document: &mut Document<'_>) -> Option<Config> {
-    let on_failure = file.store.value.on_failure.0;
-    let verifies_tokens = file.jwt.is_some() || document.had_defined("jwt");
-    let mut check =
-        Check { document, on_failure, verifies_tokens, upstreams: BTreeMap::new(), limits: BTreeMap::new() };
+    let mut check = Check::new(document, file.store.value.on_failure.0);
+    check.verifies_tokens |= file.jwt.is_some();
     let server = check.server(file.server.value);
     let store = check.store(file.store.value, folder);
     let jwt = file.jwt.and_then(|table| check.jwt(table, folder));
@@ -54,6 +52,11 @@ pub(super) fn check(file: File, folder: &Path, document: &mut Document<'_>) -> O
 /// Shorter tokens can be guessed.
 const TOKEN_BYTES: usize = 16;
 
+/// The store that this describes, which names no files. Faults are left in the document.
+pub(super) fn store(store: file::Store, document: &mut Document<'_>) -> Store {
+    Check::new(document, store.on_failure.0).store(store, Path::new(""))
+}
+
 struct Check<'d, 'i> {
     document: &'d mut Document<'i>,
     /// The store's, for limits that don't say.
@@ -65,7 +68,12 @@ struct Check<'d, 'i> {
     limits: BTreeMap<String, DefinedLimit>,
 }
 
-impl Check<'_, '_> {
+impl<'d, 'i> Check<'d, 'i> {
+    fn new(document: &'d mut Document<'i>, on_failure: OnFailure) -> Self {
+        let verifies_tokens = document.had_defined("jwt");
+        Self { document, on_failure, verifies_tokens, upstreams: BTreeMap::new(), limits: BTreeMap::new() }
+    }
+
     fn fault(&mut self, fault: Fault) {
         self.document.faults.push(fault);
     }

@@ -14,7 +14,7 @@ use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use tokio::{
     runtime::Handle,
-    sync::{Semaphore, oneshot},
+    sync::{OnceCell, Semaphore, oneshot},
     task::yield_now,
     time::{Instant, timeout_at},
 };
@@ -23,7 +23,7 @@ use crate::store::script::Call;
 
 use super::{
     Act, Lease, Operation, Reply, StoreError, call,
-    connection::{Connection, describe},
+    connection::{CONNECT_TIMEOUT, Connection, describe},
     node::Link,
     slots::is_redirection,
 };
@@ -63,6 +63,8 @@ pub(super) struct Batcher {
     connection: ArcSwap<Connection>,
     queue: Mutex<Queue>,
     calls: Semaphore,
+    /// The first connection was made, or tried.
+    begun: OnceCell<()>,
 }
 
 /// A plain lock: held to push or to cut a batch, never across an await.
@@ -114,7 +116,7 @@ impl Batcher {
     pub(super) fn start(link: Arc<Link>) -> Self {
         let connection = ArcSwap::from_pointee(Connection::start(&link.config, Arc::downgrade(&link)));
         let (runtime, calls) = (Handle::current(), Semaphore::new(CALLS_MOST));
-        Self { link, runtime, connection, queue: Mutex::default(), calls }
+        Self { link, runtime, connection, queue: Mutex::default(), calls, begun: OnceCell::new() }
     }
 
     pub(super) fn link(&self) -> &Link {
@@ -176,6 +178,10 @@ impl Batcher {
     /// Makes calls for as long as operations wait in the lane.
     async fn call_until_idle(self: Arc<Self>, lane: Lane) {
         let mut turn = Turn { batcher: &self, lane, has_ended: false };
+        // A thread's first calls wait for its connection, or for why there is none: that it has none yet says
+        // nothing of the server.
+        let connected = async || drop(self.connection().connected(Instant::now() + CONNECT_TIMEOUT).await);
+        self.begun.get_or_init(connected).await;
         loop {
             // Requests that have arrived already, but haven't been looked at, go along.
             yield_now().await;
