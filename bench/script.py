@@ -18,7 +18,6 @@ import struct
 import sys
 import tempfile
 import time
-import typing
 
 from processes import Invalid, Processes, free_ports
 
@@ -28,7 +27,7 @@ KEYS = 64
 PLENTY = 2_000_000_000
 CROWD = 50_000
 CELLS = 60
-ONES, MIXED = [1], range(1, 10)
+ONES, MIXED = range(1, 2), range(1, 10)
 
 NAMES = {"sw": "sliding-window", "sc": "sliding-cells", "fw": "fixed-window", "gc": "gcra", "cc": "concurrency"}
 
@@ -128,22 +127,23 @@ class Case:
     keys: int = KEYS
     # Equal requests a key in each call, and what they cost.
     count: int = 1
-    costs: typing.Sequence[int] = tuple(ONES)
+    costs: range = ONES
     # Of how many keys those of a call are taken.
     of: int = KEYS
     # Calls before it is measured, and calls of a chunk.
     warm_up: int = 20
     chunk: int = 8
-    # The quota of the warm-up, where it isn't the same.
-    filled_by: Quota | None = None
+    # What requests cost in the warm-up, where it isn't the same.
+    filled_by: range | None = None
 
-    def calls(self, sha, quota, number):
-        """Commands; the same each time."""
+    def calls(self, sha):
+        """Commands, the same each time: the warm-up and five chunks."""
         choice = random.Random(self.name)
-        for turn in range(number):
+        for turn in range(self.warm_up + 5 * self.chunk):
             numbers = choice.sample(range(self.of), self.keys)
-            requests = [(self.count, choice.choice(self.costs)) for _ in numbers]
-            yield call(sha, quota, numbers, requests, turn)
+            costs = self.filled_by if turn < self.warm_up and self.filled_by else self.costs
+            requests = [(self.count, choice.choice(costs)) for _ in numbers]
+            yield call(sha, self.quota, numbers, requests, turn)
 
 
 def cases():
@@ -168,11 +168,10 @@ def cases():
             full = dataclasses.replace(quota, permits=100)
             yield Case(f"{name}, {KEYS} keys, refused, costs", full, 8.0, costs=MIXED, warm_up=60)
     for entries in (100, 10_000):
-        room = Quota("sw")
         few = {"keys": 8, "of": 8, "warm_up": entries, "chunk": 20}
-        yield Case(f"sliding-window, log of {entries:,}", room, **few)
+        yield Case(f"sliding-window, log of {entries:,}", Quota("sw"), **few)
         full = Quota("sw", permits=entries)
-        yield Case(f"sliding-window, log of {entries:,}, refused, costs", full, costs=MIXED, filled_by=room, **few)
+        yield Case(f"sliding-window, log of {entries:,}, refused, costs", full, costs=MIXED, filled_by=ONES, **few)
 
 
 # A row over another, and what it may be at most.
@@ -184,10 +183,7 @@ RATIOS = [
 
 def measure(redis, sha, chosen, rounds):
     """Microseconds a decision, in each chunk of each case."""
-    commands = {}
-    for case in chosen:
-        commands[case] = list(case.calls(sha, case.filled_by or case.quota, case.warm_up))
-        commands[case] += case.calls(sha, case.quota, 5 * case.chunk)
+    commands = {case: list(case.calls(sha)) for case in chosen}
     seen = {case: [] for case in chosen}
     for _ in range(rounds):
         for case in chosen:

@@ -108,7 +108,8 @@ const BARS_HEIGHT: u64 = 60;
 /// Requests a bin at the top of a panel.
 const TOP: u64 = 6;
 
-struct Drawing;
+/// The whole drawing, which is displayed as SVG.
+pub(crate) struct Drawing;
 
 impl Display for Drawing {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {

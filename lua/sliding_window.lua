@@ -131,16 +131,23 @@ local function sliding_window()
     if excess > older then return max(time, newest_at) + quota.window_us - time end
     local _, first, _, _, first_cost = parse('>I7I4BBI4', oldest)
     if first_cost >= excess then return grow_us end
-    -- The lowest rank whose end lies at least `excess` permits behind the oldest alive one's beginning.
+    -- The lowest rank whose end lies at least `excess` permits behind the oldest alive one's beginning. The first
+    -- guess is right where all have cost 1.
     local low = 1 + (dead or call('ZRANK', key, oldest))
     local high = min(low + excess - 2, call('ZCARD', key) - 1)
-    local entry
+    local rank = high
     while true do
-      local middle = floor((low + high) / 2)
-      entry = call('ZRANGE', key, text(middle), text(middle))[1]
-      if low == high then return parse('>I7', entry) + quota.window_us - time end
-      local _, before, _, _, count = parse('>I7I4BBI4', entry)
-      if (before + count - first) % TOTAL_MODULUS >= excess then high = middle else low = middle + 1 end
+      local entry = call('ZRANGE', key, text(rank), text(rank))[1]
+      local at, before, _, _, count = parse('>I7I4BBI4', entry)
+      local missing = excess - (before + count - first) % TOTAL_MODULUS
+      if missing > 0 then
+        low = rank + 1
+      elseif missing > -count then
+        return at + quota.window_us - time
+      else
+        high = rank - 1
+      end
+      rank = floor((low + high) / 2)
     end
   end
 

@@ -13,6 +13,8 @@ mod file;
 mod jwt;
 mod limit;
 mod password;
+pub mod redis;
+pub mod tls;
 mod value;
 
 use std::{collections::BTreeMap, env, fmt, fs, net::SocketAddr, path::Path, sync::Arc, time::Duration};
@@ -34,6 +36,8 @@ pub use self::{
     limit::{
         Cost, Exemption, KeyPart, Limit, Missing, Mode, Override, Prefixes, Scope, StatusRange, read_key,
     },
+    redis::RedisUrl,
+    tls::Tls,
 };
 use crate::route::Matcher;
 
@@ -44,6 +48,8 @@ pub struct Config {
     pub server: Server,
     /// Where to count.
     pub store: Store,
+    /// Where operators look and change things, if anywhere.
+    pub admin: Option<Admin>,
     /// The upstreams by name.
     pub upstreams: BTreeMap<String, Upstream>,
     /// The limits by name, those written into routes among them.
@@ -104,6 +110,8 @@ pub enum EscapedSlashes {
 pub struct Store {
     /// Which store.
     pub url: StoreUrl,
+    /// How a Redis proves who it is, and the gateway to it; none if the url doesn't say TLS.
+    pub tls: Option<Tls>,
     /// For one decision, from the request's arrival to the answer.
     pub timeout: Duration,
     /// What to do when the store can't answer, for limits that don't say.
@@ -116,35 +124,54 @@ pub struct Store {
     pub max_memory: usize,
 }
 
+impl Store {
+    /// The store at a url, as the file would write it, with the file's defaults for all else.
+    ///
+    /// # Errors
+    /// A message, without the url's password, and on a line of its own the remedy.
+    pub fn at(url: &str) -> Result<Self, String> {
+        let mut document = Document::parse("");
+        let store = file::Store { url: Text(StoreUrl::read(url)?), ..file::Store::default() };
+        let store = check::store(store, &mut document);
+        match document.faults.pop() {
+            Some(fault) => Err([fault.message, fault.help.join("\n")].join("\n")),
+            None => Ok(store),
+        }
+    }
+}
+
 /// Which store.
 #[derive(Debug, PartialEq, Eq)]
 pub enum StoreUrl {
     /// This process.
     Memory,
     /// A Redis.
-    Redis(RedisUrl),
+    Redis(Box<RedisUrl>),
 }
 
-/// The url of a Redis, in which user, password and database may stand. It prints without the password.
-#[derive(PartialEq, Eq)]
-pub struct RedisUrl(String);
+/// The listener for operators.
+#[derive(Debug, PartialEq)]
+pub struct Admin {
+    /// The address.
+    pub listen: SocketAddr,
+    /// What callers must bear; there is one on any address but loopback.
+    pub token: Option<AdminToken>,
+}
 
-impl RedisUrl {
-    /// The url with its password: for the client, not for people.
+/// What operators' requests must bear. It isn't printed.
+#[derive(PartialEq)]
+pub struct AdminToken(String);
+
+impl AdminToken {
+    /// The token: for comparing and sending, not for people.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
-impl fmt::Display for RedisUrl {
+impl fmt::Debug for AdminToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&password::blank(&self.0))
-    }
-}
-
-impl fmt::Debug for RedisUrl {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
+        f.write_str("******")
     }
 }
 
@@ -284,7 +311,8 @@ fn read(
     let config = document.read().and_then(|mut file: File| {
         file.server.value.listen = listen.map(List::of).unwrap_or(file.server.value.listen);
         file.store.value.url = store.map(Text).unwrap_or(file.store.value.url);
-        check::check(file, &mut document)
+        let folder = Path::new(name).parent().unwrap_or(Path::new(""));
+        check::check(file, folder, &mut document)
     });
     let faults = Faults::new(name, text, document.faults);
     match config {
@@ -363,13 +391,15 @@ mod tests {
                 drain_timeout: 30 * second,
             },
             store: Store {
-                url: StoreUrl::Redis(RedisUrl("redis://127.0.0.1:6379".to_owned())),
+                url: StoreUrl::Redis(Box::new(RedisUrl::parse("redis://127.0.0.1:6379").expect("an url"))),
+                tls: None,
                 timeout: second / 20,
                 on_failure: OnFailure::Local,
                 instances: 1,
                 key_prefix: "tollgate".to_owned(),
                 max_memory: 256 * 1024 * 1024,
             },
+            admin: None,
             upstreams: BTreeMap::from([(
                 "orders".to_owned(),
                 Upstream {
@@ -439,6 +469,16 @@ mod tests {
             "{faults}"
         );
         assert!(faults.ends_with("gateway.toml: 2 errors") && !faults.contains("secret"), "{faults}");
+    }
+
+    #[test]
+    fn a_store_has_the_defaults_of_the_file() {
+        let at = |url| Store::at(url).expect("an url of a store");
+        assert_eq!(at("redis://127.0.0.1:6379"), config(EVERYDAY).store);
+        assert_eq!(at("memory:").url, StoreUrl::Memory);
+        let fault = Store::at("redis:/me:secret@h").expect_err("it is none");
+        assert!(fault.starts_with("this is no url of a store\nuse \"memory:\""), "{fault}");
+        assert!(!fault.contains("secret"), "{fault}");
     }
 
     #[test]

@@ -1,8 +1,13 @@
-//! The import table of ARCHITECTURE.md: which module may use which. Imports go downwards only.
+//! The import table of ARCHITECTURE.md: which module may use which. Imports go downwards only. And documents that
+//! are made by a program are what it makes.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by it")]
 
 use std::{fs, path::Path};
+
+#[allow(dead_code)] // Its `main`.
+#[path = "../examples/plot_algorithms.rs"]
+mod plot_algorithms;
 
 /// A module and what it may import. `duration` and `config`'s value types are leaves for all.
 const TABLE: &[(&str, &[&str])] = &[
@@ -14,9 +19,11 @@ const TABLE: &[(&str, &[&str])] = &[
     ("limit", &["store", "algorithm"]),
     ("forward", &[]),
     ("reject", &["limit", "forward"]),
+    ("layer", &["limit", "store", "reject"]),
     ("gateway", &["route", "limit", "forward", "reject", "store"]),
     ("server", &["gateway"]),
-    ("cli", &["server", "gateway", "limit"]),
+    ("admin", &["gateway", "limit", "store", "algorithm"]),
+    ("cli", &["server", "admin", "gateway", "limit"]),
 ];
 const LEAVES: [&str; 2] = ["config", "duration"];
 
@@ -86,4 +93,12 @@ fn imports_go_downwards_only() {
 fn imports_are_found_in_groups_and_in_code() {
     let text = "use crate::{\n    config::{self, Limit},\n    store::Store, route,\n};\nfn a() { crate::limit::b() }";
     assert_eq!(imports(text), ["config", "store", "route", "limit"]);
+}
+
+#[test]
+fn the_drawing_of_the_algorithms_is_what_its_command_prints() {
+    let drawn = plot_algorithms::Drawing.to_string();
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/algorithms.svg");
+    let is_fresh = fs::read_to_string(path).unwrap() == drawn;
+    assert!(is_fresh, "stale: cargo run --example plot_algorithms > docs/algorithms.svg");
 }

@@ -3,16 +3,20 @@
 //! What was wrong by itself is missing here and has been complained of ([`Document`]): it is neither called
 //! missing nor undefined again.
 
+mod jwt;
+mod keys;
 mod limits;
+mod quota;
 mod routes;
+mod store;
 
-use std::{collections::BTreeMap, ops::Range};
+use std::{collections::BTreeMap, ops::Range, path::Path};
 
 use toml::Spanned;
 
 use self::limits::DefinedLimit;
 use super::{
-    Config, OnFailure, Server, Store, Target, Upstream,
+    Admin, AdminToken, Config, OnFailure, Server, Store, Target, Upstream,
     document::Document,
     error::{Fault, Severity, nearest},
     file::{self, File, Table},
@@ -20,11 +24,14 @@ use super::{
 };
 
 /// The configuration that the file describes, unless there are errors. Faults are left in the document.
-pub(super) fn check(file: File, document: &mut Document<'_>) -> Option<Config> {
-    let on_failure = file.store.value.on_failure.0;
-    let mut check = Check { document, on_failure, upstreams: BTreeMap::new(), limits: BTreeMap::new() };
+/// Files that it names are looked for from the folder on.
+pub(super) fn check(file: File, folder: &Path, document: &mut Document<'_>) -> Option<Config> {
+    let mut check = Check::new(document, file.store.value.on_failure.0);
+    check.verifies_tokens |= file.jwt.is_some();
     let server = check.server(file.server.value);
-    let store = check.store(file.store.value);
+    let store = check.store(file.store.value, folder);
+    let jwt = file.jwt.and_then(|table| check.jwt(table, folder));
+    let admin = file.admin.and_then(|table| check.admin(table));
     for (name, upstream) in file.upstreams {
         let checked = check.upstream(name.get_ref(), upstream);
         check.upstreams.insert(name.into_inner(), checked);
@@ -39,19 +46,34 @@ pub(super) fn check(file: File, document: &mut Document<'_>) -> Option<Config> {
     let limits =
         check.limits.into_iter().filter_map(|(name, defined)| Some((name, defined.limit?.into()))).collect();
     let is_good = document.faults.iter().all(|fault| fault.severity == Severity::Warning);
-    is_good.then_some(Config { server, store, upstreams, limits, routes, jwt: None })
+    is_good.then_some(Config { server, store, admin, upstreams, limits, jwt, routes })
+}
+
+/// Shorter tokens can be guessed.
+const TOKEN_BYTES: usize = 16;
+
+/// The store that this describes, which names no files. Faults are left in the document.
+pub(super) fn store(store: file::Store, document: &mut Document<'_>) -> Store {
+    Check::new(document, store.on_failure.0).store(store, Path::new(""))
 }
 
 struct Check<'d, 'i> {
     document: &'d mut Document<'i>,
     /// The store's, for limits that don't say.
     on_failure: OnFailure,
+    /// Whether there is a table `[jwt]`, good or not.
+    verifies_tokens: bool,
     /// By name; none if there is a fault in it: it is defined all the same.
     upstreams: BTreeMap<String, Option<Upstream>>,
     limits: BTreeMap<String, DefinedLimit>,
 }
 
-impl Check<'_, '_> {
+impl<'d, 'i> Check<'d, 'i> {
+    fn new(document: &'d mut Document<'i>, on_failure: OnFailure) -> Self {
+        let verifies_tokens = document.had_defined("jwt");
+        Self { document, on_failure, verifies_tokens, upstreams: BTreeMap::new(), limits: BTreeMap::new() }
+    }
+
     fn fault(&mut self, fault: Fault) {
         self.document.faults.push(fault);
     }
@@ -70,23 +92,27 @@ impl Check<'_, '_> {
         }
     }
 
-    fn store(&mut self, store: file::Store) -> Store {
-        let prefix = store.key_prefix.get_ref();
-        if prefix.0.is_empty() || !prefix.0.bytes().all(|b| b.is_ascii_alphanumeric() || b"._:-".contains(&b))
-        {
-            let fault = Fault::error(format!("`{}` can't begin the keys of the store", prefix.0));
+    fn admin(&mut self, table: Table<file::Admin>) -> Option<Admin> {
+        let Table { span, value: admin } = table;
+        let Some(listen) = admin.listen else {
+            self.missing(&span, &["listen"], "listen = \"127.0.0.1:9901\"");
+            return None;
+        };
+        let address = listen.get_ref().0;
+        if let Some(token) = admin.token.as_ref().filter(|token| token.get_ref().0.0.len() < TOKEN_BYTES) {
+            let fault = Fault::error("the token is too short to be a secret").at(&token.span(), "");
+            self.fault(fault.help(format!("use at least {TOKEN_BYTES} random characters")));
+        }
+        if admin.token.is_none() && !address.ip().is_loopback() && !self.document.had(&span, "token") {
+            let fault = Fault::error(format!("anybody could change limits on `{address}`"));
             self.fault(
-                fault.at(&store.key_prefix.span(), "").help("use letters, digits and `.`, `_`, `:` and `-`"),
+                fault
+                    .at(&listen.span(), "")
+                    .help("add token = \"${TOLLGATE_ADMIN_TOKEN}\", or listen on 127.0.0.1"),
             );
         }
-        Store {
-            url: store.url.0,
-            timeout: store.timeout.0,
-            on_failure: store.on_failure.0,
-            instances: store.instances.0,
-            max_memory: self.size_of_at_least(&store.max_memory, 1 << 20, "1MiB"),
-            key_prefix: store.key_prefix.into_inner().0,
-        }
+        let token = admin.token.map(|token| AdminToken(token.into_inner().0.0));
+        Some(Admin { listen: address, token })
     }
 
     fn size_of_at_least(&mut self, size: &Spanned<Text<Size>>, least: usize, written: &str) -> usize {

@@ -13,37 +13,95 @@ use crate::{
 };
 
 use super::{
-    Admission, Ask, Asks, Limit, Limited, Refusal, Standing,
+    Admission, Ask, Asks, Limited, Refusal, Standing,
     admission::{Account, Held},
+    overrides::Overridden,
     refusals::{Probes, Refusals, Verdict},
     wait::{Patience, Waits},
 };
 
 /// Decides what limits are asked, in a store and in this process. It outlives reloads of the configuration,
 /// and may be shared by any threads; each has its own connection to the store.
+///
+/// # Examples
+///
+/// Two limits on one user, both charged or neither:
+///
+/// ```
+/// use std::{sync::Arc, time::Duration};
+/// use tollgate::{Ask, Limit, Limiter, Rate};
+/// use tokio::time::Instant;
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let limiter = Limiter::connect("memory:")?;
+/// let burst = Arc::new(Limit::new("burst", "2/100ms".parse::<Rate>()?));
+/// let daily = Arc::new(Limit::new("daily", "1000/day".parse::<Rate>()?));
+/// let asks = [Ask::new(&burst, "alice"), Ask::new(&daily, "alice")];
+///
+/// limiter.try_acquire(&asks).await?;
+/// limiter.try_acquire(&asks).await?;
+/// assert!(limiter.try_acquire(&asks).await.is_err());
+///
+/// // There will be room within 100 ms.
+/// let deadline = Instant::now() + Duration::from_secs(1);
+/// let admission = limiter.acquire(&asks, Some(deadline)).await?;
+/// assert_eq!(admission.standings()[1].outcome.remaining, 997);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Limiter {
-    store: Arc<Store>,
+    pub(super) store: Arc<Store>,
     /// In this process: for limits of this instance, and for all while the store is away. It starts empty, and
     /// isn't written back.
-    local: Arc<Store>,
-    refusals: Refusals,
+    pub(super) local: Arc<Store>,
+    pub(super) refusals: Refusals,
+    pub(super) overridden: Overridden,
     pub(super) waits: Waits,
     timeout: Duration,
     instances: u32,
     key_prefix: String,
 }
 
-/// A limit that is asked, and the charge that this makes.
+/// A limit that is asked, the charge that this makes, and where.
 struct Asked {
     ask: Ask,
     charge: Charge,
+    scope: Scope,
 }
 
 type AllAsked = SmallVec<[Asked; 2]>;
 
 impl Limiter {
-    /// Opens the store of a configuration. Nothing is connected yet: see [`Self::warm_up`].
+    /// Opens the store at a url, `redis://127.0.0.1:6379` or `memory:`, with the settings that a file has by
+    /// default. Must be called in a tokio runtime. Nothing is connected yet: see [`Self::warm_up`].
+    ///
+    /// # Errors
+    /// A url of no store. The error tells what to write, and no password.
+    ///
+    /// # Examples
+    ///
+    /// Other settings are given to [`Self::open`]:
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::{Limiter, config::Store};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let store = Store::at("redis://127.0.0.1:6379/2")?;
+    /// let settings = Store { timeout: Duration::from_millis(20), key_prefix: "mine".to_owned(), ..store };
+    /// let limiter = Limiter::open(&settings)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn connect(url: &str) -> Result<Arc<Self>, StoreError> {
+        Self::open(&config::Store::at(url).map_err(StoreError::Url)?)
+    }
+
+    /// Opens the store of a configuration. Nothing is connected yet: see [`Self::warm_up`]. Must be called in a
+    /// tokio runtime, in which it follows what others change.
     ///
     /// # Errors
     /// A url that the client can't read.
@@ -53,15 +111,18 @@ impl Limiter {
             Store::Memory(_) => store.clone(),
             Store::Redis(_) => Arc::new(Store::in_process(config.max_memory)),
         };
-        Ok(Arc::new(Self {
+        let limiter = Arc::new(Self {
             store,
             local,
             refusals: Refusals::default(),
+            overridden: Overridden::new(&config.key_prefix),
             waits: Waits::default(),
             timeout: config.timeout,
             instances: config.instances,
             key_prefix: config.key_prefix.clone(),
-        }))
+        });
+        tokio::spawn(Self::follow_changes(Arc::downgrade(&limiter)));
+        Ok(limiter)
     }
 
     /// Connects this thread to the store, so that its first decision needn't wait.
@@ -89,14 +150,15 @@ impl Limiter {
     /// The refusal.
     pub async fn acquire(
         self: &Arc<Self>,
-        asks: &Asks,
+        asks: &[Ask],
         deadline: Option<Instant>,
     ) -> Result<Admission, Refusal> {
-        self.take_in_time(asks, Instant::now(), Patience::Until(deadline)).await
+        let asks = asks.iter().cloned().collect();
+        self.take_in_time(&asks, Instant::now(), Patience::Until(deadline)).await
     }
 
     /// As [`Self::acquire`], for a request that arrived then and waits as long as the limits say that refuse it.
-    pub(super) async fn acquire_within_waits(
+    pub(crate) async fn acquire_within_waits(
         self: &Arc<Self>,
         asks: &Asks,
         arrival: Instant,
@@ -125,7 +187,7 @@ impl Limiter {
             return Ok(Admission::default());
         }
         let (own, shared): (AllAsked, AllAsked) =
-            asked.into_iter().partition(|asked| asked.ask.limit.scope == Scope::Instance);
+            asked.into_iter().partition(|asked| asked.scope == Scope::Instance);
         let own_decision = match self.local.take(charges(&own), deadline).await {
             Ok(decision) => decision,
             Err(error) => return Err(Refusal::StoreUnavailable(error)),
@@ -180,7 +242,7 @@ impl Limiter {
         if asked.iter().any(denies) {
             return Err(Refusal::StoreUnavailable(error));
         }
-        asked.retain(|Asked { ask, charge }| {
+        asked.retain(|Asked { ask, charge, .. }| {
             charge.quota = charge.quota.share(self.instances);
             charge.cost = charge.cost.min(charge.quota.capacity());
             ask.limit.on_failure == OnFailure::Local && !is_full
@@ -201,7 +263,7 @@ impl Limiter {
     /// has answered.
     async fn refuse_locally(&self, asked: &AllAsked, deadline: Instant) -> Result<Probes<'_>, Refusal> {
         let enforcing = || {
-            let shared = |asked: &&Asked| asked.ask.limit.scope == Scope::Shared && !asked.charge.shadow;
+            let shared = |asked: &&Asked| asked.scope == Scope::Shared && !asked.charge.shadow;
             asked.iter().filter(shared)
         };
         match self.refusals.check(|| enforcing().map(|asked| &asked.charge), deadline).await {
@@ -225,7 +287,7 @@ impl Limiter {
         mut admission: Admission,
     ) -> Admission {
         admission.leases.extend(decision.leases.into_iter().map(|lease| Held::new(store, lease)));
-        for (Asked { ask, charge }, outcome) in asked.into_iter().zip(decision.outcomes) {
+        for (Asked { ask, charge, .. }, outcome) in asked.into_iter().zip(decision.outcomes) {
             if let Some(cost) = ask.settles.filter(|_| outcome.charged) {
                 let (limit, store) = (ask.limit.clone(), store.clone());
                 let (bucket, quota) = (charge.bucket, charge.quota);
@@ -249,21 +311,26 @@ impl Limiter {
 
     /// What is asked, with what it charges. What never fits is refused without asking.
     fn ask(&self, asks: &[Ask]) -> Result<AllAsked, Refusal> {
-        let asked = asks.iter().map(|ask| Asked { ask: ask.clone(), charge: self.charge(ask) });
+        let asked = asks.iter().map(|ask| {
+            let (charge, scope) = self.charge(ask);
+            Asked { ask: ask.clone(), charge, scope }
+        });
         let mut asked: AllAsked = asked.collect();
         refuse_what_never_fits(&asked)?;
         asked.retain(|asked| asked.is_within_quota());
         Ok(asked)
     }
 
-    /// What a request charges a limit, by the quota that holds now.
-    pub(super) fn charge(&self, ask: &Ask) -> Charge {
-        let mut quota = ask.limit.quota;
-        if let Some(rate) = ask.rate {
-            (quota.permits, quota.window_us) = (rate.permits, rate.window_us);
-        }
-        let (bucket, shadow) = (self.bucket(&ask.limit, ask.key.as_str()), ask.limit.shadows());
-        Charge { bucket, quota, cost: ask.cost, shadow }
+    /// What a request charges a limit, by the quota that holds now, and where.
+    pub(super) fn charge(&self, ask: &Ask) -> (Charge, Scope) {
+        let Ask { limit, key, cost, rate, .. } = ask;
+        let (rate, scope) = match self.overridden.of(limit, Some(key)) {
+            Some((rate, scope)) => (rate, scope.unwrap_or(limit.scope)),
+            None => (rate.unwrap_or(limit.quota.rate()), limit.scope),
+        };
+        let quota = Quota::new(limit.quota.algorithm, rate);
+        let bucket = Bytes::from([&self.key_prefix, ":", &limit.stem, "{", key.as_str(), "}"].concat());
+        (Charge { bucket, quota, cost: *cost, shadow: limit.shadows() }, scope)
     }
 
     /// Looks when so many permits fit into a bucket.
@@ -274,15 +341,11 @@ impl Limiter {
         quota: Quota,
         permits: u32,
     ) -> Result<Usage, StoreError> {
-        let store = match ask.limit.scope {
+        let store = match self.charge(ask).1 {
             Scope::Shared => &self.store,
             Scope::Instance => &self.local,
         };
         store.peek(bucket, quota, permits, Instant::now() + self.timeout).await
-    }
-
-    fn bucket(&self, limit: &Limit, key: &str) -> Bytes {
-        Bytes::from([&self.key_prefix, ":", &limit.stem, "{", key, "}"].concat())
     }
 }
 
@@ -301,7 +364,7 @@ fn charges(asked: &AllAsked) -> Charges {
 fn refuse_what_never_fits(asked: &AllAsked) -> Result<(), Refusal> {
     let never = asked.iter().filter(|asked| !asked.is_within_quota() && !asked.charge.shadow);
     let outcome = Outcome { charged: false, remaining: 0, grow_us: 0, delay_us: None };
-    let standings = never.map(|Asked { ask, charge }| {
+    let standings = never.map(|Asked { ask, charge, .. }| {
         let (limit, quota) = (ask.limit.clone(), charge.quota);
         Standing { limit, quota, outcome }
     });
@@ -310,7 +373,7 @@ fn refuse_what_never_fits(asked: &AllAsked) -> Result<(), Refusal> {
 }
 
 fn refuse(asked: AllAsked, decision: Decision) -> Refusal {
-    let standings = asked.into_iter().zip(decision.outcomes).map(|(Asked { ask, charge }, outcome)| {
+    let standings = asked.into_iter().zip(decision.outcomes).map(|(Asked { ask, charge, .. }, outcome)| {
         let (limit, quota) = (ask.limit, charge.quota);
         Standing { limit, quota, outcome }
     });

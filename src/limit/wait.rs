@@ -172,7 +172,7 @@ impl Limiter {
     }
 
     fn awaited(&self, ask: &Ask, until: Option<Instant>) -> Awaited {
-        let Charge { bucket, quota, .. } = self.charge(ask);
+        let (Charge { bucket, quota, .. }, _) = self.charge(ask);
         Awaited { ask: ask.clone(), bucket, quota, until }
     }
 

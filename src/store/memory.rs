@@ -18,7 +18,7 @@ use smallvec::SmallVec;
 
 use crate::algorithm::{Quota, Rate, State};
 
-use super::{Act, Charge, Decision, Lease, Operation, Outcome, Reply, StoreError, Usage};
+use super::{Act, Charge, Decision, Lease, Operation, Outcome, Reply, StoreError, Usage, overrides::Table};
 
 const SHARDS: usize = 64;
 /// A shard isn't swept before it has so many buckets.
@@ -37,6 +37,7 @@ pub struct MemoryStore {
     max_bytes: usize,
     bytes: AtomicUsize,
     swept_us: AtomicU64,
+    pub(super) overrides: Table,
 }
 
 /// A plain lock: it is held for a decision's arithmetic, never across an await.
@@ -62,6 +63,7 @@ impl MemoryStore {
             max_bytes,
             bytes: AtomicUsize::new(0),
             swept_us: AtomicU64::new(0),
+            overrides: Table::default(),
         }
     }
 

@@ -1,24 +1,46 @@
-//! A Redis server of the test's own.
+//! Redis servers of the test's own: one alone, a Cluster, Sentinels.
+
+pub(crate) mod cluster;
+pub(crate) mod sentinel;
+pub(crate) mod tls;
 
 use std::{
     net::{Ipv4Addr, TcpListener},
+    path::Path,
     process::{Child, Command, Stdio},
 };
 
-use super::{resp::Connection, signal, wait_until};
+use tempfile::TempDir;
+
+use super::{
+    resp::{Connection, Value},
+    signal, wait_until,
+};
 
 /// A server that answers. It is killed with this value.
 pub(crate) struct Redis {
     process: Option<Child>,
     port: u16,
+    arguments: Vec<String>,
+    folder: TempDir,
+}
+
+/// A port that nobody listens on now.
+pub(crate) fn free_port() -> u16 {
+    TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port()
 }
 
 impl Redis {
     /// Starts a server on a free port. A machine without redis-server fails the test.
     pub(crate) fn start() -> Self {
-        let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        let mut redis = Self { process: None, port: free.local_addr().unwrap().port() };
-        drop(free);
+        Self::start_with(&[])
+    }
+
+    /// Starts a server with these arguments beside the usual ones.
+    pub(crate) fn start_with(arguments: &[&str]) -> Self {
+        let arguments = arguments.iter().map(|&argument| argument.to_owned()).collect();
+        let folder = tempfile::tempdir().unwrap();
+        let mut redis = Self { process: None, port: free_port(), arguments, folder };
         redis.restart();
         redis
     }
@@ -42,7 +64,10 @@ impl Redis {
                 "",
                 "--appendonly",
                 "no",
+                "--dir",
+                self.folder().to_str().unwrap(),
             ])
+            .args(&self.arguments)
             .stdout(Stdio::null())
             .spawn()
             .expect("redis-server is needed: scripts/test.sh installs it");
@@ -64,6 +89,22 @@ impl Redis {
 
     pub(crate) fn resume(&self) {
         signal("CONT", self.process.as_ref().unwrap().id());
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Where it keeps its files.
+    pub(crate) fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// A field of its INFO.
+    pub(crate) fn info(&self, field: &str) -> String {
+        let info = self.command(&["INFO"]);
+        let line = info.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
+        line.unwrap_or_default().trim_end().to_owned()
     }
 
     pub(crate) fn url(&self) -> String {
@@ -99,8 +140,22 @@ impl Redis {
     }
 }
 
+/// Names the gateways' keys that have no expiry, but for the one that may lack it.
+const LASTING: &str = "local lasting = {} for _, key in ipairs(redis.call('KEYS', 'tollgate:*')) do \
+    if redis.call('PTTL', key) == -1 and key ~= 'tollgate:overrides' then table.insert(lasting, key) end end \
+    return table.concat(lasting, ' ')";
+
+/// No bucket is without an expiry after any test.
 impl Drop for Redis {
     fn drop(&mut self) {
+        // One that is gone, paused or demands a password can't be looked into.
+        let mut lasting = None;
+        if self.process.is_some() && !std::thread::panicking() {
+            lasting = Connection::try_command(self.port, &["EVAL", LASTING, "0"]);
+        }
         self.kill();
+        if let Some(Value::Text(lasting)) = lasting {
+            assert!(lasting.is_empty(), "buckets without an expiry: {lasting}");
+        }
     }
 }
