@@ -158,10 +158,11 @@ def cases():
             yield Case(f"{name}, {KEYS} keys, costs", quota, 8.0, costs=MIXED)
         yield Case(f"{name}, {KEYS} of 10,000 keys", quota, 5.0, of=10_000, warm_up=300)
         if tag in ("sw", "sc"):
-            # Each request sees an older one expire.
+            # Each request sees an older one expire, of about seven in the window.
             short = dataclasses.replace(quota, window_ms=10, cells=20)
-            yield Case(f"{name}, {KEYS} keys, expiring", short, 5.0, warm_up=80, chunk=16)
-            yield Case(f"{name}, {KEYS} keys, expiring, costs", short, 8.0, costs=MIXED, warm_up=80, chunk=16)
+            some = {"of": 4 * KEYS, "warm_up": 120, "chunk": 16}
+            yield Case(f"{name}, {KEYS} keys, expiring", short, **some)
+            yield Case(f"{name}, {KEYS} keys, expiring, costs", short, 8.0, costs=MIXED, **some)
         full = dataclasses.replace(quota, permits=20)
         yield Case(f"{name}, {KEYS} keys, refused", full, 5.0, warm_up=40)
         if tag != "cc":

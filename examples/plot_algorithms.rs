@@ -97,7 +97,8 @@ fn admitted(panel: &Panel) -> Vec<u64> {
 
 /// The most of some instants within a window.
 fn most_within(instants: &[u64], window_us: u64) -> usize {
-    let within = |begin: u64| instants.iter().filter(|at_us| (begin..begin + window_us).contains(at_us)).count();
+    let within =
+        |begin: u64| instants.iter().filter(|at_us| (begin..begin + window_us).contains(at_us)).count();
     instants.iter().map(|begin| within(*begin)).max().unwrap_or(0)
 }
 

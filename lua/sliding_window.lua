@@ -60,18 +60,18 @@ local function sliding_window()
   local algorithm = {}
 
   -- A bucket's life is W, rounded up to one of four steps an octave, so that it has a code of a byte. Time
-  -- is divided into half lives. The first grant in one sees to it that the bucket is kept for a life
-  -- after its end, and leaves the code in its entry: later grants in the same half needn't ask Redis,
-  -- also if W has changed meanwhile.
+  -- is divided into lives. The first grant in one sees to it that the bucket is kept to the end of the next,
+  -- and leaves the code in its entry: later grants in the same life needn't ask Redis for the expiry, also
+  -- if W has changed meanwhile.
   function algorithm.quota(permits, window_us, _, time)
     local fraction, exponent = frexp(window_us)
     local eighths = ceil(fraction * 8)
     local life_us = eighths * 2 ^ (exponent - 3)
-    local half_began_at = time - time % (life_us / 2)
+    local life_began_at = time - time % life_us
     return {
       capacity = permits, window_us = window_us, cell_us = 1,
       time_text = format('%d', time), life = exponent * 4 + eighths - 5,
-      life_us = life_us, half_began_at = half_began_at, promised_at = half_began_at + 1.5 * life_us,
+      life_us = life_us, life_began_at = life_began_at, promised_us = life_began_at + 2 * life_us - time,
     }
   end
 
@@ -95,14 +95,12 @@ local function sliding_window()
     if newest_at <= dead_at then return 0, 0, total, newest_at, newest, false, 0 end
     if dead == ALONE then return cost, newest_at + quota.window_us - time, total, newest_at, newest, newest, 0 end
     -- Where entries die, the next one may have died, too; the first one of a log seldom has.
-    local next_ones, looked_at = call('ZRANGE', key, text(dead), text(dead > 0 and dead + 1 or 0)), 0
-    local oldest, oldest_at, first
+    local next_ones = dead == 0 and call('ZRANGE', key, '0', '0') or call('ZRANGE', key, text(dead), text(dead + 2))
+    local looked_at, oldest, oldest_at, first = 0
     repeat
       looked_at = looked_at + 1
       oldest = next_ones[looked_at]
-      if not oldest then
-        oldest = call('ZRANGEBYSCORE', key, '(' .. format('%d', dead_at), '+inf', 'LIMIT', '0', '1')[1]
-      end
+        or call('ZRANGEBYSCORE', key, '(' .. format('%d', dead_at), '+inf', 'LIMIT', '0', '1')[1]
       oldest_at, first = parse('>I7I4', oldest)
     until oldest_at > dead_at
     dead = looked_at <= #next_ones and dead + looked_at - 1 or nil
@@ -164,7 +162,7 @@ local function sliding_window()
       if newest then call('UNLINK', key) end
       dead = ALONE
     else
-      promised = newest_at >= quota.half_began_at and at == time and parse('B', newest, 12) == life
+      promised = newest_at >= quota.life_began_at and at == time and parse('B', newest, 12) == life
       if time - newest_at < quota.cell_us then span_us = joined_span(quota, time, newest_at, newest) end
       dead = dead or call('ZRANK', key, oldest)
       if dead >= TRIM_AT then
@@ -183,7 +181,11 @@ local function sliding_window()
     else
       call('ZADD', key, score, pack('>I7I4BBI4', at, total % TOTAL_MODULUS, life, dead, charged))
     end
-    if not promised then keep(key, (at == time and quota.promised_at or at + 1.5 * quota.life_us) - time, 0) end
+    if not oldest then
+      call('PEXPIRE', key, milliseconds(quota.promised_us))
+    elseif not promised then
+      keep(key, at == time and quota.promised_us or at + 2 * quota.life_us - time, 0)
+    end
   end
 
   return algorithm

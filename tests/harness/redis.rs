@@ -155,7 +155,7 @@ impl Drop for Redis {
         }
         self.kill();
         if let Some(Value::Text(lasting)) = lasting {
-            assert!(lasting.is_empty(), "buckets without an expiry: {lasting}");
+            assert!(lasting.is_empty(), "buckets without an expiry: {:?}", str::from_utf8(&lasting));
         }
     }
 }

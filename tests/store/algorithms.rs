@@ -382,7 +382,8 @@ fn gcra_keeps_the_permits_when_its_window_changes(store: &mut Stepped) {
     let half = START + SECOND / 2;
     assert_eq!(store.peek(half, &at("10/10s")), Usage { used: 8, grow_us: SECOND / 2, delay_us: Some(0) });
     assert!(is_admitted(store, half, &at("10/10s")));
-    for (rate, half_a_permit_us) in [("10/10s", SECOND / 2), ("10/100s", 5 * SECOND), ("10/1s", SECOND / 20)] {
+    for (rate, half_a_permit_us) in [("10/10s", SECOND / 2), ("10/100s", 5 * SECOND), ("10/1s", SECOND / 20)]
+    {
         let usage = store.peek(half, &at(rate));
         assert_eq!(usage, Usage { used: 9, grow_us: half_a_permit_us, delay_us: Some(0) }, "{rate}");
     }
@@ -409,7 +410,10 @@ fn gcra_is_exact_near_its_greatest_level(store: &mut Stepped) {
     assert!(is_admitted(store, START + 1, &charge(1)));
     let a_permit_us = Rate::MAX_WINDOW_US.div_ceil(284);
     assert_eq!(comes_back(store, START + 1, &charge(1)), a_permit_us - 1);
-    let most = Charge { quota: Quota { permits: Rate::MAX_PERMITS, window_us: 1_000, ..charge(1).quota }, ..charge(1) };
+    let most = Charge {
+        quota: Quota { permits: Rate::MAX_PERMITS, window_us: 1_000, ..charge(1).quota },
+        ..charge(1)
+    };
     store.act(START, &most, Act::Reset);
     assert!(is_admitted(store, START, &Charge { cost: Rate::MAX_PERMITS, ..most.clone() }));
     assert_eq!(comes_back(store, START, &most), 1);
@@ -441,8 +445,11 @@ fn a_released_lease_is_free_at_once(store: &mut Stepped) {
     // Twice released is once released, and doesn't take another's.
     store.act(START + 1, &lease(2), Act::Release(held[0].id));
     assert_eq!(leases_of(store, START + 1, 2, 5).len(), 1);
-    let operations =
-        [Operation::Take(smallvec![lease(2)]), on(&lease(2), Act::Release(held[1].id)), on(&lease(2), Act::Peek(1))];
+    let operations = [
+        Operation::Take(smallvec![lease(2)]),
+        on(&lease(2), Act::Release(held[1].id)),
+        on(&lease(2), Act::Peek(1)),
+    ];
     let replies = store.operate(START + 2, &operations);
     assert!(!decision(replies[0].clone()).admitted);
     assert_eq!(replies[2], Reply::Usage(Usage { used: 1, grow_us: SECOND, delay_us: Some(0) }));

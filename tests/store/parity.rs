@@ -130,7 +130,9 @@ fn a_batch_is_answered_as_single_calls_are() {
             together.set_clock(stepped_us);
             single.set_clock(stepped_us);
             let requests = charges(&step, &mut terms, SECOND);
-            let expected = serially(&takes(&requests), |operation| decision(single.operate(std::slice::from_ref(operation)).1.remove(0)));
+            let expected = serially(&takes(&requests), |operation| {
+                decision(single.operate(std::slice::from_ref(operation)).1.remove(0))
+            });
             prop_assert_eq!(together.call(&requests).1, expected, "{:?}", requests);
         }
         Ok(())
@@ -210,7 +212,8 @@ fn operations(call: &Call, terms: &[Terms], leases: &[LeaseId]) -> Vec<Operation
     };
     let act = |at: usize, act: Act| Some(on(&charge(&(at, 1, false)), act));
     let leased = |lease: &usize, renewal: fn(LeaseId) -> Act| {
-        (!leases.is_empty()).then(|| on(&charge(&(KINDS.len() - 1, 1, false)), renewal(leases[lease % leases.len()])))
+        (!leases.is_empty())
+            .then(|| on(&charge(&(KINDS.len() - 1, 1, false)), renewal(leases[lease % leases.len()])))
     };
     let operation = |deed: &Deed| match deed {
         Deed::Take(asked) => Some(Operation::Take(asked.iter().map(charge).collect())),
@@ -235,7 +238,11 @@ fn without_leases(reply: Reply, leases: &mut Vec<LeaseId>) -> Reply {
 }
 
 /// `edit` changes the terms of a bucket.
-fn the_twin_agrees_on_all(cases: u32, calls: &impl Strategy<Value = Vec<Call>>, edit: fn(Algorithm, &mut Terms, Terms)) {
+fn the_twin_agrees_on_all(
+    cases: u32,
+    calls: &impl Strategy<Value = Vec<Call>>,
+    edit: fn(Algorithm, &mut Terms, Terms),
+) {
     let script = RefCell::new(Script::with_stepped_clock());
     check(cases, calls, |calls| {
         let script = &mut *script.borrow_mut();
@@ -248,10 +255,12 @@ fn the_twin_agrees_on_all(cases: u32, calls: &impl Strategy<Value = Vec<Call>>, 
             edit(KINDS[call.edited], &mut terms[call.edited], call.terms);
             script.set_clock(time_us);
             let (_, replies) = script.operate(&operations(&call, &terms, &leases));
-            let replies: Vec<_> = replies.into_iter().map(|reply| without_leases(reply, &mut leases)).collect();
+            let replies: Vec<_> =
+                replies.into_iter().map(|reply| without_leases(reply, &mut leases)).collect();
             let own = operations(&call, &terms, &twins);
             let expected = serially(&own, |operation| twin.operate_at(time_us, operation).unwrap());
-            let expected: Vec<_> = expected.into_iter().map(|reply| without_leases(reply, &mut twins)).collect();
+            let expected: Vec<_> =
+                expected.into_iter().map(|reply| without_leases(reply, &mut twins)).collect();
             prop_assert_eq!(replies, expected, "{:?}", own);
         }
         for key in script.command(&["KEYS", "*"]).list().iter().filter(|key| key.text() != "clock") {
@@ -266,7 +275,8 @@ fn the_twin_agrees_on_all(cases: u32, calls: &impl Strategy<Value = Vec<Call>>, 
 fn the_twin_agrees_on_all_algorithms_and_operations() {
     the_twin_agrees_on_all(3_000, &calls(), |algorithm, held, (permits, seconds)| {
         // As above: a grown window would wake entries that the twin has dropped.
-        let may_grow = matches!(algorithm, Algorithm::FixedWindow | Algorithm::Gcra { .. } | Algorithm::Concurrency);
+        let may_grow =
+            matches!(algorithm, Algorithm::FixedWindow | Algorithm::Gcra { .. } | Algorithm::Concurrency);
         *held = (permits, if may_grow { seconds } else { seconds.min(held.1) });
     });
 }

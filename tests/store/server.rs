@@ -134,7 +134,11 @@ fn fault_05_a_bucket_is_kept_while_anything_of_it_counts() {
         let (time_us, _) = script.take(&[charge.clone()]);
         assert!(script.kept_until_us(&bucket) >= time_us + 300_000, "{bucket}");
         // A refusal by a longer window, and one by a bucket that has lost its expiry.
-        let longer = Charge { quota: Quota { window_us: 900_000, permits: 1, ..charge.quota }, cost: 1, ..charge.clone() };
+        let longer = Charge {
+            quota: Quota { window_us: 900_000, permits: 1, ..charge.quota },
+            cost: 1,
+            ..charge.clone()
+        };
         assert!(!script.take(&[longer.clone()]).1.admitted);
         let needed_us = time_us + if bucket == "gc" { 300_000 } else { 900_000 };
         assert!(script.kept_until_us(&bucket) >= needed_us, "{bucket}");
@@ -204,7 +208,7 @@ fn fault_06_a_bucket_goes_soon_after_its_window() {
         let (time_us, _) = script.take(&[charge(rate, rate, 1)]);
         let expires_ms = script.command(&["PEXPIRETIME", rate]).integer();
         let kept_ms = expires_ms - time_us as i64 / 1_000;
-        assert!((window_ms..=2 * window_ms + 1).contains(&kept_ms), "{rate} is kept for {kept_ms} ms");
+        assert!((window_ms..=5 * window_ms / 2 + 1).contains(&kept_ms), "{rate} is kept for {kept_ms} ms");
     }
 }
 

@@ -70,7 +70,9 @@ impl Stepped {
     /// Does operations that come together.
     pub(crate) fn operate(&mut self, time_us: u64, operations: &[Operation]) -> Vec<Reply> {
         match self {
-            Self::Memory(store) => serially(operations, |operation| store.operate_at(time_us, operation).unwrap()),
+            Self::Memory(store) => {
+                serially(operations, |operation| store.operate_at(time_us, operation).unwrap())
+            }
             Self::Redis(script) => {
                 script.set_clock(time_us);
                 script.operate(operations).1
