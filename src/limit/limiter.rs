@@ -7,15 +7,14 @@ use smallvec::SmallVec;
 use tokio::time::{Duration, Instant};
 
 use crate::{
-    algorithm::Quota,
     config::{self, OnFailure, Scope},
     store::{Charge, Charges, Decision, Outcome, Store, StoreError, Usage},
 };
 
 use super::{
-    Admission, Ask, Asks, Limit, Limited, Refusal, Standing,
+    Admission, Ask, Limit, Limited, Refusal, Standing,
     admission::{Account, Held},
-    refusals::{Probes, Refusals, Verdict},
+    refusals::{Refusals, Sending, Turns, Verdict},
     wait::{Patience, Waits},
 };
 
@@ -27,7 +26,7 @@ pub struct Limiter {
     /// In this process: for limits of this instance, and for all while the store is away. It starts empty, and
     /// isn't written back.
     local: Arc<Store>,
-    refusals: Refusals,
+    pub(super) refusals: Refusals,
     pub(super) waits: Waits,
     timeout: Duration,
     instances: u32,
@@ -72,12 +71,14 @@ impl Limiter {
         self.store.warm_up().await
     }
 
-    /// Admits a request and charges all that it asks, or refuses it and charges nothing.
+    /// Admits a request and charges all that it asks, or refuses it and charges nothing. It doesn't pass those
+    /// who wait.
     ///
     /// # Errors
     /// The refusal.
-    pub async fn try_acquire(&self, asks: &[Ask]) -> Result<Admission, Refusal> {
-        self.take(asks, Instant::now()).await
+    pub async fn try_acquire(self: &Arc<Self>, asks: &[Ask]) -> Result<Admission, Refusal> {
+        let now = Instant::now();
+        self.take_in_time(asks, now, Patience::Until(Some(now))).await
     }
 
     /// As [`Self::try_acquire`], but a request that is refused waits for its room until the deadline, or if
@@ -89,7 +90,7 @@ impl Limiter {
     /// The refusal.
     pub async fn acquire(
         self: &Arc<Self>,
-        asks: &Asks,
+        asks: &[Ask],
         deadline: Option<Instant>,
     ) -> Result<Admission, Refusal> {
         self.take_in_time(asks, Instant::now(), Patience::Until(deadline)).await
@@ -98,12 +99,9 @@ impl Limiter {
     /// As [`Self::acquire`], for a request that arrived then and waits as long as the limits say that refuse it.
     pub(super) async fn acquire_within_waits(
         self: &Arc<Self>,
-        asks: &Asks,
+        asks: &[Ask],
         arrival: Instant,
     ) -> Result<Admission, Refusal> {
-        if asks.iter().all(|ask| ask.limit.wait.is_zero()) {
-            return self.take(asks, arrival).await;
-        }
         self.take_in_time(asks, arrival, Patience::OfLimits).await
     }
 
@@ -111,7 +109,7 @@ impl Limiter {
     pub(super) async fn take(&self, asks: &[Ask], arrival: Instant) -> Result<Admission, Refusal> {
         let asked = self.ask(asks)?;
         let deadline = arrival + self.timeout;
-        let _probes = self.refuse_locally(&asked, deadline).await?;
+        let _turns = self.refuse_locally(&asked, deadline).await?;
         self.take_from_stores(asked, deadline).await
     }
 
@@ -148,18 +146,27 @@ impl Limiter {
     async fn take_shared(&self, asked: AllAsked, deadline: Instant) -> Result<Admission, Refusal> {
         let sent = self.refusals.sending();
         match self.store.take(charges(&asked), deadline).await {
-            Ok(decision) if decision.admitted => {
-                Ok(self.admit(&self.store, asked, decision, Admission::default()))
-            }
             Ok(decision) => {
-                for (asked, outcome) in asked.iter().zip(&decision.outcomes) {
-                    if !asked.charge.shadow {
-                        self.refusals.note(&asked.charge, outcome, &sent);
-                    }
+                self.learn(&asked, &decision, sent);
+                if decision.admitted {
+                    Ok(self.admit(&self.store, asked, decision, Admission::default()))
+                } else {
+                    Err(refuse(asked, decision))
                 }
-                Err(refuse(asked, decision))
             }
             Err(error) => self.take_without_store(asked, error, deadline).await,
+        }
+    }
+
+    /// Remembers what a decision of the store says of the next ones.
+    fn learn(&self, asked: &AllAsked, decision: &Decision, sent: Sending) {
+        let remembered = asked.iter().zip(&decision.outcomes).filter(|(asked, _)| self.remembers(&asked.ask));
+        for (Asked { charge, .. }, outcome) in remembered {
+            if outcome.charged {
+                self.refusals.charged(charge, outcome, sent);
+            } else {
+                self.refusals.note(charge, outcome, sent);
+            }
         }
     }
 
@@ -199,13 +206,10 @@ impl Limiter {
 
     /// Refuses what a limit refused lately and still would. What it gives else is to be kept until the store
     /// has answered.
-    async fn refuse_locally(&self, asked: &AllAsked, deadline: Instant) -> Result<Probes<'_>, Refusal> {
-        let enforcing = || {
-            let shared = |asked: &&Asked| asked.ask.limit.scope == Scope::Shared && !asked.charge.shadow;
-            asked.iter().filter(shared)
-        };
+    async fn refuse_locally(&self, asked: &AllAsked, deadline: Instant) -> Result<Turns<'_>, Refusal> {
+        let enforcing = || asked.iter().filter(|asked| self.remembers(&asked.ask));
         match self.refusals.check(|| enforcing().map(|asked| &asked.charge), deadline).await {
-            Verdict::Ask(probe) => Ok(probe),
+            Verdict::Ask(turns) => Ok(turns),
             Verdict::Refused(outcomes) => {
                 let refused = enforcing().zip(outcomes).filter_map(|(asked, outcome)| {
                     let (limit, quota) = (asked.ask.limit.clone(), asked.charge.quota);
@@ -247,6 +251,11 @@ impl Limiter {
         }
     }
 
+    /// Refuses without touching a store where a limit asks for more than it ever allows.
+    pub(super) fn refuse_what_never_fits(&self, asks: &[Ask]) -> Result<(), Refusal> {
+        self.ask(asks).map(drop)
+    }
+
     /// What is asked, with what it charges. What never fits is refused without asking.
     fn ask(&self, asks: &[Ask]) -> Result<AllAsked, Refusal> {
         let asked = asks.iter().map(|ask| Asked { ask: ask.clone(), charge: self.charge(ask) });
@@ -266,19 +275,29 @@ impl Limiter {
         Charge { bucket, quota, cost: ask.cost, shadow }
     }
 
-    /// Looks when so many permits fit into a bucket.
-    pub(super) async fn peek_at(
-        &self,
-        ask: &Ask,
-        bucket: Bytes,
-        quota: Quota,
-        permits: u32,
-    ) -> Result<Usage, StoreError> {
-        let store = match ask.limit.scope {
-            Scope::Shared => &self.store,
-            Scope::Instance => &self.local,
-        };
-        store.peek(bucket, quota, permits, Instant::now() + self.timeout).await
+    /// Looks when a charge fits, and makes none.
+    pub(super) async fn look_at(&self, ask: &Ask, charge: &Charge) -> Result<Outcome, StoreError> {
+        let Charge { bucket, quota, cost, .. } = charge;
+        let store = if ask.limit.scope == Scope::Shared { &self.store } else { &self.local };
+        let remembered = self.refusals.remembered(bucket, *quota, *cost);
+        if let Some(outcome) = remembered.filter(|_| ask.limit.scope == Scope::Shared) {
+            return Ok(outcome);
+        }
+        let sent = self.refusals.sending();
+        let Usage { used, grow_us, delay_us } =
+            store.peek(bucket.clone(), *quota, *cost, Instant::now() + self.timeout).await?;
+        let remaining = u64::from(quota.capacity()).saturating_sub(used);
+        let outcome = Outcome { charged: false, remaining, grow_us, delay_us };
+        if self.remembers(ask) {
+            self.refusals.note(charge, &outcome, sent);
+        }
+        Ok(outcome)
+    }
+
+    /// Whether refusals by a limit are given here. The in-process store is asked as fast.
+    fn remembers(&self, ask: &Ask) -> bool {
+        let is_far = matches!(*self.store, Store::Redis(_));
+        is_far && ask.limit.scope == Scope::Shared && !ask.limit.shadows()
     }
 
     fn bucket(&self, limit: &Limit, key: &str) -> Bytes {

@@ -1,0 +1,1 @@
+//! Refusals that are given without asking the store.

@@ -1,0 +1,1 @@
+//! Limits that count in this process, that only shadow, and that outlive the store.
