@@ -408,3 +408,6 @@ impl Drop for Turns<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
