@@ -14,6 +14,7 @@ use std::{
     sync::Arc,
 };
 
+use arc_swap::ArcSwap;
 use clap::{Args, Parser, Subcommand};
 use tracing::level_filters::LevelFilter;
 use tracing_appender::non_blocking::WorkerGuard;
@@ -126,32 +127,30 @@ impl Run {
                 say(format_args!("try: curl -i http://{address}/\n"));
             }
             let mut running = config;
-            server.run(|before| self.reload(&mut running, &limiter, before)).await;
+            server.run(|gateway| self.reload(&mut running, &limiter, gateway)).await;
             Ok(())
         })
     }
 
     /// Reads the configuration again. If it is wrong, what runs goes on unchanged.
-    fn reload(&self, running: &mut Config, limiter: &Arc<Limiter>, before: &Gateway) -> Option<Gateway> {
+    fn reload(&self, running: &mut Config, limiter: &Arc<Limiter>, gateway: &ArcSwap<Gateway>) {
         let (mut config, warnings) = match self.read() {
             Ok(read) => read,
             Err(faults) => {
                 complain(&faults);
-                tracing::error!("the configuration is wrong: the running one stays");
-                return None;
+                return tracing::error!("the configuration is wrong: the running one stays");
             }
         };
         complain(&warnings);
         let changes = config.changes(running);
         // The store goes on as it is until the next start.
         mem::swap(&mut config.store, &mut running.store);
+        gateway.store(Arc::new(Gateway::build(&config, limiter, Some(&gateway.load()))));
+        *running = config;
         tracing::info!(changes = changes.len(), "reloaded `{}`", self.config.display());
         for change in changes {
             tracing::info!("{change}");
         }
-        let gateway = Gateway::build(&config, limiter, Some(before));
-        *running = config;
-        Some(gateway)
     }
 }
 

@@ -13,6 +13,8 @@ mod file;
 mod jwt;
 mod limit;
 mod password;
+pub mod redis;
+pub mod tls;
 mod value;
 
 use std::{collections::BTreeMap, env, fmt, fs, net::SocketAddr, path::Path, sync::Arc, time::Duration};
@@ -34,6 +36,8 @@ pub use self::{
     limit::{
         Cost, Exemption, KeyPart, Limit, Missing, Mode, Override, Prefixes, Scope, StatusRange, read_key,
     },
+    redis::RedisUrl,
+    tls::Tls,
 };
 use crate::route::Matcher;
 
@@ -104,6 +108,8 @@ pub enum EscapedSlashes {
 pub struct Store {
     /// Which store.
     pub url: StoreUrl,
+    /// How a Redis proves who it is, and the gateway to it; none if the url doesn't say TLS.
+    pub tls: Option<Tls>,
     /// For one decision, from the request's arrival to the answer.
     pub timeout: Duration,
     /// What to do when the store can't answer, for limits that don't say.
@@ -122,30 +128,7 @@ pub enum StoreUrl {
     /// This process.
     Memory,
     /// A Redis.
-    Redis(RedisUrl),
-}
-
-/// The url of a Redis, in which user, password and database may stand. It prints without the password.
-#[derive(PartialEq, Eq)]
-pub struct RedisUrl(String);
-
-impl RedisUrl {
-    /// The url with its password: for the client, not for people.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Display for RedisUrl {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&password::blank(&self.0))
-    }
-}
-
-impl fmt::Debug for RedisUrl {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
+    Redis(Box<RedisUrl>),
 }
 
 /// What to do with a request when the store can't answer.
@@ -284,7 +267,8 @@ fn read(
     let config = document.read().and_then(|mut file: File| {
         file.server.value.listen = listen.map(List::of).unwrap_or(file.server.value.listen);
         file.store.value.url = store.map(Text).unwrap_or(file.store.value.url);
-        check::check(file, &mut document)
+        let folder = Path::new(name).parent().unwrap_or(Path::new(""));
+        check::check(file, folder, &mut document)
     });
     let faults = Faults::new(name, text, document.faults);
     match config {
@@ -363,7 +347,8 @@ mod tests {
                 drain_timeout: 30 * second,
             },
             store: Store {
-                url: StoreUrl::Redis(RedisUrl("redis://127.0.0.1:6379".to_owned())),
+                url: StoreUrl::Redis(Box::new(RedisUrl::parse("redis://127.0.0.1:6379").expect("an url"))),
+                tls: None,
                 timeout: second / 20,
                 on_failure: OnFailure::Local,
                 instances: 1,

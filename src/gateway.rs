@@ -28,7 +28,10 @@ use crate::{
     },
     limit::{
         Admission, Limiter, fields,
-        key::Subject,
+        key::{
+            Subject,
+            jwt::{Claims, Verifier},
+        },
         request::{self, Rule, Settlement},
     },
     reject::Rejection,
@@ -44,6 +47,8 @@ pub use crate::store::StoreError;
 pub struct Gateway {
     routes: Table<Route>,
     limiter: Arc<Limiter>,
+    /// Of the tokens that requests bear.
+    verifier: Option<Verifier>,
     ratelimit_headers: RatelimitHeaders,
     upstreams: BTreeMap<String, Arc<Upstream>>,
     trusted_proxies: Vec<IpNet>,
@@ -87,6 +92,7 @@ impl Gateway {
         Self {
             routes: Table::new(routes),
             limiter: limiter.clone(),
+            verifier: config.jwt.as_ref().map(Verifier::new),
             ratelimit_headers: config.server.ratelimit_headers,
             upstreams,
             trusted_proxies: config.server.trusted_proxies.clone(),
@@ -137,6 +143,7 @@ impl Gateway {
                 host: &target.host,
                 query: target.query,
                 headers: &parts.headers,
+                claims: Claims::new(self.verifier.as_ref(), &parts.headers),
                 route: &found.route.name,
                 parameter: &|name| found.param(name),
             };

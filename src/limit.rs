@@ -12,6 +12,7 @@ mod admission;
 pub mod fields;
 pub mod key;
 mod limiter;
+mod overrides;
 mod refusals;
 pub mod request;
 mod wait;
@@ -24,6 +25,7 @@ pub use self::{
     admission::{Admission, Limited, Refusal, Standing, Standings},
     key::Key,
     limiter::Limiter,
+    overrides::KeyState,
 };
 use crate::{
     algorithm::{Quota, Rate},

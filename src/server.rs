@@ -169,19 +169,15 @@ impl Server {
         self.listeners.iter().filter_map(|listener| listener.local_addr().ok()).collect()
     }
 
-    /// Serves until it is told to end. On SIGHUP, `reload` gives the gateway to go on with, if any.
-    pub async fn run(mut self, mut reload: impl FnMut(&Gateway) -> Option<Gateway>) {
+    /// Serves until it is told to end. On SIGHUP, `reload` may put another gateway in the running one's place.
+    pub async fn run(mut self, mut reload: impl FnMut(&ArcSwap<Gateway>)) {
         let mut acceptors = JoinSet::new();
         for listener in self.listeners {
             acceptors.spawn(accept(listener, self.inboxes.clone(), self.connections.clone()));
         }
         loop {
             tokio::select! {
-                _ = self.hang_ups.recv() => {
-                    if let Some(gateway) = reload(&self.gateway.load()) {
-                        self.gateway.store(Arc::new(gateway));
-                    }
-                }
+                _ = self.hang_ups.recv() => reload(&self.gateway),
                 _ = self.terminations.recv() => break,
                 _ = self.interrupts.recv() => break,
             }

@@ -5,6 +5,7 @@
 //! leaves every bucket as it was. Time is the store's own.
 
 pub mod memory;
+pub mod overrides;
 pub mod redis;
 pub mod script;
 
@@ -39,7 +40,7 @@ pub type Charges = SmallVec<[Charge; 2]>;
 /// Whether a request is admitted, and where each of its buckets stands after it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
-    /// When, in microseconds of the store's clock.
+    /// When, in microseconds of the store's clock; of the latest of the servers that took part.
     pub time_us: u64,
     /// Every enforcing limit had room, and all of them were charged.
     pub admitted: bool,
@@ -88,6 +89,14 @@ pub enum Operation {
 }
 
 impl Operation {
+    /// A bucket that it is about; all of them, where it is one step.
+    fn bucket(&self) -> &[u8] {
+        match self {
+            Self::Take(charges) => charges.first().map(|charge| charge.bucket.as_ref()).unwrap_or_default(),
+            Self::On { bucket, .. } => bucket,
+        }
+    }
+
     /// How much of a call it takes, in charges.
     fn size(&self) -> usize {
         match self {
@@ -192,11 +201,13 @@ impl Store {
     /// Opens the store of a configuration. Nothing is connected yet: see [`Self::warm_up`].
     ///
     /// # Errors
-    /// A url that the client can't read.
+    /// The files of its TLS can't be used together, which a checked configuration rules out.
     pub fn open(config: &config::Store) -> Result<Self, StoreError> {
         Ok(match &config.url {
             config::StoreUrl::Memory => Self::in_process(config.max_memory),
-            config::StoreUrl::Redis(url) => Self::Redis(RedisStore::new(url.as_str(), config.timeout)?),
+            config::StoreUrl::Redis(url) => {
+                Self::Redis(RedisStore::new(url, config.tls.as_ref(), config.timeout)?)
+            }
         })
     }
 
@@ -268,6 +279,14 @@ impl Store {
     pub fn release(&self, lease: &Lease) {
         let Lease { bucket, quota, id } = lease.clone();
         self.send(Operation::On { bucket, quota, act: Act::Release(id) });
+    }
+
+    /// How many charges have stayed behind although their request was refused or had no decision.
+    pub fn charges_left_behind(&self) -> u64 {
+        match self {
+            Self::Memory(_) => 0,
+            Self::Redis(store) => store.charges_left_behind(),
+        }
     }
 
     /// Gives back what a decision at `time_us` charged a bucket. Only the in-process store can.

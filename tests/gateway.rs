@@ -13,6 +13,7 @@ mod gateway {
     mod keys;
     mod rejections;
     mod routes;
+    mod tokens;
 }
 
 /// A configuration that sends all requests to an upstream with this url and these further keys. It ends

@@ -95,7 +95,7 @@ fn each_policy_holds_while_the_store_is_killed_or_stopped() {
 fn a_gateway_starts_without_its_store_and_finds_it_later() {
     let mut redis = Redis::away();
     let gateway = Gateway::start(&policies(&redis.url()));
-    assert!(gateway.log().contains("starting without the store"), "{}", gateway.log());
+    wait_until("it says so", || gateway.log().contains("starting without the store"));
     assert_policies_hold(&gateway);
     redis.restart();
     wait_for_store(&gateway);

@@ -119,7 +119,8 @@ impl Count for Log {
     }
 
     fn shrink(&mut self) {
-        self.entries.shrink_to_fit();
+        // A bucket with few entries keeps its room for some more, also where the store is full.
+        self.entries.shrink_to(FIRST_CAPACITY);
     }
 }
 

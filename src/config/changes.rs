@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{Config, Limit, Route};
+use crate::algorithm::Algorithm;
 
 impl Config {
     /// What changes for whom when this configuration takes the place of `old`, a line each.
@@ -33,6 +34,7 @@ impl Config {
             ("server.trusted_proxies", new_server.trusted_proxies == old_server.trusted_proxies),
             ("server.ratelimit_headers", new_server.ratelimit_headers == old_server.ratelimit_headers),
             ("server.escaped_slashes", new_server.escaped_slashes == old_server.escaped_slashes),
+            ("jwt", self.jwt == old.jwt),
         ];
         let at_next_start = [
             ("server.listen", new_server.listen == old_server.listen),
@@ -42,6 +44,7 @@ impl Config {
             ("server.timeouts.header", new_server.header_timeout == old_server.header_timeout),
             ("server.timeouts.drain", new_server.drain_timeout == old_server.drain_timeout),
             ("store.url", new_store.url == old_store.url),
+            ("store.tls", new_store.tls == old_store.tls),
             ("store.timeout", new_store.timeout == old_store.timeout),
             ("store.instances", new_store.instances == old_store.instances),
             ("store.key_prefix", new_store.key_prefix == old_store.key_prefix),
@@ -60,8 +63,18 @@ impl Limit {
     fn changes(&self, old: &Self) -> Vec<String> {
         let name = &self.name;
         let mut lines = Vec::new();
-        if self.quota != old.quota {
-            lines.push(format!("limit `{name}` {} → {}: counts kept", old.quota, self.quota));
+        let tag = |limit: &Self| limit.quota.algorithm.tag();
+        let counts = if tag(self) == tag(old) { "counts kept" } else { "counts start anew" };
+        // As they are written: a burst or a lease isn't part of them.
+        let (rate, old_rate) = (self.quota.to_string(), old.quota.to_string());
+        if rate != old_rate {
+            lines.push(format!("limit `{name}` {old_rate} → {rate}: {counts}"));
+        }
+        if tag(self) != tag(old) {
+            lines.push(format!("limit `{name}` counts by another algorithm: {counts}"));
+        }
+        if self.scope != old.scope {
+            lines.push(format!("limit `{name}` changed its `scope`: counts start anew"));
         }
         // All that the text of a key is made from.
         let keying = |limit: &Self| (limit.prefixes, limit.plain);
@@ -69,14 +82,32 @@ impl Limit {
             lines.push(format!("limit `{name}` counts by other keys: counts start anew"));
         }
         let others = [
+            ("burst", self.burst() == old.burst()),
+            ("lease", self.lease_us() == old.lease_us()),
+            ("cost", self.cost == old.cost),
+            ("when_status", self.when_status == old.when_status),
+            ("wait", self.wait == old.wait),
             ("mode", self.mode == old.mode),
             ("missing", self.missing == old.missing),
             ("exempt", self.exempt == old.exempt),
+            // Not whose: a value may be a credential.
+            ("overrides", self.overrides == old.overrides),
             ("on_failure", self.on_failure == old.on_failure),
         ];
         let others = others.into_iter().filter(|(_, is_same)| !is_same);
         lines.extend(others.map(|(key, _)| format!("limit `{name}` changed its `{key}`")));
         lines
+    }
+
+    fn burst(&self) -> Option<u32> {
+        match self.quota.algorithm {
+            Algorithm::Gcra { burst } => burst,
+            _ => None,
+        }
+    }
+
+    fn lease_us(&self) -> Option<u64> {
+        (self.quota.algorithm == Algorithm::Concurrency).then_some(self.quota.window_us)
     }
 }
 
@@ -163,6 +194,29 @@ mod tests {
                 "limit `per-key` counts by other keys: counts start anew"
             ]
         );
+    }
+
+    #[test]
+    fn an_algorithm_changes_and_the_counts_go() {
+        assert_eq!(
+            changes(&[("\"100/10s\"", "\"20\"\nalgorithm = \"concurrency\"\nlease = \"10s\"")]),
+            [
+                "limit `per-client` 100/10s → 20: counts start anew",
+                "limit `per-client` counts by another algorithm: counts start anew",
+                "limit `per-client` changed its `lease`"
+            ]
+        );
+        let by = |algorithm| format!("\"100/10s\"\nalgorithm = \"{algorithm}\"");
+        let anew = "limit `per-client` counts by another algorithm: counts start anew";
+        assert_eq!(changes(&[("\"100/10s\"", &by("sliding-cells"))]), [anew]);
+        assert_eq!(changes(&[("\"5/s\"", "\"5/s\"\nscope = \"instance\"")]).len(), 1);
+    }
+
+    #[test]
+    fn new_values_are_named_and_no_credential_is_told() {
+        let keys = "\"5/s\"\ncost = 2\nwhen_status = \"4xx\"\nwait = \"1s\"\noverrides = [{ key = \"hunter2\", rate = \"9/s\" }]";
+        let named = |key| format!("limit `per-key` changed its `{key}`");
+        assert_eq!(changes(&[("\"5/s\"", keys)]), ["cost", "when_status", "wait", "overrides"].map(named));
     }
 
     #[test]

@@ -3,16 +3,20 @@
 //! What was wrong by itself is missing here and has been complained of ([`Document`]): it is neither called
 //! missing nor undefined again.
 
+mod jwt;
+mod keys;
 mod limits;
+mod quota;
 mod routes;
+mod store;
 
-use std::{collections::BTreeMap, ops::Range};
+use std::{collections::BTreeMap, ops::Range, path::Path};
 
 use toml::Spanned;
 
 use self::limits::DefinedLimit;
 use super::{
-    Config, OnFailure, Server, Store, Target, Upstream,
+    Config, OnFailure, Server, Target, Upstream,
     document::Document,
     error::{Fault, Severity, nearest},
     file::{self, File, Table},
@@ -20,11 +24,15 @@ use super::{
 };
 
 /// The configuration that the file describes, unless there are errors. Faults are left in the document.
-pub(super) fn check(file: File, document: &mut Document<'_>) -> Option<Config> {
+/// Files that it names are looked for from the folder on.
+pub(super) fn check(file: File, folder: &Path, document: &mut Document<'_>) -> Option<Config> {
     let on_failure = file.store.value.on_failure.0;
-    let mut check = Check { document, on_failure, upstreams: BTreeMap::new(), limits: BTreeMap::new() };
+    let verifies_tokens = file.jwt.is_some() || document.had_defined("jwt");
+    let mut check =
+        Check { document, on_failure, verifies_tokens, upstreams: BTreeMap::new(), limits: BTreeMap::new() };
     let server = check.server(file.server.value);
-    let store = check.store(file.store.value);
+    let store = check.store(file.store.value, folder);
+    let jwt = file.jwt.and_then(|table| check.jwt(table, folder));
     for (name, upstream) in file.upstreams {
         let checked = check.upstream(name.get_ref(), upstream);
         check.upstreams.insert(name.into_inner(), checked);
@@ -39,13 +47,15 @@ pub(super) fn check(file: File, document: &mut Document<'_>) -> Option<Config> {
     let limits =
         check.limits.into_iter().filter_map(|(name, defined)| Some((name, defined.limit?.into()))).collect();
     let is_good = document.faults.iter().all(|fault| fault.severity == Severity::Warning);
-    is_good.then_some(Config { server, store, upstreams, limits, routes, jwt: None })
+    is_good.then_some(Config { server, store, upstreams, limits, jwt, routes })
 }
 
 struct Check<'d, 'i> {
     document: &'d mut Document<'i>,
     /// The store's, for limits that don't say.
     on_failure: OnFailure,
+    /// Whether there is a table `[jwt]`, good or not.
+    verifies_tokens: bool,
     /// By name; none if there is a fault in it: it is defined all the same.
     upstreams: BTreeMap<String, Option<Upstream>>,
     limits: BTreeMap<String, DefinedLimit>,
@@ -67,25 +77,6 @@ impl Check<'_, '_> {
             escaped_slashes: server.escaped_slashes.0,
             header_timeout: server.timeouts.value.header.0,
             drain_timeout: server.timeouts.value.drain.0,
-        }
-    }
-
-    fn store(&mut self, store: file::Store) -> Store {
-        let prefix = store.key_prefix.get_ref();
-        if prefix.0.is_empty() || !prefix.0.bytes().all(|b| b.is_ascii_alphanumeric() || b"._:-".contains(&b))
-        {
-            let fault = Fault::error(format!("`{}` can't begin the keys of the store", prefix.0));
-            self.fault(
-                fault.at(&store.key_prefix.span(), "").help("use letters, digits and `.`, `_`, `:` and `-`"),
-            );
-        }
-        Store {
-            url: store.url.0,
-            timeout: store.timeout.0,
-            on_failure: store.on_failure.0,
-            instances: store.instances.0,
-            max_memory: self.size_of_at_least(&store.max_memory, 1 << 20, "1MiB"),
-            key_prefix: store.key_prefix.into_inner().0,
         }
     }
 

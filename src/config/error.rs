@@ -6,7 +6,7 @@ use std::{error::Error, fmt, ops::Range};
 
 use annotate_snippets::{Annotation, AnnotationKind, Group, Level, Renderer, Snippet};
 
-use super::password::blank;
+use super::password::{blank, blank_message};
 
 /// How bad a fault is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,8 +95,8 @@ impl Faults {
     pub(super) fn new(name: &str, text: &str, mut faults: Vec<Fault>) -> Self {
         faults.sort_by_key(Fault::start);
         for fault in &mut faults {
-            fault.message = blank(&fault.message);
-            fault.help.iter_mut().for_each(|line| *line = blank(line));
+            fault.message = blank_message(&fault.message, text);
+            fault.help.iter_mut().for_each(|line| *line = blank_message(line, text));
         }
         Self { name: name.to_owned(), text: blank(text), faults }
     }

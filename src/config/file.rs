@@ -4,6 +4,8 @@
 //! checked after that ([`super::check`]). Keys that are required are optional here, so that one that is
 //! missing or wrong doesn't keep the others from being checked.
 
+mod limit;
+
 use std::{
     collections::BTreeMap,
     fmt,
@@ -24,14 +26,12 @@ use serde::{
 };
 use toml::Spanned;
 
+pub(super) use self::limit::{Limit, LimitOfRoute};
 use super::{
-    EscapedSlashes, Exemption, KeyPart, Missing, Mode, OnFailure, RatelimitHeaders, ServerUrl, StoreUrl,
-    value::{AlgorithmName, Echo, Size, Text, Whole, Written},
+    EscapedSlashes, OnFailure, RatelimitHeaders, ServerUrl, StoreUrl,
+    value::{Echo, Secret, Size, Text, Whole, Written},
 };
-use crate::{
-    algorithm::Rate,
-    route::pattern::{HostPattern, Pattern},
-};
+use crate::route::pattern::{HostPattern, Pattern};
 
 /// A whole gateway.toml.
 #[derive(Debug, Default, Deserialize)]
@@ -45,6 +45,8 @@ pub(super) struct File {
     pub upstreams: BTreeMap<Spanned<String>, Table<Upstream>>,
     /// The rate limits, by name: lower-case letters, digits and hyphens.
     pub limits: BTreeMap<Spanned<String>, Table<Limit>>,
+    /// Whose tokens are believed, for `"jwt:CLAIM"`: an unverified claim is never a key. Default: nobody's.
+    pub jwt: Option<Table<Jwt>>,
     /// What to do with which requests. The most specific route wins; of equals the first.
     pub routes: Vec<Table<Route>>,
 }
@@ -112,9 +114,13 @@ impl Default for ServerTimeouts {
 #[derive(Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Store {
-    /// `"memory:"` to count in this process, or `"redis://USER:PASSWORD@HOST:PORT/DATABASE"` to count in
-    /// Redis 6.2 or newer, for all gateways together. Default: `"memory:"`.
+    /// `"memory:"` to count in this process; or a Redis 6.2 or newer, for all gateways together:
+    /// `"redis://USER:PASSWORD@HOST:PORT/DATABASE"`, `"redis-cluster://HOST:PORT?node=HOST:PORT"`,
+    /// `"redis-sentinel://HOST:PORT?node=HOST:PORT&service=NAME"`, each with TLS as `"rediss…"`, or
+    /// `"redis+unix:///PATH?db=DATABASE"`. Default: `"memory:"`.
     pub url: Text<StoreUrl>,
+    /// How to trust a Redis with TLS, and to be trusted by it. Default: the roots of the system.
+    pub tls: Option<Table<Tls>>,
     /// For one decision, from the request's arrival to the answer. Default: `"50ms"`.
     pub timeout: Text<Duration>,
     /// What to do with a request when the store can't answer: count in this process (`"local"`), `"allow"`
@@ -133,6 +139,7 @@ impl Default for Store {
     fn default() -> Self {
         Self {
             url: Text(StoreUrl::Memory),
+            tls: None,
             timeout: Text(Duration::from_millis(50)),
             on_failure: Text(OnFailure::Local),
             instances: Whole(1),
@@ -140,6 +147,20 @@ impl Default for Store {
             max_memory: Spanned::new(0..0, Text(Size(256 << 20))),
         }
     }
+}
+
+/// `tls` of `[store]`. Files are in PEM form, their paths from the folder of this file.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct Tls {
+    /// The certificates to trust. Default: the roots of the system.
+    pub ca: Option<Spanned<String>>,
+    /// The gateway's own certificate, and those up to the root. Default: none.
+    pub cert: Option<Spanned<String>>,
+    /// The key of `cert`. Default: none.
+    pub key: Option<Spanned<String>>,
+    /// The name that must be in the server's certificate. Default: the host of the server.
+    pub server_name: Option<Spanned<String>>,
 }
 
 /// `[upstreams.NAME]`: servers that are each as good as the other.
@@ -183,53 +204,19 @@ impl Default for UpstreamTimeouts {
     }
 }
 
-/// `[limits.NAME]`, or a limit written into a route.
-#[derive(Debug, Deserialize)]
+/// `[jwt]`: whose tokens are believed.
+#[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub(super) struct Limit {
-    /// The name. Required in a route; elsewhere it stands in the table's header.
-    pub name: Option<Spanned<String>>,
-    /// Who is counted, one or a list counted together: `"ip"`, `"header:NAME"`, `"cookie:NAME"`,
-    /// `"query:NAME"`, `"path:PARAM"`, `"host"`, `"method"`, `"route"` or `"global"`. Required.
-    pub key: Option<List<KeyPart>>,
-    /// Permits in a time: `"100/10s"`, `"5/s"`, `"60/min"`, `"1000/h"`, `"10000/day"`. Required.
-    pub rate: Option<Text<Rate>>,
-    /// How requests are counted: `"sliding-window"`. Default: `"sliding-window"`.
-    pub algorithm: Text<AlgorithmName>,
-    /// `"enforce"` the limit, or `"shadow"` it: count and report, refuse nobody. Default: `"enforce"`.
-    pub mode: Text<Mode>,
-    /// What to do with a request that lacks the key: count it by its address (`"ip"`), `"skip"` the limit,
-    /// or `"deny"` the request with 429. Default: `"ip"`.
-    pub missing: Text<Missing>,
-    /// Leading bits of an IPv4 address that are one caller, 1 to 32. Default: 32.
-    pub ipv4_prefix: Whole<1, 32>,
-    /// Leading bits of an IPv6 address that are one caller, 1 to 128. Default: 64.
-    pub ipv6_prefix: Whole<1, 128>,
-    /// Who isn't counted: networks of callers (`"10.0.0.0/8"`) and values of the key. Default: nobody.
-    pub exempt: Vec<Spanned<Text<Exemption>>>,
-    /// Whether header, cookie and query values appear unhashed in the store, the logs and the metrics.
-    /// Default: false.
-    pub plain: bool,
-    /// As the store's `on_failure`, for this limit. Default: the store's.
-    pub on_failure: Option<Text<OnFailure>>,
-}
-
-impl Default for Limit {
-    fn default() -> Self {
-        Self {
-            name: None,
-            key: None,
-            rate: None,
-            algorithm: Text(AlgorithmName::SlidingWindow),
-            mode: Text(Mode::Enforce),
-            missing: Text(Missing::Ip),
-            ipv4_prefix: Whole(32),
-            ipv6_prefix: Whole(64),
-            exempt: Vec::new(),
-            plain: false,
-            on_failure: None,
-        }
-    }
+pub(super) struct Jwt {
+    /// A file with a JWKS, the public keys of who signs the tokens: `"keys.json"`. It is read again with the
+    /// configuration. Required, unless `hmac_secret` is given.
+    pub jwks_file: Option<Spanned<Text<String>>>,
+    /// The secret by which tokens are signed and verified, 32 bytes or more: `"${JWT_SECRET}"`. Default: none.
+    pub hmac_secret: Option<Spanned<Text<Secret>>>,
+    /// Who must have issued a token (`iss`), one or a list. Default: anybody.
+    pub issuer: Option<List<String>>,
+    /// Whom a token must be meant for (`aud`), one or a list of which one suffices. Default: anybody.
+    pub audience: Option<List<String>>,
 }
 
 /// `[[routes]]`: what to do with which requests.
@@ -272,39 +259,6 @@ pub(super) struct Respond {
 impl Default for Respond {
     fn default() -> Self {
         Self { status: Whole(200), body: String::new(), headers: Pairs::default() }
-    }
-}
-
-/// A limit in a route's list.
-#[derive(Debug)]
-pub(super) enum LimitOfRoute {
-    /// One that is defined elsewhere.
-    Name(String),
-    /// One that is defined here.
-    Inline(Box<Limit>),
-}
-
-impl<'de> Deserialize<'de> for LimitOfRoute {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        from.deserialize_any(LimitOfRouteVisitor)
-    }
-}
-
-struct LimitOfRouteVisitor;
-
-impl<'de> de::Visitor<'de> for LimitOfRouteVisitor {
-    type Value = LimitOfRoute;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the name of a limit, or a table with a `name`, a `key` and a `rate`")
-    }
-
-    fn visit_str<E: de::Error>(self, name: &str) -> Result<LimitOfRoute, E> {
-        Ok(LimitOfRoute::Name(name.to_owned()))
-    }
-
-    fn visit_map<A: de::MapAccess<'de>>(self, map: A) -> Result<LimitOfRoute, A::Error> {
-        Limit::deserialize(MapAccessDeserializer::new(map)).map(Box::new).map(LimitOfRoute::Inline)
     }
 }
 

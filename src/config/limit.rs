@@ -199,11 +199,21 @@ pub fn read_key(written: &str, key: &[KeyPart], prefixes: Prefixes) -> Result<Ve
     if values.len() != key.len() {
         return Err(malformed());
     }
-    for (value, _) in values.iter_mut().zip(key).filter(|(_, part)| **part == KeyPart::Ip) {
-        let address = value.parse::<IpAddr>().map_err(|_| {
-            format!("`{value}` is no address\nwrite one address of the caller's network: \"192.0.2.7\"")
-        })?;
-        *value = prefixes.network(address.to_canonical()).to_string();
+    for (value, part) in values.iter_mut().zip(key) {
+        *value = match part {
+            KeyPart::Ip => match value.parse::<IpAddr>() {
+                Ok(address) => prefixes.network(address.to_canonical()).to_string(),
+                Err(_) => {
+                    return Err(format!(
+                        "`{value}` is no address\nwrite one of the caller's network: \"192.0.2.7\""
+                    ));
+                }
+            },
+            KeyPart::Host => value.to_ascii_lowercase(),
+            // Everybody has the same, whatever it is called.
+            KeyPart::Global => String::new(),
+            _ => continue,
+        };
     }
     Ok(values)
 }

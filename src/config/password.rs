@@ -2,12 +2,56 @@
 //!
 //! A url that is wrong can't be taken apart, so this looks at text. In any string in quotes and in any other
 //! word, what stands before the last `@` is a password: after the first `:`, in a url the first after the
-//! `//`, or if there is none all of it after the `//`. Only `${NAME}` gives nothing away. Each byte becomes
-//! an asterisk, so that places in the text stay where they are.
+//! `//`, or if there is none all of it after the `//`; and so is the value of a parameter `…password=`. Only
+//! `${NAME}` gives nothing away. Each byte becomes an asterisk, so that places in the text stay where they are.
+//! The same happens to what stands behind `hmac_secret =`, wherever it is told.
 
-/// The text with its passwords blanked.
+use std::ops::Range;
+
+/// The text of a file with its passwords blanked.
 pub(super) fn blank(text: &str) -> String {
+    let mut blanked = text.to_owned();
+    for secret in secrets(text) {
+        blanked.replace_range(secret.clone(), &"*".repeat(secret.len()));
+    }
+    blank_lines(&blanked)
+}
+
+/// A message about the text of a file, with the passwords of both blanked.
+pub(super) fn blank_message(message: &str, text: &str) -> String {
+    let blanked = secrets(text).fold(message.to_owned(), |message, secret| {
+        ['`', '"'].into_iter().fold(message, |message, quote| {
+            let told = format!("{quote}{}{quote}", &text[secret.clone()]);
+            message.replace(&told, &format!("{quote}******{quote}"))
+        })
+    });
+    blank_lines(&blanked)
+}
+
+fn blank_lines(text: &str) -> String {
     text.split_inclusive('\n').map(blank_line).collect()
+}
+
+/// Where the values of `hmac_secret` stand, without their quotes: in triple quotes up to the next ones, else
+/// in the line.
+fn secrets(text: &str) -> impl Iterator<Item = Range<usize>> {
+    const KEY: &str = "hmac_secret";
+    text.match_indices(KEY).filter_map(|(at, _)| {
+        let after = text[at + KEY.len()..].trim_start_matches(['"', '\'', ' ', '\t']);
+        let value = after.strip_prefix('=')?.trim_start_matches([' ', '\t']);
+        let secret = match ["\"\"\"", "'''"].into_iter().find(|quotes| value.starts_with(quotes)) {
+            Some(quotes) => value[3..].split(quotes).next()?,
+            None => {
+                let line = value.lines().next().unwrap_or_default();
+                match line.chars().next()? {
+                    quote @ ('"' | '\'') => line[1..quoted_length(line, quote)].trim_end_matches(quote),
+                    _ => line.split([' ', '\t', ',', '}', '#']).next()?,
+                }
+            }
+        };
+        let start = secret.as_ptr() as usize - text.as_ptr() as usize;
+        (!secret.is_empty() && !is_reference(secret)).then_some(start..start + secret.len())
+    })
 }
 
 fn blank_line(line: &str) -> String {
@@ -40,18 +84,29 @@ fn quoted_length(text: &str, quote: char) -> usize {
 }
 
 fn blank_token(token: &str) -> String {
-    let secret = token.rfind('@').and_then(|end| {
+    let before_host = token.rfind('@').and_then(|end| {
         let user = token[..end].find("://").map(|slashes| slashes + 3);
         let colon = token[user.unwrap_or(0)..end].find(':').map(|colon| user.unwrap_or(0) + colon + 1);
         colon.or(user).map(|start| start..end)
     });
-    match secret {
-        Some(secret) if !is_reference(&token[secret.clone()]) => {
-            let stars = "*".repeat(secret.len());
-            format!("{}{stars}{}", &token[..secret.start], &token[secret.end..])
+    let mut blanked = token.to_owned();
+    for secret in before_host.into_iter().chain(parameters(token)) {
+        if !is_reference(&token[secret.clone()]) {
+            blanked.replace_range(secret.clone(), &"*".repeat(secret.len()));
         }
-        _ => token.to_owned(),
     }
+    blanked
+}
+
+/// Where the values of parameters stand whose name ends in `password`.
+fn parameters(token: &str) -> impl Iterator<Item = Range<usize>> {
+    const NAME: &str = "password=";
+    let lower = token.to_ascii_lowercase();
+    let starts: Vec<usize> = lower.match_indices(NAME).map(|(at, _)| at + NAME.len()).collect();
+    starts.into_iter().map(|start| {
+        let length = token[start..].find(['&', '"', '\'', '`', '#']).unwrap_or(token.len() - start);
+        start..start + length
+    })
 }
 
 /// Whether this is `${NAME}` and nothing else, which gives nothing away.
@@ -76,9 +131,33 @@ mod tests {
             ("x = redis://me:pass@h\ny = 1", "x = redis://me:****@h\ny = 1"),
             ("'redis://:${WORD}@h'", "'redis://:${WORD}@h'"),
             ("'redis://:${WORD:-pass}@h'", "'redis://:*************@h'"),
+            (
+                "url = \"redis-sentinel://u:pw@h?sentinelPassword=päss&node=a\"",
+                "url = \"redis-sentinel://u:**@h?sentinelPassword=*****&node=a\"",
+            ),
+            ("`a?PASSWORD=secret` is", "`a?PASSWORD=******` is"),
+            ("'h?sentinelPassword=${WORD}&service=a'", "'h?sentinelPassword=${WORD}&service=a'"),
             ("exempt = [\"a@b\", \"é\"]", "exempt = [\"a@b\", \"é\"]"),
         ] {
             assert_eq!(blank(text), blanked);
         }
+    }
+
+    #[test]
+    fn secrets_are_blanked_however_they_are_written() {
+        for (text, blanked) in [
+            ("hmac_secret = \"a b\\\"c\" # x", "hmac_secret = \"******\" # x"),
+            ("jwt = { hmac_secret='ab', issuer = \"i\" }", "jwt = { hmac_secret='**', issuer = \"i\" }"),
+            ("\"hmac_secret\" = abc, x", "\"hmac_secret\" = ***, x"),
+            ("hmac_secret = \"ab\nx = 1", "hmac_secret = \"**\nx = 1"),
+            ("hmac_secret = \"\"\"\nab\n\"\"\"\nx = 1", "hmac_secret = \"\"\"****\"\"\"\nx = 1"),
+            ("hmac_secret = \"${WORD}\"", "hmac_secret = \"${WORD}\""),
+            ("hmac_secret = \"é", "hmac_secret = \"**"),
+            ("hmac_secret =", "hmac_secret ="),
+        ] {
+            assert_eq!(blank(text), blanked);
+        }
+        let message = "`123` is no string: \"123\", 1234";
+        assert_eq!(blank_message(message, "hmac_secret = 123"), "`******` is no string: \"******\", 1234");
     }
 }

@@ -1,6 +1,7 @@
 //! Values that are written as a string or a whole number, and what each may be.
 
 mod choice;
+mod limit;
 mod url;
 
 use std::{
@@ -17,10 +18,12 @@ use hyper::{
 use ipnet::IpNet;
 use serde::{Deserialize, Deserializer, de};
 
-pub(super) use self::choice::{AlgorithmName, Echo};
+pub(super) use self::{
+    choice::{AlgorithmName, Echo},
+    limit::{AnyRate, Lease, Wait},
+};
 use super::{Exemption, KeyPart};
 use crate::{
-    algorithm::Rate,
     duration,
     route::pattern::{HostPattern, Pattern},
 };
@@ -115,6 +118,26 @@ impl Written for String {
     }
 }
 
+/// A secret. It never prints.
+pub(super) struct Secret(pub String);
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("******")
+    }
+}
+
+impl Written for Secret {
+    const EXPECTED: &'static str = "a string such as \"${JWT_SECRET}\"";
+
+    fn read(text: &str) -> Result<Self, String> {
+        if text.is_empty() {
+            return Err("this secret is empty\nuse at least 32 bytes that nobody can guess".to_owned());
+        }
+        Ok(Self(text.to_owned()))
+    }
+}
+
 impl Written for Duration {
     const EXPECTED: &'static str = "a duration such as \"50ms\" or \"10s\"";
 
@@ -123,14 +146,6 @@ impl Written for Duration {
             0 => Err(format!("`{text}` leaves no time at all\nuse at least 1ms")),
             us => Ok(Self::from_micros(us)),
         }
-    }
-}
-
-impl Written for Rate {
-    const EXPECTED: &'static str = "a rate such as \"100/10s\"";
-
-    fn read(text: &str) -> Result<Self, String> {
-        text.parse()
     }
 }
 
@@ -241,7 +256,7 @@ impl Written for KeyPart {
             ("method", None) => Ok(Self::Method),
             ("route", None) => Ok(Self::Route),
             ("global", None) => Ok(Self::Global),
-            ("header" | "cookie" | "query" | "path", None | Some("")) => {
+            ("header" | "cookie" | "query" | "path" | "jwt", None | Some("")) => {
                 Err(format!("`{text}` lacks a name\nsay what to count by: \"{kind}:NAME\""))
             }
             ("header", Some(name)) if name.contains('_') => Err(format!(
@@ -252,14 +267,14 @@ impl Written for KeyPart {
             ("cookie", Some(name)) => cookie_name(name).map(Self::Cookie),
             ("query", Some(name)) => Ok(Self::Query(name.to_owned())),
             ("path", Some(name)) => Ok(Self::Path(name.to_owned())),
-            ("jwt", _) => Err(format!("`{text}` is not supported yet\n{}", Self::ALL)),
+            ("jwt", Some(claim)) => Ok(Self::Jwt(claim.to_owned())),
             _ => Err(format!("`{text}` is no key to count by\n{}", Self::ALL)),
         }
     }
 }
 
 impl KeyPart {
-    const ALL: &str = "use \"ip\", \"header:NAME\", \"cookie:NAME\", \"query:NAME\", \"path:PARAM\", \"host\", \"method\", \"route\" or \"global\"";
+    const ALL: &str = "use \"ip\", \"header:NAME\", \"cookie:NAME\", \"query:NAME\", \"path:PARAM\", \"jwt:CLAIM\", \"host\", \"method\", \"route\" or \"global\"";
 }
 
 /// A cookie's name is a token, as a header's, but keeps its case (RFC 6265, section 4.1.1).
@@ -309,6 +324,7 @@ mod tests {
             "cookie:sId",
             "query:k",
             "path:id",
+            "jwt:https://example.com/tenant",
             "host",
             "method",
             "route",
@@ -326,7 +342,8 @@ mod tests {
             "header:a b",
             "header:x_api_key",
             "cookie:a=b",
-            "jwt:sub",
+            "jwt",
+            "jwt:",
             "query:",
             "path:",
         ] {

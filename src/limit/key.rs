@@ -5,15 +5,22 @@
 //! several. Long values are hashed, and so are those that may be credentials. A hash is marked by a
 //! `/`, which no encoded value contains.
 
-use std::{borrow::Cow, fmt::Write, net::IpAddr};
+pub mod jwt;
+
+use std::{
+    borrow::Cow,
+    fmt::{self, Write},
+    net::IpAddr,
+};
 
 use hyper::{HeaderMap, Method, header};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, percent_encode, utf8_percent_encode};
 use sha2::{Digest, Sha256};
 
+use self::jwt::Claims;
 use crate::{
     algorithm::Rate,
-    config::{self, Exemption, KeyPart, Missing},
+    config::{self, Exemption, KeyPart, Missing, read_key},
 };
 
 /// Longer values are hashed, so that a bucket's name stays short.
@@ -35,6 +42,8 @@ pub struct Subject<'r> {
     pub query: &'r str,
     /// The request's header.
     pub headers: &'r HeaderMap,
+    /// The claims of the token that it bears.
+    pub claims: Claims<'r>,
     /// The name of the route.
     pub route: &'r str,
     /// The value of a parameter of the route's path.
@@ -125,7 +134,22 @@ fn joined(mut parts: Vec<String>) -> String {
     }
 }
 
+/// The key whose value people write so: as a request shows it, those of a key with several parts
+/// as `["v1","v2"]`, an address for its network, and `sha256:<hash>` for a value that appears hashed.
+///
+/// # Errors
+/// What is no value of the limit's key: a message and, on a line of its own, the remedy.
+pub fn key_of(limit: &config::Limit, written: &str) -> Result<Key, String> {
+    let values = read_key(written, &limit.key, limit.prefixes)?;
+    let parts = limit.key.iter().zip(&values).map(|(part, value)| match named_hash(value) {
+        Some(hash) => hashed(&part.to_string(), hash),
+        None => text(part, value.as_bytes(), limit.plain),
+    });
+    Ok(Key(joined(parts.collect())))
+}
+
 /// A part of the key has several values.
+#[derive(Clone, Copy)]
 struct Several;
 
 fn value<'r>(
@@ -142,7 +166,7 @@ fn value<'r>(
         KeyPart::Cookie(name) => single(cookies(subject.headers, name))?,
         KeyPart::Query(name) => single(parameters(subject.query, name))?,
         KeyPart::Path(name) => (subject.parameter)(name).map(|value| percent_decode_str(value).into()),
-        KeyPart::Jwt(_) => None,
+        KeyPart::Jwt(name) => subject.claims.text(name)?.map(|text| Cow::Owned(text.into_bytes())),
         KeyPart::Host => {
             Some(subject.host).filter(|host| !host.is_empty()).map(|host| host.as_bytes().into())
         }
@@ -205,16 +229,30 @@ fn text(part: &KeyPart, value: &[u8], plain: bool) -> String {
 }
 
 fn text_of_kind(kind: &str, value: &[u8], plain: bool) -> String {
-    let mut text = utf8_percent_encode(kind, ENCODED).to_string();
     if plain && value.len() <= LONGEST_VALUE {
-        write!(text, "={}", percent_encode(value, ENCODED)).expect("writing to a string succeeds");
-        return text;
+        return of_kind(kind, percent_encode(value, ENCODED));
     }
-    text.push_str("=sha256/");
+    let mut hash = String::with_capacity(2 * HASH_BYTES);
     for byte in &Sha256::digest(value)[..HASH_BYTES] {
-        write!(text, "{byte:02x}").expect("writing to a string succeeds");
+        write!(hash, "{byte:02x}").expect("writing to a string succeeds");
     }
-    text
+    hashed(kind, &hash)
+}
+
+fn hashed(kind: &str, hash: &str) -> String {
+    of_kind(kind, format_args!("sha256/{hash}"))
+}
+
+fn of_kind(kind: &str, value: impl fmt::Display) -> String {
+    format!("{}={value}", utf8_percent_encode(kind, ENCODED))
+}
+
+/// The hash in `sha256:<hash>`, as buckets and pages show it.
+fn named_hash(value: &str) -> Option<&str> {
+    let is_hash = |hash: &&str| {
+        hash.len() == 2 * HASH_BYTES && hash.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
+    };
+    value.strip_prefix("sha256:").filter(is_hash)
 }
 
 #[cfg(test)]
@@ -235,6 +273,7 @@ mod tests {
         let map = headers.iter().map(|(name, value)| {
             (header::HeaderName::from_static(name), header::HeaderValue::from_str(value).unwrap())
         });
+        let headers = &map.collect();
         count(
             &limit(toml),
             &Subject {
@@ -242,7 +281,8 @@ mod tests {
                 method: &Method::GET,
                 host: "api.example.com",
                 query,
-                headers: &map.collect(),
+                headers,
+                claims: Claims::new(None, headers),
                 route: "orders",
                 parameter: &|name| (name == "id").then_some("a%2Fb c"),
             },
@@ -333,5 +373,69 @@ mod tests {
         assert_ne!(counted(&by("\"partners\""), &partner, "", "::1"), Counted::Not);
         let composite = "key = [\"header:x-key\", \"method\"]\nexempt = ['[\"partner\",\"GET\"]']";
         assert_eq!(counted(composite, &partner, "", "::1"), Counted::Not);
+    }
+
+    #[test]
+    fn a_key_has_the_rate_that_the_overrides_give_it() {
+        let rate = |toml: &str, headers: &[(&'static str, &str)], client: &str| match counted(
+            toml, headers, "", client,
+        ) {
+            Counted::For { rate, .. } => rate.map(|rate| rate.to_string()),
+            other => panic!("{other:?}"),
+        };
+        let by_key = "key = \"header:x-key\"\noverrides = [{ key = \"gold\", rate = \"9/s\" }, { key = \"192.0.2.7\", rate = \"8/s\" }]";
+        assert_eq!(rate(by_key, &[("x-key", "gold")], "::1").as_deref(), Some("9/s"));
+        assert_eq!(rate(by_key, &[("x-key", "golden")], "::1"), None);
+        // Its address isn't its key.
+        assert_eq!(rate(by_key, &[], "192.0.2.7"), None);
+        let both = "key = [\"ip\", \"method\"]\nipv6_prefix = 48\noverrides = [{ key = '[\"2001:db8::7\",\"GET\"]', rate = \"9/s\" }]";
+        assert_eq!(rate(both, &[], "2001:db8:0:ffff::1").as_deref(), Some("9/s"));
+        assert_eq!(rate(both, &[], "2001:db8:1::1"), None);
+        let permits = "key = \"ip\"\noverrides = [{ key = \"::1\", rate = \"2/min\" }]";
+        assert_eq!(rate(permits, &[], "::2").as_deref(), Some("2/min"));
+    }
+
+    #[test]
+    fn a_key_that_people_write_is_that_of_the_request() {
+        let long = "v".repeat(65);
+        for (toml, headers, query, written) in [
+            ("key = \"header:x-key\"", [("x-key", "gold")], "", "gold"),
+            ("key = \"header:x-key\"\nplain = true", [("x-key", "a b")], "", "a b"),
+            ("key = \"header:x-key\"\nplain = true", [("x-key", &*long)], "", &*long),
+            ("key = \"ip\"\nipv4_prefix = 24", [("x-key", "")], "", "192.0.2.200"),
+            ("key = \"ip\"", [("x-key", "")], "", "::ffff:192.0.2.7"),
+            ("key = \"host\"", [("x-key", "")], "", "API.example.com"),
+            ("key = \"global\"", [("x-key", "")], "", "global"),
+            (
+                "key = [\"header:x-key\", \"ip\", \"query:k\"]",
+                [("x-key", "gold")],
+                "k=%22",
+                r#"["gold", "192.0.2.7", "\""]"#,
+            ),
+        ] {
+            let counted = key(toml, &headers, query);
+            assert_eq!(key_of(&limit(toml), written), Ok(Key(counted)), "{toml}");
+        }
+        let by_key = limit("key = [\"header:x-key\", \"ip\"]");
+        let shown = r#"["sha256:9f86d081884c7d659a2feaa0c55ad015", "192.0.2.7"]"#;
+        assert_eq!(key_of(&by_key, shown), key_of(&by_key, r#"["test", "192.0.2.7"]"#));
+        for written in ["gold", "[]", r#"["gold"]"#, r#"["gold","me"]"#, r#"["a","::1","b"]"#] {
+            assert!(key_of(&by_key, written).is_err(), "{written}");
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_two_keys_have_the_same_text(
+            one in proptest::array::uniform2("[ -~é]{0,4}|v{64,66}"),
+            other in proptest::array::uniform2("[ -~é]{0,4}|v{64,66}"),
+            plain: bool,
+        ) {
+            let parts = [KeyPart::Query("a,1:b=".to_owned()), KeyPart::Path("p".to_owned())];
+            let text = |values: &[String; 2]| {
+                joined(parts.iter().zip(values).map(|(part, value)| text(part, value.as_bytes(), plain)).collect())
+            };
+            proptest::prop_assert_eq!(text(&one) == text(&other), one == other);
+        }
     }
 }

@@ -7,13 +7,15 @@ use smallvec::SmallVec;
 use tokio::time::{Duration, Instant};
 
 use crate::{
+    algorithm::Quota,
     config::{self, OnFailure, Scope},
     store::{Charge, Charges, Decision, Outcome, Store, StoreError, Usage},
 };
 
 use super::{
-    Admission, Ask, Limit, Limited, Refusal, Standing,
+    Admission, Ask, Limited, Refusal, Standing,
     admission::{Account, Held},
+    overrides::Overridden,
     refusals::{Refusals, Sending, Turns, Verdict},
     wait::{Patience, Waits},
 };
@@ -22,27 +24,30 @@ use super::{
 /// and may be shared by any threads; each has its own connection to the store.
 #[derive(Debug)]
 pub struct Limiter {
-    store: Arc<Store>,
+    pub(super) store: Arc<Store>,
     /// In this process: for limits of this instance, and for all while the store is away. It starts empty, and
     /// isn't written back.
-    local: Arc<Store>,
+    pub(super) local: Arc<Store>,
     pub(super) refusals: Refusals,
+    pub(super) overridden: Overridden,
     pub(super) waits: Waits,
     timeout: Duration,
     instances: u32,
     key_prefix: String,
 }
 
-/// A limit that is asked, and the charge that this makes.
+/// A limit that is asked, the charge that this makes, and where.
 struct Asked {
     ask: Ask,
     charge: Charge,
+    scope: Scope,
 }
 
 type AllAsked = SmallVec<[Asked; 2]>;
 
 impl Limiter {
-    /// Opens the store of a configuration. Nothing is connected yet: see [`Self::warm_up`].
+    /// Opens the store of a configuration. Nothing is connected yet: see [`Self::warm_up`]. Must be called in a
+    /// tokio runtime, in which it follows what others change.
     ///
     /// # Errors
     /// A url that the client can't read.
@@ -52,15 +57,18 @@ impl Limiter {
             Store::Memory(_) => store.clone(),
             Store::Redis(_) => Arc::new(Store::in_process(config.max_memory)),
         };
-        Ok(Arc::new(Self {
+        let limiter = Arc::new(Self {
             store,
             local,
             refusals: Refusals::default(),
+            overridden: Overridden::new(&config.key_prefix),
             waits: Waits::default(),
             timeout: config.timeout,
             instances: config.instances,
             key_prefix: config.key_prefix.clone(),
-        }))
+        });
+        tokio::spawn(Self::follow_changes(Arc::downgrade(&limiter)));
+        Ok(limiter)
     }
 
     /// Connects this thread to the store, so that its first decision needn't wait.
@@ -123,7 +131,7 @@ impl Limiter {
             return Ok(Admission::default());
         }
         let (own, shared): (AllAsked, AllAsked) =
-            asked.into_iter().partition(|asked| asked.ask.limit.scope == Scope::Instance);
+            asked.into_iter().partition(|asked| asked.scope == Scope::Instance);
         let own_decision = match self.local.take(charges(&own), deadline).await {
             Ok(decision) => decision,
             Err(error) => return Err(Refusal::StoreUnavailable(error)),
@@ -160,7 +168,10 @@ impl Limiter {
 
     /// Remembers what a decision of the store says of the next ones.
     fn learn(&self, asked: &AllAsked, decision: &Decision, sent: Sending) {
-        let remembered = asked.iter().zip(&decision.outcomes).filter(|(asked, _)| self.remembers(&asked.ask));
+        let remembered = asked
+            .iter()
+            .zip(&decision.outcomes)
+            .filter(|(asked, _)| self.remembers(&asked.charge, asked.scope));
         for (Asked { charge, .. }, outcome) in remembered {
             if outcome.charged {
                 self.refusals.charged(charge, outcome, sent);
@@ -187,7 +198,7 @@ impl Limiter {
         if asked.iter().any(denies) {
             return Err(Refusal::StoreUnavailable(error));
         }
-        asked.retain(|Asked { ask, charge }| {
+        asked.retain(|Asked { ask, charge, .. }| {
             charge.quota = charge.quota.share(self.instances);
             charge.cost = charge.cost.min(charge.quota.capacity());
             ask.limit.on_failure == OnFailure::Local && !is_full
@@ -207,7 +218,7 @@ impl Limiter {
     /// Refuses what a limit refused lately and still would. What it gives else is to be kept until the store
     /// has answered.
     async fn refuse_locally(&self, asked: &AllAsked, deadline: Instant) -> Result<Turns<'_>, Refusal> {
-        let enforcing = || asked.iter().filter(|asked| self.remembers(&asked.ask));
+        let enforcing = || asked.iter().filter(|asked| self.remembers(&asked.charge, asked.scope));
         match self.refusals.check(|| enforcing().map(|asked| &asked.charge), deadline).await {
             Verdict::Ask(turns) => Ok(turns),
             Verdict::Refused(outcomes) => {
@@ -229,7 +240,7 @@ impl Limiter {
         mut admission: Admission,
     ) -> Admission {
         admission.leases.extend(decision.leases.into_iter().map(|lease| Held::new(store, lease)));
-        for (Asked { ask, charge }, outcome) in asked.into_iter().zip(decision.outcomes) {
+        for (Asked { ask, charge, .. }, outcome) in asked.into_iter().zip(decision.outcomes) {
             if let Some(cost) = ask.settles.filter(|_| outcome.charged) {
                 let (limit, store) = (ask.limit.clone(), store.clone());
                 let (bucket, quota) = (charge.bucket, charge.quota);
@@ -258,50 +269,65 @@ impl Limiter {
 
     /// What is asked, with what it charges. What never fits is refused without asking.
     fn ask(&self, asks: &[Ask]) -> Result<AllAsked, Refusal> {
-        let asked = asks.iter().map(|ask| Asked { ask: ask.clone(), charge: self.charge(ask) });
+        let asked = asks.iter().map(|ask| {
+            let (charge, scope) = self.charge(ask);
+            Asked { ask: ask.clone(), charge, scope }
+        });
         let mut asked: AllAsked = asked.collect();
         refuse_what_never_fits(&asked)?;
         asked.retain(|asked| asked.is_within_quota());
         Ok(asked)
     }
 
-    /// What a request charges a limit, by the quota that holds now.
-    pub(super) fn charge(&self, ask: &Ask) -> Charge {
-        let mut quota = ask.limit.quota;
-        if let Some(rate) = ask.rate {
-            (quota.permits, quota.window_us) = (rate.permits, rate.window_us);
-        }
-        let (bucket, shadow) = (self.bucket(&ask.limit, ask.key.as_str()), ask.limit.shadows());
-        Charge { bucket, quota, cost: ask.cost, shadow }
+    /// What a request charges a limit, by the quota that holds now, and where.
+    pub(super) fn charge(&self, ask: &Ask) -> (Charge, Scope) {
+        let Ask { limit, key, cost, rate, .. } = ask;
+        let (rate, scope) = match self.overridden.of(limit, Some(key)) {
+            Some((rate, scope)) => (rate, scope.unwrap_or(limit.scope)),
+            None => (rate.unwrap_or(limit.quota.rate()), limit.scope),
+        };
+        let quota = Quota::new(limit.quota.algorithm, rate);
+        let bucket = Bytes::from([&self.key_prefix, ":", &limit.stem, "{", key.as_str(), "}"].concat());
+        (Charge { bucket, quota, cost: *cost, shadow: limit.shadows() }, scope)
     }
 
-    /// Looks when a charge fits, and makes none.
-    pub(super) async fn look_at(&self, ask: &Ask, charge: &Charge) -> Result<Outcome, StoreError> {
-        let Charge { bucket, quota, cost, .. } = charge;
-        let store = if ask.limit.scope == Scope::Shared { &self.store } else { &self.local };
-        let remembered = self.refusals.remembered(bucket, *quota, *cost);
-        if let Some(outcome) = remembered.filter(|_| ask.limit.scope == Scope::Shared) {
-            return Ok(outcome);
-        }
+    /// How much of a bucket is in use, and when a charge fits.
+    pub(super) async fn peek_at(&self, charge: &Charge, scope: Scope) -> Result<Usage, StoreError> {
+        let store = match scope {
+            Scope::Shared => &self.store,
+            Scope::Instance => &self.local,
+        };
+        let deadline = Instant::now() + self.timeout;
+        store.peek(charge.bucket.clone(), charge.quota, charge.cost, deadline).await
+    }
+
+    /// How a charge would be refused now, or that it wouldn't.
+    pub(super) async fn look_at(&self, charge: &Charge, scope: Scope) -> Result<Outcome, StoreError> {
         let sent = self.refusals.sending();
-        let Usage { used, grow_us, delay_us } =
-            store.peek(bucket.clone(), *quota, *cost, Instant::now() + self.timeout).await?;
-        let remaining = u64::from(quota.capacity()).saturating_sub(used);
+        let Usage { used, grow_us, delay_us } = self.peek_at(charge, scope).await?;
+        let remaining = u64::from(charge.quota.capacity()).saturating_sub(used);
         let outcome = Outcome { charged: false, remaining, grow_us, delay_us };
-        if self.remembers(ask) {
+        if self.remembers(charge, scope) {
             self.refusals.note(charge, &outcome, sent);
         }
         Ok(outcome)
     }
 
-    /// Whether refusals by a limit are given here. The in-process store is asked as fast.
-    fn remembers(&self, ask: &Ask) -> bool {
-        let is_far = matches!(*self.store, Store::Redis(_));
-        is_far && ask.limit.scope == Scope::Shared && !ask.limit.shadows()
+    /// Ends what is known of a bucket that has been reset.
+    pub(super) fn forget(&self, bucket: &Bytes) {
+        self.refusals.forget(bucket);
+        self.waits.forget(Some(bucket));
     }
 
-    fn bucket(&self, limit: &Limit, key: &str) -> Bytes {
-        Bytes::from([&self.key_prefix, ":", &limit.stem, "{", key, "}"].concat())
+    /// Ends what is known of all buckets, since limits have been changed.
+    pub(super) fn forget_all(&self) {
+        self.refusals.forget_all();
+        self.waits.forget(None);
+    }
+
+    /// Whether refusals of a charge are given here. The in-process store is asked as fast.
+    fn remembers(&self, charge: &Charge, scope: Scope) -> bool {
+        scope == Scope::Shared && !charge.shadow && matches!(*self.store, Store::Redis(_))
     }
 }
 
@@ -320,7 +346,7 @@ fn charges(asked: &AllAsked) -> Charges {
 fn refuse_what_never_fits(asked: &AllAsked) -> Result<(), Refusal> {
     let never = asked.iter().filter(|asked| !asked.is_within_quota() && !asked.charge.shadow);
     let outcome = Outcome { charged: false, remaining: 0, grow_us: 0, delay_us: None };
-    let standings = never.map(|Asked { ask, charge }| {
+    let standings = never.map(|Asked { ask, charge, .. }| {
         let (limit, quota) = (ask.limit.clone(), charge.quota);
         Standing { limit, quota, outcome }
     });
@@ -329,7 +355,7 @@ fn refuse_what_never_fits(asked: &AllAsked) -> Result<(), Refusal> {
 }
 
 fn refuse(asked: AllAsked, decision: Decision) -> Refusal {
-    let standings = asked.into_iter().zip(decision.outcomes).map(|(Asked { ask, charge }, outcome)| {
+    let standings = asked.into_iter().zip(decision.outcomes).map(|(Asked { ask, charge, .. }, outcome)| {
         let (limit, quota) = (ask.limit, charge.quota);
         Standing { limit, quota, outcome }
     });

@@ -24,6 +24,7 @@ use tokio::{
 
 use crate::{
     algorithm::Quota,
+    config::Scope,
     store::{Charge, Outcome, StoreError},
 };
 
@@ -68,6 +69,7 @@ struct Awaited {
     ask: Ask,
     bucket: Bytes,
     quota: Quota,
+    scope: Scope,
     /// Until when it may wait; without an end, until it is served.
     until: Option<Instant>,
 }
@@ -146,8 +148,8 @@ impl Limiter {
     }
 
     fn awaited(&self, ask: &Ask, until: Option<Instant>) -> Awaited {
-        let Charge { bucket, quota, .. } = self.charge(ask);
-        Awaited { ask: ask.clone(), bucket, quota, until }
+        let (Charge { bucket, quota, .. }, scope) = self.charge(ask);
+        Awaited { ask: ask.clone(), bucket, quota, scope, until }
     }
 
     /// Waits in the queue of a bucket, in which there will be room for the request at `free_at` if it is the first.
@@ -203,9 +205,11 @@ impl Limiter {
 
     /// Learns when there will be room for the waiters of a queue of whom that isn't known yet.
     async fn look_ahead(&self, awaited: &Awaited) {
-        let Awaited { bucket, quota, .. } = awaited;
-        let wanted =
-            self.waits.settle(awaited, |permits| self.refusals.remembered(bucket, *quota, permits).map(Ok));
+        // The limit may have been changed since.
+        let awaited = &self.awaited(&awaited.ask, awaited.until);
+        let wanted = self.waits.settle(awaited, |permits| {
+            self.refusals.remembered(&awaited.bucket, awaited.quota, permits).map(Ok)
+        });
         let looks = wanted.iter().map(async |permits| (*permits, self.look(awaited, *permits).await));
         let told = join_all(looks).await;
         self.waits.settle(awaited, |permits| {
@@ -215,9 +219,8 @@ impl Limiter {
 
     /// When so many permits are free.
     async fn look(&self, awaited: &Awaited, permits: u32) -> Result<Outcome, StoreError> {
-        let Awaited { ask, bucket, quota, .. } = awaited;
-        let charge = Charge { bucket: bucket.clone(), quota: *quota, cost: permits, shadow: false };
-        self.look_at(ask, &charge).await
+        let (bucket, quota) = (awaited.bucket.clone(), awaited.quota);
+        self.look_at(&Charge { bucket, quota, cost: permits, shadow: false }, awaited.scope).await
     }
 }
 

@@ -18,7 +18,7 @@ use smallvec::SmallVec;
 
 use crate::algorithm::{Quota, Rate, State};
 
-use super::{Act, Charge, Decision, Lease, Operation, Outcome, Reply, StoreError, Usage};
+use super::{Act, Charge, Decision, Lease, Operation, Outcome, Reply, StoreError, Usage, overrides::Table};
 
 const SHARDS: usize = 64;
 /// A shard isn't swept before it has so many buckets.
@@ -37,6 +37,7 @@ pub struct MemoryStore {
     max_bytes: usize,
     bytes: AtomicUsize,
     swept_us: AtomicU64,
+    pub(super) overrides: Table,
 }
 
 /// A plain lock: it is held for a decision's arithmetic, never across an await.
@@ -62,6 +63,7 @@ impl MemoryStore {
             max_bytes,
             bytes: AtomicUsize::new(0),
             swept_us: AtomicU64::new(0),
+            overrides: Table::default(),
         }
     }
 
@@ -128,7 +130,7 @@ impl MemoryStore {
                         leases.renew(quota, time_us, id);
                     }
                 };
-                self.count_freed(growth - shard.change(bucket, quota, renew));
+                self.count_freed(growth - shard.change(bucket, quota, time_us, renew));
             }
             Act::Release(id) => {
                 if let Some(Bucket { state: State::Leases(leases), .. }) = shard.buckets.get_mut(bucket) {
@@ -286,15 +288,23 @@ impl Shard {
 
     /// Records a charge, and returns the bytes by which it made the store grow.
     fn charge(&mut self, bucket: &Bytes, quota: Quota, time_us: u64, cost: u32) -> usize {
-        self.change(bucket, quota, |state| state.count_mut().charge(quota, time_us, cost))
+        self.change(bucket, quota, time_us, |state| state.count_mut().charge(quota, time_us, cost))
     }
 
     /// Changes what a bucket holds, and returns the bytes by which that made the store grow.
-    fn change(&mut self, bucket: &Bytes, quota: Quota, change: impl FnOnce(&mut State)) -> usize {
+    fn change(
+        &mut self,
+        bucket: &Bytes,
+        quota: Quota,
+        time_us: u64,
+        change: impl FnOnce(&mut State),
+    ) -> usize {
         let mut grown = 0;
         let bucket = self.buckets.entry(bucket.clone()).or_insert_with(|| {
             grown = named_bytes(bucket);
-            Bucket { state: State::new(quota.algorithm), ends_us: 0 }
+            let mut state = State::new(quota.algorithm);
+            state.count_mut().advance(quota, time_us);
+            Bucket { state, ends_us: 0 }
         });
         let before = bucket.state.count().bytes();
         change(&mut bucket.state);

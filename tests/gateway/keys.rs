@@ -188,6 +188,18 @@ fn an_exempt_request_skips_that_limit_only() {
 }
 
 #[test]
+fn a_key_with_an_override_has_its_own_rate() {
+    let limit = "key = [\"header:x-key\", \"ip\"]\nrate = \"1/h\"\nipv4_prefix = 8\n\
+                 overrides = [{ key = '[\"gold\",\"127.9.9.9\"]', rate = \"3/h\" }]";
+    let gateway = Gateway::start(&limit_all(limit));
+    let statuses = |request| [(); 4].map(|()| gateway.ask(request).status);
+    assert_eq!(statuses("GET /\nX-Key: gold"), [200, 200, 200, 429]);
+    assert_eq!(statuses("GET /\nX-Key: golden"), [200, 429, 429, 429]);
+    // Counted by its address alone, it isn't one of the key's values.
+    assert_eq!(statuses("GET /"), [200, 429, 429, 429]);
+}
+
+#[test]
 fn who_is_not_trusted_cannot_choose_the_address_that_is_counted() {
     let gateway = Gateway::start(&limit_all("key = \"ip\"\nrate = \"1/h\""));
     assert_eq!(gateway.ask("GET /\nX-Forwarded-For: 192.0.2.7").status, 200);

@@ -1,9 +1,16 @@
-//! A Redis server of the test's own.
+//! Redis servers of the test's own: one alone, a Cluster, Sentinels.
+
+pub(crate) mod cluster;
+pub(crate) mod sentinel;
+pub(crate) mod tls;
 
 use std::{
     net::{Ipv4Addr, TcpListener},
+    path::Path,
     process::{Child, Command, Stdio},
 };
+
+use tempfile::TempDir;
 
 use super::{resp::Connection, signal, wait_until};
 
@@ -11,14 +18,26 @@ use super::{resp::Connection, signal, wait_until};
 pub(crate) struct Redis {
     process: Option<Child>,
     port: u16,
+    arguments: Vec<String>,
+    folder: TempDir,
+}
+
+/// A port that nobody listens on now.
+pub(crate) fn free_port() -> u16 {
+    TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port()
 }
 
 impl Redis {
     /// Starts a server on a free port. A machine without redis-server fails the test.
     pub(crate) fn start() -> Self {
-        let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        let mut redis = Self { process: None, port: free.local_addr().unwrap().port() };
-        drop(free);
+        Self::start_with(&[])
+    }
+
+    /// Starts a server with these arguments beside the usual ones.
+    pub(crate) fn start_with(arguments: &[&str]) -> Self {
+        let arguments = arguments.iter().map(|&argument| argument.to_owned()).collect();
+        let folder = tempfile::tempdir().unwrap();
+        let mut redis = Self { process: None, port: free_port(), arguments, folder };
         redis.restart();
         redis
     }
@@ -42,7 +61,10 @@ impl Redis {
                 "",
                 "--appendonly",
                 "no",
+                "--dir",
+                self.folder().to_str().unwrap(),
             ])
+            .args(&self.arguments)
             .stdout(Stdio::null())
             .spawn()
             .expect("redis-server is needed: scripts/test.sh installs it");
@@ -64,6 +86,22 @@ impl Redis {
 
     pub(crate) fn resume(&self) {
         signal("CONT", self.process.as_ref().unwrap().id());
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Where it keeps its files.
+    pub(crate) fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// A field of its INFO.
+    pub(crate) fn info(&self, field: &str) -> String {
+        let info = self.command(&["INFO"]);
+        let line = info.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
+        line.unwrap_or_default().trim_end().to_owned()
     }
 
     pub(crate) fn url(&self) -> String {

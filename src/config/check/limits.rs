@@ -3,19 +3,17 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     ops::Range,
-    time::Duration,
 };
 
 use toml::Spanned;
 
 use super::{Check, duplicate, undefined};
 use crate::{
-    algorithm::{Algorithm, Quota},
     config::{
-        Cost, Exemption, KeyPart, Limit, Prefixes, Scope,
+        KeyPart, Limit, Prefixes,
         error::Fault,
         file::{self, LimitOfRoute, Table},
-        value::{AlgorithmName, Text},
+        value::Text,
     },
     route::Pattern,
 };
@@ -53,7 +51,7 @@ impl Check<'_, '_> {
             let fault = duplicate("limit", &name, &place, &first.place);
             return self.fault(fault);
         }
-        let key = table.value.key.as_ref().map(|key| key.0.as_slice()).unwrap_or_default();
+        let key = table.value.key.as_ref().map(|key| key.get_ref().0.as_slice()).unwrap_or_default();
         let params = key.iter().filter_map(|part| match part.get_ref() {
             KeyPart::Path(param) => Some(Spanned::new(part.span(), param.clone())),
             _ => None,
@@ -64,56 +62,38 @@ impl Check<'_, '_> {
     }
 
     fn limit(&mut self, name: &str, table: Table<file::Limit>) -> Option<Limit> {
-        let Table { span, value: limit } = table;
+        let Table { span, value: mut limit } = table;
         if limit.key.is_none() {
             self.missing(&span, &["key"], "key = \"ip\"");
         }
         if limit.rate.is_none() {
             self.missing(&span, &["rate"], "rate = \"100/10s\"");
         }
-        let parts = limit.key.as_ref().map_or(1, |key| key.0.len());
-        let exempt = self.exemptions(limit.exempt, parts);
-        let algorithm = match limit.algorithm.0 {
-            AlgorithmName::SlidingWindow => Algorithm::SlidingWindow,
-        };
+        let quota = self.quota(&span, &limit);
+        self.check_charging(&limit);
+        let prefixes = Prefixes { ipv4: limit.ipv4_prefix.0 as u8, ipv6: limit.ipv6_prefix.0 as u8 };
+        // A part that was taken out of the key would be missed in its values.
+        let key = limit.key.take().filter(|key| !self.document.had_within(&key.span()))?.into_inner();
+        self.check_claims(&key);
+        let key = key.into_values();
+        let overrides = self.overrides(&span, &limit, &key, prefixes);
+        let exempt = self.exemptions(limit.exempt, &key, prefixes);
         Some(Limit {
             name: name.to_owned(),
-            key: limit.key?.into_values(),
-            quota: Quota::new(algorithm, limit.rate?.0),
-            cost: Cost::Fixed(1),
-            when_status: Vec::new(),
-            scope: Scope::Shared,
-            wait: Duration::ZERO,
+            key,
+            quota: quota?,
+            cost: limit.cost.into_inner(),
+            when_status: limit.when_status.map_or_else(Vec::new, |list| list.into_inner().into_values()),
+            scope: limit.scope.0,
+            wait: limit.wait.into_inner().0.0,
             mode: limit.mode.0,
             missing: limit.missing.0,
-            prefixes: Prefixes { ipv4: limit.ipv4_prefix.0 as u8, ipv6: limit.ipv6_prefix.0 as u8 },
+            prefixes,
             exempt,
-            overrides: Vec::new(),
+            overrides,
             plain: limit.plain,
-            on_failure: limit.on_failure.map_or(self.on_failure, |policy| policy.0),
+            on_failure: limit.on_failure.map_or(self.on_failure, |policy| policy.into_inner().0),
         })
-    }
-
-    /// Whom a limit exempts whose key has so many parts. The values of several stand in a JSON array.
-    fn exemptions(&mut self, exempt: Vec<Spanned<Text<Exemption>>>, parts: usize) -> Vec<Exemption> {
-        let mut exemptions = Vec::new();
-        for exemption in exempt {
-            let span = exemption.span();
-            exemptions.push(match exemption.into_inner().0 {
-                Exemption::Key(text) if parts > 1 => match serde_json::from_str::<Vec<String>>(&text[0]) {
-                    Ok(values) if values.len() == parts => Exemption::Key(values),
-                    _ => {
-                        let example = vec!["\"…\""; parts].join(",");
-                        let fault =
-                            Fault::error(format!("`{}` is no value of a key with {parts} parts", text[0]));
-                        self.fault(fault.at(&span, "").help(format!("write their values as '[{example}]'")));
-                        continue;
-                    }
-                },
-                exemption => exemption,
-            });
-        }
-        exemptions
     }
 
     /// The name of a limit of a route, defined if it is inline.

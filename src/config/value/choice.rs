@@ -1,7 +1,9 @@
 //! Values that are one of a few words.
 
+use std::fmt;
+
 use super::Written;
-use crate::config::{EscapedSlashes, Missing, Mode, OnFailure, RatelimitHeaders};
+use crate::config::{EscapedSlashes, Missing, Mode, OnFailure, RatelimitHeaders, Scope};
 
 impl Written for RatelimitHeaders {
     const EXPECTED: &'static str = "\"draft-11\", \"x-ratelimit\", \"both\" or \"off\"";
@@ -34,17 +36,46 @@ impl Written for OnFailure {
     }
 }
 
-/// An algorithm, without the numbers that go with it.
-#[derive(Clone, Copy, Debug)]
+/// An algorithm, without the numbers that go with it. Prints as it is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::config) enum AlgorithmName {
     SlidingWindow,
+    SlidingCells,
+    FixedWindow,
+    Gcra,
+    Concurrency,
+}
+
+impl AlgorithmName {
+    const ALL: [(&str, Self); 5] = [
+        ("sliding-window", Self::SlidingWindow),
+        ("sliding-cells", Self::SlidingCells),
+        ("fixed-window", Self::FixedWindow),
+        ("gcra", Self::Gcra),
+        ("concurrency", Self::Concurrency),
+    ];
+}
+
+impl fmt::Display for AlgorithmName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Self::ALL.iter().filter(|(_, name)| name == self).try_for_each(|(text, _)| f.write_str(text))
+    }
 }
 
 impl Written for AlgorithmName {
-    const EXPECTED: &'static str = "\"sliding-window\"";
+    const EXPECTED: &'static str =
+        "\"sliding-window\", \"sliding-cells\", \"fixed-window\", \"gcra\" or \"concurrency\"";
 
     fn read(text: &str) -> Result<Self, String> {
-        choose("algorithm", [("sliding-window", Self::SlidingWindow)], text)
+        choose("algorithm", Self::ALL, text)
+    }
+}
+
+impl Written for Scope {
+    const EXPECTED: &'static str = "\"shared\" or \"instance\"";
+
+    fn read(text: &str) -> Result<Self, String> {
+        choose("scope", [("shared", Self::Shared), ("instance", Self::Instance)], text)
     }
 }
 

@@ -240,6 +240,17 @@ impl Waits {
         }
     }
 
+    /// Has the waiters of a bucket, or of all, looked at anew.
+    pub(in crate::limit) fn forget(&self, bucket: Option<&Bytes>) {
+        let mut queues = self.queues.lock();
+        for (_, queue) in
+            queues.by_bucket.iter_mut().filter(|(name, _)| bucket.is_none_or(|bucket| bucket == *name))
+        {
+            queue.forget_behind(0);
+            queue.tell_first();
+        }
+    }
+
     /// Notes that the call for waiters of a bucket has ended.
     pub(super) fn end_call(&self, bucket: &Bytes) {
         self.change(bucket, |queue| queue.is_asking = false);

@@ -1,0 +1,66 @@
+//! Whose tokens are believed: the keys are read here, so that a wrong file is found before it is needed.
+
+use std::{fs, path::Path};
+
+use super::Check;
+use crate::config::{
+    Jwt, JwtKey,
+    error::Fault,
+    file::{self, List, Table},
+    jwt,
+};
+
+/// Shorter secrets can be guessed from a token (RFC 7518, section 3.2).
+const SECRET_BYTES: usize = 32;
+
+impl Check<'_, '_> {
+    /// Whose tokens are believed, unless there is a fault in it.
+    pub(super) fn jwt(&mut self, table: Table<file::Jwt>, folder: &Path) -> Option<Jwt> {
+        let Table { span, value } = table;
+        let keys = match (value.jwks_file, value.hmac_secret) {
+            (Some(path), None) => {
+                let keys = keys_of(folder, &path.get_ref().0);
+                keys.map_err(|remedy| self.fault(Fault::with_remedy(&remedy).at(&path.span(), ""))).ok()?
+            }
+            (None, Some(secret)) => {
+                let bytes = secret.get_ref().0.0.len();
+                if bytes < SECRET_BYTES {
+                    let fault = Fault::warning(format!("a secret of `{bytes}` bytes can be guessed"));
+                    self.fault(fault.at(&secret.span(), "").help("use at least 32 random bytes"));
+                }
+                vec![JwtKey::secret(&secret.get_ref().0.0)?]
+            }
+            (Some(path), Some(secret)) => {
+                let fault = Fault::error("[jwt] has both `jwks_file` and `hmac_secret`");
+                let fault = fault.at(&secret.span(), "either this").at(&path.span(), "or this");
+                self.fault(fault.help("remove one of the two"));
+                return None;
+            }
+            (None, None) => {
+                self.missing(&span, &["jwks_file", "hmac_secret"], "jwks_file = \"keys.json\"");
+                return None;
+            }
+        };
+        let issuers = value.issuer.map_or_else(Vec::new, List::into_values);
+        let audiences = value.audience.map_or_else(Vec::new, List::into_values);
+        Some(Jwt { keys, issuers, audiences })
+    }
+}
+
+/// The keys of a file. The error is a message and, on a line of its own, the remedy.
+fn keys_of(folder: &Path, path: &str) -> Result<Vec<JwtKey>, String> {
+    let text = fs::read_to_string(folder.join(path)).map_err(|error| {
+        format!("can't read `{path}`: {error}\nname a readable file with a JWKS; its path is from the folder of the configuration")
+    })?;
+    // The parser's message may show a key.
+    let keys = jwt::read_jwks(&text).map_err(|error| {
+        let (line, column) = (error.line(), error.column());
+        format!("`{path}` is no JWKS: line {line}, column {column}\nwrite {{ \"keys\": [ … ] }}, as the issuer of the tokens publishes it")
+    })?;
+    if keys.is_empty() {
+        return Err(format!(
+            "`{path}` has no key that verifies signatures\nadd a public key of kind RSA, EC (P-256, P-384) or OKP (Ed25519)"
+        ));
+    }
+    Ok(keys)
+}

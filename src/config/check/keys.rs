@@ -1,0 +1,95 @@
+//! Who is counted by a limit: what its key needs, and the values of it that are named.
+
+use std::{collections::BTreeMap, ops::Range};
+
+use toml::Spanned;
+
+use super::Check;
+use crate::config::{
+    Exemption, KeyPart, Override, Prefixes,
+    error::Fault,
+    file::{self, List},
+    read_key,
+    value::Text,
+};
+
+impl Check<'_, '_> {
+    /// A claim counts only if somebody can be believed.
+    pub(super) fn check_claims(&mut self, key: &List<KeyPart>) {
+        if self.verifies_tokens {
+            return;
+        }
+        for part in key.0.iter().filter(|part| matches!(part.get_ref(), KeyPart::Jwt(_))) {
+            let fault = Fault::error(format!("`{}` needs a table [jwt]", part.get_ref()));
+            self.fault(
+                fault.at(&part.span(), "an unverified claim is never a key").help(
+                    "add one with `jwks_file = \"keys.json\"`, or with `hmac_secret = \"${JWT_SECRET}\"`",
+                ),
+            );
+        }
+    }
+
+    /// Whom a limit with this key exempts.
+    pub(super) fn exemptions(
+        &mut self,
+        exempt: Vec<Spanned<Text<Exemption>>>,
+        key: &[KeyPart],
+        prefixes: Prefixes,
+    ) -> Vec<Exemption> {
+        let mut exemptions = Vec::new();
+        for exemption in exempt {
+            let span = exemption.span();
+            exemptions.extend(match exemption.into_inner().0 {
+                Exemption::Key(text) if key.len() > 1 => {
+                    self.key(&text[0], &span, key, prefixes).map(Exemption::Key)
+                }
+                exemption => Some(exemption),
+            });
+        }
+        exemptions
+    }
+
+    /// Who has another rate under a limit with this key. The quota has been checked.
+    pub(super) fn overrides(
+        &mut self,
+        table: &Range<usize>,
+        limit: &file::Limit,
+        key: &[KeyPart],
+        prefixes: Prefixes,
+    ) -> Vec<Override> {
+        let mut places: BTreeMap<Vec<String>, Range<usize>> = BTreeMap::new();
+        let mut overrides = Vec::new();
+        for file::Table { span, value: other } in &limit.overrides {
+            if other.key.is_none() {
+                self.missing(span, &["key"], "key = \"gold\"");
+            }
+            if other.rate.is_none() {
+                self.missing(span, &["rate"], "rate = \"1000/10s\"");
+            }
+            let rate = other.rate.as_ref().and_then(|rate| self.quota_of(table, limit, rate));
+            let Some(written) = &other.key else { continue };
+            let Some(values) = self.key(&written.get_ref().0, &written.span(), key, prefixes) else {
+                continue;
+            };
+            if let Some(first) = places.insert(values.clone(), written.span()) {
+                let fault = Fault::error(format!("`{}` has two overrides", written.get_ref().0));
+                let fault = fault.at(&written.span(), "again here").at(&first, "first here");
+                self.fault(fault.help("remove one of the two"));
+            }
+            overrides.extend(rate.map(|quota| Override { key: values, rate: quota.rate() }));
+        }
+        overrides
+    }
+
+    /// The values of a key that are written here.
+    fn key(
+        &mut self,
+        written: &str,
+        span: &Range<usize>,
+        key: &[KeyPart],
+        prefixes: Prefixes,
+    ) -> Option<Vec<String>> {
+        let values = read_key(written, key, prefixes);
+        values.map_err(|remedy| self.fault(Fault::with_remedy(&remedy).at(span, ""))).ok()
+    }
+}

@@ -1,0 +1,120 @@
+//! Values of a limit.
+
+use std::{ops::RangeInclusive, time::Duration};
+
+use super::Written;
+use crate::{algorithm::Rate, config::StatusRange, duration};
+
+/// A rate as one algorithm or the other takes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::config) enum AnyRate {
+    /// Permits in a time.
+    InTime(Rate),
+    /// Permits at a time.
+    AtATime(u32),
+}
+
+impl Written for AnyRate {
+    const EXPECTED: &'static str = "a rate such as \"100/10s\"";
+
+    fn read(text: &str) -> Result<Self, String> {
+        if text.is_empty() || !text.bytes().all(|b| b.is_ascii_digit()) {
+            return text.parse().map(Self::InTime);
+        }
+        // The bounds are those of a rate, in whatever time.
+        let rate = format!("{text}/s").parse::<Rate>();
+        rate.map(|rate| Self::AtATime(rate.permits)).map_err(|remedy| remedy.replacen("/s`", "`", 1))
+    }
+}
+
+/// Longer than anybody waits, and than a gateway that died should count.
+const HOUR_US: u64 = 3_600_000_000;
+
+/// The time after which permits come back from a gateway that died, in microseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::config) struct Lease(pub u64);
+
+impl Default for Lease {
+    fn default() -> Self {
+        Self(30_000_000)
+    }
+}
+
+impl Written for Lease {
+    const EXPECTED: &'static str = "a duration from \"1s\" to \"1h\"";
+
+    fn read(text: &str) -> Result<Self, String> {
+        within(text, 1_000_000..=HOUR_US, Self::EXPECTED).map(Self)
+    }
+}
+
+/// For how long a request may be held.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in crate::config) struct Wait(pub Duration);
+
+impl Written for Wait {
+    const EXPECTED: &'static str = "a duration from \"0s\" to \"1h\"";
+
+    fn read(text: &str) -> Result<Self, String> {
+        within(text, 0..=HOUR_US, Self::EXPECTED).map(|us| Self(Duration::from_micros(us)))
+    }
+}
+
+/// Microseconds of a duration of whole milliseconds within bounds.
+fn within(text: &str, bounds: RangeInclusive<u64>, expected: &str) -> Result<u64, String> {
+    let us = duration::parse_us(text)?;
+    if bounds.contains(&us) && us.is_multiple_of(1_000) {
+        Ok(us)
+    } else {
+        Err(format!("`{text}` is out of range\nwrite {expected}, in whole milliseconds"))
+    }
+}
+
+impl Written for StatusRange {
+    const EXPECTED: &'static str = "a status such as \"401\", or a class such as \"4xx\"";
+
+    fn read(text: &str) -> Result<Self, String> {
+        let status = |text: &str| text.parse().ok().filter(|status| (100..=599).contains(status));
+        let first = status(&text.replace("xx", "00")).filter(|_| text.len() == 3);
+        let last = status(&text.replace("xx", "99"));
+        let range = first.zip(last).map(|(first, last)| Self { first, last });
+        range.ok_or_else(|| format!("`{text}` is no status\nwrite {}", Self::EXPECTED))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hyper::StatusCode;
+
+    use super::*;
+
+    #[test]
+    fn a_rate_may_lack_its_time() {
+        assert_eq!(AnyRate::read("20"), Ok(AnyRate::AtATime(20)));
+        assert!(matches!(AnyRate::read("20/s"), Ok(AnyRate::InTime(_))));
+        assert!(AnyRate::read("0").is_err_and(|remedy| remedy.starts_with("`0` would refuse everybody\n")));
+        for text in ["", "-1", "2147483648", "99999999999999999999", "/s", "20 /"] {
+            assert!(AnyRate::read(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn leases_and_waits_have_bounds() {
+        assert_eq!(Wait::read("0s"), Ok(Wait(Duration::ZERO)));
+        assert_eq!(Wait::read("500ms"), Ok(Wait(Duration::from_millis(500))));
+        assert_eq!(Lease::read("1h"), Ok(Lease(HOUR_US)));
+        assert!(Lease::read("999ms").is_err() && Wait::read("61m").is_err() && Wait::read("1us").is_err());
+    }
+
+    #[test]
+    fn statuses_are_single_or_a_class() {
+        let matches = |text: &str, status: u16| {
+            StatusRange::read(text).expect(text).matches(StatusCode::from_u16(status).expect("a status"))
+        };
+        assert!(matches("401", 401) && !matches("401", 403));
+        assert!(matches("4xx", 400) && matches("4xx", 499) && !matches("4xx", 500) && !matches("4xx", 399));
+        for text in ["", "99", "600", "0xx", "6xx", "xx", "4XX", "40x", "65535xx", "+401x", "-1"] {
+            assert!(StatusRange::read(text).is_err(), "{text}");
+        }
+    }
+}

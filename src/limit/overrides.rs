@@ -1,0 +1,240 @@
+//! What holds in place of the file's rates: kept by the store, followed by this gateway.
+//!
+//! A change is told to all gateways on a channel, and each asks for the version every second, lest a message
+//! was lost. Requests look into what was read last, which costs nothing while nothing is overridden.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use arc_swap::ArcSwap;
+use bytes::Bytes;
+use tokio::time::{Instant, MissedTickBehavior, interval};
+
+use crate::{
+    algorithm::{Quota, Rate},
+    config::Scope,
+    store::{
+        StoreError, Usage,
+        overrides::{Names, Override},
+    },
+};
+
+use super::{Ask, Key, Limit, Limiter};
+
+const POLL_EVERY: Duration = Duration::from_secs(1);
+/// A person waits for a change, and longer than a request may.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// What was read last.
+#[derive(Debug)]
+pub(super) struct Overridden {
+    pub(super) names: Names,
+    version: AtomicU64,
+    limits: ArcSwap<HashMap<String, OfLimit>>,
+}
+
+#[derive(Debug, Default)]
+struct OfLimit {
+    own: Option<Held>,
+    keys: HashMap<String, Held>,
+}
+
+#[derive(Debug)]
+struct Held {
+    rate: Rate,
+    scope: Option<Scope>,
+    until: Option<Instant>,
+}
+
+/// How much of a key's permits is in use, and what it is held to.
+#[derive(Clone, Copy, Debug)]
+pub struct KeyState {
+    /// The quota that holds now.
+    pub quota: Quota,
+    /// Whether that is an override's.
+    pub is_overridden: bool,
+    /// What is in use.
+    pub usage: Usage,
+}
+
+impl Overridden {
+    pub(super) fn new(key_prefix: &str) -> Self {
+        Self { names: Names::new(key_prefix), version: AtomicU64::new(0), limits: ArcSwap::default() }
+    }
+
+    /// What an override says of a key, that of the key itself before that of the limit.
+    pub(super) fn of(&self, limit: &Limit, key: Option<&Key>) -> Option<(Rate, Option<Scope>)> {
+        let limits = self.limits.load();
+        if limits.is_empty() {
+            return None;
+        }
+        let of_limit = limits.get(limit.name())?;
+        let own = key.and_then(|key| of_limit.keys.get(key.as_str()));
+        let mut held = own.into_iter().chain(&of_limit.own);
+        let held = held.find(|held| held.until.is_none_or(|until| until > Instant::now()))?;
+        let window_us = if held.rate.window_us == 0 { limit.quota.window_us } else { held.rate.window_us };
+        Some((Rate { window_us, ..held.rate }, held.scope))
+    }
+}
+
+impl Limiter {
+    /// Looks how much of a key's permits is in use, and writes nothing.
+    ///
+    /// # Errors
+    /// The store gives no answer.
+    pub async fn peek(&self, limit: &Arc<Limit>, key: impl Into<Key>) -> Result<KeyState, StoreError> {
+        let ask = Ask::new(limit, key);
+        let (charge, scope) = self.charge(&ask);
+        let is_overridden = self.overridden.of(limit, Some(&ask.key)).is_some();
+        let usage = self.peek_at(&charge, scope).await?;
+        Ok(KeyState { quota: charge.quota, is_overridden, usage })
+    }
+
+    /// Forgets what was counted for a key, here and for all gateways.
+    ///
+    /// # Errors
+    /// The store gives no answer: it may or may not have forgotten.
+    pub async fn reset(&self, limit: &Arc<Limit>, key: impl Into<Key>) -> Result<(), StoreError> {
+        let (charge, _) = self.charge(&Ask::new(limit, key));
+        let deadline = Instant::now() + PATIENCE;
+        self.local.reset(charge.bucket.clone(), charge.quota, deadline).await?;
+        self.store.reset(charge.bucket.clone(), charge.quota, deadline).await?;
+        self.forget(&charge.bucket);
+        self.store.tell(&self.overridden.names, reset_message(&charge.bucket), deadline).await
+    }
+
+    /// Sets what holds for a limit, or for one key of it, in place of the file's rate, for all gateways of the
+    /// store. The counts stay. A rate of no permits lets nothing pass.
+    ///
+    /// # Errors
+    /// The store gives no answer: it may or may not have been set.
+    pub async fn set_rate(&self, limit: &Limit, key: Option<&Key>, set: &Override) -> Result<(), StoreError> {
+        self.set(limit, key, set, false).await.map(drop)
+    }
+
+    /// As [`Self::set_rate`], but only if nothing was set. Says whether it has been.
+    ///
+    /// # Errors
+    /// The store gives no answer: it may or may not have been set.
+    pub async fn set_rate_if_absent(
+        &self,
+        limit: &Limit,
+        key: Option<&Key>,
+        set: &Override,
+    ) -> Result<bool, StoreError> {
+        self.set(limit, key, set, true).await
+    }
+
+    /// Removes what was set for a limit, or for one key of it. Says whether anything was.
+    ///
+    /// # Errors
+    /// The store gives no answer: it may or may not have been removed.
+    pub async fn unset_rate(&self, limit: &Limit, key: Option<&Key>) -> Result<bool, StoreError> {
+        let (names, deadline) = (&self.overridden.names, Instant::now() + PATIENCE);
+        let was_set = self.store.unset_override(names, &field(limit, key), deadline).await?;
+        self.read_overrides().await?;
+        Ok(was_set)
+    }
+
+    /// The quota that holds now for a limit, or for one key of it, but for what the file says of single keys.
+    pub fn rate(&self, limit: &Limit, key: Option<&Key>) -> Quota {
+        match self.overridden.of(limit, key) {
+            Some((rate, _)) => Quota::new(limit.quota.algorithm, rate),
+            None => limit.quota,
+        }
+    }
+
+    /// All that was set, by the name of the limit, or that and a key's text with a space between them.
+    ///
+    /// # Errors
+    /// The store gives no answer.
+    pub async fn overrides(&self) -> Result<Vec<(String, Override)>, StoreError> {
+        let overrides = self.store.overrides(&self.overridden.names, Instant::now() + PATIENCE).await?;
+        Ok(overrides.entries)
+    }
+
+    async fn set(
+        &self,
+        limit: &Limit,
+        key: Option<&Key>,
+        set: &Override,
+        if_absent: bool,
+    ) -> Result<bool, StoreError> {
+        let (names, deadline) = (&self.overridden.names, Instant::now() + PATIENCE);
+        let is_set = self.store.set_override(names, &field(limit, key), set, if_absent, deadline).await?;
+        self.read_overrides().await?;
+        Ok(is_set)
+    }
+
+    /// Reads what holds now.
+    async fn read_overrides(&self) -> Result<(), StoreError> {
+        let now = Instant::now();
+        let read = self.store.overrides(&self.overridden.names, now + PATIENCE).await?;
+        let mut limits = HashMap::<String, OfLimit>::new();
+        for (field, Override { rate, scope, lasts }) in read.entries {
+            let held = Held { rate, scope, until: lasts.map(|lasts| now + lasts) };
+            match field.split_once(' ') {
+                Some((limit, key)) => {
+                    limits.entry(limit.to_owned()).or_default().keys.insert(key.to_owned(), held);
+                }
+                None => limits.entry(field).or_default().own = Some(held),
+            }
+        }
+        self.overridden.limits.store(Arc::new(limits));
+        self.overridden.version.store(read.version, Relaxed);
+        self.forget_all();
+        Ok(())
+    }
+
+    /// Follows the changes that others make, for as long as the limiter lives.
+    pub(super) async fn follow_changes(limiter: Weak<Self>) {
+        let Some(first) = limiter.upgrade() else { return };
+        let Some(mut messages) = first.store.changes(&first.overridden.names) else { return };
+        drop(first);
+        let mut polls = interval(POLL_EVERY);
+        polls.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            let message = tokio::select! {
+                message = messages.recv() => message,
+                _ = polls.tick() => None,
+            };
+            let Some(limiter) = limiter.upgrade() else { return };
+            // A store that is away is asked again in a second.
+            let _ = limiter.follow(message).await;
+        }
+    }
+
+    async fn follow(&self, message: Option<Bytes>) -> Result<(), StoreError> {
+        if let Some(bucket) = message.as_deref().and_then(|message| message.strip_prefix(RESET)) {
+            self.forget(&Bytes::copy_from_slice(bucket));
+            return Ok(());
+        }
+        let (names, deadline) = (&self.overridden.names, Instant::now() + POLL_EVERY);
+        let version = self.store.overrides_version(names, deadline).await?;
+        if version != self.overridden.version.load(Relaxed) {
+            self.read_overrides().await?;
+        }
+        Ok(())
+    }
+}
+
+/// What the message of a reset begins with, before the bucket's name.
+const RESET: &[u8] = b"reset ";
+
+fn reset_message(bucket: &Bytes) -> Bytes {
+    [RESET, bucket].concat().into()
+}
+
+/// The field of the store's table.
+fn field(limit: &Limit, key: Option<&Key>) -> String {
+    match key {
+        Some(key) => format!("{} {}", limit.name(), key.as_str()),
+        None => limit.name().to_owned(),
+    }
+}

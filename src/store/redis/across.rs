@@ -1,0 +1,169 @@
+//! Charges of one request that lie on several slots: all are asked, and then all are charged.
+//!
+//! A slot's charges are still decided in one atomic step, so no bucket ever grants more than its limit. What
+//! isn't atomic is the request: between the question and the charge others may take the room. Then it is
+//! refused, and what other slots have charged by then stays behind; leases are given back. Shadowing
+//! charges come last, and decide nothing.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use futures_util::future::{join_all, try_join_all};
+use smallvec::SmallVec;
+use tokio::time::Instant;
+
+use crate::{algorithm::Algorithm, store::Outcome};
+
+use super::{Act, Charges, Decision, Operation, RedisStore, Reply, StoreError, slot_of};
+
+/// Whether the charges lie on several slots.
+pub(super) fn is_across(charges: &Charges) -> bool {
+    let mut slots = charges.iter().map(|charge| slot_of(&charge.bucket));
+    let first = slots.next();
+    slots.any(|slot| Some(slot) != first)
+}
+
+/// Decides a request.
+pub(super) async fn take(
+    store: &RedisStore,
+    charges: Charges,
+    deadline: Instant,
+) -> Result<Decision, StoreError> {
+    let mut decision = look(store, &charges, deadline).await?;
+    if !decision.admitted {
+        return Ok(decision);
+    }
+    let enforcing = shares(&charges, false);
+    let taken = join_all(enforcing.iter().map(|share| take_share(store, &charges, share, deadline))).await;
+    // Each that was granted is held, also while another one's failure is told.
+    let held = taken.into_iter().collect::<Vec<Result<Held<'_>, StoreError>>>();
+    decision.admitted = held.iter().flatten().all(|held| held.decision.admitted);
+    let mut failure = None;
+    let mut granted = Vec::new();
+    for (share, held) in enforcing.iter().zip(held) {
+        match held {
+            Ok(mut held) => {
+                if !decision.admitted {
+                    held.give_back();
+                }
+                enter(&mut decision, share, &held.decision);
+                granted.push(held);
+            }
+            Err(error) => failure = Some(error),
+        }
+    }
+    if let Some(error) = failure {
+        return Err(error);
+    }
+    if !decision.admitted {
+        return Ok(decision);
+    }
+    for held in granted {
+        decision.leases.extend(held.keep());
+    }
+    let shadowing = shares(&charges, true);
+    let taken = join_all(shadowing.iter().map(|share| take_share(store, &charges, share, deadline))).await;
+    for (share, held) in shadowing.iter().zip(taken) {
+        // One that can't be asked now stands as it was seen, and refuses nobody.
+        let Ok(held) = held else { continue };
+        enter(&mut decision, share, &held.decision);
+        decision.leases.extend(held.keep());
+    }
+    Ok(decision)
+}
+
+/// How all charges stand, if nothing is charged.
+async fn look(store: &RedisStore, charges: &Charges, deadline: Instant) -> Result<Decision, StoreError> {
+    let looks = charges.iter().map(|charge| {
+        let act = Act::Peek(charge.cost.max(1));
+        let operation = Operation::On { bucket: charge.bucket.clone(), quota: charge.quota, act };
+        // A request's own operations are never across.
+        Box::pin(store.operate(operation, deadline))
+    });
+    let mut decision = Decision { time_us: 0, admitted: true, outcomes: SmallVec::new(), leases: Vec::new() };
+    for (charge, reply) in charges.iter().zip(try_join_all(looks).await?) {
+        let Reply::Usage(usage) = reply else { return Err(StoreError::Malformed) };
+        decision.admitted &= charge.shadow || usage.delay_us == Some(0);
+        decision.outcomes.push(Outcome {
+            charged: false,
+            remaining: u64::from(charge.quota.capacity()).saturating_sub(usage.used),
+            grow_us: usage.grow_us,
+            delay_us: usage.delay_us,
+        });
+    }
+    Ok(decision)
+}
+
+/// The places of a slot's charges among the request's.
+type Share = SmallVec<[usize; 2]>;
+
+/// The charges that shadow, or those that don't, slot by slot.
+fn shares(charges: &Charges, shadow: bool) -> Vec<Share> {
+    let mut shares: Vec<(u16, Share)> = Vec::new();
+    for (place, charge) in charges.iter().enumerate().filter(|(_, charge)| charge.shadow == shadow) {
+        let slot = slot_of(&charge.bucket);
+        match shares.iter_mut().find(|(found, _)| *found == slot) {
+            Some((_, share)) => share.push(place),
+            None => shares.push((slot, SmallVec::from_slice(&[place]))),
+        }
+    }
+    shares.into_iter().map(|(_, share)| share).collect()
+}
+
+async fn take_share<'s>(
+    store: &'s RedisStore,
+    charges: &Charges,
+    share: &Share,
+    deadline: Instant,
+) -> Result<Held<'s>, StoreError> {
+    let asked: Charges = share.iter().map(|place| charges[*place].clone()).collect();
+    let reply = Box::pin(store.operate(Operation::Take(asked.clone()), deadline)).await?;
+    let Reply::Decision(decision) = reply else { return Err(StoreError::Malformed) };
+    Ok(Held { store, charges: asked, decision, is_kept: false })
+}
+
+fn enter(decision: &mut Decision, share: &Share, part: &Decision) {
+    decision.time_us = decision.time_us.max(part.time_us);
+    for (place, outcome) in share.iter().zip(&part.outcomes) {
+        decision.outcomes[*place] = *outcome;
+    }
+}
+
+/// What a slot has decided. Unless the request is admitted, also when nobody waits for it any more, its leases
+/// are given back and its charges are counted as left behind.
+struct Held<'s> {
+    store: &'s RedisStore,
+    charges: Charges,
+    decision: Decision,
+    is_kept: bool,
+}
+
+impl Held<'_> {
+    /// What was granted is used: these are the leases.
+    fn keep(mut self) -> Vec<super::Lease> {
+        self.is_kept = true;
+        std::mem::take(&mut self.decision.leases)
+    }
+
+    fn give_back(&mut self) {
+        self.store.release(self.decision.leases.drain(..));
+        for (charge, outcome) in self.charges.iter().zip(&mut self.decision.outcomes) {
+            if charge.quota.algorithm == Algorithm::Concurrency && outcome.charged {
+                outcome.charged = false;
+                outcome.remaining += u64::from(charge.cost);
+            }
+        }
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        if self.is_kept {
+            return;
+        }
+        self.give_back();
+        let is_left =
+            |(charge, outcome): &(&super::super::Charge, &Outcome)| outcome.charged && charge.cost > 0;
+        let left = self.charges.iter().zip(&self.decision.outcomes).filter(is_left).count();
+        self.store.left_behind.fetch_add(left as u64, Relaxed);
+    }
+}

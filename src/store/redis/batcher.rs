@@ -1,0 +1,330 @@
+//! Group commit: operations that arrive while a call is in flight go together in the next one.
+//!
+//! There is no timer, so an idle thread sends at once. A call is about one slot, since in a Cluster no
+//! other could be atomic: each slot has a lane of its own, and many lanes' calls are in flight at once.
+//! A server that stands alone has one lane. A call that gets no reply is never sent again: it may have
+//! run.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::Arc,
+};
+
+use arc_swap::ArcSwap;
+use bytes::Bytes;
+use fred::{
+    error::Error,
+    types::{ClusterHash, CustomCommand, Value},
+};
+use parking_lot::Mutex;
+use tokio::{
+    runtime::Handle,
+    sync::{Semaphore, oneshot},
+    task::yield_now,
+    time::{Duration, Instant, timeout_at},
+};
+
+use crate::store::script::{self, Argument, Call};
+
+use super::{
+    Act, Lease, Operation, Reply, StoreError,
+    connection::{Connection, SHORTEST_WAIT, describe, failure},
+    node::Link,
+};
+
+/// Charges that go in one call of the script.
+const CALL_CHARGES: usize = 256;
+/// Operations that may wait on a thread; past that they are for the failure policy.
+const WAITING_MOST: usize = 8_192;
+/// Calls in flight on a connection.
+const CALLS_MOST: usize = 64;
+/// Lanes that are kept while nobody waits in them.
+const LANES_KEPT: usize = 64;
+
+/// Operations that may go in one call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Lane {
+    pub(super) slot: u16,
+    pub(super) manner: Manner,
+}
+
+/// How operations on a slot go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Manner {
+    /// Those that wait go together.
+    Together,
+    /// Each by itself: the slot is moving, and the server may have only some of the buckets.
+    Alone,
+    /// Each by itself, to the server that the slot is moving to, which demands an announcement.
+    Asking,
+}
+
+/// One thread's connection, and the operations that wait for its next calls.
+pub(super) struct Batcher {
+    link: Arc<Link>,
+    /// The thread's, where the calls are made, wherever an operation comes from.
+    pub(super) runtime: Handle,
+    connection: ArcSwap<Connection>,
+    queue: Mutex<Queue>,
+    calls: Semaphore,
+}
+
+/// A plain lock: held to push or to cut a batch, never across an await.
+#[derive(Default)]
+struct Queue {
+    lanes: HashMap<Lane, Waitlist>,
+    /// In all lanes.
+    waiting: usize,
+}
+
+#[derive(Default)]
+struct Waitlist {
+    waiting: VecDeque<Waiting>,
+    charges: usize,
+    /// Calls in flight: one, or two while a full call waits behind the first.
+    calls: usize,
+}
+
+struct Waiting {
+    operation: Operation,
+    /// Nobody may wait for it.
+    answer: Option<oneshot::Sender<Result<Reply, StoreError>>>,
+}
+
+impl Waiting {
+    fn is_abandoned(&self) -> bool {
+        self.answer.as_ref().is_some_and(oneshot::Sender::is_closed)
+    }
+}
+
+/// The right to make calls. It is given back however it ends, else nobody would call again.
+struct Turn<'a> {
+    batcher: &'a Batcher,
+    lane: Lane,
+    has_ended: bool,
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        if !self.has_ended
+            && let Some(list) = self.batcher.queue.lock().lanes.get_mut(&self.lane)
+        {
+            list.calls -= 1;
+        }
+    }
+}
+
+impl Batcher {
+    pub(super) fn start(link: Arc<Link>) -> Self {
+        let connection = ArcSwap::from_pointee(Connection::start(&link.config, Arc::downgrade(&link)));
+        let (runtime, calls) = (Handle::current(), Semaphore::new(CALLS_MOST));
+        Self { link, runtime, connection, queue: Mutex::default(), calls }
+    }
+
+    pub(super) fn link(&self) -> &Link {
+        &self.link
+    }
+
+    pub(super) fn connection(&self) -> Arc<Connection> {
+        self.connection.load_full()
+    }
+
+    /// Begins anew with another connection.
+    pub(super) fn reconnect(&self) {
+        self.use_connection(Connection::start(&self.link.config, Arc::downgrade(&self.link)));
+    }
+
+    /// Makes further calls on this connection.
+    pub(super) fn use_connection(&self, connection: Connection) {
+        self.connection.store(Arc::new(connection));
+    }
+
+    /// Does an operation in the lane's next call. One that still waits at `deadline` isn't sent any more.
+    pub(super) async fn operate(
+        self: &Arc<Self>,
+        lane: Lane,
+        operation: Operation,
+        deadline: Instant,
+    ) -> Result<Reply, StoreError> {
+        let (answer, receiver) = oneshot::channel();
+        self.enqueue(lane, Waiting { operation, answer: Some(answer) })?;
+        match timeout_at(deadline, receiver).await {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(_)) => Err(StoreError::Open),
+            Err(_) => Err(StoreError::Timeout),
+        }
+    }
+
+    /// Does an operation in the lane's next call. What doesn't fit any more is forgotten, as if the server
+    /// were away.
+    pub(super) fn send(self: &Arc<Self>, lane: Lane, operation: Operation) {
+        let _ = self.enqueue(lane, Waiting { operation, answer: None });
+    }
+
+    fn enqueue(self: &Arc<Self>, lane: Lane, waiting: Waiting) -> Result<(), StoreError> {
+        let mut queue = self.queue.lock();
+        if queue.waiting >= WAITING_MOST {
+            return Err(StoreError::Overloaded);
+        }
+        queue.waiting += 1;
+        let list = queue.lanes.entry(lane).or_default();
+        list.charges += waiting.operation.size();
+        list.waiting.push_back(waiting);
+        if list.calls == 0 || (list.calls == 1 && list.charges >= CALL_CHARGES) {
+            list.calls += 1;
+            self.runtime.spawn(self.clone().call_until_idle(lane));
+        }
+        Ok(())
+    }
+
+    /// Makes calls for as long as operations wait in the lane.
+    async fn call_until_idle(self: Arc<Self>, lane: Lane) {
+        let mut turn = Turn { batcher: &self, lane, has_ended: false };
+        loop {
+            // Requests that have arrived already, but haven't been looked at, go along.
+            yield_now().await;
+            let _permit = self.calls.acquire().await;
+            let Some(batch) = self.next_batch(&mut turn) else { return };
+            let mut call = Call::default();
+            for waiting in &batch {
+                call.push(&waiting.operation);
+            }
+            let answer = self.call(&call, lane.manner).await;
+            match &answer {
+                Ok(_) => self.link.trouble.forget(),
+                // Where a slot has gone to isn't trouble.
+                Err(StoreError::Answer(error)) if super::cluster::is_redirection(error) => {}
+                Err(error @ (StoreError::Answer(_) | StoreError::Malformed)) => {
+                    self.link.trouble.say(describe(error));
+                }
+                // A broken connection says why by itself, and a timeout has no cause to tell.
+                Err(_) => {}
+            }
+            self.link.note(&self, &answer);
+            self.distribute(lane, batch, &call, answer);
+        }
+    }
+
+    /// The lane's next operations to go together, without those whose callers have given up.
+    /// `None` ends this caller's turn, which it may also do when the other call can take the rest.
+    fn next_batch(&self, turn: &mut Turn<'_>) -> Option<Vec<Waiting>> {
+        let mut queue = self.queue.lock();
+        let Queue { lanes, waiting } = &mut *queue;
+        let list = lanes.entry(turn.lane).or_default();
+        let most = if turn.lane.manner == Manner::Together { CALL_CHARGES } else { 1 };
+        let mut batch = Vec::new();
+        let mut charges = 0;
+        while let Some(next) = list.waiting.front() {
+            if list.calls > 1 && batch.is_empty() && list.charges < CALL_CHARGES {
+                break;
+            }
+            let size = next.operation.size();
+            if !batch.is_empty() && charges + size > most {
+                break;
+            }
+            let Some(next) = list.waiting.pop_front() else { break };
+            *waiting -= 1;
+            list.charges -= size;
+            if !next.is_abandoned() {
+                charges += size;
+                batch.push(next);
+            }
+        }
+        if batch.is_empty() {
+            list.calls -= 1;
+            turn.has_ended = true;
+            if list.calls == 0 && list.waiting.is_empty() && lanes.len() > LANES_KEPT {
+                lanes.remove(&turn.lane);
+            }
+            return None;
+        }
+        Some(batch)
+    }
+
+    async fn call(&self, call: &Call, manner: Manner) -> Result<Vec<i64>, StoreError> {
+        let (keys, arguments) = call.encode();
+        let sha = Bytes::from_static(script::SHA.as_bytes());
+        let source = Bytes::from_static(script::SOURCE.as_bytes());
+        let connection = self.connection();
+        let sent = Instant::now();
+        let timeout = self.link.timeout;
+        let by_sha = send(&connection, manner, "EVALSHA", values(sha, &keys, &arguments), timeout).await;
+        let answer = match by_sha {
+            // Nothing ran. EVAL loads the script, too.
+            Err(error) if error.details().starts_with("NOSCRIPT") => {
+                let left = timeout.saturating_sub(sent.elapsed());
+                if left < SHORTEST_WAIT {
+                    return Err(StoreError::Timeout);
+                }
+                send(&connection, manner, "EVAL", values(source, &keys, &arguments), left).await
+            }
+            answer => answer,
+        };
+        integers(answer.map_err(failure)?).ok_or(StoreError::Malformed)
+    }
+
+    fn distribute(
+        self: &Arc<Self>,
+        lane: Lane,
+        batch: Vec<Waiting>,
+        call: &Call,
+        answer: Result<Vec<i64>, StoreError>,
+    ) {
+        let decoded = answer.and_then(|answer| call.decode(&answer).ok_or(StoreError::Malformed));
+        let replies = match decoded {
+            Ok((_, replies)) => replies,
+            Err(error) => {
+                let (cause, requests) = (describe(&error), batch.len());
+                tracing::debug!(cause, requests, "a call of the store failed");
+                for answer in batch.into_iter().filter_map(|waiting| waiting.answer) {
+                    let _ = answer.send(Err(error.clone()));
+                }
+                return;
+            }
+        };
+        for (waiting, reply) in batch.into_iter().zip(replies) {
+            let Some(answer) = waiting.answer else { continue };
+            // A caller that has left in the meantime keeps its charge, but not its leases.
+            if let Err(Ok(Reply::Decision(decision))) = answer.send(Ok(reply)) {
+                for Lease { bucket, quota, id } in decision.leases {
+                    self.send(lane, Operation::On { bucket, quota, act: Act::Release(id) });
+                }
+            }
+        }
+    }
+}
+
+async fn send(
+    connection: &Connection,
+    manner: Manner,
+    name: &'static str,
+    arguments: Vec<Value>,
+    wait: Duration,
+) -> Result<Value, Error> {
+    let command = CustomCommand::new_static(name, ClusterHash::FirstKey, false);
+    match manner {
+        Manner::Together | Manner::Alone => connection.send(command, arguments, wait).await,
+        Manner::Asking => connection.send_asking(command, arguments, wait).await,
+    }
+}
+
+fn values(script: Bytes, keys: &[Bytes], arguments: &[Argument]) -> Vec<Value> {
+    let mut values = Vec::with_capacity(2 + keys.len() + arguments.len());
+    values.push(Value::Bytes(script));
+    values.push(Value::Integer(keys.len() as i64));
+    values.extend(keys.iter().cloned().map(Value::Bytes));
+    values.extend(arguments.iter().map(|argument| match argument {
+        Argument::Word(word) => Value::Bytes(Bytes::from_static(word.as_bytes())),
+        Argument::Number(number) => Value::Integer(*number),
+        Argument::Text(text) => Value::String(text.into()),
+    }));
+    values
+}
+
+fn integers(answer: Value) -> Option<Vec<i64>> {
+    let Value::Array(values) = answer else { return None };
+    values
+        .into_iter()
+        .map(|value| if let Value::Integer(number) = value { Some(number) } else { None })
+        .collect()
+}

@@ -1,0 +1,66 @@
+//! What is known of a server's health: whether to ask it, and what has been said of it.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+
+use parking_lot::Mutex;
+
+use super::StoreError;
+
+/// Failed calls in a row that open the breaker. A broken connection opens it at once.
+const FAILURES_TO_OPEN: u32 = 3;
+/// Causes that are remembered as said: they may take turns.
+const SAID_MOST: usize = 16;
+
+/// Closed while the server answers.
+#[derive(Default)]
+pub(super) struct Breaker {
+    open: AtomicBool,
+    failures: AtomicU32,
+}
+
+impl Breaker {
+    pub(super) fn is_open(&self) -> bool {
+        self.open.load(Relaxed)
+    }
+
+    /// Notes how a call ended. True if this opens the breaker: the caller then probes.
+    pub(super) fn opened_by<T>(&self, call: &Result<T, StoreError>) -> bool {
+        match call {
+            Err(StoreError::Timeout) if self.failures.fetch_add(1, Relaxed) + 1 < FAILURES_TO_OPEN => false,
+            Err(StoreError::Timeout | StoreError::Connection(_)) => !self.open.swap(true, Relaxed),
+            _ => {
+                self.failures.store(0, Relaxed);
+                false
+            }
+        }
+    }
+
+    pub(super) fn close(&self) {
+        self.failures.store(0, Relaxed);
+        self.open.store(false, Relaxed);
+    }
+}
+
+/// What is wrong with a server, so that the log says it once and not at each attempt.
+pub(super) struct Trouble {
+    server: String,
+    said: Mutex<Vec<String>>,
+}
+
+impl Trouble {
+    pub(super) fn with(server: String) -> Self {
+        Self { server, said: Mutex::default() }
+    }
+
+    pub(super) fn say(&self, trouble: String) {
+        let mut said = self.said.lock();
+        if !said.contains(&trouble) && said.len() < SAID_MOST {
+            tracing::warn!(server = self.server, "the store: {trouble}");
+            said.push(trouble);
+        }
+    }
+
+    pub(super) fn forget(&self) {
+        self.said.lock().clear();
+    }
+}

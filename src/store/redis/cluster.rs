@@ -1,0 +1,388 @@
+//! The primaries of a Redis Cluster, and which of them has which slot.
+//!
+//! The client's own cluster mode would be one domain of failure: while it looks for a lost primary it serves
+//! no other. So each primary is a [`Node`] here, with its own connections and breaker, and the slot map is
+//! ours: read by CLUSTER SLOTS from any node at the start, when a server says that a slot has moved, when a
+//! connection breaks, and while a node fails. All threads share it.
+//!
+//! A server that doesn't have the slot answers so before anything has run, and the operation is sent where it
+//! belongs, within the same deadline.
+
+use std::{
+    collections::HashMap,
+    fmt,
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use arc_swap::ArcSwap;
+use bytes::Bytes;
+use fred::{error::Error, types::config::Config, util::redis_keyslot};
+use futures_util::future::join_all;
+use parking_lot::Mutex;
+use thread_local::ThreadLocal;
+use tokio::{
+    runtime::Handle,
+    sync,
+    time::{Instant, sleep, timeout, timeout_at},
+};
+
+use crate::config::redis::Endpoint;
+
+use super::{
+    Operation, Reply, StoreError, Value,
+    batcher::{Lane, Manner},
+    breaker::Trouble,
+    connection::{Access, CONNECT_TIMEOUT, Connection, describe, failure},
+    node::Node,
+};
+
+const SLOTS: usize = 16_384;
+/// How often an operation is sent on: from where a slot was to where it is, and to where it goes.
+const SENT_ON_MOST: usize = 3;
+/// How long a node may take to tell the slots, before another one is asked.
+const SLOTS_WAIT: Duration = Duration::from_millis(250);
+/// The slots aren't read again before this.
+const REFRESH_EVERY: Duration = Duration::from_millis(100);
+/// How long a node is kept that has no slots: some may be moving to it.
+const IDLE_NODE_KEPT: Duration = Duration::from_secs(60);
+
+/// The slot of a bucket or another key.
+pub(super) fn slot_of(key: &[u8]) -> u16 {
+    redis_keyslot(key)
+}
+
+/// Whether the error only says that the slot is elsewhere.
+pub(super) fn is_redirection(error: &Error) -> bool {
+    let says = |word| error.details().starts_with(word);
+    says("MOVED ") || says("ASK ") || says("TRYAGAIN")
+}
+
+pub(super) struct Cluster {
+    me: Weak<Self>,
+    access: Access,
+    seeds: Vec<Endpoint>,
+    timeout: Duration,
+    nodes: Mutex<HashMap<Endpoint, Arc<Node>>>,
+    map: ArcSwap<Map>,
+    /// Held while the slots are read; when that was done last.
+    refreshed: sync::Mutex<Option<Instant>>,
+    refreshes_soon: AtomicBool,
+    trouble: Trouble,
+    /// The threads that use the store, to connect all of them to a node before it is used.
+    threads: ThreadLocal<()>,
+    runtimes: Mutex<Vec<Handle>>,
+}
+
+/// Which node has which slot.
+#[derive(Default)]
+struct Map {
+    owners: Vec<Option<Arc<Node>>>,
+}
+
+impl Map {
+    fn owner(&self, slot: u16) -> Option<&Arc<Node>> {
+        self.owners.get(usize::from(slot))?.as_ref()
+    }
+}
+
+/// A range of slots, and who has it.
+struct Range {
+    first: u16,
+    last: u16,
+    owner: Endpoint,
+}
+
+impl Cluster {
+    pub(super) fn new(access: Access, seeds: Vec<Endpoint>, timeout: Duration) -> Arc<Self> {
+        let name = seeds.iter().map(Endpoint::to_string).collect::<Vec<_>>().join(",");
+        let (nodes, map, refreshed, refreshes_soon, threads, runtimes) = Default::default();
+        let trouble = Trouble::with(name);
+        Arc::new_cyclic(|me| {
+            let me = me.clone();
+            Self {
+                me,
+                access,
+                seeds,
+                timeout,
+                nodes,
+                map,
+                refreshed,
+                refreshes_soon,
+                trouble,
+                threads,
+                runtimes,
+            }
+        })
+    }
+
+    /// Connects this thread to all nodes.
+    pub(super) async fn warm_up(&self) -> Result<(), StoreError> {
+        self.join();
+        if self.map.load().owners.is_empty() {
+            self.refresh().await?;
+        }
+        let nodes: Vec<_> = self.nodes.lock().values().cloned().collect();
+        join_all(nodes.iter().map(|node| node.warm_up())).await.into_iter().collect()
+    }
+
+    /// Does an operation on buckets of one slot.
+    pub(super) async fn operate(&self, operation: Operation, deadline: Instant) -> Result<Reply, StoreError> {
+        let slot = slot_of(operation.bucket());
+        self.visit(slot, deadline, |node, manner| {
+            let operation = operation.clone();
+            async move { node.operate(Lane { slot, manner }, operation, deadline).await }
+        })
+        .await
+    }
+
+    /// Does an operation on buckets of one slot, if its node can be reached now.
+    pub(super) fn send(&self, operation: Operation) {
+        let map = self.map.load();
+        let Some(node) = map.owner(slot_of(operation.bucket())) else { return };
+        if let Some(cluster) = self.me.upgrade().filter(|_| !node.link.breaker.is_open()) {
+            let deadline = Instant::now() + self.timeout;
+            node.batcher().runtime.spawn(async move { drop(cluster.operate(operation, deadline).await) });
+        }
+    }
+
+    /// Runs one command on the node that has the slot.
+    pub(super) async fn command(
+        &self,
+        slot: u16,
+        words: Vec<Bytes>,
+        deadline: Instant,
+    ) -> Result<Value, StoreError> {
+        let words: Arc<[Bytes]> = words.into();
+        self.visit(slot, deadline, |node, manner| {
+            let words = words.clone();
+            async move { node.command(&words, manner, deadline).await }
+        })
+        .await
+    }
+
+    /// Access to any of the servers that seems well.
+    pub(super) fn any(&self) -> Config {
+        let well: Vec<_> =
+            self.nodes.lock().values().filter(|node| !node.link.breaker.is_open()).cloned().collect();
+        match fastrand::choice(&well) {
+            Some(node) => node.link.config.clone(),
+            None => self.access.to(&self.seeds[fastrand::usize(..self.seeds.len())]),
+        }
+    }
+
+    /// Asks the node that has the slot, and those that it refers to.
+    async fn visit<T, Asked: Future<Output = Result<T, StoreError>>>(
+        &self,
+        slot: u16,
+        deadline: Instant,
+        ask: impl Fn(Arc<Node>, Manner) -> Asked,
+    ) -> Result<T, StoreError> {
+        self.join();
+        let Some(mut node) = self.map.load().owner(slot).cloned() else {
+            self.refresh_soon();
+            return Err(StoreError::Open);
+        };
+        let mut manner = Manner::Together;
+        for _ in 0..SENT_ON_MOST {
+            let error = match ask(node.clone(), manner).await {
+                Err(StoreError::Answer(error)) => error,
+                answer => return answer,
+            };
+            let sent_on = timeout_at(deadline, self.send_on(slot, &node, manner, &error)).await;
+            let Some(next) = sent_on.unwrap_or(None) else { return Err(StoreError::Answer(error)) };
+            (node, manner) = next;
+            node.connected(deadline).await?;
+        }
+        ask(node, manner).await
+    }
+
+    /// Where to send what a node has answered so, if anywhere: the answer proves that nothing has run.
+    async fn send_on(
+        &self,
+        slot: u16,
+        from: &Arc<Node>,
+        manner: Manner,
+        error: &Error,
+    ) -> Option<(Arc<Node>, Manner)> {
+        let mut words = error.details().split(' ');
+        let word = words.next()?;
+        match word {
+            "MOVED" => {
+                let node = self.node_at(&self.referred(words.nth(1)?, from)?);
+                self.refresh_soon();
+                Some((node, Manner::Together))
+            }
+            "ASK" => Some((self.node_at(&self.referred(words.nth(1)?, from)?), Manner::Asking)),
+            // Of several keys only some have moved yet. Each operation by itself may have better luck.
+            "TRYAGAIN" if manner == Manner::Together => Some((from.clone(), Manner::Alone)),
+            // It has lost its place. Another node may have taken it.
+            "CLUSTERDOWN" | "READONLY" | "MASTERDOWN" => {
+                self.refresh().await.ok()?;
+                let owner = self.map.load().owner(slot).cloned()?;
+                (!Arc::ptr_eq(&owner, from)).then_some((owner, Manner::Together))
+            }
+            _ => None,
+        }
+    }
+
+    /// The endpoint of a redirection. One without a host means that of the node that answers.
+    fn referred(&self, written: &str, from: &Node) -> Option<Endpoint> {
+        let (host, port) = written.rsplit_once(':')?;
+        let host = if host.is_empty() {
+            from.link.config.server.hosts().first()?.host.to_string()
+        } else {
+            host.to_owned()
+        };
+        Some(Endpoint { host, port: port.parse().ok()? })
+    }
+
+    fn node_at(&self, endpoint: &Endpoint) -> Arc<Node> {
+        let make = || {
+            let config = self.access.to(endpoint);
+            Arc::new(Node::new(endpoint.to_string(), config, self.timeout, self.me.clone()))
+        };
+        self.nodes.lock().entry(endpoint.clone()).or_insert_with(make).clone()
+    }
+
+    /// Remembers this thread.
+    fn join(&self) {
+        self.threads.get_or(|| self.runtimes.lock().push(Handle::current()));
+    }
+
+    /// Reads the slots anew, soon, unless that is about to be done.
+    pub(super) fn refresh_soon(&self) {
+        let (Some(cluster), Ok(runtime)) = (self.me.upgrade(), Handle::try_current()) else { return };
+        if !self.refreshes_soon.swap(true, Relaxed) {
+            let turn = Turn(cluster);
+            runtime.spawn(async move {
+                // It may have been read just before what was wrong with it.
+                if turn.0.refreshed.lock().await.is_some_and(|at| at.elapsed() < REFRESH_EVERY) {
+                    sleep(REFRESH_EVERY).await;
+                }
+                drop(turn.0.refresh().await);
+            });
+        }
+    }
+
+    /// Reads the slots anew, unless that has just been done.
+    async fn refresh(&self) -> Result<(), StoreError> {
+        let mut refreshed = self.refreshed.lock().await;
+        if refreshed.is_some_and(|at| at.elapsed() < REFRESH_EVERY) {
+            return Ok(());
+        }
+        match self.read_slots().await {
+            Ok(ranges) => {
+                self.adopt(&ranges).await;
+                self.trouble.forget();
+                *refreshed = Some(Instant::now());
+                Ok(())
+            }
+            Err(error) => {
+                self.trouble.say(format!("can't read the slots: {}", describe(&error)));
+                Err(error)
+            }
+        }
+    }
+
+    /// Asks nodes that seem well, in any order, and then the seeds.
+    async fn read_slots(&self) -> Result<Vec<Range>, StoreError> {
+        let mut known: Vec<_> =
+            self.nodes.lock().iter().map(|(at, node)| (at.clone(), node.clone())).collect();
+        known.retain(|(_, node)| !node.link.breaker.is_open());
+        fastrand::shuffle(&mut known);
+        for (endpoint, node) in known {
+            let words = [Bytes::from_static(b"CLUSTER"), Bytes::from_static(b"SLOTS")];
+            let deadline = Instant::now() + SLOTS_WAIT;
+            if node.connected(deadline).await.is_ok()
+                && let Ok(answer) = node.command(&words, Manner::Together, deadline).await
+                && let Some(ranges) = read_ranges(answer, &endpoint.host)
+            {
+                return Ok(ranges);
+            }
+        }
+        let mut error = StoreError::Malformed;
+        for seed in &self.seeds {
+            match self.ask_seed(seed).await {
+                Ok(ranges) => return Ok(ranges),
+                Err(fault) => error = fault,
+            }
+        }
+        Err(error)
+    }
+
+    async fn ask_seed(&self, seed: &Endpoint) -> Result<Vec<Range>, StoreError> {
+        let mut connection = Connection::once(&self.access.to(seed));
+        connection.made().await?;
+        let answer = connection.command("CLUSTER", vec![Value::from_static_str("SLOTS")], CONNECT_TIMEOUT);
+        let answer = answer.await.map_err(failure)?;
+        read_ranges(answer, &seed.host).ok_or(StoreError::Malformed)
+    }
+
+    /// Goes by these slots from now on. All threads are connected to new nodes first, or have tried to.
+    async fn adopt(&self, ranges: &[Range]) {
+        let mut owners = vec![None; SLOTS];
+        for Range { first, last, owner } in ranges {
+            let node = self.node_at(owner);
+            for slot in &mut owners[usize::from(*first)..=usize::from(*last)] {
+                *slot = Some(node.clone());
+            }
+        }
+        let in_use = |node: &Arc<Node>| ranges.iter().any(|range| range.owner.to_string() == node.link.name);
+        let before = self.map.load_full();
+        let is_new = |node: &Arc<Node>| !before.owners.iter().flatten().any(|other| Arc::ptr_eq(node, other));
+        let new: Vec<_> = {
+            let mut nodes = self.nodes.lock();
+            nodes.retain(|_, node| in_use(node) || node.since.elapsed() < IDLE_NODE_KEPT);
+            nodes.values().filter(|node| in_use(node) && is_new(node)).cloned().collect()
+        };
+        let runtimes = self.runtimes.lock().clone();
+        let connecting = new.iter().flat_map(|node| {
+            runtimes.iter().map(|runtime| {
+                let node = node.clone();
+                runtime.spawn(async move { node.connected(Instant::now() + CONNECT_TIMEOUT).await })
+            })
+        });
+        let connecting: Vec<_> = connecting.collect();
+        drop(timeout(CONNECT_TIMEOUT, join_all(connecting)).await);
+        self.map.store(Arc::new(Map { owners }));
+    }
+}
+
+impl fmt::Display for Cluster {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a cluster at {}", self.seeds[0])
+    }
+}
+
+/// The right to read the slots soon. It is given back however that ends.
+struct Turn(Arc<Cluster>);
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.0.refreshes_soon.store(false, Relaxed);
+    }
+}
+
+/// Reads the answer to CLUSTER SLOTS: for each range its first and last slot, its primary, and its replicas.
+/// A primary without a host is called as the node that answers.
+fn read_ranges(answer: Value, asked: &str) -> Option<Vec<Range>> {
+    let array = |value: Value| if let Value::Array(values) = value { Some(values) } else { None };
+    let ranges = array(answer)?.into_iter().map(|range| {
+        let range = array(range)?;
+        let slot = |at: usize| range.get(at)?.as_u64().and_then(|slot| u16::try_from(slot).ok());
+        let (first, last) = (slot(0)?, slot(1)?);
+        let Value::Array(primary) = range.get(2)? else { return None };
+        let host = primary.first()?.as_string().filter(|host| !host.is_empty() && host != "?");
+        let owner = Endpoint {
+            host: host.unwrap_or_else(|| asked.to_owned()),
+            port: u16::try_from(primary.get(1)?.as_u64()?).ok()?,
+        };
+        (first <= last && usize::from(last) < SLOTS).then_some(Range { first, last, owner })
+    });
+    let ranges = ranges.collect::<Option<Vec<_>>>()?;
+    (!ranges.is_empty()).then_some(ranges)
+}

@@ -1,0 +1,61 @@
+//! A Redis that speaks TLS, and the certificates for it.
+
+use std::{fs, path::PathBuf};
+
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
+use tempfile::TempDir;
+
+use super::{Redis, free_port};
+
+/// An authority, and what it has signed, in files.
+pub(crate) struct Certificates {
+    folder: TempDir,
+}
+
+impl Certificates {
+    /// `ca.pem`; `server.pem` and `server.key` for these names; `client.pem` and `client.key`.
+    pub(crate) fn for_server(names: &[&str]) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let key = KeyPair::generate().unwrap();
+        let mut authority = CertificateParams::default();
+        // With the name that all have by default, all would seem to have signed themselves.
+        authority.distinguished_name.push(DnType::CommonName, "an authority");
+        authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let write = |name: &str, text: String| fs::write(folder.path().join(name), text).unwrap();
+        write("ca.pem", authority.self_signed(&key).unwrap().pem());
+        let issuer = Issuer::new(authority, key);
+        for (who, names) in [("server", names), ("client", &["gateway"])] {
+            let names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
+            let key = KeyPair::generate().unwrap();
+            let certificate = CertificateParams::new(names).unwrap().signed_by(&key, &issuer).unwrap();
+            write(&format!("{who}.pem"), certificate.pem());
+            write(&format!("{who}.key"), key.serialize_pem());
+        }
+        Self { folder }
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// The arguments of a server that speaks TLS on this port, beside its plain one. `clients` is whether they
+    /// need a certificate: `yes`, `no` or `optional`.
+    pub(crate) fn start(&self, clients: &str, arguments: &[&str]) -> (Redis, u16) {
+        let port = free_port();
+        let path = |name: &str| self.path(name).to_str().unwrap().to_owned();
+        let port_text = port.to_string();
+        let files = [
+            "--tls-port",
+            &port_text,
+            "--tls-cert-file",
+            &path("server.pem"),
+            "--tls-key-file",
+            &path("server.key"),
+            "--tls-ca-cert-file",
+            &path("ca.pem"),
+            "--tls-auth-clients",
+            clients,
+        ];
+        (Redis::start_with(&[&files[..], arguments].concat()), port)
+    }
+}

@@ -1,0 +1,51 @@
+//! The same limits on every kind of Redis: by a socket, with TLS, as a user with few rights, through Sentinels,
+//! and on a Cluster; and what they do while servers fail, move slots, or take each other's place.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by it")]
+
+#[path = "topology/across.rs"]
+mod across;
+#[path = "topology/channel.rs"]
+mod channel;
+#[path = "topology/cluster.rs"]
+mod cluster;
+#[allow(dead_code)] // Each test target uses a part of it.
+mod harness;
+#[path = "topology/sentinel.rs"]
+mod sentinel;
+#[path = "topology/server.rs"]
+mod server;
+
+use harness::gateway::Gateway;
+
+/// A gateway's configuration: five an hour for each `x-key`, and 503 if the store can't answer.
+fn by_key(store: &str) -> String {
+    format!(
+        r#"
+        [store]
+        {store}
+        timeout = "1s"
+        on_failure = "deny"
+        [server]
+        workers = 2
+        [limits.per-key]
+        key = "header:x-key"
+        plain = true
+        rate = "5/h"
+        [[routes]]
+        path = "/"
+        respond = {{ status = 200 }}
+        limits = ["per-key"]
+        "#
+    )
+}
+
+fn ask(gateway: &Gateway, key: &str) -> u16 {
+    gateway.ask(&format!("GET /\nx-key: {key}")).status
+}
+
+/// Asserts that five of eight requests pass, whichever gateway they go to.
+fn assert_five_pass(gateways: &[&Gateway], key: &str) {
+    let statuses: Vec<u16> = (0..8).map(|turn| ask(gateways[turn % gateways.len()], key)).collect();
+    assert_eq!(statuses, [200, 200, 200, 200, 200, 429, 429, 429], "{}", gateways[0].log());
+}

@@ -1,0 +1,159 @@
+//! Charges of one request on several nodes: all or none, and never too much.
+
+use std::{sync::Arc, thread, time::Duration};
+
+use bytes::Bytes;
+use tokio::{runtime, time::Instant};
+use tollgate::{
+    algorithm::{Algorithm, Quota, Rate},
+    store::{Charge, Charges, Decision, Store},
+};
+
+use crate::harness::{PATIENCE, open_store, redis::cluster::Cluster};
+
+/// A charge on a bucket with so many permits an hour.
+pub(crate) fn charge(bucket: &str, permits: u32, cost: u32) -> Charge {
+    let quota = Rate { permits, window_us: 3_600_000_000 }.into();
+    Charge { bucket: Bytes::copy_from_slice(bucket.as_bytes()), quota, cost, shadow: false }
+}
+
+/// Three buckets, each on another primary.
+fn buckets(cluster: &Cluster) -> [String; 3] {
+    [0, 1, 2].map(|primary| {
+        let mut buckets = (0..).map(|number| format!("t:l{primary}:sw:{{{number}}}"));
+        buckets.find(|bucket| cluster.owner(bucket) == primary).unwrap()
+    })
+}
+
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
+}
+
+async fn take(store: &Store, charges: &[Charge]) -> Decision {
+    let deadline = Instant::now() + Duration::from_secs(5);
+    store.take(Charges::from(charges), deadline).await.unwrap()
+}
+
+async fn used(store: &Store, charge: &Charge) -> u64 {
+    let deadline = Instant::now() + Duration::from_secs(5);
+    store.peek(charge.bucket.clone(), charge.quota, 1, deadline).await.unwrap().used
+}
+
+#[test]
+fn all_are_charged_or_none() {
+    let cluster = Cluster::start();
+    let store = open_store(&cluster.url());
+    let [a, b, c] = buckets(&cluster);
+    block_on(async {
+        store.warm_up().await.unwrap();
+        let shadow = Charge { shadow: true, ..charge(&c, 2, 1) };
+        let asked = [charge(&a, 9, 2), shadow, charge(&b, 4, 1)];
+        for turn in 1..=4 {
+            let decision = take(&store, &asked).await;
+            assert!(decision.admitted);
+            let seen: Vec<_> =
+                decision.outcomes.iter().map(|outcome| (outcome.charged, outcome.remaining)).collect();
+            // What shadows is charged while it has room, and refuses nobody.
+            assert_eq!(
+                seen,
+                [(true, 9 - 2 * turn), (turn <= 2, 2_u64.saturating_sub(turn)), (true, 4 - turn)]
+            );
+        }
+        // There is room in the first, not in the last.
+        let refused = take(&store, &[charge(&a, 9, 1), charge(&c, 9, 1), charge(&b, 4, 1)]).await;
+        assert!(!refused.admitted);
+        let delays: Vec<_> = refused.outcomes.iter().map(|outcome| outcome.delay_us).collect();
+        assert_eq!((delays[0], delays[1]), (Some(0), Some(0)));
+        assert!(delays[2].unwrap() > 3_590_000_000, "{delays:?}");
+        // Two don't fit where one does; ten never fit.
+        let outcomes = take(&store, &[charge(&a, 9, 2), charge(&b, 5, 10)]).await.outcomes;
+        assert!(outcomes[0].delay_us.unwrap() > 3_590_000_000 && outcomes[1].delay_us.is_none());
+        assert_eq!(
+            [used(&store, &asked[0]).await, used(&store, &asked[1]).await, used(&store, &asked[2]).await],
+            [8, 2, 4]
+        );
+        assert_eq!(store.charges_left_behind(), 0);
+    });
+}
+
+/// Decides requests on several threads at once, and returns those that were admitted.
+fn contend(store: &Arc<Store>, asked: &[Charge]) -> Vec<Decision> {
+    let one_thread = || {
+        block_on(async {
+            store.warm_up().await.unwrap();
+            let mut admitted = Vec::new();
+            for _ in 0..20 {
+                let ask = || take(store, asked);
+                let (one, two, three, four) = tokio::join!(ask(), ask(), ask(), ask());
+                admitted.extend([one, two, three, four].into_iter().filter(|decision| decision.admitted));
+            }
+            // Leases are given back by this thread.
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            admitted
+        })
+    };
+    thread::scope(|scope| {
+        let threads: Vec<_> = (0..4).map(|_| scope.spawn(one_thread)).collect();
+        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+#[test]
+fn at_once_they_never_exceed_a_limit_and_what_stays_behind_is_counted() {
+    let cluster = Cluster::start();
+    let store = Arc::new(open_store(&cluster.url()));
+    let [a, b, c] = buckets(&cluster);
+    let asked = [charge(&a, 100, 1), charge(&b, 90, 1), charge(&c, 95, 1)];
+    let admitted = contend(&store, &asked).len() as u64;
+    assert!(admitted <= 90 && admitted > 45, "{admitted}");
+    let left_behind = store.charges_left_behind();
+    // Not on what the threads that have ended left.
+    let store = open_store(&cluster.url());
+    let total = block_on(async {
+        store.warm_up().await.unwrap();
+        let mut total = 0;
+        for charge in &asked {
+            let used = used(&store, charge).await;
+            assert!(used >= admitted && used <= u64::from(charge.quota.permits), "{used}");
+            total += used;
+        }
+        total
+    });
+    assert_eq!(total, 3 * admitted + left_behind);
+}
+
+#[test]
+fn leases_of_a_request_that_is_refused_are_given_back() {
+    let cluster = Cluster::start();
+    let store = Arc::new(open_store(&cluster.url()));
+    let [a, b, _] = buckets(&cluster);
+    let rate = |permits| Rate { permits, window_us: 3_600_000_000 };
+    let slots = |bucket: &str, permits| {
+        let quota = Quota::new(Algorithm::Concurrency, rate(permits));
+        Charge { quota, ..charge(bucket, 1, 1) }
+    };
+    let asked = [slots(&a, 12), slots(&b, 10)];
+    let admitted = contend(&store, &asked);
+    assert!(admitted.len() <= 10 && !admitted.is_empty(), "{}", admitted.len());
+    assert!(admitted.iter().all(|decision| decision.leases.len() == 2));
+    assert_eq!(store.charges_left_behind(), 0);
+    let store = open_store(&cluster.url());
+    block_on(async {
+        store.warm_up().await.unwrap();
+        wait_until_used(&store, &asked, admitted.len()).await;
+        for lease in admitted.iter().flat_map(|decision| &decision.leases) {
+            store.release(lease);
+        }
+        wait_until_used(&store, &asked, 0).await;
+    });
+}
+
+/// Waits until so much of each is in use.
+async fn wait_until_used(store: &Store, charges: &[Charge], expected: usize) {
+    for charge in charges {
+        let since = Instant::now();
+        while used(store, charge).await != expected as u64 {
+            assert!(since.elapsed() < PATIENCE, "waited in vain until {expected} are in use");
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! A Cluster: its nodes fail, move slots, and take each other's place.
+
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use tokio::time;
+use tollgate::store::Charge;
+
+use crate::{
+    ask, assert_five_pass, by_key,
+    harness::{
+        gateway::Gateway,
+        open_store,
+        redis::{Redis, cluster::Cluster, tls::Certificates},
+        wait_until,
+    },
+    server::RIGHTS,
+};
+
+/// A decision of a node that answers takes less, also on a busy machine.
+const SOON: Duration = Duration::from_millis(500);
+
+fn toml(cluster: &Cluster) -> String {
+    by_key(&format!("url = \"{}\"", cluster.url()))
+}
+
+/// The primary that counts this `x-key`.
+fn owner_of(cluster: &Cluster, key: &str) -> usize {
+    cluster.owner(&format!("{{header:x-key={key}}}"))
+}
+
+/// Keys that a primary has, or that it hasn't.
+fn keys(cluster: &Cluster, primary: usize, has: bool) -> impl Iterator<Item = String> + use<> {
+    let owners = (0..).map(|number| format!("k{number}"));
+    let owners = owners.map(|key| (owner_of(cluster, &key), key)).take(400).collect::<Vec<_>>();
+    owners.into_iter().filter(move |(owner, _)| (*owner == primary) == has).map(|(_, key)| key)
+}
+
+#[test]
+fn two_gateways_on_a_cluster_are_one_limiter() {
+    let cluster = Cluster::start();
+    let gateways = [Gateway::start(&toml(&cluster)), Gateway::start(&toml(&cluster))];
+    let gateways = [&gateways[0], &gateways[1]];
+    for primary in 0..3 {
+        for key in keys(&cluster, primary, true).take(5) {
+            assert_five_pass(&gateways, &key);
+        }
+        assert_eq!(cluster.nodes[primary].keys("*").len(), 5);
+    }
+    for gateway in gateways {
+        assert!(!gateway.log().contains("the store"), "{}", gateway.log());
+    }
+}
+
+#[test]
+fn a_limit_holds_on_a_cluster_with_tls_for_a_user_with_only_the_documented_rights() {
+    let files = Certificates::for_server(&["127.0.0.1"]);
+    let cluster = Cluster::with_tls(&files);
+    let rights: Vec<&str> = RIGHTS.split_whitespace().chain(["+cluster|slots", "+asking"]).collect();
+    for node in &cluster.nodes {
+        node.command(&[&["ACL", "SETUSER", "gateway", "on", ">hunter2"], rights.as_slice()].concat());
+        node.command(&["ACL", "SETUSER", "default", "-evalsha", "-eval"]);
+    }
+    let url = cluster.url().replace("redis-cluster://", "rediss-cluster://gateway:hunter2@");
+    let ca = files.path("ca.pem");
+    let gateway = Gateway::start(&by_key(&format!("url = \"{url}\"\ntls = {{ ca = {ca:?} }}")));
+    for primary in 0..3 {
+        assert_five_pass(&[&gateway], &keys(&cluster, primary, true).next().unwrap());
+    }
+    assert!(!gateway.log().contains("the store"), "{}", gateway.log());
+}
+
+#[test]
+fn limits_with_the_same_key_are_one_step() {
+    let cluster = Cluster::start();
+    let gateway = Gateway::start(&format!(
+        r#"
+        [store]
+        url = "{}"
+        timeout = "1s"
+        on_failure = "deny"
+        [limits.narrow]
+        key = "ip"
+        rate = "3/h"
+        [limits.wide]
+        key = "ip"
+        rate = "9/h"
+        [[routes]]
+        path = "/"
+        respond = {{}}
+        limits = ["wide", "narrow"]
+        [[routes]]
+        path = "/wide"
+        respond = {{}}
+        limits = ["wide"]
+        "#,
+        cluster.url()
+    ));
+    let passed = |path: &str, times| (0..times).filter(|_| gateway.get(path).status == 200).count();
+    assert_eq!(passed("/", 8), 3);
+    // What the narrow one refused, the wide one wasn't charged.
+    assert_eq!(passed("/wide", 8), 6);
+}
+
+fn charge(bucket: &str) -> Charge {
+    crate::across::charge(bucket, 10, 1)
+}
+
+#[test]
+fn a_slot_that_moves_keeps_its_counts_and_is_never_out_of_reach() {
+    let cluster = Cluster::start();
+    let store = open_store(&cluster.url());
+    // Two buckets of one slot; the other one is made while the slot moves.
+    let [old, new] = ["t:old:sw:{a}", "t:new:sw:{a}"];
+    let (from, slot) = (cluster.owner(old), cluster.slot(old));
+    let to = (from + 1) % 3;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let left = |bucket: &'static str| {
+        runtime.block_on(async {
+            let deadline = time::Instant::now() + SOON;
+            let decision = store.take([charge(bucket)].into_iter().collect(), deadline).await.unwrap();
+            assert!(decision.admitted);
+            decision.outcomes[0].remaining
+        })
+    };
+    runtime.block_on(store.warm_up()).unwrap();
+    assert_eq!(left(old), 9);
+    cluster.begin_to_move(slot, from, to);
+    // Still at its old place; the one that isn't anywhere yet is made at its new one.
+    assert_eq!([left(old), left(new), left(new)], [8, 9, 8]);
+    // Both at once would be one call, which no server could answer as a whole.
+    let pair = |bucket: &'static str| {
+        let store = &store;
+        async move {
+            let deadline = time::Instant::now() + SOON;
+            let charges = [charge(bucket)].into_iter().collect();
+            store.take(charges, deadline).await.unwrap().outcomes[0].remaining
+        }
+    };
+    let both = runtime.block_on(async { tokio::join!(pair(old), pair(new)) });
+    assert_eq!(both, (7, 7));
+    cluster.migrate(old, from, to);
+    assert_eq!([left(old), left(new)], [6, 6]);
+    cluster.end_move(slot, to);
+    assert_eq!([left(old), left(new), left(old), left(new)], [5, 5, 4, 4]);
+    assert_eq!(cluster.nodes[to].keys("t:*").len(), 2);
+}
+
+/// Asks for keys of other primaries while one is gone, and then for its own until it is replaced.
+fn assert_one_failure_is_the_only_one(fail: impl Fn(&mut Redis)) {
+    let mut cluster = Cluster::start();
+    let gateway = Gateway::start(&toml(&cluster).replace("\"1s\"", "\"200ms\""));
+    let mut others = keys(&cluster, 1, false);
+    let of_the_lost: Vec<_> = keys(&cluster, 1, true).collect();
+    for key in of_the_lost.iter().take(5) {
+        assert_eq!(ask(&gateway, key), 200);
+    }
+    fail(&mut cluster.nodes[1]);
+    let since = Instant::now();
+    let (mut refused, mut served) = (0, 0);
+    // One of its own after each other one, until the replica serves.
+    wait_until("the replica serves", || {
+        let asked = Instant::now();
+        // A key is asked once, so nothing but a failure can refuse it.
+        if let Some(key) = others.next() {
+            assert_eq!(ask(&gateway, &key), 200, "{}", gateway.log());
+            assert!(asked.elapsed() < SOON, "{:?} after {:?}", asked.elapsed(), since.elapsed());
+            served += 1;
+        }
+        let status = ask(&gateway, &of_the_lost[5]);
+        refused += usize::from(status == 503);
+        status == 200
+    });
+    assert!(refused > 0 && served > 5, "{refused} refused, {served} served");
+    // By then all of them are at their places again.
+    for key in of_the_lost.iter().skip(10).take(20) {
+        assert_eq!(ask(&gateway, key), 200, "{}", gateway.log());
+    }
+    assert_five_pass(&[&gateway], "fresh");
+}
+
+#[test]
+fn a_primary_that_is_killed_fails_alone_and_is_replaced() {
+    assert_one_failure_is_the_only_one(Redis::kill);
+}
+
+#[test]
+fn a_primary_that_hangs_fails_alone_and_is_replaced() {
+    assert_one_failure_is_the_only_one(|redis| redis.pause());
+}
+
+#[test]
+fn a_gateway_starts_without_its_cluster_and_finds_it_later() {
+    let mut cluster = Cluster::start();
+    for node in &mut cluster.nodes {
+        node.kill();
+    }
+    let gateway = Gateway::start(&toml(&cluster));
+    assert_eq!(ask(&gateway, "a"), 503);
+    wait_until("the cause is told", || gateway.log().contains("can't read the slots"));
+    for node in &mut cluster.nodes {
+        node.restart();
+    }
+    wait_until("the cluster is asked", || ask(&gateway, "b") == 200);
+    for primary in 0..3 {
+        // Another key each time, so that none is used up.
+        let mut keys = keys(&cluster, primary, true);
+        wait_until("all of it is asked", || ask(&gateway, &keys.next().unwrap()) == 200);
+    }
+}
+
+#[test]
+fn a_command_runs_where_its_key_is() {
+    let cluster = Cluster::start();
+    let store = open_store(&cluster.url());
+    let tollgate::store::Store::Redis(redis) = &store else { panic!("{store:?}") };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        redis.warm_up().await.unwrap();
+        for key in ["a", "b", "c", "d", "e", "f"] {
+            let deadline = time::Instant::now() + SOON;
+            let words = ["SET", key, "1"].map(|word| Bytes::copy_from_slice(word.as_bytes())).to_vec();
+            redis.command(key, words, deadline).await.unwrap();
+            assert_eq!(cluster.nodes[cluster.owner(key)].command(&["GET", key]), "1");
+        }
+    });
+}

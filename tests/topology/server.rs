@@ -1,0 +1,111 @@
+//! One server, by a socket, with TLS, as a user with few rights; and what keeps a gateway from it.
+
+use tollgate::store::script::SOURCE;
+
+use crate::{
+    ask, assert_five_pass, by_key,
+    harness::{
+        gateway::Gateway,
+        redis::{Redis, tls::Certificates},
+        wait_until,
+    },
+};
+
+/// What docs/configuration.md says that a user needs.
+pub(crate) const RIGHTS: &str = "resetchannels &tollgate:* ~tollgate:* -@all +ping +evalsha +eval +publish +subscribe +time +get +set +zadd \
+     +zcard +zcount +zrange +zrank +zrem +zremrangebyrank +zremrangebyscore +pttl +pexpire +unlink";
+
+#[test]
+fn a_limit_holds_over_a_unix_socket_in_the_database_of_the_url() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("redis.sock");
+    let socket = socket.to_str().unwrap();
+    let redis = Redis::start_with(&["--unixsocket", socket]);
+    let gateway = Gateway::start(&by_key(&format!("url = \"redis+unix://{socket}?db=3\"")));
+    assert_five_pass(&[&gateway], "a");
+    assert_eq!(redis.command(&["-n", "3", "KEYS", "*"]), "tollgate:per-key:sw:{header:x-key=a}");
+}
+
+#[test]
+fn a_limit_holds_over_tls_and_with_a_certificate_of_the_gateways_own() {
+    let files = Certificates::for_server(&["127.0.0.1"]);
+    let (_redis, port) = files.start("yes", &[]);
+    let ([ca, cert], key) = (["ca.pem", "client.pem"].map(|name| files.path(name)), files.path("client.key"));
+    let gateway = Gateway::start(&by_key(&format!(
+        "url = \"rediss://127.0.0.1:{port}\"\ntls = {{ ca = {ca:?}, cert = {cert:?}, key = {key:?} }}"
+    )));
+    assert_five_pass(&[&gateway], "a");
+}
+
+#[test]
+fn the_name_in_the_certificate_may_be_another_one_than_the_host() {
+    let files = Certificates::for_server(&["redis.internal"]);
+    let (_redis, port) = files.start("no", &[]);
+    let ca = files.path("ca.pem");
+    let gateway = Gateway::start(&by_key(&format!(
+        "url = \"rediss://127.0.0.1:{port}\"\ntls = {{ ca = {ca:?}, server_name = \"redis.internal\" }}"
+    )));
+    assert_five_pass(&[&gateway], "a");
+}
+
+#[test]
+fn a_limit_holds_for_a_user_with_only_the_documented_rights() {
+    let document = include_str!("../../docs/configuration.md");
+    let compact = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(compact(document).contains(&compact(RIGHTS)), "docs/configuration.md has other rights");
+    let rights: Vec<&str> = RIGHTS.split_whitespace().collect();
+    for call in SOURCE.split("call('").skip(1).map(|rest| rest.split('\'').next().unwrap()) {
+        let right = format!("+{}", call.to_ascii_lowercase());
+        assert!(rights.contains(&right.as_str()), "the script calls {call}");
+    }
+    let redis = Redis::start();
+    redis.command(&[&["ACL", "SETUSER", "gateway", "on", ">hunter2"], rights.as_slice()].concat());
+    redis.command(&["ACL", "SETUSER", "default", "off"]);
+    let gateway =
+        Gateway::start(&by_key(&format!("url = \"redis://gateway:hunter2@127.0.0.1:{}\"", redis.port())));
+    assert_five_pass(&[&gateway], "a");
+    assert!(!gateway.log().contains("the store"), "{}", gateway.log());
+}
+
+#[test]
+fn what_keeps_a_gateway_from_the_store_is_told_once_while_the_policy_serves() {
+    let files = Certificates::for_server(&["127.0.0.1"]);
+    let strangers = Certificates::for_server(&["127.0.0.1"]);
+    let (redis, tls) = files.start("no", &[]);
+    let plain = redis.port();
+    redis.command(&["ACL", "SETUSER", "poor", "on", ">right", "+ping"]);
+    let (ca, wrong_ca) = (files.path("ca.pem"), strangers.path("ca.pem"));
+    let cases = [
+        (format!("url = \"redis://poor:wrong@127.0.0.1:{plain}\""), "WRONGPASS"),
+        (format!("url = \"redis://poor:right@127.0.0.1:{plain}\""), "NOPERM"),
+        (format!("url = \"rediss://127.0.0.1:{tls}\"\ntls = {{ ca = {wrong_ca:?} }}"), "InvalidCertificate"),
+        (
+            format!("url = \"rediss://127.0.0.1:{tls}\"\ntls = {{ ca = {ca:?}, server_name = \"other\" }}"),
+            "InvalidCertificate",
+        ),
+        (format!("url = \"rediss://127.0.0.1:{plain}\"\ntls = {{ ca = {ca:?} }}"), "Timeout Error"),
+        (format!("url = \"redis://127.0.0.1:{tls}\""), "IO Error"),
+    ];
+    for (store, cause) in cases {
+        let attempts = || redis.info("total_connections_received").parse::<u64>().unwrap();
+        let gateway = Gateway::start(&by_key(&store));
+        let before = attempts();
+        wait_until(&format!("`{cause}` is told"), || {
+            assert_eq!(ask(&gateway, "a"), 503);
+            gateway.log().contains(cause)
+        });
+        if cause != "NOPERM" {
+            wait_until("it was tried often", || attempts() > before + 8);
+        }
+        for _ in 0..20 {
+            assert_eq!(ask(&gateway, "a"), 503);
+        }
+        let log = gateway.log();
+        let lines: Vec<_> = log.lines().filter(|line| line.contains(cause)).collect();
+        assert!(lines.iter().all(|line| !line.contains("right")), "{log}");
+        let told = lines.iter().map(|line| line.split_once("WARN").unwrap().1);
+        let different = told.clone().collect::<std::collections::HashSet<_>>();
+        assert_eq!(told.count(), different.len(), "{log}");
+        assert!(different.len() <= 2, "{log}");
+    }
+}
