@@ -127,8 +127,8 @@ impl Redis {
 
     /// How many calls of a script it has run.
     pub(crate) fn scripts(&self) -> u64 {
-        let stats = self.command(&["INFO", "commandstats"]);
-        let calls = stats.lines().filter_map(|line| {
+        let stats = self.connect().command(&["INFO", "commandstats"]);
+        let calls = stats.text().lines().filter_map(|line| {
             let of = line.strip_prefix("cmdstat_evalsha:calls=");
             of.or(line.strip_prefix("cmdstat_eval:calls="))?.split(',').next()?.parse::<u64>().ok()
         });
