@@ -5,6 +5,8 @@ RUN cargo build --profile dist --locked
 
 FROM debian:bookworm-slim
 COPY --from=build /build/target/dist/tollgate /usr/local/bin/tollgate
+# The roots that a Redis with TLS is trusted by, unless store.tls names another one.
+COPY --from=build /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/ca-certificates.crt
 COPY gateway.toml /etc/tollgate/gateway.toml
 # Inside a container loopback is out of everybody's reach.
 ENV TOLLGATE_LISTEN=0.0.0.0:8080

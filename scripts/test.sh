@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Every check of the project, as CI runs them. Installs redis-server (6.2 or later) and curl if they are missing:
+# Every check of the project, as CI runs them. Installs redis-server (7.0 or later: the tests start Clusters) and curl if they are missing:
 # the tests use real ones.
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -179,6 +179,17 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
+    /// The name, as in the file.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::SlidingWindow => "sliding-window",
+            Self::SlidingCells { .. } => "sliding-cells",
+            Self::FixedWindow => "fixed-window",
+            Self::Gcra { .. } => "gcra",
+            Self::Concurrency => "concurrency",
+        }
+    }
+
     /// What names the algorithm in a bucket's name, so that formats never meet: `sw`, `sc60`, `fw`, `gc`, `cc`.
     pub fn tag(self) -> String {
         match self {
@@ -208,6 +219,11 @@ impl Quota {
         Self { algorithm, permits: rate.permits, window_us: rate.window_us }
     }
 
+    /// So many requests in flight at a time. What one holds whose process has died ends after 30 seconds.
+    pub fn concurrency(permits: u32) -> Self {
+        Self { algorithm: Algorithm::Concurrency, permits, window_us: 30_000_000 }
+    }
+
     /// The rate that it was made from.
     pub fn rate(self) -> Rate {
         Rate { permits: self.permits, window_us: self.window_us }
@@ -219,6 +235,12 @@ impl Quota {
             Algorithm::Gcra { burst: Some(burst) } if self.permits > 0 => burst,
             _ => self.permits,
         }
+    }
+
+    /// Whether its numbers are exact in the script: those of a GCRA level up to 2^53.
+    pub fn is_countable(self) -> bool {
+        !matches!(self.algorithm, Algorithm::Gcra { .. })
+            || u64::from(self.capacity()).saturating_mul(self.window_us) <= gcra::MOST_LEVEL
     }
 
     /// The window in whole seconds, if it is a whole number of them.

@@ -3,6 +3,8 @@
 //! Exit status: 0 done, 1 failed, 2 wrong use or a wrong file. Results go to stdout, the log and
 //! complaints to stderr; colour only on a terminal, and not with NO_COLOR.
 
+mod limits;
+
 use std::{
     env,
     error::Error,
@@ -16,14 +18,17 @@ use std::{
 
 use arc_swap::ArcSwap;
 use clap::{Args, Parser, Subcommand};
+use tokio::net::TcpListener;
 use tracing::level_filters::LevelFilter;
 use tracing_appender::non_blocking::WorkerGuard;
 
+use self::limits::Limits;
 use crate::{
-    config::{Config, Faults, Overrides, StoreUrl},
+    admin,
+    config::{self, Config, Faults, Overrides, StoreUrl},
     gateway::Gateway,
     limit::Limiter,
-    server::Server,
+    server::{Server, StartError},
 };
 
 /// An HTTP gateway with exact distributed rate limits over Redis.
@@ -45,6 +50,8 @@ enum Command {
         /// The file to check
         file: PathBuf,
     },
+    /// Look at the limits of a running gateway, and change them
+    Limits(Limits),
 }
 
 #[derive(Debug, Args)]
@@ -66,6 +73,7 @@ impl Cli {
         match self.command.unwrap_or(Command::Run(self.run)) {
             Command::Run(run) => run.main(),
             Command::Check { file } => check(&file),
+            Command::Limits(limits) => limits.main(),
         }
     }
 }
@@ -123,6 +131,13 @@ impl Run {
                 StoreUrl::Memory => say(format_args!("it counts in this process\n")),
                 StoreUrl::Redis(url) => say(format_args!("it counts in {url}\n")),
             }
+            if let Some(config::Admin { listen, token }) = &config.admin {
+                let listener = TcpListener::bind(listen).await;
+                let listener = listener.map_err(|cause| StartError::Listen(*listen, cause))?;
+                let token = token.as_ref().map(|token| token.as_str().to_owned());
+                say(format_args!("operators turn to http://{}\n", listener.local_addr()?));
+                tokio::spawn(admin::serve(listener, token, server.gateway()));
+            }
             if let Some(address) = addresses.first() {
                 say(format_args!("try: curl -i http://{address}/\n"));
             }
@@ -146,6 +161,7 @@ impl Run {
         // The store goes on as it is until the next start.
         mem::swap(&mut config.store, &mut running.store);
         gateway.store(Arc::new(Gateway::build(&config, limiter, Some(&gateway.load()))));
+        limiter.forget_refusals();
         *running = config;
         tracing::info!(changes = changes.len(), "reloaded `{}`", self.config.display());
         for change in changes {

@@ -48,6 +48,8 @@ pub struct Config {
     pub server: Server,
     /// Where to count.
     pub store: Store,
+    /// Where operators look and change things, if anywhere.
+    pub admin: Option<Admin>,
     /// The upstreams by name.
     pub upstreams: BTreeMap<String, Upstream>,
     /// The limits by name, those written into routes among them.
@@ -122,6 +124,22 @@ pub struct Store {
     pub max_memory: usize,
 }
 
+impl Store {
+    /// The store at a url, as the file would write it, with the file's defaults for all else.
+    ///
+    /// # Errors
+    /// A message, without the url's password, and on a line of its own the remedy.
+    pub fn at(url: &str) -> Result<Self, String> {
+        let mut document = Document::parse("");
+        let store = file::Store { url: Text(StoreUrl::read(url)?), ..file::Store::default() };
+        let store = check::store(store, &mut document);
+        match document.faults.pop() {
+            Some(fault) => Err([fault.message, fault.help.join("\n")].join("\n")),
+            None => Ok(store),
+        }
+    }
+}
+
 /// Which store.
 #[derive(Debug, PartialEq, Eq)]
 pub enum StoreUrl {
@@ -129,6 +147,32 @@ pub enum StoreUrl {
     Memory,
     /// A Redis.
     Redis(Box<RedisUrl>),
+}
+
+/// The listener for operators.
+#[derive(Debug, PartialEq)]
+pub struct Admin {
+    /// The address.
+    pub listen: SocketAddr,
+    /// What callers must bear; there is one on any address but loopback.
+    pub token: Option<AdminToken>,
+}
+
+/// What operators' requests must bear. It isn't printed.
+#[derive(PartialEq)]
+pub struct AdminToken(String);
+
+impl AdminToken {
+    /// The token: for comparing and sending, not for people.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for AdminToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("******")
+    }
 }
 
 /// What to do with a request when the store can't answer.
@@ -355,6 +399,7 @@ mod tests {
                 key_prefix: "tollgate".to_owned(),
                 max_memory: 256 * 1024 * 1024,
             },
+            admin: None,
             upstreams: BTreeMap::from([(
                 "orders".to_owned(),
                 Upstream {
@@ -424,6 +469,16 @@ mod tests {
             "{faults}"
         );
         assert!(faults.ends_with("gateway.toml: 2 errors") && !faults.contains("secret"), "{faults}");
+    }
+
+    #[test]
+    fn a_store_has_the_defaults_of_the_file() {
+        let at = |url| Store::at(url).expect("an url of a store");
+        assert_eq!(at("redis://127.0.0.1:6379"), config(EVERYDAY).store);
+        assert_eq!(at("memory:").url, StoreUrl::Memory);
+        let fault = Store::at("redis:/me:secret@h").expect_err("it is none");
+        assert!(fault.starts_with("this is no url of a store\nuse \"memory:\""), "{fault}");
+        assert!(!fault.contains("secret"), "{fault}");
     }
 
     #[test]

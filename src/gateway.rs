@@ -4,7 +4,6 @@
 //! and the connections to upstreams; requests in flight end on the one they began with.
 
 mod client;
-mod settling;
 mod target;
 
 use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
@@ -33,12 +32,13 @@ use crate::{
             jwt::{Claims, Verifier},
         },
         request::{self, Rule, Settlement},
+        settling::Settling,
     },
     reject::Rejection,
     route::{Table, path},
 };
 
-use self::{settling::Settling, target::Target};
+use self::target::Target;
 
 pub use crate::store::StoreError;
 
@@ -47,6 +47,8 @@ pub use crate::store::StoreError;
 pub struct Gateway {
     routes: Table<Route>,
     limiter: Arc<Limiter>,
+    /// The limits by name, also those that no route names.
+    rules: BTreeMap<String, Arc<Rule>>,
     /// Of the tokens that requests bear.
     verifier: Option<Verifier>,
     ratelimit_headers: RatelimitHeaders,
@@ -77,21 +79,20 @@ impl Gateway {
             let before = before.and_then(|before| before.upstreams.get(name)).map(Arc::as_ref);
             upstreams.insert(name.clone(), Arc::new(Upstream::new(upstream, before)));
         }
-        let mut limits = BTreeMap::new();
-        for (name, limit) in &config.limits {
-            limits.insert(name, Arc::new(Rule::new(limit)));
-        }
+        let rules: BTreeMap<_, _> =
+            config.limits.iter().map(|(name, limit)| (name.clone(), Arc::new(Rule::new(limit)))).collect();
         let routes = config.routes.iter().map(|route| {
             let answer = match &route.action {
                 Action::Upstream(name) => Answer::Upstream(upstreams[name].clone()),
                 Action::Respond { status, body, headers } => Answer::Fixed(fixed(*status, body, headers)),
             };
-            let limits = route.limits.iter().map(|name| limits[name].clone()).collect();
+            let limits = route.limits.iter().map(|name| rules[name].clone()).collect();
             (route.matcher.clone(), Route { name: route.name.clone(), limits, answer })
         });
         Self {
             routes: Table::new(routes),
             limiter: limiter.clone(),
+            rules,
             verifier: config.jwt.as_ref().map(Verifier::new),
             ratelimit_headers: config.server.ratelimit_headers,
             upstreams,
@@ -106,6 +107,16 @@ impl Gateway {
     /// The store can't be reached now. Requests are served by their limits' failure policy until it can.
     pub async fn warm_up(&self) -> Result<(), StoreError> {
         self.limiter.warm_up().await
+    }
+
+    /// What counts, and keeps the counts.
+    pub fn limiter(&self) -> &Arc<Limiter> {
+        &self.limiter
+    }
+
+    /// The limits by name, also those that no route names.
+    pub fn rules(&self) -> &BTreeMap<String, Arc<Rule>> {
+        &self.rules
     }
 
     /// Answers a request that came from `peer`.
@@ -209,7 +220,7 @@ fn fixed(status: StatusCode, body: &str, headers: &[(HeaderName, HeaderValue)]) 
 fn settle(response: Response<Body>, admission: Admission, rules: &[Arc<Rule>]) -> Response<Body> {
     match Settlement::begin(admission, rules, response.status(), response.headers()) {
         Some(settlement) => {
-            response.map(|body| Body::Local(axum::body::Body::new(Settling { body, settlement })))
+            response.map(|body| Body::Local(axum::body::Body::new(Settling::new(body, settlement))))
         }
         None => response,
     }

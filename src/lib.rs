@@ -4,6 +4,28 @@
 //! count it in one atomic step, in Redis or in this process, and it is forwarded or answered 429 with
 //! a Retry-After that comes true.
 //!
+//! # As a library
+//!
+//! The gateway's limiter is for other programs, too, on the same counts. What they need of it is named here, at the
+//! root: a [`Limiter`] takes what is asked of a [`Limit`], and a [`RateLimitLayer`] puts limits before an axum
+//! service.
+//!
+//! ```
+//! # use std::sync::Arc;
+//! # use tollgate::{Ask, Limit, Limiter, Rate};
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let limiter = Limiter::connect("memory:")?; // or "redis://127.0.0.1:6379"
+//! let logins = Arc::new(Limit::new("logins", "5/min".parse::<Rate>()?));
+//! limiter.try_acquire(&[Ask::new(&logins, "alice")]).await?; // or a refusal, which tells when to come back
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! The modules are the gateway's parts, and change as it does.
+//!
+//! # The gateway
+//!
 //! The life of a request, and the modules in reading order:
 //!
 //! ```text
@@ -16,19 +38,30 @@
 //!       redis      lua/ by EVALSHA, in group commit
 //!   forward    pick a server, connect or reuse, stream both ways
 //! reject     every answer of the gateway's own
+//! admin      the second listener, for operators
+//! layer      limit and reject before an axum service, without the rest
 //! ```
 //!
 //! [`algorithm`] holds the arithmetic of limits, without clock or I/O; [`config`] turns a file into
 //! checked values, and [`cli`] is what people type.
 
+pub mod admin;
 pub mod algorithm;
 pub mod cli;
 pub mod config;
 pub mod duration;
 pub mod forward;
 pub mod gateway;
+pub mod layer;
 pub mod limit;
 pub mod reject;
 pub mod route;
 pub mod server;
 pub mod store;
+
+pub use self::{
+    algorithm::{Algorithm, Quota, Rate},
+    config::{OnFailure, RatelimitHeaders},
+    layer::RateLimitLayer,
+    limit::{Admission, Ask, Key, Limit, Limited, Limiter, Refusal},
+};

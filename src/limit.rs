@@ -6,7 +6,7 @@
 //! [`Refusal`], which knows when to come back.
 //!
 //! How the gateway gets from an HTTP request to that: [`request`] asks, [`key`] works out whom a limit
-//! counts, and [`fields`] tells the client where its limits stand.
+//! counts, [`fields`] tells the client where its limits stand, and [`settling`] holds what a response still owes.
 
 mod admission;
 pub mod fields;
@@ -15,6 +15,7 @@ mod limiter;
 mod overrides;
 mod refusals;
 pub mod request;
+pub mod settling;
 mod wait;
 
 use std::{sync::Arc, time::Duration};
@@ -25,10 +26,10 @@ pub use self::{
     admission::{Admission, Limited, Refusal, Standing, Standings},
     key::Key,
     limiter::Limiter,
-    overrides::KeyState,
+    overrides::{KeyState, read_rate},
 };
 use crate::{
-    algorithm::{Quota, Rate},
+    algorithm::{Algorithm, Quota, Rate},
     config::{self, Mode, OnFailure, Scope},
 };
 
@@ -36,6 +37,21 @@ use crate::{
 ///
 /// A bucket is named by the limit's name, its algorithm and a key, never by numbers: a limit of the same name
 /// with another rate goes on with the counts.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate::{Algorithm, Limit, OnFailure, Quota, Rate};
+///
+/// # fn main() -> Result<(), String> {
+/// let exact = Limit::new("per-user", "100/10s".parse::<Rate>()?);
+/// let even = Limit::new("mails", Quota::new(Algorithm::Gcra { burst: Some(5) }, "60/min".parse()?));
+/// let running = Limit::new("exports", Quota::concurrency(4)).on_failure(OnFailure::Deny);
+/// let patient = exact.clone().wait_at_most(Duration::from_millis(500));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Limit {
     name: String,
@@ -50,8 +66,13 @@ pub struct Limit {
 
 impl Limit {
     /// A limit that enforces, counts for all gateways of a store, refuses at once, and counts in this process
-    /// while the store is away. A name has lower-case letters, digits and hyphens.
+    /// while the store is away.
+    ///
+    /// # Panics
+    /// If the name has anything else than lower-case letters, digits and hyphens.
     pub fn new(name: &str, quota: impl Into<Quota>) -> Self {
+        let is_good = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+        assert!(!name.is_empty() && name.bytes().all(is_good), "`{name}` can't be the name of a limit");
         let quota = quota.into();
         Self {
             name: name.to_owned(),
@@ -80,6 +101,13 @@ impl Limit {
     #[must_use]
     pub fn on_failure(self, on_failure: OnFailure) -> Self {
         Self { on_failure, ..self }
+    }
+
+    /// The same, but a request that it refuses is held for so long at most, until there is room. Requests of a
+    /// [`RateLimitLayer`](crate::RateLimitLayer) and of the gateway are; [`Limiter::acquire`] goes by its deadline.
+    #[must_use]
+    pub fn wait_at_most(self, wait: Duration) -> Self {
+        Self { wait, ..self }
     }
 
     /// The name.
@@ -116,6 +144,20 @@ impl From<&config::Limit> for Limit {
 }
 
 /// What a request asks of one limit.
+///
+/// # Examples
+///
+/// ```
+/// use std::sync::Arc;
+/// use tollgate::{Ask, Key, Limit, Rate};
+///
+/// # fn main() -> Result<(), String> {
+/// let limit = Arc::new(Limit::new("per-user", "100/10s".parse::<Rate>()?));
+/// let one = Ask::new(&limit, "alice");
+/// let ten = Ask::new(&limit, Key::caller("alice")).cost(10);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Ask {
     limit: Arc<Limit>,
@@ -133,10 +175,17 @@ impl Ask {
         Self { limit: limit.clone(), key: key.into(), cost: 1, rate: None, settles: None }
     }
 
-    /// The same, for so many permits. None at all asks whether one fits, and takes none.
+    /// Whom it counts for.
+    pub fn key(&self) -> &Key {
+        &self.key
+    }
+
+    /// The same, for so many permits. None at all asks whether one fits, and takes none. Of a limit on requests
+    /// in flight a request takes one, whatever this says.
     #[must_use]
     pub fn cost(self, cost: u32) -> Self {
-        Self { cost, ..self }
+        let is_rate = self.limit.quota.algorithm != Algorithm::Concurrency;
+        Self { cost: if is_rate { cost } else { 1 }, ..self }
     }
 
     /// The same, for a request that may [record](Admission::record) more permits when it has been served: about

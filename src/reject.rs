@@ -13,7 +13,6 @@ use serde::Serialize;
 
 use crate::{
     config::RatelimitHeaders,
-    duration,
     forward::Failure,
     limit::{Limited, Refusal, fields},
 };
@@ -133,39 +132,14 @@ fn failed(failure: &Failure) -> (StatusCode, &'static str, String) {
 }
 
 fn refused(refusal: &Refusal) -> (StatusCode, &'static str, String) {
-    match refusal {
-        Refusal::Limited(limited) => {
-            let names: Vec<_> = limited.violated().map(|name| format!("`{name}`")).collect();
-            let names = names.join(", ");
-            let when = match limited.delay_us() {
-                Some(_) if !limited.is_exact() => "as many requests are in flight as may be".to_owned(),
-                Some(delay_us) => {
-                    let delay = duration::Text(delay_us.div_ceil(1_000) * 1_000);
-                    format!("there is room again in {delay}")
-                }
-                None => "the request asks for more than the limit ever allows".to_owned(),
-            };
-            let detail = format!("over the limit {names}: {when}");
-            (StatusCode::TOO_MANY_REQUESTS, "quota-exceeded", detail)
-        }
-        Refusal::KeyMissing { limit } => {
-            let detail = format!("the request lacks what the limit `{limit}` counts by");
-            (StatusCode::TOO_MANY_REQUESTS, "key-missing", detail)
-        }
-        Refusal::KeyAmbiguous { part } => {
-            let detail = format!("the request has different values for `{part}`, by which it is counted");
-            (StatusCode::BAD_REQUEST, "key-ambiguous", detail)
-        }
-        Refusal::CostInvalid { header } => {
-            let detail =
-                format!("`{header}` is to say what the request costs: an integer from 1 to 2147483647");
-            (StatusCode::BAD_REQUEST, "cost-invalid", detail)
-        }
-        Refusal::StoreUnavailable(_) => {
-            let detail = "the limits can't be checked now".to_owned();
-            (StatusCode::SERVICE_UNAVAILABLE, "store-unavailable", detail)
-        }
-    }
+    let (status, code) = match refusal {
+        Refusal::Limited(_) => (StatusCode::TOO_MANY_REQUESTS, "quota-exceeded"),
+        Refusal::KeyMissing { .. } => (StatusCode::TOO_MANY_REQUESTS, "key-missing"),
+        Refusal::KeyAmbiguous { .. } => (StatusCode::BAD_REQUEST, "key-ambiguous"),
+        Refusal::CostInvalid { .. } => (StatusCode::BAD_REQUEST, "cost-invalid"),
+        Refusal::StoreUnavailable(_) => (StatusCode::SERVICE_UNAVAILABLE, "store-unavailable"),
+    };
+    (status, code, refusal.to_string())
 }
 
 fn problem(status: StatusCode, code: &str, detail: &str, limited: Option<&Limited>) -> Response<Bytes> {

@@ -169,6 +169,11 @@ impl Server {
         self.listeners.iter().filter_map(|listener| listener.local_addr().ok()).collect()
     }
 
+    /// The running gateway.
+    pub fn gateway(&self) -> Arc<ArcSwap<Gateway>> {
+        self.gateway.clone()
+    }
+
     /// Serves until it is told to end. On SIGHUP, `reload` may put another gateway in the running one's place.
     pub async fn run(mut self, mut reload: impl FnMut(&ArcSwap<Gateway>)) {
         let mut acceptors = JoinSet::new();

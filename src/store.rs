@@ -148,6 +148,8 @@ pub struct Outcome {
 /// Why a store gave no decision. What it means for the request is for its limits' failure policy to say.
 #[derive(Clone, Debug)]
 pub enum StoreError {
+    /// There is no such store: what is wrong with its url and, on a line of its own, the remedy.
+    Url(String),
     /// No answer within the deadline; the charge may or may not have been made.
     Timeout,
     /// The breaker is open: the store failed lately and hasn't answered a probe since.
@@ -167,6 +169,7 @@ pub enum StoreError {
 impl fmt::Display for StoreError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            Self::Url(fault) => fault,
             Self::Timeout => "the store did not answer in time",
             Self::Open => "the store failed lately and is being probed",
             Self::Overloaded => "too many decisions wait for the store",

@@ -14,9 +14,11 @@ const TABLE: &[(&str, &[&str])] = &[
     ("limit", &["store", "algorithm"]),
     ("forward", &[]),
     ("reject", &["limit", "forward"]),
+    ("layer", &["limit", "store", "reject"]),
     ("gateway", &["route", "limit", "forward", "reject", "store"]),
     ("server", &["gateway"]),
-    ("cli", &["server", "gateway", "limit"]),
+    ("admin", &["gateway", "limit", "store", "algorithm"]),
+    ("cli", &["server", "admin", "gateway", "limit"]),
 ];
 const LEAVES: [&str; 2] = ["config", "duration"];
 

@@ -16,7 +16,7 @@ use toml::Spanned;
 
 use self::limits::DefinedLimit;
 use super::{
-    Config, OnFailure, Server, Target, Upstream,
+    Admin, AdminToken, Config, OnFailure, Server, Store, Target, Upstream,
     document::Document,
     error::{Fault, Severity, nearest},
     file::{self, File, Table},
@@ -26,13 +26,12 @@ use super::{
 /// The configuration that the file describes, unless there are errors. Faults are left in the document.
 /// Files that it names are looked for from the folder on.
 pub(super) fn check(file: File, folder: &Path, document: &mut Document<'_>) -> Option<Config> {
-    let on_failure = file.store.value.on_failure.0;
-    let verifies_tokens = file.jwt.is_some() || document.had_defined("jwt");
-    let mut check =
-        Check { document, on_failure, verifies_tokens, upstreams: BTreeMap::new(), limits: BTreeMap::new() };
+    let mut check = Check::new(document, file.store.value.on_failure.0);
+    check.verifies_tokens |= file.jwt.is_some();
     let server = check.server(file.server.value);
     let store = check.store(file.store.value, folder);
     let jwt = file.jwt.and_then(|table| check.jwt(table, folder));
+    let admin = file.admin.and_then(|table| check.admin(table));
     for (name, upstream) in file.upstreams {
         let checked = check.upstream(name.get_ref(), upstream);
         check.upstreams.insert(name.into_inner(), checked);
@@ -47,7 +46,15 @@ pub(super) fn check(file: File, folder: &Path, document: &mut Document<'_>) -> O
     let limits =
         check.limits.into_iter().filter_map(|(name, defined)| Some((name, defined.limit?.into()))).collect();
     let is_good = document.faults.iter().all(|fault| fault.severity == Severity::Warning);
-    is_good.then_some(Config { server, store, upstreams, limits, jwt, routes })
+    is_good.then_some(Config { server, store, admin, upstreams, limits, jwt, routes })
+}
+
+/// Shorter tokens can be guessed.
+const TOKEN_BYTES: usize = 16;
+
+/// The store that this describes, which names no files. Faults are left in the document.
+pub(super) fn store(store: file::Store, document: &mut Document<'_>) -> Store {
+    Check::new(document, store.on_failure.0).store(store, Path::new(""))
 }
 
 struct Check<'d, 'i> {
@@ -61,7 +68,12 @@ struct Check<'d, 'i> {
     limits: BTreeMap<String, DefinedLimit>,
 }
 
-impl Check<'_, '_> {
+impl<'d, 'i> Check<'d, 'i> {
+    fn new(document: &'d mut Document<'i>, on_failure: OnFailure) -> Self {
+        let verifies_tokens = document.had_defined("jwt");
+        Self { document, on_failure, verifies_tokens, upstreams: BTreeMap::new(), limits: BTreeMap::new() }
+    }
+
     fn fault(&mut self, fault: Fault) {
         self.document.faults.push(fault);
     }
@@ -78,6 +90,29 @@ impl Check<'_, '_> {
             header_timeout: server.timeouts.value.header.0,
             drain_timeout: server.timeouts.value.drain.0,
         }
+    }
+
+    fn admin(&mut self, table: Table<file::Admin>) -> Option<Admin> {
+        let Table { span, value: admin } = table;
+        let Some(listen) = admin.listen else {
+            self.missing(&span, &["listen"], "listen = \"127.0.0.1:9901\"");
+            return None;
+        };
+        let address = listen.get_ref().0;
+        if let Some(token) = admin.token.as_ref().filter(|token| token.get_ref().0.0.len() < TOKEN_BYTES) {
+            let fault = Fault::error("the token is too short to be a secret").at(&token.span(), "");
+            self.fault(fault.help(format!("use at least {TOKEN_BYTES} random characters")));
+        }
+        if admin.token.is_none() && !address.ip().is_loopback() && !self.document.had(&span, "token") {
+            let fault = Fault::error(format!("anybody could change limits on `{address}`"));
+            self.fault(
+                fault
+                    .at(&listen.span(), "")
+                    .help("add token = \"${TOLLGATE_ADMIN_TOKEN}\", or listen on 127.0.0.1"),
+            );
+        }
+        let token = admin.token.map(|token| AdminToken(token.into_inner().0.0));
+        Some(Admin { listen: address, token })
     }
 
     fn size_of_at_least(&mut self, size: &Spanned<Text<Size>>, least: usize, written: &str) -> usize {

@@ -41,6 +41,8 @@ pub(super) struct File {
     pub server: Table<Server>,
     /// Where the limits are counted.
     pub store: Table<Store>,
+    /// Where operators look and change things. Default: nowhere.
+    pub admin: Option<Table<Admin>>,
     /// The servers behind the gateway, by name.
     pub upstreams: BTreeMap<Spanned<String>, Table<Upstream>>,
     /// The rate limits, by name: lower-case letters, digits and hyphens.
@@ -161,6 +163,16 @@ pub(super) struct Tls {
     pub key: Option<Spanned<String>>,
     /// The name that must be in the server's certificate. Default: the host of the server.
     pub server_name: Option<Spanned<String>>,
+}
+
+/// `[admin]`: a second listener, for operators. A change takes effect at the next start.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct Admin {
+    /// The address to listen on: `"127.0.0.1:9901"`. Required.
+    pub listen: Option<Spanned<Text<SocketAddr>>>,
+    /// What callers must bear: `Authorization: Bearer TOKEN`. Required on any address but loopback. Default: none.
+    pub token: Option<Spanned<Text<Secret>>>,
 }
 
 /// `[upstreams.NAME]`: servers that are each as good as the other.

@@ -4,7 +4,7 @@
 //! word, what stands before the last `@` is a password: after the first `:`, in a url the first after the
 //! `//`, or if there is none all of it after the `//`; and so is the value of a parameter `…password=`. Only
 //! `${NAME}` gives nothing away. Each byte becomes an asterisk, so that places in the text stay where they are.
-//! The same happens to what stands behind `hmac_secret =`, wherever it is told.
+//! The same happens to what stands behind `hmac_secret =` and `token =`, wherever it is told.
 
 use std::ops::Range;
 
@@ -32,12 +32,12 @@ fn blank_lines(text: &str) -> String {
     text.split_inclusive('\n').map(blank_line).collect()
 }
 
-/// Where the values of `hmac_secret` stand, without their quotes: in triple quotes up to the next ones, else
+/// Where the values of `hmac_secret` and `token` stand, without their quotes: in triple quotes up to the next ones, else
 /// in the line.
 fn secrets(text: &str) -> impl Iterator<Item = Range<usize>> {
-    const KEY: &str = "hmac_secret";
-    text.match_indices(KEY).filter_map(|(at, _)| {
-        let after = text[at + KEY.len()..].trim_start_matches(['"', '\'', ' ', '\t']);
+    const KEYS: [&str; 2] = ["hmac_secret", "token"];
+    KEYS.into_iter().flat_map(|key| text.match_indices(key)).filter_map(|(at, key)| {
+        let after = text[at + key.len()..].trim_start_matches(['"', '\'', ' ', '\t']);
         let value = after.strip_prefix('=')?.trim_start_matches([' ', '\t']);
         let secret = match ["\"\"\"", "'''"].into_iter().find(|quotes| value.starts_with(quotes)) {
             Some(quotes) => value[3..].split(quotes).next()?,
@@ -154,6 +154,7 @@ mod tests {
             ("hmac_secret = \"${WORD}\"", "hmac_secret = \"${WORD}\""),
             ("hmac_secret = \"é", "hmac_secret = \"**"),
             ("hmac_secret =", "hmac_secret ="),
+            ("token = \"ab\" # tokens", "token = \"**\" # tokens"),
         ] {
             assert_eq!(blank(text), blanked);
         }

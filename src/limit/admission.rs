@@ -1,7 +1,7 @@
 //! What a limiter says: a request may pass, and its [`Admission`] holds what it took; or it may not, and
 //! the [`Refusal`] knows when to come back.
 
-use std::{sync::Arc, time::Duration};
+use std::{error::Error, fmt, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use smallvec::SmallVec;
@@ -9,6 +9,7 @@ use tokio::{task::AbortHandle, time::sleep};
 
 use crate::{
     algorithm::{Algorithm, Quota},
+    duration,
     store::{Lease, Outcome, Store, StoreError},
 };
 
@@ -37,6 +38,26 @@ impl Standing {
 pub type Standings = SmallVec<[Standing; 2]>;
 
 /// A request that may pass, where its limits stand, and what it holds of them while it runs.
+///
+/// # Examples
+///
+/// ```
+/// use std::sync::Arc;
+/// use tollgate::{Ask, Limit, Limiter, Quota};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let limiter = Limiter::connect("memory:")?;
+/// let exports = Arc::new(Limit::new("exports", Quota::concurrency(1)));
+/// let ask = Ask::new(&exports, "alice");
+///
+/// let running = limiter.try_acquire(&[ask.clone()]).await?;
+/// assert!(limiter.try_acquire(&[ask.clone()]).await.is_err());
+/// drop(running);
+/// limiter.try_acquire(&[ask]).await?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Default)]
 pub struct Admission {
     pub(super) standings: Standings,
@@ -111,6 +132,31 @@ impl Drop for Held {
 }
 
 /// A request that may not pass.
+///
+/// # Examples
+///
+/// ```
+/// use std::sync::Arc;
+/// use tollgate::{Ask, Limit, Limiter, Rate, Refusal};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let limiter = Limiter::connect("memory:")?;
+/// let logins = Arc::new(Limit::new("logins", "1/min".parse::<Rate>()?));
+/// let ask = [Ask::new(&logins, "alice")];
+///
+/// limiter.try_acquire(&ask).await?;
+/// match limiter.try_acquire(&ask).await {
+///     Ok(_) => unreachable!("one a minute"),
+///     Err(Refusal::Limited(limited)) => {
+///         assert!(limited.violated().eq(["logins"]));
+///         assert!(limited.delay_us().is_some_and(|delay_us| delay_us <= 60_000_000));
+///     }
+///     Err(other) => println!("{other}"),
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub enum Refusal {
     /// A limit has no room.
@@ -132,6 +178,34 @@ pub enum Refusal {
     },
     /// The store can't answer, and a limit says to refuse then.
     StoreUnavailable(StoreError),
+}
+
+/// As the caller is told.
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Limited(limited) => limited.fmt(f),
+            Self::KeyMissing { limit } => {
+                write!(f, "the request lacks what the limit `{limit}` counts by")
+            }
+            Self::KeyAmbiguous { part } => {
+                write!(f, "the request has different values for `{part}`, by which it is counted")
+            }
+            Self::CostInvalid { header } => {
+                write!(f, "`{header}` is to say what the request costs: an integer from 1 to 2147483647")
+            }
+            Self::StoreUnavailable(_) => f.write_str("the limits can't be checked now"),
+        }
+    }
+}
+
+impl Error for Refusal {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            Self::StoreUnavailable(cause) => Some(cause),
+            _ => None,
+        }
+    }
 }
 
 /// Which limits refused, and when there will be room.
@@ -162,7 +236,28 @@ impl Limited {
         self.refusing().all(|standing| standing.quota.algorithm != Algorithm::Concurrency)
     }
 
+    /// Whether a limit is set to no permits at all.
+    pub fn lets_nothing_pass(&self) -> bool {
+        self.refusing().any(|standing| standing.quota.capacity() == 0)
+    }
+
     pub(super) fn refusing(&self) -> impl Iterator<Item = &Standing> {
         self.standings.iter().filter(|standing| standing.refuses())
+    }
+}
+
+impl fmt::Display for Limited {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<_> = self.violated().map(|name| format!("`{name}`")).collect();
+        write!(f, "over the limit {}: ", names.join(", "))?;
+        match self.delay_us() {
+            Some(_) if !self.is_exact() => f.write_str("as many requests are in flight as may be"),
+            Some(delay_us) => {
+                let delay = duration::Text(delay_us.div_ceil(1_000) * 1_000);
+                write!(f, "there is room again in {delay}")
+            }
+            None if self.lets_nothing_pass() => f.write_str("nothing may pass now"),
+            None => f.write_str("the request asks for more than the limit ever allows"),
+        }
     }
 }

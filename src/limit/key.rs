@@ -13,14 +13,17 @@ use std::{
     net::IpAddr,
 };
 
-use hyper::{HeaderMap, Method, header};
+use hyper::{
+    HeaderMap, Method,
+    header::{self, HeaderName, HeaderValue},
+};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, percent_encode, utf8_percent_encode};
 use sha2::{Digest, Sha256};
 
 use self::jwt::Claims;
 use crate::{
     algorithm::Rate,
-    config::{self, Exemption, KeyPart, Missing, read_key},
+    config::{self, Exemption, KeyPart, Missing, Prefixes, read_key},
 };
 
 /// Longer values are hashed, so that a bucket's name stays short.
@@ -51,6 +54,16 @@ pub struct Subject<'r> {
 }
 
 /// Whom a limit counts, as the text that names a bucket.
+///
+/// # Examples
+///
+/// ```
+/// use tollgate::Key;
+///
+/// assert_eq!(Key::from("Alice B."), Key::caller("Alice B."));
+/// assert_eq!(Key::caller("Alice B.").as_str(), "caller=Alice%20B.");
+/// assert_eq!(Key::address([192, 0, 2, 7].into()).as_str(), "ip=192.0.2.7");
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Key(String);
 
@@ -58,6 +71,22 @@ impl Key {
     /// The key of a caller, who may have any name.
     pub fn caller(name: &str) -> Self {
         Self(text_of_kind("caller", name.as_bytes(), true))
+    }
+
+    /// The key of a client's address. The first 64 bits of an IPv6 address are one client.
+    pub fn address(client: IpAddr) -> Self {
+        let network = Prefixes { ipv4: 32, ipv6: 64 }.network(client.to_canonical());
+        Self(text(&KeyPart::Ip, network.to_string().as_bytes(), true))
+    }
+
+    /// The key of a header's value. It is hashed, as it may be a credential.
+    pub fn header(name: &HeaderName, value: &HeaderValue) -> Self {
+        Self(text(&KeyPart::Header(name.clone()), value.as_bytes(), false))
+    }
+
+    /// The key of everybody together.
+    pub fn global() -> Self {
+        Self(text(&KeyPart::Global, b"", true))
     }
 
     /// A key by its text.
@@ -315,6 +344,17 @@ mod tests {
             let headers = [("x-key", "A1"), ("cookie", "a=b; sid =\"s=1\"")];
             assert_eq!(key(toml, &headers, "x=1&%6B=v%26+"), expected, "{toml}");
         }
+    }
+
+    #[test]
+    fn keys_that_a_program_makes_are_those_of_the_file() {
+        let (name, value) = (header::HeaderName::from_static("x-key"), "test".parse().unwrap());
+        let by_header = key("key = \"header:x-key\"", &[("x-key", "test")], "");
+        assert_eq!(Key::header(&name, &value).as_str(), by_header);
+        assert_eq!(Key::global().as_str(), key("key = \"global\"", &[], ""));
+        assert_eq!(Key::address("192.0.2.7".parse().unwrap()).as_str(), key("key = \"ip\"", &[], ""));
+        assert_eq!(Key::address("::ffff:192.0.2.7".parse().unwrap()).as_str(), "ip=192.0.2.7");
+        assert_eq!(Key::address("2001:db8:1:2:3::4".parse().unwrap()).as_str(), "ip=2001:db8:1:2::");
     }
 
     #[test]

@@ -22,6 +22,34 @@ use super::{
 
 /// Decides what limits are asked, in a store and in this process. It outlives reloads of the configuration,
 /// and may be shared by any threads; each has its own connection to the store.
+///
+/// # Examples
+///
+/// Two limits on one user, both charged or neither:
+///
+/// ```
+/// use std::{sync::Arc, time::Duration};
+/// use tollgate::{Ask, Limit, Limiter, Rate};
+/// use tokio::time::Instant;
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let limiter = Limiter::connect("memory:")?;
+/// let burst = Arc::new(Limit::new("burst", "2/100ms".parse::<Rate>()?));
+/// let daily = Arc::new(Limit::new("daily", "1000/day".parse::<Rate>()?));
+/// let asks = [Ask::new(&burst, "alice"), Ask::new(&daily, "alice")];
+///
+/// limiter.try_acquire(&asks).await?;
+/// limiter.try_acquire(&asks).await?;
+/// assert!(limiter.try_acquire(&asks).await.is_err());
+///
+/// // There will be room within 100 ms.
+/// let deadline = Instant::now() + Duration::from_secs(1);
+/// let admission = limiter.acquire(&asks, Some(deadline)).await?;
+/// assert_eq!(admission.standings()[1].outcome.remaining, 997);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Limiter {
     pub(super) store: Arc<Store>,
@@ -46,6 +74,32 @@ struct Asked {
 type AllAsked = SmallVec<[Asked; 2]>;
 
 impl Limiter {
+    /// Opens the store at a url, `redis://127.0.0.1:6379` or `memory:`, with the settings that a file has by
+    /// default. Must be called in a tokio runtime. Nothing is connected yet: see [`Self::warm_up`].
+    ///
+    /// # Errors
+    /// A url of no store. The error tells what to write, and no password.
+    ///
+    /// # Examples
+    ///
+    /// Other settings are given to [`Self::open`]:
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::{Limiter, config::Store};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let store = Store::at("redis://127.0.0.1:6379/2")?;
+    /// let settings = Store { timeout: Duration::from_millis(20), key_prefix: "mine".to_owned(), ..store };
+    /// let limiter = Limiter::open(&settings)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn connect(url: &str) -> Result<Arc<Self>, StoreError> {
+        Self::open(&config::Store::at(url).map_err(StoreError::Url)?)
+    }
+
     /// Opens the store of a configuration. Nothing is connected yet: see [`Self::warm_up`]. Must be called in a
     /// tokio runtime, in which it follows what others change.
     ///
@@ -105,7 +159,7 @@ impl Limiter {
     }
 
     /// As [`Self::acquire`], for a request that arrived then and waits as long as the limits say that refuse it.
-    pub(super) async fn acquire_within_waits(
+    pub(crate) async fn acquire_within_waits(
         self: &Arc<Self>,
         asks: &[Ask],
         arrival: Instant,

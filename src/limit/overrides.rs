@@ -17,10 +17,10 @@ use bytes::Bytes;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::{
-    algorithm::{Quota, Rate},
+    algorithm::{Algorithm, Quota, Rate},
     config::Scope,
     store::{
-        StoreError, Usage,
+        Charge, StoreError, Usage,
         overrides::{Names, Override},
     },
 };
@@ -84,15 +84,19 @@ impl Overridden {
 }
 
 impl Limiter {
-    /// Looks how much of a key's permits is in use, and writes nothing.
+    /// Forgets which requests are refused without asking, as a changed configuration demands.
+    pub fn forget_refusals(&self) {
+        self.refusals.forget_all();
+    }
+
+    /// Looks how much of a key's permits is in use and when the cost that is asked fits, and writes nothing.
     ///
     /// # Errors
     /// The store gives no answer.
-    pub async fn peek(&self, limit: &Arc<Limit>, key: impl Into<Key>) -> Result<KeyState, StoreError> {
-        let ask = Ask::new(limit, key);
-        let (charge, scope) = self.charge(&ask);
-        let is_overridden = self.overridden.of(limit, Some(&ask.key)).is_some();
-        let usage = self.peek_at(&charge, scope).await?;
+    pub async fn peek(&self, ask: &Ask) -> Result<KeyState, StoreError> {
+        let (charge, scope) = self.charge(ask);
+        let is_overridden = self.overridden.of(&ask.limit, Some(&ask.key)).is_some();
+        let usage = self.peek_at(&Charge { cost: charge.cost.max(1), ..charge.clone() }, scope).await?;
         Ok(KeyState { quota: charge.quota, is_overridden, usage })
     }
 
@@ -100,8 +104,8 @@ impl Limiter {
     ///
     /// # Errors
     /// The store gives no answer: it may or may not have forgotten.
-    pub async fn reset(&self, limit: &Arc<Limit>, key: impl Into<Key>) -> Result<(), StoreError> {
-        let (charge, _) = self.charge(&Ask::new(limit, key));
+    pub async fn reset(&self, ask: &Ask) -> Result<(), StoreError> {
+        let (charge, _) = self.charge(ask);
         let deadline = Instant::now() + PATIENCE;
         self.local.reset(charge.bucket.clone(), charge.quota, deadline).await?;
         self.store.reset(charge.bucket.clone(), charge.quota, deadline).await?;
@@ -222,6 +226,30 @@ impl Limiter {
         }
         Ok(())
     }
+}
+
+/// Reads the rate of an override for a limit: as in the file, or `0` to let nothing pass.
+///
+/// # Errors
+/// A message and, on a line of its own, the remedy.
+pub fn read_rate(limit: &Limit, text: &str) -> Result<Rate, String> {
+    let own = limit.quota.rate();
+    let rate = match (text, limit.quota.algorithm) {
+        ("0", _) => Rate { permits: 0, ..own },
+        (_, Algorithm::Concurrency) => {
+            // In whatever time, its bounds are those of a rate.
+            let rate = format!("{text}/s").parse::<Rate>();
+            let rate = rate
+                .map_err(|_| format!("`{text}` isn't how many may run at a time\nwrite a number: \"20\""))?;
+            Rate { window_us: 0, ..rate }
+        }
+        _ => text.parse()?,
+    };
+    let quota = Quota::new(limit.quota.algorithm, rate);
+    if !quota.is_countable() {
+        return Err(format!("`{text}` is more than `gcra` can count exactly\nuse a shorter time"));
+    }
+    Ok(rate)
 }
 
 /// What the message of a reset begins with, before the bucket's name.

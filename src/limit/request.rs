@@ -26,6 +26,27 @@ impl Rule {
         Self { limit: Arc::new(Limit::from(&**config)), config: config.clone() }
     }
 
+    /// The limit.
+    pub fn limit(&self) -> &Arc<Limit> {
+        &self.limit
+    }
+
+    /// The limit as it is configured.
+    pub fn config(&self) -> &config::Limit {
+        &self.config
+    }
+
+    /// What a request of this key asks, as people write the key: `gold`, or `["v1","v2"]` where it has parts.
+    ///
+    /// # Errors
+    /// A message and, on a line of its own, the remedy.
+    pub fn ask_for(&self, written: &str) -> Result<Ask, String> {
+        let values = config::read_key(written, &self.config.key, self.config.prefixes)?;
+        let own = self.config.overrides.iter().find(|own| own.key == values);
+        let key = key::key_of(&self.config, written)?;
+        Ok(Ask::new(&self.limit, key).rate(own.map(|own| own.rate)))
+    }
+
     /// What a request asks of it, if it counts it.
     fn ask(&self, subject: &Subject<'_>) -> Result<Option<Ask>, Refusal> {
         let Self { limit, config } = self;

@@ -42,8 +42,11 @@ pub struct Overrides {
 /// Overrides in this process.
 #[derive(Debug, Default)]
 pub(super) struct Table {
-    held: Mutex<(u64, HashMap<String, (Override, Option<Now>)>)>,
+    held: Mutex<(u64, HashMap<String, Held>)>,
 }
+
+/// What holds, and until when.
+type Held = (Override, Option<Now>);
 
 impl Store {
     /// Sets what holds for a field, or with `if_absent` does so only if nothing does. Says whether it has.

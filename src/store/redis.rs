@@ -10,11 +10,13 @@
 mod across;
 mod batcher;
 mod breaker;
+mod call;
 mod channel;
 mod cluster;
 mod connection;
 mod node;
 mod sentinel;
+mod slots;
 
 use std::{
     fmt,
@@ -37,9 +39,10 @@ use crate::config::{
 
 use self::{
     batcher::{Lane, Manner},
-    cluster::{Cluster, slot_of},
+    cluster::Cluster,
     connection::Access,
     node::Node,
+    slots::slot_of,
 };
 use super::{Act, Charges, Decision, Lease, Operation, Reply, StoreError};
 

@@ -12,7 +12,10 @@ use std::{
 
 use tempfile::TempDir;
 
-use super::{resp::Connection, signal, wait_until};
+use super::{
+    resp::{Connection, Value},
+    signal, wait_until,
+};
 
 /// A server that answers. It is killed with this value.
 pub(crate) struct Redis {
@@ -147,8 +150,22 @@ impl Redis {
     }
 }
 
+/// Names the gateways' keys that have no expiry, but for the one that may lack it.
+const LASTING: &str = "local lasting = {} for _, key in ipairs(redis.call('KEYS', 'tollgate:*')) do \
+    if redis.call('PTTL', key) == -1 and key ~= 'tollgate:overrides' then table.insert(lasting, key) end end \
+    return table.concat(lasting, ' ')";
+
+/// No bucket is without an expiry after any test.
 impl Drop for Redis {
     fn drop(&mut self) {
+        // One that is gone, paused or demands a password can't be looked into.
+        let mut lasting = None;
+        if self.process.is_some() && !std::thread::panicking() {
+            lasting = Connection::try_command(self.port, &["EVAL", LASTING, "0"]);
+        }
         self.kill();
+        if let Some(Value::Text(lasting)) = lasting {
+            assert!(lasting.is_empty(), "buckets without an expiry: {lasting}");
+        }
     }
 }

@@ -210,6 +210,14 @@ fn a_gateway_starts_without_its_cluster_and_finds_it_later() {
 }
 
 #[test]
+fn the_url_of_one_server_that_is_a_node_is_told_what_to_be() {
+    let cluster = Cluster::start();
+    let gateway = Gateway::start(&by_key(&format!("url = \"{}\"", cluster.nodes[0].url())));
+    assert_eq!(ask(&gateway, &keys(&cluster, 1, true).next().unwrap()), 503);
+    wait_until("the remedy is told", || gateway.log().contains("redis-cluster://"));
+}
+
+#[test]
 fn a_command_runs_where_its_key_is() {
     let cluster = Cluster::start();
     let store = open_store(&cluster.url());

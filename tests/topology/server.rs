@@ -13,7 +13,7 @@ use crate::{
 
 /// What docs/configuration.md says that a user needs.
 pub(crate) const RIGHTS: &str = "resetchannels &tollgate:* ~tollgate:* -@all +ping +evalsha +eval +publish +subscribe +time +get +set +zadd \
-     +zcard +zcount +zrange +zrank +zrem +zremrangebyrank +zremrangebyscore +pttl +pexpire +unlink";
+     +zcard +zcount +zrange +zrank +zrem +zremrangebyrank +zremrangebyscore +pttl +pexpire +unlink +hget +hgetall +hset +hdel";
 
 #[test]
 fn a_limit_holds_over_a_unix_socket_in_the_database_of_the_url() {
@@ -54,7 +54,8 @@ fn a_limit_holds_for_a_user_with_only_the_documented_rights() {
     let compact = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(compact(document).contains(&compact(RIGHTS)), "docs/configuration.md has other rights");
     let rights: Vec<&str> = RIGHTS.split_whitespace().collect();
-    for call in SOURCE.split("call('").skip(1).map(|rest| rest.split('\'').next().unwrap()) {
+    let scripts = [SOURCE, include_str!("../../lua/overrides.lua")].concat();
+    for call in scripts.split("call('").skip(1).map(|rest| rest.split('\'').next().unwrap()) {
         let right = format!("+{}", call.to_ascii_lowercase());
         assert!(rights.contains(&right.as_str()), "the script calls {call}");
     }

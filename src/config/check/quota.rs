@@ -15,9 +15,6 @@ use crate::{
     },
 };
 
-/// Whole numbers up to here are exact in Lua.
-const EXACT: u64 = 1 << 53;
-
 impl Check<'_, '_> {
     /// The quota of a limit, unless there is a fault in what makes it.
     pub(super) fn quota(&mut self, table: &Range<usize>, limit: &file::Limit) -> Option<Quota> {
@@ -94,7 +91,7 @@ impl Check<'_, '_> {
     fn check_countable(&mut self, limit: &file::Limit, quota: Quota, rate: &Range<usize>) {
         let capacity = quota.capacity();
         let is_gcra = limit.algorithm.0 == AlgorithmName::Gcra;
-        if is_gcra && u64::from(capacity).saturating_mul(quota.window_us) > EXACT {
+        if !quota.is_countable() {
             let fault = Fault::error(format!("`{quota}` is more than `gcra` can count exactly")).at(rate, "");
             self.fault(fault.help("use a shorter time or a smaller `burst`: one times the other, in microseconds, is at most 2^53"));
         }

@@ -11,25 +11,21 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
-use bytes::Bytes;
-use fred::{
-    error::Error,
-    types::{ClusterHash, CustomCommand, Value},
-};
 use parking_lot::Mutex;
 use tokio::{
     runtime::Handle,
-    sync::{Semaphore, oneshot},
+    sync::{OnceCell, Semaphore, oneshot},
     task::yield_now,
-    time::{Duration, Instant, timeout_at},
+    time::{Instant, timeout_at},
 };
 
-use crate::store::script::{self, Argument, Call};
+use crate::store::script::Call;
 
 use super::{
-    Act, Lease, Operation, Reply, StoreError,
-    connection::{Connection, SHORTEST_WAIT, describe, failure},
+    Act, Lease, Operation, Reply, StoreError, call,
+    connection::{CONNECT_TIMEOUT, Connection, describe},
     node::Link,
+    slots::is_redirection,
 };
 
 /// Charges that go in one call of the script.
@@ -67,6 +63,8 @@ pub(super) struct Batcher {
     connection: ArcSwap<Connection>,
     queue: Mutex<Queue>,
     calls: Semaphore,
+    /// The first connection was made, or tried.
+    begun: OnceCell<()>,
 }
 
 /// A plain lock: held to push or to cut a batch, never across an await.
@@ -118,7 +116,7 @@ impl Batcher {
     pub(super) fn start(link: Arc<Link>) -> Self {
         let connection = ArcSwap::from_pointee(Connection::start(&link.config, Arc::downgrade(&link)));
         let (runtime, calls) = (Handle::current(), Semaphore::new(CALLS_MOST));
-        Self { link, runtime, connection, queue: Mutex::default(), calls }
+        Self { link, runtime, connection, queue: Mutex::default(), calls, begun: OnceCell::new() }
     }
 
     pub(super) fn link(&self) -> &Link {
@@ -180,6 +178,10 @@ impl Batcher {
     /// Makes calls for as long as operations wait in the lane.
     async fn call_until_idle(self: Arc<Self>, lane: Lane) {
         let mut turn = Turn { batcher: &self, lane, has_ended: false };
+        // A thread's first calls wait for its connection, or for why there is none: that it has none yet says
+        // nothing of the server.
+        let connected = async || drop(self.connection().connected(Instant::now() + CONNECT_TIMEOUT).await);
+        self.begun.get_or_init(connected).await;
         loop {
             // Requests that have arrived already, but haven't been looked at, go along.
             yield_now().await;
@@ -189,16 +191,20 @@ impl Batcher {
             for waiting in &batch {
                 call.push(&waiting.operation);
             }
-            let answer = self.call(&call, lane.manner).await;
+            let answer = call::run(&self.connection(), &call, lane.manner, self.link.timeout).await;
             match &answer {
-                Ok(_) => self.link.trouble.forget(),
                 // Where a slot has gone to isn't trouble.
-                Err(StoreError::Answer(error)) if super::cluster::is_redirection(error) => {}
+                Err(StoreError::Answer(error)) if is_redirection(error) => {
+                    if !self.link.is_in_cluster() {
+                        let remedy = "write `store.url` with redis-cluster://";
+                        self.link.trouble.say(format!("it has only some slots of a Cluster: {remedy}"));
+                    }
+                }
                 Err(error @ (StoreError::Answer(_) | StoreError::Malformed)) => {
                     self.link.trouble.say(describe(error));
                 }
                 // A broken connection says why by itself, and a timeout has no cause to tell.
-                Err(_) => {}
+                Ok(_) | Err(_) => {}
             }
             self.link.note(&self, &answer);
             self.distribute(lane, batch, &call, answer);
@@ -241,28 +247,6 @@ impl Batcher {
         Some(batch)
     }
 
-    async fn call(&self, call: &Call, manner: Manner) -> Result<Vec<i64>, StoreError> {
-        let (keys, arguments) = call.encode();
-        let sha = Bytes::from_static(script::SHA.as_bytes());
-        let source = Bytes::from_static(script::SOURCE.as_bytes());
-        let connection = self.connection();
-        let sent = Instant::now();
-        let timeout = self.link.timeout;
-        let by_sha = send(&connection, manner, "EVALSHA", values(sha, &keys, &arguments), timeout).await;
-        let answer = match by_sha {
-            // Nothing ran. EVAL loads the script, too.
-            Err(error) if error.details().starts_with("NOSCRIPT") => {
-                let left = timeout.saturating_sub(sent.elapsed());
-                if left < SHORTEST_WAIT {
-                    return Err(StoreError::Timeout);
-                }
-                send(&connection, manner, "EVAL", values(source, &keys, &arguments), left).await
-            }
-            answer => answer,
-        };
-        integers(answer.map_err(failure)?).ok_or(StoreError::Malformed)
-    }
-
     fn distribute(
         self: &Arc<Self>,
         lane: Lane,
@@ -292,39 +276,4 @@ impl Batcher {
             }
         }
     }
-}
-
-async fn send(
-    connection: &Connection,
-    manner: Manner,
-    name: &'static str,
-    arguments: Vec<Value>,
-    wait: Duration,
-) -> Result<Value, Error> {
-    let command = CustomCommand::new_static(name, ClusterHash::FirstKey, false);
-    match manner {
-        Manner::Together | Manner::Alone => connection.send(command, arguments, wait).await,
-        Manner::Asking => connection.send_asking(command, arguments, wait).await,
-    }
-}
-
-fn values(script: Bytes, keys: &[Bytes], arguments: &[Argument]) -> Vec<Value> {
-    let mut values = Vec::with_capacity(2 + keys.len() + arguments.len());
-    values.push(Value::Bytes(script));
-    values.push(Value::Integer(keys.len() as i64));
-    values.extend(keys.iter().cloned().map(Value::Bytes));
-    values.extend(arguments.iter().map(|argument| match argument {
-        Argument::Word(word) => Value::Bytes(Bytes::from_static(word.as_bytes())),
-        Argument::Number(number) => Value::Integer(*number),
-        Argument::Text(text) => Value::String(text.into()),
-    }));
-    values
-}
-
-fn integers(answer: Value) -> Option<Vec<i64>> {
-    let Value::Array(values) = answer else { return None };
-    values
-        .into_iter()
-        .map(|value| if let Value::Integer(number) = value { Some(number) } else { None })
-        .collect()
 }

@@ -20,7 +20,7 @@ use std::{
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
-use fred::{error::Error, types::config::Config, util::redis_keyslot};
+use fred::{error::Error, types::config::Config};
 use futures_util::future::join_all;
 use parking_lot::Mutex;
 use thread_local::ThreadLocal;
@@ -38,9 +38,9 @@ use super::{
     breaker::Trouble,
     connection::{Access, CONNECT_TIMEOUT, Connection, describe, failure},
     node::Node,
+    slots::{Map, Range, SLOTS, read_ranges, slot_of},
 };
 
-const SLOTS: usize = 16_384;
 /// How often an operation is sent on: from where a slot was to where it is, and to where it goes.
 const SENT_ON_MOST: usize = 3;
 /// How long a node may take to tell the slots, before another one is asked.
@@ -50,17 +50,6 @@ const REFRESH_EVERY: Duration = Duration::from_millis(100);
 /// How long a node is kept that has no slots: some may be moving to it.
 const IDLE_NODE_KEPT: Duration = Duration::from_secs(60);
 
-/// The slot of a bucket or another key.
-pub(super) fn slot_of(key: &[u8]) -> u16 {
-    redis_keyslot(key)
-}
-
-/// Whether the error only says that the slot is elsewhere.
-pub(super) fn is_redirection(error: &Error) -> bool {
-    let says = |word| error.details().starts_with(word);
-    says("MOVED ") || says("ASK ") || says("TRYAGAIN")
-}
-
 pub(super) struct Cluster {
     me: Weak<Self>,
     access: Access,
@@ -68,32 +57,13 @@ pub(super) struct Cluster {
     timeout: Duration,
     nodes: Mutex<HashMap<Endpoint, Arc<Node>>>,
     map: ArcSwap<Map>,
-    /// Held while the slots are read; when that was done last.
-    refreshed: sync::Mutex<Option<Instant>>,
+    /// Held while the slots are read; when that was tried last, and how it ended.
+    refreshed: sync::Mutex<Option<(Instant, Result<(), StoreError>)>>,
     refreshes_soon: AtomicBool,
     trouble: Trouble,
     /// The threads that use the store, to connect all of them to a node before it is used.
     threads: ThreadLocal<()>,
     runtimes: Mutex<Vec<Handle>>,
-}
-
-/// Which node has which slot.
-#[derive(Default)]
-struct Map {
-    owners: Vec<Option<Arc<Node>>>,
-}
-
-impl Map {
-    fn owner(&self, slot: u16) -> Option<&Arc<Node>> {
-        self.owners.get(usize::from(slot))?.as_ref()
-    }
-}
-
-/// A range of slots, and who has it.
-struct Range {
-    first: u16,
-    last: u16,
-    owner: Endpoint,
 }
 
 impl Cluster {
@@ -221,6 +191,8 @@ impl Cluster {
             "TRYAGAIN" if manner == Manner::Together => Some((from.clone(), Manner::Alone)),
             // It has lost its place. Another node may have taken it.
             "CLUSTERDOWN" | "READONLY" | "MASTERDOWN" => {
+                // It goes on when this operation's time is up.
+                self.refresh_soon();
                 self.refresh().await.ok()?;
                 let owner = self.map.load().owner(slot).cloned()?;
                 (!Arc::ptr_eq(&owner, from)).then_some((owner, Manner::Together))
@@ -260,7 +232,8 @@ impl Cluster {
             let turn = Turn(cluster);
             runtime.spawn(async move {
                 // It may have been read just before what was wrong with it.
-                if turn.0.refreshed.lock().await.is_some_and(|at| at.elapsed() < REFRESH_EVERY) {
+                let last = turn.0.refreshed.lock().await.as_ref().map(|(at, _)| at.elapsed());
+                if last.is_some_and(|last| last < REFRESH_EVERY) {
                     sleep(REFRESH_EVERY).await;
                 }
                 drop(turn.0.refresh().await);
@@ -268,24 +241,25 @@ impl Cluster {
         }
     }
 
-    /// Reads the slots anew, unless that has just been done.
+    /// Reads the slots anew, unless that has just been tried.
     async fn refresh(&self) -> Result<(), StoreError> {
         let mut refreshed = self.refreshed.lock().await;
-        if refreshed.is_some_and(|at| at.elapsed() < REFRESH_EVERY) {
-            return Ok(());
+        if let Some((_, ended)) = refreshed.as_ref().filter(|(at, _)| at.elapsed() < REFRESH_EVERY) {
+            return ended.clone();
         }
-        match self.read_slots().await {
+        let ended = match self.read_slots().await {
             Ok(ranges) => {
                 self.adopt(&ranges).await;
                 self.trouble.forget();
-                *refreshed = Some(Instant::now());
                 Ok(())
             }
             Err(error) => {
                 self.trouble.say(format!("can't read the slots: {}", describe(&error)));
                 Err(error)
             }
-        }
+        };
+        *refreshed = Some((Instant::now(), ended.clone()));
+        ended
     }
 
     /// Asks nodes that seem well, in any order, and then the seeds.
@@ -365,24 +339,4 @@ impl Drop for Turn {
     fn drop(&mut self) {
         self.0.refreshes_soon.store(false, Relaxed);
     }
-}
-
-/// Reads the answer to CLUSTER SLOTS: for each range its first and last slot, its primary, and its replicas.
-/// A primary without a host is called as the node that answers.
-fn read_ranges(answer: Value, asked: &str) -> Option<Vec<Range>> {
-    let array = |value: Value| if let Value::Array(values) = value { Some(values) } else { None };
-    let ranges = array(answer)?.into_iter().map(|range| {
-        let range = array(range)?;
-        let slot = |at: usize| range.get(at)?.as_u64().and_then(|slot| u16::try_from(slot).ok());
-        let (first, last) = (slot(0)?, slot(1)?);
-        let Value::Array(primary) = range.get(2)? else { return None };
-        let host = primary.first()?.as_string().filter(|host| !host.is_empty() && host != "?");
-        let owner = Endpoint {
-            host: host.unwrap_or_else(|| asked.to_owned()),
-            port: u16::try_from(primary.get(1)?.as_u64()?).ok()?,
-        };
-        (first <= last && usize::from(last) < SLOTS).then_some(Range { first, last, owner })
-    });
-    let ranges = ranges.collect::<Option<Vec<_>>>()?;
-    (!ranges.is_empty()).then_some(ranges)
 }

@@ -153,6 +153,10 @@ impl Link {
         }
     }
 
+    pub(super) fn is_in_cluster(&self) -> bool {
+        self.cluster.strong_count() > 0
+    }
+
     /// Those of all threads.
     pub(super) fn batchers(&self) -> Vec<Arc<Batcher>> {
         self.batchers.lock().iter().filter_map(Weak::upgrade).collect()

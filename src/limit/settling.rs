@@ -9,23 +9,30 @@ use std::{
 use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 
-use crate::{forward::body::Body, limit::request::Settlement};
+use super::request::Settlement;
 
 /// A body with what its limits are still owed.
 #[derive(Debug)]
-pub(super) struct Settling {
-    pub(super) body: Body,
-    pub(super) settlement: Settlement,
+pub struct Settling<B> {
+    body: B,
+    settlement: Settlement,
 }
 
-impl HttpBody for Settling {
+impl<B> Settling<B> {
+    /// Has the settlement made while the body is read, and lets go what it holds when the body is dropped.
+    pub fn new(body: B, settlement: Settlement) -> Self {
+        Self { body, settlement }
+    }
+}
+
+impl<B: HttpBody<Data = Bytes> + Unpin> HttpBody for Settling<B> {
     type Data = Bytes;
-    type Error = <Body as HttpBody>::Error;
+    type Error = B::Error;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
         let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
         if let Some(Ok(frame)) = &frame
             && let Some(trailers) = frame.trailers_ref()

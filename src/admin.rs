@@ -1,0 +1,129 @@
+//! The second listener, for operators: what limits hold, what is in use, and changes to them.
+//!
+//! A page in a browser reaches loopback, too. So the Host must name this machine, or the request bear the
+//! token; a foreign Origin is turned away, and a change must be `application/json`, which no form can send.
+//! Each change is logged with who made it.
+
+mod limits;
+
+use std::{net::SocketAddr, sync::Arc};
+
+use arc_swap::ArcSwap;
+use axum::{
+    Router,
+    extract::{DefaultBodyLimit, Request, State},
+    http::{
+        HeaderMap, StatusCode,
+        header::{AUTHORIZATION, CONTENT_TYPE, HOST, ORIGIN},
+        uri::Authority,
+    },
+    middleware::{self, Next},
+    response::{IntoResponse, Response},
+    routing::get,
+};
+use serde_json::json;
+use sha2::{Digest, Sha256};
+use tokio::net::TcpListener;
+
+use crate::gateway::Gateway;
+
+/// A change is a few words.
+const BODY_BYTES_MOST: usize = 16 << 10;
+
+/// What the operators' requests are about.
+struct Admin {
+    gateway: Arc<ArcSwap<Gateway>>,
+    token: Option<String>,
+}
+
+/// Answers operators until the program ends.
+///
+/// # Errors
+/// The listener breaks.
+pub async fn serve(
+    listener: TcpListener,
+    token: Option<String>,
+    gateway: Arc<ArcSwap<Gateway>>,
+) -> std::io::Result<()> {
+    let admin = Arc::new(Admin { gateway, token });
+    let router = Router::new()
+        .route("/livez", get(async || "ok\n"))
+        .nest("/api/limits", limits::router())
+        .fallback(async || Problem::new(StatusCode::NOT_FOUND, "there is nothing here"))
+        .layer(DefaultBodyLimit::max(BODY_BYTES_MOST))
+        .layer(middleware::from_fn_with_state(admin.clone(), guard))
+        .with_state(admin);
+    axum::serve(listener, router.into_make_service_with_connect_info::<SocketAddr>()).await
+}
+
+/// Turns away who isn't an operator.
+async fn guard(State(admin): State<Arc<Admin>>, request: Request, next: Next) -> Result<Response, Problem> {
+    let headers = request.headers();
+    match &admin.token {
+        Some(token) if !bears(headers, token) => {
+            return Err(Problem::new(StatusCode::UNAUTHORIZED, "send `Authorization: Bearer TOKEN`"));
+        }
+        None if !names_this_machine(headers) => {
+            return Err(Problem::new(StatusCode::FORBIDDEN, "use `localhost` or an address as the host"));
+        }
+        _ => {}
+    }
+    if !is_same_origin(headers) {
+        return Err(Problem::new(StatusCode::FORBIDDEN, "the request comes from another site"));
+    }
+    let is_json =
+        headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"application/json"));
+    if !request.method().is_safe() && !is_json {
+        return Err(Problem::new(
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            "send changes with `Content-Type: application/json`",
+        ));
+    }
+    Ok(next.run(request).await)
+}
+
+/// Compared by their hashes, which takes the same time for any guess.
+fn bears(headers: &HeaderMap, token: &str) -> bool {
+    let borne = headers.get(AUTHORIZATION).and_then(|value| value.as_bytes().strip_prefix(b"Bearer "));
+    borne.is_some_and(|borne| Sha256::digest(borne) == Sha256::digest(token))
+}
+
+/// A name that somebody else may have pointed here is none of ours.
+fn names_this_machine(headers: &HeaderMap) -> bool {
+    let host = headers.get(HOST).and_then(|host| host.to_str().ok()?.parse::<Authority>().ok());
+    host.is_some_and(|host| {
+        let host = host.host().trim_matches(['[', ']']);
+        host.eq_ignore_ascii_case("localhost") || host.parse::<std::net::IpAddr>().is_ok()
+    })
+}
+
+fn is_same_origin(headers: &HeaderMap) -> bool {
+    let Some(origin) = headers.get(ORIGIN) else { return true };
+    let host = headers.get(HOST).map_or(&b""[..], |host| host.as_bytes());
+    let origin = origin.as_bytes();
+    [&b"http://"[..], b"https://"].iter().any(|scheme| origin.strip_prefix(*scheme) == Some(host))
+}
+
+/// An answer that something is wrong (RFC 9457).
+#[derive(Debug)]
+struct Problem {
+    status: StatusCode,
+    detail: String,
+}
+
+impl Problem {
+    fn new(status: StatusCode, detail: impl Into<String>) -> Self {
+        Self { status, detail: detail.into() }
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let title = self.status.canonical_reason().unwrap_or_default();
+        let problem = json!({
+            "type": "about:blank", "title": title, "status": self.status.as_u16(), "detail": self.detail,
+        });
+        let content_type = [(CONTENT_TYPE, "application/problem+json")];
+        (self.status, content_type, problem.to_string() + "\n").into_response()
+    }
+}

@@ -1,0 +1,238 @@
+//! `/api/limits`: what limits hold, what is in use of a key, and changes that hold for all gateways of the
+//! store.
+
+use std::{net::SocketAddr, sync::Arc, time::Duration};
+
+use axum::{
+    Json, Router,
+    extract::{ConnectInfo, Path, State, rejection::JsonRejection},
+    http::StatusCode,
+    routing::{get, put},
+};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::{
+    algorithm::{Algorithm, Quota},
+    config::Scope,
+    duration,
+    gateway::Gateway,
+    limit::{Ask, Limit, key::Key, read_rate, request::Rule},
+    store::{StoreError, overrides::Override},
+};
+
+use super::{Admin, Problem};
+
+type Peer = ConnectInfo<SocketAddr>;
+type Answer = Result<Json<Value>, Problem>;
+type Body = Result<Json<Change>, JsonRejection>;
+
+pub(super) fn router() -> Router<Arc<Admin>> {
+    Router::new()
+        .route("/", get(list))
+        .route("/{limit}/override", put(set_of_limit).delete(unset_of_limit))
+        .route("/{limit}/keys/{key}", get(show).delete(reset))
+        .route("/{limit}/keys/{key}/override", put(set_of_key).delete(unset_of_key))
+}
+
+/// What is to hold in place of the file's rate.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Change {
+    /// As in the file, or `0` to let nothing pass.
+    rate: String,
+    /// `shared` or `instance`.
+    scope: Option<String>,
+    /// A duration after which it ends by itself.
+    r#for: Option<String>,
+    #[serde(default)]
+    if_absent: bool,
+}
+
+/// A limit of the running gateway.
+struct Place {
+    gateway: Arc<Gateway>,
+    rule: Arc<Rule>,
+}
+
+impl Admin {
+    fn place(&self, limit: &str) -> Result<Place, Problem> {
+        let gateway = self.gateway.load_full();
+        match gateway.rules().get(limit).cloned() {
+            Some(rule) => Ok(Place { gateway, rule }),
+            None => {
+                let names: Vec<&str> = gateway.rules().keys().map(String::as_str).collect();
+                let detail = format!("there is no limit `{limit}`; there are: {}", names.join(", "));
+                Err(Problem::new(StatusCode::NOT_FOUND, detail))
+            }
+        }
+    }
+}
+
+impl Place {
+    fn limit(&self) -> &Limit {
+        self.rule.limit()
+    }
+
+    fn ask(&self, key: &str) -> Result<Ask, Problem> {
+        self.rule.ask_for(key).map_err(bad_request)
+    }
+
+    async fn set(&self, key: Option<&Key>, peer: Peer, change: Body) -> Answer {
+        let Json(change) = change.map_err(|wrong| Problem::new(wrong.status(), wrong.body_text()))?;
+        let (limit, limiter) = (self.limit(), self.gateway.limiter());
+        let set = Override {
+            rate: read_rate(limit, &change.rate).map_err(bad_request)?,
+            scope: change.scope.as_deref().map(read_scope).transpose()?,
+            lasts: change.r#for.as_deref().map(read_duration).transpose()?,
+        };
+        let is_set = if change.if_absent {
+            limiter.set_rate_if_absent(limit, key, &set).await?
+        } else {
+            limiter.set_rate(limit, key, &set).await?;
+            true
+        };
+        if is_set {
+            let rate = Quota::new(limit.quota().algorithm, set.rate);
+            let lasts = change.r#for.map(|lasts| format!(" for {lasts}")).unwrap_or_default();
+            self.log(peer, key, &format!("the rate is set to {rate}{lasts}: counts kept"));
+        }
+        let mut shown = show_override(limit, &set);
+        shown["set"] = json!(is_set);
+        Ok(Json(shown))
+    }
+
+    async fn unset(&self, key: Option<&Key>, peer: Peer) -> Answer {
+        let was_set = self.gateway.limiter().unset_rate(self.limit(), key).await?;
+        if was_set {
+            self.log(peer, key, "the rate is the file's again: counts kept");
+        }
+        Ok(Json(json!({ "unset": was_set })))
+    }
+
+    /// Logs a change with who made it.
+    fn log(&self, ConnectInfo(peer): Peer, key: Option<&Key>, change: &str) {
+        let key = key.map(|key| format!(", key `{}`", key.as_str())).unwrap_or_default();
+        tracing::info!(%peer, "limit `{}`{key}: {change}", self.limit().name());
+    }
+}
+
+async fn list(State(admin): State<Arc<Admin>>) -> Answer {
+    let gateway = admin.gateway.load_full();
+    let overrides = gateway.limiter().overrides().await?;
+    let limits = gateway.rules().values().map(|rule| {
+        let limit = rule.limit();
+        let of_key = |of: &str| of.strip_prefix(limit.name())?.strip_prefix(' ').map(str::to_owned);
+        let keys = overrides.iter().filter_map(|(of, set)| {
+            let mut shown = show_override(limit, set);
+            shown["key"] = json!(of_key(of)?);
+            Some(shown)
+        });
+        let own = overrides.iter().find(|(of, _)| of == limit.name());
+        json!({
+            "limit": limit.name(),
+            "rate": limit.quota().to_string(),
+            "algorithm": limit.quota().algorithm.name(),
+            "override": own.map(|(_, set)| show_override(limit, set)),
+            "keys": keys.collect::<Vec<_>>(),
+        })
+    });
+    Ok(Json(limits.collect()))
+}
+
+async fn show(State(admin): State<Arc<Admin>>, Path((limit, key)): Path<(String, String)>) -> Answer {
+    let place = admin.place(&limit)?;
+    let ask = place.ask(&key)?;
+    let state = place.gateway.limiter().peek(&ask).await?;
+    let is_exact = state.quota.algorithm != Algorithm::Concurrency;
+    Ok(Json(json!({
+        "limit": limit,
+        "key": ask.key().as_str(),
+        "rate": state.quota.to_string(),
+        "used": state.usage.used,
+        "remaining": u64::from(state.quota.capacity()).saturating_sub(state.usage.used),
+        "retry_after_ms": state.usage.delay_us.filter(|_| is_exact).map(|delay_us| delay_us.div_ceil(1_000)),
+        "override": state.is_overridden,
+    })))
+}
+
+async fn reset(
+    State(admin): State<Arc<Admin>>,
+    peer: Peer,
+    Path((limit, key)): Path<(String, String)>,
+) -> Answer {
+    let place = admin.place(&limit)?;
+    let ask = place.ask(&key)?;
+    place.gateway.limiter().reset(&ask).await?;
+    place.log(peer, Some(ask.key()), "the count is reset");
+    Ok(Json(json!({ "limit": limit, "key": ask.key().as_str(), "reset": true })))
+}
+
+async fn set_of_limit(
+    State(admin): State<Arc<Admin>>,
+    peer: Peer,
+    Path(limit): Path<String>,
+    change: Body,
+) -> Answer {
+    admin.place(&limit)?.set(None, peer, change).await
+}
+
+async fn set_of_key(
+    State(admin): State<Arc<Admin>>,
+    peer: Peer,
+    Path((limit, key)): Path<(String, String)>,
+    change: Body,
+) -> Answer {
+    let place = admin.place(&limit)?;
+    place.set(Some(place.ask(&key)?.key()), peer, change).await
+}
+
+async fn unset_of_limit(State(admin): State<Arc<Admin>>, peer: Peer, Path(limit): Path<String>) -> Answer {
+    admin.place(&limit)?.unset(None, peer).await
+}
+
+async fn unset_of_key(
+    State(admin): State<Arc<Admin>>,
+    peer: Peer,
+    Path((limit, key)): Path<(String, String)>,
+) -> Answer {
+    let place = admin.place(&limit)?;
+    place.unset(Some(place.ask(&key)?.key()), peer).await
+}
+
+fn show_override(limit: &Limit, set: &Override) -> Value {
+    let scope = set.scope.map(|scope| match scope {
+        Scope::Shared => "shared",
+        Scope::Instance => "instance",
+    });
+    json!({
+        "rate": Quota::new(limit.quota().algorithm, set.rate).to_string(),
+        "scope": scope,
+        "ends_in_ms": set.lasts.map(|lasts| lasts.as_millis() as u64),
+    })
+}
+
+fn read_scope(text: &str) -> Result<Scope, Problem> {
+    match text {
+        "shared" => Ok(Scope::Shared),
+        "instance" => Ok(Scope::Instance),
+        _ => Err(bad_request(format!("unknown scope `{text}`\nuse \"shared\" or \"instance\""))),
+    }
+}
+
+fn read_duration(text: &str) -> Result<Duration, Problem> {
+    match duration::parse_us(text).map_err(bad_request)? {
+        0 => Err(bad_request("an override can't last for no time\nleave `for` out, or unset it")),
+        us => Ok(Duration::from_micros(us)),
+    }
+}
+
+fn bad_request(message: impl AsRef<str>) -> Problem {
+    Problem::new(StatusCode::BAD_REQUEST, message.as_ref().replace('\n', ": "))
+}
+
+impl From<StoreError> for Problem {
+    fn from(error: StoreError) -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string())
+    }
+}

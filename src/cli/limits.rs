@@ -1,0 +1,266 @@
+//! `tollgate limits`: looks at limits and changes them, through the admin port of a running gateway.
+
+use std::{env, error::Error, net::SocketAddr, path::PathBuf, process::ExitCode, time::Duration};
+
+use bytes::Bytes;
+use clap::{Args, Subcommand};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::{
+    Method, Request,
+    client::conn::http1,
+    header::{AUTHORIZATION, CONTENT_TYPE, HOST},
+};
+use hyper_util::rt::TokioIo;
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use serde_json::{Value, json};
+use tokio::{net::TcpStream, time::timeout};
+
+use crate::config::{Config, Overrides};
+
+use super::{complain, say};
+
+const TIMEOUT: Duration = Duration::from_secs(10);
+const ANSWER_BYTES_MOST: usize = 64 << 20;
+
+/// The command and where the gateway is.
+#[derive(Debug, Args)]
+pub(super) struct Limits {
+    #[command(subcommand)]
+    command: Command,
+    /// The admin port, in place of the file's: http://127.0.0.1:9901
+    #[arg(long, value_name = "URL", global = true)]
+    admin: Option<String>,
+    /// The configuration that names the admin port and its token (or give TOLLGATE_ADMIN_TOKEN)
+    #[arg(long, value_name = "FILE", default_value = "gateway.toml", global = true)]
+    config: PathBuf,
+    /// Print JSON
+    #[arg(long, global = true)]
+    json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// All limits, and what is set in place of the file's rates
+    List,
+    /// What a key has used, and what it is held to
+    Show {
+        /// The limit's name
+        limit: String,
+        /// The key as clients send it; of several parts '["v1","v2"]'
+        key: String,
+    },
+    /// Forget what was counted for a key
+    Reset {
+        /// The limit's name
+        limit: String,
+        /// The key as clients send it; of several parts '["v1","v2"]'
+        key: String,
+    },
+    /// Set a rate for all gateways of the store, of a limit or of one key of it; counts are kept
+    #[command(override_usage = "tollgate limits set [OPTIONS] LIMIT [KEY] RATE")]
+    Set {
+        /// The limit's name
+        limit: String,
+        /// The key, if it is for one alone, and the rate as in the file; 0 lets nothing pass
+        #[arg(num_args = 1..=2, required = true, value_name = "[KEY] RATE")]
+        key_and_rate: Vec<String>,
+        /// After which it ends by itself: 1h
+        #[arg(long, value_name = "DURATION")]
+        r#for: Option<String>,
+        /// Where it counts: shared or instance
+        #[arg(long, value_name = "SCOPE")]
+        scope: Option<String>,
+        /// Only if nothing is set; exit status 1 if something is
+        #[arg(long)]
+        if_absent: bool,
+    },
+    /// Return to the file's rate
+    Unset {
+        /// The limit's name
+        limit: String,
+        /// The key, if it is for one alone
+        key: Option<String>,
+    },
+}
+
+impl Limits {
+    /// Does what the command says.
+    pub(super) fn main(self) -> ExitCode {
+        let (server, token) = match self.server() {
+            Ok(server) => server,
+            Err(status) => return status,
+        };
+        let call = self.command.call();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let answer = runtime.map_err(Into::into).and_then(|runtime| {
+            let answer =
+                runtime.block_on(async { timeout(TIMEOUT, send(&server, token.as_deref(), call)).await });
+            answer.unwrap_or_else(|_| Err("no answer in time".into()))
+        });
+        match answer {
+            Ok((true, answer)) => {
+                self.print(&answer);
+                let is_done = answer.get("set").or(answer.get("unset")) != Some(&json!(false));
+                if is_done { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+            }
+            Ok((false, problem)) => {
+                fail(problem["detail"].as_str().unwrap_or("the admin port refuses"));
+                ExitCode::FAILURE
+            }
+            Err(error) => {
+                fail(&format!("can't ask the gateway at `{server}`: {error}"));
+                ExitCode::FAILURE
+            }
+        }
+    }
+
+    /// Where the admin port is, and its token.
+    fn server(&self) -> Result<(String, Option<String>), ExitCode> {
+        let token = env::var("TOLLGATE_ADMIN_TOKEN").ok();
+        if let Some(url) = &self.admin {
+            let server = url.strip_prefix("http://").map(|server| server.trim_end_matches('/'));
+            return match server.filter(|server| !server.is_empty() && !server.contains('/')) {
+                Some(server) => Ok((server.to_owned(), token)),
+                None => {
+                    fail(&format!("`{url}` is no url of an admin port: write http://127.0.0.1:9901"));
+                    Err(ExitCode::from(2))
+                }
+            };
+        }
+        let (config, _) = Config::read(&self.config, &Overrides::default()).map_err(|faults| {
+            complain(&faults);
+            ExitCode::from(2)
+        })?;
+        let Some(admin) = config.admin else {
+            let file = self.config.display();
+            fail(&format!(
+                "`{file}` has no [admin]: add it, with listen = \"127.0.0.1:9901\", or name it with --admin URL"
+            ));
+            return Err(ExitCode::from(2));
+        };
+        let mut address = admin.listen;
+        if address.ip().is_unspecified() {
+            address = SocketAddr::from(([127, 0, 0, 1], address.port()));
+        }
+        Ok((address.to_string(), token.or(admin.token.map(|token| token.as_str().to_owned()))))
+    }
+
+    fn print(&self, answer: &Value) {
+        if self.json {
+            return say(format_args!("{answer:#}\n"));
+        }
+        match &self.command {
+            Command::List => print_list(answer),
+            Command::Show { .. } => {
+                let [limit, key, rate] = ["limit", "key", "rate"].map(|name| text(&answer[name]));
+                let set = if answer["override"] == true { " (set)" } else { "" };
+                say(format_args!("limit {limit}\nkey   {key}\nrate  {rate}{set}\n"));
+                say(format_args!("used  {}\nleft  {}\n", answer["used"], answer["remaining"]));
+                match answer["retry_after_ms"].as_u64() {
+                    Some(0) | None => {}
+                    Some(retry_after_ms) => say(format_args!("room in {retry_after_ms} ms\n")),
+                }
+            }
+            Command::Reset { .. } => say(format_args!("reset: {}\n", text(&answer["key"]))),
+            Command::Set { .. } if answer["set"] == false => say(format_args!("not set: something is\n")),
+            Command::Set { .. } => say(format_args!("set: {}\n", describe(answer))),
+            Command::Unset { .. } if answer["unset"] == false => say(format_args!("nothing was set\n")),
+            Command::Unset { .. } => say(format_args!("unset\n")),
+        }
+    }
+}
+
+/// A request to the admin port.
+struct Call {
+    method: Method,
+    path: String,
+    body: String,
+}
+
+impl Command {
+    fn call(&self) -> Call {
+        let path = |limit: &str, key: Option<&str>, last: &str| {
+            let encode = |text: &str| utf8_percent_encode(text, NON_ALPHANUMERIC).to_string();
+            let key = key.map(|key| format!("/keys/{}", encode(key))).unwrap_or_default();
+            format!("/api/limits/{}{key}{last}", encode(limit))
+        };
+        let (method, path, body) = match self {
+            Self::List => (Method::GET, "/api/limits".to_owned(), String::new()),
+            Self::Show { limit, key } => (Method::GET, path(limit, Some(key), ""), String::new()),
+            Self::Reset { limit, key } => (Method::DELETE, path(limit, Some(key), ""), String::new()),
+            Self::Set { limit, key_and_rate, r#for, scope, if_absent } => {
+                let (rate, key) = key_and_rate.split_last().expect("clap demands one");
+                let key = key.first().map(String::as_str);
+                let body = json!({ "rate": rate, "for": r#for, "scope": scope, "if_absent": if_absent });
+                (Method::PUT, path(limit, key, "/override"), body.to_string())
+            }
+            Self::Unset { limit, key } => {
+                (Method::DELETE, path(limit, key.as_deref(), "/override"), String::new())
+            }
+        };
+        Call { method, path, body }
+    }
+}
+
+/// Sends a call. Says whether it was well received, and the JSON of the answer.
+async fn send(server: &str, token: Option<&str>, call: Call) -> Result<(bool, Value), Box<dyn Error>> {
+    let stream = TcpStream::connect(server).await?;
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+    tokio::spawn(connection);
+    let mut request = Request::builder()
+        .method(call.method)
+        .uri(call.path)
+        .header(HOST, server)
+        .header(CONTENT_TYPE, "application/json");
+    if let Some(token) = token {
+        request = request.header(AUTHORIZATION, format!("Bearer {token}"));
+    }
+    let response = sender.send_request(request.body(Full::new(Bytes::from(call.body)))?).await?;
+    let is_success = response.status().is_success();
+    let body = Limited::new(response.into_body(), ANSWER_BYTES_MOST).collect().await;
+    let body = body.map_err(|error| error.to_string())?.to_bytes();
+    Ok((is_success, serde_json::from_slice(&body)?))
+}
+
+fn print_list(answer: &Value) {
+    let limits = answer.as_array().map(Vec::as_slice).unwrap_or_default();
+    let rows: Vec<[String; 4]> = limits
+        .iter()
+        .flat_map(|limit| {
+            let name = text(&limit["limit"]);
+            let own = [name.clone(), "*".to_owned(), text(&limit["rate"]), describe(&limit["override"])];
+            let keys = limit["keys"].as_array().map(Vec::as_slice).unwrap_or_default();
+            let keys =
+                keys.iter().map(move |set| [name.clone(), text(&set["key"]), String::new(), describe(set)]);
+            [own].into_iter().chain(keys)
+        })
+        .collect();
+    let head = ["LIMIT", "KEY", "RATE", "SET"].map(str::to_owned);
+    let rows: Vec<_> = [head].into_iter().chain(rows).collect();
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let [limit, key, rate] = [0, 1, 2].map(width);
+    for row in &rows {
+        let line = format!("{:limit$}  {:key$}  {:rate$}  {}", row[0], row[1], row[2], row[3]);
+        say(format_args!("{}\n", line.trim_end()));
+    }
+}
+
+/// What is set, in words.
+fn describe(set: &Value) -> String {
+    let scope = set["scope"].as_str().map(|scope| format!(", {scope}")).unwrap_or_default();
+    let ends = set["ends_in_ms"].as_u64().map(|ms| {
+        let seconds = Duration::from_secs(ms.div_ceil(1_000));
+        format!(", for another {}", humantime::format_duration(seconds))
+    });
+    format!("{}{scope}{}", text(&set["rate"]), ends.unwrap_or_default())
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
+}
+
+/// Complains. A reader that has gone away is no failure.
+fn fail(message: &str) {
+    use std::io::Write;
+    let _ = writeln!(std::io::stderr(), "error: {message}");
+}

@@ -1,0 +1,211 @@
+//! Limits for an axum application, or any service of HTTP by tower, without the gateway.
+//!
+//! The [`RateLimitLayer`] is what the gateway does between routing and forwarding: it asks the [`Limiter`], and
+//! answers what is refused as the gateway does. It doesn't read a configuration file: its limits are values, and
+//! whom they count is a function of the request.
+
+pub mod by;
+
+use std::{
+    error::Error,
+    fmt, mem,
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use axum::body::Body;
+use bytes::Bytes;
+use futures_util::future::{BoxFuture, FutureExt};
+use http_body::Body as HttpBody;
+use hyper::{
+    HeaderMap, Request, Response,
+    http::{request, response},
+};
+use tokio::time::Instant;
+use tower::{Layer, Service};
+
+use crate::{
+    config::RatelimitHeaders,
+    limit::{
+        Admission, Ask, Asks, Key, Limit, Limiter, Refusal, fields, request::Settlement, settling::Settling,
+    },
+    reject::Rejection,
+};
+
+/// What a request asks of a limit, if the limit counts it.
+type Asking = dyn Fn(&request::Parts) -> Option<Ask> + Send + Sync;
+/// Records what an admitted request turns out to cost.
+type Settle = dyn Fn(&response::Parts, &Admission) + Send + Sync;
+
+/// Has requests admitted by limits before they reach a service.
+///
+/// 1. All limits are asked in one step: a request that one of them refuses is charged to none.
+/// 2. A refused request doesn't reach the service. It is answered 429, with `Retry-After` and what was refused as
+///    `application/problem+json`, or RESOURCE_EXHAUSTED for gRPC; 503 if the store is away and the limit
+///    [says so](Limit::on_failure). A limit may [hold](Limit::wait_at_most) it for its room instead.
+/// 3. An admitted response has the fields `RateLimit-Policy` and `RateLimit`. What it holds of limits on
+///    requests in flight is free again when its body has ended, or the client has left.
+/// 4. Errors of the service pass.
+///
+/// # Examples
+///
+/// ```
+/// use axum::{Router, routing::get};
+/// use tollgate::{Ask, Limit, Limiter, Quota, RateLimitLayer, Rate, layer::by};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let limiter = Limiter::connect("memory:")?;
+/// let limits = RateLimitLayer::new(&limiter)
+///     .limit(Limit::new("per-client", "100/10s".parse::<Rate>()?), by::address)
+///     .limit(Limit::new("per-key", "1000/min".parse::<Rate>()?), by::header("x-api-key"));
+///
+/// let app: Router = Router::new().route("/", get(async || "hello")).layer(limits);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// Whom a limit counts, and how much, may be any function of the request:
+///
+/// ```
+/// # use std::sync::Arc;
+/// # use tollgate::{Ask, Key, Limit, Limiter, Rate, RateLimitLayer};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let limiter = Limiter::connect("memory:")?;
+/// let exports = Arc::new(Limit::new("exports", "1000/h".parse::<Rate>()?));
+/// let layer = RateLimitLayer::new(&limiter).ask(move |request| {
+///     let tenant = request.headers.get("x-tenant")?.to_str().ok()?;
+///     let cost = if request.uri.path().ends_with("/all") { 100 } else { 1 };
+///     Some(Ask::new(&exports, Key::caller(tenant)).cost(cost))
+/// });
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct RateLimitLayer {
+    limiter: Arc<Limiter>,
+    limits: Vec<Arc<Asking>>,
+    settle: Option<Arc<Settle>>,
+    headers: RatelimitHeaders,
+}
+
+impl RateLimitLayer {
+    /// A layer without limits. Layers of one limiter, and limiters on one Redis, share the counts of limits that
+    /// have the same name.
+    pub fn new(limiter: &Arc<Limiter>) -> Self {
+        let headers = RatelimitHeaders::Draft11;
+        Self { limiter: limiter.clone(), limits: Vec::new(), settle: None, headers }
+    }
+
+    /// Adds a limit that counts a request for this key, with one permit, or if there is none, doesn't count it.
+    /// Keys of common kinds are in [`by`].
+    #[must_use]
+    pub fn limit(
+        self,
+        limit: impl Into<Arc<Limit>>,
+        key: impl Fn(&request::Parts) -> Option<Key> + Send + Sync + 'static,
+    ) -> Self {
+        let limit = limit.into();
+        self.ask(move |request| Some(Ask::new(&limit, key(request)?)))
+    }
+
+    /// Adds a limit of which a request asks what this function says, if anything. Each is to ask another limit.
+    #[must_use]
+    pub fn ask(mut self, ask: impl Fn(&request::Parts) -> Option<Ask> + Send + Sync + 'static) -> Self {
+        self.limits.push(Arc::new(ask));
+        self
+    }
+
+    /// Has this function [record](Admission::record) what a request costs, once its response tells. The limits are
+    /// those that were asked to [settle later](Ask::settled_later).
+    #[must_use]
+    pub fn settle(self, settle: impl Fn(&response::Parts, &Admission) + Send + Sync + 'static) -> Self {
+        Self { settle: Some(Arc::new(settle)), ..self }
+    }
+
+    /// The fields that tell clients where their limits stand: by default those of
+    /// draft-ietf-httpapi-ratelimit-headers-11.
+    #[must_use]
+    pub fn headers(self, headers: RatelimitHeaders) -> Self {
+        Self { headers, ..self }
+    }
+
+    async fn admit(&self, request: &request::Parts) -> Result<Admission, Refusal> {
+        let asks: Asks = self.limits.iter().filter_map(|ask| ask(request)).collect();
+        self.limiter.acquire_within_waits(&asks, Instant::now()).await
+    }
+
+    fn refuse(&self, refusal: Refusal, request: &HeaderMap) -> Response<Body> {
+        Rejection::from(refusal).into_response(request, self.headers).map(Body::from)
+    }
+
+    /// Shows where the limits stand, and has the body hold what is held of them.
+    fn annotate(&self, response: Response<Body>, admission: Admission) -> Response<Body> {
+        let (mut parts, body) = response.into_parts();
+        if let Some(settle) = &self.settle {
+            settle(&parts, &admission);
+        }
+        fields::write(&mut parts.headers, admission.standings(), self.headers);
+        let body = match Settlement::begin(admission, &[], parts.status, &parts.headers) {
+            Some(settlement) => Body::new(Settling::new(body, settlement)),
+            None => body,
+        };
+        Response::from_parts(parts, body)
+    }
+}
+
+impl fmt::Debug for RateLimitLayer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RateLimitLayer").field("limits", &self.limits.len()).finish_non_exhaustive()
+    }
+}
+
+impl<S> Layer<S> for RateLimitLayer {
+    type Service = RateLimit<S>;
+
+    fn layer(&self, inner: S) -> RateLimit<S> {
+        RateLimit { inner, layer: Arc::new(self.clone()) }
+    }
+}
+
+/// A service behind the limits of a [`RateLimitLayer`].
+#[derive(Clone, Debug)]
+pub struct RateLimit<S> {
+    inner: S,
+    layer: Arc<RateLimitLayer>,
+}
+
+impl<S, RequestBody, ResponseBody> Service<Request<RequestBody>> for RateLimit<S>
+where
+    S: Service<Request<RequestBody>, Response = Response<ResponseBody>> + Clone + Send + 'static,
+    S::Future: Send,
+    RequestBody: Send + 'static,
+    ResponseBody: HttpBody<Data = Bytes> + Send + 'static,
+    ResponseBody::Error: Into<Box<dyn Error + Send + Sync>>,
+{
+    type Response = Response<Body>;
+    type Error = S::Error;
+    type Future = BoxFuture<'static, Result<Self::Response, Self::Error>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, request: Request<RequestBody>) -> Self::Future {
+        // The one that has said it is ready takes the request: its clone may not be.
+        let next = self.inner.clone();
+        let mut inner = mem::replace(&mut self.inner, next);
+        let layer = self.layer.clone();
+        async move {
+            let (parts, body) = request.into_parts();
+            let admission = match layer.admit(&parts).await {
+                Ok(admission) => admission,
+                Err(refusal) => return Ok(layer.refuse(refusal, &parts.headers)),
+            };
+            let response = inner.call(Request::from_parts(parts, body)).await?;
+            Ok(layer.annotate(response.map(Body::new), admission))
+        }
+        .boxed()
+    }
+}

@@ -1,0 +1,77 @@
+//! A call of the script: EVALSHA, and where the server doesn't know it, EVAL.
+
+use bytes::Bytes;
+use fred::{
+    error::Error,
+    types::{ClusterHash, CustomCommand, Value},
+};
+use tokio::time::{Duration, Instant};
+
+use crate::store::script::{self, Argument, Call};
+
+use super::{
+    StoreError,
+    batcher::Manner,
+    connection::{Connection, SHORTEST_WAIT, failure},
+};
+
+/// Runs the script once, and says what it answered.
+pub(super) async fn run(
+    connection: &Connection,
+    call: &Call,
+    manner: Manner,
+    timeout: Duration,
+) -> Result<Vec<i64>, StoreError> {
+    let (keys, arguments) = call.encode();
+    let sha = Bytes::from_static(script::SHA.as_bytes());
+    let source = Bytes::from_static(script::SOURCE.as_bytes());
+    let sent = Instant::now();
+    let by_sha = send(connection, manner, "EVALSHA", values(sha, &keys, &arguments), timeout).await;
+    let answer = match by_sha {
+        // Nothing ran. EVAL loads the script, too.
+        Err(error) if error.details().starts_with("NOSCRIPT") => {
+            let left = timeout.saturating_sub(sent.elapsed());
+            if left < SHORTEST_WAIT {
+                return Err(StoreError::Timeout);
+            }
+            send(connection, manner, "EVAL", values(source, &keys, &arguments), left).await
+        }
+        answer => answer,
+    };
+    integers(answer.map_err(failure)?).ok_or(StoreError::Malformed)
+}
+
+async fn send(
+    connection: &Connection,
+    manner: Manner,
+    name: &'static str,
+    arguments: Vec<Value>,
+    wait: Duration,
+) -> Result<Value, Error> {
+    let command = CustomCommand::new_static(name, ClusterHash::FirstKey, false);
+    match manner {
+        Manner::Together | Manner::Alone => connection.send(command, arguments, wait).await,
+        Manner::Asking => connection.send_asking(command, arguments, wait).await,
+    }
+}
+
+fn values(script: Bytes, keys: &[Bytes], arguments: &[Argument]) -> Vec<Value> {
+    let mut values = Vec::with_capacity(2 + keys.len() + arguments.len());
+    values.push(Value::Bytes(script));
+    values.push(Value::Integer(keys.len() as i64));
+    values.extend(keys.iter().cloned().map(Value::Bytes));
+    values.extend(arguments.iter().map(|argument| match argument {
+        Argument::Word(word) => Value::Bytes(Bytes::from_static(word.as_bytes())),
+        Argument::Number(number) => Value::Integer(*number),
+        Argument::Text(text) => Value::String(text.into()),
+    }));
+    values
+}
+
+fn integers(answer: Value) -> Option<Vec<i64>> {
+    let Value::Array(values) = answer else { return None };
+    values
+        .into_iter()
+        .map(|value| if let Value::Integer(number) = value { Some(number) } else { None })
+        .collect()
+}

@@ -1,0 +1,145 @@
+//! Overrides, resets and looks: they reach every gateway, keep the count, and cost requests nothing.
+
+use std::time::{Duration, Instant};
+
+use crate::{
+    gateway,
+    harness::{redis::Redis, wait_until},
+    limits, policy,
+};
+
+/// In this time, at the latest, a change has reached all gateways.
+const REACH: Duration = Duration::from_millis(1_500);
+
+fn done(printed: (i32, String)) -> String {
+    assert_eq!(printed.0, 0, "{}", printed.1);
+    printed.1
+}
+
+#[test]
+fn a_rate_that_is_set_holds_for_all_gateways_and_keeps_the_count() {
+    let redis = Redis::start();
+    let [one, other] = [(), ()].map(|()| gateway("5/h", &redis.store()));
+    for _ in 0..5 {
+        assert_eq!(one.get("/").status, 200);
+    }
+    assert_eq!((one.get("/").status, other.get("/").status), (429, 429));
+    done(limits(&one, &["set", "l", "7/h"]));
+    assert_eq!(one.get("/").header("ratelimit"), Some("\"l\";r=1;t=3600"));
+    let set = Instant::now();
+    wait_until("the other gateway has heard of it", || policy(&other) == "\"l\";q=7;w=3600");
+    assert!(set.elapsed() < REACH, "it took {:?}", set.elapsed());
+    assert_eq!(one.get("/").status, 429);
+    done(limits(&other, &["unset", "l"]));
+    assert_eq!(policy(&other), "\"l\";q=5;w=3600");
+    wait_until("the first gateway has heard of it", || policy(&one) == "\"l\";q=5;w=3600");
+}
+
+#[test]
+fn a_change_whose_message_is_lost_is_noticed_within_a_second() {
+    let redis = Redis::start();
+    let [one, other] = [(), ()].map(|()| gateway("1000000/h", &redis.store()));
+    wait_until("both listen", || redis.command(&["PUBSUB", "NUMSUB", "tollgate:changes"]).ends_with('2'));
+    // Whoever may not listen hears nothing.
+    redis.command(&["ACL", "SETUSER", "default", "-subscribe", "-psubscribe"]);
+    redis.command(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+    done(limits(&one, &["set", "l", "7/h"]));
+    let set = Instant::now();
+    wait_until("the other gateway has noticed", || policy(&other) == "\"l\";q=7;w=3600");
+    assert!(set.elapsed() < REACH, "it took {:?}", set.elapsed());
+}
+
+#[test]
+fn a_key_has_its_own_rate_before_the_limits() {
+    for store in [String::new(), Redis::start().store()] {
+        let redis = store.contains("redis").then(Redis::start);
+        let gateway = gateway("5/h", &redis.as_ref().map(Redis::store).unwrap_or_default());
+        done(limits(&gateway, &["set", "l", "127.0.0.1", "9/h"]));
+        done(limits(&gateway, &["set", "l", "3/h"]));
+        assert_eq!(policy(&gateway), "\"l\";q=9;w=3600");
+        done(limits(&gateway, &["unset", "l", "127.0.0.1"]));
+        assert_eq!(policy(&gateway), "\"l\";q=3;w=3600");
+        let shown = done(limits(&gateway, &["show", "l", "127.0.0.1"]));
+        assert!(shown.contains("rate  3/h (set)\nused  2\nleft  1\n"), "{shown}");
+        let listed = done(limits(&gateway, &["list"]));
+        assert_eq!(listed, "LIMIT  KEY  RATE  SET\nl      *    5/h   3/h\n");
+        assert_eq!(limits(&gateway, &["set", "l", "4/h", "--if-absent"]).0, 1);
+        assert_eq!(policy(&gateway), "\"l\";q=3;w=3600");
+        done(limits(&gateway, &["unset", "l"]));
+        assert_eq!(limits(&gateway, &["unset", "l"]), (1, "nothing was set\n".to_owned()));
+        done(limits(&gateway, &["set", "l", "4/h", "--if-absent"]));
+        assert_eq!(policy(&gateway), "\"l\";q=4;w=3600");
+    }
+}
+
+#[test]
+fn an_override_may_end_by_itself() {
+    let redis = Redis::start();
+    for store in [String::new(), redis.store()] {
+        let gateway = gateway("1000000/h", &store);
+        done(limits(&gateway, &["set", "l", "7/h", "--for", "700ms"]));
+        let set = Instant::now();
+        assert_eq!(policy(&gateway), "\"l\";q=7;w=3600");
+        wait_until("it has ended", || policy(&gateway) == "\"l\";q=1000000;w=3600");
+        assert!(set.elapsed() >= Duration::from_millis(600));
+        // What has ended is absent.
+        done(limits(&gateway, &["set", "l", "8/h", "--if-absent"]));
+    }
+}
+
+#[test]
+fn a_rate_of_nothing_blocks_and_is_lifted_again() {
+    for store in [String::new(), Redis::start().store()] {
+        let redis = store.contains("redis").then(Redis::start);
+        let gateway = gateway("5/h", &redis.as_ref().map(Redis::store).unwrap_or_default());
+        done(limits(&gateway, &["set", "l", "127.0.0.1", "0"]));
+        let refused = gateway.get("/");
+        assert_eq!((refused.status, refused.header("retry-after")), (429, None));
+        assert!(refused.text().contains("nothing may pass now"));
+        done(limits(&gateway, &["unset", "l", "127.0.0.1"]));
+        assert_eq!(gateway.get("/").header("ratelimit"), Some("\"l\";r=4;t=3600"));
+    }
+}
+
+#[test]
+fn a_reset_frees_a_key_on_all_gateways_at_once() {
+    let redis = Redis::start();
+    let [one, other] = [(), ()].map(|()| gateway("1/h", &redis.store()));
+    assert_eq!(one.get("/").status, 200);
+    // Both refuse without asking from here on.
+    assert_eq!([one.get("/").status, other.get("/").status], [429, 429]);
+    wait_until("both listen", || redis.command(&["PUBSUB", "NUMSUB", "tollgate:changes"]).ends_with('2'));
+    assert_eq!(done(limits(&one, &["reset", "l", "127.0.0.1"])), "reset: ip=127.0.0.1\n");
+    assert_eq!(one.get("/").status, 200);
+    assert_eq!(one.get("/").status, 429);
+    done(limits(&one, &["reset", "l", "127.0.0.1"]));
+    let reset = Instant::now();
+    wait_until("the other gateway admits", || other.get("/").status == 200);
+    assert!(reset.elapsed() < REACH, "it took {:?}", reset.elapsed());
+}
+
+#[test]
+fn overrides_survive_a_gateway_and_are_the_only_key_without_an_expiry() {
+    let redis = Redis::start();
+    {
+        let gateway = gateway("5/h", &redis.store());
+        done(limits(&gateway, &["set", "l", "7/h"]));
+        gateway.get("/");
+    }
+    let again = gateway("5/h", &redis.store());
+    wait_until("it has read them", || policy(&again) == "\"l\";q=7;w=3600");
+    let lasting = redis.keys("*").into_iter().filter(|key| redis.command(&["TTL", key]) == "-1");
+    assert_eq!(lasting.collect::<Vec<_>>(), ["tollgate:overrides"]);
+}
+
+#[test]
+fn a_scope_of_this_instance_counts_here_alone() {
+    let redis = Redis::start();
+    let [one, other] = [(), ()].map(|()| gateway("1/h", &redis.store()));
+    done(limits(&one, &["set", "l", "1/h", "--scope", "instance"]));
+    assert_eq!(one.get("/").status, 200);
+    assert_eq!(one.get("/").status, 429);
+    wait_until("the other gateway counts for itself", || {
+        other.get("/").status == 200 && redis.keys("tollgate:l:*").is_empty()
+    });
+}
