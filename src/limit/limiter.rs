@@ -65,13 +65,13 @@ pub struct Limiter {
 }
 
 /// A limit that is asked, the charge that this makes, and where.
-struct Asked {
-    ask: Ask,
+struct Asked<'r> {
+    ask: &'r Ask,
     charge: Charge,
     scope: Scope,
 }
 
-type AllAsked = SmallVec<[Asked; 2]>;
+type AllAsked<'r> = SmallVec<[Asked<'r>; 2]>;
 
 impl Limiter {
     /// Opens the store at a url, `redis://127.0.0.1:6379` or `memory:`, with the settings that a file has by
@@ -180,24 +180,31 @@ impl Limiter {
         self.take_from_stores(self.ask(asks)?, arrival + self.timeout).await
     }
 
-    async fn take_from_stores(&self, asked: AllAsked, deadline: Instant) -> Result<Admission, Refusal> {
+    async fn take_from_stores(&self, asked: AllAsked<'_>, deadline: Instant) -> Result<Admission, Refusal> {
         if asked.is_empty() {
             return Ok(Admission::default());
         }
-        let (own, shared): (AllAsked, AllAsked) =
+        let (own, shared): (AllAsked<'_>, AllAsked<'_>) =
             asked.into_iter().partition(|asked| asked.scope == Scope::Instance);
-        let own_decision = match self.local.take(charges(&own), deadline).await {
+        let mut own_decision = match self.local.take(charges(&own), deadline).await {
             Ok(decision) => decision,
             Err(error) => return Err(Refusal::StoreUnavailable(error)),
         };
         if !own_decision.admitted {
             return Err(refuse(own, own_decision));
         }
-        if shared.is_empty() {
-            return Ok(self.admit(&self.local, own, own_decision, Admission::default()));
-        }
-        match self.take_shared(shared, deadline).await {
-            Ok(admission) => Ok(self.admit(&self.local, own, own_decision, admission)),
+        // Held from here on, should the request be given up.
+        let leases = hold(&self.local, &mut own_decision);
+        let taken = if shared.is_empty() {
+            Ok(Admission::default())
+        } else {
+            self.take_shared(shared, deadline).await
+        };
+        match taken {
+            Ok(mut admission) => {
+                admission.leases.extend(leases);
+                Ok(self.admit(&self.local, own, own_decision, admission))
+            }
             Err(refusal) => {
                 self.give_back(&own, &own_decision);
                 Err(refusal)
@@ -205,7 +212,7 @@ impl Limiter {
         }
     }
 
-    async fn take_shared(&self, asked: AllAsked, deadline: Instant) -> Result<Admission, Refusal> {
+    async fn take_shared(&self, asked: AllAsked<'_>, deadline: Instant) -> Result<Admission, Refusal> {
         let sent = self.refusals.sending();
         match self.store.take(charges(&asked), deadline).await {
             Ok(decision) => {
@@ -221,7 +228,7 @@ impl Limiter {
     }
 
     /// Remembers what a decision of the store says of the next ones.
-    fn learn(&self, asked: &AllAsked, decision: &Decision, sent: Sending) {
+    fn learn(&self, asked: &AllAsked<'_>, decision: &Decision, sent: Sending) {
         let remembered = asked
             .iter()
             .zip(&decision.outcomes)
@@ -239,12 +246,12 @@ impl Limiter {
     /// Where counting here is what fails, for want of memory, `local` is `deny`.
     async fn take_without_store(
         &self,
-        mut asked: AllAsked,
+        mut asked: AllAsked<'_>,
         error: StoreError,
         deadline: Instant,
     ) -> Result<Admission, Refusal> {
         let is_full = matches!(error, StoreError::Full);
-        let denies = |asked: &Asked| match asked.ask.limit.on_failure {
+        let denies = |asked: &Asked<'_>| match asked.ask.limit.on_failure {
             OnFailure::Deny => !asked.charge.shadow,
             OnFailure::Local => !asked.charge.shadow && is_full,
             OnFailure::Allow => false,
@@ -271,7 +278,7 @@ impl Limiter {
 
     /// Refuses what a limit refused lately and still would. What it gives else is to be kept until the store
     /// has answered.
-    async fn refuse_locally(&self, asked: &AllAsked, deadline: Instant) -> Result<Turns<'_>, Refusal> {
+    async fn refuse_locally(&self, asked: &AllAsked<'_>, deadline: Instant) -> Result<Turns<'_>, Refusal> {
         let enforcing = || asked.iter().filter(|asked| self.remembers(&asked.charge, asked.scope));
         match self.refusals.check(|| enforcing().map(|asked| &asked.charge), deadline).await {
             Verdict::Ask(turns) => Ok(turns),
@@ -289,30 +296,27 @@ impl Limiter {
     fn admit(
         &self,
         store: &Arc<Store>,
-        asked: AllAsked,
-        decision: Decision,
+        asked: AllAsked<'_>,
+        mut decision: Decision,
         mut admission: Admission,
     ) -> Admission {
-        admission.leases.extend(decision.leases.into_iter().map(|lease| Held::new(store, lease)));
+        admission.leases.extend(hold(store, &mut decision));
         for (Asked { ask, charge, .. }, outcome) in asked.into_iter().zip(decision.outcomes) {
             if let Some(cost) = ask.settles.filter(|_| outcome.charged) {
                 let (limit, store) = (ask.limit.clone(), store.clone());
                 let (bucket, quota) = (charge.bucket, charge.quota);
                 admission.accounts.push(Account { limit, store, bucket, quota, cost });
             }
-            admission.standings.push(Standing { limit: ask.limit, quota: charge.quota, outcome });
+            admission.standings.push(Standing { limit: ask.limit.clone(), quota: charge.quota, outcome });
         }
         admission
     }
 
-    fn give_back(&self, asked: &AllAsked, decision: &Decision) {
+    fn give_back(&self, asked: &AllAsked<'_>, decision: &Decision) {
         for (Asked { charge, .. }, outcome) in asked.iter().zip(&decision.outcomes) {
             if outcome.charged {
                 self.local.give_back(&charge.bucket, charge.quota, decision.time_us, charge.cost);
             }
-        }
-        for lease in &decision.leases {
-            self.local.release(lease);
         }
     }
 
@@ -322,12 +326,12 @@ impl Limiter {
     }
 
     /// What is asked, with what it charges. What never fits is refused without asking.
-    fn ask(&self, asks: &[Ask]) -> Result<AllAsked, Refusal> {
+    fn ask<'r>(&self, asks: &'r [Ask]) -> Result<AllAsked<'r>, Refusal> {
         let asked = asks.iter().map(|ask| {
             let (charge, scope) = self.charge(ask);
-            Asked { ask: ask.clone(), charge, scope }
+            Asked { ask, charge, scope }
         });
-        let mut asked: AllAsked = asked.collect();
+        let mut asked: AllAsked<'_> = asked.collect();
         refuse_what_never_fits(&asked)?;
         asked.retain(|asked| asked.is_within_quota());
         Ok(asked)
@@ -385,19 +389,24 @@ impl Limiter {
     }
 }
 
-impl Asked {
+impl Asked<'_> {
     /// Whether it can ever be admitted.
     fn is_within_quota(&self) -> bool {
         self.charge.cost.max(1) <= self.charge.quota.capacity()
     }
 }
 
-fn charges(asked: &AllAsked) -> Charges {
+/// Holds the leases that a decision has granted.
+fn hold(store: &Arc<Store>, decision: &mut Decision) -> Vec<Held> {
+    decision.leases.drain(..).map(|lease| Held::new(store, lease)).collect()
+}
+
+fn charges(asked: &AllAsked<'_>) -> Charges {
     asked.iter().map(|asked| asked.charge.clone()).collect()
 }
 
 /// Refuses without touching a store where a limit asks for more than it ever allows.
-fn refuse_what_never_fits(asked: &AllAsked) -> Result<(), Refusal> {
+fn refuse_what_never_fits(asked: &AllAsked<'_>) -> Result<(), Refusal> {
     let never = asked.iter().filter(|asked| !asked.is_within_quota() && !asked.charge.shadow);
     let outcome = Outcome { charged: false, remaining: 0, grow_us: 0, delay_us: None };
     let standings = never.map(|Asked { ask, charge, .. }| {
@@ -408,9 +417,9 @@ fn refuse_what_never_fits(asked: &AllAsked) -> Result<(), Refusal> {
     if limited.standings.is_empty() { Ok(()) } else { Err(Refusal::Limited(Box::new(limited))) }
 }
 
-fn refuse(asked: AllAsked, decision: Decision) -> Refusal {
+fn refuse(asked: AllAsked<'_>, decision: Decision) -> Refusal {
     let standings = asked.into_iter().zip(decision.outcomes).map(|(Asked { ask, charge, .. }, outcome)| {
-        let (limit, quota) = (ask.limit, charge.quota);
+        let (limit, quota) = (ask.limit.clone(), charge.quota);
         Standing { limit, quota, outcome }
     });
     Refusal::Limited(Box::new(Limited { standings: standings.collect() }))
