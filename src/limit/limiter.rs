@@ -235,7 +235,7 @@ impl Limiter {
             .filter(|(asked, _)| self.remembers(&asked.charge, asked.scope));
         for (Asked { charge, .. }, outcome) in remembered {
             if outcome.charged {
-                self.refusals.charged(charge, outcome, sent);
+                self.refusals.charged(&charge.bucket, outcome.remaining);
             } else {
                 self.refusals.note(charge, outcome, sent);
             }

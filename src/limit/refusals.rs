@@ -197,24 +197,17 @@ impl Refusals {
         block.note(charge.quota, step, sending.at);
     }
 
-    /// Notes that the store has charged a bucket: other delays hold now.
-    pub(super) fn charged(&self, charge: &Charge, outcome: &Outcome, sending: Sending) {
+    /// Notes that a bucket has been charged and has so much room left: other delays hold now.
+    pub(super) fn charged(&self, bucket: &Bytes, remaining: u64) {
         if self.blocks.load(Relaxed) == 0 {
             return;
         }
-        let mut shard = self.shard(&charge.bucket).lock();
-        let Some(block) = shard.get_mut(&charge.bucket) else { return };
+        let mut shard = self.shard(bucket).lock();
+        let Some(block) = shard.get_mut(bucket) else { return };
         block.steps.clear();
-        block.room = if block.asking == 1 { outcome.remaining } else { block.room.min(outcome.remaining) };
-        let is_full = outcome.remaining == 0 && outcome.grow_us > 0;
-        if is_full
-            && charge.quota.algorithm != Algorithm::Concurrency
-            && self.epoch.load(Relaxed) == sending.epoch
-        {
-            // The first permit to leave is the first that is free.
-            block.note(charge.quota, Step::new(1, outcome.grow_us, outcome, sending.at), sending.at);
-        } else if block.asking == 0 {
-            self.remove(&mut shard, &charge.bucket);
+        block.room = if block.asking == 1 { remaining } else { block.room.min(remaining) };
+        if block.asking == 0 {
+            self.remove(&mut shard, bucket);
         }
     }
 

@@ -75,7 +75,7 @@ async fn take(refusals: &Refusals, shop: &Shop, charge: &Charge, trip_us: u64) -
     let decision = shop.take(charge);
     advance(us(trip_us)).await;
     match decision.outcomes[0].charged {
-        true => refusals.charged(charge, &decision.outcomes[0], sent),
+        true => refusals.charged(&charge.bucket, decision.outcomes[0].remaining),
         false => refusals.note(charge, &decision.outcomes[0], sent),
     }
     Ok(decision)
