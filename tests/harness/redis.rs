@@ -128,6 +128,16 @@ impl Redis {
         answer
     }
 
+    /// How many calls of a script it has run.
+    pub(crate) fn scripts(&self) -> u64 {
+        let stats = self.connect().command(&["INFO", "commandstats"]);
+        let calls = stats.text().lines().filter_map(|line| {
+            let of = line.strip_prefix("cmdstat_evalsha:calls=");
+            of.or(line.strip_prefix("cmdstat_eval:calls="))?.split(',').next()?.parse::<u64>().ok()
+        });
+        calls.sum()
+    }
+
     /// Names of the keys of a pattern.
     pub(crate) fn keys(&self, pattern: &str) -> Vec<String> {
         self.command(&["KEYS", pattern]).lines().map(str::to_owned).collect()
