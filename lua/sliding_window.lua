@@ -100,7 +100,7 @@ local function sliding_window()
     repeat
       looked_at = looked_at + 1
       oldest = next_ones[looked_at]
-        or call('ZRANGEBYSCORE', key, '(' .. format('%d', dead_at), '+inf', 'LIMIT', '0', '1')[1]
+        or call('ZRANGE', key, '(' .. format('%d', dead_at), '+inf', 'BYSCORE', 'LIMIT', '0', '1')[1]
       oldest_at, first = parse('>I7I4', oldest)
     until oldest_at > dead_at
     dead = looked_at <= #next_ones and dead + looked_at - 1 or nil

@@ -71,6 +71,9 @@ impl Count for Meter {
             self.advance(quota, time_us);
         }
         let cost = u64::from(cost).min(MOST_USED.saturating_sub(self.used(quota)));
+        if cost == 0 {
+            return;
+        }
         self.now.level = self.now.level.saturating_add(cost.saturating_mul(quota.window_us)).min(MOST_LEVEL);
         self.granted = self.now;
     }

@@ -1,6 +1,8 @@
 //! What each algorithm admits and says, and what else can be done to a bucket: one contract over both
 //! stores, at stepped time. The sliding window's own facts are in `contract`.
 
+use std::slice::from_ref;
+
 use smallvec::smallvec;
 use tollgate::{
     algorithm::{Algorithm, Quota, Rate},
@@ -64,12 +66,12 @@ fn ask(algorithm: Algorithm, rate: &str, cost: u32) -> Charge {
 }
 
 fn is_admitted(store: &mut Stepped, time_us: u64, charge: &Charge) -> bool {
-    store.take(time_us, &[charge.clone()]).admitted
+    store.take(time_us, from_ref(charge)).admitted
 }
 
 /// How long a request must wait, 0 if it was admitted; `None` if it never will be.
 fn delay_us(store: &mut Stepped, time_us: u64, charge: &Charge) -> Option<u64> {
-    store.take(time_us, &[charge.clone()]).outcomes[0].delay_us
+    store.take(time_us, from_ref(charge)).outcomes[0].delay_us
 }
 
 fn used(store: &mut Stepped, time_us: u64, charge: &Charge) -> u64 {
@@ -101,7 +103,7 @@ fn fault_04_requests_of_one_instant_all_count(store: &mut Stepped) {
     for algorithm in RATES {
         let one = ask(algorithm, "60/s", 1);
         for left in (10..60).rev() {
-            assert_eq!(store.take(START, &[one.clone()]).outcomes[0].remaining, left, "{algorithm:?}");
+            assert_eq!(store.take(START, from_ref(&one)).outcomes[0].remaining, left, "{algorithm:?}");
         }
         let decisions = store.take_all(START, &vec![smallvec![one]; 50]);
         assert_eq!(decisions.iter().filter(|decision| decision.admitted).count(), 10, "{algorithm:?}");
@@ -154,7 +156,7 @@ fn a_debt_past_the_limit_is_waited_off(store: &mut Stepped) {
         let now = START + 2 * SECOND;
         let usage = store.peek(now, &one);
         assert!(usage.used >= 33 && usage.delay_us == Some(delay_s * SECOND), "{algorithm:?}: {usage:?}");
-        let refused = store.take(now, &[one.clone()]);
+        let refused = store.take(now, from_ref(&one));
         assert_eq!((refused.admitted, refused.outcomes[0].remaining), (false, 0));
         assert_eq!(comes_back(store, now, &one), delay_s * SECOND, "{algorithm:?}");
     }
@@ -175,7 +177,7 @@ fn a_charge_of_nothing_needs_room_for_one(store: &mut Stepped) {
     for algorithm in RATES {
         let nothing = ask(algorithm, "2/10s", 0);
         for _ in 0..5 {
-            let decision = store.take(START, &[nothing.clone()]);
+            let decision = store.take(START, from_ref(&nothing));
             assert_eq!((decision.admitted, decision.outcomes[0].remaining), (true, 2), "{algorithm:?}");
             assert_eq!(decision.outcomes[0].grow_us, 0);
         }
@@ -293,7 +295,7 @@ fn a_clock_that_steps_back_frees_nothing_early(store: &mut Stepped) {
         let full = ask(algorithm, "4/10s", 4);
         assert!(is_admitted(store, START + 20 * SECOND, &full));
         // It would free at 30 s; seen from 15 s, that is 15 s away.
-        let refused = store.take(START + 15 * SECOND, &[full.clone()]);
+        let refused = store.take(START + 15 * SECOND, from_ref(&full));
         assert_eq!(refused.outcomes[0].delay_us, Some(15 * SECOND), "{algorithm:?}");
         assert!(!is_admitted(store, START + 30 * SECOND - 1, &full), "{algorithm:?}");
         assert!(is_admitted(store, START + 30 * SECOND, &full), "{algorithm:?}");

@@ -1,6 +1,6 @@
 //! The definition of each algorithm, as plain as can be, against both stores; and the promises.
 
-use std::cell::RefCell;
+use std::{cell::RefCell, slice::from_ref};
 
 use proptest::{prelude::*, test_runner::TestRunner};
 use tollgate::{
@@ -314,7 +314,7 @@ fn leases_agree_with_a_list(store: Stepped, cases: u32) {
                     list.remove(at);
                 }
                 _ => {
-                    let decision = store.take(time_us, &[charge.clone()]);
+                    let decision = store.take(time_us, from_ref(&charge));
                     prop_assert_eq!(decision.admitted, list.len() < permits as usize);
                     list.extend(decision.leases.iter().map(|lease| (lease.id, time_us + quota.window_us)));
                 }

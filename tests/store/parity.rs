@@ -1,6 +1,6 @@
 //! The script and its twin give the same decisions, whatever comes together in a call.
 
-use std::cell::RefCell;
+use std::{cell::RefCell, slice::from_ref};
 
 use proptest::prelude::*;
 use tollgate::{
@@ -131,7 +131,7 @@ fn a_batch_is_answered_as_single_calls_are() {
             single.set_clock(stepped_us);
             let requests = charges(&step, &mut terms, SECOND);
             let expected = serially(&takes(&requests), |operation| {
-                decision(single.operate(std::slice::from_ref(operation)).1.remove(0))
+                decision(single.operate(from_ref(operation)).1.remove(0))
             });
             prop_assert_eq!(together.call(&requests).1, expected, "{:?}", requests);
         }

@@ -1,5 +1,7 @@
 //! What only a real Redis can show, on its own clock: expiry, trimming, writes, and planted logs.
 
+use std::slice::from_ref;
+
 use smallvec::smallvec;
 use tollgate::{
     algorithm::{Algorithm, Quota, Rate},
@@ -108,7 +110,7 @@ fn fault_05_no_operation_leaves_a_bucket_without_expiry() {
         let take = || Operation::Take(smallvec![charge.clone()]);
         let mut has_expiry = |operations: &[Operation]| {
             let (time_us, _) = script.operate(operations);
-            assert!(script.kept_until_us(std::str::from_utf8(&charge.bucket).unwrap()) > time_us);
+            assert!(script.kept_until_us(str::from_utf8(&charge.bucket).unwrap()) > time_us);
         };
         has_expiry(&[take()]);
         has_expiry(&[take(), on(&charge, Act::Peek(1)), take()]);
@@ -120,7 +122,7 @@ fn fault_05_no_operation_leaves_a_bucket_without_expiry() {
     }
     let [.., lease] = &of_all_algorithms("4/2s", 1)[..] else { unreachable!() };
     script.command(&["FLUSHALL"]);
-    let (_, taken) = script.take(&[lease.clone()]);
+    let (_, taken) = script.take(from_ref(lease));
     script.command(&["PERSIST", "cc"]);
     let (time_us, _) = script.operate(&[on(lease, Act::Renew(taken.leases[0].id))]);
     assert!(script.kept_until_us("cc") >= time_us + 2 * SECOND);
@@ -130,8 +132,8 @@ fn fault_05_no_operation_leaves_a_bucket_without_expiry() {
 fn fault_05_a_bucket_is_kept_while_anything_of_it_counts() {
     let mut script = Script::with_server_clock();
     for charge in of_all_algorithms("3/300ms", 3) {
-        let bucket = std::str::from_utf8(&charge.bucket).unwrap().to_owned();
-        let (time_us, _) = script.take(&[charge.clone()]);
+        let bucket = str::from_utf8(&charge.bucket).unwrap().to_owned();
+        let (time_us, _) = script.take(from_ref(&charge));
         assert!(script.kept_until_us(&bucket) >= time_us + 300_000, "{bucket}");
         // A refusal by a longer window, and one by a bucket that has lost its expiry.
         let longer = Charge {
@@ -139,7 +141,7 @@ fn fault_05_a_bucket_is_kept_while_anything_of_it_counts() {
             cost: 1,
             ..charge.clone()
         };
-        assert!(!script.take(&[longer.clone()]).1.admitted);
+        assert!(!script.take(from_ref(&longer)).1.admitted);
         let needed_us = time_us + if bucket == "gc" { 300_000 } else { 900_000 };
         assert!(script.kept_until_us(&bucket) >= needed_us, "{bucket}");
         script.command(&["PERSIST", &bucket]);
@@ -293,10 +295,10 @@ fn fault_11_a_refusal_writes_nothing() {
 fn fault_11_no_refusal_and_no_look_writes_anything() {
     let mut script = Script::with_server_clock();
     for charge in of_all_algorithms("3/min", 2) {
-        while script.take(&[charge.clone()]).1.admitted {}
+        while script.take(from_ref(&charge)).1.admitted {}
         let before = script.writes();
         for _ in 0..10 {
-            assert!(!script.take(&[charge.clone()]).1.admitted);
+            assert!(!script.take(from_ref(&charge)).1.admitted);
             script.operate(&[on(&charge, Act::Peek(1)), on(&charge, Act::Peek(3))]);
             let elsewhere = Charge { bucket: "elsewhere".into(), cost: 1, ..charge.clone() };
             script.operate(&[on(&elsewhere, Act::Peek(1))]);
@@ -324,7 +326,7 @@ fn fault_10_a_crowd_of_ended_leases_is_dropped_by_parts() {
     script.command(&["SLOWLOG", "RESET"]);
     let [.., lease] = &of_all_algorithms("5/min", 1)[..] else { unreachable!() };
     for taken in 1..9 {
-        assert_eq!(script.take(&[lease.clone()]).1.admitted, taken <= 5);
+        assert_eq!(script.take(from_ref(lease)).1.admitted, taken <= 5);
         assert_eq!(script.command(&["ZCARD", "cc"]).integer(), 50_000 - 999 * taken.min(5));
     }
     assert_eq!(script.command(&["SLOWLOG", "LEN"]), Value::Integer(0));
@@ -337,7 +339,7 @@ fn a_log_in_cells_has_at_most_one_entry_a_cell_and_one_more() {
     for turn in 0..2_000 {
         let now = START + turn * 37_003;
         script.set_clock(now);
-        assert!(script.take(&[cells.clone()]).1.admitted);
+        assert!(script.take(from_ref(&cells)).1.admitted);
         let alive = script.command(&["ZCOUNT", "sc", &format!("({}", now - 8 * SECOND), "+inf"]).integer();
         assert!(alive <= 9, "{alive} entries");
         assert!(script.command(&["ZCARD", "sc"]).integer() <= alive + 17);
@@ -348,11 +350,11 @@ fn a_log_in_cells_has_at_most_one_entry_a_cell_and_one_more() {
 fn a_fixed_window_ends_by_its_numbers_and_not_by_its_expiry() {
     let mut script = Script::with_server_clock();
     let one = under(Algorithm::FixedWindow, charge("fw", "1/40ms", 1));
-    let (begun_us, first) = script.take(&[one.clone()]);
+    let (begun_us, first) = script.take(from_ref(&one));
     assert!(first.admitted);
     script.command(&["PEXPIRE", "fw", "60000"]);
     loop {
-        let (time_us, decision) = script.take(&[one.clone()]);
+        let (time_us, decision) = script.take(from_ref(&one));
         assert_eq!(decision.admitted, time_us >= begun_us + 40_000);
         if decision.admitted {
             break;
