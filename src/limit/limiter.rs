@@ -56,7 +56,7 @@ pub struct Limiter {
     /// In this process: for limits of this instance, and for all while the store is away. It starts empty, and
     /// isn't written back.
     pub(super) local: Arc<Store>,
-    pub(super) refusals: Refusals,
+    pub(super) refusals: Arc<Refusals>,
     pub(super) overridden: Overridden,
     pub(super) waits: Waits,
     timeout: Duration,
@@ -114,7 +114,7 @@ impl Limiter {
         let limiter = Arc::new(Self {
             store,
             local,
-            refusals: Refusals::default(),
+            refusals: Arc::default(),
             overridden: Overridden::new(&config.key_prefix),
             waits: Waits::default(),
             timeout: config.timeout,
@@ -303,9 +303,9 @@ impl Limiter {
         admission.leases.extend(hold(store, &mut decision));
         for (Asked { ask, charge, .. }, outcome) in asked.into_iter().zip(decision.outcomes) {
             if let Some(cost) = ask.settles.filter(|_| outcome.charged) {
-                let (limit, store) = (ask.limit.clone(), store.clone());
+                let (limit, store, refusals) = (ask.limit.clone(), store.clone(), self.refusals.clone());
                 let (bucket, quota) = (charge.bucket, charge.quota);
-                admission.accounts.push(Account { limit, store, bucket, quota, cost });
+                admission.accounts.push(Account { limit, store, refusals, bucket, quota, cost });
             }
             admission.standings.push(Standing { limit: ask.limit.clone(), quota: charge.quota, outcome });
         }
