@@ -14,10 +14,9 @@
 --
 -- What is used is then the newest entry's end less the oldest alive entry's beginning: no second
 -- counter that could drift, and no entry is read that needn't be. Dead entries are skipped by rank, as far
--- as the newest entry knows of them, then by score; with a grant they are removed when they are 16, at most
--- 1,000 a call. No two entries have the same time: what is
--- granted less than a cell (here of one microsecond) after the newest one began is added to it, and it
--- gets that time.
+-- as the newest entry knows of them, then by score; with a grant they are removed when they are 16, at
+-- most 1,000 a call. No two entries have the same time: what is granted less than a cell (here of one
+-- microsecond) after the newest one began is added to it, and it gets that time.
 --
 -- Each algorithm is a table of functions of values, made only in the calls that need it; a bucket becomes
 -- a table only where several operations name it (lua/walk.lua). `time` is this server's:
@@ -30,6 +29,7 @@
 --                                doesn't now, but can
 --     close(key, quota, time, charged, used, grow_us, seen...)           writes what was charged, and sees to
 --                                it that the bucket expires
+--
 -- Numbers go to redis.call as text, since it would format them as doubles, which is slow.
 local TOTAL_MODULUS = 4294967296
 -- The most that can be in use, debts included: any limit and nearly as much again.
