@@ -33,12 +33,15 @@ local function is_alive(value)
   return ends_at and (ends_at == 0 or ends_at > time)
 end
 
+-- Removes what has ended, and says how many fields are left.
 local function sweep()
   local entries = call('HGETALL', table_key)
+  local left = #entries / 2
   for i = 1, #entries, 2 do
     local value = entries[i + 1]
-    if end_of(value) and not is_alive(value) then call('HDEL', table_key, entries[i]) end
+    if end_of(value) and not is_alive(value) then left = left - call('HDEL', table_key, entries[i]) end
   end
+  return left
 end
 
 local function changed(channel)
@@ -53,9 +56,8 @@ end
 if operation == 'set' then
   local lasts_us = tonumber(ARGV[4])
   if ARGV[5] == '1' and is_alive(call('HGET', table_key, field)) then return 0 end
-  sweep()
   -- The version is a field, too.
-  if call('HEXISTS', table_key, field) == 0 and call('HLEN', table_key) > tonumber(ARGV[7]) then return -1 end
+  if sweep() > tonumber(ARGV[7]) and not call('HGET', table_key, field) then return -1 end
   local ends_at = lasts_us > 0 and time + lasts_us or 0
   call('HSET', table_key, field, string.format('%s %d', ARGV[3], ends_at))
   return changed(ARGV[6])
