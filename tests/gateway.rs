@@ -8,12 +8,15 @@ mod harness;
 mod gateway {
     mod answers;
     mod bodies;
+    mod concurrency;
     mod connections;
+    mod costs;
     mod headers;
     mod keys;
     mod rejections;
     mod routes;
     mod tokens;
+    mod waiting;
 }
 
 /// A configuration that sends all requests to an upstream with this url and these further keys. It ends

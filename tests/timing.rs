@@ -13,6 +13,8 @@ mod harness;
 mod burst;
 #[path = "timing/cluster.rs"]
 mod cluster;
+#[path = "timing/flood.rs"]
+mod flood;
 #[path = "timing/outage.rs"]
 mod outage;
 #[path = "timing/retry.rs"]

@@ -13,7 +13,7 @@ use crate::{
     store::{Lease, Outcome, Store, StoreError},
 };
 
-use super::Limit;
+use super::{Limit, refusals::Refusals};
 
 /// Where one limit stands after a request.
 #[derive(Clone, Debug)]
@@ -75,8 +75,10 @@ impl Admission {
     /// it was [asked to settle](super::Ask::settled_later) with. What the store can't take now is forgotten.
     pub fn record(&self, limit: &str, cost: u32) {
         let accounts = self.accounts.iter().filter(|account| account.limit.name() == limit && cost > 0);
-        for Account { store, bucket, quota, .. } in accounts {
+        for Account { store, refusals, bucket, quota, .. } in accounts {
             store.record(bucket.clone(), *quota, cost);
+            // A debt lengthens the delays that were told.
+            refusals.forget(bucket);
         }
     }
 
@@ -91,6 +93,7 @@ impl Admission {
 pub(super) struct Account {
     pub(super) limit: Arc<Limit>,
     pub(super) store: Arc<Store>,
+    pub(super) refusals: Arc<Refusals>,
     pub(super) bucket: Bytes,
     pub(super) quota: Quota,
     /// What was estimated, or is owed if the response makes it so.

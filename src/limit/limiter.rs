@@ -13,10 +13,10 @@ use crate::{
 };
 
 use super::{
-    Admission, Ask, Asks, Limited, Refusal, Standing,
+    Admission, Ask, Limited, Refusal, Standing,
     admission::{Account, Held},
     overrides::Overridden,
-    refusals::{Probes, Refusals, Verdict},
+    refusals::{Refusals, Sending, Turns, Verdict},
     wait::{Patience, Waits},
 };
 
@@ -56,7 +56,7 @@ pub struct Limiter {
     /// In this process: for limits of this instance, and for all while the store is away. It starts empty, and
     /// isn't written back.
     pub(super) local: Arc<Store>,
-    pub(super) refusals: Refusals,
+    pub(super) refusals: Arc<Refusals>,
     pub(super) overridden: Overridden,
     pub(super) waits: Waits,
     timeout: Duration,
@@ -65,13 +65,13 @@ pub struct Limiter {
 }
 
 /// A limit that is asked, the charge that this makes, and where.
-struct Asked {
-    ask: Ask,
+struct Asked<'r> {
+    ask: &'r Ask,
     charge: Charge,
     scope: Scope,
 }
 
-type AllAsked = SmallVec<[Asked; 2]>;
+type AllAsked<'r> = SmallVec<[Asked<'r>; 2]>;
 
 impl Limiter {
     /// Opens the store at a url, `redis://127.0.0.1:6379` or `memory:`, with the settings that a file has by
@@ -114,7 +114,7 @@ impl Limiter {
         let limiter = Arc::new(Self {
             store,
             local,
-            refusals: Refusals::default(),
+            refusals: Arc::default(),
             overridden: Overridden::new(&config.key_prefix),
             waits: Waits::default(),
             timeout: config.timeout,
@@ -133,12 +133,14 @@ impl Limiter {
         self.store.warm_up().await
     }
 
-    /// Admits a request and charges all that it asks, or refuses it and charges nothing.
+    /// Admits a request and charges all that it asks, or refuses it and charges nothing. It doesn't pass those
+    /// who wait.
     ///
     /// # Errors
     /// The refusal.
-    pub async fn try_acquire(&self, asks: &[Ask]) -> Result<Admission, Refusal> {
-        self.take(asks, Instant::now()).await
+    pub async fn try_acquire(self: &Arc<Self>, asks: &[Ask]) -> Result<Admission, Refusal> {
+        let now = Instant::now();
+        self.take_in_time(asks, now, Patience::Until(Some(now))).await
     }
 
     /// As [`Self::try_acquire`], but a request that is refused waits for its room until the deadline, or if
@@ -153,19 +155,15 @@ impl Limiter {
         asks: &[Ask],
         deadline: Option<Instant>,
     ) -> Result<Admission, Refusal> {
-        let asks = asks.iter().cloned().collect();
-        self.take_in_time(&asks, Instant::now(), Patience::Until(deadline)).await
+        self.take_in_time(asks, Instant::now(), Patience::Until(deadline)).await
     }
 
     /// As [`Self::acquire`], for a request that arrived then and waits as long as the limits say that refuse it.
     pub(crate) async fn acquire_within_waits(
         self: &Arc<Self>,
-        asks: &Asks,
+        asks: &[Ask],
         arrival: Instant,
     ) -> Result<Admission, Refusal> {
-        if asks.iter().all(|ask| ask.limit.wait.is_zero()) {
-            return self.take(asks, arrival).await;
-        }
         self.take_in_time(asks, arrival, Patience::OfLimits).await
     }
 
@@ -173,7 +171,7 @@ impl Limiter {
     pub(super) async fn take(&self, asks: &[Ask], arrival: Instant) -> Result<Admission, Refusal> {
         let asked = self.ask(asks)?;
         let deadline = arrival + self.timeout;
-        let _probes = self.refuse_locally(&asked, deadline).await?;
+        let _turns = self.refuse_locally(&asked, deadline).await?;
         self.take_from_stores(asked, deadline).await
     }
 
@@ -182,24 +180,31 @@ impl Limiter {
         self.take_from_stores(self.ask(asks)?, arrival + self.timeout).await
     }
 
-    async fn take_from_stores(&self, asked: AllAsked, deadline: Instant) -> Result<Admission, Refusal> {
+    async fn take_from_stores(&self, asked: AllAsked<'_>, deadline: Instant) -> Result<Admission, Refusal> {
         if asked.is_empty() {
             return Ok(Admission::default());
         }
-        let (own, shared): (AllAsked, AllAsked) =
+        let (own, shared): (AllAsked<'_>, AllAsked<'_>) =
             asked.into_iter().partition(|asked| asked.scope == Scope::Instance);
-        let own_decision = match self.local.take(charges(&own), deadline).await {
+        let mut own_decision = match self.local.take(charges(&own), deadline).await {
             Ok(decision) => decision,
             Err(error) => return Err(Refusal::StoreUnavailable(error)),
         };
         if !own_decision.admitted {
             return Err(refuse(own, own_decision));
         }
-        if shared.is_empty() {
-            return Ok(self.admit(&self.local, own, own_decision, Admission::default()));
-        }
-        match self.take_shared(shared, deadline).await {
-            Ok(admission) => Ok(self.admit(&self.local, own, own_decision, admission)),
+        // Held from here on, should the request be given up.
+        let leases = hold(&self.local, &mut own_decision);
+        let taken = if shared.is_empty() {
+            Ok(Admission::default())
+        } else {
+            self.take_shared(shared, deadline).await
+        };
+        match taken {
+            Ok(mut admission) => {
+                admission.leases.extend(leases);
+                Ok(self.admit(&self.local, own, own_decision, admission))
+            }
             Err(refusal) => {
                 self.give_back(&own, &own_decision);
                 Err(refusal)
@@ -207,21 +212,33 @@ impl Limiter {
         }
     }
 
-    async fn take_shared(&self, asked: AllAsked, deadline: Instant) -> Result<Admission, Refusal> {
+    async fn take_shared(&self, asked: AllAsked<'_>, deadline: Instant) -> Result<Admission, Refusal> {
         let sent = self.refusals.sending();
         match self.store.take(charges(&asked), deadline).await {
-            Ok(decision) if decision.admitted => {
-                Ok(self.admit(&self.store, asked, decision, Admission::default()))
-            }
             Ok(decision) => {
-                for (asked, outcome) in asked.iter().zip(&decision.outcomes) {
-                    if !asked.charge.shadow {
-                        self.refusals.note(&asked.charge, outcome, &sent);
-                    }
+                self.learn(&asked, &decision, sent);
+                if decision.admitted {
+                    Ok(self.admit(&self.store, asked, decision, Admission::default()))
+                } else {
+                    Err(refuse(asked, decision))
                 }
-                Err(refuse(asked, decision))
             }
             Err(error) => self.take_without_store(asked, error, deadline).await,
+        }
+    }
+
+    /// Remembers what a decision of the store says of the next ones.
+    fn learn(&self, asked: &AllAsked<'_>, decision: &Decision, sent: Sending) {
+        let remembered = asked
+            .iter()
+            .zip(&decision.outcomes)
+            .filter(|(asked, _)| self.remembers(&asked.charge, asked.scope));
+        for (Asked { charge, .. }, outcome) in remembered {
+            if outcome.charged {
+                self.refusals.charged(&charge.bucket, outcome.remaining);
+            } else {
+                self.refusals.note(charge, outcome, sent);
+            }
         }
     }
 
@@ -229,12 +246,12 @@ impl Limiter {
     /// Where counting here is what fails, for want of memory, `local` is `deny`.
     async fn take_without_store(
         &self,
-        mut asked: AllAsked,
+        mut asked: AllAsked<'_>,
         error: StoreError,
         deadline: Instant,
     ) -> Result<Admission, Refusal> {
         let is_full = matches!(error, StoreError::Full);
-        let denies = |asked: &Asked| match asked.ask.limit.on_failure {
+        let denies = |asked: &Asked<'_>| match asked.ask.limit.on_failure {
             OnFailure::Deny => !asked.charge.shadow,
             OnFailure::Local => !asked.charge.shadow && is_full,
             OnFailure::Allow => false,
@@ -261,13 +278,10 @@ impl Limiter {
 
     /// Refuses what a limit refused lately and still would. What it gives else is to be kept until the store
     /// has answered.
-    async fn refuse_locally(&self, asked: &AllAsked, deadline: Instant) -> Result<Probes<'_>, Refusal> {
-        let enforcing = || {
-            let shared = |asked: &&Asked| asked.scope == Scope::Shared && !asked.charge.shadow;
-            asked.iter().filter(shared)
-        };
+    async fn refuse_locally(&self, asked: &AllAsked<'_>, deadline: Instant) -> Result<Turns<'_>, Refusal> {
+        let enforcing = || asked.iter().filter(|asked| self.remembers(&asked.charge, asked.scope));
         match self.refusals.check(|| enforcing().map(|asked| &asked.charge), deadline).await {
-            Verdict::Ask(probe) => Ok(probe),
+            Verdict::Ask(turns) => Ok(turns),
             Verdict::Refused(outcomes) => {
                 let refused = enforcing().zip(outcomes).filter_map(|(asked, outcome)| {
                     let (limit, quota) = (asked.ask.limit.clone(), asked.charge.quota);
@@ -282,40 +296,42 @@ impl Limiter {
     fn admit(
         &self,
         store: &Arc<Store>,
-        asked: AllAsked,
-        decision: Decision,
+        asked: AllAsked<'_>,
+        mut decision: Decision,
         mut admission: Admission,
     ) -> Admission {
-        admission.leases.extend(decision.leases.into_iter().map(|lease| Held::new(store, lease)));
+        admission.leases.extend(hold(store, &mut decision));
         for (Asked { ask, charge, .. }, outcome) in asked.into_iter().zip(decision.outcomes) {
             if let Some(cost) = ask.settles.filter(|_| outcome.charged) {
-                let (limit, store) = (ask.limit.clone(), store.clone());
+                let (limit, store, refusals) = (ask.limit.clone(), store.clone(), self.refusals.clone());
                 let (bucket, quota) = (charge.bucket, charge.quota);
-                admission.accounts.push(Account { limit, store, bucket, quota, cost });
+                admission.accounts.push(Account { limit, store, refusals, bucket, quota, cost });
             }
-            admission.standings.push(Standing { limit: ask.limit, quota: charge.quota, outcome });
+            admission.standings.push(Standing { limit: ask.limit.clone(), quota: charge.quota, outcome });
         }
         admission
     }
 
-    fn give_back(&self, asked: &AllAsked, decision: &Decision) {
+    fn give_back(&self, asked: &AllAsked<'_>, decision: &Decision) {
         for (Asked { charge, .. }, outcome) in asked.iter().zip(&decision.outcomes) {
             if outcome.charged {
                 self.local.give_back(&charge.bucket, charge.quota, decision.time_us, charge.cost);
             }
         }
-        for lease in &decision.leases {
-            self.local.release(lease);
-        }
+    }
+
+    /// Refuses without touching a store where a limit asks for more than it ever allows.
+    pub(super) fn refuse_what_never_fits(&self, asks: &[Ask]) -> Result<(), Refusal> {
+        self.ask(asks).map(drop)
     }
 
     /// What is asked, with what it charges. What never fits is refused without asking.
-    fn ask(&self, asks: &[Ask]) -> Result<AllAsked, Refusal> {
+    fn ask<'r>(&self, asks: &'r [Ask]) -> Result<AllAsked<'r>, Refusal> {
         let asked = asks.iter().map(|ask| {
             let (charge, scope) = self.charge(ask);
-            Asked { ask: ask.clone(), charge, scope }
+            Asked { ask, charge, scope }
         });
-        let mut asked: AllAsked = asked.collect();
+        let mut asked: AllAsked<'_> = asked.collect();
         refuse_what_never_fits(&asked)?;
         asked.retain(|asked| asked.is_within_quota());
         Ok(asked)
@@ -333,35 +349,64 @@ impl Limiter {
         (Charge { bucket, quota, cost: *cost, shadow: limit.shadows() }, scope)
     }
 
-    /// Looks when so many permits fit into a bucket.
-    pub(super) async fn peek_at(
-        &self,
-        ask: &Ask,
-        bucket: Bytes,
-        quota: Quota,
-        permits: u32,
-    ) -> Result<Usage, StoreError> {
-        let store = match self.charge(ask).1 {
+    /// How much of a bucket is in use, and when a charge fits.
+    pub(super) async fn peek_at(&self, charge: &Charge, scope: Scope) -> Result<Usage, StoreError> {
+        let store = match scope {
             Scope::Shared => &self.store,
             Scope::Instance => &self.local,
         };
-        store.peek(bucket, quota, permits, Instant::now() + self.timeout).await
+        let deadline = Instant::now() + self.timeout;
+        store.peek(charge.bucket.clone(), charge.quota, charge.cost, deadline).await
+    }
+
+    /// How a charge would be refused now, or that it wouldn't.
+    pub(super) async fn look_at(&self, charge: &Charge, scope: Scope) -> Result<Outcome, StoreError> {
+        let sent = self.refusals.sending();
+        let Usage { used, grow_us, delay_us } = self.peek_at(charge, scope).await?;
+        let remaining = u64::from(charge.quota.capacity()).saturating_sub(used);
+        let outcome = Outcome { charged: false, remaining, grow_us, delay_us };
+        if self.remembers(charge, scope) {
+            self.refusals.note(charge, &outcome, sent);
+        }
+        Ok(outcome)
+    }
+
+    /// Ends what is known of a bucket that has been reset.
+    pub(super) fn forget(&self, bucket: &Bytes) {
+        self.refusals.forget(bucket);
+        self.waits.forget(Some(bucket));
+    }
+
+    /// Ends what is known of all buckets, since limits have been changed.
+    pub(super) fn forget_all(&self) {
+        self.refusals.forget_all();
+        self.waits.forget(None);
+    }
+
+    /// Whether refusals of a charge are given here. The in-process store is asked as fast.
+    fn remembers(&self, charge: &Charge, scope: Scope) -> bool {
+        scope == Scope::Shared && !charge.shadow && matches!(*self.store, Store::Redis(_))
     }
 }
 
-impl Asked {
+impl Asked<'_> {
     /// Whether it can ever be admitted.
     fn is_within_quota(&self) -> bool {
         self.charge.cost.max(1) <= self.charge.quota.capacity()
     }
 }
 
-fn charges(asked: &AllAsked) -> Charges {
+/// Holds the leases that a decision has granted.
+fn hold(store: &Arc<Store>, decision: &mut Decision) -> Vec<Held> {
+    decision.leases.drain(..).map(|lease| Held::new(store, lease)).collect()
+}
+
+fn charges(asked: &AllAsked<'_>) -> Charges {
     asked.iter().map(|asked| asked.charge.clone()).collect()
 }
 
 /// Refuses without touching a store where a limit asks for more than it ever allows.
-fn refuse_what_never_fits(asked: &AllAsked) -> Result<(), Refusal> {
+fn refuse_what_never_fits(asked: &AllAsked<'_>) -> Result<(), Refusal> {
     let never = asked.iter().filter(|asked| !asked.is_within_quota() && !asked.charge.shadow);
     let outcome = Outcome { charged: false, remaining: 0, grow_us: 0, delay_us: None };
     let standings = never.map(|Asked { ask, charge, .. }| {
@@ -372,9 +417,9 @@ fn refuse_what_never_fits(asked: &AllAsked) -> Result<(), Refusal> {
     if limited.standings.is_empty() { Ok(()) } else { Err(Refusal::Limited(Box::new(limited))) }
 }
 
-fn refuse(asked: AllAsked, decision: Decision) -> Refusal {
+fn refuse(asked: AllAsked<'_>, decision: Decision) -> Refusal {
     let standings = asked.into_iter().zip(decision.outcomes).map(|(Asked { ask, charge, .. }, outcome)| {
-        let (limit, quota) = (ask.limit, charge.quota);
+        let (limit, quota) = (ask.limit.clone(), charge.quota);
         Standing { limit, quota, outcome }
     });
     Refusal::Limited(Box::new(Limited { standings: standings.collect() }))

@@ -17,7 +17,7 @@ use crate::{
     algorithm::{Algorithm, Quota, Rate},
     config::Scope,
     store::{
-        StoreError, Usage,
+        Charge, StoreError, Usage,
         overrides::{Names, Override},
     },
 };
@@ -106,9 +106,9 @@ impl Limiter {
     /// # Errors
     /// The store gives no answer.
     pub async fn peek(&self, ask: &Ask) -> Result<KeyState, StoreError> {
-        let (charge, _) = self.charge(ask);
+        let (charge, scope) = self.charge(ask);
         let is_overridden = self.overridden.of(&ask.limit, Some(&ask.key)).is_some();
-        let usage = self.peek_at(ask, charge.bucket, charge.quota, ask.cost.max(1)).await?;
+        let usage = self.peek_at(&Charge { cost: charge.cost.max(1), ..charge.clone() }, scope).await?;
         Ok(KeyState { quota: charge.quota, is_overridden, usage })
     }
 
@@ -121,7 +121,7 @@ impl Limiter {
         let deadline = Instant::now() + PATIENCE;
         self.local.reset(charge.bucket.clone(), charge.quota, deadline).await?;
         self.store.reset(charge.bucket.clone(), charge.quota, deadline).await?;
-        self.refusals.forget(&charge.bucket);
+        self.forget(&charge.bucket);
         self.store.tell(&self.overridden.names, reset_message(&charge.bucket), deadline).await
     }
 
@@ -203,7 +203,7 @@ impl Limiter {
             }
         }
         self.overridden.read.store(Arc::new(Read { version: read.version, limits }));
-        self.refusals.forget_all();
+        self.forget_all();
         Ok(())
     }
 
@@ -227,7 +227,7 @@ impl Limiter {
 
     async fn follow(&self, message: Option<Bytes>) -> Result<(), StoreError> {
         if let Some(bucket) = message.as_deref().and_then(|message| message.strip_prefix(RESET)) {
-            self.refusals.forget(&Bytes::copy_from_slice(bucket));
+            self.forget(&Bytes::copy_from_slice(bucket));
             return Ok(());
         }
         let (names, deadline) = (&self.overridden.names, Instant::now() + POLL_EVERY);

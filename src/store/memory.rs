@@ -130,7 +130,7 @@ impl MemoryStore {
                         leases.renew(quota, time_us, id);
                     }
                 };
-                self.count_freed(growth - shard.change(bucket, quota, renew));
+                self.count_freed(growth - shard.change(bucket, quota, time_us, renew));
             }
             Act::Release(id) => {
                 if let Some(Bucket { state: State::Leases(leases), .. }) = shard.buckets.get_mut(bucket) {
@@ -288,15 +288,23 @@ impl Shard {
 
     /// Records a charge, and returns the bytes by which it made the store grow.
     fn charge(&mut self, bucket: &Bytes, quota: Quota, time_us: u64, cost: u32) -> usize {
-        self.change(bucket, quota, |state| state.count_mut().charge(quota, time_us, cost))
+        self.change(bucket, quota, time_us, |state| state.count_mut().charge(quota, time_us, cost))
     }
 
     /// Changes what a bucket holds, and returns the bytes by which that made the store grow.
-    fn change(&mut self, bucket: &Bytes, quota: Quota, change: impl FnOnce(&mut State)) -> usize {
+    fn change(
+        &mut self,
+        bucket: &Bytes,
+        quota: Quota,
+        time_us: u64,
+        change: impl FnOnce(&mut State),
+    ) -> usize {
         let mut grown = 0;
         let bucket = self.buckets.entry(bucket.clone()).or_insert_with(|| {
             grown = named_bytes(bucket);
-            Bucket { state: State::new(quota.algorithm), ends_us: 0 }
+            let mut state = State::new(quota.algorithm);
+            state.count_mut().advance(quota, time_us);
+            Bucket { state, ends_us: 0 }
         });
         let before = bucket.state.count().bytes();
         change(&mut bucket.state);

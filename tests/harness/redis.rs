@@ -12,7 +12,10 @@ use std::{
 
 use tempfile::TempDir;
 
-use super::{resp::Connection, signal, wait_until};
+use super::{
+    resp::{Connection, Value},
+    signal, wait_until,
+};
 
 /// A server that answers. It is killed with this value.
 pub(crate) struct Redis {
@@ -125,6 +128,16 @@ impl Redis {
         answer
     }
 
+    /// How many calls of a script it has run.
+    pub(crate) fn scripts(&self) -> u64 {
+        let stats = self.connect().command(&["INFO", "commandstats"]);
+        let calls = stats.text().lines().filter_map(|line| {
+            let of = line.strip_prefix("cmdstat_evalsha:calls=");
+            of.or(line.strip_prefix("cmdstat_eval:calls="))?.split(',').next()?.parse::<u64>().ok()
+        });
+        calls.sum()
+    }
+
     /// Names of the keys of a pattern.
     pub(crate) fn keys(&self, pattern: &str) -> Vec<String> {
         self.command(&["KEYS", pattern]).lines().map(str::to_owned).collect()
@@ -137,8 +150,22 @@ impl Redis {
     }
 }
 
+/// Names the gateways' keys that have no expiry, but for the one that may lack it.
+const LASTING: &str = "local lasting = {} for _, key in ipairs(redis.call('KEYS', 'tollgate:*')) do \
+    if redis.call('PTTL', key) == -1 and key ~= 'tollgate:overrides' then table.insert(lasting, key) end end \
+    return table.concat(lasting, ' ')";
+
+/// No bucket is without an expiry after any test.
 impl Drop for Redis {
     fn drop(&mut self) {
+        // One that is gone, paused or demands a password can't be looked into.
+        let mut lasting = None;
+        if self.process.is_some() && !std::thread::panicking() {
+            lasting = Connection::try_command(self.port, &["EVAL", LASTING, "0"]);
+        }
         self.kill();
+        if let Some(Value::Text(lasting)) = lasting {
+            assert!(lasting.is_empty(), "buckets without an expiry: {lasting}");
+        }
     }
 }

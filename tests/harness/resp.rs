@@ -3,6 +3,7 @@
 use std::{
     io::{BufRead, BufReader, Read, Write},
     net::TcpStream,
+    time::Duration,
 };
 
 pub(crate) struct Connection {
@@ -24,6 +25,17 @@ impl Connection {
         let stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
         stream.set_nodelay(true).unwrap();
         Self { stream: BufReader::new(stream) }
+    }
+
+    /// The answer of a server that may be gone, or hang.
+    pub(crate) fn try_command(port: u16, words: &[&str]) -> Option<Value> {
+        let stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
+        stream.set_read_timeout(Some(Duration::from_secs(1))).ok()?;
+        let mut connection = Self { stream: BufReader::new(stream) };
+        connection.stream.get_mut().write_all(b"PING\r\n").ok()?;
+        let mut line = String::new();
+        let is_well = connection.stream.read_line(&mut line).is_ok() && line.starts_with("+PONG");
+        is_well.then(|| connection.command(words))
     }
 
     /// Sends a command, and reads its answer.

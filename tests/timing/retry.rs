@@ -2,6 +2,7 @@
 
 use std::{
     cell::RefCell,
+    collections::VecDeque,
     time::{Duration, Instant},
 };
 
@@ -14,11 +15,11 @@ use tollgate::{
 
 use crate::{
     gateway,
-    harness::{client::Answer, open_store, redis::Redis},
+    harness::{client::Answer, gateway::Gateway, open_store, redis::Redis},
     median, sleep_until,
 };
 
-const TRIALS: u32 = 40;
+const TRIALS: u32 = 50;
 const MILLISECOND: Duration = Duration::from_millis(1);
 /// How much later than there is room a caller may be told to come, by the median: for the time that
 /// two requests are under way, and what the answer was rounded up by.
@@ -104,14 +105,36 @@ fn told(answer: &Answer) -> Option<Duration> {
     Some(Duration::from_millis(told_ms))
 }
 
-fn the_wait_a_gateway_tells_is_exact(store_url: &str, rates: &[&str]) {
-    let limits = rates.iter().enumerate();
-    let limits = limits.map(|(at, rate)| format!(r#"{{ name = "l{at}", key = "ip", rate = "{rate}" }}"#));
+fn the_wait_gateways_tell_is_exact(gateways: usize, store_url: &str, rates: &[&str], greatest_cost: u32) {
+    let limits = rates.iter().enumerate().map(|(at, rate)| {
+        format!(r#"{{ name = "l{at}", key = "ip", rate = "{rate}", cost = "header:x-cost-{at}" }}"#)
+    });
     let limits: Vec<String> = limits.collect();
-    let gateway = gateway(store_url, &limits.iter().map(String::as_str).collect::<Vec<_>>());
-    let client = RefCell::new(gateway.client());
+    let limits: Vec<&str> = limits.iter().map(String::as_str).collect();
+    let gateways: Vec<_> = (0..gateways).map(|_| gateway(store_url, &limits)).collect();
+    let clients = RefCell::new(gateways.iter().map(Gateway::client).collect::<VecDeque<_>>());
     let quotas: Vec<Quota> = rates.iter().map(|rate| quota(rate)).collect();
-    the_wait_is_exact(&quotas, 1, MILLISECOND, |_| told(&client.borrow_mut().get("/")));
+    the_wait_is_exact(&quotas, greatest_cost, MILLISECOND, |costs| {
+        let costs = costs.iter().enumerate().map(|(at, cost)| format!("x-cost-{at}: {cost}\r\n"));
+        // One gateway after the other.
+        let mut clients = clients.borrow_mut();
+        clients.rotate_left(1);
+        told(&clients[0].get_with("/", &costs.collect::<String>()))
+    });
+}
+
+fn the_wait_a_gateway_tells_is_exact(store_url: &str, rates: &[&str]) {
+    the_wait_gateways_tell_is_exact(1, store_url, rates, 1);
+}
+
+#[test]
+fn the_wait_is_exact_with_eight_gateways() {
+    the_wait_gateways_tell_is_exact(8, &Redis::start().url(), &["5/100ms"], 1);
+}
+
+#[test]
+fn the_wait_for_requests_of_several_costs_is_exact_on_redis() {
+    the_wait_gateways_tell_is_exact(1, &Redis::start().url(), &["7/100ms"], 3);
 }
 
 #[test]

@@ -1,0 +1,275 @@
+//! Blocks against the in-process store, both at the instants of a paused clock.
+
+use proptest::{collection, prelude::*};
+use smallvec::smallvec;
+use tokio::{
+    runtime::Builder,
+    time::{self, advance, timeout},
+};
+
+use super::*;
+use crate::{
+    algorithm::Rate,
+    store::{Act, Decision, Operation, Reply, memory::MemoryStore},
+};
+
+const START_US: u64 = 1_763_683_200_000_000;
+
+fn us(us: u64) -> Duration {
+    Duration::from_micros(us)
+}
+
+/// Runs on a clock that the test moves.
+fn in_virtual_time<T>(test: impl Future<Output = T>) -> T {
+    Builder::new_current_thread().enable_time().start_paused(true).build().unwrap().block_on(test)
+}
+
+fn charge(cost: u32, permits: u32, window_us: u64, algorithm: Algorithm) -> Charge {
+    let quota = Quota::new(algorithm, Rate { permits, window_us });
+    Charge { bucket: "b".into(), quota, cost, shadow: false }
+}
+
+/// A store whose clock runs a little faster or slower than the gateway's.
+struct Shop {
+    store: MemoryStore,
+    opened: Instant,
+    per_mille: f64,
+}
+
+impl Shop {
+    fn new(per_mille: f64) -> Self {
+        Self { store: MemoryStore::new(1 << 30), opened: Instant::now(), per_mille }
+    }
+
+    fn time_us(&self) -> u64 {
+        START_US + (self.opened.elapsed().as_micros() as f64 * (1.0 + self.per_mille / 1_000.0)) as u64
+    }
+
+    fn take(&self, charge: &Charge) -> Decision {
+        match self.store.operate_at(self.time_us(), &Operation::Take(smallvec![charge.clone()])).unwrap() {
+            Reply::Decision(decision) => decision,
+            reply => panic!("{reply:?}"),
+        }
+    }
+
+    /// Until it would admit a charge.
+    fn delay_us(&self, charge: &Charge) -> u64 {
+        let act = Act::Peek(charge.cost);
+        let operation = Operation::On { bucket: charge.bucket.clone(), quota: charge.quota, act };
+        match self.store.operate_at(self.time_us(), &operation).unwrap() {
+            Reply::Usage(usage) => usage.delay_us.unwrap(),
+            reply => panic!("{reply:?}"),
+        }
+    }
+}
+
+/// Takes as a limiter does; the call is so long under way there and back.
+async fn take(refusals: &Refusals, shop: &Shop, charge: &Charge, trip_us: u64) -> Result<Decision, Outcome> {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let _turns = match refusals.check(|| [charge].into_iter(), deadline).await {
+        Verdict::Refused(outcomes) => return Err(outcomes[0].unwrap()),
+        Verdict::Ask(turns) => turns,
+    };
+    let sent = refusals.sending();
+    advance(us(trip_us)).await;
+    let decision = shop.take(charge);
+    advance(us(trip_us)).await;
+    match decision.outcomes[0].charged {
+        true => refusals.charged(&charge.bucket, decision.outcomes[0].remaining),
+        false => refusals.note(charge, &decision.outcomes[0], sent),
+    }
+    Ok(decision)
+}
+
+fn algorithms() -> impl Strategy<Value = Algorithm> {
+    prop_oneof![
+        Just(Algorithm::SlidingWindow),
+        Just(Algorithm::SlidingCells { cells: 10 }),
+        Just(Algorithm::FixedWindow),
+        (1..10_u32).prop_map(|burst| Algorithm::Gcra { burst: Some(burst) }),
+    ]
+}
+
+proptest! {
+    /// Some callers with costs of their own, one after the other; clocks that run apart by less than 0.1 %.
+    #[test]
+    fn none_is_refused_that_the_store_would_admit_and_none_is_told_too_little(
+        algorithm in algorithms(),
+        permits in 1..10_u32,
+        window_us in (20..9_000_u64).prop_map(|ms| ms * 1_000),
+        per_mille in -0.9..0.9,
+        steps in collection::vec((1..12_u32, 0..1_000_u64, 0..3_000_u64), 1..120),
+    ) {
+        in_virtual_time(async {
+            let (refusals, shop) = (Refusals::default(), Shop::new(per_mille));
+            for (cost, pause, trip_us) in steps {
+                advance(us(pause * pause * window_us / 3_000_000)).await;
+                let charge = charge(cost, permits, window_us, algorithm);
+                if cost > charge.quota.capacity() {
+                    continue;
+                }
+                if let Err(outcome) = take(&refusals, &shop, &charge, trip_us).await {
+                    prop_assert!(shop.delay_us(&charge) > 0, "{cost} would have been admitted");
+                    let (told, takes) = (outcome.delay_us.unwrap(), shop.delay_us(&charge));
+                    // By so much may the store's clock have fallen behind since it told.
+                    let longest_us = window_us * u64::from(charge.quota.capacity().max(permits) / permits + 1);
+                    let apart_us = longest_us / 1_000 + 1;
+                    prop_assert!(told + apart_us >= takes, "told {told} and it takes {takes}");
+                }
+            }
+            Ok(())
+        })?;
+    }
+}
+
+#[test]
+fn a_cost_is_told_its_own_delay_and_shrinks_with_time() {
+    in_virtual_time(async {
+        let (refusals, shop) = (Refusals::default(), Shop::new(0.0));
+        let ask = |cost| charge(cost, 5, 1_000_000, Algorithm::SlidingWindow);
+        for _ in 0..5 {
+            assert!(take(&refusals, &shop, &ask(1), 0).await.unwrap().admitted);
+            advance(us(100_000)).await;
+        }
+        for cost in [1, 2, 5] {
+            assert!(!take(&refusals, &shop, &ask(cost), 0).await.unwrap().admitted, "it asks once");
+        }
+        advance(us(50_000)).await;
+        for (cost, told) in [(1, 450_000), (2, 550_000), (5, 850_000)] {
+            let refused = take(&refusals, &shop, &ask(cost), 0).await.unwrap_err();
+            assert_eq!(refused.delay_us, Some(told + 1), "{cost}");
+        }
+        assert!(!take(&refusals, &shop, &ask(3), 0).await.unwrap().admitted, "of this none was remembered");
+        assert!(take(&refusals, &shop, &ask(3), 0).await.is_err());
+    });
+}
+
+#[test]
+fn many_costs_are_told_the_next_greater_ones_delay() {
+    in_virtual_time(async {
+        let (refusals, shop) = (Refusals::default(), Shop::new(0.0));
+        let ask = |cost| charge(cost, 1_000, 1_000_000, Algorithm::SlidingWindow);
+        assert!(take(&refusals, &shop, &ask(1_000), 0).await.unwrap().admitted);
+        let mut asked = 0;
+        for cost in (1..=1_000).rev() {
+            asked += usize::from(take(&refusals, &shop, &ask(cost), 0).await.is_ok());
+        }
+        assert!(asked <= STEPS_MOST, "{asked}");
+    });
+}
+
+/// A block of a cost of 1, just noted.
+async fn block(refusals: &Refusals, shop: &Shop, ask: &Charge) {
+    while take(refusals, shop, ask, 0).await.unwrap().admitted {}
+    assert!(take(refusals, shop, ask, 0).await.is_err());
+}
+
+#[test]
+fn fault_14_a_block_ends_before_there_is_room() {
+    in_virtual_time(async {
+        let (refusals, shop) = (Refusals::default(), Shop::new(0.0));
+        let ask = charge(1, 1, 1_000_000, Algorithm::SlidingWindow);
+        block(&refusals, &shop, &ask).await;
+        advance(us(998_999)).await;
+        assert!(take(&refusals, &shop, &ask, 0).await.is_err());
+        advance(us(2)).await;
+        assert!(!take(&refusals, &shop, &ask, 0).await.unwrap().admitted, "it asks");
+    });
+}
+
+#[test]
+fn fault_14_a_reset_and_a_change_end_a_block() {
+    in_virtual_time(async {
+        let (refusals, shop) = (Refusals::default(), Shop::new(0.0));
+        let ask = charge(1, 1, 1_000_000, Algorithm::SlidingWindow);
+        block(&refusals, &shop, &ask).await;
+        refusals.forget(&ask.bucket);
+        block(&refusals, &shop, &ask).await;
+        refusals.forget_all();
+        assert_eq!(refusals.blocks.load(Relaxed), 0);
+        block(&refusals, &shop, &ask).await;
+        let raised = charge(1, 2, 1_000_000, Algorithm::SlidingWindow);
+        assert!(take(&refusals, &shop, &raised, 0).await.unwrap().admitted);
+        assert_eq!(refusals.blocks.load(Relaxed), 0);
+    });
+}
+
+#[test]
+fn fault_14_a_refusal_whose_call_was_sent_before_a_reset_is_not_kept() {
+    in_virtual_time(async {
+        let (refusals, shop) = (Refusals::default(), Shop::new(0.0));
+        let ask = charge(1, 1, 1_000_000, Algorithm::SlidingWindow);
+        assert!(shop.take(&ask).admitted);
+        let sent = refusals.sending();
+        let refused = shop.take(&ask);
+        refusals.forget(&ask.bucket);
+        refusals.note(&ask, &refused.outcomes[0], sent);
+        assert!(take(&refusals, &shop, &ask, 0).await.is_ok(), "it asks");
+    });
+}
+
+#[test]
+fn what_was_changed_elsewhere_is_noticed_after_5_s_by_one_request() {
+    in_virtual_time(async {
+        let (refusals, shop) = (Refusals::default(), Shop::new(0.0));
+        let ask = charge(1, 1, 3_600_000_000, Algorithm::SlidingWindow);
+        block(&refusals, &shop, &ask).await;
+        advance(us(4_999_999)).await;
+        assert!(take(&refusals, &shop, &ask, 0).await.is_err());
+        advance(us(1)).await;
+        let deadline = Instant::now() + Duration::from_secs(1);
+        let turns = refusals.check(|| [&ask].into_iter(), deadline).await;
+        assert!(matches!(turns, Verdict::Ask(_)));
+        // The others are refused until it has its answer.
+        assert!(take(&refusals, &shop, &ask, 0).await.is_err());
+        drop(turns);
+        assert!(take(&refusals, &shop, &ask, 0).await.is_ok());
+    });
+}
+
+/// At a block's end one asks. It may leave, and the block may be dropped, at any time: the others go on.
+#[test]
+fn those_who_wait_for_an_answer_go_on_when_it_does_not_come() {
+    let ends: [fn(&Refusals, &Charge); 3] = [
+        |_, _| {},
+        |refusals, ask| refusals.forget(&ask.bucket),
+        |refusals, _| drop(refusals.known(&charge(1, 9, 1_000, Algorithm::SlidingWindow), Instant::now())),
+    ];
+    for end in ends {
+        in_virtual_time(async {
+            let (refusals, shop) = (Refusals::default(), Shop::new(0.0));
+            let ask = charge(1, 1, 1_000_000, Algorithm::SlidingWindow);
+            block(&refusals, &shop, &ask).await;
+            advance(us(1_000_000)).await;
+            let deadline = Instant::now() + Duration::from_secs(60);
+            let first = refusals.check(|| [&ask].into_iter(), deadline).await;
+            assert!(matches!(first, Verdict::Ask(_)));
+            let second = refusals.check(|| [&ask].into_iter(), deadline);
+            tokio::pin!(second);
+            assert!(timeout(us(10_000), &mut second).await.is_err(), "it waits for the first");
+            end(&refusals, &ask);
+            drop(first);
+            let second = timeout(us(10_000), second).await.expect("it goes on");
+            assert!(matches!(second, Verdict::Ask(_)));
+            drop(second);
+            assert_eq!(refusals.blocks.load(Relaxed), 0, "nothing stays behind");
+        });
+    }
+}
+
+#[test]
+fn blocks_are_bounded() {
+    in_virtual_time(async {
+        let refusals = Refusals::default();
+        let outcome = Outcome { charged: false, remaining: 0, grow_us: 1_000_000, delay_us: Some(1_000_000) };
+        for name in 0..SHARDS * BLOCKS_MOST * 2 {
+            let mut charge = charge(1, 1, 1_000_000, Algorithm::SlidingWindow);
+            charge.bucket = name.to_string().into();
+            refusals.note(&charge, &outcome, refusals.sending());
+        }
+        assert!(refusals.blocks.load(Relaxed) <= SHARDS * BLOCKS_MOST);
+        let kept: usize = refusals.shards.iter().map(|shard| shard.lock().len()).sum();
+        assert_eq!(refusals.blocks.load(Relaxed), kept);
+        time::resume();
+    });
+}

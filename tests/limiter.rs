@@ -1,0 +1,69 @@
+//! The limiter as programs use it that embed it, on the in-process store and on a real Redis.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by it")]
+
+#[allow(dead_code)] // Each test target uses a part of it.
+mod harness;
+
+mod limiter {
+    mod refusing;
+    mod sharing;
+    mod waiting;
+}
+
+use std::{future::Future, sync::Arc, time::Duration};
+
+use tokio::{runtime::Builder, time::Instant};
+use tollgate::{
+    algorithm::{Quota, Rate},
+    config::Config,
+    limit::{Ask, Limit, Limited, Limiter, Refusal},
+};
+
+/// A limiter on the store with this url, with further keys of its table.
+fn open(url: &str, keys: &str) -> Arc<Limiter> {
+    let text =
+        format!("[store]\nurl = \"{url}\"\n{keys}\n[[routes]]\npath = \"/\"\nrespond = {{ status = 204 }}");
+    let (config, _) =
+        Config::parse("gateway.toml", &text, &|_| None).unwrap_or_else(|faults| panic!("{faults}"));
+    Limiter::open(&config.store).unwrap()
+}
+
+/// The same, with a deadline that no busy machine exceeds.
+fn patient(url: &str) -> Arc<Limiter> {
+    open(url, "timeout = \"5s\"")
+}
+
+/// Runs on a thread's runtime, as a worker does.
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
+}
+
+fn quota(rate: &str) -> Quota {
+    rate.parse::<Rate>().unwrap().into()
+}
+
+/// A limit with this rate.
+fn limit(name: &str, rate: &str) -> Arc<Limit> {
+    Arc::new(Limit::new(name, quota(rate)))
+}
+
+fn ask(limit: &Arc<Limit>, cost: u32) -> Ask {
+    Ask::new(limit, "caller").cost(cost)
+}
+
+fn after(ms: u64) -> Option<Instant> {
+    Some(Instant::now() + Duration::from_millis(ms))
+}
+
+fn limited(refusal: Refusal) -> Limited {
+    match refusal {
+        Refusal::Limited(limited) => *limited,
+        refusal => panic!("{refusal:?}"),
+    }
+}
+
+/// The delay that a refusal tells.
+fn told(refusal: Refusal) -> Duration {
+    Duration::from_micros(limited(refusal).delay_us().expect("it fits some time"))
+}

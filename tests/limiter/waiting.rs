@@ -1,0 +1,370 @@
+//! Requests that wait for room.
+
+use std::{
+    sync::{Arc, mpsc},
+    thread,
+    time::Duration,
+};
+
+use tokio::{
+    runtime::Builder,
+    task::{JoinHandle, JoinSet, yield_now},
+    time::{Instant, sleep, timeout},
+};
+use tollgate::{
+    algorithm::Algorithm,
+    config::OnFailure,
+    limit::{Admission, Ask, Limit, Limiter, Refusal},
+};
+
+use crate::{after, ask, block_on, harness::redis::Redis, limit, limited, open, patient, quota, told};
+
+const MS: Duration = Duration::from_millis(1);
+
+type Waiter = JoinHandle<Result<Admission, Refusal>>;
+
+/// Starts to acquire, and lets it come as far as it does before time passes or the store answers.
+async fn begin(limiter: &Arc<Limiter>, asks: Vec<Ask>, deadline: Option<Instant>) -> Waiter {
+    let limiter = limiter.clone();
+    let waiter = tokio::spawn(async move { limiter.acquire(&asks, deadline).await });
+    settle().await;
+    waiter
+}
+
+/// Lets a store on this machine answer what it was asked.
+async fn settle() {
+    yield_now().await;
+    sleep(15 * MS).await;
+}
+
+/// Runs a test on both stores, with the server if it has one.
+fn on_both_stores<F: Future<Output = ()>>(test: impl Fn(Arc<Limiter>) -> F) {
+    let redis = Redis::start();
+    for url in ["memory:", &redis.url()] {
+        block_on(async {
+            let limiter = patient(url);
+            limiter.warm_up().await.unwrap();
+            test(limiter).await;
+        });
+    }
+}
+
+#[test]
+fn a_refused_request_is_served_when_its_room_appears() {
+    on_both_stores(async |limiter| {
+        let limit = limit("l", "2/300ms");
+        let since = Instant::now();
+        limiter.try_acquire(&[ask(&limit, 2)]).await.unwrap();
+        let admitted = limiter.acquire(&[ask(&limit, 1)], after(2_000)).await.unwrap();
+        assert!(since.elapsed() >= 300 * MS, "{:?}", since.elapsed());
+        assert_eq!(admitted.standings()[0].outcome.remaining, 1);
+        // Without a deadline it waits as long as it takes.
+        limiter.acquire(&[ask(&limit, 2)], None).await.unwrap();
+        assert!(since.elapsed() >= 600 * MS, "{:?}", since.elapsed());
+    });
+}
+
+#[test]
+fn first_come_first_served_whatever_the_cost() {
+    on_both_stores(async |limiter| {
+        let limit = limit("l", "3/200ms");
+        limiter.try_acquire(&[ask(&limit, 2)]).await.unwrap();
+        let (served, mut order) = tokio::sync::mpsc::unbounded_channel();
+        // The second would fit at once, and so would the fourth beside the third.
+        for (turn, cost) in [3, 1, 3, 1, 1].into_iter().enumerate() {
+            let (limiter, asks, served) = (limiter.clone(), [ask(&limit, cost)], served.clone());
+            tokio::spawn(async move {
+                limiter.acquire(&asks, None).await.unwrap();
+                served.send(turn).unwrap();
+            });
+            settle().await;
+        }
+        for turn in 0..5 {
+            assert_eq!(order.recv().await, Some(turn));
+        }
+    });
+}
+
+#[test]
+fn who_does_not_wait_does_not_pass_those_who_do() {
+    on_both_stores(async |limiter| {
+        let limit = limit("l", "2/300ms");
+        let since = Instant::now();
+        limiter.try_acquire(&[ask(&limit, 1)]).await.unwrap();
+        let waiter = begin(&limiter, vec![ask(&limit, 2)], None).await;
+        // One permit is free, but it comes after the other two.
+        let told = told(limiter.try_acquire(&[ask(&limit, 1)]).await.unwrap_err());
+        assert!(since.elapsed() + told >= 600 * MS && told <= 600 * MS, "{told:?}");
+        waiter.await.unwrap().unwrap();
+    });
+}
+
+#[test]
+fn who_can_not_be_served_in_time_is_refused_at_once() {
+    on_both_stores(async |limiter| {
+        let limit = limit("l", "2/400ms");
+        let since = Instant::now();
+        limiter.try_acquire(&[ask(&limit, 2)]).await.unwrap();
+        let refused = limiter.acquire(&[ask(&limit, 1)], after(200)).await.unwrap_err();
+        assert!(since.elapsed() < 200 * MS, "refused after {:?}", since.elapsed());
+        assert!((200 * MS..=400 * MS).contains(&told(refused)));
+        // Its own permit would be free in time, but not behind the two that wait.
+        let waiter = begin(&limiter, vec![ask(&limit, 2)], None).await;
+        let refused = limiter.acquire(&[ask(&limit, 1)], after(600)).await.unwrap_err();
+        assert!(since.elapsed() < 300 * MS, "refused after {:?}", since.elapsed());
+        let told = told(refused);
+        assert!(since.elapsed() + told >= 800 * MS && told <= 800 * MS, "{told:?}");
+        let behind = begin(&limiter, vec![ask(&limit, 1)], after(900)).await;
+        waiter.await.unwrap().unwrap();
+        behind.await.unwrap().unwrap();
+        assert!(since.elapsed() >= 800 * MS);
+        // What a limit never allows isn't waited for.
+        let waiter = begin(&limiter, vec![ask(&limit, 2)], None).await;
+        let never = limiter.acquire(&[ask(&limit, 3)], None).await.unwrap_err();
+        assert_eq!(limited(never).delay_us(), None);
+        drop(waiter);
+    });
+}
+
+#[test]
+fn those_whose_room_appears_together_go_in_one_call_and_none_is_made_meanwhile() {
+    let redis = Redis::start();
+    block_on(async {
+        let limiter = patient(&redis.url());
+        limiter.warm_up().await.unwrap();
+        let limit = limit("l", "6/500ms");
+        limiter.try_acquire(&[ask(&limit, 6)]).await.unwrap();
+        let since = Instant::now();
+        let mut waiters = Vec::new();
+        for cost in [1, 2, 1, 2] {
+            waiters.push(begin(&limiter, vec![ask(&limit, cost)], None).await);
+        }
+        assert!(since.elapsed() < 400 * MS, "too slow to judge");
+        let before = redis.scripts();
+        sleep(Duration::from_millis(400).saturating_sub(since.elapsed())).await;
+        assert_eq!(redis.scripts(), before, "calls while all wait");
+        for waiter in waiters {
+            waiter.await.unwrap().unwrap();
+        }
+        assert_eq!(redis.scripts(), before + 1);
+    });
+}
+
+#[test]
+fn a_flood_behind_waiters_costs_redis_nothing() {
+    let redis = Redis::start();
+    block_on(async {
+        let limiter = patient(&redis.url());
+        limiter.warm_up().await.unwrap();
+        let limit = limit("l", "2/2s");
+        limiter.try_acquire(&[ask(&limit, 2)]).await.unwrap();
+        let waiter = begin(&limiter, vec![ask(&limit, 1)], None).await;
+        let flood = async |times: u32| {
+            for _ in 0..times {
+                let mut tasks = JoinSet::new();
+                for _ in 0..20 {
+                    let (limiter, asks) = (limiter.clone(), [ask(&limit, 1)]);
+                    tasks.spawn(async move { limiter.acquire(&asks, after(100)).await.unwrap_err() });
+                }
+                tasks.join_all().await;
+            }
+        };
+        flood(1).await;
+        let before = redis.scripts();
+        flood(20).await;
+        assert_eq!(redis.scripts(), before);
+        waiter.abort();
+    });
+}
+
+#[test]
+fn who_leaves_frees_the_place_and_those_behind_are_served_earlier() {
+    on_both_stores(async |limiter| {
+        let limit = limit("l", "2/400ms");
+        for leaver in [0, 1] {
+            let since = Instant::now();
+            limiter.acquire(&[ask(&limit, 2)], None).await.unwrap();
+            let begun = since.elapsed();
+            let mut waiters = Vec::new();
+            for cost in [2, 2, 2] {
+                waiters.push(begin(&limiter, vec![ask(&limit, cost)], None).await);
+            }
+            waiters.remove(leaver).abort();
+            for (turn, waiter) in waiters.into_iter().enumerate() {
+                waiter.await.unwrap().unwrap();
+                let served = since.elapsed() - begun;
+                let due = (turn as u32 + 1) * 400 * MS;
+                // (The first of the second round had to wait for the last of the first.)
+                assert!(
+                    (due - 20 * MS..due + 300 * MS).contains(&served),
+                    "{turn} was served after {served:?}"
+                );
+            }
+        }
+    });
+}
+
+#[test]
+fn a_place_is_given_up_wherever_its_holder_stands() {
+    on_both_stores(async |limiter| {
+        let limit = limit("l", "1/60ms");
+        // At some time between its first step and its admission, each of them gives up.
+        let mut times = fastrand::Rng::with_seed(7);
+        let mut waiters = JoinSet::new();
+        for _ in 0..60 {
+            let (limiter, limit) = (limiter.clone(), limit.clone());
+            let patience = Duration::from_micros(times.u64(0..150_000));
+            let start = Duration::from_micros(times.u64(0..300_000));
+            waiters.spawn(async move {
+                sleep(start).await;
+                drop(timeout(patience, limiter.acquire(&[ask(&limit, 1)], None)).await);
+            });
+        }
+        waiters.join_all().await;
+        // Whoever was asked for last may have been charged.
+        let since = Instant::now();
+        limiter.acquire(&[ask(&limit, 1)], after(2_000)).await.unwrap();
+        assert!(since.elapsed() < 500 * MS, "served after {:?}", since.elapsed());
+    });
+}
+
+#[test]
+fn several_limits_are_waited_for_where_the_delay_is_greatest_and_asked_again() {
+    on_both_stores(async |limiter| {
+        let (short, long) = (limit("short", "1/200ms"), limit("long", "1/400ms"));
+        let both = vec![ask(&short, 1), ask(&long, 1)];
+        let since = Instant::now();
+        limiter.try_acquire(&both).await.unwrap();
+        let waiter = begin(&limiter, both, after(3_000)).await;
+        // It doesn't hold up the other one.
+        limiter.acquire(&[ask(&short, 1)], after(380)).await.unwrap();
+        assert!((200 * MS..400 * MS).contains(&since.elapsed()), "{:?}", since.elapsed());
+        // When the greater delay is over, the other bucket refuses, and is waited for in turn.
+        sleep((390 * MS).saturating_sub(since.elapsed())).await;
+        limiter.acquire(&[ask(&short, 1)], after(1_000)).await.unwrap();
+        let taken = since.elapsed();
+        let admission = waiter.await.unwrap().unwrap();
+        assert_eq!(admission.standings().len(), 2);
+        assert!(since.elapsed() >= taken.min(400 * MS), "{:?}", since.elapsed());
+    });
+}
+
+#[test]
+fn other_gateways_may_take_the_room_and_the_waiter_keeps_its_place() {
+    let redis = Redis::start();
+    block_on(async {
+        let (here, there) = (patient(&redis.url()), patient(&redis.url()));
+        here.warm_up().await.unwrap();
+        there.warm_up().await.unwrap();
+        let limit = limit("l", "2/300ms");
+        let since = Instant::now();
+        here.try_acquire(&[ask(&limit, 1)]).await.unwrap();
+        let first = begin(&here, vec![ask(&limit, 2)], None).await;
+        let second = begin(&here, vec![ask(&limit, 1)], None).await;
+        // Taken from under the first one.
+        sleep((150 * MS).saturating_sub(since.elapsed())).await;
+        there.try_acquire(&[ask(&limit, 1)]).await.unwrap();
+        first.await.unwrap().unwrap();
+        assert!(since.elapsed() >= 450 * MS, "{:?}", since.elapsed());
+        assert!(!second.is_finished());
+        second.await.unwrap().unwrap();
+        assert!(since.elapsed() >= 750 * MS, "{:?}", since.elapsed());
+    });
+}
+
+#[test]
+fn the_failure_policy_decides_on_those_who_wait() {
+    for policy in [OnFailure::Deny, OnFailure::Allow, OnFailure::Local] {
+        let mut redis = Redis::start();
+        block_on(async {
+            let limiter = open(&redis.url(), "timeout = \"100ms\"");
+            limiter.warm_up().await.unwrap();
+            let limit = Arc::new(Limit::new("l", quota("1/300ms")).on_failure(policy));
+            limiter.try_acquire(&[ask(&limit, 1)]).await.unwrap();
+            let waiters = [
+                begin(&limiter, vec![ask(&limit, 1)], None).await,
+                begin(&limiter, vec![ask(&limit, 1)], None).await,
+            ];
+            redis.kill();
+            for (turn, waiter) in waiters.into_iter().enumerate() {
+                let answer = timeout(Duration::from_secs(5), waiter).await.expect("an answer comes").unwrap();
+                match policy {
+                    OnFailure::Deny => {
+                        assert!(matches!(answer, Err(Refusal::StoreUnavailable(_))), "{turn}: {answer:?}");
+                    }
+                    _ => drop(answer.unwrap()),
+                }
+            }
+        });
+    }
+}
+
+#[test]
+fn queues_are_bounded() {
+    block_on(async {
+        let limiter = patient("memory:");
+        let limit = limit("l", "1/h");
+        limiter.try_acquire(&[ask(&limit, 1)]).await.unwrap();
+        let mut waiters = JoinSet::new();
+        let begun = Instant::now();
+        for _ in 0..10_050 {
+            let (limiter, asks) = (limiter.clone(), [ask(&limit, 1)]);
+            waiters.spawn(async move { limiter.acquire(&asks, None).await });
+        }
+        for _ in 0..50 {
+            let refused = waiters.join_next().await.unwrap().unwrap().unwrap_err();
+            assert!(told(refused) > Duration::from_secs(3_000));
+        }
+        assert!(timeout(50 * MS, waiters.join_next()).await.is_err(), "the others wait");
+        drop(waiters);
+        assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+        settle().await;
+        let refused = timeout(50 * MS, limiter.acquire(&[ask(&limit, 1)], None)).await;
+        assert!(refused.is_err(), "there is a place again");
+    });
+}
+
+#[test]
+fn no_waiter_depends_on_the_thread_of_another() {
+    let redis = Redis::start();
+    for url in ["memory:", &redis.url()] {
+        let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+        let limiter = runtime.block_on(async { patient(url) });
+        let limit = limit("l", "1/200ms");
+        let (joined, others) = mpsc::channel();
+        // The first of the queue is on a thread that ends, with its runtime, while they wait.
+        let first = thread::spawn({
+            let (limiter, limit) = (limiter.clone(), limit.clone());
+            move || {
+                block_on(async {
+                    limiter.warm_up().await.unwrap();
+                    limiter.try_acquire(&[ask(&limit, 1)]).await.unwrap();
+                    let waiter = begin(&limiter, vec![ask(&limit, 1)], None).await;
+                    joined.send(()).unwrap();
+                    sleep(50 * MS).await;
+                    drop(waiter);
+                });
+            }
+        });
+        others.recv().unwrap();
+        runtime.block_on(async {
+            let asks = [ask(&limit, 1)];
+            let served = timeout(Duration::from_secs(5), limiter.acquire(&asks, None)).await;
+            served.expect("it is served").unwrap();
+        });
+        first.join().unwrap();
+    }
+}
+
+#[test]
+fn what_is_in_flight_is_not_waited_for() {
+    on_both_stores(async |limiter| {
+        let mut quota = quota("1/10s");
+        quota.algorithm = Algorithm::Concurrency;
+        let limit = Arc::new(Limit::new("l", quota));
+        let _first = limiter.acquire(&[ask(&limit, 1)], None).await.unwrap();
+        let asks = [ask(&limit, 1)];
+        let refused = timeout(Duration::from_secs(5), limiter.acquire(&asks, None)).await;
+        assert!(!limited(refused.expect("it is refused at once").unwrap_err()).is_exact());
+    });
+}
