@@ -3,15 +3,18 @@
 //! A page in a browser reaches loopback, too. So the Host must name this machine, or the request bear the
 //! token; a foreign Origin is turned away, and a change must be `application/json`, which no form can send.
 //! Each change is logged with who made it.
+//!
+//! Connections are few and none lasts without a request, so that nobody who reaches this port takes from the
+//! requests that the gateway is for.
 
 mod limits;
 
-use std::{net::SocketAddr, sync::Arc};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use arc_swap::ArcSwap;
 use axum::{
     Router,
-    extract::{DefaultBodyLimit, Request, State},
+    extract::{ConnectInfo, DefaultBodyLimit, Request, State},
     http::{
         HeaderMap, StatusCode,
         header::{AUTHORIZATION, CONTENT_TYPE, HOST, ORIGIN},
@@ -21,14 +24,27 @@ use axum::{
     response::{IntoResponse, Response},
     routing::get,
 };
+use hyper::{body::Incoming, server::conn::http1, service::service_fn};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use serde_json::json;
 use sha2::{Digest, Sha256};
-use tokio::net::TcpListener;
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::Semaphore,
+    time::{sleep, timeout},
+};
+use tower::ServiceExt;
 
 use crate::gateway::Gateway;
 
 /// A change is a few words.
 const BODY_BYTES_MOST: usize = 16 << 10;
+/// Beyond it they wait in the listener's backlog.
+const CONNECTIONS_MOST: usize = 64;
+/// How long a head may take, the wait for it included, and then its body with the answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// When connections can't be accepted, the system needs time.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// What the operators' requests are about.
 struct Admin {
@@ -37,14 +53,7 @@ struct Admin {
 }
 
 /// Answers operators until the program ends.
-///
-/// # Errors
-/// The listener breaks.
-pub async fn serve(
-    listener: TcpListener,
-    token: Option<String>,
-    gateway: Arc<ArcSwap<Gateway>>,
-) -> std::io::Result<()> {
+pub async fn serve(listener: TcpListener, token: Option<String>, gateway: Arc<ArcSwap<Gateway>>) {
     let admin = Arc::new(Admin { gateway, token });
     let router = Router::new()
         .route("/livez", get(async || "ok\n"))
@@ -53,7 +62,35 @@ pub async fn serve(
         .layer(DefaultBodyLimit::max(BODY_BYTES_MOST))
         .layer(middleware::from_fn_with_state(admin.clone(), guard))
         .with_state(admin);
-    axum::serve(listener, router.into_make_service_with_connect_info::<SocketAddr>()).await
+    let connections = Arc::new(Semaphore::new(CONNECTIONS_MOST));
+    loop {
+        let permit = connections.clone().acquire_owned().await;
+        match listener.accept().await {
+            Ok((stream, peer)) => {
+                let connection = serve_connection(stream, peer, router.clone());
+                tokio::spawn(async move {
+                    connection.await;
+                    drop(permit);
+                });
+            }
+            Err(error) => {
+                tracing::warn!("can't accept an operator's connection: {error}");
+                sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+async fn serve_connection(stream: TcpStream, peer: SocketAddr, router: Router) {
+    let service = service_fn(move |mut request: hyper::Request<Incoming>| {
+        request.extensions_mut().insert(ConnectInfo(peer));
+        router.clone().oneshot(request)
+    });
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new()).header_read_timeout(PATIENCE);
+    if let Err(error) = http.serve_connection(TokioIo::new(stream), service).await {
+        tracing::debug!(%peer, "an operator's connection ended early: {error}");
+    }
 }
 
 /// Turns away who isn't an operator.
@@ -79,7 +116,8 @@ async fn guard(State(admin): State<Arc<Admin>>, request: Request, next: Next) ->
             "send changes with `Content-Type: application/json`",
         ));
     }
-    Ok(next.run(request).await)
+    let answer = timeout(PATIENCE, next.run(request)).await;
+    answer.map_err(|_| Problem::new(StatusCode::REQUEST_TIMEOUT, "the request took too long"))
 }
 
 /// Compared by their hashes, which takes the same time for any guess.

@@ -158,6 +158,8 @@ pub enum StoreError {
     Overloaded,
     /// The in-process store is at its bound, and the bucket would have made it grow.
     Full,
+    /// As many rates are set in place of the file's as may be.
+    OverridesFull,
     /// The server couldn't be reached, or the connection broke.
     Connection(fred::error::Error),
     /// The server answered with an error.
@@ -174,6 +176,7 @@ impl fmt::Display for StoreError {
             Self::Open => "the store failed lately and is being probed",
             Self::Overloaded => "too many decisions wait for the store",
             Self::Full => "the in-process store is full",
+            Self::OverridesFull => "too many rates are set already",
             Self::Connection(_) => "the connection to the store failed",
             Self::Answer(_) => "the store answered with an error",
             Self::Malformed => "the store's answer is not the script's",

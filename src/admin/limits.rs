@@ -1,7 +1,7 @@
 //! `/api/limits`: what limits hold, what is in use of a key, and changes that hold for all gateways of the
 //! store.
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{error::Error, net::SocketAddr, sync::Arc, time::Duration};
 
 use axum::{
     Json, Router,
@@ -18,7 +18,10 @@ use crate::{
     duration,
     gateway::Gateway,
     limit::{Ask, Limit, key::Key, read_rate, request::Rule},
-    store::{StoreError, overrides::Override},
+    store::{
+        StoreError,
+        overrides::{OVERRIDES_MOST, Override},
+    },
 };
 
 use super::{Admin, Problem};
@@ -94,8 +97,12 @@ impl Place {
         };
         if is_set {
             let rate = Quota::new(limit.quota().algorithm, set.rate);
-            let lasts = change.r#for.map(|lasts| format!(" for {lasts}")).unwrap_or_default();
-            self.log(peer, key, &format!("the rate is set to {rate}{lasts}: counts kept"));
+            let scope = change.scope.map(|scope| format!(", scope {scope}")).unwrap_or_default();
+            let lasts = set.lasts.map(|lasts| format!(" for {}", duration::Text(lasts.as_micros() as u64)));
+            let lasts = lasts.unwrap_or_default();
+            // Those of another scope are other counts.
+            let kept = if set.scope.is_none() { ": counts kept" } else { "" };
+            self.log(peer, key, &format!("the rate is set to {rate}{scope}{lasts}{kept}"));
         }
         let mut shown = show_override(limit, &set);
         shown["set"] = json!(is_set);
@@ -233,6 +240,12 @@ fn bad_request(message: impl AsRef<str>) -> Problem {
 
 impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Self {
-        Self::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string())
+        match error.source() {
+            _ if matches!(error, StoreError::OverridesFull) => {
+                Self::new(StatusCode::CONFLICT, format!("{error}: unset some of these {OVERRIDES_MOST}"))
+            }
+            Some(cause) => Self::new(StatusCode::SERVICE_UNAVAILABLE, format!("{error}: {cause}")),
+            None => Self::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string()),
+        }
     }
 }

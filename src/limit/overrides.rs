@@ -5,10 +5,7 @@
 
 use std::{
     collections::HashMap,
-    sync::{
-        Arc, Weak,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
+    sync::{Arc, Weak},
     time::Duration,
 };
 
@@ -31,12 +28,18 @@ const POLL_EVERY: Duration = Duration::from_secs(1);
 /// A person waits for a change, and longer than a request may.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// What was read last.
+/// What holds, as far as this gateway knows.
 #[derive(Debug)]
 pub(super) struct Overridden {
     pub(super) names: Names,
-    version: AtomicU64,
-    limits: ArcSwap<HashMap<String, OfLimit>>,
+    read: ArcSwap<Read>,
+}
+
+/// What was read last: its version goes with it, since two may read at a time.
+#[derive(Debug, Default)]
+struct Read {
+    version: u64,
+    limits: HashMap<String, OfLimit>,
 }
 
 #[derive(Debug, Default)]
@@ -52,6 +55,15 @@ struct Held {
     until: Option<Instant>,
 }
 
+impl Held {
+    /// The limit may have had another algorithm when it was set: what is no window of this one's isn't taken
+    /// for one.
+    fn rate_for(&self, own: Quota) -> Rate {
+        let has_window = self.rate.window_us > 0 && own.algorithm != Algorithm::Concurrency;
+        Rate { window_us: if has_window { self.rate.window_us } else { own.window_us }, ..self.rate }
+    }
+}
+
 /// How much of a key's permits is in use, and what it is held to.
 #[derive(Clone, Copy, Debug)]
 pub struct KeyState {
@@ -65,21 +77,21 @@ pub struct KeyState {
 
 impl Overridden {
     pub(super) fn new(key_prefix: &str) -> Self {
-        Self { names: Names::new(key_prefix), version: AtomicU64::new(0), limits: ArcSwap::default() }
+        Self { names: Names::new(key_prefix), read: ArcSwap::default() }
     }
 
     /// What an override says of a key, that of the key itself before that of the limit.
     pub(super) fn of(&self, limit: &Limit, key: Option<&Key>) -> Option<(Rate, Option<Scope>)> {
-        let limits = self.limits.load();
-        if limits.is_empty() {
+        let read = self.read.load();
+        if read.limits.is_empty() {
             return None;
         }
-        let of_limit = limits.get(limit.name())?;
+        let of_limit = read.limits.get(limit.name())?;
         let own = key.and_then(|key| of_limit.keys.get(key.as_str()));
         let mut held = own.into_iter().chain(&of_limit.own);
         let held = held.find(|held| held.until.is_none_or(|until| until > Instant::now()))?;
-        let window_us = if held.rate.window_us == 0 { limit.quota.window_us } else { held.rate.window_us };
-        Some((Rate { window_us, ..held.rate }, held.scope))
+        let rate = held.rate_for(limit.quota);
+        Quota::new(limit.quota.algorithm, rate).is_countable().then_some((rate, held.scope))
     }
 }
 
@@ -190,8 +202,7 @@ impl Limiter {
                 None => limits.entry(field).or_default().own = Some(held),
             }
         }
-        self.overridden.limits.store(Arc::new(limits));
-        self.overridden.version.store(read.version, Relaxed);
+        self.overridden.read.store(Arc::new(Read { version: read.version, limits }));
         self.forget_all();
         Ok(())
     }
@@ -221,7 +232,7 @@ impl Limiter {
         }
         let (names, deadline) = (&self.overridden.names, Instant::now() + POLL_EVERY);
         let version = self.store.overrides_version(names, deadline).await?;
-        if version != self.overridden.version.load(Relaxed) {
+        if version != self.overridden.read.load().version {
             self.read_overrides().await?;
         }
         Ok(())
@@ -264,5 +275,34 @@ fn field(limit: &Limit, key: Option<&Key>) -> String {
     match key {
         Some(key) => format!("{} {}", limit.name(), key.as_str()),
         None => limit.name().to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn overridden(rate: &str) -> Overridden {
+        let held = Held { rate: rate.parse().unwrap(), scope: None, until: None };
+        let limits = HashMap::from([("l".to_owned(), OfLimit { own: Some(held), ..OfLimit::default() })]);
+        Overridden { names: Names::new("t"), read: ArcSwap::from_pointee(Read { version: 1, limits }) }
+    }
+
+    /// A lease of a millisecond would end before it is renewed.
+    #[test]
+    fn the_window_of_a_rate_is_no_lease() {
+        let limit = Limit::new("l", Quota::concurrency(5));
+        let rate = Rate { permits: 7, window_us: 30_000_000 };
+        assert_eq!(overridden("7/1ms").of(&limit, None), Some((rate, None)));
+    }
+
+    #[test]
+    fn a_rate_that_the_algorithm_cannot_count_does_not_hold() {
+        let gcra = |burst| {
+            let quota = Quota::new(Algorithm::Gcra { burst }, "5/s".parse().unwrap());
+            overridden("1000000/366d").of(&Limit::new("l", quota), None)
+        };
+        assert!(gcra(Some(7)).is_some());
+        assert_eq!(gcra(None), None);
     }
 }

@@ -18,6 +18,10 @@ use crate::{algorithm::Rate, config::Scope};
 use super::{Store, StoreError};
 
 const SOURCE: &str = include_str!("../../lua/overrides.lua");
+/// All of them are read by every gateway after each change, in one call of the store.
+pub const OVERRIDES_MOST: usize = 10_000;
+/// A century. The script's times are exact for longer, but not for ever.
+const LASTS_MOST: Duration = Duration::from_micros(100 * Rate::MAX_WINDOW_US);
 
 /// What holds for a limit, or for one key of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,7 +30,7 @@ pub struct Override {
     pub rate: Rate,
     /// Where it counts, if not where the limit does.
     pub scope: Option<Scope>,
-    /// For how long from now, if it ends by itself.
+    /// For how long from now, a century at most, if it ends by itself.
     pub lasts: Option<Duration>,
 }
 
@@ -52,7 +56,7 @@ impl Store {
     /// Sets what holds for a field, or with `if_absent` does so only if nothing does. Says whether it has.
     ///
     /// # Errors
-    /// No answer in time: it may or may not have been set.
+    /// No answer in time: it may or may not have been set. Or there are [too many](OVERRIDES_MOST).
     pub async fn set_override(
         &self,
         names: &Names,
@@ -62,13 +66,17 @@ impl Store {
         deadline: Instant,
     ) -> Result<bool, StoreError> {
         match self {
-            Self::Memory(store) => Ok(store.overrides.set(field, set, if_absent)),
+            Self::Memory(store) => store.overrides.set(field, set, if_absent),
             Self::Redis(_) => {
-                let lasts_us = set.lasts.map_or(0, |lasts| lasts.as_micros().max(1)).to_string();
+                let lasts_us = set.lasts.map_or(0, |lasts| lasts.min(LASTS_MOST).as_micros().max(1));
                 let if_absent = if if_absent { "1" } else { "0" };
+                let [lasts_us, most] = [lasts_us, OVERRIDES_MOST as u128].map(|number| number.to_string());
                 let value = written(set);
-                let words = ["set", field, &value, &lasts_us, if_absent, &names.channel];
-                Ok(self.run(names, &words, deadline).await? == Value::Integer(1))
+                let words = ["set", field, &value, &lasts_us, if_absent, &names.channel, &most];
+                match self.run(names, &words, deadline).await? {
+                    Value::Integer(-1) => Err(StoreError::OverridesFull),
+                    answer => Ok(answer == Value::Integer(1)),
+                }
             }
         }
     }
@@ -115,9 +123,9 @@ impl Store {
             Self::Memory(store) => Ok(store.overrides.held.lock().0),
             Self::Redis(store) => {
                 let words =
-                    ["HGET", &names.table, "#version"].map(|word| Bytes::copy_from_slice(word.as_bytes()));
+                    ["HGET", &names.table, VERSION].map(|word| Bytes::copy_from_slice(word.as_bytes()));
                 let answer = store.command(&names.table, words.into(), deadline).await?;
-                Ok(answer.as_u64().unwrap_or(0))
+                Ok(read_version(&answer))
             }
         }
     }
@@ -165,16 +173,20 @@ impl Names {
 }
 
 impl Table {
-    fn set(&self, field: &str, set: &Override, if_absent: bool) -> bool {
+    fn set(&self, field: &str, set: &Override, if_absent: bool) -> Result<bool, StoreError> {
         let mut held = self.held.lock();
         held.1.retain(|_, (_, until)| until.is_none_or(|until| until > Now::now()));
-        if if_absent && held.1.contains_key(field) {
-            return false;
+        let is_new = !held.1.contains_key(field);
+        if if_absent && !is_new {
+            return Ok(false);
+        }
+        if is_new && held.1.len() >= OVERRIDES_MOST {
+            return Err(StoreError::OverridesFull);
         }
         held.0 += 1;
-        let until = set.lasts.map(|lasts| Now::now() + lasts);
+        let until = set.lasts.map(|lasts| Now::now() + lasts.min(LASTS_MOST));
         held.1.insert(field.to_owned(), (set.clone(), until));
-        true
+        Ok(true)
     }
 
     fn unset(&self, field: &str) -> bool {
@@ -205,15 +217,28 @@ fn written(set: &Override) -> String {
     format!("{} {} {scope}", set.rate.permits, set.rate.window_us)
 }
 
+/// The field of the table that holds its version.
+const VERSION: &str = "#version";
+
 /// Reads the script's answer to `list`. What another version of this program may have written is left out.
 fn read(answer: Value) -> Option<Overrides> {
     let Value::Array(answer) = answer else { return None };
-    let [time, version, fields @ ..] = &answer[..] else { return None };
-    let (time_us, version) = (time.as_u64()?, version.as_u64()?);
-    let entries = fields
-        .chunks_exact(2)
-        .filter_map(|pair| Some((pair[0].as_string()?, read_value(&pair[1].as_string()?, time_us)?)));
-    Some(Overrides { version, entries: entries.collect() })
+    let [time, Value::Array(fields)] = &answer[..] else { return None };
+    let time_us = time.as_u64()?;
+    let mut read = Overrides::default();
+    for [field, value] in fields.as_chunks().0 {
+        let (Some(field), Some(text)) = (field.as_string(), value.as_string()) else { continue };
+        if field == VERSION {
+            read.version = read_version(value);
+        } else if let Some(set) = read_value(&text, time_us) {
+            read.entries.push((field, set));
+        }
+    }
+    Some(read)
+}
+
+fn read_version(value: &Value) -> u64 {
+    value.as_u64().unwrap_or(0)
 }
 
 fn read_value(text: &str, time_us: u64) -> Option<Override> {
@@ -229,6 +254,9 @@ fn read_value(text: &str, time_us: u64) -> Option<Override> {
         0 => None,
         ends_us => Some(Duration::from_micros(u64::checked_sub(ends_us, time_us)?)),
     };
-    let is_sane = rate.permits <= Rate::MAX_PERMITS && rate.window_us <= Rate::MAX_WINDOW_US;
+    let is_sane = rate.permits <= Rate::MAX_PERMITS
+        && rate.window_us <= Rate::MAX_WINDOW_US
+        && rate.window_us.is_multiple_of(1_000)
+        && words.next().is_none();
     is_sane.then_some(Override { rate, scope, lasts })
 }

@@ -143,3 +143,73 @@ fn a_scope_of_this_instance_counts_here_alone() {
         other.get("/").status == 200 && redis.keys("tollgate:l:*").is_empty()
     });
 }
+
+#[test]
+fn a_rate_may_be_set_for_longer_than_anybody_lives() {
+    let redis = Redis::start();
+    for store in [String::new(), redis.store()] {
+        let gateway = gateway("5/h", &store);
+        done(limits(&gateway, &["set", "l", "7/h", "--for", "400000years"]));
+        assert_eq!(policy(&gateway), "\"l\";q=7;w=3600");
+    }
+}
+
+/// By a newer version, or by hand.
+#[test]
+fn what_cannot_be_read_in_the_table_changes_nothing_and_stays() {
+    let redis = Redis::start();
+    let gateway = gateway("5/h", &redis.store());
+    let put = |field: &str, value: &str| redis.command(&["HSET", "tollgate:overrides", field, value]);
+    let strange = [
+        ("l", "7 3600000000 - 0 by-ops"),
+        ("l ip=127.0.0.1", "7 3600000000 - 0 7"),
+        ("l ip=1", "7"),
+        ("l ip=2", "7 1 - 0"),
+        ("l ip=3", "99999999999 1000 - 0"),
+        ("l ip=4", "7 -1000 everywhere 0"),
+        ("\u{1b}[31m", ""),
+    ];
+    for version in ["abc", "inf", "-7", "99999999999999999999999999"] {
+        for (field, value) in strange {
+            put(field, value);
+        }
+        put("m", "7 1000 - 1700000000000000");
+        put("#version", version);
+        done(limits(&gateway, &["set", "l", "127.0.0.1", "9/h"]));
+        assert_eq!(policy(&gateway), "\"l\";q=9;w=3600", "after the version {version}");
+        done(limits(&gateway, &["unset", "l", "127.0.0.1"]));
+        assert_eq!(policy(&gateway), "\"l\";q=5;w=3600");
+        // What was there before but for the key's, which was replaced, and what had ended; and the version.
+        assert_eq!(redis.command(&["HLEN", "tollgate:overrides"]), strange.len().to_string());
+    }
+    redis.command(&["DEL", "tollgate:overrides"]);
+    redis.command(&["LPUSH", "tollgate:overrides", "garbage"]);
+    let (status, told) = limits(&gateway, &["set", "l", "9/h"]);
+    assert!(status == 1 && told.contains("WRONGTYPE"), "{told}");
+    assert_eq!(policy(&gateway), "\"l\";q=5;w=3600");
+}
+
+#[test]
+fn rates_that_are_set_are_bounded_in_number() {
+    let redis = Redis::start();
+    let gateway = gateway("5/h", &redis.store());
+    let fill = "for i = 1, 9999 do redis.call('HSET', KEYS[1], 'l ip=' .. i, '7 1000 - 0') end";
+    redis.command(&["EVAL", fill, "1", "tollgate:overrides"]);
+    done(limits(&gateway, &["set", "l", "7/h"]));
+    let (status, told) = limits(&gateway, &["set", "l", "127.0.0.1", "9/h"]);
+    assert!(status == 1 && told.contains("too many rates are set"), "{told}");
+    done(limits(&gateway, &["set", "l", "8/h"]));
+    assert_eq!(policy(&gateway), "\"l\";q=8;w=3600");
+    done(limits(&gateway, &["unset", "l"]));
+    done(limits(&gateway, &["set", "l", "127.0.0.1", "9/h"]));
+    assert_eq!(policy(&gateway), "\"l\";q=9;w=3600");
+}
+
+#[test]
+fn who_may_not_publish_may_set_rates() {
+    let redis = Redis::start();
+    let gateway = gateway("5/h", &redis.store());
+    redis.command(&["ACL", "SETUSER", "default", "resetchannels"]);
+    done(limits(&gateway, &["set", "l", "7/h"]));
+    assert_eq!(policy(&gateway), "\"l\";q=7;w=3600");
+}

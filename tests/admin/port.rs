@@ -80,3 +80,17 @@ fn a_token_is_demanded_and_never_shown() {
     assert!(!String::from_utf8(output.stdout).unwrap().contains(token));
     assert!(!with_token.log().contains(token));
 }
+
+#[test]
+fn who_says_nothing_on_the_admin_port_takes_nothing_from_others() {
+    let gateway = gateway("1000000/h", "");
+    let mut silent: Vec<Client> =
+        (0..200).map(|_| Client::connect(admin(&gateway).parse().unwrap())).collect();
+    silent.iter_mut().for_each(|client| client.send(b"GET /livez HTTP/1.1\r\nHost: local"));
+    let files = || std::fs::read_dir(format!("/proc/{}/fd", gateway.process())).unwrap().count();
+    assert!(files() < 150, "{} files are open", files());
+    assert_eq!(gateway.get("/").status, 200);
+    // Their time is up before an operator's patience is.
+    drop(silent.split_off(100));
+    assert_eq!(limits(&gateway, &["list"]).0, 0);
+}

@@ -4,6 +4,7 @@ use std::{sync::Arc, thread, time::Duration};
 
 use tokio::{runtime::Builder, task::JoinSet, time::Instant};
 use tollgate::{
+    Ask, Limit, Limiter, Quota,
     config::Config,
     store::{Charge, Decision, Store},
 };
@@ -211,4 +212,27 @@ fn a_bucket_that_nobody_asks_for_goes_by_itself() {
     assert_eq!(gateway.get("/").status, 200);
     assert_eq!(redis.keys("*").len(), 1);
     wait_until("the bucket has expired", || redis.keys("*").is_empty());
+}
+
+/// A program may have a runtime for each job, as tests do, and threads come back with other names.
+#[test]
+fn a_store_outlives_the_runtimes_that_use_it() {
+    let redis = Redis::start();
+    let store = Arc::new(open_store(&redis.url()));
+    for used in 1..=5 {
+        let decision = block_on(take(&store, charge("a", "5/h", 1)));
+        assert_eq!((decision.admitted, decision.outcomes[0].remaining), (true, 5 - used));
+    }
+}
+
+#[test]
+fn a_lease_may_be_dropped_where_there_is_no_runtime() {
+    let redis = Redis::start();
+    let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let limiter = runtime.block_on(async { Limiter::connect(&redis.url()).unwrap() });
+    let ask = [Ask::new(&Arc::new(Limit::new("running", Quota::concurrency(1))), "alice")];
+    let admission = runtime.block_on(limiter.try_acquire(&ask)).unwrap();
+    thread::spawn(move || drop(admission)).join().unwrap();
+    let bucket = "tollgate:running:cc:{caller=alice}";
+    wait_until("it is released", || redis.command(&["EXISTS", bucket]) == "0");
 }

@@ -7,6 +7,7 @@
 
 use std::{
     collections::{HashMap, VecDeque},
+    future::pending,
     sync::Arc,
 };
 
@@ -15,7 +16,7 @@ use parking_lot::Mutex;
 use tokio::{
     runtime::Handle,
     sync::{OnceCell, Semaphore, oneshot},
-    task::yield_now,
+    task::{AbortHandle, yield_now},
     time::{Instant, timeout_at},
 };
 
@@ -57,7 +58,7 @@ pub(super) enum Manner {
 
 /// One thread's connection, and the operations that wait for its next calls.
 pub(super) struct Batcher {
-    link: Arc<Link>,
+    pub(super) link: Arc<Link>,
     /// The thread's, where the calls are made, wherever an operation comes from.
     pub(super) runtime: Handle,
     connection: ArcSwap<Connection>,
@@ -65,6 +66,14 @@ pub(super) struct Batcher {
     calls: Semaphore,
     /// The first connection was made, or tried.
     begun: OnceCell<()>,
+    /// A task that ends with the runtime alone.
+    life: AbortHandle,
+}
+
+impl Drop for Batcher {
+    fn drop(&mut self) {
+        self.life.abort();
+    }
 }
 
 /// A plain lock: held to push or to cut a batch, never across an await.
@@ -116,11 +125,14 @@ impl Batcher {
     pub(super) fn start(link: Arc<Link>) -> Self {
         let connection = ArcSwap::from_pointee(Connection::start(&link.config, Arc::downgrade(&link)));
         let (runtime, calls) = (Handle::current(), Semaphore::new(CALLS_MOST));
-        Self { link, runtime, connection, queue: Mutex::default(), calls, begun: OnceCell::new() }
+        let (queue, begun) = Default::default();
+        let life = runtime.spawn(pending::<()>()).abort_handle();
+        Self { link, runtime, connection, queue, calls, begun, life }
     }
 
-    pub(super) fn link(&self) -> &Link {
-        &self.link
+    /// Whether the runtime has ended, and with it all calls.
+    pub(super) fn has_ended(&self) -> bool {
+        self.life.is_finished()
     }
 
     pub(super) fn connection(&self) -> Arc<Connection> {

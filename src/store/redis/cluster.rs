@@ -115,7 +115,8 @@ impl Cluster {
         let Some(node) = map.owner(slot_of(operation.bucket())) else { return };
         if let Some(cluster) = self.me.upgrade().filter(|_| !node.link.breaker.is_open()) {
             let deadline = Instant::now() + self.timeout;
-            node.batcher().runtime.spawn(async move { drop(cluster.operate(operation, deadline).await) });
+            let Some(batcher) = node.any_batcher() else { return };
+            batcher.runtime.spawn(async move { drop(cluster.operate(operation, deadline).await) });
         }
     }
 

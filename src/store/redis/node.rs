@@ -9,11 +9,15 @@ use std::{
     time::Duration,
 };
 
+use arc_swap::ArcSwap;
 use bytes::Bytes;
 use fred::types::{ClusterHash, CustomCommand, Value, config::Config};
 use parking_lot::Mutex;
 use thread_local::ThreadLocal;
-use tokio::time::{Instant, sleep};
+use tokio::{
+    runtime::Handle,
+    time::{Instant, sleep},
+};
 
 use super::{
     Operation, Reply, StoreError,
@@ -38,7 +42,7 @@ const PROBES_FOR_OTHERS: u32 = 3;
 /// A server, and this process's connections to it.
 pub(super) struct Node {
     pub(super) link: Arc<Link>,
-    batchers: ThreadLocal<Arc<Batcher>>,
+    batchers: ThreadLocal<ArcSwap<Batcher>>,
     /// When it was first heard of.
     pub(super) since: Instant,
 }
@@ -92,8 +96,8 @@ impl Node {
 
     /// Does an operation in the next call of this thread's batcher, if the server can be reached now.
     pub(super) fn send(&self, lane: Lane, operation: Operation) {
-        if !self.link.breaker.is_open() {
-            self.batcher().send(lane, operation);
+        if let Some(batcher) = self.any_batcher().filter(|_| !self.link.breaker.is_open()) {
+            batcher.send(lane, operation);
         }
     }
 
@@ -125,20 +129,39 @@ impl Node {
             Manner::Together | Manner::Alone => connection.send(command, arguments, wait).await,
         };
         let answer = answer.map_err(failure);
-        link.note(batcher, &answer);
+        link.note(&batcher, &answer);
         answer
     }
 
-    pub(super) fn batcher(&self) -> &Arc<Batcher> {
-        self.batchers.get_or(|| {
-            let batcher = Arc::new(Batcher::start(self.link.clone()));
-            let mut batchers = self.link.batchers.lock();
-            if batchers.is_empty() && self.link.config.server.is_sentinel() {
-                tokio::spawn(sentinel::watch(Arc::downgrade(&self.link)));
-            }
-            batchers.push(Arc::downgrade(&batcher));
-            batcher
-        })
+    /// This thread's, which must run a tokio runtime. One whose runtime has ended is replaced.
+    pub(super) fn batcher(&self) -> Arc<Batcher> {
+        let place = self.batchers.get_or(|| ArcSwap::new(self.start_batcher()));
+        let batcher = place.load_full();
+        if !batcher.has_ended() {
+            return batcher;
+        }
+        let next = self.start_batcher();
+        place.store(next.clone());
+        next
+    }
+
+    /// This thread's, or if it runs no runtime, another one's.
+    pub(super) fn any_batcher(&self) -> Option<Arc<Batcher>> {
+        match Handle::try_current() {
+            Ok(_) => Some(self.batcher()),
+            Err(_) => self.link.batchers().into_iter().next(),
+        }
+    }
+
+    fn start_batcher(&self) -> Arc<Batcher> {
+        let batcher = Arc::new(Batcher::start(self.link.clone()));
+        let mut batchers = self.link.batchers.lock();
+        batchers.retain(|other| other.upgrade().is_some_and(|other| !other.has_ended()));
+        if batchers.is_empty() && self.link.config.server.is_sentinel() {
+            tokio::spawn(sentinel::watch(Arc::downgrade(&self.link)));
+        }
+        batchers.push(Arc::downgrade(&batcher));
+        batcher
     }
 }
 
@@ -149,7 +172,7 @@ impl Link {
             let server = &self.name;
             tracing::warn!(server, "the store fails: each limit's on_failure decides until it answers");
             self.ask_cluster();
-            tokio::spawn(probe(Arc::downgrade(batcher)));
+            tokio::spawn(probe(Arc::downgrade(batcher), Probing(batcher.link.clone())));
         }
     }
 
@@ -157,9 +180,10 @@ impl Link {
         self.cluster.strong_count() > 0
     }
 
-    /// Those of all threads.
+    /// Those of all threads whose runtimes run.
     pub(super) fn batchers(&self) -> Vec<Arc<Batcher>> {
-        self.batchers.lock().iter().filter_map(Weak::upgrade).collect()
+        let batchers = self.batchers.lock();
+        batchers.iter().filter_map(Weak::upgrade).filter(|batcher| !batcher.has_ended()).collect()
     }
 
     fn all_are_connected(&self) -> bool {
@@ -174,19 +198,29 @@ impl Link {
     }
 }
 
+/// The breaker is closed with it: also where the probes end with their runtime, for the next call that fails
+/// has others begin.
+struct Probing(Arc<Link>);
+
+impl Drop for Probing {
+    fn drop(&mut self) {
+        self.0.breaker.close();
+    }
+}
+
 /// Asks the server for a sign of life until it gives one, then closes the breaker.
-async fn probe(batcher: Weak<Batcher>) {
+async fn probe(batcher: Weak<Batcher>, probing: Probing) {
     let since = Instant::now();
     let (mut answered, mut failed) = (0, 0);
     loop {
         // A node that is no more is of no interest.
         let Some(batcher) = batcher.upgrade() else { return };
-        let link = batcher.link();
+        let link = &batcher.link;
         if batcher.connection().ping(link.timeout.max(PROBE_WAIT)).await.is_ok() {
             answered += 1;
             if answered > PROBES_FOR_OTHERS || link.all_are_connected() {
                 link.trouble.forget();
-                link.breaker.close();
+                drop(probing);
                 let (server, after_ms) = (&link.name, since.elapsed().as_millis() as u64);
                 tracing::info!(server, after_ms, "the store answers again");
                 return;
