@@ -175,7 +175,7 @@ fn a_reload_changes_the_rate_for_the_next_request_and_keeps_the_count() {
         }
         for change in ["5/10m → 7/10m", "7/10m → 3/10m", "3/10m → 9/5m"] {
             let line = format!("limit `per-client` {change}: counts kept");
-            assert!(gateway.log().contains(&line), "{line} in {}", gateway.log());
+            wait_until(&line, || gateway.log().contains(&line));
         }
     }
 }

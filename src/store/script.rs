@@ -316,7 +316,7 @@ fn outcome(standing: &[i64], cost: u32, turn: u64) -> Outcome {
     let after_this = if charged { made - 1 - turn } else { 0 };
     Outcome {
         charged,
-        remaining: remaining + after_this * u64::from(cost),
+        remaining: remaining.saturating_add(after_this.saturating_mul(u64::from(cost))),
         grow_us: *grow_us as u64,
         delay_us: if charged { Some(0) } else { u64::try_from(*delay_us).ok() },
     }
