@@ -9,7 +9,7 @@
 //!
 //! A flood on a full bucket costs the store next to nothing. When a block has ended, one request asks, and the
 //! others wait for its answer; if the room is to appear at once, it asks when that is there. If it is admitted,
-//! as many of the others ask as there is room for. What has been changed elsewhere is heard of by message, or
+//! as many of the others ask as there is room for, and if there is none, one of them, for all. What has been changed elsewhere is heard of by message, or
 //! else after [`REFRESH_EVERY`]: then, too, one asks, and the others are refused until it has its answer.
 //!
 //! What is charged while a block lasts makes its delays too short, and a change of the quota or a reset too
@@ -69,6 +69,8 @@ struct Block {
     asking: usize,
     /// Permits for which more may ask at the same time.
     room: u64,
+    /// The last of the room was just taken: the next one to ask will be refused, for all others.
+    is_full: bool,
     /// Tells those who wait that one of them has its answer.
     answered: Arc<Notify>,
 }
@@ -151,7 +153,6 @@ impl Refusals {
             let Some(answer) = asked else {
                 if ask_at > now {
                     sleep_until(ask_at.min(deadline)).await;
-                    turns.share();
                 }
                 return Verdict::Ask(turns);
             };
@@ -206,7 +207,8 @@ impl Refusals {
         let Some(block) = shard.get_mut(bucket) else { return };
         block.steps.clear();
         block.room = if block.asking == 1 { remaining } else { block.room.min(remaining) };
-        if block.asking == 0 {
+        block.is_full = remaining == 0;
+        if block.asking == 0 && !block.is_full {
             self.remove(&mut shard, bucket);
         }
     }
@@ -286,7 +288,7 @@ impl Step {
 impl Block {
     fn new(quota: Quota) -> Self {
         let (steps, answered) = Default::default();
-        Self { quota, steps, refresh_at: Instant::now(), asking: 0, room: 0, answered }
+        Self { quota, steps, refresh_at: Instant::now(), asking: 0, room: 0, is_full: false, answered }
     }
 
     fn known(&mut self, cost: u32, now: Instant) -> Known {
@@ -305,6 +307,7 @@ impl Block {
             }
         }
         self.asking += 1;
+        self.is_full = false;
         self.room = self.room.saturating_sub(u64::from(cost));
         Known::Due(self.answered.clone(), ask_at)
     }
@@ -341,6 +344,7 @@ impl Block {
         let at = self.steps.partition_point(|other| other.cost < step.cost);
         self.steps.insert(at, step);
         self.room = 0;
+        self.is_full = false;
         self.refresh_at = sent + REFRESH_EVERY;
     }
 }
@@ -355,18 +359,6 @@ struct Turn {
     bucket: Bytes,
     cost: u32,
     answered: Arc<Notify>,
-}
-
-impl Turns<'_> {
-    /// Lets those who wait ask at the same time.
-    fn share(&self) {
-        for turn in &self.taken {
-            turn.update(self.refusals, |block, waiting| {
-                block.room = waiting;
-                false
-            });
-        }
-    }
 }
 
 impl Turn {
@@ -393,6 +385,9 @@ impl Drop for Turns<'_> {
                 block.asking -= 1;
                 let now = Instant::now();
                 let has_ended = block.asking == 0 && (now >= block.refresh_at || block.has_ended(now));
+                if block.is_full {
+                    return false;
+                }
                 if has_ended && block.room == 0 {
                     block.room = waiting;
                 }

@@ -59,7 +59,6 @@ fn a_flood_costs_redis_next_to_nothing(permits: u32, window_s: u64, windows: usi
     });
     let most = WORKERS * window_s.div_ceil(5) + 2;
     assert!(seen.iter().all(|seen| *seen <= most), "{seen:?} scripts in a window, of at most {most}");
-    println!("{permits}/{window_s}s {seen:?} scripts in a window, of at most {most}");
 }
 
 #[test]
