@@ -6,6 +6,18 @@
 #[allow(dead_code)] // Each test target uses a part of it.
 mod harness;
 
+/// Makes a test of each fact for each store.
+macro_rules! on_both_stores {
+    ($($fact:ident)*) => {
+        mod memory {
+            $(#[test] fn $fact() { super::$fact(&mut super::Stepped::memory()); })*
+        }
+        mod redis {
+            $(#[test] fn $fact() { super::$fact(&mut super::Stepped::redis()); })*
+        }
+    };
+}
+
 #[path = "store/algorithms.rs"]
 mod algorithms;
 #[path = "store/contract.rs"]

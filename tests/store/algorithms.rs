@@ -11,17 +11,6 @@ use tollgate::{
 
 use crate::stepped::{SECOND, START, Stepped, charge, decision, on, under};
 
-macro_rules! on_both_stores {
-    ($($fact:ident)*) => {
-        mod memory {
-            $(#[test] fn $fact() { super::$fact(&mut super::Stepped::memory()); })*
-        }
-        mod redis {
-            $(#[test] fn $fact() { super::$fact(&mut super::Stepped::redis()); })*
-        }
-    };
-}
-
 on_both_stores! {
     fault_01_refused_requests_are_not_counted
     fault_04_requests_of_one_instant_all_count
