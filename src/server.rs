@@ -15,7 +15,7 @@ use std::{
     net::SocketAddr,
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
     },
     thread,
     time::Duration,
@@ -97,12 +97,11 @@ struct Terms {
     header_timeout: Duration,
 }
 
-/// How far a server is with its end.
+/// How far a server is with its end. As long as it drains, each answer is the last of its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Stage {
+    /// It may drain already, and accepts connections.
     Serving,
-    /// It isn't ready any more, but accepts connections. Each gets one answer, and is closed.
-    Leaving,
     /// It doesn't listen any more. Connections that are idle have a while for one more request.
     Deaf,
     /// Idle connections are closed.
@@ -129,6 +128,7 @@ struct Crew {
     connections: Arc<Semaphore>,
     connections_most: usize,
     stage: watch::Sender<Stage>,
+    is_draining: Arc<AtomicBool>,
     drain_timeout: Duration,
     /// How long readiness is off before the listeners close.
     notice: Duration,
@@ -177,6 +177,7 @@ impl Server {
             Terms { max_header_bytes: server.max_header_bytes, header_timeout: server.header_timeout };
         let gateway = Arc::new(ArcSwap::from_pointee(gateway));
         let (stage, is_at) = watch::channel(Stage::Serving);
+        let is_draining = Arc::<AtomicBool>::default();
         let (mut inboxes, mut threads, mut runtimes, mut readies) =
             <(Vec<_>, Vec<_>, Vec<_>, Vec<_>)>::default();
         for _ in 0..count {
@@ -184,8 +185,9 @@ impl Server {
             let (ready, is_ready) = oneshot::channel();
             let runtime = Builder::new_current_thread().enable_all().build()?;
             runtimes.push(runtime.handle().clone());
-            let (gateway, stage) = (gateway.clone(), is_at.clone());
-            let work = move || runtime.block_on(worker::work(terms, &gateway, inbox, ready, stage));
+            let (gateway, stage, is_draining) = (gateway.clone(), is_at.clone(), is_draining.clone());
+            let work =
+                move || runtime.block_on(worker::work(terms, &gateway, inbox, ready, stage, is_draining));
             threads.push(thread::Builder::new().name("worker".to_owned()).spawn(work)?);
             inboxes.push(Inbox { accepted, connections: Arc::default() });
             readies.push(is_ready);
@@ -207,6 +209,7 @@ impl Server {
             connections: Arc::new(Semaphore::new(server.max_connections)),
             connections_most: server.max_connections,
             stage,
+            is_draining,
             drain_timeout: server.drain_timeout,
             notice,
         };
@@ -225,8 +228,8 @@ impl Server {
 
     /// Tells whether a balancer should send requests here: not once the server drains.
     pub fn readiness(&self) -> impl Fn() -> bool + Clone + Send + Sync + 'static {
-        let stage = self.crew.stage.subscribe();
-        move || *stage.borrow() == Stage::Serving
+        let is_draining = self.crew.is_draining.clone();
+        move || !is_draining.load(Relaxed)
     }
 
     /// Serves until it is told to end. On SIGHUP, `reload` may put another gateway in the running one's place.
@@ -265,8 +268,8 @@ impl Crew {
     async fn drain(self, mut acceptors: JoinSet<()>) {
         let end = Instant::now() + self.drain_timeout;
         let part = self.drain_timeout / NOTICE;
+        self.is_draining.store(true, Relaxed);
         tracing::info!("draining: requests in flight get their answers");
-        self.stage.send_replace(Stage::Leaving);
         sleep(self.notice).await;
         self.stage.send_replace(Stage::Deaf);
         let _ = timeout_at(end - part, async { while acceptors.join_next().await.is_some() {} }).await;
@@ -278,7 +281,7 @@ impl Crew {
         }
         if self.all_gone(end).await.is_err() {
             let left = self.connections_most - self.connections.available_permits();
-            tracing::warn!("{left} requests are still in flight at the end of the drain: cut off");
+            tracing::warn!("requests in flight that were cut off at the end of the drain: {left}");
         }
         self.stage.send_replace(Stage::Ending);
         // A thread of its own: one of the runtime's would keep the process from ending before it ends.

@@ -48,6 +48,7 @@ pub(super) async fn work(
     mut accepted: mpsc::Receiver<Accepted>,
     ready: oneshot::Sender<Result<(), StoreError>>,
     mut stage: watch::Receiver<Stage>,
+    is_draining: Arc<AtomicBool>,
 ) {
     let warm = gateway.load_full().warm_up().await;
     // The server waits for it, unless it has failed to start and is gone.
@@ -64,7 +65,7 @@ pub(super) async fn work(
     let mut serving = Serving {
         http,
         gateway: gateway.clone(),
-        is_leaving: Arc::default(),
+        is_draining,
         graceful: GracefulShutdown::new(),
         connections: JoinSet::new(),
     };
@@ -77,7 +78,6 @@ pub(super) async fn work(
             _ = idle.tick() => gateway.load().close_idle(),
             Ok(()) = stage.changed() => match *stage.borrow() {
                 Stage::Serving | Stage::Deaf => {}
-                Stage::Leaving => serving.is_leaving.store(true, Relaxed),
                 Stage::Closing | Stage::Ending => break,
             },
         }
@@ -97,8 +97,7 @@ pub(super) async fn work(
 struct Serving {
     http: http1::Builder,
     gateway: Arc<ArcSwap<Gateway>>,
-    /// Each answer is the last of its connection.
-    is_leaving: Arc<AtomicBool>,
+    is_draining: Arc<AtomicBool>,
     graceful: GracefulShutdown,
     connections: JoinSet<()>,
 }
@@ -124,12 +123,12 @@ impl Serving {
         peer: SocketAddr,
         counted: Counted,
     ) {
-        let (gateway, is_leaving) = (self.gateway.clone(), self.is_leaving.clone());
+        let (gateway, is_draining) = (self.gateway.clone(), self.is_draining.clone());
         let service = service_fn(move |request| {
-            let (gateway, is_leaving) = (gateway.load_full(), is_leaving.clone());
+            let (gateway, is_draining) = (gateway.load_full(), is_draining.clone());
             async move {
                 let mut response = gateway.answer(peer.ip(), request).await;
-                if is_leaving.load(Relaxed) {
+                if is_draining.load(Relaxed) {
                     response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
                 }
                 Ok::<_, Infallible>(response)
