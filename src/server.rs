@@ -44,9 +44,8 @@ const HANDED_OVER_MOST: usize = 1024;
 const QUEUED_MOST: usize = 1024;
 /// How long to leave off when no connection can be accepted, as with too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// The part of `timeouts.drain` that balancers have to see that the gateway isn't ready any more, then idle clients
-/// to send a request, and in the end requests to be answered that have waited for room in vain.
-const NOTICE: u32 = 10;
+/// The most of a [notice](notice).
+const NOTICE_MOST: Duration = Duration::from_secs(10);
 
 /// Why the server can't start.
 #[derive(Debug)]
@@ -130,8 +129,8 @@ struct Crew {
     stage: watch::Sender<Stage>,
     is_draining: Arc<AtomicBool>,
     drain_timeout: Duration,
-    /// How long readiness is off before the listeners close.
-    notice: Duration,
+    /// Operators have a listener, by which a balancer can see it.
+    readiness_is_seen: bool,
 }
 
 /// A worker as the acceptors see it.
@@ -199,8 +198,6 @@ impl Server {
         if let Some(error) = unreachable {
             tracing::warn!("starting without the store: {error}");
         }
-        // Without the operators' listener nobody can see readiness.
-        let notice = if config.admin.is_some() { server.drain_timeout / NOTICE } else { Duration::ZERO };
         let crew = Crew {
             gateway,
             inboxes: inboxes.into(),
@@ -211,7 +208,7 @@ impl Server {
             stage,
             is_draining,
             drain_timeout: server.drain_timeout,
-            notice,
+            readiness_is_seen: config.admin.is_some(),
         };
         Ok(Self { listeners: listeners.server, crew, hang_ups, terminations, interrupts })
     }
@@ -266,17 +263,18 @@ impl Crew {
     /// Ends, within `timeouts.drain`, so that no client sees more of it than a connection that is closed before
     /// any byte of an answer.
     async fn drain(self, mut acceptors: JoinSet<()>) {
-        let end = Instant::now() + self.drain_timeout;
-        let part = self.drain_timeout / NOTICE;
+        let (end, notice) = (Instant::now() + self.drain_timeout, notice(self.drain_timeout));
         self.is_draining.store(true, Relaxed);
         tracing::info!("draining: requests in flight get their answers");
-        sleep(self.notice).await;
+        if self.readiness_is_seen {
+            sleep(notice).await;
+        }
         self.stage.send_replace(Stage::Deaf);
-        let _ = timeout_at(end - part, async { while acceptors.join_next().await.is_some() {} }).await;
+        let _ = timeout_at(end - notice, async { while acceptors.join_next().await.is_some() {} }).await;
         drop(acceptors);
-        let _ = self.all_gone(Instant::now() + part).await;
+        let _ = self.all_gone(Instant::now() + notice).await;
         self.stage.send_replace(Stage::Closing);
-        if self.all_gone(end - part).await.is_err() {
+        if self.all_gone(end - notice).await.is_err() {
             self.gateway.load().end_waits();
         }
         if self.all_gone(end).await.is_err() {
@@ -299,6 +297,12 @@ impl Crew {
         let all = self.connections.acquire_many(self.connections_most as u32);
         timeout_at(until, all).await.map(drop)
     }
+}
+
+/// Of a drain so long: how long balancers have to see that the gateway isn't ready, then idle clients to send one
+/// more request, and in the end those to be answered who have waited for room in vain.
+fn notice(drain: Duration) -> Duration {
+    (drain / 10).min(NOTICE_MOST)
 }
 
 async fn accept(

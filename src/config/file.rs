@@ -102,7 +102,8 @@ pub(super) struct ServerTimeouts {
     /// From the first byte of a connection, or the end of the last answer, to the end of a request's head.
     /// Default: `"10s"`.
     pub header: Text<Duration>,
-    /// For requests in flight when the gateway stops. Default: `"30s"`.
+    /// For all that is in flight when the gateway stops; a tenth of it, at most 10 s, is for balancers to see that
+    /// it isn't ready any more, and as much for idle clients. Default: `"30s"`.
     pub drain: Text<Duration>,
 }
 
