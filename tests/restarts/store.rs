@@ -1,43 +1,62 @@
 //! What a gateway that ends owes its store, and those who wait for room.
 
 use crate::{
-    harness::{self, client::Client, gateway::Gateway, redis::Redis, wait_until},
+    harness::{
+        self,
+        client::Client,
+        gateway::Gateway,
+        redis::{Redis, cluster::Cluster},
+        wait_until,
+    },
     on_demand, wait_for_end,
 };
 
 const GET: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
 
 /// A configuration that sends all to an upstream under a limit `l` with these keys.
-fn toml(redis: &Redis, server: &str, limit: &str, url: &str) -> String {
+fn toml(store: &str, server: &str, limit: &str, url: &str) -> String {
     format!(
-        "[server]\nworkers = 1\n{server}\n{}[limits.l]\nkey = \"global\"\n{limit}\n\
+        "[server]\nworkers = 1\n{server}\n{store}[limits.l]\nkey = \"global\"\n{limit}\n\
          [upstreams.api]\nservers = [\"{url}\"]\n\
-         [[routes]]\npath = \"/{{*rest}}\"\nupstream = \"api\"\nlimits = [\"l\"]\n",
-        redis.store()
+         [[routes]]\npath = \"/{{*rest}}\"\nupstream = \"api\"\nlimits = [\"l\"]\n"
     )
 }
 
-#[test]
-fn leases_are_released_also_of_requests_that_are_cut_off() {
+/// Asserts it of a store that is configured so, whose servers are these.
+fn assert_leases_are_released(store: &str, servers: &[Redis]) {
+    let buckets = || servers.iter().map(|server| server.keys("tollgate:l:*").len()).sum::<usize>();
     for (drain, is_answered) in [("30s", true), ("200ms", false)] {
-        let redis = Redis::start();
         let (upstream, is_asked, release) = on_demand("HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nlast");
         let server = format!("timeouts = {{ drain = \"{drain}\" }}");
         let limit = "algorithm = \"concurrency\"\nrate = \"3\"";
-        let mut gateway = Gateway::start(&toml(&redis, &server, limit, &upstream.url()));
+        let mut gateway = Gateway::start(&toml(store, &server, limit, &upstream.url()));
         let mut clients = [(); 3].map(|()| gateway.client());
         clients.iter_mut().for_each(|client| client.send(GET));
         clients.iter().for_each(|_| is_asked.recv_timeout(harness::PATIENCE).unwrap());
-        assert_eq!(redis.keys("tollgate:l:*").len(), 1);
+        assert_eq!(buckets(), 1);
         gateway.signal("TERM");
         if is_answered {
             clients.iter().for_each(|_| release.send(()).unwrap());
             clients.iter_mut().for_each(|client| assert_eq!(client.answer().status, 200));
         }
         wait_for_end(&mut gateway);
-        assert_eq!(redis.keys("tollgate:l:*"), [""; 0], "drain = {drain}");
+        assert_eq!(buckets(), 0, "drain = {drain}");
         drop(release);
     }
+}
+
+#[test]
+fn leases_are_released_also_of_requests_that_are_cut_off() {
+    let redis = Redis::start();
+    assert_leases_are_released(&redis.store(), &[redis]);
+}
+
+#[test]
+fn so_they_are_on_a_cluster() {
+    let cluster = Cluster::start();
+    let store = format!("[store]\nurl = \"{}\"\ntimeout = \"5s\"\n", cluster.url());
+    // Without the replicas.
+    assert_leases_are_released(&store, &cluster.nodes[..3]);
 }
 
 /// The store stands still while the responses tell their costs, so that they wait to be recorded.
@@ -47,7 +66,7 @@ fn costs_that_responses_tell_in_the_end_are_recorded() {
     let (upstream, is_asked, release) =
         on_demand("HTTP/1.1 200 OK\r\nX-Tokens-Used: 7\r\nContent-Length: 4\r\n\r\nlast");
     let limit = "rate = \"1000/h\"\ncost = { response_header = \"x-tokens-used\" }";
-    let toml = toml(&redis, "", limit, &upstream.url());
+    let toml = toml(&redis.store(), "", limit, &upstream.url());
     let mut gateway = Gateway::start(&toml);
     let mut clients: Vec<Client> = (0..6).map(|_| gateway.client()).collect();
     clients.iter_mut().for_each(|client| client.send(GET));
