@@ -23,6 +23,7 @@ use std::{
 
 use arc_swap::ArcSwap;
 use tokio::{
+    net::TcpListener,
     runtime::{Builder, Handle},
     signal::unix::{Signal, SignalKind, signal},
     sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch},
@@ -30,13 +31,11 @@ use tokio::{
     time::{Instant, error::Elapsed, sleep, timeout_at},
 };
 
-use self::listener::{Listener, Stream};
+use self::listener::{Listener, Listeners, Stream};
 use crate::{
     config::{Config, ListenAddress},
     gateway::Gateway,
 };
-
-pub use self::listener::Listeners;
 
 /// Accepted connections that may wait for a worker to look at them.
 const HANDED_OVER_MOST: usize = 1024;
@@ -111,7 +110,7 @@ enum Stage {
 
 /// A server that listens, with its workers running.
 pub struct Server {
-    listeners: Vec<Listener>,
+    listeners: Listeners,
     crew: Crew,
     hang_ups: Signal,
     terminations: Signal,
@@ -159,14 +158,15 @@ impl Drop for Counted {
 }
 
 impl Server {
-    /// Starts the workers, which try to reach the store before this returns.
+    /// Listens, and starts the workers, which try to reach the store before this returns.
     ///
     /// # Errors
-    /// A system that gives no threads.
-    pub async fn start(config: &Config, gateway: Gateway, listeners: Listeners) -> Result<Self, StartError> {
+    /// An address that can't be listened on, a socket that was handed on in vain, or a system that gives no threads.
+    pub async fn start(config: &Config, gateway: Gateway) -> Result<Self, StartError> {
         // First of all: until they are taken, these signals kill the process.
         let hang_ups = signal(SignalKind::hangup())?;
         let (terminations, interrupts) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+        let listeners = Listeners::open(config).await?;
         let server = &config.server;
         let count = match server.workers {
             0 => thread::available_parallelism()?.get(),
@@ -210,12 +210,17 @@ impl Server {
             drain_timeout: server.drain_timeout,
             readiness_is_seen: config.admin.is_some(),
         };
-        Ok(Self { listeners: listeners.server, crew, hang_ups, terminations, interrupts })
+        Ok(Self { listeners, crew, hang_ups, terminations, interrupts })
     }
 
     /// The addresses it listens on, with the ports that the system chose.
     pub fn addresses(&self) -> Vec<ListenAddress> {
-        self.listeners.iter().filter_map(|listener| listener.address().ok()).collect()
+        self.listeners.server.iter().filter_map(|listener| listener.address().ok()).collect()
+    }
+
+    /// What listens for operators, if anything is to. It can be had once.
+    pub fn take_admin(&mut self) -> Option<TcpListener> {
+        self.listeners.admin.take()
     }
 
     /// The running gateway.
@@ -233,7 +238,7 @@ impl Server {
     pub async fn run(self, mut reload: impl FnMut(&ArcSwap<Gateway>)) {
         let Self { listeners, crew, mut hang_ups, mut terminations, mut interrupts } = self;
         let mut acceptors = JoinSet::new();
-        for listener in listeners {
+        for listener in listeners.server {
             let (inboxes, connections) = (crew.inboxes.clone(), crew.connections.clone());
             acceptors.spawn(accept(listener, inboxes, connections, crew.stage.subscribe()));
         }
