@@ -1,14 +1,18 @@
 //! Forwarding takes an admitted request to a server of its upstream and streams the answer back.
 //!
-//! An [`Upstream`] picks the server with fewer requests in flight of two drawn at random, and the
-//! [`pool`] gives a connection to it. Bodies stream in both directions and are never held whole:
-//! hyper reads on as far as the other side takes what it has. A request that a kept connection
-//! closed on before taking it is sent on another one; nothing else is sent twice.
+//! An [`Upstream`] picks one of its servers that are fit ([`health`]) by its [`balance`], and the [`pool`] gives a
+//! connection to it. Bodies stream in both directions and are never held whole: hyper reads on as far as the
+//! other side takes what it has. What is safe to send again ([`retry`]) goes to a new connection if a kept one was
+//! closed by the server, and to another server if the first can't be reached; nothing else is sent twice.
 
+pub mod balance;
 pub mod body;
+pub mod connection;
 mod echo;
 pub mod headers;
+pub mod health;
 pub mod pool;
+pub mod retry;
 
 use std::{
     error::Error,
@@ -24,13 +28,21 @@ use hyper::{
     body::Incoming,
     header::{HOST, HeaderValue, TRANSFER_ENCODING},
 };
-use tokio::time::{Instant, timeout_at};
+use parking_lot::Mutex;
+use tokio::{
+    task::JoinSet,
+    time::{Instant, timeout_at},
+};
 
 use crate::config::{self, Target};
 
 use self::{
+    balance::{Balancer, Member, Places},
     body::{Body, Relayed, Upload},
+    connection::Connection,
+    health::Ejector,
     pool::{InFlight, Lease, Server},
+    retry::Budget,
 };
 
 /// Why an upstream gave no answer.
@@ -38,6 +50,11 @@ use self::{
 pub enum Failure {
     /// It has as many requests in flight as it may have connections.
     Busy,
+    /// No server answers its probes. They are probed again in this time.
+    NoneHealthy {
+        /// From one probe to the next.
+        interval: Duration,
+    },
     /// No connection to the server could be made.
     Unreachable(io::Error),
     /// Connecting took too long.
@@ -55,6 +72,7 @@ pub enum Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            Self::NoneHealthy { .. } => "no server of the upstream is healthy",
             Self::Busy => "all connections to the upstream are busy",
             Self::Unreachable(_) => "the upstream could not be reached",
             Self::ConnectTimeout => "connecting to the upstream took too long",
@@ -63,6 +81,13 @@ impl fmt::Display for Failure {
             Self::RequestTimeout => "the request's body stopped on its way",
             Self::ResponseTimeout => "the upstream took too long to answer",
         })
+    }
+}
+
+impl Failure {
+    /// What is behind it, for those who know the servers.
+    pub fn cause(&self) -> String {
+        self.source().map_or_else(|| self.to_string(), |cause| format!("{self}: {cause}"))
     }
 }
 
@@ -80,7 +105,7 @@ impl Error for Failure {
 #[derive(Debug)]
 pub enum Upstream {
     /// Servers reached over the network.
-    Servers(Servers),
+    Servers(Box<Servers>),
     /// The built-in service that answers with what it was sent.
     Echo,
 }
@@ -88,33 +113,98 @@ pub enum Upstream {
 /// The servers of an upstream, any of which can answer.
 #[derive(Debug)]
 pub struct Servers {
-    servers: Vec<Arc<Server>>,
+    members: Vec<Member>,
+    balancer: Balancer,
+    ejector: Option<Ejector>,
+    attempts: usize,
+    budget: Budget,
     in_flight: Arc<AtomicUsize>,
     in_flight_most: usize,
     connect_timeout: Duration,
     response_timeout: Duration,
     idle_timeout: Duration,
+    /// From one probe to the next; none if there are none.
+    probe_interval: Option<Duration>,
+    /// What watches the servers. It ends with this value.
+    watchers: Mutex<JoinSet<()>>,
+}
+
+/// What is known of a server of an upstream.
+#[derive(Debug)]
+pub struct Standing<'s> {
+    /// The server.
+    pub server: &'s Server,
+    /// Its share of the requests is this by the sum of all.
+    pub weight: u32,
+    /// Whether it answers its probes, or there are none.
+    pub is_up: bool,
+    /// For how long it is left out yet, because it failed too often.
+    pub ejected_for: Option<Duration>,
 }
 
 impl Upstream {
-    /// Makes an upstream of the configuration ready. Servers that `before` had, too, keep their connections.
-    pub fn new(config: &config::Upstream, before: Option<&Self>) -> Self {
-        let Target::Servers(urls) = &config.target else { return Self::Echo };
-        let (known, in_flight) = match before {
-            Some(Self::Servers(before)) => (&before.servers[..], before.in_flight.clone()),
-            _ => (&[][..], Arc::default()),
+    /// Makes an upstream of the configuration ready. Servers that `before` had, too, keep their connections and
+    /// what is known of them; what watched them ends. Must be called in a tokio runtime, by which servers are watched.
+    pub fn new(name: &str, config: &config::Upstream, before: Option<&Self>) -> Self {
+        let Target::Servers(servers) = &config.target else { return Self::Echo };
+        let before = match before {
+            Some(Self::Servers(before)) => Some(before),
+            _ => None,
         };
-        let servers = urls.iter().map(|url| match known.iter().find(|server| server.url() == url) {
-            Some(server) => server.clone(),
-            None => Arc::new(Server::new(url.clone())),
-        });
-        Self::Servers(Servers {
-            servers: servers.collect(),
-            in_flight,
+        let known = before.map_or(&[][..], |before| &before.members);
+        let mut members = Vec::<Member>::with_capacity(servers.len());
+        for config::Weighted { url, weight } in servers {
+            // One that is named twice is one all the same, with both shares.
+            if let Some(member) = members.iter_mut().find(|member| member.server.url() == url) {
+                member.weight += weight;
+                continue;
+            }
+            let server = known.iter().map(|member| &member.server).find(|server| server.url() == url);
+            let server = server.cloned().unwrap_or_else(|| Arc::new(Server::new(url.clone())));
+            if config.health.is_none() {
+                server.condition.forget_probes();
+            }
+            members.push(Member { server, weight: *weight });
+        }
+        let mut watchers = JoinSet::new();
+        if let Some(health) = config.health.clone() {
+            let servers = members.iter().map(|member| member.server.clone()).collect();
+            watchers.spawn(health::probe(name.to_owned(), servers, health, config.connect_timeout));
+        }
+        Self::Servers(Box::new(Servers {
+            members,
+            balancer: Balancer::new(config.balance),
+            ejector: config.eject.map(Ejector::new),
+            attempts: config.retries.attempts,
+            budget: Budget::new(config.retries.budget),
+            in_flight: before.map(|before| before.in_flight.clone()).unwrap_or_default(),
             in_flight_most: config.max_connections,
             connect_timeout: config.connect_timeout,
             response_timeout: config.response_timeout,
             idle_timeout: config.idle_timeout,
+            probe_interval: config.health.as_ref().map(|health| health.interval),
+            watchers: Mutex::new(watchers),
+        }))
+    }
+
+    /// Ends what watches its servers, another upstream having taken its place. Requests in flight go on.
+    pub fn retire(&self) {
+        if let Self::Servers(servers) = self {
+            servers.watchers.lock().abort_all();
+        }
+    }
+
+    /// What is known of its servers.
+    pub fn standings(&self) -> impl Iterator<Item = Standing<'_>> {
+        let members = match self {
+            Self::Servers(servers) => &servers.members[..],
+            Self::Echo => &[],
+        };
+        members.iter().map(|Member { server, weight }| Standing {
+            server,
+            weight: *weight,
+            is_up: server.condition.is_up(),
+            ejected_for: server.condition.ejected_for(),
         })
     }
 
@@ -136,7 +226,7 @@ impl Upstream {
     /// Closes this thread's connections that have idled too long.
     pub fn close_idle(&self) {
         if let Self::Servers(servers) = self {
-            for server in &servers.servers {
+            for Member { server, .. } in &servers.members {
                 server.close_idle(servers.idle_timeout);
             }
         }
@@ -145,29 +235,72 @@ impl Upstream {
 
 impl Servers {
     async fn send(&self, request: Request<Incoming>) -> Result<Response<Body>, Failure> {
-        let server = self.pick();
-        let in_flight = InFlight::begin(server, &self.in_flight, self.in_flight_most)?;
+        self.budget.deposit();
         let upload = Upload::watch(request.body());
         let mut request = request.map(|body| Body::Request(body, upload.clone()));
         *request.version_mut() = Version::HTTP_11;
-        if !request.headers().contains_key(HOST) {
-            request.headers_mut().insert(HOST, server.host().clone());
-        }
+        let (mut request, mut tried) = (Some(request), Places::new());
+        let mut place = self.pick(&tried).ok_or_else(|| self.none_healthy())?;
         loop {
-            let kept = server.reuse(self.idle_timeout);
-            let reused = kept.is_some();
-            let mut sender = match kept {
-                Some(sender) => sender,
-                None => server.connect(self.connect_timeout).await?,
-            };
-            match self.in_time(upload.as_deref(), sender.try_send_request(request)).await? {
-                Ok(response) => return receive(response, Lease::new(sender, in_flight)),
-                Err(mut unsent) => match unsent.take_message() {
-                    Some(message) if reused => request = message,
-                    _ => return Err(Failure::Broken(unsent.into_error())),
-                },
+            let server = &self.members[place].server;
+            let answered = self.ask(server, &mut request, upload.as_deref()).await;
+            if let Some(ejector) = &self.ejector {
+                let servers = self.members.iter().map(|member| &member.server);
+                ejector.note(server, answered.as_ref().map(Response::status), servers);
+            }
+            if answered.is_ok() || request.is_none() || tried.len() == self.attempts {
+                return answered;
+            }
+            tried.push(place);
+            match self.pick(&tried) {
+                Some(other) if self.budget.withdraw() => place = other,
+                _ => return answered,
             }
         }
+    }
+
+    /// Asks a server. The request is taken as it is sent; it is there again if it may be sent to another one.
+    async fn ask(
+        &self,
+        server: &Arc<Server>,
+        request: &mut Option<Request<Body>>,
+        upload: Option<&Upload>,
+    ) -> Result<Response<Body>, Failure> {
+        let in_flight = InFlight::begin(server, &self.in_flight, self.in_flight_most);
+        let in_flight = in_flight.inspect_err(|_| *request = None)?;
+        if let Some(request) = request.as_mut().filter(|request| !request.headers().contains_key(HOST)) {
+            request.headers_mut().insert(HOST, server.host().clone());
+        }
+        while let Some(mut kept) = server.reuse(self.idle_timeout) {
+            let copy = request.as_ref().and_then(retry::copy);
+            match self.exchange(&mut kept, request, upload).await {
+                Ok(response) => return receive(response, Lease::new(kept, in_flight)),
+                Err(Failure::Broken(_)) if request.is_some() => {}
+                // A server may close an idle connection whenever it likes, also as a request arrives.
+                Err(Failure::Broken(_)) if copy.is_some() && !kept.has_heard() => {
+                    *request = copy;
+                    break;
+                }
+                Err(failure) => return Err(failure),
+            }
+        }
+        let mut connection = server.connect(self.connect_timeout).await?;
+        let response = self.exchange(&mut connection, request, upload).await?;
+        receive(response, Lease::new(connection, in_flight))
+    }
+
+    /// Sends the request on a connection. It is there again if it wasn't sent.
+    async fn exchange(
+        &self,
+        connection: &mut Connection,
+        request: &mut Option<Request<Body>>,
+        upload: Option<&Upload>,
+    ) -> Result<Response<Incoming>, Failure> {
+        let sent = request.take().expect("a request is there as long as it may be sent");
+        self.in_time(upload, connection.send(sent)).await?.map_err(|mut unsent| {
+            *request = unsent.take_message();
+            Failure::Broken(unsent.into_error())
+        })
     }
 
     /// Waits for an answer to begin: for the timeout, counted anew with each piece of the request's body.
@@ -191,14 +324,17 @@ impl Servers {
         }
     }
 
-    /// Of two servers drawn at random, the one with fewer requests in flight.
-    fn pick(&self) -> &Arc<Server> {
-        let draw = || &self.servers[fastrand::usize(..self.servers.len())];
-        if self.servers.len() == 1 {
-            return &self.servers[0];
-        }
-        let (one, other) = (draw(), draw());
-        if other.in_flight() < one.in_flight() { other } else { one }
+    /// A server that is fit and wasn't tried. If all of these are ejected, they are asked all the same.
+    fn pick(&self, tried: &[usize]) -> Option<usize> {
+        let is_up = |place: &usize| self.members[*place].server.condition.is_up() && !tried.contains(place);
+        let is_in = |place: &usize| self.members[*place].server.condition.ejected_for().is_none();
+        let up = (0..self.members.len()).filter(is_up).collect::<Places>();
+        let fit = up.iter().copied().filter(is_in).collect::<Places>();
+        self.balancer.pick(&self.members, if fit.is_empty() { &up } else { &fit })
+    }
+
+    fn none_healthy(&self) -> Failure {
+        Failure::NoneHealthy { interval: self.probe_interval.unwrap_or_default() }
     }
 }
 

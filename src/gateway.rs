@@ -72,12 +72,17 @@ enum Answer {
 }
 
 impl Gateway {
-    /// Builds a gateway. Upstreams that `before` had, too, keep their connections.
+    /// Builds a gateway, in a tokio runtime. Upstreams that `before` had, too, keep their connections; it doesn't
+    /// watch its servers any more.
     pub fn build(config: &Config, limiter: &Arc<Limiter>, before: Option<&Self>) -> Self {
+        before
+            .into_iter()
+            .flat_map(|before| before.upstreams.values())
+            .for_each(|upstream| upstream.retire());
         let mut upstreams = BTreeMap::new();
         for (name, upstream) in &config.upstreams {
             let before = before.and_then(|before| before.upstreams.get(name)).map(Arc::as_ref);
-            upstreams.insert(name.clone(), Arc::new(Upstream::new(upstream, before)));
+            upstreams.insert(name.clone(), Arc::new(Upstream::new(name, upstream, before)));
         }
         let rules: BTreeMap<_, _> =
             config.limits.iter().map(|(name, limit)| (name.clone(), Arc::new(Rule::new(limit)))).collect();
@@ -138,6 +143,11 @@ impl Gateway {
             Ok(response) => response,
             Err(rejection) => self.reject(rejection, &parts.headers),
         }
+    }
+
+    /// The upstreams by name.
+    pub fn upstreams(&self) -> &BTreeMap<String, Arc<Upstream>> {
+        &self.upstreams
     }
 
     /// Closes this thread's connections to upstreams that have idled too long.

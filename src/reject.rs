@@ -112,6 +112,10 @@ impl Rejection {
             Self::Refused(Refusal::StoreUnavailable(_)) | Self::Failed(Failure::Busy) => {
                 response.headers_mut().insert(RETRY_AFTER, 1.into());
             }
+            Self::Failed(Failure::NoneHealthy { interval }) => {
+                let seconds = interval.as_secs() + u64::from(interval.subsec_nanos() > 0);
+                response.headers_mut().insert(RETRY_AFTER, seconds.into());
+            }
             _ => {}
         }
         response
@@ -120,6 +124,7 @@ impl Rejection {
 
 fn failed(failure: &Failure) -> (StatusCode, &'static str, String) {
     let (status, code) = match failure {
+        Failure::NoneHealthy { .. } => (StatusCode::SERVICE_UNAVAILABLE, "upstream-unhealthy"),
         Failure::Busy => (StatusCode::SERVICE_UNAVAILABLE, "upstream-busy"),
         Failure::Unreachable(_) => (StatusCode::BAD_GATEWAY, "upstream-unreachable"),
         Failure::Broken(_) => (StatusCode::BAD_GATEWAY, "upstream-broken"),

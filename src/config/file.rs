@@ -5,6 +5,7 @@
 //! missing or wrong doesn't keep the others from being checked.
 
 mod limit;
+mod upstream;
 
 use std::{
     collections::BTreeMap,
@@ -26,10 +27,13 @@ use serde::{
 };
 use toml::Spanned;
 
-pub(super) use self::limit::{Limit, LimitOfRoute};
+pub(super) use self::{
+    limit::{Limit, LimitOfRoute},
+    upstream::{Eject, Health, Upstream},
+};
 use super::{
-    EscapedSlashes, ListenAddress, OnFailure, RatelimitHeaders, ServerUrl, StoreUrl,
-    value::{Echo, Secret, Size, Text, Whole, Written},
+    EscapedSlashes, ListenAddress, OnFailure, RatelimitHeaders, StoreUrl,
+    value::{Secret, Size, Text, Whole, Written},
 };
 use crate::route::pattern::{HostPattern, Pattern};
 
@@ -175,47 +179,6 @@ pub(super) struct Admin {
     pub listen: Option<Spanned<Text<SocketAddr>>>,
     /// What callers must bear: `Authorization: Bearer TOKEN`. Required on any address but loopback. Default: none.
     pub token: Option<Spanned<Text<Secret>>>,
-}
-
-/// `[upstreams.NAME]`: servers that are each as good as the other.
-#[derive(Debug, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub(super) struct Upstream {
-    /// Urls of the servers, one or a list: `"http://127.0.0.1:3000"`. Required, unless `builtin` is given.
-    pub servers: Option<Spanned<List<ServerUrl>>>,
-    /// `"echo"`: the gateway itself answers with what it was sent. Default: none.
-    pub builtin: Option<Spanned<Text<Echo>>>,
-    /// How long to wait for a server.
-    pub timeouts: Table<UpstreamTimeouts>,
-    /// Requests in flight to its servers at a time, each on a connection of its own; 503 beyond it. At least 1.
-    /// Default: 1024.
-    pub max_connections: Whole<1, 1_000_000>,
-}
-
-impl Default for Upstream {
-    fn default() -> Self {
-        Self { servers: None, builtin: None, timeouts: Table::default(), max_connections: Whole(1024) }
-    }
-}
-
-/// `timeouts` of an upstream.
-#[derive(Debug, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub(super) struct UpstreamTimeouts {
-    /// To connect. Default: `"2s"`.
-    pub connect: Text<Duration>,
-    /// From the end of the request to the head of the response, and for any pause of a request's body on its
-    /// way. Default: `"30s"`.
-    pub response: Text<Duration>,
-    /// For which an unused connection is kept; choose it shorter than the server's own. Default: `"4s"`.
-    pub idle: Text<Duration>,
-}
-
-impl Default for UpstreamTimeouts {
-    fn default() -> Self {
-        let seconds = |seconds| Text(Duration::from_secs(seconds));
-        Self { connect: seconds(2), response: seconds(30), idle: seconds(4) }
-    }
 }
 
 /// `[jwt]`: whose tokens are believed.

@@ -2,6 +2,7 @@
 
 mod choice;
 mod limit;
+mod upstream;
 mod url;
 
 use std::{
@@ -21,6 +22,7 @@ use serde::{Deserialize, Deserializer, de};
 pub(super) use self::{
     choice::{AlgorithmName, Echo},
     limit::{AnyRate, Lease, Wait},
+    upstream::Interval,
 };
 use super::{Exemption, KeyPart, ListenAddress};
 use crate::{

@@ -14,22 +14,17 @@ use std::{
 };
 
 use hyper::{
-    client::conn::http1::{self, SendRequest},
-    header::HeaderValue,
+    Method, Request, StatusCode, Version,
+    header::{HOST, HeaderValue, USER_AGENT},
+    http::uri::PathAndQuery,
 };
-use hyper_util::rt::TokioIo;
 use thread_local::ThreadLocal;
-use tokio::{
-    net::TcpStream,
-    time::{Instant, timeout},
-};
+use tokio::time::{Instant, timeout};
 
 use crate::config::ServerUrl;
 
-use super::{Failure, body::Body};
+use super::{Failure, body::Body, connection::Connection, health::Condition};
 
-/// Fields that an answer may have.
-const RESPONSE_FIELDS_MOST: usize = 256;
 /// How long a connection may take to be ready again once the answer has ended, before it is closed: a client
 /// may never end a request that is answered already.
 const READY_WITHIN: Duration = Duration::from_secs(5);
@@ -39,11 +34,12 @@ pub struct Server {
     url: ServerUrl,
     host: HeaderValue,
     in_flight: AtomicUsize,
+    pub(super) condition: Condition,
     idle: ThreadLocal<RefCell<Vec<Idle>>>,
 }
 
 struct Idle {
-    sender: SendRequest<Body>,
+    connection: Connection,
     since: Instant,
 }
 
@@ -51,7 +47,13 @@ impl Server {
     /// A server without connections yet.
     pub fn new(url: ServerUrl) -> Self {
         let host = HeaderValue::from_str(&url.authority()).expect("a url's authority is visible ASCII");
-        Self { url, host, in_flight: AtomicUsize::new(0), idle: ThreadLocal::new() }
+        Self {
+            url,
+            host,
+            in_flight: AtomicUsize::new(0),
+            condition: Condition::default(),
+            idle: ThreadLocal::new(),
+        }
     }
 
     /// The server's own name, for a request that names no host.
@@ -70,11 +72,11 @@ impl Server {
     }
 
     /// The connection of this thread that was used last, if one is fit for use.
-    pub fn reuse(&self, idle_timeout: Duration) -> Option<SendRequest<Body>> {
+    pub fn reuse(&self, idle_timeout: Duration) -> Option<Connection> {
         let mut idle = self.idle.get_or_default().borrow_mut();
         while let Some(kept) = idle.pop() {
-            if kept.sender.is_ready() && kept.since.elapsed() < idle_timeout {
-                return Some(kept.sender);
+            if kept.is_fit(idle_timeout) {
+                return Some(kept.connection);
             }
         }
         None
@@ -84,29 +86,42 @@ impl Server {
     ///
     /// # Errors
     /// The server can't be reached, or not in time.
-    pub async fn connect(&self, connect_timeout: Duration) -> Result<SendRequest<Body>, Failure> {
-        let connecting = TcpStream::connect((self.url.host.as_str(), self.url.port));
-        let stream = match timeout(connect_timeout, connecting).await {
-            Ok(stream) => stream.map_err(Failure::Unreachable)?,
-            Err(_) => return Err(Failure::ConnectTimeout),
-        };
-        stream.set_nodelay(true).map_err(Failure::Unreachable)?;
-        let mut builder = http1::Builder::new();
-        builder.max_headers(RESPONSE_FIELDS_MOST);
-        let (sender, connection) = builder.handshake(TokioIo::new(stream)).await.map_err(Failure::Broken)?;
-        // How it ends is for the exchange on it to report.
-        tokio::spawn(async { drop(connection.await) });
-        Ok(sender)
+    pub async fn connect(&self, connect_timeout: Duration) -> Result<Connection, Failure> {
+        Connection::open((&self.url.host, self.url.port), connect_timeout).await
+    }
+
+    /// The status with which it answers a GET, on a connection of its own.
+    ///
+    /// # Errors
+    /// No answer.
+    pub async fn probe(&self, path: &PathAndQuery, connect_timeout: Duration) -> Result<StatusCode, Failure> {
+        let mut request = Request::new(Body::Whole(None));
+        *request.method_mut() = Method::GET;
+        *request.uri_mut() = path.clone().into();
+        *request.version_mut() = Version::HTTP_11;
+        request.headers_mut().insert(HOST, self.host.clone());
+        request.headers_mut().insert(USER_AGENT, HeaderValue::from_static("tollgate"));
+        let mut connection = self.connect(connect_timeout).await?;
+        match connection.send(request).await {
+            Ok(response) => Ok(response.status()),
+            Err(unsent) => Err(Failure::Broken(unsent.into_error())),
+        }
     }
 
     /// Closes this thread's connections that have idled too long or that the server has closed.
     pub fn close_idle(&self, idle_timeout: Duration) {
         let mut idle = self.idle.get_or_default().borrow_mut();
-        idle.retain(|kept| kept.sender.is_ready() && kept.since.elapsed() < idle_timeout);
+        idle.retain(|kept| kept.is_fit(idle_timeout));
     }
 
-    fn keep(&self, sender: SendRequest<Body>) {
-        self.idle.get_or_default().borrow_mut().push(Idle { sender, since: Instant::now() });
+    fn keep(&self, connection: Connection) {
+        self.idle.get_or_default().borrow_mut().push(Idle { connection, since: Instant::now() });
+    }
+}
+
+impl Idle {
+    fn is_fit(&self, idle_timeout: Duration) -> bool {
+        self.connection.is_ready() && self.since.elapsed() < idle_timeout
     }
 }
 
@@ -149,26 +164,26 @@ impl Drop for InFlight {
 /// A connection lent for one exchange. Dropped before its end, it closes the connection.
 #[derive(Debug)]
 pub struct Lease {
-    sender: SendRequest<Body>,
+    connection: Connection,
     in_flight: InFlight,
 }
 
 impl Lease {
     /// Lends a connection until [`Self::release`].
-    pub fn new(sender: SendRequest<Body>, in_flight: InFlight) -> Self {
-        Self { sender, in_flight }
+    pub fn new(connection: Connection, in_flight: InFlight) -> Self {
+        Self { connection, in_flight }
     }
 
     /// Gives the connection back, the answer having ended.
     pub fn release(self) {
-        let Self { mut sender, in_flight } = self;
-        if sender.is_ready() {
-            in_flight.server.keep(sender);
-        } else if !sender.is_closed() {
+        let Self { mut connection, in_flight } = self;
+        if connection.is_ready() {
+            in_flight.server.keep(connection);
+        } else if !connection.is_closed() {
             // The request's body may still be on its way.
             tokio::spawn(async move {
-                if let Ok(Ok(())) = timeout(READY_WITHIN, sender.ready()).await {
-                    in_flight.server.keep(sender);
+                if let Ok(Ok(())) = timeout(READY_WITHIN, connection.ready()).await {
+                    in_flight.server.keep(connection);
                 }
             });
         }

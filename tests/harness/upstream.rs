@@ -79,6 +79,11 @@ impl Upstream {
         self.requests.lock().unwrap().len()
     }
 
+    /// How many requests of this kind have reached it.
+    pub(crate) fn seen(&self, is_meant: impl Fn(&Parts) -> bool) -> usize {
+        self.requests.lock().unwrap().iter().filter(|parts| is_meant(parts)).count()
+    }
+
     /// The newest request that has reached it.
     pub(crate) fn last(&self) -> Parts {
         self.requests.lock().unwrap().last().expect("a request has reached the upstream").clone()
