@@ -2,6 +2,7 @@
 //! ended with the value that holds it; and a client that shows an answer as it came.
 
 pub(crate) mod client;
+pub(crate) mod cut;
 pub(crate) mod gateway;
 pub(crate) mod load;
 pub(crate) mod redis;
