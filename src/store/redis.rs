@@ -17,6 +17,7 @@ mod connection;
 mod node;
 mod sentinel;
 mod slots;
+mod trouble;
 
 use std::{
     fmt,

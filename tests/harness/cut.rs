@@ -5,6 +5,10 @@
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
+    sync::{
+        Arc,
+        atomic::{AtomicU16, Ordering::SeqCst},
+    },
     thread,
     time::Duration,
 };
@@ -34,6 +38,8 @@ pub(crate) enum Fault {
     SwallowReplies,
     /// Each connection is reset when so many more bytes of replies have passed, and one more is to.
     ResetAfter(usize),
+    /// What comes back is no protocol.
+    Garble,
     /// Connections are reset, and so are new ones once they are made.
     Reset,
     /// Connections are reset, and new ones refused.
@@ -43,6 +49,7 @@ pub(crate) enum Fault {
 /// A proxy on a port of its own, before a server on this machine. It ends with this value.
 pub(crate) struct Cut {
     port: u16,
+    server: Arc<AtomicU16>,
     fault: watch::Sender<Fault>,
     /// Holds the port while nobody listens.
     _port: Socket,
@@ -54,19 +61,27 @@ impl Cut {
         let held = socket(0);
         let port = held.local_addr().unwrap().as_socket().unwrap().port();
         let (fault, faults) = watch::channel(Fault::None);
-        let first = listen(port);
+        let (first, server) = (listen(port), Arc::new(AtomicU16::new(server)));
+        let leads_to = server.clone();
         thread::spawn(move || {
-            Builder::new_current_thread()
-                .enable_all()
-                .build()
-                .unwrap()
-                .block_on(run(first, port, server, faults));
+            let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(run(first, port, leads_to, faults));
         });
-        Self { port, fault, _port: held }
+        Self { port, server, fault, _port: held }
     }
 
     pub(crate) fn port(&self) -> u16 {
         self.port
+    }
+
+    /// The url of the server behind it, by way of it.
+    pub(crate) fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    /// Leads new connections to another server, as a name or a virtual address may.
+    pub(crate) fn lead_to(&self, server: u16) {
+        self.server.store(server, SeqCst);
     }
 
     /// Breaks all connections so, or lets new ones pass again.
@@ -92,7 +107,12 @@ fn listen(port: u16) -> std::net::TcpListener {
 }
 
 /// Serves until the [`Cut`] is dropped.
-async fn run(first: std::net::TcpListener, port: u16, server: u16, mut faults: watch::Receiver<Fault>) {
+async fn run(
+    first: std::net::TcpListener,
+    port: u16,
+    server: Arc<AtomicU16>,
+    mut faults: watch::Receiver<Fault>,
+) {
     let mut listener = Some(TcpListener::from_std(first).unwrap());
     loop {
         let accepted = async {
@@ -103,7 +123,7 @@ async fn run(first: std::net::TcpListener, port: u16, server: u16, mut faults: w
         };
         tokio::select! {
             stream = accepted => {
-                tokio::spawn(serve(stream, server, faults.clone()));
+                tokio::spawn(serve(stream, server.load(SeqCst), faults.clone()));
             }
             changed = faults.changed() => {
                 if changed.is_err() {
@@ -156,22 +176,23 @@ impl Pump {
             if self.faults.has_changed().unwrap_or(false) {
                 (fault, before_reset) = (*self.faults.borrow_and_update(), None);
             }
-            let mut passes = &buffer[..length];
+            let mut passed = length;
             match fault {
                 Fault::Swallow => swallows = true,
                 Fault::SwallowReplies => swallows |= self.are_replies,
                 Fault::Delay(delay) => sleep(delay).await,
+                Fault::Garble if self.are_replies => buffer[..length].fill(b'?'),
                 Fault::ResetAfter(bytes) if self.are_replies => {
                     let left = before_reset.get_or_insert(bytes);
-                    passes = &passes[..length.min(*left)];
-                    *left -= passes.len();
+                    passed = length.min(*left);
+                    *left -= passed;
                 }
                 _ => {}
             }
             if swallows {
                 continue;
             }
-            if self.to.write_all(passes).await.is_err() || passes.len() < length {
+            if self.to.write_all(&buffer[..passed]).await.is_err() || passed < length {
                 return;
             }
         }

@@ -74,11 +74,11 @@ fn what_keeps_a_gateway_from_the_store_is_told_once_while_the_policy_serves() {
     let strangers = Certificates::for_server(&["127.0.0.1"]);
     let (redis, tls) = files.start("no", &[]);
     let plain = redis.port();
-    redis.command(&["ACL", "SETUSER", "poor", "on", ">right", "+ping"]);
+    redis.command(&["ACL", "SETUSER", "poor", "on", ">s3cret", "+ping"]);
     let (ca, wrong_ca) = (files.path("ca.pem"), strangers.path("ca.pem"));
     let cases = [
         (format!("url = \"redis://poor:wrong@127.0.0.1:{plain}\""), "WRONGPASS"),
-        (format!("url = \"redis://poor:right@127.0.0.1:{plain}\""), "NOPERM"),
+        (format!("url = \"redis://poor:s3cret@127.0.0.1:{plain}\""), "NOPERM"),
         (format!("url = \"rediss://127.0.0.1:{tls}\"\ntls = {{ ca = {wrong_ca:?} }}"), "InvalidCertificate"),
         (
             format!("url = \"rediss://127.0.0.1:{tls}\"\ntls = {{ ca = {ca:?}, server_name = \"other\" }}"),
@@ -103,7 +103,7 @@ fn what_keeps_a_gateway_from_the_store_is_told_once_while_the_policy_serves() {
         }
         let log = gateway.log();
         let lines: Vec<_> = log.lines().filter(|line| line.contains(cause)).collect();
-        assert!(lines.iter().all(|line| !line.contains("right")), "{log}");
+        assert!(lines.iter().all(|line| !line.contains("s3cret")), "{log}");
         let told = lines.iter().map(|line| line.split_once("WARN").unwrap().1);
         let different = told.clone().collect::<std::collections::HashSet<_>>();
         assert_eq!(told.count(), different.len(), "{log}");

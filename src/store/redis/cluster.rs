@@ -35,10 +35,10 @@ use crate::config::redis::Endpoint;
 use super::{
     Operation, Reply, StoreError, Value,
     batcher::{Lane, Manner},
-    breaker::Trouble,
     connection::{Access, CONNECT_TIMEOUT, Connection, describe, failure},
     node::Node,
     slots::{Map, Range, SLOTS, read_ranges, slot_of},
+    trouble::Trouble,
 };
 
 /// How often an operation is sent on: from where a slot was to where it is, and to where it goes.
@@ -255,7 +255,7 @@ impl Cluster {
                 Ok(())
             }
             Err(error) => {
-                self.trouble.say(format!("can't read the slots: {}", describe(&error)));
+                self.trouble.say(&format!("can't read the slots: {}", describe(&error)));
                 Err(error)
             }
         };

@@ -2,16 +2,14 @@
 //! connection of its own, and a breaker that the threads share.
 
 use std::{
-    sync::{
-        Arc, Weak,
-        atomic::{AtomicU32, Ordering::Relaxed},
-    },
+    sync::{Arc, Weak},
     time::Duration,
 };
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
 use fred::types::{ClusterHash, CustomCommand, Value, config::Config};
+use futures_util::future::join_all;
 use parking_lot::Mutex;
 use thread_local::ThreadLocal;
 use tokio::{
@@ -19,20 +17,26 @@ use tokio::{
     time::{Instant, sleep},
 };
 
+use crate::store::script::Call;
+
 use super::{
     Operation, Reply, StoreError,
     batcher::{Batcher, Lane, Manner},
-    breaker::{Breaker, Trouble},
+    breaker::Breaker,
+    call,
     cluster::Cluster,
     connection::{CONNECT_TIMEOUT, SHORTEST_WAIT, failure},
     sentinel,
+    trouble::Trouble,
 };
 
 const PROBE_EVERY: Duration = Duration::from_millis(100);
 /// A probe waits as long as a call may take, but not less than this.
 const PROBE_WAIT: Duration = Duration::from_millis(50);
-/// Failed probes after which the connection is replaced: it may be dead without anyone having said so.
-const PROBES_PER_CONNECTION: u32 = 20;
+/// Failed probes after which a connection is replaced: it may be dead without anyone having said so.
+const PROBES_PER_CONNECTION: u32 = 5;
+/// The same while the client is trying to connect, which may take long: it may ask a Sentinel that knows nothing.
+const PROBES_PER_ATTEMPT: u32 = 20;
 /// Failed probes after which a Cluster is asked whether the node has been replaced.
 const PROBES_PER_LOOK: u32 = 3;
 /// Answered probes for which the breaker stays open until all threads have their connections back: one that
@@ -57,15 +61,14 @@ pub(super) struct Link {
     batchers: Mutex<Vec<Weak<Batcher>>>,
     /// What it is a node of; nothing if it stands alone.
     cluster: Weak<Cluster>,
-    looks: AtomicU32,
 }
 
 impl Node {
     /// Nothing is connected yet.
     pub(super) fn new(name: String, config: Config, timeout: Duration, cluster: Weak<Cluster>) -> Self {
         let trouble = Trouble::with(name.clone());
-        let (breaker, batchers, looks) = Default::default();
-        let link = Link { name, config, timeout, breaker, trouble, batchers, cluster, looks };
+        let (breaker, batchers) = Default::default();
+        let link = Link { name, config, timeout, breaker, trouble, batchers, cluster };
         Self { link: Arc::new(link), batchers: ThreadLocal::new(), since: Instant::now() }
     }
 
@@ -172,7 +175,7 @@ impl Link {
             let server = &self.name;
             tracing::warn!(server, "the store fails: each limit's on_failure decides until it answers");
             self.ask_cluster();
-            tokio::spawn(probe(Arc::downgrade(batcher), Probing(batcher.link.clone())));
+            tokio::spawn(probe(Probing(batcher.link.clone())));
         }
     }
 
@@ -184,10 +187,6 @@ impl Link {
     pub(super) fn batchers(&self) -> Vec<Arc<Batcher>> {
         let batchers = self.batchers.lock();
         batchers.iter().filter_map(Weak::upgrade).filter(|batcher| !batcher.has_ended()).collect()
-    }
-
-    fn all_are_connected(&self) -> bool {
-        self.batchers().iter().all(|batcher| batcher.connection().is_connected())
     }
 
     /// Another node may have taken this one's place.
@@ -208,33 +207,64 @@ impl Drop for Probing {
     }
 }
 
-/// Asks the server for a sign of life until it gives one, then closes the breaker.
-async fn probe(batcher: Weak<Batcher>, probing: Probing) {
+/// Asks the server for a sign of life, on all connections, until it gives one; then closes the breaker.
+async fn probe(probing: Probing) {
+    let link = &probing.0;
     let since = Instant::now();
     let (mut answered, mut failed) = (0, 0);
     loop {
-        // A node that is no more is of no interest.
-        let Some(batcher) = batcher.upgrade() else { return };
-        let link = &batcher.link;
-        if batcher.connection().ping(link.timeout.max(PROBE_WAIT)).await.is_ok() {
+        let (well, silent): (Vec<_>, Vec<_>) =
+            probe_all(link).await.into_iter().partition(|probed| probed.answers);
+        let replace = |is_due: &dyn Fn(&Probed) -> bool| {
+            silent.iter().filter(|probed| is_due(probed)).for_each(|probed| probed.batcher.reconnect());
+        };
+        if !well.is_empty() {
             answered += 1;
-            if answered > PROBES_FOR_OTHERS || link.all_are_connected() {
+            if silent.is_empty() || answered > PROBES_FOR_OTHERS {
                 link.trouble.forget();
-                drop(probing);
                 let (server, after_ms) = (&link.name, since.elapsed().as_millis() as u64);
                 tracing::info!(server, after_ms, "the store answers again");
                 return;
             }
+            // The server is well: it is the connection that isn't.
+            replace(&|probed| probed.is_connected);
+        } else if silent.is_empty() {
+            // A node that is no more is of no interest.
+            return;
         } else {
             failed += 1;
-            if batcher.connection().task.is_finished() || failed % PROBES_PER_CONNECTION == 0 {
-                batcher.reconnect();
-            }
-            if link.looks.fetch_add(1, Relaxed) % PROBES_PER_LOOK == 0 {
+            replace(&|probed| probed.has_had_its_time(failed));
+            if failed.is_multiple_of(PROBES_PER_LOOK) {
                 link.ask_cluster();
             }
         }
-        drop(batcher);
+        drop((well, silent));
         sleep(PROBE_EVERY).await;
+    }
+}
+
+/// A thread's connection after a probe.
+struct Probed {
+    batcher: Arc<Batcher>,
+    answers: bool,
+    /// As far as the client knows.
+    is_connected: bool,
+}
+
+/// A probe is a call without operations: a server may answer PING and no script, as while writes are paused.
+async fn probe_all(link: &Link) -> Vec<Probed> {
+    let probes = link.batchers().into_iter().map(|batcher| async {
+        let (connection, wait) = (batcher.connection(), link.timeout.max(PROBE_WAIT));
+        let answers = call::run(&connection, &Call::default(), Manner::Together, wait).await.is_ok();
+        Probed { batcher, answers, is_connected: connection.is_connected() }
+    });
+    join_all(probes).await
+}
+
+impl Probed {
+    /// Whether the connection is to be replaced, nobody having answered so often.
+    fn has_had_its_time(&self, failed: u32) -> bool {
+        let most = if self.is_connected { PROBES_PER_CONNECTION } else { PROBES_PER_ATTEMPT };
+        failed.is_multiple_of(most) || self.batcher.connection().task.is_finished()
     }
 }
