@@ -8,12 +8,16 @@ use std::{
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
-use fred::types::{ClusterHash, CustomCommand, Value, config::Config};
+use fred::{
+    error::Error,
+    types::{ClusterHash, CustomCommand, Value, config::Config},
+};
 use futures_util::future::join_all;
 use parking_lot::Mutex;
 use thread_local::ThreadLocal;
 use tokio::{
     runtime::Handle,
+    sync::OnceCell,
     time::{Instant, sleep},
 };
 
@@ -25,7 +29,7 @@ use super::{
     breaker::Breaker,
     call,
     cluster::Cluster,
-    connection::{CONNECT_TIMEOUT, SHORTEST_WAIT, failure},
+    connection::{CONNECT_TIMEOUT, Connection, SHORTEST_WAIT, failure},
     sentinel,
     trouble::Trouble,
 };
@@ -61,14 +65,15 @@ pub(super) struct Link {
     batchers: Mutex<Vec<Weak<Batcher>>>,
     /// What it is a node of; nothing if it stands alone.
     cluster: Weak<Cluster>,
+    memory_seen: OnceCell<()>,
 }
 
 impl Node {
     /// Nothing is connected yet.
     pub(super) fn new(name: String, config: Config, timeout: Duration, cluster: Weak<Cluster>) -> Self {
         let trouble = Trouble::with(name.clone());
-        let (breaker, batchers) = Default::default();
-        let link = Link { name, config, timeout, breaker, trouble, batchers, cluster };
+        let (breaker, batchers, memory_seen) = Default::default();
+        let link = Link { name, config, timeout, breaker, trouble, batchers, cluster, memory_seen };
         Self { link: Arc::new(link), batchers: ThreadLocal::new(), since: Instant::now() }
     }
 
@@ -76,7 +81,9 @@ impl Node {
     pub(super) async fn warm_up(&self) -> Result<(), StoreError> {
         let connection = self.batcher().connection();
         connection.connected(Instant::now() + CONNECT_TIMEOUT).await?;
-        connection.ping(CONNECT_TIMEOUT).await.map_err(failure)
+        connection.ping(CONNECT_TIMEOUT).await.map_err(failure)?;
+        self.link.warn_of_eviction(&connection).await;
+        Ok(())
     }
 
     /// Waits until this thread is connected.
@@ -189,12 +196,35 @@ impl Link {
         batchers.iter().filter_map(Weak::upgrade).filter(|batcher| !batcher.has_ended()).collect()
     }
 
+    /// Says, once, if the server may evict buckets. One that doesn't tell is left alone: INFO is not among the
+    /// rights that a user needs.
+    async fn warn_of_eviction(&self, connection: &Connection) {
+        let look = async || {
+            let info =
+                connection.command("INFO", vec![Value::from_static_str("memory")], CONNECT_TIMEOUT).await?;
+            if let Some(policy) = evicts(&info.as_string().unwrap_or_default()) {
+                let remedy = "set its maxmemory-policy to noeviction";
+                self.trouble
+                    .say(&format!("it may evict counts, which then begin anew, by `{policy}` ({remedy})"));
+            }
+            Ok::<_, Error>(())
+        };
+        drop(self.memory_seen.get_or_try_init(look).await);
+    }
+
     /// Another node may have taken this one's place.
     fn ask_cluster(&self) {
         if let Some(cluster) = self.cluster.upgrade() {
             cluster.refresh_soon();
         }
     }
+}
+
+/// By which policy a server with this `INFO memory` evicts keys when it is full, if it does.
+fn evicts(info: &str) -> Option<&str> {
+    let field = |name| info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    let has_bound = field("maxmemory").is_some_and(|bytes| bytes != "0");
+    field("maxmemory_policy").filter(|policy| has_bound && *policy != "noeviction")
 }
 
 /// The breaker is closed with it: also where the probes end with their runtime, for the next call that fails
@@ -209,12 +239,12 @@ impl Drop for Probing {
 
 /// Asks the server for a sign of life, on all connections, until it gives one; then closes the breaker.
 async fn probe(probing: Probing) {
-    let link = &probing.0;
+    let link = probing.0.clone();
     let since = Instant::now();
     let (mut answered, mut failed) = (0, 0);
     loop {
         let (well, silent): (Vec<_>, Vec<_>) =
-            probe_all(link).await.into_iter().partition(|probed| probed.answers);
+            probe_all(&link).await.into_iter().partition(|probed| probed.answers);
         let replace = |is_due: &dyn Fn(&Probed) -> bool| {
             silent.iter().filter(|probed| is_due(probed)).for_each(|probed| probed.batcher.reconnect());
         };
@@ -222,8 +252,11 @@ async fn probe(probing: Probing) {
             answered += 1;
             if silent.is_empty() || answered > PROBES_FOR_OTHERS {
                 link.trouble.forget();
+                drop(probing);
                 let (server, after_ms) = (&link.name, since.elapsed().as_millis() as u64);
                 tracing::info!(server, after_ms, "the store answers again");
+                // It may be the first time.
+                link.warn_of_eviction(&well[0].batcher.connection()).await;
                 return;
             }
             // The server is well: it is the connection that isn't.
