@@ -12,6 +12,7 @@ use std::{
 use crate::{
     assert_policies_hold, await_store,
     harness::{
+        PATIENCE,
         cut::{Cut, Fault},
         gateway::Gateway,
         load::{Answered, Load},
@@ -29,18 +30,20 @@ fn behind(cut: &Cut, limit: &str) -> Gateway {
     one_limit(&format!("[store]\nurl = \"{}\"", cut.url()), limit)
 }
 
+const FAULTS: [Fault; 8] = [
+    Fault::Refuse,
+    Fault::Reset,
+    Fault::ResetAfter(0),
+    Fault::ResetAfter(3),
+    Fault::Delay(Duration::from_millis(200)),
+    Fault::Swallow,
+    Fault::SwallowReplies,
+    Fault::Garble,
+];
+
 #[test]
 fn each_policy_holds_however_connections_break_and_the_store_is_used_again() {
-    for fault in [
-        Fault::Refuse,
-        Fault::Reset,
-        Fault::ResetAfter(0),
-        Fault::ResetAfter(3),
-        Fault::Delay(Duration::from_millis(200)),
-        Fault::Swallow,
-        Fault::SwallowReplies,
-        Fault::Garble,
-    ] {
+    for fault in FAULTS {
         let redis = Redis::start();
         let cut = Cut::before(redis.port());
         let gateway = Gateway::start(&policies(&cut.url()));
@@ -138,4 +141,39 @@ fn a_limit_holds_in_every_window_while_connections_are_cut_and_all_of_it_is_ther
     let statuses: Vec<u16> = statuses.collect();
     assert!(begun.elapsed() < WINDOW, "too slow to tell");
     assert_eq!(statuses, [[200; PERMITS].as_slice(), &[429; 5]].concat());
+}
+
+#[test]
+fn memory_stays_flat_over_ten_outages_and_cuts_under_load() {
+    let mut redis = Redis::start();
+    let cut = Cut::before(redis.port());
+    // No key is ever refused, so that each request asks.
+    let gateway = behind(&cut, "key = \"query:n\"\nrate = \"1000000/s\"");
+    let load = Load::start(&gateway, 8, || format!("/?n={}", fastrand::u32(..1_000)));
+    let await_use = |redis: &Redis| {
+        let before = redis.scripts();
+        wait_until("the store is used", || redis.scripts() > before + 100);
+    };
+    let mut before = 0;
+    for cycle in 0..10 {
+        cut.set(FAULTS[cycle % FAULTS.len()]);
+        load.wait_for(1_000);
+        cut.set(Fault::None);
+        await_use(&redis);
+        redis.kill();
+        load.wait_for(1_000);
+        redis.restart();
+        await_use(&redis);
+        redis.pause();
+        load.wait_for(1_000);
+        redis.resume();
+        await_use(&redis);
+        if cycle == 2 {
+            before = gateway.memory_kib("VmRSS");
+        }
+    }
+    let growth = gateway.memory_kib("VmRSS").saturating_sub(before);
+    assert!(growth < 5 << 10, "grew by {growth} KiB");
+    let slowest = load.end().iter().map(Answered::took).max().unwrap();
+    assert!(slowest < PATIENCE, "{slowest:?}");
 }
