@@ -32,6 +32,16 @@ impl Answered {
     }
 }
 
+/// The most of these that surely were decided within one window, wherever it begins.
+pub(crate) fn most_within(admitted: &[Answered], window: Duration) -> usize {
+    // A window with the most in it begins where one of them was sent.
+    let counts = admitted.iter().map(|first| {
+        let end = first.sent + window;
+        admitted.iter().filter(|other| other.sent >= first.sent && other.received < end).count()
+    });
+    counts.max().unwrap_or(0)
+}
+
 impl Load {
     /// Starts so many clients, each on a connection of its own. The path may
     /// change as it runs.
