@@ -2,12 +2,15 @@
 
 use std::{
     sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering::SeqCst},
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
     },
-    thread::sleep,
+    thread::{self, sleep},
     time::{Duration, Instant},
 };
+
+use tokio::runtime::Builder;
+use tollgate::{algorithm::Rate, store::Charge};
 
 use crate::{
     assert_policies_hold, await_store,
@@ -16,6 +19,7 @@ use crate::{
         cut::{Cut, Fault},
         gateway::Gateway,
         load::{Answered, Load, most_within},
+        open_store_within,
         redis::Redis,
         wait_until,
     },
@@ -56,6 +60,48 @@ fn each_policy_holds_however_connections_break_and_the_store_is_used_again() {
         assert!(since.elapsed() < GIVEN_UP_WITHIN, "{fault:?}: {:?}", since.elapsed());
         assert!(gateway.log().contains("the store fails"), "{fault:?}: {}", gateway.log());
     }
+}
+
+/// While other connections are well, the timeouts of one that isn't are never in a row.
+#[test]
+fn a_connection_that_is_silent_alone_is_replaced() {
+    let redis = Redis::start();
+    let cut = Cut::before(redis.port());
+    let store = open_store_within(&cut.url(), "100ms");
+    let (turns, ends) = (Mutex::new(()), AtomicBool::new(false));
+    // Each thread has a connection of its own.
+    let runtime = || Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let take = || async {
+        let charge = Charge {
+            bucket: "t:l:sw:{a}".into(),
+            quota: "1000000/h".parse::<Rate>().unwrap().into(),
+            cost: 1,
+            shadow: false,
+        };
+        store
+            .take([charge].into_iter().collect(), tokio::time::Instant::now() + Duration::from_millis(100))
+            .await
+    };
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let runtime = runtime();
+            while !ends.load(SeqCst) {
+                drop(turns.lock().map(|_turn| runtime.block_on(take())));
+                sleep(Duration::from_millis(2));
+            }
+        });
+        let runtime = runtime();
+        wait_until("it is connected", || runtime.block_on(take()).is_ok());
+        let turn = turns.lock().unwrap();
+        cut.set(Fault::Swallow);
+        runtime.block_on(take()).unwrap_err();
+        cut.set(Fault::None);
+        drop(turn);
+        let since = Instant::now();
+        while runtime.block_on(take()).is_err() && since.elapsed() < PATIENCE {}
+        ends.store(true, SeqCst);
+        assert!(since.elapsed() < GIVEN_UP_WITHIN, "{:?}", since.elapsed());
+    });
 }
 
 /// A random way to break connections, for a while.

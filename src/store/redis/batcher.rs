@@ -28,7 +28,9 @@ use tokio::{
 use crate::store::script::Call;
 
 use super::{
-    Act, Lease, Operation, Reply, StoreError, call,
+    Act, Lease, Operation, Reply, StoreError,
+    breaker::Timeouts,
+    call,
     connection::{CONNECT_TIMEOUT, Connection, describe},
     node::Link,
     slots::is_redirection,
@@ -69,6 +71,7 @@ pub(super) struct Batcher {
     /// The thread's, where the calls are made, wherever an operation comes from.
     pub(super) runtime: Handle,
     connection: ArcSwap<Connection>,
+    pub(super) timeouts: Timeouts,
     queue: Mutex<Queue>,
     calls: Semaphore,
     /// It has looked for the primary lately.
@@ -134,9 +137,9 @@ impl Batcher {
     pub(super) fn start(link: Arc<Link>) -> Self {
         let connection = ArcSwap::from_pointee(Connection::start(&link.config, Arc::downgrade(&link)));
         let (runtime, calls) = (Handle::current(), Semaphore::new(CALLS_MOST));
-        let (queue, looks, begun) = Default::default();
+        let (timeouts, queue, looks, begun) = Default::default();
         let life = runtime.spawn(pending::<()>()).abort_handle();
-        Self { link, runtime, connection, queue, calls, looks, begun, life }
+        Self { link, runtime, connection, timeouts, queue, calls, looks, begun, life }
     }
 
     /// Whether the runtime has ended, and with it all calls.

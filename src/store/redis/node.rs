@@ -178,7 +178,7 @@ impl Node {
 impl Link {
     /// Notes how a call ended, and probes the server if that opens the breaker.
     pub(super) fn note<T>(&self, batcher: &Arc<Batcher>, call: &Result<T, StoreError>) {
-        if self.breaker.opened_by(call) {
+        if self.breaker.opened_by(call, &batcher.timeouts) {
             let server = &self.name;
             tracing::warn!(server, "the store fails: each limit's on_failure decides until it answers");
             self.ask_cluster();
@@ -233,6 +233,7 @@ struct Probing(Arc<Link>);
 
 impl Drop for Probing {
     fn drop(&mut self) {
+        self.0.batchers().iter().for_each(|batcher| batcher.timeouts.forget());
         self.0.breaker.close();
     }
 }
