@@ -7,10 +7,13 @@
 //! yet asks, and past [`STEPS_MOST`] costs it is told the next greater one's and refused as long as any smaller
 //! one is, or until `grow` if it is more than the room that was left.
 //!
-//! A flood on a full bucket costs the store next to nothing. When a block has ended, one request asks, and the
-//! others wait for its answer; if the room is to appear at once, it asks when that is there. If it is admitted,
-//! as many of the others ask as there is room for, and if there is none, one of them, for all. What has been changed elsewhere is heard of by message, or
-//! else after [`REFRESH_EVERY`]: then, too, one asks, and the others are refused until it has its answer.
+//! A flood on a full bucket costs the store next to nothing. An admission that took the last room is as good as a
+//! refusal. When a block has ended, one request asks, and the others wait for its answer; if the room is to appear
+//! at once, it asks when that is there, and those go along that come to the same worker meanwhile: one call takes
+//! the room, which comes back at one time then. If room is left, as many of the others ask as it is for, and if
+//! there is none, but nobody knows for how long, one of them, for all. What has been changed elsewhere is heard of
+//! by message, or else after [`REFRESH_EVERY`]: then, too, one asks, and the others are refused until it has its
+//! answer.
 //!
 //! What is charged while a block lasts makes its delays too short, and a change of the quota or a reset too
 //! long: all of them end it. A refusal whose call was sent before a reset isn't kept. Blocks are bounded in
@@ -24,6 +27,7 @@ use std::{
         Arc,
         atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
+    thread::{self, ThreadId},
     time::Duration,
 };
 
@@ -42,8 +46,11 @@ use crate::{
 
 /// Within which a change made elsewhere is noticed, should its message be lost.
 const REFRESH_EVERY: Duration = Duration::from_secs(5);
-/// For which a request is held at most at a block's end, so that it asks when there is room and not just before.
-const HELD_MOST: Duration = Duration::from_micros(300);
+/// From so long before the earliest instant at which there may be room a request is held until there is, so that it
+/// doesn't ask just before.
+const HELD: Duration = Duration::from_micros(300);
+/// Requests that ask at a block's end, at most: as many as go in one call.
+const HELD_MOST: usize = 256;
 const SHARDS: usize = 64;
 /// Blocks in a shard.
 const BLOCKS_MOST: usize = 1024;
@@ -69,8 +76,10 @@ struct Block {
     asking: usize,
     /// Permits for which more may ask at the same time.
     room: u64,
-    /// The last of the room was just taken: the next one to ask will be refused, for all others.
+    /// There is no room for another one that costs as much: the next one to ask will be refused, for all others.
     is_full: bool,
+    /// In which worker one is held that asks next, and until when: those who come there go along in the same call.
+    held: Option<(ThreadId, Instant)>,
     /// Tells those who wait that one of them has its answer.
     answered: Arc<Notify>,
 }
@@ -79,6 +88,7 @@ struct Block {
 struct Step {
     cost: u32,
     until: Instant,
+    held_from: Instant,
     free_at: Instant,
     room: u64,
     grow_until: Instant,
@@ -177,13 +187,28 @@ impl Refusals {
         Sending { epoch: self.epoch.load(Relaxed), at: Instant::now() }
     }
 
-    /// Remembers a refusal by the store, just after its reply.
+    /// Learns from a decision of the store, just after its reply. An admission that took the last room is as good
+    /// as a refusal, unless the request asks other limits, too: one of them might refuse for longer.
+    pub(super) fn learn(&self, charge: &Charge, outcome: &Outcome, sending: Sending, is_alone: bool) {
+        if outcome.charged {
+            self.charged(charge, outcome.remaining);
+        }
+        if !outcome.charged || (outcome.remaining == 0 && is_alone) {
+            self.note(charge, outcome, sending);
+        }
+    }
+
+    /// Remembers what surely is refused now, just after the store's reply.
     pub(super) fn note(&self, charge: &Charge, outcome: &Outcome, sending: Sending) {
-        let Some(delay_us @ 1..) = outcome.delay_us else { return };
-        if charge.quota.algorithm == Algorithm::Concurrency {
+        let (cost, delay_us) = match outcome.charged {
+            // What is one more than the room fits as soon as there is more.
+            true => (outcome.remaining as u32 + 1, outcome.grow_us),
+            false => (charge.cost.max(1), outcome.delay_us.unwrap_or(0)),
+        };
+        if delay_us == 0 || charge.quota.algorithm == Algorithm::Concurrency {
             return;
         }
-        let step = Step::new(charge.cost.max(1), delay_us, outcome, sending.at);
+        let step = Step::new(cost, delay_us, outcome, sending.at);
         let mut shard = self.shard(&charge.bucket).lock();
         if self.epoch.load(Relaxed) != sending.epoch {
             return;
@@ -199,17 +224,17 @@ impl Refusals {
     }
 
     /// Notes that a bucket has been charged and has so much room left: other delays hold now.
-    pub(super) fn charged(&self, bucket: &Bytes, remaining: u64) {
+    fn charged(&self, charge: &Charge, remaining: u64) {
         if self.blocks.load(Relaxed) == 0 {
             return;
         }
-        let mut shard = self.shard(bucket).lock();
-        let Some(block) = shard.get_mut(bucket) else { return };
+        let mut shard = self.shard(&charge.bucket).lock();
+        let Some(block) = shard.get_mut(&charge.bucket) else { return };
         block.steps.clear();
         block.room = if block.asking == 1 { remaining } else { block.room.min(remaining) };
-        block.is_full = remaining == 0;
+        block.is_full = remaining < u64::from(charge.cost.max(1));
         if block.asking == 0 && !block.is_full {
-            self.remove(&mut shard, bucket);
+            self.remove(&mut shard, &charge.bucket);
         }
     }
 
@@ -277,6 +302,7 @@ impl Step {
         Self {
             cost,
             until: surely_before(delay_us),
+            held_from: sent + Duration::from_micros(delay_us) - HELD,
             free_at: after(delay_us),
             room: outcome.remaining,
             grow_until: surely_before(outcome.grow_us),
@@ -288,7 +314,16 @@ impl Step {
 impl Block {
     fn new(quota: Quota) -> Self {
         let (steps, answered) = Default::default();
-        Self { quota, steps, refresh_at: Instant::now(), asking: 0, room: 0, is_full: false, answered }
+        Self {
+            quota,
+            steps,
+            refresh_at: Instant::now(),
+            asking: 0,
+            room: 0,
+            is_full: false,
+            held: None,
+            answered,
+        }
     }
 
     fn known(&mut self, cost: u32, now: Instant) -> Known {
@@ -296,15 +331,19 @@ impl Block {
         match self.refusal(cost, now) {
             Some(outcome) if now < self.refresh_at || self.asking > 0 => return Known::Refused(outcome),
             Some(_) => {}
-            None if !self.has_ended(now) => return Known::Nothing,
-            None if self.asking > 0 && self.room < u64::from(cost) => {
-                return Known::Asked(self.answered.clone().notified_owned());
-            }
-            None => {
-                let own = self.steps.iter().find(|step| step.cost == cost);
-                let free_at = own.map(|step| step.free_at).filter(|free_at| *free_at <= now + HELD_MOST);
-                ask_at = free_at.unwrap_or(now);
-            }
+            None if !self.has_ended(now) && !self.blocks(cost, now) => return Known::Nothing,
+            None => match self.held_until(now) {
+                Some(until) => ask_at = until,
+                None if self.asking == 0 => {
+                    let own = self.steps.iter().find(|step| step.cost == cost && now >= step.held_from);
+                    ask_at = own.map_or(now, |step| step.free_at.max(now));
+                    self.held = Some((thread::current().id(), ask_at));
+                }
+                None if self.room < u64::from(cost) => {
+                    return Known::Asked(self.answered.clone().notified_owned());
+                }
+                None => {}
+            },
         }
         self.asking += 1;
         self.is_full = false;
@@ -312,14 +351,25 @@ impl Block {
         Known::Due(self.answered.clone(), ask_at)
     }
 
+    /// When the one in this worker asks that is held, if others may go along.
+    fn held_until(&self, now: Instant) -> Option<Instant> {
+        let (worker, until) = self.held.filter(|_| self.asking < HELD_MOST)?;
+        (now < until && worker == thread::current().id()).then_some(until)
+    }
+
+    /// Whether it surely refuses this cost.
+    fn blocks(&self, cost: u32, now: Instant) -> bool {
+        self.steps.iter().any(|step| {
+            (step.cost <= cost && now < step.until) || (u64::from(cost) > step.room && now < step.grow_until)
+        })
+    }
+
     /// How the bucket stands, if it surely refuses this cost.
     fn refusal(&self, cost: u32, now: Instant) -> Option<Outcome> {
         let mut told = self.steps.iter().filter(|step| step.cost >= cost && step.free_at > now);
         let told = told.next().filter(|step| step.cost == cost || self.steps.len() == STEPS_MOST)?;
-        let is_more_than_the_room = u64::from(cost) > told.room && now < told.grow_until;
-        let is_blocked = self.steps.iter().any(|step| step.cost <= cost && now < step.until);
         let us_until = |at: Instant| at.saturating_duration_since(now).as_micros() as u64;
-        (is_blocked || is_more_than_the_room).then(|| Outcome {
+        self.blocks(cost, now).then(|| Outcome {
             charged: false,
             remaining: told.room,
             grow_us: us_until(told.grow_at),
