@@ -4,7 +4,7 @@
 //! (`grow`). Until then the cost is refused here. The block ends early, never late: it counts from before the
 //! call was sent, by 0.999 of the delay, since two clocks may run apart. What the caller is told counts from
 //! after the reply, so that it is never too short. Each cost is told its own delay: one of which there is none
-//! yet asks, and past [`STEPS_MOST`] costs it is told the next greater one's and refused as long as any smaller
+//! yet asks, and past `STEPS_MOST` costs it is told the next greater one's and refused as long as any smaller
 //! one is, or until `grow` if it is more than the room that was left.
 //!
 //! A flood on a full bucket costs the store next to nothing. An admission that took the last room is as good as a
@@ -12,12 +12,14 @@
 //! at once, it asks when that is there, and those go along that come to the same worker meanwhile: one call takes
 //! the room, which comes back at one time then. If room is left, as many of the others ask as it is for, and if
 //! there is none, but nobody knows for how long, one of them, for all. What has been changed elsewhere is heard of
-//! by message, or else after [`REFRESH_EVERY`]: then, too, one asks, and the others are refused until it has its
+//! by message, or else after `REFRESH_EVERY`: then, too, one asks, and the others are refused until it has its
 //! answer.
 //!
 //! What is charged while a block lasts makes its delays too short, and a change of the quota or a reset too
 //! long: all of them end it. A refusal whose call was sent before a reset isn't kept. Blocks are bounded in
 //! number: dropping one is always safe.
+
+mod block;
 
 use std::{
     collections::HashMap,
@@ -27,15 +29,13 @@ use std::{
         Arc,
         atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
-    thread::{self, ThreadId},
-    time::Duration,
 };
 
 use bytes::Bytes;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 use tokio::{
-    sync::{Notify, futures::OwnedNotified},
+    sync::Notify,
     time::{Instant, sleep_until, timeout_at},
 };
 
@@ -44,18 +44,11 @@ use crate::{
     store::{Charge, Outcome},
 };
 
-/// Within which a change made elsewhere is noticed, should its message be lost.
-const REFRESH_EVERY: Duration = Duration::from_secs(5);
-/// From so long before the earliest instant at which there may be room a request is held until there is, so that it
-/// doesn't ask just before.
-const HELD: Duration = Duration::from_micros(300);
-/// Requests that ask at a block's end, at most: as many as go in one call.
-const HELD_MOST: usize = 256;
+use self::block::{Block, Known, Step};
+
 const SHARDS: usize = 64;
 /// Blocks in a shard.
 const BLOCKS_MOST: usize = 1024;
-/// Costs of which a block remembers the delay.
-const STEPS_MOST: usize = 8;
 
 /// What is refused here. One for all threads.
 pub(super) struct Refusals {
@@ -66,51 +59,12 @@ pub(super) struct Refusals {
     epoch: AtomicU64,
 }
 
-/// What a bucket refuses.
-struct Block {
-    quota: Quota,
-    /// By cost.
-    steps: SmallVec<[Step; 1]>,
-    refresh_at: Instant,
-    /// Requests that ask now, for the others.
-    asking: usize,
-    /// Permits for which more may ask at the same time.
-    room: u64,
-    /// There is no room for another one that costs as much: the next one to ask will be refused, for all others.
-    is_full: bool,
-    /// In which worker one is held that asks next, and until when: those who come there go along in the same call.
-    held: Option<(ThreadId, Instant)>,
-    /// Tells those who wait that one of them has its answer.
-    answered: Arc<Notify>,
-}
-
-/// A refusal of a cost.
-struct Step {
-    cost: u32,
-    until: Instant,
-    held_from: Instant,
-    free_at: Instant,
-    room: u64,
-    grow_until: Instant,
-    grow_at: Instant,
-}
-
 /// What is known of a request.
 pub(super) enum Verdict<'r> {
     /// Nothing: the store is to be asked. To be kept until it has answered.
     Ask(Turns<'r>),
     /// It is refused; for each charge how its bucket stands, if that refuses.
     Refused(SmallVec<[Option<Outcome>; 2]>),
-}
-
-/// What is known of a charge.
-enum Known {
-    Nothing,
-    Refused(Outcome),
-    /// It is to ask, for all others, and not before this.
-    Due(Arc<Notify>, Instant),
-    /// Others ask.
-    Asked(OwnedNotified),
 }
 
 /// When a call was sent.
@@ -191,7 +145,7 @@ impl Refusals {
     /// as a refusal, unless the request asks other limits, too: one of them might refuse for longer.
     pub(super) fn learn(&self, charge: &Charge, outcome: &Outcome, sending: Sending, is_alone: bool) {
         if outcome.charged {
-            self.charged(charge, outcome.remaining);
+            self.charged(charge, outcome.remaining, sending.at);
         }
         if !outcome.charged || (outcome.remaining == 0 && is_alone) {
             self.note(charge, outcome, sending);
@@ -200,15 +154,8 @@ impl Refusals {
 
     /// Remembers what surely is refused now, just after the store's reply.
     pub(super) fn note(&self, charge: &Charge, outcome: &Outcome, sending: Sending) {
-        let (cost, delay_us) = match outcome.charged {
-            // What is one more than the room fits as soon as there is more.
-            true => (outcome.remaining as u32 + 1, outcome.grow_us),
-            false => (charge.cost.max(1), outcome.delay_us.unwrap_or(0)),
-        };
-        if delay_us == 0 || charge.quota.algorithm == Algorithm::Concurrency {
-            return;
-        }
-        let step = Step::new(cost, delay_us, outcome, sending.at);
+        let step = Step::new(charge, outcome, sending.at);
+        let Some(step) = step.filter(|_| charge.quota.algorithm != Algorithm::Concurrency) else { return };
         let mut shard = self.shard(&charge.bucket).lock();
         if self.epoch.load(Relaxed) != sending.epoch {
             return;
@@ -220,20 +167,17 @@ impl Refusals {
             self.blocks.fetch_add(1, Relaxed);
             Block::new(charge.quota)
         });
-        block.note(charge.quota, step, sending.at);
+        block.note(charge.quota, step);
     }
 
-    /// Notes that a bucket has been charged and has so much room left: other delays hold now.
-    fn charged(&self, charge: &Charge, remaining: u64) {
+    /// Notes that a bucket has been charged and has so much room left.
+    fn charged(&self, charge: &Charge, remaining: u64, sent: Instant) {
         if self.blocks.load(Relaxed) == 0 {
             return;
         }
         let mut shard = self.shard(&charge.bucket).lock();
         let Some(block) = shard.get_mut(&charge.bucket) else { return };
-        block.steps.clear();
-        block.room = if block.asking == 1 { remaining } else { block.room.min(remaining) };
-        block.is_full = remaining < u64::from(charge.cost.max(1));
-        if block.asking == 0 && !block.is_full {
+        if block.charged(charge.cost.max(1), remaining, sent) {
             self.remove(&mut shard, &charge.bucket);
         }
     }
@@ -293,112 +237,6 @@ impl fmt::Debug for Refusals {
     }
 }
 
-impl Step {
-    /// Of a cost that the store refused for so long.
-    fn new(cost: u32, delay_us: u64, outcome: &Outcome, sent: Instant) -> Self {
-        let received = Instant::now();
-        let after = |us: u64| received + Duration::from_micros(us);
-        let surely_before = |us: u64| sent + Duration::from_micros(us - us.div_ceil(1_000));
-        Self {
-            cost,
-            until: surely_before(delay_us),
-            held_from: sent + Duration::from_micros(delay_us) - HELD,
-            free_at: after(delay_us),
-            room: outcome.remaining,
-            grow_until: surely_before(outcome.grow_us),
-            grow_at: after(outcome.grow_us),
-        }
-    }
-}
-
-impl Block {
-    fn new(quota: Quota) -> Self {
-        let (steps, answered) = Default::default();
-        Self {
-            quota,
-            steps,
-            refresh_at: Instant::now(),
-            asking: 0,
-            room: 0,
-            is_full: false,
-            held: None,
-            answered,
-        }
-    }
-
-    fn known(&mut self, cost: u32, now: Instant) -> Known {
-        let mut ask_at = now;
-        match self.refusal(cost, now) {
-            Some(outcome) if now < self.refresh_at || self.asking > 0 => return Known::Refused(outcome),
-            Some(_) => {}
-            None if !self.has_ended(now) && !self.blocks(cost, now) => return Known::Nothing,
-            None => match self.held_until(now) {
-                Some(until) => ask_at = until,
-                None if self.asking == 0 => {
-                    let own = self.steps.iter().find(|step| step.cost == cost && now >= step.held_from);
-                    ask_at = own.map_or(now, |step| step.free_at.max(now));
-                    self.held = Some((thread::current().id(), ask_at));
-                }
-                None if self.room < u64::from(cost) => {
-                    return Known::Asked(self.answered.clone().notified_owned());
-                }
-                None => {}
-            },
-        }
-        self.asking += 1;
-        self.is_full = false;
-        self.room = self.room.saturating_sub(u64::from(cost));
-        Known::Due(self.answered.clone(), ask_at)
-    }
-
-    /// When the one in this worker asks that is held, if others may go along.
-    fn held_until(&self, now: Instant) -> Option<Instant> {
-        let (worker, until) = self.held.filter(|_| self.asking < HELD_MOST)?;
-        (now < until && worker == thread::current().id()).then_some(until)
-    }
-
-    /// Whether it surely refuses this cost.
-    fn blocks(&self, cost: u32, now: Instant) -> bool {
-        self.steps.iter().any(|step| {
-            (step.cost <= cost && now < step.until) || (u64::from(cost) > step.room && now < step.grow_until)
-        })
-    }
-
-    /// How the bucket stands, if it surely refuses this cost.
-    fn refusal(&self, cost: u32, now: Instant) -> Option<Outcome> {
-        let mut told = self.steps.iter().filter(|step| step.cost >= cost && step.free_at > now);
-        let told = told.next().filter(|step| step.cost == cost || self.steps.len() == STEPS_MOST)?;
-        let us_until = |at: Instant| at.saturating_duration_since(now).as_micros() as u64;
-        self.blocks(cost, now).then(|| Outcome {
-            charged: false,
-            remaining: told.room,
-            grow_us: us_until(told.grow_at),
-            // A microsecond that has begun is to be waited for, too.
-            delay_us: Some(us_until(told.free_at) + 1),
-        })
-    }
-
-    fn has_ended(&self, now: Instant) -> bool {
-        self.steps.iter().all(|step| now >= step.until && now >= step.grow_until)
-    }
-
-    fn note(&mut self, quota: Quota, step: Step, sent: Instant) {
-        if self.quota != quota {
-            self.quota = quota;
-            self.steps.clear();
-        }
-        self.steps.retain(|other| other.cost != step.cost && other.free_at > sent);
-        if self.steps.len() == STEPS_MOST {
-            self.steps.remove(STEPS_MOST / 2);
-        }
-        let at = self.steps.partition_point(|other| other.cost < step.cost);
-        self.steps.insert(at, step);
-        self.room = 0;
-        self.is_full = false;
-        self.refresh_at = sent + REFRESH_EVERY;
-    }
-}
-
 /// The buckets of which a request asks for others, too, who wait until this is dropped.
 pub(super) struct Turns<'r> {
     refusals: &'r Refusals,
@@ -431,18 +269,7 @@ impl Turn {
 impl Drop for Turns<'_> {
     fn drop(&mut self) {
         for turn in &self.taken {
-            turn.update(self.refusals, |block, waiting| {
-                block.asking -= 1;
-                let now = Instant::now();
-                let has_ended = block.asking == 0 && (now >= block.refresh_at || block.has_ended(now));
-                if block.is_full {
-                    return false;
-                }
-                if has_ended && block.room == 0 {
-                    block.room = waiting;
-                }
-                has_ended && waiting == 0
-            });
+            turn.update(self.refusals, Block::end_turn);
         }
     }
 }
