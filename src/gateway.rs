@@ -54,6 +54,7 @@ pub struct Gateway {
     ratelimit_headers: RatelimitHeaders,
     upstreams: BTreeMap<String, Arc<Upstream>>,
     trusted_proxies: Vec<IpNet>,
+    proxy_protocol: bool,
     escaped_slashes: EscapedSlashes,
 }
 
@@ -97,6 +98,7 @@ impl Gateway {
             ratelimit_headers: config.server.ratelimit_headers,
             upstreams,
             trusted_proxies: config.server.trusted_proxies.clone(),
+            proxy_protocol: config.server.proxy_protocol,
             escaped_slashes: config.server.escaped_slashes,
         }
     }
@@ -117,6 +119,11 @@ impl Gateway {
     /// The limits by name, also those that no route names.
     pub fn rules(&self) -> &BTreeMap<String, Arc<Rule>> {
         &self.rules
+    }
+
+    /// Whether a connection from `peer` begins with a PROXY header. From others such a header isn't even looked for.
+    pub fn expects_proxy_header(&self, peer: IpAddr) -> bool {
+        self.proxy_protocol && client::is_trusted(peer, &self.trusted_proxies)
     }
 
     /// Answers a request that came from `peer`.

@@ -13,6 +13,7 @@ mod gateway {
     mod costs;
     mod headers;
     mod keys;
+    mod proxy_protocol;
     mod rejections;
     mod routes;
     mod tokens;

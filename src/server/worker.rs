@@ -11,12 +11,13 @@ use hyper_util::{
 use tokio::{
     net::TcpStream,
     sync::{mpsc, oneshot},
+    task::JoinSet,
     time::{MissedTickBehavior, interval, timeout},
 };
 
 use crate::gateway::{Gateway, StoreError};
 
-use super::{Accepted, Counted, Terms};
+use super::{Accepted, Counted, Terms, proxy_protocol};
 
 /// How often connections to upstreams are looked through for idle ones.
 const CLOSE_IDLE_EVERY: Duration = Duration::from_secs(1);
@@ -43,17 +44,28 @@ pub(super) async fn work(
         // more of the connection is to be read, and buffers a body without bound for a slow reader.)
         .writev(false);
     let graceful = GracefulShutdown::new();
+    // Connections of which isn't known yet whose they are. A drain closes them.
+    let mut unknown = JoinSet::new();
     let mut idle = interval(CLOSE_IDLE_EVERY);
     idle.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         tokio::select! {
             next = accepted.recv() => match next {
                 Some(Accepted { stream, peer, counted }) => match TcpStream::from_std(stream) {
+                    Ok(mut stream) if gateway.load().expects_proxy_header(peer.ip()) => {
+                        unknown.spawn(async move {
+                            let client = proxy_protocol::client(&mut stream, peer, terms.header_timeout).await?;
+                            Some((stream, client, counted))
+                        });
+                    }
                     Ok(stream) => serve(&http, &graceful, gateway.clone(), stream, peer, counted),
                     Err(error) => tracing::warn!("can't serve a connection: {error}"),
                 },
                 None => break,
             },
+            Some(Ok(Some((stream, client, counted)))) = unknown.join_next() => {
+                serve(&http, &graceful, gateway.clone(), stream, client, counted);
+            }
             _ = idle.tick() => gateway.load().close_idle(),
         }
     }
