@@ -92,7 +92,7 @@ fn host(authority: &str) -> Result<Cow<'_, str>, Rejection> {
     }
     let host = host.strip_suffix('.').unwrap_or(host);
     let known = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~%!$&'()*+,;=".contains(&byte);
-    if host.is_empty() || !host.bytes().all(known) {
+    if host.is_empty() || host.ends_with('.') || !host.bytes().all(known) {
         return Err(Rejection::HostInvalid);
     }
     Ok(match host.bytes().any(|byte| byte.is_ascii_uppercase()) {
@@ -129,7 +129,7 @@ mod tests {
         ] {
             assert_eq!(read(Version::HTTP_11, target, &[host]).unwrap().0, expected, "{host}");
         }
-        for host in ["a b", "a:x", "[::1", "[::g]", "a@b", "a/b", ":80", "."] {
+        for host in ["a b", "a:x", "[::1", "[::g]", "a@b", "a/b", ":80", ".", "a..", "a..:80"] {
             let read = read(Version::HTTP_11, "/", &[host]);
             assert!(matches!(read, Err(Rejection::HostInvalid)), "{host}: {read:?}");
         }
