@@ -54,14 +54,7 @@ struct Admin {
 
 /// Answers operators until the program ends.
 pub async fn serve(listener: TcpListener, token: Option<String>, gateway: Arc<ArcSwap<Gateway>>) {
-    let admin = Arc::new(Admin { gateway, token });
-    let router = Router::new()
-        .route("/livez", get(async || "ok\n"))
-        .nest("/api/limits", limits::router())
-        .fallback(async || Problem::new(StatusCode::NOT_FOUND, "there is nothing here"))
-        .layer(DefaultBodyLimit::max(BODY_BYTES_MOST))
-        .layer(middleware::from_fn_with_state(admin.clone(), guard))
-        .with_state(admin);
+    let router = router(token, gateway);
     let connections = Arc::new(Semaphore::new(CONNECTIONS_MOST));
     loop {
         let permit = connections.clone().acquire_owned().await;
@@ -79,6 +72,18 @@ pub async fn serve(listener: TcpListener, token: Option<String>, gateway: Arc<Ar
             }
         }
     }
+}
+
+/// What operators may ask.
+pub(crate) fn router(token: Option<String>, gateway: Arc<ArcSwap<Gateway>>) -> Router {
+    let admin = Arc::new(Admin { gateway, token });
+    Router::new()
+        .route("/livez", get(async || "ok\n"))
+        .nest("/api/limits", limits::router())
+        .fallback(async || Problem::new(StatusCode::NOT_FOUND, "there is nothing here"))
+        .layer(DefaultBodyLimit::max(BODY_BYTES_MOST))
+        .layer(middleware::from_fn_with_state(admin.clone(), guard))
+        .with_state(admin)
 }
 
 async fn serve_connection(stream: TcpStream, peer: SocketAddr, router: Router) {

@@ -3,8 +3,8 @@
 //! A [`Gateway`] is built from a configuration. A reload builds another one, which takes over the stores
 //! and the connections to upstreams; requests in flight end on the one they began with.
 
-mod client;
-mod target;
+pub(crate) mod client;
+pub(crate) mod target;
 
 use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
 

@@ -7,7 +7,7 @@
 //! SIGHUP reloads, SIGTERM and SIGINT drain: no new connections, requests in flight get their answers.
 //! A second of these ends at once.
 
-mod proxy_protocol;
+pub(crate) mod proxy_protocol;
 mod worker;
 
 use std::{

@@ -13,7 +13,7 @@ const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 ///
 /// The first that isn't is the client. An entry that is no address ends the walk: whoever wrote it
 /// stands in for its client. An IPv4 address in IPv6 form is that IPv4 address.
-pub(super) fn identify(peer: IpAddr, headers: &HeaderMap, trusted_proxies: &[IpNet]) -> Client {
+pub(crate) fn identify(peer: IpAddr, headers: &HeaderMap, trusted_proxies: &[IpNet]) -> Client {
     let peer = peer.to_canonical();
     let peer_is_trusted = is_trusted(peer, trusted_proxies);
     let mut address = peer;
@@ -31,7 +31,7 @@ pub(super) fn identify(peer: IpAddr, headers: &HeaderMap, trusted_proxies: &[IpN
 }
 
 /// Whether a word of this one on its clients is believed.
-pub(super) fn is_trusted(address: IpAddr, trusted_proxies: &[IpNet]) -> bool {
+pub(crate) fn is_trusted(address: IpAddr, trusted_proxies: &[IpNet]) -> bool {
     let address = address.to_canonical();
     trusted_proxies.iter().any(|network| network.contains(&address))
 }

@@ -48,7 +48,7 @@ pub(super) async fn client(
 }
 
 /// Reads a header and nothing of what comes after it.
-async fn read(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<Option<SocketAddr>> {
+pub(crate) async fn read(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<Option<SocketAddr>> {
     let mut header = Vec::new();
     loop {
         match parse(&header).map_err(|why| io::Error::new(ErrorKind::InvalidData, why))? {
@@ -64,7 +64,7 @@ async fn read(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<Option<Socket
 
 /// What the first bytes of a connection are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Parsed {
+enum Parsed {
     /// A whole header, and whom it names, if anybody.
     Header { client: Option<SocketAddr> },
     /// A part of one, which has so many more bytes at the least.
@@ -75,7 +75,7 @@ pub(crate) enum Parsed {
 ///
 /// # Errors
 /// Why they aren't the beginning of one.
-pub(crate) fn parse(bytes: &[u8]) -> Result<Parsed, &'static str> {
+fn parse(bytes: &[u8]) -> Result<Parsed, &'static str> {
     if bytes.len() < SHORTEST {
         Ok(Parsed::Part { lacks: SHORTEST - bytes.len() })
     } else if bytes.starts_with(SIGNATURE) {
