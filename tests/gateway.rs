@@ -12,6 +12,7 @@ mod gateway {
     mod connections;
     mod costs;
     mod headers;
+    mod hostile;
     mod keys;
     mod proxy_protocol;
     mod rejections;
