@@ -124,8 +124,8 @@ tests! {
     jwt: 20_000
     key: 20_000
     path: 20_000
-    proxy_protocol: 20_000
-    rate: 2_000
+    proxy_protocol: 5_000
+    rate: 1_000
     reply: 20_000
     route: 20_000
     target: 20_000
