@@ -53,8 +53,15 @@ struct Admin {
 }
 
 /// Answers operators until the program ends.
-pub async fn serve(listener: TcpListener, token: Option<String>, gateway: Arc<ArcSwap<Gateway>>) {
-    let router = router(token, gateway);
+///
+/// `is_ready` says whether a balancer should send requests to the gateway.
+pub async fn serve(
+    listener: TcpListener,
+    token: Option<String>,
+    gateway: Arc<ArcSwap<Gateway>>,
+    is_ready: impl Fn() -> bool + Clone + Send + Sync + 'static,
+) {
+    let router = router(token, gateway, is_ready);
     let connections = Arc::new(Semaphore::new(CONNECTIONS_MOST));
     loop {
         let permit = connections.clone().acquire_owned().await;
@@ -75,15 +82,24 @@ pub async fn serve(listener: TcpListener, token: Option<String>, gateway: Arc<Ar
 }
 
 /// What operators may ask.
-pub(crate) fn router(token: Option<String>, gateway: Arc<ArcSwap<Gateway>>) -> Router {
+pub(crate) fn router(
+    token: Option<String>,
+    gateway: Arc<ArcSwap<Gateway>>,
+    is_ready: impl Fn() -> bool + Clone + Send + Sync + 'static,
+) -> Router {
     let admin = Arc::new(Admin { gateway, token });
     Router::new()
         .route("/livez", get(async || "ok\n"))
+        .route("/readyz", get(async move || readyz(is_ready())))
         .nest("/api/limits", limits::router())
         .fallback(async || Problem::new(StatusCode::NOT_FOUND, "there is nothing here"))
         .layer(DefaultBodyLimit::max(BODY_BYTES_MOST))
         .layer(middleware::from_fn_with_state(admin.clone(), guard))
         .with_state(admin)
+}
+
+fn readyz(is_ready: bool) -> (StatusCode, &'static str) {
+    if is_ready { (StatusCode::OK, "ready\n") } else { (StatusCode::SERVICE_UNAVAILABLE, "draining\n") }
 }
 
 async fn serve_connection(stream: TcpStream, peer: SocketAddr, router: Router) {

@@ -484,7 +484,7 @@ pub fn admin(bytes: &[u8]) {
             );
             let limiter = Limiter::open(&config.store).expect("a store in this process opens");
             let gateway = Gateway::build(&config, &limiter, None);
-            let router = admin::router(None, Arc::new(ArcSwap::from_pointee(gateway)));
+            let router = admin::router(None, Arc::new(ArcSwap::from_pointee(gateway)), || true);
             let response = router.oneshot(request).await.unwrap_or_else(|never| match never {});
             assert!(!response.status().is_server_error(), "{response:?}");
             let body = axum::body::to_bytes(response.into_body(), usize::MAX).await.expect("a whole answer");

@@ -209,12 +209,14 @@ fn start_panicking(toml: &str) -> SocketAddr {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let limiter = Limiter::open(&config.store).unwrap();
-            let server = Server::start(&config.server, Built::build(&config, &limiter, None)).await.unwrap();
-            sender.send(server.addresses()[0]).unwrap();
+            let server = Server::start(&config, Built::build(&config, &limiter, None)).await.unwrap();
+            sender.send(server.addresses()[0].to_string()).unwrap();
             server.run(|_| {}).await;
+            // It took the signals that are to end the process.
+            std::process::exit(1);
         });
     });
-    address.recv().unwrap()
+    address.recv().unwrap().parse().unwrap()
 }
 
 #[test]

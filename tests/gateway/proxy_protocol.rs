@@ -2,8 +2,9 @@
 
 use std::{
     fs,
+    io::{Read, Write},
     net::TcpListener,
-    os::fd::OwnedFd,
+    os::{fd::OwnedFd, unix::net::UnixStream},
     process::{Child, Command, Stdio},
 };
 
@@ -233,6 +234,29 @@ fn a_drain_waits_for_no_header() {
     gateway.signal("TERM");
     wait_until("the gateway has ended", || gateway.ended().is_some());
     assert_eq!(client.rest(), b"");
+}
+
+#[test]
+fn a_proxy_may_come_by_a_unix_socket() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("tollgate.sock");
+    let upstream = Upstream::hello();
+    let server = format!(
+        "[server]\nlisten = [\"127.0.0.1:0\", \"unix:{}\"]\nproxy_protocol = true\n\
+         trusted_proxies = [\"127.0.0.1\"]\n",
+        path.display()
+    );
+    let _gateway = Gateway::start_with(&(server + &forward_all(&upstream.url(), "")), &["run"], &[]);
+    for header in [b"PROXY TCP4 203.0.113.5 192.0.2.1 4711 80\r\n".to_vec(), binary(0x21, 0x11, IPV4)] {
+        let mut stream = UnixStream::connect(&path).unwrap();
+        stream
+            .write_all(&[&header, &b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"[..]].concat())
+            .unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert!(answer.ends_with("hello"), "{answer}");
+        assert_eq!(seen(&upstream), "203.0.113.5");
+    }
 }
 
 #[test]
