@@ -136,24 +136,26 @@ impl Run {
                 let listener = listener.map_err(|cause| StartError::Listen(*listen, cause))?;
                 let token = token.as_ref().map(|token| token.as_str().to_owned());
                 say(format_args!("operators turn to http://{}\n", listener.local_addr()?));
-                tokio::spawn(admin::serve(listener, token, server.gateway()));
+                tokio::spawn(admin::serve(listener, token, server.gateway(), server.status()));
             }
             if let Some(address) = addresses.first() {
                 say(format_args!("try: curl -i http://{address}/\n"));
             }
-            let mut running = config;
-            server.run(|gateway| self.reload(&mut running, &limiter, gateway)).await;
+            let (mut running, status) = (config, server.status());
+            let reload = |gateway: &_| status.note_reload(self.reload(&mut running, &limiter, gateway));
+            server.run(reload).await;
             Ok(())
         })
     }
 
-    /// Reads the configuration again. If it is wrong, what runs goes on unchanged.
-    fn reload(&self, running: &mut Config, limiter: &Arc<Limiter>, gateway: &ArcSwap<Gateway>) {
+    /// Reads the configuration again, and says whether it was good. If not, what runs goes on unchanged.
+    fn reload(&self, running: &mut Config, limiter: &Arc<Limiter>, gateway: &ArcSwap<Gateway>) -> bool {
         let (mut config, warnings) = match self.read() {
             Ok(read) => read,
             Err(faults) => {
                 complain(&faults);
-                return tracing::error!("the configuration is wrong: the running one stays");
+                tracing::error!("the configuration is wrong: the running one stays");
+                return false;
             }
         };
         complain(&warnings);
@@ -167,6 +169,7 @@ impl Run {
         for change in changes {
             tracing::info!("{change}");
         }
+        true
     }
 }
 

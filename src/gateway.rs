@@ -4,9 +4,15 @@
 //! and the connections to upstreams; requests in flight end on the one they began with.
 
 mod client;
+mod exchange;
 mod target;
 
-use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    iter::once,
+    net::IpAddr,
+    sync::Arc,
+};
 
 use bytes::Bytes;
 use hyper::{
@@ -16,12 +22,11 @@ use hyper::{
     http::request::Parts,
 };
 use ipnet::IpNet;
-use tokio::time::Instant;
 
 use crate::{
     config::{Action, Config, EscapedSlashes, RatelimitHeaders},
     forward::{
-        Failure, Upstream,
+        self, Failure, Upstream,
         body::Body,
         headers::{self, Client},
     },
@@ -34,12 +39,17 @@ use crate::{
         request::{self, Rule, Settlement},
         settling::Settling,
     },
+    metrics::Page,
     reject::Rejection,
     route::{Table, path},
 };
 
-use self::target::Target;
+use self::{
+    exchange::{Exchange, Facts, STATUS_CLASSES, Traffic},
+    target::Target,
+};
 
+pub use self::exchange::AnswerBody;
 pub use crate::store::StoreError;
 
 /// What a configuration says, ready to serve.
@@ -55,6 +65,8 @@ pub struct Gateway {
     upstreams: BTreeMap<String, Arc<Upstream>>,
     trusted_proxies: Vec<IpNet>,
     escaped_slashes: EscapedSlashes,
+    /// Of the routes by name, after that of the requests that no route takes.
+    traffic: Vec<(String, Arc<Traffic>)>,
 }
 
 /// What a route does with its requests.
@@ -63,6 +75,8 @@ struct Route {
     name: String,
     limits: Vec<Arc<Rule>>,
     answer: Answer,
+    /// The place of its traffic. Routes of one name share it.
+    traffic: usize,
 }
 
 #[derive(Debug)]
@@ -72,7 +86,11 @@ enum Answer {
 }
 
 impl Gateway {
-    /// Builds a gateway. Upstreams that `before` had, too, keep their connections.
+    /// The place of the traffic that no route takes.
+    const UNROUTED: usize = 0;
+
+    /// Builds a gateway. Upstreams that `before` had, too, keep their connections, and what has a name that it had
+    /// goes on with its metrics.
     pub fn build(config: &Config, limiter: &Arc<Limiter>, before: Option<&Self>) -> Self {
         let mut upstreams = BTreeMap::new();
         for (name, upstream) in &config.upstreams {
@@ -81,13 +99,21 @@ impl Gateway {
         }
         let rules: BTreeMap<_, _> =
             config.limits.iter().map(|(name, limit)| (name.clone(), Arc::new(Rule::new(limit)))).collect();
+        let names = config.routes.iter().map(|route| route.name.clone());
+        let names: Vec<_> = once(String::new()).chain(names.collect::<BTreeSet<_>>()).collect();
+        let traffic_of = |name: &String| {
+            let before = before.and_then(|before| before.traffic.iter().find(|(other, _)| other == name));
+            before.map_or_else(Arc::default, |(_, traffic)| traffic.clone())
+        };
+        let traffic = names.iter().map(|name| (name.clone(), traffic_of(name))).collect();
         let routes = config.routes.iter().map(|route| {
             let answer = match &route.action {
                 Action::Upstream(name) => Answer::Upstream(upstreams[name].clone()),
                 Action::Respond { status, body, headers } => Answer::Fixed(fixed(*status, body, headers)),
             };
             let limits = route.limits.iter().map(|name| rules[name].clone()).collect();
-            (route.matcher.clone(), Route { name: route.name.clone(), limits, answer })
+            let traffic = 1 + names[1..].binary_search(&route.name).expect("each route's name is there");
+            (route.matcher.clone(), Route { name: route.name.clone(), limits, answer, traffic })
         });
         Self {
             routes: Table::new(routes),
@@ -98,6 +124,7 @@ impl Gateway {
             upstreams,
             trusted_proxies: config.server.trusted_proxies.clone(),
             escaped_slashes: config.server.escaped_slashes,
+            traffic,
         }
     }
 
@@ -120,13 +147,38 @@ impl Gateway {
     }
 
     /// Answers a request that came from `peer`.
-    pub async fn answer(&self, peer: IpAddr, request: Request<Incoming>) -> Response<Body> {
+    pub async fn answer(self: Arc<Self>, peer: IpAddr, request: Request<Incoming>) -> Response<AnswerBody> {
+        let mut exchange = Exchange::begin(self);
         let (mut parts, body) = request.into_parts();
         headers::from_client(&mut parts.headers);
-        match self.relay(peer, &mut parts, body).await {
+        let Exchange { gateway, facts } = &mut exchange;
+        let response = match gateway.relay(peer, &mut parts, body, facts).await {
             Ok(response) => response,
-            Err(rejection) => self.reject(rejection, &parts.headers),
-        }
+            Err(rejection) => gateway.reject(rejection, &parts.headers).map(|body| Settling::new(body, None)),
+        };
+        let status = response.status();
+        response.map(|body| exchange.answered(status, body))
+    }
+
+    /// Writes the metrics of requests, limits, upstreams and the store.
+    pub fn write_metrics(&self, page: &mut Page<'_>) {
+        let routes = || self.traffic.iter().map(|(name, traffic)| (("route", name.as_str()), &**traffic));
+        page.counters(
+            "tollgate_requests",
+            "Requests by route, which is empty if none matches, and class of the answer's status; a client that \
+             leaves before it counts as 4xx",
+            routes().flat_map(|(route, traffic)| {
+                let classes = STATUS_CLASSES.iter().enumerate();
+                classes.map(move |(at, class)| ([route, ("status", class)], traffic.answers.sum(at)))
+            }),
+        );
+        page.histograms(
+            "tollgate_request_duration_seconds",
+            "From a request's arrival until its answer's body has ended or broken off",
+            routes().map(|(route, traffic)| ([route], &traffic.durations)),
+        );
+        forward::write_metrics(page, self.upstreams.iter());
+        self.limiter.write_metrics(page);
     }
 
     /// Closes this thread's connections to upstreams that have idled too long.
@@ -141,13 +193,14 @@ impl Gateway {
         peer: IpAddr,
         parts: &mut Parts,
         body: Incoming,
-    ) -> Result<Response<Body>, Rejection> {
-        let arrival = Instant::now();
+        facts: &mut Facts,
+    ) -> Result<Response<Settling<Body>>, Rejection> {
         let client = client::identify(peer, &parts.headers, &self.trusted_proxies);
         let (route, admission, uri) = {
             let target = Target::read(parts, self.escaped_slashes)?;
             let matched = path::matched(&target.forwarded);
             let found = self.routes.find(&target.view(parts, &matched)).ok_or(Rejection::NoRoute)?;
+            facts.traffic = found.route.traffic;
             let subject = Subject {
                 client: client.address,
                 method: &parts.method,
@@ -158,7 +211,8 @@ impl Gateway {
                 route: &found.route.name,
                 parameter: &|name| found.param(name),
             };
-            let admission = request::admit(&self.limiter, &found.route.limits, &subject, arrival).await?;
+            let admission =
+                request::admit(&self.limiter, &found.route.limits, &subject, facts.arrival).await?;
             (found.route, admission, target.forwarded_uri(&parts.uri))
         };
         let answered = route.answer(&client, outgoing(parts, uri, body)).await;
@@ -217,11 +271,7 @@ fn fixed(status: StatusCode, body: &str, headers: &[(HeaderName, HeaderValue)]) 
 }
 
 /// Has the response tell what it still has to of its costs, and hold what it holds until its end.
-fn settle(response: Response<Body>, admission: Admission, rules: &[Arc<Rule>]) -> Response<Body> {
-    match Settlement::begin(admission, rules, response.status(), response.headers()) {
-        Some(settlement) => {
-            response.map(|body| Body::Local(axum::body::Body::new(Settling::new(body, settlement))))
-        }
-        None => response,
-    }
+fn settle(response: Response<Body>, admission: Admission, rules: &[Arc<Rule>]) -> Response<Settling<Body>> {
+    let settlement = Settlement::begin(admission, rules, response.status(), response.headers());
+    response.map(|body| Settling::new(body, settlement))
 }

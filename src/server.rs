@@ -7,6 +7,7 @@
 //! SIGHUP reloads, SIGTERM and SIGINT drain: no new connections, requests in flight get their answers.
 //! A second of these ends at once.
 
+mod status;
 mod worker;
 
 use std::{
@@ -25,11 +26,12 @@ use tokio::{
     net::{TcpListener, TcpStream},
     runtime::Builder,
     signal::unix::{Signal, SignalKind, signal},
-    sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot},
+    sync::{OwnedSemaphorePermit, mpsc, oneshot},
     task::JoinSet,
     time::sleep,
 };
 
+pub use self::status::Status;
 use crate::{config, gateway::Gateway};
 
 /// Accepted connections that may wait for a worker to look at them.
@@ -80,7 +82,7 @@ pub struct Server {
     inboxes: Arc<[Inbox]>,
     threads: Vec<thread::JoinHandle<()>>,
     gateway: Arc<ArcSwap<Gateway>>,
-    connections: Arc<Semaphore>,
+    status: Arc<Status>,
     hang_ups: Signal,
     terminations: Signal,
     interrupts: Signal,
@@ -157,7 +159,7 @@ impl Server {
             inboxes: inboxes.into(),
             threads,
             gateway,
-            connections: Arc::new(Semaphore::new(config.max_connections)),
+            status: Status::new(config.max_connections),
             hang_ups,
             terminations,
             interrupts,
@@ -174,11 +176,16 @@ impl Server {
         self.gateway.clone()
     }
 
+    /// What it tells of itself.
+    pub fn status(&self) -> Arc<Status> {
+        self.status.clone()
+    }
+
     /// Serves until it is told to end. On SIGHUP, `reload` may put another gateway in the running one's place.
     pub async fn run(mut self, mut reload: impl FnMut(&ArcSwap<Gateway>)) {
         let mut acceptors = JoinSet::new();
         for listener in self.listeners {
-            acceptors.spawn(accept(listener, self.inboxes.clone(), self.connections.clone()));
+            acceptors.spawn(accept(listener, self.inboxes.clone(), self.status.clone()));
         }
         loop {
             tokio::select! {
@@ -187,6 +194,7 @@ impl Server {
                 _ = self.interrupts.recv() => break,
             }
         }
+        self.status.drain();
         tracing::info!("draining: requests in flight get their answers");
         acceptors.shutdown().await;
         drop(self.inboxes);
@@ -205,16 +213,18 @@ impl Server {
     }
 }
 
-async fn accept(listener: TcpListener, inboxes: Arc<[Inbox]>, connections: Arc<Semaphore>) {
+async fn accept(listener: TcpListener, inboxes: Arc<[Inbox]>, status: Arc<Status>) {
     loop {
         match listener.accept().await {
             Ok((stream, peer)) => {
+                status.accepted.fetch_add(1, Relaxed);
                 // At the bound this one waits, and those after it in the listener's backlog.
-                let permit =
-                    connections.clone().acquire_owned().await.expect("the semaphore is never closed");
+                let permit = status.connections.clone().acquire_owned().await;
+                let permit = permit.expect("the semaphore is never closed");
                 hand_over(stream, peer, permit, &inboxes).await;
             }
             Err(error) => {
+                status.accept_failures.fetch_add(1, Relaxed);
                 tracing::warn!("can't accept a connection: {error}");
                 sleep(ACCEPT_PAUSE).await;
             }

@@ -4,6 +4,7 @@
 pub(crate) mod client;
 pub(crate) mod gateway;
 pub(crate) mod load;
+pub(crate) mod metrics;
 pub(crate) mod redis;
 pub(crate) mod resp;
 pub(crate) mod upstream;

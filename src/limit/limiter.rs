@@ -7,8 +7,9 @@ use smallvec::SmallVec;
 use tokio::time::{Duration, Instant};
 
 use crate::{
-    algorithm::Quota,
+    algorithm::{Algorithm, Quota},
     config::{self, OnFailure, Scope},
+    metrics::{Counts, CountsByWord, Page},
     store::{Charge, Charges, Decision, Outcome, Store, StoreError, Usage},
 };
 
@@ -62,6 +63,10 @@ pub struct Limiter {
     timeout: Duration,
     instances: u32,
     key_prefix: String,
+    /// Decisions that the store didn't give.
+    failures: CountsByWord,
+    /// Decisions by a clock that is a window behind.
+    set_back: Counts,
 }
 
 /// A limit that is asked, the charge that this makes, and where.
@@ -120,9 +125,46 @@ impl Limiter {
             timeout: config.timeout,
             instances: config.instances,
             key_prefix: config.key_prefix.clone(),
+            failures: CountsByWord::of(&StoreError::KINDS),
+            set_back: Counts::new(1),
         });
         tokio::spawn(Self::follow_changes(Arc::downgrade(&limiter)));
         Ok(limiter)
+    }
+
+    /// Whether the store can be asked, as far as is known. If not, each limit's failure policy decides.
+    pub fn store_answers(&self) -> bool {
+        self.store.answers()
+    }
+
+    /// Writes the metrics of the store, of those who wait, and of what is known without asking.
+    pub fn write_metrics(&self, page: &mut Page<'_>) {
+        self.waits.write_metrics(page);
+        page.gauge(
+            "tollgate_refusals_remembered",
+            "Buckets of which it is known, without asking the store, that they refuse",
+            self.refusals.len(),
+        );
+        page.gauge(
+            "tollgate_overrides",
+            "Rates that are set in place of the file's, of limits and of keys",
+            self.overridden.len(),
+        );
+        page.counters(
+            "tollgate_store_failures",
+            "Decisions that the store couldn't give, by cause; each limit's on_failure decides them",
+            self.failures.iter().map(|(kind, count)| ([("kind", kind)], count)),
+        );
+        page.counter(
+            "tollgate_store_clock_set_back",
+            "Decisions on sliding windows whose permits lie a window or more ahead of the store's clock",
+            self.set_back.sum(0),
+        );
+        page.gauge("tollgate_store_up", "Whether the store can be asked", u32::from(self.store_answers()));
+        self.local.write_metrics(page);
+        if !Arc::ptr_eq(&self.local, &self.store) {
+            self.store.write_metrics(page);
+        }
     }
 
     /// Connects this thread to the store, so that its first decision needn't wait.
@@ -223,7 +265,10 @@ impl Limiter {
                     Err(refuse(asked, decision))
                 }
             }
-            Err(error) => self.take_without_store(asked, error, deadline).await,
+            Err(error) => {
+                self.failures.add(error.kind());
+                self.take_without_store(asked, error, deadline).await
+            }
         }
     }
 
@@ -234,6 +279,12 @@ impl Limiter {
             .zip(&decision.outcomes)
             .filter(|(asked, _)| self.remembers(&asked.charge, asked.scope));
         for (Asked { charge, .. }, outcome) in remembered {
+            // A permit frees a window after it was granted, so this one will be granted in a window or later.
+            if outcome.grow_us > 2 * charge.quota.window_us
+                && charge.quota.algorithm == Algorithm::SlidingWindow
+            {
+                self.set_back.add(0, 1);
+            }
             if outcome.charged {
                 self.refusals.charged(&charge.bucket, outcome.remaining);
             } else {

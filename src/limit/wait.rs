@@ -31,7 +31,7 @@ use crate::{
 use super::{Admission, Ask, Asks, Limit, Limited, Limiter, Refusal, Standing};
 
 pub(super) use self::queue::Waits;
-use self::queue::{Next, Place, Room};
+use self::queue::{End, Next, Place, Room};
 
 /// How long a request may wait.
 #[derive(Clone, Copy, Debug)]
@@ -159,7 +159,7 @@ impl Limiter {
         awaited: &Awaited,
         free_at: Option<Instant>,
     ) -> Answer {
-        let Some((place, mut answer)) = self.waits.join(request, awaited, free_at) else {
+        let Some((mut place, mut answer)) = self.waits.join(request, awaited, free_at) else {
             return self.turn_away(awaited).await;
         };
         loop {
@@ -180,7 +180,11 @@ impl Limiter {
             };
             select! {
                 biased;
-                answer = &mut answer => return answer.expect("who is taken from a queue gets an answer"),
+                answer = &mut answer => {
+                    let answer = answer.expect("who is taken from a queue gets an answer");
+                    place.end = if matches!(answer, Answer::Taken(Ok(_))) { End::Admitted } else { End::Refused };
+                    return answer;
+                }
                 () = step => {}
             }
         }

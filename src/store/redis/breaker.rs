@@ -1,7 +1,7 @@
 //! What is known of a server's health: whether to ask it, and what has been said of it.
 
 use std::{
-    sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed},
+    sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed},
     time::{Duration, Instant},
 };
 
@@ -20,6 +20,8 @@ const SAY_AGAIN_AFTER: Duration = Duration::from_secs(60);
 pub(super) struct Breaker {
     open: AtomicBool,
     failures: AtomicU32,
+    /// How often it has opened.
+    openings: AtomicU64,
 }
 
 impl Breaker {
@@ -27,11 +29,19 @@ impl Breaker {
         self.open.load(Relaxed)
     }
 
+    pub(super) fn openings(&self) -> u64 {
+        self.openings.load(Relaxed)
+    }
+
     /// Notes how a call ended. True if this opens the breaker: the caller then probes.
     pub(super) fn opened_by<T>(&self, call: &Result<T, StoreError>) -> bool {
         match call {
             Err(StoreError::Timeout) if self.failures.fetch_add(1, Relaxed) + 1 < FAILURES_TO_OPEN => false,
-            Err(StoreError::Timeout | StoreError::Connection(_)) => !self.open.swap(true, Relaxed),
+            Err(StoreError::Timeout | StoreError::Connection(_)) => {
+                let opens = !self.open.swap(true, Relaxed);
+                self.openings.fetch_add(opens.into(), Relaxed);
+                opens
+            }
             _ => {
                 self.failures.store(0, Relaxed);
                 false

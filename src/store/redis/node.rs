@@ -19,6 +19,8 @@ use tokio::{
     time::{Instant, sleep},
 };
 
+use crate::metrics::Histogram;
+
 use super::{
     Operation, Reply, StoreError,
     batcher::{Batcher, Lane, Manner},
@@ -54,6 +56,9 @@ pub(super) struct Link {
     pub(super) timeout: Duration,
     pub(super) breaker: Breaker,
     pub(super) trouble: Trouble,
+    /// How long calls took, and how many charges each was about.
+    pub(super) calls: Histogram,
+    pub(super) charges: Histogram,
     batchers: Mutex<Vec<Weak<Batcher>>>,
     /// What it is a node of; nothing if it stands alone.
     cluster: Weak<Cluster>,
@@ -65,7 +70,8 @@ impl Node {
     pub(super) fn new(name: String, config: Config, timeout: Duration, cluster: Weak<Cluster>) -> Self {
         let trouble = Trouble::with(name.clone());
         let (breaker, batchers, looks) = Default::default();
-        let link = Link { name, config, timeout, breaker, trouble, batchers, cluster, looks };
+        let (calls, charges) = (Histogram::of_times(), Histogram::of_sizes());
+        let link = Link { name, config, timeout, breaker, trouble, calls, charges, batchers, cluster, looks };
         Self { link: Arc::new(link), batchers: ThreadLocal::new(), since: Instant::now() }
     }
 
@@ -174,6 +180,13 @@ impl Link {
             self.ask_cluster();
             tokio::spawn(probe(Arc::downgrade(batcher), Probing(batcher.link.clone())));
         }
+    }
+
+    /// Whether it answers, as far as is known.
+    pub(super) fn answers(&self) -> bool {
+        let batchers = self.batchers();
+        let is_connected = batchers.iter().any(|batcher| batcher.connection().is_connected());
+        !self.breaker.is_open() && (is_connected || batchers.is_empty())
     }
 
     pub(super) fn is_in_cluster(&self) -> bool {
