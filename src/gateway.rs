@@ -97,8 +97,14 @@ impl Gateway {
             let before = before.and_then(|before| before.upstreams.get(name)).map(Arc::as_ref);
             upstreams.insert(name.clone(), Arc::new(Upstream::new(upstream, before)));
         }
-        let rules: BTreeMap<_, _> =
-            config.limits.iter().map(|(name, limit)| (name.clone(), Arc::new(Rule::new(limit)))).collect();
+        let rules: BTreeMap<_, _> = config
+            .limits
+            .iter()
+            .map(|(name, limit)| {
+                let before = before.and_then(|before| before.rules.get(name)).map(Arc::as_ref);
+                (name.clone(), Arc::new(Rule::new(limit, before)))
+            })
+            .collect();
         let names = config.routes.iter().map(|route| route.name.clone());
         let names: Vec<_> = once(String::new()).chain(names.collect::<BTreeSet<_>>()).collect();
         let traffic_of = |name: &String| {
@@ -177,6 +183,7 @@ impl Gateway {
             "From a request's arrival until its answer's body has ended or broken off",
             routes().map(|(route, traffic)| ([route], &traffic.durations)),
         );
+        request::write_metrics(page, self.rules.values().map(Arc::as_ref));
         forward::write_metrics(page, self.upstreams.iter());
         self.limiter.write_metrics(page);
     }
@@ -211,8 +218,8 @@ impl Gateway {
                 route: &found.route.name,
                 parameter: &|name| found.param(name),
             };
-            let admission =
-                request::admit(&self.limiter, &found.route.limits, &subject, facts.arrival).await?;
+            let (limits, log) = (&found.route.limits, &mut facts.decided);
+            let admission = request::admit(&self.limiter, limits, &subject, facts.arrival, log).await?;
             (found.route, admission, target.forwarded_uri(&parts.uri))
         };
         let answered = route.answer(&client, outgoing(parts, uri, body)).await;

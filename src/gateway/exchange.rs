@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use crate::{
     forward::body::Body,
-    limit::settling::Settling,
+    limit::{request, settling::Settling},
     metrics::{Counts, Histogram},
 };
 
@@ -52,13 +52,15 @@ pub(super) struct Facts {
     pub(super) arrival: Instant,
     /// The place of the route's traffic in the gateway's.
     pub(super) traffic: usize,
+    pub(super) decided: request::Log,
     status: Option<StatusCode>,
 }
 
 impl Exchange {
     /// With a request that has just arrived.
     pub(super) fn begin(gateway: Arc<Gateway>) -> Self {
-        let facts = Facts { arrival: Instant::now(), traffic: Gateway::UNROUTED, status: None };
+        let facts =
+            Facts { arrival: Instant::now(), traffic: Gateway::UNROUTED, decided: None, status: None };
         Self { gateway, facts }
     }
 
@@ -71,7 +73,7 @@ impl Exchange {
 
 impl Drop for Exchange {
     fn drop(&mut self) {
-        let Facts { arrival, traffic, status } = &self.facts;
+        let Facts { arrival, traffic, status, .. } = &self.facts;
         let (_, traffic) = &self.gateway.traffic[*traffic];
         let status = status.map_or(CLIENT_LEFT, |status| status.as_u16());
         traffic.answers.add(usize::from(status / 100 - 1).min(STATUS_CLASSES.len() - 1), 1);

@@ -14,7 +14,7 @@ use crate::{
 };
 
 use super::{
-    Admission, Ask, Limited, Refusal, Standing,
+    Admission, Ask, Limit, Limited, Origin, Refusal, Standing,
     admission::{Account, Held},
     overrides::Overridden,
     refusals::{Refusals, Sending, Turns, Verdict},
@@ -230,10 +230,10 @@ impl Limiter {
             asked.into_iter().partition(|asked| asked.scope == Scope::Instance);
         let mut own_decision = match self.local.take(charges(&own), deadline).await {
             Ok(decision) => decision,
-            Err(error) => return Err(Refusal::StoreUnavailable(error)),
+            Err(cause) => return Err(deny(&own, cause, |_| true)),
         };
         if !own_decision.admitted {
-            return Err(refuse(own, own_decision));
+            return Err(refuse(&own, own_decision, Origin::Store));
         }
         // Held from here on, should the request be given up.
         let leases = hold(&self.local, &mut own_decision);
@@ -245,7 +245,7 @@ impl Limiter {
         match taken {
             Ok(mut admission) => {
                 admission.leases.extend(leases);
-                Ok(self.admit(&self.local, own, own_decision, admission))
+                Ok(self.admit(&self.local, Origin::Store, own, own_decision, admission))
             }
             Err(refusal) => {
                 self.give_back(&own, &own_decision);
@@ -260,9 +260,9 @@ impl Limiter {
             Ok(decision) => {
                 self.learn(&asked, &decision, sent);
                 if decision.admitted {
-                    Ok(self.admit(&self.store, asked, decision, Admission::default()))
+                    Ok(self.admit(&self.store, Origin::Store, asked, decision, Admission::default()))
                 } else {
-                    Err(refuse(asked, decision))
+                    Err(refuse(&asked, decision, Origin::Store))
                 }
             }
             Err(error) => {
@@ -297,7 +297,7 @@ impl Limiter {
     /// Where counting here is what fails, for want of memory, `local` is `deny`.
     async fn take_without_store(
         &self,
-        mut asked: AllAsked<'_>,
+        asked: AllAsked<'_>,
         error: StoreError,
         deadline: Instant,
     ) -> Result<Admission, Refusal> {
@@ -308,22 +308,26 @@ impl Limiter {
             OnFailure::Allow => false,
         };
         if asked.iter().any(denies) {
-            return Err(Refusal::StoreUnavailable(error));
+            return Err(deny(&asked, error, denies));
         }
-        asked.retain(|Asked { ask, charge, .. }| {
+        let (mut counted, passed): (AllAsked<'_>, AllAsked<'_>) =
+            asked.into_iter().partition(|asked| asked.ask.limit.on_failure == OnFailure::Local && !is_full);
+        for Asked { charge, .. } in &mut counted {
             charge.quota = charge.quota.share(self.instances);
             charge.cost = charge.cost.min(charge.quota.capacity());
-            ask.limit.on_failure == OnFailure::Local && !is_full
-        });
-        match self.local.take(charges(&asked), deadline).await {
+        }
+        let mut admission = Admission::default();
+        let passed = passed.iter().filter(|asked| !asked.charge.shadow);
+        admission.standings.extend(passed.map(|asked| asked.standing(UNKNOWN_ROOM, Origin::FallbackAllow)));
+        match self.local.take(charges(&counted), deadline).await {
             Ok(decision) if decision.admitted => {
-                Ok(self.admit(&self.local, asked, decision, Admission::default()))
+                Ok(self.admit(&self.local, Origin::FallbackLocal, counted, decision, admission))
             }
-            Ok(decision) => Err(refuse(asked, decision)),
-            Err(error) if asked.iter().any(|asked| !asked.charge.shadow) => {
-                Err(Refusal::StoreUnavailable(error))
+            Ok(decision) => Err(refuse(&counted, decision, Origin::FallbackLocal)),
+            Err(cause) if counted.iter().any(|asked| !asked.charge.shadow) => {
+                Err(deny(&counted, cause, |asked| !asked.charge.shadow))
             }
-            Err(_) => Ok(Admission::default()),
+            Err(_) => Ok(admission),
         }
     }
 
@@ -334,10 +338,9 @@ impl Limiter {
         match self.refusals.check(|| enforcing().map(|asked| &asked.charge), deadline).await {
             Verdict::Ask(turns) => Ok(turns),
             Verdict::Refused(outcomes) => {
-                let refused = enforcing().zip(outcomes).filter_map(|(asked, outcome)| {
-                    let (limit, quota) = (asked.ask.limit.clone(), asked.charge.quota);
-                    outcome.map(|outcome| Standing { limit, quota, outcome })
-                });
+                let refused = enforcing().zip(outcomes);
+                let refused = refused
+                    .filter_map(|(asked, outcome)| Some(asked.standing(outcome?, Origin::LocalRefusal)));
                 Err(Refusal::Limited(Box::new(Limited { standings: refused.collect() })))
             }
         }
@@ -347,18 +350,20 @@ impl Limiter {
     fn admit(
         &self,
         store: &Arc<Store>,
+        origin: Origin,
         asked: AllAsked<'_>,
         mut decision: Decision,
         mut admission: Admission,
     ) -> Admission {
         admission.leases.extend(hold(store, &mut decision));
-        for (Asked { ask, charge, .. }, outcome) in asked.into_iter().zip(decision.outcomes) {
+        for (asked, outcome) in asked.into_iter().zip(decision.outcomes) {
+            admission.standings.push(asked.standing(outcome, origin));
+            let Asked { ask, charge, .. } = asked;
             if let Some(cost) = ask.settles.filter(|_| outcome.charged) {
                 let (limit, store, refusals) = (ask.limit.clone(), store.clone(), self.refusals.clone());
                 let (bucket, quota) = (charge.bucket, charge.quota);
                 admission.accounts.push(Account { limit, store, refusals, bucket, quota, cost });
             }
-            admission.standings.push(Standing { limit: ask.limit.clone(), quota: charge.quota, outcome });
         }
         admission
     }
@@ -445,6 +450,27 @@ impl Asked<'_> {
     fn is_within_quota(&self) -> bool {
         self.charge.cost.max(1) <= self.charge.quota.capacity()
     }
+
+    fn standing(&self, outcome: Outcome, origin: Origin) -> Standing {
+        Standing::new(&self.ask.limit, self.charge.quota, outcome, origin)
+    }
+}
+
+/// Of a limit that lets pass without knowing.
+const UNKNOWN_ROOM: Outcome = Outcome { charged: false, remaining: 0, grow_us: 0, delay_us: Some(0) };
+/// Of a limit that refuses whatever there is.
+const NO_ROOM: Outcome = Outcome { charged: false, remaining: 0, grow_us: 0, delay_us: None };
+
+/// Refuses since the store can't answer, by the limits that say so.
+fn deny(asked: &AllAsked<'_>, cause: StoreError, denies: impl Fn(&Asked<'_>) -> bool) -> Refusal {
+    let denying = asked.iter().filter(|asked| denies(asked));
+    let denied_by = denying.map(|asked| denial(&asked.ask.limit, asked.charge.quota)).collect();
+    Refusal::StoreUnavailable { cause, denied_by }
+}
+
+/// Where a limit stands that refuses since the store can't answer.
+pub(super) fn denial(limit: &Arc<Limit>, quota: Quota) -> Standing {
+    Standing::new(limit, quota, NO_ROOM, Origin::FallbackDeny)
 }
 
 /// Holds the leases that a decision has granted.
@@ -459,19 +485,13 @@ fn charges(asked: &AllAsked<'_>) -> Charges {
 /// Refuses without touching a store where a limit asks for more than it ever allows.
 fn refuse_what_never_fits(asked: &AllAsked<'_>) -> Result<(), Refusal> {
     let never = asked.iter().filter(|asked| !asked.is_within_quota() && !asked.charge.shadow);
-    let outcome = Outcome { charged: false, remaining: 0, grow_us: 0, delay_us: None };
-    let standings = never.map(|Asked { ask, charge, .. }| {
-        let (limit, quota) = (ask.limit.clone(), charge.quota);
-        Standing { limit, quota, outcome }
-    });
+    let standings = never.map(|asked| asked.standing(NO_ROOM, Origin::LocalRefusal));
     let limited = Limited { standings: standings.collect() };
     if limited.standings.is_empty() { Ok(()) } else { Err(Refusal::Limited(Box::new(limited))) }
 }
 
-fn refuse(asked: AllAsked<'_>, decision: Decision) -> Refusal {
-    let standings = asked.into_iter().zip(decision.outcomes).map(|(Asked { ask, charge, .. }, outcome)| {
-        let (limit, quota) = (ask.limit.clone(), charge.quota);
-        Standing { limit, quota, outcome }
-    });
+fn refuse(asked: &AllAsked<'_>, decision: Decision, origin: Origin) -> Refusal {
+    let standings =
+        asked.iter().zip(decision.outcomes).map(|(asked, outcome)| asked.standing(outcome, origin));
     Refusal::Limited(Box::new(Limited { standings: standings.collect() }))
 }

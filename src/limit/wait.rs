@@ -28,7 +28,7 @@ use crate::{
     store::{Charge, Outcome, StoreError},
 };
 
-use super::{Admission, Ask, Asks, Limit, Limited, Limiter, Refusal, Standing};
+use super::{Admission, Ask, Asks, Limit, Limited, Limiter, Origin, Refusal, Standing, limiter::denial};
 
 pub(super) use self::queue::Waits;
 use self::queue::{End, Next, Place, Room};
@@ -75,6 +75,7 @@ struct Awaited {
 }
 
 /// How a wait ends.
+#[expect(clippy::large_enum_variant, reason = "it is moved once")]
 enum Answer {
     Taken(Result<Admission, Refusal>),
     /// By now another bucket refuses it for longer, or for good.
@@ -197,7 +198,10 @@ impl Limiter {
             Room::At(free_at) => awaited.refusal(None, Some(free_at), now),
             Room::Told(permits) => match self.look(awaited, permits).await {
                 Ok(outcome) => awaited.refusal(Some(outcome), None, now),
-                Err(error) => Refusal::StoreUnavailable(error),
+                Err(cause) => {
+                    let Awaited { ask, quota, .. } = awaited;
+                    Refusal::StoreUnavailable { cause, denied_by: vec![denial(&ask.limit, *quota)] }
+                }
             },
             Room::Unknown => {
                 let window = Duration::from_micros(awaited.quota.window_us);
@@ -241,7 +245,7 @@ impl Awaited {
         let (remaining, grow_us) =
             told.map_or((0, delay_us.unwrap_or(0)), |told| (told.remaining, told.grow_us));
         let outcome = Outcome { charged: false, remaining, grow_us, delay_us: delay_us.map(|us| us.max(1)) };
-        let standing = Standing { limit: self.ask.limit.clone(), quota: self.quota, outcome };
+        let standing = Standing::new(&self.ask.limit, self.quota, outcome, Origin::LocalRefusal);
         Refusal::Limited(Box::new(Limited { standings: smallvec![standing] }))
     }
 }

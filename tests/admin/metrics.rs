@@ -155,3 +155,191 @@ fn a_client_that_leaves_before_its_answer_is_counted() {
         scrape(&gateway).of("tollgate_requests_total{route=\"r\",status=\"4xx\"}") == 1.0
     });
 }
+
+/// The decisions of limits that have been made since `before`.
+fn decisions<'m>(after: &'m Metrics, before: &Metrics) -> Vec<(&'m str, f64)> {
+    let grown = after.since(before).into_iter();
+    grown
+        .filter_map(|(name, growth)| Some((name.strip_prefix("tollgate_decisions_total")?, growth)))
+        .collect()
+}
+
+fn decision(limit: &str, outcome: &str, origin: &str) -> String {
+    format!("{{limit=\"{limit}\",outcome=\"{outcome}\",origin=\"{origin}\"}}")
+}
+
+/// Asks for a path, and then says what the limits decided, and where that came from.
+fn decided(gateway: &Gateway, request: &str, status: u16) -> Vec<(String, f64)> {
+    let before = scrape(gateway);
+    assert_eq!(gateway.ask(request).status, status, "{request}");
+    let after = scrape(gateway);
+    decisions(&after, &before).into_iter().map(|(name, growth)| (name.to_owned(), growth)).collect()
+}
+
+#[test]
+fn each_decision_is_counted_with_its_origin() {
+    let mut redis = Redis::start();
+    let limit = |name: &str, more: &str| {
+        format!("[limits.{name}]\nkey = \"header:x-api-key\"\nrate = \"2/h\"\n{more}\n")
+    };
+    let route = |name: &str, limits: &str| {
+        format!("[[routes]]\npath = \"/{name}\"\nrespond = {{ status = 200 }}\nlimits = [{limits}]\n")
+    };
+    let toml = [
+        redis.store(),
+        limit("local", "exempt = [\"gold\"]"),
+        limit("deny", "on_failure = \"deny\"\nmissing = \"deny\""),
+        limit("allow", "on_failure = \"allow\"\nmissing = \"skip\""),
+        limit("shadow", "mode = \"shadow\""),
+        limit("wide", "").replace("2/h", "100/h"),
+        route("local", "\"local\", \"wide\""),
+        route("deny", "\"deny\""),
+        route("allow", "\"allow\", \"local\""),
+        route("shadow", "\"shadow\""),
+    ];
+    let gateway = with_admin(&toml.concat());
+    let of =
+        |path: &str, key: &str, status| decided(&gateway, &format!("GET /{path}\nx-api-key: {key}"), status);
+    let is = |limit: &str, outcome: &str, origin: &str| (decision(limit, outcome, origin), 1.0);
+
+    for _ in 0..2 {
+        assert_eq!(
+            of("local", "a", 200),
+            [is("local", "admitted", "store"), is("wide", "admitted", "store")]
+        );
+        assert_eq!(of("shadow", "a", 200), [is("shadow", "admitted", "shadow")]);
+    }
+    assert_eq!(of("local", "a", 429), [is("local", "refused", "store"), is("wide", "uncharged", "store")]);
+    assert_eq!(of("local", "a", 429), [is("local", "refused", "local_refusal")]);
+    assert_eq!(of("shadow", "a", 200), [is("shadow", "refused", "shadow")]);
+    assert_eq!(of("local", "gold", 200), [is("local", "exempt", "terms"), is("wide", "admitted", "store")]);
+    assert_eq!(decided(&gateway, "GET /deny", 429), [is("deny", "refused", "terms")]);
+    assert_eq!(decided(&gateway, "GET /allow", 200)[0], is("allow", "skipped", "terms"));
+
+    redis.kill();
+    wait_until("it is noticed", || readiness(&gateway).1 == "degraded\n");
+    let (local, wide) = (|outcome: &str| is("local", outcome, "fallback_local"), "fallback_local");
+    for _ in 0..2 {
+        assert_eq!(of("local", "b", 200), [local("admitted"), is("wide", "admitted", wide)]);
+    }
+    assert_eq!(of("local", "b", 429), [local("refused"), is("wide", "uncharged", wide)]);
+    assert_eq!(of("deny", "b", 503), [is("deny", "refused", "fallback_deny")]);
+    assert_eq!(of("allow", "c", 200), [is("allow", "admitted", "fallback_allow"), local("admitted")]);
+    assert_eq!(of("shadow", "c", 200), [is("shadow", "admitted", "shadow")]);
+
+    let metrics = scrape(&gateway);
+    assert!(metrics.of("tollgate_store_failures_total{kind=\"open\"}") >= 5.0);
+    assert_eq!(metrics.of("tollgate_store_up"), 0.0);
+    let node = format!("{{node=\"127.0.0.1:{}\"}}", redis.port());
+    assert_eq!(metrics.of(&format!("tollgate_breaker_open{node}")), 1.0);
+    assert!(metrics.of(&format!("tollgate_breaker_openings_total{node}")) >= 1.0);
+    assert_eq!(metrics.of("tollgate_refusals_remembered"), 1.0);
+}
+
+#[test]
+fn requests_that_wait_are_seen() {
+    let gateway = gateway_that_waits();
+    let before = scrape(&gateway);
+    assert_eq!(gateway.get("/").status, 200);
+    let mut waiting = gateway.client();
+    waiting.send(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    wait_until("it waits", || scrape(&gateway).of("tollgate_waiting") == 1.0);
+    let mut leaving = gateway.client();
+    leaving.send(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    wait_until("both wait", || scrape(&gateway).of("tollgate_waiting") == 2.0);
+    drop(leaving);
+    assert_eq!(waiting.answer().status, 200);
+    let mut after = scrape(&gateway);
+    let ended = |metrics: &Metrics, how: &str| {
+        metrics.of(&format!("tollgate_wait_seconds_count{{outcome=\"{how}\"}}"))
+    };
+    wait_until("it has left", || {
+        after = scrape(&gateway);
+        after.of("tollgate_waiting") == 0.0
+    });
+    assert_eq!((ended(&after, "admitted"), ended(&after, "left"), ended(&after, "refused")), (1.0, 1.0, 0.0));
+    assert!(after.since(&before)["tollgate_wait_seconds_sum{outcome=\"admitted\"}"] > 0.5);
+}
+
+/// One a second, and who comes too early waits.
+fn gateway_that_waits() -> Gateway {
+    with_admin(
+        "[limits.l]\nkey = \"global\"\nrate = \"1/s\"\nwait = \"20s\"\n\
+         [[routes]]\npath = \"/\"\nrespond = { status = 200 }\nlimits = [\"l\"]\n",
+    )
+}
+
+#[test]
+fn calls_of_the_store_and_their_charges_are_counted() {
+    let redis = Redis::start();
+    let gateway = gateway("1000/h", &redis.store());
+    let before = scrape(&gateway);
+    let mut client = gateway.client();
+    (0..5).for_each(|_| assert_eq!(client.get("/").status, 200));
+    let after = scrape(&gateway);
+    let node = format!("{{node=\"127.0.0.1:{}\"}}", redis.port());
+    let grown = after.since(&before);
+    for series in ["store_call_seconds_count", "store_call_charges_count", "store_call_charges_sum"] {
+        assert_eq!(grown.get(&*format!("tollgate_{series}{node}")), Some(&5.0), "{series}: {grown:#?}");
+    }
+    assert_eq!(after.of("tollgate_charges_left_behind_total"), 0.0);
+}
+
+#[test]
+fn a_clock_that_was_set_back_is_noticed() {
+    let redis = Redis::start();
+    let gateway = gateway("5/min", &redis.store());
+    assert_eq!(gateway.get("/").status, 200);
+    let behind = |gateway: &Gateway| scrape(gateway).of("tollgate_store_clock_set_back_total");
+    assert_eq!(behind(&gateway), 0.0);
+    // The grant, as if the clock had shown three minutes more.
+    let bucket = &redis.keys("tollgate:l:*")[0];
+    redis.command(&["EVAL", LATER, "1", bucket, "180000000"]);
+    assert_eq!(gateway.get("/").status, 200);
+    assert_eq!(behind(&gateway), 1.0);
+}
+
+/// Moves the entries of a bucket by so many microseconds.
+const LATER: &str = "for _, entry in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1)) do \
+     local high, low = struct.unpack('>I3I4', entry) \
+     local time = high * 4294967296 + low + tonumber(ARGV[1]) \
+     redis.call('ZREM', KEYS[1], entry) \
+     redis.call('ZADD', KEYS[1], string.format('%d', time), \
+         struct.pack('>I3I4', math.floor(time / 4294967296), time % 4294967296) .. entry:sub(8)) end";
+
+#[test]
+fn the_counts_in_this_process_are_measured_and_bounded() {
+    let gateway = with_admin(
+        "[store]\nmax_memory = \"1MiB\"\n[limits.l]\nkey = \"header:x-api-key\"\nrate = \"5/h\"\n\
+         [[routes]]\npath = \"/\"\nrespond = { status = 200 }\nlimits = [\"l\"]\n",
+    );
+    let mut client = gateway.client();
+    let fits =
+        (0..20_000).take_while(|key| client.ask(&format!("GET /\nx-api-key: {key}")).status == 200).count();
+    let metrics = scrape(&gateway);
+    assert_eq!(metrics.of("tollgate_memory_buckets"), fits as f64);
+    assert!(
+        metrics.of("tollgate_memory_bytes") > 900e3 && metrics.of("tollgate_memory_max_bytes") == 1048576.0
+    );
+    assert_eq!(metrics.of("tollgate_memory_full_total"), 1.0);
+    assert_eq!(
+        metrics.of(&format!("tollgate_decisions_total{}", decision("l", "refused", "fallback_deny"))),
+        1.0
+    );
+}
+
+#[test]
+fn no_key_of_a_client_is_told() {
+    let gateway = with_admin(
+        "[limits.l]\nkey = [\"header:x-api-key\", \"query:user\"]\nrate = \"1/h\"\nplain = true\n\
+         [[routes]]\npath = \"/{*rest}\"\nrespond = { status = 200 }\nlimits = [\"l\"]\n",
+    );
+    for status in [200, 429] {
+        let request = "GET /hunter1?user=hunter2\nx-api-key: hunter3\nuser-agent: hunter4\nhost: hunter5";
+        assert_eq!(gateway.ask(request).status, status);
+    }
+    let refused = format!("tollgate_decisions_total{}", decision("l", "refused", "store"));
+    let metrics = scrape(&gateway);
+    assert_eq!(metrics.of(&refused), 1.0);
+    assert!(!metrics.text.contains("hunter") && !metrics.text.contains("127.0.0.1"), "{}", metrics.text);
+}
