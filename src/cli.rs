@@ -18,7 +18,10 @@ use std::{
 
 use arc_swap::ArcSwap;
 use clap::{Args, Parser, Subcommand};
-use tokio::net::TcpListener;
+use tokio::{
+    net::TcpListener,
+    signal::unix::{Signal, SignalKind, signal},
+};
 use tracing::level_filters::LevelFilter;
 use tracing_appender::non_blocking::WorkerGuard;
 
@@ -26,7 +29,7 @@ use self::limits::Limits;
 use crate::{
     admin,
     config::{self, Config, Faults, Overrides, StoreUrl},
-    gateway::Gateway,
+    gateway::{AccessLog, Gateway},
     limit::Limiter,
     server::{Server, StartError},
 };
@@ -121,25 +124,34 @@ impl Run {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(async {
             let limiter = Limiter::open(&config.store)?;
-            let gateway = Gateway::build(&config, &limiter, None);
+            let mut gateway = Gateway::build(&config, &limiter, None);
+            let (access_log, _unwritten) =
+                config.access_log.as_ref().map(AccessLog::open).transpose()?.unzip();
+            if let Some(log) = &access_log {
+                gateway = gateway.log_to(log.clone());
+            }
+            tokio::spawn(reopen_when_told(signal(SignalKind::user_defined1())?, access_log));
             let server = Server::start(&config.server, gateway).await?;
+            // Nothing but lines of the access log goes where they go.
+            let logs_to_stdout = config.access_log.as_ref().is_some_and(|log| log.path.is_none());
+            let greet: fn(fmt::Arguments<'_>) = if logs_to_stdout { say_aside } else { say };
             let addresses = server.addresses();
             for address in &addresses {
-                say(format_args!("tollgate listens on http://{address}\n"));
+                greet(format_args!("tollgate listens on http://{address}\n"));
             }
             match &config.store.url {
-                StoreUrl::Memory => say(format_args!("it counts in this process\n")),
-                StoreUrl::Redis(url) => say(format_args!("it counts in {url}\n")),
+                StoreUrl::Memory => greet(format_args!("it counts in this process\n")),
+                StoreUrl::Redis(url) => greet(format_args!("it counts in {url}\n")),
             }
             if let Some(config::Admin { listen, token }) = &config.admin {
                 let listener = TcpListener::bind(listen).await;
                 let listener = listener.map_err(|cause| StartError::Listen(*listen, cause))?;
                 let token = token.as_ref().map(|token| token.as_str().to_owned());
-                say(format_args!("operators turn to http://{}\n", listener.local_addr()?));
+                greet(format_args!("operators turn to http://{}\n", listener.local_addr()?));
                 tokio::spawn(admin::serve(listener, token, server.gateway(), server.status()));
             }
             if let Some(address) = addresses.first() {
-                say(format_args!("try: curl -i http://{address}/\n"));
+                greet(format_args!("try: curl -i http://{address}/\n"));
             }
             let (mut running, status) = (config, server.status());
             let reload = |gateway: &_| status.note_reload(self.reload(&mut running, &limiter, gateway));
@@ -173,10 +185,24 @@ impl Run {
     }
 }
 
+/// Opens the access log again on SIGUSR1, which would end the process if nobody took it.
+async fn reopen_when_told(mut signals: Signal, log: Option<Arc<AccessLog>>) {
+    while signals.recv().await.is_some() {
+        if let Some(log) = &log {
+            log.reopen();
+        }
+    }
+}
+
 /// Prints a result. A reader that has gone away, as `head` does, is no failure.
 fn say(text: fmt::Arguments<'_>) {
     let mut stdout = io::stdout();
     let _ = stdout.write_fmt(text).and_then(|()| stdout.flush());
+}
+
+/// Prints what is said to people where results go to a program.
+fn say_aside(text: fmt::Arguments<'_>) {
+    let _ = io::stderr().write_fmt(text);
 }
 
 /// Prints faults and warnings.

@@ -114,6 +114,15 @@ pub enum Upstream {
     Echo,
 }
 
+/// Which server was asked, and how long it took to answer, or to fail.
+#[derive(Debug)]
+pub struct Visit {
+    /// `host:port`.
+    pub server: String,
+    /// From when the request was sent to the head of the answer.
+    pub took: Duration,
+}
+
 /// The servers of an upstream, any of which can answer.
 #[derive(Debug)]
 pub struct Servers {
@@ -149,17 +158,22 @@ impl Upstream {
         })
     }
 
-    /// Sends a request whose header is ready for the upstream, and gives the answer as it begins.
+    /// Sends a request whose header is ready for the upstream, and gives the answer as it begins. Who wants to
+    /// know which server was asked is told in `visit`.
     ///
     /// # Errors
     /// No answer, or none in time.
-    pub async fn send(&self, mut request: Request<Incoming>) -> Result<Response<Body>, Failure> {
+    pub async fn send(
+        &self,
+        mut request: Request<Incoming>,
+        visit: Option<&mut Option<Visit>>,
+    ) -> Result<Response<Body>, Failure> {
         if request.body().size_hint().exact().is_none() {
             // hyper would take a GET for one without a body.
             request.headers_mut().insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
         }
         match self {
-            Self::Servers(servers) => servers.send(request).await,
+            Self::Servers(servers) => servers.send(request, visit).await,
             Self::Echo => Ok(echo::answer(request).await),
         }
     }
@@ -175,13 +189,21 @@ impl Upstream {
 }
 
 impl Servers {
-    async fn send(&self, request: Request<Incoming>) -> Result<Response<Body>, Failure> {
+    async fn send(
+        &self,
+        request: Request<Incoming>,
+        visit: Option<&mut Option<Visit>>,
+    ) -> Result<Response<Body>, Failure> {
         let server = self.pick();
         let sent = Instant::now();
         let answer = self.exchange(server, request).await;
+        let took = sent.elapsed();
         match &answer {
-            Ok(_) => server.answers.observe_time(sent.elapsed()),
+            Ok(_) => server.answers.observe_time(took),
             Err(failure) => server.failures.add(failure.kind()),
+        }
+        if let Some(visit) = visit {
+            *visit = Some(Visit { server: server.url().authority(), took });
         }
         answer
     }

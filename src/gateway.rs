@@ -3,7 +3,9 @@
 //! A [`Gateway`] is built from a configuration. A reload builds another one, which takes over the stores
 //! and the connections to upstreams; requests in flight end on the one they began with.
 
+mod access_log;
 mod client;
+mod entry;
 mod exchange;
 mod target;
 
@@ -45,11 +47,12 @@ use crate::{
 };
 
 use self::{
+    entry::Entry,
     exchange::{Exchange, Facts, STATUS_CLASSES, Traffic},
     target::Target,
 };
 
-pub use self::exchange::AnswerBody;
+pub use self::{access_log::AccessLog, exchange::AnswerBody};
 pub use crate::store::StoreError;
 
 /// What a configuration says, ready to serve.
@@ -67,6 +70,7 @@ pub struct Gateway {
     escaped_slashes: EscapedSlashes,
     /// Of the routes by name, after that of the requests that no route takes.
     traffic: Vec<(String, Arc<Traffic>)>,
+    access_log: Option<Arc<AccessLog>>,
 }
 
 /// What a route does with its requests.
@@ -131,7 +135,14 @@ impl Gateway {
             trusted_proxies: config.server.trusted_proxies.clone(),
             escaped_slashes: config.server.escaped_slashes,
             traffic,
+            access_log: before.and_then(|before| before.access_log.clone()),
         }
+    }
+
+    /// The same, with an access log, which those that take its place have, too.
+    #[must_use]
+    pub fn log_to(self, log: Arc<AccessLog>) -> Self {
+        Self { access_log: Some(log), ..self }
     }
 
     /// Connects this thread to the store, so that its first decision needn't wait.
@@ -154,8 +165,8 @@ impl Gateway {
 
     /// Answers a request that came from `peer`.
     pub async fn answer(self: Arc<Self>, peer: IpAddr, request: Request<Incoming>) -> Response<AnswerBody> {
-        let mut exchange = Exchange::begin(self);
         let (mut parts, body) = request.into_parts();
+        let mut exchange = Exchange::begin(self, peer, &parts);
         headers::from_client(&mut parts.headers);
         let Exchange { gateway, facts } = &mut exchange;
         let response = match gateway.relay(peer, &mut parts, body, facts).await {
@@ -186,6 +197,9 @@ impl Gateway {
         request::write_metrics(page, self.rules.values().map(Arc::as_ref));
         forward::write_metrics(page, self.upstreams.iter());
         self.limiter.write_metrics(page);
+        if let Some(log) = &self.access_log {
+            log.write_metrics(page);
+        }
     }
 
     /// Closes this thread's connections to upstreams that have idled too long.
@@ -203,6 +217,9 @@ impl Gateway {
         facts: &mut Facts,
     ) -> Result<Response<Settling<Body>>, Rejection> {
         let client = client::identify(peer, &parts.headers, &self.trusted_proxies);
+        if let Some(entry) = &mut facts.entry {
+            entry.identify(&client, &parts.headers);
+        }
         let (route, admission, uri) = {
             let target = Target::read(parts, self.escaped_slashes)?;
             let matched = path::matched(&target.forwarded);
@@ -222,7 +239,7 @@ impl Gateway {
             let admission = request::admit(&self.limiter, limits, &subject, facts.arrival, log).await?;
             (found.route, admission, target.forwarded_uri(&parts.uri))
         };
-        let answered = route.answer(&client, outgoing(parts, uri, body)).await;
+        let answered = route.answer(&client, outgoing(parts, uri, body), &mut facts.entry).await;
         let mut response = answered.unwrap_or_else(|failure| self.reject(failure.into(), &parts.headers));
         fields::write(response.headers_mut(), admission.standings(), self.ratelimit_headers);
         Ok(settle(response, admission, &route.limits))
@@ -243,13 +260,17 @@ impl Route {
         &self,
         client: &Client,
         mut request: Request<Incoming>,
+        entry: &mut Option<Box<Entry>>,
     ) -> Result<Response<Body>, Failure> {
         match &self.answer {
             Answer::Fixed(response) => Ok(response.clone().map(|body| Body::Whole(Some(body)))),
             Answer::Upstream(upstream) => {
                 let version = request.version();
                 headers::towards_upstream(request.headers_mut(), client, version);
-                upstream.send(request).await
+                if let Some(entry) = entry {
+                    entry.note_id(request.headers());
+                }
+                upstream.send(request, entry.as_mut().map(|entry| &mut entry.visit)).await
             }
         }
     }

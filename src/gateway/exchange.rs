@@ -1,6 +1,8 @@
-//! A request and its answer, from arrival until the answer's body has ended or broken off: then it is counted.
+//! A request and its answer, from arrival until the answer's body has ended or broken off: then it is counted,
+//! and written to the access log.
 
 use std::{
+    net::IpAddr,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
@@ -8,7 +10,7 @@ use std::{
 
 use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};
-use hyper::StatusCode;
+use hyper::{StatusCode, http::request::Parts};
 use tokio::time::Instant;
 
 use crate::{
@@ -17,7 +19,10 @@ use crate::{
     metrics::{Counts, Histogram},
 };
 
-use super::Gateway;
+use super::{
+    Gateway,
+    entry::{End, Entry},
+};
 
 /// The requests of a route.
 #[derive(Debug)]
@@ -52,32 +57,52 @@ pub(super) struct Facts {
     pub(super) arrival: Instant,
     /// The place of the route's traffic in the gateway's.
     pub(super) traffic: usize,
+    /// If there is an access log: what its line will say, and what limits decided.
+    pub(super) entry: Option<Box<Entry>>,
     pub(super) decided: request::Log,
     status: Option<StatusCode>,
+    /// Of the answer's body, so far.
+    bytes: u64,
+    is_whole: bool,
 }
 
 impl Exchange {
     /// With a request that has just arrived.
-    pub(super) fn begin(gateway: Arc<Gateway>) -> Self {
-        let facts =
-            Facts { arrival: Instant::now(), traffic: Gateway::UNROUTED, decided: None, status: None };
+    pub(super) fn begin(gateway: Arc<Gateway>, peer: IpAddr, request: &Parts) -> Self {
+        let is_logged = gateway.access_log.is_some();
+        let facts = Facts {
+            arrival: Instant::now(),
+            traffic: Gateway::UNROUTED,
+            entry: is_logged.then(|| Box::new(Entry::begin(peer, request))),
+            decided: is_logged.then(Vec::new),
+            status: None,
+            bytes: 0,
+            is_whole: false,
+        };
         Self { gateway, facts }
     }
 
     /// The answer's body, which ends it.
     pub(super) fn answered(mut self, status: StatusCode, body: Settling<Body>) -> AnswerBody {
         self.facts.status = Some(status);
-        AnswerBody { body, _exchange: self }
+        self.facts.is_whole = body.is_end_stream();
+        AnswerBody { body, exchange: self }
     }
 }
 
 impl Drop for Exchange {
     fn drop(&mut self) {
-        let Facts { arrival, traffic, status, .. } = &self.facts;
-        let (_, traffic) = &self.gateway.traffic[*traffic];
-        let status = status.map_or(CLIENT_LEFT, |status| status.as_u16());
+        let Self { gateway, facts } = self;
+        let (route, traffic) = &gateway.traffic[facts.traffic];
+        let status = facts.status.map_or(CLIENT_LEFT, |status| status.as_u16());
+        let duration = facts.arrival.elapsed();
         traffic.answers.add(usize::from(status / 100 - 1).min(STATUS_CLASSES.len() - 1), 1);
-        traffic.durations.observe_time(arrival.elapsed());
+        traffic.durations.observe_time(duration);
+        if let (Some(log), Some(entry)) = (&gateway.access_log, &facts.entry) {
+            let Facts { bytes, is_whole, decided, .. } = facts;
+            let decided = decided.as_deref().unwrap_or_default();
+            log.log(entry, &End { status, bytes: *bytes, duration, is_whole: *is_whole, route, decided });
+        }
     }
 }
 
@@ -85,7 +110,7 @@ impl Drop for Exchange {
 #[derive(Debug)]
 pub struct AnswerBody {
     body: Settling<Body>,
-    _exchange: Exchange,
+    exchange: Exchange,
 }
 
 impl HttpBody for AnswerBody {
@@ -97,6 +122,12 @@ impl HttpBody for AnswerBody {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
         let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
+        let is_whole = frame.is_none() || self.body.is_end_stream();
+        let facts = &mut self.exchange.facts;
+        facts.is_whole = is_whole;
+        if let Some(Ok(frame)) = &frame {
+            facts.bytes += frame.data_ref().map_or(0, Bytes::len) as u64;
+        }
         Poll::Ready(frame)
     }
 
