@@ -343,3 +343,16 @@ fn no_key_of_a_client_is_told() {
     assert_eq!(metrics.of(&refused), 1.0);
     assert!(!metrics.text.contains("hunter") && !metrics.text.contains("127.0.0.1"), "{}", metrics.text);
 }
+
+#[test]
+fn each_metric_is_documented() {
+    let (redis, folder) = (Redis::start(), tempfile::tempdir().unwrap());
+    let log = format!("[access_log]\npath = \"{}/log\"\n", folder.path().display());
+    let metrics = scrape(&gateway("5/h", &(redis.store() + &log)));
+    let document = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/metrics.md")).unwrap();
+    let documented = document.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());
+    let (mut told, mut documented) = (metrics.names(), documented.collect::<Vec<_>>());
+    told.sort_unstable();
+    documented.sort_unstable();
+    assert_eq!(told, documented);
+}

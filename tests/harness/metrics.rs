@@ -55,10 +55,14 @@ impl Metrics {
         *self.series.get(series).unwrap_or_else(|| panic!("no `{series}` in {}", self.text))
     }
 
-    /// The names of the metrics, without what samples add to them.
-    pub(crate) fn names(&self) -> Vec<&str> {
+    /// The names of the metrics, as they are asked for; those of histograms without an ending.
+    pub(crate) fn names(&self) -> Vec<String> {
         let types = self.text.lines().filter_map(|line| line.strip_prefix("# TYPE "));
-        types.map(|line| line.split(' ').next().unwrap()).collect()
+        let names = types.map(|line| match line.strip_suffix(" counter") {
+            Some(name) => format!("{name}_total"),
+            None => line.split(' ').next().unwrap().to_owned(),
+        });
+        names.collect()
     }
 
     /// By how much series have grown since `before`, of those that have.
