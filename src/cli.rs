@@ -18,20 +18,17 @@ use std::{
 
 use arc_swap::ArcSwap;
 use clap::{Args, Parser, Subcommand};
-use tokio::{
-    net::TcpListener,
-    signal::unix::{Signal, SignalKind, signal},
-};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing::level_filters::LevelFilter;
 use tracing_appender::non_blocking::WorkerGuard;
 
 use self::limits::Limits;
 use crate::{
     admin,
-    config::{self, Config, Faults, Overrides, StoreUrl},
+    config::{self, Config, Faults, ListenAddress, Overrides, StoreUrl},
     gateway::{AccessLog, Gateway},
     limit::Limiter,
-    server::{Server, StartError},
+    server::Server,
 };
 
 /// An HTTP gateway with exact distributed rate limits over Redis.
@@ -131,27 +128,36 @@ impl Run {
                 gateway = gateway.log_to(log.clone());
             }
             tokio::spawn(reopen_when_told(signal(SignalKind::user_defined1())?, access_log));
-            let server = Server::start(&config.server, gateway).await?;
+            let mut server = Server::start(&config, gateway).await?;
             // Nothing but lines of the access log goes where they go.
             let logs_to_stdout = config.access_log.as_ref().is_some_and(|log| log.path.is_none());
             let greet: fn(fmt::Arguments<'_>) = if logs_to_stdout { say_aside } else { say };
             let addresses = server.addresses();
             for address in &addresses {
-                greet(format_args!("tollgate listens on http://{address}\n"));
+                match address {
+                    ListenAddress::Tcp(address) => {
+                        greet(format_args!("tollgate listens on http://{address}\n"));
+                    }
+                    ListenAddress::Unix(_) => greet(format_args!("tollgate listens on {address}\n")),
+                }
             }
             match &config.store.url {
                 StoreUrl::Memory => greet(format_args!("it counts in this process\n")),
                 StoreUrl::Redis(url) => greet(format_args!("it counts in {url}\n")),
             }
-            if let Some(config::Admin { listen, token }) = &config.admin {
-                let listener = TcpListener::bind(listen).await;
-                let listener = listener.map_err(|cause| StartError::Listen(*listen, cause))?;
+            if let Some((listener, config::Admin { token, .. })) =
+                server.take_admin().zip(config.admin.as_ref())
+            {
                 let token = token.as_ref().map(|token| token.as_str().to_owned());
                 greet(format_args!("operators turn to http://{}\n", listener.local_addr()?));
                 tokio::spawn(admin::serve(listener, token, server.gateway(), server.status()));
             }
-            if let Some(address) = addresses.first() {
-                greet(format_args!("try: curl -i http://{address}/\n"));
+            match addresses.first() {
+                Some(ListenAddress::Tcp(address)) => greet(format_args!("try: curl -i http://{address}/\n")),
+                Some(ListenAddress::Unix(path)) => {
+                    greet(format_args!("try: curl -i --unix-socket {} http://localhost/\n", path.display()));
+                }
+                None => {}
             }
             let (mut running, status) = (config, server.status());
             let reload = |gateway: &_| status.note_reload(self.reload(&mut running, &limiter, gateway));

@@ -186,12 +186,16 @@ impl Limiter {
                     place.end = if matches!(answer, Answer::Taken(Ok(_))) { End::Admitted } else { End::Refused };
                     return answer;
                 }
+                () = self.waits.ended() => break,
                 () = step => {}
             }
         }
+        place.end = End::Refused;
+        drop(place);
+        self.turn_away(awaited).await
     }
 
-    /// Refuses a request since too many wait.
+    /// Refuses a request since too many wait, or nobody may any more.
     async fn turn_away(&self, awaited: &Awaited) -> Answer {
         let now = Instant::now();
         let refusal = match self.waits.room_behind(awaited) {

@@ -3,25 +3,23 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
     time::{SystemTime, UNIX_EPOCH},
 };
 
 use parking_lot::Mutex;
-use tokio::sync::Semaphore;
 
 use crate::metrics::Page;
 
 /// Shared by the server with those who want to know.
 #[derive(Debug)]
 pub struct Status {
-    draining: AtomicBool,
-    pub(super) connections_most: usize,
-    /// Places for connections.
-    pub(super) connections: Arc<Semaphore>,
-    pub(super) accepted: AtomicU64,
-    pub(super) accept_failures: AtomicU64,
+    is_draining: Arc<AtomicBool>,
+    /// Of each worker.
+    connections: Vec<Arc<AtomicUsize>>,
+    accepted: AtomicU64,
+    accept_failures: AtomicU64,
     reloads: Mutex<Reloads>,
 }
 
@@ -33,26 +31,24 @@ struct Reloads {
 }
 
 impl Status {
-    /// Of a server that has started just now.
-    pub(super) fn new(connections_most: usize) -> Arc<Self> {
-        Arc::new(Self {
-            draining: AtomicBool::new(false),
-            connections_most,
-            connections: Arc::new(Semaphore::new(connections_most)),
-            accepted: AtomicU64::new(0),
-            accept_failures: AtomicU64::new(0),
-            reloads: Mutex::new(Reloads { good: 0, bad: 0, last_good: SystemTime::now() }),
-        })
+    /// Of a server that starts now.
+    pub(super) fn new(is_draining: Arc<AtomicBool>, connections: Vec<Arc<AtomicUsize>>) -> Self {
+        let (accepted, accept_failures) = Default::default();
+        let reloads = Mutex::new(Reloads { good: 0, bad: 0, last_good: SystemTime::now() });
+        Self { is_draining, connections, accepted, accept_failures, reloads }
     }
 
-    /// Whether no new clients should come.
+    /// Whether a balancer should send no more requests here.
     pub fn is_draining(&self) -> bool {
-        self.draining.load(Relaxed)
+        self.is_draining.load(Relaxed)
     }
 
-    /// Says that no new clients should come.
-    pub fn drain(&self) {
-        self.draining.store(true, Relaxed);
+    pub(super) fn note_accepted(&self) {
+        self.accepted.fetch_add(1, Relaxed);
+    }
+
+    pub(super) fn note_accept_failure(&self) {
+        self.accept_failures.fetch_add(1, Relaxed);
     }
 
     /// Notes how a reload has ended.
@@ -68,7 +64,7 @@ impl Status {
 
     /// Writes the metrics of the server.
     pub fn write(&self, page: &mut Page<'_>) {
-        let open = self.connections_most - self.connections.available_permits();
+        let open: usize = self.connections.iter().map(|open| open.load(Relaxed)).sum();
         page.gauge("tollgate_connections", "Connections of clients that are open", open);
         page.counter(
             "tollgate_connections_accepted",

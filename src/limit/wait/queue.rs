@@ -16,7 +16,7 @@ use std::{
 use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::{
-    sync::{Notify, oneshot},
+    sync::{Notify, oneshot, watch},
     time::Instant,
 };
 
@@ -39,6 +39,8 @@ pub(in crate::limit) struct Waits {
     waiting: AtomicUsize,
     /// How long requests stayed in a queue, by [`End`].
     stays: [Histogram; 3],
+    /// Nobody is to wait any more.
+    ended: watch::Sender<bool>,
 }
 
 /// How a stay in a queue ends.
@@ -111,8 +113,8 @@ pub(super) enum Room {
 
 impl Default for Waits {
     fn default() -> Self {
-        let (queues, waiting) = Default::default();
-        Self { queues, waiting, stays: [(); 3].map(|()| Histogram::of_times()) }
+        let (queues, waiting, ended) = Default::default();
+        Self { queues, waiting, stays: [(); 3].map(|()| Histogram::of_times()), ended }
     }
 }
 
@@ -128,6 +130,17 @@ impl Waits {
         );
     }
 
+    /// Has all waiters leave, and those who come.
+    pub(in crate::limit) fn end(&self) {
+        self.ended.send_replace(true);
+    }
+
+    /// Waits until waiters are to leave.
+    pub(super) async fn ended(&self) {
+        // The sender is this value's.
+        let _ = self.ended.subscribe().wait_for(|ended| *ended).await;
+    }
+
     pub(super) fn are_empty(&self) -> bool {
         self.waiting.load(Relaxed) == 0
     }
@@ -138,6 +151,9 @@ impl Waits {
 
     /// What tells when there would be room at the end of a queue.
     pub(super) fn room_behind(&self, awaited: &Awaited) -> Room {
+        if *self.ended.borrow() {
+            return Room::Told(awaited.needs() as u32);
+        }
         let queues = self.queues.lock();
         let queue = queues.by_bucket.get(&awaited.bucket);
         queue.map_or(Room::Told(awaited.needs() as u32), |queue| {
