@@ -34,7 +34,10 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
-use crate::config::{self, Target};
+use crate::{
+    config::{self, Target},
+    metrics::Page,
+};
 
 use self::{
     balance::{Balancer, Member, Places},
@@ -67,6 +70,33 @@ pub enum Failure {
     RequestTimeout,
     /// The answer took too long to begin.
     ResponseTimeout,
+}
+
+impl Failure {
+    /// What metrics call the causes that are about one server.
+    pub const KINDS: [&str; 7] = [
+        "busy",
+        "unreachable",
+        "connect_timeout",
+        "broken",
+        "switched",
+        "request_timeout",
+        "response_timeout",
+    ];
+
+    /// What metrics call its cause.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Busy => "busy",
+            Self::NoneHealthy { .. } => "unhealthy",
+            Self::Unreachable(_) => "unreachable",
+            Self::ConnectTimeout => "connect_timeout",
+            Self::Broken(_) => "broken",
+            Self::Switched => "switched",
+            Self::RequestTimeout => "request_timeout",
+            Self::ResponseTimeout => "response_timeout",
+        }
+    }
 }
 
 impl fmt::Display for Failure {
@@ -108,6 +138,15 @@ pub enum Upstream {
     Servers(Box<Servers>),
     /// The built-in service that answers with what it was sent.
     Echo,
+}
+
+/// Which server was asked, and how long it took to answer, or to fail.
+#[derive(Debug)]
+pub struct Visit {
+    /// `host:port`.
+    pub server: String,
+    /// From when the request was sent to the head of the answer.
+    pub took: Duration,
 }
 
 /// The servers of an upstream, any of which can answer.
@@ -208,17 +247,22 @@ impl Upstream {
         })
     }
 
-    /// Sends a request whose header is ready for the upstream, and gives the answer as it begins.
+    /// Sends a request whose header is ready for the upstream, and gives the answer as it begins. Who wants to
+    /// know which server was asked is told in `visit`.
     ///
     /// # Errors
     /// No answer, or none in time.
-    pub async fn send(&self, mut request: Request<Incoming>) -> Result<Response<Body>, Failure> {
+    pub async fn send(
+        &self,
+        mut request: Request<Incoming>,
+        visit: Option<&mut Option<Visit>>,
+    ) -> Result<Response<Body>, Failure> {
         if request.body().size_hint().exact().is_none() {
             // hyper would take a GET for one without a body.
             request.headers_mut().insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
         }
         match self {
-            Self::Servers(servers) => servers.send(request).await,
+            Self::Servers(servers) => servers.send(request, visit).await,
             Self::Echo => Ok(echo::answer(request).await),
         }
     }
@@ -234,7 +278,11 @@ impl Upstream {
 }
 
 impl Servers {
-    async fn send(&self, request: Request<Incoming>) -> Result<Response<Body>, Failure> {
+    async fn send(
+        &self,
+        request: Request<Incoming>,
+        mut visit: Option<&mut Option<Visit>>,
+    ) -> Result<Response<Body>, Failure> {
         self.budget.deposit();
         let upload = Upload::watch(request.body());
         let mut request = request.map(|body| Body::Request(body, upload.clone()));
@@ -243,7 +291,16 @@ impl Servers {
         let mut place = self.pick(&tried).ok_or_else(|| self.none_healthy())?;
         loop {
             let server = &self.members[place].server;
+            let sent = Instant::now();
             let answered = self.ask(server, &mut request, upload.as_deref()).await;
+            let took = sent.elapsed();
+            match &answered {
+                Ok(_) => server.answers.observe_time(took),
+                Err(failure) => server.failures.add(failure.kind()),
+            }
+            if let Some(visit) = &mut visit {
+                **visit = Some(Visit { server: server.url().authority(), took });
+            }
             if let Some(ejector) = &self.ejector {
                 let servers = self.members.iter().map(|member| &member.server);
                 ejector.note(server, answered.as_ref().map(Response::status), servers);
@@ -336,6 +393,41 @@ impl Servers {
     fn none_healthy(&self) -> Failure {
         Failure::NoneHealthy { interval: self.probe_interval.unwrap_or_default() }
     }
+}
+
+/// Writes the metrics of upstreams, by name.
+pub fn write_metrics<'u>(
+    page: &mut Page<'_>,
+    upstreams: impl Iterator<Item = (&'u String, &'u Arc<Upstream>)>,
+) {
+    let mut servers = Vec::new();
+    for (upstream, target) in upstreams {
+        let Upstream::Servers(target) = &**target else { continue };
+        for Member { server, .. } in &target.members {
+            servers.push((upstream.as_str(), server.url().authority(), server));
+        }
+    }
+    let servers = || {
+        let labels = |upstream, name| [("upstream", upstream), ("server", name)];
+        servers.iter().map(move |(upstream, name, server)| (labels(*upstream, name.as_str()), *server))
+    };
+    page.gauges(
+        "tollgate_upstream_requests_in_flight",
+        "Requests that the server hasn't answered completely",
+        servers().map(|(labels, server)| (labels, server.in_flight())),
+    );
+    page.histograms(
+        "tollgate_upstream_response_seconds",
+        "From when a request was sent to a server, a new connection included, to the head of the answer",
+        servers().map(|(labels, server)| (labels, &server.answers)),
+    );
+    page.counters(
+        "tollgate_upstream_failures",
+        "Requests to which a server gave no answer, by cause",
+        servers().flat_map(|([upstream, name], server)| {
+            server.failures.iter().map(move |(kind, count)| ([upstream, name, ("kind", kind)], count))
+        }),
+    );
 }
 
 /// The answer as it goes on to the client. Its body holds the connection until its end.

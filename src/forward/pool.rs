@@ -21,7 +21,10 @@ use hyper::{
 use thread_local::ThreadLocal;
 use tokio::time::{Instant, timeout};
 
-use crate::config::ServerUrl;
+use crate::{
+    config::ServerUrl,
+    metrics::{CountsByWord, Histogram},
+};
 
 use super::{Failure, body::Body, connection::Connection, health::Condition};
 
@@ -35,6 +38,9 @@ pub struct Server {
     host: HeaderValue,
     in_flight: AtomicUsize,
     pub(super) condition: Condition,
+    /// How long it took to answer, and why it didn't.
+    pub(super) answers: Histogram,
+    pub(super) failures: CountsByWord,
     idle: ThreadLocal<RefCell<Vec<Idle>>>,
 }
 
@@ -52,6 +58,8 @@ impl Server {
             host,
             in_flight: AtomicUsize::new(0),
             condition: Condition::default(),
+            answers: Histogram::of_times(),
+            failures: CountsByWord::of(&Failure::KINDS),
             idle: ThreadLocal::new(),
         }
     }
