@@ -408,7 +408,7 @@ mod tests {
                 "orders".to_owned(),
                 Upstream {
                     target: Target::Servers(vec![Weighted {
-                        url: ServerUrl { host: "127.0.0.1".to_owned(), port: 3000 },
+                        url: ServerUrl::Tcp { tls: false, host: "127.0.0.1".to_owned(), port: 3000 },
                         weight: 1,
                     }]),
                     balance: Balance::LeastRequest,
@@ -418,6 +418,8 @@ mod tests {
                     retries: Retries { attempts: 1, budget: Percent(20) },
                     health: None,
                     eject: None,
+                    http2: false,
+                    tls: None,
                     max_connections: 1024,
                 },
             )]),

@@ -5,6 +5,7 @@
 //! other side takes what it has. What is safe to send again ([`retry`]) goes to a new connection if a kept one was
 //! closed by the server, and to another server if the first can't be reached; nothing else is sent twice.
 
+pub mod address;
 pub mod balance;
 pub mod body;
 pub mod connection;
@@ -22,12 +23,7 @@ use std::{
     time::Duration,
 };
 
-use http_body::Body as _;
-use hyper::{
-    Request, Response, StatusCode, Version,
-    body::Incoming,
-    header::{HOST, HeaderValue, TRANSFER_ENCODING},
-};
+use hyper::{Request, Response, StatusCode, Version, body::Incoming, header::HOST};
 use parking_lot::Mutex;
 use tokio::{
     task::JoinSet,
@@ -42,7 +38,7 @@ use crate::{
 use self::{
     balance::{Balancer, Member, Places},
     body::{Body, Relayed, Upload},
-    connection::Connection,
+    connection::{Connection, Connector},
     health::Ejector,
     pool::{InFlight, Lease, Server},
     retry::Budget,
@@ -60,6 +56,10 @@ pub enum Failure {
     },
     /// No connection to the server could be made.
     Unreachable(io::Error),
+    /// The server's name has no address.
+    Unresolved,
+    /// The server's certificate can't be trusted, or TLS be agreed on.
+    Tls(io::Error),
     /// Connecting took too long.
     ConnectTimeout,
     /// The connection broke before the answer, or the answer isn't HTTP.
@@ -74,9 +74,11 @@ pub enum Failure {
 
 impl Failure {
     /// What metrics call the causes that are about one server.
-    pub const KINDS: [&str; 7] = [
+    pub const KINDS: [&str; 9] = [
         "busy",
         "unreachable",
+        "unresolved",
+        "tls",
         "connect_timeout",
         "broken",
         "switched",
@@ -90,6 +92,8 @@ impl Failure {
             Self::Busy => "busy",
             Self::NoneHealthy { .. } => "unhealthy",
             Self::Unreachable(_) => "unreachable",
+            Self::Unresolved => "unresolved",
+            Self::Tls(_) => "tls",
             Self::ConnectTimeout => "connect_timeout",
             Self::Broken(_) => "broken",
             Self::Switched => "switched",
@@ -105,6 +109,9 @@ impl fmt::Display for Failure {
             Self::NoneHealthy { .. } => "no server of the upstream is healthy",
             Self::Busy => "all connections to the upstream are busy",
             Self::Unreachable(_) => "the upstream could not be reached",
+            Self::Unresolved => "the upstream's name has no address",
+            Self::Tls(cause) if is_about_certificate(cause) => "the upstream's certificate can't be trusted",
+            Self::Tls(_) => "TLS could not be agreed on with the upstream",
             Self::ConnectTimeout => "connecting to the upstream took too long",
             Self::Broken(_) => "the upstream broke off before it answered",
             Self::Switched => "the upstream switched protocols without being asked",
@@ -124,11 +131,16 @@ impl Failure {
 impl Error for Failure {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
-            Self::Unreachable(cause) => Some(cause),
+            Self::Unreachable(cause) | Self::Tls(cause) => Some(cause),
             Self::Broken(cause) => Some(cause),
             _ => None,
         }
     }
+}
+
+fn is_about_certificate(error: &io::Error) -> bool {
+    let cause = error.get_ref().and_then(|cause| cause.downcast_ref::<rustls::Error>());
+    matches!(cause, Some(rustls::Error::InvalidCertificate(_)))
 }
 
 /// Where a route's requests go.
@@ -153,11 +165,13 @@ pub struct Visit {
 #[derive(Debug)]
 pub struct Servers {
     members: Vec<Member>,
+    connector: Arc<Connector>,
     balancer: Balancer,
     ejector: Option<Ejector>,
     attempts: usize,
     budget: Budget,
     in_flight: Arc<AtomicUsize>,
+    /// Connections for HTTP/2 are bounded instead.
     in_flight_most: usize,
     connect_timeout: Duration,
     response_timeout: Duration,
@@ -190,6 +204,9 @@ impl Upstream {
             Some(Self::Servers(before)) => Some(before),
             _ => None,
         };
+        let connector = Connector::new(config, before.map(|before| &before.connector));
+        // A server that is spoken to in another way is another one.
+        let before = before.filter(|before| Arc::ptr_eq(&before.connector, &connector));
         let known = before.map_or(&[][..], |before| &before.members);
         let mut members = Vec::<Member>::with_capacity(servers.len());
         for config::Weighted { url, weight } in servers {
@@ -199,7 +216,8 @@ impl Upstream {
                 continue;
             }
             let server = known.iter().map(|member| &member.server).find(|server| server.url() == url);
-            let server = server.cloned().unwrap_or_else(|| Arc::new(Server::new(url.clone())));
+            let server =
+                server.cloned().unwrap_or_else(|| Arc::new(Server::new(url.clone(), connector.clone())));
             if config.health.is_none() {
                 server.condition.forget_probes();
             }
@@ -210,14 +228,18 @@ impl Upstream {
             let servers = members.iter().map(|member| member.server.clone()).collect();
             watchers.spawn(health::probe(name.to_owned(), servers, health, config.connect_timeout));
         }
+        for member in members.iter().filter(|member| member.server.location().named().is_some()) {
+            watchers.spawn(address::resolve(name.to_owned(), member.server.clone()));
+        }
         Self::Servers(Box::new(Servers {
             members,
+            connector,
             balancer: Balancer::new(config.balance),
             ejector: config.eject.map(Ejector::new),
             attempts: config.retries.attempts,
             budget: Budget::new(config.retries.budget),
             in_flight: before.map(|before| before.in_flight.clone()).unwrap_or_default(),
-            in_flight_most: config.max_connections,
+            in_flight_most: if config.http2 { usize::MAX } else { config.max_connections },
             connect_timeout: config.connect_timeout,
             response_timeout: config.response_timeout,
             idle_timeout: config.idle_timeout,
@@ -254,13 +276,9 @@ impl Upstream {
     /// No answer, or none in time.
     pub async fn send(
         &self,
-        mut request: Request<Incoming>,
+        request: Request<Incoming>,
         visit: Option<&mut Option<Visit>>,
     ) -> Result<Response<Body>, Failure> {
-        if request.body().size_hint().exact().is_none() {
-            // hyper would take a GET for one without a body.
-            request.headers_mut().insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
-        }
         match self {
             Self::Servers(servers) => servers.send(request, visit).await,
             Self::Echo => Ok(echo::answer(request).await),
@@ -277,6 +295,13 @@ impl Upstream {
     }
 }
 
+/// Whether a connection has had requests before.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Age {
+    New,
+    Kept,
+}
+
 impl Servers {
     async fn send(
         &self,
@@ -285,8 +310,7 @@ impl Servers {
     ) -> Result<Response<Body>, Failure> {
         self.budget.deposit();
         let upload = Upload::watch(request.body());
-        let mut request = request.map(|body| Body::Request(body, upload.clone()));
-        *request.version_mut() = Version::HTTP_11;
+        let request = request.map(|body| Body::Request(body, upload.clone()));
         let (mut request, mut tried) = (Some(request), Places::new());
         let mut place = self.pick(&tried).ok_or_else(|| self.none_healthy())?;
         loop {
@@ -299,13 +323,15 @@ impl Servers {
                 Err(failure) => server.failures.add(failure.kind()),
             }
             if let Some(visit) = &mut visit {
-                **visit = Some(Visit { server: server.url().authority(), took });
+                **visit = Some(Visit { server: server.url().name(), took });
             }
             if let Some(ejector) = &self.ejector {
                 let servers = self.members.iter().map(|member| &member.server);
                 ejector.note(server, answered.as_ref().map(Response::status), servers);
             }
-            if answered.is_ok() || request.is_none() || tried.len() == self.attempts {
+            // Of all servers together, there are too many connections.
+            let is_busy = matches!(answered, Err(Failure::Busy));
+            if answered.is_ok() || is_busy || request.is_none() || tried.len() == self.attempts {
                 return answered;
             }
             tried.push(place);
@@ -323,41 +349,51 @@ impl Servers {
         request: &mut Option<Request<Body>>,
         upload: Option<&Upload>,
     ) -> Result<Response<Body>, Failure> {
-        let in_flight = InFlight::begin(server, &self.in_flight, self.in_flight_most);
-        let in_flight = in_flight.inspect_err(|_| *request = None)?;
+        let in_flight = InFlight::begin(server, &self.in_flight, self.in_flight_most)?;
         if let Some(request) = request.as_mut().filter(|request| !request.headers().contains_key(HOST)) {
             request.headers_mut().insert(HOST, server.host().clone());
         }
-        while let Some(mut kept) = server.reuse(self.idle_timeout) {
-            let copy = request.as_ref().and_then(retry::copy);
-            match self.exchange(&mut kept, request, upload).await {
+        if let Some(mut kept) = server.reuse(self.idle_timeout) {
+            match self.exchange(server, &mut kept, Age::Kept, request, upload).await {
                 Ok(response) => return receive(response, Lease::new(kept, in_flight)),
-                Err(Failure::Broken(_)) if request.is_some() => {}
                 // A server may close an idle connection whenever it likes, also as a request arrives.
-                Err(Failure::Broken(_)) if copy.is_some() && !kept.has_heard() => {
-                    *request = copy;
-                    break;
-                }
+                Err(Failure::Broken(_)) if request.is_some() => {}
                 Err(failure) => return Err(failure),
             }
         }
-        let mut connection = server.connect(self.connect_timeout).await?;
-        let response = self.exchange(&mut connection, request, upload).await?;
+        let deadline = Instant::now() + self.connect_timeout;
+        let mut connection = server.connect(deadline, self.idle_timeout).await?;
+        let response = self.exchange(server, &mut connection, Age::New, request, upload).await?;
         receive(response, Lease::new(connection, in_flight))
     }
 
-    /// Sends the request on a connection. It is there again if it wasn't sent.
+    /// Sends the request on a connection. It is there again if it may be sent once more.
     async fn exchange(
         &self,
+        server: &Server,
         connection: &mut Connection,
+        age: Age,
         request: &mut Option<Request<Body>>,
         upload: Option<&Upload>,
     ) -> Result<Response<Incoming>, Failure> {
         let sent = request.take().expect("a request is there as long as it may be sent");
-        self.in_time(upload, connection.send(sent)).await?.map_err(|mut unsent| {
-            *request = unsent.take_message();
-            Failure::Broken(unsent.into_error())
-        })
+        let is_idempotent = sent.method().is_idempotent();
+        let may_go_stale = age == Age::Kept && is_idempotent;
+        let copy = if may_go_stale || connection.is_http2() { retry::copy(&sent) } else { None };
+        match self.in_time(upload, connection.send(sent, server.url())).await {
+            Ok(Ok(response)) => Ok(response),
+            Ok(Err(mut unsent)) => {
+                let given_back = unsent.take_message();
+                let cause = unsent.into_error();
+                let is_safe = may_go_stale && !connection.has_heard() || retry::was_refused(&cause);
+                *request = given_back.or(copy.filter(|_| is_safe));
+                Err(Failure::Broken(cause))
+            }
+            Err(failure) => {
+                connection.suspect();
+                Err(failure)
+            }
+        }
     }
 
     /// Waits for an answer to begin: for the timeout, counted anew with each piece of the request's body.
@@ -404,7 +440,7 @@ pub fn write_metrics<'u>(
     for (upstream, target) in upstreams {
         let Upstream::Servers(target) = &**target else { continue };
         for Member { server, .. } in &target.members {
-            servers.push((upstream.as_str(), server.url().authority(), server));
+            servers.push((upstream.as_str(), server.url().name(), server));
         }
     }
     let servers = || {

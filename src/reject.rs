@@ -127,6 +127,8 @@ fn failed(failure: &Failure) -> (StatusCode, &'static str, String) {
         Failure::NoneHealthy { .. } => (StatusCode::SERVICE_UNAVAILABLE, "upstream-unhealthy"),
         Failure::Busy => (StatusCode::SERVICE_UNAVAILABLE, "upstream-busy"),
         Failure::Unreachable(_) => (StatusCode::BAD_GATEWAY, "upstream-unreachable"),
+        Failure::Unresolved => (StatusCode::BAD_GATEWAY, "upstream-unresolved"),
+        Failure::Tls(_) => (StatusCode::BAD_GATEWAY, "upstream-tls"),
         Failure::Broken(_) => (StatusCode::BAD_GATEWAY, "upstream-broken"),
         Failure::Switched => (StatusCode::BAD_GATEWAY, "upstream-switched"),
         Failure::RequestTimeout => (StatusCode::REQUEST_TIMEOUT, "request-timeout"),

@@ -8,9 +8,12 @@ mod harness;
 mod proxy {
     mod upstreams {
         mod balancing;
+        mod connecting;
         mod ejecting;
+        mod http2;
         mod probing;
         mod retrying;
+        mod tls;
     }
 }
 

@@ -74,6 +74,8 @@ impl Upstream {
             ("health", self.health == old.health),
             ("eject", self.eject == old.eject),
             ("max_connections", self.max_connections == old.max_connections),
+            ("http2", self.http2 == old.http2),
+            ("tls", self.tls == old.tls),
         ];
         let changed = keys.into_iter().filter(|(_, is_same)| !is_same);
         changed.map(|(key, _)| format!("upstream `{name}` changed its `{key}`")).collect()

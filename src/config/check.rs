@@ -9,6 +9,7 @@ mod limits;
 mod quota;
 mod routes;
 mod store;
+mod tls;
 mod upstream;
 
 use std::{collections::BTreeMap, ops::Range, path::Path};
@@ -38,7 +39,7 @@ pub(super) fn check(file: File, folder: &Path, document: &mut Document<'_>) -> O
         format: format.0,
     });
     for (name, upstream) in file.upstreams {
-        let checked = check.upstream(name.get_ref(), upstream);
+        let checked = check.upstream(name.get_ref(), upstream, folder);
         check.upstreams.insert(name.into_inner(), checked);
     }
     for (name, limit) in file.limits {

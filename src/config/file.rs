@@ -162,7 +162,7 @@ impl Default for Store {
     }
 }
 
-/// `tls` of `[store]`. Files are in PEM form, their paths from the folder of this file.
+/// `tls` of `[store]` and of an upstream. Files are in PEM form, their paths from the folder of this file.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Tls {

@@ -1,8 +1,10 @@
 //! Upstreams: the servers that requests are forwarded to, and how to treat them.
 
-use std::{fmt, time::Duration};
+use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
 
 use hyper::http::uri::PathAndQuery;
+
+use super::Tls;
 
 /// Where requests are forwarded to.
 #[derive(Debug, PartialEq)]
@@ -23,8 +25,12 @@ pub struct Upstream {
     pub health: Option<Health>,
     /// When a server that fails is left out for a while, if ever.
     pub eject: Option<Eject>,
-    /// Requests in flight to its servers at a time, each on a connection of its own, at least 1.
+    /// Requests in flight to its servers at a time, each on a connection of its own, or connections for HTTP/2; at least 1.
     pub max_connections: usize,
+    /// Whether servers are spoken to by HTTP/2: those with TLS if they agree, the others in any case.
+    pub http2: bool,
+    /// How servers with TLS prove who they are, and the gateway to them; none if there are none.
+    pub tls: Option<Arc<Tls>>,
 }
 
 /// Who answers for an upstream.
@@ -45,26 +51,52 @@ pub struct Weighted {
     pub weight: u32,
 }
 
-/// A server, spoken to in cleartext. Prints as `http://host:port`.
+/// Where a server is. Prints as it is written: `http://host:port`, `unix:/run/app.sock`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ServerUrl {
-    /// A name, or an address without brackets.
-    pub host: String,
-    /// The port.
-    pub port: u16,
+pub enum ServerUrl {
+    /// A host and a port.
+    Tcp {
+        /// Whether it is spoken to by TLS: `https://`.
+        tls: bool,
+        /// A name, or an address without brackets.
+        host: String,
+        /// The port.
+        port: u16,
+    },
+    /// The path of a unix socket, from the root.
+    Unix(PathBuf),
 }
 
 impl ServerUrl {
-    /// `host:port`, as in a Host field.
+    /// `host:port`, as in a Host field; a unix socket is `localhost`.
     pub fn authority(&self) -> String {
-        let Self { host, port } = self;
-        if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+        match self {
+            Self::Tcp { host, port, .. } if host.contains(':') => format!("[{host}]:{port}"),
+            Self::Tcp { host, port, .. } => format!("{host}:{port}"),
+            Self::Unix(_) => "localhost".to_owned(),
+        }
+    }
+
+    /// What logs and metrics call the server: `host:port`, `unix:/run/app.sock`.
+    pub fn name(&self) -> String {
+        match self {
+            Self::Tcp { .. } => self.authority(),
+            Self::Unix(_) => self.to_string(),
+        }
+    }
+
+    /// Whether it is spoken to by TLS.
+    pub fn is_tls(&self) -> bool {
+        matches!(self, Self::Tcp { tls: true, .. })
     }
 }
 
 impl fmt::Display for ServerUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "http://{}", self.authority())
+        match self {
+            Self::Tcp { tls, .. } => write!(f, "http{}://{}", if *tls { "s" } else { "" }, self.authority()),
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
     }
 }
 

@@ -96,11 +96,10 @@ fn next(turns: &mut Turns, members: &[Member], places: &[usize]) -> Option<usize
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::ServerUrl;
 
     fn members(weights: &[u32]) -> Vec<Member> {
-        let server = |port| Server::new(ServerUrl { host: "127.0.0.1".to_owned(), port });
-        let member = |(port, weight): (u16, &u32)| Member { server: Arc::new(server(port)), weight: *weight };
+        let member =
+            |(port, weight): (u16, &u32)| Member { server: Arc::new(Server::test(port)), weight: *weight };
         (1..).zip(weights).map(member).collect()
     }
 

@@ -165,10 +165,12 @@ pub async fn probe(upstream: String, servers: Vec<Arc<Server>>, health: Health, 
         rounds.tick().await;
         let probes = stream::iter(&servers).for_each_concurrent(PROBES_MOST, async |server| {
             sleep(jitter.mul_f64(fastrand::f64())).await;
-            let probe = timeout(health.timeout, server.probe(&health.path, connect_timeout));
+            let probe = timeout(health.timeout, server.probe(&health.path, Instant::now() + connect_timeout));
             let found = match probe.await {
                 Ok(Ok(status)) if (200..400).contains(&status.as_u16()) => Ok(()),
                 Ok(Ok(status)) => Err(format!("it answers {}", status.as_u16())),
+                // That says nothing about the server.
+                Ok(Err(Failure::Busy)) => return,
                 Ok(Err(failure)) => Err(failure.cause()),
                 Err(_) => Err("it takes too long to answer".to_owned()),
             };
@@ -187,7 +189,7 @@ pub async fn probe(upstream: String, servers: Vec<Arc<Server>>, health: Health, 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Percent, ServerUrl};
+    use crate::config::Percent;
 
     fn health(rise: u32, fall: u32) -> Health {
         let second = Duration::from_secs(1);
@@ -213,9 +215,7 @@ mod tests {
     }
 
     fn servers<const N: usize>() -> [Arc<Server>; N] {
-        std::array::from_fn(|port| {
-            Arc::new(Server::new(ServerUrl { host: "127.0.0.1".to_owned(), port: 1 + port as u16 }))
-        })
+        std::array::from_fn(|port| Arc::new(Server::test(1 + port as u16)))
     }
 
     fn ejector(failures: u32, duration: Duration, most: u32) -> Ejector {

@@ -1,8 +1,12 @@
 //! What may be sent again: what never left the gateway, and what asks for no change, as long as nothing was answered
 //! (RFC 9110, section 9.2.2; RFC 9112, section 9.3.1).
 
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::{
+    error::Error,
+    sync::atomic::{AtomicU32, Ordering::Relaxed},
+};
 
+use h2::Reason;
 use hyper::Request;
 
 use crate::config::Percent;
@@ -42,10 +46,10 @@ impl Budget {
     }
 }
 
-/// A second copy of a request that may be sent twice: of an idempotent method, and without a body.
+/// A second copy of a request, if that is possible: it has no body.
 pub fn copy(request: &Request<Body>) -> Option<Request<Body>> {
     use http_body::Body as _;
-    if !request.method().is_idempotent() || !request.body().is_end_stream() {
+    if !request.body().is_end_stream() {
         return None;
     }
     let mut copy = Request::new(Body::Whole(None));
@@ -54,6 +58,15 @@ pub fn copy(request: &Request<Body>) -> Option<Request<Body>> {
     *copy.version_mut() = request.version();
     *copy.headers_mut() = request.headers().clone();
     Some(copy)
+}
+
+/// Whether the server says that it did nothing for the request (RFC 9113, sections 6.8 and 8.7).
+pub fn was_refused(error: &hyper::Error) -> bool {
+    let Some(error) = error.source().and_then(|cause| cause.downcast_ref::<h2::Error>()) else {
+        return false;
+    };
+    let is_late = error.is_go_away() && error.is_remote() && error.reason() == Some(Reason::NO_ERROR);
+    is_late || error.reason() == Some(Reason::REFUSED_STREAM)
 }
 
 #[cfg(test)]
@@ -79,23 +92,5 @@ mod tests {
         let budget = Budget::new(Percent(0));
         budget.deposit();
         assert!(!budget.withdraw());
-    }
-
-    #[test]
-    fn what_changes_something_is_sent_once() {
-        let request = |method: &str, body: Option<&'static str>| {
-            let body = Body::Whole(body.map(Into::into));
-            Request::builder().method(method).uri("/a?b").header("c", "d").body(body).unwrap()
-        };
-        for method in ["GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"] {
-            let copy = copy(&request(method, None)).unwrap_or_else(|| panic!("{method}"));
-            assert_eq!(
-                (copy.method().as_str(), copy.uri().path(), &copy.headers()["c"]),
-                (method, "/a", &"d".parse().unwrap())
-            );
-        }
-        for (method, body) in [("POST", None), ("PATCH", None), ("LOCK", None), ("PUT", Some("new"))] {
-            assert!(copy(&request(method, body)).is_none(), "{method}");
-        }
     }
 }

@@ -1,14 +1,21 @@
 //! Upstreams.
 
+use std::{path::Path, sync::Arc};
+
 use super::Check;
 use crate::config::{
-    Eject, Health, Retries, Target, Upstream, Weighted,
+    Eject, Health, Retries, Target, Tls, Upstream, Weighted,
     error::Fault,
     file::{self, Table},
 };
 
 impl Check<'_, '_> {
-    pub(super) fn upstream(&mut self, name: &str, table: Table<file::Upstream>) -> Option<Upstream> {
+    pub(super) fn upstream(
+        &mut self,
+        name: &str,
+        table: Table<file::Upstream>,
+        folder: &Path,
+    ) -> Option<Upstream> {
         let Table { span, value: upstream } = table;
         let target = match (upstream.servers, upstream.builtin) {
             (Some(servers), None) => {
@@ -29,6 +36,7 @@ impl Check<'_, '_> {
                 return None;
             }
         };
+        let tls = self.tls_of_upstream(name, &target, upstream.tls, folder);
         let (timeouts, retries) = (upstream.timeouts.value, upstream.retries.value);
         Some(Upstream {
             target,
@@ -44,7 +52,40 @@ impl Check<'_, '_> {
                 most: max.0,
             }),
             max_connections: upstream.max_connections.0 as usize,
+            http2: upstream.http2,
+            tls: tls.map(Arc::new),
         })
+    }
+
+    fn tls_of_upstream(
+        &mut self,
+        name: &str,
+        target: &Target,
+        table: Option<Table<file::Tls>>,
+        folder: &Path,
+    ) -> Option<Tls> {
+        let whom = format!("the upstream `{name}`");
+        let uses_tls = match target {
+            Target::Servers(servers) => servers.iter().any(|server| server.url.is_tls()),
+            Target::Echo => false,
+        };
+        match table {
+            None if uses_tls => {
+                self.complain_of_tls(&Tls::default(), None, &whom);
+                Some(Tls::default())
+            }
+            None => None,
+            Some(table) => {
+                if !uses_tls {
+                    let fault =
+                        Fault::warning(format!("`tls` is for servers with TLS, and `{name}` has none"));
+                    let fault = fault.at(&table.span, "");
+                    self.fault(fault.help("write their urls with https, as in \"https://orders.internal\""));
+                }
+                let tls = self.tls(table, folder, &whom);
+                uses_tls.then_some(tls)
+            }
+        }
     }
 
     fn health(&mut self, table: Table<file::Health>) -> Option<Health> {

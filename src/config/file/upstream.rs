@@ -9,7 +9,7 @@ use serde::{
 };
 use toml::Spanned;
 
-use super::Table;
+use super::{Table, Tls};
 use crate::config::{
     Balance, Percent, ServerUrl,
     value::{Echo, Interval, Text, Whole, Written},
@@ -19,8 +19,8 @@ use crate::config::{
 #[derive(Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(in crate::config) struct Upstream {
-    /// The servers, one or a list: `"http://127.0.0.1:3000"`, or `{ url = "http://127.0.0.1:3000", weight = 2 }`.
-    /// Required, unless `builtin` is given.
+    /// The servers, one or a list: `"http://127.0.0.1:3000"`, `"https://orders.internal"`, `"unix:/run/app.sock"`, or
+    /// `{ url = "http://127.0.0.1:3000", weight = 2 }`. Required, unless `builtin` is given.
     pub servers: Option<Spanned<Servers>>,
     /// `"echo"`: the gateway itself answers with what it was sent. Default: none.
     pub builtin: Option<Spanned<Text<Echo>>>,
@@ -36,9 +36,13 @@ pub(in crate::config) struct Upstream {
     pub health: Option<Table<Health>>,
     /// When to leave out a server that fails. Default: never.
     pub eject: Option<Table<Eject>>,
-    /// Requests in flight to its servers at a time, each on a connection of its own; 503 beyond it. At least 1.
-    /// Default: 1024.
+    /// Requests in flight to its servers at a time, each on a connection of its own, or connections for HTTP/2; 503
+    /// beyond it. At least 1. Default: 1024.
     pub max_connections: Whole<1, 1_000_000>,
+    /// Whether to speak HTTP/2: to servers with TLS if they agree, to the others without asking. Default: false.
+    pub http2: bool,
+    /// How to trust servers with TLS, and to be trusted by them. Default: the roots of the system.
+    pub tls: Option<Table<Tls>>,
 }
 
 impl Default for Upstream {
@@ -52,6 +56,8 @@ impl Default for Upstream {
             health: None,
             eject: None,
             max_connections: Whole(1024),
+            http2: false,
+            tls: None,
         }
     }
 }

@@ -52,20 +52,23 @@ fn a_server_that_is_busy_gets_no_more() {
             wire.send(OK);
         }
     });
-    let idle = WireUpstream::answering(OK);
+    let idle = Upstream::hello();
     let gateway = Gateway::start(&forward_to(&[quoted(busy.url()), quoted(idle.url())], ""));
-    let mut clients = Vec::new();
-    while busy.connections() == 0 {
+    let mut held = loop {
+        let before = idle.count();
         let mut client = gateway.client();
         client.send(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n");
-        clients.push(client);
-        wait_until("the request arrives", || busy.connections() + idle.connections() > 0);
-    }
+        wait_until("the request arrives", || busy.connections() + idle.count() > before);
+        if busy.connections() > 0 {
+            break client;
+        }
+        assert_eq!(client.answer().text(), "hello");
+    };
     for _ in 0..50 {
-        assert_eq!(gateway.get("/").text(), "up");
+        assert_eq!(gateway.get("/").text(), "hello");
     }
     drop(answer);
-    assert!(clients.iter_mut().all(|client| client.answer().text() == "up"));
+    assert_eq!(held.answer().text(), "up");
     assert_eq!(busy.connections(), 1);
 }
 
