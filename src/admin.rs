@@ -60,16 +60,7 @@ pub async fn serve(
     gateway: Arc<ArcSwap<Gateway>>,
     status: Arc<Status>,
 ) {
-    let admin = Arc::new(Admin { gateway, status, token });
-    let router = Router::new()
-        .route("/livez", get(async || "ok\n"))
-        .route("/readyz", get(readiness))
-        .route("/metrics", get(metrics))
-        .nest("/api/limits", limits::router())
-        .fallback(async || Problem::new(StatusCode::NOT_FOUND, "there is nothing here"))
-        .layer(DefaultBodyLimit::max(BODY_BYTES_MOST))
-        .layer(middleware::from_fn_with_state(admin.clone(), guard))
-        .with_state(admin);
+    let router = router(token, gateway, status);
     let connections = Arc::new(Semaphore::new(CONNECTIONS_MOST));
     loop {
         let permit = connections.clone().acquire_owned().await;
@@ -87,6 +78,20 @@ pub async fn serve(
             }
         }
     }
+}
+
+/// What operators may ask.
+pub(crate) fn router(token: Option<String>, gateway: Arc<ArcSwap<Gateway>>, status: Arc<Status>) -> Router {
+    let admin = Arc::new(Admin { gateway, status, token });
+    Router::new()
+        .route("/livez", get(async || "ok\n"))
+        .route("/readyz", get(readiness))
+        .route("/metrics", get(metrics))
+        .nest("/api/limits", limits::router())
+        .fallback(async || Problem::new(StatusCode::NOT_FOUND, "there is nothing here"))
+        .layer(DefaultBodyLimit::max(BODY_BYTES_MOST))
+        .layer(middleware::from_fn_with_state(admin.clone(), guard))
+        .with_state(admin)
 }
 
 async fn serve_connection(stream: TcpStream, peer: SocketAddr, router: Router) {

@@ -4,10 +4,10 @@
 //! and the connections to upstreams; requests in flight end on the one they began with.
 
 mod access_log;
-mod client;
+pub(crate) mod client;
 mod entry;
 mod exchange;
-mod target;
+pub(crate) mod target;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -67,6 +67,7 @@ pub struct Gateway {
     ratelimit_headers: RatelimitHeaders,
     upstreams: BTreeMap<String, Arc<Upstream>>,
     trusted_proxies: Vec<IpNet>,
+    proxy_protocol: bool,
     escaped_slashes: EscapedSlashes,
     /// Of the routes by name, after that of the requests that no route takes.
     traffic: Vec<(String, Arc<Traffic>)>,
@@ -133,6 +134,7 @@ impl Gateway {
             ratelimit_headers: config.server.ratelimit_headers,
             upstreams,
             trusted_proxies: config.server.trusted_proxies.clone(),
+            proxy_protocol: config.server.proxy_protocol,
             escaped_slashes: config.server.escaped_slashes,
             traffic,
             access_log: before.and_then(|before| before.access_log.clone()),
@@ -172,6 +174,11 @@ impl Gateway {
     /// The limits by name, also those that no route names.
     pub fn rules(&self) -> &BTreeMap<String, Arc<Rule>> {
         &self.rules
+    }
+
+    /// Whether a connection from `peer` begins with a PROXY header. From others such a header isn't even looked for.
+    pub fn expects_proxy_header(&self, peer: IpAddr) -> bool {
+        self.proxy_protocol && client::is_trusted(peer, &self.trusted_proxies)
     }
 
     /// Answers a request that came from `peer`.

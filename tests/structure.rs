@@ -25,6 +25,7 @@ const TABLE: &[(&str, &[&str])] = &[
     ("server", &["gateway"]),
     ("admin", &["server", "gateway", "limit", "store", "algorithm"]),
     ("cli", &["server", "admin", "gateway", "limit"]),
+    ("fuzzing", &["admin", "algorithm", "forward", "gateway", "limit", "route", "server", "store"]),
 ];
 const LEAVES: [&str; 3] = ["config", "duration", "metrics"];
 

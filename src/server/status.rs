@@ -32,7 +32,7 @@ struct Reloads {
 
 impl Status {
     /// Of a server that starts now.
-    pub(super) fn new(is_draining: Arc<AtomicBool>, connections: Vec<Arc<AtomicUsize>>) -> Self {
+    pub(crate) fn new(is_draining: Arc<AtomicBool>, connections: Vec<Arc<AtomicUsize>>) -> Self {
         let (accepted, accept_failures) = Default::default();
         let reloads = Mutex::new(Reloads { good: 0, bad: 0, last_good: SystemTime::now() });
         Self { is_draining, connections, accepted, accept_failures, reloads }
