@@ -7,6 +7,8 @@
 //! SIGHUP reloads, SIGTERM and SIGINT drain, in the order of [`Stage`]; a second of these ends at once.
 
 mod listener;
+pub(crate) mod proxy_protocol;
+mod status;
 mod systemd;
 mod worker;
 
@@ -23,6 +25,7 @@ use std::{
 
 use arc_swap::ArcSwap;
 use tokio::{
+    net::TcpListener,
     runtime::{Builder, Handle},
     signal::unix::{Signal, SignalKind, signal},
     sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch},
@@ -30,13 +33,12 @@ use tokio::{
     time::{Instant, error::Elapsed, sleep, timeout_at},
 };
 
-use self::listener::{Listener, Stream};
+use self::listener::{Listener, Listeners, Stream};
+pub use self::status::Status;
 use crate::{
     config::{Config, ListenAddress},
     gateway::Gateway,
 };
-
-pub use self::listener::Listeners;
 
 /// Accepted connections that may wait for a worker to look at them.
 const HANDED_OVER_MOST: usize = 1024;
@@ -111,7 +113,7 @@ enum Stage {
 
 /// A server that listens, with its workers running.
 pub struct Server {
-    listeners: Vec<Listener>,
+    listeners: Listeners,
     crew: Crew,
     hang_ups: Signal,
     terminations: Signal,
@@ -128,6 +130,7 @@ struct Crew {
     connections_most: usize,
     stage: watch::Sender<Stage>,
     is_draining: Arc<AtomicBool>,
+    status: Arc<Status>,
     drain_timeout: Duration,
     /// Operators have a listener, by which a balancer can see it.
     readiness_is_seen: bool,
@@ -159,14 +162,15 @@ impl Drop for Counted {
 }
 
 impl Server {
-    /// Starts the workers, which try to reach the store before this returns.
+    /// Listens, and starts the workers, which try to reach the store before this returns.
     ///
     /// # Errors
-    /// A system that gives no threads.
-    pub async fn start(config: &Config, gateway: Gateway, listeners: Listeners) -> Result<Self, StartError> {
+    /// An address that can't be listened on, a socket that was handed on in vain, or a system that gives no threads.
+    pub async fn start(config: &Config, gateway: Gateway) -> Result<Self, StartError> {
         // First of all: until they are taken, these signals kill the process.
         let hang_ups = signal(SignalKind::hangup())?;
         let (terminations, interrupts) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+        let listeners = Listeners::open(config).await?;
         let server = &config.server;
         let count = match server.workers {
             0 => thread::available_parallelism()?.get(),
@@ -198,9 +202,12 @@ impl Server {
         if let Some(error) = unreachable {
             tracing::warn!("starting without the store: {error}");
         }
+        let connections = inboxes.iter().map(|inbox: &Inbox| inbox.connections.clone());
+        let status = Arc::new(Status::new(is_draining.clone(), connections.collect()));
         let crew = Crew {
             gateway,
             inboxes: inboxes.into(),
+            status,
             threads,
             runtimes,
             connections: Arc::new(Semaphore::new(server.max_connections)),
@@ -210,12 +217,17 @@ impl Server {
             drain_timeout: server.drain_timeout,
             readiness_is_seen: config.admin.is_some(),
         };
-        Ok(Self { listeners: listeners.server, crew, hang_ups, terminations, interrupts })
+        Ok(Self { listeners, crew, hang_ups, terminations, interrupts })
     }
 
     /// The addresses it listens on, with the ports that the system chose.
     pub fn addresses(&self) -> Vec<ListenAddress> {
-        self.listeners.iter().filter_map(|listener| listener.address().ok()).collect()
+        self.listeners.server.iter().filter_map(|listener| listener.address().ok()).collect()
+    }
+
+    /// What listens for operators, if anything is to. It can be had once.
+    pub fn take_admin(&mut self) -> Option<TcpListener> {
+        self.listeners.admin.take()
     }
 
     /// The running gateway.
@@ -223,19 +235,19 @@ impl Server {
         self.crew.gateway.clone()
     }
 
-    /// Tells whether a balancer should send requests here: not once the server drains.
-    pub fn readiness(&self) -> impl Fn() -> bool + Clone + Send + Sync + 'static {
-        let is_draining = self.crew.is_draining.clone();
-        move || !is_draining.load(Relaxed)
+    /// What it tells of itself.
+    pub fn status(&self) -> Arc<Status> {
+        self.crew.status.clone()
     }
 
     /// Serves until it is told to end. On SIGHUP, `reload` may put another gateway in the running one's place.
     pub async fn run(self, mut reload: impl FnMut(&ArcSwap<Gateway>)) {
         let Self { listeners, crew, mut hang_ups, mut terminations, mut interrupts } = self;
         let mut acceptors = JoinSet::new();
-        for listener in listeners {
+        for listener in listeners.server {
             let (inboxes, connections) = (crew.inboxes.clone(), crew.connections.clone());
-            acceptors.spawn(accept(listener, inboxes, connections, crew.stage.subscribe()));
+            let (status, stage) = (crew.status.clone(), crew.stage.subscribe());
+            acceptors.spawn(accept(listener, inboxes, connections, status, stage));
         }
         tokio::spawn(systemd::watchdog(crew.runtimes.clone()));
         systemd::ready();
@@ -309,6 +321,7 @@ async fn accept(
     mut listener: Listener,
     inboxes: Arc<[Inbox]>,
     connections: Arc<Semaphore>,
+    status: Arc<Status>,
     mut stage: watch::Receiver<Stage>,
 ) {
     // At the bound they wait in the listener's backlog.
@@ -323,8 +336,12 @@ async fn accept(
             _ = stage.wait_for(|stage| *stage >= Stage::Deaf) => break,
         };
         match accepted {
-            Ok((stream, peer)) => hand_over(stream, peer, permit, &inboxes).await,
+            Ok((stream, peer)) => {
+                status.note_accepted();
+                hand_over(stream, peer, permit, &inboxes).await;
+            }
             Err(error) => {
+                status.note_accept_failure();
                 tracing::warn!("can't accept a connection: {error}");
                 sleep(ACCEPT_PAUSE).await;
             }
@@ -335,7 +352,10 @@ async fn accept(
     for _ in 0..QUEUED_MOST {
         let permit = place().await;
         match listener.accept_waiting().await {
-            Some(Ok((stream, peer))) => hand_over(stream, peer, permit, &inboxes).await,
+            Some(Ok((stream, peer))) => {
+                status.note_accepted();
+                hand_over(stream, peer, permit, &inboxes).await;
+            }
             Some(Err(_)) => {}
             None => break,
         }

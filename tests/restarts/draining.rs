@@ -175,5 +175,6 @@ fn a_termination_while_it_starts_ends_it() {
     wait_until("it listens", || TcpStream::connect(&listen).is_ok());
     harness::signal("TERM", process.id());
     wait_until("it ends", || process.try_wait().unwrap().is_some());
+    assert_eq!(process.wait().unwrap().code(), Some(0));
     redis.resume();
 }
