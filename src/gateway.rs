@@ -11,7 +11,6 @@ use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
 use bytes::Bytes;
 use hyper::{
     HeaderMap, Request, Response, StatusCode, Uri,
-    body::Incoming,
     header::{HOST, HeaderName, HeaderValue},
     http::request::Parts,
 };
@@ -22,7 +21,6 @@ use crate::{
     config::{Action, Config, EscapedSlashes, RatelimitHeaders},
     forward::{
         Failure, Upstream,
-        body::Body,
         headers::{self, Client},
     },
     limit::{
@@ -40,7 +38,10 @@ use crate::{
 
 use self::target::Target;
 
-pub use crate::store::StoreError;
+pub use crate::{
+    forward::body::{Body, Upload},
+    store::StoreError,
+};
 
 /// What a configuration says, ready to serve.
 #[derive(Debug)]
@@ -131,13 +132,23 @@ impl Gateway {
     }
 
     /// Answers a request that came from `peer`.
-    pub async fn answer(&self, peer: IpAddr, request: Request<Incoming>) -> Response<Body> {
+    pub async fn answer(&self, peer: IpAddr, request: Request<Upload>) -> Response<Body> {
         let (mut parts, body) = request.into_parts();
         headers::from_client(&mut parts.headers);
         match self.relay(peer, &mut parts, body).await {
             Ok(response) => response,
             Err(rejection) => self.reject(rejection, &parts.headers),
         }
+    }
+
+    /// Answers a request for which there is no room.
+    pub fn turn_away(&self, request: &HeaderMap) -> Response<Body> {
+        self.reject(Rejection::Overloaded, request)
+    }
+
+    /// Requests that may be in flight to upstreams at a time, each on a connection of its own.
+    pub fn upstream_connections_most(&self) -> usize {
+        self.upstreams.values().map(|upstream| upstream.connections_most()).sum()
     }
 
     /// Closes this thread's connections to upstreams that have idled too long.
@@ -151,7 +162,7 @@ impl Gateway {
         &self,
         peer: IpAddr,
         parts: &mut Parts,
-        body: Incoming,
+        body: Upload,
     ) -> Result<Response<Body>, Rejection> {
         let arrival = Instant::now();
         let client = client::identify(peer, &parts.headers, &self.trusted_proxies);
@@ -179,7 +190,10 @@ impl Gateway {
     }
 
     fn reject(&self, rejection: Rejection, request: &HeaderMap) -> Response<Body> {
-        if let Rejection::Failed(failure) = &rejection {
+        // A slow client is no failure of the upstream.
+        if let Rejection::Failed(failure) = &rejection
+            && !matches!(failure, Failure::RequestTimeout)
+        {
             let cause = std::error::Error::source(failure).map(ToString::to_string);
             tracing::warn!(cause, "{failure}");
         }
@@ -189,11 +203,7 @@ impl Gateway {
 }
 
 impl Route {
-    async fn answer(
-        &self,
-        client: &Client,
-        mut request: Request<Incoming>,
-    ) -> Result<Response<Body>, Failure> {
+    async fn answer(&self, client: &Client, mut request: Request<Upload>) -> Result<Response<Body>, Failure> {
         match &self.answer {
             Answer::Fixed(response) => Ok(response.clone().map(|body| Body::Whole(Some(body)))),
             Answer::Upstream(upstream) => {
@@ -206,7 +216,7 @@ impl Route {
 }
 
 /// The request as it goes on: the same method and header, to the target as it is forwarded.
-fn outgoing(parts: &mut Parts, uri: Uri, body: Incoming) -> Request<Incoming> {
+fn outgoing(parts: &mut Parts, uri: Uri, body: Upload) -> Request<Upload> {
     if let Some(authority) = parts.uri.authority() {
         // A whole url as the target overrides Host (RFC 9112, section 3.2.2).
         let host = HeaderValue::from_str(authority.as_str()).expect("an authority is visible ASCII");

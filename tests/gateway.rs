@@ -13,6 +13,7 @@ mod gateway {
     mod costs;
     mod headers;
     mod keys;
+    mod overload;
     mod rejections;
     mod routes;
     mod tokens;
