@@ -163,7 +163,8 @@ impl Serving {
             let request = request.map(|body| Upload::new(body, patience.idle));
             let watch = watched.clone();
             watch.begin_request();
-            async move {
+            // In a box, lest a connection that idles keep room for it.
+            Box::pin(async move {
                 let mut response = match is_turned_away {
                     true => gateway.turn_away(request.headers()),
                     false => gateway.answer(peer.ip(), request).await,
@@ -172,7 +173,7 @@ impl Serving {
                     response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
                 }
                 Ok::<_, Infallible>(response.map(|body| Answer { body, watch }))
-            }
+            })
         });
         let connection = self.graceful.watch(self.http.serve_connection(TokioIo::new(stream), service));
         let task = self.connections.spawn(async move {
