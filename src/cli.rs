@@ -27,7 +27,7 @@ use crate::{
     config::{self, Config, Faults, ListenAddress, Overrides, StoreUrl},
     gateway::Gateway,
     limit::Limiter,
-    server::{Listeners, Server},
+    server::Server,
 };
 
 /// An HTTP gateway with exact distributed rate limits over Redis.
@@ -119,11 +119,9 @@ impl Run {
     fn serve(&self, config: Config) -> Result<(), Box<dyn Error>> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(async {
-            let mut listeners = Listeners::open(&config).await?;
-            let admin = listeners.admin.take();
             let limiter = Limiter::open(&config.store)?;
             let gateway = Gateway::build(&config, &limiter, None);
-            let server = Server::start(&config, gateway, listeners).await?;
+            let mut server = Server::start(&config, gateway).await?;
             let addresses = server.addresses();
             for address in &addresses {
                 match address {
@@ -137,7 +135,9 @@ impl Run {
                 StoreUrl::Memory => say(format_args!("it counts in this process\n")),
                 StoreUrl::Redis(url) => say(format_args!("it counts in {url}\n")),
             }
-            if let Some((listener, config::Admin { token, .. })) = admin.zip(config.admin.as_ref()) {
+            if let Some((listener, config::Admin { token, .. })) =
+                server.take_admin().zip(config.admin.as_ref())
+            {
                 let token = token.as_ref().map(|token| token.as_str().to_owned());
                 say(format_args!("operators turn to http://{}\n", listener.local_addr()?));
                 tokio::spawn(admin::serve(listener, token, server.gateway(), server.readiness()));

@@ -9,6 +9,7 @@
 mod client;
 mod files;
 mod listener;
+pub(crate) mod proxy_protocol;
 mod systemd;
 mod worker;
 
@@ -17,7 +18,7 @@ use std::{
     net::SocketAddr,
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
     },
     thread,
     time::Duration,
@@ -25,6 +26,7 @@ use std::{
 
 use arc_swap::ArcSwap;
 use tokio::{
+    net::TcpListener,
     runtime::{Builder, Handle},
     signal::unix::{Signal, SignalKind, signal},
     sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch},
@@ -34,14 +36,12 @@ use tokio::{
 
 use self::{
     client::Patience,
-    listener::{Listener, Stream},
+    listener::{Listener, Listeners, Stream},
 };
 use crate::{
     config::{Config, ListenAddress},
     gateway::Gateway,
 };
-
-pub use self::listener::Listeners;
 
 /// Accepted connections that may wait for a worker to look at them.
 const HANDED_OVER_MOST: usize = 1024;
@@ -53,9 +53,8 @@ const TURNED_AWAY_MOST: usize = 64;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How often trouble is told that goes on.
 const SAY_AGAIN_AFTER: Duration = Duration::from_secs(60);
-/// The part of `timeouts.drain` that balancers have to see that the gateway isn't ready any more, then idle clients
-/// to send a request, and in the end requests to be answered that have waited for room in vain.
-const NOTICE: u32 = 10;
+/// The most of a [notice](notice).
+const NOTICE_MOST: Duration = Duration::from_secs(10);
 
 /// Why the server can't start.
 #[derive(Debug)]
@@ -106,12 +105,11 @@ struct Terms {
     patience: Patience,
 }
 
-/// How far a server is with its end.
+/// How far a server is with its end. As long as it drains, each answer is the last of its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Stage {
+    /// It may drain already, and accepts connections.
     Serving,
-    /// It isn't ready any more, but accepts connections. Each gets one answer, and is closed.
-    Leaving,
     /// It doesn't listen any more. Connections that are idle have a while for one more request.
     Deaf,
     /// Idle connections are closed.
@@ -122,7 +120,7 @@ enum Stage {
 
 /// A server that listens, with its workers running.
 pub struct Server {
-    listeners: Vec<Listener>,
+    listeners: Listeners,
     crew: Crew,
     hang_ups: Signal,
     terminations: Signal,
@@ -138,9 +136,10 @@ struct Crew {
     connections: Arc<Semaphore>,
     connections_most: usize,
     stage: watch::Sender<Stage>,
+    is_draining: Arc<AtomicBool>,
     drain_timeout: Duration,
-    /// How long readiness is off before the listeners close.
-    notice: Duration,
+    /// Operators have a listener, by which a balancer can see it.
+    readiness_is_seen: bool,
 }
 
 /// The workers as the acceptors see them.
@@ -177,14 +176,15 @@ impl Drop for Counted {
 }
 
 impl Server {
-    /// Starts the workers, which try to reach the store before this returns.
+    /// Listens, and starts the workers, which try to reach the store before this returns.
     ///
     /// # Errors
-    /// A system that gives no threads.
-    pub async fn start(config: &Config, gateway: Gateway, listeners: Listeners) -> Result<Self, StartError> {
+    /// An address that can't be listened on, a socket that was handed on in vain, or a system that gives no threads.
+    pub async fn start(config: &Config, gateway: Gateway) -> Result<Self, StartError> {
         // First of all: until they are taken, these signals kill the process.
         let hang_ups = signal(SignalKind::hangup())?;
         let (terminations, interrupts) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+        let listeners = Listeners::open(config).await?;
         let server = &config.server;
         let count = match server.workers {
             0 => thread::available_parallelism()?.get(),
@@ -195,6 +195,7 @@ impl Server {
         let clients_most = files::clients_most(server.max_connections, gateway.upstream_connections_most());
         let gateway = Arc::new(ArcSwap::from_pointee(gateway));
         let (stage, is_at) = watch::channel(Stage::Serving);
+        let is_draining = Arc::<AtomicBool>::default();
         let (mut inboxes, mut threads, mut runtimes, mut readies) =
             <(Vec<_>, Vec<_>, Vec<_>, Vec<_>)>::default();
         for _ in 0..count {
@@ -202,8 +203,9 @@ impl Server {
             let (ready, is_ready) = oneshot::channel();
             let runtime = Builder::new_current_thread().enable_all().build()?;
             runtimes.push(runtime.handle().clone());
-            let (gateway, stage) = (gateway.clone(), is_at.clone());
-            let work = move || runtime.block_on(worker::work(terms, &gateway, inbox, ready, stage));
+            let (gateway, stage, is_draining) = (gateway.clone(), is_at.clone(), is_draining.clone());
+            let work =
+                move || runtime.block_on(worker::work(terms, &gateway, inbox, ready, stage, is_draining));
             threads.push(thread::Builder::new().name("worker".to_owned()).spawn(work)?);
             inboxes.push(Inbox { accepted, connections: Arc::default() });
             readies.push(is_ready);
@@ -215,8 +217,6 @@ impl Server {
         if let Some(error) = unreachable {
             tracing::warn!("starting without the store: {error}");
         }
-        // Without the operators' listener nobody can see readiness.
-        let notice = if config.admin.is_some() { server.drain_timeout / NOTICE } else { Duration::ZERO };
         let crew = Crew {
             gateway,
             inboxes: Arc::new(Inboxes { all: inboxes, clients_most }),
@@ -225,15 +225,21 @@ impl Server {
             connections: Arc::new(Semaphore::new(clients_most + TURNED_AWAY_MOST)),
             connections_most: clients_most + TURNED_AWAY_MOST,
             stage,
+            is_draining,
             drain_timeout: server.drain_timeout,
-            notice,
+            readiness_is_seen: config.admin.is_some(),
         };
-        Ok(Self { listeners: listeners.server, crew, hang_ups, terminations, interrupts })
+        Ok(Self { listeners, crew, hang_ups, terminations, interrupts })
     }
 
     /// The addresses it listens on, with the ports that the system chose.
     pub fn addresses(&self) -> Vec<ListenAddress> {
-        self.listeners.iter().filter_map(|listener| listener.address().ok()).collect()
+        self.listeners.server.iter().filter_map(|listener| listener.address().ok()).collect()
+    }
+
+    /// What listens for operators, if anything is to. It can be had once.
+    pub fn take_admin(&mut self) -> Option<TcpListener> {
+        self.listeners.admin.take()
     }
 
     /// The running gateway.
@@ -243,15 +249,15 @@ impl Server {
 
     /// Tells whether a balancer should send requests here: not once the server drains.
     pub fn readiness(&self) -> impl Fn() -> bool + Clone + Send + Sync + 'static {
-        let stage = self.crew.stage.subscribe();
-        move || *stage.borrow() == Stage::Serving
+        let is_draining = self.crew.is_draining.clone();
+        move || !is_draining.load(Relaxed)
     }
 
     /// Serves until it is told to end. On SIGHUP, `reload` may put another gateway in the running one's place.
     pub async fn run(self, mut reload: impl FnMut(&ArcSwap<Gateway>)) {
         let Self { listeners, crew, mut hang_ups, mut terminations, mut interrupts } = self;
         let mut acceptors = JoinSet::new();
-        for listener in listeners {
+        for listener in listeners.server {
             let (inboxes, connections) = (crew.inboxes.clone(), crew.connections.clone());
             acceptors.spawn(accept(listener, inboxes, connections, crew.stage.subscribe()));
         }
@@ -281,22 +287,23 @@ impl Crew {
     /// Ends, within `timeouts.drain`, so that no client sees more of it than a connection that is closed before
     /// any byte of an answer.
     async fn drain(self, mut acceptors: JoinSet<()>) {
-        let end = Instant::now() + self.drain_timeout;
-        let part = self.drain_timeout / NOTICE;
+        let (end, notice) = (Instant::now() + self.drain_timeout, notice(self.drain_timeout));
+        self.is_draining.store(true, Relaxed);
         tracing::info!("draining: requests in flight get their answers");
-        self.stage.send_replace(Stage::Leaving);
-        sleep(self.notice).await;
+        if self.readiness_is_seen {
+            sleep(notice).await;
+        }
         self.stage.send_replace(Stage::Deaf);
-        let _ = timeout_at(end - part, async { while acceptors.join_next().await.is_some() {} }).await;
+        let _ = timeout_at(end - notice, async { while acceptors.join_next().await.is_some() {} }).await;
         drop(acceptors);
-        let _ = self.all_gone(Instant::now() + part).await;
+        let _ = self.all_gone(Instant::now() + notice).await;
         self.stage.send_replace(Stage::Closing);
-        if self.all_gone(end - part).await.is_err() {
+        if self.all_gone(end - notice).await.is_err() {
             self.gateway.load().end_waits();
         }
         if self.all_gone(end).await.is_err() {
             let left = self.connections_most - self.connections.available_permits();
-            tracing::warn!("{left} requests are still in flight at the end of the drain: cut off");
+            tracing::warn!("requests in flight that were cut off at the end of the drain: {left}");
         }
         self.stage.send_replace(Stage::Ending);
         // A thread of its own: one of the runtime's would keep the process from ending before it ends.
@@ -314,6 +321,12 @@ impl Crew {
         let all = self.connections.acquire_many(self.connections_most as u32);
         timeout_at(until, all).await.map(drop)
     }
+}
+
+/// Of a drain so long: how long balancers have to see that the gateway isn't ready, then idle clients to send one
+/// more request, and in the end those to be answered who have waited for room in vain.
+fn notice(drain: Duration) -> Duration {
+    (drain / 10).min(NOTICE_MOST)
 }
 
 async fn accept(

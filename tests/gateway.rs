@@ -12,8 +12,10 @@ mod gateway {
     mod connections;
     mod costs;
     mod headers;
+    mod hostile;
     mod keys;
     mod overload;
+    mod proxy_protocol;
     mod rejections;
     mod routes;
     mod tokens;

@@ -28,11 +28,11 @@ use crate::config::{Config, ListenAddress};
 const UNSENT_BYTES: u32 = 128 << 10;
 
 /// All listeners of a gateway.
-pub struct Listeners {
+pub(super) struct Listeners {
     /// For requests.
     pub(super) server: Vec<Listener>,
     /// For operators.
-    pub admin: Option<TcpListener>,
+    pub(super) admin: Option<TcpListener>,
 }
 
 impl Listeners {
@@ -40,7 +40,7 @@ impl Listeners {
     ///
     /// # Errors
     /// An address that can't be listened on, or a socket that the configuration doesn't name.
-    pub async fn open(config: &Config) -> Result<Self, StartError> {
+    pub(super) async fn open(config: &Config) -> Result<Self, StartError> {
         let mut inherited = inherited().map_err(StartError::Inherited)?;
         let mut server = Vec::with_capacity(config.server.listen.len());
         for address in &config.server.listen {

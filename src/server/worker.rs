@@ -33,6 +33,7 @@ use crate::gateway::{Gateway, StoreError, Upload};
 use super::{
     Accepted, Counted, NowAndThen, Stage, Stream, Terms,
     client::{Answer, Patience, Watch, Watched},
+    proxy_protocol,
 };
 
 /// How often connections are looked through: for clients who do nothing, and to upstreams for idle ones.
@@ -52,6 +53,7 @@ pub(super) async fn work(
     mut accepted: mpsc::Receiver<Accepted>,
     ready: oneshot::Sender<Result<(), StoreError>>,
     mut stage: watch::Receiver<Stage>,
+    is_draining: Arc<AtomicBool>,
 ) {
     let warm = gateway.load_full().warm_up().await;
     // The server waits for it, unless it has failed to start and is gone.
@@ -67,7 +69,8 @@ pub(super) async fn work(
         http,
         patience: terms.patience,
         gateway: gateway.clone(),
-        is_leaving: Arc::default(),
+        is_draining,
+        unknown: JoinSet::new(),
         graceful: GracefulShutdown::new(),
         connections: JoinSet::new(),
         clients: Vec::new(),
@@ -79,18 +82,19 @@ pub(super) async fn work(
         tokio::select! {
             Some(accepted) = accepted.recv() => serving.accept(accepted),
             Some(_) = serving.connections.join_next() => {}
+            Some(Ok(Some(known))) = serving.unknown.join_next() => known(&mut serving),
             now = looks.tick() => {
                 serving.cut_off(now);
                 gateway.load().close_idle();
             }
             Ok(()) = stage.changed() => match *stage.borrow() {
                 Stage::Serving | Stage::Deaf => {}
-                Stage::Leaving => serving.is_leaving.store(true, Relaxed),
                 Stage::Closing | Stage::Ending => break,
             },
         }
     }
-    let Serving { graceful, mut connections, .. } = serving;
+    let Serving { unknown, graceful, mut connections, .. } = serving;
+    drop(unknown);
     tokio::select! {
         () = async { graceful.shutdown().await; pending().await } => {}
         _ = stage.wait_for(|stage| *stage == Stage::Ending) => {}
@@ -106,8 +110,9 @@ struct Serving {
     http: http1::Builder,
     patience: Patience,
     gateway: Arc<ArcSwap<Gateway>>,
-    /// Each answer is the last of its connection.
-    is_leaving: Arc<AtomicBool>,
+    is_draining: Arc<AtomicBool>,
+    /// Connections whose proxies haven't said yet whose they are. A drain closes them.
+    unknown: JoinSet<Option<Known>>,
     graceful: GracefulShutdown,
     connections: JoinSet<()>,
     /// At the other ends of these, those that have ended lately included.
@@ -129,6 +134,9 @@ impl Client {
     }
 }
 
+/// Serves a connection of which is known by now whose it is.
+type Known = Box<dyn FnOnce(&mut Serving) + Send>;
+
 impl Serving {
     fn accept(&mut self, Accepted { stream, peer, counted, is_surplus }: Accepted) {
         let is_turned_away = is_surplus && !self.make_room();
@@ -138,13 +146,31 @@ impl Serving {
         let served =
             match stream {
                 Stream::Tcp(stream) => TcpStream::from_std(stream)
-                    .map(|stream| self.serve(stream, peer, counted, is_turned_away)),
+                    .map(|stream| self.receive(stream, peer, counted, is_turned_away)),
                 Stream::Unix(stream) => UnixStream::from_std(stream)
-                    .map(|stream| self.serve(stream, peer, counted, is_turned_away)),
+                    .map(|stream| self.receive(stream, peer, counted, is_turned_away)),
             };
         if let Err(error) = served {
             tracing::warn!("can't serve a connection: {error}");
         }
+    }
+
+    fn receive(
+        &mut self,
+        mut stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        peer: SocketAddr,
+        counted: Counted,
+        is_turned_away: bool,
+    ) {
+        if !self.gateway.load().expects_proxy_header(peer.ip()) {
+            return self.serve(stream, peer, counted, is_turned_away);
+        }
+        let within = self.patience.header;
+        self.unknown.spawn(async move {
+            let client = proxy_protocol::client(&mut stream, peer, within).await?;
+            let serve = move |serving: &mut Self| serving.serve(stream, client, counted, is_turned_away);
+            Some(Box::new(serve) as Known)
+        });
     }
 
     fn serve(
@@ -154,12 +180,12 @@ impl Serving {
         counted: Counted,
         is_turned_away: bool,
     ) {
-        let (gateway, is_leaving) = (self.gateway.clone(), self.is_leaving.clone());
+        let (gateway, is_draining) = (self.gateway.clone(), self.is_draining.clone());
         let (watch, patience) = (Arc::new(Watch::new()), self.patience);
         let stream = Watched { stream, watch: watch.clone() };
         let watched = watch.clone();
         let service = service_fn(move |request: Request<Incoming>| {
-            let (gateway, is_leaving) = (gateway.load_full(), is_leaving.clone());
+            let (gateway, is_draining) = (gateway.load_full(), is_draining.clone());
             let request = request.map(|body| Upload::new(body, patience.idle));
             let watch = watched.clone();
             watch.begin_request();
@@ -169,7 +195,7 @@ impl Serving {
                     true => gateway.turn_away(request.headers()),
                     false => gateway.answer(peer.ip(), request).await,
                 };
-                if is_turned_away || is_leaving.load(Relaxed) {
+                if is_turned_away || is_draining.load(Relaxed) {
                     response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
                 }
                 Ok::<_, Infallible>(response.map(|body| Answer { body, watch }))

@@ -120,6 +120,9 @@ impl Waits {
 
     /// What tells when there would be room at the end of a queue.
     pub(super) fn room_behind(&self, awaited: &Awaited) -> Room {
+        if *self.ended.borrow() {
+            return Room::Told(awaited.needs() as u32);
+        }
         let queues = self.queues.lock();
         let queue = queues.by_bucket.get(&awaited.bucket);
         queue.map_or(Room::Told(awaited.needs() as u32), |queue| {
