@@ -6,13 +6,16 @@
 mod harness;
 
 mod gateway {
+    mod access_log;
     mod answers;
     mod bodies;
     mod concurrency;
     mod connections;
     mod costs;
     mod headers;
+    mod hostile;
     mod keys;
+    mod proxy_protocol;
     mod rejections;
     mod routes;
     mod tokens;

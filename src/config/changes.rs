@@ -32,6 +32,7 @@ impl Config {
         let (new_store, old_store) = (&self.store, &old.store);
         let at_once = [
             ("server.trusted_proxies", new_server.trusted_proxies == old_server.trusted_proxies),
+            ("server.proxy_protocol", new_server.proxy_protocol == old_server.proxy_protocol),
             ("server.ratelimit_headers", new_server.ratelimit_headers == old_server.ratelimit_headers),
             ("server.escaped_slashes", new_server.escaped_slashes == old_server.escaped_slashes),
             ("jwt", self.jwt == old.jwt),
@@ -44,6 +45,7 @@ impl Config {
             ("server.timeouts.header", new_server.header_timeout == old_server.header_timeout),
             ("server.timeouts.drain", new_server.drain_timeout == old_server.drain_timeout),
             ("admin", self.admin == old.admin),
+            ("access_log", self.access_log == old.access_log),
             ("store.url", new_store.url == old_store.url),
             ("store.tls", new_store.tls == old_store.tls),
             ("store.timeout", new_store.timeout == old_store.timeout),

@@ -16,7 +16,7 @@ use toml::Spanned;
 
 use self::limits::DefinedLimit;
 use super::{
-    Admin, AdminToken, Config, OnFailure, Server, Store, Target, Upstream,
+    AccessLog, Admin, AdminToken, Config, OnFailure, Server, Store, Target, Upstream,
     document::Document,
     error::{Fault, Severity, nearest},
     file::{self, File, Table},
@@ -28,10 +28,14 @@ use super::{
 pub(super) fn check(file: File, folder: &Path, document: &mut Document<'_>) -> Option<Config> {
     let mut check = Check::new(document, file.store.value.on_failure.0);
     check.verifies_tokens |= file.jwt.is_some();
-    let server = check.server(file.server.value);
+    let server = check.server(file.server);
     let store = check.store(file.store.value, folder);
     let jwt = file.jwt.and_then(|table| check.jwt(table, folder));
     let admin = file.admin.and_then(|table| check.admin(table));
+    let access_log = file.access_log.map(|Table { value: file::AccessLog { path, format }, .. }| AccessLog {
+        path: path.0.0.map(|path| folder.join(path)),
+        format: format.0,
+    });
     for (name, upstream) in file.upstreams {
         let checked = check.upstream(name.get_ref(), upstream);
         check.upstreams.insert(name.into_inner(), checked);
@@ -46,7 +50,7 @@ pub(super) fn check(file: File, folder: &Path, document: &mut Document<'_>) -> O
     let limits =
         check.limits.into_iter().filter_map(|(name, defined)| Some((name, defined.limit?.into()))).collect();
     let is_good = document.faults.iter().all(|fault| fault.severity == Severity::Warning);
-    is_good.then_some(Config { server, store, admin, upstreams, limits, jwt, routes })
+    is_good.then_some(Config { server, store, admin, access_log, upstreams, limits, jwt, routes })
 }
 
 /// Shorter tokens can be guessed.
@@ -78,11 +82,21 @@ impl<'d, 'i> Check<'d, 'i> {
         self.document.faults.push(fault);
     }
 
-    fn server(&mut self, server: file::Server) -> Server {
+    fn server(&mut self, table: Table<file::Server>) -> Server {
+        let Table { span, value: server } = table;
+        let proxy_protocol = *server.proxy_protocol.get_ref();
+        let is_nobody_trusted =
+            server.trusted_proxies.is_empty() && !self.document.had(&span, "trusted_proxies");
+        if proxy_protocol && is_nobody_trusted {
+            let fault = Fault::error("nobody's PROXY header would be believed");
+            let fault = fault.at(&server.proxy_protocol.span(), "");
+            self.fault(fault.help("name the proxies that send it: trusted_proxies = [\"10.0.0.0/8\"]"));
+        }
         Server {
             listen: server.listen.into_values(),
             workers: server.workers.0 as usize,
             trusted_proxies: server.trusted_proxies.into_iter().map(|network| network.0).collect(),
+            proxy_protocol,
             ratelimit_headers: server.ratelimit_headers.0,
             max_header_bytes: self.size_of_at_least(&server.max_header_bytes, 8 << 10, "8KiB"),
             max_connections: server.max_connections.0 as usize,
