@@ -92,6 +92,8 @@ pub struct Server {
     pub escaped_slashes: EscapedSlashes,
     /// For the head of a request.
     pub header_timeout: Duration,
+    /// For a client that does nothing.
+    pub idle_timeout: Duration,
     /// For requests in flight when the gateway stops.
     pub drain_timeout: Duration,
 }
@@ -246,6 +248,8 @@ pub struct Route {
     pub action: Action,
     /// The names of the limits to pass, each once.
     pub limits: Vec<String>,
+    /// From when a request has passed its limits to the end of its answer.
+    pub timeout: Option<Duration>,
 }
 
 /// What to do with a request.
@@ -391,6 +395,7 @@ mod tests {
                 max_connections: 20_000,
                 escaped_slashes: EscapedSlashes::Keep,
                 header_timeout: 10 * second,
+                idle_timeout: 75 * second,
                 drain_timeout: 30 * second,
             },
             store: Store {
@@ -454,6 +459,7 @@ mod tests {
                 },
                 action: Action::Upstream("orders".to_owned()),
                 limits: vec!["per-client".to_owned()],
+                timeout: None,
             }],
         };
         assert_eq!(config(EVERYDAY), expected);

@@ -14,22 +14,22 @@ use std::{
     iter::once,
     net::IpAddr,
     sync::Arc,
+    time::Duration,
 };
 
 use bytes::Bytes;
 use hyper::{
     HeaderMap, Request, Response, StatusCode, Uri,
-    body::Incoming,
     header::{HOST, HeaderName, HeaderValue},
     http::request::Parts,
 };
 use ipnet::IpNet;
+use tokio::time::Instant;
 
 use crate::{
     config::{Action, Config, EscapedSlashes, RatelimitHeaders},
     forward::{
         self, Failure, Upstream,
-        body::Body,
         headers::{self, Client},
     },
     limit::{
@@ -53,7 +53,10 @@ use self::{
 };
 
 pub use self::{access_log::AccessLog, exchange::AnswerBody};
-pub use crate::store::StoreError;
+pub use crate::{
+    forward::body::{Body, Upload},
+    store::StoreError,
+};
 
 /// What a configuration says, ready to serve.
 #[derive(Debug)]
@@ -80,6 +83,7 @@ struct Route {
     name: String,
     limits: Vec<Arc<Rule>>,
     answer: Answer,
+    timeout: Option<Duration>,
     /// The place of its traffic. Routes of one name share it.
     traffic: usize,
 }
@@ -129,7 +133,10 @@ impl Gateway {
             };
             let limits = route.limits.iter().map(|name| rules[name].clone()).collect();
             let traffic = 1 + names[1..].binary_search(&route.name).expect("each route's name is there");
-            (route.matcher.clone(), Route { name: route.name.clone(), limits, answer, traffic })
+            (
+                route.matcher.clone(),
+                Route { name: route.name.clone(), limits, answer, timeout: route.timeout, traffic },
+            )
         });
         Self {
             routes: Table::new(routes),
@@ -187,7 +194,7 @@ impl Gateway {
     }
 
     /// Answers a request that came from `peer`.
-    pub async fn answer(self: Arc<Self>, peer: IpAddr, request: Request<Incoming>) -> Response<AnswerBody> {
+    pub async fn answer(self: Arc<Self>, peer: IpAddr, request: Request<Upload>) -> Response<AnswerBody> {
         let (mut parts, body) = request.into_parts();
         let mut exchange = Exchange::begin(self, peer, &parts);
         headers::from_client(&mut parts.headers);
@@ -196,8 +203,15 @@ impl Gateway {
             Ok(response) => response,
             Err(rejection) => gateway.reject(rejection, &parts.headers).map(|body| Settling::new(body, None)),
         };
-        let status = response.status();
-        response.map(|body| exchange.answered(status, body))
+        exchange.answered(response)
+    }
+
+    /// Answers a request that came from `peer`, and for which there is no room.
+    pub fn turn_away(self: Arc<Self>, peer: IpAddr, request: Request<Upload>) -> Response<AnswerBody> {
+        let parts = request.into_parts().0;
+        let exchange = Exchange::begin(self, peer, &parts);
+        let response = exchange.gateway.reject(Rejection::Overloaded, &parts.headers);
+        exchange.answered(response.map(|body| Settling::new(body, None)))
     }
 
     /// Writes the metrics of requests, limits, upstreams and the store.
@@ -230,6 +244,11 @@ impl Gateway {
         &self.upstreams
     }
 
+    /// Requests that may be in flight to upstreams at a time, each on a connection of its own.
+    pub fn upstream_connections_most(&self) -> usize {
+        self.upstreams.values().map(|upstream| upstream.connections_most()).sum()
+    }
+
     /// Closes this thread's connections to upstreams that have idled too long.
     pub fn close_idle(&self) {
         for upstream in self.upstreams.values() {
@@ -241,7 +260,7 @@ impl Gateway {
         &self,
         peer: IpAddr,
         parts: &mut Parts,
-        body: Incoming,
+        body: Upload,
         facts: &mut Facts,
     ) -> Result<Response<Settling<Body>>, Rejection> {
         let client = client::identify(peer, &parts.headers, &self.trusted_proxies);
@@ -274,7 +293,10 @@ impl Gateway {
     }
 
     fn reject(&self, rejection: Rejection, request: &HeaderMap) -> Response<Body> {
-        if let Rejection::Failed(failure) = &rejection {
+        // A slow client is no failure of the upstream.
+        if let Rejection::Failed(failure) = &rejection
+            && !matches!(failure, Failure::RequestTimeout)
+        {
             let cause = std::error::Error::source(failure).map(ToString::to_string);
             tracing::warn!(cause, "{failure}");
         }
@@ -287,7 +309,7 @@ impl Route {
     async fn answer(
         &self,
         client: &Client,
-        mut request: Request<Incoming>,
+        mut request: Request<Upload>,
         entry: &mut Option<Box<Entry>>,
     ) -> Result<Response<Body>, Failure> {
         match &self.answer {
@@ -298,14 +320,15 @@ impl Route {
                 if let Some(entry) = entry {
                     entry.note_id(request.headers());
                 }
-                upstream.send(request, entry.as_mut().map(|entry| &mut entry.visit)).await
+                let deadline = self.timeout.map(|timeout| Instant::now() + timeout);
+                upstream.send(request, deadline, entry.as_mut().map(|entry| &mut entry.visit)).await
             }
         }
     }
 }
 
 /// The request as it goes on: the same method and header, to the target as it is forwarded.
-fn outgoing(parts: &mut Parts, uri: Uri, body: Incoming) -> Request<Incoming> {
+fn outgoing(parts: &mut Parts, uri: Uri, body: Upload) -> Request<Upload> {
     if let Some(authority) = parts.uri.authority() {
         // A whole url as the target overrides Host (RFC 9112, section 3.2.2).
         let host = HeaderValue::from_str(authority.as_str()).expect("an authority is visible ASCII");

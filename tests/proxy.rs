@@ -13,6 +13,7 @@ mod proxy {
         mod http2;
         mod probing;
         mod retrying;
+        mod timing_out;
         mod tls;
     }
 }

@@ -176,7 +176,7 @@ pub async fn resolve(upstream: String, server: Arc<Server>) {
                 tracing::warn!(upstream, server = %server.url(), "its name can't be resolved: {cause}");
             }
             Ok(()) if !was_good => {
-                tracing::info!(upstream, server = %server.url(), "its name is resolved again")
+                tracing::info!(upstream, server = %server.url(), "its name is resolved again");
             }
             _ => {}
         }

@@ -11,6 +11,7 @@ use std::{
     task::{Context, Poll},
 };
 
+use futures_util::task::AtomicWaker;
 use http_body::Body as _;
 use hyper::{
     Request, Response, Uri, Version,
@@ -39,6 +40,8 @@ use super::{
 
 /// Fields that an answer may have.
 const RESPONSE_FIELDS_MOST: usize = 256;
+/// Bytes that are read ahead of an answer, which its head must fit into.
+const RESPONSE_BUFFER: usize = 128 << 10;
 const H2: &[u8] = b"h2";
 const HTTP_1_1: &[u8] = b"http/1.1";
 
@@ -192,6 +195,8 @@ struct Streams {
     /// That the server takes; 0 as long as it hasn't said.
     most: AtomicUsize,
     news: Notify,
+    /// Woken when something comes.
+    has_read: AtomicWaker,
     /// Whether the server hasn't answered in time: it may be gone, and nobody would notice.
     is_suspect: AtomicBool,
 }
@@ -212,9 +217,10 @@ impl Connection {
             return Self::begin_http2(stream, address, counted, deadline).await;
         }
         let has_heard = Arc::<AtomicBool>::default();
-        let io = TokioIo::new(Listening { stream, has_heard: has_heard.clone() });
+        let heard = has_heard.clone();
+        let io = TokioIo::new(Listening { stream, on_read: move || heard.store(true, Relaxed) });
         let mut builder = http1::Builder::new();
-        builder.max_headers(RESPONSE_FIELDS_MOST);
+        builder.max_headers(RESPONSE_FIELDS_MOST).max_buf_size(RESPONSE_BUFFER);
         let (sender, connection) = builder.handshake(io).await.map_err(Failure::Broken)?;
         // How it ends is for the exchange on it to report.
         tokio::spawn(async { drop((connection.await, counted)) });
@@ -231,11 +237,13 @@ impl Connection {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let mut builder = http2::Builder::new(TokioExecutor::new());
-        builder.initial_max_send_streams(0);
-        let begun = builder.handshake(TokioIo::new(stream)).await;
-        let (sender, mut connection) = begun.map_err(Failure::Broken)?;
         let streams = Arc::new(Streams::default());
+        let heard = streams.clone();
+        // What a server says first is how many it takes.
+        let io = TokioIo::new(Listening { stream, on_read: move || heard.has_read.wake() });
+        let mut builder = http2::Builder::new(TokioExecutor::new());
+        builder.initial_max_send_streams(0).max_header_list_size(RESPONSE_BUFFER as u32);
+        let (sender, mut connection) = builder.handshake(io).await.map_err(Failure::Broken)?;
         let told = streams.clone();
         tokio::spawn(async move {
             let ended = poll_fn(|context| {
@@ -243,6 +251,9 @@ impl Connection {
                 let most = connection.current_max_send_streams();
                 if told.most.swap(most, Relaxed) != most {
                     told.news.notify_one();
+                }
+                if most == 0 {
+                    told.has_read.register(context.waker());
                 }
                 polled
             });
@@ -386,13 +397,13 @@ fn for_http2(request: &mut Request<Body>, url: &ServerUrl) {
     *request.uri_mut() = Uri::from_parts(parts).unwrap_or_default();
 }
 
-/// A stream that tells whether anything has come.
-struct Listening<S> {
+/// A stream that tells when something has come.
+struct Listening<S, F> {
     stream: S,
-    has_heard: Arc<AtomicBool>,
+    on_read: F,
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Listening<S> {
+impl<S: AsyncRead + Unpin, F: Fn() + Unpin> AsyncRead for Listening<S, F> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -401,13 +412,13 @@ impl<S: AsyncRead + Unpin> AsyncRead for Listening<S> {
         let before = buffer.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(context, buffer);
         if buffer.filled().len() > before {
-            self.has_heard.store(true, Relaxed);
+            (self.on_read)();
         }
         read
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Listening<S> {
+impl<S: AsyncWrite + Unpin, F: Unpin> AsyncWrite for Listening<S, F> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

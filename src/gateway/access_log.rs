@@ -115,7 +115,11 @@ impl Output {
             return;
         };
         match open(path) {
-            Ok(file) => self.to = BufWriter::with_capacity(BUFFER, Box::new(file)),
+            Ok(file) => {
+                let unwritten = self.to.buffer().iter().filter(|byte| **byte == b'\n').count();
+                self.state.failed.fetch_add(unwritten as u64, Relaxed);
+                self.to = BufWriter::with_capacity(BUFFER, Box::new(file));
+            }
             Err(cause) => {
                 let path = path.display();
                 tracing::error!("can't open `{path}` again: {cause}\nthe access log goes on in the old file");
@@ -141,6 +145,10 @@ fn open(path: &Path) -> io::Result<File> {
 
 impl Write for Output {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        if self.state.reopens.load(Relaxed) {
+            // Whether that succeeds, the next line will show.
+            let _ = self.flush();
+        }
         let written = self.to.write(line);
         if written.is_err() {
             self.state.failed.fetch_add(1, Relaxed);
@@ -149,7 +157,7 @@ impl Write for Output {
         written
     }
 
-    /// Called when no more lines wait.
+    /// Called, too, when no more lines wait.
     fn flush(&mut self) -> io::Result<()> {
         let flushed = self.to.flush();
         self.note(&flushed);

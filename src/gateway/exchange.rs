@@ -10,7 +10,7 @@ use std::{
 
 use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};
-use hyper::{StatusCode, http::request::Parts};
+use hyper::{Response, StatusCode, http::request::Parts};
 use tokio::time::Instant;
 
 use crate::{
@@ -27,7 +27,7 @@ use super::{
 /// The requests of a route.
 #[derive(Debug)]
 pub(super) struct Traffic {
-    /// By the first digit of the status, from 1.
+    /// By [`STATUS_CLASSES`].
     pub(super) answers: Counts,
     pub(super) durations: Histogram,
 }
@@ -38,8 +38,8 @@ impl Default for Traffic {
     }
 }
 
-/// What metrics call the classes of status codes.
-pub(super) const STATUS_CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
+/// What metrics call the classes of status codes that an answer can have.
+pub(super) const STATUS_CLASSES: [&str; 4] = ["2xx", "3xx", "4xx", "5xx"];
 
 /// The client left before there was an answer. (nginx's, and known to what reads logs.)
 const CLIENT_LEFT: u16 = 499;
@@ -63,6 +63,7 @@ pub(super) struct Facts {
     status: Option<StatusCode>,
     /// Of the answer's body, so far.
     bytes: u64,
+    /// There is no more of it.
     is_whole: bool,
 }
 
@@ -82,11 +83,13 @@ impl Exchange {
         Self { gateway, facts }
     }
 
-    /// The answer's body, which ends it.
-    pub(super) fn answered(mut self, status: StatusCode, body: Settling<Body>) -> AnswerBody {
+    /// The answer, whose body ends it.
+    pub(super) fn answered(mut self, response: Response<Settling<Body>>) -> Response<AnswerBody> {
+        let status = response.status();
         self.facts.status = Some(status);
-        self.facts.is_whole = body.is_end_stream();
-        AnswerBody { body, exchange: self }
+        let has_none = matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
+        self.facts.is_whole = has_none || response.body().size_hint().exact() == Some(0);
+        response.map(|body| AnswerBody { body, exchange: self })
     }
 }
 
@@ -96,7 +99,7 @@ impl Drop for Exchange {
         let (route, traffic) = &gateway.traffic[facts.traffic];
         let status = facts.status.map_or(CLIENT_LEFT, |status| status.as_u16());
         let duration = facts.arrival.elapsed();
-        traffic.answers.add(usize::from(status / 100 - 1).min(STATUS_CLASSES.len() - 1), 1);
+        traffic.answers.add(usize::from((status / 100).clamp(2, 5) - 2), 1);
         traffic.durations.observe_time(duration);
         if let (Some(log), Some(entry)) = (&gateway.access_log, &facts.entry) {
             let Facts { bytes, is_whole, decided, .. } = facts;
@@ -122,9 +125,8 @@ impl HttpBody for AnswerBody {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
         let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
-        let is_whole = frame.is_none() || self.body.is_end_stream();
-        let facts = &mut self.exchange.facts;
-        facts.is_whole = is_whole;
+        let Self { body, exchange: Exchange { facts, .. } } = &mut *self;
+        facts.is_whole = frame.is_none() || body.is_end_stream();
         if let Some(Ok(frame)) = &frame {
             facts.bytes += frame.data_ref().map_or(0, Bytes::len) as u64;
         }

