@@ -10,6 +10,7 @@ mod client;
 mod files;
 mod listener;
 pub(crate) mod proxy_protocol;
+mod status;
 mod systemd;
 mod worker;
 
@@ -34,6 +35,7 @@ use tokio::{
     time::{Instant, error::Elapsed, sleep, timeout_at},
 };
 
+pub use self::status::Status;
 use self::{
     client::Patience,
     listener::{Listener, Listeners, Stream},
@@ -137,6 +139,7 @@ struct Crew {
     connections_most: usize,
     stage: watch::Sender<Stage>,
     is_draining: Arc<AtomicBool>,
+    status: Arc<Status>,
     drain_timeout: Duration,
     /// Operators have a listener, by which a balancer can see it.
     readiness_is_seen: bool,
@@ -196,18 +199,19 @@ impl Server {
         let gateway = Arc::new(ArcSwap::from_pointee(gateway));
         let (stage, is_at) = watch::channel(Stage::Serving);
         let is_draining = Arc::<AtomicBool>::default();
+        let connections: Vec<Arc<AtomicUsize>> = (0..count).map(|_| Arc::default()).collect();
+        let status = Arc::new(Status::new(is_draining.clone(), connections.clone()));
         let (mut inboxes, mut threads, mut runtimes, mut readies) =
             <(Vec<_>, Vec<_>, Vec<_>, Vec<_>)>::default();
-        for _ in 0..count {
+        for connections in connections {
             let (accepted, inbox) = mpsc::channel(HANDED_OVER_MOST);
             let (ready, is_ready) = oneshot::channel();
             let runtime = Builder::new_current_thread().enable_all().build()?;
             runtimes.push(runtime.handle().clone());
-            let (gateway, stage, is_draining) = (gateway.clone(), is_at.clone(), is_draining.clone());
-            let work =
-                move || runtime.block_on(worker::work(terms, &gateway, inbox, ready, stage, is_draining));
+            let (gateway, stage, status) = (gateway.clone(), is_at.clone(), status.clone());
+            let work = move || runtime.block_on(worker::work(terms, &gateway, inbox, ready, stage, status));
             threads.push(thread::Builder::new().name("worker".to_owned()).spawn(work)?);
-            inboxes.push(Inbox { accepted, connections: Arc::default() });
+            inboxes.push(Inbox { accepted, connections });
             readies.push(is_ready);
         }
         let mut unreachable = None;
@@ -220,6 +224,7 @@ impl Server {
         let crew = Crew {
             gateway,
             inboxes: Arc::new(Inboxes { all: inboxes, clients_most }),
+            status,
             threads,
             runtimes,
             connections: Arc::new(Semaphore::new(clients_most + TURNED_AWAY_MOST)),
@@ -247,10 +252,9 @@ impl Server {
         self.crew.gateway.clone()
     }
 
-    /// Tells whether a balancer should send requests here: not once the server drains.
-    pub fn readiness(&self) -> impl Fn() -> bool + Clone + Send + Sync + 'static {
-        let is_draining = self.crew.is_draining.clone();
-        move || !is_draining.load(Relaxed)
+    /// What it tells of itself.
+    pub fn status(&self) -> Arc<Status> {
+        self.crew.status.clone()
     }
 
     /// Serves until it is told to end. On SIGHUP, `reload` may put another gateway in the running one's place.
@@ -259,7 +263,8 @@ impl Server {
         let mut acceptors = JoinSet::new();
         for listener in listeners.server {
             let (inboxes, connections) = (crew.inboxes.clone(), crew.connections.clone());
-            acceptors.spawn(accept(listener, inboxes, connections, crew.stage.subscribe()));
+            let (status, stage) = (crew.status.clone(), crew.stage.subscribe());
+            acceptors.spawn(accept(listener, inboxes, connections, status, stage));
         }
         tokio::spawn(systemd::watchdog(crew.runtimes.clone()));
         systemd::ready();
@@ -333,6 +338,7 @@ async fn accept(
     mut listener: Listener,
     inboxes: Arc<Inboxes>,
     connections: Arc<Semaphore>,
+    status: Arc<Status>,
     mut stage: watch::Receiver<Stage>,
 ) {
     let mut trouble = NowAndThen::default();
@@ -348,10 +354,14 @@ async fn accept(
             _ = stage.wait_for(|stage| *stage >= Stage::Deaf) => break,
         };
         match accepted {
-            Ok((stream, peer)) => hand_over(stream, peer, permit, &inboxes).await,
+            Ok((stream, peer)) => {
+                status.note_accepted();
+                hand_over(stream, peer, permit, &inboxes).await;
+            }
             // The client has gone already.
             Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
             Err(error) => {
+                status.note_accept_failure();
                 if trouble.is_due() {
                     tracing::warn!(
                         "can't accept connections now: {error}\n\
@@ -367,7 +377,10 @@ async fn accept(
     for _ in 0..QUEUED_MOST {
         let permit = place().await;
         match listener.accept_waiting().await {
-            Some(Ok((stream, peer))) => hand_over(stream, peer, permit, &inboxes).await,
+            Some(Ok((stream, peer))) => {
+                status.note_accepted();
+                hand_over(stream, peer, permit, &inboxes).await;
+            }
             Some(Err(_)) => {}
             None => break,
         }

@@ -46,6 +46,7 @@ impl Config {
             ("server.timeouts.idle", new_server.idle_timeout == old_server.idle_timeout),
             ("server.timeouts.drain", new_server.drain_timeout == old_server.drain_timeout),
             ("admin", self.admin == old.admin),
+            ("access_log", self.access_log == old.access_log),
             ("store.url", new_store.url == old_store.url),
             ("store.tls", new_store.tls == old_store.tls),
             ("store.timeout", new_store.timeout == old_store.timeout),

@@ -37,7 +37,10 @@ fn of_too_many_decisions_that_wait_for_the_store_the_last_fail_at_once() {
         for _ in 0..500 {
             let decided = timeout(AT_ONCE, decisions.join_next()).await.expect("it fails at once");
             let decided = decided.unwrap().unwrap();
-            assert!(matches!(decided, Err(Refusal::StoreUnavailable(StoreError::Overloaded))), "{decided:?}");
+            assert!(
+                matches!(decided, Err(Refusal::StoreUnavailable { cause: StoreError::Overloaded, .. })),
+                "{decided:?}"
+            );
         }
         redis.resume();
         let decided = decisions.join_all().await;
