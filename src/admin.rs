@@ -53,10 +53,18 @@ struct Admin {
 }
 
 /// Answers operators until the program ends.
-pub async fn serve(listener: TcpListener, token: Option<String>, gateway: Arc<ArcSwap<Gateway>>) {
+///
+/// `is_ready` says whether a balancer should send requests to the gateway.
+pub async fn serve(
+    listener: TcpListener,
+    token: Option<String>,
+    gateway: Arc<ArcSwap<Gateway>>,
+    is_ready: impl Fn() -> bool + Clone + Send + Sync + 'static,
+) {
     let admin = Arc::new(Admin { gateway, token });
     let router = Router::new()
         .route("/livez", get(async || "ok\n"))
+        .route("/readyz", get(async move || readyz(is_ready())))
         .nest("/api/limits", limits::router())
         .fallback(async || Problem::new(StatusCode::NOT_FOUND, "there is nothing here"))
         .layer(DefaultBodyLimit::max(BODY_BYTES_MOST))
@@ -79,6 +87,10 @@ pub async fn serve(listener: TcpListener, token: Option<String>, gateway: Arc<Ar
             }
         }
     }
+}
+
+fn readyz(is_ready: bool) -> (StatusCode, &'static str) {
+    if is_ready { (StatusCode::OK, "ready\n") } else { (StatusCode::SERVICE_UNAVAILABLE, "draining\n") }
 }
 
 async fn serve_connection(stream: TcpStream, peer: SocketAddr, router: Router) {

@@ -18,17 +18,16 @@ use std::{
 
 use arc_swap::ArcSwap;
 use clap::{Args, Parser, Subcommand};
-use tokio::net::TcpListener;
 use tracing::level_filters::LevelFilter;
 use tracing_appender::non_blocking::WorkerGuard;
 
 use self::limits::Limits;
 use crate::{
     admin,
-    config::{self, Config, Faults, Overrides, StoreUrl},
+    config::{self, Config, Faults, ListenAddress, Overrides, StoreUrl},
     gateway::Gateway,
     limit::Limiter,
-    server::{Server, StartError},
+    server::Server,
 };
 
 /// An HTTP gateway with exact distributed rate limits over Redis.
@@ -122,24 +121,33 @@ impl Run {
         runtime.block_on(async {
             let limiter = Limiter::open(&config.store)?;
             let gateway = Gateway::build(&config, &limiter, None);
-            let server = Server::start(&config.server, gateway).await?;
+            let mut server = Server::start(&config, gateway).await?;
             let addresses = server.addresses();
             for address in &addresses {
-                say(format_args!("tollgate listens on http://{address}\n"));
+                match address {
+                    ListenAddress::Tcp(address) => {
+                        say(format_args!("tollgate listens on http://{address}\n"));
+                    }
+                    ListenAddress::Unix(_) => say(format_args!("tollgate listens on {address}\n")),
+                }
             }
             match &config.store.url {
                 StoreUrl::Memory => say(format_args!("it counts in this process\n")),
                 StoreUrl::Redis(url) => say(format_args!("it counts in {url}\n")),
             }
-            if let Some(config::Admin { listen, token }) = &config.admin {
-                let listener = TcpListener::bind(listen).await;
-                let listener = listener.map_err(|cause| StartError::Listen(*listen, cause))?;
+            if let Some((listener, config::Admin { token, .. })) =
+                server.take_admin().zip(config.admin.as_ref())
+            {
                 let token = token.as_ref().map(|token| token.as_str().to_owned());
                 say(format_args!("operators turn to http://{}\n", listener.local_addr()?));
-                tokio::spawn(admin::serve(listener, token, server.gateway()));
+                tokio::spawn(admin::serve(listener, token, server.gateway(), server.readiness()));
             }
-            if let Some(address) = addresses.first() {
-                say(format_args!("try: curl -i http://{address}/\n"));
+            match addresses.first() {
+                Some(ListenAddress::Tcp(address)) => say(format_args!("try: curl -i http://{address}/\n")),
+                Some(ListenAddress::Unix(path)) => {
+                    say(format_args!("try: curl -i --unix-socket {} http://localhost/\n", path.display()));
+                }
+                None => {}
             }
             let mut running = config;
             server.run(|gateway| self.reload(&mut running, &limiter, gateway)).await;

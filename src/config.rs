@@ -17,7 +17,14 @@ pub mod redis;
 pub mod tls;
 mod value;
 
-use std::{collections::BTreeMap, env, fmt, fs, net::SocketAddr, path::Path, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    env, fmt, fs,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use hyper::{
     StatusCode,
@@ -64,7 +71,7 @@ pub struct Config {
 #[derive(Debug, PartialEq)]
 pub struct Server {
     /// Addresses to listen on, at least one.
-    pub listen: Vec<SocketAddr>,
+    pub listen: Vec<ListenAddress>,
     /// Threads that serve requests; 0 for one per CPU.
     pub workers: usize,
     /// Networks whose `X-Forwarded-For` is believed.
@@ -81,6 +88,24 @@ pub struct Server {
     pub header_timeout: Duration,
     /// For requests in flight when the gateway stops.
     pub drain_timeout: Duration,
+}
+
+/// An address to listen on. Prints as it is written: `127.0.0.1:8080`, `unix:/run/tollgate.sock`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ListenAddress {
+    /// An IP address and a port; 0 for one that the system chooses.
+    Tcp(SocketAddr),
+    /// The path of a unix socket, from the root.
+    Unix(PathBuf),
+}
+
+impl fmt::Display for ListenAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => address.fmt(f),
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
 }
 
 /// How callers are told about their limits.
@@ -380,7 +405,7 @@ mod tests {
         let second = Duration::from_secs(1);
         let expected = Config {
             server: Server {
-                listen: vec![SocketAddr::from(([127, 0, 0, 1], 8080))],
+                listen: vec![ListenAddress::Tcp(([127, 0, 0, 1], 8080).into())],
                 workers: 0,
                 trusted_proxies: vec![],
                 ratelimit_headers: RatelimitHeaders::Draft11,
@@ -461,7 +486,7 @@ mod tests {
         let config = read_with(&flags("[::1]:1", "memory:"), &text).expect("the flags are good");
         assert_eq!(
             (config.server.listen, config.store.url),
-            (vec!["[::1]:1".parse().expect("an address")], StoreUrl::Memory)
+            (vec![ListenAddress::Tcp("[::1]:1".parse().expect("an address"))], StoreUrl::Memory)
         );
         let faults = read_with(&flags("8080", "redis:secret@h"), EVERYDAY).expect_err("the flags are bad");
         assert!(

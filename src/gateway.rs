@@ -109,6 +109,17 @@ impl Gateway {
         self.limiter.warm_up().await
     }
 
+    /// Has requests that wait for room, and all that come from now on, refused instead.
+    pub fn end_waits(&self) {
+        self.limiter.end_waits();
+    }
+
+    /// Waits until the store has done, or given up, what nobody has waited for: costs that were recorded in the end,
+    /// and leases that were released.
+    pub async fn flush(&self) {
+        self.limiter.flush().await;
+    }
+
     /// What counts, and keeps the counts.
     pub fn limiter(&self) -> &Arc<Limiter> {
         &self.limiter

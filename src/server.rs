@@ -4,9 +4,10 @@
 //! nothing is handed between threads on the path of a request. A new connection goes to the worker
 //! with fewer connections of two drawn at random, so that a few busy ones don't crowd one thread.
 //!
-//! SIGHUP reloads, SIGTERM and SIGINT drain: no new connections, requests in flight get their answers.
-//! A second of these ends at once.
+//! SIGHUP reloads, SIGTERM and SIGINT drain, in the order of [`Stage`]; a second of these ends at once.
 
+mod listener;
+mod systemd;
 mod worker;
 
 use std::{
@@ -14,7 +15,7 @@ use std::{
     net::SocketAddr,
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
     },
     thread,
     time::Duration,
@@ -22,26 +23,38 @@ use std::{
 
 use arc_swap::ArcSwap;
 use tokio::{
-    net::{TcpListener, TcpStream},
-    runtime::Builder,
+    net::TcpListener,
+    runtime::{Builder, Handle},
     signal::unix::{Signal, SignalKind, signal},
-    sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot},
+    sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch},
     task::JoinSet,
-    time::sleep,
+    time::{Instant, error::Elapsed, sleep, timeout_at},
 };
 
-use crate::{config, gateway::Gateway};
+use self::listener::{Listener, Listeners, Stream};
+use crate::{
+    config::{Config, ListenAddress},
+    gateway::Gateway,
+};
 
 /// Accepted connections that may wait for a worker to look at them.
 const HANDED_OVER_MOST: usize = 1024;
+/// Connections that are accepted yet when a listener closes: as many as may wait in its backlog.
+const QUEUED_MOST: usize = 1024;
 /// How long to leave off when no connection can be accepted, as with too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// The most of a [notice](notice).
+const NOTICE_MOST: Duration = Duration::from_secs(10);
 
 /// Why the server can't start.
 #[derive(Debug)]
 pub enum StartError {
     /// An address can't be listened on.
-    Listen(SocketAddr, io::Error),
+    Listen(ListenAddress, io::Error),
+    /// What the supervisor has handed on isn't a socket to listen on.
+    Inherited(io::Error),
+    /// The supervisor has handed on a socket of an address that the configuration doesn't name.
+    Unnamed(ListenAddress),
     /// The system gives no threads or signals.
     System(io::Error),
 }
@@ -52,6 +65,15 @@ impl fmt::Display for StartError {
             Self::Listen(address, cause) => write!(
                 f,
                 "can't listen on `{address}`: {cause}\nname another address with --listen or server.listen"
+            ),
+            Self::Inherited(cause) => write!(
+                f,
+                "can't use what was handed on by LISTEN_FDS: {cause}\nhand on TCP and unix sockets that listen"
+            ),
+            Self::Unnamed(address) => write!(
+                f,
+                "a socket was handed on by LISTEN_FDS that nothing is to listen on: `{address}`\n\
+                 write listen = \"{address}\" in [server] or [admin]"
             ),
             Self::System(cause) => write!(f, "can't start: {cause}"),
         }
@@ -71,22 +93,46 @@ impl From<io::Error> for StartError {
 struct Terms {
     max_header_bytes: usize,
     header_timeout: Duration,
-    drain_timeout: Duration,
+}
+
+/// How far a server is with its end. As long as it drains, each answer is the last of its connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Stage {
+    /// It may drain already, and accepts connections.
+    Serving,
+    /// It doesn't listen any more. Connections that are idle have a while for one more request.
+    Deaf,
+    /// Idle connections are closed.
+    Closing,
+    /// What is still in flight is cut off.
+    Ending,
 }
 
 /// A server that listens, with its workers running.
 pub struct Server {
-    listeners: Vec<TcpListener>,
-    inboxes: Arc<[Inbox]>,
-    threads: Vec<thread::JoinHandle<()>>,
-    gateway: Arc<ArcSwap<Gateway>>,
-    connections: Arc<Semaphore>,
+    listeners: Listeners,
+    crew: Crew,
     hang_ups: Signal,
     terminations: Signal,
     interrupts: Signal,
 }
 
-/// A worker as the acceptors see it. It drains when all of them have let go of this.
+/// The workers, and what they share with the acceptors.
+struct Crew {
+    gateway: Arc<ArcSwap<Gateway>>,
+    inboxes: Arc<[Inbox]>,
+    threads: Vec<thread::JoinHandle<()>>,
+    runtimes: Vec<Handle>,
+    connections: Arc<Semaphore>,
+    connections_most: usize,
+    stage: watch::Sender<Stage>,
+    is_draining: Arc<AtomicBool>,
+    drain_timeout: Duration,
+    /// Operators have a listener, by which a balancer can see it.
+    readiness_is_seen: bool,
+}
+
+/// A worker as the acceptors see it.
 struct Inbox {
     accepted: mpsc::Sender<Accepted>,
     connections: Arc<AtomicUsize>,
@@ -94,7 +140,7 @@ struct Inbox {
 
 /// A connection on its way to its worker. It counts until it is dropped.
 struct Accepted {
-    stream: std::net::TcpStream,
+    stream: Stream,
     peer: SocketAddr,
     counted: Counted,
 }
@@ -115,32 +161,32 @@ impl Server {
     /// Listens, and starts the workers, which try to reach the store before this returns.
     ///
     /// # Errors
-    /// An address that can't be listened on, or a system that gives no threads.
-    pub async fn start(config: &config::Server, gateway: Gateway) -> Result<Self, StartError> {
+    /// An address that can't be listened on, a socket that was handed on in vain, or a system that gives no threads.
+    pub async fn start(config: &Config, gateway: Gateway) -> Result<Self, StartError> {
         // First of all: until they are taken, these signals kill the process.
         let hang_ups = signal(SignalKind::hangup())?;
         let (terminations, interrupts) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-        let mut listeners = Vec::with_capacity(config.listen.len());
-        for address in &config.listen {
-            let listener = TcpListener::bind(address).await;
-            listeners.push(listener.map_err(|cause| StartError::Listen(*address, cause))?);
-        }
-        let count = match config.workers {
+        let listeners = Listeners::open(config).await?;
+        let server = &config.server;
+        let count = match server.workers {
             0 => thread::available_parallelism()?.get(),
             workers => workers,
         };
-        let terms = Terms {
-            max_header_bytes: config.max_header_bytes,
-            header_timeout: config.header_timeout,
-            drain_timeout: config.drain_timeout,
-        };
+        let terms =
+            Terms { max_header_bytes: server.max_header_bytes, header_timeout: server.header_timeout };
         let gateway = Arc::new(ArcSwap::from_pointee(gateway));
-        let (mut inboxes, mut threads, mut readies) = (Vec::new(), Vec::new(), Vec::new());
+        let (stage, is_at) = watch::channel(Stage::Serving);
+        let is_draining = Arc::<AtomicBool>::default();
+        let (mut inboxes, mut threads, mut runtimes, mut readies) =
+            <(Vec<_>, Vec<_>, Vec<_>, Vec<_>)>::default();
         for _ in 0..count {
             let (accepted, inbox) = mpsc::channel(HANDED_OVER_MOST);
             let (ready, is_ready) = oneshot::channel();
-            let (runtime, gateway) = (Builder::new_current_thread().enable_all().build()?, gateway.clone());
-            let work = move || runtime.block_on(worker::work(terms, &gateway, inbox, ready));
+            let runtime = Builder::new_current_thread().enable_all().build()?;
+            runtimes.push(runtime.handle().clone());
+            let (gateway, stage, is_draining) = (gateway.clone(), is_at.clone(), is_draining.clone());
+            let work =
+                move || runtime.block_on(worker::work(terms, &gateway, inbox, ready, stage, is_draining));
             threads.push(thread::Builder::new().name("worker".to_owned()).spawn(work)?);
             inboxes.push(Inbox { accepted, connections: Arc::default() });
             readies.push(is_ready);
@@ -152,80 +198,156 @@ impl Server {
         if let Some(error) = unreachable {
             tracing::warn!("starting without the store: {error}");
         }
-        Ok(Self {
-            listeners,
+        let crew = Crew {
+            gateway,
             inboxes: inboxes.into(),
             threads,
-            gateway,
-            connections: Arc::new(Semaphore::new(config.max_connections)),
-            hang_ups,
-            terminations,
-            interrupts,
-        })
+            runtimes,
+            connections: Arc::new(Semaphore::new(server.max_connections)),
+            connections_most: server.max_connections,
+            stage,
+            is_draining,
+            drain_timeout: server.drain_timeout,
+            readiness_is_seen: config.admin.is_some(),
+        };
+        Ok(Self { listeners, crew, hang_ups, terminations, interrupts })
     }
 
     /// The addresses it listens on, with the ports that the system chose.
-    pub fn addresses(&self) -> Vec<SocketAddr> {
-        self.listeners.iter().filter_map(|listener| listener.local_addr().ok()).collect()
+    pub fn addresses(&self) -> Vec<ListenAddress> {
+        self.listeners.server.iter().filter_map(|listener| listener.address().ok()).collect()
+    }
+
+    /// What listens for operators, if anything is to. It can be had once.
+    pub fn take_admin(&mut self) -> Option<TcpListener> {
+        self.listeners.admin.take()
     }
 
     /// The running gateway.
     pub fn gateway(&self) -> Arc<ArcSwap<Gateway>> {
-        self.gateway.clone()
+        self.crew.gateway.clone()
+    }
+
+    /// Tells whether a balancer should send requests here: not once the server drains.
+    pub fn readiness(&self) -> impl Fn() -> bool + Clone + Send + Sync + 'static {
+        let is_draining = self.crew.is_draining.clone();
+        move || !is_draining.load(Relaxed)
     }
 
     /// Serves until it is told to end. On SIGHUP, `reload` may put another gateway in the running one's place.
-    pub async fn run(mut self, mut reload: impl FnMut(&ArcSwap<Gateway>)) {
+    pub async fn run(self, mut reload: impl FnMut(&ArcSwap<Gateway>)) {
+        let Self { listeners, crew, mut hang_ups, mut terminations, mut interrupts } = self;
         let mut acceptors = JoinSet::new();
-        for listener in self.listeners {
-            acceptors.spawn(accept(listener, self.inboxes.clone(), self.connections.clone()));
+        for listener in listeners.server {
+            let (inboxes, connections) = (crew.inboxes.clone(), crew.connections.clone());
+            acceptors.spawn(accept(listener, inboxes, connections, crew.stage.subscribe()));
         }
+        tokio::spawn(systemd::watchdog(crew.runtimes.clone()));
+        systemd::ready();
         loop {
             tokio::select! {
-                _ = self.hang_ups.recv() => reload(&self.gateway),
-                _ = self.terminations.recv() => break,
-                _ = self.interrupts.recv() => break,
+                _ = hang_ups.recv() => {
+                    systemd::reloading();
+                    reload(&crew.gateway);
+                    systemd::ready();
+                }
+                _ = terminations.recv() => break,
+                _ = interrupts.recv() => break,
             }
         }
-        tracing::info!("draining: requests in flight get their answers");
-        acceptors.shutdown().await;
-        drop(self.inboxes);
-        // A thread of its own: one of the runtime's would keep the process from ending before it ends.
-        let (drained, is_drained) = oneshot::channel::<()>();
-        thread::spawn(move || {
-            // One that panicked has nothing left to drain.
-            self.threads.into_iter().for_each(|worker| drop(worker.join()));
-            drop(drained);
-        });
+        systemd::stopping();
         tokio::select! {
-            _ = is_drained => {}
-            _ = self.terminations.recv() => tracing::warn!("ending at once"),
-            _ = self.interrupts.recv() => tracing::warn!("ending at once"),
+            () = crew.drain(acceptors) => {}
+            _ = terminations.recv() => tracing::warn!("ending at once"),
+            _ = interrupts.recv() => tracing::warn!("ending at once"),
         }
     }
 }
 
-async fn accept(listener: TcpListener, inboxes: Arc<[Inbox]>, connections: Arc<Semaphore>) {
+impl Crew {
+    /// Ends, within `timeouts.drain`, so that no client sees more of it than a connection that is closed before
+    /// any byte of an answer.
+    async fn drain(self, mut acceptors: JoinSet<()>) {
+        let (end, notice) = (Instant::now() + self.drain_timeout, notice(self.drain_timeout));
+        self.is_draining.store(true, Relaxed);
+        tracing::info!("draining: requests in flight get their answers");
+        if self.readiness_is_seen {
+            sleep(notice).await;
+        }
+        self.stage.send_replace(Stage::Deaf);
+        let _ = timeout_at(end - notice, async { while acceptors.join_next().await.is_some() {} }).await;
+        drop(acceptors);
+        let _ = self.all_gone(Instant::now() + notice).await;
+        self.stage.send_replace(Stage::Closing);
+        if self.all_gone(end - notice).await.is_err() {
+            self.gateway.load().end_waits();
+        }
+        if self.all_gone(end).await.is_err() {
+            let left = self.connections_most - self.connections.available_permits();
+            tracing::warn!("requests in flight that were cut off at the end of the drain: {left}");
+        }
+        self.stage.send_replace(Stage::Ending);
+        // A thread of its own: one of the runtime's would keep the process from ending before it ends.
+        let (ended, have_ended) = oneshot::channel::<()>();
+        thread::spawn(move || {
+            // One that panicked has nothing left to end.
+            self.threads.into_iter().for_each(|worker| drop(worker.join()));
+            drop(ended);
+        });
+        let _ = have_ended.await;
+    }
+
+    /// Waits until there are no connections any more, at most until then.
+    async fn all_gone(&self, until: Instant) -> Result<(), Elapsed> {
+        let all = self.connections.acquire_many(self.connections_most as u32);
+        timeout_at(until, all).await.map(drop)
+    }
+}
+
+/// Of a drain so long: how long balancers have to see that the gateway isn't ready, then idle clients to send one
+/// more request, and in the end those to be answered who have waited for room in vain.
+fn notice(drain: Duration) -> Duration {
+    (drain / 10).min(NOTICE_MOST)
+}
+
+async fn accept(
+    mut listener: Listener,
+    inboxes: Arc<[Inbox]>,
+    connections: Arc<Semaphore>,
+    mut stage: watch::Receiver<Stage>,
+) {
+    // At the bound they wait in the listener's backlog.
+    let place = async || connections.clone().acquire_owned().await.expect("the semaphore is never closed");
     loop {
-        match listener.accept().await {
-            Ok((stream, peer)) => {
-                // At the bound this one waits, and those after it in the listener's backlog.
-                let permit =
-                    connections.clone().acquire_owned().await.expect("the semaphore is never closed");
-                hand_over(stream, peer, permit, &inboxes).await;
-            }
+        let next = async {
+            let permit = place().await;
+            (listener.accept().await, permit)
+        };
+        let (accepted, permit) = tokio::select! {
+            next = next => next,
+            _ = stage.wait_for(|stage| *stage >= Stage::Deaf) => break,
+        };
+        match accepted {
+            Ok((stream, peer)) => hand_over(stream, peer, permit, &inboxes).await,
             Err(error) => {
                 tracing::warn!("can't accept a connection: {error}");
                 sleep(ACCEPT_PAUSE).await;
             }
         }
     }
+    // Who has connected by now is served: a socket that closes resets them.
+    listener.hide();
+    for _ in 0..QUEUED_MOST {
+        let permit = place().await;
+        match listener.accept_waiting().await {
+            Some(Ok((stream, peer))) => hand_over(stream, peer, permit, &inboxes).await,
+            Some(Err(_)) => {}
+            None => break,
+        }
+    }
 }
 
-async fn hand_over(stream: TcpStream, peer: SocketAddr, permit: OwnedSemaphorePermit, inboxes: &[Inbox]) {
-    // Without it, an answer in two writes waits for the client's delayed acknowledgement.
-    let prepared = stream.set_nodelay(true).and_then(|()| stream.into_std());
-    let Ok(stream) = prepared else { return };
+async fn hand_over(stream: Stream, peer: SocketAddr, permit: OwnedSemaphorePermit, inboxes: &[Inbox]) {
     let draw = || &inboxes[fastrand::usize(..inboxes.len())];
     let (one, other) = (draw(), draw());
     let inbox = if other.connections.load(Relaxed) < one.connections.load(Relaxed) { other } else { one };

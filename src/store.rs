@@ -287,6 +287,14 @@ impl Store {
         self.send(Operation::On { bucket, quota, act: Act::Release(id) });
     }
 
+    /// Waits until what was sent without waiting for it, by any thread, has been done or given up.
+    pub async fn flush(&self) {
+        match self {
+            Self::Memory(_) => {}
+            Self::Redis(store) => store.flush().await,
+        }
+    }
+
     /// How many charges have stayed behind although their request was refused or had no decision.
     pub fn charges_left_behind(&self) -> u64 {
         match self {

@@ -7,7 +7,7 @@ mod harness;
 
 use std::{
     fs,
-    net::{TcpListener, TcpStream},
+    net::TcpListener,
     process::{Command, Output},
     sync::{Mutex, mpsc},
 };
@@ -209,67 +209,4 @@ fn a_request_in_flight_at_a_reload_ends_as_it_began() {
     assert_eq!(gateway.get("/").text(), "hello");
     release.send(()).unwrap();
     assert_eq!(client.answer().text(), "old");
-}
-
-/// A gateway whose upstream answers when it is told to, with a request in flight.
-fn in_flight(server: &str) -> (Gateway, harness::client::Client, mpsc::Sender<()>) {
-    let (release, released) = mpsc::channel::<()>();
-    let released = Mutex::new(released);
-    let (asked, is_asked) = mpsc::channel();
-    let upstream = WireUpstream::start(move |mut wire| {
-        while wire.request().is_some() {
-            asked.send(()).unwrap();
-            if released.lock().unwrap().recv().is_ok() {
-                wire.send(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nlast");
-            }
-        }
-    });
-    let gateway = Gateway::start(&format!(
-        "[server]\n{server}\n[upstreams.api]\nservers = [\"{}\"]\n[[routes]]\npath = \"/\"\nupstream = \"api\"\n",
-        upstream.url()
-    ));
-    let mut client = gateway.client();
-    client.send(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n");
-    is_asked.recv_timeout(harness::PATIENCE).unwrap();
-    (gateway, client, release)
-}
-
-#[test]
-fn a_termination_drains() {
-    for signal in ["TERM", "INT"] {
-        let (mut gateway, mut client, release) = in_flight("");
-        let mut idle = gateway.client();
-        assert_eq!(idle.get("/none").status, 404);
-        gateway.signal(signal);
-        assert!(idle.is_closed());
-        let address = gateway.address();
-        wait_until("new connections are refused", || TcpStream::connect(address).is_err());
-        assert_eq!(gateway.ended(), None);
-        release.send(()).unwrap();
-        let answer = client.answer();
-        assert_eq!((answer.status, answer.text()), (200, "last".to_owned()));
-        assert_eq!(answer.header("connection"), Some("close"));
-        wait_until("the gateway ends", || gateway.ended().is_some());
-        assert_eq!(gateway.ended().unwrap().code(), Some(0));
-    }
-}
-
-#[test]
-fn a_second_termination_ends_at_once() {
-    let (mut gateway, mut client, _release) = in_flight("");
-    gateway.signal("TERM");
-    wait_until("it drains", || gateway.log().contains("draining"));
-    gateway.signal("TERM");
-    wait_until("the gateway ends", || gateway.ended().is_some());
-    assert!(client.is_closed());
-    assert_eq!(gateway.ended().unwrap().code(), Some(0));
-}
-
-#[test]
-fn a_drain_ends_in_time() {
-    let (mut gateway, mut client, _release) = in_flight("timeouts = { drain = \"100ms\" }");
-    gateway.signal("TERM");
-    wait_until("the gateway ends", || gateway.ended().is_some());
-    assert!(client.is_closed());
-    assert!(gateway.log().contains("cut off"), "{}", gateway.log());
 }

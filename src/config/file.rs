@@ -28,7 +28,7 @@ use toml::Spanned;
 
 pub(super) use self::limit::{Limit, LimitOfRoute};
 use super::{
-    EscapedSlashes, OnFailure, RatelimitHeaders, ServerUrl, StoreUrl,
+    EscapedSlashes, ListenAddress, OnFailure, RatelimitHeaders, ServerUrl, StoreUrl,
     value::{Echo, Secret, Size, Text, Whole, Written},
 };
 use crate::route::pattern::{HostPattern, Pattern};
@@ -58,8 +58,9 @@ pub(super) struct File {
 #[derive(Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Server {
-    /// Addresses to listen on, one or a list. Default: `"127.0.0.1:8080"`.
-    pub listen: List<SocketAddr>,
+    /// Addresses to listen on, one or a list: `"0.0.0.0:8080"`, `"unix:/run/tollgate.sock"`.
+    /// Default: `"127.0.0.1:8080"`.
+    pub listen: List<ListenAddress>,
     /// Threads that serve requests, 0 to 1024. Default: 0, one per CPU.
     pub workers: Whole<0, 1024>,
     /// Networks whose `X-Forwarded-For` is believed, read from the right. Default: none.
@@ -82,7 +83,7 @@ pub(super) struct Server {
 impl Default for Server {
     fn default() -> Self {
         Self {
-            listen: List::of(SocketAddr::from((Ipv4Addr::LOCALHOST, 8080))),
+            listen: List::of(ListenAddress::Tcp((Ipv4Addr::LOCALHOST, 8080).into())),
             workers: Whole(0),
             trusted_proxies: Vec::new(),
             ratelimit_headers: Text(RatelimitHeaders::Draft11),
@@ -101,7 +102,8 @@ pub(super) struct ServerTimeouts {
     /// From the first byte of a connection, or the end of the last answer, to the end of a request's head.
     /// Default: `"10s"`.
     pub header: Text<Duration>,
-    /// For requests in flight when the gateway stops. Default: `"30s"`.
+    /// For all that is in flight when the gateway stops; a tenth of it, at most 10 s, is for balancers to see that
+    /// it isn't ready any more, and as much for idle clients. Default: `"30s"`.
     pub drain: Text<Duration>,
 }
 

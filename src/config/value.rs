@@ -22,11 +22,14 @@ pub(super) use self::{
     choice::{AlgorithmName, Echo},
     limit::{AnyRate, Lease, Wait},
 };
-use super::{Exemption, KeyPart};
+use super::{Exemption, KeyPart, ListenAddress};
 use crate::{
     duration,
     route::pattern::{HostPattern, Pattern},
 };
+
+/// The longest path of a unix socket that every system takes.
+const UNIX_PATH_MOST: usize = 103;
 
 /// A value that is written as a string.
 pub(super) trait Written: Sized {
@@ -169,11 +172,27 @@ impl Written for SocketAddr {
     const EXPECTED: &'static str = "an address such as \"127.0.0.1:8080\"";
 
     fn read(text: &str) -> Result<Self, String> {
-        let why =
-            if text.starts_with("unix:") { "is not supported yet" } else { "is no address to listen on" };
         text.parse().map_err(|_| {
-            format!("`{text}` {why}\nwrite an IP address and a port: \"127.0.0.1:8080\", \"0.0.0.0:8080\", \"[::1]:8080\"")
+            format!("`{text}` is no address to listen on\nwrite an IP address and a port: \"127.0.0.1:8080\", \"0.0.0.0:8080\", \"[::1]:8080\"")
         })
+    }
+}
+
+impl Written for ListenAddress {
+    const EXPECTED: &'static str = "an address such as \"127.0.0.1:8080\"";
+
+    fn read(text: &str) -> Result<Self, String> {
+        let Some(path) = text.strip_prefix("unix:") else {
+            let address =
+                SocketAddr::read(text).map_err(|remedy| remedy + "; or \"unix:/run/tollgate.sock\"")?;
+            return Ok(Self::Tcp(address));
+        };
+        if !path.starts_with('/') || path.len() > UNIX_PATH_MOST {
+            return Err(format!(
+                "`{text}` is no address to listen on\nwrite a path from the root, of at most {UNIX_PATH_MOST} bytes: \"unix:/run/tollgate.sock\""
+            ));
+        }
+        Ok(Self::Unix(path.into()))
     }
 }
 

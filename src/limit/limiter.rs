@@ -133,6 +133,16 @@ impl Limiter {
         self.store.warm_up().await
     }
 
+    /// Refuses, as if too many waited, those who wait for room and all who would.
+    pub(crate) fn end_waits(&self) {
+        self.waits.end();
+    }
+
+    /// Waits until the store has done, or given up, what nobody has waited for.
+    pub(crate) async fn flush(&self) {
+        self.store.flush().await;
+    }
+
     /// Admits a request and charges all that it asks, or refuses it and charges nothing. It doesn't pass those
     /// who wait.
     ///

@@ -181,12 +181,15 @@ impl Limiter {
             select! {
                 biased;
                 answer = &mut answer => return answer.expect("who is taken from a queue gets an answer"),
+                () = self.waits.ended() => break,
                 () = step => {}
             }
         }
+        drop(place);
+        self.turn_away(awaited).await
     }
 
-    /// Refuses a request since too many wait.
+    /// Refuses a request since too many wait, or nobody may any more.
     async fn turn_away(&self, awaited: &Awaited) -> Answer {
         let now = Instant::now();
         let refusal = match self.waits.room_behind(awaited) {

@@ -28,7 +28,10 @@ use std::{
 };
 
 use bytes::Bytes;
-use tokio::{sync::mpsc, time::Instant};
+use tokio::{
+    sync::mpsc,
+    time::{Instant, sleep},
+};
 
 pub use fred::types::Value;
 
@@ -48,6 +51,9 @@ use super::{Act, Charges, Decision, Lease, Operation, Reply, StoreError};
 
 /// The only lane of a server that stands alone.
 const LANE: Lane = Lane { slot: 0, manner: Manner::Together };
+
+/// How often a flush looks whether all is done.
+const FLUSH_STEP: Duration = Duration::from_millis(1);
 
 /// Buckets on Redis.
 pub struct RedisStore {
@@ -114,6 +120,17 @@ impl RedisStore {
         match &self.place {
             Place::One(node) => node.send(LANE, operation),
             Place::Cluster(cluster) => cluster.send(operation),
+        }
+    }
+
+    /// Waits until no operation waits or is under way, on any thread.
+    pub async fn flush(&self) {
+        let is_idle = || match &self.place {
+            Place::One(node) => node.is_idle(),
+            Place::Cluster(cluster) => cluster.is_idle(),
+        };
+        while !is_idle() {
+            sleep(FLUSH_STEP).await;
         }
     }
 

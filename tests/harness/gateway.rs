@@ -4,6 +4,8 @@ use std::{
     fs,
     io::{BufRead, BufReader},
     net::SocketAddr,
+    os::fd::OwnedFd,
+    path::Path,
     process::{Child, Command, ExitStatus, Stdio},
 };
 
@@ -30,17 +32,24 @@ impl Gateway {
 
     /// Starts a gateway with this gateway.toml, these arguments and these variables.
     pub(crate) fn start_with(toml: &str, arguments: &[&str], variables: &[(&str, &str)]) -> Self {
+        Self::spawn(toml, |log| {
+            let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+            command.args(arguments).envs(variables.iter().copied());
+            command.stderr(fs::File::create(log).unwrap());
+            command
+        })
+    }
+
+    /// Starts a gateway to which one or two sockets are handed on, as a supervisor does it.
+    pub(crate) fn start_with_sockets(toml: &str, sockets: Vec<OwnedFd>) -> Self {
+        Self::spawn(toml, |log| handing_on(sockets, log))
+    }
+
+    fn spawn(toml: &str, command: impl FnOnce(&Path) -> Command) -> Self {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("gateway.toml"), toml).unwrap();
-        let log = fs::File::create(folder.path().join("log")).unwrap();
-        let mut process = Command::new(env!("CARGO_BIN_EXE_tollgate"))
-            .args(arguments)
-            .envs(variables.iter().copied())
-            .current_dir(&folder)
-            .stdout(Stdio::piped())
-            .stderr(log)
-            .spawn()
-            .unwrap();
+        let mut command = command(&folder.path().join("log"));
+        let mut process = command.current_dir(&folder).stdout(Stdio::piped()).spawn().unwrap();
         let mut greeting = String::new();
         let mut stdout = BufReader::new(process.stdout.take().unwrap());
         while !greeting.contains("try: ") {
@@ -126,6 +135,20 @@ impl Gateway {
     pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
         self.process.try_wait().unwrap()
     }
+}
+
+/// A shell that hands on sockets and becomes a gateway with this log. The sockets come to it as stdin and stderr,
+/// since it gets no others.
+pub(crate) fn handing_on(sockets: Vec<OwnedFd>, log: &Path) -> Command {
+    let mut command = Command::new("sh");
+    command.args(["-c", "exec 3<&0 4<&2 </dev/null 2>>$2; LISTEN_PID=$$ LISTEN_FDS=$1 exec $0"]);
+    command.args([env!("CARGO_BIN_EXE_tollgate"), &sockets.len().to_string()]).arg(log);
+    let mut sockets = sockets.into_iter();
+    command.stdin(sockets.next().expect("a socket"));
+    if let Some(second) = sockets.next() {
+        command.stderr(second);
+    }
+    command
 }
 
 impl Drop for Gateway {

@@ -16,7 +16,7 @@ use std::{
 use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::{
-    sync::{Notify, oneshot},
+    sync::{Notify, oneshot, watch},
     time::Instant,
 };
 
@@ -37,6 +37,8 @@ const TOGETHER_MOST: usize = 256;
 pub(in crate::limit) struct Waits {
     queues: Mutex<Queues>,
     waiting: AtomicUsize,
+    /// Nobody is to wait any more.
+    ended: watch::Sender<bool>,
 }
 
 /// A plain lock: held to look at a queue or to change it, never across an await.
@@ -97,6 +99,17 @@ pub(super) enum Room {
 }
 
 impl Waits {
+    /// Has all waiters leave, and those who come.
+    pub(in crate::limit) fn end(&self) {
+        self.ended.send_replace(true);
+    }
+
+    /// Waits until waiters are to leave.
+    pub(super) async fn ended(&self) {
+        // The sender is this value's.
+        let _ = self.ended.subscribe().wait_for(|ended| *ended).await;
+    }
+
     pub(super) fn are_empty(&self) -> bool {
         self.waiting.load(Relaxed) == 0
     }
@@ -107,6 +120,9 @@ impl Waits {
 
     /// What tells when there would be room at the end of a queue.
     pub(super) fn room_behind(&self, awaited: &Awaited) -> Room {
+        if *self.ended.borrow() {
+            return Room::Told(awaited.needs() as u32);
+        }
         let queues = self.queues.lock();
         let queue = queues.by_bucket.get(&awaited.bucket);
         queue.map_or(Room::Told(awaited.needs() as u32), |queue| {

@@ -135,6 +135,12 @@ impl Batcher {
         self.life.is_finished()
     }
 
+    /// Whether no operation waits, and no call is in flight.
+    pub(super) fn is_idle(&self) -> bool {
+        let queue = self.queue.lock();
+        queue.waiting == 0 && queue.lanes.values().all(|list| list.calls == 0)
+    }
+
     pub(super) fn connection(&self) -> Arc<Connection> {
         self.connection.load_full()
     }

@@ -64,12 +64,14 @@ pub(super) struct Cluster {
     /// The threads that use the store, to connect all of them to a node before it is used.
     threads: ThreadLocal<()>,
     runtimes: Mutex<Vec<Handle>>,
+    /// Held by each operation that is sent without waiting for it.
+    sent: Arc<()>,
 }
 
 impl Cluster {
     pub(super) fn new(access: Access, seeds: Vec<Endpoint>, timeout: Duration) -> Arc<Self> {
         let name = seeds.iter().map(Endpoint::to_string).collect::<Vec<_>>().join(",");
-        let (nodes, map, refreshed, refreshes_soon, threads, runtimes) = Default::default();
+        let (nodes, map, refreshed, refreshes_soon, threads, runtimes, sent) = Default::default();
         let trouble = Trouble::with(name);
         Arc::new_cyclic(|me| {
             let me = me.clone();
@@ -85,6 +87,7 @@ impl Cluster {
                 trouble,
                 threads,
                 runtimes,
+                sent,
             }
         })
     }
@@ -116,8 +119,17 @@ impl Cluster {
         if let Some(cluster) = self.me.upgrade().filter(|_| !node.link.breaker.is_open()) {
             let deadline = Instant::now() + self.timeout;
             let Some(batcher) = node.any_batcher() else { return };
-            batcher.runtime.spawn(async move { drop(cluster.operate(operation, deadline).await) });
+            let sent = self.sent.clone();
+            batcher.runtime.spawn(async move {
+                let _ = cluster.operate(operation, deadline).await;
+                drop(sent);
+            });
         }
+    }
+
+    /// Whether no operation waits or is under way, on any thread.
+    pub(super) fn is_idle(&self) -> bool {
+        Arc::strong_count(&self.sent) == 1 && self.nodes.lock().values().all(|node| node.is_idle())
     }
 
     /// Runs one command on the node that has the slot.

@@ -101,6 +101,11 @@ impl Node {
         }
     }
 
+    /// Whether no operation waits or is under way, on any thread.
+    pub(super) fn is_idle(&self) -> bool {
+        self.link.batchers().iter().all(|batcher| batcher.is_idle())
+    }
+
     /// Runs one command, once.
     pub(super) async fn command(
         &self,

@@ -1,0 +1,46 @@
+//! How a gateway ends and another takes its place, and what its clients and its supervisor see of that.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by it")]
+
+#[allow(dead_code)] // Each test target uses a part of it.
+mod harness;
+
+#[path = "restarts/clients.rs"]
+mod clients;
+#[path = "restarts/draining.rs"]
+mod draining;
+#[path = "restarts/rolling.rs"]
+mod rolling;
+#[path = "restarts/store.rs"]
+mod store;
+#[path = "restarts/supervisor.rs"]
+mod supervisor;
+#[path = "restarts/unix.rs"]
+mod unix;
+
+use std::sync::{Mutex, mpsc};
+
+use harness::{gateway::Gateway, wait_until, wire::WireUpstream};
+
+/// An upstream that answers with these bytes, once for each word on the channel, and says when it was asked.
+fn on_demand(answer: &'static str) -> (WireUpstream, mpsc::Receiver<()>, mpsc::Sender<()>) {
+    let (release, released) = mpsc::channel::<()>();
+    let released = Mutex::new(released);
+    let (asked, is_asked) = mpsc::channel();
+    let upstream = WireUpstream::start(move |mut wire| {
+        while wire.request().is_some() {
+            // The test may have ended.
+            let _ = asked.send(());
+            if released.lock().unwrap().recv().is_ok() {
+                wire.send(answer.as_bytes());
+            }
+        }
+    });
+    (upstream, is_asked, release)
+}
+
+/// Waits until a gateway has ended of itself, with 0.
+fn wait_for_end(gateway: &mut Gateway) {
+    wait_until("the gateway ends", || gateway.ended().is_some());
+    assert_eq!(gateway.ended().unwrap().code(), Some(0), "{}", gateway.log());
+}
