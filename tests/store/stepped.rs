@@ -224,9 +224,8 @@ impl Script {
     /// they look.
     pub(crate) fn plant_all(&mut self, bucket: &str, entries: &[(u64, u64, u32)]) {
         let first = self.log(bucket).first().map_or((entries[0].0, entries[0].1), |first| (first.0, first.1));
-        let time_and_total = |(at_us, total): (u64, u64)| {
-            [&at_us.to_be_bytes()[1..], &total.to_be_bytes()[4..]].concat()
-        };
+        let time_and_total =
+            |(at_us, total): (u64, u64)| [&at_us.to_be_bytes()[1..], &total.to_be_bytes()[4..]].concat();
         let mut words = vec![b"RPUSH".to_vec(), bucket.into()];
         words.extend(entries.iter().map(|&(at_us, before, cost)| {
             let own = [time_and_total((at_us, before)), cost.to_be_bytes().into()].concat();
