@@ -61,15 +61,7 @@ pub async fn serve(
     gateway: Arc<ArcSwap<Gateway>>,
     is_ready: impl Fn() -> bool + Clone + Send + Sync + 'static,
 ) {
-    let admin = Arc::new(Admin { gateway, token });
-    let router = Router::new()
-        .route("/livez", get(async || "ok\n"))
-        .route("/readyz", get(async move || readyz(is_ready())))
-        .nest("/api/limits", limits::router())
-        .fallback(async || Problem::new(StatusCode::NOT_FOUND, "there is nothing here"))
-        .layer(DefaultBodyLimit::max(BODY_BYTES_MOST))
-        .layer(middleware::from_fn_with_state(admin.clone(), guard))
-        .with_state(admin);
+    let router = router(token, gateway, is_ready);
     let connections = Arc::new(Semaphore::new(CONNECTIONS_MOST));
     loop {
         let permit = connections.clone().acquire_owned().await;
@@ -87,6 +79,23 @@ pub async fn serve(
             }
         }
     }
+}
+
+/// What operators may ask.
+pub(crate) fn router(
+    token: Option<String>,
+    gateway: Arc<ArcSwap<Gateway>>,
+    is_ready: impl Fn() -> bool + Clone + Send + Sync + 'static,
+) -> Router {
+    let admin = Arc::new(Admin { gateway, token });
+    Router::new()
+        .route("/livez", get(async || "ok\n"))
+        .route("/readyz", get(async move || readyz(is_ready())))
+        .nest("/api/limits", limits::router())
+        .fallback(async || Problem::new(StatusCode::NOT_FOUND, "there is nothing here"))
+        .layer(DefaultBodyLimit::max(BODY_BYTES_MOST))
+        .layer(middleware::from_fn_with_state(admin.clone(), guard))
+        .with_state(admin)
 }
 
 fn readyz(is_ready: bool) -> (StatusCode, &'static str) {

@@ -76,6 +76,8 @@ pub struct Server {
     pub workers: usize,
     /// Networks whose `X-Forwarded-For` is believed.
     pub trusted_proxies: Vec<IpNet>,
+    /// Whether connections from these begin with a PROXY header.
+    pub proxy_protocol: bool,
     /// How callers are told about their limits.
     pub ratelimit_headers: RatelimitHeaders,
     /// The greatest head of a request, at least 8192.
@@ -408,6 +410,7 @@ mod tests {
                 listen: vec![ListenAddress::Tcp(([127, 0, 0, 1], 8080).into())],
                 workers: 0,
                 trusted_proxies: vec![],
+                proxy_protocol: false,
                 ratelimit_headers: RatelimitHeaders::Draft11,
                 max_header_bytes: 32 * 1024,
                 max_connections: 20_000,

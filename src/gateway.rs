@@ -3,8 +3,8 @@
 //! A [`Gateway`] is built from a configuration. A reload builds another one, which takes over the stores
 //! and the connections to upstreams; requests in flight end on the one they began with.
 
-mod client;
-mod target;
+pub(crate) mod client;
+pub(crate) mod target;
 
 use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
 
@@ -54,6 +54,7 @@ pub struct Gateway {
     ratelimit_headers: RatelimitHeaders,
     upstreams: BTreeMap<String, Arc<Upstream>>,
     trusted_proxies: Vec<IpNet>,
+    proxy_protocol: bool,
     escaped_slashes: EscapedSlashes,
 }
 
@@ -97,6 +98,7 @@ impl Gateway {
             ratelimit_headers: config.server.ratelimit_headers,
             upstreams,
             trusted_proxies: config.server.trusted_proxies.clone(),
+            proxy_protocol: config.server.proxy_protocol,
             escaped_slashes: config.server.escaped_slashes,
         }
     }
@@ -128,6 +130,11 @@ impl Gateway {
     /// The limits by name, also those that no route names.
     pub fn rules(&self) -> &BTreeMap<String, Arc<Rule>> {
         &self.rules
+    }
+
+    /// Whether a connection from `peer` begins with a PROXY header. From others such a header isn't even looked for.
+    pub fn expects_proxy_header(&self, peer: IpAddr) -> bool {
+        self.proxy_protocol && client::is_trusted(peer, &self.trusted_proxies)
     }
 
     /// Answers a request that came from `peer`.

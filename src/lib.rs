@@ -51,6 +51,8 @@ pub mod cli;
 pub mod config;
 pub mod duration;
 pub mod forward;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 pub mod gateway;
 pub mod layer;
 pub mod limit;

@@ -7,6 +7,7 @@
 //! SIGHUP reloads, SIGTERM and SIGINT drain, in the order of [`Stage`]; a second of these ends at once.
 
 mod listener;
+pub(crate) mod proxy_protocol;
 mod systemd;
 mod worker;
 

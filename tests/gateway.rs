@@ -12,7 +12,9 @@ mod gateway {
     mod connections;
     mod costs;
     mod headers;
+    mod hostile;
     mod keys;
+    mod proxy_protocol;
     mod rejections;
     mod routes;
     mod tokens;

@@ -2,6 +2,7 @@
 //! ended with the value that holds it; and a client that shows an answer as it came.
 
 pub(crate) mod client;
+pub(crate) mod cut;
 pub(crate) mod gateway;
 pub(crate) mod load;
 pub(crate) mod redis;
@@ -16,10 +17,15 @@ use std::{
 
 use tollgate::{config::Config, store::Store};
 
-/// The store with this url, as a gateway opens it.
+/// The store with this url, as a gateway opens it, with a deadline that no busy machine exceeds.
 pub(crate) fn open_store(url: &str) -> Store {
+    open_store_within(url, "5s")
+}
+
+/// The same with this deadline.
+pub(crate) fn open_store_within(url: &str, timeout: &str) -> Store {
     let text = format!(
-        "[store]\nurl = \"{url}\"\ntimeout = \"5s\"\n[[routes]]\npath = \"/\"\nrespond = {{ status = 204 }}"
+        "[store]\nurl = \"{url}\"\ntimeout = \"{timeout}\"\n[[routes]]\npath = \"/\"\nrespond = {{ status = 204 }}"
     );
     let (config, _) =
         Config::parse("gateway.toml", &text, &|_| None).unwrap_or_else(|faults| panic!("{faults}"));

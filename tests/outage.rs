@@ -2,12 +2,16 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by it")]
 
+#[path = "outage/cuts.rs"]
+mod cuts;
+#[path = "outage/errors.rs"]
+mod errors;
 #[allow(dead_code)] // Each test target uses a part of it.
 mod harness;
 
 use std::time::{Duration, Instant};
 
-use harness::{gateway::Gateway, load::Load, redis::Redis, wait_until};
+use harness::{gateway::Gateway, redis::Redis, wait_until};
 
 /// The deadline of the store and what a busy machine adds to it. Strict judgements are in timing.rs.
 const SOON: Duration = Duration::from_millis(1_000);
@@ -31,6 +35,14 @@ fn policies(url: &str) -> String {
             &format!("[[routes]]\npath = \"/{path}\"\nrespond = {{ status = 200 }}\nlimits = [{limits}]\n");
     }
     toml
+}
+
+/// A gateway with this table of the store, whose path `/` has one limit, with these keys.
+fn one_limit(store: &str, limit: &str) -> Gateway {
+    Gateway::start(&format!(
+        "[server]\nworkers = 2\n{store}\n[limits.l]\n{limit}\n\
+         [[routes]]\npath = \"/\"\nrespond = {{ status = 200 }}\nlimits = [\"l\"]\n"
+    ))
 }
 
 /// Asserts what every policy answers while the store is away. It can be seen once: the share is used up.
@@ -66,10 +78,14 @@ fn assert_policies_hold(gateway: &Gateway) {
     assert_eq!(ask("/one-counts").status, 429);
 }
 
-/// Waits until the gateway counts in Redis again.
-fn wait_for_store(gateway: &Gateway) {
-    let policy = Some("\"local\";q=20;w=3600");
-    wait_until("the store is used", || gateway.get("/local").header("ratelimit-policy") == policy);
+/// Whether this request is decided by the store.
+fn asks_store(gateway: &Gateway) -> bool {
+    gateway.get("/local").header("ratelimit-policy") == Some("\"local\";q=20;w=3600")
+}
+
+/// Waits until the gateway counts in Redis (again).
+fn await_store(gateway: &Gateway) {
+    wait_until("the store is used", || asks_store(gateway));
 }
 
 #[test]
@@ -80,12 +96,12 @@ fn each_policy_holds_while_the_store_is_killed_or_stopped() {
     for (leave, come_back) in cases {
         let mut redis = Redis::start();
         let gateway = Gateway::start(&policies(&redis.url()));
-        wait_for_store(&gateway);
+        await_store(&gateway);
         leave(&mut redis);
         assert_policies_hold(&gateway);
         assert!(gateway.log().contains("the store fails"), "{}", gateway.log());
         come_back(&mut redis);
-        wait_for_store(&gateway);
+        await_store(&gateway);
         assert_ne!(redis.keys("tollgate:*"), [""; 0]);
         wait_until("the return is logged", || gateway.log().contains("the store answers again"));
     }
@@ -98,7 +114,7 @@ fn a_gateway_starts_without_its_store_and_finds_it_later() {
     wait_until("it says so", || gateway.log().contains("starting without the store"));
     assert_policies_hold(&gateway);
     redis.restart();
-    wait_for_store(&gateway);
+    await_store(&gateway);
 }
 
 #[test]
@@ -115,34 +131,9 @@ fn a_wrong_password_is_an_outage_until_it_is_right_and_is_not_told() {
         wait_until("the cause is logged", || told() > 0);
         if cause == "WRONGPASS" {
             redis.command(&["-a", "right-s3cret", "CONFIG", "SET", "requirepass", "wrong-s3cret"]);
-            wait_for_store(&gateway);
+            await_store(&gateway);
             assert_eq!(told(), 1, "{}", gateway.log());
         }
         assert!(!gateway.log().contains("s3cret"), "{}", gateway.log());
     }
-}
-
-#[test]
-fn memory_stays_flat_over_outages_under_load() {
-    let mut redis = Redis::start();
-    let gateway = Gateway::start(&policies(&redis.url()));
-    let load = Load::start(&gateway, 8, || "/local".to_owned());
-    let mut before = 0;
-    for cycle in 0..8 {
-        redis.kill();
-        load.wait_for(500);
-        redis.restart();
-        wait_for_store(&gateway);
-        redis.pause();
-        load.wait_for(500);
-        redis.resume();
-        wait_for_store(&gateway);
-        if cycle == 2 {
-            before = gateway.memory_kib("VmRSS");
-        }
-    }
-    let growth = gateway.memory_kib("VmRSS").saturating_sub(before);
-    assert!(growth < 5 << 10, "grew by {growth} KiB");
-    let slowest = load.end().into_iter().max().unwrap();
-    assert!(slowest < harness::PATIENCE, "{slowest:?}");
 }

@@ -24,6 +24,7 @@ const TABLE: &[(&str, &[&str])] = &[
     ("server", &["gateway"]),
     ("admin", &["gateway", "limit", "store", "algorithm"]),
     ("cli", &["server", "admin", "gateway", "limit"]),
+    ("fuzzing", &["admin", "algorithm", "forward", "gateway", "limit", "route", "server", "store"]),
 ];
 const LEAVES: [&str; 2] = ["config", "duration"];
 

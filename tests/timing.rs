@@ -19,8 +19,10 @@ mod flood;
 mod outage;
 #[path = "timing/retry.rs"]
 mod retry;
+#[path = "timing/soak.rs"]
+mod soak;
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use harness::gateway::Gateway;
 
@@ -37,7 +39,7 @@ fn sleep_until(instant: Instant) {
     std::thread::sleep(instant.saturating_duration_since(Instant::now()));
 }
 
-fn median(mut values: Vec<Duration>) -> Duration {
+fn median<T: Ord + Copy>(mut values: Vec<T>) -> T {
     values.sort_unstable();
     values[values.len() / 2]
 }

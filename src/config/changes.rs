@@ -32,6 +32,7 @@ impl Config {
         let (new_store, old_store) = (&self.store, &old.store);
         let at_once = [
             ("server.trusted_proxies", new_server.trusted_proxies == old_server.trusted_proxies),
+            ("server.proxy_protocol", new_server.proxy_protocol == old_server.proxy_protocol),
             ("server.ratelimit_headers", new_server.ratelimit_headers == old_server.ratelimit_headers),
             ("server.escaped_slashes", new_server.escaped_slashes == old_server.escaped_slashes),
             ("jwt", self.jwt == old.jwt),

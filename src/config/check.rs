@@ -28,7 +28,7 @@ use super::{
 pub(super) fn check(file: File, folder: &Path, document: &mut Document<'_>) -> Option<Config> {
     let mut check = Check::new(document, file.store.value.on_failure.0);
     check.verifies_tokens |= file.jwt.is_some();
-    let server = check.server(file.server.value);
+    let server = check.server(file.server);
     let store = check.store(file.store.value, folder);
     let jwt = file.jwt.and_then(|table| check.jwt(table, folder));
     let admin = file.admin.and_then(|table| check.admin(table));
@@ -78,11 +78,21 @@ impl<'d, 'i> Check<'d, 'i> {
         self.document.faults.push(fault);
     }
 
-    fn server(&mut self, server: file::Server) -> Server {
+    fn server(&mut self, table: Table<file::Server>) -> Server {
+        let Table { span, value: server } = table;
+        let proxy_protocol = *server.proxy_protocol.get_ref();
+        let is_nobody_trusted =
+            server.trusted_proxies.is_empty() && !self.document.had(&span, "trusted_proxies");
+        if proxy_protocol && is_nobody_trusted {
+            let fault = Fault::error("nobody's PROXY header would be believed");
+            let fault = fault.at(&server.proxy_protocol.span(), "");
+            self.fault(fault.help("name the proxies that send it: trusted_proxies = [\"10.0.0.0/8\"]"));
+        }
         Server {
             listen: server.listen.into_values(),
             workers: server.workers.0 as usize,
             trusted_proxies: server.trusted_proxies.into_iter().map(|network| network.0).collect(),
+            proxy_protocol,
             ratelimit_headers: server.ratelimit_headers.0,
             max_header_bytes: self.size_of_at_least(&server.max_header_bytes, 8 << 10, "8KiB"),
             max_connections: server.max_connections.0 as usize,

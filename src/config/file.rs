@@ -53,8 +53,8 @@ pub(super) struct File {
     pub routes: Vec<Table<Route>>,
 }
 
-/// `[server]`: where and how the gateway listens. A change of `trusted_proxies`, `ratelimit_headers` or
-/// `escaped_slashes` takes effect with a reload, any other at the next start.
+/// `[server]`: where and how the gateway listens. A change of `trusted_proxies`, `proxy_protocol`,
+/// `ratelimit_headers` or `escaped_slashes` takes effect with a reload, any other at the next start.
 #[derive(Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Server {
@@ -65,6 +65,8 @@ pub(super) struct Server {
     pub workers: Whole<0, 1024>,
     /// Networks whose `X-Forwarded-For` is believed, read from the right. Default: none.
     pub trusted_proxies: Vec<Text<IpNet>>,
+    /// Whether connections from `trusted_proxies` begin with a PROXY header, of version 1 or 2. Default: `false`.
+    pub proxy_protocol: Spanned<bool>,
     /// How answers tell callers about their limits: `"draft-11"` (`RateLimit` and `RateLimit-Policy`),
     /// `"x-ratelimit"` (`X-RateLimit-Limit`, `-Remaining` and `-Reset`), `"both"` or `"off"`.
     /// Default: `"draft-11"`.
@@ -86,6 +88,7 @@ impl Default for Server {
             listen: List::of(ListenAddress::Tcp((Ipv4Addr::LOCALHOST, 8080).into())),
             workers: Whole(0),
             trusted_proxies: Vec::new(),
+            proxy_protocol: Spanned::new(0..0, false),
             ratelimit_headers: Text(RatelimitHeaders::Draft11),
             max_header_bytes: Spanned::new(0..0, Text(Size(32 << 10))),
             max_connections: Whole(20_000),

@@ -65,7 +65,7 @@ fn blank_line(line: &str) -> String {
             rest.char_indices().skip(1).find(|(_, c)| ends(*c)).map_or(rest.len(), |(end, _)| end)
         };
         let (token, after) = rest.split_at(length);
-        blanked += &blank_token(token);
+        blanked += &blank_word(token);
         rest = after;
     }
     blanked
@@ -83,7 +83,8 @@ fn quoted_length(text: &str, quote: char) -> usize {
     text.len()
 }
 
-fn blank_token(token: &str) -> String {
+/// A string in its quotes, or a word: all of what may stand in it may stand in its password, too.
+pub(super) fn blank_word(token: &str) -> String {
     let before_host = token.rfind('@').and_then(|end| {
         let user = token[..end].find("://").map(|slashes| slashes + 3);
         let colon = token[user.unwrap_or(0)..end].find(':').map(|colon| user.unwrap_or(0) + colon + 1);
@@ -103,10 +104,11 @@ fn parameters(token: &str) -> impl Iterator<Item = Range<usize>> {
     const NAME: &str = "password=";
     let lower = token.to_ascii_lowercase();
     let starts: Vec<usize> = lower.match_indices(NAME).map(|(at, _)| at + NAME.len()).collect();
-    starts.into_iter().map(|start| {
-        let length = token[start..].find(['&', '"', '\'', '`', '#']).unwrap_or(token.len() - start);
-        start..start + length
-    })
+    let is_closed = token.starts_with(['"', '\'', '`']) && token.len() > 1 && token.ends_with(&token[..1]);
+    let end = token.len() - usize::from(is_closed);
+    starts
+        .into_iter()
+        .map(move |start| start..token[start..end].find('&').map_or(end, |length| start + length))
 }
 
 /// Whether this is `${NAME}` and nothing else, which gives nothing away.
@@ -136,6 +138,7 @@ mod tests {
                 "url = \"redis-sentinel://u:**@h?sentinelPassword=*****&node=a\"",
             ),
             ("`a?PASSWORD=secret` is", "`a?PASSWORD=******` is"),
+            ("\"h?sentinelPassword=a\\\"b'#c&x=1\"", "\"h?sentinelPassword=*******&x=1\""),
             ("'h?sentinelPassword=${WORD}&service=a'", "'h?sentinelPassword=${WORD}&service=a'"),
             ("exempt = [\"a@b\", \"é\"]", "exempt = [\"a@b\", \"é\"]"),
         ] {

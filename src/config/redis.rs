@@ -3,7 +3,7 @@
 //! Its syntax is the client's: user, password and database where urls have them, further nodes as
 //! `?node=HOST:PORT`. It is taken apart here, so that what is wrong with it can be said.
 
-use std::{borrow::Cow, fmt, path::PathBuf};
+use std::{borrow::Cow, fmt, net::Ipv6Addr, path::PathBuf};
 
 use hyper::http::uri::Authority;
 use percent_encoding::percent_decode_str;
@@ -64,7 +64,7 @@ pub struct Login {
 
 impl fmt::Display for RedisUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&password::blank(&self.text))
+        f.write_str(&password::blank_word(&self.text))
     }
 }
 
@@ -238,8 +238,15 @@ fn endpoint(text: &str, default_port: u16) -> Option<Endpoint> {
         Some(port) => port.parse().ok().filter(|port| *port != 0)?,
         None => default_port,
     };
-    let host = host.trim_start_matches('[').trim_end_matches(']');
-    (!host.is_empty()).then(|| Endpoint { host: host.to_owned(), port })
+    Some(Endpoint { host: bare_host(host)?.to_owned(), port })
+}
+
+/// A host without the brackets around an IPv6 address, if it is one: an authority may have them elsewhere, too.
+pub(super) fn bare_host(host: &str) -> Option<&str> {
+    match host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
+        Some(address) => address.parse::<Ipv6Addr>().is_ok().then_some(address),
+        None => (!host.is_empty() && !host.contains(['[', ']'])).then_some(host),
+    }
 }
 
 fn decode(text: &str) -> Option<String> {
@@ -269,6 +276,9 @@ mod tests {
         assert!(url.tls && url.servers == Servers::One(at("cache", 6379)) && url.database == Some(3));
         assert_eq!((url.login.user.as_deref(), url.login.password.as_deref()), (Some("me"), Some("p@ss")));
         assert_eq!(url.to_string(), "rediss://me:******@cache/3");
+
+        let url = parse("redis-sentinel://me:p:'w\"`d@a?service=main&sentinelPassword=q'w\"e");
+        assert_eq!(url.to_string(), "redis-sentinel://me:*******@a?service=main&sentinelPassword=*****");
 
         let url = parse("redis-cluster://:pw@a:7001?node=b:7002&node=[::1]:7003");
         assert!(!url.tls && url.login.user.is_none());
@@ -302,6 +312,8 @@ mod tests {
             "redis://h/0/1",
             "redis://h#1",
             "redis://a b",
+            "redis://a[::1]",
+            "redis://[::x]:1",
             "redis://:p%ff@h",
             "redis://h?node=b:1",
             "redisss://h",

@@ -13,22 +13,27 @@ const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 ///
 /// The first that isn't is the client. An entry that is no address ends the walk: whoever wrote it
 /// stands in for its client. An IPv4 address in IPv6 form is that IPv4 address.
-pub(super) fn identify(peer: IpAddr, headers: &HeaderMap, trusted_proxies: &[IpNet]) -> Client {
+pub(crate) fn identify(peer: IpAddr, headers: &HeaderMap, trusted_proxies: &[IpNet]) -> Client {
     let peer = peer.to_canonical();
-    let is_trusted = |address: &IpAddr| trusted_proxies.iter().any(|network| network.contains(address));
-    let peer_is_trusted = is_trusted(&peer);
+    let peer_is_trusted = is_trusted(peer, trusted_proxies);
     let mut address = peer;
     if peer_is_trusted {
         let lines = headers.get_all(X_FORWARDED_FOR).into_iter().rev();
         for entry in lines.flat_map(|line| line.as_bytes().rsplit(|byte| *byte == b',')) {
             let Some(named) = parse(entry) else { break };
             address = named;
-            if !is_trusted(&address) {
+            if !is_trusted(address, trusted_proxies) {
                 break;
             }
         }
     }
     Client { peer, peer_is_trusted, address }
+}
+
+/// Whether a word of this one on its clients is believed.
+pub(crate) fn is_trusted(address: IpAddr, trusted_proxies: &[IpNet]) -> bool {
+    let address = address.to_canonical();
+    trusted_proxies.iter().any(|network| network.contains(&address))
 }
 
 /// An address, also with a port as some proxies write it.

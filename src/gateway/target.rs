@@ -16,13 +16,13 @@ use crate::{
 
 /// Host and path of a request.
 #[derive(Debug)]
-pub(super) struct Target<'r> {
+pub(crate) struct Target<'r> {
     /// In lower case, without port and trailing dot; empty if an HTTP/1.0 client named none.
-    pub(super) host: Cow<'r, str>,
+    pub(crate) host: Cow<'r, str>,
     /// The path as it is forwarded, without the query.
-    pub(super) forwarded: Cow<'r, str>,
+    pub(crate) forwarded: Cow<'r, str>,
     /// The query, without the `?`.
-    pub(super) query: &'r str,
+    pub(crate) query: &'r str,
 }
 
 impl<'r> Target<'r> {
@@ -30,7 +30,7 @@ impl<'r> Target<'r> {
     ///
     /// # Errors
     /// A Host that is missing, repeated or no host; a target that has no path; a path that is rejected.
-    pub(super) fn read(parts: &'r Parts, escaped_slashes: EscapedSlashes) -> Result<Self, Rejection> {
+    pub(crate) fn read(parts: &'r Parts, escaped_slashes: EscapedSlashes) -> Result<Self, Rejection> {
         if parts.method == Method::CONNECT {
             return Err(Rejection::Connect);
         }
@@ -47,13 +47,13 @@ impl<'r> Target<'r> {
     }
 
     /// What routing sees of the request, whose path in matched form is `matched`.
-    pub(super) fn view<'a>(&'a self, parts: &'a Parts, matched: &'a str) -> View<'a> {
+    pub(crate) fn view<'a>(&'a self, parts: &'a Parts, matched: &'a str) -> View<'a> {
         let Parts { method, headers, .. } = parts;
         View { method, host: &self.host, path: matched, query: self.query, headers }
     }
 
     /// The target for the upstream: path and query, with nothing changed but dot segments.
-    pub(super) fn forwarded_uri(&self, as_sent: &Uri) -> Uri {
+    pub(crate) fn forwarded_uri(&self, as_sent: &Uri) -> Uri {
         if as_sent.authority().is_none() && matches!(self.forwarded, Cow::Borrowed(_)) {
             return as_sent.clone();
         }
@@ -92,7 +92,7 @@ fn host(authority: &str) -> Result<Cow<'_, str>, Rejection> {
     }
     let host = host.strip_suffix('.').unwrap_or(host);
     let known = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~%!$&'()*+,;=".contains(&byte);
-    if host.is_empty() || !host.bytes().all(known) {
+    if host.is_empty() || host.ends_with('.') || !host.bytes().all(known) {
         return Err(Rejection::HostInvalid);
     }
     Ok(match host.bytes().any(|byte| byte.is_ascii_uppercase()) {
@@ -129,7 +129,7 @@ mod tests {
         ] {
             assert_eq!(read(Version::HTTP_11, target, &[host]).unwrap().0, expected, "{host}");
         }
-        for host in ["a b", "a:x", "[::1", "[::g]", "a@b", "a/b", ":80", "."] {
+        for host in ["a b", "a:x", "[::1", "[::g]", "a@b", "a/b", ":80", ".", "a..", "a..:80"] {
             let read = read(Version::HTTP_11, "/", &[host]);
             assert!(matches!(read, Err(Rejection::HostInvalid)), "{host}: {read:?}");
         }

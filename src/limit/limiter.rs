@@ -194,6 +194,7 @@ impl Limiter {
         if asked.is_empty() {
             return Ok(Admission::default());
         }
+        let is_alone = asked.len() == 1;
         let (own, shared): (AllAsked<'_>, AllAsked<'_>) =
             asked.into_iter().partition(|asked| asked.scope == Scope::Instance);
         let mut own_decision = match self.local.take(charges(&own), deadline).await {
@@ -208,7 +209,7 @@ impl Limiter {
         let taken = if shared.is_empty() {
             Ok(Admission::default())
         } else {
-            self.take_shared(shared, deadline).await
+            self.take_shared(shared, is_alone, deadline).await
         };
         match taken {
             Ok(mut admission) => {
@@ -222,11 +223,16 @@ impl Limiter {
         }
     }
 
-    async fn take_shared(&self, asked: AllAsked<'_>, deadline: Instant) -> Result<Admission, Refusal> {
+    async fn take_shared(
+        &self,
+        asked: AllAsked<'_>,
+        is_alone: bool,
+        deadline: Instant,
+    ) -> Result<Admission, Refusal> {
         let sent = self.refusals.sending();
         match self.store.take(charges(&asked), deadline).await {
             Ok(decision) => {
-                self.learn(&asked, &decision, sent);
+                self.learn(&asked, &decision, sent, is_alone);
                 if decision.admitted {
                     Ok(self.admit(&self.store, asked, decision, Admission::default()))
                 } else {
@@ -238,17 +244,13 @@ impl Limiter {
     }
 
     /// Remembers what a decision of the store says of the next ones.
-    fn learn(&self, asked: &AllAsked<'_>, decision: &Decision, sent: Sending) {
+    fn learn(&self, asked: &AllAsked<'_>, decision: &Decision, sent: Sending, is_alone: bool) {
         let remembered = asked
             .iter()
             .zip(&decision.outcomes)
             .filter(|(asked, _)| self.remembers(&asked.charge, asked.scope));
         for (Asked { charge, .. }, outcome) in remembered {
-            if outcome.charged {
-                self.refusals.charged(&charge.bucket, outcome.remaining);
-            } else {
-                self.refusals.note(charge, outcome, sent);
-            }
+            self.refusals.learn(charge, outcome, sent, is_alone);
         }
     }
 

@@ -112,7 +112,8 @@ impl Limiter {
         Ok(KeyState { quota: charge.quota, is_overridden, usage })
     }
 
-    /// Forgets what was counted for a key, here and for all gateways.
+    /// Forgets what was counted for a key, here and for all gateways. Those that can't be told so may still refuse
+    /// the key for five seconds.
     ///
     /// # Errors
     /// The store gives no answer: it may or may not have forgotten.
@@ -122,7 +123,13 @@ impl Limiter {
         self.local.reset(charge.bucket.clone(), charge.quota, deadline).await?;
         self.store.reset(charge.bucket.clone(), charge.quota, deadline).await?;
         self.forget(&charge.bucket);
-        self.store.tell(&self.overridden.names, reset_message(&charge.bucket), deadline).await
+        let told = self.store.tell(&self.overridden.names, reset_message(&charge.bucket), deadline).await;
+        if let Err(error) = told {
+            tracing::warn!(
+                "a key was reset, but other gateways can't be told and may refuse it for some seconds: {error}"
+            );
+        }
+        Ok(())
     }
 
     /// Sets what holds for a limit, or for one key of it, in place of the file's rate, for all gateways of the

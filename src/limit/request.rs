@@ -85,10 +85,11 @@ fn cost(config: &config::Limit, headers: &HeaderMap) -> Result<u32, Refusal> {
 }
 
 /// Something else than one integer of 1 to 2^31 - 1.
-struct NotACost;
+#[derive(Debug)]
+pub(crate) struct NotACost;
 
 /// The cost that a header states, if it is there.
-fn stated_cost(headers: &HeaderMap, name: &HeaderName) -> Option<Result<u32, NotACost>> {
+pub(crate) fn stated_cost(headers: &HeaderMap, name: &HeaderName) -> Option<Result<u32, NotACost>> {
     let mut lines = headers.get_all(name).into_iter();
     let first = lines.next()?;
     let digits = first.to_str().ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));

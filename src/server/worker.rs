@@ -31,7 +31,7 @@ use tokio::{
 
 use crate::gateway::{Gateway, StoreError};
 
-use super::{Accepted, Counted, Stage, Stream, Terms};
+use super::{Accepted, Counted, Stage, Stream, Terms, proxy_protocol};
 
 /// How often connections to upstreams are looked through for idle ones.
 const CLOSE_IDLE_EVERY: Duration = Duration::from_secs(1);
@@ -64,8 +64,10 @@ pub(super) async fn work(
         .writev(false);
     let mut serving = Serving {
         http,
+        header_timeout: terms.header_timeout,
         gateway: gateway.clone(),
         is_draining,
+        unknown: JoinSet::new(),
         graceful: GracefulShutdown::new(),
         connections: JoinSet::new(),
     };
@@ -75,6 +77,7 @@ pub(super) async fn work(
         tokio::select! {
             Some(accepted) = accepted.recv() => serving.accept(accepted),
             Some(_) = serving.connections.join_next() => {}
+            Some(Ok(Some(known))) = serving.unknown.join_next() => known(&mut serving),
             _ = idle.tick() => gateway.load().close_idle(),
             Ok(()) = stage.changed() => match *stage.borrow() {
                 Stage::Serving | Stage::Deaf => {}
@@ -82,7 +85,8 @@ pub(super) async fn work(
             },
         }
     }
-    let Serving { graceful, mut connections, .. } = serving;
+    let Serving { unknown, graceful, mut connections, .. } = serving;
+    drop(unknown);
     tokio::select! {
         () = async { graceful.shutdown().await; pending().await } => {}
         _ = stage.wait_for(|stage| *stage == Stage::Ending) => {}
@@ -96,25 +100,47 @@ pub(super) async fn work(
 /// What serves a worker's connections.
 struct Serving {
     http: http1::Builder,
+    header_timeout: Duration,
     gateway: Arc<ArcSwap<Gateway>>,
     is_draining: Arc<AtomicBool>,
+    /// Connections whose proxies haven't said yet whose they are. A drain closes them.
+    unknown: JoinSet<Option<Known>>,
     graceful: GracefulShutdown,
     connections: JoinSet<()>,
 }
+
+/// Serves a connection of which is known by now whose it is.
+type Known = Box<dyn FnOnce(&mut Serving) + Send>;
 
 impl Serving {
     fn accept(&mut self, Accepted { stream, peer, counted }: Accepted) {
         let served = match stream {
             Stream::Tcp(stream) => {
-                TcpStream::from_std(stream).map(|stream| self.serve(stream, peer, counted))
+                TcpStream::from_std(stream).map(|stream| self.receive(stream, peer, counted))
             }
             Stream::Unix(stream) => {
-                UnixStream::from_std(stream).map(|stream| self.serve(stream, peer, counted))
+                UnixStream::from_std(stream).map(|stream| self.receive(stream, peer, counted))
             }
         };
         if let Err(error) = served {
             tracing::warn!("can't serve a connection: {error}");
         }
+    }
+
+    fn receive(
+        &mut self,
+        mut stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        peer: SocketAddr,
+        counted: Counted,
+    ) {
+        if !self.gateway.load().expects_proxy_header(peer.ip()) {
+            return self.serve(stream, peer, counted);
+        }
+        let within = self.header_timeout;
+        self.unknown.spawn(async move {
+            let client = proxy_protocol::client(&mut stream, peer, within).await?;
+            Some(Box::new(move |serving: &mut Self| serving.serve(stream, client, counted)) as Known)
+        });
     }
 
     fn serve(

@@ -208,7 +208,7 @@ impl Table {
 }
 
 /// A value of the table, without its end.
-fn written(set: &Override) -> String {
+pub(crate) fn written(set: &Override) -> String {
     let scope = match set.scope {
         None => "-",
         Some(Scope::Shared) => "shared",
@@ -221,7 +221,7 @@ fn written(set: &Override) -> String {
 const VERSION: &str = "#version";
 
 /// Reads the script's answer to `list`. What another version of this program may have written is left out.
-fn read(answer: Value) -> Option<Overrides> {
+pub(crate) fn read(answer: Value) -> Option<Overrides> {
     let Value::Array(answer) = answer else { return None };
     let [time, Value::Array(fields)] = &answer[..] else { return None };
     let time_us = time.as_u64()?;
@@ -241,7 +241,7 @@ fn read_version(value: &Value) -> u64 {
     value.as_u64().unwrap_or(0)
 }
 
-fn read_value(text: &str, time_us: u64) -> Option<Override> {
+pub(crate) fn read_value(text: &str, time_us: u64) -> Option<Override> {
     let mut words = text.split(' ');
     let rate = Rate { permits: words.next()?.parse().ok()?, window_us: words.next()?.parse().ok()? };
     let scope = match words.next()? {

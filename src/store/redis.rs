@@ -10,13 +10,14 @@
 mod across;
 mod batcher;
 mod breaker;
-mod call;
+pub(crate) mod call;
 mod channel;
 mod cluster;
 mod connection;
 mod node;
 mod sentinel;
-mod slots;
+pub(crate) mod slots;
+mod trouble;
 
 use std::{
     fmt,

@@ -249,7 +249,7 @@ impl Call {
         let charges = asked.iter().zip(standings.chunks_exact(4));
         let count = charges.map(|((place, ..), standing)| {
             let before = leased[*place];
-            leased[*place] += standing[0].max(0) as u64;
+            leased[*place] = before.saturating_add(standing[0].max(0) as u64);
             before
         });
         count.collect()
@@ -272,7 +272,7 @@ impl Call {
                     let outcome = outcome(standing, *cost, turn);
                     let Bucket { name, quota, .. } = &self.buckets[*place];
                     if outcome.charged && quota.algorithm == Algorithm::Concurrency {
-                        let id = LeaseId { call: self.number, turn: leased[at] + turn + 1 };
+                        let id = LeaseId { call: self.number, turn: leased[at].saturating_add(turn + 1) };
                         decision.leases.push(Lease { bucket: name.clone(), quota: *quota, id });
                     }
                     decision.outcomes.push(outcome);

@@ -15,7 +15,31 @@ use super::{gateway::Gateway, wait_until};
 pub(crate) struct Load {
     ends: Arc<AtomicBool>,
     answered: Arc<AtomicUsize>,
-    clients: Vec<JoinHandle<Vec<Duration>>>,
+    clients: Vec<JoinHandle<Vec<Answered>>>,
+}
+
+/// A request that was answered.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Answered {
+    pub(crate) sent: Instant,
+    pub(crate) received: Instant,
+    pub(crate) status: u16,
+}
+
+impl Answered {
+    pub(crate) fn took(&self) -> Duration {
+        self.received - self.sent
+    }
+}
+
+/// The most of these that surely were decided within one window, wherever it begins.
+pub(crate) fn most_within(admitted: &[Answered], window: Duration) -> usize {
+    // A window with the most in it begins where one of them was sent.
+    let counts = admitted.iter().map(|first| {
+        let end = first.sent + window;
+        admitted.iter().filter(|other| other.sent >= first.sent && other.received < end).count()
+    });
+    counts.max().unwrap_or(0)
 }
 
 impl Load {
@@ -31,14 +55,14 @@ impl Load {
             let (ends, answered, path) = (ends.clone(), answered.clone(), path.clone());
             let mut client = gateway.client();
             thread::spawn(move || {
-                let mut took = Vec::new();
+                let mut answers = Vec::new();
                 while !ends.load(SeqCst) {
-                    let since = Instant::now();
-                    client.get(&path());
-                    took.push(since.elapsed());
+                    let sent = Instant::now();
+                    let status = client.get(&path()).status;
+                    answers.push(Answered { sent, received: Instant::now(), status });
                     answered.fetch_add(1, SeqCst);
                 }
-                took
+                answers
             })
         });
         let clients = clients.collect();
@@ -51,8 +75,13 @@ impl Load {
         wait_until("requests are answered", || self.answered.load(SeqCst) >= goal);
     }
 
-    /// Ends it, and tells how long each answer took.
-    pub(crate) fn end(self) -> Vec<Duration> {
+    /// How many answers there were.
+    pub(crate) fn answered(&self) -> usize {
+        self.answered.load(SeqCst)
+    }
+
+    /// Ends it, and tells of all answers.
+    pub(crate) fn end(self) -> Vec<Answered> {
         self.ends.store(true, SeqCst);
         self.clients.into_iter().flat_map(|client| client.join().unwrap()).collect()
     }

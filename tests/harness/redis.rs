@@ -54,6 +54,17 @@ impl Redis {
 
     /// Starts it (again), empty, on the same port.
     pub(crate) fn restart(&mut self) {
+        self.launch();
+        wait_until("redis-server answers", || self.try_command(&["PING"]) == "PONG");
+    }
+
+    /// Starts it (again) on the same port, and waits until it says that it is loading what it had saved.
+    pub(crate) fn restart_loading(&mut self) {
+        self.launch();
+        wait_until("redis-server is loading", || self.try_command(&["PING"]).starts_with("LOADING"));
+    }
+
+    fn launch(&mut self) {
         let process = Command::new("redis-server")
             .args([
                 "--port",
@@ -72,7 +83,6 @@ impl Redis {
             .spawn()
             .expect("redis-server is needed: scripts/test.sh installs it");
         self.process = Some(process);
-        wait_until("redis-server answers", || self.try_command(&["PING"]) == "PONG");
     }
 
     pub(crate) fn kill(&mut self) {
@@ -143,7 +153,8 @@ impl Redis {
         self.command(&["KEYS", pattern]).lines().map(str::to_owned).collect()
     }
 
-    fn try_command(&self, words: &[&str]) -> String {
+    /// The same, also if it is an error.
+    pub(crate) fn try_command(&self, words: &[&str]) -> String {
         let port = self.port.to_string();
         let output = Command::new("redis-cli").args(["-p", &port]).args(words).output().unwrap();
         String::from_utf8(output.stdout).unwrap().trim_end().to_owned()

@@ -50,7 +50,8 @@ impl Connection {
         self.value()
     }
 
-    fn value(&mut self) -> Value {
+    /// The next answer, or what a server says unasked.
+    pub(crate) fn value(&mut self) -> Value {
         let mut line = String::new();
         self.stream.read_line(&mut line).unwrap();
         let (kind, rest) = line.trim_end().split_at_checked(1).expect("Redis answers");

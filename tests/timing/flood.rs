@@ -7,58 +7,147 @@ use std::{
 };
 
 use crate::{
-    harness::{gateway::Gateway, redis::Redis, wait_until},
+    harness::{gateway::Gateway, redis::Redis, resp::Connection, wait_until},
     sleep_until,
 };
 
-const WORKERS: u64 = 2;
+const WORKERS: usize = 2;
 const CLIENTS: usize = 64;
 /// Between two requests of a client, so that machines with few cores are not busy beyond all timing.
 const PAUSE: Duration = Duration::from_millis(15);
+
+fn most(window: Duration) -> usize {
+    WORKERS * window.as_secs().div_ceil(5) as usize + 2
+}
+
+/// A gateway that is flooded.
+struct Flooded {
+    gateway: Gateway,
+    key: AtomicUsize,
+    refused: AtomicUsize,
+    is_over: AtomicBool,
+}
+
+impl Flooded {
+    fn start(redis: &Redis, limits: &[String]) -> Self {
+        let gateway = Gateway::start(&format!(
+            "[server]\nworkers = {WORKERS}\n{}[[routes]]\npath = \"/\"\nrespond = {{ status = 200 }}\n\
+             limits = [{}]",
+            redis.store(),
+            limits.join(", ")
+        ));
+        let (key, refused, is_over) = Default::default();
+        Self { gateway, key, refused, is_over }
+    }
+
+    fn be_a_client(&self) {
+        let mut client = self.gateway.client();
+        while !self.is_over.load(SeqCst) {
+            let answer = client.get_with("/", &format!("x-key: {}\r\n", self.key.load(SeqCst)));
+            self.refused.fetch_add(usize::from(answer.status == 429), SeqCst);
+            thread::sleep(PAUSE);
+        }
+    }
+
+    /// What the judge says, who looks on while the clients are there.
+    fn while_flooded<T>(&self, judge: impl FnOnce() -> T) -> T {
+        thread::scope(|scope| {
+            for _ in 0..CLIENTS {
+                scope.spawn(|| self.be_a_client());
+            }
+            let judged = judge();
+            self.is_over.store(true, SeqCst);
+            judged
+        })
+    }
+
+    /// Has all clients ask for another key before any is answered. Returns since when they are.
+    fn burst(&self, redis: &Redis) -> Instant {
+        redis.pause();
+        self.key.fetch_add(1, SeqCst);
+        thread::sleep(Duration::from_millis(200));
+        let begun = Instant::now();
+        redis.resume();
+        begun
+    }
+}
+
+fn limit(name: &str, rate: &str) -> String {
+    format!(r#"{{ name = "{name}", key = "header:x-key", rate = "{rate}" }}"#)
+}
 
 /// In each window another key is refused: its burst is admitted at once, and then it is flooded until the window's
 /// end.
 fn a_flood_costs_redis_next_to_nothing(permits: u32, window_s: u64, windows: usize) {
     let redis = Redis::start();
-    let gateway = Gateway::start(&format!(
-        "[server]\nworkers = {WORKERS}\n{}[[routes]]\npath = \"/\"\nrespond = {{ status = 200 }}\n\
-         limits = [{{ name = \"l\", key = \"header:x-key\", rate = \"{permits}/{window_s}s\" }}]",
-        redis.store()
-    ));
-    let (is_over, key, refused) = <(AtomicBool, AtomicUsize, AtomicUsize)>::default();
-    let flood = || {
-        let mut client = gateway.client();
-        while !is_over.load(SeqCst) {
-            let answer = client.get_with("/", &format!("x-key: {}\r\n", key.load(SeqCst)));
-            refused.fetch_add(usize::from(answer.status == 429), SeqCst);
-            thread::sleep(PAUSE);
-        }
-    };
-    let seen: Vec<u64> = thread::scope(|scope| {
-        for _ in 0..CLIENTS {
-            scope.spawn(flood);
-        }
+    let flooded = Flooded::start(&redis, &[limit("l", &format!("{permits}/{window_s}s"))]);
+    let refused = || flooded.refused.load(SeqCst);
+    let seen: Vec<u64> = flooded.while_flooded(|| {
         let seen = (0..windows).map(|_| {
-            // All ask before any is answered.
-            redis.pause();
-            key.fetch_add(1, SeqCst);
-            thread::sleep(Duration::from_millis(200));
-            let begun = Instant::now();
-            redis.resume();
-            let before = refused.load(SeqCst);
-            wait_until("the burst is over", || refused.load(SeqCst) > before + 2 * CLIENTS);
-            let (before, scripts) = (refused.load(SeqCst), redis.scripts());
+            let begun = flooded.burst(&redis);
+            let before = refused();
+            wait_until("the burst is over", || refused() > before + 2 * CLIENTS);
+            let (before, scripts) = (refused(), redis.scripts());
             sleep_until(begun + Duration::from_secs(window_s));
-            let refused = refused.load(SeqCst) - before;
+            let refused = refused() - before;
             assert!(refused > 500 * window_s as usize, "{refused} refusals are no flood");
             redis.scripts() - scripts
         });
-        let seen = seen.collect();
-        is_over.store(true, SeqCst);
-        seen
+        seen.collect()
     });
-    let most = WORKERS * window_s.div_ceil(5) + 2;
+    let most = most(Duration::from_secs(window_s)) as u64;
     assert!(seen.iter().all(|seen| *seen <= most), "{seen:?} scripts in a window, of at most {most}");
+}
+
+/// A script that Redis has run.
+struct Script {
+    at_s: f64,
+    has_admitted: bool,
+}
+
+/// Those that a monitor has seen until somebody said `ECHO`.
+fn scripts(monitor: &mut Connection) -> Vec<Script> {
+    let mut scripts: Vec<Script> = Vec::new();
+    loop {
+        let line = monitor.value();
+        let words: Vec<&str> = line.text().splitn(5, ' ').collect();
+        match words[3] {
+            r#""EVALSHA""# | r#""EVAL""# => {
+                scripts.push(Script { at_s: words[0].parse().unwrap(), has_admitted: false });
+            }
+            r#""ZADD""# => scripts.last_mut().unwrap().has_admitted = true,
+            r#""ECHO""# => return scripts,
+            _ => {}
+        }
+    }
+}
+
+/// One key is flooded for some windows, in each of which its permits come back and are taken. Judged is each window
+/// that begins with a script, after the key's first ones. Permits that come back at several times take a script each.
+fn no_window_costs_redis_more(limits: &[String], window: Duration, windows: u32) {
+    let redis = Redis::start();
+    let flooded = Flooded::start(&redis, limits);
+    let mut monitor = redis.connect();
+    monitor.command(&["MONITOR"]);
+    flooded.while_flooded(|| {
+        let begun = flooded.burst(&redis);
+        sleep_until(begun + window * windows + window / 2);
+    });
+    redis.command(&["ECHO", "over"]);
+    let (scripts, window_s) = (scripts(&mut monitor), window.as_secs_f64());
+    let first = scripts.iter().position(|script| script.at_s > scripts[0].at_s + window_s / 2.0).unwrap();
+    let seen = (first..scripts.len()).map(|begin| {
+        let end_s = scripts[begin].at_s + window_s;
+        let in_window = || scripts[begin..].iter().take_while(|script| script.at_s < end_s);
+        (in_window().count(), in_window().filter(|script| script.has_admitted).count())
+    });
+    let (seen, most): (Vec<(usize, usize)>, usize) = (seen.collect(), most(window));
+    let admitted = scripts[first..].iter().filter(|script| script.has_admitted).count();
+    assert!(2 * admitted >= windows as usize, "{admitted} scripts that admitted are too few: {seen:?}");
+    assert!(
+        seen.iter().all(|(seen, admitted)| *seen <= most + admitted.saturating_sub(1)),
+        "{seen:?} scripts in a window, and of them such that admitted, of at most {most}"
+    );
 }
 
 #[test]
@@ -76,4 +165,28 @@ fn a_flood_costs_redis_next_to_nothing_in_a_window_of_2_s() {
 #[test]
 fn a_flood_costs_redis_next_to_nothing_in_a_window_of_6_s() {
     a_flood_costs_redis_next_to_nothing(5, 6, 2);
+}
+
+#[test]
+fn no_window_costs_redis_more_while_a_permit_comes_back() {
+    for (window_s, windows) in [(1, 6), (2, 4), (6, 2)] {
+        let limits = [limit("l", &format!("1/{window_s}s"))];
+        no_window_costs_redis_more(&limits, Duration::from_secs(window_s), windows);
+    }
+}
+
+#[test]
+fn no_window_costs_redis_more_while_several_permits_come_back_at_one_time() {
+    no_window_costs_redis_more(&[limit("l", "5/1s")], Duration::from_secs(1), 6);
+}
+
+#[test]
+fn no_window_costs_redis_more_while_permits_for_one_request_come_back() {
+    let limit = r#"{ name = "l", key = "header:x-key", rate = "5/1s", cost = 3 }"#;
+    no_window_costs_redis_more(&[limit.to_owned()], Duration::from_secs(1), 6);
+}
+
+#[test]
+fn no_window_costs_redis_more_while_a_permit_of_two_limits_comes_back() {
+    no_window_costs_redis_more(&[limit("l", "1/1s"), limit("m", "100/10s")], Duration::from_secs(1), 6);
 }

@@ -9,7 +9,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::harness::{gateway::Gateway, load::Load, redis::Redis, wait_until};
+use crate::{
+    harness::{
+        cut::{Cut, Fault},
+        gateway::Gateway,
+        load::{Answered, Load, most_within},
+        redis::Redis,
+        wait_until,
+    },
+    sleep_until,
+};
 
 const AWAY: Duration = Duration::from_secs(2);
 /// The store's deadline of 50 ms, and as much again.
@@ -17,40 +26,155 @@ const ANSWERED_WITHIN: Duration = Duration::from_millis(100);
 /// For all of them, however late a busy machine lets a thread run.
 const NOTHING_HANGS: Duration = Duration::from_secs(10);
 const BACK_WITHIN: Duration = Duration::from_millis(500);
+/// Where a connection has lost what went through it, which only its silence tells.
+const REPLACED_WITHIN: Duration = Duration::from_millis(1_000);
+
+/// What goes wrong, and how it ends.
+struct Outage {
+    name: &'static str,
+    leave: fn(&mut Redis, &Cut),
+    come_back: fn(&mut Redis, &Cut),
+    back_within: Duration,
+}
+
+/// What the connections suffer.
+fn cut(name: &'static str, leave: fn(&mut Redis, &Cut), back_within: Duration) -> Outage {
+    Outage { name, leave, come_back: |_, cut| cut.set(Fault::None), back_within }
+}
+
+fn outages() -> [Outage; 10] {
+    [
+        Outage {
+            name: "stopped",
+            leave: |redis, _| redis.pause(),
+            come_back: |redis, _| redis.resume(),
+            back_within: BACK_WITHIN,
+        },
+        Outage {
+            name: "killed",
+            leave: |redis, _| redis.kill(),
+            come_back: |redis, _| redis.restart(),
+            back_within: BACK_WITHIN,
+        },
+        Outage {
+            name: "without memory",
+            leave: |redis, _| drop(redis.command(&["CONFIG", "SET", "maxmemory", "1"])),
+            come_back: |redis, _| drop(redis.command(&["CONFIG", "SET", "maxmemory", "0"])),
+            back_within: BACK_WITHIN,
+        },
+        Outage {
+            name: "demoted",
+            leave: |redis, _| drop(redis.command(&["REPLICAOF", "127.0.0.1", "1"])),
+            come_back: |redis, _| drop(redis.command(&["REPLICAOF", "NO", "ONE"])),
+            back_within: BACK_WITHIN,
+        },
+        cut("refused", |_, cut| cut.set(Fault::Refuse), BACK_WITHIN),
+        cut("reset", |_, cut| cut.set(Fault::Reset), BACK_WITHIN),
+        cut("reset in a reply", |_, cut| cut.set(Fault::ResetAfter(700)), BACK_WITHIN),
+        cut("slow", |_, cut| cut.set(Fault::Delay(Duration::from_millis(300))), REPLACED_WITHIN),
+        cut("swallowed", |_, cut| cut.set(Fault::Swallow), REPLACED_WITHIN),
+        cut("without replies", |_, cut| cut.set(Fault::SwallowReplies), REPLACED_WITHIN),
+    ]
+}
 
 #[test]
 fn answers_stay_in_time_while_the_store_is_away_and_it_is_back_at_once() {
-    type Step = fn(&mut Redis);
-    let outages: [(&str, Step, Step); 2] =
-        [("stopped", |redis| redis.pause(), |redis| redis.resume()), ("killed", Redis::kill, Redis::restart)];
-    for (outage, leave, come_back) in outages {
+    for Outage { name, leave, come_back, back_within } in outages() {
         let mut redis = Redis::start();
+        let cut = Cut::before(redis.port());
         let gateway = Gateway::start(&format!(
             "[server]\nworkers = 2\n[store]\nurl = \"{}\"\n\
              [limits.l]\nkey = \"query:phase\"\nplain = true\nrate = \"1000000/h\"\n\
              [[routes]]\npath = \"/\"\nrespond = {{ status = 200 }}\nlimits = [\"l\"]\n",
-            redis.url()
+            cut.url()
         ));
         let phase = Arc::new(AtomicUsize::new(0));
         let asked = phase.clone();
         let load = Load::start(&gateway, 8, move || format!("/?phase={}", asked.load(SeqCst)));
         load.wait_for(1_000);
-        leave(&mut redis);
+        leave(&mut redis, &cut);
         thread::sleep(AWAY);
         // Only what is asked from now on is counted under this key.
         phase.store(1, SeqCst);
-        come_back(&mut redis);
+        come_back(&mut redis, &cut);
         let back = Instant::now();
         wait_until("the store is used", || {
             redis.command(&["EXISTS", "tollgate:l:sw:{query:phase=1}"]) == "1"
         });
         let back = back.elapsed();
         load.wait_for(1_000);
-        assert!(back < BACK_WITHIN, "{outage}: used again after {back:?}");
-        let mut took: Vec<Duration> = load.end();
+        assert!(back < back_within, "{name}: used again after {back:?}");
+        let answers = load.end();
+        assert!(answers.iter().all(|answer| answer.status == 200), "{name}");
+        let mut took: Vec<Duration> = answers.iter().map(Answered::took).collect();
         took.sort_unstable();
         let (of_a_hundred, slowest) = (took[took.len() * 99 / 100], took[took.len() - 1]);
-        assert!(of_a_hundred < ANSWERED_WITHIN, "{outage}: one of a hundred answers took {of_a_hundred:?}");
-        assert!(slowest < NOTHING_HANGS, "{outage}: an answer took {slowest:?}");
+        assert!(of_a_hundred < ANSWERED_WITHIN, "{name}: one of a hundred answers took {of_a_hundred:?}");
+        assert!(slowest < NOTHING_HANGS, "{name}: an answer took {slowest:?}");
     }
+}
+
+/// Clients that ask at fixed times, 200 a second in all, whatever the answers do; until the instant.
+fn ask_steadily(gateway: &Gateway, path: &str, until: Instant) -> Vec<Answered> {
+    const CLIENTS: u32 = 20;
+    const EVERY: Duration = Duration::from_millis(100);
+    let begin = Instant::now();
+    let ask = |client: u32| {
+        let mut connection = gateway.client();
+        let mut answers = Vec::new();
+        let mut due = begin + EVERY * client / CLIENTS;
+        while due < until {
+            sleep_until(due);
+            let sent = Instant::now();
+            let status = connection.get(path).status;
+            answers.push(Answered { sent, received: Instant::now(), status });
+            due += EVERY;
+        }
+        answers
+    };
+    let ask = &ask;
+    thread::scope(|scope| {
+        let clients: Vec<_> = (0..CLIENTS).map(|client| scope.spawn(move || ask(client))).collect();
+        clients.into_iter().flat_map(|client| client.join().unwrap()).collect()
+    })
+}
+
+#[test]
+fn a_store_that_stands_still_for_five_seconds_delays_nobody_while_limits_hold_here() {
+    const SHARE: usize = 20;
+    const WINDOW: Duration = Duration::from_secs(1);
+    let redis = Redis::start();
+    let gateway = Gateway::start(&format!(
+        "[server]\nworkers = 2\n[store]\nurl = \"{}\"\ninstances = 2\n\
+         [limits.l]\nkey = \"query:k\"\nplain = true\nrate = \"{}/s\"\n\
+         [[routes]]\npath = \"/\"\nrespond = {{ status = 200 }}\nlimits = [\"l\"]\n",
+        redis.url(),
+        2 * SHARE
+    ));
+    let ask_for = |path, time| ask_steadily(&gateway, path, Instant::now() + time);
+    let mut answers = ask_for("/?k=before", WINDOW);
+    redis.pause();
+    let stopped = Instant::now();
+    let during = ask_for("/?k=during", 5 * WINDOW);
+    redis.resume();
+    let resumed = Instant::now();
+    let used = thread::scope(|scope| {
+        let load = scope.spawn(|| ask_for("/?k=after", WINDOW));
+        wait_until("the store is used", || {
+            redis.command(&["EXISTS", "tollgate:l:sw:{query:k=after}"]) == "1"
+        });
+        let used = resumed.elapsed();
+        answers.extend(load.join().unwrap());
+        used
+    });
+    assert!(used < BACK_WITHIN, "used again after {used:?}");
+
+    let passed: Vec<_> = during.iter().filter(|answer| answer.status == 200).copied().collect();
+    let most = most_within(&passed, WINDOW);
+    assert!(most <= SHARE, "{most} passed within a window");
+    assert!(passed.len() >= 4 * SHARE, "{} passed in {:?}", passed.len(), resumed - stopped);
+    answers.extend(during);
+    assert!(answers.iter().all(|answer| matches!(answer.status, 200 | 429)));
+    let slowest = answers.iter().map(Answered::took).max().unwrap();
+    assert!(slowest < ANSWERED_WITHIN, "an answer took {slowest:?}");
 }

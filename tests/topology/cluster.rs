@@ -1,6 +1,10 @@
 //! A Cluster: its nodes fail, move slots, and take each other's place.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::atomic::{AtomicUsize, Ordering::SeqCst},
+    thread,
+    time::{Duration, Instant},
+};
 
 use bytes::Bytes;
 use tokio::time;
@@ -172,6 +176,11 @@ fn assert_one_failure_is_the_only_one(fail: impl Fn(&mut Redis)) {
         status == 200
     });
     assert!(refused > 0 && served > 5, "{refused} refused, {served} served");
+    // What the others counted meanwhile was exact: each of these keys has been charged once.
+    for key in keys(&cluster, 1, false).take(served.min(20)) {
+        let rest = [(); 5].map(|()| ask(&gateway, &key));
+        assert_eq!(rest, [200, 200, 200, 200, 429], "{key}");
+    }
     // By then all of them are at their places again.
     for key in of_the_lost.iter().skip(10).take(20) {
         assert_eq!(ask(&gateway, key), 200, "{}", gateway.log());
@@ -187,6 +196,65 @@ fn a_primary_that_is_killed_fails_alone_and_is_replaced() {
 #[test]
 fn a_primary_that_hangs_fails_alone_and_is_replaced() {
     assert_one_failure_is_the_only_one(|redis| redis.pause());
+}
+
+/// Asks for one key through two gateways for as long as its limit has room, and meanwhile does something to its
+/// slot, time after time. Not one request fails, and the limit is exact.
+fn assert_exact_under_load(disturb: impl Fn(&Cluster, usize)) {
+    const PERMITS: usize = 3_000;
+    let cluster = Cluster::start();
+    let toml = toml(&cluster).replace("5/h", &format!("{PERMITS}/h"));
+    let gateways = [Gateway::start(&toml), Gateway::start(&toml)];
+    let asked = AtomicUsize::new(0);
+    let count = |turn: usize| {
+        let mut client = gateways[turn % 2].client();
+        let statuses = std::iter::from_fn(|| {
+            let status = client.ask("GET /\nx-key: a").status;
+            asked.fetch_add(1, SeqCst);
+            (status != 429).then_some(status)
+        });
+        statuses.fold(
+            [0, 0],
+            |[passed, failed], status| {
+                if status == 200 { [passed + 1, failed] } else { [passed, failed + 1] }
+            },
+        )
+    };
+    let counts = thread::scope(|scope| {
+        let clients: Vec<_> = (0..4).map(|turn| scope.spawn(move || count(turn))).collect();
+        let mut times = 0;
+        while asked.load(SeqCst) < PERMITS {
+            disturb(&cluster, times);
+            times += 1;
+        }
+        assert!(times > 2, "{times}");
+        clients.into_iter().map(|client| client.join().unwrap()).collect::<Vec<_>>()
+    });
+    let [passed, failed] = [0, 1].map(|at| counts.iter().map(|count| count[at]).sum::<usize>());
+    assert_eq!((passed, failed), (PERMITS, 0), "{}{}", gateways[0].log(), gateways[1].log());
+}
+
+#[test]
+fn a_slot_that_moves_to_and_fro_under_load_keeps_its_count() {
+    let bucket = "tollgate:per-key:sw:{header:x-key=a}";
+    assert_exact_under_load(|cluster, times| {
+        let home = cluster.owner(bucket);
+        let [from, to] = [times, times + 1].map(|times| (home + times % 2) % 3);
+        cluster.begin_to_move(cluster.slot(bucket), from, to);
+        cluster.migrate(bucket, from, to);
+        cluster.end_move(cluster.slot(bucket), to);
+    });
+}
+
+#[test]
+fn a_primary_that_hands_over_to_its_replica_under_load_keeps_its_counts() {
+    assert_exact_under_load(|cluster, times| {
+        let replica = &cluster.nodes[owner_of(cluster, "a") + 3];
+        if times == 0 {
+            replica.command(&["CLUSTER", "FAILOVER"]);
+        }
+        wait_until("the replica has taken over", || replica.info("role") == "master");
+    });
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! One server, by a socket, with TLS, as a user with few rights; and what keeps a gateway from it.
 
-use tollgate::store::script::SOURCE;
+use std::sync::Arc;
+
+use tollgate::{Ask, Limit, Limiter, Rate, store::script::SOURCE};
 
 use crate::{
     ask, assert_five_pass, by_key,
@@ -74,11 +76,11 @@ fn what_keeps_a_gateway_from_the_store_is_told_once_while_the_policy_serves() {
     let strangers = Certificates::for_server(&["127.0.0.1"]);
     let (redis, tls) = files.start("no", &[]);
     let plain = redis.port();
-    redis.command(&["ACL", "SETUSER", "poor", "on", ">right", "+ping"]);
+    redis.command(&["ACL", "SETUSER", "poor", "on", ">s3cret", "+ping"]);
     let (ca, wrong_ca) = (files.path("ca.pem"), strangers.path("ca.pem"));
     let cases = [
         (format!("url = \"redis://poor:wrong@127.0.0.1:{plain}\""), "WRONGPASS"),
-        (format!("url = \"redis://poor:right@127.0.0.1:{plain}\""), "NOPERM"),
+        (format!("url = \"redis://poor:s3cret@127.0.0.1:{plain}\""), "NOPERM"),
         (format!("url = \"rediss://127.0.0.1:{tls}\"\ntls = {{ ca = {wrong_ca:?} }}"), "InvalidCertificate"),
         (
             format!("url = \"rediss://127.0.0.1:{tls}\"\ntls = {{ ca = {ca:?}, server_name = \"other\" }}"),
@@ -103,10 +105,52 @@ fn what_keeps_a_gateway_from_the_store_is_told_once_while_the_policy_serves() {
         }
         let log = gateway.log();
         let lines: Vec<_> = log.lines().filter(|line| line.contains(cause)).collect();
-        assert!(lines.iter().all(|line| !line.contains("right")), "{log}");
+        assert!(lines.iter().all(|line| !line.contains("s3cret")), "{log}");
         let told = lines.iter().map(|line| line.split_once("WARN").unwrap().1);
         let different = told.clone().collect::<std::collections::HashSet<_>>();
         assert_eq!(told.count(), different.len(), "{log}");
         assert!(different.len() <= 2, "{log}");
     }
+}
+
+#[test]
+fn a_server_that_may_evict_counts_is_told_of_once_it_is_there() {
+    let evicts = ["--maxmemory", "100mb", "--maxmemory-policy", "volatile-lru"];
+    let told = "it may evict counts, which then begin anew, by `volatile-lru` (set its maxmemory-policy to noeviction)";
+    let start = |redis: &Redis| Gateway::start(&by_key(&format!("url = \"{}\"", redis.url())));
+
+    let mut redis = Redis::start_with(&evicts);
+    let gateway = start(&redis);
+    assert_five_pass(&[&gateway], "a");
+    assert_eq!(gateway.log().matches(told).count(), 1, "{}", gateway.log());
+    redis.kill();
+    let gateway = start(&redis);
+    assert_eq!(ask(&gateway, "b"), 503);
+    redis.restart();
+    wait_until("it is told", || gateway.log().matches(told).count() == 1);
+
+    for (arguments, right) in [(&evicts[..2], "+info"), (&evicts[2..], "+info"), (&evicts[..], "-info")] {
+        let redis = Redis::start_with(arguments);
+        redis.command(&["ACL", "SETUSER", "default", right]);
+        let gateway = start(&redis);
+        assert_five_pass(&[&gateway], "a");
+        assert_eq!(gateway.log(), "", "{arguments:?}, {right}");
+    }
+}
+
+#[test]
+fn a_key_is_reset_also_where_others_cannot_be_told() {
+    let redis = Redis::start();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let limiter = Limiter::connect(&redis.url()).unwrap();
+        limiter.warm_up().await.unwrap();
+        let limit = Arc::new(Limit::new("l", "1/h".parse::<Rate>().unwrap()));
+        let asks = [Ask::new(&limit, "alice")];
+        limiter.try_acquire(&asks).await.unwrap();
+        limiter.try_acquire(&asks).await.unwrap_err();
+        redis.command(&["ACL", "SETUSER", "default", "-publish"]);
+        limiter.reset(&asks[0]).await.unwrap();
+        limiter.try_acquire(&asks).await.unwrap();
+    });
 }

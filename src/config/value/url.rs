@@ -3,7 +3,7 @@
 use hyper::Uri;
 
 use super::Written;
-use crate::config::{RedisUrl, ServerUrl, StoreUrl};
+use crate::config::{RedisUrl, ServerUrl, StoreUrl, redis::bare_host};
 
 impl Written for ServerUrl {
     const EXPECTED: &'static str = "an url such as \"http://127.0.0.1:3000\"";
@@ -11,8 +11,7 @@ impl Written for ServerUrl {
     fn read(text: &str) -> Result<Self, String> {
         let fault = |why| format!("`{text}` {why}\nwrite scheme, host and port: \"http://127.0.0.1:3000\"");
         let url = text.parse::<Uri>().map_err(|_| fault("is no url"))?;
-        let authority = url.authority().filter(|authority| !authority.host().is_empty());
-        let authority = authority.ok_or_else(|| fault("is no url"))?;
+        let authority = url.authority().ok_or_else(|| fault("is no url"))?;
         match url.scheme_str() {
             Some("http") => {}
             Some("https") => return Err(fault("wants TLS, which is not supported yet")),
@@ -26,8 +25,8 @@ impl Written for ServerUrl {
             return Err(fault("has a path or a query, which is not passed on"));
         }
         let port = port(authority.as_str()).ok_or_else(|| fault("has no valid port"))?;
-        let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
-        Ok(Self { host, port: port.unwrap_or(80) })
+        let host = bare_host(authority.host()).ok_or_else(|| fault("has no valid host"))?;
+        Ok(Self { host: host.to_owned(), port: port.unwrap_or(80) })
     }
 }
 
@@ -84,6 +83,8 @@ mod tests {
             "http://u:p@a:1",
             "http://a b:1",
             "http://[::1:1",
+            "http://a[::1]:1",
+            "http://[a]:1",
         ] {
             assert!(ServerUrl::read(text).is_err(), "{text}");
         }

@@ -1,5 +1,8 @@
 //! Blocks against the in-process store, both at the instants of a paused clock.
 
+use std::time::Duration;
+
+use futures_util::FutureExt;
 use proptest::{collection, prelude::*};
 use smallvec::smallvec;
 use tokio::{
@@ -74,10 +77,7 @@ async fn take(refusals: &Refusals, shop: &Shop, charge: &Charge, trip_us: u64) -
     advance(us(trip_us)).await;
     let decision = shop.take(charge);
     advance(us(trip_us)).await;
-    match decision.outcomes[0].charged {
-        true => refusals.charged(&charge.bucket, decision.outcomes[0].remaining),
-        false => refusals.note(charge, &decision.outcomes[0], sent),
-    }
+    refusals.learn(charge, &decision.outcomes[0], sent, true);
     Ok(decision)
 }
 
@@ -131,7 +131,7 @@ fn a_cost_is_told_its_own_delay_and_shrinks_with_time() {
             assert!(take(&refusals, &shop, &ask(1), 0).await.unwrap().admitted);
             advance(us(100_000)).await;
         }
-        for cost in [1, 2, 5] {
+        for cost in [2, 5] {
             assert!(!take(&refusals, &shop, &ask(cost), 0).await.unwrap().admitted, "it asks once");
         }
         advance(us(50_000)).await;
@@ -154,13 +154,13 @@ fn many_costs_are_told_the_next_greater_ones_delay() {
         for cost in (1..=1_000).rev() {
             asked += usize::from(take(&refusals, &shop, &ask(cost), 0).await.is_ok());
         }
-        assert!(asked <= STEPS_MOST, "{asked}");
+        assert!(asked <= block::STEPS_MOST, "{asked}");
     });
 }
 
-/// A block of a cost of 1, just noted.
+/// A block of a cost of 1, just noted: the last room has been taken.
 async fn block(refusals: &Refusals, shop: &Shop, ask: &Charge) {
-    while take(refusals, shop, ask, 0).await.unwrap().admitted {}
+    take(refusals, shop, ask, 0).await.unwrap();
     assert!(take(refusals, shop, ask, 0).await.is_err());
 }
 
@@ -188,7 +188,7 @@ fn fault_14_a_reset_and_a_change_end_a_block() {
         refusals.forget_all();
         assert_eq!(refusals.blocks.load(Relaxed), 0);
         block(&refusals, &shop, &ask).await;
-        let raised = charge(1, 2, 1_000_000, Algorithm::SlidingWindow);
+        let raised = charge(1, 3, 1_000_000, Algorithm::SlidingWindow);
         assert!(take(&refusals, &shop, &raised, 0).await.unwrap().admitted);
         assert_eq!(refusals.blocks.load(Relaxed), 0);
     });
@@ -212,7 +212,10 @@ fn fault_14_a_refusal_whose_call_was_sent_before_a_reset_is_not_kept() {
 fn what_was_changed_elsewhere_is_noticed_after_5_s_by_one_request() {
     in_virtual_time(async {
         let (refusals, shop) = (Refusals::default(), Shop::new(0.0));
-        let ask = charge(1, 1, 3_600_000_000, Algorithm::SlidingWindow);
+        let ask = charge(1, 3, 3_600_000_000, Algorithm::SlidingWindow);
+        for _ in 0..2 {
+            shop.take(&ask);
+        }
         block(&refusals, &shop, &ask).await;
         advance(us(4_999_999)).await;
         assert!(take(&refusals, &shop, &ask, 0).await.is_err());
@@ -223,7 +226,74 @@ fn what_was_changed_elsewhere_is_noticed_after_5_s_by_one_request() {
         // The others are refused until it has its answer.
         assert!(take(&refusals, &shop, &ask, 0).await.is_err());
         drop(turns);
-        assert!(take(&refusals, &shop, &ask, 0).await.is_ok());
+        shop.store
+            .operate_at(
+                shop.time_us(),
+                &Operation::On { bucket: ask.bucket.clone(), quota: ask.quota, act: Act::Reset },
+            )
+            .unwrap();
+        for _ in 0..3 {
+            assert!(take(&refusals, &shop, &ask, 0).await.unwrap().admitted);
+        }
+    });
+}
+
+#[test]
+fn an_answer_that_comes_late_is_no_news_after_a_later_one() {
+    in_virtual_time(async {
+        let (refusals, shop) = (Refusals::default(), Shop::new(0.0));
+        let ask = charge(1, 2, 1_000_000, Algorithm::SlidingWindow);
+        let sent = refusals.sending();
+        let [first, last] = [shop.take(&ask), shop.take(&ask)];
+        advance(us(200)).await;
+        for decision in [last, first] {
+            refusals.learn(&ask, &decision.outcomes[0], sent, true);
+        }
+        assert!(take(&refusals, &shop, &ask, 0).await.is_err());
+    });
+}
+
+/// The delay that it tells has passed when its answer is there.
+#[test]
+fn after_a_slow_refusal_one_asks_again_for_all() {
+    in_virtual_time(async {
+        let (refusals, shop) = (Refusals::default(), Shop::new(0.0));
+        let ask = charge(1, 1, 1_000_000, Algorithm::SlidingWindow);
+        block(&refusals, &shop, &ask).await;
+        advance(us(999_500)).await;
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let check = || Box::pin(refusals.check(|| [&ask].into_iter(), deadline));
+        let first = check().await;
+        let (mut second, mut third) = (check(), check());
+        assert!((&mut second).now_or_never().is_none(), "it waits for the first");
+        assert!((&mut third).now_or_never().is_none(), "it waits for the first");
+        let (sent, refused) = (refusals.sending(), shop.take(&ask));
+        assert!(!refused.admitted);
+        refusals.learn(&ask, &refused.outcomes[0], sent, true);
+        advance(us(2_000)).await;
+        drop(first);
+        let asking = second.now_or_never();
+        assert!(matches!(asking, Some(Verdict::Ask(_))));
+        assert!(third.now_or_never().is_none(), "it waits for the second");
+    });
+}
+
+/// Those who come to a worker while one is held there.
+#[test]
+fn those_who_are_held_ask_together() {
+    in_virtual_time(async {
+        let (refusals, shop) = (Refusals::default(), Shop::new(0.0));
+        let ask = charge(1, 1, 100_000, Algorithm::SlidingWindow);
+        block(&refusals, &shop, &ask).await;
+        advance(us(99_950)).await;
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let check = || Box::pin(refusals.check(|| [&ask].into_iter(), deadline));
+        let mut held = [check(), check()];
+        assert!(held.iter_mut().all(|held| held.now_or_never().is_none()));
+        advance(us(1_000)).await;
+        let asking = held.map(FutureExt::now_or_never);
+        assert!(asking.iter().all(|asking| matches!(asking, Some(Verdict::Ask(_)))));
+        assert!(check().now_or_never().is_none(), "it waits for their answer");
     });
 }
 

@@ -8,22 +8,29 @@
 use std::{
     collections::{HashMap, VecDeque},
     future::pending,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::Duration,
 };
 
 use arc_swap::ArcSwap;
+use fred::types::config::Config;
 use parking_lot::Mutex;
 use tokio::{
     runtime::Handle,
     sync::{OnceCell, Semaphore, oneshot},
     task::{AbortHandle, yield_now},
-    time::{Instant, timeout_at},
+    time::{Instant, sleep, timeout_at},
 };
 
 use crate::store::script::Call;
 
 use super::{
-    Act, Lease, Operation, Reply, StoreError, call,
+    Act, Lease, Operation, Reply, StoreError,
+    breaker::Timeouts,
+    call,
     connection::{CONNECT_TIMEOUT, Connection, describe},
     node::Link,
     slots::is_redirection,
@@ -35,6 +42,8 @@ const CALL_CHARGES: usize = 256;
 const WAITING_MOST: usize = 8_192;
 /// Calls in flight on a connection.
 const CALLS_MOST: usize = 64;
+/// A server that has become a replica isn't asked for before that whether its name leads elsewhere by now.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Lanes that are kept while nobody waits in them.
 const LANES_KEPT: usize = 64;
 
@@ -62,8 +71,11 @@ pub(super) struct Batcher {
     /// The thread's, where the calls are made, wherever an operation comes from.
     pub(super) runtime: Handle,
     connection: ArcSwap<Connection>,
+    pub(super) timeouts: Timeouts,
     queue: Mutex<Queue>,
     calls: Semaphore,
+    /// It has looked for the primary lately.
+    looks: AtomicBool,
     /// The first connection was made, or tried.
     begun: OnceCell<()>,
     /// A task that ends with the runtime alone.
@@ -125,9 +137,9 @@ impl Batcher {
     pub(super) fn start(link: Arc<Link>) -> Self {
         let connection = ArcSwap::from_pointee(Connection::start(&link.config, Arc::downgrade(&link)));
         let (runtime, calls) = (Handle::current(), Semaphore::new(CALLS_MOST));
-        let (queue, begun) = Default::default();
+        let (timeouts, queue, looks, begun) = Default::default();
         let life = runtime.spawn(pending::<()>()).abort_handle();
-        Self { link, runtime, connection, queue, calls, begun, life }
+        Self { link, runtime, connection, timeouts, queue, calls, looks, begun, life }
     }
 
     /// Whether the runtime has ended, and with it all calls.
@@ -147,12 +159,29 @@ impl Batcher {
 
     /// Begins anew with another connection.
     pub(super) fn reconnect(&self) {
-        self.use_connection(Connection::start(&self.link.config, Arc::downgrade(&self.link)));
+        let _in_runtime = self.runtime.enter();
+        self.connection.store(Arc::new(Connection::start(&self.link.config, Arc::downgrade(&self.link))));
     }
 
-    /// Makes further calls on this connection.
-    pub(super) fn use_connection(&self, connection: Connection) {
+    /// Makes further calls on a connection to whoever is the primary by now, and until it is made, on the old one.
+    pub(super) async fn move_to(&self, config: &Config) {
+        let connection = Connection::start(config, Arc::downgrade(&self.link));
+        // If this fails, the breaker sees to it.
+        let _ = connection.connected(Instant::now() + CONNECT_TIMEOUT).await;
         self.connection.store(Arc::new(connection));
+    }
+
+    /// The server is a replica now. Its name may lead to another one, or Sentinels may.
+    fn look_for_primary(self: &Arc<Self>) {
+        if self.looks.swap(true, Relaxed) {
+            return;
+        }
+        let batcher = self.clone();
+        self.runtime.spawn(async move {
+            batcher.move_to(&batcher.link.config).await;
+            sleep(LOOK_EVERY).await;
+            batcher.looks.store(false, Relaxed);
+        });
     }
 
     /// Does an operation in the lane's next call. One that still waits at `deadline` isn't sent any more.
@@ -215,12 +244,16 @@ impl Batcher {
                 Err(StoreError::Answer(error)) if is_redirection(error) => {
                     if !self.link.is_in_cluster() {
                         let remedy = "write `store.url` with redis-cluster://";
-                        self.link.trouble.say(format!("it has only some slots of a Cluster: {remedy}"));
+                        self.link.trouble.say(&format!("it has only some slots of a Cluster: {remedy}"));
                     }
                 }
-                Err(error @ (StoreError::Answer(_) | StoreError::Malformed)) => {
-                    self.link.trouble.say(describe(error));
+                Err(StoreError::Answer(error)) => {
+                    self.link.trouble.say_error(error);
+                    if error.details().starts_with("READONLY") && !self.link.is_in_cluster() {
+                        self.look_for_primary();
+                    }
                 }
+                Err(error @ StoreError::Malformed) => self.link.trouble.say(&error.to_string()),
                 // A broken connection says why by itself, and a timeout has no cause to tell.
                 Ok(_) | Err(_) => {}
             }

@@ -1,25 +1,39 @@
-//! What is known of a server's health: whether to ask it, and what has been said of it.
+//! Whether to ask a server.
 
-use std::{
-    sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed},
-    time::{Duration, Instant},
-};
-
-use parking_lot::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
 use super::StoreError;
 
-/// Failed calls in a row that open the breaker. A broken connection opens it at once.
-const FAILURES_TO_OPEN: u32 = 3;
-/// Causes that are told in that time, each once: they may take turns, also with calls that succeed.
-const SAID_MOST: usize = 16;
-const SAY_AGAIN_AFTER: Duration = Duration::from_secs(60);
+/// Timeouts in a row that are enough. A broken connection is enough by itself.
+const TIMEOUTS_MOST: u32 = 3;
+
+/// Counts timeouts in a row: those of a server, and those of one connection, which may be broken alone.
+#[derive(Default)]
+pub(super) struct Timeouts(AtomicU32);
+
+impl Timeouts {
+    /// Notes how a call ended. True if that is enough.
+    fn are_enough_by<T>(&self, call: &Result<T, StoreError>) -> bool {
+        match call {
+            Err(StoreError::Timeout) => self.0.fetch_add(1, Relaxed) + 1 >= TIMEOUTS_MOST,
+            Err(StoreError::Connection(_)) => true,
+            _ => {
+                self.forget();
+                false
+            }
+        }
+    }
+
+    pub(super) fn forget(&self) {
+        self.0.store(0, Relaxed);
+    }
+}
 
 /// Closed while the server answers.
 #[derive(Default)]
 pub(super) struct Breaker {
     open: AtomicBool,
-    failures: AtomicU32,
+    timeouts: Timeouts,
 }
 
 impl Breaker {
@@ -27,46 +41,14 @@ impl Breaker {
         self.open.load(Relaxed)
     }
 
-    /// Notes how a call ended. True if this opens the breaker: the caller then probes.
-    pub(super) fn opened_by<T>(&self, call: &Result<T, StoreError>) -> bool {
-        match call {
-            Err(StoreError::Timeout) if self.failures.fetch_add(1, Relaxed) + 1 < FAILURES_TO_OPEN => false,
-            Err(StoreError::Timeout | StoreError::Connection(_)) => !self.open.swap(true, Relaxed),
-            _ => {
-                self.failures.store(0, Relaxed);
-                false
-            }
-        }
+    /// Notes how a call on a connection ended. True if this opens the breaker: the caller then probes.
+    pub(super) fn opened_by<T>(&self, call: &Result<T, StoreError>, of_connection: &Timeouts) -> bool {
+        let is_enough = [&self.timeouts, of_connection].map(|timeouts| timeouts.are_enough_by(call));
+        is_enough.contains(&true) && !self.open.swap(true, Relaxed)
     }
 
     pub(super) fn close(&self) {
-        self.failures.store(0, Relaxed);
+        self.timeouts.forget();
         self.open.store(false, Relaxed);
-    }
-}
-
-/// What is wrong with a server, so that the log says it now and then and not at each attempt.
-pub(super) struct Trouble {
-    server: String,
-    said: Mutex<Vec<(String, Instant)>>,
-}
-
-impl Trouble {
-    pub(super) fn with(server: String) -> Self {
-        Self { server, said: Mutex::default() }
-    }
-
-    pub(super) fn say(&self, trouble: String) {
-        let mut said = self.said.lock();
-        said.retain(|(_, at)| at.elapsed() < SAY_AGAIN_AFTER);
-        if said.len() < SAID_MOST && said.iter().all(|(text, _)| *text != trouble) {
-            tracing::warn!(server = self.server, "the store: {trouble}");
-            said.push((trouble, Instant::now()));
-        }
-    }
-
-    /// It has been mended: should it come again, it is news.
-    pub(super) fn forget(&self) {
-        self.said.lock().clear();
     }
 }

@@ -64,7 +64,8 @@ fn values(script: Bytes, keys: &[Bytes], list: Bytes) -> Vec<Value> {
     values
 }
 
-fn integers(answer: Value) -> Option<Vec<i64>> {
+/// An answer of numbers alone.
+pub(crate) fn integers(answer: Value) -> Option<Vec<i64>> {
     let Value::Array(values) = answer else { return None };
     values
         .into_iter()

@@ -35,10 +35,10 @@ use crate::config::redis::Endpoint;
 use super::{
     Operation, Reply, StoreError, Value,
     batcher::{Lane, Manner},
-    breaker::Trouble,
     connection::{Access, CONNECT_TIMEOUT, Connection, describe, failure},
     node::Node,
     slots::{Map, Range, SLOTS, read_ranges, slot_of},
+    trouble::Trouble,
 };
 
 /// How often an operation is sent on: from where a slot was to where it is, and to where it goes.
@@ -47,6 +47,8 @@ const SENT_ON_MOST: usize = 3;
 const SLOTS_WAIT: Duration = Duration::from_millis(250);
 /// The slots aren't read again before this.
 const REFRESH_EVERY: Duration = Duration::from_millis(100);
+/// Nodes that are kept: as many as a Cluster is made for.
+const NODES_MOST: usize = 1_000;
 /// How long a node is kept that has no slots: some may be moving to it.
 const IDLE_NODE_KEPT: Duration = Duration::from_secs(60);
 
@@ -195,11 +197,11 @@ impl Cluster {
         let word = words.next()?;
         match word {
             "MOVED" => {
-                let node = self.node_at(&self.referred(words.nth(1)?, from)?);
                 self.refresh_soon();
+                let node = self.node_at(&self.referred(words.nth(1)?, from)?)?;
                 Some((node, Manner::Together))
             }
-            "ASK" => Some((self.node_at(&self.referred(words.nth(1)?, from)?), Manner::Asking)),
+            "ASK" => Some((self.node_at(&self.referred(words.nth(1)?, from)?)?, Manner::Asking)),
             // Of several keys only some have moved yet. Each operation by itself may have better luck.
             "TRYAGAIN" if manner == Manner::Together => Some((from.clone(), Manner::Alone)),
             // It has lost its place. Another node may have taken it.
@@ -225,12 +227,19 @@ impl Cluster {
         Some(Endpoint { host, port: port.parse().ok()? })
     }
 
-    fn node_at(&self, endpoint: &Endpoint) -> Arc<Node> {
-        let make = || {
-            let config = self.access.to(endpoint);
-            Arc::new(Node::new(endpoint.to_string(), config, self.timeout, self.me.clone()))
-        };
-        self.nodes.lock().entry(endpoint.clone()).or_insert_with(make).clone()
+    /// The node there. `None` if servers name more and more of them, and this is one too many.
+    fn node_at(&self, endpoint: &Endpoint) -> Option<Arc<Node>> {
+        let mut nodes = self.nodes.lock();
+        if let Some(node) = nodes.get(endpoint) {
+            return Some(node.clone());
+        }
+        if nodes.len() >= NODES_MOST {
+            return None;
+        }
+        let config = self.access.to(endpoint);
+        let node = Arc::new(Node::new(endpoint.to_string(), config, self.timeout, self.me.clone()));
+        nodes.insert(endpoint.clone(), node.clone());
+        Some(node)
     }
 
     /// Remembers this thread.
@@ -267,7 +276,7 @@ impl Cluster {
                 Ok(())
             }
             Err(error) => {
-                self.trouble.say(format!("can't read the slots: {}", describe(&error)));
+                self.trouble.say(&format!("can't read the slots: {}", describe(&error)));
                 Err(error)
             }
         };
@@ -314,9 +323,7 @@ impl Cluster {
         let mut owners = vec![None; SLOTS];
         for Range { first, last, owner } in ranges {
             let node = self.node_at(owner);
-            for slot in &mut owners[usize::from(*first)..=usize::from(*last)] {
-                *slot = Some(node.clone());
-            }
+            owners[usize::from(*first)..=usize::from(*last)].fill(node);
         }
         let in_use = |node: &Arc<Node>| ranges.iter().any(|range| range.owner.to_string() == node.link.name);
         let before = self.map.load_full();
@@ -330,7 +337,7 @@ impl Cluster {
         let connecting = new.iter().flat_map(|node| {
             runtimes.iter().map(|runtime| {
                 let node = node.clone();
-                runtime.spawn(async move { node.connected(Instant::now() + CONNECT_TIMEOUT).await })
+                runtime.spawn(async move { node.warm_up().await })
             })
         });
         let connecting: Vec<_> = connecting.collect();
@@ -351,5 +358,23 @@ struct Turn(Arc<Cluster>);
 impl Drop for Turn {
     fn drop(&mut self) {
         self.0.refreshes_soon.store(false, Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Store, StoreUrl};
+
+    #[test]
+    fn servers_that_name_ever_new_ones_are_not_followed_for_ever() {
+        let StoreUrl::Redis(url) = Store::at("redis-cluster://127.0.0.1:1").unwrap().url else {
+            unreachable!()
+        };
+        let cluster = Cluster::new(Access::new(&url, None).unwrap(), Vec::new(), Duration::from_secs(1));
+        let at = |port| cluster.node_at(&Endpoint { host: "127.0.0.1".to_owned(), port });
+        let known = (1..=2_000).filter(|port| at(*port).is_some()).count();
+        assert_eq!((known, cluster.nodes.lock().len()), (NODES_MOST, NODES_MOST));
+        assert!(at(1).is_some());
     }
 }

@@ -1,8 +1,7 @@
 //! A connection to one server, made and kept by fred's client.
 //!
 //! The client makes it anew for as long as it takes. It sends nothing twice, and nothing while it isn't
-//! connected. A primary that Sentinels name is looked for again whenever the connection breaks, or the
-//! server says that it has become a replica.
+//! connected. A primary that Sentinels name is looked for again whenever the connection breaks.
 
 use std::{future::ready, sync::Weak, time::Duration};
 
@@ -13,8 +12,7 @@ use fred::{
     types::{
         Builder, ClusterHash, CustomCommand, Value,
         config::{
-            Config, ConnectionConfig, Options, ReconnectError, ReconnectPolicy, Server, ServerConfig,
-            TcpConfig, TlsConfig,
+            Config, ConnectionConfig, Options, ReconnectPolicy, Server, ServerConfig, TcpConfig, TlsConfig,
         },
     },
 };
@@ -29,7 +27,7 @@ use crate::config::{
     tls::Tls,
 };
 
-use super::{StoreError, node::Link};
+use super::{StoreError, node::Link, trouble::told};
 
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
 /// The client takes a timeout of zero for none.
@@ -103,15 +101,12 @@ impl Connection {
     /// A connection that is made anew whenever it breaks. Why it can't be made is told to the link.
     pub(super) fn start(config: &Config, link: Weak<Link>) -> Self {
         let mut builder = builder(config.clone());
-        builder.with_connection_config(|connection| {
-            connection.reconnect_errors = vec![ReconnectError::Loading, ReconnectError::ReadOnly];
-        });
         let (least, most) = RECONNECT_MS;
         let mut policy = ReconnectPolicy::new_exponential(0, least, most, 2);
         policy.set_jitter(RECONNECT_JITTER_MS);
         builder.set_policy(policy);
         Self::run(&builder, move |error| {
-            let noted = link.upgrade().map(|link| link.trouble.say(error.to_string()));
+            let noted = link.upgrade().map(|link| link.trouble.say_error(&error));
             noted.ok_or_else(Error::new_canceled)
         })
     }
@@ -218,6 +213,8 @@ fn builder(mut config: Config) -> Builder {
         internal_command_timeout: CONNECT_TIMEOUT,
         // A bounded buffer breaks the client for good; what is bounded is what waits before it.
         max_command_buffer_len: 0,
+        // None breaks the connection, which other calls are in flight on.
+        reconnect_errors: Vec::new(),
         tcp: TcpConfig {
             nodelay: Some(true),
             user_timeout: Some(VANISHED_AFTER),
@@ -245,8 +242,8 @@ pub(super) fn failure(error: Error) -> StoreError {
 }
 
 pub(super) fn describe(error: &StoreError) -> String {
-    match std::error::Error::source(error) {
-        Some(cause) => format!("{error}: {cause}"),
-        None => error.to_string(),
+    match error {
+        StoreError::Connection(cause) | StoreError::Answer(cause) => format!("{error}: {}", told(cause)),
+        _ => error.to_string(),
     }
 }

@@ -2,37 +2,45 @@
 //! connection of its own, and a breaker that the threads share.
 
 use std::{
-    sync::{
-        Arc, Weak,
-        atomic::{AtomicU32, Ordering::Relaxed},
-    },
+    sync::{Arc, Weak},
     time::Duration,
 };
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
-use fred::types::{ClusterHash, CustomCommand, Value, config::Config};
+use fred::{
+    error::Error,
+    types::{ClusterHash, CustomCommand, Value, config::Config},
+};
+use futures_util::future::join_all;
 use parking_lot::Mutex;
 use thread_local::ThreadLocal;
 use tokio::{
     runtime::Handle,
+    sync::OnceCell,
     time::{Instant, sleep},
 };
+
+use crate::store::script::Call;
 
 use super::{
     Operation, Reply, StoreError,
     batcher::{Batcher, Lane, Manner},
-    breaker::{Breaker, Trouble},
+    breaker::Breaker,
+    call,
     cluster::Cluster,
-    connection::{CONNECT_TIMEOUT, SHORTEST_WAIT, failure},
+    connection::{CONNECT_TIMEOUT, Connection, SHORTEST_WAIT, failure},
     sentinel,
+    trouble::Trouble,
 };
 
 const PROBE_EVERY: Duration = Duration::from_millis(100);
 /// A probe waits as long as a call may take, but not less than this.
 const PROBE_WAIT: Duration = Duration::from_millis(50);
-/// Failed probes after which the connection is replaced: it may be dead without anyone having said so.
-const PROBES_PER_CONNECTION: u32 = 20;
+/// Failed probes after which a connection is replaced: it may be dead without anyone having said so.
+const PROBES_PER_CONNECTION: u32 = 5;
+/// The same while the client is trying to connect, which may take long: it may ask a Sentinel that knows nothing.
+const PROBES_PER_ATTEMPT: u32 = 20;
 /// Failed probes after which a Cluster is asked whether the node has been replaced.
 const PROBES_PER_LOOK: u32 = 3;
 /// Answered probes for which the breaker stays open until all threads have their connections back: one that
@@ -57,15 +65,15 @@ pub(super) struct Link {
     batchers: Mutex<Vec<Weak<Batcher>>>,
     /// What it is a node of; nothing if it stands alone.
     cluster: Weak<Cluster>,
-    looks: AtomicU32,
+    memory_seen: OnceCell<()>,
 }
 
 impl Node {
     /// Nothing is connected yet.
     pub(super) fn new(name: String, config: Config, timeout: Duration, cluster: Weak<Cluster>) -> Self {
         let trouble = Trouble::with(name.clone());
-        let (breaker, batchers, looks) = Default::default();
-        let link = Link { name, config, timeout, breaker, trouble, batchers, cluster, looks };
+        let (breaker, batchers, memory_seen) = Default::default();
+        let link = Link { name, config, timeout, breaker, trouble, batchers, cluster, memory_seen };
         Self { link: Arc::new(link), batchers: ThreadLocal::new(), since: Instant::now() }
     }
 
@@ -73,7 +81,9 @@ impl Node {
     pub(super) async fn warm_up(&self) -> Result<(), StoreError> {
         let connection = self.batcher().connection();
         connection.connected(Instant::now() + CONNECT_TIMEOUT).await?;
-        connection.ping(CONNECT_TIMEOUT).await.map_err(failure)
+        connection.ping(CONNECT_TIMEOUT).await.map_err(failure)?;
+        self.link.warn_of_eviction(&connection).await;
+        Ok(())
     }
 
     /// Waits until this thread is connected.
@@ -173,11 +183,11 @@ impl Node {
 impl Link {
     /// Notes how a call ended, and probes the server if that opens the breaker.
     pub(super) fn note<T>(&self, batcher: &Arc<Batcher>, call: &Result<T, StoreError>) {
-        if self.breaker.opened_by(call) {
+        if self.breaker.opened_by(call, &batcher.timeouts) {
             let server = &self.name;
             tracing::warn!(server, "the store fails: each limit's on_failure decides until it answers");
             self.ask_cluster();
-            tokio::spawn(probe(Arc::downgrade(batcher), Probing(batcher.link.clone())));
+            tokio::spawn(probe(Probing(batcher.link.clone())));
         }
     }
 
@@ -191,8 +201,20 @@ impl Link {
         batchers.iter().filter_map(Weak::upgrade).filter(|batcher| !batcher.has_ended()).collect()
     }
 
-    fn all_are_connected(&self) -> bool {
-        self.batchers().iter().all(|batcher| batcher.connection().is_connected())
+    /// Says, once, if the server may evict buckets. One that doesn't tell is left alone: INFO is not among the
+    /// rights that a user needs.
+    async fn warn_of_eviction(&self, connection: &Connection) {
+        let look = async || {
+            let info =
+                connection.command("INFO", vec![Value::from_static_str("memory")], CONNECT_TIMEOUT).await?;
+            if let Some(policy) = evicts(&info.as_string().unwrap_or_default()) {
+                let remedy = "set its maxmemory-policy to noeviction";
+                self.trouble
+                    .say(&format!("it may evict counts, which then begin anew, by `{policy}` ({remedy})"));
+            }
+            Ok::<_, Error>(())
+        };
+        drop(self.memory_seen.get_or_try_init(look).await);
     }
 
     /// Another node may have taken this one's place.
@@ -203,43 +225,85 @@ impl Link {
     }
 }
 
+/// By which policy a server with this `INFO memory` evicts keys when it is full, if it does.
+fn evicts(info: &str) -> Option<&str> {
+    let field = |name| info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    let has_bound = field("maxmemory").is_some_and(|bytes| bytes != "0");
+    field("maxmemory_policy").filter(|policy| has_bound && *policy != "noeviction")
+}
+
 /// The breaker is closed with it: also where the probes end with their runtime, for the next call that fails
 /// has others begin.
 struct Probing(Arc<Link>);
 
 impl Drop for Probing {
     fn drop(&mut self) {
+        self.0.batchers().iter().for_each(|batcher| batcher.timeouts.forget());
         self.0.breaker.close();
     }
 }
 
-/// Asks the server for a sign of life until it gives one, then closes the breaker.
-async fn probe(batcher: Weak<Batcher>, probing: Probing) {
+/// Asks the server for a sign of life, on all connections, until it gives one; then closes the breaker.
+async fn probe(probing: Probing) {
+    let link = probing.0.clone();
     let since = Instant::now();
     let (mut answered, mut failed) = (0, 0);
     loop {
-        // A node that is no more is of no interest.
-        let Some(batcher) = batcher.upgrade() else { return };
-        let link = &batcher.link;
-        if batcher.connection().ping(link.timeout.max(PROBE_WAIT)).await.is_ok() {
+        let (well, silent): (Vec<_>, Vec<_>) =
+            probe_all(&link).await.into_iter().partition(|probed| probed.answers);
+        let replace = |is_due: &dyn Fn(&Probed) -> bool| {
+            silent.iter().filter(|probed| is_due(probed)).for_each(|probed| probed.batcher.reconnect());
+        };
+        if !well.is_empty() {
             answered += 1;
-            if answered > PROBES_FOR_OTHERS || link.all_are_connected() {
+            if silent.is_empty() || answered > PROBES_FOR_OTHERS {
                 link.trouble.forget();
                 drop(probing);
                 let (server, after_ms) = (&link.name, since.elapsed().as_millis() as u64);
                 tracing::info!(server, after_ms, "the store answers again");
+                // It may be the first time.
+                link.warn_of_eviction(&well[0].batcher.connection()).await;
                 return;
             }
+            // The server is well: it is the connection that isn't.
+            replace(&|probed| probed.is_connected);
+        } else if silent.is_empty() {
+            // A node that is no more is of no interest.
+            return;
         } else {
             failed += 1;
-            if batcher.connection().task.is_finished() || failed % PROBES_PER_CONNECTION == 0 {
-                batcher.reconnect();
-            }
-            if link.looks.fetch_add(1, Relaxed) % PROBES_PER_LOOK == 0 {
+            replace(&|probed| probed.has_had_its_time(failed));
+            if failed.is_multiple_of(PROBES_PER_LOOK) {
                 link.ask_cluster();
             }
         }
-        drop(batcher);
+        drop((well, silent));
         sleep(PROBE_EVERY).await;
+    }
+}
+
+/// A thread's connection after a probe.
+struct Probed {
+    batcher: Arc<Batcher>,
+    answers: bool,
+    /// As far as the client knows.
+    is_connected: bool,
+}
+
+/// A probe is a call without operations: a server may answer PING and no script, as while writes are paused.
+async fn probe_all(link: &Link) -> Vec<Probed> {
+    let probes = link.batchers().into_iter().map(|batcher| async {
+        let (connection, wait) = (batcher.connection(), link.timeout.max(PROBE_WAIT));
+        let answers = call::run(&connection, &Call::default(), Manner::Together, wait).await.is_ok();
+        Probed { batcher, answers, is_connected: connection.is_connected() }
+    });
+    join_all(probes).await
+}
+
+impl Probed {
+    /// Whether the connection is to be replaced, nobody having answered so often.
+    fn has_had_its_time(&self, failed: u32) -> bool {
+        let most = if self.is_connected { PROBES_PER_CONNECTION } else { PROBES_PER_ATTEMPT };
+        failed.is_multiple_of(most) || self.batcher.connection().task.is_finished()
     }
 }

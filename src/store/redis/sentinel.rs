@@ -7,16 +7,9 @@ use std::{sync::Weak, time::Duration};
 
 use bytes::Bytes;
 use fred::types::config::{Config, Server, ServerConfig};
-use tokio::{
-    sync::mpsc,
-    time::{Instant, sleep},
-};
+use tokio::{sync::mpsc, time::sleep};
 
-use super::{
-    channel,
-    connection::{CONNECT_TIMEOUT, Connection},
-    node::Link,
-};
+use super::{channel, node::Link};
 
 /// What Sentinels say after it: the service, and the addresses of the old primary and the new one.
 const SWITCHED: &str = "+switch-master";
@@ -56,18 +49,13 @@ pub(super) async fn watch(link: Weak<Link>) {
 
 /// Connects all threads to the primary that this Sentinel names: others may not know it yet.
 fn follow(link: &Weak<Link>, config: &Config, sentinel: Server) {
-    let Some(upgraded) = link.upgrade() else { return };
+    let Some(link) = link.upgrade() else { return };
     let mut config = config.clone();
     if let ServerConfig::Sentinel { hosts, .. } = &mut config.server {
         *hosts = vec![sentinel];
     }
-    for batcher in upgraded.batchers() {
-        let (config, link, runtime) = (config.clone(), link.clone(), batcher.runtime.clone());
-        runtime.spawn(async move {
-            let connection = Connection::start(&config, link);
-            // The old one is used meanwhile. If this one fails, the breaker sees to it.
-            let _ = connection.connected(Instant::now() + CONNECT_TIMEOUT).await;
-            batcher.use_connection(connection);
-        });
+    for batcher in link.batchers() {
+        let config = config.clone();
+        batcher.runtime.clone().spawn(async move { batcher.move_to(&config).await });
     }
 }

@@ -8,7 +8,7 @@ use crate::config::redis::Endpoint;
 
 use super::{Value, node::Node};
 
-pub(super) const SLOTS: usize = 16_384;
+pub(crate) const SLOTS: usize = 16_384;
 
 /// The slot of a bucket or another key.
 pub(super) fn slot_of(key: &[u8]) -> u16 {
@@ -34,15 +34,15 @@ impl Map {
 }
 
 /// A range of slots, and who has it.
-pub(super) struct Range {
-    pub(super) first: u16,
-    pub(super) last: u16,
+pub(crate) struct Range {
+    pub(crate) first: u16,
+    pub(crate) last: u16,
     pub(super) owner: Endpoint,
 }
 
 /// Reads the answer to CLUSTER SLOTS: for each range its first and last slot, its primary, and its replicas.
 /// A primary without a host is called as the node that answers.
-pub(super) fn read_ranges(answer: Value, asked: &str) -> Option<Vec<Range>> {
+pub(crate) fn read_ranges(answer: Value, asked: &str) -> Option<Vec<Range>> {
     let array = |value: Value| if let Value::Array(values) = value { Some(values) } else { None };
     let ranges = array(answer)?.into_iter().map(|range| {
         let range = array(range)?;

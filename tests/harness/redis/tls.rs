@@ -2,7 +2,7 @@
 
 use std::{fs, path::PathBuf};
 
-use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, date_time_ymd};
 use tempfile::TempDir;
 
 use super::{Redis, free_port};
@@ -13,7 +13,8 @@ pub(crate) struct Certificates {
 }
 
 impl Certificates {
-    /// `ca.pem`; `server.pem` and `server.key` for these names; `client.pem` and `client.key`.
+    /// `ca.pem`; `server.pem` and `server.key` for these names, `expired.pem` and `expired.key` that held for them
+    /// once; `client.pem` and `client.key`.
     pub(crate) fn for_server(names: &[&str]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let key = KeyPair::generate().unwrap();
@@ -24,10 +25,14 @@ impl Certificates {
         let write = |name: &str, text: String| fs::write(folder.path().join(name), text).unwrap();
         write("ca.pem", authority.self_signed(&key).unwrap().pem());
         let issuer = Issuer::new(authority, key);
-        for (who, names) in [("server", names), ("client", &["gateway"])] {
+        for (who, names) in [("server", names), ("expired", names), ("client", &["gateway"])] {
             let names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
             let key = KeyPair::generate().unwrap();
-            let certificate = CertificateParams::new(names).unwrap().signed_by(&key, &issuer).unwrap();
+            let mut holds = CertificateParams::new(names).unwrap();
+            if who == "expired" {
+                holds.not_after = date_time_ymd(2020, 1, 1);
+            }
+            let certificate = holds.signed_by(&key, &issuer).unwrap();
             write(&format!("{who}.pem"), certificate.pem());
             write(&format!("{who}.key"), key.serialize_pem());
         }

@@ -1,0 +1,53 @@
+//! Properties that hold for whatever bytes come: what cargo-fuzz looks for exceptions to (fuzz/), and `cargo test` tries
+//! on its corpora and some thousand mutations of them. Built for these two alone.
+//!
+//! A property is a function of bytes that panics where it doesn't hold. None holds only because of the input: bytes
+//! that aren't text are read as text as far as they are, and what can't be a request is none.
+
+mod answers;
+mod file;
+mod requests;
+#[cfg(test)]
+mod tests;
+mod texts;
+
+pub use self::{
+    answers::{call, reply},
+    file::toml,
+    requests::{admin, cost, fields, forwarded, jwt, key, path, proxy_protocol, target},
+    texts::{rate, route, url},
+};
+
+/// A property of bytes.
+pub type Property = fn(&[u8]);
+
+/// All of them, by the names of their corpora.
+pub const PROPERTIES: [(&str, Property); 15] = [
+    ("admin", admin),
+    ("call", call),
+    ("cost", cost),
+    ("fields", fields),
+    ("forwarded", forwarded),
+    ("jwt", jwt),
+    ("key", key),
+    ("path", path),
+    ("proxy_protocol", proxy_protocol),
+    ("rate", rate),
+    ("reply", reply),
+    ("route", route),
+    ("target", target),
+    ("toml", toml),
+    ("url", url),
+];
+
+/// Its lines, the first so many by themselves and the rest as they are.
+fn parts<const N: usize>(bytes: &[u8]) -> [&[u8]; N] {
+    let mut parts = bytes.splitn(N, |byte| *byte == b'\n');
+    std::array::from_fn(|_| parts.next().unwrap_or_default())
+}
+
+/// A configuration whose text is good.
+fn config(text: &str) -> crate::config::Config {
+    let read = crate::config::Config::parse("gateway.toml", text, &|_| None);
+    read.unwrap_or_else(|faults| panic!("{faults}")).0
+}

@@ -1,0 +1,134 @@
+//! Each property, on what fuzz/corpus has for it, and on mutations of that. The seed is fixed, so that a failure comes
+//! again; cargo-fuzz (fuzz/README.md) looks further.
+
+use std::{fs, panic, path::Path};
+
+use fastrand::Rng;
+
+use super::{PROPERTIES, Property};
+
+const SEED: u64 = 0x0070_116A_7E00;
+/// Long enough for a header of the PROXY protocol.
+const LONGEST: usize = 5_000;
+
+fn corpus(name: &str) -> Vec<(String, Vec<u8>)> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus").join(name);
+    let files = fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+    let mut files: Vec<_> = files.map(|file| file.unwrap().path()).collect();
+    files.sort();
+    files.iter().map(|file| (file.display().to_string(), fs::read(file).unwrap())).collect()
+}
+
+/// Tries a property, and tells of what it failed.
+fn assert_holds(property: Property, input: &[u8], origin: &str) {
+    let held = panic::catch_unwind(|| property(input)).is_ok();
+    assert!(held, "it doesn't hold for {origin}: b\"{}\"", input.escape_ascii());
+}
+
+fn assert_holds_for_corpus_and(name: &str, mutations: usize) {
+    let (_, property) = PROPERTIES.into_iter().find(|(own, _)| *own == name).unwrap();
+    let corpus = corpus(name);
+    assert!(!corpus.is_empty(), "fuzz/corpus/{name} is empty");
+    for (file, input) in &corpus {
+        assert_holds(property, input, file);
+    }
+    let mut rng = Rng::with_seed(SEED);
+    for number in 0..mutations {
+        let input = mutated(&corpus, &mut rng);
+        assert_holds(property, &input, &format!("mutation {number} of seed {SEED:#x}"));
+    }
+}
+
+/// A part of the corpus with a few changes.
+fn mutated(corpus: &[(String, Vec<u8>)], rng: &mut Rng) -> Vec<u8> {
+    const WORDS: [&[u8]; 24] = [
+        b"\r\n",
+        b"\n",
+        b"\0",
+        b"\xff",
+        b" ",
+        b"%2e",
+        b"%2F",
+        b"%",
+        b"/",
+        b"//",
+        b"..",
+        b":",
+        b"@",
+        b"\"",
+        b"{",
+        b"}",
+        b"[",
+        b"]",
+        b"=",
+        b",",
+        b"9223372036854775807",
+        b"-1",
+        b"18446744073709551616",
+        "é".as_bytes(),
+    ];
+    let draw = |rng: &mut Rng| corpus[rng.usize(..corpus.len())].1.clone();
+    let mut input = draw(rng);
+    for _ in 0..rng.usize(1..6) {
+        let at = rng.usize(..=input.len());
+        let end = rng.usize(at..=input.len().min(at + 8));
+        match rng.u8(..6) {
+            0 => input.splice(at..end, []).for_each(drop),
+            1 => input.splice(at..end, WORDS[rng.usize(..WORDS.len())].iter().copied()).for_each(drop),
+            2 => input.insert(at, rng.u8(..)),
+            3 if at < input.len() => input[at] ^= 1 << rng.u8(..8),
+            4 => {
+                let copied = input[at..end].to_vec();
+                input.splice(at..at, copied.repeat(rng.usize(1..4))).for_each(drop);
+            }
+            _ => {
+                let other = draw(rng);
+                let from = rng.usize(..=other.len());
+                input.truncate(at);
+                input.extend_from_slice(&other[from..]);
+            }
+        }
+    }
+    input.truncate(LONGEST);
+    input
+}
+
+macro_rules! tests {
+    ($($name:ident: $mutations:literal)*) => {
+        $(
+            #[test]
+            fn $name() {
+                assert_holds_for_corpus_and(stringify!($name), $mutations);
+            }
+        )*
+
+        #[test]
+        fn every_property_has_its_test_and_its_target() {
+            let tested = [$(stringify!($name)),*];
+            assert_eq!(tested, PROPERTIES.map(|(name, _)| name));
+            for name in tested {
+                let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/fuzz_targets").join(format!("{name}.rs"));
+                assert!(fs::read_to_string(file).unwrap().contains(&format!("tollgate::fuzzing::{name}(")));
+            }
+        }
+    };
+}
+
+// As many as a few seconds of an unoptimized build allow.
+tests! {
+    admin: 2_000
+    call: 20_000
+    cost: 20_000
+    fields: 20_000
+    forwarded: 20_000
+    jwt: 20_000
+    key: 20_000
+    path: 20_000
+    proxy_protocol: 5_000
+    rate: 1_000
+    reply: 20_000
+    route: 20_000
+    target: 20_000
+    toml: 2_000
+    url: 10_000
+}

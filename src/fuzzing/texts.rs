@@ -1,0 +1,138 @@
+//! Values of a file, as people write them.
+
+use crate::{
+    algorithm::Rate,
+    config::{Config, Store, StoreUrl, Target},
+    duration,
+    route::{HostPattern, Matcher, Pattern, Table, View, path},
+};
+
+/// A configuration with this text between these, if it is good there.
+fn config_with(before: &str, text: &str, after: &str) -> Option<Config> {
+    let text = serde_json::to_string(&text.replace('$', "$$")).expect("a text").replace('\u{7f}', "\\u007f");
+    let file = format!("[upstreams.u]\n{before}{text}{after}\n[[routes]]\npath = \"/\"\nupstream = \"u\"\n");
+    Config::parse("gateway.toml", &file, &|_| None).ok().map(|(config, _)| config)
+}
+
+/// Rates and durations are within their bounds, and what is printed is what was read.
+pub fn rate(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
+    if let Ok(rate) = text.parse::<Rate>() {
+        assert!((1..=Rate::MAX_PERMITS).contains(&rate.permits));
+        assert!(
+            (1_000..=Rate::MAX_WINDOW_US).contains(&rate.window_us) && rate.window_us.is_multiple_of(1_000)
+        );
+        assert_eq!(rate.to_string().parse(), Ok(rate));
+    }
+    // Whose nanoseconds are a number, too.
+    let written = text.parse::<u64>().ok().filter(|us| us.checked_mul(1_000).is_some());
+    for us in duration::parse_us(&text).ok().into_iter().chain(written) {
+        assert_eq!(duration::parse_us(&duration::Text(us).to_string()), Ok(us));
+    }
+    let limit = "builtin = \"echo\"\n[limits.l]\nkey = \"ip\"\n";
+    for more in [
+        "",
+        "algorithm = \"concurrency\"",
+        "algorithm = \"gcra\"\nburst = 3",
+        "algorithm = \"sliding-cells\"",
+    ] {
+        let quota = |text: &str| {
+            let config = config_with(&format!("{limit}{more}\nrate = "), text, "")?;
+            Some(config.limits["l"].quota)
+        };
+        if let Some(read) = quota(&text) {
+            assert_eq!(quota(&read.to_string()), Some(read));
+        }
+    }
+    for key in ["max_header_bytes", "timeouts.header"] {
+        config_with(&format!("builtin = \"echo\"\n[server]\n{key} = "), &text, "");
+    }
+    for key in ["wait", "when_status", "lease", "exempt", "key"] {
+        let (before, after) = if key == "exempt" { ("[", "]") } else { ("", "") };
+        let rate = if key == "key" { "" } else { "key = \"ip\"\n" };
+        config_with(
+            &format!("builtin = \"echo\"\n[limits.l]\nrate = \"1/s\"\n{rate}{key} = {before}"),
+            &text,
+            after,
+        );
+    }
+}
+
+/// Urls of servers print as they are read; those of stores tell no password.
+pub fn url(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
+    let servers = |text: &str| {
+        let config = config_with("servers = ", text, "")?;
+        match config.upstreams.into_values().next()?.target {
+            Target::Servers(servers) => servers.into_iter().next(),
+            Target::Echo => None,
+        }
+    };
+    if let Some(url) = servers(&text) {
+        assert!(url.port > 0 && !url.host.is_empty());
+        assert_eq!(servers(&url.to_string()), Some(url));
+    }
+
+    let is_secret = |word: &str| word.len() >= 8 && text.matches(word).count() == 1;
+    match Store::at(&text) {
+        Ok(store) => {
+            if let StoreUrl::Redis(url) = &store.url
+                && let Some(password) = url.login.password.as_ref().filter(|password| is_secret(password))
+            {
+                assert!(!format!("{store:?}{url}").contains(password.as_str()), "{store:?}");
+            }
+        }
+        Err(message) => {
+            let before_host = text.rsplit_once('@').map(|(before, _)| before);
+            let user = before_host.and_then(|before| before.split_once("://")).map(|(_, user)| user);
+            assert!(user.is_none_or(|user| !is_secret(user) || !message.contains(user)), "{message}");
+        }
+    }
+}
+
+/// Patterns print as they are read, and a path is found by those that it fits.
+pub fn route(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
+    let mut lines = text.split('\n');
+    let mut next = || lines.next().unwrap_or_default();
+    let (path, host) = (path::matched(&path::forwarded(next())).into_owned(), next().to_ascii_lowercase());
+    if let Ok(host) = host.parse::<HostPattern>() {
+        assert_eq!(host.to_string().parse(), Ok(host));
+    }
+    let patterns: Vec<Pattern> = lines.filter_map(|line| line.parse().ok()).collect();
+    for pattern in &patterns {
+        assert_eq!(pattern.to_string().parse().as_ref(), Ok(pattern));
+    }
+    let matcher = |path: &Pattern| Matcher {
+        host: None,
+        path: path.clone(),
+        methods: Vec::new(),
+        headers: Vec::new(),
+        query: Vec::new(),
+    };
+    let table = Table::new(patterns.iter().map(|pattern| (matcher(pattern), pattern)));
+    let (method, headers) = Default::default();
+    let view = View { method: &method, host: &host, path: &path, query: "", headers: &headers };
+    match table.find(&view) {
+        Some(found) => {
+            assert!(fits(found.route, &path), "{} {path}", found.route);
+            assert!(found.route.params().all(|name| found.param(name).is_some()));
+        }
+        None => assert!(!patterns.iter().any(|pattern| fits(pattern, &path)), "{path}"),
+    }
+}
+
+/// Whether a path in matched form has the pattern's segments.
+fn fits(pattern: &Pattern, path: &str) -> bool {
+    let segments = |path: &str| -> Vec<String> {
+        path.split('/').filter(|segment| !segment.is_empty()).map(str::to_owned).collect()
+    };
+    let (pattern, path) = (segments(&pattern.to_string()), segments(path));
+    let has_rest = pattern.last().is_some_and(|last| last.starts_with("{*"));
+    let fixed = pattern.len() - usize::from(has_rest);
+    let is_alike = |(pattern, segment): (&String, &String)| {
+        pattern.starts_with('{') || path::matched(pattern).trim_start_matches('/') == segment
+    };
+    (path.len() == fixed || has_rest && path.len() > fixed)
+        && pattern[..fixed].iter().zip(&path).all(is_alike)
+}

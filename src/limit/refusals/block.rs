@@ -1,0 +1,224 @@
+//! What is known of one bucket that refuses, and who asks next.
+//!
+//! Nothing here waits or asks.
+
+use std::{
+    sync::Arc,
+    thread::{self, ThreadId},
+    time::Duration,
+};
+
+use smallvec::SmallVec;
+use tokio::{
+    sync::{Notify, futures::OwnedNotified},
+    time::Instant,
+};
+
+use crate::{
+    algorithm::Quota,
+    store::{Charge, Outcome},
+};
+
+/// Within which a change made elsewhere is noticed, should its message be lost.
+const REFRESH_EVERY: Duration = Duration::from_secs(5);
+/// From so long before the earliest instant at which there may be room a request is held until there is, so that it
+/// doesn't ask just before.
+const HELD: Duration = Duration::from_micros(300);
+/// For which it is held at most, however long the store took to answer.
+const HELD_MOST: Duration = Duration::from_millis(2);
+/// Requests that are held together at most: as many as go in one call.
+const TOGETHER_MOST: usize = 256;
+/// Costs of which a block remembers the delay.
+pub(super) const STEPS_MOST: usize = 8;
+
+/// What a bucket refuses.
+pub(super) struct Block {
+    pub(super) quota: Quota,
+    /// By cost.
+    steps: SmallVec<[Step; 1]>,
+    refresh_at: Instant,
+    /// Requests that ask now, for the others.
+    pub(super) asking: usize,
+    /// Permits for which more may ask at the same time.
+    room: u64,
+    /// By the last answer there was no room for another one: the next to ask does so for all others.
+    is_full: bool,
+    /// In which worker one is held that asks next, and until when: those who come there go along in the same call.
+    held: Option<(ThreadId, Instant)>,
+    /// Tells those who wait that one of them has its answer.
+    pub(super) answered: Arc<Notify>,
+}
+
+/// What is known of a charge.
+pub(super) enum Known {
+    Nothing,
+    Refused(Outcome),
+    /// It is to ask, for all others, and not before this.
+    Due(Arc<Notify>, Instant),
+    /// Others ask.
+    Asked(OwnedNotified),
+}
+
+/// A refusal of a cost.
+pub(super) struct Step {
+    cost: u32,
+    room: u64,
+    delay_us: u64,
+    grow_us: u64,
+    sent: Instant,
+    told_at: Instant,
+}
+
+impl Step {
+    /// What a store, asked then, has just refused. An admission is a refusal of one permit more than the room, which
+    /// fits as soon as there is more.
+    pub(super) fn new(charge: &Charge, outcome: &Outcome, sent: Instant) -> Option<Self> {
+        let Outcome { charged, remaining: room, grow_us, delay_us } = *outcome;
+        let (cost, delay_us) = match charged {
+            true => (room as u32 + 1, grow_us),
+            false => (charge.cost.max(1), delay_us.unwrap_or(0)),
+        };
+        (delay_us > 0).then(|| Self { cost, room, delay_us, grow_us, sent, told_at: Instant::now() })
+    }
+
+    /// Whether so much time surely hasn't passed since the store looked.
+    fn is_within(&self, us: u64, now: Instant) -> bool {
+        now < self.sent + Duration::from_micros(us - us.div_ceil(1_000))
+    }
+
+    fn blocks(&self, cost: u32, now: Instant) -> bool {
+        (self.cost <= cost && self.is_within(self.delay_us, now))
+            || (u64::from(cost) > self.room && self.is_within(self.grow_us, now))
+    }
+
+    /// Whether it may block nothing any more.
+    fn has_ended(&self, now: Instant) -> bool {
+        !self.is_within(self.delay_us.max(self.grow_us), now)
+    }
+
+    /// When the cost surely fits, if nobody else takes the room.
+    fn free_at(&self) -> Instant {
+        self.told_at + Duration::from_micros(self.delay_us)
+    }
+
+    /// Whether it may fit at any moment.
+    fn is_free_soon(&self, now: Instant) -> bool {
+        now + HELD >= self.sent + Duration::from_micros(self.delay_us)
+    }
+}
+
+impl Block {
+    pub(super) fn new(quota: Quota) -> Self {
+        let (steps, answered) = Default::default();
+        Self {
+            quota,
+            steps,
+            refresh_at: Instant::now(),
+            asking: 0,
+            room: 0,
+            is_full: false,
+            held: None,
+            answered,
+        }
+    }
+
+    /// What is known of a cost now.
+    pub(super) fn known(&mut self, cost: u32, now: Instant) -> Known {
+        let mut ask_at = now;
+        match self.refusal(cost, now) {
+            Some(outcome) if now < self.refresh_at || self.asking > 0 => return Known::Refused(outcome),
+            Some(_) => {}
+            None if !self.has_ended(now) && !self.blocks(cost, now) => return Known::Nothing,
+            None => match self.held_until(now) {
+                Some(until) => ask_at = until,
+                None if self.asking == 0 => {
+                    let own = self.steps.iter().find(|step| step.cost == cost && step.is_free_soon(now));
+                    ask_at = own.map_or(now, |step| step.free_at().clamp(now, now + HELD_MOST));
+                    self.held = Some((thread::current().id(), ask_at));
+                }
+                None if self.room < u64::from(cost) => {
+                    return Known::Asked(self.answered.clone().notified_owned());
+                }
+                None => {}
+            },
+        }
+        self.asking += 1;
+        self.is_full = false;
+        self.room = self.room.saturating_sub(u64::from(cost));
+        Known::Due(self.answered.clone(), ask_at)
+    }
+
+    /// When the one asks that is held in this worker, if others may go along.
+    fn held_until(&self, now: Instant) -> Option<Instant> {
+        let (worker, until) = self.held.filter(|_| self.asking < TOGETHER_MOST)?;
+        (now < until && worker == thread::current().id()).then_some(until)
+    }
+
+    /// Whether it surely refuses this cost.
+    fn blocks(&self, cost: u32, now: Instant) -> bool {
+        self.steps.iter().any(|step| step.blocks(cost, now))
+    }
+
+    /// How the bucket stands, if it surely refuses this cost.
+    pub(super) fn refusal(&self, cost: u32, now: Instant) -> Option<Outcome> {
+        let mut told = self.steps.iter().filter(|step| step.cost >= cost && step.free_at() > now);
+        let told = told.next().filter(|step| step.cost == cost || self.steps.len() == STEPS_MOST)?;
+        let us_until = |at: Instant| at.saturating_duration_since(now).as_micros() as u64;
+        self.blocks(cost, now).then(|| Outcome {
+            charged: false,
+            remaining: told.room,
+            grow_us: us_until(told.told_at + Duration::from_micros(told.grow_us)),
+            // A microsecond that has begun is to be waited for, too.
+            delay_us: Some(us_until(told.free_at()) + 1),
+        })
+    }
+
+    pub(super) fn has_ended(&self, now: Instant) -> bool {
+        self.steps.iter().all(|step| step.has_ended(now))
+    }
+
+    /// Notes a charge: other delays hold now, except those that were told meanwhile, when there was no more room than
+    /// it left. Returns whether nothing is known any more.
+    pub(super) fn charged(&mut self, cost: u32, remaining: u64, sent: Instant) -> bool {
+        let now = Instant::now();
+        let is_later = |step: &Step| step.told_at > sent && step.room <= remaining;
+        self.steps.retain(|step| is_later(step) && step.is_within(step.grow_us, now));
+        if self.steps.is_empty() {
+            self.room = if self.asking == 1 { remaining } else { self.room.min(remaining) };
+            self.is_full = remaining < u64::from(cost);
+        }
+        self.asking == 0 && !self.is_full && self.steps.is_empty()
+    }
+
+    /// Notes that one asks no more, while others wait who want so many permits. Returns whether nothing is known any
+    /// more.
+    pub(super) fn end_turn(&mut self, waiting: u64) -> bool {
+        self.asking -= 1;
+        let now = Instant::now();
+        let has_ended = self.asking == 0 && (now >= self.refresh_at || self.has_ended(now));
+        if self.is_full {
+            return false;
+        }
+        if has_ended && self.room == 0 {
+            self.room = waiting;
+        }
+        has_ended && waiting == 0
+    }
+
+    /// Remembers a refusal.
+    pub(super) fn note(&mut self, quota: Quota, step: Step) {
+        if self.quota != quota {
+            self.quota = quota;
+            self.steps.clear();
+        }
+        self.steps.retain(|other| other.cost != step.cost && other.free_at() > step.sent);
+        if self.steps.len() == STEPS_MOST {
+            self.steps.remove(STEPS_MOST / 2);
+        }
+        let at = self.steps.partition_point(|other| other.cost < step.cost);
+        self.room = 0;
+        self.is_full = true;
+        self.refresh_at = step.sent + REFRESH_EVERY;
+        self.steps.insert(at, step);
+    }
+}

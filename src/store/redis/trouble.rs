@@ -1,0 +1,105 @@
+//! What is wrong with a server, as the log says it: now and then, and not at each attempt.
+
+use std::time::{Duration, Instant};
+
+use fred::error::{Error, ErrorKind};
+use parking_lot::Mutex;
+
+/// Causes that are told in that time, each once: they may take turns, also with calls that succeed.
+const SAID_MOST: usize = 16;
+const SAY_AGAIN_AFTER: Duration = Duration::from_secs(60);
+/// Characters of a cause that are told: a server may say anything.
+const CHARACTERS_MOST: usize = 200;
+
+/// What to do about a cause that has these words in it.
+const REMEDIES: [(&str, &str); 9] = [
+    ("NOAUTH", "write its password in `store.url`"),
+    ("WRONGPASS", "mend the user or the password in `store.url`"),
+    ("NOPERM", "give the user the rights that docs/configuration.md lists"),
+    ("can't run this command", "give the user the rights that docs/configuration.md lists"),
+    ("READONLY", "it has become a replica: write the primary's address in `store.url`, or redis-sentinel://"),
+    ("OOM", "raise its maxmemory"),
+    ("UnknownIssuer", "name the authority of its certificate in `store.tls`"),
+    ("NotValidForName", "write the name in its certificate as `server_name` in `store.tls`"),
+    ("Expired", "renew its certificate"),
+];
+
+/// What has been said of a server.
+pub(super) struct Trouble {
+    server: String,
+    said: Mutex<Vec<(String, Instant)>>,
+}
+
+impl Trouble {
+    pub(super) fn with(server: String) -> Self {
+        Self { server, said: Mutex::default() }
+    }
+
+    /// Says it, unless that has been said lately, or the same with other numbers: times, lines, ports.
+    pub(super) fn say(&self, trouble: &str) {
+        let without_numbers = trouble.replace(|character: char| character.is_ascii_digit(), "");
+        let mut said = self.said.lock();
+        said.retain(|(_, at)| at.elapsed() < SAY_AGAIN_AFTER);
+        if said.len() < SAID_MOST && said.iter().all(|(text, _)| *text != without_numbers) {
+            tracing::warn!(server = self.server, "the store: {trouble}");
+            said.push((without_numbers, Instant::now()));
+        }
+    }
+
+    /// Says an error of the server or of the connection, and the remedy if there is a plain one.
+    pub(super) fn say_error(&self, error: &Error) {
+        let cause = told(error);
+        match REMEDIES.iter().find(|(words, _)| cause.contains(words)) {
+            Some((_, remedy)) => self.say(&format!("{cause} ({remedy})")),
+            None => self.say(&cause),
+        }
+    }
+
+    /// It has been mended: should it come again, it is news.
+    pub(super) fn forget(&self) {
+        self.said.lock().clear();
+    }
+}
+
+/// What an error says, in one line that isn't too long, and without keys of clients.
+pub(super) fn told(error: &Error) -> String {
+    let told = match error.kind() {
+        ErrorKind::Unknown | ErrorKind::Auth | ErrorKind::Cluster | ErrorKind::InvalidArgument => {
+            format!("it says `{}`", error.details())
+        }
+        _ => error.to_string(),
+    };
+    // After this, Redis repeats what it was asked.
+    let told = told.split(", with args beginning with").next().unwrap_or_default();
+    let one_line = told.chars().map(|character| if character.is_control() { ' ' } else { character });
+    one_line.take(CHARACTERS_MOST).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer(details: String) -> Error {
+        Error::new(ErrorKind::Unknown, details)
+    }
+
+    #[test]
+    fn no_key_of_a_client_is_told_and_no_line_is_endless() {
+        let unknown = "ERR unknown command 'EVALSHA', with args beginning with: 'sha' '1' 't:l:{alice}'";
+        assert_eq!(told(&answer(unknown.to_owned())), "it says `ERR unknown command 'EVALSHA'");
+        let lines = answer(format!("ERR one\nINFO two {}", "é".repeat(100_000)));
+        assert!(told(&lines).starts_with("it says `ERR one INFO two é"));
+        assert_eq!(told(&lines).chars().count(), CHARACTERS_MOST);
+    }
+
+    #[test]
+    fn a_cause_is_said_once_whatever_its_numbers() {
+        let trouble = Trouble::with("server".to_owned());
+        for line in 0..100 {
+            trouble.say_error(&answer(format!("ERR at line {line}")));
+        }
+        assert_eq!(trouble.said.lock().len(), 1);
+        trouble.say_error(&answer("ERR elsewhere".to_owned()));
+        assert_eq!(trouble.said.lock().len(), 2);
+    }
+}

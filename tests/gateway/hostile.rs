@@ -1,0 +1,261 @@
+//! What those whom a gateway listens to can't do to it: a store that answers nonsense, a panic while a request is
+//! answered.
+
+use std::{
+    io::{BufRead, BufReader, Write},
+    net::{SocketAddr, TcpListener, TcpStream},
+    sync::{Arc, Mutex, mpsc},
+    thread,
+    time::Instant,
+};
+
+use tollgate::{Limiter, config::Config, gateway::Gateway as Built, server::Server};
+use tracing::{Event, Level, Metadata, Subscriber, span};
+
+use crate::harness::{PATIENCE, client::Client, gateway::Gateway, redis::free_port, wait_until};
+
+/// What a script of one charge answers: the time, one granted and made, four left, a second until more, no delay.
+const GRANTED: &[u8] = b"*6\r\n:1700000000000000\r\n:1\r\n:1\r\n:4\r\n:1000000\r\n:0\r\n";
+
+/// Something on a port that Redis might have, and answers scripts as it is told.
+struct Impostor {
+    port: u16,
+    answer: Arc<Mutex<Vec<u8>>>,
+}
+
+impl Impostor {
+    fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let impostor = Self {
+            port: listener.local_addr().unwrap().port(),
+            answer: Arc::new(Mutex::new(GRANTED.to_vec())),
+        };
+        let answer = impostor.answer.clone();
+        thread::spawn(move || {
+            for stream in listener.incoming() {
+                let answer = answer.clone();
+                thread::spawn(move || serve(&stream.unwrap(), &answer));
+            }
+        });
+        impostor
+    }
+
+    fn answer(&self, bytes: &[u8]) {
+        *self.answer.lock().unwrap() = bytes.to_vec();
+    }
+}
+
+/// Answers commands until the connection ends.
+fn serve(stream: &TcpStream, answer: &Mutex<Vec<u8>>) {
+    let mut from = BufReader::new(stream);
+    while let Some(words) = command(&mut from) {
+        let answer = match words[0].to_ascii_uppercase().as_str() {
+            "EVALSHA" | "EVAL" => answer.lock().unwrap().clone(),
+            "PING" => b"+PONG\r\n".to_vec(),
+            _ => b"-ERR unknown command\r\n".to_vec(),
+        };
+        let mut stream = stream;
+        if stream.write_all(&answer).is_err() {
+            return;
+        }
+    }
+}
+
+/// The words of the next command, unless the connection has ended.
+fn command(from: &mut impl BufRead) -> Option<Vec<String>> {
+    let count = length(from)?;
+    let mut words = Vec::new();
+    for _ in 0..count {
+        let mut word = vec![0; length(from)? + 2];
+        from.read_exact(&mut word).ok()?;
+        words.push(String::from_utf8_lossy(&word).trim_end().to_owned());
+    }
+    Some(words)
+}
+
+/// What `*2` or `$5` says.
+fn length(from: &mut impl BufRead) -> Option<usize> {
+    let mut line = String::new();
+    from.read_line(&mut line).ok()?;
+    line.get(1..)?.trim().parse().ok()
+}
+
+#[test]
+fn a_store_that_answers_nonsense_is_one_that_does_not_answer() {
+    let impostor = Impostor::start();
+    let gateway = Gateway::start(&format!(
+        "[server]\nworkers = 1\n[store]\nurl = \"redis://127.0.0.1:{}\"\non_failure = \"deny\"\n\
+         [limits.l]\nkey = \"header:x-key\"\nrate = \"5/s\"\nwait = \"20ms\"\n\
+         [[routes]]\npath = \"/\"\nrespond = {{ status = 204 }}\nlimits = [\"l\"]\n",
+        impostor.port
+    ));
+    let mut asked = 0;
+    let mut ask = || {
+        asked += 1;
+        let since = Instant::now();
+        let answer = gateway.ask(&format!("GET /\nX-Key: {asked}"));
+        assert!(since.elapsed() < PATIENCE);
+        answer.status
+    };
+    let nested = ["*1\r\n".repeat(100), ":1\r\n".to_owned()].concat();
+    for answer in [
+        "*0\r\n",
+        "*-1\r\n",
+        "*1\r\n:1\r\n",
+        ":5\r\n",
+        "+OK\r\n",
+        "$-1\r\n",
+        "$3\r\nabc\r\n",
+        "$0\r\n\r\n",
+        "*6\r\n:1\r\n:1\r\n:1\r\n:4\r\n:1\r\n$1\r\n0\r\n",
+        "*6\r\n:1\r\n:1\r\n:1\r\n:4\r\n:1\r\n*0\r\n",
+        "*7\r\n:1\r\n:1\r\n:1\r\n:4\r\n:1\r\n:0\r\n:0\r\n",
+        "*5\r\n:1\r\n:1\r\n:1\r\n:4\r\n:1\r\n",
+        "*6\r\n:1\r\n:-1\r\n:1\r\n:4\r\n:1\r\n:0\r\n",
+        "-ERR no\r\n",
+        "-MOVED 1 somewhere:1\r\n",
+        "-MOVED\r\n",
+        "-NOSCRIPT\r\n",
+        "-\r\n",
+        &nested,
+        // Not Redis' protocol, or more of it than ever comes
+        "HTTP/1.1 400 Bad Request\r\n\r\n",
+        "?\r\n",
+        "\0\r\n",
+        ":99999999999999999999\r\n",
+        "*99999999999\r\n:1\r\n",
+        "*9223372036854775807\r\n:1\r\n",
+        "$9223372036854775807\r\nabc",
+        "$-7\r\n",
+        "*6\r\n:1",
+    ] {
+        impostor.answer(answer.as_bytes());
+        assert_eq!(ask(), 503, "{answer:?}");
+        impostor.answer(GRANTED);
+        wait_until("a sound answer is believed again", || ask() == 204);
+    }
+    assert!(gateway.memory_kib("VmHWM") < 200 << 10, "{} KiB", gateway.memory_kib("VmHWM"));
+}
+
+/// Numbers of the right shape, which may mean anything: they are believed, and do no more.
+#[test]
+fn a_store_that_answers_absurd_numbers_is_believed_and_no_more() {
+    let impostor = Impostor::start();
+    let gateway = Gateway::start(&format!(
+        "[server]\nworkers = 1\nratelimit_headers = \"both\"\n[store]\nurl = \"redis://127.0.0.1:{}\"\n\
+         [limits.l]\nkey = \"header:x-key\"\nrate = \"5/s\"\nwait = \"20ms\"\n\
+         [[routes]]\npath = \"/\"\nrespond = {{ status = 204 }}\nlimits = [\"l\"]\n",
+        impostor.port
+    ));
+    let sound = [1_700_000_000_000_000, 1, 1, 4, 1_000_000, 0];
+    let refused = [1_700_000_000_000_000, 0, 0, 0, 1_000_000, 500_000];
+    let mut answers = Vec::new();
+    for absurd in [i64::MIN, -1, 0, 2, i64::MAX] {
+        answers.push([absurd; 6]);
+        for usual in [sound, refused] {
+            for at in 0..6 {
+                let mut answer = usual;
+                answer[at] = absurd;
+                answers.push(answer);
+            }
+        }
+    }
+    for (number, answer) in answers.iter().enumerate() {
+        let lines: String = answer.iter().map(|number| format!(":{number}\r\n")).collect();
+        impostor.answer(format!("*6\r\n{lines}").as_bytes());
+        // Twice, so that what is remembered of the first counts for the second.
+        for _ in 0..2 {
+            let status = gateway.ask(&format!("GET /\nX-Key: {number}")).status;
+            assert!(matches!(status, 204 | 429 | 503), "{answer:?}: {status}");
+        }
+    }
+    assert!(!gateway.log().contains("panicked"), "{}", gateway.log());
+}
+
+/// Makes each warning of a worker a panic, which is one in the midst of its work.
+struct Panics;
+
+impl Subscriber for Panics {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        *metadata.level() <= Level::WARN && thread::current().name() == Some("worker")
+    }
+
+    fn event(&self, _: &Event<'_>) {
+        panic!("as the test wants it");
+    }
+
+    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+        span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+
+    fn enter(&self, _: &span::Id) {}
+
+    fn exit(&self, _: &span::Id) {}
+}
+
+/// A gateway of one worker in this process, where warnings are panics. It ends with the process.
+fn start_panicking(toml: &str) -> SocketAddr {
+    // The first test sets it for all.
+    let _ = tracing::subscriber::set_global_default(Panics);
+    let toml = format!("[server]\nlisten = \"127.0.0.1:0\"\nworkers = 1\nmax_connections = 3\n{toml}");
+    let (config, _) =
+        Config::parse("gateway.toml", &toml, &|_| None).unwrap_or_else(|faults| panic!("{faults}"));
+    let (sender, address) = mpsc::channel();
+    thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let limiter = Limiter::open(&config.store).unwrap();
+            let server = Server::start(&config, Built::build(&config, &limiter, None)).await.unwrap();
+            sender.send(server.addresses()[0].to_string()).unwrap();
+            server.run(|_| {}).await;
+            // It took the signals that are to end the process.
+            std::process::exit(1);
+        });
+    });
+    address.recv().unwrap().parse().unwrap()
+}
+
+#[test]
+fn a_panic_ends_its_own_connection_and_gives_back_what_that_held() {
+    let address = start_panicking(&format!(
+        "[upstreams.gone]\nservers = [\"http://127.0.0.1:{}\"]\n\
+         [limits.running]\nkey = \"global\"\nrate = \"1\"\nalgorithm = \"concurrency\"\n\
+         [[routes]]\npath = \"/panics\"\nupstream = \"gone\"\nlimits = [\"running\"]\n\
+         [[routes]]\npath = \"/\"\nrespond = {{ status = 204 }}\nlimits = [\"running\"]\n",
+        free_port()
+    ));
+    let mut other = Client::connect(address);
+    // More of them than there may be connections.
+    for _ in 0..5 {
+        let mut client = Client::connect(address);
+        client.send(b"GET /panics HTTP/1.1\r\nHost: a\r\n\r\n");
+        assert_eq!(client.rest(), b"");
+        // On its connection of before, with the one permit that there is.
+        assert_eq!(other.ask("GET /").status, 204);
+    }
+    assert_eq!(Client::connect(address).ask("GET /").status, 204);
+}
+
+#[test]
+fn a_panic_in_a_call_of_the_store_is_the_end_of_that_call() {
+    let impostor = Impostor::start();
+    let address = start_panicking(&format!(
+        "[store]\nurl = \"redis://127.0.0.1:{}\"\non_failure = \"deny\"\n\
+         [limits.l]\nkey = \"global\"\nrate = \"5/s\"\n\
+         [[routes]]\npath = \"/\"\nrespond = {{ status = 204 }}\nlimits = [\"l\"]\n",
+        impostor.port
+    ));
+    let mut client = Client::connect(address);
+    assert_eq!(client.ask("GET /").status, 204);
+    for answer in [&b"*1\r\n:1\r\n"[..], b"-ERR another\r\n"] {
+        // Such an answer is warned of.
+        impostor.answer(answer);
+        assert_eq!(client.ask("GET /").status, 503);
+        impostor.answer(GRANTED);
+        wait_until("a sound answer is believed again", || client.ask("GET /").status == 204);
+    }
+}

@@ -1,0 +1,200 @@
+//! A proxy before a server that breaks connections as a test tells it to.
+//!
+//! What breaks stays broken, as TCP never loses bytes in the midst of a stream: a connection that has swallowed
+//! bytes swallows until it is closed, also when later ones pass.
+
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    sync::{
+        Arc,
+        atomic::{AtomicU16, Ordering::SeqCst},
+    },
+    thread,
+    time::Duration,
+};
+
+use socket2_v05::{Domain, SockRef, Socket, Type};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{
+        TcpListener, TcpStream,
+        tcp::{OwnedReadHalf, OwnedWriteHalf},
+    },
+    runtime::Builder,
+    sync::watch,
+    time::sleep,
+};
+
+/// What happens to connections from now on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// Nothing: all passes.
+    None,
+    /// What is sent comes through so much later or, behind something else, up to twice that.
+    Delay(Duration),
+    /// Bytes are taken, and none comes through in either direction.
+    Swallow,
+    /// What is sent arrives, and no reply comes back.
+    SwallowReplies,
+    /// Each connection is reset when so many more bytes of replies have passed, and one more is to.
+    ResetAfter(usize),
+    /// What comes back is no protocol.
+    Garble,
+    /// Connections are reset, and so are new ones once they are made.
+    Reset,
+    /// Connections are reset, and new ones refused.
+    Refuse,
+}
+
+/// A proxy on a port of its own, before a server on this machine. It ends with this value.
+pub(crate) struct Cut {
+    port: u16,
+    server: Arc<AtomicU16>,
+    fault: watch::Sender<Fault>,
+    /// Holds the port while nobody listens.
+    _port: Socket,
+}
+
+impl Cut {
+    /// A proxy before the server on this port, through which all passes.
+    pub(crate) fn before(server: u16) -> Self {
+        let held = socket(0);
+        let port = held.local_addr().unwrap().as_socket().unwrap().port();
+        let (fault, faults) = watch::channel(Fault::None);
+        let (first, server) = (listen(port), Arc::new(AtomicU16::new(server)));
+        let leads_to = server.clone();
+        thread::spawn(move || {
+            let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(run(first, port, leads_to, faults));
+        });
+        Self { port, server, fault, _port: held }
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// The url of the server behind it, by way of it.
+    pub(crate) fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    /// Leads new connections to another server, as a name or a virtual address may.
+    pub(crate) fn lead_to(&self, server: u16) {
+        self.server.store(server, SeqCst);
+    }
+
+    /// Breaks all connections so, or lets new ones pass again.
+    pub(crate) fn set(&self, fault: Fault) {
+        self.fault.send_replace(fault);
+    }
+}
+
+/// A socket that is bound to the port, beside others of this process that are, and listens not yet.
+fn socket(port: u16) -> Socket {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    socket.set_reuse_address(true).unwrap();
+    socket.set_reuse_port(true).unwrap();
+    socket.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, port)).into()).unwrap();
+    socket
+}
+
+fn listen(port: u16) -> std::net::TcpListener {
+    let listener = socket(port);
+    listener.listen(128).unwrap();
+    listener.set_nonblocking(true).unwrap();
+    listener.into()
+}
+
+/// Serves until the [`Cut`] is dropped.
+async fn run(
+    first: std::net::TcpListener,
+    port: u16,
+    server: Arc<AtomicU16>,
+    mut faults: watch::Receiver<Fault>,
+) {
+    let mut listener = Some(TcpListener::from_std(first).unwrap());
+    loop {
+        let accepted = async {
+            match &listener {
+                Some(listener) => listener.accept().await.unwrap().0,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            stream = accepted => {
+                tokio::spawn(serve(stream, server.load(SeqCst), faults.clone()));
+            }
+            changed = faults.changed() => {
+                if changed.is_err() {
+                    return;
+                }
+                match *faults.borrow_and_update() {
+                    Fault::Refuse => listener = None,
+                    _ if listener.is_none() => listener = Some(TcpListener::from_std(listen(port)).unwrap()),
+                    _ => {}
+                }
+            }
+        }
+    }
+}
+
+async fn serve(client: TcpStream, server: u16, mut faults: watch::Receiver<Fault>) {
+    // To close it is to reset it.
+    SockRef::from(&client).set_linger(Some(Duration::ZERO)).unwrap();
+    let Ok(upstream) = TcpStream::connect((Ipv4Addr::LOCALHOST, server)).await else { return };
+    client.set_nodelay(true).unwrap();
+    upstream.set_nodelay(true).unwrap();
+    let is_reset = |fault: &Fault| matches!(fault, Fault::Reset | Fault::Refuse);
+    let (sent, replies) = (faults.clone(), faults.clone());
+    let ((from_client, to_client), (from_server, to_server)) = (client.into_split(), upstream.into_split());
+    let sent = Pump { from: from_client, to: to_server, faults: sent, are_replies: false };
+    let replies = Pump { from: from_server, to: to_client, faults: replies, are_replies: true };
+    tokio::select! {
+        () = sent.run() => {}
+        () = replies.run() => {}
+        _ = faults.wait_for(is_reset) => {}
+    }
+}
+
+/// One direction of a connection.
+struct Pump {
+    from: OwnedReadHalf,
+    to: OwnedWriteHalf,
+    faults: watch::Receiver<Fault>,
+    are_replies: bool,
+}
+
+impl Pump {
+    /// Passes bytes on until either end closes the connection, or a fault does.
+    async fn run(mut self) {
+        let mut buffer = [0; 16 << 10];
+        let mut fault = *self.faults.borrow_and_update();
+        let (mut swallows, mut before_reset) = (false, None);
+        loop {
+            let Ok(length @ 1..) = self.from.read(&mut buffer).await else { return };
+            if self.faults.has_changed().unwrap_or(false) {
+                (fault, before_reset) = (*self.faults.borrow_and_update(), None);
+            }
+            let mut passed = length;
+            match fault {
+                Fault::Swallow => swallows = true,
+                Fault::SwallowReplies => swallows |= self.are_replies,
+                Fault::Delay(delay) => sleep(delay).await,
+                Fault::Garble if self.are_replies => buffer[..length].fill(b'?'),
+                Fault::ResetAfter(bytes) if self.are_replies => {
+                    let left = before_reset.get_or_insert(bytes);
+                    passed = length.min(*left);
+                    *left -= passed;
+                }
+                _ => {}
+            }
+            if swallows {
+                continue;
+            }
+            if self.to.write_all(&buffer[..passed]).await.is_err() || passed < length {
+                return;
+            }
+        }
+    }
+}
