@@ -35,7 +35,7 @@ use tokio::{
 };
 use tower::ServiceExt;
 
-use crate::gateway::Gateway;
+use crate::{gateway::Gateway, metrics, server::Status};
 
 /// A change is a few words.
 const BODY_BYTES_MOST: usize = 16 << 10;
@@ -49,19 +49,18 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// What the operators' requests are about.
 struct Admin {
     gateway: Arc<ArcSwap<Gateway>>,
+    status: Arc<Status>,
     token: Option<String>,
 }
 
 /// Answers operators until the program ends.
-///
-/// `is_ready` says whether a balancer should send requests to the gateway.
 pub async fn serve(
     listener: TcpListener,
     token: Option<String>,
     gateway: Arc<ArcSwap<Gateway>>,
-    is_ready: impl Fn() -> bool + Clone + Send + Sync + 'static,
+    status: Arc<Status>,
 ) {
-    let router = router(token, gateway, is_ready);
+    let router = router(token, gateway, status);
     let connections = Arc::new(Semaphore::new(CONNECTIONS_MOST));
     loop {
         let permit = connections.clone().acquire_owned().await;
@@ -82,24 +81,17 @@ pub async fn serve(
 }
 
 /// What operators may ask.
-pub(crate) fn router(
-    token: Option<String>,
-    gateway: Arc<ArcSwap<Gateway>>,
-    is_ready: impl Fn() -> bool + Clone + Send + Sync + 'static,
-) -> Router {
-    let admin = Arc::new(Admin { gateway, token });
+pub(crate) fn router(token: Option<String>, gateway: Arc<ArcSwap<Gateway>>, status: Arc<Status>) -> Router {
+    let admin = Arc::new(Admin { gateway, status, token });
     Router::new()
         .route("/livez", get(async || "ok\n"))
-        .route("/readyz", get(async move || readyz(is_ready())))
+        .route("/readyz", get(readiness))
+        .route("/metrics", get(metrics))
         .nest("/api/limits", limits::router())
         .fallback(async || Problem::new(StatusCode::NOT_FOUND, "there is nothing here"))
         .layer(DefaultBodyLimit::max(BODY_BYTES_MOST))
         .layer(middleware::from_fn_with_state(admin.clone(), guard))
         .with_state(admin)
-}
-
-fn readyz(is_ready: bool) -> (StatusCode, &'static str) {
-    if is_ready { (StatusCode::OK, "ready\n") } else { (StatusCode::SERVICE_UNAVAILABLE, "draining\n") }
 }
 
 async fn serve_connection(stream: TcpStream, peer: SocketAddr, router: Router) {
@@ -112,6 +104,25 @@ async fn serve_connection(stream: TcpStream, peer: SocketAddr, router: Router) {
     if let Err(error) = http.serve_connection(TokioIo::new(stream), service).await {
         tracing::debug!(%peer, "an operator's connection ended early: {error}");
     }
+}
+
+/// Whether clients should come: also while the store can't answer, since each limit's fallback does.
+async fn readiness(State(admin): State<Arc<Admin>>) -> (StatusCode, &'static str) {
+    if admin.status.is_draining() {
+        (StatusCode::SERVICE_UNAVAILABLE, "draining\n")
+    } else if admin.gateway.load().limiter().store_answers() {
+        (StatusCode::OK, "ready\n")
+    } else {
+        (StatusCode::OK, "degraded\n")
+    }
+}
+
+async fn metrics(State(admin): State<Arc<Admin>>) -> impl IntoResponse {
+    let page = metrics::page(move |page| {
+        admin.status.write(page);
+        admin.gateway.load().write_metrics(page);
+    });
+    ([(CONTENT_TYPE, metrics::CONTENT_TYPE)], page)
 }
 
 /// Turns away who isn't an operator.

@@ -18,6 +18,7 @@ use std::{
 
 use arc_swap::ArcSwap;
 use clap::{Args, Parser, Subcommand};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing::level_filters::LevelFilter;
 use tracing_appender::non_blocking::WorkerGuard;
 
@@ -25,7 +26,7 @@ use self::limits::Limits;
 use crate::{
     admin,
     config::{self, Config, Faults, ListenAddress, Overrides, StoreUrl},
-    gateway::Gateway,
+    gateway::{AccessLog, Gateway},
     limit::Limiter,
     server::Server,
 };
@@ -120,48 +121,59 @@ impl Run {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(async {
             let limiter = Limiter::open(&config.store)?;
-            let gateway = Gateway::build(&config, &limiter, None);
+            let mut gateway = Gateway::build(&config, &limiter, None);
+            let (access_log, _unwritten) =
+                config.access_log.as_ref().map(AccessLog::open).transpose()?.unzip();
+            if let Some(log) = &access_log {
+                gateway = gateway.log_to(log.clone());
+            }
+            tokio::spawn(reopen_when_told(signal(SignalKind::user_defined1())?, access_log));
             let mut server = Server::start(&config, gateway).await?;
+            // Nothing but lines of the access log goes where they go.
+            let logs_to_stdout = config.access_log.as_ref().is_some_and(|log| log.path.is_none());
+            let greet: fn(fmt::Arguments<'_>) = if logs_to_stdout { say_aside } else { say };
             let addresses = server.addresses();
             for address in &addresses {
                 match address {
                     ListenAddress::Tcp(address) => {
-                        say(format_args!("tollgate listens on http://{address}\n"));
+                        greet(format_args!("tollgate listens on http://{address}\n"));
                     }
-                    ListenAddress::Unix(_) => say(format_args!("tollgate listens on {address}\n")),
+                    ListenAddress::Unix(_) => greet(format_args!("tollgate listens on {address}\n")),
                 }
             }
             match &config.store.url {
-                StoreUrl::Memory => say(format_args!("it counts in this process\n")),
-                StoreUrl::Redis(url) => say(format_args!("it counts in {url}\n")),
+                StoreUrl::Memory => greet(format_args!("it counts in this process\n")),
+                StoreUrl::Redis(url) => greet(format_args!("it counts in {url}\n")),
             }
             if let Some((listener, config::Admin { token, .. })) =
                 server.take_admin().zip(config.admin.as_ref())
             {
                 let token = token.as_ref().map(|token| token.as_str().to_owned());
-                say(format_args!("operators turn to http://{}\n", listener.local_addr()?));
-                tokio::spawn(admin::serve(listener, token, server.gateway(), server.readiness()));
+                greet(format_args!("operators turn to http://{}\n", listener.local_addr()?));
+                tokio::spawn(admin::serve(listener, token, server.gateway(), server.status()));
             }
             match addresses.first() {
-                Some(ListenAddress::Tcp(address)) => say(format_args!("try: curl -i http://{address}/\n")),
+                Some(ListenAddress::Tcp(address)) => greet(format_args!("try: curl -i http://{address}/\n")),
                 Some(ListenAddress::Unix(path)) => {
-                    say(format_args!("try: curl -i --unix-socket {} http://localhost/\n", path.display()));
+                    greet(format_args!("try: curl -i --unix-socket {} http://localhost/\n", path.display()));
                 }
                 None => {}
             }
-            let mut running = config;
-            server.run(|gateway| self.reload(&mut running, &limiter, gateway)).await;
+            let (mut running, status) = (config, server.status());
+            let reload = |gateway: &_| status.note_reload(self.reload(&mut running, &limiter, gateway));
+            server.run(reload).await;
             Ok(())
         })
     }
 
-    /// Reads the configuration again. If it is wrong, what runs goes on unchanged.
-    fn reload(&self, running: &mut Config, limiter: &Arc<Limiter>, gateway: &ArcSwap<Gateway>) {
+    /// Reads the configuration again, and says whether it was good. If not, what runs goes on unchanged.
+    fn reload(&self, running: &mut Config, limiter: &Arc<Limiter>, gateway: &ArcSwap<Gateway>) -> bool {
         let (mut config, warnings) = match self.read() {
             Ok(read) => read,
             Err(faults) => {
                 complain(&faults);
-                return tracing::error!("the configuration is wrong: the running one stays");
+                tracing::error!("the configuration is wrong: the running one stays");
+                return false;
             }
         };
         complain(&warnings);
@@ -175,6 +187,16 @@ impl Run {
         for change in changes {
             tracing::info!("{change}");
         }
+        true
+    }
+}
+
+/// Opens the access log again on SIGUSR1, which would end the process if nobody took it.
+async fn reopen_when_told(mut signals: Signal, log: Option<Arc<AccessLog>>) {
+    while signals.recv().await.is_some() {
+        if let Some(log) = &log {
+            log.reopen();
+        }
     }
 }
 
@@ -182,6 +204,11 @@ impl Run {
 fn say(text: fmt::Arguments<'_>) {
     let mut stdout = io::stdout();
     let _ = stdout.write_fmt(text).and_then(|()| stdout.flush());
+}
+
+/// Prints what is said to people where results go to a program.
+fn say_aside(text: fmt::Arguments<'_>) {
+    let _ = io::stderr().write_fmt(text);
 }
 
 /// Prints faults and warnings.

@@ -57,6 +57,8 @@ pub struct Config {
     pub store: Store,
     /// Where operators look and change things, if anywhere.
     pub admin: Option<Admin>,
+    /// Where a line is written for each request, if anywhere.
+    pub access_log: Option<AccessLog>,
     /// The upstreams by name.
     pub upstreams: BTreeMap<String, Upstream>,
     /// The limits by name, those written into routes among them.
@@ -200,6 +202,24 @@ impl fmt::Debug for AdminToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("******")
     }
+}
+
+/// Where a line is written for each request.
+#[derive(Debug, PartialEq, Eq)]
+pub struct AccessLog {
+    /// The file; none is stdout.
+    pub path: Option<PathBuf>,
+    /// How.
+    pub format: AccessLogFormat,
+}
+
+/// How a request is written to the access log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AccessLogFormat {
+    /// An object of JSON a line.
+    Json,
+    /// As nginx and Apache write it by this name.
+    Combined,
 }
 
 /// What to do with a request when the store can't answer.
@@ -428,6 +448,7 @@ mod tests {
                 max_memory: 256 * 1024 * 1024,
             },
             admin: None,
+            access_log: None,
             upstreams: BTreeMap::from([(
                 "orders".to_owned(),
                 Upstream {

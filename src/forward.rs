@@ -26,7 +26,10 @@ use hyper::{
 };
 use tokio::time::{Instant, timeout_at};
 
-use crate::config::{self, Target};
+use crate::{
+    config::{self, Target},
+    metrics::Page,
+};
 
 use self::{
     body::{Body, Relayed, Upload},
@@ -50,6 +53,32 @@ pub enum Failure {
     RequestTimeout,
     /// The answer took too long to begin.
     ResponseTimeout,
+}
+
+impl Failure {
+    /// What metrics call the causes.
+    pub const KINDS: [&str; 7] = [
+        "busy",
+        "unreachable",
+        "connect_timeout",
+        "broken",
+        "switched",
+        "request_timeout",
+        "response_timeout",
+    ];
+
+    /// What metrics call its cause.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Busy => "busy",
+            Self::Unreachable(_) => "unreachable",
+            Self::ConnectTimeout => "connect_timeout",
+            Self::Broken(_) => "broken",
+            Self::Switched => "switched",
+            Self::RequestTimeout => "request_timeout",
+            Self::ResponseTimeout => "response_timeout",
+        }
+    }
 }
 
 impl fmt::Display for Failure {
@@ -85,6 +114,15 @@ pub enum Upstream {
     Echo,
 }
 
+/// Which server was asked, and how long it took to answer, or to fail.
+#[derive(Debug)]
+pub struct Visit {
+    /// `host:port`.
+    pub server: String,
+    /// From when the request was sent to the head of the answer.
+    pub took: Duration,
+}
+
 /// The servers of an upstream, any of which can answer.
 #[derive(Debug)]
 pub struct Servers {
@@ -104,12 +142,14 @@ impl Upstream {
             Some(Self::Servers(before)) => (&before.servers[..], before.in_flight.clone()),
             _ => (&[][..], Arc::default()),
         };
-        let servers = urls.iter().map(|url| match known.iter().find(|server| server.url() == url) {
-            Some(server) => server.clone(),
-            None => Arc::new(Server::new(url.clone())),
-        });
+        let mut servers = Vec::<Arc<Server>>::with_capacity(urls.len());
+        for url in urls {
+            // One that is named twice is one all the same, which is picked more often.
+            let known = known.iter().chain(&servers).find(|server| server.url() == url);
+            servers.push(known.cloned().unwrap_or_else(|| Arc::new(Server::new(url.clone()))));
+        }
         Self::Servers(Servers {
-            servers: servers.collect(),
+            servers,
             in_flight,
             in_flight_most: config.max_connections,
             connect_timeout: config.connect_timeout,
@@ -118,17 +158,22 @@ impl Upstream {
         })
     }
 
-    /// Sends a request whose header is ready for the upstream, and gives the answer as it begins.
+    /// Sends a request whose header is ready for the upstream, and gives the answer as it begins. Who wants to
+    /// know which server was asked is told in `visit`.
     ///
     /// # Errors
     /// No answer, or none in time.
-    pub async fn send(&self, mut request: Request<Incoming>) -> Result<Response<Body>, Failure> {
+    pub async fn send(
+        &self,
+        mut request: Request<Incoming>,
+        visit: Option<&mut Option<Visit>>,
+    ) -> Result<Response<Body>, Failure> {
         if request.body().size_hint().exact().is_none() {
             // hyper would take a GET for one without a body.
             request.headers_mut().insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
         }
         match self {
-            Self::Servers(servers) => servers.send(request).await,
+            Self::Servers(servers) => servers.send(request, visit).await,
             Self::Echo => Ok(echo::answer(request).await),
         }
     }
@@ -144,8 +189,30 @@ impl Upstream {
 }
 
 impl Servers {
-    async fn send(&self, request: Request<Incoming>) -> Result<Response<Body>, Failure> {
+    async fn send(
+        &self,
+        request: Request<Incoming>,
+        visit: Option<&mut Option<Visit>>,
+    ) -> Result<Response<Body>, Failure> {
         let server = self.pick();
+        let sent = Instant::now();
+        let answer = self.exchange(server, request).await;
+        let took = sent.elapsed();
+        match &answer {
+            Ok(_) => server.answers.observe_time(took),
+            Err(failure) => server.failures.add(failure.kind()),
+        }
+        if let Some(visit) = visit {
+            *visit = Some(Visit { server: server.url().authority(), took });
+        }
+        answer
+    }
+
+    async fn exchange(
+        &self,
+        server: &Arc<Server>,
+        request: Request<Incoming>,
+    ) -> Result<Response<Body>, Failure> {
         let in_flight = InFlight::begin(server, &self.in_flight, self.in_flight_most)?;
         let upload = Upload::watch(request.body());
         let mut request = request.map(|body| Body::Request(body, upload.clone()));
@@ -200,6 +267,43 @@ impl Servers {
         let (one, other) = (draw(), draw());
         if other.in_flight() < one.in_flight() { other } else { one }
     }
+}
+
+/// Writes the metrics of upstreams, by name.
+pub fn write_metrics<'u>(
+    page: &mut Page<'_>,
+    upstreams: impl Iterator<Item = (&'u String, &'u Arc<Upstream>)>,
+) {
+    let mut servers = Vec::new();
+    for (upstream, target) in upstreams {
+        let Upstream::Servers(Servers { servers: own, .. }) = &**target else { continue };
+        for (at, server) in own.iter().enumerate() {
+            if !own[..at].iter().any(|other| Arc::ptr_eq(other, server)) {
+                servers.push((upstream.as_str(), server.url().authority(), server));
+            }
+        }
+    }
+    let servers = || {
+        let labels = |upstream, name| [("upstream", upstream), ("server", name)];
+        servers.iter().map(move |(upstream, name, server)| (labels(*upstream, name.as_str()), *server))
+    };
+    page.gauges(
+        "tollgate_upstream_requests_in_flight",
+        "Requests that the server hasn't answered completely",
+        servers().map(|(labels, server)| (labels, server.in_flight())),
+    );
+    page.histograms(
+        "tollgate_upstream_response_seconds",
+        "From when a request was sent to a server, a new connection included, to the head of the answer",
+        servers().map(|(labels, server)| (labels, &server.answers)),
+    );
+    page.counters(
+        "tollgate_upstream_failures",
+        "Requests to which a server gave no answer, by cause",
+        servers().flat_map(|([upstream, name], server)| {
+            server.failures.iter().map(move |(kind, count)| ([upstream, name, ("kind", kind)], count))
+        }),
+    );
 }
 
 /// The answer as it goes on to the client. Its body holds the connection until its end.

@@ -3,10 +3,18 @@
 //! A [`Gateway`] is built from a configuration. A reload builds another one, which takes over the stores
 //! and the connections to upstreams; requests in flight end on the one they began with.
 
+mod access_log;
 pub(crate) mod client;
+mod entry;
+mod exchange;
 pub(crate) mod target;
 
-use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    iter::once,
+    net::IpAddr,
+    sync::Arc,
+};
 
 use bytes::Bytes;
 use hyper::{
@@ -16,12 +24,11 @@ use hyper::{
     http::request::Parts,
 };
 use ipnet::IpNet;
-use tokio::time::Instant;
 
 use crate::{
     config::{Action, Config, EscapedSlashes, RatelimitHeaders},
     forward::{
-        Failure, Upstream,
+        self, Failure, Upstream,
         body::Body,
         headers::{self, Client},
     },
@@ -34,12 +41,18 @@ use crate::{
         request::{self, Rule, Settlement},
         settling::Settling,
     },
+    metrics::Page,
     reject::Rejection,
     route::{Table, path},
 };
 
-use self::target::Target;
+use self::{
+    entry::Entry,
+    exchange::{Exchange, Facts, STATUS_CLASSES, Traffic},
+    target::Target,
+};
 
+pub use self::{access_log::AccessLog, exchange::AnswerBody};
 pub use crate::store::StoreError;
 
 /// What a configuration says, ready to serve.
@@ -56,6 +69,9 @@ pub struct Gateway {
     trusted_proxies: Vec<IpNet>,
     proxy_protocol: bool,
     escaped_slashes: EscapedSlashes,
+    /// Of the routes by name, after that of the requests that no route takes.
+    traffic: Vec<(String, Arc<Traffic>)>,
+    access_log: Option<Arc<AccessLog>>,
 }
 
 /// What a route does with its requests.
@@ -64,6 +80,8 @@ struct Route {
     name: String,
     limits: Vec<Arc<Rule>>,
     answer: Answer,
+    /// The place of its traffic. Routes of one name share it.
+    traffic: usize,
 }
 
 #[derive(Debug)]
@@ -73,22 +91,40 @@ enum Answer {
 }
 
 impl Gateway {
-    /// Builds a gateway. Upstreams that `before` had, too, keep their connections.
+    /// The place of the traffic that no route takes.
+    const UNROUTED: usize = 0;
+
+    /// Builds a gateway. Upstreams that `before` had, too, keep their connections, and what has a name that it had
+    /// goes on with its metrics.
     pub fn build(config: &Config, limiter: &Arc<Limiter>, before: Option<&Self>) -> Self {
         let mut upstreams = BTreeMap::new();
         for (name, upstream) in &config.upstreams {
             let before = before.and_then(|before| before.upstreams.get(name)).map(Arc::as_ref);
             upstreams.insert(name.clone(), Arc::new(Upstream::new(upstream, before)));
         }
-        let rules: BTreeMap<_, _> =
-            config.limits.iter().map(|(name, limit)| (name.clone(), Arc::new(Rule::new(limit)))).collect();
+        let rules: BTreeMap<_, _> = config
+            .limits
+            .iter()
+            .map(|(name, limit)| {
+                let before = before.and_then(|before| before.rules.get(name)).map(Arc::as_ref);
+                (name.clone(), Arc::new(Rule::new(limit, before)))
+            })
+            .collect();
+        let names = config.routes.iter().map(|route| route.name.clone());
+        let names: Vec<_> = once(String::new()).chain(names.collect::<BTreeSet<_>>()).collect();
+        let traffic_of = |name: &String| {
+            let before = before.and_then(|before| before.traffic.iter().find(|(other, _)| other == name));
+            before.map_or_else(Arc::default, |(_, traffic)| traffic.clone())
+        };
+        let traffic = names.iter().map(|name| (name.clone(), traffic_of(name))).collect();
         let routes = config.routes.iter().map(|route| {
             let answer = match &route.action {
                 Action::Upstream(name) => Answer::Upstream(upstreams[name].clone()),
                 Action::Respond { status, body, headers } => Answer::Fixed(fixed(*status, body, headers)),
             };
             let limits = route.limits.iter().map(|name| rules[name].clone()).collect();
-            (route.matcher.clone(), Route { name: route.name.clone(), limits, answer })
+            let traffic = 1 + names[1..].binary_search(&route.name).expect("each route's name is there");
+            (route.matcher.clone(), Route { name: route.name.clone(), limits, answer, traffic })
         });
         Self {
             routes: Table::new(routes),
@@ -100,7 +136,15 @@ impl Gateway {
             trusted_proxies: config.server.trusted_proxies.clone(),
             proxy_protocol: config.server.proxy_protocol,
             escaped_slashes: config.server.escaped_slashes,
+            traffic,
+            access_log: before.and_then(|before| before.access_log.clone()),
         }
+    }
+
+    /// The same, with an access log, which those that take its place have, too.
+    #[must_use]
+    pub fn log_to(self, log: Arc<AccessLog>) -> Self {
+        Self { access_log: Some(log), ..self }
     }
 
     /// Connects this thread to the store, so that its first decision needn't wait.
@@ -138,12 +182,41 @@ impl Gateway {
     }
 
     /// Answers a request that came from `peer`.
-    pub async fn answer(&self, peer: IpAddr, request: Request<Incoming>) -> Response<Body> {
+    pub async fn answer(self: Arc<Self>, peer: IpAddr, request: Request<Incoming>) -> Response<AnswerBody> {
         let (mut parts, body) = request.into_parts();
+        let mut exchange = Exchange::begin(self, peer, &parts);
         headers::from_client(&mut parts.headers);
-        match self.relay(peer, &mut parts, body).await {
+        let Exchange { gateway, facts } = &mut exchange;
+        let response = match gateway.relay(peer, &mut parts, body, facts).await {
             Ok(response) => response,
-            Err(rejection) => self.reject(rejection, &parts.headers),
+            Err(rejection) => gateway.reject(rejection, &parts.headers).map(|body| Settling::new(body, None)),
+        };
+        let status = response.status();
+        response.map(|body| exchange.answered(status, body))
+    }
+
+    /// Writes the metrics of requests, limits, upstreams and the store.
+    pub fn write_metrics(&self, page: &mut Page<'_>) {
+        let routes = || self.traffic.iter().map(|(name, traffic)| (("route", name.as_str()), &**traffic));
+        page.counters(
+            "tollgate_requests",
+            "Requests by route, which is empty if none matches, and class of the answer's status; a client that \
+             leaves before it counts as 4xx",
+            routes().flat_map(|(route, traffic)| {
+                let classes = STATUS_CLASSES.iter().enumerate();
+                classes.map(move |(at, class)| ([route, ("status", class)], traffic.answers.sum(at)))
+            }),
+        );
+        page.histograms(
+            "tollgate_request_duration_seconds",
+            "From a request's arrival until its answer's body has ended or broken off",
+            routes().map(|(route, traffic)| ([route], &traffic.durations)),
+        );
+        request::write_metrics(page, self.rules.values().map(Arc::as_ref));
+        forward::write_metrics(page, self.upstreams.iter());
+        self.limiter.write_metrics(page);
+        if let Some(log) = &self.access_log {
+            log.write_metrics(page);
         }
     }
 
@@ -159,13 +232,17 @@ impl Gateway {
         peer: IpAddr,
         parts: &mut Parts,
         body: Incoming,
-    ) -> Result<Response<Body>, Rejection> {
-        let arrival = Instant::now();
+        facts: &mut Facts,
+    ) -> Result<Response<Settling<Body>>, Rejection> {
         let client = client::identify(peer, &parts.headers, &self.trusted_proxies);
+        if let Some(entry) = &mut facts.entry {
+            entry.identify(&client, &parts.headers);
+        }
         let (route, admission, uri) = {
             let target = Target::read(parts, self.escaped_slashes)?;
             let matched = path::matched(&target.forwarded);
             let found = self.routes.find(&target.view(parts, &matched)).ok_or(Rejection::NoRoute)?;
+            facts.traffic = found.route.traffic;
             let subject = Subject {
                 client: client.address,
                 method: &parts.method,
@@ -176,10 +253,11 @@ impl Gateway {
                 route: &found.route.name,
                 parameter: &|name| found.param(name),
             };
-            let admission = request::admit(&self.limiter, &found.route.limits, &subject, arrival).await?;
+            let (limits, log) = (&found.route.limits, &mut facts.decided);
+            let admission = request::admit(&self.limiter, limits, &subject, facts.arrival, log).await?;
             (found.route, admission, target.forwarded_uri(&parts.uri))
         };
-        let answered = route.answer(&client, outgoing(parts, uri, body)).await;
+        let answered = route.answer(&client, outgoing(parts, uri, body), &mut facts.entry).await;
         let mut response = answered.unwrap_or_else(|failure| self.reject(failure.into(), &parts.headers));
         fields::write(response.headers_mut(), admission.standings(), self.ratelimit_headers);
         Ok(settle(response, admission, &route.limits))
@@ -200,13 +278,17 @@ impl Route {
         &self,
         client: &Client,
         mut request: Request<Incoming>,
+        entry: &mut Option<Box<Entry>>,
     ) -> Result<Response<Body>, Failure> {
         match &self.answer {
             Answer::Fixed(response) => Ok(response.clone().map(|body| Body::Whole(Some(body)))),
             Answer::Upstream(upstream) => {
                 let version = request.version();
                 headers::towards_upstream(request.headers_mut(), client, version);
-                upstream.send(request).await
+                if let Some(entry) = entry {
+                    entry.note_id(request.headers());
+                }
+                upstream.send(request, entry.as_mut().map(|entry| &mut entry.visit)).await
             }
         }
     }
@@ -235,11 +317,7 @@ fn fixed(status: StatusCode, body: &str, headers: &[(HeaderName, HeaderValue)]) 
 }
 
 /// Has the response tell what it still has to of its costs, and hold what it holds until its end.
-fn settle(response: Response<Body>, admission: Admission, rules: &[Arc<Rule>]) -> Response<Body> {
-    match Settlement::begin(admission, rules, response.status(), response.headers()) {
-        Some(settlement) => {
-            response.map(|body| Body::Local(axum::body::Body::new(Settling::new(body, settlement))))
-        }
-        None => response,
-    }
+fn settle(response: Response<Body>, admission: Admission, rules: &[Arc<Rule>]) -> Response<Settling<Body>> {
+    let settlement = Settlement::begin(admission, rules, response.status(), response.headers());
+    response.map(|body| Settling::new(body, settlement))
 }

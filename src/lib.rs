@@ -43,7 +43,7 @@
 //! ```
 //!
 //! [`algorithm`] holds the arithmetic of limits, without clock or I/O; [`config`] turns a file into
-//! checked values, and [`cli`] is what people type.
+//! checked values, [`metrics`] counts and prints, and [`cli`] is what people type.
 
 pub mod admin;
 pub mod algorithm;
@@ -56,6 +56,7 @@ pub mod fuzzing;
 pub mod gateway;
 pub mod layer;
 pub mod limit;
+pub mod metrics;
 pub mod reject;
 pub mod route;
 pub mod server;

@@ -23,7 +23,7 @@ use std::{sync::Arc, time::Duration};
 use smallvec::SmallVec;
 
 pub use self::{
-    admission::{Admission, Limited, Refusal, Standing, Standings},
+    admission::{Admission, Effect, Limited, Origin, Refusal, Standing, Standings},
     key::Key,
     limiter::Limiter,
     overrides::{KeyState, read_rate},

@@ -109,7 +109,7 @@ impl Rejection {
                 fields::write(response.headers_mut(), limited.standings(), form);
                 fields::write_retry_after(response.headers_mut(), limited);
             }
-            Self::Refused(Refusal::StoreUnavailable(_)) | Self::Failed(Failure::Busy) => {
+            Self::Refused(Refusal::StoreUnavailable { .. }) | Self::Failed(Failure::Busy) => {
                 response.headers_mut().insert(RETRY_AFTER, 1.into());
             }
             _ => {}
@@ -137,7 +137,7 @@ fn refused(refusal: &Refusal) -> (StatusCode, &'static str, String) {
         Refusal::KeyMissing { .. } => (StatusCode::TOO_MANY_REQUESTS, "key-missing"),
         Refusal::KeyAmbiguous { .. } => (StatusCode::BAD_REQUEST, "key-ambiguous"),
         Refusal::CostInvalid { .. } => (StatusCode::BAD_REQUEST, "cost-invalid"),
-        Refusal::StoreUnavailable(_) => (StatusCode::SERVICE_UNAVAILABLE, "store-unavailable"),
+        Refusal::StoreUnavailable { .. } => (StatusCode::SERVICE_UNAVAILABLE, "store-unavailable"),
     };
     (status, code, refusal.to_string())
 }

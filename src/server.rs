@@ -8,6 +8,7 @@
 
 mod listener;
 pub(crate) mod proxy_protocol;
+mod status;
 mod systemd;
 mod worker;
 
@@ -33,6 +34,7 @@ use tokio::{
 };
 
 use self::listener::{Listener, Listeners, Stream};
+pub use self::status::Status;
 use crate::{
     config::{Config, ListenAddress},
     gateway::Gateway,
@@ -128,6 +130,7 @@ struct Crew {
     connections_most: usize,
     stage: watch::Sender<Stage>,
     is_draining: Arc<AtomicBool>,
+    status: Arc<Status>,
     drain_timeout: Duration,
     /// Operators have a listener, by which a balancer can see it.
     readiness_is_seen: bool,
@@ -199,9 +202,12 @@ impl Server {
         if let Some(error) = unreachable {
             tracing::warn!("starting without the store: {error}");
         }
+        let connections = inboxes.iter().map(|inbox: &Inbox| inbox.connections.clone());
+        let status = Arc::new(Status::new(is_draining.clone(), connections.collect()));
         let crew = Crew {
             gateway,
             inboxes: inboxes.into(),
+            status,
             threads,
             runtimes,
             connections: Arc::new(Semaphore::new(server.max_connections)),
@@ -229,10 +235,9 @@ impl Server {
         self.crew.gateway.clone()
     }
 
-    /// Tells whether a balancer should send requests here: not once the server drains.
-    pub fn readiness(&self) -> impl Fn() -> bool + Clone + Send + Sync + 'static {
-        let is_draining = self.crew.is_draining.clone();
-        move || !is_draining.load(Relaxed)
+    /// What it tells of itself.
+    pub fn status(&self) -> Arc<Status> {
+        self.crew.status.clone()
     }
 
     /// Serves until it is told to end. On SIGHUP, `reload` may put another gateway in the running one's place.
@@ -241,7 +246,8 @@ impl Server {
         let mut acceptors = JoinSet::new();
         for listener in listeners.server {
             let (inboxes, connections) = (crew.inboxes.clone(), crew.connections.clone());
-            acceptors.spawn(accept(listener, inboxes, connections, crew.stage.subscribe()));
+            let (status, stage) = (crew.status.clone(), crew.stage.subscribe());
+            acceptors.spawn(accept(listener, inboxes, connections, status, stage));
         }
         tokio::spawn(systemd::watchdog(crew.runtimes.clone()));
         systemd::ready();
@@ -315,6 +321,7 @@ async fn accept(
     mut listener: Listener,
     inboxes: Arc<[Inbox]>,
     connections: Arc<Semaphore>,
+    status: Arc<Status>,
     mut stage: watch::Receiver<Stage>,
 ) {
     // At the bound they wait in the listener's backlog.
@@ -329,8 +336,12 @@ async fn accept(
             _ = stage.wait_for(|stage| *stage >= Stage::Deaf) => break,
         };
         match accepted {
-            Ok((stream, peer)) => hand_over(stream, peer, permit, &inboxes).await,
+            Ok((stream, peer)) => {
+                status.note_accepted();
+                hand_over(stream, peer, permit, &inboxes).await;
+            }
             Err(error) => {
+                status.note_accept_failure();
                 tracing::warn!("can't accept a connection: {error}");
                 sleep(ACCEPT_PAUSE).await;
             }
@@ -341,7 +352,10 @@ async fn accept(
     for _ in 0..QUEUED_MOST {
         let permit = place().await;
         match listener.accept_waiting().await {
-            Some(Ok((stream, peer))) => hand_over(stream, peer, permit, &inboxes).await,
+            Some(Ok((stream, peer))) => {
+                status.note_accepted();
+                hand_over(stream, peer, permit, &inboxes).await;
+            }
             Some(Err(_)) => {}
             None => break,
         }

@@ -16,7 +16,7 @@ use smallvec::SmallVec;
 use tokio::time::Instant;
 
 pub use crate::algorithm::concurrency::LeaseId;
-use crate::{algorithm::Quota, config};
+use crate::{algorithm::Quota, config, metrics::Page};
 
 use self::{memory::MemoryStore, redis::RedisStore};
 
@@ -168,6 +168,27 @@ pub enum StoreError {
     Malformed,
 }
 
+impl StoreError {
+    /// What metrics call the causes.
+    pub const KINDS: [&str; 8] =
+        ["timeout", "open", "overloaded", "full", "connection", "answer", "malformed", "other"];
+
+    /// What metrics call its cause.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Timeout => "timeout",
+            Self::Open => "open",
+            Self::Overloaded => "overloaded",
+            Self::Full => "full",
+            Self::Connection(_) => "connection",
+            Self::Answer(_) => "answer",
+            Self::Malformed => "malformed",
+            // No decision fails of these.
+            Self::Url(_) | Self::OverridesFull => "other",
+        }
+    }
+}
+
 impl fmt::Display for StoreError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -300,6 +321,22 @@ impl Store {
         match self {
             Self::Memory(_) => 0,
             Self::Redis(store) => store.charges_left_behind(),
+        }
+    }
+
+    /// Whether it can be asked, as far as is known.
+    pub fn answers(&self) -> bool {
+        match self {
+            Self::Memory(_) => true,
+            Self::Redis(store) => store.answers(),
+        }
+    }
+
+    /// Writes what it tells of itself.
+    pub fn write_metrics(&self, page: &mut Page<'_>) {
+        match self {
+            Self::Memory(store) => store.write_metrics(page),
+            Self::Redis(store) => store.write_metrics(page),
         }
     }
 

@@ -7,6 +7,8 @@ mod harness;
 
 #[path = "admin/limits.rs"]
 mod limits;
+#[path = "admin/metrics.rs"]
+mod metrics;
 #[path = "admin/port.rs"]
 mod port;
 

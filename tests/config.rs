@@ -11,7 +11,8 @@ use proptest::prelude::*;
 use tollgate::{
     algorithm::{Algorithm, Rate},
     config::{
-        Config, Cost, Exemption, Faults, KeyPart, Missing, Mode, OnFailure, Scope, StatusRange, Target,
+        AccessLog, AccessLogFormat, Config, Cost, Exemption, Faults, KeyPart, Missing, Mode, OnFailure,
+        Scope, StatusRange, Target,
     },
 };
 
@@ -81,6 +82,9 @@ fn every_key_can_be_written() {
     assert!(warnings.is_empty(), "{warnings}");
     let tls = config.store.tls.as_ref().unwrap();
     assert!(tls.ca.is_some() && tls.identity.is_some() && tls.server_name.is_some());
+    let access_log =
+        AccessLog { path: Some("/var/log/tollgate/access.log".into()), format: AccessLogFormat::Combined };
+    assert_eq!(config.access_log, Some(access_log));
     let limit = &config.limits["all-of-it"];
     let key = limit.key.iter().map(KeyPart::to_string).collect::<Vec<_>>();
     assert_eq!(key, ["ip", "header:x-api-key", "path:id"]);

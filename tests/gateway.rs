@@ -6,6 +6,7 @@
 mod harness;
 
 mod gateway {
+    mod access_log;
     mod answers;
     mod bodies;
     mod concurrency;

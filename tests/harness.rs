@@ -5,6 +5,7 @@ pub(crate) mod client;
 pub(crate) mod cut;
 pub(crate) mod gateway;
 pub(crate) mod load;
+pub(crate) mod metrics;
 pub(crate) mod redis;
 pub(crate) mod resp;
 pub(crate) mod upstream;

@@ -45,6 +45,7 @@ impl Config {
             ("server.timeouts.header", new_server.header_timeout == old_server.header_timeout),
             ("server.timeouts.drain", new_server.drain_timeout == old_server.drain_timeout),
             ("admin", self.admin == old.admin),
+            ("access_log", self.access_log == old.access_log),
             ("store.url", new_store.url == old_store.url),
             ("store.tls", new_store.tls == old_store.tls),
             ("store.timeout", new_store.timeout == old_store.timeout),

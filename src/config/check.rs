@@ -16,7 +16,7 @@ use toml::Spanned;
 
 use self::limits::DefinedLimit;
 use super::{
-    Admin, AdminToken, Config, OnFailure, Server, Store, Target, Upstream,
+    AccessLog, Admin, AdminToken, Config, OnFailure, Server, Store, Target, Upstream,
     document::Document,
     error::{Fault, Severity, nearest},
     file::{self, File, Table},
@@ -32,6 +32,10 @@ pub(super) fn check(file: File, folder: &Path, document: &mut Document<'_>) -> O
     let store = check.store(file.store.value, folder);
     let jwt = file.jwt.and_then(|table| check.jwt(table, folder));
     let admin = file.admin.and_then(|table| check.admin(table));
+    let access_log = file.access_log.map(|Table { value: file::AccessLog { path, format }, .. }| AccessLog {
+        path: path.0.0.map(|path| folder.join(path)),
+        format: format.0,
+    });
     for (name, upstream) in file.upstreams {
         let checked = check.upstream(name.get_ref(), upstream);
         check.upstreams.insert(name.into_inner(), checked);
@@ -46,7 +50,7 @@ pub(super) fn check(file: File, folder: &Path, document: &mut Document<'_>) -> O
     let limits =
         check.limits.into_iter().filter_map(|(name, defined)| Some((name, defined.limit?.into()))).collect();
     let is_good = document.faults.iter().all(|fault| fault.severity == Severity::Warning);
-    is_good.then_some(Config { server, store, admin, upstreams, limits, jwt, routes })
+    is_good.then_some(Config { server, store, admin, access_log, upstreams, limits, jwt, routes })
 }
 
 /// Shorter tokens can be guessed.

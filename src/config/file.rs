@@ -28,8 +28,8 @@ use toml::Spanned;
 
 pub(super) use self::limit::{Limit, LimitOfRoute};
 use super::{
-    EscapedSlashes, ListenAddress, OnFailure, RatelimitHeaders, ServerUrl, StoreUrl,
-    value::{Echo, Secret, Size, Text, Whole, Written},
+    AccessLogFormat, EscapedSlashes, ListenAddress, OnFailure, RatelimitHeaders, ServerUrl, StoreUrl,
+    value::{Echo, Output, Secret, Size, Text, Whole, Written},
 };
 use crate::route::pattern::{HostPattern, Pattern};
 
@@ -43,6 +43,8 @@ pub(super) struct File {
     pub store: Table<Store>,
     /// Where operators look and change things. Default: nowhere.
     pub admin: Option<Table<Admin>>,
+    /// Where a line is written for each request. Default: nowhere.
+    pub access_log: Option<Table<AccessLog>>,
     /// The servers behind the gateway, by name.
     pub upstreams: BTreeMap<Spanned<String>, Table<Upstream>>,
     /// The rate limits, by name: lower-case letters, digits and hyphens.
@@ -178,6 +180,23 @@ pub(super) struct Admin {
     pub listen: Option<Spanned<Text<SocketAddr>>>,
     /// What callers must bear: `Authorization: Bearer TOKEN`. Required on any address but loopback. Default: none.
     pub token: Option<Spanned<Text<Secret>>>,
+}
+
+/// `[access_log]`: a line for each request. A change takes effect at the next start.
+#[derive(Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct AccessLog {
+    /// `"-"` for stdout, or a file, its path from the folder of this file. SIGUSR1 has it opened again, as after a
+    /// rotation. Default: `"-"`.
+    pub path: Text<Output>,
+    /// `"json"`, an object a line, or `"combined"`, as nginx and Apache write it. Default: `"json"`.
+    pub format: Text<AccessLogFormat>,
+}
+
+impl Default for AccessLog {
+    fn default() -> Self {
+        Self { path: Text(Output(None)), format: Text(AccessLogFormat::Json) }
+    }
 }
 
 /// `[upstreams.NAME]`: servers that are each as good as the other.

@@ -8,6 +8,7 @@ use std::{
     fmt,
     marker::PhantomData,
     net::{IpAddr, SocketAddr},
+    path::PathBuf,
     time::Duration,
 };
 
@@ -118,6 +119,22 @@ impl Written for String {
 
     fn read(text: &str) -> Result<Self, String> {
         Ok(text.to_owned())
+    }
+}
+
+/// A file to write to, or stdout.
+#[derive(Debug)]
+pub(super) struct Output(pub Option<PathBuf>);
+
+impl Written for Output {
+    const EXPECTED: &'static str = "\"-\" or a path";
+
+    fn read(text: &str) -> Result<Self, String> {
+        match text {
+            "" => Err("this names no file\nuse \"-\" for stdout, or a path".to_owned()),
+            "-" => Ok(Self(None)),
+            path => Ok(Self(Some(path.into()))),
+        }
     }
 }
 

@@ -17,7 +17,8 @@ const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection")
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
-const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// What an exchange is called.
+pub const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// Fields that a request has more when it goes on: Via, three X-Forwarded ones, X-Request-Id, and perhaps Host.
 const FIELDS_SET: usize = 6;

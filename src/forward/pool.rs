@@ -24,7 +24,10 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-use crate::config::ServerUrl;
+use crate::{
+    config::ServerUrl,
+    metrics::{CountsByWord, Histogram},
+};
 
 use super::{Failure, body::Body};
 
@@ -39,6 +42,9 @@ pub struct Server {
     url: ServerUrl,
     host: HeaderValue,
     in_flight: AtomicUsize,
+    /// How long it took to answer, and why it didn't.
+    pub(super) answers: Histogram,
+    pub(super) failures: CountsByWord,
     idle: ThreadLocal<RefCell<Vec<Idle>>>,
 }
 
@@ -51,7 +57,8 @@ impl Server {
     /// A server without connections yet.
     pub fn new(url: ServerUrl) -> Self {
         let host = HeaderValue::from_str(&url.authority()).expect("a url's authority is visible ASCII");
-        Self { url, host, in_flight: AtomicUsize::new(0), idle: ThreadLocal::new() }
+        let (answers, failures) = (Histogram::of_times(), CountsByWord::of(&Failure::KINDS));
+        Self { url, host, in_flight: AtomicUsize::new(0), answers, failures, idle: ThreadLocal::new() }
     }
 
     /// The server's own name, for a request that names no host.

@@ -26,7 +26,7 @@ use crate::{
     forward::headers::{from_client, towards_client, towards_upstream},
     gateway::{Gateway, client::identify, target::Target},
     limit::{
-        Limit, Limiter, Standing, fields as ratelimit,
+        Limit, Limiter, Origin, Standing, fields as ratelimit,
         key::{
             Counted, Subject, count,
             jwt::{Claims, Verifier},
@@ -35,7 +35,7 @@ use crate::{
         request::stated_cost,
     },
     route::path,
-    server::proxy_protocol,
+    server::{Status, proxy_protocol},
     store::Outcome,
 };
 
@@ -247,7 +247,7 @@ pub fn jwt(bytes: &[u8]) {
     let claim =
         |headers: &HeaderMap| match count(&LIMITS.limits["claim"], &subject(headers, "", "", &|_| None)) {
             Counted::For { key, .. } => Some(key),
-            Counted::Not | Counted::Ambiguous(_) => None,
+            Counted::Exempt | Counted::Skipped | Counted::Ambiguous(_) => None,
             Counted::Denied => panic!("nobody is denied"),
         };
     let key = EncodingKey::from_secret(SECRET.as_bytes());
@@ -361,6 +361,7 @@ pub fn fields(bytes: &[u8]) {
     let standings = [rate.into(), Quota::concurrency(rate.permits)].map(|quota: Quota| Standing {
         limit: Arc::new(Limit::new("a-limit", quota)),
         quota,
+        origin: Origin::Store,
         outcome: Outcome { charged: true, remaining: next(), grow_us: next(), delay_us: Some(next()) },
     });
     for form in [
@@ -484,7 +485,8 @@ pub fn admin(bytes: &[u8]) {
             );
             let limiter = Limiter::open(&config.store).expect("a store in this process opens");
             let gateway = Gateway::build(&config, &limiter, None);
-            let router = admin::router(None, Arc::new(ArcSwap::from_pointee(gateway)), || true);
+            let status = Arc::new(Status::new(Arc::default(), Vec::new()));
+            let router = admin::router(None, Arc::new(ArcSwap::from_pointee(gateway)), status);
             let response = router.oneshot(request).await.unwrap_or_else(|never| match never {});
             assert!(!response.status().is_server_error(), "{response:?}");
             let body = axum::body::to_bytes(response.into_body(), usize::MAX).await.expect("a whole answer");

@@ -25,9 +25,94 @@ pub struct Standing {
     /// What the store said, now or lately. Where it wasn't asked since the cost is more than the quota ever
     /// allows, only that holds.
     pub outcome: Outcome,
+    /// Where that comes from.
+    pub origin: Origin,
+}
+
+/// Where a limit's decision comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// The store in which the limit counts.
+    Store,
+    /// Here, without asking: only time could make room, others wait for it, or the cost never fits.
+    LocalRefusal,
+    /// The store can't answer, and the limit counts in this process meanwhile.
+    FallbackLocal,
+    /// The store can't answer, and the limit lets pass meanwhile. It says nothing of where it stands.
+    FallbackAllow,
+    /// The store can't answer, and the limit refuses meanwhile. It says nothing of where it stands.
+    FallbackDeny,
+    /// The limit only shadows: what it decides has no effect.
+    Shadow,
+    /// The limit's terms: whom it exempts, and what it demands of a request.
+    Terms,
+}
+
+impl Origin {
+    /// What metrics and logs call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Store => "store",
+            Self::LocalRefusal => "local_refusal",
+            Self::FallbackLocal => "fallback_local",
+            Self::FallbackAllow => "fallback_allow",
+            Self::FallbackDeny => "fallback_deny",
+            Self::Shadow => "shadow",
+            Self::Terms => "terms",
+        }
+    }
+}
+
+/// What a limit did to a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// It admitted it.
+    Admitted,
+    /// It refused it. If it shadows, it would have.
+    Refused,
+    /// It had room, but another limit refused.
+    Uncharged,
+    /// It doesn't count such clients.
+    Exempt,
+    /// It doesn't count requests without its key.
+    Skipped,
+}
+
+impl Effect {
+    /// What metrics and logs call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Admitted => "admitted",
+            Self::Refused => "refused",
+            Self::Uncharged => "uncharged",
+            Self::Exempt => "exempt",
+            Self::Skipped => "skipped",
+        }
+    }
 }
 
 impl Standing {
+    /// Of a limit that decided so. One that shadows is the origin itself.
+    pub(super) fn new(limit: &Arc<Limit>, quota: Quota, outcome: Outcome, origin: Origin) -> Self {
+        let origin = if limit.shadows() { Origin::Shadow } else { origin };
+        Self { limit: limit.clone(), quota, outcome, origin }
+    }
+
+    /// What the limit did to the request, which was admitted by all limits or wasn't.
+    pub fn effect(&self, admitted: bool) -> Effect {
+        match self.outcome.delay_us {
+            Some(0) if admitted => Effect::Admitted,
+            Some(0) => Effect::Uncharged,
+            _ => Effect::Refused,
+        }
+    }
+
+    /// How many permits are left, if that is known.
+    pub fn remaining(&self) -> Option<u64> {
+        let is_known = !matches!(self.origin, Origin::FallbackAllow | Origin::FallbackDeny);
+        is_known.then_some(self.outcome.remaining)
+    }
+
     /// Whether the limit refuses: it doesn't shadow, and has no room.
     pub fn refuses(&self) -> bool {
         !self.limit.shadows() && self.outcome.delay_us != Some(0)
@@ -180,7 +265,23 @@ pub enum Refusal {
         header: String,
     },
     /// The store can't answer, and a limit says to refuse then.
-    StoreUnavailable(StoreError),
+    StoreUnavailable {
+        /// Why it can't.
+        cause: StoreError,
+        /// The limits that say so.
+        denied_by: Vec<Standing>,
+    },
+}
+
+impl Refusal {
+    /// Where the limits stand that have decided.
+    pub fn standings(&self) -> &[Standing] {
+        match self {
+            Self::Limited(limited) => limited.standings(),
+            Self::StoreUnavailable { denied_by, .. } => denied_by,
+            Self::KeyMissing { .. } | Self::KeyAmbiguous { .. } | Self::CostInvalid { .. } => &[],
+        }
+    }
 }
 
 /// As the caller is told.
@@ -197,7 +298,7 @@ impl fmt::Display for Refusal {
             Self::CostInvalid { header } => {
                 write!(f, "`{header}` is to say what the request costs: an integer from 1 to 2147483647")
             }
-            Self::StoreUnavailable(_) => f.write_str("the limits can't be checked now"),
+            Self::StoreUnavailable { .. } => f.write_str("the limits can't be checked now"),
         }
     }
 }
@@ -205,7 +306,7 @@ impl fmt::Display for Refusal {
 impl Error for Refusal {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
-            Self::StoreUnavailable(cause) => Some(cause),
+            Self::StoreUnavailable { cause, .. } => Some(cause),
             _ => None,
         }
     }

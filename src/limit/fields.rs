@@ -25,7 +25,10 @@ const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
 /// fields of the draft stays; its legacy ones are replaced.
 pub fn write(headers: &mut HeaderMap, standings: &[Standing], form: RatelimitHeaders) {
     // What can never be admitted wasn't asked for.
-    let is_shown = |standing: &&Standing| !standing.limit.shadows() && standing.outcome.delay_us.is_some();
+    let is_shown = |standing: &&Standing| {
+        let is_known = standing.remaining().is_some() && standing.outcome.delay_us.is_some();
+        is_known && !standing.limit.shadows()
+    };
     let mut shown = standings.iter().filter(is_shown).peekable();
     if shown.peek().is_none() {
         return;
@@ -61,7 +64,7 @@ pub fn write_retry_after(headers: &mut HeaderMap, limited: &Limited) {
 }
 
 fn write_draft(policy: &mut String, state: &mut String, standing: &Standing) -> std::fmt::Result {
-    let Standing { limit, quota, outcome } = standing;
+    let Standing { limit, quota, outcome, .. } = standing;
     let separator = if policy.is_empty() { "" } else { ", " };
     write!(policy, "{separator}\"{}\";q={}", limit.name(), quota.permits)?;
     write!(state, "{separator}\"{}\";r={}", limit.name(), outcome.remaining)?;

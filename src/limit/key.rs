@@ -116,8 +116,10 @@ pub enum Counted {
         /// The rate that the file's overrides give it, if any.
         rate: Option<Rate>,
     },
-    /// Not at all: it is exempt, or it lacks the key and the limit says to skip it then.
-    Not,
+    /// Not at all: it is exempt.
+    Exempt,
+    /// Not at all: it lacks the key, and the limit says to skip it then.
+    Skipped,
     /// It lacks the key, and the limit says to refuse it then.
     Denied,
     /// A part of the key has several values, and upstream may go by another one than the gateway.
@@ -128,7 +130,7 @@ pub enum Counted {
 pub fn count(limit: &config::Limit, subject: &Subject<'_>) -> Counted {
     let exempts_client = |exemption: &Exemption| matches!(exemption, Exemption::Network(network) if network.contains(&subject.client));
     if limit.exempt.iter().any(exempts_client) {
-        return Counted::Not;
+        return Counted::Exempt;
     }
     let mut values: Vec<Option<Cow<'_, [u8]>>> = Vec::with_capacity(limit.key.len());
     for part in &limit.key {
@@ -140,12 +142,12 @@ pub fn count(limit: &config::Limit, subject: &Subject<'_>) -> Counted {
     if values.iter().any(Option::is_none) {
         match limit.missing {
             Missing::Ip => {}
-            Missing::Skip => return Counted::Not,
+            Missing::Skip => return Counted::Skipped,
             Missing::Deny => return Counted::Denied,
         }
     }
     if limit.exempt.iter().any(|exemption| matches!(exemption, Exemption::Key(key) if is(&values, key))) {
-        return Counted::Not;
+        return Counted::Exempt;
     }
     let rate = limit.overrides.iter().find(|other| is(&values, &other.key)).map(|other| other.rate);
     let parts = limit.key.iter().zip(&values).map(|(part, value)| match value {
@@ -374,7 +376,7 @@ mod tests {
         let by = |missing| format!("key = \"header:x-key\"\nplain = true\nmissing = \"{missing}\"");
         assert_eq!(key(&by("ip"), &[], ""), "ip=192.0.2.7");
         assert_eq!(key(&by("ip"), &[("x-key", "192.0.2.7")], ""), "header:x-key=192.0.2.7");
-        assert_eq!(counted(&by("skip"), &[], "", "::1"), Counted::Not);
+        assert_eq!(counted(&by("skip"), &[], "", "::1"), Counted::Skipped);
         assert_eq!(counted(&by("deny"), &[], "", "::1"), Counted::Denied);
     }
 
@@ -407,12 +409,12 @@ mod tests {
     fn networks_and_keys_are_exempt() {
         let by = |exempt| format!("key = \"header:x-key\"\nexempt = [{exempt}]");
         let partner = [("x-key", "partner")];
-        assert_eq!(counted(&by("\"192.0.2.0/24\""), &partner, "", "192.0.2.7"), Counted::Not);
-        assert_ne!(counted(&by("\"192.0.2.0/24\""), &partner, "", "192.0.3.7"), Counted::Not);
-        assert_eq!(counted(&by("\"partner\""), &partner, "", "::1"), Counted::Not);
-        assert_ne!(counted(&by("\"partners\""), &partner, "", "::1"), Counted::Not);
+        assert_eq!(counted(&by("\"192.0.2.0/24\""), &partner, "", "192.0.2.7"), Counted::Exempt);
+        assert_ne!(counted(&by("\"192.0.2.0/24\""), &partner, "", "192.0.3.7"), Counted::Exempt);
+        assert_eq!(counted(&by("\"partner\""), &partner, "", "::1"), Counted::Exempt);
+        assert_ne!(counted(&by("\"partners\""), &partner, "", "::1"), Counted::Exempt);
         let composite = "key = [\"header:x-key\", \"method\"]\nexempt = ['[\"partner\",\"GET\"]']";
-        assert_eq!(counted(composite, &partner, "", "::1"), Counted::Not);
+        assert_eq!(counted(composite, &partner, "", "::1"), Counted::Exempt);
     }
 
     #[test]

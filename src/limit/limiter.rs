@@ -7,13 +7,14 @@ use smallvec::SmallVec;
 use tokio::time::{Duration, Instant};
 
 use crate::{
-    algorithm::Quota,
+    algorithm::{Algorithm, Quota},
     config::{self, OnFailure, Scope},
+    metrics::{Counts, CountsByWord, Page},
     store::{Charge, Charges, Decision, Outcome, Store, StoreError, Usage},
 };
 
 use super::{
-    Admission, Ask, Limited, Refusal, Standing,
+    Admission, Ask, Limit, Limited, Origin, Refusal, Standing,
     admission::{Account, Held},
     overrides::Overridden,
     refusals::{Refusals, Sending, Turns, Verdict},
@@ -62,6 +63,10 @@ pub struct Limiter {
     timeout: Duration,
     instances: u32,
     key_prefix: String,
+    /// Decisions that the store didn't give.
+    failures: CountsByWord,
+    /// Decisions by a clock that is a window behind.
+    set_back: Counts,
 }
 
 /// A limit that is asked, the charge that this makes, and where.
@@ -120,9 +125,46 @@ impl Limiter {
             timeout: config.timeout,
             instances: config.instances,
             key_prefix: config.key_prefix.clone(),
+            failures: CountsByWord::of(&StoreError::KINDS),
+            set_back: Counts::new(1),
         });
         tokio::spawn(Self::follow_changes(Arc::downgrade(&limiter)));
         Ok(limiter)
+    }
+
+    /// Whether the store can be asked, as far as is known. If not, each limit's failure policy decides.
+    pub fn store_answers(&self) -> bool {
+        self.store.answers()
+    }
+
+    /// Writes the metrics of the store, of those who wait, and of what is known without asking.
+    pub fn write_metrics(&self, page: &mut Page<'_>) {
+        self.waits.write_metrics(page);
+        page.gauge(
+            "tollgate_refusals_remembered",
+            "Buckets of which it is known, without asking the store, that they refuse",
+            self.refusals.len(),
+        );
+        page.gauge(
+            "tollgate_overrides",
+            "Rates that are set in place of the file's, of limits and of keys",
+            self.overridden.len(),
+        );
+        page.counters(
+            "tollgate_store_failures",
+            "Decisions that the store couldn't give, by cause; each limit's on_failure decides them",
+            self.failures.iter().map(|(kind, count)| ([("kind", kind)], count)),
+        );
+        page.counter(
+            "tollgate_store_clock_set_back",
+            "Decisions on sliding windows whose permits lie a window or more ahead of the store's clock",
+            self.set_back.sum(0),
+        );
+        page.gauge("tollgate_store_up", "Whether the store can be asked", u32::from(self.store_answers()));
+        self.local.write_metrics(page);
+        if !Arc::ptr_eq(&self.local, &self.store) {
+            self.store.write_metrics(page);
+        }
     }
 
     /// Connects this thread to the store, so that its first decision needn't wait.
@@ -199,10 +241,10 @@ impl Limiter {
             asked.into_iter().partition(|asked| asked.scope == Scope::Instance);
         let mut own_decision = match self.local.take(charges(&own), deadline).await {
             Ok(decision) => decision,
-            Err(error) => return Err(Refusal::StoreUnavailable(error)),
+            Err(cause) => return Err(deny(&own, cause, |_| true)),
         };
         if !own_decision.admitted {
-            return Err(refuse(own, own_decision));
+            return Err(refuse(&own, own_decision, Origin::Store));
         }
         // Held from here on, should the request be given up.
         let leases = hold(&self.local, &mut own_decision);
@@ -214,7 +256,7 @@ impl Limiter {
         match taken {
             Ok(mut admission) => {
                 admission.leases.extend(leases);
-                Ok(self.admit(&self.local, own, own_decision, admission))
+                Ok(self.admit(&self.local, Origin::Store, own, own_decision, admission))
             }
             Err(refusal) => {
                 self.give_back(&own, &own_decision);
@@ -234,12 +276,15 @@ impl Limiter {
             Ok(decision) => {
                 self.learn(&asked, &decision, sent, is_alone);
                 if decision.admitted {
-                    Ok(self.admit(&self.store, asked, decision, Admission::default()))
+                    Ok(self.admit(&self.store, Origin::Store, asked, decision, Admission::default()))
                 } else {
-                    Err(refuse(asked, decision))
+                    Err(refuse(&asked, decision, Origin::Store))
                 }
             }
-            Err(error) => self.take_without_store(asked, error, deadline).await,
+            Err(error) => {
+                self.failures.add(error.kind());
+                self.take_without_store(asked, error, deadline).await
+            }
         }
     }
 
@@ -250,6 +295,12 @@ impl Limiter {
             .zip(&decision.outcomes)
             .filter(|(asked, _)| self.remembers(&asked.charge, asked.scope));
         for (Asked { charge, .. }, outcome) in remembered {
+            // A permit frees a window after it was granted, so this one will be granted in a window or later.
+            if outcome.grow_us > 2 * charge.quota.window_us
+                && charge.quota.algorithm == Algorithm::SlidingWindow
+            {
+                self.set_back.add(0, 1);
+            }
             self.refusals.learn(charge, outcome, sent, is_alone);
         }
     }
@@ -258,7 +309,7 @@ impl Limiter {
     /// Where counting here is what fails, for want of memory, `local` is `deny`.
     async fn take_without_store(
         &self,
-        mut asked: AllAsked<'_>,
+        asked: AllAsked<'_>,
         error: StoreError,
         deadline: Instant,
     ) -> Result<Admission, Refusal> {
@@ -269,22 +320,26 @@ impl Limiter {
             OnFailure::Allow => false,
         };
         if asked.iter().any(denies) {
-            return Err(Refusal::StoreUnavailable(error));
+            return Err(deny(&asked, error, denies));
         }
-        asked.retain(|Asked { ask, charge, .. }| {
+        let (mut counted, passed): (AllAsked<'_>, AllAsked<'_>) =
+            asked.into_iter().partition(|asked| asked.ask.limit.on_failure == OnFailure::Local && !is_full);
+        for Asked { charge, .. } in &mut counted {
             charge.quota = charge.quota.share(self.instances);
             charge.cost = charge.cost.min(charge.quota.capacity());
-            ask.limit.on_failure == OnFailure::Local && !is_full
-        });
-        match self.local.take(charges(&asked), deadline).await {
+        }
+        let mut admission = Admission::default();
+        let passed = passed.iter().filter(|asked| !asked.charge.shadow);
+        admission.standings.extend(passed.map(|asked| asked.standing(UNKNOWN_ROOM, Origin::FallbackAllow)));
+        match self.local.take(charges(&counted), deadline).await {
             Ok(decision) if decision.admitted => {
-                Ok(self.admit(&self.local, asked, decision, Admission::default()))
+                Ok(self.admit(&self.local, Origin::FallbackLocal, counted, decision, admission))
             }
-            Ok(decision) => Err(refuse(asked, decision)),
-            Err(error) if asked.iter().any(|asked| !asked.charge.shadow) => {
-                Err(Refusal::StoreUnavailable(error))
+            Ok(decision) => Err(refuse(&counted, decision, Origin::FallbackLocal)),
+            Err(cause) if counted.iter().any(|asked| !asked.charge.shadow) => {
+                Err(deny(&counted, cause, |asked| !asked.charge.shadow))
             }
-            Err(_) => Ok(Admission::default()),
+            Err(_) => Ok(admission),
         }
     }
 
@@ -295,10 +350,9 @@ impl Limiter {
         match self.refusals.check(|| enforcing().map(|asked| &asked.charge), deadline).await {
             Verdict::Ask(turns) => Ok(turns),
             Verdict::Refused(outcomes) => {
-                let refused = enforcing().zip(outcomes).filter_map(|(asked, outcome)| {
-                    let (limit, quota) = (asked.ask.limit.clone(), asked.charge.quota);
-                    outcome.map(|outcome| Standing { limit, quota, outcome })
-                });
+                let refused = enforcing().zip(outcomes);
+                let refused = refused
+                    .filter_map(|(asked, outcome)| Some(asked.standing(outcome?, Origin::LocalRefusal)));
                 Err(Refusal::Limited(Box::new(Limited { standings: refused.collect() })))
             }
         }
@@ -308,18 +362,20 @@ impl Limiter {
     fn admit(
         &self,
         store: &Arc<Store>,
+        origin: Origin,
         asked: AllAsked<'_>,
         mut decision: Decision,
         mut admission: Admission,
     ) -> Admission {
         admission.leases.extend(hold(store, &mut decision));
-        for (Asked { ask, charge, .. }, outcome) in asked.into_iter().zip(decision.outcomes) {
+        for (asked, outcome) in asked.into_iter().zip(decision.outcomes) {
+            admission.standings.push(asked.standing(outcome, origin));
+            let Asked { ask, charge, .. } = asked;
             if let Some(cost) = ask.settles.filter(|_| outcome.charged) {
                 let (limit, store, refusals) = (ask.limit.clone(), store.clone(), self.refusals.clone());
                 let (bucket, quota) = (charge.bucket, charge.quota);
                 admission.accounts.push(Account { limit, store, refusals, bucket, quota, cost });
             }
-            admission.standings.push(Standing { limit: ask.limit.clone(), quota: charge.quota, outcome });
         }
         admission
     }
@@ -406,6 +462,27 @@ impl Asked<'_> {
     fn is_within_quota(&self) -> bool {
         self.charge.cost.max(1) <= self.charge.quota.capacity()
     }
+
+    fn standing(&self, outcome: Outcome, origin: Origin) -> Standing {
+        Standing::new(&self.ask.limit, self.charge.quota, outcome, origin)
+    }
+}
+
+/// Of a limit that lets pass without knowing.
+const UNKNOWN_ROOM: Outcome = Outcome { charged: false, remaining: 0, grow_us: 0, delay_us: Some(0) };
+/// Of a limit that refuses whatever there is.
+const NO_ROOM: Outcome = Outcome { charged: false, remaining: 0, grow_us: 0, delay_us: None };
+
+/// Refuses since the store can't answer, by the limits that say so.
+fn deny(asked: &AllAsked<'_>, cause: StoreError, denies: impl Fn(&Asked<'_>) -> bool) -> Refusal {
+    let denying = asked.iter().filter(|asked| denies(asked));
+    let denied_by = denying.map(|asked| denial(&asked.ask.limit, asked.charge.quota)).collect();
+    Refusal::StoreUnavailable { cause, denied_by }
+}
+
+/// Where a limit stands that refuses since the store can't answer.
+pub(super) fn denial(limit: &Arc<Limit>, quota: Quota) -> Standing {
+    Standing::new(limit, quota, NO_ROOM, Origin::FallbackDeny)
 }
 
 /// Holds the leases that a decision has granted.
@@ -420,19 +497,13 @@ fn charges(asked: &AllAsked<'_>) -> Charges {
 /// Refuses without touching a store where a limit asks for more than it ever allows.
 fn refuse_what_never_fits(asked: &AllAsked<'_>) -> Result<(), Refusal> {
     let never = asked.iter().filter(|asked| !asked.is_within_quota() && !asked.charge.shadow);
-    let outcome = Outcome { charged: false, remaining: 0, grow_us: 0, delay_us: None };
-    let standings = never.map(|Asked { ask, charge, .. }| {
-        let (limit, quota) = (ask.limit.clone(), charge.quota);
-        Standing { limit, quota, outcome }
-    });
+    let standings = never.map(|asked| asked.standing(NO_ROOM, Origin::LocalRefusal));
     let limited = Limited { standings: standings.collect() };
     if limited.standings.is_empty() { Ok(()) } else { Err(Refusal::Limited(Box::new(limited))) }
 }
 
-fn refuse(asked: AllAsked<'_>, decision: Decision) -> Refusal {
-    let standings = asked.into_iter().zip(decision.outcomes).map(|(Asked { ask, charge, .. }, outcome)| {
-        let (limit, quota) = (ask.limit.clone(), charge.quota);
-        Standing { limit, quota, outcome }
-    });
+fn refuse(asked: &AllAsked<'_>, decision: Decision, origin: Origin) -> Refusal {
+    let standings =
+        asked.iter().zip(decision.outcomes).map(|(asked, outcome)| asked.standing(outcome, origin));
     Refusal::Limited(Box::new(Limited { standings: standings.collect() }))
 }

@@ -80,6 +80,12 @@ impl Overridden {
         Self { names: Names::new(key_prefix), read: ArcSwap::default() }
     }
 
+    /// How many there are.
+    pub(super) fn len(&self) -> usize {
+        let limits = self.read.load();
+        limits.limits.values().map(|limit| usize::from(limit.own.is_some()) + limit.keys.len()).sum()
+    }
+
     /// What an override says of a key, that of the key itself before that of the limit.
     pub(super) fn of(&self, limit: &Limit, key: Option<&Key>) -> Option<(Rate, Option<Scope>)> {
         let read = self.read.load();

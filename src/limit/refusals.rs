@@ -86,6 +86,11 @@ impl Default for Refusals {
 }
 
 impl Refusals {
+    /// How many buckets it remembers.
+    pub(super) fn len(&self) -> usize {
+        self.blocks.load(Relaxed)
+    }
+
     /// Says whether one of the charges is refused. Waits for the answer of a request that asks the same, but
     /// not beyond the deadline.
     pub(super) async fn check<'c, C: Iterator<Item = &'c Charge>>(

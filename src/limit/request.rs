@@ -6,10 +6,14 @@ use hyper::{HeaderMap, StatusCode, header::HeaderName};
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
-use crate::config::{self, Cost};
+use crate::{
+    algorithm::Rate,
+    config::{self, Cost},
+    metrics::{Counts, Page},
+};
 
 use super::{
-    Admission, Ask, Asks, Limit, Limiter, Refusal,
+    Admission, Ask, Asks, Effect, Limit, Limiter, Origin, Refusal,
     key::{self, Counted, Key, Subject},
 };
 
@@ -18,12 +22,14 @@ use super::{
 pub struct Rule {
     limit: Arc<Limit>,
     config: Arc<config::Limit>,
+    decisions: Arc<Decisions>,
 }
 
 impl Rule {
-    /// Makes a limit of the configuration ready.
-    pub fn new(config: &Arc<config::Limit>) -> Self {
-        Self { limit: Arc::new(Limit::from(&**config)), config: config.clone() }
+    /// Makes a limit of the configuration ready. It goes on with the metrics of the one `before`.
+    pub fn new(config: &Arc<config::Limit>, before: Option<&Self>) -> Self {
+        let decisions = before.map_or_else(Arc::default, |before| before.decisions.clone());
+        Self { limit: Arc::new(Limit::from(&**config)), config: config.clone(), decisions }
     }
 
     /// The limit.
@@ -48,27 +54,119 @@ impl Rule {
     }
 
     /// What a request asks of it, if it counts it.
-    fn ask(&self, subject: &Subject<'_>) -> Result<Option<Ask>, Refusal> {
-        let Self { limit, config } = self;
-        let (key, rate) = match key::count(config, subject) {
-            Counted::For { key, rate } => (key, rate),
-            Counted::Not => return Ok(None),
-            _ if limit.shadows() => return Ok(None),
-            Counted::Denied => return Err(Refusal::KeyMissing { limit: limit.name().to_owned() }),
-            Counted::Ambiguous(part) => return Err(Refusal::KeyAmbiguous { part }),
+    fn ask(&self, subject: &Subject<'_>, log: &mut Log) -> Result<Option<Ask>, Refusal> {
+        let Self { limit, config, .. } = self;
+        let refusal = match key::count(config, subject) {
+            Counted::For { key, rate } => match cost(config, subject.headers) {
+                Ok(cost) => return Ok(Some(self.charge(Key::of_text(key), rate, cost))),
+                Err(refusal) => refusal,
+            },
+            Counted::Exempt => {
+                self.note(Effect::Exempt, log);
+                return Ok(None);
+            }
+            Counted::Skipped => {
+                self.note(Effect::Skipped, log);
+                return Ok(None);
+            }
+            Counted::Denied => Refusal::KeyMissing { limit: limit.name().to_owned() },
+            Counted::Ambiguous(part) => Refusal::KeyAmbiguous { part },
         };
-        let ask = Ask::new(limit, Key::of_text(key)).rate(rate);
-        let cost = match cost(config, subject.headers) {
-            Ok(cost) => cost,
-            Err(_) if limit.shadows() => return Ok(None),
-            Err(refusal) => return Err(refusal),
-        };
-        Ok(Some(match config.cost {
-            _ if !config.when_status.is_empty() => ask.cost(0).settled_later(cost),
+        self.note(Effect::Refused, log);
+        if limit.shadows() { Ok(None) } else { Err(refusal) }
+    }
+
+    fn charge(&self, key: Key, rate: Option<Rate>, cost: u32) -> Ask {
+        let ask = Ask::new(&self.limit, key).rate(rate);
+        match self.config.cost {
+            _ if !self.config.when_status.is_empty() => ask.cost(0).settled_later(cost),
             Cost::Response { .. } => ask.cost(cost).settled_later(cost),
             _ => ask.cost(cost),
-        }))
+        }
     }
+
+    /// Notes what its terms did to a request.
+    fn note(&self, effect: Effect, log: &mut Log) {
+        let shadows = self.limit.shadows() && effect == Effect::Refused;
+        let origin = if shadows { Origin::Shadow } else { Origin::Terms };
+        self.decisions.add(effect, origin);
+        if let Some(log) = log {
+            log.push(Decided { limit: self.limit.clone(), effect, origin, remaining: None, key: None });
+        }
+    }
+}
+
+/// How often a limit did what to requests.
+#[derive(Debug)]
+struct Decisions(Counts);
+
+const EFFECTS: usize = Effect::Skipped as usize + 1;
+const ORIGINS: usize = Origin::Terms as usize + 1;
+
+/// Where each effect may come from.
+const DECISIONS: [(Effect, &[Origin]); 5] = [
+    (Effect::Admitted, &[Origin::Store, Origin::FallbackLocal, Origin::FallbackAllow, Origin::Shadow]),
+    (
+        Effect::Refused,
+        &[
+            Origin::Store,
+            Origin::LocalRefusal,
+            Origin::FallbackLocal,
+            Origin::FallbackDeny,
+            Origin::Shadow,
+            Origin::Terms,
+        ],
+    ),
+    (Effect::Uncharged, &[Origin::Store, Origin::FallbackLocal, Origin::Shadow]),
+    (Effect::Exempt, &[Origin::Terms]),
+    (Effect::Skipped, &[Origin::Terms]),
+];
+
+impl Default for Decisions {
+    fn default() -> Self {
+        Self(Counts::new(EFFECTS * ORIGINS))
+    }
+}
+
+impl Decisions {
+    fn place(effect: Effect, origin: Origin) -> usize {
+        effect as usize * ORIGINS + origin as usize
+    }
+
+    fn add(&self, effect: Effect, origin: Origin) {
+        self.0.add(Self::place(effect, origin), 1);
+    }
+}
+
+/// Writes what limits decided.
+pub fn write_metrics<'r>(page: &mut Page<'_>, rules: impl Iterator<Item = &'r Rule>) {
+    let values = rules.flat_map(|Rule { limit, decisions, .. }| {
+        let pairs =
+            DECISIONS.iter().flat_map(|(effect, origins)| origins.iter().map(|origin| (*effect, *origin)));
+        pairs.map(|(effect, origin)| {
+            let labels = [("limit", limit.name()), ("outcome", effect.name()), ("origin", origin.name())];
+            (labels, decisions.0.sum(Decisions::place(effect, origin)))
+        })
+    });
+    page.counters("tollgate_decisions", "What limits did to requests, and where that came from", values);
+}
+
+/// What limits decided of a request, if anybody wants to know.
+pub type Log = Option<Vec<Decided>>;
+
+/// What a limit decided of a request.
+#[derive(Debug)]
+pub struct Decided {
+    /// The limit.
+    pub limit: Arc<Limit>,
+    /// What it did.
+    pub effect: Effect,
+    /// Where that came from.
+    pub origin: Origin,
+    /// How many permits are left, if that is known.
+    pub remaining: Option<u64>,
+    /// Whom it counted, if anybody.
+    pub key: Option<Key>,
 }
 
 /// What a request costs under a limit as far as it tells itself: the estimate, if its response will tell.
@@ -98,7 +196,7 @@ pub(crate) fn stated_cost(headers: &HeaderMap, name: &HeaderName) -> Option<Resu
     Some(cost.ok_or(NotACost))
 }
 
-/// Admits a request that arrived at this time, or refuses it.
+/// Admits a request that arrived at this time, or refuses it, and notes what its limits decided.
 ///
 /// # Errors
 /// The refusal.
@@ -107,12 +205,29 @@ pub async fn admit(
     rules: &[Arc<Rule>],
     subject: &Subject<'_>,
     arrival: Instant,
+    log: &mut Log,
 ) -> Result<Admission, Refusal> {
     let mut asks = Asks::new();
     for rule in rules {
-        asks.extend(rule.ask(subject)?);
+        asks.extend(rule.ask(subject, log)?);
     }
-    limiter.acquire_within_waits(&asks, arrival).await
+    let taken = limiter.acquire_within_waits(&asks, arrival).await;
+    let (standings, admitted) = match &taken {
+        Ok(admission) => (admission.standings(), true),
+        Err(refusal) => (refusal.standings(), false),
+    };
+    for standing in standings {
+        let is_its = |limit| Arc::ptr_eq(limit, &standing.limit);
+        let Some(rule) = rules.iter().find(|rule| is_its(&rule.limit)) else { continue };
+        let (effect, origin) = (standing.effect(admitted), standing.origin);
+        rule.decisions.add(effect, origin);
+        if let Some(log) = log {
+            let (limit, remaining) = (standing.limit.clone(), standing.remaining());
+            let key = asks.iter().find(|ask| is_its(&ask.limit)).map(|ask| ask.key.clone());
+            log.push(Decided { limit, effect, origin, remaining, key });
+        }
+    }
+    taken
 }
 
 /// What a response still has to tell about the costs of an admitted request.

@@ -28,10 +28,10 @@ use crate::{
     store::{Charge, Outcome, StoreError},
 };
 
-use super::{Admission, Ask, Asks, Limit, Limited, Limiter, Refusal, Standing};
+use super::{Admission, Ask, Asks, Limit, Limited, Limiter, Origin, Refusal, Standing, limiter::denial};
 
 pub(super) use self::queue::Waits;
-use self::queue::{Next, Place, Room};
+use self::queue::{End, Next, Place, Room};
 
 /// How long a request may wait.
 #[derive(Clone, Copy, Debug)]
@@ -75,6 +75,7 @@ struct Awaited {
 }
 
 /// How a wait ends.
+#[expect(clippy::large_enum_variant, reason = "it is moved once")]
 enum Answer {
     Taken(Result<Admission, Refusal>),
     /// By now another bucket refuses it for longer, or for good.
@@ -159,7 +160,7 @@ impl Limiter {
         awaited: &Awaited,
         free_at: Option<Instant>,
     ) -> Answer {
-        let Some((place, mut answer)) = self.waits.join(request, awaited, free_at) else {
+        let Some((mut place, mut answer)) = self.waits.join(request, awaited, free_at) else {
             return self.turn_away(awaited).await;
         };
         loop {
@@ -180,11 +181,16 @@ impl Limiter {
             };
             select! {
                 biased;
-                answer = &mut answer => return answer.expect("who is taken from a queue gets an answer"),
+                answer = &mut answer => {
+                    let answer = answer.expect("who is taken from a queue gets an answer");
+                    place.end = if matches!(answer, Answer::Taken(Ok(_))) { End::Admitted } else { End::Refused };
+                    return answer;
+                }
                 () = self.waits.ended() => break,
                 () = step => {}
             }
         }
+        place.end = End::Refused;
         drop(place);
         self.turn_away(awaited).await
     }
@@ -196,7 +202,10 @@ impl Limiter {
             Room::At(free_at) => awaited.refusal(None, Some(free_at), now),
             Room::Told(permits) => match self.look(awaited, permits).await {
                 Ok(outcome) => awaited.refusal(Some(outcome), None, now),
-                Err(error) => Refusal::StoreUnavailable(error),
+                Err(cause) => {
+                    let Awaited { ask, quota, .. } = awaited;
+                    Refusal::StoreUnavailable { cause, denied_by: vec![denial(&ask.limit, *quota)] }
+                }
             },
             Room::Unknown => {
                 let window = Duration::from_micros(awaited.quota.window_us);
@@ -240,7 +249,7 @@ impl Awaited {
         let (remaining, grow_us) =
             told.map_or((0, delay_us.unwrap_or(0)), |told| (told.remaining, told.grow_us));
         let outcome = Outcome { charged: false, remaining, grow_us, delay_us: delay_us.map(|us| us.max(1)) };
-        let standing = Standing { limit: self.ask.limit.clone(), quota: self.quota, outcome };
+        let standing = Standing::new(&self.ask.limit, self.quota, outcome, Origin::LocalRefusal);
         Refusal::Limited(Box::new(Limited { standings: smallvec![standing] }))
     }
 }

@@ -16,7 +16,10 @@ use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 
-use crate::algorithm::{Quota, Rate, State};
+use crate::{
+    algorithm::{Quota, Rate, State},
+    metrics::Page,
+};
 
 use super::{Act, Charge, Decision, Lease, Operation, Outcome, Reply, StoreError, Usage, overrides::Table};
 
@@ -37,6 +40,8 @@ pub struct MemoryStore {
     max_bytes: usize,
     bytes: AtomicUsize,
     swept_us: AtomicU64,
+    /// Operations that the bound forbade.
+    turned_away: AtomicU64,
     pub(super) overrides: Table,
 }
 
@@ -63,6 +68,7 @@ impl MemoryStore {
             max_bytes,
             bytes: AtomicUsize::new(0),
             swept_us: AtomicU64::new(0),
+            turned_away: AtomicU64::new(0),
             overrides: Table::default(),
         }
     }
@@ -94,10 +100,27 @@ impl MemoryStore {
     /// # Errors
     /// [`StoreError::Full`]: nothing was done.
     pub fn operate_at(&self, time_us: u64, operation: &Operation) -> Result<Reply, StoreError> {
-        match self.attempt(time_us, operation) {
+        let done = match self.attempt(time_us, operation) {
             Err(StoreError::Full) if self.sweep_all(time_us) => self.attempt(time_us, operation),
             done => done,
+        };
+        if matches!(done, Err(StoreError::Full)) {
+            self.turned_away.fetch_add(1, Relaxed);
         }
+        done
+    }
+
+    /// Writes how full it is.
+    pub fn write_metrics(&self, page: &mut Page<'_>) {
+        let buckets: usize = self.shards.iter().map(|shard| shard.lock().buckets.len()).sum();
+        page.gauge("tollgate_memory_buckets", "Buckets that are counted in this process", buckets);
+        page.gauge("tollgate_memory_bytes", "Memory that these buckets take, about", self.bytes());
+        page.gauge("tollgate_memory_max_bytes", "Memory that they may take: `max_memory`", self.max_bytes);
+        page.counter(
+            "tollgate_memory_full",
+            "Charges in this process that had no place in `max_memory`",
+            self.turned_away.load(Relaxed),
+        );
     }
 
     /// Bytes that the buckets take, by the same count that is held to the bound.

@@ -36,9 +36,12 @@ use tokio::{
 
 pub use fred::types::Value;
 
-use crate::config::{
-    Tls,
-    redis::{RedisUrl, Servers},
+use crate::{
+    config::{
+        Tls,
+        redis::{RedisUrl, Servers},
+    },
+    metrics::Page,
 };
 
 use self::{
@@ -59,6 +62,8 @@ const FLUSH_STEP: Duration = Duration::from_millis(1);
 /// Buckets on Redis.
 pub struct RedisStore {
     place: Place,
+    /// What metrics call the only node, if there is one: what it is called in the url.
+    label: String,
     left_behind: AtomicU64,
 }
 
@@ -85,7 +90,13 @@ impl RedisStore {
                 Place::One(Node::new(name, access.to_servers(servers), timeout, Weak::new()))
             }
         };
-        Ok(Self { place, left_behind: AtomicU64::new(0) })
+        let label = match &url.servers {
+            Servers::One(endpoint) => endpoint.to_string(),
+            Servers::Socket(path) => path.display().to_string(),
+            Servers::Sentinel { service, .. } => service.clone(),
+            Servers::Cluster(_) => String::new(),
+        };
+        Ok(Self { place, label, left_behind: AtomicU64::new(0) })
     }
 
     /// Connects this thread, which must run a tokio runtime.
@@ -139,6 +150,50 @@ impl RedisStore {
     /// of a Cluster refused or failed at the last moment. They make limits stricter, never wider.
     pub fn charges_left_behind(&self) -> u64 {
         self.left_behind.load(Relaxed)
+    }
+
+    /// Whether all buckets can be asked for, as far as is known.
+    pub fn answers(&self) -> bool {
+        match &self.place {
+            Place::One(node) => node.link.answers(),
+            Place::Cluster(cluster) => cluster.answers(),
+        }
+    }
+
+    /// Writes the metrics of the nodes.
+    pub fn write_metrics(&self, page: &mut Page<'_>) {
+        let links = match &self.place {
+            Place::One(node) => vec![(self.label.clone(), node.link.clone())],
+            Place::Cluster(cluster) => {
+                cluster.links().into_iter().map(|link| (link.name.clone(), link)).collect()
+            }
+        };
+        let nodes = || links.iter().map(|(label, link)| ([("node", label.as_str())], link));
+        page.histograms(
+            "tollgate_store_call_seconds",
+            "How long calls of the store took, those that failed included",
+            nodes().map(|(label, link)| (label, &link.calls)),
+        );
+        page.histograms(
+            "tollgate_store_call_charges",
+            "How many charges went together in a call of the store",
+            nodes().map(|(label, link)| (label, &link.charges)),
+        );
+        page.gauges(
+            "tollgate_breaker_open",
+            "Whether a node of the store has failed and isn't asked",
+            nodes().map(|(label, link)| (label, u32::from(link.breaker.is_open()))),
+        );
+        page.counters(
+            "tollgate_breaker_openings",
+            "How often a node of the store has failed",
+            nodes().map(|(label, link)| (label, link.breaker.openings())),
+        );
+        page.counter(
+            "tollgate_charges_left_behind",
+            "Charges that stayed although their request was refused or had no decision, of keys on several nodes",
+            self.charges_left_behind(),
+        );
     }
 
     /// Runs one command on the server that has the key.

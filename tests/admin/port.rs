@@ -4,7 +4,7 @@ use std::process::Command;
 
 use crate::{
     admin, gateway,
-    harness::{client::Client, gateway::Gateway},
+    harness::{client::Client, gateway::Gateway, wait_until},
     limits,
 };
 
@@ -33,7 +33,7 @@ fn a_page_of_another_site_changes_nothing() {
     assert_eq!(gateway.get("/").header("ratelimit-policy"), Some("\"l\";q=5;w=3600"));
     assert_eq!(set(&format!("{SET}\r\n{JSON}\r\nOrigin: http://localhost")), 200);
     assert_eq!(gateway.get("/").header("ratelimit-policy"), Some("\"l\";q=7;w=3600"));
-    assert!(gateway.log().contains("limit `l`: the rate is set to 7/h: counts kept"));
+    wait_until("it is logged", || gateway.log().contains("limit `l`: the rate is set to 7/h: counts kept"));
 }
 
 #[test]

@@ -157,7 +157,7 @@ fn without_the_store_each_gateway_counts_its_share() {
         let deny = Arc::new(Limit::new("deny", quota("10/h")).on_failure(OnFailure::Deny));
         let allow = Arc::new(Limit::new("allow", quota("1/h")).on_failure(OnFailure::Allow));
         let refused = limiter.try_acquire(&[ask(&allow, 1), ask(&deny, 1)]).await.unwrap_err();
-        assert!(matches!(refused, Refusal::StoreUnavailable(_)));
+        assert!(matches!(refused, Refusal::StoreUnavailable { .. }));
         for _ in 0..3 {
             assert!(admits(&limiter, &[ask(&allow, 1)]).await);
         }

@@ -290,7 +290,10 @@ fn the_failure_policy_decides_on_those_who_wait() {
                 let answer = timeout(Duration::from_secs(5), waiter).await.expect("an answer comes").unwrap();
                 match policy {
                     OnFailure::Deny => {
-                        assert!(matches!(answer, Err(Refusal::StoreUnavailable(_))), "{turn}: {answer:?}");
+                        assert!(
+                            matches!(answer, Err(Refusal::StoreUnavailable { .. })),
+                            "{turn}: {answer:?}"
+                        );
                     }
                     _ => drop(answer.unwrap()),
                 }

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::Written;
-use crate::config::{EscapedSlashes, Missing, Mode, OnFailure, RatelimitHeaders, Scope};
+use crate::config::{AccessLogFormat, EscapedSlashes, Missing, Mode, OnFailure, RatelimitHeaders, Scope};
 
 impl Written for RatelimitHeaders {
     const EXPECTED: &'static str = "\"draft-11\", \"x-ratelimit\", \"both\" or \"off\"";
@@ -24,6 +24,14 @@ impl Written for EscapedSlashes {
 
     fn read(text: &str) -> Result<Self, String> {
         choose("treatment of escaped slashes", [("keep", Self::Keep), ("reject", Self::Reject)], text)
+    }
+}
+
+impl Written for AccessLogFormat {
+    const EXPECTED: &'static str = "\"json\" or \"combined\"";
+
+    fn read(text: &str) -> Result<Self, String> {
+        choose("format of the access log", [("json", Self::Json), ("combined", Self::Combined)], text)
     }
 }
 

@@ -22,6 +22,7 @@ use tokio::{
 
 use crate::{
     algorithm::{Algorithm, Quota, sliding_cells::cell_us},
+    metrics::{Histogram, Page},
     store::{Outcome, StoreError},
 };
 
@@ -33,12 +34,22 @@ const WAITING_MOST: usize = 10_000;
 const TOGETHER_MOST: usize = 256;
 
 /// The queues.
-#[derive(Default)]
 pub(in crate::limit) struct Waits {
     queues: Mutex<Queues>,
     waiting: AtomicUsize,
+    /// How long requests stayed in a queue, by [`End`].
+    stays: [Histogram; 3],
     /// Nobody is to wait any more.
     ended: watch::Sender<bool>,
+}
+
+/// How a stay in a queue ends.
+#[derive(Clone, Copy)]
+pub(super) enum End {
+    Admitted,
+    Refused,
+    /// The client has left.
+    Left,
 }
 
 /// A plain lock: held to look at a queue or to change it, never across an await.
@@ -75,6 +86,8 @@ pub(super) struct Place<'w> {
     waits: &'w Waits,
     bucket: Bytes,
     id: u64,
+    since: Instant,
+    pub(super) end: End,
     pub(super) turn: Arc<Notify>,
 }
 
@@ -98,7 +111,25 @@ pub(super) enum Room {
     Unknown,
 }
 
+impl Default for Waits {
+    fn default() -> Self {
+        let (queues, waiting, ended) = Default::default();
+        Self { queues, waiting, stays: [(); 3].map(|()| Histogram::of_times()), ended }
+    }
+}
+
 impl Waits {
+    /// Writes the metrics of the queues.
+    pub(in crate::limit) fn write_metrics(&self, page: &mut Page<'_>) {
+        page.gauge("tollgate_waiting", "Requests that wait for room", self.waiting.load(Relaxed));
+        let ends = ["admitted", "refused", "left"].map(|end| [("outcome", end)]);
+        page.histograms(
+            "tollgate_wait_seconds",
+            "How long requests waited for room, until they got it, were refused after all, or their client left",
+            ends.into_iter().zip(&self.stays),
+        );
+    }
+
     /// Has all waiters leave, and those who come.
     pub(in crate::limit) fn end(&self) {
         self.ended.send_replace(true);
@@ -158,7 +189,8 @@ impl Waits {
             answer,
         });
         queue.tell_first();
-        Some((Place { waits: self, bucket: awaited.bucket.clone(), id, turn }, answered))
+        let (bucket, since, end) = (awaited.bucket.clone(), Instant::now(), End::Left);
+        Some((Place { waits: self, bucket, id, since, end, turn }, answered))
     }
 
     /// What a waiter does next. It has to, if it is to ask.
@@ -353,6 +385,7 @@ impl Waiter {
 impl Drop for Place<'_> {
     fn drop(&mut self) {
         self.waits.leave(&self.bucket, self.id);
+        self.waits.stays[self.end as usize].observe_time(self.since.elapsed());
     }
 }
 

@@ -238,7 +238,10 @@ impl Batcher {
             for waiting in &batch {
                 call.push(&waiting.operation);
             }
+            let sent = Instant::now();
             let answer = call::run(&self.connection(), &call, lane.manner, self.link.timeout).await;
+            self.link.calls.observe_time(sent.elapsed());
+            self.link.charges.observe(batch.iter().map(|waiting| waiting.operation.size() as u64).sum());
             match &answer {
                 // Where a slot has gone to isn't trouble.
                 Err(StoreError::Answer(error)) if is_redirection(error) => {

@@ -1,6 +1,6 @@
 //! Whether to ask a server.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use super::StoreError;
 
@@ -34,6 +34,8 @@ impl Timeouts {
 pub(super) struct Breaker {
     open: AtomicBool,
     timeouts: Timeouts,
+    /// How often it has opened.
+    openings: AtomicU64,
 }
 
 impl Breaker {
@@ -41,10 +43,16 @@ impl Breaker {
         self.open.load(Relaxed)
     }
 
+    pub(super) fn openings(&self) -> u64 {
+        self.openings.load(Relaxed)
+    }
+
     /// Notes how a call on a connection ended. True if this opens the breaker: the caller then probes.
     pub(super) fn opened_by<T>(&self, call: &Result<T, StoreError>, of_connection: &Timeouts) -> bool {
         let is_enough = [&self.timeouts, of_connection].map(|timeouts| timeouts.are_enough_by(call));
-        is_enough.contains(&true) && !self.open.swap(true, Relaxed)
+        let opens = is_enough.contains(&true) && !self.open.swap(true, Relaxed);
+        self.openings.fetch_add(opens.into(), Relaxed);
+        opens
     }
 
     pub(super) fn close(&self) {

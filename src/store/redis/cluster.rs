@@ -36,7 +36,7 @@ use super::{
     Operation, Reply, StoreError, Value,
     batcher::{Lane, Manner},
     connection::{Access, CONNECT_TIMEOUT, Connection, describe, failure},
-    node::Node,
+    node::{Link, Node},
     slots::{Map, Range, SLOTS, read_ranges, slot_of},
     trouble::Trouble,
 };
@@ -102,6 +102,24 @@ impl Cluster {
         }
         let nodes: Vec<_> = self.nodes.lock().values().cloned().collect();
         join_all(nodes.iter().map(|node| node.warm_up())).await.into_iter().collect()
+    }
+
+    /// Whether each slot has a node that answers, as far as is known.
+    pub(super) fn answers(&self) -> bool {
+        let map = self.map.load();
+        let same = |one: &Option<Arc<Node>>, other: &Option<Arc<Node>>| match (one, other) {
+            (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+            _ => false,
+        };
+        let mut runs = map.owners.chunk_by(same).map(|run| run[0].as_ref());
+        !map.owners.is_empty() && runs.all(|owner| owner.is_some_and(|node| node.link.answers()))
+    }
+
+    /// All nodes that are known, by name.
+    pub(super) fn links(&self) -> Vec<Arc<Link>> {
+        let mut links: Vec<_> = self.nodes.lock().values().map(|node| node.link.clone()).collect();
+        links.sort_by(|one, other| one.name.cmp(&other.name));
+        links
     }
 
     /// Does an operation on buckets of one slot.

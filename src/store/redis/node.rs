@@ -21,7 +21,7 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-use crate::store::script::Call;
+use crate::{metrics::Histogram, store::script::Call};
 
 use super::{
     Operation, Reply, StoreError,
@@ -62,6 +62,9 @@ pub(super) struct Link {
     pub(super) timeout: Duration,
     pub(super) breaker: Breaker,
     pub(super) trouble: Trouble,
+    /// How long calls took, and how many charges each was about.
+    pub(super) calls: Histogram,
+    pub(super) charges: Histogram,
     batchers: Mutex<Vec<Weak<Batcher>>>,
     /// What it is a node of; nothing if it stands alone.
     cluster: Weak<Cluster>,
@@ -73,7 +76,9 @@ impl Node {
     pub(super) fn new(name: String, config: Config, timeout: Duration, cluster: Weak<Cluster>) -> Self {
         let trouble = Trouble::with(name.clone());
         let (breaker, batchers, memory_seen) = Default::default();
-        let link = Link { name, config, timeout, breaker, trouble, batchers, cluster, memory_seen };
+        let (calls, charges) = (Histogram::of_times(), Histogram::of_sizes());
+        let link =
+            Link { name, config, timeout, breaker, trouble, calls, charges, batchers, cluster, memory_seen };
         Self { link: Arc::new(link), batchers: ThreadLocal::new(), since: Instant::now() }
     }
 
@@ -189,6 +194,13 @@ impl Link {
             self.ask_cluster();
             tokio::spawn(probe(Probing(batcher.link.clone())));
         }
+    }
+
+    /// Whether it answers, as far as is known.
+    pub(super) fn answers(&self) -> bool {
+        let batchers = self.batchers();
+        let is_connected = batchers.iter().any(|batcher| batcher.connection().is_connected());
+        !self.breaker.is_open() && (is_connected || batchers.is_empty())
     }
 
     pub(super) fn is_in_cluster(&self) -> bool {

@@ -1,0 +1,278 @@
+//! What the access log tells of a request, and how it is written.
+
+use std::{
+    borrow::Cow,
+    fmt::Write,
+    net::IpAddr,
+    time::{Duration, SystemTime},
+};
+
+use hyper::{
+    HeaderMap, Uri,
+    header::{HeaderName, REFERER, USER_AGENT},
+    http::request::Parts,
+};
+use serde::Serialize;
+
+use crate::{
+    forward::{
+        Visit,
+        headers::{Client, X_REQUEST_ID},
+    },
+    limit::{Key, request::Decided},
+};
+
+/// Bytes that are told of a target, and of another text that a client sends.
+const TARGET_MOST: usize = 2_048;
+const TEXT_MOST: usize = 512;
+const MONTHS: [&str; 12] =
+    ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+
+/// What is known of a request while it is answered.
+#[derive(Debug)]
+pub(super) struct Entry {
+    time: SystemTime,
+    client: IpAddr,
+    method: String,
+    target: String,
+    protocol: String,
+    referer: Option<String>,
+    user_agent: Option<String>,
+    request_id: Option<String>,
+    /// Whether the answer is without a body, whatever its header says.
+    is_head: bool,
+    /// Which server was asked.
+    pub(super) visit: Option<Visit>,
+}
+
+/// How the answer ended.
+pub(super) struct End<'e> {
+    pub(super) status: u16,
+    /// Of the body.
+    pub(super) bytes: u64,
+    pub(super) duration: Duration,
+    /// All of the answer was handed to the connection.
+    pub(super) is_whole: bool,
+    /// The route's name; empty if there was none.
+    pub(super) route: &'e str,
+    pub(super) decided: &'e [Decided],
+}
+
+/// The line in JSON.
+#[derive(Serialize)]
+struct Line<'e> {
+    time: String,
+    client: IpAddr,
+    method: &'e str,
+    target: &'e str,
+    protocol: &'e str,
+    status: u16,
+    bytes: u64,
+    duration_ms: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    broken_off: Option<bool>,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    route: &'e str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    upstream: Option<Upstream<'e>>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    limits: Vec<OfLimit<'e>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    request_id: Option<&'e str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    referer: Option<&'e str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    user_agent: Option<&'e str>,
+}
+
+#[derive(Serialize)]
+struct Upstream<'e> {
+    server: &'e str,
+    duration_ms: f64,
+}
+
+#[derive(Serialize)]
+struct OfLimit<'e> {
+    limit: &'e str,
+    decision: &'static str,
+    origin: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    remaining: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key: Option<&'e str>,
+}
+
+impl Entry {
+    /// Of a request that has just arrived.
+    pub(super) fn begin(peer: IpAddr, request: &Parts) -> Self {
+        let text = |name| text(&request.headers, name);
+        Self {
+            time: SystemTime::now(),
+            client: peer.to_canonical(),
+            method: cut(request.method.as_str(), TEXT_MOST),
+            target: target(&request.uri),
+            protocol: format!("{:?}", request.version),
+            referer: text(REFERER).map(|referer| without_values(&referer).into_owned()),
+            user_agent: text(USER_AGENT),
+            request_id: None,
+            is_head: request.method == hyper::Method::HEAD,
+            visit: None,
+        }
+    }
+
+    /// Notes who sent it, and what proxies that are trusted call it.
+    pub(super) fn identify(&mut self, client: &Client, headers: &HeaderMap) {
+        self.client = client.address;
+        if client.peer_is_trusted {
+            self.note_id(headers);
+        }
+    }
+
+    /// Notes what it is called.
+    pub(super) fn note_id(&mut self, headers: &HeaderMap) {
+        self.request_id = text(headers, X_REQUEST_ID);
+    }
+
+    /// As an object of JSON.
+    pub(super) fn json(&self, end: &End<'_>) -> String {
+        let limits = end.decided.iter().map(|decided| OfLimit {
+            limit: decided.limit.name(),
+            decision: decided.effect.name(),
+            origin: decided.origin.name(),
+            remaining: decided.remaining,
+            key: decided.key.as_ref().map(Key::as_str),
+        });
+        let upstream = self.visit.as_ref();
+        let line = Line {
+            time: humantime::format_rfc3339_millis(self.time).to_string(),
+            client: self.client,
+            method: &self.method,
+            target: &self.target,
+            protocol: &self.protocol,
+            status: end.status,
+            bytes: end.bytes,
+            duration_ms: milliseconds(end.duration),
+            broken_off: (!end.is_whole && !self.is_head).then_some(true),
+            route: end.route,
+            upstream: upstream
+                .map(|visit| Upstream { server: &visit.server, duration_ms: milliseconds(visit.took) }),
+            limits: limits.collect(),
+            request_id: self.request_id.as_deref(),
+            referer: self.referer.as_deref(),
+            user_agent: self.user_agent.as_deref(),
+        };
+        serde_json::to_string(&line).expect("strings and numbers are always written") + "\n"
+    }
+
+    /// As nginx and Apache write it: `192.0.2.7 - - [21/Nov/2026:07:45:12 +0000] "GET / HTTP/1.1" 200 5 "-" "curl"`.
+    pub(super) fn combined(&self, end: &End<'_>) -> String {
+        // As `2026-11-21T07:45:12Z`.
+        let time = humantime::format_rfc3339_seconds(self.time).to_string();
+        let (date, clock) = time.trim_end_matches('Z').split_once('T').expect("a date and a time");
+        let [year, month, day] = [&date[..4], &date[5..7], &date[8..]];
+        let month = MONTHS[month.parse::<usize>().expect("a month") - 1];
+        format!(
+            "{} - - [{day}/{month}/{year}:{clock} +0000] \"{} {} {}\" {} {} \"{}\" \"{}\"\n",
+            self.client,
+            self.method,
+            quotable(&self.target),
+            self.protocol,
+            end.status,
+            end.bytes,
+            quotable(self.referer.as_deref().unwrap_or("-")),
+            quotable(self.user_agent.as_deref().unwrap_or("-")),
+        )
+    }
+}
+
+fn milliseconds(duration: Duration) -> f64 {
+    duration.as_micros() as f64 / 1_000.0
+}
+
+/// The target as it came, but for the values in its query.
+fn target(uri: &Uri) -> String {
+    let path = if uri.path().is_empty() { "-" } else { uri.path() };
+    match uri.query() {
+        Some(query) => cut(&[path, "?", &masked(query)].concat(), TARGET_MOST),
+        None => cut(path, TARGET_MOST),
+    }
+}
+
+/// A url without the values in its query.
+fn without_values(url: &str) -> Cow<'_, str> {
+    match url.split_once('?') {
+        Some((path, query)) => [path, "?", &masked(query)].concat().into(),
+        None => url.into(),
+    }
+}
+
+/// The names of a query's parameters. Their values may be credentials; so may be what has no name.
+fn masked(query: &str) -> String {
+    let pairs = query.split('&').map(|pair| match pair.split_once('=') {
+        Some((name, _)) => format!("{name}=*"),
+        None if pair.is_empty() => String::new(),
+        None => "*".to_owned(),
+    });
+    pairs.collect::<Vec<_>>().join("&")
+}
+
+/// A field of the header, if it is there.
+fn text(headers: &HeaderMap, name: HeaderName) -> Option<String> {
+    let value = headers.get(name)?;
+    Some(cut(&String::from_utf8_lossy(value.as_bytes()), TEXT_MOST))
+}
+
+/// A text without control characters, and not longer than that, about.
+fn cut(text: &str, most: usize) -> String {
+    let (shown, end) = match text.len() > most {
+        true => (&text[..text.floor_char_boundary(most)], "..."),
+        false => (text, ""),
+    };
+    let mut clean = String::with_capacity(shown.len() + end.len());
+    for character in shown.chars() {
+        match character.is_control() {
+            true => write!(clean, "{}", character.escape_default()).expect("writing to a string succeeds"),
+            false => clean.push(character),
+        }
+    }
+    clean + end
+}
+
+/// A text that may stand between quotes, as nginx escapes it.
+fn quotable(text: &str) -> Cow<'_, str> {
+    let is_plain = |byte: u8| matches!(byte, b' '..=b'~') && byte != b'"' && byte != b'\\';
+    if text.bytes().all(is_plain) {
+        return text.into();
+    }
+    let mut quotable = String::with_capacity(text.len() + 16);
+    for byte in text.bytes() {
+        match is_plain(byte) {
+            true => quotable.push(byte.into()),
+            false => write!(quotable, "\\x{byte:02X}").expect("writing to a string succeeds"),
+        }
+    }
+    quotable.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_value_of_a_query_is_told() {
+        let told = |uri: &str| target(&uri.parse().unwrap());
+        assert_eq!(told("/a%2Fb//c/../d"), "/a%2Fb//c/../d");
+        assert_eq!(told("/?user=alice&token&&x="), "/?user=*&*&&x=*");
+        assert_eq!(told("http://me:secret@host/a?b=c=d"), "/a?b=*");
+        assert_eq!(told("host:80"), "-");
+        assert_eq!(without_values("https://a/b?c=d#e"), "https://a/b?c=*");
+    }
+
+    #[test]
+    fn what_a_client_sends_stays_on_its_line() {
+        assert_eq!(cut("a\tb\u{9b}c", 99), "a\\tb\\u{9b}c");
+        assert_eq!(cut("grün", 3), "gr...");
+        assert_eq!(quotable("a \"b\" \\ ü"), "a \\x22b\\x22 \\x5C \\xC3\\xBC");
+        assert_eq!(quotable("Mozilla/5.0 (X11)"), "Mozilla/5.0 (X11)");
+    }
+}

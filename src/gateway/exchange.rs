@@ -1,0 +1,142 @@
+//! A request and its answer, from arrival until the answer's body has ended or broken off: then it is counted,
+//! and written to the access log.
+
+use std::{
+    net::IpAddr,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
+
+use bytes::Bytes;
+use http_body::{Body as HttpBody, Frame, SizeHint};
+use hyper::{StatusCode, http::request::Parts};
+use tokio::time::Instant;
+
+use crate::{
+    forward::body::Body,
+    limit::{request, settling::Settling},
+    metrics::{Counts, Histogram},
+};
+
+use super::{
+    Gateway,
+    entry::{End, Entry},
+};
+
+/// The requests of a route.
+#[derive(Debug)]
+pub(super) struct Traffic {
+    /// By [`STATUS_CLASSES`].
+    pub(super) answers: Counts,
+    pub(super) durations: Histogram,
+}
+
+impl Default for Traffic {
+    fn default() -> Self {
+        Self { answers: Counts::new(STATUS_CLASSES.len()), durations: Histogram::of_times() }
+    }
+}
+
+/// What metrics call the classes of status codes that an answer can have.
+pub(super) const STATUS_CLASSES: [&str; 4] = ["2xx", "3xx", "4xx", "5xx"];
+
+/// The client left before there was an answer. (nginx's, and known to what reads logs.)
+const CLIENT_LEFT: u16 = 499;
+
+/// A request and its answer.
+#[derive(Debug)]
+pub(super) struct Exchange {
+    pub(super) gateway: Arc<Gateway>,
+    pub(super) facts: Facts,
+}
+
+/// What is known of a request and its answer.
+#[derive(Debug)]
+pub(super) struct Facts {
+    pub(super) arrival: Instant,
+    /// The place of the route's traffic in the gateway's.
+    pub(super) traffic: usize,
+    /// If there is an access log: what its line will say, and what limits decided.
+    pub(super) entry: Option<Box<Entry>>,
+    pub(super) decided: request::Log,
+    status: Option<StatusCode>,
+    /// Of the answer's body, so far.
+    bytes: u64,
+    /// There is no more of it.
+    is_whole: bool,
+}
+
+impl Exchange {
+    /// With a request that has just arrived.
+    pub(super) fn begin(gateway: Arc<Gateway>, peer: IpAddr, request: &Parts) -> Self {
+        let is_logged = gateway.access_log.is_some();
+        let facts = Facts {
+            arrival: Instant::now(),
+            traffic: Gateway::UNROUTED,
+            entry: is_logged.then(|| Box::new(Entry::begin(peer, request))),
+            decided: is_logged.then(Vec::new),
+            status: None,
+            bytes: 0,
+            is_whole: false,
+        };
+        Self { gateway, facts }
+    }
+
+    /// The answer's body, which ends it.
+    pub(super) fn answered(mut self, status: StatusCode, body: Settling<Body>) -> AnswerBody {
+        self.facts.status = Some(status);
+        let has_none = matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
+        self.facts.is_whole = has_none || body.size_hint().exact() == Some(0);
+        AnswerBody { body, exchange: self }
+    }
+}
+
+impl Drop for Exchange {
+    fn drop(&mut self) {
+        let Self { gateway, facts } = self;
+        let (route, traffic) = &gateway.traffic[facts.traffic];
+        let status = facts.status.map_or(CLIENT_LEFT, |status| status.as_u16());
+        let duration = facts.arrival.elapsed();
+        traffic.answers.add(usize::from((status / 100).clamp(2, 5) - 2), 1);
+        traffic.durations.observe_time(duration);
+        if let (Some(log), Some(entry)) = (&gateway.access_log, &facts.entry) {
+            let Facts { bytes, is_whole, decided, .. } = facts;
+            let decided = decided.as_deref().unwrap_or_default();
+            log.log(entry, &End { status, bytes: *bytes, duration, is_whole: *is_whole, route, decided });
+        }
+    }
+}
+
+/// The body of an answer on its way to the client.
+#[derive(Debug)]
+pub struct AnswerBody {
+    body: Settling<Body>,
+    exchange: Exchange,
+}
+
+impl HttpBody for AnswerBody {
+    type Data = Bytes;
+    type Error = <Body as HttpBody>::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
+        let Self { body, exchange: Exchange { facts, .. } } = &mut *self;
+        facts.is_whole = frame.is_none() || body.is_end_stream();
+        if let Some(Ok(frame)) = &frame {
+            facts.bytes += frame.data_ref().map_or(0, Bytes::len) as u64;
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

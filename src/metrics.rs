@@ -1,0 +1,256 @@
+//! Metrics: numbers that requests move, and the page that tells them (OpenMetrics text, 1.0).
+//!
+//! Each thread counts in memory of its own, and a page sums up: to count costs a request neither a lock nor a
+//! cache line that another thread wants, too. Who counts keeps its [`Counts`] and [`Histogram`]s itself, and
+//! writes them on a [`Page`]. A label is a name of the configuration or of a fixed set, never a client's key.
+
+mod process;
+
+use std::{
+    fmt,
+    iter::once,
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    time::Duration,
+};
+
+use prometheus_client::{
+    collector::Collector,
+    encoding::{
+        DescriptorEncoder, EncodeCounterValue, EncodeGaugeValue, EncodeLabelSet, MetricEncoder, NoLabelSet,
+        text,
+    },
+    metrics::MetricType,
+    registry::Registry,
+};
+use thread_local::ThreadLocal;
+
+/// The media type of a page.
+pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// Upper bounds of the buckets of times, in microseconds.
+const TIMES_US: &[u64] = &[
+    100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000,
+    2_500_000, 5_000_000, 10_000_000, 30_000_000, 60_000_000,
+];
+/// Upper bounds of the buckets of sizes.
+const SIZES: &[u64] = &[1, 2, 4, 8, 16, 32, 64, 128, 256];
+
+/// Some numbers that only grow.
+#[derive(Debug)]
+pub struct Counts {
+    len: usize,
+    /// Each thread has a row, and nobody else writes to it. It stays when the thread has ended.
+    rows: ThreadLocal<Box<[AtomicU64]>>,
+}
+
+impl Counts {
+    /// So many of them, at zero.
+    pub fn new(len: usize) -> Self {
+        Self { len, rows: ThreadLocal::new() }
+    }
+
+    /// Adds to one of them.
+    pub fn add(&self, index: usize, number: u64) {
+        let zeros = || (0..self.len).map(|_| AtomicU64::new(0)).collect();
+        let count = &self.rows.get_or(zeros)[index];
+        count.store(count.load(Relaxed).wrapping_add(number), Relaxed);
+    }
+
+    /// One of them.
+    pub fn sum(&self, index: usize) -> u64 {
+        self.rows.iter().map(|row| row[index].load(Relaxed)).fold(0, u64::wrapping_add)
+    }
+}
+
+/// Numbers that only grow, one for each of a few words.
+#[derive(Debug)]
+pub struct CountsByWord {
+    words: &'static [&'static str],
+    counts: Counts,
+}
+
+impl CountsByWord {
+    /// One for each of the words, at zero.
+    pub fn of(words: &'static [&'static str]) -> Self {
+        Self { words, counts: Counts::new(words.len()) }
+    }
+
+    /// Adds one to that of a word. What isn't one of the words isn't counted.
+    pub fn add(&self, word: &str) {
+        if let Some(at) = self.words.iter().position(|other| *other == word) {
+            self.counts.add(at, 1);
+        }
+    }
+
+    /// The words with their numbers.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        self.words.iter().enumerate().map(|(at, word)| (*word, self.counts.sum(at)))
+    }
+}
+
+/// How values are distributed: how many there are up to some bounds, and their sum.
+#[derive(Debug)]
+pub struct Histogram {
+    bounds: &'static [u64],
+    /// How many of a value is one.
+    unit: f64,
+    /// For each bound how many values are up to it and above the one before, then those above all, then the sum.
+    counts: Counts,
+}
+
+impl Histogram {
+    /// Of times between 100 µs and a minute.
+    pub fn of_times() -> Self {
+        Self { bounds: TIMES_US, unit: 1e6, counts: Counts::new(TIMES_US.len() + 2) }
+    }
+
+    /// Of numbers between 1 and 256.
+    pub fn of_sizes() -> Self {
+        Self { bounds: SIZES, unit: 1.0, counts: Counts::new(SIZES.len() + 2) }
+    }
+
+    /// Adds a time.
+    pub fn observe_time(&self, time: Duration) {
+        self.observe(time.as_micros() as u64);
+    }
+
+    /// Adds a number.
+    pub fn observe(&self, value: u64) {
+        let bucket = self.bounds.iter().position(|bound| value <= *bound).unwrap_or(self.bounds.len());
+        self.counts.add(bucket, 1);
+        self.counts.add(self.bounds.len() + 1, value);
+    }
+
+    fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
+        let bounds = self.bounds.iter().map(|bound| *bound as f64 / self.unit).chain(once(f64::INFINITY));
+        let buckets: Vec<_> = bounds.enumerate().map(|(at, bound)| (bound, self.counts.sum(at))).collect();
+        let count = buckets.iter().map(|(_, count)| count).sum();
+        let sum = self.counts.sum(buckets.len()) as f64 / self.unit;
+        encoder.encode_histogram::<NoLabelSet>(sum, count, &buckets, None)
+    }
+}
+
+/// Where metrics are written: each with its name, what it tells, and its values by their labels.
+pub struct Page<'p>(DescriptorEncoder<'p>);
+
+impl Page<'_> {
+    /// Writes numbers that only grow. Their name gets the ending `_total`.
+    pub fn counters<L: EncodeLabelSet, V: EncodeCounterValue>(
+        &mut self,
+        name: &str,
+        help: &str,
+        values: impl IntoIterator<Item = (L, V)>,
+    ) {
+        self.write(name, help, MetricType::Counter, values, |mut encoder, count| {
+            encoder.encode_counter::<NoLabelSet, _, f64>(&count, None)
+        });
+    }
+
+    /// Writes a number that only grows.
+    pub fn counter(&mut self, name: &str, help: &str, count: impl EncodeCounterValue + Copy) {
+        let mut encoder = self.describe(name, help, MetricType::Counter);
+        encoder.encode_counter::<NoLabelSet, _, f64>(&count, None).expect(WRITTEN);
+    }
+
+    /// Writes numbers as they are now.
+    pub fn gauges<L: EncodeLabelSet, V: EncodeGaugeValue>(
+        &mut self,
+        name: &str,
+        help: &str,
+        values: impl IntoIterator<Item = (L, V)>,
+    ) {
+        self.write(name, help, MetricType::Gauge, values, |mut encoder, value| encoder.encode_gauge(&value));
+    }
+
+    /// Writes a number as it is now.
+    pub fn gauge(&mut self, name: &str, help: &str, value: impl EncodeGaugeValue + Copy) {
+        self.describe(name, help, MetricType::Gauge).encode_gauge(&value).expect(WRITTEN);
+    }
+
+    /// Writes histograms.
+    pub fn histograms<'h, L: EncodeLabelSet>(
+        &mut self,
+        name: &str,
+        help: &str,
+        values: impl IntoIterator<Item = (L, &'h Histogram)>,
+    ) {
+        self.write(name, help, MetricType::Histogram, values, |encoder, histogram| histogram.encode(encoder));
+    }
+
+    fn write<L: EncodeLabelSet, V>(
+        &mut self,
+        name: &str,
+        help: &str,
+        kind: MetricType,
+        values: impl IntoIterator<Item = (L, V)>,
+        encode: impl Fn(MetricEncoder<'_>, V) -> fmt::Result,
+    ) {
+        let mut encoder = self.describe(name, help, kind);
+        for (labels, value) in values {
+            encoder.encode_family(&labels).and_then(|encoder| encode(encoder, value)).expect(WRITTEN);
+        }
+    }
+
+    fn describe<'e>(&'e mut self, name: &'e str, help: &str, kind: MetricType) -> MetricEncoder<'e> {
+        self.0.encode_descriptor(name, help, None, kind).expect(WRITTEN)
+    }
+}
+
+const WRITTEN: &str = "writing to a string succeeds";
+
+/// A page with what is written on it, and what the system says of this process.
+pub fn page(write: impl Fn(&mut Page<'_>) + Send + Sync + 'static) -> String {
+    let mut registry = Registry::default();
+    registry.register_collector(Box::new(Writer(write)));
+    let mut page = String::new();
+    text::encode(&mut page, &registry).expect(WRITTEN);
+    page
+}
+
+struct Writer<W>(W);
+
+impl<W: Fn(&mut Page<'_>) + Send + Sync + 'static> Collector for Writer<W> {
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let mut page = Page(encoder);
+        (self.0)(&mut page);
+        process::write(&mut page);
+        Ok(())
+    }
+}
+
+impl<W> fmt::Debug for Writer<W> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Writer")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{sync::Arc, thread};
+
+    use super::*;
+
+    #[test]
+    fn what_all_threads_have_counted_is_summed_up() {
+        let counts = Arc::new(Counts::new(2));
+        let threads = (0..4).map(|_| {
+            let counts = counts.clone();
+            thread::spawn(move || (0..1_000).for_each(|number| counts.add(1, number % 2)))
+        });
+        threads.collect::<Vec<_>>().into_iter().for_each(|thread| thread.join().unwrap());
+        assert_eq!((counts.sum(0), counts.sum(1)), (0, 2_000));
+    }
+
+    #[test]
+    fn a_bound_belongs_to_its_bucket() {
+        let sizes = Histogram::of_sizes();
+        [0, 1, 2, 3, 256, 257].iter().for_each(|size| sizes.observe(*size));
+        let sizes = Arc::new(sizes);
+        let page = page(move |page| page.histograms("sizes", "Sizes", [([("of", "a \"b\"\\")], &*sizes)]));
+        let labels = |le| format!("sizes_bucket{{le=\"{le}\",of=\"a \\\"b\\\"\\\\\"}}");
+        for (bound, up_to) in [("1.0", 2), ("2.0", 3), ("4.0", 4), ("128.0", 4), ("256.0", 5), ("+Inf", 6)] {
+            assert!(page.contains(&format!("{} {up_to}\n", labels(bound))), "{bound}: {page}");
+        }
+        assert!(page.contains("} 519.0\n") && page.ends_with("# EOF\n"), "{page}");
+    }
+}

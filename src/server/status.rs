@@ -1,0 +1,98 @@
+//! What a server tells of itself: whether it drains, its connections, and its reloads.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed},
+    },
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use parking_lot::Mutex;
+
+use crate::metrics::Page;
+
+/// Shared by the server with those who want to know.
+#[derive(Debug)]
+pub struct Status {
+    is_draining: Arc<AtomicBool>,
+    /// Of each worker.
+    connections: Vec<Arc<AtomicUsize>>,
+    accepted: AtomicU64,
+    accept_failures: AtomicU64,
+    reloads: Mutex<Reloads>,
+}
+
+#[derive(Debug)]
+struct Reloads {
+    good: u64,
+    bad: u64,
+    last_good: SystemTime,
+}
+
+impl Status {
+    /// Of a server that starts now.
+    pub(crate) fn new(is_draining: Arc<AtomicBool>, connections: Vec<Arc<AtomicUsize>>) -> Self {
+        let (accepted, accept_failures) = Default::default();
+        let reloads = Mutex::new(Reloads { good: 0, bad: 0, last_good: SystemTime::now() });
+        Self { is_draining, connections, accepted, accept_failures, reloads }
+    }
+
+    /// Whether a balancer should send no more requests here.
+    pub fn is_draining(&self) -> bool {
+        self.is_draining.load(Relaxed)
+    }
+
+    pub(super) fn note_accepted(&self) {
+        self.accepted.fetch_add(1, Relaxed);
+    }
+
+    pub(super) fn note_accept_failure(&self) {
+        self.accept_failures.fetch_add(1, Relaxed);
+    }
+
+    /// Notes how a reload has ended.
+    pub fn note_reload(&self, was_good: bool) {
+        let mut reloads = self.reloads.lock();
+        if was_good {
+            reloads.good += 1;
+            reloads.last_good = SystemTime::now();
+        } else {
+            reloads.bad += 1;
+        }
+    }
+
+    /// Writes the metrics of the server.
+    pub fn write(&self, page: &mut Page<'_>) {
+        let open: usize = self.connections.iter().map(|open| open.load(Relaxed)).sum();
+        page.gauge("tollgate_connections", "Connections of clients that are open", open);
+        page.counter(
+            "tollgate_connections_accepted",
+            "Connections of clients that were accepted",
+            self.accepted.load(Relaxed),
+        );
+        page.counter(
+            "tollgate_accept_failures",
+            "Attempts to accept a connection that failed, as with too many open files",
+            self.accept_failures.load(Relaxed),
+        );
+        let Reloads { good, bad, last_good } = &*self.reloads.lock();
+        page.counters(
+            "tollgate_reloads",
+            "Reloads of the configuration; after a bad one the running configuration stays",
+            [([("result", "good")], *good), ([("result", "bad")], *bad)],
+        );
+        let since = last_good.duration_since(UNIX_EPOCH).unwrap_or_default();
+        page.gauge(
+            "tollgate_configuration_time_seconds",
+            "When the running configuration was read, in seconds since 1970",
+            since.as_secs_f64(),
+        );
+        page.gauge("tollgate_draining", "Whether the server drains", u32::from(self.is_draining()));
+        page.gauges(
+            "tollgate_build_info",
+            "The version that runs",
+            [([("version", env!("CARGO_PKG_VERSION"))], 1_u32)],
+        );
+    }
+}
