@@ -90,6 +90,8 @@ pub struct Server {
     pub escaped_slashes: EscapedSlashes,
     /// For the head of a request.
     pub header_timeout: Duration,
+    /// For a client that does nothing.
+    pub idle_timeout: Duration,
     /// For requests in flight when the gateway stops.
     pub drain_timeout: Duration,
 }
@@ -436,6 +438,7 @@ mod tests {
                 max_connections: 20_000,
                 escaped_slashes: EscapedSlashes::Keep,
                 header_timeout: 10 * second,
+                idle_timeout: 75 * second,
                 drain_timeout: 30 * second,
             },
             store: Store {

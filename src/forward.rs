@@ -32,7 +32,7 @@ use crate::{
 };
 
 use self::{
-    body::{Body, Relayed, Upload},
+    body::{Body, Progress, Relayed, TooSlow, Upload},
     pool::{InFlight, Lease, Server},
 };
 
@@ -49,7 +49,7 @@ pub enum Failure {
     Broken(hyper::Error),
     /// The answer switches protocols, which nobody asked for.
     Switched,
-    /// The client stopped sending its request.
+    /// The client sends its request's body too slowly, or has stopped.
     RequestTimeout,
     /// The answer took too long to begin.
     ResponseTimeout,
@@ -89,7 +89,7 @@ impl fmt::Display for Failure {
             Self::ConnectTimeout => "connecting to the upstream took too long",
             Self::Broken(_) => "the upstream broke off before it answered",
             Self::Switched => "the upstream switched protocols without being asked",
-            Self::RequestTimeout => "the request's body stopped on its way",
+            Self::RequestTimeout => "the request's body stopped on its way, or came too slowly",
             Self::ResponseTimeout => "the upstream took too long to answer",
         })
     }
@@ -101,6 +101,15 @@ impl Error for Failure {
             Self::Unreachable(cause) => Some(cause),
             Self::Broken(cause) => Some(cause),
             _ => None,
+        }
+    }
+}
+
+impl From<hyper::Error> for Failure {
+    fn from(error: hyper::Error) -> Self {
+        match error.source() {
+            Some(cause) if cause.is::<TooSlow>() => Self::RequestTimeout,
+            _ => Self::Broken(error),
         }
     }
 }
@@ -165,7 +174,7 @@ impl Upstream {
     /// No answer, or none in time.
     pub async fn send(
         &self,
-        mut request: Request<Incoming>,
+        mut request: Request<Upload>,
         visit: Option<&mut Option<Visit>>,
     ) -> Result<Response<Body>, Failure> {
         if request.body().size_hint().exact().is_none() {
@@ -174,7 +183,15 @@ impl Upstream {
         }
         match self {
             Self::Servers(servers) => servers.send(request, visit).await,
-            Self::Echo => Ok(echo::answer(request).await),
+            Self::Echo => echo::answer(request).await,
+        }
+    }
+
+    /// Requests that may be in flight at a time, each on a connection of its own.
+    pub fn connections_most(&self) -> usize {
+        match self {
+            Self::Servers(servers) => servers.in_flight_most,
+            Self::Echo => 0,
         }
     }
 
@@ -191,7 +208,7 @@ impl Upstream {
 impl Servers {
     async fn send(
         &self,
-        request: Request<Incoming>,
+        request: Request<Upload>,
         visit: Option<&mut Option<Visit>>,
     ) -> Result<Response<Body>, Failure> {
         let server = self.pick();
@@ -211,11 +228,11 @@ impl Servers {
     async fn exchange(
         &self,
         server: &Arc<Server>,
-        request: Request<Incoming>,
+        request: Request<Upload>,
     ) -> Result<Response<Body>, Failure> {
         let in_flight = InFlight::begin(server, &self.in_flight, self.in_flight_most)?;
-        let upload = Upload::watch(request.body());
-        let mut request = request.map(|body| Body::Request(body, upload.clone()));
+        let upload = request.body().progress();
+        let mut request = request.map(Body::Request);
         *request.version_mut() = Version::HTTP_11;
         if !request.headers().contains_key(HOST) {
             request.headers_mut().insert(HOST, server.host().clone());
@@ -231,29 +248,29 @@ impl Servers {
                 Ok(response) => return receive(response, Lease::new(sender, in_flight)),
                 Err(mut unsent) => match unsent.take_message() {
                     Some(message) if reused => request = message,
-                    _ => return Err(Failure::Broken(unsent.into_error())),
+                    _ => return Err(unsent.into_error().into()),
                 },
             }
         }
     }
 
-    /// Waits for an answer to begin: for the timeout, counted anew with each piece of the request's body.
+    /// Waits for an answer to begin: for the timeout, counted anew with each piece of the request's body, and not
+    /// while the client is waited for, which the body ends if need be.
     async fn in_time<T>(
         &self,
-        upload: Option<&Upload>,
+        upload: Option<&Progress>,
         answer: impl Future<Output = T>,
     ) -> Result<T, Failure> {
         let sent = Instant::now();
         let mut answer = pin!(answer);
         loop {
-            let deadline = upload.map_or(sent, |upload| upload.moved().max(sent)) + self.response_timeout;
+            let since = || upload.map_or(sent, |upload| upload.awaits_upstream_since().max(sent));
+            let deadline = since() + self.response_timeout;
             if let Ok(answered) = timeout_at(deadline, answer.as_mut()).await {
                 return Ok(answered);
             }
-            match upload {
-                Some(upload) if upload.moved() + self.response_timeout > deadline => {}
-                Some(upload) if upload.awaits_client() => return Err(Failure::RequestTimeout),
-                _ => return Err(Failure::ResponseTimeout),
+            if since() + self.response_timeout <= deadline {
+                return Err(Failure::ResponseTimeout);
             }
         }
     }

@@ -4,19 +4,31 @@
 //! A property is a function of bytes that panics where it doesn't hold. None holds only because of the input: bytes
 //! that aren't text are read as text as far as they are, and what can't be a request is none.
 
+mod admin;
 mod answers;
 mod file;
+mod keys;
+mod proxy_protocol;
 mod requests;
 #[cfg(test)]
 mod tests;
 mod texts;
 
+use hyper::{
+    HeaderMap,
+    header::{HeaderName, HeaderValue},
+};
+
 pub use self::{
+    admin::admin,
     answers::{call, reply},
     file::toml,
-    requests::{admin, cost, fields, forwarded, jwt, key, path, proxy_protocol, target},
+    keys::{jwt, key},
+    proxy_protocol::proxy_protocol,
+    requests::{cost, fields, forwarded, path, target},
     texts::{rate, route, url},
 };
+use crate::config::Config;
 
 /// A property of bytes.
 pub type Property = fn(&[u8]);
@@ -47,7 +59,20 @@ fn parts<const N: usize>(bytes: &[u8]) -> [&[u8]; N] {
 }
 
 /// A configuration whose text is good.
-fn config(text: &str) -> crate::config::Config {
-    let read = crate::config::Config::parse("gateway.toml", text, &|_| None);
+fn config(text: &str) -> Config {
+    let read = Config::parse("gateway.toml", text, &|_| None);
     read.unwrap_or_else(|faults| panic!("{faults}")).0
+}
+
+/// The fields that these lines are, as far as they are any.
+fn fields_of(lines: &[u8]) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    for line in lines.split(|byte| *byte == b'\n') {
+        let Some(colon) = line.iter().position(|byte| *byte == b':') else { continue };
+        let (name, value) = (&line[..colon], line[colon + 1..].trim_ascii());
+        if let (Ok(name), Ok(value)) = (HeaderName::from_bytes(name), HeaderValue::from_bytes(value)) {
+            headers.append(name, value);
+        }
+    }
+    headers
 }

@@ -19,7 +19,6 @@ use std::{
 use bytes::Bytes;
 use hyper::{
     HeaderMap, Request, Response, StatusCode, Uri,
-    body::Incoming,
     header::{HOST, HeaderName, HeaderValue},
     http::request::Parts,
 };
@@ -29,7 +28,6 @@ use crate::{
     config::{Action, Config, EscapedSlashes, RatelimitHeaders},
     forward::{
         self, Failure, Upstream,
-        body::Body,
         headers::{self, Client},
     },
     limit::{
@@ -53,7 +51,10 @@ use self::{
 };
 
 pub use self::{access_log::AccessLog, exchange::AnswerBody};
-pub use crate::store::StoreError;
+pub use crate::{
+    forward::body::{Body, Upload},
+    store::StoreError,
+};
 
 /// What a configuration says, ready to serve.
 #[derive(Debug)]
@@ -182,7 +183,7 @@ impl Gateway {
     }
 
     /// Answers a request that came from `peer`.
-    pub async fn answer(self: Arc<Self>, peer: IpAddr, request: Request<Incoming>) -> Response<AnswerBody> {
+    pub async fn answer(self: Arc<Self>, peer: IpAddr, request: Request<Upload>) -> Response<AnswerBody> {
         let (mut parts, body) = request.into_parts();
         let mut exchange = Exchange::begin(self, peer, &parts);
         headers::from_client(&mut parts.headers);
@@ -191,8 +192,15 @@ impl Gateway {
             Ok(response) => response,
             Err(rejection) => gateway.reject(rejection, &parts.headers).map(|body| Settling::new(body, None)),
         };
-        let status = response.status();
-        response.map(|body| exchange.answered(status, body))
+        exchange.answered(response)
+    }
+
+    /// Answers a request that came from `peer`, and for which there is no room.
+    pub fn turn_away(self: Arc<Self>, peer: IpAddr, request: Request<Upload>) -> Response<AnswerBody> {
+        let parts = request.into_parts().0;
+        let exchange = Exchange::begin(self, peer, &parts);
+        let response = exchange.gateway.reject(Rejection::Overloaded, &parts.headers);
+        exchange.answered(response.map(|body| Settling::new(body, None)))
     }
 
     /// Writes the metrics of requests, limits, upstreams and the store.
@@ -220,6 +228,11 @@ impl Gateway {
         }
     }
 
+    /// Requests that may be in flight to upstreams at a time, each on a connection of its own.
+    pub fn upstream_connections_most(&self) -> usize {
+        self.upstreams.values().map(|upstream| upstream.connections_most()).sum()
+    }
+
     /// Closes this thread's connections to upstreams that have idled too long.
     pub fn close_idle(&self) {
         for upstream in self.upstreams.values() {
@@ -231,7 +244,7 @@ impl Gateway {
         &self,
         peer: IpAddr,
         parts: &mut Parts,
-        body: Incoming,
+        body: Upload,
         facts: &mut Facts,
     ) -> Result<Response<Settling<Body>>, Rejection> {
         let client = client::identify(peer, &parts.headers, &self.trusted_proxies);
@@ -264,7 +277,10 @@ impl Gateway {
     }
 
     fn reject(&self, rejection: Rejection, request: &HeaderMap) -> Response<Body> {
-        if let Rejection::Failed(failure) = &rejection {
+        // A slow client is no failure of the upstream.
+        if let Rejection::Failed(failure) = &rejection
+            && !matches!(failure, Failure::RequestTimeout)
+        {
             let cause = std::error::Error::source(failure).map(ToString::to_string);
             tracing::warn!(cause, "{failure}");
         }
@@ -277,7 +293,7 @@ impl Route {
     async fn answer(
         &self,
         client: &Client,
-        mut request: Request<Incoming>,
+        mut request: Request<Upload>,
         entry: &mut Option<Box<Entry>>,
     ) -> Result<Response<Body>, Failure> {
         match &self.answer {
@@ -295,7 +311,7 @@ impl Route {
 }
 
 /// The request as it goes on: the same method and header, to the target as it is forwarded.
-fn outgoing(parts: &mut Parts, uri: Uri, body: Incoming) -> Request<Incoming> {
+fn outgoing(parts: &mut Parts, uri: Uri, body: Upload) -> Request<Upload> {
     if let Some(authority) = parts.uri.authority() {
         // A whole url as the target overrides Host (RFC 9112, section 3.2.2).
         let host = HeaderValue::from_str(authority.as_str()).expect("an authority is visible ASCII");

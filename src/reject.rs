@@ -37,6 +37,8 @@ pub enum Rejection {
     EscapedSlash,
     /// CONNECT: the gateway is no forward proxy.
     Connect,
+    /// The gateway has as many connections as it may have, and all of them are in use.
+    Overloaded,
     /// No route matches.
     NoRoute,
     /// A limit refuses, or can't be asked.
@@ -84,6 +86,7 @@ impl Rejection {
             }
             Self::EscapedSlash => (400, "escaped-slash", "the path has an escaped slash or backslash"),
             Self::Connect => (501, "connect", "this gateway opens no tunnels"),
+            Self::Overloaded => (503, "overloaded", "the gateway has no room for another connection"),
             Self::NoRoute => (404, "no-route", "no route matches the request"),
             Self::Refused(refusal) => return refused(refusal),
             Self::Failed(failure) => return failed(failure),
@@ -109,7 +112,9 @@ impl Rejection {
                 fields::write(response.headers_mut(), limited.standings(), form);
                 fields::write_retry_after(response.headers_mut(), limited);
             }
-            Self::Refused(Refusal::StoreUnavailable { .. }) | Self::Failed(Failure::Busy) => {
+            Self::Overloaded
+            | Self::Refused(Refusal::StoreUnavailable { .. })
+            | Self::Failed(Failure::Busy) => {
                 response.headers_mut().insert(RETRY_AFTER, 1.into());
             }
             _ => {}

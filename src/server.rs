@@ -6,6 +6,8 @@
 //!
 //! SIGHUP reloads, SIGTERM and SIGINT drain, in the order of [`Stage`]; a second of these ends at once.
 
+mod client;
+mod files;
 mod listener;
 pub(crate) mod proxy_protocol;
 mod status;
@@ -33,8 +35,11 @@ use tokio::{
     time::{Instant, error::Elapsed, sleep, timeout_at},
 };
 
-use self::listener::{Listener, Listeners, Stream};
 pub use self::status::Status;
+use self::{
+    client::Patience,
+    listener::{Listener, Listeners, Stream},
+};
 use crate::{
     config::{Config, ListenAddress},
     gateway::Gateway,
@@ -44,8 +49,12 @@ use crate::{
 const HANDED_OVER_MOST: usize = 1024;
 /// Connections that are accepted yet when a listener closes: as many as may wait in its backlog.
 const QUEUED_MOST: usize = 1024;
+/// Connections beyond `max_connections`, whose clients are told to come back. Any more wait in the backlog.
+const TURNED_AWAY_MOST: usize = 64;
 /// How long to leave off when no connection can be accepted, as with too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// How often trouble is told that goes on.
+const SAY_AGAIN_AFTER: Duration = Duration::from_secs(60);
 /// The most of a [notice](notice).
 const NOTICE_MOST: Duration = Duration::from_secs(10);
 
@@ -95,7 +104,7 @@ impl From<io::Error> for StartError {
 #[derive(Clone, Copy, Debug)]
 struct Terms {
     max_header_bytes: usize,
-    header_timeout: Duration,
+    patience: Patience,
 }
 
 /// How far a server is with its end. As long as it drains, each answer is the last of its connection.
@@ -123,7 +132,7 @@ pub struct Server {
 /// The workers, and what they share with the acceptors.
 struct Crew {
     gateway: Arc<ArcSwap<Gateway>>,
-    inboxes: Arc<[Inbox]>,
+    inboxes: Arc<Inboxes>,
     threads: Vec<thread::JoinHandle<()>>,
     runtimes: Vec<Handle>,
     connections: Arc<Semaphore>,
@@ -134,6 +143,12 @@ struct Crew {
     drain_timeout: Duration,
     /// Operators have a listener, by which a balancer can see it.
     readiness_is_seen: bool,
+}
+
+/// The workers as the acceptors see them.
+struct Inboxes {
+    all: Vec<Inbox>,
+    clients_most: usize,
 }
 
 /// A worker as the acceptors see it.
@@ -147,6 +162,8 @@ struct Accepted {
     stream: Stream,
     peer: SocketAddr,
     counted: Counted,
+    /// There are already as many as there may be.
+    is_surplus: bool,
 }
 
 /// A place among the connections of the server and of a worker.
@@ -176,8 +193,9 @@ impl Server {
             0 => thread::available_parallelism()?.get(),
             workers => workers,
         };
-        let terms =
-            Terms { max_header_bytes: server.max_header_bytes, header_timeout: server.header_timeout };
+        let patience = Patience { header: server.header_timeout, idle: server.idle_timeout };
+        let terms = Terms { max_header_bytes: server.max_header_bytes, patience };
+        let clients_most = files::clients_most(server.max_connections, gateway.upstream_connections_most());
         let gateway = Arc::new(ArcSwap::from_pointee(gateway));
         let (stage, is_at) = watch::channel(Stage::Serving);
         let is_draining = Arc::<AtomicBool>::default();
@@ -206,12 +224,12 @@ impl Server {
         let status = Arc::new(Status::new(is_draining.clone(), connections.collect()));
         let crew = Crew {
             gateway,
-            inboxes: inboxes.into(),
+            inboxes: Arc::new(Inboxes { all: inboxes, clients_most }),
             status,
             threads,
             runtimes,
-            connections: Arc::new(Semaphore::new(server.max_connections)),
-            connections_most: server.max_connections,
+            connections: Arc::new(Semaphore::new(clients_most + TURNED_AWAY_MOST)),
+            connections_most: clients_most + TURNED_AWAY_MOST,
             stage,
             is_draining,
             drain_timeout: server.drain_timeout,
@@ -319,12 +337,13 @@ fn notice(drain: Duration) -> Duration {
 
 async fn accept(
     mut listener: Listener,
-    inboxes: Arc<[Inbox]>,
+    inboxes: Arc<Inboxes>,
     connections: Arc<Semaphore>,
     status: Arc<Status>,
     mut stage: watch::Receiver<Stage>,
 ) {
-    // At the bound they wait in the listener's backlog.
+    let mut trouble = NowAndThen::default();
+    // Beyond all bounds they wait in the listener's backlog.
     let place = async || connections.clone().acquire_owned().await.expect("the semaphore is never closed");
     loop {
         let next = async {
@@ -340,9 +359,16 @@ async fn accept(
                 status.note_accepted();
                 hand_over(stream, peer, permit, &inboxes).await;
             }
+            // The client has gone already.
+            Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
             Err(error) => {
                 status.note_accept_failure();
-                tracing::warn!("can't accept a connection: {error}");
+                if trouble.is_due() {
+                    tracing::warn!(
+                        "can't accept connections now: {error}\n\
+                         if files have run out, raise their limit (`ulimit -n`) or lower server.max_connections"
+                    );
+                }
                 sleep(ACCEPT_PAUSE).await;
             }
         }
@@ -362,13 +388,29 @@ async fn accept(
     }
 }
 
-async fn hand_over(stream: Stream, peer: SocketAddr, permit: OwnedSemaphorePermit, inboxes: &[Inbox]) {
-    let draw = || &inboxes[fastrand::usize(..inboxes.len())];
+async fn hand_over(stream: Stream, peer: SocketAddr, permit: OwnedSemaphorePermit, inboxes: &Inboxes) {
+    let Inboxes { all, clients_most } = inboxes;
+    let draw = || &all[fastrand::usize(..all.len())];
     let (one, other) = (draw(), draw());
     let inbox = if other.connections.load(Relaxed) < one.connections.load(Relaxed) { other } else { one };
     inbox.connections.fetch_add(1, Relaxed);
     let counted = Counted { connections: inbox.connections.clone(), _permit: permit };
-    if inbox.accepted.send(Accepted { stream, peer, counted }).await.is_err() {
+    let is_surplus = all.iter().map(|inbox| inbox.connections.load(Relaxed)).sum::<usize>() > *clients_most;
+    if inbox.accepted.send(Accepted { stream, peer, counted, is_surplus }).await.is_err() {
         tracing::error!("a worker has ended: a connection is closed unserved");
+    }
+}
+
+/// Whether to tell of trouble that goes on: at once, and then now and then.
+#[derive(Default)]
+struct NowAndThen(Option<Instant>);
+
+impl NowAndThen {
+    fn is_due(&mut self) -> bool {
+        let is_due = self.0.is_none_or(|said_at| said_at.elapsed() >= SAY_AGAIN_AFTER);
+        if is_due {
+            self.0 = Some(Instant::now());
+        }
+        is_due
     }
 }

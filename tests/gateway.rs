@@ -15,6 +15,7 @@ mod gateway {
     mod headers;
     mod hostile;
     mod keys;
+    mod overload;
     mod proxy_protocol;
     mod rejections;
     mod routes;

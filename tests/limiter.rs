@@ -6,6 +6,7 @@
 mod harness;
 
 mod limiter {
+    mod bounds;
     mod refusing;
     mod sharing;
     mod waiting;

@@ -17,6 +17,8 @@ mod cluster;
 mod flood;
 #[path = "timing/outage.rs"]
 mod outage;
+#[path = "timing/overload.rs"]
+mod overload;
 #[path = "timing/retry.rs"]
 mod retry;
 #[path = "timing/soak.rs"]

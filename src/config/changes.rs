@@ -43,6 +43,7 @@ impl Config {
             ("server.max_header_bytes", new_server.max_header_bytes == old_server.max_header_bytes),
             ("server.max_connections", new_server.max_connections == old_server.max_connections),
             ("server.timeouts.header", new_server.header_timeout == old_server.header_timeout),
+            ("server.timeouts.idle", new_server.idle_timeout == old_server.idle_timeout),
             ("server.timeouts.drain", new_server.drain_timeout == old_server.drain_timeout),
             ("admin", self.admin == old.admin),
             ("access_log", self.access_log == old.access_log),

@@ -102,6 +102,7 @@ impl<'d, 'i> Check<'d, 'i> {
             max_connections: server.max_connections.0 as usize,
             escaped_slashes: server.escaped_slashes.0,
             header_timeout: server.timeouts.value.header.0,
+            idle_timeout: server.timeouts.value.idle.0,
             drain_timeout: server.timeouts.value.drain.0,
         }
     }

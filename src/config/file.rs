@@ -75,7 +75,8 @@ pub(super) struct Server {
     pub ratelimit_headers: Text<RatelimitHeaders>,
     /// The greatest head of a request, at least `"8KiB"`; 431 beyond it. Default: `"32KiB"`.
     pub max_header_bytes: Spanned<Text<Size>>,
-    /// Client connections at a time, at least 1; more wait to be accepted. Up to 1000000. Default: 20000.
+    /// Client connections at a time, at least 1. For more, those that idle longest are closed; if none idles, 503.
+    /// Up to 1000000. Default: 20000.
     pub max_connections: Whole<1, 1_000_000>,
     /// What to do with `%2F` and `%5C` in a path: `"keep"` them, or `"reject"` the request with 400.
     /// Default: `"keep"`.
@@ -104,9 +105,12 @@ impl Default for Server {
 #[derive(Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct ServerTimeouts {
-    /// From the first byte of a connection, or the end of the last answer, to the end of a request's head.
+    /// From the first byte of a request, or when the connection is made, to the end of the request's head.
     /// Default: `"10s"`.
     pub header: Text<Duration>,
+    /// For a client that does nothing: sends no further request, or none of its request's body, or takes none of its
+    /// answer. Default: `"75s"`.
+    pub idle: Text<Duration>,
     /// For all that is in flight when the gateway stops; a tenth of it, at most 10 s, is for balancers to see that
     /// it isn't ready any more, and as much for idle clients. Default: `"30s"`.
     pub drain: Text<Duration>,
@@ -114,7 +118,8 @@ pub(super) struct ServerTimeouts {
 
 impl Default for ServerTimeouts {
     fn default() -> Self {
-        Self { header: Text(Duration::from_secs(10)), drain: Text(Duration::from_secs(30)) }
+        let [header, idle, drain] = [10, 75, 30].map(|seconds| Text(Duration::from_secs(seconds)));
+        Self { header, idle, drain }
     }
 }
 

@@ -1,30 +1,25 @@
 //! The built-in upstream: it answers with what it was sent, as JSON.
 
-use std::{convert::Infallible, sync::LazyLock};
-
-use axum::{Json, Router, http::request::Parts};
 use http_body_util::BodyExt;
-use hyper::{Request, Response, body::Incoming};
+use hyper::{
+    Request, Response,
+    header::{CONTENT_TYPE, HeaderValue},
+};
 use serde_json::{Map, Value, json};
-use tower::ServiceExt;
 
-use super::body::Body;
-
-static ROUTER: LazyLock<Router> = LazyLock::new(|| Router::new().fallback(describe));
+use super::{
+    Failure,
+    body::{Body, Upload},
+};
 
 /// The answer to a request.
-pub(super) async fn answer(request: Request<Incoming>) -> Response<Body> {
-    let answered: Result<_, Infallible> = ROUTER.clone().oneshot(request).await;
-    match answered {
-        Ok(response) => response.map(Body::Local),
-        Err(never) => match never {},
-    }
-}
-
-async fn describe(parts: Parts, mut body: axum::body::Body) -> Json<Value> {
+pub(super) async fn answer(request: Request<Upload>) -> Result<Response<Body>, Failure> {
+    let (parts, mut body) = request.into_parts();
     // Counted as it streams by: an echo of an endless body would need endless memory.
     let mut body_bytes = 0;
-    while let Some(Ok(frame)) = body.frame().await {
+    while let Some(frame) = body.frame().await {
+        // One that has broken off leaves nobody to answer.
+        let frame = frame.map_err(|_| Failure::RequestTimeout)?;
         body_bytes += frame.data_ref().map_or(0, bytes::Bytes::len);
     }
     let mut headers = Map::new();
@@ -33,11 +28,14 @@ async fn describe(parts: Parts, mut body: axum::body::Body) -> Json<Value> {
         let lines: Vec<_> = lines.map(|line| String::from_utf8_lossy(line.as_bytes())).collect();
         headers.insert(name.to_string(), lines.join(", ").into());
     }
-    Json(json!({
+    let described = json!({
         "method": parts.method.as_str(),
         "path": parts.uri.path(),
         "query": parts.uri.query(),
-        "headers": headers,
+        "headers": Value::Object(headers),
         "body_bytes": body_bytes,
-    }))
+    });
+    let mut response = Response::new(Body::Whole(Some(described.to_string().into())));
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    Ok(response)
 }

@@ -33,6 +33,8 @@ use super::{Failure, body::Body};
 
 /// Fields that an answer may have.
 const RESPONSE_FIELDS_MOST: usize = 256;
+/// Bytes that are read ahead of an answer, which its head must fit into.
+const RESPONSE_BUFFER: usize = 128 << 10;
 /// How long a connection may take to be ready again once the answer has ended, before it is closed: a client
 /// may never end a request that is answered already.
 const READY_WITHIN: Duration = Duration::from_secs(5);
@@ -99,7 +101,7 @@ impl Server {
         };
         stream.set_nodelay(true).map_err(Failure::Unreachable)?;
         let mut builder = http1::Builder::new();
-        builder.max_headers(RESPONSE_FIELDS_MOST);
+        builder.max_headers(RESPONSE_FIELDS_MOST).max_buf_size(RESPONSE_BUFFER);
         let (sender, connection) = builder.handshake(TokioIo::new(stream)).await.map_err(Failure::Broken)?;
         // How it ends is for the exchange on it to report.
         tokio::spawn(async { drop(connection.await) });

@@ -10,7 +10,7 @@ use std::{
 
 use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};
-use hyper::{StatusCode, http::request::Parts};
+use hyper::{Response, StatusCode, http::request::Parts};
 use tokio::time::Instant;
 
 use crate::{
@@ -83,12 +83,13 @@ impl Exchange {
         Self { gateway, facts }
     }
 
-    /// The answer's body, which ends it.
-    pub(super) fn answered(mut self, status: StatusCode, body: Settling<Body>) -> AnswerBody {
+    /// The answer, whose body ends it.
+    pub(super) fn answered(mut self, response: Response<Settling<Body>>) -> Response<AnswerBody> {
+        let status = response.status();
         self.facts.status = Some(status);
         let has_none = matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
-        self.facts.is_whole = has_none || body.size_hint().exact() == Some(0);
-        AnswerBody { body, exchange: self }
+        self.facts.is_whole = has_none || response.body().size_hint().exact() == Some(0);
+        response.map(|body| AnswerBody { body, exchange: self })
     }
 }
 

@@ -254,27 +254,21 @@ struct Turn {
     answered: Arc<Notify>,
 }
 
-impl Turn {
-    /// Changes the block, if it is still the same, knowing how many permits those want who wait, about. It goes
-    /// if the change says so. Then all who wait look at it again.
-    fn update(&self, refusals: &Refusals, change: impl FnOnce(&mut Block, u64) -> bool) {
-        let mut shard = refusals.shard(&self.bucket).lock();
-        let block = shard.get_mut(&self.bucket).filter(|block| Arc::ptr_eq(&block.answered, &self.answered));
-        if let Some(block) = block {
-            // One hold of it is the block's, and one each of those who ask.
-            let waiting = Arc::strong_count(&self.answered).saturating_sub(1 + block.asking);
-            if change(block, waiting as u64 * u64::from(self.cost)) {
-                refusals.remove(&mut shard, &self.bucket);
-            }
-        }
-        self.answered.notify_waiters();
-    }
-}
-
 impl Drop for Turns<'_> {
     fn drop(&mut self) {
-        for turn in &self.taken {
-            turn.update(self.refusals, Block::end_turn);
+        for Turn { bucket, cost, answered } in &self.taken {
+            let mut shard = self.refusals.shard(bucket).lock();
+            // If it is still the same.
+            let block = shard.get_mut(bucket).filter(|block| Arc::ptr_eq(&block.answered, answered));
+            if let Some(block) = block {
+                // One hold of it is the block's, and one each of those who ask; about.
+                let waiting = Arc::strong_count(answered).saturating_sub(1 + block.asking);
+                if block.end_turn(waiting as u64 * u64::from(*cost)) {
+                    self.refusals.remove(&mut shard, bucket);
+                }
+            }
+            // All who wait look at it again.
+            answered.notify_waiters();
         }
     }
 }

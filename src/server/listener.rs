@@ -11,6 +11,8 @@ use std::{
 };
 
 use listenfd::ListenFd;
+#[cfg(target_os = "linux")]
+use socket2::SockRef;
 use tokio::{
     net::{TcpListener, UnixListener, UnixStream},
     select,
@@ -19,6 +21,11 @@ use tokio::{
 
 use super::StartError;
 use crate::config::{Config, ListenAddress};
+
+/// What the system buffers of an answer while the client takes no more. With more of it a client who reads slowly
+/// would seem to take nothing for minutes.
+#[cfg(target_os = "linux")]
+const UNSENT_BYTES: u32 = 128 << 10;
 
 /// All listeners of a gateway.
 pub(super) struct Listeners {
@@ -133,6 +140,8 @@ impl Listener {
                 // Without it, an answer in two writes waits for the client's delayed acknowledgement. A client that
                 // has gone doesn't care.
                 let _ = stream.set_nodelay(true);
+                #[cfg(target_os = "linux")]
+                let _ = SockRef::from(&stream).set_tcp_notsent_lowat(UNSENT_BYTES);
                 Ok((Stream::Tcp(stream.into_std()?), peer))
             }
             Socket::Unix(listener) => {

@@ -6,6 +6,9 @@ use std::{
     time::Duration,
 };
 
+/// For which a test waits for bytes of an answer.
+const READ_TIMEOUT: Duration = Duration::from_secs(60);
+
 /// A connection that is kept.
 pub(crate) struct Client {
     stream: BufReader<TcpStream>,
@@ -23,7 +26,7 @@ impl Client {
     pub(crate) fn connect(address: SocketAddr) -> Self {
         let stream = TcpStream::connect(address).unwrap();
         stream.set_nodelay(true).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        stream.set_read_timeout(Some(READ_TIMEOUT)).unwrap();
         Self { stream: BufReader::new(stream) }
     }
 
@@ -115,6 +118,15 @@ impl Client {
     /// Whether the gateway has closed the connection, all that it sent having been read.
     pub(crate) fn is_closed(&mut self) -> bool {
         self.stream.fill_buf().map_or_else(|error| error.kind() != ErrorKind::WouldBlock, <[u8]>::is_empty)
+    }
+
+    /// Whether anything comes in this time: bytes, or the end of the connection.
+    pub(crate) fn hears_within(&mut self, time: Duration) -> bool {
+        self.stream.get_ref().set_read_timeout(Some(time)).unwrap();
+        let heard = self.stream.fill_buf();
+        let heard = heard.map_or_else(|error| error.kind() != ErrorKind::WouldBlock, |_| true);
+        self.stream.get_ref().set_read_timeout(Some(READ_TIMEOUT)).unwrap();
+        heard
     }
 
     fn chunks(&mut self) -> Vec<u8> {

@@ -7,6 +7,7 @@ use std::{
     os::fd::OwnedFd,
     path::Path,
     process::{Child, Command, ExitStatus, Stdio},
+    time::Duration,
 };
 
 use tempfile::TempDir;
@@ -129,6 +130,15 @@ impl Gateway {
         let status = fs::read_to_string(format!("/proc/{}/status", self.process())).unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix(which)?.strip_prefix(':')).unwrap();
         line.trim().trim_end_matches(" kB").parse().unwrap()
+    }
+
+    /// The processor's time that it has used.
+    pub(crate) fn cpu(&self) -> Duration {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.process())).unwrap();
+        let (_, fields) = stat.rsplit_once(") ").unwrap();
+        let ticks = |field: usize| fields.split(' ').nth(field).unwrap().parse::<u64>().unwrap();
+        // In hundredths of a second: proc_pid_stat(5), fields 14 and 15.
+        Duration::from_millis(10 * (ticks(11) + ticks(12)))
     }
 
     /// How it ended, if it has.

@@ -1,7 +1,7 @@
 //! A connection to Redis that speaks its protocol (RESP 2), for tests that make thousands of calls.
 
 use std::{
-    io::{BufRead, BufReader, Read, Write},
+    io::{BufRead, BufReader, Write},
     net::TcpStream,
     time::Duration,
 };
@@ -52,28 +52,33 @@ impl Connection {
 
     /// The next answer, or what a server says unasked.
     pub(crate) fn value(&mut self) -> Value {
-        let mut line = String::new();
-        self.stream.read_line(&mut line).unwrap();
-        let (kind, rest) = line.trim_end().split_at_checked(1).expect("Redis answers");
-        let number = || rest.parse::<i64>().unwrap();
-        match kind {
-            "+" => Value::Text(rest.into()),
-            "-" => Value::Error(rest.to_owned()),
-            ":" => Value::Integer(number()),
-            "$" | "*" if number() < 0 => Value::Nil,
-            "$" => {
-                let mut bytes = vec![0; number() as usize + 2];
-                self.stream.read_exact(&mut bytes).unwrap();
-                bytes.truncate(bytes.len() - 2);
-                Value::Text(bytes)
-            }
-            "*" => Value::List((0..number()).map(|_| self.value()).collect()),
-            _ => panic!("not RESP 2: {line:?}"),
-        }
+        Value::read(&mut self.stream)
     }
 }
 
 impl Value {
+    /// Reads one that is there, or is to come.
+    pub(crate) fn read(stream: &mut impl BufRead) -> Self {
+        let mut line = String::new();
+        stream.read_line(&mut line).unwrap();
+        let (kind, rest) = line.trim_end().split_at_checked(1).expect("Redis answers");
+        let number = || rest.parse::<i64>().unwrap();
+        match kind {
+            "+" => Self::Text(rest.into()),
+            "-" => Self::Error(rest.to_owned()),
+            ":" => Self::Integer(number()),
+            "$" | "*" if number() < 0 => Self::Nil,
+            "$" => {
+                let mut bytes = vec![0; number() as usize + 2];
+                stream.read_exact(&mut bytes).unwrap();
+                bytes.truncate(bytes.len() - 2);
+                Self::Text(bytes)
+            }
+            "*" => Self::List((0..number()).map(|_| Self::read(stream)).collect()),
+            _ => panic!("not RESP 2: {line:?}"),
+        }
+    }
+
     pub(crate) fn integer(&self) -> i64 {
         match self {
             Self::Integer(number) => *number,

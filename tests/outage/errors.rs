@@ -28,6 +28,7 @@ fn assert_refusals_are_met(
     redis.command(&["FLUSHALL"]);
     begin(redis);
     assert_policies_hold(&gateway);
+    wait_until("it is told", || gateway.log().contains(told[0]));
     let log = gateway.log();
     let lines: Vec<_> = log.lines().filter(|line| line.contains(told[0])).collect();
     assert_eq!(lines.len(), 1, "{log}");
@@ -147,7 +148,7 @@ fn a_demoted_primary_is_left_for_the_one_that_its_address_leads_to() {
     for _ in 0..5 {
         await_store(&gateway);
     }
-    let counted = |redis: &Redis| redis.command(&["ZCARD", "tollgate:local:sw:{global=}"]);
+    let counted = |redis: &Redis| redis.command(&["ZCARD", "tollgate:told:sw:{global=}"]);
     let before = counted(&one);
     wait_until("the count is copied", || counted(&other) == before);
     address.lead_to(other.port());
@@ -166,6 +167,7 @@ fn a_server_that_holds_its_answers_back_is_left_alone_and_used_again() {
         redis.command(&["CLIENT", "PAUSE", "2000", what]);
         assert_policies_hold(&gateway);
         await_store(&gateway);
+        wait_until("it is told", || gateway.log().contains("the store answers again"));
         let log = gateway.log();
         assert_eq!(log.matches("the store fails").count(), 1, "{what}: {log}");
     }
@@ -182,10 +184,10 @@ fn a_server_that_is_loading_is_waited_for() {
     redis.kill();
     redis.restart_loading();
     assert_policies_hold(&gateway);
-    assert!(gateway.log().contains("LOADING"), "{}", gateway.log());
+    wait_until("it is told", || gateway.log().contains("LOADING"));
     // What was saved counts on.
     await_store(&gateway);
-    assert_eq!(redis.command(&["ZCARD", "tollgate:local:sw:{global=}"]), "2");
+    assert_eq!(redis.command(&["ZCARD", "tollgate:told:sw:{global=}"]), "2");
 }
 
 #[test]

@@ -159,7 +159,7 @@ fn a_store_that_stands_still_for_five_seconds_delays_nobody_while_limits_hold_he
     redis.resume();
     let resumed = Instant::now();
     let used = thread::scope(|scope| {
-        let load = scope.spawn(|| ask_for("/?k=after", WINDOW));
+        let load = scope.spawn(|| ask_for("/?k=after", 2 * WINDOW));
         wait_until("the store is used", || {
             redis.command(&["EXISTS", "tollgate:l:sw:{query:k=after}"]) == "1"
         });

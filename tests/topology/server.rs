@@ -122,6 +122,7 @@ fn a_server_that_may_evict_counts_is_told_of_once_it_is_there() {
     let mut redis = Redis::start_with(&evicts);
     let gateway = start(&redis);
     assert_five_pass(&[&gateway], "a");
+    wait_until("it is told", || gateway.log().contains(told));
     assert_eq!(gateway.log().matches(told).count(), 1, "{}", gateway.log());
     redis.kill();
     let gateway = start(&redis);

@@ -163,12 +163,18 @@ impl Batcher {
         self.connection.store(Arc::new(Connection::start(&self.link.config, Arc::downgrade(&self.link))));
     }
 
-    /// Makes further calls on a connection to whoever is the primary by now, and until it is made, on the old one.
-    pub(super) async fn move_to(&self, config: &Config) {
+    /// Goes over to another connection, soon, if it can be made: the old one is used until then.
+    pub(super) fn go_over(self: &Arc<Self>) {
+        let batcher = self.clone();
+        self.runtime.spawn(async move { batcher.go_over_to(&batcher.link.config).await });
+    }
+
+    /// The same, to what may be another server.
+    pub(super) async fn go_over_to(&self, config: &Config) {
         let connection = Connection::start(config, Arc::downgrade(&self.link));
-        // If this fails, the breaker sees to it.
-        let _ = connection.connected(Instant::now() + CONNECT_TIMEOUT).await;
-        self.connection.store(Arc::new(connection));
+        if connection.connected(Instant::now() + CONNECT_TIMEOUT).await.is_ok() {
+            self.connection.store(Arc::new(connection));
+        }
     }
 
     /// The server is a replica now. Its name may lead to another one, or Sentinels may.
@@ -178,7 +184,7 @@ impl Batcher {
         }
         let batcher = self.clone();
         self.runtime.spawn(async move {
-            batcher.move_to(&batcher.link.config).await;
+            batcher.go_over_to(&batcher.link.config).await;
             sleep(LOOK_EVERY).await;
             batcher.looks.store(false, Relaxed);
         });

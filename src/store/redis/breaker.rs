@@ -4,27 +4,25 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use super::StoreError;
 
-/// Timeouts in a row that are enough. A broken connection is enough by itself.
+/// Timeouts in a row that are too many.
 const TIMEOUTS_MOST: u32 = 3;
 
-/// Counts timeouts in a row: those of a server, and those of one connection, which may be broken alone.
+/// Counts timeouts in a row: those of a server, or those of one connection, which may be broken alone.
 #[derive(Default)]
 pub(super) struct Timeouts(AtomicU32);
 
 impl Timeouts {
-    /// Notes how a call ended. True if that is enough.
-    fn are_enough_by<T>(&self, call: &Result<T, StoreError>) -> bool {
-        match call {
-            Err(StoreError::Timeout) => self.0.fetch_add(1, Relaxed) + 1 >= TIMEOUTS_MOST,
-            Err(StoreError::Connection(_)) => true,
-            _ => {
-                self.forget();
-                false
-            }
+    /// Notes how a call ended. True if these are too many now; they count anew then.
+    pub(super) fn are_too_many_with<T>(&self, call: &Result<T, StoreError>) -> bool {
+        let is_timeout = matches!(call, Err(StoreError::Timeout));
+        if is_timeout && self.0.fetch_add(1, Relaxed) + 1 < TIMEOUTS_MOST {
+            return false;
         }
+        self.forget();
+        is_timeout
     }
 
-    pub(super) fn forget(&self) {
+    fn forget(&self) {
         self.0.store(0, Relaxed);
     }
 }
@@ -47,10 +45,10 @@ impl Breaker {
         self.openings.load(Relaxed)
     }
 
-    /// Notes how a call on a connection ended. True if this opens the breaker: the caller then probes.
-    pub(super) fn opened_by<T>(&self, call: &Result<T, StoreError>, of_connection: &Timeouts) -> bool {
-        let is_enough = [&self.timeouts, of_connection].map(|timeouts| timeouts.are_enough_by(call));
-        let opens = is_enough.contains(&true) && !self.open.swap(true, Relaxed);
+    /// Notes how a call ended. True if this opens the breaker: the caller then probes.
+    pub(super) fn opened_by<T>(&self, call: &Result<T, StoreError>) -> bool {
+        let is_broken = matches!(call, Err(StoreError::Connection(_)));
+        let opens = (self.timeouts.are_too_many_with(call) || is_broken) && !self.open.swap(true, Relaxed);
         self.openings.fetch_add(opens.into(), Relaxed);
         opens
     }

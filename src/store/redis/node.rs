@@ -186,13 +186,16 @@ impl Node {
 }
 
 impl Link {
-    /// Notes how a call ended, and probes the server if that opens the breaker.
+    /// Notes how a call ended. Probes the server if that opens the breaker; and should only this thread's connection
+    /// be silent, has it replaced.
     pub(super) fn note<T>(&self, batcher: &Arc<Batcher>, call: &Result<T, StoreError>) {
-        if self.breaker.opened_by(call, &batcher.timeouts) {
+        if self.breaker.opened_by(call) {
             let server = &self.name;
             tracing::warn!(server, "the store fails: each limit's on_failure decides until it answers");
             self.ask_cluster();
             tokio::spawn(probe(Probing(batcher.link.clone())));
+        } else if batcher.timeouts.are_too_many_with(call) {
+            batcher.go_over();
         }
     }
 
@@ -250,7 +253,6 @@ struct Probing(Arc<Link>);
 
 impl Drop for Probing {
     fn drop(&mut self) {
-        self.0.batchers().iter().for_each(|batcher| batcher.timeouts.forget());
         self.0.breaker.close();
     }
 }
@@ -263,9 +265,6 @@ async fn probe(probing: Probing) {
     loop {
         let (well, silent): (Vec<_>, Vec<_>) =
             probe_all(&link).await.into_iter().partition(|probed| probed.answers);
-        let replace = |is_due: &dyn Fn(&Probed) -> bool| {
-            silent.iter().filter(|probed| is_due(probed)).for_each(|probed| probed.batcher.reconnect());
-        };
         if !well.is_empty() {
             answered += 1;
             if silent.is_empty() || answered > PROBES_FOR_OTHERS {
@@ -278,13 +277,13 @@ async fn probe(probing: Probing) {
                 return;
             }
             // The server is well: it is the connection that isn't.
-            replace(&|probed| probed.is_connected);
+            silent.iter().filter(|probed| probed.is_connected).for_each(Probed::replace);
         } else if silent.is_empty() {
             // A node that is no more is of no interest.
             return;
         } else {
             failed += 1;
-            replace(&|probed| probed.has_had_its_time(failed));
+            silent.iter().filter(|probed| probed.has_had_its_time(failed)).for_each(Probed::replace);
             if failed.is_multiple_of(PROBES_PER_LOOK) {
                 link.ask_cluster();
             }
@@ -317,5 +316,10 @@ impl Probed {
     fn has_had_its_time(&self, failed: u32) -> bool {
         let most = if self.is_connected { PROBES_PER_CONNECTION } else { PROBES_PER_ATTEMPT };
         failed.is_multiple_of(most) || self.batcher.connection().task.is_finished()
+    }
+
+    /// One that seems well may be so, and its server stand still: it is kept until another one is made.
+    fn replace(&self) {
+        if self.is_connected { self.batcher.go_over() } else { self.batcher.reconnect() }
     }
 }

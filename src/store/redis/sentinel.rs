@@ -56,6 +56,6 @@ fn follow(link: &Weak<Link>, config: &Config, sentinel: Server) {
     }
     for batcher in link.batchers() {
         let config = config.clone();
-        batcher.runtime.clone().spawn(async move { batcher.move_to(&config).await });
+        batcher.runtime.clone().spawn(async move { batcher.go_over_to(&config).await });
     }
 }

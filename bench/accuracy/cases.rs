@@ -1,0 +1,247 @@
+//! What is tried: limits, where they are counted, and what befalls that.
+
+use std::{collections::HashMap, time::Duration};
+
+use tollgate::{Algorithm, OnFailure, Quota, algorithm::State};
+
+use super::{clients::Asked, harness::cut};
+
+/// Buckets that all clients ask; one more is a patient client's own.
+pub(crate) const KEYS: usize = 8;
+/// Longer than the harm lasts, so that what was counted before it still counts after it.
+pub(crate) const WINDOW: Duration = Duration::from_secs(3);
+
+/// One line of the table.
+#[derive(Debug)]
+pub(crate) struct Case {
+    pub(crate) name: &'static str,
+    /// What is done, for the document.
+    pub(crate) says: &'static str,
+    pub(crate) store: Place,
+    pub(crate) limits: &'static [Limit],
+    pub(crate) on_failure: OnFailure,
+    pub(crate) harm: Harm,
+}
+
+#[derive(Debug)]
+pub(crate) struct Limit {
+    pub(crate) name: &'static str,
+    pub(crate) counts: Counts,
+    pub(crate) quota: Quota,
+}
+
+/// Whom a limit counts apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Counts {
+    EachKey,
+    All,
+}
+
+/// Where the buckets are.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Place {
+    Server,
+    Sentinels,
+    Cluster,
+}
+
+/// What befalls it when three tenths of the time have passed, until half of it has.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Harm {
+    None,
+    /// The server is killed, and started with what it had written.
+    Restart,
+    /// The server is killed, and started empty at once.
+    RestartEmpty,
+    /// The server is stopped, and goes on.
+    Pause,
+    /// The connections of so many gateways to the server, through a proxy.
+    Cut {
+        fault: cut::Fault,
+        gateways: usize,
+    },
+    /// The Sentinels make the replica the primary, with both well.
+    FailOver,
+    /// The primary is killed, and stays so. In a Cluster that is one of three.
+    KillPrimary,
+    /// A gateway is killed, and started again.
+    RestartGateway,
+}
+
+const fn limit(algorithm: Algorithm, permits: u32, window: Duration) -> Limit {
+    let quota = Quota { algorithm, permits, window_us: window.as_micros() as u64 };
+    Limit { name: "each", counts: Counts::EachKey, quota }
+}
+
+const ONE: &[Limit] = &[limit(Algorithm::SlidingWindow, 300, WINDOW)];
+const SEVERAL: &[Limit] = &[
+    Limit { name: "burst", ..limit(Algorithm::SlidingWindow, 100, Duration::from_millis(600)) },
+    limit(Algorithm::SlidingWindow, 300, WINDOW),
+    Limit { name: "all", counts: Counts::All, ..limit(Algorithm::SlidingWindow, 1_800, WINDOW) },
+];
+const CELLS: &[Limit] = &[limit(Algorithm::SlidingCells { cells: 60 }, 300, WINDOW)];
+const FIXED: &[Limit] = &[limit(Algorithm::FixedWindow, 300, WINDOW)];
+const GCRA: &[Limit] = &[limit(Algorithm::Gcra { burst: None }, 300, WINDOW)];
+const CONCURRENCY: &[Limit] = &[limit(Algorithm::Concurrency, 6, Duration::from_secs(30))];
+
+const HEALTHY: Case = Case {
+    name: "healthy",
+    says: "nothing: one server, and all is well",
+    store: Place::Server,
+    limits: ONE,
+    on_failure: OnFailure::Local,
+    harm: Harm::None,
+};
+
+const fn healthy(name: &'static str, says: &'static str, limits: &'static [Limit]) -> Case {
+    Case { name, says, limits, ..HEALTHY }
+}
+
+const fn harmed(name: &'static str, says: &'static str, harm: Harm) -> Case {
+    Case { name, says, harm, ..HEALTHY }
+}
+
+const fn cut(name: &'static str, says: &'static str, fault: cut::Fault) -> Case {
+    harmed(name, says, Harm::Cut { fault, gateways: usize::MAX })
+}
+
+const fn stopped(name: &'static str, limits: &'static [Limit]) -> Case {
+    Case { limits, ..harmed(name, "SIGSTOP, then SIGCONT", Harm::Pause) }
+}
+
+pub(crate) const CASES: &[Case] = &[
+    HEALTHY,
+    healthy(
+        "healthy, several limits",
+        "nothing; 100 in 600 ms and 300 in 3 s a key, 1,800 in 3 s for all",
+        SEVERAL,
+    ),
+    healthy("healthy, sliding-cells", "nothing; 60 cells", CELLS),
+    healthy("healthy, fixed-window", "nothing", FIXED),
+    healthy("healthy, gcra", "nothing; a burst of L", GCRA),
+    healthy("healthy, concurrency", "nothing; 6 at a time a key, served in 20 ms", CONCURRENCY),
+    harmed("killed, restarted", "SIGKILL; started with the file that it had written", Harm::Restart),
+    harmed("killed, restarted empty", "SIGKILL; at once started without a file", Harm::RestartEmpty),
+    Case {
+        on_failure: OnFailure::Deny,
+        ..harmed("killed, on_failure deny", "as `killed, restarted`", Harm::Restart)
+    },
+    Case {
+        on_failure: OnFailure::Allow,
+        ..harmed("killed, on_failure allow", "as `killed, restarted`", Harm::Restart)
+    },
+    stopped("stopped", ONE),
+    stopped("stopped, several limits", SEVERAL),
+    stopped("stopped, sliding-cells", CELLS),
+    stopped("stopped, fixed-window", FIXED),
+    stopped("stopped, gcra", GCRA),
+    stopped("stopped, concurrency", CONCURRENCY),
+    cut(
+        "20 ms away",
+        "what gateways and server send each other comes 10 ms later: an answer in time",
+        cut::Fault::Delay(Duration::from_millis(10)),
+    ),
+    cut(
+        "200 ms away",
+        "it comes 100 ms later: no answer within the deadline",
+        cut::Fault::Delay(Duration::from_millis(100)),
+    ),
+    cut(
+        "reset",
+        "each connection is reset after 2,000 bytes of replies, in the midst of one, and so is the next one",
+        cut::Fault::ResetAfter(2_000),
+    ),
+    cut("black hole", "connections stay, and nothing comes through", cut::Fault::Swallow),
+    cut("replies lost", "what is sent arrives, and no reply comes back", cut::Fault::SwallowReplies),
+    harmed(
+        "one gateway cut off",
+        "one gateway's connections are reset, and new ones refused; the others' stay",
+        Harm::Cut { fault: cut::Fault::Refuse, gateways: 1 },
+    ),
+    harmed("a gateway killed", "SIGKILL to one of the gateways; started again", Harm::RestartGateway),
+    Case {
+        store: Place::Sentinels,
+        ..harmed("sentinel, planned failover", "SENTINEL FAILOVER, with both servers well", Harm::FailOver)
+    },
+    Case {
+        store: Place::Sentinels,
+        ..harmed(
+            "sentinel, primary killed",
+            "SIGKILL; the Sentinels make the replica the primary",
+            Harm::KillPrimary,
+        )
+    },
+    Case {
+        store: Place::Cluster,
+        ..harmed(
+            "cluster, primary killed",
+            "SIGKILL to one of three; its replica takes its slots",
+            Harm::KillPrimary,
+        )
+    },
+    Case {
+        store: Place::Cluster,
+        limits: SEVERAL,
+        ..harmed(
+            "cluster, several limits",
+            "the same; one of the limits counts on another slot",
+            Harm::KillPrimary,
+        )
+    },
+];
+
+impl Case {
+    /// The gateways' configuration.
+    pub(crate) fn toml(&self, store_url: &str, gateways: u32, upstream_url: &str) -> String {
+        let on_failure = match self.on_failure {
+            OnFailure::Local => "local",
+            OnFailure::Allow => "allow",
+            OnFailure::Deny => "deny",
+        };
+        let mut toml = format!(
+            "[server]\nworkers = 2\n\
+             [store]\nurl = \"{store_url}\"\ninstances = {gateways}\non_failure = \"{on_failure}\"\n\
+             [upstreams.recorder]\nservers = [\"{upstream_url}\"]\n"
+        );
+        for Limit { name, counts, quota } in self.limits {
+            let key = match counts {
+                Counts::EachKey => "key = \"header:x-key\"\nplain = true",
+                Counts::All => "key = \"global\"",
+            };
+            let algorithm = quota.algorithm.name();
+            toml += &format!("[limits.{name}]\n{key}\nrate = \"{quota}\"\nalgorithm = \"{algorithm}\"\n");
+        }
+        let names: Vec<&str> = self.limits.iter().map(|limit| limit.name).collect();
+        toml + &format!("[[routes]]\npath = \"/\"\nupstream = \"recorder\"\nlimits = {names:?}\n")
+    }
+
+    /// How many of these requests the limits would have admitted when they were sent, if nothing took time or
+    /// failed. None if how long a request takes decides, too.
+    pub(crate) fn ideal(&self, requests: &[Asked]) -> Option<usize> {
+        if self.limits.iter().any(|limit| limit.quota.algorithm == Algorithm::Concurrency) {
+            return None;
+        }
+        let mut sent: Vec<(u64, usize)> = requests.iter().map(|asked| (asked.sent_us, asked.key)).collect();
+        sent.sort_unstable();
+        let mut buckets = HashMap::new();
+        let admitted = sent.iter().filter(|(at_us, key)| {
+            let bucket = |limit: &Limit| (limit.name, (limit.counts == Counts::EachKey).then_some(*key));
+            let fits = self.limits.iter().all(|limit| {
+                let quota = limit.quota;
+                let state = buckets.entry(bucket(limit)).or_insert_with(|| State::new(quota.algorithm));
+                state.count_mut().advance(quota, *at_us);
+                state.delay_us(quota, *at_us, 1) == Some(0)
+            });
+            for limit in self.limits.iter().filter(|_| fits) {
+                buckets.get_mut(&bucket(limit)).unwrap().count_mut().charge(limit.quota, *at_us, 1);
+            }
+            fits
+        });
+        Some(admitted.count())
+    }
+
+    /// Whether a client that is alone on its key is alone in all buckets that it asks.
+    pub(crate) fn leaves_one_alone(&self) -> bool {
+        self.limits.iter().all(|limit| limit.counts == Counts::EachKey)
+    }
+}

@@ -1,0 +1,185 @@
+//! Whom a request is counted for.
+
+use std::{net::IpAddr, sync::LazyLock};
+
+use hyper::{
+    HeaderMap, Method,
+    header::{AUTHORIZATION, COOKIE, HeaderValue},
+};
+use jsonwebtoken::{Algorithm, EncodingKey, Header, crypto};
+use percent_encoding::{NON_ALPHANUMERIC, percent_encode};
+
+use crate::{
+    config,
+    limit::key::{
+        Counted, Subject, count,
+        jwt::{Claims, Verifier},
+        key_of,
+    },
+    route::path,
+};
+
+use super::{config, fields_of, parts};
+
+/// Two requests have the same key iff they have the same values, and the key is the one that people write so.
+pub fn key(bytes: &[u8]) {
+    let [one, other, plain, raw] = parts(bytes);
+    let limit = &LIMITS.limits[if plain == b"plain" { "plain" } else { "hashed" }];
+    let [(one, one_key), (other, other_key)] = [one, other].map(|values| {
+        let values = Values::read(values);
+        let key = values.key(limit);
+        (values, key)
+    });
+    assert_eq!(one == other, one_key == other_key, "{one_key} {other_key}");
+
+    // However the fields are spelt, the answer is one.
+    let headers = fields_of(raw);
+    let query = String::from_utf8_lossy(one_key.as_bytes());
+    let of_raw = |query: &str| {
+        let subject = subject(&headers, query, "", &|_| None);
+        if let Counted::For { key, .. } = count(limit, &subject) {
+            assert_is_text(&key);
+        }
+    };
+    of_raw(&query);
+    of_raw(&String::from_utf8_lossy(raw));
+}
+
+/// Limits by five values that a request may lack, and by a claim.
+static LIMITS: LazyLock<config::Config> = LazyLock::new(|| {
+    let key = "key = [\"query:k\", \"path:p\", \"header:x-k\", \"cookie:k\", \"host\"]";
+    config(&format!(
+        "[limits.plain]\nrate = \"1/s\"\n{key}\nplain = true\n\
+         [limits.hashed]\nrate = \"1/s\"\n{key}\n\
+         [limits.claim]\nrate = \"1/s\"\nkey = \"jwt:sub\"\nmissing = \"skip\"\n\
+         [jwt]\nhmac_secret = \"{SECRET}\"\n\
+         [[routes]]\npath = \"/{{p}}\"\nrespond = {{}}\nlimits = [\"plain\", \"hashed\", \"claim\"]"
+    ))
+});
+
+/// What a request has for each part of a key.
+#[derive(PartialEq)]
+struct Values([Option<Vec<u8>>; 5]);
+
+impl Values {
+    /// Values with a `|` between them; a missing one is written as `-`.
+    fn read(text: &[u8]) -> Self {
+        let mut values = text.splitn(5, |byte| *byte == b'|');
+        let mut next = || values.next().filter(|value| *value != b"-").map(<[u8]>::to_vec);
+        let is_cookie = |byte: &u8| byte.is_ascii_graphic() && !matches!(byte, b';' | b'"') || *byte >= 0x80;
+        let [query, path, header, cookie, host] = std::array::from_fn(|_| next());
+        let host = host.map(|host| String::from_utf8_lossy(&host).to_ascii_lowercase().into_bytes());
+        Self([
+            query,
+            path,
+            header.filter(|value| HeaderValue::from_bytes(value).is_ok()),
+            cookie.filter(|value| value.iter().all(is_cookie)),
+            host.filter(|host| !host.is_empty()),
+        ])
+    }
+
+    /// The key of a request that has them.
+    fn key(&self, limit: &config::Limit) -> String {
+        let [query, path, header, cookie, host] = &self.0;
+        let encode = |value: &Vec<u8>| percent_encode(value, NON_ALPHANUMERIC).to_string();
+        let query = query.as_ref().map(|value| format!("j=1&%6b={}", encode(value))).unwrap_or_default();
+        let path = path.as_ref().map(|value| path::matched(&encode(value)).into_owned());
+        let mut headers = HeaderMap::new();
+        if let Some(value) = header {
+            headers.insert("x-k", HeaderValue::from_bytes(value).expect("looked at before"));
+        }
+        if let Some(value) = cookie {
+            let pairs = [b"j=1; k=", value.as_slice(), b" "].concat();
+            headers.insert(COOKIE, HeaderValue::from_bytes(&pairs).expect("looked at before"));
+        }
+        let host =
+            host.as_ref().map(|host| str::from_utf8(host).expect("made from text")).unwrap_or_default();
+        let parameter = |_: &str| path.as_deref().map(|path| path.strip_prefix('/').unwrap_or(path));
+        let counted = count(limit, &subject(&headers, &query, host, &parameter));
+        let Counted::For { key, .. } = counted else { panic!("{counted:?}") };
+        assert_is_text(&key);
+        self.assert_is_written(limit, &key);
+        key
+    }
+
+    /// Those who write down the values mean this key.
+    fn assert_is_written(&self, limit: &config::Limit, key: &str) {
+        let text = |value: &Option<Vec<u8>>| String::from_utf8(value.clone()?).ok();
+        let Some(values) = self.0.iter().map(text).collect::<Option<Vec<_>>>() else { return };
+        // So a value is written that is known by its hash alone.
+        if !values.iter().any(|value| value.starts_with("sha256:")) {
+            let written = serde_json::to_string(&values).expect("texts");
+            assert_eq!(key_of(limit, &written).expect("values").as_str(), key);
+        }
+    }
+}
+
+fn subject<'r>(
+    headers: &'r HeaderMap,
+    query: &'r str,
+    host: &'r str,
+    parameter: &'r (dyn Fn(&str) -> Option<&'r str> + Sync),
+) -> Subject<'r> {
+    static VERIFIER: LazyLock<Option<Verifier>> = LazyLock::new(|| LIMITS.jwt.as_ref().map(Verifier::new));
+    Subject {
+        client: IpAddr::from([192, 0, 2, 7]),
+        method: &Method::GET,
+        host,
+        query,
+        headers,
+        claims: Claims::new(VERIFIER.as_ref(), headers),
+        route: "r",
+        parameter,
+    }
+}
+
+/// The text of a key is short, and of characters that nobody minds.
+fn assert_is_text(key: &str) {
+    assert!(key.len() <= 5 * (3 * 64 + 16), "{key}");
+    assert!(key.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._:-%=/,".contains(&byte)), "{key:?}");
+}
+
+const SECRET: &str = "sixteen bytes and sixteen more, at the least";
+
+/// A claim counts only if the token's signature is one by the secret, whatever the token says.
+pub fn jwt(bytes: &[u8]) {
+    let mut headers = HeaderMap::new();
+    for line in bytes.split(|byte| *byte == b'\n').filter_map(|line| HeaderValue::from_bytes(line).ok()) {
+        headers.append(AUTHORIZATION, line);
+    }
+    let claim =
+        |headers: &HeaderMap| match count(&LIMITS.limits["claim"], &subject(headers, "", "", &|_| None)) {
+            Counted::For { key, .. } => Some(key),
+            Counted::Exempt | Counted::Skipped | Counted::Ambiguous(_) => None,
+            Counted::Denied => panic!("nobody is denied"),
+        };
+    let key = EncodingKey::from_secret(SECRET.as_bytes());
+    let is_signed = |token: &str| {
+        token.trim().rsplit_once('.').is_some_and(|(message, signature)| {
+            [Algorithm::HS256, Algorithm::HS384, Algorithm::HS512].into_iter().any(|algorithm| {
+                crypto::sign(message.as_bytes(), &key, algorithm).is_ok_and(|own| own == signature)
+            })
+        })
+    };
+    if claim(&headers).is_some() {
+        let line = headers[AUTHORIZATION].to_str().expect("a token is text");
+        assert!(line.split_once(' ').is_some_and(|(_, token)| is_signed(token)), "{line}");
+    }
+
+    let Ok(serde_json::Value::Object(claims)) = serde_json::from_slice(bytes) else { return };
+    let token = jsonwebtoken::encode(&Header::new(Algorithm::HS256), &claims, &key).expect("claims");
+    headers.clear();
+    headers
+        .insert(AUTHORIZATION, HeaderValue::from_str(&format!("Bearer {token}")).expect("a token is text"));
+    let counted = claim(&headers);
+    let lasts = claims.get("exp").and_then(serde_json::Value::as_u64).is_some_and(|exp| exp >> 32 == 1);
+    let is_known = !["nbf", "aud", "iss"].iter().any(|name| claims.contains_key(*name));
+    if let Some(serde_json::Value::String(subject)) = claims.get("sub").filter(|_| lasts && is_known) {
+        let expected = key_of(&LIMITS.limits["claim"], subject).expect("any text");
+        let is_hash = subject.starts_with("sha256:");
+        assert!(
+            is_hash || token.len() > 8_000 || counted.as_deref() == Some(expected.as_str()),
+            "{counted:?}"
+        );
+    }
+}

@@ -1,0 +1,190 @@
+//! A watch over a client's connection, so that a client who does nothing can be cut off.
+//!
+//! What a client is waited for changes with each request, and how long doesn't. So no request sets a timer: the
+//! connection notes what is awaited since when, and its worker looks at that now and then. While a request is
+//! answered, the client is waited for only if it takes less than is there for it: an answer may take its time.
+//! A request's body is watched where it is read, since only there is known whether more of it is wanted.
+
+use std::{
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http_body::{Body as HttpBody, Frame, SizeHint};
+use parking_lot::Mutex;
+use tokio::{
+    io::{self, AsyncRead, AsyncWrite, ReadBuf},
+    time::Instant,
+};
+
+/// How long a client may take.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Patience {
+    /// To send the head of a request, of the first one from when it has connected.
+    pub(super) header: Duration,
+    /// To do anything at all: to begin another request, or to take some of an answer.
+    pub(super) idle: Duration,
+}
+
+/// What is awaited of a client. It is used by one thread, so the lock is always free.
+#[derive(Debug)]
+pub(super) struct Watch(Mutex<State>);
+
+#[derive(Debug)]
+struct State {
+    awaited: Awaited,
+    /// The client takes nothing of what waits to be written.
+    blocked_since: Option<Instant>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Awaited {
+    /// Its first request.
+    First(Instant),
+    /// The rest of a request's head.
+    Head(Instant),
+    /// Nothing: a request is being answered.
+    Nothing,
+    /// Another request.
+    Next(Instant),
+}
+
+impl Watch {
+    /// Of a connection that has just been made.
+    pub(super) fn new() -> Self {
+        Self(Mutex::new(State { awaited: Awaited::First(Instant::now()), blocked_since: None }))
+    }
+
+    /// Since when the connection is of no use to anybody, if it is of none.
+    pub(super) fn idle_since(&self) -> Option<Instant> {
+        let state = self.0.lock();
+        match state.awaited {
+            Awaited::First(since) | Awaited::Next(since) if state.blocked_since.is_none() => Some(since),
+            _ => None,
+        }
+    }
+
+    /// What the client should have done by now.
+    pub(super) fn missed(&self, patience: Patience, now: Instant) -> Option<&'static str> {
+        let state = self.0.lock();
+        let has_passed = |since: Instant, patience| now.saturating_duration_since(since) >= patience;
+        if let Some(since) = state.blocked_since {
+            return has_passed(since, patience.idle).then_some("take some of its answer");
+        }
+        match state.awaited {
+            Awaited::First(since) | Awaited::Head(since) => {
+                has_passed(since, patience.header).then_some("send the head of a request")
+            }
+            Awaited::Next(since) => has_passed(since, patience.idle).then_some("send another request"),
+            Awaited::Nothing => None,
+        }
+    }
+
+    /// Notes that a request's head has come.
+    pub(super) fn begin_request(&self) {
+        self.0.lock().awaited = Awaited::Nothing;
+    }
+
+    fn end_request(&self) {
+        self.0.lock().awaited = Awaited::Next(Instant::now());
+    }
+
+    fn note_read(&self) {
+        let mut state = self.0.lock();
+        match state.awaited {
+            Awaited::First(since) => state.awaited = Awaited::Head(since),
+            Awaited::Next(_) => state.awaited = Awaited::Head(Instant::now()),
+            Awaited::Head(_) | Awaited::Nothing => {}
+        }
+    }
+
+    fn note_write(&self, is_blocked: bool) {
+        let mut state = self.0.lock();
+        if is_blocked {
+            state.blocked_since.get_or_insert_with(Instant::now);
+        } else if state.blocked_since.take().is_some()
+            && let Awaited::Next(since) = &mut state.awaited
+        {
+            // The client has only now taken so much of the last answer.
+            *since = Instant::now();
+        }
+    }
+}
+
+/// A connection that keeps its watch.
+#[derive(Debug)]
+pub(super) struct Watched<S> {
+    pub(super) stream: S,
+    pub(super) watch: Arc<Watch>,
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        ready!(Pin::new(&mut self.stream).poll_read(context, buffer))?;
+        if buffer.filled().len() > before {
+            self.watch.note_read();
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write(context, bytes);
+        self.watch.note_write(written.is_pending());
+        written
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+/// The body of an answer, with which the request ends.
+#[derive(Debug)]
+pub(super) struct Answer<B> {
+    pub(super) body: B,
+    pub(super) watch: Arc<Watch>,
+}
+
+impl<B: HttpBody<Data = Bytes> + Unpin> HttpBody for Answer<B> {
+    type Data = Bytes;
+    type Error = B::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl<B> Drop for Answer<B> {
+    fn drop(&mut self) {
+        self.watch.end_request();
+    }
+}

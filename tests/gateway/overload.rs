@@ -1,0 +1,311 @@
+//! Clients who take what they can: time, connections, memory. The others are served.
+
+use std::{
+    io::Write,
+    mem,
+    sync::{
+        Mutex,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+        mpsc,
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use crate::{
+    forward_all,
+    harness::{
+        PATIENCE,
+        client::{Answer, Client},
+        gateway::Gateway,
+        upstream::Upstream,
+        wait_until,
+        wire::{Wire, WireUpstream},
+    },
+};
+
+const GET: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+const OK: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nup";
+/// In `timeouts` of the gateways here, of clients who do nothing.
+const IDLE: Duration = Duration::from_millis(500);
+/// Between two bytes of a client who trickles: each in time, all of them far too late.
+const TRICKLE: Duration = Duration::from_millis(50);
+/// What the gateway's memory may grow by, whatever is sent to it.
+const GROWTH_KIB: usize = 8 << 10;
+
+/// A gateway with one worker and these keys of `[server]`, before an upstream.
+fn start(keys: &str, url: &str) -> Gateway {
+    Gateway::start(&format!("[server]\nworkers = 1\n{keys}\n{}", forward_all(url, "")))
+}
+
+fn impatient(url: &str) -> Gateway {
+    start("timeouts = { idle = \"500ms\" }", url)
+}
+
+/// An upstream that reads to the end of each connection, and tells when that is there.
+fn until_the_end(answer: &'static [u8]) -> (WireUpstream, mpsc::Receiver<()>) {
+    let (ended, end) = mpsc::channel();
+    let upstream = WireUpstream::start(move |mut wire: Wire| {
+        wire.request();
+        wire.send(answer);
+        wire.wait_for_end();
+        ended.send(()).unwrap();
+    });
+    (upstream, end)
+}
+
+/// Sends these bytes one by one until anything comes, and tells how long that took.
+fn trickle(client: &mut Client, bytes: &[u8]) -> Duration {
+    let since = Instant::now();
+    let mut writer = client.writer();
+    for byte in bytes {
+        if client.hears_within(TRICKLE) {
+            return since.elapsed();
+        }
+        // The gateway may close meanwhile.
+        let _ = writer.write_all(&[*byte]);
+    }
+    panic!("all of it was taken in {:?}", since.elapsed());
+}
+
+fn assert_turned_away(answer: &Answer) {
+    assert_eq!((answer.status, &answer.json()["code"]), (503, &"overloaded".into()), "{answer:?}");
+    assert_eq!((answer.header("retry-after"), answer.header("connection")), (Some("1"), Some("close")));
+}
+
+#[test]
+fn who_takes_nothing_of_an_answer_is_cut_off_and_the_connection_upstream_freed() {
+    let (stalled, stall) = mpsc::channel();
+    let upstream = WireUpstream::start(move |mut wire| {
+        wire.request();
+        wire.send(b"HTTP/1.1 200 OK\r\nContent-Length: 999999999\r\n\r\n");
+        while wire.stream().write_all(&[b'x'; 64 << 10]).is_ok() {}
+        stalled.send(()).unwrap();
+    });
+    let gateway = impatient(&upstream.url());
+    let mut client = gateway.client();
+    client.send(GET);
+    stall.recv_timeout(PATIENCE).expect("the connection upstream ends");
+    assert!(client.rest().len() < 99_999_999);
+}
+
+#[test]
+fn a_stream_may_be_silent() {
+    let silence = 3 * IDLE;
+    let upstream = WireUpstream::start(move |mut wire| {
+        wire.request();
+        thread::sleep(silence);
+        wire.send(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: 6\r\n\r\none");
+        thread::sleep(silence);
+        wire.send(b"two");
+    });
+    let gateway = impatient(&upstream.url());
+    assert_eq!(gateway.get("/").text(), "onetwo");
+}
+
+#[test]
+fn a_body_that_trickles_is_408_and_the_connection_upstream_freed() {
+    let (upstream, end) = until_the_end(b"");
+    let gateway = impatient(&upstream.url());
+    let mut client = gateway.client();
+    client.send(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\n");
+    let took = trickle(&mut client, &[b'x'; 1000]);
+    let answer = client.answer();
+    assert_eq!((answer.status, &answer.json()["code"]), (408, &"request-timeout".into()));
+    assert!(took >= IDLE, "cut after {took:?}");
+    assert!(client.is_closed());
+    end.recv_timeout(PATIENCE).expect("the connection upstream ends");
+}
+
+#[test]
+fn a_body_that_stops_is_408() {
+    let (upstream, end) = until_the_end(b"");
+    let echo = "[server]\ntimeouts = { idle = \"500ms\" }\n[upstreams.api]\nbuiltin = \"echo\"\n\
+                [[routes]]\npath = \"/\"\nupstream = \"api\"\n";
+    for gateway in [impatient(&upstream.url()), Gateway::start(echo)] {
+        let mut client = gateway.client();
+        // What it has sent at once is no reason to wait longer for the rest.
+        client.send(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 9000000\r\n\r\n");
+        client.send(&[b'x'; 4 << 20]);
+        assert_eq!(client.answer().status, 408);
+    }
+    end.recv_timeout(PATIENCE).expect("the connection upstream ends");
+}
+
+#[test]
+fn a_body_that_trickles_beside_its_answer_is_cut_off() {
+    let (upstream, end) = until_the_end(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nsome");
+    let gateway = impatient(&upstream.url());
+    let mut client = gateway.client();
+    client.send(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\n");
+    assert_eq!(client.head().status, 200);
+    assert_eq!(client.bytes(4), b"some");
+    trickle(&mut client, &[b'x'; 1000]);
+    assert!(client.is_closed());
+    end.recv_timeout(PATIENCE).expect("the connection upstream ends");
+}
+
+#[test]
+fn a_body_that_comes_steadily_may_take_its_time() {
+    let upstream = Upstream::mirror();
+    let gateway = impatient(&upstream.url());
+    let mut client = gateway.client();
+    client.send(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 40000\r\n\r\n");
+    let mut writer = client.writer();
+    let upload = thread::spawn(move || {
+        for _ in 0..40 {
+            thread::sleep(TRICKLE);
+            writer.write_all(&[b'x'; 1000]).unwrap();
+        }
+    });
+    assert_eq!(client.answer().body.len(), 40_000);
+    upload.join().unwrap();
+}
+
+#[test]
+fn a_head_that_trickles_is_cut_off() {
+    let gateway = start("timeouts = { header = \"500ms\" }", &Upstream::hello().url());
+    let head = format!("GET / HTTP/1.1\r\nHost: a\r\nX-Slow: {}", "x".repeat(1000));
+    let mut other = gateway.client();
+    assert_eq!(other.get("/").status, 200);
+    for mut client in [gateway.client(), other] {
+        client.send(b"GET");
+        let took = trickle(&mut client, &head.as_bytes()[3..]);
+        assert_eq!(client.rest(), b"");
+        assert!(took >= IDLE, "cut after {took:?}");
+        assert_eq!(gateway.get("/").status, 200);
+    }
+}
+
+#[test]
+fn who_connects_and_says_nothing_is_cut_off() {
+    let gateway = start("timeouts = { header = \"200ms\" }", &Upstream::hello().url());
+    let since = Instant::now();
+    assert!(gateway.client().is_closed());
+    assert!(since.elapsed() < PATIENCE / 2, "{:?}", since.elapsed());
+}
+
+#[test]
+fn between_requests_a_connection_may_idle_longer_than_a_head_may_take() {
+    let gateway = start("timeouts = { header = \"200ms\", idle = \"1500ms\" }", &Upstream::hello().url());
+    let mut client = gateway.client();
+    assert_eq!(client.get("/").status, 200);
+    thread::sleep(2 * IDLE);
+    assert_eq!(client.get("/").status, 200);
+    let since = Instant::now();
+    assert!(client.is_closed());
+    let idled = since.elapsed();
+    assert!((2 * IDLE..PATIENCE / 2).contains(&idled), "{idled:?}");
+}
+
+#[test]
+fn of_too_many_connections_the_one_that_idles_longest_goes() {
+    let gateway = start("max_connections = 2", &Upstream::hello().url());
+    let mut idle = [gateway.client(), gateway.client()];
+    for client in &mut idle {
+        assert_eq!(client.get("/").status, 200);
+    }
+    let [mut first, mut second] = idle;
+    assert_eq!(first.get("/").status, 200);
+    let mut third = gateway.client();
+    assert_eq!(third.get("/").status, 200);
+    assert!(second.is_closed());
+    assert_eq!(first.get("/").status, 200);
+    assert_eq!(third.get("/").status, 200);
+}
+
+#[test]
+fn who_has_said_nothing_yet_makes_room_too() {
+    let gateway = start("max_connections = 1", &Upstream::hello().url());
+    let mut silent = gateway.client();
+    assert_eq!(gateway.get("/").status, 200);
+    assert!(silent.is_closed());
+}
+
+#[test]
+fn beyond_all_connections_in_use_clients_are_told_to_come_back() {
+    let (release, released) = mpsc::channel::<()>();
+    let released = Mutex::new(released);
+    let upstream = WireUpstream::start(move |mut wire| {
+        while wire.request().is_some() {
+            released.lock().unwrap().recv().unwrap();
+            wire.send(OK);
+        }
+    });
+    let gateway = start("max_connections = 2", &upstream.url());
+    let mut busy = [gateway.client(), gateway.client()];
+    busy.iter_mut().for_each(|client| client.send(GET));
+    wait_until("all connections are in use", || upstream.connections() == 2);
+    for _ in 0..100 {
+        let mut client = gateway.client();
+        assert_turned_away(&client.get("/"));
+        assert!(client.is_closed());
+    }
+    assert_eq!(gateway.log().matches("all connections are in use").count(), 1, "{}", gateway.log());
+    release.send(()).unwrap();
+    release.send(()).unwrap();
+    assert_eq!(busy.each_mut().map(|client| client.answer().status), [200, 200]);
+    // They idle now.
+    release.send(()).unwrap();
+    assert_eq!(gateway.get("/").status, 200);
+}
+
+#[test]
+fn a_megabyte_of_header_is_refused_and_not_kept() {
+    let upstream = Upstream::hello();
+    let gateway = start("", &upstream.url());
+    assert_eq!(gateway.get("/").status, 200);
+    let before = gateway.memory_kib("VmHWM");
+    let clients = (0..30).map(|_| gateway.client()).collect::<Vec<_>>();
+    for mut client in clients {
+        let mut writer = client.writer();
+        writer.write_all(b"GET / HTTP/1.1\r\nHost: a\r\nX-Long: ").unwrap();
+        let upload = thread::spawn(move || {
+            // The gateway closes before it has all of it.
+            let _ = writer.write_all(&[b'x'; 1 << 20]);
+        });
+        assert_eq!(client.head().status, 431);
+        upload.join().unwrap();
+    }
+    let growth = gateway.memory_kib("VmHWM") - before;
+    assert!(growth < GROWTH_KIB, "grew by {growth} KiB");
+    assert_eq!(upstream.count(), 1);
+}
+
+#[test]
+fn requests_that_are_sent_ahead_wait_their_turn_outside() {
+    const REQUESTS: usize = 10_000;
+    static IN_FLIGHT: AtomicUsize = AtomicUsize::new(0);
+    let upstream = WireUpstream::start(|mut wire| {
+        while wire.request().is_some() {
+            assert_eq!(IN_FLIGHT.fetch_add(1, SeqCst), 0, "two requests of a connection at a time");
+            IN_FLIGHT.fetch_sub(1, SeqCst);
+            wire.send(OK);
+        }
+    });
+    let gateway = start("", &upstream.url());
+    assert_eq!(gateway.get("/").status, 200);
+    let before = gateway.memory_kib("VmHWM");
+    let mut client = gateway.client();
+    let mut writer = client.writer();
+    static WRITTEN: AtomicUsize = AtomicUsize::new(0);
+    let upload = thread::spawn(move || {
+        let requests = GET.repeat(REQUESTS);
+        for bytes in requests.chunks(16 << 10) {
+            writer.write_all(bytes).unwrap();
+            WRITTEN.fetch_add(bytes.len(), SeqCst);
+        }
+    });
+    // The answers fill what the system buffers, and then the requests do.
+    let mut last = usize::MAX;
+    wait_until("nothing more is taken", || {
+        thread::sleep(Duration::from_millis(300));
+        mem::replace(&mut last, WRITTEN.load(SeqCst)) == last
+    });
+    let growth = gateway.memory_kib("VmHWM") - before;
+    assert!(growth < GROWTH_KIB, "grew by {growth} KiB");
+    for _ in 0..REQUESTS {
+        assert_eq!(client.answer().status, 200);
+    }
+    upload.join().unwrap();
+}
