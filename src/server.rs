@@ -199,18 +199,19 @@ impl Server {
         let gateway = Arc::new(ArcSwap::from_pointee(gateway));
         let (stage, is_at) = watch::channel(Stage::Serving);
         let is_draining = Arc::<AtomicBool>::default();
+        let connections: Vec<Arc<AtomicUsize>> = (0..count).map(|_| Arc::default()).collect();
+        let status = Arc::new(Status::new(is_draining.clone(), connections.clone()));
         let (mut inboxes, mut threads, mut runtimes, mut readies) =
             <(Vec<_>, Vec<_>, Vec<_>, Vec<_>)>::default();
-        for _ in 0..count {
+        for connections in connections {
             let (accepted, inbox) = mpsc::channel(HANDED_OVER_MOST);
             let (ready, is_ready) = oneshot::channel();
             let runtime = Builder::new_current_thread().enable_all().build()?;
             runtimes.push(runtime.handle().clone());
-            let (gateway, stage, is_draining) = (gateway.clone(), is_at.clone(), is_draining.clone());
-            let work =
-                move || runtime.block_on(worker::work(terms, &gateway, inbox, ready, stage, is_draining));
+            let (gateway, stage, status) = (gateway.clone(), is_at.clone(), status.clone());
+            let work = move || runtime.block_on(worker::work(terms, &gateway, inbox, ready, stage, status));
             threads.push(thread::Builder::new().name("worker".to_owned()).spawn(work)?);
-            inboxes.push(Inbox { accepted, connections: Arc::default() });
+            inboxes.push(Inbox { accepted, connections });
             readies.push(is_ready);
         }
         let mut unreachable = None;
@@ -220,8 +221,6 @@ impl Server {
         if let Some(error) = unreachable {
             tracing::warn!("starting without the store: {error}");
         }
-        let connections = inboxes.iter().map(|inbox: &Inbox| inbox.connections.clone());
-        let status = Arc::new(Status::new(is_draining.clone(), connections.collect()));
         let crew = Crew {
             gateway,
             inboxes: Arc::new(Inboxes { all: inboxes, clients_most }),

@@ -67,18 +67,18 @@ impl Watch {
         }
     }
 
-    /// What the client should have done by now.
+    /// What should have come or gone by now: a `head`, a further `request`, some of an `answer`.
     pub(super) fn missed(&self, patience: Patience, now: Instant) -> Option<&'static str> {
         let state = self.0.lock();
         let has_passed = |since: Instant, patience| now.saturating_duration_since(since) >= patience;
         if let Some(since) = state.blocked_since {
-            return has_passed(since, patience.idle).then_some("take some of its answer");
+            return has_passed(since, patience.idle).then_some("answer");
         }
         match state.awaited {
             Awaited::First(since) | Awaited::Head(since) => {
-                has_passed(since, patience.header).then_some("send the head of a request")
+                has_passed(since, patience.header).then_some("head")
             }
-            Awaited::Next(since) => has_passed(since, patience.idle).then_some("send another request"),
+            Awaited::Next(since) => has_passed(since, patience.idle).then_some("request"),
             Awaited::Nothing => None,
         }
     }

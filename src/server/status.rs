@@ -10,7 +10,11 @@ use std::{
 
 use parking_lot::Mutex;
 
-use crate::metrics::Page;
+use crate::metrics::{CountsByWord, Page};
+
+/// Why clients' connections are closed: no head of a request came in time, no further request, nothing was taken of an
+/// answer; to make room for another; or the client was told to come back, since there was none.
+const CLOSED_FOR: &[&str] = &["head", "request", "answer", "room", "surplus"];
 
 /// Shared by the server with those who want to know.
 #[derive(Debug)]
@@ -20,6 +24,7 @@ pub struct Status {
     connections: Vec<Arc<AtomicUsize>>,
     accepted: AtomicU64,
     accept_failures: AtomicU64,
+    closed: CountsByWord,
     reloads: Mutex<Reloads>,
 }
 
@@ -35,7 +40,8 @@ impl Status {
     pub(crate) fn new(is_draining: Arc<AtomicBool>, connections: Vec<Arc<AtomicUsize>>) -> Self {
         let (accepted, accept_failures) = Default::default();
         let reloads = Mutex::new(Reloads { good: 0, bad: 0, last_good: SystemTime::now() });
-        Self { is_draining, connections, accepted, accept_failures, reloads }
+        let closed = CountsByWord::of(CLOSED_FOR);
+        Self { is_draining, connections, accepted, accept_failures, closed, reloads }
     }
 
     /// Whether a balancer should send no more requests here.
@@ -49,6 +55,11 @@ impl Status {
 
     pub(super) fn note_accept_failure(&self) {
         self.accept_failures.fetch_add(1, Relaxed);
+    }
+
+    /// Notes that a client's connection is closed for a reason of [`CLOSED_FOR`].
+    pub(super) fn note_closed(&self, reason: &str) {
+        self.closed.add(reason);
     }
 
     /// Notes how a reload has ended.
@@ -75,6 +86,11 @@ impl Status {
             "tollgate_accept_failures",
             "Attempts to accept a connection that failed, as with too many open files",
             self.accept_failures.load(Relaxed),
+        );
+        page.counters(
+            "tollgate_connections_closed",
+            "Connections of clients that were closed as clients did nothing in time, or for want of room",
+            self.closed.iter().map(|(reason, count)| ([("reason", reason)], count)),
         );
         let Reloads { good, bad, last_good } = &*self.reloads.lock();
         page.counters(

@@ -1,15 +1,6 @@
 //! A worker serves its connections on one thread.
 
-use std::{
-    convert::Infallible,
-    future::pending,
-    net::SocketAddr,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering::Relaxed},
-    },
-    time::Duration,
-};
+use std::{convert::Infallible, future::pending, net::SocketAddr, sync::Arc, time::Duration};
 
 use arc_swap::ArcSwap;
 use hyper::{
@@ -31,7 +22,7 @@ use tokio::{
 use crate::gateway::{Gateway, StoreError, Upload};
 
 use super::{
-    Accepted, Counted, NowAndThen, Stage, Stream, Terms,
+    Accepted, Counted, NowAndThen, Stage, Status, Stream, Terms,
     client::{Answer, Patience, Watch, Watched},
     proxy_protocol,
 };
@@ -53,7 +44,7 @@ pub(super) async fn work(
     mut accepted: mpsc::Receiver<Accepted>,
     ready: oneshot::Sender<Result<(), StoreError>>,
     mut stage: watch::Receiver<Stage>,
-    is_draining: Arc<AtomicBool>,
+    status: Arc<Status>,
 ) {
     let warm = gateway.load_full().warm_up().await;
     // The server waits for it, unless it has failed to start and is gone.
@@ -69,7 +60,7 @@ pub(super) async fn work(
         http,
         patience: terms.patience,
         gateway: gateway.clone(),
-        is_draining,
+        status,
         unknown: JoinSet::new(),
         graceful: GracefulShutdown::new(),
         connections: JoinSet::new(),
@@ -110,7 +101,7 @@ struct Serving {
     http: http1::Builder,
     patience: Patience,
     gateway: Arc<ArcSwap<Gateway>>,
-    is_draining: Arc<AtomicBool>,
+    status: Arc<Status>,
     /// Connections whose proxies haven't said yet whose they are. A drain closes them.
     unknown: JoinSet<Option<Known>>,
     graceful: GracefulShutdown,
@@ -132,6 +123,12 @@ impl Client {
     fn has_gone(&self) -> bool {
         Arc::strong_count(&self.watch) == 1
     }
+
+    fn close(&self, reason: &str, status: &Status) {
+        tracing::debug!(peer = %self.peer, reason, "a client's connection is closed");
+        status.note_closed(reason);
+        self.task.abort();
+    }
 }
 
 /// Serves a connection of which is known by now whose it is.
@@ -140,8 +137,11 @@ type Known = Box<dyn FnOnce(&mut Serving) + Send>;
 impl Serving {
     fn accept(&mut self, Accepted { stream, peer, counted, is_surplus }: Accepted) {
         let is_turned_away = is_surplus && !self.make_room();
-        if is_turned_away && self.lacks_room.is_due() {
-            tracing::warn!("all connections are in use: others get 503\nraise server.max_connections");
+        if is_turned_away {
+            self.status.note_closed("surplus");
+            if self.lacks_room.is_due() {
+                tracing::warn!("all connections are in use: others get 503\nraise server.max_connections");
+            }
         }
         let served =
             match stream {
@@ -180,12 +180,12 @@ impl Serving {
         counted: Counted,
         is_turned_away: bool,
     ) {
-        let (gateway, is_draining) = (self.gateway.clone(), self.is_draining.clone());
+        let (gateway, status) = (self.gateway.clone(), self.status.clone());
         let (watch, patience) = (Arc::new(Watch::new()), self.patience);
         let stream = Watched { stream, watch: watch.clone() };
         let watched = watch.clone();
         let service = service_fn(move |request: Request<Incoming>| {
-            let (gateway, is_draining) = (gateway.load_full(), is_draining.clone());
+            let (gateway, status) = (gateway.load_full(), status.clone());
             let request = request.map(|body| Upload::new(body, patience.idle));
             let watch = watched.clone();
             watch.begin_request();
@@ -195,7 +195,7 @@ impl Serving {
                     true => gateway.turn_away(peer.ip(), request),
                     false => gateway.answer(peer.ip(), request).await,
                 };
-                if is_turned_away || is_draining.load(Relaxed) {
+                if is_turned_away || status.is_draining() {
                     response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
                 }
                 Ok::<_, Infallible>(response.map(|body| Answer { body, watch }))
@@ -213,14 +213,16 @@ impl Serving {
 
     /// Closes the connections of clients who should have done something by now.
     fn cut_off(&mut self, now: Instant) {
-        let patience = self.patience;
-        self.clients.retain(|client| {
-            let missed = client.watch.missed(patience, now).filter(|_| !client.has_gone());
-            if let Some(missed) = missed {
-                tracing::debug!(peer = %client.peer, "cut off: the client didn't {missed} in time");
-                client.task.abort();
+        let Self { clients, patience, status, .. } = self;
+        clients.retain(|client| {
+            if client.has_gone() {
+                return false;
             }
-            missed.is_none() && !client.has_gone()
+            let missed = client.watch.missed(*patience, now);
+            if let Some(missed) = missed {
+                client.close(missed, status);
+            }
+            missed.is_none()
         });
     }
 
@@ -228,12 +230,10 @@ impl Serving {
     fn make_room(&mut self) -> bool {
         let (count, from) = (self.clients.len(), fastrand::usize(..self.clients.len().max(1)));
         let looked_at = (0..count.min(LOOKED_AT_MOST)).map(|step| (from + step) % count);
-        let idle = looked_at.filter(|at| !self.clients[*at].has_gone());
-        let idle = idle.filter_map(|at| Some((self.clients[at].watch.idle_since()?, at)));
+        let there = looked_at.filter(|at| !self.clients[*at].has_gone());
+        let idle = there.filter_map(|at| Some((self.clients[at].watch.idle_since()?, at)));
         let Some((_, longest)) = idle.min() else { return false };
-        let Client { peer, task, .. } = self.clients.swap_remove(longest);
-        tracing::debug!(%peer, "closed while idle, to make room for another client");
-        task.abort();
+        self.clients.swap_remove(longest).close("room", &self.status);
         true
     }
 }

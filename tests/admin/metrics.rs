@@ -1,5 +1,7 @@
 //! What operators' programs ask for: metrics, and whether clients should come.
 
+use std::io::Write;
+
 use http_body_util::BodyExt;
 use hyper::Response;
 
@@ -12,6 +14,7 @@ use crate::{
         redis::Redis,
         upstream::{Upstream, whole},
         wait_until,
+        wire::WireUpstream,
     },
 };
 
@@ -116,6 +119,41 @@ fn each_request_is_counted_once_when_its_answer_has_ended() {
     assert!(after.of("process_resident_memory_bytes") > 1e6 && after.of("process_open_fds") > 5.0);
     assert!(after.of("process_start_time_seconds") > 1.7e9 && after.of("process_cpu_seconds_total") < 60.0);
     assert!(gateway.ended().is_none());
+}
+
+#[test]
+fn connections_that_are_closed_are_counted_by_why() {
+    let upstream = WireUpstream::start(|mut wire| {
+        wire.request();
+        wire.send(b"HTTP/1.1 200 OK\r\nContent-Length: 999999999\r\n\r\n");
+        while wire.stream().write_all(&[b'x'; 64 << 10]).is_ok() {}
+    });
+    let gateway = with_admin(&format!(
+        "[server]\nworkers = 1\nmax_connections = 1\ntimeouts = {{ header = \"100ms\", idle = \"500ms\" }}\n\
+         [upstreams.large]\nservers = [\"{}\"]\n[[routes]]\npath = \"/large\"\nupstream = \"large\"\n\
+         [[routes]]\npath = \"/\"\nrespond = {{ status = 200 }}\n",
+        upstream.url()
+    ));
+    let closed = |reason: &str| {
+        let series = format!("tollgate_connections_closed_total{{reason=\"{reason}\"}}");
+        scrape(&gateway).of(&series)
+    };
+    assert!(gateway.client().is_closed());
+    assert_eq!(closed("head"), 1.0);
+    let mut idle = gateway.client();
+    assert_eq!(idle.get("/").status, 200);
+    let mut busy = gateway.client();
+    busy.send(b"GET /large HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert_eq!(busy.head().status, 200);
+    assert!(idle.is_closed());
+    assert_eq!(closed("room"), 1.0);
+    assert_eq!(gateway.get("/").status, 503);
+    assert_eq!(closed("surplus"), 1.0);
+    wait_until("the answer is taken for abandoned", || closed("answer") == 1.0);
+    let mut last = gateway.client();
+    assert_eq!(last.get("/").status, 200);
+    assert!(last.is_closed());
+    assert_eq!(closed("request"), 1.0);
 }
 
 #[test]
