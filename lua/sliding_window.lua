@@ -1,9 +1,11 @@
 -- The sliding window, exactly: at most L permits in any window of length W, wherever it starts.
 -- Rust twin: src/algorithm/sliding_window.rs. An entry is alive iff its time > now - W.
 --
--- A bucket is a list, the log of its grants, the oldest first. An entry is big-endian:
+-- A bucket is a sorted set, the log of its grants. An entry's score is its time in microseconds of this
+-- server's clock. Its member holds all that is known of it, big-endian, so that no score need be read
+-- (Redis prints one with 17 digits, which takes longer than to find it):
 --
---     7 bytes  the time in microseconds of this server's clock
+--     7 bytes  the time
 --     4 bytes  the running total of permits before it, modulo 2^32
 --     4 bytes  the cost
 --     7 bytes  the time of the oldest entry that was alive then: its own if no other was, 0 if not known
@@ -13,10 +15,10 @@
 --     6 bytes  only in cells: the time from its first grant to its last
 --
 -- What is used is the newest entry's end less the oldest alive one's beginning: no second counter that could
--- drift. So a decision reads the newest entry and appends another one. Only where the oldest one that it knows
--- has died, those behind that are looked at, by rank. Dead ones are removed with a grant when they are 16, at
--- most 1,000 a call. No two entries have the same time: what is granted less than a cell (here of one
--- microsecond) after the newest one began is added to it, and it gets that time.
+-- drift. So a decision reads the newest entry and adds another one. Only where the oldest one that it knows has
+-- died, those behind that are looked at, by rank, then by score. Dead ones are removed with a grant when they
+-- are 16, at most 1,000 a call. No two entries have the same time: what is granted less than a cell (here of
+-- one microsecond) after the newest one began is added to it, and it gets that time.
 --
 -- Each algorithm is a table of functions of values, made only in the calls that need it; a bucket becomes
 -- a table only where several operations name it (lua/walk.lua). `time` is this server's:
@@ -70,7 +72,8 @@ local function sliding_window()
     local life_us = eighths * 2 ^ (exponent - 3)
     local life_began_at = time - time % life_us
     return {
-      capacity = permits, window_us = window_us, cell_us = 1, life = exponent * 4 + eighths - 5,
+      capacity = permits, window_us = window_us, cell_us = 1,
+      time_text = format('%d', time), life = exponent * 4 + eighths - 5,
       life_us = life_us, life_began_at = life_began_at, promised_us = life_began_at + 2 * life_us - time,
     }
   end
@@ -83,29 +86,29 @@ local function sliding_window()
     return ranks[rank]
   end
 
+  -- The entry of a rank; nil if there is none.
+  local function ranked(key, rank)
+    return call('ZRANGE', key, text(rank), text(rank))[1]
+  end
+
   -- The oldest alive entry's rank, its time and the total before it. Those before `low` are dead, and the
   -- newest one is alive. Where entries die, it is mostly one or two between grants: these are tried in turn.
   local function oldest_alive(key, low, dead_at)
     for rank = low, low + 2 do
-      local entry = call('LINDEX', key, text(rank))
+      local entry = ranked(key, rank)
       -- Somebody has shortened the log: none of it may be passed over.
-      if not entry then return oldest_alive(key, 0, dead_at) end
+      if not entry then break end
       local at, first = parse('>I7I4', entry)
       if at > dead_at then return rank, at, first end
     end
-    local high = call('LLEN', key) - 1
-    low = low + 3
-    while low < high do
-      local rank = floor((low + high) / 2)
-      if parse('>I7', call('LINDEX', key, text(rank))) > dead_at then high = rank else low = rank + 1 end
-    end
-    return high, parse('>I7I4', call('LINDEX', key, text(high)))
+    local rank = call('ZCOUNT', key, '-inf', format('%d', dead_at))
+    return rank, parse('>I7I4', ranked(key, rank))
   end
 
   -- Sees, beside the permits used: the newest entry's time, and itself (false if there is none); the oldest
   -- alive one's time (false if there is none), the total before it, and its rank.
   function algorithm.open(key, quota, time)
-    local newest = call('LINDEX', key, '-1')
+    local newest = call('ZRANGE', key, '-1', '-1')[1]
     if not newest then return 0, 0, 0, false, false, 0, 0 end
     local newest_at, before, cost, oldest_at, first, rank = parse('>I7I4I4I7I4B', newest)
     -- A clock that stepped back makes the limiter stricter, and entries stay in order.
@@ -140,10 +143,10 @@ local function sliding_window()
     if excess == 1 or newest_at == oldest_at then return grow_us end
     -- The lowest rank whose end lies at least `excess` permits behind the oldest alive one's beginning. The first
     -- guess is right where all have cost 1.
-    local high = min(low + excess, call('LLEN', key)) - 1
+    local high = min(low + excess, call('ZCARD', key)) - 1
     local rank = high
     while low <= high do
-      local at, before, count = parse('>I7I4I4', call('LINDEX', key, text(rank)))
+      local at, before, count = parse('>I7I4I4', ranked(key, rank))
       local missing = excess - (before + count - first) % TOTAL_MODULUS
       if missing > 0 then
         low = rank + 1
@@ -165,11 +168,14 @@ local function sliding_window()
     end
     if not oldest_at then
       if newest then call('UNLINK', key) end
-      call('RPUSH', key, pack(ENTRY, time, 0, charged, time, 0, 0, quota.life))
+      call('ZADD', key, quota.time_text, pack(ENTRY, time, 0, charged, time, 0, 0, quota.life))
       call('PEXPIRE', key, milliseconds(quota.promised_us))
       return
     end
-    local at, before, cost = max(time, newest_at), (first + used - charged) % TOTAL_MODULUS, charged
+    local at, score, before, cost = time, quota.time_text, (first + used - charged) % TOTAL_MODULUS, charged
+    if newest_at > time then
+      at, score = newest_at, format('%d', newest_at)
+    end
     local span_us = at - newest_at < quota.cell_us and joined_span(quota, time, newest_at, newest)
     if span_us then
       before, cost = parse('>I4I4', newest, 8)
@@ -178,14 +184,15 @@ local function sliding_window()
     end
     if rank >= TRIM_AT then
       local trimmed = min(rank, TRIM_MOST)
-      call('LTRIM', key, text(trimmed), '-1')
+      call('ZREMRANGEBYRANK', key, '0', text(trimmed - 1))
       rank = rank - trimmed
       -- The next call has to look for the oldest one.
       if rank > MOST_RANK then rank, oldest_at = MOST_RANK, 0 end
     end
     local pattern = span_us and span_us > 0 and CELL or ENTRY
-    local entry = pack(pattern, at, before, cost, oldest_at, first, rank, quota.life, span_us)
-    if span_us then call('LSET', key, '-1', entry) else call('RPUSH', key, entry) end
+    call('ZADD', key, score, pack(pattern, at, before, cost, oldest_at, first, rank, quota.life, span_us))
+    -- In this order, since an empty sorted set is gone, and its expiry with it.
+    if span_us then call('ZREM', key, newest) end
     local is_promised = newest_at >= quota.life_began_at and at == time and byte(newest, 28) == quota.life
     if not is_promised then keep(key, at == time and quota.promised_us or at + 2 * quota.life_us - time, 0) end
   end

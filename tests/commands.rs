@@ -70,7 +70,7 @@ fn the_shipped_file_limits_the_printed_curl_line() {
         assert!(refused.contains("\nretry-after: ") && refused.contains("quota-exceeded"), "{refused}");
         if arguments == on_redis {
             let bucket = "tollgate:per-client:sw:{ip=127.0.0.1}";
-            assert_eq!(redis.command(&["LLEN", bucket]), "5");
+            assert_eq!(redis.command(&["ZCARD", bucket]), "5");
         }
     }
 }

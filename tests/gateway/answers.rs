@@ -147,8 +147,8 @@ fn a_shadow_limit_counts_refuses_nobody_and_is_not_shown() {
         let state = answer.header("ratelimit").unwrap();
         assert!(state.starts_with(&format!("\"l\";r={left};t=")) && !state.contains("shadow"), "{state}");
     }
-    assert_eq!(redis.command(&["LLEN", "tollgate:shadow:sw:{global=}"]), "2");
-    assert_eq!(redis.command(&["LLEN", "tollgate:l:sw:{ip=127.0.0.1}"]), "4");
+    assert_eq!(redis.command(&["ZCARD", "tollgate:shadow:sw:{global=}"]), "2");
+    assert_eq!(redis.command(&["ZCARD", "tollgate:l:sw:{ip=127.0.0.1}"]), "4");
 }
 
 #[test]
@@ -161,7 +161,7 @@ fn a_refusal_by_one_limit_charges_none() {
     ));
     let statuses: Vec<u16> = (0..3).map(|_| gateway.get("/").status).collect();
     assert_eq!(statuses, [200, 429, 429]);
-    assert_eq!(redis.command(&["LLEN", "tollgate:l:sw:{ip=127.0.0.1}"]), "1");
+    assert_eq!(redis.command(&["ZCARD", "tollgate:l:sw:{ip=127.0.0.1}"]), "1");
 }
 
 #[test]

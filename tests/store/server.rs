@@ -225,7 +225,7 @@ fn fault_09_a_bucket_is_one_key() {
     assert_eq!(keys, ["a", "b"]);
     // Lost, it starts anew; what came last of it lost, the rest counts as before.
     script.command(&["DEL", "a"]);
-    script.command(&["RPOP", "b"]);
+    script.command(&["ZPOPMAX", "b"]);
     let outcomes = script.take(&[charge("a", "2/min", 1), charge("b", "5/min", 2)]).1.outcomes;
     assert_eq!([outcomes[0].remaining, outcomes[1].remaining], [1, 1]);
 }
@@ -238,7 +238,7 @@ fn fault_09_a_log_that_lacks_its_oldest_entries_frees_nothing_early() {
         script.set_clock(START + later * SECOND);
         assert!(script.take(&[charge("b", "5/4s", 1)]).1.admitted);
     }
-    script.command(&["LTRIM", "b", "-2", "-1"]);
+    script.command(&["ZREMRANGEBYRANK", "b", "0", "-3"]);
     // Four count until they would have ended.
     assert!(!script.take(&[charge("b", "5/4s", 3)]).1.admitted);
     // Of the two that are there, the first one has ended.
@@ -275,7 +275,7 @@ fn fault_10_a_dead_crowd_before_live_entries_is_trimmed_by_parts() {
     while before > 10_000 {
         let (granted_us, taken) = script.take(&[charge("b", "2000000/min", 1)]);
         assert!(taken.admitted);
-        let after = script.command(&["LLEN", "b"]).integer();
+        let after = script.command(&["ZCARD", "b"]).integer();
         assert!(before + 1 - after <= 1_000, "{} entries were trimmed in one call", before + 1 - after);
         // What is still to be trimmed isn't mistaken for what counts.
         let (time_us, refused) = script.take(&[charge("b", "9/min", 9)]);

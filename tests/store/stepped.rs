@@ -226,19 +226,24 @@ impl Script {
         let first = self.log(bucket).first().map_or((entries[0].0, entries[0].1), |first| (first.0, first.1));
         let time_and_total =
             |(at_us, total): (u64, u64)| [&at_us.to_be_bytes()[1..], &total.to_be_bytes()[4..]].concat();
-        let mut words = vec![b"RPUSH".to_vec(), bucket.into()];
-        words.extend(entries.iter().map(|&(at_us, before, cost)| {
+        let mut words = vec![b"ZADD".to_vec(), bucket.into()];
+        for &(at_us, before, cost) in entries {
             let own = [time_and_total((at_us, before)), cost.to_be_bytes().into()].concat();
-            [own, time_and_total(first), vec![0, 0]].concat()
-        }));
-        self.command(&words);
+            words.extend([at_us.to_string().into(), [own, time_and_total(first), vec![0, 0]].concat()]);
+        }
+        assert_eq!(self.command(&words).integer() as usize, entries.len());
     }
 
     /// A bucket's log: times, totals before and costs.
     pub(crate) fn log(&mut self, bucket: &str) -> Vec<(u64, u64, u64)> {
-        let answer = self.command(&["LRANGE", bucket, "0", "-1"]);
-        let number = |part: &[u8]| part.iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte));
-        let entries = answer.list().iter().map(Value::bytes);
-        entries.map(|entry| (number(&entry[..7]), number(&entry[7..11]), number(&entry[11..15]))).collect()
+        let answer = self.command(&["ZRANGE", bucket, "0", "-1", "WITHSCORES"]);
+        let pairs = answer.list().chunks_exact(2).map(|pair| (pair[0].bytes(), pair[1].integer() as u64));
+        pairs
+            .map(|(member, score)| {
+                let number = |part: &[u8]| part.iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte));
+                assert_eq!(number(&member[..7]), score, "the score is the time");
+                (score, number(&member[7..11]), number(&member[11..15]))
+            })
+            .collect()
     }
 }
