@@ -74,12 +74,10 @@ fn a_connection_that_idles_costs_little() {
         idle.push(client);
     }
     let bytes = ((gateway.memory_kib("VmRSS") - before) << 10) / CONNECTIONS;
-    println!("{bytes} bytes a connection that idles");
     assert!(bytes <= BYTES_MOST, "{bytes} bytes a connection");
     let before = gateway.cpu();
     thread::sleep(REST);
     let spent = gateway.cpu() - before;
-    println!("{spent:?} of {REST:?} for {CONNECTIONS} connections that idle");
     assert!(spent < REST / 20, "{spent:?} of {REST:?}");
     ask(&mut idle[CONNECTIONS / 2]);
 }
