@@ -31,13 +31,12 @@ use crate::{
         headers::{self, Client},
     },
     limit::{
-        Admission, Limiter, fields,
+        Limiter, fields,
         key::{
             Subject,
             jwt::{Claims, Verifier},
         },
         request::{self, Rule, Settlement},
-        settling::Settling,
     },
     metrics::Page,
     reject::Rejection,
@@ -190,7 +189,7 @@ impl Gateway {
         let Exchange { gateway, facts } = &mut exchange;
         let response = match gateway.relay(peer, &mut parts, body, facts).await {
             Ok(response) => response,
-            Err(rejection) => gateway.reject(rejection, &parts.headers).map(|body| Settling::new(body, None)),
+            Err(rejection) => gateway.reject(rejection, &parts.headers),
         };
         exchange.answered(response)
     }
@@ -200,7 +199,7 @@ impl Gateway {
         let parts = request.into_parts().0;
         let exchange = Exchange::begin(self, peer, &parts);
         let response = exchange.gateway.reject(Rejection::Overloaded, &parts.headers);
-        exchange.answered(response.map(|body| Settling::new(body, None)))
+        exchange.answered(response)
     }
 
     /// Writes the metrics of requests, limits, upstreams and the store.
@@ -246,7 +245,7 @@ impl Gateway {
         parts: &mut Parts,
         body: Upload,
         facts: &mut Facts,
-    ) -> Result<Response<Settling<Body>>, Rejection> {
+    ) -> Result<Response<Body>, Rejection> {
         let client = client::identify(peer, &parts.headers, &self.trusted_proxies);
         if let Some(entry) = &mut facts.entry {
             entry.identify(&client, &parts.headers);
@@ -273,7 +272,10 @@ impl Gateway {
         let answered = route.answer(&client, outgoing(parts, uri, body), &mut facts.entry).await;
         let mut response = answered.unwrap_or_else(|failure| self.reject(failure.into(), &parts.headers));
         fields::write(response.headers_mut(), admission.standings(), self.ratelimit_headers);
-        Ok(settle(response, admission, &route.limits))
+        // The answer tells what it still has to of its costs, and holds what it holds until its end.
+        let settlement = Settlement::begin(admission, &route.limits, response.status(), response.headers());
+        facts.settlement = settlement.map(Box::new);
+        Ok(response)
     }
 
     fn reject(&self, rejection: Rejection, request: &HeaderMap) -> Response<Body> {
@@ -330,10 +332,4 @@ fn fixed(status: StatusCode, body: &str, headers: &[(HeaderName, HeaderValue)]) 
     *response.status_mut() = status;
     response.headers_mut().extend(headers.iter().cloned());
     response
-}
-
-/// Has the response tell what it still has to of its costs, and hold what it holds until its end.
-fn settle(response: Response<Body>, admission: Admission, rules: &[Arc<Rule>]) -> Response<Settling<Body>> {
-    let settlement = Settlement::begin(admission, rules, response.status(), response.headers());
-    response.map(|body| Settling::new(body, settlement))
 }

@@ -148,7 +148,7 @@ impl RateLimitLayer {
         }
         fields::write(&mut parts.headers, admission.standings(), self.headers);
         let body = match Settlement::begin(admission, &[], parts.status, &parts.headers) {
-            Some(settlement) => Body::new(Settling::new(body, Some(settlement))),
+            Some(settlement) => Body::new(Settling::new(body, settlement)),
             None => body,
         };
         Response::from_parts(parts, body)

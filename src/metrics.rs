@@ -49,17 +49,25 @@ impl Counts {
         Self { len, rows: ThreadLocal::new() }
     }
 
-    /// Adds to one of them.
-    pub fn add(&self, index: usize, number: u64) {
-        let zeros = || (0..self.len).map(|_| AtomicU64::new(0)).collect();
-        let count = &self.rows.get_or(zeros)[index];
-        count.store(count.load(Relaxed).wrapping_add(number), Relaxed);
+    /// Adds one to one of them.
+    pub fn add(&self, index: usize) {
+        add(&self.row()[index], 1);
+    }
+
+    /// This thread's.
+    fn row(&self) -> &[AtomicU64] {
+        self.rows.get_or(|| (0..self.len).map(|_| AtomicU64::new(0)).collect())
     }
 
     /// One of them.
     pub fn sum(&self, index: usize) -> u64 {
         self.rows.iter().map(|row| row[index].load(Relaxed)).fold(0, u64::wrapping_add)
     }
+}
+
+/// Adds to a number of this thread's.
+fn add(number: &AtomicU64, more: u64) {
+    number.store(number.load(Relaxed).wrapping_add(more), Relaxed);
 }
 
 /// Numbers that only grow, one for each of a few words.
@@ -78,7 +86,7 @@ impl CountsByWord {
     /// Adds one to that of a word. What isn't one of the words isn't counted.
     pub fn add(&self, word: &str) {
         if let Some(at) = self.words.iter().position(|other| *other == word) {
-            self.counts.add(at, 1);
+            self.counts.add(at);
         }
     }
 
@@ -117,8 +125,9 @@ impl Histogram {
     /// Adds a number.
     pub fn observe(&self, value: u64) {
         let bucket = self.bounds.iter().position(|bound| value <= *bound).unwrap_or(self.bounds.len());
-        self.counts.add(bucket, 1);
-        self.counts.add(self.bounds.len() + 1, value);
+        let row = self.counts.row();
+        add(&row[bucket], 1);
+        add(&row[self.bounds.len() + 1], value);
     }
 
     fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
@@ -235,7 +244,7 @@ mod tests {
         let counts = Arc::new(Counts::new(2));
         let threads = (0..4).map(|_| {
             let counts = counts.clone();
-            thread::spawn(move || (0..1_000).for_each(|number| counts.add(1, number % 2)))
+            thread::spawn(move || (0..500).for_each(|_| counts.add(1)))
         });
         threads.collect::<Vec<_>>().into_iter().for_each(|thread| thread.join().unwrap());
         assert_eq!((counts.sum(0), counts.sum(1)), (0, 2_000));

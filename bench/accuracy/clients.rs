@@ -149,7 +149,7 @@ impl Client {
                     sleep_until(self.end.min(Instant::now() + delay)).await;
                     has_waited = by == By::Store;
                 }
-                Answer::Admitted(_) => {}
+                Answer::Admitted(_) => sleep(PAUSE / 20).await,
                 _ => sleep(PAUSE).await,
             }
         }

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 use crate::{
     forward::body::Body,
-    limit::{request, settling::Settling},
+    limit::request::{self, Settlement},
     metrics::{Counts, Histogram},
 };
 
@@ -60,6 +60,8 @@ pub(super) struct Facts {
     /// If there is an access log: what its line will say, and what limits decided.
     pub(super) entry: Option<Box<Entry>>,
     pub(super) decided: request::Log,
+    /// What the answer still owes its limits, and holds of them.
+    pub(super) settlement: Option<Box<Settlement>>,
     status: Option<StatusCode>,
     /// Of the answer's body, so far.
     bytes: u64,
@@ -76,6 +78,7 @@ impl Exchange {
             traffic: Gateway::UNROUTED,
             entry: is_logged.then(|| Box::new(Entry::begin(peer, request))),
             decided: is_logged.then(Vec::new),
+            settlement: None,
             status: None,
             bytes: 0,
             is_whole: false,
@@ -84,7 +87,7 @@ impl Exchange {
     }
 
     /// The answer, whose body ends it.
-    pub(super) fn answered(mut self, response: Response<Settling<Body>>) -> Response<AnswerBody> {
+    pub(super) fn answered(mut self, response: Response<Body>) -> Response<AnswerBody> {
         let status = response.status();
         self.facts.status = Some(status);
         let has_none = matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
@@ -99,7 +102,7 @@ impl Drop for Exchange {
         let (route, traffic) = &gateway.traffic[facts.traffic];
         let status = facts.status.map_or(CLIENT_LEFT, |status| status.as_u16());
         let duration = facts.arrival.elapsed();
-        traffic.answers.add(usize::from((status / 100).clamp(2, 5) - 2), 1);
+        traffic.answers.add(usize::from((status / 100).clamp(2, 5) - 2));
         traffic.durations.observe_time(duration);
         if let (Some(log), Some(entry)) = (&gateway.access_log, &facts.entry) {
             let Facts { bytes, is_whole, decided, .. } = facts;
@@ -112,7 +115,7 @@ impl Drop for Exchange {
 /// The body of an answer on its way to the client.
 #[derive(Debug)]
 pub struct AnswerBody {
-    body: Settling<Body>,
+    body: Body,
     exchange: Exchange,
 }
 
@@ -128,6 +131,9 @@ impl HttpBody for AnswerBody {
         let Self { body, exchange: Exchange { facts, .. } } = &mut *self;
         facts.is_whole = frame.is_none() || body.is_end_stream();
         if let Some(Ok(frame)) = &frame {
+            if let (Some(settlement), Some(trailers)) = (&mut facts.settlement, frame.trailers_ref()) {
+                settlement.settle(trailers);
+            }
             facts.bytes += frame.data_ref().map_or(0, Bytes::len) as u64;
         }
         Poll::Ready(frame)

@@ -299,7 +299,7 @@ impl Limiter {
             if outcome.grow_us > 2 * charge.quota.window_us
                 && charge.quota.algorithm == Algorithm::SlidingWindow
             {
-                self.set_back.add(0, 1);
+                self.set_back.add(0);
             }
             self.refusals.learn(charge, outcome, sent, is_alone);
         }

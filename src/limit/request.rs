@@ -134,7 +134,7 @@ impl Decisions {
     }
 
     fn add(&self, effect: Effect, origin: Origin) {
-        self.0.add(Self::place(effect, origin), 1);
+        self.0.add(Self::place(effect, origin));
     }
 }
 

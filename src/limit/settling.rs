@@ -11,17 +11,17 @@ use http_body::{Body as HttpBody, Frame, SizeHint};
 
 use super::request::Settlement;
 
-/// A body with what its limits are still owed, if anything.
+/// A body with what its limits are still owed.
 #[derive(Debug)]
 pub struct Settling<B> {
     body: B,
-    settlement: Option<Box<Settlement>>,
+    settlement: Settlement,
 }
 
 impl<B> Settling<B> {
     /// Has the settlement made while the body is read, and lets go what it holds when the body is dropped.
-    pub fn new(body: B, settlement: Option<Settlement>) -> Self {
-        Self { body, settlement: settlement.map(Box::new) }
+    pub fn new(body: B, settlement: Settlement) -> Self {
+        Self { body, settlement }
     }
 }
 
@@ -36,9 +36,8 @@ impl<B: HttpBody<Data = Bytes> + Unpin> HttpBody for Settling<B> {
         let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
         if let Some(Ok(frame)) = &frame
             && let Some(trailers) = frame.trailers_ref()
-            && let Some(settlement) = &mut self.settlement
         {
-            settlement.settle(trailers);
+            self.settlement.settle(trailers);
         }
         Poll::Ready(frame)
     }

@@ -77,11 +77,11 @@ fn an_override_may_end_by_itself() {
     let redis = Redis::start();
     for store in [String::new(), redis.store()] {
         let gateway = gateway("1000000/h", &store);
-        done(limits(&gateway, &["set", "l", "7/h", "--for", "700ms"]));
         let set = Instant::now();
+        done(limits(&gateway, &["set", "l", "7/h", "--for", "700ms"]));
         assert_eq!(policy(&gateway), "\"l\";q=7;w=3600");
         wait_until("it has ended", || policy(&gateway) == "\"l\";q=1000000;w=3600");
-        assert!(set.elapsed() >= Duration::from_millis(600));
+        assert!(set.elapsed() >= Duration::from_millis(700));
         // What has ended is absent.
         done(limits(&gateway, &["set", "l", "8/h", "--if-absent"]));
     }
