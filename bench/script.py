@@ -161,7 +161,7 @@ def cases():
             # Each request sees an older one expire, of about seven in the window.
             short = dataclasses.replace(quota, window_ms=10, cells=20)
             some = {"of": 4 * KEYS, "warm_up": 120, "chunk": 16}
-            yield Case(f"{name}, {KEYS} keys, expiring", short, **some)
+            yield Case(f"{name}, {KEYS} keys, expiring", short, 5.0, **some)
             yield Case(f"{name}, {KEYS} keys, expiring, costs", short, 8.0, costs=MIXED, **some)
         full = dataclasses.replace(quota, permits=20)
         yield Case(f"{name}, {KEYS} keys, refused", full, 5.0, warm_up=40)

@@ -7,16 +7,18 @@
 --
 --     7 bytes  the time
 --     4 bytes  the running total of permits before it, modulo 2^32
---     1 byte   the life that the bucket was promised: see `quota`
---     1 byte   how many dead entries the log began with then, or ALONE
 --     4 bytes  the cost
+--     7 bytes  the time of the oldest entry that was alive then: its own if no other was, 0 if not known
+--     4 bytes  the running total before that one
+--     1 byte   its rank: how many dead entries the log began with
+--     1 byte   the life that the bucket was promised: see `quota`
 --     6 bytes  only in cells: the time from its first grant to its last
 --
--- What is used is then the newest entry's end less the oldest alive entry's beginning: no second
--- counter that could drift, and no entry is read that needn't be. Dead entries are skipped by rank, as far
--- as the newest entry knows of them, then by score; with a grant they are removed when they are 16, at
--- most 1,000 a call. No two entries have the same time: what is granted less than a cell (here of one
--- microsecond) after the newest one began is added to it, and it gets that time.
+-- What is used is the newest entry's end less the oldest alive one's beginning: no second counter that could
+-- drift. So a decision reads the newest entry and adds another one. Only where the oldest one that it knows has
+-- died, those behind that are looked at, by rank, then by score. Dead ones are removed with a grant when they
+-- are 16, at most 1,000 a call. No two entries have the same time: what is granted less than a cell (here of
+-- one microsecond) after the newest one began is added to it, and it gets that time.
 --
 -- Each algorithm is a table of functions of values, made only in the calls that need it; a bucket becomes
 -- a table only where several operations name it (lua/walk.lua). `time` is this server's:
@@ -35,10 +37,11 @@ local TOTAL_MODULUS = 4294967296
 -- The most that can be in use, debts included: any limit and nearly as much again.
 local MOST_USED = 4000000000
 local TRIM_AT, TRIM_MOST = 16, 1000
--- In place of a count of dead entries: no other entry was alive.
-local ALONE = 255
+-- The greatest rank that an entry can tell.
+local MOST_RANK = 255
+local ENTRY, CELL = '>I7I4I4I7I4BB', '>I7I4I4I7I4BBI6'
 
-local call, format, pack, parse = redis.call, string.format, struct.pack, struct.unpack
+local call, byte, format, pack, parse = redis.call, string.byte, string.format, struct.pack, struct.unpack
 local abs, ceil, floor, frexp, max, min = math.abs, math.ceil, math.floor, math.frexp, math.max, math.min
 
 -- For how long a bucket is kept that is needed for so many microseconds, as text. A millisecond longer, since
@@ -83,60 +86,67 @@ local function sliding_window()
     return ranks[rank]
   end
 
-  -- Sees, beside the permits used: the newest entry's end and time, the newest entry and the oldest alive
-  -- one (each false if there is none), and how many dead ones lie before that (nil: more than were looked at).
+  -- The entry of a rank; nil if there is none.
+  local function ranked(key, rank)
+    return call('ZRANGE', key, text(rank), text(rank))[1]
+  end
+
+  -- The oldest alive entry's rank, its time and the total before it. Those before `low` are dead, and the
+  -- newest one is alive. Where entries die, it is mostly one or two between grants: these are tried in turn.
+  local function oldest_alive(key, low, dead_at)
+    for rank = low, low + 2 do
+      local entry = ranked(key, rank)
+      -- Somebody has shortened the log: none of it may be passed over.
+      if not entry then break end
+      local at, first = parse('>I7I4', entry)
+      if at > dead_at then return rank, at, first end
+    end
+    local rank = call('ZCOUNT', key, '-inf', format('%d', dead_at))
+    return rank, parse('>I7I4', ranked(key, rank))
+  end
+
+  -- Sees, beside the permits used: the newest entry's time, and itself (false if there is none); the oldest
+  -- alive one's time (false if there is none), the total before it, and its rank.
   function algorithm.open(key, quota, time)
     local newest = call('ZRANGE', key, '-1', '-1')[1]
-    if not newest then return 0, 0, 0, 0, false, false, 0 end
-    local newest_at, before, _, dead, cost = parse('>I7I4BBI4', newest)
+    if not newest then return 0, 0, 0, false, false, 0, 0 end
+    local newest_at, before, cost, oldest_at, first, rank = parse('>I7I4I4I7I4B', newest)
     -- A clock that stepped back makes the limiter stricter, and entries stay in order.
     local dead_at = (newest_at > time and newest_at or time) - quota.window_us
-    local total = before + cost
-    if newest_at <= dead_at then return 0, 0, total, newest_at, newest, false, 0 end
-    if dead == ALONE then return cost, newest_at + quota.window_us - time, total, newest_at, newest, newest, 0 end
-    -- Where entries die, the next one may have died, too; the first one of a log seldom has.
-    local next_ones = dead == 0 and call('ZRANGE', key, '0', '0') or call('ZRANGE', key, text(dead), text(dead + 2))
-    local looked_at, oldest, oldest_at, first = 0
-    repeat
-      looked_at = looked_at + 1
-      oldest = next_ones[looked_at]
-        or call('ZRANGE', key, '(' .. format('%d', dead_at), '+inf', 'BYSCORE', 'LIMIT', '0', '1')[1]
-      oldest_at, first = parse('>I7I4', oldest)
-    until oldest_at > dead_at
-    dead = looked_at <= #next_ones and dead + looked_at - 1 or nil
-    return (total - first) % TOTAL_MODULUS, oldest_at + quota.window_us - time, total, newest_at, newest, oldest, dead
+    if newest_at <= dead_at then return 0, 0, newest_at, newest, false, 0, 0 end
+    if oldest_at <= dead_at then rank, oldest_at, first = oldest_alive(key, rank + 1, dead_at) end
+    local used = (before + cost - first) % TOTAL_MODULUS
+    return used, oldest_at + quota.window_us - time, newest_at, newest, oldest_at, first, rank
   end
 
   -- What the newest entry spans when what is granted now is added to it; nil if it is too old for that.
   local function joined_span(quota, time, newest_at, newest)
-    local span_us = max(time, newest_at) - newest_at + (#newest > 17 and parse('>I6', newest, 18) or 0)
+    local span_us = max(time, newest_at) - newest_at + (#newest > 28 and parse('>I6', newest, 29) or 0)
     return span_us < quota.cell_us and span_us or nil
   end
 
-  function algorithm.charge(_, quota, time, cost, charged, used, grow_us, _, newest_at, newest, oldest)
-    if used == 0 or (charged == 0 and newest == oldest and joined_span(quota, time, newest_at, newest)) then
+  function algorithm.charge(_, quota, time, cost, charged, used, grow_us, newest_at, newest, oldest_at)
+    if used == 0
+      or (charged == 0 and newest_at == oldest_at and joined_span(quota, time, newest_at, newest)) then
       grow_us = max(time, newest_at) + quota.window_us - time
     end
     return used + cost, grow_us
   end
 
   -- Until enough of the oldest permits have left.
-  function algorithm.delay(key, quota, time, cost, charged, used, grow_us, total, newest_at, newest, oldest, dead)
+  function algorithm.delay(key, quota, time, cost, charged, used, grow_us, newest_at, newest, oldest_at, first, low)
     local excess, older = used + cost - quota.capacity, used - charged
-    if charged > 0 and oldest and joined_span(quota, time, newest_at, newest) then
-      older = older - parse('>I4', newest, 14)
+    if charged > 0 and oldest_at and joined_span(quota, time, newest_at, newest) then
+      older = older - parse('>I4', newest, 12)
     end
     if excess > older then return max(time, newest_at) + quota.window_us - time end
-    local _, first, _, _, first_cost = parse('>I7I4BBI4', oldest)
-    if first_cost >= excess then return grow_us end
+    if excess == 1 or newest_at == oldest_at then return grow_us end
     -- The lowest rank whose end lies at least `excess` permits behind the oldest alive one's beginning. The first
     -- guess is right where all have cost 1.
-    local low = 1 + (dead or call('ZRANK', key, oldest))
-    local high = min(low + excess - 2, call('ZCARD', key) - 1)
+    local high = min(low + excess, call('ZCARD', key)) - 1
     local rank = high
-    while true do
-      local entry = call('ZRANGE', key, text(rank), text(rank))[1]
-      local at, before, _, _, count = parse('>I7I4BBI4', entry)
+    while low <= high do
+      local at, before, count = parse('>I7I4I4', ranked(key, rank))
       local missing = excess - (before + count - first) % TOTAL_MODULUS
       if missing > 0 then
         low = rank + 1
@@ -147,45 +157,44 @@ local function sliding_window()
       end
       rank = floor((low + high) / 2)
     end
+    -- Not in a log that is whole.
+    return grow_us
   end
 
-  function algorithm.close(key, quota, time, charged, _, _, total, newest_at, newest, oldest, dead)
+  function algorithm.close(key, quota, time, charged, used, _, newest_at, newest, oldest_at, first, rank)
     if charged == 0 then
       if newest then keep(key, newest_at + quota.window_us - time, 0) end
       return
     end
-    local at, score, life, span_us, promised = time, quota.time_text, quota.life, nil, false
+    if not oldest_at then
+      if newest then call('UNLINK', key) end
+      call('ZADD', key, quota.time_text, pack(ENTRY, time, 0, charged, time, 0, 0, quota.life))
+      call('PEXPIRE', key, milliseconds(quota.promised_us))
+      return
+    end
+    local at, score, before, cost = time, quota.time_text, (first + used - charged) % TOTAL_MODULUS, charged
     if newest_at > time then
       at, score = newest_at, format('%d', newest_at)
     end
-    if not oldest then
-      if newest then call('UNLINK', key) end
-      dead = ALONE
-    else
-      promised = newest_at >= quota.life_began_at and at == time and parse('B', newest, 12) == life
-      if time - newest_at < quota.cell_us then span_us = joined_span(quota, time, newest_at, newest) end
-      dead = dead or call('ZRANK', key, oldest)
-      if dead >= TRIM_AT then
-        local trimmed = min(dead, TRIM_MOST)
-        call('ZREMRANGEBYRANK', key, '0', format('%d', trimmed - 1))
-        dead = min(dead - trimmed, ALONE - 1)
-      end
-    end
+    local span_us = at - newest_at < quota.cell_us and joined_span(quota, time, newest_at, newest)
     if span_us then
-      local _, before, _, newest_dead, cost = parse('>I7I4BBI4', newest)
-      if newest_dead == ALONE then dead = ALONE end
-      local pattern = span_us > 0 and '>I7I4BBI4I6' or '>I7I4BBI4'
-      -- In this order, since an empty sorted set is gone, and its expiry with it.
-      call('ZADD', key, score, pack(pattern, at, before, life, dead, cost + charged, span_us))
-      call('ZREM', key, newest)
-    else
-      call('ZADD', key, score, pack('>I7I4BBI4', at, total % TOTAL_MODULUS, life, dead, charged))
+      before, cost = parse('>I4I4', newest, 8)
+      cost = cost + charged
+      if newest_at == oldest_at then oldest_at = at end
     end
-    if not oldest then
-      call('PEXPIRE', key, milliseconds(quota.promised_us))
-    elseif not promised then
-      keep(key, at == time and quota.promised_us or at + 2 * quota.life_us - time, 0)
+    if rank >= TRIM_AT then
+      local trimmed = min(rank, TRIM_MOST)
+      call('ZREMRANGEBYRANK', key, '0', text(trimmed - 1))
+      rank = rank - trimmed
+      -- The next call has to look for the oldest one.
+      if rank > MOST_RANK then rank, oldest_at = MOST_RANK, 0 end
     end
+    local pattern = span_us and span_us > 0 and CELL or ENTRY
+    call('ZADD', key, score, pack(pattern, at, before, cost, oldest_at, first, rank, quota.life, span_us))
+    -- In this order, since an empty sorted set is gone, and its expiry with it.
+    if span_us then call('ZREM', key, newest) end
+    local is_promised = newest_at >= quota.life_began_at and at == time and byte(newest, 28) == quota.life
+    if not is_promised then keep(key, at == time and quota.promised_us or at + 2 * quota.life_us - time, 0) end
   end
 
   return algorithm

@@ -81,7 +81,7 @@ impl State {
         let state = |bytes: &[u8], from: u64, to| Self { at_us: number(&bytes[..7]), from, to };
         match (quota.algorithm, words) {
             (Algorithm::SlidingWindow | Algorithm::SlidingCells { .. }, [b"ZADD", _, _, entry]) => {
-                Some(state(entry, number(&entry[7..11]), number(&entry[13..17])))
+                Some(state(entry, number(&entry[7..11]), number(&entry[11..15])))
             }
             (Algorithm::FixedWindow, [b"SET", _, window, ..]) => {
                 Some(state(window, number(&window[..7]), number(&window[7..11])))

@@ -15,6 +15,7 @@ on_both_stores! {
     fault_07_a_permit_frees_at_exactly_its_time_plus_the_window
     fault_08_the_delay_is_when_enough_permits_have_left
     fault_09_what_is_used_follows_from_the_log_alone
+    fault_09_the_rest_counts_however_many_have_ended
     fault_11_a_refusal_changes_nothing
     fault_12_the_greatest_costs_are_exact
     fault_12_more_than_the_limit_can_never_be_admitted
@@ -78,6 +79,29 @@ fn fault_09_what_is_used_follows_from_the_log_alone(store: &mut Stepped) {
         assert!(admitted);
         let used: u32 = (0..4.min(turn + 1)).map(|back| 1 + (turn - back) % 4).sum();
         assert_eq!(outcome.remaining, u64::from(12 - used), "turn {turn}");
+    }
+}
+
+fn fault_09_the_rest_counts_however_many_have_ended(store: &mut Stepped) {
+    const GRANTS: u64 = 40;
+    let asked = |cost: u64| charge("b", "99/40s", cost as u32);
+    // So many end between two grants, and then so many more.
+    for (ended, more) in (0..GRANTS).map(|ended| (ended, 7 * ended % (GRANTS - ended))) {
+        store.clear();
+        for at in 0..GRANTS {
+            assert!(take(store, START + at * SECOND, asked(1)).0);
+        }
+        for (ended, granted) in [(ended, 1), (ended + more, 2)] {
+            // The next one ends in a microsecond, and each a second after the other.
+            let now = START + (40 + ended) * SECOND - 1;
+            let (_, outcome) = take(store, now, asked(1));
+            let left = 99 - (GRANTS - ended) - granted;
+            assert_eq!((outcome.remaining, outcome.grow_us), (left, 1), "{ended} have ended");
+            for missing in 1..=GRANTS - ended {
+                let delay_us = store.peek(now, &asked(left + missing)).delay_us;
+                assert_eq!(delay_us, Some((missing - 1) * SECOND + 1), "{ended} have ended");
+            }
+        }
     }
 }
 

@@ -166,16 +166,11 @@ impl Script {
     }
 
     /// The answer to a command.
-    pub(crate) fn command(&mut self, words: &[&str]) -> Value {
+    pub(crate) fn command<Word: AsRef<[u8]>>(&mut self, words: &[Word]) -> Value {
         match self.connection.command(words) {
-            Value::Error(error) => panic!("{words:?}: {error}"),
+            Value::Error(error) => panic!("{}: {error}", words[0].as_ref().escape_ascii()),
             answer => answer,
         }
-    }
-
-    /// Gives a command that adds entries to a log.
-    pub(crate) fn add(&mut self, words: &[Vec<u8>]) {
-        assert_eq!(self.connection.command(words).integer() as usize, words.len() / 2 - 1);
     }
 
     /// The server's time in microseconds.
@@ -220,10 +215,23 @@ impl Script {
         self.connection.command(&words)
     }
 
-    /// Writes an entry of a log by hand: lua/sliding_window.lua says how it looks.
+    /// Adds an entry to a log by hand.
     pub(crate) fn plant(&mut self, bucket: &str, at_us: u64, before: u64, cost: u32) {
-        let score = at_us.to_string();
-        self.add(&["ZADD".into(), bucket.into(), score.into(), entry(at_us, before, cost)]);
+        self.plant_all(bucket, &[(at_us, before, cost)]);
+    }
+
+    /// Adds entries to a log by hand, which know of no expiry and of nothing dead: lua/sliding_window.lua says how
+    /// they look.
+    pub(crate) fn plant_all(&mut self, bucket: &str, entries: &[(u64, u64, u32)]) {
+        let first = self.log(bucket).first().map_or((entries[0].0, entries[0].1), |first| (first.0, first.1));
+        let time_and_total =
+            |(at_us, total): (u64, u64)| [&at_us.to_be_bytes()[1..], &total.to_be_bytes()[4..]].concat();
+        let mut words = vec![b"ZADD".to_vec(), bucket.into()];
+        for &(at_us, before, cost) in entries {
+            let own = [time_and_total((at_us, before)), cost.to_be_bytes().into()].concat();
+            words.extend([at_us.to_string().into(), [own, time_and_total(first), vec![0, 0]].concat()]);
+        }
+        assert_eq!(self.command(&words).integer() as usize, entries.len());
     }
 
     /// A bucket's log: times, totals before and costs.
@@ -234,14 +242,8 @@ impl Script {
             .map(|(member, score)| {
                 let number = |part: &[u8]| part.iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte));
                 assert_eq!(number(&member[..7]), score, "the score is the time");
-                (score, number(&member[7..11]), number(&member[13..17]))
+                (score, number(&member[7..11]), number(&member[11..15]))
             })
             .collect()
     }
-}
-
-/// A member of a log, which knows of no expiry and of nothing dead.
-pub(crate) fn entry(at_us: u64, before: u64, cost: u32) -> Vec<u8> {
-    let (at, before) = (at_us.to_be_bytes(), before.to_be_bytes());
-    [&at[1..], &before[4..], &[0, 0], &cost.to_be_bytes()].concat()
 }
