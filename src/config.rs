@@ -15,6 +15,7 @@ mod limit;
 mod password;
 pub mod redis;
 pub mod tls;
+mod upstream;
 mod value;
 
 use std::{
@@ -45,6 +46,7 @@ pub use self::{
     },
     redis::RedisUrl,
     tls::Tls,
+    upstream::{Balance, Eject, Health, Percent, Retries, ServerUrl, Target, Upstream, Weighted},
 };
 use crate::route::Matcher;
 
@@ -235,53 +237,6 @@ pub enum OnFailure {
     Deny,
 }
 
-/// Where requests are forwarded to.
-#[derive(Debug, PartialEq)]
-pub struct Upstream {
-    /// Who answers.
-    pub target: Target,
-    /// To connect.
-    pub connect_timeout: Duration,
-    /// From the end of the request to the head of the response.
-    pub response_timeout: Duration,
-    /// For which an unused connection is kept.
-    pub idle_timeout: Duration,
-    /// Requests in flight to its servers at a time, each on a connection of its own, at least 1.
-    pub max_connections: usize,
-}
-
-/// Who answers for an upstream.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Target {
-    /// These servers, at least one.
-    Servers(Vec<ServerUrl>),
-    /// The gateway itself, with what it was sent.
-    Echo,
-}
-
-/// A server, spoken to in cleartext. Prints as `http://host:port`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ServerUrl {
-    /// A name, or an address without brackets.
-    pub host: String,
-    /// The port.
-    pub port: u16,
-}
-
-impl ServerUrl {
-    /// `host:port`, as in a Host field.
-    pub fn authority(&self) -> String {
-        let Self { host, port } = self;
-        if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
-    }
-}
-
-impl fmt::Display for ServerUrl {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "http://{}", self.authority())
-    }
-}
-
 /// What to do with which requests.
 #[derive(Debug, PartialEq)]
 pub struct Route {
@@ -293,6 +248,8 @@ pub struct Route {
     pub action: Action,
     /// The names of the limits to pass, each once.
     pub limits: Vec<String>,
+    /// From when a request has passed its limits to the end of its answer.
+    pub timeout: Option<Duration>,
 }
 
 /// What to do with a request.
@@ -455,10 +412,19 @@ mod tests {
             upstreams: BTreeMap::from([(
                 "orders".to_owned(),
                 Upstream {
-                    target: Target::Servers(vec![ServerUrl { host: "127.0.0.1".to_owned(), port: 3000 }]),
+                    target: Target::Servers(vec![Weighted {
+                        url: ServerUrl::Tcp { tls: false, host: "127.0.0.1".to_owned(), port: 3000 },
+                        weight: 1,
+                    }]),
+                    balance: Balance::LeastRequest,
                     connect_timeout: 2 * second,
                     response_timeout: 30 * second,
                     idle_timeout: 4 * second,
+                    retries: Retries { attempts: 1, budget: Percent(20) },
+                    health: None,
+                    eject: None,
+                    http2: false,
+                    tls: None,
                     max_connections: 1024,
                 },
             )]),
@@ -493,6 +459,7 @@ mod tests {
                 },
                 action: Action::Upstream("orders".to_owned()),
                 limits: vec!["per-client".to_owned()],
+                timeout: None,
             }],
         };
         assert_eq!(config(EVERYDAY), expected);

@@ -14,6 +14,7 @@ use std::{
     iter::once,
     net::IpAddr,
     sync::Arc,
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -23,6 +24,7 @@ use hyper::{
     http::request::Parts,
 };
 use ipnet::IpNet;
+use tokio::time::Instant;
 
 use crate::{
     config::{Action, Config, EscapedSlashes, RatelimitHeaders},
@@ -80,6 +82,7 @@ struct Route {
     name: String,
     limits: Vec<Arc<Rule>>,
     answer: Answer,
+    timeout: Option<Duration>,
     /// The place of its traffic. Routes of one name share it.
     traffic: usize,
 }
@@ -95,12 +98,17 @@ impl Gateway {
     const UNROUTED: usize = 0;
 
     /// Builds a gateway. Upstreams that `before` had, too, keep their connections, and what has a name that it had
-    /// goes on with its metrics.
+    /// goes on with its metrics. It must be called in a tokio runtime, by which servers are watched; `before` doesn't watch
+    /// its own any more.
     pub fn build(config: &Config, limiter: &Arc<Limiter>, before: Option<&Self>) -> Self {
+        before
+            .into_iter()
+            .flat_map(|before| before.upstreams.values())
+            .for_each(|upstream| upstream.retire());
         let mut upstreams = BTreeMap::new();
         for (name, upstream) in &config.upstreams {
             let before = before.and_then(|before| before.upstreams.get(name)).map(Arc::as_ref);
-            upstreams.insert(name.clone(), Arc::new(Upstream::new(upstream, before)));
+            upstreams.insert(name.clone(), Arc::new(Upstream::new(name, upstream, before)));
         }
         let rules: BTreeMap<_, _> = config
             .limits
@@ -124,7 +132,10 @@ impl Gateway {
             };
             let limits = route.limits.iter().map(|name| rules[name].clone()).collect();
             let traffic = 1 + names[1..].binary_search(&route.name).expect("each route's name is there");
-            (route.matcher.clone(), Route { name: route.name.clone(), limits, answer, traffic })
+            (
+                route.matcher.clone(),
+                Route { name: route.name.clone(), limits, answer, timeout: route.timeout, traffic },
+            )
         });
         Self {
             routes: Table::new(routes),
@@ -227,6 +238,11 @@ impl Gateway {
         }
     }
 
+    /// The upstreams by name.
+    pub fn upstreams(&self) -> &BTreeMap<String, Arc<Upstream>> {
+        &self.upstreams
+    }
+
     /// Requests that may be in flight to upstreams at a time, each on a connection of its own.
     pub fn upstream_connections_most(&self) -> usize {
         self.upstreams.values().map(|upstream| upstream.connections_most()).sum()
@@ -306,7 +322,8 @@ impl Route {
                 if let Some(entry) = entry {
                     entry.note_id(request.headers());
                 }
-                upstream.send(request, entry.as_mut().map(|entry| &mut entry.visit)).await
+                let deadline = self.timeout.map(|timeout| Instant::now() + timeout);
+                upstream.send(request, deadline, entry.as_mut().map(|entry| &mut entry.visit)).await
             }
         }
     }

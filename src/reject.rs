@@ -117,6 +117,10 @@ impl Rejection {
             | Self::Failed(Failure::Busy) => {
                 response.headers_mut().insert(RETRY_AFTER, 1.into());
             }
+            Self::Failed(Failure::NoneHealthy { interval }) => {
+                let seconds = interval.as_secs() + u64::from(interval.subsec_nanos() > 0);
+                response.headers_mut().insert(RETRY_AFTER, seconds.into());
+            }
             _ => {}
         }
         response
@@ -125,12 +129,16 @@ impl Rejection {
 
 fn failed(failure: &Failure) -> (StatusCode, &'static str, String) {
     let (status, code) = match failure {
+        Failure::NoneHealthy { .. } => (StatusCode::SERVICE_UNAVAILABLE, "upstream-unhealthy"),
         Failure::Busy => (StatusCode::SERVICE_UNAVAILABLE, "upstream-busy"),
         Failure::Unreachable(_) => (StatusCode::BAD_GATEWAY, "upstream-unreachable"),
+        Failure::Unresolved => (StatusCode::BAD_GATEWAY, "upstream-unresolved"),
+        Failure::Tls(_) => (StatusCode::BAD_GATEWAY, "upstream-tls"),
         Failure::Broken(_) => (StatusCode::BAD_GATEWAY, "upstream-broken"),
         Failure::Switched => (StatusCode::BAD_GATEWAY, "upstream-switched"),
         Failure::RequestTimeout => (StatusCode::REQUEST_TIMEOUT, "request-timeout"),
         Failure::ConnectTimeout => (StatusCode::GATEWAY_TIMEOUT, "upstream-connect-timeout"),
+        Failure::ExchangeTimeout => (StatusCode::GATEWAY_TIMEOUT, "exchange-timeout"),
         Failure::ResponseTimeout => (StatusCode::GATEWAY_TIMEOUT, "upstream-response-timeout"),
     };
     (status, code, failure.to_string())

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Config, Limit, Route};
+use super::{Config, Limit, Route, Upstream};
 use crate::algorithm::Algorithm;
 
 impl Config {
@@ -16,7 +16,7 @@ impl Config {
             "upstream",
             &by_name(&old.upstreams),
             &by_name(&self.upstreams),
-            |name, _, _| changed("upstream", name),
+            |name, old, new| new.changes(old, name),
         ));
         lines.extend(compare("limit", &by_name(&old.limits), &by_name(&self.limits), |_, old, new| {
             new.changes(old)
@@ -60,6 +60,26 @@ impl Config {
         at_once
             .chain(at_next_start.map(|(key, _)| format!("`{key}` changed: takes effect at the next start")))
             .collect()
+    }
+}
+
+impl Upstream {
+    fn changes(&self, old: &Self, name: &str) -> Vec<String> {
+        let timeouts =
+            |upstream: &Self| (upstream.connect_timeout, upstream.response_timeout, upstream.idle_timeout);
+        let keys = [
+            ("servers", self.target == old.target),
+            ("balance", self.balance == old.balance),
+            ("timeouts", timeouts(self) == timeouts(old)),
+            ("retries", self.retries == old.retries),
+            ("health", self.health == old.health),
+            ("eject", self.eject == old.eject),
+            ("max_connections", self.max_connections == old.max_connections),
+            ("http2", self.http2 == old.http2),
+            ("tls", self.tls == old.tls),
+        ];
+        let changed = keys.into_iter().filter(|(_, is_same)| !is_same);
+        changed.map(|(key, _)| format!("upstream `{name}` changed its `{key}`")).collect()
     }
 }
 
@@ -238,6 +258,16 @@ mod tests {
                 "limit `new` added",
                 "route `/a` changed"
             ]
+        );
+    }
+
+    #[test]
+    fn what_changes_of_an_upstream_is_named() {
+        let b = "[upstreams.b]\n        builtin = \"echo\"";
+        let named = |key| format!("upstream `b` changed its `{key}`");
+        assert_eq!(
+            changes(&[(b, "[upstreams.b]\nservers = \"http://b\"\nbalance = \"random\"\neject = {}")]),
+            ["servers", "balance", "eject"].map(named)
         );
     }
 

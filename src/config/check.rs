@@ -9,6 +9,8 @@ mod limits;
 mod quota;
 mod routes;
 mod store;
+mod tls;
+mod upstream;
 
 use std::{collections::BTreeMap, ops::Range, path::Path};
 
@@ -16,7 +18,7 @@ use toml::Spanned;
 
 use self::limits::DefinedLimit;
 use super::{
-    AccessLog, Admin, AdminToken, Config, OnFailure, Server, Store, Target, Upstream,
+    AccessLog, Admin, AdminToken, Config, OnFailure, Server, Store, Upstream,
     document::Document,
     error::{Fault, Severity, nearest},
     file::{self, File, Table},
@@ -37,7 +39,7 @@ pub(super) fn check(file: File, folder: &Path, document: &mut Document<'_>) -> O
         format: format.0,
     });
     for (name, upstream) in file.upstreams {
-        let checked = check.upstream(name.get_ref(), upstream);
+        let checked = check.upstream(name.get_ref(), upstream, folder);
         check.upstreams.insert(name.into_inner(), checked);
     }
     for (name, limit) in file.limits {
@@ -137,31 +139,6 @@ impl<'d, 'i> Check<'d, 'i> {
             self.fault(fault.help(format!("use at least \"{written}\"")));
         }
         bytes
-    }
-
-    fn upstream(&mut self, name: &str, table: Table<file::Upstream>) -> Option<Upstream> {
-        let Table { span, value: upstream } = table;
-        let target = match (upstream.servers, upstream.builtin) {
-            (Some(servers), None) => Target::Servers(servers.into_inner().into_values()),
-            (None, Some(_)) => Target::Echo,
-            (Some(servers), Some(builtin)) => {
-                let fault = Fault::error(format!("upstream `{name}` has both `servers` and `builtin`"));
-                let fault = fault.at(&builtin.span(), "either this").at(&servers.span(), "or this");
-                self.fault(fault.help("remove one of the two"));
-                return None;
-            }
-            (None, None) => {
-                self.missing(&span, &["servers", "builtin"], "servers = [\"http://127.0.0.1:3000\"]");
-                return None;
-            }
-        };
-        Some(Upstream {
-            target,
-            connect_timeout: upstream.timeouts.value.connect.0,
-            response_timeout: upstream.timeouts.value.response.0,
-            idle_timeout: upstream.timeouts.value.idle.0,
-            max_connections: upstream.max_connections.0 as usize,
-        })
     }
 
     /// Complains that a table has none of these keys, unless one was there and had a fault.

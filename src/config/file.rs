@@ -5,6 +5,7 @@
 //! missing or wrong doesn't keep the others from being checked.
 
 mod limit;
+mod upstream;
 
 use std::{
     collections::BTreeMap,
@@ -26,10 +27,13 @@ use serde::{
 };
 use toml::Spanned;
 
-pub(super) use self::limit::{Limit, LimitOfRoute};
+pub(super) use self::{
+    limit::{Limit, LimitOfRoute},
+    upstream::{Eject, Health, Upstream},
+};
 use super::{
-    AccessLogFormat, EscapedSlashes, ListenAddress, OnFailure, RatelimitHeaders, ServerUrl, StoreUrl,
-    value::{Echo, Output, Secret, Size, Text, Whole, Written},
+    AccessLogFormat, EscapedSlashes, ListenAddress, OnFailure, RatelimitHeaders, StoreUrl,
+    value::{Output, Secret, Size, Text, Whole, Written},
 };
 use crate::route::pattern::{HostPattern, Pattern};
 
@@ -163,7 +167,7 @@ impl Default for Store {
     }
 }
 
-/// `tls` of `[store]`. Files are in PEM form, their paths from the folder of this file.
+/// `tls` of `[store]` and of an upstream. Files are in PEM form, their paths from the folder of this file.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Tls {
@@ -201,47 +205,6 @@ pub(super) struct AccessLog {
 impl Default for AccessLog {
     fn default() -> Self {
         Self { path: Text(Output(None)), format: Text(AccessLogFormat::Json) }
-    }
-}
-
-/// `[upstreams.NAME]`: servers that are each as good as the other.
-#[derive(Debug, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub(super) struct Upstream {
-    /// Urls of the servers, one or a list: `"http://127.0.0.1:3000"`. Required, unless `builtin` is given.
-    pub servers: Option<Spanned<List<ServerUrl>>>,
-    /// `"echo"`: the gateway itself answers with what it was sent. Default: none.
-    pub builtin: Option<Spanned<Text<Echo>>>,
-    /// How long to wait for a server.
-    pub timeouts: Table<UpstreamTimeouts>,
-    /// Requests in flight to its servers at a time, each on a connection of its own; 503 beyond it. At least 1.
-    /// Default: 1024.
-    pub max_connections: Whole<1, 1_000_000>,
-}
-
-impl Default for Upstream {
-    fn default() -> Self {
-        Self { servers: None, builtin: None, timeouts: Table::default(), max_connections: Whole(1024) }
-    }
-}
-
-/// `timeouts` of an upstream.
-#[derive(Debug, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub(super) struct UpstreamTimeouts {
-    /// To connect. Default: `"2s"`.
-    pub connect: Text<Duration>,
-    /// From the end of the request to the head of the response, and for any pause of a request's body on its
-    /// way. Default: `"30s"`.
-    pub response: Text<Duration>,
-    /// For which an unused connection is kept; choose it shorter than the server's own. Default: `"4s"`.
-    pub idle: Text<Duration>,
-}
-
-impl Default for UpstreamTimeouts {
-    fn default() -> Self {
-        let seconds = |seconds| Text(Duration::from_secs(seconds));
-        Self { connect: seconds(2), response: seconds(30), idle: seconds(4) }
     }
 }
 
@@ -283,6 +246,9 @@ pub(super) struct Route {
     /// The limits that a request must pass: names, or tables like `[limits.NAME]` with a `name`.
     /// Default: none.
     pub limits: Vec<Spanned<LimitOfRoute>>,
+    /// From when a request has passed its limits to the end of the upstream's answer: 504 beyond it, or an answer that
+    /// breaks off. Default: none.
+    pub timeout: Option<Text<Duration>>,
 }
 
 /// `respond` of a route.

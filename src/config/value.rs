@@ -2,6 +2,7 @@
 
 mod choice;
 mod limit;
+mod upstream;
 mod url;
 
 use std::{
@@ -22,6 +23,7 @@ use serde::{Deserialize, Deserializer, de};
 pub(super) use self::{
     choice::{AlgorithmName, Echo},
     limit::{AnyRate, Lease, Wait},
+    upstream::Interval,
 };
 use super::{Exemption, KeyPart, ListenAddress};
 use crate::{
@@ -204,13 +206,17 @@ impl Written for ListenAddress {
                 SocketAddr::read(text).map_err(|remedy| remedy + "; or \"unix:/run/tollgate.sock\"")?;
             return Ok(Self::Tcp(address));
         };
-        if !path.starts_with('/') || path.len() > UNIX_PATH_MOST {
-            return Err(format!(
+        unix_path(path).map(Self::Unix).ok_or_else(|| {
+            format!(
                 "`{text}` is no address to listen on\nwrite a path from the root, of at most {UNIX_PATH_MOST} bytes: \"unix:/run/tollgate.sock\""
-            ));
-        }
-        Ok(Self::Unix(path.into()))
+            )
+        })
     }
+}
+
+/// The path of a unix socket.
+fn unix_path(text: &str) -> Option<PathBuf> {
+    (text.starts_with('/') && text.len() <= UNIX_PATH_MOST).then(|| text.into())
 }
 
 impl Written for IpNet {

@@ -168,14 +168,44 @@ impl HttpBody for Upload {
 pub struct Relayed {
     incoming: Incoming,
     lease: Option<Lease>,
+    /// Fires when the time for the exchange is over.
+    timer: Option<Pin<Box<Sleep>>>,
 }
+
+/// The time for the exchange is over.
+#[derive(Debug)]
+pub struct TooLong;
+
+impl fmt::Display for TooLong {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the request took longer than its route allows")
+    }
+}
+
+impl Error for TooLong {}
 
 impl Relayed {
     /// Holds the connection until the body has ended; if it is dropped before that, the connection closes.
     pub fn new(incoming: Incoming, lease: Lease) -> Self {
-        let mut relayed = Self { incoming, lease: Some(lease) };
+        let mut relayed = Self { incoming, lease: Some(lease), timer: None };
         relayed.release_at_end();
         relayed
+    }
+
+    fn poll_frame(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let is_late = self.timer.as_mut().is_some_and(|timer| timer.as_mut().poll(context).is_ready());
+        let frame = match is_late {
+            true => Poll::Ready(Some(Err(TooLong.into()))),
+            false => Pin::new(&mut self.incoming).poll_frame(context).map_err(Into::into),
+        };
+        match &frame {
+            Poll::Ready(Some(Ok(_))) => self.release_at_end(),
+            Poll::Ready(None) => self.release(),
+            // A body that broke off takes its connection with it.
+            Poll::Ready(Some(Err(_))) => self.lease = None,
+            Poll::Pending => {}
+        }
+        frame
     }
 
     fn release_at_end(&mut self) {
@@ -193,6 +223,16 @@ impl Relayed {
 
 type BoxError = Box<dyn Error + Send + Sync>;
 
+impl Body {
+    /// The same, which breaks off if an upstream's hasn't ended by then.
+    pub fn until(mut self, deadline: Option<Instant>) -> Self {
+        if let (Self::Response(relayed), Some(deadline)) = (&mut self, deadline) {
+            relayed.timer = Some(Box::pin(sleep_until(deadline)));
+        }
+        self
+    }
+}
+
 impl HttpBody for Body {
     type Data = Bytes;
     type Error = BoxError;
@@ -205,17 +245,7 @@ impl HttpBody for Body {
             Self::Whole(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
             Self::Request(upload) => Pin::new(upload).poll_frame(context),
             Self::Local(body) => Pin::new(body).poll_frame(context).map_err(Into::into),
-            Self::Response(relayed) => {
-                let frame = Pin::new(&mut relayed.incoming).poll_frame(context).map_err(Into::into);
-                match &frame {
-                    Poll::Ready(Some(Ok(_))) => relayed.release_at_end(),
-                    Poll::Ready(None) => relayed.release(),
-                    // A body that broke off takes its connection with it.
-                    Poll::Ready(Some(Err(_))) => relayed.lease = None,
-                    Poll::Pending => {}
-                }
-                frame
-            }
+            Self::Response(relayed) => relayed.poll_frame(context),
         }
     }
 

@@ -1,40 +1,41 @@
 //! Connections to a server: each thread keeps its own, the one used last on top.
 //!
 //! A connection is lent for one exchange at a time as a [`Lease`], and comes back when the answer's
-//! body has ended. Those that idle longer than the upstream's idle timeout are closed.
+//! body has ended. One for HTTP/2 stays, and is lent to as many at a time as the server takes; beyond that there is
+//! another one. Those that idle longer than the upstream's idle timeout are closed.
 
 use std::{
     cell::RefCell,
     fmt,
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
     },
     time::Duration,
 };
 
 use hyper::{
-    client::conn::http1::{self, SendRequest},
-    header::HeaderValue,
+    Method, Request, StatusCode, Version,
+    header::{HOST, HeaderValue, USER_AGENT},
+    http::uri::PathAndQuery,
 };
-use hyper_util::rt::TokioIo;
+use smallvec::SmallVec;
 use thread_local::ThreadLocal;
-use tokio::{
-    net::TcpStream,
-    time::{Instant, timeout},
-};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::{
     config::ServerUrl,
     metrics::{CountsByWord, Histogram},
 };
 
-use super::{Failure, body::Body};
+use super::{
+    Failure,
+    address::Location,
+    body::Body,
+    connection::{Connection, Connector},
+    health::Condition,
+};
 
-/// Fields that an answer may have.
-const RESPONSE_FIELDS_MOST: usize = 256;
-/// Bytes that are read ahead of an answer, which its head must fit into.
-const RESPONSE_BUFFER: usize = 128 << 10;
 /// How long a connection may take to be ready again once the answer has ended, before it is closed: a client
 /// may never end a request that is answered already.
 const READY_WITHIN: Duration = Duration::from_secs(5);
@@ -43,24 +44,54 @@ const READY_WITHIN: Duration = Duration::from_secs(5);
 pub struct Server {
     url: ServerUrl,
     host: HeaderValue,
+    location: Location,
+    connector: Arc<Connector>,
+    /// Whether it has been offered HTTP/2, and took HTTP/1.1.
+    declines_http2: AtomicBool,
     in_flight: AtomicUsize,
+    pub(super) condition: Condition,
     /// How long it took to answer, and why it didn't.
     pub(super) answers: Histogram,
     pub(super) failures: CountsByWord,
-    idle: ThreadLocal<RefCell<Vec<Idle>>>,
+    kept: ThreadLocal<Kept>,
+}
+
+/// What a thread keeps.
+#[derive(Default)]
+struct Kept {
+    connections: RefCell<Vec<Idle>>,
+    /// Held while one for HTTP/2 is made, so that all who want one share it.
+    connecting: Arc<tokio::sync::Mutex<()>>,
 }
 
 struct Idle {
-    sender: SendRequest<Body>,
+    connection: Connection,
+    /// When it was last used.
     since: Instant,
 }
 
 impl Server {
     /// A server without connections yet.
-    pub fn new(url: ServerUrl) -> Self {
+    pub fn new(url: ServerUrl, connector: Arc<Connector>) -> Self {
         let host = HeaderValue::from_str(&url.authority()).expect("a url's authority is visible ASCII");
-        let (answers, failures) = (Histogram::of_times(), CountsByWord::of(&Failure::KINDS));
-        Self { url, host, in_flight: AtomicUsize::new(0), answers, failures, idle: ThreadLocal::new() }
+        Self {
+            location: Location::of(&url),
+            url,
+            host,
+            connector,
+            declines_http2: AtomicBool::new(false),
+            in_flight: AtomicUsize::new(0),
+            condition: Condition::default(),
+            answers: Histogram::of_times(),
+            failures: CountsByWord::of(&Failure::KINDS),
+            kept: ThreadLocal::new(),
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn test(port: u16) -> Self {
+        let url = ServerUrl::Tcp { tls: false, host: "127.0.0.1".to_owned(), port };
+        Self::new(url, Arc::new(Connector::of(None, false)))
     }
 
     /// The server's own name, for a request that names no host.
@@ -73,49 +104,107 @@ impl Server {
         &self.url
     }
 
+    /// Its addresses.
+    pub fn location(&self) -> &Location {
+        &self.location
+    }
+
     /// Requests that it hasn't answered completely.
     pub fn in_flight(&self) -> usize {
         self.in_flight.load(Relaxed)
     }
 
     /// The connection of this thread that was used last, if one is fit for use.
-    pub fn reuse(&self, idle_timeout: Duration) -> Option<SendRequest<Body>> {
-        let mut idle = self.idle.get_or_default().borrow_mut();
-        while let Some(kept) = idle.pop() {
-            if kept.sender.is_ready() && kept.since.elapsed() < idle_timeout {
-                return Some(kept.sender);
+    pub fn reuse(&self, idle_timeout: Duration) -> Option<Connection> {
+        let mut kept = self.kept.get_or_default().connections.borrow_mut();
+        let mut shared = SmallVec::<[Idle; 2]>::new();
+        let mut lent = None;
+        while let (None, Some(mut last)) = (&lent, kept.pop()) {
+            if !last.is_fit(idle_timeout) {
+                continue;
             }
+            if !last.connection.is_http2() {
+                return Some(last.connection);
+            }
+            lent = last.connection.share();
+            last.since = Instant::now();
+            shared.push(last);
         }
-        None
+        kept.extend(shared);
+        lent
     }
 
-    /// Makes a connection.
+    /// Makes a connection, or finds one that has just been made.
     ///
     /// # Errors
     /// The server can't be reached, or not in time.
-    pub async fn connect(&self, connect_timeout: Duration) -> Result<SendRequest<Body>, Failure> {
-        let connecting = TcpStream::connect((self.url.host.as_str(), self.url.port));
-        let stream = match timeout(connect_timeout, connecting).await {
-            Ok(stream) => stream.map_err(Failure::Unreachable)?,
-            Err(_) => return Err(Failure::ConnectTimeout),
-        };
-        stream.set_nodelay(true).map_err(Failure::Unreachable)?;
-        let mut builder = http1::Builder::new();
-        builder.max_headers(RESPONSE_FIELDS_MOST).max_buf_size(RESPONSE_BUFFER);
-        let (sender, connection) = builder.handshake(TokioIo::new(stream)).await.map_err(Failure::Broken)?;
-        // How it ends is for the exchange on it to report.
-        tokio::spawn(async { drop(connection.await) });
-        Ok(sender)
+    pub async fn connect(&self, deadline: Instant, idle_timeout: Duration) -> Result<Connection, Failure> {
+        if !self.connector.prefers_http2() || self.declines_http2.load(Relaxed) {
+            return self.open(deadline).await;
+        }
+        let connecting = self.kept.get_or_default().connecting.clone();
+        let alone = timeout_at(deadline, connecting.lock_owned()).await;
+        let _alone = alone.map_err(|_| Failure::ConnectTimeout)?;
+        if let Some(made) = self.reuse(idle_timeout) {
+            return Ok(made);
+        }
+        let connection = self.open(deadline).await?;
+        match connection.share() {
+            Some(lent) => {
+                self.keep(connection);
+                Ok(lent)
+            }
+            None => {
+                self.declines_http2.store(!connection.is_http2(), Relaxed);
+                Ok(connection)
+            }
+        }
+    }
+
+    async fn open(&self, deadline: Instant) -> Result<Connection, Failure> {
+        self.connector.connect(&self.url, &self.location, deadline).await
+    }
+
+    /// The status with which it answers a GET, on a connection of its own.
+    ///
+    /// # Errors
+    /// No answer.
+    pub async fn probe(&self, path: &PathAndQuery, deadline: Instant) -> Result<StatusCode, Failure> {
+        let mut request = Request::new(Body::Whole(None));
+        *request.method_mut() = Method::GET;
+        *request.uri_mut() = path.clone().into();
+        *request.version_mut() = Version::HTTP_11;
+        request.headers_mut().insert(HOST, self.host.clone());
+        request.headers_mut().insert(USER_AGENT, HeaderValue::from_static("tollgate"));
+        let mut connection = self.open(deadline).await?;
+        match connection.send(request, &self.url).await {
+            Ok(response) => Ok(response.status()),
+            Err(unsent) => Err(Failure::Broken(unsent.into_error())),
+        }
     }
 
     /// Closes this thread's connections that have idled too long or that the server has closed.
     pub fn close_idle(&self, idle_timeout: Duration) {
-        let mut idle = self.idle.get_or_default().borrow_mut();
-        idle.retain(|kept| kept.sender.is_ready() && kept.since.elapsed() < idle_timeout);
+        let mut kept = self.kept.get_or_default().connections.borrow_mut();
+        kept.retain_mut(|kept| {
+            if !kept.connection.is_idle() {
+                kept.since = Instant::now();
+            }
+            kept.is_fit(idle_timeout)
+        });
     }
 
-    fn keep(&self, sender: SendRequest<Body>) {
-        self.idle.get_or_default().borrow_mut().push(Idle { sender, since: Instant::now() });
+    fn keep(&self, connection: Connection) {
+        if !self.connector.has_too_many() {
+            let kept = Idle { connection, since: Instant::now() };
+            self.kept.get_or_default().connections.borrow_mut().push(kept);
+        }
+    }
+}
+
+impl Idle {
+    fn is_fit(&self, idle_timeout: Duration) -> bool {
+        self.connection.is_ready() && (self.since.elapsed() < idle_timeout || !self.connection.is_idle())
     }
 }
 
@@ -158,26 +247,28 @@ impl Drop for InFlight {
 /// A connection lent for one exchange. Dropped before its end, it closes the connection.
 #[derive(Debug)]
 pub struct Lease {
-    sender: SendRequest<Body>,
+    connection: Connection,
     in_flight: InFlight,
 }
 
 impl Lease {
     /// Lends a connection until [`Self::release`].
-    pub fn new(sender: SendRequest<Body>, in_flight: InFlight) -> Self {
-        Self { sender, in_flight }
+    pub fn new(connection: Connection, in_flight: InFlight) -> Self {
+        Self { connection, in_flight }
     }
 
     /// Gives the connection back, the answer having ended.
     pub fn release(self) {
-        let Self { mut sender, in_flight } = self;
-        if sender.is_ready() {
-            in_flight.server.keep(sender);
-        } else if !sender.is_closed() {
+        let Self { mut connection, in_flight } = self;
+        if connection.is_http2() {
+            // It was never away.
+        } else if connection.is_ready() {
+            in_flight.server.keep(connection);
+        } else if !connection.is_closed() {
             // The request's body may still be on its way.
             tokio::spawn(async move {
-                if let Ok(Ok(())) = timeout(READY_WITHIN, sender.ready()).await {
-                    in_flight.server.keep(sender);
+                if let Ok(Ok(())) = timeout(READY_WITHIN, connection.ready()).await {
+                    in_flight.server.keep(connection);
                 }
             });
         }

@@ -2,7 +2,7 @@
 
 use crate::{
     algorithm::Rate,
-    config::{Config, Store, StoreUrl, Target},
+    config::{Config, ServerUrl, Store, StoreUrl, Target},
     duration,
     route::{HostPattern, Matcher, Pattern, Table, View, path},
 };
@@ -44,6 +44,9 @@ pub fn rate(bytes: &[u8]) {
             assert_eq!(quota(&read.to_string()), Some(read));
         }
     }
+    for key in ["retries.budget", "health.path", "health.interval", "eject.max"] {
+        config_with(&format!("builtin = \"echo\"\n{key} = "), &text, "");
+    }
     for key in ["max_header_bytes", "timeouts.header"] {
         config_with(&format!("builtin = \"echo\"\n[server]\n{key} = "), &text, "");
     }
@@ -64,12 +67,16 @@ pub fn url(bytes: &[u8]) {
     let servers = |text: &str| {
         let config = config_with("servers = ", text, "")?;
         match config.upstreams.into_values().next()?.target {
-            Target::Servers(servers) => servers.into_iter().next(),
+            Target::Servers(servers) => servers.into_iter().next().map(|server| server.url),
             Target::Echo => None,
         }
     };
     if let Some(url) = servers(&text) {
-        assert!(url.port > 0 && !url.host.is_empty());
+        let has_place = match &url {
+            ServerUrl::Tcp { host, port, .. } => *port > 0 && !host.is_empty(),
+            ServerUrl::Unix(path) => path.is_absolute(),
+        };
+        assert!(has_place, "{url}");
         assert_eq!(servers(&url.to_string()), Some(url));
     }
 

@@ -3,25 +3,70 @@
 use std::{
     convert::Infallible,
     net::SocketAddr,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
     thread,
 };
 
 use bytes::Bytes;
 use http_body_util::combinators::BoxBody;
 use hyper::{
-    Request, Response, body::Incoming, http::request::Parts, server::conn::http1, service::service_fn,
+    Request, Response,
+    body::Incoming,
+    http::request::Parts,
+    server::conn::{http1, http2},
+    service::service_fn,
 };
-use hyper_util::rt::TokioIo;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use rustls::{HandshakeKind, ServerConfig, ServerConnection};
 use tokio::net::TcpListener;
+use tokio_rustls::TlsAcceptor;
 
 /// A body of an answer.
 pub(crate) type Body = BoxBody<Bytes, Infallible>;
 
 /// A server that answers by a function. It ends with the test's process.
 pub(crate) struct Upstream {
+    scheme: &'static str,
     address: SocketAddr,
     requests: Arc<Mutex<Vec<Parts>>>,
+    connections: Arc<Mutex<Vec<Shaken>>>,
+    open: Arc<AtomicUsize>,
+}
+
+/// How an upstream speaks.
+#[derive(Clone)]
+pub(crate) enum Speech {
+    /// HTTP/1.1 in cleartext.
+    Http1,
+    /// HTTP/2 in cleartext.
+    Http2(http2::Builder<TokioExecutor>),
+    /// TLS, and what is agreed on by it.
+    Tls(Arc<ServerConfig>),
+}
+
+/// What a client and an upstream have agreed on, as far as they speak TLS.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Shaken {
+    /// The name that the client asked for.
+    pub(crate) server_name: Option<String>,
+    pub(crate) is_resumed: bool,
+    pub(crate) protocol: Option<String>,
+    /// Whether the client has shown a certificate.
+    pub(crate) client_is_known: bool,
+}
+
+impl Shaken {
+    fn of(tls: &ServerConnection) -> Self {
+        Self {
+            server_name: tls.server_name().map(str::to_owned),
+            is_resumed: tls.handshake_kind() == Some(HandshakeKind::Resumed),
+            protocol: tls.alpn_protocol().map(|protocol| String::from_utf8(protocol.to_vec()).unwrap()),
+            client_is_known: tls.peer_certificates().is_some(),
+        }
+    }
 }
 
 impl Upstream {
@@ -44,11 +89,30 @@ impl Upstream {
     where
         F: Future<Output = Response<Body>> + Send + 'static,
     {
-        let requests = Arc::new(Mutex::new(Vec::new()));
+        Self::speaking(Speech::Http1, answer)
+    }
+
+    /// Answers by a function, in this way.
+    pub(crate) fn speaking<F>(
+        speech: Speech,
+        answer: impl Fn(Request<Incoming>) -> F + Clone + Send + Sync + 'static,
+    ) -> Self
+    where
+        F: Future<Output = Response<Body>> + Send + 'static,
+    {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         listener.set_nonblocking(true).unwrap();
+        let scheme = if matches!(speech, Speech::Tls(_)) { "https" } else { "http" };
         let address = listener.local_addr().unwrap();
-        let seen = requests.clone();
+        let upstream = Self {
+            scheme,
+            address,
+            requests: Arc::default(),
+            connections: Arc::default(),
+            open: Arc::default(),
+        };
+        let (requests, connections) = (upstream.requests.clone(), upstream.connections.clone());
+        let open = upstream.open.clone();
         thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {
@@ -56,27 +120,70 @@ impl Upstream {
                 loop {
                     let (stream, _) = listener.accept().await.unwrap();
                     stream.set_nodelay(true).unwrap();
-                    let (answer, seen) = (answer.clone(), seen.clone());
+                    let (answer, seen) = (answer.clone(), requests.clone());
                     let service = service_fn(move |request: Request<Incoming>| {
                         let (parts, body) = request.into_parts();
                         seen.lock().unwrap().push(parts.clone());
                         let answered = answer(Request::from_parts(parts, body));
                         async { Ok::<_, Infallible>(answered.await) }
                     });
-                    tokio::spawn(http1::Builder::new().serve_connection(TokioIo::new(stream), service));
+                    let (speech, connections, open) = (speech.clone(), connections.clone(), open.clone());
+                    open.fetch_add(1, SeqCst);
+                    tokio::spawn(async move {
+                        let http1 = http1::Builder::new();
+                        match speech {
+                            Speech::Http1 => {
+                                connections.lock().unwrap().push(Shaken::default());
+                                let _ = http1.serve_connection(TokioIo::new(stream), service).await;
+                            }
+                            Speech::Http2(http2) => {
+                                connections.lock().unwrap().push(Shaken::default());
+                                let _ = http2.serve_connection(TokioIo::new(stream), service).await;
+                            }
+                            Speech::Tls(config) => {
+                                let Ok(stream) = TlsAcceptor::from(config).accept(stream).await else {
+                                    return;
+                                };
+                                let tls = stream.get_ref().1;
+                                connections.lock().unwrap().push(Shaken::of(tls));
+                                if tls.alpn_protocol() == Some(b"h2") {
+                                    let http2 = http2::Builder::new(TokioExecutor::new());
+                                    let _ = http2.serve_connection(TokioIo::new(stream), service).await;
+                                } else {
+                                    let _ = http1.serve_connection(TokioIo::new(stream), service).await;
+                                }
+                            }
+                        }
+                        open.fetch_sub(1, SeqCst);
+                    });
                 }
             });
         });
-        Self { address, requests }
+        upstream
     }
 
     pub(crate) fn url(&self) -> String {
-        format!("http://{}", self.address)
+        format!("{}://{}", self.scheme, self.address)
+    }
+
+    /// The connections that have been made to it.
+    pub(crate) fn connections(&self) -> Vec<Shaken> {
+        self.connections.lock().unwrap().clone()
+    }
+
+    /// How many of them are open.
+    pub(crate) fn open(&self) -> usize {
+        self.open.load(SeqCst)
     }
 
     /// How many requests have reached it.
     pub(crate) fn count(&self) -> usize {
         self.requests.lock().unwrap().len()
+    }
+
+    /// How many requests of this kind have reached it.
+    pub(crate) fn seen(&self, is_meant: impl Fn(&Parts) -> bool) -> usize {
+        self.requests.lock().unwrap().iter().filter(|parts| is_meant(parts)).count()
     }
 
     /// The newest request that has reached it.

@@ -81,6 +81,7 @@ impl Check<'_, '_> {
             name: route.name.map_or_else(made, Spanned::into_inner),
             action: action?,
             limits: limits.iter().map(|name| name.get_ref().clone()).collect(),
+            timeout: route.timeout.map(|timeout| timeout.0),
             matcher,
         })
     }

@@ -3,7 +3,9 @@
 use std::fmt;
 
 use super::Written;
-use crate::config::{AccessLogFormat, EscapedSlashes, Missing, Mode, OnFailure, RatelimitHeaders, Scope};
+use crate::config::{
+    AccessLogFormat, Balance, EscapedSlashes, Missing, Mode, OnFailure, RatelimitHeaders, Scope,
+};
 
 impl Written for RatelimitHeaders {
     const EXPECTED: &'static str = "\"draft-11\", \"x-ratelimit\", \"both\" or \"off\"";
@@ -101,6 +103,19 @@ impl Written for Missing {
     fn read(text: &str) -> Result<Self, String> {
         let treatments = [("ip", Self::Ip), ("skip", Self::Skip), ("deny", Self::Deny)];
         choose("treatment of a missing key", treatments, text)
+    }
+}
+
+impl Written for Balance {
+    const EXPECTED: &'static str = "\"least-request\", \"round-robin\" or \"random\"";
+
+    fn read(text: &str) -> Result<Self, String> {
+        let ways = [
+            ("least-request", Self::LeastRequest),
+            ("round-robin", Self::RoundRobin),
+            ("random", Self::Random),
+        ];
+        choose("way to balance", ways, text)
     }
 }
 

@@ -28,7 +28,7 @@ impl Written for AnyRate {
 }
 
 /// Longer than anybody waits, and than a gateway that died should count.
-const HOUR_US: u64 = 3_600_000_000;
+pub(super) const HOUR_US: u64 = 3_600_000_000;
 
 /// The time after which permits come back from a gateway that died, in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,7 +61,7 @@ impl Written for Wait {
 }
 
 /// Microseconds of a duration of whole milliseconds within bounds.
-fn within(text: &str, bounds: RangeInclusive<u64>, expected: &str) -> Result<u64, String> {
+pub(super) fn within(text: &str, bounds: RangeInclusive<u64>, expected: &str) -> Result<u64, String> {
     let us = duration::parse_us(text)?;
     if bounds.contains(&us) && us.is_multiple_of(1_000) {
         Ok(us)

@@ -1,22 +1,34 @@
 //! Urls of servers and stores.
 
 use hyper::Uri;
+use rustls::pki_types::ServerName;
 
-use super::Written;
+use super::{UNIX_PATH_MOST, Written, unix_path};
 use crate::config::{RedisUrl, ServerUrl, StoreUrl, redis::bare_host};
 
 impl Written for ServerUrl {
     const EXPECTED: &'static str = "an url such as \"http://127.0.0.1:3000\"";
 
     fn read(text: &str) -> Result<Self, String> {
-        let fault = |why| format!("`{text}` {why}\nwrite scheme, host and port: \"http://127.0.0.1:3000\"");
+        if let Some(path) = text.strip_prefix("unix:") {
+            return unix_path(path).map(Self::Unix).ok_or_else(|| {
+                format!(
+                    "`{text}` is no socket\nwrite a path from the root, of at most {UNIX_PATH_MOST} bytes: \"unix:/run/app.sock\""
+                )
+            });
+        }
+        let fault = |why| {
+            format!(
+                "`{text}` {why}\nwrite scheme, host and port: \"http://127.0.0.1:3000\", \"https://orders.internal\"; or \"unix:/run/app.sock\""
+            )
+        };
         let url = text.parse::<Uri>().map_err(|_| fault("is no url"))?;
         let authority = url.authority().ok_or_else(|| fault("is no url"))?;
-        match url.scheme_str() {
-            Some("http") => {}
-            Some("https") => return Err(fault("wants TLS, which is not supported yet")),
-            _ => return Err(fault("does not begin with http://")),
-        }
+        let tls = match url.scheme_str() {
+            Some("http") => false,
+            Some("https") => true,
+            _ => return Err(fault("does not begin with http://, https:// or unix:")),
+        };
         if authority.as_str().contains('@') {
             return Err(fault("has a user, which is not passed on"));
         }
@@ -26,7 +38,10 @@ impl Written for ServerUrl {
         }
         let port = port(authority.as_str()).ok_or_else(|| fault("has no valid port"))?;
         let host = bare_host(authority.host()).ok_or_else(|| fault("has no valid host"))?;
-        Ok(Self { host: host.to_owned(), port: port.unwrap_or(80) })
+        if tls && ServerName::try_from(host).is_err() {
+            return Err(fault("has a host that no certificate can bear"));
+        }
+        Ok(Self::Tcp { tls, host: host.to_owned(), port: port.unwrap_or(if tls { 443 } else { 80 }) })
     }
 }
 
@@ -62,6 +77,9 @@ mod tests {
             ("http://a", "http://a:80"),
             ("http://10.0.0.1:3000/", "http://10.0.0.1:3000"),
             ("http://[::1]:3000", "http://[::1]:3000"),
+            ("https://a", "https://a:443"),
+            ("https://10.0.0.1:3000", "https://10.0.0.1:3000"),
+            ("unix:/run/app.sock", "unix:/run/app.sock"),
         ] {
             assert_eq!(ServerUrl::read(text).map(|url| url.to_string()), Ok(printed.to_owned()));
         }
@@ -74,7 +92,9 @@ mod tests {
             "http://a:",
             "http://a:0",
             "http://a:99999",
-            "https://a:1",
+            "https://a..b:1",
+            "unix:app.sock",
+            "unix:",
             "ftp://a:1",
             "http://a:1/b",
             "http://a:1?b",

@@ -1,8 +1,13 @@
-//! A Redis that speaks TLS, and the certificates for it.
+//! Servers that speak TLS, and the certificates for them.
 
-use std::{fs, path::PathBuf};
+use std::{fs, path::PathBuf, sync::Arc};
 
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, date_time_ymd};
+use rustls::{
+    RootCertStore, ServerConfig,
+    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
+    server::WebPkiClientVerifier,
+};
 use tempfile::TempDir;
 
 use super::{Redis, free_port};
@@ -37,6 +42,28 @@ impl Certificates {
             write(&format!("{who}.key"), key.serialize_pem());
         }
         Self { folder }
+    }
+
+    /// What an upstream with `server.pem` needs, which agrees on these protocols. `asks_clients` is whether they need a
+    /// certificate of the authority.
+    pub(crate) fn server(&self, protocols: &[&str], asks_clients: bool) -> Arc<ServerConfig> {
+        let provider = tollgate::config::tls::provider();
+        let certificates = |name| CertificateDer::pem_file_iter(self.path(name)).unwrap().map(Result::unwrap);
+        let builder =
+            ServerConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions();
+        let builder = builder.unwrap();
+        let builder = if asks_clients {
+            let mut roots = RootCertStore::empty();
+            certificates("ca.pem").for_each(|root| roots.add(root).unwrap());
+            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+            builder.with_client_cert_verifier(verifier.build().unwrap())
+        } else {
+            builder.with_no_client_auth()
+        };
+        let key = PrivateKeyDer::from_pem_file(self.path("server.key")).unwrap();
+        let mut config = builder.with_single_cert(certificates("server.pem").collect(), key).unwrap();
+        config.alpn_protocols = protocols.iter().map(|protocol| protocol.as_bytes().to_vec()).collect();
+        Arc::new(config)
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {

@@ -1,0 +1,67 @@
+//! TLS towards the store and upstreams, and the files that it needs.
+
+use std::path::Path;
+
+use rustls::pki_types::ServerName;
+use toml::Spanned;
+
+use super::Check;
+use crate::config::{
+    Tls,
+    error::Fault,
+    file::{self, Table},
+    tls::{self, Identity},
+};
+
+impl Check<'_, '_> {
+    /// How to speak TLS to `whom`.
+    pub(super) fn tls(&mut self, table: Table<file::Tls>, folder: &Path, whom: &str) -> Tls {
+        let Table { span, value } = table;
+        let before = self.document.faults.len();
+        if value.cert.is_some() != value.key.is_some() {
+            let (has, lacks) = if value.cert.is_some() { ("cert", "key") } else { ("key", "cert") };
+            let fault = Fault::error(format!("`{has}` is of no use without `{lacks}`")).at(&span, "");
+            self.fault(fault.help(format!("add for example: {lacks} = \"gateway.pem\"")));
+        }
+        let ca = value.ca.and_then(|ca| self.file(&ca, |path| tls::read_certificates(folder, path)));
+        let cert = value.cert.as_ref();
+        let certificates = cert.and_then(|cert| self.file(cert, |path| tls::read_certificates(folder, path)));
+        let key = value.key.as_ref();
+        let key = key.and_then(|key| self.file(key, |path| tls::read_key(folder, path)));
+        let server_name = value.server_name.and_then(|name| {
+            self.file(&name, |name| {
+                ServerName::try_from(name.to_owned()).map_err(|_| {
+                    format!("`{name}` is no name of a server\nwrite a host or an address: \"redis.internal\"")
+                })
+            })
+        });
+        let identity = certificates.zip(key).map(|(certificates, key)| Identity { certificates, key });
+        let tls = Tls { ca, identity, server_name };
+        if self.document.faults.len() == before {
+            self.complain_of_tls(&tls, value.cert.as_ref(), whom);
+        }
+        tls
+    }
+
+    /// What a value stands for, if it can be read.
+    fn file<T>(&mut self, written: &Spanned<String>, read: impl Fn(&str) -> Result<T, String>) -> Option<T> {
+        let read = read(written.get_ref());
+        read.map_err(|fault| self.fault(Fault::with_remedy(&fault).at(&written.span(), ""))).ok()
+    }
+
+    /// Complains of files that can be read, but not be used.
+    pub(super) fn complain_of_tls(&mut self, tls: &Tls, cert: Option<&Spanned<String>>, whom: &str) {
+        let Err(error) = tls.client() else { return };
+        let fault = match (cert, &tls.ca) {
+            (Some(cert), _) => Fault::error(format!("`{}` can't be used: {error}", cert.get_ref()))
+                .at(&cert.span(), "")
+                .help("give the certificate and the key that belong together"),
+            (None, Some(_)) => Fault::error(format!("the certificates of `ca` can't be used: {error}"))
+                .help("give certificates of X.509, version 3"),
+            (None, None) => Fault::error(format!("this system has no root certificates to trust {whom} by"))
+                .help("install them (the package is often called ca-certificates)")
+                .help(format!("or name those of {whom}: tls = {{ ca = \"ca.pem\" }}")),
+        };
+        self.fault(fault);
+    }
+}

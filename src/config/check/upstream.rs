@@ -1,0 +1,105 @@
+//! Upstreams.
+
+use std::{path::Path, sync::Arc};
+
+use super::Check;
+use crate::config::{
+    Eject, Health, Retries, Target, Tls, Upstream, Weighted,
+    error::Fault,
+    file::{self, Table},
+};
+
+impl Check<'_, '_> {
+    pub(super) fn upstream(
+        &mut self,
+        name: &str,
+        table: Table<file::Upstream>,
+        folder: &Path,
+    ) -> Option<Upstream> {
+        let Table { span, value: upstream } = table;
+        let target = match (upstream.servers, upstream.builtin) {
+            (Some(servers), None) => {
+                let servers = servers.into_inner().0.into_iter();
+                Target::Servers(
+                    servers.map(|server| Weighted { url: server.url, weight: server.weight }).collect(),
+                )
+            }
+            (None, Some(_)) => Target::Echo,
+            (Some(servers), Some(builtin)) => {
+                let fault = Fault::error(format!("upstream `{name}` has both `servers` and `builtin`"));
+                let fault = fault.at(&builtin.span(), "either this").at(&servers.span(), "or this");
+                self.fault(fault.help("remove one of the two"));
+                return None;
+            }
+            (None, None) => {
+                self.missing(&span, &["servers", "builtin"], "servers = [\"http://127.0.0.1:3000\"]");
+                return None;
+            }
+        };
+        let tls = self.tls_of_upstream(name, &target, upstream.tls, folder);
+        let (timeouts, retries) = (upstream.timeouts.value, upstream.retries.value);
+        Some(Upstream {
+            target,
+            balance: upstream.balance.0,
+            connect_timeout: timeouts.connect.0,
+            response_timeout: timeouts.response.0,
+            idle_timeout: timeouts.idle.0,
+            retries: Retries { attempts: retries.attempts.0 as usize, budget: retries.budget.0 },
+            health: upstream.health.and_then(|health| self.health(health)),
+            eject: upstream.eject.map(|Table { value: file::Eject { failures, duration, max }, .. }| Eject {
+                failures: failures.0,
+                duration: duration.0,
+                most: max.0,
+            }),
+            max_connections: upstream.max_connections.0 as usize,
+            http2: upstream.http2,
+            tls: tls.map(Arc::new),
+        })
+    }
+
+    fn tls_of_upstream(
+        &mut self,
+        name: &str,
+        target: &Target,
+        table: Option<Table<file::Tls>>,
+        folder: &Path,
+    ) -> Option<Tls> {
+        let whom = format!("the upstream `{name}`");
+        let uses_tls = match target {
+            Target::Servers(servers) => servers.iter().any(|server| server.url.is_tls()),
+            Target::Echo => false,
+        };
+        match table {
+            None if uses_tls => {
+                self.complain_of_tls(&Tls::default(), None, &whom);
+                Some(Tls::default())
+            }
+            None => None,
+            Some(table) => {
+                if !uses_tls {
+                    let fault =
+                        Fault::warning(format!("`tls` is for servers with TLS, and `{name}` has none"));
+                    let fault = fault.at(&table.span, "");
+                    self.fault(fault.help("write their urls with https, as in \"https://orders.internal\""));
+                }
+                let tls = self.tls(table, folder, &whom);
+                uses_tls.then_some(tls)
+            }
+        }
+    }
+
+    fn health(&mut self, table: Table<file::Health>) -> Option<Health> {
+        let Table { span, value: health } = table;
+        let Some(path) = health.path else {
+            self.missing(&span, &["path"], "path = \"/healthz\"");
+            return None;
+        };
+        Some(Health {
+            path: path.0,
+            interval: health.interval.0.0,
+            timeout: health.timeout.0,
+            rise: health.rise.0,
+            fall: health.fall.0,
+        })
+    }
+}

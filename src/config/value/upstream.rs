@@ -1,0 +1,67 @@
+//! Values of an upstream.
+
+use std::time::Duration;
+
+use hyper::http::uri::PathAndQuery;
+
+use super::{
+    Written,
+    limit::{HOUR_US, within},
+};
+use crate::config::Percent;
+
+/// The time between probes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::config) struct Interval(pub Duration);
+
+impl Written for Interval {
+    const EXPECTED: &'static str = "a duration from \"10ms\" to \"1h\"";
+
+    fn read(text: &str) -> Result<Self, String> {
+        within(text, 10_000..=HOUR_US, Self::EXPECTED).map(|us| Self(Duration::from_micros(us)))
+    }
+}
+
+impl Written for Percent {
+    const EXPECTED: &'static str = "a share such as \"20%\"";
+
+    fn read(text: &str) -> Result<Self, String> {
+        let number = text.strip_suffix('%').filter(|number| number.bytes().all(|byte| byte.is_ascii_digit()));
+        let percent = number.and_then(|number| number.parse().ok()).filter(|percent| *percent <= 100);
+        percent.map(Self).ok_or_else(|| {
+            format!("`{text}` is no share\nwrite a whole number from 0 to 100 and a percent sign: \"20%\"")
+        })
+    }
+}
+
+impl Written for PathAndQuery {
+    const EXPECTED: &'static str = "a path such as \"/healthz\"";
+
+    fn read(text: &str) -> Result<Self, String> {
+        let path = text.parse().ok().filter(|path: &Self| text.starts_with('/') && path.as_str() == text);
+        path.ok_or_else(|| {
+            format!("`{text}` is no path to ask for\nwrite it as it is sent, from the slash on: \"/healthz\"")
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_are_whole_percents() {
+        assert_eq!((Percent::read("0%"), Percent::read("100%")), (Ok(Percent(0)), Ok(Percent(100))));
+        for text in ["", "%", "20", "101%", "-1%", "+1%", "1.5%", "20 %"] {
+            assert!(Percent::read(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn probed_paths_are_sent_as_they_are() {
+        assert!(PathAndQuery::read("/healthz?deep=1").is_ok());
+        for text in ["", "healthz", "*", "/a b", "/a#b", "http://a/"] {
+            assert!(PathAndQuery::read(text).is_err(), "{text}");
+        }
+    }
+}

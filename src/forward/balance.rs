@@ -1,0 +1,151 @@
+//! Which of an upstream's servers gets a request.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+
+use crate::config::Balance;
+
+use super::pool::Server;
+
+/// A server of an upstream, and its weight there.
+#[derive(Debug)]
+pub struct Member {
+    /// The server.
+    pub server: Arc<Server>,
+    /// Its share is this by the sum of all.
+    pub weight: u32,
+}
+
+/// Members, by their place.
+pub type Places = SmallVec<[usize; 16]>;
+
+/// Picks members, each as often as its weight says.
+#[derive(Debug)]
+pub enum Balancer {
+    /// Of two drawn at random, the one with fewer requests in flight for its weight.
+    LeastRequest,
+    /// One drawn at random.
+    Random,
+    /// Each in turn.
+    RoundRobin(Mutex<Turns>),
+}
+
+/// How far each member is ahead of its share. The lock is held for a few additions.
+type Turns = Vec<i64>;
+
+impl Balancer {
+    /// Picks so.
+    pub fn new(balance: Balance) -> Self {
+        match balance {
+            Balance::LeastRequest => Self::LeastRequest,
+            Balance::Random => Self::Random,
+            Balance::RoundRobin => Self::RoundRobin(Mutex::default()),
+        }
+    }
+
+    /// Picks one of these places, if there is one.
+    pub fn pick(&self, members: &[Member], places: &[usize]) -> Option<usize> {
+        match self {
+            _ if places.len() < 2 => places.first().copied(),
+            Self::Random => draw(members, places, None),
+            Self::RoundRobin(turns) => next(&mut turns.lock(), members, places),
+            Self::LeastRequest => {
+                let one = draw(members, places, None)?;
+                let other = draw(members, places, Some(one))?;
+                // In flight by weight, without dividing.
+                let load = |place: usize, other: usize| {
+                    members[place].server.in_flight() as u64 * u64::from(members[other].weight)
+                };
+                Some(if load(other, one) < load(one, other) { other } else { one })
+            }
+        }
+    }
+}
+
+/// One drawn by weight, but not this.
+fn draw(members: &[Member], places: &[usize], but: Option<usize>) -> Option<usize> {
+    let drawn = || places.iter().copied().filter(|place| Some(*place) != but);
+    let sum: u32 = drawn().map(|place| members[place].weight).sum();
+    let mut left = fastrand::u32(..sum);
+    drawn().find(|place| {
+        let weight = members[*place].weight;
+        let is_it = left < weight;
+        left = left.saturating_sub(weight);
+        is_it
+    })
+}
+
+/// Whose turn it is: all come nearer by their weight, and the nearest goes back by the sum. So turns of a heavy
+/// member lie between those of others ("smooth" in nginx).
+fn next(turns: &mut Turns, members: &[Member], places: &[usize]) -> Option<usize> {
+    turns.resize(members.len(), 0);
+    let mut sum = 0;
+    for place in places {
+        let weight = i64::from(members[*place].weight);
+        turns[*place] += weight;
+        sum += weight;
+    }
+    // Of equals the first.
+    let nearest = places.iter().copied().rev().max_by_key(|place| turns[*place])?;
+    turns[nearest] -= sum;
+    Some(nearest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn members(weights: &[u32]) -> Vec<Member> {
+        let member =
+            |(port, weight): (u16, &u32)| Member { server: Arc::new(Server::test(port)), weight: *weight };
+        (1..).zip(weights).map(member).collect()
+    }
+
+    fn picked(balance: Balance, members: &[Member], places: &[usize], times: usize) -> Vec<usize> {
+        let balancer = Balancer::new(balance);
+        (0..times).map(|_| balancer.pick(members, places).unwrap()).collect()
+    }
+
+    #[test]
+    fn turns_are_spread_by_weight() {
+        assert_eq!(
+            picked(Balance::RoundRobin, &members(&[5, 1, 1]), &[0, 1, 2], 8),
+            [0, 0, 1, 0, 2, 0, 0, 0]
+        );
+        assert_eq!(picked(Balance::RoundRobin, &members(&[1, 1, 1]), &[0, 1, 2], 4), [0, 1, 2, 0]);
+        assert_eq!(picked(Balance::RoundRobin, &members(&[1, 1, 1]), &[1, 2], 4), [1, 2, 1, 2]);
+    }
+
+    #[test]
+    fn draws_follow_the_weights() {
+        for balance in [Balance::Random, Balance::LeastRequest] {
+            let drawn = picked(balance, &members(&[1, 3]), &[0, 1], 20_000);
+            let share = drawn.iter().sum::<usize>() as f64 / drawn.len() as f64;
+            assert!((share - 0.75).abs() < 0.02, "{balance:?}: {share}");
+        }
+    }
+
+    #[test]
+    fn the_one_with_fewer_requests_in_flight_for_its_weight_is_picked() {
+        let in_flight = |members: &[Member], counts: &[usize]| {
+            let upstream = Arc::default();
+            let begin = |member: &Member| super::super::pool::InFlight::begin(&member.server, &upstream, 100);
+            let begun =
+                members.iter().zip(counts).flat_map(|(member, count)| (0..*count).map(move |_| member));
+            begun.map(|member| begin(member).unwrap()).collect::<Vec<_>>()
+        };
+        let alike = members(&[1, 1]);
+        let _held = in_flight(&alike, &[2, 1]);
+        assert!(picked(Balance::LeastRequest, &alike, &[0, 1], 100).iter().all(|place| *place == 1));
+        let heavy = members(&[3, 1]);
+        let _held = in_flight(&heavy, &[2, 1]);
+        assert!(picked(Balance::LeastRequest, &heavy, &[0, 1], 100).iter().all(|place| *place == 0));
+    }
+
+    #[test]
+    fn nobody_is_picked_of_none() {
+        assert_eq!(Balancer::new(Balance::Random).pick(&members(&[1]), &[]), None);
+    }
+}

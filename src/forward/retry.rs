@@ -1,0 +1,96 @@
+//! What may be sent again: what never left the gateway, and what asks for no change, as long as nothing was answered
+//! (RFC 9110, section 9.2.2; RFC 9112, section 9.3.1).
+
+use std::{
+    error::Error,
+    sync::atomic::{AtomicU32, Ordering::Relaxed},
+};
+
+use h2::Reason;
+use hyper::Request;
+
+use crate::config::Percent;
+
+use super::body::Body;
+
+/// What a retry costs; a request brings in its share in percent.
+const RETRY: u32 = 100;
+/// Retries that are possible after a time without any.
+const RESERVE: u32 = 10;
+
+/// Bounds retries to a share of the requests, lest servers that fail for being overloaded get more to do.
+#[derive(Debug)]
+pub struct Budget {
+    share: u32,
+    tokens: AtomicU32,
+}
+
+impl Budget {
+    /// A budget of this share of the requests.
+    pub fn new(share: Percent) -> Self {
+        Self { share: share.0, tokens: AtomicU32::new(if share.0 == 0 { 0 } else { RESERVE * RETRY }) }
+    }
+
+    /// Counts a request.
+    pub fn deposit(&self) {
+        // Read first: a full budget, as it is mostly, costs the threads no write.
+        if self.tokens.load(Relaxed) < RESERVE * RETRY {
+            let more = |tokens: u32| Some((tokens + self.share).min(RESERVE * RETRY));
+            let _ = self.tokens.fetch_update(Relaxed, Relaxed, more);
+        }
+    }
+
+    /// Takes a retry out, if there is one left.
+    pub fn withdraw(&self) -> bool {
+        self.tokens.fetch_update(Relaxed, Relaxed, |tokens| tokens.checked_sub(RETRY)).is_ok()
+    }
+}
+
+/// A second copy of a request, if that is possible: it has no body.
+pub fn copy(request: &Request<Body>) -> Option<Request<Body>> {
+    use http_body::Body as _;
+    if !request.body().is_end_stream() {
+        return None;
+    }
+    let mut copy = Request::new(Body::Whole(None));
+    *copy.method_mut() = request.method().clone();
+    *copy.uri_mut() = request.uri().clone();
+    *copy.version_mut() = request.version();
+    *copy.headers_mut() = request.headers().clone();
+    Some(copy)
+}
+
+/// Whether the server says that it did nothing for the request (RFC 9113, sections 6.8 and 8.7).
+pub fn was_refused(error: &hyper::Error) -> bool {
+    let Some(error) = error.source().and_then(|cause| cause.downcast_ref::<h2::Error>()) else {
+        return false;
+    };
+    let is_late = error.is_go_away() && error.is_remote() && error.reason() == Some(Reason::NO_ERROR);
+    is_late || error.reason() == Some(Reason::REFUSED_STREAM)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn retries_are_a_share_of_the_requests() {
+        let budget = Budget::new(Percent(20));
+        let retries = |requests: usize| {
+            (0..requests).filter(|_| {
+                budget.deposit();
+                budget.withdraw()
+            })
+        };
+        assert_eq!(retries(1_000).count(), RESERVE as usize + 199);
+        (0..1_000).for_each(|_| budget.deposit());
+        assert_eq!(retries(10).count(), 10);
+    }
+
+    #[test]
+    fn no_share_is_no_retry() {
+        let budget = Budget::new(Percent(0));
+        budget.deposit();
+        assert!(!budget.withdraw());
+    }
+}

@@ -1,0 +1,274 @@
+//! The servers of an upstream: one is picked for a request, and another one if that is of no use and it is safe.
+
+use std::{
+    pin::pin,
+    sync::{Arc, atomic::AtomicUsize},
+    time::Duration,
+};
+
+use hyper::{Request, Response, StatusCode, Version, body::Incoming, header::HOST};
+use parking_lot::Mutex;
+use tokio::{
+    task::JoinSet,
+    time::{Instant, timeout_at},
+};
+
+use crate::config::{self, Weighted};
+
+use super::{
+    Failure, Visit, address,
+    balance::{Balancer, Member, Places},
+    body::{Body, Progress, Relayed, Upload},
+    connection::{Connection, Connector},
+    headers,
+    health::{self, Ejector},
+    pool::{InFlight, Lease, Server},
+    retry::{self, Budget},
+    within,
+};
+
+/// The servers of an upstream, any of which can answer.
+#[derive(Debug)]
+pub struct Servers {
+    members: Vec<Member>,
+    connector: Arc<Connector>,
+    balancer: Balancer,
+    ejector: Option<Ejector>,
+    attempts: usize,
+    budget: Budget,
+    in_flight: Arc<AtomicUsize>,
+    /// With HTTP/2 only connections are bounded.
+    in_flight_most: usize,
+    connections_most: usize,
+    connect_timeout: Duration,
+    response_timeout: Duration,
+    idle_timeout: Duration,
+    /// From one probe to the next; none if there are none.
+    probe_interval: Option<Duration>,
+    /// What watches the servers. It ends with this value.
+    watchers: Mutex<JoinSet<()>>,
+}
+
+/// Whether a connection has had requests before.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Age {
+    New,
+    Kept,
+}
+
+impl Servers {
+    /// Makes servers of the configuration ready. Those that `before` had, too, keep their connections and what is known
+    /// of them. Must be called in a tokio runtime, by which they are watched.
+    pub fn new(name: &str, servers: &[Weighted], config: &config::Upstream, before: Option<&Self>) -> Self {
+        let connector = Connector::new(config, before.map(|before| &before.connector));
+        // A server that is spoken to in another way is another one.
+        let before = before.filter(|before| Arc::ptr_eq(&before.connector, &connector));
+        let known = before.map_or(&[][..], |before| &before.members);
+        let mut members = Vec::<Member>::with_capacity(servers.len());
+        for Weighted { url, weight } in servers {
+            // One that is named twice is one all the same, with both shares.
+            if let Some(member) = members.iter_mut().find(|member| member.server.url() == url) {
+                member.weight += weight;
+                continue;
+            }
+            let server = known.iter().map(|member| &member.server).find(|server| server.url() == url);
+            let server =
+                server.cloned().unwrap_or_else(|| Arc::new(Server::new(url.clone(), connector.clone())));
+            if config.health.is_none() {
+                server.condition.forget_probes();
+            }
+            members.push(Member { server, weight: *weight });
+        }
+        let mut watchers = JoinSet::new();
+        if let Some(health) = config.health.clone() {
+            let servers = members.iter().map(|member| member.server.clone()).collect();
+            watchers.spawn(health::probe(name.to_owned(), servers, health, config.connect_timeout));
+        }
+        for member in members.iter().filter(|member| member.server.location().named().is_some()) {
+            watchers.spawn(address::resolve(name.to_owned(), member.server.clone()));
+        }
+        Self {
+            members,
+            connector,
+            balancer: Balancer::new(config.balance),
+            ejector: config.eject.map(Ejector::new),
+            attempts: config.retries.attempts,
+            budget: Budget::new(config.retries.budget),
+            in_flight: before.map(|before| before.in_flight.clone()).unwrap_or_default(),
+            connections_most: config.max_connections,
+            in_flight_most: if config.http2 { usize::MAX } else { config.max_connections },
+            connect_timeout: config.connect_timeout,
+            response_timeout: config.response_timeout,
+            idle_timeout: config.idle_timeout,
+            probe_interval: config.health.as_ref().map(|health| health.interval),
+            watchers: Mutex::new(watchers),
+        }
+    }
+
+    /// The servers, each once.
+    pub fn members(&self) -> &[Member] {
+        &self.members
+    }
+
+    /// Requests that may be in flight at a time, each on a connection of its own; or connections for HTTP/2.
+    pub fn connections_most(&self) -> usize {
+        self.connections_most
+    }
+
+    /// Ends what watches the servers.
+    pub fn retire(&self) {
+        self.watchers.lock().abort_all();
+    }
+
+    /// Closes this thread's connections that have idled too long.
+    pub fn close_idle(&self) {
+        for Member { server, .. } in &self.members {
+            server.close_idle(self.idle_timeout);
+        }
+    }
+
+    /// Sends a request, as [`super::Upstream::send`] does.
+    ///
+    /// # Errors
+    /// No answer, or none in time.
+    pub async fn send(
+        &self,
+        request: Request<Upload>,
+        deadline: Option<Instant>,
+        mut visit: Option<&mut Option<Visit>>,
+    ) -> Result<Response<Body>, Failure> {
+        self.budget.deposit();
+        let upload = request.body().progress();
+        let request = request.map(Body::Request);
+        let (mut request, mut tried) = (Some(request), Places::new());
+        let mut place = self.pick(&tried).ok_or_else(|| self.none_healthy())?;
+        loop {
+            let server = &self.members[place].server;
+            let sent = Instant::now();
+            let answered = within(deadline, self.ask(server, &mut request, upload.as_deref())).await;
+            let took = sent.elapsed();
+            match &answered {
+                Ok(_) => server.answers.observe_time(took),
+                Err(failure) => server.failures.add(failure.kind()),
+            }
+            if let Some(visit) = &mut visit {
+                **visit = Some(Visit { server: server.url().name(), took });
+            }
+            if let Some(ejector) = &self.ejector {
+                let servers = self.members.iter().map(|member| &member.server);
+                ejector.note(server, answered.as_ref().map(Response::status), servers);
+            }
+            // Of all servers together, there are too many connections.
+            let is_busy = matches!(answered, Err(Failure::Busy));
+            let is_late = deadline.is_some_and(|deadline| deadline <= Instant::now());
+            if answered.is_ok() || is_busy || is_late || request.is_none() || tried.len() == self.attempts {
+                return answered.map(|response| response.map(|body| body.until(deadline)));
+            }
+            tried.push(place);
+            match self.pick(&tried) {
+                Some(other) if self.budget.withdraw() => place = other,
+                _ => return answered,
+            }
+        }
+    }
+
+    /// Asks a server. The request is taken as it is sent; it is there again if it may be sent to another one.
+    async fn ask(
+        &self,
+        server: &Arc<Server>,
+        request: &mut Option<Request<Body>>,
+        upload: Option<&Progress>,
+    ) -> Result<Response<Body>, Failure> {
+        let in_flight = InFlight::begin(server, &self.in_flight, self.in_flight_most)?;
+        if let Some(request) = request.as_mut().filter(|request| !request.headers().contains_key(HOST)) {
+            request.headers_mut().insert(HOST, server.host().clone());
+        }
+        if let Some(mut kept) = server.reuse(self.idle_timeout) {
+            match self.exchange(server, &mut kept, Age::Kept, request, upload).await {
+                Ok(response) => return receive(response, Lease::new(kept, in_flight)),
+                // A server may close an idle connection whenever it likes, also as a request arrives.
+                Err(Failure::Broken(_)) if request.is_some() => {}
+                Err(failure) => return Err(failure),
+            }
+        }
+        let deadline = Instant::now() + self.connect_timeout;
+        let mut connection = server.connect(deadline, self.idle_timeout).await?;
+        let response = self.exchange(server, &mut connection, Age::New, request, upload).await?;
+        receive(response, Lease::new(connection, in_flight))
+    }
+
+    /// Sends the request on a connection. It is there again if it may be sent once more.
+    async fn exchange(
+        &self,
+        server: &Server,
+        connection: &mut Connection,
+        age: Age,
+        request: &mut Option<Request<Body>>,
+        upload: Option<&Progress>,
+    ) -> Result<Response<Incoming>, Failure> {
+        let sent = request.take().expect("a request is there as long as it may be sent");
+        let is_idempotent = sent.method().is_idempotent();
+        let may_go_stale = age == Age::Kept && is_idempotent;
+        let copy = if may_go_stale || connection.is_http2() { retry::copy(&sent) } else { None };
+        match self.in_time(upload, connection.send(sent, server.url())).await {
+            Ok(Ok(response)) => Ok(response),
+            Ok(Err(mut unsent)) => {
+                let given_back = unsent.take_message();
+                let cause = unsent.into_error();
+                let is_safe = may_go_stale && !connection.has_heard() || retry::was_refused(&cause);
+                *request = given_back.or(copy.filter(|_| is_safe));
+                Err(cause.into())
+            }
+            Err(failure) => {
+                connection.suspect();
+                Err(failure)
+            }
+        }
+    }
+
+    /// Waits for an answer to begin: for the timeout, counted anew with each piece of the request's body, and not
+    /// while the client is waited for, which the body ends if need be.
+    async fn in_time<T>(
+        &self,
+        upload: Option<&Progress>,
+        answer: impl Future<Output = T>,
+    ) -> Result<T, Failure> {
+        let sent = Instant::now();
+        let mut answer = pin!(answer);
+        loop {
+            let since = || upload.map_or(sent, |upload| upload.awaits_upstream_since().max(sent));
+            let deadline = since() + self.response_timeout;
+            if let Ok(answered) = timeout_at(deadline, answer.as_mut()).await {
+                return Ok(answered);
+            }
+            if since() + self.response_timeout <= deadline {
+                return Err(Failure::ResponseTimeout);
+            }
+        }
+    }
+
+    /// A server that is fit and wasn't tried. If all of these are ejected, they are asked all the same.
+    fn pick(&self, tried: &[usize]) -> Option<usize> {
+        let is_up = |place: &usize| self.members[*place].server.condition.is_up() && !tried.contains(place);
+        let is_in = |place: &usize| self.members[*place].server.condition.ejected_for().is_none();
+        let up = (0..self.members.len()).filter(is_up).collect::<Places>();
+        let fit = up.iter().copied().filter(is_in).collect::<Places>();
+        self.balancer.pick(&self.members, if fit.is_empty() { &up } else { &fit })
+    }
+
+    fn none_healthy(&self) -> Failure {
+        Failure::NoneHealthy { interval: self.probe_interval.unwrap_or_default() }
+    }
+}
+
+/// The answer as it goes on to the client. Its body holds the connection until its end.
+fn receive(response: Response<Incoming>, lease: Lease) -> Result<Response<Body>, Failure> {
+    if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+        return Err(Failure::Switched);
+    }
+    let (mut parts, incoming) = response.into_parts();
+    headers::towards_client(&mut parts.headers);
+    // What the upstream speaks is its own affair; the client is answered in its version.
+    parts.version = Version::HTTP_11;
+    Ok(Response::from_parts(parts, Body::Response(Relayed::new(incoming, lease))))
+}

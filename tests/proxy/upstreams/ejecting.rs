@@ -1,0 +1,79 @@
+//! Servers that fail are left out for a while.
+
+use http_body_util::BodyExt;
+use hyper::Response;
+
+use crate::{
+    forward_to,
+    harness::{
+        gateway::Gateway,
+        upstream::{Upstream, whole},
+        wait_until,
+    },
+    quoted,
+};
+
+fn answering(status: u16) -> Upstream {
+    Upstream::start(move |request| async move {
+        let _ = request.into_body().collect().await;
+        Response::builder().status(status).body(whole("")).unwrap()
+    })
+}
+
+fn gateway(servers: &[&Upstream], eject: &str) -> Gateway {
+    let list = servers.iter().map(|server| quoted(server.url())).collect::<Vec<_>>();
+    Gateway::start(&forward_to(&list, &format!("balance = \"round-robin\"\neject = {{ {eject} }}")))
+}
+
+fn ask(gateway: &Gateway, times: usize) -> Vec<u16> {
+    let mut client = gateway.client();
+    (0..times).map(|_| client.get("/").status).collect()
+}
+
+#[test]
+fn a_server_that_fails_in_a_row_gets_no_requests_for_a_while() {
+    for status in [502, 503, 504] {
+        let (bad, good) = (answering(status), answering(200));
+        let gateway = gateway(&[&bad, &good], "failures = 3, for = \"1h\"");
+        assert_eq!(ask(&gateway, 30).iter().filter(|told| **told == status).count(), 3);
+        assert_eq!((bad.count(), good.count()), (3, 27));
+        wait_until("it is logged", || {
+            gateway.log().contains("left out for 3600s: it failed 3 times in a row")
+        });
+    }
+}
+
+#[test]
+fn what_the_application_answers_is_no_failure_of_the_server() {
+    let (bad, good) = (answering(500), answering(200));
+    ask(&gateway(&[&bad, &good], "failures = 1, for = \"1h\""), 10);
+    assert_eq!((bad.count(), good.count()), (5, 5));
+}
+
+#[test]
+fn a_server_that_was_left_out_comes_back_by_itself() {
+    let (bad, good) = (answering(503), answering(200));
+    let gateway = gateway(&[&bad, &good], "failures = 1, for = \"50ms\"");
+    ask(&gateway, 2);
+    assert_eq!(bad.count(), 1);
+    wait_until("it gets requests again", || {
+        ask(&gateway, 2);
+        bad.count() > 1
+    });
+}
+
+#[test]
+fn only_a_share_of_the_servers_is_left_out() {
+    let servers = [(); 3].map(|()| answering(503));
+    let [one, two, three] = &servers;
+    ask(&gateway(&[one, two, three], "failures = 1, for = \"1h\", max = \"67%\""), 30);
+    assert_eq!(servers.each_ref().map(Upstream::count), [1, 1, 28]);
+}
+
+#[test]
+fn if_all_are_left_out_all_are_asked() {
+    let servers = [(); 2].map(|()| answering(503));
+    let gateway = gateway(&[&servers[0], &servers[1]], "failures = 1, for = \"1h\", max = \"100%\"");
+    ask(&gateway, 20);
+    assert_eq!(servers.each_ref().map(Upstream::count), [10, 10]);
+}

@@ -1,0 +1,203 @@
+//! Upstreams that speak HTTP/2.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
+    thread,
+};
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, StreamBody, combinators::BoxBody};
+use hyper::{HeaderMap, Response, Version, body::Frame, server::conn::http2};
+use hyper_util::rt::TokioExecutor;
+use tokio::{net::TcpListener, sync::Semaphore};
+
+use crate::{
+    forward_to,
+    harness::{
+        gateway::Gateway,
+        upstream::{Speech, Upstream, whole},
+        wait_until,
+    },
+    quoted,
+};
+
+fn cleartext() -> Speech {
+    Speech::Http2(http2::Builder::new(TokioExecutor::new()))
+}
+
+fn gateway(url: &str, keys: &str) -> Gateway {
+    let keys = format!("http2 = true\n{keys}");
+    Gateway::start(&format!("[server]\nworkers = 1\n{}", forward_to(&[quoted(url)], &keys)))
+}
+
+#[test]
+fn a_request_is_written_as_http_2_has_it() {
+    let upstream = Upstream::speaking(cleartext(), |request| async {
+        Response::new(BodyExt::boxed(request.into_body().map_err(|error| panic!("{error}"))))
+    });
+    let gateway = gateway(&upstream.url(), "");
+    let answer = gateway.ask("POST /a?b=c\nHost: api.example.com\nTransfer-Encoding: chunked\nTE: trailers\n\n3\r\nabc\r\n0\r\n\r\n");
+    assert_eq!((answer.status, answer.text().as_str()), (200, "abc"));
+    let request = upstream.last();
+    assert_eq!(request.version, Version::HTTP_2);
+    assert_eq!(request.uri.to_string(), "http://api.example.com/a?b=c");
+    assert!(
+        ["host", "transfer-encoding", "connection"].iter().all(|name| !request.headers.contains_key(*name))
+    );
+    assert_eq!(request.headers["te"], "trailers");
+    assert_eq!(gateway.ask("POST /\nContent-Length: 3\n\nabc").text(), "abc");
+    assert_eq!(upstream.last().headers["content-length"], "3");
+}
+
+/// Answers when it is told to.
+fn waiting(speech: Speech) -> (Upstream, Arc<Semaphore>) {
+    let permits = Arc::new(Semaphore::new(0));
+    let answers = permits.clone();
+    let upstream = Upstream::speaking(speech, move |_| {
+        let answers = answers.clone();
+        async move {
+            answers.acquire().await.unwrap().forget();
+            Response::new(whole("hello"))
+        }
+    });
+    (upstream, permits)
+}
+
+#[test]
+fn one_connection_carries_as_many_requests_as_the_server_takes() {
+    for (most, connections) in [(None, 1), (Some(4), 5)] {
+        let mut builder = http2::Builder::new(TokioExecutor::new());
+        builder.max_concurrent_streams(most.unwrap_or(200));
+        let (upstream, answers) = waiting(Speech::Http2(builder));
+        let gateway = gateway(&upstream.url(), "");
+        let mut clients = [(); 20].map(|()| gateway.client());
+        for client in &mut clients {
+            client.send(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+        }
+        wait_until("all requests arrive", || upstream.count() == 20);
+        assert_eq!(upstream.connections().len(), connections);
+        answers.add_permits(20);
+        assert!(clients.iter_mut().all(|client| client.answer().text() == "hello"));
+    }
+}
+
+#[test]
+fn trailers_go_both_ways() {
+    let upstream = Upstream::speaking(cleartext(), |request| async {
+        let collected = request.into_body().collect().await.unwrap();
+        let sum = collected.trailers().and_then(|trailers| trailers.get("x-sum")).cloned();
+        let mut trailers = HeaderMap::new();
+        trailers.insert("x-sum", sum.unwrap());
+        let frames = [Frame::data(Bytes::from("hello")), Frame::trailers(trailers)].map(Ok);
+        let body = BoxBody::new(StreamBody::new(futures_util::stream::iter(frames)));
+        Response::builder().header("trailer", "x-sum").body(body).unwrap()
+    });
+    let gateway = gateway(&upstream.url(), "");
+    let mut client = gateway.client();
+    client.send(
+        b"POST / HTTP/1.1\r\nHost: a\r\nConnection: close, TE\r\nTE: trailers\r\nTransfer-Encoding: chunked\r\nTrailer: x-sum\r\n\r\n\
+          3\r\nabc\r\n0\r\nx-sum: 42\r\n\r\n",
+    );
+    let answer = String::from_utf8(client.rest()).unwrap();
+    assert!(
+        answer.starts_with("HTTP/1.1 200") && answer.ends_with("hello\r\n0\r\nx-sum: 42\r\n\r\n"),
+        "{answer}"
+    );
+}
+
+#[test]
+fn a_connection_that_idles_too_long_is_closed() {
+    let (upstream, answers) = waiting(cleartext());
+    answers.add_permits(2);
+    let gateway = gateway(&upstream.url(), "timeouts = { idle = \"50ms\" }");
+    assert_eq!(gateway.get("/").status, 200);
+    wait_until("it is closed", || upstream.open() == 0);
+    assert_eq!(gateway.get("/").status, 200);
+    assert_eq!(upstream.connections().len(), 2);
+}
+
+#[test]
+fn a_connection_on_which_an_answer_is_late_gets_no_more_requests() {
+    let (upstream, answers) = waiting(cleartext());
+    let gateway = gateway(&upstream.url(), "timeouts = { response = \"100ms\" }");
+    assert_eq!(gateway.get("/").status, 504);
+    answers.add_permits(1);
+    assert_eq!(gateway.get("/").status, 200);
+    assert_eq!(upstream.connections().len(), 2);
+}
+
+/// A server that handles each stream by its number, on which connection whatever, and then says that it goes away if
+/// it is told to.
+fn streams(handle: impl Fn(usize) -> Handling + Send + Sync + 'static) -> (String, Arc<AtomicUsize>) {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let (count, handle) = (Arc::<AtomicUsize>::default(), Arc::new(handle));
+    let counted = count.clone();
+    thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let listener = TcpListener::from_std(listener).unwrap();
+            loop {
+                let (stream, _) = listener.accept().await.unwrap();
+                let (count, handle) = (counted.clone(), handle.clone());
+                tokio::spawn(async move {
+                    let mut connection = h2::server::handshake(stream).await.unwrap();
+                    while let Some(Ok((_, mut response))) = connection.accept().await {
+                        match handle(count.fetch_add(1, SeqCst)) {
+                            Handling::Refuse => response.send_reset(h2::Reason::REFUSED_STREAM),
+                            Handling::Break => response.send_reset(h2::Reason::INTERNAL_ERROR),
+                            Handling::Answer => {
+                                response.send_response(Response::new(()), true).unwrap();
+                            }
+                            Handling::AnswerAndLeave => {
+                                response.send_response(Response::new(()), true).unwrap();
+                                connection.graceful_shutdown();
+                            }
+                        }
+                    }
+                });
+            }
+        });
+    });
+    (url, count)
+}
+
+enum Handling {
+    Refuse,
+    Break,
+    Answer,
+    AnswerAndLeave,
+}
+
+#[test]
+fn what_the_server_refuses_to_begin_is_sent_again() {
+    let (url, count) = streams(|number| if number == 1 { Handling::Refuse } else { Handling::Answer });
+    let gateway = gateway(&url, "");
+    assert_eq!(gateway.get("/").status, 200);
+    // Even this: the server says that it did nothing.
+    assert_eq!(gateway.ask("POST /").status, 200);
+    assert_eq!(count.load(SeqCst), 3);
+}
+
+#[test]
+fn what_breaks_after_it_may_have_begun_is_sent_once() {
+    let (url, count) = streams(|number| if number == 0 { Handling::Break } else { Handling::AnswerAndLeave });
+    assert_eq!(gateway(&url, "").ask("POST /").status, 502);
+    assert_eq!(count.load(SeqCst), 1);
+}
+
+#[test]
+fn a_server_that_goes_away_costs_no_request() {
+    let (url, count) = streams(|_| Handling::AnswerAndLeave);
+    let gateway = gateway(&url, "");
+    let mut client = gateway.client();
+    for _ in 0..50 {
+        assert_eq!(client.get("/").status, 200);
+        assert_eq!(client.ask("POST /\nContent-Length: 3\n\nabc").status, 200);
+    }
+    assert_eq!(count.load(SeqCst), 100);
+}
