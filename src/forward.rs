@@ -17,7 +17,11 @@ pub mod pool;
 pub mod retry;
 pub mod servers;
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    pin::{Pin, pin},
+    sync::Arc,
+    time::Duration,
+};
 
 use hyper::{Request, Response};
 use tokio::time::{Instant, timeout_at};
@@ -115,7 +119,7 @@ impl Upstream {
     ) -> Result<Response<Body>, Failure> {
         match self {
             Self::Servers(servers) => servers.send(request, deadline, visit).await,
-            Self::Echo => within(deadline, echo::answer(request)).await,
+            Self::Echo => within(deadline, pin!(echo::answer(request))).await,
         }
     }
 
@@ -138,7 +142,7 @@ impl Upstream {
 /// An answer that begins by the deadline, if there is one.
 async fn within<T>(
     deadline: Option<Instant>,
-    answer: impl Future<Output = Result<T, Failure>>,
+    answer: Pin<&mut impl Future<Output = Result<T, Failure>>>,
 ) -> Result<T, Failure> {
     match deadline {
         Some(deadline) => timeout_at(deadline, answer).await.unwrap_or(Err(Failure::ExchangeTimeout)),

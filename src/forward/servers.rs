@@ -1,7 +1,7 @@
 //! The servers of an upstream: one is picked for a request, and another one if that is of no use and it is safe.
 
 use std::{
-    pin::pin,
+    pin::{Pin, pin},
     sync::{Arc, atomic::AtomicUsize},
     time::Duration,
 };
@@ -145,7 +145,10 @@ impl Servers {
         loop {
             let server = &self.members[place].server;
             let sent = Instant::now();
-            let answered = within(deadline, self.ask(server, &mut request, upload.as_deref())).await;
+            let answered = {
+                let asking = pin!(self.ask(server, &mut request, upload.as_deref()));
+                within(deadline, asking).await
+            };
             let took = sent.elapsed();
             match &answered {
                 Ok(_) => server.answers.observe_time(took),
@@ -192,7 +195,8 @@ impl Servers {
             }
         }
         let deadline = Instant::now() + self.connect_timeout;
-        let mut connection = server.connect(deadline, self.idle_timeout).await?;
+        // In a box, lest each request keep room for what it needs once in a while.
+        let mut connection = Box::pin(server.connect(deadline, self.idle_timeout)).await?;
         let response = self.exchange(server, &mut connection, Age::New, request, upload).await?;
         receive(response, Lease::new(connection, in_flight))
     }
@@ -210,7 +214,11 @@ impl Servers {
         let is_idempotent = sent.method().is_idempotent();
         let may_go_stale = age == Age::Kept && is_idempotent;
         let copy = if may_go_stale || connection.is_http2() { retry::copy(&sent) } else { None };
-        match self.in_time(upload, connection.send(sent, server.url())).await {
+        let answered = {
+            let answer = pin!(connection.send(sent, server.url()));
+            self.in_time(upload, answer).await
+        };
+        match answered {
             Ok(Ok(response)) => Ok(response),
             Ok(Err(mut unsent)) => {
                 let given_back = unsent.take_message();
@@ -231,10 +239,9 @@ impl Servers {
     async fn in_time<T>(
         &self,
         upload: Option<&Progress>,
-        answer: impl Future<Output = T>,
+        mut answer: Pin<&mut impl Future<Output = T>>,
     ) -> Result<T, Failure> {
         let sent = Instant::now();
-        let mut answer = pin!(answer);
         loop {
             let since = || upload.map_or(sent, |upload| upload.awaits_upstream_since().max(sent));
             let deadline = since() + self.response_timeout;

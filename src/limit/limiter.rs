@@ -283,7 +283,7 @@ impl Limiter {
             }
             Err(error) => {
                 self.failures.add(error.kind());
-                self.take_without_store(asked, error, deadline).await
+                Box::pin(self.take_without_store(asked, error, deadline)).await
             }
         }
     }

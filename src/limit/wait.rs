@@ -94,7 +94,7 @@ impl Limiter {
         let (request, mut answer) = match self.queue_to_join(asks, arrival, patience)? {
             Some(awaited) => {
                 let request = request();
-                let answer = self.wait(&request, &awaited, None).await;
+                let answer = Box::pin(self.wait(&request, &awaited, None)).await;
                 (request, answer)
             }
             None => match self.take(asks, arrival).await {
@@ -112,7 +112,7 @@ impl Limiter {
             let Some((awaited, free_at)) = self.hope(&request, &limited) else {
                 return Err(Refusal::Limited(limited));
             };
-            answer = self.wait(&request, &awaited, Some(free_at)).await;
+            answer = Box::pin(self.wait(&request, &awaited, Some(free_at))).await;
         }
     }
 
