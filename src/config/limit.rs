@@ -1,6 +1,6 @@
 //! A limit as it is run: who is counted, how many requests may pass, and what else the file says of it.
 
-use std::{fmt, net::IpAddr, time::Duration};
+use std::{borrow::Cow, fmt, net::IpAddr, time::Duration};
 
 use hyper::{StatusCode, header::HeaderName};
 use ipnet::IpNet;
@@ -66,20 +66,28 @@ pub enum KeyPart {
     Global,
 }
 
+impl KeyPart {
+    /// As in the file.
+    pub fn name(&self) -> Cow<'static, str> {
+        let of = |kind: &str, name: &str| [kind, name].concat().into();
+        match self {
+            Self::Ip => "ip".into(),
+            Self::Header(name) => of("header:", name.as_str()),
+            Self::Cookie(name) => of("cookie:", name),
+            Self::Query(name) => of("query:", name),
+            Self::Path(param) => of("path:", param),
+            Self::Jwt(claim) => of("jwt:", claim),
+            Self::Host => "host".into(),
+            Self::Method => "method".into(),
+            Self::Route => "route".into(),
+            Self::Global => "global".into(),
+        }
+    }
+}
+
 impl fmt::Display for KeyPart {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Ip => f.write_str("ip"),
-            Self::Header(name) => write!(f, "header:{name}"),
-            Self::Cookie(name) => write!(f, "cookie:{name}"),
-            Self::Query(name) => write!(f, "query:{name}"),
-            Self::Path(param) => write!(f, "path:{param}"),
-            Self::Jwt(claim) => write!(f, "jwt:{claim}"),
-            Self::Host => f.write_str("host"),
-            Self::Method => f.write_str("method"),
-            Self::Route => f.write_str("route"),
-            Self::Global => f.write_str("global"),
-        }
+        f.write_str(&self.name())
     }
 }
 

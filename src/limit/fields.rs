@@ -3,8 +3,6 @@
 //! The first are those of draft-ietf-httpapi-ratelimit-headers-11, lists of strings with parameters
 //! (RFC 9651): `RateLimit-Policy: "per-client";q=100;w=10` and `RateLimit: "per-client";r=42;t=7`.
 
-use std::fmt::Write;
-
 use hyper::{
     HeaderMap,
     header::{HeaderName, HeaderValue, RETRY_AFTER},
@@ -36,7 +34,7 @@ pub fn write(headers: &mut HeaderMap, standings: &[Standing], form: RatelimitHea
     if matches!(form, RatelimitHeaders::Draft11 | RatelimitHeaders::Both) {
         let (mut policy, mut state) = (String::with_capacity(48), String::with_capacity(48));
         for standing in shown.clone() {
-            write_draft(&mut policy, &mut state, standing).expect("writing to a string succeeds");
+            write_draft(&mut policy, &mut state, standing);
         }
         headers.append(POLICY, value(policy));
         headers.append(RATELIMIT, value(state));
@@ -63,18 +61,25 @@ pub fn write_retry_after(headers: &mut HeaderMap, limited: &Limited) {
     }
 }
 
-fn write_draft(policy: &mut String, state: &mut String, standing: &Standing) -> std::fmt::Result {
+fn write_draft(policy: &mut String, state: &mut String, standing: &Standing) {
     let Standing { limit, quota, outcome, .. } = standing;
-    let separator = if policy.is_empty() { "" } else { ", " };
-    write!(policy, "{separator}\"{}\";q={}", limit.name(), quota.permits)?;
-    write!(state, "{separator}\"{}\";r={}", limit.name(), outcome.remaining)?;
-    if quota.algorithm == Algorithm::Concurrency {
-        write!(policy, ";qu=\"concurrent-requests\"")?;
-    } else if let Some(window) = quota.window_seconds() {
-        write!(policy, ";w={window}")?;
-        write!(state, ";t={}", outcome.grow_us.div_ceil(1_000_000))?;
+    for (field, parameter, value) in
+        [(&mut *policy, "q", u64::from(quota.permits)), (&mut *state, "r", outcome.remaining)]
+    {
+        let separator = if field.is_empty() { "" } else { ", " };
+        field.extend([separator, "\"", limit.name(), "\""]);
+        write_parameter(field, parameter, value);
     }
-    Ok(())
+    if quota.algorithm == Algorithm::Concurrency {
+        policy.push_str(";qu=\"concurrent-requests\"");
+    } else if let Some(window) = quota.window_seconds() {
+        write_parameter(policy, "w", window);
+        write_parameter(state, "t", outcome.grow_us.div_ceil(1_000_000));
+    }
+}
+
+fn write_parameter(field: &mut String, name: &str, value: u64) {
+    field.extend([";", name, "=", itoa::Buffer::new().format(value)]);
 }
 
 fn value(text: String) -> HeaderValue {

@@ -237,6 +237,9 @@ impl Limiter {
             return Ok(Admission::default());
         }
         let is_alone = asked.len() == 1;
+        if asked.iter().all(|asked| asked.scope == Scope::Shared) {
+            return self.take_shared(asked, is_alone, deadline).await;
+        }
         let (own, shared): (AllAsked<'_>, AllAsked<'_>) =
             asked.into_iter().partition(|asked| asked.scope == Scope::Instance);
         let mut own_decision = match self.local.take(charges(&own), deadline).await {

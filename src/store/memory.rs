@@ -275,12 +275,12 @@ impl Locked<'_> {
 
 impl Shard {
     /// Brings a bucket, if there is one, to this time and quota.
-    fn advance(&mut self, bucket: &Bytes, quota: Quota, time_us: u64) {
-        if let Some(bucket) = self.buckets.get_mut(bucket) {
-            let count = bucket.state.count_mut();
-            count.advance(quota, time_us);
-            bucket.ends_us = bucket.ends_us.max(count.ends_us(quota));
-        }
+    fn advance(&mut self, bucket: &Bytes, quota: Quota, time_us: u64) -> Option<&State> {
+        let bucket = self.buckets.get_mut(bucket)?;
+        let count = bucket.state.count_mut();
+        count.advance(quota, time_us);
+        bucket.ends_us = bucket.ends_us.max(count.ends_us(quota));
+        Some(&bucket.state)
     }
 
     /// Looks at what a bucket holds, which may be nothing.
@@ -293,8 +293,8 @@ impl Shard {
 
     fn fits(&mut self, charge: &Charge, time_us: u64) -> bool {
         let Charge { bucket, quota, cost, .. } = charge;
-        self.advance(bucket, *quota, time_us);
-        self.look(bucket, *quota, |state| state.delay_us(*quota, time_us, (*cost).max(1)) == Some(0))
+        let fits = |state: &State| state.delay_us(*quota, time_us, (*cost).max(1)) == Some(0);
+        self.advance(bucket, *quota, time_us).map_or_else(|| fits(&State::new(quota.algorithm)), fits)
     }
 
     /// Sweeps if a charge is about to bring one bucket more than is due; returns the bytes that frees.
