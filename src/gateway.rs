@@ -18,8 +18,9 @@ use std::{
 };
 
 use bytes::Bytes;
+use http_body::Body as _;
 use hyper::{
-    HeaderMap, Request, Response, StatusCode, Uri,
+    Request, Response, StatusCode, Uri,
     header::{HOST, HeaderName, HeaderValue},
     http::request::Parts,
 };
@@ -31,6 +32,7 @@ use crate::{
     forward::{
         self, Failure, Upstream,
         headers::{self, Client},
+        tunnel,
     },
     limit::{
         Limiter, fields,
@@ -196,11 +198,12 @@ impl Gateway {
     pub async fn answer(self: Arc<Self>, peer: IpAddr, request: Request<Upload>) -> Response<AnswerBody> {
         let (mut parts, body) = request.into_parts();
         let mut exchange = Exchange::begin(self, peer, &parts);
+        tunnel::keep_if_asked(&mut parts, !body.is_end_stream());
         headers::from_client(&mut parts.headers);
         let Exchange { gateway, facts } = &mut exchange;
         let response = match gateway.relay(peer, &mut parts, body, facts).await {
             Ok(response) => response,
-            Err(rejection) => gateway.reject(rejection, &parts.headers),
+            Err(rejection) => gateway.reject(rejection, facts.is_grpc),
         };
         exchange.answered(response)
     }
@@ -209,7 +212,7 @@ impl Gateway {
     pub fn turn_away(self: Arc<Self>, peer: IpAddr, request: Request<Upload>) -> Response<AnswerBody> {
         let parts = request.into_parts().0;
         let exchange = Exchange::begin(self, peer, &parts);
-        let response = exchange.gateway.reject(Rejection::Overloaded, &parts.headers);
+        let response = exchange.gateway.reject(Rejection::Overloaded, exchange.facts.is_grpc);
         exchange.answered(response)
     }
 
@@ -286,7 +289,7 @@ impl Gateway {
             (found.route, admission, target.forwarded_uri(&parts.uri))
         };
         let answered = route.answer(&client, outgoing(parts, uri, body), &mut facts.entry).await;
-        let mut response = answered.unwrap_or_else(|failure| self.reject(failure.into(), &parts.headers));
+        let mut response = answered.unwrap_or_else(|failure| self.reject(failure.into(), facts.is_grpc));
         fields::write(response.headers_mut(), admission.standings(), self.ratelimit_headers);
         // The answer tells what it still has to of its costs, and holds what it holds until its end.
         let settlement = Settlement::begin(admission, &route.limits, response.status(), response.headers());
@@ -294,7 +297,7 @@ impl Gateway {
         Ok(response)
     }
 
-    fn reject(&self, rejection: Rejection, request: &HeaderMap) -> Response<Body> {
+    fn reject(&self, rejection: Rejection, is_grpc: bool) -> Response<Body> {
         // A slow client is no failure of the upstream.
         if let Rejection::Failed(failure) = &rejection
             && !matches!(failure, Failure::RequestTimeout)
@@ -302,8 +305,9 @@ impl Gateway {
             let cause = std::error::Error::source(failure).map(ToString::to_string);
             tracing::warn!(cause, "{failure}");
         }
-        let response = rejection.into_response(request, self.ratelimit_headers);
-        response.map(|body| Body::Whole(Some(body)))
+        let response = rejection.into_response(is_grpc, self.ratelimit_headers);
+        // To a client of gRPC an empty body isn't none.
+        response.map(|body| Body::Whole((!body.is_empty()).then_some(body)))
     }
 }
 
@@ -341,6 +345,7 @@ fn outgoing(parts: &mut Parts, uri: Uri, body: Upload) -> Request<Upload> {
     *request.uri_mut() = uri;
     *request.version_mut() = parts.version;
     *request.headers_mut() = std::mem::take(&mut parts.headers);
+    *request.extensions_mut() = std::mem::take(&mut parts.extensions);
     request
 }
 

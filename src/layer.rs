@@ -18,7 +18,7 @@ use bytes::Bytes;
 use futures_util::future::{BoxFuture, FutureExt};
 use http_body::Body as HttpBody;
 use hyper::{
-    HeaderMap, Request, Response,
+    Request, Response,
     http::{request, response},
 };
 use tokio::time::Instant;
@@ -29,7 +29,7 @@ use crate::{
     limit::{
         Admission, Ask, Asks, Key, Limit, Limiter, Refusal, fields, request::Settlement, settling::Settling,
     },
-    reject::Rejection,
+    reject::{Rejection, grpc},
 };
 
 /// What a request asks of a limit, if the limit counts it.
@@ -136,8 +136,8 @@ impl RateLimitLayer {
         self.limiter.acquire_within_waits(&asks, Instant::now()).await
     }
 
-    fn refuse(&self, refusal: Refusal, request: &HeaderMap) -> Response<Body> {
-        Rejection::from(refusal).into_response(request, self.headers).map(Body::from)
+    fn refuse(&self, refusal: Refusal, request: &request::Parts) -> Response<Body> {
+        Rejection::from(refusal).into_response(grpc::is_call(request), self.headers).map(Body::from)
     }
 
     /// Shows where the limits stand, and has the body hold what is held of them.
@@ -201,7 +201,7 @@ where
             let (parts, body) = request.into_parts();
             let admission = match layer.admit(&parts).await {
                 Ok(admission) => admission,
-                Err(refusal) => return Ok(layer.refuse(refusal, &parts.headers)),
+                Err(refusal) => return Ok(layer.refuse(refusal, &parts)),
             };
             let response = inner.call(Request::from_parts(parts, body)).await?;
             Ok(layer.annotate(response.map(Body::new), admission))

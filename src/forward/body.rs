@@ -18,7 +18,7 @@ use hyper::body::Incoming;
 use parking_lot::Mutex;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use super::pool::Lease;
+use super::{pool::Lease, tunnel::Tunnel};
 
 /// Bytes of its body that a client must send in a second, on average, once it has been waited for as long as it may.
 const RATE_LEAST: f64 = 500.0;
@@ -34,6 +34,8 @@ pub enum Body {
     Response(Relayed),
     /// A built-in service's.
     Local(axum::body::Body),
+    /// None, but the answer opens a tunnel.
+    Tunnel(Box<Tunnel>),
 }
 
 /// A client's body, which has to come on: whoever wants it waits for the client for so long at most, and longer only
@@ -246,6 +248,7 @@ impl HttpBody for Body {
             Self::Request(upload) => Pin::new(upload).poll_frame(context),
             Self::Local(body) => Pin::new(body).poll_frame(context).map_err(Into::into),
             Self::Response(relayed) => relayed.poll_frame(context),
+            Self::Tunnel(_) => Poll::Ready(None),
         }
     }
 
@@ -255,6 +258,7 @@ impl HttpBody for Body {
             Self::Request(upload) => upload.is_end_stream(),
             Self::Response(relayed) => relayed.incoming.is_end_stream(),
             Self::Local(body) => body.is_end_stream(),
+            Self::Tunnel(_) => true,
         }
     }
 
@@ -264,6 +268,8 @@ impl HttpBody for Body {
             Self::Request(upload) => upload.size_hint(),
             Self::Response(relayed) => relayed.incoming.size_hint(),
             Self::Local(body) => body.size_hint(),
+            // How much will be passed on, nobody knows.
+            Self::Tunnel(_) => SizeHint::default(),
         }
     }
 }

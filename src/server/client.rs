@@ -14,11 +14,14 @@ use std::{
 
 use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};
+use hyper::{Response, StatusCode};
 use parking_lot::Mutex;
 use tokio::{
     io::{self, AsyncRead, AsyncWrite, ReadBuf},
     time::Instant,
 };
+
+use crate::gateway::AnswerBody;
 
 /// How long a client may take.
 #[derive(Clone, Copy, Debug)]
@@ -38,6 +41,8 @@ struct State {
     awaited: Awaited,
     /// The client takes nothing of what waits to be written.
     blocked_since: Option<Instant>,
+    /// What has been answered is a tunnel, which begins when the client has the answer.
+    tunnel: Option<Box<AnswerBody>>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -55,7 +60,8 @@ enum Awaited {
 impl Watch {
     /// Of a connection that has just been made.
     pub(super) fn new() -> Self {
-        Self(Mutex::new(State { awaited: Awaited::First(Instant::now()), blocked_since: None }))
+        let awaited = Awaited::First(Instant::now());
+        Self(Mutex::new(State { awaited, blocked_since: None, tunnel: None }))
     }
 
     /// Since when the connection is of no use to anybody, if it is of none.
@@ -90,6 +96,11 @@ impl Watch {
 
     fn end_request(&self) {
         self.0.lock().awaited = Awaited::Next(Instant::now());
+    }
+
+    /// Takes the tunnel that is to begin, if there is one.
+    pub(super) fn take_tunnel(&self) -> Option<Box<AnswerBody>> {
+        self.0.lock().tunnel.take()
     }
 
     fn note_read(&self) {
@@ -156,35 +167,54 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
     }
 }
 
-/// The body of an answer, with which the request ends.
+/// The body of an answer, with which the request ends, unless the answer opens a tunnel.
 #[derive(Debug)]
-pub(super) struct Answer<B> {
-    pub(super) body: B,
-    pub(super) watch: Arc<Watch>,
+pub(super) struct Answer {
+    body: Option<AnswerBody>,
+    watch: Arc<Watch>,
 }
 
-impl<B: HttpBody<Data = Bytes> + Unpin> HttpBody for Answer<B> {
+impl Answer {
+    /// The answer that is sent to a client.
+    pub(super) fn of(response: Response<AnswerBody>, watch: Arc<Watch>) -> Response<Self> {
+        let opens_tunnel = response.status() == StatusCode::SWITCHING_PROTOCOLS;
+        response.map(|body| match opens_tunnel {
+            true => {
+                watch.0.lock().tunnel = Some(body.into());
+                Self { body: None, watch }
+            }
+            false => Self { body: Some(body), watch },
+        })
+    }
+}
+
+impl HttpBody for Answer {
     type Data = Bytes;
-    type Error = B::Error;
+    type Error = <AnswerBody as HttpBody>::Error;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
-        Pin::new(&mut self.body).poll_frame(context)
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        match &mut self.body {
+            Some(body) => Pin::new(body).poll_frame(context),
+            None => Poll::Ready(None),
+        }
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        self.body.as_ref().is_none_or(HttpBody::is_end_stream)
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        self.body.as_ref().map(HttpBody::size_hint).unwrap_or_default()
     }
 }
 
-impl<B> Drop for Answer<B> {
+impl Drop for Answer {
     fn drop(&mut self) {
-        self.watch.end_request();
+        if self.body.is_some() {
+            self.watch.end_request();
+        }
     }
 }

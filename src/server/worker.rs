@@ -1,16 +1,16 @@
 //! A worker serves its connections on one thread.
 
-use std::{convert::Infallible, future::pending, net::SocketAddr, sync::Arc, time::Duration};
+use std::{convert::Infallible, net::SocketAddr, pin::pin, sync::Arc, time::Duration};
 
 use arc_swap::ArcSwap;
 use hyper::{
-    Request,
+    Request, StatusCode,
     body::Incoming,
     header::{CONNECTION, HeaderValue},
     server::conn::http1,
     service::service_fn,
 };
-use hyper_util::{rt::TokioIo, server::graceful::GracefulShutdown};
+use hyper_util::rt::TokioIo;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpStream, UnixStream},
@@ -62,7 +62,7 @@ pub(super) async fn work(
         gateway: gateway.clone(),
         status,
         unknown: JoinSet::new(),
-        graceful: GracefulShutdown::new(),
+        stage: stage.clone(),
         connections: JoinSet::new(),
         clients: Vec::new(),
         lacks_room: NowAndThen::default(),
@@ -84,12 +84,9 @@ pub(super) async fn work(
             },
         }
     }
-    let Serving { unknown, graceful, mut connections, .. } = serving;
+    let Serving { unknown, mut connections, .. } = serving;
     drop(unknown);
-    tokio::select! {
-        () = async { graceful.shutdown().await; pending().await } => {}
-        _ = stage.wait_for(|stage| *stage == Stage::Ending) => {}
-    }
+    let _ = stage.wait_for(|stage| *stage == Stage::Ending).await;
     connections.shutdown().await;
     if timeout(STORE_PATIENCE, gateway.load().flush()).await.is_err() {
         tracing::warn!("the store hasn't taken all that was to be recorded: it is lost");
@@ -104,7 +101,7 @@ struct Serving {
     status: Arc<Status>,
     /// Connections whose proxies haven't said yet whose they are. A drain closes them.
     unknown: JoinSet<Option<Known>>,
-    graceful: GracefulShutdown,
+    stage: watch::Receiver<Stage>,
     connections: JoinSet<()>,
     /// At the other ends of these, those that have ended lately included.
     clients: Vec<Client>,
@@ -195,16 +192,31 @@ impl Serving {
                     true => gateway.turn_away(peer.ip(), request),
                     false => gateway.answer(peer.ip(), request).await,
                 };
-                if is_turned_away || status.is_draining() {
+                let is_tunnel = response.status() == StatusCode::SWITCHING_PROTOCOLS;
+                if is_turned_away || status.is_draining() && !is_tunnel {
                     response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
                 }
-                Ok::<_, Infallible>(response.map(|body| Answer { body, watch }))
+                Ok::<_, Infallible>(Answer::of(response, watch))
             })
         });
-        let connection = self.graceful.watch(self.http.serve_connection(TokioIo::new(stream), service));
+        let connection = self.http.serve_connection(TokioIo::new(stream), service).with_upgrades();
+        let (served, mut stage) = (watch.clone(), self.stage.clone());
         let task = self.connections.spawn(async move {
-            if let Err(error) = connection.await {
+            let mut connection = pin!(connection);
+            let ended = tokio::select! {
+                ended = connection.as_mut() => ended,
+                () = async { drop(stage.wait_for(|stage| *stage >= Stage::Closing).await) } => {
+                    connection.as_mut().graceful_shutdown();
+                    connection.await
+                }
+            };
+            if let Err(error) = ended {
                 tracing::debug!(%peer, "a connection ended early: {error}");
+            } else if let Some(answer) = served.take_tunnel() {
+                // In a box, lest each connection keep room for it.
+                if let Err(error) = Box::pin(answer.tunnel(patience.idle)).await {
+                    tracing::debug!(%peer, "a tunnel ended early: {error}");
+                }
             }
             drop(counted);
         });
