@@ -18,7 +18,7 @@ use bytes::Bytes;
 use futures_util::future::{BoxFuture, FutureExt};
 use http_body::Body as HttpBody;
 use hyper::{
-    Request, Response,
+    HeaderMap, Request, Response,
     http::{request, response},
 };
 use tokio::time::Instant;
@@ -136,7 +136,7 @@ impl RateLimitLayer {
         self.limiter.acquire_within_waits(&asks, Instant::now()).await
     }
 
-    fn refuse(&self, refusal: Refusal, request: &request::Parts) -> Response<Body> {
+    fn refuse(&self, refusal: Refusal, request: &HeaderMap) -> Response<Body> {
         Rejection::from(refusal).into_response(grpc::is_call(request), self.headers).map(Body::from)
     }
 
@@ -201,7 +201,7 @@ where
             let (parts, body) = request.into_parts();
             let admission = match layer.admit(&parts).await {
                 Ok(admission) => admission,
-                Err(refusal) => return Ok(layer.refuse(refusal, &parts)),
+                Err(refusal) => return Ok(layer.refuse(refusal, &parts.headers)),
             };
             let response = inner.call(Request::from_parts(parts, body)).await?;
             Ok(layer.annotate(response.map(Body::new), admission))

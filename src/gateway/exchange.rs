@@ -80,7 +80,7 @@ impl Exchange {
         let is_logged = gateway.access_log.is_some();
         let facts = Facts {
             arrival: Instant::now(),
-            is_grpc: grpc::is_call(request),
+            is_grpc: grpc::is_call(&request.headers),
             traffic: Gateway::UNROUTED,
             entry: is_logged.then(|| Box::new(Entry::begin(peer, request))),
             decided: is_logged.then(Vec::new),
