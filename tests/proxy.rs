@@ -6,6 +6,7 @@
 mod harness;
 
 mod proxy {
+    mod clients;
     mod websocket;
     mod upstreams {
         mod balancing;
