@@ -196,8 +196,11 @@ impl Gateway {
 
     /// Answers a request that came from `peer`.
     pub async fn answer(self: Arc<Self>, peer: IpAddr, request: Request<Upload>) -> Response<AnswerBody> {
-        let (mut parts, body) = request.into_parts();
+        let (mut parts, mut body) = request.into_parts();
         let mut exchange = Exchange::begin(self, peer, &parts);
+        if exchange.facts.is_grpc {
+            body.take_turns();
+        }
         tunnel::keep_if_asked(&mut parts, !body.is_end_stream());
         headers::from_client(&mut parts.headers);
         let Exchange { gateway, facts } = &mut exchange;

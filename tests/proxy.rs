@@ -7,6 +7,8 @@ mod harness;
 
 mod proxy {
     mod clients;
+    mod events;
+    mod grpc;
     mod websocket;
     mod upstreams {
         mod balancing;

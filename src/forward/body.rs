@@ -22,6 +22,8 @@ use super::{pool::Lease, tunnel::Tunnel};
 
 /// Bytes of its body that a client must send in a second, on average, once it has been waited for as long as it may.
 const RATE_LEAST: f64 = 500.0;
+/// For how long at the least both sides may be silent that speak at the same time, in a stream or a tunnel.
+pub const SILENCE_LEAST: Duration = Duration::from_secs(5 * 60);
 
 /// A body of any origin.
 #[derive(Debug)]
@@ -39,7 +41,7 @@ pub enum Body {
 }
 
 /// A client's body, which has to come on: whoever wants it waits for the client for so long at most, and longer only
-/// as some of it comes ([`RATE_LEAST`]).
+/// as some of it comes ([`RATE_LEAST`]). Where both sides may speak at the same time, it may be silent while it listens.
 #[derive(Debug)]
 pub struct Upload {
     incoming: Incoming,
@@ -63,6 +65,8 @@ struct Pace {
 pub struct Progress {
     moved: Mutex<Instant>,
     awaits_client: AtomicBool,
+    /// When some of the answer has come, if that matters: both sides may speak at the same time.
+    answered: Option<Mutex<Instant>>,
 }
 
 /// The client sends its body too slowly, or has stopped.
@@ -84,6 +88,14 @@ impl Upload {
         Self { incoming, pace }
     }
 
+    /// Waits for the client until neither side has said anything for [`SILENCE_LEAST`], as both may speak at the same
+    /// time.
+    pub fn take_turns(&mut self) {
+        if let Some(progress) = self.pace.as_mut().and_then(|pace| Arc::get_mut(&mut pace.progress)) {
+            progress.answered = Some(Mutex::new(Instant::now()));
+        }
+    }
+
     /// How far it has come, if it has anything.
     pub fn progress(&self) -> Option<Arc<Progress>> {
         self.pace.as_ref().map(|pace| pace.progress.clone())
@@ -92,8 +104,13 @@ impl Upload {
 
 impl Pace {
     fn new(most: Duration) -> Self {
-        let progress = Progress { moved: Mutex::new(Instant::now()), awaits_client: AtomicBool::new(false) };
-        Self { most, left: most, awaited_since: None, timer: None, progress: Arc::new(progress) }
+        let progress = Progress {
+            moved: Mutex::new(Instant::now()),
+            awaits_client: AtomicBool::new(false),
+            answered: None,
+        };
+        let progress = Arc::new(progress);
+        Self { most, left: most, awaited_since: None, timer: None, progress }
     }
 
     fn note(&mut self, came_bytes: usize) {
@@ -107,7 +124,11 @@ impl Pace {
 
     /// Whether the client has been waited for too long. Else this is asked again when it has.
     fn has_ended(&mut self, context: &mut Context<'_>) -> bool {
-        let until = *self.awaited_since.get_or_insert_with(Instant::now) + self.left;
+        let since = *self.awaited_since.get_or_insert_with(Instant::now);
+        let until = match &self.progress.answered {
+            Some(answered) => since.max(*answered.lock()) + self.most.max(SILENCE_LEAST),
+            None => since + self.left,
+        };
         self.progress.note(true);
         let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(until)));
         if timer.deadline() > until {
@@ -127,6 +148,12 @@ impl Progress {
     /// Since when the upstream could have taken more, or all of it: now, while it would take more than has come.
     pub fn awaits_upstream_since(&self) -> Instant {
         if self.awaits_client.load(Relaxed) { Instant::now() } else { *self.moved.lock() }
+    }
+
+    fn note_answer(&self) {
+        if let Some(answered) = &self.answered {
+            *answered.lock() = Instant::now();
+        }
     }
 
     fn note(&self, awaits_client: bool) {
@@ -170,6 +197,8 @@ impl HttpBody for Upload {
 pub struct Relayed {
     incoming: Incoming,
     lease: Option<Lease>,
+    /// The client's body, if it is to be told of what comes.
+    upload: Option<Arc<Progress>>,
     /// Fires when the time for the exchange is over.
     timer: Option<Pin<Box<Sleep>>>,
 }
@@ -189,7 +218,7 @@ impl Error for TooLong {}
 impl Relayed {
     /// Holds the connection until the body has ended; if it is dropped before that, the connection closes.
     pub fn new(incoming: Incoming, lease: Lease) -> Self {
-        let mut relayed = Self { incoming, lease: Some(lease), timer: None };
+        let mut relayed = Self { incoming, lease: Some(lease), upload: None, timer: None };
         relayed.release_at_end();
         relayed
     }
@@ -201,7 +230,10 @@ impl Relayed {
             false => Pin::new(&mut self.incoming).poll_frame(context).map_err(Into::into),
         };
         match &frame {
-            Poll::Ready(Some(Ok(_))) => self.release_at_end(),
+            Poll::Ready(Some(Ok(_))) => {
+                self.upload.iter().for_each(|upload| upload.note_answer());
+                self.release_at_end();
+            }
             Poll::Ready(None) => self.release(),
             // A body that broke off takes its connection with it.
             Poll::Ready(Some(Err(_))) => self.lease = None,
@@ -226,10 +258,12 @@ impl Relayed {
 type BoxError = Box<dyn Error + Send + Sync>;
 
 impl Body {
-    /// The same, which breaks off if an upstream's hasn't ended by then.
-    pub fn until(mut self, deadline: Option<Instant>) -> Self {
-        if let (Self::Response(relayed), Some(deadline)) = (&mut self, deadline) {
-            relayed.timer = Some(Box::pin(sleep_until(deadline)));
+    /// The same, which if it is an upstream's breaks off when it hasn't ended by then, and tells the client's body that
+    /// some of it comes.
+    pub fn until(mut self, deadline: Option<Instant>, upload: Option<Arc<Progress>>) -> Self {
+        if let Self::Response(relayed) = &mut self {
+            relayed.timer = deadline.map(|deadline| Box::pin(sleep_until(deadline)));
+            relayed.upload = upload.filter(|upload| upload.answered.is_some());
         }
         self
     }
@@ -271,5 +305,39 @@ impl HttpBody for Body {
             // How much will be passed on, nobody knows.
             Self::Tunnel(_) => SizeHint::default(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+
+    use tokio::{join, time::sleep};
+
+    use super::*;
+
+    async fn until_waited_in_vain(pace: &mut Pace) -> Duration {
+        let since = Instant::now();
+        poll_fn(|context| if pace.has_ended(context) { Poll::Ready(()) } else { Poll::Pending }).await;
+        since.elapsed()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_takes_turns_may_be_silent_while_the_other_speaks() {
+        const MOST: Duration = Duration::from_secs(75);
+        let mut pace = Pace::new(MOST);
+        assert!(until_waited_in_vain(&mut pace).await.abs_diff(MOST) < Duration::from_secs(1));
+
+        let mut pace = Pace::new(MOST);
+        Arc::get_mut(&mut pace.progress).unwrap().answered = Some(Mutex::new(Instant::now()));
+        let answer = pace.progress.clone();
+        let speaks = async move {
+            for _ in 0..10 {
+                sleep(MOST * 2).await;
+                answer.note_answer();
+            }
+        };
+        let (waited, ()) = join!(until_waited_in_vain(&mut pace), speaks);
+        assert!(waited.abs_diff(MOST * 20 + SILENCE_LEAST) < Duration::from_secs(1), "{waited:?}");
     }
 }

@@ -174,7 +174,7 @@ impl Servers {
             let is_busy = matches!(answered, Err(Failure::Busy));
             let is_late = deadline.is_some_and(|deadline| deadline <= Instant::now());
             if answered.is_ok() || is_busy || is_late || request.is_none() || tried.len() == self.attempts {
-                return answered.map(|response| response.map(|body| body.until(deadline)));
+                return answered.map(|response| response.map(|body| body.until(deadline, upload)));
             }
             tried.push(place);
             match self.pick(&tried) {

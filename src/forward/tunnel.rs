@@ -21,10 +21,8 @@ use tokio::{
     try_join,
 };
 
-use super::{Failure, pool::Lease};
+use super::{Failure, body::SILENCE_LEAST, pool::Lease};
 
-/// For how long nothing may come from either end, at the least, before a tunnel is closed.
-const IDLE_LEAST: Duration = Duration::from_secs(5 * 60);
 /// Bytes that are read at a time, in each direction.
 const PIECE: usize = 8 << 10;
 const WEBSOCKET: &str = "websocket";
@@ -87,7 +85,7 @@ impl Tunnel {
     /// A connection broke, or nothing came from either end for `idle` and five minutes.
     pub async fn run(self, idle: Duration, sent_bytes: &mut u64) -> io::Result<()> {
         let (client, upstream) = try_join!(self.client, self.upstream).map_err(io::Error::other)?;
-        carry(TokioIo::new(client), TokioIo::new(upstream), idle.max(IDLE_LEAST), sent_bytes).await
+        carry(TokioIo::new(client), TokioIo::new(upstream), idle.max(SILENCE_LEAST), sent_bytes).await
     }
 }
 
@@ -204,7 +202,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_end_is_passed_on_and_the_other_direction_goes_on() {
-        let (mut client, mut upstream, ended) = tunnel(IDLE_LEAST);
+        let (mut client, mut upstream, ended) = tunnel(SILENCE_LEAST);
         client.write_all(b"request").await.unwrap();
         client.shutdown().await.unwrap();
         let mut came = String::new();
