@@ -16,7 +16,6 @@ use std::{
     sync::Arc,
 };
 
-use arc_swap::ArcSwap;
 use clap::{Args, Parser, Subcommand};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing::level_filters::LevelFilter;
@@ -28,7 +27,7 @@ use crate::{
     config::{self, Config, Faults, ListenAddress, Overrides, StoreUrl},
     gateway::{AccessLog, Gateway},
     limit::Limiter,
-    server::Server,
+    server::{Control, Server},
 };
 
 /// An HTTP gateway with exact distributed rate limits over Redis.
@@ -132,11 +131,11 @@ impl Run {
             // Nothing but lines of the access log goes where they go.
             let logs_to_stdout = config.access_log.as_ref().is_some_and(|log| log.path.is_none());
             let greet: fn(fmt::Arguments<'_>) = if logs_to_stdout { say_aside } else { say };
-            let addresses = server.addresses();
-            for address in &addresses {
+            let scheme = if config.server.tls.is_some() { "https" } else { "http" };
+            for address in server.addresses() {
                 match address {
                     ListenAddress::Tcp(address) => {
-                        greet(format_args!("tollgate listens on http://{address}\n"));
+                        greet(format_args!("tollgate listens on {scheme}://{address}\n"));
                     }
                     ListenAddress::Unix(_) => greet(format_args!("tollgate listens on {address}\n")),
                 }
@@ -152,22 +151,25 @@ impl Run {
                 greet(format_args!("operators turn to http://{}\n", listener.local_addr()?));
                 tokio::spawn(admin::serve(listener, token, server.gateway(), server.status()));
             }
-            match addresses.first() {
-                Some(ListenAddress::Tcp(address)) => greet(format_args!("try: curl -i http://{address}/\n")),
+            match server.addresses().first() {
+                Some(ListenAddress::Tcp(address)) => {
+                    greet(format_args!("try: curl -i {scheme}://{address}/\n"));
+                }
                 Some(ListenAddress::Unix(path)) => {
                     greet(format_args!("try: curl -i --unix-socket {} http://localhost/\n", path.display()));
                 }
                 None => {}
             }
-            let (mut running, status) = (config, server.status());
-            let reload = |gateway: &_| status.note_reload(self.reload(&mut running, &limiter, gateway));
-            server.run(reload).await;
+            let (mut running, status, control) = (config, server.status(), server.control());
+            server
+                .run(async || status.note_reload(self.reload(&mut running, &limiter, &control).await))
+                .await;
             Ok(())
         })
     }
 
     /// Reads the configuration again, and says whether it was good. If not, what runs goes on unchanged.
-    fn reload(&self, running: &mut Config, limiter: &Arc<Limiter>, gateway: &ArcSwap<Gateway>) -> bool {
+    async fn reload(&self, running: &mut Config, limiter: &Arc<Limiter>, control: &Arc<Control>) -> bool {
         let (mut config, warnings) = match self.read() {
             Ok(read) => read,
             Err(faults) => {
@@ -180,7 +182,12 @@ impl Run {
         let changes = config.changes(running);
         // The store goes on as it is until the next start.
         mem::swap(&mut config.store, &mut running.store);
-        gateway.store(Arc::new(Gateway::build(&config, limiter, Some(&gateway.load()))));
+        let build = |before: &_| Gateway::build(&config, limiter, Some(before));
+        if let Err(error) = control.reload(&config.server, build).await {
+            mem::swap(&mut config.store, &mut running.store);
+            tracing::error!("{error}\nthe running one stays");
+            return false;
+        }
         limiter.forget_refusals();
         *running = config;
         tracing::info!(changes = changes.len(), "reloaded `{}`", self.config.display());

@@ -20,7 +20,7 @@ use std::{
 use bytes::Bytes;
 use http_body::Body as _;
 use hyper::{
-    Request, Response, StatusCode, Uri,
+    Request, Response, StatusCode, Uri, Version,
     header::{HOST, HeaderName, HeaderValue},
     http::request::Parts,
 };
@@ -53,7 +53,7 @@ use self::{
     target::Target,
 };
 
-pub use self::{access_log::AccessLog, exchange::AnswerBody};
+pub use self::{access_log::AccessLog, client::Peer, exchange::AnswerBody};
 pub use crate::{
     forward::body::{Body, Upload},
     store::StoreError,
@@ -195,13 +195,16 @@ impl Gateway {
     }
 
     /// Answers a request that came from `peer`.
-    pub async fn answer(self: Arc<Self>, peer: IpAddr, request: Request<Upload>) -> Response<AnswerBody> {
+    pub async fn answer(self: Arc<Self>, peer: Peer, request: Request<Upload>) -> Response<AnswerBody> {
         let (mut parts, mut body) = request.into_parts();
-        let mut exchange = Exchange::begin(self, peer, &parts);
+        let mut exchange = Exchange::begin(self, peer.address, &parts);
         if exchange.facts.is_grpc {
             body.take_turns();
         }
         tunnel::keep_if_asked(&mut parts, !body.is_end_stream());
+        if parts.version == Version::HTTP_2 {
+            headers::join_cookie(&mut parts.headers);
+        }
         headers::from_client(&mut parts.headers);
         let Exchange { gateway, facts } = &mut exchange;
         let response = match gateway.relay(peer, &mut parts, body, facts).await {
@@ -212,9 +215,9 @@ impl Gateway {
     }
 
     /// Answers a request that came from `peer`, and for which there is no room.
-    pub fn turn_away(self: Arc<Self>, peer: IpAddr, request: Request<Upload>) -> Response<AnswerBody> {
+    pub fn turn_away(self: Arc<Self>, peer: Peer, request: Request<Upload>) -> Response<AnswerBody> {
         let parts = request.into_parts().0;
-        let exchange = Exchange::begin(self, peer, &parts);
+        let exchange = Exchange::begin(self, peer.address, &parts);
         let response = exchange.gateway.reject(Rejection::Overloaded, exchange.facts.is_grpc);
         exchange.answered(response)
     }
@@ -263,7 +266,7 @@ impl Gateway {
 
     async fn relay(
         &self,
-        peer: IpAddr,
+        peer: Peer,
         parts: &mut Parts,
         body: Upload,
         facts: &mut Facts,
@@ -309,8 +312,7 @@ impl Gateway {
             tracing::warn!(cause, "{failure}");
         }
         let response = rejection.into_response(is_grpc, self.ratelimit_headers);
-        // To a client of gRPC an empty body isn't none.
-        response.map(|body| Body::Whole((!body.is_empty()).then_some(body)))
+        response.map(|body| Body::Whole(Some(body)))
     }
 }
 
