@@ -137,9 +137,12 @@ fn curl(gateway: &Gateway, scheme: &str, version: &str, more: &[&str]) {
         printed("curl", &[&base, more, arguments].concat())
     };
     let told = ["--output", &back, "--write-out", "%{http_version} %{response_code} %{num_connects}\n"];
-    // The second request goes on the connection of the first.
-    let answers = curl(&[&told[..], &["--output", &back, &url("/a"), &url("/b")]].concat());
-    assert_eq!(answers, format!("{version} 200 1\n{version} 200 0\n"));
+    // The second request goes on the connection of the first; but curl 7.88 can't keep one that was told to speak HTTP/2,
+    // to whatever server.
+    let is_kept = !more.contains(&"--http2-prior-knowledge");
+    let second = if is_kept { vec!["--output", &back, &url("/b")] } else { Vec::new() };
+    let answers = curl(&[&told[..], &[&url("/a")], &second].concat());
+    assert_eq!(answers, format!("{version} 200 1\n") + &format!("{version} 200 0\n").repeat(is_kept.into()));
     let answer = curl(&[&told[..], &["--head", &url("/")]].concat());
     assert_eq!(answer, format!("{version} 200 1\n"));
     curl(&["--upload-file", &file, "--output", &back, &url("/")]);
