@@ -9,6 +9,9 @@ mod proxy {
     mod clients;
     mod events;
     mod grpc;
+    mod http2;
+    mod listeners;
+    mod tls;
     mod websocket;
     mod upstreams {
         mod balancing;
@@ -40,6 +43,17 @@ fn forward_to(servers: &[String], keys: &str) -> String {
 /// A server that speaks HTTP/2 in cleartext.
 fn cleartext_http2() -> Speech {
     Speech::Http2(http2::Builder::new(TokioExecutor::new()))
+}
+
+/// What curl prints of an answer, `{address}` in its arguments being the gateway's.
+fn curl(gateway: &harness::gateway::Gateway, arguments: &[&str]) -> String {
+    let address = gateway.address().to_string();
+    let arguments = arguments.iter().map(|argument| argument.replace("{address}", &address));
+    let mut curl = std::process::Command::new("curl");
+    let output =
+        curl.args(["--silent", "--show-error", "--max-time", "30"]).args(arguments).output().unwrap();
+    let told = [&output.stdout[..], &output.stderr].concat();
+    format!("{}{}", String::from_utf8(told).unwrap(), if output.status.success() { "" } else { "FAILED" })
 }
 
 /// A server as the file takes it.

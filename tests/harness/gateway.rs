@@ -58,7 +58,8 @@ impl Gateway {
                 panic!("no gateway: {}", fs::read_to_string(folder.path().join("log")).unwrap());
             }
         }
-        let (_, address) = greeting.split_once("tollgate listens on http://").expect(&greeting);
+        let (_, address) = greeting.split_once("tollgate listens on http").expect(&greeting);
+        let (_, address) = address.split_once("://").expect(&greeting);
         let address = address.lines().next().unwrap().parse().unwrap();
         Self { process, folder, address, greeting }
     }
@@ -90,6 +91,11 @@ impl Gateway {
     /// What it has logged so far.
     pub(crate) fn log(&self) -> String {
         fs::read_to_string(self.folder.path().join("log")).unwrap()
+    }
+
+    /// Where its configuration is.
+    pub(crate) fn folder(&self) -> &Path {
+        self.folder.path()
     }
 
     /// Replaces the configuration, and waits until the gateway has read it.

@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 use crate::{
     forward_to,
-    harness::{gateway::Gateway, upstream::Upstream, wait_until},
+    harness::{gateway::Gateway, redis::tls::Certificates, upstream::Upstream, wait_until},
     quoted,
 };
 
@@ -43,8 +43,9 @@ fn script(name: &str) -> PathBuf {
 }
 
 /// Runs a client of tests/proxy/clients, which asserts what it sees.
-fn talk(client: &str, server: &str) {
-    printed(python().to_str().unwrap(), &[script(client).to_str().unwrap(), server]);
+fn talk(client: &str, arguments: &[&str]) {
+    let script = script(client);
+    printed(python().to_str().unwrap(), &[&[script.to_str().unwrap()], arguments].concat());
 }
 
 /// A server that runs until this is dropped.
@@ -52,8 +53,8 @@ struct Server(Child);
 
 impl Server {
     /// Starts one of tests/proxy/clients, and tells its port.
-    fn start(name: &str) -> (Self, String) {
-        let started = Command::new(python()).arg(script(name)).stdout(Stdio::piped()).spawn();
+    fn start(name: &str, arguments: &[&str]) -> (Self, String) {
+        let started = Command::new(python()).arg(script(name)).args(arguments).stdout(Stdio::piped()).spawn();
         let mut server = Self(started.unwrap());
         let mut port = String::new();
         BufReader::new(server.0.stdout.take().unwrap()).read_line(&mut port).unwrap();
@@ -71,16 +72,34 @@ impl Drop for Server {
 
 #[test]
 fn websockets() {
-    let (_server, port) = Server::start("websocket_server.py");
+    let (_server, port) = Server::start("websocket_server.py", &[]);
     let servers = [quoted(format!("http://127.0.0.1:{port}"))];
     let gateway = Gateway::start(&(forward_to(&servers, "") + &over_limit("/limited")));
     assert_eq!(gateway.get("/limited").status, 204);
-    talk("websocket_client.py", &format!("ws://{}", gateway.address()));
+    talk("websocket_client.py", &[&format!("ws://{}", gateway.address())]);
+}
+
+#[test]
+fn websockets_with_tls_on_both_sides() {
+    let certificates = Certificates::for_server(&["127.0.0.1"]);
+    let path = |name| certificates.path(name).to_str().unwrap().to_owned();
+    let (ca, cert, key) = (path("ca.pem"), path("server.pem"), path("server.key"));
+    let (_server, port) = Server::start("websocket_server.py", &[&cert, &key]);
+    let servers = [quoted(format!("https://127.0.0.1:{port}"))];
+    let gateway = Gateway::start(&format!(
+        "[server]\n{}{}{}",
+        with_tls(&certificates),
+        forward_to(&servers, &format!("http2 = true\ntls = {{ ca = {ca:?} }}")),
+        over_limit("/limited")
+    ));
+    let url = format!("https://{}/limited", gateway.address());
+    printed("curl", &["--silent", "--show-error", "--noproxy", "*", "--cacert", &ca, &url]);
+    talk("websocket_client.py", &[&format!("wss://{}", gateway.address()), &ca]);
 }
 
 #[test]
 fn grpc() {
-    let (_server, port) = Server::start("grpc_server.py");
+    let (_server, port) = Server::start("grpc_server.py", &[]);
     // Bound and not listened on.
     let nobody = tokio::net::TcpSocket::new_v4().unwrap();
     nobody.bind("127.0.0.1:0".parse().unwrap()).unwrap();
@@ -103,18 +122,19 @@ fn grpc() {
         ]
         .concat(),
     );
-    talk("grpc_client.py", &gateway.address().to_string());
+    talk("grpc_client.py", &[&gateway.address().to_string()]);
 }
 
-/// A gateway with these keys of `[server]` before a server that sends back what it gets. `/refused` is over its limit.
+/// A gateway with these keys of `[server]` before a server that sends back what it gets.
 fn before_mirror(keys: &str) -> Gateway {
-    let gateway = Gateway::start(&format!(
-        "[server]\n{keys}\n{}{}",
-        forward_to(&[quoted(Upstream::mirror().url())], ""),
-        over_limit("/refused"),
-    ));
-    assert_eq!(gateway.get("/refused").status, 204);
-    gateway
+    let servers = [quoted(Upstream::mirror().url())];
+    Gateway::start(&format!("[server]\n{keys}\n{}{}", forward_to(&servers, ""), over_limit("/limited")))
+}
+
+/// `tls` of `[server]` with this certificate.
+fn with_tls(certificates: &Certificates) -> String {
+    let (cert, key) = (certificates.path("server.pem"), certificates.path("server.key"));
+    format!("tls = {{ certs = [{{ cert = {cert:?}, key = {key:?} }}] }}\n")
 }
 
 /// A path that is over its limit after the first request.
@@ -140,14 +160,17 @@ fn curl(gateway: &Gateway, scheme: &str, version: &str, more: &[&str]) {
     // The second request goes on the connection of the first; but curl 7.88 can't keep one that was told to speak HTTP/2,
     // to whatever server.
     let is_kept = !more.contains(&"--http2-prior-knowledge");
-    let second = if is_kept { vec!["--output", &back, &url("/b")] } else { Vec::new() };
-    let answers = curl(&[&told[..], &[&url("/a")], &second].concat());
+    let other = url("/b");
+    let second = if is_kept { &["--output", &back, &other][..] } else { &[] };
+    let answers = curl(&[&told[..], &[&url("/a")], second].concat());
     assert_eq!(answers, format!("{version} 200 1\n") + &format!("{version} 200 0\n").repeat(is_kept.into()));
     let answer = curl(&[&told[..], &["--head", &url("/")]].concat());
     assert_eq!(answer, format!("{version} 200 1\n"));
     curl(&["--upload-file", &file, "--output", &back, &url("/")]);
     assert!(fs::read(&file).unwrap() == fs::read(&back).unwrap());
-    let refused = curl(&["--write-out", "\n%{response_code}", &url("/refused")]);
+    let limited = || curl(&["--write-out", "\n%{response_code}", &url("/limited")]);
+    assert_eq!(limited(), "\n204");
+    let refused = limited();
     assert!(refused.contains("quota-exceeded") && refused.ends_with("\n429"), "{refused}");
 }
 
@@ -161,23 +184,13 @@ fn curl_by_http_2_without_tls() {
     curl(&before_mirror(""), "http", "2", &["--http2-prior-knowledge"]);
 }
 
-/// Has h2load ask a gateway, none of whose answers may fail.
-fn h2load(gateway: &Gateway, scheme: &str, more: &[&str]) {
-    let url = format!("{scheme}://127.0.0.1:{}/", gateway.address().port());
-    let report = printed("h2load", &[&["--requests", "5000", "--clients", "10"], more, &[&url]].concat());
-    for line in [
-        "requests: 5000 total, 5000 started, 5000 done, 5000 succeeded, 0 failed, 0 errored, 0 timeout",
-        "status codes: 5000 2xx, 0 3xx, 0 4xx, 0 5xx",
-    ] {
-        assert!(report.contains(line), "{report}");
-    }
-}
-
 #[test]
-fn h2load_by_either_version() {
-    let gateway = before_mirror("");
-    h2load(&gateway, "http", &["--max-concurrent-streams", "10"]);
-    h2load(&gateway, "http", &["--h1"]);
+fn curl_by_what_tls_agrees_on() {
+    let certificates = Certificates::for_server(&["localhost"]);
+    let ca = certificates.path("ca.pem").to_str().unwrap().to_owned();
+    for (asked, version) in [("--http1.1", "1.1"), ("--http2", "2")] {
+        curl(&before_mirror(&with_tls(&certificates)), "https", version, &[asked, "--cacert", &ca]);
+    }
 }
 
 #[test]
@@ -185,8 +198,18 @@ fn h2load_with_bodies() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("file");
     fs::write(&file, [b'x'; 5_000]).unwrap();
-    let uploads = ["--max-concurrent-streams", "10", "--data", file.to_str().unwrap()];
-    h2load(&before_mirror(""), "http", &uploads);
+    let gateway = before_mirror("");
+    let url = format!("http://{}/", gateway.address());
+    for version in [&["--max-concurrent-streams", "10"][..], &["--h1"]] {
+        let load = ["--requests", "5000", "--clients", "10", "--data", file.to_str().unwrap(), &url];
+        let report = printed("h2load", &[version, &load].concat());
+        for line in [
+            "requests: 5000 total, 5000 started, 5000 done, 5000 succeeded, 0 failed, 0 errored, 0 timeout",
+            "status codes: 5000 2xx, 0 3xx, 0 4xx, 0 5xx",
+        ] {
+            assert!(report.contains(line), "{report}");
+        }
+    }
 }
 
 #[test]

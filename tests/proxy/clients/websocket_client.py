@@ -1,5 +1,6 @@
-"""Speaks WebSocket with a server that sends back what it gets, at the url that is given."""
+"""Speaks WebSocket with a server that sends back what it gets, at the url that is given; with TLS, by an authority."""
 
+import ssl
 import sys
 import threading
 
@@ -7,10 +8,11 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
 url = sys.argv[1]
+context = ssl.create_default_context(cafile=sys.argv[2]) if len(sys.argv) > 2 else None
 
 
 def talk():
-    with connect(url, subprotocols=["chat"]) as connection:
+    with connect(url, subprotocols=["chat"], ssl=context) as connection:
         assert connection.subprotocol == "chat", connection.subprotocol
         extensions = connection.response.headers["Sec-WebSocket-Extensions"]
         assert "permessage-deflate" in extensions, extensions
@@ -40,7 +42,7 @@ for thread in threads:
     thread.join()
 assert len(talked) == len(threads)
 
-with connect(url + "/closing", subprotocols=["chat"]) as connection:
+with connect(url + "/closing", subprotocols=["chat"], ssl=context) as connection:
     try:
         connection.recv(timeout=10)
         raise AssertionError("the server has closed it")
@@ -48,7 +50,7 @@ with connect(url + "/closing", subprotocols=["chat"]) as connection:
         assert (closed.rcvd.code, closed.rcvd.reason) == (4001, "closed by the server"), closed
 
 try:
-    connect(url + "/limited")
+    connect(url + "/limited", ssl=context)
     raise AssertionError("the limit refuses it")
 except InvalidStatus as refused:
     response = refused.response
