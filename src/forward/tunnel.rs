@@ -8,7 +8,7 @@ use std::{io, time::Duration};
 
 use hyper::{
     HeaderMap, Method,
-    header::{CONNECTION, HeaderName, HeaderValue, UPGRADE},
+    header::{CONNECTION, HeaderName, HeaderValue, TE, UPGRADE},
     http::{request, response},
     upgrade::OnUpgrade,
 };
@@ -47,6 +47,8 @@ pub fn keep_if_asked(request: &mut request::Parts, has_body: bool) {
 
 /// Writes what asks for a tunnel, or grants it.
 pub fn write(headers: &mut HeaderMap) {
+    // A handshake has no trailers, and Connection nothing else to name.
+    headers.remove(TE);
     headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
     headers.insert(UPGRADE, HeaderValue::from_static(WEBSOCKET));
 }
