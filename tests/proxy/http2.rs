@@ -734,12 +734,12 @@ async fn a_rolling_restart_fails_no_request() {
         wait_until("requests are answered", || answers.load(SeqCst) >= goal);
     };
     for _ in 0..2 {
-        for at in 0..2 {
+        for (gateway, at) in gateways.iter_mut().zip(0..) {
             wait_for(50);
-            gateways[at].signal("TERM");
-            wait_until("it ends", || gateways[at].ended().is_some());
-            gateways[at] = Gateway::start(&toml);
-            places.lock().unwrap()[at] = gateways[at].address();
+            gateway.signal("TERM");
+            wait_until("it ends", || gateway.ended().is_some());
+            *gateway = Gateway::start(&toml);
+            places.lock().unwrap()[at] = gateway.address();
         }
     }
     wait_for(50);
