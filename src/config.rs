@@ -86,6 +86,8 @@ pub struct Server {
     pub ratelimit_headers: RatelimitHeaders,
     /// The greatest head of a request, at least 8192.
     pub max_header_bytes: usize,
+    /// The greatest body of a request, in bytes, if there is a bound.
+    pub max_body: Option<u64>,
     /// Client connections at a time, at least 1.
     pub max_connections: usize,
     /// What to do with `%2F` and `%5C` in a path.
@@ -392,6 +394,7 @@ mod tests {
                 proxy_protocol: false,
                 ratelimit_headers: RatelimitHeaders::Draft11,
                 max_header_bytes: 32 * 1024,
+                max_body: None,
                 max_connections: 20_000,
                 escaped_slashes: EscapedSlashes::Keep,
                 header_timeout: 10 * second,

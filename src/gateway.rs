@@ -10,6 +10,7 @@ mod exchange;
 pub(crate) mod target;
 
 use std::{
+    borrow::Cow,
     collections::{BTreeMap, BTreeSet},
     iter::once,
     net::IpAddr,
@@ -19,7 +20,7 @@ use std::{
 
 use bytes::Bytes;
 use hyper::{
-    HeaderMap, Request, Response, StatusCode, Uri,
+    HeaderMap, Request, Response, StatusCode, Uri, Version,
     header::{HOST, HeaderName, HeaderValue},
     http::request::Parts,
 };
@@ -53,7 +54,7 @@ use self::{
 
 pub use self::{access_log::AccessLog, exchange::AnswerBody};
 pub use crate::{
-    forward::body::{Body, Upload},
+    forward::body::{Body, Progress, Upload},
     store::StoreError,
 };
 
@@ -83,6 +84,8 @@ struct Route {
     limits: Vec<Arc<Rule>>,
     answer: Answer,
     timeout: Option<Duration>,
+    /// The greatest body of a request, in bytes.
+    max_body: Option<u64>,
     /// The place of its traffic. Routes of one name share it.
     traffic: usize,
 }
@@ -134,7 +137,14 @@ impl Gateway {
             let traffic = 1 + names[1..].binary_search(&route.name).expect("each route's name is there");
             (
                 route.matcher.clone(),
-                Route { name: route.name.clone(), limits, answer, timeout: route.timeout, traffic },
+                Route {
+                    name: route.name.clone(),
+                    limits,
+                    answer,
+                    timeout: route.timeout,
+                    max_body: config.server.max_body,
+                    traffic,
+                },
             )
         });
         Self {
@@ -205,6 +215,19 @@ impl Gateway {
         exchange.answered(response)
     }
 
+    /// The answer to what is no request, or too large a head, in place of hyper's with this status, if that is such an
+    /// answer. It is the target that is too long if its line hasn't ended yet.
+    pub fn answer_to_unreadable(status: u16, is_within_target: bool) -> Option<Response<Bytes>> {
+        let rejection = match status {
+            400 => Rejection::Malformed,
+            414 => Rejection::TargetTooLong,
+            431 if is_within_target => Rejection::TargetTooLong,
+            431 => Rejection::HeadTooLarge,
+            _ => return None,
+        };
+        Some(rejection.into_response(&HeaderMap::new(), RatelimitHeaders::Off))
+    }
+
     /// Answers a request that came from `peer`, and for which there is no room.
     pub fn turn_away(self: Arc<Self>, peer: IpAddr, request: Request<Upload>) -> Response<AnswerBody> {
         let parts = request.into_parts().0;
@@ -266,11 +289,21 @@ impl Gateway {
         if let Some(entry) = &mut facts.entry {
             entry.identify(&client, &parts.headers);
         }
-        let (route, admission, uri) = {
+        if target::is_about_server(parts) {
+            target::host(parts)?;
+            return Ok(fixed(StatusCode::NO_CONTENT, "", &[]).map(|body| Body::Whole(Some(body))));
+        }
+        let (route, limits, body, admission, uri) = {
             let target = Target::read(parts, self.escaped_slashes)?;
             let matched = path::matched(&target.forwarded);
+            // Whatever the upstream may read in the path is limited.
+            let readings: Vec<_> = path::readings(&matched).collect();
             let found = self.routes.find(&target.view(parts, &matched)).ok_or(Rejection::NoRoute)?;
             facts.traffic = found.route.traffic;
+            let body = body.at_most(found.route.max_body).map_err(Failure::Request)?;
+            let others = readings.iter().filter_map(|reading| self.routes.find(&target.view(parts, reading)));
+            let others: Vec<_> = others.collect();
+            let limits = limits_of(found.route, others.iter().map(|other| other.route));
             let subject = Subject {
                 client: client.address,
                 method: &parts.method,
@@ -278,18 +311,22 @@ impl Gateway {
                 query: target.query,
                 headers: &parts.headers,
                 claims: Claims::new(self.verifier.as_ref(), &parts.headers),
-                route: &found.route.name,
-                parameter: &|name| found.param(name),
+                route: &others.last().unwrap_or(&found).route.name,
+                parameter: &|name| others.iter().chain([&found]).find_map(|found| found.param(name)),
             };
-            let (limits, log) = (&found.route.limits, &mut facts.decided);
-            let admission = request::admit(&self.limiter, limits, &subject, facts.arrival, log).await?;
-            (found.route, admission, target.forwarded_uri(&parts.uri))
+            let log = &mut facts.decided;
+            let admission = request::admit(&self.limiter, &limits, &subject, facts.arrival, log).await?;
+            (found.route, limits, body, admission, target.forwarded_uri(&parts.uri))
         };
+        let is_http1 = parts.version < Version::HTTP_2;
         let answered = route.answer(&client, outgoing(parts, uri, body), &mut facts.entry).await;
         let mut response = answered.unwrap_or_else(|failure| self.reject(failure.into(), &parts.headers));
+        if is_http1 && let Some(length) = headers::length_of_unmodified(&response) {
+            *response.body_mut() = Body::Absent(length);
+        }
         fields::write(response.headers_mut(), admission.standings(), self.ratelimit_headers);
         // The answer tells what it still has to of its costs, and holds what it holds until its end.
-        let settlement = Settlement::begin(admission, &route.limits, response.status(), response.headers());
+        let settlement = Settlement::begin(admission, &limits, response.status(), response.headers());
         facts.settlement = settlement.map(Box::new);
         Ok(response)
     }
@@ -297,7 +334,7 @@ impl Gateway {
     fn reject(&self, rejection: Rejection, request: &HeaderMap) -> Response<Body> {
         // A slow client is no failure of the upstream.
         if let Rejection::Failed(failure) = &rejection
-            && !matches!(failure, Failure::RequestTimeout)
+            && !matches!(failure, Failure::Request(_))
         {
             let cause = std::error::Error::source(failure).map(ToString::to_string);
             tracing::warn!(cause, "{failure}");
@@ -341,7 +378,20 @@ fn outgoing(parts: &mut Parts, uri: Uri, body: Upload) -> Request<Upload> {
     *request.uri_mut() = uri;
     *request.version_mut() = parts.version;
     *request.headers_mut() = std::mem::take(&mut parts.headers);
+    // The case of the fields' names is there.
+    *request.extensions_mut() = std::mem::take(&mut parts.extensions);
     request
+}
+
+/// The limits of a request for a route whose path may be read as that of others, too: no spelling escapes a limit.
+fn limits_of<'r>(route: &'r Route, others: impl Iterator<Item = &'r Route>) -> Cow<'r, [Arc<Rule>]> {
+    let mut limits = Cow::Borrowed(&*route.limits);
+    for limit in others.flat_map(|other| &other.limits) {
+        if !limits.iter().any(|known| Arc::ptr_eq(known, limit)) {
+            limits.to_mut().push(limit.clone());
+        }
+    }
+    limits
 }
 
 fn fixed(status: StatusCode, body: &str, headers: &[(HeaderName, HeaderValue)]) -> Response<Bytes> {

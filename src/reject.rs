@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use crate::{
     config::RatelimitHeaders,
-    forward::Failure,
+    forward::{Failure, body::Fault},
     limit::{Limited, Refusal, fields},
 };
 
@@ -25,16 +25,24 @@ const RESOURCE_EXHAUSTED: u16 = 8;
 /// Why the gateway answers in place of the upstream.
 #[derive(Debug)]
 pub enum Rejection {
+    /// What came is no request.
+    Malformed,
+    /// The head of the request is larger than it may be.
+    HeadTooLarge,
+    /// The target of the request alone is.
+    TargetTooLong,
     /// An HTTP/1.1 request without Host.
     HostMissing,
     /// More than one Host.
     HostRepeated,
     /// A Host that names no host.
     HostInvalid,
-    /// A target that is neither a path nor a whole url.
+    /// A target that is neither a path nor a whole url, or has a NUL.
     TargetInvalid,
     /// An escaped slash in the path, where the configuration rejects them.
     EscapedSlash,
+    /// Something else is expected than `100-continue`.
+    ExpectationUnknown,
     /// CONNECT: the gateway is no forward proxy.
     Connect,
     /// The gateway has as many connections as it may have, and all of them are in use.
@@ -78,13 +86,19 @@ impl Rejection {
     /// Status, code and detail.
     fn terms(&self) -> (StatusCode, &'static str, String) {
         let (status, code, detail) = match self {
+            Self::Malformed => (400, "request-malformed", "what came is no request of HTTP/1.1"),
+            Self::HeadTooLarge => (431, "head-too-large", "the request's head is larger than it may be"),
+            Self::TargetTooLong => (414, "target-too-long", "the request's target is longer than it may be"),
             Self::HostMissing => (400, "host-missing", "the request has no Host field"),
             Self::HostRepeated => (400, "host-repeated", "the request has more than one Host field"),
             Self::HostInvalid => (400, "host-invalid", "the Host field names no host"),
             Self::TargetInvalid => {
-                (400, "target-invalid", "the request's target is neither a path nor a url")
+                (400, "target-invalid", "the request's target is neither a path nor an http url")
             }
             Self::EscapedSlash => (400, "escaped-slash", "the path has an escaped slash or backslash"),
+            Self::ExpectationUnknown => {
+                (417, "expectation-unknown", "the request expects something else than 100-continue")
+            }
             Self::Connect => (501, "connect", "this gateway opens no tunnels"),
             Self::Overloaded => (503, "overloaded", "the gateway has no room for another connection"),
             Self::NoRoute => (404, "no-route", "no route matches the request"),
@@ -136,7 +150,9 @@ fn failed(failure: &Failure) -> (StatusCode, &'static str, String) {
         Failure::Tls(_) => (StatusCode::BAD_GATEWAY, "upstream-tls"),
         Failure::Broken(_) => (StatusCode::BAD_GATEWAY, "upstream-broken"),
         Failure::Switched => (StatusCode::BAD_GATEWAY, "upstream-switched"),
-        Failure::RequestTimeout => (StatusCode::REQUEST_TIMEOUT, "request-timeout"),
+        Failure::Request(Fault::TooSlow) => (StatusCode::REQUEST_TIMEOUT, "request-timeout"),
+        Failure::Request(Fault::TooLarge) => (StatusCode::PAYLOAD_TOO_LARGE, "body-too-large"),
+        Failure::Request(Fault::Broken) => (StatusCode::BAD_REQUEST, "body-malformed"),
         Failure::ConnectTimeout => (StatusCode::GATEWAY_TIMEOUT, "upstream-connect-timeout"),
         Failure::ExchangeTimeout => (StatusCode::GATEWAY_TIMEOUT, "exchange-timeout"),
         Failure::ResponseTimeout => (StatusCode::GATEWAY_TIMEOUT, "upstream-response-timeout"),

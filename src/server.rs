@@ -9,6 +9,7 @@
 mod client;
 mod files;
 mod listener;
+mod parting;
 pub(crate) mod proxy_protocol;
 mod status;
 mod systemd;

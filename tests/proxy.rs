@@ -6,6 +6,8 @@
 mod harness;
 
 mod proxy {
+    mod messages;
+    mod paths;
     mod upstreams {
         mod balancing;
         mod connecting;

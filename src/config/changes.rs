@@ -34,6 +34,7 @@ impl Config {
             ("server.trusted_proxies", new_server.trusted_proxies == old_server.trusted_proxies),
             ("server.proxy_protocol", new_server.proxy_protocol == old_server.proxy_protocol),
             ("server.ratelimit_headers", new_server.ratelimit_headers == old_server.ratelimit_headers),
+            ("server.max_body", new_server.max_body == old_server.max_body),
             ("server.escaped_slashes", new_server.escaped_slashes == old_server.escaped_slashes),
             ("jwt", self.jwt == old.jwt),
         ];

@@ -101,6 +101,7 @@ impl<'d, 'i> Check<'d, 'i> {
             proxy_protocol,
             ratelimit_headers: server.ratelimit_headers.0,
             max_header_bytes: self.size_of_at_least(&server.max_header_bytes, 8 << 10, "8KiB"),
+            max_body: server.max_body.0.0,
             max_connections: server.max_connections.0 as usize,
             escaped_slashes: server.escaped_slashes.0,
             header_timeout: server.timeouts.value.header.0,

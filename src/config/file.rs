@@ -33,7 +33,7 @@ pub(super) use self::{
 };
 use super::{
     AccessLogFormat, EscapedSlashes, ListenAddress, OnFailure, RatelimitHeaders, StoreUrl,
-    value::{Output, Secret, Size, Text, Whole, Written},
+    value::{BodyMost, Output, Secret, Size, Text, Whole, Written},
 };
 use crate::route::pattern::{HostPattern, Pattern};
 
@@ -60,7 +60,7 @@ pub(super) struct File {
 }
 
 /// `[server]`: where and how the gateway listens. A change of `trusted_proxies`, `proxy_protocol`,
-/// `ratelimit_headers` or `escaped_slashes` takes effect with a reload, any other at the next start.
+/// `ratelimit_headers`, `max_body` or `escaped_slashes` takes effect with a reload, any other at the next start.
 #[derive(Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Server {
@@ -79,6 +79,8 @@ pub(super) struct Server {
     pub ratelimit_headers: Text<RatelimitHeaders>,
     /// The greatest head of a request, at least `"8KiB"`; 431 beyond it. Default: `"32KiB"`.
     pub max_header_bytes: Spanned<Text<Size>>,
+    /// The greatest body of a request, such as `"10MiB"`; 413 beyond it. Default: `"none"`.
+    pub max_body: Text<BodyMost>,
     /// Client connections at a time, at least 1. For more, those that idle longest are closed; if none idles, 503.
     /// Up to 1000000. Default: 20000.
     pub max_connections: Whole<1, 1_000_000>,
@@ -98,6 +100,7 @@ impl Default for Server {
             proxy_protocol: Spanned::new(0..0, false),
             ratelimit_headers: Text(RatelimitHeaders::Draft11),
             max_header_bytes: Spanned::new(0..0, Text(Size(32 << 10))),
+            max_body: Text(BodyMost(None)),
             max_connections: Whole(20_000),
             escaped_slashes: Text(EscapedSlashes::Keep),
             timeouts: Table::default(),

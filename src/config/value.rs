@@ -116,6 +116,23 @@ impl Written for Size {
     }
 }
 
+/// The greatest body of a request, in bytes; `none` for any.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct BodyMost(pub Option<u64>);
+
+impl Written for BodyMost {
+    const EXPECTED: &'static str = "a size such as \"10MiB\", or \"none\"";
+
+    fn read(text: &str) -> Result<Self, String> {
+        match text {
+            "none" => Ok(Self(None)),
+            _ => Size::read(text)
+                .map(|Size(bytes)| Self(Some(bytes as u64)))
+                .map_err(|fault| fault + "; or \"none\""),
+        }
+    }
+}
+
 impl Written for String {
     const EXPECTED: &'static str = "a string";
 
@@ -341,6 +358,15 @@ mod tests {
         {
             assert!(Size::read(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn a_body_may_have_no_bound() {
+        assert_eq!(BodyMost::read("none"), Ok(BodyMost(None)));
+        assert_eq!(BodyMost::read("10MiB"), Ok(BodyMost(Some(10 << 20))));
+        assert_eq!(BodyMost::read("0B"), Ok(BodyMost(Some(0))));
+        let fault = BodyMost::read("10MB").expect_err("no size");
+        assert!(fault.starts_with("`10MB` is no size\n") && fault.ends_with("; or \"none\""), "{fault}");
     }
 
     #[test]

@@ -14,11 +14,11 @@ use std::{
 
 use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};
-use hyper::body::Incoming;
+use hyper::{HeaderMap, body::Incoming};
 use parking_lot::Mutex;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use super::pool::Lease;
+use super::{headers, pool::Lease};
 
 /// Bytes of its body that a client must send in a second, on average, once it has been waited for as long as it may.
 const RATE_LEAST: f64 = 500.0;
@@ -34,6 +34,9 @@ pub enum Body {
     Response(Relayed),
     /// A built-in service's.
     Local(axum::body::Body),
+    /// None, of an answer that tells how long it would be: hyper leaves a Content-Length of 304 out unless the body
+    /// has that length, and then writes the head only.
+    Absent(u64),
 }
 
 /// A client's body, which has to come on: whoever wants it waits for the client for so long at most, and longer only
@@ -50,6 +53,8 @@ struct Pace {
     /// For how long the client may be waited for, and for how long it may yet.
     most: Duration,
     left: Duration,
+    /// Bytes that may come yet.
+    left_bytes: u64,
     awaited_since: Option<Instant>,
     /// Fires when that time is over, or earlier.
     timer: Option<Pin<Box<Sleep>>>,
@@ -61,25 +66,52 @@ struct Pace {
 pub struct Progress {
     moved: Mutex<Instant>,
     awaits_client: AtomicBool,
+    fault: Mutex<Option<Fault>>,
+    has_ended: AtomicBool,
 }
 
-/// The client sends its body too slowly, or has stopped.
-#[derive(Debug)]
-pub struct TooSlow;
+/// What is wrong with a client's body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// It comes too slowly, or has stopped.
+    TooSlow,
+    /// There is more of it than there may be.
+    TooLarge,
+    /// It is no chunked body though it should be, or ended too early.
+    Broken,
+}
 
-impl fmt::Display for TooSlow {
+impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the request's body comes too slowly")
+        f.write_str(match self {
+            Self::TooSlow => "the request's body stopped on its way, or came too slowly",
+            Self::TooLarge => "the request's body is larger than it may be",
+            Self::Broken => "the request's body is malformed",
+        })
     }
 }
 
-impl Error for TooSlow {}
+impl Error for Fault {}
 
 impl Upload {
     /// A body that is waited for so long at most while none of it comes.
     pub fn new(incoming: Incoming, patience: Duration) -> Self {
         let pace = (!incoming.is_end_stream()).then(|| Box::new(Pace::new(patience)));
         Self { incoming, pace }
+    }
+
+    /// The same, which may have so many bytes.
+    ///
+    /// # Errors
+    /// It says itself that it has more.
+    pub fn at_most(mut self, bytes: Option<u64>) -> Result<Self, Fault> {
+        if let (Some(pace), Some(most)) = (&mut self.pace, bytes) {
+            if self.incoming.size_hint().lower() > most {
+                return Err(Fault::TooLarge);
+            }
+            pace.left_bytes = most;
+        }
+        Ok(self)
     }
 
     /// How far it has come, if it has anything.
@@ -90,8 +122,25 @@ impl Upload {
 
 impl Pace {
     fn new(most: Duration) -> Self {
-        let progress = Progress { moved: Mutex::new(Instant::now()), awaits_client: AtomicBool::new(false) };
-        Self { most, left: most, awaited_since: None, timer: None, progress: Arc::new(progress) }
+        let progress = Progress {
+            moved: Mutex::new(Instant::now()),
+            awaits_client: AtomicBool::new(false),
+            fault: Mutex::new(None),
+            has_ended: AtomicBool::new(false),
+        };
+        Self {
+            most,
+            left: most,
+            left_bytes: u64::MAX,
+            awaited_since: None,
+            timer: None,
+            progress: Arc::new(progress),
+        }
+    }
+
+    fn fail<T>(&self, fault: Fault) -> Option<Result<T, BoxError>> {
+        *self.progress.fault.lock() = Some(fault);
+        Some(Err(fault.into()))
     }
 
     fn note(&mut self, came_bytes: usize) {
@@ -127,6 +176,16 @@ impl Progress {
         if self.awaits_client.load(Relaxed) { Instant::now() } else { *self.moved.lock() }
     }
 
+    /// What is wrong with the body, if anything is.
+    pub fn fault(&self) -> Option<Fault> {
+        *self.fault.lock()
+    }
+
+    /// Whether all of it has come.
+    pub fn has_ended(&self) -> bool {
+        self.has_ended.load(Relaxed)
+    }
+
     fn note(&self, awaits_client: bool) {
         self.awaits_client.store(awaits_client, Relaxed);
         if !awaits_client {
@@ -143,15 +202,27 @@ impl HttpBody for Upload {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        let frame = Pin::new(&mut self.incoming).poll_frame(context).map_err(Into::into);
-        let Some(pace) = &mut self.pace else { return frame };
-        match &frame {
-            Poll::Ready(Some(Ok(frame))) => pace.note(frame.data_ref().map_or(0, Bytes::len)),
-            Poll::Ready(_) => pace.note(0),
-            Poll::Pending if pace.has_ended(context) => return Poll::Ready(Some(Err(TooSlow.into()))),
-            Poll::Pending => {}
+        let Self { incoming, pace } = &mut *self;
+        let polled = Pin::new(&mut *incoming).poll_frame(context);
+        let Some(pace) = pace else { return polled.map_err(Into::into) };
+        let Poll::Ready(frame) = polled else {
+            let is_late = pace.has_ended(context);
+            return if is_late { Poll::Ready(pace.fail(Fault::TooSlow)) } else { Poll::Pending };
+        };
+        let bytes = frame.as_ref().and_then(|frame| frame.as_ref().ok()?.data_ref()).map_or(0, Bytes::len);
+        pace.note(bytes);
+        if frame.is_none() || incoming.is_end_stream() {
+            pace.progress.has_ended.store(true, Relaxed);
         }
-        frame
+        let Some(left) = pace.left_bytes.checked_sub(bytes as u64) else {
+            return Poll::Ready(pace.fail(Fault::TooLarge));
+        };
+        pace.left_bytes = left;
+        Poll::Ready(match frame {
+            Some(Ok(frame)) => Some(Ok(with_trailers(frame, headers::trailers_from_client))),
+            Some(Err(_)) => pace.fail(Fault::Broken),
+            None => None,
+        })
     }
 
     fn is_end_stream(&self) -> bool {
@@ -196,7 +267,10 @@ impl Relayed {
         let is_late = self.timer.as_mut().is_some_and(|timer| timer.as_mut().poll(context).is_ready());
         let frame = match is_late {
             true => Poll::Ready(Some(Err(TooLong.into()))),
-            false => Pin::new(&mut self.incoming).poll_frame(context).map_err(Into::into),
+            false => Pin::new(&mut self.incoming)
+                .poll_frame(context)
+                .map_ok(|frame| with_trailers(frame, headers::trailers_towards_client))
+                .map_err(Into::into),
         };
         match &frame {
             Poll::Ready(Some(Ok(_))) => self.release_at_end(),
@@ -223,6 +297,17 @@ impl Relayed {
 
 type BoxError = Box<dyn Error + Send + Sync>;
 
+/// A frame as it goes on: of trailers, only what may be there.
+fn with_trailers(frame: Frame<Bytes>, clean: impl FnOnce(&mut HeaderMap)) -> Frame<Bytes> {
+    match frame.into_trailers() {
+        Ok(mut trailers) => {
+            clean(&mut trailers);
+            Frame::trailers(trailers)
+        }
+        Err(data) => data,
+    }
+}
+
 impl Body {
     /// The same, which breaks off if an upstream's hasn't ended by then.
     pub fn until(mut self, deadline: Option<Instant>) -> Self {
@@ -246,6 +331,7 @@ impl HttpBody for Body {
             Self::Request(upload) => Pin::new(upload).poll_frame(context),
             Self::Local(body) => Pin::new(body).poll_frame(context).map_err(Into::into),
             Self::Response(relayed) => relayed.poll_frame(context),
+            Self::Absent(_) => Poll::Ready(None),
         }
     }
 
@@ -255,6 +341,7 @@ impl HttpBody for Body {
             Self::Request(upload) => upload.is_end_stream(),
             Self::Response(relayed) => relayed.incoming.is_end_stream(),
             Self::Local(body) => body.is_end_stream(),
+            Self::Absent(length) => *length == 0,
         }
     }
 
@@ -264,6 +351,7 @@ impl HttpBody for Body {
             Self::Request(upload) => upload.size_hint(),
             Self::Response(relayed) => relayed.incoming.size_hint(),
             Self::Local(body) => body.size_hint(),
+            Self::Absent(length) => SizeHint::with_exact(*length),
         }
     }
 }

@@ -151,7 +151,7 @@ impl Ejector {
 fn has_failed(answered: Result<StatusCode, &Failure>) -> Option<bool> {
     match answered {
         Ok(status) => Some(matches!(status.as_u16(), 502..=504)),
-        Err(Failure::Busy | Failure::NoneHealthy { .. } | Failure::RequestTimeout) => None,
+        Err(Failure::Busy | Failure::NoneHealthy { .. } | Failure::Request(_)) => None,
         Err(_) => Some(true),
     }
 }

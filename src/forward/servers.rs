@@ -217,7 +217,8 @@ impl Servers {
                 let cause = unsent.into_error();
                 let is_safe = may_go_stale && !connection.has_heard() || retry::was_refused(&cause);
                 *request = given_back.or(copy.filter(|_| is_safe));
-                Err(cause.into())
+                let fault = upload.and_then(Progress::fault);
+                Err(fault.map_or(Failure::Broken(cause), Failure::Request))
             }
             Err(failure) => {
                 connection.suspect();

@@ -49,6 +49,9 @@ pub fn path(bytes: &[u8]) {
     }
     assert_eq!(normal(&escaped), matched);
     assert_eq!(normal(&format!("{matched}/.//")), matched);
+    for reading in path::readings(&matched) {
+        assert_eq!(normal(&reading), reading);
+    }
     let hides_slash = ["%2f", "%5c"].iter().any(|slash| text.to_ascii_lowercase().contains(slash));
     assert_eq!(path::has_escaped_slash(&text), hides_slash);
 }

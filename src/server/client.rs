@@ -20,6 +20,8 @@ use tokio::{
     time::Instant,
 };
 
+use crate::gateway::Progress;
+
 /// How long a client may take.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Patience {
@@ -38,6 +40,10 @@ struct State {
     awaited: Awaited,
     /// The client takes nothing of what waits to be written.
     blocked_since: Option<Instant>,
+    /// How far the body of the last request has come, if it has one.
+    upload: Option<Arc<Progress>>,
+    /// All of the last answer is written.
+    is_written: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -55,7 +61,12 @@ enum Awaited {
 impl Watch {
     /// Of a connection that has just been made.
     pub(super) fn new() -> Self {
-        Self(Mutex::new(State { awaited: Awaited::First(Instant::now()), blocked_since: None }))
+        Self(Mutex::new(State {
+            awaited: Awaited::First(Instant::now()),
+            blocked_since: None,
+            upload: None,
+            is_written: true,
+        }))
     }
 
     /// Since when the connection is of no use to anybody, if it is of none.
@@ -84,12 +95,27 @@ impl Watch {
     }
 
     /// Notes that a request's head has come.
-    pub(super) fn begin_request(&self) {
-        self.0.lock().awaited = Awaited::Nothing;
+    pub(super) fn begin_request(&self, upload: Option<Arc<Progress>>) {
+        let mut state = self.0.lock();
+        state.awaited = Awaited::Nothing;
+        state.upload = upload;
     }
 
     fn end_request(&self) {
-        self.0.lock().awaited = Awaited::Next(Instant::now());
+        let mut state = self.0.lock();
+        state.awaited = Awaited::Next(Instant::now());
+        state.is_written = false;
+    }
+
+    /// Whether there is nothing to write: all is answered, and written.
+    pub(super) fn owes_nothing(&self) -> bool {
+        let state = self.0.lock();
+        state.is_written && !matches!(state.awaited, Awaited::Nothing)
+    }
+
+    /// Whether more of the last request may come, though nobody reads it.
+    pub(super) fn was_answered_early(&self) -> bool {
+        self.0.lock().upload.as_ref().is_some_and(|upload| !upload.has_ended())
     }
 
     fn note_read(&self) {
@@ -148,6 +174,8 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // hyper asks for it when it has handed over all that it had to write.
+        self.watch.0.lock().is_written = true;
         Pin::new(&mut self.stream).poll_flush(context)
     }
 

@@ -24,6 +24,7 @@ use crate::gateway::{Gateway, StoreError, Upload};
 use super::{
     Accepted, Counted, NowAndThen, Stage, Status, Stream, Terms,
     client::{Answer, Patience, Watch, Watched},
+    parting::Parting,
     proxy_protocol,
 };
 
@@ -51,7 +52,8 @@ pub(super) async fn work(
     let _ = ready.send(warm);
 
     let mut http = http1::Builder::new();
-    http.max_header_size(terms.max_header_bytes)
+    http.preserve_header_case(true)
+        .max_header_size(terms.max_header_bytes)
         .max_buf_size(terms.max_header_bytes + BODY_BUFFER)
         // Header and body in one write. (`pipeline_flush` would do that, too, but withholds an answer while
         // more of the connection is to be read, and buffers a body without bound for a slow reader.)
@@ -182,13 +184,13 @@ impl Serving {
     ) {
         let (gateway, status) = (self.gateway.clone(), self.status.clone());
         let (watch, patience) = (Arc::new(Watch::new()), self.patience);
-        let stream = Watched { stream, watch: watch.clone() };
+        let stream = Parting::new(Watched { stream, watch: watch.clone() });
         let watched = watch.clone();
         let service = service_fn(move |request: Request<Incoming>| {
             let (gateway, status) = (gateway.load_full(), status.clone());
             let request = request.map(|body| Upload::new(body, patience.idle));
             let watch = watched.clone();
-            watch.begin_request();
+            watch.begin_request(request.body().progress());
             // In a box, lest a connection that idles keep room for it.
             Box::pin(async move {
                 let mut response = match is_turned_away {
