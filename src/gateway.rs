@@ -43,7 +43,7 @@ use crate::{
     },
     metrics::Page,
     reject::Rejection,
-    route::{Table, path},
+    route::{Found, Table, path},
 };
 
 use self::{
@@ -301,9 +301,13 @@ impl Gateway {
             let found = self.routes.find(&target.view(parts, &matched)).ok_or(Rejection::NoRoute)?;
             facts.traffic = found.route.traffic;
             let body = body.at_most(found.route.max_body).map_err(Failure::Request)?;
-            let others = readings.iter().filter_map(|reading| self.routes.find(&target.view(parts, reading)));
-            let others: Vec<_> = others.collect();
-            let limits = limits_of(found.route, others.iter().map(|other| other.route));
+            let mut others =
+                readings.iter().filter_map(|reading| self.routes.find(&target.view(parts, reading)));
+            let other = others.next();
+            let limits = limits_of(found.route, other.as_ref().map(|other| other.route));
+            if others.any(|another| !other.as_ref().is_some_and(|other| agree(other, &another))) {
+                return Err(Rejection::PathAmbiguous);
+            }
             let subject = Subject {
                 client: client.address,
                 method: &parts.method,
@@ -311,8 +315,8 @@ impl Gateway {
                 query: target.query,
                 headers: &parts.headers,
                 claims: Claims::new(self.verifier.as_ref(), &parts.headers),
-                route: &others.last().unwrap_or(&found).route.name,
-                parameter: &|name| others.iter().chain([&found]).find_map(|found| found.param(name)),
+                route: &other.as_ref().unwrap_or(&found).route.name,
+                parameter: &|name| other.iter().chain([&found]).find_map(|found| found.param(name)),
             };
             let log = &mut facts.decided;
             let admission = request::admit(&self.limiter, &limits, &subject, facts.arrival, log).await?;
@@ -383,15 +387,20 @@ fn outgoing(parts: &mut Parts, uri: Uri, body: Upload) -> Request<Upload> {
     request
 }
 
-/// The limits of a request for a route whose path may be read as that of others, too: no spelling escapes a limit.
-fn limits_of<'r>(route: &'r Route, others: impl Iterator<Item = &'r Route>) -> Cow<'r, [Arc<Rule>]> {
+/// The limits of a request for a route whose path may be read as another's, too: no spelling escapes a limit.
+fn limits_of<'r>(route: &'r Route, other: Option<&Route>) -> Cow<'r, [Arc<Rule>]> {
     let mut limits = Cow::Borrowed(&*route.limits);
-    for limit in others.flat_map(|other| &other.limits) {
+    for limit in other.into_iter().flat_map(|other| &other.limits) {
         if !limits.iter().any(|known| Arc::ptr_eq(known, limit)) {
             limits.to_mut().push(limit.clone());
         }
     }
     limits
+}
+
+/// Whether it is the same to limits which of two the path is read as.
+fn agree(one: &Found<'_, '_, Route>, other: &Found<'_, '_, Route>) -> bool {
+    one.is_alike(other) || one.route.limits.is_empty() && other.route.limits.is_empty()
 }
 
 fn fixed(status: StatusCode, body: &str, headers: &[(HeaderName, HeaderValue)]) -> Response<Bytes> {

@@ -41,6 +41,8 @@ pub enum Rejection {
     TargetInvalid,
     /// An escaped slash in the path, where the configuration rejects them.
     EscapedSlash,
+    /// A path that servers read differently, each of them as one that has limits.
+    PathAmbiguous,
     /// Something else is expected than `100-continue`.
     ExpectationUnknown,
     /// CONNECT: the gateway is no forward proxy.
@@ -96,6 +98,7 @@ impl Rejection {
                 (400, "target-invalid", "the request's target is neither a path nor an http url")
             }
             Self::EscapedSlash => (400, "escaped-slash", "the path has an escaped slash or backslash"),
+            Self::PathAmbiguous => (400, "path-ambiguous", "the path can be read in more than two ways"),
             Self::ExpectationUnknown => {
                 (417, "expectation-unknown", "the request expects something else than 100-continue")
             }

@@ -184,6 +184,11 @@ impl Node {
 }
 
 impl<'r, T> Found<'_, 'r, T> {
+    /// Whether it is the same route, and its parameters have the same values.
+    pub fn is_alike(&self, other: &Found<'_, '_, T>) -> bool {
+        std::ptr::eq(self.route, other.route) && self.params == other.params
+    }
+
     /// The value of a `{param}` or `{*rest}`, in the form of [`path::matched`], without a leading slash.
     pub fn param(&self, name: &str) -> Option<&'r str> {
         let position = self.pattern.params().position(|param| param == name)?;

@@ -222,7 +222,8 @@ impl Connection {
         let heard = has_heard.clone();
         let io = TokioIo::new(Listening { stream, on_read: move || heard.store(true, Relaxed) });
         let mut builder = http1::Builder::new();
-        builder.preserve_header_case(true).max_headers(RESPONSE_FIELDS_MOST).max_buf_size(RESPONSE_BUFFER);
+        builder.preserve_header_case(true).max_headers(RESPONSE_FIELDS_MOST);
+        builder.max_header_size(RESPONSE_BUFFER).max_buf_size(RESPONSE_BUFFER);
         let (sender, connection) = builder.handshake(io).await.map_err(Failure::Broken)?;
         // How it ends is for the exchange on it to report.
         tokio::spawn(async { drop((connection.await, counted)) });

@@ -83,7 +83,7 @@ fn a_broken_upload_is_not_held_against_the_server() {
     }
     assert_eq!(gateway.get("/").status, 200);
     let log = gateway.log();
-    assert!(!log.contains("left out") && !log.contains("WARN"), "{log}");
+    assert!(!log.contains("left out") && !log.contains("request's body"), "{log}");
 }
 
 #[test]
@@ -99,8 +99,8 @@ fn who_is_refused_while_sending_can_send_on_and_read_the_answer() {
         ("/limited", length.as_str(), 429),
         ("/limited", "Transfer-Encoding: chunked", 429),
         ("/", "Content-Length: 99999999", 413),
-        ("/", "Content-Length: 5\r\nExpect: x", 417),
-        ("/", "Content-Length: 5\r\nHost: b", 400),
+        ("/", "Content-Length: 99999999\r\nExpect: x", 417),
+        ("/", "Content-Length: 99999999\r\nHost: b", 400),
         ("/", "Content-Length: 5\r\nContent-Length: 6", 400),
     ] {
         let mut client = recording.told(format!("PUT {target} HTTP/1.1\r\nHost: a\r\n{framing}\r\n\r\n"));

@@ -45,7 +45,8 @@ fn connection_can_not_take_away_what_frames_or_names() {
     );
     assert!(client.is_closed());
     let chunked = "Transfer-Encoding: chunked\r\nConnection: transfer-encoding";
-    recording.told(format!("POST / HTTP/1.1\r\nHost: a\r\n{chunked}\r\n\r\n2\r\nhi\r\n0\r\n\r\n"));
+    let request = format!("POST / HTTP/1.1\r\nHost: a\r\n{chunked}\r\n\r\n2\r\nhi\r\n0\r\n\r\n");
+    assert_eq!(recording.told(request).answer().status, 200);
     assert_eq!(body(&recording.message()), "2\r\nhi\r\n0\r\n\r\n");
 }
 
@@ -243,7 +244,7 @@ fn a_name_of_an_exchange_is_taken_over_if_it_is_safe_in_a_log() {
         "X-Request-Id: a b\r\n",
         "X-Request-Id: a\" evil=\"b\r\n",
         "X-Request-Id: a\\nb\r\n",
-        "X-Request-Id: \u{1b}[31m\u{e9}\r\n",
+        "X-Request-Id: \u{9b}31m\u{e9}\r\n",
         "X-Request-Id: a\r\nX-Request-Id: b\r\n",
         &long,
     ] {

@@ -58,10 +58,14 @@ fn what_is_no_request_is_told_so_as_json() {
 #[test]
 fn a_body_has_a_bound_in_either_framing() {
     let recording = Recording::with("[server]\nmax_body = \"1KiB\"");
-    let length = |bytes: usize| format!("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: {bytes}\r\n\r\n");
+    let length = |bytes: usize| {
+        format!("POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: {bytes}\r\n\r\n")
+    };
     let chunks = |bytes: usize| {
         let chunk = format!("100\r\n{}\r\n", "x".repeat(256)).repeat(bytes / 256);
-        format!("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n{chunk}0\r\n\r\n")
+        format!(
+            "POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n{chunk}0\r\n\r\n"
+        )
     };
     recording.told(length(1 << 10) + &"x".repeat(1 << 10)).answer();
     assert_eq!(body(&recording.message()).len(), 1 << 10);
@@ -83,7 +87,7 @@ fn a_body_that_says_its_size_is_refused_before_the_charge() {
     );
     assert_refused(
         &recording,
-        b"PUT /limited HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nhi",
+        b"PUT /limited HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 2\r\n\r\nhi",
         413,
         "body-too-large",
     );
