@@ -12,7 +12,7 @@ use percent_encoding::percent_decode_str;
 use crate::{
     algorithm::{Quota, Rate},
     config::{EscapedSlashes, RatelimitHeaders},
-    forward::headers::{from_client, towards_client, towards_upstream},
+    forward::headers::{from_client, towards_client, towards_upstream, trailers_from_client},
     gateway::{client::identify, target::Target},
     limit::{Limit, Origin, Standing, fields as ratelimit, request::stated_cost},
     route::path,
@@ -129,6 +129,14 @@ pub fn forwarded(bytes: &[u8]) {
     let told = lines_of(&headers, "x-forwarded-for");
     assert!(told.len() == 1 && told[0].as_bytes().ends_with(b"10.0.0.1"), "{told:?}");
     towards_client(&mut headers);
+
+    let mut trailers = sent;
+    trailers_from_client(&mut trailers);
+    let is_of_header =
+        |name: &str| ["host", "content-length", "transfer-encoding", "via", "te"].contains(&name);
+    for name in trailers.keys().map(HeaderName::as_str) {
+        assert!(!is_of_header(name) && !is_word(name) && !is_told(name) && !name.contains('_'), "{name}");
+    }
 }
 
 fn lines_of(headers: &HeaderMap, name: &str) -> Vec<HeaderValue> {

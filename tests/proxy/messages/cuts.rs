@@ -105,7 +105,7 @@ fn who_is_refused_while_sending_can_send_on_and_read_the_answer() {
     ] {
         let mut client = recording.told(format!("PUT {target} HTTP/1.1\r\nHost: a\r\n{framing}\r\n\r\n"));
         // All of it is taken, though nobody wants it: whoever closes now resets the connection.
-        let chunk = format!("{:x}\r\n", SIZE);
+        let chunk = format!("{SIZE:x}\r\n");
         let mut writer = client.writer();
         writer.write_all(chunk.as_bytes()).unwrap();
         for _ in 0..8 {
