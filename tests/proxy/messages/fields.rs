@@ -1,6 +1,13 @@
 //! The fields of a message: which stay behind, and that the others go on as they came.
 
+use std::{fs, sync::mpsc};
+
 use super::{FINE, Recording, body, lines};
+use crate::{
+    forward_to,
+    harness::{PATIENCE, gateway::Gateway, wait_until, wire::WireUpstream},
+    quoted,
+};
 
 /// Fields that belong to a connection, or that its Connection names.
 const HOP_BY_HOP: &str = "Connection: x-named, Keep-Alive\r\nX-Named: 1\r\ncOnnection: ,X-Other,, bad name\r\n\
@@ -134,28 +141,49 @@ fn names_keep_their_case_and_lines_their_order_both_ways() {
     }
 }
 
-/// Also where the request is sent again.
+/// A kept connection that closes under a request, which is sent again from a copy.
 #[test]
-fn values_go_on_byte_for_byte() {
-    let odd = b"X-Odd: a\tb  c;\"d\\\", \xe9\xff\x80 \xf0\x9f\xa6\x80";
-    let answer: String = [b"HTTP/1.1 200 OK\r\n", &odd[..], b"\r\nContent-Length: 0\r\n\r\n"]
-        .concat()
-        .into_iter()
-        .map(char::from)
-        .collect();
-    let (seen, messages) = std::sync::mpsc::channel();
-    let upstream = crate::harness::wire::WireUpstream::start(move |mut wire| {
+fn a_request_that_is_sent_again_is_the_same() {
+    let (seen, messages) = mpsc::channel();
+    let upstream = WireUpstream::start(move |mut wire| {
+        let mut answered = 0;
         while let Some(message) = wire.message() {
             seen.send(message).unwrap();
-            wire.send(&answer.chars().map(|byte| byte as u8).collect::<Vec<_>>());
+            if wire.number == 0 && answered == 1 {
+                return;
+            }
+            wire.send(FINE.as_bytes());
+            answered += 1;
         }
     });
     let gateway =
-        crate::harness::gateway::Gateway::start(&crate::forward_to(&[crate::quoted(upstream.url())], ""));
+        Gateway::start(&format!("[server]\nworkers = 1\n{}", forward_to(&[quoted(upstream.url())], "")));
+    let mut client = gateway.client();
+    for _ in 0..2 {
+        client.send(b"GET /a%2F?b HTTP/1.1\r\nhOST: a\r\nX-CamelCase: 1\r\nX-camelcase: 2\r\n\r\n");
+        assert_eq!(client.answer().status, 200);
+    }
+    let [_, lost, again] = [(); 3].map(|()| messages.recv_timeout(PATIENCE).unwrap());
+    assert!(lost.contains("\r\nX-CamelCase: 1\r\nX-camelcase: 2\r\n"), "{lost:?}");
+    assert_eq!(again, lost);
+}
+
+#[test]
+fn values_go_on_byte_for_byte() {
+    let odd = b"X-Odd: a\tb  c;\"d\\\", \xe9\xff\x80 \xf0\x9f\xa6\x80";
+    let answer = [b"HTTP/1.1 200 OK\r\n", &odd[..], b"\r\nContent-Length: 0\r\n\r\n"].concat();
+    let (seen, messages) = mpsc::channel();
+    let upstream = WireUpstream::start(move |mut wire| {
+        while let Some(message) = wire.message() {
+            seen.send(message).unwrap();
+            wire.send(&answer);
+        }
+    });
+    let gateway = Gateway::start(&forward_to(&[quoted(upstream.url())], ""));
     let mut client = gateway.client();
     client.send(&[b"GET / HTTP/1.1\r\nHost: a\r\n", &odd[..], b" \t\r\nX-Empty:\r\n\r\n"].concat());
     let odd: String = odd.iter().copied().map(char::from).collect();
-    let message = messages.recv_timeout(crate::harness::PATIENCE).unwrap();
+    let message = messages.recv_timeout(PATIENCE).unwrap();
     assert!(message.contains(&format!("\r\n{odd}\r\n")), "{message:?}");
     assert_eq!(lines(&message, "x-empty"), [""]);
     assert!(client.raw_head().contains(&format!("\r\n{odd}\r\n")));
@@ -167,17 +195,13 @@ fn a_path_goes_on_as_it_came_and_a_fragment_stays_behind() {
     for (sent, forwarded) in [
         ("/%7Ea%2fb%2Fc%41?x=%2f&&y=a+b&z", "/%7Ea%2fb%2Fc%41?x=%2f&&y=a+b&z"),
         ("/caf\u{e9}/\u{1f980}?q=\u{e9}", "/caf\u{e9}/\u{1f980}?q=\u{e9}"),
-        ("/a;b=c/:@!$&'()*,d|^`{}\"", "/a;b=c/:@!$&'()*,d|^`{}\""),
+        ("/a;b=c/:@!$&'()*,d|^{}\"", "/a;b=c/:@!$&'()*,d|^{}\""),
         ("/a?b#c", "/a?b"),
         ("/a#b?c", "/a"),
         ("/a%23b", "/a%23b"),
         ("/a/./b/../c//", "/a/c//"),
     ] {
         let status = recording.told(format!("GET {sent} HTTP/1.1\r\nHost: a\r\n\r\n")).head().status;
-        if status == 400 && sent.contains('|') {
-            // No characters of a URI (RFC 3986): hyper takes some and not others.
-            continue;
-        }
         assert_eq!(status, 200, "{sent}");
         let message: Vec<u8> = recording.message().chars().map(|byte| byte as u8).collect();
         let line = format!("GET {forwarded} HTTP/1.1\r\n");
@@ -261,7 +285,7 @@ fn a_name_of_an_exchange_is_taken_over_if_it_is_safe_in_a_log() {
 fn nobody_writes_lines_of_their_own_into_the_log() {
     let log = tempfile::NamedTempFile::new().unwrap();
     for format in ["combined", "json"] {
-        std::fs::write(log.path(), "").unwrap();
+        fs::write(log.path(), "").unwrap();
         let recording = Recording::answering(
             FINE,
             &format!("[access_log]\npath = {:?}\nformat = \"{format}\"\n", log.path()),
@@ -269,8 +293,8 @@ fn nobody_writes_lines_of_their_own_into_the_log() {
         let request = "GET /a%0d%0a127.0.0.1%20forged\u{85}?\u{2028}=1 HTTP/1.1\r\nHost: a\r\n\
             User-Agent: \" forged \\\" \u{9b}2J\u{2028}\r\nReferer: \"\t\\\"\r\n\r\n";
         assert_eq!(recording.told(request).head().status, 200);
-        let text = || std::fs::read_to_string(log.path()).unwrap();
-        crate::harness::wait_until("the line is written", || text().ends_with('\n'));
+        let text = || fs::read_to_string(log.path()).unwrap();
+        wait_until("the line is written", || text().ends_with('\n'));
         let text = text();
         assert_eq!(text.lines().count(), 1, "{text:?}");
         assert!(!text.trim_end().chars().any(char::is_control), "{text:?}");
