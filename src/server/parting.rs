@@ -42,10 +42,12 @@ pub(super) struct Parting<S> {
     lingering: Option<Box<Lingering>>,
 }
 
+/// What still comes is thrown away.
 #[derive(Debug)]
 struct Lingering {
-    since: Instant,
+    until: Instant,
     timer: Pin<Box<Sleep>>,
+    more_may_come: bool,
 }
 
 impl<S> Parting<S> {
@@ -97,31 +99,34 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Parting<S> {
         if lingering.is_none() {
             ready!(Pin::new(&mut *stream).poll_shutdown(context))?;
         }
-        let may_come = answer.is_some() || stream.watch.was_answered_early();
+        let more_may_come = answer.is_some() || stream.watch.was_answered_early();
+        let lingering = lingering.get_or_insert_with(|| Lingering::begin(more_may_come));
+        // Nothing is awaited of the client any more, so its watch needn't know.
+        lingering.poll_end(&mut stream.stream, context).map(Ok)
+    }
+}
+
+impl Lingering {
+    fn begin(more_may_come: bool) -> Box<Self> {
+        let now = Instant::now();
+        let timer = Box::pin(sleep_until(now + LINGER_SILENT));
+        Box::new(Self { until: now + LINGER_MOST, timer, more_may_come })
+    }
+
+    /// Waits until the client has closed the connection, too, or for as long as it is waited for.
+    fn poll_end(&mut self, stream: &mut (impl AsyncRead + Unpin), context: &mut Context<'_>) -> Poll<()> {
         loop {
             let mut thrown_away = [MaybeUninit::uninit(); THROWN_AWAY];
             let mut buffer = ReadBuf::uninit(&mut thrown_away);
-            // Nothing is awaited of the client any more.
-            let read = Pin::new(&mut stream.stream).poll_read(context, &mut buffer);
-            let now = Instant::now();
-            match read {
-                Poll::Pending if lingering.is_none() && !may_come => return Poll::Ready(Ok(())),
-                Poll::Ready(Ok(())) if !buffer.filled().is_empty() => {}
-                Poll::Pending => {}
-                // The client has closed it, too, or is gone.
-                Poll::Ready(_) => return Poll::Ready(Ok(())),
+            match Pin::new(&mut *stream).poll_read(context, &mut buffer) {
+                Poll::Ready(Ok(())) if !buffer.filled().is_empty() => {
+                    self.more_may_come = true;
+                    let until = Instant::now() + LINGER_SILENT;
+                    self.timer.as_mut().reset(until.min(self.until));
+                }
+                Poll::Pending if self.more_may_come => return self.timer.as_mut().poll(context),
+                _ => return Poll::Ready(()),
             }
-            let lingering = lingering.get_or_insert_with(|| {
-                Box::new(Lingering { since: now, timer: Box::pin(sleep_until(now + LINGER_SILENT)) })
-            });
-            if read.is_pending() {
-                return lingering.timer.as_mut().poll(context).map(Ok);
-            }
-            let until = (now + LINGER_SILENT).min(lingering.since + LINGER_MOST);
-            if until <= now {
-                return Poll::Ready(Ok(()));
-            }
-            lingering.timer.as_mut().reset(until);
         }
     }
 }

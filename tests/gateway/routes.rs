@@ -1,10 +1,6 @@
 //! Which route takes a request, in whatever spelling.
 
-use crate::{
-    forward_all,
-    harness::{gateway::Gateway, upstream::Upstream},
-    limit_all,
-};
+use crate::{harness::gateway::Gateway, limit_all};
 
 /// A gateway whose routes answer with their number in this list.
 fn numbered(matchers: &[&str]) -> Gateway {
