@@ -6,6 +6,7 @@
 mod harness;
 
 mod proxy {
+    mod routing;
     mod upstreams {
         mod balancing;
         mod connecting;
