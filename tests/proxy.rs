@@ -6,6 +6,7 @@
 mod harness;
 
 mod proxy {
+    mod reloading;
     mod routing;
     mod upstreams {
         mod balancing;

@@ -44,6 +44,7 @@ impl Reloader {
                 let sources = runtime.block_on(async { self.running.lock().await.sources.clone() });
                 folders.follow(&sources);
                 while !have_settled_anew(&sources) {
+                    tracing::debug!("the files of the configuration are as they were");
                     folders.wait();
                 }
                 runtime.block_on(self.reload_if_changed());
