@@ -216,7 +216,7 @@ fn operators_reload_and_are_told_what_changes() {
         assert!(gateway.log().contains(told), "{answer:?}");
     }
     assert_eq!(gateway.get("/").header("ratelimit"), Some("\"per-client\";r=48;t=3600"));
-    assert!(gateway.log().contains("by=\"the operator at 127.0.0.1:"), "{}", gateway.log());
+    wait_until("it is logged", || gateway.log().contains("by=\"the operator at 127.0.0.1:"));
 
     fs::write(&file, limited("50/parsec")).unwrap();
     let answer = reload(JSON);
@@ -250,7 +250,7 @@ fn operators_who_reload_together_take_turns() {
         }
     });
     assert_eq!(gateway.get("/").text(), "one");
-    assert_eq!(gateway.log().matches("by=\"the operator at").count(), 32);
+    wait_until("all are logged", || gateway.log().matches("by=\"the operator at").count() == 32);
 }
 
 #[test]
