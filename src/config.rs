@@ -278,9 +278,9 @@ impl Reading {
                 Self { outcome, sources, shown }
             }
             Err(error) => {
-                let fault = Fault::error(format!("can't read `{name}`: {error}"));
-                let fault = fault.help("name a readable file in UTF-8 with --config FILE");
-                Self { outcome: Err(Faults::new(&name, "", vec![fault])), sources, shown: Value::Null }
+                let fault =
+                    format!("can't read `{name}`: {error}\nname a readable file in UTF-8 with --config FILE");
+                Self { outcome: Err(Faults::of(&name, &fault)), sources, shown: Value::Null }
             }
         }
     }

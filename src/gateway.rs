@@ -318,8 +318,8 @@ impl Gateway {
             Aim::Upstream(upstream, uri) => {
                 route.forward(upstream, &client, outgoing(parts, uri, body), &mut facts.entry).await
             }
-            Aim::Fixed(response) => Ok(response.clone().map(|body| Body::Whole(Some(body)))),
-            Aim::Elsewhere(to, status) => Ok(redirection(to, status)),
+            Aim::Fixed(response) => Ok(whole(response.clone())),
+            Aim::Elsewhere(to, status) => Ok(whole(fixed(status, "", &[(LOCATION, to)]))),
         };
         let mut response =
             answered.unwrap_or_else(|failure| self.reject(failure.into(), &parts.headers, Some(route)));
@@ -338,8 +338,7 @@ impl Gateway {
             tracing::warn!(cause, "{failure}");
         }
         let on_limit = route.and_then(|route| route.on_limit.as_ref());
-        let response = rejection.into_response(request, self.ratelimit_headers, on_limit);
-        response.map(|body| Body::Whole(Some(body)))
+        whole(rejection.into_response(request, self.ratelimit_headers, on_limit))
     }
 }
 
@@ -426,16 +425,13 @@ fn outgoing(parts: &mut Parts, uri: Uri, body: Upload) -> Request<Upload> {
     request
 }
 
-fn redirection(to: HeaderValue, status: StatusCode) -> Response<Body> {
-    let mut response = Response::new(Body::Whole(Some(Bytes::new())));
-    *response.status_mut() = status;
-    response.headers_mut().insert(LOCATION, to);
-    response
-}
-
 fn fixed(status: StatusCode, body: &str, headers: &[(HeaderName, HeaderValue)]) -> Response<Bytes> {
     let mut response = Response::new(Bytes::copy_from_slice(body.as_bytes()));
     *response.status_mut() = status;
     response.headers_mut().extend(headers.iter().cloned());
     response
+}
+
+fn whole(response: Response<Bytes>) -> Response<Body> {
+    response.map(|body| Body::Whole(Some(body)))
 }

@@ -102,6 +102,11 @@ impl Faults {
         Self { name: name.to_owned(), text: blank(text), faults }
     }
 
+    /// One fault of the file `name` that isn't in its text: a message and, on lines of their own, the remedy.
+    pub fn of(name: &str, text: &str) -> Self {
+        Self::new(name, "", vec![Fault::with_remedy(text)])
+    }
+
     /// Whether there is nothing to say.
     pub fn is_empty(&self) -> bool {
         self.faults.is_empty()

@@ -303,11 +303,10 @@ impl Written for FieldName {
     const EXPECTED: &'static str = HeaderName::EXPECTED;
 
     fn read(text: &str) -> Result<Self, String> {
-        const GATEWAYS_OWN: [&str; 12] = [
+        const GATEWAYS_OWN: [&str; 11] = [
             "connection",
             "content-length",
             "expect",
-            "host",
             "keep-alive",
             "proxy-authenticate",
             "proxy-authorization",

@@ -68,6 +68,9 @@ impl FromStr for Template {
                 "`{text}` has a query or a fragment\nwrite a path alone: the query of the request is kept"
             ));
         }
+        if text.contains("{*") && text.ends_with('/') {
+            return Err(format!("`{text}` goes on after the rest\nleave out the slash at its end"));
+        }
         // It is made of the same segments as what it is made from.
         text.parse::<Pattern>()?;
         let literals = text.split('/').filter(|segment| name(segment).is_none());
@@ -204,6 +207,7 @@ mod tests {
             "/../a",
             "/x{id}",
             "/{*rest}/a",
+            "/{*rest}/",
         ] {
             assert!(text.parse::<Template>().is_err(), "{text}");
         }

@@ -47,6 +47,17 @@ fn reloads(gateway: &Gateway) -> usize {
     gateway.log().matches("reloaded `").count() + gateway.log().matches("the running one stays").count()
 }
 
+/// Asserts how often it has read a configuration again. It logs a little later than it does.
+fn assert_reloads(gateway: &Gateway, expected: usize) {
+    wait_until("all is logged", || reloads(gateway) >= expected);
+    assert_eq!(reloads(gateway), expected, "{}", gateway.log());
+}
+
+/// Waits until it has logged this.
+fn wait_for_line(gateway: &Gateway, part: &str) {
+    wait_until(&format!("it logs {part}"), || gateway.log().contains(part));
+}
+
 /// Waits until the gateway has looked at its files once more, and found what it knew.
 fn wait_for_look(gateway: &Gateway) {
     let looks = || gateway.log().matches("are as they were").count();
@@ -86,8 +97,8 @@ fn a_changed_file_is_read_again_however_it_was_written() {
     fs::write(&file, saying("with a backup")).unwrap();
     fs::remove_file(gateway.folder().join("gateway.toml~")).unwrap();
     wait_for_word(&gateway, "with a backup");
-    assert_eq!(reloads(&gateway), 3, "{}", gateway.log());
-    assert!(gateway.log().contains("by=\"a change of `gateway.toml`\""), "{}", gateway.log());
+    assert_reloads(&gateway, 3);
+    wait_for_line(&gateway, "by=\"a change of `gateway.toml`\"");
 }
 
 /// Writes a version as Kubernetes mounts a ConfigMap: the files are links through one link, which is swapped.
@@ -111,7 +122,7 @@ fn a_swapped_link_on_the_way_to_the_file_is_noticed() {
         fs::remove_dir_all(folder.path().join(before)).unwrap();
         wait_for_word(&gateway, word);
     }
-    assert_eq!(reloads(&gateway), 2, "{}", gateway.log());
+    assert_reloads(&gateway, 2);
 }
 
 #[test]
@@ -154,7 +165,7 @@ fn a_wrong_file_changes_nothing_and_is_told_once() {
     let file = gateway.folder().join("gateway.toml");
     let wrong = saying("two").replace("status = 200", "status = 2000");
     fs::write(&file, &wrong).unwrap();
-    wait_until("it is told", || gateway.log().contains("the running one stays"));
+    wait_for_line(&gateway, "the running one stays");
     fs::write(&file, &wrong).unwrap();
     wait_for_look(&gateway);
     assert_eq!(gateway.log().matches("`2000` is out of range").count(), 1, "{}", gateway.log());
@@ -184,10 +195,11 @@ fn a_file_that_the_configuration_names_is_one_of_its_own() {
     // It is named before it is there.
     fs::create_dir(at("keys")).unwrap();
     fs::write(at("gateway.toml"), saying("two") + "[jwt]\njwks_file = \"keys/jwks.json\"\n").unwrap();
-    wait_until("it is missed", || gateway.log().contains("the running one stays"));
+    wait_for_line(&gateway, "the running one stays");
     fs::write(at("keys/jwks.json"), jwks("first")).unwrap();
     wait_for_word(&gateway, "two");
-    assert!(gateway.log().contains("by=\"a change of `keys/jwks.json`\""), "{}", gateway.log());
+    wait_for_line(&gateway, "by=\"a change of `keys/jwks.json`\"");
+    wait_for_line(&gateway, "`jwt` changed");
     let changes = || gateway.log().matches("`jwt` changed").count();
     let before = changes();
     fs::write(at("keys/jwks.json"), jwks("second")).unwrap();
@@ -213,10 +225,10 @@ fn operators_reload_and_are_told_what_changes() {
     let answer = reload(JSON);
     // Who notices the file's change first is told of it.
     if answer.json()["changes"][0] != told {
-        assert!(gateway.log().contains(told), "{answer:?}");
+        wait_for_line(&gateway, told);
     }
     assert_eq!(gateway.get("/").header("ratelimit"), Some("\"per-client\";r=48;t=3600"));
-    wait_until("it is logged", || gateway.log().contains("by=\"the operator at 127.0.0.1:"));
+    wait_for_line(&gateway, "by=\"the operator at 127.0.0.1:");
 
     fs::write(&file, limited("50/parsec")).unwrap();
     let answer = reload(JSON);
@@ -288,7 +300,7 @@ fn reloads_under_load_lose_no_request_and_no_count() {
     }
     let answers = load.end();
     assert!(answers.iter().all(|answer| answer.status == 200));
-    assert_eq!(reloads(&gateway), 5, "{}", gateway.log());
+    assert_reloads(&gateway, 5);
     let left = 60_000 - answers.len() - asked - 1;
     let state = gateway.get("/").header("ratelimit").unwrap_or_default().to_owned();
     assert!(state.starts_with(&format!("\"l\";r={left};")), "{state}, not {left}");
