@@ -8,6 +8,8 @@ mod harness;
 mod proxy {
     mod messages;
     mod paths;
+    mod reloading;
+    mod routing;
     mod upstreams {
         mod balancing;
         mod connecting;

@@ -28,7 +28,10 @@ pub(super) use self::{
 use super::{Exemption, KeyPart, ListenAddress};
 use crate::{
     duration,
-    route::pattern::{HostPattern, Pattern},
+    route::{
+        pattern::{HostPattern, Pattern},
+        template::{Location, Template},
+    },
 };
 
 /// The longest path of a unix socket that every system takes.
@@ -288,6 +291,58 @@ impl Written for HeaderName {
         text.parse().map_err(|_| {
             format!("`{text}` is no header name\nuse letters, digits and hyphens: \"x-api-key\"")
         })
+    }
+}
+
+/// The name of a field that a route may change: none that is about the connection or framing, which the gateway says
+/// itself (RFC 9110, sections 7.6.1 and 10.1.1), nor Host.
+#[derive(Debug)]
+pub(super) struct FieldName(pub HeaderName);
+
+impl Written for FieldName {
+    const EXPECTED: &'static str = HeaderName::EXPECTED;
+
+    fn read(text: &str) -> Result<Self, String> {
+        const GATEWAYS_OWN: [&str; 11] = [
+            "connection",
+            "content-length",
+            "expect",
+            "keep-alive",
+            "proxy-authenticate",
+            "proxy-authorization",
+            "proxy-connection",
+            "te",
+            "trailer",
+            "transfer-encoding",
+            "upgrade",
+        ];
+        let name = HeaderName::read(text)?;
+        match name.as_str() {
+            "host" => {
+                Err("a route can't change the field `host`\nuse preserve_host = false for the upstream's own"
+                    .to_owned())
+            }
+            own if GATEWAYS_OWN.contains(&own) => Err(format!(
+                "a route can't change the field `{own}`\nleave it out: the gateway sets it to what it sends"
+            )),
+            _ => Ok(Self(name)),
+        }
+    }
+}
+
+impl Written for Template {
+    const EXPECTED: &'static str = "a path such as \"/orders/{id}\"";
+
+    fn read(text: &str) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl Written for Location {
+    const EXPECTED: &'static str = "a path or a url such as \"https://shop.example/{*rest}\"";
+
+    fn read(text: &str) -> Result<Self, String> {
+        text.parse()
     }
 }
 

@@ -50,11 +50,11 @@ pub struct Upload {
 
 #[derive(Debug)]
 struct Pace {
+    /// Bytes that may come yet.
+    room: u64,
     /// For how long the client may be waited for, and for how long it may yet.
     most: Duration,
     left: Duration,
-    /// Bytes that may come yet.
-    left_bytes: u64,
     awaited_since: Option<Instant>,
     /// Fires when that time is over, or earlier.
     timer: Option<Pin<Box<Sleep>>>,
@@ -109,7 +109,7 @@ impl Upload {
             if self.incoming.size_hint().lower() > most {
                 return Err(Fault::TooLarge);
             }
-            pace.left_bytes = most;
+            pace.room = most;
         }
         Ok(self)
     }
@@ -131,7 +131,7 @@ impl Pace {
         Self {
             most,
             left: most,
-            left_bytes: u64::MAX,
+            room: u64::MAX,
             awaited_since: None,
             timer: None,
             progress: Arc::new(progress),
@@ -143,13 +143,15 @@ impl Pace {
         Some(Err(fault.into()))
     }
 
-    fn note(&mut self, came_bytes: usize) {
+    fn note(&mut self, came_bytes: usize) -> Result<(), Fault> {
         if let Some(since) = self.awaited_since.take() {
             self.left = self.left.saturating_sub(since.elapsed());
         }
         let earned = Duration::from_secs(1).mul_f64(came_bytes as f64 / RATE_LEAST);
         self.left = self.most.min(self.left + earned);
         self.progress.note(false);
+        self.room = self.room.checked_sub(came_bytes as u64).ok_or(Fault::TooLarge)?;
+        Ok(())
     }
 
     /// Whether the client has been waited for too long. Else this is asked again when it has.
@@ -210,14 +212,12 @@ impl HttpBody for Upload {
             return if is_late { Poll::Ready(pace.fail(Fault::TooSlow)) } else { Poll::Pending };
         };
         let bytes = frame.as_ref().and_then(|frame| frame.as_ref().ok()?.data_ref()).map_or(0, Bytes::len);
-        pace.note(bytes);
+        if let Err(fault) = pace.note(bytes) {
+            return Poll::Ready(pace.fail(fault));
+        }
         if frame.is_none() || incoming.is_end_stream() {
             pace.progress.has_ended.store(true, Relaxed);
         }
-        let Some(left) = pace.left_bytes.checked_sub(bytes as u64) else {
-            return Poll::Ready(pace.fail(Fault::TooLarge));
-        };
-        pace.left_bytes = left;
         Poll::Ready(match frame {
             Some(Ok(frame)) => Some(Ok(with_trailers(frame, headers::trailers_from_client))),
             Some(Err(_)) => pace.fail(Fault::Broken),

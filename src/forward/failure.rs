@@ -117,3 +117,10 @@ impl From<Fault> for Failure {
         Self::Request(fault)
     }
 }
+
+impl Failure {
+    /// Whether it is the client's doing, and says nothing about the upstream.
+    pub fn is_of_client(&self) -> bool {
+        matches!(self, Self::Request(_))
+    }
+}
