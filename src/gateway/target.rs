@@ -7,7 +7,7 @@ use hyper::{
     header::HOST,
     http::{
         request::Parts,
-        uri::{InvalidUri, PathAndQuery},
+        uri::{Authority, InvalidUri, PathAndQuery},
     },
 };
 
@@ -83,13 +83,21 @@ impl<'r> Target<'r> {
 /// The host that the client names: the target's, if it is a whole url, else Host's (RFC 9112, section 3.2.2).
 fn authority(parts: &Parts) -> Result<&str, Rejection> {
     let mut lines = parts.headers.get_all(HOST).into_iter();
+    let authority = parts.uri.authority().map(Authority::as_str);
     let named = match (lines.next(), lines.next()) {
         (Some(only), None) => only.to_str().map_err(|_| Rejection::HostInvalid)?,
         (Some(_), Some(_)) => return Err(Rejection::HostRepeated),
         (None, _) if parts.version == Version::HTTP_10 => "",
+        (None, _) if parts.version == Version::HTTP_2 => authority.ok_or(Rejection::HostMissing)?,
         (None, _) => return Err(Rejection::HostMissing),
     };
-    Ok(parts.uri.authority().map_or(named, |authority| authority.as_str()))
+    match authority {
+        // Who names two hosts in HTTP/2 means to deceive somebody (RFC 9113, section 8.3.1).
+        Some(authority) if parts.version == Version::HTTP_2 && !authority.eq_ignore_ascii_case(named) => {
+            Err(Rejection::HostRepeated)
+        }
+        authority => Ok(authority.unwrap_or(named)),
+    }
 }
 
 fn host(authority: &str) -> Result<Cow<'_, str>, Rejection> {
