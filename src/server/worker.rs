@@ -1,6 +1,6 @@
 //! A worker serves its connections on one thread.
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{net::SocketAddr, pin::pin, sync::Arc, time::Duration};
 
 use arc_swap::ArcSwap;
 use tokio::{
@@ -193,11 +193,16 @@ impl Serving {
             streams: self.streams.clone(),
         };
         let task = self.connections.spawn(async move {
-            match tls {
-                // In a box, lest all connections keep room for it.
-                Some(tls) => Box::pin(connection.serve_tls(stream, tls)).await,
-                None => connection.serve(stream).await,
-            }
+            let served = pin!(async move {
+                match tls {
+                    // In a box, lest all connections keep room for it.
+                    Some(tls) => Box::pin(connection.serve_tls(stream, tls)).await,
+                    None => connection.serve(stream).await,
+                }
+            });
+            // Dropped before what is served: who sees that it has closed may connect anew at once.
+            let counted = counted;
+            served.await;
             drop(counted);
         });
         self.clients.push(Client { peer, watch, task });

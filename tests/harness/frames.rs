@@ -23,6 +23,7 @@ pub(crate) const INITIAL_WINDOW: u16 = 4;
 pub(crate) const PROTOCOL_ERROR: u32 = 1;
 pub(crate) const REFUSED_STREAM: u32 = 7;
 pub(crate) const CANCEL: u32 = 8;
+pub(crate) const COMPRESSION_ERROR: u32 = 9;
 pub(crate) const ENHANCE_YOUR_CALM: u32 = 11;
 
 /// For which a test waits for a frame.
