@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Every check of the project, as CI runs them. Installs redis-server (7.0 or later: the tests start Clusters), curl, haproxy
-# and nginx if they are missing: the tests use real ones.
+# Every check of the project, as CI runs them. Installs redis-server (7.0 or later: the tests start Clusters), curl,
+# haproxy, nginx, openssl and h2load if they are missing: the tests use real ones.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -49,6 +49,8 @@ require_command curl curl curl
 require_command haproxy haproxy haproxy
 # Debian has it where only root looks.
 PATH=$PATH:/usr/sbin require_command nginx nginx-light nginx
+require_command openssl openssl openssl
+require_command h2load nghttp2-client nghttp2
 require_component fmt rustfmt
 require_component clippy clippy
 

@@ -48,7 +48,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// What the operators' requests are about.
-struct Admin {
+pub(crate) struct Admin {
     gateway: Arc<ArcSwap<Gateway>>,
     status: Arc<Status>,
     token: Option<String>,
@@ -62,7 +62,8 @@ pub async fn serve(
     status: Arc<Status>,
     reloader: Arc<Reloader>,
 ) {
-    let router = router(token, gateway, status, reloader);
+    let reloads = config::router(reloader, status.clone());
+    let router = router(token, gateway, status, reloads);
     let connections = Arc::new(Semaphore::new(CONNECTIONS_MOST));
     loop {
         let permit = connections.clone().acquire_owned().await;
@@ -82,19 +83,19 @@ pub async fn serve(
     }
 }
 
-/// What operators may ask.
+/// What operators may ask, and more.
 pub(crate) fn router(
     token: Option<String>,
     gateway: Arc<ArcSwap<Gateway>>,
     status: Arc<Status>,
-    reloader: Arc<Reloader>,
+    more: Router<Arc<Admin>>,
 ) -> Router {
     let admin = Arc::new(Admin { gateway, status, token });
     Router::new()
         .route("/livez", get(async || "ok\n"))
         .route("/readyz", get(readiness))
         .route("/metrics", get(metrics))
-        .merge(config::router(reloader, admin.status.clone()))
+        .merge(more)
         .nest("/api/limits", limits::router())
         .fallback(async || Problem::new(StatusCode::NOT_FOUND, "there is nothing here"))
         .layer(DefaultBodyLimit::max(BODY_BYTES_MOST))

@@ -130,11 +130,11 @@ impl Run {
             // Nothing but lines of the access log goes where they go.
             let logs_to_stdout = config.access_log.as_ref().is_some_and(|log| log.path.is_none());
             let greet: fn(fmt::Arguments<'_>) = if logs_to_stdout { say_aside } else { say };
-            let addresses = server.addresses();
-            for address in &addresses {
+            let scheme = if config.server.tls.is_some() { "https" } else { "http" };
+            for address in server.addresses() {
                 match address {
                     ListenAddress::Tcp(address) => {
-                        greet(format_args!("tollgate listens on http://{address}\n"));
+                        greet(format_args!("tollgate listens on {scheme}://{address}\n"));
                     }
                     ListenAddress::Unix(_) => greet(format_args!("tollgate listens on {address}\n")),
                 }
@@ -145,16 +145,16 @@ impl Run {
             }
             let token = config.admin.as_ref().and_then(|admin| admin.token.as_ref());
             let token = token.map(|token| token.as_str().to_owned());
-            let reloader =
-                Reloader::new(source, running, limiter, server.gateway(), server.status(), complain);
-            let reloader = Arc::new(reloader);
+            let reloader = Arc::new(Reloader::new(source, running, limiter, &server, complain));
             if let Some(listener) = server.take_admin() {
                 greet(format_args!("operators turn to http://{}\n", listener.local_addr()?));
                 let (gateway, status) = (server.gateway(), server.status());
                 tokio::spawn(admin::serve(listener, token, gateway, status, reloader.clone()));
             }
-            match addresses.first() {
-                Some(ListenAddress::Tcp(address)) => greet(format_args!("try: curl -i http://{address}/\n")),
+            match server.addresses().first() {
+                Some(ListenAddress::Tcp(address)) => {
+                    greet(format_args!("try: curl -i {scheme}://{address}/\n"));
+                }
                 Some(ListenAddress::Unix(path)) => {
                     greet(format_args!("try: curl -i --unix-socket {} http://localhost/\n", path.display()));
                 }

@@ -47,7 +47,7 @@ pub use self::{
     redis::RedisUrl,
     route::{Action, Edits, OnLimit, Route},
     sources::Sources,
-    tls::Tls,
+    tls::{ServerTls, Tls},
     upstream::{Balance, Eject, Health, Percent, Retries, ServerUrl, Target, Upstream, Weighted},
 };
 /// A whole configuration. Every name in it is defined, and every value is good.
@@ -82,6 +82,10 @@ pub struct Server {
     pub trusted_proxies: Vec<IpNet>,
     /// Whether connections from these begin with a PROXY header.
     pub proxy_protocol: bool,
+    /// Whether clients may speak HTTP/2.
+    pub http2: bool,
+    /// How TLS is spoken on TCP; none if it isn't.
+    pub tls: Option<Arc<ServerTls>>,
     /// How callers are told about their limits.
     pub ratelimit_headers: RatelimitHeaders,
     /// The greatest head of a request, at least 8192.
@@ -395,6 +399,8 @@ mod tests {
                 workers: 0,
                 trusted_proxies: vec![],
                 proxy_protocol: false,
+                http2: true,
+                tls: None,
                 ratelimit_headers: RatelimitHeaders::Draft11,
                 max_header_bytes: 32 * 1024,
                 max_body: None,

@@ -55,7 +55,7 @@ use self::{
     target::Target,
 };
 
-pub use self::{access_log::AccessLog, exchange::AnswerBody};
+pub use self::{access_log::AccessLog, client::Peer, exchange::AnswerBody};
 pub use crate::{
     forward::body::{Body, Progress, Upload},
     store::StoreError,
@@ -216,9 +216,12 @@ impl Gateway {
     }
 
     /// Answers a request that came from `peer`.
-    pub async fn answer(self: Arc<Self>, peer: IpAddr, request: Request<Upload>) -> Response<AnswerBody> {
+    pub async fn answer(self: Arc<Self>, peer: Peer, request: Request<Upload>) -> Response<AnswerBody> {
         let (mut parts, body) = request.into_parts();
-        let mut exchange = Exchange::begin(self, peer, &parts);
+        let mut exchange = Exchange::begin(self, peer.address, &parts);
+        if parts.version == Version::HTTP_2 {
+            headers::join_cookie(&mut parts.headers);
+        }
         headers::from_client(&mut parts.headers);
         let (Exchange { gateway, facts }, mut route) = (&mut exchange, None);
         let mut response = match gateway.relay(peer, &mut parts, body, facts, &mut route).await {
@@ -245,9 +248,9 @@ impl Gateway {
     }
 
     /// Answers a request that came from `peer`, and for which there is no room.
-    pub fn turn_away(self: Arc<Self>, peer: IpAddr, request: Request<Upload>) -> Response<AnswerBody> {
+    pub fn turn_away(self: Arc<Self>, peer: Peer, request: Request<Upload>) -> Response<AnswerBody> {
         let parts = request.into_parts().0;
-        let exchange = Exchange::begin(self, peer, &parts);
+        let exchange = Exchange::begin(self, peer.address, &parts);
         let response = exchange.gateway.reject(Rejection::Overloaded, &parts.headers, None);
         exchange.answered(response)
     }
@@ -297,7 +300,7 @@ impl Gateway {
     /// The answer to a request, and which route it took.
     async fn relay<'g>(
         &'g self,
-        peer: IpAddr,
+        peer: Peer,
         parts: &mut Parts,
         body: Upload,
         facts: &mut Facts,

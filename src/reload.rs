@@ -12,7 +12,6 @@ use std::{
     sync::Arc,
 };
 
-use arc_swap::ArcSwap;
 use serde_json::Value;
 use tokio::sync::Mutex;
 
@@ -20,7 +19,7 @@ use crate::{
     config::{Config, Faults, Overrides, Reading, Sources},
     gateway::Gateway,
     limit::Limiter,
-    server::Status,
+    server::{Control, Server, Status},
 };
 
 /// Where a configuration is read from.
@@ -55,23 +54,23 @@ pub struct Reloader {
     source: Source,
     running: Mutex<Running>,
     limiter: Arc<Limiter>,
-    gateway: Arc<ArcSwap<Gateway>>,
+    control: Arc<Control>,
     status: Arc<Status>,
     /// Tells people of faults and warnings.
     complain: fn(&Faults),
 }
 
 impl Reloader {
-    /// Of a gateway that runs by this configuration.
+    /// Of a server that runs by this configuration.
     pub fn new(
         source: Source,
         running: Running,
         limiter: Arc<Limiter>,
-        gateway: Arc<ArcSwap<Gateway>>,
-        status: Arc<Status>,
+        server: &Server,
         complain: fn(&Faults),
     ) -> Self {
-        Self { source, running: Mutex::new(running), limiter, gateway, status, complain }
+        let (control, status) = (server.control(), server.status());
+        Self { source, running: Mutex::new(running), limiter, control, status, complain }
     }
 
     /// The file.
@@ -110,18 +109,19 @@ impl Reloader {
         running.sources = sources;
         let (mut config, warnings) = match outcome {
             Ok(read) => read,
-            Err(faults) => {
-                (self.complain)(&faults);
-                tracing::error!(by, "the configuration is wrong: the running one stays");
-                self.status.note_reload(Err(faults.to_string()));
-                return Err(faults);
-            }
+            Err(faults) => return Err(self.refuse(faults, by)),
         };
         (self.complain)(&warnings);
         let changes = config.changes(&running.config);
         // The store goes on as it is until the next start.
         mem::swap(&mut config.store, &mut running.config.store);
-        self.gateway.store(Arc::new(Gateway::build(&config, &self.limiter, Some(&self.gateway.load()))));
+        let build = |before: &_| Gateway::build(&config, &self.limiter, Some(before));
+        if let Err(error) = self.control.reload(&config.server, build).await {
+            mem::swap(&mut config.store, &mut running.config.store);
+            return Err(
+                self.refuse(Faults::of(&self.source.path.display().to_string(), &error.to_string()), by)
+            );
+        }
         self.limiter.forget_refusals();
         (running.config, running.shown) = (config, shown);
         tracing::info!(by, changes = changes.len(), "reloaded `{}`", self.source.path.display());
@@ -130,5 +130,13 @@ impl Reloader {
         }
         self.status.note_reload(Ok(changes.clone()));
         Ok(changes)
+    }
+
+    /// Tells whoever wants to know what is wrong.
+    fn refuse(&self, faults: Faults, by: &str) -> Faults {
+        (self.complain)(&faults);
+        tracing::error!(by, "the configuration is wrong: the running one stays");
+        self.status.note_reload(Err(faults.to_string()));
+        faults
     }
 }

@@ -88,6 +88,8 @@ fn every_key_can_be_written() {
     let access_log =
         AccessLog { path: Some("/var/log/tollgate/access.log".into()), format: AccessLogFormat::Combined };
     assert_eq!(config.access_log, Some(access_log));
+    let tls = config.server.tls.as_ref().unwrap();
+    assert!(tls.identities.len() == 1 && tls.client_ca.is_some() && !config.server.http2);
     let limit = &config.limits["all-of-it"];
     let key = limit.key.iter().map(KeyPart::to_string).collect::<Vec<_>>();
     assert_eq!(key, ["ip", "header:x-api-key", "path:id"]);

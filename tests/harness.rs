@@ -3,6 +3,7 @@
 
 pub(crate) mod client;
 pub(crate) mod cut;
+pub(crate) mod frames;
 pub(crate) mod gateway;
 pub(crate) mod load;
 pub(crate) mod metrics;

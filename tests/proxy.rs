@@ -6,10 +6,13 @@
 mod harness;
 
 mod proxy {
+    mod http2;
+    mod listeners;
     mod messages;
     mod paths;
     mod reloading;
     mod routing;
+    mod tls;
     mod upstreams {
         mod balancing;
         mod connecting;
@@ -30,6 +33,17 @@ fn forward_to(servers: &[String], keys: &str) -> String {
          [[routes]]\npath = \"/{{*rest}}\"\nupstream = \"api\"\n",
         servers.join(", ")
     )
+}
+
+/// What curl prints of an answer, `{address}` in its arguments being the gateway's.
+fn curl(gateway: &harness::gateway::Gateway, arguments: &[&str]) -> String {
+    let address = gateway.address().to_string();
+    let arguments = arguments.iter().map(|argument| argument.replace("{address}", &address));
+    let mut curl = std::process::Command::new("curl");
+    let output =
+        curl.args(["--silent", "--show-error", "--max-time", "30"]).args(arguments).output().unwrap();
+    let told = [&output.stdout[..], &output.stderr].concat();
+    format!("{}{}", String::from_utf8(told).unwrap(), if output.status.success() { "" } else { "FAILED" })
 }
 
 /// A server as the file takes it.

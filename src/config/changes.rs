@@ -34,21 +34,23 @@ impl Config {
         let (new_server, old_server) = (&self.server, &old.server);
         let (new_store, old_store) = (&self.store, &old.store);
         let at_once = [
+            ("server.listen", new_server.listen == old_server.listen),
             ("server.trusted_proxies", new_server.trusted_proxies == old_server.trusted_proxies),
             ("server.proxy_protocol", new_server.proxy_protocol == old_server.proxy_protocol),
+            ("server.http2", new_server.http2 == old_server.http2),
+            ("server.tls", new_server.tls == old_server.tls),
+            ("server.max_header_bytes", new_server.max_header_bytes == old_server.max_header_bytes),
+            ("server.max_connections", new_server.max_connections == old_server.max_connections),
+            ("server.timeouts.header", new_server.header_timeout == old_server.header_timeout),
+            ("server.timeouts.idle", new_server.idle_timeout == old_server.idle_timeout),
+            ("server.timeouts.drain", new_server.drain_timeout == old_server.drain_timeout),
             ("server.ratelimit_headers", new_server.ratelimit_headers == old_server.ratelimit_headers),
             ("server.max_body", new_server.max_body == old_server.max_body),
             ("server.escaped_slashes", new_server.escaped_slashes == old_server.escaped_slashes),
             ("jwt", self.jwt == old.jwt),
         ];
         let at_next_start = [
-            ("server.listen", new_server.listen == old_server.listen),
             ("server.workers", new_server.workers == old_server.workers),
-            ("server.max_header_bytes", new_server.max_header_bytes == old_server.max_header_bytes),
-            ("server.max_connections", new_server.max_connections == old_server.max_connections),
-            ("server.timeouts.header", new_server.header_timeout == old_server.header_timeout),
-            ("server.timeouts.idle", new_server.idle_timeout == old_server.idle_timeout),
-            ("server.timeouts.drain", new_server.drain_timeout == old_server.drain_timeout),
             ("admin", self.admin == old.admin),
             ("access_log", self.access_log == old.access_log),
             ("store.url", new_store.url == old_store.url),

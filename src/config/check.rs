@@ -12,7 +12,7 @@ mod store;
 mod tls;
 mod upstream;
 
-use std::{collections::BTreeMap, ops::Range, path::Path};
+use std::{collections::BTreeMap, ops::Range, path::Path, sync::Arc};
 
 use toml::Spanned;
 
@@ -35,7 +35,7 @@ pub(super) fn check(
 ) -> Option<Config> {
     let mut check = Check::new(document, sources, file.store.value.on_failure.0);
     check.verifies_tokens |= file.jwt.is_some();
-    let server = check.server(file.server);
+    let server = check.server(file.server, folder);
     let store = check.store(file.store.value, folder);
     let jwt = file.jwt.and_then(|table| check.jwt(table, folder));
     let admin = file.admin.and_then(|table| check.admin(table));
@@ -92,7 +92,7 @@ impl<'d, 'i> Check<'d, 'i> {
         self.document.faults.push(fault);
     }
 
-    fn server(&mut self, table: Table<file::Server>) -> Server {
+    fn server(&mut self, table: Table<file::Server>, folder: &Path) -> Server {
         let Table { span, value: server } = table;
         let proxy_protocol = *server.proxy_protocol.get_ref();
         let is_nobody_trusted =
@@ -102,11 +102,15 @@ impl<'d, 'i> Check<'d, 'i> {
             let fault = fault.at(&server.proxy_protocol.span(), "");
             self.fault(fault.help("name the proxies that send it: trusted_proxies = [\"10.0.0.0/8\"]"));
         }
+        let listen = server.listen.into_values();
+        let tls = server.tls.map(|table| self.server_tls(table, folder, &listen));
         Server {
-            listen: server.listen.into_values(),
+            listen,
             workers: server.workers.0 as usize,
             trusted_proxies: server.trusted_proxies.into_iter().map(|network| network.0).collect(),
             proxy_protocol,
+            http2: server.http2,
+            tls: tls.map(Arc::new),
             ratelimit_headers: server.ratelimit_headers.0,
             max_header_bytes: self.size_of_at_least(&server.max_header_bytes, 8 << 10, "8KiB"),
             max_body: server.max_body.0.0,

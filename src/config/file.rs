@@ -62,8 +62,8 @@ pub(super) struct File {
     pub routes: Vec<Table<Route>>,
 }
 
-/// `[server]`: where and how the gateway listens. A change of `trusted_proxies`, `proxy_protocol`,
-/// `ratelimit_headers`, `max_body` or `escaped_slashes` takes effect with a reload, any other at the next start.
+/// `[server]`: where and how the gateway listens. A change of `workers` takes effect at the next start, any other with
+/// a reload: those of `max_header_bytes`, `http2`, `tls` and, for bodies, `timeouts.idle` for new connections.
 #[derive(Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Server {
@@ -76,6 +76,10 @@ pub(super) struct Server {
     pub trusted_proxies: Vec<Text<IpNet>>,
     /// Whether connections from `trusted_proxies` begin with a PROXY header, of version 1 or 2. Default: `false`.
     pub proxy_protocol: Spanned<bool>,
+    /// Whether clients may speak HTTP/2: with TLS by agreement (ALPN), else by prior knowledge. Default: `true`.
+    pub http2: bool,
+    /// The certificates with which TLS is spoken on all TCP addresses; on unix sockets it isn't. Default: no TLS.
+    pub tls: Option<Table<ServerTls>>,
     /// How answers tell callers about their limits: `"draft-11"` (`RateLimit` and `RateLimit-Policy`),
     /// `"x-ratelimit"` (`X-RateLimit-Limit`, `-Remaining` and `-Reset`), `"both"` or `"off"`.
     /// Default: `"draft-11"`.
@@ -101,6 +105,8 @@ impl Default for Server {
             workers: Whole(0),
             trusted_proxies: Vec::new(),
             proxy_protocol: Spanned::new(0..0, false),
+            http2: true,
+            tls: None,
             ratelimit_headers: Text(RatelimitHeaders::Draft11),
             max_header_bytes: Spanned::new(0..0, Text(Size(32 << 10))),
             max_body: Text(BodyMost(None)),
@@ -109,6 +115,28 @@ impl Default for Server {
             timeouts: Table::default(),
         }
     }
+}
+
+/// `tls` of `[server]`. Files are in PEM form, their paths from the folder of this file; they are read again by a
+/// reload.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct ServerTls {
+    /// The gateway's certificates, of which a client is shown the one that bears the name it asks for, exactly or by a
+    /// wildcard, and else the first. Required.
+    pub certs: Vec<Table<Certificate>>,
+    /// The authorities of which clients must show a certificate. Default: clients needn't show any.
+    pub client_ca: Option<Spanned<String>>,
+}
+
+/// One of `certs`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct Certificate {
+    /// The certificate, and those up to the root. Required.
+    pub cert: Option<Spanned<String>>,
+    /// The key of `cert`. Required.
+    pub key: Option<Spanned<String>>,
 }
 
 /// `timeouts` of `[server]`.

@@ -337,7 +337,7 @@ impl HttpBody for Body {
 
     fn is_end_stream(&self) -> bool {
         match self {
-            Self::Whole(bytes) => bytes.is_none(),
+            Self::Whole(bytes) => bytes.as_ref().is_none_or(Bytes::is_empty),
             Self::Request(upload) => upload.is_end_stream(),
             Self::Response(relayed) => relayed.incoming.is_end_stream(),
             Self::Local(body) => body.is_end_stream(),

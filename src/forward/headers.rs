@@ -36,6 +36,8 @@ pub struct Client {
     pub peer_is_trusted: bool,
     /// The client: the peer, or whom trusted proxies name.
     pub address: IpAddr,
+    /// How the peer speaks: `http` or `https`.
+    pub scheme: &'static str,
 }
 
 /// Removes from a request what doesn't reach the upstream, before anything looks at the rest: so it can't
@@ -75,6 +77,16 @@ fn remove_framing(trailers: &mut HeaderMap) {
 /// Whether a field is a proxy's word on who asks, and for what.
 fn is_about_client(name: &str) -> bool {
     name.starts_with("x-forwarded-") || name == "forwarded" || name == X_REAL_IP
+}
+
+/// Joins the crumbs into which HTTP/2 may split a cookie (RFC 9113, section 8.2.3).
+pub fn join_cookie(headers: &mut HeaderMap) {
+    let mut crumbs = headers.get_all(COOKIE).into_iter();
+    if let (Some(_), Some(_)) = (crumbs.next(), crumbs.next()) {
+        let crumbs: Vec<&[u8]> = headers.get_all(COOKIE).into_iter().map(HeaderValue::as_bytes).collect();
+        let cookie = HeaderValue::from_bytes(&crumbs.join(&b"; "[..])).expect("each was a value");
+        headers.insert(COOKIE, cookie);
+    }
 }
 
 /// Removes what belongs to the connection that a message came on, and what its `Connection` names.
@@ -119,7 +131,7 @@ pub fn towards_upstream(headers: &mut HeaderMap, client: &Client, version: Versi
     };
     headers.insert(X_FORWARDED_FOR, text(forwarded_for));
     if !headers.contains_key(X_FORWARDED_PROTO) {
-        headers.insert(X_FORWARDED_PROTO, HeaderValue::from_static("http"));
+        headers.insert(X_FORWARDED_PROTO, HeaderValue::from_static(client.scheme));
     }
     if let Some(host) = headers.get(HOST).filter(|_| !headers.contains_key(X_FORWARDED_HOST)).cloned() {
         headers.insert(X_FORWARDED_HOST, host);
@@ -191,7 +203,11 @@ fn takes_trailers(headers: &mut HeaderMap) -> bool {
 }
 
 fn set_via(headers: &mut HeaderMap, version: Version) {
-    let own = if version == Version::HTTP_10 { "1.0 tollgate" } else { "1.1 tollgate" };
+    let own = match version {
+        Version::HTTP_2 => "2.0 tollgate",
+        Version::HTTP_10 => "1.0 tollgate",
+        _ => "1.1 tollgate",
+    };
     if !headers.contains_key(VIA) {
         headers.insert(VIA, HeaderValue::from_static(own));
         return;
@@ -225,7 +241,7 @@ mod tests {
 
     fn client(peer_is_trusted: bool) -> Client {
         let peer = IpAddr::from([192, 0, 2, 7]);
-        Client { peer, peer_is_trusted, address: peer }
+        Client { peer, peer_is_trusted, address: peer, scheme: "http" }
     }
 
     #[test]

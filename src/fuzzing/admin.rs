@@ -4,22 +4,15 @@ use std::{net::SocketAddr, sync::Arc};
 
 use arc_swap::ArcSwap;
 use axum::{
+    Router,
     body::{self, Body},
     extract::ConnectInfo,
 };
 use hyper::{Method, Request, Uri, header::HeaderValue};
-use serde_json::Value;
 use tokio::runtime::{Builder, Runtime};
 use tower::ServiceExt;
 
-use crate::{
-    admin::router,
-    config::{Overrides, Sources},
-    gateway::Gateway,
-    limit::Limiter,
-    reload::{Reloader, Running, Source},
-    server::Status,
-};
+use crate::{admin::router, gateway::Gateway, limit::Limiter, server::Status};
 
 use super::{config, fields_of, parts};
 
@@ -49,10 +42,7 @@ pub fn admin(bytes: &[u8]) {
             let gateway = Gateway::build(&config, &limiter, None);
             let gateway = Arc::new(ArcSwap::from_pointee(gateway));
             let status = Arc::new(Status::new(Arc::default(), Vec::new()));
-            let source = Source { path: "no/such.toml".into(), overrides: Overrides::default() };
-            let running = Running { config, shown: Value::Null, sources: Sources::default() };
-            let reloader = Reloader::new(source, running, limiter, gateway.clone(), status.clone(), |_| {});
-            let router = router(None, gateway, status, Arc::new(reloader));
+            let router = router(None, gateway, status, Router::new());
             let response = router.oneshot(request).await.unwrap_or_else(|never| match never {});
             assert!(!response.status().is_server_error(), "{response:?}");
             let body = body::to_bytes(response.into_body(), usize::MAX).await.expect("a whole answer");

@@ -13,7 +13,7 @@ use crate::{
     algorithm::{Quota, Rate},
     config::{EscapedSlashes, RatelimitHeaders},
     forward::headers::{from_client, towards_client, towards_upstream, trailers_from_client},
-    gateway::{client::identify, target::Target},
+    gateway::{Peer, client::identify, target::Target},
     limit::{Limit, Origin, Standing, fields as ratelimit, request::stated_cost},
     route::{
         Pattern, path,
@@ -105,6 +105,7 @@ pub fn target(bytes: &[u8]) {
 pub fn forwarded(bytes: &[u8]) {
     const STRANGER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1));
     const PROXY: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
+    let http = |address| Peer { address, scheme: "http" };
     let trusted: [IpNet; 2] = ["10.0.0.0/8", "fd00::/8"].map(|network| network.parse().expect("a network"));
     let sent = fields_of(bytes);
 
@@ -117,7 +118,7 @@ pub fn forwarded(bytes: &[u8]) {
     }
 
     let claimed = lines_of(&headers, "x-forwarded-for");
-    let client = identify(STRANGER, &headers, &trusted);
+    let client = identify(http(STRANGER), &headers, &trusted);
     assert_eq!((client.peer, client.peer_is_trusted, client.address), (STRANGER, false, STRANGER));
     let mut onward = headers.clone();
     towards_upstream(&mut onward, &client, Version::HTTP_11);
@@ -127,7 +128,7 @@ pub fn forwarded(bytes: &[u8]) {
     let is_word = |name: &str| name.starts_with("x-forwarded-") || name == "forwarded" || name == "x-real-ip";
     assert!(onward.keys().all(|name| is_told(name.as_str()) || !is_word(name.as_str())));
 
-    let client = identify(PROXY, &headers, &trusted);
+    let client = identify(http(PROXY), &headers, &trusted);
     assert!(client.peer_is_trusted);
     if !trusted.iter().any(|network| network.contains(&client.address)) {
         let mut forged = headers.clone();
@@ -135,7 +136,7 @@ pub fn forwarded(bytes: &[u8]) {
         for line in [&[HeaderValue::from_static("198.51.100.9")], claimed.as_slice()].concat() {
             forged.append("x-forwarded-for", line);
         }
-        assert_eq!(identify(PROXY, &forged, &trusted), client);
+        assert_eq!(identify(http(PROXY), &forged, &trusted), client);
     }
     towards_upstream(&mut headers, &client, Version::HTTP_10);
     let told = lines_of(&headers, "x-forwarded-for");

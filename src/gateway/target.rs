@@ -7,7 +7,7 @@ use hyper::{
     header::{EXPECT, HOST, HeaderName},
     http::{
         request::Parts,
-        uri::{InvalidUri, PathAndQuery},
+        uri::{Authority, InvalidUri, PathAndQuery},
     },
 };
 
@@ -101,15 +101,24 @@ pub(crate) fn is_about_server(parts: &Parts) -> bool {
 /// A Host that is missing, repeated or no host, whatever the target says.
 pub(crate) fn host(parts: &Parts) -> Result<Cow<'_, str>, Rejection> {
     let mut lines = parts.headers.get_all(HOST).into_iter();
+    let authority = parts.uri.authority().map(Authority::as_str);
     let named = match (lines.next(), lines.next()) {
-        (Some(only), None) => Some(host_of(only.to_str().map_err(|_| Rejection::HostInvalid)?)?),
+        (Some(only), None) => Some(only.to_str().map_err(|_| Rejection::HostInvalid)?),
         (Some(_), Some(_)) => return Err(Rejection::HostRepeated),
         (None, _) if parts.version == Version::HTTP_10 => None,
+        (None, _) if parts.version == Version::HTTP_2 && authority.is_some() => None,
         (None, _) => return Err(Rejection::HostMissing),
     };
-    match parts.uri.authority() {
-        Some(authority) => host_of(authority.as_str()),
-        None => Ok(named.unwrap_or_default()),
+    let host = named.map(host_of).transpose()?;
+    match (authority, named) {
+        // Who names two hosts in HTTP/2 means to deceive somebody (RFC 9113, section 8.3.1).
+        (Some(authority), Some(named))
+            if parts.version == Version::HTTP_2 && !authority.eq_ignore_ascii_case(named) =>
+        {
+            Err(Rejection::HostRepeated)
+        }
+        (Some(authority), _) => host_of(authority),
+        (None, _) => Ok(host.unwrap_or_default()),
     }
 }
 

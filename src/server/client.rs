@@ -3,12 +3,14 @@
 //! What a client is waited for changes with each request, and how long doesn't. So no request sets a timer: the
 //! connection notes what is awaited since when, and its worker looks at that now and then. While a request is
 //! answered, the client is waited for only if it takes less than is there for it: an answer may take its time.
-//! A request's body is watched where it is read, since only there is known whether more of it is wanted.
+//! A request's body is watched where it is read, since only there is known whether more of it is wanted; so is what
+//! HTTP/2 sends of several answers ([`super::http2`]).
 
 use std::{
-    pin::Pin,
+    future::poll_fn,
+    pin::{Pin, pin},
     sync::Arc,
-    task::{Context, Poll, ready},
+    task::{Context, Poll, Waker, ready},
     time::Duration,
 };
 
@@ -21,6 +23,9 @@ use tokio::{
 };
 
 use crate::gateway::Progress;
+
+/// Requests that a client of HTTP/2 may give up before they are answered, if they are most of its requests.
+const GIVEN_UP_MOST: u32 = 500;
 
 /// How long a client may take.
 #[derive(Clone, Copy, Debug)]
@@ -38,6 +43,14 @@ pub(super) struct Watch(Mutex<State>);
 #[derive(Debug)]
 struct State {
     awaited: Awaited,
+    /// Requests that are being answered.
+    in_flight: u32,
+    /// Requests so far, and those that were given up, if several can be in flight: it is a connection for HTTP/2.
+    streams: Option<(u32, u32)>,
+    /// The connection is to end.
+    is_ending: bool,
+    /// Woken when it is.
+    task: Option<Waker>,
     /// The client takes nothing of what waits to be written.
     blocked_since: Option<Instant>,
     /// How far the body of the last request has come, if it has one.
@@ -61,12 +74,61 @@ enum Awaited {
 impl Watch {
     /// Of a connection that has just been made.
     pub(super) fn new() -> Self {
-        Self(Mutex::new(State {
+        let state = State {
             awaited: Awaited::First(Instant::now()),
+            in_flight: 0,
+            streams: None,
+            is_ending: false,
+            task: None,
             blocked_since: None,
             upload: None,
             is_written: true,
-        }))
+        };
+        Self(Mutex::new(state))
+    }
+
+    /// Notes that the connection is one for HTTP/2: what comes while nothing is in flight needn't be a head.
+    pub(super) fn begin_http2(&self) {
+        self.0.lock().streams = Some((0, 0));
+    }
+
+    /// Whether it is one for HTTP/2, whose client can be told that it ends.
+    pub(super) fn is_http2(&self) -> bool {
+        self.0.lock().streams.is_some()
+    }
+
+    /// Has the connection end with what is in flight on it.
+    pub(super) fn end(&self) {
+        let mut state = self.0.lock();
+        if !state.is_ending {
+            state.is_ending = true;
+            if state.in_flight == 0 {
+                state.awaited = Awaited::Head(Instant::now());
+            }
+            state.task.take().into_iter().for_each(Waker::wake);
+        }
+    }
+
+    /// Whether it is to end.
+    pub(super) fn is_ending(&self) -> bool {
+        self.0.lock().is_ending
+    }
+
+    /// What comes of this, unless the connection is to end before.
+    pub(super) async fn unless_ended<T>(&self, outcome: impl Future<Output = T>) -> Option<T> {
+        let mut outcome = pin!(outcome);
+        poll_fn(|context| {
+            if let Poll::Ready(outcome) = outcome.as_mut().poll(context) {
+                return Poll::Ready(Some(outcome));
+            }
+            let mut state = self.0.lock();
+            if state.is_ending {
+                return Poll::Ready(None);
+            }
+            state.task.get_or_insert_with(|| context.waker().clone()).clone_from(context.waker());
+            Poll::Pending
+        })
+        .await
     }
 
     /// Since when the connection is of no use to anybody, if it is of none.
@@ -78,12 +140,17 @@ impl Watch {
         }
     }
 
-    /// What should have come or gone by now: a `head`, a further `request`, some of an `answer`.
+    /// What should have come or gone by now: a `head`, a further `request`, some of an `answer`; or no more `resets`.
     pub(super) fn missed(&self, patience: Patience, now: Instant) -> Option<&'static str> {
         let state = self.0.lock();
         let has_passed = |since: Instant, patience| now.saturating_duration_since(since) >= patience;
         if let Some(since) = state.blocked_since {
             return has_passed(since, patience.idle).then_some("answer");
+        }
+        if let Some((requests, given_up)) = state.streams
+            && given_up > GIVEN_UP_MOST.max(requests / 2)
+        {
+            return Some("resets");
         }
         match state.awaited {
             Awaited::First(since) | Awaited::Head(since) => {
@@ -98,19 +165,28 @@ impl Watch {
     pub(super) fn begin_request(&self, upload: Option<Arc<Progress>>) {
         let mut state = self.0.lock();
         state.awaited = Awaited::Nothing;
+        state.in_flight += 1;
         state.upload = upload;
+        if let Some((requests, _)) = &mut state.streams {
+            *requests = requests.saturating_add(1);
+        }
     }
 
     fn end_request(&self) {
         let mut state = self.0.lock();
-        state.awaited = Awaited::Next(Instant::now());
+        state.in_flight -= 1;
         state.is_written = false;
+        if state.in_flight == 0 {
+            let now = Instant::now();
+            // Whether the client lets it end is all that is left to see.
+            state.awaited = if state.is_ending { Awaited::Head(now) } else { Awaited::Next(now) };
+        }
     }
 
     /// Whether there is nothing to write: all is answered, and written.
     pub(super) fn owes_nothing(&self) -> bool {
         let state = self.0.lock();
-        state.is_written && !matches!(state.awaited, Awaited::Nothing)
+        state.is_written && state.in_flight == 0
     }
 
     /// Whether more of the last request may come, though nobody reads it.
@@ -122,8 +198,8 @@ impl Watch {
         let mut state = self.0.lock();
         match state.awaited {
             Awaited::First(since) => state.awaited = Awaited::Head(since),
-            Awaited::Next(_) => state.awaited = Awaited::Head(Instant::now()),
-            Awaited::Head(_) | Awaited::Nothing => {}
+            Awaited::Next(_) if state.streams.is_none() => state.awaited = Awaited::Head(Instant::now()),
+            Awaited::Next(_) | Awaited::Head(_) | Awaited::Nothing => {}
         }
     }
 
@@ -181,6 +257,37 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+/// A request on a connection for HTTP/2, in flight until this is dropped.
+#[derive(Debug)]
+pub(super) struct InFlight {
+    watch: Arc<Watch>,
+    is_answered: bool,
+}
+
+impl InFlight {
+    /// Notes that a request's head has come.
+    pub(super) fn begin(watch: &Arc<Watch>) -> Self {
+        watch.begin_request(None);
+        Self { watch: watch.clone(), is_answered: false }
+    }
+
+    /// Notes that the client has waited for its answer.
+    pub(super) fn note_answer(&mut self) {
+        self.is_answered = true;
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        if !self.is_answered
+            && let Some((_, given_up)) = &mut self.watch.0.lock().streams
+        {
+            *given_up = given_up.saturating_add(1);
+        }
+        self.watch.end_request();
     }
 }
 

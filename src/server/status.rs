@@ -13,8 +13,8 @@ use parking_lot::Mutex;
 use crate::metrics::{CountsByWord, Page};
 
 /// Why clients' connections are closed: no head of a request came in time, no further request, nothing was taken of an
-/// answer; to make room for another; or the client was told to come back, since there was none.
-const CLOSED_FOR: &[&str] = &["head", "request", "answer", "room", "surplus"];
+/// answer, most requests were given up; to make room for another; or the client was told to come back, since there was none.
+const CLOSED_FOR: &[&str] = &["head", "request", "answer", "resets", "room", "surplus"];
 
 /// Shared by the server with those who want to know.
 #[derive(Debug)]
@@ -24,6 +24,7 @@ pub struct Status {
     connections: Vec<Arc<AtomicUsize>>,
     accepted: AtomicU64,
     accept_failures: AtomicU64,
+    failed_handshakes: AtomicU64,
     closed: CountsByWord,
     reloads: Mutex<Reloads>,
 }
@@ -48,10 +49,10 @@ pub struct Reload {
 impl Status {
     /// Of a server that starts now.
     pub(crate) fn new(is_draining: Arc<AtomicBool>, connections: Vec<Arc<AtomicUsize>>) -> Self {
-        let (accepted, accept_failures) = Default::default();
+        let (accepted, accept_failures, failed_handshakes) = Default::default();
         let reloads = Mutex::new(Reloads { good: 0, bad: 0, last_good: SystemTime::now(), last: None });
         let closed = CountsByWord::of(CLOSED_FOR);
-        Self { is_draining, connections, accepted, accept_failures, closed, reloads }
+        Self { is_draining, connections, accepted, accept_failures, failed_handshakes, closed, reloads }
     }
 
     /// Whether a balancer should send no more requests here.
@@ -62,6 +63,11 @@ impl Status {
     /// Connections of clients that are open.
     pub fn connections(&self) -> usize {
         self.connections.iter().map(|open| open.load(Relaxed)).sum()
+    }
+
+    /// How many threads serve them.
+    pub(super) fn workers(&self) -> usize {
+        self.connections.len()
     }
 
     /// How the last reload ended, if there was any.
@@ -75,6 +81,11 @@ impl Status {
 
     pub(super) fn note_accept_failure(&self) {
         self.accept_failures.fetch_add(1, Relaxed);
+    }
+
+    /// Notes that a client and the gateway didn't agree on TLS.
+    pub(super) fn note_failed_handshake(&self) {
+        self.failed_handshakes.fetch_add(1, Relaxed);
     }
 
     /// Notes that a client's connection is closed for a reason of [`CLOSED_FOR`].
@@ -106,6 +117,11 @@ impl Status {
             "tollgate_accept_failures",
             "Attempts to accept a connection that failed, as with too many open files",
             self.accept_failures.load(Relaxed),
+        );
+        page.counter(
+            "tollgate_tls_handshake_failures",
+            "Connections of clients on which TLS wasn't agreed on, as for want of a certificate",
+            self.failed_handshakes.load(Relaxed),
         );
         page.counters(
             "tollgate_connections_closed",

@@ -58,7 +58,8 @@ impl Gateway {
                 panic!("no gateway: {}", fs::read_to_string(folder.path().join("log")).unwrap());
             }
         }
-        let (_, address) = greeting.split_once("tollgate listens on http://").expect(&greeting);
+        let (_, address) = greeting.split_once("tollgate listens on http").expect(&greeting);
+        let (_, address) = address.split_once("://").expect(&greeting);
         let address = address.lines().next().unwrap().parse().unwrap();
         Self { process, folder, address, greeting }
     }

@@ -12,7 +12,7 @@ use crate::harness::{
     client::{Answer, Client},
     gateway::Gateway,
     load::Load,
-    redis::Redis,
+    redis::{Redis, tls::Certificates},
     upstream::Upstream,
     wait_until,
 };
@@ -204,6 +204,24 @@ fn a_file_that_the_configuration_names_is_one_of_its_own() {
     let before = changes();
     fs::write(at("keys/jwks.json"), jwks("second")).unwrap();
     wait_until("the keys are read again", || changes() > before);
+}
+
+#[test]
+fn certificates_are_taken_as_they_are_renewed() {
+    let folder = tempfile::tempdir().unwrap();
+    let install = || {
+        let certificates = Certificates::for_server(&["127.0.0.1"]);
+        for name in ["server.pem", "server.key"] {
+            fs::copy(certificates.path(name), folder.path().join(name)).unwrap();
+        }
+    };
+    install();
+    let [cert, key] = ["server.pem", "server.key"].map(|name| folder.path().join(name));
+    let tls = format!("[server]\ntls = {{ certs = [{{ cert = {cert:?}, key = {key:?} }}] }}\n");
+    let gateway = Gateway::start(&(tls + &saying("one")));
+    install();
+    wait_for_line(&gateway, "`server.tls` changed");
+    assert_reloads(&gateway, 1);
 }
 
 #[test]

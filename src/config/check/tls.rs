@@ -1,4 +1,4 @@
-//! TLS towards the store and upstreams, and the files that it needs.
+//! TLS towards the store, upstreams and clients, and the files that it needs.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use toml::Spanned;
 
 use super::Check;
 use crate::config::{
-    Sources, Tls,
+    ListenAddress, ServerTls, Sources, Tls,
     error::Fault,
     file::{self, Table},
     tls::{self, Identity},
@@ -43,6 +43,59 @@ impl Check<'_, '_> {
             self.complain_of_tls(&tls, value.cert.as_ref(), whom);
         }
         tls
+    }
+
+    /// How to speak TLS with clients on these addresses.
+    pub(super) fn server_tls(
+        &mut self,
+        table: Table<file::ServerTls>,
+        folder: &Path,
+        listen: &[ListenAddress],
+    ) -> ServerTls {
+        let Table { span, value } = table;
+        if !listen.iter().any(|address| matches!(address, ListenAddress::Tcp(_))) {
+            let fault = Fault::warning("`tls` is for TCP, and there are only unix sockets to listen on");
+            self.fault(fault.at(&span, "").help("remove it, or listen on an address: \"0.0.0.0:8443\""));
+        }
+        if value.certs.is_empty() {
+            self.missing(&span, &["certs"], "certs = [{ cert = \"gateway.pem\", key = \"gateway.key\" }]");
+        }
+        let client_ca = value.client_ca.and_then(|written| {
+            let authorities =
+                self.meant(&written, |sources, path| tls::read_certificates(sources, folder, path))?;
+            if let Err(error) = tls::verifier_of_clients(&authorities) {
+                let fault = Fault::error(format!("`{}` can't be used: {error}", written.get_ref()));
+                self.fault(fault.at(&written.span(), "").help("give certificates of X.509, version 3"));
+            }
+            Some(authorities)
+        });
+        let identities = value.certs.into_iter().filter_map(|table| self.identity(table, folder)).collect();
+        ServerTls { identities, client_ca }
+    }
+
+    /// A certificate of the gateway's with its key.
+    fn identity(&mut self, table: Table<file::Certificate>, folder: &Path) -> Option<Identity> {
+        let Table { span, value: file::Certificate { cert, key } } = table;
+        if cert.is_none() {
+            self.missing(&span, &["cert"], "cert = \"gateway.pem\"");
+        }
+        if key.is_none() {
+            self.missing(&span, &["key"], "key = \"gateway.key\"");
+        }
+        let (cert, key) = (cert?, key?);
+        let certificates = self.meant(&cert, |sources, path| tls::read_certificates(sources, folder, path));
+        let private = self.meant(&key, |sources, path| tls::read_key(sources, folder, path));
+        let identity = Identity { certificates: certificates?, key: private? };
+        if let Err(error) = identity.certified() {
+            let fault = Fault::error(format!("`{}` can't be used: {error}", cert.get_ref()));
+            let fault = fault.at(&cert.span(), "").at(&key.span(), "with this key");
+            self.fault(fault.help("give the certificate and the key that belong together"));
+        } else if let Some(untimely) = identity.untimely() {
+            let fault = Fault::warning(format!("the certificate of `{}` {untimely}", cert.get_ref()));
+            let fault = fault.at(&cert.span(), "clients won't trust it");
+            self.fault(fault.help("renew it, and reload: a running gateway takes the new one, too"));
+        }
+        Some(identity)
     }
 
     /// What a value stands for, if it can be read.
