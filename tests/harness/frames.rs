@@ -155,7 +155,7 @@ impl Frames {
             match frame.kind {
                 SETTINGS if frame.flags & ACK == 0 => self.send(SETTINGS, ACK, 0, &[]),
                 PING if frame.flags & ACK == 0 && self.answers_pings => {
-                    self.send(PING, ACK, 0, &frame.payload)
+                    self.send(PING, ACK, 0, &frame.payload);
                 }
                 SETTINGS | PING | WINDOW_UPDATE => {}
                 _ => return Some(frame),

@@ -636,6 +636,29 @@ fn a_drain_tells_and_finishes_what_is_in_flight() {
     assert_eq!(gateway.ended().unwrap().code(), Some(0), "{}", gateway.log());
 }
 
+/// Balancers have three seconds to see that it drains, in which clients are told to ask elsewhere.
+#[test]
+fn from_the_beginning_of_a_drain_each_connection_that_asks_ends() {
+    let keys = "timeouts = { drain = \"30s\" }\n[admin]\nlisten = \"127.0.0.1:0\"";
+    let gateway = start(keys, &Upstream::hello().url());
+    let (mut old, mut silent) = (Frames::connect(gateway.address()), Frames::connect(gateway.address()));
+    for client in [&mut old, &mut silent] {
+        client.ask(1, &get("/", &[]));
+        assert_eq!(status(client, 1), 200);
+    }
+    gateway.signal("TERM");
+    let since = Instant::now();
+    wait_until("it drains", || gateway.log().contains("draining"));
+    for mut client in [old, Frames::connect(gateway.address())] {
+        client.ask(3, &get("/", &[]));
+        assert_eq!(status(&mut client, 3), 200);
+        assert_eq!(client.end(), Some(0));
+    }
+    assert!(since.elapsed() < Duration::from_secs(3), "{:?}", since.elapsed());
+    assert_eq!(silent.end(), Some(0));
+    assert!(since.elapsed() >= Duration::from_secs(3), "{:?}", since.elapsed());
+}
+
 #[test]
 fn leases_of_streams_that_are_cut_off_are_released() {
     let upstream = WireUpstream::start(|mut wire| {
@@ -711,12 +734,12 @@ async fn a_rolling_restart_fails_no_request() {
         wait_until("requests are answered", || answers.load(SeqCst) >= goal);
     };
     for _ in 0..2 {
-        for at in 0..2 {
+        for (gateway, at) in gateways.iter_mut().zip(0..) {
             wait_for(50);
-            gateways[at].signal("TERM");
-            wait_until("it ends", || gateways[at].ended().is_some());
-            gateways[at] = Gateway::start(&toml);
-            places.lock().unwrap()[at] = gateways[at].address();
+            gateway.signal("TERM");
+            wait_until("it ends", || gateway.ended().is_some());
+            *gateway = Gateway::start(&toml);
+            places.lock().unwrap()[at] = gateway.address();
         }
     }
     wait_for(50);

@@ -94,9 +94,6 @@ fn connections_that_idle_cost_little_and_hold_up_nobody() {
     let spent = gateway.cpu() - before;
     assert!(spent < REST / 20, "{spent:?} of {REST:?}");
     let among_idle = latency();
-    println!(
-        "{bytes} bytes a connection, {spent:?} of {REST:?}; {undisturbed:?} alone, {among_idle:?} among them"
-    );
     assert!(among_idle < undisturbed * 3 / 2, "{among_idle:?}, {undisturbed:?} without them");
     ask(&mut idle[CONNECTIONS / 2]);
 }
