@@ -69,7 +69,7 @@ require_component() {
 require_command redis-server redis-server redis
 require_command curl curl curl
 require_command haproxy haproxy haproxy
-require_command nginx nginx nginx
+require_command nginx nginx-light nginx
 require_command openssl openssl openssl
 require_command h2load nghttp2-client nghttp2
 require_command wrk wrk wrk

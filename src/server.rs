@@ -11,6 +11,7 @@ mod connection;
 mod files;
 mod http2;
 mod listener;
+mod parting;
 mod preface;
 pub(crate) mod proxy_protocol;
 mod status;
@@ -40,7 +41,7 @@ use tokio::{
     time::{Instant, sleep, timeout_at},
 };
 
-pub use self::status::Status;
+pub use self::status::{Reload, Status};
 use self::{
     listener::{Listener, Listeners, Stream},
     terms::{Terms, Tls},

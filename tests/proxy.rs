@@ -11,6 +11,10 @@ mod proxy {
     mod grpc;
     mod http2;
     mod listeners;
+    mod messages;
+    mod paths;
+    mod reloading;
+    mod routing;
     mod tls;
     mod websocket;
     mod upstreams {

@@ -14,11 +14,11 @@ use std::{
 
 use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};
-use hyper::body::Incoming;
+use hyper::{HeaderMap, body::Incoming};
 use parking_lot::Mutex;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use super::{pool::Lease, tunnel::Tunnel};
+use super::{headers, pool::Lease, tunnel::Tunnel};
 
 /// Bytes of its body that a client must send in a second, on average, once it has been waited for as long as it may.
 const RATE_LEAST: f64 = 500.0;
@@ -38,6 +38,9 @@ pub enum Body {
     Local(axum::body::Body),
     /// None, but the answer opens a tunnel.
     Tunnel(Box<Tunnel>),
+    /// None, of an answer that tells how long it would be: hyper leaves a Content-Length of 304 out unless the body
+    /// has that length, and then writes the head only.
+    Absent(u64),
 }
 
 /// A client's body, which has to come on: whoever wants it waits for the client for so long at most, and longer only
@@ -51,6 +54,8 @@ pub struct Upload {
 
 #[derive(Debug)]
 struct Pace {
+    /// Bytes that may come yet.
+    room: u64,
     /// For how long the client may be waited for, and for how long it may yet.
     most: Duration,
     left: Duration,
@@ -66,20 +71,33 @@ pub struct Progress {
     moved: Mutex<Instant>,
     awaits_client: AtomicBool,
     /// When some of the answer has come, if that matters: both sides may speak at the same time.
-    answered: Option<Mutex<Instant>>,
+    answered: Mutex<Option<Instant>>,
+    fault: Mutex<Option<Fault>>,
+    has_ended: AtomicBool,
 }
 
-/// The client sends its body too slowly, or has stopped.
-#[derive(Debug)]
-pub struct TooSlow;
+/// What is wrong with a client's body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// It comes too slowly, or has stopped.
+    TooSlow,
+    /// There is more of it than there may be.
+    TooLarge,
+    /// It is no chunked body though it should be, or ended too early.
+    Broken,
+}
 
-impl fmt::Display for TooSlow {
+impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the request's body comes too slowly")
+        f.write_str(match self {
+            Self::TooSlow => "the request's body stopped on its way, or came too slowly",
+            Self::TooLarge => "the request's body is larger than it may be",
+            Self::Broken => "the request's body is malformed",
+        })
     }
 }
 
-impl Error for TooSlow {}
+impl Error for Fault {}
 
 impl Upload {
     /// A body that is waited for so long at most while none of it comes.
@@ -90,10 +108,24 @@ impl Upload {
 
     /// Waits for the client until neither side has said anything for [`SILENCE_LEAST`], as both may speak at the same
     /// time.
-    pub fn take_turns(&mut self) {
-        if let Some(progress) = self.pace.as_mut().and_then(|pace| Arc::get_mut(&mut pace.progress)) {
-            progress.answered = Some(Mutex::new(Instant::now()));
+    pub fn take_turns(&self) {
+        if let Some(pace) = &self.pace {
+            *pace.progress.answered.lock() = Some(Instant::now());
         }
+    }
+
+    /// The same, which may have so many bytes.
+    ///
+    /// # Errors
+    /// It says itself that it has more.
+    pub fn at_most(mut self, bytes: Option<u64>) -> Result<Self, Fault> {
+        if let (Some(pace), Some(most)) = (&mut self.pace, bytes) {
+            if self.incoming.size_hint().lower() > most {
+                return Err(Fault::TooLarge);
+            }
+            pace.room = most;
+        }
+        Ok(self)
     }
 
     /// How far it has come, if it has anything.
@@ -107,26 +139,41 @@ impl Pace {
         let progress = Progress {
             moved: Mutex::new(Instant::now()),
             awaits_client: AtomicBool::new(false),
-            answered: None,
+            fault: Mutex::new(None),
+            has_ended: AtomicBool::new(false),
+            answered: Mutex::new(None),
         };
-        let progress = Arc::new(progress);
-        Self { most, left: most, awaited_since: None, timer: None, progress }
+        Self {
+            most,
+            left: most,
+            room: u64::MAX,
+            awaited_since: None,
+            timer: None,
+            progress: Arc::new(progress),
+        }
     }
 
-    fn note(&mut self, came_bytes: usize) {
+    fn fail<T>(&self, fault: Fault) -> Option<Result<T, BoxError>> {
+        *self.progress.fault.lock() = Some(fault);
+        Some(Err(fault.into()))
+    }
+
+    fn note(&mut self, came_bytes: usize) -> Result<(), Fault> {
         if let Some(since) = self.awaited_since.take() {
             self.left = self.left.saturating_sub(since.elapsed());
         }
         let earned = Duration::from_secs(1).mul_f64(came_bytes as f64 / RATE_LEAST);
         self.left = self.most.min(self.left + earned);
         self.progress.note(false);
+        self.room = self.room.checked_sub(came_bytes as u64).ok_or(Fault::TooLarge)?;
+        Ok(())
     }
 
     /// Whether the client has been waited for too long. Else this is asked again when it has.
     fn has_ended(&mut self, context: &mut Context<'_>) -> bool {
         let since = *self.awaited_since.get_or_insert_with(Instant::now);
-        let until = match &self.progress.answered {
-            Some(answered) => since.max(*answered.lock()) + self.most.max(SILENCE_LEAST),
+        let until = match *self.progress.answered.lock() {
+            Some(answered) => since.max(answered) + self.most.max(SILENCE_LEAST),
             None => since + self.left,
         };
         self.progress.note(true);
@@ -151,9 +198,17 @@ impl Progress {
     }
 
     fn note_answer(&self) {
-        if let Some(answered) = &self.answered {
-            *answered.lock() = Instant::now();
-        }
+        *self.answered.lock() = Some(Instant::now());
+    }
+
+    /// What is wrong with the body, if anything is.
+    pub fn fault(&self) -> Option<Fault> {
+        *self.fault.lock()
+    }
+
+    /// Whether all of it has come.
+    pub fn has_ended(&self) -> bool {
+        self.has_ended.load(Relaxed)
     }
 
     fn note(&self, awaits_client: bool) {
@@ -172,15 +227,25 @@ impl HttpBody for Upload {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        let frame = Pin::new(&mut self.incoming).poll_frame(context).map_err(Into::into);
-        let Some(pace) = &mut self.pace else { return frame };
-        match &frame {
-            Poll::Ready(Some(Ok(frame))) => pace.note(frame.data_ref().map_or(0, Bytes::len)),
-            Poll::Ready(_) => pace.note(0),
-            Poll::Pending if pace.has_ended(context) => return Poll::Ready(Some(Err(TooSlow.into()))),
-            Poll::Pending => {}
+        let Self { incoming, pace } = &mut *self;
+        let polled = Pin::new(&mut *incoming).poll_frame(context);
+        let Some(pace) = pace else { return polled.map_err(Into::into) };
+        let Poll::Ready(frame) = polled else {
+            let is_late = pace.has_ended(context);
+            return if is_late { Poll::Ready(pace.fail(Fault::TooSlow)) } else { Poll::Pending };
+        };
+        let bytes = frame.as_ref().and_then(|frame| frame.as_ref().ok()?.data_ref()).map_or(0, Bytes::len);
+        if let Err(fault) = pace.note(bytes) {
+            return Poll::Ready(pace.fail(fault));
         }
-        frame
+        if frame.is_none() || incoming.is_end_stream() {
+            pace.progress.has_ended.store(true, Relaxed);
+        }
+        Poll::Ready(match frame {
+            Some(Ok(frame)) => Some(Ok(with_trailers(frame, headers::trailers_from_client))),
+            Some(Err(_)) => pace.fail(Fault::Broken),
+            None => None,
+        })
     }
 
     fn is_end_stream(&self) -> bool {
@@ -227,7 +292,10 @@ impl Relayed {
         let is_late = self.timer.as_mut().is_some_and(|timer| timer.as_mut().poll(context).is_ready());
         let frame = match is_late {
             true => Poll::Ready(Some(Err(TooLong.into()))),
-            false => Pin::new(&mut self.incoming).poll_frame(context).map_err(Into::into),
+            false => Pin::new(&mut self.incoming)
+                .poll_frame(context)
+                .map_ok(|frame| with_trailers(frame, headers::trailers_towards_client))
+                .map_err(Into::into),
         };
         match &frame {
             Poll::Ready(Some(Ok(_))) => {
@@ -257,13 +325,24 @@ impl Relayed {
 
 type BoxError = Box<dyn Error + Send + Sync>;
 
+/// A frame as it goes on: of trailers, only what may be there.
+fn with_trailers(frame: Frame<Bytes>, clean: impl FnOnce(&mut HeaderMap)) -> Frame<Bytes> {
+    match frame.into_trailers() {
+        Ok(mut trailers) => {
+            clean(&mut trailers);
+            Frame::trailers(trailers)
+        }
+        Err(data) => data,
+    }
+}
+
 impl Body {
     /// The same, which if it is an upstream's breaks off when it hasn't ended by then, and tells the client's body that
     /// some of it comes.
     pub fn until(mut self, deadline: Option<Instant>, upload: Option<Arc<Progress>>) -> Self {
         if let Self::Response(relayed) = &mut self {
             relayed.timer = deadline.map(|deadline| Box::pin(sleep_until(deadline)));
-            relayed.upload = upload.filter(|upload| upload.answered.is_some());
+            relayed.upload = upload.filter(|upload| upload.answered.lock().is_some());
         }
         self
     }
@@ -283,6 +362,7 @@ impl HttpBody for Body {
             Self::Local(body) => Pin::new(body).poll_frame(context).map_err(Into::into),
             Self::Response(relayed) => relayed.poll_frame(context),
             Self::Tunnel(_) => Poll::Ready(None),
+            Self::Absent(_) => Poll::Ready(None),
         }
     }
 
@@ -293,6 +373,7 @@ impl HttpBody for Body {
             Self::Response(relayed) => relayed.incoming.is_end_stream(),
             Self::Local(body) => body.is_end_stream(),
             Self::Tunnel(_) => true,
+            Self::Absent(length) => *length == 0,
         }
     }
 
@@ -304,6 +385,7 @@ impl HttpBody for Body {
             Self::Local(body) => body.size_hint(),
             // How much will be passed on, nobody knows.
             Self::Tunnel(_) => SizeHint::default(),
+            Self::Absent(length) => SizeHint::with_exact(*length),
         }
     }
 }
@@ -329,7 +411,7 @@ mod tests {
         assert!(until_waited_in_vain(&mut pace).await.abs_diff(MOST) < Duration::from_secs(1));
 
         let mut pace = Pace::new(MOST);
-        Arc::get_mut(&mut pace.progress).unwrap().answered = Some(Mutex::new(Instant::now()));
+        pace.progress.note_answer();
         let answer = pace.progress.clone();
         let speaks = async move {
             for _ in 0..10 {

@@ -17,7 +17,7 @@ use hyper::{
     Request, Response, Uri, Version,
     body::Incoming,
     client::conn::{TrySendError, http1, http2},
-    header::{HOST, HeaderValue, TRANSFER_ENCODING},
+    header::{CONNECTION, HOST, HeaderValue, TE, TRANSFER_ENCODING},
     http::uri::{Authority, Scheme},
 };
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -52,6 +52,8 @@ enum Sender {
         sender: http1::SendRequest<Body>,
         /// Whether the server has said anything since a request was sent.
         has_heard: Arc<AtomicBool>,
+        /// Whether the server has answered in HTTP/1.0: hyper would send it no more chunked bodies, but empty ones.
+        is_old: bool,
     },
     Http2 {
         sender: http2::SendRequest<Body>,
@@ -92,11 +94,12 @@ impl Connection {
         let heard = has_heard.clone();
         let io = TokioIo::new(Listening::new(stream, counted, move || heard.store(true, Relaxed)));
         let mut builder = http1::Builder::new();
-        builder.max_headers(RESPONSE_FIELDS_MOST).max_buf_size(RESPONSE_BUFFER);
+        builder.preserve_header_case(true).max_headers(RESPONSE_FIELDS_MOST);
+        builder.max_header_size(RESPONSE_BUFFER).max_buf_size(RESPONSE_BUFFER);
         let (sender, connection) = builder.handshake(io).await.map_err(Failure::Broken)?;
         // How it ends is for the exchange on it to report.
         tokio::spawn(async { drop(connection.with_upgrades().await) });
-        Ok(Self { sender: Sender::Http1 { sender, has_heard }, address })
+        Ok(Self { sender: Sender::Http1 { sender, has_heard, is_old: false }, address })
     }
 
     /// Begins to speak HTTP/2, and waits until the server has said how many streams it takes.
@@ -175,10 +178,12 @@ impl Connection {
         url: &ServerUrl,
     ) -> Result<Response<Incoming>, TrySendError<Request<Body>>> {
         match &mut self.sender {
-            Sender::Http1 { sender, has_heard } => {
+            Sender::Http1 { sender, has_heard, is_old } => {
                 has_heard.store(false, Relaxed);
                 for_http1(&mut request);
-                sender.try_send_request(request).await
+                let answered = sender.try_send_request(request).await;
+                *is_old = answered.as_ref().is_ok_and(|response| response.version() == Version::HTTP_10);
+                answered
             }
             Sender::Http2 { sender, .. } => {
                 for_http2(&mut request, url);
@@ -205,7 +210,7 @@ impl Connection {
     /// Whether a request can be sent now, to an address that is still the server's.
     pub fn is_ready(&self) -> bool {
         let is_ready = match &self.sender {
-            Sender::Http1 { sender, .. } => sender.is_ready(),
+            Sender::Http1 { sender, is_old, .. } => sender.is_ready() && !is_old,
             Sender::Http2 { sender, stream } => sender.is_ready() && !stream.0.is_suspect.load(Relaxed),
         };
         is_ready && !self.address.as_ref().is_some_and(|address| address.is_gone())
@@ -214,7 +219,7 @@ impl Connection {
     /// Whether no request can be sent any more.
     pub fn is_closed(&self) -> bool {
         match &self.sender {
-            Sender::Http1 { sender, .. } => sender.is_closed(),
+            Sender::Http1 { sender, is_old, .. } => sender.is_closed() || *is_old,
             Sender::Http2 { sender, .. } => sender.is_closed(),
         }
     }
@@ -248,6 +253,10 @@ fn for_http1(request: &mut Request<Body>) {
         *request.uri_mut() = path.map(Uri::from).unwrap_or_default();
     }
     *request.version_mut() = Version::HTTP_11;
+    if request.headers().contains_key(TE) {
+        // It is for the next server only (RFC 9110, section 10.1.4).
+        request.headers_mut().insert(CONNECTION, HeaderValue::from_static("te"));
+    }
     if request.body().size_hint().exact().is_none() {
         // hyper would take a GET for one without a body.
         request.headers_mut().insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
@@ -261,6 +270,7 @@ fn for_http2(request: &mut Request<Body>, url: &ServerUrl) {
         return;
     }
     request.headers_mut().remove(TRANSFER_ENCODING);
+    request.headers_mut().remove(CONNECTION);
     let host = request.headers_mut().remove(HOST);
     let named = host.and_then(|host| Authority::from_maybe_shared(host).ok());
     let mut parts = std::mem::take(request.uri_mut()).into_parts();

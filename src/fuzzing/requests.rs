@@ -12,10 +12,13 @@ use percent_encoding::percent_decode_str;
 use crate::{
     algorithm::{Quota, Rate},
     config::{EscapedSlashes, RatelimitHeaders},
-    forward::headers::{from_client, towards_client, towards_upstream},
+    forward::headers::{from_client, towards_client, towards_upstream, trailers_from_client},
     gateway::{Peer, client::identify, target::Target},
     limit::{Limit, Origin, Standing, fields as ratelimit, request::stated_cost},
-    route::path,
+    route::{
+        Pattern, path,
+        template::{Location, Template},
+    },
     store::Outcome,
 };
 
@@ -49,6 +52,18 @@ pub fn path(bytes: &[u8]) {
     }
     assert_eq!(normal(&escaped), matched);
     assert_eq!(normal(&format!("{matched}/.//")), matched);
+    for reading in path::readings(&matched) {
+        assert_eq!(normal(&reading), reading);
+    }
+
+    let all: Pattern = "/{*rest}".parse().expect("a pattern");
+    let rewritten = "/b/{*rest}".parse::<Template>().expect("a template").fill(&all, &sent);
+    assert_eq!(path::forwarded(&rewritten), rewritten);
+    assert_eq!(path::matched(&rewritten), path::matched(&format!("/b{matched}")));
+    let to = "/{*rest}".parse::<Location>().expect("a location").fill(&all, &sent, &text);
+    assert!(to.starts_with('/') && !to.starts_with("//") && to.bytes().all(|byte| byte.is_ascii_graphic()));
+    assert!(!to.contains('\\'), "browsers read it as a slash: {to}");
+
     let hides_slash = ["%2f", "%5c"].iter().any(|slash| text.to_ascii_lowercase().contains(slash));
     assert_eq!(path::has_escaped_slash(&text), hides_slash);
 }
@@ -127,6 +142,14 @@ pub fn forwarded(bytes: &[u8]) {
     let told = lines_of(&headers, "x-forwarded-for");
     assert!(told.len() == 1 && told[0].as_bytes().ends_with(b"10.0.0.1"), "{told:?}");
     towards_client(&mut headers);
+
+    let mut trailers = sent;
+    trailers_from_client(&mut trailers);
+    let is_of_header =
+        |name: &str| ["host", "content-length", "transfer-encoding", "via", "te"].contains(&name);
+    for name in trailers.keys().map(HeaderName::as_str) {
+        assert!(!is_of_header(name) && !is_word(name) && !is_told(name) && !name.contains('_'), "{name}");
+    }
 }
 
 fn lines_of(headers: &HeaderMap, name: &str) -> Vec<HeaderValue> {

@@ -23,7 +23,7 @@ use tokio::{
     time::Instant,
 };
 
-use crate::gateway::AnswerBody;
+use crate::gateway::{AnswerBody, Progress};
 
 /// Requests that a client of HTTP/2 may give up before they are answered, if they are most of its requests.
 const GIVEN_UP_MOST: u32 = 500;
@@ -56,6 +56,10 @@ struct State {
     blocked_since: Option<Instant>,
     /// What has been answered is a tunnel, which begins when the client has the answer.
     tunnel: Option<Box<AnswerBody>>,
+    /// How far the body of the last request has come, if it has one.
+    upload: Option<Arc<Progress>>,
+    /// All of the last answer is written.
+    is_written: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -81,6 +85,8 @@ impl Watch {
             task: None,
             blocked_since: None,
             tunnel: None,
+            upload: None,
+            is_written: true,
         };
         Self(Mutex::new(state))
     }
@@ -160,10 +166,11 @@ impl Watch {
     }
 
     /// Notes that a request's head has come.
-    pub(super) fn begin_request(&self) {
+    pub(super) fn begin_request(&self, upload: Option<Arc<Progress>>) {
         let mut state = self.0.lock();
         state.awaited = Awaited::Nothing;
         state.in_flight += 1;
+        state.upload = upload;
         if let Some((requests, _)) = &mut state.streams {
             *requests = requests.saturating_add(1);
         }
@@ -172,6 +179,7 @@ impl Watch {
     fn end_request(&self) {
         let mut state = self.0.lock();
         state.in_flight -= 1;
+        state.is_written = false;
         if state.in_flight == 0 {
             let now = Instant::now();
             // Whether the client lets it end is all that is left to see.
@@ -182,6 +190,22 @@ impl Watch {
     /// Takes the tunnel that is to begin, if there is one.
     pub(super) fn take_tunnel(&self) -> Option<Box<AnswerBody>> {
         self.0.lock().tunnel.take()
+    }
+
+    /// Whether there is nothing to write: all is answered, and written.
+    pub(super) fn owes_nothing(&self) -> bool {
+        let state = self.0.lock();
+        state.is_written && state.in_flight == 0
+    }
+
+    /// Whether a request is being answered, or a tunnel open.
+    pub(super) fn is_in_flight(&self) -> bool {
+        self.0.lock().in_flight > 0
+    }
+
+    /// Whether more of the last request may come, though nobody reads it.
+    pub(super) fn was_answered_early(&self) -> bool {
+        self.0.lock().upload.as_ref().is_some_and(|upload| !upload.has_ended())
     }
 
     fn note_read(&self) {
@@ -240,6 +264,8 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // hyper asks for it when it has handed over all that it had to write.
+        self.watch.0.lock().is_written = true;
         Pin::new(&mut self.stream).poll_flush(context)
     }
 
@@ -258,7 +284,7 @@ pub(super) struct InFlight {
 impl InFlight {
     /// Notes that a request's head has come.
     pub(super) fn begin(watch: &Arc<Watch>) -> Self {
-        watch.begin_request();
+        watch.begin_request(None);
         Self { watch: watch.clone(), is_answered: false }
     }
 

@@ -28,6 +28,7 @@ use super::{
     Status, Terms,
     client::{Answer, InFlight, Watch, Watched},
     http2::{self, Streams},
+    parting::Parting,
     preface,
     terms::H2,
 };
@@ -96,10 +97,11 @@ impl Connection {
 
     async fn serve_http1(self, stream: impl Stream) {
         let connection = Arc::new(self);
-        let io = TokioIo::new(Watched { stream, watch: connection.watch.clone() });
+        let io = TokioIo::new(Parting::new(Watched { stream, watch: connection.watch.clone() }));
         let mut http = http1::Builder::new();
         let header_bytes_most = connection.terms.max_header_bytes;
-        http.max_header_size(header_bytes_most)
+        http.preserve_header_case(true)
+            .max_header_size(header_bytes_most)
             .max_buf_size(header_bytes_most + BODY_BUFFER)
             // Header and body in one write. (`pipeline_flush` would do that, too, but withholds an answer while
             // more of the connection is to be read, and buffers a body without bound for a slow reader.)
@@ -107,7 +109,8 @@ impl Connection {
         let served = connection.clone();
         let service = service_fn(move |request: Request<Incoming>| {
             let (served, watch) = (served.clone(), served.watch.clone());
-            watch.begin_request();
+            let request = served.paced(request);
+            watch.begin_request(request.body().progress());
             // In a box, lest a connection that idles keep room for it.
             Box::pin(async move {
                 let mut response = served.answer(request, !served.is_turned_away).await;
@@ -143,7 +146,7 @@ impl Connection {
             async move {
                 let is_head = request.method() == Method::HEAD;
                 let has_room = !served.is_turned_away && served.streams.len() <= served.terms.streams_most;
-                let response = served.answer(request, has_room).await;
+                let response = served.answer(served.paced(request), has_room).await;
                 if served.is_last() {
                     served.watch.end();
                 }
@@ -157,10 +160,14 @@ impl Connection {
         }
     }
 
-    async fn answer(&self, request: Request<Incoming>, has_room: bool) -> Response<AnswerBody> {
+    /// A request whose body has to come on.
+    fn paced(&self, request: Request<Incoming>) -> Request<Upload> {
+        request.map(|body| Upload::new(body, self.terms.patience.idle))
+    }
+
+    async fn answer(&self, request: Request<Upload>, has_room: bool) -> Response<AnswerBody> {
         let gateway = self.gateway.load_full();
         let peer = Peer { address: self.peer.ip(), scheme: self.scheme };
-        let request = request.map(|body| Upload::new(body, self.terms.patience.idle));
         match has_room {
             true => gateway.answer(peer, request).await,
             false => gateway.turn_away(peer, request),

@@ -34,13 +34,23 @@ struct Reloads {
     good: u64,
     bad: u64,
     last_good: SystemTime,
+    last: Option<Reload>,
+}
+
+/// A reload that has ended.
+#[derive(Clone, Debug)]
+pub struct Reload {
+    /// When.
+    pub time: SystemTime,
+    /// What it changed, or what is wrong with the configuration, so that the running one stays.
+    pub outcome: Result<Vec<String>, String>,
 }
 
 impl Status {
     /// Of a server that starts now.
     pub(crate) fn new(is_draining: Arc<AtomicBool>, connections: Vec<Arc<AtomicUsize>>) -> Self {
         let (accepted, accept_failures, failed_handshakes) = Default::default();
-        let reloads = Mutex::new(Reloads { good: 0, bad: 0, last_good: SystemTime::now() });
+        let reloads = Mutex::new(Reloads { good: 0, bad: 0, last_good: SystemTime::now(), last: None });
         let closed = CountsByWord::of(CLOSED_FOR);
         Self { is_draining, connections, accepted, accept_failures, failed_handshakes, closed, reloads }
     }
@@ -58,6 +68,11 @@ impl Status {
     /// How many threads serve them.
     pub(super) fn workers(&self) -> usize {
         self.connections.len()
+    }
+
+    /// How the last reload ended, if there was any.
+    pub fn last_reload(&self) -> Option<Reload> {
+        self.reloads.lock().last.clone()
     }
 
     pub(super) fn note_accepted(&self) {
@@ -79,14 +94,15 @@ impl Status {
     }
 
     /// Notes how a reload has ended.
-    pub fn note_reload(&self, was_good: bool) {
-        let mut reloads = self.reloads.lock();
-        if was_good {
+    pub fn note_reload(&self, outcome: Result<Vec<String>, String>) {
+        let (mut reloads, time) = (self.reloads.lock(), SystemTime::now());
+        if outcome.is_ok() {
             reloads.good += 1;
-            reloads.last_good = SystemTime::now();
+            reloads.last_good = time;
         } else {
             reloads.bad += 1;
         }
+        reloads.last = Some(Reload { time, outcome });
     }
 
     /// Writes the metrics of the server.
@@ -112,7 +128,7 @@ impl Status {
             "Connections of clients that were closed as clients did nothing in time, or for want of room",
             self.closed.iter().map(|(reason, count)| ([("reason", reason)], count)),
         );
-        let Reloads { good, bad, last_good } = &*self.reloads.lock();
+        let Reloads { good, bad, last_good, .. } = &*self.reloads.lock();
         page.counters(
             "tollgate_reloads",
             "Reloads of the configuration; after a bad one the running configuration stays",

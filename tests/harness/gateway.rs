@@ -69,6 +69,11 @@ impl Gateway {
         &self.greeting
     }
 
+    /// Where its configuration is, and its log.
+    pub(crate) fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
@@ -91,11 +96,6 @@ impl Gateway {
     /// What it has logged so far.
     pub(crate) fn log(&self) -> String {
         fs::read_to_string(self.folder.path().join("log")).unwrap()
-    }
-
-    /// Where its configuration is.
-    pub(crate) fn folder(&self) -> &Path {
-        self.folder.path()
     }
 
     /// Replaces the configuration, and waits until the gateway has read it.

@@ -233,6 +233,24 @@ fn who_has_said_all_may_still_listen() {
 }
 
 #[test]
+fn what_is_on_its_way_when_the_other_has_said_all_still_arrives() {
+    const LENGTH: usize = 8 << 20;
+    let (arrived, has_arrived) = mpsc::channel();
+    let upstream = WireUpstream::start(move |mut wire| {
+        accept(&mut wire);
+        wire.stream().shutdown(Shutdown::Write).unwrap();
+        let length = std::io::copy(wire.reader(), &mut std::io::sink());
+        arrived.send(length.unwrap_or_default() as usize).unwrap();
+    });
+    let gateway = gateway(&upstream.url(), "");
+    let mut client = open(&gateway);
+    client.send(&vec![b'x'; LENGTH]);
+    assert!(client.is_closed());
+    client.writer().shutdown(Shutdown::Write).unwrap();
+    assert_eq!(has_arrived.recv_timeout(PATIENCE).unwrap(), LENGTH);
+}
+
+#[test]
 fn either_end_takes_the_other_with_it() {
     let (gone, is_gone) = mpsc::channel();
     let upstream = WireUpstream::start(move |mut wire| {
