@@ -7,6 +7,7 @@
 //! Connections are few and none lasts without a request, so that nobody who reaches this port takes from the
 //! requests that the gateway is for.
 
+mod config;
 mod limits;
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
@@ -35,7 +36,7 @@ use tokio::{
 };
 use tower::ServiceExt;
 
-use crate::{gateway::Gateway, metrics, server::Status};
+use crate::{gateway::Gateway, metrics, reload::Reloader, server::Status};
 
 /// A change is a few words.
 const BODY_BYTES_MOST: usize = 16 << 10;
@@ -47,7 +48,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// What the operators' requests are about.
-struct Admin {
+pub(crate) struct Admin {
     gateway: Arc<ArcSwap<Gateway>>,
     status: Arc<Status>,
     token: Option<String>,
@@ -59,8 +60,10 @@ pub async fn serve(
     token: Option<String>,
     gateway: Arc<ArcSwap<Gateway>>,
     status: Arc<Status>,
+    reloader: Arc<Reloader>,
 ) {
-    let router = router(token, gateway, status);
+    let reloads = config::router(reloader, status.clone());
+    let router = router(token, gateway, status, reloads);
     let connections = Arc::new(Semaphore::new(CONNECTIONS_MOST));
     loop {
         let permit = connections.clone().acquire_owned().await;
@@ -80,13 +83,19 @@ pub async fn serve(
     }
 }
 
-/// What operators may ask.
-pub(crate) fn router(token: Option<String>, gateway: Arc<ArcSwap<Gateway>>, status: Arc<Status>) -> Router {
+/// What operators may ask, and more.
+pub(crate) fn router(
+    token: Option<String>,
+    gateway: Arc<ArcSwap<Gateway>>,
+    status: Arc<Status>,
+    more: Router<Arc<Admin>>,
+) -> Router {
     let admin = Arc::new(Admin { gateway, status, token });
     Router::new()
         .route("/livez", get(async || "ok\n"))
         .route("/readyz", get(readiness))
         .route("/metrics", get(metrics))
+        .merge(more)
         .nest("/api/limits", limits::router())
         .fallback(async || Problem::new(StatusCode::NOT_FOUND, "there is nothing here"))
         .layer(DefaultBodyLimit::max(BODY_BYTES_MOST))

@@ -10,6 +10,7 @@ mod exchange;
 pub(crate) mod target;
 
 use std::{
+    borrow::Cow,
     collections::{BTreeMap, BTreeSet},
     iter::once,
     net::IpAddr,
@@ -18,19 +19,21 @@ use std::{
 };
 
 use bytes::Bytes;
+use http_body::Body as _;
 use hyper::{
-    HeaderMap, Request, Response, StatusCode, Uri,
-    header::{HOST, HeaderName, HeaderValue},
+    Request, Response, StatusCode, Uri, Version,
+    header::{HOST, HeaderName, HeaderValue, LOCATION},
     http::request::Parts,
 };
 use ipnet::IpNet;
 use tokio::time::Instant;
 
 use crate::{
-    config::{Action, Config, EscapedSlashes, RatelimitHeaders},
+    config::{Action, Config, Edits, EscapedSlashes, OnLimit, RatelimitHeaders},
     forward::{
         self, Failure, Upstream,
         headers::{self, Client},
+        tunnel,
     },
     limit::{
         Limiter, fields,
@@ -42,7 +45,10 @@ use crate::{
     },
     metrics::Page,
     reject::Rejection,
-    route::{Table, path},
+    route::{
+        Found, Table, path,
+        template::{Location, Template},
+    },
 };
 
 use self::{
@@ -51,9 +57,9 @@ use self::{
     target::Target,
 };
 
-pub use self::{access_log::AccessLog, exchange::AnswerBody};
+pub use self::{access_log::AccessLog, client::Peer, exchange::AnswerBody};
 pub use crate::{
-    forward::body::{Body, Upload},
+    forward::body::{Body, Progress, Upload},
     store::StoreError,
 };
 
@@ -82,7 +88,14 @@ struct Route {
     name: String,
     limits: Vec<Arc<Rule>>,
     answer: Answer,
+    rewrite: Option<Template>,
+    request_headers: Option<Edits>,
+    response_headers: Option<Edits>,
     timeout: Option<Duration>,
+    /// The greatest body of a request, in bytes.
+    max_body: Option<u64>,
+    preserve_host: bool,
+    on_limit: Option<OnLimit>,
     /// The place of its traffic. Routes of one name share it.
     traffic: usize,
 }
@@ -91,6 +104,7 @@ struct Route {
 enum Answer {
     Upstream(Arc<Upstream>),
     Fixed(Response<Bytes>),
+    Redirect(Location, StatusCode),
 }
 
 impl Gateway {
@@ -129,13 +143,24 @@ impl Gateway {
             let answer = match &route.action {
                 Action::Upstream(name) => Answer::Upstream(upstreams[name].clone()),
                 Action::Respond { status, body, headers } => Answer::Fixed(fixed(*status, body, headers)),
+                Action::Redirect { to, status } => Answer::Redirect(to.clone(), *status),
             };
             let limits = route.limits.iter().map(|name| rules[name].clone()).collect();
             let traffic = 1 + names[1..].binary_search(&route.name).expect("each route's name is there");
-            (
-                route.matcher.clone(),
-                Route { name: route.name.clone(), limits, answer, timeout: route.timeout, traffic },
-            )
+            let running = Route {
+                name: route.name.clone(),
+                limits,
+                answer,
+                rewrite: route.rewrite.clone(),
+                request_headers: route.request_headers.clone(),
+                response_headers: route.response_headers.clone(),
+                timeout: route.timeout,
+                max_body: route.max_body.unwrap_or(config.server.max_body),
+                preserve_host: route.preserve_host,
+                on_limit: route.on_limit.clone(),
+                traffic,
+            };
+            (route.matcher.clone(), running)
         });
         Self {
             routes: Table::new(routes),
@@ -193,23 +218,46 @@ impl Gateway {
     }
 
     /// Answers a request that came from `peer`.
-    pub async fn answer(self: Arc<Self>, peer: IpAddr, request: Request<Upload>) -> Response<AnswerBody> {
+    pub async fn answer(self: Arc<Self>, peer: Peer, request: Request<Upload>) -> Response<AnswerBody> {
         let (mut parts, body) = request.into_parts();
-        let mut exchange = Exchange::begin(self, peer, &parts);
+        let mut exchange = Exchange::begin(self, peer.address, &parts);
+        if exchange.facts.is_grpc {
+            body.take_turns();
+        }
+        tunnel::keep_if_asked(&mut parts, !body.is_end_stream());
+        if parts.version == Version::HTTP_2 {
+            headers::join_cookie(&mut parts.headers);
+        }
         headers::from_client(&mut parts.headers);
-        let Exchange { gateway, facts } = &mut exchange;
-        let response = match gateway.relay(peer, &mut parts, body, facts).await {
+        let (Exchange { gateway, facts }, mut route) = (&mut exchange, None);
+        let mut response = match gateway.relay(peer, &mut parts, body, facts, &mut route).await {
             Ok(response) => response,
-            Err(rejection) => gateway.reject(rejection, &parts.headers),
+            Err(rejection) => gateway.reject(rejection, facts.is_grpc, route),
         };
+        if let Some(edits) = route.and_then(|route| route.response_headers.as_ref()) {
+            edits.apply(response.headers_mut());
+        }
         exchange.answered(response)
     }
 
+    /// The answer to what is no request, or too large a head, in place of hyper's with this status, if that is such an
+    /// answer. It is the target that is too long if its line hasn't ended yet.
+    pub fn answer_to_unreadable(status: u16, is_within_target: bool) -> Option<Response<Bytes>> {
+        let rejection = match status {
+            400 => Rejection::Malformed,
+            414 => Rejection::TargetTooLong,
+            431 if is_within_target => Rejection::TargetTooLong,
+            431 => Rejection::HeadTooLarge,
+            _ => return None,
+        };
+        Some(rejection.into_response(false, RatelimitHeaders::Off, None))
+    }
+
     /// Answers a request that came from `peer`, and for which there is no room.
-    pub fn turn_away(self: Arc<Self>, peer: IpAddr, request: Request<Upload>) -> Response<AnswerBody> {
+    pub fn turn_away(self: Arc<Self>, peer: Peer, request: Request<Upload>) -> Response<AnswerBody> {
         let parts = request.into_parts().0;
-        let exchange = Exchange::begin(self, peer, &parts);
-        let response = exchange.gateway.reject(Rejection::Overloaded, &parts.headers);
+        let exchange = Exchange::begin(self, peer.address, &parts);
+        let response = exchange.gateway.reject(Rejection::Overloaded, exchange.facts.is_grpc, None);
         exchange.answered(response)
     }
 
@@ -255,22 +303,40 @@ impl Gateway {
         }
     }
 
-    async fn relay(
-        &self,
-        peer: IpAddr,
+    /// The answer to a request, and which route it took.
+    async fn relay<'g>(
+        &'g self,
+        peer: Peer,
         parts: &mut Parts,
         body: Upload,
         facts: &mut Facts,
+        taken: &mut Option<&'g Route>,
     ) -> Result<Response<Body>, Rejection> {
         let client = client::identify(peer, &parts.headers, &self.trusted_proxies);
         if let Some(entry) = &mut facts.entry {
             entry.identify(&client, &parts.headers);
         }
-        let (route, admission, uri) = {
+        if target::is_about_server(parts) {
+            target::host(parts)?;
+            return Ok(whole(fixed(StatusCode::NO_CONTENT, "", &[])));
+        }
+        let (route, limits, admission, body, aim) = {
             let target = Target::read(parts, self.escaped_slashes)?;
             let matched = path::matched(&target.forwarded);
+            // Whatever the upstream may read in the path is limited.
+            let readings: Vec<_> = path::readings(&matched).collect();
             let found = self.routes.find(&target.view(parts, &matched)).ok_or(Rejection::NoRoute)?;
-            facts.traffic = found.route.traffic;
+            let route = *taken.insert(found.route);
+            facts.traffic = route.traffic;
+            let body = body.at_most(route.max_body).map_err(Failure::Request)?;
+            let aim = route.aim(&found, &target, &parts.uri)?;
+            let mut others =
+                readings.iter().filter_map(|reading| self.routes.find(&target.view(parts, reading)));
+            let other = others.next();
+            let limits = limits_of(route, other.as_ref().map(|other| other.route));
+            if others.any(|another| !other.as_ref().is_some_and(|other| agree(other, &another))) {
+                return Err(Rejection::PathAmbiguous);
+            }
             let subject = Subject {
                 client: client.address,
                 method: &parts.method,
@@ -278,54 +344,102 @@ impl Gateway {
                 query: target.query,
                 headers: &parts.headers,
                 claims: Claims::new(self.verifier.as_ref(), &parts.headers),
-                route: &found.route.name,
-                parameter: &|name| found.param(name),
+                route: &other.as_ref().unwrap_or(&found).route.name,
+                parameter: &|name| other.iter().chain([&found]).find_map(|found| found.param(name)),
             };
-            let (limits, log) = (&found.route.limits, &mut facts.decided);
-            let admission = request::admit(&self.limiter, limits, &subject, facts.arrival, log).await?;
-            (found.route, admission, target.forwarded_uri(&parts.uri))
+            let log = &mut facts.decided;
+            let admission = request::admit(&self.limiter, &limits, &subject, facts.arrival, log).await?;
+            (route, limits, admission, body, aim)
         };
-        let answered = route.answer(&client, outgoing(parts, uri, body), &mut facts.entry).await;
-        let mut response = answered.unwrap_or_else(|failure| self.reject(failure.into(), &parts.headers));
+        let is_http1 = parts.version < Version::HTTP_2;
+        let answered = match aim {
+            Aim::Upstream(upstream, uri) => {
+                route.forward(upstream, &client, outgoing(parts, uri, body), &mut facts.entry).await
+            }
+            Aim::Fixed(response) => Ok(whole(response.clone())),
+            Aim::Elsewhere(to, status) => Ok(whole(fixed(status, "", &[(LOCATION, to)]))),
+        };
+        let mut response =
+            answered.unwrap_or_else(|failure| self.reject(failure.into(), facts.is_grpc, Some(route)));
+        if is_http1 && let Some(length) = headers::length_of_unmodified(&response) {
+            *response.body_mut() = Body::Absent(length);
+        }
         fields::write(response.headers_mut(), admission.standings(), self.ratelimit_headers);
         // The answer tells what it still has to of its costs, and holds what it holds until its end.
-        let settlement = Settlement::begin(admission, &route.limits, response.status(), response.headers());
+        let settlement = Settlement::begin(admission, &limits, response.status(), response.headers());
         facts.settlement = settlement.map(Box::new);
         Ok(response)
     }
 
-    fn reject(&self, rejection: Rejection, request: &HeaderMap) -> Response<Body> {
-        // A slow client is no failure of the upstream.
+    fn reject(&self, rejection: Rejection, is_grpc: bool, route: Option<&Route>) -> Response<Body> {
         if let Rejection::Failed(failure) = &rejection
-            && !matches!(failure, Failure::RequestTimeout)
+            && !failure.is_of_client()
         {
             let cause = std::error::Error::source(failure).map(ToString::to_string);
             tracing::warn!(cause, "{failure}");
         }
-        let response = rejection.into_response(request, self.ratelimit_headers);
-        response.map(|body| Body::Whole(Some(body)))
+        let on_limit = route.and_then(|route| route.on_limit.as_ref());
+        whole(rejection.into_response(is_grpc, self.ratelimit_headers, on_limit))
     }
 }
 
+/// What becomes of a request if its limits let it pass.
+enum Aim<'g> {
+    /// It goes to an upstream, for this target.
+    Upstream(&'g Upstream, Uri),
+    /// The answer is this.
+    Fixed(&'g Response<Bytes>),
+    /// The client is told to go there.
+    Elsewhere(HeaderValue, StatusCode),
+}
+
 impl Route {
-    async fn answer(
+    /// What becomes of a request for this target, for which it was found.
+    fn aim(
         &self,
+        found: &Found<'_, '_, Self>,
+        target: &Target<'_>,
+        sent: &Uri,
+    ) -> Result<Aim<'_>, Rejection> {
+        Ok(match &self.answer {
+            Answer::Upstream(upstream) => Aim::Upstream(
+                upstream,
+                match &self.rewrite {
+                    None => target.forwarded_uri(sent),
+                    Some(rewrite) => {
+                        target.rewritten_uri(&rewrite.fill(found.pattern(), &target.forwarded), sent)?
+                    }
+                },
+            ),
+            Answer::Fixed(response) => Aim::Fixed(response),
+            Answer::Redirect(to, status) => {
+                let to = to.fill(found.pattern(), &target.forwarded, target.query);
+                Aim::Elsewhere(HeaderValue::try_from(to).expect("a url is visible ASCII"), *status)
+            }
+        })
+    }
+
+    async fn forward(
+        &self,
+        upstream: &Upstream,
         client: &Client,
         mut request: Request<Upload>,
         entry: &mut Option<Box<Entry>>,
     ) -> Result<Response<Body>, Failure> {
-        match &self.answer {
-            Answer::Fixed(response) => Ok(response.clone().map(|body| Body::Whole(Some(body)))),
-            Answer::Upstream(upstream) => {
-                let version = request.version();
-                headers::towards_upstream(request.headers_mut(), client, version);
-                if let Some(entry) = entry {
-                    entry.note_id(request.headers());
-                }
-                let deadline = self.timeout.map(|timeout| Instant::now() + timeout);
-                upstream.send(request, deadline, entry.as_mut().map(|entry| &mut entry.visit)).await
-            }
+        let version = request.version();
+        headers::towards_upstream(request.headers_mut(), client, version);
+        if let Some(edits) = &self.request_headers {
+            edits.apply(request.headers_mut());
         }
+        if !self.preserve_host {
+            // The server that is picked puts its own in place of it.
+            request.headers_mut().remove(HOST);
+        }
+        if let Some(entry) = entry {
+            entry.note_id(request.headers());
+        }
+        let deadline = self.timeout.map(|timeout| Instant::now() + timeout);
+        upstream.send(request, deadline, entry.as_mut().map(|entry| &mut entry.visit)).await
     }
 }
 
@@ -341,7 +455,25 @@ fn outgoing(parts: &mut Parts, uri: Uri, body: Upload) -> Request<Upload> {
     *request.uri_mut() = uri;
     *request.version_mut() = parts.version;
     *request.headers_mut() = std::mem::take(&mut parts.headers);
+    // The case of the fields' names is there.
+    *request.extensions_mut() = std::mem::take(&mut parts.extensions);
     request
+}
+
+/// The limits of a request for a route whose path may be read as another's, too: no spelling escapes a limit.
+fn limits_of<'r>(route: &'r Route, other: Option<&Route>) -> Cow<'r, [Arc<Rule>]> {
+    let mut limits = Cow::Borrowed(&*route.limits);
+    for limit in other.into_iter().flat_map(|other| &other.limits) {
+        if !limits.iter().any(|known| Arc::ptr_eq(known, limit)) {
+            limits.to_mut().push(limit.clone());
+        }
+    }
+    limits
+}
+
+/// Whether it is the same to limits which of two the path is read as.
+fn agree(one: &Found<'_, '_, Route>, other: &Found<'_, '_, Route>) -> bool {
+    one.is_alike(other) || one.route.limits.is_empty() && other.route.limits.is_empty()
 }
 
 fn fixed(status: StatusCode, body: &str, headers: &[(HeaderName, HeaderValue)]) -> Response<Bytes> {
@@ -349,4 +481,8 @@ fn fixed(status: StatusCode, body: &str, headers: &[(HeaderName, HeaderValue)]) 
     *response.status_mut() = status;
     response.headers_mut().extend(headers.iter().cloned());
     response
+}
+
+fn whole(response: Response<Bytes>) -> Response<Body> {
+    response.map(|body| Body::Whole(Some(body)))
 }

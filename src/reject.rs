@@ -1,40 +1,49 @@
 //! A rejection is an answer of the gateway's own, in place of the upstream's.
 //!
 //! All of them are here: what they are called, their status, and what they say. They are
-//! `application/problem+json` (RFC 9457) and name the cause, never an upstream's address. To a gRPC
-//! client a refusal by a limit is RESOURCE_EXHAUSTED in a header without a body ("trailers-only").
+//! `application/problem+json` (RFC 9457) and name the cause, never an upstream's address. Clients of [`grpc`] get a
+//! status of theirs.
+
+pub mod grpc;
 
 use bytes::Bytes;
 use hyper::{
-    HeaderMap, Response, StatusCode,
-    header::{CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER},
+    Response, StatusCode,
+    header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER},
 };
 use serde::Serialize;
 
 use crate::{
-    config::RatelimitHeaders,
-    forward::Failure,
+    config::{OnLimit, RatelimitHeaders},
+    forward::{Failure, body::Fault},
     limit::{Limited, Refusal, fields},
 };
 
 const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
-const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
-const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
-const RESOURCE_EXHAUSTED: u16 = 8;
 
 /// Why the gateway answers in place of the upstream.
 #[derive(Debug)]
 pub enum Rejection {
+    /// What came is no request.
+    Malformed,
+    /// The head of the request is larger than it may be.
+    HeadTooLarge,
+    /// The target of the request alone is.
+    TargetTooLong,
     /// An HTTP/1.1 request without Host.
     HostMissing,
     /// More than one Host.
     HostRepeated,
     /// A Host that names no host.
     HostInvalid,
-    /// A target that is neither a path nor a whole url.
+    /// A target that is neither a path nor a whole url, or has a NUL.
     TargetInvalid,
     /// An escaped slash in the path, where the configuration rejects them.
     EscapedSlash,
+    /// A path that servers read differently, each of them as one that has limits.
+    PathAmbiguous,
+    /// Something else is expected than `100-continue`.
+    ExpectationUnknown,
     /// CONNECT: the gateway is no forward proxy.
     Connect,
     /// The gateway has as many connections as it may have, and all of them are in use.
@@ -78,13 +87,20 @@ impl Rejection {
     /// Status, code and detail.
     fn terms(&self) -> (StatusCode, &'static str, String) {
         let (status, code, detail) = match self {
+            Self::Malformed => (400, "request-malformed", "what came is no request of HTTP/1.1"),
+            Self::HeadTooLarge => (431, "head-too-large", "the request's head is larger than it may be"),
+            Self::TargetTooLong => (414, "target-too-long", "the request's target is longer than it may be"),
             Self::HostMissing => (400, "host-missing", "the request has no Host field"),
             Self::HostRepeated => (400, "host-repeated", "the request has more than one Host field"),
             Self::HostInvalid => (400, "host-invalid", "the Host field names no host"),
             Self::TargetInvalid => {
-                (400, "target-invalid", "the request's target is neither a path nor a url")
+                (400, "target-invalid", "the request's target is neither a path nor an http url")
             }
             Self::EscapedSlash => (400, "escaped-slash", "the path has an escaped slash or backslash"),
+            Self::PathAmbiguous => (400, "path-ambiguous", "the path can be read in more than two ways"),
+            Self::ExpectationUnknown => {
+                (417, "expectation-unknown", "the request expects something else than 100-continue")
+            }
             Self::Connect => (501, "connect", "this gateway opens no tunnels"),
             Self::Overloaded => (503, "overloaded", "the gateway has no room for another connection"),
             Self::NoRoute => (404, "no-route", "no route matches the request"),
@@ -94,23 +110,37 @@ impl Rejection {
         (StatusCode::from_u16(status).expect("a status of this table"), code, detail.to_owned())
     }
 
-    /// The answer, as the request's header asks for it, with the limits' fields in this form.
-    pub fn into_response(self, request: &HeaderMap, form: RatelimitHeaders) -> Response<Bytes> {
+    /// The answer, to a call of gRPC or another request, with the limits' fields in this form. Whom a limit refuses is
+    /// told so in the words of the route, if it has any.
+    pub fn into_response(
+        self,
+        is_grpc: bool,
+        form: RatelimitHeaders,
+        on_limit: Option<&OnLimit>,
+    ) -> Response<Bytes> {
         let (status, code, detail) = self.terms();
         let limited = match &self {
             Self::Refused(Refusal::Limited(limited)) => Some(&**limited),
             _ => None,
         };
         let refused = matches!(&self, Self::Refused(Refusal::Limited(_) | Refusal::KeyMissing { .. }));
-        let mut response = if refused && speaks_grpc(request) {
-            resource_exhausted(&detail)
+        let own = on_limit.filter(|_| refused);
+        let mut response = if is_grpc {
+            grpc::answer(status, &detail)
         } else {
-            problem(status, code, &detail, limited)
+            let status = own.map_or(status, |own| own.status);
+            match own.and_then(|own| own.body.as_ref()) {
+                Some((body, content_type)) => answer(status, body.clone(), content_type.clone()),
+                None => problem(status, code, &detail, limited),
+            }
         };
         match &self {
             Self::Refused(Refusal::Limited(limited)) => {
                 fields::write(response.headers_mut(), limited.standings(), form);
                 fields::write_retry_after(response.headers_mut(), limited);
+                if let Some(delay_us) = limited.delay_us().filter(|_| is_grpc) {
+                    grpc::write_pushback(response.headers_mut(), delay_us);
+                }
             }
             Self::Overloaded
             | Self::Refused(Refusal::StoreUnavailable { .. })
@@ -136,7 +166,9 @@ fn failed(failure: &Failure) -> (StatusCode, &'static str, String) {
         Failure::Tls(_) => (StatusCode::BAD_GATEWAY, "upstream-tls"),
         Failure::Broken(_) => (StatusCode::BAD_GATEWAY, "upstream-broken"),
         Failure::Switched => (StatusCode::BAD_GATEWAY, "upstream-switched"),
-        Failure::RequestTimeout => (StatusCode::REQUEST_TIMEOUT, "request-timeout"),
+        Failure::Request(Fault::TooSlow) => (StatusCode::REQUEST_TIMEOUT, "request-timeout"),
+        Failure::Request(Fault::TooLarge) => (StatusCode::PAYLOAD_TOO_LARGE, "body-too-large"),
+        Failure::Request(Fault::Broken) => (StatusCode::BAD_REQUEST, "body-malformed"),
         Failure::ConnectTimeout => (StatusCode::GATEWAY_TIMEOUT, "upstream-connect-timeout"),
         Failure::ExchangeTimeout => (StatusCode::GATEWAY_TIMEOUT, "exchange-timeout"),
         Failure::ResponseTimeout => (StatusCode::GATEWAY_TIMEOUT, "upstream-response-timeout"),
@@ -170,27 +202,12 @@ fn problem(status: StatusCode, code: &str, detail: &str, limited: Option<&Limite
             .map(|delay_us| delay_us.div_ceil(1_000)),
     };
     let body = serde_json::to_vec(&problem).expect("strings and numbers are always written");
+    answer(status, body, HeaderValue::from_static("application/problem+json"))
+}
+
+fn answer(status: StatusCode, body: impl Into<Bytes>, content_type: HeaderValue) -> Response<Bytes> {
     let mut response = Response::new(body.into());
     *response.status_mut() = status;
-    let content_type = HeaderValue::from_static("application/problem+json");
     response.headers_mut().insert(CONTENT_TYPE, content_type);
     response
-}
-
-fn resource_exhausted(detail: &str) -> Response<Bytes> {
-    let mut response = Response::new(Bytes::new());
-    let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
-    headers.insert(GRPC_STATUS, RESOURCE_EXHAUSTED.into());
-    if let Ok(message) = HeaderValue::from_str(detail) {
-        headers.insert(GRPC_MESSAGE, message);
-    }
-    response
-}
-
-/// `application/grpc`, also with a message format (`application/grpc+proto`); not gRPC-Web.
-fn speaks_grpc(request: &HeaderMap) -> bool {
-    let content_type = request.get(CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
-    let rest = content_type.strip_prefix(b"application/grpc");
-    rest.is_some_and(|rest| rest.first().is_none_or(|byte| b"+; ".contains(byte)))
 }

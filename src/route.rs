@@ -22,6 +22,7 @@
 
 pub mod path;
 pub mod pattern;
+pub mod template;
 
 use std::{
     cmp::Reverse,
@@ -183,7 +184,17 @@ impl Node {
     }
 }
 
-impl<'r, T> Found<'_, 'r, T> {
+impl<'t, 'r, T> Found<'t, 'r, T> {
+    /// Whether it is the same route, and its parameters have the same values.
+    pub fn is_alike(&self, other: &Found<'_, '_, T>) -> bool {
+        std::ptr::eq(self.route, other.route) && self.params == other.params
+    }
+
+    /// The route's path.
+    pub fn pattern(&self) -> &'t Pattern {
+        self.pattern
+    }
+
     /// The value of a `{param}` or `{*rest}`, in the form of [`path::matched`], without a leading slash.
     pub fn param(&self, name: &str) -> Option<&'r str> {
         let position = self.pattern.params().position(|param| param == name)?;

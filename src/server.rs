@@ -7,11 +7,16 @@
 //! SIGHUP reloads, SIGTERM and SIGINT drain, in the order of [`Stage`]; a second of these ends at once.
 
 mod client;
+mod connection;
 mod files;
+mod http2;
 mod listener;
+mod parting;
+mod preface;
 pub(crate) mod proxy_protocol;
 mod status;
 mod systemd;
+mod terms;
 mod worker;
 
 use std::{
@@ -29,19 +34,20 @@ use arc_swap::ArcSwap;
 use tokio::{
     net::TcpListener,
     runtime::{Builder, Handle},
+    select,
     signal::unix::{Signal, SignalKind, signal},
-    sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch},
+    sync::{Mutex, Notify, mpsc, oneshot, watch},
     task::JoinSet,
-    time::{Instant, error::Elapsed, sleep, timeout_at},
+    time::{Instant, sleep, timeout_at},
 };
 
-pub use self::status::Status;
+pub use self::status::{Reload, Status};
 use self::{
-    client::Patience,
     listener::{Listener, Listeners, Stream},
+    terms::{Terms, Tls},
 };
 use crate::{
-    config::{Config, ListenAddress},
+    config::{self, Config, ListenAddress},
     gateway::Gateway,
 };
 
@@ -58,7 +64,7 @@ const SAY_AGAIN_AFTER: Duration = Duration::from_secs(60);
 /// The most of a [notice](notice).
 const NOTICE_MOST: Duration = Duration::from_secs(10);
 
-/// Why the server can't start.
+/// Why the server can't start, or go by another configuration.
 #[derive(Debug)]
 pub enum StartError {
     /// An address can't be listened on.
@@ -67,6 +73,10 @@ pub enum StartError {
     Inherited(io::Error),
     /// The supervisor has handed on a socket of an address that the configuration doesn't name.
     Unnamed(ListenAddress),
+    /// TLS can't be spoken as the configuration says.
+    Tls(rustls::Error),
+    /// It is about to end.
+    Draining,
     /// The system gives no threads or signals.
     System(io::Error),
 }
@@ -87,6 +97,10 @@ impl fmt::Display for StartError {
                 "a socket was handed on by LISTEN_FDS that nothing is to listen on: `{address}`\n\
                  write listen = \"{address}\" in [server] or [admin]"
             ),
+            Self::Tls(cause) => {
+                write!(f, "can't speak TLS: {cause}\ngive other certificates in server.tls")
+            }
+            Self::Draining => f.write_str("the gateway is ending: start it anew"),
             Self::System(cause) => write!(f, "can't start: {cause}"),
         }
     }
@@ -98,13 +112,6 @@ impl From<io::Error> for StartError {
     fn from(cause: io::Error) -> Self {
         Self::System(cause)
     }
-}
-
-/// What the configuration says of connections. It holds until the next start.
-#[derive(Clone, Copy, Debug)]
-struct Terms {
-    max_header_bytes: usize,
-    patience: Patience,
 }
 
 /// How far a server is with its end. As long as it drains, each answer is the last of its connection.
@@ -122,34 +129,52 @@ enum Stage {
 
 /// A server that listens, with its workers running.
 pub struct Server {
-    listeners: Listeners,
+    addresses: Vec<ListenAddress>,
+    admin: Option<TcpListener>,
     crew: Crew,
     hang_ups: Signal,
     terminations: Signal,
     interrupts: Signal,
 }
 
-/// The workers, and what they share with the acceptors.
+/// The workers, and how they end.
 struct Crew {
-    gateway: Arc<ArcSwap<Gateway>>,
-    inboxes: Arc<Inboxes>,
+    control: Arc<Control>,
     threads: Vec<thread::JoinHandle<()>>,
     runtimes: Vec<Handle>,
-    connections: Arc<Semaphore>,
-    connections_most: usize,
-    stage: watch::Sender<Stage>,
     is_draining: Arc<AtomicBool>,
-    status: Arc<Status>,
-    drain_timeout: Duration,
     /// Operators have a listener, by which a balancer can see it.
     readiness_is_seen: bool,
 }
 
-/// The workers as the acceptors see them.
-struct Inboxes {
-    all: Vec<Inbox>,
-    clients_most: usize,
+/// What a reload changes of a server.
+pub struct Control {
+    gateway: Arc<ArcSwap<Gateway>>,
+    terms: Arc<ArcSwap<Terms>>,
+    places: Arc<Places>,
+    inboxes: Arc<[Inbox]>,
+    status: Arc<Status>,
+    stage: watch::Sender<Stage>,
+    listening: Mutex<Listening>,
 }
+
+/// The listeners that are accepted from.
+#[derive(Default)]
+struct Listening {
+    /// Their addresses as the configuration has them. One that is dropped closes.
+    open: Vec<(ListenAddress, oneshot::Sender<()>)>,
+    acceptors: JoinSet<()>,
+}
+
+/// Places for connections: as many as there may be, and some for those who are told to come back.
+struct Places {
+    taken: AtomicUsize,
+    terms: Arc<ArcSwap<Terms>>,
+    changes: Notify,
+}
+
+/// A place for a connection, until it is dropped.
+struct Place(Arc<Places>);
 
 /// A worker as the acceptors see it.
 struct Inbox {
@@ -169,7 +194,7 @@ struct Accepted {
 /// A place among the connections of the server and of a worker.
 struct Counted {
     connections: Arc<AtomicUsize>,
-    _permit: OwnedSemaphorePermit,
+    _place: Place,
 }
 
 impl Drop for Counted {
@@ -187,15 +212,15 @@ impl Server {
         // First of all: until they are taken, these signals kill the process.
         let hang_ups = signal(SignalKind::hangup())?;
         let (terminations, interrupts) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-        let listeners = Listeners::open(config).await?;
+        let Listeners { server: listeners, admin } = Listeners::open(config).await?;
+        let addresses = listeners.iter().filter_map(|(_, listener)| listener.address().ok()).collect();
         let server = &config.server;
         let count = match server.workers {
             0 => thread::available_parallelism()?.get(),
             workers => workers,
         };
-        let patience = Patience { header: server.header_timeout, idle: server.idle_timeout };
-        let terms = Terms { max_header_bytes: server.max_header_bytes, patience };
-        let clients_most = files::clients_most(server.max_connections, gateway.upstream_connections_most());
+        let tls = Tls::of(server, None).map_err(StartError::Tls)?;
+        let terms = Arc::new(ArcSwap::from_pointee(Terms::new(server, tls, &gateway, count)));
         let gateway = Arc::new(ArcSwap::from_pointee(gateway));
         let (stage, is_at) = watch::channel(Stage::Serving);
         let is_draining = Arc::<AtomicBool>::default();
@@ -208,7 +233,8 @@ impl Server {
             let (ready, is_ready) = oneshot::channel();
             let runtime = Builder::new_current_thread().enable_all().build()?;
             runtimes.push(runtime.handle().clone());
-            let (gateway, stage, status) = (gateway.clone(), is_at.clone(), status.clone());
+            let (terms, gateway) = (terms.clone(), gateway.clone());
+            let (stage, status) = (is_at.clone(), status.clone());
             let work = move || runtime.block_on(worker::work(terms, &gateway, inbox, ready, stage, status));
             threads.push(thread::Builder::new().name("worker".to_owned()).spawn(work)?);
             inboxes.push(Inbox { accepted, connections });
@@ -221,58 +247,57 @@ impl Server {
         if let Some(error) = unreachable {
             tracing::warn!("starting without the store: {error}");
         }
-        let crew = Crew {
+        let places = Places { taken: AtomicUsize::new(0), terms: terms.clone(), changes: Notify::new() };
+        let control = Arc::new(Control {
             gateway,
-            inboxes: Arc::new(Inboxes { all: inboxes, clients_most }),
+            terms,
+            places: Arc::new(places),
+            inboxes: inboxes.into(),
             status,
-            threads,
-            runtimes,
-            connections: Arc::new(Semaphore::new(clients_most + TURNED_AWAY_MOST)),
-            connections_most: clients_most + TURNED_AWAY_MOST,
             stage,
-            is_draining,
-            drain_timeout: server.drain_timeout,
-            readiness_is_seen: config.admin.is_some(),
-        };
-        Ok(Self { listeners, crew, hang_ups, terminations, interrupts })
+            listening: Mutex::default(),
+        });
+        control.accept_from(listeners, &mut *control.listening.lock().await);
+        let readiness_is_seen = config.admin.is_some();
+        let crew = Crew { control, threads, runtimes, is_draining, readiness_is_seen };
+        Ok(Self { addresses, admin, crew, hang_ups, terminations, interrupts })
     }
 
     /// The addresses it listens on, with the ports that the system chose.
-    pub fn addresses(&self) -> Vec<ListenAddress> {
-        self.listeners.server.iter().filter_map(|listener| listener.address().ok()).collect()
+    pub fn addresses(&self) -> &[ListenAddress] {
+        &self.addresses
     }
 
     /// What listens for operators, if anything is to. It can be had once.
     pub fn take_admin(&mut self) -> Option<TcpListener> {
-        self.listeners.admin.take()
+        self.admin.take()
     }
 
     /// The running gateway.
     pub fn gateway(&self) -> Arc<ArcSwap<Gateway>> {
-        self.crew.gateway.clone()
+        self.crew.control.gateway.clone()
     }
 
     /// What it tells of itself.
     pub fn status(&self) -> Arc<Status> {
-        self.crew.status.clone()
+        self.crew.control.status.clone()
     }
 
-    /// Serves until it is told to end. On SIGHUP, `reload` may put another gateway in the running one's place.
-    pub async fn run(self, mut reload: impl FnMut(&ArcSwap<Gateway>)) {
-        let Self { listeners, crew, mut hang_ups, mut terminations, mut interrupts } = self;
-        let mut acceptors = JoinSet::new();
-        for listener in listeners.server {
-            let (inboxes, connections) = (crew.inboxes.clone(), crew.connections.clone());
-            let (status, stage) = (crew.status.clone(), crew.stage.subscribe());
-            acceptors.spawn(accept(listener, inboxes, connections, status, stage));
-        }
+    /// What has it go by another configuration.
+    pub fn control(&self) -> Arc<Control> {
+        self.crew.control.clone()
+    }
+
+    /// Serves until it is told to end. On SIGHUP, `reload` may have it go by another configuration.
+    pub async fn run(self, mut reload: impl AsyncFnMut()) {
+        let Self { crew, mut hang_ups, mut terminations, mut interrupts, .. } = self;
         tokio::spawn(systemd::watchdog(crew.runtimes.clone()));
         systemd::ready();
         loop {
-            tokio::select! {
+            select! {
                 _ = hang_ups.recv() => {
                     systemd::reloading();
-                    reload(&crew.gateway);
+                    reload().await;
                     systemd::ready();
                 }
                 _ = terminations.recv() => break,
@@ -280,51 +305,197 @@ impl Server {
             }
         }
         systemd::stopping();
-        tokio::select! {
-            () = crew.drain(acceptors) => {}
+        select! {
+            () = crew.drain() => {}
             _ = terminations.recv() => tracing::warn!("ending at once"),
             _ = interrupts.recv() => tracing::warn!("ending at once"),
         }
     }
 }
 
+impl Control {
+    /// Has the server go by another configuration: with the gateway that is built in the running one's place, on other
+    /// addresses if it names other ones. Those that aren't named any more are closed; who is connected by them is served.
+    /// Must be called in the runtime that the server was started in.
+    ///
+    /// # Errors
+    /// An address can't be listened on, TLS can't be spoken, or it is too late for a reload. Nothing has changed then.
+    pub async fn reload(
+        self: &Arc<Self>,
+        server: &config::Server,
+        build: impl FnOnce(&Gateway) -> Gateway,
+    ) -> Result<(), StartError> {
+        let mut listening = self.listening.lock().await;
+        if self.status.is_draining() {
+            return Err(StartError::Draining);
+        }
+        let tls = Tls::of(server, self.terms.load().tls.as_ref()).map_err(StartError::Tls)?;
+        let mut unnamed: Vec<_> = listening.open.iter().map(|(address, _)| address.clone()).collect();
+        let mut opened = Vec::new();
+        for address in &server.listen {
+            match unnamed.iter().position(|open| open == address) {
+                Some(place) => drop(unnamed.swap_remove(place)),
+                None => opened.push((address.clone(), Listener::open(address, &mut Vec::new()).await?)),
+            }
+        }
+        let gateway = build(&self.gateway.load());
+        let terms = Terms::new(server, tls, &gateway, self.inboxes.len());
+        self.gateway.store(Arc::new(gateway));
+        self.terms.store(Arc::new(terms));
+        self.places.changes.notify_waiters();
+        for address in unnamed {
+            if let Some(place) = listening.open.iter().position(|(open, _)| *open == address) {
+                listening.open.swap_remove(place);
+                tracing::info!("listens no more on {address}");
+            }
+        }
+        for (address, listener) in &opened {
+            tracing::info!("listens on {}", listener.address().as_ref().unwrap_or(address));
+        }
+        self.accept_from(opened, &mut listening);
+        Ok(())
+    }
+
+    fn accept_from(self: &Arc<Self>, listeners: Vec<(ListenAddress, Listener)>, listening: &mut Listening) {
+        while listening.acceptors.try_join_next().is_some() {}
+        for (address, listener) in listeners {
+            let (close, closed) = oneshot::channel();
+            listening.acceptors.spawn(self.clone().accept(listener, closed));
+            listening.open.push((address, close));
+        }
+    }
+
+    /// Accepts connections until the listener is to be closed.
+    async fn accept(self: Arc<Self>, mut listener: Listener, mut closed: oneshot::Receiver<()>) {
+        let (mut trouble, mut stage) = (NowAndThen::default(), self.stage.subscribe());
+        loop {
+            let next = async {
+                // Beyond all bounds they wait in the listener's backlog.
+                let place = self.places.take().await;
+                (listener.accept().await, place)
+            };
+            let (accepted, place) = select! {
+                next = next => next,
+                _ = stage.wait_for(|stage| *stage >= Stage::Deaf) => break,
+                _ = &mut closed => break,
+            };
+            match accepted {
+                Ok((stream, peer)) => {
+                    self.status.note_accepted();
+                    self.hand_over(stream, peer, place).await;
+                }
+                // The client has gone already.
+                Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
+                Err(error) => {
+                    self.status.note_accept_failure();
+                    if trouble.is_due() {
+                        tracing::warn!(
+                            "can't accept connections now: {error}\n\
+                             if files have run out, raise their limit (`ulimit -n`) or lower server.max_connections"
+                        );
+                    }
+                    sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
+        // Who has connected by now is served: a socket that closes resets them.
+        listener.hide();
+        for _ in 0..QUEUED_MOST {
+            let place = self.places.take().await;
+            match listener.accept_waiting().await {
+                Some(Ok((stream, peer))) => {
+                    self.status.note_accepted();
+                    self.hand_over(stream, peer, place).await;
+                }
+                Some(Err(_)) => {}
+                None => break,
+            }
+        }
+    }
+
+    async fn hand_over(&self, stream: Stream, peer: SocketAddr, place: Place) {
+        let draw = || &self.inboxes[fastrand::usize(..self.inboxes.len())];
+        let (one, other) = (draw(), draw());
+        let inbox = if other.connections.load(Relaxed) < one.connections.load(Relaxed) { other } else { one };
+        inbox.connections.fetch_add(1, Relaxed);
+        let counted = Counted { connections: inbox.connections.clone(), _place: place };
+        let is_surplus = self.status.connections() > self.terms.load().clients_most;
+        if inbox.accepted.send(Accepted { stream, peer, counted, is_surplus }).await.is_err() {
+            tracing::error!("a worker has ended: a connection is closed unserved");
+        }
+    }
+}
+
+impl Places {
+    /// A place, as soon as there is one.
+    async fn take(self: &Arc<Self>) -> Place {
+        loop {
+            let changed = self.changes.notified();
+            let most = self.terms.load().clients_most + TURNED_AWAY_MOST;
+            let another = |taken| (taken < most).then_some(taken + 1);
+            if self.taken.fetch_update(Relaxed, Relaxed, another).is_ok() {
+                return Place(self.clone());
+            }
+            changed.await;
+        }
+    }
+
+    /// Waits until none is taken.
+    async fn all_free(&self) {
+        loop {
+            let changed = self.changes.notified();
+            if self.taken.load(Relaxed) == 0 {
+                return;
+            }
+            changed.await;
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.taken.fetch_sub(1, Relaxed);
+        self.0.changes.notify_waiters();
+    }
+}
+
 impl Crew {
     /// Ends, within `timeouts.drain`, so that no client sees more of it than a connection that is closed before
     /// any byte of an answer.
-    async fn drain(self, mut acceptors: JoinSet<()>) {
-        let (end, notice) = (Instant::now() + self.drain_timeout, notice(self.drain_timeout));
+    async fn drain(self) {
+        let Control { places, listening, stage, terms, .. } = &*self.control;
+        let drain_timeout = terms.load().drain_timeout;
+        let (end, notice) = (Instant::now() + drain_timeout, notice(drain_timeout));
+        let all_gone = async |until| timeout_at(until, places.all_free()).await;
         self.is_draining.store(true, Relaxed);
         tracing::info!("draining: requests in flight get their answers");
         if self.readiness_is_seen {
             sleep(notice).await;
         }
-        self.stage.send_replace(Stage::Deaf);
-        let _ = timeout_at(end - notice, async { while acceptors.join_next().await.is_some() {} }).await;
-        drop(acceptors);
-        let _ = self.all_gone(Instant::now() + notice).await;
-        self.stage.send_replace(Stage::Closing);
-        if self.all_gone(end - notice).await.is_err() {
-            self.gateway.load().end_waits();
+        stage.send_replace(Stage::Deaf);
+        let mut listening = listening.lock().await;
+        let acceptors = async { while listening.acceptors.join_next().await.is_some() {} };
+        let _ = timeout_at(end - notice, acceptors).await;
+        listening.acceptors.abort_all();
+        let _ = all_gone(Instant::now() + notice).await;
+        stage.send_replace(Stage::Closing);
+        if all_gone(end - notice).await.is_err() {
+            self.control.gateway.load().end_waits();
         }
-        if self.all_gone(end).await.is_err() {
-            let left = self.connections_most - self.connections.available_permits();
+        if all_gone(end).await.is_err() {
+            let left = places.taken.load(Relaxed);
             tracing::warn!("requests in flight that were cut off at the end of the drain: {left}");
         }
-        self.stage.send_replace(Stage::Ending);
+        stage.send_replace(Stage::Ending);
         // A thread of its own: one of the runtime's would keep the process from ending before it ends.
         let (ended, have_ended) = oneshot::channel::<()>();
+        let threads = self.threads;
         thread::spawn(move || {
             // One that panicked has nothing left to end.
-            self.threads.into_iter().for_each(|worker| drop(worker.join()));
+            threads.into_iter().for_each(|worker| drop(worker.join()));
             drop(ended);
         });
         let _ = have_ended.await;
-    }
-
-    /// Waits until there are no connections any more, at most until then.
-    async fn all_gone(&self, until: Instant) -> Result<(), Elapsed> {
-        let all = self.connections.acquire_many(self.connections_most as u32);
-        timeout_at(until, all).await.map(drop)
     }
 }
 
@@ -332,72 +503,6 @@ impl Crew {
 /// more request, and in the end those to be answered who have waited for room in vain.
 fn notice(drain: Duration) -> Duration {
     (drain / 10).min(NOTICE_MOST)
-}
-
-async fn accept(
-    mut listener: Listener,
-    inboxes: Arc<Inboxes>,
-    connections: Arc<Semaphore>,
-    status: Arc<Status>,
-    mut stage: watch::Receiver<Stage>,
-) {
-    let mut trouble = NowAndThen::default();
-    // Beyond all bounds they wait in the listener's backlog.
-    let place = async || connections.clone().acquire_owned().await.expect("the semaphore is never closed");
-    loop {
-        let next = async {
-            let permit = place().await;
-            (listener.accept().await, permit)
-        };
-        let (accepted, permit) = tokio::select! {
-            next = next => next,
-            _ = stage.wait_for(|stage| *stage >= Stage::Deaf) => break,
-        };
-        match accepted {
-            Ok((stream, peer)) => {
-                status.note_accepted();
-                hand_over(stream, peer, permit, &inboxes).await;
-            }
-            // The client has gone already.
-            Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
-            Err(error) => {
-                status.note_accept_failure();
-                if trouble.is_due() {
-                    tracing::warn!(
-                        "can't accept connections now: {error}\n\
-                         if files have run out, raise their limit (`ulimit -n`) or lower server.max_connections"
-                    );
-                }
-                sleep(ACCEPT_PAUSE).await;
-            }
-        }
-    }
-    // Who has connected by now is served: a socket that closes resets them.
-    listener.hide();
-    for _ in 0..QUEUED_MOST {
-        let permit = place().await;
-        match listener.accept_waiting().await {
-            Some(Ok((stream, peer))) => {
-                status.note_accepted();
-                hand_over(stream, peer, permit, &inboxes).await;
-            }
-            Some(Err(_)) => {}
-            None => break,
-        }
-    }
-}
-
-async fn hand_over(stream: Stream, peer: SocketAddr, permit: OwnedSemaphorePermit, inboxes: &Inboxes) {
-    let Inboxes { all, clients_most } = inboxes;
-    let draw = || &all[fastrand::usize(..all.len())];
-    let (one, other) = (draw(), draw());
-    let inbox = if other.connections.load(Relaxed) < one.connections.load(Relaxed) { other } else { one };
-    inbox.connections.fetch_add(1, Relaxed);
-    let counted = Counted { connections: inbox.connections.clone(), _permit: permit };
-    let is_surplus = all.iter().map(|inbox| inbox.connections.load(Relaxed)).sum::<usize>() > *clients_most;
-    if inbox.accepted.send(Accepted { stream, peer, counted, is_surplus }).await.is_err() {
-        tracing::error!("a worker has ended: a connection is closed unserved");
-    }
 }
 
 /// Whether to tell of trouble that goes on: at once, and then now and then.

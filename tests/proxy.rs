@@ -6,6 +6,17 @@
 mod harness;
 
 mod proxy {
+    mod clients;
+    mod events;
+    mod grpc;
+    mod http2;
+    mod listeners;
+    mod messages;
+    mod paths;
+    mod reloading;
+    mod routing;
+    mod tls;
+    mod websocket;
     mod upstreams {
         mod balancing;
         mod connecting;
@@ -18,6 +29,11 @@ mod proxy {
     }
 }
 
+use hyper::server::conn::http2;
+use hyper_util::rt::TokioExecutor;
+
+use harness::upstream::Speech;
+
 /// A configuration that sends all requests to an upstream `api` with these servers, as the file takes them, and
 /// these further keys. It ends with the route's table, so that what follows belongs to that.
 fn forward_to(servers: &[String], keys: &str) -> String {
@@ -26,6 +42,22 @@ fn forward_to(servers: &[String], keys: &str) -> String {
          [[routes]]\npath = \"/{{*rest}}\"\nupstream = \"api\"\n",
         servers.join(", ")
     )
+}
+
+/// A server that speaks HTTP/2 in cleartext.
+fn cleartext_http2() -> Speech {
+    Speech::Http2(http2::Builder::new(TokioExecutor::new()))
+}
+
+/// What curl prints of an answer, `{address}` in its arguments being the gateway's.
+fn curl(gateway: &harness::gateway::Gateway, arguments: &[&str]) -> String {
+    let address = gateway.address().to_string();
+    let arguments = arguments.iter().map(|argument| argument.replace("{address}", &address));
+    let mut curl = std::process::Command::new("curl");
+    let output =
+        curl.args(["--silent", "--show-error", "--max-time", "30"]).args(arguments).output().unwrap();
+    let told = [&output.stdout[..], &output.stderr].concat();
+    format!("{}{}", String::from_utf8(told).unwrap(), if output.status.success() { "" } else { "FAILED" })
 }
 
 /// A server as the file takes it.

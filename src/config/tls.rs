@@ -1,16 +1,21 @@
-//! How the gateway and a server that it connects to prove to each other who they are.
+//! How the gateway proves who it is to servers that it connects to, and to clients, and they to it.
 
-use std::{path::Path, sync::Arc};
+use std::{collections::HashMap, path::Path, sync::Arc};
 
 use rustls::{
-    ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme,
+    ClientConfig, DigitallySignedStruct, RootCertStore, ServerConfig, SignatureScheme,
     client::{
         WebPkiServerVerifier,
         danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
     },
-    crypto::{CryptoProvider, aws_lc_rs},
+    crypto::{CryptoProvider, aws_lc_rs, aws_lc_rs::Ticketer},
     pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime, pem, pem::PemObject},
+    server::{ClientHello, ResolvesServerCert, WebPkiClientVerifier, danger::ClientCertVerifier},
+    sign::CertifiedKey,
 };
+use webpki::{EndEntityCert, KeyUsage};
+
+use super::Sources;
 
 /// What a connection with TLS needs to know. Files are read when the configuration is checked.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -71,6 +76,102 @@ impl Tls {
     }
 }
 
+/// How TLS is spoken with clients. Files are read when the configuration is checked.
+#[derive(Debug, PartialEq, Eq)]
+pub struct ServerTls {
+    /// The gateway's certificates, at least one, of which the first is for clients who ask for no name of the others.
+    pub identities: Vec<Identity>,
+    /// Who must have signed the certificates of clients, who needn't have any if this is none.
+    pub client_ca: Option<Vec<CertificateDer<'static>>>,
+}
+
+impl ServerTls {
+    /// What rustls needs for it, without protocols to agree on.
+    ///
+    /// # Errors
+    /// A key isn't that of its certificate, or there is nobody to trust clients by.
+    pub fn server(&self) -> Result<ServerConfig, rustls::Error> {
+        let builder =
+            ServerConfig::builder_with_provider(provider()).with_safe_default_protocol_versions()?;
+        let builder = match &self.client_ca {
+            Some(authorities) => builder.with_client_cert_verifier(verifier_of_clients(authorities)?),
+            None => builder.with_no_client_auth(),
+        };
+        let mut config = builder.with_cert_resolver(Arc::new(ByName::of(&self.identities)?));
+        // Sessions are resumed by what clients keep, on any worker.
+        config.ticketer = Ticketer::new()?;
+        Ok(config)
+    }
+}
+
+/// Verifies clients' certificates by these authorities.
+///
+/// # Errors
+/// They are none.
+pub(super) fn verifier_of_clients(
+    authorities: &[CertificateDer<'static>],
+) -> Result<Arc<dyn ClientCertVerifier>, rustls::Error> {
+    let mut roots = RootCertStore::empty();
+    authorities.iter().try_for_each(|certificate| roots.add(certificate.clone()))?;
+    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider());
+    verifier.build().map_err(|error| rustls::Error::General(error.to_string()))
+}
+
+/// The gateway's certificates by the names that they bear, exact ones and such with a wildcard.
+#[derive(Debug)]
+struct ByName {
+    first: Arc<CertifiedKey>,
+    named: HashMap<String, Arc<CertifiedKey>>,
+}
+
+impl ByName {
+    fn of(identities: &[Identity]) -> Result<Self, rustls::Error> {
+        let (mut first, mut named) = (None, HashMap::new());
+        for identity in identities {
+            let certified = Arc::new(identity.certified()?);
+            for name in EndEntityCert::try_from(certified.end_entity_cert()?)
+                .map_err(|error| rustls::Error::General(error.to_string()))?
+                .valid_dns_names()
+            {
+                named.entry(name.to_ascii_lowercase()).or_insert_with(|| certified.clone());
+            }
+            first.get_or_insert(certified);
+        }
+        let first = first.ok_or_else(|| rustls::Error::General("no certificate".to_owned()))?;
+        Ok(Self { first, named })
+    }
+}
+
+impl ResolvesServerCert for ByName {
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        let name = hello.server_name().unwrap_or_default().to_ascii_lowercase();
+        let by_wildcard = || self.named.get(&format!("*.{}", name.split_once('.')?.1));
+        Some(self.named.get(&name).or_else(by_wildcard).unwrap_or(&self.first).clone())
+    }
+}
+
+impl Identity {
+    /// The certificates with their key, which rustls can sign by.
+    ///
+    /// # Errors
+    /// The key isn't that of the first certificate, or one of them can't be used.
+    pub(super) fn certified(&self) -> Result<CertifiedKey, rustls::Error> {
+        CertifiedKey::from_der(self.certificates.clone(), self.key.clone_key(), &provider())
+    }
+
+    /// What is wrong with the first certificate now, by its own dates: it `has expired`, or `isn't valid yet`.
+    pub(super) fn untimely(&self) -> Option<&'static str> {
+        let certificate = EndEntityCert::try_from(self.certificates.first()?).ok()?;
+        // Its dates are looked at before anybody is looked for who could have signed it; and there is nobody.
+        let usage = KeyUsage::server_auth();
+        match certificate.verify_for_usage(&[], &[], &[], UnixTime::now(), usage, None, None) {
+            Err(webpki::Error::CertExpired { .. }) => Some("has expired"),
+            Err(webpki::Error::CertNotValidYet { .. }) => Some("isn't valid yet"),
+            _ => None,
+        }
+    }
+}
+
 /// Verifies certificates as ever, but by one name, whatever host was connected to: Sentinels and Clusters name
 /// their servers by address.
 #[derive(Debug)]
@@ -125,12 +226,15 @@ pub fn provider() -> Arc<CryptoProvider> {
 /// # Errors
 /// A message and, on a line of its own, the remedy.
 pub(super) fn read_certificates(
+    sources: &mut Sources,
     folder: &Path,
     written: &str,
 ) -> Result<Vec<CertificateDer<'static>>, String> {
     const REMEDY: &str = "it needs at least one `-----BEGIN CERTIFICATE-----`";
-    let certificates = CertificateDer::pem_file_iter(folder.join(written))
-        .and_then(Iterator::collect::<Result<Vec<_>, _>>)
+    let certificates = sources
+        .read(folder.join(written))
+        .map_err(pem::Error::Io)
+        .and_then(|bytes| CertificateDer::pem_slice_iter(&bytes).collect::<Result<Vec<_>, _>>())
         .map_err(|error| describe(&error, written, REMEDY))?;
     if certificates.is_empty() {
         return Err(format!("`{written}` has no certificate\n{REMEDY}"));
@@ -142,9 +246,16 @@ pub(super) fn read_certificates(
 ///
 /// # Errors
 /// A message and, on a line of its own, the remedy.
-pub(super) fn read_key(folder: &Path, written: &str) -> Result<PrivateKeyDer<'static>, String> {
+pub(super) fn read_key(
+    sources: &mut Sources,
+    folder: &Path,
+    written: &str,
+) -> Result<PrivateKeyDer<'static>, String> {
     const REMEDY: &str = "it needs a `-----BEGIN PRIVATE KEY-----`, not encrypted";
-    PrivateKeyDer::from_pem_file(folder.join(written)).map_err(|error| describe(&error, written, REMEDY))
+    let bytes = sources.read(folder.join(written)).map_err(pem::Error::Io);
+    bytes
+        .and_then(|bytes| PrivateKeyDer::from_pem_slice(&bytes))
+        .map_err(|error| describe(&error, written, REMEDY))
 }
 
 fn describe(error: &pem::Error, written: &str, remedy: &str) -> String {

@@ -14,14 +14,16 @@ use std::{
 
 use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};
-use hyper::body::Incoming;
+use hyper::{HeaderMap, body::Incoming};
 use parking_lot::Mutex;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use super::pool::Lease;
+use super::{headers, pool::Lease, tunnel::Tunnel};
 
 /// Bytes of its body that a client must send in a second, on average, once it has been waited for as long as it may.
 const RATE_LEAST: f64 = 500.0;
+/// For how long at the least both sides may be silent that speak at the same time, in a stream or a tunnel.
+pub const SILENCE_LEAST: Duration = Duration::from_secs(5 * 60);
 
 /// A body of any origin.
 #[derive(Debug)]
@@ -34,10 +36,15 @@ pub enum Body {
     Response(Relayed),
     /// A built-in service's.
     Local(axum::body::Body),
+    /// None, but the answer opens a tunnel.
+    Tunnel(Box<Tunnel>),
+    /// None, of an answer that tells how long it would be: hyper leaves a Content-Length of 304 out unless the body
+    /// has that length, and then writes the head only.
+    Absent(u64),
 }
 
 /// A client's body, which has to come on: whoever wants it waits for the client for so long at most, and longer only
-/// as some of it comes ([`RATE_LEAST`]).
+/// as some of it comes ([`RATE_LEAST`]). Where both sides may speak at the same time, it may be silent while it listens.
 #[derive(Debug)]
 pub struct Upload {
     incoming: Incoming,
@@ -47,6 +54,8 @@ pub struct Upload {
 
 #[derive(Debug)]
 struct Pace {
+    /// Bytes that may come yet.
+    room: u64,
     /// For how long the client may be waited for, and for how long it may yet.
     most: Duration,
     left: Duration,
@@ -61,25 +70,62 @@ struct Pace {
 pub struct Progress {
     moved: Mutex<Instant>,
     awaits_client: AtomicBool,
+    /// When some of the answer has come, if that matters: both sides may speak at the same time.
+    answered: Mutex<Option<Instant>>,
+    fault: Mutex<Option<Fault>>,
+    has_ended: AtomicBool,
 }
 
-/// The client sends its body too slowly, or has stopped.
-#[derive(Debug)]
-pub struct TooSlow;
+/// What is wrong with a client's body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// It comes too slowly, or has stopped.
+    TooSlow,
+    /// There is more of it than there may be.
+    TooLarge,
+    /// It is no chunked body though it should be, or ended too early.
+    Broken,
+}
 
-impl fmt::Display for TooSlow {
+impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the request's body comes too slowly")
+        f.write_str(match self {
+            Self::TooSlow => "the request's body stopped on its way, or came too slowly",
+            Self::TooLarge => "the request's body is larger than it may be",
+            Self::Broken => "the request's body is malformed",
+        })
     }
 }
 
-impl Error for TooSlow {}
+impl Error for Fault {}
 
 impl Upload {
     /// A body that is waited for so long at most while none of it comes.
     pub fn new(incoming: Incoming, patience: Duration) -> Self {
         let pace = (!incoming.is_end_stream()).then(|| Box::new(Pace::new(patience)));
         Self { incoming, pace }
+    }
+
+    /// Waits for the client until neither side has said anything for [`SILENCE_LEAST`], as both may speak at the same
+    /// time.
+    pub fn take_turns(&self) {
+        if let Some(pace) = &self.pace {
+            *pace.progress.answered.lock() = Some(Instant::now());
+        }
+    }
+
+    /// The same, which may have so many bytes.
+    ///
+    /// # Errors
+    /// It says itself that it has more.
+    pub fn at_most(mut self, bytes: Option<u64>) -> Result<Self, Fault> {
+        if let (Some(pace), Some(most)) = (&mut self.pace, bytes) {
+            if self.incoming.size_hint().lower() > most {
+                return Err(Fault::TooLarge);
+            }
+            pace.room = most;
+        }
+        Ok(self)
     }
 
     /// How far it has come, if it has anything.
@@ -90,22 +136,46 @@ impl Upload {
 
 impl Pace {
     fn new(most: Duration) -> Self {
-        let progress = Progress { moved: Mutex::new(Instant::now()), awaits_client: AtomicBool::new(false) };
-        Self { most, left: most, awaited_since: None, timer: None, progress: Arc::new(progress) }
+        let progress = Progress {
+            moved: Mutex::new(Instant::now()),
+            awaits_client: AtomicBool::new(false),
+            fault: Mutex::new(None),
+            has_ended: AtomicBool::new(false),
+            answered: Mutex::new(None),
+        };
+        Self {
+            most,
+            left: most,
+            room: u64::MAX,
+            awaited_since: None,
+            timer: None,
+            progress: Arc::new(progress),
+        }
     }
 
-    fn note(&mut self, came_bytes: usize) {
+    fn fail<T>(&self, fault: Fault) -> Option<Result<T, BoxError>> {
+        *self.progress.fault.lock() = Some(fault);
+        Some(Err(fault.into()))
+    }
+
+    fn note(&mut self, came_bytes: usize) -> Result<(), Fault> {
         if let Some(since) = self.awaited_since.take() {
             self.left = self.left.saturating_sub(since.elapsed());
         }
         let earned = Duration::from_secs(1).mul_f64(came_bytes as f64 / RATE_LEAST);
         self.left = self.most.min(self.left + earned);
         self.progress.note(false);
+        self.room = self.room.checked_sub(came_bytes as u64).ok_or(Fault::TooLarge)?;
+        Ok(())
     }
 
     /// Whether the client has been waited for too long. Else this is asked again when it has.
     fn has_ended(&mut self, context: &mut Context<'_>) -> bool {
-        let until = *self.awaited_since.get_or_insert_with(Instant::now) + self.left;
+        let since = *self.awaited_since.get_or_insert_with(Instant::now);
+        let until = match *self.progress.answered.lock() {
+            Some(answered) => since.max(answered) + self.most.max(SILENCE_LEAST),
+            None => since + self.left,
+        };
         self.progress.note(true);
         let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(until)));
         if timer.deadline() > until {
@@ -127,6 +197,20 @@ impl Progress {
         if self.awaits_client.load(Relaxed) { Instant::now() } else { *self.moved.lock() }
     }
 
+    fn note_answer(&self) {
+        *self.answered.lock() = Some(Instant::now());
+    }
+
+    /// What is wrong with the body, if anything is.
+    pub fn fault(&self) -> Option<Fault> {
+        *self.fault.lock()
+    }
+
+    /// Whether all of it has come.
+    pub fn has_ended(&self) -> bool {
+        self.has_ended.load(Relaxed)
+    }
+
     fn note(&self, awaits_client: bool) {
         self.awaits_client.store(awaits_client, Relaxed);
         if !awaits_client {
@@ -143,15 +227,25 @@ impl HttpBody for Upload {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        let frame = Pin::new(&mut self.incoming).poll_frame(context).map_err(Into::into);
-        let Some(pace) = &mut self.pace else { return frame };
-        match &frame {
-            Poll::Ready(Some(Ok(frame))) => pace.note(frame.data_ref().map_or(0, Bytes::len)),
-            Poll::Ready(_) => pace.note(0),
-            Poll::Pending if pace.has_ended(context) => return Poll::Ready(Some(Err(TooSlow.into()))),
-            Poll::Pending => {}
+        let Self { incoming, pace } = &mut *self;
+        let polled = Pin::new(&mut *incoming).poll_frame(context);
+        let Some(pace) = pace else { return polled.map_err(Into::into) };
+        let Poll::Ready(frame) = polled else {
+            let is_late = pace.has_ended(context);
+            return if is_late { Poll::Ready(pace.fail(Fault::TooSlow)) } else { Poll::Pending };
+        };
+        let bytes = frame.as_ref().and_then(|frame| frame.as_ref().ok()?.data_ref()).map_or(0, Bytes::len);
+        if let Err(fault) = pace.note(bytes) {
+            return Poll::Ready(pace.fail(fault));
         }
-        frame
+        if frame.is_none() || incoming.is_end_stream() {
+            pace.progress.has_ended.store(true, Relaxed);
+        }
+        Poll::Ready(match frame {
+            Some(Ok(frame)) => Some(Ok(with_trailers(frame, headers::trailers_from_client))),
+            Some(Err(_)) => pace.fail(Fault::Broken),
+            None => None,
+        })
     }
 
     fn is_end_stream(&self) -> bool {
@@ -168,6 +262,8 @@ impl HttpBody for Upload {
 pub struct Relayed {
     incoming: Incoming,
     lease: Option<Lease>,
+    /// The client's body, if it is to be told of what comes.
+    upload: Option<Arc<Progress>>,
     /// Fires when the time for the exchange is over.
     timer: Option<Pin<Box<Sleep>>>,
 }
@@ -187,7 +283,7 @@ impl Error for TooLong {}
 impl Relayed {
     /// Holds the connection until the body has ended; if it is dropped before that, the connection closes.
     pub fn new(incoming: Incoming, lease: Lease) -> Self {
-        let mut relayed = Self { incoming, lease: Some(lease), timer: None };
+        let mut relayed = Self { incoming, lease: Some(lease), upload: None, timer: None };
         relayed.release_at_end();
         relayed
     }
@@ -196,10 +292,16 @@ impl Relayed {
         let is_late = self.timer.as_mut().is_some_and(|timer| timer.as_mut().poll(context).is_ready());
         let frame = match is_late {
             true => Poll::Ready(Some(Err(TooLong.into()))),
-            false => Pin::new(&mut self.incoming).poll_frame(context).map_err(Into::into),
+            false => Pin::new(&mut self.incoming)
+                .poll_frame(context)
+                .map_ok(|frame| with_trailers(frame, headers::trailers_towards_client))
+                .map_err(Into::into),
         };
         match &frame {
-            Poll::Ready(Some(Ok(_))) => self.release_at_end(),
+            Poll::Ready(Some(Ok(_))) => {
+                self.upload.iter().for_each(|upload| upload.note_answer());
+                self.release_at_end();
+            }
             Poll::Ready(None) => self.release(),
             // A body that broke off takes its connection with it.
             Poll::Ready(Some(Err(_))) => self.lease = None,
@@ -223,11 +325,24 @@ impl Relayed {
 
 type BoxError = Box<dyn Error + Send + Sync>;
 
+/// A frame as it goes on: of trailers, only what may be there.
+fn with_trailers(frame: Frame<Bytes>, clean: impl FnOnce(&mut HeaderMap)) -> Frame<Bytes> {
+    match frame.into_trailers() {
+        Ok(mut trailers) => {
+            clean(&mut trailers);
+            Frame::trailers(trailers)
+        }
+        Err(data) => data,
+    }
+}
+
 impl Body {
-    /// The same, which breaks off if an upstream's hasn't ended by then.
-    pub fn until(mut self, deadline: Option<Instant>) -> Self {
-        if let (Self::Response(relayed), Some(deadline)) = (&mut self, deadline) {
-            relayed.timer = Some(Box::pin(sleep_until(deadline)));
+    /// The same, which if it is an upstream's breaks off when it hasn't ended by then, and tells the client's body that
+    /// some of it comes.
+    pub fn until(mut self, deadline: Option<Instant>, upload: Option<Arc<Progress>>) -> Self {
+        if let Self::Response(relayed) = &mut self {
+            relayed.timer = deadline.map(|deadline| Box::pin(sleep_until(deadline)));
+            relayed.upload = upload.filter(|upload| upload.answered.lock().is_some());
         }
         self
     }
@@ -246,15 +361,19 @@ impl HttpBody for Body {
             Self::Request(upload) => Pin::new(upload).poll_frame(context),
             Self::Local(body) => Pin::new(body).poll_frame(context).map_err(Into::into),
             Self::Response(relayed) => relayed.poll_frame(context),
+            Self::Tunnel(_) => Poll::Ready(None),
+            Self::Absent(_) => Poll::Ready(None),
         }
     }
 
     fn is_end_stream(&self) -> bool {
         match self {
-            Self::Whole(bytes) => bytes.is_none(),
+            Self::Whole(bytes) => bytes.as_ref().is_none_or(Bytes::is_empty),
             Self::Request(upload) => upload.is_end_stream(),
             Self::Response(relayed) => relayed.incoming.is_end_stream(),
             Self::Local(body) => body.is_end_stream(),
+            Self::Tunnel(_) => true,
+            Self::Absent(length) => *length == 0,
         }
     }
 
@@ -264,6 +383,43 @@ impl HttpBody for Body {
             Self::Request(upload) => upload.size_hint(),
             Self::Response(relayed) => relayed.incoming.size_hint(),
             Self::Local(body) => body.size_hint(),
+            // How much will be passed on, nobody knows.
+            Self::Tunnel(_) => SizeHint::default(),
+            Self::Absent(length) => SizeHint::with_exact(*length),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+
+    use tokio::{join, time::sleep};
+
+    use super::*;
+
+    async fn until_waited_in_vain(pace: &mut Pace) -> Duration {
+        let since = Instant::now();
+        poll_fn(|context| if pace.has_ended(context) { Poll::Ready(()) } else { Poll::Pending }).await;
+        since.elapsed()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_takes_turns_may_be_silent_while_the_other_speaks() {
+        const MOST: Duration = Duration::from_secs(75);
+        let mut pace = Pace::new(MOST);
+        assert!(until_waited_in_vain(&mut pace).await.abs_diff(MOST) < Duration::from_secs(1));
+
+        let mut pace = Pace::new(MOST);
+        pace.progress.note_answer();
+        let answer = pace.progress.clone();
+        let speaks = async move {
+            for _ in 0..10 {
+                sleep(MOST * 2).await;
+                answer.note_answer();
+            }
+        };
+        let (waited, ()) = join!(until_waited_in_vain(&mut pace), speaks);
+        assert!(waited.abs_diff(MOST * 20 + SILENCE_LEAST) < Duration::from_secs(1), "{waited:?}");
     }
 }

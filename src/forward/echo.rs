@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use super::{
     Failure,
-    body::{Body, Upload},
+    body::{Body, Fault, Upload},
 };
 
 /// The answer to a request.
@@ -18,8 +18,10 @@ pub(super) async fn answer(request: Request<Upload>) -> Result<Response<Body>, F
     // Counted as it streams by: an echo of an endless body would need endless memory.
     let mut body_bytes = 0;
     while let Some(frame) = body.frame().await {
-        // One that has broken off leaves nobody to answer.
-        let frame = frame.map_err(|_| Failure::RequestTimeout)?;
+        let frame = frame.map_err(|_| {
+            let fault = body.progress().and_then(|progress| progress.fault());
+            Failure::Request(fault.unwrap_or(Fault::Broken))
+        })?;
         body_bytes += frame.data_ref().map_or(0, bytes::Bytes::len);
     }
     let mut headers = Map::new();

@@ -2,7 +2,7 @@
 
 use std::{error::Error, fmt, io, time::Duration};
 
-use super::body::TooSlow;
+use super::body::Fault;
 
 /// Why an upstream gave no answer.
 #[derive(Debug)]
@@ -26,8 +26,8 @@ pub enum Failure {
     Broken(hyper::Error),
     /// The answer switches protocols, which nobody asked for.
     Switched,
-    /// The client sends its request's body too slowly, or has stopped.
-    RequestTimeout,
+    /// The client's body couldn't be passed on: the server has nothing to do with it.
+    Request(Fault),
     /// The answer took too long to begin.
     ResponseTimeout,
     /// The route's time for the whole exchange was over before the answer began.
@@ -36,7 +36,7 @@ pub enum Failure {
 
 impl Failure {
     /// What metrics call the causes that are about one server.
-    pub const KINDS: [&str; 10] = [
+    pub const KINDS: [&str; 12] = [
         "busy",
         "unreachable",
         "unresolved",
@@ -45,6 +45,8 @@ impl Failure {
         "broken",
         "switched",
         "request_timeout",
+        "request_too_large",
+        "request_broken",
         "response_timeout",
         "exchange_timeout",
     ];
@@ -60,7 +62,9 @@ impl Failure {
             Self::ConnectTimeout => "connect_timeout",
             Self::Broken(_) => "broken",
             Self::Switched => "switched",
-            Self::RequestTimeout => "request_timeout",
+            Self::Request(Fault::TooSlow) => "request_timeout",
+            Self::Request(Fault::TooLarge) => "request_too_large",
+            Self::Request(Fault::Broken) => "request_broken",
             Self::ResponseTimeout => "response_timeout",
             Self::ExchangeTimeout => "exchange_timeout",
         }
@@ -70,6 +74,7 @@ impl Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            Self::Request(fault) => return fault.fmt(f),
             Self::NoneHealthy { .. } => "no server of the upstream is healthy",
             Self::Busy => "all connections to the upstream are busy",
             Self::Unreachable(_) => "the upstream could not be reached",
@@ -79,7 +84,6 @@ impl fmt::Display for Failure {
             Self::ConnectTimeout => "connecting to the upstream took too long",
             Self::Broken(_) => "the upstream broke off before it answered",
             Self::Switched => "the upstream switched protocols without being asked",
-            Self::RequestTimeout => "the request's body stopped on its way, or came too slowly",
             Self::ResponseTimeout => "the upstream took too long to answer",
             Self::ExchangeTimeout => "the request took longer than its route allows",
         })
@@ -108,11 +112,15 @@ fn is_about_certificate(error: &io::Error) -> bool {
     matches!(cause, Some(rustls::Error::InvalidCertificate(_)))
 }
 
-impl From<hyper::Error> for Failure {
-    fn from(error: hyper::Error) -> Self {
-        match error.source() {
-            Some(cause) if cause.is::<TooSlow>() => Self::RequestTimeout,
-            _ => Self::Broken(error),
-        }
+impl From<Fault> for Failure {
+    fn from(fault: Fault) -> Self {
+        Self::Request(fault)
+    }
+}
+
+impl Failure {
+    /// Whether it is the client's doing, and says nothing about the upstream.
+    pub fn is_of_client(&self) -> bool {
+        matches!(self, Self::Request(_))
     }
 }

@@ -5,10 +5,11 @@ use std::{fmt::Write, net::IpAddr};
 
 use bytes::Bytes;
 use hyper::{
-    HeaderMap, Version,
+    HeaderMap, Response, StatusCode, Version,
     header::{
-        CONNECTION, CONTENT_LENGTH, EXPECT, HOST, HeaderName, HeaderValue, PROXY_AUTHENTICATE,
-        PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE, VIA,
+        AUTHORIZATION, CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, COOKIE,
+        EXPECT, HOST, HeaderName, HeaderValue, MAX_FORWARDS, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION,
+        SET_COOKIE, TE, TRAILER, TRANSFER_ENCODING, UPGRADE, VIA,
     },
 };
 
@@ -17,9 +18,12 @@ const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection")
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+const X_REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
 /// What an exchange is called.
 pub const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
+/// The longest name of an exchange that is taken over.
+const REQUEST_ID_MOST: usize = 128;
 /// Fields that a request has more when it goes on: Via, three X-Forwarded ones, X-Request-Id, and perhaps Host.
 const FIELDS_SET: usize = 6;
 
@@ -32,6 +36,8 @@ pub struct Client {
     pub peer_is_trusted: bool,
     /// The client: the peer, or whom trusted proxies name.
     pub address: IpAddr,
+    /// How the peer speaks: `http` or `https`.
+    pub scheme: &'static str,
 }
 
 /// Removes from a request what doesn't reach the upstream, before anything looks at the rest: so it can't
@@ -42,6 +48,45 @@ pub struct Client {
 pub fn from_client(headers: &mut HeaderMap) {
     remove_hop_by_hop(headers);
     remove_named(headers, |name| name.contains('_'));
+}
+
+/// Removes from a request's trailers what doesn't reach the upstream: whoever merges them with the header must not
+/// find in them what the gateway has read, checked or set there (RFC 9110, section 6.5.1).
+pub fn trailers_from_client(trailers: &mut HeaderMap) {
+    from_client(trailers);
+    remove_named(trailers, is_about_client);
+    for name in [HOST, AUTHORIZATION, COOKIE, EXPECT, MAX_FORWARDS, VIA, X_REQUEST_ID] {
+        trailers.remove(name);
+    }
+    remove_framing(trailers);
+}
+
+/// Removes from an answer's trailers what belongs to a connection, or to the header only.
+pub fn trailers_towards_client(trailers: &mut HeaderMap) {
+    remove_hop_by_hop(trailers);
+    trailers.remove(SET_COOKIE);
+    remove_framing(trailers);
+}
+
+fn remove_framing(trailers: &mut HeaderMap) {
+    for name in [CONTENT_LENGTH, CONTENT_ENCODING, CONTENT_RANGE, CONTENT_TYPE, TE, TRAILER] {
+        trailers.remove(name);
+    }
+}
+
+/// Whether a field is a proxy's word on who asks, and for what.
+fn is_about_client(name: &str) -> bool {
+    name.starts_with("x-forwarded-") || name == "forwarded" || name == X_REAL_IP
+}
+
+/// Joins the crumbs into which HTTP/2 may split a cookie (RFC 9113, section 8.2.3).
+pub fn join_cookie(headers: &mut HeaderMap) {
+    let mut crumbs = headers.get_all(COOKIE).into_iter();
+    if let (Some(_), Some(_)) = (crumbs.next(), crumbs.next()) {
+        let crumbs: Vec<&[u8]> = headers.get_all(COOKIE).into_iter().map(HeaderValue::as_bytes).collect();
+        let cookie = HeaderValue::from_bytes(&crumbs.join(&b"; "[..])).expect("each was a value");
+        headers.insert(COOKIE, cookie);
+    }
 }
 
 /// Removes what belongs to the connection that a message came on, and what its `Connection` names.
@@ -78,9 +123,7 @@ pub fn towards_upstream(headers: &mut HeaderMap, client: &Client, version: Versi
     headers.remove(EXPECT);
     set_via(headers, version);
     if !client.peer_is_trusted {
-        remove_named(headers, |name| {
-            name.starts_with("x-forwarded-") || name == "forwarded" || name == "x-real-ip"
-        });
+        remove_named(headers, is_about_client);
     }
     let forwarded_for = match headers.get(X_FORWARDED_FOR) {
         Some(_) => format!("{}, {}", joined(headers, X_FORWARDED_FOR), client.peer),
@@ -88,14 +131,22 @@ pub fn towards_upstream(headers: &mut HeaderMap, client: &Client, version: Versi
     };
     headers.insert(X_FORWARDED_FOR, text(forwarded_for));
     if !headers.contains_key(X_FORWARDED_PROTO) {
-        headers.insert(X_FORWARDED_PROTO, HeaderValue::from_static("http"));
+        headers.insert(X_FORWARDED_PROTO, HeaderValue::from_static(client.scheme));
     }
     if let Some(host) = headers.get(HOST).filter(|_| !headers.contains_key(X_FORWARDED_HOST)).cloned() {
         headers.insert(X_FORWARDED_HOST, host);
     }
-    if !client.peer_is_trusted || !headers.contains_key(X_REQUEST_ID) {
+    if !client.peer_is_trusted || !has_request_id(headers) {
         headers.insert(X_REQUEST_ID, text(format!("{:032x}", fastrand::u128(..))));
     }
+}
+
+/// Whether an exchange has been given a name that may stand in a log.
+fn has_request_id(headers: &HeaderMap) -> bool {
+    let mut lines = headers.get_all(X_REQUEST_ID).into_iter();
+    let (Some(id), None) = (lines.next(), lines.next()) else { return false };
+    let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"-._~:/+=@".contains(byte);
+    (1..=REQUEST_ID_MOST).contains(&id.len()) && id.as_bytes().iter().all(is_plain)
 }
 
 /// Writes the header for the client.
@@ -104,7 +155,34 @@ pub fn towards_client(headers: &mut HeaderMap) {
         // Of the two, it says how long the body is (RFC 9112, section 6.3); hyper frames it anew.
         headers.remove(CONTENT_LENGTH);
     }
+    unify_length(headers);
     remove_hop_by_hop(headers);
+}
+
+/// How long the answer would be that the client has already (RFC 9110, section 8.6), if the upstream tells.
+pub fn length_of_unmodified<B>(response: &Response<B>) -> Option<u64> {
+    let length = response.headers().get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()?;
+    (response.status() == StatusCode::NOT_MODIFIED).then_some(length)
+}
+
+/// Of a length that is told more than once, one goes on; of what is no length, or several, none. (Where a body depends
+/// on it, hyper has taken that for no answer.)
+fn unify_length(headers: &mut HeaderMap) {
+    let is_number = |text: &[u8]| !text.is_empty() && text.iter().all(u8::is_ascii_digit);
+    let mut lines = headers.get_all(CONTENT_LENGTH).into_iter();
+    match (lines.next(), lines.next()) {
+        (None, _) => return,
+        (Some(only), None) if is_number(only.as_bytes()) => return,
+        _ => {}
+    }
+    let told = joined(headers, CONTENT_LENGTH);
+    let mut members = told.split(',').map(str::trim);
+    let first = members.next().unwrap_or_default();
+    if is_number(first.as_bytes()) && members.all(|member| member == first) {
+        headers.insert(CONTENT_LENGTH, text(first.to_owned()));
+    } else {
+        headers.remove(CONTENT_LENGTH);
+    }
 }
 
 fn remove_named(headers: &mut HeaderMap, is_meant: impl Fn(&str) -> bool) {
@@ -125,7 +203,11 @@ fn takes_trailers(headers: &mut HeaderMap) -> bool {
 }
 
 fn set_via(headers: &mut HeaderMap, version: Version) {
-    let own = if version == Version::HTTP_10 { "1.0 tollgate" } else { "1.1 tollgate" };
+    let own = match version {
+        Version::HTTP_2 => "2.0 tollgate",
+        Version::HTTP_10 => "1.0 tollgate",
+        _ => "1.1 tollgate",
+    };
     if !headers.contains_key(VIA) {
         headers.insert(VIA, HeaderValue::from_static(own));
         return;
@@ -159,7 +241,7 @@ mod tests {
 
     fn client(peer_is_trusted: bool) -> Client {
         let peer = IpAddr::from([192, 0, 2, 7]);
-        Client { peer, peer_is_trusted, address: peer }
+        Client { peer, peer_is_trusted, address: peer, scheme: "http" }
     }
 
     #[test]
@@ -223,6 +305,60 @@ mod tests {
     }
 
     #[test]
+    fn a_request_is_called_as_a_trusted_peer_calls_it_if_that_is_a_name() {
+        let id = |lines: &[&str]| {
+            let mut headers = HeaderMap::new();
+            for line in lines {
+                headers.append(X_REQUEST_ID, HeaderValue::from_str(line).unwrap());
+            }
+            towards_upstream(&mut headers, &client(true), Version::HTTP_11);
+            headers
+                .get_all(X_REQUEST_ID)
+                .into_iter()
+                .map(|id| id.to_str().unwrap().to_owned())
+                .collect::<Vec<_>>()
+        };
+        let longest = "x".repeat(128);
+        for sound in ["a", "6ba7b810-9dad-11d1", "Root=1-67891233:abc/d+e=@~._", &longest] {
+            assert_eq!(id(&[sound]), [sound]);
+        }
+        let too_long = "x".repeat(129);
+        for unsound in
+            [&[][..], &[""], &["a b"], &["a\"b"], &["a\tb"], &["\u{e9}"], &[&too_long], &["a", "a"]]
+        {
+            let made = id(unsound);
+            assert!(
+                made.len() == 1 && made[0].len() == 32 && made[0] != unsound.concat(),
+                "{unsound:?}: {made:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn trailers_are_no_header() {
+        let sent = [
+            ("x-sum", "7"),
+            ("connection", "x-private"),
+            ("x-private", "1"),
+            ("content-length", "0"),
+            ("transfer-encoding", "chunked"),
+            ("host", "evil.example"),
+            ("authorization", "Basic eA=="),
+            ("x-forwarded-for", "10.0.0.1"),
+            ("forwarded", "for=10.0.0.1"),
+            ("x_sum", "8"),
+            ("grpc-status", "0"),
+        ];
+        let mut trailers = map(&sent);
+        trailers_from_client(&mut trailers);
+        assert_eq!(trailers, map(&[("x-sum", "7"), ("grpc-status", "0")]));
+        let mut trailers =
+            map(&[sent[0], sent[1], sent[2], sent[3], sent[4], sent[9], ("set-cookie", "a=b")]);
+        trailers_towards_client(&mut trailers);
+        assert_eq!(trailers, map(&[("x-sum", "7"), ("x_sum", "8")]));
+    }
+
+    #[test]
     fn via_is_set_and_te_keeps_only_trailers() {
         let mut headers = map(&[("via", "1.0 a"), ("te", "gzip, Trailers"), ("expect", "100-continue")]);
         towards_upstream(&mut headers, &client(false), Version::HTTP_10);
@@ -232,6 +368,26 @@ mod tests {
         let mut headers = map(&[("te", "gzip")]);
         towards_upstream(&mut headers, &client(false), Version::HTTP_11);
         assert!(!headers.contains_key("te"));
+    }
+
+    #[test]
+    fn one_length_goes_on() {
+        let told = |lines: &[&'static str]| {
+            let mut headers: HeaderMap =
+                lines.iter().map(|line| (CONTENT_LENGTH, HeaderValue::from_static(line))).collect();
+            towards_client(&mut headers);
+            headers
+                .get_all(CONTENT_LENGTH)
+                .into_iter()
+                .map(|line| line.to_str().unwrap().to_owned())
+                .collect::<Vec<_>>()
+        };
+        for same in [&["5"][..], &["5", "5"], &["5, 5"], &["5,5", "5"]] {
+            assert_eq!(told(same), ["5"]);
+        }
+        for other in [&["5", "6"][..], &["5, 6"], &["+5"], &["5;"], &[""], &["0x5"], &["5 5"]] {
+            assert_eq!(told(other), [""; 0]);
+        }
     }
 
     #[test]

@@ -29,11 +29,7 @@ use crate::{
 };
 
 use super::{
-    Failure,
-    address::Location,
-    body::Body,
-    connection::{Connection, Connector},
-    health::Condition,
+    Failure, address::Location, body::Body, connection::Connection, connector::Connector, health::Condition,
 };
 
 /// How long a connection may take to be ready again once the answer has ended, before it is closed: a client
@@ -73,7 +69,7 @@ struct Idle {
 impl Server {
     /// A server without connections yet.
     pub fn new(url: ServerUrl, connector: Arc<Connector>) -> Self {
-        let host = HeaderValue::from_str(&url.authority()).expect("a url's authority is visible ASCII");
+        let host = HeaderValue::from_str(&url.host()).expect("a url's authority is visible ASCII");
         Self {
             location: Location::of(&url),
             url,

@@ -4,6 +4,7 @@ use std::{net::SocketAddr, sync::Arc};
 
 use arc_swap::ArcSwap;
 use axum::{
+    Router,
     body::{self, Body},
     extract::ConnectInfo,
 };
@@ -39,8 +40,9 @@ pub fn admin(bytes: &[u8]) {
             );
             let limiter = Limiter::open(&config.store).expect("a store in this process opens");
             let gateway = Gateway::build(&config, &limiter, None);
+            let gateway = Arc::new(ArcSwap::from_pointee(gateway));
             let status = Arc::new(Status::new(Arc::default(), Vec::new()));
-            let router = router(None, Arc::new(ArcSwap::from_pointee(gateway)), status);
+            let router = router(None, gateway, status, Router::new());
             let response = router.oneshot(request).await.unwrap_or_else(|never| match never {});
             assert!(!response.status().is_server_error(), "{response:?}");
             let body = body::to_bytes(response.into_body(), usize::MAX).await.expect("a whole answer");

@@ -12,10 +12,13 @@ use percent_encoding::percent_decode_str;
 use crate::{
     algorithm::{Quota, Rate},
     config::{EscapedSlashes, RatelimitHeaders},
-    forward::headers::{from_client, towards_client, towards_upstream},
-    gateway::{client::identify, target::Target},
+    forward::headers::{from_client, towards_client, towards_upstream, trailers_from_client},
+    gateway::{Peer, client::identify, target::Target},
     limit::{Limit, Origin, Standing, fields as ratelimit, request::stated_cost},
-    route::path,
+    route::{
+        Pattern, path,
+        template::{Location, Template},
+    },
     store::Outcome,
 };
 
@@ -49,6 +52,18 @@ pub fn path(bytes: &[u8]) {
     }
     assert_eq!(normal(&escaped), matched);
     assert_eq!(normal(&format!("{matched}/.//")), matched);
+    for reading in path::readings(&matched) {
+        assert_eq!(normal(&reading), reading);
+    }
+
+    let all: Pattern = "/{*rest}".parse().expect("a pattern");
+    let rewritten = "/b/{*rest}".parse::<Template>().expect("a template").fill(&all, &sent);
+    assert_eq!(path::forwarded(&rewritten), rewritten);
+    assert_eq!(path::matched(&rewritten), path::matched(&format!("/b{matched}")));
+    let to = "/{*rest}".parse::<Location>().expect("a location").fill(&all, &sent, &text);
+    assert!(to.starts_with('/') && !to.starts_with("//") && to.bytes().all(|byte| byte.is_ascii_graphic()));
+    assert!(!to.contains('\\'), "browsers read it as a slash: {to}");
+
     let hides_slash = ["%2f", "%5c"].iter().any(|slash| text.to_ascii_lowercase().contains(slash));
     assert_eq!(path::has_escaped_slash(&text), hides_slash);
 }
@@ -90,6 +105,7 @@ pub fn target(bytes: &[u8]) {
 pub fn forwarded(bytes: &[u8]) {
     const STRANGER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1));
     const PROXY: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
+    let http = |address| Peer { address, scheme: "http" };
     let trusted: [IpNet; 2] = ["10.0.0.0/8", "fd00::/8"].map(|network| network.parse().expect("a network"));
     let sent = fields_of(bytes);
 
@@ -102,7 +118,7 @@ pub fn forwarded(bytes: &[u8]) {
     }
 
     let claimed = lines_of(&headers, "x-forwarded-for");
-    let client = identify(STRANGER, &headers, &trusted);
+    let client = identify(http(STRANGER), &headers, &trusted);
     assert_eq!((client.peer, client.peer_is_trusted, client.address), (STRANGER, false, STRANGER));
     let mut onward = headers.clone();
     towards_upstream(&mut onward, &client, Version::HTTP_11);
@@ -112,7 +128,7 @@ pub fn forwarded(bytes: &[u8]) {
     let is_word = |name: &str| name.starts_with("x-forwarded-") || name == "forwarded" || name == "x-real-ip";
     assert!(onward.keys().all(|name| is_told(name.as_str()) || !is_word(name.as_str())));
 
-    let client = identify(PROXY, &headers, &trusted);
+    let client = identify(http(PROXY), &headers, &trusted);
     assert!(client.peer_is_trusted);
     if !trusted.iter().any(|network| network.contains(&client.address)) {
         let mut forged = headers.clone();
@@ -120,12 +136,20 @@ pub fn forwarded(bytes: &[u8]) {
         for line in [&[HeaderValue::from_static("198.51.100.9")], claimed.as_slice()].concat() {
             forged.append("x-forwarded-for", line);
         }
-        assert_eq!(identify(PROXY, &forged, &trusted), client);
+        assert_eq!(identify(http(PROXY), &forged, &trusted), client);
     }
     towards_upstream(&mut headers, &client, Version::HTTP_10);
     let told = lines_of(&headers, "x-forwarded-for");
     assert!(told.len() == 1 && told[0].as_bytes().ends_with(b"10.0.0.1"), "{told:?}");
     towards_client(&mut headers);
+
+    let mut trailers = sent;
+    trailers_from_client(&mut trailers);
+    let is_of_header =
+        |name: &str| ["host", "content-length", "transfer-encoding", "via", "te"].contains(&name);
+    for name in trailers.keys().map(HeaderName::as_str) {
+        assert!(!is_of_header(name) && !is_word(name) && !is_told(name) && !name.contains('_'), "{name}");
+    }
 }
 
 fn lines_of(headers: &HeaderMap, name: &str) -> Vec<HeaderValue> {

@@ -9,11 +9,21 @@ use crate::forward::headers::Client;
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
+/// Who is at the other end of a connection.
+#[derive(Clone, Copy, Debug)]
+pub struct Peer {
+    /// Its address, or the client's if a proxy passes the connection on.
+    pub address: IpAddr,
+    /// How it speaks: `http`, or with TLS `https`.
+    pub scheme: &'static str,
+}
+
 /// Reads X-Forwarded-For from the right, for as long as its entries are themselves trusted proxies.
 ///
 /// The first that isn't is the client. An entry that is no address ends the walk: whoever wrote it
 /// stands in for its client. An IPv4 address in IPv6 form is that IPv4 address.
-pub(crate) fn identify(peer: IpAddr, headers: &HeaderMap, trusted_proxies: &[IpNet]) -> Client {
+pub(crate) fn identify(peer: Peer, headers: &HeaderMap, trusted_proxies: &[IpNet]) -> Client {
+    let Peer { address: peer, scheme } = peer;
     let peer = peer.to_canonical();
     let peer_is_trusted = is_trusted(peer, trusted_proxies);
     let mut address = peer;
@@ -27,7 +37,7 @@ pub(crate) fn identify(peer: IpAddr, headers: &HeaderMap, trusted_proxies: &[IpN
             }
         }
     }
-    Client { peer, peer_is_trusted, address }
+    Client { peer, peer_is_trusted, address, scheme }
 }
 
 /// Whether a word of this one on its clients is believed.
@@ -53,7 +63,8 @@ mod tests {
     fn address(peer: &str, lines: &[&str]) -> String {
         let lines = lines.iter().map(|line| (X_FORWARDED_FOR, HeaderValue::from_str(line).unwrap()));
         let trusted = ["10.0.0.0/8".parse().unwrap(), "fd00::/8".parse().unwrap()];
-        identify(peer.parse().unwrap(), &lines.collect(), &trusted).address.to_string()
+        let peer = Peer { address: peer.parse().unwrap(), scheme: "http" };
+        identify(peer, &lines.collect(), &trusted).address.to_string()
     }
 
     #[test]

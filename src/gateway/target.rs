@@ -4,8 +4,11 @@ use std::{borrow::Cow, net::Ipv6Addr};
 
 use hyper::{
     Method, Uri, Version,
-    header::HOST,
-    http::{request::Parts, uri::PathAndQuery},
+    header::{EXPECT, HOST, HeaderName},
+    http::{
+        request::Parts,
+        uri::{Authority, InvalidUri, PathAndQuery},
+    },
 };
 
 use crate::{
@@ -29,15 +32,25 @@ impl<'r> Target<'r> {
     /// Reads the target of a request (RFC 9112, section 3.2).
     ///
     /// # Errors
-    /// A Host that is missing, repeated or no host; a target that has no path; a path that is rejected.
+    /// A Host that is missing, repeated or no host; a target that has no path; a path that is rejected; an
+    /// expectation other than `100-continue`.
     pub(crate) fn read(parts: &'r Parts, escaped_slashes: EscapedSlashes) -> Result<Self, Rejection> {
         if parts.method == Method::CONNECT {
             return Err(Rejection::Connect);
         }
-        let host = host(authority(parts)?)?;
+        let host = host(parts)?;
         let as_sent = parts.uri.path();
-        if !as_sent.starts_with('/') {
+        let is_foreign =
+            parts.uri.scheme().is_some_and(|scheme| !["http", "https"].contains(&scheme.as_str()));
+        // Servers that keep a path as C does read no further than to a NUL.
+        if !as_sent.starts_with('/') || is_foreign || as_sent.contains("%00") {
             return Err(Rejection::TargetInvalid);
+        }
+        let mut expectations = list(parts, EXPECT);
+        if parts.version > Version::HTTP_10
+            && !expectations.all(|it| it.eq_ignore_ascii_case(b"100-continue"))
+        {
+            return Err(Rejection::ExpectationUnknown);
         }
         if escaped_slashes == EscapedSlashes::Reject && path::has_escaped_slash(as_sent) {
             return Err(Rejection::EscapedSlash);
@@ -57,28 +70,65 @@ impl<'r> Target<'r> {
         if as_sent.authority().is_none() && matches!(self.forwarded, Cow::Borrowed(_)) {
             return as_sent.clone();
         }
+        self.with_query(&self.forwarded, as_sent).expect("a part of a valid target is valid").into()
+    }
+
+    /// The target for the upstream with another path, as a route makes it of this one.
+    ///
+    /// # Errors
+    /// The path is too long, or an upstream might climb out of the place where the route puts it.
+    pub(crate) fn rewritten_uri(&self, path: &str, as_sent: &Uri) -> Result<Uri, Rejection> {
+        if path::climbs(path) {
+            return Err(Rejection::TargetInvalid);
+        }
+        self.with_query(path, as_sent).map(Uri::from).map_err(|_| Rejection::TargetInvalid)
+    }
+
+    fn with_query(&self, path: &str, as_sent: &Uri) -> Result<PathAndQuery, InvalidUri> {
         let separator = if as_sent.query().is_some() { "?" } else { "" };
-        let path = [&self.forwarded, separator, self.query].concat();
-        PathAndQuery::from_maybe_shared(path).expect("a part of a valid target is valid").into()
+        PathAndQuery::from_maybe_shared([path, separator, self.query].concat())
     }
 }
 
-/// The host that the client names: the target's, if it is a whole url, else Host's (RFC 9112, section 3.2.2).
-fn authority(parts: &Parts) -> Result<&str, Rejection> {
+/// Whether a request is about the server as a whole, none of its resources (RFC 9110, section 9.3.7).
+pub(crate) fn is_about_server(parts: &Parts) -> bool {
+    parts.method == Method::OPTIONS && parts.uri.path() == "*"
+}
+
+/// The host that the client names: the target's, if it is a whole url, else Host's (RFC 9112, section 3.2).
+///
+/// # Errors
+/// A Host that is missing, repeated or no host, whatever the target says.
+pub(crate) fn host(parts: &Parts) -> Result<Cow<'_, str>, Rejection> {
     let mut lines = parts.headers.get_all(HOST).into_iter();
+    let authority = parts.uri.authority().map(Authority::as_str);
     let named = match (lines.next(), lines.next()) {
-        (Some(only), None) => only.to_str().map_err(|_| Rejection::HostInvalid)?,
+        (Some(only), None) => Some(only.to_str().map_err(|_| Rejection::HostInvalid)?),
         (Some(_), Some(_)) => return Err(Rejection::HostRepeated),
-        (None, _) if parts.version == Version::HTTP_10 => "",
+        (None, _) if parts.version == Version::HTTP_10 => None,
+        (None, _) if parts.version == Version::HTTP_2 && authority.is_some() => None,
         (None, _) => return Err(Rejection::HostMissing),
     };
-    Ok(parts.uri.authority().map_or(named, |authority| authority.as_str()))
+    let host = named.map(host_of).transpose()?;
+    match (authority, named) {
+        // Who names two hosts in HTTP/2 means to deceive somebody (RFC 9113, section 8.3.1).
+        (Some(authority), Some(named))
+            if parts.version == Version::HTTP_2 && !authority.eq_ignore_ascii_case(named) =>
+        {
+            Err(Rejection::HostRepeated)
+        }
+        (Some(authority), _) => host_of(authority),
+        (None, _) => Ok(host.unwrap_or_default()),
+    }
 }
 
-fn host(authority: &str) -> Result<Cow<'_, str>, Rejection> {
-    if authority.is_empty() {
-        return Ok(Cow::Borrowed(""));
-    }
+/// The members of a field that is a list.
+fn list(parts: &Parts, name: HeaderName) -> impl Iterator<Item = &[u8]> {
+    let lines = parts.headers.get_all(name).into_iter();
+    lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b',')).map(<[u8]>::trim_ascii)
+}
+
+fn host_of(authority: &str) -> Result<Cow<'_, str>, Rejection> {
     let (host, port) = match authority.rfind(':') {
         Some(colon) if !authority.ends_with(']') => (&authority[..colon], &authority[colon + 1..]),
         _ => (authority, ""),
@@ -129,8 +179,10 @@ mod tests {
         ] {
             assert_eq!(read(Version::HTTP_11, target, &[host]).unwrap().0, expected, "{host}");
         }
-        for host in ["a b", "a:x", "[::1", "[::g]", "a@b", "a/b", ":80", ".", "a..", "a..:80"] {
+        for host in ["", "a b", "a:x", "[::1", "[::g]", "a@b", "a/b", ":80", ".", "a..", "a..:80"] {
             let read = read(Version::HTTP_11, "/", &[host]);
+            assert!(matches!(read, Err(Rejection::HostInvalid)), "{host}: {read:?}");
+            let read = self::read(Version::HTTP_11, "http://a/", &[host]);
             assert!(matches!(read, Err(Rejection::HostInvalid)), "{host}: {read:?}");
         }
     }
@@ -157,7 +209,12 @@ mod tests {
 
     #[test]
     fn targets_without_a_path_are_invalid() {
-        assert!(matches!(read(Version::HTTP_11, "*", &["a"]), Err(Rejection::TargetInvalid)));
+        for target in ["*", "a", "a:80", "ftp://a/b", "/a%00b", "http://a/%00"] {
+            assert!(
+                matches!(read(Version::HTTP_11, target, &["a"]), Err(Rejection::TargetInvalid)),
+                "{target}"
+            );
+        }
         assert!(matches!(read(Version::HTTP_11, "/a%2fb", &["a"]), Err(Rejection::EscapedSlash)));
         assert!(matches!(read(Version::HTTP_11, "/a%5Cb", &["a"]), Err(Rejection::EscapedSlash)));
     }

@@ -4,8 +4,8 @@
 //! [`matched`] reads the canonical form off what is forwarded, never off what came: the route and its
 //! limits are those of the path that the upstream sees, in whatever spelling.
 //!
-//! Not done here, because upstreams differ: letter case, `;parameters`, and `\` or `%2F` as a slash.
-//! [`has_escaped_slash`] finds the last, for who wants to refuse them.
+//! Not done there, because upstreams differ: letter case, `;parameters`, and `\` or `%2F` as a slash. What the path
+//! is where the last three are read so, [`readings`] tells, and [`has_escaped_slash`] is for who wants to refuse them.
 
 use std::borrow::Cow;
 
@@ -67,12 +67,44 @@ pub fn matched(forwarded: &str) -> Cow<'_, str> {
     Cow::Owned(canonical)
 }
 
+/// What some servers read in a path beside its [`matched`] form, in that form: those that take an escaped slash for
+/// a slash (nginx, PHP), those that take `\` for one (IIS), those that leave out what follows a `;` in a segment
+/// (servlets), and any of these together. None, mostly.
+pub fn readings(matched: &str) -> impl Iterator<Item = String> {
+    let has = [matched.contains("%2F"), matched.contains('\\'), matched.contains(';')];
+    let liberties = (1..8).map(|set| [0, 1, 2].map(|liberty| set >> liberty & 1 == 1));
+    let apply = move |[escaped, backslash, parameters]: [bool; 3]| {
+        let mut path = matched.to_owned();
+        if escaped {
+            path = path.replace("%2F", "/");
+        }
+        if backslash {
+            path = path.replace('\\', "/");
+        }
+        if parameters {
+            let segments = path.split('/').map(|segment| segment.split(';').next().unwrap_or_default());
+            path = segments.collect::<Vec<_>>().join("/");
+        }
+        self::matched(&forwarded(&path)).into_owned()
+    };
+    let is_possible = move |set: &[bool; 3]| set.iter().zip(has).all(|(wanted, has)| !wanted || has);
+    liberties.filter(is_possible).map(apply)
+}
+
 /// Whether a path has `%2F` or `%5C`, which some upstreams read as a slash.
 pub fn has_escaped_slash(path: &str) -> bool {
     path.split('%').skip(1).any(|after| {
         let hex = after.get(..2).unwrap_or_default();
         hex.eq_ignore_ascii_case("2f") || hex.eq_ignore_ascii_case("5c")
     })
+}
+
+/// Whether an upstream might climb out of the place where a path stands: one that reads `\`, `%2F` or `%5C` as a slash,
+/// or drops `;parameters`, before it removes dot segments.
+pub fn climbs(path: &str) -> bool {
+    let decoded: Cow<'_, [u8]> = percent_decode_str(path).into();
+    let mut names = decoded.split(|byte| matches!(byte, b'/' | b'\\'));
+    names.any(|name| name.split(|byte| *byte == b';').next() == Some(b".."))
 }
 
 /// Whether a segment is `.` or `..`, in any spelling.
@@ -173,6 +205,18 @@ mod tests {
     }
 
     #[test]
+    fn what_might_climb_is_found() {
+        for path in
+            ["/a/..%2Fb", "/a/%2e%2e%5cb", "/a/..\\b", "/..;/b", "/a/.%2E;x=1/b", "/a%2F..", "/..%3Bx"]
+        {
+            assert!(climbs(path), "{path}");
+        }
+        for path in ["/", "/a%2Fb", "/a/...", "/a/..b", "/a..", "/a;..", "/%252e%252e%252fb", "/.;/b"] {
+            assert!(!climbs(path), "{path}");
+        }
+    }
+
+    #[test]
     fn spellings_of_a_path_match_alike() {
         for (path, expected) in [
             ("/", "/"),
@@ -212,6 +256,21 @@ mod tests {
         for path in ["/", "/v1/orders/7", "/v1/orders/", "/a%2Fb%25/café/$"] {
             assert!(matches!(matched(path), Cow::Borrowed(_)), "{path}");
         }
+    }
+
+    #[test]
+    fn other_readings_of_a_path_are_told() {
+        let told = |path: &str| readings(&matched(&forwarded(path))).collect::<Vec<_>>();
+        assert_eq!(told("/a/b%20c/%7e//"), [""; 0]);
+        assert_eq!(told("/a%2fb"), ["/a/b"]);
+        assert_eq!(told("/a%5cb"), ["/a/b"]);
+        assert_eq!(told("/a\\b"), ["/a/b"]);
+        assert_eq!(told("/a;x=1/b%3by"), ["/a/b"]);
+        assert_eq!(told("/x/..;/a"), ["/a"]);
+        assert_eq!(told("/x%2f..%2F%2e%2E%2f%2fa%2f"), ["/a"]);
+        assert_eq!(told("/x;%2f..%2fa"), ["/a", "/x", "/a"]);
+        // Read once more, it is another path: a server that decodes twice isn't looked after.
+        assert_eq!(told("/a%252fb"), [""; 0]);
     }
 
     #[test]

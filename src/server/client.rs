@@ -3,22 +3,30 @@
 //! What a client is waited for changes with each request, and how long doesn't. So no request sets a timer: the
 //! connection notes what is awaited since when, and its worker looks at that now and then. While a request is
 //! answered, the client is waited for only if it takes less than is there for it: an answer may take its time.
-//! A request's body is watched where it is read, since only there is known whether more of it is wanted.
+//! A request's body is watched where it is read, since only there is known whether more of it is wanted; so is what
+//! HTTP/2 sends of several answers ([`super::http2`]).
 
 use std::{
-    pin::Pin,
+    future::poll_fn,
+    pin::{Pin, pin},
     sync::Arc,
-    task::{Context, Poll, ready},
+    task::{Context, Poll, Waker, ready},
     time::Duration,
 };
 
 use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};
+use hyper::{Response, StatusCode};
 use parking_lot::Mutex;
 use tokio::{
     io::{self, AsyncRead, AsyncWrite, ReadBuf},
     time::Instant,
 };
+
+use crate::gateway::{AnswerBody, Progress};
+
+/// Requests that a client of HTTP/2 may give up before they are answered, if they are most of its requests.
+const GIVEN_UP_MOST: u32 = 500;
 
 /// How long a client may take.
 #[derive(Clone, Copy, Debug)]
@@ -36,8 +44,22 @@ pub(super) struct Watch(Mutex<State>);
 #[derive(Debug)]
 struct State {
     awaited: Awaited,
+    /// Requests that are being answered.
+    in_flight: u32,
+    /// Requests so far, and those that were given up, if several can be in flight: it is a connection for HTTP/2.
+    streams: Option<(u32, u32)>,
+    /// The connection is to end.
+    is_ending: bool,
+    /// Woken when it is.
+    task: Option<Waker>,
     /// The client takes nothing of what waits to be written.
     blocked_since: Option<Instant>,
+    /// What has been answered is a tunnel, which begins when the client has the answer.
+    tunnel: Option<Box<AnswerBody>>,
+    /// How far the body of the last request has come, if it has one.
+    upload: Option<Arc<Progress>>,
+    /// All of the last answer is written.
+    is_written: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -55,7 +77,62 @@ enum Awaited {
 impl Watch {
     /// Of a connection that has just been made.
     pub(super) fn new() -> Self {
-        Self(Mutex::new(State { awaited: Awaited::First(Instant::now()), blocked_since: None }))
+        let state = State {
+            awaited: Awaited::First(Instant::now()),
+            in_flight: 0,
+            streams: None,
+            is_ending: false,
+            task: None,
+            blocked_since: None,
+            tunnel: None,
+            upload: None,
+            is_written: true,
+        };
+        Self(Mutex::new(state))
+    }
+
+    /// Notes that the connection is one for HTTP/2: what comes while nothing is in flight needn't be a head.
+    pub(super) fn begin_http2(&self) {
+        self.0.lock().streams = Some((0, 0));
+    }
+
+    /// Whether it is one for HTTP/2, whose client can be told that it ends.
+    pub(super) fn is_http2(&self) -> bool {
+        self.0.lock().streams.is_some()
+    }
+
+    /// Has the connection end with what is in flight on it.
+    pub(super) fn end(&self) {
+        let mut state = self.0.lock();
+        if !state.is_ending {
+            state.is_ending = true;
+            if state.in_flight == 0 {
+                state.awaited = Awaited::Head(Instant::now());
+            }
+            state.task.take().into_iter().for_each(Waker::wake);
+        }
+    }
+
+    /// Whether it is to end.
+    pub(super) fn is_ending(&self) -> bool {
+        self.0.lock().is_ending
+    }
+
+    /// What comes of this, unless the connection is to end before.
+    pub(super) async fn unless_ended<T>(&self, outcome: impl Future<Output = T>) -> Option<T> {
+        let mut outcome = pin!(outcome);
+        poll_fn(|context| {
+            if let Poll::Ready(outcome) = outcome.as_mut().poll(context) {
+                return Poll::Ready(Some(outcome));
+            }
+            let mut state = self.0.lock();
+            if state.is_ending {
+                return Poll::Ready(None);
+            }
+            state.task.get_or_insert_with(|| context.waker().clone()).clone_from(context.waker());
+            Poll::Pending
+        })
+        .await
     }
 
     /// Since when the connection is of no use to anybody, if it is of none.
@@ -67,12 +144,17 @@ impl Watch {
         }
     }
 
-    /// What should have come or gone by now: a `head`, a further `request`, some of an `answer`.
+    /// What should have come or gone by now: a `head`, a further `request`, some of an `answer`; or no more `resets`.
     pub(super) fn missed(&self, patience: Patience, now: Instant) -> Option<&'static str> {
         let state = self.0.lock();
         let has_passed = |since: Instant, patience| now.saturating_duration_since(since) >= patience;
         if let Some(since) = state.blocked_since {
             return has_passed(since, patience.idle).then_some("answer");
+        }
+        if let Some((requests, given_up)) = state.streams
+            && given_up > GIVEN_UP_MOST.max(requests / 2)
+        {
+            return Some("resets");
         }
         match state.awaited {
             Awaited::First(since) | Awaited::Head(since) => {
@@ -84,20 +166,54 @@ impl Watch {
     }
 
     /// Notes that a request's head has come.
-    pub(super) fn begin_request(&self) {
-        self.0.lock().awaited = Awaited::Nothing;
+    pub(super) fn begin_request(&self, upload: Option<Arc<Progress>>) {
+        let mut state = self.0.lock();
+        state.awaited = Awaited::Nothing;
+        state.in_flight += 1;
+        state.upload = upload;
+        if let Some((requests, _)) = &mut state.streams {
+            *requests = requests.saturating_add(1);
+        }
     }
 
     fn end_request(&self) {
-        self.0.lock().awaited = Awaited::Next(Instant::now());
+        let mut state = self.0.lock();
+        state.in_flight -= 1;
+        state.is_written = false;
+        if state.in_flight == 0 {
+            let now = Instant::now();
+            // Whether the client lets it end is all that is left to see.
+            state.awaited = if state.is_ending { Awaited::Head(now) } else { Awaited::Next(now) };
+        }
+    }
+
+    /// Takes the tunnel that is to begin, if there is one.
+    pub(super) fn take_tunnel(&self) -> Option<Box<AnswerBody>> {
+        self.0.lock().tunnel.take()
+    }
+
+    /// Whether there is nothing to write: all is answered, and written.
+    pub(super) fn owes_nothing(&self) -> bool {
+        let state = self.0.lock();
+        state.is_written && state.in_flight == 0
+    }
+
+    /// Whether a request is being answered, or a tunnel open.
+    pub(super) fn is_in_flight(&self) -> bool {
+        self.0.lock().in_flight > 0
+    }
+
+    /// Whether more of the last request may come, though nobody reads it.
+    pub(super) fn was_answered_early(&self) -> bool {
+        self.0.lock().upload.as_ref().is_some_and(|upload| !upload.has_ended())
     }
 
     fn note_read(&self) {
         let mut state = self.0.lock();
         match state.awaited {
             Awaited::First(since) => state.awaited = Awaited::Head(since),
-            Awaited::Next(_) => state.awaited = Awaited::Head(Instant::now()),
-            Awaited::Head(_) | Awaited::Nothing => {}
+            Awaited::Next(_) if state.streams.is_none() => state.awaited = Awaited::Head(Instant::now()),
+            Awaited::Next(_) | Awaited::Head(_) | Awaited::Nothing => {}
         }
     }
 
@@ -148,6 +264,8 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // hyper asks for it when it has handed over all that it had to write.
+        self.watch.0.lock().is_written = true;
         Pin::new(&mut self.stream).poll_flush(context)
     }
 
@@ -156,35 +274,85 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
     }
 }
 
-/// The body of an answer, with which the request ends.
+/// A request on a connection for HTTP/2, in flight until this is dropped.
 #[derive(Debug)]
-pub(super) struct Answer<B> {
-    pub(super) body: B,
-    pub(super) watch: Arc<Watch>,
+pub(super) struct InFlight {
+    watch: Arc<Watch>,
+    is_answered: bool,
 }
 
-impl<B: HttpBody<Data = Bytes> + Unpin> HttpBody for Answer<B> {
+impl InFlight {
+    /// Notes that a request's head has come.
+    pub(super) fn begin(watch: &Arc<Watch>) -> Self {
+        watch.begin_request(None);
+        Self { watch: watch.clone(), is_answered: false }
+    }
+
+    /// Notes that the client has waited for its answer.
+    pub(super) fn note_answer(&mut self) {
+        self.is_answered = true;
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        if !self.is_answered
+            && let Some((_, given_up)) = &mut self.watch.0.lock().streams
+        {
+            *given_up = given_up.saturating_add(1);
+        }
+        self.watch.end_request();
+    }
+}
+
+/// The body of an answer, with which the request ends, unless the answer opens a tunnel.
+#[derive(Debug)]
+pub(super) struct Answer {
+    body: Option<AnswerBody>,
+    watch: Arc<Watch>,
+}
+
+impl Answer {
+    /// The answer that is sent to a client.
+    pub(super) fn of(response: Response<AnswerBody>, watch: Arc<Watch>) -> Response<Self> {
+        let opens_tunnel = response.status() == StatusCode::SWITCHING_PROTOCOLS;
+        response.map(|body| match opens_tunnel {
+            true => {
+                watch.0.lock().tunnel = Some(body.into());
+                Self { body: None, watch }
+            }
+            false => Self { body: Some(body), watch },
+        })
+    }
+}
+
+impl HttpBody for Answer {
     type Data = Bytes;
-    type Error = B::Error;
+    type Error = <AnswerBody as HttpBody>::Error;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
-        Pin::new(&mut self.body).poll_frame(context)
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        match &mut self.body {
+            Some(body) => Pin::new(body).poll_frame(context),
+            None => Poll::Ready(None),
+        }
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        self.body.as_ref().is_none_or(HttpBody::is_end_stream)
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        self.body.as_ref().map(HttpBody::size_hint).unwrap_or_default()
     }
 }
 
-impl<B> Drop for Answer<B> {
+impl Drop for Answer {
     fn drop(&mut self) {
-        self.watch.end_request();
+        if self.body.is_some() {
+            self.watch.end_request();
+        }
     }
 }

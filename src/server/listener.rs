@@ -29,8 +29,8 @@ const UNSENT_BYTES: u32 = 128 << 10;
 
 /// All listeners of a gateway.
 pub(super) struct Listeners {
-    /// For requests.
-    pub(super) server: Vec<Listener>,
+    /// For requests, with their addresses as the configuration has them.
+    pub(super) server: Vec<(ListenAddress, Listener)>,
     /// For operators.
     pub(super) admin: Option<TcpListener>,
 }
@@ -44,7 +44,7 @@ impl Listeners {
         let mut inherited = inherited().map_err(StartError::Inherited)?;
         let mut server = Vec::with_capacity(config.server.listen.len());
         for address in &config.server.listen {
-            server.push(Listener::open(address, &mut inherited).await?);
+            server.push((address.clone(), Listener::open(address, &mut inherited).await?));
         }
         let mut admin = None;
         if let Some(config) = &config.admin {
@@ -83,7 +83,7 @@ pub(super) struct Listener {
     file: Option<File>,
 }
 
-enum Socket {
+pub(super) enum Socket {
     Tcp(TcpListener),
     Unix(UnixListener),
 }
@@ -106,7 +106,10 @@ pub(super) enum Stream {
 
 impl Listener {
     /// Takes the socket of this address from those that were handed on, or else binds it.
-    async fn open(address: &ListenAddress, inherited: &mut Vec<Socket>) -> Result<Self, StartError> {
+    pub(super) async fn open(
+        address: &ListenAddress,
+        inherited: &mut Vec<Socket>,
+    ) -> Result<Self, StartError> {
         let is_it = |socket: &Socket| socket.address().is_ok_and(|own| own == *address);
         if let Some(place) = inherited.iter().position(is_it) {
             return Ok(Self { socket: inherited.swap_remove(place), file: None });

@@ -13,8 +13,8 @@ use parking_lot::Mutex;
 use crate::metrics::{CountsByWord, Page};
 
 /// Why clients' connections are closed: no head of a request came in time, no further request, nothing was taken of an
-/// answer; to make room for another; or the client was told to come back, since there was none.
-const CLOSED_FOR: &[&str] = &["head", "request", "answer", "room", "surplus"];
+/// answer, most requests were given up; to make room for another; or the client was told to come back, since there was none.
+const CLOSED_FOR: &[&str] = &["head", "request", "answer", "resets", "room", "surplus"];
 
 /// Shared by the server with those who want to know.
 #[derive(Debug)]
@@ -24,6 +24,7 @@ pub struct Status {
     connections: Vec<Arc<AtomicUsize>>,
     accepted: AtomicU64,
     accept_failures: AtomicU64,
+    failed_handshakes: AtomicU64,
     closed: CountsByWord,
     reloads: Mutex<Reloads>,
 }
@@ -33,20 +34,45 @@ struct Reloads {
     good: u64,
     bad: u64,
     last_good: SystemTime,
+    last: Option<Reload>,
+}
+
+/// A reload that has ended.
+#[derive(Clone, Debug)]
+pub struct Reload {
+    /// When.
+    pub time: SystemTime,
+    /// What it changed, or what is wrong with the configuration, so that the running one stays.
+    pub outcome: Result<Vec<String>, String>,
 }
 
 impl Status {
     /// Of a server that starts now.
     pub(crate) fn new(is_draining: Arc<AtomicBool>, connections: Vec<Arc<AtomicUsize>>) -> Self {
-        let (accepted, accept_failures) = Default::default();
-        let reloads = Mutex::new(Reloads { good: 0, bad: 0, last_good: SystemTime::now() });
+        let (accepted, accept_failures, failed_handshakes) = Default::default();
+        let reloads = Mutex::new(Reloads { good: 0, bad: 0, last_good: SystemTime::now(), last: None });
         let closed = CountsByWord::of(CLOSED_FOR);
-        Self { is_draining, connections, accepted, accept_failures, closed, reloads }
+        Self { is_draining, connections, accepted, accept_failures, failed_handshakes, closed, reloads }
     }
 
     /// Whether a balancer should send no more requests here.
     pub fn is_draining(&self) -> bool {
         self.is_draining.load(Relaxed)
+    }
+
+    /// Connections of clients that are open.
+    pub fn connections(&self) -> usize {
+        self.connections.iter().map(|open| open.load(Relaxed)).sum()
+    }
+
+    /// How many threads serve them.
+    pub(super) fn workers(&self) -> usize {
+        self.connections.len()
+    }
+
+    /// How the last reload ended, if there was any.
+    pub fn last_reload(&self) -> Option<Reload> {
+        self.reloads.lock().last.clone()
     }
 
     pub(super) fn note_accepted(&self) {
@@ -57,26 +83,31 @@ impl Status {
         self.accept_failures.fetch_add(1, Relaxed);
     }
 
+    /// Notes that a client and the gateway didn't agree on TLS.
+    pub(super) fn note_failed_handshake(&self) {
+        self.failed_handshakes.fetch_add(1, Relaxed);
+    }
+
     /// Notes that a client's connection is closed for a reason of [`CLOSED_FOR`].
     pub(super) fn note_closed(&self, reason: &str) {
         self.closed.add(reason);
     }
 
     /// Notes how a reload has ended.
-    pub fn note_reload(&self, was_good: bool) {
-        let mut reloads = self.reloads.lock();
-        if was_good {
+    pub fn note_reload(&self, outcome: Result<Vec<String>, String>) {
+        let (mut reloads, time) = (self.reloads.lock(), SystemTime::now());
+        if outcome.is_ok() {
             reloads.good += 1;
-            reloads.last_good = SystemTime::now();
+            reloads.last_good = time;
         } else {
             reloads.bad += 1;
         }
+        reloads.last = Some(Reload { time, outcome });
     }
 
     /// Writes the metrics of the server.
     pub fn write(&self, page: &mut Page<'_>) {
-        let open: usize = self.connections.iter().map(|open| open.load(Relaxed)).sum();
-        page.gauge("tollgate_connections", "Connections of clients that are open", open);
+        page.gauge("tollgate_connections", "Connections of clients that are open", self.connections());
         page.counter(
             "tollgate_connections_accepted",
             "Connections of clients that were accepted",
@@ -87,12 +118,17 @@ impl Status {
             "Attempts to accept a connection that failed, as with too many open files",
             self.accept_failures.load(Relaxed),
         );
+        page.counter(
+            "tollgate_tls_handshake_failures",
+            "Connections of clients on which TLS wasn't agreed on, as for want of a certificate",
+            self.failed_handshakes.load(Relaxed),
+        );
         page.counters(
             "tollgate_connections_closed",
             "Connections of clients that were closed as clients did nothing in time, or for want of room",
             self.closed.iter().map(|(reason, count)| ([("reason", reason)], count)),
         );
-        let Reloads { good, bad, last_good } = &*self.reloads.lock();
+        let Reloads { good, bad, last_good, .. } = &*self.reloads.lock();
         page.counters(
             "tollgate_reloads",
             "Reloads of the configuration; after a bad one the running configuration stays",

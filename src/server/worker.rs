@@ -1,29 +1,23 @@
 //! A worker serves its connections on one thread.
 
-use std::{convert::Infallible, future::pending, net::SocketAddr, sync::Arc, time::Duration};
+use std::{net::SocketAddr, pin::pin, sync::Arc, time::Duration};
 
 use arc_swap::ArcSwap;
-use hyper::{
-    Request,
-    body::Incoming,
-    header::{CONNECTION, HeaderValue},
-    server::conn::http1,
-    service::service_fn,
-};
-use hyper_util::{rt::TokioIo, server::graceful::GracefulShutdown};
 use tokio::{
-    io::{AsyncRead, AsyncWrite},
     net::{TcpStream, UnixStream},
     sync::{mpsc, oneshot, watch},
     task::{AbortHandle, JoinSet},
     time::{Instant, MissedTickBehavior, interval, timeout},
 };
+use tokio_rustls::TlsAcceptor;
+use tokio_util::task::TaskTracker;
 
-use crate::gateway::{Gateway, StoreError, Upload};
+use crate::gateway::{Gateway, StoreError};
 
 use super::{
     Accepted, Counted, NowAndThen, Stage, Status, Stream, Terms,
-    client::{Answer, Patience, Watch, Watched},
+    client::Watch,
+    connection::{self, Connection},
     proxy_protocol,
 };
 
@@ -31,15 +25,12 @@ use super::{
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// Connections among which the one that idles longest goes to make room: looking at all of very many takes time.
 const LOOKED_AT_MOST: usize = 256;
-/// Bytes that a connection buffers of a body on its way, beside what its header may take.
-const BODY_BUFFER: usize = 64 << 10;
-
 /// How long to wait in the end until the store has what was recorded and released without waiting for it.
 const STORE_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Serves what is accepted until the server ends.
 pub(super) async fn work(
-    terms: Terms,
+    terms: Arc<ArcSwap<Terms>>,
     gateway: &Arc<ArcSwap<Gateway>>,
     mut accepted: mpsc::Receiver<Accepted>,
     ready: oneshot::Sender<Result<(), StoreError>>,
@@ -50,20 +41,13 @@ pub(super) async fn work(
     // The server waits for it, unless it has failed to start and is gone.
     let _ = ready.send(warm);
 
-    let mut http = http1::Builder::new();
-    http.max_header_size(terms.max_header_bytes)
-        .max_buf_size(terms.max_header_bytes + BODY_BUFFER)
-        // Header and body in one write. (`pipeline_flush` would do that, too, but withholds an answer while
-        // more of the connection is to be read, and buffers a body without bound for a slow reader.)
-        .writev(false);
     let mut serving = Serving {
-        http,
-        patience: terms.patience,
+        terms,
         gateway: gateway.clone(),
         status,
         unknown: JoinSet::new(),
-        graceful: GracefulShutdown::new(),
         connections: JoinSet::new(),
+        streams: TaskTracker::new(),
         clients: Vec::new(),
         lacks_room: NowAndThen::default(),
     };
@@ -76,36 +60,38 @@ pub(super) async fn work(
             Some(Ok(Some(known))) = serving.unknown.join_next() => known(&mut serving),
             now = looks.tick() => {
                 serving.cut_off(now);
+                serving.keep_to_bound();
                 gateway.load().close_idle();
             }
             Ok(()) = stage.changed() => match *stage.borrow() {
                 Stage::Serving | Stage::Deaf => {}
-                Stage::Closing | Stage::Ending => break,
+                Stage::Closing => serving.end(),
+                Stage::Ending => break,
             },
         }
     }
-    let Serving { unknown, graceful, mut connections, .. } = serving;
-    drop(unknown);
-    tokio::select! {
-        () = async { graceful.shutdown().await; pending().await } => {}
-        _ = stage.wait_for(|stage| *stage == Stage::Ending) => {}
-    }
-    connections.shutdown().await;
-    if timeout(STORE_PATIENCE, gateway.load().flush()).await.is_err() {
+    serving.connections.shutdown().await;
+    let flushed = async {
+        // They end with their connections.
+        serving.streams.close();
+        serving.streams.wait().await;
+        gateway.load().flush().await;
+    };
+    if timeout(STORE_PATIENCE, flushed).await.is_err() {
         tracing::warn!("the store hasn't taken all that was to be recorded: it is lost");
     }
 }
 
 /// What serves a worker's connections.
 struct Serving {
-    http: http1::Builder,
-    patience: Patience,
+    terms: Arc<ArcSwap<Terms>>,
     gateway: Arc<ArcSwap<Gateway>>,
     status: Arc<Status>,
     /// Connections whose proxies haven't said yet whose they are. A drain closes them.
     unknown: JoinSet<Option<Known>>,
-    graceful: GracefulShutdown,
     connections: JoinSet<()>,
+    /// Requests of HTTP/2 that are answered.
+    streams: TaskTracker,
     /// At the other ends of these, those that have ended lately included.
     clients: Vec<Client>,
     lacks_room: NowAndThen,
@@ -124,10 +110,18 @@ impl Client {
         Arc::strong_count(&self.watch) == 1
     }
 
-    fn close(&self, reason: &str, status: &Status) {
-        tracing::debug!(peer = %self.peer, reason, "a client's connection is closed");
-        status.note_closed(reason);
+    /// Closes the connection; or has it end, if the client can be told so by HTTP/2. Whether it is closed by now.
+    fn close(&self, reason: &str, status: &Status) -> bool {
+        if !self.watch.is_ending() {
+            tracing::debug!(peer = %self.peer, reason, "a client's connection is closed");
+            status.note_closed(reason);
+            if reason == "request" && self.watch.is_http2() {
+                self.watch.end();
+                return false;
+            }
+        }
         self.task.abort();
+        true
     }
 }
 
@@ -143,13 +137,18 @@ impl Serving {
                 tracing::warn!("all connections are in use: others get 503\nraise server.max_connections");
             }
         }
-        let served =
-            match stream {
-                Stream::Tcp(stream) => TcpStream::from_std(stream)
-                    .map(|stream| self.receive(stream, peer, counted, is_turned_away)),
-                Stream::Unix(stream) => UnixStream::from_std(stream)
-                    .map(|stream| self.receive(stream, peer, counted, is_turned_away)),
-            };
+        let terms = self.terms.load_full();
+        let served = match stream {
+            Stream::Tcp(stream) => TcpStream::from_std(stream).map(|stream| {
+                let tls = terms.tls.as_ref().map(|tls| tls.acceptor.clone());
+                self.receive(stream, tls, peer, counted, is_turned_away);
+            }),
+            Stream::Unix(stream) => UnixStream::from_std(stream).map(|stream| {
+                // In a box, so that all the rest is compiled once for it and for TLS.
+                let stream: Box<dyn connection::Stream> = Box::new(stream);
+                self.receive(stream, None, peer, counted, is_turned_away);
+            }),
+        };
         if let Err(error) = served {
             tracing::warn!("can't serve a connection: {error}");
         }
@@ -157,73 +156,83 @@ impl Serving {
 
     fn receive(
         &mut self,
-        mut stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        mut stream: impl connection::Stream,
+        tls: Option<TlsAcceptor>,
         peer: SocketAddr,
         counted: Counted,
         is_turned_away: bool,
     ) {
         if !self.gateway.load().expects_proxy_header(peer.ip()) {
-            return self.serve(stream, peer, counted, is_turned_away);
+            return self.serve(stream, tls, peer, counted, is_turned_away);
         }
-        let within = self.patience.header;
+        let within = self.terms.load().patience.header;
         self.unknown.spawn(async move {
             let client = proxy_protocol::client(&mut stream, peer, within).await?;
-            let serve = move |serving: &mut Self| serving.serve(stream, client, counted, is_turned_away);
+            let serve = move |serving: &mut Self| serving.serve(stream, tls, client, counted, is_turned_away);
             Some(Box::new(serve) as Known)
         });
     }
 
     fn serve(
         &mut self,
-        stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        stream: impl connection::Stream,
+        tls: Option<TlsAcceptor>,
         peer: SocketAddr,
         counted: Counted,
         is_turned_away: bool,
     ) {
-        let (gateway, status) = (self.gateway.clone(), self.status.clone());
-        let (watch, patience) = (Arc::new(Watch::new()), self.patience);
-        let stream = Watched { stream, watch: watch.clone() };
-        let watched = watch.clone();
-        let service = service_fn(move |request: Request<Incoming>| {
-            let (gateway, status) = (gateway.load_full(), status.clone());
-            let request = request.map(|body| Upload::new(body, patience.idle));
-            let watch = watched.clone();
-            watch.begin_request();
-            // In a box, lest a connection that idles keep room for it.
-            Box::pin(async move {
-                let mut response = match is_turned_away {
-                    true => gateway.turn_away(peer.ip(), request),
-                    false => gateway.answer(peer.ip(), request).await,
-                };
-                if is_turned_away || status.is_draining() {
-                    response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
-                }
-                Ok::<_, Infallible>(response.map(|body| Answer { body, watch }))
-            })
-        });
-        let connection = self.graceful.watch(self.http.serve_connection(TokioIo::new(stream), service));
+        let watch = Arc::new(Watch::new());
+        let connection = Connection {
+            peer,
+            scheme: if tls.is_some() { "https" } else { "http" },
+            is_turned_away,
+            terms: self.terms.load_full(),
+            gateway: self.gateway.clone(),
+            status: self.status.clone(),
+            watch: watch.clone(),
+            streams: self.streams.clone(),
+        };
         let task = self.connections.spawn(async move {
-            if let Err(error) = connection.await {
-                tracing::debug!(%peer, "a connection ended early: {error}");
-            }
+            let served = pin!(async move {
+                match tls {
+                    // In a box, lest all connections keep room for it.
+                    Some(tls) => Box::pin(connection.serve_tls(stream, tls)).await,
+                    None => connection.serve(stream).await,
+                }
+            });
+            // Dropped before what is served: who sees that it has closed may connect anew at once.
+            let counted = counted;
+            served.await;
             drop(counted);
         });
         self.clients.push(Client { peer, watch, task });
     }
 
+    /// Has all connections end, with what is in flight on them.
+    fn end(&mut self) {
+        self.unknown.abort_all();
+        self.clients.iter().for_each(|client| client.watch.end());
+    }
+
     /// Closes the connections of clients who should have done something by now.
     fn cut_off(&mut self, now: Instant) {
-        let Self { clients, patience, status, .. } = self;
-        clients.retain(|client| {
-            if client.has_gone() {
-                return false;
-            }
-            let missed = client.watch.missed(*patience, now);
-            if let Some(missed) = missed {
-                client.close(missed, status);
-            }
-            missed.is_none()
+        let Self { clients, terms, status, .. } = self;
+        let patience = terms.load().patience;
+        clients.retain(|client| match client.watch.missed(patience, now) {
+            _ if client.has_gone() => false,
+            Some(missed) => !client.close(missed, status),
+            None => true,
         });
+    }
+
+    /// Closes this worker's share of the connections beyond the bound, as far as they idle: a reload may have lowered it.
+    fn keep_to_bound(&mut self) {
+        let beyond = self.status.connections().saturating_sub(self.terms.load().clients_most);
+        for _ in 0..beyond.div_ceil(self.status.workers()) {
+            if !self.make_room() {
+                break;
+            }
+        }
     }
 
     /// Closes the connection that idles longest, if one does.

@@ -71,11 +71,26 @@ impl Client {
     }
 
     fn body(&mut self, mut answer: Answer) -> Answer {
-        answer.body = match answer.header("transfer-encoding") {
+        answer.body = self.body_of(&answer);
+        answer
+    }
+
+    /// Reads the body that follows a header.
+    pub(crate) fn body_of(&mut self, answer: &Answer) -> Vec<u8> {
+        match answer.header("transfer-encoding") {
             Some("chunked") => self.chunks(),
             _ => self.bytes(answer.header("content-length").map_or(0, |length| length.parse().unwrap())),
-        };
-        answer
+        }
+    }
+
+    /// Reads the header of an answer as it came, read as Latin-1, with the empty line.
+    pub(crate) fn raw_head(&mut self) -> String {
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            let read = self.stream.read_until(b'\n', &mut head).unwrap();
+            assert_ne!(read, 0, "the answer broke off: {:?}", String::from_utf8_lossy(&head));
+        }
+        head.into_iter().map(char::from).collect()
     }
 
     /// Reads the header of an answer.
@@ -110,6 +125,12 @@ impl Client {
         rest
     }
 
+    /// The same, which fails if the connection is broken off.
+    pub(crate) fn try_rest(&mut self) -> std::io::Result<Vec<u8>> {
+        let mut rest = Vec::new();
+        self.stream.read_to_end(&mut rest).map(|_| rest)
+    }
+
     /// Another hold of the connection, to write to it while this one reads.
     pub(crate) fn writer(&self) -> TcpStream {
         self.stream.get_ref().try_clone().unwrap()
@@ -132,13 +153,20 @@ impl Client {
     fn chunks(&mut self) -> Vec<u8> {
         let mut body = Vec::new();
         loop {
-            let size = usize::from_str_radix(self.line().trim(), 16).unwrap();
-            body.extend(self.bytes(size));
-            self.line();
-            if size == 0 {
+            let chunk = self.chunk();
+            if chunk.is_empty() {
                 return body;
             }
+            body.extend(chunk);
         }
+    }
+
+    /// The next chunk of a body.
+    pub(crate) fn chunk(&mut self) -> Vec<u8> {
+        let size = usize::from_str_radix(self.line().trim(), 16).unwrap();
+        let chunk = self.bytes(size);
+        self.line();
+        chunk
     }
 
     fn line(&mut self) -> String {

@@ -58,7 +58,8 @@ impl Gateway {
                 panic!("no gateway: {}", fs::read_to_string(folder.path().join("log")).unwrap());
             }
         }
-        let (_, address) = greeting.split_once("tollgate listens on http://").expect(&greeting);
+        let (_, address) = greeting.split_once("tollgate listens on http").expect(&greeting);
+        let (_, address) = address.split_once("://").expect(&greeting);
         let address = address.lines().next().unwrap().parse().unwrap();
         Self { process, folder, address, greeting }
     }
@@ -66,6 +67,11 @@ impl Gateway {
     /// What it printed when it was ready.
     pub(crate) fn greeting(&self) -> &str {
         &self.greeting
+    }
+
+    /// Where its configuration is, and its log.
+    pub(crate) fn folder(&self) -> &Path {
+        self.folder.path()
     }
 
     pub(crate) fn address(&self) -> SocketAddr {

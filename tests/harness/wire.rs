@@ -70,6 +70,48 @@ impl Wire {
         Some(head.into_iter().map(char::from).collect())
     }
 
+    /// The next request as it came, with its body; or none if the gateway has closed the connection. What has come
+    /// of one that broke off is lost.
+    pub(crate) fn message(&mut self) -> Option<String> {
+        let mut message = self.request()?;
+        let head = message.to_ascii_lowercase();
+        let length = head.split("\r\n").find_map(|line| line.strip_prefix("content-length: "));
+        if head.contains("\r\ntransfer-encoding:") {
+            loop {
+                let line = self.line()?;
+                let size = usize::from_str_radix(line.trim_end(), 16).unwrap();
+                message += &line;
+                if size == 0 {
+                    break;
+                }
+                let mut chunk = vec![0; size + 2];
+                self.stream.read_exact(&mut chunk).ok()?;
+                message.extend(chunk.into_iter().map(char::from));
+            }
+            while !message.ends_with("\r\n\r\n") {
+                message += &self.line()?;
+            }
+        } else if let Some(length) = length {
+            let mut body = vec![0; length.parse().unwrap()];
+            self.stream.read_exact(&mut body).ok()?;
+            message.extend(body.into_iter().map(char::from));
+        }
+        Some(message)
+    }
+
+    fn line(&mut self) -> Option<String> {
+        let mut line = Vec::new();
+        self.stream.read_until(b'\n', &mut line).ok()?;
+        line.ends_with(b"\r\n").then(|| line.into_iter().map(char::from).collect())
+    }
+
+    /// All that comes until the gateway closes the connection, or breaks it off.
+    pub(crate) fn rest(&mut self) -> String {
+        let mut rest = Vec::new();
+        let _ = self.stream.read_to_end(&mut rest);
+        rest.into_iter().map(char::from).collect()
+    }
+
     /// Sends bytes as they are. Whether the gateway takes them is for the test to see.
     pub(crate) fn send(&mut self, bytes: &[u8]) {
         let _ = self.stream.get_mut().write_all(bytes);
@@ -79,6 +121,18 @@ impl Wire {
         let mut bytes = vec![0; length];
         self.stream.read_exact(&mut bytes).unwrap();
         bytes
+    }
+
+    /// The next byte, if one comes.
+    pub(crate) fn try_read(&mut self) -> std::io::Result<u8> {
+        let mut byte = [0];
+        self.stream.read_exact(&mut byte)?;
+        Ok(byte[0])
+    }
+
+    /// What comes.
+    pub(crate) fn reader(&mut self) -> &mut impl Read {
+        &mut self.stream
     }
 
     /// Waits until the gateway closes the connection, or breaks it off.

@@ -1,4 +1,4 @@
-//! TLS towards the store and upstreams, and the files that it needs.
+//! TLS towards the store, upstreams and clients, and the files that it needs.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use toml::Spanned;
 
 use super::Check;
 use crate::config::{
-    Tls,
+    ListenAddress, ServerTls, Sources, Tls,
     error::Fault,
     file::{self, Table},
     tls::{self, Identity},
@@ -23,13 +23,15 @@ impl Check<'_, '_> {
             let fault = Fault::error(format!("`{has}` is of no use without `{lacks}`")).at(&span, "");
             self.fault(fault.help(format!("add for example: {lacks} = \"gateway.pem\"")));
         }
-        let ca = value.ca.and_then(|ca| self.file(&ca, |path| tls::read_certificates(folder, path)));
+        let certificates_of =
+            |sources: &mut Sources, path: &str| tls::read_certificates(sources, folder, path);
+        let ca = value.ca.and_then(|ca| self.meant(&ca, certificates_of));
         let cert = value.cert.as_ref();
-        let certificates = cert.and_then(|cert| self.file(cert, |path| tls::read_certificates(folder, path)));
+        let certificates = cert.and_then(|cert| self.meant(cert, certificates_of));
         let key = value.key.as_ref();
-        let key = key.and_then(|key| self.file(key, |path| tls::read_key(folder, path)));
+        let key = key.and_then(|key| self.meant(key, |sources, path| tls::read_key(sources, folder, path)));
         let server_name = value.server_name.and_then(|name| {
-            self.file(&name, |name| {
+            self.meant(&name, |_, name| {
                 ServerName::try_from(name.to_owned()).map_err(|_| {
                     format!("`{name}` is no name of a server\nwrite a host or an address: \"redis.internal\"")
                 })
@@ -43,9 +45,66 @@ impl Check<'_, '_> {
         tls
     }
 
+    /// How to speak TLS with clients on these addresses.
+    pub(super) fn server_tls(
+        &mut self,
+        table: Table<file::ServerTls>,
+        folder: &Path,
+        listen: &[ListenAddress],
+    ) -> ServerTls {
+        let Table { span, value } = table;
+        if !listen.iter().any(|address| matches!(address, ListenAddress::Tcp(_))) {
+            let fault = Fault::warning("`tls` is for TCP, and there are only unix sockets to listen on");
+            self.fault(fault.at(&span, "").help("remove it, or listen on an address: \"0.0.0.0:8443\""));
+        }
+        if value.certs.is_empty() {
+            self.missing(&span, &["certs"], "certs = [{ cert = \"gateway.pem\", key = \"gateway.key\" }]");
+        }
+        let client_ca = value.client_ca.and_then(|written| {
+            let authorities =
+                self.meant(&written, |sources, path| tls::read_certificates(sources, folder, path))?;
+            if let Err(error) = tls::verifier_of_clients(&authorities) {
+                let fault = Fault::error(format!("`{}` can't be used: {error}", written.get_ref()));
+                self.fault(fault.at(&written.span(), "").help("give certificates of X.509, version 3"));
+            }
+            Some(authorities)
+        });
+        let identities = value.certs.into_iter().filter_map(|table| self.identity(table, folder)).collect();
+        ServerTls { identities, client_ca }
+    }
+
+    /// A certificate of the gateway's with its key.
+    fn identity(&mut self, table: Table<file::Certificate>, folder: &Path) -> Option<Identity> {
+        let Table { span, value: file::Certificate { cert, key } } = table;
+        if cert.is_none() {
+            self.missing(&span, &["cert"], "cert = \"gateway.pem\"");
+        }
+        if key.is_none() {
+            self.missing(&span, &["key"], "key = \"gateway.key\"");
+        }
+        let (cert, key) = (cert?, key?);
+        let certificates = self.meant(&cert, |sources, path| tls::read_certificates(sources, folder, path));
+        let private = self.meant(&key, |sources, path| tls::read_key(sources, folder, path));
+        let identity = Identity { certificates: certificates?, key: private? };
+        if let Err(error) = identity.certified() {
+            let fault = Fault::error(format!("`{}` can't be used: {error}", cert.get_ref()));
+            let fault = fault.at(&cert.span(), "").at(&key.span(), "with this key");
+            self.fault(fault.help("give the certificate and the key that belong together"));
+        } else if let Some(untimely) = identity.untimely() {
+            let fault = Fault::warning(format!("the certificate of `{}` {untimely}", cert.get_ref()));
+            let fault = fault.at(&cert.span(), "clients won't trust it");
+            self.fault(fault.help("renew it, and reload: a running gateway takes the new one, too"));
+        }
+        Some(identity)
+    }
+
     /// What a value stands for, if it can be read.
-    fn file<T>(&mut self, written: &Spanned<String>, read: impl Fn(&str) -> Result<T, String>) -> Option<T> {
-        let read = read(written.get_ref());
+    fn meant<T>(
+        &mut self,
+        written: &Spanned<String>,
+        read: impl Fn(&mut Sources, &str) -> Result<T, String>,
+    ) -> Option<T> {
+        let read = read(self.sources, written.get_ref());
         read.map_err(|fault| self.fault(Fault::with_remedy(&fault).at(&written.span(), ""))).ok()
     }
 

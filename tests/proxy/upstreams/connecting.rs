@@ -31,8 +31,8 @@ fn serve_unix(path: &Path) {
                 let mut line = String::new();
                 while stream.read_line(&mut line).unwrap_or(0) > 0 {
                     if line.ends_with("\r\n\r\n") {
-                        let host =
-                            line.lines().find_map(|line| line.strip_prefix("host: ")).unwrap().to_owned();
+                        let fields = line.to_ascii_lowercase();
+                        let host = fields.lines().find_map(|line| line.strip_prefix("host: ")).unwrap();
                         let answer =
                             format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{host}", host.len());
                         stream.get_mut().write_all(answer.as_bytes()).unwrap();

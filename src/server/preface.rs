@@ -1,0 +1,71 @@
+//! The preface with which a client says that it speaks HTTP/2, without having been asked (RFC 9113, section 3.3).
+
+use std::{
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use tokio::io::{self, AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
+
+const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// A connection of which the first bytes have been read ahead, and are read once more.
+#[derive(Debug)]
+pub(super) struct Ahead<S> {
+    bytes: [u8; PREFACE.len()],
+    /// So many have come, of which these have been read once more.
+    came: usize,
+    taken: usize,
+    stream: S,
+}
+
+/// Reads as much as tells whether the connection begins with the preface.
+///
+/// # Errors
+/// It broke.
+pub(super) async fn read<S: AsyncRead + Unpin>(stream: S) -> io::Result<(bool, Ahead<S>)> {
+    let mut ahead = Ahead { bytes: [0; PREFACE.len()], came: 0, taken: 0, stream };
+    while ahead.came < PREFACE.len() && PREFACE.starts_with(&ahead.bytes[..ahead.came]) {
+        match ahead.stream.read(&mut ahead.bytes[ahead.came..]).await? {
+            0 => break,
+            more => ahead.came += more,
+        }
+    }
+    Ok((ahead.bytes == *PREFACE, ahead))
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Ahead<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let Self { bytes, came, taken, stream } = &mut *self;
+        if taken == came {
+            return Pin::new(stream).poll_read(context, buffer);
+        }
+        let rest = &bytes[*taken..*came];
+        let more = rest.len().min(buffer.remaining());
+        buffer.put_slice(&rest[..more]);
+        *taken += more;
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Ahead<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}

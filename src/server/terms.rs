@@ -1,0 +1,81 @@
+//! What the configuration says of connections. A reload puts other terms in place: new connections go by them, and
+//! who looks at those that are open.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio_rustls::TlsAcceptor;
+
+use crate::{
+    config::{self, ServerTls},
+    gateway::Gateway,
+};
+
+use super::{client::Patience, files, http2::STREAMS_MOST};
+
+/// What clients agree on with TLS (RFC 7301).
+pub(super) const H2: &[u8] = b"h2";
+const HTTP_1_1: &[u8] = b"http/1.1";
+
+/// What holds for connections of clients.
+#[derive(Debug)]
+pub(super) struct Terms {
+    pub(super) max_header_bytes: usize,
+    pub(super) patience: Patience,
+    pub(super) drain_timeout: Duration,
+    pub(super) http2: bool,
+    pub(super) tls: Option<Tls>,
+    /// Connections.
+    pub(super) clients_most: usize,
+    /// Requests in flight by HTTP/2, of a worker.
+    pub(super) streams_most: usize,
+}
+
+/// How TLS is spoken.
+pub(super) struct Tls {
+    config: Arc<ServerTls>,
+    http2: bool,
+    pub(super) acceptor: TlsAcceptor,
+}
+
+impl Terms {
+    /// For so many workers. There are as many connections as there are files for beside those to upstreams.
+    pub(super) fn new(server: &config::Server, tls: Option<Tls>, gateway: &Gateway, workers: usize) -> Self {
+        let clients_most = files::clients_most(server.max_connections, gateway.upstream_connections_most());
+        Self {
+            max_header_bytes: server.max_header_bytes,
+            patience: Patience { header: server.header_timeout, idle: server.idle_timeout },
+            drain_timeout: server.drain_timeout,
+            http2: server.http2,
+            tls,
+            clients_most,
+            streams_most: clients_most.div_ceil(workers).max(STREAMS_MOST as usize),
+        }
+    }
+}
+
+impl Tls {
+    /// As the configuration says. If that hasn't changed, what is there goes on, so that sessions can be resumed.
+    ///
+    /// # Errors
+    /// It can't be spoken so.
+    pub(super) fn of(server: &config::Server, before: Option<&Self>) -> Result<Option<Self>, rustls::Error> {
+        let Some(config) = &server.tls else { return Ok(None) };
+        let alike = before.filter(|before| before.config == *config && before.http2 == server.http2);
+        let acceptor = match alike {
+            Some(before) => before.acceptor.clone(),
+            None => {
+                let mut tls = config.server()?;
+                let protocols: &[&[u8]] = if server.http2 { &[H2, HTTP_1_1] } else { &[HTTP_1_1] };
+                tls.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
+                TlsAcceptor::from(Arc::new(tls))
+            }
+        };
+        Ok(Some(Self { config: config.clone(), http2: server.http2, acceptor }))
+    }
+}
+
+impl std::fmt::Debug for Tls {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Tls").field("http2", &self.http2).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,185 @@
+//! A client for HTTP/2 that sends the frames it is given and shows those that come (RFC 9113, section 4.1).
+
+use std::{
+    io::{BufReader, Read, Write},
+    net::{SocketAddr, TcpStream},
+    time::Duration,
+};
+
+pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+pub(crate) const DATA: u8 = 0;
+pub(crate) const HEADERS: u8 = 1;
+pub(crate) const RST_STREAM: u8 = 3;
+pub(crate) const SETTINGS: u8 = 4;
+pub(crate) const PING: u8 = 6;
+pub(crate) const GOAWAY: u8 = 7;
+pub(crate) const WINDOW_UPDATE: u8 = 8;
+pub(crate) const CONTINUATION: u8 = 9;
+pub(crate) const END_STREAM: u8 = 1;
+pub(crate) const ACK: u8 = 1;
+pub(crate) const END_HEADERS: u8 = 4;
+/// SETTINGS_INITIAL_WINDOW_SIZE.
+pub(crate) const INITIAL_WINDOW: u16 = 4;
+pub(crate) const PROTOCOL_ERROR: u32 = 1;
+pub(crate) const REFUSED_STREAM: u32 = 7;
+pub(crate) const CANCEL: u32 = 8;
+pub(crate) const COMPRESSION_ERROR: u32 = 9;
+pub(crate) const ENHANCE_YOUR_CALM: u32 = 11;
+
+/// For which a test waits for a frame.
+const READ_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// A connection.
+pub(crate) struct Frames {
+    stream: BufReader<TcpStream>,
+    /// Whether it answers pings, as everybody has to.
+    pub(crate) answers_pings: bool,
+}
+
+/// A frame.
+#[derive(Debug)]
+pub(crate) struct Frame {
+    pub(crate) kind: u8,
+    pub(crate) flags: u8,
+    pub(crate) stream: u32,
+    pub(crate) payload: Vec<u8>,
+}
+
+impl Frame {
+    /// The code of a RST_STREAM or GOAWAY.
+    pub(crate) fn code(&self) -> u32 {
+        let at = if self.kind == GOAWAY { 4 } else { 0 };
+        u32::from_be_bytes(self.payload[at..at + 4].try_into().unwrap())
+    }
+
+    /// The status that a HEADERS begins with, if it is one that has an index (RFC 7541, appendix A); else 0.
+    pub(crate) fn status(&self) -> u16 {
+        let indexed =
+            [(0x88, 200), (0x89, 204), (0x8a, 206), (0x8b, 304), (0x8c, 400), (0x8d, 404), (0x8e, 500)];
+        indexed.iter().find(|(byte, _)| self.payload.first() == Some(byte)).map_or(0, |(_, status)| *status)
+    }
+
+    pub(crate) fn ends_stream(&self) -> bool {
+        matches!(self.kind, DATA | HEADERS) && self.flags & END_STREAM != 0
+    }
+}
+
+/// The bytes of a frame.
+pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+    [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
+}
+
+/// Fields as literals that aren't indexed (RFC 7541, section 6.2.2).
+pub(crate) fn fields(fields: &[(&str, &str)]) -> Vec<u8> {
+    let mut block = Vec::new();
+    for (name, value) in fields {
+        block.push(0);
+        for text in [name, value] {
+            let length = text.len();
+            if length < 127 {
+                block.push(length as u8);
+            } else {
+                block.push(127);
+                let mut rest = length - 127;
+                while rest >= 128 {
+                    block.push((rest % 128) as u8 | 128);
+                    rest /= 128;
+                }
+                block.push(rest as u8);
+            }
+            block.extend_from_slice(text.as_bytes());
+        }
+    }
+    block
+}
+
+/// The fields of a GET, and some more.
+pub(crate) fn get<'f>(path: &'f str, more: &[(&'f str, &'f str)]) -> Vec<(&'f str, &'f str)> {
+    let get = [(":method", "GET"), (":scheme", "http"), (":authority", "tollgate.test"), (":path", path)];
+    [&get[..], more].concat()
+}
+
+impl Frames {
+    pub(crate) fn connect(address: SocketAddr) -> Self {
+        Self::connect_with(address, &[])
+    }
+
+    /// Connects with these settings.
+    pub(crate) fn connect_with(address: SocketAddr, settings: &[(u16, u32)]) -> Self {
+        let stream = TcpStream::connect(address).unwrap();
+        stream.set_nodelay(true).unwrap();
+        stream.set_read_timeout(Some(READ_TIMEOUT)).unwrap();
+        let mut client = Self { stream: BufReader::new(stream), answers_pings: true };
+        let settings: Vec<u8> = settings
+            .iter()
+            .flat_map(|(name, value)| [&name.to_be_bytes()[..], &value.to_be_bytes()].concat())
+            .collect();
+        client.write(&[PREFACE, &frame(SETTINGS, 0, 0, &settings)].concat());
+        client
+    }
+
+    /// Sends bytes as they are. Whether the gateway takes them is for the test to see.
+    pub(crate) fn write(&mut self, bytes: &[u8]) {
+        let _ = self.stream.get_mut().write_all(bytes);
+    }
+
+    pub(crate) fn send(&mut self, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
+        self.write(&frame(kind, flags, stream, payload));
+    }
+
+    /// Sends a request without a body.
+    pub(crate) fn ask(&mut self, stream: u32, of: &[(&str, &str)]) {
+        self.send(HEADERS, END_HEADERS | END_STREAM, stream, &fields(of));
+    }
+
+    pub(crate) fn reset(&mut self, stream: u32) {
+        self.send(RST_STREAM, 0, stream, &CANCEL.to_be_bytes());
+    }
+
+    /// Another hold of the connection, to write to it while this one reads.
+    pub(crate) fn writer(&self) -> TcpStream {
+        self.stream.get_ref().try_clone().unwrap()
+    }
+
+    /// The next frame that isn't about settings or a ping, which are answered; none if the connection has ended.
+    pub(crate) fn next(&mut self) -> Option<Frame> {
+        loop {
+            let mut head = [0; 9];
+            self.stream.read_exact(&mut head).ok()?;
+            let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
+            let mut payload = vec![0; length as usize];
+            self.stream.read_exact(&mut payload).ok()?;
+            let stream = u32::from_be_bytes([head[5], head[6], head[7], head[8]]) & 0x7fff_ffff;
+            let frame = Frame { kind: head[3], flags: head[4], stream, payload };
+            match frame.kind {
+                SETTINGS if frame.flags & ACK == 0 => self.send(SETTINGS, ACK, 0, &[]),
+                PING if frame.flags & ACK == 0 && self.answers_pings => {
+                    self.send(PING, ACK, 0, &frame.payload);
+                }
+                SETTINGS | PING | WINDOW_UPDATE => {}
+                _ => return Some(frame),
+            }
+        }
+    }
+
+    /// The next frame of this kind.
+    pub(crate) fn next_of(&mut self, kind: u8) -> Frame {
+        loop {
+            let frame =
+                self.next().unwrap_or_else(|| panic!("the connection ended before a frame of kind {kind}"));
+            if frame.kind == kind {
+                return frame;
+            }
+        }
+    }
+
+    /// What the connection ended with, if it was told: the last GOAWAY's code.
+    pub(crate) fn end(&mut self) -> Option<u32> {
+        let mut code = None;
+        while let Some(frame) = self.next() {
+            code = (frame.kind == GOAWAY).then(|| frame.code()).or(code);
+        }
+        code
+    }
+}

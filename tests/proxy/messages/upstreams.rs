@@ -1,0 +1,249 @@
+//! What an upstream answers, in whatever shape, reaches the client as one whole answer, or as 502.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use super::{FINE, Recording, body, lines};
+use crate::{
+    forward_to,
+    harness::{PATIENCE, gateway::Gateway, wire::WireUpstream},
+    quoted,
+};
+
+const GET: &str = "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+
+fn gateway_to(upstream: &WireUpstream, keys: &str) -> Gateway {
+    let keys = format!("retries = {{ attempts = 1, budget = \"0%\" }}\n{keys}");
+    Gateway::start(&format!("[server]\nworkers = 1\n{}", forward_to(&[quoted(upstream.url())], &keys)))
+}
+
+/// All that a client gets of an answer of an upstream that closes behind it.
+fn relayed(answer: impl Into<String>) -> (String, String) {
+    let answer = answer.into();
+    let upstream = WireUpstream::start(move |mut wire| {
+        wire.request();
+        wire.send(answer.as_bytes());
+    });
+    let gateway = gateway_to(&upstream, "");
+    let mut client = gateway.client();
+    client.send(GET.as_bytes());
+    (client.raw_head(), client.rest().into_iter().map(char::from).collect())
+}
+
+#[test]
+fn an_answer_goes_on_in_one_framing() {
+    const CHUNKED: &str = "2\r\nup\r\n0\r\n\r\n";
+    for (fields, sent, length, got) in [
+        ("Content-Length: 2", "up", Some("2"), "up"),
+        ("Content-Length: 2\r\nContent-Length: 2", "up", Some("2"), "up"),
+        ("Content-Length: 2, 2", "up", Some("2"), "up"),
+        ("Transfer-Encoding: chunked", CHUNKED, None, CHUNKED),
+        ("Transfer-Encoding: chunked\r\nContent-Length: 9", CHUNKED, None, CHUNKED),
+        ("Content-Length: 9\r\nContent-Length: 8\r\nTransfer-Encoding: chunked", CHUNKED, None, CHUNKED),
+        ("Transfer-Encoding: identity\r\nTransfer-Encoding: CHUNKED", CHUNKED, None, CHUNKED),
+        ("Transfer-Encoding: chunked", "02;a=b\r\nup\r\n00\r\n\r\n", None, CHUNKED),
+        // Not chunked in the end: it ends with the connection, and is framed anew.
+        ("Transfer-Encoding: gzip", "up", None, CHUNKED),
+        ("X: y", "up", None, CHUNKED),
+    ] {
+        let (head, rest) = relayed(format!("HTTP/1.1 200 OK\r\n{fields}\r\n\r\n{sent}"));
+        assert_eq!(
+            lines(&head, "content-length"),
+            length.into_iter().collect::<Vec<_>>(),
+            "{fields}: {head}"
+        );
+        let chunked = if length.is_none() { vec!["chunked"] } else { vec![] };
+        assert_eq!(lines(&head, "transfer-encoding"), chunked, "{fields}: {head}");
+        assert_eq!(rest, got, "{fields}");
+    }
+}
+
+#[test]
+fn what_is_no_answer_is_a_bad_gateway() {
+    let long = format!("HTTP/1.1 200 OK\r\nX: {}\r\nContent-Length: 0\r\n\r\n", "x".repeat(129 << 10));
+    let many = format!("HTTP/1.1 200 OK\r\n{}Content-Length: 0\r\n\r\n", "X: y\r\n".repeat(256));
+    for answer in [
+        "HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab",
+        "HTTP/1.1 200 OK\r\nContent-Length: 1, 2\r\n\r\nab",
+        "HTTP/1.1 200 OK\r\nContent-Length: +1\r\n\r\na",
+        "HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nContent-Length: 99999999999999999999\r\n\r\n",
+        "HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nX : y\r\nContent-Length: 0\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nX: y\r\n folded\r\nContent-Length: 0\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nX: y\rz\r\nContent-Length: 0\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nX: \u{0}\r\nContent-Length: 0\r\n\r\n",
+        "HTTP/1.1 99 Early\r\nContent-Length: 0\r\n\r\n",
+        "HTTP/1.1 20 OK\r\nContent-Length: 0\r\n\r\n",
+        "HTTP/1.1 2000 OK\r\nContent-Length: 0\r\n\r\n",
+        "HTTP/2 200 OK\r\nContent-Length: 0\r\n\r\n",
+        "HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n",
+        "<html>of HTTP/0.9</html>\r\n\r\n",
+        "SSH-2.0-OpenSSH_9.6\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nContent-",
+        "",
+        &long,
+        &many,
+    ] {
+        let (head, _) = relayed(answer);
+        assert!(head.starts_with("HTTP/1.1 502 Bad Gateway\r\n"), "{answer:.80?}: {head}");
+    }
+    let most = format!("HTTP/1.1 200 OK\r\n{}Content-Length: 0\r\n\r\n", "X: y\r\n".repeat(255));
+    assert_eq!(lines(&relayed(most).0, "x").len(), 255);
+}
+
+#[test]
+fn an_answer_without_a_body_keeps_the_length_of_what_it_stands_for() {
+    for (method, answer, length) in [
+        ("HEAD", "HTTP/1.1 200 OK\r\nContent-Length: 1234\r\n\r\n", Some("1234")),
+        ("HEAD", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", None),
+        ("HEAD", "HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n", None),
+        ("HEAD", "HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n", None),
+        ("HEAD", "HTTP/1.1 304 Not Modified\r\nContent-Length: 1234\r\n\r\n", Some("1234")),
+        ("GET", "HTTP/1.1 304 Not Modified\r\nContent-Length: 1234\r\n\r\n", Some("1234")),
+        ("GET", "HTTP/1.1 304 Not Modified\r\nETag: \"a\"\r\n\r\n", None),
+        ("GET", "HTTP/1.1 304 Not Modified\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n", None),
+        ("GET", "HTTP/1.1 204 No Content\r\nContent-Length: 0\r\n\r\n", None),
+        ("GET", "HTTP/1.1 204 No Content\r\nContent-Length: 9\r\n\r\n", None),
+        ("GET", "HTTP/1.1 204 No Content\r\nTransfer-Encoding: chunked\r\n\r\n", None),
+    ] {
+        let recording = Recording::answering(answer, "[server]\nworkers = 1");
+        // Both on one connection: none has a body.
+        let mut client = recording.told(format!("{method} / HTTP/1.1\r\nHost: a\r\n\r\n").repeat(2));
+        for _ in 0..2 {
+            let head = client.raw_head();
+            assert_eq!(
+                lines(&head, "content-length"),
+                length.into_iter().collect::<Vec<_>>(),
+                "{method} {answer:?}: {head}"
+            );
+            assert_eq!(lines(&head, "transfer-encoding"), [""; 0], "{method} {answer:?}");
+        }
+    }
+}
+
+/// A body where there is none, and whatever else comes behind an answer, is not the answer to another request.
+#[test]
+fn what_comes_behind_an_answer_answers_nothing() {
+    const EVIL: &str = "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nEVIL";
+    for (method, answer) in [
+        ("GET", format!("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nup{EVIL}")),
+        ("GET", format!("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n{EVIL}")),
+        ("GET", format!("HTTP/1.1 204 No Content\r\nContent-Length: 4\r\n\r\n{EVIL}")),
+        ("GET", format!("HTTP/1.1 304 Not Modified\r\n\r\n{EVIL}")),
+        ("HEAD", format!("HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n{EVIL}")),
+        ("GET", "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n\r\n".to_owned()),
+    ] {
+        let upstream = WireUpstream::start(move |mut wire| {
+            let answer = if wire.number == 0 { answer.as_str() } else { FINE };
+            while wire.message().is_some() {
+                wire.send(answer.as_bytes());
+            }
+        });
+        let gateway = gateway_to(&upstream, "");
+        let mut client = gateway.client();
+        client.send(format!("{method} / HTTP/1.1\r\nHost: a\r\n\r\n").as_bytes());
+        let head = client.head();
+        if head.status == 200 && method == "GET" {
+            client.body_of(&head);
+        }
+        // On the connection of the first, and others.
+        for _ in 0..3 {
+            let answer = client.get("/");
+            assert_eq!((answer.status, answer.body.len()), (200, 0), "{answer:?}");
+        }
+        assert_eq!(upstream.connections(), 2);
+    }
+}
+
+/// What comes while nothing is asked: the connection is used no more.
+#[test]
+fn what_comes_before_a_request_answers_nothing() {
+    let (send, sends) = std::sync::mpsc::channel::<()>();
+    let sends = std::sync::Mutex::new(sends);
+    let upstream = WireUpstream::start(move |mut wire| {
+        if wire.number == 0 {
+            wire.message();
+            wire.send(FINE.as_bytes());
+            sends.lock().unwrap().recv().unwrap();
+            wire.send(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nEVIL");
+        }
+        while wire.message().is_some() {
+            wire.send(FINE.as_bytes());
+        }
+    });
+    let gateway = gateway_to(&upstream, "");
+    assert_eq!(gateway.get("/").status, 200);
+    send.send(()).unwrap();
+    // Until the gateway has it.
+    thread::sleep(Duration::from_millis(300));
+    let answer = gateway.get("/");
+    assert_eq!((answer.status, answer.body.len()), (200, 0));
+    assert_eq!(upstream.connections(), 2);
+}
+
+#[test]
+fn early_hints_stay_behind_and_do_not_hold_a_request_for_ever() {
+    const HINTS: &str = "HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n";
+    let (head, rest) = relayed(format!("{}HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nup", HINTS.repeat(99)));
+    assert!(head.starts_with("HTTP/1.1 200 OK\r\n") && lines(&head, "link").is_empty(), "{head}");
+    assert_eq!(rest, "up");
+
+    let sent = Arc::new(AtomicUsize::new(0));
+    let counted = sent.clone();
+    let upstream = WireUpstream::start(move |mut wire| {
+        wire.request();
+        while std::io::Write::write_all(wire.stream(), HINTS.as_bytes()).is_ok() {
+            counted.fetch_add(1, SeqCst);
+        }
+    });
+    let gateway = gateway_to(&upstream, "timeouts = { response = \"300ms\" }");
+    let before = gateway.memory_kib("VmHWM");
+    let since = Instant::now();
+    assert_eq!(gateway.get("/").status, 504);
+    assert!(since.elapsed() < PATIENCE && sent.load(SeqCst) > 0);
+    assert!(gateway.memory_kib("VmHWM") - before < 16 << 10);
+    assert_eq!(gateway.get("/").status, 504, "it goes on");
+}
+
+/// hyper would go on in HTTP/1.0 on such a connection, and leave out bodies without a length.
+#[test]
+fn a_server_of_http_1_0_gets_all_of_a_body() {
+    let old = "HTTP/1.0 200 OK\r\nConnection: keep-alive\r\nContent-Length: 2\r\n\r\nup";
+    let recording = Recording::answering(old, "[server]\nworkers = 1");
+    for _ in 0..3 {
+        let chunked = "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\n\r\n";
+        let answer = recording.told(chunked).answer();
+        assert_eq!(answer.text(), "up");
+        let message = recording.message();
+        assert!(
+            message.starts_with("POST / HTTP/1.1\r\n") && body(&message) == "2\r\nhi\r\n0\r\n\r\n",
+            "{message:?}"
+        );
+    }
+}
+
+/// Who speaks HTTP/1.0 gets no chunks: the body ends with the connection, or has a length.
+#[test]
+fn a_client_of_http_1_0_gets_no_chunks() {
+    for (answer, length) in [
+        ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nup\r\n0\r\n\r\n", None),
+        ("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nup", Some("2")),
+    ] {
+        let recording = Recording::answering(answer, "");
+        let mut client = recording.told("GET / HTTP/1.0\r\nHost: a\r\n\r\n");
+        let head = client.raw_head();
+        assert!(
+            head.starts_with("HTTP/1.0 200 OK\r\n") && lines(&head, "transfer-encoding").is_empty(),
+            "{head}"
+        );
+        assert_eq!(lines(&head, "content-length"), length.into_iter().collect::<Vec<_>>());
+        assert_eq!(client.rest(), b"up");
+    }
+}
