@@ -1,20 +1,20 @@
 #!/usr/bin/env bash
-# Every check of the project, as CI runs them. Installs redis-server (7.0 or later: the tests start Clusters), curl,
-# haproxy, nginx, openssl and h2load if they are missing: the tests use real ones.
+# Every check of the project, as CI runs them. Installs what is missing of the programs that the tests start, since they
+# use real ones: redis-server (7.0 or later: the tests start Clusters), haproxy, nginx, curl, openssl, h2load, wrk and
+# Python, with clients of WebSocket and gRPC in target/venv.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+# Where Debian keeps servers.
+PATH=$PATH:/usr/sbin
 
 step() {
     echo "==> $*"
     "$@"
 }
 
-# Installs a package for a command that is missing, whose name dnf and brew may know by another.
-require_command() {
-    local command=$1 package=$2 elsewhere=$3 sudo=()
-    if command -v "$command" >/dev/null; then
-        return
-    fi
+# Installs a package, which dnf and brew may know by another name.
+install_package() {
+    local package=$1 elsewhere=$2 sudo=()
     if [ "$(id -u)" -ne 0 ] && command -v sudo >/dev/null; then
         sudo=(sudo)
     fi
@@ -26,10 +26,32 @@ require_command() {
     elif command -v brew >/dev/null; then
         step brew install "$elsewhere"
     fi
+}
+
+# Installs the package of a command that is missing.
+require_command() {
+    local command=$1 package=$2 elsewhere=$3
+    if command -v "$command" >/dev/null; then
+        return
+    fi
+    install_package "$package" "$elsewhere"
     if ! command -v "$command" >/dev/null; then
         echo "no $command on PATH: install $elsewhere with your system's package manager" >&2
         exit 1
     fi
+}
+
+# Installs the clients that are written in Python into an environment of their own, unless it has them.
+require_python_clients() {
+    local venv=target/venv requirements=tests/proxy/clients/requirements.txt
+    if cmp --silent "$requirements" "$venv/requirements.txt"; then
+        return
+    fi
+    # Debian's python3 comes without what makes environments.
+    python3 -c 'import ensurepip' 2>/dev/null || install_package python3-venv python3
+    step python3 -m venv --clear "$venv"
+    step "$venv/bin/pip" install --quiet --require-hashes --only-binary :all: --requirement "$requirements"
+    cp "$requirements" "$venv/requirements.txt"
 }
 
 # cargo finds rustfmt and clippy in the toolchain, which may have come without them.
@@ -47,10 +69,12 @@ require_component() {
 require_command redis-server redis-server redis
 require_command curl curl curl
 require_command haproxy haproxy haproxy
-# Debian has it where only root looks.
-PATH=$PATH:/usr/sbin require_command nginx nginx-light nginx
+require_command nginx nginx-light nginx
 require_command openssl openssl openssl
 require_command h2load nghttp2-client nghttp2
+require_command wrk wrk wrk
+require_command python3 python3 python3
+require_python_clients
 require_component fmt rustfmt
 require_component clippy clippy
 

@@ -9,6 +9,7 @@ pub mod address;
 pub mod balance;
 pub mod body;
 pub mod connection;
+pub mod connector;
 mod echo;
 mod failure;
 pub mod headers;
@@ -16,6 +17,7 @@ pub mod health;
 pub mod pool;
 pub mod retry;
 pub mod servers;
+pub mod tunnel;
 
 use std::{sync::Arc, time::Duration};
 

@@ -19,8 +19,9 @@ use std::{
 };
 
 use bytes::Bytes;
+use http_body::Body as _;
 use hyper::{
-    HeaderMap, Request, Response, StatusCode, Uri, Version,
+    Request, Response, StatusCode, Uri, Version,
     header::{HOST, HeaderName, HeaderValue, LOCATION},
     http::request::Parts,
 };
@@ -32,6 +33,7 @@ use crate::{
     forward::{
         self, Failure, Upstream,
         headers::{self, Client},
+        tunnel,
     },
     limit::{
         Limiter, fields,
@@ -219,6 +221,10 @@ impl Gateway {
     pub async fn answer(self: Arc<Self>, peer: Peer, request: Request<Upload>) -> Response<AnswerBody> {
         let (mut parts, body) = request.into_parts();
         let mut exchange = Exchange::begin(self, peer.address, &parts);
+        if exchange.facts.is_grpc {
+            body.take_turns();
+        }
+        tunnel::keep_if_asked(&mut parts, !body.is_end_stream());
         if parts.version == Version::HTTP_2 {
             headers::join_cookie(&mut parts.headers);
         }
@@ -226,7 +232,7 @@ impl Gateway {
         let (Exchange { gateway, facts }, mut route) = (&mut exchange, None);
         let mut response = match gateway.relay(peer, &mut parts, body, facts, &mut route).await {
             Ok(response) => response,
-            Err(rejection) => gateway.reject(rejection, &parts.headers, route),
+            Err(rejection) => gateway.reject(rejection, facts.is_grpc, route),
         };
         if let Some(edits) = route.and_then(|route| route.response_headers.as_ref()) {
             edits.apply(response.headers_mut());
@@ -244,14 +250,14 @@ impl Gateway {
             431 => Rejection::HeadTooLarge,
             _ => return None,
         };
-        Some(rejection.into_response(&HeaderMap::new(), RatelimitHeaders::Off, None))
+        Some(rejection.into_response(false, RatelimitHeaders::Off, None))
     }
 
     /// Answers a request that came from `peer`, and for which there is no room.
     pub fn turn_away(self: Arc<Self>, peer: Peer, request: Request<Upload>) -> Response<AnswerBody> {
         let parts = request.into_parts().0;
         let exchange = Exchange::begin(self, peer.address, &parts);
-        let response = exchange.gateway.reject(Rejection::Overloaded, &parts.headers, None);
+        let response = exchange.gateway.reject(Rejection::Overloaded, exchange.facts.is_grpc, None);
         exchange.answered(response)
     }
 
@@ -354,7 +360,7 @@ impl Gateway {
             Aim::Elsewhere(to, status) => Ok(whole(fixed(status, "", &[(LOCATION, to)]))),
         };
         let mut response =
-            answered.unwrap_or_else(|failure| self.reject(failure.into(), &parts.headers, Some(route)));
+            answered.unwrap_or_else(|failure| self.reject(failure.into(), facts.is_grpc, Some(route)));
         if is_http1 && let Some(length) = headers::length_of_unmodified(&response) {
             *response.body_mut() = Body::Absent(length);
         }
@@ -365,7 +371,7 @@ impl Gateway {
         Ok(response)
     }
 
-    fn reject(&self, rejection: Rejection, request: &HeaderMap, route: Option<&Route>) -> Response<Body> {
+    fn reject(&self, rejection: Rejection, is_grpc: bool, route: Option<&Route>) -> Response<Body> {
         if let Rejection::Failed(failure) = &rejection
             && !failure.is_of_client()
         {
@@ -373,7 +379,7 @@ impl Gateway {
             tracing::warn!(cause, "{failure}");
         }
         let on_limit = route.and_then(|route| route.on_limit.as_ref());
-        whole(rejection.into_response(request, self.ratelimit_headers, on_limit))
+        whole(rejection.into_response(is_grpc, self.ratelimit_headers, on_limit))
     }
 }
 

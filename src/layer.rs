@@ -29,7 +29,7 @@ use crate::{
     limit::{
         Admission, Ask, Asks, Key, Limit, Limiter, Refusal, fields, request::Settlement, settling::Settling,
     },
-    reject::Rejection,
+    reject::{Rejection, grpc},
 };
 
 /// What a request asks of a limit, if the limit counts it.
@@ -137,7 +137,7 @@ impl RateLimitLayer {
     }
 
     fn refuse(&self, refusal: Refusal, request: &HeaderMap) -> Response<Body> {
-        Rejection::from(refusal).into_response(request, self.headers, None).map(Body::from)
+        Rejection::from(refusal).into_response(grpc::is_call(request), self.headers, None).map(Body::from)
     }
 
     /// Shows where the limits stand, and has the body hold what is held of them.

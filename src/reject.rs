@@ -1,13 +1,15 @@
 //! A rejection is an answer of the gateway's own, in place of the upstream's.
 //!
 //! All of them are here: what they are called, their status, and what they say. They are
-//! `application/problem+json` (RFC 9457) and name the cause, never an upstream's address. To a gRPC
-//! client a refusal by a limit is RESOURCE_EXHAUSTED in a header without a body ("trailers-only").
+//! `application/problem+json` (RFC 9457) and name the cause, never an upstream's address. Clients of [`grpc`] get a
+//! status of theirs.
+
+pub mod grpc;
 
 use bytes::Bytes;
 use hyper::{
-    HeaderMap, Response, StatusCode,
-    header::{CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER},
+    Response, StatusCode,
+    header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER},
 };
 use serde::Serialize;
 
@@ -18,9 +20,6 @@ use crate::{
 };
 
 const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
-const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
-const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
-const RESOURCE_EXHAUSTED: u16 = 8;
 
 /// Why the gateway answers in place of the upstream.
 #[derive(Debug)]
@@ -111,11 +110,11 @@ impl Rejection {
         (StatusCode::from_u16(status).expect("a status of this table"), code, detail.to_owned())
     }
 
-    /// The answer, as the request's header asks for it, with the limits' fields in this form. Whom a limit refuses is
+    /// The answer, to a call of gRPC or another request, with the limits' fields in this form. Whom a limit refuses is
     /// told so in the words of the route, if it has any.
     pub fn into_response(
         self,
-        request: &HeaderMap,
+        is_grpc: bool,
         form: RatelimitHeaders,
         on_limit: Option<&OnLimit>,
     ) -> Response<Bytes> {
@@ -126,8 +125,8 @@ impl Rejection {
         };
         let refused = matches!(&self, Self::Refused(Refusal::Limited(_) | Refusal::KeyMissing { .. }));
         let own = on_limit.filter(|_| refused);
-        let mut response = if refused && speaks_grpc(request) {
-            resource_exhausted(&detail)
+        let mut response = if is_grpc {
+            grpc::answer(status, &detail)
         } else {
             let status = own.map_or(status, |own| own.status);
             match own.and_then(|own| own.body.as_ref()) {
@@ -139,6 +138,9 @@ impl Rejection {
             Self::Refused(Refusal::Limited(limited)) => {
                 fields::write(response.headers_mut(), limited.standings(), form);
                 fields::write_retry_after(response.headers_mut(), limited);
+                if let Some(delay_us) = limited.delay_us().filter(|_| is_grpc) {
+                    grpc::write_pushback(response.headers_mut(), delay_us);
+                }
             }
             Self::Overloaded
             | Self::Refused(Refusal::StoreUnavailable { .. })
@@ -208,22 +210,4 @@ fn answer(status: StatusCode, body: impl Into<Bytes>, content_type: HeaderValue)
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, content_type);
     response
-}
-
-fn resource_exhausted(detail: &str) -> Response<Bytes> {
-    let mut response = Response::new(Bytes::new());
-    let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
-    headers.insert(GRPC_STATUS, RESOURCE_EXHAUSTED.into());
-    if let Ok(message) = HeaderValue::from_str(detail) {
-        headers.insert(GRPC_MESSAGE, message);
-    }
-    response
-}
-
-/// `application/grpc`, also with a message format (`application/grpc+proto`); not gRPC-Web.
-fn speaks_grpc(request: &HeaderMap) -> bool {
-    let content_type = request.get(CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
-    let rest = content_type.strip_prefix(b"application/grpc");
-    rest.is_some_and(|rest| rest.first().is_none_or(|byte| b"+; ".contains(byte)))
 }

@@ -6,6 +6,9 @@
 mod harness;
 
 mod proxy {
+    mod clients;
+    mod events;
+    mod grpc;
     mod http2;
     mod listeners;
     mod messages;
@@ -13,6 +16,7 @@ mod proxy {
     mod reloading;
     mod routing;
     mod tls;
+    mod websocket;
     mod upstreams {
         mod balancing;
         mod connecting;
@@ -25,6 +29,11 @@ mod proxy {
     }
 }
 
+use hyper::server::conn::http2;
+use hyper_util::rt::TokioExecutor;
+
+use harness::upstream::Speech;
+
 /// A configuration that sends all requests to an upstream `api` with these servers, as the file takes them, and
 /// these further keys. It ends with the route's table, so that what follows belongs to that.
 fn forward_to(servers: &[String], keys: &str) -> String {
@@ -33,6 +42,11 @@ fn forward_to(servers: &[String], keys: &str) -> String {
          [[routes]]\npath = \"/{{*rest}}\"\nupstream = \"api\"\n",
         servers.join(", ")
     )
+}
+
+/// A server that speaks HTTP/2 in cleartext.
+fn cleartext_http2() -> Speech {
+    Speech::Http2(http2::Builder::new(TokioExecutor::new()))
 }
 
 /// What curl prints of an answer, `{address}` in its arguments being the gateway's.

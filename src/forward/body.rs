@@ -18,10 +18,12 @@ use hyper::{HeaderMap, body::Incoming};
 use parking_lot::Mutex;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use super::{headers, pool::Lease};
+use super::{headers, pool::Lease, tunnel::Tunnel};
 
 /// Bytes of its body that a client must send in a second, on average, once it has been waited for as long as it may.
 const RATE_LEAST: f64 = 500.0;
+/// For how long at the least both sides may be silent that speak at the same time, in a stream or a tunnel.
+pub const SILENCE_LEAST: Duration = Duration::from_secs(5 * 60);
 
 /// A body of any origin.
 #[derive(Debug)]
@@ -34,13 +36,15 @@ pub enum Body {
     Response(Relayed),
     /// A built-in service's.
     Local(axum::body::Body),
+    /// None, but the answer opens a tunnel.
+    Tunnel(Box<Tunnel>),
     /// None, of an answer that tells how long it would be: hyper leaves a Content-Length of 304 out unless the body
     /// has that length, and then writes the head only.
     Absent(u64),
 }
 
 /// A client's body, which has to come on: whoever wants it waits for the client for so long at most, and longer only
-/// as some of it comes ([`RATE_LEAST`]).
+/// as some of it comes ([`RATE_LEAST`]). Where both sides may speak at the same time, it may be silent while it listens.
 #[derive(Debug)]
 pub struct Upload {
     incoming: Incoming,
@@ -66,6 +70,8 @@ struct Pace {
 pub struct Progress {
     moved: Mutex<Instant>,
     awaits_client: AtomicBool,
+    /// When some of the answer has come, if that matters: both sides may speak at the same time.
+    answered: Mutex<Option<Instant>>,
     fault: Mutex<Option<Fault>>,
     has_ended: AtomicBool,
 }
@@ -100,6 +106,14 @@ impl Upload {
         Self { incoming, pace }
     }
 
+    /// Waits for the client until neither side has said anything for [`SILENCE_LEAST`], as both may speak at the same
+    /// time.
+    pub fn take_turns(&self) {
+        if let Some(pace) = &self.pace {
+            *pace.progress.answered.lock() = Some(Instant::now());
+        }
+    }
+
     /// The same, which may have so many bytes.
     ///
     /// # Errors
@@ -127,6 +141,7 @@ impl Pace {
             awaits_client: AtomicBool::new(false),
             fault: Mutex::new(None),
             has_ended: AtomicBool::new(false),
+            answered: Mutex::new(None),
         };
         Self {
             most,
@@ -156,7 +171,11 @@ impl Pace {
 
     /// Whether the client has been waited for too long. Else this is asked again when it has.
     fn has_ended(&mut self, context: &mut Context<'_>) -> bool {
-        let until = *self.awaited_since.get_or_insert_with(Instant::now) + self.left;
+        let since = *self.awaited_since.get_or_insert_with(Instant::now);
+        let until = match *self.progress.answered.lock() {
+            Some(answered) => since.max(answered) + self.most.max(SILENCE_LEAST),
+            None => since + self.left,
+        };
         self.progress.note(true);
         let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(until)));
         if timer.deadline() > until {
@@ -176,6 +195,10 @@ impl Progress {
     /// Since when the upstream could have taken more, or all of it: now, while it would take more than has come.
     pub fn awaits_upstream_since(&self) -> Instant {
         if self.awaits_client.load(Relaxed) { Instant::now() } else { *self.moved.lock() }
+    }
+
+    fn note_answer(&self) {
+        *self.answered.lock() = Some(Instant::now());
     }
 
     /// What is wrong with the body, if anything is.
@@ -239,6 +262,8 @@ impl HttpBody for Upload {
 pub struct Relayed {
     incoming: Incoming,
     lease: Option<Lease>,
+    /// The client's body, if it is to be told of what comes.
+    upload: Option<Arc<Progress>>,
     /// Fires when the time for the exchange is over.
     timer: Option<Pin<Box<Sleep>>>,
 }
@@ -258,7 +283,7 @@ impl Error for TooLong {}
 impl Relayed {
     /// Holds the connection until the body has ended; if it is dropped before that, the connection closes.
     pub fn new(incoming: Incoming, lease: Lease) -> Self {
-        let mut relayed = Self { incoming, lease: Some(lease), timer: None };
+        let mut relayed = Self { incoming, lease: Some(lease), upload: None, timer: None };
         relayed.release_at_end();
         relayed
     }
@@ -273,7 +298,10 @@ impl Relayed {
                 .map_err(Into::into),
         };
         match &frame {
-            Poll::Ready(Some(Ok(_))) => self.release_at_end(),
+            Poll::Ready(Some(Ok(_))) => {
+                self.upload.iter().for_each(|upload| upload.note_answer());
+                self.release_at_end();
+            }
             Poll::Ready(None) => self.release(),
             // A body that broke off takes its connection with it.
             Poll::Ready(Some(Err(_))) => self.lease = None,
@@ -309,10 +337,12 @@ fn with_trailers(frame: Frame<Bytes>, clean: impl FnOnce(&mut HeaderMap)) -> Fra
 }
 
 impl Body {
-    /// The same, which breaks off if an upstream's hasn't ended by then.
-    pub fn until(mut self, deadline: Option<Instant>) -> Self {
-        if let (Self::Response(relayed), Some(deadline)) = (&mut self, deadline) {
-            relayed.timer = Some(Box::pin(sleep_until(deadline)));
+    /// The same, which if it is an upstream's breaks off when it hasn't ended by then, and tells the client's body that
+    /// some of it comes.
+    pub fn until(mut self, deadline: Option<Instant>, upload: Option<Arc<Progress>>) -> Self {
+        if let Self::Response(relayed) = &mut self {
+            relayed.timer = deadline.map(|deadline| Box::pin(sleep_until(deadline)));
+            relayed.upload = upload.filter(|upload| upload.answered.lock().is_some());
         }
         self
     }
@@ -331,6 +361,7 @@ impl HttpBody for Body {
             Self::Request(upload) => Pin::new(upload).poll_frame(context),
             Self::Local(body) => Pin::new(body).poll_frame(context).map_err(Into::into),
             Self::Response(relayed) => relayed.poll_frame(context),
+            Self::Tunnel(_) => Poll::Ready(None),
             Self::Absent(_) => Poll::Ready(None),
         }
     }
@@ -341,6 +372,7 @@ impl HttpBody for Body {
             Self::Request(upload) => upload.is_end_stream(),
             Self::Response(relayed) => relayed.incoming.is_end_stream(),
             Self::Local(body) => body.is_end_stream(),
+            Self::Tunnel(_) => true,
             Self::Absent(length) => *length == 0,
         }
     }
@@ -351,7 +383,43 @@ impl HttpBody for Body {
             Self::Request(upload) => upload.size_hint(),
             Self::Response(relayed) => relayed.incoming.size_hint(),
             Self::Local(body) => body.size_hint(),
+            // How much will be passed on, nobody knows.
+            Self::Tunnel(_) => SizeHint::default(),
             Self::Absent(length) => SizeHint::with_exact(*length),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+
+    use tokio::{join, time::sleep};
+
+    use super::*;
+
+    async fn until_waited_in_vain(pace: &mut Pace) -> Duration {
+        let since = Instant::now();
+        poll_fn(|context| if pace.has_ended(context) { Poll::Ready(()) } else { Poll::Pending }).await;
+        since.elapsed()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_takes_turns_may_be_silent_while_the_other_speaks() {
+        const MOST: Duration = Duration::from_secs(75);
+        let mut pace = Pace::new(MOST);
+        assert!(until_waited_in_vain(&mut pace).await.abs_diff(MOST) < Duration::from_secs(1));
+
+        let mut pace = Pace::new(MOST);
+        pace.progress.note_answer();
+        let answer = pace.progress.clone();
+        let speaks = async move {
+            for _ in 0..10 {
+                sleep(MOST * 2).await;
+                answer.note_answer();
+            }
+        };
+        let (waited, ()) = join!(until_waited_in_vain(&mut pace), speaks);
+        assert!(waited.abs_diff(MOST * 20 + SILENCE_LEAST) < Duration::from_secs(1), "{waited:?}");
     }
 }

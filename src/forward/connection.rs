@@ -1,14 +1,14 @@
-//! Connections to servers: how they are made, and how a request is sent on one.
+//! Connections to servers, and how a request is sent on one.
+
+mod listening;
 
 use std::{
     future::poll_fn,
-    io,
-    pin::{Pin, pin},
+    pin::pin,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
     },
-    task::{Context, Poll},
 };
 
 use futures_util::task::AtomicWaker;
@@ -21,150 +21,22 @@ use hyper::{
     http::uri::{Authority, Scheme},
 };
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use rustls::pki_types::ServerName;
 use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
-    net::UnixStream,
+    io::{AsyncRead, AsyncWrite},
     sync::Notify,
     time::{Instant, timeout_at},
 };
-use tokio_rustls::TlsConnector;
 
-use crate::config::{self, ServerUrl, Tls};
+use crate::config::ServerUrl;
 
-use super::{
-    Failure,
-    address::{Address, Location},
-    body::Body,
-};
+use self::listening::Listening;
+
+use super::{Failure, address::Address, body::Body, connector::Counted};
 
 /// Fields that an answer may have.
 const RESPONSE_FIELDS_MOST: usize = 256;
 /// Bytes that are read ahead of an answer, which its head must fit into.
 const RESPONSE_BUFFER: usize = 128 << 10;
-const H2: &[u8] = b"h2";
-const HTTP_1_1: &[u8] = b"http/1.1";
-
-/// How the servers of an upstream are spoken to, and how many connections to them there are.
-pub struct Connector {
-    terms: Option<Arc<Tls>>,
-    http2: bool,
-    /// What TLS needs, or why there is none. Sessions are resumed by it.
-    tls: Option<Result<TlsConnector, rustls::Error>>,
-    connections: AtomicUsize,
-    connections_most: AtomicUsize,
-}
-
-impl Connector {
-    /// Speaks as the configuration says. One of `before` that does, too, goes on, with its connections.
-    pub fn new(config: &config::Upstream, before: Option<&Arc<Self>>) -> Arc<Self> {
-        let alike = before.filter(|before| before.terms == config.tls && before.http2 == config.http2);
-        let connector =
-            alike.cloned().unwrap_or_else(|| Arc::new(Self::of(config.tls.clone(), config.http2)));
-        connector.connections_most.store(config.max_connections, Relaxed);
-        connector
-    }
-
-    /// Speaks by TLS where an url asks for it, and by HTTP/2 if that is wanted.
-    pub(super) fn of(terms: Option<Arc<Tls>>, http2: bool) -> Self {
-        let tls = terms.as_ref().map(|terms| {
-            let mut client = terms.client()?;
-            client.alpn_protocols = match http2 {
-                true => vec![H2.to_vec(), HTTP_1_1.to_vec()],
-                false => vec![HTTP_1_1.to_vec()],
-            };
-            Ok(TlsConnector::from(Arc::new(client)))
-        });
-        Self {
-            terms,
-            http2,
-            tls,
-            connections: AtomicUsize::new(0),
-            connections_most: AtomicUsize::new(usize::MAX),
-        }
-    }
-
-    /// Whether HTTP/2 is spoken, at least to servers that can.
-    pub fn prefers_http2(&self) -> bool {
-        self.http2
-    }
-
-    /// Whether there are more connections than there may be: requests in flight never need so many, but with those that
-    /// idle they can be.
-    pub fn has_too_many(&self) -> bool {
-        self.connections.load(Relaxed) > self.connections_most.load(Relaxed)
-    }
-
-    /// Makes a connection to a server.
-    ///
-    /// # Errors
-    /// The server can't be reached, or not in time.
-    pub async fn connect(
-        self: &Arc<Self>,
-        url: &ServerUrl,
-        location: &Location,
-        deadline: Instant,
-    ) -> Result<Connection, Failure> {
-        let counted = Counted::begin(self)?;
-        match location {
-            Location::Unix(path) => {
-                let connecting = timeout_at(deadline, UnixStream::connect(path)).await;
-                let stream =
-                    connecting.map_err(|_| Failure::ConnectTimeout)?.map_err(Failure::Unreachable)?;
-                Connection::begin(stream, self.http2, None, counted, deadline).await
-            }
-            Location::Tcp(addresses) => {
-                let (stream, address) = addresses.connect(deadline).await?;
-                stream.set_nodelay(true).map_err(Failure::Unreachable)?;
-                let Some((name, tls)) = self.tls_to(url)? else {
-                    return Connection::begin(stream, self.http2, Some(address), counted, deadline).await;
-                };
-                let shaking = timeout_at(deadline, tls.connect(name, stream)).await;
-                let stream = shaking.map_err(|_| Failure::ConnectTimeout)?.map_err(Failure::Tls)?;
-                let speaks_http2 = stream.get_ref().1.alpn_protocol() == Some(H2);
-                Connection::begin(stream, speaks_http2, Some(address), counted, deadline).await
-            }
-        }
-    }
-
-    /// What TLS to a server needs, if its url asks for TLS, and the name that it must prove.
-    fn tls_to(&self, url: &ServerUrl) -> Result<Option<(ServerName<'static>, &TlsConnector)>, Failure> {
-        let (ServerUrl::Tcp { tls: true, host, .. }, Some(tls)) = (url, &self.tls) else { return Ok(None) };
-        let failed = |error: rustls::Error| Failure::Tls(io::Error::other(error));
-        let tls = tls.as_ref().map_err(|error| failed(error.clone()))?;
-        let named = self.terms.as_ref().and_then(|terms| terms.server_name.clone());
-        let name = named.map_or_else(|| ServerName::try_from(host.clone()), Ok);
-        let name = name.map_err(|error| Failure::Tls(io::Error::other(error)))?;
-        Ok(Some((name, tls)))
-    }
-}
-
-impl std::fmt::Debug for Connector {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Connector").field("http2", &self.http2).finish_non_exhaustive()
-    }
-}
-
-/// A place among the connections of an upstream.
-struct Counted(Arc<Connector>);
-
-impl Counted {
-    /// # Errors
-    /// There are as many connections for HTTP/2 as there may be. (Those for HTTP/1.1 are bounded by the requests in
-    /// flight.)
-    fn begin(connector: &Arc<Connector>) -> Result<Self, Failure> {
-        let most = if connector.http2 { connector.connections_most.load(Relaxed) } else { usize::MAX };
-        let within = |connections| (connections < most).then_some(connections + 1);
-        connector.connections.fetch_update(Relaxed, Relaxed, within).map_err(|_| Failure::Busy)?;
-        Ok(Self(connector.clone()))
-    }
-}
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        self.0.connections.fetch_sub(1, Relaxed);
-    }
-}
 
 /// A connection on which a request can be sent.
 #[derive(Debug)]
@@ -205,7 +77,7 @@ struct Streams {
 
 impl Connection {
     /// Begins to speak on a stream.
-    async fn begin<S>(
+    pub(super) async fn begin<S>(
         stream: S,
         http2: bool,
         address: Option<Arc<Address>>,
@@ -220,13 +92,13 @@ impl Connection {
         }
         let has_heard = Arc::<AtomicBool>::default();
         let heard = has_heard.clone();
-        let io = TokioIo::new(Listening { stream, on_read: move || heard.store(true, Relaxed) });
+        let io = TokioIo::new(Listening::new(stream, counted, move || heard.store(true, Relaxed)));
         let mut builder = http1::Builder::new();
         builder.preserve_header_case(true).max_headers(RESPONSE_FIELDS_MOST);
         builder.max_header_size(RESPONSE_BUFFER).max_buf_size(RESPONSE_BUFFER);
         let (sender, connection) = builder.handshake(io).await.map_err(Failure::Broken)?;
         // How it ends is for the exchange on it to report.
-        tokio::spawn(async { drop((connection.await, counted)) });
+        tokio::spawn(async { drop(connection.with_upgrades().await) });
         Ok(Self { sender: Sender::Http1 { sender, has_heard, is_old: false }, address })
     }
 
@@ -243,7 +115,7 @@ impl Connection {
         let streams = Arc::new(Streams::default());
         let heard = streams.clone();
         // What a server says first is how many it takes.
-        let io = TokioIo::new(Listening { stream, on_read: move || heard.has_read.wake() });
+        let io = TokioIo::new(Listening::new(stream, counted, move || heard.has_read.wake()));
         let mut builder = http2::Builder::new(TokioExecutor::new());
         builder.initial_max_send_streams(0).max_header_list_size(RESPONSE_BUFFER as u32);
         let (sender, mut connection) = builder.handshake(io).await.map_err(Failure::Broken)?;
@@ -261,7 +133,7 @@ impl Connection {
                 polled
             });
             drop(ended.await);
-            drop((connection, counted));
+            drop(connection);
             told.news.notify_one();
         });
         let told = async {
@@ -405,55 +277,4 @@ fn for_http2(request: &mut Request<Body>, url: &ServerUrl) {
     parts.scheme = Some(if url.is_tls() { Scheme::HTTPS } else { Scheme::HTTP });
     parts.authority = named.or_else(|| url.authority().parse().ok());
     *request.uri_mut() = Uri::from_parts(parts).unwrap_or_default();
-}
-
-/// A stream that tells when something has come.
-struct Listening<S, F> {
-    stream: S,
-    on_read: F,
-}
-
-impl<S: AsyncRead + Unpin, F: Fn() + Unpin> AsyncRead for Listening<S, F> {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let before = buffer.filled().len();
-        let read = Pin::new(&mut self.stream).poll_read(context, buffer);
-        if buffer.filled().len() > before {
-            (self.on_read)();
-        }
-        read
-    }
-}
-
-impl<S: AsyncWrite + Unpin, F: Unpin> AsyncWrite for Listening<S, F> {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, bytes)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        slices: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(context, slices)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
-    }
 }

@@ -29,11 +29,7 @@ use crate::{
 };
 
 use super::{
-    Failure,
-    address::Location,
-    body::Body,
-    connection::{Connection, Connector},
-    health::Condition,
+    Failure, address::Location, body::Body, connection::Connection, connector::Connector, health::Condition,
 };
 
 /// How long a connection may take to be ready again once the answer has ended, before it is closed: a client

@@ -6,7 +6,12 @@ use std::{
     time::Duration,
 };
 
-use hyper::{Request, Response, StatusCode, Uri, Version, body::Incoming, header::HOST};
+use hyper::{
+    Request, Response, StatusCode, Uri, Version,
+    body::Incoming,
+    header::{CONTENT_LENGTH, HOST},
+    upgrade::OnUpgrade,
+};
 use parking_lot::Mutex;
 use tokio::{
     task::JoinSet,
@@ -19,11 +24,13 @@ use super::{
     Failure, Visit, address,
     balance::{Balancer, Member, Places},
     body::{Body, Progress, Relayed, Upload},
-    connection::{Connection, Connector},
+    connection::Connection,
+    connector::Connector,
     headers,
     health::{self, Ejector},
     pool::{InFlight, Lease, Server},
     retry::{self, Budget},
+    tunnel::{self, Tunnel},
     within,
 };
 
@@ -133,12 +140,16 @@ impl Servers {
     /// No answer, or none in time.
     pub async fn send(
         &self,
-        request: Request<Upload>,
+        mut request: Request<Upload>,
         deadline: Option<Instant>,
         mut visit: Option<&mut Option<Visit>>,
     ) -> Result<Response<Body>, Failure> {
         self.budget.deposit();
         let upload = request.body().progress();
+        let client = request.extensions_mut().remove::<OnUpgrade>();
+        if client.is_some() {
+            tunnel::write(request.headers_mut());
+        }
         let request = request.map(Body::Request);
         let names_host = request.headers().contains_key(HOST);
         let (mut request, mut tried) = (Some(request), Places::new());
@@ -149,7 +160,8 @@ impl Servers {
                 address_to(server, request);
             }
             let sent = Instant::now();
-            let answered = within(deadline, self.ask(server, &mut request, upload.as_deref())).await;
+            let answered =
+                within(deadline, self.ask(server, &mut request, upload.as_deref(), client.as_ref())).await;
             let took = sent.elapsed();
             match &answered {
                 Ok(_) => server.answers.observe_time(took),
@@ -166,7 +178,7 @@ impl Servers {
             let is_busy = matches!(answered, Err(Failure::Busy));
             let is_late = deadline.is_some_and(|deadline| deadline <= Instant::now());
             if answered.is_ok() || is_busy || is_late || request.is_none() || tried.len() == self.attempts {
-                return answered.map(|response| response.map(|body| body.until(deadline)));
+                return answered.map(|response| response.map(|body| body.until(deadline, upload)));
             }
             tried.push(place);
             match self.pick(&tried) {
@@ -176,17 +188,19 @@ impl Servers {
         }
     }
 
-    /// Asks a server. The request is taken as it is sent; it is there again if it may be sent to another one.
+    /// Asks a server. The request is taken as it is sent; it is there again if it may be sent to another one. The
+    /// client is there if it wants a tunnel.
     async fn ask(
         &self,
         server: &Arc<Server>,
         request: &mut Option<Request<Body>>,
         upload: Option<&Progress>,
+        client: Option<&OnUpgrade>,
     ) -> Result<Response<Body>, Failure> {
         let in_flight = InFlight::begin(server, &self.in_flight, self.in_flight_most)?;
         if let Some(mut kept) = server.reuse(self.idle_timeout) {
             match self.exchange(server, &mut kept, Age::Kept, request, upload).await {
-                Ok(response) => return receive(response, Lease::new(kept, in_flight)),
+                Ok(response) => return receive(response, Lease::new(kept, in_flight), client),
                 // A server may close an idle connection whenever it likes, also as a request arrives.
                 Err(Failure::Broken(_)) if request.is_some() => {}
                 Err(failure) => return Err(failure),
@@ -195,7 +209,7 @@ impl Servers {
         let deadline = Instant::now() + self.connect_timeout;
         let mut connection = server.connect(deadline, self.idle_timeout).await?;
         let response = self.exchange(server, &mut connection, Age::New, request, upload).await?;
-        receive(response, Lease::new(connection, in_flight))
+        receive(response, Lease::new(connection, in_flight), client)
     }
 
     /// Sends the request on a connection. It is there again if it may be sent once more.
@@ -273,13 +287,22 @@ fn address_to(server: &Server, request: &mut Request<Body>) {
 }
 
 /// The answer as it goes on to the client. Its body holds the connection until its end.
-fn receive(response: Response<Incoming>, lease: Lease) -> Result<Response<Body>, Failure> {
-    if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-        return Err(Failure::Switched);
-    }
+fn receive(
+    response: Response<Incoming>,
+    lease: Lease,
+    client: Option<&OnUpgrade>,
+) -> Result<Response<Body>, Failure> {
     let (mut parts, incoming) = response.into_parts();
+    let body = match parts.status {
+        StatusCode::SWITCHING_PROTOCOLS => Body::Tunnel(Tunnel::new(client, &mut parts, lease)?.into()),
+        _ => Body::Response(Relayed::new(incoming, lease)),
+    };
     headers::towards_client(&mut parts.headers);
+    if matches!(body, Body::Tunnel(_)) {
+        parts.headers.remove(CONTENT_LENGTH);
+        tunnel::write(&mut parts.headers);
+    }
     // What the upstream speaks is its own affair; the client is answered in its version.
     parts.version = Version::HTTP_11;
-    Ok(Response::from_parts(parts, Body::Response(Relayed::new(incoming, lease))))
+    Ok(Response::from_parts(parts, body))
 }

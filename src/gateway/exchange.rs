@@ -2,10 +2,12 @@
 //! and written to the access log.
 
 use std::{
+    io,
     net::IpAddr,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -17,6 +19,7 @@ use crate::{
     forward::body::Body,
     limit::request::{self, Settlement},
     metrics::{Counts, Histogram},
+    reject::grpc,
 };
 
 use super::{
@@ -39,7 +42,7 @@ impl Default for Traffic {
 }
 
 /// What metrics call the classes of status codes that an answer can have.
-pub(super) const STATUS_CLASSES: [&str; 4] = ["2xx", "3xx", "4xx", "5xx"];
+pub(super) const STATUS_CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
 
 /// The client left before there was an answer. (nginx's, and known to what reads logs.)
 const CLIENT_LEFT: u16 = 499;
@@ -55,6 +58,8 @@ pub(super) struct Exchange {
 #[derive(Debug)]
 pub(super) struct Facts {
     pub(super) arrival: Instant,
+    /// It is a call of gRPC.
+    pub(super) is_grpc: bool,
     /// The place of the route's traffic in the gateway's.
     pub(super) traffic: usize,
     /// If there is an access log: what its line will say, and what limits decided.
@@ -75,6 +80,7 @@ impl Exchange {
         let is_logged = gateway.access_log.is_some();
         let facts = Facts {
             arrival: Instant::now(),
+            is_grpc: grpc::is_call(&request.headers),
             traffic: Gateway::UNROUTED,
             entry: is_logged.then(|| Box::new(Entry::begin(peer, request))),
             decided: is_logged.then(Vec::new),
@@ -102,7 +108,7 @@ impl Drop for Exchange {
         let (route, traffic) = &gateway.traffic[facts.traffic];
         let status = facts.status.map_or(CLIENT_LEFT, |status| status.as_u16());
         let duration = facts.arrival.elapsed();
-        traffic.answers.add(usize::from((status / 100).clamp(2, 5) - 2));
+        traffic.answers.add(usize::from((status / 100).clamp(1, 5) - 1));
         traffic.durations.observe_time(duration);
         if let (Some(log), Some(entry)) = (&gateway.access_log, &facts.entry) {
             let Facts { bytes, is_whole, decided, .. } = facts;
@@ -117,6 +123,22 @@ impl Drop for Exchange {
 pub struct AnswerBody {
     body: Body,
     exchange: Exchange,
+}
+
+impl AnswerBody {
+    /// Keeps the tunnel open that the answer has opened, until its end, or until nothing has come from either end for
+    /// `idle` or five minutes, whichever is longer. The client must have its answer.
+    ///
+    /// # Errors
+    /// The tunnel broke, or was idle.
+    pub async fn tunnel(self, idle: Duration) -> io::Result<()> {
+        let Self { body, mut exchange } = self;
+        if let Body::Tunnel(tunnel) = body {
+            tunnel.run(idle, &mut exchange.facts.bytes).await?;
+            exchange.facts.is_whole = true;
+        }
+        Ok(())
+    }
 }
 
 impl HttpBody for AnswerBody {

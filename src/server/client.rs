@@ -16,13 +16,14 @@ use std::{
 
 use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};
+use hyper::{Response, StatusCode};
 use parking_lot::Mutex;
 use tokio::{
     io::{self, AsyncRead, AsyncWrite, ReadBuf},
     time::Instant,
 };
 
-use crate::gateway::Progress;
+use crate::gateway::{AnswerBody, Progress};
 
 /// Requests that a client of HTTP/2 may give up before they are answered, if they are most of its requests.
 const GIVEN_UP_MOST: u32 = 500;
@@ -53,6 +54,8 @@ struct State {
     task: Option<Waker>,
     /// The client takes nothing of what waits to be written.
     blocked_since: Option<Instant>,
+    /// What has been answered is a tunnel, which begins when the client has the answer.
+    tunnel: Option<Box<AnswerBody>>,
     /// How far the body of the last request has come, if it has one.
     upload: Option<Arc<Progress>>,
     /// All of the last answer is written.
@@ -81,6 +84,7 @@ impl Watch {
             is_ending: false,
             task: None,
             blocked_since: None,
+            tunnel: None,
             upload: None,
             is_written: true,
         };
@@ -183,10 +187,20 @@ impl Watch {
         }
     }
 
+    /// Takes the tunnel that is to begin, if there is one.
+    pub(super) fn take_tunnel(&self) -> Option<Box<AnswerBody>> {
+        self.0.lock().tunnel.take()
+    }
+
     /// Whether there is nothing to write: all is answered, and written.
     pub(super) fn owes_nothing(&self) -> bool {
         let state = self.0.lock();
         state.is_written && state.in_flight == 0
+    }
+
+    /// Whether a request is being answered, or a tunnel open.
+    pub(super) fn is_in_flight(&self) -> bool {
+        self.0.lock().in_flight > 0
     }
 
     /// Whether more of the last request may come, though nobody reads it.
@@ -291,35 +305,54 @@ impl Drop for InFlight {
     }
 }
 
-/// The body of an answer, with which the request ends.
+/// The body of an answer, with which the request ends, unless the answer opens a tunnel.
 #[derive(Debug)]
-pub(super) struct Answer<B> {
-    pub(super) body: B,
-    pub(super) watch: Arc<Watch>,
+pub(super) struct Answer {
+    body: Option<AnswerBody>,
+    watch: Arc<Watch>,
 }
 
-impl<B: HttpBody<Data = Bytes> + Unpin> HttpBody for Answer<B> {
+impl Answer {
+    /// The answer that is sent to a client.
+    pub(super) fn of(response: Response<AnswerBody>, watch: Arc<Watch>) -> Response<Self> {
+        let opens_tunnel = response.status() == StatusCode::SWITCHING_PROTOCOLS;
+        response.map(|body| match opens_tunnel {
+            true => {
+                watch.0.lock().tunnel = Some(body.into());
+                Self { body: None, watch }
+            }
+            false => Self { body: Some(body), watch },
+        })
+    }
+}
+
+impl HttpBody for Answer {
     type Data = Bytes;
-    type Error = B::Error;
+    type Error = <AnswerBody as HttpBody>::Error;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
-        Pin::new(&mut self.body).poll_frame(context)
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        match &mut self.body {
+            Some(body) => Pin::new(body).poll_frame(context),
+            None => Poll::Ready(None),
+        }
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        self.body.as_ref().is_none_or(HttpBody::is_end_stream)
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        self.body.as_ref().map(HttpBody::size_hint).unwrap_or_default()
     }
 }
 
-impl<B> Drop for Answer<B> {
+impl Drop for Answer {
     fn drop(&mut self) {
-        self.watch.end_request();
+        if self.body.is_some() {
+            self.watch.end_request();
+        }
     }
 }

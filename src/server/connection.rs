@@ -9,8 +9,9 @@ use std::{
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
+use futures_util::FutureExt;
 use hyper::{
-    Method, Request, Response,
+    Method, Request, Response, StatusCode,
     body::Incoming,
     header::{CONNECTION, HeaderValue},
     server::conn::{http1, http2 as hyper_http2},
@@ -114,15 +115,22 @@ impl Connection {
             // In a box, lest a connection that idles keep room for it.
             Box::pin(async move {
                 let mut response = served.answer(request, !served.is_turned_away).await;
-                if served.is_last() {
+                if served.is_last() && response.status() != StatusCode::SWITCHING_PROTOCOLS {
                     response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
                 }
-                Ok::<_, Infallible>(response.map(|body| Answer { body, watch }))
+                Ok::<_, Infallible>(Answer::of(response, watch))
             })
         });
-        let ended =
-            connection.drive(http.serve_connection(io, service), http1::Connection::graceful_shutdown);
+        let http = http.serve_connection(io, service).with_upgrades();
+        // Boxed here, where the compiler can see that it may be sent to another thread.
+        let ended = connection.drive(http, http1::UpgradeableConnection::graceful_shutdown).boxed();
         if let Err(error) = ended.await {
+            return connection.note_end(&error);
+        }
+        if let Some(answer) = connection.watch.take_tunnel()
+            // In a box, lest all connections keep room for it.
+            && let Err(error) = answer.tunnel(connection.terms.patience.idle).boxed().await
+        {
             connection.note_end(&error);
         }
     }

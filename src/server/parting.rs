@@ -103,6 +103,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Parting<S> {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let Self { stream, answer, lingering, .. } = &mut *self;
+        if stream.watch.is_in_flight() {
+            // It is a tunnel, whose client may have more to say to the upstream.
+            return Pin::new(stream).poll_shutdown(context);
+        }
         if lingering.is_none() {
             ready!(Pin::new(&mut *stream).poll_shutdown(context))?;
         }

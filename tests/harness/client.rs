@@ -153,13 +153,20 @@ impl Client {
     fn chunks(&mut self) -> Vec<u8> {
         let mut body = Vec::new();
         loop {
-            let size = usize::from_str_radix(self.line().trim(), 16).unwrap();
-            body.extend(self.bytes(size));
-            self.line();
-            if size == 0 {
+            let chunk = self.chunk();
+            if chunk.is_empty() {
                 return body;
             }
+            body.extend(chunk);
         }
+    }
+
+    /// The next chunk of a body.
+    pub(crate) fn chunk(&mut self) -> Vec<u8> {
+        let size = usize::from_str_radix(self.line().trim(), 16).unwrap();
+        let chunk = self.bytes(size);
+        self.line();
+        chunk
     }
 
     fn line(&mut self) -> String {

@@ -123,6 +123,18 @@ impl Wire {
         bytes
     }
 
+    /// The next byte, if one comes.
+    pub(crate) fn try_read(&mut self) -> std::io::Result<u8> {
+        let mut byte = [0];
+        self.stream.read_exact(&mut byte)?;
+        Ok(byte[0])
+    }
+
+    /// What comes.
+    pub(crate) fn reader(&mut self) -> &mut impl Read {
+        &mut self.stream
+    }
+
     /// Waits until the gateway closes the connection, or breaks it off.
     pub(crate) fn wait_for_end(&mut self) {
         let _ = self.stream.read_to_end(&mut Vec::new());

@@ -15,7 +15,7 @@ use hyper_util::rt::TokioExecutor;
 use tokio::{net::TcpListener, sync::Semaphore};
 
 use crate::{
-    forward_to,
+    cleartext_http2, forward_to,
     harness::{
         gateway::Gateway,
         upstream::{Speech, Upstream, whole},
@@ -24,10 +24,6 @@ use crate::{
     quoted,
 };
 
-fn cleartext() -> Speech {
-    Speech::Http2(http2::Builder::new(TokioExecutor::new()))
-}
-
 fn gateway(url: &str, keys: &str) -> Gateway {
     let keys = format!("http2 = true\n{keys}");
     Gateway::start(&format!("[server]\nworkers = 1\n{}", forward_to(&[quoted(url)], &keys)))
@@ -35,7 +31,7 @@ fn gateway(url: &str, keys: &str) -> Gateway {
 
 #[test]
 fn a_request_is_written_as_http_2_has_it() {
-    let upstream = Upstream::speaking(cleartext(), |request| async {
+    let upstream = Upstream::speaking(cleartext_http2(), |request| async {
         Response::new(BodyExt::boxed(request.into_body().map_err(|error| panic!("{error}"))))
     });
     let gateway = gateway(&upstream.url(), "");
@@ -86,7 +82,7 @@ fn one_connection_carries_as_many_requests_as_the_server_takes() {
 
 #[test]
 fn trailers_go_both_ways() {
-    let upstream = Upstream::speaking(cleartext(), |request| async {
+    let upstream = Upstream::speaking(cleartext_http2(), |request| async {
         let collected = request.into_body().collect().await.unwrap();
         let sum = collected.trailers().and_then(|trailers| trailers.get("x-sum")).cloned();
         let mut trailers = HeaderMap::new();
@@ -110,7 +106,7 @@ fn trailers_go_both_ways() {
 
 #[test]
 fn a_connection_that_idles_too_long_is_closed() {
-    let (upstream, answers) = waiting(cleartext());
+    let (upstream, answers) = waiting(cleartext_http2());
     answers.add_permits(2);
     let gateway = gateway(&upstream.url(), "timeouts = { idle = \"50ms\" }");
     assert_eq!(gateway.get("/").status, 200);
@@ -121,7 +117,7 @@ fn a_connection_that_idles_too_long_is_closed() {
 
 #[test]
 fn a_connection_on_which_an_answer_is_late_gets_no_more_requests() {
-    let (upstream, answers) = waiting(cleartext());
+    let (upstream, answers) = waiting(cleartext_http2());
     let gateway = gateway(&upstream.url(), "timeouts = { response = \"100ms\" }");
     assert_eq!(gateway.get("/").status, 504);
     // The first one may take one, its end not having come.

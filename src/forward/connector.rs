@@ -1,0 +1,144 @@
+//! How connections to the servers of an upstream are made, and how many there are.
+
+use std::{
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+};
+
+use rustls::pki_types::ServerName;
+use tokio::{
+    net::UnixStream,
+    time::{Instant, timeout_at},
+};
+use tokio_rustls::TlsConnector;
+
+use crate::config::{self, ServerUrl, Tls};
+
+use super::{Failure, address::Location, connection::Connection};
+
+const H2: &[u8] = b"h2";
+const HTTP_1_1: &[u8] = b"http/1.1";
+
+/// How the servers of an upstream are spoken to, and how many connections to them there are.
+pub struct Connector {
+    terms: Option<Arc<Tls>>,
+    http2: bool,
+    /// What TLS needs, or why there is none. Sessions are resumed by it.
+    tls: Option<Result<TlsConnector, rustls::Error>>,
+    connections: AtomicUsize,
+    connections_most: AtomicUsize,
+}
+
+impl Connector {
+    /// Speaks as the configuration says. One of `before` that does, too, goes on, with its connections.
+    pub fn new(config: &config::Upstream, before: Option<&Arc<Self>>) -> Arc<Self> {
+        let alike = before.filter(|before| before.terms == config.tls && before.http2 == config.http2);
+        let connector =
+            alike.cloned().unwrap_or_else(|| Arc::new(Self::of(config.tls.clone(), config.http2)));
+        connector.connections_most.store(config.max_connections, Relaxed);
+        connector
+    }
+
+    /// Speaks by TLS where an url asks for it, and by HTTP/2 if that is wanted.
+    pub(super) fn of(terms: Option<Arc<Tls>>, http2: bool) -> Self {
+        let tls = terms.as_ref().map(|terms| {
+            let mut client = terms.client()?;
+            client.alpn_protocols = match http2 {
+                true => vec![H2.to_vec(), HTTP_1_1.to_vec()],
+                false => vec![HTTP_1_1.to_vec()],
+            };
+            Ok(TlsConnector::from(Arc::new(client)))
+        });
+        Self {
+            terms,
+            http2,
+            tls,
+            connections: AtomicUsize::new(0),
+            connections_most: AtomicUsize::new(usize::MAX),
+        }
+    }
+
+    /// Whether HTTP/2 is spoken, at least to servers that can.
+    pub fn prefers_http2(&self) -> bool {
+        self.http2
+    }
+
+    /// Whether there are more connections than there may be: requests in flight never need so many, but with those that
+    /// idle they can be.
+    pub fn has_too_many(&self) -> bool {
+        self.connections.load(Relaxed) > self.connections_most.load(Relaxed)
+    }
+
+    /// Makes a connection to a server.
+    ///
+    /// # Errors
+    /// The server can't be reached, or not in time.
+    pub async fn connect(
+        self: &Arc<Self>,
+        url: &ServerUrl,
+        location: &Location,
+        deadline: Instant,
+    ) -> Result<Connection, Failure> {
+        let counted = Counted::begin(self)?;
+        match location {
+            Location::Unix(path) => {
+                let connecting = timeout_at(deadline, UnixStream::connect(path)).await;
+                let stream =
+                    connecting.map_err(|_| Failure::ConnectTimeout)?.map_err(Failure::Unreachable)?;
+                Connection::begin(stream, self.http2, None, counted, deadline).await
+            }
+            Location::Tcp(addresses) => {
+                let (stream, address) = addresses.connect(deadline).await?;
+                stream.set_nodelay(true).map_err(Failure::Unreachable)?;
+                let Some((name, tls)) = self.tls_to(url)? else {
+                    return Connection::begin(stream, self.http2, Some(address), counted, deadline).await;
+                };
+                let shaking = timeout_at(deadline, tls.connect(name, stream)).await;
+                let stream = shaking.map_err(|_| Failure::ConnectTimeout)?.map_err(Failure::Tls)?;
+                let speaks_http2 = stream.get_ref().1.alpn_protocol() == Some(H2);
+                Connection::begin(stream, speaks_http2, Some(address), counted, deadline).await
+            }
+        }
+    }
+
+    /// What TLS to a server needs, if its url asks for TLS, and the name that it must prove.
+    fn tls_to(&self, url: &ServerUrl) -> Result<Option<(ServerName<'static>, &TlsConnector)>, Failure> {
+        let (ServerUrl::Tcp { tls: true, host, .. }, Some(tls)) = (url, &self.tls) else { return Ok(None) };
+        let failed = |error: rustls::Error| Failure::Tls(io::Error::other(error));
+        let tls = tls.as_ref().map_err(|error| failed(error.clone()))?;
+        let named = self.terms.as_ref().and_then(|terms| terms.server_name.clone());
+        let name = named.map_or_else(|| ServerName::try_from(host.clone()), Ok);
+        let name = name.map_err(|error| Failure::Tls(io::Error::other(error)))?;
+        Ok(Some((name, tls)))
+    }
+}
+
+impl std::fmt::Debug for Connector {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Connector").field("http2", &self.http2).finish_non_exhaustive()
+    }
+}
+
+/// A place among the connections of an upstream.
+pub(super) struct Counted(Arc<Connector>);
+
+impl Counted {
+    /// # Errors
+    /// There are as many connections for HTTP/2 as there may be. (Those for HTTP/1.1 are bounded by the requests in
+    /// flight.)
+    fn begin(connector: &Arc<Connector>) -> Result<Self, Failure> {
+        let most = if connector.http2 { connector.connections_most.load(Relaxed) } else { usize::MAX };
+        let within = |connections| (connections < most).then_some(connections + 1);
+        connector.connections.fetch_update(Relaxed, Relaxed, within).map_err(|_| Failure::Busy)?;
+        Ok(Self(connector.clone()))
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.connections.fetch_sub(1, Relaxed);
+    }
+}

@@ -1,0 +1,220 @@
+//! Tunnels: connections on which another protocol is spoken after an answer of 101 (RFC 9110, section 7.8). The
+//! gateway passes bytes both ways, and doesn't look at them.
+//!
+//! WebSocket (RFC 6455) is the one protocol that is passed on. A request for another one is answered as if it hadn't
+//! asked: by h2c, above all, it could go on with requests that nobody limits.
+
+use std::{io, time::Duration};
+
+use hyper::{
+    HeaderMap, Method,
+    header::{CONNECTION, HeaderName, HeaderValue, TE, UPGRADE},
+    http::{request, response},
+    upgrade::OnUpgrade,
+};
+use hyper_util::rt::TokioIo;
+use parking_lot::Mutex;
+use tokio::{
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, split},
+    select,
+    time::{Instant, sleep_until},
+    try_join,
+};
+
+use super::{Failure, body::SILENCE_LEAST, pool::Lease};
+
+/// Bytes that are read at a time, in each direction.
+const PIECE: usize = 8 << 10;
+const WEBSOCKET: &str = "websocket";
+
+/// Both connections of an exchange, which speak another protocol once the client has its answer.
+#[derive(Debug)]
+pub struct Tunnel {
+    client: OnUpgrade,
+    upstream: OnUpgrade,
+    /// It counts as a request in flight.
+    _lease: Lease,
+}
+
+/// Leaves the means to a tunnel with a request, whose header is still as it came, only if it asks for one.
+pub fn keep_if_asked(request: &mut request::Parts, has_body: bool) {
+    // They are there if the request came by HTTP/1.1 and has an Upgrade at all.
+    let Some(client) = request.extensions.remove::<OnUpgrade>() else { return };
+    if request.method == Method::GET && !has_body && switches(&request.headers) {
+        request.extensions.insert(client);
+    }
+}
+
+/// Writes what asks for a tunnel, or grants it.
+pub fn write(headers: &mut HeaderMap) {
+    // A handshake has no trailers, and Connection nothing else to name.
+    headers.remove(TE);
+    headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
+    headers.insert(UPGRADE, HeaderValue::from_static(WEBSOCKET));
+}
+
+/// Whether a message goes over to WebSocket.
+fn switches(headers: &HeaderMap) -> bool {
+    has(headers, CONNECTION, "upgrade") && has(headers, UPGRADE, WEBSOCKET)
+}
+
+/// Whether a field's list has this member.
+fn has(headers: &HeaderMap, field: HeaderName, member: &str) -> bool {
+    let lines = headers.get_all(field).into_iter();
+    let mut members = lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b','));
+    members.any(|other| other.trim_ascii().eq_ignore_ascii_case(member.as_bytes()))
+}
+
+impl Tunnel {
+    /// A tunnel to the client that asked for one, by an answer whose header is still as it came.
+    ///
+    /// # Errors
+    /// Nobody asked for what the upstream goes over to.
+    pub fn new(
+        client: Option<&OnUpgrade>,
+        answer: &mut response::Parts,
+        lease: Lease,
+    ) -> Result<Self, Failure> {
+        let client = client.filter(|_| switches(&answer.headers)).ok_or(Failure::Switched)?.clone();
+        let upstream = answer.extensions.remove::<OnUpgrade>().ok_or(Failure::Switched)?;
+        Ok(Self { client, upstream, _lease: lease })
+    }
+
+    /// Passes bytes both ways until both ends have said all, and counts those for the client. It must be called when
+    /// the client has its answer.
+    ///
+    /// # Errors
+    /// A connection broke, or nothing came from either end for `idle` and five minutes.
+    pub async fn run(self, idle: Duration, sent_bytes: &mut u64) -> io::Result<()> {
+        let (client, upstream) = try_join!(self.client, self.upstream).map_err(io::Error::other)?;
+        carry(TokioIo::new(client), TokioIo::new(upstream), idle.max(SILENCE_LEAST), sent_bytes).await
+    }
+}
+
+async fn carry(
+    client: impl AsyncRead + AsyncWrite,
+    upstream: impl AsyncRead + AsyncWrite,
+    idle: Duration,
+    sent_bytes: &mut u64,
+) -> io::Result<()> {
+    let (from_client, to_client) = split(client);
+    let (from_upstream, to_upstream) = split(upstream);
+    let moved = Mutex::new(Instant::now());
+    let note = || *moved.lock() = Instant::now();
+    let up = pass(from_client, to_upstream, |_| note());
+    let down = pass(from_upstream, to_client, |bytes| {
+        note();
+        *sent_bytes += bytes as u64;
+    });
+    select! {
+        ended = async { try_join!(up, down) } => ended.map(drop),
+        () = rest(&moved, idle) => Err(io::ErrorKind::TimedOut.into()),
+    }
+}
+
+/// Passes on what comes until it ends, and then its end. The other direction may go on.
+async fn pass(
+    mut from: impl AsyncRead + Unpin,
+    mut to: impl AsyncWrite + Unpin,
+    mut note: impl FnMut(usize),
+) -> io::Result<()> {
+    let mut piece = vec![0; PIECE];
+    loop {
+        let length = from.read(&mut piece).await?;
+        if length == 0 {
+            return to.shutdown().await;
+        }
+        to.write_all(&piece[..length]).await?;
+        to.flush().await?;
+        note(length);
+    }
+}
+
+/// Waits until nothing has moved for so long.
+async fn rest(moved: &Mutex<Instant>, idle: Duration) {
+    loop {
+        let until = *moved.lock() + idle;
+        if until <= Instant::now() {
+            return;
+        }
+        sleep_until(until).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::{io::duplex, spawn, task::JoinHandle, time::sleep};
+
+    use super::*;
+
+    fn lines(field: &HeaderName, lines: &[&'static str]) -> HeaderMap {
+        lines.iter().map(|line| (field.clone(), HeaderValue::from_static(line))).collect()
+    }
+
+    #[test]
+    fn websocket_is_found_in_lists() {
+        for (connection, upgrade, is_asked) in [
+            (&["Upgrade"][..], &["websocket"][..], true),
+            (&["keep-alive, UPGRADE"], &["h2c,WebSocket"], true),
+            (&["close", "upgrade"], &["h2c", "websocket"], true),
+            (&["keep-alive"], &["websocket"], false),
+            (&[], &["websocket"], false),
+            (&["upgrade"], &["h2c"], false),
+            (&["upgrade"], &["websocket/13"], false),
+            (&["upgrade"], &[], false),
+        ] {
+            let mut headers = lines(&CONNECTION, connection);
+            headers.extend(lines(&UPGRADE, upgrade));
+            assert_eq!(switches(&headers), is_asked, "{headers:?}");
+        }
+    }
+
+    /// Both ends of a tunnel that is closed after so long, and how it ends.
+    fn tunnel(
+        idle: Duration,
+    ) -> (impl AsyncRead + AsyncWrite, impl AsyncRead + AsyncWrite, JoinHandle<(io::Result<()>, u64)>) {
+        let ((client, near), (far, upstream)) = (duplex(PIECE), duplex(PIECE));
+        let ended = spawn(async move {
+            let mut sent_bytes = 0;
+            (carry(near, far, idle, &mut sent_bytes).await, sent_bytes)
+        });
+        (client, upstream, ended)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_tunnel_ends_when_nothing_has_come_from_either_end_for_a_time() {
+        const IDLE: Duration = Duration::from_secs(300);
+        let (mut client, mut upstream, ended) = tunnel(IDLE);
+        let began = Instant::now();
+        for _ in 0..4 {
+            sleep(IDLE * 2 / 3).await;
+            client.write_all(b"a").await.unwrap();
+            sleep(IDLE * 2 / 3).await;
+            upstream.write_all(b"b").await.unwrap();
+        }
+        let last = began.elapsed();
+        let (end, sent_bytes) = ended.await.unwrap();
+        assert_eq!((end.unwrap_err().kind(), sent_bytes), (io::ErrorKind::TimedOut, 4));
+        assert!(
+            began.elapsed() >= last + IDLE && began.elapsed() < last + IDLE * 4 / 3,
+            "{:?}",
+            began.elapsed()
+        );
+    }
+
+    #[tokio::test]
+    async fn an_end_is_passed_on_and_the_other_direction_goes_on() {
+        let (mut client, mut upstream, ended) = tunnel(SILENCE_LEAST);
+        client.write_all(b"request").await.unwrap();
+        client.shutdown().await.unwrap();
+        let mut came = String::new();
+        upstream.read_to_string(&mut came).await.unwrap();
+        assert_eq!(came, "request");
+        upstream.write_all(b"answer").await.unwrap();
+        upstream.shutdown().await.unwrap();
+        client.read_to_string(&mut came).await.unwrap();
+        assert_eq!(came, "requestanswer");
+        let (end, sent_bytes) = ended.await.unwrap();
+        assert!(end.is_ok() && sent_bytes == 6, "{end:?} {sent_bytes}");
+    }
+}
