@@ -241,12 +241,12 @@ impl Gateway {
     }
 
     /// The answer to what is no request, or too large a head, in place of hyper's with this status, if that is such an
-    /// answer. It is the target that is too long if its line hasn't ended yet.
-    pub fn answer_to_unreadable(status: u16, is_within_target: bool) -> Option<Response<Bytes>> {
+    /// answer.
+    pub fn answer_to_unreadable(status: u16, is_target_too_long: bool) -> Option<Response<Bytes>> {
         let rejection = match status {
             400 => Rejection::Malformed,
             414 => Rejection::TargetTooLong,
-            431 if is_within_target => Rejection::TargetTooLong,
+            431 if is_target_too_long => Rejection::TargetTooLong,
             431 => Rejection::HeadTooLarge,
             _ => return None,
         };

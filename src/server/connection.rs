@@ -97,9 +97,10 @@ impl Connection {
 
     async fn serve_http1(self, stream: impl Stream) {
         let connection = Arc::new(self);
-        let io = TokioIo::new(Parting::new(Watched { stream, watch: connection.watch.clone() }));
-        let mut http = http1::Builder::new();
         let header_bytes_most = connection.terms.max_header_bytes;
+        let watched = Watched { stream, watch: connection.watch.clone() };
+        let io = TokioIo::new(Parting::new(watched, header_bytes_most));
+        let mut http = http1::Builder::new();
         http.preserve_header_case(true)
             .max_header_size(header_bytes_most)
             .max_buf_size(header_bytes_most + BODY_BUFFER)

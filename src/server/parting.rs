@@ -35,8 +35,10 @@ const THROWN_AWAY: usize = 16 << 10;
 #[derive(Debug)]
 pub(super) struct Parting<S> {
     stream: Watched<S>,
-    /// Whether a line has ended since the last answer.
-    has_line: bool,
+    /// The greatest head of a request.
+    head_most: usize,
+    /// Bytes that have come since the last answer up to a line's end, and whether that has come.
+    line: (usize, bool),
     /// What is left to be written in place of hyper's own answer, if it has given one.
     answer: Option<Bytes>,
     lingering: Option<Box<Lingering>>,
@@ -51,8 +53,9 @@ struct Lingering {
 }
 
 impl<S> Parting<S> {
-    pub(super) fn new(stream: Watched<S>) -> Self {
-        Self { stream, has_line: false, answer: None, lingering: None }
+    /// Of a client whose requests may have heads of so many bytes.
+    pub(super) fn new(stream: Watched<S>, head_most: usize) -> Self {
+        Self { stream, head_most, line: (0, false), answer: None, lingering: None }
     }
 }
 
@@ -64,7 +67,11 @@ impl<S: AsyncRead + Unpin> AsyncRead for Parting<S> {
     ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(context, buffer);
-        self.has_line = self.has_line || buffer.filled()[before..].contains(&b'\n');
+        if let (bytes, false) = self.line {
+            let more = &buffer.filled()[before..];
+            let end = more.iter().position(|byte| *byte == b'\n');
+            self.line = (bytes + end.unwrap_or(more.len()), end.is_some());
+        }
         read
     }
 }
@@ -75,12 +82,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Parting<S> {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let Self { stream, has_line, answer, .. } = &mut *self;
+        let Self { stream, head_most, line, answer, .. } = &mut *self;
         if answer.is_none() && stream.watch.owes_nothing() {
-            *answer = in_place_of(bytes, !*has_line);
+            *answer = in_place_of(bytes, line.0 >= *head_most);
         }
         let Some(answer) = answer else {
-            *has_line = false;
+            *line = (0, false);
             return Pin::new(stream).poll_write(context, bytes);
         };
         while !answer.is_empty() {
@@ -136,11 +143,11 @@ impl Lingering {
 }
 
 /// The gateway's own answer in place of hyper's to what it couldn't read, if it is such a one.
-fn in_place_of(hypers: &[u8], is_within_target: bool) -> Option<Bytes> {
+fn in_place_of(hypers: &[u8], is_target_too_long: bool) -> Option<Bytes> {
     let head = std::str::from_utf8(hypers).ok()?.strip_suffix("\r\n\r\n")?;
     let mut lines = head.split("\r\n");
     let status = lines.next()?.strip_prefix("HTTP/1.1 ")?.get(..3)?.parse().ok()?;
-    let response: Response<Bytes> = Gateway::answer_to_unreadable(status, is_within_target)?;
+    let response: Response<Bytes> = Gateway::answer_to_unreadable(status, is_target_too_long)?;
     let mut answer = format!("HTTP/1.1 {}\r\n", response.status()).into_bytes();
     let mut add = |name: &str, value: &[u8]| {
         answer.extend_from_slice(name.as_bytes());

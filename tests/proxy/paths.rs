@@ -12,7 +12,14 @@ use std::{
 use percent_encoding::percent_decode_str;
 use tempfile::TempDir;
 
-use crate::harness::{client::Client, gateway::Gateway, redis::free_port, upstream::Upstream, wait_until};
+use crate::harness::{
+    client::Client,
+    frames::{Frames, HEADERS, RST_STREAM, WINDOW_UPDATE, get},
+    gateway::Gateway,
+    redis::free_port,
+    upstream::Upstream,
+    wait_until,
+};
 
 /// What lies between two segments, before the first, or behind the last.
 const BETWEEN: &[&str] = &[
@@ -240,6 +247,55 @@ fn every_spelling_of_a_limited_path_is_limited_or_another_path() {
             400 => client = gateway.client(),
             status => panic!("{spelling}: {status}"),
         }
+    }
+    assert!(limited > 1_000 && others > 100, "{limited} limited, {others} others");
+}
+
+/// As the :path of HTTP/2, which has no whole urls.
+#[test]
+fn every_spelling_of_a_limited_path_is_limited_or_another_path_in_http_2() {
+    let upstream = Upstream::hello();
+    let gateway = used_up(&upstream.url());
+    let mut client = Frames::connect(gateway.address());
+    // Room for all of the answers.
+    client.send(WINDOW_UPDATE, 0, 0, &(1_u32 << 30).to_be_bytes());
+    let (mut limited, mut others) = (0, 0);
+    let spellings = spellings().into_iter().filter(|spelling| spelling.starts_with('/'));
+    for (number, spelling) in (0..).zip(spellings) {
+        let stream = 2 * number + 1;
+        client.ask(stream, &get(&spelling, &[]));
+        let mut status = None;
+        loop {
+            let frame = client.next().expect("the connection goes on");
+            if frame.stream != stream {
+                continue;
+            }
+            // No path to h2: the stream is reset.
+            if frame.kind == RST_STREAM {
+                break;
+            }
+            status = status.or_else(|| (frame.kind == HEADERS).then(|| frame.status()));
+            if frame.ends_stream() {
+                break;
+            }
+        }
+        match status {
+            Some(200) => {
+                others += 1;
+                let seen = upstream.last().uri;
+                for (name, reader) in READERS {
+                    let read = reader(seen.path());
+                    assert_ne!(read, "/a/secret", "{spelling} is {seen} upstream, where {name}");
+                }
+            }
+            None | Some(400) => {}
+            // 429 has no index by which it could be told.
+            Some(status) => {
+                assert_eq!(status, 0, "{spelling}");
+                limited += 1;
+            }
+        }
+        assert_eq!(upstream.count(), 2 + others, "{spelling}");
     }
     assert!(limited > 1_000 && others > 100, "{limited} limited, {others} others");
 }

@@ -102,6 +102,8 @@ fn options_of_the_server_are_the_gateways_own() {
     assert_eq!((answer.status, answer.header("content-type")), (204, None));
     assert_refused(&recording, "OPTIONS * HTTP/1.1\r\n\r\n", 400, "host-missing");
     recording.assert_nothing_else();
-    recording.told("OPTIONS /a HTTP/1.1\r\nHost: a\r\n\r\n").head();
-    assert!(recording.message().starts_with("OPTIONS /a HTTP/1.1\r\n"));
+    for (target, forwarded) in [("/a", "/a"), ("http://a", "/"), ("http://a/", "/")] {
+        recording.told(format!("OPTIONS {target} HTTP/1.1\r\nHost: a\r\n\r\n")).head();
+        assert!(recording.message().starts_with(&format!("OPTIONS {forwarded} HTTP/1.1\r\n")), "{target}");
+    }
 }
