@@ -14,6 +14,7 @@ mod jwt;
 mod limit;
 mod password;
 pub mod redis;
+mod schema;
 pub mod tls;
 mod upstream;
 mod value;
@@ -45,6 +46,7 @@ pub use self::{
         Cost, Exemption, KeyPart, Limit, Missing, Mode, Override, Prefixes, Scope, StatusRange, read_key,
     },
     redis::RedisUrl,
+    schema::schema,
     tls::Tls,
     upstream::{Balance, Eject, Health, Percent, Retries, ServerUrl, Target, Upstream, Weighted},
 };

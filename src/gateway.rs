@@ -60,17 +60,17 @@ pub use crate::{
 /// What a configuration says, ready to serve.
 #[derive(Debug)]
 pub struct Gateway {
-    routes: Table<Route>,
+    pub(crate) routes: Table<Route>,
     limiter: Arc<Limiter>,
     /// The limits by name, also those that no route names.
     rules: BTreeMap<String, Arc<Rule>>,
     /// Of the tokens that requests bear.
-    verifier: Option<Verifier>,
+    pub(crate) verifier: Option<Verifier>,
     ratelimit_headers: RatelimitHeaders,
     upstreams: BTreeMap<String, Arc<Upstream>>,
-    trusted_proxies: Vec<IpNet>,
+    pub(crate) trusted_proxies: Vec<IpNet>,
     proxy_protocol: bool,
-    escaped_slashes: EscapedSlashes,
+    pub(crate) escaped_slashes: EscapedSlashes,
     /// Of the routes by name, after that of the requests that no route takes.
     traffic: Vec<(String, Arc<Traffic>)>,
     access_log: Option<Arc<AccessLog>>,
@@ -78,17 +78,18 @@ pub struct Gateway {
 
 /// What a route does with its requests.
 #[derive(Debug)]
-struct Route {
-    name: String,
-    limits: Vec<Arc<Rule>>,
-    answer: Answer,
-    timeout: Option<Duration>,
+pub(crate) struct Route {
+    pub(crate) name: String,
+    pub(crate) limits: Vec<Arc<Rule>>,
+    pub(crate) answer: Answer,
+    pub(crate) timeout: Option<Duration>,
     /// The place of its traffic. Routes of one name share it.
     traffic: usize,
 }
 
+/// Who answers a route's requests.
 #[derive(Debug)]
-enum Answer {
+pub(crate) enum Answer {
     Upstream(Arc<Upstream>),
     Fixed(Response<Bytes>),
 }

@@ -50,6 +50,7 @@ pub mod algorithm;
 pub mod cli;
 pub mod config;
 pub mod duration;
+pub mod explain;
 pub mod forward;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
@@ -60,6 +61,7 @@ pub mod metrics;
 pub mod reject;
 pub mod route;
 pub mod server;
+pub mod simulate;
 pub mod store;
 
 pub use self::{

@@ -6,14 +6,13 @@ use hyper::{
     StatusCode,
     header::{CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING, UPGRADE},
 };
-use toml::Spanned;
 
 use super::{Check, duplicate, undefined};
 use crate::{
     config::{
         Action, Route,
         error::Fault,
-        file::{self, Table},
+        file::{self, Spanned, Table},
     },
     route::{self, Matcher},
 };
