@@ -7,6 +7,7 @@
 //! Connections are few and none lasts without a request, so that nobody who reaches this port takes from the
 //! requests that the gateway is for.
 
+mod explain;
 mod limits;
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
@@ -88,6 +89,7 @@ pub(crate) fn router(token: Option<String>, gateway: Arc<ArcSwap<Gateway>>, stat
         .route("/readyz", get(readiness))
         .route("/metrics", get(metrics))
         .nest("/api/limits", limits::router())
+        .route("/api/explain", get(explain::explain))
         .fallback(async || Problem::new(StatusCode::NOT_FOUND, "there is nothing here"))
         .layer(DefaultBodyLimit::max(BODY_BYTES_MOST))
         .layer(middleware::from_fn_with_state(admin.clone(), guard))

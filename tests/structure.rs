@@ -23,9 +23,25 @@ const TABLE: &[(&str, &[&str])] = &[
     ("layer", &["limit", "store", "reject"]),
     ("gateway", &["route", "limit", "forward", "reject", "store"]),
     ("server", &["gateway"]),
-    ("admin", &["server", "gateway", "limit", "store", "algorithm"]),
-    ("cli", &["server", "admin", "gateway", "limit"]),
-    ("fuzzing", &["admin", "algorithm", "forward", "gateway", "limit", "route", "server", "store"]),
+    ("explain", &["gateway", "route", "limit", "forward", "reject", "algorithm"]),
+    ("simulate", &["gateway", "route", "limit", "forward", "store", "algorithm"]),
+    ("admin", &["server", "explain", "gateway", "limit", "store", "algorithm"]),
+    ("cli", &["server", "admin", "explain", "simulate", "gateway", "limit"]),
+    (
+        "fuzzing",
+        &[
+            "admin",
+            "algorithm",
+            "explain",
+            "forward",
+            "gateway",
+            "limit",
+            "route",
+            "server",
+            "simulate",
+            "store",
+        ],
+    ),
 ];
 const LEAVES: [&str; 3] = ["config", "duration", "metrics"];
 
