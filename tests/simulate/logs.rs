@@ -117,7 +117,7 @@ fn known_forms_are_read_alike() {
         assert_eq!(report.lines.unreadable, 0, "{line}: {:?}", report.lines.named);
         assert_eq!(
             report.limits[0].busiest[0].key,
-            "14:ip=192.0.2.7,11:method=POST,22:host=shop.example.com,9:path:p=a%20b",
+            "12:ip=192.0.2.7,11:method=POST,21:host=shop.example.com,12:path:p=a%20b",
             "{line}"
         );
         assert_eq!(report.from.as_deref(), Some("2026-11-21T06:45:12Z"), "{line}");

@@ -117,7 +117,7 @@ impl Drop for Nginx {
 
 /// Client n of 20 asks n times as often as the first.
 const CLIENTS: &str = "counter = 0\nrequest = function()\n counter = counter + 1\n \
-    local client = math.ceil((math.sqrt(8 * (counter % 210) + 1) - 1) / 2)\n \
+    local client = math.ceil((math.sqrt(8 * (counter % 210) + 9) - 1) / 2)\n \
     wrk.headers['X-Client'] = '198.51.100.' .. client\n return wrk.format('GET', '/orders/' .. counter)\nend\n";
 
 #[test]
