@@ -39,6 +39,8 @@
 //!   forward    pick a server, connect or reuse, stream both ways
 //! reject     every answer of the gateway's own
 //! admin      the second listener, for operators
+//! explain    a request that nobody sent, through all but the store
+//! simulate   access logs, through route, limit and the store in this process
 //! layer      limit and reject before an axum service, without the rest
 //! ```
 //!

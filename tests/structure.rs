@@ -9,6 +9,10 @@ use std::{fs, path::Path};
 #[path = "../examples/plot_algorithms.rs"]
 mod plot_algorithms;
 
+#[allow(dead_code)] // Its `main`.
+#[path = "../examples/configuration_reference.rs"]
+mod configuration_reference;
+
 /// A module and what it may import. `duration`, `metrics` and `config`'s value types are leaves for all.
 const TABLE: &[(&str, &[&str])] = &[
     ("algorithm", &[]),
@@ -119,4 +123,11 @@ fn the_drawing_of_the_algorithms_is_what_its_command_prints() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/algorithms.svg");
     let is_fresh = fs::read_to_string(path).unwrap() == drawn;
     assert!(is_fresh, "stale: cargo run --example plot_algorithms > docs/algorithms.svg");
+}
+
+#[test]
+fn the_reference_of_the_keys_is_what_its_command_prints() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/reference.md");
+    let is_fresh = fs::read_to_string(path).unwrap() == configuration_reference::Reference.to_string();
+    assert!(is_fresh, "stale: cargo run --example configuration_reference > docs/reference.md");
 }
