@@ -84,7 +84,10 @@ impl Question {
                 "url" => url = Some(value.into_owned()),
                 "ip" => peer = Some(read_address(&value)?),
                 "header" => headers.push(value.into_owned()),
-                _ => return Err(format!("there is no parameter `{name}`\nuse method, url, ip and header")),
+                _ => {
+                    let name = name.escape_debug();
+                    return Err(format!("there is no parameter `{name}`\nuse method, url, ip and header"));
+                }
             }
         }
         let url = url.ok_or("the request lacks its url\nwrite url=/v1/orders/5, for example")?;
@@ -97,7 +100,9 @@ impl Question {
 /// # Errors
 /// A message and, on a line of its own, the remedy.
 pub fn read_address(text: &str) -> Result<IpAddr, String> {
-    text.parse().map_err(|_| format!("`{text}` is no address\nwrite it as 192.0.2.7 or 2001:db8::7"))
+    let no_address =
+        |_| format!("`{}` is no address\nwrite it as 192.0.2.7 or 2001:db8::7", text.escape_debug());
+    text.parse().map_err(no_address)
 }
 
 fn read_header(line: &str) -> Result<(HeaderName, HeaderValue), String> {
