@@ -44,10 +44,12 @@ impl Question {
     /// # Errors
     /// A message and, on a line of its own, the remedy.
     pub fn new(method: &str, url: &str, headers: &[String], peer: Option<IpAddr>) -> Result<Self, String> {
-        let method = Method::from_bytes(method.as_bytes())
-            .map_err(|_| format!("`{method}` is no method\nwrite GET or POST, for example"))?;
+        let no_method =
+            |_| format!("`{}` is no method\nwrite GET or POST, for example", method.escape_debug());
+        let method = Method::from_bytes(method.as_bytes()).map_err(no_method)?;
+        let told = url.escape_debug();
         let no_url =
-            |_| format!("`{url}` is no url\nwrite http://api.example.com/v1/orders/5, or only its path");
+            |_| format!("`{told}` is no url\nwrite http://api.example.com/v1/orders/5, or only its path");
         let uri = url.parse::<Uri>().map_err(no_url)?;
         let mut fields = HeaderMap::new();
         for line in headers {
