@@ -26,7 +26,7 @@ fn main() {
 }
 
 /// The document.
-pub struct Reference;
+pub(crate) struct Reference;
 
 impl Display for Reference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
