@@ -1,10 +1,11 @@
 //! One configuration, by which requests are decided in the time of their log: through its routes and the keys of its
 //! limits, in an in-process store whose clock is the log's.
 
+mod limit;
+
 use std::{
     cmp::Reverse,
     collections::{BinaryHeap, HashMap},
-    sync::Arc,
 };
 
 use bytes::Bytes;
@@ -17,21 +18,23 @@ use smallvec::SmallVec;
 
 use crate::{
     algorithm::{Algorithm, Quota, Rate},
-    config::{self, Config, Cost, EscapedSlashes, KeyPart, Missing},
+    config::{Config, Cost, EscapedSlashes, KeyPart},
     forward::headers::from_client,
     gateway::target::Target,
     limit::{
         Ask,
-        key::{Key, Subject, jwt::Claims, key_of},
-        request::{Rule, Terms},
+        key::{Subject, jwt::Claims},
+        request::Rule,
     },
     route::{Table, path},
     store::{Act, Charge, Decision, LeaseId, Operation, Reply, memory::MemoryStore},
 };
 
+use self::limit::Denied;
+pub(super) use self::limit::OfLimit;
 use super::{
-    line::{Logged, Told, Wanted},
-    tally::{Tally, Timeline},
+    line::{Logged, Wanted},
+    tally::Timeline,
 };
 
 /// Bytes for the counts of the store.
@@ -90,14 +93,6 @@ struct Route {
     name: String,
     /// Places in [`Replay::limits`].
     limits: Vec<usize>,
-}
-
-/// A limit, and what it did.
-pub(super) struct OfLimit {
-    pub(super) rule: Rule,
-    /// The file's rates for keys, by the texts of these, for those that a log tells.
-    own_rates: HashMap<String, Rate>,
-    pub(super) tally: Tally,
 }
 
 /// What a request came to.
@@ -414,105 +409,4 @@ fn debt(rule: &Rule, ask: &Ask, logged: &Logged) -> Option<u32> {
 /// No window reaches back before zero.
 fn store_time(time_us: u64) -> u64 {
     time_us + Rate::MAX_WINDOW_US
-}
-
-/// A request is refused by what the limit demands of it.
-struct Denied;
-
-impl OfLimit {
-    fn new(config: &Arc<config::Limit>) -> Self {
-        let own_rate = |own: &config::Override| {
-            let written = match &own.key[..] {
-                [value] => value.clone(),
-                values => serde_json::to_string(values).expect("strings are always written"),
-            };
-            key_of(config, &written).ok().map(|key| (key.as_str().to_owned(), own.rate))
-        };
-        Self {
-            rule: Rule::new(config, None),
-            own_rates: config.overrides.iter().filter_map(own_rate).collect(),
-            tally: Tally::default(),
-        }
-    }
-
-    /// What a request asks of it, if it counts it.
-    fn ask(&mut self, subject: &Subject<'_>, logged: &Logged) -> Result<Option<Ask>, Denied> {
-        let Self { rule, own_rates, tally } = self;
-        tally.requests += 1;
-        let config = rule.config();
-        let mut terms = rule.terms(subject);
-        if let Some(part) = config.key.iter().find(|part| !is_told(part, subject, logged)) {
-            terms = match (told(config, logged), terms) {
-                (_, Terms::Exempts) | (Some(Told::Exempt), _) => Terms::Exempts,
-                (Some(Told::Skipped), _) => Terms::Skips,
-                (Some(Told::Key(key)), _) => {
-                    let cost = rule.cost(subject.headers).unwrap_or(1);
-                    Terms::Counts(rule.charge(Key::of_text(key.clone()), own_rates.get(key).copied(), cost))
-                }
-                (None, terms) => {
-                    tally.note_unknown(part);
-                    // It may have had it: nothing is known against it.
-                    if config.missing == Missing::Deny { Terms::Skips } else { terms }
-                }
-            };
-        }
-        let is_concurrency = rule.limit().quota().algorithm == Algorithm::Concurrency;
-        match terms {
-            Terms::Counts(_) if is_concurrency && logged.took_us.is_none() => {
-                tally.unknown_time += 1;
-                Ok(None)
-            }
-            Terms::Counts(ask) => {
-                tally.unknown_costs += u64::from(!tells_cost(config, logged));
-                Ok(Some(ask))
-            }
-            Terms::Exempts => {
-                tally.exempt += 1;
-                Ok(None)
-            }
-            Terms::Skips => {
-                tally.skipped += 1;
-                Ok(None)
-            }
-            Terms::Refuses(_) => {
-                tally.refuse(None, false);
-                tally.denied += 1;
-                if rule.limit().shadows() { Ok(None) } else { Err(Denied) }
-            }
-        }
-    }
-}
-
-/// What a log of this gateway's tells of a limit of this name whose key has the same parts.
-fn told<'l>(config: &config::Limit, logged: &'l Logged) -> Option<&'l Told> {
-    let told = logged.limits.iter().find(|(name, _)| *name == config.name).map(|(_, told)| told);
-    told.filter(|told| match told {
-        Told::Key(key) => Key::of_text(key.clone()).is_of(&config.key),
-        Told::Exempt | Told::Skipped => true,
-    })
-}
-
-/// Whether a log tells all that the cost of a request depends on.
-fn tells_cost(config: &config::Limit, logged: &Logged) -> bool {
-    let is_told = match &config.cost {
-        Cost::Fixed(_) => true,
-        Cost::Header(name) => logged.header(name).is_some(),
-        Cost::Response { header, .. } => logged.answer_headers.iter().any(|(name, _)| name == header),
-    };
-    is_told && (config.when_status.is_empty() || logged.status.is_some())
-}
-
-/// Whether a log tells this part of a request's key, be it that it is missing.
-fn is_told(part: &KeyPart, subject: &Subject<'_>, logged: &Logged) -> bool {
-    match part {
-        KeyPart::Header(name) => logged.header(name).is_some(),
-        KeyPart::Cookie(_) => logged.header(&COOKIE).is_some(),
-        // A token that was good then isn't any more.
-        KeyPart::Jwt(_) => false,
-        // This gateway's log has the names only.
-        KeyPart::Query(name) => !form_urlencoded::parse(subject.query.as_bytes())
-            .any(|(other, value)| other == *name && value == "*"),
-        KeyPart::Host => !subject.host.is_empty(),
-        KeyPart::Ip | KeyPart::Path(_) | KeyPart::Method | KeyPart::Route | KeyPart::Global => true,
-    }
 }

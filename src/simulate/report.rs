@@ -1,5 +1,7 @@
 //! What a simulation found, in numbers.
 
+mod notes;
+
 use std::{
     cmp::Reverse,
     time::{Duration, SystemTime},
@@ -7,15 +9,13 @@ use std::{
 
 use serde::Serialize;
 
-use crate::{
-    algorithm::{Algorithm, Quota},
-    config::Missing,
-};
+use crate::algorithm::{Algorithm, Quota};
 
+use self::notes::{is_judged, notes};
 use super::{
     log::LinesRead,
     replay::{self, Replay},
-    tally::{OfKey, Tally, Timeline},
+    tally::{OfKey, Timeline},
 };
 
 /// Keys that are named of a limit.
@@ -318,81 +318,4 @@ fn changed(replay: &Replay) -> Vec<Changed> {
             Changed { limit: rule.limit().name().to_owned(), requests: tally.differs, keys: keys.collect() }
         })
         .collect()
-}
-
-/// Whether a log tells the keys and times of any of a limit's requests.
-fn is_judged(tally: &Tally) -> bool {
-    tally.unknown + tally.unknown_time < tally.requests || tally.requests == 0
-}
-
-/// What is to be known before the numbers are believed.
-fn notes(replay: &Replay, lines: &LinesRead) -> Vec<String> {
-    let mut notes = Vec::new();
-    let counts = &replay.counts;
-    if counts.without_host > 0 && replay.has_hosts() {
-        notes.push(format!(
-            "the log doesn't tell the host of {} requests, and some routes are for one host: name it with --host",
-            counts.without_host
-        ));
-    }
-    if counts.without_condition > 0 {
-        notes.push(format!(
-            "some routes ask for headers, which the log doesn't tell of {} requests: those took other routes, or none",
-            counts.without_condition
-        ));
-    }
-    if lines.late > 0 {
-        notes.push(format!(
-            "{} lines came more than {} lines too late, and count for the time that had been reached",
-            lines.late,
-            super::WAITING_MOST
-        ));
-    }
-    if counts.undecided > 0 {
-        notes.push(format!("{} requests weren't decided, for want of memory", counts.undecided));
-    }
-    for replay::OfLimit { rule, tally, .. } in &replay.limits {
-        let (name, config) = (rule.limit().name(), rule.config());
-        if let Some(part) = &tally.unknown_part {
-            let treated = match config.missing {
-                Missing::Ip => "were counted by their addresses",
-                Missing::Skip | Missing::Deny => "weren't counted",
-            };
-            let judged = if is_judged(tally) { "" } else { "; so it can't be judged" };
-            notes.push(format!(
-                "limit `{name}`: the log doesn't tell `{part}` of {} of {} requests, which {treated}{judged}",
-                tally.unknown, tally.requests
-            ));
-        }
-        if tally.unknown_time > 0 {
-            notes.push(format!(
-                "limit `{name}`: the log doesn't tell how long {} of {} requests took, which weren't counted",
-                tally.unknown_time, tally.requests
-            ));
-        }
-        if tally.unknown_costs > 0 {
-            notes.push(format!(
-                "limit `{name}`: the log doesn't tell what {} of {} requests cost, which count as if nothing had been said",
-                tally.unknown_costs, tally.requests
-            ));
-        }
-        if tally.within_wait > 0 {
-            notes.push(format!(
-                "limit `{name}`: of the refused requests {} would have had room within its `wait`, if alone",
-                tally.within_wait
-            ));
-        }
-        if tally.beyond > 0 {
-            notes.push(format!(
-                "limit `{name}`: {} requests of more keys than are followed were decided, and are in no other number",
-                tally.beyond
-            ));
-        }
-        if tally.is_coarse {
-            notes.push(format!(
-                "limit `{name}`: for want of memory what keys asked for is counted from above"
-            ));
-        }
-    }
-    notes
 }
