@@ -7,6 +7,7 @@
 //! Connections are few and none lasts without a request, so that nobody who reaches this port takes from the
 //! requests that the gateway is for.
 
+mod config;
 mod explain;
 mod limits;
 
@@ -36,7 +37,7 @@ use tokio::{
 };
 use tower::ServiceExt;
 
-use crate::{gateway::Gateway, metrics, server::Status};
+use crate::{gateway::Gateway, metrics, reload::Reloader, server::Status};
 
 /// A change is a few words.
 const BODY_BYTES_MOST: usize = 16 << 10;
@@ -60,8 +61,9 @@ pub async fn serve(
     token: Option<String>,
     gateway: Arc<ArcSwap<Gateway>>,
     status: Arc<Status>,
+    reloader: Arc<Reloader>,
 ) {
-    let router = router(token, gateway, status);
+    let router = router(token, gateway, status, reloader);
     let connections = Arc::new(Semaphore::new(CONNECTIONS_MOST));
     loop {
         let permit = connections.clone().acquire_owned().await;
@@ -82,12 +84,18 @@ pub async fn serve(
 }
 
 /// What operators may ask.
-pub(crate) fn router(token: Option<String>, gateway: Arc<ArcSwap<Gateway>>, status: Arc<Status>) -> Router {
+pub(crate) fn router(
+    token: Option<String>,
+    gateway: Arc<ArcSwap<Gateway>>,
+    status: Arc<Status>,
+    reloader: Arc<Reloader>,
+) -> Router {
     let admin = Arc::new(Admin { gateway, status, token });
     Router::new()
         .route("/livez", get(async || "ok\n"))
         .route("/readyz", get(readiness))
         .route("/metrics", get(metrics))
+        .merge(config::router(reloader, admin.status.clone()))
         .nest("/api/limits", limits::router())
         .route("/api/explain", get(explain::explain))
         .fallback(async || Problem::new(StatusCode::NOT_FOUND, "there is nothing here"))

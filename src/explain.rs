@@ -5,7 +5,7 @@
 
 mod question;
 
-use std::{net::IpAddr, ptr, sync::Arc};
+use std::{net::IpAddr, ptr};
 
 use serde::Serialize;
 
@@ -13,8 +13,8 @@ pub use self::question::Question;
 use crate::{
     algorithm::{Algorithm, Quota},
     config::{self, Cost, Missing, Mode, Scope},
-    forward::headers::from_client,
-    gateway::{Answer, Gateway, Route, client, target::Target},
+    forward::{Upstream, headers::from_client},
+    gateway::{Aim, Gateway, Route, client, target::Target},
     limit::{
         Ask,
         key::{Subject, jwt::Claims},
@@ -73,7 +73,7 @@ pub struct OfRoute {
     pub matches: String,
     /// The upstream's name, if it has one.
     pub upstream: Option<String>,
-    /// The target as the upstream gets it, if there is one.
+    /// The target as the upstream gets it, rewritten if the route says so; or where the client is told to go.
     pub target: Option<String>,
     /// The status that the route itself answers with, if it does.
     pub responds: Option<u16>,
@@ -234,6 +234,13 @@ fn explain(gateway: &Gateway, question: Question) -> (Explanation, Vec<Option<As
         explanation.rejected = Some(Rejection::NoRoute.into());
         return (explanation, Vec::new());
     };
+    let aim = match found.route.aim(&found, &target, &parts.uri) {
+        Ok(aim) => aim,
+        Err(rejection) => {
+            explanation.rejected = Some(rejection.into());
+            return (explanation, Vec::new());
+        }
+    };
     let subject = Subject {
         client: client.address,
         method: &parts.method,
@@ -249,18 +256,22 @@ fn explain(gateway: &Gateway, question: Question) -> (Explanation, Vec<Option<As
     explanation.limits = limits;
     let (matcher, route) =
         gateway.routes.routes().find(|(_, route)| ptr::eq(route, found.route)).expect("it is one of them");
-    let (upstream, responds) = match &route.answer {
-        Answer::Upstream(upstream) => {
-            let is_its = |(_, other): &(&String, &Arc<_>)| Arc::ptr_eq(other, upstream);
-            (gateway.upstreams().iter().find(is_its).map(|(name, _)| name.clone()), None)
+    let name_of = |upstream| {
+        let mut upstreams = gateway.upstreams().iter();
+        upstreams.find(|(_, other)| ptr::eq::<Upstream>(&***other, upstream)).map(|(name, _)| name.clone())
+    };
+    let (upstream, target, responds) = match aim {
+        Aim::Upstream(upstream, uri) => (name_of(upstream), Some(uri.to_string()), None),
+        Aim::Fixed(response) => (None, None, Some(response.status().as_u16())),
+        Aim::Elsewhere(to, status) => {
+            (None, Some(String::from_utf8_lossy(to.as_bytes()).into_owned()), Some(status.as_u16()))
         }
-        Answer::Fixed(response) => (None, Some(response.status().as_u16())),
     };
     explanation.route = Some(OfRoute {
         name: route.name.clone(),
         matches: matcher.to_string(),
-        target: upstream.is_some().then(|| target.forwarded_uri(&parts.uri).to_string()),
         upstream,
+        target,
         responds,
         timeout_ms: route.timeout.map(|timeout| timeout.as_millis() as u64),
     });

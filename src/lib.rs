@@ -38,6 +38,7 @@
 //!       redis      lua/ by EVALSHA, in group commit
 //!   forward    pick a server, connect or reuse, stream both ways
 //! reject     every answer of the gateway's own
+//! reload     another configuration in the running one's place
 //! admin      the second listener, for operators
 //! explain    a request that nobody sent, through all but the store
 //! simulate   access logs, through route, limit and the store in this process
@@ -61,6 +62,7 @@ pub mod layer;
 pub mod limit;
 pub mod metrics;
 pub mod reject;
+pub mod reload;
 pub mod route;
 pub mod server;
 pub mod simulate;

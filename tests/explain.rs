@@ -184,6 +184,21 @@ fn a_path_is_shown_as_it_came_as_it_is_matched_and_as_it_goes_on() {
 }
 
 #[test]
+fn rewritten_paths_and_redirects_are_shown() {
+    let folder = folder(
+        "[upstreams.up]\nservers = [\"http://127.0.0.1:9\"]\n\
+         [[routes]]\npath = \"/shop/{id}\"\nupstream = \"up\"\nrewrite = \"/orders/{id}\"\n\
+         [[routes]]\npath = \"/old/{*rest}\"\nredirect = { to = \"https://new.example/{*rest}\", status = 307 }\n",
+    );
+    let rewritten = json(&folder, &["GET", "/shop/%37?a=b"]);
+    assert_eq!(rewritten["route"]["target"], "/orders/%37?a=b");
+    let moved = json(&folder, &["GET", "/old/a/b?c"]);
+    let (target, status) = (&moved["route"]["target"], &moved["route"]["responds"]);
+    assert_eq!((target, status), (&"https://new.example/a/b?c".into(), &307.into()));
+    assert!(text(&folder, &["GET", "/old/a"]).contains("redirects  307 to https://new.example/a\n"));
+}
+
+#[test]
 fn what_is_answered_before_any_limit_is_told() {
     let folder = folder(FILE);
     for (words, status, code) in [

@@ -27,10 +27,11 @@ const TABLE: &[(&str, &[&str])] = &[
     ("layer", &["limit", "store", "reject"]),
     ("gateway", &["route", "limit", "forward", "reject", "store"]),
     ("server", &["gateway"]),
+    ("reload", &["server", "gateway", "limit"]),
     ("explain", &["gateway", "route", "limit", "forward", "reject", "algorithm"]),
     ("simulate", &["gateway", "route", "limit", "forward", "store", "algorithm"]),
-    ("admin", &["server", "explain", "gateway", "limit", "store", "algorithm"]),
-    ("cli", &["server", "admin", "explain", "simulate", "gateway", "limit"]),
+    ("admin", &["reload", "server", "explain", "gateway", "limit", "store", "algorithm"]),
+    ("cli", &["reload", "server", "admin", "explain", "simulate", "gateway", "limit"]),
     (
         "fuzzing",
         &[
@@ -40,6 +41,7 @@ const TABLE: &[(&str, &[&str])] = &[
             "forward",
             "gateway",
             "limit",
+            "reload",
             "route",
             "server",
             "simulate",

@@ -127,7 +127,10 @@ fn text(explained: &Value, in_colour: bool) -> String {
         page.heading("route", &format!("{}  ({})", word(route, "name"), word(route, "matches")));
         match route["upstream"].as_str() {
             Some(upstream) => page.line("upstream", &format!("{upstream}, as {}", word(route, "target"))),
-            None => page.line("answers", &format!("{} itself", shown(&route["responds"]))),
+            None => match route["target"].as_str() {
+                Some(to) => page.line("redirects", &format!("{} to {to}", shown(&route["responds"]))),
+                None => page.line("answers", &format!("{} itself", shown(&route["responds"]))),
+            },
         }
         if let Some(timeout_ms) = route["timeout_ms"].as_u64() {
             page.line("within", &format!("{timeout_ms} ms"));
