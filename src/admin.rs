@@ -8,6 +8,7 @@
 //! requests that the gateway is for.
 
 mod config;
+mod explain;
 mod limits;
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
@@ -97,6 +98,7 @@ pub(crate) fn router(
         .route("/metrics", get(metrics))
         .merge(more)
         .nest("/api/limits", limits::router())
+        .route("/api/explain", get(explain::explain))
         .fallback(async || Problem::new(StatusCode::NOT_FOUND, "there is nothing here"))
         .layer(DefaultBodyLimit::max(BODY_BYTES_MOST))
         .layer(middleware::from_fn_with_state(admin.clone(), guard))

@@ -85,7 +85,7 @@ struct Problem<'a> {
 
 impl Rejection {
     /// Status, code and detail.
-    fn terms(&self) -> (StatusCode, &'static str, String) {
+    pub(crate) fn terms(&self) -> (StatusCode, &'static str, String) {
         let (status, code, detail) = match self {
             Self::Malformed => (400, "request-malformed", "what came is no request of HTTP/1.1"),
             Self::HeadTooLarge => (431, "head-too-large", "the request's head is larger than it may be"),
