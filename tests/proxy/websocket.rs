@@ -5,7 +5,7 @@ use std::{
     fs,
     io::{ErrorKind, Read, Write},
     net::{Shutdown, TcpStream},
-    sync::mpsc,
+    sync::{Mutex, mpsc},
     thread,
     time::Duration,
 };
@@ -234,20 +234,30 @@ fn who_has_said_all_may_still_listen() {
 
 #[test]
 fn what_is_on_its_way_when_the_other_has_said_all_still_arrives() {
-    const LENGTH: usize = 8 << 20;
+    let (go, is_to_go) = mpsc::channel();
     let (arrived, has_arrived) = mpsc::channel();
+    let is_to_go = Mutex::new(is_to_go);
     let upstream = WireUpstream::start(move |mut wire| {
         accept(&mut wire);
+        is_to_go.lock().unwrap().recv().unwrap();
         wire.stream().shutdown(Shutdown::Write).unwrap();
-        let length = std::io::copy(wire.reader(), &mut std::io::sink());
-        arrived.send(length.unwrap_or_default() as usize).unwrap();
+        is_to_go.lock().unwrap().recv().unwrap();
+        arrived.send(std::io::copy(wire.reader(), &mut std::io::sink()).unwrap_or_default()).unwrap();
     });
     let gateway = gateway(&upstream.url(), "");
     let mut client = open(&gateway);
-    client.send(&vec![b'x'; LENGTH]);
+    let mut writer = client.writer();
+    writer.set_write_timeout(Some(Duration::from_millis(500))).unwrap();
+    let mut written = 0;
+    // Until nobody takes any more.
+    while let Ok(length) = writer.write(&[b'x'; 64 << 10]) {
+        written += length as u64;
+    }
+    go.send(()).unwrap();
     assert!(client.is_closed());
-    client.writer().shutdown(Shutdown::Write).unwrap();
-    assert_eq!(has_arrived.recv_timeout(PATIENCE).unwrap(), LENGTH);
+    go.send(()).unwrap();
+    writer.shutdown(Shutdown::Write).unwrap();
+    assert_eq!(has_arrived.recv_timeout(PATIENCE).unwrap(), written);
 }
 
 #[test]
