@@ -1,23 +1,33 @@
-//! The second listener, for operators: what limits hold, what is in use, and changes to them.
+//! The second listener, for operators: what goes on, what limits hold, and changes to them.
 //!
 //! A page in a browser reaches loopback, too. So the Host must name this machine, or the request bear the
-//! token; a foreign Origin is turned away, and a change must be `application/json`, which no form can send.
+//! token or a login by it; a foreign Origin is turned away, and a change must be `application/json`, which no form can send.
 //! Each change is logged with who made it.
 //!
 //! Connections are few and none lasts without a request, so that nobody who reaches this port takes from the
-//! requests that the gateway is for.
+//! requests that the gateway is for. Fewer yet may listen to [events](history).
 
+mod dashboard;
+mod history;
 mod limits;
+mod sessions;
+mod views;
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{fmt, net::SocketAddr, sync::Arc, time::Duration};
 
 use arc_swap::ArcSwap;
 use axum::{
-    Router,
-    extract::{ConnectInfo, DefaultBodyLimit, Request, State},
+    Extension, Json, Router,
+    extract::{
+        ConnectInfo, DefaultBodyLimit, Query, Request, State,
+        rejection::{JsonRejection, QueryRejection},
+    },
     http::{
         HeaderMap, StatusCode,
-        header::{AUTHORIZATION, CONTENT_TYPE, HOST, ORIGIN},
+        header::{
+            AUTHORIZATION, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST, HeaderValue, ORIGIN,
+            REFERRER_POLICY, SET_COOKIE, X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
+        },
         uri::Authority,
     },
     middleware::{self, Next},
@@ -26,7 +36,8 @@ use axum::{
 };
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use serde_json::json;
+use serde::Deserialize;
+use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tokio::{
     net::{TcpListener, TcpStream},
@@ -35,7 +46,9 @@ use tokio::{
 };
 use tower::ServiceExt;
 
-use crate::{gateway::Gateway, metrics, server::Status};
+use crate::{gateway::Gateway, limit::request::Rule, metrics, server::Status};
+
+use self::{history::History, sessions::Sessions, views::Reading};
 
 /// A change is a few words.
 const BODY_BYTES_MOST: usize = 16 << 10;
@@ -43,14 +56,31 @@ const BODY_BYTES_MOST: usize = 16 << 10;
 const CONNECTIONS_MOST: usize = 64;
 /// How long a head may take, the wait for it included, and then its body with the answer.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How long an operator's system may leave unacknowledged what it is sent: who listens to events sends nothing.
+const SILENCE_MOST: Duration = Duration::from_secs(30);
 /// When connections can't be accepted, the system needs time.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// What the operators' requests are about.
-struct Admin {
+pub(crate) struct Admin {
     gateway: Arc<ArcSwap<Gateway>>,
     status: Arc<Status>,
     token: Option<String>,
+    sessions: Sessions,
+    history: History,
+}
+
+/// Who asks.
+#[derive(Clone, Copy)]
+struct Operator {
+    peer: SocketAddr,
+    by: &'static str,
+}
+
+impl fmt::Display for Operator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} by {}", self.peer, self.by)
+    }
 }
 
 /// Answers operators until the program ends.
@@ -60,12 +90,16 @@ pub async fn serve(
     gateway: Arc<ArcSwap<Gateway>>,
     status: Arc<Status>,
 ) {
-    let router = router(token, gateway, status);
+    let admin = Arc::new(Admin::new(token, gateway, status));
+    tokio::spawn(admin.clone().keep_history());
+    let router = router(admin);
     let connections = Arc::new(Semaphore::new(CONNECTIONS_MOST));
     loop {
         let permit = connections.clone().acquire_owned().await;
         match listener.accept().await {
             Ok((stream, peer)) => {
+                #[cfg(target_os = "linux")]
+                let _ = socket2::SockRef::from(&stream).set_tcp_user_timeout(Some(SILENCE_MOST));
                 let connection = serve_connection(stream, peer, router.clone());
                 tokio::spawn(async move {
                     connection.await;
@@ -80,18 +114,58 @@ pub async fn serve(
     }
 }
 
+impl Admin {
+    /// Of a gateway whose operators bear this token.
+    pub(crate) fn new(token: Option<String>, gateway: Arc<ArcSwap<Gateway>>, status: Arc<Status>) -> Self {
+        let history = History::begin(Reading::of(&gateway.load()));
+        Self { gateway, status, token, sessions: Sessions::default(), history }
+    }
+}
+
 /// What operators may ask.
-pub(crate) fn router(token: Option<String>, gateway: Arc<ArcSwap<Gateway>>, status: Arc<Status>) -> Router {
-    let admin = Arc::new(Admin { gateway, status, token });
+pub(crate) fn router(admin: Arc<Admin>) -> Router {
     Router::new()
+        .merge(dashboard::router())
+        .merge(limits::router())
         .route("/livez", get(async || "ok\n"))
         .route("/readyz", get(readiness))
         .route("/metrics", get(metrics))
-        .nest("/api/limits", limits::router())
+        .route("/events", get(history::events))
+        .route("/api/session", get(session).post(log_in).delete(log_out))
+        .route("/api/routes", get(async |State(admin): Shared| Json(admin.view(|view| view.routes()))))
+        .route("/api/upstreams", get(async |State(admin): Shared| Json(admin.view(|view| view.upstreams()))))
+        .route("/api/top", get(top))
+        .route("/api/openapi.json", get(async || ([(CONTENT_TYPE, "application/json")], OPENAPI)))
         .fallback(async || Problem::new(StatusCode::NOT_FOUND, "there is nothing here"))
+        .method_not_allowed_fallback(async || {
+            Problem::new(StatusCode::METHOD_NOT_ALLOWED, "that can't be done with this")
+        })
         .layer(DefaultBodyLimit::max(BODY_BYTES_MOST))
         .layer(middleware::from_fn_with_state(admin.clone(), guard))
+        .layer(middleware::map_response(secured))
         .with_state(admin)
+}
+
+type Shared = State<Arc<Admin>>;
+
+/// All of this, for programs that make clients.
+const OPENAPI: &str = include_str!("admin/openapi.json");
+
+/// An answer that no other site can frame, keep or take for something else, and in which no other script runs than ours.
+async fn secured(mut response: Response) -> Response {
+    let headers = response.headers_mut();
+    let policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; \
+                  base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+    for (name, value) in [
+        (CONTENT_SECURITY_POLICY, policy),
+        (X_FRAME_OPTIONS, "DENY"),
+        (X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (REFERRER_POLICY, "no-referrer"),
+        (CACHE_CONTROL, "no-store"),
+    ] {
+        headers.insert(name, HeaderValue::from_static(value));
+    }
+    response
 }
 
 async fn serve_connection(stream: TcpStream, peer: SocketAddr, router: Router) {
@@ -125,18 +199,68 @@ async fn metrics(State(admin): State<Arc<Admin>>) -> impl IntoResponse {
     ([(CONTENT_TYPE, metrics::CONTENT_TYPE)], page)
 }
 
-/// Turns away who isn't an operator.
-async fn guard(State(admin): State<Arc<Admin>>, request: Request, next: Next) -> Result<Response, Problem> {
-    let headers = request.headers();
-    match &admin.token {
-        Some(token) if !bears(headers, token) => {
-            return Err(Problem::new(StatusCode::UNAUTHORIZED, "send `Authorization: Bearer TOKEN`"));
-        }
-        None if !names_this_machine(headers) => {
-            return Err(Problem::new(StatusCode::FORBIDDEN, "use `localhost` or an address as the host"));
-        }
-        _ => {}
+#[derive(Deserialize)]
+struct Wanted {
+    by: String,
+}
+
+/// The keys that ask most, or that are refused most.
+async fn top(
+    State(admin): Shared,
+    wanted: Result<Query<Wanted>, QueryRejection>,
+) -> Result<Json<Value>, Problem> {
+    let noted = match wanted.as_ref().map(|Query(wanted)| wanted.by.as_str()) {
+        Ok("requests") => Rule::busiest,
+        Ok("refused") => Rule::most_refused,
+        _ => return Err(Problem::new(StatusCode::BAD_REQUEST, "ask with `?by=requests` or `?by=refused`")),
+    };
+    Ok(Json(views::top(&admin.gateway.load(), noted)))
+}
+
+/// By what who asks is known.
+async fn session(Extension(Operator { by, .. }): Extension<Operator>) -> Json<Value> {
+    Json(json!({ "by": by }))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Login {
+    token: String,
+}
+
+/// Gives a browser that shows the token a cookie to show instead.
+async fn log_in(
+    State(admin): Shared,
+    ConnectInfo(peer): ConnectInfo<SocketAddr>,
+    headers: HeaderMap,
+    login: Result<Json<Login>, JsonRejection>,
+) -> Result<impl IntoResponse, Problem> {
+    let Json(login) = login.map_err(Problem::from)?;
+    let Some(token) = &admin.token else {
+        return Err(Problem::new(StatusCode::CONFLICT, "this port demands no token"));
+    };
+    if !are_same(login.token.as_bytes(), token) {
+        tracing::warn!(%peer, "an operator's login with a wrong token");
+        return Err(Problem::new(StatusCode::UNAUTHORIZED, "that isn't the token"));
     }
+    tracing::info!(%peer, "an operator has logged in");
+    Ok((StatusCode::NO_CONTENT, [(SET_COOKIE, admin.sessions.begin(&headers))]))
+}
+
+async fn log_out(State(admin): Shared, headers: HeaderMap) -> impl IntoResponse {
+    (StatusCode::NO_CONTENT, [(SET_COOKIE, admin.sessions.end(&headers))])
+}
+
+/// Turns away who isn't an operator.
+async fn guard(
+    State(admin): State<Arc<Admin>>,
+    ConnectInfo(peer): ConnectInfo<SocketAddr>,
+    mut request: Request,
+    next: Next,
+) -> Result<Response, Problem> {
+    let by = admin.admits(&request)?;
+    request.extensions_mut().insert(Operator { peer, by });
+    let headers = request.headers();
     if !is_same_origin(headers) {
         return Err(Problem::new(StatusCode::FORBIDDEN, "the request comes from another site"));
     }
@@ -152,10 +276,33 @@ async fn guard(State(admin): State<Arc<Admin>>, request: Request, next: Next) ->
     answer.map_err(|_| Problem::new(StatusCode::REQUEST_TIMEOUT, "the request took too long"))
 }
 
-/// Compared by their hashes, which takes the same time for any guess.
+impl Admin {
+    /// By what an operator is known, if it is one. What says nothing of this gateway is for anybody.
+    fn admits(&self, request: &Request) -> Result<&'static str, Problem> {
+        let (headers, path) = (request.headers(), request.uri().path());
+        let is_for_all = path == "/api/session" || dashboard::PATHS.contains(&path);
+        match &self.token {
+            Some(token) if bears(headers, token) => Ok("token"),
+            Some(_) if self.sessions.has(headers) => Ok("login"),
+            Some(_) if is_for_all => Ok("nothing"),
+            Some(_) => {
+                let how = "log in on the dashboard, or send `Authorization: Bearer TOKEN`";
+                Err(Problem::new(StatusCode::UNAUTHORIZED, how))
+            }
+            None if names_this_machine(headers) => Ok("this machine"),
+            None => Err(Problem::new(StatusCode::FORBIDDEN, "use `localhost` or an address as the host")),
+        }
+    }
+}
+
 fn bears(headers: &HeaderMap, token: &str) -> bool {
     let borne = headers.get(AUTHORIZATION).and_then(|value| value.as_bytes().strip_prefix(b"Bearer "));
-    borne.is_some_and(|borne| Sha256::digest(borne) == Sha256::digest(token))
+    borne.is_some_and(|borne| are_same(borne, token))
+}
+
+/// Compared by their hashes, which takes the same time for any guess.
+fn are_same(guess: &[u8], token: &str) -> bool {
+    Sha256::digest(guess) == Sha256::digest(token)
 }
 
 /// A name that somebody else may have pointed here is none of ours.
@@ -184,6 +331,12 @@ struct Problem {
 impl Problem {
     fn new(status: StatusCode, detail: impl Into<String>) -> Self {
         Self { status, detail: detail.into() }
+    }
+}
+
+impl From<JsonRejection> for Problem {
+    fn from(wrong: JsonRejection) -> Self {
+        Self::new(wrong.status(), wrong.body_text())
     }
 }
 

@@ -166,14 +166,22 @@ impl Run {
         })
     }
 
-    /// Reads the configuration again, and says whether it was good. If not, what runs goes on unchanged.
-    fn reload(&self, running: &mut Config, limiter: &Arc<Limiter>, gateway: &ArcSwap<Gateway>) -> bool {
+    /// Reads the configuration again, and says what that changes.
+    ///
+    /// # Errors
+    /// What is wrong with it. What runs goes on unchanged.
+    fn reload(
+        &self,
+        running: &mut Config,
+        limiter: &Arc<Limiter>,
+        gateway: &ArcSwap<Gateway>,
+    ) -> Result<Vec<String>, String> {
         let (mut config, warnings) = match self.read() {
             Ok(read) => read,
             Err(faults) => {
                 complain(&faults);
                 tracing::error!("the configuration is wrong: the running one stays");
-                return false;
+                return Err(faults.to_string());
             }
         };
         complain(&warnings);
@@ -184,10 +192,10 @@ impl Run {
         limiter.forget_refusals();
         *running = config;
         tracing::info!(changes = changes.len(), "reloaded `{}`", self.config.display());
-        for change in changes {
+        for change in &changes {
             tracing::info!("{change}");
         }
-        true
+        Ok(changes)
     }
 }
 

@@ -42,16 +42,19 @@ use crate::{
     },
     metrics::Page,
     reject::Rejection,
-    route::{Table, path},
+    route::{Matcher, Table, path},
 };
 
 use self::{
     entry::Entry,
-    exchange::{Exchange, Facts, STATUS_CLASSES, Traffic},
+    exchange::{Exchange, Facts},
     target::Target,
 };
 
-pub use self::{access_log::AccessLog, exchange::AnswerBody};
+pub use self::{
+    access_log::AccessLog,
+    exchange::{AnswerBody, STATUS_CLASSES, Traffic},
+};
 pub use crate::{
     forward::body::{Body, Upload},
     store::StoreError,
@@ -91,6 +94,19 @@ struct Route {
 enum Answer {
     Upstream(Arc<Upstream>),
     Fixed(Response<Bytes>),
+}
+
+/// A route, as people see it.
+#[derive(Debug)]
+pub struct Listed<'g> {
+    /// What logs and metrics call it.
+    pub name: &'g str,
+    /// Which requests it takes.
+    pub matcher: &'g Matcher,
+    /// The names of its limits.
+    pub limits: Vec<&'g str>,
+    /// The name of its upstream; none if the gateway answers itself.
+    pub upstream: Option<&'g str>,
 }
 
 impl Gateway {
@@ -215,7 +231,7 @@ impl Gateway {
 
     /// Writes the metrics of requests, limits, upstreams and the store.
     pub fn write_metrics(&self, page: &mut Page<'_>) {
-        let routes = || self.traffic.iter().map(|(name, traffic)| (("route", name.as_str()), &**traffic));
+        let routes = || self.traffic().map(|(name, traffic)| (("route", name), traffic));
         page.counters(
             "tollgate_requests",
             "Requests by route, which is empty if none matches, and class of the answer's status; a client that \
@@ -236,6 +252,27 @@ impl Gateway {
         if let Some(log) = &self.access_log {
             log.write_metrics(page);
         }
+    }
+
+    /// The routes; of those with one host and path, in the order in which they are tried.
+    pub fn routes(&self) -> impl Iterator<Item = Listed<'_>> {
+        self.routes.iter().map(|(matcher, route)| {
+            let upstream = match &route.answer {
+                Answer::Upstream(own) => self.upstreams.iter().find(|(_, other)| Arc::ptr_eq(own, other)),
+                Answer::Fixed(_) => None,
+            };
+            Listed {
+                name: &route.name,
+                matcher,
+                limits: route.limits.iter().map(|rule| rule.limit().name()).collect(),
+                upstream: upstream.map(|(name, _)| name.as_str()),
+            }
+        })
+    }
+
+    /// The requests of the routes by name, after those that no route takes, under no name.
+    pub fn traffic(&self) -> impl Iterator<Item = (&str, &Traffic)> {
+        self.traffic.iter().map(|(name, traffic)| (name.as_str(), &**traffic))
     }
 
     /// The upstreams by name.

@@ -35,7 +35,7 @@ use tokio::{
     time::{Instant, error::Elapsed, sleep, timeout_at},
 };
 
-pub use self::status::Status;
+pub use self::status::{Reload, Status};
 use self::{
     client::Patience,
     listener::{Listener, Listeners, Stream},

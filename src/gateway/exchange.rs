@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use crate::{
     forward::body::Body,
     limit::request::{self, Settlement},
-    metrics::{Counts, Histogram},
+    metrics::{Counts, Distribution, Histogram},
 };
 
 use super::{
@@ -26,10 +26,22 @@ use super::{
 
 /// The requests of a route.
 #[derive(Debug)]
-pub(super) struct Traffic {
+pub struct Traffic {
     /// By [`STATUS_CLASSES`].
     pub(super) answers: Counts,
     pub(super) durations: Histogram,
+}
+
+impl Traffic {
+    /// How many there were, by [`STATUS_CLASSES`].
+    pub fn answers(&self) -> [u64; STATUS_CLASSES.len()] {
+        std::array::from_fn(|class| self.answers.sum(class))
+    }
+
+    /// How long they took.
+    pub fn durations(&self) -> Distribution {
+        self.durations.read()
+    }
 }
 
 impl Default for Traffic {
@@ -39,7 +51,7 @@ impl Default for Traffic {
 }
 
 /// What metrics call the classes of status codes that an answer can have.
-pub(super) const STATUS_CLASSES: [&str; 4] = ["2xx", "3xx", "4xx", "5xx"];
+pub const STATUS_CLASSES: [&str; 4] = ["2xx", "3xx", "4xx", "5xx"];
 
 /// The client left before there was an answer. (nginx's, and known to what reads logs.)
 const CLIENT_LEFT: u16 = 499;

@@ -33,13 +33,23 @@ struct Reloads {
     good: u64,
     bad: u64,
     last_good: SystemTime,
+    last: Option<Reload>,
+}
+
+/// A reload that has ended.
+#[derive(Clone, Debug)]
+pub struct Reload {
+    /// When.
+    pub time: SystemTime,
+    /// What it changed, or what is wrong with the configuration, so that the running one stays.
+    pub outcome: Result<Vec<String>, String>,
 }
 
 impl Status {
     /// Of a server that starts now.
     pub(crate) fn new(is_draining: Arc<AtomicBool>, connections: Vec<Arc<AtomicUsize>>) -> Self {
         let (accepted, accept_failures) = Default::default();
-        let reloads = Mutex::new(Reloads { good: 0, bad: 0, last_good: SystemTime::now() });
+        let reloads = Mutex::new(Reloads { good: 0, bad: 0, last_good: SystemTime::now(), last: None });
         let closed = CountsByWord::of(CLOSED_FOR);
         Self { is_draining, connections, accepted, accept_failures, closed, reloads }
     }
@@ -47,6 +57,16 @@ impl Status {
     /// Whether a balancer should send no more requests here.
     pub fn is_draining(&self) -> bool {
         self.is_draining.load(Relaxed)
+    }
+
+    /// Connections of clients that are open.
+    pub fn connections(&self) -> usize {
+        self.connections.iter().map(|open| open.load(Relaxed)).sum()
+    }
+
+    /// How the last reload ended, if there was any.
+    pub fn last_reload(&self) -> Option<Reload> {
+        self.reloads.lock().last.clone()
     }
 
     pub(super) fn note_accepted(&self) {
@@ -63,20 +83,20 @@ impl Status {
     }
 
     /// Notes how a reload has ended.
-    pub fn note_reload(&self, was_good: bool) {
-        let mut reloads = self.reloads.lock();
-        if was_good {
+    pub fn note_reload(&self, outcome: Result<Vec<String>, String>) {
+        let (mut reloads, time) = (self.reloads.lock(), SystemTime::now());
+        if outcome.is_ok() {
             reloads.good += 1;
-            reloads.last_good = SystemTime::now();
+            reloads.last_good = time;
         } else {
             reloads.bad += 1;
         }
+        reloads.last = Some(Reload { time, outcome });
     }
 
     /// Writes the metrics of the server.
     pub fn write(&self, page: &mut Page<'_>) {
-        let open: usize = self.connections.iter().map(|open| open.load(Relaxed)).sum();
-        page.gauge("tollgate_connections", "Connections of clients that are open", open);
+        page.gauge("tollgate_connections", "Connections of clients that are open", self.connections());
         page.counter(
             "tollgate_connections_accepted",
             "Connections of clients that were accepted",
@@ -92,7 +112,7 @@ impl Status {
             "Connections of clients that were closed as clients did nothing in time, or for want of room",
             self.closed.iter().map(|(reason, count)| ([("reason", reason)], count)),
         );
-        let Reloads { good, bad, last_good } = &*self.reloads.lock();
+        let Reloads { good, bad, last_good, .. } = &*self.reloads.lock();
         page.counters(
             "tollgate_reloads",
             "Reloads of the configuration; after a bad one the running configuration stays",
