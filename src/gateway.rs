@@ -216,7 +216,10 @@ impl Gateway {
         let Exchange { gateway, facts } = &mut exchange;
         let response = match gateway.relay(peer, &mut parts, body, facts).await {
             Ok(response) => response,
-            Err(rejection) => gateway.reject(rejection, &parts.headers),
+            Err(rejection) => {
+                facts.is_refused = matches!(rejection, Rejection::Refused(_));
+                gateway.reject(rejection, &parts.headers)
+            }
         };
         exchange.answered(response)
     }
@@ -240,6 +243,11 @@ impl Gateway {
                 let classes = STATUS_CLASSES.iter().enumerate();
                 classes.map(move |(at, class)| ([route, ("status", class)], traffic.answers.sum(at)))
             }),
+        );
+        page.counters(
+            "tollgate_requests_refused",
+            "Requests that limits refused",
+            routes().map(|(route, traffic)| ([route], traffic.refused())),
         );
         page.histograms(
             "tollgate_request_duration_seconds",

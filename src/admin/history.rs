@@ -25,7 +25,7 @@ use crate::gateway::STATUS_CLASSES;
 
 use super::{
     Admin, Problem,
-    views::{Reading, View, milliseconds, milliseconds_since_1970},
+    views::{Reading, Traffic, View, milliseconds, milliseconds_since_1970},
 };
 
 const EVERY: Duration = Duration::from_secs(1);
@@ -35,7 +35,7 @@ const SAMPLES_MOST: usize = 600;
 const RECENT: usize = 10;
 const LISTENERS_MOST: usize = 16;
 /// What the numbers of a sample are.
-const COLUMNS: [&str; 8] = ["time_ms", "2xx", "3xx", "4xx", "5xx", "refused", "p50_ms", "p99_ms"];
+const COLUMNS: [&str; 9] = ["time_ms", "seconds", "2xx", "3xx", "4xx", "5xx", "refused", "p50_ms", "p99_ms"];
 
 /// What has gone on lately.
 pub(super) struct History {
@@ -83,12 +83,12 @@ impl Admin {
 
     /// Keeps a sample of what has gone on since the last one.
     fn read(&self) {
-        let gateway = self.gateway.load_full();
-        let reading = Reading::of(&gateway);
+        let reading = Reading::of(&self.gateway.load());
         let mut recent = self.history.recent.lock();
         let before = recent.readings.back().expect("there is always one");
-        let (answers, refused, durations) = reading.totals_since(before, &gateway);
-        let mut sample = vec![json!(milliseconds_since_1970(reading.time))];
+        let Traffic { answers, refused, durations } = reading.traffic_since(before);
+        let time = milliseconds_since_1970(reading.time);
+        let mut sample = vec![json!(time), json!(reading.seconds_since(before))];
         sample.extend(answers.iter().map(|count| json!(count)));
         sample.push(json!(refused));
         sample.extend([0.5, 0.99].map(|share| json!(milliseconds(durations.quantile(share)))));
@@ -103,7 +103,7 @@ impl Admin {
     }
 
     fn samples(&self) -> String {
-        const { assert!(COLUMNS.len() == 4 + STATUS_CLASSES.len()) };
+        const { assert!(COLUMNS.len() == 5 + STATUS_CLASSES.len()) };
         json!({ "columns": COLUMNS, "samples": self.history.recent.lock().samples }).to_string()
     }
 

@@ -38,11 +38,14 @@ pub(super) struct Reading {
 const EFFECTS: [Effect; 5] =
     [Effect::Admitted, Effect::Refused, Effect::Uncharged, Effect::Exempt, Effect::Skipped];
 
+/// The requests of a route.
 #[derive(Clone)]
-struct Traffic {
+pub(super) struct Traffic {
     /// By class of the status.
-    answers: [u64; STATUS_CLASSES.len()],
-    durations: Distribution,
+    pub(super) answers: [u64; STATUS_CLASSES.len()],
+    /// By limits.
+    pub(super) refused: u64,
+    pub(super) durations: Distribution,
 }
 
 struct Server {
@@ -60,7 +63,14 @@ impl Reading {
             })
         });
         let routes = gateway.traffic().map(|(name, traffic)| {
-            (name.to_owned(), Traffic { answers: traffic.answers(), durations: traffic.durations() })
+            (
+                name.to_owned(),
+                Traffic {
+                    answers: traffic.answers(),
+                    refused: traffic.refused(),
+                    durations: traffic.durations(),
+                },
+            )
         });
         let limits = gateway.rules().iter();
         Self {
@@ -81,24 +91,21 @@ impl Reading {
         }
     }
 
-    /// Answers by class of the status since `before`, refusals that were enforced, and how long requests took: of all routes
-    /// and limits that there are now.
-    pub(super) fn totals_since(
-        &self,
-        before: &Self,
-        gateway: &Gateway,
-    ) -> ([u64; STATUS_CLASSES.len()], u64, Distribution) {
-        let mut answers = [0; STATUS_CLASSES.len()];
-        let mut durations = Distribution::of_no_times();
+    pub(super) fn seconds_since(&self, before: &Self) -> f64 {
+        self.at.duration_since(before.at).as_secs_f64()
+    }
+
+    /// The requests since `before`, of all routes that there are now.
+    pub(super) fn traffic_since(&self, before: &Self) -> Traffic {
+        let durations = Distribution::of_no_times();
+        let mut all = Traffic { answers: Default::default(), refused: 0, durations };
         for (name, traffic) in &self.routes {
             let traffic = traffic.since(before.routes.get(name));
-            answers.iter_mut().zip(traffic.answers).for_each(|(sum, more)| *sum += more);
-            durations.add(&traffic.durations);
+            all.answers.iter_mut().zip(traffic.answers).for_each(|(sum, more)| *sum += more);
+            all.refused += traffic.refused;
+            all.durations.add(&traffic.durations);
         }
-        let enforcing = gateway.rules().iter().filter(|(_, rule)| !rule.limit().shadows());
-        let refused =
-            enforcing.map(|(name, _)| self.limit_since(before, name)[Effect::Refused as usize]).sum();
-        (answers, refused, durations)
+        all
     }
 
     fn limit_since(&self, before: &Self, name: &str) -> [u64; EFFECTS.len()] {
@@ -114,6 +121,7 @@ impl Traffic {
         let Some(before) = before else { return self.clone() };
         Self {
             answers: std::array::from_fn(|at| self.answers[at].saturating_sub(before.answers[at])),
+            refused: self.refused.saturating_sub(before.refused),
             durations: self.durations.since(&before.durations),
         }
     }
@@ -168,7 +176,9 @@ impl View<'_> {
                 "matches": matches.get(name.as_str()).map_or(&[][..], Vec::as_slice),
                 "requests": by_class(traffic.answers),
                 "recent": by_class(recent.answers),
+                "refused": traffic.refused,
                 "per_second": self.per_second(recent.answers.iter().sum()),
+                "refused_per_second": self.per_second(recent.refused),
                 "p50_ms": milliseconds(recent.durations.quantile(0.5)),
                 "p99_ms": milliseconds(recent.durations.quantile(0.99)),
             })
@@ -259,7 +269,7 @@ impl View<'_> {
     }
 
     fn per_second(&self, count: u64) -> f64 {
-        let seconds = self.now.at.duration_since(self.before.at).as_secs_f64();
+        let seconds = self.now.seconds_since(self.before);
         if seconds > 0.0 { rounded(count as f64 / seconds) } else { 0.0 }
     }
 }

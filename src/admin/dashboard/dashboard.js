@@ -38,25 +38,25 @@ const clock = (ms) => new Date(ms).toLocaleTimeString("en-GB");
 
 // What goes on.
 
-const SPAN_MS = 600_000;
+/** What charts may show: the least that is enough. */
+const SPANS_MS = [1, 2, 5, 10].map((minutes) => 60_000 * minutes);
 /** A sample each second; see the columns of the event `history`. */
 let samples = [];
 
 function sampleOf(row) {
-  const [time, ok, redirected, rejected, failed, refused, p50, p99] = row;
-  return { time, served: ok + redirected, rejected, failed, refused, p50, p99 };
+  const [time, seconds, ...numbers] = row;
+  const [refused, p50, p99] = numbers.splice(4);
+  const all = numbers.reduce((sum, count) => sum + count, 0);
+  const [passed, failed] = [all - refused, numbers[3]];
+  const rates = [all, passed, refused, failed].map((count) => count / seconds);
+  return { time, seconds, all: rates[0], passed: rates[1], refused: rates[2], failed: rates[3], p50, p99 };
 }
 
 function keep(sample) {
   const last = samples.at(-1);
   if (last && sample.time <= last.time) return;
-  // What the page has missed is a gap.
-  const seconds = last && sample.time - last.time < 3_000 ? (sample.time - last.time) / 1_000 : null;
-  for (const name of ["served", "rejected", "failed", "refused"]) {
-    sample[name] = seconds === null ? null : sample[name] / seconds;
-  }
   samples.push(sample);
-  while (samples[0].time < sample.time - SPAN_MS) samples.shift();
+  while (samples[0].time < sample.time - SPANS_MS.at(-1)) samples.shift();
 }
 
 // Charts: SVG, as wide as there is room.
@@ -78,12 +78,12 @@ function niceStep(least) {
 }
 
 /**
- * A chart of series, each with a name, a class, and the value of a sample. Stacked ones are areas, one on the other. With a
+ * A chart of series, each with a name, a class, and the value of a sample. Areas are stacked, lines aren't. With a
  * pointer or the arrow keys a second is picked, whose values the legend shows instead of the last one's.
  */
 class Chart {
-  constructor(place, label, series, { stacked, show }) {
-    Object.assign(this, { label, series, stacked, show, picked: null });
+  constructor(place, label, series, show) {
+    Object.assign(this, { label, series, show, picked: null });
     this.legend = make("ul", "legend");
     this.svg = draw(place, "svg", { tabindex: 0, role: "img" });
     place.prepend(this.legend);
@@ -120,22 +120,23 @@ class Chart {
   render() {
     const { width, height } = this.svg.getBoundingClientRect();
     if (width === 0) return;
-    const [left, right, top, bottom] = [44, 4, 8, 22];
+    const [left, right, top, bottom] = [48, 6, 8, 22];
     const now = samples.at(-1)?.time ?? Date.now();
-    const x = (time) => left + (1 - (now - time) / SPAN_MS) * (width - left - right);
-    this.timeAt = (at) => now - (1 - (at - left) / (width - left - right)) * SPAN_MS;
+    const age = now - (samples[0]?.time ?? now);
+    const span = SPANS_MS.find((span) => span >= age) ?? SPANS_MS.at(-1);
+    const x = (time) => left + (1 - (now - time) / span) * (width - left - right);
+    this.timeAt = (at) => now - (1 - (at - left) / (width - left - right)) * span;
     const values = samples.map((sample) => {
       let sum = 0;
-      return this.series.map(({ value }) => {
+      return this.series.map(({ value, isArea }) => {
         const own = value(sample);
-        if (own === null || !this.stacked) return own;
+        if (own === null || !isArea) return own;
         sum += own;
         return sum;
       });
     });
-    const most = Math.max(this.stacked ? 4 : 1, ...values.flat());
-    const step = niceStep(most / 4);
-    const ceiling = Math.ceil(most / step) * step;
+    const step = niceStep(Math.max(1, ...values.flat()) / 4);
+    const ceiling = step * Math.ceil(Math.max(1, ...values.flat()) / step);
     const y = (value) => height - bottom - (value / ceiling) * (height - top - bottom);
 
     this.svg.replaceChildren();
@@ -143,22 +144,24 @@ class Chart {
       draw(this.svg, "line", { class: "grid", x1: left, x2: width - right, y1: y(value), y2: y(value) });
       draw(this.svg, "text", { x: left - 6, y: y(value) + 4, "text-anchor": "end" }, this.show(value, true));
     }
-    for (let minutes = 0; minutes <= 10; minutes += 2) {
-      const text = minutes === 0 ? "now" : `−${minutes} min`;
-      const anchor = minutes === 0 ? "end" : minutes === 10 ? "start" : "middle";
-      draw(this.svg, "text", { x: x(now - minutes * 60_000), y: height - 6, "text-anchor": anchor }, text);
+    const ticks = width < 420 ? 2 : 5;
+    for (let tick = 0; tick <= ticks; tick += 1) {
+      const ago = (tick * span) / ticks;
+      const text = tick === 0 ? "now" : `−${ago < 60_000 ? `${ago / 1_000} s` : `${ago / 60_000} min`}`;
+      const anchor = tick === 0 ? "end" : tick === ticks ? "start" : "middle";
+      draw(this.svg, "text", { x: x(now - ago), y: height - 6, "text-anchor": anchor }, text);
     }
-    // From the last to the first, so that what is below lies on top.
-    for (let at = this.series.length - 1; at >= 0; at -= 1) {
+    this.series.forEach(({ className, isArea }, at) => {
+      const point = (of, height) => `${x(samples[of].time).toFixed(1)},${y(height).toFixed(1)}`;
       for (const piece of this.pieces(values, at)) {
-        const line = piece.map((of) => `${x(samples[of].time).toFixed(1)},${y(values[of][at]).toFixed(1)}`).join("L");
-        const [first, last] = [piece[0], piece.at(-1)].map((of) => x(samples[of].time).toFixed(1));
-        const floor = at === 0 ? null : piece.map((of) => `${x(samples[of].time).toFixed(1)},${y(values[of][at - 1]).toFixed(1)}`);
-        const under = floor ? floor.reverse().join("L") : `${last},${y(0)}L${first},${y(0)}`;
-        const d = this.stacked ? `M${line}L${under}Z` : `M${line}`;
-        draw(this.svg, "path", { class: `${this.stacked ? "area" : "line"} ${this.series[at].className}`, d });
+        const line = piece.map((of) => point(of, values[of][at])).join("L");
+        if (isArea) {
+          const floor = piece.map((of) => point(of, at === 0 ? 0 : values[of][at - 1]));
+          draw(this.svg, "path", { class: `area ${className}`, d: `M${line}L${floor.reverse().join("L")}Z` });
+        }
+        draw(this.svg, "path", { class: `line ${className}`, d: `M${line}` });
       }
-    }
+    });
     const of = this.picked === null ? samples.length - 1 : this.at(this.picked);
     if (this.picked !== null && of >= 0) {
       const at = x(samples[of].time);
@@ -167,17 +170,18 @@ class Chart {
     this.tell(samples[of]);
   }
 
-  /** The places of samples that have a value, where they follow one another. */
+  /** The places of samples that have a value, where they follow one another: what the page has missed is a gap. */
   pieces(values, series) {
     const pieces = [];
     let piece = [];
     for (let at = 0; at <= values.length; at += 1) {
-      if (at < values.length && values[at][series] !== null) {
-        piece.push(at);
-      } else if (piece.length > 0) {
+      const isThere = at < values.length && values[at][series] !== null;
+      const follows = piece.length > 0 && isThere && samples[at].time - samples[piece.at(-1)].time < 3_000;
+      if (piece.length > 0 && !follows) {
         pieces.push(piece);
         piece = [];
       }
+      if (isThere) piece.push(at);
     }
     return pieces;
   }
@@ -204,12 +208,12 @@ class Chart {
 // Tables.
 
 /**
- * A table of columns, each with a title, the text of a row, and perhaps classes. Rows keep their elements, and their order
+ * A table of columns, each with a title, the text of a row, and perhaps all of a shortened text, classes, and what a press does. Rows keep their elements, and their order
  * while one of them has the focus, so that nothing moves under a hand.
  */
 class Table {
-  constructor(place, title, columns, { idOf, empty, act }) {
-    Object.assign(this, { columns, idOf, act, rows: new Map() });
+  constructor(place, title, columns, { idOf, empty }) {
+    Object.assign(this, { columns, idOf, rows: new Map() });
     const scroll = make("div", "scroll");
     const table = make("table");
     table.setAttribute("aria-label", title);
@@ -217,12 +221,6 @@ class Table {
     for (const { title, className } of columns) {
       const cell = make("th", className, title);
       cell.scope = "col";
-      head.append(cell);
-    }
-    if (act) {
-      const cell = make("th");
-      cell.scope = "col";
-      cell.setAttribute("aria-label", "Action");
       head.append(cell);
     }
     table.createTHead().append(head);
@@ -252,17 +250,21 @@ class Table {
         this.body.append(row);
       }
       row.item = item;
-      this.columns.forEach(({ text, className, mood }, column) => {
-        const cell = row.cells[column];
-        const shown = String(text(item) ?? "–");
-        if (cell.textContent !== shown) cell.textContent = shown;
-        const classes = [className, mood?.(item)].filter(Boolean).join(" ");
-        if (cell.className !== classes) cell.className = classes;
-        if (className?.includes("key")) cell.title = shown;
-      });
-      if (this.act) row.button.hidden = !this.act.fits(item);
+      this.columns.forEach((column, at) => this.fill(row.cells[at], column, item));
       if (!isHeld && this.body.rows[at] !== row) this.body.insertBefore(row, this.body.rows[at]);
     });
+  }
+
+  fill(cell, { text, full, className, mood, act }, item) {
+    const does = act?.(item);
+    if (does && !cell.firstElementChild) cell.replaceChildren(make("button"));
+    const place = does ? cell.firstElementChild : cell;
+    if (does) Object.assign(place, { type: "button", onclick: does });
+    const shown = String(text(item) ?? "–");
+    if (place.textContent !== shown) place.textContent = shown;
+    const classes = [className, mood?.(item)].filter(Boolean).join(" ");
+    if (cell.className !== classes) cell.className = classes;
+    if (full) cell.title = full(item);
   }
 
   makeRow() {
@@ -272,14 +274,6 @@ class Table {
       if (at === 0) cell.scope = "row";
       row.append(cell);
     });
-    if (this.act) {
-      row.button = make("button", "", this.act.name);
-      row.button.type = "button";
-      row.button.addEventListener("click", () => this.act.does(row.item));
-      const cell = make("td");
-      cell.append(row.button);
-      row.append(cell);
-    }
     return row;
   }
 }
@@ -288,13 +282,25 @@ const number = (title, text, more = "") => ({ title, text, className: `number ${
 
 function keysTable(place, title, empty) {
   const columns = [
-    { title: "Key", className: "key", text: (hit) => hit.written ?? hit.key },
+    {
+      title: "Key",
+      className: "key",
+      text: shortened,
+      full: (hit) => hit.written ?? hit.key,
+      act: (hit) => hit.written !== null && (() => lookUp(hit.limit, hit.written)),
+    },
     { title: "Limit", text: (hit) => hit.limit },
     number("a second", (hit) => rate(hit.per_second)),
     number("counted", (hit) => counted(hit), "wide"),
   ];
-  const act = { name: "Look up", fits: (hit) => hit.written !== null, does: (hit) => lookUp(hit.limit, hit.written) };
-  return new Table(byId(place), title, columns, { idOf: (hit) => `${hit.limit} ${hit.key}`, empty, act });
+  return new Table(byId(place), title, columns, { idOf: (hit) => `${hit.limit} ${hit.key}`, empty });
+}
+
+/** A key with its parts side by side, and no more of hashes than is needed to tell them apart. */
+function shortened({ written, key }) {
+  if (!written?.startsWith("[")) return written ?? key;
+  const parts = JSON.parse(written);
+  return parts.map((part) => part.replace(/^(sha256:[0-9a-f]{8})[0-9a-f]{24}$/, "$1…")).join(" · ");
 }
 
 function counted({ at_least: least, at_most: most }) {
@@ -334,10 +340,14 @@ const tables = {
       { title: "Limits", className: "wide", text: (route) => namesOf(route, "limits") },
       { title: "Upstream", className: "wide", text: (route) => namesOf(route, "upstream") },
       number("requests", (route) => rate(route.per_second)),
-      number("4xx", (route) => share(route, "4xx")),
+      {
+        ...number("refused", (route) => rate(route.refused_per_second)),
+        mood: (route) => (route.refused_per_second > 0 ? "warn" : ""),
+      },
+      number("4xx", (route) => share(route, "4xx"), "wide"),
       { ...number("5xx", (route) => share(route, "5xx")), mood: (route) => (route.recent["5xx"] > 0 ? "bad" : "") },
       number("median", (route) => duration(route.p50_ms), "wide"),
-      number("99th", (route) => duration(route.p99_ms)),
+      number("99th", (route) => duration(route.p99_ms), "wide"),
     ],
     { idOf: (route) => route.route, empty: "" },
   ),
@@ -348,10 +358,10 @@ const tables = {
       { title: "Upstream", text: (server) => server.upstream },
       { title: "Server", text: (server) => server.server },
       { title: "State", text: stateOf, mood: (server) => (stateOf(server) === "up" ? "good" : "bad") },
-      number("a second", (server) => rate(server.answers_per_second)),
+      number("a second", (server) => rate(server.answers_per_second), "wide"),
       { ...number("failed", (server) => rate(server.failures_per_second)), mood: (server) => (server.failures_per_second > 0 ? "bad" : "") },
       number("in flight", (server) => server.in_flight, "wide"),
-      number("99th", (server) => duration(server.p99_ms)),
+      number("99th", (server) => duration(server.p99_ms), "wide"),
     ],
     { idOf: (server) => `${server.upstream} ${server.server}`, empty: "The gateway answers everything itself." },
   ),
@@ -362,7 +372,7 @@ const tables = {
       { title: "Node", text: (node) => node.node },
       { title: "Breaker", text: (node) => (node.breaker_open ? "open" : "closed"), mood: (node) => (node.breaker_open ? "bad" : "good") },
       number("opened", (node) => node.breaker_openings, "wide"),
-      number("calls a second", (node) => rate(node.calls_per_second)),
+      number("calls/s", (node) => rate(node.calls_per_second)),
       number("batch", (node) => (node.charges_per_call === null ? "–" : node.charges_per_call.toFixed(1))),
       number("median", (node) => duration(node.p50_ms), "wide"),
       number("99th", (node) => duration(node.p99_ms)),
@@ -392,20 +402,20 @@ const charts = [
     byId("throughput"),
     "Requests a second",
     [
-      { name: "2xx, 3xx", className: "served", value: (sample) => sample.served },
-      { name: "4xx", className: "rejected", value: (sample) => sample.rejected },
-      { name: "5xx", className: "failed", value: (sample) => sample.failed },
+      { name: "passed", className: "passed", isArea: true, value: (sample) => sample.passed },
+      { name: "refused", className: "refused", isArea: true, value: (sample) => sample.refused },
+      { name: "5xx", className: "failed", value: (sample) => sample.failed || null },
     ],
-    { stacked: true, show: (value, isTick) => (isTick && value >= 10_000 ? `${value / 1_000}k` : rate(value)) },
+    (value, isTick) => (isTick ? value.toLocaleString("en", { notation: "compact" }) : rate(value)),
   ),
   new Chart(
     byId("latency"),
     "Latency",
     [
-      { name: "median", className: "served", value: (sample) => sample.p50 },
+      { name: "median", className: "passed", value: (sample) => sample.p50 },
       { name: "99th percentile", className: "slow", value: (sample) => sample.p99 },
     ],
-    { stacked: false, show: (value, isTick) => (isTick && value === 0 ? "0" : duration(value)) },
+    (value, isTick) => (isTick && value === 0 ? "0" : duration(value)),
   ),
 ];
 
@@ -419,13 +429,13 @@ function tell(id, text, remark, mood = "") {
 
 function showState(state) {
   const last = samples.at(-1);
-  const requests = last && last.served !== null ? last.served + last.rejected + last.failed : null;
-  tell("now-requests", rate(requests), "a second");
-  const part = requests > 0 ? `a second, ${Math.round((100 * last.refused) / requests)} %` : "a second";
+  tell("now-requests", rate(last?.all), "a second");
+  const part = last?.all > 0 ? `a second, ${Math.round((100 * last.refused) / last.all)} %` : "a second";
   tell("now-refused", rate(last?.refused), part, last?.refused > 0 ? "warn" : "");
   tell("now-p50", duration(last?.p50));
   tell("now-p99", duration(last?.p99));
-  const kind = state.store.nodes.length > 0 ? "" : "in process";
+  const nodes = state.store.nodes;
+  const kind = nodes.length === 0 ? "in this process" : nodes.length > 1 ? `${nodes.length} nodes` : duration(nodes[0].p50_ms);
   tell("now-store", state.store.up ? "up" : "down", kind, state.store.up ? "good" : "bad");
   showLink(...(state.draining ? ["draining", "bad"] : ["live", "good"]));
   byId("about").textContent =
@@ -564,7 +574,7 @@ async function lookUp(limit, key) {
   byId("key").value = key;
   shown = { limit, key };
   say("");
-  if (await showKey()) byId("key").scrollIntoView({ block: "center" });
+  if (await showKey()) byId("found").focus();
 }
 
 async function showKey() {
