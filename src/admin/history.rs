@@ -25,7 +25,7 @@ use crate::gateway::STATUS_CLASSES;
 
 use super::{
     Admin, Problem,
-    views::{Reading, Traffic, View, milliseconds, milliseconds_since_1970},
+    views::{self, Reading, Traffic, View, milliseconds, milliseconds_since_1970},
 };
 
 const EVERY: Duration = Duration::from_secs(1);
@@ -74,7 +74,7 @@ impl Admin {
     }
 
     /// Shows what has gone on in the last seconds.
-    pub(super) fn view<T>(&self, show: impl FnOnce(&View<'_>) -> T) -> T {
+    pub(super) fn view(&self, show: fn(&View<'_>) -> Value) -> Value {
         let gateway = self.gateway.load_full();
         let recent = self.history.recent.lock();
         let before = recent.readings.front().expect("there is always one");
@@ -108,7 +108,7 @@ impl Admin {
     }
 
     fn state(&self) -> String {
-        let mut state = self.view(|view| view.all());
+        let mut state = self.view(views::all);
         state["sample"] = self.history.recent.lock().samples.back().cloned().unwrap_or_default();
         state.to_string()
     }

@@ -6,6 +6,7 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
+use hyper::Method;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -136,142 +137,142 @@ pub(super) struct View<'v> {
 }
 
 impl View<'_> {
-    /// All of it.
-    pub(super) fn all(&self) -> Value {
-        json!({
-            "time_ms": milliseconds_since_1970(self.now.time),
-            "version": env!("CARGO_PKG_VERSION"),
-            "draining": self.status.is_draining(),
-            "connections": self.status.connections(),
-            "waiting": self.gateway.limiter().waiting(),
-            "routes": self.routes(),
-            "limits": self.limits(),
-            "top": { "requests": top(self.gateway, Rule::busiest), "refused": top(self.gateway, Rule::most_refused) },
-            "upstreams": self.upstreams(),
-            "store": self.store(),
-            "reload": self.status.last_reload().map(|reload| show_reload(&reload)),
-        })
-    }
-
-    /// The routes by name, with what each matches; first, under no name, what none does.
-    pub(super) fn routes(&self) -> Value {
-        let mut matches = BTreeMap::<&str, Vec<Value>>::new();
-        for route in self.gateway.routes() {
-            let matcher = route.matcher;
-            matches.entry(route.name).or_default().push(json!({
-                "host": matcher.host.as_ref().map(ToString::to_string),
-                "path": matcher.path.to_string(),
-                "methods": matcher.methods.iter().map(|method| method.as_str()).collect::<Vec<_>>(),
-                "upstream": route.upstream,
-                "limits": route.limits,
-            }));
-        }
-        let routes = self.now.routes.iter().map(|(name, traffic)| {
-            let recent = traffic.since(self.before.routes.get(name));
-            let by_class = |answers: [u64; STATUS_CLASSES.len()]| {
-                STATUS_CLASSES.iter().zip(answers).collect::<BTreeMap<_, _>>()
-            };
-            json!({
-                "route": name,
-                "matches": matches.get(name.as_str()).map_or(&[][..], Vec::as_slice),
-                "requests": by_class(traffic.answers),
-                "recent": by_class(recent.answers),
-                "refused": traffic.refused,
-                "per_second": self.per_second(recent.answers.iter().sum()),
-                "refused_per_second": self.per_second(recent.refused),
-                "p50_ms": milliseconds(recent.durations.quantile(0.5)),
-                "p99_ms": milliseconds(recent.durations.quantile(0.99)),
-            })
-        });
-        routes.collect()
-    }
-
-    fn limits(&self) -> Value {
-        let limits = self.gateway.rules().iter().map(|(name, rule)| {
-            let limit = rule.limit();
-            let recent = self.now.limit_since(self.before, name);
-            let mut shown = json!({
-                "limit": name,
-                "rate": self.gateway.limiter().rate(limit, None).to_string(),
-                "file_rate": limit.quota().to_string(),
-                "algorithm": limit.quota().algorithm.name(),
-                "shadows": limit.shadows(),
-            });
-            for effect in EFFECTS {
-                shown["decisions"][effect.name()] = json!(rule.count(effect));
-                shown["per_second"][effect.name()] = json!(self.per_second(recent[effect as usize]));
-            }
-            shown
-        });
-        limits.collect()
-    }
-
-    /// The upstreams with their servers.
-    pub(super) fn upstreams(&self) -> Value {
-        let upstreams = self.gateway.upstreams().iter().map(|(upstream, target)| {
-            let servers = target.standings().map(|standing| {
-                let name = standing.server.url().name();
-                let place = (upstream.clone(), name);
-                let (now, before) = (self.now.servers.get(&place), self.before.servers.get(&place));
-                let recent = now.zip(before).map(|(now, before)| Server {
-                    answers: now.answers.since(&before.answers),
-                    failures: now.failures.saturating_sub(before.failures),
-                });
-                let quantile = |share| recent.as_ref().and_then(|recent| recent.answers.quantile(share));
-                json!({
-                    "server": place.1,
-                    "weight": standing.weight,
-                    "up": standing.is_up,
-                    "ejected_for_ms": standing.ejected_for.map(|left| left.as_millis() as u64),
-                    "in_flight": standing.server.in_flight(),
-                    "answers": standing.server.answers().count(),
-                    "failures": standing.server.failures(),
-                    "answers_per_second":
-                        self.per_second(recent.as_ref().map_or(0, |recent| recent.answers.count())),
-                    "failures_per_second": self.per_second(recent.as_ref().map_or(0, |recent| recent.failures)),
-                    "p50_ms": milliseconds(quantile(0.5)),
-                    "p99_ms": milliseconds(quantile(0.99)),
-                })
-            });
-            json!({ "upstream": upstream, "servers": servers.collect::<Value>() })
-        });
-        upstreams.collect()
-    }
-
-    fn store(&self) -> Value {
-        let limiter = self.gateway.limiter();
-        let nodes = self.now.nodes.values().map(|node| {
-            let before = self.before.nodes.get(&node.name);
-            let since = |now: &Distribution, before: Option<&Distribution>| {
-                before.map_or_else(|| now.clone(), |before| now.since(before))
-            };
-            let calls = since(&node.calls, before.map(|before| &before.calls));
-            let charges = since(&node.charges, before.map(|before| &before.charges));
-            json!({
-                "node": node.name,
-                "breaker_open": node.is_open,
-                "breaker_openings": node.openings,
-                "calls_per_second": self.per_second(calls.count()),
-                "charges_per_call": charges.mean().map(rounded),
-                "p50_ms": milliseconds(calls.quantile(0.5)),
-                "p99_ms": milliseconds(calls.quantile(0.99)),
-            })
-        });
-        let (bytes, max_bytes) = limiter.local_bytes();
-        let failures = self.now.store_failures.saturating_sub(self.before.store_failures);
-        json!({
-            "up": limiter.store_answers(),
-            "nodes": nodes.collect::<Value>(),
-            "failures_per_second": self.per_second(failures),
-            "memory_bytes": bytes,
-            "memory_max_bytes": max_bytes,
-        })
-    }
-
     fn per_second(&self, count: u64) -> f64 {
         let seconds = self.now.seconds_since(self.before);
         if seconds > 0.0 { rounded(count as f64 / seconds) } else { 0.0 }
     }
+}
+
+/// All of it.
+pub(super) fn all(view: &View<'_>) -> Value {
+    json!({
+        "time_ms": milliseconds_since_1970(view.now.time),
+        "version": env!("CARGO_PKG_VERSION"),
+        "draining": view.status.is_draining(),
+        "connections": view.status.connections(),
+        "waiting": view.gateway.limiter().waiting(),
+        "routes": routes(view),
+        "limits": limits(view),
+        "top": { "requests": top(view.gateway, Rule::busiest), "refused": top(view.gateway, Rule::most_refused) },
+        "upstreams": upstreams(view),
+        "store": store(view),
+        "reload": view.status.last_reload().map(|reload| show_reload(&reload)),
+    })
+}
+
+/// The routes by name, with what each matches; first, under no name, what none does.
+pub(super) fn routes(view: &View<'_>) -> Value {
+    let mut matches = BTreeMap::<&str, Vec<Value>>::new();
+    for route in view.gateway.routes() {
+        let matcher = route.matcher;
+        matches.entry(route.name).or_default().push(json!({
+            "host": matcher.host.as_ref().map(ToString::to_string),
+            "path": matcher.path.to_string(),
+            "methods": matcher.methods.iter().map(Method::as_str).collect::<Vec<_>>(),
+            "upstream": route.upstream,
+            "limits": route.limits,
+        }));
+    }
+    let routes = view.now.routes.iter().map(|(name, traffic)| {
+        let recent = traffic.since(view.before.routes.get(name));
+        let by_class = |answers: [u64; STATUS_CLASSES.len()]| {
+            STATUS_CLASSES.iter().zip(answers).collect::<BTreeMap<_, _>>()
+        };
+        json!({
+            "route": name,
+            "matches": matches.get(name.as_str()).map_or(&[][..], Vec::as_slice),
+            "requests": by_class(traffic.answers),
+            "recent": by_class(recent.answers),
+            "refused": traffic.refused,
+            "per_second": view.per_second(recent.answers.iter().sum()),
+            "refused_per_second": view.per_second(recent.refused),
+            "p50_ms": milliseconds(recent.durations.quantile(0.5)),
+            "p99_ms": milliseconds(recent.durations.quantile(0.99)),
+        })
+    });
+    routes.collect()
+}
+
+fn limits(view: &View<'_>) -> Value {
+    let limits = view.gateway.rules().iter().map(|(name, rule)| {
+        let limit = rule.limit();
+        let recent = view.now.limit_since(view.before, name);
+        let mut shown = json!({
+            "limit": name,
+            "rate": view.gateway.limiter().rate(limit, None).to_string(),
+            "file_rate": limit.quota().to_string(),
+            "algorithm": limit.quota().algorithm.name(),
+            "shadows": limit.shadows(),
+        });
+        for effect in EFFECTS {
+            shown["decisions"][effect.name()] = json!(rule.count(effect));
+            shown["per_second"][effect.name()] = json!(view.per_second(recent[effect as usize]));
+        }
+        shown
+    });
+    limits.collect()
+}
+
+/// The upstreams with their servers.
+pub(super) fn upstreams(view: &View<'_>) -> Value {
+    let upstreams = view.gateway.upstreams().iter().map(|(upstream, target)| {
+        let servers = target.standings().map(|standing| {
+            let name = standing.server.url().name();
+            let place = (upstream.clone(), name);
+            let (now, before) = (view.now.servers.get(&place), view.before.servers.get(&place));
+            let recent = now.zip(before).map(|(now, before)| Server {
+                answers: now.answers.since(&before.answers),
+                failures: now.failures.saturating_sub(before.failures),
+            });
+            let quantile = |share| recent.as_ref().and_then(|recent| recent.answers.quantile(share));
+            json!({
+                "server": place.1,
+                "weight": standing.weight,
+                "up": standing.is_up,
+                "ejected_for_ms": standing.ejected_for.map(|left| left.as_millis() as u64),
+                "in_flight": standing.server.in_flight(),
+                "answers": standing.server.answers().count(),
+                "failures": standing.server.failures(),
+                "answers_per_second":
+                    view.per_second(recent.as_ref().map_or(0, |recent| recent.answers.count())),
+                "failures_per_second": view.per_second(recent.as_ref().map_or(0, |recent| recent.failures)),
+                "p50_ms": milliseconds(quantile(0.5)),
+                "p99_ms": milliseconds(quantile(0.99)),
+            })
+        });
+        json!({ "upstream": upstream, "servers": servers.collect::<Value>() })
+    });
+    upstreams.collect()
+}
+
+fn store(view: &View<'_>) -> Value {
+    let limiter = view.gateway.limiter();
+    let nodes = view.now.nodes.values().map(|node| {
+        let before = view.before.nodes.get(&node.name);
+        let since = |now: &Distribution, before: Option<&Distribution>| {
+            before.map_or_else(|| now.clone(), |before| now.since(before))
+        };
+        let calls = since(&node.calls, before.map(|before| &before.calls));
+        let charges = since(&node.charges, before.map(|before| &before.charges));
+        json!({
+            "node": node.name,
+            "breaker_open": node.is_open,
+            "breaker_openings": node.openings,
+            "calls_per_second": view.per_second(calls.count()),
+            "charges_per_call": charges.mean().map(rounded),
+            "p50_ms": milliseconds(calls.quantile(0.5)),
+            "p99_ms": milliseconds(calls.quantile(0.99)),
+        })
+    });
+    let (bytes, max_bytes) = limiter.local_bytes();
+    let failures = view.now.store_failures.saturating_sub(view.before.store_failures);
+    json!({
+        "up": limiter.store_answers(),
+        "nodes": nodes.collect::<Value>(),
+        "failures_per_second": view.per_second(failures),
+        "memory_bytes": bytes,
+        "memory_max_bytes": max_bytes,
+    })
 }
 
 /// The keys of each limit that were noted most, those first of which there are the most.

@@ -215,9 +215,13 @@ pub fn written(limit: &config::Limit, text: &str) -> Option<String> {
             None => percent_decode_str(value).decode_utf8().ok()?.into_owned(),
         };
         match part {
-            KeyPart::Global => Some("global".to_owned()),
-            part if of_kind(&part.to_string(), "") == format!("{kind}=") => Some(value),
-            _ if kind == KeyPart::Ip.to_string() => Some(format!("ip:{value}")),
+            part if of_kind(&part.to_string(), "") == format!("{kind}=") => Some(match part {
+                KeyPart::Global => "global".to_owned(),
+                _ => value,
+            }),
+            part if may_be_lacking(limit, part) && kind == KeyPart::Ip.to_string() => {
+                Some(format!("ip:{value}"))
+            }
             _ => None,
         }
     });
@@ -337,13 +341,14 @@ fn named_hash(value: &str) -> Option<&str> {
 
 /// The address in `ip:<address>`, where that stands for a part of the key that a caller lacks.
 fn named_address(limit: &config::Limit, part: &KeyPart, value: &str) -> Option<IpAddr> {
-    let may_be_lacking = limit.missing == Missing::Ip && *part != KeyPart::Ip;
-    value
-        .strip_prefix("ip:")
-        .filter(|_| may_be_lacking)?
-        .parse()
-        .ok()
-        .map(|address: IpAddr| address.to_canonical())
+    let address = value.strip_prefix("ip:").filter(|_| may_be_lacking(limit, part))?;
+    Some(address.parse::<IpAddr>().ok()?.to_canonical())
+}
+
+/// Whether a request may be without a part of the key, and is counted by address then.
+fn may_be_lacking(limit: &config::Limit, part: &KeyPart) -> bool {
+    let is_always_there = matches!(part, KeyPart::Ip | KeyPart::Method | KeyPart::Route | KeyPart::Global);
+    limit.missing == Missing::Ip && !is_always_there
 }
 
 #[cfg(test)]
