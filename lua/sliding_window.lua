@@ -17,7 +17,7 @@
 -- What is used is the newest entry's end less the oldest alive one's beginning: no second counter that could
 -- drift. So a decision reads the newest entry and adds another one. Only where the oldest one that it knows has
 -- died, those behind that are looked at, by rank, then by score. Dead ones are removed with a grant when they
--- are 16, at most 1,000 a call. No two entries have the same time: what is granted less than a cell (here of
+-- are 8, at most 1,000 a call. No two entries have the same time: what is granted less than a cell (here of
 -- one microsecond) after the newest one began is added to it, and it gets that time.
 --
 -- Each algorithm is a table of functions of values, made only in the calls that need it; a bucket becomes
@@ -36,7 +36,7 @@
 local TOTAL_MODULUS = 4294967296
 -- The most that can be in use, debts included: any limit and nearly as much again.
 local MOST_USED = 4000000000
-local TRIM_AT, TRIM_MOST = 16, 1000
+local TRIM_AT, TRIM_MOST = 8, 1000
 -- The greatest rank that an entry can tell.
 local MOST_RANK = 255
 local ENTRY, CELL = '>I7I4I4I7I4BB', '>I7I4I4I7I4BBI6'

@@ -438,3 +438,39 @@ fn the_running_total_starts_over_among_entries_of_one_instant() {
         assert!(!script.take(&[charge("b", "10/min", 1)]).1.admitted);
     }
 }
+
+#[test]
+fn a_full_bucket_takes_the_bytes_that_the_documents_tell() {
+    let document = include_str!("../../docs/algorithms.md");
+    let table = document.split_once("(`MEMORY USAGE`)").unwrap().1.trim_start_matches(|c| c != '|');
+    let rows = table.lines().take_while(|line| line.starts_with('|'));
+    let mut cells = rows.map(|row| row.trim_matches('|').split('|').map(str::trim).collect::<Vec<_>>());
+    let number = |text: &str| text.trim_start_matches("L = ").replace(',', "").parse::<u64>().unwrap();
+    let limits: Vec<u64> = cells.next().unwrap()[1..].iter().map(|limit| number(limit)).collect();
+    let mut script = Script::with_stepped_clock();
+    let bucket = format!("tollgate:per-client:sw:{{header:x-key=sha256/{:032x}}}", 0);
+    let algorithms = [
+        Algorithm::SlidingWindow,
+        Algorithm::SlidingCells { cells: 60 },
+        Algorithm::FixedWindow,
+        Algorithm::Gcra { burst: None },
+        Algorithm::Concurrency,
+    ];
+    for (algorithm, row) in algorithms.into_iter().zip(cells.skip(1)) {
+        assert!(row[0].starts_with(algorithm.name()), "{row:?}");
+        for (&permits, told) in limits.iter().zip(&row[1..]) {
+            script.command(&["FLUSHALL"]);
+            let full = Charge {
+                quota: Quota { algorithm, permits: permits as u32, window_us: 60 * SECOND },
+                ..charge(&bucket, "1/s", 1)
+            };
+            for turn in 0..permits {
+                script.set_clock(START + turn * 58 * SECOND / permits);
+                assert!(script.take(&[full.clone()]).1.admitted);
+            }
+            let bytes = script.command(&["MEMORY", "USAGE", &bucket, "SAMPLES", "0"]).integer() as u64;
+            let told = number(told);
+            assert!(bytes.abs_diff(told) <= told / 50, "{algorithm:?}, L = {permits}: {bytes}, not {told}");
+        }
+    }
+}
