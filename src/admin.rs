@@ -7,6 +7,7 @@
 //! Connections are few and none lasts without a request, so that nobody who reaches this port takes from the
 //! requests that the gateway is for. Fewer yet may listen to [events](history).
 
+mod config;
 mod dashboard;
 mod history;
 mod limits;
@@ -46,7 +47,7 @@ use tokio::{
 };
 use tower::ServiceExt;
 
-use crate::{gateway::Gateway, limit::request::Rule, metrics, server::Status};
+use crate::{gateway::Gateway, limit::request::Rule, metrics, reload::Reloader, server::Status};
 
 use self::{history::History, sessions::Sessions, views::Reading};
 
@@ -89,10 +90,11 @@ pub async fn serve(
     token: Option<String>,
     gateway: Arc<ArcSwap<Gateway>>,
     status: Arc<Status>,
+    reloader: Arc<Reloader>,
 ) {
     let admin = Arc::new(Admin::new(token, gateway, status));
     tokio::spawn(admin.clone().keep_history());
-    let router = router(admin);
+    let router = router(admin, reloader);
     let connections = Arc::new(Semaphore::new(CONNECTIONS_MOST));
     loop {
         let permit = connections.clone().acquire_owned().await;
@@ -123,7 +125,7 @@ impl Admin {
 }
 
 /// What operators may ask.
-pub(crate) fn router(admin: Arc<Admin>) -> Router {
+pub(crate) fn router(admin: Arc<Admin>, reloader: Arc<Reloader>) -> Router {
     Router::new()
         .merge(dashboard::router())
         .merge(limits::router())
@@ -136,6 +138,7 @@ pub(crate) fn router(admin: Arc<Admin>) -> Router {
         .route("/api/upstreams", get(async |State(admin): Shared| Json(admin.view(views::upstreams))))
         .route("/api/top", get(top))
         .route("/api/openapi.json", get(async || ([(CONTENT_TYPE, "application/json")], OPENAPI)))
+        .merge(config::router(reloader, admin.status.clone()))
         .fallback(async || Problem::new(StatusCode::NOT_FOUND, "there is nothing here"))
         .method_not_allowed_fallback(async || {
             Problem::new(StatusCode::METHOD_NOT_ALLOWED, "that can't be done with this")

@@ -10,13 +10,11 @@ use std::{
     error::Error,
     fmt,
     io::{self, IsTerminal, Write},
-    mem,
     path::{Path, PathBuf},
     process::ExitCode,
     sync::Arc,
 };
 
-use arc_swap::ArcSwap;
 use clap::{Args, Parser, Subcommand};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing::level_filters::LevelFilter;
@@ -25,9 +23,10 @@ use tracing_appender::non_blocking::WorkerGuard;
 use self::limits::Limits;
 use crate::{
     admin,
-    config::{self, Config, Faults, ListenAddress, Overrides, StoreUrl},
+    config::{Config, Faults, ListenAddress, Overrides, Reading, StoreUrl},
     gateway::{AccessLog, Gateway},
     limit::Limiter,
+    reload::{Reloader, Running, Source},
     server::Server,
 };
 
@@ -95,7 +94,10 @@ fn check(file: &Path) -> ExitCode {
 impl Run {
     fn main(self) -> ExitCode {
         let _log = log_to_stderr();
-        let (config, warnings) = match self.read() {
+        let Self { config: path, listen, store } = self;
+        let source = Source { path, overrides: Overrides { listen, store } };
+        let Reading { outcome, sources, shown } = source.read();
+        let (config, warnings) = match outcome {
             Ok(read) => read,
             Err(faults) => {
                 complain(&faults);
@@ -103,7 +105,7 @@ impl Run {
             }
         };
         complain(&warnings);
-        match self.serve(config) {
+        match Self::serve(source, Running { config, shown, sources }) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
                 tracing::error!("{error}");
@@ -112,23 +114,19 @@ impl Run {
         }
     }
 
-    fn read(&self) -> Result<(Config, Faults), Faults> {
-        let Self { config, listen, store } = self;
-        Config::read(config, &Overrides { listen: listen.clone(), store: store.clone() })
-    }
-
-    fn serve(&self, config: Config) -> Result<(), Box<dyn Error>> {
+    fn serve(source: Source, running: Running) -> Result<(), Box<dyn Error>> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        runtime.block_on(async {
+        runtime.block_on(async move {
+            let config = &running.config;
             let limiter = Limiter::open(&config.store)?;
-            let mut gateway = Gateway::build(&config, &limiter, None);
+            let mut gateway = Gateway::build(config, &limiter, None);
             let (access_log, _unwritten) =
                 config.access_log.as_ref().map(AccessLog::open).transpose()?.unzip();
             if let Some(log) = &access_log {
                 gateway = gateway.log_to(log.clone());
             }
             tokio::spawn(reopen_when_told(signal(SignalKind::user_defined1())?, access_log));
-            let mut server = Server::start(&config, gateway).await?;
+            let mut server = Server::start(config, gateway).await?;
             // Nothing but lines of the access log goes where they go.
             let logs_to_stdout = config.access_log.as_ref().is_some_and(|log| log.path.is_none());
             let greet: fn(fmt::Arguments<'_>) = if logs_to_stdout { say_aside } else { say };
@@ -145,12 +143,15 @@ impl Run {
                 StoreUrl::Memory => greet(format_args!("it counts in this process\n")),
                 StoreUrl::Redis(url) => greet(format_args!("it counts in {url}\n")),
             }
-            if let Some((listener, config::Admin { token, .. })) =
-                server.take_admin().zip(config.admin.as_ref())
-            {
-                let token = token.as_ref().map(|token| token.as_str().to_owned());
+            let token = config.admin.as_ref().and_then(|admin| admin.token.as_ref());
+            let token = token.map(|token| token.as_str().to_owned());
+            let reloader =
+                Reloader::new(source, running, limiter, server.gateway(), server.status(), complain);
+            let reloader = Arc::new(reloader);
+            if let Some(listener) = server.take_admin() {
                 greet(format_args!("operators turn to http://{}\n", listener.local_addr()?));
-                tokio::spawn(admin::serve(listener, token, server.gateway(), server.status()));
+                let (gateway, status) = (server.gateway(), server.status());
+                tokio::spawn(admin::serve(listener, token, gateway, status, reloader.clone()));
             }
             match addresses.first() {
                 Some(ListenAddress::Tcp(address)) => greet(format_args!("try: curl -i http://{address}/\n")),
@@ -159,43 +160,11 @@ impl Run {
                 }
                 None => {}
             }
-            let (mut running, status) = (config, server.status());
-            let reload = |gateway: &_| status.note_reload(self.reload(&mut running, &limiter, gateway));
-            server.run(reload).await;
+            reloader.clone().watch();
+            // Who wants to know is told by the log.
+            server.run(async || drop(reloader.reload("SIGHUP").await)).await;
             Ok(())
         })
-    }
-
-    /// Reads the configuration again, and says what that changes.
-    ///
-    /// # Errors
-    /// What is wrong with it. What runs goes on unchanged.
-    fn reload(
-        &self,
-        running: &mut Config,
-        limiter: &Arc<Limiter>,
-        gateway: &ArcSwap<Gateway>,
-    ) -> Result<Vec<String>, String> {
-        let (mut config, warnings) = match self.read() {
-            Ok(read) => read,
-            Err(faults) => {
-                complain(&faults);
-                tracing::error!("the configuration is wrong: the running one stays");
-                return Err(faults.to_string());
-            }
-        };
-        complain(&warnings);
-        let changes = config.changes(running);
-        // The store goes on as it is until the next start.
-        mem::swap(&mut config.store, &mut running.store);
-        gateway.store(Arc::new(Gateway::build(&config, limiter, Some(&gateway.load()))));
-        limiter.forget_refusals();
-        *running = config;
-        tracing::info!(changes = changes.len(), "reloaded `{}`", self.config.display());
-        for change in &changes {
-            tracing::info!("{change}");
-        }
-        Ok(changes)
     }
 }
 

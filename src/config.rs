@@ -14,24 +14,24 @@ mod jwt;
 mod limit;
 mod password;
 pub mod redis;
+mod route;
+mod shown;
+mod sources;
 pub mod tls;
 mod upstream;
 mod value;
 
 use std::{
     collections::BTreeMap,
-    env, fmt, fs,
+    env, fmt, io,
     net::SocketAddr,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
 };
 
-use hyper::{
-    StatusCode,
-    header::{HeaderName, HeaderValue},
-};
 use ipnet::IpNet;
+use serde_json::Value;
 
 use self::{
     document::Document,
@@ -45,11 +45,11 @@ pub use self::{
         Cost, Exemption, KeyPart, Limit, Missing, Mode, Override, Prefixes, Scope, StatusRange, read_key,
     },
     redis::RedisUrl,
+    route::{Action, Edits, OnLimit, Route},
+    sources::Sources,
     tls::Tls,
     upstream::{Balance, Eject, Health, Percent, Retries, ServerUrl, Target, Upstream, Weighted},
 };
-use crate::route::Matcher;
-
 /// A whole configuration. Every name in it is defined, and every value is good.
 #[derive(Debug, PartialEq)]
 pub struct Config {
@@ -86,6 +86,8 @@ pub struct Server {
     pub ratelimit_headers: RatelimitHeaders,
     /// The greatest head of a request, at least 8192.
     pub max_header_bytes: usize,
+    /// The greatest body of a request, in bytes, if there is a bound.
+    pub max_body: Option<u64>,
     /// Client connections at a time, at least 1.
     pub max_connections: usize,
     /// What to do with `%2F` and `%5C` in a path.
@@ -237,44 +239,51 @@ pub enum OnFailure {
     Deny,
 }
 
-/// What to do with which requests.
-#[derive(Debug, PartialEq)]
-pub struct Route {
-    /// What logs and metrics call it; made from host and path if the file gives no name.
-    pub name: String,
-    /// Which requests.
-    pub matcher: Matcher,
-    /// What to do.
-    pub action: Action,
-    /// The names of the limits to pass, each once.
-    pub limits: Vec<String>,
-    /// From when a request has passed its limits to the end of its answer.
-    pub timeout: Option<Duration>,
-}
-
-/// What to do with a request.
-#[derive(Debug, PartialEq)]
-pub enum Action {
-    /// Forward it to the upstream of this name.
-    Upstream(String),
-    /// Answer this.
-    Respond {
-        /// From 200 to 599.
-        status: StatusCode,
-        /// Possibly empty.
-        body: String,
-        /// None of them about framing.
-        headers: Vec<(HeaderName, HeaderValue)>,
-    },
-}
-
 /// What the command line says in place of the file.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Overrides {
     /// `--listen`: an address for `server.listen`.
     pub listen: Option<String>,
     /// `--store`: an url for `store.url`.
     pub store: Option<String>,
+}
+
+/// What has come of reading a file.
+#[derive(Debug)]
+pub struct Reading {
+    /// The configuration, with warnings.
+    ///
+    /// # Errors
+    /// All faults of the file and the flags, warnings among them; or why the file can't be read.
+    pub outcome: Result<(Config, Faults), Faults>,
+    /// The file, and those that it names.
+    pub sources: Sources,
+    /// A good file as operators may see it: without what may be a credential, and without values of the environment.
+    pub shown: Value,
+}
+
+impl Reading {
+    /// Reads and checks a file, with the environment of this process.
+    pub fn of(path: &Path, overrides: &Overrides) -> Self {
+        let (name, mut sources) = (path.display().to_string(), Sources::default());
+        let text = sources.read(path.to_owned()).and_then(|bytes| {
+            String::from_utf8(bytes)
+                .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.utf8_error()))
+        });
+        match text {
+            Ok(text) => {
+                let outcome =
+                    read(&name, &text, &|variable| env::var(variable).ok(), overrides, &mut sources);
+                let shown = outcome.as_ref().map_or(Value::Null, |_| shown::shown(&text, overrides));
+                Self { outcome, sources, shown }
+            }
+            Err(error) => {
+                let fault =
+                    format!("can't read `{name}`: {error}\nname a readable file in UTF-8 with --config FILE");
+                Self { outcome: Err(Faults::of(&name, &fault)), sources, shown: Value::Null }
+            }
+        }
+    }
 }
 
 impl Config {
@@ -283,12 +292,7 @@ impl Config {
     /// # Errors
     /// All faults of the file and the flags, warnings among them; or why the file can't be read.
     pub fn read(path: &Path, overrides: &Overrides) -> Result<(Self, Faults), Faults> {
-        let name = path.display().to_string();
-        let text = fs::read_to_string(path).map_err(|error| {
-            let fault = Fault::error(format!("can't read `{name}`: {error}"));
-            Faults::new(&name, "", vec![fault.help("name a readable file in UTF-8 with --config FILE")])
-        })?;
-        read(&name, &text, &|variable| env::var(variable).ok(), overrides)
+        Reading::of(path, overrides).outcome
     }
 
     /// Checks the text of a file that messages call `name`. Warnings come with the result.
@@ -300,7 +304,7 @@ impl Config {
         text: &str,
         environment: &dyn Fn(&str) -> Option<String>,
     ) -> Result<(Self, Faults), Faults> {
-        read(name, text, environment, &Overrides::default())
+        read(name, text, environment, &Overrides::default(), &mut Sources::default())
     }
 }
 
@@ -309,6 +313,7 @@ fn read(
     text: &str,
     environment: &dyn Fn(&str) -> Option<String>,
     overrides: &Overrides,
+    sources: &mut Sources,
 ) -> Result<(Config, Faults), Faults> {
     let mut document = Document::parse(text);
     let listen = flag(&mut document, "--listen", overrides.listen.as_deref(), ["server", "listen"]);
@@ -318,7 +323,7 @@ fn read(
         file.server.value.listen = listen.map(List::of).unwrap_or(file.server.value.listen);
         file.store.value.url = store.map(Text).unwrap_or(file.store.value.url);
         let folder = Path::new(name).parent().unwrap_or(Path::new(""));
-        check::check(file, folder, &mut document)
+        check::check(file, folder, &mut document, sources)
     });
     let faults = Faults::new(name, text, document.faults);
     match config {
@@ -347,7 +352,7 @@ fn flag<T: Written>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::algorithm::Rate;
+    use crate::{algorithm::Rate, route::Matcher};
 
     const EVERYDAY: &str = r#"
         [server]
@@ -377,7 +382,7 @@ mod tests {
     }
 
     fn read_with(overrides: &Overrides, text: &str) -> Result<Config, String> {
-        let read = read("gateway.toml", text, &|_| None, overrides);
+        let read = read("gateway.toml", text, &|_| None, overrides, &mut Sources::default());
         read.map(|(config, _)| config).map_err(|faults| faults.to_string())
     }
 
@@ -392,6 +397,7 @@ mod tests {
                 proxy_protocol: false,
                 ratelimit_headers: RatelimitHeaders::Draft11,
                 max_header_bytes: 32 * 1024,
+                max_body: None,
                 max_connections: 20_000,
                 escaped_slashes: EscapedSlashes::Keep,
                 header_timeout: 10 * second,
@@ -459,7 +465,13 @@ mod tests {
                 },
                 action: Action::Upstream("orders".to_owned()),
                 limits: vec!["per-client".to_owned()],
+                rewrite: None,
+                request_headers: None,
+                response_headers: None,
                 timeout: None,
+                max_body: None,
+                preserve_host: true,
+                on_limit: None,
             }],
         };
         assert_eq!(config(EVERYDAY), expected);

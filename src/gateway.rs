@@ -20,14 +20,14 @@ use std::{
 use bytes::Bytes;
 use hyper::{
     HeaderMap, Request, Response, StatusCode, Uri,
-    header::{HOST, HeaderName, HeaderValue},
+    header::{HOST, HeaderName, HeaderValue, LOCATION},
     http::request::Parts,
 };
 use ipnet::IpNet;
 use tokio::time::Instant;
 
 use crate::{
-    config::{Action, Config, EscapedSlashes, RatelimitHeaders},
+    config::{Action, Config, Edits, EscapedSlashes, OnLimit, RatelimitHeaders},
     forward::{
         self, Failure, Upstream,
         headers::{self, Client},
@@ -42,7 +42,10 @@ use crate::{
     },
     metrics::Page,
     reject::Rejection,
-    route::{Matcher, Table, path},
+    route::{
+        Found, Matcher, Table, path,
+        template::{Location, Template},
+    },
 };
 
 use self::{
@@ -85,7 +88,13 @@ struct Route {
     name: String,
     limits: Vec<Arc<Rule>>,
     answer: Answer,
+    rewrite: Option<Template>,
+    request_headers: Option<Edits>,
+    response_headers: Option<Edits>,
     timeout: Option<Duration>,
+    max_body: Option<u64>,
+    preserve_host: bool,
+    on_limit: Option<OnLimit>,
     /// The place of its traffic. Routes of one name share it.
     traffic: usize,
 }
@@ -94,6 +103,7 @@ struct Route {
 enum Answer {
     Upstream(Arc<Upstream>),
     Fixed(Response<Bytes>),
+    Redirect(Location, StatusCode),
 }
 
 /// A route, as people see it.
@@ -145,13 +155,24 @@ impl Gateway {
             let answer = match &route.action {
                 Action::Upstream(name) => Answer::Upstream(upstreams[name].clone()),
                 Action::Respond { status, body, headers } => Answer::Fixed(fixed(*status, body, headers)),
+                Action::Redirect { to, status } => Answer::Redirect(to.clone(), *status),
             };
             let limits = route.limits.iter().map(|name| rules[name].clone()).collect();
             let traffic = 1 + names[1..].binary_search(&route.name).expect("each route's name is there");
-            (
-                route.matcher.clone(),
-                Route { name: route.name.clone(), limits, answer, timeout: route.timeout, traffic },
-            )
+            let running = Route {
+                name: route.name.clone(),
+                limits,
+                answer,
+                rewrite: route.rewrite.clone(),
+                request_headers: route.request_headers.clone(),
+                response_headers: route.response_headers.clone(),
+                timeout: route.timeout,
+                max_body: route.max_body.unwrap_or(config.server.max_body),
+                preserve_host: route.preserve_host,
+                on_limit: route.on_limit.clone(),
+                traffic,
+            };
+            (route.matcher.clone(), running)
         });
         Self {
             routes: Table::new(routes),
@@ -213,14 +234,17 @@ impl Gateway {
         let (mut parts, body) = request.into_parts();
         let mut exchange = Exchange::begin(self, peer, &parts);
         headers::from_client(&mut parts.headers);
-        let Exchange { gateway, facts } = &mut exchange;
-        let response = match gateway.relay(peer, &mut parts, body, facts).await {
+        let (Exchange { gateway, facts }, mut route) = (&mut exchange, None);
+        let mut response = match gateway.relay(peer, &mut parts, body, facts, &mut route).await {
             Ok(response) => response,
             Err(rejection) => {
                 facts.is_refused = matches!(rejection, Rejection::Refused(_));
-                gateway.reject(rejection, &parts.headers)
+                gateway.reject(rejection, &parts.headers, route)
             }
         };
+        if let Some(edits) = route.and_then(|route| route.response_headers.as_ref()) {
+            edits.apply(response.headers_mut());
+        }
         exchange.answered(response)
     }
 
@@ -228,7 +252,7 @@ impl Gateway {
     pub fn turn_away(self: Arc<Self>, peer: IpAddr, request: Request<Upload>) -> Response<AnswerBody> {
         let parts = request.into_parts().0;
         let exchange = Exchange::begin(self, peer, &parts);
-        let response = exchange.gateway.reject(Rejection::Overloaded, &parts.headers);
+        let response = exchange.gateway.reject(Rejection::Overloaded, &parts.headers, None);
         exchange.answered(response)
     }
 
@@ -267,7 +291,7 @@ impl Gateway {
         self.routes.iter().map(|(matcher, route)| {
             let upstream = match &route.answer {
                 Answer::Upstream(own) => self.upstreams.iter().find(|(_, other)| Arc::ptr_eq(own, other)),
-                Answer::Fixed(_) => None,
+                Answer::Fixed(_) | Answer::Redirect(..) => None,
             };
             Listed {
                 name: &route.name,
@@ -300,22 +324,27 @@ impl Gateway {
         }
     }
 
-    async fn relay(
-        &self,
+    /// The answer to a request, and which route it took.
+    async fn relay<'g>(
+        &'g self,
         peer: IpAddr,
         parts: &mut Parts,
         body: Upload,
         facts: &mut Facts,
+        taken: &mut Option<&'g Route>,
     ) -> Result<Response<Body>, Rejection> {
         let client = client::identify(peer, &parts.headers, &self.trusted_proxies);
         if let Some(entry) = &mut facts.entry {
             entry.identify(&client, &parts.headers);
         }
-        let (route, admission, uri) = {
+        let (route, admission, body, aim) = {
             let target = Target::read(parts, self.escaped_slashes)?;
             let matched = path::matched(&target.forwarded);
             let found = self.routes.find(&target.view(parts, &matched)).ok_or(Rejection::NoRoute)?;
-            facts.traffic = found.route.traffic;
+            let route = *taken.insert(found.route);
+            facts.traffic = route.traffic;
+            let body = route.take(body)?;
+            let aim = route.aim(&found, &target, &parts.uri)?;
             let subject = Subject {
                 client: client.address,
                 method: &parts.method,
@@ -323,15 +352,22 @@ impl Gateway {
                 query: target.query,
                 headers: &parts.headers,
                 claims: Claims::new(self.verifier.as_ref(), &parts.headers),
-                route: &found.route.name,
+                route: &route.name,
                 parameter: &|name| found.param(name),
             };
-            let (limits, log) = (&found.route.limits, &mut facts.decided);
+            let (limits, log) = (&route.limits, &mut facts.decided);
             let admission = request::admit(&self.limiter, limits, &subject, facts.arrival, log).await?;
-            (found.route, admission, target.forwarded_uri(&parts.uri))
+            (route, admission, body, aim)
         };
-        let answered = route.answer(&client, outgoing(parts, uri, body), &mut facts.entry).await;
-        let mut response = answered.unwrap_or_else(|failure| self.reject(failure.into(), &parts.headers));
+        let answered = match aim {
+            Aim::Upstream(upstream, uri) => {
+                route.forward(upstream, &client, outgoing(parts, uri, body), &mut facts.entry).await
+            }
+            Aim::Fixed(response) => Ok(whole(response.clone())),
+            Aim::Elsewhere(to, status) => Ok(whole(fixed(status, "", &[(LOCATION, to)]))),
+        };
+        let mut response =
+            answered.unwrap_or_else(|failure| self.reject(failure.into(), &parts.headers, Some(route)));
         fields::write(response.headers_mut(), admission.standings(), self.ratelimit_headers);
         // The answer tells what it still has to of its costs, and holds what it holds until its end.
         let settlement = Settlement::begin(admission, &route.limits, response.status(), response.headers());
@@ -339,38 +375,83 @@ impl Gateway {
         Ok(response)
     }
 
-    fn reject(&self, rejection: Rejection, request: &HeaderMap) -> Response<Body> {
-        // A slow client is no failure of the upstream.
+    fn reject(&self, rejection: Rejection, request: &HeaderMap, route: Option<&Route>) -> Response<Body> {
         if let Rejection::Failed(failure) = &rejection
-            && !matches!(failure, Failure::RequestTimeout)
+            && !failure.is_of_client()
         {
             let cause = std::error::Error::source(failure).map(ToString::to_string);
             tracing::warn!(cause, "{failure}");
         }
-        let response = rejection.into_response(request, self.ratelimit_headers);
-        response.map(|body| Body::Whole(Some(body)))
+        let on_limit = route.and_then(|route| route.on_limit.as_ref());
+        whole(rejection.into_response(request, self.ratelimit_headers, on_limit))
     }
 }
 
+/// What becomes of a request if its limits let it pass.
+enum Aim<'g> {
+    /// It goes to an upstream, for this target.
+    Upstream(&'g Upstream, Uri),
+    /// The answer is this.
+    Fixed(&'g Response<Bytes>),
+    /// The client is told to go there.
+    Elsewhere(HeaderValue, StatusCode),
+}
+
 impl Route {
-    async fn answer(
+    /// The body of a request, as far as the route takes it.
+    fn take(&self, body: Upload) -> Result<Upload, Failure> {
+        match self.max_body {
+            Some(most) => body.at_most(most).map_err(|_| Failure::RequestTooLarge),
+            None => Ok(body),
+        }
+    }
+
+    /// What becomes of a request for this target, for which it was found.
+    fn aim(
         &self,
+        found: &Found<'_, '_, Self>,
+        target: &Target<'_>,
+        sent: &Uri,
+    ) -> Result<Aim<'_>, Rejection> {
+        Ok(match &self.answer {
+            Answer::Upstream(upstream) => Aim::Upstream(
+                upstream,
+                match &self.rewrite {
+                    None => target.forwarded_uri(sent),
+                    Some(rewrite) => {
+                        target.rewritten_uri(&rewrite.fill(found.pattern(), &target.forwarded), sent)?
+                    }
+                },
+            ),
+            Answer::Fixed(response) => Aim::Fixed(response),
+            Answer::Redirect(to, status) => {
+                let to = to.fill(found.pattern(), &target.forwarded, target.query);
+                Aim::Elsewhere(HeaderValue::try_from(to).expect("a url is visible ASCII"), *status)
+            }
+        })
+    }
+
+    async fn forward(
+        &self,
+        upstream: &Upstream,
         client: &Client,
         mut request: Request<Upload>,
         entry: &mut Option<Box<Entry>>,
     ) -> Result<Response<Body>, Failure> {
-        match &self.answer {
-            Answer::Fixed(response) => Ok(response.clone().map(|body| Body::Whole(Some(body)))),
-            Answer::Upstream(upstream) => {
-                let version = request.version();
-                headers::towards_upstream(request.headers_mut(), client, version);
-                if let Some(entry) = entry {
-                    entry.note_id(request.headers());
-                }
-                let deadline = self.timeout.map(|timeout| Instant::now() + timeout);
-                upstream.send(request, deadline, entry.as_mut().map(|entry| &mut entry.visit)).await
-            }
+        let version = request.version();
+        headers::towards_upstream(request.headers_mut(), client, version);
+        if let Some(edits) = &self.request_headers {
+            edits.apply(request.headers_mut());
         }
+        if !self.preserve_host {
+            // The server that is picked puts its own in place of it.
+            request.headers_mut().remove(HOST);
+        }
+        if let Some(entry) = entry {
+            entry.note_id(request.headers());
+        }
+        let deadline = self.timeout.map(|timeout| Instant::now() + timeout);
+        upstream.send(request, deadline, entry.as_mut().map(|entry| &mut entry.visit)).await
     }
 }
 
@@ -394,4 +475,8 @@ fn fixed(status: StatusCode, body: &str, headers: &[(HeaderName, HeaderValue)]) 
     *response.status_mut() = status;
     response.headers_mut().extend(headers.iter().cloned());
     response
+}
+
+fn whole(response: Response<Bytes>) -> Response<Body> {
+    response.map(|body| Body::Whole(Some(body)))
 }

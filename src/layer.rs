@@ -137,7 +137,7 @@ impl RateLimitLayer {
     }
 
     fn refuse(&self, refusal: Refusal, request: &HeaderMap) -> Response<Body> {
-        Rejection::from(refusal).into_response(request, self.headers).map(Body::from)
+        Rejection::from(refusal).into_response(request, self.headers, None).map(Body::from)
     }
 
     /// Shows where the limits stand, and has the body hold what is held of them.

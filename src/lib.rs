@@ -38,6 +38,7 @@
 //!       redis      lua/ by EVALSHA, in group commit
 //!   forward    pick a server, connect or reuse, stream both ways
 //! reject     every answer of the gateway's own
+//! reload     another configuration in the running one's place
 //! admin      the second listener, for operators
 //! layer      limit and reject before an axum service, without the rest
 //! ```
@@ -58,6 +59,7 @@ pub mod layer;
 pub mod limit;
 pub mod metrics;
 pub mod reject;
+pub mod reload;
 pub mod route;
 pub mod server;
 pub mod store;

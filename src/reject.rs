@@ -12,7 +12,7 @@ use hyper::{
 use serde::Serialize;
 
 use crate::{
-    config::RatelimitHeaders,
+    config::{OnLimit, RatelimitHeaders},
     forward::Failure,
     limit::{Limited, Refusal, fields},
 };
@@ -94,18 +94,29 @@ impl Rejection {
         (StatusCode::from_u16(status).expect("a status of this table"), code, detail.to_owned())
     }
 
-    /// The answer, as the request's header asks for it, with the limits' fields in this form.
-    pub fn into_response(self, request: &HeaderMap, form: RatelimitHeaders) -> Response<Bytes> {
+    /// The answer, as the request's header asks for it, with the limits' fields in this form. Whom a limit refuses is
+    /// told so in the words of the route, if it has any.
+    pub fn into_response(
+        self,
+        request: &HeaderMap,
+        form: RatelimitHeaders,
+        on_limit: Option<&OnLimit>,
+    ) -> Response<Bytes> {
         let (status, code, detail) = self.terms();
         let limited = match &self {
             Self::Refused(Refusal::Limited(limited)) => Some(&**limited),
             _ => None,
         };
         let refused = matches!(&self, Self::Refused(Refusal::Limited(_) | Refusal::KeyMissing { .. }));
+        let own = on_limit.filter(|_| refused);
         let mut response = if refused && speaks_grpc(request) {
             resource_exhausted(&detail)
         } else {
-            problem(status, code, &detail, limited)
+            let status = own.map_or(status, |own| own.status);
+            match own.and_then(|own| own.body.as_ref()) {
+                Some((body, content_type)) => answer(status, body.clone(), content_type.clone()),
+                None => problem(status, code, &detail, limited),
+            }
         };
         match &self {
             Self::Refused(Refusal::Limited(limited)) => {
@@ -137,6 +148,7 @@ fn failed(failure: &Failure) -> (StatusCode, &'static str, String) {
         Failure::Broken(_) => (StatusCode::BAD_GATEWAY, "upstream-broken"),
         Failure::Switched => (StatusCode::BAD_GATEWAY, "upstream-switched"),
         Failure::RequestTimeout => (StatusCode::REQUEST_TIMEOUT, "request-timeout"),
+        Failure::RequestTooLarge => (StatusCode::PAYLOAD_TOO_LARGE, "body-too-large"),
         Failure::ConnectTimeout => (StatusCode::GATEWAY_TIMEOUT, "upstream-connect-timeout"),
         Failure::ExchangeTimeout => (StatusCode::GATEWAY_TIMEOUT, "exchange-timeout"),
         Failure::ResponseTimeout => (StatusCode::GATEWAY_TIMEOUT, "upstream-response-timeout"),
@@ -170,9 +182,12 @@ fn problem(status: StatusCode, code: &str, detail: &str, limited: Option<&Limite
             .map(|delay_us| delay_us.div_ceil(1_000)),
     };
     let body = serde_json::to_vec(&problem).expect("strings and numbers are always written");
+    answer(status, body, HeaderValue::from_static("application/problem+json"))
+}
+
+fn answer(status: StatusCode, body: impl Into<Bytes>, content_type: HeaderValue) -> Response<Bytes> {
     let mut response = Response::new(body.into());
     *response.status_mut() = status;
-    let content_type = HeaderValue::from_static("application/problem+json");
     response.headers_mut().insert(CONTENT_TYPE, content_type);
     response
 }

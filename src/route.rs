@@ -22,6 +22,7 @@
 
 pub mod path;
 pub mod pattern;
+pub mod template;
 
 use std::{
     cmp::Reverse,
@@ -188,7 +189,12 @@ impl Node {
     }
 }
 
-impl<'r, T> Found<'_, 'r, T> {
+impl<'t, 'r, T> Found<'t, 'r, T> {
+    /// The route's path.
+    pub fn pattern(&self) -> &'t Pattern {
+        self.pattern
+    }
+
     /// The value of a `{param}` or `{*rest}`, in the form of [`path::matched`], without a leading slash.
     pub fn param(&self, name: &str) -> Option<&'r str> {
         let position = self.pattern.params().position(|param| param == name)?;

@@ -258,7 +258,7 @@ impl Server {
     }
 
     /// Serves until it is told to end. On SIGHUP, `reload` may put another gateway in the running one's place.
-    pub async fn run(self, mut reload: impl FnMut(&ArcSwap<Gateway>)) {
+    pub async fn run(self, mut reload: impl AsyncFnMut()) {
         let Self { listeners, crew, mut hang_ups, mut terminations, mut interrupts } = self;
         let mut acceptors = JoinSet::new();
         for listener in listeners.server {
@@ -272,7 +272,7 @@ impl Server {
             tokio::select! {
                 _ = hang_ups.recv() => {
                     systemd::reloading();
-                    reload(&crew.gateway);
+                    reload().await;
                     systemd::ready();
                 }
                 _ = terminations.recv() => break,

@@ -6,13 +6,16 @@
 
 use std::{collections::BTreeSet, fs, path::PathBuf, time::Duration};
 
-use hyper::header::HeaderName;
+use hyper::{
+    StatusCode,
+    header::{HeaderName, HeaderValue},
+};
 use proptest::prelude::*;
 use tollgate::{
     algorithm::{Algorithm, Rate},
     config::{
-        AccessLog, AccessLogFormat, Config, Cost, Exemption, Faults, KeyPart, Missing, Mode, OnFailure,
-        Scope, StatusRange, Target,
+        AccessLog, AccessLogFormat, Action, Config, Cost, Exemption, Faults, KeyPart, Missing, Mode,
+        OnFailure, OnLimit, Scope, StatusRange, Target,
     },
 };
 
@@ -106,7 +109,22 @@ fn every_key_can_be_written() {
     let jwt = config.jwt.expect("a table [jwt]");
     assert_eq!((jwt.keys[0].id(), jwt.audiences.len()), (Some("of-the-tests"), 2));
     assert_eq!(config.limits["inline"].on_failure, OnFailure::Deny);
-    assert_eq!(config.routes[0].limits, ["all-of-it", "inline"]);
+    let one = &config.routes[0];
+    assert_eq!(one.limits, ["all-of-it", "inline"]);
+    assert_eq!(
+        (config.server.max_body, one.max_body, one.preserve_host),
+        (Some(10 << 20), Some(None), false)
+    );
+    let edits = one.request_headers.as_ref().unwrap();
+    assert_eq!((edits.remove.len(), edits.set.len(), edits.add.len()), (2, 1, 1));
+    assert_eq!(one.response_headers.as_ref().unwrap().remove, ["server"]);
+    let on_limit = OnLimit {
+        status: StatusCode::SERVICE_UNAVAILABLE,
+        body: Some(("later".to_owned(), HeaderValue::from_static("text/plain"))),
+    };
+    assert_eq!(one.on_limit, Some(on_limit));
+    let redirect = &config.routes[2].action;
+    assert!(matches!(redirect, Action::Redirect { status, .. } if *status == StatusCode::MOVED_PERMANENTLY));
     assert_eq!(config.routes[1].name, "api.example.com/{*rest}");
     assert_eq!(config.upstreams["mirror"].target, Target::Echo);
 }

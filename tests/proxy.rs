@@ -6,6 +6,8 @@
 mod harness;
 
 mod proxy {
+    mod reloading;
+    mod routing;
     mod upstreams {
         mod balancing;
         mod connecting;

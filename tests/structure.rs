@@ -23,9 +23,10 @@ const TABLE: &[(&str, &[&str])] = &[
     ("layer", &["limit", "store", "reject"]),
     ("gateway", &["route", "limit", "forward", "reject", "store"]),
     ("server", &["gateway"]),
-    ("admin", &["server", "gateway", "limit", "store", "algorithm"]),
-    ("cli", &["server", "admin", "gateway", "limit"]),
-    ("fuzzing", &["admin", "algorithm", "forward", "gateway", "limit", "route", "server", "store"]),
+    ("reload", &["server", "gateway", "limit"]),
+    ("admin", &["reload", "server", "gateway", "limit", "store", "algorithm"]),
+    ("cli", &["reload", "server", "admin", "gateway", "limit"]),
+    ("fuzzing", &["admin", "algorithm", "forward", "gateway", "limit", "reload", "route", "server", "store"]),
 ];
 const LEAVES: [&str; 3] = ["config", "duration", "metrics"];
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Config, Limit, Route, Upstream};
+use super::{Action, Config, Limit, Route, Upstream};
 use crate::algorithm::Algorithm;
 
 impl Config {
@@ -11,7 +11,6 @@ impl Config {
     /// What needs a restart is named, too, and doesn't change until then.
     pub fn changes(&self, old: &Self) -> Vec<String> {
         let mut lines = self.changes_of_settings(old);
-        let changed = |what: &str, name: &str| vec![format!("{what} `{name}` changed")];
         lines.extend(compare(
             "upstream",
             &by_name(&old.upstreams),
@@ -21,8 +20,12 @@ impl Config {
         lines.extend(compare("limit", &by_name(&old.limits), &by_name(&self.limits), |_, old, new| {
             new.changes(old)
         }));
-        lines.extend(compare("route", &routes_by_name(old), &routes_by_name(self), |name, _, _| {
-            changed("route", name)
+        lines.extend(compare("route", &routes_by_name(old), &routes_by_name(self), |name, old, new| match (
+            &old[..],
+            &new[..],
+        ) {
+            ([old], [new]) => new.changes(old),
+            _ => vec![format!("route `{name}` changed")],
         }));
         lines
     }
@@ -34,6 +37,7 @@ impl Config {
             ("server.trusted_proxies", new_server.trusted_proxies == old_server.trusted_proxies),
             ("server.proxy_protocol", new_server.proxy_protocol == old_server.proxy_protocol),
             ("server.ratelimit_headers", new_server.ratelimit_headers == old_server.ratelimit_headers),
+            ("server.max_body", new_server.max_body == old_server.max_body),
             ("server.escaped_slashes", new_server.escaped_slashes == old_server.escaped_slashes),
             ("jwt", self.jwt == old.jwt),
         ];
@@ -132,6 +136,39 @@ impl Limit {
 
     fn lease_us(&self) -> Option<u64> {
         (self.quota.algorithm == Algorithm::Concurrency).then_some(self.quota.window_us)
+    }
+}
+
+impl Route {
+    fn changes(&self, old: &Self) -> Vec<String> {
+        let keys = [
+            ("host", self.matcher.host == old.matcher.host),
+            ("path", self.matcher.path == old.matcher.path),
+            ("methods", self.matcher.methods == old.matcher.methods),
+            ("headers", self.matcher.headers == old.matcher.headers),
+            ("query", self.matcher.query == old.matcher.query),
+            (self.action.key(), self.action == old.action),
+            ("limits", self.limits == old.limits),
+            ("rewrite", self.rewrite == old.rewrite),
+            ("request_headers", self.request_headers == old.request_headers),
+            ("response_headers", self.response_headers == old.response_headers),
+            ("timeout", self.timeout == old.timeout),
+            ("max_body", self.max_body == old.max_body),
+            ("preserve_host", self.preserve_host == old.preserve_host),
+            ("on_limit", self.on_limit == old.on_limit),
+        ];
+        let changed = keys.into_iter().filter(|(_, is_same)| !is_same);
+        changed.map(|(key, _)| format!("route `{}` changed its `{key}`", self.name)).collect()
+    }
+}
+
+impl Action {
+    fn key(&self) -> &'static str {
+        match self {
+            Self::Upstream(_) => "upstream",
+            Self::Respond { .. } => "respond",
+            Self::Redirect { .. } => "redirect",
+        }
     }
 }
 
@@ -259,6 +296,23 @@ mod tests {
                 "route `/a` changed"
             ]
         );
+    }
+
+    #[test]
+    fn what_changes_of_a_route_is_named() {
+        let with =
+            |keys: &str| changes(&[("[\"per-client\", \"per-key\"]", &format!("[\"per-key\"]\n{keys}"))]);
+        assert_eq!(with(""), ["route `/a` changed"], "there are two of that name");
+        let named = "[[routes]]\nname = \"one\"\npath = \"/one\"\nrespond = { status = 200 }\n";
+        let old = Config::parse("gateway.toml", named, &|_| None).expect("a good file").0;
+        let new = "[server]\nmax_body = \"1MiB\"\n[upstreams.a]\nbuiltin = \"echo\"\n[[routes]]\nname = \"one\"\npath = \"/two\"\n\
+                   upstream = \"a\"\nrewrite = \"/\"\nrequest_headers = { set = { x-key = \"hunter2\" } }\n\
+                   preserve_host = false\non_limit = { status = 503 }\n";
+        let new = Config::parse("gateway.toml", new, &|_| None).expect("a good file").0;
+        let keys = ["path", "upstream", "rewrite", "request_headers", "preserve_host", "on_limit"];
+        let mut expected = vec!["`server.max_body` changed".to_owned(), "upstream `a` added".to_owned()];
+        expected.extend(keys.map(|key| format!("route `one` changed its `{key}`")));
+        assert_eq!(new.changes(&old), expected);
     }
 
     #[test]

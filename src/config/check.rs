@@ -18,7 +18,7 @@ use toml::Spanned;
 
 use self::limits::DefinedLimit;
 use super::{
-    AccessLog, Admin, AdminToken, Config, OnFailure, Server, Store, Upstream,
+    AccessLog, Admin, AdminToken, Config, OnFailure, Server, Sources, Store, Upstream,
     document::Document,
     error::{Fault, Severity, nearest},
     file::{self, File, Table},
@@ -26,9 +26,14 @@ use super::{
 };
 
 /// The configuration that the file describes, unless there are errors. Faults are left in the document.
-/// Files that it names are looked for from the folder on.
-pub(super) fn check(file: File, folder: &Path, document: &mut Document<'_>) -> Option<Config> {
-    let mut check = Check::new(document, file.store.value.on_failure.0);
+/// Files that it names are looked for from the folder on, and noted among the sources.
+pub(super) fn check(
+    file: File,
+    folder: &Path,
+    document: &mut Document<'_>,
+    sources: &mut Sources,
+) -> Option<Config> {
+    let mut check = Check::new(document, sources, file.store.value.on_failure.0);
     check.verifies_tokens |= file.jwt.is_some();
     let server = check.server(file.server);
     let store = check.store(file.store.value, folder);
@@ -60,11 +65,13 @@ const TOKEN_BYTES: usize = 16;
 
 /// The store that this describes, which names no files. Faults are left in the document.
 pub(super) fn store(store: file::Store, document: &mut Document<'_>) -> Store {
-    Check::new(document, store.on_failure.0).store(store, Path::new(""))
+    Check::new(document, &mut Sources::default(), store.on_failure.0).store(store, Path::new(""))
 }
 
 struct Check<'d, 'i> {
     document: &'d mut Document<'i>,
+    /// The files that have been read.
+    sources: &'d mut Sources,
     /// The store's, for limits that don't say.
     on_failure: OnFailure,
     /// Whether there is a table `[jwt]`, good or not.
@@ -75,9 +82,10 @@ struct Check<'d, 'i> {
 }
 
 impl<'d, 'i> Check<'d, 'i> {
-    fn new(document: &'d mut Document<'i>, on_failure: OnFailure) -> Self {
+    fn new(document: &'d mut Document<'i>, sources: &'d mut Sources, on_failure: OnFailure) -> Self {
         let verifies_tokens = document.had_defined("jwt");
-        Self { document, on_failure, verifies_tokens, upstreams: BTreeMap::new(), limits: BTreeMap::new() }
+        let (upstreams, limits) = Default::default();
+        Self { document, sources, on_failure, verifies_tokens, upstreams, limits }
     }
 
     fn fault(&mut self, fault: Fault) {
@@ -101,6 +109,7 @@ impl<'d, 'i> Check<'d, 'i> {
             proxy_protocol,
             ratelimit_headers: server.ratelimit_headers.0,
             max_header_bytes: self.size_of_at_least(&server.max_header_bytes, 8 << 10, "8KiB"),
+            max_body: server.max_body.0.0,
             max_connections: server.max_connections.0 as usize,
             escaped_slashes: server.escaped_slashes.0,
             header_timeout: server.timeouts.value.header.0,

@@ -5,6 +5,7 @@
 use std::{error::Error, fmt, ops::Range};
 
 use annotate_snippets::{Annotation, AnnotationKind, Group, Level, Renderer, Snippet};
+use serde_json::{Value, json};
 
 use super::password::{blank, blank_message};
 
@@ -101,6 +102,11 @@ impl Faults {
         Self { name: name.to_owned(), text: blank(text), faults }
     }
 
+    /// One fault of the file `name` that isn't in its text: a message and, on lines of their own, the remedy.
+    pub fn of(name: &str, text: &str) -> Self {
+        Self::new(name, "", vec![Fault::with_remedy(text)])
+    }
+
     /// Whether there is nothing to say.
     pub fn is_empty(&self) -> bool {
         self.faults.is_empty()
@@ -114,6 +120,26 @@ impl Faults {
     /// The faults drawn for a terminal with colours; `Display` draws them without.
     pub fn coloured(&self) -> String {
         self.draw(&Renderer::styled())
+    }
+
+    /// The faults for programs: where each is, in lines and columns from 1, what is wrong, and what to do about it.
+    pub fn to_json(&self) -> Value {
+        let faults = self.faults.iter().map(|fault| {
+            let place = fault.places.first().map(|place| {
+                let before = &self.text[..self.within_text(&place.span).start];
+                let line = before.matches('\n').count() + 1;
+                let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
+                (line, column)
+            });
+            json!({
+                "severity": match fault.severity { Severity::Error => "error", Severity::Warning => "warning" },
+                "message": fault.message,
+                "line": place.map(|(line, _)| line),
+                "column": place.map(|(_, column)| column),
+                "help": fault.help,
+            })
+        });
+        faults.collect()
     }
 
     fn draw(&self, renderer: &Renderer) -> String {

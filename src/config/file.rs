@@ -33,9 +33,12 @@ pub(super) use self::{
 };
 use super::{
     AccessLogFormat, EscapedSlashes, ListenAddress, OnFailure, RatelimitHeaders, StoreUrl,
-    value::{Output, Secret, Size, Text, Whole, Written},
+    value::{BodyMost, FieldName, Output, Secret, Size, Text, Whole, Written},
 };
-use crate::route::pattern::{HostPattern, Pattern};
+use crate::route::{
+    pattern::{HostPattern, Pattern},
+    template::{Location, Template},
+};
 
 /// A whole gateway.toml.
 #[derive(Debug, Default, Deserialize)]
@@ -60,7 +63,7 @@ pub(super) struct File {
 }
 
 /// `[server]`: where and how the gateway listens. A change of `trusted_proxies`, `proxy_protocol`,
-/// `ratelimit_headers` or `escaped_slashes` takes effect with a reload, any other at the next start.
+/// `ratelimit_headers`, `max_body` or `escaped_slashes` takes effect with a reload, any other at the next start.
 #[derive(Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Server {
@@ -79,6 +82,8 @@ pub(super) struct Server {
     pub ratelimit_headers: Text<RatelimitHeaders>,
     /// The greatest head of a request, at least `"8KiB"`; 431 beyond it. Default: `"32KiB"`.
     pub max_header_bytes: Spanned<Text<Size>>,
+    /// The greatest body of a request, such as `"10MiB"`; 413 beyond it. Routes may say otherwise. Default: `"none"`.
+    pub max_body: Text<BodyMost>,
     /// Client connections at a time, at least 1. For more, those that idle longest are closed; if none idles, 503.
     /// Up to 1000000. Default: 20000.
     pub max_connections: Whole<1, 1_000_000>,
@@ -98,6 +103,7 @@ impl Default for Server {
             proxy_protocol: Spanned::new(0..0, false),
             ratelimit_headers: Text(RatelimitHeaders::Draft11),
             max_header_bytes: Spanned::new(0..0, Text(Size(32 << 10))),
+            max_body: Text(BodyMost(None)),
             max_connections: Whole(20_000),
             escaped_slashes: Text(EscapedSlashes::Keep),
             timeouts: Table::default(),
@@ -239,16 +245,32 @@ pub(super) struct Route {
     pub headers: Pairs<HeaderName, HeaderValue>,
     /// Query parameters that a request must have, with their values. Default: none.
     pub query: Pairs<String, String>,
-    /// The upstream that answers. Required, unless `respond` is given.
+    /// The upstream that answers. Required, unless `respond` or `redirect` is given.
     pub upstream: Option<Spanned<String>>,
     /// The answer, given by the gateway itself. Default: none.
     pub respond: Option<Table<Respond>>,
+    /// Where clients are sent instead. Default: nowhere.
+    pub redirect: Option<Table<Redirect>>,
     /// The limits that a request must pass: names, or tables like `[limits.NAME]` with a `name`.
     /// Default: none.
     pub limits: Vec<Spanned<LimitOfRoute>>,
+    /// The path that the upstream gets: `"/orders/{id}"`, with the parameters of `path`, as they came. The query is kept.
+    /// Default: the request's.
+    pub rewrite: Option<Spanned<Text<Template>>>,
+    /// What changes in the header that the upstream gets. Default: nothing.
+    pub request_headers: Option<Table<Edits>>,
+    /// What changes in the header of every answer, also of the gateway's own. Default: nothing.
+    pub response_headers: Option<Table<Edits>>,
     /// From when a request has passed its limits to the end of the upstream's answer: 504 beyond it, or an answer that
     /// breaks off. Default: none.
     pub timeout: Option<Text<Duration>>,
+    /// As the server's `max_body`, for this route. Default: the server's.
+    pub max_body: Option<Text<BodyMost>>,
+    /// Whether the upstream gets the host that the client asked for; `false`: its own, as its url has it.
+    /// Default: `true`.
+    pub preserve_host: Option<Spanned<bool>>,
+    /// What those are told whom a limit refuses. Default: 429 and a body of application/problem+json.
+    pub on_limit: Option<Table<OnLimit>>,
 }
 
 /// `respond` of a route.
@@ -260,12 +282,59 @@ pub(super) struct Respond {
     /// The body. Default: empty.
     pub body: String,
     /// Headers. Default: none.
-    pub headers: Pairs<HeaderName, HeaderValue>,
+    pub headers: Pairs<FieldName, HeaderValue>,
 }
 
 impl Default for Respond {
     fn default() -> Self {
         Self { status: Whole(200), body: String::new(), headers: Pairs::default() }
+    }
+}
+
+/// `redirect` of a route.
+#[derive(Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct Redirect {
+    /// A path or a url, with the parameters of the route's `path`, as they came: `"/v2/orders/{id}"`,
+    /// `"https://shop.example/{*rest}"`. The query is kept. Required.
+    pub to: Option<Spanned<Text<Location>>>,
+    /// 301, 302, 303, 307 or 308. Default: 308, for good and with the same method.
+    pub status: Spanned<Whole<300, 399>>,
+}
+
+impl Default for Redirect {
+    fn default() -> Self {
+        Self { to: None, status: Spanned::new(0..0, Whole(308)) }
+    }
+}
+
+/// `request_headers` and `response_headers` of a route.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct Edits {
+    /// Fields that have one line of this value. Default: none.
+    pub set: Pairs<FieldName, HeaderValue>,
+    /// Lines that come to those that are there. Default: none.
+    pub add: Pairs<FieldName, HeaderValue>,
+    /// Fields that go, before others are set: a name or a list. Default: none.
+    pub remove: Option<List<FieldName>>,
+}
+
+/// `on_limit` of a route.
+#[derive(Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct OnLimit {
+    /// The status, 400 to 599. Default: 429.
+    pub status: Whole<400, 599>,
+    /// The body. Default: the gateway's, of application/problem+json.
+    pub body: Option<String>,
+    /// What the body is. Default: `"text/plain; charset=utf-8"`.
+    pub content_type: Option<Spanned<Text<HeaderValue>>>,
+}
+
+impl Default for OnLimit {
+    fn default() -> Self {
+        Self { status: Whole(429), body: None, content_type: None }
     }
 }
 

@@ -91,12 +91,12 @@ impl fmt::Debug for JwtKey {
 ///
 /// # Errors
 /// Text that is no JWKS.
-pub(super) fn read_jwks(text: &str) -> Result<Vec<JwtKey>, serde_json::Error> {
+pub(super) fn read_jwks(text: &[u8]) -> Result<Vec<JwtKey>, serde_json::Error> {
     #[derive(Deserialize)]
     struct Jwks {
         keys: Vec<serde_json::Value>,
     }
-    let jwks: Jwks = serde_json::from_str(text)?;
+    let jwks: Jwks = serde_json::from_slice(text)?;
     let jwks = jwks.keys.into_iter().filter_map(|key| serde_json::from_value::<Jwk>(key).ok());
     Ok(jwks.filter_map(JwtKey::new).collect())
 }

@@ -12,6 +12,8 @@ use rustls::{
     pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime, pem, pem::PemObject},
 };
 
+use super::Sources;
+
 /// What a connection with TLS needs to know. Files are read when the configuration is checked.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Tls {
@@ -125,12 +127,15 @@ pub fn provider() -> Arc<CryptoProvider> {
 /// # Errors
 /// A message and, on a line of its own, the remedy.
 pub(super) fn read_certificates(
+    sources: &mut Sources,
     folder: &Path,
     written: &str,
 ) -> Result<Vec<CertificateDer<'static>>, String> {
     const REMEDY: &str = "it needs at least one `-----BEGIN CERTIFICATE-----`";
-    let certificates = CertificateDer::pem_file_iter(folder.join(written))
-        .and_then(Iterator::collect::<Result<Vec<_>, _>>)
+    let certificates = sources
+        .read(folder.join(written))
+        .map_err(pem::Error::Io)
+        .and_then(|bytes| CertificateDer::pem_slice_iter(&bytes).collect::<Result<Vec<_>, _>>())
         .map_err(|error| describe(&error, written, REMEDY))?;
     if certificates.is_empty() {
         return Err(format!("`{written}` has no certificate\n{REMEDY}"));
@@ -142,9 +147,16 @@ pub(super) fn read_certificates(
 ///
 /// # Errors
 /// A message and, on a line of its own, the remedy.
-pub(super) fn read_key(folder: &Path, written: &str) -> Result<PrivateKeyDer<'static>, String> {
+pub(super) fn read_key(
+    sources: &mut Sources,
+    folder: &Path,
+    written: &str,
+) -> Result<PrivateKeyDer<'static>, String> {
     const REMEDY: &str = "it needs a `-----BEGIN PRIVATE KEY-----`, not encrypted";
-    PrivateKeyDer::from_pem_file(folder.join(written)).map_err(|error| describe(&error, written, REMEDY))
+    let bytes = sources.read(folder.join(written)).map_err(pem::Error::Io);
+    bytes
+        .and_then(|bytes| PrivateKeyDer::from_pem_slice(&bytes))
+        .map_err(|error| describe(&error, written, REMEDY))
 }
 
 fn describe(error: &pem::Error, written: &str, remedy: &str) -> String {

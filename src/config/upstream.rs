@@ -68,7 +68,17 @@ pub enum ServerUrl {
 }
 
 impl ServerUrl {
-    /// `host:port`, as in a Host field; a unix socket is `localhost`.
+    /// What a Host field says: the authority, without the port if it is the scheme's own (RFC 9110, section 7.2).
+    pub fn host(&self) -> String {
+        let mut authority = self.authority();
+        let own = if self.is_tls() { ":443" } else { ":80" };
+        if matches!(self, Self::Tcp { .. }) && authority.ends_with(own) {
+            authority.truncate(authority.len() - own.len());
+        }
+        authority
+    }
+
+    /// `host:port`; a unix socket is `localhost`.
     pub fn authority(&self) -> String {
         match self {
             Self::Tcp { host, port, .. } if host.contains(':') => format!("[{host}]:{port}"),

@@ -28,7 +28,10 @@ pub(super) use self::{
 use super::{Exemption, KeyPart, ListenAddress};
 use crate::{
     duration,
-    route::pattern::{HostPattern, Pattern},
+    route::{
+        pattern::{HostPattern, Pattern},
+        template::{Location, Template},
+    },
 };
 
 /// The longest path of a unix socket that every system takes.
@@ -113,6 +116,23 @@ impl Written for Size {
         size.map(Self).ok_or_else(|| {
             format!("`{text}` is no size\nwrite a whole number and B, KiB, MiB or GiB: \"32KiB\", \"10MiB\"")
         })
+    }
+}
+
+/// The greatest body of a request, in bytes; `none` for any.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct BodyMost(pub Option<u64>);
+
+impl Written for BodyMost {
+    const EXPECTED: &'static str = "a size such as \"10MiB\", or \"none\"";
+
+    fn read(text: &str) -> Result<Self, String> {
+        match text {
+            "none" => Ok(Self(None)),
+            _ => Size::read(text)
+                .map(|Size(bytes)| Self(Some(bytes as u64)))
+                .map_err(|fault| fault + "; or \"none\""),
+        }
     }
 }
 
@@ -274,6 +294,58 @@ impl Written for HeaderName {
     }
 }
 
+/// The name of a field that a route may change: none that is about the connection or framing, which the gateway says
+/// itself (RFC 9110, sections 7.6.1 and 10.1.1), nor Host.
+#[derive(Debug)]
+pub(super) struct FieldName(pub HeaderName);
+
+impl Written for FieldName {
+    const EXPECTED: &'static str = HeaderName::EXPECTED;
+
+    fn read(text: &str) -> Result<Self, String> {
+        const GATEWAYS_OWN: [&str; 11] = [
+            "connection",
+            "content-length",
+            "expect",
+            "keep-alive",
+            "proxy-authenticate",
+            "proxy-authorization",
+            "proxy-connection",
+            "te",
+            "trailer",
+            "transfer-encoding",
+            "upgrade",
+        ];
+        let name = HeaderName::read(text)?;
+        match name.as_str() {
+            "host" => {
+                Err("a route can't change the field `host`\nuse preserve_host = false for the upstream's own"
+                    .to_owned())
+            }
+            own if GATEWAYS_OWN.contains(&own) => Err(format!(
+                "a route can't change the field `{own}`\nleave it out: the gateway sets it to what it sends"
+            )),
+            _ => Ok(Self(name)),
+        }
+    }
+}
+
+impl Written for Template {
+    const EXPECTED: &'static str = "a path such as \"/orders/{id}\"";
+
+    fn read(text: &str) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl Written for Location {
+    const EXPECTED: &'static str = "a path or a url such as \"https://shop.example/{*rest}\"";
+
+    fn read(text: &str) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
 impl Written for HeaderValue {
     const EXPECTED: &'static str = "a string";
 
@@ -341,6 +413,15 @@ mod tests {
         {
             assert!(Size::read(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn a_body_may_have_no_bound() {
+        assert_eq!(BodyMost::read("none"), Ok(BodyMost(None)));
+        assert_eq!(BodyMost::read("10MiB"), Ok(BodyMost(Some(10 << 20))));
+        assert_eq!(BodyMost::read("0B"), Ok(BodyMost(Some(0))));
+        let fault = BodyMost::read("10MB").expect_err("no size");
+        assert!(fault.starts_with("`10MB` is no size\n") && fault.ends_with("; or \"none\""), "{fault}");
     }
 
     #[test]

@@ -47,6 +47,8 @@ pub struct Upload {
 
 #[derive(Debug)]
 struct Pace {
+    /// Bytes that may come yet.
+    room: u64,
     /// For how long the client may be waited for, and for how long it may yet.
     most: Duration,
     left: Duration,
@@ -75,11 +77,37 @@ impl fmt::Display for TooSlow {
 
 impl Error for TooSlow {}
 
+/// The client's body is larger than it may be.
+#[derive(Debug)]
+pub struct TooLarge;
+
+impl fmt::Display for TooLarge {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the request's body is too large")
+    }
+}
+
+impl Error for TooLarge {}
+
 impl Upload {
     /// A body that is waited for so long at most while none of it comes.
     pub fn new(incoming: Incoming, patience: Duration) -> Self {
         let pace = (!incoming.is_end_stream()).then(|| Box::new(Pace::new(patience)));
         Self { incoming, pace }
+    }
+
+    /// The same, of so many bytes at most.
+    ///
+    /// # Errors
+    /// It says itself that it has more.
+    pub fn at_most(mut self, bytes: u64) -> Result<Self, TooLarge> {
+        if self.incoming.size_hint().lower() > bytes {
+            return Err(TooLarge);
+        }
+        if let Some(pace) = &mut self.pace {
+            pace.room = bytes;
+        }
+        Ok(self)
     }
 
     /// How far it has come, if it has anything.
@@ -91,16 +119,19 @@ impl Upload {
 impl Pace {
     fn new(most: Duration) -> Self {
         let progress = Progress { moved: Mutex::new(Instant::now()), awaits_client: AtomicBool::new(false) };
-        Self { most, left: most, awaited_since: None, timer: None, progress: Arc::new(progress) }
+        let progress = Arc::new(progress);
+        Self { room: u64::MAX, most, left: most, awaited_since: None, timer: None, progress }
     }
 
-    fn note(&mut self, came_bytes: usize) {
+    fn note(&mut self, came_bytes: usize) -> Result<(), TooLarge> {
         if let Some(since) = self.awaited_since.take() {
             self.left = self.left.saturating_sub(since.elapsed());
         }
         let earned = Duration::from_secs(1).mul_f64(came_bytes as f64 / RATE_LEAST);
         self.left = self.most.min(self.left + earned);
         self.progress.note(false);
+        self.room = self.room.checked_sub(came_bytes as u64).ok_or(TooLarge)?;
+        Ok(())
     }
 
     /// Whether the client has been waited for too long. Else this is asked again when it has.
@@ -145,13 +176,16 @@ impl HttpBody for Upload {
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let frame = Pin::new(&mut self.incoming).poll_frame(context).map_err(Into::into);
         let Some(pace) = &mut self.pace else { return frame };
-        match &frame {
+        let noted = match &frame {
             Poll::Ready(Some(Ok(frame))) => pace.note(frame.data_ref().map_or(0, Bytes::len)),
             Poll::Ready(_) => pace.note(0),
             Poll::Pending if pace.has_ended(context) => return Poll::Ready(Some(Err(TooSlow.into()))),
-            Poll::Pending => {}
+            Poll::Pending => Ok(()),
+        };
+        match noted {
+            Ok(()) => frame,
+            Err(too_large) => Poll::Ready(Some(Err(too_large.into()))),
         }
-        frame
     }
 
     fn is_end_stream(&self) -> bool {

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use super::{
     Failure,
-    body::{Body, Upload},
+    body::{Body, TooLarge, Upload},
 };
 
 /// The answer to a request.
@@ -19,7 +19,10 @@ pub(super) async fn answer(request: Request<Upload>) -> Result<Response<Body>, F
     let mut body_bytes = 0;
     while let Some(frame) = body.frame().await {
         // One that has broken off leaves nobody to answer.
-        let frame = frame.map_err(|_| Failure::RequestTimeout)?;
+        let frame = frame.map_err(|error| match error.is::<TooLarge>() {
+            true => Failure::RequestTooLarge,
+            false => Failure::RequestTimeout,
+        })?;
         body_bytes += frame.data_ref().map_or(0, bytes::Bytes::len);
     }
     let mut headers = Map::new();

@@ -2,7 +2,7 @@
 
 use std::{error::Error, fmt, io, time::Duration};
 
-use super::body::TooSlow;
+use super::body::{TooLarge, TooSlow};
 
 /// Why an upstream gave no answer.
 #[derive(Debug)]
@@ -28,6 +28,8 @@ pub enum Failure {
     Switched,
     /// The client sends its request's body too slowly, or has stopped.
     RequestTimeout,
+    /// The client's request has a larger body than its route takes.
+    RequestTooLarge,
     /// The answer took too long to begin.
     ResponseTimeout,
     /// The route's time for the whole exchange was over before the answer began.
@@ -61,6 +63,7 @@ impl Failure {
             Self::Broken(_) => "broken",
             Self::Switched => "switched",
             Self::RequestTimeout => "request_timeout",
+            Self::RequestTooLarge => "request_too_large",
             Self::ResponseTimeout => "response_timeout",
             Self::ExchangeTimeout => "exchange_timeout",
         }
@@ -80,6 +83,7 @@ impl fmt::Display for Failure {
             Self::Broken(_) => "the upstream broke off before it answered",
             Self::Switched => "the upstream switched protocols without being asked",
             Self::RequestTimeout => "the request's body stopped on its way, or came too slowly",
+            Self::RequestTooLarge => "the request's body is larger than this path takes",
             Self::ResponseTimeout => "the upstream took too long to answer",
             Self::ExchangeTimeout => "the request took longer than its route allows",
         })
@@ -112,7 +116,15 @@ impl From<hyper::Error> for Failure {
     fn from(error: hyper::Error) -> Self {
         match error.source() {
             Some(cause) if cause.is::<TooSlow>() => Self::RequestTimeout,
+            Some(cause) if cause.is::<TooLarge>() => Self::RequestTooLarge,
             _ => Self::Broken(error),
         }
+    }
+}
+
+impl Failure {
+    /// Whether it is the client's doing, and says nothing about the upstream.
+    pub fn is_of_client(&self) -> bool {
+        matches!(self, Self::RequestTimeout | Self::RequestTooLarge)
     }
 }

@@ -151,7 +151,8 @@ impl Ejector {
 fn has_failed(answered: Result<StatusCode, &Failure>) -> Option<bool> {
     match answered {
         Ok(status) => Some(matches!(status.as_u16(), 502..=504)),
-        Err(Failure::Busy | Failure::NoneHealthy { .. } | Failure::RequestTimeout) => None,
+        Err(Failure::Busy | Failure::NoneHealthy { .. }) => None,
+        Err(failure) if failure.is_of_client() => None,
         Err(_) => Some(true),
     }
 }

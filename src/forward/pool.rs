@@ -73,7 +73,7 @@ struct Idle {
 impl Server {
     /// A server without connections yet.
     pub fn new(url: ServerUrl, connector: Arc<Connector>) -> Self {
-        let host = HeaderValue::from_str(&url.authority()).expect("a url's authority is visible ASCII");
+        let host = HeaderValue::from_str(&url.host()).expect("a url's authority is visible ASCII");
         Self {
             location: Location::of(&url),
             url,

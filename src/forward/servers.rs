@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use hyper::{Request, Response, StatusCode, Version, body::Incoming, header::HOST};
+use hyper::{Request, Response, StatusCode, Uri, Version, body::Incoming, header::HOST};
 use parking_lot::Mutex;
 use tokio::{
     task::JoinSet,
@@ -140,10 +140,14 @@ impl Servers {
         self.budget.deposit();
         let upload = request.body().progress();
         let request = request.map(Body::Request);
+        let names_host = request.headers().contains_key(HOST);
         let (mut request, mut tried) = (Some(request), Places::new());
         let mut place = self.pick(&tried).ok_or_else(|| self.none_healthy())?;
         loop {
             let server = &self.members[place].server;
+            if let Some(request) = request.as_mut().filter(|_| !names_host) {
+                address_to(server, request);
+            }
             let sent = Instant::now();
             let answered = within(deadline, self.ask(server, &mut request, upload.as_deref())).await;
             let took = sent.elapsed();
@@ -180,9 +184,6 @@ impl Servers {
         upload: Option<&Progress>,
     ) -> Result<Response<Body>, Failure> {
         let in_flight = InFlight::begin(server, &self.in_flight, self.in_flight_most)?;
-        if let Some(request) = request.as_mut().filter(|request| !request.headers().contains_key(HOST)) {
-            request.headers_mut().insert(HOST, server.host().clone());
-        }
         if let Some(mut kept) = server.reuse(self.idle_timeout) {
             match self.exchange(server, &mut kept, Age::Kept, request, upload).await {
                 Ok(response) => return receive(response, Lease::new(kept, in_flight)),
@@ -258,6 +259,15 @@ impl Servers {
 
     fn none_healthy(&self) -> Failure {
         Failure::NoneHealthy { interval: self.probe_interval.unwrap_or_default() }
+    }
+}
+
+/// Names a server in a request that names no host, in place of another one that was asked before.
+fn address_to(server: &Server, request: &mut Request<Body>) {
+    request.headers_mut().insert(HOST, server.host().clone());
+    if request.uri().authority().is_some() {
+        let path = request.uri().path_and_query().cloned();
+        *request.uri_mut() = path.map(Uri::from).unwrap_or_default();
     }
 }
 

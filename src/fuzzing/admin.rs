@@ -8,13 +8,16 @@ use axum::{
     extract::ConnectInfo,
 };
 use hyper::{Method, Request, Uri, header::HeaderValue};
+use serde_json::Value;
 use tokio::runtime::{Builder, Runtime};
 use tower::ServiceExt;
 
 use crate::{
     admin::{Admin, router},
+    config::{Overrides, Sources},
     gateway::Gateway,
     limit::Limiter,
+    reload::{Reloader, Running, Source},
     server::Status,
 };
 
@@ -44,8 +47,12 @@ pub fn admin(bytes: &[u8]) {
             );
             let limiter = Limiter::open(&config.store).expect("a store in this process opens");
             let gateway = Gateway::build(&config, &limiter, None);
+            let gateway = Arc::new(ArcSwap::from_pointee(gateway));
             let status = Arc::new(Status::new(Arc::default(), Vec::new()));
-            let router = router(Arc::new(Admin::new(None, Arc::new(ArcSwap::from_pointee(gateway)), status)));
+            let source = Source { path: "no/such.toml".into(), overrides: Overrides::default() };
+            let running = Running { config, shown: Value::Null, sources: Sources::default() };
+            let reloader = Reloader::new(source, running, limiter, gateway.clone(), status.clone(), |_| {});
+            let router = router(Arc::new(Admin::new(None, gateway, status)), Arc::new(reloader));
             let response = router.oneshot(request).await.unwrap_or_else(|never| match never {});
             assert!(!response.status().is_server_error(), "{response:?}");
             if response.headers().get("content-type").is_some_and(|kind| kind == "text/event-stream") {

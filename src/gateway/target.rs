@@ -5,7 +5,10 @@ use std::{borrow::Cow, net::Ipv6Addr};
 use hyper::{
     Method, Uri, Version,
     header::HOST,
-    http::{request::Parts, uri::PathAndQuery},
+    http::{
+        request::Parts,
+        uri::{InvalidUri, PathAndQuery},
+    },
 };
 
 use crate::{
@@ -57,9 +60,23 @@ impl<'r> Target<'r> {
         if as_sent.authority().is_none() && matches!(self.forwarded, Cow::Borrowed(_)) {
             return as_sent.clone();
         }
+        self.with_query(&self.forwarded, as_sent).expect("a part of a valid target is valid").into()
+    }
+
+    /// The target for the upstream with another path, as a route makes it of this one.
+    ///
+    /// # Errors
+    /// The path is too long, or an upstream might climb out of the place where the route puts it.
+    pub(crate) fn rewritten_uri(&self, path: &str, as_sent: &Uri) -> Result<Uri, Rejection> {
+        if path::climbs(path) {
+            return Err(Rejection::TargetInvalid);
+        }
+        self.with_query(path, as_sent).map(Uri::from).map_err(|_| Rejection::TargetInvalid)
+    }
+
+    fn with_query(&self, path: &str, as_sent: &Uri) -> Result<PathAndQuery, InvalidUri> {
         let separator = if as_sent.query().is_some() { "?" } else { "" };
-        let path = [&self.forwarded, separator, self.query].concat();
-        PathAndQuery::from_maybe_shared(path).expect("a part of a valid target is valid").into()
+        PathAndQuery::from_maybe_shared([path, separator, self.query].concat())
     }
 }
 

@@ -75,6 +75,14 @@ pub fn has_escaped_slash(path: &str) -> bool {
     })
 }
 
+/// Whether an upstream might climb out of the place where a path stands: one that reads `\`, `%2F` or `%5C` as a slash,
+/// or drops `;parameters`, before it removes dot segments.
+pub fn climbs(path: &str) -> bool {
+    let decoded: Cow<'_, [u8]> = percent_decode_str(path).into();
+    let mut names = decoded.split(|byte| matches!(byte, b'/' | b'\\'));
+    names.any(|name| name.split(|byte| *byte == b';').next() == Some(b".."))
+}
+
 /// Whether a segment is `.` or `..`, in any spelling.
 pub(super) fn is_dot_segment(segment: &str) -> bool {
     dots(segment).is_some()
@@ -169,6 +177,18 @@ mod tests {
             ("a/../b", "/b"),
         ] {
             assert_eq!(forwarded(path), expected, "{path}");
+        }
+    }
+
+    #[test]
+    fn what_might_climb_is_found() {
+        for path in
+            ["/a/..%2Fb", "/a/%2e%2e%5cb", "/a/..\\b", "/..;/b", "/a/.%2E;x=1/b", "/a%2F..", "/..%3Bx"]
+        {
+            assert!(climbs(path), "{path}");
+        }
+        for path in ["/", "/a%2Fb", "/a/...", "/a/..b", "/a..", "/a;..", "/%252e%252e%252fb", "/.;/b"] {
+            assert!(!climbs(path), "{path}");
         }
     }
 

@@ -43,6 +43,18 @@ impl Pattern {
         self.segments.iter().filter_map(Segment::param)
     }
 
+    /// What a parameter stands for in a [`path::forwarded`] path that the pattern matches, byte for byte. The rest begins
+    /// at its first segment that isn't empty.
+    pub fn as_forwarded<'f>(&self, name: &str, forwarded: &'f str) -> Option<&'f str> {
+        let at = self.segments.iter().position(|segment| segment.param() == Some(name))?;
+        let after = |path: &'f str| path.split_once('/').map_or("", |(_, rest)| rest).trim_start_matches('/');
+        let rest = (0..at).fold(forwarded.trim_start_matches('/'), |path, _| after(path));
+        match self.segments[at] {
+            Segment::Rest(_) => Some(rest),
+            _ => rest.split('/').next(),
+        }
+    }
+
     /// Whether two patterns match the same paths: they are equal but for the names of parameters.
     pub fn same_shape(&self, other: &Self) -> bool {
         self.steps().eq(other.steps())

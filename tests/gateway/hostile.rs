@@ -211,7 +211,7 @@ fn start_panicking(toml: &str) -> SocketAddr {
             let limiter = Limiter::open(&config.store).unwrap();
             let server = Server::start(&config, Built::build(&config, &limiter, None)).await.unwrap();
             sender.send(server.addresses()[0].to_string()).unwrap();
-            server.run(|_| {}).await;
+            server.run(async || {}).await;
             // It took the signals that are to end the process.
             std::process::exit(1);
         });

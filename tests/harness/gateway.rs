@@ -68,6 +68,11 @@ impl Gateway {
         &self.greeting
     }
 
+    /// Where its configuration is, and its log.
+    pub(crate) fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }

@@ -1,10 +1,10 @@
 //! Whose tokens are believed: the keys are read here, so that a wrong file is found before it is needed.
 
-use std::{fs, path::Path};
+use std::path::Path;
 
 use super::Check;
 use crate::config::{
-    Jwt, JwtKey,
+    Jwt, JwtKey, Sources,
     error::Fault,
     file::{self, List, Table},
     jwt,
@@ -19,7 +19,7 @@ impl Check<'_, '_> {
         let Table { span, value } = table;
         let keys = match (value.jwks_file, value.hmac_secret) {
             (Some(path), None) => {
-                let keys = keys_of(folder, &path.get_ref().0);
+                let keys = keys_of(self.sources, folder, &path.get_ref().0);
                 keys.map_err(|remedy| self.fault(Fault::with_remedy(&remedy).at(&path.span(), ""))).ok()?
             }
             (None, Some(secret)) => {
@@ -48,8 +48,8 @@ impl Check<'_, '_> {
 }
 
 /// The keys of a file. The error is a message and, on a line of its own, the remedy.
-fn keys_of(folder: &Path, path: &str) -> Result<Vec<JwtKey>, String> {
-    let text = fs::read_to_string(folder.join(path)).map_err(|error| {
+fn keys_of(sources: &mut Sources, folder: &Path, path: &str) -> Result<Vec<JwtKey>, String> {
+    let text = sources.read(folder.join(path)).map_err(|error| {
         format!("can't read `{path}`: {error}\nname a readable file with a JWKS; its path is from the folder of the configuration")
     })?;
     // The parser's message may show a key.

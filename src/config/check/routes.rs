@@ -2,21 +2,21 @@
 
 use std::{collections::BTreeMap, mem, ops::Range};
 
-use hyper::{
-    StatusCode,
-    header::{CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING, UPGRADE},
-};
+use hyper::{StatusCode, header::HeaderValue};
 use toml::Spanned;
 
 use super::{Check, duplicate, undefined};
 use crate::{
     config::{
-        Action, Route,
+        Action, Edits, OnLimit, Route,
         error::Fault,
-        file::{self, Table},
+        file::{self, List, Table},
+        value::{FieldName, Text},
     },
-    route::{self, Matcher},
+    route::{self, Matcher, Pattern},
 };
+
+const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 
 impl Check<'_, '_> {
     pub(super) fn routes(&mut self, mut tables: Vec<Table<file::Route>>) -> Vec<Route> {
@@ -66,11 +66,16 @@ impl Check<'_, '_> {
             self.missing(&span, &["path"], "path = \"/v1/orders/{id}\"");
         }
         self.check_limits(limits, route.path.as_ref());
-        let action = self.action(&span, route.upstream, route.respond);
+        self.refuse_keys_of_upstreams(&route);
+        let path = route.path.as_ref();
+        let action = self.action(&span, path, route.upstream, route.respond, route.redirect);
+        if let Some(rewrite) = &route.rewrite {
+            self.check_params(rewrite.get_ref().0.params(), &rewrite.span(), path);
+        }
         let matcher = Matcher {
             host: route.host.map(|host| host.0),
             path: route.path?.into_inner().0,
-            methods: route.methods.map_or_else(Vec::new, file::List::into_values),
+            methods: route.methods.map_or_else(Vec::new, List::into_values),
             headers: route.headers.0,
             query: route.query.0,
         };
@@ -81,45 +86,118 @@ impl Check<'_, '_> {
             name: route.name.map_or_else(made, Spanned::into_inner),
             action: action?,
             limits: limits.iter().map(|name| name.get_ref().clone()).collect(),
+            rewrite: route.rewrite.map(|rewrite| rewrite.into_inner().0),
+            request_headers: route.request_headers.map(edits),
+            response_headers: route.response_headers.map(edits),
             timeout: route.timeout.map(|timeout| timeout.0),
+            max_body: route.max_body.map(|most| most.0.0),
+            preserve_host: route.preserve_host.is_none_or(Spanned::into_inner),
+            on_limit: route.on_limit.map(|on_limit| self.on_limit(on_limit)),
             matcher,
         })
+    }
+
+    /// Keys that say what an upstream gets say nothing on a route without one.
+    fn refuse_keys_of_upstreams(&mut self, route: &file::Route) {
+        if route.respond.is_none() && route.redirect.is_none() || route.upstream.is_some() {
+            return;
+        }
+        let keys = [
+            ("rewrite", route.rewrite.as_ref().map(Spanned::span)),
+            ("request_headers", route.request_headers.as_ref().map(|table| table.span.clone())),
+            ("preserve_host", route.preserve_host.as_ref().map(Spanned::span)),
+        ];
+        for (key, place) in keys.into_iter().filter_map(|(key, place)| Some((key, place?))) {
+            let fault = Fault::error(format!("`{key}` is for requests that an upstream gets"));
+            self.fault(fault.at(&place, "").help("remove it, or name an upstream: upstream = \"orders\""));
+        }
     }
 
     fn action(
         &mut self,
         route: &Range<usize>,
+        path: Option<&Spanned<Text<Pattern>>>,
         upstream: Option<Spanned<String>>,
         respond: Option<Table<file::Respond>>,
+        redirect: Option<Table<file::Redirect>>,
     ) -> Option<Action> {
-        match (upstream, respond) {
-            (Some(name), None) => {
-                self.check_upstream(&name);
-                Some(Action::Upstream(name.into_inner()))
-            }
-            (None, Some(respond)) => self.response(respond),
-            (Some(upstream), Some(respond)) => {
-                let fault = Fault::error("this route has both `upstream` and `respond`");
-                let fault = fault.at(&respond.span, "either this").at(&upstream.span(), "or this");
-                self.fault(fault.help("remove one of the two"));
-                None
-            }
-            (None, None) => {
-                self.missing(route, &["upstream", "respond"], "upstream = \"orders\"");
-                None
-            }
+        let given = [
+            ("upstream", upstream.as_ref().map(Spanned::span)),
+            ("respond", respond.as_ref().map(|table| table.span.clone())),
+            ("redirect", redirect.as_ref().map(|table| table.span.clone())),
+        ];
+        let mut given = given.into_iter().filter_map(|(key, place)| Some((key, place?)));
+        if let (Some((key, place)), Some((other, other_place))) = (given.next(), given.next()) {
+            let fault = Fault::error(format!("this route has both `{key}` and `{other}`"));
+            let fault = fault.at(&other_place, "either this").at(&place, "or this");
+            self.fault(fault.help("remove one of the two"));
+            return None;
+        }
+        if let Some(name) = upstream {
+            self.check_upstream(&name);
+            return Some(Action::Upstream(name.into_inner()));
+        }
+        if let Some(Table { value: respond, .. }) = respond {
+            let headers = respond.headers.0.into_iter().map(|(name, value)| (name.0, value)).collect();
+            return Some(Action::Respond { status: status(respond.status.0), body: respond.body, headers });
+        }
+        if let Some(redirect) = redirect {
+            return self.redirect(redirect, path);
+        }
+        self.missing(route, &["upstream", "respond", "redirect"], "upstream = \"orders\"");
+        None
+    }
+
+    fn redirect(
+        &mut self,
+        redirect: Table<file::Redirect>,
+        path: Option<&Spanned<Text<Pattern>>>,
+    ) -> Option<Action> {
+        let Table { span, value: file::Redirect { to, status: code } } = redirect;
+        let (place, code) = (code.span(), code.into_inner().0);
+        if !matches!(code, 301 | 302 | 303 | 307 | 308) {
+            let fault = Fault::error(format!("`{code}` sends nobody elsewhere")).at(&place, "");
+            self.fault(fault.help(
+                "use 308 or 301 for good, 307 or 302 for now (308 and 307 keep the method), or 303 to GET the answer there",
+            ));
+        }
+        let Some(to) = to else {
+            self.missing(&span, &["to"], "to = \"https://shop.example/orders/{id}\"");
+            return None;
+        };
+        self.check_params(to.get_ref().0.params(), &to.span(), path);
+        Some(Action::Redirect { to: to.into_inner().0, status: status(code) })
+    }
+
+    /// Complains of parameters that the path of the route lacks.
+    fn check_params<'p>(
+        &mut self,
+        params: impl Iterator<Item = &'p str>,
+        place: &Range<usize>,
+        path: Option<&Spanned<Text<Pattern>>>,
+    ) {
+        let Some(path) = path else { return };
+        let known = path.get_ref().0.to_string();
+        for param in params.filter(|param| !known.split('/').any(|segment| segment == *param)) {
+            let fault = Fault::error(format!("the path of this route has no `{param}`"));
+            self.fault(
+                fault
+                    .at(place, "named here")
+                    .at(&path.span(), "not here")
+                    .help("name a parameter of the path, as it is written there, or add this one to it"),
+            );
         }
     }
 
-    fn response(&mut self, respond: Table<file::Respond>) -> Option<Action> {
-        let Table { span, value: respond } = respond;
-        let framing = [CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING, UPGRADE];
-        for (name, _) in respond.headers.0.iter().filter(|(name, _)| framing.contains(name)) {
-            let fault = Fault::error(format!("a route can't set the header `{name}`")).at(&span, "");
-            self.fault(fault.help("leave it out: the gateway sets it to what it sends"));
+    fn on_limit(&mut self, on_limit: Table<file::OnLimit>) -> OnLimit {
+        let file::OnLimit { status: code, body, content_type } = on_limit.value;
+        if let (None, Some(content_type)) = (&body, &content_type) {
+            let fault =
+                Fault::error("`content_type` is of no use without `body`").at(&content_type.span(), "");
+            self.fault(fault.help("add for example: body = '{\"error\":\"slow down\"}'"));
         }
-        let status = StatusCode::from_u16(respond.status.0 as u16).expect("from 200 to 599");
-        Some(Action::Respond { status, body: respond.body, headers: respond.headers.0 })
+        let content_type = content_type.map_or(TEXT, |content_type| content_type.into_inner().0);
+        OnLimit { status: status(code.0), body: body.map(|body| (body, content_type)) }
     }
 
     fn check_upstream(&mut self, name: &Spanned<String>) {
@@ -152,4 +230,19 @@ impl Check<'_, '_> {
             });
         }
     }
+}
+
+fn edits(table: Table<file::Edits>) -> Edits {
+    let file::Edits { set, add, remove } = table.value;
+    let lines = |pairs: Vec<(FieldName, HeaderValue)>| pairs.into_iter().map(|(name, value)| (name.0, value));
+    let remove = remove.map_or_else(Vec::new, List::into_values);
+    Edits {
+        remove: remove.into_iter().map(|name| name.0).collect(),
+        set: lines(set.0).collect(),
+        add: lines(add.0).collect(),
+    }
+}
+
+fn status(code: u32) -> StatusCode {
+    StatusCode::from_u16(code as u16).expect("a number of three digits")
 }

@@ -7,7 +7,7 @@ use toml::Spanned;
 
 use super::Check;
 use crate::config::{
-    Tls,
+    Sources, Tls,
     error::Fault,
     file::{self, Table},
     tls::{self, Identity},
@@ -23,13 +23,15 @@ impl Check<'_, '_> {
             let fault = Fault::error(format!("`{has}` is of no use without `{lacks}`")).at(&span, "");
             self.fault(fault.help(format!("add for example: {lacks} = \"gateway.pem\"")));
         }
-        let ca = value.ca.and_then(|ca| self.file(&ca, |path| tls::read_certificates(folder, path)));
+        let certificates_of =
+            |sources: &mut Sources, path: &str| tls::read_certificates(sources, folder, path);
+        let ca = value.ca.and_then(|ca| self.meant(&ca, certificates_of));
         let cert = value.cert.as_ref();
-        let certificates = cert.and_then(|cert| self.file(cert, |path| tls::read_certificates(folder, path)));
+        let certificates = cert.and_then(|cert| self.meant(cert, certificates_of));
         let key = value.key.as_ref();
-        let key = key.and_then(|key| self.file(key, |path| tls::read_key(folder, path)));
+        let key = key.and_then(|key| self.meant(key, |sources, path| tls::read_key(sources, folder, path)));
         let server_name = value.server_name.and_then(|name| {
-            self.file(&name, |name| {
+            self.meant(&name, |_, name| {
                 ServerName::try_from(name.to_owned()).map_err(|_| {
                     format!("`{name}` is no name of a server\nwrite a host or an address: \"redis.internal\"")
                 })
@@ -44,8 +46,12 @@ impl Check<'_, '_> {
     }
 
     /// What a value stands for, if it can be read.
-    fn file<T>(&mut self, written: &Spanned<String>, read: impl Fn(&str) -> Result<T, String>) -> Option<T> {
-        let read = read(written.get_ref());
+    fn meant<T>(
+        &mut self,
+        written: &Spanned<String>,
+        read: impl Fn(&mut Sources, &str) -> Result<T, String>,
+    ) -> Option<T> {
+        let read = read(self.sources, written.get_ref());
         read.map_err(|fault| self.fault(Fault::with_remedy(&fault).at(&written.span(), ""))).ok()
     }
 

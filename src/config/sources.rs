@@ -1,0 +1,64 @@
+//! The files that a configuration is made from: gateway.toml, and those that it names.
+
+use std::{
+    collections::BTreeMap,
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use sha2::{Digest, Sha256};
+
+/// Files as they were when they were read. It holds their hashes, not what is in them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sources(BTreeMap<PathBuf, State>);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Unreadable,
+    Empty,
+    Of([u8; 32]),
+}
+
+impl State {
+    fn of(read: &io::Result<Vec<u8>>) -> Self {
+        match read {
+            Ok(bytes) if bytes.is_empty() => Self::Empty,
+            Ok(bytes) => Self::Of(Sha256::digest(bytes).into()),
+            Err(_) => Self::Unreadable,
+        }
+    }
+}
+
+impl Sources {
+    /// Reads a file, and takes note of it, also if it can't be read.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn read(&mut self, path: PathBuf) -> io::Result<Vec<u8>> {
+        let read = fs::read(&path);
+        self.0.insert(path, State::of(&read));
+        read
+    }
+
+    /// The same files as they are now.
+    #[must_use]
+    pub fn now(&self) -> Self {
+        Self(self.0.keys().map(|path| (path.clone(), State::of(&fs::read(path)))).collect())
+    }
+
+    /// Whether one of them has nothing in it: who writes a file often empties it first.
+    pub fn are_incomplete(&self) -> bool {
+        self.0.values().any(|state| *state == State::Empty)
+    }
+
+    /// Which of them differ from those of `before`.
+    pub fn changed(&self, before: &Self) -> Vec<&Path> {
+        let differs = |(path, state): &(&PathBuf, &State)| before.0.get(*path) != Some(*state);
+        self.0.iter().filter(differs).map(|(path, _)| path.as_path()).collect()
+    }
+
+    /// Where they are.
+    pub fn paths(&self) -> impl Iterator<Item = &Path> {
+        self.0.keys().map(PathBuf::as_path)
+    }
+}

@@ -1,0 +1,310 @@
+//! A template is what a route makes of a path: `/orders/{id}`, with the parameters of its own pattern.
+//!
+//! A parameter stands for what is forwarded of it, byte for byte ([`Pattern::as_forwarded`]), so escapes stay as they
+//! came. It is a whole segment, or at the end the rest: so it is never a dot segment, and makes none with what stands
+//! beside it. What an upstream might read as one all the same is for the caller to refuse ([`super::path::climbs`]).
+
+use std::str::FromStr;
+
+use hyper::http::uri::Authority;
+use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
+
+use super::pattern::Pattern;
+
+/// What no url has (RFC 3986, appendix A), though the path of a request may: browsers read `/\host` as `//host`.
+const NOT_IN_URLS: &AsciiSet = &CONTROLS
+    .add(b' ')
+    .add(b'"')
+    .add(b'<')
+    .add(b'>')
+    .add(b'\\')
+    .add(b'^')
+    .add(b'`')
+    .add(b'{')
+    .add(b'|')
+    .add(b'}');
+
+/// A path that is put together from parameters. It has no query.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Template {
+    /// As it is written.
+    text: String,
+}
+
+impl Template {
+    /// The parameters that it names, as they are written: `{id}`, `{*rest}`.
+    pub fn params(&self) -> impl Iterator<Item = &str> {
+        self.text.split('/').filter(|segment| segment.starts_with('{'))
+    }
+
+    /// The path, with the parameters of a path that was forwarded and matches the pattern. What the pattern lacks is
+    /// left out.
+    pub fn fill(&self, pattern: &Pattern, forwarded: &str) -> String {
+        let mut filled = String::with_capacity(self.text.len() + forwarded.len());
+        for segment in self.text.split('/').skip(1) {
+            filled.push('/');
+            filled += match name(segment) {
+                Some(name) => pattern.as_forwarded(name, forwarded).unwrap_or_default(),
+                None => segment,
+            };
+        }
+        filled
+    }
+}
+
+/// The name of the parameter that a segment is.
+fn name(segment: &str) -> Option<&str> {
+    let name = segment.strip_prefix('{')?.strip_suffix('}')?;
+    Some(name.strip_prefix('*').unwrap_or(name))
+}
+
+impl FromStr for Template {
+    type Err = String;
+
+    /// The error is a message and, on a line of its own, the remedy.
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text.contains(['?', '#']) {
+            return Err(format!(
+                "`{text}` has a query or a fragment\nwrite a path alone: the query of the request is kept"
+            ));
+        }
+        if text.contains("{*") && text.ends_with('/') {
+            return Err(format!("`{text}` goes on after the rest\nleave out the slash at its end"));
+        }
+        // It is made of the same segments as what it is made from.
+        text.parse::<Pattern>()?;
+        let literals = text.split('/').filter(|segment| name(segment).is_none());
+        if let Some(bad) = literals.into_iter().find(|segment| !is_of_url(segment)) {
+            return Err(format!(
+                "`{bad}` can't be sent in a path as it is\nwrite other characters than letters, digits and punctuation as percent-escapes: %20"
+            ));
+        }
+        Ok(Self { text: text.to_owned() })
+    }
+}
+
+/// Whether this may stand in a url as it is: in a path, or in a query.
+fn is_of_url(text: &str) -> bool {
+    let is_escape =
+        |after: &str| after.len() >= 2 && after.bytes().take(2).all(|byte| byte.is_ascii_hexdigit());
+    let is_known = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=:@/?%".contains(&byte);
+    text.bytes().all(is_known) && text.split('%').skip(1).all(is_escape)
+}
+
+/// Where a client is sent to instead: `https://other.example/v2/{*rest}`, `/v2/orders/{id}`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Location {
+    /// `https://host:port`; empty for the host that was asked.
+    origin: String,
+    path: Template,
+    query: String,
+}
+
+impl Location {
+    /// The parameters that it names, as they are written.
+    pub fn params(&self) -> impl Iterator<Item = &str> {
+        self.path.params()
+    }
+
+    /// The url, with the parameters of a path that was forwarded and matches the pattern, and with the query of the
+    /// request, after one of its own. It has no character that a url hasn't, and no other host than is written.
+    pub fn fill(&self, pattern: &Pattern, forwarded: &str, query: &str) -> String {
+        let path = self.path.fill(pattern, forwarded);
+        let mut url = self.origin.clone();
+        url.extend(utf8_percent_encode(&path, NOT_IN_URLS));
+        for (at, query) in [&*self.query, query].into_iter().filter(|query| !query.is_empty()).enumerate() {
+            url.push(if at == 0 { '?' } else { '&' });
+            url.extend(utf8_percent_encode(query, NOT_IN_URLS));
+        }
+        url
+    }
+}
+
+impl FromStr for Location {
+    type Err = String;
+
+    /// The error is a message and, on a line of its own, the remedy.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let fault = |why: &str| {
+            format!(
+                "`{text}` {why}\nwrite a path or a url: \"/v2/{{*rest}}\", \"https://shop.example/orders/{{id}}\""
+            )
+        };
+        let scheme = ["http://", "https://"].into_iter().find(|scheme| text.starts_with(scheme));
+        let start = scheme.map_or(0, |scheme| {
+            let host = &text[scheme.len()..];
+            scheme.len() + host.find(['/', '?', '#']).unwrap_or(host.len())
+        });
+        let (origin, rest) = text.split_at(start);
+        if let Some(scheme) = scheme {
+            let authority = origin[scheme.len()..].parse::<Authority>();
+            let is_host = |authority: &Authority| {
+                let (host, all) = (authority.host(), authority.as_str());
+                let port = all.strip_prefix(host).map(|port| port.strip_prefix(':').unwrap_or("0"));
+                !host.is_empty()
+                    && !all.contains(['@', '{', '}'])
+                    && port.is_some_and(|port| port.parse::<u16>().is_ok())
+            };
+            authority.ok().filter(is_host).ok_or_else(|| fault("names no host to go to"))?;
+        } else if !rest.starts_with('/') || rest.starts_with("//") {
+            return Err(fault("is neither a path nor a url"));
+        }
+        if rest.contains('#') {
+            return Err(fault("has a fragment, before which the query would belong"));
+        }
+        let (path, query) = rest.split_once('?').unwrap_or((rest, ""));
+        if !is_of_url(query) {
+            return Err(fault("has a query that can't be sent as it is: parameters stand in the path only"));
+        }
+        let path = if path.is_empty() { "/" } else { path };
+        Ok(Self { origin: origin.to_owned(), path: path.parse()?, query: query.to_owned() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::{collection::vec, prelude::*, sample::select};
+
+    use super::{super::path, *};
+
+    fn pattern(text: &str) -> Pattern {
+        text.parse().expect(text)
+    }
+
+    fn filled(template: &str, by: &str, forwarded: &str) -> String {
+        template.parse::<Template>().expect(template).fill(&pattern(by), forwarded)
+    }
+
+    #[test]
+    fn parameters_are_filled_in_as_they_came() {
+        for (template, by, forwarded, expected) in [
+            ("/orders/{id}", "/v1/orders/{id}", "/v1/orders/7", "/orders/7"),
+            ("/orders/{id}/", "/v1/orders/{id}", "//v1//orders//a%2Fb%41/", "/orders/a%2Fb%41/"),
+            ("/{b}/{a}", "/{a}/x/{b}", "/1/x/2", "/2/1"),
+            ("/{*rest}", "/v1/{*rest}", "/v1//a//b%7e/", "/a//b%7e/"),
+            ("/new/{*rest}", "/v1/{*rest}", "/v1", "/new/"),
+            ("/new/{*rest}", "/{*rest}", "/", "/new/"),
+            ("/", "/v1/{*rest}", "/v1/a", "/"),
+            ("/a%20b/{id}", "/{id}", "/%zz", "/a%20b/%zz"),
+        ] {
+            assert_eq!(filled(template, by, forwarded), expected, "{template} of {forwarded}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_path_is_refused() {
+        for text in [
+            "",
+            "orders",
+            "/a?b=1",
+            "/a#b",
+            "/a b",
+            "/é",
+            "/a\\b",
+            "/a%zz",
+            "/a%2",
+            "/a//b",
+            "/../a",
+            "/x{id}",
+            "/{*rest}/a",
+            "/{*rest}/",
+        ] {
+            assert!(text.parse::<Template>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn clients_are_sent_where_the_file_says() {
+        for (to, by, forwarded, query, expected) in [
+            ("/new/{id}", "/old/{id}", "/old/7", "", "/new/7"),
+            ("/new/{id}", "/old/{id}", "/old/7", "a=%41&b", "/new/7?a=%41&b"),
+            ("https://b.example:8443/{*rest}", "/{*rest}", "/x//y/", "q", "https://b.example:8443/x//y/?q"),
+            ("https://b.example", "/{*rest}", "/x", "", "https://b.example/"),
+            ("https://b.example?from=a", "/", "/", "q=1", "https://b.example/?from=a&q=1"),
+            // No other host is named by what comes.
+            ("/{*rest}", "/go/{*rest}", "/go//evil.example", "", "/evil.example"),
+            ("/{*rest}", "/go/{*rest}", "/go/\\evil.example", "", "/%5Cevil.example"),
+            ("/{id}", "/go/{id}", "/go/\\\\evil", "x=\\\"<é", "/%5C%5Cevil?x=%5C%22%3C%C3%A9"),
+            ("/{id}", "/go/{id}", "/go/a%0d%0ab", "", "/a%0d%0ab"),
+        ] {
+            let location = to.parse::<Location>().expect(to);
+            assert_eq!(location.fill(&pattern(by), forwarded, query), expected, "{to} of {forwarded}");
+        }
+    }
+
+    #[test]
+    fn what_leads_nowhere_is_refused() {
+        for text in [
+            "",
+            "orders",
+            "//b.example/",
+            "ftp://b.example/",
+            "https://",
+            "https:///a",
+            "https://{host}/",
+            "https://me@b.example/",
+            "https://b.example:port/",
+            "/a#b",
+            "/a?{id}",
+            "/a?b c",
+            "/a\r\nx",
+            "https://b.example{*rest}",
+        ] {
+            assert!(text.parse::<Location>().is_err(), "{text:?}");
+        }
+    }
+
+    const BYTES: &[&str] = &[
+        "/",
+        "//",
+        "a",
+        ".",
+        "..",
+        "%2e",
+        "%2F",
+        "%5c",
+        "\\",
+        ";",
+        "%",
+        "%0D",
+        "é",
+        "?",
+        "evil.example",
+        "@",
+        ":",
+    ];
+
+    proptest! {
+        /// What a parameter stands for is what it was matched as, and makes no dot segment.
+        #[test]
+        fn parameters_are_those_that_were_matched(parts in vec(select(BYTES), 0..12)) {
+            let sent = format!("/v1/{}", parts.concat().replace('?', ""));
+            let forwarded = path::forwarded(&sent);
+            let matched = path::matched(&forwarded);
+            let Some(rest) = matched.strip_prefix("/v1/") else { return Ok(()) };
+            let by = pattern("/v1/{id}/{*rest}");
+            let (id, rest) = rest.split_once('/').unwrap_or((rest, ""));
+            for (name, value) in [("id", id), ("rest", rest)] {
+                let raw = format!("/{}", by.as_forwarded(name, &forwarded).expect("a parameter of the pattern"));
+                prop_assert_eq!(path::matched(&raw), format!("/{value}"));
+            }
+
+            let rewritten = filled("/b/{id}/{*rest}", "/v1/{id}/{*rest}", &forwarded);
+            prop_assert_eq!(&path::forwarded(&rewritten), &rewritten);
+        }
+
+        /// Whatever is asked for, the answer leads to the host that the file says, in one line of visible ASCII.
+        #[test]
+        fn no_request_chooses_the_host(parts in vec(select(BYTES), 0..12), query in vec(select(BYTES), 0..4)) {
+            let sent = format!("/go/{}", parts.concat().replace('?', ""));
+            let forwarded = path::forwarded(&sent);
+            if !path::matched(&forwarded).starts_with("/go") {
+                return Ok(());
+            }
+            let to = "/{*rest}".parse::<Location>().expect("a location");
+            let url = to.fill(&pattern("/go/{*rest}"), &forwarded, &query.concat());
+            prop_assert!(url.bytes().all(|byte| byte.is_ascii_graphic()), "{}", url);
+            prop_assert!(url.starts_with('/') && !url.starts_with("//") && !url.contains('\\'), "{}", url);
+        }
+    }
+}
