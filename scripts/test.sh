@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Every check of the project, as CI runs them. Installs redis-server (7.0 or later: the tests start Clusters), curl and
-# haproxy if they are missing: the tests use real ones.
+# Every check of the project, as CI runs them. Installs redis-server (7.0 or later: the tests start Clusters), curl, haproxy
+# and chromium with its driver if they are missing: the tests use real ones.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -47,6 +47,8 @@ require_component() {
 require_command redis-server redis-server redis
 require_command curl curl curl
 require_command haproxy haproxy haproxy
+require_command chromium chromium chromium
+require_command chromedriver chromium-driver chromedriver
 require_component fmt rustfmt
 require_component clippy clippy
 

@@ -79,6 +79,7 @@ fn each_answer_is_documented_and_is_given() {
         "/metrics",
         "/events",
         "/api/openapi.json",
+        "/api/config",
         "/api/routes",
         "/api/upstreams",
         "/api/limits",
@@ -164,6 +165,9 @@ fn each_answer_is_documented_and_is_given() {
         &mut seen,
     );
 
+    probe(&well, &[("POST", "/api/reload", "/api/reload", "", 200)], &mut seen);
+    fs::write(well.folder().join("gateway.toml"), "[[routes]]\n").unwrap();
+    probe(&well, &[("POST", "/api/reload", "/api/reload", "", 422)], &mut seen);
     well.signal("TERM");
     wait_until("it drains", || {
         let mut client = Client::connect(admin(&well).parse().unwrap());
