@@ -1,12 +1,10 @@
-//! The second listener, for operators: what goes on, what limits hold, and changes to them.
-//!
-//! A page in a browser reaches loopback, too. So the Host must name this machine, or the request bear the
-//! token or a login by it; a foreign Origin is turned away, and a change must be `application/json`, which no form can send.
+//! The second listener, for operators: what goes on, what limits hold, and changes to them, by those who [may](access).
 //! Each change is logged with who made it.
 //!
 //! Connections are few and none lasts without a request, so that nobody who reaches this port takes from the
 //! requests that the gateway is for. Fewer yet may listen to [events](history).
 
+mod access;
 mod config;
 mod dashboard;
 mod history;
@@ -14,24 +12,17 @@ mod limits;
 mod sessions;
 mod views;
 
-use std::{fmt, net::SocketAddr, sync::Arc, time::Duration};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use arc_swap::ArcSwap;
 use axum::{
-    Extension, Json, Router,
+    Json, Router,
     extract::{
-        ConnectInfo, DefaultBodyLimit, Query, Request, State,
+        ConnectInfo, DefaultBodyLimit, Query, State,
         rejection::{JsonRejection, QueryRejection},
     },
-    http::{
-        HeaderMap, StatusCode,
-        header::{
-            AUTHORIZATION, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST, HeaderValue, ORIGIN,
-            REFERRER_POLICY, SET_COOKIE, X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
-        },
-        uri::Authority,
-    },
-    middleware::{self, Next},
+    http::{StatusCode, header::CONTENT_TYPE},
+    middleware,
     response::{IntoResponse, Response},
     routing::get,
 };
@@ -39,17 +30,16 @@ use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use sha2::{Digest, Sha256};
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::Semaphore,
-    time::{sleep, timeout},
+    time::sleep,
 };
 use tower::ServiceExt;
 
 use crate::{gateway::Gateway, limit::request::Rule, metrics, reload::Reloader, server::Status};
 
-use self::{history::History, sessions::Sessions, views::Reading};
+use self::{access::Operator, history::History, sessions::Sessions, views::Reading};
 
 /// A change is a few words.
 const BODY_BYTES_MOST: usize = 16 << 10;
@@ -69,19 +59,6 @@ pub(crate) struct Admin {
     token: Option<String>,
     sessions: Sessions,
     history: History,
-}
-
-/// Who asks.
-#[derive(Clone, Copy)]
-struct Operator {
-    peer: SocketAddr,
-    by: &'static str,
-}
-
-impl fmt::Display for Operator {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} by {}", self.peer, self.by)
-    }
 }
 
 /// Answers operators until the program ends.
@@ -133,7 +110,7 @@ pub(crate) fn router(admin: Arc<Admin>, reloader: Arc<Reloader>) -> Router {
         .route("/readyz", get(readiness))
         .route("/metrics", get(metrics))
         .route("/events", get(history::events))
-        .route("/api/session", get(session).post(log_in).delete(log_out))
+        .route("/api/session", get(access::session).post(access::log_in).delete(access::log_out))
         .route("/api/routes", get(async |State(admin): Shared| Json(admin.view(views::routes))))
         .route("/api/upstreams", get(async |State(admin): Shared| Json(admin.view(views::upstreams))))
         .route("/api/top", get(top))
@@ -144,8 +121,8 @@ pub(crate) fn router(admin: Arc<Admin>, reloader: Arc<Reloader>) -> Router {
             Problem::new(StatusCode::METHOD_NOT_ALLOWED, "that can't be done with this")
         })
         .layer(DefaultBodyLimit::max(BODY_BYTES_MOST))
-        .layer(middleware::from_fn_with_state(admin.clone(), guard))
-        .layer(middleware::map_response(secured))
+        .layer(middleware::from_fn_with_state(admin.clone(), access::guard))
+        .layer(middleware::map_response(access::secured))
         .with_state(admin)
 }
 
@@ -153,23 +130,6 @@ type Shared = State<Arc<Admin>>;
 
 /// All of this, for programs that make clients.
 const OPENAPI: &str = include_str!("admin/openapi.json");
-
-/// An answer that no other site can frame, keep or take for something else, and in which no other script runs than ours.
-async fn secured(mut response: Response) -> Response {
-    let headers = response.headers_mut();
-    let policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; \
-                  base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
-    for (name, value) in [
-        (CONTENT_SECURITY_POLICY, policy),
-        (X_FRAME_OPTIONS, "DENY"),
-        (X_CONTENT_TYPE_OPTIONS, "nosniff"),
-        (REFERRER_POLICY, "no-referrer"),
-        (CACHE_CONTROL, "no-store"),
-    ] {
-        headers.insert(name, HeaderValue::from_static(value));
-    }
-    response
-}
 
 async fn serve_connection(stream: TcpStream, peer: SocketAddr, router: Router) {
     let service = service_fn(move |mut request: hyper::Request<Incoming>| {
@@ -218,110 +178,6 @@ async fn top(
         _ => return Err(Problem::new(StatusCode::BAD_REQUEST, "ask with `?by=requests` or `?by=refused`")),
     };
     Ok(Json(views::top(&admin.gateway.load(), noted)))
-}
-
-/// By what who asks is known.
-async fn session(Extension(Operator { by, .. }): Extension<Operator>) -> Json<Value> {
-    Json(json!({ "by": by }))
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Login {
-    token: String,
-}
-
-/// Gives a browser that shows the token a cookie to show instead.
-async fn log_in(
-    State(admin): Shared,
-    ConnectInfo(peer): ConnectInfo<SocketAddr>,
-    headers: HeaderMap,
-    login: Result<Json<Login>, JsonRejection>,
-) -> Result<impl IntoResponse, Problem> {
-    let Json(login) = login.map_err(Problem::from)?;
-    let Some(token) = &admin.token else {
-        return Err(Problem::new(StatusCode::CONFLICT, "this port demands no token"));
-    };
-    if !are_same(login.token.as_bytes(), token) {
-        tracing::warn!(%peer, "an operator's login with a wrong token");
-        return Err(Problem::new(StatusCode::UNAUTHORIZED, "that isn't the token"));
-    }
-    tracing::info!(%peer, "an operator has logged in");
-    Ok((StatusCode::NO_CONTENT, [(SET_COOKIE, admin.sessions.begin(&headers))]))
-}
-
-async fn log_out(State(admin): Shared, headers: HeaderMap) -> impl IntoResponse {
-    (StatusCode::NO_CONTENT, [(SET_COOKIE, admin.sessions.end(&headers))])
-}
-
-/// Turns away who isn't an operator.
-async fn guard(
-    State(admin): State<Arc<Admin>>,
-    ConnectInfo(peer): ConnectInfo<SocketAddr>,
-    mut request: Request,
-    next: Next,
-) -> Result<Response, Problem> {
-    let by = admin.admits(&request)?;
-    request.extensions_mut().insert(Operator { peer, by });
-    let headers = request.headers();
-    if !is_same_origin(headers) {
-        return Err(Problem::new(StatusCode::FORBIDDEN, "the request comes from another site"));
-    }
-    let is_json =
-        headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"application/json"));
-    if !request.method().is_safe() && !is_json {
-        return Err(Problem::new(
-            StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            "send changes with `Content-Type: application/json`",
-        ));
-    }
-    let answer = timeout(PATIENCE, next.run(request)).await;
-    answer.map_err(|_| Problem::new(StatusCode::REQUEST_TIMEOUT, "the request took too long"))
-}
-
-impl Admin {
-    /// By what an operator is known, if it is one. What says nothing of this gateway is for anybody.
-    fn admits(&self, request: &Request) -> Result<&'static str, Problem> {
-        let (headers, path) = (request.headers(), request.uri().path());
-        let is_for_all = path == "/api/session" || dashboard::PATHS.contains(&path);
-        match &self.token {
-            Some(token) if bears(headers, token) => Ok("token"),
-            Some(_) if self.sessions.has(headers) => Ok("login"),
-            Some(_) if is_for_all => Ok("nothing"),
-            Some(_) => {
-                let how = "log in on the dashboard, or send `Authorization: Bearer TOKEN`";
-                Err(Problem::new(StatusCode::UNAUTHORIZED, how))
-            }
-            None if names_this_machine(headers) => Ok("this machine"),
-            None => Err(Problem::new(StatusCode::FORBIDDEN, "use `localhost` or an address as the host")),
-        }
-    }
-}
-
-fn bears(headers: &HeaderMap, token: &str) -> bool {
-    let borne = headers.get(AUTHORIZATION).and_then(|value| value.as_bytes().strip_prefix(b"Bearer "));
-    borne.is_some_and(|borne| are_same(borne, token))
-}
-
-/// Compared by their hashes, which takes the same time for any guess.
-fn are_same(guess: &[u8], token: &str) -> bool {
-    Sha256::digest(guess) == Sha256::digest(token)
-}
-
-/// A name that somebody else may have pointed here is none of ours.
-fn names_this_machine(headers: &HeaderMap) -> bool {
-    let host = headers.get(HOST).and_then(|host| host.to_str().ok()?.parse::<Authority>().ok());
-    host.is_some_and(|host| {
-        let host = host.host().trim_matches(['[', ']']);
-        host.eq_ignore_ascii_case("localhost") || host.parse::<std::net::IpAddr>().is_ok()
-    })
-}
-
-fn is_same_origin(headers: &HeaderMap) -> bool {
-    let Some(origin) = headers.get(ORIGIN) else { return true };
-    let host = headers.get(HOST).map_or(&b""[..], |host| host.as_bytes());
-    let origin = origin.as_bytes();
-    [&b"http://"[..], b"https://"].iter().any(|scheme| origin.strip_prefix(*scheme) == Some(host))
 }
 
 /// An answer that something is wrong (RFC 9457).

@@ -159,6 +159,9 @@ fn keys_alone_suffice() {
     browser.run("document.querySelector('#busiest button').focus()");
     browser.press(ENTER);
     browser.wait_for("#found-key", "header:x-api-key=crawler");
+    wait_until("it draws", || {
+        browser.run("return document.querySelectorAll('#throughput path').length") != 0
+    });
     browser.run("document.querySelector('#throughput svg').focus()");
     browser.press("\u{e012}");
     let label = "return document.querySelector('#throughput svg').getAttribute('aria-label')";

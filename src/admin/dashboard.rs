@@ -1,7 +1,7 @@
 //! `/`: the page that shows what goes on, and lets operators change it by the rest of the admin port.
 //!
 //! It is three files as they are, and needs nothing from elsewhere. What it shows is put there as text, so that no name or
-//! key can be a script; and the policy in [`super::secured`] lets no other script run.
+//! key can be a script; and the policy in [`super::access::secured`] lets no other script run.
 
 use std::sync::Arc;
 

@@ -466,7 +466,7 @@ fn a_full_bucket_takes_the_bytes_that_the_documents_tell() {
             };
             for turn in 0..permits {
                 script.set_clock(START + turn * 58 * SECOND / permits);
-                assert!(script.take(&[full.clone()]).1.admitted);
+                assert!(script.take(std::slice::from_ref(&full)).1.admitted);
             }
             let bytes = script.command(&["MEMORY", "USAGE", &bucket, "SAMPLES", "0"]).integer() as u64;
             let told = number(told);

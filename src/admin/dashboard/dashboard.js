@@ -280,6 +280,9 @@ class Table {
 
 const number = (title, text, more = "") => ({ title, text, className: `number ${more}`.trim() });
 
+/** The names of limits that refuse nobody. */
+let shadowing = new Set();
+
 function keysTable(place, title, empty) {
   const columns = [
     {
@@ -289,7 +292,7 @@ function keysTable(place, title, empty) {
       full: (hit) => hit.written ?? hit.key,
       act: (hit) => hit.written !== null && (() => lookUp(hit.limit, hit.written)),
     },
-    { title: "Limit", text: (hit) => hit.limit },
+    { title: "Limit", text: (hit) => (shadowing.has(hit.limit) ? `${hit.limit} (shadow)` : hit.limit) },
     number("a second", (hit) => rate(hit.per_second)),
     number("counted", (hit) => counted(hit), "wide"),
   ];
@@ -435,12 +438,13 @@ function showState(state) {
   tell("now-p50", duration(last?.p50));
   tell("now-p99", duration(last?.p99));
   const nodes = state.store.nodes;
-  const kind = nodes.length === 0 ? "in this process" : nodes.length > 1 ? `${nodes.length} nodes` : duration(nodes[0].p50_ms);
-  tell("now-store", state.store.up ? "up" : "down", kind, state.store.up ? "good" : "bad");
+  const about = nodes.length === 0 ? "in this process" : nodes.length > 1 ? `${nodes.length} nodes` : duration(nodes[0].p50_ms);
+  tell("now-store", state.store.up ? "up" : "down", state.store.up ? about : "on_failure decides", state.store.up ? "good" : "bad");
   showLink(...(state.draining ? ["draining", "bad"] : ["live", "good"]));
   byId("about").textContent =
     `${state.version} · ${state.connections.toLocaleString("en")} connections · ${state.waiting} waiting for room`;
 
+  shadowing = new Set(state.limits.filter((limit) => limit.shadows).map((limit) => limit.limit));
   tables.busiest.show(state.top.requests.slice(0, 10));
   tables.refused.show(state.top.refused.slice(0, 10));
   tables.limits.show(state.limits);
@@ -464,10 +468,9 @@ function showReload(reload) {
     return;
   }
   const when = new Date(reload.time_ms).toLocaleString("en-GB");
-  const how = reload.good
-    ? ["good: ", reload.changes.length > 0 ? "what changed:" : "nothing changed.", "good"]
-    : ["the file is wrong, and the running configuration stays:", "", "bad"];
-  tell("reload", `${when}, ${how[0]}${how[1]}`, "", how[2]);
+  const changed = reload.changes.length > 0 ? "what changed:" : "nothing changed.";
+  const how = reload.good ? changed : "the file is wrong, and the running configuration stays:";
+  tell("reload", `${when}: ${how}`, "", reload.good ? "good" : "bad");
   if (changes.textContent !== reload.changes.join("")) {
     changes.replaceChildren(...reload.changes.map((change) => make("li", "", change)));
   }
