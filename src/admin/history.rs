@@ -131,3 +131,24 @@ pub(super) async fn events(State(admin): State<Arc<Admin>>) -> Result<impl IntoR
     });
     Ok(Sse::new(stream::iter(first).chain(next)))
 }
+
+#[cfg(test)]
+mod tests {
+    use arc_swap::ArcSwap;
+
+    use super::*;
+    use crate::{config::Config, gateway::Gateway, limit::Limiter, server::Status};
+
+    #[tokio::test]
+    async fn no_more_is_kept_than_ten_minutes() {
+        let text = "[[routes]]\npath = \"/\"\nrespond = {}";
+        let (config, _) = Config::parse("gateway.toml", text, &|_| None).unwrap();
+        let gateway = Gateway::build(&config, &Limiter::open(&config.store).unwrap(), None);
+        let status = Arc::new(Status::new(Arc::default(), Vec::new()));
+        let admin = Admin::new(None, Arc::new(ArcSwap::from_pointee(gateway)), status);
+        (0..SAMPLES_MOST + 7).for_each(|_| admin.read());
+        let recent = admin.history.recent.lock();
+        assert_eq!((recent.samples.len(), recent.readings.len()), (SAMPLES_MOST, RECENT));
+        assert!(recent.samples.iter().all(|sample| sample.as_array().unwrap().len() == COLUMNS.len()));
+    }
+}
