@@ -15,7 +15,10 @@ use crate::{
     forward::headers::{from_client, towards_client, towards_upstream},
     gateway::{client::identify, target::Target},
     limit::{Limit, Origin, Standing, fields as ratelimit, request::stated_cost},
-    route::path,
+    route::{
+        Pattern, path,
+        template::{Location, Template},
+    },
     store::Outcome,
 };
 
@@ -49,6 +52,15 @@ pub fn path(bytes: &[u8]) {
     }
     assert_eq!(normal(&escaped), matched);
     assert_eq!(normal(&format!("{matched}/.//")), matched);
+
+    let all: Pattern = "/{*rest}".parse().expect("a pattern");
+    let rewritten = "/b/{*rest}".parse::<Template>().expect("a template").fill(&all, &sent);
+    assert_eq!(path::forwarded(&rewritten), rewritten);
+    assert_eq!(path::matched(&rewritten), path::matched(&format!("/b{matched}")));
+    let to = "/{*rest}".parse::<Location>().expect("a location").fill(&all, &sent, &text);
+    assert!(to.starts_with('/') && !to.starts_with("//") && to.bytes().all(|byte| byte.is_ascii_graphic()));
+    assert!(!to.contains('\\'), "browsers read it as a slash: {to}");
+
     let hides_slash = ["%2f", "%5c"].iter().any(|slash| text.to_ascii_lowercase().contains(slash));
     assert_eq!(path::has_escaped_slash(&text), hides_slash);
 }
