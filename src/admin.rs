@@ -7,6 +7,7 @@
 mod access;
 mod config;
 mod dashboard;
+mod explain;
 mod history;
 mod limits;
 mod sessions;
@@ -116,6 +117,7 @@ pub(crate) fn router(admin: Arc<Admin>, reloader: Arc<Reloader>) -> Router {
         .route("/api/top", get(top))
         .route("/api/openapi.json", get(async || ([(CONTENT_TYPE, "application/json")], OPENAPI)))
         .merge(config::router(reloader, admin.status.clone()))
+        .route("/api/explain", get(explain::explain))
         .fallback(async || Problem::new(StatusCode::NOT_FOUND, "there is nothing here"))
         .method_not_allowed_fallback(async || {
             Problem::new(StatusCode::METHOD_NOT_ALLOWED, "that can't be done with this")

@@ -3,7 +3,10 @@
 //! Exit status: 0 done, 1 failed, 2 wrong use or a wrong file. Results go to stdout, the log and
 //! complaints to stderr; colour only on a terminal, and not with NO_COLOR.
 
+mod explain;
 mod limits;
+mod operator;
+mod simulate;
 
 use std::{
     env,
@@ -15,15 +18,16 @@ use std::{
     sync::Arc,
 };
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand};
+use clap_complete::Shell;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing::level_filters::LevelFilter;
 use tracing_appender::non_blocking::WorkerGuard;
 
-use self::limits::Limits;
+use self::{explain::Explain, limits::Limits, simulate::Simulate};
 use crate::{
     admin,
-    config::{Config, Faults, ListenAddress, Overrides, Reading, StoreUrl},
+    config::{self, Config, Faults, ListenAddress, Overrides, Reading, StoreUrl},
     gateway::{AccessLog, Gateway},
     limit::Limiter,
     reload::{Reloader, Running, Source},
@@ -49,8 +53,19 @@ enum Command {
         /// The file to check
         file: PathBuf,
     },
+    /// Say what becomes of a request, and why
+    Explain(Explain),
+    /// Replay access logs, and say whom the limits would have refused
+    Simulate(Simulate),
     /// Look at the limits of a running gateway, and change them
     Limits(Limits),
+    /// Print the JSON Schema of gateway.toml, for editors
+    Schema,
+    /// Print what makes a shell complete this command
+    Completions {
+        /// The shell
+        shell: Shell,
+    },
 }
 
 #[derive(Debug, Args)]
@@ -72,7 +87,11 @@ impl Cli {
         match self.command.unwrap_or(Command::Run(self.run)) {
             Command::Run(run) => run.main(),
             Command::Check { file } => check(&file),
+            Command::Explain(explain) => explain.main(),
+            Command::Simulate(simulate) => simulate.main(),
             Command::Limits(limits) => limits.main(),
+            Command::Schema => print_schema(),
+            Command::Completions { shell } => complete(shell),
         }
     }
 }
@@ -89,6 +108,18 @@ fn check(file: &Path) -> ExitCode {
             ExitCode::from(2)
         }
     }
+}
+
+fn print_schema() -> ExitCode {
+    say(format_args!("{:#}\n", config::schema()));
+    ExitCode::SUCCESS
+}
+
+fn complete(shell: Shell) -> ExitCode {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "tollgate", &mut script);
+    say(format_args!("{}", String::from_utf8_lossy(&script)));
+    ExitCode::SUCCESS
 }
 
 impl Run {
@@ -196,6 +227,11 @@ fn complain(faults: &Faults) {
     }
 }
 
+/// Complains. A reader that has gone away is no failure.
+fn fail(message: &str) {
+    let _ = writeln!(io::stderr(), "error: {message}");
+}
+
 /// The log's level is TOLLGATE_LOG: `error`, `warn`, `info` (the default), `debug` or `trace`.
 ///
 /// Lines go through a bounded queue to a thread that writes them, so that a reader who doesn't read
@@ -213,5 +249,9 @@ fn log_to_stderr() -> WorkerGuard {
 }
 
 fn stderr_takes_colour() -> bool {
-    io::stderr().is_terminal() && env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+    takes_colour(&io::stderr())
+}
+
+fn takes_colour(output: &impl IsTerminal) -> bool {
+    output.is_terminal() && env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }

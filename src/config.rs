@@ -15,6 +15,7 @@ mod limit;
 mod password;
 pub mod redis;
 mod route;
+mod schema;
 mod shown;
 mod sources;
 pub mod tls;
@@ -46,6 +47,7 @@ pub use self::{
     },
     redis::RedisUrl,
     route::{Action, Edits, OnLimit, Route},
+    schema::schema,
     sources::Sources,
     tls::Tls,
     upstream::{Balance, Eject, Health, Percent, Retries, ServerUrl, Target, Upstream, Weighted},

@@ -8,6 +8,7 @@ mod admin;
 mod answers;
 mod file;
 mod keys;
+mod logs;
 mod proxy_protocol;
 mod requests;
 #[cfg(test)]
@@ -24,6 +25,7 @@ pub use self::{
     answers::{call, reply},
     file::toml,
     keys::{jwt, key},
+    logs::{access_log, question},
     proxy_protocol::proxy_protocol,
     requests::{cost, fields, forwarded, path, target},
     texts::{rate, route, url},
@@ -34,7 +36,8 @@ use crate::config::Config;
 pub type Property = fn(&[u8]);
 
 /// All of them, by the names of their corpora.
-pub const PROPERTIES: [(&str, Property); 15] = [
+pub const PROPERTIES: [(&str, Property); 17] = [
+    ("access_log", access_log),
     ("admin", admin),
     ("call", call),
     ("cost", cost),
@@ -44,6 +47,7 @@ pub const PROPERTIES: [(&str, Property); 15] = [
     ("key", key),
     ("path", path),
     ("proxy_protocol", proxy_protocol),
+    ("question", question),
     ("rate", rate),
     ("reply", reply),
     ("route", route),

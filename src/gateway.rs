@@ -66,17 +66,17 @@ pub use crate::{
 /// What a configuration says, ready to serve.
 #[derive(Debug)]
 pub struct Gateway {
-    routes: Table<Route>,
+    pub(crate) routes: Table<Route>,
     limiter: Arc<Limiter>,
     /// The limits by name, also those that no route names.
     rules: BTreeMap<String, Arc<Rule>>,
     /// Of the tokens that requests bear.
-    verifier: Option<Verifier>,
+    pub(crate) verifier: Option<Verifier>,
     ratelimit_headers: RatelimitHeaders,
     upstreams: BTreeMap<String, Arc<Upstream>>,
-    trusted_proxies: Vec<IpNet>,
+    pub(crate) trusted_proxies: Vec<IpNet>,
     proxy_protocol: bool,
-    escaped_slashes: EscapedSlashes,
+    pub(crate) escaped_slashes: EscapedSlashes,
     /// Of the routes by name, after that of the requests that no route takes.
     traffic: Vec<(String, Arc<Traffic>)>,
     access_log: Option<Arc<AccessLog>>,
@@ -84,14 +84,14 @@ pub struct Gateway {
 
 /// What a route does with its requests.
 #[derive(Debug)]
-struct Route {
-    name: String,
-    limits: Vec<Arc<Rule>>,
+pub(crate) struct Route {
+    pub(crate) name: String,
+    pub(crate) limits: Vec<Arc<Rule>>,
     answer: Answer,
     rewrite: Option<Template>,
     request_headers: Option<Edits>,
     response_headers: Option<Edits>,
-    timeout: Option<Duration>,
+    pub(crate) timeout: Option<Duration>,
     max_body: Option<u64>,
     preserve_host: bool,
     on_limit: Option<OnLimit>,
@@ -388,7 +388,7 @@ impl Gateway {
 }
 
 /// What becomes of a request if its limits let it pass.
-enum Aim<'g> {
+pub(crate) enum Aim<'g> {
     /// It goes to an upstream, for this target.
     Upstream(&'g Upstream, Uri),
     /// The answer is this.
@@ -407,7 +407,7 @@ impl Route {
     }
 
     /// What becomes of a request for this target, for which it was found.
-    fn aim(
+    pub(crate) fn aim(
         &self,
         found: &Found<'_, '_, Self>,
         target: &Target<'_>,

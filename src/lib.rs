@@ -40,6 +40,8 @@
 //! reject     every answer of the gateway's own
 //! reload     another configuration in the running one's place
 //! admin      the second listener, for operators
+//! explain    a request that nobody sent, through all but the store
+//! simulate   access logs, through route, limit and the store in this process
 //! layer      limit and reject before an axum service, without the rest
 //! ```
 //!
@@ -51,6 +53,7 @@ pub mod algorithm;
 pub mod cli;
 pub mod config;
 pub mod duration;
+pub mod explain;
 pub mod forward;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
@@ -62,6 +65,7 @@ pub mod reject;
 pub mod reload;
 pub mod route;
 pub mod server;
+pub mod simulate;
 pub mod store;
 
 pub use self::{

@@ -21,6 +21,7 @@ mod wait;
 
 use std::{sync::Arc, time::Duration};
 
+use bytes::Bytes;
 use smallvec::SmallVec;
 
 pub use self::{
@@ -32,6 +33,7 @@ pub use self::{
 use crate::{
     algorithm::{Algorithm, Quota, Rate},
     config::{self, Mode, OnFailure, Scope},
+    store::Charge,
 };
 
 /// A named rule: how many may pass, and what becomes of the others.
@@ -200,6 +202,29 @@ impl Ask {
     #[must_use]
     pub fn rate(self, rate: Option<Rate>) -> Self {
         Self { rate, ..self }
+    }
+
+    /// The rate that the file gives the key in place of the limit's, if any.
+    pub(crate) fn own_rate(&self) -> Option<Rate> {
+        self.rate
+    }
+
+    /// What the request may turn out to cost when it has been served, if that isn't known yet.
+    pub(crate) fn settles(&self) -> Option<u32> {
+        self.settles
+    }
+
+    /// The rate that holds unless another one was set.
+    pub(crate) fn rate_of_file(&self) -> Rate {
+        self.rate.unwrap_or(self.limit.quota.rate())
+    }
+
+    /// The charge that it makes at this rate, on a bucket of this store's.
+    pub(crate) fn charge(&self, key_prefix: &str, rate: Rate) -> Charge {
+        let Self { limit, key, cost, .. } = self;
+        let bucket = Bytes::from([key_prefix, ":", &limit.stem, "{", key.as_str(), "}"].concat());
+        let quota = Quota::new(limit.quota.algorithm, rate);
+        Charge { bucket, quota, cost: *cost, shadow: limit.shadows() }
     }
 }
 

@@ -76,7 +76,7 @@ struct Problem<'a> {
 
 impl Rejection {
     /// Status, code and detail.
-    fn terms(&self) -> (StatusCode, &'static str, String) {
+    pub(crate) fn terms(&self) -> (StatusCode, &'static str, String) {
         let (status, code, detail) = match self {
             Self::HostMissing => (400, "host-missing", "the request has no Host field"),
             Self::HostRepeated => (400, "host-repeated", "the request has more than one Host field"),

@@ -27,7 +27,7 @@ pub mod template;
 use std::{
     cmp::Reverse,
     collections::{BTreeMap, HashMap},
-    iter,
+    fmt, iter,
 };
 
 use hyper::{
@@ -54,7 +54,49 @@ pub struct Matcher {
     pub query: Vec<(String, String)>,
 }
 
+/// As a line: `GET,POST api.example.com/v1/orders/{id}?preview=1 x-version`. The values of headers are left out.
+impl fmt::Display for Matcher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, method) in self.methods.iter().enumerate() {
+            write!(f, "{}{method}", if at == 0 { "" } else { "," })?;
+        }
+        f.write_str(if self.methods.is_empty() { "" } else { " " })?;
+        self.host.iter().try_for_each(|host| host.fmt(f))?;
+        self.path.fmt(f)?;
+        for (at, (name, value)) in self.query.iter().enumerate() {
+            write!(f, "{}{name}={value}", if at == 0 { "?" } else { "&" })?;
+        }
+        self.headers.iter().try_for_each(|(name, _)| write!(f, " {name}"))
+    }
+}
+
 impl Matcher {
+    /// The first thing that a request lacks to take this route; none if it may.
+    pub fn unmet(&self, view: &View<'_>) -> Option<Unmet> {
+        let any = || Self {
+            host: None,
+            path: Pattern::any(),
+            methods: Vec::new(),
+            headers: Vec::new(),
+            query: Vec::new(),
+        };
+        let parts = [
+            (Unmet::Host, Self { host: self.host.clone(), ..any() }),
+            (Unmet::Path, Self { path: self.path.clone(), ..any() }),
+            (Unmet::Method, Self { methods: self.methods.clone(), ..any() }),
+        ];
+        let headers = self
+            .headers
+            .iter()
+            .map(|header| (Unmet::Header(header.0.clone()), Self { headers: vec![header.clone()], ..any() }));
+        let query = self.query.iter().map(|parameter| {
+            (Unmet::Query(parameter.0.clone()), Self { query: vec![parameter.clone()], ..any() })
+        });
+        // Each is asked for alone, of a table as requests are.
+        let mut parts = parts.into_iter().chain(headers).chain(query);
+        parts.find_map(|(unmet, part)| Table::new([(part, ())]).find(view).is_none().then_some(unmet))
+    }
+
     /// How much is asked besides host and path. Of two routes, the one that asks more is tried first.
     fn conditions(&self) -> impl Ord + use<> {
         (!self.methods.is_empty(), self.headers.len(), self.query.len())
@@ -83,6 +125,21 @@ impl Matcher {
     }
 }
 
+/// What a route asks for and a request doesn't have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unmet {
+    /// Its host.
+    Host,
+    /// Its path.
+    Path,
+    /// One of its methods.
+    Method,
+    /// A line of this header with its value.
+    Header(HeaderName),
+    /// This query parameter with its value.
+    Query(String),
+}
+
 /// What routing sees of a request.
 #[derive(Clone, Copy, Debug)]
 pub struct View<'r> {
@@ -101,7 +158,7 @@ pub struct View<'r> {
 /// All routes, arranged to find the one of a request.
 #[derive(Debug)]
 pub struct Table<T> {
-    /// In the order in which those of one host and path shape are tried.
+    /// In the order of the file.
     routes: Vec<(Matcher, T)>,
     exact: HashMap<String, Node>,
     /// By the name after `*.`.
@@ -136,10 +193,13 @@ type Params<'r> = SmallVec<[&'r str; 8]>;
 impl<T> Table<T> {
     /// A table of routes, in the order of the file.
     pub fn new(routes: impl IntoIterator<Item = (Matcher, T)>) -> Self {
-        let mut routes = Vec::from_iter(routes);
-        routes.sort_by_key(|(matcher, _)| Reverse(matcher.conditions()));
+        let routes = Vec::from_iter(routes);
+        // Those of one host and path shape are tried in this order.
+        let mut order = Vec::from_iter(0..routes.len());
+        order.sort_by_key(|index| Reverse(routes[*index].0.conditions()));
         let (mut exact, mut suffix, mut any) = (HashMap::new(), HashMap::new(), Node::default());
-        for (index, (matcher, _)) in routes.iter().enumerate() {
+        for index in order {
+            let matcher = &routes[index].0;
             let root = match &matcher.host {
                 Some(HostPattern::Exact(name)) => exact.entry(name.clone()).or_default(),
                 Some(HostPattern::Suffix(name)) => suffix.entry(name.clone()).or_default(),
@@ -161,6 +221,11 @@ impl<T> Table<T> {
         let path = view.path.strip_prefix('/').unwrap_or(view.path);
         let (matcher, route) = self.roots(view.host).find_map(|root| search.descend(root, path))?;
         Some(Found { route, pattern: &matcher.path, params: search.params })
+    }
+
+    /// The routes with what they ask for, in the order of the file.
+    pub fn routes(&self) -> impl Iterator<Item = &(Matcher, T)> {
+        self.routes.iter()
     }
 
     /// The tries that a host's routes may be in, best first.

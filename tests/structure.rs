@@ -9,6 +9,10 @@ use std::{fs, path::Path};
 #[path = "../examples/plot_algorithms.rs"]
 mod plot_algorithms;
 
+#[allow(dead_code)] // Its `main`.
+#[path = "../examples/configuration_reference.rs"]
+mod configuration_reference;
+
 /// A module and what it may import. `duration`, `metrics` and `config`'s value types are leaves for all.
 const TABLE: &[(&str, &[&str])] = &[
     ("algorithm", &[]),
@@ -24,9 +28,26 @@ const TABLE: &[(&str, &[&str])] = &[
     ("gateway", &["route", "limit", "forward", "reject", "store"]),
     ("server", &["gateway"]),
     ("reload", &["server", "gateway", "limit"]),
-    ("admin", &["reload", "server", "gateway", "limit", "store", "algorithm"]),
-    ("cli", &["reload", "server", "admin", "gateway", "limit"]),
-    ("fuzzing", &["admin", "algorithm", "forward", "gateway", "limit", "reload", "route", "server", "store"]),
+    ("explain", &["gateway", "route", "limit", "forward", "reject", "algorithm"]),
+    ("simulate", &["gateway", "route", "limit", "forward", "store", "algorithm"]),
+    ("admin", &["reload", "server", "explain", "gateway", "limit", "store", "algorithm"]),
+    ("cli", &["reload", "server", "admin", "explain", "simulate", "gateway", "limit"]),
+    (
+        "fuzzing",
+        &[
+            "admin",
+            "algorithm",
+            "explain",
+            "forward",
+            "gateway",
+            "limit",
+            "reload",
+            "route",
+            "server",
+            "simulate",
+            "store",
+        ],
+    ),
 ];
 const LEAVES: [&str; 3] = ["config", "duration", "metrics"];
 
@@ -104,4 +125,11 @@ fn the_drawing_of_the_algorithms_is_what_its_command_prints() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/algorithms.svg");
     let is_fresh = fs::read_to_string(path).unwrap() == drawn;
     assert!(is_fresh, "stale: cargo run --example plot_algorithms > docs/algorithms.svg");
+}
+
+#[test]
+fn the_reference_of_the_keys_is_what_its_command_prints() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/reference.md");
+    let is_fresh = fs::read_to_string(path).unwrap() == configuration_reference::Reference.to_string();
+    assert!(is_fresh, "stale: cargo run --example configuration_reference > docs/reference.md");
 }

@@ -1,38 +1,24 @@
 //! `tollgate limits`: looks at limits and changes them, through the admin port of a running gateway.
 
-use std::{env, error::Error, net::SocketAddr, path::PathBuf, process::ExitCode, time::Duration};
+use std::{process::ExitCode, time::Duration};
 
-use bytes::Bytes;
 use clap::{Args, Subcommand};
-use http_body_util::{BodyExt, Full, Limited};
-use hyper::{
-    Method, Request,
-    client::conn::http1,
-    header::{AUTHORIZATION, CONTENT_TYPE, HOST},
-};
-use hyper_util::rt::TokioIo;
+use hyper::Method;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
-use tokio::{net::TcpStream, time::timeout};
 
-use crate::config::{Config, Overrides};
-
-use super::{complain, say};
-
-const TIMEOUT: Duration = Duration::from_secs(10);
-const ANSWER_BYTES_MOST: usize = 64 << 20;
+use super::{
+    operator::{Call, Operator},
+    say,
+};
 
 /// The command and where the gateway is.
 #[derive(Debug, Args)]
 pub(super) struct Limits {
     #[command(subcommand)]
     command: Command,
-    /// The admin port, in place of the file's: http://127.0.0.1:9901
-    #[arg(long, value_name = "URL", global = true)]
-    admin: Option<String>,
-    /// The configuration that names the admin port and its token (or give TOLLGATE_ADMIN_TOKEN)
-    #[arg(long, value_name = "FILE", default_value = "gateway.toml", global = true)]
-    config: PathBuf,
+    #[command(flatten)]
+    operator: Operator,
     /// Print JSON
     #[arg(long, global = true)]
     json: bool,
@@ -86,63 +72,14 @@ enum Command {
 impl Limits {
     /// Does what the command says.
     pub(super) fn main(self) -> ExitCode {
-        let (server, token) = match self.server() {
-            Ok(server) => server,
-            Err(status) => return status,
-        };
-        let call = self.command.call();
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let answer = runtime.map_err(Into::into).and_then(|runtime| {
-            let answer =
-                runtime.block_on(async { timeout(TIMEOUT, send(&server, token.as_deref(), call)).await });
-            answer.unwrap_or_else(|_| Err("no answer in time".into()))
-        });
-        match answer {
-            Ok((true, answer)) => {
+        match self.operator.ask(self.command.call()) {
+            Ok(answer) => {
                 self.print(&answer);
                 let is_done = answer.get("set").or(answer.get("unset")) != Some(&json!(false));
                 if is_done { ExitCode::SUCCESS } else { ExitCode::FAILURE }
             }
-            Ok((false, problem)) => {
-                fail(problem["detail"].as_str().unwrap_or("the admin port refuses"));
-                ExitCode::FAILURE
-            }
-            Err(error) => {
-                fail(&format!("can't ask the gateway at `{server}`: {error}"));
-                ExitCode::FAILURE
-            }
+            Err(status) => status,
         }
-    }
-
-    /// Where the admin port is, and its token.
-    fn server(&self) -> Result<(String, Option<String>), ExitCode> {
-        let token = env::var("TOLLGATE_ADMIN_TOKEN").ok();
-        if let Some(url) = &self.admin {
-            let server = url.strip_prefix("http://").map(|server| server.trim_end_matches('/'));
-            return match server.filter(|server| !server.is_empty() && !server.contains('/')) {
-                Some(server) => Ok((server.to_owned(), token)),
-                None => {
-                    fail(&format!("`{url}` is no url of an admin port: write http://127.0.0.1:9901"));
-                    Err(ExitCode::from(2))
-                }
-            };
-        }
-        let (config, _) = Config::read(&self.config, &Overrides::default()).map_err(|faults| {
-            complain(&faults);
-            ExitCode::from(2)
-        })?;
-        let Some(admin) = config.admin else {
-            let file = self.config.display();
-            fail(&format!(
-                "`{file}` has no [admin]: add it, with listen = \"127.0.0.1:9901\", or name it with --admin URL"
-            ));
-            return Err(ExitCode::from(2));
-        };
-        let mut address = admin.listen;
-        if address.ip().is_unspecified() {
-            address = SocketAddr::from(([127, 0, 0, 1], address.port()));
-        }
-        Ok((address.to_string(), token.or(admin.token.map(|token| token.as_str().to_owned()))))
     }
 
     fn print(&self, answer: &Value) {
@@ -170,13 +107,6 @@ impl Limits {
     }
 }
 
-/// A request to the admin port.
-struct Call {
-    method: Method,
-    path: String,
-    body: String,
-}
-
 impl Command {
     fn call(&self) -> Call {
         let path = |limit: &str, key: Option<&str>, last: &str| {
@@ -200,26 +130,6 @@ impl Command {
         };
         Call { method, path, body }
     }
-}
-
-/// Sends a call. Says whether it was well received, and the JSON of the answer.
-async fn send(server: &str, token: Option<&str>, call: Call) -> Result<(bool, Value), Box<dyn Error>> {
-    let stream = TcpStream::connect(server).await?;
-    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-    tokio::spawn(connection);
-    let mut request = Request::builder()
-        .method(call.method)
-        .uri(call.path)
-        .header(HOST, server)
-        .header(CONTENT_TYPE, "application/json");
-    if let Some(token) = token {
-        request = request.header(AUTHORIZATION, format!("Bearer {token}"));
-    }
-    let response = sender.send_request(request.body(Full::new(Bytes::from(call.body)))?).await?;
-    let is_success = response.status().is_success();
-    let body = Limited::new(response.into_body(), ANSWER_BYTES_MOST).collect().await;
-    let body = body.map_err(|error| error.to_string())?.to_bytes();
-    Ok((is_success, serde_json::from_slice(&body)?))
 }
 
 fn print_list(answer: &Value) {
@@ -257,10 +167,4 @@ fn describe(set: &Value) -> String {
 
 fn text(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_owned()
-}
-
-/// Complains. A reader that has gone away is no failure.
-fn fail(message: &str) {
-    use std::io::Write;
-    let _ = writeln!(std::io::stderr(), "error: {message}");
 }

@@ -14,14 +14,12 @@ mod upstream;
 
 use std::{collections::BTreeMap, ops::Range, path::Path};
 
-use toml::Spanned;
-
 use self::limits::DefinedLimit;
 use super::{
     AccessLog, Admin, AdminToken, Config, OnFailure, Server, Sources, Store, Upstream,
     document::Document,
     error::{Fault, Severity, nearest},
-    file::{self, File, Table},
+    file::{self, File, Spanned, Table},
     value::{Size, Text},
 };
 

@@ -5,6 +5,7 @@
 //! missing or wrong doesn't keep the others from being checked.
 
 mod limit;
+mod spanned;
 mod upstream;
 
 use std::{
@@ -21,15 +22,16 @@ use hyper::{
     header::{HeaderName, HeaderValue},
 };
 use ipnet::IpNet;
+use schemars::JsonSchema;
 use serde::{
     Deserialize, Deserializer,
     de::{self, value::MapAccessDeserializer},
 };
-use toml::Spanned;
 
 pub(super) use self::{
-    limit::{Limit, LimitOfRoute},
-    upstream::{Eject, Health, Upstream},
+    limit::{Limit, LimitOfRoute, ResponseCost},
+    spanned::Spanned,
+    upstream::{Eject, Health, Server as UpstreamServer, ServerTable, Servers, Upstream},
 };
 use super::{
     AccessLogFormat, EscapedSlashes, ListenAddress, OnFailure, RatelimitHeaders, StoreUrl,
@@ -41,7 +43,7 @@ use crate::route::{
 };
 
 /// A whole gateway.toml.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct File {
     /// Where and how the gateway listens.
@@ -64,7 +66,7 @@ pub(super) struct File {
 
 /// `[server]`: where and how the gateway listens. A change of `trusted_proxies`, `proxy_protocol`,
 /// `ratelimit_headers`, `max_body` or `escaped_slashes` takes effect with a reload, any other at the next start.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Server {
     /// Addresses to listen on, one or a list: `"0.0.0.0:8080"`, `"unix:/run/tollgate.sock"`.
@@ -112,7 +114,7 @@ impl Default for Server {
 }
 
 /// `timeouts` of `[server]`.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct ServerTimeouts {
     /// From the first byte of a request, or when the connection is made, to the end of the request's head.
@@ -135,7 +137,7 @@ impl Default for ServerTimeouts {
 
 /// `[store]`: where the limits are counted. A change of `on_failure` takes effect with a reload, any other at
 /// the next start.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Store {
     /// `"memory:"` to count in this process; or a Redis 6.2 or newer, for all gateways together:
@@ -174,7 +176,7 @@ impl Default for Store {
 }
 
 /// `tls` of `[store]` and of an upstream. Files are in PEM form, their paths from the folder of this file.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Tls {
     /// The certificates to trust. Default: the roots of the system.
@@ -188,7 +190,7 @@ pub(super) struct Tls {
 }
 
 /// `[admin]`: a second listener, for operators. A change takes effect at the next start.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Admin {
     /// The address to listen on: `"127.0.0.1:9901"`. Required.
@@ -198,7 +200,7 @@ pub(super) struct Admin {
 }
 
 /// `[access_log]`: a line for each request. A change takes effect at the next start.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct AccessLog {
     /// `"-"` for stdout, or a file, its path from the folder of this file. SIGUSR1 has it opened again, as after a
@@ -215,7 +217,7 @@ impl Default for AccessLog {
 }
 
 /// `[jwt]`: whose tokens are believed.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Jwt {
     /// A file with a JWKS, the public keys of who signs the tokens: `"keys.json"`. It is read again with the
@@ -230,7 +232,7 @@ pub(super) struct Jwt {
 }
 
 /// `[[routes]]`: what to do with which requests.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Route {
     /// What logs and metrics call the route. Default: made from host and path.
@@ -274,7 +276,7 @@ pub(super) struct Route {
 }
 
 /// `respond` of a route.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Respond {
     /// The status, 200 to 599. Default: 200.
@@ -292,7 +294,7 @@ impl Default for Respond {
 }
 
 /// `redirect` of a route.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Redirect {
     /// A path or a url, with the parameters of the route's `path`, as they came: `"/v2/orders/{id}"`,
@@ -309,7 +311,7 @@ impl Default for Redirect {
 }
 
 /// `request_headers` and `response_headers` of a route.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Edits {
     /// Fields that have one line of this value. Default: none.
@@ -321,7 +323,7 @@ pub(super) struct Edits {
 }
 
 /// `on_limit` of a route.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct OnLimit {
     /// The status, 400 to 599. Default: 429.

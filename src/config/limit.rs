@@ -115,6 +115,17 @@ impl StatusRange {
     }
 }
 
+/// As it is written: `401`, `4xx`.
+impl fmt::Display for StatusRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.first == self.last {
+            write!(f, "{}", self.first)
+        } else {
+            write!(f, "{}xx", self.first / 100)
+        }
+    }
+}
+
 /// Who counts together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {

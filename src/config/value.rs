@@ -41,6 +41,8 @@ const UNIX_PATH_MOST: usize = 103;
 pub(super) trait Written: Sized {
     /// What to write, for those who wrote no string: `a rate such as "100/10s"`.
     const EXPECTED: &'static str;
+    /// A regular expression that each such string matches, if one tells enough.
+    const FORM: Option<&'static str> = None;
 
     /// The error is a message and, on lines of their own, the remedy.
     fn read(text: &str) -> Result<Self, String>;
@@ -101,6 +103,7 @@ pub(super) struct Size(pub usize);
 
 impl Written for Size {
     const EXPECTED: &'static str = "a size such as \"32KiB\"";
+    const FORM: Option<&'static str> = Some(r"\d+ *([KMG]i)?B");
 
     fn read(text: &str) -> Result<Self, String> {
         let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
@@ -193,6 +196,7 @@ impl Written for Duration {
 
 impl Written for Pattern {
     const EXPECTED: &'static str = "a path such as \"/v1/orders/{id}\"";
+    const FORM: Option<&'static str> = Some(r"/.*");
 
     fn read(text: &str) -> Result<Self, String> {
         text.parse()
@@ -275,6 +279,7 @@ fn looks_like_network(text: &str) -> bool {
 
 impl Written for Method {
     const EXPECTED: &'static str = "a method such as \"GET\"";
+    const FORM: Option<&'static str> = Some(r"[^a-z ]+");
 
     fn read(text: &str) -> Result<Self, String> {
         let method = Self::from_bytes(text.as_bytes());
@@ -361,6 +366,7 @@ impl Written for HeaderValue {
 
 impl Written for KeyPart {
     const EXPECTED: &'static str = "a key such as \"ip\" or \"header:x-api-key\"";
+    const FORM: Option<&'static str> = Some(r"ip|host|method|route|global|(header|cookie|query|path|jwt):.+");
 
     fn read(text: &str) -> Result<Self, String> {
         let (kind, name) = text.split_once(':').map_or((text, None), |(kind, name)| (kind, Some(name)));

@@ -116,6 +116,7 @@ macro_rules! tests {
 
 // As many as a few seconds of an unoptimized build allow.
 tests! {
+    access_log: 1_000
     admin: 2_000
     call: 20_000
     cost: 20_000
@@ -125,6 +126,7 @@ tests! {
     key: 20_000
     path: 20_000
     proxy_protocol: 5_000
+    question: 2_000
     rate: 1_000
     reply: 20_000
     route: 20_000

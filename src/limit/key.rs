@@ -94,6 +94,25 @@ impl Key {
         Self(text)
     }
 
+    /// Whether it is made of these parts, of which the address may stand for any that a request lacked.
+    pub(crate) fn is_of(&self, parts: &[KeyPart]) -> bool {
+        let is = |text: &str, part: &KeyPart| {
+            let begins = |part: &KeyPart| text.starts_with(&of_kind(&part.to_string(), ""));
+            begins(part) || begins(&KeyPart::Ip)
+        };
+        if let [part] = parts {
+            return is(&self.0, part);
+        }
+        let mut rest = self.0.as_str();
+        let mut next = || {
+            let (length, after) = rest.split_once(':')?;
+            let (own, after) = after.split_at_checked(length.parse().ok()?)?;
+            rest = after.strip_prefix(',').unwrap_or(after);
+            Some(own)
+        };
+        parts.iter().all(|part| next().is_some_and(|own| is(own, part))) && rest.is_empty()
+    }
+
     /// The text: letters, digits and punctuation that no terminal and no Redis key minds.
     pub fn as_str(&self) -> &str {
         &self.0

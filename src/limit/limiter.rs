@@ -430,14 +430,10 @@ impl Limiter {
 
     /// What a request charges a limit, by the quota that holds now, and where.
     pub(super) fn charge(&self, ask: &Ask) -> (Charge, Scope) {
-        let Ask { limit, key, cost, rate, .. } = ask;
-        let (rate, scope) = match self.overridden.of(limit, Some(key)) {
-            Some((rate, scope)) => (rate, scope.unwrap_or(limit.scope)),
-            None => (rate.unwrap_or(limit.quota.rate()), limit.scope),
-        };
-        let quota = Quota::new(limit.quota.algorithm, rate);
-        let bucket = Bytes::from([&self.key_prefix, ":", &limit.stem, "{", key.as_str(), "}"].concat());
-        (Charge { bucket, quota, cost: *cost, shadow: limit.shadows() }, scope)
+        match self.overridden.of(&ask.limit, Some(&ask.key)) {
+            Some((rate, scope)) => (ask.charge(&self.key_prefix, rate), scope.unwrap_or(ask.limit.scope)),
+            None => (ask.charge(&self.key_prefix, ask.rate_of_file()), ask.limit.scope),
+        }
     }
 
     /// How much of a bucket is in use, and when a charge fits.

@@ -77,30 +77,34 @@ impl Rule {
         &self.tally.refused
     }
 
-    /// What a request asks of it, if it counts it.
-    fn ask(&self, subject: &Subject<'_>, log: &mut Log) -> Result<Option<Ask>, Refusal> {
-        let Self { limit, config, .. } = self;
-        let refusal = match key::count(config, subject) {
-            Counted::For { key, rate } => match cost(config, subject.headers) {
-                Ok(cost) => return Ok(Some(self.charge(Key::of_text(key), rate, cost))),
-                Err(refusal) => refusal,
+    /// What it makes of a request, by its terms alone.
+    pub fn terms(&self, subject: &Subject<'_>) -> Terms {
+        match key::count(&self.config, subject) {
+            Counted::For { key, rate } => match self.cost(subject.headers) {
+                Ok(cost) => Terms::Counts(self.charge(Key::of_text(key), rate, cost)),
+                Err(refusal) => Terms::Refuses(refusal),
             },
-            Counted::Exempt => {
-                self.note_terms(Effect::Exempt, log);
-                return Ok(None);
-            }
-            Counted::Skipped => {
-                self.note_terms(Effect::Skipped, log);
-                return Ok(None);
-            }
-            Counted::Denied => Refusal::KeyMissing { limit: limit.name().to_owned() },
-            Counted::Ambiguous(part) => Refusal::KeyAmbiguous { part },
-        };
-        self.note_terms(Effect::Refused, log);
-        if limit.shadows() { Ok(None) } else { Err(refusal) }
+            Counted::Exempt => Terms::Exempts,
+            Counted::Skipped => Terms::Skips,
+            Counted::Denied => Terms::Refuses(Refusal::KeyMissing { limit: self.limit.name().to_owned() }),
+            Counted::Ambiguous(part) => Terms::Refuses(Refusal::KeyAmbiguous { part }),
+        }
     }
 
-    fn charge(&self, key: Key, rate: Option<Rate>, cost: u32) -> Ask {
+    /// What a request asks of it, if it counts it.
+    fn ask(&self, subject: &Subject<'_>, log: &mut Log) -> Result<Option<Ask>, Refusal> {
+        let (effect, refusal) = match self.terms(subject) {
+            Terms::Counts(ask) => return Ok(Some(ask)),
+            Terms::Exempts => (Effect::Exempt, None),
+            Terms::Skips => (Effect::Skipped, None),
+            Terms::Refuses(refusal) => (Effect::Refused, Some(refusal)),
+        };
+        self.note_terms(effect, log);
+        refusal.filter(|_| !self.limit.shadows()).map_or(Ok(None), Err)
+    }
+
+    /// What a request asks of it that costs so much, as far as it is known when it comes.
+    pub(crate) fn charge(&self, key: Key, rate: Option<Rate>, cost: u32) -> Ask {
         let ask = Ask::new(&self.limit, key).rate(rate);
         match self.config.cost {
             _ if !self.config.when_status.is_empty() => ask.cost(0).settled_later(cost),
@@ -120,6 +124,33 @@ impl Rule {
         }
     }
 
+    /// What a request costs as far as it tells itself: the estimate, if its response will tell.
+    pub(crate) fn cost(&self, headers: &HeaderMap) -> Result<u32, Refusal> {
+        match &self.config.cost {
+            Cost::Fixed(cost) => Ok(*cost),
+            Cost::Response { estimate, .. } => Ok(*estimate),
+            Cost::Header(name) => match stated_cost(headers, name) {
+                Some(Ok(cost)) => Ok(cost),
+                None => Ok(1),
+                Some(Err(NotACost)) => Err(Refusal::CostInvalid { header: name.to_string() }),
+            },
+        }
+    }
+
+    /// What a response adds to the `estimate` that its request was charged, or would have been if the status told
+    /// it; none if these fields don't tell yet. Less than was estimated gives nothing back, and something else than
+    /// a cost leaves the estimate.
+    pub(crate) fn debt(&self, estimate: u32, status: StatusCode, fields: &HeaderMap) -> Option<u32> {
+        match &self.config.cost {
+            Cost::Response { header, .. } => {
+                let told = stated_cost(fields, header)?;
+                Some(told.map_or(0, |cost| cost.saturating_sub(estimate)))
+            }
+            _ if self.config.when_status.iter().any(|range| range.matches(status)) => Some(estimate),
+            _ => Some(0),
+        }
+    }
+
     /// Notes what its terms did to a request.
     fn note_terms(&self, effect: Effect, log: &mut Log) {
         let shadows = self.limit.shadows() && effect == Effect::Refused;
@@ -129,6 +160,19 @@ impl Rule {
             log.push(Decided { limit: self.limit.clone(), effect, origin, remaining: None, key: None });
         }
     }
+}
+
+/// What a limit makes of a request before anything is counted.
+#[derive(Debug)]
+pub enum Terms {
+    /// It asks this.
+    Counts(Ask),
+    /// It is exempt.
+    Exempts,
+    /// It lacks the key, and isn't counted for that.
+    Skips,
+    /// It can't be counted, and is refused for that, unless the limit only shadows.
+    Refuses(Refusal),
 }
 
 /// How often a limit did what to requests.
@@ -204,19 +248,6 @@ pub struct Decided {
     pub key: Option<Key>,
 }
 
-/// What a request costs under a limit as far as it tells itself: the estimate, if its response will tell.
-fn cost(config: &config::Limit, headers: &HeaderMap) -> Result<u32, Refusal> {
-    match &config.cost {
-        Cost::Fixed(cost) => Ok(*cost),
-        Cost::Response { estimate, .. } => Ok(*estimate),
-        Cost::Header(name) => match stated_cost(headers, name) {
-            Some(Ok(cost)) => Ok(cost),
-            None => Ok(1),
-            Some(Err(NotACost)) => Err(Refusal::CostInvalid { header: name.to_string() }),
-        },
-    }
-}
-
 /// Something else than one integer of 1 to 2^31 - 1.
 #[derive(Debug)]
 pub(crate) struct NotACost;
@@ -269,14 +300,14 @@ pub async fn admit(
 #[derive(Debug)]
 pub struct Settlement {
     admission: Admission,
+    status: StatusCode,
     open: SmallVec<[Open; 1]>,
 }
 
 /// A limit whose cost isn't known yet.
 #[derive(Debug)]
 struct Open {
-    limit: Arc<Limit>,
-    header: HeaderName,
+    rule: Arc<Rule>,
     estimate: u32,
 }
 
@@ -289,39 +320,28 @@ impl Settlement {
         status: StatusCode,
         headers: &HeaderMap,
     ) -> Option<Self> {
-        let mut open = SmallVec::new();
-        for account in &admission.accounts {
-            let Some(rule) = rules.iter().find(|rule| Arc::ptr_eq(&rule.limit, &account.limit)) else {
-                continue;
-            };
-            match &rule.config.cost {
-                Cost::Response { header, .. } => open.push(Open {
-                    limit: account.limit.clone(),
-                    header: header.clone(),
-                    estimate: account.cost,
-                }),
-                _ if rule.config.when_status.iter().any(|range| range.matches(status)) => {
-                    admission.record(account.limit.name(), account.cost);
-                }
-                _ => {}
-            }
-        }
-        let mut settlement = Self { admission, open };
+        let rule_of = |limit| rules.iter().find(|rule| Arc::ptr_eq(&rule.limit, limit));
+        let accounts = admission.accounts.iter();
+        let open = accounts
+            .filter_map(|account| {
+                let rule = rule_of(&account.limit)?.clone();
+                Some(Open { rule, estimate: account.cost })
+            })
+            .collect();
+        let mut settlement = Self { admission, status, open };
         settlement.settle(headers);
         let is_over = settlement.open.is_empty() && settlement.admission.leases.is_empty();
         (!is_over).then_some(settlement)
     }
 
-    /// Records what a part of the response's fields tells: its head, or its trailers. Less than was estimated
-    /// gives nothing back, and something else than a cost leaves the estimate.
+    /// Records what a part of the response's fields tells: its head, or its trailers.
     pub fn settle(&mut self, fields: &HeaderMap) {
-        let admission = &self.admission;
-        self.open.retain(|Open { limit, header, estimate }| match stated_cost(fields, header) {
-            Some(Ok(cost)) => {
-                admission.record(limit.name(), cost.saturating_sub(*estimate));
+        let Self { admission, status, open } = self;
+        open.retain(|Open { rule, estimate }| match rule.debt(*estimate, *status, fields) {
+            Some(debt) => {
+                admission.record(rule.limit.name(), debt);
                 false
             }
-            Some(Err(NotACost)) => false,
             None => true,
         });
     }

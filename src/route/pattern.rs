@@ -38,6 +38,11 @@ impl Pattern {
     /// The most segments of a pattern; it bounds how deep the search of a route goes.
     pub const MAX_SEGMENTS: usize = 64;
 
+    /// `/{*rest}`, which any path matches.
+    pub fn any() -> Self {
+        Self { segments: vec![Segment::Rest("rest".to_owned())] }
+    }
+
     /// Names of the parameters, from the left, `{*rest}` included.
     pub fn params(&self) -> impl Iterator<Item = &str> {
         self.segments.iter().filter_map(Segment::param)

@@ -91,6 +91,8 @@ fn each_answer_is_documented_and_is_given() {
         &[
             ("GET", "/api/top", "/api/top?by=requests", "", 200),
             ("GET", "/api/top", "/api/top?by=luck", "", 400),
+            ("GET", "/api/explain", "/api/explain?url=/", "", 200),
+            ("GET", "/api/explain", "/api/explain?url=/&ip=me", "", 400),
             ("POST", SESSION, SESSION, r#"{"token": "a"}"#, 409),
             ("DELETE", SESSION, SESSION, "", 204),
             ("PUT", OVERRIDE, "/api/limits/l/override", RATE, 200),

@@ -2,13 +2,11 @@
 
 use std::{collections::BTreeMap, ops::Range};
 
-use toml::Spanned;
-
 use super::Check;
 use crate::config::{
     Exemption, KeyPart, Override, Prefixes,
     error::Fault,
-    file::{self, List},
+    file::{self, List, Spanned},
     read_key,
     value::Text,
 };

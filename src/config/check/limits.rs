@@ -5,14 +5,12 @@ use std::{
     ops::Range,
 };
 
-use toml::Spanned;
-
 use super::{Check, duplicate, undefined};
 use crate::{
     config::{
         KeyPart, Limit, Prefixes,
         error::Fault,
-        file::{self, LimitOfRoute, Table},
+        file::{self, LimitOfRoute, Spanned, Table},
         value::Text,
     },
     route::Pattern,

@@ -2,15 +2,13 @@
 
 use std::ops::Range;
 
-use toml::Spanned;
-
 use super::Check;
 use crate::{
     algorithm::{Algorithm, Quota, Rate},
     config::{
         Cost, Scope,
         error::Fault,
-        file,
+        file::{self, Spanned},
         value::{AlgorithmName, AnyRate, Lease, Text},
     },
 };

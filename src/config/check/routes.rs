@@ -3,14 +3,13 @@
 use std::{collections::BTreeMap, mem, ops::Range};
 
 use hyper::{StatusCode, header::HeaderValue};
-use toml::Spanned;
 
 use super::{Check, duplicate, undefined};
 use crate::{
     config::{
         Action, Edits, OnLimit, Route,
         error::Fault,
-        file::{self, List, Table},
+        file::{self, List, Spanned, Table},
         value::{FieldName, Text},
     },
     route::{self, Matcher, Pattern},

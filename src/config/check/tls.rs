@@ -3,13 +3,12 @@
 use std::path::Path;
 
 use rustls::pki_types::ServerName;
-use toml::Spanned;
 
 use super::Check;
 use crate::config::{
     Sources, Tls,
     error::Fault,
-    file::{self, Table},
+    file::{self, Spanned, Table},
     tls::{self, Identity},
 };
 

@@ -3,13 +3,13 @@
 use std::fmt;
 
 use hyper::header::HeaderName;
+use schemars::JsonSchema;
 use serde::{
     Deserialize, Deserializer,
     de::{self, value::MapAccessDeserializer},
 };
-use toml::Spanned;
 
-use super::{List, Table};
+use super::{List, Spanned, Table};
 use crate::{
     algorithm::Rate,
     config::{
@@ -22,7 +22,7 @@ use crate::{
 type Permits = Whole<1, { Rate::MAX_PERMITS }>;
 
 /// `[limits.NAME]`, or a limit written into a route.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(in crate::config) struct Limit {
     /// The name. Required in a route; elsewhere it stands in the table's header.
@@ -102,7 +102,7 @@ impl Default for Limit {
 }
 
 /// One of a limit's `overrides`.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(in crate::config) struct Override {
     /// The value of the key; of a key with several parts a JSON array: `'["v1","v2"]'`. Required.
@@ -151,9 +151,9 @@ impl<'de> de::Visitor<'de> for CostVisitor {
 }
 
 /// A cost that the response tells.
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-struct ResponseCost {
+pub(in crate::config) struct ResponseCost {
     /// The header or trailer that says it. Required.
     response_header: Option<Text<HeaderName>>,
     /// What is charged until then, at least 1. Default: 1.

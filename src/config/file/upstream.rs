@@ -3,20 +3,20 @@
 use std::{fmt, time::Duration};
 
 use hyper::http::uri::PathAndQuery;
+use schemars::JsonSchema;
 use serde::{
     Deserialize, Deserializer,
     de::{self, value::MapAccessDeserializer},
 };
-use toml::Spanned;
 
-use super::{Table, Tls};
+use super::{Spanned, Table, Tls};
 use crate::config::{
     Balance, Percent, ServerUrl,
     value::{Echo, Interval, Text, Whole, Written},
 };
 
 /// `[upstreams.NAME]`: servers that are each as good as the other.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(in crate::config) struct Upstream {
     /// The servers, one or a list: `"http://127.0.0.1:3000"`, `"https://orders.internal"`, `"unix:/run/app.sock"`, or
@@ -63,7 +63,7 @@ impl Default for Upstream {
 }
 
 /// `timeouts` of an upstream.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(in crate::config) struct Timeouts {
     /// To connect. Default: `"2s"`.
@@ -83,7 +83,7 @@ impl Default for Timeouts {
 }
 
 /// `retries` of an upstream: when the server can't be reached, or the request is safe to send again.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(in crate::config) struct Retries {
     /// Other servers to ask after the first one, 0 to 10. Default: 1.
@@ -99,7 +99,7 @@ impl Default for Retries {
 }
 
 /// `health` of an upstream: each server is asked by GET, and is well if it answers with a status from 200 to 399.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(in crate::config) struct Health {
     /// The path to ask for: `"/healthz"`. Required.
@@ -127,7 +127,7 @@ impl Default for Health {
 }
 
 /// `eject` of an upstream: a failure is no answer, none in time, or 502, 503 or 504.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(in crate::config) struct Eject {
     /// Failures in a row after which a server gets no requests for a while, 1 to 1000. Default: 5.
@@ -227,9 +227,10 @@ impl<'de> de::Visitor<'de> for ServerVisitor {
     }
 }
 
-#[derive(Deserialize)]
+/// A server of an upstream as a table.
+#[derive(Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-struct ServerTable {
+pub(in crate::config) struct ServerTable {
     /// Where it is. Required.
     url: Option<Text<ServerUrl>>,
     /// Its share of the requests is this by the sum of all weights, 1 to 1000. Default: 1.

@@ -16,6 +16,7 @@ pub(in crate::config) enum AnyRate {
 
 impl Written for AnyRate {
     const EXPECTED: &'static str = "a rate such as \"100/10s\"";
+    const FORM: Option<&'static str> = Some(r" *\d+ *(/.+)?");
 
     fn read(text: &str) -> Result<Self, String> {
         if text.is_empty() || !text.bytes().all(|b| b.is_ascii_digit()) {
@@ -72,6 +73,7 @@ pub(super) fn within(text: &str, bounds: RangeInclusive<u64>, expected: &str) ->
 
 impl Written for StatusRange {
     const EXPECTED: &'static str = "a status such as \"401\", or a class such as \"4xx\"";
+    const FORM: Option<&'static str> = Some(r"[1-5](\d\d|xx)");
 
     fn read(text: &str) -> Result<Self, String> {
         let status = |text: &str| text.parse().ok().filter(|status| (100..=599).contains(status));

@@ -24,6 +24,7 @@ impl Written for Interval {
 
 impl Written for Percent {
     const EXPECTED: &'static str = "a share such as \"20%\"";
+    const FORM: Option<&'static str> = Some(r"\d+%");
 
     fn read(text: &str) -> Result<Self, String> {
         let number = text.strip_suffix('%').filter(|number| number.bytes().all(|byte| byte.is_ascii_digit()));
@@ -36,6 +37,7 @@ impl Written for Percent {
 
 impl Written for PathAndQuery {
     const EXPECTED: &'static str = "a path such as \"/healthz\"";
+    const FORM: Option<&'static str> = Some(r"/.*");
 
     fn read(text: &str) -> Result<Self, String> {
         let path = text.parse().ok().filter(|path: &Self| text.starts_with('/') && path.as_str() == text);

@@ -8,6 +8,7 @@ use crate::config::{RedisUrl, ServerUrl, StoreUrl, redis::bare_host};
 
 impl Written for ServerUrl {
     const EXPECTED: &'static str = "an url such as \"http://127.0.0.1:3000\"";
+    const FORM: Option<&'static str> = Some(r"(https?://|unix:/).+");
 
     fn read(text: &str) -> Result<Self, String> {
         if let Some(path) = text.strip_prefix("unix:") {
@@ -56,6 +57,7 @@ fn port(authority: &str) -> Option<Option<u16>> {
 
 impl Written for StoreUrl {
     const EXPECTED: &'static str = "an url such as \"memory:\" or \"redis://127.0.0.1:6379\"";
+    const FORM: Option<&'static str> = Some(r"memory:|rediss?(-cluster|-sentinel|\+unix)?://.+");
 
     fn read(text: &str) -> Result<Self, String> {
         if text == "memory:" {

@@ -1,0 +1,234 @@
+//! `tollgate explain`: what becomes of a request, and why.
+
+use std::{
+    error::Error,
+    fmt::{self, Write},
+    io,
+    process::ExitCode,
+};
+
+use clap::Args;
+use hyper::Method;
+use serde_json::Value;
+
+use crate::{
+    config::{Config, Overrides},
+    explain::{Explanation, Question},
+    gateway::Gateway,
+    limit::Limiter,
+};
+
+use super::{
+    complain, fail,
+    operator::{Call, Operator},
+    say, takes_colour,
+};
+
+/// The request, and whom to ask.
+#[derive(Debug, Args)]
+pub(super) struct Explain {
+    /// The request's method
+    method: String,
+    /// Its url, http://api.example.com/v1/orders/5, or only the path
+    url: String,
+    /// A line of its header
+    #[arg(short = 'H', long = "header", value_name = "NAME: VALUE")]
+    headers: Vec<String>,
+    /// Who sends it; a proxy, where X-Forwarded-For names the client [default: 127.0.0.1]
+    #[arg(long, value_name = "ADDRESS")]
+    ip: Option<String>,
+    /// Ask the running gateway: by its configuration, with what its store holds now
+    #[arg(long)]
+    live: bool,
+    #[command(flatten)]
+    operator: Operator,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Explain {
+    /// Does what the command says.
+    pub(super) fn main(self) -> ExitCode {
+        let query = self.query();
+        // What is wrong with the request is told alike, whoever is asked.
+        let question = match Question::from_query(&query) {
+            Ok(question) => question,
+            Err(remedy) => {
+                fail(&remedy.replace('\n', ": "));
+                return ExitCode::from(2);
+            }
+        };
+        let explained = if self.live {
+            let path = format!("/api/explain?{query}");
+            self.operator.ask(Call { method: Method::GET, path, body: String::new() })
+        } else {
+            self.by_file(question)
+        };
+        match explained {
+            Ok(explained) if self.json => say(format_args!("{explained:#}\n")),
+            Ok(explained) => say(format_args!("{}", text(&explained, takes_colour(&io::stdout())))),
+            Err(status) => return status,
+        }
+        ExitCode::SUCCESS
+    }
+
+    fn query(&self) -> String {
+        let mut query = form_urlencoded::Serializer::new(String::new());
+        query.append_pair("method", &self.method).append_pair("url", &self.url);
+        query.extend_pairs(self.ip.iter().map(|ip| ("ip", ip)));
+        query.extend_pairs(self.headers.iter().map(|header| ("header", header)));
+        query.finish()
+    }
+
+    fn by_file(&self, question: Question) -> Result<Value, ExitCode> {
+        let (config, _) = Config::read(&self.operator.config, &Overrides::default()).map_err(|faults| {
+            complain(&faults);
+            ExitCode::from(2)
+        })?;
+        by_config(&config, question).map_err(|error| {
+            fail(&error.to_string());
+            ExitCode::FAILURE
+        })
+    }
+}
+
+fn by_config(config: &Config, question: Question) -> Result<Value, Box<dyn Error>> {
+    // The gateway's own, which is never run: no server is watched, and no store connected.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let _runtime = runtime.enter();
+    let gateway = Gateway::build(config, &Limiter::open(&config.store)?, None);
+    Ok(serde_json::to_value(Explanation::of(&gateway, question))?)
+}
+
+/// The explanation for people.
+fn text(explained: &Value, in_colour: bool) -> String {
+    let mut page = Page { text: String::new(), in_colour };
+    let word = |of: &Value, name: &str| of[name].as_str().unwrap_or_default().to_owned();
+    let host = word(explained, "host");
+    let from = match (word(explained, "client"), word(explained, "peer")) {
+        (client, peer) if client == peer => client,
+        (client, peer) => format!("{client}, by the proxy {peer}"),
+    };
+    page.heading(
+        "request",
+        &format!("{} {host}{} from {from}", word(explained, "method"), word(explained, "path")),
+    );
+    page.line("matched as", &word(explained, "matched"));
+    if explained["route"].is_null() {
+        page.line("forwarded", "not at all");
+    }
+    if let Some(rejected) = explained["rejected"].as_object() {
+        let [status, detail] = ["status", "detail"].map(|name| shown(&rejected[name]));
+        page.heading("answer", &format!("{status}: {detail}"));
+    }
+    let route = &explained["route"];
+    if route.is_object() {
+        page.heading("route", &format!("{}  ({})", word(route, "name"), word(route, "matches")));
+        match route["upstream"].as_str() {
+            Some(upstream) => page.line("upstream", &format!("{upstream}, as {}", word(route, "target"))),
+            None => match route["target"].as_str() {
+                Some(to) => page.line("redirects", &format!("{} to {to}", shown(&route["responds"]))),
+                None => page.line("answers", &format!("{} itself", shown(&route["responds"]))),
+            },
+        }
+        if let Some(timeout_ms) = route["timeout_ms"].as_u64() {
+            page.line("within", &format!("{timeout_ms} ms"));
+        }
+    }
+    for other in list(&explained["others"]) {
+        page.line("not", &format!("{}: {}", word(other, "name"), word(other, "reason")));
+    }
+    for limit in list(&explained["limits"]) {
+        describe(&mut page, limit);
+    }
+    if let Some(next) = explained["next"].as_object() {
+        let said = match (next["unknown"].as_str(), next["admitted"] == true) {
+            (Some(unknown), _) => format!("not known: {unknown}"),
+            (None, true) => "is admitted".to_owned(),
+            (None, false) => format!("is refused by {}", names(&next["refused_by"])),
+        };
+        page.heading("the next one", &said);
+    }
+    page.text
+}
+
+fn describe(page: &mut Page, limit: &Value) {
+    let word = |name: &str| limit[name].as_str().unwrap_or_default();
+    let from = match word("rate_from") {
+        "overrides" => ", an override of the file for this key",
+        "set" => ", set while the gateways run",
+        _ => "",
+    };
+    page.heading("limit", &format!("{}  {} {}{from}", word("limit"), word("rate"), word("algorithm")));
+    let by = names(&limit["counts_by"]);
+    match word("outcome") {
+        "counted" => page.line("counts", word("key")),
+        "exempt" => page.line("counts", "not: the request is exempt"),
+        "skipped" => page.line("counts", &format!("not: the request lacks {by}, and missing = \"skip\"")),
+        _ => page.line("refuses", word("reason")),
+    }
+    let missing = match word("missing") {
+        "ip" => "counted by its address",
+        "skip" => "not counted",
+        _ => "refused with 429",
+    };
+    let may_lack = |part: &Value| !matches!(part.as_str(), Some("ip" | "method" | "route" | "global"));
+    if list(&limit["counts_by"]).iter().any(may_lack) {
+        page.line("counts by", &format!("{by}; a request that lacks it is {missing}"));
+    } else {
+        page.line("counts by", &by);
+    }
+    page.line("costs", word("cost"));
+    let mut terms = Vec::new();
+    terms.extend((word("mode") == "shadow").then(|| "it only shadows, and refuses nobody".to_owned()));
+    terms.extend((word("scope") == "instance").then(|| "each gateway counts by itself".to_owned()));
+    terms.extend(limit["wait_ms"].as_u64().map(|ms| format!("who is refused waits up to {ms} ms")));
+    if !terms.is_empty() {
+        page.line("terms", &terms.join("; "));
+    }
+    if let Some(live) = limit["live"].as_object() {
+        let room = match (live["admits"] == true, live["retry_after_ms"].as_u64()) {
+            (true, _) => "the request has room".to_owned(),
+            (false, Some(ms)) => format!("there is room in {ms} ms"),
+            (false, None) => "there is no room".to_owned(),
+        };
+        page.line("now", &format!("{} used, {} left: {room}", live["used"], live["remaining"]));
+    }
+}
+
+fn list(value: &Value) -> &[Value] {
+    value.as_array().map(Vec::as_slice).unwrap_or_default()
+}
+
+fn names(value: &Value) -> String {
+    list(value).iter().map(shown).collect::<Vec<_>>().join(", ")
+}
+
+/// A text without its quotes.
+fn shown(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+/// Lines with a name each.
+struct Page {
+    text: String,
+    in_colour: bool,
+}
+
+impl Page {
+    fn heading(&mut self, name: &str, value: &str) {
+        let (bold, plain) = if self.in_colour { ("\x1b[1m", "\x1b[0m") } else { ("", "") };
+        let gap = if self.text.is_empty() { "" } else { "\n" };
+        self.write(format_args!("{gap}{bold}{name:<13}{value}{plain}\n"));
+    }
+
+    fn line(&mut self, name: &str, value: &str) {
+        let (dim, plain) = if self.in_colour { ("\x1b[2m", "\x1b[0m") } else { ("", "") };
+        self.write(format_args!("  {dim}{name:<11}{plain}{value}\n"));
+    }
+
+    fn write(&mut self, line: fmt::Arguments<'_>) {
+        self.text.write_fmt(line).expect("writing to a string succeeds");
+    }
+}

@@ -1,0 +1,243 @@
+//! `tollgate simulate`: replays access logs, and prints what the limits would have done.
+
+use std::{
+    fmt::{self, Write},
+    fs::{self, File},
+    io::{self, Read},
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+use clap::Args;
+use hyper::header::HeaderValue;
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::{
+    config::{Config, Overrides},
+    simulate::{AtLeast, Changes, Logs, OfLimit, Report, Simulation, Smallest},
+};
+
+use super::{complain, fail, say};
+
+/// The logs, and by which limits they are replayed.
+#[derive(Debug, Args)]
+pub(super) struct Simulate {
+    /// Access logs: combined, or JSON lines, also packed by gzip; - is stdin
+    #[arg(required = true, value_name = "LOG")]
+    logs: Vec<PathBuf>,
+    /// The configuration
+    #[arg(long, value_name = "FILE", default_value = "gateway.toml")]
+    config: PathBuf,
+    /// Another configuration: what would change from it
+    #[arg(long, value_name = "FILE")]
+    against: Option<PathBuf>,
+    /// The host of requests whose log doesn't tell it
+    #[arg(long, value_name = "HOST", value_parser = HeaderValue::from_str)]
+    host: Option<HeaderValue>,
+    /// Write a page with plots
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Simulate {
+    /// Does what the command says.
+    pub(super) fn main(self) -> ExitCode {
+        let read = |file: &PathBuf| Config::read(file, &Overrides::default()).map(|(config, _)| config);
+        let configs =
+            read(&self.config).and_then(|config| Ok((config, self.against.as_ref().map(read).transpose()?)));
+        let (config, against) = match configs {
+            Ok(configs) => configs,
+            Err(faults) => {
+                complain(&faults);
+                return ExitCode::from(2);
+            }
+        };
+        let simulation = Simulation { config: &config, against: against.as_ref(), host: self.host.clone() };
+        match self.replay(&simulation).and_then(|report| self.tell(&report)) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                fail(&error.to_string());
+                ExitCode::FAILURE
+            }
+        }
+    }
+
+    fn replay(&self, simulation: &Simulation<'_>) -> io::Result<Report> {
+        let bar = ProgressBar::new(0);
+        let style = "{elapsed_precise} [{bar:40}] {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left";
+        bar.set_style(ProgressStyle::with_template(style).expect("a good template").progress_chars("=> "));
+        let files = self.logs.iter().map(|path| {
+            let name = path.display().to_string();
+            let from: Box<dyn Read> = match &*name {
+                "-" => Box::new(io::stdin()),
+                _ => {
+                    let file = File::open(path).map_err(|cause| about("read", path, &cause))?;
+                    bar.inc_length(file.metadata().map_or(0, |data| data.len()));
+                    Box::new(file)
+                }
+            };
+            Ok((name, Box::new(bar.wrap_read(from)) as Box<dyn Read>))
+        });
+        let report = simulation.run(Logs::open(files.collect::<io::Result<_>>()?)?);
+        bar.finish_and_clear();
+        report
+    }
+
+    fn tell(&self, report: &Report) -> io::Result<()> {
+        if let Some(path) = &self.report {
+            fs::write(path, report.page()).map_err(|cause| about("write", path, &cause))?;
+        }
+        if self.json {
+            say(format_args!("{}\n", serde_json::to_string_pretty(report)?));
+        } else {
+            say(format_args!("{}", text(report)));
+        }
+        Ok(())
+    }
+}
+
+fn about(what: &str, path: &Path, cause: &io::Error) -> io::Error {
+    io::Error::new(cause.kind(), format!("can't {what} `{}`: {cause}", path.display()))
+}
+
+/// The report for people.
+fn text(report: &Report) -> String {
+    let mut text = String::new();
+    write_to(&mut text, report).expect("writing to a string succeeds");
+    text
+}
+
+fn write_to(text: &mut String, report: &Report) -> fmt::Result {
+    let Report { lines, requests, .. } = report;
+    let (from, to) = (report.from.as_deref().unwrap_or("-"), report.to.as_deref().unwrap_or("-"));
+    writeln!(text, "{} requests from {from} to {to}", count(requests.all))?;
+    let others = [
+        (requests.admitted, "admitted"),
+        (requests.refused, "refused"),
+        (requests.unrouted, "without a route"),
+        (requests.rejected, "rejected"),
+        (requests.undecided, "undecided"),
+    ];
+    let others = others.iter().filter(|(requests, _)| *requests > 0);
+    let others: Vec<_> = others.map(|(requests, what)| format!("{} {what}", count(*requests))).collect();
+    writeln!(text, "{}", others.join(", "))?;
+    if lines.unreadable > 0 {
+        writeln!(text, "{} of {} lines are no requests:", count(lines.unreadable), count(lines.lines))?;
+        for named in &lines.named {
+            writeln!(text, "  {}:{}: {}", named.file.escape_debug(), named.line, named.reason)?;
+        }
+    }
+    for note in &report.notes {
+        writeln!(text, "note: {note}")?;
+    }
+    write_limits(text, &report.limits)?;
+    if let Some(changes) = &report.against {
+        write_changes(text, changes)?;
+    }
+    Ok(())
+}
+
+fn write_limits(text: &mut String, limits: &[OfLimit]) -> fmt::Result {
+    let head = [
+        "LIMIT",
+        "RATE",
+        "REQUESTS",
+        "KEYS",
+        "REFUSED",
+        "SHARE",
+        "KEYS REFUSED",
+        "USE P99",
+        "FOR ALL",
+        "FOR 99 %",
+        "FOR 95 %",
+    ];
+    let rows = limits.iter().map(|limit| {
+        let smallest = |rate: fn(&Smallest) -> &AtLeast| {
+            let bound = |smallest: &Smallest| if smallest.is_exact { "" } else { "≤ " };
+            limit
+                .smallest
+                .as_ref()
+                .map_or("-".to_owned(), |smallest| format!("{}{}", bound(smallest), rate(smallest).rate))
+        };
+        let name = if limit.shadows { format!("{} (shadow)", limit.limit) } else { limit.limit.clone() };
+        [
+            name,
+            limit.rate.clone(),
+            count(limit.requests),
+            count(limit.keys as u64),
+            count(limit.refused),
+            format!("{:.2} %", limit.refused_percent),
+            count(limit.keys_refused as u64),
+            limit.use_p99_percent.map_or("-".to_owned(), |percent| format!("{percent:.0} %")),
+            smallest(|smallest| &smallest.nobody),
+            smallest(|smallest| &smallest.one_percent),
+            smallest(|smallest| &smallest.five_percent),
+        ]
+    });
+    let rows: Vec<_> = [head.map(str::to_owned)].into_iter().chain(rows).collect();
+    let widths: Vec<_> = (0..head.len())
+        .map(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0))
+        .collect();
+    writeln!(text)?;
+    for row in &rows {
+        let cells: Vec<_> = row
+            .iter()
+            .zip(&widths)
+            .enumerate()
+            .map(|(column, (cell, width))| match column {
+                0 | 1 => format!("{cell:width$}"),
+                _ => format!("{cell:>width$}"),
+            })
+            .collect();
+        writeln!(text, "{}", cells.join("  ").trim_end())?;
+    }
+    for limit in limits.iter().filter(|limit| !limit.busiest.is_empty()) {
+        writeln!(text, "\nbusiest keys of {}, with what each asked for at most in a window:", limit.limit)?;
+        for busy in &limit.busiest {
+            writeln!(
+                text,
+                "  {}  {} requests, {} refused, {} at most ({:.0} %)",
+                busy.key,
+                count(busy.requests),
+                count(busy.refused),
+                count(busy.peak),
+                busy.use_percent
+            )?;
+        }
+    }
+    Ok(())
+}
+
+fn write_changes(text: &mut String, changes: &Changes) -> fmt::Result {
+    writeln!(
+        text,
+        "\nagainst the other file: {} newly refused, {} newly admitted",
+        count(changes.newly_refused),
+        count(changes.newly_admitted)
+    )?;
+    for (what, limits) in [("refused now", &changes.refused_by), ("refused before", &changes.admitted_by)] {
+        for limit in limits {
+            writeln!(text, "  {what} by {}: {}", limit.limit, count(limit.requests))?;
+            for (key, requests) in &limit.keys {
+                writeln!(text, "    {key}  {}", count(*requests))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A number with its thousands apart: `1,234,567`.
+fn count(number: u64) -> String {
+    let digits = number.to_string();
+    let mut apart = String::with_capacity(digits.len() + digits.len() / 3);
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            apart.push(',');
+        }
+        apart.push(digit);
+    }
+    apart
+}

@@ -1,0 +1,145 @@
+//! The JSON Schema of a gateway.toml, for editors: made of the types that read the file, with their comments as
+//! descriptions.
+//!
+//! It says what can be said of a value alone, and of a string no more than its form: `check` knows better. Since any
+//! string may hold `${NAME}`, each is also allowed to be in no form at all, if it has one of these.
+
+use std::borrow::Cow;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, generate::SchemaSettings, json_schema};
+use serde_json::{Value, json};
+
+use crate::algorithm::Rate;
+
+use super::{
+    Cost,
+    file::{
+        File, Limit, LimitOfRoute, List, Pairs, ResponseCost, ServerTable, Servers, Spanned, Table,
+        UpstreamServer,
+    },
+    value::{Text, Whole, Written},
+};
+
+/// The JSON Schema of a gateway.toml (draft 7, which editors of TOML read).
+pub fn schema() -> Value {
+    let schema = SchemaSettings::draft07().into_generator().into_root_schema_for::<File>();
+    let mut schema = schema.to_value();
+    schema["title"] = json!("gateway.toml");
+    tidy(&mut schema);
+    schema
+}
+
+/// Comments are broken into lines, which descriptions aren't; and what is left out is `null` to Rust alone.
+fn tidy(schema: &mut Value) {
+    let is_null = |value: &Value| *value == json!("null") || *value == json!({ "type": "null" });
+    match schema {
+        Value::Object(fields) => fields.iter_mut().for_each(|(name, value)| match (name.as_str(), value) {
+            ("description", Value::String(text)) => *text = text.replace('\n', " "),
+            ("type" | "anyOf", Value::Array(options)) => {
+                options.retain(|option| !is_null(option));
+                options.iter_mut().for_each(tidy);
+            }
+            (_, value) => tidy(value),
+        }),
+        Value::Array(values) => values.iter_mut().for_each(tidy),
+        _ => {}
+    }
+}
+
+/// A variable of the environment within a string.
+const VARIABLE: &str = r"\$\{";
+
+/// A string, by what is said of it to those who wrote none: it may be one of a few words, or has examples.
+fn of_string(expected: &str, form: Option<&str>) -> Schema {
+    let words: Vec<_> = expected.split('"').skip(1).step_by(2).collect();
+    let between = expected.split('"').step_by(2).map(|text| text.trim_matches([' ', ',']));
+    if !words.is_empty() && between.into_iter().all(|text| matches!(text, "" | "or")) {
+        return json_schema!({ "anyOf": [{ "enum": words }, { "type": "string", "pattern": VARIABLE }] });
+    }
+    let mut schema = json_schema!({ "type": "string" });
+    if let Some(form) = form {
+        schema.insert("pattern".to_owned(), json!(format!("^(?:{form})$|{VARIABLE}")));
+    }
+    if !words.is_empty() {
+        schema.insert("examples".to_owned(), json!(words));
+    }
+    schema
+}
+
+/// Types whose schema is that of what they hold.
+macro_rules! as_what_it_holds {
+    ($($holder:ident),*) => {$(
+        impl<T: JsonSchema> JsonSchema for $holder<T> {
+            fn inline_schema() -> bool {
+                T::inline_schema()
+            }
+
+            fn schema_name() -> Cow<'static, str> {
+                T::schema_name()
+            }
+
+            fn schema_id() -> Cow<'static, str> {
+                T::schema_id()
+            }
+
+            fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+                T::json_schema(generator)
+            }
+        }
+    )*};
+}
+
+as_what_it_holds!(Spanned, Table);
+
+/// Types that have no name in the schema.
+macro_rules! unnamed {
+    ($([$($generics:tt)*] $type:ty: $schema:expr;)*) => {$(
+        impl<$($generics)*> JsonSchema for $type {
+            fn inline_schema() -> bool {
+                true
+            }
+
+            fn schema_name() -> Cow<'static, str> {
+                stringify!($type).into()
+            }
+
+            fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+                let of: fn(&mut SchemaGenerator) -> Schema = $schema;
+                of(generator)
+            }
+        }
+    )*};
+}
+
+unnamed! {
+    [T: Written] Text<T>: |_| of_string(T::EXPECTED, T::FORM);
+    [const MIN: u32, const MAX: u32] Whole<MIN, MAX>: |_| {
+        json_schema!({ "type": "integer", "minimum": MIN, "maximum": MAX })
+    };
+    [T: Written] List<T>: |generator| one_or_many::<Text<T>>(generator);
+    [K: Written, V: Written] Pairs<K, V>: |generator| {
+        let value = generator.subschema_for::<Text<V>>();
+        json_schema!({ "type": "object", "additionalProperties": value })
+    };
+    [] Cost: |generator| {
+        let response = generator.subschema_for::<ResponseCost>();
+        let number = json!({ "type": "integer", "minimum": 1, "maximum": Rate::MAX_PERMITS });
+        let header = json!({ "type": "string", "pattern": format!("^header:.+$|{VARIABLE}"), "examples": ["header:x-cost"] });
+        json_schema!({ "anyOf": [number, header, response] })
+    };
+    [] LimitOfRoute: |generator| {
+        let inline = generator.subschema_for::<Limit>();
+        json_schema!({ "anyOf": [{ "type": "string" }, inline] })
+    };
+    [] Servers: |generator| one_or_many::<UpstreamServer>(generator);
+    [] UpstreamServer: |generator| {
+        let url = generator.subschema_for::<Text<super::ServerUrl>>();
+        let table = generator.subschema_for::<ServerTable>();
+        json_schema!({ "anyOf": [url, table] })
+    };
+}
+
+fn one_or_many<T: JsonSchema>(generator: &mut SchemaGenerator) -> Schema {
+    let one = generator.subschema_for::<T>();
+    json_schema!({ "anyOf": [one, { "type": "array", "items": one, "minItems": 1 }] })
+}

@@ -1,0 +1,370 @@
+//! What a gateway makes of a request, and why: the route that it takes and what the others lack, how its path is
+//! read, and whom each limit counts. Nothing is forwarded, and nothing is charged.
+//!
+//! It asks the parts that serve requests. What it adds is to keep what they say.
+
+mod question;
+
+use std::{net::IpAddr, ptr};
+
+use serde::Serialize;
+
+pub use self::question::Question;
+use crate::{
+    algorithm::{Algorithm, Quota},
+    config::{self, Cost, Missing, Mode, Scope},
+    forward::{Upstream, headers::from_client},
+    gateway::{Aim, Gateway, Route, client, target::Target},
+    limit::{
+        Ask,
+        key::{Subject, jwt::Claims},
+        request::{Rule, Terms},
+    },
+    reject::Rejection,
+    route::{Matcher, Unmet, View, path},
+};
+
+/// What a gateway makes of a request.
+#[derive(Debug, Serialize)]
+pub struct Explanation {
+    /// The method.
+    pub method: String,
+    /// The host that is asked for, as routes see it; empty if there is none.
+    pub host: String,
+    /// Whom limits take for the client.
+    pub client: IpAddr,
+    /// Who sent the request; another one than the client behind trusted proxies.
+    pub peer: IpAddr,
+    /// The path as it was sent.
+    pub path: String,
+    /// The path as it goes on: without dot segments.
+    pub forwarded: String,
+    /// The path on which routes are matched.
+    pub matched: String,
+    /// What the gateway answers before any limit is asked, if it does.
+    pub rejected: Option<Rejected>,
+    /// The route, if one matches.
+    pub route: Option<OfRoute>,
+    /// The other routes, in the order of the file, and why it isn't they.
+    pub others: Vec<Other>,
+    /// The route's limits.
+    pub limits: Vec<OfLimit>,
+    /// What the next such request gets from its limits. Only a live look tells whether there is room.
+    pub next: Option<Next>,
+}
+
+/// An answer of the gateway's own.
+#[derive(Debug, Serialize)]
+pub struct Rejected {
+    /// Its status.
+    pub status: u16,
+    /// Its code.
+    pub code: &'static str,
+    /// Why.
+    pub detail: String,
+}
+
+/// The route of a request.
+#[derive(Debug, Serialize)]
+pub struct OfRoute {
+    /// Its name.
+    pub name: String,
+    /// What it asks for.
+    pub matches: String,
+    /// The upstream's name, if it has one.
+    pub upstream: Option<String>,
+    /// The target as the upstream gets it, rewritten if the route says so; or where the client is told to go.
+    pub target: Option<String>,
+    /// The status that the route itself answers with, if it does.
+    pub responds: Option<u16>,
+    /// For the whole exchange, in milliseconds.
+    pub timeout_ms: Option<u64>,
+}
+
+/// A route that isn't taken.
+#[derive(Debug, Serialize)]
+pub struct Other {
+    /// Its name.
+    pub name: String,
+    /// What it asks for.
+    pub matches: String,
+    /// Why it isn't taken.
+    pub reason: String,
+}
+
+/// A limit of the route.
+#[derive(Debug, Serialize)]
+pub struct OfLimit {
+    /// Its name.
+    pub limit: String,
+    /// What it makes of the request: `counted`, `exempt`, `skipped` or `refused`.
+    pub outcome: &'static str,
+    /// By what it counts, as in the file.
+    pub counts_by: Vec<String>,
+    /// Whom it counts, as in the bucket's name: hashed, if it may be a credential.
+    pub key: Option<String>,
+    /// Why it refuses, if it does.
+    pub reason: Option<String>,
+    /// The rate that holds for the key.
+    pub rate: String,
+    /// Where that is from: the `limit`, the file's `overrides`, or `set` while gateways run.
+    pub rate_from: &'static str,
+    /// How it counts.
+    pub algorithm: &'static str,
+    /// What the request costs, in words.
+    pub cost: String,
+    /// `shared` or `instance`.
+    pub scope: &'static str,
+    /// `enforce` or `shadow`.
+    pub mode: &'static str,
+    /// What is done with requests that lack the key: `ip`, `skip` or `deny`.
+    pub missing: &'static str,
+    /// For how long a refused request is held, if it is.
+    pub wait_ms: Option<u64>,
+    /// Where the key stands, if the store was asked.
+    pub live: Option<Live>,
+}
+
+/// Where a key stands now.
+#[derive(Debug, Serialize)]
+pub struct Live {
+    /// Permits in use.
+    pub used: u64,
+    /// Permits left.
+    pub remaining: u64,
+    /// Whether the request has room.
+    pub admits: bool,
+    /// When it has, unless it never fits or the limit counts what is in flight.
+    pub retry_after_ms: Option<u64>,
+}
+
+/// What the next request gets.
+#[derive(Debug, Serialize)]
+pub struct Next {
+    /// Whether all limits let it pass.
+    pub admitted: bool,
+    /// The limits that don't.
+    pub refused_by: Vec<String>,
+    /// Why that isn't known, if it isn't.
+    pub unknown: Option<String>,
+}
+
+impl Explanation {
+    /// What a gateway makes of a request, as far as its configuration tells.
+    pub fn of(gateway: &Gateway, question: Question) -> Self {
+        explain(gateway, question).0
+    }
+
+    /// The same, with what the store holds now, and what the next such request would get.
+    pub async fn live(gateway: &Gateway, question: Question) -> Self {
+        let (mut explanation, asks) = explain(gateway, question);
+        if explanation.route.is_none() {
+            return explanation;
+        }
+        let mut next = Next { admitted: true, refused_by: Vec::new(), unknown: None };
+        for (limit, ask) in explanation.limits.iter_mut().zip(&asks) {
+            let mut admits = limit.outcome != "refused";
+            if let Some(ask) = ask {
+                match gateway.limiter().peek(ask).await {
+                    Ok(state) => {
+                        let quota = state.quota;
+                        if state.is_overridden {
+                            (limit.rate, limit.rate_from) = (quota.to_string(), "set");
+                        }
+                        let is_exact = quota.algorithm != Algorithm::Concurrency;
+                        let delay_us = state.usage.delay_us.filter(|_| is_exact);
+                        admits = state.usage.delay_us == Some(0);
+                        limit.live = Some(Live {
+                            used: state.usage.used,
+                            remaining: u64::from(quota.capacity()).saturating_sub(state.usage.used),
+                            admits,
+                            retry_after_ms: delay_us.map(|delay_us| delay_us.div_ceil(1_000)),
+                        });
+                    }
+                    Err(error) => next.unknown = Some(error.to_string()),
+                }
+            }
+            if !admits && limit.mode == "enforce" {
+                next.admitted = false;
+                next.refused_by.push(limit.limit.clone());
+            }
+        }
+        next.admitted &= next.unknown.is_none();
+        explanation.next = Some(next);
+        explanation
+    }
+}
+
+/// What a gateway makes of a request, and for each limit what it is asked.
+fn explain(gateway: &Gateway, question: Question) -> (Explanation, Vec<Option<Ask>>) {
+    let Question { mut parts, peer } = question;
+    from_client(&mut parts.headers);
+    let client = client::identify(peer, &parts.headers, &gateway.trusted_proxies);
+    let forwarded = path::forwarded(parts.uri.path());
+    let mut explanation = Explanation {
+        method: parts.method.to_string(),
+        host: String::new(),
+        client: client.address,
+        peer: client.peer,
+        path: parts.uri.path().to_owned(),
+        matched: path::matched(&forwarded).into_owned(),
+        forwarded: forwarded.into_owned(),
+        rejected: None,
+        route: None,
+        others: Vec::new(),
+        limits: Vec::new(),
+        next: None,
+    };
+    let target = match Target::read(&parts, gateway.escaped_slashes) {
+        Ok(target) => target,
+        Err(rejection) => {
+            explanation.rejected = Some(rejection.into());
+            return (explanation, Vec::new());
+        }
+    };
+    explanation.host = target.host.to_string();
+    let matched = path::matched(&target.forwarded);
+    let view = target.view(&parts, &matched);
+    let found = gateway.routes.find(&view);
+    let taken = found.as_ref().map(|found| found.route);
+    let others =
+        gateway.routes.routes().filter(|(_, route)| taken.is_none_or(|taken| !ptr::eq(taken, route)));
+    explanation.others = others.map(|(matcher, route)| Other::new(matcher, route, &view, taken)).collect();
+    let Some(found) = found else {
+        explanation.rejected = Some(Rejection::NoRoute.into());
+        return (explanation, Vec::new());
+    };
+    let aim = match found.route.aim(&found, &target, &parts.uri) {
+        Ok(aim) => aim,
+        Err(rejection) => {
+            explanation.rejected = Some(rejection.into());
+            return (explanation, Vec::new());
+        }
+    };
+    let subject = Subject {
+        client: client.address,
+        method: &parts.method,
+        host: &target.host,
+        query: target.query,
+        headers: &parts.headers,
+        claims: Claims::new(gateway.verifier.as_ref(), &parts.headers),
+        route: &found.route.name,
+        parameter: &|name| found.param(name),
+    };
+    let (limits, asks) =
+        found.route.limits.iter().map(|rule| OfLimit::new(rule, rule.terms(&subject))).unzip();
+    explanation.limits = limits;
+    let (matcher, route) =
+        gateway.routes.routes().find(|(_, route)| ptr::eq(route, found.route)).expect("it is one of them");
+    let name_of = |upstream| {
+        let mut upstreams = gateway.upstreams().iter();
+        upstreams.find(|(_, other)| ptr::eq::<Upstream>(&***other, upstream)).map(|(name, _)| name.clone())
+    };
+    let (upstream, target, responds) = match aim {
+        Aim::Upstream(upstream, uri) => (name_of(upstream), Some(uri.to_string()), None),
+        Aim::Fixed(response) => (None, None, Some(response.status().as_u16())),
+        Aim::Elsewhere(to, status) => {
+            (None, Some(String::from_utf8_lossy(to.as_bytes()).into_owned()), Some(status.as_u16()))
+        }
+    };
+    explanation.route = Some(OfRoute {
+        name: route.name.clone(),
+        matches: matcher.to_string(),
+        upstream,
+        target,
+        responds,
+        timeout_ms: route.timeout.map(|timeout| timeout.as_millis() as u64),
+    });
+    (explanation, asks)
+}
+
+impl From<Rejection> for Rejected {
+    fn from(rejection: Rejection) -> Self {
+        let (status, code, detail) = rejection.terms();
+        Self { status: status.as_u16(), code, detail }
+    }
+}
+
+impl Other {
+    fn new(matcher: &Matcher, route: &Route, view: &View<'_>, taken: Option<&Route>) -> Self {
+        let reason = match (matcher.unmet(view), taken) {
+            (Some(Unmet::Host), _) => "it is for another host".to_owned(),
+            (Some(Unmet::Path), _) => "it is for another path".to_owned(),
+            (Some(Unmet::Method), _) => "it is for other methods".to_owned(),
+            (Some(Unmet::Header(name)), _) => format!("it asks for another value of the header `{name}`"),
+            (Some(Unmet::Query(name)), _) => {
+                format!("it asks for another value of the query parameter `{name}`")
+            }
+            (None, Some(taken)) => format!("`{}` is more specific, or as specific and before it", taken.name),
+            (None, None) => unreachable!("a request takes one of the routes that it may take"),
+        };
+        Self { name: route.name.clone(), matches: matcher.to_string(), reason }
+    }
+}
+
+impl OfLimit {
+    /// A limit and, if it counts the request, what the request asks of it.
+    fn new(rule: &Rule, terms: Terms) -> (Self, Option<Ask>) {
+        let (limit, config) = (rule.limit(), rule.config());
+        let mut described = Self {
+            limit: limit.name().to_owned(),
+            outcome: "counted",
+            counts_by: config.key.iter().map(ToString::to_string).collect(),
+            key: None,
+            reason: None,
+            rate: limit.quota().to_string(),
+            rate_from: "limit",
+            algorithm: limit.quota().algorithm.name(),
+            cost: cost(config),
+            scope: match config.scope {
+                Scope::Shared => "shared",
+                Scope::Instance => "instance",
+            },
+            mode: match config.mode {
+                Mode::Enforce => "enforce",
+                Mode::Shadow => "shadow",
+            },
+            missing: match config.missing {
+                Missing::Ip => "ip",
+                Missing::Skip => "skip",
+                Missing::Deny => "deny",
+            },
+            wait_ms: Some(config.wait.as_millis() as u64).filter(|wait_ms| *wait_ms > 0),
+            live: None,
+        };
+        match terms {
+            Terms::Counts(ask) => {
+                described.key = Some(ask.key().as_str().to_owned());
+                if let Some(rate) = ask.own_rate() {
+                    let quota = Quota::new(limit.quota().algorithm, rate);
+                    (described.rate, described.rate_from) = (quota.to_string(), "overrides");
+                }
+                return (described, Some(ask));
+            }
+            Terms::Exempts => described.outcome = "exempt",
+            Terms::Skips => described.outcome = "skipped",
+            Terms::Refuses(refusal) => {
+                described.outcome = "refused";
+                described.reason = Some(refusal.to_string());
+            }
+        }
+        (described, None)
+    }
+}
+
+fn cost(config: &config::Limit) -> String {
+    let cost = match &config.cost {
+        Cost::Fixed(cost) => cost.to_string(),
+        Cost::Header(name) => format!("what the header `{name}` says, or 1"),
+        Cost::Response { header, estimate } => {
+            format!("{estimate}, and the rest when the response's `{header}` tells it")
+        }
+    };
+    match &config.when_status[..] {
+        [] => cost,
+        statuses => {
+            let statuses: Vec<_> = statuses.iter().map(ToString::to_string).collect();
+            format!("{cost}, if the response's status is {}", statuses.join(" or "))
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! A line that is an object of JSON, with the field names of this gateway's log, and of those that nginx, Caddy and
+//! Traefik are usually told to write. Of several names for one thing the first in its list counts.
+
+use std::{borrow::Cow, fmt, str::FromStr};
+
+use hyper::{
+    StatusCode,
+    header::{HeaderName, HeaderValue, REFERER, USER_AGENT},
+};
+use serde::{
+    Deserialize, Deserializer,
+    de::{self, IgnoredAny},
+};
+use serde_json::{Map, Value};
+
+use super::{
+    Logged, Told, Wanted, read_client, read_method, read_number_of_time, read_request, read_target, read_time,
+};
+
+const TIME: &[&str] = &["time", "@timestamp", "timestamp", "ts", "msec", "time_iso8601", "time_local"];
+const CLIENT: &[&str] = &["client", "client_ip", "remote_addr", "remote_ip", "clientip", "ip", "ClientHost"];
+const METHOD: &[&str] = &["method", "request_method", "verb", "RequestMethod"];
+const TARGET: &[&str] = &["target", "request_uri", "RequestPath", "uri", "url", "path"];
+const ARGUMENTS: &[&str] = &["args", "query_string"];
+const HOST: &[&str] = &["http_host", "host", "RequestHost", "server_name"];
+const STATUS: &[&str] = &["status", "status_code", "DownstreamStatus"];
+const REFERERS: &[&str] = &["referer", "http_referer", "referrer"];
+const USER_AGENTS: &[&str] = &["user_agent", "http_user_agent", "agent"];
+/// This gateway's, in milliseconds; its time is that of the arrival. Where others write one, theirs is that of the end.
+const TOOK_MS: &[&str] = &["duration_ms"];
+/// nginx's and Caddy's.
+const TOOK_S: &[&str] = &["request_time", "duration"];
+/// Traefik's.
+const TOOK_NS: &[&str] = &["Duration"];
+const REQUEST: &[&str] = &["request"];
+const HEADERS: &[&str] = &["headers", "request_headers"];
+const ANSWER_HEADERS: &[&str] = &["resp_headers", "response_headers"];
+const LIMITS: &[&str] = &["limits"];
+
+/// All names, by which place what is found goes.
+const FIELDS: [&[&str]; 16] = [
+    TIME,
+    CLIENT,
+    METHOD,
+    TARGET,
+    ARGUMENTS,
+    HOST,
+    STATUS,
+    REFERERS,
+    USER_AGENTS,
+    TOOK_MS,
+    TOOK_S,
+    TOOK_NS,
+    REQUEST,
+    HEADERS,
+    ANSWER_HEADERS,
+    LIMITS,
+];
+
+pub(super) fn read(line: &[u8], wanted: &Wanted) -> Result<Logged, &'static str> {
+    let found: Found = serde_json::from_slice(line).map_err(|_| "it is no object of JSON")?;
+    found.logged(wanted)
+}
+
+/// The fields of a line that are known, by place in [`FIELDS`], each with the rank of its name; and those of headers
+/// that nginx's variables name.
+#[derive(Default)]
+struct Found {
+    fields: [Option<(usize, Value)>; FIELDS.len()],
+    headers: Vec<(HeaderName, Value)>,
+    answer_headers: Vec<(HeaderName, Value)>,
+}
+
+impl<'de> Deserialize<'de> for Found {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_map(FoundVisitor)
+    }
+}
+
+struct FoundVisitor;
+
+impl<'de> de::Visitor<'de> for FoundVisitor {
+    type Value = Found;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: de::MapAccess<'de>>(self, mut map: A) -> Result<Found, A::Error> {
+        let mut found = Found::default();
+        while let Some(Name(name)) = map.next_key()? {
+            let rank = |names: &&[&str]| names.iter().position(|other| *other == name);
+            let place = FIELDS.iter().enumerate().find_map(|(place, names)| Some((place, rank(names)?)));
+            if let Some((place, rank)) = place {
+                let value = map.next_value()?;
+                let field = &mut found.fields[place];
+                if field.as_ref().is_none_or(|(other, _)| rank < *other) {
+                    *field = Some((rank, value));
+                }
+            } else if let Some(header) = variable(&name, "http_") {
+                found.headers.push((header, map.next_value()?));
+            } else if let Some(header) =
+                variable(&name, "sent_http_").or_else(|| variable(&name, "upstream_http_"))
+            {
+                found.answer_headers.push((header, map.next_value()?));
+            } else {
+                map.next_value::<IgnoredAny>()?;
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// A name, copied only if it has escapes.
+#[derive(Deserialize)]
+struct Name<'n>(#[serde(borrow)] Cow<'n, str>);
+
+/// The header that a variable of nginx is about: `http_x_api_key` is `x-api-key`.
+fn variable(name: &str, prefix: &str) -> Option<HeaderName> {
+    name.strip_prefix(prefix)?.replace('_', "-").parse().ok()
+}
+
+impl Found {
+    fn take(&mut self, names: &'static [&'static str]) -> Option<Value> {
+        let place = FIELDS.iter().position(|other| *other == names)?;
+        self.fields[place].take().map(|(_, value)| value).filter(|value| !value.is_null())
+    }
+
+    fn text(&mut self, names: &'static [&'static str]) -> Option<String> {
+        match self.take(names)? {
+            Value::String(text) => Some(text),
+            Value::Number(number) => Some(number.to_string()),
+            _ => None,
+        }
+    }
+
+    fn number(&mut self, names: &'static [&'static str]) -> Option<f64> {
+        self.text(names)?.parse().ok().filter(|number: &f64| *number >= 0.0)
+    }
+
+    /// Caddy's fields of a request, beside those of the line.
+    fn spread(&mut self, request: Map<String, Value>) {
+        for (name, value) in request {
+            let place = FIELDS.iter().position(|names| names.contains(&name.as_str()));
+            if let Some(field) = place.map(|place| &mut self.fields[place]).filter(|field| field.is_none()) {
+                *field = Some((0, value));
+            }
+        }
+    }
+
+    fn logged(mut self, wanted: &Wanted) -> Result<Logged, &'static str> {
+        let mut request = None;
+        match self.take(REQUEST) {
+            Some(Value::Object(fields)) => self.spread(fields),
+            Some(Value::String(line)) => request = Some(line),
+            _ => {}
+        }
+        let at_us = match self.take(TIME) {
+            Some(Value::String(text)) => read_time(&text)?,
+            Some(Value::Number(number)) => read_number_of_time(number.as_f64().unwrap_or(-1.0))?,
+            _ => return Err("it has no time"),
+        };
+        let client = read_client(&self.text(CLIENT).ok_or("it has no client")?)?;
+        let (method, target) = match (self.text(METHOD), self.text(TARGET), request) {
+            (Some(method), Some(target), _) => {
+                let arguments = self.text(ARGUMENTS).filter(|text| !text.is_empty() && !target.contains('?'));
+                let target = arguments.map(|arguments| format!("{target}?{arguments}")).unwrap_or(target);
+                (read_method(method.as_bytes())?, read_target(target.as_bytes())?)
+            }
+            (_, _, Some(line)) => read_request(line.as_bytes())?,
+            _ => return Err("it has no method or no target"),
+        };
+        let took_at_its_begin = self.number(TOOK_MS).map(|ms| ms * 1e3);
+        let took_at_its_end = self.number(TOOK_S).map(|s| s * 1e6);
+        let took_at_its_end = took_at_its_end.or(self.number(TOOK_NS).map(|ns| ns / 1e3)).map(|us| us as u64);
+        let is_told = |told: &String| !super::is_absent(told.as_bytes());
+        let mut logged = Logged {
+            at_us: at_us - took_at_its_end.unwrap_or(0).min(at_us),
+            took_us: took_at_its_begin.map(|us| us as u64).or(took_at_its_end),
+            client,
+            method,
+            target,
+            host: self.text(HOST).filter(is_told).and_then(|host| HeaderValue::from_str(&host).ok()),
+            status: self.text(STATUS).and_then(|status| StatusCode::from_str(&status).ok()),
+            headers: Vec::new(),
+            has_all_headers: false,
+            answer_headers: Vec::new(),
+            limits: self.take(LIMITS).map(read_limits).unwrap_or_default(),
+        };
+        for (names, name) in [(REFERERS, REFERER), (USER_AGENTS, USER_AGENT)] {
+            if let Some(value) = self.text(names) {
+                logged.note_header(wanted, &name, value.as_bytes());
+            }
+        }
+        for (name, value) in self.headers.drain(..) {
+            logged.note_header(wanted, &name, value.as_str().unwrap_or_default().as_bytes());
+        }
+        if let Some(Value::Object(fields)) = self.take(HEADERS) {
+            logged.has_all_headers = true;
+            for (name, value) in lines(&fields) {
+                logged.note_header(wanted, &name, value.as_bytes());
+            }
+        }
+        if let Some(Value::Object(fields)) = self.take(ANSWER_HEADERS) {
+            self.answer_headers.extend(lines(&fields).map(|(name, value)| (name, value.into())));
+        }
+        for (name, value) in self.answer_headers {
+            let value = value.as_str().filter(|value| !super::is_absent(value.as_bytes()));
+            let value = value.and_then(|value| HeaderValue::from_str(value).ok());
+            logged
+                .answer_headers
+                .extend(value.map(|value| (name, value)).filter(|(name, _)| wanted.of_answer.contains(name)));
+        }
+        Ok(logged)
+    }
+}
+
+/// The lines of a header that is an object, each with a value or a list of such.
+fn lines(fields: &Map<String, Value>) -> impl Iterator<Item = (HeaderName, &str)> {
+    fields.iter().flat_map(|(name, values)| {
+        let name = name.parse::<HeaderName>().ok();
+        let values = values.as_array().map(Vec::as_slice).unwrap_or(std::slice::from_ref(values));
+        values.iter().filter_map(move |value| Some((name.clone()?, value.as_str()?)))
+    })
+}
+
+/// What this gateway's log tells of its limits.
+fn read_limits(limits: Value) -> Vec<(String, Told)> {
+    let Value::Array(limits) = limits else { return Vec::new() };
+    let of_limit = |limit: Value| {
+        let told = match (limit["key"].as_str(), limit["decision"].as_str()) {
+            (Some(key), _) => Told::Key(key.to_owned()),
+            (None, Some("exempt")) => Told::Exempt,
+            (None, Some("skipped")) => Told::Skipped,
+            _ => return None,
+        };
+        Some((limit["limit"].as_str()?.to_owned(), told))
+    };
+    limits.into_iter().filter_map(of_limit).collect()
+}

@@ -1,0 +1,412 @@
+//! One configuration, by which requests are decided in the time of their log: through its routes and the keys of its
+//! limits, in an in-process store whose clock is the log's.
+
+mod limit;
+
+use std::{
+    cmp::Reverse,
+    collections::{BinaryHeap, HashMap},
+};
+
+use bytes::Bytes;
+use hyper::{
+    HeaderMap, Request, StatusCode, Version,
+    header::{COOKIE, HOST, HeaderName, HeaderValue},
+    http::request::Parts,
+};
+use smallvec::SmallVec;
+
+use crate::{
+    algorithm::{Algorithm, Quota, Rate},
+    config::{Config, Cost, EscapedSlashes, KeyPart},
+    forward::headers::from_client,
+    gateway::target::Target,
+    limit::{
+        Ask,
+        key::{Subject, jwt::Claims},
+        request::Rule,
+    },
+    route::{Table, path},
+    store::{Act, Charge, Decision, LeaseId, Operation, Reply, memory::MemoryStore},
+};
+
+use self::limit::Denied;
+pub(super) use self::limit::OfLimit;
+use super::{
+    line::{Logged, Wanted},
+    tally::Timeline,
+};
+
+/// Bytes for the counts of the store.
+const STORE_BYTES_MOST: usize = 1 << 30;
+/// Bytes for the counts of what keys would have used, beyond which they are coarse.
+const DEMAND_BYTES_MOST: isize = 256 << 20;
+/// Keys of which anything is told.
+const KEYS_MOST: usize = 500_000;
+/// Answers that are awaited at a time; beyond it the earliest are taken to have ended.
+const RUNNING_MOST: usize = 500_000;
+/// What comes before a key in the buckets' names.
+const KEY_PREFIX: &str = "";
+
+/// A configuration at work.
+pub(super) struct Replay {
+    routes: Table<Route>,
+    escaped_slashes: EscapedSlashes,
+    host: Option<HeaderValue>,
+    /// Headers that routes ask for.
+    conditions: Vec<HeaderName>,
+    pub(super) limits: Vec<OfLimit>,
+    store: MemoryStore,
+    /// What answers will add and give back, by the time when they end.
+    running: BinaryHeap<Reverse<(u64, u64)>>,
+    ends: HashMap<u64, SmallVec<[End; 2]>>,
+    started: u64,
+    keys: usize,
+    demand_bytes: isize,
+    parts: Parts,
+    pub(super) counts: Counts,
+    pub(super) timeline: Timeline,
+    /// Requests that it refuses and the other configuration doesn't.
+    pub(super) differing: u64,
+}
+
+/// What became of requests.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Counts {
+    /// They passed all their limits, or have none.
+    pub(super) admitted: u64,
+    /// A limit refused them.
+    pub(super) refused: u64,
+    /// No route takes them.
+    pub(super) unrouted: u64,
+    /// The gateway can't read their target or host.
+    pub(super) rejected: u64,
+    /// The store had no more room.
+    pub(super) undecided: u64,
+    /// Their host isn't known.
+    pub(super) without_host: u64,
+    /// They may have had a header that a route asks for.
+    pub(super) without_condition: u64,
+}
+
+struct Route {
+    name: String,
+    /// Places in [`Replay::limits`].
+    limits: Vec<usize>,
+}
+
+/// What a request came to.
+pub(super) enum Verdict {
+    /// It passed.
+    Admitted,
+    /// These refused it: the limit's place, and its key's, if that is known.
+    Refused(RefusedBy),
+    /// It never got as far as the limits.
+    NotAsked,
+}
+
+/// Limits that refuse, each with the key's place.
+pub(super) type RefusedBy = SmallVec<[(usize, Option<usize>); 2]>;
+
+/// A limit that is asked.
+struct Asked {
+    limit: usize,
+    /// The place of its key in the tally.
+    key: Option<usize>,
+    ask: Ask,
+    charge: Charge,
+}
+
+/// What an answer adds or gives back when it ends.
+enum End {
+    /// Of a request that was admitted: its debt.
+    Owed { bucket: Bytes, quota: Quota, debt: u32 },
+    /// The lease of a request that was admitted.
+    Leased { bucket: Bytes, quota: Quota, id: LeaseId },
+    /// Of any request: what it adds to the demand of a key.
+    Demanded { limit: usize, key: usize, quota: Quota, debt: u32 },
+    /// Of any request: it isn't in flight any more.
+    Ran { limit: usize, key: usize },
+}
+
+impl Replay {
+    /// A configuration, for requests that have this host if the log tells none.
+    pub(super) fn new(config: &Config, host: Option<HeaderValue>) -> Self {
+        let names: Vec<_> = config.limits.keys().collect();
+        let place = |name: &String| names.binary_search(&name).expect("each limit is defined");
+        let routes = config.routes.iter().map(|route| {
+            let limits = route.limits.iter().map(place).collect();
+            (route.matcher.clone(), Route { name: route.name.clone(), limits })
+        });
+        Self {
+            routes: Table::new(routes),
+            escaped_slashes: config.server.escaped_slashes,
+            host,
+            conditions: config
+                .routes
+                .iter()
+                .flat_map(|route| &route.matcher.headers)
+                .map(|(name, _)| name.clone())
+                .collect(),
+            limits: config.limits.values().map(OfLimit::new).collect(),
+            store: MemoryStore::new(STORE_BYTES_MOST),
+            running: BinaryHeap::new(),
+            ends: HashMap::new(),
+            started: 0,
+            keys: 0,
+            demand_bytes: 0,
+            parts: Request::new(()).into_parts().0,
+            counts: Counts::default(),
+            timeline: Timeline::default(),
+            differing: 0,
+        }
+    }
+
+    /// Adds the fields of headers that it depends on.
+    pub(super) fn want(&self, wanted: &mut Wanted) {
+        let Wanted { of_request, of_answer } = wanted;
+        for config in self.limits.iter().map(|limit| limit.rule.config()) {
+            of_request.extend(config.key.iter().filter_map(|part| match part {
+                KeyPart::Header(name) => Some(name.clone()),
+                KeyPart::Cookie(_) => Some(COOKIE),
+                _ => None,
+            }));
+            match &config.cost {
+                Cost::Fixed(_) => {}
+                Cost::Header(name) => of_request.push(name.clone()),
+                Cost::Response { header, .. } => of_answer.push(header.clone()),
+            }
+        }
+        of_request.extend(self.conditions.iter().cloned());
+    }
+
+    /// Whether a route is for one host only.
+    pub(super) fn has_hosts(&self) -> bool {
+        self.routes.routes().any(|(matcher, _)| matcher.host.is_some())
+    }
+
+    /// Decides a request. Times never go back.
+    pub(super) fn decide(&mut self, logged: &Logged) -> Verdict {
+        self.end_until(logged.at_us);
+        let mut parts = std::mem::replace(&mut self.parts, Request::new(()).into_parts().0);
+        self.fill(&mut parts, logged);
+        let verdict = self.decide_request(&parts, logged);
+        self.parts = parts;
+        let counts = &mut self.counts;
+        match &verdict {
+            Verdict::Admitted => counts.admitted += 1,
+            Verdict::Refused(_) => counts.refused += 1,
+            Verdict::NotAsked => {}
+        }
+        self.timeline.note(logged.at_us, matches!(verdict, Verdict::Refused(_)));
+        verdict
+    }
+
+    /// Notes that these refused what the other configuration doesn't.
+    pub(super) fn differ(&mut self, refused_by: RefusedBy) {
+        self.differing += 1;
+        for (limit, key) in refused_by {
+            self.limits[limit].tally.differ(key);
+        }
+    }
+
+    /// Writes a request as it would have come.
+    fn fill(&self, parts: &mut Parts, logged: &Logged) {
+        parts.method = logged.method.clone();
+        parts.uri = logged.target.clone();
+        parts.headers.clear();
+        for (name, value) in &logged.headers {
+            if let Some(value) = value {
+                parts.headers.append(name, value.clone());
+            }
+        }
+        from_client(&mut parts.headers);
+        let host = logged.host.as_ref().or(self.host.as_ref());
+        // None is needed by a request of HTTP/1.0.
+        parts.version = if host.is_some() { Version::HTTP_11 } else { Version::HTTP_10 };
+        if let Some(host) = host {
+            parts.headers.insert(HOST, host.clone());
+        }
+    }
+
+    fn decide_request(&mut self, parts: &Parts, logged: &Logged) -> Verdict {
+        let Ok(target) = Target::read(parts, self.escaped_slashes) else {
+            self.counts.rejected += 1;
+            return Verdict::NotAsked;
+        };
+        self.counts.without_host += u64::from(target.host.is_empty());
+        let is_unknown = |name| logged.header(name).is_none();
+        self.counts.without_condition += u64::from(self.conditions.iter().any(is_unknown));
+        let matched = path::matched(&target.forwarded);
+        let Some(found) = self.routes.find(&target.view(parts, &matched)) else {
+            self.counts.unrouted += 1;
+            return Verdict::NotAsked;
+        };
+        let subject = Subject {
+            client: logged.client,
+            method: &parts.method,
+            host: &target.host,
+            query: target.query,
+            headers: &parts.headers,
+            claims: Claims::new(None, &parts.headers),
+            route: &found.route.name,
+            parameter: &|name| found.param(name),
+        };
+        let mut asked = SmallVec::<[Asked; 2]>::new();
+        for &limit in &found.route.limits {
+            let of_limit = &mut self.limits[limit];
+            match of_limit.ask(&subject, logged) {
+                Ok(None) => {}
+                Ok(Some(ask)) => {
+                    let mut charge = ask.charge(KEY_PREFIX, ask.rate_of_file());
+                    if charge.quota.algorithm == Algorithm::Concurrency {
+                        // A lease lasts for as long as its request, here without being renewed.
+                        charge.quota.window_us = Rate::MAX_WINDOW_US;
+                    }
+                    let key = of_limit.tally.place(ask.key().as_str(), self.keys < KEYS_MOST, charge.quota);
+                    self.keys += usize::from(key.is_new);
+                    asked.push(Asked { limit, key: key.place, ask, charge });
+                }
+                // It is refused before any limit is charged.
+                Err(Denied) => return Verdict::Refused([(limit, None)].into_iter().collect()),
+            }
+        }
+        self.decide_asked(&asked, logged)
+    }
+
+    fn decide_asked(&mut self, asked: &[Asked], logged: &Logged) -> Verdict {
+        self.note_demand(asked, logged);
+        let fits = |asked: &&Asked| asked.charge.cost.max(1) <= asked.charge.quota.capacity();
+        let never: RefusedBy =
+            asked.iter().filter(|asked| !fits(asked)).map(|asked| (asked.limit, asked.key)).collect();
+        for &(limit, key) in &never {
+            self.limits[limit].tally.refuse(key, false);
+        }
+        let refuses = |&(limit, _): &(usize, _)| !self.limits[limit].rule.limit().shadows();
+        if never.iter().any(refuses) {
+            return Verdict::Refused(never.into_iter().filter(refuses).collect());
+        }
+        let asked: SmallVec<[&Asked; 2]> = asked.iter().filter(fits).collect();
+        if asked.is_empty() {
+            return Verdict::Admitted;
+        }
+        let charges = asked.iter().map(|asked| asked.charge.clone()).collect();
+        let Ok(Reply::Decision(decision)) =
+            self.store.operate_at(store_time(logged.at_us), &Operation::Take(charges))
+        else {
+            self.counts.undecided += 1;
+            return Verdict::NotAsked;
+        };
+        let mut refused = RefusedBy::new();
+        for (Asked { limit, key, .. }, outcome) in asked.iter().zip(&decision.outcomes) {
+            if outcome.delay_us != Some(0) {
+                let OfLimit { rule, tally, .. } = &mut self.limits[*limit];
+                let wait_us = rule.limit().wait().as_micros() as u64;
+                tally.refuse(*key, outcome.delay_us.is_some_and(|delay_us| delay_us <= wait_us));
+                if !rule.limit().shadows() {
+                    refused.push((*limit, *key));
+                }
+            }
+        }
+        if !decision.admitted {
+            return Verdict::Refused(refused);
+        }
+        self.settle(&asked, &decision, logged);
+        Verdict::Admitted
+    }
+
+    /// Notes what a request asks for, whether it gets it or not.
+    fn note_demand(&mut self, asked: &[Asked], logged: &Logged) {
+        let is_coarse = self.demand_bytes > DEMAND_BYTES_MOST;
+        let mut ends = SmallVec::new();
+        for Asked { limit, key, ask, charge } in asked {
+            let OfLimit { rule, tally, .. } = &mut self.limits[*limit];
+            let Some(of_key) = tally.arrive(*key) else { continue };
+            let key = key.expect("it has a place");
+            self.demand_bytes +=
+                of_key.demand.arrive(charge.quota, is_coarse, store_time(logged.at_us), charge.cost);
+            tally.is_coarse |= is_coarse;
+            if charge.quota.algorithm == Algorithm::Concurrency {
+                ends.push(End::Ran { limit: *limit, key });
+            }
+            if let Some(debt) = debt(rule, ask, logged) {
+                ends.push(End::Demanded { limit: *limit, key, quota: charge.quota, debt });
+            }
+        }
+        self.end_later(logged, ends);
+    }
+
+    /// Holds what an admitted request does until its answer has ended, and what it owes then.
+    fn settle(&mut self, asked: &[&Asked], decision: &Decision, logged: &Logged) {
+        let leases = decision.leases.iter().map(|lease| End::Leased {
+            bucket: lease.bucket.clone(),
+            quota: lease.quota,
+            id: lease.id,
+        });
+        let charged = asked.iter().zip(&decision.outcomes).filter(|(_, outcome)| outcome.charged);
+        let debts = charged.filter_map(|(Asked { limit, ask, charge, .. }, _)| {
+            let debt = debt(&self.limits[*limit].rule, ask, logged)?;
+            Some(End::Owed { bucket: charge.bucket.clone(), quota: charge.quota, debt })
+        });
+        let ends = leases.chain(debts).collect();
+        self.end_later(logged, ends);
+    }
+
+    fn end_later(&mut self, logged: &Logged, ends: SmallVec<[End; 2]>) {
+        if ends.is_empty() {
+            return;
+        }
+        let ends_us = logged.at_us.saturating_add(logged.took_us.unwrap_or(0));
+        if ends_us == logged.at_us {
+            return ends.into_iter().for_each(|end| self.end(ends_us, end));
+        }
+        self.started += 1;
+        self.running.push(Reverse((ends_us, self.started)));
+        self.ends.insert(self.started, ends);
+        if self.running.len() > RUNNING_MOST
+            && let Some(Reverse((_, earliest))) = self.running.pop()
+        {
+            let ends = self.ends.remove(&earliest).unwrap_or_default();
+            ends.into_iter().for_each(|end| self.end(logged.at_us, end));
+        }
+    }
+
+    fn end_until(&mut self, time_us: u64) {
+        while let Some(Reverse((ends_us, number))) = self.running.peek().copied()
+            && ends_us <= time_us
+        {
+            self.running.pop();
+            let ends = self.ends.remove(&number).unwrap_or_default();
+            ends.into_iter().for_each(|end| self.end(ends_us, end));
+        }
+    }
+
+    fn end(&mut self, time_us: u64, end: End) {
+        let time_us = store_time(time_us);
+        let (bucket, quota, act) = match end {
+            End::Owed { bucket, quota, debt } => (bucket, quota, Act::Record(debt)),
+            End::Leased { bucket, quota, id } => (bucket, quota, Act::Release(id)),
+            End::Demanded { limit, key, quota, debt } => {
+                let is_coarse = self.demand_bytes > DEMAND_BYTES_MOST;
+                let demand = &mut self.limits[limit].tally.of_key(key).demand;
+                self.demand_bytes += demand.owe(quota, is_coarse, time_us, debt);
+                return;
+            }
+            End::Ran { limit, key } => return self.limits[limit].tally.of_key(key).demand.end(),
+        };
+        // Where the store is full, a debt is forgotten, as the gateway does it.
+        let _ = self.store.operate_at(time_us, &Operation::On { bucket, quota, act });
+    }
+}
+
+/// What an answer adds to what its request was charged.
+fn debt(rule: &Rule, ask: &Ask, logged: &Logged) -> Option<u32> {
+    let fields: HeaderMap = logged.answer_headers.iter().cloned().collect();
+    let debt = rule.debt(ask.settles()?, logged.status.unwrap_or(StatusCode::OK), &fields)?;
+    (debt > 0).then_some(debt)
+}
+
+/// No window reaches back before zero.
+fn store_time(time_us: u64) -> u64 {
+    time_us + Rate::MAX_WINDOW_US
+}

@@ -1,0 +1,129 @@
+//! A limit, as far as a log tells what it needs to know of requests.
+
+use std::{collections::HashMap, sync::Arc};
+
+use hyper::header::COOKIE;
+
+use crate::{
+    algorithm::{Algorithm, Rate},
+    config::{self, Cost, KeyPart, Missing},
+    limit::{
+        Ask,
+        key::{Key, Subject, key_of},
+        request::{Rule, Terms},
+    },
+};
+
+use super::super::{
+    line::{Logged, Told},
+    tally::Tally,
+};
+
+/// A limit, and what it did.
+pub(in crate::simulate) struct OfLimit {
+    pub(in crate::simulate) rule: Rule,
+    /// The file's rates for keys, by the texts of these, for those that a log tells.
+    own_rates: HashMap<String, Rate>,
+    pub(in crate::simulate) tally: Tally,
+}
+
+/// A request is refused by what the limit demands of it.
+pub(super) struct Denied;
+
+impl OfLimit {
+    pub(super) fn new(config: &Arc<config::Limit>) -> Self {
+        let own_rate = |own: &config::Override| {
+            let written = match &own.key[..] {
+                [value] => value.clone(),
+                values => serde_json::to_string(values).expect("strings are always written"),
+            };
+            key_of(config, &written).ok().map(|key| (key.as_str().to_owned(), own.rate))
+        };
+        Self {
+            rule: Rule::new(config, None),
+            own_rates: config.overrides.iter().filter_map(own_rate).collect(),
+            tally: Tally::default(),
+        }
+    }
+
+    /// What a request asks of it, if it counts it.
+    pub(super) fn ask(&mut self, subject: &Subject<'_>, logged: &Logged) -> Result<Option<Ask>, Denied> {
+        let Self { rule, own_rates, tally } = self;
+        tally.requests += 1;
+        let config = rule.config();
+        let mut terms = rule.terms(subject);
+        if let Some(part) = config.key.iter().find(|part| !is_told(part, subject, logged)) {
+            terms = match (told(config, logged), terms) {
+                (_, Terms::Exempts) | (Some(Told::Exempt), _) => Terms::Exempts,
+                (Some(Told::Skipped), _) => Terms::Skips,
+                (Some(Told::Key(key)), _) => {
+                    let cost = rule.cost(subject.headers).unwrap_or(1);
+                    Terms::Counts(rule.charge(Key::of_text(key.clone()), own_rates.get(key).copied(), cost))
+                }
+                (None, terms) => {
+                    tally.note_unknown(part);
+                    // It may have had it: nothing is known against it.
+                    if config.missing == Missing::Deny { Terms::Skips } else { terms }
+                }
+            };
+        }
+        let is_concurrency = rule.limit().quota().algorithm == Algorithm::Concurrency;
+        match terms {
+            Terms::Counts(_) if is_concurrency && logged.took_us.is_none() => {
+                tally.unknown_time += 1;
+                Ok(None)
+            }
+            Terms::Counts(ask) => {
+                tally.unknown_costs += u64::from(!tells_cost(config, logged));
+                Ok(Some(ask))
+            }
+            Terms::Exempts => {
+                tally.exempt += 1;
+                Ok(None)
+            }
+            Terms::Skips => {
+                tally.skipped += 1;
+                Ok(None)
+            }
+            Terms::Refuses(_) => {
+                tally.refuse(None, false);
+                tally.denied += 1;
+                if rule.limit().shadows() { Ok(None) } else { Err(Denied) }
+            }
+        }
+    }
+}
+
+/// What a log of this gateway's tells of a limit of this name whose key has the same parts.
+fn told<'l>(config: &config::Limit, logged: &'l Logged) -> Option<&'l Told> {
+    let told = logged.limits.iter().find(|(name, _)| *name == config.name).map(|(_, told)| told);
+    told.filter(|told| match told {
+        Told::Key(key) => Key::of_text(key.clone()).is_of(&config.key),
+        Told::Exempt | Told::Skipped => true,
+    })
+}
+
+/// Whether a log tells all that the cost of a request depends on.
+fn tells_cost(config: &config::Limit, logged: &Logged) -> bool {
+    let is_told = match &config.cost {
+        Cost::Fixed(_) => true,
+        Cost::Header(name) => logged.header(name).is_some(),
+        Cost::Response { header, .. } => logged.answer_headers.iter().any(|(name, _)| name == header),
+    };
+    is_told && (config.when_status.is_empty() || logged.status.is_some())
+}
+
+/// Whether a log tells this part of a request's key, be it that it is missing.
+fn is_told(part: &KeyPart, subject: &Subject<'_>, logged: &Logged) -> bool {
+    match part {
+        KeyPart::Header(name) => logged.header(name).is_some(),
+        KeyPart::Cookie(_) => logged.header(&COOKIE).is_some(),
+        // A token that was good then isn't any more.
+        KeyPart::Jwt(_) => false,
+        // This gateway's log has the names only.
+        KeyPart::Query(name) => !form_urlencoded::parse(subject.query.as_bytes())
+            .any(|(other, value)| other == *name && value == "*"),
+        KeyPart::Host => !subject.host.is_empty(),
+        KeyPart::Ip | KeyPart::Path(_) | KeyPart::Method | KeyPart::Route | KeyPart::Global => true,
+    }
+}

@@ -1,0 +1,403 @@
+//! `tollgate explain` says what the gateway does: by the file, and by asking a running one.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by it")]
+
+#[allow(dead_code)] // Each test target uses a part of it.
+mod harness;
+
+use std::{
+    fs,
+    process::{Command, Output},
+};
+
+use harness::{gateway::Gateway, redis::Redis, wait_until};
+use serde_json::Value;
+use tempfile::TempDir;
+
+const FILE: &str = r#"
+[server]
+trusted_proxies = ["10.0.0.0/8"]
+escaped_slashes = "reject"
+
+[upstreams.up]
+servers = ["http://127.0.0.1:9"]
+
+[limits.per-client]
+key = "ip"
+rate = "5/10s"
+exempt = ["203.0.113.0/24"]
+
+[limits.per-key]
+key = ["header:x-api-key", "path:id"]
+rate = "10/min"
+missing = "deny"
+overrides = [{ key = '["gold","7"]', rate = "100/min" }]
+
+[limits.shadowy]
+key = "query:user"
+rate = "1/s"
+mode = "shadow"
+missing = "skip"
+plain = true
+algorithm = "gcra"
+wait = "250ms"
+
+[[routes]]
+name = "order"
+host = "api.example.com"
+path = "/v1/orders/{id}"
+upstream = "up"
+limits = ["per-client", "per-key"]
+timeout = "3s"
+
+[[routes]]
+name = "orders"
+path = "/v1/{*rest}"
+upstream = "up"
+limits = ["shadowy"]
+
+[[routes]]
+name = "posted"
+path = "/v1/orders/{id}"
+methods = ["POST", "PUT"]
+upstream = "up"
+
+[[routes]]
+name = "new"
+path = "/v1/orders/{id}"
+headers = { x-version = "2" }
+upstream = "up"
+
+[[routes]]
+name = "preview"
+path = "/v1/orders/{id}"
+query = { preview = "1" }
+respond = { status = 204 }
+"#;
+
+fn folder(toml: &str) -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("gateway.toml"), toml).unwrap();
+    folder
+}
+
+fn run(folder: &TempDir, words: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+    command.arg("explain").args(words).current_dir(folder).output().unwrap()
+}
+
+fn json(folder: &TempDir, words: &[&str]) -> Value {
+    let output = run(folder, &[words, &["--json"]].concat());
+    assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+fn text(folder: &TempDir, words: &[&str]) -> String {
+    let output = run(folder, words);
+    assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn each_route_says_why_it_is_not_taken() {
+    let folder = folder(FILE);
+    let specific = |name| format!("`{name}` is more specific, or as specific and before it");
+    let [host, path, methods] = ["host", "path", "methods"].map(|what| match what {
+        "methods" => "it is for other methods".to_owned(),
+        what => format!("it is for another {what}"),
+    });
+    let version = "it asks for another value of the header `x-version`".to_owned();
+    let preview = "it asks for another value of the query parameter `preview`".to_owned();
+    for (words, taken, reasons) in [
+        (
+            &["GET", "http://api.example.com/v1/orders/7"][..],
+            "order",
+            vec![
+                ("orders", specific("order")),
+                ("posted", methods.clone()),
+                ("new", version.clone()),
+                ("preview", preview.clone()),
+            ],
+        ),
+        (
+            &["GET", "/v1/orders/7"],
+            "orders",
+            vec![
+                ("order", host.clone()),
+                ("posted", methods),
+                ("new", version.clone()),
+                ("preview", preview.clone()),
+            ],
+        ),
+        (
+            &["PUT", "/v1/orders/7?preview=1", "-H", "X-Version: 2"],
+            "posted",
+            vec![
+                ("order", host.clone()),
+                ("orders", specific("posted")),
+                ("new", specific("posted")),
+                ("preview", specific("posted")),
+            ],
+        ),
+        (
+            &["GET", "/v1/orders/7?preview=1", "-H", "X-Version: 2"],
+            "new",
+            vec![
+                ("order", host.clone()),
+                ("orders", specific("new")),
+                ("posted", "it is for other methods".into()),
+                ("preview", specific("new")),
+            ],
+        ),
+        (
+            &["GET", "/v1"],
+            "orders",
+            vec![("order", host), ("posted", path.clone()), ("new", path.clone()), ("preview", path)],
+        ),
+    ] {
+        let explained = json(&folder, words);
+        assert_eq!(explained["route"]["name"], taken, "{words:?}");
+        let others = explained["others"].as_array().unwrap().iter();
+        let others: Vec<_> = others
+            .map(|other| (other["name"].as_str().unwrap(), other["reason"].as_str().unwrap().to_owned()))
+            .collect();
+        assert_eq!(others, reasons, "{words:?}");
+    }
+}
+
+#[test]
+fn a_path_is_shown_as_it_came_as_it_is_matched_and_as_it_goes_on() {
+    let folder = folder(FILE);
+    let explained = json(&folder, &["GET", "http://API.example.com/v1//orders/x/../%37?a=%2F"]);
+    for (name, shown) in [
+        ("host", "api.example.com"),
+        ("path", "/v1//orders/x/../%37"),
+        ("matched", "/v1/orders/7"),
+        ("forwarded", "/v1//orders/%37"),
+    ] {
+        assert_eq!(explained[name], shown, "{name}");
+    }
+    let route = &explained["route"];
+    assert_eq!((&route["upstream"], &route["target"]), (&"up".into(), &"/v1//orders/%37?a=%2F".into()));
+    assert_eq!(route["timeout_ms"], 3000);
+    assert_eq!(json(&folder, &["GET", "/v1/orders/7?preview=1"])["route"]["responds"], 204);
+}
+
+#[test]
+fn rewritten_paths_and_redirects_are_shown() {
+    let folder = folder(
+        "[upstreams.up]\nservers = [\"http://127.0.0.1:9\"]\n\
+         [[routes]]\npath = \"/shop/{id}\"\nupstream = \"up\"\nrewrite = \"/orders/{id}\"\n\
+         [[routes]]\npath = \"/old/{*rest}\"\nredirect = { to = \"https://new.example/{*rest}\", status = 307 }\n",
+    );
+    let rewritten = json(&folder, &["GET", "/shop/%37?a=b"]);
+    assert_eq!(rewritten["route"]["target"], "/orders/%37?a=b");
+    let moved = json(&folder, &["GET", "/old/a/b?c"]);
+    let (target, status) = (&moved["route"]["target"], &moved["route"]["responds"]);
+    assert_eq!((target, status), (&"https://new.example/a/b?c".into(), &307.into()));
+    assert!(text(&folder, &["GET", "/old/a"]).contains("redirects  307 to https://new.example/a\n"));
+}
+
+#[test]
+fn what_is_answered_before_any_limit_is_told() {
+    let folder = folder(FILE);
+    for (words, status, code) in [
+        (&["GET", "/nowhere"][..], 404, "no-route"),
+        (&["GET", "/v1/a%2Fb"], 400, "escaped-slash"),
+        (&["GET", "/v1", "-H", "Host: a b"], 400, "host-invalid"),
+        (&["GET", "/v1", "-H", "Host: a", "-H", "Host: b"], 400, "host-repeated"),
+        (&["OPTIONS", "*"], 400, "target-invalid"),
+    ] {
+        let explained = json(&folder, words);
+        assert_eq!(
+            (&explained["rejected"]["status"], &explained["rejected"]["code"]),
+            (&status.into(), &code.into())
+        );
+        assert!(explained["route"].is_null() && explained["limits"] == Value::Array(vec![]), "{words:?}");
+        assert!(text(&folder, words).contains(&format!("answer       {status}: ")));
+    }
+}
+
+#[test]
+fn each_limit_tells_whom_it_counts_and_by_which_rate() {
+    let folder = folder(FILE);
+    let limits = |words: &[&str]| {
+        let explained = json(&folder, words);
+        let limits = explained["limits"].as_array().unwrap().clone();
+        (explained["client"].as_str().unwrap().to_owned(), limits)
+    };
+    let url = "http://api.example.com/v1/orders/7";
+    let (client, counted) = limits(&["GET", url, "--ip", "192.0.2.7", "-H", "x-api-key: gold"]);
+    assert_eq!(client, "192.0.2.7");
+    assert_eq!(
+        (&counted[0]["outcome"], &counted[0]["key"], &counted[0]["rate"]),
+        (&"counted".into(), &"ip=192.0.2.7".into(), &"5/10s".into())
+    );
+    let key = counted[1]["key"].as_str().unwrap();
+    assert!(
+        key.starts_with("56:header:x-api-key=sha256/") && key.ends_with(",6:path:id=7")
+            || key.contains("path:id=7"),
+        "{key}"
+    );
+    assert!(!key.contains("gold"), "{key}");
+    assert_eq!((&counted[1]["rate"], &counted[1]["rate_from"]), (&"100/min".into(), &"overrides".into()));
+    // Behind a proxy that is trusted.
+    let (client, counted) = limits(&[
+        "GET",
+        url,
+        "--ip",
+        "10.1.1.1",
+        "-H",
+        "X-Forwarded-For: 203.0.113.9",
+        "-H",
+        "x-api-key: tin",
+    ]);
+    assert_eq!((client.as_str(), &counted[0]["outcome"]), ("203.0.113.9", &"exempt".into()));
+    assert_eq!((&counted[1]["rate"], &counted[1]["rate_from"]), (&"10/min".into(), &"limit".into()));
+    let (_, counted) = limits(&["GET", url]);
+    assert_eq!((&counted[1]["outcome"], &counted[1]["missing"]), (&"refused".into(), &"deny".into()));
+    assert!(counted[1]["reason"].as_str().unwrap().contains("per-key"), "{counted:?}");
+    let (_, counted) = limits(&["GET", "/v1/a?user=alice"]);
+    assert_eq!(
+        (&counted[0]["key"], &counted[0]["mode"], &counted[0]["wait_ms"]),
+        (&"query:user=alice".into(), &"shadow".into(), &250.into())
+    );
+    let (_, counted) = limits(&["GET", "/v1/a"]);
+    assert_eq!(counted[0]["outcome"], "skipped");
+    // Two values for a key.
+    let (_, counted) = limits(&["GET", "/v1/a?user=a&user=b"]);
+    assert_eq!(counted[0]["outcome"], "refused");
+}
+
+#[test]
+fn wrong_use_ends_with_2_and_the_remedy_and_no_credential() {
+    let folder = folder(FILE);
+    for (words, told) in [
+        (&["GET", "http://"][..], "`http://` is no url"),
+        (&["G T", "/"], "`G T` is no method"),
+        (&["GET", "/", "-H", "hunter2"], "this is no line of a header"),
+        (&["GET", "/", "--ip", "nobody"], "`nobody` is no address"),
+        (&["GET", "/", "--config", "none.toml"], "can't read `none.toml`"),
+        (&["GET", "/", "--live"], "has no [admin]"),
+        (&["GET", "/", "--live", "--admin", "ftp://a"], "is no url of an admin port"),
+    ] {
+        let output = run(&folder, words);
+        let complaint = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{words:?}: {complaint}");
+        assert!(complaint.contains(told) && !complaint.contains("hunter2"), "{complaint}");
+        assert!(output.stdout.is_empty());
+    }
+}
+
+/// `script` of util-linux gives a terminal.
+#[cfg(target_os = "linux")]
+#[test]
+fn colour_is_for_terminals() {
+    let folder = folder(FILE);
+    let command = concat!(env!("CARGO_BIN_EXE_tollgate"), " explain GET /v1");
+    let mut script = Command::new("script");
+    script.args(["--quiet", "--command", command, "/dev/null"]).env_remove("NO_COLOR");
+    let output = script.current_dir(&folder).output().unwrap();
+    assert!(String::from_utf8_lossy(&output.stdout).contains("\u{1b}[1mroute"));
+    assert!(!text(&folder, &["GET", "/v1"]).contains('\u{1b}'));
+}
+
+/// What is explained is what happens: the gateway's log of requests says the same.
+#[test]
+fn the_gateways_log_agrees() {
+    let folder = folder(FILE);
+    let log = folder.path().join("access.log");
+    let toml = format!("{FILE}[access_log]\npath = \"{}\"\n", log.display());
+    let gateway = Gateway::start(&toml);
+    let requests = [
+        ("GET", "api.example.com", "/v1//orders/7/../8", vec!["x-api-key: gold"]),
+        ("GET", "api.example.com", "/v1/orders/7", vec![]),
+        ("GET", "other.example.com", "/v1/orders/7?user=alice", vec![]),
+        ("PUT", "other.example.com", "/v1/orders/7", vec!["x-version: 2"]),
+        ("GET", "other.example.com", "/v1/orders/7", vec!["x-version: 2"]),
+        ("GET", "other.example.com", "/v1/orders/7?preview=1", vec![]),
+        ("GET", "other.example.com", "/nowhere", vec![]),
+    ];
+    for (at, (method, host, target, headers)) in requests.iter().enumerate() {
+        let lines: String = headers.iter().map(|line| format!("{line}\r\n")).collect();
+        let mut client = gateway.client();
+        client.send(format!("{method} {target} HTTP/1.1\r\nHost: {host}\r\n{lines}\r\n").as_bytes());
+        client.answer();
+        let read = || fs::read_to_string(&log).unwrap_or_default();
+        wait_until("the line is written", || read().lines().count() == at + 1);
+        let line: Value = serde_json::from_str(read().lines().last().unwrap()).unwrap();
+
+        let url = format!("http://{host}{target}");
+        let mut words = vec![*method, &url];
+        words.extend(headers.iter().flat_map(|line| ["-H", *line]));
+        let explained = json(&folder, &words);
+        let route = explained["route"]["name"].as_str().unwrap_or_default();
+        assert_eq!(route, line["route"].as_str().unwrap_or_default(), "{words:?}");
+        let keys = |value: &Value| -> Vec<(String, String)> {
+            let limits = value["limits"].as_array().cloned().unwrap_or_default();
+            let keyed =
+                limits.iter().filter_map(|limit| Some((limit["limit"].as_str()?, limit["key"].as_str()?)));
+            keyed.map(|(limit, key)| (limit.to_owned(), key.to_owned())).collect()
+        };
+        // A request that a limit's terms refuse isn't counted by the others either.
+        let is_refused =
+            explained["limits"].as_array().unwrap().iter().any(|limit| limit["outcome"] == "refused");
+        if is_refused {
+            assert_eq!((line["status"].as_u64(), keys(&line)), (Some(429), vec![]), "{words:?}");
+        } else {
+            assert_eq!(keys(&explained), keys(&line), "{words:?}");
+        }
+    }
+}
+
+#[test]
+fn a_live_look_tells_what_the_store_holds_and_what_the_next_request_gets() {
+    let redis = Redis::start();
+    for store in [String::new(), redis.store()] {
+        let toml = format!(
+            "{store}[admin]\nlisten = \"127.0.0.1:0\"\n[limits.l]\nkey = \"ip\"\nrate = \"2/h\"\n\
+             [limits.k]\nkey = \"header:x-api-key\"\nrate = \"1/h\"\n[[routes]]\npath = \"/\"\n\
+             respond = {{ status = 200 }}\nlimits = [\"l\", \"k\"]\n"
+        );
+        let folder = folder(&toml);
+        let gateway = Gateway::start(&toml);
+        let (_, admin) = gateway.greeting().split_once("operators turn to ").unwrap();
+        let admin = admin.lines().next().unwrap().to_owned();
+        let live = |key: &str| {
+            let header = format!("x-api-key: {key}");
+            json(&folder, &["GET", "/", "-H", &header, "--live", "--admin", &admin])
+        };
+        let ask = |key: &str| gateway.ask(&format!("GET /\nx-api-key: {key}")).status;
+        assert_eq!(live("a")["next"]["admitted"], true);
+        assert_eq!(ask("a"), 200);
+        let full = live("a");
+        assert_eq!(full["limits"][0]["live"]["used"], 1);
+        assert_eq!(
+            (&full["limits"][1]["live"]["remaining"], &full["limits"][1]["live"]["admits"]),
+            (&0.into(), &false.into())
+        );
+        assert!(full["limits"][1]["live"]["retry_after_ms"].as_u64().unwrap() > 3_500_000);
+        assert_eq!((&full["next"]["admitted"], &full["next"]["refused_by"][0]), (&false.into(), &"k".into()));
+        // A look takes nothing.
+        assert_eq!(
+            (live("b")["next"]["admitted"] == true, ask("a"), ask("b"), ask("c")),
+            (true, 429, 200, 429)
+        );
+        let set = Command::new(env!("CARGO_BIN_EXE_tollgate"))
+            .args(["limits", "set", "l", "9/h", "--admin", &admin])
+            .output()
+            .unwrap();
+        assert!(set.status.success());
+        let set = live("c");
+        assert_eq!(
+            (&set["limits"][0]["rate"], &set["limits"][0]["rate_from"]),
+            (&"9/h".into(), &"set".into())
+        );
+        assert_eq!((set["next"]["admitted"] == true, ask("c")), (true, 200));
+        let told = text(&folder, &["GET", "/", "-H", "x-api-key: a", "--live", "--admin", &admin]);
+        assert!(
+            told.contains("set while the gateways run") && told.contains("the next one is refused by k"),
+            "{told}"
+        );
+    }
+}
