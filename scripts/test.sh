@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Every check of the project, as CI runs them. Installs what is missing of the programs that the tests start, since they
-# use real ones: redis-server (7.0 or later: the tests start Clusters), haproxy, nginx, curl, openssl, h2load, wrk and
-# Python, with clients of WebSocket and gRPC in target/venv.
+# use real ones: redis-server (7.0 or later: the tests start Clusters), haproxy, nginx, curl, openssl, h2load, wrk,
+# chromium with its driver, and Python, with clients of WebSocket and gRPC in target/venv.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # Where Debian keeps servers.
@@ -69,6 +69,8 @@ require_component() {
 require_command redis-server redis-server redis
 require_command curl curl curl
 require_command haproxy haproxy haproxy
+require_command chromium chromium chromium
+require_command chromedriver chromium-driver chromedriver
 require_command nginx nginx-light nginx
 require_command openssl openssl openssl
 require_command h2load nghttp2-client nghttp2

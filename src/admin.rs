@@ -1,43 +1,46 @@
-//! The second listener, for operators: what limits hold, what is in use, and changes to them.
-//!
-//! A page in a browser reaches loopback, too. So the Host must name this machine, or the request bear the
-//! token; a foreign Origin is turned away, and a change must be `application/json`, which no form can send.
+//! The second listener, for operators: what goes on, what limits hold, and changes to them, by those who [may](access).
 //! Each change is logged with who made it.
 //!
 //! Connections are few and none lasts without a request, so that nobody who reaches this port takes from the
-//! requests that the gateway is for.
+//! requests that the gateway is for. Fewer yet may listen to [events](history).
 
+mod access;
 mod config;
+mod dashboard;
 mod explain;
+mod history;
 mod limits;
+mod sessions;
+mod views;
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use arc_swap::ArcSwap;
 use axum::{
-    Router,
-    extract::{ConnectInfo, DefaultBodyLimit, Request, State},
-    http::{
-        HeaderMap, StatusCode,
-        header::{AUTHORIZATION, CONTENT_TYPE, HOST, ORIGIN},
-        uri::Authority,
+    Json, Router,
+    extract::{
+        ConnectInfo, DefaultBodyLimit, Query, State,
+        rejection::{JsonRejection, QueryRejection},
     },
-    middleware::{self, Next},
+    http::{StatusCode, header::CONTENT_TYPE},
+    middleware,
     response::{IntoResponse, Response},
     routing::get,
 };
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use serde_json::json;
-use sha2::{Digest, Sha256};
+use serde::Deserialize;
+use serde_json::{Value, json};
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::Semaphore,
-    time::{sleep, timeout},
+    time::sleep,
 };
 use tower::ServiceExt;
 
-use crate::{gateway::Gateway, metrics, reload::Reloader, server::Status};
+use crate::{gateway::Gateway, limit::request::Rule, metrics, reload::Reloader, server::Status};
+
+use self::{access::Operator, history::History, sessions::Sessions, views::Reading};
 
 /// A change is a few words.
 const BODY_BYTES_MOST: usize = 16 << 10;
@@ -45,6 +48,8 @@ const BODY_BYTES_MOST: usize = 16 << 10;
 const CONNECTIONS_MOST: usize = 64;
 /// How long a head may take, the wait for it included, and then its body with the answer.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How long an operator's system may leave unacknowledged what it is sent: who listens to events sends nothing.
+const SILENCE_MOST: Duration = Duration::from_secs(30);
 /// When connections can't be accepted, the system needs time.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -53,6 +58,8 @@ pub(crate) struct Admin {
     gateway: Arc<ArcSwap<Gateway>>,
     status: Arc<Status>,
     token: Option<String>,
+    sessions: Sessions,
+    history: History,
 }
 
 /// Answers operators until the program ends.
@@ -64,12 +71,16 @@ pub async fn serve(
     reloader: Arc<Reloader>,
 ) {
     let reloads = config::router(reloader, status.clone());
-    let router = router(token, gateway, status, reloads);
+    let admin = Arc::new(Admin::new(token, gateway, status));
+    tokio::spawn(admin.clone().keep_history());
+    let router = router(admin, reloads);
     let connections = Arc::new(Semaphore::new(CONNECTIONS_MOST));
     loop {
         let permit = connections.clone().acquire_owned().await;
         match listener.accept().await {
             Ok((stream, peer)) => {
+                #[cfg(target_os = "linux")]
+                let _ = socket2::SockRef::from(&stream).set_tcp_user_timeout(Some(SILENCE_MOST));
                 let connection = serve_connection(stream, peer, router.clone());
                 tokio::spawn(async move {
                     connection.await;
@@ -84,26 +95,44 @@ pub async fn serve(
     }
 }
 
+impl Admin {
+    /// Of a gateway whose operators bear this token.
+    pub(crate) fn new(token: Option<String>, gateway: Arc<ArcSwap<Gateway>>, status: Arc<Status>) -> Self {
+        let history = History::begin(Reading::of(&gateway.load()));
+        Self { gateway, status, token, sessions: Sessions::default(), history }
+    }
+}
+
 /// What operators may ask, and more.
-pub(crate) fn router(
-    token: Option<String>,
-    gateway: Arc<ArcSwap<Gateway>>,
-    status: Arc<Status>,
-    more: Router<Arc<Admin>>,
-) -> Router {
-    let admin = Arc::new(Admin { gateway, status, token });
+pub(crate) fn router(admin: Arc<Admin>, more: Router<Arc<Admin>>) -> Router {
     Router::new()
+        .merge(dashboard::router())
+        .merge(limits::router())
         .route("/livez", get(async || "ok\n"))
         .route("/readyz", get(readiness))
         .route("/metrics", get(metrics))
+        .route("/events", get(history::events))
+        .route("/api/session", get(access::session).post(access::log_in).delete(access::log_out))
+        .route("/api/routes", get(async |State(admin): Shared| Json(admin.view(views::routes))))
+        .route("/api/upstreams", get(async |State(admin): Shared| Json(admin.view(views::upstreams))))
+        .route("/api/top", get(top))
+        .route("/api/openapi.json", get(async || ([(CONTENT_TYPE, "application/json")], OPENAPI)))
         .merge(more)
-        .nest("/api/limits", limits::router())
         .route("/api/explain", get(explain::explain))
         .fallback(async || Problem::new(StatusCode::NOT_FOUND, "there is nothing here"))
+        .method_not_allowed_fallback(async || {
+            Problem::new(StatusCode::METHOD_NOT_ALLOWED, "that can't be done with this")
+        })
         .layer(DefaultBodyLimit::max(BODY_BYTES_MOST))
-        .layer(middleware::from_fn_with_state(admin.clone(), guard))
+        .layer(middleware::from_fn_with_state(admin.clone(), access::guard))
+        .layer(middleware::map_response(access::secured))
         .with_state(admin)
 }
+
+type Shared = State<Arc<Admin>>;
+
+/// All of this, for programs that make clients.
+const OPENAPI: &str = include_str!("admin/openapi.json");
 
 async fn serve_connection(stream: TcpStream, peer: SocketAddr, router: Router) {
     let service = service_fn(move |mut request: hyper::Request<Incoming>| {
@@ -136,53 +165,22 @@ async fn metrics(State(admin): State<Arc<Admin>>) -> impl IntoResponse {
     ([(CONTENT_TYPE, metrics::CONTENT_TYPE)], page)
 }
 
-/// Turns away who isn't an operator.
-async fn guard(State(admin): State<Arc<Admin>>, request: Request, next: Next) -> Result<Response, Problem> {
-    let headers = request.headers();
-    match &admin.token {
-        Some(token) if !bears(headers, token) => {
-            return Err(Problem::new(StatusCode::UNAUTHORIZED, "send `Authorization: Bearer TOKEN`"));
-        }
-        None if !names_this_machine(headers) => {
-            return Err(Problem::new(StatusCode::FORBIDDEN, "use `localhost` or an address as the host"));
-        }
-        _ => {}
-    }
-    if !is_same_origin(headers) {
-        return Err(Problem::new(StatusCode::FORBIDDEN, "the request comes from another site"));
-    }
-    let is_json =
-        headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"application/json"));
-    if !request.method().is_safe() && !is_json {
-        return Err(Problem::new(
-            StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            "send changes with `Content-Type: application/json`",
-        ));
-    }
-    let answer = timeout(PATIENCE, next.run(request)).await;
-    answer.map_err(|_| Problem::new(StatusCode::REQUEST_TIMEOUT, "the request took too long"))
+#[derive(Deserialize)]
+struct Wanted {
+    by: String,
 }
 
-/// Compared by their hashes, which takes the same time for any guess.
-fn bears(headers: &HeaderMap, token: &str) -> bool {
-    let borne = headers.get(AUTHORIZATION).and_then(|value| value.as_bytes().strip_prefix(b"Bearer "));
-    borne.is_some_and(|borne| Sha256::digest(borne) == Sha256::digest(token))
-}
-
-/// A name that somebody else may have pointed here is none of ours.
-fn names_this_machine(headers: &HeaderMap) -> bool {
-    let host = headers.get(HOST).and_then(|host| host.to_str().ok()?.parse::<Authority>().ok());
-    host.is_some_and(|host| {
-        let host = host.host().trim_matches(['[', ']']);
-        host.eq_ignore_ascii_case("localhost") || host.parse::<std::net::IpAddr>().is_ok()
-    })
-}
-
-fn is_same_origin(headers: &HeaderMap) -> bool {
-    let Some(origin) = headers.get(ORIGIN) else { return true };
-    let host = headers.get(HOST).map_or(&b""[..], |host| host.as_bytes());
-    let origin = origin.as_bytes();
-    [&b"http://"[..], b"https://"].iter().any(|scheme| origin.strip_prefix(*scheme) == Some(host))
+/// The keys that ask most, or that are refused most.
+async fn top(
+    State(admin): Shared,
+    wanted: Result<Query<Wanted>, QueryRejection>,
+) -> Result<Json<Value>, Problem> {
+    let noted = match wanted.as_ref().map(|Query(wanted)| wanted.by.as_str()) {
+        Ok("requests") => Rule::busiest,
+        Ok("refused") => Rule::most_refused,
+        _ => return Err(Problem::new(StatusCode::BAD_REQUEST, "ask with `?by=requests` or `?by=refused`")),
+    };
+    Ok(Json(views::top(&admin.gateway.load(), noted)))
 }
 
 /// An answer that something is wrong (RFC 9457).
@@ -195,6 +193,12 @@ struct Problem {
 impl Problem {
     fn new(status: StatusCode, detail: impl Into<String>) -> Self {
         Self { status, detail: detail.into() }
+    }
+}
+
+impl From<JsonRejection> for Problem {
+    fn from(wrong: JsonRejection) -> Self {
+        Self::new(wrong.status(), wrong.body_text())
     }
 }
 

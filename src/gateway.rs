@@ -46,18 +46,22 @@ use crate::{
     metrics::Page,
     reject::Rejection,
     route::{
-        Found, Table, path,
+        Found, Matcher, Table, path,
         template::{Location, Template},
     },
 };
 
 use self::{
     entry::Entry,
-    exchange::{Exchange, Facts, STATUS_CLASSES, Traffic},
+    exchange::{Exchange, Facts},
     target::Target,
 };
 
-pub use self::{access_log::AccessLog, client::Peer, exchange::AnswerBody};
+pub use self::{
+    access_log::AccessLog,
+    client::Peer,
+    exchange::{AnswerBody, STATUS_CLASSES, Traffic},
+};
 pub use crate::{
     forward::body::{Body, Progress, Upload},
     store::StoreError,
@@ -105,6 +109,19 @@ enum Answer {
     Upstream(Arc<Upstream>),
     Fixed(Response<Bytes>),
     Redirect(Location, StatusCode),
+}
+
+/// A route, as people see it.
+#[derive(Debug)]
+pub struct Listed<'g> {
+    /// What logs and metrics call it.
+    pub name: &'g str,
+    /// Which requests it takes.
+    pub matcher: &'g Matcher,
+    /// The names of its limits.
+    pub limits: Vec<&'g str>,
+    /// The name of its upstream; none if the gateway answers itself.
+    pub upstream: Option<&'g str>,
 }
 
 impl Gateway {
@@ -232,7 +249,10 @@ impl Gateway {
         let (Exchange { gateway, facts }, mut route) = (&mut exchange, None);
         let mut response = match gateway.relay(peer, &mut parts, body, facts, &mut route).await {
             Ok(response) => response,
-            Err(rejection) => gateway.reject(rejection, facts.is_grpc, route),
+            Err(rejection) => {
+                facts.is_refused = matches!(rejection, Rejection::Refused(_));
+                gateway.reject(rejection, facts.is_grpc, route)
+            }
         };
         if let Some(edits) = route.and_then(|route| route.response_headers.as_ref()) {
             edits.apply(response.headers_mut());
@@ -263,7 +283,7 @@ impl Gateway {
 
     /// Writes the metrics of requests, limits, upstreams and the store.
     pub fn write_metrics(&self, page: &mut Page<'_>) {
-        let routes = || self.traffic.iter().map(|(name, traffic)| (("route", name.as_str()), &**traffic));
+        let routes = || self.traffic().map(|(name, traffic)| (("route", name), traffic));
         page.counters(
             "tollgate_requests",
             "Requests by route, which is empty if none matches, and class of the answer's status; a client that \
@@ -272,6 +292,11 @@ impl Gateway {
                 let classes = STATUS_CLASSES.iter().enumerate();
                 classes.map(move |(at, class)| ([route, ("status", class)], traffic.answers.sum(at)))
             }),
+        );
+        page.counters(
+            "tollgate_requests_refused",
+            "Requests that limits refused",
+            routes().map(|(route, traffic)| ([route], traffic.refused())),
         );
         page.histograms(
             "tollgate_request_duration_seconds",
@@ -284,6 +309,27 @@ impl Gateway {
         if let Some(log) = &self.access_log {
             log.write_metrics(page);
         }
+    }
+
+    /// The routes; of those with one host and path, in the order in which they are tried.
+    pub fn routes(&self) -> impl Iterator<Item = Listed<'_>> {
+        self.routes.iter().map(|(matcher, route)| {
+            let upstream = match &route.answer {
+                Answer::Upstream(own) => self.upstreams.iter().find(|(_, other)| Arc::ptr_eq(own, other)),
+                Answer::Fixed(_) | Answer::Redirect(..) => None,
+            };
+            Listed {
+                name: &route.name,
+                matcher,
+                limits: route.limits.iter().map(|rule| rule.limit().name()).collect(),
+                upstream: upstream.map(|(name, _)| name.as_str()),
+            }
+        })
+    }
+
+    /// The requests of the routes by name, after those that no route takes, under no name.
+    pub fn traffic(&self) -> impl Iterator<Item = (&str, &Traffic)> {
+        self.traffic.iter().map(|(name, traffic)| (name.as_str(), &**traffic))
     }
 
     /// The upstreams by name.

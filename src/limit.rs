@@ -10,6 +10,7 @@
 
 mod admission;
 pub mod fields;
+pub mod heavy_hitters;
 pub mod key;
 mod limiter;
 mod overrides;

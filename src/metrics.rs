@@ -130,12 +130,74 @@ impl Histogram {
         add(&row[self.bounds.len() + 1], value);
     }
 
+    /// What it says now.
+    pub fn read(&self) -> Distribution {
+        let counts = (0..=self.bounds.len()).map(|at| self.counts.sum(at)).collect();
+        Distribution { bounds: self.bounds, counts, sum: self.counts.sum(self.bounds.len() + 1) }
+    }
+
     fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
         let bounds = self.bounds.iter().map(|bound| *bound as f64 / self.unit).chain(once(f64::INFINITY));
         let buckets: Vec<_> = bounds.enumerate().map(|(at, bound)| (bound, self.counts.sum(at))).collect();
         let count = buckets.iter().map(|(_, count)| count).sum();
         let sum = self.counts.sum(buckets.len()) as f64 / self.unit;
         encoder.encode_histogram::<NoLabelSet>(sum, count, &buckets, None)
+    }
+}
+
+/// How values of a [`Histogram`] are distributed, in its unit: microseconds, if they are times.
+#[derive(Clone, Debug)]
+pub struct Distribution {
+    bounds: &'static [u64],
+    /// For each bound how many are up to it and above the one before, then those above all.
+    counts: Vec<u64>,
+    sum: u64,
+}
+
+impl Distribution {
+    /// Of no times.
+    pub fn of_no_times() -> Self {
+        Self { bounds: TIMES_US, counts: vec![0; TIMES_US.len() + 1], sum: 0 }
+    }
+
+    /// How many values there are.
+    pub fn count(&self) -> u64 {
+        self.counts.iter().sum()
+    }
+
+    /// Their mean, if there are any.
+    pub fn mean(&self) -> Option<f64> {
+        let count = self.count();
+        (count > 0).then(|| self.sum as f64 / count as f64)
+    }
+
+    /// What has come since the same histogram said `before`.
+    #[must_use]
+    pub fn since(&self, before: &Self) -> Self {
+        let counts = self.counts.iter().zip(&before.counts);
+        let counts = counts.map(|(count, before)| count.saturating_sub(*before)).collect();
+        Self { bounds: self.bounds, counts, sum: self.sum.saturating_sub(before.sum) }
+    }
+
+    /// Adds the values of another one with the same bounds.
+    pub fn add(&mut self, other: &Self) {
+        self.counts.iter_mut().zip(&other.counts).for_each(|(count, more)| *count += more);
+        self.sum += other.sum;
+    }
+
+    /// The value that this share of them doesn't exceed, if there are any. Within a bucket they are taken to lie evenly, and
+    /// above the last bound on it, as Prometheus' `histogram_quantile` does.
+    pub fn quantile(&self, share: f64) -> Option<f64> {
+        let rank = share * self.count() as f64;
+        let (mut below, mut lower) = (0, 0);
+        for (bound, count) in self.bounds.iter().zip(&self.counts) {
+            if *count > 0 && (below + count) as f64 >= rank {
+                let part = (rank - below as f64) / *count as f64;
+                return Some(lower as f64 + part * (bound - lower) as f64);
+            }
+            (below, lower) = (below + count, *bound);
+        }
+        (self.counts.last() > Some(&0)).then_some(lower as f64)
     }
 }
 
@@ -248,6 +310,19 @@ mod tests {
         });
         threads.collect::<Vec<_>>().into_iter().for_each(|thread| thread.join().unwrap());
         assert_eq!((counts.sum(0), counts.sum(1)), (0, 2_000));
+    }
+
+    #[test]
+    fn quantiles_lie_evenly_within_their_bucket() {
+        let times = Histogram::of_times();
+        assert_eq!((times.read().quantile(0.5), times.read().mean()), (None, None));
+        let before = times.read();
+        (0..4).for_each(|_| times.observe_time(Duration::from_micros(700)));
+        times.observe_time(Duration::from_secs(100));
+        let read = times.read().since(&before);
+        assert_eq!((read.count(), read.mean()), (5, Some(20_000_560.0)));
+        assert_eq!([0.4, 0.8, 0.99].map(|share| read.quantile(share)), [750.0, 1_000.0, 6e7].map(Some));
+        assert_eq!(times.read().since(&times.read()).quantile(0.99), None);
     }
 
     #[test]

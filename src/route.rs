@@ -210,6 +210,11 @@ impl<T> Table<T> {
         Self { routes, exact, suffix, any }
     }
 
+    /// All of them; of those with one host and path shape, in the order in which they are tried.
+    pub fn iter(&self) -> impl Iterator<Item = &(Matcher, T)> {
+        self.routes.iter()
+    }
+
     /// The most specific route that a request may take.
     pub fn find<'t, 'r>(&'t self, view: &View<'r>) -> Option<Found<'t, 'r, T>> {
         let mut search = Search { routes: &self.routes, view, params: Params::new() };

@@ -16,7 +16,11 @@ use smallvec::SmallVec;
 use tokio::time::Instant;
 
 pub use crate::algorithm::concurrency::LeaseId;
-use crate::{algorithm::Quota, config, metrics::Page};
+use crate::{
+    algorithm::Quota,
+    config,
+    metrics::{Distribution, Page},
+};
 
 use self::{memory::MemoryStore, redis::RedisStore};
 
@@ -143,6 +147,21 @@ pub struct Outcome {
     pub grow_us: u64,
     /// Microseconds until the cost fits, 0 if it fits now or was charged; `None` if it never can.
     pub delay_us: Option<u64>,
+}
+
+/// How a node of a store has fared.
+#[derive(Clone, Debug)]
+pub struct NodeState {
+    /// What metrics call it.
+    pub name: String,
+    /// It has failed, and isn't asked until it answers a probe.
+    pub is_open: bool,
+    /// How often it has failed.
+    pub openings: u64,
+    /// How long calls took.
+    pub calls: Distribution,
+    /// How many charges went together.
+    pub charges: Distribution,
 }
 
 /// Why a store gave no decision. What it means for the request is for its limits' failure policy to say.
@@ -329,6 +348,14 @@ impl Store {
         match self {
             Self::Memory(_) => true,
             Self::Redis(store) => store.answers(),
+        }
+    }
+
+    /// How each server that it asks has fared; there is none if it counts in this process.
+    pub fn nodes(&self) -> Vec<NodeState> {
+        match self {
+            Self::Memory(_) => Vec::new(),
+            Self::Redis(store) => store.nodes(),
         }
     }
 

@@ -5,12 +5,20 @@
 #[allow(dead_code)] // Each test target uses a part of it.
 mod harness;
 
+#[path = "admin/agreement.rs"]
+mod agreement;
+#[path = "admin/events.rs"]
+mod events;
 #[path = "admin/limits.rs"]
 mod limits;
 #[path = "admin/metrics.rs"]
 mod metrics;
+#[path = "admin/openapi.rs"]
+mod openapi;
 #[path = "admin/port.rs"]
 mod port;
+#[path = "admin/rules.rs"]
+mod rules;
 
 use std::process::Command;
 
@@ -22,6 +30,14 @@ fn gateway(rate: &str, more: &str) -> Gateway {
         "{more}\n[admin]\nlisten = \"127.0.0.1:0\"\n[limits.l]\nkey = \"ip\"\nrate = \"{rate}\"\n\
          [[routes]]\npath = \"/\"\nrespond = {{ status = 200 }}\nlimits = [\"l\"]\n"
     ))
+}
+
+/// The same with the rate 5/h, and a token that operators must bear.
+fn gateway_with_token() -> Gateway {
+    Gateway::start(
+        "[admin]\nlisten = \"127.0.0.1:0\"\ntoken = \"correct-horse-battery\"\n[limits.l]\nkey = \"ip\"\n\
+         rate = \"5/h\"\n[[routes]]\npath = \"/\"\nrespond = { status = 200 }\nlimits = [\"l\"]\n",
+    )
 }
 
 /// Where a gateway's operators turn to.

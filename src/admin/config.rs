@@ -1,10 +1,10 @@
 //! `/api/config` and `/api/reload`: the running configuration, and another one in its place.
 
-use std::{net::SocketAddr, sync::Arc};
+use std::sync::Arc;
 
 use axum::{
-    Json, Router,
-    extract::{ConnectInfo, State},
+    Extension, Json, Router,
+    extract::State,
     http::{StatusCode, header::CONTENT_TYPE},
     response::{IntoResponse, Response},
     routing::{get, post},
@@ -15,6 +15,8 @@ use crate::{
     reload::Reloader,
     server::{Reload, Status},
 };
+
+use super::{Operator, Problem};
 
 /// What a reload is about.
 #[derive(Clone)]
@@ -43,10 +45,10 @@ async fn show(State(Configured { reloader, status }): State<Configured>) -> Json
 
 async fn reload(
     State(Configured { reloader, .. }): State<Configured>,
-    ConnectInfo(peer): ConnectInfo<SocketAddr>,
+    Extension(who): Extension<Operator>,
 ) -> Response {
     // It goes on to its end, also without the operator.
-    let reloading = tokio::spawn(async move { reloader.reload(&format!("the operator at {peer}")).await });
+    let reloading = tokio::spawn(async move { reloader.reload(&format!("the operator at {who}")).await });
     match reloading.await {
         Ok(Ok(changes)) => Json(json!({ "changes": changes })).into_response(),
         Ok(Err(faults)) => {
@@ -60,8 +62,6 @@ async fn reload(
             });
             (status, [(CONTENT_TYPE, "application/problem+json")], problem.to_string() + "\n").into_response()
         }
-        Err(error) => {
-            super::Problem::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response()
-        }
+        Err(error) => Problem::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
     }
 }

@@ -1,11 +1,11 @@
 //! `/api/limits`: what limits hold, what is in use of a key, and changes that hold for all gateways of the
 //! store.
 
-use std::{error::Error, net::SocketAddr, sync::Arc, time::Duration};
+use std::{error::Error, sync::Arc, time::Duration};
 
 use axum::{
-    Json, Router,
-    extract::{ConnectInfo, Path, State, rejection::JsonRejection},
+    Extension, Json, Router,
+    extract::{Path, State, rejection::JsonRejection},
     http::StatusCode,
     routing::{get, put},
 };
@@ -24,18 +24,18 @@ use crate::{
     },
 };
 
-use super::{Admin, Problem};
+use super::{Admin, Operator, Problem};
 
-type Peer = ConnectInfo<SocketAddr>;
+type Who = Extension<Operator>;
 type Answer = Result<Json<Value>, Problem>;
 type Body = Result<Json<Change>, JsonRejection>;
 
 pub(super) fn router() -> Router<Arc<Admin>> {
     Router::new()
-        .route("/", get(list))
-        .route("/{limit}/override", put(set_of_limit).delete(unset_of_limit))
-        .route("/{limit}/keys/{key}", get(show).delete(reset))
-        .route("/{limit}/keys/{key}/override", put(set_of_key).delete(unset_of_key))
+        .route("/api/limits", get(list))
+        .route("/api/limits/{limit}/override", put(set_of_limit).delete(unset_of_limit))
+        .route("/api/limits/{limit}/keys/{key}", get(show).delete(reset))
+        .route("/api/limits/{limit}/keys/{key}/override", put(set_of_key).delete(unset_of_key))
 }
 
 /// What is to hold in place of the file's rate.
@@ -81,8 +81,8 @@ impl Place {
         self.rule.ask_for(key).map_err(bad_request)
     }
 
-    async fn set(&self, key: Option<&Key>, peer: Peer, change: Body) -> Answer {
-        let Json(change) = change.map_err(|wrong| Problem::new(wrong.status(), wrong.body_text()))?;
+    async fn set(&self, key: Option<&Key>, who: Who, change: Body) -> Answer {
+        let Json(change) = change.map_err(Problem::from)?;
         let (limit, limiter) = (self.limit(), self.gateway.limiter());
         let set = Override {
             rate: read_rate(limit, &change.rate).map_err(bad_request)?,
@@ -102,25 +102,25 @@ impl Place {
             let lasts = lasts.unwrap_or_default();
             // Those of another scope are other counts.
             let kept = if set.scope.is_none() { ": counts kept" } else { "" };
-            self.log(peer, key, &format!("the rate is set to {rate}{scope}{lasts}{kept}"));
+            self.log(who, key, &format!("the rate is set to {rate}{scope}{lasts}{kept}"));
         }
         let mut shown = show_override(limit, &set);
         shown["set"] = json!(is_set);
         Ok(Json(shown))
     }
 
-    async fn unset(&self, key: Option<&Key>, peer: Peer) -> Answer {
+    async fn unset(&self, key: Option<&Key>, who: Who) -> Answer {
         let was_set = self.gateway.limiter().unset_rate(self.limit(), key).await?;
         if was_set {
-            self.log(peer, key, "the rate is the file's again: counts kept");
+            self.log(who, key, "the rate is the file's again: counts kept");
         }
         Ok(Json(json!({ "unset": was_set })))
     }
 
     /// Logs a change with who made it.
-    fn log(&self, ConnectInfo(peer): Peer, key: Option<&Key>, change: &str) {
+    fn log(&self, Extension(who): Who, key: Option<&Key>, change: &str) {
         let key = key.map(|key| format!(", key `{}`", key.as_str())).unwrap_or_default();
-        tracing::info!(%peer, "limit `{}`{key}: {change}", self.limit().name());
+        tracing::info!(%who, "limit `{}`{key}: {change}", self.limit().name());
     }
 }
 
@@ -165,46 +165,46 @@ async fn show(State(admin): State<Arc<Admin>>, Path((limit, key)): Path<(String,
 
 async fn reset(
     State(admin): State<Arc<Admin>>,
-    peer: Peer,
+    who: Who,
     Path((limit, key)): Path<(String, String)>,
 ) -> Answer {
     let place = admin.place(&limit)?;
     let ask = place.ask(&key)?;
     place.gateway.limiter().reset(&ask).await?;
-    place.log(peer, Some(ask.key()), "the count is reset");
+    place.log(who, Some(ask.key()), "the count is reset");
     Ok(Json(json!({ "limit": limit, "key": ask.key().as_str(), "reset": true })))
 }
 
 async fn set_of_limit(
     State(admin): State<Arc<Admin>>,
-    peer: Peer,
+    who: Who,
     Path(limit): Path<String>,
     change: Body,
 ) -> Answer {
-    admin.place(&limit)?.set(None, peer, change).await
+    admin.place(&limit)?.set(None, who, change).await
 }
 
 async fn set_of_key(
     State(admin): State<Arc<Admin>>,
-    peer: Peer,
+    who: Who,
     Path((limit, key)): Path<(String, String)>,
     change: Body,
 ) -> Answer {
     let place = admin.place(&limit)?;
-    place.set(Some(place.ask(&key)?.key()), peer, change).await
+    place.set(Some(place.ask(&key)?.key()), who, change).await
 }
 
-async fn unset_of_limit(State(admin): State<Arc<Admin>>, peer: Peer, Path(limit): Path<String>) -> Answer {
-    admin.place(&limit)?.unset(None, peer).await
+async fn unset_of_limit(State(admin): State<Arc<Admin>>, who: Who, Path(limit): Path<String>) -> Answer {
+    admin.place(&limit)?.unset(None, who).await
 }
 
 async fn unset_of_key(
     State(admin): State<Arc<Admin>>,
-    peer: Peer,
+    who: Who,
     Path((limit, key)): Path<(String, String)>,
 ) -> Answer {
     let place = admin.place(&limit)?;
-    place.unset(Some(place.ask(&key)?.key()), peer).await
+    place.unset(Some(place.ask(&key)?.key()), who).await
 }
 
 fn show_override(limit: &Limit, set: &Override) -> Value {

@@ -25,7 +25,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::{
     config::ServerUrl,
-    metrics::{CountsByWord, Histogram},
+    metrics::{CountsByWord, Distribution, Histogram},
 };
 
 use super::{
@@ -108,6 +108,16 @@ impl Server {
     /// Requests that it hasn't answered completely.
     pub fn in_flight(&self) -> usize {
         self.in_flight.load(Relaxed)
+    }
+
+    /// How long it took to answer, whenever it did.
+    pub fn answers(&self) -> Distribution {
+        self.answers.read()
+    }
+
+    /// How often it gave no answer.
+    pub fn failures(&self) -> u64 {
+        self.failures.iter().map(|(_, count)| count).sum()
     }
 
     /// The connection of this thread that was used last, if one is fit for use.

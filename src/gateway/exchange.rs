@@ -18,7 +18,7 @@ use tokio::time::Instant;
 use crate::{
     forward::body::Body,
     limit::request::{self, Settlement},
-    metrics::{Counts, Histogram},
+    metrics::{Counts, Distribution, Histogram},
     reject::grpc,
 };
 
@@ -29,20 +29,40 @@ use super::{
 
 /// The requests of a route.
 #[derive(Debug)]
-pub(super) struct Traffic {
+pub struct Traffic {
     /// By [`STATUS_CLASSES`].
     pub(super) answers: Counts,
+    /// By limits.
+    pub(super) refused: Counts,
     pub(super) durations: Histogram,
+}
+
+impl Traffic {
+    /// How many there were, by [`STATUS_CLASSES`].
+    pub fn answers(&self) -> [u64; STATUS_CLASSES.len()] {
+        std::array::from_fn(|class| self.answers.sum(class))
+    }
+
+    /// How many of them limits refused.
+    pub fn refused(&self) -> u64 {
+        self.refused.sum(0)
+    }
+
+    /// How long they took.
+    pub fn durations(&self) -> Distribution {
+        self.durations.read()
+    }
 }
 
 impl Default for Traffic {
     fn default() -> Self {
-        Self { answers: Counts::new(STATUS_CLASSES.len()), durations: Histogram::of_times() }
+        let (answers, refused) = (Counts::new(STATUS_CLASSES.len()), Counts::new(1));
+        Self { answers, refused, durations: Histogram::of_times() }
     }
 }
 
 /// What metrics call the classes of status codes that an answer can have.
-pub(super) const STATUS_CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
+pub const STATUS_CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
 
 /// The client left before there was an answer. (nginx's, and known to what reads logs.)
 const CLIENT_LEFT: u16 = 499;
@@ -67,6 +87,8 @@ pub(super) struct Facts {
     pub(super) decided: request::Log,
     /// What the answer still owes its limits, and holds of them.
     pub(super) settlement: Option<Box<Settlement>>,
+    /// A limit refused it.
+    pub(super) is_refused: bool,
     status: Option<StatusCode>,
     /// Of the answer's body, so far.
     bytes: u64,
@@ -85,6 +107,7 @@ impl Exchange {
             entry: is_logged.then(|| Box::new(Entry::begin(peer, request))),
             decided: is_logged.then(Vec::new),
             settlement: None,
+            is_refused: false,
             status: None,
             bytes: 0,
             is_whole: false,
@@ -109,6 +132,9 @@ impl Drop for Exchange {
         let status = facts.status.map_or(CLIENT_LEFT, |status| status.as_u16());
         let duration = facts.arrival.elapsed();
         traffic.answers.add(usize::from((status / 100).clamp(1, 5) - 1));
+        if facts.is_refused {
+            traffic.refused.add(0);
+        }
         traffic.durations.observe_time(duration);
         if let (Some(log), Some(entry)) = (&gateway.access_log, &facts.entry) {
             let Facts { bytes, is_whole, decided, .. } = facts;

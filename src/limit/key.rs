@@ -181,17 +181,70 @@ fn joined(mut parts: Vec<String>) -> String {
 }
 
 /// The key whose value people write so: as a request shows it, those of a key with several parts
-/// as `["v1","v2"]`, an address for its network, and `sha256:<hash>` for a value that appears hashed.
+/// as `["v1","v2"]`, an address for its network, `sha256:<hash>` for a value that appears hashed, and `ip:<address>` for a
+/// caller who lacks the key and is counted by address.
 ///
 /// # Errors
 /// What is no value of the limit's key: a message and, on a line of its own, the remedy.
 pub fn key_of(limit: &config::Limit, written: &str) -> Result<Key, String> {
     let values = read_key(written, &limit.key, limit.prefixes)?;
-    let parts = limit.key.iter().zip(&values).map(|(part, value)| match named_hash(value) {
-        Some(hash) => hashed(&part.name(), hash),
-        None => text(part, value.as_bytes(), limit.plain),
+    let parts = limit.key.iter().zip(&values).map(|(part, value)| {
+        if let Some(hash) = named_hash(value) {
+            hashed(&part.name(), hash)
+        } else if let Some(client) = named_address(limit, part, value) {
+            text(&KeyPart::Ip, &client_network(limit, client), true)
+        } else {
+            text(part, value.as_bytes(), limit.plain)
+        }
     });
     Ok(Key(joined(parts.collect())))
+}
+
+/// The key with these values.
+pub fn of_values(limit: &config::Limit, values: &[String]) -> Key {
+    let parts = limit.key.iter().zip(values);
+    Key(joined(parts.map(|(part, value)| text(part, value.as_bytes(), limit.plain)).collect()))
+}
+
+/// The key of this text as people write it, for [`key_of`]. There is none if it isn't of this limit, whose configuration may have changed, or
+/// isn't UTF-8.
+pub fn written(limit: &config::Limit, text: &str) -> Option<String> {
+    let mut texts = Vec::with_capacity(limit.key.len());
+    let mut rest = text;
+    while limit.key.len() > 1 && !rest.is_empty() {
+        let (length, after) = rest.split_once(':')?;
+        let (part, after) = after.split_at_checked(length.parse().ok()?)?;
+        texts.push(part);
+        rest = after.strip_prefix(',').unwrap_or(after);
+    }
+    if limit.key.len() == 1 {
+        texts.push(rest);
+    }
+    if texts.len() != limit.key.len() {
+        return None;
+    }
+    let values = limit.key.iter().zip(texts).map(|(part, text)| {
+        let (kind, value) = text.split_once('=')?;
+        let value = match value.strip_prefix("sha256/") {
+            Some(hash) => format!("sha256:{hash}"),
+            None => percent_decode_str(value).decode_utf8().ok()?.into_owned(),
+        };
+        match part {
+            part if of_kind(&part.name(), []) == format!("{kind}=") => Some(match part {
+                KeyPart::Global => "global".to_owned(),
+                _ => value,
+            }),
+            part if may_be_lacking(limit, part) && kind == KeyPart::Ip.to_string() => {
+                Some(format!("ip:{value}"))
+            }
+            _ => None,
+        }
+    });
+    let mut values = values.collect::<Option<Vec<String>>>()?;
+    match values.len() {
+        1 => values.pop(),
+        _ => serde_json::to_string(&values).ok(),
+    }
 }
 
 /// A part of the key has several values.
@@ -312,6 +365,18 @@ fn named_hash(value: &str) -> Option<&str> {
         hash.len() == 2 * HASH_BYTES && hash.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
     };
     value.strip_prefix("sha256:").filter(is_hash)
+}
+
+/// The address in `ip:<address>`, where that stands for a part of the key that a caller lacks.
+fn named_address(limit: &config::Limit, part: &KeyPart, value: &str) -> Option<IpAddr> {
+    let address = value.strip_prefix("ip:").filter(|_| may_be_lacking(limit, part))?;
+    Some(address.parse::<IpAddr>().ok()?.to_canonical())
+}
+
+/// Whether a request may be without a part of the key, and is counted by address then.
+fn may_be_lacking(limit: &config::Limit, part: &KeyPart) -> bool {
+    let is_always_there = matches!(part, KeyPart::Ip | KeyPart::Method | KeyPart::Route | KeyPart::Global);
+    limit.missing == Missing::Ip && !is_always_there
 }
 
 #[cfg(test)]
@@ -483,8 +548,10 @@ mod tests {
                 r#"["gold", "192.0.2.7", "\""]"#,
             ),
         ] {
-            let counted = key(toml, &headers, query);
-            assert_eq!(key_of(&limit(toml), written), Ok(Key(counted)), "{toml}");
+            let counted = Key(key(toml, &headers, query));
+            assert_eq!(key_of(&limit(toml), written), Ok(counted.clone()), "{toml}");
+            let shown = super::written(&limit(toml), counted.as_str()).unwrap();
+            assert_eq!(key_of(&limit(toml), &shown), Ok(counted), "{toml}: {shown}");
         }
         let by_key = limit("key = [\"header:x-key\", \"ip\"]");
         let shown = r#"["sha256:9f86d081884c7d659a2feaa0c55ad015", "192.0.2.7"]"#;
@@ -492,6 +559,20 @@ mod tests {
         for written in ["gold", "[]", r#"["gold"]"#, r#"["gold","me"]"#, r#"["a","::1","b"]"#] {
             assert!(key_of(&by_key, written).is_err(), "{written}");
         }
+    }
+
+    #[test]
+    fn callers_who_lack_the_key_are_written_by_address() {
+        let by_key = limit("key = [\"header:x-key\", \"method\"]");
+        let counted = Key(key("key = [\"header:x-key\", \"method\"]", &[], ""));
+        assert_eq!(written(&by_key, counted.as_str()).as_deref(), Some(r#"["ip:192.0.2.7","GET"]"#));
+        assert_eq!(key_of(&by_key, r#"["ip:192.0.2.7","GET"]"#), Ok(counted));
+        let skipping = limit("key = \"header:x-key\"\nmissing = \"skip\"\nplain = true");
+        assert_eq!(key_of(&skipping, "ip:192.0.2.7").unwrap().as_str(), "header:x-key=ip:192.0.2.7");
+        // Of a limit as it was before a reload.
+        assert_eq!(written(&by_key, "global="), None);
+        assert_eq!(written(&by_key, "9999:a,"), None);
+        assert_eq!(written(&skipping, "query:k=1"), None);
     }
 
     proptest::proptest! {

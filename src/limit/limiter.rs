@@ -10,7 +10,7 @@ use crate::{
     algorithm::{Algorithm, Quota},
     config::{self, OnFailure, Scope},
     metrics::{Counts, CountsByWord, Page},
-    store::{Charge, Charges, Decision, Outcome, Store, StoreError, Usage},
+    store::{Charge, Charges, Decision, NodeState, Outcome, Store, StoreError, Usage},
 };
 
 use super::{
@@ -135,6 +135,29 @@ impl Limiter {
     /// Whether the store can be asked, as far as is known. If not, each limit's failure policy decides.
     pub fn store_answers(&self) -> bool {
         self.store.answers()
+    }
+
+    /// How each server of the store has fared; there is none if it counts in this process.
+    pub fn store_nodes(&self) -> Vec<NodeState> {
+        self.store.nodes()
+    }
+
+    /// Decisions that the store couldn't give.
+    pub fn store_failures(&self) -> u64 {
+        self.failures.iter().map(|(_, count)| count).sum()
+    }
+
+    /// Bytes that the counts in this process take, and that they may take.
+    pub fn local_bytes(&self) -> (usize, usize) {
+        match &*self.local {
+            Store::Memory(store) => (store.bytes(), store.max_bytes()),
+            Store::Redis(_) => (0, 0),
+        }
+    }
+
+    /// Requests that wait for room.
+    pub fn waiting(&self) -> usize {
+        self.waits.count()
     }
 
     /// Writes the metrics of the store, of those who wait, and of what is known without asking.

@@ -203,8 +203,9 @@ impl Limiter {
 
     /// Reads what holds now.
     async fn read_overrides(&self) -> Result<(), StoreError> {
+        let read = self.store.overrides(&self.overridden.names, Instant::now() + PATIENCE).await?;
+        // After the answer, lest one ends here before it does in the store.
         let now = Instant::now();
-        let read = self.store.overrides(&self.overridden.names, now + PATIENCE).await?;
         let mut limits = HashMap::<String, OfLimit>::new();
         for (field, Override { rate, scope, lasts }) in read.entries {
             let held = Held { rate, scope, until: lasts.map(|lasts| now + lasts) };

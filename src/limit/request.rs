@@ -14,6 +14,7 @@ use crate::{
 
 use super::{
     Admission, Ask, Asks, Effect, Limit, Limiter, Origin, Refusal,
+    heavy_hitters::HeavyHitters,
     key::{self, Counted, Key, Subject},
 };
 
@@ -22,14 +23,23 @@ use super::{
 pub struct Rule {
     limit: Arc<Limit>,
     config: Arc<config::Limit>,
-    decisions: Arc<Decisions>,
+    tally: Arc<Tally>,
+}
+
+/// What is counted of a limit. It outlives reloads that leave the limit its name.
+#[derive(Debug, Default)]
+struct Tally {
+    decisions: Decisions,
+    /// Whom it was asked for, and whom it refused.
+    requests: HeavyHitters,
+    refused: HeavyHitters,
 }
 
 impl Rule {
     /// Makes a limit of the configuration ready. It goes on with the metrics of the one `before`.
     pub fn new(config: &Arc<config::Limit>, before: Option<&Self>) -> Self {
-        let decisions = before.map_or_else(Arc::default, |before| before.decisions.clone());
-        Self { limit: Arc::new(Limit::from(&**config)), config: config.clone(), decisions }
+        let tally = before.map_or_else(Arc::default, |before| before.tally.clone());
+        Self { limit: Arc::new(Limit::from(&**config)), config: config.clone(), tally }
     }
 
     /// The limit.
@@ -47,10 +57,24 @@ impl Rule {
     /// # Errors
     /// A message and, on a line of its own, the remedy.
     pub fn ask_for(&self, written: &str) -> Result<Ask, String> {
-        let values = config::read_key(written, &self.config.key, self.config.prefixes)?;
-        let own = self.config.overrides.iter().find(|own| own.key == values);
         let key = key::key_of(&self.config, written)?;
+        let own = self.config.overrides.iter().find(|own| key::of_values(&self.config, &own.key) == key);
         Ok(Ask::new(&self.limit, key).rate(own.map(|own| own.rate)))
+    }
+
+    /// How many requests it did this to.
+    pub fn count(&self, effect: Effect) -> u64 {
+        (0..ORIGINS).map(|origin| self.tally.decisions.0.sum(effect as usize * ORIGINS + origin)).sum()
+    }
+
+    /// Whom it was asked for most.
+    pub fn busiest(&self) -> &HeavyHitters {
+        &self.tally.requests
+    }
+
+    /// Whom it refused most, or would have if it shadows.
+    pub fn most_refused(&self) -> &HeavyHitters {
+        &self.tally.refused
     }
 
     /// What it makes of a request, by its terms alone.
@@ -75,7 +99,7 @@ impl Rule {
             Terms::Skips => (Effect::Skipped, None),
             Terms::Refuses(refusal) => (Effect::Refused, Some(refusal)),
         };
-        self.note(effect, log);
+        self.note_terms(effect, log);
         refusal.filter(|_| !self.limit.shadows()).map_or(Ok(None), Err)
     }
 
@@ -86,6 +110,17 @@ impl Rule {
             _ if !self.config.when_status.is_empty() => ask.cost(0).settled_later(cost),
             Cost::Response { .. } => ask.cost(cost).settled_later(cost),
             _ => ask.cost(cost),
+        }
+    }
+
+    /// Counts what it did to a request.
+    fn note(&self, effect: Effect, origin: Origin, key: Option<&Key>, arrival: Instant) {
+        self.tally.decisions.add(effect, origin);
+        if let Some(key) = key {
+            self.tally.requests.note(key.as_str(), arrival);
+            if effect == Effect::Refused {
+                self.tally.refused.note(key.as_str(), arrival);
+            }
         }
     }
 
@@ -117,10 +152,10 @@ impl Rule {
     }
 
     /// Notes what its terms did to a request.
-    fn note(&self, effect: Effect, log: &mut Log) {
+    fn note_terms(&self, effect: Effect, log: &mut Log) {
         let shadows = self.limit.shadows() && effect == Effect::Refused;
         let origin = if shadows { Origin::Shadow } else { Origin::Terms };
-        self.decisions.add(effect, origin);
+        self.tally.decisions.add(effect, origin);
         if let Some(log) = log {
             log.push(Decided { limit: self.limit.clone(), effect, origin, remaining: None, key: None });
         }
@@ -184,12 +219,12 @@ impl Decisions {
 
 /// Writes what limits decided.
 pub fn write_metrics<'r>(page: &mut Page<'_>, rules: impl Iterator<Item = &'r Rule>) {
-    let values = rules.flat_map(|Rule { limit, decisions, .. }| {
+    let values = rules.flat_map(|Rule { limit, tally, .. }| {
         let pairs =
             DECISIONS.iter().flat_map(|(effect, origins)| origins.iter().map(|origin| (*effect, *origin)));
         pairs.map(|(effect, origin)| {
             let labels = [("limit", limit.name()), ("outcome", effect.name()), ("origin", origin.name())];
-            (labels, decisions.0.sum(Decisions::place(effect, origin)))
+            (labels, tally.decisions.0.sum(Decisions::place(effect, origin)))
         })
     });
     page.counters("tollgate_decisions", "What limits did to requests, and where that came from", values);
@@ -251,10 +286,10 @@ pub async fn admit(
         let is_its = |limit| Arc::ptr_eq(limit, &standing.limit);
         let Some(rule) = rules.iter().find(|rule| is_its(&rule.limit)) else { continue };
         let (effect, origin) = (standing.effect(admitted), standing.origin);
-        rule.decisions.add(effect, origin);
+        let key = asks.iter().find(|ask| is_its(&ask.limit)).map(|ask| &ask.key);
+        rule.note(effect, origin, key, arrival);
         if let Some(log) = log {
-            let (limit, remaining) = (standing.limit.clone(), standing.remaining());
-            let key = asks.iter().find(|ask| is_its(&ask.limit)).map(|ask| ask.key.clone());
+            let (limit, remaining, key) = (standing.limit.clone(), standing.remaining(), key.cloned());
             log.push(Decided { limit, effect, origin, remaining, key });
         }
     }

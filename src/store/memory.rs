@@ -128,6 +128,11 @@ impl MemoryStore {
         self.bytes.load(Relaxed)
     }
 
+    /// Bytes that the buckets may take.
+    pub fn max_bytes(&self) -> usize {
+        self.max_bytes
+    }
+
     fn attempt(&self, time_us: u64, operation: &Operation) -> Result<Reply, StoreError> {
         match operation {
             Operation::Take(charges) => self.decide(time_us, charges).map(Reply::Decision),

@@ -48,10 +48,10 @@ use self::{
     batcher::{Lane, Manner},
     cluster::Cluster,
     connection::Access,
-    node::Node,
+    node::{Link, Node},
     slots::slot_of,
 };
-use super::{Act, Charges, Decision, Lease, Operation, Reply, StoreError};
+use super::{Act, Charges, Decision, Lease, NodeState, Operation, Reply, StoreError};
 
 /// The only lane of a server that stands alone.
 const LANE: Lane = Lane { slot: 0, manner: Manner::Together };
@@ -160,14 +160,31 @@ impl RedisStore {
         }
     }
 
-    /// Writes the metrics of the nodes.
-    pub fn write_metrics(&self, page: &mut Page<'_>) {
-        let links = match &self.place {
+    /// How each node has fared.
+    pub fn nodes(&self) -> Vec<NodeState> {
+        let states = self.links().into_iter().map(|(name, link)| NodeState {
+            name,
+            is_open: link.breaker.is_open(),
+            openings: link.breaker.openings(),
+            calls: link.calls.read(),
+            charges: link.charges.read(),
+        });
+        states.collect()
+    }
+
+    /// What metrics call the nodes, and the nodes.
+    fn links(&self) -> Vec<(String, Arc<Link>)> {
+        match &self.place {
             Place::One(node) => vec![(self.label.clone(), node.link.clone())],
             Place::Cluster(cluster) => {
                 cluster.links().into_iter().map(|link| (link.name.clone(), link)).collect()
             }
-        };
+        }
+    }
+
+    /// Writes the metrics of the nodes.
+    pub fn write_metrics(&self, page: &mut Page<'_>) {
+        let links = self.links();
         let nodes = || links.iter().map(|(label, link)| ([("node", label.as_str())], link));
         page.histograms(
             "tollgate_store_call_seconds",

@@ -3,8 +3,12 @@
 use std::process::Command;
 
 use crate::{
-    admin, gateway,
-    harness::{client::Client, gateway::Gateway, wait_until},
+    admin, gateway, gateway_with_token,
+    harness::{
+        client::{Answer, Client},
+        gateway::Gateway,
+        wait_until,
+    },
     limits,
 };
 
@@ -62,10 +66,7 @@ fn what_is_wrong_is_said_and_changes_nothing() {
 fn a_token_is_demanded_and_never_shown() {
     let token = "correct-horse-battery";
     let gateway = gateway("5/h", "");
-    let with_token = Gateway::start(
-        "[admin]\nlisten = \"127.0.0.1:0\"\ntoken = \"correct-horse-battery\"\n[limits.l]\nkey = \"ip\"\n\
-         rate = \"5/h\"\n[[routes]]\npath = \"/\"\nrespond = { status = 200 }\nlimits = [\"l\"]\n",
-    );
+    let with_token = gateway_with_token();
     assert_eq!(limits(&gateway, &["list"]).0, 0);
     let (status, told) = limits(&with_token, &["list"]);
     assert_eq!((status, told.contains("Bearer")), (1, true), "{told}");
@@ -79,6 +80,90 @@ fn a_token_is_demanded_and_never_shown() {
     assert!(output.status.success());
     assert!(!String::from_utf8(output.stdout).unwrap().contains(token));
     assert!(!with_token.log().contains(token));
+}
+
+/// An answer of a gateway's admin port.
+fn answer(gateway: &Gateway, head: &str, body: &str) -> Answer {
+    let mut client = Client::connect(admin(gateway).parse().unwrap());
+    client.send(format!("{head}\r\nContent-Length: {}\r\n\r\n{body}", body.len()).as_bytes());
+    client.answer()
+}
+
+#[test]
+fn a_login_is_a_cookie_that_no_script_and_no_other_site_has() {
+    let gateway = gateway_with_token();
+    let log_in = |fields: &str, token: &str| {
+        let head = format!("POST /api/session HTTP/1.1\r\nHost: ops.example:9901\r\n{fields}");
+        answer(&gateway, &head, &format!("{{\"token\": \"{token}\"}}"))
+    };
+    let token = "correct-horse-battery";
+    assert_eq!(log_in(JSON, "correct-horse-batter").status, 401);
+    assert_eq!(log_in("Content-Type: text/plain", token).status, 415);
+    assert_eq!(log_in(&format!("{JSON}\r\nOrigin: http://evil.example"), token).status, 403);
+    let answered = log_in(&format!("{JSON}\r\nOrigin: http://ops.example:9901"), token);
+    let cookie = answered.header("set-cookie").unwrap();
+    let (pair, attributes) = cookie.split_once("; ").unwrap();
+    assert_eq!(attributes, "Path=/; Max-Age=43200; HttpOnly; SameSite=Strict");
+    assert!(!cookie.contains("horse") && pair.len() == "tollgate-9901=".len() + 64, "{cookie}");
+
+    let list = |host: &str, cookie: &str| {
+        answer(&gateway, &format!("GET /api/limits HTTP/1.1\r\nHost: {host}\r\nCookie: {cookie}"), "").status
+    };
+    assert_eq!(list("ops.example:9901", &format!("other=1; {pair}")), 200);
+    // Of another gateway on the same machine, of nobody, and of one who guesses.
+    assert_eq!(list("ops.example:9902", pair), 401);
+    assert_eq!(
+        [list("ops.example:9901", "tollgate-9901="), list("ops.example:9901", &pair[..40])],
+        [401, 401]
+    );
+    // With the cookie a change needs the same as without.
+    let set = |fields: &str| {
+        let host = "Host: ops.example:9901";
+        answer(
+            &gateway,
+            &format!("PUT /api/limits/l/override HTTP/1.1\r\n{host}\r\nCookie: {pair}\r\n{fields}"),
+            RATE,
+        )
+        .status
+    };
+    assert_eq!(
+        [set(&format!("{JSON}\r\nOrigin: http://evil.example")), set("Content-Type: text/plain")],
+        [403, 415]
+    );
+    assert_eq!(set(JSON), 200);
+    wait_until("it is logged by whom", || gateway.log().contains("counts kept who=127.0.0.1:"));
+    assert!(gateway.log().contains(" by login"), "{}", gateway.log());
+    let end = format!("DELETE /api/session HTTP/1.1\r\nHost: ops.example:9901\r\nCookie: {pair}\r\n{JSON}");
+    assert_eq!(answer(&gateway, &end, "").status, 204);
+    assert_eq!(list("ops.example:9901", pair), 401);
+    assert!(!gateway.log().contains("horse") && !gateway.log().contains(&pair[20..]));
+}
+
+#[test]
+fn each_answer_says_what_a_browser_may_do_with_it() {
+    for gateway in [gateway("5/h", ""), gateway_with_token()] {
+        for path in ["/", "/dashboard.js", "/metrics", "/api/limits", "/nowhere"] {
+            let answer = answer(&gateway, &format!("GET {path} HTTP/1.1\r\nHost: localhost"), "");
+            let policy = answer.header("content-security-policy").unwrap();
+            assert!(
+                policy.starts_with("default-src 'none'; script-src 'self'; style-src 'self';"),
+                "{policy}"
+            );
+            assert!(policy.ends_with("frame-ancestors 'none'") && !policy.contains("unsafe"), "{policy}");
+            for (name, value) in [
+                ("x-frame-options", "DENY"),
+                ("x-content-type-options", "nosniff"),
+                ("referrer-policy", "no-referrer"),
+                ("cache-control", "no-store"),
+            ] {
+                assert_eq!(answer.header(name), Some(value), "{path}");
+            }
+        }
+        // What is of this gateway is for its operators.
+        assert_eq!(answer(&gateway, "GET / HTTP/1.1\r\nHost: localhost", "").status, 200);
+    }
+    let page = answer(&gateway("5/h", ""), "GET / HTTP/1.1\r\nHost: evil.example", "");
+    assert_eq!(page.status, 403);
 }
 
 #[test]

@@ -136,6 +136,11 @@ impl Client {
         self.stream.get_ref().try_clone().unwrap()
     }
 
+    /// What comes from now on, as it comes.
+    pub(crate) fn into_reader(self) -> impl BufRead {
+        self.stream
+    }
+
     /// Whether the gateway has closed the connection, all that it sent having been read.
     pub(crate) fn is_closed(&mut self) -> bool {
         self.stream.fill_buf().map_or_else(|error| error.kind() != ErrorKind::WouldBlock, <[u8]>::is_empty)

@@ -130,6 +130,11 @@ impl Waits {
         );
     }
 
+    /// How many requests wait.
+    pub(in crate::limit) fn count(&self) -> usize {
+        self.waiting.load(Relaxed)
+    }
+
     /// Has all waiters leave, and those who come.
     pub(in crate::limit) fn end(&self) {
         self.ended.send_replace(true);
@@ -142,7 +147,7 @@ impl Waits {
     }
 
     pub(super) fn are_empty(&self) -> bool {
-        self.waiting.load(Relaxed) == 0
+        self.count() == 0
     }
 
     pub(super) fn has_waiters(&self, bucket: &Bytes) -> bool {

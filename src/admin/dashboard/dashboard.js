@@ -1,0 +1,630 @@
+// The dashboard: shows what /events tells, and asks and changes by /api. Whatever comes from the gateway is shown as
+// text (textContent), never as markup.
+"use strict";
+
+const byId = (id) => document.getElementById(id);
+
+/** An element with a class and a text. */
+function make(name, className, text) {
+  const element = document.createElement(name);
+  if (className) element.className = className;
+  if (text !== undefined) element.textContent = text;
+  return element;
+}
+
+// Numbers as people read them.
+
+function rate(perSecond) {
+  if (perSecond === null || perSecond === undefined) return "–";
+  if (perSecond === 0) return "0";
+  return perSecond < 9.95 ? perSecond.toFixed(1) : Math.round(perSecond).toLocaleString("en");
+}
+
+function duration(ms) {
+  if (ms === null || ms === undefined) return "–";
+  if (ms >= 60_000) return `${Math.round(ms / 6_000) / 10} min`;
+  if (ms >= 1_000) return `${Math.round(ms / 100) / 10} s`;
+  return ms >= 10 ? `${Math.round(ms)} ms` : `${ms.toFixed(ms < 1 ? 2 : 1)} ms`;
+}
+
+function bytes(count) {
+  const units = ["B", "KiB", "MiB", "GiB"];
+  let at = 0;
+  for (; count >= 1024 && at < units.length - 1; at += 1) count /= 1024;
+  return `${count < 10 && at > 0 ? count.toFixed(1) : Math.round(count)} ${units[at]}`;
+}
+
+const clock = (ms) => new Date(ms).toLocaleTimeString("en-GB");
+
+// What goes on.
+
+/** What charts may show: the least that is enough. */
+const SPANS_MS = [1, 2, 5, 10].map((minutes) => 60_000 * minutes);
+/** A sample each second; see the columns of the event `history`. */
+let samples = [];
+
+function sampleOf(row) {
+  const [time, seconds, ...numbers] = row;
+  const [refused, p50, p99] = numbers.splice(4);
+  const all = numbers.reduce((sum, count) => sum + count, 0);
+  const [passed, failed] = [all - refused, numbers[3]];
+  const rates = [all, passed, refused, failed].map((count) => count / seconds);
+  return { time, seconds, all: rates[0], passed: rates[1], refused: rates[2], failed: rates[3], p50, p99 };
+}
+
+function keep(sample) {
+  const last = samples.at(-1);
+  if (last && sample.time <= last.time) return;
+  samples.push(sample);
+  while (samples[0].time < sample.time - SPANS_MS.at(-1)) samples.shift();
+}
+
+// Charts: SVG, as wide as there is room.
+
+const SVG = "http://www.w3.org/2000/svg";
+
+function draw(parent, name, attributes, text) {
+  const element = document.createElementNS(SVG, name);
+  for (const [attribute, value] of Object.entries(attributes)) element.setAttribute(attribute, value);
+  if (text !== undefined) element.textContent = text;
+  parent.append(element);
+  return element;
+}
+
+/** The least of 1, 2 and 5 times a power of ten that isn't less. */
+function niceStep(least) {
+  const power = 10 ** Math.floor(Math.log10(least));
+  return [1, 2, 5, 10].map((times) => times * power).find((step) => step >= least * 0.999);
+}
+
+/**
+ * A chart of series, each with a name, a class, and the value of a sample. Areas are stacked, lines aren't. With a
+ * pointer or the arrow keys a second is picked, whose values the legend shows instead of the last one's.
+ */
+class Chart {
+  constructor(place, label, series, show) {
+    Object.assign(this, { label, series, show, picked: null });
+    this.legend = make("ul", "legend");
+    this.svg = draw(place, "svg", { tabindex: 0, role: "img" });
+    place.prepend(this.legend);
+    this.svg.addEventListener("pointermove", (event) => {
+      this.pick(event.clientX - this.svg.getBoundingClientRect().left);
+    });
+    this.svg.addEventListener("pointerleave", () => this.pick(null));
+    this.svg.addEventListener("blur", () => this.pick(null));
+    this.svg.addEventListener("keydown", (event) => {
+      const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+      if (!by || samples.length === 0) return;
+      event.preventDefault();
+      const at = this.picked === null ? samples.length - 1 : this.at(this.picked) + by;
+      this.picked = samples[Math.max(0, Math.min(samples.length - 1, at))].time;
+      this.render();
+    });
+    new ResizeObserver(() => this.render()).observe(place);
+  }
+
+  /** The place of the sample that is nearest to a time. */
+  at(time) {
+    let nearest = samples.length - 1;
+    while (nearest > 0 && Math.abs(samples[nearest - 1].time - time) <= Math.abs(samples[nearest].time - time)) {
+      nearest -= 1;
+    }
+    return nearest;
+  }
+
+  pick(x) {
+    this.picked = x === null || !this.timeAt ? null : this.timeAt(x);
+    this.render();
+  }
+
+  render() {
+    const { width, height } = this.svg.getBoundingClientRect();
+    if (width === 0) return;
+    const [left, right, top, bottom] = [48, 6, 8, 22];
+    const now = samples.at(-1)?.time ?? Date.now();
+    const age = now - (samples[0]?.time ?? now);
+    const span = SPANS_MS.find((span) => span >= age) ?? SPANS_MS.at(-1);
+    const x = (time) => left + (1 - (now - time) / span) * (width - left - right);
+    this.timeAt = (at) => now - (1 - (at - left) / (width - left - right)) * span;
+    const values = samples.map((sample) => {
+      let sum = 0;
+      return this.series.map(({ value, isArea }) => {
+        const own = value(sample);
+        if (own === null || !isArea) return own;
+        sum += own;
+        return sum;
+      });
+    });
+    const step = niceStep(Math.max(1, ...values.flat()) / 4);
+    const ceiling = step * Math.ceil(Math.max(1, ...values.flat()) / step);
+    const y = (value) => height - bottom - (value / ceiling) * (height - top - bottom);
+
+    this.svg.replaceChildren();
+    for (let value = 0; value <= ceiling + step / 2; value += step) {
+      draw(this.svg, "line", { class: "grid", x1: left, x2: width - right, y1: y(value), y2: y(value) });
+      draw(this.svg, "text", { x: left - 6, y: y(value) + 4, "text-anchor": "end" }, this.show(value, true));
+    }
+    const ticks = width < 420 ? 2 : 5;
+    for (let tick = 0; tick <= ticks; tick += 1) {
+      const ago = (tick * span) / ticks;
+      const text = tick === 0 ? "now" : `−${ago < 60_000 ? `${ago / 1_000} s` : `${ago / 60_000} min`}`;
+      const anchor = tick === 0 ? "end" : tick === ticks ? "start" : "middle";
+      draw(this.svg, "text", { x: x(now - ago), y: height - 6, "text-anchor": anchor }, text);
+    }
+    this.series.forEach(({ className, isArea }, at) => {
+      const point = (of, height) => `${x(samples[of].time).toFixed(1)},${y(height).toFixed(1)}`;
+      for (const piece of this.pieces(values, at)) {
+        const line = piece.map((of) => point(of, values[of][at])).join("L");
+        if (isArea) {
+          const floor = piece.map((of) => point(of, at === 0 ? 0 : values[of][at - 1]));
+          draw(this.svg, "path", { class: `area ${className}`, d: `M${line}L${floor.reverse().join("L")}Z` });
+        }
+        draw(this.svg, "path", { class: `line ${className}`, d: `M${line}` });
+      }
+    });
+    const of = this.picked === null ? samples.length - 1 : this.at(this.picked);
+    if (this.picked !== null && of >= 0) {
+      const at = x(samples[of].time);
+      draw(this.svg, "line", { class: "cursor", x1: at, x2: at, y1: top, y2: height - bottom });
+    }
+    this.tell(samples[of]);
+  }
+
+  /** The places of samples that have a value, where they follow one another: what the page has missed is a gap. */
+  pieces(values, series) {
+    const pieces = [];
+    let piece = [];
+    for (let at = 0; at <= values.length; at += 1) {
+      const isThere = at < values.length && values[at][series] !== null;
+      const follows = piece.length > 0 && isThere && samples[at].time - samples[piece.at(-1)].time < 3_000;
+      if (piece.length > 0 && !follows) {
+        pieces.push(piece);
+        piece = [];
+      }
+      if (isThere) piece.push(at);
+    }
+    return pieces;
+  }
+
+  tell(sample) {
+    const told = this.series.map(({ name, value }) => `${name} ${sample ? this.show(value(sample)) : "–"}`);
+    const when = this.picked === null || !sample ? "now" : `at ${clock(sample.time)}`;
+    this.svg.setAttribute("aria-label", `${this.label} ${when}: ${told.join(", ")}`);
+    this.legend.replaceChildren(
+      ...this.series.map(({ className }, at) => {
+        const item = make("li");
+        item.append(make("i", className), told[at]);
+        return item;
+      }),
+    );
+    if (this.picked !== null && sample) {
+      const item = make("li");
+      item.append(make("time", "", clock(sample.time)));
+      this.legend.append(item);
+    }
+  }
+}
+
+// Tables.
+
+/**
+ * A table of columns, each with a title, the text of a row, and perhaps all of a shortened text, classes, and what a press does. Rows keep their elements, and their order
+ * while one of them has the focus, so that nothing moves under a hand.
+ */
+class Table {
+  constructor(place, title, columns, { idOf, empty }) {
+    Object.assign(this, { columns, idOf, rows: new Map() });
+    const scroll = make("div", "scroll");
+    const table = make("table");
+    table.setAttribute("aria-label", title);
+    const head = make("tr");
+    for (const { title, className } of columns) {
+      const cell = make("th", className, title);
+      cell.scope = "col";
+      head.append(cell);
+    }
+    table.createTHead().append(head);
+    this.body = table.createTBody();
+    this.scroll = scroll;
+    this.empty = make("p", "empty", empty);
+    scroll.append(table);
+    place.append(scroll, this.empty);
+  }
+
+  show(items) {
+    const ids = items.map(this.idOf);
+    this.scroll.hidden = items.length === 0;
+    this.empty.hidden = items.length > 0;
+    const isHeld = this.body.contains(document.activeElement) || this.body.matches(":hover");
+    for (const [id, row] of this.rows) {
+      if (!ids.includes(id) && !row.contains(document.activeElement)) {
+        row.remove();
+        this.rows.delete(id);
+      }
+    }
+    items.forEach((item, at) => {
+      let row = this.rows.get(ids[at]);
+      if (!row) {
+        row = this.makeRow();
+        this.rows.set(ids[at], row);
+        this.body.append(row);
+      }
+      row.item = item;
+      this.columns.forEach((column, at) => this.fill(row.cells[at], column, item));
+      if (!isHeld && this.body.rows[at] !== row) this.body.insertBefore(row, this.body.rows[at]);
+    });
+  }
+
+  fill(cell, { text, full, className, mood, act }, item) {
+    const does = act?.(item);
+    if (does && !cell.firstElementChild) cell.replaceChildren(make("button"));
+    const place = does ? cell.firstElementChild : cell;
+    if (does) Object.assign(place, { type: "button", onclick: does });
+    const shown = String(text(item) ?? "–");
+    if (place.textContent !== shown) place.textContent = shown;
+    const classes = [className, mood?.(item)].filter(Boolean).join(" ");
+    if (cell.className !== classes) cell.className = classes;
+    if (full) cell.title = full(item);
+  }
+
+  makeRow() {
+    const row = make("tr");
+    this.columns.forEach((_, at) => {
+      const cell = make(at === 0 ? "th" : "td");
+      if (at === 0) cell.scope = "row";
+      row.append(cell);
+    });
+    return row;
+  }
+}
+
+const number = (title, text, more = "") => ({ title, text, className: `number ${more}`.trim() });
+
+/** The names of limits that refuse nobody. */
+let shadowing = new Set();
+
+function keysTable(place, title, empty) {
+  const columns = [
+    {
+      title: "Key",
+      className: "key",
+      text: shortened,
+      full: (hit) => hit.written ?? hit.key,
+      act: (hit) => hit.written !== null && (() => lookUp(hit.limit, hit.written)),
+    },
+    { title: "Limit", text: (hit) => (shadowing.has(hit.limit) ? `${hit.limit} (shadow)` : hit.limit) },
+    number("a second", (hit) => rate(hit.per_second)),
+    number("counted", (hit) => counted(hit), "wide"),
+  ];
+  return new Table(byId(place), title, columns, { idOf: (hit) => `${hit.limit} ${hit.key}`, empty });
+}
+
+/** A key with its parts side by side, and no more of hashes than is needed to tell them apart. */
+function shortened({ written, key }) {
+  if (!written?.startsWith("[")) return written ?? key;
+  const parts = JSON.parse(written);
+  return parts.map((part) => part.replace(/^(sha256:[0-9a-f]{8})[0-9a-f]{24}$/, "$1…")).join(" · ");
+}
+
+function counted({ at_least: least, at_most: most }) {
+  const text = least.toLocaleString("en");
+  return most > least ? `${text} – ${most.toLocaleString("en")}` : text;
+}
+
+const tables = {
+  busiest: keysTable("busiest", "Busiest keys", "No limit has counted anybody."),
+  refused: keysTable("refused", "Most refused keys", "Nobody was refused."),
+  limits: new Table(
+    byId("limits"),
+    "Limits",
+    [
+      { title: "Limit", text: (limit) => limit.limit },
+      {
+        title: "Rate",
+        text: (limit) => (limit.rate === limit.file_rate ? limit.rate : `${limit.rate} (set; file: ${limit.file_rate})`),
+        mood: (limit) => (limit.rate === limit.file_rate ? "" : "warn"),
+      },
+      { title: "Algorithm", className: "wide", text: (limit) => limit.algorithm + (limit.shadows ? ", shadow" : "") },
+      number("admitted", (limit) => rate(limit.per_second.admitted)),
+      {
+        ...number("refused", (limit) => rate(limit.per_second.refused)),
+        mood: (limit) => (limit.per_second.refused > 0 && !limit.shadows ? "warn" : ""),
+      },
+      number("exempt", (limit) => rate(limit.per_second.exempt + limit.per_second.skipped), "wide"),
+      number("refused in all", (limit) => limit.decisions.refused.toLocaleString("en"), "wide"),
+    ],
+    { idOf: (limit) => limit.limit, empty: "There are no limits." },
+  ),
+  routes: new Table(
+    byId("routes"),
+    "Routes",
+    [
+      { title: "Route", text: (route) => route.route || "(none matched)" },
+      { title: "Limits", className: "wide", text: (route) => namesOf(route, "limits") },
+      { title: "Upstream", className: "wide", text: (route) => namesOf(route, "upstream") },
+      number("requests", (route) => rate(route.per_second)),
+      {
+        ...number("refused", (route) => rate(route.refused_per_second)),
+        mood: (route) => (route.refused_per_second > 0 ? "warn" : ""),
+      },
+      number("4xx", (route) => share(route, "4xx"), "wide"),
+      { ...number("5xx", (route) => share(route, "5xx")), mood: (route) => (route.recent["5xx"] > 0 ? "bad" : "") },
+      number("median", (route) => duration(route.p50_ms), "wide"),
+      number("99th", (route) => duration(route.p99_ms), "wide"),
+    ],
+    { idOf: (route) => route.route, empty: "" },
+  ),
+  upstreams: new Table(
+    byId("upstreams"),
+    "Servers of upstreams",
+    [
+      { title: "Upstream", text: (server) => server.upstream },
+      { title: "Server", text: (server) => server.server },
+      { title: "State", text: stateOf, mood: (server) => (stateOf(server) === "up" ? "good" : "bad") },
+      number("a second", (server) => rate(server.answers_per_second), "wide"),
+      { ...number("failed", (server) => rate(server.failures_per_second)), mood: (server) => (server.failures_per_second > 0 ? "bad" : "") },
+      number("in flight", (server) => server.in_flight, "wide"),
+      number("99th", (server) => duration(server.p99_ms), "wide"),
+    ],
+    { idOf: (server) => `${server.upstream} ${server.server}`, empty: "The gateway answers everything itself." },
+  ),
+  store: new Table(
+    byId("store"),
+    "Nodes of the store",
+    [
+      { title: "Node", text: (node) => node.node },
+      { title: "Breaker", text: (node) => (node.breaker_open ? "open" : "closed"), mood: (node) => (node.breaker_open ? "bad" : "good") },
+      number("opened", (node) => node.breaker_openings, "wide"),
+      number("calls/s", (node) => rate(node.calls_per_second)),
+      number("batch", (node) => (node.charges_per_call === null ? "–" : node.charges_per_call.toFixed(1))),
+      number("median", (node) => duration(node.p50_ms), "wide"),
+      number("99th", (node) => duration(node.p99_ms)),
+    ],
+    { idOf: (node) => node.node, empty: "Limits are counted in this process." },
+  ),
+};
+
+function namesOf(route, what) {
+  return [...new Set(route.matches.flatMap((match) => match[what] ?? []))].join(", ") || "–";
+}
+
+function share(route, status) {
+  const all = Object.values(route.recent).reduce((sum, count) => sum + count, 0);
+  if (all === 0) return "–";
+  const percent = (100 * route.recent[status]) / all;
+  return percent === 0 ? "0" : `${percent < 9.95 ? percent.toFixed(1) : Math.round(percent)} %`;
+}
+
+function stateOf(server) {
+  if (!server.up) return "down";
+  return server.ejected_for_ms === null ? "up" : `left out, ${duration(server.ejected_for_ms)}`;
+}
+
+const charts = [
+  new Chart(
+    byId("throughput"),
+    "Requests a second",
+    [
+      { name: "passed", className: "passed", isArea: true, value: (sample) => sample.passed },
+      { name: "refused", className: "refused", isArea: true, value: (sample) => sample.refused },
+      { name: "5xx", className: "failed", value: (sample) => sample.failed || null },
+    ],
+    (value, isTick) => (isTick ? value.toLocaleString("en", { notation: "compact" }) : rate(value)),
+  ),
+  new Chart(
+    byId("latency"),
+    "Latency",
+    [
+      { name: "median", className: "passed", value: (sample) => sample.p50 },
+      { name: "99th percentile", className: "slow", value: (sample) => sample.p99 },
+    ],
+    (value, isTick) => (isTick && value === 0 ? "0" : duration(value)),
+  ),
+];
+
+/** Shows a text with a remark of less weight. */
+function tell(id, text, remark, mood = "") {
+  const place = byId(id);
+  place.className = mood;
+  place.replaceChildren(text);
+  if (remark) place.append(make("small", "", remark));
+}
+
+function showState(state) {
+  const last = samples.at(-1);
+  tell("now-requests", rate(last?.all), "a second");
+  const part = last?.all > 0 ? `a second, ${Math.round((100 * last.refused) / last.all)} %` : "a second";
+  tell("now-refused", rate(last?.refused), part, last?.refused > 0 ? "warn" : "");
+  tell("now-p50", duration(last?.p50));
+  tell("now-p99", duration(last?.p99));
+  const nodes = state.store.nodes;
+  const about = nodes.length === 0 ? "in this process" : nodes.length > 1 ? `${nodes.length} nodes` : duration(nodes[0].p50_ms);
+  tell("now-store", state.store.up ? "up" : "down", state.store.up ? about : "on_failure decides", state.store.up ? "good" : "bad");
+  showLink(...(state.draining ? ["draining", "bad"] : ["live", "good"]));
+  byId("about").textContent =
+    `${state.version} · ${state.connections.toLocaleString("en")} connections · ${state.waiting} waiting for room`;
+
+  shadowing = new Set(state.limits.filter((limit) => limit.shadows).map((limit) => limit.limit));
+  tables.busiest.show(state.top.requests.slice(0, 10));
+  tables.refused.show(state.top.refused.slice(0, 10));
+  tables.limits.show(state.limits);
+  tables.routes.show(state.routes.filter((route) => route.route !== "" || Object.values(route.requests).some(Boolean)));
+  tables.upstreams.show(
+    state.upstreams.flatMap(({ upstream, servers }) => servers.map((server) => ({ upstream, ...server }))),
+  );
+  tables.store.show(state.store.nodes);
+  const { memory_bytes: used, memory_max_bytes: most, failures_per_second: failures } = state.store;
+  byId("memory").textContent =
+    `Counts in this process: ${bytes(used)} of ${bytes(most)}. Decisions without the store: ${rate(failures)} a second.`;
+  showReload(state.reload);
+  showLimits(state.limits.map((limit) => limit.limit));
+  charts.forEach((chart) => chart.render());
+}
+
+function showReload(reload) {
+  const [changes, fault] = [byId("changes"), byId("fault")];
+  if (!reload) {
+    tell("reload", "None since the start.");
+    return;
+  }
+  const when = new Date(reload.time_ms).toLocaleString("en-GB");
+  const changed = reload.changes.length > 0 ? "what changed:" : "nothing changed.";
+  const how = reload.good ? changed : "the file is wrong, and the running configuration stays:";
+  tell("reload", `${when}: ${how}`, "", reload.good ? "good" : "bad");
+  if (changes.textContent !== reload.changes.join("")) {
+    changes.replaceChildren(...reload.changes.map((change) => make("li", "", change)));
+  }
+  fault.hidden = reload.good;
+  fault.textContent = reload.fault ?? "";
+}
+
+function showLimits(names) {
+  const select = byId("limit");
+  if ([...select.options].map((option) => option.value).join() === names.join()) return;
+  const chosen = select.value;
+  select.replaceChildren(...names.map((name) => make("option", "", name)));
+  if (names.includes(chosen)) select.value = chosen;
+}
+
+// The stream of events.
+
+const SESSION = "/api/session";
+let source = null;
+
+function showLink(text, mood) {
+  const link = byId("link");
+  if (link.textContent !== text) link.textContent = text;
+  link.className = `pill ${mood}`;
+}
+
+function listen() {
+  source?.close();
+  source = new EventSource("/events");
+  source.addEventListener("history", (event) => {
+    samples = [];
+    JSON.parse(event.data).samples.map(sampleOf).forEach(keep);
+  });
+  source.addEventListener("state", (event) => {
+    const state = JSON.parse(event.data);
+    if (state.sample) keep(sampleOf(state.sample));
+    byId("login").hidden = true;
+    byId("main").hidden = false;
+    showState(state);
+  });
+  source.addEventListener("error", async () => {
+    showLink("not connected", "bad");
+    // Else it is tried again by the browser.
+    if (source.readyState !== EventSource.CLOSED) return;
+    const { data } = await ask("GET", SESSION);
+    if (data?.by === "nothing") askToLogIn();
+    else setTimeout(listen, 3_000);
+  });
+}
+
+function askToLogIn() {
+  source?.close();
+  showLink("not logged in", "");
+  byId("main").hidden = true;
+  byId("log-out").hidden = true;
+  byId("login").hidden = false;
+  byId("token").focus();
+}
+
+byId("login").addEventListener("submit", async (event) => {
+  event.preventDefault();
+  const { ok, problem } = await ask("POST", SESSION, { token: byId("token").value });
+  byId("login-said").textContent = ok ? "" : problem;
+  if (!ok) return;
+  byId("token").value = "";
+  byId("login").hidden = true;
+  byId("log-out").hidden = false;
+  listen();
+});
+
+byId("log-out").addEventListener("click", async () => {
+  await ask("DELETE", SESSION);
+  askToLogIn();
+});
+
+// A key.
+
+/** Asks the gateway: whether it did it, what it answers, or what is wrong. */
+async function ask(method, path, body) {
+  try {
+    const headers = method === "GET" ? {} : { "content-type": "application/json" };
+    const answer = await fetch(path, { method, headers, body: body && JSON.stringify(body) });
+    const text = await answer.text();
+    const data = text === "" ? null : JSON.parse(text);
+    if (answer.status === 401 && path !== SESSION) askToLogIn();
+    return { ok: answer.ok, data, problem: data?.detail ?? `the gateway answers ${answer.status}` };
+  } catch {
+    return { ok: false, data: null, problem: "the gateway can't be reached" };
+  }
+}
+
+/** The key that is shown: its limit, and it as people write it. */
+let shown = null;
+
+const pathOf = ({ limit, key }) => `/api/limits/${encodeURIComponent(limit)}/keys/${encodeURIComponent(key)}`;
+
+function say(text, isBad) {
+  byId("said").textContent = text;
+  byId("said").className = `said ${isBad ? "bad" : "good"}`;
+}
+
+async function lookUp(limit, key) {
+  byId("limit").value = limit;
+  byId("key").value = key;
+  shown = { limit, key };
+  say("");
+  if (await showKey()) byId("found").focus();
+}
+
+async function showKey() {
+  const { ok, data, problem } = await ask("GET", pathOf(shown));
+  byId("found").hidden = !ok;
+  if (!ok) {
+    say(problem, true);
+    return false;
+  }
+  byId("found-key").textContent = data.key;
+  byId("found-rate").textContent = data.override ? `${data.rate} (set)` : data.rate;
+  byId("found-used").textContent = data.used.toLocaleString("en");
+  byId("found-left").textContent = data.remaining.toLocaleString("en");
+  byId("found-wait").textContent = data.retry_after_ms ? duration(data.retry_after_ms) : "–";
+  const all = data.used + data.remaining;
+  byId("found-meter").value = all === 0 ? 1 : data.used / all;
+  return true;
+}
+
+async function change(method, path, body, done) {
+  const { ok, data, problem } = await ask(method, path, body);
+  if (!ok) say(problem, true);
+  else if (await showKey()) say(done(data));
+}
+
+byId("look-up").addEventListener("submit", (event) => {
+  event.preventDefault();
+  lookUp(byId("limit").value, byId("key").value);
+});
+
+byId("set").addEventListener("submit", (event) => {
+  event.preventDefault();
+  const [rate, lasts] = [byId("rate").value, byId("for").value];
+  change("PUT", `${pathOf(shown)}/override`, { rate, for: lasts }, (set) => `The key has ${set.rate} for ${lasts}.`);
+});
+
+byId("unset").addEventListener("click", () => {
+  const done = ({ unset }) => (unset ? "The file's rate holds again." : "Nothing was set.");
+  change("DELETE", `${pathOf(shown)}/override`, null, done);
+});
+
+byId("reset").addEventListener("click", () => {
+  change("DELETE", pathOf(shown), null, () => "The count is reset.");
+});
+
+ask("GET", SESSION).then(({ data }) => {
+  byId("log-out").hidden = data?.by !== "login";
+  if (data?.by === "nothing") askToLogIn();
+  else listen();
+});

@@ -1,0 +1,154 @@
+//! `/events`: what goes on, read once a second, kept for ten minutes, and told to all who listen as server-sent events.
+//!
+//! The first event is `history`, with what is kept; then there is one called `state` each second. Who doesn't keep up misses
+//! some.
+
+use std::{collections::VecDeque, convert::Infallible, sync::Arc, time::Duration};
+
+use axum::{
+    extract::State,
+    http::StatusCode,
+    response::{
+        IntoResponse,
+        sse::{Event, Sse},
+    },
+};
+use futures_util::{StreamExt, stream};
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use tokio::{
+    sync::{Semaphore, watch},
+    time::{MissedTickBehavior, interval},
+};
+
+use crate::gateway::STATUS_CLASSES;
+
+use super::{
+    Admin, Problem,
+    views::{self, Reading, Traffic, View, milliseconds, milliseconds_since_1970},
+};
+
+const EVERY: Duration = Duration::from_secs(1);
+/// Seconds that are kept.
+const SAMPLES_MOST: usize = 600;
+/// Rates are those of so many seconds.
+const RECENT: usize = 10;
+const LISTENERS_MOST: usize = 16;
+/// What the numbers of a sample are.
+const COLUMNS: [&str; 9] = ["time_ms", "seconds", "2xx", "3xx", "4xx", "5xx", "refused", "p50_ms", "p99_ms"];
+
+/// What has gone on lately.
+pub(super) struct History {
+    recent: Mutex<Recent>,
+    state: watch::Sender<String>,
+    listeners: Arc<Semaphore>,
+}
+
+struct Recent {
+    /// The last ones, the oldest first; there is always one.
+    readings: VecDeque<Reading>,
+    samples: VecDeque<Value>,
+}
+
+impl History {
+    pub(super) fn begin(reading: Reading) -> Self {
+        let recent = Recent { readings: VecDeque::from([reading]), samples: VecDeque::new() };
+        let (state, _) = watch::channel(String::new());
+        Self { recent: Mutex::new(recent), state, listeners: Arc::new(Semaphore::new(LISTENERS_MOST)) }
+    }
+}
+
+impl Admin {
+    /// Reads what goes on once a second, and tells those who listen.
+    pub(super) async fn keep_history(self: Arc<Self>) {
+        let mut seconds = interval(EVERY);
+        seconds.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        seconds.tick().await;
+        loop {
+            seconds.tick().await;
+            self.read();
+            if self.history.state.receiver_count() > 0 {
+                self.history.state.send_replace(self.state());
+            }
+        }
+    }
+
+    /// Shows what has gone on in the last seconds.
+    pub(super) fn view(&self, show: fn(&View<'_>) -> Value) -> Value {
+        let gateway = self.gateway.load_full();
+        let recent = self.history.recent.lock();
+        let before = recent.readings.front().expect("there is always one");
+        show(&View { gateway: &gateway, status: &self.status, now: &Reading::of(&gateway), before })
+    }
+
+    /// Keeps a sample of what has gone on since the last one.
+    fn read(&self) {
+        let reading = Reading::of(&self.gateway.load());
+        let mut recent = self.history.recent.lock();
+        let before = recent.readings.back().expect("there is always one");
+        let Traffic { answers, refused, durations } = reading.traffic_since(before);
+        let time = milliseconds_since_1970(reading.time);
+        let mut sample = vec![json!(time), json!(reading.seconds_since(before))];
+        sample.extend(answers.iter().map(|count| json!(count)));
+        sample.push(json!(refused));
+        sample.extend([0.5, 0.99].map(|share| json!(milliseconds(durations.quantile(share)))));
+        recent.readings.push_back(reading);
+        if recent.readings.len() > RECENT {
+            recent.readings.pop_front();
+        }
+        recent.samples.push_back(Value::Array(sample));
+        if recent.samples.len() > SAMPLES_MOST {
+            recent.samples.pop_front();
+        }
+    }
+
+    fn samples(&self) -> String {
+        const { assert!(COLUMNS.len() == 5 + STATUS_CLASSES.len()) };
+        json!({ "columns": COLUMNS, "samples": self.history.recent.lock().samples }).to_string()
+    }
+
+    fn state(&self) -> String {
+        let mut state = self.view(views::all);
+        state["sample"] = self.history.recent.lock().samples.back().cloned().unwrap_or_default();
+        state.to_string()
+    }
+}
+
+pub(super) async fn events(State(admin): State<Arc<Admin>>) -> Result<impl IntoResponse, Problem> {
+    let Ok(place) = admin.history.listeners.clone().try_acquire_owned() else {
+        return Err(Problem::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "too many listen: close another dashboard",
+        ));
+    };
+    let states = admin.history.state.subscribe();
+    let event = |name, data| Ok::<_, Infallible>(Event::default().event(name).data(data));
+    let first = [event("history", admin.samples()), event("state", admin.state())];
+    let next = stream::unfold((states, place), move |(mut states, place)| async move {
+        states.changed().await.ok()?;
+        let state = states.borrow_and_update().clone();
+        Some((event("state", state), (states, place)))
+    });
+    Ok(Sse::new(stream::iter(first).chain(next)))
+}
+
+#[cfg(test)]
+mod tests {
+    use arc_swap::ArcSwap;
+
+    use super::*;
+    use crate::{config::Config, gateway::Gateway, limit::Limiter, server::Status};
+
+    #[tokio::test]
+    async fn no_more_is_kept_than_ten_minutes() {
+        let text = "[[routes]]\npath = \"/\"\nrespond = {}";
+        let (config, _) = Config::parse("gateway.toml", text, &|_| None).unwrap();
+        let gateway = Gateway::build(&config, &Limiter::open(&config.store).unwrap(), None);
+        let status = Arc::new(Status::new(Arc::default(), Vec::new()));
+        let admin = Admin::new(None, Arc::new(ArcSwap::from_pointee(gateway)), status);
+        (0..SAMPLES_MOST + 7).for_each(|_| admin.read());
+        let recent = admin.history.recent.lock();
+        assert_eq!((recent.samples.len(), recent.readings.len()), (SAMPLES_MOST, RECENT));
+        assert!(recent.samples.iter().all(|sample| sample.as_array().unwrap().len() == COLUMNS.len()));
+    }
+}

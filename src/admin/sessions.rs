@@ -1,0 +1,124 @@
+//! Logins: a browser that has shown the token bears a cookie instead, which no script can read and which it doesn't
+//! send from another site. A login is forgotten after twelve hours, with the process, and the oldest when there are too many.
+
+use std::time::Duration;
+
+use axum::http::{
+    HeaderMap,
+    header::{COOKIE, HOST, HeaderValue},
+    uri::Authority,
+};
+use parking_lot::Mutex;
+use rustls::crypto::aws_lc_rs;
+use sha2::{Digest, Sha256};
+use tokio::time::Instant;
+
+const SESSIONS_MOST: usize = 64;
+const LASTS: Duration = Duration::from_secs(12 * 3_600);
+
+/// Those who are logged in, the oldest first.
+#[derive(Default)]
+pub(super) struct Sessions(Mutex<Vec<Session>>);
+
+struct Session {
+    /// Of its secret: so comparing takes the same time for any guess.
+    hash: Hash,
+    until: Instant,
+}
+
+type Hash = [u8; 32];
+
+impl Sessions {
+    /// Logs in whoever sent this header: the cookie to set.
+    pub(super) fn begin(&self, headers: &HeaderMap) -> HeaderValue {
+        let mut secret = [0; 32];
+        let random = aws_lc_rs::default_provider().secure_random;
+        random.fill(&mut secret).expect("the system gives randomness");
+        let secret: String = secret.iter().map(|byte| format!("{byte:02x}")).collect();
+        let mut sessions = self.0.lock();
+        sessions.retain(|session| session.until > Instant::now());
+        if sessions.len() == SESSIONS_MOST {
+            sessions.remove(0);
+        }
+        sessions.push(Session { hash: Sha256::digest(&secret).into(), until: Instant::now() + LASTS });
+        cookie(headers, &secret, LASTS)
+    }
+
+    /// Whether the header bears a login.
+    pub(super) fn has(&self, headers: &HeaderMap) -> bool {
+        let now = Instant::now();
+        let borne = borne(headers);
+        let sessions = self.0.lock();
+        sessions.iter().any(|session| session.until > now && borne.contains(&session.hash))
+    }
+
+    /// Logs out whoever bears this header: the cookie to set.
+    pub(super) fn end(&self, headers: &HeaderMap) -> HeaderValue {
+        let borne = borne(headers);
+        self.0.lock().retain(|session| !borne.contains(&session.hash));
+        cookie(headers, "", Duration::ZERO)
+    }
+}
+
+fn cookie(headers: &HeaderMap, value: &str, lasts: Duration) -> HeaderValue {
+    let (name, seconds) = (name(headers), lasts.as_secs());
+    let cookie = format!("{name}={value}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Strict");
+    HeaderValue::from_str(&cookie).expect("it is visible ASCII")
+}
+
+/// What the cookie is called: by the port, since cookies are for all ports of a host, where another gateway may be.
+fn name(headers: &HeaderMap) -> String {
+    let host = headers.get(HOST).and_then(|host| host.to_str().ok()?.parse::<Authority>().ok());
+    format!("tollgate-{}", host.and_then(|host| host.port_u16()).unwrap_or(80))
+}
+
+/// The hashes of the logins that a header bears: one, but for a client that sends its cookie twice.
+fn borne(headers: &HeaderMap) -> Vec<Hash> {
+    let name = name(headers);
+    let lines = headers.get_all(COOKIE).into_iter().filter_map(|line| line.to_str().ok());
+    let pairs = lines.flat_map(|line| line.split(';')).filter_map(|pair| pair.trim().split_once('='));
+    pairs.filter(|(other, _)| *other == name).map(|(_, value)| Sha256::digest(value).into()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(cookie: &HeaderValue) -> HeaderMap {
+        let pair = cookie.to_str().unwrap().split(';').next().unwrap().parse().unwrap();
+        HeaderMap::from_iter([(HOST, "localhost:9901".parse().unwrap()), (COOKIE, pair)])
+    }
+
+    #[test]
+    fn logins_are_bounded_in_number_and_time() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+        runtime.unwrap().block_on(async {
+            let sessions = Sessions::default();
+            let nobody = headers(&"a=b".parse().unwrap());
+            let first = headers(&sessions.begin(&nobody));
+            assert!(sessions.has(&first) && !sessions.has(&nobody));
+            assert!(sessions.0.lock().iter().all(|session| session.hash != [0; 32]));
+            let others: Vec<_> = (0..SESSIONS_MOST).map(|_| headers(&sessions.begin(&nobody))).collect();
+            assert!(!sessions.has(&first) && others.iter().all(|other| sessions.has(other)));
+            sessions.end(&others[0]);
+            assert!(!sessions.has(&others[0]) && sessions.has(&others[1]));
+            tokio::time::advance(LASTS).await;
+            assert!(!sessions.has(&others[1]));
+        });
+    }
+
+    #[test]
+    fn a_cookie_is_for_its_port_and_no_script() {
+        let sessions = Sessions::default();
+        let mut headers = headers(&"a=b".parse().unwrap());
+        let cookie = sessions.begin(&headers);
+        let text = cookie.to_str().unwrap();
+        assert!(
+            text.starts_with("tollgate-9901=") && text.ends_with("; HttpOnly; SameSite=Strict"),
+            "{text}"
+        );
+        headers.insert(COOKIE, cookie);
+        headers.insert(HOST, "localhost:9902".parse().unwrap());
+        assert!(!sessions.has(&headers));
+    }
+}

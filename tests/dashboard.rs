@@ -1,0 +1,220 @@
+//! The dashboard, as people use it: in a real browser.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by it")]
+
+#[allow(dead_code)] // Each test target uses a part of it.
+mod harness;
+
+use harness::{
+    browser::{Browser, ENTER, TAB},
+    gateway::Gateway,
+    wait_until,
+};
+
+/// A limit by API key, told as it is, an admin port, and more of [admin].
+fn gateway(rate: &str, more: &str) -> Gateway {
+    Gateway::start(&format!(
+        "[admin]\nlisten = \"127.0.0.1:0\"\n{more}\n[limits.per-key]\nkey = \"header:x-api-key\"\nrate = \"{rate}\"\n\
+         plain = true\n[[routes]]\npath = \"/\"\nrespond = {{ status = 200 }}\nlimits = [\"per-key\"]\n"
+    ))
+}
+
+/// The page of a gateway's operators.
+fn page(gateway: &Gateway) -> String {
+    let (_, admin) = gateway.greeting().split_once("operators turn to ").unwrap();
+    format!("{}/", admin.lines().next().unwrap())
+}
+
+fn ask(gateway: &Gateway, key: &str) -> u16 {
+    gateway.ask(&format!("GET /\nx-api-key: {key}")).status
+}
+
+/// Nothing went wrong on the page, and nothing came from elsewhere.
+fn is_clean(browser: &Browser, page: &str) {
+    assert_eq!(browser.complaints(), [""; 0]);
+    let requests = browser.requests();
+    assert!(requests.iter().any(|url| url.ends_with("/events")), "{requests:?}");
+    let is_own = |url: &&String| url.starts_with(page) || url.starts_with("data:");
+    assert_eq!(requests.iter().find(|url| !is_own(url)), None);
+}
+
+#[test]
+fn a_refused_key_is_seen_reset_and_given_a_rate() {
+    let gateway = gateway("3/h", "");
+    for status in [200, 200, 200, 429, 429] {
+        assert_eq!(ask(&gateway, "crawler"), status);
+    }
+    let browser = Browser::open(&page(&gateway));
+    browser.wait_for("#refused tbody", "crawler");
+    browser.wait_for("#busiest tbody tr", "crawler\tper-key");
+    assert!(browser.text("#limits tbody").starts_with("per-key\t3/h\t"));
+    browser.wait_for("#link", "live");
+
+    browser.click("#refused tbody button");
+    browser.wait_for("#found-used", "3");
+    assert_eq!(browser.text("#found-left"), "0");
+    browser.click("#reset");
+    browser.wait_for("#said", "The count is reset.");
+    assert_eq!((browser.text("#found-used"), ask(&gateway, "crawler")), ("0".to_owned(), 200));
+
+    browser.write("#rate", "1/h");
+    browser.click("#set button[type=submit]");
+    browser.wait_for("#said", "The key has 1/h for 1h.");
+    browser.wait_for("#found-rate", "1/h (set)");
+    assert_eq!((ask(&gateway, "crawler"), ask(&gateway, "other")), (429, 200));
+    browser.click("#unset");
+    browser.wait_for("#said", "The file's rate holds again.");
+    assert_eq!(ask(&gateway, "crawler"), 200);
+
+    browser.run("document.querySelector('#rate').value = ''");
+    browser.write("#rate", "often");
+    browser.click("#set button[type=submit]");
+    browser.wait_for("#said", "`often` is no rate");
+    // What a browser says of that answer is its own.
+    let complaints = browser.complaints();
+    assert!(complaints.len() == 1 && complaints[0].contains("status of 400"), "{complaints:?}");
+    is_clean(&browser, &page(&gateway));
+    let log = gateway.log();
+    assert!(
+        log.contains("limit `per-key`, key `header:x-api-key=crawler`: the count is reset who=127.0.0.1:"),
+        "{log}"
+    );
+}
+
+#[test]
+fn a_page_shows_what_went_on_before_it_was_opened_and_goes_on() {
+    let gateway = gateway("1000000/h", "");
+    let admin = page(&gateway);
+    let upto = |browser: &Browser, least: u64| {
+        let all = "return samples.reduce((sum, sample) => sum + sample.all * sample.seconds, 0)";
+        wait_until("the page has counted it", || browser.run(all).as_f64().unwrap().round() >= least as f64);
+    };
+    (0..50).for_each(|_| assert_eq!(ask(&gateway, "early"), 200));
+    let browser = Browser::open(&admin);
+    browser.wait_for("#routes tbody", "/");
+    (0..30).for_each(|_| assert_eq!(ask(&gateway, "late"), 200));
+    upto(&browser, 30);
+    let another = Browser::open(&admin);
+    wait_until("it draws", || {
+        another.run("return document.querySelectorAll('#throughput path').length").as_u64() > Some(1)
+    });
+    upto(&another, 80);
+    is_clean(&another, &admin);
+}
+
+#[test]
+fn who_has_the_token_logs_in_and_out() {
+    let gateway = gateway("3/h", "token = \"correct-horse-battery\"");
+    let admin = page(&gateway);
+    let browser = Browser::open(&admin);
+    browser.wait_for("#login", "Log in");
+    assert_eq!((browser.text("main").as_str(), browser.focus().as_str()), ("", "token"));
+    browser.write("#token", "wrong-horse-battery");
+    browser.press(ENTER);
+    browser.wait_for("#login-said", "that isn't the token");
+    browser.complaints();
+    browser.run("document.querySelector('#token').value = ''");
+    browser.write("#token", "correct-horse-battery");
+    browser.press(ENTER);
+    browser.wait_for("#link", "live");
+    assert_eq!(browser.run("return document.cookie"), "");
+    is_clean(&browser, &admin);
+    browser.run("location.reload()");
+    browser.wait_for("#limits tbody", "per-key");
+    browser.click("#log-out");
+    browser.wait_for("#login", "Log in");
+    browser.run("location.reload()");
+    browser.wait_for("#login", "Log in");
+    assert_eq!(browser.text("main"), "");
+    assert!(!gateway.log().contains("horse"), "{}", gateway.log());
+}
+
+#[test]
+fn keys_alone_suffice() {
+    let gateway = gateway("3/h", "");
+    assert_eq!(ask(&gateway, "crawler"), 200);
+    let browser = Browser::open(&page(&gateway));
+    browser.wait_for("#busiest tbody", "crawler");
+    browser.press(TAB);
+    assert_eq!(browser.run("return document.activeElement.className"), "skip");
+    let ring = "return getComputedStyle(document.activeElement).outlineStyle";
+    assert_eq!(browser.run(ring), "solid", "the focus is seen");
+    browser.press(ENTER);
+    browser.press(TAB);
+    // From there on, since the skip.
+    wait_until("the focus is on the key", || {
+        if browser.focus() != "key" {
+            browser.press(TAB);
+        }
+        browser.focus() == "key"
+    });
+    browser.press(&format!("crawler{ENTER}"));
+    browser.wait_for("#found-used", "1");
+    wait_until("the focus is on what was found", || browser.focus() == "found");
+    browser.press(&format!("{TAB}9/h{TAB}{TAB}{ENTER}"));
+    browser.wait_for("#found-rate", "9/h (set)");
+    browser.press(&format!("{TAB}{TAB}{ENTER}"));
+    browser.wait_for("#said", "The count is reset.");
+    // The table's rows stay while one has the focus, and a chart tells its values.
+    browser.run("document.querySelector('#busiest button').focus()");
+    browser.press(ENTER);
+    browser.wait_for("#found-key", "header:x-api-key=crawler");
+    wait_until("it draws", || {
+        browser.run("return document.querySelectorAll('#throughput path').length") != 0
+    });
+    browser.run("document.querySelector('#throughput svg').focus()");
+    browser.press("\u{e012}");
+    let label = "return document.querySelector('#throughput svg').getAttribute('aria-label')";
+    wait_until("the chart tells", || {
+        browser.run(label).as_str().unwrap().starts_with("Requests a second at ")
+    });
+    let unlabelled = "return [...document.querySelectorAll('input:not([hidden]), select')]\
+                      .filter((field) => field.labels.length === 0).map((field) => field.id)";
+    assert_eq!(browser.run(unlabelled), serde_json::json!([]));
+    let headless = "return document.querySelectorAll('th:not([scope])').length";
+    assert_eq!(browser.run(headless), 0);
+}
+
+#[test]
+fn the_name_of_a_key_is_no_script() {
+    let gateway = gateway("1/h", "");
+    let hostile = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>";
+    for status in [200, 429] {
+        assert_eq!(ask(&gateway, &hostile[..60]), status);
+        assert_eq!(ask(&gateway, "</th><script src=//evil.example/x.js>"), status);
+    }
+    let browser = Browser::open(&page(&gateway));
+    browser.wait_for("#refused tbody", "<img src=x onerror=");
+    browser.wait_for("#refused tbody", "<script src=//evil.example/x.js>");
+    browser.click("#refused tbody button");
+    browser.wait_for("#found-left", "0");
+    assert_eq!(
+        browser.run("return [document.title, document.querySelectorAll('img, main script').length]"),
+        serde_json::json!(["Tollgate", 0])
+    );
+    is_clean(&browser, &page(&gateway));
+    // And were it one, it wouldn't run.
+    browser.run("const s = document.createElement('script'); s.textContent = \"document.title = 'owned'\"; document.body.append(s)");
+    assert_eq!(browser.run("return document.title"), "Tollgate");
+    assert!(browser.complaints().iter().any(|told| told.contains("Content Security Policy")));
+}
+
+#[test]
+fn a_phone_shows_all_of_it_without_scrolling_sideways() {
+    let gateway = gateway("1/h", "");
+    for key in ["a", "an-api-key-of-quite-some-length-that-no-phone-has-room-for-1234"] {
+        assert_eq!([ask(&gateway, key), ask(&gateway, key)], [200, 429]);
+    }
+    let browser = Browser::open(&page(&gateway));
+    browser.wait_for("#refused tbody", "an-api-key");
+    browser.click("#refused tbody button");
+    browser.wait_for("#found-left", "0");
+    let mut grounds = Vec::new();
+    for scheme in ["light", "dark"] {
+        browser.show_on(360, scheme);
+        let widths = "return [document.documentElement.scrollWidth, innerWidth]";
+        wait_until("it fits", || browser.run(widths) == serde_json::json!([360, 360]));
+        grounds.push(browser.run("return getComputedStyle(document.body).backgroundColor"));
+    }
+    assert_ne!(grounds[0], grounds[1]);
+}

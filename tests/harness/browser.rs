@@ -1,0 +1,164 @@
+//! A browser: Debian's chromium, without a window, driven by its chromedriver (W3C WebDriver).
+
+use std::{
+    io::{BufRead, BufReader},
+    process::{Child, Command, Stdio},
+};
+
+use serde_json::{Value, json};
+
+use super::{client::Client, wait_until};
+
+/// A browser with one page. It is closed with this value.
+pub(crate) struct Browser {
+    driver: Child,
+    address: String,
+    session: String,
+}
+
+/// Keys that have no character: <https://www.w3.org/TR/webdriver2/#keyboard-actions>.
+pub(crate) const TAB: &str = "\u{e004}";
+pub(crate) const ENTER: &str = "\u{e007}";
+
+impl Browser {
+    /// Opens a page.
+    pub(crate) fn open(url: &str) -> Self {
+        let driver = Command::new("chromedriver").arg("--port=0").stdout(Stdio::piped()).spawn();
+        let mut driver = driver.expect("a chromedriver on PATH: scripts/test.sh installs it");
+        let mut lines = BufReader::new(driver.stdout.take().unwrap()).lines().map_while(Result::ok);
+        let port =
+            lines.find_map(|line| line.split_once("successfully on port ").map(|(_, port)| port.to_owned()));
+        let port = port.expect("it listens");
+        let address = format!("127.0.0.1:{}", port.trim_end_matches('.'));
+        // Root may not use the sandbox, and containers have little shared memory.
+        let arguments = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"];
+        let mut browser = Self { driver, address, session: String::new() };
+        let session = browser.call(
+            "POST",
+            "/session",
+            &json!({ "capabilities": { "alwaysMatch": {
+                "goog:loggingPrefs": { "browser": "ALL", "performance": "ALL" },
+                "goog:chromeOptions": { "args": arguments },
+            } } }),
+        );
+        browser.session = format!("/session/{}", session["sessionId"].as_str().expect("an id"));
+        browser.post("/url", &json!({ "url": url }));
+        browser
+    }
+
+    /// What a script returns.
+    pub(crate) fn run(&self, script: &str) -> Value {
+        self.post("/execute/sync", &json!({ "script": script, "args": [] }))
+    }
+
+    /// The text that an element shows.
+    pub(crate) fn text(&self, selector: &str) -> String {
+        let script = format!(
+            "const shown = document.querySelector({selector:?}); return shown?.checkVisibility() ? shown.innerText : ''"
+        );
+        let text = self.run(&script);
+        text.as_str().expect("a text").to_owned()
+    }
+
+    /// Waits until an element shows a text with this in it.
+    pub(crate) fn wait_for(&self, selector: &str, text: &str) {
+        wait_until(&format!("`{selector}` shows `{text}`"), || self.text(selector).contains(text));
+    }
+
+    /// Clicks on an element, as a person does: it must be there to be seen.
+    pub(crate) fn click(&self, selector: &str) {
+        self.post(&format!("/element/{}/click", self.element(selector)), &json!({}));
+    }
+
+    /// Writes into a field that is empty.
+    pub(crate) fn write(&self, selector: &str, text: &str) {
+        self.post(&format!("/element/{}/value", self.element(selector)), &json!({ "text": text }));
+    }
+
+    /// Presses keys, one after the other, wherever the focus is.
+    pub(crate) fn press(&self, keys: &str) {
+        let strokes =
+            keys.chars().flat_map(|key| ["keyDown", "keyUp"].map(|act| json!({ "type": act, "value": key })));
+        let actions = json!([{ "type": "key", "id": "keyboard", "actions": strokes.collect::<Vec<_>>() }]);
+        self.post("/actions", &json!({ "actions": actions }));
+    }
+
+    /// The id of the element that has the focus.
+    pub(crate) fn focus(&self) -> String {
+        self.run("return document.activeElement.id").as_str().expect("an id").to_owned()
+    }
+
+    /// Shows the page as on a screen of this width, in pixels, whose owner likes it dark or light.
+    pub(crate) fn show_on(&self, width: u32, scheme: &str) {
+        let features = json!([{ "name": "prefers-color-scheme", "value": scheme }]);
+        self.develop("Emulation.setEmulatedMedia", &json!({ "features": features }));
+        let screen = json!({ "width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 500 });
+        self.develop("Emulation.setDeviceMetricsOverride", &screen);
+    }
+
+    /// Warnings and errors of the page so far, and what of the console else is worse than a hint.
+    pub(crate) fn complaints(&self) -> Vec<String> {
+        let log = self.post("/se/log", &json!({ "type": "browser" }));
+        let entries = log.as_array().expect("a list").iter();
+        let bad = entries.filter(|entry| ["WARNING", "SEVERE"].iter().any(|level| entry["level"] == **level));
+        bad.map(|entry| entry["message"].to_string()).collect()
+    }
+
+    /// The urls that were asked for so far, or were to be.
+    pub(crate) fn requests(&self) -> Vec<String> {
+        let log = self.post("/se/log", &json!({ "type": "performance" }));
+        let messages = log.as_array().expect("a list").iter();
+        let messages =
+            messages.map(|entry| serde_json::from_str(entry["message"].as_str().unwrap()).unwrap());
+        let sent =
+            messages.filter(|message: &Value| message["message"]["method"] == "Network.requestWillBeSent");
+        let url =
+            |message: Value| message["message"]["params"]["request"]["url"].as_str().unwrap().to_owned();
+        sent.map(url).collect()
+    }
+
+    fn develop(&self, command: &str, parameters: &Value) {
+        self.post("/goog/cdp/execute", &json!({ "cmd": command, "params": parameters }));
+    }
+
+    /// The driver's name of the only element that is meant.
+    fn element(&self, selector: &str) -> String {
+        let found = self.post("/element", &json!({ "using": "css selector", "value": selector }));
+        let name = found.as_object().and_then(|found| found.values().next()?.as_str());
+        name.unwrap_or_else(|| panic!("no `{selector}`: {found}")).to_owned()
+    }
+
+    fn post(&self, path: &str, body: &Value) -> Value {
+        self.call("POST", &format!("{}{path}", self.session), body)
+    }
+
+    fn call(&self, method: &str, path: &str, body: &Value) -> Value {
+        let body = body.to_string();
+        let mut client = Client::connect(self.address.parse().unwrap());
+        let head = format!(
+            "{method} {path} HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
+            self.address,
+            body.len()
+        );
+        client.send((head + &body).as_bytes());
+        let answer = client.answer();
+        assert_eq!(answer.status, 200, "{path} {body}: {}", answer.text());
+        answer.json()["value"].take()
+    }
+}
+
+impl Drop for Browser {
+    fn drop(&mut self) {
+        // The driver closes the browser.
+        if let Ok(address) = self.address.parse()
+            && !self.session.is_empty()
+        {
+            let end = format!("DELETE {} HTTP/1.1\r\nHost: {}\r\n\r\n", self.session, self.address);
+            let mut client = Client::connect(address);
+            client.send(end.as_bytes());
+            client.head();
+        }
+        let _ = self.driver.kill();
+        let _ = self.driver.wait();
+    }
+}
