@@ -35,7 +35,8 @@ const SAMPLES_MOST: usize = 600;
 const RECENT: usize = 10;
 const LISTENERS_MOST: usize = 16;
 /// What the numbers of a sample are.
-const COLUMNS: [&str; 9] = ["time_ms", "seconds", "2xx", "3xx", "4xx", "5xx", "refused", "p50_ms", "p99_ms"];
+const COLUMNS: [&str; 10] =
+    ["time_ms", "seconds", "1xx", "2xx", "3xx", "4xx", "5xx", "refused", "p50_ms", "p99_ms"];
 
 /// What has gone on lately.
 pub(super) struct History {

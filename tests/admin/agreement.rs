@@ -85,7 +85,7 @@ fn all_who_watch_see_the_same() {
         format!("{} {}xx", line["route"].as_str().unwrap_or_default(), line["status"].as_u64().unwrap() / 100)
     }));
     let routes = ["", "moved", "orders"];
-    let classes = ["2xx", "3xx", "4xx", "5xx"];
+    let classes = ["1xx", "2xx", "3xx", "4xx", "5xx"];
     let all = || routes.iter().flat_map(|route| classes.iter().map(move |class| (*route, *class)));
     let by_metrics = of(all().map(|(route, class)| {
         let series = format!("tollgate_requests_total{{route=\"{route}\",status=\"{class}\"}}");

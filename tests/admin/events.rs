@@ -46,11 +46,11 @@ fn what_went_on_is_told_first_and_then_what_goes_on() {
     assert_eq!([gateway.get("/").status, gateway.get("/").status], [200, 429]);
     let mut events = Events::of(&gateway);
     let (name, history) = events.next();
-    let columns = ["time_ms", "seconds", "2xx", "3xx", "4xx", "5xx", "refused", "p50_ms", "p99_ms"];
+    let columns = ["time_ms", "seconds", "1xx", "2xx", "3xx", "4xx", "5xx", "refused", "p50_ms", "p99_ms"];
     assert_eq!((name.as_str(), &history["columns"]), ("history", &serde_json::json!(columns)));
-    let (mut time, mut times, mut sums) = (0, 0, [0.0; 7]);
-    let add = |sample: &Value, sums: &mut [f64; 7]| {
-        (0..7).for_each(|column| sums[column] += sample[column].as_f64().unwrap());
+    let (mut time, mut times, mut sums) = (0, 0, [0.0; 8]);
+    let add = |sample: &Value, sums: &mut [f64; 8]| {
+        (0..8).for_each(|column| sums[column] += sample[column].as_f64().unwrap());
     };
     for sample in history["samples"].as_array().unwrap() {
         add(sample, &mut sums);
@@ -68,7 +68,7 @@ fn what_went_on_is_told_first_and_then_what_goes_on() {
         }
     }
     assert!(sums[1] > 2.5, "{sums:?}");
-    assert_eq!(sums[2..], [1.0, 0.0, 1.0, 0.0, 1.0]);
+    assert_eq!(sums[2..], [0.0, 1.0, 0.0, 1.0, 0.0, 1.0]);
 }
 
 #[test]
@@ -96,7 +96,7 @@ fn routes_and_upstreams_tell_how_they_fare() {
         "host": "*.example.com", "path": "/a/{id}", "methods": ["GET", "PUT"], "upstream": "up", "limits": ["l"],
     }]);
     assert_eq!(routes[1]["matches"], of);
-    let requests = serde_json::json!({ "2xx": 3, "3xx": 0, "4xx": 1, "5xx": 0 });
+    let requests = serde_json::json!({ "1xx": 0, "2xx": 3, "3xx": 0, "4xx": 1, "5xx": 0 });
     assert_eq!((&routes[1]["requests"], &routes[1]["refused"]), (&requests, &serde_json::json!(1)));
     assert_eq!(
         (&routes[2]["requests"]["5xx"], &routes[2]["refused"]),
