@@ -45,9 +45,9 @@ let samples = [];
 
 function sampleOf(row) {
   const [time, seconds, ...numbers] = row;
-  const [refused, p50, p99] = numbers.splice(4);
+  const [refused, p50, p99] = numbers.splice(5);
   const all = numbers.reduce((sum, count) => sum + count, 0);
-  const [passed, failed] = [all - refused, numbers[3]];
+  const [passed, failed] = [all - refused, numbers[4]];
   const rates = [all, passed, refused, failed].map((count) => count / seconds);
   return { time, seconds, all: rates[0], passed: rates[1], refused: rates[2], failed: rates[3], p50, p99 };
 }
