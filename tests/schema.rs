@@ -40,7 +40,15 @@ fn files_that_are_good_are_good_by_the_schema() {
     for path in ["gateway.toml", "tests/every-key.toml"] {
         assert_eq!(faults(&validator, &file(path)), Vec::<String>::new(), "{path}");
     }
-    let documents = ["README.md", "docs/configuration.md", "docs/operations.md", "docs/simulate.md"];
+    let documents = [
+        "README.md",
+        "docs/configuration.md",
+        "docs/migration.md",
+        "docs/operations.md",
+        "docs/quick-start.md",
+        "docs/simulate.md",
+        "docs/streams.md",
+    ];
     let mut seen = 0;
     for document in documents {
         for block in blocks(document) {

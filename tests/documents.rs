@@ -1,0 +1,243 @@
+//! What the documents tell people to write and to type is tried: every block of TOML by `tollgate check`, and the
+//! commands of README.md, docs/quick-start.md and docs/migration.md in order, with real gateways, Redis and curl.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by it")]
+
+#[allow(dead_code)] // Each test target uses a part of it.
+mod harness;
+
+use std::{
+    collections::HashMap,
+    env, fs,
+    os::unix::process::CommandExt as _,
+    path::Path,
+    process::{Child, Command, Stdio},
+};
+
+use harness::{redis::free_port, wait_until};
+use tempfile::TempDir;
+
+/// Ports that the documents name, each of which is another one here.
+const PORTS: [&str; 5] = ["3000", "6379", "8080", "8081", "9901"];
+const VARIABLES: [(&str, &str); 1] = [("JWT_SECRET", "0123456789abcdef0123456789abcdef")];
+
+/// Commands that aren't run, by how they begin, and why.
+const SKIPPED: [(&str, &str); 2] =
+    [("cargo install", "Cargo has built what is tested"), ("./scripts/test.sh", "it would run this test")];
+
+/// A fenced block of a document: the word after its fence, and what is in it.
+struct Block {
+    kind: String,
+    text: String,
+}
+
+fn file(path: &str) -> String {
+    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap()
+}
+
+fn blocks(document: &str) -> Vec<Block> {
+    let text = file(document);
+    let fenced = text.split("\n```").collect::<Vec<_>>();
+    assert!(fenced.len() % 2 == 1, "{document}: a fence isn't closed");
+    let block = |fenced: &[&str]| {
+        let (kind, text) = fenced[0].split_once('\n').unwrap();
+        Block { kind: kind.to_owned(), text: format!("{text}\n") }
+    };
+    fenced[1..].chunks(2).map(block).collect()
+}
+
+fn documents() -> Vec<String> {
+    let docs = fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs")).unwrap();
+    let names = docs.map(|entry| format!("docs/{}", entry.unwrap().file_name().into_string().unwrap()));
+    let mut documents: Vec<String> = names.filter(|name| name.ends_with(".md")).collect();
+    documents.push("README.md".to_owned());
+    documents
+}
+
+/// A block as a whole file: one about limits alone gets a route that takes them all.
+fn whole(block: &str) -> String {
+    if block.contains("[[routes]]") {
+        return block.to_owned();
+    }
+    let limits = block.lines().filter_map(|line| line.strip_prefix("[limits.")?.split(']').next());
+    let limits: Vec<&str> = limits.collect();
+    format!("{block}\n[[routes]]\npath = \"/{{*rest}}\"\nrespond = {{ status = 204 }}\nlimits = {limits:?}\n")
+}
+
+#[test]
+fn every_block_of_toml_is_good() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut checked = 0;
+    for document in documents() {
+        for block in blocks(&document).iter().filter(|block| block.kind == "toml") {
+            fs::write(folder.path().join("gateway.toml"), whole(&block.text)).unwrap();
+            let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+            command.args(["check", "gateway.toml"]).current_dir(&folder).envs(VARIABLES);
+            let output = command.output().unwrap();
+            assert!(output.status.success(), "{document}: {}", String::from_utf8_lossy(&output.stderr));
+            checked += 1;
+        }
+    }
+    assert!(checked > 15, "{checked}");
+}
+
+/// One who reads a document, and does what it says in a folder of their own.
+struct Reader {
+    folder: TempDir,
+    path: String,
+    ports: HashMap<&'static str, u16>,
+    background: Vec<Child>,
+}
+
+impl Reader {
+    fn new() -> Self {
+        let programs = Path::new(env!("CARGO_BIN_EXE_tollgate")).parent().unwrap();
+        Self {
+            folder: tempfile::tempdir().unwrap(),
+            path: format!("{}:{}", programs.display(), env::var("PATH").unwrap()),
+            ports: PORTS.map(|port| (port, free_port())).into(),
+            background: Vec::new(),
+        }
+    }
+
+    /// The text with the ports of this reader. Only whole numbers are ports.
+    fn with_ports(&self, text: &str) -> String {
+        let mut replaced = String::new();
+        let mut rest = text;
+        while let Some(begin) = rest.find(|letter: char| letter.is_ascii_digit()) {
+            let digits = &rest[begin..];
+            let end = digits.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(digits.len());
+            replaced.push_str(&rest[..begin]);
+            match self.ports.get(&digits[..end]) {
+                Some(port) => replaced.push_str(&port.to_string()),
+                None => replaced.push_str(&digits[..end]),
+            }
+            rest = &digits[end..];
+        }
+        replaced + rest
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        fs::write(self.folder.path().join(name), self.with_ports(text)).unwrap();
+    }
+
+    fn command(&self, line: &str) -> Command {
+        let mut command = Command::new("sh");
+        command.args(["-c", line]).current_dir(&self.folder).env("PATH", &self.path).stdin(Stdio::null());
+        command
+    }
+
+    /// Starts what a line says that ends with `&`, and waits until it says that it is ready.
+    fn start(&mut self, line: &str) {
+        let log = self.folder.path().join(format!("log-{}", self.background.len()));
+        let mut command = self.command(line);
+        // A group of its own, so that the shell isn't killed alone.
+        command.process_group(0).stdout(fs::File::create(&log).unwrap());
+        let mut process = command.spawn().unwrap();
+        let is_ready = || {
+            let said = fs::read_to_string(&log).unwrap();
+            assert_eq!(process.try_wait().unwrap(), None, "`{line}` ended: {said}");
+            said.contains("try: ") || said.contains("Ready to accept connections")
+        };
+        wait_until(&format!("`{line}` is ready"), is_ready);
+        self.background.push(process);
+    }
+
+    /// Does what a block of commands says, and returns what they printed.
+    fn run(&mut self, block: &Block) -> String {
+        let mut printed = String::new();
+        for line in self.with_ports(&block.text).lines() {
+            let line = line.split("   #").next().unwrap().trim();
+            if line.is_empty() || SKIPPED.iter().any(|(begin, _)| line.starts_with(begin)) {
+                continue;
+            }
+            if let Some(line) = line.strip_suffix('&') {
+                // What `cargo run` builds and starts is this program.
+                self.start(&line.replace("cargo run --release", "tollgate"));
+                continue;
+            }
+            let output = self.command(line).output().unwrap();
+            assert!(output.status.success(), "`{line}`: {output:?}");
+            printed.push_str(&String::from_utf8(output.stdout).unwrap().replace('\r', ""));
+        }
+        printed
+    }
+
+    /// Follows a document: a block of TOML is its gateway.toml, one of commands is run, and a block of text after it is
+    /// what they print, where `…` is anything. Returns how many blocks of commands there were.
+    fn follow(&mut self, document: &str) -> usize {
+        let mut printed = None;
+        let mut ran = 0;
+        for block in blocks(document) {
+            match block.kind.as_str() {
+                "toml" => self.write("gateway.toml", &block.text),
+                "sh" => {
+                    printed = Some(self.run(&block));
+                    ran += 1;
+                }
+                "text" => {
+                    let printed = printed.take().expect("text stands after commands");
+                    let shown = self.with_ports(&block.text);
+                    assert!(is_like(&printed, &shown), "{document} shows:\n{shown}\nin truth:\n{printed}");
+                }
+                _ => {}
+            }
+        }
+        ran
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        for process in &mut self.background {
+            // It may have ended by itself.
+            let _ = Command::new("kill").args(["-KILL", "--", &format!("-{}", process.id())]).status();
+            let _ = process.wait();
+        }
+    }
+}
+
+/// Whether what is shown, with `…` for anything, was printed.
+fn is_like(printed: &str, shown: &str) -> bool {
+    let mut rest = printed.trim_end();
+    let mut parts = shown.trim_end().split('…');
+    let Some(after) = rest.strip_prefix(parts.next().unwrap()) else { return false };
+    rest = after;
+    let parts: Vec<&str> = parts.collect();
+    let Some((last, middle)) = parts.split_last() else { return rest.is_empty() };
+    for part in middle {
+        let Some((_, after)) = rest.split_once(part) else { return false };
+        rest = after;
+    }
+    rest.ends_with(last)
+}
+
+#[test]
+fn what_is_shown_is_compared() {
+    assert!(is_like("a\nb 17 c\n", "a\nb … c") && is_like("a b c d", "…b…") && is_like("a\n", "a"));
+    assert!(!is_like("a\nb", "a") && !is_like("a b", "…c…") && !is_like("a b c", "a…b"));
+}
+
+#[test]
+fn the_readme_does_what_it_says() {
+    let mut reader = Reader::new();
+    reader.write("gateway.toml", &file("gateway.toml"));
+    // Its block of TOML is another reader's: these commands are those of the shipped file.
+    let mut printed = String::new();
+    for block in blocks("README.md").iter().filter(|block| block.kind == "sh") {
+        printed.push_str(&reader.run(block));
+    }
+    assert_eq!(printed.matches("HTTP/1.1 200 OK\n").count(), 5, "{printed}");
+    assert_eq!(printed.matches("HTTP/1.1 429 Too Many Requests\n").count(), 1, "{printed}");
+}
+
+#[test]
+fn the_quick_start_does_what_it_says() {
+    assert!(Reader::new().follow("docs/quick-start.md") >= 6);
+}
+
+/// Of what it shows of other programs nothing is run.
+#[test]
+fn the_migration_does_what_it_says() {
+    assert!(Reader::new().follow("docs/migration.md") >= 1);
+}
