@@ -132,7 +132,8 @@ impl Reader {
         let log = self.folder.path().join(format!("log-{}", self.background.len()));
         let mut command = self.command(line);
         // A group of its own, so that the shell isn't killed alone.
-        command.process_group(0).stdout(fs::File::create(&log).unwrap());
+        let output = fs::File::create(&log).unwrap();
+        command.process_group(0).stdout(output.try_clone().unwrap()).stderr(output);
         let mut process = command.spawn().unwrap();
         let is_ready = || {
             let said = fs::read_to_string(&log).unwrap();
@@ -189,7 +190,7 @@ impl Reader {
 
 impl Drop for Reader {
     fn drop(&mut self) {
-        for process in &mut self.background {
+        for process in self.background.iter_mut().rev() {
             // It may have ended by itself.
             let _ = Command::new("kill").args(["-KILL", "--", &format!("-{}", process.id())]).status();
             let _ = process.wait();
