@@ -1,5 +1,5 @@
-//! What the documents tell people to write and to type is tried: every block of TOML by `tollgate check`, and the
-//! commands of README.md, docs/quick-start.md and docs/migration.md in order, with real gateways, Redis and curl.
+//! What the documents tell people to write and to type is tried: every block of TOML by `tollgate check`, and every
+//! block of commands in order, with real gateways, Redis and curl.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by it")]
 
@@ -79,6 +79,28 @@ fn every_block_of_toml_is_good() {
         }
     }
     assert!(checked > 15, "{checked}");
+}
+
+/// A command is in a block of commands, and those are run by the tests below.
+#[test]
+fn every_command_is_run() {
+    let run = [
+        "README.md",
+        "docs/configuration.md",
+        "docs/migration.md",
+        "docs/quick-start.md",
+        "docs/simulate.md",
+    ];
+    for document in documents() {
+        let blocks = blocks(&document);
+        let mut commands = blocks.iter().filter(|block| block.kind == "sh").peekable();
+        assert_eq!(commands.peek().is_some(), run.contains(&document.as_str()), "{document}");
+        let commands: Vec<&str> = commands.flat_map(|block| block.text.lines()).collect();
+        for line in file(&document).lines() {
+            let is_command = ["tollgate ", "curl "].iter().any(|begin| line.trim_start().starts_with(begin));
+            assert!(!is_command || commands.contains(&line), "{document}: `{line}` isn't run");
+        }
+    }
 }
 
 /// One who reads a document, and does what it says in a folder of their own.
@@ -164,6 +186,12 @@ impl Reader {
         printed
     }
 
+    /// Runs all commands of a document.
+    fn run_all(&mut self, document: &str) -> String {
+        let blocks = blocks(document);
+        blocks.iter().filter(|block| block.kind == "sh").map(|block| self.run(block)).collect()
+    }
+
     /// Follows a document: a block of TOML is its gateway.toml, one of commands is run, and a block of text after it is
     /// what they print, where `…` is anything. Returns how many blocks of commands there were.
     fn follow(&mut self, document: &str) -> usize {
@@ -224,10 +252,7 @@ fn the_readme_does_what_it_says() {
     let mut reader = Reader::new();
     reader.write("gateway.toml", &file("gateway.toml"));
     // Its block of TOML is another reader's: these commands are those of the shipped file.
-    let mut printed = String::new();
-    for block in blocks("README.md").iter().filter(|block| block.kind == "sh") {
-        printed.push_str(&reader.run(block));
-    }
+    let printed = reader.run_all("README.md");
     assert_eq!(printed.matches("HTTP/1.1 200 OK\n").count(), 5, "{printed}");
     assert_eq!(printed.matches("HTTP/1.1 429 Too Many Requests\n").count(), 1, "{printed}");
 }
@@ -241,4 +266,24 @@ fn the_quick_start_does_what_it_says() {
 #[test]
 fn the_migration_does_what_it_says() {
     assert!(Reader::new().follow("docs/migration.md") >= 1);
+}
+
+/// The commands that the other documents tell operators: those of a gateway with an admin port, and with a log.
+#[test]
+fn operators_do_what_is_said() {
+    let mut reader = Reader::new();
+    let shipped = file("gateway.toml") + "[admin]\nlisten = \"127.0.0.1:9901\"\n";
+    reader.write("gateway.toml", &shipped);
+    reader.start("tollgate");
+    let printed = reader.run_all("docs/configuration.md");
+    assert!(printed.contains("{\"changes\":[") && printed.contains("used  0"), "{printed}");
+
+    reader.write("new.toml", &shipped.replace("5/10s", "2/10s"));
+    let line = "192.0.2.7 - - [21/Nov/2026:06:25:14 +0000] \"GET / HTTP/1.1\" 200 5 \"-\" \"curl/8.5.0\"\n";
+    reader.write("access.log", &line.repeat(4));
+    reader.write("access.log.2", line);
+    reader.write("old", line);
+    assert!(reader.command("gzip access.log.2 old").status().unwrap().success());
+    let printed = reader.run_all("docs/simulate.md");
+    assert!(printed.contains("4 admitted\n") && printed.contains("newly refused"), "{printed}");
 }
