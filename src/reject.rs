@@ -19,6 +19,8 @@ use crate::{
     limit::{Limited, Refusal, fields},
 };
 
+/// What the body of an answer mostly takes.
+const PROBLEM_BYTES: usize = 512;
 const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
 
 /// Why the gateway answers in place of the upstream.
@@ -201,7 +203,8 @@ fn problem(status: StatusCode, code: &str, detail: &str, limited: Option<&Limite
             .and_then(Limited::delay_us)
             .map(|delay_us| delay_us.div_ceil(1_000)),
     };
-    let body = serde_json::to_vec(&problem).expect("strings and numbers are always written");
+    let mut body = Vec::with_capacity(PROBLEM_BYTES);
+    serde_json::to_writer(&mut body, &problem).expect("strings and numbers are always written");
     answer(status, body, HeaderValue::from_static("application/problem+json"))
 }
 

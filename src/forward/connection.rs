@@ -33,8 +33,6 @@ use self::listening::Listening;
 
 use super::{Failure, address::Address, body::Body, connector::Counted};
 
-/// Fields that an answer may have.
-const RESPONSE_FIELDS_MOST: usize = 256;
 /// Bytes that are read ahead of an answer, which its head must fit into.
 const RESPONSE_BUFFER: usize = 128 << 10;
 
@@ -94,8 +92,8 @@ impl Connection {
         let heard = has_heard.clone();
         let io = TokioIo::new(Listening::new(stream, counted, move || heard.store(true, Relaxed)));
         let mut builder = http1::Builder::new();
-        builder.preserve_header_case(true).max_headers(RESPONSE_FIELDS_MOST);
-        builder.max_header_size(RESPONSE_BUFFER).max_buf_size(RESPONSE_BUFFER);
+        // Of fields there may be 100: room for more would be asked of the allocator for each answer.
+        builder.preserve_header_case(true).max_header_size(RESPONSE_BUFFER).max_buf_size(RESPONSE_BUFFER);
         let (sender, connection) = builder.handshake(io).await.map_err(Failure::Broken)?;
         // How it ends is for the exchange on it to report.
         tokio::spawn(async { drop(connection.with_upgrades().await) });

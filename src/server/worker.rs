@@ -1,6 +1,6 @@
 //! A worker serves its connections on one thread.
 
-use std::{net::SocketAddr, pin::pin, sync::Arc, time::Duration};
+use std::{mem, net::SocketAddr, pin::pin, sync::Arc, time::Duration};
 
 use arc_swap::ArcSwap;
 use tokio::{
@@ -49,6 +49,7 @@ pub(super) async fn work(
         connections: JoinSet::new(),
         streams: TaskTracker::new(),
         clients: Vec::new(),
+        beyond: 0,
         lacks_room: NowAndThen::default(),
     };
     let mut looks = interval(LOOK_EVERY);
@@ -94,6 +95,8 @@ struct Serving {
     streams: TaskTracker,
     /// At the other ends of these, those that have ended lately included.
     clients: Vec<Client>,
+    /// Connections beyond the bound at the last look.
+    beyond: usize,
     lacks_room: NowAndThen,
 }
 
@@ -226,9 +229,11 @@ impl Serving {
     }
 
     /// Closes this worker's share of the connections beyond the bound, as far as they idle: a reload may have lowered it.
+    /// Those that were there at the last look already: for one that has just been accepted, room is made as it arrives.
     fn keep_to_bound(&mut self) {
         let beyond = self.status.connections().saturating_sub(self.terms.load().clients_most);
-        for _ in 0..beyond.div_ceil(self.status.workers()) {
+        let lasting = beyond.min(mem::replace(&mut self.beyond, beyond));
+        for _ in 0..lasting.div_ceil(self.status.workers()) {
             if !self.make_room() {
                 break;
             }

@@ -67,7 +67,7 @@ fn an_answer_goes_on_in_one_framing() {
 #[test]
 fn what_is_no_answer_is_a_bad_gateway() {
     let long = format!("HTTP/1.1 200 OK\r\nX: {}\r\nContent-Length: 0\r\n\r\n", "x".repeat(129 << 10));
-    let many = format!("HTTP/1.1 200 OK\r\n{}Content-Length: 0\r\n\r\n", "X: y\r\n".repeat(256));
+    let many = format!("HTTP/1.1 200 OK\r\n{}Content-Length: 0\r\n\r\n", "X: y\r\n".repeat(100));
     for answer in [
         "HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab",
         "HTTP/1.1 200 OK\r\nContent-Length: 1, 2\r\n\r\nab",
@@ -94,8 +94,8 @@ fn what_is_no_answer_is_a_bad_gateway() {
         let (head, _) = relayed(answer);
         assert!(head.starts_with("HTTP/1.1 502 Bad Gateway\r\n"), "{answer:.80?}: {head}");
     }
-    let most = format!("HTTP/1.1 200 OK\r\n{}Content-Length: 0\r\n\r\n", "X: y\r\n".repeat(255));
-    assert_eq!(lines(&relayed(most).0, "x").len(), 255);
+    let most = format!("HTTP/1.1 200 OK\r\n{}Content-Length: 0\r\n\r\n", "X: y\r\n".repeat(99));
+    assert_eq!(lines(&relayed(most).0, "x").len(), 99);
 }
 
 #[test]
