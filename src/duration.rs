@@ -28,7 +28,7 @@ pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Er
     parse_us(&text).map(Duration::from_micros).map_err(de::Error::custom)
 }
 
-/// Prints microseconds in the greatest unit that divides them, one of it as the bare unit.
+/// Prints microseconds in the greatest unit that divides them; with `{:#}` one of it as the bare unit, as in a rate.
 pub struct Text(pub u64);
 
 impl fmt::Display for Text {
@@ -46,7 +46,7 @@ impl fmt::Display for Text {
             .find(|(unit_us, ..)| self.0 >= *unit_us && self.0.is_multiple_of(*unit_us))
             .unwrap_or((1, "us", "us"));
         match self.0 / unit_us {
-            1 => f.write_str(one),
+            1 if f.alternate() => f.write_str(one),
             count => write!(f, "{count}{many}"),
         }
     }
@@ -69,7 +69,8 @@ mod tests {
     #[test]
     fn durations_are_printed_in_their_greatest_unit() {
         assert_eq!(Text(90_000_000).to_string(), "90s");
-        assert_eq!(Text(60_000_000).to_string(), "min");
+        assert_eq!(Text(60_000_000).to_string(), "1m");
+        assert_eq!(format!("{:#}", Text(60_000_000)), "min");
         assert_eq!(Text(1_500).to_string(), "1500us");
     }
 }
