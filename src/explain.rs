@@ -14,7 +14,7 @@ use crate::{
     algorithm::{Algorithm, Quota},
     config::{self, Cost, Missing, Mode, Scope},
     forward::{Upstream, headers::from_client},
-    gateway::{Aim, Gateway, Peer, Route, client, target::Target},
+    gateway::{Aim, Gateway, Peer, Route, client, limits_of, target::Target},
     limit::{
         Ask,
         key::{Subject, jwt::Claims},
@@ -47,7 +47,7 @@ pub struct Explanation {
     pub route: Option<OfRoute>,
     /// The other routes, in the order of the file, and why it isn't they.
     pub others: Vec<Other>,
-    /// The route's limits.
+    /// The limits of the route, and of those that an upstream may take the request for.
     pub limits: Vec<OfLimit>,
     /// What the next such request gets from its limits. Only a live look tells whether there is room.
     pub next: Option<Next>,
@@ -225,6 +225,7 @@ fn explain(gateway: &Gateway, question: Question) -> (Explanation, Vec<Option<As
     };
     explanation.host = target.host.to_string();
     let matched = path::matched(&target.forwarded);
+    let readings: Vec<_> = path::readings(&matched).collect();
     let view = target.view(&parts, &matched);
     let found = gateway.routes.find(&view);
     let taken = found.as_ref().map(|found| found.route);
@@ -235,8 +236,9 @@ fn explain(gateway: &Gateway, question: Question) -> (Explanation, Vec<Option<As
         explanation.rejected = Some(Rejection::NoRoute.into());
         return (explanation, Vec::new());
     };
-    let aim = match found.route.aim(&found, &target, &parts.uri) {
-        Ok(aim) => aim,
+    let aim = found.route.aim(&found, &target, &parts.uri);
+    let (aim, other) = match aim.and_then(|aim| Ok((aim, gateway.find_other(&target, &parts, &readings)?))) {
+        Ok(decided) => decided,
         Err(rejection) => {
             explanation.rejected = Some(rejection.into());
             return (explanation, Vec::new());
@@ -249,11 +251,11 @@ fn explain(gateway: &Gateway, question: Question) -> (Explanation, Vec<Option<As
         query: target.query,
         headers: &parts.headers,
         claims: Claims::new(gateway.verifier.as_ref(), &parts.headers),
-        route: &found.route.name,
-        parameter: &|name| found.param(name),
+        route: &other.as_ref().unwrap_or(&found).route.name,
+        parameter: &|name| other.iter().chain([&found]).find_map(|found| found.param(name)),
     };
-    let (limits, asks) =
-        found.route.limits.iter().map(|rule| OfLimit::new(rule, rule.terms(&subject))).unzip();
+    let limits = limits_of(found.route, other.as_ref().map(|other| other.route));
+    let (limits, asks) = limits.iter().map(|rule| OfLimit::new(rule, rule.terms(&subject))).unzip();
     explanation.limits = limits;
     let (matcher, route) =
         gateway.routes.routes().find(|(_, route)| ptr::eq(route, found.route)).expect("it is one of them");

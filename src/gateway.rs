@@ -376,13 +376,8 @@ impl Gateway {
             facts.traffic = route.traffic;
             let body = body.at_most(route.max_body).map_err(Failure::Request)?;
             let aim = route.aim(&found, &target, &parts.uri)?;
-            let mut others =
-                readings.iter().filter_map(|reading| self.routes.find(&target.view(parts, reading)));
-            let other = others.next();
+            let other = self.find_other(&target, parts, &readings)?;
             let limits = limits_of(route, other.as_ref().map(|other| other.route));
-            if others.any(|another| !other.as_ref().is_some_and(|other| agree(other, &another))) {
-                return Err(Rejection::PathAmbiguous);
-            }
             let subject = Subject {
                 client: client.address,
                 method: &parts.method,
@@ -415,6 +410,24 @@ impl Gateway {
         let settlement = Settlement::begin(admission, &limits, response.status(), response.headers());
         facts.settlement = settlement.map(Box::new);
         Ok(response)
+    }
+
+    /// What else an upstream may take a request for that has these other readings of its path: it is limited as that, too.
+    ///
+    /// # Errors
+    /// There are several, which aren't limited alike.
+    pub(crate) fn find_other<'r>(
+        &self,
+        target: &'r Target<'_>,
+        parts: &'r Parts,
+        readings: &'r [String],
+    ) -> Result<Option<Found<'_, 'r, Route>>, Rejection> {
+        let mut others = readings.iter().filter_map(|reading| self.routes.find(&target.view(parts, reading)));
+        let other = others.next();
+        match others.all(|another| other.as_ref().is_some_and(|other| agree(other, &another))) {
+            true => Ok(other),
+            false => Err(Rejection::PathAmbiguous),
+        }
     }
 
     fn reject(&self, rejection: Rejection, is_grpc: bool, route: Option<&Route>) -> Response<Body> {
@@ -507,7 +520,7 @@ fn outgoing(parts: &mut Parts, uri: Uri, body: Upload) -> Request<Upload> {
 }
 
 /// The limits of a request for a route whose path may be read as another's, too: no spelling escapes a limit.
-fn limits_of<'r>(route: &'r Route, other: Option<&Route>) -> Cow<'r, [Arc<Rule>]> {
+pub(crate) fn limits_of<'r>(route: &'r Route, other: Option<&Route>) -> Cow<'r, [Arc<Rule>]> {
     let mut limits = Cow::Borrowed(&*route.limits);
     for limit in other.into_iter().flat_map(|other| &other.limits) {
         if !limits.iter().any(|known| Arc::ptr_eq(known, limit)) {

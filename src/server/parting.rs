@@ -132,8 +132,12 @@ impl Lingering {
             match Pin::new(&mut *stream).poll_read(context, &mut buffer) {
                 Poll::Ready(Ok(())) if !buffer.filled().is_empty() => {
                     self.more_may_come = true;
-                    let until = Instant::now() + LINGER_SILENT;
-                    self.timer.as_mut().reset(until.min(self.until));
+                    let now = Instant::now();
+                    // The timer isn't asked as long as more comes at once.
+                    if now >= self.until {
+                        return Poll::Ready(());
+                    }
+                    self.timer.as_mut().reset(self.until.min(now + LINGER_SILENT));
                 }
                 Poll::Pending if self.more_may_come => return self.timer.as_mut().poll(context),
                 _ => return Poll::Ready(()),
@@ -168,4 +172,22 @@ fn in_place_of(hypers: &[u8], is_target_too_long: bool) -> Option<Bytes> {
     answer.extend_from_slice(b"\r\n");
     answer.extend_from_slice(response.body());
     Some(answer.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{future::poll_fn, time::Duration};
+
+    use tokio::{io::repeat, time::timeout};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn who_sends_without_a_pause_is_not_listened_to_for_ever() {
+        let mut lingering = Lingering::begin(true);
+        lingering.until = Instant::now() + Duration::from_millis(50);
+        let mut flood = repeat(b'x');
+        let end = poll_fn(|context| lingering.poll_end(&mut flood, context));
+        timeout(Duration::from_secs(10), end).await.expect("it ends by itself");
+    }
 }

@@ -150,6 +150,8 @@ fn connections_that_are_closed_are_counted_by_why() {
     assert_eq!(gateway.get("/").status, 503);
     assert_eq!(closed("surplus"), 1.0);
     wait_until("the answer is taken for abandoned", || closed("answer") == 1.0);
+    // It is counted when that is decided, and makes room when it has been done.
+    wait_until("there is room", || scrape(&gateway).of("tollgate_connections") == 0.0);
     let mut last = gateway.client();
     assert_eq!(last.get("/").status, 200);
     assert!(last.is_closed());
