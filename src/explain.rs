@@ -237,13 +237,14 @@ fn explain(gateway: &Gateway, question: Question) -> (Explanation, Vec<Option<As
         return (explanation, Vec::new());
     };
     let aim = found.route.aim(&found, &target, &parts.uri);
-    let (aim, other) = match aim.and_then(|aim| Ok((aim, gateway.find_other(&target, &parts, &readings)?))) {
-        Ok(decided) => decided,
-        Err(rejection) => {
-            explanation.rejected = Some(rejection.into());
-            return (explanation, Vec::new());
-        }
-    };
+    let (aim, other) =
+        match aim.and_then(|aim| Ok((aim, gateway.find_other(found.route, &target, &parts, &readings)?))) {
+            Ok(decided) => decided,
+            Err(rejection) => {
+                explanation.rejected = Some(rejection.into());
+                return (explanation, Vec::new());
+            }
+        };
     let subject = Subject {
         client: client.address,
         method: &parts.method,

@@ -376,7 +376,7 @@ impl Gateway {
             facts.traffic = route.traffic;
             let body = body.at_most(route.max_body).map_err(Failure::Request)?;
             let aim = route.aim(&found, &target, &parts.uri)?;
-            let other = self.find_other(&target, parts, &readings)?;
+            let other = self.find_other(route, &target, parts, &readings)?;
             let limits = limits_of(route, other.as_ref().map(|other| other.route));
             let subject = Subject {
                 client: client.address,
@@ -415,19 +415,24 @@ impl Gateway {
     /// What else an upstream may take a request for that has these other readings of its path: it is limited as that, too.
     ///
     /// # Errors
-    /// There are several, which aren't limited alike.
+    /// There are several, which aren't limited alike; or one of them climbs to what the client likes, so that limits by a
+    /// part of the path would count for anything.
     pub(crate) fn find_other<'r>(
         &self,
+        route: &Route,
         target: &'r Target<'_>,
         parts: &'r Parts,
         readings: &'r [String],
     ) -> Result<Option<Found<'_, 'r, Route>>, Rejection> {
         let mut others = readings.iter().filter_map(|reading| self.routes.find(&target.view(parts, reading)));
         let other = others.next();
-        match others.all(|another| other.as_ref().is_some_and(|other| agree(other, &another))) {
-            true => Ok(other),
-            false => Err(Rejection::PathAmbiguous),
+        let agree = others.all(|another| other.as_ref().is_some_and(|other| agree(other, &another)));
+        let is_limited = !limits_of(route, other.as_ref().map(|other| other.route)).is_empty();
+        let climbs = || !readings.is_empty() && path::climbs(&target.forwarded);
+        if !agree || is_limited && climbs() {
+            return Err(Rejection::PathAmbiguous);
         }
+        Ok(other)
     }
 
     fn reject(&self, rejection: Rejection, is_grpc: bool, route: Option<&Route>) -> Response<Body> {

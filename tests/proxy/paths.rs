@@ -339,15 +339,22 @@ fn every_spelling_of_a_parameter_is_counted_as_one() {
         "/of/me%5C",
         "/of/me\\",
         "/of%2Fme",
-        "/of/x%2F..%2fme",
         "/of;x/me",
     ] {
         assert_eq!(gateway.get(target).status, 429, "{target}");
     }
     // Servers that read only one of these alike would count by what the client makes up.
-    for target in
-        ["/of/me;x%2F", "/of/me;x%2F..%2Fyou", "/of/me;%2f..%2f1", "/of/me;\\..\\1", "/of/me\\..%2F1;"]
-    {
+    for target in [
+        "/of/me;x%2F",
+        "/of/me;x%2F..%2Fyou",
+        "/of/me;%2f..%2f1",
+        "/of/me;\\..\\1",
+        "/of/me\\..%2F1;",
+        // Nor may one that goes up be counted as what the client makes up.
+        "/of/x%2F..%2fme",
+        "/of/x\\..\\1",
+        "/of/x/..;/1",
+    ] {
         let answer = gateway.get(target);
         assert_eq!(
             (answer.status, answer.json()["code"].as_str()),
