@@ -470,7 +470,8 @@ fn a_full_bucket_takes_the_bytes_that_the_documents_tell() {
             }
             let bytes = script.command(&["MEMORY", "USAGE", &bucket, "SAMPLES", "0"]).integer() as u64;
             let told = number(told);
-            assert!(bytes.abs_diff(told) <= told / 50, "{algorithm:?}, L = {permits}: {bytes}, not {told}");
+            // The id of a lease may be a byte longer or shorter, and the next size that the allocator has an eighth more.
+            assert!(bytes.abs_diff(told) <= told / 6, "{algorithm:?}, L = {permits}: {bytes}, not {told}");
         }
     }
 }
