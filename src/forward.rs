@@ -17,6 +17,7 @@ pub mod health;
 pub mod pool;
 pub mod retry;
 pub mod servers;
+mod timer;
 pub mod tunnel;
 
 use std::{
@@ -33,12 +34,7 @@ use crate::{
     metrics::Page,
 };
 
-use self::{
-    balance::Member,
-    body::{Body, Upload},
-    pool::Server,
-    servers::Servers,
-};
+use self::{balance::Member, body::Body, pool::Server, servers::Servers};
 
 pub use self::failure::Failure;
 
@@ -111,17 +107,22 @@ impl Upstream {
     /// Sends a request whose header is ready for the upstream, and gives the answer as it begins, which has to end by
     /// the deadline. Who wants to know which server was asked is told in `visit`.
     ///
+    /// The request is taken from its place when it is sent: it is large, and moved no more often than it must be.
+    ///
     /// # Errors
     /// No answer, or none in time.
     pub async fn send(
         &self,
-        request: Request<Upload>,
+        request: &mut Option<Request<Body>>,
         deadline: Option<Instant>,
         visit: Option<&mut Option<Visit>>,
     ) -> Result<Response<Body>, Failure> {
         match self {
             Self::Servers(servers) => servers.send(request, deadline, visit).await,
-            Self::Echo => within(deadline, pin!(echo::answer(request))).await,
+            Self::Echo => {
+                let request = request.take().expect("a request is there to be sent");
+                within(deadline, pin!(echo::answer(request))).await
+            }
         }
     }
 

@@ -234,8 +234,13 @@ impl Gateway {
         self.proxy_protocol && client::is_trusted(peer, &self.trusted_proxies)
     }
 
-    /// Answers a request that came from `peer`.
-    pub async fn answer(self: Arc<Self>, peer: Peer, request: Request<Upload>) -> Response<AnswerBody> {
+    /// Answers a request that came from `peer`. It is turned away if there is no room for it.
+    pub async fn answer(
+        self: Arc<Self>,
+        peer: Peer,
+        request: Request<Upload>,
+        has_room: bool,
+    ) -> Response<AnswerBody> {
         let (mut parts, body) = request.into_parts();
         let mut exchange = Exchange::begin(self, peer.address, &parts);
         if exchange.facts.is_grpc {
@@ -247,7 +252,11 @@ impl Gateway {
         }
         headers::from_client(&mut parts.headers);
         let (Exchange { gateway, facts }, mut route) = (&mut exchange, None);
-        let mut response = match gateway.relay(peer, &mut parts, body, facts, &mut route).await {
+        let answered = match has_room {
+            true => gateway.relay(peer, &mut parts, body, facts, &mut route).await,
+            false => Err(Rejection::Overloaded),
+        };
+        let mut response = match answered {
             Ok(response) => response,
             Err(rejection) => {
                 facts.is_refused = matches!(rejection, Rejection::Refused(_));
@@ -271,14 +280,6 @@ impl Gateway {
             _ => return None,
         };
         Some(rejection.into_response(false, RatelimitHeaders::Off, None))
-    }
-
-    /// Answers a request that came from `peer`, and for which there is no room.
-    pub fn turn_away(self: Arc<Self>, peer: Peer, request: Request<Upload>) -> Response<AnswerBody> {
-        let parts = request.into_parts().0;
-        let exchange = Exchange::begin(self, peer.address, &parts);
-        let response = exchange.gateway.reject(Rejection::Overloaded, exchange.facts.is_grpc, None);
-        exchange.answered(response)
     }
 
     /// Writes the metrics of requests, limits, upstreams and the store.
@@ -378,24 +379,29 @@ impl Gateway {
             let aim = route.aim(&found, &target, &parts.uri)?;
             let other = self.find_other(route, &target, parts, &readings)?;
             let limits = limits_of(route, other.as_ref().map(|other| other.route));
-            let subject = Subject {
-                client: client.address,
-                method: &parts.method,
-                host: &target.host,
-                query: target.query,
-                headers: &parts.headers,
-                claims: Claims::new(self.verifier.as_ref(), &parts.headers),
-                route: &other.as_ref().unwrap_or(&found).route.name,
-                parameter: &|name| other.iter().chain([&found]).find_map(|found| found.param(name)),
-            };
-            let log = &mut facts.decided;
-            let admission = request::admit(&self.limiter, &limits, &subject, facts.arrival, log).await?;
+            let mut admission = None;
+            if !limits.is_empty() {
+                let subject = Subject {
+                    client: client.address,
+                    method: &parts.method,
+                    host: &target.host,
+                    query: target.query,
+                    headers: &parts.headers,
+                    claims: Claims::new(self.verifier.as_ref(), &parts.headers),
+                    route: &other.as_ref().unwrap_or(&found).route.name,
+                    parameter: &|name| other.iter().chain([&found]).find_map(|found| found.param(name)),
+                };
+                let log = &mut facts.decided;
+                let admitted = request::admit(&self.limiter, &limits, &subject, facts.arrival, log).await?;
+                admission = Some(admitted);
+            }
             (route, limits, admission, body, aim)
         };
         let is_http1 = parts.version < Version::HTTP_2;
         let answered = match aim {
             Aim::Upstream(upstream, uri) => {
-                route.forward(upstream, &client, outgoing(parts, uri, body), &mut facts.entry).await
+                let mut request = Some(outgoing(parts, uri, body));
+                route.forward(upstream, &client, &mut request, &mut facts.entry).await
             }
             Aim::Fixed(response) => Ok(whole(response.clone())),
             Aim::Elsewhere(to, status) => Ok(whole(fixed(status, "", &[(LOCATION, to)]))),
@@ -405,10 +411,12 @@ impl Gateway {
         if is_http1 && let Some(length) = headers::length_of_unmodified(&response) {
             *response.body_mut() = Body::Absent(length);
         }
-        fields::write(response.headers_mut(), admission.standings(), self.ratelimit_headers);
-        // The answer tells what it still has to of its costs, and holds what it holds until its end.
-        let settlement = Settlement::begin(admission, &limits, response.status(), response.headers());
-        facts.settlement = settlement.map(Box::new);
+        if let Some(admission) = admission {
+            fields::write(response.headers_mut(), admission.standings(), self.ratelimit_headers);
+            // The answer tells what it still has to of its costs, and holds what it holds until its end.
+            let settlement = Settlement::begin(admission, &limits, response.status(), response.headers());
+            facts.settlement = settlement.map(Box::new);
+        }
         Ok(response)
     }
 
@@ -424,12 +432,14 @@ impl Gateway {
         parts: &'r Parts,
         readings: &'r [String],
     ) -> Result<Option<Found<'_, 'r, Route>>, Rejection> {
+        if readings.is_empty() {
+            return Ok(None);
+        }
         let mut others = readings.iter().filter_map(|reading| self.routes.find(&target.view(parts, reading)));
         let other = others.next();
         let agree = others.all(|another| other.as_ref().is_some_and(|other| agree(other, &another)));
         let is_limited = !limits_of(route, other.as_ref().map(|other| other.route)).is_empty();
-        let climbs = || !readings.is_empty() && path::climbs(&target.forwarded);
-        if !agree || is_limited && climbs() {
+        if !agree || is_limited && path::climbs(&target.forwarded) {
             return Err(Rejection::PathAmbiguous);
         }
         Ok(other)
@@ -487,20 +497,22 @@ impl Route {
         &self,
         upstream: &Upstream,
         client: &Client,
-        mut request: Request<Upload>,
+        request: &mut Option<Request<Body>>,
         entry: &mut Option<Box<Entry>>,
     ) -> Result<Response<Body>, Failure> {
-        let version = request.version();
-        headers::towards_upstream(request.headers_mut(), client, version);
-        if let Some(edits) = &self.request_headers {
-            edits.apply(request.headers_mut());
-        }
-        if !self.preserve_host {
-            // The server that is picked puts its own in place of it.
-            request.headers_mut().remove(HOST);
-        }
-        if let Some(entry) = entry {
-            entry.note_id(request.headers());
+        if let Some(request) = request {
+            let version = request.version();
+            headers::towards_upstream(request.headers_mut(), client, version);
+            if let Some(edits) = &self.request_headers {
+                edits.apply(request.headers_mut());
+            }
+            if !self.preserve_host {
+                // The server that is picked puts its own in place of it.
+                request.headers_mut().remove(HOST);
+            }
+            if let Some(entry) = entry {
+                entry.note_id(request.headers());
+            }
         }
         let deadline = self.timeout.map(|timeout| Instant::now() + timeout);
         upstream.send(request, deadline, entry.as_mut().map(|entry| &mut entry.visit)).await
@@ -508,13 +520,13 @@ impl Route {
 }
 
 /// The request as it goes on: the same method and header, to the target as it is forwarded.
-fn outgoing(parts: &mut Parts, uri: Uri, body: Upload) -> Request<Upload> {
+fn outgoing(parts: &mut Parts, uri: Uri, body: Upload) -> Request<Body> {
     if let Some(authority) = parts.uri.authority() {
         // A whole url as the target overrides Host (RFC 9112, section 3.2.2).
         let host = HeaderValue::from_str(authority.as_str()).expect("an authority is visible ASCII");
         parts.headers.insert(HOST, host);
     }
-    let mut request = Request::new(body);
+    let mut request = Request::new(Body::Request(body));
     *request.method_mut() = parts.method.clone();
     *request.uri_mut() = uri;
     *request.version_mut() = parts.version;

@@ -18,7 +18,7 @@ use hyper::{HeaderMap, body::Incoming};
 use parking_lot::Mutex;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use super::{headers, pool::Lease, tunnel::Tunnel};
+use super::{headers, pool::Lease, timer::Timer, tunnel::Tunnel};
 
 /// Bytes of its body that a client must send in a second, on average, once it has been waited for as long as it may.
 const RATE_LEAST: f64 = 500.0;
@@ -33,7 +33,7 @@ pub enum Body {
     /// A client's, on its way upstream.
     Request(Upload),
     /// An upstream's, on its way to the client.
-    Response(Relayed),
+    Response(Box<Relayed>),
     /// A built-in service's.
     Local(axum::body::Body),
     /// None, but the answer opens a tunnel.
@@ -60,8 +60,8 @@ struct Pace {
     most: Duration,
     left: Duration,
     awaited_since: Option<Instant>,
-    /// Fires when that time is over, or earlier.
-    timer: Option<Pin<Box<Sleep>>>,
+    /// For that time.
+    timer: Timer,
     progress: Arc<Progress>,
 }
 
@@ -148,7 +148,7 @@ impl Pace {
             left: most,
             room: u64::MAX,
             awaited_since: None,
-            timer: None,
+            timer: Timer::default(),
             progress: Arc::new(progress),
         }
     }
@@ -177,17 +177,7 @@ impl Pace {
             None => since + self.left,
         };
         self.progress.note(true);
-        let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(until)));
-        if timer.deadline() > until {
-            timer.as_mut().reset(until);
-        }
-        while timer.as_mut().poll(context).is_ready() {
-            if timer.deadline() >= until {
-                return true;
-            }
-            timer.as_mut().reset(until);
-        }
-        false
+        self.timer.poll_until(until, context).is_ready()
     }
 }
 
@@ -337,6 +327,11 @@ fn with_trailers(frame: Frame<Bytes>, clean: impl FnOnce(&mut HeaderMap)) -> Fra
 }
 
 impl Body {
+    /// How far a client's body has come, if this is one, and it has anything.
+    pub fn progress(&self) -> Option<Arc<Progress>> {
+        if let Self::Request(upload) = self { upload.progress() } else { None }
+    }
+
     /// The same, which if it is an upstream's breaks off when it hasn't ended by then, and tells the client's body that
     /// some of it comes.
     pub fn until(mut self, deadline: Option<Instant>, upload: Option<Arc<Progress>>) -> Self {

@@ -31,7 +31,7 @@ use crate::config::ServerUrl;
 
 use self::listening::Listening;
 
-use super::{Failure, address::Address, body::Body, connector::Counted};
+use super::{Failure, address::Address, body::Body, connector::Counted, timer::Timer};
 
 /// Bytes that are read ahead of an answer, which its head must fit into.
 const RESPONSE_BUFFER: usize = 128 << 10;
@@ -42,6 +42,8 @@ pub struct Connection {
     sender: Sender,
     /// None for a unix socket.
     address: Option<Arc<Address>>,
+    /// Of the answer that is waited for.
+    pub(super) timer: Timer,
 }
 
 #[derive(Debug)]
@@ -97,7 +99,11 @@ impl Connection {
         let (sender, connection) = builder.handshake(io).await.map_err(Failure::Broken)?;
         // How it ends is for the exchange on it to report.
         tokio::spawn(async { drop(connection.with_upgrades().await) });
-        Ok(Self { sender: Sender::Http1 { sender, has_heard, is_old: false }, address })
+        Ok(Self {
+            sender: Sender::Http1 { sender, has_heard, is_old: false },
+            address,
+            timer: Timer::default(),
+        })
     }
 
     /// Begins to speak HTTP/2, and waits until the server has said how many streams it takes.
@@ -141,7 +147,11 @@ impl Connection {
         };
         timeout_at(deadline, told).await.map_err(|_| Failure::ConnectTimeout)?;
         streams.lent.store(1, Relaxed);
-        Ok(Self { sender: Sender::Http2 { sender, stream: Stream(streams) }, address })
+        Ok(Self {
+            sender: Sender::Http2 { sender, stream: Stream(streams) },
+            address,
+            timer: Timer::default(),
+        })
     }
 
     /// Another hold of the connection, if it takes more requests at a time.
@@ -150,7 +160,7 @@ impl Connection {
         let more = |lent| (lent <= streams.most.load(Relaxed)).then_some(lent + 1);
         streams.lent.fetch_update(Relaxed, Relaxed, more).ok()?;
         let sender = Sender::Http2 { sender: sender.clone(), stream: Stream(streams.clone()) };
-        Some(Self { sender, address: self.address.clone() })
+        Some(Self { sender, address: self.address.clone(), timer: Timer::default() })
     }
 
     /// Whether it is one that can be shared.

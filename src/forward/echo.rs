@@ -9,11 +9,11 @@ use serde_json::{Map, Value, json};
 
 use super::{
     Failure,
-    body::{Body, Fault, Upload},
+    body::{Body, Fault},
 };
 
 /// The answer to a request.
-pub(super) async fn answer(request: Request<Upload>) -> Result<Response<Body>, Failure> {
+pub(super) async fn answer(request: Request<Body>) -> Result<Response<Body>, Failure> {
     let (parts, mut body) = request.into_parts();
     // Counted as it streams by: an echo of an endless body would need endless memory.
     let mut body_bytes = 0;

@@ -8,19 +8,20 @@ use hyper::{
     HeaderMap, Response, StatusCode, Version,
     header::{
         AUTHORIZATION, CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, COOKIE,
-        EXPECT, HOST, HeaderName, HeaderValue, MAX_FORWARDS, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION,
-        SET_COOKIE, TE, TRAILER, TRANSFER_ENCODING, UPGRADE, VIA,
+        EXPECT, Entry, HOST, HeaderName, HeaderValue, MAX_FORWARDS, SET_COOKIE, TE, TRAILER,
+        TRANSFER_ENCODING, VIA,
     },
 };
+use smallvec::SmallVec;
 
-const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
-const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const X_REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
 /// What an exchange is called.
 pub const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+const HEX_DIGITS: &[u8; 16] = b"0123456789abcdef";
 
 /// The longest name of an exchange that is taken over.
 const REQUEST_ID_MOST: usize = 128;
@@ -46,15 +47,16 @@ pub struct Client {
 /// That is what belongs to the connection, and fields with an underscore in their name, which CGI and its
 /// heirs take for those with a hyphen (nginx drops them, too).
 pub fn from_client(headers: &mut HeaderMap) {
-    remove_hop_by_hop(headers);
-    remove_named(headers, |name| name.contains('_'));
+    remove_hop_by_hop(headers, |name| name.as_bytes().contains(&b'_'));
 }
 
 /// Removes from a request's trailers what doesn't reach the upstream: whoever merges them with the header must not
 /// find in them what the gateway has read, checked or set there (RFC 9110, section 6.5.1).
 pub fn trailers_from_client(trailers: &mut HeaderMap) {
     from_client(trailers);
-    remove_named(trailers, is_about_client);
+    for name in named(trailers, is_about_client) {
+        trailers.remove(name);
+    }
     for name in [HOST, AUTHORIZATION, COOKIE, EXPECT, MAX_FORWARDS, VIA, X_REQUEST_ID] {
         trailers.remove(name);
     }
@@ -63,8 +65,7 @@ pub fn trailers_from_client(trailers: &mut HeaderMap) {
 
 /// Removes from an answer's trailers what belongs to a connection, or to the header only.
 pub fn trailers_towards_client(trailers: &mut HeaderMap) {
-    remove_hop_by_hop(trailers);
-    trailers.remove(SET_COOKIE);
+    remove_hop_by_hop(trailers, |name| name == SET_COOKIE);
     remove_framing(trailers);
 }
 
@@ -89,56 +90,100 @@ pub fn join_cookie(headers: &mut HeaderMap) {
     }
 }
 
-/// Removes what belongs to the connection that a message came on, and what its `Connection` names.
-fn remove_hop_by_hop(headers: &mut HeaderMap) {
-    if headers.contains_key(CONNECTION) {
-        let lines: Vec<HeaderValue> = headers.get_all(CONNECTION).into_iter().cloned().collect();
-        for name in lines.iter().flat_map(|line| line.as_bytes().split(|byte| *byte == b',')) {
-            if let Ok(name) = HeaderName::from_bytes(name.trim_ascii()) {
-                headers.remove(name);
-            }
-        }
+/// Removes what belongs to the connection that a message came on, what its `Connection` names, and what is meant beside.
+fn remove_hop_by_hop(headers: &mut HeaderMap, is_meant: impl Fn(&str) -> bool) {
+    let mut gone = named(headers, |name| is_hop_by_hop(name) || is_meant(name));
+    if gone.contains(&CONNECTION) {
+        // Mostly it names nothing but what is gone anyway.
+        let lines = headers.get_all(CONNECTION).into_iter().filter(|line| *line != "keep-alive");
+        let names = lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b','));
+        gone.extend(names.filter_map(|name| HeaderName::from_bytes(name.trim_ascii()).ok()));
     }
-    for name in [
-        CONNECTION,
-        KEEP_ALIVE,
-        PROXY_CONNECTION,
-        PROXY_AUTHENTICATE,
-        PROXY_AUTHORIZATION,
-        TRANSFER_ENCODING,
-        UPGRADE,
-    ] {
+    for name in gone {
         headers.remove(name);
     }
+}
+
+/// The names that are meant. To look at each once costs less than to look fields up, and mostly there are none of them.
+fn named(headers: &HeaderMap, is_meant: impl Fn(&str) -> bool) -> SmallVec<[HeaderName; 4]> {
+    headers.keys().filter(|name| is_meant(name.as_str())).cloned().collect()
+}
+
+fn is_hop_by_hop(name: &str) -> bool {
+    matches!(
+        name,
+        "connection"
+            | "keep-alive"
+            | "proxy-connection"
+            | "proxy-authenticate"
+            | "proxy-authorization"
+            | "transfer-encoding"
+            | "upgrade"
+    )
 }
 
 /// Writes the header for the upstream. Hop-by-hop fields are gone already.
 pub fn towards_upstream(headers: &mut HeaderMap, client: &Client, version: Version) {
     // The map grows by rehashing: once is enough for what is set below.
     headers.reserve(FIELDS_SET);
-    if headers.contains_key(TE) && !takes_trailers(headers) {
-        headers.remove(TE);
+    let is_claim = |name: &str| !client.peer_is_trusted && is_about_client(name);
+    // hyper answers Expect when the body is first read; the upstream needn't be asked.
+    for name in named(headers, |name| matches!(name, "te" | "expect") || is_claim(name)) {
+        if name != TE || !takes_trailers(headers) {
+            headers.remove(name);
+        }
     }
-    // hyper answers it when the body is first read; the upstream needn't be asked.
-    headers.remove(EXPECT);
-    set_via(headers, version);
-    if !client.peer_is_trusted {
-        remove_named(headers, is_about_client);
-    }
-    let forwarded_for = match headers.get(X_FORWARDED_FOR) {
-        Some(_) => format!("{}, {}", joined(headers, X_FORWARDED_FOR), client.peer),
-        None => client.peer.to_string(),
+    let via = match version {
+        Version::HTTP_2 => "2.0 tollgate",
+        Version::HTTP_10 => "1.0 tollgate",
+        _ => "1.1 tollgate",
     };
-    headers.insert(X_FORWARDED_FOR, text(forwarded_for));
-    if !headers.contains_key(X_FORWARDED_PROTO) {
-        headers.insert(X_FORWARDED_PROTO, HeaderValue::from_static(client.scheme));
-    }
-    if let Some(host) = headers.get(HOST).filter(|_| !headers.contains_key(X_FORWARDED_HOST)).cloned() {
-        headers.insert(X_FORWARDED_HOST, host);
+    append(headers, VIA, HeaderValue::from_static(via));
+    append(headers, X_FORWARDED_FOR, address(client.peer));
+    headers.entry(X_FORWARDED_PROTO).or_insert(HeaderValue::from_static(client.scheme));
+    if let Some(host) = headers.get(HOST).cloned() {
+        headers.entry(X_FORWARDED_HOST).or_insert(host);
     }
     if !client.peer_is_trusted || !has_request_id(headers) {
-        headers.insert(X_REQUEST_ID, text(format!("{:032x}", fastrand::u128(..))));
+        headers.insert(X_REQUEST_ID, new_request_id());
     }
+}
+
+/// Puts a member at the end of a field's list, all on one line.
+fn append(headers: &mut HeaderMap, name: HeaderName, member: HeaderValue) {
+    match headers.entry(name) {
+        Entry::Vacant(none) => {
+            none.insert(member);
+        }
+        Entry::Occupied(mut list) => {
+            let mut text = joined(list.iter());
+            text += if text.is_empty() { "" } else { ", " };
+            text += member.to_str().unwrap_or_default();
+            list.insert(self::text(text));
+        }
+    }
+}
+
+fn address(address: IpAddr) -> HeaderValue {
+    let IpAddr::V4(address) = address else { return text(address.to_string()) };
+    // By hand, as each request has one: formatting costs ten times as much.
+    let mut text = SmallVec::<[u8; 16]>::new();
+    for octet in address.octets() {
+        text.extend_from_slice(itoa::Buffer::new().format(octet).as_bytes());
+        text.push(b'.');
+    }
+    text.pop();
+    HeaderValue::from_bytes(&text).expect("digits and dots")
+}
+
+/// A name for an exchange: 128 random bits in hexadecimal.
+fn new_request_id() -> HeaderValue {
+    let mut id = [0; 32];
+    for (digits, byte) in id.chunks_exact_mut(2).zip(fastrand::u128(..).to_be_bytes()) {
+        digits[0] = HEX_DIGITS[usize::from(byte >> 4)];
+        digits[1] = HEX_DIGITS[usize::from(byte & 15)];
+    }
+    HeaderValue::from_bytes(&id).expect("digits")
 }
 
 /// Whether an exchange has been given a name that may stand in a log.
@@ -156,7 +201,7 @@ pub fn towards_client(headers: &mut HeaderMap) {
         headers.remove(CONTENT_LENGTH);
     }
     unify_length(headers);
-    remove_hop_by_hop(headers);
+    remove_hop_by_hop(headers, |_| false);
 }
 
 /// How long the answer would be that the client has already (RFC 9110, section 8.6), if the upstream tells.
@@ -175,7 +220,7 @@ fn unify_length(headers: &mut HeaderMap) {
         (Some(only), None) if is_number(only.as_bytes()) => return,
         _ => {}
     }
-    let told = joined(headers, CONTENT_LENGTH);
+    let told = joined(headers.get_all(CONTENT_LENGTH));
     let mut members = told.split(',').map(str::trim);
     let first = members.next().unwrap_or_default();
     if is_number(first.as_bytes()) && members.all(|member| member == first) {
@@ -185,16 +230,9 @@ fn unify_length(headers: &mut HeaderMap) {
     }
 }
 
-fn remove_named(headers: &mut HeaderMap, is_meant: impl Fn(&str) -> bool) {
-    let meant: Vec<HeaderName> = headers.keys().filter(|name| is_meant(name.as_str())).cloned().collect();
-    for name in meant {
-        headers.remove(name);
-    }
-}
-
 /// Whether the client takes trailers: the one thing in TE that isn't for this connection alone.
 fn takes_trailers(headers: &mut HeaderMap) -> bool {
-    let members = joined(headers, TE);
+    let members = joined(headers.get_all(TE));
     let trailers = members.split(',').any(|member| member.trim().eq_ignore_ascii_case("trailers"));
     if trailers {
         headers.insert(TE, HeaderValue::from_static("trailers"));
@@ -202,24 +240,10 @@ fn takes_trailers(headers: &mut HeaderMap) -> bool {
     trailers
 }
 
-fn set_via(headers: &mut HeaderMap, version: Version) {
-    let own = match version {
-        Version::HTTP_2 => "2.0 tollgate",
-        Version::HTTP_10 => "1.0 tollgate",
-        _ => "1.1 tollgate",
-    };
-    if !headers.contains_key(VIA) {
-        headers.insert(VIA, HeaderValue::from_static(own));
-        return;
-    }
-    let via = format!("{}, {own}", joined(headers, VIA));
-    headers.insert(VIA, text(via));
-}
-
 /// A field's lines as one list, without what isn't text.
-fn joined(headers: &HeaderMap, name: HeaderName) -> String {
+fn joined<'h>(lines: impl IntoIterator<Item = &'h HeaderValue>) -> String {
     let mut list = String::new();
-    for line in headers.get_all(name).into_iter().filter_map(|line| line.to_str().ok()) {
+    for line in lines.into_iter().filter_map(|line| line.to_str().ok()) {
         let separator = if list.is_empty() { "" } else { ", " };
         write!(list, "{separator}{line}").expect("writing to a string succeeds");
     }
@@ -258,7 +282,7 @@ mod tests {
             ("upgrade", "h2c"),
             ("x-kept", "3"),
         ]);
-        remove_hop_by_hop(&mut headers);
+        remove_hop_by_hop(&mut headers, |_| false);
         assert_eq!(headers, map(&[("x-kept", "3")]));
     }
 

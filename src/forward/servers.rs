@@ -1,8 +1,10 @@
 //! The servers of an upstream: one is picked for a request, and another one if that is of no use and it is safe.
 
 use std::{
+    future::poll_fn,
     pin::{Pin, pin},
     sync::{Arc, atomic::AtomicUsize},
+    task::Poll,
     time::Duration,
 };
 
@@ -13,23 +15,21 @@ use hyper::{
     upgrade::OnUpgrade,
 };
 use parking_lot::Mutex;
-use tokio::{
-    task::JoinSet,
-    time::{Instant, timeout_at},
-};
+use tokio::{task::JoinSet, time::Instant};
 
 use crate::config::{self, Weighted};
 
 use super::{
     Failure, Visit, address,
     balance::{Balancer, Member, Places},
-    body::{Body, Progress, Relayed, Upload},
+    body::{Body, Progress, Relayed},
     connection::Connection,
     connector::Connector,
     headers,
     health::{self, Ejector},
     pool::{InFlight, Lease, Server},
     retry::{self, Budget},
+    timer::Timer,
     tunnel::{self, Tunnel},
     within,
 };
@@ -140,19 +140,20 @@ impl Servers {
     /// No answer, or none in time.
     pub async fn send(
         &self,
-        mut request: Request<Upload>,
+        request: &mut Option<Request<Body>>,
         deadline: Option<Instant>,
         mut visit: Option<&mut Option<Visit>>,
     ) -> Result<Response<Body>, Failure> {
         self.budget.deposit();
-        let upload = request.body().progress();
-        let client = request.extensions_mut().remove::<OnUpgrade>();
-        if client.is_some() {
-            tunnel::write(request.headers_mut());
-        }
-        let request = request.map(Body::Request);
-        let names_host = request.headers().contains_key(HOST);
-        let (mut request, mut tried) = (Some(request), Places::new());
+        let (upload, client, names_host) = {
+            let request = request.as_mut().expect("a request is there to be sent");
+            let client = request.extensions_mut().remove::<OnUpgrade>();
+            if client.is_some() {
+                tunnel::write(request.headers_mut());
+            }
+            (request.body().progress(), client, request.headers().contains_key(HOST))
+        };
+        let mut tried = Places::new();
         let mut place = self.pick(&tried).ok_or_else(|| self.none_healthy())?;
         loop {
             let server = &self.members[place].server;
@@ -161,7 +162,7 @@ impl Servers {
             }
             let sent = Instant::now();
             let answered = {
-                let asking = pin!(self.ask(server, &mut request, upload.as_deref(), client.as_ref()));
+                let asking = pin!(self.ask(server, request, upload.as_deref(), client.as_ref()));
                 within(deadline, asking).await
             };
             let took = sent.elapsed();
@@ -228,10 +229,12 @@ impl Servers {
         let is_idempotent = sent.method().is_idempotent();
         let may_go_stale = age == Age::Kept && is_idempotent;
         let copy = if may_go_stale || connection.is_http2() { retry::copy(&sent) } else { None };
+        let mut timer = std::mem::take(&mut connection.timer);
         let answered = {
             let answer = pin!(connection.send(sent, server.url()));
-            self.in_time(upload, answer).await
+            self.in_time(upload, &mut timer, answer).await
         };
+        connection.timer = timer;
         match answered {
             Ok(Ok(response)) => Ok(response),
             Ok(Err(mut unsent)) => {
@@ -254,19 +257,19 @@ impl Servers {
     async fn in_time<T>(
         &self,
         upload: Option<&Progress>,
+        timer: &mut Timer,
         mut answer: Pin<&mut impl Future<Output = T>>,
     ) -> Result<T, Failure> {
         let sent = Instant::now();
-        loop {
-            let since = || upload.map_or(sent, |upload| upload.awaits_upstream_since().max(sent));
-            let deadline = since() + self.response_timeout;
-            if let Ok(answered) = timeout_at(deadline, answer.as_mut()).await {
-                return Ok(answered);
+        poll_fn(|context| {
+            if let Poll::Ready(answered) = answer.as_mut().poll(context) {
+                return Poll::Ready(Ok(answered));
             }
-            if since() + self.response_timeout <= deadline {
-                return Err(Failure::ResponseTimeout);
-            }
-        }
+            let since = upload.map_or(sent, |upload| upload.awaits_upstream_since().max(sent));
+            let is_late = timer.poll_until(since + self.response_timeout, context);
+            is_late.map(|()| Err(Failure::ResponseTimeout))
+        })
+        .await
     }
 
     /// A server that is fit and wasn't tried. If all of these are ejected, they are asked all the same.
@@ -301,7 +304,7 @@ fn receive(
     let (mut parts, incoming) = response.into_parts();
     let body = match parts.status {
         StatusCode::SWITCHING_PROTOCOLS => Body::Tunnel(Tunnel::new(client, &mut parts, lease)?.into()),
-        _ => Body::Response(Relayed::new(incoming, lease)),
+        _ => Body::Response(Relayed::new(incoming, lease).into()),
     };
     headers::towards_client(&mut parts.headers);
     if matches!(body, Body::Tunnel(_)) {

@@ -43,7 +43,7 @@ impl<'r> Target<'r> {
         let is_foreign =
             parts.uri.scheme().is_some_and(|scheme| !["http", "https"].contains(&scheme.as_str()));
         // Servers that keep a path as C does read no further than to a NUL.
-        if !as_sent.starts_with('/') || is_foreign || as_sent.contains("%00") {
+        if !as_sent.starts_with('/') || is_foreign || path::has_escapes(as_sent) && as_sent.contains("%00") {
             return Err(Rejection::TargetInvalid);
         }
         let mut expectations = list(parts, EXPECT);
@@ -128,8 +128,24 @@ fn list(parts: &Parts, name: HeaderName) -> impl Iterator<Item = &[u8]> {
     lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b',')).map(<[u8]>::trim_ascii)
 }
 
+/// Whether a byte may stand in a registered name (RFC 3986, section 3.2.2).
+const IN_HOST: [bool; 256] = {
+    let mut known = [false; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        known[byte] = (byte as u8).is_ascii_alphanumeric();
+        byte += 1;
+    }
+    let mut others = b"-._~%!$&'()*+,;=".as_slice();
+    while let [byte, rest @ ..] = others {
+        known[*byte as usize] = true;
+        others = rest;
+    }
+    known
+};
+
 fn host_of(authority: &str) -> Result<Cow<'_, str>, Rejection> {
-    let (host, port) = match authority.rfind(':') {
+    let (host, port) = match authority.bytes().rposition(|byte| byte == b':') {
         Some(colon) if !authority.ends_with(']') => (&authority[..colon], &authority[colon + 1..]),
         _ => (authority, ""),
     };
@@ -141,8 +157,7 @@ fn host_of(authority: &str) -> Result<Cow<'_, str>, Rejection> {
         return address.map(|address| format!("[{address}]").into()).ok_or(Rejection::HostInvalid);
     }
     let host = host.strip_suffix('.').unwrap_or(host);
-    let known = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~%!$&'()*+,;=".contains(&byte);
-    if host.is_empty() || host.ends_with('.') || !host.bytes().all(known) {
+    if host.is_empty() || host.ends_with('.') || !host.bytes().all(|byte| IN_HOST[usize::from(byte)]) {
         return Err(Rejection::HostInvalid);
     }
     Ok(match host.bytes().any(|byte| byte.is_ascii_uppercase()) {

@@ -18,7 +18,9 @@ use percent_encoding::{percent_decode_str, percent_encode_byte};
 /// It may begin with `//`, as the RFC has it: send it in a request line, don't resolve it as a reference.
 pub fn forwarded(path: &str) -> Cow<'_, str> {
     let is_rooted = path.starts_with('/');
-    if is_rooted && !path.split('/').any(is_dot_segment) {
+    // A dot segment begins with a dot or an escape: to look for these first is much cheaper.
+    let may_have_dots = path.as_bytes().windows(2).any(|pair| matches!(pair, b"/." | b"/%"));
+    if is_rooted && (!may_have_dots || !path.split('/').any(is_dot_segment)) {
         return Cow::Borrowed(path);
     }
     let mut kept = String::with_capacity(path.len() + 1);
@@ -71,8 +73,10 @@ pub fn matched(forwarded: &str) -> Cow<'_, str> {
 /// a slash (nginx, PHP), those that take `\` for one (IIS), those that leave out what follows a `;` in a segment
 /// (servlets), and any of these together. None, mostly.
 pub fn readings(matched: &str) -> impl Iterator<Item = String> {
-    let has = [matched.contains("%2F"), matched.contains('\\'), matched.contains(';')];
-    let liberties = (1..8).map(|set| [0, 1, 2].map(|liberty| set >> liberty & 1 == 1));
+    let has_byte = |byte| matched.as_bytes().contains(&byte);
+    let has = [has_escapes(matched) && matched.contains("%2F"), has_byte(b'\\'), has_byte(b';')];
+    let sets = if has.contains(&true) { 1..8 } else { 0..0 };
+    let liberties = sets.map(|set| [0, 1, 2].map(|liberty| set >> liberty & 1 == 1));
     let apply = move |[escaped, backslash, parameters]: [bool; 3]| {
         let mut path = matched.to_owned();
         if escaped {
@@ -91,12 +95,18 @@ pub fn readings(matched: &str) -> impl Iterator<Item = String> {
     liberties.filter(is_possible).map(apply)
 }
 
+/// Whether anything in a path may be percent-encoded.
+pub fn has_escapes(path: &str) -> bool {
+    path.as_bytes().contains(&b'%')
+}
+
 /// Whether a path has `%2F` or `%5C`, which some upstreams read as a slash.
 pub fn has_escaped_slash(path: &str) -> bool {
-    path.split('%').skip(1).any(|after| {
-        let hex = after.get(..2).unwrap_or_default();
-        hex.eq_ignore_ascii_case("2f") || hex.eq_ignore_ascii_case("5c")
-    })
+    has_escapes(path)
+        && path.split('%').skip(1).any(|after| {
+            let hex = after.get(..2).unwrap_or_default();
+            hex.eq_ignore_ascii_case("2f") || hex.eq_ignore_ascii_case("5c")
+        })
 }
 
 /// Whether an upstream might climb out of the place where a path stands: one that reads `\`, `%2F` or `%5C` as a slash,
@@ -139,7 +149,8 @@ fn strip_dot(text: &str) -> Option<&str> {
 fn is_canonical(path: &str) -> bool {
     path.starts_with('/')
         && !path.as_bytes().windows(2).any(|pair| pair == b"//")
-        && path.split('%').skip(1).all(|after| after.starts_with("25") || after.starts_with("2F"))
+        && (!has_escapes(path)
+            || path.split('%').skip(1).all(|after| after.starts_with("25") || after.starts_with("2F")))
 }
 
 fn push_canonical(segment: &str, canonical: &mut String) {

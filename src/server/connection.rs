@@ -112,14 +112,14 @@ impl Connection {
             let (served, watch) = (served.clone(), served.watch.clone());
             let request = served.paced(request);
             watch.begin_request(request.body().progress());
-            // In a box, lest a connection that idles keep room for it.
-            Box::pin(async move {
+            // In a box, lest a connection that idles keep room for it; and made in there, lest it be copied.
+            Box::into_pin(Box::write(Box::new_uninit(), async move {
                 let mut response = served.answer(request, !served.is_turned_away).await;
                 if served.is_last() && response.status() != StatusCode::SWITCHING_PROTOCOLS {
                     response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
                 }
                 Ok::<_, Infallible>(Answer::of(response, watch))
-            })
+            }))
         });
         let http = http.serve_connection(io, service).with_upgrades();
         // Boxed here, where the compiler can see that it may be sent to another thread.
@@ -166,13 +166,13 @@ impl Connection {
         request.map(|body| Upload::new(body, self.terms.patience.idle))
     }
 
-    async fn answer(&self, request: Request<Upload>, has_room: bool) -> Response<AnswerBody> {
-        let gateway = self.gateway.load_full();
+    fn answer(
+        &self,
+        request: Request<Upload>,
+        has_room: bool,
+    ) -> impl Future<Output = Response<AnswerBody>> + Send + use<> {
         let peer = Peer { address: self.peer.ip(), scheme: self.scheme };
-        match has_room {
-            true => gateway.answer(peer, request).await,
-            false => gateway.turn_away(peer, request),
-        }
+        self.gateway.load_full().answer(peer, request, has_room)
     }
 
     /// Whether it is to be the last request of the connection that is answered now.

@@ -53,7 +53,11 @@ impl<S: AsyncWrite + Unpin, F: Unpin> AsyncWrite for Listening<S, F> {
         context: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(context, slices)
+        match slices {
+            // What is mostly all of a request is sent by the cheaper call.
+            [only] => Pin::new(&mut self.stream).poll_write(context, only),
+            _ => Pin::new(&mut self.stream).poll_write_vectored(context, slices),
+        }
     }
 
     fn is_write_vectored(&self) -> bool {
