@@ -230,10 +230,10 @@ impl<T> Table<T> {
 
     /// The tries that a host's routes may be in, best first.
     fn roots(&self, host: &str) -> impl Iterator<Item = &Node> {
-        let suffixes = host
-            .match_indices('.')
-            .filter(|(dot, _)| *dot > 0)
-            .map(|(dot, _)| &host[dot + 1..])
+        let dots = if self.suffix.is_empty() { 0..0 } else { 1..host.len() };
+        let suffixes = dots
+            .filter(|dot| host.as_bytes()[*dot] == b'.')
+            .map(|dot| &host[dot + 1..])
             .filter(|name| name.len() <= HostPattern::MAX_LENGTH);
         let wildcards = suffixes.filter_map(|name| self.suffix.get(name));
         self.exact.get(host).into_iter().chain(wildcards).chain(iter::once(&self.any))

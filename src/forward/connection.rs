@@ -176,26 +176,27 @@ impl Connection {
         }
     }
 
-    /// Sends a request, and gives the answer as it begins.
+    /// Sends a request, which is taken from its place, and gives the answer as it begins.
     ///
     /// # Errors
     /// It broke before the answer. A request that wasn't sent comes back.
     pub async fn send(
         &mut self,
-        mut request: Request<Body>,
+        request: &mut Option<Request<Body>>,
         url: &ServerUrl,
     ) -> Result<Response<Incoming>, TrySendError<Request<Body>>> {
+        const THERE: &str = "a request is there as long as it may be sent";
         match &mut self.sender {
             Sender::Http1 { sender, has_heard, is_old } => {
                 has_heard.store(false, Relaxed);
-                for_http1(&mut request);
-                let answered = sender.try_send_request(request).await;
+                for_http1(request.as_mut().expect(THERE));
+                let answered = sender.try_send_request(request.take().expect(THERE)).await;
                 *is_old = answered.as_ref().is_ok_and(|response| response.version() == Version::HTTP_10);
                 answered
             }
             Sender::Http2 { sender, .. } => {
-                for_http2(&mut request, url);
-                sender.try_send_request(request).await
+                for_http2(request.as_mut().expect(THERE), url);
+                sender.try_send_request(request.take().expect(THERE)).await
             }
         }
     }

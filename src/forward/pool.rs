@@ -183,7 +183,7 @@ impl Server {
         request.headers_mut().insert(HOST, self.host.clone());
         request.headers_mut().insert(USER_AGENT, HeaderValue::from_static("tollgate"));
         let mut connection = self.open(deadline).await?;
-        match connection.send(request, &self.url).await {
+        match connection.send(&mut Some(request), &self.url).await {
             Ok(response) => Ok(response.status()),
             Err(unsent) => Err(Failure::Broken(unsent.into_error())),
         }

@@ -225,13 +225,13 @@ impl Servers {
         request: &mut Option<Request<Body>>,
         upload: Option<&Progress>,
     ) -> Result<Response<Incoming>, Failure> {
-        let sent = request.take().expect("a request is there as long as it may be sent");
-        let is_idempotent = sent.method().is_idempotent();
+        let is_idempotent = request.as_ref().is_some_and(|request| request.method().is_idempotent());
         let may_go_stale = age == Age::Kept && is_idempotent;
-        let copy = if may_go_stale || connection.is_http2() { retry::copy(&sent) } else { None };
+        let needs_copy = may_go_stale || connection.is_http2();
+        let copy = request.as_ref().filter(|_| needs_copy).and_then(retry::copy);
         let mut timer = std::mem::take(&mut connection.timer);
         let answered = {
-            let answer = pin!(connection.send(sent, server.url()));
+            let answer = pin!(connection.send(request, server.url()));
             self.in_time(upload, &mut timer, answer).await
         };
         connection.timer = timer;

@@ -11,7 +11,7 @@ use arc_swap::ArcSwap;
 use bytes::Bytes;
 use futures_util::FutureExt;
 use hyper::{
-    Method, Request, Response, StatusCode,
+    Method, Request, StatusCode,
     body::Incoming,
     header::{CONNECTION, HeaderValue},
     server::conn::{http1, http2 as hyper_http2},
@@ -22,7 +22,7 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::task::TaskTracker;
 
-use crate::gateway::{AnswerBody, Gateway, Peer, Upload};
+use crate::gateway::{Gateway, Peer, Upload};
 
 use super::{
     Status, Terms,
@@ -114,7 +114,8 @@ impl Connection {
             watch.begin_request(request.body().progress());
             // In a box, lest a connection that idles keep room for it; and made in there, lest it be copied.
             Box::into_pin(Box::write(Box::new_uninit(), async move {
-                let mut response = served.answer(request, !served.is_turned_away).await;
+                let gateway = served.gateway.load_full();
+                let mut response = gateway.answer(served.peer(), request, !served.is_turned_away).await;
                 if served.is_last() && response.status() != StatusCode::SWITCHING_PROTOCOLS {
                     response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
                 }
@@ -147,7 +148,8 @@ impl Connection {
             async move {
                 let is_head = request.method() == Method::HEAD;
                 let has_room = !served.is_turned_away && served.streams.len() <= served.terms.streams_most;
-                let response = served.answer(served.paced(request), has_room).await;
+                let gateway = served.gateway.load_full();
+                let response = gateway.answer(served.peer(), served.paced(request), has_room).await;
                 if served.is_last() {
                     served.watch.end();
                 }
@@ -166,13 +168,8 @@ impl Connection {
         request.map(|body| Upload::new(body, self.terms.patience.idle))
     }
 
-    fn answer(
-        &self,
-        request: Request<Upload>,
-        has_room: bool,
-    ) -> impl Future<Output = Response<AnswerBody>> + Send + use<> {
-        let peer = Peer { address: self.peer.ip(), scheme: self.scheme };
-        self.gateway.load_full().answer(peer, request, has_room)
+    fn peer(&self) -> Peer {
+        Peer { address: self.peer.ip(), scheme: self.scheme }
     }
 
     /// Whether it is to be the last request of the connection that is answered now.
