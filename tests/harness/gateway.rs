@@ -138,6 +138,12 @@ impl Gateway {
         line.trim().trim_end_matches(" kB").parse().unwrap()
     }
 
+    /// By how many KiB the memory that it has held at most is more than it was before.
+    pub(crate) fn grew_kib(&self, before: usize) -> usize {
+        // The kernel's figure is a sum of what threads have told so far, which may be less than an earlier one.
+        self.memory_kib("VmHWM").saturating_sub(before)
+    }
+
     /// The processor's time that it has used.
     pub(crate) fn cpu(&self) -> Duration {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.process())).unwrap();

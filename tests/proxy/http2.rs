@@ -581,7 +581,7 @@ fn a_head_without_end_ends_the_connection() {
         );
         assert!(flood.join().unwrap() < 20_000);
     }
-    let growth = gateway.memory_kib("VmHWM") - before;
+    let growth = gateway.grew_kib(before);
     assert!(growth < GROWTH_KIB, "grew by {growth} KiB");
     assert_eq!((upstream.count(), status_of_one(&gateway)), (1, 200));
 }
@@ -600,7 +600,7 @@ fn who_pings_and_sets_without_reading_is_held_up_and_cut_off() {
             assert!(since.elapsed() < 3 * PATIENCE, "it is never cut off");
         }
     }
-    let growth = gateway.memory_kib("VmHWM") - before;
+    let growth = gateway.grew_kib(before);
     assert!(growth < GROWTH_KIB, "grew by {growth} KiB");
     assert_eq!(status_of_one(&gateway), 200);
 }
