@@ -12,7 +12,7 @@ use std::{
 
 use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};
-use hyper::{Method, Response, StatusCode, http::request::Parts};
+use hyper::{Response, StatusCode, http::request::Parts};
 use tokio::time::Instant;
 
 use crate::{
@@ -102,7 +102,7 @@ impl Exchange {
         let is_logged = gateway.access_log.is_some();
         let facts = Facts {
             arrival: Instant::now(),
-            is_grpc: request.method == Method::POST && grpc::is_call(&request.headers),
+            is_grpc: grpc::is_call(&request.headers),
             traffic: Gateway::UNROUTED,
             entry: is_logged.then(|| Box::new(Entry::begin(peer, request))),
             decided: is_logged.then(Vec::new),
