@@ -10,9 +10,7 @@ use std::{
 
 use crate::{
     forward_all,
-    harness::{
-        client::Client, gateway::Gateway, redis::tls::Certificates, upstream::Upstream, wait_until,
-    },
+    harness::{client::Client, gateway::Gateway, redis::tls::Certificates, upstream::Upstream, wait_until},
     limit_all,
 };
 
@@ -211,7 +209,8 @@ fn x_forwarded_for_is_believed_if_whom_the_header_names_is_trusted_too() {
 /// A client may choose among all addresses of its network.
 #[test]
 fn an_ipv6_client_is_counted_by_its_network() {
-    let server = "[server]\nproxy_protocol = true\ntrusted_proxies = [\"127.0.0.1\", \"2001:db8:ffff::/48\"]\n";
+    let server =
+        "[server]\nproxy_protocol = true\ntrusted_proxies = [\"127.0.0.1\", \"2001:db8:ffff::/48\"]\n";
     let gateway = Gateway::start(&(server.to_owned() + &limit_all("key = \"ip\"\nrate = \"1/h\"")));
     let mut other_host = IPV6.to_vec();
     other_host[8..16].fill(0xff);
@@ -358,8 +357,8 @@ fn whose_a_connection_is_comes_before_tls() {
             ("127.0.0.3", "--http2", "203.0.113.5, 127.0.0.3", "http"),
         ] {
             let output = Command::new("curl")
-                .args(["--silent", "--show-error", "--max-time", "30", "--interface", client, protocol, "--cacert"])
-                .arg(&ca)
+                .args(["--silent", "--show-error", "--max-time", "30", "--interface", client])
+                .args([protocol, "--cacert", ca.to_str().unwrap()])
                 .args(["-H", "X-Forwarded-For: 203.0.113.5", "-H", "X-Forwarded-Proto: http", &url])
                 .output()
                 .unwrap();

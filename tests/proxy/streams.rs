@@ -65,8 +65,9 @@ fn streams_go_on_when_a_reload_takes_away_where_they_came_by() {
         upstream.url(),
         calls.url()
     );
-    let after =
-        format!("[server]\nlisten = \"{stays}\"\n[[routes]]\npath = \"/chat\"\nrespond = {{ status = 204 }}\n");
+    let after = format!(
+        "[server]\nlisten = \"{stays}\"\n[[routes]]\npath = \"/chat\"\nrespond = {{ status = 204 }}\n"
+    );
     let gateway = Gateway::start_with(&before, &["run"], &[]);
     let mut tunnel = Client::connect(goes);
     tunnel.send(HANDSHAKE);
