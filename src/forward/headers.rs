@@ -89,12 +89,15 @@ pub fn join_cookie(headers: &mut HeaderMap) {
     }
 }
 
-/// Removes what belongs to the connection that a message came on, and what its `Connection` names.
+/// Removes what belongs to the connection that a message came on, and what its `Connection` names. But not a proxy's word
+/// on its client: who stands in front and passes Connection on, as HAProxy does, would have the client take it away.
 fn remove_hop_by_hop(headers: &mut HeaderMap) {
     if headers.contains_key(CONNECTION) {
         let lines: Vec<HeaderValue> = headers.get_all(CONNECTION).into_iter().cloned().collect();
         for name in lines.iter().flat_map(|line| line.as_bytes().split(|byte| *byte == b',')) {
-            if let Ok(name) = HeaderName::from_bytes(name.trim_ascii()) {
+            if let Ok(name) = HeaderName::from_bytes(name.trim_ascii())
+                && !is_about_client(name.as_str())
+            {
                 headers.remove(name);
             }
         }
@@ -247,7 +250,7 @@ mod tests {
     #[test]
     fn what_belongs_to_the_connection_stays_behind() {
         let mut headers = map(&[
-            ("connection", "close, X-Private"),
+            ("connection", "close, X-Private, X-Forwarded-For"),
             ("connection", "x-other,,  bad name"),
             ("x-private", "1"),
             ("x-other", "2"),
@@ -257,9 +260,10 @@ mod tests {
             ("transfer-encoding", "chunked"),
             ("upgrade", "h2c"),
             ("x-kept", "3"),
+            ("x-forwarded-for", "192.0.2.7"),
         ]);
         remove_hop_by_hop(&mut headers);
-        assert_eq!(headers, map(&[("x-kept", "3")]));
+        assert_eq!(headers, map(&[("x-kept", "3"), ("x-forwarded-for", "192.0.2.7")]));
     }
 
     #[test]
