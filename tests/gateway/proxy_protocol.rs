@@ -6,11 +6,14 @@ use std::{
     net::TcpListener,
     os::{fd::OwnedFd, unix::net::UnixStream},
     process::{Child, Command, Stdio},
+    time::Instant,
 };
 
 use crate::{
     forward_all,
-    harness::{client::Client, gateway::Gateway, redis::tls::Certificates, upstream::Upstream, wait_until},
+    harness::{
+        PATIENCE, client::Client, gateway::Gateway, redis::tls::Certificates, upstream::Upstream, wait_until,
+    },
     limit_all,
 };
 
@@ -180,6 +183,21 @@ fn a_header_has_the_time_of_a_head() {
         client.send(part);
         assert_eq!(client.rest(), b"");
     }
+}
+
+/// Balancers that look whether somebody listens connect and close, over and over.
+#[test]
+fn who_says_nothing_holds_up_nobody() {
+    let (gateway, _upstream) = behind_proxies("\"127.0.0.1\"", "workers = 1");
+    let silent = [(); 100].map(|()| gateway.client());
+    for client in silent {
+        client.writer().shutdown(std::net::Shutdown::Both).unwrap();
+    }
+    let since = Instant::now();
+    let mut client = gateway.client();
+    client.send(&[b"PROXY TCP4 203.0.113.5 192.0.2.1 4711 80\r\n", GET].concat());
+    assert_eq!(client.answer().text(), "hello");
+    assert!(since.elapsed() < PATIENCE / 2, "{:?}", since.elapsed());
 }
 
 #[test]
