@@ -96,7 +96,7 @@ impl AsRef<[u8]> for Piece {
 }
 
 impl Sending {
-    /// Notes that some of the answer has been taken, which `watch` is of.
+    /// Takes note of a piece on its way to h2, to a client whose connection `watch` is over.
     fn note(&self, bytes: Bytes, watch: &Arc<Watch>) -> Bytes {
         self.waits_since.set(Some(Instant::now()));
         if bytes.len() <= SMALL {

@@ -10,7 +10,7 @@ use std::{
 };
 
 use tollgate::{Limiter, config::Config, gateway::Gateway as Built, server::Server};
-use tracing::{Event, Level, Metadata, Subscriber, span};
+use tracing::{Event, Level, Metadata, Subscriber, span, subscriber::Interest};
 
 use crate::harness::{PATIENCE, client::Client, gateway::Gateway, wait_until};
 
@@ -176,6 +176,11 @@ fn a_store_that_answers_absurd_numbers_is_believed_and_no_more() {
 struct Panics;
 
 impl Subscriber for Panics {
+    /// It depends on the thread, so each time.
+    fn register_callsite(&self, _: &'static Metadata<'static>) -> Interest {
+        Interest::sometimes()
+    }
+
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         *metadata.level() <= Level::WARN && thread::current().name() == Some("worker")
     }
