@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Every check of the project, as CI runs them. Installs what is missing of the programs that the tests start, since they
 # use real ones: redis-server (7.0 or later: the tests start Clusters), haproxy, nginx, curl, openssl, h2load, wrk,
-# chromium with its driver, and Python, with clients of WebSocket and gRPC in target/venv.
+# chromium with its driver, unshare, and Python, with clients of WebSocket and gRPC in target/venv.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # Where Debian keeps servers.
@@ -75,6 +75,12 @@ require_command nginx nginx-light nginx
 require_command openssl openssl openssl
 require_command h2load nghttp2-client nghttp2
 require_command wrk wrk wrk
+require_command unshare util-linux util-linux
+if ! unshare --mount --map-root-user mount --bind /dev/null /etc/hosts; then
+    echo "no mount namespaces, in which names get other addresses: allow them, on Ubuntu with" >&2
+    echo "sysctl kernel.apparmor_restrict_unprivileged_userns=0, or run this as root" >&2
+    exit 1
+fi
 require_command python3 python3 python3
 require_python_clients
 require_component fmt rustfmt

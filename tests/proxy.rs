@@ -15,6 +15,7 @@ mod proxy {
     mod paths;
     mod reloading;
     mod routing;
+    mod streams;
     mod tls;
     mod websocket;
     mod upstreams {
@@ -23,6 +24,7 @@ mod proxy {
         mod ejecting;
         mod http2;
         mod probing;
+        mod resolving;
         mod retrying;
         mod timing_out;
         mod tls;

@@ -15,6 +15,8 @@ mod burst;
 mod cluster;
 #[path = "timing/flood.rs"]
 mod flood;
+#[path = "timing/idle.rs"]
+mod idle;
 #[path = "timing/outage.rs"]
 mod outage;
 #[path = "timing/overload.rs"]

@@ -35,6 +35,9 @@ use super::{Failure, address::Address, body::Body, connector::Counted, timer::Ti
 
 /// Bytes that are read ahead of an answer, which its head must fit into.
 const RESPONSE_BUFFER: usize = 128 << 10;
+/// The same of all answers of a connection for HTTP/2: the most that there is (RFC 9113, section 6.9.1), or clients who take
+/// nothing would hold up the others' answers.
+const CONNECTION_WINDOW: u32 = (1 << 31) - 1;
 
 /// A connection on which a request can be sent.
 #[derive(Debug)]
@@ -121,7 +124,11 @@ impl Connection {
         // What a server says first is how many it takes.
         let io = TokioIo::new(Listening::new(stream, counted, move || heard.has_read.wake()));
         let mut builder = http2::Builder::new(TokioExecutor::new());
-        builder.initial_max_send_streams(0).max_header_list_size(RESPONSE_BUFFER as u32);
+        builder
+            .initial_max_send_streams(0)
+            .max_header_list_size(RESPONSE_BUFFER as u32)
+            .initial_stream_window_size(RESPONSE_BUFFER as u32)
+            .initial_connection_window_size(CONNECTION_WINDOW);
         let (sender, mut connection) = builder.handshake(io).await.map_err(Failure::Broken)?;
         let told = streams.clone();
         tokio::spawn(async move {

@@ -91,13 +91,16 @@ pub fn join_cookie(headers: &mut HeaderMap) {
 }
 
 /// Removes what belongs to the connection that a message came on, what its `Connection` names, and what is meant beside.
+/// But not a proxy's word on its client: who stands in front and passes Connection on, as HAProxy does, would have the
+/// client take it away.
 fn remove_hop_by_hop(headers: &mut HeaderMap, is_meant: impl Fn(&str) -> bool) {
     let mut gone = named(headers, |name| is_hop_by_hop(name) || is_meant(name));
     if gone.contains(&CONNECTION) {
         // Mostly it names nothing but what is gone anyway.
         let lines = headers.get_all(CONNECTION).into_iter().filter(|line| *line != "keep-alive");
         let names = lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b','));
-        gone.extend(names.filter_map(|name| HeaderName::from_bytes(name.trim_ascii()).ok()));
+        let names = names.filter_map(|name| HeaderName::from_bytes(name.trim_ascii()).ok());
+        gone.extend(names.filter(|name| !is_about_client(name.as_str())));
     }
     for name in gone {
         headers.remove(name);
@@ -271,7 +274,7 @@ mod tests {
     #[test]
     fn what_belongs_to_the_connection_stays_behind() {
         let mut headers = map(&[
-            ("connection", "close, X-Private"),
+            ("connection", "close, X-Private, X-Forwarded-For"),
             ("connection", "x-other,,  bad name"),
             ("x-private", "1"),
             ("x-other", "2"),
@@ -281,9 +284,10 @@ mod tests {
             ("transfer-encoding", "chunked"),
             ("upgrade", "h2c"),
             ("x-kept", "3"),
+            ("x-forwarded-for", "192.0.2.7"),
         ]);
         remove_hop_by_hop(&mut headers, |_| false);
-        assert_eq!(headers, map(&[("x-kept", "3")]));
+        assert_eq!(headers, map(&[("x-kept", "3"), ("x-forwarded-for", "192.0.2.7")]));
     }
 
     #[test]

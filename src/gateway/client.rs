@@ -81,6 +81,23 @@ mod tests {
     fn what_is_no_address_ends_the_walk() {
         assert_eq!(address("10.0.0.1", &["203.0.113.5, unknown, 10.0.0.2"]), "10.0.0.2");
         assert_eq!(address("10.0.0.1", &["203.0.113.5, "]), "10.0.0.1");
+        // Obfuscated, with a zone, in others' spellings, or somebody's idea of a list.
+        for none in [
+            "_hidden",
+            "fe80::1%eth0",
+            "[2001:db8::7",
+            "0203.0.113.5",
+            "3405803781",
+            "203.0.113.5:99999",
+            "\"203.0.113.5\"",
+            "for=203.0.113.5",
+            "203.0.113.5;10.0.0.2",
+            "203.0.113.5 10.0.0.2",
+        ] {
+            assert_eq!(address("10.0.0.1", &[none]), "10.0.0.1", "{none}");
+        }
+        let long = ["203.0.113.5", &", 10.0.0.2".repeat(1_000)].concat();
+        assert_eq!(address("10.0.0.1", &[&long]), "203.0.113.5");
     }
 
     #[test]

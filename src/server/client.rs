@@ -288,6 +288,11 @@ impl InFlight {
         Self { watch: watch.clone(), is_answered: false }
     }
 
+    /// The watch over its connection.
+    pub(super) fn watch(&self) -> &Arc<Watch> {
+        &self.watch
+    }
+
     /// Notes that the client has waited for its answer.
     pub(super) fn note_answer(&mut self) {
         self.is_answered = true;

@@ -6,7 +6,10 @@
 use std::{
     fs, io,
     net::{self, Ipv4Addr, SocketAddr},
-    os::unix::{fs::FileTypeExt, net as unix},
+    os::unix::{
+        fs::{FileTypeExt, PermissionsExt},
+        net as unix,
+    },
     path::{Path, PathBuf},
 };
 
@@ -187,5 +190,8 @@ async fn bind_unix(path: &Path) -> io::Result<UnixListener> {
     {
         fs::remove_file(path)?;
     }
-    UnixListener::bind(path)
+    let listener = UnixListener::bind(path)?;
+    // Its folder says who may use it, whatever the process leaves out of the permissions of new files.
+    fs::set_permissions(path, fs::Permissions::from_mode(0o666))?;
+    Ok(listener)
 }

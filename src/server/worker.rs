@@ -58,7 +58,12 @@ pub(super) async fn work(
         tokio::select! {
             Some(accepted) = accepted.recv() => serving.accept(accepted),
             Some(_) = serving.connections.join_next() => {}
-            Some(Ok(Some(known))) = serving.unknown.join_next() => known(&mut serving),
+            // Whatever comes of it: what doesn't match would be looked at no more until something else happens.
+            Some(known) = serving.unknown.join_next() => {
+                if let Ok(Some(known)) = known {
+                    known(&mut serving);
+                }
+            }
             now = looks.tick() => {
                 serving.cut_off(now);
                 serving.keep_to_bound();

@@ -10,9 +10,9 @@ use std::{
 };
 
 use tollgate::{Limiter, config::Config, gateway::Gateway as Built, server::Server};
-use tracing::{Event, Level, Metadata, Subscriber, span};
+use tracing::{Event, Level, Metadata, Subscriber, span, subscriber::Interest};
 
-use crate::harness::{PATIENCE, client::Client, gateway::Gateway, redis::free_port, wait_until};
+use crate::harness::{PATIENCE, client::Client, gateway::Gateway, wait_until};
 
 /// What a script of one charge answers: the time, one granted and made, four left, a second until more, no delay.
 const GRANTED: &[u8] = b"*6\r\n:1700000000000000\r\n:1\r\n:1\r\n:4\r\n:1000000\r\n:0\r\n";
@@ -176,6 +176,11 @@ fn a_store_that_answers_absurd_numbers_is_believed_and_no_more() {
 struct Panics;
 
 impl Subscriber for Panics {
+    /// It depends on the thread, so each time.
+    fn register_callsite(&self, _: &'static Metadata<'static>) -> Interest {
+        Interest::sometimes()
+    }
+
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         *metadata.level() <= Level::WARN && thread::current().name() == Some("worker")
     }
@@ -221,12 +226,15 @@ fn start_panicking(toml: &str) -> SocketAddr {
 
 #[test]
 fn a_panic_ends_its_own_connection_and_gives_back_what_that_held() {
+    // Nobody else gets its port, and nobody listens.
+    let gone = tokio::net::TcpSocket::new_v4().unwrap();
+    gone.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let address = start_panicking(&format!(
-        "[upstreams.gone]\nservers = [\"http://127.0.0.1:{}\"]\n\
+        "[upstreams.gone]\nservers = [\"http://{}\"]\n\
          [limits.running]\nkey = \"global\"\nrate = \"1\"\nalgorithm = \"concurrency\"\n\
          [[routes]]\npath = \"/panics\"\nupstream = \"gone\"\nlimits = [\"running\"]\n\
          [[routes]]\npath = \"/\"\nrespond = {{ status = 204 }}\nlimits = [\"running\"]\n",
-        free_port()
+        gone.local_addr().unwrap()
     ));
     let mut other = Client::connect(address);
     // More of them than there may be connections.

@@ -215,11 +215,25 @@ fn a_field_that_connection_names_is_no_key() {
     assert_eq!(gateway.ask("GET /\nX-Key: c\nConnection: close, X-Key").status, 429);
 }
 
+/// HAProxy, for one, passes on what clients write into Connection, beside what it says of them itself.
+#[test]
+fn a_client_cannot_take_away_what_a_proxy_says_of_it() {
+    let limit = "key = \"ip\"\nrate = \"1/h\"\nexempt = [\"127.0.0.0/8\"]";
+    let gateway = Gateway::start(&(TRUSTING.to_owned() + &limit_all(limit)));
+    let by_proxy = "GET /\nX-Forwarded-For: 192.0.2.7";
+    assert_eq!(gateway.ask(by_proxy).status, 200);
+    for named in ["x-forwarded-for", "close, X-Forwarded-For"] {
+        assert_eq!(gateway.ask(&format!("{by_proxy}\nConnection: {named}")).status, 429, "{named}");
+    }
+}
+
 #[test]
 fn two_values_for_one_key_are_refused() {
     let gateway = Gateway::start(&limit_all("key = \"header:x-key\"\nrate = \"1/h\""));
-    let answer = gateway.ask("GET /\nX-Key: a\nX-Key: b");
-    assert_eq!((answer.status, answer.json()["code"].as_str()), (400, Some("key-ambiguous")));
+    for other in ["X-Key", "x-kEY"] {
+        let answer = gateway.ask(&format!("GET /\nX-Key: a\n{other}: b"));
+        assert_eq!((answer.status, answer.json()["code"].as_str()), (400, Some("key-ambiguous")));
+    }
     assert_eq!(gateway.ask("GET /\nX-Key: a").status, 200);
 }
 

@@ -6,11 +6,15 @@ use std::{
     net::TcpListener,
     os::{fd::OwnedFd, unix::net::UnixStream},
     process::{Child, Command, Stdio},
+    time::Instant,
 };
 
 use crate::{
     forward_all,
-    harness::{client::Client, gateway::Gateway, upstream::Upstream, wait_until},
+    harness::{
+        PATIENCE, client::Client, gateway::Gateway, redis::tls::Certificates, upstream::Upstream, wait_until,
+    },
+    limit_all,
 };
 
 const GET: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
@@ -181,6 +185,21 @@ fn a_header_has_the_time_of_a_head() {
     }
 }
 
+/// Balancers that look whether somebody listens connect and close, over and over.
+#[test]
+fn who_says_nothing_holds_up_nobody() {
+    let (gateway, _upstream) = behind_proxies("\"127.0.0.1\"", "workers = 1");
+    let silent = [(); 100].map(|()| gateway.client());
+    for client in silent {
+        client.writer().shutdown(std::net::Shutdown::Both).unwrap();
+    }
+    let since = Instant::now();
+    let mut client = gateway.client();
+    client.send(&[b"PROXY TCP4 203.0.113.5 192.0.2.1 4711 80\r\n", GET].concat());
+    assert_eq!(client.answer().text(), "hello");
+    assert!(since.elapsed() < PATIENCE / 2, "{:?}", since.elapsed());
+}
+
 #[test]
 fn of_others_no_header_is_looked_for() {
     let (gateway, upstream) = behind_proxies("\"192.0.2.1\"", "");
@@ -202,6 +221,33 @@ fn x_forwarded_for_is_believed_if_whom_the_header_names_is_trusted_too() {
         client.send(format!("PROXY TCP4 {source} 192.0.2.1 4711 80\r\n").as_bytes());
         assert_eq!(client.get_with("/", "X-Forwarded-For: 198.51.100.9\r\n").status, 200);
         assert_eq!(seen(&upstream), forwarded);
+    }
+}
+
+/// A client may choose among all addresses of its network.
+#[test]
+fn an_ipv6_client_is_counted_by_its_network() {
+    let server =
+        "[server]\nproxy_protocol = true\ntrusted_proxies = [\"127.0.0.1\", \"2001:db8:ffff::/48\"]\n";
+    let gateway = Gateway::start(&(server.to_owned() + &limit_all("key = \"ip\"\nrate = \"1/h\"")));
+    let mut other_host = IPV6.to_vec();
+    other_host[8..16].fill(0xff);
+    let mut other_network = IPV6.to_vec();
+    other_network[7] = 1;
+    let line = |source: &str| format!("PROXY TCP6 {source} 2001:db8::1 4711 80\r\n").into_bytes();
+    for (header, fields, status) in [
+        (binary(0x21, 0x21, IPV6), "", 200),
+        (binary(0x21, 0x21, &other_host), "", 429),
+        (line("2001:db8::abcd:1"), "", 429),
+        // By way of one more proxy.
+        (line("2001:db8:ffff::1"), "X-Forwarded-For: 2001:db8:0:0:7::\r\n", 429),
+        (binary(0x21, 0x21, &other_network), "", 200),
+        (line("2001:db8:0:1::9"), "", 429),
+        (line("2001:db8:0:2::9"), "", 200),
+    ] {
+        let mut client = gateway.client();
+        client.send(&header);
+        assert_eq!(client.get_with("/", fields).status, status, "{} {fields}", header.escape_ascii());
     }
 }
 
@@ -308,6 +354,37 @@ impl Drop for HaProxy {
     fn drop(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
+    }
+}
+
+/// What is within TLS is the client's word, and no proxy's.
+#[test]
+fn whose_a_connection_is_comes_before_tls() {
+    let certificates = Certificates::for_server(&["127.0.0.1"]);
+    let (cert, key) = (certificates.path("server.pem"), certificates.path("server.key"));
+    let tls = format!("tls = {{ certs = [{{ cert = {cert:?}, key = {key:?} }}] }}");
+    let (gateway, upstream) = behind_proxies("\"127.0.0.1\", \"127.0.0.3\"", &tls);
+    let ca = certificates.path("ca.pem");
+    for says in ["send-proxy", "send-proxy-v2"] {
+        let haproxy = HaProxy::start(&gateway, says);
+        let url = format!("https://{}/", haproxy.listener.local_addr().unwrap());
+        for (client, protocol, forwarded_for, forwarded_proto) in [
+            ("127.0.0.2", "--http1.1", "127.0.0.2", "https"),
+            ("127.0.0.2", "--http2", "127.0.0.2", "https"),
+            // Another proxy, which is believed.
+            ("127.0.0.3", "--http2", "203.0.113.5, 127.0.0.3", "http"),
+        ] {
+            let output = Command::new("curl")
+                .args(["--silent", "--show-error", "--max-time", "30", "--interface", client])
+                .args([protocol, "--cacert", ca.to_str().unwrap()])
+                .args(["-H", "X-Forwarded-For: 203.0.113.5", "-H", "X-Forwarded-Proto: http", &url])
+                .output()
+                .unwrap();
+            assert_eq!(String::from_utf8_lossy(&output.stdout), "hello", "{says} {client}: {output:?}");
+            let headers = upstream.last().headers;
+            assert_eq!(headers["x-forwarded-for"], forwarded_for, "{says} {protocol}");
+            assert_eq!(headers["x-forwarded-proto"], forwarded_proto, "{says} {protocol}");
+        }
     }
 }
 

@@ -25,7 +25,11 @@ pub(crate) struct Wire {
 
 impl WireUpstream {
     pub(crate) fn start(serve: impl Fn(Wire) + Send + Sync + 'static) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        Self::start_on(TcpListener::bind("127.0.0.1:0").unwrap(), serve)
+    }
+
+    /// The same at this address.
+    pub(crate) fn start_on(listener: TcpListener, serve: impl Fn(Wire) + Send + Sync + 'static) -> Self {
         let upstream = Self { address: listener.local_addr().unwrap(), connections: Arc::default() };
         let (connections, serve) = (upstream.connections.clone(), Arc::new(serve));
         thread::spawn(move || {

@@ -485,6 +485,62 @@ fn an_idle_connection_is_told_its_end_whatever_it_pings() {
     assert!(since.elapsed() < PATIENCE / 2, "{:?}", since.elapsed());
 }
 
+/// An upstream whose answer is one piece, larger than the room that clients here give.
+fn more_than_room() -> Upstream {
+    Upstream::start(|_| async { Response::new(whole(vec![b'x'; 4_000])) })
+}
+
+#[test]
+fn an_answer_that_waits_to_be_sent_is_in_flight_though_all_of_it_is_there() {
+    let upstream = more_than_room();
+    // As many requests by HTTP/2 as connections, but a hundred at least.
+    let gateway = start("max_connections = 2", &upstream.url());
+    let [mut client, mut other] =
+        [(); 2].map(|()| Frames::connect_with(gateway.address(), &[(INITIAL_WINDOW, 1)]));
+    for at in 0..100 {
+        client.ask(2 * at + 1, &get("/", &[]));
+        assert_eq!(client.next_of(HEADERS).status(), 200);
+    }
+    other.ask(1, &get("/", &[]));
+    // 503 has no index.
+    assert_eq!(other.next_of(HEADERS).status(), 0);
+    assert_eq!(upstream.count(), 100);
+    client.send(SETTINGS, 0, 0, &[0, 4, 0, 0, 0x20, 0]);
+    let mut asked = 0;
+    wait_until("what was sent is in flight no more", || {
+        asked += 1;
+        other.ask(2 * asked + 1, &get("/", &[]));
+        other.next_of(HEADERS).status() == 200
+    });
+}
+
+#[test]
+fn who_gives_no_room_for_the_last_piece_is_cut_off_whatever_else_is_asked() {
+    let upstream = more_than_room();
+    let gateway = impatient(&upstream.url());
+    let mut client = Frames::connect_with(gateway.address(), &[(INITIAL_WINDOW, 1)]);
+    client.ask(1, &get("/", &[]));
+    assert_eq!(client.next_of(HEADERS).status(), 200);
+    let since = Instant::now();
+    let mut writer = client.writer();
+    thread::spawn(move || {
+        for at in 1..100 {
+            let head = frame(HEADERS, END_HEADERS | END_STREAM, 2 * at + 1, &fields(&get("/", &[])));
+            // What it asks is taken back, lest it be too much.
+            let back = frame(RST_STREAM, 0, 2 * at - 1, &CANCEL.to_be_bytes());
+            let pair = if at > 1 { [head, back].concat() } else { head };
+            if std::io::Write::write_all(&mut writer, &pair).is_err() {
+                return;
+            }
+            thread::sleep(IDLE / 5);
+        }
+    });
+    assert_eq!(client.next_of(GOAWAY).code(), 0);
+    assert!(since.elapsed() >= IDLE, "{:?}", since.elapsed());
+    client.end();
+    assert!(since.elapsed() < PATIENCE / 2, "{:?}", since.elapsed());
+}
+
 #[test]
 fn more_streams_than_may_be_are_refused() {
     let (release, released) = mpsc::channel::<()>();

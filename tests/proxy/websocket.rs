@@ -138,6 +138,39 @@ fn a_limit_decides_before_the_handshake() {
 }
 
 #[test]
+fn a_route_changes_a_handshake_like_any_exchange() {
+    let (heads, came) = mpsc::channel();
+    let upstream = WireUpstream::start(move |mut wire| {
+        heads.send(wire.request().unwrap()).unwrap();
+        let answer = String::from_utf8_lossy(ACCEPTED).replacen("\r\n", "\r\nServer: up\r\n", 1);
+        wire.send(&[answer.as_bytes(), b"hello"].concat());
+        wire.wait_for_end();
+    });
+    let route = "rewrite = \"/rooms/{*rest}\"\npreserve_host = false\n\
+                 request_headers = { remove = [\"sec-websocket-protocol\"], set = { x-set = \"1\" } }\n\
+                 response_headers = { remove = [\"server\"], set = { x-own = \"2\" } }\n";
+    let gateway = gateway(&upstream.url(), route);
+    let mut client = gateway.client();
+    let answer = shake(&mut client);
+    assert_eq!((answer.status, answer.header("x-own"), answer.header("server")), (101, Some("2"), None));
+    for (name, value) in [
+        ("upgrade", "websocket"),
+        ("connection", "Upgrade"),
+        ("sec-websocket-accept", "s3pPLMBiTxaQ9kYGzzhZRbK+xOo="),
+    ] {
+        assert_eq!(answer.lines(name), [value]);
+    }
+    assert_eq!(client.bytes(5), b"hello");
+    let head = came.recv().unwrap().to_ascii_lowercase();
+    assert!(head.starts_with("get /rooms/chat?room=1 http/1.1\r\n"), "{head}");
+    let own = upstream.url().replace("http://", "host: ");
+    for line in [&own, "x-forwarded-host: a", "x-set: 1", "upgrade: websocket"] {
+        assert!(head.lines().any(|other| other == line), "{line}: {head}");
+    }
+    assert!(!head.contains("sec-websocket-protocol"), "{head}");
+}
+
+#[test]
 fn an_upstream_may_decline() {
     let upstream = WireUpstream::start(|mut wire| {
         while let Some(head) = wire.request() {

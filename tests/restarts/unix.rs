@@ -3,7 +3,10 @@
 use std::{
     fs,
     io::{Read, Write},
-    os::unix::net::{UnixListener, UnixStream},
+    os::unix::{
+        fs::PermissionsExt,
+        net::{UnixListener, UnixStream},
+    },
     path::Path,
     process::Command,
 };
@@ -41,6 +44,8 @@ fn a_gateway_listens_on_a_unix_socket_whose_callers_are_this_machine() {
     let mut gateway = start();
     assert!(gateway.greeting().contains(&format!("tollgate listens on unix:{}\n", path.display())));
     assert!(ask(&path, "/").starts_with("HTTP/1.1 200 "));
+    let mode = fs::metadata(&path).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o666, "its folder says who may use it");
     assert_eq!(upstream.last().headers["x-forwarded-for"], "127.0.0.1");
     assert_eq!(gateway.get("/").status, 200);
     assert!(ask(&path, "/").starts_with("HTTP/1.1 429 "));

@@ -104,6 +104,37 @@ fn trailers_go_both_ways() {
     );
 }
 
+/// All of them share a connection, and its window.
+#[test]
+fn who_takes_nothing_holds_up_nobody_else_and_is_read_no_further() {
+    const CLIENTS: usize = 20;
+    /// Of each of their answers, with what the system and HTTP/1.1 buffer.
+    const GROWTH_KIB: usize = CLIENTS * 1024;
+    let upstream = Upstream::speaking(cleartext_http2(), |request| async move {
+        match request.uri().path() {
+            "/large" => Response::new(whole(vec![b'x'; 16 << 20])),
+            _ => Response::new(whole("hello")),
+        }
+    });
+    let gateway = gateway(&upstream.url(), "");
+    assert_eq!(gateway.get("/").text(), "hello");
+    let before = gateway.memory_kib("VmHWM");
+    let mut slow = [(); CLIENTS].map(|()| gateway.client());
+    for client in &mut slow {
+        client.send(b"GET /large HTTP/1.1\r\nHost: a\r\n\r\n");
+        assert_eq!(client.head().status, 200);
+    }
+    let mut other = gateway.client();
+    for _ in 0..100 {
+        assert_eq!(other.get("/").text(), "hello");
+    }
+    assert_eq!(upstream.connections().len(), 1);
+    let growth = gateway.memory_kib("VmHWM") - before;
+    assert!(growth < GROWTH_KIB, "grew by {growth} KiB");
+    // And what is taken in the end is all there.
+    assert_eq!(slow[0].bytes(16 << 20).len(), 16 << 20);
+}
+
 #[test]
 fn a_connection_that_idles_too_long_is_closed() {
     let (upstream, answers) = waiting(cleartext_http2());

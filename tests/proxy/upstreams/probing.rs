@@ -16,6 +16,7 @@ use crate::{
         gateway::Gateway,
         upstream::{Upstream, whole},
         wait_until,
+        wire::WireUpstream,
     },
     quoted,
 };
@@ -61,6 +62,15 @@ fn a_server_that_fails_its_probes_gets_no_requests_until_it_passes_them() {
     wait_until("it is found up", || gateway.log().contains("up: it answers its probes"));
     ask(&gateway, 10);
     assert_eq!((requests(&sick, "/"), requests(&other, "/")), (7, 17));
+}
+
+#[test]
+fn a_server_that_says_nothing_to_a_probe_is_down() {
+    let silent = WireUpstream::start(|mut wire| wire.wait_for_end());
+    let probes = "health = { path = \"/\", interval = \"1h\", timeout = \"100ms\" }";
+    let gateway = Gateway::start(&forward_to(&[quoted(silent.url())], probes));
+    wait_until("it is found down", || gateway.log().contains("down: it takes too long to answer"));
+    assert_eq!(gateway.get("/").json()["code"], "upstream-unhealthy");
 }
 
 #[test]
