@@ -1,0 +1,77 @@
+//! What is too large: heads, targets, bodies. The connection goes on, unless the head is beyond all measure.
+
+use super::{
+    super::{FINE, body},
+    Recording, replaced, request, send,
+};
+use crate::harness::frames::{DATA, END_HEADERS, End, HEADERS, NO_ERROR, RST_STREAM, fields};
+
+#[test]
+fn heads_and_targets_have_one_bound() {
+    let recording = Recording::with("[server]\nmax_header_bytes = \"8KiB\"");
+    let get = request("GET", &[]);
+    let (long, path) = ("x".repeat(8 << 10), format!("/{}", "x".repeat(8 << 10)));
+    let most = "x".repeat(7_900);
+    let many = [&get[..], &vec![("x", ""); 260]].concat();
+    let mut client = recording.frames();
+    for (stream, request, status) in [
+        (1, request("GET", &[("x", &most)]), 200),
+        // With their 32 bytes each, and as many as fit.
+        (3, [&get[..], &vec![("x", "y"); 200]].concat(), 200),
+        (5, request("GET", &[("x", &long)]), 431),
+        (7, many, 431),
+        (9, replaced(&get, ":path", Some(&path)), 431),
+        (11, get, 200),
+    ] {
+        client.ask(stream, &request);
+        let told = client.told(stream);
+        // It may be known by its place in the table by now.
+        assert!(told.status == status || told.status == 0 && stream > 5, "{stream}: {told:?}");
+        assert_eq!(told.end, End::Whole, "{stream}");
+    }
+    for _ in 0..3 {
+        let message = recording.message();
+        assert!(message.starts_with("GET /first HTTP/1.1\r\n"), "{message:?}");
+    }
+    recording.assert_nothing_else();
+}
+
+/// 413 comes before the upload, with a word that the rest isn't wanted (RFC 9113, section 8.1).
+#[test]
+fn a_body_that_says_its_size_is_refused_before_it_comes_and_before_the_charge() {
+    let recording = Recording::answering(
+        FINE,
+        "[server]\nmax_body = \"4B\"\n[limits.l]\nkey = \"ip\"\nrate = \"1/h\"\n\
+         [[routes]]\npath = \"/limited\"\nrespond = { status = 204 }\nlimits = [\"l\"]\n",
+    );
+    let mut client = recording.frames();
+    for (stream, path) in [(1, "/first"), (3, "/limited")] {
+        let put = replaced(&request("PUT", &[("content-length", "5")]), ":path", Some(path));
+        client.send(HEADERS, END_HEADERS, stream, &fields(&put));
+        let told = client.told(stream);
+        assert_eq!((told.end, told.code().as_str()), (End::Whole, "body-too-large"));
+        let reset = client.next_of(RST_STREAM);
+        assert_eq!((reset.stream, reset.code()), (stream, NO_ERROR));
+        // Who sends all the same is no worse off.
+        client.send(DATA, 0, stream, b"hello");
+    }
+    send(&mut client, 5, &request("PUT", &[("content-length", "4")]), &["four"]);
+    assert_eq!(client.told(5).end, End::Whole);
+    assert_eq!(body(&recording.message()), "four");
+    assert_eq!(recording.gateway.get("/limited").status, 204);
+    assert_eq!(recording.gateway.get("/limited").status, 429);
+    recording.assert_nothing_else();
+}
+
+#[test]
+fn a_body_that_grows_too_large_is_refused_then() {
+    let recording = Recording::with("[server]\nmax_body = \"4B\"");
+    assert_eq!(recording.asked(&request("PUT", &[]), &["fo", "ur", ""]).status, 200);
+    assert!(body(&recording.message()).ends_with("\r\n0\r\n\r\n"));
+    for pieces in [&["fiveb"][..], &["four", "b"], &["four", "b", ""]] {
+        let told = recording.asked(&request("PUT", &[]), pieces);
+        assert_eq!((told.status, told.code().as_str()), (413, "body-too-large"), "{pieces:?}");
+    }
+    // What had gone on was no whole message.
+    recording.assert_nothing_else();
+}
