@@ -4,7 +4,9 @@ use super::{
     super::{FINE, body},
     Recording, replaced, request, send,
 };
-use crate::harness::frames::{DATA, END_HEADERS, End, HEADERS, NO_ERROR, RST_STREAM, fields};
+use crate::harness::frames::{
+    CONTINUATION, DATA, END_HEADERS, END_STREAM, End, HEADERS, NO_ERROR, PROTOCOL_ERROR, RST_STREAM, fields,
+};
 
 #[test]
 fn heads_and_targets_have_one_bound() {
@@ -33,6 +35,28 @@ fn heads_and_targets_have_one_bound() {
         let message = recording.message();
         assert!(message.starts_with("GET /first HTTP/1.1\r\n"), "{message:?}");
     }
+    recording.assert_nothing_else();
+}
+
+/// A head may come in several frames. Of a target beyond 65,534 bytes nothing can be made, whatever the bound.
+#[test]
+fn a_head_in_several_frames_is_one() {
+    let recording = Recording::with("[server]\nmax_header_bytes = \"128KiB\"");
+    let asked = |length: usize| {
+        let path = format!("/{}", "x".repeat(length));
+        let block = fields(&replaced(&request("GET", &[]), ":path", Some(&path)));
+        let mut client = recording.frames();
+        let mut frames = block.chunks(16 << 10).peekable();
+        client.send(HEADERS, END_STREAM, 1, frames.next().unwrap());
+        while let Some(more) = frames.next() {
+            client.send(CONTINUATION, if frames.peek().is_none() { END_HEADERS } else { 0 }, 1, more);
+        }
+        client.told(1)
+    };
+    assert_eq!(asked(60_000).status, 200);
+    assert!(recording.message().starts_with(&format!("GET /{} HTTP/1.1\r\n", "x".repeat(60_000))));
+    assert_eq!(asked(70_000).end, End::Reset(PROTOCOL_ERROR));
+    assert_eq!(asked(140_000).status, 431);
     recording.assert_nothing_else();
 }
 

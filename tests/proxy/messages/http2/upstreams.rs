@@ -1,6 +1,6 @@
 //! What a server of HTTP/2 gets, and what its answers come to.
 
-use std::sync::mpsc;
+use std::{io::Write, sync::mpsc};
 
 use bytes::Bytes;
 use http_body_util::BodyExt;
@@ -13,6 +13,7 @@ use crate::{
         PATIENCE,
         frames::{
             DATA, END_HEADERS, END_STREAM, End, Frames, GOAWAY, HEADERS, NO_ERROR, REFUSED_STREAM, fields,
+            frame,
         },
         gateway::Gateway,
         http2,
@@ -150,6 +151,33 @@ fn trailers_go_on_without_what_would_change_the_head() {
 }
 
 #[test]
+fn trailers_of_an_answer_go_on_without_what_belongs_to_the_head() {
+    let trailers = [("x-sum", "7"), ("content-length", "9"), ("set-cookie", "a=b"), ("content-type", "x")];
+    let gateway = answering(&[
+        (
+            HEADERS,
+            END_HEADERS,
+            fields(&[(":status", "200"), ("trailer", "x-sum, content-length, set-cookie")]),
+        ),
+        (DATA, 0, b"up".to_vec()),
+        (HEADERS, END_HEADERS | END_STREAM, fields(&trailers)),
+    ]);
+    http2::run(async {
+        let mut client = http2::connect(gateway.address()).await;
+        let (body, trailers) = http2::whole(client.get("/").await.1).await.unwrap();
+        let trailers = trailers.expect("trailers");
+        assert_eq!(
+            (body.as_slice(), trailers["x-sum"].as_bytes(), trailers.len()),
+            (&b"up"[..], &b"7"[..], 1)
+        );
+    });
+    let mut client = gateway.client();
+    client.send(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nTE: trailers\r\n\r\n");
+    assert_eq!(client.head().status, 200);
+    assert_eq!(String::from_utf8(client.rest()).unwrap(), "2\r\nup\r\n0\r\nx-sum: 7\r\n\r\n");
+}
+
+#[test]
 fn what_comes_before_an_answer_stays_behind() {
     let early = |status| (HEADERS, END_HEADERS, fields(&[(":status", status), ("link", "</a>")]));
     let gateway = answering(&[
@@ -165,6 +193,29 @@ fn what_comes_before_an_answer_stays_behind() {
     assert_eq!((told.status, told.end, told.text().as_str()), (200, End::Whole, "up"));
     let answer = gateway.get("/");
     assert_eq!((answer.status, answer.header("link"), answer.text().as_str()), (200, None, "up"));
+}
+
+#[test]
+fn what_comes_before_an_answer_holds_nobody_for_ever() {
+    let (seen, ends) = mpsc::channel();
+    let upstream = WireUpstream::start(move |wire| {
+        let mut server = Frames::accept(wire);
+        let stream = server.next_of(HEADERS).stream;
+        let hint = frame(HEADERS, END_HEADERS, stream, &fields(&[(":status", "103"), ("link", "</a>")]));
+        let mut writer = server.writer();
+        while writer.write_all(&hint).is_ok() {}
+        seen.send(()).unwrap();
+    });
+    let keys = "http2 = true\ntimeouts = { response = \"300ms\" }";
+    let gateway =
+        Gateway::start(&format!("[server]\nworkers = 1\n{}", forward_to(&[quoted(upstream.url())], keys)));
+    let before = gateway.memory_kib("VmHWM");
+    let mut client = Frames::connect(gateway.address());
+    client.ask(1, &request("GET", &[]));
+    assert_eq!(client.told(1).status, 504);
+    ends.recv_timeout(PATIENCE).expect("the connection upstream ends");
+    let growth = gateway.memory_kib("VmHWM") - before;
+    assert!(growth < 16 << 10, "grew by {growth} KiB");
 }
 
 #[test]
