@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::{
-    super::{FINE, body, lines},
+    super::{FINE, LIMITED, body, lines},
     Recording, replaced, request,
 };
 use crate::{
@@ -25,12 +25,7 @@ const EXPECTING: [(&str, &str); 2] = [("expect", "100-Continue"), ("content-leng
 
 #[test]
 fn a_refusal_costs_no_upload() {
-    let recording = Recording::answering(
-        FINE,
-        "[server]\nmax_body = \"5B\"\n[limits.l]\nkey = \"ip\"\nrate = \"1/h\"\n\
-         [[routes]]\npath = \"/limited\"\nrespond = { status = 204 }\nlimits = [\"l\"]\n\
-         [[routes]]\npath = \"/none\"\nmethods = [\"GET\"]\nheaders = { x-never = \"1\" }\nrespond = {}\n",
-    );
+    let recording = Recording::with(&format!("[server]\nmax_body = \"5B\"\n{LIMITED}"));
     recording.gateway.get("/limited");
     let put = request("PUT", &EXPECTING);
     for (request, status, code) in [

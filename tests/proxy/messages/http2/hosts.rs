@@ -82,13 +82,6 @@ fn a_target_is_a_path() {
     }
     recording.assert_malformed(&to(None), &[]);
     recording.assert_nothing_else();
-    for (path, forwarded) in [("?a", "/?a"), ("//b/c", "//b/c"), ("/a#b", "/a"), ("/http://b/", "/http://b/")]
-    {
-        assert_eq!(recording.asked(&to(Some(path)), &[]).status, 200, "{path}");
-        let message = recording.message();
-        assert!(message.starts_with(&format!("GET {forwarded} HTTP/1.1\r\n")), "{message:?}");
-        assert_eq!(lines(&message, "host"), ["a"]);
-    }
 }
 
 /// The scheme is the connection's, whatever the client says.

@@ -1,7 +1,7 @@
 //! What is too large: heads, targets, bodies. The connection goes on, unless the head is beyond all measure.
 
 use super::{
-    super::{FINE, body},
+    super::{LIMITED, body},
     Recording, replaced, request, send,
 };
 use crate::harness::frames::{
@@ -63,11 +63,7 @@ fn a_head_in_several_frames_is_one() {
 /// 413 comes before the upload, with a word that the rest isn't wanted (RFC 9113, section 8.1).
 #[test]
 fn a_body_that_says_its_size_is_refused_before_it_comes_and_before_the_charge() {
-    let recording = Recording::answering(
-        FINE,
-        "[server]\nmax_body = \"4B\"\n[limits.l]\nkey = \"ip\"\nrate = \"1/h\"\n\
-         [[routes]]\npath = \"/limited\"\nrespond = { status = 204 }\nlimits = [\"l\"]\n",
-    );
+    let recording = Recording::with(&format!("[server]\nmax_body = \"4B\"\n{LIMITED}"));
     let mut client = recording.frames();
     for (stream, path) in [(1, "/first"), (3, "/limited")] {
         let put = replaced(&request("PUT", &[("content-length", "5")]), ":path", Some(path));
