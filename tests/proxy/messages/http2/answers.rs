@@ -6,9 +6,12 @@ use super::{
     super::{lines, upstreams::BODILESS},
     Recording, request,
 };
-use crate::harness::{
-    frames::{DATA, End, HEADERS},
-    http2::{self, whole},
+use crate::{
+    curl,
+    harness::{
+        frames::{DATA, End, HEADERS},
+        http2::{self, whole},
+    },
 };
 
 /// The answer to a request, all of it.
@@ -131,4 +134,15 @@ fn trailers_of_an_answer_go_on_without_what_belongs_to_the_head() {
         );
         assert!(client.next_of(HEADERS).ends_stream());
     }
+}
+
+#[test]
+fn an_answer_of_which_no_trailer_may_go_on_ends_all_the_same() {
+    let answer =
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nup\r\n0\r\nContent-Length: 9\r\n\r\n";
+    let recording = Recording::answering(answer, "");
+    let told = recording.asked(&request("GET", &[]), &[]);
+    assert_eq!((told.end, told.text().as_str()), (End::Whole, "up"));
+    let told = curl(&recording.gateway, &["--http2-prior-knowledge", "http://{address}/"]);
+    assert_eq!(told, "up");
 }

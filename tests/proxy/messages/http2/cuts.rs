@@ -1,9 +1,12 @@
 //! What is cut short on one side is cut short on the other, never ended: a stream is reset, and a connection of HTTP/1.1
 //! broken off. RST_STREAM with NO_ERROR is no end either, unless END_STREAM came before it (RFC 9113, section 8.1).
 
-use std::sync::{Mutex, mpsc};
+use std::{
+    net::Shutdown,
+    sync::{Mutex, mpsc},
+};
 
-use super::{Field, Recording, replaced, request};
+use super::{Field, replaced, request};
 use crate::{
     forward_to,
     harness::{
@@ -19,7 +22,6 @@ use crate::{
     quoted,
 };
 
-const OWN: &str = "[[routes]]\npath = \"/own\"\nrespond = { body = \"own\" }\n";
 const PART: &str = "half of it";
 
 /// How a message is cut short in the middle.
@@ -55,7 +57,8 @@ impl Cut {
 
 /// A gateway that answers `/own` itself.
 fn gateway_to(upstream: &WireUpstream, keys: &str) -> Gateway {
-    Gateway::start(&format!("[server]\nworkers = 1\n{OWN}{}", forward_to(&[quoted(upstream.url())], keys)))
+    let own = "[[routes]]\npath = \"/own\"\nrespond = { body = \"own\" }\n";
+    Gateway::start(&format!("[server]\nworkers = 1\n{own}{}", forward_to(&[quoted(upstream.url())], keys)))
 }
 
 /// Asserts that a request by HTTP/2 gets the part, and then a reset in place of an end.
@@ -266,7 +269,7 @@ fn an_upload_by_http_1_that_is_cut_short_is_a_reset_to_a_server_of_http_2() {
     let gateway = gateway_to(&upstream, "http2 = true");
     let mut client = Client::connect(gateway.address());
     client.send(b"PUT / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\na\r\nhalf of it\r\n");
-    client.writer().shutdown(std::net::Shutdown::Write).unwrap();
+    client.writer().shutdown(Shutdown::Write).unwrap();
     let told = ends.recv_timeout(PATIENCE).expect("the stream ends");
     assert!(matches!(told.end, End::Reset(_)), "{told:?}");
 }
@@ -274,14 +277,24 @@ fn an_upload_by_http_1_that_is_cut_short_is_a_reset_to_a_server_of_http_2() {
 /// Who is answered before the end of the upload gets the whole answer, and is told that the rest isn't wanted.
 #[test]
 fn an_early_answer_comes_whole() {
-    let recording = Recording::with(OWN);
-    let mut client = recording.frames();
-    let put = replaced(&request("PUT", &[]), ":path", Some("/own"));
-    client.send(HEADERS, END_HEADERS, 1, &fields(&put));
-    client.send(DATA, 0, 1, b"some");
-    let told = client.told(1);
-    assert_eq!((told.end, told.text().as_str()), (End::Whole, "own"));
-    let reset = client.next_of(RST_STREAM);
-    assert_eq!((reset.stream, reset.code()), (1, NO_ERROR));
-    recording.assert_nothing_else();
+    let (seen, rests) = mpsc::channel();
+    let upstream = WireUpstream::start(move |mut wire| {
+        wire.request();
+        assert_eq!(wire.read(9), b"4\r\nsome\r\n");
+        wire.send(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nup");
+        wire.stream().shutdown(Shutdown::Write).unwrap();
+        seen.send(wire.rest()).unwrap();
+    });
+    let gateway = gateway_to(&upstream, "");
+    for (path, text) in [("/own", "own"), ("/", "up")] {
+        let mut client = Frames::connect(gateway.address());
+        let put = replaced(&request("PUT", &[]), ":path", Some(path));
+        client.send(HEADERS, END_HEADERS, 1, &fields(&put));
+        client.send(DATA, 0, 1, b"some");
+        let told = client.told(1);
+        assert_eq!((told.end, told.text().as_str()), (End::Whole, text));
+        let reset = client.next_of(RST_STREAM);
+        assert_eq!((reset.stream, reset.code()), (1, NO_ERROR), "{path}");
+    }
+    assert_eq!(rests.recv_timeout(PATIENCE).unwrap(), "", "no end of the body");
 }
