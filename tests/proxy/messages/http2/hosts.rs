@@ -18,6 +18,7 @@ fn a_request_names_one_host() {
         (with(&["a", "b"]), "host-repeated"),
         (with(&[""]), "host-invalid"),
         (with(&["a b"]), "host-invalid"),
+        (with(&["a%41"]), "host-invalid"),
         (with(&["a, b"]), "host-invalid"),
         (with(&["me@a"]), "host-invalid"),
         (with(&["http://a"]), "host-invalid"),

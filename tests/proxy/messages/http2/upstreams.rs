@@ -209,13 +209,10 @@ fn what_comes_before_an_answer_holds_nobody_for_ever() {
     let keys = "http2 = true\ntimeouts = { response = \"300ms\" }";
     let gateway =
         Gateway::start(&format!("[server]\nworkers = 1\n{}", forward_to(&[quoted(upstream.url())], keys)));
-    let before = gateway.memory_kib("VmHWM");
     let mut client = Frames::connect(gateway.address());
     client.ask(1, &request("GET", &[]));
     assert_eq!(client.told(1).status, 504);
     ends.recv_timeout(PATIENCE).expect("the connection upstream ends");
-    let growth = gateway.memory_kib("VmHWM") - before;
-    assert!(growth < 16 << 10, "grew by {growth} KiB");
 }
 
 #[test]
