@@ -248,7 +248,7 @@ impl Gateway {
         }
         tunnel::keep_if_asked(&mut parts, !body.is_end_stream());
         if parts.version == Version::HTTP_2 {
-            headers::join_cookie(&mut parts.headers);
+            headers::from_http2(&mut parts.headers);
         }
         headers::from_client(&mut parts.headers);
         let (Exchange { gateway, facts }, mut route) = (&mut exchange, None);

@@ -9,7 +9,6 @@ use std::{
     fs,
     net::TcpListener,
     process::{Command, Output},
-    sync::{Mutex, mpsc},
 };
 
 use harness::{gateway::Gateway, redis::Redis, upstream::Upstream, wait_until, wire::WireUpstream};
@@ -193,13 +192,8 @@ fn a_wrong_file_on_a_reload_changes_nothing_and_is_told() {
 
 #[test]
 fn a_request_in_flight_at_a_reload_ends_as_it_began() {
-    let (release, released) = mpsc::channel::<()>();
-    let released = Mutex::new(released);
-    let upstream = WireUpstream::start(move |mut wire| {
-        wire.request();
-        released.lock().unwrap().recv().unwrap();
-        wire.send(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nold");
-    });
+    let (upstream, release) =
+        WireUpstream::answering_when_told(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nold");
     let toml = "[upstreams.api]\nservers = [\"URL\"]\n[[routes]]\npath = \"/\"\nupstream = \"api\"\n";
     let gateway = Gateway::start(&toml.replace("URL", &upstream.url()));
     let mut client = gateway.client();

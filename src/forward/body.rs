@@ -2,19 +2,19 @@
 
 use std::{
     error::Error,
-    fmt,
+    fmt, io,
     pin::Pin,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
     time::Duration,
 };
 
 use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};
-use hyper::{HeaderMap, body::Incoming};
+use hyper::{HeaderMap, Version, body::Incoming};
 use parking_lot::Mutex;
 use tokio::time::{Instant, Sleep, sleep_until};
 
@@ -48,6 +48,7 @@ pub enum Body {
 #[derive(Debug)]
 pub struct Upload {
     incoming: Incoming,
+    version: Version,
     /// None if there is nothing to come.
     pace: Option<Box<Pace>>,
 }
@@ -100,10 +101,10 @@ impl fmt::Display for Fault {
 impl Error for Fault {}
 
 impl Upload {
-    /// A body that is waited for so long at most while none of it comes.
-    pub fn new(incoming: Incoming, patience: Duration) -> Self {
+    /// A body that comes by this version, and is waited for so long at most while none of it comes.
+    pub fn new(incoming: Incoming, version: Version, patience: Duration) -> Self {
         let pace = (!incoming.is_end_stream()).then(|| Box::new(Pace::new(patience)));
-        Self { incoming, pace }
+        Self { incoming, version, pace }
     }
 
     /// Waits for the client until neither side has said anything for [`SILENCE_LEAST`], as both may speak at the same
@@ -217,9 +218,9 @@ impl HttpBody for Upload {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        let Self { incoming, pace } = &mut *self;
-        let polled = Pin::new(&mut *incoming).poll_frame(context);
-        let Some(pace) = pace else { return polled.map_err(Into::into) };
+        let Self { incoming, version, pace } = &mut *self;
+        let polled = poll_incoming(incoming, *version, context);
+        let Some(pace) = pace else { return polled };
         let Poll::Ready(frame) = polled else {
             let is_late = pace.has_ended(context);
             return if is_late { Poll::Ready(pace.fail(Fault::TooSlow)) } else { Poll::Pending };
@@ -247,10 +248,25 @@ impl HttpBody for Upload {
     }
 }
 
+/// The next of a body that comes by this version. HTTP/2 has ended it only by END_STREAM (RFC 9113, section 8.1): hyper
+/// takes a stream that was reset with NO_ERROR for one that has ended, too.
+fn poll_incoming(
+    incoming: &mut Incoming,
+    version: Version,
+    context: &mut Context<'_>,
+) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+    let frame = ready!(Pin::new(&mut *incoming).poll_frame(context));
+    if frame.is_none() && version == Version::HTTP_2 && !incoming.is_end_stream() {
+        return Poll::Ready(Some(Err(io::Error::from(io::ErrorKind::UnexpectedEof).into())));
+    }
+    Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
+}
+
 /// An upstream's body, with the connection that it comes on.
 #[derive(Debug)]
 pub struct Relayed {
     incoming: Incoming,
+    version: Version,
     lease: Option<Lease>,
     /// The client's body, if it is to be told of what comes.
     upload: Option<Arc<Progress>>,
@@ -271,9 +287,10 @@ impl fmt::Display for TooLong {
 impl Error for TooLong {}
 
 impl Relayed {
-    /// Holds the connection until the body has ended; if it is dropped before that, the connection closes.
-    pub fn new(incoming: Incoming, lease: Lease) -> Self {
-        let mut relayed = Self { incoming, lease: Some(lease), upload: None, timer: None };
+    /// Of a body that comes by this version: holds the connection until it has ended; if it is dropped before that, the
+    /// connection closes.
+    pub fn new(incoming: Incoming, version: Version, lease: Lease) -> Self {
+        let mut relayed = Self { incoming, version, lease: Some(lease), upload: None, timer: None };
         relayed.release_at_end();
         relayed
     }
@@ -282,10 +299,8 @@ impl Relayed {
         let is_late = self.timer.as_mut().is_some_and(|timer| timer.as_mut().poll(context).is_ready());
         let frame = match is_late {
             true => Poll::Ready(Some(Err(TooLong.into()))),
-            false => Pin::new(&mut self.incoming)
-                .poll_frame(context)
-                .map_ok(|frame| with_trailers(frame, headers::trailers_towards_client))
-                .map_err(Into::into),
+            false => poll_incoming(&mut self.incoming, self.version, context)
+                .map_ok(|frame| with_trailers(frame, headers::trailers_towards_client)),
         };
         match &frame {
             Poll::Ready(Some(Ok(_))) => {

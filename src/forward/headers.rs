@@ -80,8 +80,14 @@ fn is_about_client(name: &str) -> bool {
     name.starts_with("x-forwarded-") || name == "forwarded" || name == X_REAL_IP
 }
 
+/// Writes what came by HTTP/2 as HTTP/1.1 has it: one cookie, and one length, which hyper sees to by HTTP/1.1 only.
+pub fn from_http2(headers: &mut HeaderMap) {
+    join_cookie(headers);
+    unify_length(headers);
+}
+
 /// Joins the crumbs into which HTTP/2 may split a cookie (RFC 9113, section 8.2.3).
-pub fn join_cookie(headers: &mut HeaderMap) {
+fn join_cookie(headers: &mut HeaderMap) {
     let mut crumbs = headers.get_all(COOKIE).into_iter();
     if let (Some(_), Some(_)) = (crumbs.next(), crumbs.next()) {
         let crumbs: Vec<&[u8]> = headers.get_all(COOKIE).into_iter().map(HeaderValue::as_bytes).collect();
@@ -214,7 +220,7 @@ pub fn length_of_unmodified<B>(response: &Response<B>) -> Option<u64> {
 }
 
 /// Of a length that is told more than once, one goes on; of what is no length, or several, none. (Where a body depends
-/// on it, hyper has taken that for no answer.)
+/// on it, hyper has taken that for no message.)
 fn unify_length(headers: &mut HeaderMap) {
     let is_number = |text: &[u8]| !text.is_empty() && text.iter().all(u8::is_ascii_digit);
     let mut lines = headers.get_all(CONTENT_LENGTH).into_iter();

@@ -304,7 +304,7 @@ fn receive(
     let (mut parts, incoming) = response.into_parts();
     let body = match parts.status {
         StatusCode::SWITCHING_PROTOCOLS => Body::Tunnel(Tunnel::new(client, &mut parts, lease)?.into()),
-        _ => Body::Response(Relayed::new(incoming, lease).into()),
+        _ => Body::Response(Relayed::new(incoming, parts.version, lease).into()),
     };
     headers::towards_client(&mut parts.headers);
     if matches!(body, Body::Tunnel(_)) {

@@ -165,7 +165,8 @@ impl Connection {
 
     /// A request whose body has to come on.
     fn paced(&self, request: Request<Incoming>) -> Request<Upload> {
-        request.map(|body| Upload::new(body, self.terms.patience.idle))
+        let version = request.version();
+        request.map(|body| Upload::new(body, version, self.terms.patience.idle))
     }
 
     fn peer(&self) -> Peer {

@@ -1,12 +1,6 @@
 //! Bodies stream in both directions, and end as they ended.
 
-use std::{
-    io::{ErrorKind, Write},
-    net::Shutdown,
-    sync::mpsc,
-    thread,
-    time::Duration,
-};
+use std::{io::Write, net::Shutdown, sync::mpsc, thread, time::Duration};
 
 use http_body_util::BodyExt;
 use hyper::Response;
@@ -278,17 +272,7 @@ fn a_slow_reader_holds_the_upstream_up() {
     let upstream = WireUpstream::start(move |mut wire| {
         wire.request();
         wire.send(format!("HTTP/1.1 200 OK\r\nContent-Length: {ENDLESS}\r\n\r\n").as_bytes());
-        wire.stream().set_write_timeout(Some(Duration::from_secs(1))).unwrap();
-        let mut written = 0;
-        let error = loop {
-            match wire.stream().write(&[b'x'; 64 << 10]) {
-                Ok(length) => written += length,
-                Err(error) => break error,
-            }
-            assert!(written < ENDLESS, "nothing held it up");
-        };
-        assert_eq!(error.kind(), ErrorKind::WouldBlock);
-        stalled.send(written).unwrap();
+        stalled.send(wire.write_until_held_up(ENDLESS)).unwrap();
     });
     let gateway = Gateway::start(&forward_all(&upstream.url(), ""));
     let mut client = gateway.client();

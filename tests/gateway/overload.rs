@@ -4,7 +4,6 @@ use std::{
     io::Write,
     mem,
     sync::{
-        Mutex,
         atomic::{AtomicUsize, Ordering::SeqCst},
         mpsc,
     },
@@ -224,14 +223,7 @@ fn who_has_said_nothing_yet_makes_room_too() {
 
 #[test]
 fn beyond_all_connections_in_use_clients_are_told_to_come_back() {
-    let (release, released) = mpsc::channel::<()>();
-    let released = Mutex::new(released);
-    let upstream = WireUpstream::start(move |mut wire| {
-        while wire.request().is_some() {
-            released.lock().unwrap().recv().unwrap();
-            wire.send(OK);
-        }
-    });
+    let (upstream, release) = WireUpstream::answering_when_told(OK);
     let gateway = start("max_connections = 2", &upstream.url());
     let mut busy = [gateway.client(), gateway.client()];
     busy.iter_mut().for_each(|client| client.send(GET));

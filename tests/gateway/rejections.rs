@@ -3,7 +3,6 @@
 use std::{
     io::ErrorKind,
     net::{SocketAddr, TcpStream},
-    sync::{Mutex, mpsc},
     time::{Duration, Instant},
 };
 
@@ -143,14 +142,8 @@ fn an_upstream_that_gives_no_answer_is_told_without_its_address() {
 
 #[test]
 fn an_upstream_with_all_its_connections_busy_is_503() {
-    let (release, released) = mpsc::channel::<()>();
-    let released = Mutex::new(released);
-    let upstream = WireUpstream::start(move |mut wire| {
-        while wire.request().is_some() {
-            released.lock().unwrap().recv().unwrap();
-            wire.send(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
-        }
-    });
+    let (upstream, release) =
+        WireUpstream::answering_when_told(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
     let gateway = Gateway::start(&forward_all(&upstream.url(), "max_connections = 1"));
     let mut first = gateway.client();
     first.send(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n");

@@ -1,10 +1,12 @@
-//! A client for HTTP/2 that sends the frames it is given and shows those that come (RFC 9113, section 4.1).
+//! An end of a connection for HTTP/2 that sends the frames it is given and shows those that come (RFC 9113, section 4.1).
 
 use std::{
     io::{BufReader, Read, Write},
     net::{SocketAddr, TcpStream},
     time::Duration,
 };
+
+use super::wire::Wire;
 
 pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 pub(crate) const DATA: u8 = 0;
@@ -18,9 +20,12 @@ pub(crate) const CONTINUATION: u8 = 9;
 pub(crate) const END_STREAM: u8 = 1;
 pub(crate) const ACK: u8 = 1;
 pub(crate) const END_HEADERS: u8 = 4;
+pub(crate) const PADDED: u8 = 8;
 /// SETTINGS_INITIAL_WINDOW_SIZE.
 pub(crate) const INITIAL_WINDOW: u16 = 4;
+pub(crate) const NO_ERROR: u32 = 0;
 pub(crate) const PROTOCOL_ERROR: u32 = 1;
+pub(crate) const INTERNAL_ERROR: u32 = 2;
 pub(crate) const REFUSED_STREAM: u32 = 7;
 pub(crate) const CANCEL: u32 = 8;
 pub(crate) const COMPRESSION_ERROR: u32 = 9;
@@ -52,15 +57,64 @@ impl Frame {
         u32::from_be_bytes(self.payload[at..at + 4].try_into().unwrap())
     }
 
-    /// The status that a HEADERS begins with, if it is one that has an index (RFC 7541, appendix A); else 0.
+    /// The status that a HEADERS begins with, by its index (RFC 7541, appendix A), or in Huffman's code as the first
+    /// answer of a connection may have it (appendix B); else 0.
     pub(crate) fn status(&self) -> u16 {
         let indexed =
             [(0x88, 200), (0x89, 204), (0x8a, 206), (0x8b, 304), (0x8c, 400), (0x8d, 404), (0x8e, 500)];
-        indexed.iter().find(|(byte, _)| self.payload.first() == Some(byte)).map_or(0, |(_, status)| *status)
+        let [first, length, code @ ..] = &*self.payload else { return 0 };
+        if let Some((_, status)) = indexed.iter().find(|(byte, _)| byte == first) {
+            return *status;
+        }
+        if !matches!((first, length), (0x48, 0x80..)) {
+            return 0;
+        }
+        // `0` to `2` have 5 bits, the other digits 6.
+        let code = code.iter().chain(&[0; 3]).take(3).fold(0, |bits, byte| bits << 8 | u32::from(*byte));
+        let (mut status, mut at) = (0, 24);
+        for _ in 0..3 {
+            let (short, long) = (code >> (at - 5) & 0x1f, code >> (at - 6) & 0x3f);
+            let (digit, bits) = if short < 3 { (short, 5) } else { (long - 0x16, 6) };
+            (status, at) = (10 * status + digit as u16, at - bits);
+        }
+        status
     }
 
     pub(crate) fn ends_stream(&self) -> bool {
         matches!(self.kind, DATA | HEADERS) && self.flags & END_STREAM != 0
+    }
+}
+
+/// What has come on a stream.
+#[derive(Debug)]
+pub(crate) struct Told {
+    /// Of the first HEADERS, as [`Frame::status`] reads it; 0 if none has come.
+    pub(crate) status: u16,
+    pub(crate) body: Vec<u8>,
+    pub(crate) end: End,
+}
+
+/// How a stream has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// By END_STREAM.
+    Whole,
+    /// By RST_STREAM, with this code.
+    Reset(u32),
+    /// With the connection, and with the code of GOAWAY, if that told a fault.
+    Gone(Option<u32>),
+}
+
+impl Told {
+    pub(crate) fn text(&self) -> String {
+        String::from_utf8(self.body.clone()).unwrap()
+    }
+
+    /// The code of a problem (RFC 9457) that the gateway tells.
+    pub(crate) fn code(&self) -> String {
+        let problem: serde_json::Value =
+            serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"));
+        problem["code"].as_str().unwrap().to_owned()
     }
 }
 
@@ -119,6 +173,14 @@ impl Frames {
         client
     }
 
+    /// The server's end of a connection.
+    pub(crate) fn accept(mut wire: Wire) -> Self {
+        assert_eq!(wire.read(PREFACE.len()), PREFACE);
+        let mut server = Self { stream: wire.into_stream(), answers_pings: true };
+        server.send(SETTINGS, 0, 0, &[]);
+        server
+    }
+
     /// Sends bytes as they are. Whether the gateway takes them is for the test to see.
     pub(crate) fn write(&mut self, bytes: &[u8]) {
         let _ = self.stream.get_mut().write_all(bytes);
@@ -134,7 +196,35 @@ impl Frames {
     }
 
     pub(crate) fn reset(&mut self, stream: u32) {
-        self.send(RST_STREAM, 0, stream, &CANCEL.to_be_bytes());
+        self.reset_with(stream, CANCEL);
+    }
+
+    pub(crate) fn reset_with(&mut self, stream: u32, code: u32) {
+        self.send(RST_STREAM, 0, stream, &code.to_be_bytes());
+    }
+
+    /// What comes on a stream, to its end.
+    pub(crate) fn told(&mut self, stream: u32) -> Told {
+        let mut told = Told { status: 0, body: Vec::new(), end: End::Gone(None) };
+        while let Some(frame) = self.next() {
+            match frame.kind {
+                GOAWAY if frame.code() != NO_ERROR => told.end = End::Gone(Some(frame.code())),
+                _ if frame.stream != stream => continue,
+                RST_STREAM => return Told { end: End::Reset(frame.code()), ..told },
+                HEADERS if told.status == 0 => told.status = frame.status(),
+                DATA => told.body.extend(&frame.payload),
+                _ => {}
+            }
+            if frame.ends_stream() {
+                return Told { end: End::Whole, ..told };
+            }
+        }
+        told
+    }
+
+    /// Closes the connection for writing.
+    pub(crate) fn close(&mut self) {
+        self.stream.get_mut().shutdown(std::net::Shutdown::Write).unwrap();
     }
 
     /// Another hold of the connection, to write to it while this one reads.

@@ -1,13 +1,15 @@
 //! An upstream that speaks bytes, for what a well-behaved server wouldn't do or wouldn't show.
 
 use std::{
-    io::{BufRead, BufReader, Read, Write},
+    io::{BufRead, BufReader, ErrorKind, Read, Write},
     net::{SocketAddr, TcpListener, TcpStream},
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicUsize, Ordering::SeqCst},
+        mpsc,
     },
     thread,
+    time::Duration,
 };
 
 /// A server that hands each connection to a function, on a thread of its own.
@@ -50,6 +52,19 @@ impl WireUpstream {
                 wire.send(answer.as_ref());
             }
         })
+    }
+
+    /// Answers every request with these bytes, each when it is told to, and all of them when nobody can tell any more.
+    pub(crate) fn answering_when_told(answer: &'static [u8]) -> (Self, mpsc::Sender<()>) {
+        let (tell, told) = mpsc::channel();
+        let told = Mutex::new(told);
+        let upstream = Self::start(move |mut wire| {
+            while wire.request().is_some() {
+                let _ = told.lock().unwrap().recv();
+                wire.send(answer);
+            }
+        });
+        (upstream, tell)
     }
 
     pub(crate) fn url(&self) -> String {
@@ -142,6 +157,28 @@ impl Wire {
     /// Waits until the gateway closes the connection, or breaks it off.
     pub(crate) fn wait_for_end(&mut self) {
         let _ = self.stream.read_to_end(&mut Vec::new());
+    }
+
+    /// Writes until the gateway has taken none of it for a second, and says how much it took. It must come to less than
+    /// `endless` bytes.
+    pub(crate) fn write_until_held_up(&mut self, endless: usize) -> usize {
+        self.stream().set_write_timeout(Some(Duration::from_secs(1))).unwrap();
+        let mut written = 0;
+        loop {
+            match self.stream().write(&[b'x'; 64 << 10]) {
+                Ok(length) => written += length,
+                Err(error) => {
+                    assert_eq!(error.kind(), ErrorKind::WouldBlock);
+                    return written;
+                }
+            }
+            assert!(written < endless, "nothing held it up");
+        }
+    }
+
+    /// The connection, with what has been read ahead of it.
+    pub(crate) fn into_stream(self) -> BufReader<TcpStream> {
+        self.stream
     }
 
     /// The connection itself.

@@ -19,9 +19,9 @@ use crate::{
     harness::{
         PATIENCE,
         frames::{
-            CANCEL, COMPRESSION_ERROR, CONTINUATION, DATA, END_HEADERS, END_STREAM, ENHANCE_YOUR_CALM,
+            CANCEL, COMPRESSION_ERROR, CONTINUATION, DATA, END_HEADERS, END_STREAM, ENHANCE_YOUR_CALM, End,
             Frames, GOAWAY, HEADERS, INITIAL_WINDOW, PING, PREFACE, PROTOCOL_ERROR, REFUSED_STREAM,
-            RST_STREAM, SETTINGS, fields, frame, get,
+            RST_STREAM, SETTINGS, WINDOW_UPDATE, fields, frame, get,
         },
         gateway::Gateway,
         metrics::Metrics,
@@ -36,6 +36,7 @@ use crate::{
 const IDLE: Duration = Duration::from_millis(500);
 /// What the gateway's memory may grow by, whatever is sent to it.
 const GROWTH_KIB: usize = 8 << 10;
+const LAST: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nlast";
 const GET: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
 
 /// A gateway with one worker and these keys of `[server]`, before an upstream.
@@ -54,17 +55,9 @@ fn admin(gateway: &Gateway) -> String {
 
 /// The status of the answer on a stream, whose end is waited for.
 fn status(client: &mut Frames, stream: u32) -> u16 {
-    let mut status = None;
-    loop {
-        let frame = client.next().expect("an answer");
-        if frame.stream == stream {
-            assert_ne!(frame.kind, RST_STREAM, "code {}", frame.code());
-            status = status.or_else(|| (frame.kind == HEADERS).then(|| frame.status()));
-            if frame.ends_stream() {
-                return status.expect("a head");
-            }
-        }
-    }
+    let told = client.told(stream);
+    assert_eq!(told.end, End::Whole, "{told:?}");
+    told.status
 }
 
 #[test]
@@ -401,7 +394,7 @@ fn a_stream_that_is_taken_slowly_gets_all_of_it() {
         // 150 ms for 30,000 bytes each: in time, and all of it far too late.
         thread::sleep(IDLE * 3 / 10);
         for stream in [0, 1] {
-            client.send(crate::harness::frames::WINDOW_UPDATE, 0, stream, &30_000_u32.to_be_bytes());
+            client.send(WINDOW_UPDATE, 0, stream, &30_000_u32.to_be_bytes());
         }
         let mut more = 0;
         while more < 30_000 {
@@ -423,7 +416,7 @@ fn who_takes_nothing_from_the_connection_is_cut_off() {
     let gateway = impatient(&upstream.url());
     // All the room there can be, and nobody reads.
     let mut client = Frames::connect_with(gateway.address(), &[(INITIAL_WINDOW, 0x7fff_ffff)]);
-    client.send(crate::harness::frames::WINDOW_UPDATE, 0, 0, &0x7fff_0000_u32.to_be_bytes());
+    client.send(WINDOW_UPDATE, 0, 0, &0x7fff_0000_u32.to_be_bytes());
     client.ask(1, &get("/", &[]));
     end.recv_timeout(PATIENCE).expect("the connection upstream ends");
     client.end();
@@ -543,14 +536,8 @@ fn who_gives_no_room_for_the_last_piece_is_cut_off_whatever_else_is_asked() {
 
 #[test]
 fn more_streams_than_may_be_are_refused() {
-    let (release, released) = mpsc::channel::<()>();
-    let released = std::sync::Mutex::new(released);
-    let upstream = WireUpstream::start(move |mut wire| {
-        while wire.request().is_some() {
-            let _ = released.lock().unwrap().recv();
-            wire.send(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nup");
-        }
-    });
+    let (upstream, release) =
+        WireUpstream::answering_when_told(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nup");
     // As many requests by HTTP/2 as connections, but a hundred at least.
     let gateway = start("max_connections = 2", &upstream.url());
     let mut client = Frames::connect(gateway.address());
@@ -559,8 +546,7 @@ fn more_streams_than_may_be_are_refused() {
     assert_eq!((refused.stream, refused.code()), (201, REFUSED_STREAM));
     let mut other = Frames::connect(gateway.address());
     other.ask(1, &get("/", &[]));
-    // 503 has no index.
-    assert_eq!(status(&mut other, 1), 0);
+    assert_eq!(status(&mut other, 1), 503);
     (0..100).for_each(|_| release.send(()).unwrap());
     (0..100).for_each(|_| assert_eq!(client.next_of(HEADERS).status(), 200));
     release.send(()).unwrap();
@@ -663,14 +649,7 @@ fn who_pings_and_sets_without_reading_is_held_up_and_cut_off() {
 
 #[test]
 fn a_drain_tells_and_finishes_what_is_in_flight() {
-    let (release, released) = mpsc::channel::<()>();
-    let released = std::sync::Mutex::new(released);
-    let upstream = WireUpstream::start(move |mut wire| {
-        while wire.request().is_some() {
-            let _ = released.lock().unwrap().recv();
-            wire.send(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nlast");
-        }
-    });
+    let (upstream, release) = WireUpstream::answering_when_told(LAST);
     let mut gateway = start("", &upstream.url());
     let (mut busy, mut idle) = (Frames::connect(gateway.address()), Frames::connect(gateway.address()));
     idle.ask(1, &get("/", &[]));

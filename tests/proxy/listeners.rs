@@ -3,7 +3,6 @@
 use std::{
     net::{SocketAddr, TcpListener, TcpStream},
     os::unix::net::UnixStream,
-    sync::mpsc,
 };
 
 use crate::harness::{
@@ -32,14 +31,8 @@ fn loopback() -> SocketAddr {
 
 #[test]
 fn addresses_come_and_go_and_nobody_is_cut_off() {
-    let (release, released) = mpsc::channel::<()>();
-    let released = std::sync::Mutex::new(released);
-    let upstream = WireUpstream::start(move |mut wire| {
-        while wire.request().is_some() {
-            let _ = released.lock().unwrap().recv();
-            wire.send(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nlast");
-        }
-    });
+    let (upstream, release) =
+        WireUpstream::answering_when_told(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nlast");
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("socket");
     let (stays, goes, comes) = (loopback(), loopback(), loopback());

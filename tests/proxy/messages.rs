@@ -7,6 +7,7 @@ mod expectations;
 mod fields;
 mod framing;
 mod hosts;
+mod http2;
 mod sizes;
 mod upstreams;
 
@@ -24,6 +25,9 @@ use crate::{
 };
 
 const FINE: &str = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
+/// A path that is over its limit after the first request.
+const LIMITED: &str = "[limits.l]\nkey = \"ip\"\nrate = \"1/h\"\n\
+    [[routes]]\npath = \"/limited\"\nrespond = { status = 204 }\nlimits = [\"l\"]\n";
 
 /// A gateway in front of an upstream that records what it gets and gives one answer to all.
 struct Recording {

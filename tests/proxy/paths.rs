@@ -14,7 +14,7 @@ use tempfile::TempDir;
 
 use crate::harness::{
     client::Client,
-    frames::{Frames, HEADERS, RST_STREAM, WINDOW_UPDATE, get},
+    frames::{End, Frames, WINDOW_UPDATE, get},
     gateway::Gateway,
     redis::free_port,
     upstream::Upstream,
@@ -276,27 +276,11 @@ fn every_spelling_of_a_limited_path_is_limited_or_another_path_in_http_2() {
     for (number, spelling) in (0..).zip(spellings()) {
         let stream = 2 * number + 1;
         client.ask(stream, &get(&spelling, &[]));
-        let mut status = None;
-        loop {
-            let Some(frame) = client.next() else {
-                // It has sent too much that is no request.
-                client = room_for_all();
-                break;
-            };
-            if frame.stream != stream {
-                continue;
-            }
-            // No path to h2: the stream is reset.
-            if frame.kind == RST_STREAM {
-                break;
-            }
-            status = status.or_else(|| (frame.kind == HEADERS).then(|| frame.status()));
-            if frame.ends_stream() {
-                break;
-            }
-        }
-        match status {
-            Some(200) => {
+        let told = client.told(stream);
+        match (told.end, told.status) {
+            // It has sent too much that is no request.
+            (End::Gone(_), _) => client = room_for_all(),
+            (End::Whole, 200) => {
                 others += 1;
                 assert!(spelling.starts_with('/'), "{spelling}");
                 let seen = upstream.last().uri;
@@ -305,12 +289,10 @@ fn every_spelling_of_a_limited_path_is_limited_or_another_path_in_http_2() {
                     assert_ne!(read, "/a/secret", "{spelling} is {seen} upstream, where {name}");
                 }
             }
-            None | Some(400) => {}
-            // 429 has no index by which it could be told.
-            Some(status) => {
-                assert_eq!(status, 0, "{spelling}");
-                limited += 1;
-            }
+            // No path to h2, or to the gateway.
+            (End::Reset(_), _) | (End::Whole, 400) => {}
+            (End::Whole, 429) => limited += 1,
+            _ => panic!("{spelling}: {told:?}"),
         }
         assert_eq!(upstream.count(), 2 + others, "{spelling}");
     }

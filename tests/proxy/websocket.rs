@@ -3,7 +3,7 @@
 
 use std::{
     fs,
-    io::{ErrorKind, Read, Write},
+    io::{Read, Write},
     net::{Shutdown, TcpStream},
     sync::{Mutex, mpsc},
     thread,
@@ -450,17 +450,7 @@ fn who_takes_slowly_holds_the_other_up_in_bounded_memory() {
     let (stalled, stall) = mpsc::channel();
     let upstream = WireUpstream::start(move |mut wire| {
         accept(&mut wire);
-        wire.stream().set_write_timeout(Some(Duration::from_secs(1))).unwrap();
-        let mut written = 0;
-        let error = loop {
-            match wire.stream().write(&[b'x'; 64 << 10]) {
-                Ok(length) => written += length,
-                Err(error) => break error,
-            }
-            assert!(written < ENDLESS, "nothing held it up");
-        };
-        assert_eq!(error.kind(), ErrorKind::WouldBlock);
-        stalled.send(written).unwrap();
+        stalled.send(wire.write_until_held_up(ENDLESS)).unwrap();
         wire.wait_for_end();
     });
     let gateway = gateway(&upstream.url(), "");

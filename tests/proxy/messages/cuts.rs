@@ -3,7 +3,7 @@
 
 use std::{io::Write, sync::mpsc, thread, time::Duration};
 
-use super::Recording;
+use super::{LIMITED, Recording};
 use crate::{
     forward_to,
     harness::{PATIENCE, gateway::Gateway, wire::WireUpstream},
@@ -89,10 +89,7 @@ fn a_broken_upload_is_not_held_against_the_server() {
 #[test]
 fn who_is_refused_while_sending_can_send_on_and_read_the_answer() {
     const SIZE: usize = 8 << 20;
-    let recording = Recording::with(
-        "[server]\nmax_body = \"16MiB\"\n[limits.l]\nkey = \"ip\"\nrate = \"1/h\"\n\
-         [[routes]]\npath = \"/limited\"\nrespond = { status = 204 }\nlimits = [\"l\"]\n",
-    );
+    let recording = Recording::with(&format!("[server]\nmax_body = \"16MiB\"\n{LIMITED}"));
     recording.gateway.get("/limited");
     let length = format!("Content-Length: {SIZE}");
     for (target, framing, status) in [

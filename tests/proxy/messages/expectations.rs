@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{FINE, Recording, body, lines};
+use super::{LIMITED, Recording, body, lines};
 use crate::harness::client::Client;
 
 const EXPECTING: &str = "Host: a\r\nContent-Length: 5\r\nExpect: 100-Continue";
@@ -14,12 +14,7 @@ fn assert_refused(mut client: Client, status: u16) {
 
 #[test]
 fn a_refusal_costs_no_upload() {
-    let recording = Recording::answering(
-        FINE,
-        "[server]\nmax_body = \"4B\"\n[limits.l]\nkey = \"ip\"\nrate = \"1/h\"\n\
-         [[routes]]\npath = \"/limited\"\nrespond = { status = 204 }\nlimits = [\"l\"]\n\
-         [[routes]]\npath = \"/only-get\"\nmethods = [\"GET\"]\nrespond = { status = 204 }\n",
-    );
+    let recording = Recording::with(&format!("[server]\nmax_body = \"4B\"\n{LIMITED}"));
     assert_refused(recording.told(format!("PUT / HTTP/1.1\r\n{EXPECTING}\r\n\r\n")), 413);
     assert_refused(
         recording.told("PUT / HTTP/1.1\r\nContent-Length: 1\r\nExpect: 100-continue\r\n\r\n"),

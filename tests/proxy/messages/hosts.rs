@@ -24,6 +24,7 @@ fn a_request_names_one_host() {
         ("GET / HTTP/1.1\r\nHost: a, b\r\n\r\n", "host-invalid"),
         ("GET / HTTP/1.1\r\nHost: a/b\r\n\r\n", "host-invalid"),
         ("GET / HTTP/1.1\r\nHost: me@a\r\n\r\n", "host-invalid"),
+        ("GET / HTTP/1.1\r\nHost: a%41\r\n\r\n", "host-invalid"),
         ("GET / HTTP/1.1\r\nHost: a:b\r\n\r\n", "host-invalid"),
         ("GET / HTTP/1.1\r\nHost: http://a\r\n\r\n", "host-invalid"),
         ("GET / HTTP/1.1\r\nHost: [::g]\r\n\r\n", "host-invalid"),

@@ -1,6 +1,6 @@
 //! What is too large: heads, targets, bodies.
 
-use super::{FINE, Recording, body};
+use super::{LIMITED, Recording, body};
 
 fn assert_refused(recording: &Recording, request: &[u8], status: u16, code: &str) {
     let mut client = recording.gateway.client();
@@ -80,11 +80,7 @@ fn a_body_has_a_bound_in_either_framing() {
 
 #[test]
 fn a_body_that_says_its_size_is_refused_before_the_charge() {
-    let recording = Recording::answering(
-        FINE,
-        "[server]\nmax_body = \"1B\"\n[limits.l]\nkey = \"ip\"\nrate = \"1/h\"\n\
-         [[routes]]\npath = \"/limited\"\nrespond = { status = 204 }\nlimits = [\"l\"]\n",
-    );
+    let recording = Recording::with(&format!("[server]\nmax_body = \"1B\"\n{LIMITED}"));
     assert_refused(
         &recording,
         b"PUT /limited HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 2\r\n\r\nhi",

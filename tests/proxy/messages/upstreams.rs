@@ -98,21 +98,24 @@ fn what_is_no_answer_is_a_bad_gateway() {
     assert_eq!(lines(&relayed(most).0, "x").len(), 99);
 }
 
+/// Methods, answers without a body to them, and the length that goes on.
+pub(super) const BODILESS: [(&str, &str, Option<&str>); 11] = [
+    ("HEAD", "HTTP/1.1 200 OK\r\nContent-Length: 1234\r\n\r\n", Some("1234")),
+    ("HEAD", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", None),
+    ("HEAD", "HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n", None),
+    ("HEAD", "HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n", None),
+    ("HEAD", "HTTP/1.1 304 Not Modified\r\nContent-Length: 1234\r\n\r\n", Some("1234")),
+    ("GET", "HTTP/1.1 304 Not Modified\r\nContent-Length: 1234\r\n\r\n", Some("1234")),
+    ("GET", "HTTP/1.1 304 Not Modified\r\nETag: \"a\"\r\n\r\n", None),
+    ("GET", "HTTP/1.1 304 Not Modified\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n", None),
+    ("GET", "HTTP/1.1 204 No Content\r\nContent-Length: 0\r\n\r\n", None),
+    ("GET", "HTTP/1.1 204 No Content\r\nContent-Length: 9\r\n\r\n", None),
+    ("GET", "HTTP/1.1 204 No Content\r\nTransfer-Encoding: chunked\r\n\r\n", None),
+];
+
 #[test]
 fn an_answer_without_a_body_keeps_the_length_of_what_it_stands_for() {
-    for (method, answer, length) in [
-        ("HEAD", "HTTP/1.1 200 OK\r\nContent-Length: 1234\r\n\r\n", Some("1234")),
-        ("HEAD", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", None),
-        ("HEAD", "HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n", None),
-        ("HEAD", "HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n", None),
-        ("HEAD", "HTTP/1.1 304 Not Modified\r\nContent-Length: 1234\r\n\r\n", Some("1234")),
-        ("GET", "HTTP/1.1 304 Not Modified\r\nContent-Length: 1234\r\n\r\n", Some("1234")),
-        ("GET", "HTTP/1.1 304 Not Modified\r\nETag: \"a\"\r\n\r\n", None),
-        ("GET", "HTTP/1.1 304 Not Modified\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n", None),
-        ("GET", "HTTP/1.1 204 No Content\r\nContent-Length: 0\r\n\r\n", None),
-        ("GET", "HTTP/1.1 204 No Content\r\nContent-Length: 9\r\n\r\n", None),
-        ("GET", "HTTP/1.1 204 No Content\r\nTransfer-Encoding: chunked\r\n\r\n", None),
-    ] {
+    for (method, answer, length) in BODILESS {
         let recording = Recording::answering(answer, "[server]\nworkers = 1");
         // Both on one connection: none has a body.
         let mut client = recording.told(format!("{method} / HTTP/1.1\r\nHost: a\r\n\r\n").repeat(2));

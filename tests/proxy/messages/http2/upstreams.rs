@@ -1,0 +1,296 @@
+//! What a server of HTTP/2 gets, and what its answers come to.
+
+use std::{io::Write, sync::mpsc};
+
+use bytes::Bytes;
+use http_body_util::BodyExt;
+use hyper::{HeaderMap, Response};
+
+use super::{Field, replaced, request, send};
+use crate::{
+    cleartext_http2, forward_to,
+    harness::{
+        PATIENCE,
+        frames::{
+            DATA, END_HEADERS, END_STREAM, End, Frames, GOAWAY, HEADERS, NO_ERROR, REFUSED_STREAM, fields,
+            frame,
+        },
+        gateway::Gateway,
+        http2,
+        upstream::{Upstream, whole},
+        wire::WireUpstream,
+    },
+    quoted,
+};
+
+fn gateway_to(url: &str) -> Gateway {
+    Gateway::start(&format!("[server]\nworkers = 1\n{}", forward_to(&[quoted(url)], "http2 = true")))
+}
+
+/// A gateway before a server that answers each request, when its END_STREAM has come, with these frames: their kind,
+/// their flags, and what is in them.
+fn answering(answer: &[(u8, u8, Vec<u8>)]) -> Gateway {
+    let answer = answer.to_vec();
+    let upstream = WireUpstream::start(move |wire| {
+        let mut server = Frames::accept(wire);
+        for stream in (1..).step_by(2) {
+            if server.told(stream).end != End::Whole {
+                return;
+            }
+            answer.iter().for_each(|(kind, flags, payload)| server.send(*kind, *flags, stream, payload));
+        }
+    });
+    gateway_to(&upstream.url())
+}
+
+/// The same, whose answer is a head.
+fn answering_head(head: &[Field<'_>]) -> Gateway {
+    answering(&[(HEADERS, END_HEADERS | END_STREAM, fields(head))])
+}
+
+#[test]
+fn a_request_has_nothing_of_a_connection_and_one_of_each_that_frames() {
+    let upstream = Upstream::speaking(cleartext_http2(), |_| async { Response::new(whole("hello")) });
+    let gateway = gateway_to(&upstream.url());
+    let mut client = gateway.client();
+    client.send(
+        b"POST /a%2Fb?c HTTP/1.1\r\nhOsT: A.test:81\r\nConnection: x-named, keep-alive\r\nX-Named: 1\r\nKeep-Alive: timeout=9\r\n\
+          Proxy-Connection: keep-alive\r\nUpgrade: h2c\r\nTE: gzip, trailers\r\nContent-Length: 2\r\nContent-Length: 2\r\n\
+          Cookie: a=1\r\nX_Under: 1\r\nX-CamelCase: 1\r\nx-camelcase: 2\r\n\r\nhi",
+    );
+    assert_eq!(client.answer().text(), "hello");
+    let mut frames = Frames::connect(gateway.address());
+    let head = [
+        ("content-length", "2"),
+        ("content-length", "2"),
+        ("te", "trailers"),
+        ("cookie", "a=1"),
+        ("x_under", "1"),
+        ("x-camelcase", "1"),
+        ("cookie", "b=2"),
+        ("x-camelcase", "2"),
+    ];
+    let sent = replaced(
+        &replaced(&request("POST", &head), ":path", Some("/a%2Fb?c")),
+        ":authority",
+        Some("A.test:81"),
+    );
+    send(&mut frames, 1, &sent, &["hi"]);
+    assert_eq!(frames.told(1).text(), "hello");
+    assert_eq!(upstream.count(), 2);
+    upstream.seen(|request| {
+        let lines = |name: &str| {
+            request.headers.get_all(name).iter().map(|value| value.to_str().unwrap()).collect::<Vec<_>>()
+        };
+        // A server of HTTP/2 takes no request for one that has any of a connection's fields.
+        assert_eq!(request.uri.to_string(), "http://A.test:81/a%2Fb?c");
+        assert_eq!((lines("content-length"), lines("te")), (vec!["2"], vec!["trailers"]));
+        assert_eq!((lines("x-camelcase"), lines("x-forwarded-host")), (vec!["1", "2"], vec!["A.test:81"]));
+        for name in ["host", "x-named", "x_under", "upgrade", "proxy-connection"] {
+            assert_eq!(lines(name), [""; 0], "{name}");
+        }
+        let (via, cookie) = (lines("via"), lines("cookie"));
+        assert!(matches!(
+            (&via[..], &cookie[..]),
+            (["1.1 tollgate"], ["a=1"]) | (["2.0 tollgate"], ["a=1; b=2"])
+        ));
+        true
+    });
+}
+
+#[test]
+fn a_body_goes_on_in_frames_and_ends_by_the_last_one() {
+    let (seen, bodies) = mpsc::channel();
+    let upstream = WireUpstream::start(move |wire| {
+        let mut server = Frames::accept(wire);
+        for stream in (1..).step_by(2) {
+            let told = server.told(stream);
+            if told.end != End::Whole {
+                return;
+            }
+            seen.send(told.text()).unwrap();
+            server.send(HEADERS, END_HEADERS | END_STREAM, stream, &fields(&[(":status", "204")]));
+        }
+    });
+    let gateway = gateway_to(&upstream.url());
+    let mut client = Frames::connect(gateway.address());
+    for (stream, head, pieces) in [
+        (1, &[][..], &["0\r\n\r\n", "", "GET / HTTP/1.1\r\n\r\n", ""][..]),
+        (3, &[("content-length", "4")], &["ab", "cd"]),
+        (5, &[("content-length", "0")], &[""]),
+        (7, &[], &[]),
+    ] {
+        send(&mut client, stream, &request("POST", head), pieces);
+        assert_eq!(client.told(stream).end, End::Whole);
+        assert_eq!(bodies.recv_timeout(PATIENCE).unwrap(), pieces.concat());
+    }
+}
+
+#[test]
+fn trailers_go_on_without_what_would_change_the_head() {
+    let upstream = Upstream::speaking(cleartext_http2(), |request| async {
+        let trailers = request.into_body().collect().await.unwrap().trailers().cloned().expect("trailers");
+        let told: Vec<_> =
+            trailers.iter().map(|(name, value)| format!("{name}: {}", value.to_str().unwrap())).collect();
+        Response::new(whole(told.join("\n")))
+    });
+    let gateway = gateway_to(&upstream.url());
+    http2::run(async {
+        let mut client = http2::connect(gateway.address()).await;
+        let (response, mut body) = client.begin("POST", "/", &[], true);
+        body.send_data(Bytes::from_static(b"hi"), false).unwrap();
+        let mut trailers = HeaderMap::new();
+        for name in ["x-sum", "host", "content-length", "authorization", "cookie", "x-forwarded-for", "x_sum"]
+        {
+            trailers.append(name.parse::<hyper::header::HeaderName>().unwrap(), "7".parse().unwrap());
+        }
+        body.send_trailers(trailers).unwrap();
+        let (told, _) = http2::whole(response.await.unwrap().into_body()).await.unwrap();
+        assert_eq!(String::from_utf8(told).unwrap(), "x-sum: 7");
+    });
+}
+
+#[test]
+fn trailers_of_an_answer_go_on_without_what_belongs_to_the_head() {
+    let trailers = [("x-sum", "7"), ("content-length", "9"), ("set-cookie", "a=b"), ("content-type", "x")];
+    let gateway = answering(&[
+        (
+            HEADERS,
+            END_HEADERS,
+            fields(&[(":status", "200"), ("trailer", "x-sum, content-length, set-cookie")]),
+        ),
+        (DATA, 0, b"up".to_vec()),
+        (HEADERS, END_HEADERS | END_STREAM, fields(&trailers)),
+    ]);
+    http2::run(async {
+        let mut client = http2::connect(gateway.address()).await;
+        let (body, trailers) = http2::whole(client.get("/").await.1).await.unwrap();
+        let trailers = trailers.expect("trailers");
+        assert_eq!(
+            (body.as_slice(), trailers["x-sum"].as_bytes(), trailers.len()),
+            (&b"up"[..], &b"7"[..], 1)
+        );
+    });
+    let mut client = gateway.client();
+    client.send(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nTE: trailers\r\n\r\n");
+    assert_eq!(client.head().status, 200);
+    assert_eq!(String::from_utf8(client.rest()).unwrap(), "2\r\nup\r\n0\r\nx-sum: 7\r\n\r\n");
+}
+
+#[test]
+fn what_comes_before_an_answer_stays_behind() {
+    let early = |status| (HEADERS, END_HEADERS, fields(&[(":status", status), ("link", "</a>")]));
+    let gateway = answering(&[
+        early("100"),
+        early("103"),
+        early("103"),
+        (HEADERS, END_HEADERS, fields(&[(":status", "200")])),
+        (DATA, END_STREAM, b"up".to_vec()),
+    ]);
+    let mut client = Frames::connect(gateway.address());
+    client.ask(1, &request("GET", &[]));
+    let told = client.told(1);
+    assert_eq!((told.status, told.end, told.text().as_str()), (200, End::Whole, "up"));
+    let answer = gateway.get("/");
+    assert_eq!((answer.status, answer.header("link"), answer.text().as_str()), (200, None, "up"));
+}
+
+#[test]
+fn what_comes_before_an_answer_holds_nobody_for_ever() {
+    let (seen, ends) = mpsc::channel();
+    let upstream = WireUpstream::start(move |wire| {
+        let mut server = Frames::accept(wire);
+        let stream = server.next_of(HEADERS).stream;
+        let hint = frame(HEADERS, END_HEADERS, stream, &fields(&[(":status", "103"), ("link", "</a>")]));
+        let mut writer = server.writer();
+        while writer.write_all(&hint).is_ok() {}
+        seen.send(()).unwrap();
+    });
+    let keys = "http2 = true\ntimeouts = { response = \"300ms\" }";
+    let gateway =
+        Gateway::start(&format!("[server]\nworkers = 1\n{}", forward_to(&[quoted(upstream.url())], keys)));
+    let mut client = Frames::connect(gateway.address());
+    client.ask(1, &request("GET", &[]));
+    assert_eq!(client.told(1).status, 504);
+    ends.recv_timeout(PATIENCE).expect("the connection upstream ends");
+}
+
+#[test]
+fn an_answer_without_a_body_keeps_the_length_of_what_it_stands_for() {
+    for (method, status, length) in [
+        ("HEAD", "200", Some("1234")),
+        ("GET", "304", Some("1234")),
+        ("GET", "204", None),
+        ("GET", "200", Some("0")),
+    ] {
+        let given = if status == "204" { "0" } else { length.unwrap_or_default() };
+        let gateway = answering_head(&[(":status", status), ("content-length", given)]);
+        let mut client = Frames::connect(gateway.address());
+        client.ask(1, &request(method, &[]));
+        let head = client.next().unwrap();
+        assert!(head.kind == HEADERS && head.ends_stream(), "{method} {status}: {head:?}");
+        let answer = gateway.ask(&format!("{method} /"));
+        assert_eq!((answer.status.to_string().as_str(), answer.header("content-length")), (status, length));
+    }
+}
+
+#[test]
+fn what_is_no_answer_is_a_bad_gateway() {
+    for head in [
+        &[(":status", "200"), ("connection", "close")][..],
+        &[(":status", "200"), ("transfer-encoding", "chunked")],
+        &[(":status", "200"), ("upgrade", "x")],
+        &[(":status", "200"), ("X-Upper", "a")],
+        &[(":status", "200"), ("x", "a\r\nset-cookie: a=b")],
+        &[(":status", "200"), ("content-length", "1")],
+        &[(":status", "200"), ("content-length", "1"), ("content-length", "2")],
+        &[(":status", "200"), ("content-length", "x")],
+        &[(":status", "200"), (":status", "200")],
+        &[("x", "y"), (":status", "200")],
+        &[(":status", "20")],
+        &[(":status", "2000")],
+        &[("x", "y")],
+    ] {
+        let gateway = answering_head(head);
+        let mut client = Frames::connect(gateway.address());
+        client.ask(1, &request("GET", &[]));
+        let told = client.told(1);
+        assert_eq!((told.status, told.end), (502, End::Whole), "{head:?}: {told:?}");
+        assert_eq!(gateway.get("/").status, 502, "{head:?}");
+    }
+}
+
+/// What a server says that it hasn't begun is sent again, but not if some of a body has gone.
+#[test]
+fn what_a_server_refuses_is_sent_again_if_nothing_is_lost_by_it() {
+    for leaves in [false, true] {
+        let (seen, requests) = mpsc::channel();
+        let upstream = WireUpstream::start(move |wire| {
+            let mut server = Frames::accept(wire);
+            while let Some(frame) = server.next() {
+                if frame.kind != HEADERS {
+                    continue;
+                }
+                seen.send(()).unwrap();
+                if frame.stream != 3 {
+                    let answer = fields(&[(":status", "204")]);
+                    server.send(HEADERS, END_HEADERS | END_STREAM, frame.stream, &answer);
+                } else if leaves {
+                    return server.send(GOAWAY, 0, 0, &[1, NO_ERROR].map(u32::to_be_bytes).concat());
+                } else {
+                    server.reset_with(3, REFUSED_STREAM);
+                }
+            }
+        });
+        for (pieces, status, times) in [(&[][..], 204, 3), (&["a", "b"], 502, 2)] {
+            let gateway = gateway_to(&upstream.url());
+            let mut client = Frames::connect(gateway.address());
+            client.ask(1, &request("GET", &[]));
+            assert_eq!(client.told(1).status, 204);
+            send(&mut client, 3, &request("POST", &[]), pieces);
+            let told = client.told(3);
+            assert_eq!((told.status, told.end), (status, End::Whole), "{leaves} {pieces:?}");
+            assert_eq!(requests.try_iter().count(), times, "{leaves} {pieces:?}");
+        }
+    }
+}
