@@ -291,7 +291,8 @@ fn every_spelling_of_a_limited_path_is_limited_or_another_path_in_http_2() {
             }
             // No path to h2, or to the gateway.
             (End::Reset(_), _) | (End::Whole, 400) => {}
-            (End::Whole, 429) => limited += 1,
+            // The second time it has a place in the connection's table.
+            (End::Whole, 429 | 0) => limited += 1,
             _ => panic!("{spelling}: {told:?}"),
         }
         assert_eq!(upstream.count(), 2 + others, "{spelling}");
