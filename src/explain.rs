@@ -263,8 +263,7 @@ fn explain(gateway: &Gateway, question: Question) -> (Explanation, Vec<Option<As
         return (explanation, Vec::new());
     };
     let aim = found.route.aim(&found, &target, &parts.uri);
-    let decided =
-        aim.and_then(|aim| Ok((aim, gateway.find_other(found.route, &target, &parts, &readings)?)));
+    let decided = aim.and_then(|aim| Ok((aim, gateway.find_other(found.route, &target, &parts, &readings)?)));
     let (aim, other) = match decided {
         Ok((aim, other)) => (Some(aim), other),
         Err(rejection) => {
@@ -292,7 +291,9 @@ impl OfRoute {
             gateway.routes.routes().find(|(_, other)| ptr::eq(other, route)).expect("it is one of them");
         let name_of = |upstream| {
             let mut upstreams = gateway.upstreams().iter();
-            upstreams.find(|(_, other)| ptr::eq::<Upstream>(&***other, upstream)).map(|(name, _)| name.clone())
+            upstreams
+                .find(|(_, other)| ptr::eq::<Upstream>(&***other, upstream))
+                .map(|(name, _)| name.clone())
         };
         let (upstream, target, responds) = match aim {
             None => (None, None, None),

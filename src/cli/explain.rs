@@ -116,7 +116,8 @@ fn text(explained: &Value, in_colour: bool) -> String {
     );
     page.line("matched as", &word(explained, "matched"));
     for reading in list(&explained["readings"]) {
-        let route = reading["route"].as_str().map_or("no route".to_owned(), |name| format!("the route {name}"));
+        let route =
+            reading["route"].as_str().map_or("no route".to_owned(), |name| format!("the route {name}"));
         page.line("or read as", &format!("{}, for {route}", word(reading, "path")));
     }
     if let Some(rejected) = explained["rejected"].as_object() {
@@ -132,7 +133,9 @@ fn text(explained: &Value, in_colour: bool) -> String {
             (Some(upstream), target, _) => {
                 page.line("upstream", &format!("{upstream}, as {}", target.unwrap_or_default()));
             }
-            (None, Some(to), status) => page.line("redirects", &format!("{} to {to}", status.unwrap_or_default())),
+            (None, Some(to), status) => {
+                page.line("redirects", &format!("{} to {to}", status.unwrap_or_default()))
+            }
             (None, None, Some(status)) => page.line("answers", &format!("{status} itself")),
             (None, None, None) => {}
         }

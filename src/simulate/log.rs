@@ -126,7 +126,9 @@ impl Logs {
         if self.read.lines == 0 {
             (0..self.files.len()).try_for_each(|file| self.fill(file, wanted))?;
         }
-        let Some(Reverse(Waiting { mut logged, file, bytes, .. })) = self.waiting.pop() else { return Ok(None) };
+        let Some(Reverse(Waiting { mut logged, file, bytes, .. })) = self.waiting.pop() else {
+            return Ok(None);
+        };
         self.files[file].waiting -= 1;
         self.files[file].waiting_bytes -= bytes;
         self.fill(file, wanted)?;

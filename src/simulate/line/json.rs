@@ -231,7 +231,8 @@ const KEY_BYTES_MOST: usize = 4 << 10;
 fn read_limits(limits: Value) -> Vec<(String, Told)> {
     let Value::Array(limits) = limits else { return Vec::new() };
     let of_limit = |limit: Value| {
-        let is_key = |key: &str| key.len() <= KEY_BYTES_MOST && key.bytes().all(|byte| byte.is_ascii_graphic());
+        let is_key =
+            |key: &str| key.len() <= KEY_BYTES_MOST && key.bytes().all(|byte| byte.is_ascii_graphic());
         let told = match (limit["key"].as_str(), limit["decision"].as_str()) {
             (Some(key), _) if !is_key(key) => return None,
             (Some(key), _) => Told::Key(key.to_owned()),
