@@ -28,7 +28,7 @@ use self::{
 
 pub use self::{
     log::{LinesRead, Logs, Unreadable, WAITING_MOST},
-    report::{AtLeast, Bars, Busy, Changed, Changes, OfLimit, Report, Requests, Smallest},
+    report::{AtLeast, Bars, Busy, Changed, Changes, OfLimit, Report, Requests, Smallest, thousands},
 };
 
 /// What is simulated.
