@@ -134,7 +134,7 @@ fn text(explained: &Value, in_colour: bool) -> String {
                 page.line("upstream", &format!("{upstream}, as {}", target.unwrap_or_default()));
             }
             (None, Some(to), status) => {
-                page.line("redirects", &format!("{} to {to}", status.unwrap_or_default()))
+                page.line("redirects", &format!("{} to {to}", status.unwrap_or_default()));
             }
             (None, None, Some(status)) => page.line("answers", &format!("{status} itself")),
             (None, None, None) => {}
