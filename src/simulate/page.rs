@@ -171,7 +171,7 @@ fn write_curve(page: &mut String, limit: &OfLimit, smallest: &Smallest) -> fmt::
     let least = limit.curve.first().map_or(1, |(rate, _)| (*rate).max(1)).min(limit.permits) as f64 / 1.3;
     let x = |rate: f64| LEFT + (WIDTH - LEFT) * (rate.max(least) / least).ln() / (most / least).ln();
     let y = |percent: f64| TOP + (HEIGHT - TOP - BOTTOM) * (1.0 - percent / 100.0);
-    let window = limit.rate.split_once('/').map(|(_, window)| format!("permits in {window}"));
+    let window = limit.rate.split_once('/').map(|(_, window)| format!("permits per {window}"));
     write!(
         page,
         "<h3>Keys with a refused request, by rate <small>{}</small></h3>",
