@@ -22,7 +22,10 @@ use axum::{
         ConnectInfo, DefaultBodyLimit, Query, State,
         rejection::{JsonRejection, QueryRejection},
     },
-    http::{StatusCode, header::CONTENT_TYPE},
+    http::{
+        HeaderMap, StatusCode,
+        header::{ACCEPT, CONTENT_TYPE},
+    },
     middleware,
     response::{IntoResponse, Response},
     routing::get,
@@ -157,12 +160,17 @@ async fn readiness(State(admin): State<Arc<Admin>>) -> (StatusCode, &'static str
     }
 }
 
-async fn metrics(State(admin): State<Arc<Admin>>) -> impl IntoResponse {
+/// In the form that is asked for, else the older one, which all scrapers know.
+async fn metrics(State(admin): State<Arc<Admin>>, headers: HeaderMap) -> impl IntoResponse {
     let page = metrics::page(move |page| {
         admin.status.write(page);
         admin.gateway.load().write_metrics(page);
     });
-    ([(CONTENT_TYPE, metrics::CONTENT_TYPE)], page)
+    let mut accepted = headers.get_all(ACCEPT).into_iter().filter_map(|line| line.to_str().ok());
+    match accepted.any(|line| line.contains("application/openmetrics-text")) {
+        true => ([(CONTENT_TYPE, metrics::CONTENT_TYPE)], page),
+        false => ([(CONTENT_TYPE, metrics::OLDER_CONTENT_TYPE)], metrics::older_form(&page)),
+    }
 }
 
 #[derive(Deserialize)]

@@ -5,8 +5,9 @@
 
 mod question;
 
-use std::{net::IpAddr, ptr};
+use std::{collections::BTreeSet, net::IpAddr, ptr};
 
+use hyper::StatusCode;
 use serde::Serialize;
 
 pub use self::question::Question;
@@ -14,10 +15,12 @@ use crate::{
     algorithm::{Algorithm, Quota},
     config::{self, Cost, Missing, Mode, Scope},
     forward::{Upstream, headers::from_client},
-    gateway::{Aim, Gateway, Peer, Route, client, limits_of, target::Target},
+    gateway::{
+        Aim, Gateway, Peer, Route, client, limits_of,
+        target::{self, Target},
+    },
     limit::{
         Ask,
-        key::{Subject, jwt::Claims},
         request::{Rule, Terms},
     },
     reject::Rejection,
@@ -41,9 +44,11 @@ pub struct Explanation {
     pub forwarded: String,
     /// The path on which routes are matched.
     pub matched: String,
+    /// What some servers read in that path.
+    pub readings: Vec<Reading>,
     /// What the gateway answers before any limit is asked, if it does.
     pub rejected: Option<Rejected>,
-    /// The route, if one matches.
+    /// The route, if one matches, also of a request that is rejected.
     pub route: Option<OfRoute>,
     /// The other routes, in the order of the file, and why it isn't they.
     pub others: Vec<Other>,
@@ -51,6 +56,15 @@ pub struct Explanation {
     pub limits: Vec<OfLimit>,
     /// What the next such request gets from its limits. Only a live look tells whether there is room.
     pub next: Option<Next>,
+}
+
+/// Another path that some servers read in the one that was sent: whatever it is, it is limited.
+#[derive(Debug, Serialize)]
+pub struct Reading {
+    /// The path.
+    pub path: String,
+    /// The name of the route that takes it, if one does.
+    pub route: Option<String>,
 }
 
 /// An answer of the gateway's own.
@@ -158,7 +172,7 @@ impl Explanation {
     /// The same, with what the store holds now, and what the next such request would get.
     pub async fn live(gateway: &Gateway, question: Question) -> Self {
         let (mut explanation, asks) = explain(gateway, question);
-        if explanation.route.is_none() {
+        if explanation.rejected.is_some() {
             return explanation;
         }
         let mut next = Next { admitted: true, refused_by: Vec::new(), unknown: None };
@@ -210,12 +224,18 @@ fn explain(gateway: &Gateway, question: Question) -> (Explanation, Vec<Option<As
         path: parts.uri.path().to_owned(),
         matched: path::matched(&forwarded).into_owned(),
         forwarded: forwarded.into_owned(),
+        readings: Vec::new(),
         rejected: None,
         route: None,
         others: Vec::new(),
         limits: Vec::new(),
         next: None,
     };
+    if target::is_about_server(&parts) {
+        let host = target::host(&parts);
+        explanation.rejected = Some(host.err().map_or_else(Rejected::about_server, Rejected::from));
+        return (explanation, Vec::new());
+    }
     let target = match Target::read(&parts, gateway.escaped_slashes) {
         Ok(target) => target,
         Err(rejection) => {
@@ -226,6 +246,12 @@ fn explain(gateway: &Gateway, question: Question) -> (Explanation, Vec<Option<As
     explanation.host = target.host.to_string();
     let matched = path::matched(&target.forwarded);
     let readings: Vec<_> = path::readings(&matched).collect();
+    let different: BTreeSet<_> = readings.iter().filter(|path| **path != *matched).collect();
+    let read_as = different.into_iter().map(|path| Reading {
+        path: path.clone(),
+        route: gateway.routes.find(&target.view(&parts, path)).map(|found| found.route.name.clone()),
+    });
+    explanation.readings = read_as.collect();
     let view = target.view(&parts, &matched);
     let found = gateway.routes.find(&view);
     let taken = found.as_ref().map(|found| found.route);
@@ -237,49 +263,63 @@ fn explain(gateway: &Gateway, question: Question) -> (Explanation, Vec<Option<As
         return (explanation, Vec::new());
     };
     let aim = found.route.aim(&found, &target, &parts.uri);
-    let (aim, other) =
-        match aim.and_then(|aim| Ok((aim, gateway.find_other(found.route, &target, &parts, &readings)?))) {
-            Ok(decided) => decided,
-            Err(rejection) => {
-                explanation.rejected = Some(rejection.into());
-                return (explanation, Vec::new());
-            }
-        };
-    let subject = Subject {
-        client: client.address,
-        method: &parts.method,
-        host: &target.host,
-        query: target.query,
-        headers: &parts.headers,
-        claims: Claims::new(gateway.verifier.as_ref(), &parts.headers),
-        route: &other.as_ref().unwrap_or(&found).route.name,
-        parameter: &|name| other.iter().chain([&found]).find_map(|found| found.param(name)),
+    let decided = aim.and_then(|aim| Ok((aim, gateway.find_other(found.route, &target, &parts, &readings)?)));
+    let (aim, other) = match decided {
+        Ok((aim, other)) => (Some(aim), other),
+        Err(rejection) => {
+            explanation.rejected = Some(rejection.into());
+            (None, None)
+        }
     };
+    explanation.route = Some(OfRoute::new(gateway, found.route, aim));
+    if explanation.rejected.is_some() {
+        return (explanation, Vec::new());
+    }
+    let counted = other.as_ref().unwrap_or(&found).route;
+    let parameter = |name: &str| other.iter().chain([&found]).find_map(|found| found.param(name));
+    let subject = gateway.subject(client.address, &parts, &target, counted, &parameter);
     let limits = limits_of(found.route, other.as_ref().map(|other| other.route));
     let (limits, asks) = limits.iter().map(|rule| OfLimit::new(rule, rule.terms(&subject))).unzip();
     explanation.limits = limits;
-    let (matcher, route) =
-        gateway.routes.routes().find(|(_, route)| ptr::eq(route, found.route)).expect("it is one of them");
-    let name_of = |upstream| {
-        let mut upstreams = gateway.upstreams().iter();
-        upstreams.find(|(_, other)| ptr::eq::<Upstream>(&***other, upstream)).map(|(name, _)| name.clone())
-    };
-    let (upstream, target, responds) = match aim {
-        Aim::Upstream(upstream, uri) => (name_of(upstream), Some(uri.to_string()), None),
-        Aim::Fixed(response) => (None, None, Some(response.status().as_u16())),
-        Aim::Elsewhere(to, status) => {
-            (None, Some(String::from_utf8_lossy(to.as_bytes()).into_owned()), Some(status.as_u16()))
-        }
-    };
-    explanation.route = Some(OfRoute {
-        name: route.name.clone(),
-        matches: matcher.to_string(),
-        upstream,
-        target,
-        responds,
-        timeout_ms: route.timeout.map(|timeout| timeout.as_millis() as u64),
-    });
     (explanation, asks)
+}
+
+impl OfRoute {
+    /// A route, and what becomes of the request, if it isn't rejected.
+    fn new(gateway: &Gateway, route: &Route, aim: Option<Aim<'_>>) -> Self {
+        let (matcher, _) =
+            gateway.routes.routes().find(|(_, other)| ptr::eq(other, route)).expect("it is one of them");
+        let name_of = |upstream| {
+            let mut upstreams = gateway.upstreams().iter();
+            upstreams
+                .find(|(_, other)| ptr::eq::<Upstream>(&***other, upstream))
+                .map(|(name, _)| name.clone())
+        };
+        let (upstream, target, responds) = match aim {
+            None => (None, None, None),
+            Some(Aim::Upstream(upstream, uri)) => (name_of(upstream), Some(uri.to_string()), None),
+            Some(Aim::Fixed(response)) => (None, None, Some(response.status().as_u16())),
+            Some(Aim::Elsewhere(to, status)) => {
+                (None, Some(String::from_utf8_lossy(to.as_bytes()).into_owned()), Some(status.as_u16()))
+            }
+        };
+        Self {
+            name: route.name.clone(),
+            matches: matcher.to_string(),
+            upstream,
+            target,
+            responds,
+            timeout_ms: route.timeout.map(|timeout| timeout.as_millis() as u64),
+        }
+    }
+}
+
+impl Rejected {
+    /// What `OPTIONS *` is answered with.
+    fn about_server() -> Self {
+        let detail = "it asks about the server as a whole, and the gateway answers itself".to_owned();
+        Self { status: StatusCode::NO_CONTENT.as_u16(), code: "about-server", detail }
+    }
 }
 
 impl From<Rejection> for Rejected {

@@ -75,7 +75,7 @@ pub struct Gateway {
     /// The limits by name, also those that no route names.
     rules: BTreeMap<String, Arc<Rule>>,
     /// Of the tokens that requests bear.
-    pub(crate) verifier: Option<Verifier>,
+    verifier: Option<Verifier>,
     ratelimit_headers: RatelimitHeaders,
     upstreams: BTreeMap<String, Arc<Upstream>>,
     pub(crate) trusted_proxies: Vec<IpNet>,
@@ -381,16 +381,9 @@ impl Gateway {
             let limits = limits_of(route, other.as_ref().map(|other| other.route));
             let mut admission = None;
             if !limits.is_empty() {
-                let subject = Subject {
-                    client: client.address,
-                    method: &parts.method,
-                    host: &target.host,
-                    query: target.query,
-                    headers: &parts.headers,
-                    claims: Claims::new(self.verifier.as_ref(), &parts.headers),
-                    route: &other.as_ref().unwrap_or(&found).route.name,
-                    parameter: &|name| other.iter().chain([&found]).find_map(|found| found.param(name)),
-                };
+                let counted = other.as_ref().unwrap_or(&found).route;
+                let parameter = |name: &str| other.iter().chain([&found]).find_map(|found| found.param(name));
+                let subject = self.subject(client.address, parts, &target, counted, &parameter);
                 let log = &mut facts.decided;
                 let admitted = request::admit(&self.limiter, &limits, &subject, facts.arrival, log).await?;
                 admission = Some(admitted);
@@ -420,6 +413,27 @@ impl Gateway {
         Ok(response)
     }
 
+    /// What limits see of a request that counts as this route's, with the parameters of its path.
+    pub(crate) fn subject<'r>(
+        &'r self,
+        client: IpAddr,
+        parts: &'r Parts,
+        target: &'r Target<'_>,
+        route: &'r Route,
+        parameter: &'r (dyn Fn(&str) -> Option<&'r str> + Sync),
+    ) -> Subject<'r> {
+        Subject {
+            client,
+            method: &parts.method,
+            host: &target.host,
+            query: target.query,
+            headers: &parts.headers,
+            claims: Claims::new(self.verifier.as_ref(), &parts.headers),
+            route: &route.name,
+            parameter,
+        }
+    }
+
     /// What else an upstream may take a request for that has these other readings of its path: it is limited as that, too.
     ///
     /// # Errors
@@ -439,8 +453,11 @@ impl Gateway {
         let other = others.next();
         let agree = others.all(|another| other.as_ref().is_some_and(|other| agree(other, &another)));
         let is_limited = !limits_of(route, other.as_ref().map(|other| other.route)).is_empty();
-        if !agree || is_limited && path::climbs(&target.forwarded) {
+        if !agree {
             return Err(Rejection::PathAmbiguous);
+        }
+        if is_limited && path::climbs(&target.forwarded) {
+            return Err(Rejection::PathClimbs);
         }
         Ok(other)
     }

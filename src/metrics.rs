@@ -1,4 +1,4 @@
-//! Metrics: numbers that requests move, and the page that tells them (OpenMetrics text, 1.0).
+//! Metrics: numbers that requests move, and the page that tells them (OpenMetrics text, 1.0, or Prometheus text).
 //!
 //! Each thread counts in memory of its own, and a page sums up: to count costs a request neither a lock nor a
 //! cache line that another thread wants, too. Who counts keeps its [`Counts`] and [`Histogram`]s itself, and
@@ -7,6 +7,7 @@
 mod process;
 
 use std::{
+    collections::HashSet,
     fmt,
     iter::once,
     sync::atomic::{AtomicU64, Ordering::Relaxed},
@@ -26,6 +27,8 @@ use thread_local::ThreadLocal;
 
 /// The media type of a page.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+/// That of a page in [`older_form`].
+pub const OLDER_CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// Upper bounds of the buckets of times, in microseconds.
 const TIMES_US: &[u64] = &[
@@ -276,6 +279,25 @@ pub fn page(write: impl Fn(&mut Page<'_>) + Send + Sync + 'static) -> String {
     let mut page = String::new();
     text::encode(&mut page, &registry).expect(WRITTEN);
     page
+}
+
+/// A page as all that scrape can read it (Prometheus text, 0.0.4): a counter has the name of its samples, and there is no
+/// mark at the end.
+pub fn older_form(page: &str) -> String {
+    let counter = |line: &'_ str| line.strip_prefix("# TYPE ")?.strip_suffix(" counter").map(str::to_owned);
+    let counters: HashSet<String> = page.lines().filter_map(counter).collect();
+    let mut older = String::with_capacity(page.len() + 8 * counters.len());
+    for line in page.lines().filter(|line| *line != "# EOF") {
+        let described = ["# HELP ", "# TYPE "].iter().find_map(|what| Some((what, line.strip_prefix(what)?)));
+        match described.and_then(|(what, rest)| Some((what, rest.split_once(' ')?))) {
+            Some((what, (name, rest))) if counters.contains(name) => {
+                older.extend([what, name, "_total ", rest]);
+            }
+            _ => older.push_str(line),
+        }
+        older.push('\n');
+    }
+    older
 }
 
 struct Writer<W>(W);

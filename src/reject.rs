@@ -44,6 +44,8 @@ pub enum Rejection {
     EscapedSlash,
     /// A path that servers read differently, each of them as one that has limits.
     PathAmbiguous,
+    /// A path that some servers read as going up, of a route with limits.
+    PathClimbs,
     /// Something else is expected than `100-continue`.
     ExpectationUnknown,
     /// CONNECT: the gateway is no forward proxy.
@@ -99,7 +101,12 @@ impl Rejection {
                 (400, "target-invalid", "the request's target is neither a path nor an http url")
             }
             Self::EscapedSlash => (400, "escaped-slash", "the path has an escaped slash or backslash"),
-            Self::PathAmbiguous => (400, "path-ambiguous", "the path can be read in more than two ways"),
+            Self::PathAmbiguous => {
+                (400, "path-ambiguous", "servers read the path in several ways, which aren't limited alike")
+            }
+            Self::PathClimbs => {
+                (400, "path-ambiguous", "some servers read the path as going up, past its limits")
+            }
             Self::ExpectationUnknown => {
                 (417, "expectation-unknown", "the request expects something else than 100-continue")
             }

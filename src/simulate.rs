@@ -5,7 +5,8 @@
 //! is what each key asked for, had nothing been refused (`demand`): from that come the smallest rates.
 //!
 //! What isn't replayed: clients that would have acted otherwise on a refusal, waiting (a request that a limit would hold
-//! is one that it refuses), several gateways, and a store that is away.
+//! is one that it refuses), paths that some servers would read as another route's, several gateways, and a store that is
+//! away.
 
 mod demand;
 mod line;
@@ -28,7 +29,7 @@ use self::{
 
 pub use self::{
     log::{LinesRead, Logs, Unreadable, WAITING_MOST},
-    report::{AtLeast, Bars, Busy, Changed, Changes, OfLimit, Report, Requests, Smallest},
+    report::{AtLeast, Bars, Busy, Changed, Changes, OfLimit, Report, Requests, Smallest, thousands},
 };
 
 /// What is simulated.

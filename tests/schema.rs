@@ -34,6 +34,17 @@ fn blocks(document: &str) -> Vec<String> {
     text.split("```toml\n").skip(1).map(|block| block.split("```").next().unwrap().to_owned()).collect()
 }
 
+/// The shipped gateway.toml names the schema that is beside it.
+#[test]
+fn editors_find_the_schema_of_the_shipped_file() {
+    let named = file("gateway.toml")
+        .lines()
+        .next()
+        .and_then(|line| line.strip_prefix("#:schema ./").map(str::to_owned));
+    let kept: Value = serde_json::from_str(&file(&named.expect("a line for editors"))).unwrap();
+    assert!(kept == printed(), "stale: cargo run -- schema > gateway.schema.json");
+}
+
 #[test]
 fn files_that_are_good_are_good_by_the_schema() {
     let validator = validator();

@@ -20,6 +20,7 @@ use axum::{
     middleware::Next,
     response::{IntoResponse, Response},
 };
+use percent_encoding::percent_decode_str;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -61,6 +62,9 @@ pub(super) async fn guard(
             StatusCode::UNSUPPORTED_MEDIA_TYPE,
             "send changes with `Content-Type: application/json`",
         ));
+    }
+    if percent_decode_str(request.uri().path()).decode_utf8().is_err() {
+        return Err(Problem::new(StatusCode::BAD_REQUEST, "the path isn't UTF-8"));
     }
     let answer = timeout(PATIENCE, next.run(request)).await;
     answer.map_err(|_| Problem::new(StatusCode::REQUEST_TIMEOUT, "the request took too long"))

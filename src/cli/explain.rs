@@ -115,22 +115,29 @@ fn text(explained: &Value, in_colour: bool) -> String {
         &format!("{} {host}{} from {from}", word(explained, "method"), word(explained, "path")),
     );
     page.line("matched as", &word(explained, "matched"));
-    if explained["route"].is_null() {
-        page.line("forwarded", "not at all");
+    for reading in list(&explained["readings"]) {
+        let route =
+            reading["route"].as_str().map_or("no route".to_owned(), |name| format!("the route {name}"));
+        page.line("or read as", &format!("{}, for {route}", word(reading, "path")));
     }
     if let Some(rejected) = explained["rejected"].as_object() {
+        page.line("forwarded", "not at all");
         let [status, detail] = ["status", "detail"].map(|name| shown(&rejected[name]));
         page.heading("answer", &format!("{status}: {detail}"));
     }
     let route = &explained["route"];
     if route.is_object() {
         page.heading("route", &format!("{}  ({})", word(route, "name"), word(route, "matches")));
-        match route["upstream"].as_str() {
-            Some(upstream) => page.line("upstream", &format!("{upstream}, as {}", word(route, "target"))),
-            None => match route["target"].as_str() {
-                Some(to) => page.line("redirects", &format!("{} to {to}", shown(&route["responds"]))),
-                None => page.line("answers", &format!("{} itself", shown(&route["responds"]))),
-            },
+        let [upstream, target, responds] = ["upstream", "target", "responds"].map(|name| &route[name]);
+        match (upstream.as_str(), target.as_str(), responds.as_u64()) {
+            (Some(upstream), target, _) => {
+                page.line("upstream", &format!("{upstream}, as {}", target.unwrap_or_default()));
+            }
+            (None, Some(to), status) => {
+                page.line("redirects", &format!("{} to {to}", status.unwrap_or_default()));
+            }
+            (None, None, Some(status)) => page.line("answers", &format!("{status} itself")),
+            (None, None, None) => {}
         }
         if let Some(timeout_ms) = route["timeout_ms"].as_u64() {
             page.line("within", &format!("{timeout_ms} ms"));

@@ -14,7 +14,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::{
     config::{Config, Overrides},
-    simulate::{AtLeast, Changes, Logs, OfLimit, Report, Simulation, Smallest},
+    simulate::{AtLeast, Changes, Logs, OfLimit, Report, Simulation, Smallest, thousands as count},
 };
 
 use super::{complain, fail, say};
@@ -194,6 +194,17 @@ fn write_limits(text: &mut String, limits: &[OfLimit]) -> fmt::Result {
             .collect();
         writeln!(text, "{}", cells.join("  ").trim_end())?;
     }
+    writeln!(text)?;
+    for limit in limits.iter().filter(|limit| limit.judged) {
+        if let Some(Smallest { first, above_first, .. }) = &limit.smallest {
+            let keys = count(limit.keys as u64);
+            writeln!(
+                text,
+                "{}: begin with {}, which {above_first} of {keys} keys exceed",
+                limit.limit, first.rate
+            )?;
+        }
+    }
     for limit in limits.iter().filter(|limit| !limit.busiest.is_empty()) {
         writeln!(text, "\nbusiest keys of {}, with what each asked for at most in a window:", limit.limit)?;
         for busy in &limit.busiest {
@@ -227,17 +238,4 @@ fn write_changes(text: &mut String, changes: &Changes) -> fmt::Result {
         }
     }
     Ok(())
-}
-
-/// A number with its thousands apart: `1,234,567`.
-fn count(number: u64) -> String {
-    let digits = number.to_string();
-    let mut apart = String::with_capacity(digits.len() + digits.len() / 3);
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
-            apart.push(',');
-        }
-        apart.push(digit);
-    }
-    apart
 }

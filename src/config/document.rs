@@ -175,7 +175,13 @@ fn describe(message: &str, span: &Range<usize>) -> Fault {
     let wrong_value = split(message, "invalid value: ", ", expected ").map(|told| ("is out of range", told));
     if let Some((what, (found, expected))) = wrong_type.or(wrong_value) {
         let fault = Fault::error(format!("{} {what}", plainly(found))).at(span, "");
-        return fault.help(format!("write {}", plainly(expected)));
+        return fault.help(match (found, found.strip_prefix("string "), expected) {
+            ("map", _, "a sequence") => {
+                "there may be several: begin each with [[NAME]], in double brackets".to_owned()
+            }
+            (_, Some(text), "a sequence") => format!("write a list: [{text}]"),
+            _ => format!("write {}", plainly(expected)),
+        });
     }
     Fault::with_remedy(message).at(span, "")
 }

@@ -1,8 +1,8 @@
 //! Access logs as one stream of requests in the order of their arrival.
 //!
 //! Servers write a line when its answer has ended, and restarts and clocks do the rest: so a log is nearly in order only.
-//! As many lines as [`WAITING_MOST`] are held, from all files together, and the earliest goes on. One that comes later
-//! than that is replayed at the time that has been reached, and counted.
+//! As many lines as [`WAITING_MOST`] are held, from all files together, or fewer if they are long, and the earliest goes
+//! on. One that comes later than that is replayed at the time that has been reached, and counted.
 
 use std::{
     cmp::{Ordering, Reverse},
@@ -17,6 +17,8 @@ use super::line::{Logged, Wanted};
 
 /// Lines that wait for earlier ones.
 pub const WAITING_MOST: usize = 65_536;
+/// Bytes of these lines.
+const WAITING_BYTES_MOST: usize = 64 << 20;
 /// Longer lines are no requests.
 const LINE_BYTES_MOST: usize = 64 << 10;
 /// Lines that are named of those that can't be read.
@@ -28,8 +30,6 @@ const GZIP: [u8; 2] = [0x1f, 0x8b];
 pub struct Logs {
     files: Vec<File>,
     waiting: BinaryHeap<Reverse<Waiting>>,
-    /// How many lines of a file wait.
-    waiting_most: usize,
     read: LinesRead,
     reached_us: u64,
 }
@@ -63,6 +63,9 @@ struct File {
     from: Box<dyn BufRead>,
     line: u64,
     buffer: Vec<u8>,
+    /// Lines of it that wait, and their bytes.
+    waiting: usize,
+    waiting_bytes: usize,
 }
 
 /// A request that waits for earlier ones. Of equal times the first read goes first.
@@ -70,6 +73,7 @@ struct Waiting {
     logged: Box<Logged>,
     file: usize,
     line: u64,
+    bytes: usize,
 }
 
 impl Waiting {
@@ -104,10 +108,9 @@ impl Logs {
     /// # Errors
     /// One can't be read.
     pub fn open(files: Vec<(String, Box<dyn Read>)>) -> io::Result<Self> {
-        let waiting_most = (WAITING_MOST / files.len().max(1)).max(1);
         let files = files.into_iter().map(|(name, from)| File::open(name, from)).collect::<Result<_, _>>()?;
         let (waiting, read) = (BinaryHeap::new(), LinesRead::default());
-        Ok(Self { files, waiting, waiting_most, read, reached_us: 0 })
+        Ok(Self { files, waiting, read, reached_us: 0 })
     }
 
     /// What was read so far.
@@ -121,16 +124,30 @@ impl Logs {
     /// A file can't be read on.
     pub(super) fn next(&mut self, wanted: &Wanted) -> io::Result<Option<Box<Logged>>> {
         if self.read.lines == 0 {
-            for file in 0..self.files.len() {
-                while self.waiting.len() < self.waiting_most * (file + 1) && self.read_from(file, wanted)? {}
-            }
+            (0..self.files.len()).try_for_each(|file| self.fill(file, wanted))?;
         }
-        let Some(Reverse(Waiting { mut logged, file, .. })) = self.waiting.pop() else { return Ok(None) };
-        self.read_from(file, wanted)?;
+        let Some(Reverse(Waiting { mut logged, file, bytes, .. })) = self.waiting.pop() else {
+            return Ok(None);
+        };
+        self.files[file].waiting -= 1;
+        self.files[file].waiting_bytes -= bytes;
+        self.fill(file, wanted)?;
         self.read.late += u64::from(logged.at_us < self.reached_us);
         self.reached_us = self.reached_us.max(logged.at_us);
         logged.at_us = self.reached_us;
         Ok(Some(logged))
+    }
+
+    /// Reads on in a file, until as much of it waits as may. One line always may.
+    fn fill(&mut self, file: usize, wanted: &Wanted) -> io::Result<()> {
+        let (most, bytes_most) = (WAITING_MOST / self.files.len(), WAITING_BYTES_MOST / self.files.len());
+        loop {
+            let File { waiting, waiting_bytes, .. } = self.files[file];
+            let has_room = waiting == 0 || waiting < most && waiting_bytes < bytes_most;
+            if !has_room || !self.read_from(file, wanted)? {
+                return Ok(());
+            }
+        }
     }
 
     /// Reads one more request of a file. False at its end.
@@ -138,10 +155,13 @@ impl Logs {
         let from = &mut self.files[file];
         while let Some(line) = from.next()? {
             self.read.lines += 1;
+            let bytes = line.map_or(0, <[u8]>::len);
             let logged = line.ok_or("it is too long").and_then(|line| Logged::read(line, wanted));
             match logged {
                 Ok(logged) => {
-                    let waiting = Waiting { logged: Box::new(logged), file, line: from.line };
+                    from.waiting += 1;
+                    from.waiting_bytes += bytes;
+                    let waiting = Waiting { logged: Box::new(logged), file, line: from.line, bytes };
                     self.waiting.push(Reverse(waiting));
                     return Ok(true);
                 }
@@ -165,7 +185,7 @@ impl File {
             true => Box::new(BufReader::with_capacity(BUFFER, MultiGzDecoder::new(from))),
             false => Box::new(from),
         };
-        Ok(Self { name, from, line: 0, buffer: Vec::new() })
+        Ok(Self { name, from, line: 0, buffer: Vec::new(), waiting: 0, waiting_bytes: 0 })
     }
 
     /// The next line; none of it, if it is too long.

@@ -4,14 +4,15 @@
 
 use std::fmt::{self, Display, Write};
 
-use super::report::{Bars, Busy, Changed, OfLimit, Report, Smallest};
+use super::report::{Bars, Busy, Changed, OfLimit, Report, Smallest, thousands};
 
 const STYLE: &str = include_str!("page.css");
-const WIDTH: f64 = 860.0;
-const HEIGHT: f64 = 220.0;
+const WIDTH: f64 = 760.0;
+const HEIGHT: f64 = 240.0;
 /// For the words beside an axis.
-const LEFT: f64 = 56.0;
-const BOTTOM: f64 = 24.0;
+const LEFT: f64 = 64.0;
+const BOTTOM: f64 = 28.0;
+const TOP: f64 = 16.0;
 
 impl Report {
     /// The report as a page of HTML.
@@ -43,7 +44,8 @@ impl Report {
             write!(
                 page,
                 "<h2>Against the other file</h2><p>{} requests are newly refused, {} newly admitted.</p>",
-                changes.newly_refused, changes.newly_admitted
+                thousands(changes.newly_refused),
+                thousands(changes.newly_admitted)
             )?;
             for (what, limits) in
                 [("Refused now", &changes.refused_by), ("Refused before", &changes.admitted_by)]
@@ -70,10 +72,10 @@ impl Report {
             ("undecided", requests.undecided, "", false),
         ] {
             if always || number > 0 {
-                let share = share(number);
+                let (share, number) = (share(number), thousands(number));
                 write!(
                     page,
-                    "<div class=\"tile {class}\"><b>{number}</b><span>{name}</span><i>{share}</i></div>"
+                    "<div class=\"tile {class}\"><b>{number}</b><span>{name}</span> <i>{share}</i></div>"
                 )?;
             }
         }
@@ -96,8 +98,8 @@ impl Report {
             write!(
                 page,
                 "<li>{} of {} lines are no requests: {}</li>",
-                self.lines.unreadable,
-                self.lines.lines,
+                thousands(self.lines.unreadable),
+                thousands(self.lines.lines),
                 Escaped(named)
             )?;
         }
@@ -113,11 +115,11 @@ fn write_limit(page: &mut String, limit: &OfLimit) -> fmt::Result {
         Escaped(&limit.limit),
         Escaped(&limit.rate),
         limit.algorithm,
-        limit.refused,
-        limit.requests,
+        thousands(limit.refused),
+        thousands(limit.requests),
         limit.refused_percent,
-        limit.keys_refused,
-        limit.keys
+        thousands(limit.keys_refused as u64),
+        thousands(limit.keys as u64)
     )?;
     if let Some(percent) = limit.use_p99_percent {
         write!(page, " 99 % of the keys ask for at most {percent:.0} % of their quota.")?;
@@ -127,20 +129,35 @@ fn write_limit(page: &mut String, limit: &OfLimit) -> fmt::Result {
         return page.write_str("<p class=\"bad\">The log doesn't tell enough to judge this limit.</p>");
     }
     if let Some(smallest) = &limit.smallest {
-        write_smallest(page, smallest)?;
+        write_smallest(page, limit, smallest)?;
         write_curve(page, limit, smallest)?;
     }
     write_busiest(page, &limit.busiest)
 }
 
-fn write_smallest(page: &mut String, smallest: &Smallest) -> fmt::Result {
-    let bound = if smallest.is_exact { "" } else { "at most " };
-    page.write_str("<table class=\"rates\"><tr><th>To refuse</th><th>the smallest rate is</th></tr>")?;
-    for (whom, rate) in [
-        ("nobody", &smallest.nobody),
-        ("anything of 1 % of the keys", &smallest.one_percent),
-        ("anything of 5 % of the keys", &smallest.five_percent),
-    ] {
+fn write_smallest(page: &mut String, limit: &OfLimit, smallest: &Smallest) -> fmt::Result {
+    let Smallest { nobody, one_percent, five_percent, first, above_first, is_exact } = smallest;
+    write!(
+        page,
+        "<h3>Which rate?</h3><p class=\"answer\">Begin with <b>{}</b>: 99 % of the keys never ask for more than {}. ",
+        Escaped(&first.rate),
+        Escaped(&one_percent.rate)
+    )?;
+    match above_first {
+        0 => page.write_str("No key asks for more.</p>")?,
+        keys => write!(
+            page,
+            "{} of {} keys do ask for more: see who they are among the busiest, and give those who may a rate of their \
+             own, by <code>overrides</code>.</p>",
+            thousands(*keys as u64),
+            thousands(limit.keys as u64)
+        )?,
+    }
+    let bound = if *is_exact { "" } else { "at most " };
+    page.write_str(
+        "<table class=\"rates\"><tr><th>Keys with a refused request</th><th>Smallest rate</th></tr>",
+    )?;
+    for (whom, rate) in [("none", nobody), ("1 % at most", one_percent), ("5 % at most", five_percent)] {
         write!(page, "<tr><td>{whom}</td><td class=\"number\">{bound}{}</td></tr>", Escaped(&rate.rate))?;
     }
     page.write_str("</table>")
@@ -153,11 +170,20 @@ fn write_curve(page: &mut String, limit: &OfLimit, smallest: &Smallest) -> fmt::
         * 1.3;
     let least = limit.curve.first().map_or(1, |(rate, _)| (*rate).max(1)).min(limit.permits) as f64 / 1.3;
     let x = |rate: f64| LEFT + (WIDTH - LEFT) * (rate.max(least) / least).ln() / (most / least).ln();
-    let y = |percent: f64| 10.0 + (HEIGHT - 10.0 - BOTTOM) * (1.0 - percent / 100.0);
-    page.write_str("<h3>Keys with a refused request, by rate</h3>")?;
+    let y = |percent: f64| TOP + (HEIGHT - TOP - BOTTOM) * (1.0 - percent / 100.0);
+    let window = limit.rate.split_once('/').map(|(_, window)| format!("permits per {window}"));
+    write!(
+        page,
+        "<h3>Keys with a refused request, by rate <small>{}</small></h3>",
+        Escaped(window.as_deref().unwrap_or("requests at a time"))
+    )?;
     begin_drawing(page, "share of the keys with a refused request, by rate")?;
     for percent in [0.0, 25.0, 50.0, 75.0, 100.0] {
         write_line_of_grid(page, y(percent), format_args!("{percent} %"))?;
+    }
+    for rate in ticks(least, most) {
+        let (x, y) = (x(rate as f64), HEIGHT - 8.0);
+        write!(page, "<text x=\"{x:.1}\" y=\"{y}\" text-anchor=\"middle\">{}</text>", thousands(rate))?;
     }
     let first = limit.curve.first().map_or(0.0, |(_, percent)| *percent);
     let mut path = format!("M{:.1} {:.1}", x(least), y(first));
@@ -178,11 +204,11 @@ fn write_curve(page: &mut String, limit: &OfLimit, smallest: &Smallest) -> fmt::
         ("mark", "all", smallest.nobody.permits, &smallest.nobody.rate),
     ];
     for (at, (class, name, permits, rate)) in marks.iter().enumerate() {
-        let (x, y_text) = (x(*permits as f64), 24.0 + 17.0 * at as f64);
+        let (x, y_text) = (x(*permits as f64), 28.0 + 24.0 * at as f64);
         let (anchor, gap) = if x > WIDTH * 0.7 { ("end", -5.0) } else { ("start", 5.0) };
         write!(
             page,
-            "<line class=\"{class}\" x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"10\" y2=\"{:.1}\"/>\
+            "<line class=\"{class}\" x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{TOP}\" y2=\"{:.1}\"/>\
              <text class=\"{class}\" x=\"{:.1}\" y=\"{y_text}\" text-anchor=\"{anchor}\">{name}: {}</text>",
             y(0.0),
             x + gap,
@@ -192,13 +218,24 @@ fn write_curve(page: &mut String, limit: &OfLimit, smallest: &Smallest) -> fmt::
     page.write_str("</svg>")
 }
 
+/// Numbers to write on a logarithmic axis: 1, 2 and 5 times powers of ten, or these alone where that is enough.
+fn ticks(least: f64, most: f64) -> Vec<u64> {
+    let powers = || (0..19).map(|power| 10_u64.pow(power));
+    let is_between = |number: &u64| (least..=most).contains(&(*number as f64));
+    let decades: Vec<u64> = powers().filter(is_between).collect();
+    match decades.len() {
+        0..=2 => powers().flat_map(|power| [1, 2, 5].map(|times| power * times)).filter(is_between).collect(),
+        _ => decades,
+    }
+}
+
 fn write_bars(page: &mut String, Bars { start, seconds, bars }: &Bars) -> fmt::Result {
     let most = bars.iter().map(|bar| bar[0]).max().unwrap_or(0).max(1) as f64;
-    let y = |number: f64| 10.0 + (HEIGHT - 10.0 - BOTTOM) * (1.0 - number / most);
+    let y = |number: f64| TOP + (HEIGHT - TOP - BOTTOM) * (1.0 - number / most);
     let step = (WIDTH - LEFT) / bars.len().max(1) as f64;
     begin_drawing(page, "requests over time, and how many of them were refused")?;
     for part in [0.0, 0.5, 1.0] {
-        write_line_of_grid(page, y(most * part), (most * part).round())?;
+        write_line_of_grid(page, y(most * part), thousands((most * part).round() as u64))?;
     }
     for (at, [all, refused]) in bars.iter().enumerate() {
         let (x, width) = (LEFT + step * at as f64, (step * 0.92).max(0.5));
@@ -218,7 +255,7 @@ fn write_bars(page: &mut String, Bars { start, seconds, bars }: &Bars) -> fmt::R
         let time = humantime::format_rfc3339_seconds(
             std::time::UNIX_EPOCH + std::time::Duration::from_secs(seconds),
         );
-        write!(page, "<text x=\"{x}\" y=\"{}\" text-anchor=\"{anchor}\">{time}</text>", HEIGHT - 6.0)?;
+        write!(page, "<text x=\"{x}\" y=\"{}\" text-anchor=\"{anchor}\">{time}</text>", HEIGHT - 8.0)?;
     }
     write!(
         page,
@@ -246,18 +283,22 @@ fn write_busiest(page: &mut String, busiest: &[Busy]) -> fmt::Result {
         return Ok(());
     }
     page.write_str(
-        "<h3>Busiest keys</h3><div class=\"wide\"><table><tr><th>Key</th><th>Requests</th><th>Refused</th>\
-         <th>Most in a window</th><th>Of the quota</th></tr>",
+        "<h3>Busiest keys</h3><div class=\"wide\"><table><tr><th>Key</th><th class=\"number\">Requests</th>\
+         <th class=\"number\">Refused</th><th class=\"number\">Most in a window</th><th>Of the quota</th></tr>",
     )?;
+    let most = busiest.iter().map(|busy| busy.use_percent).fold(100.0, f64::max);
     for Busy { key, requests, refused, peak, use_percent } in busiest {
         let class = if *use_percent > 100.0 { "bad" } else { "good" };
         write!(
             page,
-            "<tr><td><code>{}</code></td><td class=\"number\">{requests}</td><td class=\"number\">{refused}</td>\
-             <td class=\"number\">{peak}</td><td><span class=\"meter {class}\"><span style=\"width:{:.0}%\"></span>\
+            "<tr><td><code>{}</code></td><td class=\"number\">{}</td><td class=\"number\">{}</td>\
+             <td class=\"number\">{}</td><td><span class=\"meter {class}\"><span style=\"width:{:.0}%\"></span>\
              </span> {use_percent:.0} %</td></tr>",
             Escaped(key),
-            use_percent.min(100.0)
+            thousands(*requests),
+            thousands(*refused),
+            thousands(*peak),
+            100.0 * use_percent / most
         )?;
     }
     page.write_str("</table></div>")
@@ -266,11 +307,12 @@ fn write_busiest(page: &mut String, busiest: &[Busy]) -> fmt::Result {
 fn write_changed(page: &mut String, what: &str, changed: &Changed) -> fmt::Result {
     write!(
         page,
-        "<h3>{what} by {}: {}</h3><div class=\"wide\"><table><tr><th>Key</th><th>Requests</th></tr>",
+        "<h3>{what} by {}: {}</h3><div class=\"wide\"><table><tr><th>Key</th><th class=\"number\">Requests</th></tr>",
         Escaped(&changed.limit),
-        changed.requests
+        thousands(changed.requests)
     )?;
     for (key, requests) in &changed.keys {
+        let requests = thousands(*requests);
         write!(page, "<tr><td><code>{}</code></td><td class=\"number\">{requests}</td></tr>", Escaped(key))?;
     }
     page.write_str("</table></div>")

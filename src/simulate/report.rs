@@ -111,6 +111,10 @@ pub struct Smallest {
     pub one_percent: AtLeast,
     /// 5 %.
     pub five_percent: AtLeast,
+    /// One to begin with: that for 1 %, rounded up to two digits.
+    pub first: AtLeast,
+    /// Keys that ask for more than that.
+    pub above_first: usize,
     /// Whether a smaller rate would refuse more; else it might do, too.
     pub is_exact: bool,
 }
@@ -274,14 +278,41 @@ impl Smallest {
         if peaks.is_empty() || matches!(quota.algorithm, Algorithm::Gcra { burst: Some(_) }) {
             return None;
         }
-        let rate = |percent: usize| {
-            // So many keys may ask for more than the rate.
-            let peak = peaks.get(peaks.len() * percent / 100).copied().unwrap_or(1);
-            let rate = Quota { permits: u32::try_from(peak).unwrap_or(u32::MAX), ..quota }.to_string();
-            AtLeast { permits: peak, rate }
+        let rate = |permits: u64| {
+            let rate = Quota { permits: u32::try_from(permits).unwrap_or(u32::MAX), ..quota }.to_string();
+            AtLeast { permits, rate }
         };
-        Some(Self { nobody: rate(0), one_percent: rate(1), five_percent: rate(5), is_exact })
+        // So many percent of the keys may ask for more than this.
+        let peak = |percent: usize| peaks.get(peaks.len() * percent / 100).copied().unwrap_or(1);
+        let first = rounded_up(peak(1));
+        Some(Self {
+            nobody: rate(peak(0)),
+            one_percent: rate(peak(1)),
+            five_percent: rate(peak(5)),
+            first: rate(first),
+            above_first: peaks.partition_point(|peak| *peak > first),
+            is_exact,
+        })
     }
+}
+
+/// The next number of no more than two digits and zeros.
+fn rounded_up(number: u64) -> u64 {
+    let unit = 10_u64.pow(number.checked_ilog10().unwrap_or(0).saturating_sub(1));
+    number.div_ceil(unit).saturating_mul(unit)
+}
+
+/// A number with its thousands apart: `1,234,567`.
+pub fn thousands(number: u64) -> String {
+    let digits = number.to_string();
+    let mut apart = String::with_capacity(digits.len() + digits.len() / 3);
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            apart.push(',');
+        }
+        apart.push(digit);
+    }
+    apart
 }
 
 /// How many keys have a refused request under which rate, by the peaks of all, the highest first.
@@ -318,4 +349,16 @@ fn changed(replay: &Replay) -> Vec<Changed> {
             Changed { limit: rule.limit().name().to_owned(), requests: tally.differs, keys: keys.collect() }
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rate_to_begin_with_has_two_digits() {
+        let numbers = [0, 1, 9, 99, 100, 101, 194, 1_585, 4_294_967_295];
+        assert_eq!(numbers.map(rounded_up), [0, 1, 9, 99, 100, 110, 200, 1_600, 4_300_000_000]);
+        assert_eq!([0, 999, 1_000, 1_234_567].map(thousands), ["0", "999", "1,000", "1,234,567"]);
+    }
 }

@@ -384,6 +384,34 @@ fn no_key_of_a_client_is_told() {
     assert!(!metrics.text.contains("hunter") && !metrics.text.contains("127.0.0.1"), "{}", metrics.text);
 }
 
+/// Who doesn't ask for OpenMetrics gets the form that was before it, with the same series.
+#[test]
+fn the_older_form_tells_the_same() {
+    let gateway = gateway("5/h", "");
+    let answer = Client::connect(admin(&gateway).parse().unwrap()).ask("GET /metrics\nHost: localhost");
+    assert_eq!(answer.header("content-type"), Some("text/plain; version=0.0.4; charset=utf-8"));
+    let older = answer.text();
+    let is_of = |line: &str, family: &str, kind: &str| {
+        let name = line.split(['{', ' ']).next().unwrap();
+        let endings: &[&str] = if kind == "histogram" { &["_bucket", "_sum", "_count"] } else { &[""] };
+        endings.iter().any(|ending| name.strip_suffix(*ending) == Some(family))
+    };
+    let mut family = None;
+    for line in older.lines() {
+        if let Some(described) = line.strip_prefix("# TYPE ") {
+            family = described.split_once(' ');
+        } else if !line.starts_with("# HELP ") {
+            let (family, kind) = family.unwrap();
+            assert!(is_of(line, family, kind), "`{line}` in {family}");
+        }
+    }
+    let series = |page: &str| {
+        let samples = page.lines().filter(|line| !line.starts_with('#'));
+        samples.map(|line| line.rsplit_once(' ').unwrap().0.to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(series(&older), series(&scrape(&gateway).text));
+}
+
 #[test]
 fn each_metric_is_documented() {
     let (redis, folder) = (Redis::start(), tempfile::tempdir().unwrap());

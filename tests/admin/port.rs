@@ -59,6 +59,8 @@ fn what_is_wrong_is_said_and_changes_nothing() {
     let (status, problem) = ask(&gateway, "GET /api/limits/m/keys/1.2.3.4 HTTP/1.1\r\nHost: localhost", "");
     assert_eq!(status, 404);
     assert!(problem.contains("there is no limit `m`; there are: l"), "{problem}");
+    let (status, problem) = ask(&gateway, "GET /api/limits/l/keys/%ff HTTP/1.1\r\nHost: localhost", "");
+    assert_eq!((status, problem.starts_with('{')), (400, true), "{problem}");
     assert_eq!(gateway.get("/").header("ratelimit-policy"), Some("\"l\";q=5;w=3600"));
 }
 

@@ -14,7 +14,9 @@ pub(crate) struct Metrics {
 impl Metrics {
     /// Asks an admin port.
     pub(crate) fn scrape(admin: &str) -> Self {
-        let answer = Client::connect(admin.parse().unwrap()).ask("GET /metrics\nHost: localhost");
+        let ask =
+            "GET /metrics\nHost: localhost\nAccept: application/openmetrics-text; version=1.0.0, text/plain";
+        let answer = Client::connect(admin.parse().unwrap()).ask(ask);
         assert_eq!(answer.status, 200, "{answer:?}");
         let content_type = answer.header("content-type");
         assert_eq!(content_type, Some("application/openmetrics-text; version=1.0.0; charset=utf-8"));

@@ -75,7 +75,36 @@ fn lines_later_than_what_is_held_count_for_the_time_that_is_reached() {
     log += &get(1, "192.0.2.1");
     let report = simulate(&limited("key = \"ip\"\nrate = \"1/10s\""), &log);
     assert_eq!((report.lines.late, report.limits[0].busiest[1].refused), (1, 0));
-    assert!(report.notes.iter().any(|note| note.starts_with("1 lines came more than 65536 lines too late")));
+    assert!(report.notes.iter().any(|note| note.starts_with("1 lines came too late to be put in order")));
+}
+
+/// They are held by their bytes, too: 65,536 of the longest would be four gigabytes.
+#[test]
+fn of_long_lines_fewer_are_held() {
+    let long = line(100, "192.0.2.2", &format!("\"GET /{} HTTP/1.1\" 200 5", "x".repeat(60_000)));
+    let toml = limited("key = \"ip\"\nrate = \"1/10s\"");
+    let report = simulate(&toml, &(long.repeat(1_200) + &get(1, "192.0.2.1")));
+    assert_eq!((report.lines.unreadable, report.lines.late), (0, 1));
+}
+
+/// What a log says is one of this gateway's keys, and can't be one, is neither kept nor shown.
+#[test]
+fn a_key_that_is_none_is_not_believed() {
+    let toml = limited("key = \"header:x-api-key\"\nrate = \"1/h\"");
+    let told = |key: &str| {
+        format!(
+            "{{\"time\":\"2026-11-21T07:00:00Z\",\"client\":\"192.0.2.7\",\"method\":\"GET\",\"target\":\"/\",\
+             \"limits\":[{{\"limit\":\"l\",\"decision\":\"admitted\",\"key\":\"header:x-api-key={key}\"}}]}}\n"
+        )
+    };
+    for (key, counted) in [
+        ("sha256/00", "header:x-api-key=sha256/00"),
+        ("\\u001b[31m", "ip=192.0.2.7"),
+        ("é", "ip=192.0.2.7"),
+        (&"0".repeat(5_000), "ip=192.0.2.7"),
+    ] {
+        assert_eq!(simulate(&toml, &told(key)).limits[0].busiest[0].key, counted);
+    }
 }
 
 #[test]

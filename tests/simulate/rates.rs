@@ -79,6 +79,7 @@ fn a_share_of_the_keys_may_be_refused() {
     let rates =
         [&smallest.nobody, &smallest.one_percent, &smallest.five_percent].map(|rate| rate.rate.as_str());
     assert_eq!(rates, ["100/s", "99/s", "95/s"]);
+    assert_eq!((smallest.first.rate.as_str(), smallest.above_first), ("99/s", 1));
     assert_eq!((limit.keys_refused, limit.refused, limit.use_p99_percent), (50, 50 * 51 / 2, Some(198.0)));
 }
 

@@ -135,7 +135,7 @@ fn a_log_of_nginx_under_load_tells_what_the_limit_should_be() {
     let written = text.lines().count();
     assert!(written > 1_000, "{written}");
 
-    fs::write(path.join("gateway.toml"), limited("key = \"ip\"\nrate = \"100/s\"")).unwrap();
+    fs::write(path.join("gateway.toml"), limited("key = \"ip\"\nrate = \"10/s\"")).unwrap();
     let told = json(path, &["access.log", "--report", "report.html"]);
     assert_eq!((&told["lines"]["lines"], &told["lines"]["unreadable"]), (&written.into(), &0.into()));
     let limit = &told["limits"][0];
@@ -152,7 +152,7 @@ fn a_log_of_nginx_under_load_tells_what_the_limit_should_be() {
     assert_eq!(busiest["requests"], counts.values().sum::<u64>());
     assert_eq!(busiest["peak"], *counts.values().max().unwrap());
     let refused: u64 =
-        seconds.values().flat_map(|counts| counts.values()).map(|count| count.saturating_sub(100)).sum();
+        seconds.values().flat_map(|counts| counts.values()).map(|count| count.saturating_sub(10)).sum();
     assert_eq!(limit["refused"], refused);
     let peaks = seconds.values().map(|counts| *counts.values().max().unwrap());
     let nobody = limit["smallest"]["nobody"]["permits"].as_u64().unwrap();
@@ -163,5 +163,5 @@ fn a_log_of_nginx_under_load_tells_what_the_limit_should_be() {
     fs::write(path.join("enough.toml"), limited(&format!("key = \"ip\"\nrate = \"{nobody}/s\""))).unwrap();
     let output = run(path, &["access.log", "--config", "enough.toml", "--against", "gateway.toml"]);
     let said = String::from_utf8(output.stdout).unwrap();
-    assert!(said.contains(": 0 newly refused, ") && !said.contains("0 newly admitted"), "{said}");
+    assert!(said.contains(": 0 newly refused, ") && !said.contains(", 0 newly admitted"), "{said}");
 }

@@ -144,7 +144,7 @@ class Chart {
       draw(this.svg, "line", { class: "grid", x1: left, x2: width - right, y1: y(value), y2: y(value) });
       draw(this.svg, "text", { x: left - 6, y: y(value) + 4, "text-anchor": "end" }, this.show(value, true));
     }
-    const ticks = width < 420 ? 2 : 5;
+    const ticks = width < 420 ? 2 : span < 300_000 ? 4 : 5;
     for (let tick = 0; tick <= ticks; tick += 1) {
       const ago = (tick * span) / ticks;
       const text = tick === 0 ? "now" : `−${ago < 60_000 ? `${ago / 1_000} s` : `${ago / 60_000} min`}`;
@@ -397,7 +397,8 @@ function share(route, status) {
 
 function stateOf(server) {
   if (!server.up) return "down";
-  return server.ejected_for_ms === null ? "up" : `left out, ${duration(server.ejected_for_ms)}`;
+  if (server.ejected_for_ms !== null) return `left out, ${duration(server.ejected_for_ms)}`;
+  return server.failures_per_second > 0 && server.answers_per_second === 0 ? "failing" : "up";
 }
 
 const charts = [

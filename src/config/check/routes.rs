@@ -65,6 +65,7 @@ impl Check<'_, '_> {
             self.missing(&span, &["path"], "path = \"/v1/orders/{id}\"");
         }
         self.check_limits(limits, route.path.as_ref());
+        self.warn_of_params_of_others(route.path.as_ref());
         self.refuse_keys_of_upstreams(&route);
         let path = route.path.as_ref();
         let action = self.action(&span, path, route.upstream, route.respond, route.redirect);
@@ -94,6 +95,23 @@ impl Check<'_, '_> {
             on_limit: route.on_limit.map(|on_limit| self.on_limit(on_limit)),
             matcher,
         })
+    }
+
+    /// Elsewhere `:id` and `<id>` are parameters.
+    fn warn_of_params_of_others(&mut self, path: Option<&Spanned<Text<Pattern>>>) {
+        let Some(path) = path else { return };
+        let text = path.get_ref().0.to_string();
+        let name = |segment: &str| {
+            let angled = segment.strip_prefix('<').and_then(|rest| rest.strip_suffix('>'));
+            segment.strip_prefix(':').or(angled).filter(|name| !name.is_empty()).map(str::to_owned)
+        };
+        let found = text.split('/').find_map(|segment| Some((segment, name(segment)?)));
+        if let Some((segment, name)) = found {
+            let fault = Fault::warning(format!(
+                "`{segment}` is no parameter: only a path with these very letters matches"
+            ));
+            self.fault(fault.at(&path.span(), "").help(format!("write `{{{name}}}` for any one segment")));
+        }
     }
 
     /// Keys that say what an upstream gets say nothing on a route without one.

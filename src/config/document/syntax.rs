@@ -60,9 +60,11 @@ fn misread(text: &str, error: &Error, span: &Range<usize>, scalar: &Range<usize>
     if raw.is_empty() {
         return Fault::error("there is no value").at(span, "expected a value");
     }
+    // What word processors make of quotes.
+    let bare = raw.trim_matches(['\u{201c}', '\u{201d}', '\u{201e}', '\u{2018}', '\u{2019}', '"', '\'', '`']);
     Fault::error(format!("`{raw}` is neither a quoted string nor a number, `true` or `false`"))
         .at(&(scalar.start..scalar.start + raw.len()), "")
-        .help(format!("if it is text, put it in quotes: \"{raw}\""))
+        .help(format!("if it is text, put it in quotes: \"{bare}\""))
 }
 
 /// What the parser says, which tells what it expected.

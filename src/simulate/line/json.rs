@@ -1,7 +1,7 @@
 //! A line that is an object of JSON, with the field names of this gateway's log, and of those that nginx, Caddy and
 //! Traefik are usually told to write. Of several names for one thing the first in its list counts.
 
-use std::{borrow::Cow, fmt, str::FromStr};
+use std::{borrow::Cow, collections::HashMap, fmt, str::FromStr, sync::LazyLock};
 
 use hyper::{
     StatusCode,
@@ -57,6 +57,15 @@ const FIELDS: [&[&str]; 16] = [
     LIMITS,
 ];
 
+/// The place of each name in [`FIELDS`], and its rank there.
+static PLACES: LazyLock<HashMap<&str, (usize, usize)>> = LazyLock::new(|| {
+    let lists = FIELDS.iter().enumerate();
+    let ranked = |(place, names): (usize, &&[&'static str])| {
+        names.iter().enumerate().map(move |(rank, name)| (*name, (place, rank))).collect::<Vec<_>>()
+    };
+    lists.flat_map(ranked).collect()
+});
+
 pub(super) fn read(line: &[u8], wanted: &Wanted) -> Result<Logged, &'static str> {
     let found: Found = serde_json::from_slice(line).map_err(|_| "it is no object of JSON")?;
     found.logged(wanted)
@@ -89,9 +98,7 @@ impl<'de> de::Visitor<'de> for FoundVisitor {
     fn visit_map<A: de::MapAccess<'de>>(self, mut map: A) -> Result<Found, A::Error> {
         let mut found = Found::default();
         while let Some(Name(name)) = map.next_key()? {
-            let rank = |names: &&[&str]| names.iter().position(|other| *other == name);
-            let place = FIELDS.iter().enumerate().find_map(|(place, names)| Some((place, rank(names)?)));
-            if let Some((place, rank)) = place {
+            if let Some(&(place, rank)) = PLACES.get(&*name) {
                 let value = map.next_value()?;
                 let field = &mut found.fields[place];
                 if field.as_ref().is_none_or(|(other, _)| rank < *other) {
@@ -141,7 +148,7 @@ impl Found {
     /// Caddy's fields of a request, beside those of the line.
     fn spread(&mut self, request: Map<String, Value>) {
         for (name, value) in request {
-            let place = FIELDS.iter().position(|names| names.contains(&name.as_str()));
+            let place = PLACES.get(&*name).map(|(place, _)| *place);
             if let Some(field) = place.map(|place| &mut self.fields[place]).filter(|field| field.is_none()) {
                 *field = Some((0, value));
             }
@@ -224,11 +231,17 @@ fn lines(fields: &Map<String, Value>) -> impl Iterator<Item = (HeaderName, &str)
     })
 }
 
+/// Longer texts are none of this gateway's keys, whose values have 64 bytes at most.
+const KEY_BYTES_MOST: usize = 4 << 10;
+
 /// What this gateway's log tells of its limits.
 fn read_limits(limits: Value) -> Vec<(String, Told)> {
     let Value::Array(limits) = limits else { return Vec::new() };
     let of_limit = |limit: Value| {
+        let is_key =
+            |key: &str| key.len() <= KEY_BYTES_MOST && key.bytes().all(|byte| byte.is_ascii_graphic());
         let told = match (limit["key"].as_str(), limit["decision"].as_str()) {
+            (Some(key), _) if !is_key(key) => return None,
             (Some(key), _) => Told::Key(key.to_owned()),
             (None, Some("exempt")) => Told::Exempt,
             (None, Some("skipped")) => Told::Skipped,

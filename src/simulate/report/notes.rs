@@ -3,7 +3,7 @@
 use crate::config::Missing;
 
 use super::super::{
-    log::{LinesRead, WAITING_MOST},
+    log::LinesRead,
     replay::{OfLimit, Replay},
     tally::Tally,
 };
@@ -31,8 +31,8 @@ pub(super) fn notes(replay: &Replay, lines: &LinesRead) -> Vec<String> {
     }
     if lines.late > 0 {
         notes.push(format!(
-            "{} lines came more than {} lines too late, and count for the time that had been reached",
-            lines.late, WAITING_MOST
+            "{} lines came too late to be put in order, and count for the time that had been reached",
+            lines.late
         ));
     }
     if counts.undecided > 0 {
