@@ -7,6 +7,7 @@ mod access_log;
 pub(crate) mod client;
 mod entry;
 mod exchange;
+mod spans;
 pub(crate) mod target;
 
 use std::{
@@ -49,10 +50,10 @@ use crate::{
         Found, Matcher, Table, path,
         template::{Location, Template},
     },
+    trace::{self, Tracer},
 };
 
 use self::{
-    entry::Entry,
     exchange::{Exchange, Facts},
     target::Target,
 };
@@ -84,6 +85,7 @@ pub struct Gateway {
     /// Of the routes by name, after that of the requests that no route takes.
     traffic: Vec<(String, Arc<Traffic>)>,
     access_log: Option<Arc<AccessLog>>,
+    tracer: Option<Tracer>,
 }
 
 /// What a route does with its requests.
@@ -191,6 +193,7 @@ impl Gateway {
             escaped_slashes: config.server.escaped_slashes,
             traffic,
             access_log: before.and_then(|before| before.access_log.clone()),
+            tracer: before.and_then(|before| Some(before.tracer.as_ref()?.with(config.tracing.as_ref()))),
         }
     }
 
@@ -198,6 +201,12 @@ impl Gateway {
     #[must_use]
     pub fn log_to(self, log: Arc<AccessLog>) -> Self {
         Self { access_log: Some(log), ..self }
+    }
+
+    /// The same, with traces, which those that take its place have, too.
+    #[must_use]
+    pub fn trace_by(self, tracer: Tracer) -> Self {
+        Self { tracer: Some(tracer), ..self }
     }
 
     /// Connects this thread to the store, so that its first decision needn't wait.
@@ -237,7 +246,7 @@ impl Gateway {
     /// Answers a request that came from `peer`.
     pub async fn answer(self: Arc<Self>, peer: Peer, request: Request<Upload>) -> Response<AnswerBody> {
         let (mut parts, body) = request.into_parts();
-        let mut exchange = Exchange::begin(self, peer.address, &parts);
+        let mut exchange = Exchange::begin(self, peer, &parts);
         if exchange.facts.is_grpc {
             body.take_turns();
         }
@@ -276,7 +285,7 @@ impl Gateway {
     /// Answers a request that came from `peer`, and for which there is no room.
     pub fn turn_away(self: Arc<Self>, peer: Peer, request: Request<Upload>) -> Response<AnswerBody> {
         let parts = request.into_parts().0;
-        let exchange = Exchange::begin(self, peer.address, &parts);
+        let exchange = Exchange::begin(self, peer, &parts);
         let response = exchange.gateway.reject(Rejection::Overloaded, exchange.facts.is_grpc, None);
         exchange.answered(response)
     }
@@ -308,6 +317,9 @@ impl Gateway {
         self.limiter.write_metrics(page);
         if let Some(log) = &self.access_log {
             log.write_metrics(page);
+        }
+        if let Some(tracer) = &self.tracer {
+            tracer.write_metrics(page);
         }
     }
 
@@ -374,6 +386,9 @@ impl Gateway {
             let found = self.routes.find(&target.view(parts, &matched)).ok_or(Rejection::NoRoute)?;
             let route = *taken.insert(found.route);
             facts.traffic = route.traffic;
+            if let Some(entry) = &mut facts.entry {
+                entry.note_route(&target.host, found.pattern());
+            }
             let body = body.at_most(route.max_body).map_err(Failure::Request)?;
             let aim = route.aim(&found, &target, &parts.uri)?;
             let other = self.find_other(route, &target, parts, &readings)?;
@@ -388,14 +403,26 @@ impl Gateway {
                 route: &other.as_ref().unwrap_or(&found).route.name,
                 parameter: &|name| other.iter().chain([&found]).find_map(|found| found.param(name)),
             };
+            if let Some(entry) = &mut facts.entry {
+                entry.asked = Some(Instant::now());
+            }
             let log = &mut facts.decided;
-            let admission = request::admit(&self.limiter, &limits, &subject, facts.arrival, log).await?;
+            let admitted = request::admit(&self.limiter, &limits, &subject, facts.arrival, log).await;
+            if let Some(entry) = &mut facts.entry {
+                entry.decided = Some(Instant::now());
+            }
+            let admission = admitted?;
             (route, limits, admission, body, aim)
         };
         let is_http1 = parts.version < Version::HTTP_2;
         let answered = match aim {
             Aim::Upstream(upstream, uri) => {
-                route.forward(upstream, &client, outgoing(parts, uri, body), &mut facts.entry).await
+                let mut request = outgoing(parts, uri, body);
+                if self.tracer.is_some() {
+                    let traced = facts.entry.as_ref().and_then(|entry| entry.visits.within);
+                    trace::carry_on(request.headers_mut(), traced);
+                }
+                route.forward(upstream, &client, request, facts).await
             }
             Aim::Fixed(response) => Ok(whole(response.clone())),
             Aim::Elsewhere(to, status) => Ok(whole(fixed(status, "", &[(LOCATION, to)]))),
@@ -488,7 +515,7 @@ impl Route {
         upstream: &Upstream,
         client: &Client,
         mut request: Request<Upload>,
-        entry: &mut Option<Box<Entry>>,
+        facts: &mut Facts,
     ) -> Result<Response<Body>, Failure> {
         let version = request.version();
         headers::towards_upstream(request.headers_mut(), client, version);
@@ -499,11 +526,12 @@ impl Route {
             // The server that is picked puts its own in place of it.
             request.headers_mut().remove(HOST);
         }
+        let entry = &mut facts.entry;
         if let Some(entry) = entry {
             entry.note_id(request.headers());
         }
         let deadline = self.timeout.map(|timeout| Instant::now() + timeout);
-        upstream.send(request, deadline, entry.as_mut().map(|entry| &mut entry.visit)).await
+        upstream.send(request, deadline, entry.as_mut().map(|entry| &mut entry.visits)).await
     }
 }
 

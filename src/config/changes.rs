@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Action, Config, Limit, Route, Upstream};
+use super::{Action, Config, Limit, Route, Tracing, Upstream};
 use crate::algorithm::Algorithm;
 
 impl Config {
@@ -33,6 +33,9 @@ impl Config {
     fn changes_of_settings(&self, old: &Self) -> Vec<String> {
         let (new_server, old_server) = (&self.server, &old.server);
         let (new_store, old_store) = (&self.store, &old.store);
+        let (new_tracing, old_tracing) = (self.tracing.as_ref(), old.tracing.as_ref());
+        let otlp = |tracing: Option<&Tracing>| tracing.map(|tracing| tracing.otlp.clone());
+        let sample = |tracing: Option<&Tracing>| tracing.map(|tracing| tracing.sample);
         let at_once = [
             ("server.listen", new_server.listen == old_server.listen),
             ("server.trusted_proxies", new_server.trusted_proxies == old_server.trusted_proxies),
@@ -48,11 +51,16 @@ impl Config {
             ("server.max_body", new_server.max_body == old_server.max_body),
             ("server.escaped_slashes", new_server.escaped_slashes == old_server.escaped_slashes),
             ("jwt", self.jwt == old.jwt),
+            (
+                "tracing.sample",
+                sample(new_tracing) == sample(old_tracing) || otlp(new_tracing) != otlp(old_tracing),
+            ),
         ];
         let at_next_start = [
             ("server.workers", new_server.workers == old_server.workers),
             ("admin", self.admin == old.admin),
             ("access_log", self.access_log == old.access_log),
+            ("tracing", otlp(new_tracing) == otlp(old_tracing)),
             ("store.url", new_store.url == old_store.url),
             ("store.tls", new_store.tls == old_store.tls),
             ("store.timeout", new_store.timeout == old_store.timeout),
