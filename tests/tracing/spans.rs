@@ -44,7 +44,7 @@ fn a_request_is_a_span_and_so_are_its_decision_and_its_server() {
     let (redis, collector, folder) = (Redis::start(), Collector::start(), tempfile::tempdir().unwrap());
     let log = folder.path().join("log");
     let gateway = Gateway::start(&format!(
-        "{}{}[access_log]\npath = {log:?}\n[upstreams.up]\nservers = [\"{}\"]\n\
+        "[server]\nworkers = 1\n{}{}[access_log]\npath = {log:?}\n[upstreams.up]\nservers = [\"{}\"]\n\
          [limits.per-key]\nkey = \"header:x-api-key\"\nrate = \"2/h\"\nplain = true\n\
          [limits.per-client]\nkey = \"ip\"\nrate = \"1/h\"\nmode = \"shadow\"\n\
          [[routes]]\nname = \"orders\"\npath = \"/v1/orders/{{id}}\"\nupstream = \"up\"\nlimits = [\"per-key\", \"per-client\"]\n",
@@ -156,11 +156,11 @@ fn each_server_that_is_asked_has_a_span() {
     let balance = "[upstreams.api]\nbalance = \"round-robin\"\n";
     let file = forward_to(&[&away, &here], "").replace("[upstreams.api]\n", balance);
     let gateway = Gateway::start(&format!("[server]\nworkers = 1\n{}{file}", collector.table("1")));
-    // Each in turn, so one of them begins with the one that isn't there.
+    // Each in turn, so at least one of them begins with the one that isn't there.
     assert_eq!([gateway.get("/").status, gateway.get("/").status], [200, 200]);
-    let spans = collector.await_spans(5);
-    let failed: Vec<_> = spans.iter().filter(|span| span.is_error).collect();
-    let [failed] = failed[..] else { panic!("{spans:#?}") };
+    wait_until("both are told", || collector.spans().iter().filter(|span| span.kind == SERVER).count() == 2);
+    let spans = collector.spans();
+    let failed = spans.iter().find(|span| span.is_error).unwrap();
     assert_eq!((failed.kind, failed.of_attribute("error.type")), (CLIENT, "unreachable"));
     assert_eq!(failed.of_attribute("server.port"), host_and_port(&away).1);
     let again: Vec<_> =
@@ -289,14 +289,14 @@ fn a_decision_shows_how_long_it_was_waited_for() {
     let collector = Collector::start();
     let gateway = Gateway::start(
         &(collector.table("1")
-            + "[limits.l]\nkey = \"global\"\nrate = \"1/300ms\"\nwait = \"2s\"\n\
+            + "[limits.l]\nkey = \"global\"\nrate = \"1/1s\"\nwait = \"2s\"\n\
                [[routes]]\npath = \"/\"\nrespond = { status = 204 }\nlimits = [\"l\"]\n"),
     );
     let mut client = gateway.client();
     assert_eq!([client.get("/").status, client.get("/").status], [204, 204]);
     let spans = collector.await_spans(4);
     let waited = |span: &Span| Duration::from_nanos(span.end - span.start);
-    assert!(waited(&spans[1]) < Duration::from_millis(200), "{spans:#?}");
-    assert!(waited(&spans[3]) > Duration::from_millis(200), "{spans:#?}");
+    assert!(waited(&spans[1]) < Duration::from_millis(500), "{spans:#?}");
+    assert!(waited(&spans[3]) > Duration::from_millis(500), "{spans:#?}");
     assert_eq!(spans[3].of_attribute("tollgate.decisions"), "admitted");
 }
