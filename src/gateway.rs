@@ -54,6 +54,7 @@ use crate::{
 };
 
 use self::{
+    entry::Entry,
     exchange::{Exchange, Facts},
     target::Target,
 };
@@ -417,12 +418,11 @@ impl Gateway {
         let is_http1 = parts.version < Version::HTTP_2;
         let answered = match aim {
             Aim::Upstream(upstream, uri) => {
-                let mut request = outgoing(parts, uri, body);
                 if self.tracer.is_some() {
                     let traced = facts.entry.as_ref().and_then(|entry| entry.visits.within);
-                    trace::carry_on(request.headers_mut(), traced);
+                    trace::carry_on(&mut parts.headers, traced);
                 }
-                route.forward(upstream, &client, request, facts).await
+                route.forward(upstream, &client, outgoing(parts, uri, body), &mut facts.entry).await
             }
             Aim::Fixed(response) => Ok(whole(response.clone())),
             Aim::Elsewhere(to, status) => Ok(whole(fixed(status, "", &[(LOCATION, to)]))),
@@ -515,7 +515,7 @@ impl Route {
         upstream: &Upstream,
         client: &Client,
         mut request: Request<Upload>,
-        facts: &mut Facts,
+        entry: &mut Option<Box<Entry>>,
     ) -> Result<Response<Body>, Failure> {
         let version = request.version();
         headers::towards_upstream(request.headers_mut(), client, version);
@@ -526,7 +526,6 @@ impl Route {
             // The server that is picked puts its own in place of it.
             request.headers_mut().remove(HOST);
         }
-        let entry = &mut facts.entry;
         if let Some(entry) = entry {
             entry.note_id(request.headers());
         }

@@ -81,7 +81,7 @@ impl Collector {
         let exporter = exporter.with_endpoint(url.to_string()).with_timeout(SENT_WITHIN).build();
         let mut exporter = exporter.map_err(|cause| {
             format!(
-                "can't send traces to `{url}`: {cause}\nset other OTEL_EXPORTER_OTLP_… variables, or none"
+                "can't send traces to `{url}`: {cause}\nchange tracing.otlp, or the variables OTEL_EXPORTER_OTLP_…"
             )
         })?;
         exporter.set_resource(&resource());
@@ -179,7 +179,7 @@ async fn send_all(
             said_at = Some(Instant::now());
             tracing::warn!(
                 "can't send traces to `{url}`: {cause}\n\
-                 have a collector take OTLP over gRPC there, or name another one in tracing.otlp; spans lost so far: {failed}"
+                 have a collector take OTLP over gRPC there, or name another one in tracing.otlp; spans not taken so far: {failed}"
             );
         }
     }
