@@ -7,17 +7,18 @@ use hyper::{Response, body::Frame};
 use serde_json::Value;
 
 use crate::{
-    forward_to,
+    PARENT, TRACE, forward_to,
     harness::{
         client::Answer,
         collector::{Collector, Span},
         gateway::Gateway,
+        http2,
         redis::Redis,
         upstream::{Upstream, whole},
         wait_until,
         wire::WireUpstream,
     },
-    unreachable,
+    traceparent, unreachable,
 };
 
 const INTERNAL: i32 = 1;
@@ -150,6 +151,27 @@ fn what_takes_no_route_has_a_span_that_names_none() {
 }
 
 #[test]
+fn clients_of_all_versions_are_traced() {
+    let (collector, upstream) = (Collector::start(), Upstream::hello());
+    let gateway = Gateway::start(&(collector.table("0") + &forward_to(&[&upstream.url()], "")));
+    let version = |count: usize| {
+        let spans = collector.await_spans(count);
+        let request = spans.iter().rfind(|span| span.kind == SERVER).unwrap();
+        assert_eq!((request.trace.as_str(), request.parent.as_str()), (TRACE, PARENT));
+        request.of_attribute("network.protocol.version").to_owned()
+    };
+    let sampled = traceparent("01");
+    gateway.client().send(format!("GET / HTTP/1.0\r\nHost: a\r\nTraceparent: {sampled}\r\n\r\n").as_bytes());
+    assert_eq!(version(2), "1.0");
+    http2::run(async {
+        let mut client = http2::connect(gateway.address()).await;
+        let (answer, _) = client.begin("GET", "/", &[("traceparent", &sampled)], false);
+        http2::whole(answer.await.unwrap().into_body()).await.unwrap();
+    });
+    assert_eq!(version(4), "2");
+}
+
+#[test]
 fn each_server_that_is_asked_has_a_span() {
     let (upstream, collector) = (Upstream::hello(), Collector::start());
     let (away, here) = (unreachable(), upstream.url());
@@ -247,7 +269,7 @@ fn a_request_ends_with_its_answers_body() {
     assert!(client.chunk().is_empty());
     let [_, request, visit] = collector.await_spans(3).try_into().unwrap();
     assert!(
-        request.attributes.get("tollgate.broken_off").is_none() && visit.end < request.end,
+        !request.attributes.contains_key("tollgate.broken_off") && visit.end < request.end,
         "{request:?}"
     );
 
@@ -277,7 +299,7 @@ fn a_tunnel_is_told_of_when_it_has_opened() {
     for span in [&request, &visit] {
         assert_eq!(span.of_attribute("http.response.status_code"), "101");
     }
-    assert!(!request.is_error && request.attributes.get("tollgate.broken_off").is_none(), "{request:?}");
+    assert!(!request.is_error && !request.attributes.contains_key("tollgate.broken_off"), "{request:?}");
     client.writer().shutdown(Shutdown::Both).unwrap();
     gateway.get("/nothing-more");
     let spans = collector.await_spans(4);
