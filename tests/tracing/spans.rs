@@ -161,7 +161,9 @@ fn clients_of_all_versions_are_traced() {
         request.of_attribute("network.protocol.version").to_owned()
     };
     let sampled = traceparent("01");
-    gateway.client().send(format!("GET / HTTP/1.0\r\nHost: a\r\nTraceparent: {sampled}\r\n\r\n").as_bytes());
+    let mut client = gateway.client();
+    client.send(format!("GET / HTTP/1.0\r\nHost: a\r\nTraceparent: {sampled}\r\n\r\n").as_bytes());
+    assert!(client.rest().ends_with(b"hello"));
     assert_eq!(version(2), "1.0");
     http2::run(async {
         let mut client = http2::connect(gateway.address()).await;
