@@ -405,12 +405,12 @@ impl Gateway {
                 parameter: &|name| other.iter().chain([&found]).find_map(|found| found.param(name)),
             };
             if let Some(entry) = &mut facts.entry {
-                entry.asked = Some(Instant::now());
+                entry.asked_at = Some(Instant::now());
             }
             let log = &mut facts.decided;
             let admitted = request::admit(&self.limiter, &limits, &subject, facts.arrival, log).await;
             if let Some(entry) = &mut facts.entry {
-                entry.decided = Some(Instant::now());
+                entry.decided_at = Some(Instant::now());
             }
             let admission = admitted?;
             (route, limits, admission, body, aim)

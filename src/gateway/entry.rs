@@ -52,8 +52,8 @@ pub(super) struct Entry {
     /// The host that was asked for, and the path of the route that took it.
     pub(super) taken: Option<(String, String)>,
     /// When the limits were asked, and when all had decided.
-    pub(super) asked: Option<Instant>,
-    pub(super) decided: Option<Instant>,
+    pub(super) asked_at: Option<Instant>,
+    pub(super) decided_at: Option<Instant>,
     /// Which servers were asked.
     pub(super) visits: Visits,
 }
@@ -137,8 +137,8 @@ impl Entry {
             request_id: None,
             is_head: request.method == hyper::Method::HEAD,
             taken: None,
-            asked: None,
-            decided: None,
+            asked_at: None,
+            decided_at: None,
             visits: Visits { within: traced, list: SmallVec::new() },
         }
     }

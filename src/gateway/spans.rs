@@ -2,7 +2,7 @@
 //! one for each server that was asked. Names are those of OpenTelemetry's semantic conventions for HTTP, and below
 //! `tollgate.` the gateway's own.
 //!
-//! A span shows no secret and no client: no query, no field of a header, no key and no address of who asks.
+//! A span shows no secret and no client: no query, no field of a header but Host, no key and no address of who asks.
 
 use std::{borrow::Cow, time::Duration};
 
@@ -68,9 +68,9 @@ fn of_request(entry: &Entry, own: Context, end: &End<'_>) -> SpanData {
 
 /// What limits decided, or hadn't yet when the client left.
 fn of_decision(entry: &Entry, request: Context, end: &End<'_>) -> Option<SpanData> {
-    let began = entry.asked?;
-    let ended = entry.decided.unwrap_or(entry.arrival + end.duration);
-    if end.decided.is_empty() && entry.decided.is_some() {
+    let began = entry.asked_at?;
+    let ended = entry.decided_at.unwrap_or(entry.arrival + end.duration);
+    if end.decided.is_empty() && entry.decided_at.is_some() {
         return None;
     }
     let each = |word: fn(&Decided) -> String| {
