@@ -32,6 +32,7 @@ use crate::{
     limit::Limiter,
     reload::{Reloader, Running, Source},
     server::Server,
+    trace::Tracer,
 };
 
 /// An HTTP gateway with exact distributed rate limits over Redis.
@@ -156,6 +157,10 @@ impl Run {
             if let Some(log) = &access_log {
                 gateway = gateway.log_to(log.clone());
             }
+            let tracer = config.tracing.as_ref().map(Tracer::open).transpose()?;
+            if let Some(tracer) = &tracer {
+                gateway = gateway.trace_by(tracer.clone());
+            }
             tokio::spawn(reopen_when_told(signal(SignalKind::user_defined1())?, access_log));
             let mut server = Server::start(config, gateway).await?;
             // Nothing but lines of the access log goes where they go.
@@ -194,6 +199,9 @@ impl Run {
             reloader.clone().watch();
             // Who wants to know is told by the log.
             server.run(async || drop(reloader.reload("SIGHUP").await)).await;
+            if let Some(tracer) = tracer {
+                tracer.flush().await;
+            }
             Ok(())
         })
     }

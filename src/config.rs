@@ -63,6 +63,8 @@ pub struct Config {
     pub admin: Option<Admin>,
     /// Where a line is written for each request, if anywhere.
     pub access_log: Option<AccessLog>,
+    /// Where traces are sent, if anywhere.
+    pub tracing: Option<Tracing>,
     /// The upstreams by name.
     pub upstreams: BTreeMap<String, Upstream>,
     /// The limits by name, those written into routes among them.
@@ -232,6 +234,15 @@ pub enum AccessLogFormat {
     Json,
     /// As nginx and Apache write it by this name.
     Combined,
+}
+
+/// Where traces are sent, and which.
+#[derive(Debug, PartialEq)]
+pub struct Tracing {
+    /// Who takes OTLP over gRPC. Never a unix socket.
+    pub otlp: ServerUrl,
+    /// Share of the requests that are traced, of those whose sender doesn't say, from 0 to 1.
+    pub sample: f64,
 }
 
 /// What to do with a request when the store can't answer.
@@ -423,6 +434,7 @@ mod tests {
             },
             admin: None,
             access_log: None,
+            tracing: None,
             upstreams: BTreeMap::from([(
                 "orders".to_owned(),
                 Upstream {

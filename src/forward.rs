@@ -26,12 +26,14 @@ use std::{
     time::Duration,
 };
 
-use hyper::{Request, Response};
+use hyper::{HeaderMap, Request, Response, StatusCode};
+use smallvec::SmallVec;
 use tokio::time::{Instant, timeout_at};
 
 use crate::{
     config::{self, Target},
     metrics::Page,
+    trace::{Context, context::TRACEPARENT},
 };
 
 use self::{balance::Member, body::Body, pool::Server, servers::Servers};
@@ -47,13 +49,45 @@ pub enum Upstream {
     Echo,
 }
 
-/// Which server was asked, and how long it took to answer, or to fail.
+/// Which servers were asked for an answer, in turn, for who wants to know.
+#[derive(Debug)]
+pub struct Visits {
+    /// The span of the request, if it is traced: each server is told a span within it.
+    pub within: Option<Context>,
+    /// The last one may not have ended.
+    pub list: SmallVec<[Visit; 1]>,
+}
+
+/// A server that was asked, and how that ended.
 #[derive(Debug)]
 pub struct Visit {
     /// `host:port`.
     pub server: String,
-    /// From when the request was sent to the head of the answer.
-    pub took: Duration,
+    /// What it was told of the request's trace.
+    pub span: Option<Context>,
+    /// When it began to be asked.
+    pub sent: Instant,
+    /// How long it took to the head of the answer, with this status, or to a failure of this kind.
+    pub ended: Option<(Duration, Result<StatusCode, &'static str>)>,
+}
+
+impl Visits {
+    /// A server is asked now.
+    fn begin(&mut self, server: &Server, sent: Instant, header: &mut HeaderMap) {
+        let span = self.within.map(|request| request.child());
+        // Unless it is to be told nothing.
+        if let (Some(span), Some(told)) = (span, header.get_mut(TRACEPARENT)) {
+            *told = span.to_field();
+        }
+        self.list.push(Visit { server: server.url().name(), span, sent, ended: None });
+    }
+
+    /// It has answered, or failed.
+    fn end<B>(&mut self, took: Duration, answered: &Result<Response<B>, Failure>) {
+        if let Some(visit) = self.list.last_mut() {
+            visit.ended = Some((took, answered.as_ref().map(Response::status).map_err(Failure::kind)));
+        }
+    }
 }
 
 /// What is known of a server of an upstream.
@@ -105,7 +139,7 @@ impl Upstream {
     }
 
     /// Sends a request whose header is ready for the upstream, and gives the answer as it begins, which has to end by
-    /// the deadline. Who wants to know which server was asked is told in `visit`.
+    /// the deadline. Who wants to know which servers were asked is told in `visits`.
     ///
     /// The request is taken from its place when it is sent: it is large, and moved no more often than it must be.
     ///
@@ -115,10 +149,10 @@ impl Upstream {
         &self,
         request: &mut Option<Request<Body>>,
         deadline: Option<Instant>,
-        visit: Option<&mut Option<Visit>>,
+        visits: Option<&mut Visits>,
     ) -> Result<Response<Body>, Failure> {
         match self {
-            Self::Servers(servers) => servers.send(request, deadline, visit).await,
+            Self::Servers(servers) => servers.send(request, deadline, visits).await,
             Self::Echo => {
                 let request = request.take().expect("a request is there to be sent");
                 within(deadline, pin!(echo::answer(request))).await

@@ -7,6 +7,7 @@ mod access_log;
 pub(crate) mod client;
 mod entry;
 mod exchange;
+mod spans;
 pub(crate) mod target;
 
 use std::{
@@ -49,6 +50,7 @@ use crate::{
         Found, Matcher, Table, path,
         template::{Location, Template},
     },
+    trace::{self, Tracer},
 };
 
 use self::{
@@ -84,6 +86,7 @@ pub struct Gateway {
     /// Of the routes by name, after that of the requests that no route takes.
     traffic: Vec<(String, Arc<Traffic>)>,
     access_log: Option<Arc<AccessLog>>,
+    tracer: Option<Tracer>,
 }
 
 /// What a route does with its requests.
@@ -191,6 +194,7 @@ impl Gateway {
             escaped_slashes: config.server.escaped_slashes,
             traffic,
             access_log: before.and_then(|before| before.access_log.clone()),
+            tracer: before.and_then(|before| Some(before.tracer.as_ref()?.with(config.tracing.as_ref()))),
         }
     }
 
@@ -198,6 +202,12 @@ impl Gateway {
     #[must_use]
     pub fn log_to(self, log: Arc<AccessLog>) -> Self {
         Self { access_log: Some(log), ..self }
+    }
+
+    /// The same, with traces, which those that take its place have, too.
+    #[must_use]
+    pub fn trace_by(self, tracer: Tracer) -> Self {
+        Self { tracer: Some(tracer), ..self }
     }
 
     /// Connects this thread to the store, so that its first decision needn't wait.
@@ -242,7 +252,7 @@ impl Gateway {
         has_room: bool,
     ) -> Response<AnswerBody> {
         let (mut parts, body) = request.into_parts();
-        let mut exchange = Exchange::begin(self, peer.address, &parts);
+        let mut exchange = Exchange::begin(self, peer, &parts);
         if exchange.facts.is_grpc {
             body.take_turns();
         }
@@ -310,6 +320,9 @@ impl Gateway {
         if let Some(log) = &self.access_log {
             log.write_metrics(page);
         }
+        if let Some(tracer) = &self.tracer {
+            tracer.write_metrics(page);
+        }
     }
 
     /// The routes; of those with one host and path, in the order in which they are tried.
@@ -375,6 +388,9 @@ impl Gateway {
             let found = self.routes.find(&target.view(parts, &matched)).ok_or(Rejection::NoRoute)?;
             let route = *taken.insert(found.route);
             facts.traffic = route.traffic;
+            if let Some(entry) = &mut facts.entry {
+                entry.note_route(&target.host, found.pattern());
+            }
             let body = body.at_most(route.max_body).map_err(Failure::Request)?;
             let aim = route.aim(&found, &target, &parts.uri)?;
             let other = self.find_other(route, &target, parts, &readings)?;
@@ -384,15 +400,25 @@ impl Gateway {
                 let counted = other.as_ref().unwrap_or(&found).route;
                 let parameter = |name: &str| other.iter().chain([&found]).find_map(|found| found.param(name));
                 let subject = self.subject(client.address, parts, &target, counted, &parameter);
+                if let Some(entry) = &mut facts.entry {
+                    entry.asked_at = Some(Instant::now());
+                }
                 let log = &mut facts.decided;
-                let admitted = request::admit(&self.limiter, &limits, &subject, facts.arrival, log).await?;
-                admission = Some(admitted);
+                let admitted = request::admit(&self.limiter, &limits, &subject, facts.arrival, log).await;
+                if let Some(entry) = &mut facts.entry {
+                    entry.decided_at = Some(Instant::now());
+                }
+                admission = Some(admitted?);
             }
             (route, limits, admission, body, aim)
         };
         let is_http1 = parts.version < Version::HTTP_2;
         let answered = match aim {
             Aim::Upstream(upstream, uri) => {
+                if self.tracer.is_some() {
+                    let traced = facts.entry.as_ref().and_then(|entry| entry.visits.within);
+                    trace::carry_on(&mut parts.headers, traced);
+                }
                 let mut request = Some(outgoing(parts, uri, body));
                 route.forward(upstream, &client, &mut request, &mut facts.entry).await
             }
@@ -532,7 +558,7 @@ impl Route {
             }
         }
         let deadline = self.timeout.map(|timeout| Instant::now() + timeout);
-        upstream.send(request, deadline, entry.as_mut().map(|entry| &mut entry.visit)).await
+        upstream.send(request, deadline, entry.as_mut().map(|entry| &mut entry.visits)).await
     }
 }
 

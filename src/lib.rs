@@ -46,7 +46,7 @@
 //! ```
 //!
 //! [`algorithm`] holds the arithmetic of limits, without clock or I/O; [`config`] turns a file into
-//! checked values, [`metrics`] counts and prints, and [`cli`] is what people type.
+//! checked values, [`metrics`] counts and prints, [`trace`] tells of single requests, and [`cli`] is what people type.
 
 pub mod admin;
 pub mod algorithm;
@@ -67,6 +67,7 @@ pub mod route;
 pub mod server;
 pub mod simulate;
 pub mod store;
+pub mod trace;
 
 pub use self::{
     algorithm::{Algorithm, Quota, Rate},

@@ -88,6 +88,8 @@ fn every_key_can_be_written() {
     let access_log =
         AccessLog { path: Some("/var/log/tollgate/access.log".into()), format: AccessLogFormat::Combined };
     assert_eq!(config.access_log, Some(access_log));
+    let tracing = config.tracing.as_ref().unwrap();
+    assert_eq!((tracing.otlp.to_string().as_str(), tracing.sample), ("https://otlp.example.com:4317", 1.0));
     let tls = config.server.tls.as_ref().unwrap();
     assert!(tls.identities.len() == 1 && tls.client_ca.is_some() && !config.server.http2);
     let limit = &config.limits["all-of-it"];

@@ -3,6 +3,7 @@
 
 pub(crate) mod browser;
 pub(crate) mod client;
+pub(crate) mod collector;
 pub(crate) mod cut;
 pub(crate) mod frames;
 pub(crate) mod gateway;

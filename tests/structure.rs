@@ -13,11 +13,12 @@ mod plot_algorithms;
 #[path = "../examples/configuration_reference.rs"]
 mod configuration_reference;
 
-/// A module and what it may import. `duration`, `metrics` and `config`'s value types are leaves for all.
+/// A module and what it may import. `duration`, `metrics`, `trace` and `config`'s value types are leaves for all.
 const TABLE: &[(&str, &[&str])] = &[
     ("algorithm", &[]),
     ("duration", &[]),
     ("metrics", &[]),
+    ("trace", &[]),
     ("route", &[]),
     ("config", &["algorithm", "route"]),
     ("store", &["algorithm"]),
@@ -49,7 +50,7 @@ const TABLE: &[(&str, &[&str])] = &[
         ],
     ),
 ];
-const LEAVES: [&str; 3] = ["config", "duration", "metrics"];
+const LEAVES: [&str; 4] = ["config", "duration", "metrics", "trace"];
 
 /// Names of the crate's modules that a file uses.
 fn imports(text: &str) -> Vec<String> {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Action, Config, Limit, Route, Upstream};
+use super::{Action, Config, Limit, Route, ServerUrl, Upstream};
 use crate::algorithm::Algorithm;
 
 impl Config {
@@ -33,6 +33,7 @@ impl Config {
     fn changes_of_settings(&self, old: &Self) -> Vec<String> {
         let (new_server, old_server) = (&self.server, &old.server);
         let (new_store, old_store) = (&self.store, &old.store);
+        let tracings = self.tracing.as_ref().zip(old.tracing.as_ref());
         let at_once = [
             ("server.listen", new_server.listen == old_server.listen),
             ("server.trusted_proxies", new_server.trusted_proxies == old_server.trusted_proxies),
@@ -48,11 +49,13 @@ impl Config {
             ("server.max_body", new_server.max_body == old_server.max_body),
             ("server.escaped_slashes", new_server.escaped_slashes == old_server.escaped_slashes),
             ("jwt", self.jwt == old.jwt),
+            ("tracing.sample", tracings.is_none_or(|(new, old)| new.sample == old.sample)),
         ];
         let at_next_start = [
             ("server.workers", new_server.workers == old_server.workers),
             ("admin", self.admin == old.admin),
             ("access_log", self.access_log == old.access_log),
+            ("tracing", otlp(self) == otlp(old)),
             ("store.url", new_store.url == old_store.url),
             ("store.tls", new_store.tls == old_store.tls),
             ("store.timeout", new_store.timeout == old_store.timeout),
@@ -172,6 +175,11 @@ impl Action {
             Self::Redirect { .. } => "redirect",
         }
     }
+}
+
+/// Where traces go.
+fn otlp(config: &Config) -> Option<&ServerUrl> {
+    config.tracing.as_ref().map(|tracing| &tracing.otlp)
 }
 
 fn by_name<T>(things: &BTreeMap<String, T>) -> BTreeMap<&str, &T> {
@@ -325,6 +333,22 @@ mod tests {
             changes(&[(b, "[upstreams.b]\nservers = \"http://b\"\nbalance = \"random\"\neject = {}")]),
             ["servers", "balance", "eject"].map(named)
         );
+    }
+
+    #[test]
+    fn where_traces_go_stays_and_which_does_not() {
+        let changes = |old: &str, new: &str| {
+            let config = |tracing| Config::parse("gateway.toml", &format!("{tracing}{OLD}"), &|_| None);
+            config(new).expect("a good file").0.changes(&config(old).expect("a good file").0)
+        };
+        let (share, at_next_start) =
+            ("`tracing.sample` changed", "`tracing` changed: takes effect at the next start");
+        let with = |keys: &str| format!("[tracing]\n{keys}\n");
+        assert_eq!(changes(&with(""), &with("sample = 0.5")), [share]);
+        assert_eq!(changes(&with(""), ""), [at_next_start]);
+        assert_eq!(changes("", &with("sample = 0.5")), [at_next_start]);
+        let elsewhere = with("otlp = \"http://a:4317\"\nsample = 0.5");
+        assert_eq!(changes(&with(""), &elsewhere), [share, at_next_start]);
     }
 
     #[test]

@@ -16,7 +16,7 @@ use std::{collections::BTreeMap, ops::Range, path::Path, sync::Arc};
 
 use self::limits::DefinedLimit;
 use super::{
-    AccessLog, Admin, AdminToken, Config, OnFailure, Server, Sources, Store, Upstream,
+    AccessLog, Admin, AdminToken, Config, OnFailure, Server, Sources, Store, Tracing, Upstream,
     document::Document,
     error::{Fault, Severity, nearest},
     file::{self, File, Spanned, Table},
@@ -41,6 +41,10 @@ pub(super) fn check(
         path: path.0.0.map(|path| folder.join(path)),
         format: format.0,
     });
+    let tracing = file.tracing.map(|Table { value: file::Tracing { otlp, sample }, .. }| Tracing {
+        otlp: otlp.0.0,
+        sample: sample.0,
+    });
     for (name, upstream) in file.upstreams {
         let checked = check.upstream(name.get_ref(), upstream, folder);
         check.upstreams.insert(name.into_inner(), checked);
@@ -55,7 +59,7 @@ pub(super) fn check(
     let limits =
         check.limits.into_iter().filter_map(|(name, defined)| Some((name, defined.limit?.into()))).collect();
     let is_good = document.faults.iter().all(|fault| fault.severity == Severity::Warning);
-    is_good.then_some(Config { server, store, admin, access_log, upstreams, limits, jwt, routes })
+    is_good.then_some(Config { server, store, admin, access_log, tracing, upstreams, limits, jwt, routes })
 }
 
 /// Shorter tokens can be guessed.

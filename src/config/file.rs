@@ -34,8 +34,8 @@ pub(super) use self::{
     upstream::{Eject, Health, Server as UpstreamServer, ServerTable, Servers, Upstream},
 };
 use super::{
-    AccessLogFormat, EscapedSlashes, ListenAddress, OnFailure, RatelimitHeaders, StoreUrl,
-    value::{BodyMost, FieldName, Output, Secret, Size, Text, Whole, Written},
+    AccessLogFormat, EscapedSlashes, ListenAddress, OnFailure, RatelimitHeaders, ServerUrl, StoreUrl,
+    value::{BodyMost, FieldName, Otlp, Output, Secret, Share, Size, Text, Whole, Written},
 };
 use crate::route::{
     pattern::{HostPattern, Pattern},
@@ -54,6 +54,8 @@ pub(super) struct File {
     pub admin: Option<Table<Admin>>,
     /// Where a line is written for each request. Default: nowhere.
     pub access_log: Option<Table<AccessLog>>,
+    /// Where traces are sent. Default: nowhere.
+    pub tracing: Option<Table<Tracing>>,
     /// The servers behind the gateway, by name.
     pub upstreams: BTreeMap<Spanned<String>, Table<Upstream>>,
     /// The rate limits, by name: lower-case letters, digits and hyphens.
@@ -241,6 +243,24 @@ pub(super) struct AccessLog {
 impl Default for AccessLog {
     fn default() -> Self {
         Self { path: Text(Output(None)), format: Text(AccessLogFormat::Json) }
+    }
+}
+
+/// `[tracing]`: traces of OpenTelemetry. A change of `sample` takes effect with a reload, any other at the next start.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct Tracing {
+    /// The collector, which takes OTLP over gRPC; with `https://` by TLS. Default: `"http://127.0.0.1:4317"`.
+    pub otlp: Text<Otlp>,
+    /// Share of the requests that are traced, from 0 to 1. A request with a `traceparent` is traced if that says so.
+    /// Default: 0.01.
+    pub sample: Share,
+}
+
+impl Default for Tracing {
+    fn default() -> Self {
+        let otlp = ServerUrl::Tcp { tls: false, host: Ipv4Addr::LOCALHOST.to_string(), port: 4317 };
+        Self { otlp: Text(Otlp(otlp)), sample: Share(0.01) }
     }
 }
 

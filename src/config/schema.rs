@@ -17,7 +17,7 @@ use super::{
         File, Limit, LimitOfRoute, List, Pairs, ResponseCost, ServerTable, Servers, Spanned, Table,
         UpstreamServer,
     },
-    value::{Text, Whole, Written},
+    value::{Share, Text, Whole, Written},
 };
 
 /// The JSON Schema of a gateway.toml (draft 7, which editors of TOML read).
@@ -116,6 +116,7 @@ unnamed! {
     [const MIN: u32, const MAX: u32] Whole<MIN, MAX>: |_| {
         json_schema!({ "type": "integer", "minimum": MIN, "maximum": MAX })
     };
+    [] Share: |_| json_schema!({ "type": "number", "minimum": 0, "maximum": 1 });
     [T: Written] List<T>: |generator| one_or_many::<Text<T>>(generator);
     [K: Written, V: Written] Pairs<K, V>: |generator| {
         let value = generator.subschema_for::<Text<V>>();

@@ -24,6 +24,7 @@ pub(super) use self::{
     choice::{AlgorithmName, Echo},
     limit::{AnyRate, Lease, Wait},
     upstream::Interval,
+    url::Otlp,
 };
 use super::{Exemption, KeyPart, ListenAddress};
 use crate::{
@@ -94,6 +95,40 @@ impl<const MIN: u32, const MAX: u32> de::Visitor<'_> for WholeVisitor<MIN, MAX> 
     fn visit_i64<E: de::Error>(self, number: i64) -> Result<Self::Value, E> {
         let whole = u32::try_from(number).ok().filter(|whole| (MIN..=MAX).contains(whole));
         whole.map(Whole).ok_or_else(|| E::invalid_value(de::Unexpected::Signed(number), &self))
+    }
+}
+
+/// A number from 0 to 1.
+#[derive(Debug)]
+pub(super) struct Share(pub f64);
+
+impl<'de> Deserialize<'de> for Share {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_f64(ShareVisitor)
+    }
+}
+
+struct ShareVisitor;
+
+impl de::Visitor<'_> for ShareVisitor {
+    type Value = Share;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a number from 0 to 1")
+    }
+
+    fn visit_f64<E: de::Error>(self, number: f64) -> Result<Share, E> {
+        let is_share = (0.0..=1.0).contains(&number);
+        is_share
+            .then_some(Share(number))
+            .ok_or_else(|| E::invalid_value(de::Unexpected::Float(number), &self))
+    }
+
+    fn visit_i64<E: de::Error>(self, number: i64) -> Result<Share, E> {
+        let is_share = (0..=1).contains(&number);
+        is_share
+            .then_some(Share(number as f64))
+            .ok_or_else(|| E::invalid_value(de::Unexpected::Signed(number), &self))
     }
 }
 

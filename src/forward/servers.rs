@@ -20,7 +20,7 @@ use tokio::{task::JoinSet, time::Instant};
 use crate::config::{self, Weighted};
 
 use super::{
-    Failure, Visit, address,
+    Failure, Visits, address,
     balance::{Balancer, Member, Places},
     body::{Body, Progress, Relayed},
     connection::Connection,
@@ -142,7 +142,7 @@ impl Servers {
         &self,
         request: &mut Option<Request<Body>>,
         deadline: Option<Instant>,
-        mut visit: Option<&mut Option<Visit>>,
+        mut visits: Option<&mut Visits>,
     ) -> Result<Response<Body>, Failure> {
         self.budget.deposit();
         let (upload, client, names_host) = {
@@ -161,6 +161,9 @@ impl Servers {
                 address_to(server, request);
             }
             let sent = Instant::now();
+            if let (Some(visits), Some(request)) = (&mut visits, request.as_mut()) {
+                visits.begin(server, sent, request.headers_mut());
+            }
             let answered = {
                 let asking = pin!(self.ask(server, request, upload.as_deref(), client.as_ref()));
                 within(deadline, asking).await
@@ -170,8 +173,8 @@ impl Servers {
                 Ok(_) => server.answers.observe_time(took),
                 Err(failure) => server.failures.add(failure.kind()),
             }
-            if let Some(visit) = &mut visit {
-                **visit = Some(Visit { server: server.url().name(), took });
+            if let Some(visits) = &mut visits {
+                visits.end(took, &answered);
             }
             if let Some(ejector) = &self.ejector {
                 let servers = self.members.iter().map(|member| &member.server);

@@ -20,6 +20,7 @@ use crate::{
         template::{Location, Template},
     },
     store::Outcome,
+    trace::{self, Context},
 };
 
 use super::{fields_of, parts};
@@ -101,7 +102,7 @@ pub fn target(bytes: &[u8]) {
 }
 
 /// Only trusted proxies are believed, and nothing that is left of the first who isn't one; what belongs to a
-/// connection goes no further.
+/// connection goes no further. What is told of a trace can be read.
 pub fn forwarded(bytes: &[u8]) {
     const STRANGER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1));
     const PROXY: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
@@ -116,6 +117,12 @@ pub fn forwarded(bytes: &[u8]) {
     for name in headers.keys() {
         assert!(!name.as_str().contains('_') && !named.contains(name) && name != CONNECTION, "{name}");
     }
+
+    let mut told = headers.clone();
+    trace::carry_on(&mut told, None);
+    assert_eq!(told == headers, Context::read(&headers).is_some());
+    let again = Context::read(&told).expect("a trace").to_field();
+    assert!(again.len() == 55 && lines_of(&told, "traceparent").len() == 1, "{again:?}");
 
     let claimed = lines_of(&headers, "x-forwarded-for");
     let client = identify(http(STRANGER), &headers, &trusted);

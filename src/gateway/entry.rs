@@ -1,4 +1,4 @@
-//! What the access log tells of a request, and how it is written.
+//! What is known of a request for the access log and its trace, and how the log tells it.
 
 use std::{
     borrow::Cow,
@@ -13,14 +13,20 @@ use hyper::{
     http::request::Parts,
 };
 use serde::Serialize;
+use smallvec::SmallVec;
+use tokio::time::Instant;
 
 use crate::{
     forward::{
-        Visit,
+        Visits,
         headers::{Client, X_REQUEST_ID},
     },
     limit::{Key, request::Decided},
+    route::pattern::Pattern,
+    trace::Context,
 };
+
+use super::Peer;
 
 /// Bytes that are told of a target, and of another text that a client sends.
 const TARGET_MOST: usize = 2_048;
@@ -31,25 +37,35 @@ const MONTHS: [&str; 12] =
 /// What is known of a request while it is answered.
 #[derive(Debug)]
 pub(super) struct Entry {
-    time: SystemTime,
+    pub(super) time: SystemTime,
+    pub(super) arrival: Instant,
     client: IpAddr,
-    method: String,
-    target: String,
-    protocol: String,
+    pub(super) scheme: &'static str,
+    pub(super) method: String,
+    pub(super) target: String,
+    pub(super) protocol: String,
     referer: Option<String>,
     user_agent: Option<String>,
     request_id: Option<String>,
     /// Whether the answer is without a body, whatever its header says.
     is_head: bool,
-    /// Which server was asked.
-    pub(super) visit: Option<Visit>,
+    /// The host that was asked for, and the path of the route that took it.
+    pub(super) taken: Option<(String, String)>,
+    /// When the limits were asked, and when all had decided.
+    pub(super) asked_at: Option<Instant>,
+    pub(super) decided_at: Option<Instant>,
+    /// Which servers were asked.
+    pub(super) visits: Visits,
 }
 
 /// How the answer ended.
 pub(super) struct End<'e> {
     pub(super) status: u16,
+    /// The client had it, or some of it: else the status is made up.
+    pub(super) is_answered: bool,
     /// Of the body.
     pub(super) bytes: u64,
+    /// From the request's arrival.
     pub(super) duration: Duration,
     /// All of the answer was handed to the connection.
     pub(super) is_whole: bool,
@@ -80,6 +96,8 @@ struct Line<'e> {
     #[serde(skip_serializing_if = "Option::is_none")]
     request_id: Option<&'e str>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    trace_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     referer: Option<&'e str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     user_agent: Option<&'e str>,
@@ -103,12 +121,14 @@ struct OfLimit<'e> {
 }
 
 impl Entry {
-    /// Of a request that has just arrived.
-    pub(super) fn begin(peer: IpAddr, request: &Parts) -> Self {
+    /// Of a request that has just arrived, and its span if it is traced.
+    pub(super) fn begin(peer: Peer, request: &Parts, arrival: Instant, traced: Option<Context>) -> Self {
         let text = |name| text(&request.headers, name);
         Self {
             time: SystemTime::now(),
-            client: peer.to_canonical(),
+            arrival,
+            client: peer.address.to_canonical(),
+            scheme: peer.scheme,
             method: cut(request.method.as_str(), TEXT_MOST),
             target: target(&request.uri),
             protocol: format!("{:?}", request.version),
@@ -116,7 +136,10 @@ impl Entry {
             user_agent: text(USER_AGENT),
             request_id: None,
             is_head: request.method == hyper::Method::HEAD,
-            visit: None,
+            taken: None,
+            asked_at: None,
+            decided_at: None,
+            visits: Visits { within: traced, list: SmallVec::new() },
         }
     }
 
@@ -128,9 +151,21 @@ impl Entry {
         }
     }
 
+    /// Notes which host it asks for, and by which path it was found to belong to a route, if that will be told.
+    pub(super) fn note_route(&mut self, host: &str, path: &Pattern) {
+        if self.visits.within.is_some() {
+            self.taken = Some((cut(host, TEXT_MOST), path.to_string()));
+        }
+    }
+
     /// Notes what it is called.
     pub(super) fn note_id(&mut self, headers: &HeaderMap) {
         self.request_id = text(headers, X_REQUEST_ID);
+    }
+
+    /// Whether the answer broke off that ended so.
+    pub(super) fn is_broken_off(&self, end: &End<'_>) -> bool {
+        !end.is_whole && !self.is_head
     }
 
     /// As an object of JSON.
@@ -142,7 +177,10 @@ impl Entry {
             remaining: decided.remaining,
             key: decided.key.as_ref().map(Key::as_str),
         });
-        let upstream = self.visit.as_ref();
+        let upstream = self.visits.list.last().map(|visit| {
+            let took = visit.ended.map_or_else(|| visit.sent.elapsed(), |(took, _)| took);
+            Upstream { server: &visit.server, duration_ms: milliseconds(took) }
+        });
         let line = Line {
             time: humantime::format_rfc3339_millis(self.time).to_string(),
             client: self.client,
@@ -152,12 +190,12 @@ impl Entry {
             status: end.status,
             bytes: end.bytes,
             duration_ms: milliseconds(end.duration),
-            broken_off: (!end.is_whole && !self.is_head).then_some(true),
+            broken_off: self.is_broken_off(end).then_some(true),
             route: end.route,
-            upstream: upstream
-                .map(|visit| Upstream { server: &visit.server, duration_ms: milliseconds(visit.took) }),
+            upstream,
             limits: limits.collect(),
             request_id: self.request_id.as_deref(),
+            trace_id: self.visits.within.map(|span| format!("{:032x}", span.trace_id)),
             referer: self.referer.as_deref(),
             user_agent: self.user_agent.as_deref(),
         };

@@ -3,7 +3,6 @@
 
 use std::{
     io,
-    net::IpAddr,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
@@ -23,8 +22,9 @@ use crate::{
 };
 
 use super::{
-    Gateway,
+    Gateway, Peer, client,
     entry::{End, Entry},
+    spans,
 };
 
 /// The requests of a route.
@@ -82,7 +82,7 @@ pub(super) struct Facts {
     pub(super) is_grpc: bool,
     /// The place of the route's traffic in the gateway's.
     pub(super) traffic: usize,
-    /// If there is an access log: what its line will say, and what limits decided.
+    /// If there is an access log, or the request is traced: what will be told of it, and what limits decided.
     pub(super) entry: Option<Box<Entry>>,
     pub(super) decided: request::Log,
     /// What the answer still owes its limits, and holds of them.
@@ -98,14 +98,17 @@ pub(super) struct Facts {
 
 impl Exchange {
     /// With a request that has just arrived.
-    pub(super) fn begin(gateway: Arc<Gateway>, peer: IpAddr, request: &Parts) -> Self {
-        let is_logged = gateway.access_log.is_some();
+    pub(super) fn begin(gateway: Arc<Gateway>, peer: Peer, request: &Parts) -> Self {
+        let arrival = Instant::now();
+        let is_trusted = || client::is_trusted(peer.address, &gateway.trusted_proxies);
+        let traced = gateway.tracer.as_ref().and_then(|tracer| tracer.sample(&request.headers, is_trusted));
+        let is_told = gateway.access_log.is_some() || traced.is_some();
         let facts = Facts {
-            arrival: Instant::now(),
+            arrival,
             is_grpc: grpc::is_call(&request.headers),
             traffic: Gateway::UNROUTED,
-            entry: is_logged.then(|| Box::new(Entry::begin(peer, request))),
-            decided: is_logged.then(Vec::new),
+            entry: is_told.then(|| Box::new(Entry::begin(peer, request, arrival, traced))),
+            decided: is_told.then(Vec::new),
             settlement: None,
             is_refused: false,
             status: None,
@@ -121,25 +124,51 @@ impl Exchange {
         self.facts.status = Some(status);
         let has_none = matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
         self.facts.is_whole = has_none || response.body().size_hint().exact() == Some(0);
+        if status == StatusCode::SWITCHING_PROTOCOLS {
+            // No trace waits for the end of a tunnel.
+            self.trace(&self.end());
+        }
         response.map(|body| AnswerBody { body, exchange: self })
+    }
+
+    /// How it ends now.
+    fn end(&self) -> End<'_> {
+        let Self { gateway, facts } = self;
+        End {
+            status: facts.status.map_or(CLIENT_LEFT, |status| status.as_u16()),
+            is_answered: facts.status.is_some(),
+            bytes: facts.bytes,
+            duration: facts.arrival.elapsed(),
+            is_whole: facts.is_whole,
+            route: &gateway.traffic[facts.traffic].0,
+            decided: facts.decided.as_deref().unwrap_or_default(),
+        }
+    }
+
+    /// Has its spans sent, if it is traced.
+    fn trace(&self, end: &End<'_>) {
+        if let (Some(tracer), Some(entry)) = (&self.gateway.tracer, &self.facts.entry)
+            && let Some(span) = entry.visits.within
+        {
+            tracer.send(spans::of(entry, span, end));
+        }
     }
 }
 
 impl Drop for Exchange {
     fn drop(&mut self) {
-        let Self { gateway, facts } = self;
-        let (route, traffic) = &gateway.traffic[facts.traffic];
-        let status = facts.status.map_or(CLIENT_LEFT, |status| status.as_u16());
-        let duration = facts.arrival.elapsed();
-        traffic.answers.add(usize::from((status / 100).clamp(1, 5) - 1));
+        let (Self { gateway, facts }, end) = (&*self, self.end());
+        let (_, traffic) = &gateway.traffic[facts.traffic];
+        traffic.answers.add(usize::from((end.status / 100).clamp(1, 5) - 1));
         if facts.is_refused {
             traffic.refused.add(0);
         }
-        traffic.durations.observe_time(duration);
+        traffic.durations.observe_time(end.duration);
         if let (Some(log), Some(entry)) = (&gateway.access_log, &facts.entry) {
-            let Facts { bytes, is_whole, decided, .. } = facts;
-            let decided = decided.as_deref().unwrap_or_default();
-            log.log(entry, &End { status, bytes: *bytes, duration, is_whole: *is_whole, route, decided });
+            log.log(entry, &end);
+        }
+        if facts.status != Some(StatusCode::SWITCHING_PROTOCOLS) {
+            self.trace(&end);
         }
     }
 }

@@ -157,7 +157,8 @@ impl Rule {
         let origin = if shadows { Origin::Shadow } else { Origin::Terms };
         self.tally.decisions.add(effect, origin);
         if let Some(log) = log {
-            log.push(Decided { limit: self.limit.clone(), effect, origin, remaining: None, key: None });
+            let limit = self.limit.clone();
+            log.push(Decided { limit, effect, origin, remaining: None, delay_us: None, key: None });
         }
     }
 }
@@ -244,8 +245,17 @@ pub struct Decided {
     pub origin: Origin,
     /// How many permits are left, if that is known.
     pub remaining: Option<u64>,
+    /// When there will be room for the request, if that is known; 0 if there was.
+    pub delay_us: Option<u64>,
     /// Whom it counted, if anybody.
     pub key: Option<Key>,
+}
+
+impl Decided {
+    /// Whether the request was refused by it.
+    pub fn refuses(&self) -> bool {
+        self.effect == Effect::Refused && !self.limit.shadows()
+    }
 }
 
 /// Something else than one integer of 1 to 2^31 - 1.
@@ -290,7 +300,7 @@ pub async fn admit(
         rule.note(effect, origin, key, arrival);
         if let Some(log) = log {
             let (limit, remaining, key) = (standing.limit.clone(), standing.remaining(), key.cloned());
-            log.push(Decided { limit, effect, origin, remaining, key });
+            log.push(Decided { limit, effect, origin, remaining, delay_us: standing.outcome.delay_us, key });
         }
     }
     taken

@@ -1,4 +1,4 @@
-//! Metrics, the access log and the dashboard tell the same of one load.
+//! Metrics, the access log, traces and the dashboard tell the same of one load.
 
 use std::{collections::BTreeMap, fs};
 
@@ -7,7 +7,10 @@ use serde_json::Value;
 use crate::{
     admin,
     events::Events,
-    harness::{client::Client, gateway::Gateway, metrics::Metrics, redis::Redis, wait_until},
+    harness::{
+        client::Client, collector::Collector, gateway::Gateway, metrics::Metrics, redis::Redis,
+        upstream::Upstream, wait_until,
+    },
 };
 
 /// How often each was told.
@@ -27,14 +30,17 @@ fn of(pairs: impl IntoIterator<Item = (String, u64)>) -> Told {
 fn all_who_watch_see_the_same() {
     let (redis, folder) = (Redis::start(), tempfile::tempdir().unwrap());
     let log = folder.path().join("access.log");
+    let (collector, upstream) = (Collector::start(), Upstream::hello());
     let gateway = Gateway::start(&format!(
         "{}\n[server]\nworkers = 2\n[admin]\nlisten = \"127.0.0.1:0\"\n[access_log]\npath = \"{}\"\n\
-         [limits.by-key]\nkey = \"header:x-api-key\"\nrate = \"20/h\"\n\
+         {}[upstreams.up]\nservers = [\"{}\"]\n[limits.by-key]\nkey = \"header:x-api-key\"\nrate = \"20/h\"\n\
          [limits.trial]\nkey = \"path:id\"\nrate = \"5/h\"\nmode = \"shadow\"\n\
-         [[routes]]\nname = \"orders\"\npath = \"/orders/{{id}}\"\nrespond = {{ status = 200 }}\nlimits = [\"by-key\", \"trial\"]\n\
+         [[routes]]\nname = \"orders\"\npath = \"/orders/{{id}}\"\nupstream = \"up\"\nlimits = [\"by-key\", \"trial\"]\n\
          [[routes]]\nname = \"moved\"\npath = \"/moved\"\nrespond = {{ status = 302 }}\n",
         redis.store(),
         log.display(),
+        collector.table("1"),
+        upstream.url(),
     ));
     let admin = admin(&gateway);
     let mut events = Events::of(&gateway);
@@ -64,6 +70,8 @@ fn all_who_watch_see_the_same() {
             .collect();
         lines.len() == 46
     });
+    // 46 requests, the 40 decisions of those with limits, and the 30 that went to the upstream.
+    let spans = collector.await_spans(46 + 40 + 30);
     let metrics = Metrics::scrape(&admin);
     let mut sums = [0; 6];
     let mut state = Value::Null;
@@ -108,6 +116,29 @@ fn all_who_watch_see_the_same() {
     );
     assert_eq!((&by_log, &by_log), (&by_metrics, &by_dashboard));
     assert_eq!(sums, [0, 30, 3, 13, 0, 10]);
+    let of_requests = || spans.iter().filter(|span| span.parent.is_empty());
+    let by_traces = counted(of_requests().map(|span| {
+        format!(
+            "{} {}xx",
+            span.of_attribute("tollgate.route"),
+            &span.of_attribute("http.response.status_code")[..1]
+        )
+    }));
+    assert_eq!(by_traces, by_log);
+    assert_eq!(metrics.of("tollgate_spans_total{outcome=\"dropped\"}"), 0.0);
+
+    // Each line is of a trace, which tells the same of the request.
+    for line in &lines {
+        let request = of_requests().find(|span| line["trace_id"] == span.trace).unwrap();
+        assert_eq!(line["status"].to_string(), request.of_attribute("http.response.status_code"));
+        let took_ms = (request.end - request.start) / 1_000_000;
+        assert!(took_ms.abs_diff(line["duration_ms"].as_f64().unwrap() as u64) <= 1, "{line} {request:?}");
+        let mut parts = spans.iter().filter(|span| span.parent == request.id);
+        let visit = parts.find(|span| span.name == "GET");
+        let server = visit
+            .map(|visit| ["server.address", "server.port"].map(|name| visit.of_attribute(name)).join(":"));
+        assert_eq!(line["upstream"]["server"].as_str(), server.as_deref(), "{line}");
+    }
     assert_eq!(metrics.of("tollgate_requests_refused_total{route=\"orders\"}"), 10.0);
 
     // Decisions by limit and what it did, and by key.
@@ -126,6 +157,16 @@ fn all_who_watch_see_the_same() {
         let of = limits.iter().find(|of| of["limit"] == limit).unwrap();
         (pair.clone(), of["decisions"][outcome].as_u64().unwrap())
     }));
+    let by_traces = counted(spans.iter().flat_map(|span| {
+        let list = |name: &str| span.of_attribute(name).split(',').map(str::to_owned).collect::<Vec<_>>();
+        let pairs = list("tollgate.limits").into_iter().zip(list("tollgate.decisions"));
+        pairs.map(|(limit, decision)| format!("{limit} {decision}")).filter(|pair| pair != " ")
+    }));
+    assert_eq!(by_traces, by_log);
+    let in_metrics =
+        |series: &str| metrics.of(&format!("tollgate_upstream_response_seconds_count{{{series}}}"));
+    let server = upstream.url().replace("http://", "");
+    assert_eq!(in_metrics(&format!("upstream=\"up\",server=\"{server}\"")), 30.0);
     assert_eq!((by_log["by-key admitted"], by_log["by-key refused"]), (30, 10));
     assert!(by_log["trial refused"] >= 5, "{by_log:?}");
     assert_eq!((&by_log, &by_log), (&by_metrics, &by_dashboard));

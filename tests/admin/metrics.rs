@@ -415,8 +415,8 @@ fn the_older_form_tells_the_same() {
 #[test]
 fn each_metric_is_documented() {
     let (redis, folder) = (Redis::start(), tempfile::tempdir().unwrap());
-    let log = format!("[access_log]\npath = \"{}/log\"\n", folder.path().display());
-    let metrics = scrape(&gateway("5/h", &(redis.store() + &log)));
+    let optional = format!("[access_log]\npath = \"{}/log\"\n[tracing]\n", folder.path().display());
+    let metrics = scrape(&gateway("5/h", &(redis.store() + &optional)));
     let document = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/metrics.md")).unwrap();
     let documented = document.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());
     let (mut told, mut documented) = (metrics.names(), documented.collect::<Vec<_>>());

@@ -48,6 +48,28 @@ impl Written for ServerUrl {
     }
 }
 
+/// The url of who takes OTLP.
+#[derive(Debug)]
+pub(in crate::config) struct Otlp(pub ServerUrl);
+
+impl Written for Otlp {
+    const EXPECTED: &'static str = "an url such as \"http://127.0.0.1:4317\"";
+    const FORM: Option<&'static str> = Some(r"https?://.+");
+
+    fn read(text: &str) -> Result<Self, String> {
+        let fault = match ServerUrl::read(text) {
+            Ok(url @ ServerUrl::Tcp { .. }) => return Ok(Self(url)),
+            Ok(ServerUrl::Unix(_)) => format!("`{text}` is no url"),
+            Err(fault) => {
+                fault.lines().next().unwrap_or_default().replace(", https:// or unix:", " or https://")
+            }
+        };
+        Err(format!(
+            "{fault}\nwrite scheme, host and port: \"http://127.0.0.1:4317\", \"https://otlp.example.com:4317\""
+        ))
+    }
+}
+
 /// The port of an authority, if it names one; none if it names a wrong one.
 fn port(authority: &str) -> Option<Option<u16>> {
     let after_host = authority.rsplit(['@', ']']).next().unwrap_or(authority);
