@@ -43,7 +43,7 @@ impl<'r> Target<'r> {
         let is_foreign =
             parts.uri.scheme().is_some_and(|scheme| !["http", "https"].contains(&scheme.as_str()));
         // Servers that keep a path as C does read no further than to a NUL.
-        if !as_sent.starts_with('/') || is_foreign || as_sent.contains("%00") {
+        if !as_sent.starts_with('/') || is_foreign || (path::has_escape(as_sent) && as_sent.contains("%00")) {
             return Err(Rejection::TargetInvalid);
         }
         let mut expectations = list(parts, EXPECT);
