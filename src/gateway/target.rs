@@ -141,7 +141,7 @@ fn host_of(authority: &str) -> Result<Cow<'_, str>, Rejection> {
         return address.map(|address| format!("[{address}]").into()).ok_or(Rejection::HostInvalid);
     }
     let host = host.strip_suffix('.').unwrap_or(host);
-    let known = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~%!$&'()*+,;=".contains(&byte);
+    let known = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'.' || b"-_~%!$&'()*+,;=".contains(&byte);
     if host.is_empty() || host.ends_with('.') || !host.bytes().all(known) {
         return Err(Rejection::HostInvalid);
     }
