@@ -395,9 +395,7 @@ impl Gateway {
         let is_http1 = parts.version < Version::HTTP_2;
         let answered = match aim {
             Aim::Upstream(upstream, uri) => {
-                let request = outgoing(parts, uri, body);
-                // In a box, lest requests that are refused make room for it.
-                Box::pin(route.forward(upstream, &client, request, &mut facts.entry)).await
+                route.forward(upstream, &client, outgoing(parts, uri, body), &mut facts.entry).await
             }
             Aim::Fixed(response) => Ok(whole(response.clone())),
             Aim::Elsewhere(to, status) => Ok(whole(fixed(status, "", &[(LOCATION, to)]))),

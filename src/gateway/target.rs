@@ -43,7 +43,7 @@ impl<'r> Target<'r> {
         let is_foreign =
             parts.uri.scheme().is_some_and(|scheme| !["http", "https"].contains(&scheme.as_str()));
         // Servers that keep a path as C does read no further than to a NUL.
-        if !as_sent.starts_with('/') || is_foreign || (path::has_escape(as_sent) && as_sent.contains("%00")) {
+        if !as_sent.starts_with('/') || is_foreign || as_sent.contains("%00") {
             return Err(Rejection::TargetInvalid);
         }
         let mut expectations = list(parts, EXPECT);
@@ -141,7 +141,7 @@ fn host_of(authority: &str) -> Result<Cow<'_, str>, Rejection> {
         return address.map(|address| format!("[{address}]").into()).ok_or(Rejection::HostInvalid);
     }
     let host = host.strip_suffix('.').unwrap_or(host);
-    let known = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'.' || b"-_~%!$&'()*+,;=".contains(&byte);
+    let known = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~%!$&'()*+,;=".contains(&byte);
     if host.is_empty() || host.ends_with('.') || !host.bytes().all(known) {
         return Err(Rejection::HostInvalid);
     }

@@ -18,9 +18,7 @@ use percent_encoding::{percent_decode_str, percent_encode_byte};
 /// It may begin with `//`, as the RFC has it: send it in a request line, don't resolve it as a reference.
 pub fn forwarded(path: &str) -> Cow<'_, str> {
     let is_rooted = path.starts_with('/');
-    // Mostly there is no dot, nor what might be an escaped one.
-    let may_have_dots = path.bytes().any(|byte| matches!(byte, b'.' | b'%'));
-    if is_rooted && !(may_have_dots && path.split('/').any(is_dot_segment)) {
+    if is_rooted && !path.split('/').any(is_dot_segment) {
         return Cow::Borrowed(path);
     }
     let mut kept = String::with_capacity(path.len() + 1);
@@ -73,9 +71,8 @@ pub fn matched(forwarded: &str) -> Cow<'_, str> {
 /// a slash (nginx, PHP), those that take `\` for one (IIS), those that leave out what follows a `;` in a segment
 /// (servlets), and any of these together. None, mostly.
 pub fn readings(matched: &str) -> impl Iterator<Item = String> {
-    let has = [has_escape(matched) && matched.contains("%2F"), matched.contains('\\'), matched.contains(';')];
-    let sets = if has.contains(&true) { 1..8 } else { 1..1 };
-    let liberties = sets.map(|set| [0, 1, 2].map(|liberty| set >> liberty & 1 == 1));
+    let has = [matched.contains("%2F"), matched.contains('\\'), matched.contains(';')];
+    let liberties = (1..8).map(|set| [0, 1, 2].map(|liberty| set >> liberty & 1 == 1));
     let apply = move |[escaped, backslash, parameters]: [bool; 3]| {
         let mut path = matched.to_owned();
         if escaped {
@@ -96,11 +93,10 @@ pub fn readings(matched: &str) -> impl Iterator<Item = String> {
 
 /// Whether a path has `%2F` or `%5C`, which some upstreams read as a slash.
 pub fn has_escaped_slash(path: &str) -> bool {
-    has_escape(path)
-        && path.split('%').skip(1).any(|after| {
-            let hex = after.get(..2).unwrap_or_default();
-            hex.eq_ignore_ascii_case("2f") || hex.eq_ignore_ascii_case("5c")
-        })
+    path.split('%').skip(1).any(|after| {
+        let hex = after.get(..2).unwrap_or_default();
+        hex.eq_ignore_ascii_case("2f") || hex.eq_ignore_ascii_case("5c")
+    })
 }
 
 /// Whether an upstream might climb out of the place where a path stands: one that reads `\`, `%2F` or `%5C` as a slash,
@@ -143,13 +139,7 @@ fn strip_dot(text: &str) -> Option<&str> {
 fn is_canonical(path: &str) -> bool {
     path.starts_with('/')
         && !path.as_bytes().windows(2).any(|pair| pair == b"//")
-        && (!has_escape(path)
-            || path.split('%').skip(1).all(|after| after.starts_with("25") || after.starts_with("2F")))
-}
-
-/// Whether a path has one, or a stray `%`. Mostly it hasn't, and this is found sooner than what escapes there are.
-pub(crate) fn has_escape(path: &str) -> bool {
-    path.contains('%')
+        && path.split('%').skip(1).all(|after| after.starts_with("25") || after.starts_with("2F"))
 }
 
 fn push_canonical(segment: &str, canonical: &mut String) {
