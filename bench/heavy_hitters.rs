@@ -21,7 +21,7 @@ fn main() {
         let hitters = HeavyHitters::default();
         let (now, started) = (Instant::now(), std::time::Instant::now());
         for key in keys.iter().cycle().take(TIMES as usize) {
-            hitters.note(black_box(key), now);
+            hitters.note(black_box(&**key).into(), now);
         }
         println!("{:5.1} ns  {what}", started.elapsed().as_nanos() as f64 / f64::from(TIMES));
     }

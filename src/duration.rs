@@ -47,7 +47,10 @@ impl fmt::Display for Text {
             .unwrap_or((1, "us", "us"));
         match self.0 / unit_us {
             1 if f.alternate() => f.write_str(one),
-            count => write!(f, "{count}{many}"),
+            count => {
+                f.write_str(itoa::Buffer::new().format(count))?;
+                f.write_str(many)
+            }
         }
     }
 }

@@ -325,7 +325,7 @@ impl Rejected {
 impl From<Rejection> for Rejected {
     fn from(rejection: Rejection) -> Self {
         let (status, code, detail) = rejection.terms();
-        Self { status: status.as_u16(), code, detail }
+        Self { status: status.as_u16(), code, detail: detail.to_string() }
     }
 }
 

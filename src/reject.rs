@@ -6,12 +6,13 @@
 
 pub mod grpc;
 
+use std::fmt::{self, Write};
+
 use bytes::Bytes;
 use hyper::{
     Response, StatusCode,
     header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER},
 };
-use serde::Serialize;
 
 use crate::{
     config::{OnLimit, RatelimitHeaders},
@@ -72,51 +73,36 @@ impl From<Failure> for Rejection {
     }
 }
 
-/// The body of the answer: RFC 9457, section 3.
-#[derive(Serialize)]
-#[serde(rename_all = "snake_case")]
-struct Problem<'a> {
-    r#type: &'a str,
-    title: &'a str,
-    status: u16,
-    code: &'a str,
-    detail: &'a str,
-    #[serde(rename = "violated-policies", skip_serializing_if = "<[_]>::is_empty")]
-    violated_policies: &'a [&'a str],
-    #[serde(skip_serializing_if = "Option::is_none")]
-    retry_after_ms: Option<u64>,
-}
-
 impl Rejection {
     /// Status, code and detail.
-    pub(crate) fn terms(&self) -> (StatusCode, &'static str, String) {
-        let (status, code, detail) = match self {
-            Self::Malformed => (400, "request-malformed", "what came is no request of HTTP/1.1"),
-            Self::HeadTooLarge => (431, "head-too-large", "the request's head is larger than it may be"),
-            Self::TargetTooLong => (414, "target-too-long", "the request's target is longer than it may be"),
-            Self::HostMissing => (400, "host-missing", "the request has no Host field"),
-            Self::HostRepeated => (400, "host-repeated", "the request has more than one Host field"),
-            Self::HostInvalid => (400, "host-invalid", "the Host field names no host"),
+    pub(crate) fn terms(&self) -> (StatusCode, &'static str, &dyn fmt::Display) {
+        let (status, code, detail): (_, _, &&str) = match self {
+            Self::Malformed => (400, "request-malformed", &"what came is no request of HTTP/1.1"),
+            Self::HeadTooLarge => (431, "head-too-large", &"the request's head is larger than it may be"),
+            Self::TargetTooLong => (414, "target-too-long", &"the request's target is longer than it may be"),
+            Self::HostMissing => (400, "host-missing", &"the request has no Host field"),
+            Self::HostRepeated => (400, "host-repeated", &"the request has more than one Host field"),
+            Self::HostInvalid => (400, "host-invalid", &"the Host field names no host"),
             Self::TargetInvalid => {
-                (400, "target-invalid", "the request's target is neither a path nor an http url")
+                (400, "target-invalid", &"the request's target is neither a path nor an http url")
             }
-            Self::EscapedSlash => (400, "escaped-slash", "the path has an escaped slash or backslash"),
+            Self::EscapedSlash => (400, "escaped-slash", &"the path has an escaped slash or backslash"),
             Self::PathAmbiguous => {
-                (400, "path-ambiguous", "servers read the path in several ways, which aren't limited alike")
+                (400, "path-ambiguous", &"servers read the path in several ways, which aren't limited alike")
             }
             Self::PathClimbs => {
-                (400, "path-ambiguous", "some servers read the path as going up, past its limits")
+                (400, "path-ambiguous", &"some servers read the path as going up, past its limits")
             }
             Self::ExpectationUnknown => {
-                (417, "expectation-unknown", "the request expects something else than 100-continue")
+                (417, "expectation-unknown", &"the request expects something else than 100-continue")
             }
-            Self::Connect => (501, "connect", "this gateway opens no tunnels"),
-            Self::Overloaded => (503, "overloaded", "the gateway has no room for another connection"),
-            Self::NoRoute => (404, "no-route", "no route matches the request"),
+            Self::Connect => (501, "connect", &"this gateway opens no tunnels"),
+            Self::Overloaded => (503, "overloaded", &"the gateway has no room for another connection"),
+            Self::NoRoute => (404, "no-route", &"no route matches the request"),
             Self::Refused(refusal) => return refused(refusal),
             Self::Failed(failure) => return failed(failure),
         };
-        (StatusCode::from_u16(status).expect("a status of this table"), code, detail.to_owned())
+        (StatusCode::from_u16(status).expect("a status of this table"), code, detail)
     }
 
     /// The answer, to a call of gRPC or another request, with the limits' fields in this form. Whom a limit refuses is
@@ -135,12 +121,12 @@ impl Rejection {
         let refused = matches!(&self, Self::Refused(Refusal::Limited(_) | Refusal::KeyMissing { .. }));
         let own = on_limit.filter(|_| refused);
         let mut response = if is_grpc {
-            grpc::answer(status, &detail)
+            grpc::answer(status, &detail.to_string())
         } else {
             let status = own.map_or(status, |own| own.status);
             match own.and_then(|own| own.body.as_ref()) {
                 Some((body, content_type)) => answer(status, body.clone(), content_type.clone()),
-                None => problem(status, code, &detail, limited),
+                None => problem(status, code, detail, limited),
             }
         };
         match &self {
@@ -166,7 +152,7 @@ impl Rejection {
     }
 }
 
-fn failed(failure: &Failure) -> (StatusCode, &'static str, String) {
+fn failed(failure: &Failure) -> (StatusCode, &'static str, &dyn fmt::Display) {
     let (status, code) = match failure {
         Failure::NoneHealthy { .. } => (StatusCode::SERVICE_UNAVAILABLE, "upstream-unhealthy"),
         Failure::Busy => (StatusCode::SERVICE_UNAVAILABLE, "upstream-busy"),
@@ -182,10 +168,10 @@ fn failed(failure: &Failure) -> (StatusCode, &'static str, String) {
         Failure::ExchangeTimeout => (StatusCode::GATEWAY_TIMEOUT, "exchange-timeout"),
         Failure::ResponseTimeout => (StatusCode::GATEWAY_TIMEOUT, "upstream-response-timeout"),
     };
-    (status, code, failure.to_string())
+    (status, code, failure)
 }
 
-fn refused(refusal: &Refusal) -> (StatusCode, &'static str, String) {
+fn refused(refusal: &Refusal) -> (StatusCode, &'static str, &dyn fmt::Display) {
     let (status, code) = match refusal {
         Refusal::Limited(_) => (StatusCode::TOO_MANY_REQUESTS, "quota-exceeded"),
         Refusal::KeyMissing { .. } => (StatusCode::TOO_MANY_REQUESTS, "key-missing"),
@@ -193,26 +179,49 @@ fn refused(refusal: &Refusal) -> (StatusCode, &'static str, String) {
         Refusal::CostInvalid { .. } => (StatusCode::BAD_REQUEST, "cost-invalid"),
         Refusal::StoreUnavailable { .. } => (StatusCode::SERVICE_UNAVAILABLE, "store-unavailable"),
     };
-    (status, code, refusal.to_string())
+    (status, code, refusal)
 }
 
-fn problem(status: StatusCode, code: &str, detail: &str, limited: Option<&Limited>) -> Response<Bytes> {
-    let violated: Vec<_> = limited.map(|limited| limited.violated().collect()).unwrap_or_default();
-    let problem = Problem {
-        r#type: if limited.is_some() { QUOTA_EXCEEDED } else { "about:blank" },
-        title: status.canonical_reason().unwrap_or_default(),
-        status: status.as_u16(),
-        code,
-        detail,
-        violated_policies: &violated,
-        retry_after_ms: limited
-            .filter(|limited| limited.is_exact())
-            .and_then(Limited::delay_us)
-            .map(|delay_us| delay_us.div_ceil(1_000)),
-    };
-    let mut body = Vec::with_capacity(PROBLEM_BYTES);
-    serde_json::to_writer(&mut body, &problem).expect("strings and numbers are always written");
+/// An answer whose body is a problem: RFC 9457, section 3. Refusals may come in floods, so it is written as it is.
+fn problem(
+    status: StatusCode,
+    code: &str,
+    detail: &dyn fmt::Display,
+    limited: Option<&Limited>,
+) -> Response<Bytes> {
+    let kind = if limited.is_some() { QUOTA_EXCEEDED } else { "about:blank" };
+    let title = status.canonical_reason().unwrap_or_default();
+    let mut body = String::with_capacity(PROBLEM_BYTES);
+    body.extend(["{\"type\":\"", kind, "\",\"title\":\"", title, "\",\"status\":", status.as_str()]);
+    body.extend([",\"code\":\"", code, "\",\"detail\":\""]);
+    let start = body.len();
+    write!(body, "{detail}").expect("a string can be written to");
+    escape(&mut body, start);
+    body.push('"');
+    if let Some(limited) = limited {
+        // The names of limits need no escapes.
+        body.push_str(",\"violated-policies\":[");
+        for (at, name) in limited.violated().enumerate() {
+            body.extend([if at == 0 { "\"" } else { ",\"" }, name, "\""]);
+        }
+        body.push(']');
+        if let Some(delay_us) = limited.delay_us().filter(|_| limited.is_exact()) {
+            let delay_ms = delay_us.div_ceil(1_000);
+            body.extend([",\"retry_after_ms\":", itoa::Buffer::new().format(delay_ms)]);
+        }
+    }
+    body.push('}');
     answer(status, body, HeaderValue::from_static("application/problem+json"))
+}
+
+/// Escapes the end of a text, from `start` on, for the quotes of JSON.
+fn escape(text: &mut String, start: usize) {
+    let is_escaped = |byte| byte < b' ' || byte == b'"' || byte == b'\\';
+    // Not `any`: without an early end it goes by many bytes at a time.
+    if text[start..].bytes().fold(false, |found, byte| found | is_escaped(byte)) {
+        let quoted = serde_json::to_string(&text[start..]).expect("a string is always written");
+        text.replace_range(start.., &quoted[1..quoted.len() - 1]);
+    }
 }
 
 fn answer(status: StatusCode, body: impl Into<Bytes>, content_type: HeaderValue) -> Response<Bytes> {
@@ -220,4 +229,23 @@ fn answer(status: StatusCode, body: impl Into<Bytes>, content_type: HeaderValue)
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, content_type);
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn details_are_escaped() {
+        for detail in ["plain, with `ticks`", "a \"quoted\" \\ and\n\u{1}", "grün 🙂", ""] {
+            let response = problem(StatusCode::BAD_REQUEST, "a-code", &detail, None);
+            let read: serde_json::Value = serde_json::from_slice(response.body()).unwrap();
+            assert_eq!(
+                read,
+                serde_json::json!({
+                    "type": "about:blank", "title": "Bad Request", "status": 400, "code": "a-code", "detail": detail,
+                })
+            );
+        }
+    }
 }

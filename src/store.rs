@@ -38,6 +38,12 @@ pub struct Charge {
     pub shadow: bool,
 }
 
+impl AsRef<Self> for Charge {
+    fn as_ref(&self) -> &Self {
+        self
+    }
+}
+
 /// The charges of one request, each on another bucket.
 pub type Charges = SmallVec<[Charge; 2]>;
 
@@ -277,8 +283,17 @@ impl Store {
     ///
     /// # Errors
     /// No decision, within `deadline`.
-    pub async fn take(&self, charges: Charges, deadline: Instant) -> Result<Decision, StoreError> {
-        match self.operate(Operation::Take(charges), deadline).await? {
+    pub async fn take<C: AsRef<Charge>>(
+        &self,
+        charges: &[C],
+        deadline: Instant,
+    ) -> Result<Decision, StoreError> {
+        let store = match self {
+            Self::Memory(store) => return store.take(charges),
+            Self::Redis(store) => store,
+        };
+        let charges = charges.iter().map(|charge| charge.as_ref().clone()).collect();
+        match store.operate(Operation::Take(charges), deadline).await? {
             Reply::Decision(decision) => Ok(decision),
             Reply::Usage(_) | Reply::Done => Err(StoreError::Malformed),
         }

@@ -352,13 +352,18 @@ impl Limited {
 
 impl fmt::Display for Limited {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names: Vec<_> = self.violated().map(|name| format!("`{name}`")).collect();
-        write!(f, "over the limit {}: ", names.join(", "))?;
+        f.write_str("over the limit ")?;
+        for (at, name) in self.violated().enumerate() {
+            [if at == 0 { "`" } else { ", `" }, name, "`"]
+                .into_iter()
+                .try_for_each(|part| f.write_str(part))?;
+        }
+        f.write_str(": ")?;
         match self.delay_us() {
             Some(_) if !self.is_exact() => f.write_str("as many requests are in flight as may be"),
             Some(delay_us) => {
-                let delay = duration::Text(delay_us.div_ceil(1_000) * 1_000);
-                write!(f, "there is room again in {delay}")
+                f.write_str("there is room again in ")?;
+                duration::Text(delay_us.div_ceil(1_000) * 1_000).fmt(f)
             }
             None if self.lets_nothing_pass() => f.write_str("nothing may pass now"),
             None => f.write_str("the request asks for more than the limit ever allows"),

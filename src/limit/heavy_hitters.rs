@@ -11,6 +11,7 @@
 use std::{
     collections::HashMap,
     hash::{BuildHasher, RandomState},
+    sync::LazyLock,
     time::Duration,
 };
 
@@ -22,12 +23,26 @@ use tokio::time::Instant;
 const COUNTERS: usize = 64;
 const HALVED_EVERY: Duration = Duration::from_secs(60);
 
+/// No client can choose keys that look alike.
+static HASHER: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+
+/// A key with its hash, so that it is hashed once where several count it.
+#[derive(Clone, Copy, Debug)]
+pub struct Noted<'k> {
+    key: &'k str,
+    hash: u64,
+}
+
+impl<'k> From<&'k str> for Noted<'k> {
+    fn from(key: &'k str) -> Self {
+        Self { key, hash: HASHER.hash_one(key) }
+    }
+}
+
 /// Counts the keys that are noted most.
 #[derive(Debug)]
 pub struct HeavyHitters {
     since: Instant,
-    /// No client can choose keys that look alike.
-    hasher: RandomState,
     /// A lock that the thread alone takes, but for who reads.
     threads: ThreadLocal<Mutex<Counters>>,
 }
@@ -45,17 +60,16 @@ pub struct Hits {
 
 impl Default for HeavyHitters {
     fn default() -> Self {
-        Self { since: Instant::now(), hasher: RandomState::new(), threads: ThreadLocal::new() }
+        Self { since: Instant::now(), threads: ThreadLocal::new() }
     }
 }
 
 impl HeavyHitters {
     /// Notes a key once.
-    pub fn note(&self, key: &str, now: Instant) {
-        let hash = self.hasher.hash_one(key);
+    pub fn note(&self, key: Noted<'_>, now: Instant) {
         let mut counters = self.threads.get_or_default().lock();
         counters.age(self.halvings(now));
-        counters.note(hash, key);
+        counters.note(key);
     }
 
     /// The keys that have counters, those first that were noted most.
@@ -115,7 +129,7 @@ struct Taken {
 }
 
 impl Counters {
-    fn note(&mut self, hash: u64, key: &str) {
+    fn note(&mut self, Noted { key, hash }: Noted<'_>) {
         if let Some(own) = self.hashes.iter().position(|other| *other == hash) {
             self.counts[own] += 1;
         } else if self.keys.len() < COUNTERS {
@@ -170,8 +184,8 @@ mod tests {
         let threads = (1..=3).map(|times| {
             let hitters = hitters.clone();
             thread::spawn(move || {
-                (0..times).for_each(|_| hitters.note("a", hitters.since));
-                hitters.note("b", hitters.since);
+                (0..times).for_each(|_| hitters.note("a".into(), hitters.since));
+                hitters.note("b".into(), hitters.since);
             })
         });
         threads.collect::<Vec<_>>().into_iter().for_each(|thread| thread.join().unwrap());
@@ -195,7 +209,7 @@ mod tests {
                     let (hitters, both) = (&hitters, &both);
                     scope.spawn(move || {
                         both.wait();
-                        stream.iter().for_each(|key| hitters.note(&key.to_string(), hitters.since));
+                        stream.iter().for_each(|key| hitters.note((&*key.to_string()).into(), hitters.since));
                         both.wait();
                     });
                 }
@@ -222,13 +236,13 @@ mod tests {
     #[test]
     fn what_was_counts_half_as_much_each_minute() {
         let hitters = HeavyHitters::default();
-        (0..100).for_each(|_| hitters.note("a", hitters.since));
+        (0..100).for_each(|_| hitters.note("a".into(), hitters.since));
         let later = hitters.since + 2 * HALVED_EVERY + Duration::from_secs(30);
-        hitters.note("b", later);
+        hitters.note("b".into(), later);
         let hits: Vec<_> = hitters.read(later).into_iter().map(|hits| (hits.key, hits.at_most)).collect();
         assert_eq!(hits, [("a".to_owned(), 25), ("b".to_owned(), 1)]);
         assert_eq!(hitters.weighed_seconds(later), 60.0 * 0.75 + 30.0);
         assert_eq!(hitters.weighed_seconds(hitters.since + HALVED_EVERY / 2), 30.0);
-        hitters.note("c", hitters.since + Duration::from_secs(u64::from(u32::MAX)));
+        hitters.note("c".into(), hitters.since + Duration::from_secs(u64::from(u32::MAX)));
     }
 }

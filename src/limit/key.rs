@@ -15,6 +15,7 @@ use hyper::{
 };
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, percent_encode, utf8_percent_encode};
 use sha2::{Digest, Sha256};
+use smallvec::SmallVec;
 
 use self::jwt::Claims;
 use crate::{
@@ -147,7 +148,7 @@ pub fn count(limit: &config::Limit, subject: &Subject<'_>) -> Counted {
     if limit.exempt.iter().any(exempts_client) {
         return Counted::Exempt;
     }
-    let mut values: Vec<Option<Cow<'_, [u8]>>> = Vec::with_capacity(limit.key.len());
+    let mut values = SmallVec::<[Option<Cow<'_, [u8]>>; 2]>::new();
     for part in &limit.key {
         match value(limit, part, subject) {
             Ok(value) => values.push(value),
@@ -173,7 +174,7 @@ pub fn count(limit: &config::Limit, subject: &Subject<'_>) -> Counted {
 }
 
 /// The text of a key: that of its only part, or of all with their lengths.
-fn joined(mut parts: Vec<String>) -> String {
+fn joined(mut parts: SmallVec<[String; 2]>) -> String {
     match parts.len() {
         1 => parts.remove(0),
         _ => parts.iter().map(|part| format!("{}:{part}", part.len())).collect::<Vec<_>>().join(","),
@@ -341,10 +342,12 @@ fn text_of_kind(kind: &str, value: &[u8], plain: bool) -> String {
     if plain && value.len() <= LONGEST_VALUE {
         return of_kind(kind, percent_encode(value, ENCODED));
     }
-    let digit = |four_bits: u8| char::from(b"0123456789abcdef"[usize::from(four_bits)]);
-    let digest = Sha256::digest(value);
-    let hash = digest[..HASH_BYTES].iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]);
-    hashed(kind, &hash.collect::<String>())
+    let digit = |four_bits: u8| b"0123456789abcdef"[usize::from(four_bits)];
+    let mut hash = [0; 2 * HASH_BYTES];
+    for (digits, byte) in hash.chunks_exact_mut(2).zip(Sha256::digest(value)) {
+        digits.copy_from_slice(&[digit(byte >> 4), digit(byte & 15)]);
+    }
+    hashed(kind, str::from_utf8(&hash).expect("digits are ASCII"))
 }
 
 fn hashed(kind: &str, hash: &str) -> String {

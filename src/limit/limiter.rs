@@ -10,7 +10,7 @@ use crate::{
     algorithm::{Algorithm, Quota},
     config::{self, OnFailure, Scope},
     metrics::{Counts, CountsByWord, Page},
-    store::{Charge, Charges, Decision, NodeState, Outcome, Store, StoreError, Usage},
+    store::{Charge, Decision, NodeState, Outcome, Store, StoreError, Usage},
 };
 
 use super::{
@@ -265,7 +265,7 @@ impl Limiter {
         }
         let (own, shared): (AllAsked<'_>, AllAsked<'_>) =
             asked.into_iter().partition(|asked| asked.scope == Scope::Instance);
-        let mut own_decision = match self.local.take(charges(&own), deadline).await {
+        let mut own_decision = match self.local.take(&own, deadline).await {
             Ok(decision) => decision,
             Err(cause) => return Err(deny(&own, cause, |_| true)),
         };
@@ -297,10 +297,12 @@ impl Limiter {
         is_alone: bool,
         deadline: Instant,
     ) -> Result<Admission, Refusal> {
-        let sent = self.refusals.sending();
-        match self.store.take(charges(&asked), deadline).await {
+        let sent = matches!(*self.store, Store::Redis(_)).then(|| self.refusals.sending());
+        match self.store.take(&asked, deadline).await {
             Ok(decision) => {
-                self.learn(&asked, &decision, sent, is_alone);
+                if let Some(sent) = sent {
+                    self.learn(&asked, &decision, sent, is_alone);
+                }
                 if decision.admitted {
                     Ok(self.admit(&self.store, Origin::Store, asked, decision, Admission::default()))
                 } else {
@@ -357,7 +359,7 @@ impl Limiter {
         let mut admission = Admission::default();
         let passed = passed.iter().filter(|asked| !asked.charge.shadow);
         admission.standings.extend(passed.map(|asked| asked.standing(UNKNOWN_ROOM, Origin::FallbackAllow)));
-        match self.local.take(charges(&counted), deadline).await {
+        match self.local.take(&counted, deadline).await {
             Ok(decision) if decision.admitted => {
                 Ok(self.admit(&self.local, Origin::FallbackLocal, counted, decision, admission))
             }
@@ -426,6 +428,9 @@ impl Limiter {
             Asked { ask, charge, scope }
         });
         let mut asked: AllAsked<'_> = asked.collect();
+        if asked.iter().all(Asked::is_within_quota) {
+            return Ok(asked);
+        }
         refuse_what_never_fits(&asked)?;
         asked.retain(|asked| asked.is_within_quota());
         Ok(asked)
@@ -479,6 +484,12 @@ impl Limiter {
     }
 }
 
+impl AsRef<Charge> for Asked<'_> {
+    fn as_ref(&self) -> &Charge {
+        &self.charge
+    }
+}
+
 impl Asked<'_> {
     /// Whether it can ever be admitted.
     fn is_within_quota(&self) -> bool {
@@ -510,10 +521,6 @@ pub(super) fn denial(limit: &Arc<Limit>, quota: Quota) -> Standing {
 /// Holds the leases that a decision has granted.
 fn hold(store: &Arc<Store>, decision: &mut Decision) -> Vec<Held> {
     decision.leases.drain(..).map(|lease| Held::new(store, lease)).collect()
-}
-
-fn charges(asked: &AllAsked<'_>) -> Charges {
-    asked.iter().map(|asked| asked.charge.clone()).collect()
 }
 
 /// Refuses without touching a store where a limit asks for more than it ever allows.

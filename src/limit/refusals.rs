@@ -22,7 +22,6 @@
 mod block;
 
 use std::{
-    collections::HashMap,
     fmt,
     hash::{BuildHasher, RandomState},
     sync::{
@@ -32,6 +31,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use hashbrown::HashTable;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 use tokio::{
@@ -52,7 +52,7 @@ const BLOCKS_MOST: usize = 1024;
 
 /// What is refused here. One for all threads.
 pub(super) struct Refusals {
-    shards: Box<[Mutex<HashMap<Bytes, Block>>]>,
+    shards: Box<[Mutex<HashTable<Block>>]>,
     hasher: RandomState,
     blocks: AtomicUsize,
     /// How often anything was forgotten.
@@ -136,8 +136,9 @@ impl Refusals {
 
     /// How a bucket stands that surely refuses this cost.
     pub(super) fn remembered(&self, bucket: &Bytes, quota: Quota, cost: u32) -> Option<Outcome> {
-        let shard = self.shard(bucket).lock();
-        let block = shard.get(bucket).filter(|block| block.quota == quota)?;
+        let hash = self.hash(bucket);
+        let shard = self.shard(hash).lock();
+        let block = shard.find(hash, |block| block.bucket == *bucket).filter(|block| block.quota == quota)?;
         block.refusal(cost, Instant::now())
     }
 
@@ -161,18 +162,22 @@ impl Refusals {
     pub(super) fn note(&self, charge: &Charge, outcome: &Outcome, sending: Sending) {
         let step = Step::new(charge, outcome, sending.at);
         let Some(step) = step.filter(|_| charge.quota.algorithm != Algorithm::Concurrency) else { return };
-        let mut shard = self.shard(&charge.bucket).lock();
+        let Charge { bucket, quota, .. } = charge;
+        let hash = self.hash(bucket);
+        let mut shard = self.shard(hash).lock();
         if self.epoch.load(Relaxed) != sending.epoch {
             return;
         }
-        if shard.len() >= BLOCKS_MOST && !shard.contains_key(&charge.bucket) {
+        if let Some(block) = shard.find_mut(hash, |block| block.bucket == *bucket) {
+            return block.note(*quota, step);
+        }
+        if shard.len() >= BLOCKS_MOST {
             self.make_place(&mut shard);
         }
-        let block = shard.entry(charge.bucket.clone()).or_insert_with(|| {
-            self.blocks.fetch_add(1, Relaxed);
-            Block::new(charge.quota)
-        });
-        block.note(charge.quota, step);
+        let mut block = Block::new(bucket.clone(), *quota);
+        block.note(*quota, step);
+        shard.insert_unique(hash, block, |block| self.hash(&block.bucket));
+        self.blocks.fetch_add(1, Relaxed);
     }
 
     /// Notes that a bucket has been charged and has so much room left.
@@ -180,17 +185,13 @@ impl Refusals {
         if self.blocks.load(Relaxed) == 0 {
             return;
         }
-        let mut shard = self.shard(&charge.bucket).lock();
-        let Some(block) = shard.get_mut(&charge.bucket) else { return };
-        if block.charged(charge.cost.max(1), remaining, sent) {
-            self.remove(&mut shard, &charge.bucket);
-        }
+        self.change(&charge.bucket, |block| block.charged(charge.cost.max(1), remaining, sent));
     }
 
     /// Ends the block of a bucket whose count has been changed.
     pub(super) fn forget(&self, bucket: &Bytes) {
         self.epoch.fetch_add(1, Relaxed);
-        self.remove(&mut self.shard(bucket).lock(), bucket);
+        self.change(bucket, |_| true);
     }
 
     /// Ends all blocks.
@@ -204,35 +205,46 @@ impl Refusals {
     }
 
     fn known(&self, charge: &Charge, now: Instant) -> Known {
-        let mut shard = self.shard(&charge.bucket).lock();
-        match shard.get_mut(&charge.bucket) {
-            Some(block) if block.quota == charge.quota => block.known(charge.cost.max(1), now),
-            Some(_) => {
-                self.remove(&mut shard, &charge.bucket);
-                Known::Nothing
+        let mut known = Known::Nothing;
+        self.change(&charge.bucket, |block| {
+            let holds = block.quota == charge.quota;
+            if holds {
+                known = block.known(charge.cost.max(1), now);
             }
-            None => Known::Nothing,
-        }
+            !holds
+        });
+        known
     }
 
     /// Drops a block: of a few one that has ended, or else any.
-    fn make_place(&self, shard: &mut HashMap<Bytes, Block>) {
+    fn make_place(&self, shard: &mut HashTable<Block>) {
         let now = Instant::now();
-        let has_ended = |(_, block): &(&Bytes, &Block)| block.has_ended(now);
-        let ended = shard.iter().take(8).find(has_ended).or_else(|| shard.iter().next());
-        if let Some(bucket) = ended.map(|(bucket, _)| bucket.clone()) {
-            self.remove(shard, &bucket);
-        }
-    }
-
-    fn remove(&self, shard: &mut HashMap<Bytes, Block>, bucket: &Bytes) {
-        if shard.remove(bucket).is_some() {
+        let ended = shard.iter().take(8).find(|block| block.has_ended(now)).or_else(|| shard.iter().next());
+        let Some(bucket) = ended.map(|block| block.bucket.clone()) else { return };
+        if let Ok(found) = shard.find_entry(self.hash(&bucket), |block| block.bucket == bucket) {
+            found.remove();
             self.blocks.fetch_sub(1, Relaxed);
         }
     }
 
-    fn shard(&self, bucket: &Bytes) -> &Mutex<HashMap<Bytes, Block>> {
-        &self.shards[self.hasher.hash_one(bucket) as usize % SHARDS]
+    /// Changes the block of a bucket, if there is one, and drops it if that says so.
+    fn change(&self, bucket: &Bytes, change: impl FnOnce(&mut Block) -> bool) {
+        let hash = self.hash(bucket);
+        let mut shard = self.shard(hash).lock();
+        let Ok(mut found) = shard.find_entry(hash, |block| block.bucket == *bucket) else { return };
+        if change(found.get_mut()) {
+            found.remove();
+            self.blocks.fetch_sub(1, Relaxed);
+        }
+    }
+
+    fn hash(&self, bucket: &Bytes) -> u64 {
+        self.hasher.hash_one(bucket)
+    }
+
+    /// By bits of the hash that the shard's table doesn't go by.
+    fn shard(&self, hash: u64) -> &Mutex<HashTable<Block>> {
+        &self.shards[(hash >> 32) as usize % SHARDS]
     }
 }
 
@@ -257,16 +269,13 @@ struct Turn {
 impl Drop for Turns<'_> {
     fn drop(&mut self) {
         for Turn { bucket, cost, answered } in &self.taken {
-            let mut shard = self.refusals.shard(bucket).lock();
-            // If it is still the same.
-            let block = shard.get_mut(bucket).filter(|block| Arc::ptr_eq(&block.answered, answered));
-            if let Some(block) = block {
+            self.refusals.change(bucket, |block| {
+                // It may be another one by now.
+                let is_same = Arc::ptr_eq(&block.answered, answered);
                 // One hold of it is the block's, and one each of those who ask; about.
                 let waiting = Arc::strong_count(answered).saturating_sub(1 + block.asking);
-                if block.end_turn(waiting as u64 * u64::from(*cost)) {
-                    self.refusals.remove(&mut shard, bucket);
-                }
-            }
+                is_same && block.end_turn(waiting as u64 * u64::from(*cost))
+            });
             // All who wait look at it again.
             answered.notify_waiters();
         }

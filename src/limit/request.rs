@@ -117,9 +117,10 @@ impl Rule {
     fn note(&self, effect: Effect, origin: Origin, key: Option<&Key>, arrival: Instant) {
         self.tally.decisions.add(effect, origin);
         if let Some(key) = key {
-            self.tally.requests.note(key.as_str(), arrival);
+            let key = key.as_str().into();
+            self.tally.requests.note(key, arrival);
             if effect == Effect::Refused {
-                self.tally.refused.note(key.as_str(), arrival);
+                self.tally.refused.note(key, arrival);
             }
         }
     }
@@ -330,6 +331,9 @@ impl Settlement {
         status: StatusCode,
         headers: &HeaderMap,
     ) -> Option<Self> {
+        if admission.is_settled() {
+            return None;
+        }
         let rule_of = |limit| rules.iter().find(|rule| Arc::ptr_eq(&rule.limit, limit));
         let accounts = admission.accounts.iter();
         let open = accounts

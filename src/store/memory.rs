@@ -5,7 +5,6 @@
 //! bound a live bucket is never dropped: whatever would make the store grow gets no decision.
 
 use std::{
-    collections::HashMap,
     fmt,
     hash::{BuildHasher, RandomState},
     sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
@@ -13,11 +12,12 @@ use std::{
 };
 
 use bytes::Bytes;
+use hashbrown::{HashTable, hash_table::Entry};
 use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 
 use crate::{
-    algorithm::{Quota, Rate, State},
+    algorithm::{Algorithm, Quota, Rate, State},
     metrics::Page,
 };
 
@@ -30,7 +30,7 @@ const SWEEP_AT_LEAST: usize = 64;
 const SWEEP_ALL_EVERY_US: u64 = 100_000;
 /// An entry of the map with its control byte, at the map's lowest fill after it has grown, and the
 /// allocation of the name.
-const BUCKET_BYTES: usize = 2 * (size_of::<(Bytes, Bucket)>() + 1) + 32;
+const BUCKET_BYTES: usize = 2 * (size_of::<Bucket>() + 1) + 32;
 
 /// Buckets in this process. Its clock is monotonic and starts with it.
 pub struct MemoryStore {
@@ -46,13 +46,28 @@ pub struct MemoryStore {
 }
 
 /// A plain lock: it is held for a decision's arithmetic, never across an await.
-#[derive(Default)]
 struct Shard {
-    buckets: HashMap<Bytes, Bucket>,
+    buckets: HashTable<Bucket>,
+    hasher: RandomState,
     sweep_at: usize,
 }
 
+/// A bucket's name with its hash, so that an operation hashes it once.
+#[derive(Clone, Copy)]
+struct Name<'o> {
+    name: &'o Bytes,
+    hash: u64,
+}
+
+impl Name<'_> {
+    /// By bits of the hash that the shard's table doesn't go by.
+    fn shard(self) -> usize {
+        (self.hash >> 32) as usize % SHARDS
+    }
+}
+
 struct Bucket {
+    name: Bytes,
     state: State,
     /// When nothing of it counts any more, by the longest window that it was held to since its last charge.
     ends_us: u64,
@@ -61,9 +76,11 @@ struct Bucket {
 impl MemoryStore {
     /// An empty store that will hold at most about `max_bytes`.
     pub fn new(max_bytes: usize) -> Self {
+        let hasher = RandomState::new();
+        let shard = |_| Shard { buckets: HashTable::new(), hasher: hasher.clone(), sweep_at: 0 };
         Self {
-            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
-            hasher: RandomState::new(),
+            shards: (0..SHARDS).map(shard).map(Mutex::new).collect(),
+            hasher,
             started: Instant::now(),
             max_bytes,
             bytes: AtomicUsize::new(0),
@@ -81,11 +98,21 @@ impl MemoryStore {
         self.operate_at(self.time_us(), operation)
     }
 
+    /// As [`Self::operate`], for what a request is to be charged.
+    ///
+    /// # Errors
+    /// [`StoreError::Full`]: nothing was done.
+    pub fn take<C: AsRef<Charge>>(&self, charges: &[C]) -> Result<Decision, StoreError> {
+        let time_us = self.time_us();
+        self.within_bound(time_us, || self.decide(time_us, charges))
+    }
+
     /// Gives back what a decision at `time_us` charged a bucket, as if it had refused.
     pub fn give_back(&self, bucket: &Bytes, quota: Quota, time_us: u64, cost: u32) {
-        let mut shard = self.shards[self.shard_of(bucket)].lock();
-        shard.advance(bucket, quota, self.time_us());
-        if let Some(bucket) = shard.buckets.get_mut(bucket) {
+        let name = self.name(bucket);
+        let mut shard = self.shards[name.shard()].lock();
+        shard.advance(name, quota, self.time_us());
+        if let Some(bucket) = shard.find_mut(name) {
             bucket.state.count_mut().give_back(quota, time_us, cost);
         }
     }
@@ -100,8 +127,20 @@ impl MemoryStore {
     /// # Errors
     /// [`StoreError::Full`]: nothing was done.
     pub fn operate_at(&self, time_us: u64, operation: &Operation) -> Result<Reply, StoreError> {
-        let done = match self.attempt(time_us, operation) {
-            Err(StoreError::Full) if self.sweep_all(time_us) => self.attempt(time_us, operation),
+        self.within_bound(time_us, || match operation {
+            Operation::Take(charges) => self.decide(time_us, charges).map(Reply::Decision),
+            Operation::On { bucket, quota, act } => self.act(time_us, self.name(bucket), *quota, *act),
+        })
+    }
+
+    /// Does what may make it grow; where the bound forbids that, once more when what has expired is dropped.
+    fn within_bound<T>(
+        &self,
+        time_us: u64,
+        attempt: impl Fn() -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        let done = match attempt() {
+            Err(StoreError::Full) if self.sweep_all(time_us) => attempt(),
             done => done,
         };
         if matches!(done, Err(StoreError::Full)) {
@@ -133,15 +172,8 @@ impl MemoryStore {
         self.max_bytes
     }
 
-    fn attempt(&self, time_us: u64, operation: &Operation) -> Result<Reply, StoreError> {
-        match operation {
-            Operation::Take(charges) => self.decide(time_us, charges).map(Reply::Decision),
-            Operation::On { bucket, quota, act } => self.act(time_us, bucket, *quota, *act),
-        }
-    }
-
-    fn act(&self, time_us: u64, bucket: &Bytes, quota: Quota, act: Act) -> Result<Reply, StoreError> {
-        let mut shard = self.shards[self.shard_of(bucket)].lock();
+    fn act(&self, time_us: u64, bucket: Name<'_>, quota: Quota, act: Act) -> Result<Reply, StoreError> {
+        let mut shard = self.shards[bucket.shard()].lock();
         shard.advance(bucket, quota, time_us);
         match act {
             Act::Record(cost) => {
@@ -161,7 +193,7 @@ impl MemoryStore {
                 self.count_freed(growth - shard.change(bucket, quota, time_us, renew));
             }
             Act::Release(id) => {
-                if let Some(Bucket { state: State::Leases(leases), .. }) = shard.buckets.get_mut(bucket) {
+                if let Some(Bucket { state: State::Leases(leases), .. }) = shard.find_mut(bucket) {
                     leases.release(id);
                 }
             }
@@ -174,50 +206,52 @@ impl MemoryStore {
                 return Ok(Reply::Usage(usage));
             }
             Act::Reset => {
-                if let Some((name, bucket)) = shard.buckets.remove_entry(bucket) {
-                    self.count_freed(named_bytes(&name) + bucket.state.count().bytes());
+                let found = shard.buckets.find_entry(bucket.hash, |other| other.name == *bucket.name);
+                if let Ok(found) = found {
+                    self.count_freed(found.remove().0.bytes());
                 }
             }
         }
         Ok(Reply::Done)
     }
 
-    fn decide(&self, time_us: u64, charges: &[Charge]) -> Result<Decision, StoreError> {
-        let homes: SmallVec<[usize; 2]> =
-            charges.iter().map(|charge| self.shard_of(&charge.bucket)).collect();
-        let mut shards = self.lock(&homes);
+    fn decide<C: AsRef<Charge>>(&self, time_us: u64, charges: &[C]) -> Result<Decision, StoreError> {
+        let charges = || charges.iter().map(AsRef::as_ref);
+        let names: SmallVec<[Name<'_>; 2]> = charges().map(|charge| self.name(&charge.bucket)).collect();
+        let mut shards = self.lock(&names);
 
         let mut fits: SmallVec<[bool; 2]> = SmallVec::new();
-        for (charge, home) in charges.iter().zip(&homes) {
-            fits.push(shards.of(*home).fits(charge, time_us));
+        for (charge, name) in charges().zip(&names) {
+            fits.push(shards.of(*name).fits(charge, *name, time_us));
         }
-        let admitted = charges.iter().zip(&fits).all(|(charge, fits)| charge.shadow || *fits);
+        let admitted = charges().zip(&fits).all(|(charge, fits)| charge.shadow || *fits);
 
         let mut leases = Vec::new();
         if admitted {
             let charged = || {
-                let charges = charges.iter().zip(&homes).zip(&fits);
+                let charges = charges().zip(&names).zip(&fits);
                 charges.filter(|((charge, _), fits)| **fits && charge.cost > 0).map(|(charge, _)| charge)
             };
-            for (charge, home) in charged() {
-                self.count_freed(shards.of(*home).make_place(&charge.bucket, time_us));
+            for (_, name) in charged() {
+                self.count_freed(shards.of(*name).make_place(*name, time_us));
             }
-            let growth =
-                charged().map(|(charge, home)| shards.of(*home).growth(&charge.bucket, charge.quota)).sum();
+            let growth = charged().map(|(charge, name)| shards.of(*name).growth(*name, charge.quota)).sum();
             self.reserve(growth)?;
             let mut grown = 0;
-            for (Charge { bucket, quota, cost, .. }, home) in charged() {
-                let shard = shards.of(*home);
-                grown += shard.charge(bucket, *quota, time_us, *cost);
-                if let Some(Bucket { state: State::Leases(held), .. }) = shard.buckets.get(bucket) {
+            for (Charge { bucket, quota, cost, .. }, name) in charged() {
+                let shard = shards.of(*name);
+                grown += shard.charge(*name, *quota, time_us, *cost);
+                if quota.algorithm == Algorithm::Concurrency
+                    && let Some(Bucket { state: State::Leases(held), .. }) = shard.find(*name)
+                {
                     let id = held.newest();
                     leases.extend(id.map(|id| Lease { bucket: bucket.clone(), quota: *quota, id }));
                 }
             }
             self.count_freed(growth - grown);
         }
-        let outcomes = (charges.iter().zip(&homes).zip(&fits))
-            .map(|((charge, home), fits)| shards.of(*home).outcome(charge, time_us, admitted && *fits))
+        let outcomes = (charges().zip(&names).zip(&fits))
+            .map(|((charge, name), fits)| shards.of(*name).outcome(charge, *name, time_us, admitted && *fits))
             .collect();
         Ok(Decision { time_us, admitted, outcomes, leases })
     }
@@ -245,16 +279,18 @@ impl MemoryStore {
     }
 
     fn count_freed(&self, bytes: usize) {
-        self.bytes.fetch_sub(bytes, Relaxed);
+        if bytes > 0 {
+            self.bytes.fetch_sub(bytes, Relaxed);
+        }
     }
 
-    fn shard_of(&self, bucket: &Bytes) -> usize {
-        self.hasher.hash_one(bucket) as usize % SHARDS
+    fn name<'o>(&self, bucket: &'o Bytes) -> Name<'o> {
+        Name { name: bucket, hash: self.hasher.hash_one(bucket) }
     }
 
     /// Locks in ascending order, so that two decisions never wait for each other.
-    fn lock(&self, homes: &[usize]) -> Locked<'_> {
-        let mut ordered: SmallVec<[usize; 2]> = homes.into();
+    fn lock(&self, names: &[Name<'_>]) -> Locked<'_> {
+        let mut ordered: SmallVec<[usize; 2]> = names.iter().map(|name| name.shard()).collect();
         ordered.sort_unstable();
         ordered.dedup();
         Locked(ordered.into_iter().map(|home| (home, self.shards[home].lock())).collect())
@@ -272,16 +308,24 @@ impl fmt::Debug for MemoryStore {
 struct Locked<'a>(SmallVec<[(usize, MutexGuard<'a, Shard>); 2]>);
 
 impl Locked<'_> {
-    fn of(&mut self, home: usize) -> &mut Shard {
-        let held = self.0.iter_mut().find(|(index, _)| *index == home);
+    fn of(&mut self, name: Name<'_>) -> &mut Shard {
+        let held = self.0.iter_mut().find(|(index, _)| *index == name.shard());
         &mut held.expect("every charge's shard is locked").1
     }
 }
 
 impl Shard {
+    fn find(&self, Name { name, hash }: Name<'_>) -> Option<&Bucket> {
+        self.buckets.find(hash, |bucket| bucket.name == *name)
+    }
+
+    fn find_mut(&mut self, Name { name, hash }: Name<'_>) -> Option<&mut Bucket> {
+        self.buckets.find_mut(hash, |bucket| bucket.name == *name)
+    }
+
     /// Brings a bucket, if there is one, to this time and quota.
-    fn advance(&mut self, bucket: &Bytes, quota: Quota, time_us: u64) -> Option<&State> {
-        let bucket = self.buckets.get_mut(bucket)?;
+    fn advance(&mut self, bucket: Name<'_>, quota: Quota, time_us: u64) -> Option<&State> {
+        let bucket = self.find_mut(bucket)?;
         let count = bucket.state.count_mut();
         count.advance(quota, time_us);
         bucket.ends_us = bucket.ends_us.max(count.ends_us(quota));
@@ -289,51 +333,58 @@ impl Shard {
     }
 
     /// Looks at what a bucket holds, which may be nothing.
-    fn look<T>(&self, bucket: &Bytes, quota: Quota, look: impl FnOnce(&State) -> T) -> T {
-        match self.buckets.get(bucket) {
+    fn look<T>(&self, bucket: Name<'_>, quota: Quota, look: impl FnOnce(&State) -> T) -> T {
+        match self.find(bucket) {
             Some(bucket) => look(&bucket.state),
             None => look(&State::new(quota.algorithm)),
         }
     }
 
-    fn fits(&mut self, charge: &Charge, time_us: u64) -> bool {
-        let Charge { bucket, quota, cost, .. } = charge;
+    fn fits(&mut self, Charge { quota, cost, .. }: &Charge, bucket: Name<'_>, time_us: u64) -> bool {
         let fits = |state: &State| state.delay_us(*quota, time_us, (*cost).max(1)) == Some(0);
         self.advance(bucket, *quota, time_us).map_or_else(|| fits(&State::new(quota.algorithm)), fits)
     }
 
     /// Sweeps if a charge is about to bring one bucket more than is due; returns the bytes that frees.
-    fn make_place(&mut self, bucket: &Bytes, time_us: u64) -> usize {
-        let is_due = self.buckets.len() >= self.sweep_at && !self.buckets.contains_key(bucket);
+    fn make_place(&mut self, bucket: Name<'_>, time_us: u64) -> usize {
+        let is_due = self.buckets.len() >= self.sweep_at && self.find(bucket).is_none();
         if is_due { self.sweep(time_us) } else { 0 }
     }
 
     /// The bytes by which a charge makes the store grow, at most.
-    fn growth(&self, bucket: &Bytes, quota: Quota) -> usize {
-        let named = if self.buckets.contains_key(bucket) { 0 } else { named_bytes(bucket) };
-        named + self.look(bucket, quota, |state| state.count().growth_bytes())
+    fn growth(&self, bucket: Name<'_>, quota: Quota) -> usize {
+        match self.find(bucket) {
+            Some(bucket) => bucket.state.count().growth_bytes(),
+            None => named_bytes(bucket.name) + State::new(quota.algorithm).count().growth_bytes(),
+        }
     }
 
     /// Records a charge, and returns the bytes by which it made the store grow.
-    fn charge(&mut self, bucket: &Bytes, quota: Quota, time_us: u64, cost: u32) -> usize {
+    fn charge(&mut self, bucket: Name<'_>, quota: Quota, time_us: u64, cost: u32) -> usize {
         self.change(bucket, quota, time_us, |state| state.count_mut().charge(quota, time_us, cost))
     }
 
     /// Changes what a bucket holds, and returns the bytes by which that made the store grow.
     fn change(
         &mut self,
-        bucket: &Bytes,
+        Name { name, hash }: Name<'_>,
         quota: Quota,
         time_us: u64,
         change: impl FnOnce(&mut State),
     ) -> usize {
+        let Self { buckets, hasher, .. } = self;
         let mut grown = 0;
-        let bucket = self.buckets.entry(bucket.clone()).or_insert_with(|| {
-            grown = named_bytes(bucket);
-            let mut state = State::new(quota.algorithm);
-            state.count_mut().advance(quota, time_us);
-            Bucket { state, ends_us: 0 }
-        });
+        let hash_of = |bucket: &Bucket| hasher.hash_one(&bucket.name);
+        let mut entry = match buckets.entry(hash, |bucket| bucket.name == *name, hash_of) {
+            Entry::Occupied(entry) => entry,
+            Entry::Vacant(entry) => {
+                grown = named_bytes(name);
+                let mut state = State::new(quota.algorithm);
+                state.count_mut().advance(quota, time_us);
+                entry.insert(Bucket { name: name.clone(), state, ends_us: 0 })
+            }
+        };
+        let bucket = entry.get_mut();
         let before = bucket.state.count().bytes();
         change(&mut bucket.state);
         let count = bucket.state.count();
@@ -341,8 +392,8 @@ impl Shard {
         grown + count.bytes() - before
     }
 
-    fn outcome(&self, charge: &Charge, time_us: u64, charged: bool) -> Outcome {
-        let Charge { bucket, quota, cost, .. } = charge;
+    fn outcome(&self, charge: &Charge, bucket: Name<'_>, time_us: u64, charged: bool) -> Outcome {
+        let Charge { quota, cost, .. } = charge;
         self.look(bucket, *quota, |state| Outcome {
             charged,
             remaining: u64::from(quota.capacity()).saturating_sub(state.count().used(*quota)),
@@ -354,21 +405,25 @@ impl Shard {
     /// Drops the buckets whose newest entry has ended, and returns the bytes that frees.
     fn sweep(&mut self, time_us: u64) -> usize {
         let mut freed = 0;
-        self.buckets.retain(|name, bucket| {
-            let count = bucket.state.count_mut();
-            let before = count.bytes();
+        let Self { buckets, hasher, .. } = self;
+        buckets.retain(|bucket| {
+            let before = bucket.bytes();
             let live = bucket.ends_us > time_us;
             if live {
-                count.shrink();
-                freed += before - count.bytes();
-            } else {
-                freed += named_bytes(name) + before;
+                bucket.state.count_mut().shrink();
             }
+            freed += before - if live { bucket.bytes() } else { 0 };
             live
         });
-        self.buckets.shrink_to(2 * self.buckets.len());
+        buckets.shrink_to(2 * buckets.len(), |bucket| hasher.hash_one(&bucket.name));
         self.sweep_at = (2 * self.buckets.len()).max(SWEEP_AT_LEAST);
         freed
+    }
+}
+
+impl Bucket {
+    fn bytes(&self) -> usize {
+        named_bytes(&self.name) + self.state.count().bytes()
     }
 }
 
@@ -463,8 +518,7 @@ mod tests {
                 let shards = store.shards.iter().map(|shard| shard.lock());
                 let counted: usize = shards
                     .map(|shard| {
-                        let buckets = shard.buckets.iter();
-                        buckets.map(|(name, bucket)| named_bytes(name) + bucket.state.count().bytes()).sum::<usize>()
+                        shard.buckets.iter().map(Bucket::bytes).sum::<usize>()
                     })
                     .sum();
                 prop_assert_eq!(store.bytes(), counted);

@@ -73,9 +73,7 @@ fn a_connection_that_is_silent_alone_is_replaced() {
             cost: 1,
             shadow: false,
         };
-        store
-            .take([charge].into_iter().collect(), tokio::time::Instant::now() + Duration::from_millis(100))
-            .await
+        store.take(&[charge], tokio::time::Instant::now() + Duration::from_millis(100)).await
     };
     thread::scope(|scope| {
         scope.spawn(|| {

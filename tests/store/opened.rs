@@ -25,7 +25,7 @@ async fn take_at_once(store: &Arc<Store>, requests: Vec<Vec<Charge>>) -> Vec<Dec
     let mut tasks = JoinSet::new();
     for (at, charges) in requests.into_iter().enumerate() {
         let store = store.clone();
-        tasks.spawn(async move { (at, store.take(charges.into(), deadline).await.unwrap()) });
+        tasks.spawn(async move { (at, store.take(&charges, deadline).await.unwrap()) });
     }
     let mut decisions = tasks.join_all().await;
     decisions.sort_by_key(|(at, _)| *at);

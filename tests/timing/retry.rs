@@ -170,9 +170,9 @@ fn the_wait_a_store_tells_is_exact(store_url: &str) {
             cost: costs[at],
             shadow: false,
         };
-        let charges = (0..quotas.len()).map(charge).collect();
+        let charges: Vec<_> = (0..quotas.len()).map(charge).collect();
         let deadline = tokio::time::Instant::now() + Duration::from_secs(5);
-        let decision = runtime.block_on(store.take(charges, deadline)).unwrap();
+        let decision = runtime.block_on(store.take(&charges, deadline)).unwrap();
         let delays = decision.outcomes.iter().map(|outcome| outcome.delay_us.unwrap());
         (!decision.admitted).then(|| Duration::from_micros(delays.max().unwrap()))
     });

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use tokio::{runtime, time::Instant};
 use tollgate::{
     algorithm::{Algorithm, Quota, Rate},
-    store::{Charge, Charges, Decision, Store},
+    store::{Charge, Decision, Store},
 };
 
 use crate::harness::{PATIENCE, open_store, redis::cluster::Cluster};
@@ -31,7 +31,7 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
 
 async fn take(store: &Store, charges: &[Charge]) -> Decision {
     let deadline = Instant::now() + Duration::from_secs(5);
-    store.take(Charges::from(charges), deadline).await.unwrap()
+    store.take(charges, deadline).await.unwrap()
 }
 
 async fn used(store: &Store, charge: &Charge) -> u64 {

@@ -122,7 +122,7 @@ fn a_slot_that_moves_keeps_its_counts_and_is_never_out_of_reach() {
     let left = |bucket: &'static str| {
         runtime.block_on(async {
             let deadline = time::Instant::now() + SOON;
-            let decision = store.take([charge(bucket)].into_iter().collect(), deadline).await.unwrap();
+            let decision = store.take(&[charge(bucket)], deadline).await.unwrap();
             assert!(decision.admitted);
             decision.outcomes[0].remaining
         })
@@ -137,8 +137,7 @@ fn a_slot_that_moves_keeps_its_counts_and_is_never_out_of_reach() {
         let store = &store;
         async move {
             let deadline = time::Instant::now() + SOON;
-            let charges = [charge(bucket)].into_iter().collect();
-            store.take(charges, deadline).await.unwrap().outcomes[0].remaining
+            store.take(&[charge(bucket)], deadline).await.unwrap().outcomes[0].remaining
         }
     };
     let both = runtime.block_on(async { tokio::join!(pair(old), pair(new)) });

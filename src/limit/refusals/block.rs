@@ -8,6 +8,7 @@ use std::{
     time::Duration,
 };
 
+use bytes::Bytes;
 use smallvec::SmallVec;
 use tokio::{
     sync::{Notify, futures::OwnedNotified},
@@ -33,6 +34,7 @@ pub(super) const STEPS_MOST: usize = 8;
 
 /// What a bucket refuses.
 pub(super) struct Block {
+    pub(super) bucket: Bytes,
     pub(super) quota: Quota,
     /// By cost.
     steps: SmallVec<[Step; 1]>,
@@ -108,9 +110,10 @@ impl Step {
 }
 
 impl Block {
-    pub(super) fn new(quota: Quota) -> Self {
+    pub(super) fn new(bucket: Bytes, quota: Quota) -> Self {
         let (steps, answered) = Default::default();
         Self {
+            bucket,
             quota,
             steps,
             refresh_at: Instant::now(),
