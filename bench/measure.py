@@ -9,7 +9,7 @@ import socket
 import sys
 
 import clients
-from clients import Load
+from clients import KEY, Load
 from processes import Invalid, cpu_us, free_ports, peak_mib
 
 BENCH = pathlib.Path(__file__).resolve().parent
@@ -81,7 +81,7 @@ class Row:
             log.unlink(missing_ok=True)
             command = clients.h2load(urls[0], self.connections, self.streams, seconds, log)
             return clients.read_h2load(bench.processes.output(command, seconds + 30), log)
-        options = ["-s", BENCH / "many-keys.lua"] if self.keys == MANY_KEYS else ["-H", "X-Key: one"]
+        options = ["-s", BENCH / "many-keys.lua"] if self.keys == MANY_KEYS else ["-H", f"X-Key: {KEY}"]
         commands = [clients.wrk(url, self.connections // len(urls), seconds, options) for url in urls]
         return Load.sum([clients.read_wrk(report) for report in bench.processes.outputs(commands, seconds + 30)])
 
@@ -172,11 +172,19 @@ class Bench:
                     if row.name in invalid:
                         continue
                     progress(f"round {number + 1} of {self.options.rounds}: {row.name}")
-                    try:
-                        yield row.name, row.measure(self)
-                    except (Invalid, OSError, http.client.HTTPException) as reason:
+                    figures = self.attempt(row)
+                    if "invalid" in figures:
+                        progress(f"once more, since it was invalid: {figures['invalid']}")
+                        figures = self.attempt(row)
+                    if "invalid" in figures:
                         invalid.add(row.name)
-                        yield row.name, {"invalid": str(reason) or repr(reason)}
+                    yield row.name, figures
+
+    def attempt(self, row):
+        try:
+            return row.measure(self)
+        except (Invalid, OSError, http.client.HTTPException) as reason:
+            return {"invalid": str(reason) or repr(reason)}
 
     def redis(self):
         address = ["--bind", "127.0.0.1", "--port", str(self.redis_port)]
@@ -222,7 +230,7 @@ class Bench:
 def fetch(port, path):
     """One request as wrk sends them: status and body."""
     with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=10)) as connection:
-        connection.request("GET", path, headers={"X-Key": "one"})
+        connection.request("GET", path, headers={"X-Key": KEY})
         response = connection.getresponse()
         return response.status, response.read().decode()
 
