@@ -1,20 +1,27 @@
-"""One row of the table measured: its servers started, its answers checked, its CPU counted under load."""
+"""Lines of the table, each measured by what it starts: servers that are checked, weighed and put under load."""
 
 import contextlib
 import dataclasses
 import http.client
+import os
 import pathlib
-import re
 import socket
 import sys
 
-from processes import Invalid, cpu_us, free_ports, resident_mib
+import clients
+from clients import KEY, Load
+from processes import Invalid, cpu_us, free_ports, peak_mib
 
 BENCH = pathlib.Path(__file__).resolve().parent
+ROOT = BENCH.parent
 PEERS = BENCH / "peers"
 
 GATEWAY_CPU, OTHER_CPU = 0, 1
 WARM_UP_SECONDS = 1
+BUILD_SECONDS = 1800
+
+# Keys of the rows that have many.
+MANY_KEYS = 10_000
 
 # The share of requests in a measurement that may be answered otherwise than the row demands.
 TOLERATED_SHARE = 0.005
@@ -22,61 +29,127 @@ TOLERATED_SHARE = 0.005
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One line of the table: a gateway's configuration, and the path that makes it do one kind of work."""
+    """A gateway under load: its configuration, and the path that makes it do one kind of work."""
 
     name: str
-    config: pathlib.Path
+    # Without one, and without gateways, the load goes to the backend.
+    config: pathlib.Path | None
     path: str = "/"
-    redis: bool = False
-    many_keys: bool = False
+    gateways: int = 1
+    # Redis keys that hold the counts; 0: there is no Redis.
+    keys: int = 0
     # How many requests pass before all others are refused; None: all pass.
     admits: int | None = None
+    # Of all gateways together.
+    connections: int = 64
+    # Requests in flight on each connection of HTTP/2; 0: HTTP/1.1.
+    streams: int = 0
 
+    def measure(self, bench):
+        """Starts what the row needs, proves that it works, and measures it under load."""
+        with contextlib.ExitStack() as stack:
+            redis = [stack.enter_context(bench.redis())] if self.keys else []
+            ports = bench.gateway_ports[: self.gateways] or [bench.upstream_port]
+            commands = {port: bench.gateway(self, port) for port in ports if self.gateways}
+            gateways = [
+                stack.enter_context(bench.processes.server(command, GATEWAY_CPU, port))
+                for port, command in commands.items()
+            ]
+            self.check_answers(bench, ports)
+            # What goes wrong will do so again.
+            with contextlib.suppress(Invalid):
+                self.load(bench, ports, WARM_UP_SECONDS)
+            servers = [*gateways, *redis]
+            before = [cpu_us(server) for server in servers]
+            seen = self.load(bench, ports, bench.options.seconds)
+            used = [cpu_us(server) - start for server, start in zip(servers, before)]
+            self.check_load(bench, ports, seen)
+            figures = {"requests_per_s": seen.per_second, "p50_us": seen.p50_us, "p99_us": seen.p99_us}
+            if gateways:
+                figures["gateway_us"] = sum(used[: len(gateways)]) / seen.requests
+                figures["redis_us"] = sum(used[len(gateways) :]) / seen.requests
+                figures["total_us"] = sum(used) / seen.requests
+                figures["not_2xx"] = seen.not_2xx / seen.requests
+                figures["peak_mib"] = sum(map(peak_mib, gateways))
+            return figures
 
-def fetch(port, path):
-    """One request as wrk sends them: status and body."""
-    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=10)) as connection:
-        connection.request("GET", path, headers={"X-Key": "one"})
-        response = connection.getresponse()
-        return response.status, response.read()
+    def load(self, bench, ports, seconds):
+        """Loads the gateways, all at the same time."""
+        urls = [f"http://127.0.0.1:{port}{self.path}" for port in ports]
+        if self.streams:
+            log = bench.processes.scratch / "h2load.log"
+            log.unlink(missing_ok=True)
+            command = clients.h2load(urls[0], self.connections, self.streams, seconds, log)
+            return clients.read_h2load(bench.processes.output(command, seconds + 30), log)
+        options = ["-s", BENCH / "many-keys.lua"] if self.keys == MANY_KEYS else ["-H", f"X-Key: {KEY}"]
+        commands = [clients.wrk(url, self.connections // len(urls), seconds, options) for url in urls]
+        return Load.sum([clients.read_wrk(report) for report in bench.processes.outputs(commands, seconds + 30)])
 
+    def check_answers(self, bench, ports):
+        """A row that admits must relay the backend's body; one that refuses, exactly after what it admits."""
+        if self.streams:
+            if bench.processes.output(["nghttp", f"http://127.0.0.1:{ports[0]}{self.path}"], 10) != bench.body:
+                raise Invalid("answers HTTP/2 with another body than the backend's")
+            return
+        for number in range(len(ports) if self.admits is None else self.admits):
+            self.check_answer(bench, ports[number % len(ports)], 200)
+        if self.admits is not None:
+            self.check_answer(bench, ports[0], 429)
 
-def redis_keys(port):
-    """The number of keys in Redis."""
-    with socket.create_connection(("127.0.0.1", port), 5) as connection:
-        connection.sendall(b"DBSIZE\r\n")
-        return int(connection.recv(64)[1:])
+    def check_answer(self, bench, port, expected):
+        status, body = fetch(port, self.path)
+        if status != expected:
+            raise Invalid(f"answers {status} where {expected} is due")
+        if status == 200 and body != bench.body:
+            raise Invalid("answers 200 with another body than the backend's")
+
+    def check_load(self, bench, ports, seen):
+        """The load must have met the same answers, and Redis must have one count for each key."""
+        wrong = seen.not_2xx if self.admits is None else seen.requests - seen.not_2xx
+        if wrong > seen.requests * TOLERATED_SHARE:
+            raise Invalid(f"{wrong} of {seen.requests} answers were {'not ' if self.admits is None else ''}2xx")
+        # Of many keys, each is in one of so many requests.
+        if self.keys and not min(self.keys, seen.requests) <= (held := bench.redis_keys()) <= self.keys:
+            raise Invalid(f"Redis holds {held} counts where {self.keys} are due")
+        if self.admits is not None:
+            self.check_answer(bench, ports[0], 429)
 
 
 @dataclasses.dataclass(frozen=True)
-class Load:
-    """What wrk saw."""
+class RoundTrip:
+    """A client of Redis where the gateways are, which waits for an answer before it asks again."""
 
-    requests: int
-    per_second: float
-    not_2xx: int
-    p50_us: float
-    p99_us: float
+    name: str
 
-    @classmethod
-    def parse(cls, report):
-        """Reads wrk's report; Invalid if connections failed or nothing was answered."""
-        failed = re.search(r"Socket errors: .*|\b0 requests in", report)
-        if failed:
-            raise Invalid(failed[0])
-        not_2xx = re.search(r"Non-2xx or 3xx responses: (\d+)", report)
-        return cls(
-            requests=int(re.search(r"(\d+) requests in", report)[1]),
-            per_second=float(re.search(r"Requests/sec:\s+([\d.]+)", report)[1]),
-            not_2xx=int(not_2xx[1]) if not_2xx else 0,
-            p50_us=latency_us(report, 50),
-            p99_us=latency_us(report, 99),
-        )
+    def measure(self, bench):
+        with bench.redis(), bench.redis_connection() as connection:
+            os.sched_setaffinity(0, {GATEWAY_CPU})
+            try:
+                clients.round_trips_us(connection, WARM_UP_SECONDS)
+                taken = clients.round_trips_us(connection, bench.options.seconds)
+            finally:
+                os.sched_setaffinity(0, {OTHER_CPU})
+        return {
+            "requests_per_s": len(taken) / bench.options.seconds,
+            "p50_us": taken[len(taken) // 2],
+            "p99_us": taken[len(taken) * 99 // 100],
+        }
 
 
-def latency_us(report, percent):
-    value, unit = re.search(rf"\s{percent}%\s+([\d.]+)(us|ms|s)", report).groups()
-    return float(value) * {"us": 1, "ms": 1e3, "s": 1e6}[unit]
+@dataclasses.dataclass(frozen=True)
+class Micro:
+    """A part of bench/micro.rs: the slowest of its cases counts."""
+
+    name: str
+
+    def command(self, *options):
+        """The command that builds and runs it, as Tollgate is shipped."""
+        build = ["--profile", "dist", "--locked", "--manifest-path", ROOT / "Cargo.toml"]
+        return ["cargo", "bench", *build, "--bench", "micro", *options]
+
+    def measure(self, bench):
+        command = ["taskset", "-c", str(GATEWAY_CPU), *self.command("--", self.name)]
+        return {"median_ns": clients.read_divan(bench.processes.output(command, BUILD_SECONDS))}
 
 
 class Bench:
@@ -86,7 +159,7 @@ class Bench:
         self.options = options
         self.binary = binary
         self.processes = processes
-        self.upstream_port, self.gateway_port, self.redis_port = free_ports(3)
+        self.upstream_port, self.redis_port, *self.gateway_ports = free_ports(4)
 
     def run(self, rows):
         """Yields (row name, figures), or (row name, {"invalid": why}), as they are measured."""
@@ -99,88 +172,52 @@ class Bench:
                     if row.name in invalid:
                         continue
                     progress(f"round {number + 1} of {self.options.rounds}: {row.name}")
-                    try:
-                        yield row.name, self.measure(row)
-                    except (Invalid, OSError, http.client.HTTPException) as reason:
+                    figures = self.attempt(row)
+                    if "invalid" in figures:
+                        progress(f"once more, since it was invalid: {figures['invalid']}")
+                        figures = self.attempt(row)
+                    if "invalid" in figures:
                         invalid.add(row.name)
-                        yield row.name, {"invalid": str(reason) or repr(reason)}
+                    yield row.name, figures
 
-    def measure(self, row):
-        """Starts what the row needs, proves that it works, and measures it under load."""
-        with contextlib.ExitStack() as stack:
-            redis = stack.enter_context(self.redis()) if row.redis else None
-            store = f"redis://127.0.0.1:{self.redis_port}" if row.redis else "memory:"
-            command = self.command(row.config, self.gateway_port, store)
-            gateway = stack.enter_context(self.processes.server(command, GATEWAY_CPU, self.gateway_port))
-            self.check_answers(row)
-            self.load(row, WARM_UP_SECONDS)
-            servers = [gateway, redis] if redis else [gateway]
-            before = [cpu_us(server) for server in servers]
-            load = self.load(row, self.options.seconds)
-            used = [cpu_us(server) - start for server, start in zip(servers, before)]
-            self.check_load(row, load)
-            return {
-                "requests_per_s": load.per_second,
-                "gateway_us": used[0] / load.requests,
-                "redis_us": sum(used[1:]) / load.requests,
-                "total_us": sum(used) / load.requests,
-                "p50_us": load.p50_us,
-                "p99_us": load.p99_us,
-                "not_2xx": load.not_2xx / load.requests,
-                "resident_mib": resident_mib(gateway),
-            }
-
-    def check_answers(self, row):
-        """A row that admits must relay the backend's body; one that refuses, exactly after what it admits."""
-        admitted = 1 if row.admits is None else row.admits
-        for _ in range(admitted):
-            self.check_answer(row, 200)
-        if row.admits is not None:
-            self.check_answer(row, 429)
-
-    def check_answer(self, row, expected):
-        status, body = fetch(self.gateway_port, row.path)
-        if status != expected:
-            raise Invalid(f"answers {status} where {expected} is due")
-        if status == 200 and body != self.body:
-            raise Invalid("answers 200 with another body than the backend's")
-
-    def check_load(self, row, load):
-        """The load must have met the same answers, and Redis must have counted."""
-        wrong = load.not_2xx if row.admits is None else load.requests - load.not_2xx
-        if wrong > load.requests * TOLERATED_SHARE:
-            raise Invalid(f"{wrong} of {load.requests} answers were {'not ' if row.admits is None else ''}2xx")
-        if row.redis and redis_keys(self.redis_port) == 0:
-            raise Invalid("Redis holds no count")
-        if row.admits is not None:
-            self.check_answer(row, 429)
-
-    def load(self, row, seconds):
-        """Loads the gateway with wrk."""
-        command = ["wrk", "-t1", f"-c{self.options.connections}", f"-d{seconds}s", "--latency"]
-        command += ["-s", BENCH / "many-keys.lua"] if row.many_keys else ["-H", "X-Key: one"]
-        command.append(f"http://127.0.0.1:{self.gateway_port}{row.path}")
-        return Load.parse(self.processes.output(command, seconds + 30))
+    def attempt(self, row):
+        try:
+            return row.measure(self)
+        except (Invalid, OSError, http.client.HTTPException) as reason:
+            return {"invalid": str(reason) or repr(reason)}
 
     def redis(self):
         address = ["--bind", "127.0.0.1", "--port", str(self.redis_port)]
         command = ["redis-server", *address, "--save", "", "--appendonly", "no"]
         return self.processes.server(command, OTHER_CPU, self.redis_port)
 
-    def command(self, template, port, store=""):
+    def redis_connection(self):
+        return socket.create_connection(("127.0.0.1", self.redis_port), 5)
+
+    def redis_keys(self):
+        """The number of keys in Redis."""
+        with self.redis_connection() as connection:
+            connection.sendall(b"DBSIZE\r\n")
+            return int(connection.recv(64)[1:])
+
+    def gateway(self, row, port):
+        """The command that runs a gateway of a row."""
+        store = f"redis://127.0.0.1:{self.redis_port}" if row.keys else "memory:"
+        return self.command(row.config, port, STORE=store, HTTP2="http2" if row.streams else "")
+
+    def command(self, template, port, **values):
         """Fills a configuration in, and returns the command that runs it."""
         text = template.read_text()
-        values = {
+        values |= {
             "LISTEN": port,
             "UPSTREAM": self.upstream_port,
             "REDIS": self.redis_port,
-            "STORE": store,
             "PEERS": PEERS,
             "SCRATCH": self.processes.scratch,
         }
         for name, value in values.items():
             text = text.replace(f"@{name}@", str(value))
-        config = self.processes.scratch / template.name
+        config = self.processes.scratch / f"{port}-{template.name}"
         config.write_text(text)
         program = {
             ".conf": ["nginx", "-e", "stderr", "-c"],
@@ -188,6 +225,14 @@ class Bench:
             ".toml": [self.binary, "run", "--config"],
         }
         return [*program[template.suffix], config]
+
+
+def fetch(port, path):
+    """One request as wrk sends them: status and body."""
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=10)) as connection:
+        connection.request("GET", path, headers={"X-Key": KEY})
+        response = connection.getresponse()
+        return response.status, response.read().decode()
 
 
 def progress(text):

@@ -5,6 +5,7 @@ import glob
 import itertools
 import os
 import pathlib
+import re
 import signal
 import socket
 import subprocess
@@ -46,15 +47,22 @@ class Processes:
 
     def output(self, command, seconds):
         """Runs a command to its end and returns what it printed; Invalid if it fails or takes longer."""
-        process = self.start(command, stdout=subprocess.PIPE, text=True)
+        return self.outputs([command], seconds)[0]
+
+    def outputs(self, commands, seconds):
+        """Runs commands side by side, as `output` does one."""
+        end = time.monotonic() + seconds
+        processes = [self.start(command, stdout=subprocess.PIPE, text=True) for command in commands]
         try:
-            printed = process.communicate(timeout=seconds)[0]
+            printed = [process.communicate(timeout=max(end - time.monotonic(), 0))[0] for process in processes]
         except subprocess.TimeoutExpired as timeout:
             raise Invalid(str(timeout)) from timeout
         finally:
-            self.stop(process)
-        if process.returncode != 0:
-            raise Invalid(f"`{command[0]}` failed: {printed.strip()}")
+            for process in processes:
+                self.stop(process)
+        for process, text in zip(processes, printed):
+            if process.returncode != 0:
+                raise Invalid(f"`{process.args[0]}` failed: {text.strip()}")
         return printed
 
     def start(self, command, **streams):
@@ -104,10 +112,10 @@ def cpu_us(process):
     return sum(int(text.split()[0]) for text in session_texts(process, "task/*/schedstat")) / 1000
 
 
-def resident_mib(process):
-    """Memory in use, of all processes together."""
-    pages = sum(int(text.split()[1]) for text in session_texts(process, "statm"))
-    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+def peak_mib(process):
+    """The most memory that was resident, of all processes together."""
+    sizes = (re.search(r"VmHWM:\s+(\d+) kB", text) for text in session_texts(process, "status"))
+    return sum(int(size[1]) for size in sizes if size) / 1024
 
 
 def free_ports(count):

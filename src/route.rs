@@ -344,8 +344,15 @@ pub fn hidden(routes: &[Matcher]) -> Vec<Hidden> {
     hidden
 }
 
+/// Those that bench/micro.rs measures.
+#[cfg(test)]
+#[path = "../bench/routes.rs"]
+mod thousand;
+
 #[cfg(test)]
 mod tests {
+    use std::hint::black_box;
+
     use proptest::{collection::vec, prelude::*, sample::select};
 
     use super::*;
@@ -549,6 +556,33 @@ mod tests {
             }
             assert_eq!(found.param("x"), None);
         }
+    }
+
+    /// And takes no memory.
+    #[test]
+    fn each_kind_of_request_finds_its_route_among_a_thousand() {
+        let routes = thousand::routes();
+        let texts: Vec<String> =
+            routes.iter().map(|(method, host, path)| format!("{method} {host}{path}")).collect();
+        let table = Table::new(texts.iter().map(|text| (matcher(text), text)));
+        assert_eq!(texts.len(), 1_000);
+        for kind in thousand::KINDS {
+            for (host, target, expected) in thousand::requests(kind) {
+                let text = format!("GET {host}{target}");
+                let request = Request::new(&text);
+                let mut found = None;
+                let allocations = allocation_counter::measure(|| {
+                    let forwarded = path::forwarded(&target);
+                    let matched = path::matched(&forwarded);
+                    let view = View { path: &matched, ..request.view() };
+                    found = table.find(&view).map(|found| found.route.as_str());
+                });
+                assert_eq!(allocations.count_total, 0, "{kind}: {text}");
+                let found = found.and_then(|route| route.split_once(' ')).map(|(_, route)| route);
+                assert_eq!(found, expected.as_deref(), "{kind}: {text}");
+            }
+        }
+        assert_eq!(allocation_counter::measure(|| drop(vec![black_box(7)])).count_total, 1);
     }
 
     #[test]

@@ -1,0 +1,166 @@
+"""What is measured, and what it may come to."""
+
+import dataclasses
+import math
+import statistics
+from collections.abc import Callable
+
+from measure import BENCH, MANY_KEYS, PEERS, Micro, RoundTrip, Row
+
+NGINX = PEERS / "nginx.conf"
+OPENRESTY = PEERS / "openresty.conf"
+TOLLGATE = BENCH / "tollgate.toml"
+
+# Rows that are compared stand together, so that little time passes between their measurements.
+ROWS = [
+    Row("haproxy-tcp", PEERS / "haproxy-tcp.cfg"),
+    Row("nginx-proxy", NGINX),
+    Row("tollgate-proxy", TOLLGATE),
+    Row("nginx-limit", NGINX, "/limit"),
+    Row("haproxy-limit", PEERS / "haproxy.cfg"),
+    Row("tollgate-memory", TOLLGATE, "/limit"),
+    Row("openresty-refused", OPENRESTY, "/one-key-refused", keys=1, admits=100),
+    Row("tollgate-redis-refused", TOLLGATE, "/one-key-refused", keys=1, admits=100),
+    Row("nginx-refused", NGINX, "/refused", admits=1),
+    Row("tollgate-memory-refused", TOLLGATE, "/refused", admits=1),
+    Row("openresty-one-key", OPENRESTY, "/one-key", keys=1),
+    Row("tollgate-redis-one-key", TOLLGATE, "/one-key", keys=1),
+    Row("tollgate-redis-two-limits", TOLLGATE, "/two-limits", keys=2),
+    Row("tollgate-redis-two-gateways", TOLLGATE, "/one-key", keys=1, gateways=2),
+    Row("openresty-many-keys", OPENRESTY, "/many-keys", keys=MANY_KEYS),
+    Row("tollgate-redis-many-keys", TOLLGATE, "/many-keys", keys=MANY_KEYS),
+    Row("nginx-http2", NGINX, streams=1),
+    Row("tollgate-http2", TOLLGATE, streams=1),
+    Row("nginx-http2-streams", NGINX, connections=8, streams=8),
+    Row("tollgate-http2-streams", TOLLGATE, connections=8, streams=8),
+    Row("direct-one-connection", None, gateways=0, connections=1),
+    Row("nginx-one-connection", NGINX, connections=1),
+    Row("tollgate-one-connection", TOLLGATE, connections=1),
+    Row("tollgate-redis-one-connection", TOLLGATE, "/one-key", keys=1, connections=1),
+    RoundTrip("redis-round-trip"),
+    Row("nginx-1000-connections", NGINX, connections=1000),
+    Row("tollgate-1000-connections", TOLLGATE, connections=1000),
+    Micro("routing"),
+]
+
+
+def of(figure):
+    """A figure of a row alone."""
+    return lambda row: row[figure]
+
+
+def cpu(row, peer):
+    """CPU time over a peer's, gateway and Redis together."""
+    return row["total_us"] / peer["total_us"]
+
+
+def added(row, direct):
+    """The latency at one connection beyond that of the backend alone."""
+    return row["p50_us"] - direct["p50_us"]
+
+
+def added_beside(row, peer, direct):
+    """What is added, over what a peer adds; infinite where that can't be told from nothing."""
+    of_peer = added(peer, direct)
+    return added(row, direct) / of_peer if of_peer > 0 else math.inf
+
+
+def added_beyond(row, direct, round_trip):
+    """What is added beyond one round trip to Redis."""
+    return added(row, direct) - round_trip["p50_us"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A figure of a round, what it must be at most, and what it should be at most."""
+
+    text: str
+    rows: tuple[str, ...]
+    figure: Callable[..., float]
+    required: float | None = None
+    goal: float | None = None
+    unit: str = ""
+
+    def is_measured(self, results):
+        return all(row in results for row in self.rows)
+
+    def judge(self, results):
+        """What came of it."""
+        if any(invalidity(results[row]) for row in self.rows):
+            return Judgement(self, None)
+        rounds = zip(*(results[row] for row in self.rows))
+        return Judgement(self, [self.figure(*figures) for figures in rounds])
+
+
+@dataclasses.dataclass(frozen=True)
+class Judgement:
+    """A case with its figures, a round each; none if a row is invalid."""
+
+    case: Case
+    figures: list[float] | None
+
+    @property
+    def median(self):
+        return statistics.median(self.figures) if self.figures else math.inf
+
+    @property
+    def verdict(self):
+        """In a word or two; empty if nothing is demanded."""
+        if self.case.required is None:
+            return ""
+        if not self.figures:
+            return "invalid"
+        if self.median > self.case.required:
+            return "MISSED"
+        return "goal" if self.case.goal is not None and self.median <= self.case.goal else "met"
+
+    @property
+    def holds(self):
+        return self.verdict not in ("invalid", "MISSED")
+
+
+def invalidity(rounds):
+    """Why a row is invalid, or None."""
+    return next((figures["invalid"] for figures in rounds if "invalid" in figures), None)
+
+
+CASES = [
+    Case("plain proxy, CPU of nginx's", ("tollgate-proxy", "nginx-proxy"), cpu, 1.12, 1.0),
+    Case("limit in the process, CPU of nginx limit_req's", ("tollgate-memory", "nginx-limit"), cpu, 1.15, 1.05),
+    Case("Redis, one key, CPU of OpenResty's", ("tollgate-redis-one-key", "openresty-one-key"), cpu, 0.48, 0.42),
+    Case(
+        "Redis, 10,000 keys, CPU of OpenResty's",
+        ("tollgate-redis-many-keys", "openresty-many-keys"),
+        cpu,
+        0.68,
+        0.55,
+    ),
+    Case("refusals, CPU of nginx limit_req's", ("tollgate-redis-refused", "nginx-refused"), cpu, 1.0, 0.85),
+    Case("refusals, CPU of Redis", ("tollgate-redis-refused",), of("redis_us"), 0.2, unit="µs"),
+    Case("two limits, CPU of one limit's", ("tollgate-redis-two-limits", "tollgate-redis-one-key"), cpu, 1.3, 1.2),
+    Case(
+        "one connection, added p50, of nginx's",
+        ("tollgate-one-connection", "nginx-one-connection", "direct-one-connection"),
+        added_beside,
+        1.3,
+        1.0,
+    ),
+    Case(
+        "one connection, Redis, added p50 beyond a round trip",
+        ("tollgate-redis-one-connection", "direct-one-connection", "redis-round-trip"),
+        added_beyond,
+        60,
+        30,
+        "µs",
+    ),
+    Case("HTTP/2 in, CPU of nginx's", ("tollgate-http2", "nginx-http2"), cpu, 1.5, 1.1),
+    Case("the same, 8 streams a connection", ("tollgate-http2-streams", "nginx-http2-streams"), cpu, 1.5, 1.1),
+    Case("memory with 1,000 connections", ("tollgate-1000-connections",), of("peak_mib"), 60, 40, "MiB"),
+    Case("routing among 1,000 routes, no allocation", ("routing",), of("median_ns"), 500, 300, "ns"),
+    Case("plain proxy, CPU of HAProxy's in tcp mode", ("tollgate-proxy", "haproxy-tcp"), cpu),
+    Case("nginx's, of HAProxy's in tcp mode", ("nginx-proxy", "haproxy-tcp"), cpu),
+    Case("limit in the process, CPU of HAProxy's", ("tollgate-memory", "haproxy-limit"), cpu),
+    Case("refusals in the process, CPU of nginx's", ("tollgate-memory-refused", "nginx-refused"), cpu),
+    Case("refusals, CPU of OpenResty's", ("tollgate-redis-refused", "openresty-refused"), cpu),
+    Case("two gateways, CPU of one's", ("tollgate-redis-two-gateways", "tollgate-redis-one-key"), cpu),
+]

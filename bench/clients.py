@@ -1,0 +1,105 @@
+"""Programs that load a server, and what their reports say."""
+
+import dataclasses
+import re
+import time
+
+from processes import Invalid
+
+# Whom requests are counted for that all have one key: it is one of those in many-keys.lua, too.
+KEY = "k0"
+
+
+@dataclasses.dataclass(frozen=True)
+class Load:
+    """What clients saw."""
+
+    requests: int
+    per_second: float
+    not_2xx: int
+    p50_us: float
+    p99_us: float
+
+    @classmethod
+    def sum(cls, loads):
+        """Several at the same time as one; the latencies are those of the slowest."""
+        return cls(
+            requests=sum(load.requests for load in loads),
+            per_second=sum(load.per_second for load in loads),
+            not_2xx=sum(load.not_2xx for load in loads),
+            p50_us=max(load.p50_us for load in loads),
+            p99_us=max(load.p99_us for load in loads),
+        )
+
+
+def wrk(url, connections, seconds, options):
+    """The command that loads a server by HTTP/1.1."""
+    return ["wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "--latency", "--timeout", "10s", *options, url]
+
+
+def read_wrk(report):
+    """What wrk saw; Invalid if connections failed or nothing was answered."""
+    failed = re.search(r"Socket errors: .*|\b0 requests in", report)
+    if failed:
+        raise Invalid(failed[0])
+    not_2xx = re.search(r"Non-2xx or 3xx responses: (\d+)", report)
+    return Load(
+        requests=int(re.search(r"(\d+) requests in", report)[1]),
+        per_second=float(re.search(r"Requests/sec:\s+([\d.]+)", report)[1]),
+        not_2xx=int(not_2xx[1]) if not_2xx else 0,
+        p50_us=latency_us(report, 50),
+        p99_us=latency_us(report, 99),
+    )
+
+
+def latency_us(report, percent):
+    value, unit = re.search(rf"\s{percent}%\s+([\d.]+)(us|ms|s)", report).groups()
+    return float(value) * {"us": 1, "ms": 1e3, "s": 1e6}[unit]
+
+
+def h2load(url, connections, streams, seconds, log):
+    """The command that loads a server by HTTP/2, without TLS, and notes each request in a file, which must be new."""
+    clients = ["-t1", f"-c{connections}", f"-m{streams}", f"-D{seconds}"]
+    return ["h2load", *clients, f"--log-file={log}", "-H", f"X-Key: {KEY}", url]
+
+
+def read_h2load(report, log):
+    """What h2load saw; Invalid if requests failed or nothing was answered."""
+    answered, failed, errored, late = map(
+        int, re.search(r"(\d+) done, \d+ succeeded, (\d+) failed, (\d+) errored, (\d+) timeout", report).groups()
+    )
+    if not answered or errored or late or "Application protocol: h2c" not in report:
+        raise Invalid(re.search(r"requests: .*", report)[0])
+    # Start, status, microseconds.
+    latencies = sorted(int(line.split()[2]) for line in log.read_text().splitlines())
+    return Load(
+        requests=answered,
+        per_second=float(re.search(r"([\d.]+) req/s", report)[1]),
+        not_2xx=failed,
+        p50_us=latencies[len(latencies) // 2],
+        p99_us=latencies[len(latencies) * 99 // 100],
+    )
+
+
+def round_trips_us(connection, seconds):
+    """How long Redis takes to answer PING, over a socket: a sorted list."""
+    end = time.perf_counter() + seconds
+    taken = []
+    while (sent := time.perf_counter()) < end:
+        connection.sendall(b"PING\r\n")
+        if connection.recv(64) != b"+PONG\r\n":
+            raise Invalid("Redis answers PING with something else")
+        taken.append((time.perf_counter() - sent) * 1e6)
+    return sorted(taken)
+
+
+def read_divan(report):
+    """The greatest median in nanoseconds of what divan measured; Invalid if something allocates."""
+    if "alloc:" in report:
+        raise Invalid("it allocates")
+    # Fastest, slowest, median, mean, samples, iterations.
+    rows = [line.split("│")[-6:] for line in report.splitlines() if line.count("│") >= 5]
+    medians = [row[2].split() for row in rows if re.match(r"\s*[\d.]", row[2])]
+    if not medians:
+        raise Invalid("nothing was measured")
+    return max(float(value) * {"ns": 1, "µs": 1e3, "ms": 1e6}[unit] for value, unit in medians)
