@@ -36,7 +36,7 @@ impl Written for ServerUrl {
         let (_, rest) = text.split_once("://").unwrap_or_default();
         if rest.trim_end_matches('/') != authority.as_str() {
             return Err(fault(
-                "has a path or a query, which is not passed on: a route's `rewrite` changes paths",
+                "has a path or a query, which is not passed on: name the server only (a route's `rewrite` changes paths)",
             ));
         }
         let port = port(authority.as_str()).ok_or_else(|| fault("has no valid port"))?;
