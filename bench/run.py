@@ -44,7 +44,7 @@ def parse_options():
     parser.add_argument("--seconds", type=int, default=4, help="length of a measurement (%(default)s)")
     parser.add_argument("--only", metavar="NAMES", default="*", help="rows, by comma; * stands for anything: 'nginx-*'")
     parser.add_argument("--peers-only", action="store_true", help="leave Tollgate out, and don't build it")
-    parser.add_argument("--binary", type=pathlib.Path, help="a built tollgate; without it, cargo builds profile dist")
+    parser.add_argument("--binary", type=pathlib.Path, help="a built tollgate; without it, scripts/dist.sh builds one")
     outputs = parser.add_argument_group("results")
     outputs.add_argument("--json", metavar="FILE", type=pathlib.Path, help="write the figures of every round there")
     outputs.add_argument("--svg", metavar="FILE", type=pathlib.Path, help="draw the CPU times there")
@@ -84,19 +84,17 @@ def build(options, rows, processes):
     """Builds what the rows measure, as it is shipped. Returns Tollgate's binary, if they measure that."""
     for row in rows:
         if isinstance(row, Micro):
-            cargo(row.command("--no-run"), processes)
+            run(row.command("--no-run"), processes)
     if options.binary:
         return options.binary.resolve()
     if not any(map(is_gateway, rows)):
         return None
-    target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
-    cargo(["cargo", "build", "--profile", "dist", "--locked", "--manifest-path", ROOT / "Cargo.toml"], processes)
-    return target / "dist" / "tollgate"
+    return pathlib.Path(run([ROOT / "scripts" / "dist.sh"], processes).split()[-1])
 
 
-def cargo(command, processes):
+def run(command, processes):
     progress(" ".join(map(str, command)))
-    processes.output(command, BUILD_SECONDS)
+    return processes.output(command, BUILD_SECONDS)
 
 
 def describe(options, binary):

@@ -215,8 +215,10 @@ pub fn towards_client(headers: &mut HeaderMap) {
 
 /// How long the answer would be that the client has already (RFC 9110, section 8.6), if the upstream tells.
 pub fn length_of_unmodified<B>(response: &Response<B>) -> Option<u64> {
-    let length = response.headers().get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()?;
-    (response.status() == StatusCode::NOT_MODIFIED).then_some(length)
+    if response.status() != StatusCode::NOT_MODIFIED {
+        return None;
+    }
+    response.headers().get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
 /// Of a length that is told more than once, one goes on; of what is no length, or several, none. (Where a body depends
