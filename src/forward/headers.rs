@@ -14,6 +14,8 @@ use hyper::{
 };
 use smallvec::SmallVec;
 
+use crate::config::address_text;
+
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
@@ -148,7 +150,7 @@ pub fn towards_upstream(headers: &mut HeaderMap, client: &Client, version: Versi
         _ => "1.1 tollgate",
     };
     append(headers, VIA, HeaderValue::from_static(via));
-    append(headers, X_FORWARDED_FOR, address(client.peer));
+    append(headers, X_FORWARDED_FOR, text(address_text(client.peer)));
     headers.entry(X_FORWARDED_PROTO).or_insert(HeaderValue::from_static(client.scheme));
     if let Some(host) = headers.get(HOST).cloned() {
         headers.entry(X_FORWARDED_HOST).or_insert(host);
@@ -171,18 +173,6 @@ fn append(headers: &mut HeaderMap, name: HeaderName, member: HeaderValue) {
             list.insert(self::text(text));
         }
     }
-}
-
-fn address(address: IpAddr) -> HeaderValue {
-    let IpAddr::V4(address) = address else { return text(address.to_string()) };
-    // By hand, as each request has one: formatting costs ten times as much.
-    let mut text = SmallVec::<[u8; 16]>::new();
-    for octet in address.octets() {
-        text.extend_from_slice(itoa::Buffer::new().format(octet).as_bytes());
-        text.push(b'.');
-    }
-    text.pop();
-    HeaderValue::from_bytes(&text).expect("digits and dots")
 }
 
 /// A name for an exchange: 128 random bits in hexadecimal.
