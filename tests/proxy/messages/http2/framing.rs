@@ -25,10 +25,24 @@ fn a_length_is_a_number_that_the_data_agree_with() {
     {
         recording.assert_malformed(&post(&[length]), pieces);
     }
-    for (length, pieces) in [("3", &["abcd"][..]), ("3", &["ab", "cd"]), ("0", &["a"]), ("3", &[SMUGGLED])] {
+    for (length, pieces) in [("3", &["abcd"][..]), ("3", &["ab", "cd"]), ("3", &[SMUGGLED])] {
         recording.assert_malformed(&post(&[length]), pieces);
     }
     recording.assert_nothing_else();
+}
+
+#[test]
+fn no_data_go_on_where_the_length_says_that_there_are_none() {
+    let recording = Recording::start();
+    recording.assert_malformed(&request("POST", &[("content-length", "0")]), &["a"]);
+    assert_eq!(recording.gateway.get("/the-only-one").status, 200);
+    let mut message = recording.message();
+    // It may have gone on before the data came: all of it, as far as was known.
+    if message.starts_with("POST ") {
+        assert_eq!((lines(&message, "content-length"), body(&message)), (vec!["0"], ""));
+        message = recording.message();
+    }
+    assert!(message.starts_with("GET /the-only-one HTTP/1.1\r\n"), "{message:?}");
 }
 
 #[test]
