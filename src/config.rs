@@ -43,8 +43,7 @@ pub use self::{
     error::{Fault, Faults, Place, Severity},
     jwt::{Jwt, JwtKey},
     limit::{
-        Cost, Exemption, KeyPart, Limit, Missing, Mode, Override, Prefixes, Scope, StatusRange, address_text,
-        read_key,
+        Cost, Exemption, KeyPart, Limit, Missing, Mode, Override, Prefixes, Scope, StatusRange, read_key,
     },
     redis::RedisUrl,
     route::{Action, Edits, OnLimit, Route},

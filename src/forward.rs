@@ -17,7 +17,7 @@ pub mod health;
 pub mod pool;
 pub mod retry;
 pub mod servers;
-mod timer;
+pub mod timer;
 pub mod tunnel;
 
 use std::{

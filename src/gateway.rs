@@ -65,7 +65,10 @@ pub use self::{
     exchange::{AnswerBody, STATUS_CLASSES, Traffic},
 };
 pub use crate::{
-    forward::body::{Body, Progress, Upload},
+    forward::{
+        body::{Body, Progress, Upload},
+        timer::Timer,
+    },
     store::StoreError,
 };
 

@@ -67,6 +67,7 @@ pub mod route;
 pub mod server;
 pub mod simulate;
 pub mod store;
+pub mod text;
 pub mod trace;
 
 pub use self::{

@@ -13,10 +13,11 @@ mod plot_algorithms;
 #[path = "../examples/configuration_reference.rs"]
 mod configuration_reference;
 
-/// A module and what it may import. `duration`, `metrics`, `trace` and `config`'s value types are leaves for all.
+/// A module and what it may import. `duration`, `metrics`, `text`, `trace` and `config`'s value types are leaves for all.
 const TABLE: &[(&str, &[&str])] = &[
     ("algorithm", &[]),
     ("duration", &[]),
+    ("text", &[]),
     ("metrics", &[]),
     ("trace", &[]),
     ("route", &[]),
@@ -50,7 +51,7 @@ const TABLE: &[(&str, &[&str])] = &[
         ],
     ),
 ];
-const LEAVES: [&str; 4] = ["config", "duration", "metrics", "trace"];
+const LEAVES: [&str; 5] = ["config", "duration", "metrics", "text", "trace"];
 
 /// Names of the crate's modules that a file uses.
 fn imports(text: &str) -> Vec<String> {

@@ -198,17 +198,6 @@ impl Prefixes {
     }
 }
 
-/// An address as text. Each request has one to be written, for which the standard library takes four times as long.
-pub fn address_text(address: IpAddr) -> String {
-    let IpAddr::V4(address) = address else { return address.to_string() };
-    let mut text = String::with_capacity("255.255.255.255".len());
-    for (at, octet) in address.octets().into_iter().enumerate() {
-        text += if at == 0 { "" } else { "." };
-        text += itoa::Buffer::new().format(octet);
-    }
-    text
-}
-
 /// The values of a key as people write it, one for each of these parts: several stand in a JSON array,
 /// `["v1","v2"]`. They are as a request shows them: an address stands for its network.
 ///

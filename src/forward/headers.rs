@@ -14,7 +14,7 @@ use hyper::{
 };
 use smallvec::SmallVec;
 
-use crate::config::address_text;
+use crate::text;
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
@@ -22,8 +22,6 @@ const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto
 const X_REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
 /// What an exchange is called.
 pub const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
-
-const HEX_DIGITS: &[u8; 16] = b"0123456789abcdef";
 
 /// The longest name of an exchange that is taken over.
 const REQUEST_ID_MOST: usize = 128;
@@ -150,13 +148,15 @@ pub fn towards_upstream(headers: &mut HeaderMap, client: &Client, version: Versi
         _ => "1.1 tollgate",
     };
     append(headers, VIA, HeaderValue::from_static(via));
-    append(headers, X_FORWARDED_FOR, text(address_text(client.peer)));
+    append(headers, X_FORWARDED_FOR, value(text::address(client.peer)));
     headers.entry(X_FORWARDED_PROTO).or_insert(HeaderValue::from_static(client.scheme));
     if let Some(host) = headers.get(HOST).cloned() {
         headers.entry(X_FORWARDED_HOST).or_insert(host);
     }
     if !client.peer_is_trusted || !has_request_id(headers) {
-        headers.insert(X_REQUEST_ID, new_request_id());
+        // 128 random bits.
+        let id = text::hex::<32>(fastrand::u128(..).to_be_bytes());
+        headers.insert(X_REQUEST_ID, HeaderValue::from_bytes(&id).expect("digits"));
     }
 }
 
@@ -170,19 +170,9 @@ fn append(headers: &mut HeaderMap, name: HeaderName, member: HeaderValue) {
             let mut text = joined(list.iter());
             text += if text.is_empty() { "" } else { ", " };
             text += member.to_str().unwrap_or_default();
-            list.insert(self::text(text));
+            list.insert(value(text));
         }
     }
-}
-
-/// A name for an exchange: 128 random bits in hexadecimal.
-fn new_request_id() -> HeaderValue {
-    let mut id = [0; 32];
-    for (digits, byte) in id.chunks_exact_mut(2).zip(fastrand::u128(..).to_be_bytes()) {
-        digits[0] = HEX_DIGITS[usize::from(byte >> 4)];
-        digits[1] = HEX_DIGITS[usize::from(byte & 15)];
-    }
-    HeaderValue::from_bytes(&id).expect("digits")
 }
 
 /// Whether an exchange has been given a name that may stand in a log.
@@ -225,7 +215,7 @@ fn unify_length(headers: &mut HeaderMap) {
     let mut members = told.split(',').map(str::trim);
     let first = members.next().unwrap_or_default();
     if is_number(first.as_bytes()) && members.all(|member| member == first) {
-        headers.insert(CONTENT_LENGTH, text(first.to_owned()));
+        headers.insert(CONTENT_LENGTH, value(first.to_owned()));
     } else {
         headers.remove(CONTENT_LENGTH);
     }
@@ -251,8 +241,8 @@ fn joined<'h>(lines: impl IntoIterator<Item = &'h HeaderValue>) -> String {
     list
 }
 
-fn text(value: String) -> HeaderValue {
-    HeaderValue::from_maybe_shared(Bytes::from(value)).expect("put together from what came in a header")
+fn value(text: String) -> HeaderValue {
+    HeaderValue::from_maybe_shared(Bytes::from(text)).expect("put together from what came in a header")
 }
 
 #[cfg(test)]

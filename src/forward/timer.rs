@@ -10,11 +10,11 @@ use tokio::time::{Instant, Sleep, sleep_until};
 /// A timer that is set again only when it has fired: who moves the deadline on with each request, or each piece of one,
 /// pays for that once in a while.
 #[derive(Debug, Default)]
-pub(super) struct Timer(Option<Pin<Box<Sleep>>>);
+pub struct Timer(Option<Pin<Box<Sleep>>>);
 
 impl Timer {
     /// Whether this time has come; if not, the task is woken then, or earlier.
-    pub(super) fn poll_until(&mut self, deadline: Instant, context: &mut Context<'_>) -> Poll<()> {
+    pub fn poll_until(&mut self, deadline: Instant, context: &mut Context<'_>) -> Poll<()> {
         let sleep = self.0.get_or_insert_with(|| Box::pin(sleep_until(deadline)));
         if sleep.deadline() > deadline {
             sleep.as_mut().reset(deadline);

@@ -21,6 +21,7 @@ use self::jwt::Claims;
 use crate::{
     algorithm::Rate,
     config::{self, Exemption, KeyPart, Missing, Prefixes, read_key},
+    text,
 };
 
 /// Longer values are hashed, so that a bucket's name stays short.
@@ -314,7 +315,7 @@ fn parameters<'r>(query: &'r str, name: &str) -> impl Iterator<Item = Cow<'r, [u
 
 /// The client's network, as text.
 fn client_network(limit: &config::Limit, client: IpAddr) -> Cow<'static, [u8]> {
-    Cow::Owned(config::address_text(limit.prefixes.network(client)).into_bytes())
+    Cow::Owned(text::address(limit.prefixes.network(client)).into_bytes())
 }
 
 /// Whether the key's values are these. Those of a request that lacks the key never are.
@@ -332,11 +333,7 @@ fn text_of_kind(kind: &str, value: &[u8], plain: bool) -> String {
     if plain && value.len() <= LONGEST_VALUE {
         return of_kind(kind, percent_encode(value, ENCODED));
     }
-    let digit = |four_bits: u8| b"0123456789abcdef"[usize::from(four_bits)];
-    let mut hash = [0; 2 * HASH_BYTES];
-    for (digits, byte) in hash.chunks_exact_mut(2).zip(Sha256::digest(value)) {
-        digits.copy_from_slice(&[digit(byte >> 4), digit(byte & 15)]);
-    }
+    let hash = text::hex::<{ 2 * HASH_BYTES }>(Sha256::digest(value));
     hashed(kind, str::from_utf8(&hash).expect("digits are ASCII"))
 }
 

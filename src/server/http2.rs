@@ -20,11 +20,11 @@ use hyper::{Response, StatusCode, header::CONTENT_LENGTH, rt::Executor, server::
 use tokio::{
     sync::oneshot,
     task_local,
-    time::{Instant, sleep_until, timeout},
+    time::{Instant, timeout},
 };
 use tokio_util::task::TaskTracker;
 
-use crate::gateway::AnswerBody;
+use crate::gateway::{AnswerBody, Timer};
 
 use super::client::{InFlight, Watch};
 
@@ -134,22 +134,13 @@ impl<F: Future<Output = ()> + Send + 'static> Executor<F> for Streams {
 
 /// Answers a request, or gives it up, which resets it, when the client has given no room for so long.
 async fn unless_stalled(stream: impl Future<Output = ()>, patience: Duration) {
-    let (mut stream, mut timer) = (pin!(stream), None);
+    let (mut stream, mut timer) = (pin!(stream), Timer::default());
     poll_fn(|context| {
         if stream.as_mut().poll(context).is_ready() {
             return Poll::Ready(());
         }
         let Some(since) = SENDING.with(|sending| sending.waits_since.get()) else { return Poll::Pending };
-        let until = since + patience;
-        let timer = timer.get_or_insert_with(|| Box::pin(sleep_until(until)));
-        // It is set for an earlier wait as long as that hasn't passed.
-        while timer.as_mut().poll(context).is_ready() {
-            if timer.deadline() >= until {
-                return Poll::Ready(());
-            }
-            timer.as_mut().reset(until);
-        }
-        Poll::Pending
+        timer.poll_until(since + patience, context)
     })
     .await;
 }

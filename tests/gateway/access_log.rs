@@ -7,8 +7,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-use http_body_util::{BodyExt, StreamBody};
-use hyper::{Response, body::Frame};
+use hyper::Response;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -135,17 +134,7 @@ fn combined_is_what_others_write_by_that_name() {
 
 #[test]
 fn a_line_is_written_when_the_answer_has_ended_or_broken_off() {
-    let (piece, pieces) = tokio::sync::watch::channel(0);
-    let upstream = Upstream::start(move |_| {
-        let pieces = pieces.clone();
-        async move {
-            let stream = futures_util::stream::unfold((0, pieces), |(sent, mut pieces)| async move {
-                pieces.wait_for(|count| *count > sent).await.ok()?;
-                (sent < 2).then(|| (Ok(Frame::data("piece".into())), (sent + 1, pieces)))
-            });
-            Response::new(BodyExt::boxed(StreamBody::new(stream)))
-        }
-    });
+    let (piece, upstream) = Upstream::in_two_pieces();
     let (folder, toml) = logging(&crate::forward_all(&upstream.url(), ""));
     let gateway = Gateway::start(&toml);
     let (mut patient, mut leaving) = (gateway.client(), gateway.client());

@@ -11,17 +11,18 @@ use std::{
 };
 
 use bytes::Bytes;
-use http_body_util::combinators::BoxBody;
+use futures_util::stream::unfold;
+use http_body_util::{BodyExt, StreamBody, combinators::BoxBody};
 use hyper::{
     Request, Response,
-    body::Incoming,
+    body::{Frame, Incoming},
     http::request::Parts,
     server::conn::{http1, http2},
     service::service_fn,
 };
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use rustls::{HandshakeKind, ServerConfig, ServerConnection};
-use tokio::net::TcpListener;
+use tokio::{net::TcpListener, sync::watch};
 use tokio_rustls::TlsAcceptor;
 
 /// A body of an answer.
@@ -77,11 +78,26 @@ impl Upstream {
 
     /// Answers with the request's body, as it streams in.
     pub(crate) fn mirror() -> Self {
-        use http_body_util::BodyExt;
         Self::start(|request| async {
             let body = request.into_body();
             Response::new(BodyExt::boxed(body.map_err(|error| panic!("the body broke off: {error}"))))
         })
+    }
+
+    /// Answers with `piece` twice, as many of them as it is told by now.
+    pub(crate) fn in_two_pieces() -> (watch::Sender<i32>, Self) {
+        let (piece, pieces) = watch::channel(0);
+        let upstream = Self::start(move |_| {
+            let pieces = pieces.clone();
+            async move {
+                let stream = unfold((0, pieces), |(sent, mut pieces)| async move {
+                    pieces.wait_for(|count| *count > sent).await.ok()?;
+                    (sent < 2).then(|| (Ok(Frame::data("piece".into())), (sent + 1, pieces)))
+                });
+                Response::new(BodyExt::boxed(StreamBody::new(stream)))
+            }
+        });
+        (piece, upstream)
     }
 
     /// Answers by a function.

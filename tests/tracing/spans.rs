@@ -2,8 +2,7 @@
 
 use std::{fs, net::Shutdown, thread::sleep, time::Duration};
 
-use http_body_util::{BodyExt, StreamBody};
-use hyper::{Response, body::Frame};
+use hyper::Response;
 use serde_json::Value;
 
 use crate::{
@@ -245,17 +244,7 @@ fn a_client_that_leaves_ends_its_spans() {
 #[test]
 fn a_request_ends_with_its_answers_body() {
     let collector = Collector::start();
-    let (piece, pieces) = tokio::sync::watch::channel(0);
-    let upstream = Upstream::start(move |_| {
-        let pieces = pieces.clone();
-        async move {
-            let stream = futures_util::stream::unfold((0, pieces), |(sent, mut pieces)| async move {
-                pieces.wait_for(|count| *count > sent).await.ok()?;
-                (sent < 2).then(|| (Ok(Frame::data("piece".into())), (sent + 1, pieces)))
-            });
-            Response::new(BodyExt::boxed(StreamBody::new(stream)))
-        }
-    });
+    let (piece, upstream) = Upstream::in_two_pieces();
     let file = collector.table("1") + &forward_to(&[&upstream.url()], "");
     let gateway = Gateway::start(&(file + "[[routes]]\npath = \"/else\"\nrespond = { status = 204 }\n"));
     let mut client = gateway.client();

@@ -1,0 +1,37 @@
+//! Texts that each request has to be written for, which the standard library formats at several times the cost.
+
+use std::net::IpAddr;
+
+/// An address as it is written.
+pub fn address(address: IpAddr) -> String {
+    let IpAddr::V4(address) = address else { return address.to_string() };
+    let mut text = String::with_capacity("255.255.255.255".len());
+    for (at, octet) in address.octets().into_iter().enumerate() {
+        text += if at == 0 { "" } else { "." };
+        text += itoa::Buffer::new().format(octet);
+    }
+    text
+}
+
+/// The first bytes as hexadecimal digits, two of which are one byte.
+pub fn hex<const DIGITS: usize>(bytes: impl IntoIterator<Item = u8>) -> [u8; DIGITS] {
+    let digit = |four_bits: u8| b"0123456789abcdef"[usize::from(four_bits)];
+    let mut text = [b'0'; DIGITS];
+    for (digits, byte) in text.chunks_exact_mut(2).zip(bytes) {
+        digits.copy_from_slice(&[digit(byte >> 4), digit(byte & 15)]);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_are_those_of_the_standard_library() {
+        for text in ["0.0.0.0", "192.0.2.7", "255.255.255.255", "::1", "2001:db8::7"] {
+            assert_eq!(address(text.parse().unwrap()), text);
+        }
+        assert_eq!(hex::<6>([0x0f, 0xa0, 0xff, 0x12]), *b"0fa0ff");
+    }
+}
