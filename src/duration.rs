@@ -31,26 +31,36 @@ pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Er
 /// Prints microseconds in the greatest unit that divides them; with `{:#}` one of it as the bare unit, as in a rate.
 pub struct Text(pub u64);
 
+impl Text {
+    /// How many of the unit, and what it is called alone and with a number.
+    fn parts(&self) -> (u64, [&'static str; 2]) {
+        let units = [
+            (86_400_000_000, ["day", "d"]),
+            (3_600_000_000, ["h", "h"]),
+            (60_000_000, ["min", "m"]),
+            (1_000_000, ["s", "s"]),
+            (1_000, ["ms", "ms"]),
+            (1, ["us", "us"]),
+        ];
+        let (unit_us, names) = units
+            .into_iter()
+            .find(|(unit_us, _)| self.0 >= *unit_us && self.0.is_multiple_of(*unit_us))
+            .unwrap_or((1, ["us", "us"]));
+        (self.0 / unit_us, names)
+    }
+
+    /// Writes it at the end of a text.
+    pub fn write(&self, text: &mut String) {
+        let (count, [_, unit]) = self.parts();
+        text.extend([itoa::Buffer::new().format(count), unit]);
+    }
+}
+
 impl fmt::Display for Text {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let units = [
-            (86_400_000_000, "day", "d"),
-            (3_600_000_000, "h", "h"),
-            (60_000_000, "min", "m"),
-            (1_000_000, "s", "s"),
-            (1_000, "ms", "ms"),
-            (1, "us", "us"),
-        ];
-        let (unit_us, one, many) = units
-            .into_iter()
-            .find(|(unit_us, ..)| self.0 >= *unit_us && self.0.is_multiple_of(*unit_us))
-            .unwrap_or((1, "us", "us"));
-        match self.0 / unit_us {
-            1 if f.alternate() => f.write_str(one),
-            count => {
-                f.write_str(itoa::Buffer::new().format(count))?;
-                f.write_str(many)
-            }
+        match self.parts() {
+            (1, [alone, _]) if f.alternate() => f.write_str(alone),
+            (count, [_, unit]) => write!(f, "{count}{unit}"),
         }
     }
 }

@@ -7,7 +7,7 @@ mod question;
 
 use std::{collections::BTreeSet, net::IpAddr, ptr};
 
-use hyper::StatusCode;
+use hyper::{StatusCode, Uri};
 use serde::Serialize;
 
 pub use self::question::Question;
@@ -245,7 +245,7 @@ fn explain(gateway: &Gateway, question: Question) -> (Explanation, Vec<Option<As
     };
     explanation.host = target.host.to_string();
     let matched = path::matched(&target.forwarded);
-    let readings: Vec<_> = path::readings(&matched).collect();
+    let readings = path::readings(&matched);
     let different: BTreeSet<_> = readings.iter().filter(|path| **path != *matched).collect();
     let read_as = different.into_iter().map(|path| Reading {
         path: path.clone(),
@@ -271,7 +271,7 @@ fn explain(gateway: &Gateway, question: Question) -> (Explanation, Vec<Option<As
             (None, None)
         }
     };
-    explanation.route = Some(OfRoute::new(gateway, found.route, aim));
+    explanation.route = Some(OfRoute::new(gateway, found.route, aim, &parts.uri));
     if explanation.rejected.is_some() {
         return (explanation, Vec::new());
     }
@@ -285,8 +285,8 @@ fn explain(gateway: &Gateway, question: Question) -> (Explanation, Vec<Option<As
 }
 
 impl OfRoute {
-    /// A route, and what becomes of the request, if it isn't rejected.
-    fn new(gateway: &Gateway, route: &Route, aim: Option<Aim<'_>>) -> Self {
+    /// A route, and what becomes of the request for this target, if it isn't rejected.
+    fn new(gateway: &Gateway, route: &Route, aim: Option<Aim<'_>>, as_sent: &Uri) -> Self {
         let (matcher, _) =
             gateway.routes.routes().find(|(_, other)| ptr::eq(other, route)).expect("it is one of them");
         let name_of = |upstream| {
@@ -297,7 +297,9 @@ impl OfRoute {
         };
         let (upstream, target, responds) = match aim {
             None => (None, None, None),
-            Some(Aim::Upstream(upstream, uri)) => (name_of(upstream), Some(uri.to_string()), None),
+            Some(Aim::Upstream(upstream, uri)) => {
+                (name_of(upstream), Some(uri.as_ref().unwrap_or(as_sent).to_string()), None)
+            }
             Some(Aim::Fixed(response)) => (None, None, Some(response.status().as_u16())),
             Some(Aim::Elsewhere(to, status)) => {
                 (None, Some(String::from_utf8_lossy(to.as_bytes()).into_owned()), Some(status.as_u16()))

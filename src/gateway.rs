@@ -387,7 +387,7 @@ impl Gateway {
             let target = Target::read(parts, self.escaped_slashes)?;
             let matched = path::matched(&target.forwarded);
             // Whatever the upstream may read in the path is limited.
-            let readings: Vec<_> = path::readings(&matched).collect();
+            let readings = path::readings(&matched);
             let found = self.routes.find(&target.view(parts, &matched)).ok_or(Rejection::NoRoute)?;
             let route = *taken.insert(found.route);
             facts.traffic = route.traffic;
@@ -505,8 +505,8 @@ impl Gateway {
 
 /// What becomes of a request if its limits let it pass.
 pub(crate) enum Aim<'g> {
-    /// It goes to an upstream, for this target.
-    Upstream(&'g Upstream, Uri),
+    /// It goes to an upstream, for this target, or the one that it was sent for.
+    Upstream(&'g Upstream, Option<Uri>),
     /// The answer is this.
     Fixed(&'g Response<Bytes>),
     /// The client is told to go there.
@@ -527,7 +527,8 @@ impl Route {
                 match &self.rewrite {
                     None => target.forwarded_uri(sent),
                     Some(rewrite) => {
-                        target.rewritten_uri(&rewrite.fill(found.pattern(), &target.forwarded), sent)?
+                        let path = rewrite.fill(found.pattern(), &target.forwarded);
+                        Some(target.rewritten_uri(&path, sent)?)
                     }
                 },
             ),
@@ -566,7 +567,7 @@ impl Route {
 }
 
 /// The request as it goes on: the same method and header, to the target as it is forwarded.
-fn outgoing(parts: &mut Parts, uri: Uri, body: Upload) -> Request<Body> {
+fn outgoing(parts: &mut Parts, uri: Option<Uri>, body: Upload) -> Request<Body> {
     if let Some(authority) = parts.uri.authority() {
         // A whole url as the target overrides Host (RFC 9112, section 3.2.2).
         let host = HeaderValue::from_str(authority.as_str()).expect("an authority is visible ASCII");
@@ -574,7 +575,7 @@ fn outgoing(parts: &mut Parts, uri: Uri, body: Upload) -> Request<Body> {
     }
     let mut request = Request::new(Body::Request(body));
     *request.method_mut() = parts.method.clone();
-    *request.uri_mut() = uri;
+    *request.uri_mut() = uri.unwrap_or_else(|| std::mem::take(&mut parts.uri));
     *request.version_mut() = parts.version;
     *request.headers_mut() = std::mem::take(&mut parts.headers);
     // The case of the fields' names is there.

@@ -194,13 +194,10 @@ fn problem(
     let mut body = String::with_capacity(PROBLEM_BYTES);
     body.extend(["{\"type\":\"", kind, "\",\"title\":\"", title, "\",\"status\":", status.as_str()]);
     body.extend([",\"code\":\"", code, "\",\"detail\":\""]);
-    let start = body.len();
-    write!(body, "{detail}").expect("a string can be written to");
-    escape(&mut body, start);
-    body.push('"');
     if let Some(limited) = limited {
+        limited.write(&mut body);
         // The names of limits need no escapes.
-        body.push_str(",\"violated-policies\":[");
+        body.push_str("\",\"violated-policies\":[");
         for (at, name) in limited.violated().enumerate() {
             body.extend([if at == 0 { "\"" } else { ",\"" }, name, "\""]);
         }
@@ -209,6 +206,11 @@ fn problem(
             let delay_ms = delay_us.div_ceil(1_000);
             body.extend([",\"retry_after_ms\":", itoa::Buffer::new().format(delay_ms)]);
         }
+    } else {
+        let start = body.len();
+        write!(body, "{detail}").expect("a string can be written to");
+        escape(&mut body, start);
+        body.push('"');
     }
     body.push('}');
     answer(status, body, HeaderValue::from_static("application/problem+json"))

@@ -289,7 +289,7 @@ impl Store {
         deadline: Instant,
     ) -> Result<Decision, StoreError> {
         let store = match self {
-            Self::Memory(store) => return store.take(charges),
+            Self::Memory(store) => return store.take(charges, Instant::now().into_std()),
             Self::Redis(store) => store,
         };
         let charges = charges.iter().map(|charge| charge.as_ref().clone()).collect();

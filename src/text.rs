@@ -1,16 +1,22 @@
 //! Texts that each request has to be written for, which the standard library formats at several times the cost.
 
-use std::net::IpAddr;
+use std::{fmt::Write, net::IpAddr};
 
 /// An address as it is written.
 pub fn address(address: IpAddr) -> String {
-    let IpAddr::V4(address) = address else { return address.to_string() };
     let mut text = String::with_capacity("255.255.255.255".len());
-    for (at, octet) in address.octets().into_iter().enumerate() {
-        text += if at == 0 { "" } else { "." };
-        text += itoa::Buffer::new().format(octet);
-    }
+    write_address(&mut text, address);
     text
+}
+
+/// Writes an address at the end of a text.
+pub fn write_address(text: &mut String, address: IpAddr) {
+    let IpAddr::V4(address) = address else {
+        return write!(text, "{address}").expect("writing to a string succeeds");
+    };
+    for (at, octet) in address.octets().into_iter().enumerate() {
+        text.extend([if at == 0 { "" } else { "." }, itoa::Buffer::new().format(octet)]);
+    }
 }
 
 /// The first bytes as hexadecimal digits, two of which are one byte.

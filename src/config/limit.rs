@@ -1,6 +1,6 @@
 //! A limit as it is run: who is counted, how many requests may pass, and what else the file says of it.
 
-use std::{borrow::Cow, fmt, net::IpAddr, time::Duration};
+use std::{fmt, net::IpAddr, time::Duration};
 
 use hyper::{StatusCode, header::HeaderName};
 use ipnet::IpNet;
@@ -67,27 +67,26 @@ pub enum KeyPart {
 }
 
 impl KeyPart {
-    /// As in the file.
-    pub fn name(&self) -> Cow<'static, str> {
-        let of = |kind: &str, name: &str| [kind, name].concat().into();
+    /// As in the file: what kind of part it is, with a colon if a name follows, and that name.
+    pub fn name(&self) -> [&str; 2] {
         match self {
-            Self::Ip => "ip".into(),
-            Self::Header(name) => of("header:", name.as_str()),
-            Self::Cookie(name) => of("cookie:", name),
-            Self::Query(name) => of("query:", name),
-            Self::Path(param) => of("path:", param),
-            Self::Jwt(claim) => of("jwt:", claim),
-            Self::Host => "host".into(),
-            Self::Method => "method".into(),
-            Self::Route => "route".into(),
-            Self::Global => "global".into(),
+            Self::Ip => ["ip", ""],
+            Self::Header(name) => ["header:", name.as_str()],
+            Self::Cookie(name) => ["cookie:", name],
+            Self::Query(name) => ["query:", name],
+            Self::Path(param) => ["path:", param],
+            Self::Jwt(claim) => ["jwt:", claim],
+            Self::Host => ["host", ""],
+            Self::Method => ["method", ""],
+            Self::Route => ["route", ""],
+            Self::Global => ["global", ""],
         }
     }
 }
 
 impl fmt::Display for KeyPart {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.name())
+        self.name().into_iter().try_for_each(|text| f.write_str(text))
     }
 }
 

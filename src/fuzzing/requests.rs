@@ -87,7 +87,7 @@ pub fn target(bytes: &[u8]) {
     assert_eq!(is_refused, path::has_escaped_slash(parts.uri.path()));
     assert!(!target.host.bytes().any(|byte| byte.is_ascii_uppercase() || matches!(byte, b'/' | b'@' | b' ')));
 
-    let uri = target.forwarded_uri(&parts.uri);
+    let uri = target.forwarded_uri(&parts.uri).unwrap_or_else(|| parts.uri.clone());
     assert_eq!((uri.path(), uri.query()), (&*target.forwarded, parts.uri.query()));
     let mut again = Request::builder().uri(uri).version(Version::HTTP_10);
     if !target.host.is_empty() {

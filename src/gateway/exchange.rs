@@ -94,6 +94,8 @@ pub(super) struct Facts {
     bytes: u64,
     /// There is no more of it.
     is_whole: bool,
+    /// If that is known: else it ends when it is asked.
+    ended: Option<Instant>,
 }
 
 impl Exchange {
@@ -114,6 +116,7 @@ impl Exchange {
             status: None,
             bytes: 0,
             is_whole: false,
+            ended: None,
         };
         Self { gateway, facts }
     }
@@ -138,7 +141,7 @@ impl Exchange {
             status: facts.status.map_or(CLIENT_LEFT, |status| status.as_u16()),
             is_answered: facts.status.is_some(),
             bytes: facts.bytes,
-            duration: facts.arrival.elapsed(),
+            duration: facts.ended.unwrap_or_else(Instant::now).saturating_duration_since(facts.arrival),
             is_whole: facts.is_whole,
             route: &gateway.traffic[facts.traffic].0,
             decided: facts.decided.as_deref().unwrap_or_default(),
@@ -181,6 +184,11 @@ pub struct AnswerBody {
 }
 
 impl AnswerBody {
+    /// Ends the exchange, as of now: who has looked at the clock spares another look.
+    pub fn end(mut self, now: Instant) {
+        self.exchange.facts.ended = Some(now);
+    }
+
     /// Keeps the tunnel open that the answer has opened, until its end, or until nothing has come from either end for
     /// `idle` or five minutes, whichever is longer. The client must have its answer.
     ///

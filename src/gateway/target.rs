@@ -65,12 +65,12 @@ impl<'r> Target<'r> {
         View { method, host: &self.host, path: matched, query: self.query, headers }
     }
 
-    /// The target for the upstream: path and query, with nothing changed but dot segments.
-    pub(crate) fn forwarded_uri(&self, as_sent: &Uri) -> Uri {
+    /// The target for the upstream: path and query, with nothing changed but dot segments. None if it is as it was sent.
+    pub(crate) fn forwarded_uri(&self, as_sent: &Uri) -> Option<Uri> {
         if as_sent.authority().is_none() && matches!(self.forwarded, Cow::Borrowed(_)) {
-            return as_sent.clone();
+            return None;
         }
-        self.with_query(&self.forwarded, as_sent).expect("a part of a valid target is valid").into()
+        Some(self.with_query(&self.forwarded, as_sent).expect("a part of a valid target is valid").into())
     }
 
     /// The target for the upstream with another path, as a route makes it of this one.
@@ -169,7 +169,7 @@ mod tests {
         }
         let (parts, ()) = request.body(()).unwrap().into_parts();
         let target = Target::read(&parts, EscapedSlashes::Reject)?;
-        let uri = target.forwarded_uri(&parts.uri);
+        let uri = target.forwarded_uri(&parts.uri).unwrap_or_else(|| parts.uri.clone());
         Ok((target.host.into_owned(), uri.to_string()))
     }
 

@@ -350,23 +350,29 @@ impl Limited {
     }
 }
 
+impl Limited {
+    /// Writes what the caller is told. It needs no escapes in JSON.
+    pub(crate) fn write(&self, text: &mut String) {
+        text.push_str("over the limit ");
+        for (at, name) in self.violated().enumerate() {
+            text.extend([if at == 0 { "`" } else { ", `" }, name, "`"]);
+        }
+        text.push_str(match self.delay_us() {
+            Some(_) if !self.is_exact() => ": as many requests are in flight as may be",
+            Some(delay_us) => {
+                text.push_str(": there is room again in ");
+                return duration::Text(delay_us.div_ceil(1_000) * 1_000).write(text);
+            }
+            None if self.lets_nothing_pass() => ": nothing may pass now",
+            None => ": the request asks for more than the limit ever allows",
+        });
+    }
+}
+
 impl fmt::Display for Limited {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("over the limit ")?;
-        for (at, name) in self.violated().enumerate() {
-            [if at == 0 { "`" } else { ", `" }, name, "`"]
-                .into_iter()
-                .try_for_each(|part| f.write_str(part))?;
-        }
-        f.write_str(": ")?;
-        match self.delay_us() {
-            Some(_) if !self.is_exact() => f.write_str("as many requests are in flight as may be"),
-            Some(delay_us) => {
-                f.write_str("there is room again in ")?;
-                duration::Text(delay_us.div_ceil(1_000) * 1_000).fmt(f)
-            }
-            None if self.lets_nothing_pass() => f.write_str("nothing may pass now"),
-            None => f.write_str("the request asks for more than the limit ever allows"),
-        }
+        let mut text = String::new();
+        self.write(&mut text);
+        f.write_str(&text)
     }
 }

@@ -3,13 +3,16 @@
 //! The first are those of draft-ietf-httpapi-ratelimit-headers-11, lists of strings with parameters
 //! (RFC 9651): `RateLimit-Policy: "per-client";q=100;w=10` and `RateLimit: "per-client";r=42;t=7`.
 
-use bytes::Bytes;
 use hyper::{
     HeaderMap,
     header::{HeaderName, HeaderValue, RETRY_AFTER},
 };
+use smallvec::SmallVec;
 
-use crate::{algorithm::Algorithm, config::RatelimitHeaders};
+use crate::{
+    algorithm::{Algorithm, Quota},
+    config::RatelimitHeaders,
+};
 
 use super::{Limited, Standing};
 
@@ -20,8 +23,8 @@ const LEGACY_REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remain
 const LEGACY_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
 const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
 
-/// What the two fields of the draft mostly take.
-const DRAFT_BYTES: usize = 128;
+/// A field's text. Mostly it is short, and one limit's.
+type Text = SmallVec<[u8; 128]>;
 
 /// Writes the fields of the limits that were asked. What upstream said of its own limits in the
 /// fields of the draft stays; its legacy ones are replaced.
@@ -31,21 +34,22 @@ pub fn write(headers: &mut HeaderMap, standings: &[Standing], form: RatelimitHea
         let is_known = standing.remaining().is_some() && standing.outcome.delay_us.is_some();
         is_known && !standing.limit.shadows()
     };
-    let mut shown = standings.iter().filter(is_shown).peekable();
-    if shown.peek().is_none() {
-        return;
-    }
+    let shown = || standings.iter().filter(is_shown);
+    let mut first_two = shown();
+    let (Some(first), second) = (first_two.next(), first_two.next()) else { return };
     if matches!(form, RatelimitHeaders::Draft11 | RatelimitHeaders::Both) {
-        let mut both = String::with_capacity(DRAFT_BYTES);
-        shown.clone().enumerate().for_each(|(at, standing)| write_policy(&mut both, at, standing));
-        let policy = both.len();
-        shown.clone().enumerate().for_each(|(at, standing)| write_state(&mut both, at, standing));
-        let mut both = Bytes::from(both);
-        headers.append(POLICY, value(both.split_to(policy)));
-        headers.append(RATELIMIT, value(both));
+        let is_usual = second.is_none() && first.quota == first.limit.quota;
+        let policy = match is_usual {
+            true => first.limit.policy.clone(),
+            false => {
+                list(shown(), |field, Standing { limit, quota, .. }| write_policy(field, &limit.name, *quota))
+            }
+        };
+        headers.append(POLICY, policy);
+        headers.append(RATELIMIT, list(shown(), write_state));
     }
     if matches!(form, RatelimitHeaders::XRatelimit | RatelimitHeaders::Both) {
-        let tightest = shown.max_by(|left, right| left.tightness().total_cmp(&right.tightness()));
+        let tightest = shown().max_by(|left, right| left.tightness().total_cmp(&right.tightness()));
         let tightest = tightest.expect("there is one to show");
         let reset_us = match tightest.outcome.delay_us {
             Some(0) | None => tightest.outcome.grow_us,
@@ -66,30 +70,60 @@ pub fn write_retry_after(headers: &mut HeaderMap, limited: &Limited) {
     }
 }
 
-fn write_policy(field: &mut String, at: usize, Standing { limit, quota, .. }: &Standing) {
-    write_member(field, at, limit.name(), "\";q=", quota.permits.into());
+/// What the draft's field says of a limit alone, as long as its quota is this one.
+pub(super) fn policy(name: &str, quota: Quota) -> HeaderValue {
+    let mut field = Text::new();
+    write_policy(&mut field, name, quota);
+    value(&field)
+}
+
+/// A list with a member for each limit.
+fn list<'s>(
+    shown: impl Iterator<Item = &'s Standing>,
+    write: impl Fn(&mut Text, &'s Standing),
+) -> HeaderValue {
+    let mut field = Text::new();
+    for standing in shown {
+        if !field.is_empty() {
+            push(&mut field, ", ");
+        }
+        write(&mut field, standing);
+    }
+    value(&field)
+}
+
+fn write_policy(field: &mut Text, name: &str, quota: Quota) {
+    write_member(field, name, "\";q=", quota.permits.into());
     if quota.algorithm == Algorithm::Concurrency {
-        field.push_str(";qu=\"concurrent-requests\"");
+        push(field, ";qu=\"concurrent-requests\"");
     } else if let Some(window) = quota.window_seconds() {
-        field.extend([";w=", itoa::Buffer::new().format(window)]);
+        push(field, ";w=");
+        push(field, itoa::Buffer::new().format(window));
     }
 }
 
-fn write_state(field: &mut String, at: usize, Standing { limit, quota, outcome, .. }: &Standing) {
-    write_member(field, at, limit.name(), "\";r=", outcome.remaining);
+fn write_state(field: &mut Text, Standing { limit, quota, outcome, .. }: &Standing) {
+    write_member(field, &limit.name, "\";r=", outcome.remaining);
     if quota.algorithm != Algorithm::Concurrency && quota.window_seconds().is_some() {
-        field.extend([";t=", itoa::Buffer::new().format(outcome.grow_us.div_ceil(1_000_000))]);
+        push(field, ";t=");
+        push(field, itoa::Buffer::new().format(outcome.grow_us.div_ceil(1_000_000)));
     }
 }
 
-/// The name of a limit in the list of them, and its first parameter.
-fn write_member(field: &mut String, at: usize, name: &str, parameter: &str, value: u64) {
-    let opening = if at == 0 { "\"" } else { ", \"" };
-    field.extend([opening, name, parameter, itoa::Buffer::new().format(value)]);
+/// The name of a limit, and its first parameter.
+fn write_member(field: &mut Text, name: &str, parameter: &str, value: u64) {
+    push(field, "\"");
+    push(field, name);
+    push(field, parameter);
+    push(field, itoa::Buffer::new().format(value));
 }
 
-fn value(text: Bytes) -> HeaderValue {
-    HeaderValue::from_maybe_shared(text).expect("names and numbers are visible ASCII")
+fn push(field: &mut Text, text: &str) {
+    field.extend_from_slice(text.as_bytes());
+}
+
+fn value(field: &Text) -> HeaderValue {
+    HeaderValue::from_bytes(field).expect("names and numbers are visible ASCII")
 }
 
 /// In one allocation, where `From` takes two.

@@ -68,13 +68,12 @@ pub struct Key(String);
 impl Key {
     /// The key of a caller, who may have any name.
     pub fn caller(name: &str) -> Self {
-        Self(text_of_kind("caller", name.as_bytes(), true))
+        Self(text_of_kind(["caller", ""], name.as_bytes(), true))
     }
 
     /// The key of a client's address. The first 64 bits of an IPv6 address are one client.
     pub fn address(client: IpAddr) -> Self {
-        let network = Prefixes { ipv4: 32, ipv6: 64 }.network(client.to_canonical());
-        Self(text(&KeyPart::Ip, network.to_string().as_bytes(), true))
+        Self(of_network(Prefixes { ipv4: 32, ipv6: 64 }.network(client.to_canonical())))
     }
 
     /// The key of a header's value. It is hashed, as it may be a credential.
@@ -95,7 +94,7 @@ impl Key {
     /// Whether it is made of these parts, of which the address may stand for any that a request lacked.
     pub(crate) fn is_of(&self, parts: &[KeyPart]) -> bool {
         let is = |text: &str, part: &KeyPart| {
-            let begins = |part: &KeyPart| text.starts_with(&of_kind(&part.name(), []));
+            let begins = |part: &KeyPart| text.starts_with(&of_kind(part.name()));
             begins(part) || begins(&KeyPart::Ip)
         };
         if let [part] = parts {
@@ -149,7 +148,7 @@ pub fn count(limit: &config::Limit, subject: &Subject<'_>) -> Counted {
     if limit.exempt.iter().any(exempts_client) {
         return Counted::Exempt;
     }
-    let mut values = SmallVec::<[Option<Cow<'_, [u8]>>; 2]>::new();
+    let mut values = SmallVec::<[Option<Value<'_>>; 2]>::new();
     for part in &limit.key {
         match value(limit, part, subject) {
             Ok(value) => values.push(value),
@@ -167,11 +166,16 @@ pub fn count(limit: &config::Limit, subject: &Subject<'_>) -> Counted {
         return Counted::Exempt;
     }
     let rate = limit.overrides.iter().find(|other| is(&values, &other.key)).map(|other| other.rate);
-    let parts = limit.key.iter().zip(&values).map(|(part, value)| match value {
-        Some(value) => text(part, value, limit.plain),
-        None => text(&KeyPart::Ip, &client_network(limit, subject.client), true),
-    });
-    Counted::For { key: joined(parts.collect()), rate }
+    let text_of = |(part, value): (&KeyPart, &Option<Value<'_>>)| match value {
+        Some(Value::Shown(value)) => text(part, value, limit.plain),
+        Some(Value::Network(network)) => of_network(*network),
+        None => of_network(limit.prefixes.network(subject.client)),
+    };
+    let key = match (&*limit.key, &*values) {
+        ([part], [value]) => text_of((part, value)),
+        (parts, values) => joined(parts.iter().zip(values).map(text_of).collect()),
+    };
+    Counted::For { key, rate }
 }
 
 /// The text of a key: that of its only part, or of all with their lengths.
@@ -192,9 +196,9 @@ pub fn key_of(limit: &config::Limit, written: &str) -> Result<Key, String> {
     let values = read_key(written, &limit.key, limit.prefixes)?;
     let parts = limit.key.iter().zip(&values).map(|(part, value)| {
         if let Some(hash) = named_hash(value) {
-            hashed(&part.name(), hash)
+            hashed(part.name(), hash)
         } else if let Some(client) = named_address(limit, part, value) {
-            text(&KeyPart::Ip, &client_network(limit, client), true)
+            of_network(limit.prefixes.network(client))
         } else {
             text(part, value.as_bytes(), limit.plain)
         }
@@ -232,7 +236,7 @@ pub fn written(limit: &config::Limit, text: &str) -> Option<String> {
             None => percent_decode_str(value).decode_utf8().ok()?.into_owned(),
         };
         match part {
-            part if of_kind(&part.name(), []) == format!("{kind}=") => Some(match part {
+            part if of_kind(part.name()) == format!("{kind}=") => Some(match part {
                 KeyPart::Global => "global".to_owned(),
                 _ => value,
             }),
@@ -253,13 +257,20 @@ pub fn written(limit: &config::Limit, text: &str) -> Option<String> {
 #[derive(Clone, Copy)]
 struct Several;
 
+/// What a request shows of a part of the key.
+enum Value<'r> {
+    Shown(Cow<'r, [u8]>),
+    /// The client's.
+    Network(IpAddr),
+}
+
 fn value<'r>(
     limit: &config::Limit,
     part: &KeyPart,
     subject: &Subject<'r>,
-) -> Result<Option<Cow<'r, [u8]>>, Several> {
-    Ok(match part {
-        KeyPart::Ip => Some(client_network(limit, subject.client)),
+) -> Result<Option<Value<'r>>, Several> {
+    let shown = match part {
+        KeyPart::Ip => return Ok(Some(Value::Network(limit.prefixes.network(subject.client)))),
         KeyPart::Header(name) => {
             let lines = subject.headers.get_all(name).into_iter().map(|line| Cow::Borrowed(line.as_bytes()));
             single(lines)?
@@ -273,8 +284,9 @@ fn value<'r>(
         }
         KeyPart::Method => Some(Cow::Owned(subject.method.as_str().into())),
         KeyPart::Route => Some(Cow::Owned(subject.route.into())),
-        KeyPart::Global => Some(Cow::Borrowed(b"")),
-    })
+        KeyPart::Global => Some(Cow::Borrowed(b"".as_slice())),
+    };
+    Ok(shown.map(Value::Shown))
 }
 
 /// The value, if all of them are the same.
@@ -313,39 +325,53 @@ fn parameters<'r>(query: &'r str, name: &str) -> impl Iterator<Item = Cow<'r, [u
     })
 }
 
-/// The client's network, as text.
-fn client_network(limit: &config::Limit, client: IpAddr) -> Cow<'static, [u8]> {
-    Cow::Owned(text::address(limit.prefixes.network(client)).into_bytes())
-}
-
 /// Whether the key's values are these. Those of a request that lacks the key never are.
-fn is(values: &[Option<Cow<'_, [u8]>>], key: &[String]) -> bool {
-    values.iter().map(Option::as_deref).eq(key.iter().map(|value| Some(value.as_bytes())))
+fn is(values: &[Option<Value<'_>>], key: &[String]) -> bool {
+    let is = |(value, key): (&Option<Value<'_>>, &String)| match value {
+        Some(Value::Shown(value)) => **value == *key.as_bytes(),
+        Some(Value::Network(network)) => text::address(*network) == *key,
+        None => false,
+    };
+    values.len() == key.len() && values.iter().zip(key).all(is)
 }
 
 /// A part of the key as text.
 fn text(part: &KeyPart, value: &[u8], plain: bool) -> String {
     let may_be_secret = matches!(part, KeyPart::Header(_) | KeyPart::Cookie(_) | KeyPart::Query(_));
-    text_of_kind(&part.name(), value, plain || !may_be_secret)
+    text_of_kind(part.name(), value, plain || !may_be_secret)
 }
 
-fn text_of_kind(kind: &str, value: &[u8], plain: bool) -> String {
+fn text_of_kind(kind: [&str; 2], value: &[u8], plain: bool) -> String {
     if plain && value.len() <= LONGEST_VALUE {
-        return of_kind(kind, percent_encode(value, ENCODED));
+        let mut text = of_kind(kind);
+        text.extend(percent_encode(value, ENCODED));
+        return text;
     }
     let hash = text::hex::<{ 2 * HASH_BYTES }>(Sha256::digest(value));
     hashed(kind, str::from_utf8(&hash).expect("digits are ASCII"))
 }
 
-fn hashed(kind: &str, hash: &str) -> String {
-    of_kind(kind, ["sha256/", hash])
+fn hashed(kind: [&str; 2], hash: &str) -> String {
+    let mut text = of_kind(kind);
+    text.extend(["sha256/", hash]);
+    text
 }
 
-fn of_kind<'v>(kind: &str, value: impl IntoIterator<Item = &'v str>) -> String {
+/// That of an address, which needs no escapes.
+fn of_network(network: IpAddr) -> String {
+    let mut text = of_kind(KeyPart::Ip.name());
+    text::write_address(&mut text, network);
+    text
+}
+
+/// The text of a part of this name, up to its value.
+fn of_kind([kind, name]: [&str; 2]) -> String {
     let mut text = String::with_capacity(2 * LONGEST_VALUE);
-    text.extend(utf8_percent_encode(kind, ENCODED));
+    text.push_str(kind);
+    if !name.is_empty() {
+        text.extend(utf8_percent_encode(name, ENCODED));
+    }
     text.push('=');
-    text.extend(value);
     text
 }
 

@@ -234,19 +234,28 @@ impl Limiter {
     }
 
     /// As [`Self::acquire`], for a request that arrived then and waits as long as the limits say that refuse it.
-    pub(crate) async fn acquire_within_waits(
+    pub(crate) fn acquire_within_waits(
         self: &Arc<Self>,
         asks: &[Ask],
         arrival: Instant,
-    ) -> Result<Admission, Refusal> {
-        self.take_in_time(asks, arrival, Patience::OfLimits).await
+    ) -> impl Future<Output = Result<Admission, Refusal>> {
+        self.take_in_time(asks, arrival, Patience::OfLimits)
     }
 
-    /// As [`Self::try_acquire`], for a request that arrived at a time from which the store's deadline counts.
+    /// As [`Self::try_acquire`], for a request that has arrived just now: that is when it is decided, as far as that is up
+    /// to this process, and from when the store's deadline counts.
     pub(super) async fn take(&self, asks: &[Ask], arrival: Instant) -> Result<Admission, Refusal> {
         let asked = self.ask(asks)?;
         let deadline = arrival + self.timeout;
-        let _turns = self.refuse_locally(&asked, deadline).await?;
+        if let Store::Memory(store) = &*self.store
+            && is_shared(&asked)
+        {
+            return match store.take(&asked, arrival.into_std()) {
+                Ok(decision) => self.conclude(asked, decision),
+                Err(error) => self.go_without_store(asked, error, deadline).await,
+            };
+        }
+        let _turns = self.refuse_locally(&asked, arrival, deadline).await?;
         self.take_from_stores(asked, deadline).await
     }
 
@@ -260,7 +269,7 @@ impl Limiter {
             return Ok(Admission::default());
         }
         let is_alone = asked.len() == 1;
-        if asked.iter().all(|asked| asked.scope == Scope::Shared) {
+        if is_shared(&asked) {
             return self.take_shared(asked, is_alone, deadline).await;
         }
         let (own, shared): (AllAsked<'_>, AllAsked<'_>) =
@@ -303,17 +312,29 @@ impl Limiter {
                 if let Some(sent) = sent {
                     self.learn(&asked, &decision, sent, is_alone);
                 }
-                if decision.admitted {
-                    Ok(self.admit(&self.store, Origin::Store, asked, decision, Admission::default()))
-                } else {
-                    Err(refuse(&asked, decision, Origin::Store))
-                }
+                self.conclude(asked, decision)
             }
-            Err(error) => {
-                self.failures.add(error.kind());
-                Box::pin(self.take_without_store(asked, error, deadline)).await
-            }
+            Err(error) => self.go_without_store(asked, error, deadline).await,
         }
+    }
+
+    /// What comes of the store's decision.
+    fn conclude(&self, asked: AllAsked<'_>, decision: Decision) -> Result<Admission, Refusal> {
+        match decision.admitted {
+            true => Ok(self.admit(&self.store, Origin::Store, asked, decision, Admission::default())),
+            false => Err(refuse(&asked, decision, Origin::Store)),
+        }
+    }
+
+    /// What comes of it that there is no decision. In a box, lest all decisions keep room for it.
+    async fn go_without_store(
+        &self,
+        asked: AllAsked<'_>,
+        error: StoreError,
+        deadline: Instant,
+    ) -> Result<Admission, Refusal> {
+        self.failures.add(error.kind());
+        Box::pin(self.take_without_store(asked, error, deadline)).await
     }
 
     /// Remembers what a decision of the store says of the next ones.
@@ -373,9 +394,14 @@ impl Limiter {
 
     /// Refuses what a limit refused lately and still would. What it gives else is to be kept until the store
     /// has answered.
-    async fn refuse_locally(&self, asked: &AllAsked<'_>, deadline: Instant) -> Result<Turns<'_>, Refusal> {
+    async fn refuse_locally(
+        &self,
+        asked: &AllAsked<'_>,
+        arrival: Instant,
+        deadline: Instant,
+    ) -> Result<Turns<'_>, Refusal> {
         let enforcing = || asked.iter().filter(|asked| self.remembers(&asked.charge, asked.scope));
-        match self.refusals.check(|| enforcing().map(|asked| &asked.charge), deadline).await {
+        match self.refusals.check(|| enforcing().map(|asked| &asked.charge), arrival, deadline).await {
             Verdict::Ask(turns) => Ok(turns),
             Verdict::Refused(outcomes) => {
                 let refused = enforcing().zip(outcomes);
@@ -423,11 +449,11 @@ impl Limiter {
 
     /// What is asked, with what it charges. What never fits is refused without asking.
     fn ask<'r>(&self, asks: &'r [Ask]) -> Result<AllAsked<'r>, Refusal> {
-        let asked = asks.iter().map(|ask| {
+        let mut asked = AllAsked::new();
+        for ask in asks {
             let (charge, scope) = self.charge(ask);
-            Asked { ask, charge, scope }
-        });
-        let mut asked: AllAsked<'_> = asked.collect();
+            asked.push(Asked { ask, charge, scope });
+        }
         if asked.iter().all(Asked::is_within_quota) {
             return Ok(asked);
         }
@@ -499,6 +525,11 @@ impl Asked<'_> {
     fn standing(&self, outcome: Outcome, origin: Origin) -> Standing {
         Standing::new(&self.ask.limit, self.charge.quota, outcome, origin)
     }
+}
+
+/// Whether all count for all gateways.
+fn is_shared(asked: &AllAsked<'_>) -> bool {
+    asked.iter().all(|asked| asked.scope == Scope::Shared)
 }
 
 /// Of a limit that lets pass without knowing.

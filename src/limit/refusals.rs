@@ -91,15 +91,15 @@ impl Refusals {
         self.blocks.load(Relaxed)
     }
 
-    /// Says whether one of the charges is refused. Waits for the answer of a request that asks the same, but
+    /// Says whether one of the charges is refused now. Waits for the answer of a request that asks the same, but
     /// not beyond the deadline.
     pub(super) async fn check<'c, C: Iterator<Item = &'c Charge>>(
         &self,
         charges: impl Fn() -> C,
+        mut now: Instant,
         deadline: Instant,
     ) -> Verdict<'_> {
         while self.blocks.load(Relaxed) > 0 {
-            let now = Instant::now();
             let mut turns = Turns { refusals: self, taken: SmallVec::new() };
             let (mut outcomes, mut asked, mut ask_at) = (SmallVec::new(), None, now);
             for charge in charges() {
@@ -130,6 +130,7 @@ impl Refusals {
             if timeout_at(deadline, answer).await.is_err() {
                 break;
             }
+            now = Instant::now();
         }
         Verdict::Ask(Turns { refusals: self, taken: SmallVec::new() })
     }

@@ -286,7 +286,9 @@ pub async fn admit(
 ) -> Result<Admission, Refusal> {
     let mut asks = Asks::new();
     for rule in rules {
-        asks.extend(rule.ask(subject, log)?);
+        if let Some(ask) = rule.ask(subject, log)? {
+            asks.push(ask);
+        }
     }
     let taken = limiter.acquire_within_waits(&asks, arrival).await;
     let (standings, admitted) = match &taken {

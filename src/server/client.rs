@@ -66,8 +66,9 @@ struct State {
 enum Awaited {
     /// Its first request.
     First(Instant),
-    /// The rest of a request's head.
-    Head(Instant),
+    /// The rest of a request's head. If it isn't said since when, it is since the next look at it: mostly the head is whole
+    /// by then, and nobody had to look at the clock for it.
+    Head(Option<Instant>),
     /// Nothing: a request is being answered.
     Nothing,
     /// Another request.
@@ -107,7 +108,7 @@ impl Watch {
         if !state.is_ending {
             state.is_ending = true;
             if state.in_flight == 0 {
-                state.awaited = Awaited::Head(Instant::now());
+                state.awaited = Awaited::Head(None);
             }
             state.task.take().into_iter().for_each(Waker::wake);
         }
@@ -146,7 +147,7 @@ impl Watch {
 
     /// What should have come or gone by now: a `head`, a further `request`, some of an `answer`; or no more `resets`.
     pub(super) fn missed(&self, patience: Patience, now: Instant) -> Option<&'static str> {
-        let state = self.0.lock();
+        let mut state = self.0.lock();
         let has_passed = |since: Instant, patience| now.saturating_duration_since(since) >= patience;
         if let Some(since) = state.blocked_since {
             return has_passed(since, patience.idle).then_some("answer");
@@ -156,11 +157,10 @@ impl Watch {
         {
             return Some("resets");
         }
-        match state.awaited {
-            Awaited::First(since) | Awaited::Head(since) => {
-                has_passed(since, patience.header).then_some("head")
-            }
-            Awaited::Next(since) => has_passed(since, patience.idle).then_some("request"),
+        match &mut state.awaited {
+            Awaited::First(since) => has_passed(*since, patience.header).then_some("head"),
+            Awaited::Head(since) => has_passed(*since.get_or_insert(now), patience.header).then_some("head"),
+            Awaited::Next(since) => has_passed(*since, patience.idle).then_some("request"),
             Awaited::Nothing => None,
         }
     }
@@ -176,14 +176,13 @@ impl Watch {
         }
     }
 
-    fn end_request(&self) {
+    fn end_request(&self, now: Instant) {
         let mut state = self.0.lock();
         state.in_flight -= 1;
         state.is_written = false;
         if state.in_flight == 0 {
-            let now = Instant::now();
             // Whether the client lets it end is all that is left to see.
-            state.awaited = if state.is_ending { Awaited::Head(now) } else { Awaited::Next(now) };
+            state.awaited = if state.is_ending { Awaited::Head(Some(now)) } else { Awaited::Next(now) };
         }
     }
 
@@ -211,8 +210,8 @@ impl Watch {
     fn note_read(&self) {
         let mut state = self.0.lock();
         match state.awaited {
-            Awaited::First(since) => state.awaited = Awaited::Head(since),
-            Awaited::Next(_) if state.streams.is_none() => state.awaited = Awaited::Head(Instant::now()),
+            Awaited::First(since) => state.awaited = Awaited::Head(Some(since)),
+            Awaited::Next(_) if state.streams.is_none() => state.awaited = Awaited::Head(None),
             Awaited::Next(_) | Awaited::Head(_) | Awaited::Nothing => {}
         }
     }
@@ -306,7 +305,7 @@ impl Drop for InFlight {
         {
             *given_up = given_up.saturating_add(1);
         }
-        self.watch.end_request();
+        self.watch.end_request(Instant::now());
     }
 }
 
@@ -356,8 +355,10 @@ impl HttpBody for Answer {
 
 impl Drop for Answer {
     fn drop(&mut self) {
-        if self.body.is_some() {
-            self.watch.end_request();
+        if let Some(body) = self.body.take() {
+            let now = Instant::now();
+            self.watch.end_request(now);
+            body.end(now);
         }
     }
 }
