@@ -130,9 +130,19 @@ fn list(parts: &Parts, name: HeaderName) -> impl Iterator<Item = &[u8]> {
 
 /// Whether a byte may stand in a registered name (RFC 3986, section 3.2.2). No escapes: an `Authority` has none, and a
 /// server of HTTP/2 would be told another host.
-fn may_be_in_host(byte: u8) -> bool {
+const fn may_be_in_host(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'!' | b'$' | b'&'..=b'.' | b';' | b'=' | b'_' | b'~')
 }
+
+/// The same of each byte, since each request's host is looked at.
+const IN_HOST: [bool; 256] = {
+    let (mut all, mut byte) = ([false; 256], 0);
+    while byte < 256 {
+        all[byte] = may_be_in_host(byte as u8);
+        byte += 1;
+    }
+    all
+};
 
 fn host_of(authority: &str) -> Result<Cow<'_, str>, Rejection> {
     let (host, port) = match authority.bytes().rposition(|byte| byte == b':') {
@@ -147,7 +157,7 @@ fn host_of(authority: &str) -> Result<Cow<'_, str>, Rejection> {
         return address.map(|address| format!("[{address}]").into()).ok_or(Rejection::HostInvalid);
     }
     let host = host.strip_suffix('.').unwrap_or(host);
-    if host.is_empty() || host.ends_with('.') || !host.bytes().all(may_be_in_host) {
+    if host.is_empty() || host.ends_with('.') || !host.bytes().all(|byte| IN_HOST[usize::from(byte)]) {
         return Err(Rejection::HostInvalid);
     }
     Ok(match host.bytes().any(|byte| byte.is_ascii_uppercase()) {

@@ -3,15 +3,16 @@
 //! The first are those of draft-ietf-httpapi-ratelimit-headers-11, lists of strings with parameters
 //! (RFC 9651): `RateLimit-Policy: "per-client";q=100;w=10` and `RateLimit: "per-client";r=42;t=7`.
 
+use bytes::Bytes;
 use hyper::{
     HeaderMap,
     header::{HeaderName, HeaderValue, RETRY_AFTER},
 };
-use smallvec::SmallVec;
 
 use crate::{
     algorithm::{Algorithm, Quota},
     config::RatelimitHeaders,
+    text,
 };
 
 use super::{Limited, Standing};
@@ -22,9 +23,6 @@ const LEGACY_LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
 const LEGACY_REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
 const LEGACY_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
 const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
-
-/// A field's text. Mostly it is short, and one limit's.
-type Text = SmallVec<[u8; 128]>;
 
 /// Writes the fields of the limits that were asked. What upstream said of its own limits in the
 /// fields of the draft stays; its legacy ones are replaced.
@@ -41,12 +39,10 @@ pub fn write(headers: &mut HeaderMap, standings: &[Standing], form: RatelimitHea
         let is_usual = second.is_none() && first.quota == first.limit.quota;
         let policy = match is_usual {
             true => first.limit.policy.clone(),
-            false => {
-                list(shown(), |field, Standing { limit, quota, .. }| write_policy(field, &limit.name, *quota))
-            }
+            false => list(shown().map(|standing| policy_of(&standing.limit.name, standing.quota))),
         };
         headers.append(POLICY, policy);
-        headers.append(RATELIMIT, list(shown(), write_state));
+        headers.append(RATELIMIT, list(shown().map(state)));
     }
     if matches!(form, RatelimitHeaders::XRatelimit | RatelimitHeaders::Both) {
         let tightest = shown().max_by(|left, right| left.tightness().total_cmp(&right.tightness()));
@@ -72,58 +68,36 @@ pub fn write_retry_after(headers: &mut HeaderMap, limited: &Limited) {
 
 /// What the draft's field says of a limit alone, as long as its quota is this one.
 pub(super) fn policy(name: &str, quota: Quota) -> HeaderValue {
-    let mut field = Text::new();
-    write_policy(&mut field, name, quota);
-    value(&field)
+    list([policy_of(name, quota)].into_iter())
 }
 
-/// A list with a member for each limit.
-fn list<'s>(
-    shown: impl Iterator<Item = &'s Standing>,
-    write: impl Fn(&mut Text, &'s Standing),
-) -> HeaderValue {
-    let mut field = Text::new();
-    for standing in shown {
-        if !field.is_empty() {
-            push(&mut field, ", ");
+fn policy_of(name: &str, quota: Quota) -> String {
+    let [mut permits, mut window] = [itoa::Buffer::new(); 2];
+    let permits = permits.format(quota.permits);
+    match (quota.algorithm, quota.window_seconds()) {
+        (Algorithm::Concurrency, _) => {
+            text::concat(["\"", name, "\";q=", permits, ";qu=\"concurrent-requests\""])
         }
-        write(&mut field, standing);
-    }
-    value(&field)
-}
-
-fn write_policy(field: &mut Text, name: &str, quota: Quota) {
-    write_member(field, name, "\";q=", quota.permits.into());
-    if quota.algorithm == Algorithm::Concurrency {
-        push(field, ";qu=\"concurrent-requests\"");
-    } else if let Some(window) = quota.window_seconds() {
-        push(field, ";w=");
-        push(field, itoa::Buffer::new().format(window));
+        (_, Some(seconds)) => text::concat(["\"", name, "\";q=", permits, ";w=", window.format(seconds)]),
+        (_, None) => text::concat(["\"", name, "\";q=", permits]),
     }
 }
 
-fn write_state(field: &mut Text, Standing { limit, quota, outcome, .. }: &Standing) {
-    write_member(field, &limit.name, "\";r=", outcome.remaining);
-    if quota.algorithm != Algorithm::Concurrency && quota.window_seconds().is_some() {
-        push(field, ";t=");
-        push(field, itoa::Buffer::new().format(outcome.grow_us.div_ceil(1_000_000)));
+fn state(Standing { limit, quota, outcome, .. }: &Standing) -> String {
+    let [mut remaining, mut reset] = [itoa::Buffer::new(); 2];
+    let remaining = remaining.format(outcome.remaining);
+    if quota.algorithm == Algorithm::Concurrency || quota.window_seconds().is_none() {
+        return text::concat(["\"", &limit.name, "\";r=", remaining]);
     }
+    let reset = reset.format(outcome.grow_us.div_ceil(1_000_000));
+    text::concat(["\"", &limit.name, "\";r=", remaining, ";t=", reset])
 }
 
-/// The name of a limit, and its first parameter.
-fn write_member(field: &mut Text, name: &str, parameter: &str, value: u64) {
-    push(field, "\"");
-    push(field, name);
-    push(field, parameter);
-    push(field, itoa::Buffer::new().format(value));
-}
-
-fn push(field: &mut Text, text: &str) {
-    field.extend_from_slice(text.as_bytes());
-}
-
-fn value(field: &Text) -> HeaderValue {
-    HeaderValue::from_bytes(field).expect("names and numbers are visible ASCII")
+/// A list with these members.
+fn list(mut members: impl Iterator<Item = String>) -> HeaderValue {
+    let mut list = members.next().unwrap_or_default();
+    members.for_each(|member| list.extend([", ", &member]));
+    HeaderValue::from_maybe_shared(Bytes::from(list)).expect("names and numbers are visible ASCII")
 }
 
 /// In one allocation, where `From` takes two.

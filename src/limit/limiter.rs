@@ -14,7 +14,7 @@ use crate::{
 };
 
 use super::{
-    Admission, Ask, Limit, Limited, Origin, Refusal, Standing,
+    Admission, Ask, Limit, Limited, Origin, Refusal, Standing, Standings,
     admission::{Account, Held},
     overrides::Overridden,
     refusals::{Refusals, Sending, Turns, Verdict},
@@ -422,8 +422,8 @@ impl Limiter {
         mut admission: Admission,
     ) -> Admission {
         admission.leases.extend(hold(store, &mut decision));
-        for (asked, outcome) in asked.into_iter().zip(decision.outcomes) {
-            admission.standings.push(asked.standing(outcome, origin));
+        for (asked, outcome) in asked.into_iter().zip(&decision.outcomes) {
+            admission.standings.push(asked.standing(*outcome, origin));
             let Asked { ask, charge, .. } = asked;
             if let Some(cost) = ask.settles.filter(|_| outcome.charged) {
                 let (limit, store, refusals) = (ask.limit.clone(), store.clone(), self.refusals.clone());
@@ -563,7 +563,9 @@ fn refuse_what_never_fits(asked: &AllAsked<'_>) -> Result<(), Refusal> {
 }
 
 fn refuse(asked: &AllAsked<'_>, decision: Decision, origin: Origin) -> Refusal {
-    let standings =
-        asked.iter().zip(decision.outcomes).map(|(asked, outcome)| asked.standing(outcome, origin));
-    Refusal::Limited(Box::new(Limited { standings: standings.collect() }))
+    let mut limited = Box::new(Limited { standings: Standings::new() });
+    for (asked, outcome) in asked.iter().zip(&decision.outcomes) {
+        limited.standings.push(asked.standing(*outcome, origin));
+    }
+    Refusal::Limited(limited)
 }

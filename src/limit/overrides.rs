@@ -5,7 +5,13 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Weak},
+    sync::{
+        Arc, Weak,
+        atomic::{
+            AtomicBool,
+            Ordering::{Acquire, Release},
+        },
+    },
     time::Duration,
 };
 
@@ -33,6 +39,8 @@ const PATIENCE: Duration = Duration::from_secs(2);
 pub(super) struct Overridden {
     pub(super) names: Names,
     read: ArcSwap<Read>,
+    /// Whether there has ever been one: as long as there hasn't, requests look at nothing else.
+    any_yet: AtomicBool,
 }
 
 /// What was read last: its version goes with it, since two may read at a time.
@@ -77,7 +85,7 @@ pub struct KeyState {
 
 impl Overridden {
     pub(super) fn new(key_prefix: &str) -> Self {
-        Self { names: Names::new(key_prefix), read: ArcSwap::default() }
+        Self { names: Names::new(key_prefix), read: ArcSwap::default(), any_yet: AtomicBool::new(false) }
     }
 
     /// How many there are.
@@ -88,10 +96,10 @@ impl Overridden {
 
     /// What an override says of a key, that of the key itself before that of the limit.
     pub(super) fn of(&self, limit: &Limit, key: Option<&Key>) -> Option<(Rate, Option<Scope>)> {
-        let read = self.read.load();
-        if read.limits.is_empty() {
+        if !self.any_yet.load(Acquire) {
             return None;
         }
+        let read = self.read.load();
         let of_limit = read.limits.get(limit.name())?;
         let own = key.and_then(|key| of_limit.keys.get(key.as_str()));
         let mut held = own.into_iter().chain(&of_limit.own);
@@ -216,6 +224,9 @@ impl Limiter {
                 None => limits.entry(field).or_default().own = Some(held),
             }
         }
+        if !limits.is_empty() {
+            self.overridden.any_yet.store(true, Release);
+        }
         self.overridden.read.store(Arc::new(Read { version: read.version, limits }));
         self.forget_all();
         Ok(())
@@ -299,7 +310,8 @@ mod tests {
     fn overridden(rate: &str) -> Overridden {
         let held = Held { rate: rate.parse().unwrap(), scope: None, until: None };
         let limits = HashMap::from([("l".to_owned(), OfLimit { own: Some(held), ..OfLimit::default() })]);
-        Overridden { names: Names::new("t"), read: ArcSwap::from_pointee(Read { version: 1, limits }) }
+        let (names, read) = (Names::new("t"), ArcSwap::from_pointee(Read { version: 1, limits }));
+        Overridden { names, read, any_yet: AtomicBool::new(true) }
     }
 
     /// A lease of a millisecond would end before it is renewed.

@@ -9,7 +9,10 @@
 use std::{
     future::poll_fn,
     pin::{Pin, pin},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
     task::{Context, Poll, Waker, ready},
     time::Duration,
 };
@@ -39,7 +42,13 @@ pub(super) struct Patience {
 
 /// What is awaited of a client. It is used by one thread, so the lock is always free.
 #[derive(Debug)]
-pub(super) struct Watch(Mutex<State>);
+pub(super) struct Watch {
+    state: Mutex<State>,
+    /// The connection is to end. It is in no lock, as each poll of the connection asks for it.
+    is_ending: AtomicBool,
+    /// All of the last answer is written.
+    is_written: AtomicBool,
+}
 
 #[derive(Debug)]
 struct State {
@@ -48,9 +57,7 @@ struct State {
     in_flight: u32,
     /// Requests so far, and those that were given up, if several can be in flight: it is a connection for HTTP/2.
     streams: Option<(u32, u32)>,
-    /// The connection is to end.
-    is_ending: bool,
-    /// Woken when it is.
+    /// Woken when the connection is to end.
     task: Option<Waker>,
     /// The client takes nothing of what waits to be written.
     blocked_since: Option<Instant>,
@@ -58,8 +65,6 @@ struct State {
     tunnel: Option<Box<AnswerBody>>,
     /// How far the body of the last request has come, if it has one.
     upload: Option<Arc<Progress>>,
-    /// All of the last answer is written.
-    is_written: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -82,31 +87,32 @@ impl Watch {
             awaited: Awaited::First(Instant::now()),
             in_flight: 0,
             streams: None,
-            is_ending: false,
             task: None,
             blocked_since: None,
             tunnel: None,
             upload: None,
-            is_written: true,
         };
-        Self(Mutex::new(state))
+        Self {
+            state: Mutex::new(state),
+            is_ending: AtomicBool::new(false),
+            is_written: AtomicBool::new(true),
+        }
     }
 
     /// Notes that the connection is one for HTTP/2: what comes while nothing is in flight needn't be a head.
     pub(super) fn begin_http2(&self) {
-        self.0.lock().streams = Some((0, 0));
+        self.state.lock().streams = Some((0, 0));
     }
 
     /// Whether it is one for HTTP/2, whose client can be told that it ends.
     pub(super) fn is_http2(&self) -> bool {
-        self.0.lock().streams.is_some()
+        self.state.lock().streams.is_some()
     }
 
     /// Has the connection end with what is in flight on it.
     pub(super) fn end(&self) {
-        let mut state = self.0.lock();
-        if !state.is_ending {
-            state.is_ending = true;
+        let mut state = self.state.lock();
+        if !self.is_ending.swap(true, Relaxed) {
             if state.in_flight == 0 {
                 state.awaited = Awaited::Head(None);
             }
@@ -116,21 +122,24 @@ impl Watch {
 
     /// Whether it is to end.
     pub(super) fn is_ending(&self) -> bool {
-        self.0.lock().is_ending
+        self.is_ending.load(Relaxed)
     }
 
     /// What comes of this, unless the connection is to end before.
     pub(super) async fn unless_ended<T>(&self, outcome: impl Future<Output = T>) -> Option<T> {
-        let mut outcome = pin!(outcome);
+        let (mut outcome, mut task) = (pin!(outcome), None::<Waker>);
         poll_fn(|context| {
             if let Poll::Ready(outcome) = outcome.as_mut().poll(context) {
                 return Poll::Ready(Some(outcome));
             }
-            let mut state = self.0.lock();
-            if state.is_ending {
+            if self.is_ending() {
                 return Poll::Ready(None);
             }
-            state.task.get_or_insert_with(|| context.waker().clone()).clone_from(context.waker());
+            // It is polled by one task all the time, so this is done once.
+            if !task.as_ref().is_some_and(|task| task.will_wake(context.waker())) {
+                task = Some(context.waker().clone());
+                self.state.lock().task.clone_from(&task);
+            }
             Poll::Pending
         })
         .await
@@ -138,7 +147,7 @@ impl Watch {
 
     /// Since when the connection is of no use to anybody, if it is of none.
     pub(super) fn idle_since(&self) -> Option<Instant> {
-        let state = self.0.lock();
+        let state = self.state.lock();
         match state.awaited {
             Awaited::First(since) | Awaited::Next(since) if state.blocked_since.is_none() => Some(since),
             _ => None,
@@ -147,7 +156,7 @@ impl Watch {
 
     /// What should have come or gone by now: a `head`, a further `request`, some of an `answer`; or no more `resets`.
     pub(super) fn missed(&self, patience: Patience, now: Instant) -> Option<&'static str> {
-        let mut state = self.0.lock();
+        let mut state = self.state.lock();
         let has_passed = |since: Instant, patience| now.saturating_duration_since(since) >= patience;
         if let Some(since) = state.blocked_since {
             return has_passed(since, patience.idle).then_some("answer");
@@ -167,7 +176,7 @@ impl Watch {
 
     /// Notes that a request's head has come.
     pub(super) fn begin_request(&self, upload: Option<Arc<Progress>>) {
-        let mut state = self.0.lock();
+        let mut state = self.state.lock();
         state.awaited = Awaited::Nothing;
         state.in_flight += 1;
         state.upload = upload;
@@ -177,38 +186,37 @@ impl Watch {
     }
 
     fn end_request(&self, now: Instant) {
-        let mut state = self.0.lock();
+        let mut state = self.state.lock();
         state.in_flight -= 1;
-        state.is_written = false;
+        self.is_written.store(false, Relaxed);
         if state.in_flight == 0 {
             // Whether the client lets it end is all that is left to see.
-            state.awaited = if state.is_ending { Awaited::Head(Some(now)) } else { Awaited::Next(now) };
+            state.awaited = if self.is_ending() { Awaited::Head(Some(now)) } else { Awaited::Next(now) };
         }
     }
 
     /// Takes the tunnel that is to begin, if there is one.
     pub(super) fn take_tunnel(&self) -> Option<Box<AnswerBody>> {
-        self.0.lock().tunnel.take()
+        self.state.lock().tunnel.take()
     }
 
     /// Whether there is nothing to write: all is answered, and written.
     pub(super) fn owes_nothing(&self) -> bool {
-        let state = self.0.lock();
-        state.is_written && state.in_flight == 0
+        self.is_written.load(Relaxed) && !self.is_in_flight()
     }
 
     /// Whether a request is being answered, or a tunnel open.
     pub(super) fn is_in_flight(&self) -> bool {
-        self.0.lock().in_flight > 0
+        self.state.lock().in_flight > 0
     }
 
     /// Whether more of the last request may come, though nobody reads it.
     pub(super) fn was_answered_early(&self) -> bool {
-        self.0.lock().upload.as_ref().is_some_and(|upload| !upload.has_ended())
+        self.state.lock().upload.as_ref().is_some_and(|upload| !upload.has_ended())
     }
 
     fn note_read(&self) {
-        let mut state = self.0.lock();
+        let mut state = self.state.lock();
         match state.awaited {
             Awaited::First(since) => state.awaited = Awaited::Head(Some(since)),
             Awaited::Next(_) if state.streams.is_none() => state.awaited = Awaited::Head(None),
@@ -217,7 +225,7 @@ impl Watch {
     }
 
     fn note_write(&self, is_blocked: bool) {
-        let mut state = self.0.lock();
+        let mut state = self.state.lock();
         if is_blocked {
             state.blocked_since.get_or_insert_with(Instant::now);
         } else if state.blocked_since.take().is_some()
@@ -234,6 +242,15 @@ impl Watch {
 pub(super) struct Watched<S> {
     pub(super) stream: S,
     pub(super) watch: Arc<Watch>,
+    /// The watch knows that the client takes nothing.
+    is_blocked: bool,
+}
+
+impl<S> Watched<S> {
+    /// A connection that this is to watch over.
+    pub(super) fn new(stream: S, watch: Arc<Watch>) -> Self {
+        Self { stream, watch, is_blocked: false }
+    }
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
@@ -258,13 +275,16 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(context, bytes);
-        self.watch.note_write(written.is_pending());
+        if written.is_pending() || self.is_blocked {
+            self.is_blocked = written.is_pending();
+            self.watch.note_write(self.is_blocked);
+        }
         written
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         // hyper asks for it when it has handed over all that it had to write.
-        self.watch.0.lock().is_written = true;
+        self.watch.is_written.store(true, Relaxed);
         Pin::new(&mut self.stream).poll_flush(context)
     }
 
@@ -301,7 +321,7 @@ impl InFlight {
 impl Drop for InFlight {
     fn drop(&mut self) {
         if !self.is_answered
-            && let Some((_, given_up)) = &mut self.watch.0.lock().streams
+            && let Some((_, given_up)) = &mut self.watch.state.lock().streams
         {
             *given_up = given_up.saturating_add(1);
         }
@@ -322,7 +342,7 @@ impl Answer {
         let opens_tunnel = response.status() == StatusCode::SWITCHING_PROTOCOLS;
         response.map(|body| match opens_tunnel {
             true => {
-                watch.0.lock().tunnel = Some(body.into());
+                watch.state.lock().tunnel = Some(body.into());
                 Self { body: None, watch }
             }
             false => Self { body: Some(body), watch },

@@ -98,7 +98,7 @@ impl Connection {
     async fn serve_http1(self, stream: impl Stream) {
         let connection = Arc::new(self);
         let header_bytes_most = connection.terms.max_header_bytes;
-        let watched = Watched { stream, watch: connection.watch.clone() };
+        let watched = Watched::new(stream, connection.watch.clone());
         let io = TokioIo::new(Parting::new(watched, header_bytes_most));
         let mut http = http1::Builder::new();
         http.preserve_header_case(true)
@@ -139,7 +139,7 @@ impl Connection {
     async fn serve_http2(self, stream: Box<dyn Stream>) {
         self.watch.begin_http2();
         let connection = Arc::new(self);
-        let io = TokioIo::new(Watched { stream, watch: connection.watch.clone() });
+        let io = TokioIo::new(Watched::new(stream, connection.watch.clone()));
         let streams = Streams { tasks: connection.streams.clone(), patience: connection.terms.patience.idle };
         let http = http2::builder(connection.terms.max_header_bytes, streams);
         let served = connection.clone();

@@ -120,14 +120,15 @@ impl MemoryStore {
         let mut shard = self.shards[name.shard()].lock();
         let bucket = shard.find_mut(name)?;
         bucket.advance(quota, time_us);
-        let fits = fits(&bucket.state, charge, time_us);
+        let delay_us = delay_us(&bucket.state, charge, time_us);
+        let fits = delay_us == Some(0);
         if fits && cost > 0 {
             if quota.algorithm == Algorithm::Concurrency || bucket.state.count().growth_bytes() > 0 {
                 return None;
             }
             bucket.change(quota, |state| state.count_mut().charge(quota, time_us, cost));
         }
-        let outcome = outcome(&bucket.state, charge, time_us, fits);
+        let outcome = outcome(&bucket.state, quota, time_us, fits, delay_us);
         Some(Decision { time_us, admitted: fits || shadow, outcomes: smallvec![outcome], leases: Vec::new() })
     }
 
@@ -248,17 +249,19 @@ impl MemoryStore {
         let names: SmallVec<[Name<'_>; 2]> = charges().map(|charge| self.name(&charge.bucket)).collect();
         let mut shards = self.lock(&names);
 
-        let mut fits: SmallVec<[bool; 2]> = SmallVec::new();
+        let mut delays: SmallVec<[Option<u64>; 2]> = SmallVec::new();
         for (charge, name) in charges().zip(&names) {
-            fits.push(shards.of(*name).fits(charge, *name, time_us));
+            delays.push(shards.of(*name).delay_us(charge, *name, time_us));
         }
-        let admitted = charges().zip(&fits).all(|(charge, fits)| charge.shadow || *fits);
+        let admitted = charges().zip(&delays).all(|(charge, delay_us)| charge.shadow || *delay_us == Some(0));
 
         let mut leases = Vec::new();
         if admitted {
             let charged = || {
-                let charges = charges().zip(&names).zip(&fits);
-                charges.filter(|((charge, _), fits)| **fits && charge.cost > 0).map(|(charge, _)| charge)
+                let charges = charges().zip(&names).zip(&delays);
+                let fitting =
+                    charges.filter(|((charge, _), delay_us)| **delay_us == Some(0) && charge.cost > 0);
+                fitting.map(|(charge, _)| charge)
             };
             for (_, name) in charged() {
                 self.count_freed(shards.of(*name).make_place(*name, time_us));
@@ -278,8 +281,13 @@ impl MemoryStore {
             }
             self.count_freed(growth - grown);
         }
-        let outcomes = (charges().zip(&names).zip(&fits))
-            .map(|((charge, name), fits)| shards.of(*name).outcome(charge, *name, time_us, admitted && *fits))
+        // The delay is what it was: nothing was charged to a bucket in which its cost didn't fit.
+        let outcomes = (charges().zip(&names).zip(&delays))
+            .map(|((Charge { quota, .. }, name), delay_us)| {
+                let charged = admitted && *delay_us == Some(0);
+                let look = |state: &State| outcome(state, *quota, time_us, charged, *delay_us);
+                shards.of(*name).look(*name, *quota, look)
+            })
             .collect();
         Ok(Decision { time_us, admitted, outcomes, leases })
     }
@@ -366,10 +374,10 @@ impl Shard {
         }
     }
 
-    fn fits(&mut self, charge: &Charge, bucket: Name<'_>, time_us: u64) -> bool {
-        let fits = |state: &State| fits(state, charge, time_us);
+    fn delay_us(&mut self, charge: &Charge, bucket: Name<'_>, time_us: u64) -> Option<u64> {
+        let delay_us = |state: &State| delay_us(state, charge, time_us);
         let state = self.advance(bucket, charge.quota, time_us);
-        state.map_or_else(|| fits(&State::new(charge.quota.algorithm)), fits)
+        state.map_or_else(|| delay_us(&State::new(charge.quota.algorithm)), delay_us)
     }
 
     /// Sweeps if a charge is about to bring one bucket more than is due; returns the bytes that frees.
@@ -414,10 +422,6 @@ impl Shard {
         grown + entry.get_mut().change(quota, change)
     }
 
-    fn outcome(&self, charge: &Charge, bucket: Name<'_>, time_us: u64, charged: bool) -> Outcome {
-        self.look(bucket, charge.quota, |state| outcome(state, charge, time_us, charged))
-    }
-
     /// Drops the buckets whose newest entry has ended, and returns the bytes that frees.
     fn sweep(&mut self, time_us: u64) -> usize {
         let mut freed = 0;
@@ -459,19 +463,16 @@ impl Bucket {
     }
 }
 
-/// Whether a bucket has room for a charge.
-fn fits(state: &State, Charge { quota, cost, .. }: &Charge, time_us: u64) -> bool {
-    state.delay_us(*quota, time_us, (*cost).max(1)) == Some(0)
+/// Microseconds until a bucket has room for a charge.
+fn delay_us(state: &State, Charge { quota, cost, .. }: &Charge, time_us: u64) -> Option<u64> {
+    state.delay_us(*quota, time_us, (*cost).max(1))
 }
 
-/// Where a bucket stands after a charge was made, or wasn't.
-fn outcome(state: &State, Charge { quota, cost, .. }: &Charge, time_us: u64, charged: bool) -> Outcome {
-    Outcome {
-        charged,
-        remaining: u64::from(quota.capacity()).saturating_sub(state.count().used(*quota)),
-        grow_us: state.count().grow_us(*quota, time_us),
-        delay_us: if charged { Some(0) } else { state.delay_us(*quota, time_us, (*cost).max(1)) },
-    }
+/// Where a bucket stands after a charge was made, or wasn't, for which there was room after this delay.
+fn outcome(state: &State, quota: Quota, time_us: u64, charged: bool, delay_us: Option<u64>) -> Outcome {
+    let count = state.count();
+    let remaining = u64::from(quota.capacity()).saturating_sub(count.used(quota));
+    Outcome { charged, remaining, grow_us: count.grow_us(quota, time_us), delay_us }
 }
 
 /// The bytes of a bucket without what it holds.
