@@ -102,6 +102,8 @@ struct Waitlist {
     charges: usize,
     /// Calls in flight: one, or two while a full call waits behind the first.
     calls: usize,
+    /// The last call took several operations along.
+    gathers: bool,
 }
 
 struct Waiting {
@@ -223,7 +225,8 @@ impl Batcher {
         list.waiting.push_back(waiting);
         if list.calls == 0 || (list.calls == 1 && list.charges >= CALL_CHARGES) {
             list.calls += 1;
-            self.runtime.spawn(self.clone().call_until_idle(lane));
+            // In a box, or the runtime would copy all of it some times more.
+            self.runtime.spawn(Box::pin(self.clone().call_until_idle(lane)));
         }
         Ok(())
     }
@@ -236,8 +239,11 @@ impl Batcher {
         let connected = async || drop(self.connection().connected(Instant::now() + CONNECT_TIMEOUT).await);
         self.begun.get_or_init(connected).await;
         loop {
-            // Requests that have arrived already, but haven't been looked at, go along.
-            yield_now().await;
+            // Requests that have arrived already, but haven't been looked at, go along. Where the last one went
+            // by itself there is hardly another, and what there is goes with the next call.
+            if self.gathers(lane) {
+                yield_now().await;
+            }
             let _permit = self.calls.acquire().await;
             let Some(batch) = self.next_batch(&mut turn) else { return };
             let mut call = Call::default();
@@ -269,6 +275,10 @@ impl Batcher {
             self.link.note(&self, &answer);
             self.distribute(lane, batch, &call, answer);
         }
+    }
+
+    fn gathers(&self, lane: Lane) -> bool {
+        self.queue.lock().lanes.get(&lane).is_some_and(|list| list.gathers)
     }
 
     /// The lane's next operations to go together, without those whose callers have given up.
@@ -304,6 +314,7 @@ impl Batcher {
             }
             return None;
         }
+        list.gathers = batch.len() > 1;
         Some(batch)
     }
 
