@@ -7,9 +7,8 @@
 
 use std::{
     collections::{HashMap, VecDeque},
-    future::pending,
     sync::{
-        Arc,
+        Arc, Weak,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
     time::Duration,
@@ -20,7 +19,7 @@ use fred::types::config::Config;
 use parking_lot::Mutex;
 use tokio::{
     runtime::Handle,
-    sync::{OnceCell, Semaphore, oneshot},
+    sync::{Notify, OnceCell, Semaphore, oneshot},
     task::{AbortHandle, yield_now},
     time::{Instant, sleep, timeout_at},
 };
@@ -28,7 +27,7 @@ use tokio::{
 use crate::store::script::Call;
 
 use super::{
-    Act, Lease, Operation, Reply, StoreError,
+    Act, LANE, Lease, Operation, Reply, StoreError,
     breaker::Timeouts,
     call,
     connection::{CONNECT_TIMEOUT, Connection, describe},
@@ -78,7 +77,9 @@ pub(super) struct Batcher {
     looks: AtomicBool,
     /// The first connection was made, or tried.
     begun: OnceCell<()>,
-    /// A task that ends with the runtime alone.
+    /// Has `life` make calls.
+    wake: Arc<Notify>,
+    /// The task that makes the calls of a server that stands alone. It ends with the runtime.
     life: AbortHandle,
 }
 
@@ -135,13 +136,24 @@ impl Drop for Turn<'_> {
     }
 }
 
+/// Makes the calls of the only lane: a task for each would be 8 KB to write.
+async fn live(batcher: Weak<Batcher>, wake: Arc<Notify>) {
+    loop {
+        wake.notified().await;
+        let Some(batcher) = batcher.upgrade() else { return };
+        batcher.call_until_idle(LANE).await;
+    }
+}
+
 impl Batcher {
-    pub(super) fn start(link: Arc<Link>) -> Self {
+    pub(super) fn start(link: Arc<Link>) -> Arc<Self> {
         let connection = ArcSwap::from_pointee(Connection::start(&link.config, Arc::downgrade(&link)));
         let (runtime, calls) = (Handle::current(), Semaphore::new(CALLS_MOST));
-        let (timeouts, queue, looks, begun) = Default::default();
-        let life = runtime.spawn(pending::<()>()).abort_handle();
-        Self { link, runtime, connection, timeouts, queue, calls, looks, begun, life }
+        let (timeouts, queue, looks, begun, wake) = Default::default();
+        Arc::new_cyclic(|batcher| {
+            let life = runtime.spawn(live(batcher.clone(), Arc::clone(&wake))).abort_handle();
+            Self { link, runtime, connection, timeouts, queue, calls, looks, begun, wake, life }
+        })
     }
 
     /// Whether the runtime has ended, and with it all calls.
@@ -225,8 +237,12 @@ impl Batcher {
         list.waiting.push_back(waiting);
         if list.calls == 0 || (list.calls == 1 && list.charges >= CALL_CHARGES) {
             list.calls += 1;
-            // In a box, or the runtime would copy all of it some times more.
-            self.runtime.spawn(Box::pin(self.clone().call_until_idle(lane)));
+            if lane == LANE && list.calls == 1 {
+                self.wake.notify_one();
+            } else {
+                // In a box, or the runtime would copy all of it some times more.
+                self.runtime.spawn(Box::pin(self.clone().call_until_idle(lane)));
+            }
         }
         Ok(())
     }
