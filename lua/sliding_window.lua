@@ -74,7 +74,7 @@ local function sliding_window()
     return {
       capacity = permits, window_us = window_us, cell_us = 1,
       time_text = format('%d', time), life = exponent * 4 + eighths - 5,
-      life_us = life_us, life_began_at = life_began_at, promised_us = life_began_at + 2 * life_us - time,
+      life_us = life_us, life_began_at = life_began_at,
     }
   end
 
@@ -169,7 +169,7 @@ local function sliding_window()
     if not oldest_at then
       if newest then call('UNLINK', key) end
       call('ZADD', key, quota.time_text, pack(ENTRY, time, 0, charged, time, 0, 0, quota.life))
-      call('PEXPIRE', key, milliseconds(quota.promised_us))
+      call('PEXPIRE', key, milliseconds(quota.life_began_at + 2 * quota.life_us - time))
       return
     end
     local at, score, before, cost = time, quota.time_text, (first + used - charged) % TOTAL_MODULUS, charged
@@ -194,7 +194,10 @@ local function sliding_window()
     -- In this order, since an empty sorted set is gone, and its expiry with it.
     if span_us then call('ZREM', key, newest) end
     local is_promised = newest_at >= quota.life_began_at and at == time and byte(newest, 28) == quota.life
-    if not is_promised then keep(key, at == time and quota.promised_us or at + 2 * quota.life_us - time, 0) end
+    if not is_promised then
+      local began_at = at == time and quota.life_began_at or at
+      keep(key, began_at + 2 * quota.life_us - time, 0)
+    end
   end
 
   return algorithm

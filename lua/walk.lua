@@ -45,7 +45,8 @@ while known < #keys do
   known, at = last, at + 5
 end
 
-local reply, filled = { time }, 1
+-- With room for the answer of one operation: it is often the only one.
+local reply, filled = { time, nil, nil, nil, nil, nil }, 1
 
 -- How many of `count` requests of this cost there is room for.
 local function fitting(count, cost, left)
@@ -83,95 +84,109 @@ local function decide_alone(count, index, cost)
   filled = n + 5
 end
 
--- The buckets that several operations may name, as open returned them: [1] is used, [2] grow_us.
-local buckets, charged, asked = {}, {}, {}
+-- What is done to buckets that several operations may name. Made only where that is asked: a function is an
+-- object, and to make these takes as long as to read a bucket.
+local function on_shared_buckets()
+  -- The buckets, as open returned them: [1] is used, [2] grow_us.
+  local buckets, charged, asked = {}, {}, {}
 
-local function bucket_of(index)
-  if not buckets[index] then
-    buckets[index] = { quotas[index].algorithm.open(keys[index], quotas[index], time) }
-    charged[index] = charged[index] or 0
+  local function bucket_of(index)
+    if not buckets[index] then
+      buckets[index] = { quotas[index].algorithm.open(keys[index], quotas[index], time) }
+      charged[index] = charged[index] or 0
+    end
+    return buckets[index]
   end
-  return buckets[index]
-end
 
-local function left_in(index)
-  return quotas[index].capacity - bucket_of(index)[1]
-end
-
-local function charge(index, cost)
-  local bucket, quota = bucket_of(index), quotas[index]
-  bucket[1], bucket[2] =
-    quota.algorithm.charge(keys[index], quota, time, cost, charged[index], unpack(bucket))
-  charged[index] = charged[index] + cost
-end
-
-local function delay_of(index, cost)
-  return delay(keys[index], quotas[index], cost, charged[index], unpack(bucket_of(index)))
-end
-
-local function decide(count, first, last)
-  local granted = count
-  for i = first, last, 2 do
-    local index, cost = words[i], words[i + 1]
-    if index > 0 then granted = fitting(granted, cost, left_in(index)) end
+  local function left_in(index)
+    return quotas[index].capacity - bucket_of(index)[1]
   end
-  filled = filled + 1
-  reply[filled] = granted
-  for i = first, last, 2 do
-    local index, cost, made = abs(words[i]), words[i + 1], granted
-    if words[i] < 0 then made = fitting(made, cost, left_in(index)) end
-    if made * cost > 0 then charge(index, made * cost) end
-    asked[index] = true
-    reply[filled + 1] = made
-    reply[filled + 2] = max(0, left_in(index))
-    reply[filled + 3] = buckets[index][2]
-    reply[filled + 4] = made < count and delay_of(index, max(cost, 1)) or 0
-    filled = filled + 4
+
+  local function charge(index, cost)
+    local bucket, quota = bucket_of(index), quotas[index]
+    bucket[1], bucket[2] =
+      quota.algorithm.charge(keys[index], quota, time, cost, charged[index], unpack(bucket))
+    charged[index] = charged[index] + cost
   end
+
+  local function delay_of(index, cost)
+    return delay(keys[index], quotas[index], cost, charged[index], unpack(bucket_of(index)))
+  end
+
+  local function decide(count, first, last)
+    local granted = count
+    for i = first, last, 2 do
+      local index, cost = words[i], words[i + 1]
+      if index > 0 then granted = fitting(granted, cost, left_in(index)) end
+    end
+    filled = filled + 1
+    reply[filled] = granted
+    for i = first, last, 2 do
+      local index, cost, made = abs(words[i]), words[i + 1], granted
+      if words[i] < 0 then made = fitting(made, cost, left_in(index)) end
+      if made * cost > 0 then charge(index, made * cost) end
+      asked[index] = true
+      reply[filled + 1] = made
+      reply[filled + 2] = max(0, left_in(index))
+      reply[filled + 3] = buckets[index][2]
+      reply[filled + 4] = made < count and delay_of(index, max(cost, 1)) or 0
+      filled = filled + 4
+    end
+  end
+
+  -- What is done to a bucket beside deciding requests.
+  local function act(word, index, argument)
+    local key, quota = keys[index], quotas[index]
+    if word == 'record' then
+      local cost = min(argument, MOST_USED - bucket_of(index)[1])
+      if cost > 0 then charge(index, cost) end
+      asked[index] = true
+    elseif word == 'peek' then
+      local bucket = bucket_of(index)
+      reply[filled + 1] = bucket[1]
+      reply[filled + 2] = bucket[2]
+      reply[filled + 3] = delay_of(index, argument)
+      filled = filled + 3
+    elseif word == 'reset' then
+      call('UNLINK', key)
+      buckets[index], charged[index] = nil, 0
+    else
+      -- To renew or release a lease.
+      quota.algorithm[word](key, quota, argument)
+      buckets[index] = nil
+    end
+  end
+
+  local function close_all()
+    for index = 1, #keys do
+      if asked[index] then
+        local bucket, quota = bucket_of(index), quotas[index]
+        quota.algorithm.close(keys[index], quota, time, charged[index], unpack(bucket))
+      end
+    end
+  end
+
+  return decide, act, close_all
 end
 
--- What is done to a bucket beside deciding requests.
-local function act(word, index, argument)
-  local key, quota = keys[index], quotas[index]
-  if word == 'record' then
-    local cost = min(argument, MOST_USED - bucket_of(index)[1])
-    if cost > 0 then charge(index, cost) end
-    asked[index] = true
-  elseif word == 'peek' then
-    local bucket = bucket_of(index)
-    reply[filled + 1] = bucket[1]
-    reply[filled + 2] = bucket[2]
-    reply[filled + 3] = delay_of(index, argument)
-    filled = filled + 3
-  elseif word == 'reset' then
-    call('UNLINK', key)
-    buckets[index], charged[index] = nil, 0
-  else
-    -- To renew or release a lease.
-    quota.algorithm[word](key, quota, argument)
-    buckets[index] = nil
-  end
-end
-
+local decide, act, close_all
 local end_of_words = #words
 while at <= end_of_words do
   local word, index = words[at], words[at + 1]
-  if type(word) == 'string' then
-    act(word, index, words[at + 2])
-    at = at + 3
-  elseif word < 0 then
+  local is_act = type(word) == 'string'
+  if not is_act and word < 0 then
     decide_alone(-word, index, words[at + 2])
     at = at + 3
   else
-    decide(word, at + 2, at + 2 * index)
-    at = at + 2 + 2 * index
+    if not decide then decide, act, close_all = on_shared_buckets() end
+    if is_act then
+      act(word, index, words[at + 2])
+      at = at + 3
+    else
+      decide(word, at + 2, at + 2 * index)
+      at = at + 2 + 2 * index
+    end
   end
 end
-
-for index = 1, #keys do
-  if asked[index] then
-    local bucket, quota = bucket_of(index), quotas[index]
-    quota.algorithm.close(keys[index], quota, time, charged[index], unpack(bucket))
-  end
-end
+if close_all then close_all() end
 return reply

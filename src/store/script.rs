@@ -22,7 +22,7 @@ use smallvec::SmallVec;
 use crate::algorithm::{Algorithm, Quota};
 
 use self::list::List;
-use super::{Act, Charges, Decision, Lease, LeaseId, Operation, Outcome, Reply, Usage};
+use super::{Act, Charge, Charges, Decision, Lease, LeaseId, Operation, Outcome, Reply, Usage};
 
 /// The script's source, as `EVAL` takes it.
 pub const SOURCE: &str = concat!(
@@ -106,6 +106,14 @@ impl Call {
 
     /// The step of requests that charge this.
     fn group(&mut self, charges: &Charges) -> usize {
+        // A hot key's come one after the other.
+        if let Some(step) = self.operations.last().copied()
+            && self.is_group_of(step, charges)
+            && let Step::Group { count, .. } = &mut self.steps[step]
+        {
+            *count += 1;
+            return step;
+        }
         let asked: Asked = charges
             .iter()
             .map(|charge| (self.place(&charge.bucket, charge.quota), charge.cost, charge.shadow))
@@ -120,6 +128,15 @@ impl Call {
             *count += 1;
         }
         step
+    }
+
+    fn is_group_of(&self, step: usize, charges: &Charges) -> bool {
+        let Step::Group { asked, .. } = &self.steps[step] else { return false };
+        let is_same = |((place, cost, shadow), charge): (&(usize, u32, bool), &Charge)| {
+            let Bucket { name, quota, .. } = &self.buckets[*place];
+            (name, *quota, *cost, *shadow) == (&charge.bucket, charge.quota, charge.cost, charge.shadow)
+        };
+        asked.len() == charges.len() && asked.iter().zip(charges).all(is_same)
     }
 
     fn place(&mut self, bucket: &Bytes, quota: Quota) -> usize {
@@ -327,7 +344,7 @@ mod tests {
     use smallvec::smallvec;
 
     use super::*;
-    use crate::{algorithm::Rate, store::Charge};
+    use crate::algorithm::Rate;
 
     fn charge(bucket: &'static str, permits: u32) -> Charge {
         let quota = Rate { permits, window_us: 1_000_000 }.into();

@@ -7,9 +7,8 @@
 
 use std::{
     collections::{HashMap, VecDeque},
-    future::pending,
     sync::{
-        Arc,
+        Arc, Weak,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
     time::Duration,
@@ -20,7 +19,7 @@ use fred::types::config::Config;
 use parking_lot::Mutex;
 use tokio::{
     runtime::Handle,
-    sync::{OnceCell, Semaphore, oneshot},
+    sync::{Notify, OnceCell, Semaphore, oneshot},
     task::{AbortHandle, yield_now},
     time::{Instant, sleep, timeout_at},
 };
@@ -28,7 +27,7 @@ use tokio::{
 use crate::store::script::Call;
 
 use super::{
-    Act, Lease, Operation, Reply, StoreError,
+    Act, LANE, Lease, Operation, Reply, StoreError,
     breaker::Timeouts,
     call,
     connection::{CONNECT_TIMEOUT, Connection, describe},
@@ -78,7 +77,9 @@ pub(super) struct Batcher {
     looks: AtomicBool,
     /// The first connection was made, or tried.
     begun: OnceCell<()>,
-    /// A task that ends with the runtime alone.
+    /// Has `life` make calls.
+    wake: Arc<Notify>,
+    /// The task that makes the calls of a server that stands alone. It ends with the runtime.
     life: AbortHandle,
 }
 
@@ -102,6 +103,8 @@ struct Waitlist {
     charges: usize,
     /// Calls in flight: one, or two while a full call waits behind the first.
     calls: usize,
+    /// The last call took several operations along.
+    gathers: bool,
 }
 
 struct Waiting {
@@ -133,13 +136,24 @@ impl Drop for Turn<'_> {
     }
 }
 
+/// Makes the calls of the only lane: a task for each would be 8 KB to write.
+async fn live(batcher: Weak<Batcher>, wake: Arc<Notify>) {
+    loop {
+        wake.notified().await;
+        let Some(batcher) = batcher.upgrade() else { return };
+        batcher.call_until_idle(LANE).await;
+    }
+}
+
 impl Batcher {
-    pub(super) fn start(link: Arc<Link>) -> Self {
+    pub(super) fn start(link: Arc<Link>) -> Arc<Self> {
         let connection = ArcSwap::from_pointee(Connection::start(&link.config, Arc::downgrade(&link)));
         let (runtime, calls) = (Handle::current(), Semaphore::new(CALLS_MOST));
-        let (timeouts, queue, looks, begun) = Default::default();
-        let life = runtime.spawn(pending::<()>()).abort_handle();
-        Self { link, runtime, connection, timeouts, queue, calls, looks, begun, life }
+        let (timeouts, queue, looks, begun, wake) = Default::default();
+        Arc::new_cyclic(|batcher| {
+            let life = runtime.spawn(live(batcher.clone(), Arc::clone(&wake))).abort_handle();
+            Self { link, runtime, connection, timeouts, queue, calls, looks, begun, wake, life }
+        })
     }
 
     /// Whether the runtime has ended, and with it all calls.
@@ -223,7 +237,12 @@ impl Batcher {
         list.waiting.push_back(waiting);
         if list.calls == 0 || (list.calls == 1 && list.charges >= CALL_CHARGES) {
             list.calls += 1;
-            self.runtime.spawn(self.clone().call_until_idle(lane));
+            if lane == LANE && list.calls == 1 {
+                self.wake.notify_one();
+            } else {
+                // In a box, or the runtime would copy all of it some times more.
+                self.runtime.spawn(Box::pin(self.clone().call_until_idle(lane)));
+            }
         }
         Ok(())
     }
@@ -236,8 +255,11 @@ impl Batcher {
         let connected = async || drop(self.connection().connected(Instant::now() + CONNECT_TIMEOUT).await);
         self.begun.get_or_init(connected).await;
         loop {
-            // Requests that have arrived already, but haven't been looked at, go along.
-            yield_now().await;
+            // Requests that have arrived already, but haven't been looked at, go along. Where the last one went
+            // by itself there is hardly another, and what there is goes with the next call.
+            if self.gathers(lane) {
+                yield_now().await;
+            }
             let _permit = self.calls.acquire().await;
             let Some(batch) = self.next_batch(&mut turn) else { return };
             let mut call = Call::default();
@@ -269,6 +291,10 @@ impl Batcher {
             self.link.note(&self, &answer);
             self.distribute(lane, batch, &call, answer);
         }
+    }
+
+    fn gathers(&self, lane: Lane) -> bool {
+        self.queue.lock().lanes.get(&lane).is_some_and(|list| list.gathers)
     }
 
     /// The lane's next operations to go together, without those whose callers have given up.
@@ -304,6 +330,7 @@ impl Batcher {
             }
             return None;
         }
+        list.gathers = batch.len() > 1;
         Some(batch)
     }
 

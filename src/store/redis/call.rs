@@ -15,7 +15,8 @@ use super::{
     connection::{Connection, SHORTEST_WAIT, failure},
 };
 
-/// Runs the script once, and says what it answered.
+/// Runs the script once, and says what it answered. What is seldom done is on the heap, since the task of
+/// a call is copied when it is made.
 pub(super) async fn run(
     connection: &Connection,
     call: &Call,
@@ -34,7 +35,7 @@ pub(super) async fn run(
             if left < SHORTEST_WAIT {
                 return Err(StoreError::Timeout);
             }
-            send(connection, manner, "EVAL", values(source, &keys, list), left).await
+            Box::pin(send(connection, manner, "EVAL", values(source, &keys, list), left)).await
         }
         answer => answer,
     };
@@ -51,7 +52,7 @@ async fn send(
     let command = CustomCommand::new_static(name, ClusterHash::FirstKey, false);
     match manner {
         Manner::Together | Manner::Alone => connection.send(command, arguments, wait).await,
-        Manner::Asking => connection.send_asking(command, arguments, wait).await,
+        Manner::Asking => Box::pin(connection.send_asking(command, arguments, wait)).await,
     }
 }
 

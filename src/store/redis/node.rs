@@ -174,7 +174,7 @@ impl Node {
     }
 
     fn start_batcher(&self) -> Arc<Batcher> {
-        let batcher = Arc::new(Batcher::start(self.link.clone()));
+        let batcher = Batcher::start(self.link.clone());
         let mut batchers = self.link.batchers.lock();
         batchers.retain(|other| other.upgrade().is_some_and(|other| !other.has_ended()));
         if batchers.is_empty() && self.link.config.server.is_sentinel() {
