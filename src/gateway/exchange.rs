@@ -94,8 +94,8 @@ pub(super) struct Facts {
     bytes: u64,
     /// There is no more of it.
     is_whole: bool,
-    /// If that is known: else it ends when it is asked.
-    ended: Option<Instant>,
+    /// It has been counted.
+    has_ended: bool,
 }
 
 impl Exchange {
@@ -116,7 +116,7 @@ impl Exchange {
             status: None,
             bytes: 0,
             is_whole: false,
-            ended: None,
+            has_ended: false,
         };
         Self { gateway, facts }
     }
@@ -129,22 +129,40 @@ impl Exchange {
         self.facts.is_whole = has_none || response.body().size_hint().exact() == Some(0);
         if status == StatusCode::SWITCHING_PROTOCOLS {
             // No trace waits for the end of a tunnel.
-            self.trace(&self.end());
+            self.trace(&self.end_at(Instant::now()));
         }
         response.map(|body| AnswerBody { body, exchange: self })
     }
 
-    /// How it ends now.
-    fn end(&self) -> End<'_> {
+    /// How it ends then.
+    fn end_at(&self, now: Instant) -> End<'_> {
         let Self { gateway, facts } = self;
         End {
             status: facts.status.map_or(CLIENT_LEFT, |status| status.as_u16()),
             is_answered: facts.status.is_some(),
             bytes: facts.bytes,
-            duration: facts.ended.unwrap_or_else(Instant::now).saturating_duration_since(facts.arrival),
+            duration: now.saturating_duration_since(facts.arrival),
             is_whole: facts.is_whole,
             route: &gateway.traffic[facts.traffic].0,
             decided: facts.decided.as_deref().unwrap_or_default(),
+        }
+    }
+
+    /// Counts it, and tells of it, as it ends now.
+    fn end(&mut self, now: Instant) {
+        self.facts.has_ended = true;
+        let (Self { gateway, facts }, end) = (&*self, self.end_at(now));
+        let (_, traffic) = &gateway.traffic[facts.traffic];
+        traffic.answers.add(usize::from((end.status / 100).clamp(1, 5) - 1));
+        if facts.is_refused {
+            traffic.refused.add(0);
+        }
+        traffic.durations.observe_time(end.duration);
+        if let (Some(log), Some(entry)) = (&gateway.access_log, &facts.entry) {
+            log.log(entry, &end);
+        }
+        if facts.status != Some(StatusCode::SWITCHING_PROTOCOLS) {
+            self.trace(&end);
         }
     }
 
@@ -160,18 +178,8 @@ impl Exchange {
 
 impl Drop for Exchange {
     fn drop(&mut self) {
-        let (Self { gateway, facts }, end) = (&*self, self.end());
-        let (_, traffic) = &gateway.traffic[facts.traffic];
-        traffic.answers.add(usize::from((end.status / 100).clamp(1, 5) - 1));
-        if facts.is_refused {
-            traffic.refused.add(0);
-        }
-        traffic.durations.observe_time(end.duration);
-        if let (Some(log), Some(entry)) = (&gateway.access_log, &facts.entry) {
-            log.log(entry, &end);
-        }
-        if facts.status != Some(StatusCode::SWITCHING_PROTOCOLS) {
-            self.trace(&end);
+        if !self.facts.has_ended {
+            self.end(Instant::now());
         }
     }
 }
@@ -185,8 +193,8 @@ pub struct AnswerBody {
 
 impl AnswerBody {
     /// Ends the exchange, as of now: who has looked at the clock spares another look.
-    pub fn end(mut self, now: Instant) {
-        self.exchange.facts.ended = Some(now);
+    pub fn end(&mut self, now: Instant) {
+        self.exchange.end(now);
     }
 
     /// Keeps the tunnel open that the answer has opened, until its end, or until nothing has come from either end for

@@ -279,7 +279,7 @@ impl Limiter {
             Err(cause) => return Err(deny(&own, cause, |_| true)),
         };
         if !own_decision.admitted {
-            return Err(refuse(&own, own_decision, Origin::Store));
+            return Err(refuse(&own, &own_decision, Origin::Store));
         }
         // Held from here on, should the request be given up.
         let leases = hold(&self.local, &mut own_decision);
@@ -322,7 +322,7 @@ impl Limiter {
     fn conclude(&self, asked: AllAsked<'_>, decision: Decision) -> Result<Admission, Refusal> {
         match decision.admitted {
             true => Ok(self.admit(&self.store, Origin::Store, asked, decision, Admission::default())),
-            false => Err(refuse(&asked, decision, Origin::Store)),
+            false => Err(refuse(&asked, &decision, Origin::Store)),
         }
     }
 
@@ -384,7 +384,7 @@ impl Limiter {
             Ok(decision) if decision.admitted => {
                 Ok(self.admit(&self.local, Origin::FallbackLocal, counted, decision, admission))
             }
-            Ok(decision) => Err(refuse(&counted, decision, Origin::FallbackLocal)),
+            Ok(decision) => Err(refuse(&counted, &decision, Origin::FallbackLocal)),
             Err(cause) if counted.iter().any(|asked| !asked.charge.shadow) => {
                 Err(deny(&counted, cause, |asked| !asked.charge.shadow))
             }
@@ -562,7 +562,7 @@ fn refuse_what_never_fits(asked: &AllAsked<'_>) -> Result<(), Refusal> {
     if limited.standings.is_empty() { Ok(()) } else { Err(Refusal::Limited(Box::new(limited))) }
 }
 
-fn refuse(asked: &AllAsked<'_>, decision: Decision, origin: Origin) -> Refusal {
+fn refuse(asked: &AllAsked<'_>, decision: &Decision, origin: Origin) -> Refusal {
     let mut limited = Box::new(Limited { standings: Standings::new() });
     for (asked, outcome) in asked.iter().zip(&decision.outcomes) {
         limited.standings.push(asked.standing(*outcome, origin));

@@ -375,7 +375,7 @@ impl HttpBody for Answer {
 
 impl Drop for Answer {
     fn drop(&mut self) {
-        if let Some(body) = self.body.take() {
+        if let Some(body) = &mut self.body {
             let now = Instant::now();
             self.watch.end_request(now);
             body.end(now);
