@@ -22,7 +22,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing::level_filters::LevelFilter;
-use tracing_appender::non_blocking::WorkerGuard;
+use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
 
 use self::{explain::Explain, limits::Limits, simulate::Simulate};
 use crate::{
@@ -34,6 +34,9 @@ use crate::{
     server::Server,
     trace::Tracer,
 };
+
+/// Lines of the log that may wait to be written. All of the queue's memory is in use from the start.
+const LOG_LINES_WAITING_MOST: usize = 8_192;
 
 /// An HTTP gateway with exact distributed rate limits over Redis.
 #[derive(Debug, Parser)]
@@ -245,7 +248,8 @@ fn fail(message: &str) {
 /// Lines go through a bounded queue to a thread that writes them, so that a reader who doesn't read
 /// stops nobody; lines beyond the bound are lost. The queue is written out when the value is dropped.
 fn log_to_stderr() -> WorkerGuard {
-    let (writer, guard) = tracing_appender::non_blocking(io::stderr());
+    let (writer, guard) =
+        NonBlockingBuilder::default().buffered_lines_limit(LOG_LINES_WAITING_MOST).finish(io::stderr());
     let level = env::var("TOLLGATE_LOG").ok().and_then(|level| level.parse().ok());
     tracing_subscriber::fmt()
         .with_writer(writer)

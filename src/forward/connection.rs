@@ -91,7 +91,8 @@ impl Connection {
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         if http2 {
-            return Self::begin_http2(stream, address, counted, deadline).await;
+            // In a box, lest connections for HTTP/1.1 need room for it.
+            return Box::pin(Self::begin_http2(stream, address, counted, deadline)).await;
         }
         let has_heard = Arc::<AtomicBool>::default();
         let heard = has_heard.clone();

@@ -96,10 +96,14 @@ impl Connector {
                 let Some((name, tls)) = self.tls_to(url)? else {
                     return Connection::begin(stream, self.http2, Some(address), counted, deadline).await;
                 };
-                let shaking = timeout_at(deadline, tls.connect(name, stream)).await;
-                let stream = shaking.map_err(|_| Failure::ConnectTimeout)?.map_err(Failure::Tls)?;
-                let speaks_http2 = stream.get_ref().1.alpn_protocol() == Some(H2);
-                Connection::begin(stream, speaks_http2, Some(address), counted, deadline).await
+                // In a box, lest connections without TLS need room for it.
+                Box::pin(async move {
+                    let shaking = timeout_at(deadline, tls.connect(name, stream)).await;
+                    let stream = shaking.map_err(|_| Failure::ConnectTimeout)?.map_err(Failure::Tls)?;
+                    let speaks_http2 = stream.get_ref().1.alpn_protocol() == Some(H2);
+                    Connection::begin(stream, speaks_http2, Some(address), counted, deadline).await
+                })
+                .await
             }
         }
     }

@@ -48,7 +48,11 @@ impl<S: AsyncRead + Unpin> AsyncRead for Ahead<S> {
         let more = rest.len().min(buffer.remaining());
         buffer.put_slice(&rest[..more]);
         *taken += more;
-        Poll::Ready(Ok(()))
+        // With what follows: hyper would double its buffer for that, if it came by itself.
+        match Pin::new(stream).poll_read(context, buffer) {
+            Poll::Pending => Poll::Ready(Ok(())),
+            read => read,
+        }
     }
 }
 
@@ -67,5 +71,34 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Ahead<S> {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncWriteExt, duplex};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn what_was_read_ahead_comes_with_what_follows() {
+        let request = b"GET /orders HTTP/1.1\r\nHost: shop.example\r\n\r\n";
+        let (_, mut ahead) = read(&request[..]).await.unwrap();
+        let mut buffer = [0; 100];
+        let came = ahead.read(&mut buffer).await.unwrap();
+        assert_eq!(buffer[..came], request[..]);
+    }
+
+    #[tokio::test]
+    async fn what_was_read_ahead_waits_for_nothing() {
+        let (mut client, server) = duplex(100);
+        client.write_all(b"GET /orders").await.unwrap();
+        let (_, mut ahead) = read(server).await.unwrap();
+        let mut buffer = [0; 100];
+        let came = ahead.read(&mut buffer).await.unwrap();
+        assert_eq!(buffer[..came], b"GET /orders"[..]);
+        client.write_all(b" HTTP/1.1").await.unwrap();
+        let came = ahead.read(&mut buffer).await.unwrap();
+        assert_eq!(buffer[..came], b" HTTP/1.1"[..]);
     }
 }
