@@ -78,8 +78,7 @@ pub fn readings(matched: &str) -> Vec<String> {
     }
     let has_byte = |byte| matched.as_bytes().contains(&byte);
     let has = [has_escapes(matched) && matched.contains("%2F"), has_byte(b'\\'), has_byte(b';')];
-    let sets = if has.contains(&true) { 1..8 } else { 0..0 };
-    let liberties = sets.map(|set| [0, 1, 2].map(|liberty| set >> liberty & 1 == 1));
+    let liberties = (1..8).map(|set| [0, 1, 2].map(|liberty| set >> liberty & 1 == 1));
     let apply = move |[escaped, backslash, parameters]: [bool; 3]| {
         let mut path = matched.to_owned();
         if escaped {
