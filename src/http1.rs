@@ -1,0 +1,17 @@
+//! HTTP/1.1 as it stands on the wire (RFC 9112), of clients and servers alike: what comes ([`Input`]), the heads of messages
+//! ([`head`]), how long their bodies are and how these are framed ([`body`]), and what is to be written ([`Output`]).
+//!
+//! What parses heads is httparse. Nothing here waits or decides: connections do, in `server` and in `forward`.
+
+pub mod body;
+pub mod head;
+mod input;
+mod output;
+
+pub use self::{input::Input, output::Output};
+
+use tokio::io::{AsyncRead, AsyncWrite};
+
+/// What a connection is made on.
+pub trait Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static {}
+impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Stream for S {}

@@ -1,0 +1,220 @@
+//! The heads of messages: their first line and their fields (RFC 9112, sections 3 to 5).
+
+use std::mem::MaybeUninit;
+
+use bytes::Bytes;
+use hyper::{
+    HeaderMap, Method, Request, Response, StatusCode, Uri, Version,
+    ext::ReasonPhrase,
+    header::{CONNECTION, CONTENT_LENGTH, HeaderName, HeaderValue, TRANSFER_ENCODING},
+};
+
+use super::Input;
+
+/// Fields that a head may have, or the trailers of a body.
+pub const FIELDS_MOST: usize = 100;
+
+/// Why a head can't be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unreadable {
+    /// It isn't HTTP/1.
+    Malformed,
+    /// It has more bytes than it may have, or more than [`FIELDS_MOST`] fields.
+    TooLarge,
+    /// The target has more bytes than a [`Uri`] can have.
+    TargetTooLong,
+}
+
+impl From<httparse::Error> for Unreadable {
+    fn from(error: httparse::Error) -> Self {
+        match error {
+            httparse::Error::TooManyHeaders => Self::TooLarge,
+            _ => Self::Malformed,
+        }
+    }
+}
+
+/// How the fields of a head were spelt, since there are servers and clients that look at it: [`HeaderName`] doesn't tell. It
+/// goes with a message as an extension.
+#[derive(Clone, Debug)]
+pub struct Spelling(Bytes);
+
+impl Spelling {
+    /// How a name was spelt that is looked for in the line at `place`, or else in all of them. The place goes on to the next
+    /// line then: mostly names are asked for in the order in which they came.
+    fn of<'s>(&'s self, name: &'s str, place: &mut usize) -> &'s [u8] {
+        let mut lines = self.lines(*place).chain(self.lines(0).take_while(|(at, _)| *at < *place));
+        let is_it = |line: &[u8]| {
+            line.get(name.len()) == Some(&b':') && line[..name.len()].eq_ignore_ascii_case(name.as_bytes())
+        };
+        let Some((at, line)) = lines.find(|(_, line)| is_it(line)) else { return name.as_bytes() };
+        *place = at + line.len();
+        &line[..name.len()]
+    }
+
+    /// The lines from one on, and where each begins.
+    fn lines(&self, from: usize) -> impl Iterator<Item = (usize, &[u8])> {
+        let mut rest = from;
+        self.0.get(from..).unwrap_or_default().split_inclusive(|byte| *byte == b'\n').map(move |line| {
+            rest += line.len();
+            (rest - line.len(), line)
+        })
+    }
+}
+
+/// Takes the head of a request, if it is there, of so many bytes at most. Empty lines before it are passed over.
+///
+/// # Errors
+/// It can't be one any more.
+pub fn request(input: &mut Input, most: usize) -> Result<Option<Request<()>>, Unreadable> {
+    let bytes = input.bytes();
+    let mut room = [const { MaybeUninit::uninit() }; FIELDS_MOST];
+    let mut parsed = httparse::Request::new(&mut []);
+    let Some(length) = whole(parsed.parse_with_uninit_headers(bytes, &mut room)?, bytes, most)? else {
+        return Ok(None);
+    };
+    let (Some(method), Some(path), Some(version)) = (parsed.method, parsed.path, parsed.version) else {
+        return Err(Unreadable::Malformed);
+    };
+    if path.len() >= usize::from(u16::MAX) {
+        return Err(Unreadable::TargetTooLong);
+    }
+    let method = Method::from_bytes(method.as_bytes()).map_err(|_| Unreadable::Malformed)?;
+    let uri = Uri::from_maybe_shared(bytes.slice_ref(path.as_bytes())).map_err(|_| Unreadable::Malformed)?;
+    let headers = fields(bytes, parsed.headers)?;
+    let spelling = spelling(bytes, length, parsed.headers);
+    let mut request = Request::new(());
+    *request.method_mut() = method;
+    *request.uri_mut() = uri;
+    *request.version_mut() = if version == 0 { Version::HTTP_10 } else { Version::HTTP_11 };
+    *request.headers_mut() = headers;
+    if let Some(spelling) = spelling {
+        request.extensions_mut().insert(spelling);
+    }
+    input.take(length);
+    Ok(Some(request))
+}
+
+/// Takes the head of an answer, if it is there, of so many bytes at most. One whose reason isn't the usual one has a
+/// [`ReasonPhrase`].
+///
+/// # Errors
+/// It can't be one any more.
+pub fn response(input: &mut Input, most: usize) -> Result<Option<Response<()>>, Unreadable> {
+    let bytes = input.bytes();
+    let mut room = [const { MaybeUninit::uninit() }; FIELDS_MOST];
+    let mut parsed = httparse::Response::new(&mut []);
+    let parsing =
+        httparse::ParserConfig::default().parse_response_with_uninit_headers(&mut parsed, bytes, &mut room);
+    let Some(length) = whole(parsing?, bytes, most)? else { return Ok(None) };
+    let (Some(code), Some(reason), Some(version)) = (parsed.code, parsed.reason, parsed.version) else {
+        return Err(Unreadable::Malformed);
+    };
+    let status = StatusCode::from_u16(code).map_err(|_| Unreadable::Malformed)?;
+    let headers = fields(bytes, parsed.headers)?;
+    let spelling = spelling(bytes, length, parsed.headers);
+    let mut response = Response::new(());
+    *response.status_mut() = status;
+    *response.version_mut() = if version == 0 { Version::HTTP_10 } else { Version::HTTP_11 };
+    *response.headers_mut() = headers;
+    if let Some(spelling) = spelling {
+        response.extensions_mut().insert(spelling);
+    }
+    if Some(reason) != status.canonical_reason()
+        && let Ok(reason) = ReasonPhrase::try_from(reason.as_bytes())
+    {
+        response.extensions_mut().insert(reason);
+    }
+    input.take(length);
+    Ok(Some(response))
+}
+
+/// The length of a head, if it has come whole.
+fn whole(parsed: httparse::Status<usize>, bytes: &Bytes, most: usize) -> Result<Option<usize>, Unreadable> {
+    match parsed {
+        httparse::Status::Complete(length) if length <= most => Ok(Some(length)),
+        httparse::Status::Partial if bytes.len() < most => Ok(None),
+        _ => Err(Unreadable::TooLarge),
+    }
+}
+
+/// The fields, which are pieces of the bytes.
+///
+/// # Errors
+/// One of them is none.
+pub fn fields(bytes: &Bytes, parsed: &[httparse::Header<'_>]) -> Result<HeaderMap, Unreadable> {
+    let mut headers = HeaderMap::with_capacity(parsed.len());
+    for field in parsed {
+        let name = HeaderName::from_bytes(field.name.as_bytes()).map_err(|_| Unreadable::Malformed)?;
+        let value = HeaderValue::from_maybe_shared(bytes.slice_ref(field.value));
+        headers.append(name, value.map_err(|_| Unreadable::Malformed)?);
+    }
+    Ok(headers)
+}
+
+/// How the fields of a head were spelt that ends there, unless it was in small letters.
+fn spelling(bytes: &Bytes, end: usize, parsed: &[httparse::Header<'_>]) -> Option<Spelling> {
+    let is_spelt = |field: &httparse::Header<'_>| field.name.bytes().any(|byte| byte.is_ascii_uppercase());
+    let first = parsed.iter().find(|field| is_spelt(field))?;
+    let begin = first.name.as_ptr() as usize - bytes.as_ptr() as usize;
+    Some(Spelling(bytes.slice(begin..end)))
+}
+
+/// Writes fields, as they were spelt.
+pub fn write(fields: &HeaderMap, spelling: Option<&Spelling>, out: &mut Vec<u8>) {
+    let mut place = 0;
+    for (name, value) in fields {
+        let name = name.as_str();
+        out.extend_from_slice(spelling.map_or(name.as_bytes(), |spelling| spelling.of(name, &mut place)));
+        out.extend_from_slice(b": ");
+        out.extend_from_slice(value.as_bytes());
+        out.extend_from_slice(b"\r\n");
+    }
+}
+
+/// Whether another message may follow on the connection (RFC 9112, section 9.3).
+pub fn persists(version: Version, fields: &HeaderMap) -> bool {
+    let mut keeps = version == Version::HTTP_11;
+    for line in fields.get_all(CONNECTION) {
+        for option in line.as_bytes().split(|byte| *byte == b',').map(<[u8]>::trim_ascii) {
+            if option.eq_ignore_ascii_case(b"close") {
+                return false;
+            }
+            keeps |= option.eq_ignore_ascii_case(b"keep-alive");
+        }
+    }
+    keeps
+}
+
+/// Whether `chunked` is the last of the transfer codings, if there are any (RFC 9112, section 6.1).
+pub fn is_chunked(fields: &HeaderMap) -> Option<bool> {
+    let last = fields.get_all(TRANSFER_ENCODING).into_iter().next_back()?;
+    let coding = last.as_bytes().rsplit(|byte| *byte == b',').next().unwrap_or_default();
+    Some(coding.trim_ascii().eq_ignore_ascii_case(b"chunked"))
+}
+
+/// How long a message says that it is, if it does. It may say so more than once, but one thing only (RFC 9112, section 6.3).
+///
+/// # Errors
+/// That is no length, or there are several.
+pub fn content_length(fields: &HeaderMap) -> Result<Option<u64>, Unreadable> {
+    let mut told = None;
+    for line in fields.get_all(CONTENT_LENGTH) {
+        for member in line.as_bytes().split(|byte| *byte == b',').map(<[u8]>::trim_ascii) {
+            let length = number(member).ok_or(Unreadable::Malformed)?;
+            if told.replace(length).is_some_and(|before| before != length) {
+                return Err(Unreadable::Malformed);
+            }
+        }
+    }
+    Ok(told)
+}
+
+/// A number of digits and nothing else.
+fn number(digits: &[u8]) -> Option<u64> {
+    let first = digits.first()?;
+    if !first.is_ascii_digit() {
+        return None;
+    }
+    str::from_utf8(digits).ok()?.parse().ok()
+}

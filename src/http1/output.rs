@@ -1,0 +1,89 @@
+//! What is to be written to a connection.
+
+use std::{
+    io::{self, IoSlice},
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+
+use bytes::{Buf, Bytes};
+use tokio::io::AsyncWrite;
+
+/// Data up to so many bytes are copied behind what is before them, so that a message goes out in one piece.
+const COPIED_MOST: usize = 8 << 10;
+
+/// What is to be written to a connection: bytes, then data that were too large to be copied, then what ends these. Empty, it
+/// holds no memory.
+#[derive(Debug, Default)]
+pub struct Output {
+    bytes: Vec<u8>,
+    written: usize,
+    data: Bytes,
+    end: &'static [u8],
+}
+
+impl Output {
+    /// Whether there is nothing to write.
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty() && self.data.is_empty() && self.end.is_empty()
+    }
+
+    /// Where to put what is to be written. There must be nothing of [`Self::push`] yet.
+    pub fn bytes(&mut self) -> &mut Vec<u8> {
+        debug_assert!(self.data.is_empty() && self.end.is_empty(), "bytes would come after data");
+        &mut self.bytes
+    }
+
+    /// Has data written, and then their end. There must be nothing of the kind yet.
+    pub fn push(&mut self, data: Bytes, end: &'static [u8]) {
+        let bytes = self.bytes();
+        if data.len() <= COPIED_MOST {
+            bytes.extend_from_slice(&data);
+            bytes.extend_from_slice(end);
+        } else {
+            (self.data, self.end) = (data, end);
+        }
+    }
+
+    /// Writes all, as far as the stream takes it, but doesn't flush the stream.
+    ///
+    /// # Errors
+    /// The connection broke.
+    pub fn poll_write(
+        &mut self,
+        stream: &mut (impl AsyncWrite + Unpin + ?Sized),
+        context: &mut Context<'_>,
+    ) -> Poll<io::Result<()>> {
+        while !self.is_empty() {
+            let mut stream = Pin::new(&mut *stream);
+            let bytes = &self.bytes[self.written..];
+            // What is in one piece, as it mostly is, goes out by the cheaper call.
+            let written = if self.data.is_empty() && (bytes.is_empty() || self.end.is_empty()) {
+                stream.poll_write(context, if bytes.is_empty() { self.end } else { bytes })
+            } else {
+                let slices = [bytes, &self.data, self.end].map(IoSlice::new);
+                stream.as_mut().poll_write_vectored(context, &slices)
+            };
+            match ready!(written)? {
+                0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                written => self.advance(written),
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn advance(&mut self, mut written: usize) {
+        let of_bytes = written.min(self.bytes.len() - self.written);
+        self.written += of_bytes;
+        if self.written == self.bytes.len() {
+            (self.bytes, self.written) = (Vec::new(), 0);
+        }
+        written -= of_bytes;
+        let of_data = written.min(self.data.len());
+        self.data.advance(of_data);
+        if self.data.is_empty() {
+            self.data = Bytes::new();
+        }
+        self.end = &self.end[written - of_data..];
+    }
+}
