@@ -8,7 +8,10 @@ pub mod head;
 mod input;
 mod output;
 
-pub use self::{input::Input, output::Output};
+pub use self::{
+    input::{Ahead, Input},
+    output::Output,
+};
 
 use tokio::io::{AsyncRead, AsyncWrite};
 

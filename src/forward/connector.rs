@@ -127,6 +127,7 @@ impl std::fmt::Debug for Connector {
 }
 
 /// A place among the connections of an upstream.
+#[derive(Debug)]
 pub(super) struct Counted(Arc<Connector>);
 
 impl Counted {

@@ -4,7 +4,7 @@
 //! WebSocket (RFC 6455) is the one protocol that is passed on. A request for another one is answered as if it hadn't
 //! asked: by h2c, above all, it could go on with requests that nobody limits.
 
-use std::{io, time::Duration};
+use std::{fmt, io, time::Duration};
 
 use hyper::{
     HeaderMap, Method,
@@ -21,19 +21,23 @@ use tokio::{
     try_join,
 };
 
-use super::{Failure, body::SILENCE_LEAST, pool::Lease};
+use crate::http1::{Ahead, Stream};
+
+use super::{
+    Failure,
+    body::SILENCE_LEAST,
+    pool::{Held, Lease},
+};
 
 /// Bytes that are read at a time, in each direction.
 const PIECE: usize = 8 << 10;
 const WEBSOCKET: &str = "websocket";
 
 /// Both connections of an exchange, which speak another protocol once the client has its answer.
-#[derive(Debug)]
 pub struct Tunnel {
     client: OnUpgrade,
-    upstream: OnUpgrade,
-    /// It counts as a request in flight.
-    _lease: Lease,
+    upstream: Ahead<Box<dyn Stream>>,
+    _held: Held,
 }
 
 /// Leaves the means to a tunnel with a request, whose header is still as it came, only if it asks for one.
@@ -70,14 +74,10 @@ impl Tunnel {
     ///
     /// # Errors
     /// Nobody asked for what the upstream goes over to.
-    pub fn new(
-        client: Option<&OnUpgrade>,
-        answer: &mut response::Parts,
-        lease: Lease,
-    ) -> Result<Self, Failure> {
+    pub fn new(client: Option<&OnUpgrade>, answer: &response::Parts, lease: Lease) -> Result<Self, Failure> {
         let client = client.filter(|_| switches(&answer.headers)).ok_or(Failure::Switched)?.clone();
-        let upstream = answer.extensions.remove::<OnUpgrade>().ok_or(Failure::Switched)?;
-        Ok(Self { client, upstream, _lease: lease })
+        let (upstream, held) = lease.into_tunnel().ok_or(Failure::Switched)?;
+        Ok(Self { client, upstream, _held: held })
     }
 
     /// Passes bytes both ways until both ends have said all, and counts those for the client. It must be called when
@@ -86,8 +86,14 @@ impl Tunnel {
     /// # Errors
     /// A connection broke, or nothing came from either end for `idle` and five minutes.
     pub async fn run(self, idle: Duration, sent_bytes: &mut u64) -> io::Result<()> {
-        let (client, upstream) = try_join!(self.client, self.upstream).map_err(io::Error::other)?;
-        carry(TokioIo::new(client), TokioIo::new(upstream), idle.max(SILENCE_LEAST), sent_bytes).await
+        let client = self.client.await.map_err(io::Error::other)?;
+        carry(TokioIo::new(client), self.upstream, idle.max(SILENCE_LEAST), sent_bytes).await
+    }
+}
+
+impl fmt::Debug for Tunnel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tunnel").finish_non_exhaustive()
     }
 }
 
