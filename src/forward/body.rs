@@ -310,9 +310,8 @@ impl Relayed {
                 self.release_at_end();
             }
             Poll::Ready(None) => self.release(),
-            // A body that broke off takes its connection with it.
-            Poll::Ready(Some(Err(_))) => self.lease = None,
-            Poll::Pending => {}
+            // A body that broke off takes its connection with it, when it is dropped.
+            Poll::Ready(Some(Err(_))) | Poll::Pending => {}
         }
         frame
     }

@@ -244,7 +244,7 @@ impl Encoder {
                 return output.push(data, b"");
             }
             (Ok(data), Self::Chunked(_)) => {
-                output.bytes().extend_from_slice(format!("{:x}\r\n", data.len()).as_bytes());
+                output.bytes().extend_from_slice(format!("{:X}\r\n", data.len()).as_bytes());
                 return output.push(data, LINE_END);
             }
             (Ok(data), Self::UntilClose) => return output.push(data, b""),
