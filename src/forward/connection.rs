@@ -32,7 +32,7 @@ use crate::{
     http1::{Ahead, Stream as Io},
 };
 
-pub(super) use self::http1::Http1;
+pub(crate) use self::http1::Http1;
 
 use self::listening::Listening;
 

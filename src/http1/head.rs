@@ -189,8 +189,8 @@ pub fn persists(version: Version, fields: &HeaderMap) -> bool {
 /// Whether `chunked` is the last of the transfer codings, if there are any (RFC 9112, section 6.1).
 pub fn is_chunked(fields: &HeaderMap) -> Option<bool> {
     let last = fields.get_all(TRANSFER_ENCODING).into_iter().next_back()?;
-    let coding = last.as_bytes().rsplit(|byte| *byte == b',').next().unwrap_or_default();
-    Some(coding.trim_ascii().eq_ignore_ascii_case(b"chunked"))
+    let coding = last.to_str().unwrap_or_default().rsplit(',').next().unwrap_or_default();
+    Some(coding.trim().eq_ignore_ascii_case("chunked"))
 }
 
 /// How long a message says that it is, if it does. It may say so more than once, but one thing only (RFC 9112, section 6.3).

@@ -31,7 +31,7 @@ use crate::{
 use super::RESPONSE_BUFFER;
 
 /// A connection for one exchange after the other.
-pub(in crate::forward) struct Http1 {
+pub(crate) struct Http1 {
     stream: Box<dyn Stream>,
     input: Input,
     output: Output,
@@ -49,7 +49,7 @@ pub(in crate::forward) struct Http1 {
 
 impl Http1 {
     /// Begins to speak on a stream.
-    pub(super) fn new(stream: impl Stream, counted: Counted) -> Self {
+    pub(crate) fn new(stream: impl Stream, counted: Counted) -> Self {
         Self {
             stream: Box::new(stream),
             input: Input::default(),
@@ -67,7 +67,7 @@ impl Http1 {
     ///
     /// # Errors
     /// It broke before the answer, which may not be HTTP; or the request's body did.
-    pub(super) async fn send(&mut self, request: &mut Request<Body>) -> Result<Response<()>, BoxError> {
+    pub(crate) async fn send(&mut self, request: &mut Request<Body>) -> Result<Response<()>, BoxError> {
         let is_head = request.method() == Method::HEAD;
         self.begin(request);
         poll_fn(|context| self.poll_answer(is_head, context)).await
@@ -112,7 +112,7 @@ impl Http1 {
     }
 
     /// The next of the answer's body, while the rest of the request is sent.
-    pub(in crate::forward) fn poll_frame(
+    pub(crate) fn poll_frame(
         &mut self,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
@@ -124,12 +124,12 @@ impl Http1 {
     }
 
     /// Whether the answer has ended.
-    pub(in crate::forward) fn has_ended(&self) -> bool {
+    pub(crate) fn has_ended(&self) -> bool {
         self.decoder.has_ended()
     }
 
     /// How long the rest of the answer is.
-    pub(in crate::forward) fn size_hint(&self) -> SizeHint {
+    pub(crate) fn size_hint(&self) -> SizeHint {
         self.decoder.size_hint()
     }
 
