@@ -7,6 +7,8 @@ pub mod body;
 pub mod head;
 mod input;
 mod output;
+#[cfg(test)]
+mod tests;
 
 pub use self::{
     input::{Ahead, Input},
