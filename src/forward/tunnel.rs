@@ -7,7 +7,7 @@
 use std::{io, time::Duration};
 
 use hyper::{
-    HeaderMap, Method,
+    HeaderMap, Method, Version,
     header::{CONNECTION, HeaderName, HeaderValue, TE, UPGRADE},
     http::{request, response},
     upgrade::OnUpgrade,
@@ -27,21 +27,23 @@ use super::{Failure, body::SILENCE_LEAST, pool::Lease};
 const PIECE: usize = 8 << 10;
 const WEBSOCKET: &str = "websocket";
 
-/// Both connections of an exchange, which speak another protocol once the client has its answer.
+/// The upstream's connection of an exchange, which speaks another protocol once the client has its answer.
 #[derive(Debug)]
 pub struct Tunnel {
-    client: OnUpgrade,
     upstream: OnUpgrade,
     /// It counts as a request in flight.
     _lease: Lease,
 }
 
-/// Leaves the means to a tunnel with a request, whose header is still as it came, only if it asks for one.
+/// The mark of a request that asks for a tunnel.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked;
+
+/// Marks a request, whose header is still as it came, if it asks for a tunnel.
 pub fn keep_if_asked(request: &mut request::Parts, has_body: bool) {
-    // They are there if the request came by HTTP/1.1 and has an Upgrade at all.
-    let Some(client) = request.extensions.remove::<OnUpgrade>() else { return };
-    if request.method == Method::GET && !has_body && switches(&request.headers) {
-        request.extensions.insert(client);
+    let may_ask = request.version == Version::HTTP_11 && request.method == Method::GET && !has_body;
+    if may_ask && switches(&request.headers) {
+        request.extensions.insert(Asked);
     }
 }
 
@@ -55,7 +57,7 @@ pub fn write(headers: &mut HeaderMap) {
 
 /// Whether a message goes over to WebSocket.
 fn switches(headers: &HeaderMap) -> bool {
-    has(headers, CONNECTION, "upgrade") && has(headers, UPGRADE, WEBSOCKET)
+    has(headers, UPGRADE, WEBSOCKET) && has(headers, CONNECTION, "upgrade")
 }
 
 /// Whether a field's list has this member.
@@ -70,24 +72,24 @@ impl Tunnel {
     ///
     /// # Errors
     /// Nobody asked for what the upstream goes over to.
-    pub fn new(
-        client: Option<&OnUpgrade>,
-        answer: &mut response::Parts,
-        lease: Lease,
-    ) -> Result<Self, Failure> {
-        let client = client.filter(|_| switches(&answer.headers)).ok_or(Failure::Switched)?.clone();
+    pub fn new(asked: Option<Asked>, answer: &mut response::Parts, lease: Lease) -> Result<Self, Failure> {
+        asked.filter(|_| switches(&answer.headers)).ok_or(Failure::Switched)?;
         let upstream = answer.extensions.remove::<OnUpgrade>().ok_or(Failure::Switched)?;
-        Ok(Self { client, upstream, _lease: lease })
+        Ok(Self { upstream, _lease: lease })
     }
 
-    /// Passes bytes both ways until both ends have said all, and counts those for the client. It must be called when
-    /// the client has its answer.
+    /// Passes bytes both ways until both ends have said all, and counts those for the client, who has its answer.
     ///
     /// # Errors
     /// A connection broke, or nothing came from either end for `idle` and five minutes.
-    pub async fn run(self, idle: Duration, sent_bytes: &mut u64) -> io::Result<()> {
-        let (client, upstream) = try_join!(self.client, self.upstream).map_err(io::Error::other)?;
-        carry(TokioIo::new(client), TokioIo::new(upstream), idle.max(SILENCE_LEAST), sent_bytes).await
+    pub async fn run(
+        self,
+        client: impl AsyncRead + AsyncWrite,
+        idle: Duration,
+        sent_bytes: &mut u64,
+    ) -> io::Result<()> {
+        let upstream = self.upstream.await.map_err(io::Error::other)?;
+        carry(client, TokioIo::new(upstream), idle.max(SILENCE_LEAST), sent_bytes).await
     }
 }
 

@@ -28,6 +28,11 @@ impl Output {
         self.bytes.is_empty() && self.data.is_empty() && self.end.is_empty()
     }
 
+    /// Whether more may be put there before it is written.
+    pub fn has_room(&self) -> bool {
+        self.data.is_empty() && self.end.is_empty() && self.bytes.len() < COPIED_MOST
+    }
+
     /// Where to put what is to be written. There must be nothing of [`Self::push`] yet.
     pub fn bytes(&mut self) -> &mut Vec<u8> {
         debug_assert!(self.data.is_empty() && self.end.is_empty(), "bytes would come after data");
