@@ -29,6 +29,8 @@ pub struct Wire<S> {
     interim: &'static [u8],
     /// Who was to read the body wants no more of it.
     is_given_up: bool,
+    /// The body has broken off.
+    is_broken: bool,
     /// Woken when the body has ended, or is given up.
     task: Option<Waker>,
 }
@@ -50,6 +52,7 @@ impl<S: Stream> Wire<S> {
             expects_continue: false,
             interim: &[],
             is_given_up: false,
+            is_broken: false,
             task: None,
         }
     }
@@ -155,6 +158,11 @@ impl<S: Stream> Source for Mutex<Wire<S>> {
             Poll::Pending => return (Poll::Pending, false),
         }
         let frame = wire.decoder.poll_frame(&mut wire.input, &mut wire.stream, context);
+        if matches!(frame, Poll::Ready(Some(Err(_)))) && !mem::replace(&mut wire.is_broken, true) {
+            // It is found broken again; first, what has come of it can go on.
+            context.waker().wake_by_ref();
+            return (Poll::Pending, false);
+        }
         let has_ended = wire.body_has_ended();
         if has_ended && let Some(task) = wire.task.take_if(|task| !task.will_wake(context.waker())) {
             task.wake();
