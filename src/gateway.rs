@@ -36,6 +36,7 @@ use crate::{
         headers::{self, Client},
         tunnel,
     },
+    http1::head::Unreadable,
     limit::{
         Limiter, fields,
         key::{
@@ -282,17 +283,14 @@ impl Gateway {
         exchange.answered(response)
     }
 
-    /// The answer to what is no request, or too large a head, in place of hyper's with this status, if that is such an
-    /// answer.
-    pub fn answer_to_unreadable(status: u16, is_target_too_long: bool) -> Option<Response<Bytes>> {
-        let rejection = match status {
-            400 => Rejection::Malformed,
-            414 => Rejection::TargetTooLong,
-            431 if is_target_too_long => Rejection::TargetTooLong,
-            431 => Rejection::HeadTooLarge,
-            _ => return None,
+    /// The answer to what is no request, or has too large a head.
+    pub fn answer_to_unreadable(fault: Unreadable) -> Response<Bytes> {
+        let rejection = match fault {
+            Unreadable::Malformed => Rejection::Malformed,
+            Unreadable::TooLarge => Rejection::HeadTooLarge,
+            Unreadable::TargetTooLong => Rejection::TargetTooLong,
         };
-        Some(rejection.into_response(false, RatelimitHeaders::Off, None))
+        rejection.into_response(false, RatelimitHeaders::Off, None)
     }
 
     /// Writes the metrics of requests, limits, upstreams and the store.

@@ -1,5 +1,6 @@
 //! HTTP/1.1 as it stands on the wire (RFC 9112), of clients and servers alike: what comes ([`Input`]), the heads of messages
-//! ([`head`]), how long their bodies are and how these are framed ([`body`]), and what is to be written ([`Output`]).
+//! ([`head`]), how long their bodies are and how these are framed ([`body`]), the bodies of requests on their way ([`Wire`]), and what is
+//! to be written ([`Output`]).
 //!
 //! What parses heads is httparse. Nothing here waits or decides: connections do, in `server` and in `forward`.
 
@@ -9,10 +10,12 @@ mod input;
 mod output;
 #[cfg(test)]
 mod tests;
+mod wire;
 
 pub use self::{
     input::{Ahead, Input},
     output::Output,
+    wire::{Incoming, Wire},
 };
 
 use tokio::io::{AsyncRead, AsyncWrite};

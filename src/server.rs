@@ -9,10 +9,10 @@
 mod client;
 mod connection;
 mod files;
+mod http1;
 mod http2;
 mod listener;
 mod parting;
-mod preface;
 pub(crate) mod proxy_protocol;
 mod status;
 mod systemd;

@@ -18,6 +18,8 @@ use hyper::{HeaderMap, Version, body::Incoming};
 use parking_lot::Mutex;
 use tokio::time::{Instant, Sleep, sleep_until};
 
+use crate::http1;
+
 use super::{connection::Http1, headers, pool::Lease, timer::Timer, tunnel::Tunnel};
 
 /// Bytes of its body that a client must send in a second, on average, once it has been waited for as long as it may.
@@ -47,10 +49,17 @@ pub enum Body {
 /// as some of it comes ([`RATE_LEAST`]). Where both sides may speak at the same time, it may be silent while it listens.
 #[derive(Debug)]
 pub struct Upload {
-    incoming: Incoming,
-    version: Version,
+    source: Source,
     /// None if there is nothing to come.
     pace: Option<Box<Pace>>,
+}
+
+/// What a client's body comes by.
+#[derive(Debug)]
+enum Source {
+    Nothing,
+    Http1(http1::Incoming),
+    Http2(Incoming),
 }
 
 #[derive(Debug)]
@@ -101,10 +110,20 @@ impl fmt::Display for Fault {
 impl Error for Fault {}
 
 impl Upload {
-    /// A body that comes by this version, and is waited for so long at most while none of it comes.
-    pub fn new(incoming: Incoming, version: Version, patience: Duration) -> Self {
+    /// No body.
+    pub fn none() -> Self {
+        Self { source: Source::Nothing, pace: None }
+    }
+
+    /// A body that comes by HTTP/1.1, and is waited for so long at most while none of it comes.
+    pub fn http1(incoming: http1::Incoming, patience: Duration) -> Self {
+        Self { source: Source::Http1(incoming), pace: Some(Box::new(Pace::new(patience))) }
+    }
+
+    /// The same, but by HTTP/2, if there is one.
+    pub fn http2(incoming: Incoming, patience: Duration) -> Self {
         let pace = (!incoming.is_end_stream()).then(|| Box::new(Pace::new(patience)));
-        Self { incoming, version, pace }
+        Self { source: Source::Http2(incoming), pace }
     }
 
     /// Waits for the client until neither side has said anything for [`SILENCE_LEAST`], as both may speak at the same
@@ -121,7 +140,7 @@ impl Upload {
     /// It says itself that it has more.
     pub fn at_most(mut self, bytes: Option<u64>) -> Result<Self, Fault> {
         if let (Some(pace), Some(most)) = (&mut self.pace, bytes) {
-            if self.incoming.size_hint().lower() > most {
+            if self.source.size_hint().lower() > most {
                 return Err(Fault::TooLarge);
             }
             pace.room = most;
@@ -218,8 +237,8 @@ impl HttpBody for Upload {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        let Self { incoming, version, pace } = &mut *self;
-        let polled = poll_incoming(incoming, *version, context);
+        let Self { source, pace } = &mut *self;
+        let polled = source.poll_frame(context);
         let Some(pace) = pace else { return polled };
         let Poll::Ready(frame) = polled else {
             let is_late = pace.has_ended(context);
@@ -229,7 +248,7 @@ impl HttpBody for Upload {
         if let Err(fault) = pace.note(bytes) {
             return Poll::Ready(pace.fail(fault));
         }
-        if frame.is_none() || incoming.is_end_stream() {
+        if frame.is_none() || source.is_end_stream() {
             pace.progress.has_ended.store(true, Relaxed);
         }
         Poll::Ready(match frame {
@@ -240,11 +259,37 @@ impl HttpBody for Upload {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.incoming.is_end_stream()
+        self.source.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.incoming.size_hint()
+        self.source.size_hint()
+    }
+}
+
+impl Source {
+    fn poll_frame(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        match self {
+            Self::Nothing => Poll::Ready(None),
+            Self::Http1(incoming) => Pin::new(incoming).poll_frame(context).map_err(Into::into),
+            Self::Http2(incoming) => poll_incoming(incoming, Version::HTTP_2, context),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Nothing => true,
+            Self::Http1(incoming) => incoming.is_end_stream(),
+            Self::Http2(incoming) => incoming.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Nothing => SizeHint::with_exact(0),
+            Self::Http1(incoming) => incoming.size_hint(),
+            Self::Http2(incoming) => incoming.size_hint(),
+        }
     }
 }
 

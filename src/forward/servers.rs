@@ -12,7 +12,6 @@ use hyper::{
     Request, Response, StatusCode, Uri, Version,
     body::Incoming,
     header::{CONTENT_LENGTH, HOST},
-    upgrade::OnUpgrade,
 };
 use parking_lot::Mutex;
 use tokio::{task::JoinSet, time::Instant};
@@ -30,7 +29,7 @@ use super::{
     pool::{InFlight, Lease, Server},
     retry::Budget,
     timer::Timer,
-    tunnel::{self, Tunnel},
+    tunnel::{self, Asked, Tunnel},
     within,
 };
 
@@ -145,13 +144,13 @@ impl Servers {
         mut visits: Option<&mut Visits>,
     ) -> Result<Response<Body>, Failure> {
         self.budget.deposit();
-        let (upload, client, names_host) = {
+        let (upload, asked, names_host) = {
             let request = request.as_mut().expect("a request is there to be sent");
-            let client = request.extensions_mut().remove::<OnUpgrade>();
-            if client.is_some() {
+            let asked = request.extensions_mut().remove::<Asked>();
+            if asked.is_some() {
                 tunnel::write(request.headers_mut());
             }
-            (request.body().progress(), client, request.headers().contains_key(HOST))
+            (request.body().progress(), asked, request.headers().contains_key(HOST))
         };
         let mut tried = Places::new();
         let mut place = self.pick(&tried).ok_or_else(|| self.none_healthy())?;
@@ -165,7 +164,7 @@ impl Servers {
                 visits.begin(server, sent, request.headers_mut());
             }
             let answered = {
-                let asking = pin!(self.ask(server, request, upload.as_deref(), client.as_ref()));
+                let asking = pin!(self.ask(server, request, upload.as_deref(), asked));
                 within(deadline, asking).await
             };
             let took = sent.elapsed();
@@ -194,19 +193,19 @@ impl Servers {
         }
     }
 
-    /// Asks a server. The request is taken as it is sent; it is there again if it may be sent to another one. The
-    /// client is there if it wants a tunnel.
+    /// Asks a server. The request is taken as it is sent; it is there again if it may be sent to another one. It may have
+    /// asked for a tunnel.
     async fn ask(
         &self,
         server: &Arc<Server>,
         request: &mut Option<Request<Body>>,
         upload: Option<&Progress>,
-        client: Option<&OnUpgrade>,
+        asked: Option<Asked>,
     ) -> Result<Response<Body>, Failure> {
         let in_flight = InFlight::begin(server, &self.in_flight, self.in_flight_most)?;
         if let Some(mut kept) = server.reuse(self.idle_timeout) {
             match self.exchange(server, &mut kept, Age::Kept, request, upload).await {
-                Ok(response) => return receive(response, Lease::new(kept, in_flight), client),
+                Ok(response) => return receive(response, Lease::new(kept, in_flight), asked),
                 // A server may close an idle connection whenever it likes, also as a request arrives.
                 Err(Failure::Broken(_)) if request.is_some() => {}
                 Err(failure) => return Err(failure),
@@ -216,7 +215,7 @@ impl Servers {
         // In a box, lest each request keep room for what it needs once in a while.
         let mut connection = Box::pin(server.connect(deadline, self.idle_timeout)).await?;
         let response = self.exchange(server, &mut connection, Age::New, request, upload).await?;
-        receive(response, Lease::new(connection, in_flight), client)
+        receive(response, Lease::new(connection, in_flight), asked)
     }
 
     /// Sends the request on a connection. It is there again if it may be sent once more.
@@ -300,11 +299,11 @@ fn address_to(server: &Server, request: &mut Request<Body>) {
 fn receive(
     response: Response<Option<Incoming>>,
     lease: Lease,
-    client: Option<&OnUpgrade>,
+    asked: Option<Asked>,
 ) -> Result<Response<Body>, Failure> {
     let (mut parts, incoming) = response.into_parts();
     let body = match parts.status {
-        StatusCode::SWITCHING_PROTOCOLS => Body::Tunnel(Tunnel::new(client, &parts, lease)?.into()),
+        StatusCode::SWITCHING_PROTOCOLS => Body::Tunnel(Tunnel::new(asked, &parts, lease)?.into()),
         _ => Body::Response(Relayed::new(incoming, parts.version, lease).into()),
     };
     headers::towards_client(&mut parts.headers);

@@ -7,12 +7,10 @@
 use std::{fmt, io, time::Duration};
 
 use hyper::{
-    HeaderMap, Method,
+    HeaderMap, Method, Version,
     header::{CONNECTION, HeaderName, HeaderValue, TE, UPGRADE},
     http::{request, response},
-    upgrade::OnUpgrade,
 };
-use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, split},
@@ -33,19 +31,21 @@ use super::{
 const PIECE: usize = 8 << 10;
 const WEBSOCKET: &str = "websocket";
 
-/// Both connections of an exchange, which speak another protocol once the client has its answer.
+/// The upstream's connection of an exchange, which speaks another protocol once the client has its answer.
 pub struct Tunnel {
-    client: OnUpgrade,
     upstream: Ahead<Box<dyn Stream>>,
     _held: Held,
 }
 
-/// Leaves the means to a tunnel with a request, whose header is still as it came, only if it asks for one.
+/// The mark of a request that asks for a tunnel.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked;
+
+/// Marks a request, whose header is still as it came, if it asks for a tunnel.
 pub fn keep_if_asked(request: &mut request::Parts, has_body: bool) {
-    // They are there if the request came by HTTP/1.1 and has an Upgrade at all.
-    let Some(client) = request.extensions.remove::<OnUpgrade>() else { return };
-    if request.method == Method::GET && !has_body && switches(&request.headers) {
-        request.extensions.insert(client);
+    let may_ask = request.version == Version::HTTP_11 && request.method == Method::GET && !has_body;
+    if may_ask && switches(&request.headers) {
+        request.extensions.insert(Asked);
     }
 }
 
@@ -59,7 +59,7 @@ pub fn write(headers: &mut HeaderMap) {
 
 /// Whether a message goes over to WebSocket.
 fn switches(headers: &HeaderMap) -> bool {
-    has(headers, CONNECTION, "upgrade") && has(headers, UPGRADE, WEBSOCKET)
+    has(headers, UPGRADE, WEBSOCKET) && has(headers, CONNECTION, "upgrade")
 }
 
 /// Whether a field's list has this member.
@@ -74,20 +74,23 @@ impl Tunnel {
     ///
     /// # Errors
     /// Nobody asked for what the upstream goes over to.
-    pub fn new(client: Option<&OnUpgrade>, answer: &response::Parts, lease: Lease) -> Result<Self, Failure> {
-        let client = client.filter(|_| switches(&answer.headers)).ok_or(Failure::Switched)?.clone();
+    pub fn new(asked: Option<Asked>, answer: &response::Parts, lease: Lease) -> Result<Self, Failure> {
+        asked.filter(|_| switches(&answer.headers)).ok_or(Failure::Switched)?;
         let (upstream, held) = lease.into_tunnel().ok_or(Failure::Switched)?;
-        Ok(Self { client, upstream, _held: held })
+        Ok(Self { upstream, _held: held })
     }
 
-    /// Passes bytes both ways until both ends have said all, and counts those for the client. It must be called when
-    /// the client has its answer.
+    /// Passes bytes both ways until both ends have said all, and counts those for the client, who has its answer.
     ///
     /// # Errors
     /// A connection broke, or nothing came from either end for `idle` and five minutes.
-    pub async fn run(self, idle: Duration, sent_bytes: &mut u64) -> io::Result<()> {
-        let client = self.client.await.map_err(io::Error::other)?;
-        carry(TokioIo::new(client), self.upstream, idle.max(SILENCE_LEAST), sent_bytes).await
+    pub async fn run(
+        self,
+        client: impl AsyncRead + AsyncWrite,
+        idle: Duration,
+        sent_bytes: &mut u64,
+    ) -> io::Result<()> {
+        carry(client, self.upstream, idle.max(SILENCE_LEAST), sent_bytes).await
     }
 }
 

@@ -16,6 +16,7 @@ use tokio::time::Instant;
 
 use crate::{
     forward::body::Body,
+    http1::Stream,
     limit::request::{self, Settlement},
     metrics::{Counts, Distribution, Histogram},
     reject::grpc,
@@ -197,15 +198,15 @@ impl AnswerBody {
         self.exchange.end(now);
     }
 
-    /// Keeps the tunnel open that the answer has opened, until its end, or until nothing has come from either end for
+    /// Keeps the tunnel open to the client that the answer has opened, until its end, or until nothing has come from either end for
     /// `idle` or five minutes, whichever is longer. The client must have its answer.
     ///
     /// # Errors
     /// The tunnel broke, or was idle.
-    pub async fn tunnel(self, idle: Duration) -> io::Result<()> {
+    pub async fn tunnel(self, client: impl Stream, idle: Duration) -> io::Result<()> {
         let Self { body, mut exchange } = self;
         if let Body::Tunnel(tunnel) = body {
-            tunnel.run(idle, &mut exchange.facts.bytes).await?;
+            tunnel.run(client, idle, &mut exchange.facts.bytes).await?;
             exchange.facts.is_whole = true;
         }
         Ok(())

@@ -239,6 +239,11 @@ impl Encoder {
         Self::Chunked(names.filter_map(|name| HeaderName::from_bytes(name.trim_ascii()).ok()).collect())
     }
 
+    /// Whether nothing of the body is to be written any more.
+    pub fn has_ended(&self) -> bool {
+        matches!(self, Self::Length(0))
+    }
+
     /// Writes a frame. There must be no data to be written yet. What is beyond the length is left out.
     pub fn encode(&mut self, frame: Frame<Bytes>, output: &mut Output) {
         let frame = match (frame.into_data(), &mut *self) {

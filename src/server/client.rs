@@ -17,16 +17,11 @@ use std::{
     time::Duration,
 };
 
-use bytes::Bytes;
-use http_body::{Body as HttpBody, Frame, SizeHint};
-use hyper::{Response, StatusCode};
 use parking_lot::Mutex;
 use tokio::{
     io::{self, AsyncRead, AsyncWrite, ReadBuf},
     time::Instant,
 };
-
-use crate::gateway::{AnswerBody, Progress};
 
 /// Requests that a client of HTTP/2 may give up before they are answered, if they are most of its requests.
 const GIVEN_UP_MOST: u32 = 500;
@@ -46,8 +41,6 @@ pub(super) struct Watch {
     state: Mutex<State>,
     /// The connection is to end. It is in no lock, as each poll of the connection asks for it.
     is_ending: AtomicBool,
-    /// All of the last answer is written.
-    is_written: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -61,10 +54,6 @@ struct State {
     task: Option<Waker>,
     /// The client takes nothing of what waits to be written.
     blocked_since: Option<Instant>,
-    /// What has been answered is a tunnel, which begins when the client has the answer.
-    tunnel: Option<Box<AnswerBody>>,
-    /// How far the body of the last request has come, if it has one.
-    upload: Option<Arc<Progress>>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -89,14 +78,8 @@ impl Watch {
             streams: None,
             task: None,
             blocked_since: None,
-            tunnel: None,
-            upload: None,
         };
-        Self {
-            state: Mutex::new(state),
-            is_ending: AtomicBool::new(false),
-            is_written: AtomicBool::new(true),
-        }
+        Self { state: Mutex::new(state), is_ending: AtomicBool::new(false) }
     }
 
     /// Notes that the connection is one for HTTP/2: what comes while nothing is in flight needn't be a head.
@@ -125,9 +108,17 @@ impl Watch {
         self.is_ending.load(Relaxed)
     }
 
+    /// Has this be woken when the connection is to end.
+    pub(super) fn note_task(&self, waker: &Waker) {
+        let task = &mut self.state.lock().task;
+        if !task.as_ref().is_some_and(|task| task.will_wake(waker)) {
+            *task = Some(waker.clone());
+        }
+    }
+
     /// What comes of this, unless the connection is to end before.
     pub(super) async fn unless_ended<T>(&self, outcome: impl Future<Output = T>) -> Option<T> {
-        let (mut outcome, mut task) = (pin!(outcome), None::<Waker>);
+        let mut outcome = pin!(outcome);
         poll_fn(|context| {
             if let Poll::Ready(outcome) = outcome.as_mut().poll(context) {
                 return Poll::Ready(Some(outcome));
@@ -135,11 +126,7 @@ impl Watch {
             if self.is_ending() {
                 return Poll::Ready(None);
             }
-            // It is polled by one task all the time, so this is done once.
-            if !task.as_ref().is_some_and(|task| task.will_wake(context.waker())) {
-                task = Some(context.waker().clone());
-                self.state.lock().task.clone_from(&task);
-            }
+            self.note_task(context.waker());
             Poll::Pending
         })
         .await
@@ -175,44 +162,23 @@ impl Watch {
     }
 
     /// Notes that a request's head has come.
-    pub(super) fn begin_request(&self, upload: Option<Arc<Progress>>) {
+    pub(super) fn begin_request(&self) {
         let mut state = self.state.lock();
         state.awaited = Awaited::Nothing;
         state.in_flight += 1;
-        state.upload = upload;
         if let Some((requests, _)) = &mut state.streams {
             *requests = requests.saturating_add(1);
         }
     }
 
-    fn end_request(&self, now: Instant) {
+    /// Notes that a request is answered, but for what waits to be written.
+    pub(super) fn end_request(&self, now: Instant) {
         let mut state = self.state.lock();
         state.in_flight -= 1;
-        self.is_written.store(false, Relaxed);
         if state.in_flight == 0 {
             // Whether the client lets it end is all that is left to see.
             state.awaited = if self.is_ending() { Awaited::Head(Some(now)) } else { Awaited::Next(now) };
         }
-    }
-
-    /// Takes the tunnel that is to begin, if there is one.
-    pub(super) fn take_tunnel(&self) -> Option<Box<AnswerBody>> {
-        self.state.lock().tunnel.take()
-    }
-
-    /// Whether there is nothing to write: all is answered, and written.
-    pub(super) fn owes_nothing(&self) -> bool {
-        self.is_written.load(Relaxed) && !self.is_in_flight()
-    }
-
-    /// Whether a request is being answered, or a tunnel open.
-    pub(super) fn is_in_flight(&self) -> bool {
-        self.state.lock().in_flight > 0
-    }
-
-    /// Whether more of the last request may come, though nobody reads it.
-    pub(super) fn was_answered_early(&self) -> bool {
-        self.state.lock().upload.as_ref().is_some_and(|upload| !upload.has_ended())
     }
 
     fn note_read(&self) {
@@ -283,8 +249,6 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // hyper asks for it when it has handed over all that it had to write.
-        self.watch.is_written.store(true, Relaxed);
         Pin::new(&mut self.stream).poll_flush(context)
     }
 
@@ -303,7 +267,7 @@ pub(super) struct InFlight {
 impl InFlight {
     /// Notes that a request's head has come.
     pub(super) fn begin(watch: &Arc<Watch>) -> Self {
-        watch.begin_request(None);
+        watch.begin_request();
         Self { watch: watch.clone(), is_answered: false }
     }
 
@@ -326,59 +290,5 @@ impl Drop for InFlight {
             *given_up = given_up.saturating_add(1);
         }
         self.watch.end_request(Instant::now());
-    }
-}
-
-/// The body of an answer, with which the request ends, unless the answer opens a tunnel.
-#[derive(Debug)]
-pub(super) struct Answer {
-    body: Option<AnswerBody>,
-    watch: Arc<Watch>,
-}
-
-impl Answer {
-    /// The answer that is sent to a client.
-    pub(super) fn of(response: Response<AnswerBody>, watch: Arc<Watch>) -> Response<Self> {
-        let opens_tunnel = response.status() == StatusCode::SWITCHING_PROTOCOLS;
-        response.map(|body| match opens_tunnel {
-            true => {
-                watch.state.lock().tunnel = Some(body.into());
-                Self { body: None, watch }
-            }
-            false => Self { body: Some(body), watch },
-        })
-    }
-}
-
-impl HttpBody for Answer {
-    type Data = Bytes;
-    type Error = <AnswerBody as HttpBody>::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        match &mut self.body {
-            Some(body) => Pin::new(body).poll_frame(context),
-            None => Poll::Ready(None),
-        }
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.as_ref().is_none_or(HttpBody::is_end_stream)
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.as_ref().map(HttpBody::size_hint).unwrap_or_default()
-    }
-}
-
-impl Drop for Answer {
-    fn drop(&mut self) {
-        if let Some(body) = &mut self.body {
-            let now = Instant::now();
-            self.watch.end_request(now);
-            body.end(now);
-        }
     }
 }

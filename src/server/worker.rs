@@ -12,12 +12,13 @@ use tokio::{
 use tokio_rustls::TlsAcceptor;
 use tokio_util::task::TaskTracker;
 
-use crate::gateway::{Gateway, StoreError};
+use crate::{
+    gateway::{Gateway, StoreError},
+    http1,
+};
 
 use super::{
-    Accepted, Counted, NowAndThen, Stage, Status, Stream, Terms,
-    client::Watch,
-    connection::{self, Connection},
+    Accepted, Counted, NowAndThen, Stage, Status, Stream, Terms, client::Watch, connection::Connection,
     proxy_protocol,
 };
 
@@ -153,7 +154,7 @@ impl Serving {
             }),
             Stream::Unix(stream) => UnixStream::from_std(stream).map(|stream| {
                 // In a box, so that all the rest is compiled once for it and for TLS.
-                let stream: Box<dyn connection::Stream> = Box::new(stream);
+                let stream: Box<dyn http1::Stream> = Box::new(stream);
                 self.receive(stream, None, peer, counted, is_turned_away);
             }),
         };
@@ -164,7 +165,7 @@ impl Serving {
 
     fn receive(
         &mut self,
-        mut stream: impl connection::Stream,
+        mut stream: impl http1::Stream,
         tls: Option<TlsAcceptor>,
         peer: SocketAddr,
         counted: Counted,
@@ -183,7 +184,7 @@ impl Serving {
 
     fn serve(
         &mut self,
-        stream: impl connection::Stream,
+        stream: impl http1::Stream,
         tls: Option<TlsAcceptor>,
         peer: SocketAddr,
         counted: Counted,

@@ -1,0 +1,251 @@
+//! HTTP/1.1 with clients: one request after the other, each answered before the next is looked at.
+//!
+//! What a connection needs for a request is boxed with it, lest it weigh on those that idle. While it is answered it is
+//! seen whether the client leaves; but when the body has come, no more is read than is there at once.
+
+mod head;
+
+use std::{
+    future::poll_fn,
+    io,
+    pin::{Pin, pin},
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
+
+use futures_util::FutureExt;
+use http_body::Body as _;
+use hyper::{Request, Response, StatusCode};
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+use crate::{
+    gateway::{AnswerBody, Gateway, Upload},
+    http1::{
+        Incoming, Input, Output, Stream, Wire,
+        body::{Decoder, Encoder},
+        head::{Unreadable, request},
+    },
+};
+
+use self::head::Asked;
+use super::{client::Watched, connection::Connection, parting};
+
+/// A connection of a client.
+pub(super) struct Http1<'c, S> {
+    connection: &'c Connection,
+    wire: Arc<Mutex<Wire<Watched<S>>>>,
+    output: Output,
+}
+
+/// What follows an answer.
+enum Next {
+    Request,
+    End,
+    Tunnel(Box<AnswerBody>),
+}
+
+impl<'c, S: Stream> Http1<'c, S> {
+    /// On which something may have come.
+    pub(super) fn new(connection: &'c Connection, stream: Watched<S>, input: Input) -> Self {
+        let wire = Arc::new(Mutex::new(Wire::new(stream, input)));
+        Self { connection, wire, output: Output::default() }
+    }
+
+    /// Serves it to its end.
+    ///
+    /// # Errors
+    /// It broke, or the client left while something was owed to it.
+    pub(super) async fn serve(mut self) -> io::Result<()> {
+        let is_unreadable = loop {
+            let Some(request) = self.next_request().await? else { break false };
+            let (request, asked, decoder) = match request {
+                Ok(request) => request,
+                Err(fault) => {
+                    self.refuse(fault).await?;
+                    break true;
+                }
+            };
+            // In a box, lest a connection that idles keep room for it; and made in there, lest it be copied.
+            let exchange = Box::write(Box::new_uninit(), self.exchange(request, asked, decoder));
+            match Box::into_pin(exchange).await? {
+                Next::Request => {}
+                Next::End => break false,
+                Next::Tunnel(answer) => return self.tunnel(answer).await,
+            }
+        };
+        let Some(wire) = Arc::into_inner(self.wire) else { return Ok(()) };
+        let mut wire = wire.into_inner();
+        let more_may_come = is_unreadable || !wire.body_has_ended();
+        // Nothing is awaited of the client any more, so its watch needn't know.
+        Box::pin(parting::part(&mut wire.stream.stream, more_may_come)).await
+    }
+
+    /// The next request, unless the client has closed the connection, or it is to end.
+    async fn next_request(
+        &mut self,
+    ) -> io::Result<Option<Result<(Request<()>, Asked, Decoder), Unreadable>>> {
+        let Self { connection: Connection { terms, watch, .. }, wire, .. } = self;
+        let head_most = terms.max_header_bytes;
+        // Bytes of it that are no whole head.
+        let mut partial = 0;
+        poll_fn(|context| {
+            let Wire { stream, input, .. } = &mut *wire.lock();
+            loop {
+                let bytes = input.bytes();
+                // Who sends a head byte by byte doesn't have all of it read as often.
+                if partial == 0 && !bytes.is_empty()
+                    || bytes[partial..].contains(&b'\n')
+                    || bytes.len() >= head_most
+                {
+                    partial = bytes.len();
+                    match request(input, head_most) {
+                        Ok(None) => {}
+                        Ok(Some(mut request)) => {
+                            let read = head::read(&mut request);
+                            let read = read.map(|(asked, decoder)| (request, asked, decoder));
+                            return Poll::Ready(Ok(Some(read)));
+                        }
+                        Err(fault) => {
+                            let fault = blame(fault, input.bytes(), head_most);
+                            return Poll::Ready(Ok(Some(Err(fault))));
+                        }
+                    }
+                }
+                match input.poll_more(stream, context)? {
+                    Poll::Ready(0) if input.bytes().is_empty() => return Poll::Ready(Ok(None)),
+                    Poll::Ready(0) => return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into())),
+                    Poll::Ready(_) => {}
+                    Poll::Pending if watch.is_ending() && input.bytes().is_empty() => {
+                        return Poll::Ready(Ok(None));
+                    }
+                    Poll::Pending => {
+                        watch.note_task(context.waker());
+                        return Poll::Pending;
+                    }
+                }
+            }
+        })
+        .await
+    }
+
+    /// Answers what is no request.
+    async fn refuse(&mut self, fault: Unreadable) -> io::Result<()> {
+        let (mut head, body) = Gateway::answer_to_unreadable(fault).into_parts();
+        head::write(&mut head, Some(body.len() as u64), &Asked::UNREADABLE, false, self.output.bytes());
+        self.output.push(body, b"");
+        poll_fn(|context| self.poll_write(context)).await
+    }
+
+    /// Answers a request.
+    async fn exchange(&mut self, request: Request<()>, asked: Asked, decoder: Decoder) -> io::Result<Next> {
+        let connection = self.connection;
+        let body = match decoder.has_ended() {
+            true => Upload::none(),
+            false => {
+                let incoming = Incoming::begin(&self.wire, decoder, asked.expects_continue);
+                Upload::http1(incoming, connection.terms.patience.idle)
+            }
+        };
+        connection.watch.begin_request();
+        let response = {
+            let gateway = connection.gateway.load_full();
+            let request = request.map(|()| body);
+            let mut answered = pin!(gateway.answer(connection.peer(), request, !connection.is_turned_away));
+            poll_fn(|context| match answered.as_mut().poll(context) {
+                Poll::Ready(response) => Poll::Ready(Ok(response)),
+                Poll::Pending => self.wire.lock().poll_left(context).map(Err),
+            })
+            .await?
+        };
+        self.answer(response, &asked).await
+    }
+
+    /// Sends an answer, and waits until all of the request has come.
+    async fn answer(&mut self, response: Response<AnswerBody>, asked: &Asked) -> io::Result<Next> {
+        let (mut head, body) = response.into_parts();
+        let is_tunnel = head.status == StatusCode::SWITCHING_PROTOCOLS;
+        let (begun, may_end) = self.wire.lock().begin_answer();
+        let out = self.output.bytes();
+        out.extend_from_slice(begun);
+        let length = if body.is_end_stream() { Some(0) } else { body.size_hint().exact() };
+        let persists = asked.persists && may_end && !self.connection.is_last();
+        let (encoder, persists) = head::write(&mut head, length, asked, persists, out);
+        drop(head);
+        if is_tunnel {
+            poll_fn(|context| self.poll_write(context)).await?;
+            return Ok(Next::Tunnel(body.into()));
+        }
+        let mut sending = Sending { body: Some(body), encoder };
+        poll_fn(|context| self.poll_send(&mut sending, context)).await?;
+        let goes_on = persists && poll_fn(|context| self.wire.lock().poll_body_end(context)).await;
+        Ok(if goes_on { Next::Request } else { Next::End })
+    }
+
+    /// Sends what there is of an answer, until all of it is sent.
+    fn poll_send(&mut self, sending: &mut Sending, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        loop {
+            let is_waiting = self.poll_fill(sending, context)?.is_pending();
+            if self.poll_write(context)?.is_pending() || is_waiting {
+                return self.wire.lock().poll_left(context).map(Err);
+            }
+            if sending.body.is_none() {
+                return Poll::Ready(Ok(()));
+            }
+        }
+    }
+
+    /// Encodes what there is of an answer's body, as long as there is room, or until its end.
+    fn poll_fill(&mut self, sending: &mut Sending, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let Sending { body, encoder } = sending;
+        while let Some(coming) = body
+            && self.output.takes_more()
+        {
+            let has_ended = encoder.has_ended() || coming.is_end_stream();
+            match if has_ended { None } else { ready!(Pin::new(&mut *coming).poll_frame(context)) } {
+                Some(Ok(frame)) => encoder.encode(frame, &mut self.output),
+                Some(Err(error)) => {
+                    // What has come of it goes out, but no end.
+                    let _ = self.poll_write(context);
+                    return Poll::Ready(Err(io::Error::other(error)));
+                }
+                None => {
+                    encoder.end(&mut self.output)?;
+                    let now = Instant::now();
+                    self.connection.watch.end_request(now);
+                    coming.end(now);
+                    *body = None;
+                }
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_write(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.output.poll_flush(&mut self.wire.lock().stream, context)
+    }
+
+    /// Keeps a tunnel open to its end.
+    async fn tunnel(self, answer: Box<AnswerBody>) -> io::Result<()> {
+        let idle = self.connection.terms.patience.idle;
+        let Some(wire) = Arc::into_inner(self.wire) else { return Ok(()) };
+        let Wire { stream, input, .. } = wire.into_inner();
+        // In a box, lest all connections keep room for it.
+        answer.tunnel(input.before(stream), idle).boxed().await
+    }
+}
+
+/// An answer that is sent: what is left of it.
+struct Sending {
+    body: Option<AnswerBody>,
+    encoder: Encoder,
+}
+
+/// What is too large of a head: if it is its first line already, the target.
+fn blame(fault: Unreadable, head: &[u8], head_most: usize) -> Unreadable {
+    let first_line = head.iter().position(|byte| *byte == b'\n').unwrap_or(head.len());
+    match fault {
+        Unreadable::TooLarge if first_line >= head_most => Unreadable::TargetTooLong,
+        fault => fault,
+    }
+}
