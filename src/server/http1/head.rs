@@ -80,22 +80,20 @@ pub(super) fn read(request: &mut Request<()>) -> Result<(Asked, Decoder), Unread
         return Ok((asked, Decoder::Length(0)));
     }
     let headers = request.headers_mut();
-    let length = head::content_length(headers)?;
-    if is_list || is_coded && (version == Version::HTTP_10 || head::is_chunked(headers) != Some(true)) {
-        return Err(Unreadable::Malformed);
-    }
     if is_coded {
+        if version == Version::HTTP_10 || head::is_chunked(headers) != Some(true) {
+            return Err(Unreadable::Malformed);
+        }
         // Who sends both may want to smuggle a request (RFC 9112, section 6.1).
-        asked.persists &= length.is_none();
+        asked.persists &= lengths == 0;
         headers.remove(CONTENT_LENGTH);
         return Ok((asked, Decoder::chunked()));
     }
-    if lengths > 1
-        && let Some(first) = headers.get(CONTENT_LENGTH).cloned()
-    {
-        headers.insert(CONTENT_LENGTH, first);
+    let length = head::content_length(headers)?.filter(|_| !is_list).ok_or(Unreadable::Malformed)?;
+    if lengths > 1 {
+        headers.insert(CONTENT_LENGTH, length.into());
     }
-    Ok((asked, Decoder::Length(length.unwrap_or(0))))
+    Ok((asked, Decoder::Length(length)))
 }
 
 fn has_member(list: &HeaderValue, member: &[u8]) -> bool {
