@@ -27,7 +27,7 @@ pub use self::{
     file::toml,
     keys::{jwt, key},
     logs::{access_log, question},
-    messages::answer,
+    messages::{answer, requests},
     proxy_protocol::proxy_protocol,
     requests::{cost, fields, forwarded, path, target},
     texts::{rate, route, url},
@@ -38,7 +38,7 @@ use crate::config::Config;
 pub type Property = fn(&[u8]);
 
 /// All of them, by the names of their corpora.
-pub const PROPERTIES: [(&str, Property); 18] = [
+pub const PROPERTIES: [(&str, Property); 19] = [
     ("access_log", access_log),
     ("admin", admin),
     ("answer", answer),
@@ -53,6 +53,7 @@ pub const PROPERTIES: [(&str, Property); 18] = [
     ("question", question),
     ("rate", rate),
     ("reply", reply),
+    ("requests", requests),
     ("route", route),
     ("target", target),
     ("toml", toml),

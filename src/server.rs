@@ -9,7 +9,7 @@
 mod client;
 mod connection;
 mod files;
-mod http1;
+pub(crate) mod http1;
 mod http2;
 mod listener;
 mod parting;

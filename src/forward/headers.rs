@@ -7,9 +7,9 @@ use bytes::Bytes;
 use hyper::{
     HeaderMap, Response, StatusCode, Version,
     header::{
-        AUTHORIZATION, CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, COOKIE,
-        EXPECT, Entry, HOST, HeaderName, HeaderValue, MAX_FORWARDS, SET_COOKIE, TE, TRAILER,
-        TRANSFER_ENCODING, VIA,
+        AUTHORIZATION, CACHE_CONTROL, CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE,
+        CONTENT_TYPE, COOKIE, EXPECT, Entry, HOST, HeaderName, HeaderValue, MAX_FORWARDS, SET_COOKIE, TE,
+        TRAILER, TRANSFER_ENCODING, VIA,
     },
 };
 use smallvec::SmallVec;
@@ -57,20 +57,33 @@ pub fn trailers_from_client(trailers: &mut HeaderMap) {
     for name in named(trailers, is_about_client) {
         trailers.remove(name);
     }
-    for name in [HOST, AUTHORIZATION, COOKIE, EXPECT, MAX_FORWARDS, VIA, X_REQUEST_ID] {
+    for name in [COOKIE, EXPECT, VIA, X_REQUEST_ID] {
         trailers.remove(name);
     }
-    remove_framing(trailers);
+    remove_of_head(trailers);
 }
 
 /// Removes from an answer's trailers what belongs to a connection, or to the header only.
 pub fn trailers_towards_client(trailers: &mut HeaderMap) {
     remove_hop_by_hop(trailers, |name| name == SET_COOKIE);
-    remove_framing(trailers);
+    remove_of_head(trailers);
 }
 
-fn remove_framing(trailers: &mut HeaderMap) {
-    for name in [CONTENT_LENGTH, CONTENT_ENCODING, CONTENT_RANGE, CONTENT_TYPE, TE, TRAILER] {
+/// What frames a message, routes it, or says who asks or how to read it (RFC 9110, section 6.5.1).
+fn remove_of_head(trailers: &mut HeaderMap) {
+    const OF_HEAD: [HeaderName; 10] = [
+        AUTHORIZATION,
+        CACHE_CONTROL,
+        CONTENT_ENCODING,
+        CONTENT_LENGTH,
+        CONTENT_RANGE,
+        CONTENT_TYPE,
+        HOST,
+        MAX_FORWARDS,
+        TE,
+        TRAILER,
+    ];
+    for name in OF_HEAD {
         trailers.remove(name);
     }
 }

@@ -1,20 +1,25 @@
-//! What servers answer, by HTTP/1.1.
+//! What clients ask, and servers answer, by HTTP/1.1.
 
 use std::{
+    convert::Infallible,
+    future::poll_fn,
     io,
     pin::Pin,
     sync::Arc,
-    task::{Context, Poll, Waker},
+    task::{Context, Poll, Waker, ready},
 };
 
 use http_body::Body as HttpBody;
 use http_body_util::{BodyExt, Empty};
 use hyper::{
-    HeaderMap, Method, Request, StatusCode, Version,
+    HeaderMap, Method, Request, Response, StatusCode, Uri, Version,
     body::{Bytes, Frame},
     client::conn::http1,
+    server::conn::http1 as server,
+    service::service_fn,
 };
 use hyper_util::rt::TokioIo;
+use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::forward::{
@@ -22,8 +27,15 @@ use crate::forward::{
     connection::Http1,
     connector::{Connector, Counted},
 };
+use crate::{
+    http1::{Incoming, Input, Wire, head},
+    server::http1::head::read,
+};
 
 use super::parts;
+
+/// Bytes that the head of a request may have.
+const HEAD_MOST: usize = 16 << 10;
 
 /// An answer is the same however it comes, and what hyper takes it for.
 pub fn answer(bytes: &[u8]) {
@@ -122,6 +134,85 @@ impl HttpBody for Coming<'_> {
     }
 }
 
+/// Requests that follow each other are the same however they come, and what hyper takes them for: where each begins and ends
+/// above all.
+pub fn requests(bytes: &[u8]) {
+    let whole = our_requests(bytes, bytes.len().max(1));
+    for step in [1, 7] {
+        assert_eq!(our_requests(bytes, step), whole, "{step} bytes at a time");
+    }
+    let mut hypers = hypers_requests(bytes);
+    if is_refused_here_alone(bytes) {
+        // Nothing is read here that hyper doesn't read.
+        hypers.truncate(whole.len());
+        if let (Some(Asked { body: None, .. }), Some(last)) = (whole.last(), hypers.last_mut()) {
+            last.body = None;
+        }
+    }
+    assert_eq!(whole, hypers);
+}
+
+/// What is read of a request: its body too, unless that breaks off or is malformed.
+#[derive(Debug, PartialEq)]
+struct Asked {
+    method: Method,
+    uri: Uri,
+    version: Version,
+    headers: HeaderMap,
+    body: Option<(Vec<u8>, Option<HeaderMap>)>,
+}
+
+impl Asked {
+    async fn read<B: HttpBody<Data = Bytes> + Unpin>(request: Request<B>) -> Self {
+        let (head, body) = request.into_parts();
+        let body = collect(body).await;
+        Self { method: head.method, uri: head.uri, version: head.version, headers: head.headers, body }
+    }
+}
+
+fn our_requests(bytes: &[u8], step: usize) -> Vec<Asked> {
+    let wire = Arc::new(Mutex::new(Wire::new(Pieces::of(bytes, step).asked(), Input::default())));
+    let mut requests = Vec::new();
+    run(async {
+        loop {
+            let head = poll_fn(|context| {
+                let Wire { stream, input, .. } = &mut *wire.lock();
+                loop {
+                    match head::request(input, HEAD_MOST) {
+                        Ok(None) if ready!(input.poll_more(stream, context)).is_ok_and(|more| more > 0) => {}
+                        head => return Poll::Ready(head.ok().flatten()),
+                    }
+                }
+            });
+            let Some(mut request) = head.await else { return };
+            let Ok((asked, decoder)) = read(&mut request) else { return };
+            let body = Incoming::begin(&wire, decoder, false);
+            requests.push(Asked::read(request.map(|()| body)).await);
+            if !asked.persists || requests.last().is_some_and(|request| request.body.is_none()) {
+                return;
+            }
+        }
+    });
+    requests
+}
+
+fn hypers_requests(bytes: &[u8]) -> Vec<Asked> {
+    let requests = Mutex::new(Vec::new());
+    run(async {
+        let service = service_fn(|request: Request<hyper::body::Incoming>| async {
+            let asked = Asked::read(request).await;
+            requests.lock().push(asked);
+            Ok::<_, Infallible>(Response::new(Empty::<Bytes>::new()))
+        });
+        let stream = TokioIo::new(Pieces::of(bytes, bytes.len().max(1)).asked());
+        let mut hyper = server::Builder::new();
+        hyper.half_close(true).max_header_size(HEAD_MOST).max_buf_size(HEAD_MOST + (64 << 10));
+        // How it ends is of no interest.
+        let _ = hyper.serve_connection(stream, service).await;
+    });
+    requests.into_inner()
+}
+
 /// A connection on which these bytes come when something has been asked, so many at a time, and nothing after them.
 struct Pieces {
     bytes: Vec<u8>,
@@ -134,6 +225,10 @@ struct Pieces {
 impl Pieces {
     fn of(bytes: &[u8], step: usize) -> Self {
         Self { bytes: bytes.to_vec(), read: 0, step, is_asked: false, reader: None }
+    }
+
+    fn asked(self) -> Self {
+        Self { is_asked: true, ..self }
     }
 }
 

@@ -130,6 +130,7 @@ tests! {
     question: 2_000
     rate: 1_000
     reply: 20_000
+    requests: 10_000
     route: 20_000
     target: 20_000
     toml: 2_000

@@ -3,7 +3,7 @@
 //! What a connection needs for a request is boxed with it, lest it weigh on those that idle. While it is answered it is
 //! seen whether the client leaves; but when the body has come, no more is read than is there at once.
 
-mod head;
+pub(crate) mod head;
 
 use std::{
     future::poll_fn,

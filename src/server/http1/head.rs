@@ -24,11 +24,11 @@ const HEAD_BYTES: usize = 512;
 
 /// A request, as far as it matters to what follows it on its connection.
 #[derive(Debug)]
-pub(super) struct Asked {
+pub(crate) struct Asked {
     pub(super) version: Version,
     pub(super) is_head: bool,
     /// Another request may follow.
-    pub(super) persists: bool,
+    pub(crate) persists: bool,
     /// The body is sent when it is asked for.
     pub(super) expects_continue: bool,
     takes_trailers: bool,
@@ -49,7 +49,7 @@ impl Asked {
 ///
 /// # Errors
 /// It can't be told where the body ends (RFC 9112, section 6.3).
-pub(super) fn read(request: &mut Request<()>) -> Result<(Asked, Decoder), Unreadable> {
+pub(crate) fn read(request: &mut Request<()>) -> Result<(Asked, Decoder), Unreadable> {
     let version = request.version();
     let mut asked = Asked {
         version,
