@@ -1,8 +1,8 @@
 //! Forwarding takes an admitted request to a server of its upstream and streams the answer back.
 //!
 //! An [`Upstream`] picks one of its servers that are fit ([`health`]) by its [`balance`], and the [`pool`] gives a
-//! connection to it. Bodies stream in both directions and are never held whole: hyper reads on as far as the
-//! other side takes what it has. What is safe to send again ([`retry`]) goes to a new connection if a kept one was
+//! connection to it. Bodies stream in both directions and are never held whole: one side is read as the other
+//! takes what came before. What is safe to send again ([`retry`]) goes to a new connection if a kept one was
 //! closed by the server, and to another server if the first can't be reached; nothing else is sent twice.
 
 pub mod address;

@@ -9,6 +9,7 @@ mod answers;
 mod file;
 mod keys;
 mod logs;
+mod messages;
 mod proxy_protocol;
 mod requests;
 #[cfg(test)]
@@ -26,6 +27,7 @@ pub use self::{
     file::toml,
     keys::{jwt, key},
     logs::{access_log, question},
+    messages::answer,
     proxy_protocol::proxy_protocol,
     requests::{cost, fields, forwarded, path, target},
     texts::{rate, route, url},
@@ -36,9 +38,10 @@ use crate::config::Config;
 pub type Property = fn(&[u8]);
 
 /// All of them, by the names of their corpora.
-pub const PROPERTIES: [(&str, Property); 17] = [
+pub const PROPERTIES: [(&str, Property); 18] = [
     ("access_log", access_log),
     ("admin", admin),
+    ("answer", answer),
     ("call", call),
     ("cost", cost),
     ("fields", fields),

@@ -10,8 +10,11 @@ mod input;
 mod output;
 mod wire;
 
+#[cfg(test)]
+mod tests;
+
 pub use self::{
-    input::Input,
+    input::{Ahead, Input},
     output::Output,
     wire::{Incoming, Wire},
 };

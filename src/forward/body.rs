@@ -20,7 +20,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::http1;
 
-use super::{headers, pool::Lease, timer::Timer, tunnel::Tunnel};
+use super::{connection::Http1, headers, pool::Lease, timer::Timer, tunnel::Tunnel};
 
 /// Bytes of its body that a client must send in a second, on average, once it has been waited for as long as it may.
 const RATE_LEAST: f64 = 500.0;
@@ -310,7 +310,8 @@ fn poll_incoming(
 /// An upstream's body, with the connection that it comes on.
 #[derive(Debug)]
 pub struct Relayed {
-    incoming: Incoming,
+    /// By HTTP/2. What comes by HTTP/1.1 is read from the connection.
+    incoming: Option<Incoming>,
     version: Version,
     lease: Option<Lease>,
     /// The client's body, if it is to be told of what comes.
@@ -334,7 +335,7 @@ impl Error for TooLong {}
 impl Relayed {
     /// Of a body that comes by this version: holds the connection until it has ended; if it is dropped before that, the
     /// connection closes.
-    pub fn new(incoming: Incoming, version: Version, lease: Lease) -> Self {
+    pub fn new(incoming: Option<Incoming>, version: Version, lease: Lease) -> Self {
         let mut relayed = Self { incoming, version, lease: Some(lease), upload: None, timer: None };
         relayed.release_at_end();
         relayed
@@ -344,8 +345,9 @@ impl Relayed {
         let is_late = self.timer.as_mut().is_some_and(|timer| timer.as_mut().poll(context).is_ready());
         let frame = match is_late {
             true => Poll::Ready(Some(Err(TooLong.into()))),
-            false => poll_incoming(&mut self.incoming, self.version, context)
-                .map_ok(|frame| with_trailers(frame, headers::trailers_towards_client)),
+            false => {
+                self.poll_next(context).map_ok(|frame| with_trailers(frame, headers::trailers_towards_client))
+            }
         };
         match &frame {
             Poll::Ready(Some(Ok(_))) => {
@@ -353,15 +355,41 @@ impl Relayed {
                 self.release_at_end();
             }
             Poll::Ready(None) => self.release(),
-            // A body that broke off takes its connection with it.
-            Poll::Ready(Some(Err(_))) => self.lease = None,
-            Poll::Pending => {}
+            // A body that broke off takes its connection with it, when it is dropped.
+            Poll::Ready(Some(Err(_))) | Poll::Pending => {}
         }
         frame
     }
 
+    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        match (&mut self.incoming, &mut self.lease) {
+            (Some(incoming), _) => poll_incoming(incoming, self.version, context),
+            (None, Some(lease)) => {
+                lease.http1_mut().map_or(Poll::Ready(None), |http1| http1.poll_frame(context))
+            }
+            (None, None) => Poll::Ready(None),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match (&self.incoming, &self.lease) {
+            (Some(incoming), _) => incoming.is_end_stream(),
+            (None, Some(lease)) => lease.http1().is_none_or(Http1::has_ended),
+            // It has been given back.
+            (None, None) => true,
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match (&self.incoming, &self.lease) {
+            (Some(incoming), _) => incoming.size_hint(),
+            (None, Some(lease)) => lease.http1().map(Http1::size_hint).unwrap_or_default(),
+            (None, None) => SizeHint::with_exact(0),
+        }
+    }
+
     fn release_at_end(&mut self) {
-        if self.incoming.is_end_stream() {
+        if self.is_end_stream() {
             self.release();
         }
     }
@@ -373,7 +401,8 @@ impl Relayed {
     }
 }
 
-type BoxError = Box<dyn Error + Send + Sync>;
+/// What a body may fail by.
+pub type BoxError = Box<dyn Error + Send + Sync>;
 
 /// A frame as it goes on: of trailers, only what may be there.
 fn with_trailers(frame: Frame<Bytes>, clean: impl FnOnce(&mut HeaderMap)) -> Frame<Bytes> {
@@ -425,7 +454,7 @@ impl HttpBody for Body {
         match self {
             Self::Whole(bytes) => bytes.as_ref().is_none_or(Bytes::is_empty),
             Self::Request(upload) => upload.is_end_stream(),
-            Self::Response(relayed) => relayed.incoming.is_end_stream(),
+            Self::Response(relayed) => relayed.is_end_stream(),
             Self::Local(body) => body.is_end_stream(),
             Self::Tunnel(_) => true,
             Self::Absent(length) => *length == 0,
@@ -436,7 +465,7 @@ impl HttpBody for Body {
         match self {
             Self::Whole(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64)),
             Self::Request(upload) => upload.size_hint(),
-            Self::Response(relayed) => relayed.incoming.size_hint(),
+            Self::Response(relayed) => relayed.size_hint(),
             Self::Local(body) => body.size_hint(),
             // How much will be passed on, nobody knows.
             Self::Tunnel(_) => SizeHint::default(),

@@ -1,5 +1,6 @@
 //! Connections to servers, and how a request is sent on one.
 
+mod http1;
 mod listening;
 
 use std::{
@@ -16,22 +17,33 @@ use http_body::Body as _;
 use hyper::{
     Request, Response, Uri, Version,
     body::Incoming,
-    client::conn::{TrySendError, http1, http2},
+    client::conn::http2,
     header::{CONNECTION, HOST, HeaderValue, TE, TRANSFER_ENCODING},
     http::uri::{Authority, Scheme},
 };
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::{
-    io::{AsyncRead, AsyncWrite},
     sync::Notify,
     time::{Instant, timeout_at},
 };
 
-use crate::config::ServerUrl;
+use crate::{
+    config::ServerUrl,
+    http1::{Ahead, Stream as Io},
+};
+
+pub(crate) use self::http1::Http1;
 
 use self::listening::Listening;
 
-use super::{Failure, address::Address, body::Body, connector::Counted, timer::Timer};
+use super::{
+    Failure,
+    address::Address,
+    body::{Body, BoxError},
+    connector::Counted,
+    retry,
+    timer::Timer,
+};
 
 /// Bytes that are read ahead of an answer, which its head must fit into.
 const RESPONSE_BUFFER: usize = 128 << 10;
@@ -51,17 +63,8 @@ pub struct Connection {
 
 #[derive(Debug)]
 enum Sender {
-    Http1 {
-        sender: http1::SendRequest<Body>,
-        /// Whether the server has said anything since a request was sent.
-        has_heard: Arc<AtomicBool>,
-        /// Whether the server has answered in HTTP/1.0: hyper would send it no more chunked bodies, but empty ones.
-        is_old: bool,
-    },
-    Http2 {
-        sender: http2::SendRequest<Body>,
-        stream: Stream,
-    },
+    Http1(Box<Http1>),
+    Http2 { sender: http2::SendRequest<Body>, stream: Stream },
 }
 
 /// The streams of a connection for HTTP/2.
@@ -80,46 +83,31 @@ struct Streams {
 
 impl Connection {
     /// Begins to speak on a stream.
-    pub(super) async fn begin<S>(
-        stream: S,
+    pub(super) async fn begin(
+        stream: impl Io,
         http2: bool,
         address: Option<Arc<Address>>,
         counted: Counted,
         deadline: Instant,
-    ) -> Result<Self, Failure>
-    where
-        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    {
+    ) -> Result<Self, Failure> {
         if http2 {
             // In a box, lest connections for HTTP/1.1 need room for it.
             return Box::pin(Self::begin_http2(stream, address, counted, deadline)).await;
         }
-        let has_heard = Arc::<AtomicBool>::default();
-        let heard = has_heard.clone();
-        let io = TokioIo::new(Listening::new(stream, counted, move || heard.store(true, Relaxed)));
-        let mut builder = http1::Builder::new();
-        // Of fields there may be 100: room for more would be asked of the allocator for each answer.
-        builder.preserve_header_case(true).max_header_size(RESPONSE_BUFFER).max_buf_size(RESPONSE_BUFFER);
-        let (sender, connection) = builder.handshake(io).await.map_err(Failure::Broken)?;
-        // How it ends is for the exchange on it to report.
-        tokio::spawn(async { drop(connection.with_upgrades().await) });
         Ok(Self {
-            sender: Sender::Http1 { sender, has_heard, is_old: false },
+            sender: Sender::Http1(Box::new(Http1::new(stream, counted))),
             address,
             timer: Timer::default(),
         })
     }
 
     /// Begins to speak HTTP/2, and waits until the server has said how many streams it takes.
-    async fn begin_http2<S>(
-        stream: S,
+    async fn begin_http2(
+        stream: impl Io,
         address: Option<Arc<Address>>,
         counted: Counted,
         deadline: Instant,
-    ) -> Result<Self, Failure>
-    where
-        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    {
+    ) -> Result<Self, Failure> {
         let streams = Arc::new(Streams::default());
         let heard = streams.clone();
         // What a server says first is how many it takes.
@@ -130,7 +118,7 @@ impl Connection {
             .max_header_list_size(RESPONSE_BUFFER as u32)
             .initial_stream_window_size(RESPONSE_BUFFER as u32)
             .initial_connection_window_size(CONNECTION_WINDOW);
-        let (sender, mut connection) = builder.handshake(io).await.map_err(Failure::Broken)?;
+        let (sender, mut connection) = builder.handshake(io).await.map_err(Failure::broken)?;
         let told = streams.clone();
         tokio::spawn(async move {
             let ended = poll_fn(|context| {
@@ -179,40 +167,77 @@ impl Connection {
     /// Whether nobody but this value holds it.
     pub fn is_idle(&self) -> bool {
         match &self.sender {
-            Sender::Http1 { .. } => true,
+            Sender::Http1(_) => true,
             Sender::Http2 { stream, .. } => stream.0.lent.load(Relaxed) <= 1,
         }
     }
 
-    /// Sends a request, which is taken from its place, and gives the answer as it begins.
+    /// Sends a request, and gives the answer as it begins. Of HTTP/1.1 the body comes by [`Self::http1`].
     ///
     /// # Errors
-    /// It broke before the answer. A request that wasn't sent comes back.
+    /// It broke before the answer. The request is there still if it can be sent once more, as it has no body or wasn't sent;
+    /// whether that is safe is told.
     pub async fn send(
         &mut self,
         request: &mut Option<Request<Body>>,
         url: &ServerUrl,
-    ) -> Result<Response<Incoming>, TrySendError<Request<Body>>> {
-        const THERE: &str = "a request is there as long as it may be sent";
+    ) -> Result<Response<Option<Incoming>>, Unanswered> {
+        let there = request.as_mut().expect("a request is there as long as it may be sent");
         match &mut self.sender {
-            Sender::Http1 { sender, has_heard, is_old } => {
-                has_heard.store(false, Relaxed);
-                for_http1(request.as_mut().expect(THERE));
-                let answered = sender.try_send_request(request.take().expect(THERE)).await;
-                *is_old = answered.as_ref().is_ok_and(|response| response.version() == Version::HTTP_10);
-                answered
+            Sender::Http1(http1) => {
+                for_http1(there);
+                let has_body = !there.body().is_end_stream();
+                let answered = http1.send(there).await;
+                if has_body || answered.is_ok() {
+                    *request = None;
+                }
+                let is_safe = !http1.has_sent();
+                answered.map(|head| head.map(|()| None)).map_err(|cause| Unanswered { cause, is_safe })
             }
             Sender::Http2 { sender, .. } => {
-                for_http2(request.as_mut().expect(THERE), url);
-                sender.try_send_request(request.take().expect(THERE)).await
+                for_http2(there, url);
+                let copy = retry::copy(there);
+                let sent = request.take().into_iter().map(|request| sender.try_send_request(request));
+                let answered = sent.last().expect("it was there").await;
+                answered.map(|answer| answer.map(Some)).map_err(|mut unsent| {
+                    let given_back = unsent.take_message();
+                    let cause = unsent.into_error();
+                    let is_safe = given_back.is_some() || retry::was_refused(&cause);
+                    *request = given_back.or(copy);
+                    Unanswered { cause: cause.into(), is_safe }
+                })
             }
+        }
+    }
+
+    /// What is said on it, if that is HTTP/1.1.
+    pub(super) fn http1(&self) -> Option<&Http1> {
+        match &self.sender {
+            Sender::Http1(http1) => Some(http1),
+            Sender::Http2 { .. } => None,
+        }
+    }
+
+    /// The same, to read on.
+    pub(super) fn http1_mut(&mut self) -> Option<&mut Http1> {
+        match &mut self.sender {
+            Sender::Http1(http1) => Some(http1),
+            Sender::Http2 { .. } => None,
+        }
+    }
+
+    /// What is under it, and its place among the connections, if HTTP/1.1 was spoken on it, and now another protocol is.
+    pub(super) fn into_stream(self) -> Option<(Ahead<Box<dyn Io>>, Counted)> {
+        match self.sender {
+            Sender::Http1(http1) => Some(http1.into_stream()),
+            Sender::Http2 { .. } => None,
         }
     }
 
     /// Whether the server has said anything since a request was sent, as far as that can be told of one request.
     pub fn has_heard(&self) -> bool {
         match &self.sender {
-            Sender::Http1 { has_heard, .. } => has_heard.load(Relaxed),
+            Sender::Http1(http1) => http1.has_heard(),
             Sender::Http2 { .. } => false,
         }
     }
@@ -227,27 +252,44 @@ impl Connection {
     /// Whether a request can be sent now, to an address that is still the server's.
     pub fn is_ready(&self) -> bool {
         let is_ready = match &self.sender {
-            Sender::Http1 { sender, is_old, .. } => sender.is_ready() && !is_old,
+            Sender::Http1(http1) => http1.is_ready(),
             Sender::Http2 { sender, stream } => sender.is_ready() && !stream.0.is_suspect.load(Relaxed),
         };
         is_ready && !self.address.as_ref().is_some_and(|address| address.is_gone())
     }
 
+    /// Whether the server has left a connection open on which nothing was asked.
+    pub fn is_open(&mut self) -> bool {
+        match &mut self.sender {
+            Sender::Http1(http1) => http1.is_quiet(),
+            Sender::Http2 { .. } => true,
+        }
+    }
+
     /// Whether no request can be sent any more.
     pub fn is_closed(&self) -> bool {
         match &self.sender {
-            Sender::Http1 { sender, is_old, .. } => sender.is_closed() || *is_old,
+            Sender::Http1(http1) => http1.is_closed(),
             Sender::Http2 { sender, .. } => sender.is_closed(),
         }
     }
 
     /// Waits until a request can be sent, or no more.
-    pub async fn ready(&mut self) -> Result<(), hyper::Error> {
+    pub async fn ready(&mut self) -> Result<(), BoxError> {
         match &mut self.sender {
-            Sender::Http1 { sender, .. } => sender.ready().await,
-            Sender::Http2 { sender, .. } => sender.ready().await,
+            Sender::Http1(http1) => http1.ready().await,
+            Sender::Http2 { sender, .. } => Ok(sender.ready().await?),
         }
     }
+}
+
+/// Why there is no answer to a request that was sent.
+#[derive(Debug)]
+pub struct Unanswered {
+    /// What was wrong with the connection, or with the request's body.
+    pub cause: BoxError,
+    /// The server has done nothing for it.
+    pub is_safe: bool,
 }
 
 /// A hold of a stream.
@@ -269,14 +311,9 @@ fn for_http1(request: &mut Request<Body>) {
         let path = request.uri().path_and_query().cloned();
         *request.uri_mut() = path.map(Uri::from).unwrap_or_default();
     }
-    *request.version_mut() = Version::HTTP_11;
     if request.headers().contains_key(TE) {
         // It is for the next server only (RFC 9110, section 10.1.4).
         request.headers_mut().insert(CONNECTION, HeaderValue::from_static("te"));
-    }
-    if request.body().size_hint().exact().is_none() {
-        // hyper would take a GET for one without a body.
-        request.headers_mut().insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
     }
 }
 

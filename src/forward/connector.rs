@@ -43,7 +43,7 @@ impl Connector {
     }
 
     /// Speaks by TLS where an url asks for it, and by HTTP/2 if that is wanted.
-    pub(super) fn of(terms: Option<Arc<Tls>>, http2: bool) -> Self {
+    pub(crate) fn of(terms: Option<Arc<Tls>>, http2: bool) -> Self {
         let tls = terms.as_ref().map(|terms| {
             let mut client = terms.client()?;
             client.alpn_protocols = match http2 {
@@ -127,13 +127,14 @@ impl std::fmt::Debug for Connector {
 }
 
 /// A place among the connections of an upstream.
-pub(super) struct Counted(Arc<Connector>);
+#[derive(Debug)]
+pub(crate) struct Counted(Arc<Connector>);
 
 impl Counted {
     /// # Errors
     /// There are as many connections for HTTP/2 as there may be. (Those for HTTP/1.1 are bounded by the requests in
     /// flight.)
-    fn begin(connector: &Arc<Connector>) -> Result<Self, Failure> {
+    pub(crate) fn begin(connector: &Arc<Connector>) -> Result<Self, Failure> {
         let most = if connector.http2 { connector.connections_most.load(Relaxed) } else { usize::MAX };
         let within = |connections| (connections < most).then_some(connections + 1);
         connector.connections.fetch_update(Relaxed, Relaxed, within).map_err(|_| Failure::Busy)?;

@@ -2,7 +2,7 @@
 
 use std::{error::Error, fmt, io, time::Duration};
 
-use super::body::Fault;
+use super::body::{BoxError, Fault};
 
 /// Why an upstream gave no answer.
 #[derive(Debug)]
@@ -23,7 +23,7 @@ pub enum Failure {
     /// Connecting took too long.
     ConnectTimeout,
     /// The connection broke before the answer, or the answer isn't HTTP.
-    Broken(hyper::Error),
+    Broken(BoxError),
     /// The answer switches protocols, which nobody asked for.
     Switched,
     /// The client's body couldn't be passed on: the server has nothing to do with it.
@@ -50,6 +50,11 @@ impl Failure {
         "response_timeout",
         "exchange_timeout",
     ];
+
+    /// Of a connection that broke so.
+    pub(super) fn broken(cause: impl Into<BoxError>) -> Self {
+        Self::Broken(cause.into())
+    }
 
     /// What metrics call its cause.
     pub fn kind(&self) -> &'static str {
@@ -101,7 +106,7 @@ impl Error for Failure {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
             Self::Unreachable(cause) | Self::Tls(cause) => Some(cause),
-            Self::Broken(cause) => Some(cause),
+            Self::Broken(cause) => Some(&**cause),
             _ => None,
         }
     }

@@ -136,7 +136,7 @@ pub fn towards_upstream(headers: &mut HeaderMap, client: &Client, version: Versi
     // The map grows by rehashing: once is enough for what is set below.
     headers.reserve(FIELDS_SET);
     let is_claim = |name: &str| !client.peer_is_trusted && is_about_client(name);
-    // hyper answers Expect when the body is first read; the upstream needn't be asked.
+    // Expect is answered when the body is first read; the upstream needn't be asked.
     for name in named(headers, |name| matches!(name, "te" | "expect") || is_claim(name)) {
         if name != TE || !takes_trailers(headers) {
             headers.remove(name);
@@ -186,7 +186,7 @@ fn has_request_id(headers: &HeaderMap) -> bool {
 /// Writes the header for the client.
 pub fn towards_client(headers: &mut HeaderMap) {
     if headers.contains_key(TRANSFER_ENCODING) {
-        // Of the two, it says how long the body is (RFC 9112, section 6.3); hyper frames it anew.
+        // Of the two, it says how long the body is (RFC 9112, section 6.3); it is framed anew.
         headers.remove(CONTENT_LENGTH);
     }
     unify_length(headers);
@@ -202,7 +202,7 @@ pub fn length_of_unmodified<B>(response: &Response<B>) -> Option<u64> {
 }
 
 /// Of a length that is told more than once, one goes on; of what is no length, or several, none. (Where a body depends
-/// on it, hyper has taken that for no message.)
+/// on it, that was taken for no message.)
 fn unify_length(headers: &mut HeaderMap) {
     let is_number = |text: &[u8]| !text.is_empty() && text.iter().all(u8::is_ascii_digit);
     let mut lines = headers.get_all(CONTENT_LENGTH).into_iter();

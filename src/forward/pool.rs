@@ -25,11 +25,17 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::{
     config::ServerUrl,
+    http1::{Ahead, Stream},
     metrics::{CountsByWord, Distribution, Histogram},
 };
 
 use super::{
-    Failure, address::Location, body::Body, connection::Connection, connector::Connector, health::Condition,
+    Failure,
+    address::Location,
+    body::Body,
+    connection::{Connection, Http1},
+    connector::{Connector, Counted},
+    health::Condition,
 };
 
 /// How long a connection may take to be ready again once the answer has ended, before it is closed: a client
@@ -185,7 +191,7 @@ impl Server {
         let mut connection = self.open(deadline).await?;
         match connection.send(&mut Some(request), &self.url).await {
             Ok(response) => Ok(response.status()),
-            Err(unsent) => Err(Failure::Broken(unsent.into_error())),
+            Err(unanswered) => Err(Failure::Broken(unanswered.cause)),
         }
     }
 
@@ -209,8 +215,10 @@ impl Server {
 }
 
 impl Idle {
-    fn is_fit(&self, idle_timeout: Duration) -> bool {
-        self.connection.is_ready() && (self.since.elapsed() < idle_timeout || !self.connection.is_idle())
+    fn is_fit(&mut self, idle_timeout: Duration) -> bool {
+        self.connection.is_ready()
+            && self.connection.is_open()
+            && (self.since.elapsed() < idle_timeout || !self.connection.is_idle())
     }
 }
 
@@ -263,6 +271,22 @@ impl Lease {
         Self { connection, in_flight }
     }
 
+    /// What is said on the connection, if that is HTTP/1.1.
+    pub(super) fn http1(&self) -> Option<&Http1> {
+        self.connection.http1()
+    }
+
+    /// The same, to read on.
+    pub(super) fn http1_mut(&mut self) -> Option<&mut Http1> {
+        self.connection.http1_mut()
+    }
+
+    /// What is under the connection, if another protocol is spoken on it now, and what it counts by.
+    pub(super) fn into_tunnel(self) -> Option<(Ahead<Box<dyn Stream>>, Held)> {
+        let (stream, counted) = self.connection.into_stream()?;
+        Some((stream, Held { _counted: counted, _in_flight: self.in_flight }))
+    }
+
     /// Gives the connection back, the answer having ended.
     pub fn release(self) {
         let Self { mut connection, in_flight } = self;
@@ -279,4 +303,11 @@ impl Lease {
             });
         }
     }
+}
+
+/// What a tunnel counts by: as a connection, and as a request in flight.
+#[derive(Debug)]
+pub struct Held {
+    _counted: Counted,
+    _in_flight: InFlight,
 }

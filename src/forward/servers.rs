@@ -22,12 +22,12 @@ use super::{
     Failure, Visits, address,
     balance::{Balancer, Member, Places},
     body::{Body, Progress, Relayed},
-    connection::Connection,
+    connection::{Connection, Unanswered},
     connector::Connector,
     headers,
     health::{self, Ejector},
     pool::{InFlight, Lease, Server},
-    retry::{self, Budget},
+    retry::Budget,
     timer::Timer,
     tunnel::{self, Asked, Tunnel},
     within,
@@ -226,11 +226,9 @@ impl Servers {
         age: Age,
         request: &mut Option<Request<Body>>,
         upload: Option<&Progress>,
-    ) -> Result<Response<Incoming>, Failure> {
+    ) -> Result<Response<Option<Incoming>>, Failure> {
         let is_idempotent = request.as_ref().is_some_and(|request| request.method().is_idempotent());
         let may_go_stale = age == Age::Kept && is_idempotent;
-        let needs_copy = may_go_stale || connection.is_http2();
-        let copy = request.as_ref().filter(|_| needs_copy).and_then(retry::copy);
         let mut timer = std::mem::take(&mut connection.timer);
         let answered = {
             let answer = pin!(connection.send(request, server.url()));
@@ -239,15 +237,15 @@ impl Servers {
         connection.timer = timer;
         match answered {
             Ok(Ok(response)) => Ok(response),
-            Ok(Err(mut unsent)) => {
-                let given_back = unsent.take_message();
-                let cause = unsent.into_error();
-                let is_safe = may_go_stale && !connection.has_heard() || retry::was_refused(&cause);
-                *request = given_back.or(copy.filter(|_| is_safe));
+            Ok(Err(Unanswered { cause, is_safe })) => {
+                if !(is_safe || may_go_stale && !connection.has_heard()) {
+                    *request = None;
+                }
                 let fault = upload.and_then(Progress::fault);
                 Err(fault.map_or(Failure::Broken(cause), Failure::Request))
             }
             Err(failure) => {
+                *request = None;
                 connection.suspect();
                 Err(failure)
             }
@@ -299,13 +297,13 @@ fn address_to(server: &Server, request: &mut Request<Body>) {
 
 /// The answer as it goes on to the client. Its body holds the connection until its end.
 fn receive(
-    response: Response<Incoming>,
+    response: Response<Option<Incoming>>,
     lease: Lease,
     asked: Option<Asked>,
 ) -> Result<Response<Body>, Failure> {
     let (mut parts, incoming) = response.into_parts();
     let body = match parts.status {
-        StatusCode::SWITCHING_PROTOCOLS => Body::Tunnel(Tunnel::new(asked, &mut parts, lease)?.into()),
+        StatusCode::SWITCHING_PROTOCOLS => Body::Tunnel(Tunnel::new(asked, &parts, lease)?.into()),
         _ => Body::Response(Relayed::new(incoming, parts.version, lease).into()),
     };
     headers::towards_client(&mut parts.headers);

@@ -4,15 +4,13 @@
 //! WebSocket (RFC 6455) is the one protocol that is passed on. A request for another one is answered as if it hadn't
 //! asked: by h2c, above all, it could go on with requests that nobody limits.
 
-use std::{io, time::Duration};
+use std::{fmt, io, time::Duration};
 
 use hyper::{
     HeaderMap, Method, Version,
     header::{CONNECTION, HeaderName, HeaderValue, TE, UPGRADE},
     http::{request, response},
-    upgrade::OnUpgrade,
 };
-use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, split},
@@ -21,18 +19,22 @@ use tokio::{
     try_join,
 };
 
-use super::{Failure, body::SILENCE_LEAST, pool::Lease};
+use crate::http1::{Ahead, Stream};
+
+use super::{
+    Failure,
+    body::SILENCE_LEAST,
+    pool::{Held, Lease},
+};
 
 /// Bytes that are read at a time, in each direction.
 const PIECE: usize = 8 << 10;
 const WEBSOCKET: &str = "websocket";
 
-/// The upstream's connection of an exchange, which speaks another protocol once the client has its answer.
-#[derive(Debug)]
+/// The upstream's connection of an exchange, on which another protocol is spoken once the client has its answer.
 pub struct Tunnel {
-    upstream: OnUpgrade,
-    /// It counts as a request in flight.
-    _lease: Lease,
+    upstream: Ahead<Box<dyn Stream>>,
+    _held: Held,
 }
 
 /// The mark of a request that asks for a tunnel.
@@ -72,10 +74,10 @@ impl Tunnel {
     ///
     /// # Errors
     /// Nobody asked for what the upstream goes over to.
-    pub fn new(asked: Option<Asked>, answer: &mut response::Parts, lease: Lease) -> Result<Self, Failure> {
+    pub fn new(asked: Option<Asked>, answer: &response::Parts, lease: Lease) -> Result<Self, Failure> {
         asked.filter(|_| switches(&answer.headers)).ok_or(Failure::Switched)?;
-        let upstream = answer.extensions.remove::<OnUpgrade>().ok_or(Failure::Switched)?;
-        Ok(Self { upstream, _lease: lease })
+        let (upstream, held) = lease.into_tunnel().ok_or(Failure::Switched)?;
+        Ok(Self { upstream, _held: held })
     }
 
     /// Passes bytes both ways until both ends have said all, and counts those for the client, who has its answer.
@@ -88,8 +90,13 @@ impl Tunnel {
         idle: Duration,
         sent_bytes: &mut u64,
     ) -> io::Result<()> {
-        let upstream = self.upstream.await.map_err(io::Error::other)?;
-        carry(client, TokioIo::new(upstream), idle.max(SILENCE_LEAST), sent_bytes).await
+        carry(client, self.upstream, idle.max(SILENCE_LEAST), sent_bytes).await
+    }
+}
+
+impl fmt::Debug for Tunnel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tunnel").finish_non_exhaustive()
     }
 }
 

@@ -118,6 +118,7 @@ macro_rules! tests {
 tests! {
     access_log: 1_000
     admin: 2_000
+    answer: 10_000
     call: 20_000
     cost: 20_000
     fields: 20_000

@@ -202,6 +202,11 @@ fn take_trailers(input: &mut Input) -> io::Result<Piece> {
     let parsed = httparse::parse_headers(bytes, &mut fields);
     match parsed.map_err(|_| malformed("trailers are no fields, or too many"))? {
         httparse::Status::Complete((length, fields)) if length <= TRAILERS_MOST => {
+            // httparse takes LF alone for a line's end, as one may in a head (RFC 9112, section 2.2). Here it would be lenient
+            // for nothing but who hides something.
+            if bytes[..length].split_inclusive(|byte| *byte == b'\n').any(|line| !line.ends_with(LINE_END)) {
+                return Err(malformed("a trailer ends without CR"));
+            }
             let trailers = head::fields(bytes, fields).map_err(|_| malformed("trailers are no fields"))?;
             input.take(length);
             Ok(Piece::Frame(Frame::trailers(trailers)))
@@ -249,7 +254,7 @@ impl Encoder {
                 return output.push(data, b"");
             }
             (Ok(data), Self::Chunked(_)) => {
-                output.bytes().extend_from_slice(format!("{:x}\r\n", data.len()).as_bytes());
+                output.bytes().extend_from_slice(format!("{:X}\r\n", data.len()).as_bytes());
                 return output.push(data, LINE_END);
             }
             (Ok(data), Self::UntilClose) => return output.push(data, b""),

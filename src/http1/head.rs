@@ -1,6 +1,6 @@
 //! The heads of messages: their first line and their fields (RFC 9112, sections 3 to 5).
 
-use std::mem::MaybeUninit;
+use std::{mem::MaybeUninit, ops::Range};
 
 use bytes::Bytes;
 use hyper::{
@@ -8,6 +8,8 @@ use hyper::{
     ext::ReasonPhrase,
     header::{CONNECTION, CONTENT_LENGTH, HeaderName, HeaderValue, TRANSFER_ENCODING},
 };
+
+use smallvec::SmallVec;
 
 use super::Input;
 
@@ -37,28 +39,40 @@ impl From<httparse::Error> for Unreadable {
 /// How the fields of a head were spelt, since there are servers and clients that look at it: [`HeaderName`] doesn't tell. It
 /// goes with a message as an extension.
 #[derive(Clone, Debug)]
-pub struct Spelling(Bytes);
+pub struct Spelling {
+    head: Bytes,
+    /// Where its names are.
+    names: SmallVec<[Range<usize>; 8]>,
+}
 
 impl Spelling {
-    /// How a name was spelt that is looked for in the line at `place`, or else in all of them. The place goes on to the next
-    /// line then: mostly names are asked for in the order in which they came.
-    fn of<'s>(&'s self, name: &'s str, place: &mut usize) -> &'s [u8] {
-        let mut lines = self.lines(*place).chain(self.lines(0).take_while(|(at, _)| *at < *place));
-        let is_it = |line: &[u8]| {
-            line.get(name.len()) == Some(&b':') && line[..name.len()].eq_ignore_ascii_case(name.as_bytes())
+    /// Of fields that are pieces of the head; none if all are in small letters.
+    fn of(head: &Bytes, fields: &[httparse::Header<'_>]) -> Option<Self> {
+        let is_spelt =
+            |field: &httparse::Header<'_>| field.name.bytes().any(|byte| byte.is_ascii_uppercase());
+        if !fields.iter().any(is_spelt) {
+            return None;
+        }
+        let place = |field: &httparse::Header<'_>| {
+            let begin = field.name.as_ptr() as usize - head.as_ptr() as usize;
+            begin..begin + field.name.len()
         };
-        let Some((at, line)) = lines.find(|(_, line)| is_it(line)) else { return name.as_bytes() };
-        *place = at + line.len();
-        &line[..name.len()]
+        Some(Self { head: head.clone(), names: fields.iter().map(place).collect() })
     }
 
-    /// The lines from one on, and where each begins.
-    fn lines(&self, from: usize) -> impl Iterator<Item = (usize, &[u8])> {
-        let mut rest = from;
-        self.0.get(from..).unwrap_or_default().split_inclusive(|byte| *byte == b'\n').map(move |line| {
-            rest += line.len();
-            (rest - line.len(), line)
-        })
+    /// How a name was spelt: that is looked for from a place on, which goes on to the next name then, as names are mostly asked
+    /// for in the order in which they came.
+    fn find<'s>(&'s self, name: &'s str, place: &mut usize) -> &'s [u8] {
+        let (before, after) = self.names.split_at(*place);
+        let is_it = |range: &&Range<usize>| {
+            range.len() == name.len() && self.head[(*range).clone()].eq_ignore_ascii_case(name.as_bytes())
+        };
+        if let Some(at) = after.iter().position(|range| is_it(&range)) {
+            *place += at + 1;
+            return &self.head[after[at].clone()];
+        }
+        let found = before.iter().find(is_it);
+        found.map_or(name.as_bytes(), |range| &self.head[range.clone()])
     }
 }
 
@@ -82,7 +96,7 @@ pub fn request(input: &mut Input, most: usize) -> Result<Option<Request<()>>, Un
     let method = Method::from_bytes(method.as_bytes()).map_err(|_| Unreadable::Malformed)?;
     let uri = Uri::from_maybe_shared(bytes.slice_ref(path.as_bytes())).map_err(|_| Unreadable::Malformed)?;
     let headers = fields(bytes, parsed.headers)?;
-    let spelling = spelling(bytes, length, parsed.headers);
+    let spelling = Spelling::of(bytes, parsed.headers);
     let mut request = Request::new(());
     *request.method_mut() = method;
     *request.uri_mut() = uri;
@@ -112,7 +126,7 @@ pub fn response(input: &mut Input, most: usize) -> Result<Option<Response<()>>, 
     };
     let status = StatusCode::from_u16(code).map_err(|_| Unreadable::Malformed)?;
     let headers = fields(bytes, parsed.headers)?;
-    let spelling = spelling(bytes, length, parsed.headers);
+    let spelling = Spelling::of(bytes, parsed.headers);
     let mut response = Response::new(());
     *response.status_mut() = status;
     *response.version_mut() = if version == 0 { Version::HTTP_10 } else { Version::HTTP_11 };
@@ -152,20 +166,12 @@ pub fn fields(bytes: &Bytes, parsed: &[httparse::Header<'_>]) -> Result<HeaderMa
     Ok(headers)
 }
 
-/// How the fields of a head were spelt that ends there, unless it was in small letters.
-fn spelling(bytes: &Bytes, end: usize, parsed: &[httparse::Header<'_>]) -> Option<Spelling> {
-    let is_spelt = |field: &httparse::Header<'_>| field.name.bytes().any(|byte| byte.is_ascii_uppercase());
-    let first = parsed.iter().find(|field| is_spelt(field))?;
-    let begin = first.name.as_ptr() as usize - bytes.as_ptr() as usize;
-    Some(Spelling(bytes.slice(begin..end)))
-}
-
 /// Writes fields, as they were spelt.
 pub fn write(fields: &HeaderMap, spelling: Option<&Spelling>, out: &mut Vec<u8>) {
     let mut place = 0;
     for (name, value) in fields {
         let name = name.as_str();
-        out.extend_from_slice(spelling.map_or(name.as_bytes(), |spelling| spelling.of(name, &mut place)));
+        out.extend_from_slice(spelling.map_or(name.as_bytes(), |spelling| spelling.find(name, &mut place)));
         out.extend_from_slice(b": ");
         out.extend_from_slice(value.as_bytes());
         out.extend_from_slice(b"\r\n");
@@ -189,8 +195,8 @@ pub fn persists(version: Version, fields: &HeaderMap) -> bool {
 /// Whether `chunked` is the last of the transfer codings, if there are any (RFC 9112, section 6.1).
 pub fn is_chunked(fields: &HeaderMap) -> Option<bool> {
     let last = fields.get_all(TRANSFER_ENCODING).into_iter().next_back()?;
-    let coding = last.as_bytes().rsplit(|byte| *byte == b',').next().unwrap_or_default();
-    Some(coding.trim_ascii().eq_ignore_ascii_case(b"chunked"))
+    let coding = last.to_str().unwrap_or_default().rsplit(',').next().unwrap_or_default();
+    Some(coding.trim().eq_ignore_ascii_case("chunked"))
 }
 
 /// How long a message says that it is, if it does. It may say so more than once, but one thing only (RFC 9112, section 6.3).

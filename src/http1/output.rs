@@ -20,26 +20,28 @@ pub struct Output {
     written: usize,
     data: Bytes,
     end: &'static [u8],
+    /// The stream holds something back.
+    is_unflushed: bool,
 }
 
 impl Output {
-    /// Whether there is nothing to write.
+    /// Whether there is nothing to write, and the stream has all.
     pub fn is_empty(&self) -> bool {
-        self.bytes.is_empty() && self.data.is_empty() && self.end.is_empty()
+        self.has_written() && !self.is_unflushed
     }
 
-    /// Whether more may be put there before it is written.
-    pub fn has_room(&self) -> bool {
-        self.data.is_empty() && self.end.is_empty() && self.bytes.len() < COPIED_MOST
+    /// Whether it takes more before this is written.
+    pub fn takes_more(&self) -> bool {
+        self.data.is_empty() && self.end.is_empty() && self.bytes.len() <= COPIED_MOST
     }
 
-    /// Where to put what is to be written. There must be nothing of [`Self::push`] yet.
+    /// Where to put what is to be written, while it [takes more](Self::takes_more).
     pub fn bytes(&mut self) -> &mut Vec<u8> {
         debug_assert!(self.data.is_empty() && self.end.is_empty(), "bytes would come after data");
         &mut self.bytes
     }
 
-    /// Has data written, and then their end. There must be nothing of the kind yet.
+    /// Has data written, and then their end, while it [takes more](Self::takes_more).
     pub fn push(&mut self, data: Bytes, end: &'static [u8]) {
         let bytes = self.bytes();
         if data.len() <= COPIED_MOST {
@@ -50,16 +52,16 @@ impl Output {
         }
     }
 
-    /// Writes all, as far as the stream takes it, but doesn't flush the stream.
+    /// Writes all, as far as the stream takes it, and has the stream send it.
     ///
     /// # Errors
     /// The connection broke.
-    pub fn poll_write(
+    pub fn poll_flush(
         &mut self,
         stream: &mut (impl AsyncWrite + Unpin + ?Sized),
         context: &mut Context<'_>,
     ) -> Poll<io::Result<()>> {
-        while !self.is_empty() {
+        while !self.has_written() {
             let mut stream = Pin::new(&mut *stream);
             let bytes = &self.bytes[self.written..];
             // What is in one piece, as it mostly is, goes out by the cheaper call.
@@ -74,10 +76,19 @@ impl Output {
                 written => self.advance(written),
             }
         }
+        if self.is_unflushed {
+            ready!(Pin::new(stream).poll_flush(context))?;
+            self.is_unflushed = false;
+        }
         Poll::Ready(Ok(()))
     }
 
+    fn has_written(&self) -> bool {
+        self.bytes.is_empty() && self.data.is_empty() && self.end.is_empty()
+    }
+
     fn advance(&mut self, mut written: usize) {
+        self.is_unflushed = true;
         let of_bytes = written.min(self.bytes.len() - self.written);
         self.written += of_bytes;
         if self.written == self.bytes.len() {

@@ -17,7 +17,7 @@ use futures_util::FutureExt;
 use http_body::Body as _;
 use hyper::{Request, Response, StatusCode};
 use parking_lot::Mutex;
-use tokio::{io::AsyncWrite, time::Instant};
+use tokio::time::Instant;
 
 use crate::{
     gateway::{AnswerBody, Gateway, Upload},
@@ -134,7 +134,7 @@ impl<'c, S: Stream> Http1<'c, S> {
         let (mut head, body) = Gateway::answer_to_unreadable(fault).into_parts();
         head::write(&mut head, Some(body.len() as u64), &Asked::UNREADABLE, false, self.output.bytes());
         self.output.push(body, b"");
-        poll_fn(|context| self.poll_write(context)).await
+        poll_fn(|context| self.poll_flush(context)).await
     }
 
     /// Answers a request.
@@ -173,7 +173,7 @@ impl<'c, S: Stream> Http1<'c, S> {
         let (encoder, persists) = head::write(&mut head, length, asked, persists, out);
         drop(head);
         if is_tunnel {
-            poll_fn(|context| self.poll_write(context)).await?;
+            poll_fn(|context| self.poll_flush(context)).await?;
             return Ok(Next::Tunnel(body.into()));
         }
         let mut sending = Sending { body: Some(body), encoder };
@@ -186,7 +186,7 @@ impl<'c, S: Stream> Http1<'c, S> {
     fn poll_send(&mut self, sending: &mut Sending, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {
             let is_waiting = self.poll_fill(sending, context)?.is_pending();
-            if self.poll_write(context)?.is_pending() || is_waiting {
+            if self.poll_flush(context)?.is_pending() || is_waiting {
                 return self.wire.lock().poll_left(context).map(Err);
             }
             if sending.body.is_none() {
@@ -199,14 +199,14 @@ impl<'c, S: Stream> Http1<'c, S> {
     fn poll_fill(&mut self, sending: &mut Sending, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let Sending { body, encoder } = sending;
         while let Some(coming) = body
-            && self.output.has_room()
+            && self.output.takes_more()
         {
             let has_ended = encoder.has_ended() || coming.is_end_stream();
             match if has_ended { None } else { ready!(Pin::new(&mut *coming).poll_frame(context)) } {
                 Some(Ok(frame)) => encoder.encode(frame, &mut self.output),
                 Some(Err(error)) => {
                     // What has come of it goes out, but no end.
-                    let _ = self.poll_write(context);
+                    let _ = self.poll_flush(context);
                     return Poll::Ready(Err(io::Error::other(error)));
                 }
                 None => {
@@ -221,10 +221,8 @@ impl<'c, S: Stream> Http1<'c, S> {
         Poll::Ready(Ok(()))
     }
 
-    fn poll_write(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let stream = &mut self.wire.lock().stream;
-        ready!(self.output.poll_write(stream, context))?;
-        Pin::new(stream).poll_flush(context)
+    fn poll_flush(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.output.poll_flush(&mut self.wire.lock().stream, context)
     }
 
     /// Keeps a tunnel open to its end.

@@ -1,0 +1,226 @@
+use std::{future::poll_fn, io::ErrorKind};
+
+use bytes::Bytes;
+use http_body::Frame;
+use hyper::{
+    HeaderMap, Version,
+    header::{CONNECTION, CONTENT_LENGTH, HeaderName, HeaderValue, TRAILER, TRANSFER_ENCODING},
+};
+use tokio::io::{AsyncReadExt, duplex};
+
+use super::{
+    Input, Output,
+    body::{Decoder, Encoder},
+    head::{self, Spelling, Unreadable},
+};
+
+fn map(lines: &[(HeaderName, &'static str)]) -> HeaderMap {
+    lines.iter().map(|(name, value)| (name.clone(), HeaderValue::from_static(value))).collect()
+}
+
+/// Data and trailers of a body that comes in two pieces, and what is left of them.
+async fn read(
+    mut decoder: Decoder,
+    bytes: &[u8],
+    at: usize,
+) -> Result<(Vec<u8>, Option<HeaderMap>, Bytes), ErrorKind> {
+    let (mut input, mut stream) = (Input::default(), (&bytes[..at]).chain(&bytes[at..]));
+    let (mut data, mut trailers) = (Vec::new(), None);
+    while let Some(frame) = poll_fn(|context| decoder.poll_frame(&mut input, &mut stream, context)).await {
+        match frame.map_err(|error| error.kind())?.into_data() {
+            Ok(more) => data.extend_from_slice(&more),
+            Err(frame) => trailers = frame.into_trailers().ok(),
+        }
+    }
+    assert!(decoder.has_ended());
+    Ok((data, trailers, input.bytes().clone()))
+}
+
+#[tokio::test]
+async fn chunks_are_a_body_however_they_come() {
+    let bytes = b"5\r\nhello\r\n1;a=b ;c=\"d\"\r\n,\r\n006 \t\r\n world\r\n0\r\nX-Sum: 7\r\n\r\nGET";
+    for at in 0..bytes.len() {
+        let (data, trailers, rest) = read(Decoder::chunked(), bytes, at).await.unwrap();
+        assert_eq!(data, b"hello, world");
+        assert_eq!(trailers.unwrap(), map(&[(HeaderName::from_static("x-sum"), "7")]));
+        assert!(b"GET".starts_with(&rest[..]), "{rest:?}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_no_chunk_is_refused() {
+    let (long, many) = (format!("1;{}\r\na", "x".repeat(17_000)), "1;x=0123456789\r\na\r\n".repeat(1_500));
+    let trailers = format!("0\r\n{}\r\n", "a: b\r\n".repeat(101));
+    for malformed in [
+        "\r\n",
+        "x\r\n",
+        "+1\r\na\r\n0\r\n\r\n",
+        "0x1\r\na\r\n0\r\n\r\n",
+        " 1\r\na\r\n0\r\n\r\n",
+        "1 1\r\na\r\n0\r\n\r\n",
+        "1\na\r\n0\r\n\r\n",
+        "1\r\nab\r\n0\r\n\r\n",
+        "1\r\na\n0\r\n\r\n",
+        "1;a\rb\r\na\r\n0\r\n\r\n",
+        "10000000000000000\r\na",
+        "0\r\na b: c\r\n\r\n",
+        "0\r\na: b\n\r\n",
+        &long,
+        &many,
+        &trailers,
+    ] {
+        let read = read(Decoder::chunked(), malformed.as_bytes(), 0).await;
+        assert_eq!(read, Err(ErrorKind::InvalidData), "{malformed:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_body_that_is_cut_short_has_not_ended() {
+    let whole = b"5\r\nhello\r\n0\r\n\r\n";
+    for end in 0..whole.len() {
+        let read = read(Decoder::chunked(), &whole[..end], 0).await;
+        assert_eq!(read, Err(ErrorKind::UnexpectedEof), "{end}");
+    }
+    assert_eq!(read(Decoder::Length(6), b"hello", 2).await, Err(ErrorKind::UnexpectedEof));
+    let (data, _, rest) = read(Decoder::Length(5), b"hello, world", 2).await.unwrap();
+    assert_eq!((&data[..], &rest[..]), (&b"hello"[..], &b", world"[..]));
+    assert_eq!(read(Decoder::UntilClose, b"hello", 2).await.unwrap().0, b"hello");
+}
+
+#[tokio::test]
+async fn what_is_framed_is_read_again() {
+    let head = map(&[(TRAILER, "X-Sum, x-other")]);
+    let mut encoder = Encoder::chunked(&head);
+    let (large, mut output) = (vec![b'x'; 100_000], Output::default());
+    let mut trailers = map(&[(HeaderName::from_static("x-sum"), "7")]);
+    let mut wire = Vec::new();
+    for data in [&b"a"[..], b"", &large, &large[..20]] {
+        encoder.encode(Frame::data(Bytes::copy_from_slice(data)), &mut output);
+        wire.extend(written(&mut output).await);
+    }
+    trailers.insert("x-untold", HeaderValue::from_static("1"));
+    encoder.encode(Frame::trailers(trailers), &mut output);
+    encoder.end(&mut output).unwrap();
+    wire.extend(written(&mut output).await);
+    let (data, trailers, rest) = read(Decoder::chunked(), &wire, 3).await.unwrap();
+    assert!(data == [b"a", &large[..], &large[..20]].concat() && rest.is_empty());
+    assert_eq!(trailers.unwrap(), map(&[(HeaderName::from_static("x-sum"), "7")]));
+}
+
+#[test]
+fn a_body_is_as_long_as_its_head_says() {
+    let (mut encoder, mut output) = (Encoder::Length(5), Output::default());
+    encoder.encode(Frame::data(Bytes::from("hel")), &mut output);
+    assert!(encoder.end(&mut output).is_err(), "it is too short");
+    let (mut encoder, mut output) = (Encoder::Length(5), Output::default());
+    encoder.encode(Frame::data(Bytes::from("hello, world")), &mut output);
+    encoder.end(&mut output).unwrap();
+    assert_eq!(output.bytes(), b"hello");
+}
+
+/// What goes over a connection that takes a few bytes at a time.
+async fn written(output: &mut Output) -> Vec<u8> {
+    let (mut near, mut far) = duplex(1_000);
+    let mut wire = Vec::new();
+    let write = async {
+        poll_fn(|context| output.poll_flush(&mut near, context)).await.unwrap();
+        drop(near);
+    };
+    let ((), read) = tokio::join!(write, far.read_to_end(&mut wire));
+    read.unwrap();
+    assert!(output.is_empty() && output.takes_more());
+    wire
+}
+
+#[test]
+fn a_head_is_read_when_it_is_whole() {
+    let whole = b"GET /a?b HTTP/1.1\r\nHost: a\r\nX-CamelCase: \xe9 1 \r\nx-camelcase:2\r\n\r\nrest";
+    let end = whole.len() - b"rest".len();
+    for at in 0..end {
+        let mut input = Input::default();
+        input.push(&whole[..at]);
+        assert!(head::request(&mut input, 1_000).unwrap().is_none());
+        input.push(&whole[at..]);
+        let request = head::request(&mut input, 1_000).unwrap().unwrap();
+        assert_eq!((request.method().as_str(), request.uri().to_string()), ("GET", "/a?b".to_owned()));
+        assert_eq!(input.bytes(), &b"rest"[..]);
+        let mut lines = Vec::new();
+        head::write(request.headers(), request.extensions().get::<Spelling>(), &mut lines);
+        assert_eq!(lines, b"Host: a\r\nX-CamelCase: \xe9 1\r\nx-camelcase: 2\r\n");
+    }
+}
+
+#[test]
+fn names_are_written_as_they_were_spelt_in_whatever_order() {
+    let mut input = Input::default();
+    input.push(b"HTTP/1.1 200 OK\r\nB: 1\r\nsERVER: x\r\nAb: 2\r\nlow: 3\r\n\r\n");
+    let mut response = head::response(&mut input, 1_000).unwrap().unwrap();
+    let server = response.headers_mut().remove("server").unwrap();
+    response.headers_mut().insert("new", HeaderValue::from_static("4"));
+    response.headers_mut().insert("server", server);
+    let mut lines = Vec::new();
+    head::write(response.headers(), response.extensions().get::<Spelling>(), &mut lines);
+    let mut lines: Vec<_> = str::from_utf8(&lines).unwrap().lines().collect();
+    lines.sort_unstable();
+    assert_eq!(lines, ["Ab: 2", "B: 1", "low: 3", "new: 4", "sERVER: x"]);
+}
+
+#[test]
+fn a_head_has_its_bounds() {
+    let unreadable = |text: &str, most| {
+        let mut input = Input::default();
+        input.push(text.as_bytes());
+        head::request(&mut input, most).unwrap_err()
+    };
+    let fields = |count| format!("GET / HTTP/1.1\r\n{}\r\n", "a: b\r\n".repeat(count));
+    assert_eq!(unreadable(&fields(101), 10_000), Unreadable::TooLarge);
+    assert_eq!(unreadable(&fields(100), fields(100).len() - 1), Unreadable::TooLarge);
+    assert_eq!(unreadable(&"GET / HTTP/1.1\r\nendless: "[..20], 20), Unreadable::TooLarge);
+    let long = format!("GET /{} HTTP/1.1\r\n\r\n", "x".repeat(65_535));
+    assert_eq!(unreadable(&long, 100_000), Unreadable::TargetTooLong);
+    for malformed in
+        ["GET / HTTP/2.0\r\n\r\n", "GET /\r\n\r\n", "G@T / HTTP/1.1\r\n", "GET / HTTP/1.1\r\na b: c\r\n\r\n"]
+    {
+        assert_eq!(unreadable(malformed, 1_000), Unreadable::Malformed, "{malformed:?}");
+    }
+    let mut input = Input::default();
+    input.push(fields(100).as_bytes());
+    assert_eq!(head::request(&mut input, fields(100).len()).unwrap().unwrap().headers().len(), 100);
+}
+
+#[test]
+fn what_a_head_says_of_its_body() {
+    let length = |lines: &[&'static str]| {
+        let lines = lines.iter().map(|line| (CONTENT_LENGTH, HeaderValue::from_static(line)));
+        head::content_length(&lines.collect())
+    };
+    assert_eq!(length(&[]), Ok(None));
+    for same in [&["5"][..], &["5", "5"], &["5, 5"], &["05"]] {
+        assert_eq!(length(same), Ok(Some(5)), "{same:?}");
+    }
+    for none in
+        [&["5", "6"][..], &["5, 6"], &["+5"], &["-5"], &[""], &["5,"], &["5 5"], &["18446744073709551616"]]
+    {
+        assert_eq!(length(none), Err(Unreadable::Malformed), "{none:?}");
+    }
+    let chunked = |line| head::is_chunked(&map(&[(TRANSFER_ENCODING, line)]));
+    assert_eq!(head::is_chunked(&HeaderMap::new()), None);
+    assert!(["chunked", "gzip, Chunked", " chunked "].iter().all(|line| chunked(line) == Some(true)));
+    assert!(
+        ["gzip", "chunked, gzip", "chunked;a", "xchunked", ""]
+            .iter()
+            .all(|line| chunked(line) == Some(false))
+    );
+}
+
+#[test]
+fn a_connection_persists_as_both_say() {
+    let persists = |version, lines: &[&'static str]| {
+        let lines = lines.iter().map(|line| (CONNECTION, HeaderValue::from_static(line)));
+        head::persists(version, &lines.collect())
+    };
+    assert!(persists(Version::HTTP_11, &[]) && !persists(Version::HTTP_10, &[]));
+    assert!(persists(Version::HTTP_10, &["x, Keep-Alive"]));
+    assert!(!persists(Version::HTTP_11, &["keep-alive", "a,Close"]));
+    assert!(!persists(Version::HTTP_11, &["close", "keep-alive"]));
+}
