@@ -5,11 +5,11 @@ use std::{fmt::Write, net::IpAddr};
 
 use bytes::Bytes;
 use hyper::{
-    HeaderMap, Response, StatusCode, Version,
+    HeaderMap, Version,
     header::{
-        AUTHORIZATION, CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, COOKIE,
-        EXPECT, Entry, HOST, HeaderName, HeaderValue, MAX_FORWARDS, SET_COOKIE, TE, TRAILER,
-        TRANSFER_ENCODING, VIA,
+        AUTHORIZATION, CACHE_CONTROL, CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE,
+        CONTENT_TYPE, COOKIE, EXPECT, Entry, HOST, HeaderName, HeaderValue, MAX_FORWARDS, SET_COOKIE, TE,
+        TRAILER, TRANSFER_ENCODING, VIA,
     },
 };
 use smallvec::SmallVec;
@@ -57,20 +57,33 @@ pub fn trailers_from_client(trailers: &mut HeaderMap) {
     for name in named(trailers, is_about_client) {
         trailers.remove(name);
     }
-    for name in [HOST, AUTHORIZATION, COOKIE, EXPECT, MAX_FORWARDS, VIA, X_REQUEST_ID] {
+    for name in [COOKIE, EXPECT, VIA, X_REQUEST_ID] {
         trailers.remove(name);
     }
-    remove_framing(trailers);
+    remove_head_only(trailers);
 }
 
 /// Removes from an answer's trailers what belongs to a connection, or to the header only.
 pub fn trailers_towards_client(trailers: &mut HeaderMap) {
     remove_hop_by_hop(trailers, |name| name == SET_COOKIE);
-    remove_framing(trailers);
+    remove_head_only(trailers);
 }
 
-fn remove_framing(trailers: &mut HeaderMap) {
-    for name in [CONTENT_LENGTH, CONTENT_ENCODING, CONTENT_RANGE, CONTENT_TYPE, TE, TRAILER] {
+/// Removes from trailers what frames a message, routes it, or says how to take it (RFC 9110, section 6.5.1).
+fn remove_head_only(trailers: &mut HeaderMap) {
+    const HEAD_ONLY: [HeaderName; 10] = [
+        AUTHORIZATION,
+        CACHE_CONTROL,
+        CONTENT_LENGTH,
+        CONTENT_ENCODING,
+        CONTENT_RANGE,
+        CONTENT_TYPE,
+        HOST,
+        MAX_FORWARDS,
+        TE,
+        TRAILER,
+    ];
+    for name in HEAD_ONLY {
         trailers.remove(name);
     }
 }
@@ -80,7 +93,7 @@ fn is_about_client(name: &str) -> bool {
     name.starts_with("x-forwarded-") || name == "forwarded" || name == X_REAL_IP
 }
 
-/// Writes what came by HTTP/2 as HTTP/1.1 has it: one cookie, and one length, which hyper sees to by HTTP/1.1 only.
+/// Writes what came by HTTP/2 as HTTP/1.1 has it: one cookie, and one length, which the server sees to by HTTP/1.1.
 pub fn from_http2(headers: &mut HeaderMap) {
     join_cookie(headers);
     unify_length(headers);
@@ -191,14 +204,6 @@ pub fn towards_client(headers: &mut HeaderMap) {
     }
     unify_length(headers);
     remove_hop_by_hop(headers, |_| false);
-}
-
-/// How long the answer would be that the client has already (RFC 9110, section 8.6), if the upstream tells.
-pub fn length_of_unmodified<B>(response: &Response<B>) -> Option<u64> {
-    if response.status() != StatusCode::NOT_MODIFIED {
-        return None;
-    }
-    response.headers().get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
 /// Of a length that is told more than once, one goes on; of what is no length, or several, none. (Where a body depends

@@ -4,6 +4,8 @@
 //! seen whether the client leaves; but when the body has come, no more is read than is there at once.
 
 mod head;
+#[cfg(test)]
+mod tests;
 
 use std::{
     future::poll_fn,
