@@ -38,7 +38,7 @@ use crate::{
     },
     http1::head::Unreadable,
     limit::{
-        Limiter, fields,
+        fields,
         key::{
             Subject,
             jwt::{Claims, Verifier},
@@ -70,6 +70,7 @@ pub use crate::{
         body::{Body, Progress, Upload},
         timer::Timer,
     },
+    limit::Limiter,
     store::StoreError,
 };
 
@@ -413,7 +414,6 @@ impl Gateway {
             }
             (route, limits, admission, body, aim)
         };
-        let is_http1 = parts.version < Version::HTTP_2;
         let answered = match aim {
             Aim::Upstream(upstream, uri) => {
                 if self.tracer.is_some() {
@@ -428,9 +428,6 @@ impl Gateway {
         };
         let mut response =
             answered.unwrap_or_else(|failure| self.reject(failure.into(), facts.is_grpc, Some(route)));
-        if is_http1 && let Some(length) = headers::length_of_unmodified(&response) {
-            *response.body_mut() = Body::Absent(length);
-        }
         if let Some(admission) = admission {
             fields::write(response.headers_mut(), admission.standings(), self.ratelimit_headers);
             // The answer tells what it still has to of its costs, and holds what it holds until its end.

@@ -8,9 +8,10 @@ pub mod body;
 pub mod head;
 mod input;
 mod output;
+mod wire;
+
 #[cfg(test)]
 mod tests;
-mod wire;
 
 pub use self::{
     input::{Ahead, Input},

@@ -40,9 +40,6 @@ pub enum Body {
     Local(axum::body::Body),
     /// None, but the answer opens a tunnel.
     Tunnel(Box<Tunnel>),
-    /// None, of an answer that tells how long it would be: hyper leaves a Content-Length of 304 out unless the body
-    /// has that length, and then writes the head only.
-    Absent(u64),
 }
 
 /// A client's body, which has to come on: whoever wants it waits for the client for so long at most, and longer only
@@ -446,7 +443,6 @@ impl HttpBody for Body {
             Self::Local(body) => Pin::new(body).poll_frame(context).map_err(Into::into),
             Self::Response(relayed) => relayed.poll_frame(context),
             Self::Tunnel(_) => Poll::Ready(None),
-            Self::Absent(_) => Poll::Ready(None),
         }
     }
 
@@ -457,7 +453,6 @@ impl HttpBody for Body {
             Self::Response(relayed) => relayed.is_end_stream(),
             Self::Local(body) => body.is_end_stream(),
             Self::Tunnel(_) => true,
-            Self::Absent(length) => *length == 0,
         }
     }
 
@@ -469,7 +464,6 @@ impl HttpBody for Body {
             Self::Local(body) => body.size_hint(),
             // How much will be passed on, nobody knows.
             Self::Tunnel(_) => SizeHint::default(),
-            Self::Absent(length) => SizeHint::with_exact(*length),
         }
     }
 }

@@ -5,7 +5,7 @@ use std::{fmt::Write, net::IpAddr};
 
 use bytes::Bytes;
 use hyper::{
-    HeaderMap, Response, StatusCode, Version,
+    HeaderMap, Version,
     header::{
         AUTHORIZATION, CACHE_CONTROL, CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE,
         CONTENT_TYPE, COOKIE, EXPECT, Entry, HOST, HeaderName, HeaderValue, MAX_FORWARDS, SET_COOKIE, TE,
@@ -60,22 +60,22 @@ pub fn trailers_from_client(trailers: &mut HeaderMap) {
     for name in [COOKIE, EXPECT, VIA, X_REQUEST_ID] {
         trailers.remove(name);
     }
-    remove_of_head(trailers);
+    remove_head_only(trailers);
 }
 
 /// Removes from an answer's trailers what belongs to a connection, or to the header only.
 pub fn trailers_towards_client(trailers: &mut HeaderMap) {
     remove_hop_by_hop(trailers, |name| name == SET_COOKIE);
-    remove_of_head(trailers);
+    remove_head_only(trailers);
 }
 
-/// What frames a message, routes it, or says who asks or how to read it (RFC 9110, section 6.5.1).
-fn remove_of_head(trailers: &mut HeaderMap) {
-    const OF_HEAD: [HeaderName; 10] = [
+/// Removes from trailers what frames a message, routes it, or says how to take it (RFC 9110, section 6.5.1).
+fn remove_head_only(trailers: &mut HeaderMap) {
+    const HEAD_ONLY: [HeaderName; 10] = [
         AUTHORIZATION,
         CACHE_CONTROL,
-        CONTENT_ENCODING,
         CONTENT_LENGTH,
+        CONTENT_ENCODING,
         CONTENT_RANGE,
         CONTENT_TYPE,
         HOST,
@@ -83,7 +83,7 @@ fn remove_of_head(trailers: &mut HeaderMap) {
         TE,
         TRAILER,
     ];
-    for name in OF_HEAD {
+    for name in HEAD_ONLY {
         trailers.remove(name);
     }
 }
@@ -93,7 +93,7 @@ fn is_about_client(name: &str) -> bool {
     name.starts_with("x-forwarded-") || name == "forwarded" || name == X_REAL_IP
 }
 
-/// Writes what came by HTTP/2 as HTTP/1.1 has it: one cookie, and one length, which hyper sees to by HTTP/1.1 only.
+/// Writes what came by HTTP/2 as HTTP/1.1 has it: one cookie, and one length, which the server sees to by HTTP/1.1.
 pub fn from_http2(headers: &mut HeaderMap) {
     join_cookie(headers);
     unify_length(headers);
@@ -204,14 +204,6 @@ pub fn towards_client(headers: &mut HeaderMap) {
     }
     unify_length(headers);
     remove_hop_by_hop(headers, |_| false);
-}
-
-/// How long the answer would be that the client has already (RFC 9110, section 8.6), if the upstream tells.
-pub fn length_of_unmodified<B>(response: &Response<B>) -> Option<u64> {
-    if response.status() != StatusCode::NOT_MODIFIED {
-        return None;
-    }
-    response.headers().get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
 /// Of a length that is told more than once, one goes on; of what is no length, or several, none. (Where a body depends

@@ -31,7 +31,7 @@ use super::{
 const PIECE: usize = 8 << 10;
 const WEBSOCKET: &str = "websocket";
 
-/// The upstream's connection of an exchange, which speaks another protocol once the client has its answer.
+/// The upstream's connection of an exchange, on which another protocol is spoken once the client has its answer.
 pub struct Tunnel {
     upstream: Ahead<Box<dyn Stream>>,
     _held: Held,

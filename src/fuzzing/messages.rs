@@ -57,9 +57,14 @@ pub fn answer(bytes: &[u8]) {
     assert_eq!(whole, hypers);
 }
 
-/// Whether there may be a size of a chunk with more digits than numbers have here, or a line of trailers that ends with LF
-/// alone.
+/// Whether there may be a size of a chunk with more digits than numbers have here, a line of trailers that ends with LF
+/// alone, or beside chunks a length that is none.
 fn is_refused_here_alone(bytes: &[u8]) -> bool {
+    let text = bytes.to_ascii_lowercase();
+    let has = |name: &[u8]| text.windows(name.len()).any(|window| window == name);
+    if has(b"content-length") && has(b"transfer-encoding") {
+        return true;
+    }
     let is_long = bytes.windows(17).any(|digits| digits.iter().all(u8::is_ascii_hexdigit));
     is_long || bytes.windows(2).any(|pair| pair[0] != b'\r' && pair[1] == b'\n')
 }

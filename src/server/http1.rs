@@ -4,6 +4,8 @@
 //! seen whether the client leaves; but when the body has come, no more is read than is there at once.
 
 pub(crate) mod head;
+#[cfg(test)]
+mod tests;
 
 use std::{
     future::poll_fn,
@@ -134,7 +136,7 @@ impl<'c, S: Stream> Http1<'c, S> {
         let (mut head, body) = Gateway::answer_to_unreadable(fault).into_parts();
         head::write(&mut head, Some(body.len() as u64), &Asked::UNREADABLE, false, self.output.bytes());
         self.output.push(body, b"");
-        poll_fn(|context| self.poll_write(context)).await
+        poll_fn(|context| self.poll_flush(context)).await
     }
 
     /// Answers a request.
@@ -173,7 +175,7 @@ impl<'c, S: Stream> Http1<'c, S> {
         let (encoder, persists) = head::write(&mut head, length, asked, persists, out);
         drop(head);
         if is_tunnel {
-            poll_fn(|context| self.poll_write(context)).await?;
+            poll_fn(|context| self.poll_flush(context)).await?;
             return Ok(Next::Tunnel(body.into()));
         }
         let mut sending = Sending { body: Some(body), encoder };
@@ -186,7 +188,7 @@ impl<'c, S: Stream> Http1<'c, S> {
     fn poll_send(&mut self, sending: &mut Sending, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {
             let is_waiting = self.poll_fill(sending, context)?.is_pending();
-            if self.poll_write(context)?.is_pending() || is_waiting {
+            if self.poll_flush(context)?.is_pending() || is_waiting {
                 return self.wire.lock().poll_left(context).map(Err);
             }
             if sending.body.is_none() {
@@ -206,7 +208,7 @@ impl<'c, S: Stream> Http1<'c, S> {
                 Some(Ok(frame)) => encoder.encode(frame, &mut self.output),
                 Some(Err(error)) => {
                     // What has come of it goes out, but no end.
-                    let _ = self.poll_write(context);
+                    let _ = self.poll_flush(context);
                     return Poll::Ready(Err(io::Error::other(error)));
                 }
                 None => {
@@ -221,7 +223,7 @@ impl<'c, S: Stream> Http1<'c, S> {
         Poll::Ready(Ok(()))
     }
 
-    fn poll_write(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+    fn poll_flush(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.output.poll_flush(&mut self.wire.lock().stream, context)
     }
 

@@ -80,16 +80,17 @@ pub(crate) fn read(request: &mut Request<()>) -> Result<(Asked, Decoder), Unread
         return Ok((asked, Decoder::Length(0)));
     }
     let headers = request.headers_mut();
+    let length = head::content_length(headers)?;
+    if is_list || is_coded && (version == Version::HTTP_10 || head::is_chunked(headers) != Some(true)) {
+        return Err(Unreadable::Malformed);
+    }
     if is_coded {
-        if version == Version::HTTP_10 || head::is_chunked(headers) != Some(true) {
-            return Err(Unreadable::Malformed);
-        }
         // Who sends both may want to smuggle a request (RFC 9112, section 6.1).
-        asked.persists &= lengths == 0;
+        asked.persists &= length.is_none();
         headers.remove(CONTENT_LENGTH);
         return Ok((asked, Decoder::chunked()));
     }
-    let length = head::content_length(headers)?.filter(|_| !is_list).ok_or(Unreadable::Malformed)?;
+    let length = length.unwrap_or(0);
     if lengths > 1 {
         headers.insert(CONTENT_LENGTH, length.into());
     }
@@ -198,4 +199,165 @@ fn write_date(out: &mut Vec<u8>) {
         }
         out.extend_from_slice(line);
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use hyper::Response;
+
+    use super::*;
+    use crate::http1::{Input, head::request};
+
+    /// How a request with these fields is read that came by this version, which has to be there whole.
+    fn read_of(version: &str, fields: &str) -> Result<(String, bool, bool, Vec<String>), Unreadable> {
+        let mut input = Input::default();
+        input.push(format!("POST / HTTP/{version}\r\n{fields}\r\n").as_bytes());
+        let mut request = request(&mut input, 1 << 16).unwrap().unwrap();
+        let (asked, decoder) = read(&mut request)?;
+        let lengths = request.headers().get_all(CONTENT_LENGTH).into_iter();
+        let lengths = lengths.map(|line| line.to_str().unwrap().to_owned()).collect();
+        let body = match decoder {
+            Decoder::Length(length) => length.to_string(),
+            Decoder::Chunked(_) => "chunks".to_owned(),
+            Decoder::UntilClose => unreachable!("a request never ends with its connection"),
+        };
+        Ok((body, asked.persists, asked.expects_continue, lengths))
+    }
+
+    #[test]
+    fn where_a_request_ends_is_told_in_one_way_or_not_at_all() {
+        for (version, fields, body, persists, lengths) in [
+            ("1.1", "", "0", true, &[][..]),
+            ("1.1", "Content-Length: 5\r\n", "5", true, &["5"]),
+            ("1.1", "Content-Length: 0\r\n", "0", true, &["0"]),
+            ("1.1", "Content-Length: 5\r\nX: y\r\nContent-Length: 5\r\n", "5", true, &["5"]),
+            ("1.1", "Transfer-Encoding: chunked\r\n", "chunks", true, &[]),
+            ("1.1", "Transfer-Encoding: gzip\r\nTransfer-Encoding: x, Chunked\r\n", "chunks", true, &[]),
+            ("1.1", "Transfer-Encoding: chunked\r\nContent-Length: 5\r\n", "chunks", false, &[]),
+            ("1.1", "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n", "chunks", false, &[]),
+            ("1.1", "Connection: x, Close\r\nConnection: keep-alive\r\n", "0", false, &[]),
+            ("1.0", "Content-Length: 5\r\n", "5", false, &["5"]),
+            ("1.0", "Connection: keep-alive\r\n", "0", true, &[]),
+        ] {
+            let read = read_of(version, fields).unwrap();
+            let lengths = lengths.iter().map(ToString::to_string).collect();
+            assert_eq!(read, (body.to_owned(), persists, false, lengths), "{version} {fields:?}");
+        }
+        for (version, fields) in [
+            ("1.1", "Content-Length: 5\r\nContent-Length: 6\r\n"),
+            ("1.1", "Content-Length: 5, 5\r\n"),
+            ("1.1", "Content-Length: +5\r\n"),
+            ("1.1", "Content-Length: \r\n"),
+            ("1.1", "Content-Length: 18446744073709551616\r\n"),
+            ("1.1", "Transfer-Encoding: chunked, gzip\r\n"),
+            ("1.1", "Transfer-Encoding: chunked\r\nTransfer-Encoding: gzip\r\n"),
+            ("1.1", "Transfer-Encoding: xchunked\r\n"),
+            ("1.0", "Transfer-Encoding: chunked\r\n"),
+        ] {
+            assert_eq!(read_of(version, fields), Err(Unreadable::Malformed), "{version} {fields:?}");
+        }
+        for (version, fields, expects) in [
+            ("1.1", "Expect: 100-Continue\r\n", true),
+            ("1.1", "Expect: x\r\n", false),
+            ("1.0", "Expect: 100-continue\r\n", false),
+        ] {
+            assert_eq!(read_of(version, fields).unwrap().2, expects, "{version} {fields:?}");
+        }
+    }
+
+    /// What an answer is written as, but for its date, and whether its connection is kept.
+    fn written(
+        status: u16,
+        fields: &[(&str, &str)],
+        body: Option<u64>,
+        asked: &Asked,
+    ) -> (String, String, bool) {
+        let mut response = Response::builder().status(status);
+        for (name, value) in fields {
+            response = response.header(*name, *value);
+        }
+        let (mut head, ()) = response.body(()).unwrap().into_parts();
+        let mut out = Vec::new();
+        let (encoder, persists) = write(&mut head, body, asked, asked.persists, &mut out);
+        let (lines, date) = (String::from_utf8(out).unwrap(), "date: ");
+        let (before, rest) = lines.split_once(date).unwrap();
+        let (time, after) = rest.split_once("\r\n").unwrap();
+        assert!(httpdate::parse_http_date(time).is_ok() && after == "\r\n", "{lines:?}");
+        let encoder = match encoder {
+            Encoder::Length(length) => length.to_string(),
+            Encoder::Chunked(trailers) => format!("chunks {trailers:?}"),
+            Encoder::UntilClose => "until close".to_owned(),
+        };
+        (before.to_owned(), encoder, persists)
+    }
+
+    #[test]
+    fn where_an_answer_ends_is_told_as_its_client_understands_it() {
+        let asked = Asked { persists: true, takes_trailers: true, ..Asked::UNREADABLE };
+        let to_head = Asked { is_head: true, persists: true, ..Asked::UNREADABLE };
+        let to_old = Asked { version: Version::HTTP_10, persists: true, ..Asked::UNREADABLE };
+        let told = &[("content-length", "5")][..];
+        let trailed = &[("trailer", "x-sum")][..];
+        for (asked, status, fields, body, head, encoder, persists) in [
+            (&asked, 200, &[][..], Some(0), "1.1 200 OK|content-length: 0|", "0", true),
+            (&asked, 200, &[], Some(5), "1.1 200 OK|content-length: 5|", "5", true),
+            (&asked, 200, told, Some(5), "1.1 200 OK|content-length: 5|", "5", true),
+            (&asked, 200, told, Some(4), "1.1 200 OK|content-length: 4|", "4", true),
+            (&asked, 200, told, None, "1.1 200 OK|content-length: 5|", "5", true),
+            (&asked, 200, &[], None, "1.1 200 OK|transfer-encoding: chunked|", "chunks []", true),
+            (
+                &asked,
+                200,
+                trailed,
+                None,
+                "1.1 200 OK|trailer: x-sum|transfer-encoding: chunked|",
+                "chunks [\"x-sum\"]",
+                true,
+            ),
+            (&asked, 204, told, None, "1.1 204 No Content|", "0", true),
+            (&asked, 304, told, None, "1.1 304 Not Modified|content-length: 5|", "0", true),
+            (&asked, 304, &[], None, "1.1 304 Not Modified|", "0", true),
+            (&asked, 299, &[], Some(0), "1.1 299 <none>|content-length: 0|", "0", true),
+            (
+                &asked,
+                101,
+                &[("connection", "Upgrade")],
+                None,
+                "1.1 101 Switching Protocols|connection: Upgrade|",
+                "0",
+                true,
+            ),
+            (&to_head, 200, told, Some(0), "1.1 200 OK|content-length: 5|", "0", true),
+            (&to_head, 200, &[], Some(5), "1.1 200 OK|content-length: 5|", "0", true),
+            (&to_head, 200, trailed, None, "1.1 200 OK|", "0", true),
+            (&to_old, 200, told, None, "1.0 200 OK|content-length: 5|connection: keep-alive|", "5", true),
+            (&to_old, 200, trailed, None, "1.0 200 OK|connection: close|", "until close", false),
+            (
+                &Asked::UNREADABLE,
+                400,
+                &[],
+                Some(5),
+                "1.1 400 Bad Request|content-length: 5|connection: close|",
+                "5",
+                false,
+            ),
+            (
+                &Asked::UNREADABLE,
+                200,
+                trailed,
+                None,
+                "1.1 200 OK|trailer: x-sum|transfer-encoding: chunked|connection: close|",
+                "chunks []",
+                false,
+            ),
+        ] {
+            let head = format!("HTTP/{}", head.replace('|', "\r\n"));
+            let expected = (head, encoder.to_owned(), persists);
+            assert_eq!(
+                written(status, fields, body, asked),
+                expected,
+                "{status} {fields:?} {body:?} {asked:?}"
+            );
+        }
+    }
 }
