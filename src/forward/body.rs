@@ -2,7 +2,9 @@
 
 use std::{
     error::Error,
-    fmt, io,
+    fmt,
+    future::poll_fn,
+    io,
     pin::Pin,
     sync::{
         Arc,
@@ -16,7 +18,10 @@ use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use hyper::{HeaderMap, Version, body::Incoming};
 use parking_lot::Mutex;
-use tokio::time::{Instant, Sleep, sleep_until};
+use tokio::{
+    task::AbortHandle,
+    time::{Instant, Sleep, sleep_until},
+};
 
 use crate::http1;
 
@@ -310,11 +315,75 @@ pub struct Relayed {
     /// By HTTP/2. What comes by HTTP/1.1 is read from the connection.
     incoming: Option<Incoming>,
     version: Version,
-    lease: Option<Lease>,
+    held: Held,
     /// The client's body, if it is to be told of what comes.
     upload: Option<Arc<Progress>>,
     /// Fires when the time for the exchange is over.
     timer: Option<Pin<Box<Sleep>>>,
+}
+
+/// The connection that an answer comes on.
+#[derive(Debug)]
+enum Held {
+    Lease(Lease),
+    /// The request isn't sent yet.
+    Duplex(Duplex),
+    /// It has been given back.
+    Nothing,
+}
+
+/// A connection on which an answer comes while the rest of the request is sent: by a task of its own, since a client may take
+/// nothing of the answer before it has sent all.
+#[derive(Debug)]
+struct Duplex {
+    lease: Arc<Mutex<Option<Lease>>>,
+    upload: AbortHandle,
+}
+
+impl Duplex {
+    fn begin(lease: Lease) -> Self {
+        let lease = Arc::new(Mutex::new(Some(lease)));
+        let shared = lease.clone();
+        let upload = poll_fn(move |context| match shared.lock().as_mut().and_then(Lease::http1_mut) {
+            Some(http1) => http1.poll_rest(context),
+            None => Poll::Ready(()),
+        });
+        Self { lease, upload: tokio::spawn(upload).abort_handle() }
+    }
+}
+
+impl Drop for Duplex {
+    fn drop(&mut self) {
+        self.upload.abort();
+    }
+}
+
+impl Held {
+    /// What is said on the connection, if that is HTTP/1.1.
+    fn with<T>(&self, read: impl FnOnce(&Http1) -> T) -> Option<T> {
+        match self {
+            Self::Lease(lease) => lease.http1().map(read),
+            Self::Duplex(duplex) => duplex.lease.lock().as_ref().and_then(Lease::http1).map(read),
+            Self::Nothing => None,
+        }
+    }
+
+    /// The same, to read on.
+    fn with_mut<T>(&mut self, read: impl FnOnce(&mut Http1) -> T) -> Option<T> {
+        match self {
+            Self::Lease(lease) => lease.http1_mut().map(read),
+            Self::Duplex(duplex) => duplex.lease.lock().as_mut().and_then(Lease::http1_mut).map(read),
+            Self::Nothing => None,
+        }
+    }
+
+    fn take(&mut self) -> Option<Lease> {
+        match std::mem::replace(self, Self::Nothing) {
+            Self::Lease(lease) => Some(lease),
+            Self::Duplex(duplex) => duplex.lease.lock().take(),
+            Self::Nothing => None,
+        }
+    }
 }
 
 /// The time for the exchange is over.
@@ -333,7 +402,11 @@ impl Relayed {
     /// Of a body that comes by this version: holds the connection until it has ended; if it is dropped before that, the
     /// connection closes.
     pub fn new(incoming: Option<Incoming>, version: Version, lease: Lease) -> Self {
-        let mut relayed = Self { incoming, version, lease: Some(lease), upload: None, timer: None };
+        let held = match lease.http1().is_none_or(Http1::is_sent) {
+            true => Held::Lease(lease),
+            false => Held::Duplex(Duplex::begin(lease)),
+        };
+        let mut relayed = Self { incoming, version, held, upload: None, timer: None };
         relayed.release_at_end();
         relayed
     }
@@ -359,29 +432,23 @@ impl Relayed {
     }
 
     fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        match (&mut self.incoming, &mut self.lease) {
-            (Some(incoming), _) => poll_incoming(incoming, self.version, context),
-            (None, Some(lease)) => {
-                lease.http1_mut().map_or(Poll::Ready(None), |http1| http1.poll_frame(context))
-            }
-            (None, None) => Poll::Ready(None),
+        match &mut self.incoming {
+            Some(incoming) => poll_incoming(incoming, self.version, context),
+            None => self.held.with_mut(|http1| http1.poll_frame(context)).unwrap_or(Poll::Ready(None)),
         }
     }
 
     fn is_end_stream(&self) -> bool {
-        match (&self.incoming, &self.lease) {
-            (Some(incoming), _) => incoming.is_end_stream(),
-            (None, Some(lease)) => lease.http1().is_none_or(Http1::has_ended),
-            // It has been given back.
-            (None, None) => true,
+        match &self.incoming {
+            Some(incoming) => incoming.is_end_stream(),
+            None => self.held.with(Http1::has_ended).unwrap_or(true),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
-        match (&self.incoming, &self.lease) {
-            (Some(incoming), _) => incoming.size_hint(),
-            (None, Some(lease)) => lease.http1().map(Http1::size_hint).unwrap_or_default(),
-            (None, None) => SizeHint::with_exact(0),
+        match &self.incoming {
+            Some(incoming) => incoming.size_hint(),
+            None => self.held.with(Http1::size_hint).unwrap_or(SizeHint::with_exact(0)),
         }
     }
 
@@ -392,7 +459,7 @@ impl Relayed {
     }
 
     fn release(&mut self) {
-        if let Some(lease) = self.lease.take() {
+        if let Some(lease) = self.held.take() {
             lease.release();
         }
     }
@@ -470,8 +537,6 @@ impl HttpBody for Body {
 
 #[cfg(test)]
 mod tests {
-    use std::future::poll_fn;
-
     use tokio::{join, time::sleep};
 
     use super::*;

@@ -188,6 +188,29 @@ fn an_answer_that_comes_before_the_upload_ends_reaches_the_client() {
 }
 
 #[test]
+fn who_takes_nothing_of_an_answer_can_send_all_of_the_request() {
+    let (told, is_read) = mpsc::channel();
+    let told = std::sync::Mutex::new(told);
+    let upstream = WireUpstream::start(move |mut wire| {
+        wire.request();
+        wire.send(format!("HTTP/1.1 200 OK\r\nContent-Length: {LARGE}\r\n\r\n").as_bytes());
+        let mut writer = wire.stream().try_clone().unwrap();
+        let answer =
+            thread::spawn(move || (0..LARGE / BLOCK.len()).try_for_each(|_| writer.write_all(&BLOCK)));
+        wire.read(LARGE);
+        told.lock().unwrap().send(()).unwrap();
+        answer.join().unwrap().unwrap();
+    });
+    let gateway = Gateway::start(&forward_all(&upstream.url(), ""));
+    let mut client = gateway.client();
+    client.send(format!("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: {LARGE}\r\n\r\n").as_bytes());
+    (0..LARGE / BLOCK.len()).for_each(|_| client.send(&BLOCK));
+    is_read.recv_timeout(PATIENCE).expect("all of the request is there");
+    let answer = client.answer();
+    assert_eq!((answer.status, answer.body.len()), (200, LARGE));
+}
+
+#[test]
 fn a_slow_upload_is_no_slow_answer() {
     let upstream = WireUpstream::start(|mut wire| {
         wire.request();

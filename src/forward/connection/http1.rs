@@ -1,5 +1,5 @@
 //! A connection to a server on which HTTP/1.1 is spoken: one exchange at a time, whose request and answer may be on their
-//! way at the same time. No task works on it: who waits for the answer, or for its body, sends the request's as well.
+//! way at the same time. No task works on it: who waits for the answer sends the request as well.
 
 use std::{
     fmt,
@@ -44,6 +44,9 @@ pub(crate) struct Http1 {
     /// Whether any of the request may have reached the server, and the server has said anything since.
     has_sent: bool,
     has_heard: bool,
+    /// What the rest of the request has failed by, and who reads the answer meanwhile.
+    fault: Option<BoxError>,
+    reader: Option<Waker>,
     counted: Counted,
 }
 
@@ -59,6 +62,8 @@ impl Http1 {
             persists: true,
             has_sent: false,
             has_heard: false,
+            fault: None,
+            reader: None,
             counted,
         }
     }
@@ -85,7 +90,7 @@ impl Http1 {
 
     /// Whether the exchange has ended, and another one may follow.
     pub(super) fn is_ready(&self) -> bool {
-        let has_ended = self.decoder.has_ended() && self.upload.is_none() && self.output.is_empty();
+        let has_ended = self.decoder.has_ended() && self.is_sent();
         // What comes without having been asked for is no answer to what is asked next.
         has_ended && self.persists && self.input.bytes().is_empty()
     }
@@ -111,16 +116,33 @@ impl Http1 {
         (self.input.before(self.stream), self.counted)
     }
 
-    /// The next of the answer's body, while the rest of the request is sent.
+    /// The next of the answer's body. Somebody else sends the rest of the request.
     pub(crate) fn poll_frame(
         &mut self,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        if let Poll::Ready(Err(error)) = self.poll_upload(context) {
-            return Poll::Ready(Some(Err(error)));
+        if let Some(fault) = self.fault.take() {
+            return Poll::Ready(Some(Err(fault)));
         }
-        let frame = ready!(self.decoder.poll_frame(&mut self.input, &mut *self.stream, context));
-        Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
+        let frame = self.decoder.poll_frame(&mut self.input, &mut *self.stream, context);
+        if frame.is_pending() && !self.is_sent() {
+            self.reader = Some(context.waker().clone());
+        }
+        frame.map(|frame| frame.map(|frame| frame.map_err(Into::into)))
+    }
+
+    /// Sends the rest of the request while the answer comes. If that fails the answer breaks off.
+    pub(crate) fn poll_rest(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        if let Err(fault) = ready!(self.poll_upload(context)) {
+            (self.fault, self.upload, self.persists) = (Some(fault), None, false);
+            self.reader.take().into_iter().for_each(Waker::wake);
+        }
+        Poll::Ready(())
+    }
+
+    /// Whether the request has been sent.
+    pub(crate) fn is_sent(&self) -> bool {
+        self.upload.is_none() && self.output.is_empty()
     }
 
     /// Whether the answer has ended.
