@@ -5,7 +5,10 @@ use std::{
     task::{Context, Poll},
 };
 
-use tokio::time::{Instant, Sleep, sleep_until};
+use tokio::{
+    task::coop::unconstrained,
+    time::{Instant, Sleep, sleep_until},
+};
 
 /// A timer that is set again only when it has fired: who moves the deadline on with each request, or each piece of one,
 /// pays for that once in a while.
@@ -19,7 +22,8 @@ impl Timer {
         if sleep.deadline() > deadline {
             sleep.as_mut().reset(deadline);
         }
-        while sleep.as_mut().poll(context).is_ready() {
+        // Also if the task has done so much by now that it is to pause: by what comes without end it would else be put off.
+        while Pin::new(&mut unconstrained(sleep.as_mut())).poll(context).is_ready() {
             if sleep.deadline() >= deadline {
                 return Poll::Ready(());
             }
