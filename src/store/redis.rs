@@ -14,6 +14,7 @@ pub(crate) mod call;
 mod channel;
 mod cluster;
 mod connection;
+mod deadlines;
 mod node;
 mod sentinel;
 pub(crate) mod slots;

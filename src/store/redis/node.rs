@@ -96,17 +96,16 @@ impl Node {
         self.batcher().connection().connected(deadline).await
     }
 
-    /// Does an operation in the next call of this thread's batcher on the lane.
-    pub(super) async fn operate(
+    /// Has an operation done in the next call of this thread's batcher on the lane.
+    pub(super) fn operate(
         &self,
         lane: Lane,
         operation: Operation,
         deadline: Instant,
-    ) -> Result<Reply, StoreError> {
-        if self.link.breaker.is_open() {
-            return Err(StoreError::Open);
-        }
-        self.batcher().operate(lane, operation, deadline).await
+    ) -> impl Future<Output = Result<Reply, StoreError>> + use<> {
+        let is_open = self.link.breaker.is_open();
+        let reply = (!is_open).then(|| self.batcher().operate(lane, operation, deadline));
+        async move { reply.ok_or(StoreError::Open)?.await }
     }
 
     /// Does an operation in the next call of this thread's batcher, if the server can be reached now.
