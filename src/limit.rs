@@ -233,4 +233,4 @@ impl Ask {
 }
 
 /// What a request asks, each of another limit.
-pub type Asks = SmallVec<[Ask; 2]>;
+pub type Asks = SmallVec<[Ask; 1]>;
