@@ -225,23 +225,23 @@ impl Batcher {
         });
     }
 
-    /// Has an operation done in the lane's next call. One that still waits at `deadline` isn't sent any more.
+    /// Has an operation done in the lane's next call, whose reply is to be awaited. One that still waits at `deadline`
+    /// isn't sent any more.
     pub(super) fn operate(
         self: Arc<Self>,
         lane: Lane,
         operation: Operation,
         deadline: Instant,
-    ) -> impl Future<Output = Result<Reply, StoreError>> {
+    ) -> Result<impl Future<Output = Result<Reply, StoreError>>, StoreError> {
         let (answer, receiver) = oneshot::channel();
-        let enqueued = self.enqueue(lane, Waiting { operation, answer: Some(answer) });
-        async move {
-            enqueued?;
+        self.enqueue(lane, Waiting { operation, answer: Some(answer) })?;
+        Ok(async move {
             match self.deadlines.within(deadline, receiver).await {
                 Some(Ok(answer)) => answer,
                 Some(Err(_)) => Err(StoreError::Open),
                 None => Err(StoreError::Timeout),
             }
-        }
+        })
     }
 
     /// Does an operation in the lane's next call. What doesn't fit any more is forgotten, as if the server

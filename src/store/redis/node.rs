@@ -96,16 +96,17 @@ impl Node {
         self.batcher().connection().connected(deadline).await
     }
 
-    /// Has an operation done in the next call of this thread's batcher on the lane.
+    /// Has an operation done in the next call of this thread's batcher on the lane, whose reply is to be awaited.
     pub(super) fn operate(
         &self,
         lane: Lane,
         operation: Operation,
         deadline: Instant,
-    ) -> impl Future<Output = Result<Reply, StoreError>> + use<> {
-        let is_open = self.link.breaker.is_open();
-        let reply = (!is_open).then(|| self.batcher().operate(lane, operation, deadline));
-        async move { reply.ok_or(StoreError::Open)?.await }
+    ) -> Result<impl Future<Output = Result<Reply, StoreError>> + use<>, StoreError> {
+        if self.link.breaker.is_open() {
+            return Err(StoreError::Open);
+        }
+        self.batcher().operate(lane, operation, deadline)
     }
 
     /// Does an operation in the next call of this thread's batcher, if the server can be reached now.
