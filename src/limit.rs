@@ -64,7 +64,7 @@ pub struct Limit {
     scope: Scope,
     on_failure: OnFailure,
     wait: Duration,
-    /// What a bucket's name has between the store's prefix and the key: `<limit>:<tag>:`.
+    /// What a bucket's name has between the store's prefix and the key: `:<limit>:<tag>:{`.
     stem: String,
     /// What clients are told of its quota.
     policy: HeaderValue,
@@ -87,7 +87,7 @@ impl Limit {
             scope: Scope::Shared,
             on_failure: OnFailure::Local,
             wait: Duration::ZERO,
-            stem: format!("{name}:{}:", quota.algorithm.tag()),
+            stem: format!(":{name}:{}:{{", quota.algorithm.tag()),
             policy: fields::policy(name, quota),
         }
     }
@@ -226,11 +226,11 @@ impl Ask {
     /// The charge that it makes at this rate, on a bucket of this store's.
     pub(crate) fn charge(&self, key_prefix: &str, rate: Rate) -> Charge {
         let Self { limit, key, cost, .. } = self;
-        let bucket = text::concat([key_prefix, ":", &limit.stem, "{", key.as_str(), "}"]);
+        let bucket = text::concat([key_prefix, &limit.stem, key.as_str(), "}"]);
         let quota = Quota::new(limit.quota.algorithm, rate);
         Charge { bucket: bucket.into(), quota, cost: *cost, shadow: limit.shadows() }
     }
 }
 
 /// What a request asks, each of another limit.
-pub type Asks = SmallVec<[Ask; 2]>;
+pub type Asks = SmallVec<[Ask; 1]>;

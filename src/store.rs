@@ -45,7 +45,7 @@ impl AsRef<Self> for Charge {
 }
 
 /// The charges of one request, each on another bucket.
-pub type Charges = SmallVec<[Charge; 2]>;
+pub type Charges = SmallVec<[Charge; 1]>;
 
 /// Whether a request is admitted, and where each of its buckets stands after it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,7 +55,7 @@ pub struct Decision {
     /// Every enforcing limit had room, and all of them were charged.
     pub admitted: bool,
     /// One for each charge, in order.
-    pub outcomes: SmallVec<[Outcome; 2]>,
+    pub outcomes: SmallVec<[Outcome; 1]>,
     /// One for each charge made on a concurrency quota, in order. They are the caller's to release.
     pub leases: Vec<Lease>,
 }

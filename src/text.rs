@@ -1,6 +1,22 @@
 //! Texts that each request has to be written for, which the standard library formats at several times the cost.
 
-use std::{fmt::Write, net::IpAddr};
+use std::{
+    fmt::Write,
+    hash::{BuildHasher, Hasher, RandomState},
+    net::IpAddr,
+    sync::LazyLock,
+};
+
+/// No client can choose texts that look alike.
+static HASHER: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+
+/// The hash of a text, in this process.
+pub fn hash(text: &[u8]) -> u64 {
+    let mut hasher = HASHER.build_hasher();
+    // Without its length, which only a text among others needs.
+    hasher.write(text);
+    hasher.finish()
+}
 
 /// An address as it is written.
 pub fn address(address: IpAddr) -> String {

@@ -128,17 +128,25 @@ fn list(parts: &Parts, name: HeaderName) -> impl Iterator<Item = &[u8]> {
     lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b',')).map(<[u8]>::trim_ascii)
 }
 
+/// What a byte in a host says of it: that it is none, or isn't in lower case.
+const NO_HOST: u8 = 1;
+const UPPER_CASE: u8 = 2;
+
 /// Whether a byte may stand in a registered name (RFC 3986, section 3.2.2). No escapes: an `Authority` has none, and a
 /// server of HTTP/2 would be told another host.
-const fn may_be_in_host(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || matches!(byte, b'!' | b'$' | b'&'..=b'.' | b';' | b'=' | b'_' | b'~')
+const fn of_host(byte: u8) -> u8 {
+    match byte {
+        b'a'..=b'z' | b'0'..=b'9' | b'!' | b'$' | b'&'..=b'.' | b';' | b'=' | b'_' | b'~' => 0,
+        b'A'..=b'Z' => UPPER_CASE,
+        _ => NO_HOST,
+    }
 }
 
 /// The same of each byte, since each request's host is looked at.
-const IN_HOST: [bool; 256] = {
-    let (mut all, mut byte) = ([false; 256], 0);
+const OF_HOST: [u8; 256] = {
+    let (mut all, mut byte) = ([0; 256], 0);
     while byte < 256 {
-        all[byte] = may_be_in_host(byte as u8);
+        all[byte] = of_host(byte as u8);
         byte += 1;
     }
     all
@@ -157,10 +165,11 @@ fn host_of(authority: &str) -> Result<Cow<'_, str>, Rejection> {
         return address.map(|address| format!("[{address}]").into()).ok_or(Rejection::HostInvalid);
     }
     let host = host.strip_suffix('.').unwrap_or(host);
-    if host.is_empty() || host.ends_with('.') || !host.bytes().all(|byte| IN_HOST[usize::from(byte)]) {
+    let seen = host.bytes().fold(0, |seen, byte| seen | OF_HOST[usize::from(byte)]);
+    if host.is_empty() || host.ends_with('.') || seen & NO_HOST != 0 {
         return Err(Rejection::HostInvalid);
     }
-    Ok(match host.bytes().any(|byte| byte.is_ascii_uppercase()) {
+    Ok(match seen & UPPER_CASE != 0 {
         true => Cow::Owned(host.to_ascii_lowercase()),
         false => Cow::Borrowed(host),
     })

@@ -120,7 +120,7 @@ impl Standing {
 }
 
 /// One for each limit that was asked.
-pub type Standings = SmallVec<[Standing; 2]>;
+pub type Standings = SmallVec<[Standing; 1]>;
 
 /// A request that may pass, where its limits stand, and what it holds of them while it runs.
 ///

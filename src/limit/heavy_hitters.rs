@@ -8,23 +8,17 @@
 //!
 //! All counts are halved each minute, so what counts is the present.
 
-use std::{
-    collections::HashMap,
-    hash::{BuildHasher, RandomState},
-    sync::LazyLock,
-    time::Duration,
-};
+use std::{collections::HashMap, time::Duration};
 
 use parking_lot::Mutex;
 use thread_local::ThreadLocal;
 use tokio::time::Instant;
 
+use crate::text;
+
 /// Of a thread. They are looked through for each request, and are all that it keeps.
 const COUNTERS: usize = 64;
 const HALVED_EVERY: Duration = Duration::from_secs(60);
-
-/// No client can choose keys that look alike.
-static HASHER: LazyLock<RandomState> = LazyLock::new(RandomState::new);
 
 /// A key with its hash, so that it is hashed once where several count it.
 #[derive(Clone, Copy, Debug)]
@@ -35,7 +29,7 @@ pub struct Noted<'k> {
 
 impl<'k> From<&'k str> for Noted<'k> {
     fn from(key: &'k str) -> Self {
-        Self { key, hash: HASHER.hash_one(key) }
+        Self { key, hash: text::hash(key.as_bytes()) }
     }
 }
 

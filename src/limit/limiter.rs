@@ -76,7 +76,7 @@ struct Asked<'r> {
     scope: Scope,
 }
 
-type AllAsked<'r> = SmallVec<[Asked<'r>; 2]>;
+type AllAsked<'r> = SmallVec<[Asked<'r>; 1]>;
 
 impl Limiter {
     /// Opens the store at a url, `redis://127.0.0.1:6379` or `memory:`, with the settings that a file has by
@@ -422,6 +422,7 @@ impl Limiter {
         mut admission: Admission,
     ) -> Admission {
         admission.leases.extend(hold(store, &mut decision));
+        admission.standings.reserve(asked.len());
         for (asked, outcome) in asked.into_iter().zip(&decision.outcomes) {
             admission.standings.push(asked.standing(*outcome, origin));
             let Asked { ask, charge, .. } = asked;
@@ -449,7 +450,7 @@ impl Limiter {
 
     /// What is asked, with what it charges. What never fits is refused without asking.
     fn ask<'r>(&self, asks: &'r [Ask]) -> Result<AllAsked<'r>, Refusal> {
-        let mut asked = AllAsked::new();
+        let mut asked = AllAsked::with_capacity(asks.len());
         for ask in asks {
             let (charge, scope) = self.charge(ask);
             asked.push(Asked { ask, charge, scope });
@@ -563,7 +564,7 @@ fn refuse_what_never_fits(asked: &AllAsked<'_>) -> Result<(), Refusal> {
 }
 
 fn refuse(asked: &AllAsked<'_>, decision: &Decision, origin: Origin) -> Refusal {
-    let mut limited = Box::new(Limited { standings: Standings::new() });
+    let mut limited = Box::new(Limited { standings: Standings::with_capacity(asked.len()) });
     for (asked, outcome) in asked.iter().zip(&decision.outcomes) {
         limited.standings.push(asked.standing(*outcome, origin));
     }

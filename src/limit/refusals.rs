@@ -23,7 +23,6 @@ mod block;
 
 use std::{
     fmt,
-    hash::{BuildHasher, RandomState},
     sync::{
         Arc,
         atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
@@ -42,6 +41,7 @@ use tokio::{
 use crate::{
     algorithm::{Algorithm, Quota},
     store::{Charge, Outcome},
+    text,
 };
 
 use self::block::{Block, Known, Step};
@@ -53,7 +53,6 @@ const BLOCKS_MOST: usize = 1024;
 /// What is refused here. One for all threads.
 pub(super) struct Refusals {
     shards: Box<[Mutex<HashTable<Block>>]>,
-    hasher: RandomState,
     blocks: AtomicUsize,
     /// How often anything was forgotten.
     epoch: AtomicU64,
@@ -64,7 +63,7 @@ pub(super) enum Verdict<'r> {
     /// Nothing: the store is to be asked. To be kept until it has answered.
     Ask(Turns<'r>),
     /// It is refused; for each charge how its bucket stands, if that refuses.
-    Refused(SmallVec<[Option<Outcome>; 2]>),
+    Refused(SmallVec<[Option<Outcome>; 1]>),
 }
 
 /// When a call was sent.
@@ -78,7 +77,6 @@ impl Default for Refusals {
     fn default() -> Self {
         Self {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
-            hasher: RandomState::new(),
             blocks: AtomicUsize::new(0),
             epoch: AtomicU64::new(0),
         }
@@ -137,7 +135,7 @@ impl Refusals {
 
     /// How a bucket stands that surely refuses this cost.
     pub(super) fn remembered(&self, bucket: &Bytes, quota: Quota, cost: u32) -> Option<Outcome> {
-        let hash = self.hash(bucket);
+        let hash = text::hash(bucket);
         let shard = self.shard(hash).lock();
         let block = shard.find(hash, |block| block.bucket == *bucket).filter(|block| block.quota == quota)?;
         block.refusal(cost, Instant::now())
@@ -164,7 +162,7 @@ impl Refusals {
         let step = Step::new(charge, outcome, sending.at);
         let Some(step) = step.filter(|_| charge.quota.algorithm != Algorithm::Concurrency) else { return };
         let Charge { bucket, quota, .. } = charge;
-        let hash = self.hash(bucket);
+        let hash = text::hash(bucket);
         let mut shard = self.shard(hash).lock();
         if self.epoch.load(Relaxed) != sending.epoch {
             return;
@@ -177,7 +175,7 @@ impl Refusals {
         }
         let mut block = Block::new(bucket.clone(), *quota);
         block.note(*quota, step);
-        shard.insert_unique(hash, block, |block| self.hash(&block.bucket));
+        shard.insert_unique(hash, block, |block| text::hash(&block.bucket));
         self.blocks.fetch_add(1, Relaxed);
     }
 
@@ -222,7 +220,7 @@ impl Refusals {
         let now = Instant::now();
         let ended = shard.iter().take(8).find(|block| block.has_ended(now)).or_else(|| shard.iter().next());
         let Some(bucket) = ended.map(|block| block.bucket.clone()) else { return };
-        if let Ok(found) = shard.find_entry(self.hash(&bucket), |block| block.bucket == bucket) {
+        if let Ok(found) = shard.find_entry(text::hash(&bucket), |block| block.bucket == bucket) {
             found.remove();
             self.blocks.fetch_sub(1, Relaxed);
         }
@@ -230,17 +228,13 @@ impl Refusals {
 
     /// Changes the block of a bucket, if there is one, and drops it if that says so.
     fn change(&self, bucket: &Bytes, change: impl FnOnce(&mut Block) -> bool) {
-        let hash = self.hash(bucket);
+        let hash = text::hash(bucket);
         let mut shard = self.shard(hash).lock();
         let Ok(mut found) = shard.find_entry(hash, |block| block.bucket == *bucket) else { return };
         if change(found.get_mut()) {
             found.remove();
             self.blocks.fetch_sub(1, Relaxed);
         }
-    }
-
-    fn hash(&self, bucket: &Bytes) -> u64 {
-        self.hasher.hash_one(bucket)
     }
 
     /// By bits of the hash that the shard's table doesn't go by.

@@ -284,7 +284,7 @@ pub async fn admit(
     arrival: Instant,
     log: &mut Log,
 ) -> Result<Admission, Refusal> {
-    let mut asks = Asks::new();
+    let mut asks = Asks::with_capacity(rules.len());
     for rule in rules {
         if let Some(ask) = rule.ask(subject, log)? {
             asks.push(ask);

@@ -75,7 +75,6 @@ struct Awaited {
 }
 
 /// How a wait ends.
-#[expect(clippy::large_enum_variant, reason = "it is moved once")]
 enum Answer {
     Taken(Result<Admission, Refusal>),
     /// By now another bucket refuses it for longer, or for good.

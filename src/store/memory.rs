@@ -6,7 +6,6 @@
 
 use std::{
     fmt,
-    hash::{BuildHasher, RandomState},
     sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
     time::Instant,
 };
@@ -19,6 +18,7 @@ use smallvec::{SmallVec, smallvec};
 use crate::{
     algorithm::{Algorithm, Quota, Rate, State},
     metrics::Page,
+    text,
 };
 
 use super::{Act, Charge, Decision, Lease, Operation, Outcome, Reply, StoreError, Usage, overrides::Table};
@@ -35,7 +35,6 @@ const BUCKET_BYTES: usize = 2 * (size_of::<Bucket>() + 1) + 32;
 /// Buckets in this process. Its clock is monotonic and starts with it.
 pub struct MemoryStore {
     shards: Box<[Mutex<Shard>]>,
-    hasher: RandomState,
     started: Instant,
     max_bytes: usize,
     bytes: AtomicUsize,
@@ -48,7 +47,6 @@ pub struct MemoryStore {
 /// A plain lock: it is held for a decision's arithmetic, never across an await.
 struct Shard {
     buckets: HashTable<Bucket>,
-    hasher: RandomState,
     sweep_at: usize,
 }
 
@@ -59,7 +57,11 @@ struct Name<'o> {
     hash: u64,
 }
 
-impl Name<'_> {
+impl<'o> Name<'o> {
+    fn of(name: &'o Bytes) -> Self {
+        Self { name, hash: text::hash(name) }
+    }
+
     /// By bits of the hash that the shard's table doesn't go by.
     fn shard(self) -> usize {
         (self.hash >> 32) as usize % SHARDS
@@ -76,11 +78,9 @@ struct Bucket {
 impl MemoryStore {
     /// An empty store that will hold at most about `max_bytes`.
     pub fn new(max_bytes: usize) -> Self {
-        let hasher = RandomState::new();
-        let shard = |_| Shard { buckets: HashTable::new(), hasher: hasher.clone(), sweep_at: 0 };
+        let shard = |_| Shard { buckets: HashTable::new(), sweep_at: 0 };
         Self {
             shards: (0..SHARDS).map(shard).map(Mutex::new).collect(),
-            hasher,
             started: Instant::now(),
             max_bytes,
             bytes: AtomicUsize::new(0),
@@ -116,7 +116,7 @@ impl MemoryStore {
     /// found once, not at each step.
     fn decide_known(&self, time_us: u64, charge: &Charge) -> Option<Decision> {
         let Charge { quota, cost, shadow, .. } = *charge;
-        let name = self.name(&charge.bucket);
+        let name = Name::of(&charge.bucket);
         let mut shard = self.shards[name.shard()].lock();
         let bucket = shard.find_mut(name)?;
         bucket.advance(quota, time_us);
@@ -134,7 +134,7 @@ impl MemoryStore {
 
     /// Gives back what a decision at `time_us` charged a bucket, as if it had refused.
     pub fn give_back(&self, bucket: &Bytes, quota: Quota, time_us: u64, cost: u32) {
-        let name = self.name(bucket);
+        let name = Name::of(bucket);
         let mut shard = self.shards[name.shard()].lock();
         shard.advance(name, quota, self.time_us());
         if let Some(bucket) = shard.find_mut(name) {
@@ -158,7 +158,7 @@ impl MemoryStore {
     pub fn operate_at(&self, time_us: u64, operation: &Operation) -> Result<Reply, StoreError> {
         self.within_bound(time_us, || match operation {
             Operation::Take(charges) => self.decide(time_us, charges).map(Reply::Decision),
-            Operation::On { bucket, quota, act } => self.act(time_us, self.name(bucket), *quota, *act),
+            Operation::On { bucket, quota, act } => self.act(time_us, Name::of(bucket), *quota, *act),
         })
     }
 
@@ -246,7 +246,7 @@ impl MemoryStore {
 
     fn decide<C: AsRef<Charge>>(&self, time_us: u64, charges: &[C]) -> Result<Decision, StoreError> {
         let charges = || charges.iter().map(AsRef::as_ref);
-        let names: SmallVec<[Name<'_>; 2]> = charges().map(|charge| self.name(&charge.bucket)).collect();
+        let names: SmallVec<[Name<'_>; 2]> = charges().map(|charge| Name::of(&charge.bucket)).collect();
         let mut shards = self.lock(&names);
 
         let mut delays: SmallVec<[Option<u64>; 2]> = SmallVec::new();
@@ -318,10 +318,6 @@ impl MemoryStore {
         if bytes > 0 {
             self.bytes.fetch_sub(bytes, Relaxed);
         }
-    }
-
-    fn name<'o>(&self, bucket: &'o Bytes) -> Name<'o> {
-        Name { name: bucket, hash: self.hasher.hash_one(bucket) }
     }
 
     /// Locks in ascending order, so that two decisions never wait for each other.
@@ -407,10 +403,9 @@ impl Shard {
         time_us: u64,
         change: impl FnOnce(&mut State),
     ) -> usize {
-        let Self { buckets, hasher, .. } = self;
         let mut grown = 0;
-        let hash_of = |bucket: &Bucket| hasher.hash_one(&bucket.name);
-        let mut entry = match buckets.entry(hash, |bucket| bucket.name == *name, hash_of) {
+        let hash_of = |bucket: &Bucket| text::hash(&bucket.name);
+        let mut entry = match self.buckets.entry(hash, |bucket| bucket.name == *name, hash_of) {
             Entry::Occupied(entry) => entry,
             Entry::Vacant(entry) => {
                 grown = named_bytes(name);
@@ -425,8 +420,7 @@ impl Shard {
     /// Drops the buckets whose newest entry has ended, and returns the bytes that frees.
     fn sweep(&mut self, time_us: u64) -> usize {
         let mut freed = 0;
-        let Self { buckets, hasher, .. } = self;
-        buckets.retain(|bucket| {
+        self.buckets.retain(|bucket| {
             let before = bucket.bytes();
             let live = bucket.ends_us > time_us;
             if live {
@@ -435,7 +429,7 @@ impl Shard {
             freed += before - if live { bucket.bytes() } else { 0 };
             live
         });
-        buckets.shrink_to(2 * buckets.len(), |bucket| hasher.hash_one(&bucket.name));
+        self.buckets.shrink_to(2 * self.buckets.len(), |bucket| text::hash(&bucket.name));
         self.sweep_at = (2 * self.buckets.len()).max(SWEEP_AT_LEAST);
         freed
     }

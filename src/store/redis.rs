@@ -14,6 +14,7 @@ pub(crate) mod call;
 mod channel;
 mod cluster;
 mod connection;
+mod deadlines;
 mod node;
 mod sentinel;
 pub(crate) mod slots;
@@ -116,7 +117,7 @@ impl RedisStore {
     /// No reply, at the latest at `deadline`. An operation that still waits then isn't sent any more.
     pub async fn operate(&self, operation: Operation, deadline: Instant) -> Result<Reply, StoreError> {
         match &self.place {
-            Place::One(node) => node.operate(LANE, operation, deadline).await,
+            Place::One(node) => node.operate(LANE, operation, deadline)?.await,
             // On the heap, to keep the way through the other place small.
             Place::Cluster(cluster) => match operation {
                 Operation::Take(charges) if across::is_across(&charges) => {

@@ -16,10 +16,14 @@ use std::{
 };
 
 use bytes::Bytes;
+use hashbrown::{HashTable, hash_table::Entry};
 use sha1::{Digest, Sha1};
 use smallvec::SmallVec;
 
-use crate::algorithm::{Algorithm, Quota};
+use crate::{
+    algorithm::{Algorithm, Quota},
+    text,
+};
 
 use self::list::List;
 use super::{Act, Charge, Charges, Decision, Lease, LeaseId, Operation, Outcome, Reply, Usage};
@@ -48,8 +52,10 @@ pub struct Call {
     /// Counts this process's calls, to name leases by.
     number: u64,
     buckets: Vec<Bucket>,
-    places: HashMap<Bytes, usize>,
+    /// Where each is among them, by its name.
+    places: HashTable<usize>,
     steps: Vec<Step>,
+    /// The steps of requests that aren't the first to name their first bucket.
     group_of: HashMap<Asked, usize>,
     /// For each operation, its step.
     operations: Vec<usize>,
@@ -60,7 +66,7 @@ impl Default for Call {
         Self {
             number: CALLS.fetch_add(1, Relaxed),
             buckets: Vec::new(),
-            places: HashMap::new(),
+            places: HashTable::new(),
             steps: Vec::new(),
             group_of: HashMap::new(),
             operations: Vec::new(),
@@ -73,8 +79,9 @@ impl Default for Call {
 struct Bucket {
     name: Bytes,
     quota: Quota,
-    /// How many steps name it.
+    /// How many steps name it, and which was the first.
     steps: usize,
+    first: usize,
 }
 
 /// What requests ask: for each charge its bucket's place, its cost, and whether it shadows.
@@ -119,11 +126,17 @@ impl Call {
             .map(|charge| (self.place(&charge.bucket, charge.quota), charge.cost, charge.shadow))
             .collect();
         let next = self.steps.len();
-        let step = *self.group_of.entry(asked).or_insert_with_key(|asked| {
+        // The step that was the first to name a bucket is mostly of the same requests.
+        let first = asked.first().map_or(next, |(place, ..)| self.buckets[*place].first);
+        let step = match self.steps.get(first) {
+            None => next,
+            Some(Step::Group { asked: other, .. }) if *other == asked => first,
+            Some(_) => *self.group_of.entry(asked.clone()).or_insert(next),
+        };
+        if step == next {
             asked.iter().for_each(|(place, ..)| self.buckets[*place].steps += 1);
-            self.steps.push(Step::Group { asked: asked.clone(), count: 0 });
-            next
-        });
+            self.steps.push(Step::Group { asked, count: 0 });
+        }
         if let Step::Group { count, .. } = &mut self.steps[step] {
             *count += 1;
         }
@@ -140,14 +153,22 @@ impl Call {
     }
 
     fn place(&mut self, bucket: &Bytes, quota: Quota) -> usize {
-        let next = self.buckets.len();
-        let place = *self.places.entry(bucket.clone()).or_insert(next);
-        if place == next {
-            self.buckets.push(Bucket { name: bucket.clone(), quota, steps: 0 });
-        } else {
-            self.buckets[place].quota = quota;
+        let Self { buckets, places, steps, .. } = self;
+        let is_its = |place: &usize| buckets[*place].name == *bucket;
+        let hash_of = |place: &usize| text::hash(&buckets[*place].name);
+        match places.entry(text::hash(bucket), is_its, hash_of) {
+            Entry::Occupied(known) => {
+                let place = *known.get();
+                buckets[place].quota = quota;
+                place
+            }
+            Entry::Vacant(vacant) => {
+                let place = buckets.len();
+                vacant.insert(place);
+                buckets.push(Bucket { name: bucket.clone(), quota, steps: 0, first: steps.len() });
+                place
+            }
         }
-        place
     }
 
     /// The script's KEYS and its argument: see lua/walk.lua. Buckets of one quota stand together.

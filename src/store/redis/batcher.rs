@@ -6,7 +6,7 @@
 //! run.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{BTreeMap, VecDeque},
     sync::{
         Arc, Weak,
         atomic::{AtomicBool, Ordering::Relaxed},
@@ -21,7 +21,7 @@ use tokio::{
     runtime::Handle,
     sync::{Notify, OnceCell, Semaphore, oneshot},
     task::{AbortHandle, yield_now},
-    time::{Instant, sleep, timeout_at},
+    time::{Instant, sleep},
 };
 
 use crate::store::script::Call;
@@ -31,6 +31,7 @@ use super::{
     breaker::Timeouts,
     call,
     connection::{CONNECT_TIMEOUT, Connection, describe},
+    deadlines::Deadlines,
     node::Link,
     slots::is_redirection,
 };
@@ -47,14 +48,14 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 const LANES_KEPT: usize = 64;
 
 /// Operations that may go in one call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Lane {
     pub(super) slot: u16,
     pub(super) manner: Manner,
 }
 
 /// How operations on a slot go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Manner {
     /// Those that wait go together.
     Together,
@@ -81,18 +82,22 @@ pub(super) struct Batcher {
     wake: Arc<Notify>,
     /// The task that makes the calls of a server that stands alone. It ends with the runtime.
     life: AbortHandle,
+    /// Of those who wait for answers, and the task that keeps them.
+    deadlines: Arc<Deadlines>,
+    keeper: AbortHandle,
 }
 
 impl Drop for Batcher {
     fn drop(&mut self) {
         self.life.abort();
+        self.keeper.abort();
     }
 }
 
 /// A plain lock: held to push or to cut a batch, never across an await.
 #[derive(Default)]
 struct Queue {
-    lanes: HashMap<Lane, Waitlist>,
+    lanes: BTreeMap<Lane, Waitlist>,
     /// In all lanes.
     waiting: usize,
 }
@@ -150,9 +155,25 @@ impl Batcher {
         let connection = ArcSwap::from_pointee(Connection::start(&link.config, Arc::downgrade(&link)));
         let (runtime, calls) = (Handle::current(), Semaphore::new(CALLS_MOST));
         let (timeouts, queue, looks, begun, wake) = Default::default();
+        let deadlines = Arc::<Deadlines>::default();
+        let kept = deadlines.clone();
+        let keeper = runtime.spawn(async move { kept.keep().await }).abort_handle();
         Arc::new_cyclic(|batcher| {
             let life = runtime.spawn(live(batcher.clone(), Arc::clone(&wake))).abort_handle();
-            Self { link, runtime, connection, timeouts, queue, calls, looks, begun, wake, life }
+            Self {
+                link,
+                runtime,
+                connection,
+                timeouts,
+                queue,
+                calls,
+                looks,
+                begun,
+                wake,
+                life,
+                deadlines,
+                keeper,
+            }
         })
     }
 
@@ -204,20 +225,23 @@ impl Batcher {
         });
     }
 
-    /// Does an operation in the lane's next call. One that still waits at `deadline` isn't sent any more.
-    pub(super) async fn operate(
-        self: &Arc<Self>,
+    /// Has an operation done in the lane's next call, whose reply is to be awaited. One that still waits at `deadline`
+    /// isn't sent any more.
+    pub(super) fn operate(
+        self: Arc<Self>,
         lane: Lane,
         operation: Operation,
         deadline: Instant,
-    ) -> Result<Reply, StoreError> {
+    ) -> Result<impl Future<Output = Result<Reply, StoreError>>, StoreError> {
         let (answer, receiver) = oneshot::channel();
         self.enqueue(lane, Waiting { operation, answer: Some(answer) })?;
-        match timeout_at(deadline, receiver).await {
-            Ok(Ok(answer)) => answer,
-            Ok(Err(_)) => Err(StoreError::Open),
-            Err(_) => Err(StoreError::Timeout),
-        }
+        Ok(async move {
+            match self.deadlines.within(deadline, receiver).await {
+                Some(Ok(answer)) => answer,
+                Some(Err(_)) => Err(StoreError::Open),
+                None => Err(StoreError::Timeout),
+            }
+        })
     }
 
     /// Does an operation in the lane's next call. What doesn't fit any more is forgotten, as if the server
@@ -254,14 +278,16 @@ impl Batcher {
         // nothing of the server.
         let connected = async || drop(self.connection().connected(Instant::now() + CONNECT_TIMEOUT).await);
         self.begun.get_or_init(connected).await;
+        let mut gathers = self.gathers(lane);
         loop {
             // Requests that have arrived already, but haven't been looked at, go along. Where the last one went
             // by itself there is hardly another, and what there is goes with the next call.
-            if self.gathers(lane) {
+            if gathers {
                 yield_now().await;
             }
             let _permit = self.calls.acquire().await;
             let Some(batch) = self.next_batch(&mut turn) else { return };
+            gathers = batch.len() > 1;
             let mut call = Call::default();
             for waiting in &batch {
                 call.push(&waiting.operation);

@@ -127,7 +127,7 @@ impl Cluster {
         let slot = slot_of(operation.bucket());
         self.visit(slot, deadline, |node, manner| {
             let operation = operation.clone();
-            async move { node.operate(Lane { slot, manner }, operation, deadline).await }
+            async move { node.operate(Lane { slot, manner }, operation, deadline)?.await }
         })
         .await
     }

@@ -96,17 +96,17 @@ impl Node {
         self.batcher().connection().connected(deadline).await
     }
 
-    /// Does an operation in the next call of this thread's batcher on the lane.
-    pub(super) async fn operate(
+    /// Has an operation done in the next call of this thread's batcher on the lane, whose reply is to be awaited.
+    pub(super) fn operate(
         &self,
         lane: Lane,
         operation: Operation,
         deadline: Instant,
-    ) -> Result<Reply, StoreError> {
+    ) -> Result<impl Future<Output = Result<Reply, StoreError>> + use<>, StoreError> {
         if self.link.breaker.is_open() {
             return Err(StoreError::Open);
         }
-        self.batcher().operate(lane, operation, deadline).await
+        self.batcher().operate(lane, operation, deadline)
     }
 
     /// Does an operation in the next call of this thread's batcher, if the server can be reached now.
