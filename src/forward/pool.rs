@@ -68,8 +68,9 @@ struct Kept {
 
 struct Idle {
     connection: Connection,
-    /// When it was last used.
-    since: Instant,
+    /// Since when it idles; if that isn't said, since the next look at it: mostly it is in use again by then, and nobody had to
+    /// look at the clock for it.
+    since: Option<Instant>,
 }
 
 impl Server {
@@ -139,7 +140,7 @@ impl Server {
                 return Some(last.connection);
             }
             lent = last.connection.share();
-            last.since = Instant::now();
+            last.since = None;
             shared.push(last);
         }
         kept.extend(shared);
@@ -198,17 +199,19 @@ impl Server {
     /// Closes this thread's connections that have idled too long or that the server has closed.
     pub fn close_idle(&self, idle_timeout: Duration) {
         let mut kept = self.kept.get_or_default().connections.borrow_mut();
+        let now = Instant::now();
         kept.retain_mut(|kept| {
             if !kept.connection.is_idle() {
-                kept.since = Instant::now();
+                kept.since = None;
             }
+            kept.since.get_or_insert(now);
             kept.is_fit(idle_timeout)
         });
     }
 
     fn keep(&self, connection: Connection) {
         if !self.connector.has_too_many() {
-            let kept = Idle { connection, since: Instant::now() };
+            let kept = Idle { connection, since: None };
             self.kept.get_or_default().connections.borrow_mut().push(kept);
         }
     }
@@ -218,7 +221,7 @@ impl Idle {
     fn is_fit(&mut self, idle_timeout: Duration) -> bool {
         self.connection.is_ready()
             && self.connection.is_open()
-            && (self.since.elapsed() < idle_timeout || !self.connection.is_idle())
+            && self.since.is_none_or(|since| since.elapsed() < idle_timeout)
     }
 }
 

@@ -164,7 +164,7 @@ impl Servers {
                 visits.begin(server, sent, request.headers_mut());
             }
             let answered = {
-                let asking = pin!(self.ask(server, request, upload.as_deref(), asked));
+                let asking = pin!(self.ask(server, request, upload.as_deref(), asked, sent));
                 within(deadline, asking).await
             };
             let took = sent.elapsed();
@@ -181,7 +181,7 @@ impl Servers {
             }
             // Of all servers together, there are too many connections.
             let is_busy = matches!(answered, Err(Failure::Busy));
-            let is_late = deadline.is_some_and(|deadline| deadline <= Instant::now());
+            let is_late = deadline.is_some_and(|deadline| deadline <= sent + took);
             if answered.is_ok() || is_busy || is_late || request.is_none() || tried.len() == self.attempts {
                 return answered.map(|response| response.map(|body| body.until(deadline, upload)));
             }
@@ -201,10 +201,11 @@ impl Servers {
         request: &mut Option<Request<Body>>,
         upload: Option<&Progress>,
         asked: Option<Asked>,
+        now: Instant,
     ) -> Result<Response<Body>, Failure> {
         let in_flight = InFlight::begin(server, &self.in_flight, self.in_flight_most)?;
         if let Some(mut kept) = server.reuse(self.idle_timeout) {
-            match self.exchange(server, &mut kept, Age::Kept, request, upload).await {
+            match self.exchange(server, &mut kept, Age::Kept, request, upload, now).await {
                 Ok(response) => return receive(response, Lease::new(kept, in_flight), asked),
                 // A server may close an idle connection whenever it likes, also as a request arrives.
                 Err(Failure::Broken(_)) if request.is_some() => {}
@@ -214,7 +215,8 @@ impl Servers {
         let deadline = Instant::now() + self.connect_timeout;
         // In a box, lest each request keep room for what it needs once in a while.
         let mut connection = Box::pin(server.connect(deadline, self.idle_timeout)).await?;
-        let response = self.exchange(server, &mut connection, Age::New, request, upload).await?;
+        let now = Instant::now();
+        let response = self.exchange(server, &mut connection, Age::New, request, upload, now).await?;
         receive(response, Lease::new(connection, in_flight), asked)
     }
 
@@ -226,13 +228,14 @@ impl Servers {
         age: Age,
         request: &mut Option<Request<Body>>,
         upload: Option<&Progress>,
+        now: Instant,
     ) -> Result<Response<Option<Incoming>>, Failure> {
         let is_idempotent = request.as_ref().is_some_and(|request| request.method().is_idempotent());
         let may_go_stale = age == Age::Kept && is_idempotent;
         let mut timer = std::mem::take(&mut connection.timer);
         let answered = {
             let answer = pin!(connection.send(request, server.url()));
-            self.in_time(upload, &mut timer, answer).await
+            self.in_time(now, upload, &mut timer, answer).await
         };
         connection.timer = timer;
         match answered {
@@ -256,11 +259,11 @@ impl Servers {
     /// while the client is waited for, which the body ends if need be.
     async fn in_time<T>(
         &self,
+        sent: Instant,
         upload: Option<&Progress>,
         timer: &mut Timer,
         mut answer: Pin<&mut impl Future<Output = T>>,
     ) -> Result<T, Failure> {
-        let sent = Instant::now();
         poll_fn(|context| {
             if let Poll::Ready(answered) = answer.as_mut().poll(context) {
                 return Poll::Ready(Ok(answered));

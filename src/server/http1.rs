@@ -134,7 +134,14 @@ impl<'c, S: Stream> Http1<'c, S> {
     /// Answers what is no request.
     async fn refuse(&mut self, fault: Unreadable) -> io::Result<()> {
         let (mut head, body) = Gateway::answer_to_unreadable(fault).into_parts();
-        head::write(&mut head, Some(body.len() as u64), &Asked::UNREADABLE, false, self.output.bytes());
+        head::write(
+            &mut head,
+            Some(body.len() as u64),
+            &Asked::UNREADABLE,
+            false,
+            Instant::now(),
+            self.output.bytes(),
+        );
         self.output.push(body, b"");
         poll_fn(|context| self.poll_flush(context)).await
     }
@@ -172,13 +179,14 @@ impl<'c, S: Stream> Http1<'c, S> {
         out.extend_from_slice(begun);
         let length = if body.is_end_stream() { Some(0) } else { body.size_hint().exact() };
         let persists = asked.persists && may_end && !self.connection.is_last();
-        let (encoder, persists) = head::write(&mut head, length, asked, persists, out);
+        let now = Instant::now();
+        let (encoder, persists) = head::write(&mut head, length, asked, persists, now, out);
         drop(head);
         if is_tunnel {
             poll_fn(|context| self.poll_flush(context)).await?;
             return Ok(Next::Tunnel(body.into()));
         }
-        let mut sending = Sending { body: Some(body), encoder };
+        let mut sending = Sending { body: Some(body), encoder, now: Some(now) };
         poll_fn(|context| self.poll_send(&mut sending, context)).await?;
         let goes_on = persists && poll_fn(|context| self.wire.lock().poll_body_end(context)).await;
         Ok(if goes_on { Next::Request } else { Next::End })
@@ -188,6 +196,7 @@ impl<'c, S: Stream> Http1<'c, S> {
     fn poll_send(&mut self, sending: &mut Sending, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {
             let is_waiting = self.poll_fill(sending, context)?.is_pending();
+            sending.now = None;
             if self.poll_flush(context)?.is_pending() || is_waiting {
                 return self.wire.lock().poll_left(context).map(Err);
             }
@@ -199,7 +208,7 @@ impl<'c, S: Stream> Http1<'c, S> {
 
     /// Encodes what there is of an answer's body, as long as there is room, or until its end.
     fn poll_fill(&mut self, sending: &mut Sending, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let Sending { body, encoder } = sending;
+        let Sending { body, encoder, now } = sending;
         while let Some(coming) = body
             && self.output.takes_more()
         {
@@ -213,7 +222,7 @@ impl<'c, S: Stream> Http1<'c, S> {
                 }
                 None => {
                     encoder.end(&mut self.output)?;
-                    let now = Instant::now();
+                    let now = now.unwrap_or_else(Instant::now);
                     self.connection.watch.end_request(now);
                     coming.end(now);
                     *body = None;
@@ -241,6 +250,8 @@ impl<'c, S: Stream> Http1<'c, S> {
 struct Sending {
     body: Option<AnswerBody>,
     encoder: Encoder,
+    /// Until there is something to wait for.
+    now: Option<Instant>,
 }
 
 /// What is too large of a head: if it is its first line already, the target.

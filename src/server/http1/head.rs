@@ -2,7 +2,6 @@
 
 use std::{
     cell::RefCell,
-    io::Write,
     time::{Duration, SystemTime},
 };
 
@@ -13,6 +12,7 @@ use hyper::{
     header::{CONNECTION, CONTENT_LENGTH, DATE, EXPECT, HeaderValue, TE, TRAILER, TRANSFER_ENCODING},
     http::response,
 };
+use tokio::time::Instant;
 
 use crate::http1::{
     body::{Decoder, Encoder},
@@ -108,6 +108,7 @@ pub(super) fn write(
     body: Option<u64>,
     asked: &Asked,
     persists: bool,
+    now: Instant,
     out: &mut Vec<u8>,
 ) -> (Encoder, bool) {
     let is_http10 = asked.version == Version::HTTP_10;
@@ -141,7 +142,7 @@ pub(super) fn write(
         }
     }
     if !head.headers.contains_key(DATE) {
-        write_date(out);
+        write_date(now, out);
     }
     out.extend_from_slice(b"\r\n");
     (encoder, persists)
@@ -181,23 +182,21 @@ fn frame(head: &mut response::Parts, known: Option<u64>, asked: &Asked) -> (Enco
 }
 
 /// Writes the time, in whole seconds (RFC 9110, section 6.6.1).
-fn write_date(out: &mut Vec<u8>) {
+fn write_date(now: Instant, out: &mut Vec<u8>) {
     thread_local! {
-        /// The line of the last answer, and when it is outdated.
-        static DATE_LINE: RefCell<(SystemTime, Vec<u8>)> = const { RefCell::new((SystemTime::UNIX_EPOCH, Vec::new())) };
+        /// The line of the last answer, and until when it holds.
+        static DATE_LINE: RefCell<Option<(Instant, Vec<u8>)>> = const { RefCell::new(None) };
     }
-    DATE_LINE.with_borrow_mut(|(until, line)| {
-        let now = SystemTime::now();
-        // The clock may have been set back.
-        if now >= *until || *until > now + Duration::from_secs(1) {
-            let since_second = now
-                .duration_since(SystemTime::UNIX_EPOCH)
-                .map_or(Duration::ZERO, |since| Duration::from_nanos(u64::from(since.subsec_nanos())));
-            *until = now - since_second + Duration::from_secs(1);
-            line.clear();
-            write!(line, "date: {}\r\n", HttpDate::from(now)).expect("writing to memory succeeds");
+    DATE_LINE.with_borrow_mut(|last| {
+        if last.as_ref().is_none_or(|(until, _)| *until <= now) {
+            let time = SystemTime::now();
+            let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+            let rest = Duration::from_nanos(1_000_000_000 - u64::from(since.subsec_nanos()));
+            *last = Some((now + rest, format!("date: {}\r\n", HttpDate::from(time)).into_bytes()));
         }
-        out.extend_from_slice(line);
+        if let Some((_, line)) = last {
+            out.extend_from_slice(line);
+        }
     });
 }
 
@@ -278,7 +277,7 @@ mod tests {
         }
         let (mut head, ()) = response.body(()).unwrap().into_parts();
         let mut out = Vec::new();
-        let (encoder, persists) = write(&mut head, body, asked, asked.persists, &mut out);
+        let (encoder, persists) = write(&mut head, body, asked, asked.persists, Instant::now(), &mut out);
         let (lines, date) = (String::from_utf8(out).unwrap(), "date: ");
         let (before, rest) = lines.split_once(date).unwrap();
         let (time, after) = rest.split_once("\r\n").unwrap();
