@@ -78,6 +78,7 @@ impl Default for Call {
 #[derive(Debug)]
 struct Bucket {
     name: Bytes,
+    hash: u64,
     quota: Quota,
     /// How many steps name it, and which was the first.
     steps: usize,
@@ -155,8 +156,9 @@ impl Call {
     fn place(&mut self, bucket: &Bytes, quota: Quota) -> usize {
         let Self { buckets, places, steps, .. } = self;
         let is_its = |place: &usize| buckets[*place].name == *bucket;
-        let hash_of = |place: &usize| text::hash(&buckets[*place].name);
-        match places.entry(text::hash(bucket), is_its, hash_of) {
+        let hash_of = |place: &usize| buckets[*place].hash;
+        let hash = text::hash(bucket);
+        match places.entry(hash, is_its, hash_of) {
             Entry::Occupied(known) => {
                 let place = *known.get();
                 buckets[place].quota = quota;
@@ -165,7 +167,7 @@ impl Call {
             Entry::Vacant(vacant) => {
                 let place = buckets.len();
                 vacant.insert(place);
-                buckets.push(Bucket { name: bucket.clone(), quota, steps: 0, first: steps.len() });
+                buckets.push(Bucket { name: bucket.clone(), hash, quota, steps: 0, first: steps.len() });
                 place
             }
         }
