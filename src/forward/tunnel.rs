@@ -44,7 +44,7 @@ pub struct Asked;
 /// Marks a request, whose header is still as it came, if it asks for a tunnel.
 pub fn keep_if_asked(request: &mut request::Parts, has_body: bool) {
     let may_ask = request.version == Version::HTTP_11 && request.method == Method::GET && !has_body;
-    if may_ask && switches(&request.headers) {
+    if may_ask && request.headers.contains_key(UPGRADE) && switches(&request.headers) {
         request.extensions.insert(Asked);
     }
 }

@@ -112,7 +112,12 @@ pub(super) fn write(
     out: &mut Vec<u8>,
 ) -> (Encoder, bool) {
     let is_http10 = asked.version == Version::HTTP_10;
-    let (encoder, length) = frame(head, body, asked);
+    let (mut has_length, mut has_date) = (false, false);
+    for name in head.headers.keys() {
+        has_length |= *name == CONTENT_LENGTH;
+        has_date |= *name == DATE;
+    }
+    let (encoder, length) = frame(head, has_length, body, asked);
     let persists = persists && !matches!(encoder, Encoder::UntilClose);
 
     out.reserve(HEAD_BYTES + body.map_or(0, |length| length.min(HEAD_BYTES as u64) as usize));
@@ -141,7 +146,7 @@ pub(super) fn write(
             _ => {}
         }
     }
-    if !head.headers.contains_key(DATE) {
+    if !has_date {
         write_date(now, out);
     }
     out.extend_from_slice(b"\r\n");
@@ -150,9 +155,13 @@ pub(super) fn write(
 
 /// How the body of an answer is framed, and its length, unless the head tells of it already. Fields are removed that don't
 /// agree.
-fn frame(head: &mut response::Parts, known: Option<u64>, asked: &Asked) -> (Encoder, Option<u64>) {
+fn frame(
+    head: &mut response::Parts,
+    has_length: bool,
+    known: Option<u64>,
+    asked: &Asked,
+) -> (Encoder, Option<u64>) {
     let headers = &mut head.headers;
-    let has_length = headers.contains_key(CONTENT_LENGTH);
     let told = if has_length { head::content_length(headers).unwrap_or(None) } else { None };
     let is_bodiless = asked.is_head
         || matches!(head.status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED)
