@@ -1,6 +1,6 @@
 //! HTTP/1.1 as it stands on the wire (RFC 9112), of clients and servers alike: what comes ([`Input`]), the heads of messages
-//! ([`head`]), how long their bodies are and how these are framed ([`body`]), the bodies of requests on their way ([`Wire`]), and what is
-//! to be written ([`Output`]).
+//! ([`head`]), how long their bodies are and how these are framed ([`body`]), what is to be written ([`Output`]), and a client's
+//! connection with the body that comes on it ([`Wire`]).
 //!
 //! What parses heads is httparse. Nothing here waits or decides: connections do, in `server` and in `forward`.
 
