@@ -23,7 +23,10 @@ use tokio::{
     time::{Instant, Sleep, sleep_until},
 };
 
-use crate::http1;
+use crate::http1::{
+    self,
+    head::{Spelling, Spelt},
+};
 
 use super::{connection::Http1, headers, pool::Lease, timer::Timer, tunnel::Tunnel};
 
@@ -54,6 +57,8 @@ pub struct Upload {
     source: Source,
     /// None if there is nothing to come.
     pace: Option<Box<Pace>>,
+    /// Of the head before it.
+    spelling: Spelt,
 }
 
 /// What a client's body comes by.
@@ -114,18 +119,24 @@ impl Error for Fault {}
 impl Upload {
     /// No body.
     pub fn none() -> Self {
-        Self { source: Source::Nothing, pace: None }
+        Self { source: Source::Nothing, pace: None, spelling: None }
     }
 
     /// A body that comes by HTTP/1.1, and is waited for so long at most while none of it comes.
     pub fn http1(incoming: http1::Incoming, patience: Duration) -> Self {
-        Self { source: Source::Http1(incoming), pace: Some(Box::new(Pace::new(patience))) }
+        Self { source: Source::Http1(incoming), pace: Some(Box::new(Pace::new(patience))), spelling: None }
     }
 
     /// The same, but by HTTP/2, if there is one.
     pub fn http2(incoming: Incoming, patience: Duration) -> Self {
         let pace = (!incoming.is_end_stream()).then(|| Box::new(Pace::new(patience)));
-        Self { source: Source::Http2(incoming), pace }
+        Self { source: Source::Http2(incoming), pace, spelling: None }
+    }
+
+    /// The same, of a head that was spelt so.
+    #[must_use]
+    pub fn spelt(self, spelling: Spelt) -> Self {
+        Self { spelling, ..self }
     }
 
     /// Waits for the client until neither side has said anything for [`SILENCE_LEAST`], as both may speak at the same
@@ -239,7 +250,7 @@ impl HttpBody for Upload {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        let Self { source, pace } = &mut *self;
+        let Self { source, pace, .. } = &mut *self;
         let polled = source.poll_frame(context);
         let Some(pace) = pace else { return polled };
         let Poll::Ready(frame) = polled else {
@@ -316,6 +327,8 @@ pub struct Relayed {
     incoming: Option<Incoming>,
     version: Version,
     held: Held,
+    /// Of the head before it.
+    spelling: Spelt,
     /// The client's body, if it is to be told of what comes.
     upload: Option<Arc<Progress>>,
     /// Fires when the time for the exchange is over.
@@ -401,12 +414,13 @@ impl Error for TooLong {}
 impl Relayed {
     /// Of a body that comes by this version: holds the connection until it has ended; if it is dropped before that, the
     /// connection closes.
-    pub fn new(incoming: Option<Incoming>, version: Version, lease: Lease) -> Self {
+    pub fn new(incoming: Option<Incoming>, version: Version, mut lease: Lease) -> Self {
+        let spelling = lease.http1_mut().and_then(Http1::take_spelling);
         let held = match lease.http1().is_none_or(Http1::is_sent) {
             true => Held::Lease(lease),
             false => Held::Duplex(Duplex::begin(lease)),
         };
-        let mut relayed = Self { incoming, version, held, upload: None, timer: None };
+        let mut relayed = Self { incoming, version, held, spelling, upload: None, timer: None };
         relayed.release_at_end();
         relayed
     }
@@ -480,6 +494,16 @@ fn with_trailers(frame: Frame<Bytes>, clean: impl FnOnce(&mut HeaderMap)) -> Fra
 }
 
 impl Body {
+    /// How the head was spelt that it came with.
+    pub fn spelling(&self) -> Option<&Spelling> {
+        match self {
+            Self::Request(upload) => upload.spelling.as_deref(),
+            Self::Response(relayed) => relayed.spelling.as_deref(),
+            Self::Tunnel(tunnel) => tunnel.spelling(),
+            Self::Whole(_) | Self::Local(_) => None,
+        }
+    }
+
     /// How far a client's body has come, if this is one, and it has anything.
     pub fn progress(&self) -> Option<Arc<Progress>> {
         if let Self::Request(upload) = self { upload.progress() } else { None }

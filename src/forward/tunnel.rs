@@ -19,11 +19,15 @@ use tokio::{
     try_join,
 };
 
-use crate::http1::{Ahead, Stream};
+use crate::http1::{
+    Ahead, Stream,
+    head::{Spelling, Spelt},
+};
 
 use super::{
     Failure,
     body::SILENCE_LEAST,
+    connection::Http1,
     pool::{Held, Lease},
 };
 
@@ -34,6 +38,8 @@ const WEBSOCKET: &str = "websocket";
 /// The upstream's connection of an exchange, on which another protocol is spoken once the client has its answer.
 pub struct Tunnel {
     upstream: Ahead<Box<dyn Stream>>,
+    /// Of the answer's head.
+    spelling: Spelt,
     _held: Held,
 }
 
@@ -74,10 +80,16 @@ impl Tunnel {
     ///
     /// # Errors
     /// Nobody asked for what the upstream goes over to.
-    pub fn new(asked: Option<Asked>, answer: &response::Parts, lease: Lease) -> Result<Self, Failure> {
+    pub fn new(asked: Option<Asked>, answer: &response::Parts, mut lease: Lease) -> Result<Self, Failure> {
         asked.filter(|_| switches(&answer.headers)).ok_or(Failure::Switched)?;
+        let spelling = lease.http1_mut().and_then(Http1::take_spelling);
         let (upstream, held) = lease.into_tunnel().ok_or(Failure::Switched)?;
-        Ok(Self { upstream, _held: held })
+        Ok(Self { upstream, spelling, _held: held })
+    }
+
+    /// How the head of the answer was spelt.
+    pub fn spelling(&self) -> Option<&Spelling> {
+        self.spelling.as_deref()
     }
 
     /// Passes bytes both ways until both ends have said all, and counts those for the client, who has its answer.

@@ -17,6 +17,7 @@ use tokio::time::Instant;
 use crate::{
     forward::body::Body,
     http1::Stream,
+    http1::head::Spelling,
     limit::request::{self, Settlement},
     metrics::{Counts, Distribution, Histogram},
     reject::grpc,
@@ -193,6 +194,11 @@ pub struct AnswerBody {
 }
 
 impl AnswerBody {
+    /// How the head was spelt that it comes with.
+    pub fn spelling(&self) -> Option<&Spelling> {
+        self.body.spelling()
+    }
+
     /// Ends the exchange, as of now: who has looked at the clock spares another look.
     pub fn end(&mut self, now: Instant) {
         self.exchange.end(now);

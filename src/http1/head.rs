@@ -36,9 +36,12 @@ impl From<httparse::Error> for Unreadable {
     }
 }
 
-/// How the fields of a head were spelt, since there are servers and clients that look at it: [`HeaderName`] doesn't tell. It
-/// goes with a message as an extension.
-#[derive(Clone, Debug)]
+/// How the fields of a head were spelt, if not in small letters. There are servers and clients that look at it, and
+/// [`HeaderName`] doesn't tell.
+pub type Spelt = Option<Box<Spelling>>;
+
+/// How the fields of a head were spelt.
+#[derive(Debug)]
 pub struct Spelling {
     head: Bytes,
     /// Where its names are.
@@ -47,7 +50,7 @@ pub struct Spelling {
 
 impl Spelling {
     /// Of fields that are pieces of the head; none if all are in small letters.
-    fn of(head: &Bytes, fields: &[httparse::Header<'_>]) -> Option<Self> {
+    fn of(head: &Bytes, fields: &[httparse::Header<'_>]) -> Spelt {
         let is_spelt =
             |field: &httparse::Header<'_>| field.name.bytes().any(|byte| byte.is_ascii_uppercase());
         if !fields.iter().any(is_spelt) {
@@ -57,7 +60,7 @@ impl Spelling {
             let begin = field.name.as_ptr() as usize - head.as_ptr() as usize;
             begin..begin + field.name.len()
         };
-        Some(Self { head: head.clone(), names: fields.iter().map(place).collect() })
+        Some(Box::new(Self { head: head.clone(), names: fields.iter().map(place).collect() }))
     }
 
     /// How a name was spelt: that is looked for from a place on, which goes on to the next name then, as names are mostly asked
@@ -76,11 +79,12 @@ impl Spelling {
     }
 }
 
-/// Takes the head of a request, if it is there, of so many bytes at most. Empty lines before it are passed over.
+/// Takes the head of a request, if it is there, of so many bytes at most, with how it was spelt in the body's place. Empty
+/// lines before it are passed over.
 ///
 /// # Errors
 /// It can't be one any more.
-pub fn request(input: &mut Input, most: usize) -> Result<Option<Request<()>>, Unreadable> {
+pub fn request(input: &mut Input, most: usize) -> Result<Option<Request<Spelt>>, Unreadable> {
     let bytes = input.bytes();
     let mut room = [const { MaybeUninit::uninit() }; FIELDS_MOST];
     let mut parsed = httparse::Request::new(&mut []);
@@ -96,25 +100,21 @@ pub fn request(input: &mut Input, most: usize) -> Result<Option<Request<()>>, Un
     let method = Method::from_bytes(method.as_bytes()).map_err(|_| Unreadable::Malformed)?;
     let uri = Uri::from_maybe_shared(bytes.slice_ref(path.as_bytes())).map_err(|_| Unreadable::Malformed)?;
     let headers = fields(bytes, parsed.headers)?;
-    let spelling = Spelling::of(bytes, parsed.headers);
-    let mut request = Request::new(());
+    let mut request = Request::new(Spelling::of(bytes, parsed.headers));
     *request.method_mut() = method;
     *request.uri_mut() = uri;
     *request.version_mut() = if version == 0 { Version::HTTP_10 } else { Version::HTTP_11 };
     *request.headers_mut() = headers;
-    if let Some(spelling) = spelling {
-        request.extensions_mut().insert(spelling);
-    }
     input.take(length);
     Ok(Some(request))
 }
 
-/// Takes the head of an answer, if it is there, of so many bytes at most. One whose reason isn't the usual one has a
-/// [`ReasonPhrase`].
+/// Takes the head of an answer, if it is there, of so many bytes at most, with how it was spelt in the body's place. One whose
+/// reason isn't the usual one has a [`ReasonPhrase`].
 ///
 /// # Errors
 /// It can't be one any more.
-pub fn response(input: &mut Input, most: usize) -> Result<Option<Response<()>>, Unreadable> {
+pub fn response(input: &mut Input, most: usize) -> Result<Option<Response<Spelt>>, Unreadable> {
     let bytes = input.bytes();
     let mut room = [const { MaybeUninit::uninit() }; FIELDS_MOST];
     let mut parsed = httparse::Response::new(&mut []);
@@ -126,14 +126,10 @@ pub fn response(input: &mut Input, most: usize) -> Result<Option<Response<()>>, 
     };
     let status = StatusCode::from_u16(code).map_err(|_| Unreadable::Malformed)?;
     let headers = fields(bytes, parsed.headers)?;
-    let spelling = Spelling::of(bytes, parsed.headers);
-    let mut response = Response::new(());
+    let mut response = Response::new(Spelling::of(bytes, parsed.headers));
     *response.status_mut() = status;
     *response.version_mut() = if version == 0 { Version::HTTP_10 } else { Version::HTTP_11 };
     *response.headers_mut() = headers;
-    if let Some(spelling) = spelling {
-        response.extensions_mut().insert(spelling);
-    }
     if Some(reason) != status.canonical_reason()
         && let Ok(reason) = ReasonPhrase::try_from(reason.as_bytes())
     {

@@ -11,7 +11,7 @@ use tokio::io::{AsyncReadExt, duplex};
 use super::{
     Input, Output,
     body::{Decoder, Encoder},
-    head::{self, Spelling, Unreadable},
+    head::{self, Unreadable},
 };
 
 fn map(lines: &[(HeaderName, &'static str)]) -> HeaderMap {
@@ -145,7 +145,7 @@ fn a_head_is_read_when_it_is_whole() {
         assert_eq!((request.method().as_str(), request.uri().to_string()), ("GET", "/a?b".to_owned()));
         assert_eq!(input.bytes(), &b"rest"[..]);
         let mut lines = Vec::new();
-        head::write(request.headers(), request.extensions().get::<Spelling>(), &mut lines);
+        head::write(request.headers(), request.body().as_deref(), &mut lines);
         assert_eq!(lines, b"Host: a\r\nX-CamelCase: \xe9 1\r\nx-camelcase: 2\r\n");
     }
 }
@@ -159,7 +159,7 @@ fn names_are_written_as_they_were_spelt_in_whatever_order() {
     response.headers_mut().insert("new", HeaderValue::from_static("4"));
     response.headers_mut().insert("server", server);
     let mut lines = Vec::new();
-    head::write(response.headers(), response.extensions().get::<Spelling>(), &mut lines);
+    head::write(response.headers(), response.body().as_deref(), &mut lines);
     let mut lines: Vec<_> = str::from_utf8(&lines).unwrap().lines().collect();
     lines.sort_unstable();
     assert_eq!(lines, ["Ab: 2", "B: 1", "low: 3", "new: 4", "sERVER: x"]);

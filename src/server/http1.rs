@@ -26,7 +26,7 @@ use crate::{
     http1::{
         Incoming, Input, Output, Stream, Wire,
         body::{Decoder, Encoder},
-        head::{Unreadable, request},
+        head::{Spelt, Unreadable, request},
     },
 };
 
@@ -86,7 +86,7 @@ impl<'c, S: Stream> Http1<'c, S> {
     /// The next request, unless the client has closed the connection, or it is to end.
     async fn next_request(
         &mut self,
-    ) -> io::Result<Option<Result<(Request<()>, Asked, Decoder), Unreadable>>> {
+    ) -> io::Result<Option<Result<(Request<Spelt>, Asked, Decoder), Unreadable>>> {
         let Self { connection: Connection { terms, watch, .. }, wire, .. } = self;
         let head_most = terms.max_header_bytes;
         // Bytes of it that are no whole head.
@@ -140,6 +140,7 @@ impl<'c, S: Stream> Http1<'c, S> {
             &Asked::UNREADABLE,
             false,
             Instant::now(),
+            None,
             self.output.bytes(),
         );
         self.output.push(body, b"");
@@ -147,7 +148,12 @@ impl<'c, S: Stream> Http1<'c, S> {
     }
 
     /// Answers a request.
-    async fn exchange(&mut self, request: Request<()>, asked: Asked, decoder: Decoder) -> io::Result<Next> {
+    async fn exchange(
+        &mut self,
+        request: Request<Spelt>,
+        asked: Asked,
+        decoder: Decoder,
+    ) -> io::Result<Next> {
         let connection = self.connection;
         let body = match decoder.has_ended() {
             true => Upload::none(),
@@ -159,7 +165,7 @@ impl<'c, S: Stream> Http1<'c, S> {
         connection.watch.begin_request();
         let response = {
             let gateway = connection.gateway.load_full();
-            let request = request.map(|()| body);
+            let request = request.map(|spelling| body.spelt(spelling));
             let mut answered = pin!(gateway.answer(connection.peer(), request, !connection.is_turned_away));
             poll_fn(|context| match answered.as_mut().poll(context) {
                 Poll::Ready(response) => Poll::Ready(Ok(response)),
@@ -180,7 +186,7 @@ impl<'c, S: Stream> Http1<'c, S> {
         let length = if body.is_end_stream() { Some(0) } else { body.size_hint().exact() };
         let persists = asked.persists && may_end && !self.connection.is_last();
         let now = Instant::now();
-        let (encoder, persists) = head::write(&mut head, length, asked, persists, now, out);
+        let (encoder, persists) = head::write(&mut head, length, asked, persists, now, body.spelling(), out);
         drop(head);
         if is_tunnel {
             poll_fn(|context| self.poll_flush(context)).await?;

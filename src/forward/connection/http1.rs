@@ -24,7 +24,7 @@ use crate::{
     http1::{
         Ahead, Input, Output, Stream,
         body::{Decoder, Encoder},
-        head::{self, Spelling, Unreadable},
+        head::{self, Spelt, Unreadable},
     },
 };
 
@@ -37,7 +37,8 @@ pub(crate) struct Http1 {
     output: Output,
     /// What of the request's body isn't sent yet.
     upload: Option<(Body, Encoder)>,
-    /// Of the answer's body.
+    /// Of the answer's head, and of its body.
+    spelling: Spelt,
     decoder: Decoder,
     /// Whether another request may follow.
     persists: bool,
@@ -58,6 +59,7 @@ impl Http1 {
             input: Input::default(),
             output: Output::default(),
             upload: None,
+            spelling: None,
             decoder: Decoder::Length(0),
             persists: true,
             has_sent: false,
@@ -76,6 +78,11 @@ impl Http1 {
         let is_head = request.method() == Method::HEAD;
         self.begin(request);
         poll_fn(|context| self.poll_answer(is_head, context)).await
+    }
+
+    /// How the head of the answer was spelt.
+    pub(crate) fn take_spelling(&mut self) -> Spelt {
+        self.spelling.take()
     }
 
     /// Whether any of the request may have reached the server.
@@ -166,7 +173,7 @@ impl Http1 {
         let path = request.uri().path_and_query();
         bytes.extend_from_slice(path.map_or("/", |path| path.as_str()).as_bytes());
         bytes.extend_from_slice(b" HTTP/1.1\r\n");
-        head::write(request.headers(), request.extensions().get::<Spelling>(), bytes);
+        head::write(request.headers(), request.body().spelling(), bytes);
         bytes.extend_from_slice(b"\r\n");
         self.upload =
             encoder.map(|encoder| (std::mem::replace(request.body_mut(), Body::Whole(None)), encoder));
@@ -194,7 +201,9 @@ impl Http1 {
                     && head::persists(answer.version(), answer.headers())
                     && answer.status() != StatusCode::SWITCHING_PROTOCOLS
                     && !matches!(self.decoder, Decoder::UntilClose);
-                return Poll::Ready(Ok(answer));
+                let (head, spelling) = answer.into_parts();
+                self.spelling = spelling;
+                return Poll::Ready(Ok(Response::from_parts(head, ())));
             }
             if ready!(self.input.poll_more(&mut *self.stream, context))? == 0 {
                 let ended = io::Error::new(io::ErrorKind::UnexpectedEof, "the connection was closed");
@@ -256,7 +265,7 @@ fn frame(request: &mut Request<Body>) -> Option<Encoder> {
 }
 
 /// How long the body of an answer is (RFC 9112, section 6.3).
-fn decoder(is_head: bool, answer: &Response<()>) -> Result<Decoder, BoxError> {
+fn decoder<B>(is_head: bool, answer: &Response<B>) -> Result<Decoder, BoxError> {
     let headers = answer.headers();
     let status = answer.status();
     let has_none = matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 
 use crate::http1::{
     body::{Decoder, Encoder},
-    head::{self, Unreadable},
+    head::{self, Spelling, Unreadable},
 };
 
 /// Bytes of a head that are mostly enough.
@@ -49,7 +49,7 @@ impl Asked {
 ///
 /// # Errors
 /// It can't be told where the body ends (RFC 9112, section 6.3).
-pub(crate) fn read(request: &mut Request<()>) -> Result<(Asked, Decoder), Unreadable> {
+pub(crate) fn read<B>(request: &mut Request<B>) -> Result<(Asked, Decoder), Unreadable> {
     let version = request.version();
     let mut asked = Asked {
         version,
@@ -109,6 +109,7 @@ pub(super) fn write(
     asked: &Asked,
     persists: bool,
     now: Instant,
+    spelling: Option<&Spelling>,
     out: &mut Vec<u8>,
 ) -> (Encoder, bool) {
     let is_http10 = asked.version == Version::HTTP_10;
@@ -129,7 +130,7 @@ pub(super) fn write(
         None => head.status.canonical_reason().unwrap_or("<none>").as_bytes(),
     });
     out.extend_from_slice(b"\r\n");
-    head::write(&head.headers, head.extensions.get(), out);
+    head::write(&head.headers, spelling, out);
     if let Some(length) = length {
         out.extend_from_slice(b"content-length: ");
         out.extend_from_slice(itoa::Buffer::new().format(length).as_bytes());
@@ -286,7 +287,8 @@ mod tests {
         }
         let (mut head, ()) = response.body(()).unwrap().into_parts();
         let mut out = Vec::new();
-        let (encoder, persists) = write(&mut head, body, asked, asked.persists, Instant::now(), &mut out);
+        let (encoder, persists) =
+            write(&mut head, body, asked, asked.persists, Instant::now(), None, &mut out);
         let (lines, date) = (String::from_utf8(out).unwrap(), "date: ");
         let (before, rest) = lines.split_once(date).unwrap();
         let (time, after) = rest.split_once("\r\n").unwrap();
