@@ -190,7 +190,7 @@ fn our_requests(bytes: &[u8], step: usize) -> Vec<Asked> {
                 }
             });
             let Some(mut request) = head.await else { return };
-            let Ok((asked, decoder)) = read(&mut request) else { return };
+            let Ok((asked, decoder)) = read(&mut request, HEAD_MOST) else { return };
             let body = Incoming::begin(&wire, decoder, false);
             requests.push(Asked::read(request.map(|_| body)).await);
             if !asked.persists || requests.last().is_some_and(|request| request.body.is_none()) {

@@ -18,8 +18,6 @@ use super::{Input, Output, head};
 
 /// Bytes that the extensions of all chunks of a body may have together, with the sizes beside them.
 const EXTENSIONS_MOST: usize = 16 << 10;
-/// Bytes that the trailers of a body may have.
-const TRAILERS_MOST: usize = 16 << 10;
 /// Bytes that the size of a chunk has at most, in hexadecimal.
 const SIZE_MOST: usize = 16;
 const LINE_END: &[u8] = b"\r\n";
@@ -41,6 +39,8 @@ pub struct Chunks {
     place: Place,
     /// Bytes of extensions so far.
     extensions: usize,
+    /// Bytes that the trailers may have.
+    trailers_most: usize,
 }
 
 #[derive(Debug)]
@@ -61,9 +61,9 @@ enum Piece {
 }
 
 impl Decoder {
-    /// Of a chunked body.
-    pub fn chunked() -> Self {
-        Self::Chunked(Chunks { place: Place::Size, extensions: 0 })
+    /// Of a chunked body, whose trailers may have so many bytes.
+    pub fn chunked(trailers_most: usize) -> Self {
+        Self::Chunked(Chunks { place: Place::Size, extensions: 0, trailers_most })
     }
 
     /// Whether it has ended.
@@ -157,7 +157,7 @@ impl Chunks {
                     input.take(LINE_END.len());
                     self.place = Place::Size;
                 }
-                Place::Trailers => return take_trailers(input),
+                Place::Trailers => return take_trailers(input, self.trailers_most),
             }
         }
     }
@@ -192,7 +192,7 @@ impl Chunks {
 }
 
 /// Takes the trailers, which may be none, if all of them are there (RFC 9112, section 7.1.2).
-fn take_trailers(input: &mut Input) -> io::Result<Piece> {
+fn take_trailers(input: &mut Input, most: usize) -> io::Result<Piece> {
     let bytes = input.bytes();
     if bytes.starts_with(LINE_END) {
         input.take(LINE_END.len());
@@ -201,17 +201,18 @@ fn take_trailers(input: &mut Input) -> io::Result<Piece> {
     let mut fields = [httparse::EMPTY_HEADER; head::FIELDS_MOST];
     let parsed = httparse::parse_headers(bytes, &mut fields);
     match parsed.map_err(|_| malformed("trailers are no fields, or too many"))? {
-        httparse::Status::Complete((length, fields)) if length <= TRAILERS_MOST => {
+        httparse::Status::Complete((length, fields)) if length <= most => {
             // httparse takes LF alone for a line's end, as one may in a head (RFC 9112, section 2.2). Here it would be lenient
             // for nothing but who hides something.
             if bytes[..length].split_inclusive(|byte| *byte == b'\n').any(|line| !line.ends_with(LINE_END)) {
                 return Err(malformed("a trailer ends without CR"));
             }
-            let trailers = head::fields(bytes, fields).map_err(|_| malformed("trailers are no fields"))?;
+            let (trailers, _) =
+                head::fields(bytes, fields, 0).map_err(|_| malformed("trailers are no fields"))?;
             input.take(length);
             Ok(Piece::Frame(Frame::trailers(trailers)))
         }
-        httparse::Status::Partial if bytes.len() <= TRAILERS_MOST => Ok(Piece::Nothing),
+        httparse::Status::Partial if bytes.len() <= most => Ok(Piece::Nothing),
         _ => Err(malformed("trailers are too large")),
     }
 }

@@ -15,6 +15,8 @@ use super::Input;
 
 /// Fields that a head may have, or the trailers of a body.
 pub const FIELDS_MOST: usize = 100;
+/// Fields that are mostly added to those that came: room for them spares the map another allocation.
+const FIELDS_ADDED: usize = 6;
 
 /// Why a head can't be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,38 +46,21 @@ pub type Spelt = Option<Box<Spelling>>;
 #[derive(Debug)]
 pub struct Spelling {
     head: Bytes,
-    /// Where its names are.
-    names: SmallVec<[Range<usize>; 8]>,
+    /// Its names, and where they are.
+    names: SmallVec<[(HeaderName, Range<usize>); 8]>,
 }
 
 impl Spelling {
-    /// Of fields that are pieces of the head; none if all are in small letters.
-    fn of(head: &Bytes, fields: &[httparse::Header<'_>]) -> Spelt {
-        let is_spelt =
-            |field: &httparse::Header<'_>| field.name.bytes().any(|byte| byte.is_ascii_uppercase());
-        if !fields.iter().any(is_spelt) {
-            return None;
-        }
-        let place = |field: &httparse::Header<'_>| {
-            let begin = field.name.as_ptr() as usize - head.as_ptr() as usize;
-            begin..begin + field.name.len()
-        };
-        Some(Box::new(Self { head: head.clone(), names: fields.iter().map(place).collect() }))
-    }
-
     /// How a name was spelt: that is looked for from a place on, which goes on to the next name then, as names are mostly asked
     /// for in the order in which they came.
-    fn find<'s>(&'s self, name: &'s str, place: &mut usize) -> &'s [u8] {
+    fn find<'s>(&'s self, name: &'s HeaderName, place: &mut usize) -> &'s [u8] {
         let (before, after) = self.names.split_at(*place);
-        let is_it = |range: &&Range<usize>| {
-            range.len() == name.len() && self.head[(*range).clone()].eq_ignore_ascii_case(name.as_bytes())
-        };
-        if let Some(at) = after.iter().position(|range| is_it(&range)) {
+        if let Some(at) = after.iter().position(|(own, _)| own == name) {
             *place += at + 1;
-            return &self.head[after[at].clone()];
+            return &self.head[after[at].1.clone()];
         }
-        let found = before.iter().find(is_it);
-        found.map_or(name.as_bytes(), |range| &self.head[range.clone()])
+        let found = before.iter().find(|(own, _)| own == name);
+        found.map_or(name.as_str().as_bytes(), |(_, range)| &self.head[range.clone()])
     }
 }
 
@@ -99,8 +84,8 @@ pub fn request(input: &mut Input, most: usize) -> Result<Option<Request<Spelt>>,
     }
     let method = Method::from_bytes(method.as_bytes()).map_err(|_| Unreadable::Malformed)?;
     let uri = Uri::from_maybe_shared(bytes.slice_ref(path.as_bytes())).map_err(|_| Unreadable::Malformed)?;
-    let headers = fields(bytes, parsed.headers)?;
-    let mut request = Request::new(Spelling::of(bytes, parsed.headers));
+    let (headers, spelling) = fields(bytes, parsed.headers, FIELDS_ADDED)?;
+    let mut request = Request::new(spelling);
     *request.method_mut() = method;
     *request.uri_mut() = uri;
     *request.version_mut() = if version == 0 { Version::HTTP_10 } else { Version::HTTP_11 };
@@ -125,8 +110,8 @@ pub fn response(input: &mut Input, most: usize) -> Result<Option<Response<Spelt>
         return Err(Unreadable::Malformed);
     };
     let status = StatusCode::from_u16(code).map_err(|_| Unreadable::Malformed)?;
-    let headers = fields(bytes, parsed.headers)?;
-    let mut response = Response::new(Spelling::of(bytes, parsed.headers));
+    let (headers, spelling) = fields(bytes, parsed.headers, FIELDS_ADDED)?;
+    let mut response = Response::new(spelling);
     *response.status_mut() = status;
     *response.version_mut() = if version == 0 { Version::HTTP_10 } else { Version::HTTP_11 };
     *response.headers_mut() = headers;
@@ -148,26 +133,37 @@ fn whole(parsed: httparse::Status<usize>, bytes: &Bytes, most: usize) -> Result<
     }
 }
 
-/// The fields, which are pieces of the bytes.
+/// The fields, which are pieces of the bytes, in a map with room for some more, and how they were spelt.
 ///
 /// # Errors
 /// One of them is none.
-pub fn fields(bytes: &Bytes, parsed: &[httparse::Header<'_>]) -> Result<HeaderMap, Unreadable> {
-    let mut headers = HeaderMap::with_capacity(parsed.len());
+pub fn fields(
+    bytes: &Bytes,
+    parsed: &[httparse::Header<'_>],
+    more: usize,
+) -> Result<(HeaderMap, Spelt), Unreadable> {
+    let mut headers = HeaderMap::with_capacity(parsed.len() + more);
+    let is_spelt = |field: &httparse::Header<'_>| field.name.bytes().any(|byte| byte.is_ascii_uppercase());
+    let spelling = || Box::new(Spelling { head: bytes.clone(), names: SmallVec::new() });
+    let mut spelling = parsed.iter().any(is_spelt).then(spelling);
     for field in parsed {
         let name = HeaderName::from_bytes(field.name.as_bytes()).map_err(|_| Unreadable::Malformed)?;
         let value = HeaderValue::from_maybe_shared(bytes.slice_ref(field.value));
+        if let Some(spelling) = &mut spelling {
+            let begin = field.name.as_ptr() as usize - bytes.as_ptr() as usize;
+            spelling.names.push((name.clone(), begin..begin + field.name.len()));
+        }
         headers.append(name, value.map_err(|_| Unreadable::Malformed)?);
     }
-    Ok(headers)
+    Ok((headers, spelling))
 }
 
 /// Writes fields, as they were spelt.
 pub fn write(fields: &HeaderMap, spelling: Option<&Spelling>, out: &mut Vec<u8>) {
     let mut place = 0;
     for (name, value) in fields {
-        let name = name.as_str();
-        out.extend_from_slice(spelling.map_or(name.as_bytes(), |spelling| spelling.find(name, &mut place)));
+        let plain = name.as_str().as_bytes();
+        out.extend_from_slice(spelling.map_or(plain, |spelling| spelling.find(name, &mut place)));
         out.extend_from_slice(b": ");
         out.extend_from_slice(value.as_bytes());
         out.extend_from_slice(b"\r\n");

@@ -40,7 +40,7 @@ async fn read(
 async fn chunks_are_a_body_however_they_come() {
     let bytes = b"5\r\nhello\r\n1;a=b ;c=\"d\"\r\n,\r\n006 \t\r\n world\r\n0\r\nX-Sum: 7\r\n\r\nGET";
     for at in 0..bytes.len() {
-        let (data, trailers, rest) = read(Decoder::chunked(), bytes, at).await.unwrap();
+        let (data, trailers, rest) = read(Decoder::chunked(1_000), bytes, at).await.unwrap();
         assert_eq!(data, b"hello, world");
         assert_eq!(trailers.unwrap(), map(&[(HeaderName::from_static("x-sum"), "7")]));
         assert!(b"GET".starts_with(&rest[..]), "{rest:?}");
@@ -51,6 +51,7 @@ async fn chunks_are_a_body_however_they_come() {
 async fn what_is_no_chunk_is_refused() {
     let (long, many) = (format!("1;{}\r\na", "x".repeat(17_000)), "1;x=0123456789\r\na\r\n".repeat(1_500));
     let trailers = format!("0\r\n{}\r\n", "a: b\r\n".repeat(101));
+    let large = format!("0\r\na: {}\r\n\r\n", "b".repeat(1_000));
     for malformed in [
         "\r\n",
         "x\r\n",
@@ -68,8 +69,9 @@ async fn what_is_no_chunk_is_refused() {
         &long,
         &many,
         &trailers,
+        &large,
     ] {
-        let read = read(Decoder::chunked(), malformed.as_bytes(), 0).await;
+        let read = read(Decoder::chunked(1_000), malformed.as_bytes(), 0).await;
         assert_eq!(read, Err(ErrorKind::InvalidData), "{malformed:?}");
     }
 }
@@ -78,7 +80,7 @@ async fn what_is_no_chunk_is_refused() {
 async fn a_body_that_is_cut_short_has_not_ended() {
     let whole = b"5\r\nhello\r\n0\r\n\r\n";
     for end in 0..whole.len() {
-        let read = read(Decoder::chunked(), &whole[..end], 0).await;
+        let read = read(Decoder::chunked(1_000), &whole[..end], 0).await;
         assert_eq!(read, Err(ErrorKind::UnexpectedEof), "{end}");
     }
     assert_eq!(read(Decoder::Length(6), b"hello", 2).await, Err(ErrorKind::UnexpectedEof));
@@ -102,7 +104,7 @@ async fn what_is_framed_is_read_again() {
     encoder.encode(Frame::trailers(trailers), &mut output);
     encoder.end(&mut output).unwrap();
     wire.extend(written(&mut output).await);
-    let (data, trailers, rest) = read(Decoder::chunked(), &wire, 3).await.unwrap();
+    let (data, trailers, rest) = read(Decoder::chunked(1_000), &wire, 3).await.unwrap();
     assert!(data == [b"a", &large[..], &large[..20]].concat() && rest.is_empty());
     assert_eq!(trailers.unwrap(), map(&[(HeaderName::from_static("x-sum"), "7")]));
 }

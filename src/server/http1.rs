@@ -104,7 +104,7 @@ impl<'c, S: Stream> Http1<'c, S> {
                     match request(input, head_most) {
                         Ok(None) => {}
                         Ok(Some(mut request)) => {
-                            let read = head::read(&mut request);
+                            let read = head::read(&mut request, head_most);
                             let read = read.map(|(asked, decoder)| (request, asked, decoder));
                             return Poll::Ready(Ok(Some(read)));
                         }

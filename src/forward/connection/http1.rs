@@ -274,7 +274,7 @@ fn decoder<B>(is_head: bool, answer: &Response<B>) -> Result<Decoder, BoxError> 
     }
     match head::is_chunked(headers) {
         Some(_) if answer.version() == Version::HTTP_10 => Err(malformed("a transfer coding in HTTP/1.0")),
-        Some(true) => Ok(Decoder::chunked()),
+        Some(true) => Ok(Decoder::chunked(RESPONSE_BUFFER)),
         Some(false) => Ok(Decoder::UntilClose),
         None => Ok(head::content_length(headers)
             .map_err(|_| malformed("a Content-Length that is no length"))?

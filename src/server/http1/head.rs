@@ -45,11 +45,12 @@ impl Asked {
     };
 }
 
-/// Reads how the body of a request is framed, and what else counts on its connection. A length that doesn't count is removed.
+/// Reads how the body of a request is framed, whose trailers may be as large as a head, and what else counts on its connection.
+/// A length that doesn't count is removed.
 ///
 /// # Errors
 /// It can't be told where the body ends (RFC 9112, section 6.3).
-pub(crate) fn read<B>(request: &mut Request<B>) -> Result<(Asked, Decoder), Unreadable> {
+pub(crate) fn read<B>(request: &mut Request<B>, head_most: usize) -> Result<(Asked, Decoder), Unreadable> {
     let version = request.version();
     let mut asked = Asked {
         version,
@@ -88,7 +89,7 @@ pub(crate) fn read<B>(request: &mut Request<B>) -> Result<(Asked, Decoder), Unre
         // Who sends both may want to smuggle a request (RFC 9112, section 6.1).
         asked.persists &= length.is_none();
         headers.remove(CONTENT_LENGTH);
-        return Ok((asked, Decoder::chunked()));
+        return Ok((asked, Decoder::chunked(head_most)));
     }
     let length = length.unwrap_or(0);
     if lengths > 1 {
@@ -222,7 +223,7 @@ mod tests {
         let mut input = Input::default();
         input.push(format!("POST / HTTP/{version}\r\n{fields}\r\n").as_bytes());
         let mut request = request(&mut input, 1 << 16).unwrap().unwrap();
-        let (asked, decoder) = read(&mut request)?;
+        let (asked, decoder) = read(&mut request, 1_000)?;
         let lengths = request.headers().get_all(CONTENT_LENGTH).into_iter();
         let lengths = lengths.map(|line| line.to_str().unwrap().to_owned()).collect();
         let body = match decoder {
