@@ -278,6 +278,10 @@ impl Servers {
     /// A server that is fit and wasn't tried. If all of these are ejected, they are asked all the same.
     fn pick(&self, tried: &[usize]) -> Option<usize> {
         let is_up = |place: &usize| self.members[*place].server.condition.is_up() && !tried.contains(place);
+        if self.members.len() == 1 {
+            // There is nothing to choose.
+            return Some(0).filter(is_up);
+        }
         let is_in = |place: &usize| self.members[*place].server.condition.ejected_for().is_none();
         let up = (0..self.members.len()).filter(is_up).collect::<Places>();
         let fit = up.iter().copied().filter(is_in).collect::<Places>();
