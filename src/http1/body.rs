@@ -180,8 +180,8 @@ impl Chunks {
         };
         let (size, rest) = line.split_at(digits);
         let rest = rest.strip_suffix(b"\r").ok_or_else(|| malformed("a chunk's size ends without CR"))?;
-        let extensions = rest.trim_ascii_start();
-        if size.is_empty() || rest.contains(&b'\r') || !(extensions.is_empty() || extensions[0] == b';') {
+        let after = rest.iter().find(|byte| !matches!(byte, b' ' | b'\t'));
+        if size.is_empty() || rest.contains(&b'\r') || !matches!(after, None | Some(b';')) {
             return Err(malformed("a chunk's size is none"));
         }
         let size = str::from_utf8(size).ok().and_then(|size| u64::from_str_radix(size, 16).ok());

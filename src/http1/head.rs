@@ -74,6 +74,11 @@ pub fn request(input: &mut Input, most: usize) -> Result<Option<Request<Spelt>>,
     let mut room = [const { MaybeUninit::uninit() }; FIELDS_MOST];
     let mut parsed = httparse::Request::new(&mut []);
     let Some(length) = whole(parsed.parse_with_uninit_headers(bytes, &mut room)?, bytes, most)? else {
+        // Who has sent nothing else owes no head.
+        if bytes.iter().all(|byte| matches!(byte, b'\r' | b'\n')) {
+            let lines = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
+            input.take(lines);
+        }
         return Ok(None);
     };
     let (Some(method), Some(path), Some(version)) = (parsed.method, parsed.path, parsed.version) else {

@@ -63,6 +63,8 @@ async fn what_is_no_chunk_is_refused() {
         "1\r\nab\r\n0\r\n\r\n",
         "1\r\na\n0\r\n\r\n",
         "1;a\rb\r\na\r\n0\r\n\r\n",
+        "1\x0c\r\na\r\n0\r\n\r\n",
+        "1\x0b;a\r\na\r\n0\r\n\r\n",
         "10000000000000000\r\na",
         "0\r\na b: c\r\n\r\n",
         "0\r\na: b\n\r\n",
@@ -150,6 +152,18 @@ fn a_head_is_read_when_it_is_whole() {
         head::write(request.headers(), request.body().as_deref(), &mut lines);
         assert_eq!(lines, b"Host: a\r\nX-CamelCase: \xe9 1\r\nx-camelcase: 2\r\n");
     }
+}
+
+#[test]
+fn lines_before_a_head_leave_nothing_behind() {
+    let mut input = Input::default();
+    for (lines, left) in [(&b"\r\n"[..], &b""[..]), (b"\n\r\n\r", b"\r"), (b"\n", b"")] {
+        input.push(lines);
+        assert!(head::request(&mut input, 100).unwrap().is_none());
+        assert_eq!(input.bytes(), left);
+    }
+    input.push(b"GET / HTTP/1.1\r\n\r\n");
+    assert!(head::request(&mut input, 100).unwrap().is_some());
 }
 
 #[test]

@@ -25,8 +25,10 @@ pub struct Wire<S> {
     decoder: Decoder,
     /// The client waits to be told that its body is wanted.
     expects_continue: bool,
-    /// What is left to be written of that.
+    /// What is left to be written of that, whether the stream holds it back, and who waits for that.
     interim: &'static [u8],
+    is_unflushed: bool,
+    writer: Option<Waker>,
     /// Who was to read the body wants no more of it.
     is_given_up: bool,
     /// The body has broken off.
@@ -51,6 +53,8 @@ impl<S: Stream> Wire<S> {
             decoder: Decoder::Length(0),
             expects_continue: false,
             interim: &[],
+            is_unflushed: false,
+            writer: None,
             is_given_up: false,
             is_broken: false,
             task: None,
@@ -68,6 +72,9 @@ impl<S: Stream> Wire<S> {
         self.expects_continue = false;
         let rest = mem::take(&mut self.interim);
         let begun = if rest.len() < CONTINUE.len() { rest } else { &[] };
+        // The answer is written by somebody else, who is woken instead.
+        self.is_unflushed = false;
+        self.writer.take().into_iter().for_each(Waker::wake);
         let end = self.poll_body_end(&mut Context::from_waker(Waker::noop()));
         (begun, !matches!(end, Poll::Ready(false)))
     }
@@ -114,16 +121,25 @@ impl<S: Stream> Wire<S> {
         if mem::take(&mut self.expects_continue) && self.input.bytes().is_empty() {
             self.interim = CONTINUE;
         }
+        if self.interim.is_empty() && !self.is_unflushed {
+            return Poll::Ready(Ok(()));
+        }
+        let written = self.poll_write_interim(context);
+        self.writer = written.is_pending().then(|| context.waker().clone());
+        written
+    }
+
+    fn poll_write_interim(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         while !self.interim.is_empty() {
             let written = ready!(Pin::new(&mut self.stream).poll_write(context, self.interim))?;
             if written == 0 {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
             }
             self.interim = &self.interim[written..];
-            if self.interim.is_empty() {
-                ready!(Pin::new(&mut self.stream).poll_flush(context))?;
-            }
+            self.is_unflushed = true;
         }
+        ready!(Pin::new(&mut self.stream).poll_flush(context))?;
+        self.is_unflushed = false;
         Poll::Ready(Ok(()))
     }
 }

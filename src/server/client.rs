@@ -217,6 +217,13 @@ impl<S> Watched<S> {
     pub(super) fn new(stream: S, watch: Arc<Watch>) -> Self {
         Self { stream, watch, is_blocked: false }
     }
+
+    fn note_write(&mut self, is_blocked: bool) {
+        if is_blocked || self.is_blocked {
+            self.is_blocked = is_blocked;
+            self.watch.note_write(is_blocked);
+        }
+    }
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
@@ -241,15 +248,15 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(context, bytes);
-        if written.is_pending() || self.is_blocked {
-            self.is_blocked = written.is_pending();
-            self.watch.note_write(self.is_blocked);
-        }
+        self.note_write(written.is_pending());
         written
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
+        let flushed = Pin::new(&mut self.stream).poll_flush(context);
+        // TLS takes what is written, and holds it back.
+        self.note_write(flushed.is_pending());
+        flushed
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {

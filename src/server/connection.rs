@@ -103,7 +103,8 @@ impl Connection {
         let served = connection.clone();
         let service = service_fn(move |request: Request<Incoming>| {
             let (served, in_flight) = (served.clone(), InFlight::begin(&served.watch));
-            async move {
+            // In a box that it is made in: a stream's task is copied as often as it is made, begun and ended.
+            Box::into_pin(Box::write(Box::new_uninit(), async move {
                 let is_head = request.method() == Method::HEAD;
                 let has_room = !served.is_turned_away && served.streams.len() <= served.terms.streams_most;
                 let request = request.map(|body| Upload::http2(body, served.terms.patience.idle));
@@ -113,7 +114,7 @@ impl Connection {
                     served.watch.end();
                 }
                 Ok::<_, Infallible>(http2::Answer::of(response, is_head, in_flight))
-            }
+            }))
         });
         let ended =
             connection.drive(http.serve_connection(io, service), hyper_http2::Connection::graceful_shutdown);

@@ -19,7 +19,7 @@ use futures_util::FutureExt;
 use http_body::Body as _;
 use hyper::{Request, Response, StatusCode};
 use parking_lot::Mutex;
-use tokio::time::Instant;
+use tokio::{io::AsyncWrite, time::Instant};
 
 use crate::{
     gateway::{AnswerBody, Gateway, Upload},
@@ -76,6 +76,11 @@ impl<'c, S: Stream> Http1<'c, S> {
                 Next::Tunnel(answer) => return self.tunnel(answer).await,
             }
         };
+        if !self.wire.lock().body_has_ended() {
+            // Who reads it may have use for the rest, though it is answered; and the client may wait for the answer's end.
+            poll_fn(|context| Pin::new(&mut self.wire.lock().stream).poll_shutdown(context)).await?;
+            poll_fn(|context| self.wire.lock().poll_body_end(context)).await;
+        }
         let Some(wire) = Arc::into_inner(self.wire) else { return Ok(()) };
         let mut wire = wire.into_inner();
         let more_may_come = is_unreadable || !wire.body_has_ended();
@@ -100,9 +105,8 @@ impl<'c, S: Stream> Http1<'c, S> {
                     || bytes[partial..].contains(&b'\n')
                     || bytes.len() >= head_most
                 {
-                    partial = bytes.len();
                     match request(input, head_most) {
-                        Ok(None) => {}
+                        Ok(None) => partial = input.bytes().len(),
                         Ok(Some(mut request)) => {
                             let read = head::read(&mut request, head_most);
                             let read = read.map(|(asked, decoder)| (request, asked, decoder));

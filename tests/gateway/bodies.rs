@@ -211,6 +211,30 @@ fn who_takes_nothing_of_an_answer_can_send_all_of_the_request() {
 }
 
 #[test]
+fn an_upload_goes_on_though_it_is_answered_and_its_connection_is_to_end() {
+    for (version, connection) in [("1.1", "close"), ("1.1", "keep-alive"), ("1.0", "close")] {
+        let (told, is_read) = mpsc::channel();
+        let upstream = WireUpstream::start(move |mut wire| {
+            wire.request();
+            wire.send(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+            wire.read(10);
+            told.send(()).unwrap();
+        });
+        let gateway = Gateway::start(&forward_all(&upstream.url(), ""));
+        let mut client = gateway.client();
+        let head = format!(
+            "POST / HTTP/{version}\r\nHost: a\r\nConnection: {connection}\r\nContent-Length: 10\r\n\r\n"
+        );
+        client.send(head.as_bytes());
+        assert_eq!(client.answer().text(), "ok");
+        client.send(b"0123456789");
+        is_read
+            .recv_timeout(PATIENCE)
+            .unwrap_or_else(|_| panic!("all of it is there: {version} {connection}"));
+    }
+}
+
+#[test]
 fn a_slow_upload_is_no_slow_answer() {
     let upstream = WireUpstream::start(|mut wire| {
         wire.request();

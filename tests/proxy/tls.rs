@@ -5,6 +5,7 @@ use std::{
     io::{Read, Write},
     path::Path,
     process::{Command, Stdio},
+    sync::mpsc,
     time::{Duration, Instant},
 };
 
@@ -12,7 +13,7 @@ use crate::{
     curl, forward_to,
     harness::{
         PATIENCE, client::Client, gateway::Gateway, metrics::Metrics, redis::tls::Certificates,
-        upstream::Upstream, wait_until,
+        upstream::Upstream, wait_until, wire::WireUpstream,
     },
     quoted,
 };
@@ -256,6 +257,33 @@ fn h2load_has_no_failure() {
         assert!(told.contains(&format!("Application protocol: {protocol}")), "{told}");
         assert!(told.contains("status codes: 3000 2xx"), "{told}");
     }
+}
+
+/// TLS holds back what a client doesn't take.
+#[test]
+fn who_takes_nothing_of_an_answer_is_cut_off() {
+    let certificates = Certificates::for_server(&["127.0.0.1"]);
+    let (stalled, stall) = mpsc::channel();
+    let upstream = WireUpstream::start(move |mut wire| {
+        wire.request();
+        wire.send(b"HTTP/1.1 200 OK\r\nContent-Length: 999999999\r\n\r\n");
+        while wire.stream().write_all(&[b'x'; 64 << 10]).is_ok() {}
+        stalled.send(()).unwrap();
+    });
+    let server = format!("timeouts = {{ idle = \"500ms\" }}\n{}", tls(&[&certificates], ""));
+    let gateway = Gateway::start(&format!(
+        "[server]\nworkers = 1\n{server}\n{}",
+        forward_to(&[quoted(upstream.url())], "")
+    ));
+    let mut openssl = Command::new("openssl");
+    openssl.args(["s_client", "-quiet", "-connect", &gateway.address().to_string()]);
+    // What it gets it can't hand on.
+    openssl.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut client = openssl.spawn().expect("openssl is needed");
+    client.stdin.as_mut().unwrap().write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    stall.recv_timeout(PATIENCE).expect("the connection upstream ends");
+    client.kill().unwrap();
+    let _ = client.wait();
 }
 
 /// A connection on which the client goes away without a word, as many do.

@@ -64,7 +64,7 @@ fn a_lack_of_files_costs_nothing_but_new_connections_until_it_has_passed() {
 #[test]
 fn connections_that_idle_cost_little_and_hold_up_nobody() {
     const CONNECTIONS: usize = 10_000;
-    const BYTES_MOST: usize = 20 << 10;
+    const BYTES_MOST: usize = 5 << 10;
     rlimit::increase_nofile_limit(u64::MAX).unwrap();
     let gateway = forward_all("timeouts = { idle = \"1h\" }", &Upstream::hello().url());
     let ask = |client: &mut Client| assert_eq!(client.get("/").status, 200);

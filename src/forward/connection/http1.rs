@@ -5,7 +5,7 @@ use std::{
     fmt,
     future::poll_fn,
     io,
-    pin::Pin,
+    pin::{Pin, pin},
     task::{Context, Poll, Waker, ready},
 };
 
@@ -15,6 +15,7 @@ use hyper::{
     Method, Request, Response, StatusCode, Version,
     header::{CONTENT_LENGTH, HeaderValue, TRANSFER_ENCODING},
 };
+use tokio::task::coop::unconstrained;
 
 use crate::{
     forward::{
@@ -109,8 +110,10 @@ impl Http1 {
 
     /// Whether the server has left it as it was, since nothing was asked of it.
     pub(super) fn is_quiet(&mut self) -> bool {
-        // As long as nothing has come, nothing is asked of the kernel.
-        self.input.poll_more(&mut *self.stream, &mut Context::from_waker(Waker::noop())).is_pending()
+        // As long as nothing has come, nothing is asked of the kernel. A task that is to pause, having done so much, must be told
+        // all the same.
+        let more = poll_fn(|context| self.input.poll_more(&mut *self.stream, context));
+        pin!(unconstrained(more)).poll(&mut Context::from_waker(Waker::noop())).is_pending()
     }
 
     /// Waits until the request has been sent, the answer having ended.

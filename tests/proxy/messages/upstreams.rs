@@ -2,8 +2,9 @@
 
 use std::{
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicUsize, Ordering::SeqCst},
+        mpsc,
     },
     thread,
     time::{Duration, Instant},
@@ -248,5 +249,35 @@ fn a_client_of_http_1_0_gets_no_chunks() {
         );
         assert_eq!(lines(&head, "content-length"), length.into_iter().collect::<Vec<_>>());
         assert_eq!(client.rest(), b"up");
+    }
+}
+
+/// However much the connection's task has done before: it is to pause then, and is told of nothing that has come.
+#[test]
+fn what_nobody_asked_for_is_nobodys_answer() {
+    for before in 124..=130 {
+        let ((tell, told), (sent, is_sent)) = (mpsc::channel(), mpsc::channel());
+        let told = Mutex::new(told);
+        let upstream = WireUpstream::start(move |mut wire| {
+            while wire.request().is_some() {
+                wire.send(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nreal");
+                if wire.number == 0 {
+                    told.lock().unwrap().recv().unwrap();
+                    wire.send(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nstray");
+                    sent.send(()).unwrap();
+                }
+            }
+        });
+        let gateway = gateway_to(&upstream, "");
+        assert_eq!(gateway.get("/").text(), "real");
+        let mut client = gateway.client();
+        client.send(b"OPTIONS * HTTP/1.1\r\nHost: a\r\n\r\n");
+        assert_eq!(client.answer().status, 204);
+        tell.send(()).unwrap();
+        is_sent.recv_timeout(PATIENCE).unwrap();
+        let own = "OPTIONS * HTTP/1.1\r\nHost: a\r\n\r\n".repeat(before);
+        client.send(format!("{own}GET / HTTP/1.1\r\nHost: a\r\n\r\n").as_bytes());
+        (0..before).for_each(|_| assert_eq!(client.answer().status, 204));
+        assert_eq!(client.answer().text(), "real", "after {before} others");
     }
 }
