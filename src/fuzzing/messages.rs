@@ -15,6 +15,7 @@ use hyper::{
     HeaderMap, Method, Request, Response, StatusCode, Uri, Version,
     body::{Bytes, Frame},
     client::conn::http1,
+    header::CONTENT_LENGTH,
     server::conn::http1 as server,
     service::service_fn,
 };
@@ -169,8 +170,12 @@ struct Asked {
 
 impl Asked {
     async fn read<B: HttpBody<Data = Bytes> + Unpin>(request: Request<B>) -> Self {
-        let (head, body) = request.into_parts();
+        let (mut head, body) = request.into_parts();
         let body = collect(body).await;
+        // Told twice, with more digits and with fewer, it is told in one way.
+        if let Ok(Some(length)) = head::content_length(&head.headers) {
+            head.headers.insert(CONTENT_LENGTH, length.into());
+        }
         Self { method: head.method, uri: head.uri, version: head.version, headers: head.headers, body }
     }
 }
@@ -207,7 +212,10 @@ fn hypers_requests(bytes: &[u8]) -> Vec<Asked> {
         let service = service_fn(|request: Request<hyper::body::Incoming>| async {
             let asked = Asked::read(request).await;
             requests.lock().push(asked);
-            Ok::<_, Infallible>(Response::new(Empty::<Bytes>::new()))
+            let mut response = Response::new(Empty::<Bytes>::new());
+            // After 200 to CONNECT nothing would be a request.
+            *response.status_mut() = StatusCode::NOT_FOUND;
+            Ok::<_, Infallible>(response)
         });
         let stream = TokioIo::new(Pieces::of(bytes, bytes.len().max(1)).asked());
         let mut hyper = server::Builder::new();

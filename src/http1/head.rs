@@ -179,11 +179,12 @@ pub fn write(fields: &HeaderMap, spelling: Option<&Spelling>, out: &mut Vec<u8>)
 pub fn persists(version: Version, fields: &HeaderMap) -> bool {
     let mut keeps = version == Version::HTTP_11;
     for line in fields.get_all(CONNECTION) {
-        for option in line.as_bytes().split(|byte| *byte == b',').map(<[u8]>::trim_ascii) {
-            if option.eq_ignore_ascii_case(b"close") {
+        // What isn't text has no options.
+        for option in line.to_str().unwrap_or_default().split(',').map(str::trim) {
+            if option.eq_ignore_ascii_case("close") {
                 return false;
             }
-            keeps |= option.eq_ignore_ascii_case(b"keep-alive");
+            keeps |= option.eq_ignore_ascii_case("keep-alive");
         }
     }
     keeps
