@@ -16,7 +16,7 @@ use std::{
 
 use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};
-use hyper::{HeaderMap, Version, body::Incoming};
+use hyper::{HeaderMap, body::Incoming};
 use parking_lot::Mutex;
 use tokio::{
     task::AbortHandle,
@@ -285,7 +285,7 @@ impl Source {
         match self {
             Self::Nothing => Poll::Ready(None),
             Self::Http1(incoming) => Pin::new(incoming).poll_frame(context).map_err(Into::into),
-            Self::Http2(incoming) => poll_incoming(incoming, Version::HTTP_2, context),
+            Self::Http2(incoming) => poll_incoming(incoming, context),
         }
     }
 
@@ -306,15 +306,14 @@ impl Source {
     }
 }
 
-/// The next of a body that comes by this version. HTTP/2 has ended it only by END_STREAM (RFC 9113, section 8.1): hyper
+/// The next of a body that comes by HTTP/2, which has ended it only by END_STREAM (RFC 9113, section 8.1): hyper
 /// takes a stream that was reset with NO_ERROR for one that has ended, too.
 fn poll_incoming(
     incoming: &mut Incoming,
-    version: Version,
     context: &mut Context<'_>,
 ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
     let frame = ready!(Pin::new(&mut *incoming).poll_frame(context));
-    if frame.is_none() && version == Version::HTTP_2 && !incoming.is_end_stream() {
+    if frame.is_none() && !incoming.is_end_stream() {
         return Poll::Ready(Some(Err(io::Error::from(io::ErrorKind::UnexpectedEof).into())));
     }
     Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
@@ -325,7 +324,6 @@ fn poll_incoming(
 pub struct Relayed {
     /// By HTTP/2. What comes by HTTP/1.1 is read from the connection.
     incoming: Option<Incoming>,
-    version: Version,
     held: Held,
     /// Of the head before it.
     spelling: Spelt,
@@ -412,15 +410,15 @@ impl fmt::Display for TooLong {
 impl Error for TooLong {}
 
 impl Relayed {
-    /// Of a body that comes by this version: holds the connection until it has ended; if it is dropped before that, the
+    /// Of a body that comes: holds the connection until it has ended; if it is dropped before that, the
     /// connection closes.
-    pub fn new(incoming: Option<Incoming>, version: Version, mut lease: Lease) -> Self {
+    pub fn new(incoming: Option<Incoming>, mut lease: Lease) -> Self {
         let spelling = lease.http1_mut().and_then(Http1::take_spelling);
         let held = match lease.http1().is_none_or(Http1::is_sent) {
             true => Held::Lease(lease),
             false => Held::Duplex(Duplex::begin(lease)),
         };
-        let mut relayed = Self { incoming, version, held, spelling, upload: None, timer: None };
+        let mut relayed = Self { incoming, held, spelling, upload: None, timer: None };
         relayed.release_at_end();
         relayed
     }
@@ -447,7 +445,7 @@ impl Relayed {
 
     fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         match &mut self.incoming {
-            Some(incoming) => poll_incoming(incoming, self.version, context),
+            Some(incoming) => poll_incoming(incoming, context),
             None => self.held.with_mut(|http1| http1.poll_frame(context)).unwrap_or(Poll::Ready(None)),
         }
     }

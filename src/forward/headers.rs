@@ -14,7 +14,7 @@ use hyper::{
 };
 use smallvec::SmallVec;
 
-use crate::text;
+use crate::{http1::head, text};
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
@@ -228,8 +228,7 @@ fn unify_length(headers: &mut HeaderMap) {
 
 /// Whether the client takes trailers: the one thing in TE that isn't for this connection alone.
 fn takes_trailers(headers: &mut HeaderMap) -> bool {
-    let members = joined(headers.get_all(TE));
-    let trailers = members.split(',').any(|member| member.trim().eq_ignore_ascii_case("trailers"));
+    let trailers = head::has_member(headers, TE, "trailers");
     if trailers {
         headers.insert(TE, HeaderValue::from_static("trailers"));
     }

@@ -311,7 +311,7 @@ fn receive(
     let (mut parts, incoming) = response.into_parts();
     let body = match parts.status {
         StatusCode::SWITCHING_PROTOCOLS => Body::Tunnel(Tunnel::new(asked, &parts, lease)?.into()),
-        _ => Body::Response(Relayed::new(incoming, parts.version, lease).into()),
+        _ => Body::Response(Relayed::new(incoming, lease).into()),
     };
     headers::towards_client(&mut parts.headers);
     if matches!(body, Body::Tunnel(_)) {

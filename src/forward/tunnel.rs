@@ -8,7 +8,7 @@ use std::{fmt, io, time::Duration};
 
 use hyper::{
     HeaderMap, Method, Version,
-    header::{CONNECTION, HeaderName, HeaderValue, TE, UPGRADE},
+    header::{CONNECTION, HeaderValue, TE, UPGRADE},
     http::{request, response},
 };
 use parking_lot::Mutex;
@@ -21,7 +21,7 @@ use tokio::{
 
 use crate::http1::{
     Ahead, Stream,
-    head::{Spelling, Spelt},
+    head::{Spelling, Spelt, has_member},
 };
 
 use super::{
@@ -65,14 +65,7 @@ pub fn write(headers: &mut HeaderMap) {
 
 /// Whether a message goes over to WebSocket.
 fn switches(headers: &HeaderMap) -> bool {
-    has(headers, UPGRADE, WEBSOCKET) && has(headers, CONNECTION, "upgrade")
-}
-
-/// Whether a field's list has this member.
-fn has(headers: &HeaderMap, field: HeaderName, member: &str) -> bool {
-    let lines = headers.get_all(field).into_iter();
-    let mut members = lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b','));
-    members.any(|other| other.trim_ascii().eq_ignore_ascii_case(member.as_bytes()))
+    has_member(headers, UPGRADE, WEBSOCKET) && has_member(headers, CONNECTION, "upgrade")
 }
 
 impl Tunnel {
@@ -164,6 +157,7 @@ async fn rest(moved: &Mutex<Instant>, idle: Duration) {
 
 #[cfg(test)]
 mod tests {
+    use hyper::header::HeaderName;
     use tokio::{io::duplex, spawn, task::JoinHandle, time::sleep};
 
     use super::*;

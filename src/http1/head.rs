@@ -175,6 +175,13 @@ pub fn write(fields: &HeaderMap, spelling: Option<&Spelling>, out: &mut Vec<u8>)
     }
 }
 
+/// Whether a field's list has this member, in whatever case.
+pub fn has_member(fields: &HeaderMap, name: HeaderName, member: &str) -> bool {
+    let lines = fields.get_all(name).into_iter();
+    let mut members = lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b','));
+    members.any(|other| other.trim_ascii().eq_ignore_ascii_case(member.as_bytes()))
+}
+
 /// Whether another message may follow on the connection (RFC 9112, section 9.3).
 pub fn persists(version: Version, fields: &HeaderMap) -> bool {
     let mut keeps = version == Version::HTTP_11;

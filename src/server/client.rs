@@ -8,6 +8,7 @@
 
 use std::{
     future::poll_fn,
+    io::IoSlice,
     pin::{Pin, pin},
     sync::{
         Arc,
@@ -248,6 +249,16 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(context, bytes);
+        self.note_write(written.is_pending());
+        written
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write_vectored(context, slices);
         self.note_write(written.is_pending());
         written
     }

@@ -74,17 +74,11 @@ fn assert_turned_away(answer: &Answer) {
 
 #[test]
 fn who_takes_nothing_of_an_answer_is_cut_off_and_the_connection_upstream_freed() {
-    let (stalled, stall) = mpsc::channel();
-    let upstream = WireUpstream::start(move |mut wire| {
-        wire.request();
-        wire.send(b"HTTP/1.1 200 OK\r\nContent-Length: 999999999\r\n\r\n");
-        while wire.stream().write_all(&[b'x'; 64 << 10]).is_ok() {}
-        stalled.send(()).unwrap();
-    });
+    let (upstream, end) = WireUpstream::without_end();
     let gateway = impatient(&upstream.url());
     let mut client = gateway.client();
     client.send(GET);
-    stall.recv_timeout(PATIENCE).expect("the connection upstream ends");
+    end.recv_timeout(PATIENCE).expect("the connection upstream ends");
     assert!(client.rest().len() < 99_999_999);
 }
 

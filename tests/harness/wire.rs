@@ -67,6 +67,18 @@ impl WireUpstream {
         (upstream, tell)
     }
 
+    /// Answers without an end, and tells when nothing more of that is taken.
+    pub(crate) fn without_end() -> (Self, mpsc::Receiver<()>) {
+        let (ended, end) = mpsc::channel();
+        let upstream = Self::start(move |mut wire| {
+            wire.request();
+            wire.send(b"HTTP/1.1 200 OK\r\nContent-Length: 999999999\r\n\r\n");
+            while wire.stream().write_all(&[b'x'; 64 << 10]).is_ok() {}
+            ended.send(()).unwrap();
+        });
+        (upstream, end)
+    }
+
     pub(crate) fn url(&self) -> String {
         format!("http://{}", self.address)
     }

@@ -5,7 +5,6 @@ use std::{
     io::{Read, Write},
     path::Path,
     process::{Command, Stdio},
-    sync::mpsc,
     time::{Duration, Instant},
 };
 
@@ -263,13 +262,7 @@ fn h2load_has_no_failure() {
 #[test]
 fn who_takes_nothing_of_an_answer_is_cut_off() {
     let certificates = Certificates::for_server(&["127.0.0.1"]);
-    let (stalled, stall) = mpsc::channel();
-    let upstream = WireUpstream::start(move |mut wire| {
-        wire.request();
-        wire.send(b"HTTP/1.1 200 OK\r\nContent-Length: 999999999\r\n\r\n");
-        while wire.stream().write_all(&[b'x'; 64 << 10]).is_ok() {}
-        stalled.send(()).unwrap();
-    });
+    let (upstream, end) = WireUpstream::without_end();
     let server = format!("timeouts = {{ idle = \"500ms\" }}\n{}", tls(&[&certificates], ""));
     let gateway = Gateway::start(&format!(
         "[server]\nworkers = 1\n{server}\n{}",
@@ -281,7 +274,7 @@ fn who_takes_nothing_of_an_answer_is_cut_off() {
     openssl.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut client = openssl.spawn().expect("openssl is needed");
     client.stdin.as_mut().unwrap().write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
-    stall.recv_timeout(PATIENCE).expect("the connection upstream ends");
+    end.recv_timeout(PATIENCE).expect("the connection upstream ends");
     client.kill().unwrap();
     let _ = client.wait();
 }

@@ -1,4 +1,4 @@
-//! The stream of a connection to a server.
+//! The stream of a connection to a server on which HTTP/2 is spoken.
 
 use std::{
     io,
@@ -10,7 +10,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::forward::connector::Counted;
 
-/// A stream that tells when something has come. It counts among the connections of its upstream, whatever is spoken on it.
+/// A stream that tells when something has come. It counts among the connections of its upstream.
 pub(super) struct Listening<S, F> {
     stream: S,
     on_read: F,

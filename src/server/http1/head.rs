@@ -9,7 +9,7 @@ use httpdate::HttpDate;
 use hyper::{
     HeaderMap, Method, Request, StatusCode, Version,
     ext::ReasonPhrase,
-    header::{CONNECTION, CONTENT_LENGTH, DATE, EXPECT, HeaderValue, TE, TRAILER, TRANSFER_ENCODING},
+    header::{CONNECTION, CONTENT_LENGTH, DATE, EXPECT, TE, TRAILER, TRANSFER_ENCODING},
     http::response,
 };
 use tokio::time::Instant;
@@ -73,7 +73,7 @@ pub(crate) fn read<B>(request: &mut Request<B>, head_most: usize) -> Result<(Ask
                 asked.expects_continue =
                     version == Version::HTTP_11 && value.as_bytes().eq_ignore_ascii_case(b"100-continue");
             }
-            TE => asked.takes_trailers |= has_member(value, b"trailers"),
+            TE => asked.takes_trailers = head::has_member(request.headers(), TE, "trailers"),
             _ => {}
         }
     }
@@ -96,10 +96,6 @@ pub(crate) fn read<B>(request: &mut Request<B>, head_most: usize) -> Result<(Ask
         headers.insert(CONTENT_LENGTH, length.into());
     }
     Ok((asked, Decoder::Length(length)))
-}
-
-fn has_member(list: &HeaderValue, member: &[u8]) -> bool {
-    list.as_bytes().split(|byte| *byte == b',').any(|other| other.trim_ascii().eq_ignore_ascii_case(member))
 }
 
 /// Writes the head of the answer to a request, with a body of so many bytes, if that is known, on a connection that `persists`
