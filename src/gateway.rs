@@ -7,6 +7,7 @@ mod access_log;
 pub(crate) mod client;
 mod entry;
 mod exchange;
+mod refused;
 mod spans;
 pub(crate) mod target;
 
@@ -43,10 +44,10 @@ use crate::{
             Subject,
             jwt::{Claims, Verifier},
         },
-        request::{self, Rule, Settlement},
+        request::{self, Repeat, Rule, Settlement},
     },
     metrics::Page,
-    reject::Rejection,
+    reject::{LINES_BYTES, Rejection, Written},
     route::{
         Found, Matcher, Table, path,
         template::{Location, Template},
@@ -64,6 +65,7 @@ pub use self::{
     access_log::AccessLog,
     client::Peer,
     exchange::{AnswerBody, STATUS_CLASSES, Traffic},
+    refused::Refused,
 };
 pub use crate::{
     forward::{
@@ -275,7 +277,7 @@ impl Gateway {
             Ok(response) => response,
             Err(rejection) => {
                 facts.is_refused = matches!(rejection, Rejection::Refused(_));
-                gateway.reject(rejection, facts.is_grpc, route)
+                gateway.reject(&rejection, facts, route)
             }
         };
         if let Some(edits) = route.and_then(|route| route.response_headers.as_ref()) {
@@ -285,13 +287,13 @@ impl Gateway {
     }
 
     /// The answer to what is no request, or has too large a head.
-    pub fn answer_to_unreadable(fault: Unreadable) -> Response<Bytes> {
+    pub fn answer_to_unreadable(fault: Unreadable) -> Written {
         let rejection = match fault {
             Unreadable::Malformed => Rejection::Malformed,
             Unreadable::TooLarge => Rejection::HeadTooLarge,
             Unreadable::TargetTooLong => Rejection::TargetTooLong,
         };
-        rejection.into_response(false, RatelimitHeaders::Off, None)
+        rejection.write(RatelimitHeaders::Off, None)
     }
 
     /// Writes the metrics of requests, limits, upstreams and the store.
@@ -367,7 +369,7 @@ impl Gateway {
 
     /// The answer to a request, and which route it took.
     async fn relay<'g>(
-        &'g self,
+        self: &'g Arc<Self>,
         peer: Peer,
         parts: &mut Parts,
         body: Upload,
@@ -390,6 +392,9 @@ impl Gateway {
             let found = self.routes.find(&target.view(parts, &matched)).ok_or(Rejection::NoRoute)?;
             let route = *taken.insert(found.route);
             facts.traffic = route.traffic;
+            if route.response_headers.is_some() {
+                facts.lines = None;
+            }
             if let Some(entry) = &mut facts.entry {
                 entry.note_route(&target.host, found.pattern());
             }
@@ -405,11 +410,17 @@ impl Gateway {
                 if let Some(entry) = &mut facts.entry {
                     entry.asked_at = Some(Instant::now());
                 }
-                let log = &mut facts.decided;
-                let admitted = request::admit(&self.limiter, &limits, &subject, facts.arrival, log).await;
+                let (log, mut repeat) = (&mut facts.decided, None);
+                let admitted = async {
+                    let asks = request::asks(&limits, &subject, log)?;
+                    let admitted = request::admit(&self.limiter, &limits, &asks, facts.arrival, log).await;
+                    admitted.inspect_err(|refusal| repeat = Repeat::of(&limits, asks, refusal))
+                };
+                let admitted = admitted.await;
                 if let Some(entry) = &mut facts.entry {
                     entry.decided_at = Some(Instant::now());
                 }
+                facts.refused = repeat.and_then(|asked| self.refused(route, asked, facts));
                 admission = Some(admitted?);
             }
             (route, limits, admission, body, aim)
@@ -427,9 +438,14 @@ impl Gateway {
             Aim::Elsewhere(to, status) => Ok(whole(fixed(status, "", &[(LOCATION, to)]))),
         };
         let mut response =
-            answered.unwrap_or_else(|failure| self.reject(failure.into(), facts.is_grpc, Some(route)));
+            answered.unwrap_or_else(|failure| self.reject(&failure.into(), facts, Some(route)));
         if let Some(admission) = admission {
-            fields::write(response.headers_mut(), admission.standings(), self.ratelimit_headers);
+            let (standings, form) = (admission.standings(), self.ratelimit_headers);
+            match &mut facts.lines {
+                // The other forms may have to take the place of fields that came.
+                Some(lines) if form == RatelimitHeaders::Draft11 => fields::write(lines, standings, form),
+                _ => fields::write(response.headers_mut(), standings, form),
+            }
             // The answer tells what it still has to of its costs, and holds what it holds until its end.
             let settlement = Settlement::begin(admission, &limits, response.status(), response.headers());
             facts.settlement = settlement.map(Box::new);
@@ -486,15 +502,35 @@ impl Gateway {
         Ok(other)
     }
 
-    fn reject(&self, rejection: Rejection, is_grpc: bool, route: Option<&Route>) -> Response<Body> {
-        if let Rejection::Failed(failure) = &rejection
+    /// By what a request can be refused again that asked this: if nothing else is to be done to it, its answer is made of
+    /// lines, and no claims count, which time may change.
+    fn refused(self: &Arc<Self>, route: &Route, asked: Repeat, facts: &Facts) -> Option<Box<Refused>> {
+        let is_told = self.access_log.is_some() || self.tracer.is_some();
+        if is_told || self.verifier.is_some() || facts.lines.is_none() || facts.is_grpc {
+            return None;
+        }
+        let (gateway, on_limit) = (Arc::downgrade(self), route.on_limit.clone());
+        Some(Box::new(Refused { gateway, traffic: route.traffic, on_limit, asked }))
+    }
+
+    fn reject(&self, rejection: &Rejection, facts: &mut Facts, route: Option<&Route>) -> Response<Body> {
+        if let Rejection::Failed(failure) = rejection
             && !failure.is_of_client()
         {
             let cause = std::error::Error::source(failure).map(ToString::to_string);
             tracing::warn!(cause, "{failure}");
         }
         let on_limit = route.and_then(|route| route.on_limit.as_ref());
-        whole(rejection.into_response(is_grpc, self.ratelimit_headers, on_limit))
+        let (is_grpc, form, mut response) = (facts.is_grpc, self.ratelimit_headers, Response::default());
+        let (status, body) = match &mut facts.lines {
+            Some(lines) => {
+                lines.reserve(LINES_BYTES);
+                rejection.answer(is_grpc, form, on_limit, lines)
+            }
+            None => rejection.answer(is_grpc, form, on_limit, response.headers_mut()),
+        };
+        *response.status_mut() = status;
+        response.map(|()| Body::Whole(Some(body)))
     }
 }
 

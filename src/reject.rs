@@ -17,12 +17,29 @@ use hyper::{
 use crate::{
     config::{OnLimit, RatelimitHeaders},
     forward::{Failure, body::Fault},
-    limit::{Limited, Refusal, fields},
+    limit::{
+        Limited, Refusal,
+        fields::{self, Fields, Value},
+    },
 };
 
 /// What the body of an answer mostly takes.
 const PROBLEM_BYTES: usize = 512;
+/// What the lines of its head mostly take that tell of its limits.
+pub(crate) const LINES_BYTES: usize = 256;
+static PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json");
 const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
+
+/// An answer as it stands on the wire of HTTP/1.1: its status, lines of its head, and its body.
+#[derive(Debug)]
+pub struct Written {
+    /// The status.
+    pub status: StatusCode,
+    /// Lines of the head.
+    pub lines: Vec<u8>,
+    /// The body.
+    pub body: Bytes,
+}
 
 /// Why the gateway answers in place of the upstream.
 #[derive(Debug)]
@@ -113,42 +130,64 @@ impl Rejection {
         form: RatelimitHeaders,
         on_limit: Option<&OnLimit>,
     ) -> Response<Bytes> {
+        let mut response = Response::default();
+        (*response.status_mut(), *response.body_mut()) =
+            self.answer(is_grpc, form, on_limit, response.headers_mut());
+        response
+    }
+
+    /// The same, to a request of HTTP/1.1 that is no call of gRPC.
+    pub fn write(&self, form: RatelimitHeaders, on_limit: Option<&OnLimit>) -> Written {
+        let mut lines = Vec::with_capacity(LINES_BYTES);
+        let (status, body) = self.answer(false, form, on_limit, &mut lines);
+        Written { status, lines, body }
+    }
+
+    /// The same, with its fields written elsewhere: its status and its body.
+    pub(crate) fn answer(
+        &self,
+        is_grpc: bool,
+        form: RatelimitHeaders,
+        on_limit: Option<&OnLimit>,
+        fields: &mut impl Fields,
+    ) -> (StatusCode, Bytes) {
         let (status, code, detail) = self.terms();
-        let limited = match &self {
+        let limited = match self {
             Self::Refused(Refusal::Limited(limited)) => Some(&**limited),
             _ => None,
         };
-        let refused = matches!(&self, Self::Refused(Refusal::Limited(_) | Refusal::KeyMissing { .. }));
+        let refused = matches!(self, Self::Refused(Refusal::Limited(_) | Refusal::KeyMissing { .. }));
         let own = on_limit.filter(|_| refused);
-        let mut response = if is_grpc {
-            grpc::answer(status, &detail.to_string())
+        let answer = if is_grpc {
+            grpc::write(fields, status, &detail.to_string());
+            (StatusCode::OK, Bytes::new())
         } else {
             let status = own.map_or(status, |own| own.status);
-            match own.and_then(|own| own.body.as_ref()) {
-                Some((body, content_type)) => answer(status, body.clone(), content_type.clone()),
-                None => problem(status, code, detail, limited),
-            }
+            let (body, content_type) = match own.and_then(|own| own.body.as_ref()) {
+                Some((body, content_type)) => (Bytes::from(body.clone()), content_type),
+                None => (problem(status, code, detail, limited).into(), &PROBLEM),
+            };
+            fields.insert(CONTENT_TYPE, Value::Ready(content_type));
+            (status, body)
         };
-        match &self {
+        match self {
             Self::Refused(Refusal::Limited(limited)) => {
-                fields::write(response.headers_mut(), limited.standings(), form);
-                fields::write_retry_after(response.headers_mut(), limited);
+                fields::write(fields, limited.standings(), form);
+                fields::write_retry_after(fields, limited);
                 if let Some(delay_us) = limited.delay_us().filter(|_| is_grpc) {
-                    grpc::write_pushback(response.headers_mut(), delay_us);
+                    grpc::write_pushback(fields, delay_us);
                 }
             }
             Self::Overloaded
             | Self::Refused(Refusal::StoreUnavailable { .. })
-            | Self::Failed(Failure::Busy) => {
-                response.headers_mut().insert(RETRY_AFTER, 1.into());
-            }
+            | Self::Failed(Failure::Busy) => fields.insert(RETRY_AFTER, Value::Number(1)),
             Self::Failed(Failure::NoneHealthy { interval }) => {
                 let seconds = interval.as_secs() + u64::from(interval.subsec_nanos() > 0);
-                response.headers_mut().insert(RETRY_AFTER, seconds.into());
+                fields.insert(RETRY_AFTER, Value::Number(seconds));
             }
             _ => {}
         }
-        response
+        answer
     }
 }
 
@@ -182,13 +221,8 @@ fn refused(refusal: &Refusal) -> (StatusCode, &'static str, &dyn fmt::Display) {
     (status, code, refusal)
 }
 
-/// An answer whose body is a problem: RFC 9457, section 3. Refusals may come in floods, so it is written as it is.
-fn problem(
-    status: StatusCode,
-    code: &str,
-    detail: &dyn fmt::Display,
-    limited: Option<&Limited>,
-) -> Response<Bytes> {
+/// A problem: RFC 9457, section 3. Refusals may come in floods, so it is written as it is.
+fn problem(status: StatusCode, code: &str, detail: &dyn fmt::Display, limited: Option<&Limited>) -> String {
     let kind = if limited.is_some() { QUOTA_EXCEEDED } else { "about:blank" };
     let title = status.canonical_reason().unwrap_or_default();
     let mut body = String::with_capacity(PROBLEM_BYTES);
@@ -213,7 +247,7 @@ fn problem(
         body.push('"');
     }
     body.push('}');
-    answer(status, body, HeaderValue::from_static("application/problem+json"))
+    body
 }
 
 /// Escapes the end of a text, from `start` on, for the quotes of JSON.
@@ -226,13 +260,6 @@ fn escape(text: &mut String, start: usize) {
     }
 }
 
-fn answer(status: StatusCode, body: impl Into<Bytes>, content_type: HeaderValue) -> Response<Bytes> {
-    let mut response = Response::new(body.into());
-    *response.status_mut() = status;
-    response.headers_mut().insert(CONTENT_TYPE, content_type);
-    response
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -240,8 +267,8 @@ mod tests {
     #[test]
     fn details_are_escaped() {
         for detail in ["plain, with `ticks`", "a \"quoted\" \\ and\n\u{1}", "grün 🙂", ""] {
-            let response = problem(StatusCode::BAD_REQUEST, "a-code", &detail, None);
-            let read: serde_json::Value = serde_json::from_slice(response.body()).unwrap();
+            let problem = problem(StatusCode::BAD_REQUEST, "a-code", &detail, None);
+            let read: serde_json::Value = serde_json::from_str(&problem).unwrap();
             assert_eq!(
                 read,
                 serde_json::json!({

@@ -11,7 +11,7 @@ use std::{
 
 use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};
-use hyper::{Response, StatusCode, http::request::Parts};
+use hyper::{Response, StatusCode, Version, http::request::Parts};
 use tokio::time::Instant;
 
 use crate::{
@@ -26,6 +26,7 @@ use crate::{
 use super::{
     Gateway, Peer, client,
     entry::{End, Entry},
+    refused::Refused,
     spans,
 };
 
@@ -40,6 +41,15 @@ pub struct Traffic {
 }
 
 impl Traffic {
+    /// Counts a request that has ended with this status.
+    pub(super) fn note(&self, status: u16, is_refused: bool, duration: Duration) {
+        self.answers.add(usize::from((status / 100).clamp(1, 5) - 1));
+        if is_refused {
+            self.refused.add(0);
+        }
+        self.durations.observe_time(duration);
+    }
+
     /// How many there were, by [`STATUS_CLASSES`].
     pub fn answers(&self) -> [u64; STATUS_CLASSES.len()] {
         std::array::from_fn(|class| self.answers.sum(class))
@@ -89,8 +99,12 @@ pub(super) struct Facts {
     pub(super) decided: request::Log,
     /// What the answer still owes its limits, and holds of them.
     pub(super) settlement: Option<Box<Settlement>>,
+    /// Lines of the answer's head, beside its fields; none if all has to be in these.
+    pub(super) lines: Option<Vec<u8>>,
     /// A limit refused it.
     pub(super) is_refused: bool,
+    /// By what it can be refused again.
+    pub(super) refused: Option<Box<Refused>>,
     status: Option<StatusCode>,
     /// Of the answer's body, so far.
     bytes: u64,
@@ -114,7 +128,9 @@ impl Exchange {
             entry: is_told.then(|| Box::new(Entry::begin(peer, request, arrival, traced))),
             decided: is_told.then(Vec::new),
             settlement: None,
+            lines: (request.version < Version::HTTP_2).then(Vec::new),
             is_refused: false,
+            refused: None,
             status: None,
             bytes: 0,
             is_whole: false,
@@ -155,11 +171,7 @@ impl Exchange {
         self.facts.has_ended = true;
         let (Self { gateway, facts }, end) = (&*self, self.end_at(now));
         let (_, traffic) = &gateway.traffic[facts.traffic];
-        traffic.answers.add(usize::from((end.status / 100).clamp(1, 5) - 1));
-        if facts.is_refused {
-            traffic.refused.add(0);
-        }
-        traffic.durations.observe_time(end.duration);
+        traffic.note(end.status, facts.is_refused, end.duration);
         if let (Some(log), Some(entry)) = (&gateway.access_log, &facts.entry) {
             log.log(entry, &end);
         }
@@ -197,6 +209,16 @@ impl AnswerBody {
     /// How the head was spelt that it comes with.
     pub fn spelling(&self) -> Option<&Spelling> {
         self.body.spelling()
+    }
+
+    /// The lines that the head has beside its fields.
+    pub fn lines(&self) -> &[u8] {
+        self.exchange.facts.lines.as_deref().unwrap_or_default()
+    }
+
+    /// By what the request can be refused again, if it was refused and comes again.
+    pub fn take_refused(&mut self) -> Option<Box<Refused>> {
+        self.exchange.facts.refused.take()
     }
 
     /// Ends the exchange, as of now: who has looked at the clock spares another look.

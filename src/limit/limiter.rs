@@ -412,6 +412,20 @@ impl Limiter {
         }
     }
 
+    /// Refuses what was refused lately and surely still would be, and nobody has to ask for or waits for.
+    pub(super) fn refuse_again(&self, asks: &[Ask], now: Instant) -> Option<Box<Limited>> {
+        if !self.waits.are_empty() {
+            return None;
+        }
+        let asked = self.ask(asks).ok()?;
+        let remembered = asked.iter().filter(|asked| self.remembers(&asked.charge, asked.scope));
+        let refused = remembered.filter_map(|asked| {
+            Some(asked.standing(self.refusals.refused(&asked.charge, now)?, Origin::LocalRefusal))
+        });
+        let limited = Limited { standings: refused.collect() };
+        (!limited.standings.is_empty()).then(|| Box::new(limited))
+    }
+
     /// Adds to an admission what a store has decided.
     fn admit(
         &self,

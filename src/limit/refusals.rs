@@ -135,10 +135,27 @@ impl Refusals {
 
     /// How a bucket stands that surely refuses this cost.
     pub(super) fn remembered(&self, bucket: &Bytes, quota: Quota, cost: u32) -> Option<Outcome> {
+        self.look(bucket, quota, |block| block.refusal(cost, Instant::now()))
+    }
+
+    /// How the bucket of a charge stands that is refused now, unless somebody is to ask whether that still holds.
+    pub(super) fn refused(
+        &self,
+        Charge { bucket, quota, cost, .. }: &Charge,
+        now: Instant,
+    ) -> Option<Outcome> {
+        self.look(bucket, *quota, |block| block.refusal((*cost).max(1), now).filter(|_| block.is_fresh(now)))
+    }
+
+    fn look(
+        &self,
+        bucket: &Bytes,
+        quota: Quota,
+        look: impl FnOnce(&Block) -> Option<Outcome>,
+    ) -> Option<Outcome> {
         let hash = text::hash(bucket);
         let shard = self.shard(hash).lock();
-        let block = shard.find(hash, |block| block.bucket == *bucket).filter(|block| block.quota == quota)?;
-        block.refusal(cost, Instant::now())
+        look(shard.find(hash, |block| block.bucket == *bucket).filter(|block| block.quota == quota)?)
     }
 
     /// To be called just before a call of the store.

@@ -13,7 +13,7 @@ use crate::{
 };
 
 use super::{
-    Admission, Ask, Asks, Effect, Limit, Limiter, Origin, Refusal,
+    Admission, Ask, Asks, Effect, Limit, Limiter, Origin, Refusal, Standing,
     heavy_hitters::HeavyHitters,
     key::{self, Counted, Key, Subject},
 };
@@ -273,28 +273,49 @@ pub(crate) fn stated_cost(headers: &HeaderMap, name: &HeaderName) -> Option<Resu
     Some(cost.ok_or(NotACost))
 }
 
-/// Admits a request that arrived at this time, or refuses it, and notes what its limits decided.
+/// What a request asks of those limits that count it.
 ///
 /// # Errors
-/// The refusal.
-pub async fn admit(
-    limiter: &Arc<Limiter>,
-    rules: &[Arc<Rule>],
-    subject: &Subject<'_>,
-    arrival: Instant,
-    log: &mut Log,
-) -> Result<Admission, Refusal> {
+/// A limit refuses it by its terms alone.
+pub fn asks(rules: &[Arc<Rule>], subject: &Subject<'_>, log: &mut Log) -> Result<Asks, Refusal> {
     let mut asks = Asks::with_capacity(rules.len());
     for rule in rules {
         if let Some(ask) = rule.ask(subject, log)? {
             asks.push(ask);
         }
     }
-    let taken = limiter.acquire_within_waits(&asks, arrival).await;
+    Ok(asks)
+}
+
+/// Admits a request that arrived at this time and asks this, or refuses it, and notes what its limits decided.
+///
+/// # Errors
+/// The refusal.
+pub async fn admit(
+    limiter: &Arc<Limiter>,
+    rules: &[Arc<Rule>],
+    asks: &[Ask],
+    arrival: Instant,
+    log: &mut Log,
+) -> Result<Admission, Refusal> {
+    let taken = limiter.acquire_within_waits(asks, arrival).await;
     let (standings, admitted) = match &taken {
         Ok(admission) => (admission.standings(), true),
         Err(refusal) => (refusal.standings(), false),
     };
+    note(rules, asks, standings, admitted, arrival, log);
+    taken
+}
+
+/// Notes where the limits of a request stand that arrived then.
+fn note(
+    rules: &[Arc<Rule>],
+    asks: &[Ask],
+    standings: &[Standing],
+    admitted: bool,
+    arrival: Instant,
+    log: &mut Log,
+) {
     for standing in standings {
         let is_its = |limit| Arc::ptr_eq(limit, &standing.limit);
         let Some(rule) = rules.iter().find(|rule| is_its(&rule.limit)) else { continue };
@@ -306,7 +327,30 @@ pub async fn admit(
             log.push(Decided { limit, effect, origin, remaining, delay_us: standing.outcome.delay_us, key });
         }
     }
-    taken
+}
+
+/// What a request asked that was refused without asking the store, as it may ask the same again.
+#[derive(Debug)]
+pub struct Repeat {
+    rules: SmallVec<[Arc<Rule>; 1]>,
+    asks: Asks,
+}
+
+impl Repeat {
+    /// Of a request that was refused so, unless more has to be done to such a one than to refuse it.
+    pub fn of(rules: &[Arc<Rule>], asks: Asks, refusal: &Refusal) -> Option<Self> {
+        let Refusal::Limited(limited) = refusal else { return None };
+        let is_local = limited.standings().iter().all(|standing| standing.origin == Origin::LocalRefusal);
+        let all_ask = asks.len() == rules.len() && asks.iter().all(|ask| ask.limit.wait.is_zero());
+        (is_local && all_ask).then(|| Self { rules: rules.iter().cloned().collect(), asks })
+    }
+
+    /// Refuses it again, and notes that, if it surely is refused now.
+    pub fn refuse(&self, limiter: &Limiter, arrival: Instant) -> Option<Refusal> {
+        let limited = limiter.refuse_again(&self.asks, arrival)?;
+        note(&self.rules, &self.asks, limited.standings(), false, arrival, &mut None);
+        Some(Refusal::Limited(limited))
+    }
 }
 
 /// What a response still has to tell about the costs of an admitted request.

@@ -1,11 +1,12 @@
 //! What a client of gRPC is told: HTTP's 200, and the status of gRPC in a header without a body ("trailers-only").
 
-use bytes::Bytes;
 use hyper::{
-    HeaderMap, Response, StatusCode,
+    HeaderMap, StatusCode,
     header::{CONTENT_TYPE, HeaderName, HeaderValue},
 };
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
+
+use crate::limit::fields::{Fields, Value};
 
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
@@ -21,27 +22,24 @@ pub fn is_call(request: &HeaderMap) -> bool {
     rest.is_some_and(|rest| rest.first().is_none_or(|byte| b"+; ".contains(byte)))
 }
 
-/// The answer in place of one with this status.
-pub(super) fn answer(status: StatusCode, detail: &str) -> Response<Bytes> {
-    let mut response = Response::new(Bytes::new());
-    let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
-    headers.insert(GRPC_STATUS, code(status).into());
-    let message = utf8_percent_encode(detail, ESCAPED).to_string();
-    headers.insert(GRPC_MESSAGE, message.try_into().expect("what is escaped is visible ASCII"));
-    response
+/// Writes the answer in place of one with this status.
+pub(super) fn write(fields: &mut impl Fields, status: StatusCode, detail: &str) {
+    fields.insert(CONTENT_TYPE, Value::Ready(&HeaderValue::from_static("application/grpc")));
+    fields.insert(GRPC_STATUS, Value::Number(code(status)));
+    fields.insert(GRPC_MESSAGE, Value::Text(utf8_percent_encode(detail, ESCAPED).to_string()));
 }
 
 /// Tells clients that try again by themselves when to, as far as the number goes (gRFC A6, "Pushback").
-pub(super) fn write_pushback(headers: &mut HeaderMap, delay_us: u64) {
-    if let Ok(delay_ms) = i32::try_from(delay_us.div_ceil(1_000)) {
-        headers.insert(GRPC_RETRY_PUSHBACK_MS, delay_ms.into());
+pub(super) fn write_pushback(fields: &mut impl Fields, delay_us: u64) {
+    let delay_ms = delay_us.div_ceil(1_000);
+    if delay_ms <= i32::MAX as u64 {
+        fields.insert(GRPC_RETRY_PUSHBACK_MS, Value::Number(delay_ms));
     }
 }
 
 /// The status of gRPC for one of HTTP: by "HTTP to gRPC Status Code Mapping", but that a refusal by a limit is
 /// RESOURCE_EXHAUSTED, and an upstream that is late DEADLINE_EXCEEDED.
-fn code(status: StatusCode) -> u16 {
+fn code(status: StatusCode) -> u64 {
     match status.as_u16() {
         400 => 13,       // INTERNAL
         401 => 16,       // UNAUTHENTICATED
@@ -60,8 +58,9 @@ mod tests {
 
     #[test]
     fn a_message_is_escaped() {
-        let answer = answer(StatusCode::TOO_MANY_REQUESTS, "over 100 % of `grün`\n");
-        assert_eq!(answer.headers()["grpc-message"], "over 100 %25 of `gr%C3%BCn`%0A");
-        assert_eq!(answer.headers()["grpc-status"], "8");
+        let mut fields = HeaderMap::new();
+        write(&mut fields, StatusCode::TOO_MANY_REQUESTS, "over 100 % of `grün`\n");
+        assert_eq!(fields["grpc-message"], "over 100 %25 of `gr%C3%BCn`%0A");
+        assert_eq!(fields["grpc-status"], "8");
     }
 }

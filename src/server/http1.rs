@@ -22,22 +22,28 @@ use parking_lot::Mutex;
 use tokio::{io::AsyncWrite, time::Instant};
 
 use crate::{
-    gateway::{AnswerBody, Gateway, Upload},
+    gateway::{AnswerBody, Gateway, Refused, Upload},
     http1::{
         Incoming, Input, Output, Stream, Wire,
         body::{Decoder, Encoder},
         head::{Spelt, Unreadable, request},
     },
+    reject::Written,
 };
 
 use self::head::Asked;
 use super::{client::Watched, connection::Connection, parting};
+
+/// Bytes of a refused request's head for which it is kept, to be refused again if it comes again.
+const REFUSED_MOST: usize = 2 << 10;
 
 /// A connection of a client.
 pub(super) struct Http1<'c, S> {
     connection: &'c Connection,
     wire: Arc<Mutex<Wire<Watched<S>>>>,
     output: Output,
+    /// The head of what was refused last, and by what it is refused again.
+    refused: Option<(Box<[u8]>, Box<Refused>)>,
 }
 
 /// What follows an answer.
@@ -51,7 +57,7 @@ impl<'c, S: Stream> Http1<'c, S> {
     /// On which something may have come.
     pub(super) fn new(connection: &'c Connection, stream: Watched<S>, input: Input) -> Self {
         let wire = Arc::new(Mutex::new(Wire::new(stream, input)));
-        Self { connection, wire, output: Output::default() }
+        Self { connection, wire, output: Output::default(), refused: None }
     }
 
     /// Serves it to its end.
@@ -64,7 +70,9 @@ impl<'c, S: Stream> Http1<'c, S> {
             let (request, asked, decoder) = match request {
                 Ok(request) => request,
                 Err(fault) => {
-                    self.refuse(fault).await?;
+                    let answer = Gateway::answer_to_unreadable(fault);
+                    write(answer, &Asked::UNREADABLE, Instant::now(), &mut self.output);
+                    poll_fn(|context| self.poll_flush(context)).await?;
                     break true;
                 }
             };
@@ -92,28 +100,48 @@ impl<'c, S: Stream> Http1<'c, S> {
     async fn next_request(
         &mut self,
     ) -> io::Result<Option<Result<(Request<Spelt>, Asked, Decoder), Unreadable>>> {
-        let Self { connection: Connection { terms, watch, .. }, wire, .. } = self;
+        let Self { connection, wire, output, refused } = self;
+        let Connection { terms, watch, .. } = connection;
         let head_most = terms.max_header_bytes;
         // Bytes of it that are no whole head.
         let mut partial = 0;
         poll_fn(|context| {
             let Wire { stream, input, .. } = &mut *wire.lock();
             loop {
+                ready!(output.poll_flush(stream, context))?;
                 let bytes = input.bytes();
+                if let Some((head, refused)) = refused
+                    && partial == 0
+                    && bytes.starts_with(head)
+                    && !connection.is_last()
+                    && let Some((answer, now)) = refused.refuse(&connection.gateway.load())
+                {
+                    input.take(head.len());
+                    watch.begin_request();
+                    write(answer, &Asked::AGAIN, now, output);
+                    watch.end_request(now);
+                    continue;
+                }
                 // Who sends a head byte by byte doesn't have all of it read as often.
                 if partial == 0 && !bytes.is_empty()
                     || bytes[partial..].contains(&b'\n')
                     || bytes.len() >= head_most
                 {
+                    let came = bytes.clone();
                     match request(input, head_most) {
                         Ok(None) => partial = input.bytes().len(),
                         Ok(Some(mut request)) => {
                             let read = head::read(&mut request, head_most);
-                            let read = read.map(|(asked, decoder)| (request, asked, decoder));
+                            let read = read.map(|(mut asked, decoder)| {
+                                if decoder.has_ended() && asked.may_come_again() {
+                                    asked.whole = came.slice(..came.len() - input.bytes().len());
+                                }
+                                (request, asked, decoder)
+                            });
                             return Poll::Ready(Ok(Some(read)));
                         }
                         Err(fault) => {
-                            let fault = blame(fault, input.bytes(), head_most);
+                            let fault = blame(fault, &came, head_most);
                             return Poll::Ready(Ok(Some(Err(fault))));
                         }
                     }
@@ -133,22 +161,6 @@ impl<'c, S: Stream> Http1<'c, S> {
             }
         })
         .await
-    }
-
-    /// Answers what is no request.
-    async fn refuse(&mut self, fault: Unreadable) -> io::Result<()> {
-        let (mut head, body) = Gateway::answer_to_unreadable(fault).into_parts();
-        head::write(
-            &mut head,
-            Some(body.len() as u64),
-            &Asked::UNREADABLE,
-            false,
-            Instant::now(),
-            None,
-            self.output.bytes(),
-        );
-        self.output.push(body, b"");
-        poll_fn(|context| self.poll_flush(context)).await
     }
 
     /// Answers a request.
@@ -182,16 +194,21 @@ impl<'c, S: Stream> Http1<'c, S> {
 
     /// Sends an answer, and waits until all of the request has come.
     async fn answer(&mut self, response: Response<AnswerBody>, asked: &Asked) -> io::Result<Next> {
-        let (mut head, body) = response.into_parts();
+        let (mut head, mut body) = response.into_parts();
         let is_tunnel = head.status == StatusCode::SWITCHING_PROTOCOLS;
         let (begun, may_end) = self.wire.lock().begin_answer();
         let out = self.output.bytes();
         out.extend_from_slice(begun);
         let length = if body.is_end_stream() { Some(0) } else { body.size_hint().exact() };
         let persists = asked.persists && may_end && !self.connection.is_last();
+        let is_short = (1..=REFUSED_MOST).contains(&asked.whole.len());
+        self.refused =
+            body.take_refused().filter(|_| is_short).map(|refused| (asked.whole.as_ref().into(), refused));
         let now = Instant::now();
         let (encoder, persists) = head::write(&mut head, length, asked, persists, now, body.spelling(), out);
         drop(head);
+        out.extend_from_slice(body.lines());
+        out.extend_from_slice(b"\r\n");
         if is_tunnel {
             poll_fn(|context| self.poll_flush(context)).await?;
             return Ok(Next::Tunnel(body.into()));
@@ -262,6 +279,18 @@ struct Sending {
     encoder: Encoder,
     /// Until there is something to wait for.
     now: Option<Instant>,
+}
+
+/// Writes an answer that is there whole to a request that is read this way.
+fn write(answer: Written, asked: &Asked, now: Instant, output: &mut Output) {
+    let Written { status, lines, body } = answer;
+    let (mut head, ()) = Response::default().into_parts();
+    head.status = status;
+    let out = output.bytes();
+    head::write(&mut head, Some(body.len() as u64), asked, asked.persists, now, None, out);
+    out.extend_from_slice(&lines);
+    out.extend_from_slice(b"\r\n");
+    output.push(body, b"");
 }
 
 /// What is too large of a head: if it is its first line already, the target.

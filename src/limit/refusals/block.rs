@@ -129,7 +129,7 @@ impl Block {
     pub(super) fn known(&mut self, cost: u32, now: Instant) -> Known {
         let mut ask_at = now;
         match self.refusal(cost, now) {
-            Some(outcome) if now < self.refresh_at || self.asking > 0 => return Known::Refused(outcome),
+            Some(outcome) if self.is_fresh(now) => return Known::Refused(outcome),
             Some(_) => {}
             None if !self.has_ended(now) && !self.blocks(cost, now) => return Known::Nothing,
             None => match self.held_until(now) {
@@ -174,6 +174,11 @@ impl Block {
             // A microsecond that has begun is to be waited for, too.
             delay_us: Some(us_until(told.free_at()) + 1),
         })
+    }
+
+    /// Whether nobody is to ask again what is known, or somebody does.
+    pub(super) fn is_fresh(&self, now: Instant) -> bool {
+        now < self.refresh_at || self.asking > 0
     }
 
     pub(super) fn has_ended(&self, now: Instant) -> bool {

@@ -146,7 +146,7 @@ impl Waits {
         let _ = self.ended.subscribe().wait_for(|ended| *ended).await;
     }
 
-    pub(super) fn are_empty(&self) -> bool {
+    pub(in crate::limit) fn are_empty(&self) -> bool {
         self.count() == 0
     }
 

@@ -5,6 +5,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use bytes::Bytes;
 use httpdate::HttpDate;
 use hyper::{
     HeaderMap, Method, Request, StatusCode, Version,
@@ -32,6 +33,8 @@ pub(crate) struct Asked {
     /// The body is sent when it is asked for.
     pub(super) expects_continue: bool,
     takes_trailers: bool,
+    /// All of it, if that is all of the request, and another one like it may follow.
+    pub(super) whole: Bytes,
 }
 
 impl Asked {
@@ -42,6 +45,22 @@ impl Asked {
         persists: false,
         expects_continue: false,
         takes_trailers: false,
+        whole: Bytes::new(),
+    };
+
+    /// Whether one like it may follow, and have an answer with a body, of a known length.
+    pub(super) fn may_come_again(&self) -> bool {
+        self.persists && self.version == Version::HTTP_11 && !self.is_head
+    }
+
+    /// Of a request that is the same as one that was read.
+    pub(super) const AGAIN: Self = Self {
+        version: Version::HTTP_11,
+        is_head: false,
+        persists: true,
+        expects_continue: false,
+        takes_trailers: false,
+        whole: Bytes::new(),
     };
 }
 
@@ -58,6 +77,7 @@ pub(crate) fn read<B>(request: &mut Request<B>, head_most: usize) -> Result<(Ask
         persists: version == Version::HTTP_11,
         expects_continue: false,
         takes_trailers: false,
+        whole: Bytes::new(),
     };
     let (mut is_coded, mut lengths, mut is_list) = (false, 0, false);
     // To look at each once costs less than to look fields up, and mostly there are none of them.
@@ -98,8 +118,8 @@ pub(crate) fn read<B>(request: &mut Request<B>, head_most: usize) -> Result<(Ask
     Ok((asked, Decoder::Length(length)))
 }
 
-/// Writes the head of the answer to a request, with a body of so many bytes, if that is known, on a connection that `persists`
-/// if it can. Tells how the body is written, and whether the connection persists.
+/// Writes the head of the answer to a request, but for the empty line that ends it, with a body of so many bytes, if that is
+/// known, on a connection that `persists` if it can. Tells how the body is written, and whether the connection persists.
 pub(super) fn write(
     head: &mut response::Parts,
     body: Option<u64>,
@@ -147,7 +167,6 @@ pub(super) fn write(
     if !has_date {
         write_date(now, out);
     }
-    out.extend_from_slice(b"\r\n");
     (encoder, persists)
 }
 
@@ -289,7 +308,7 @@ mod tests {
         let (lines, date) = (String::from_utf8(out).unwrap(), "date: ");
         let (before, rest) = lines.split_once(date).unwrap();
         let (time, after) = rest.split_once("\r\n").unwrap();
-        assert!(httpdate::parse_http_date(time).is_ok() && after == "\r\n", "{lines:?}");
+        assert!(httpdate::parse_http_date(time).is_ok() && after.is_empty(), "{lines:?}");
         let encoder = match encoder {
             Encoder::Length(length) => length.to_string(),
             Encoder::Chunked(trailers) => format!("chunks {trailers:?}"),
