@@ -18,6 +18,7 @@ mod gateway {
     mod overload;
     mod proxy_protocol;
     mod rejections;
+    mod repeats;
     mod routes;
     mod tokens;
     mod waiting;

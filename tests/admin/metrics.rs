@@ -16,6 +16,7 @@ use crate::{
         wait_until,
         wire::WireUpstream,
     },
+    limits,
 };
 
 /// What a gateway says of its readiness.
@@ -214,6 +215,36 @@ fn decided(gateway: &Gateway, request: &str, status: u16) -> Vec<(String, f64)> 
     assert_eq!(gateway.ask(request).status, status, "{request}");
     let after = scrape(gateway);
     decisions(&after, &before).into_iter().map(|(name, growth)| (name.to_owned(), growth)).collect()
+}
+
+#[test]
+fn what_is_refused_again_is_counted_as_what_is_new() {
+    let redis = Redis::start();
+    let gateway = gateway("1/h", &redis.store());
+    let mut client = gateway.client();
+    // The last of these is refused as the one before it was, by the same connection.
+    let statuses: Vec<u16> = (0..3).map(|_| client.get("/").status).collect();
+    assert_eq!(statuses, [200, 429, 429]);
+    let before = scrape(&gateway);
+    for _ in 0..10 {
+        assert_eq!(client.get("/").status, 429);
+    }
+    let after = scrape(&gateway);
+    assert_eq!(decisions(&after, &before), [(&*decision("l", "refused", "local_refusal"), 10.0)]);
+    let since = after.since(&before);
+    for series in [
+        "tollgate_requests_total{route=\"/\",status=\"4xx\"}",
+        "tollgate_requests_refused_total{route=\"/\"}",
+        "tollgate_request_duration_seconds_count{route=\"/\"}",
+    ] {
+        assert_eq!(since.get(series), Some(&10.0), "{series}: {since:?}");
+    }
+    assert!(since["tollgate_request_duration_seconds_sum{route=\"/\"}"] > 0.0, "{since:?}");
+    // What operators do counts at once.
+    assert_eq!(limits(&gateway, &["reset", "l", "127.0.0.1"]).0, 0);
+    assert_eq!([client.get("/").status, client.get("/").status], [200, 429]);
+    assert_eq!(limits(&gateway, &["set", "l", "3/h"]).0, 0);
+    assert_eq!([client.get("/").status, client.get("/").status], [200, 200]);
 }
 
 #[test]

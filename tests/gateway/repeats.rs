@@ -1,0 +1,107 @@
+//! Clients that are refused and send the same again, by the same connection: what they get is what others get.
+
+use std::{thread, time::Duration};
+
+use crate::{
+    harness::{client::Answer, gateway::Gateway, redis::Redis},
+    limit_all,
+};
+
+/// What is told, but for the date, numbers, and whether these are of milliseconds.
+fn told(answer: &Answer) -> (u16, Vec<(String, String)>, String) {
+    let without_numbers = |text: &str| {
+        let is_of_number = |c: char| c.is_ascii_digit() || c == '.';
+        text.split(is_of_number)
+            .filter(|rest| !rest.is_empty())
+            .collect::<Vec<_>>()
+            .join("#")
+            .replace("#ms", "#s")
+    };
+    let fields = answer.headers.iter().filter(|(name, _)| name != "date");
+    let fields = fields.map(|(name, value)| (name.clone(), without_numbers(value)));
+    (answer.status, fields.collect(), without_numbers(&answer.text()))
+}
+
+#[test]
+fn what_comes_again_is_told_as_what_is_new() {
+    let redis = Redis::start();
+    let route = |path: &str, more: &str| {
+        format!("[[routes]]\npath = \"{path}\"\nrespond = {{ status = 200, body = \"in\" }}\n{more}\n")
+    };
+    let toml = [
+        redis.store(),
+        "[limits.l]\nkey = \"header:x-key\"\nrate = \"1/50s\"\n[limits.wide]\nkey = \"ip\"\nrate = \"900/h\"\n".to_owned(),
+        route("/one", "limits = [\"l\"]"),
+        route("/two", "limits = [\"wide\", \"l\"]"),
+        route("/own", "limits = [\"l\"]\non_limit = { status = 503, body = \"later\", content_type = \"text/plain\" }"),
+        route("/edited", "limits = [\"l\"]\nresponse_headers = { set = { x-set = \"1\" }, remove = [\"ratelimit\"] }"),
+    ];
+    let gateway = Gateway::start(&toml.concat());
+    for path in ["/one", "/two", "/own", "/edited"] {
+        for (at, rest) in
+            ["", "\nAccept: */*", "\nConnection: keep-alive\nContent-Length: 0", "\nContent-Length: 3\n\nabc"]
+                .iter()
+                .enumerate()
+        {
+            for method in ["GET", "POST", "HEAD"] {
+                let request = format!("{method} {path}\nX-Key: {method}-{at}-{}{rest}", &path[1..]);
+                assert_eq!(gateway.ask(&request).status, 200, "{request}");
+                // The store's answer, and from then on this process's.
+                assert_ne!(gateway.ask(&request).status, 200, "{request}");
+                let new = gateway.ask(&request);
+                assert_ne!(new.status, 200, "{request}");
+                let mut client = gateway.client();
+                let mut least = new.retry_after_ms();
+                for _ in 0..4 {
+                    let answer = client.ask(&request);
+                    assert_eq!(told(&answer), told(&new), "{request}");
+                    assert!(answer.retry_after_ms() <= least, "{request}");
+                    least = answer.retry_after_ms();
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn what_comes_again_at_once_is_answered_in_turn() {
+    let redis = Redis::start();
+    let gateway = Gateway::start(&(limit_all("key = \"header:x-key\"\nrate = \"1/h\"") + &redis.store()));
+    let get = |key: &str| format!("GET / HTTP/1.1\r\nHost: a\r\nX-Key: {key}\r\n\r\n");
+    let mut client = gateway.client();
+    let flood = get("a").repeat(40);
+    client.send([&flood, &*get("b"), &flood, &get("c"), &get("a")[..20]].concat().as_bytes());
+    let mut statuses: Vec<u16> = (0..82).map(|_| client.answer().status).collect();
+    client.send(&get("a").as_bytes()[20..]);
+    statuses.push(client.answer().status);
+    let passed = statuses.iter().enumerate().filter(|(_, status)| **status == 200).map(|(at, _)| at);
+    assert_eq!(passed.collect::<Vec<_>>(), [0, 40, 81], "{statuses:?}");
+    assert_eq!(statuses.iter().filter(|status| **status == 429).count(), 80, "{statuses:?}");
+}
+
+#[test]
+fn what_comes_again_passes_as_soon_as_it_may() {
+    let redis = Redis::start();
+    let limited = |rate: &str| limit_all(&format!("key = \"ip\"\nrate = \"{rate}\""));
+    let toml = |rate: &str| limited(rate) + &redis.store();
+    let gateway = Gateway::start(&toml("1/400ms"));
+    let mut client = gateway.client();
+    for _ in 0..3 {
+        assert_eq!(client.get("/").status, 200);
+        let refused: Vec<_> = (0..3).map(|_| client.get("/")).collect();
+        assert!(refused.iter().all(|answer| answer.status == 429), "{refused:?}");
+        thread::sleep(Duration::from_millis(refused[2].retry_after_ms()));
+    }
+    assert_eq!(client.get("/").status, 200);
+
+    gateway.reload(&toml("1/h"));
+    let statuses: Vec<u16> = (0..4).map(|_| client.get("/").status).collect();
+    assert_eq!(statuses, [429; 4]);
+    // Another file says what is told, also if others have found out that the limit still refuses; or lets it pass.
+    gateway.reload(&(limited("1/h") + "on_limit = { status = 503 }\n" + &redis.store()));
+    assert_eq!([gateway.get("/").status, client.get("/").status], [503, 503]);
+    gateway.reload(&toml("2/h"));
+    let answer = client.get("/");
+    assert_eq!((answer.status, answer.header("ratelimit-policy")), (200, Some("\"l\";q=2;w=3600")));
+    assert_eq!(client.get("/").status, 429);
+}
