@@ -1,13 +1,15 @@
 """Programs that load a server, and what their reports say."""
 
 import dataclasses
+import pathlib
 import re
 import time
 
 from processes import Invalid
 
-# Whom requests are counted for that all have one key: it is one of those in many-keys.lua, too.
+# Whom requests are counted for that all have one key: it is one of those in varied.lua, too.
 KEY = "k0"
+VARIED = pathlib.Path(__file__).with_name("varied.lua")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,9 +34,10 @@ class Load:
         )
 
 
-def wrk(url, connections, seconds, options):
-    """The command that loads a server by HTTP/1.1."""
-    return ["wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "--latency", "--timeout", "10s", *options, url]
+def wrk(url, connections, seconds, varied):
+    """The command that loads a server by HTTP/1.1: with one key, and if a field is to be varied, with 10,000 values of it."""
+    options = [f"-c{connections}", f"-d{seconds}s", "-H", f"X-Key: {KEY}", *(["-s", VARIED] if varied else [])]
+    return ["wrk", "-t1", "--latency", "--timeout", "10s", *options, url, *(["--", varied] if varied else [])]
 
 
 def read_wrk(report):

@@ -44,6 +44,8 @@ class Row:
     connections: int = 64
     # Requests in flight on each connection of HTTP/2; 0: HTTP/1.1.
     streams: int = 0
+    # The field that has 10,000 values; none: all requests are the same.
+    varied: str | None = None
 
     def measure(self, bench):
         """Starts what the row needs, proves that it works, and measures it under load."""
@@ -81,8 +83,7 @@ class Row:
             log.unlink(missing_ok=True)
             command = clients.h2load(urls[0], self.connections, self.streams, seconds, log)
             return clients.read_h2load(bench.processes.output(command, seconds + 30), log)
-        options = ["-s", BENCH / "many-keys.lua"] if self.keys == MANY_KEYS else ["-H", f"X-Key: {KEY}"]
-        commands = [clients.wrk(url, self.connections // len(urls), seconds, options) for url in urls]
+        commands = [clients.wrk(url, self.connections // len(urls), seconds, self.varied) for url in urls]
         return Load.sum([clients.read_wrk(report) for report in bench.processes.outputs(commands, seconds + 30)])
 
     def check_answers(self, bench, ports):
