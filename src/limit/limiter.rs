@@ -418,11 +418,21 @@ impl Limiter {
             return None;
         }
         let asked = self.ask(asks).ok()?;
-        let remembered = asked.iter().filter(|asked| self.remembers(&asked.charge, asked.scope));
-        let refused = remembered.filter_map(|asked| {
-            Some(asked.standing(self.refusals.refused(&asked.charge, now)?, Origin::LocalRefusal))
-        });
-        let limited = Limited { standings: refused.collect() };
+        let refused = |Asked { charge, scope, .. }: &Asked<'_>| match &**self.store_of(*scope) {
+            // Several are charged together, and then each is told.
+            Store::Memory(store) if asked.len() == 1 => {
+                Some((store.refuse(charge, now.into_std())?, Origin::Store))
+            }
+            Store::Redis(_) if !charge.shadow => {
+                Some((self.refusals.refused(charge, now)?, Origin::LocalRefusal))
+            }
+            _ => None,
+        };
+        let standing = |asked: &Asked<'_>| {
+            let (outcome, origin) = refused(asked)?;
+            Some(asked.standing(outcome, origin))
+        };
+        let limited = Limited { standings: asked.iter().filter_map(standing).collect() };
         (!limited.standings.is_empty()).then(|| Box::new(limited))
     }
 
@@ -487,12 +497,16 @@ impl Limiter {
 
     /// How much of a bucket is in use, and when a charge fits.
     pub(super) async fn peek_at(&self, charge: &Charge, scope: Scope) -> Result<Usage, StoreError> {
-        let store = match scope {
+        let deadline = Instant::now() + self.timeout;
+        self.store_of(scope).peek(charge.bucket.clone(), charge.quota, charge.cost, deadline).await
+    }
+
+    /// Where limits of this scope count.
+    fn store_of(&self, scope: Scope) -> &Arc<Store> {
+        match scope {
             Scope::Shared => &self.store,
             Scope::Instance => &self.local,
-        };
-        let deadline = Instant::now() + self.timeout;
-        store.peek(charge.bucket.clone(), charge.quota, charge.cost, deadline).await
+        }
     }
 
     /// How a charge would be refused now, or that it wouldn't.

@@ -329,7 +329,7 @@ fn note(
     }
 }
 
-/// What a request asked that was refused without asking the store, as it may ask the same again.
+/// What a request asked that was refused, as it may ask the same again.
 #[derive(Debug)]
 pub struct Repeat {
     rules: SmallVec<[Arc<Rule>; 1]>,
@@ -337,15 +337,14 @@ pub struct Repeat {
 }
 
 impl Repeat {
-    /// Of a request that was refused so, unless more has to be done to such a one than to refuse it.
+    /// Of a request that was refused so, unless more may have to be done to such a one than to refuse it.
     pub fn of(rules: &[Arc<Rule>], asks: Asks, refusal: &Refusal) -> Option<Self> {
-        let Refusal::Limited(limited) = refusal else { return None };
-        let is_local = limited.standings().iter().all(|standing| standing.origin == Origin::LocalRefusal);
+        let is_limited = matches!(refusal, Refusal::Limited(_));
         let all_ask = asks.len() == rules.len() && asks.iter().all(|ask| ask.limit.wait.is_zero());
-        (is_local && all_ask).then(|| Self { rules: rules.iter().cloned().collect(), asks })
+        (is_limited && all_ask).then(|| Self { rules: rules.iter().cloned().collect(), asks })
     }
 
-    /// Refuses it again, and notes that, if it surely is refused now.
+    /// Refuses it again, and notes that, if it surely is refused now and no store in another process has to be asked.
     pub fn refuse(&self, limiter: &Limiter, arrival: Instant) -> Option<Refusal> {
         let limited = limiter.refuse_again(&self.asks, arrival)?;
         note(&self.rules, &self.asks, limited.standings(), false, arrival, &mut None);

@@ -132,6 +132,17 @@ impl MemoryStore {
         Some(Decision { time_us, admitted: fits || shadow, outcomes: smallvec![outcome], leases: Vec::new() })
     }
 
+    /// How the bucket of a charge stands that is refused now; nothing is charged otherwise.
+    pub fn refuse(&self, charge: &Charge, now: Instant) -> Option<Outcome> {
+        let (time_us, name) = (self.time_us_at(now), Name::of(&charge.bucket));
+        let mut shard = self.shards[name.shard()].lock();
+        let bucket = shard.find_mut(name)?;
+        bucket.advance(charge.quota, time_us);
+        let delay_us = delay_us(&bucket.state, charge, time_us);
+        let is_refused = delay_us != Some(0) && !charge.shadow;
+        is_refused.then(|| outcome(&bucket.state, charge.quota, time_us, false, delay_us))
+    }
+
     /// Gives back what a decision at `time_us` charged a bucket, as if it had refused.
     pub fn give_back(&self, bucket: &Bytes, quota: Quota, time_us: u64, cost: u32) {
         let name = Name::of(bucket);

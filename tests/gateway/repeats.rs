@@ -25,19 +25,29 @@ fn told(answer: &Answer) -> (u16, Vec<(String, String)>, String) {
 #[test]
 fn what_comes_again_is_told_as_what_is_new() {
     let redis = Redis::start();
+    for store in ["", &redis.store()] {
+        tells_alike(store);
+    }
+}
+
+fn tells_alike(store: &str) {
     let route = |path: &str, more: &str| {
         format!("[[routes]]\npath = \"{path}\"\nrespond = {{ status = 200, body = \"in\" }}\n{more}\n")
     };
     let toml = [
-        redis.store(),
+        store.to_owned(),
         "[limits.l]\nkey = \"header:x-key\"\nrate = \"1/50s\"\n[limits.wide]\nkey = \"ip\"\nrate = \"900/h\"\n".to_owned(),
         route("/one", "limits = [\"l\"]"),
+        "[limits.here]\nkey = \"header:x-key\"\nrate = \"1/50s\"\nscope = \"instance\"\n".to_owned(),
+        "[limits.seen]\nkey = \"ip\"\nrate = \"1/50s\"\nmode = \"shadow\"\n".to_owned(),
+        route("/here", "limits = [\"here\"]"),
+        route("/seen", "limits = [\"seen\", \"l\"]"),
         route("/two", "limits = [\"wide\", \"l\"]"),
         route("/own", "limits = [\"l\"]\non_limit = { status = 503, body = \"later\", content_type = \"text/plain\" }"),
         route("/edited", "limits = [\"l\"]\nresponse_headers = { set = { x-set = \"1\" }, remove = [\"ratelimit\"] }"),
     ];
     let gateway = Gateway::start(&toml.concat());
-    for path in ["/one", "/two", "/own", "/edited"] {
+    for path in ["/one", "/here", "/seen", "/two", "/own", "/edited"] {
         for (at, rest) in
             ["", "\nAccept: */*", "\nConnection: keep-alive\nContent-Length: 0", "\nContent-Length: 3\n\nabc"]
                 .iter()
@@ -66,7 +76,13 @@ fn what_comes_again_is_told_as_what_is_new() {
 #[test]
 fn what_comes_again_at_once_is_answered_in_turn() {
     let redis = Redis::start();
-    let gateway = Gateway::start(&(limit_all("key = \"header:x-key\"\nrate = \"1/h\"") + &redis.store()));
+    for store in ["", &redis.store()] {
+        answers_in_turn(store);
+    }
+}
+
+fn answers_in_turn(store: &str) {
+    let gateway = Gateway::start(&(limit_all("key = \"header:x-key\"\nrate = \"1/h\"") + store));
     let get = |key: &str| format!("GET / HTTP/1.1\r\nHost: a\r\nX-Key: {key}\r\n\r\n");
     let mut client = gateway.client();
     let flood = get("a").repeat(40);
@@ -82,8 +98,14 @@ fn what_comes_again_at_once_is_answered_in_turn() {
 #[test]
 fn what_comes_again_passes_as_soon_as_it_may() {
     let redis = Redis::start();
+    for store in ["", &redis.store()] {
+        lets_pass(store);
+    }
+}
+
+fn lets_pass(store: &str) {
     let limited = |rate: &str| limit_all(&format!("key = \"ip\"\nrate = \"{rate}\""));
-    let toml = |rate: &str| limited(rate) + &redis.store();
+    let toml = |rate: &str| limited(rate) + store;
     let gateway = Gateway::start(&toml("1/400ms"));
     let mut client = gateway.client();
     for _ in 0..3 {
@@ -98,7 +120,7 @@ fn what_comes_again_passes_as_soon_as_it_may() {
     let statuses: Vec<u16> = (0..4).map(|_| client.get("/").status).collect();
     assert_eq!(statuses, [429; 4]);
     // Another file says what is told, also if others have found out that the limit still refuses; or lets it pass.
-    gateway.reload(&(limited("1/h") + "on_limit = { status = 503 }\n" + &redis.store()));
+    gateway.reload(&(limited("1/h") + "on_limit = { status = 503 }\n" + store));
     assert_eq!([gateway.get("/").status, client.get("/").status], [503, 503]);
     gateway.reload(&toml("2/h"));
     let answer = client.get("/");
