@@ -47,7 +47,7 @@ use crate::{
         request::{self, Repeat, Rule, Settlement},
     },
     metrics::Page,
-    reject::{LINES_BYTES, Rejection, Written},
+    reject::{Rejection, Written},
     route::{
         Found, Matcher, Table, path,
         template::{Location, Template},
@@ -441,7 +441,7 @@ impl Gateway {
             answered.unwrap_or_else(|failure| self.reject(&failure.into(), facts, Some(route)));
         if let Some(admission) = admission {
             let (standings, form) = (admission.standings(), self.ratelimit_headers);
-            match &mut facts.lines {
+            match facts.lines() {
                 // The other forms may have to take the place of fields that came.
                 Some(lines) if form == RatelimitHeaders::Draft11 => fields::write(lines, standings, form),
                 _ => fields::write(response.headers_mut(), standings, form),
@@ -522,11 +522,8 @@ impl Gateway {
         }
         let on_limit = route.and_then(|route| route.on_limit.as_ref());
         let (is_grpc, form, mut response) = (facts.is_grpc, self.ratelimit_headers, Response::default());
-        let (status, body) = match &mut facts.lines {
-            Some(lines) => {
-                lines.reserve(LINES_BYTES);
-                rejection.answer(is_grpc, form, on_limit, lines)
-            }
+        let (status, body) = match facts.lines() {
+            Some(lines) => rejection.answer(is_grpc, form, on_limit, lines),
             None => rejection.answer(is_grpc, form, on_limit, response.headers_mut()),
         };
         *response.status_mut() = status;

@@ -20,7 +20,7 @@ use crate::{
     http1::head::Spelling,
     limit::request::{self, Settlement},
     metrics::{Counts, Distribution, Histogram},
-    reject::grpc,
+    reject::{LINES_BYTES, grpc},
 };
 
 use super::{
@@ -112,6 +112,15 @@ pub(super) struct Facts {
     is_whole: bool,
     /// It has been counted.
     has_ended: bool,
+}
+
+impl Facts {
+    /// The lines of the answer's head, with room for what limits say.
+    pub(super) fn lines(&mut self) -> Option<&mut Vec<u8>> {
+        let lines = self.lines.as_mut()?;
+        lines.reserve(LINES_BYTES);
+        Some(lines)
+    }
 }
 
 impl Exchange {

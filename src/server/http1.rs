@@ -9,12 +9,13 @@ mod tests;
 
 use std::{
     future::poll_fn,
-    io,
+    io, mem,
     pin::{Pin, pin},
     sync::Arc,
     task::{Context, Poll, ready},
 };
 
+use bytes::Bytes;
 use futures_util::FutureExt;
 use http_body::Body as _;
 use hyper::{Request, Response, StatusCode};
@@ -42,6 +43,8 @@ pub(super) struct Http1<'c, S> {
     connection: &'c Connection,
     wire: Arc<Mutex<Wire<Watched<S>>>>,
     output: Output,
+    /// The request that is answered, if its head is all of it, and another one like it may follow.
+    whole: Bytes,
     /// The head of what was refused last, and by what it is refused again.
     refused: Option<(Box<[u8]>, Box<Refused>)>,
 }
@@ -57,7 +60,7 @@ impl<'c, S: Stream> Http1<'c, S> {
     /// On which something may have come.
     pub(super) fn new(connection: &'c Connection, stream: Watched<S>, input: Input) -> Self {
         let wire = Arc::new(Mutex::new(Wire::new(stream, input)));
-        Self { connection, wire, output: Output::default(), refused: None }
+        Self { connection, wire, output: Output::default(), whole: Bytes::new(), refused: None }
     }
 
     /// Serves it to its end.
@@ -100,7 +103,7 @@ impl<'c, S: Stream> Http1<'c, S> {
     async fn next_request(
         &mut self,
     ) -> io::Result<Option<Result<(Request<Spelt>, Asked, Decoder), Unreadable>>> {
-        let Self { connection, wire, output, refused } = self;
+        let Self { connection, wire, output, whole, refused } = self;
         let Connection { terms, watch, .. } = connection;
         let head_most = terms.max_header_bytes;
         // Bytes of it that are no whole head.
@@ -108,7 +111,9 @@ impl<'c, S: Stream> Http1<'c, S> {
         poll_fn(|context| {
             let Wire { stream, input, .. } = &mut *wire.lock();
             loop {
-                ready!(output.poll_flush(stream, context))?;
+                if !output.is_empty() {
+                    ready!(output.poll_flush(stream, context))?;
+                }
                 let bytes = input.bytes();
                 if let Some((head, refused)) = refused
                     && partial == 0
@@ -127,17 +132,19 @@ impl<'c, S: Stream> Http1<'c, S> {
                     || bytes[partial..].contains(&b'\n')
                     || bytes.len() >= head_most
                 {
-                    let came = bytes.clone();
+                    let mut came = bytes.clone();
                     match request(input, head_most) {
                         Ok(None) => partial = input.bytes().len(),
                         Ok(Some(mut request)) => {
                             let read = head::read(&mut request, head_most);
-                            let read = read.map(|(mut asked, decoder)| {
-                                if decoder.has_ended() && asked.may_come_again() {
-                                    asked.whole = came.slice(..came.len() - input.bytes().len());
-                                }
-                                (request, asked, decoder)
-                            });
+                            let read = read.map(|(asked, decoder)| (request, asked, decoder));
+                            if let Ok((_, asked, decoder)) = &read
+                                && decoder.has_ended()
+                                && asked.may_come_again()
+                            {
+                                came.truncate(came.len() - input.bytes().len());
+                                *whole = came;
+                            }
                             return Poll::Ready(Ok(Some(read)));
                         }
                         Err(fault) => {
@@ -201,9 +208,10 @@ impl<'c, S: Stream> Http1<'c, S> {
         out.extend_from_slice(begun);
         let length = if body.is_end_stream() { Some(0) } else { body.size_hint().exact() };
         let persists = asked.persists && may_end && !self.connection.is_last();
-        let is_short = (1..=REFUSED_MOST).contains(&asked.whole.len());
+        let whole = mem::take(&mut self.whole);
+        let is_kept = (1..=REFUSED_MOST).contains(&whole.len());
         self.refused =
-            body.take_refused().filter(|_| is_short).map(|refused| (asked.whole.as_ref().into(), refused));
+            body.take_refused().filter(|_| is_kept).map(|refused| (whole.as_ref().into(), refused));
         let now = Instant::now();
         let (encoder, persists) = head::write(&mut head, length, asked, persists, now, body.spelling(), out);
         drop(head);

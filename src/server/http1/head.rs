@@ -5,7 +5,6 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use bytes::Bytes;
 use httpdate::HttpDate;
 use hyper::{
     HeaderMap, Method, Request, StatusCode, Version,
@@ -33,8 +32,6 @@ pub(crate) struct Asked {
     /// The body is sent when it is asked for.
     pub(super) expects_continue: bool,
     takes_trailers: bool,
-    /// All of it, if that is all of the request, and another one like it may follow.
-    pub(super) whole: Bytes,
 }
 
 impl Asked {
@@ -45,7 +42,6 @@ impl Asked {
         persists: false,
         expects_continue: false,
         takes_trailers: false,
-        whole: Bytes::new(),
     };
 
     /// Whether one like it may follow, and have an answer with a body, of a known length.
@@ -54,14 +50,7 @@ impl Asked {
     }
 
     /// Of a request that is the same as one that was read.
-    pub(super) const AGAIN: Self = Self {
-        version: Version::HTTP_11,
-        is_head: false,
-        persists: true,
-        expects_continue: false,
-        takes_trailers: false,
-        whole: Bytes::new(),
-    };
+    pub(super) const AGAIN: Self = Self { persists: true, ..Self::UNREADABLE };
 }
 
 /// Reads how the body of a request is framed, whose trailers may be as large as a head, and what else counts on its connection.
@@ -77,7 +66,6 @@ pub(crate) fn read<B>(request: &mut Request<B>, head_most: usize) -> Result<(Ask
         persists: version == Version::HTTP_11,
         expects_continue: false,
         takes_trailers: false,
-        whole: Bytes::new(),
     };
     let (mut is_coded, mut lengths, mut is_list) = (false, 0, false);
     // To look at each once costs less than to look fields up, and mostly there are none of them.
