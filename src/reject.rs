@@ -164,7 +164,7 @@ impl Rejection {
         } else {
             let status = own.map_or(status, |own| own.status);
             let (body, content_type) = match own.and_then(|own| own.body.as_ref()) {
-                Some((body, content_type)) => (Bytes::from(body.clone()), content_type),
+                Some((body, content_type)) => (body.clone(), content_type),
                 None => (problem(status, code, detail, limited).into(), &PROBLEM),
             };
             fields.insert(CONTENT_TYPE, Value::Ready(content_type));

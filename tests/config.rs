@@ -124,7 +124,7 @@ fn every_key_can_be_written() {
     assert_eq!(one.response_headers.as_ref().unwrap().remove, ["server"]);
     let on_limit = OnLimit {
         status: StatusCode::SERVICE_UNAVAILABLE,
-        body: Some(("later".to_owned(), HeaderValue::from_static("text/plain"))),
+        body: Some(("later".into(), HeaderValue::from_static("text/plain"))),
     };
     assert_eq!(one.on_limit, Some(on_limit));
     let redirect = &config.routes[2].action;

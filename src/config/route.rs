@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use hyper::{
     HeaderMap, StatusCode,
     header::{HeaderName, HeaderValue},
@@ -94,5 +95,5 @@ pub struct OnLimit {
     /// From 400 to 599.
     pub status: StatusCode,
     /// The body and its content type; without it the body is the gateway's.
-    pub body: Option<(String, HeaderValue)>,
+    pub body: Option<(Bytes, HeaderValue)>,
 }

@@ -59,7 +59,10 @@ impl Fields for Vec<u8> {
         self.extend_from_slice(b": ");
         match value {
             Value::Ready(value) => self.extend_from_slice(value.as_bytes()),
-            Value::Text(text) => self.extend_from_slice(text.as_bytes()),
+            Value::Text(text) => {
+                debug_assert!(text.bytes().all(|byte| byte == b' ' || byte.is_ascii_graphic()), "{text:?}");
+                self.extend_from_slice(text.as_bytes());
+            }
             Value::Number(number) => self.extend_from_slice(itoa::Buffer::new().format(number).as_bytes()),
         }
         self.extend_from_slice(b"\r\n");

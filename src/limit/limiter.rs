@@ -414,10 +414,15 @@ impl Limiter {
 
     /// Refuses what was refused lately and surely still would be, and nobody has to ask for or waits for.
     pub(super) fn refuse_again(&self, asks: &[Ask], now: Instant) -> Option<Box<Limited>> {
-        if !self.waits.are_empty() {
+        let asked = match self.ask(asks) {
+            Ok(asked) => asked,
+            Err(Refusal::Limited(never)) => return Some(never),
+            Err(_) => return None,
+        };
+        let is_awaited = |Asked { charge, .. }: &Asked<'_>| self.waits.has_waiters(&charge.bucket);
+        if !self.waits.are_empty() && asked.iter().any(is_awaited) {
             return None;
         }
-        let asked = self.ask(asks).ok()?;
         let refused = |Asked { charge, scope, .. }: &Asked<'_>| match &**self.store_of(*scope) {
             // Several are charged together, and then each is told.
             Store::Memory(store) if asked.len() == 1 => {

@@ -109,11 +109,12 @@ impl<'c, S: Stream> Http1<'c, S> {
         // Bytes of it that are no whole head.
         let mut partial = 0;
         poll_fn(|context| {
-            let Wire { stream, input, .. } = &mut *wire.lock();
+            let wire = &mut *wire.lock();
             loop {
-                if !output.is_empty() {
-                    ready!(output.poll_flush(stream, context))?;
+                if !output.is_empty() && output.poll_flush(&mut wire.stream, context)?.is_pending() {
+                    return wire.poll_left(context).map(Err);
                 }
+                let Wire { stream, input, .. } = wire;
                 let bytes = input.bytes();
                 if let Some((head, refused)) = refused
                     && partial == 0

@@ -7,6 +7,17 @@ use crate::{
     limit_all,
 };
 
+/// Asserts that a client that is refused again and again is told what one was that has a connection of its own.
+fn assert_told_alike(gateway: &Gateway, request: &str) -> Answer {
+    let new = gateway.ask(request);
+    assert_ne!(new.status, 200, "{request}");
+    let mut client = gateway.client();
+    for _ in 0..4 {
+        assert_eq!(told(&client.ask(request)), told(&new), "{request}");
+    }
+    new
+}
+
 /// What is told, but for the date, numbers, and whether these are of milliseconds.
 fn told(answer: &Answer) -> (u16, Vec<(String, String)>, String) {
     let without_numbers = |text: &str| {
@@ -40,6 +51,8 @@ fn tells_alike(store: &str) {
         route("/one", "limits = [\"l\"]"),
         "[limits.here]\nkey = \"header:x-key\"\nrate = \"1/50s\"\nscope = \"instance\"\n".to_owned(),
         "[limits.seen]\nkey = \"ip\"\nrate = \"1/50s\"\nmode = \"shadow\"\n".to_owned(),
+        "[limits.costly]\nkey = \"ip\"\nrate = \"5/50s\"\ncost = \"header:x-cost\"\n".to_owned(),
+        route("/costly", "limits = [\"costly\"]"),
         route("/here", "limits = [\"here\"]"),
         route("/seen", "limits = [\"seen\", \"l\"]"),
         route("/two", "limits = [\"wide\", \"l\"]"),
@@ -58,19 +71,13 @@ fn tells_alike(store: &str) {
                 assert_eq!(gateway.ask(&request).status, 200, "{request}");
                 // The store's answer, and from then on this process's.
                 assert_ne!(gateway.ask(&request).status, 200, "{request}");
-                let new = gateway.ask(&request);
-                assert_ne!(new.status, 200, "{request}");
-                let mut client = gateway.client();
-                let mut least = new.retry_after_ms();
-                for _ in 0..4 {
-                    let answer = client.ask(&request);
-                    assert_eq!(told(&answer), told(&new), "{request}");
-                    assert!(answer.retry_after_ms() <= least, "{request}");
-                    least = answer.retry_after_ms();
-                }
+                let first = assert_told_alike(&gateway, &request);
+                assert!(gateway.ask(&request).retry_after_ms() <= first.retry_after_ms(), "{request}");
             }
         }
     }
+    let never = assert_told_alike(&gateway, "GET /costly\nX-Cost: 6");
+    assert_eq!(never.header("retry-after"), None, "it asks for more than there ever is");
 }
 
 #[test]
@@ -126,4 +133,25 @@ fn lets_pass(store: &str) {
     let answer = client.get("/");
     assert_eq!((answer.status, answer.header("ratelimit-policy")), (200, Some("\"l\";q=2;w=3600")));
     assert_eq!(client.get("/").status, 429);
+}
+
+#[test]
+fn what_is_kept_of_those_who_were_refused_is_little() {
+    const CLIENTS: usize = 200;
+    const KIB: usize = 256;
+    let toml = limit_all("key = \"ip\"\nrate = \"1/h\"")
+        + &format!("on_limit = {{ status = 429, body = \"{}\" }}\n", "x".repeat(KIB << 10));
+    let gateway = Gateway::start(&toml);
+    assert_eq!(gateway.get("/").status, 200);
+    assert_eq!(gateway.get("/").body.len(), KIB << 10);
+    let before = gateway.memory_kib("VmRSS");
+    let idle: Vec<_> = (0..CLIENTS)
+        .map(|_| {
+            let mut client = gateway.client();
+            assert_eq!(client.get("/").body.len(), KIB << 10);
+            client
+        })
+        .collect();
+    let grown = gateway.grew_kib(before);
+    assert!(grown < CLIENTS * KIB / 4, "{grown} KiB for {} clients", idle.len());
 }

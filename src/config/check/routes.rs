@@ -214,7 +214,7 @@ impl Check<'_, '_> {
             self.fault(fault.help("add for example: body = '{\"error\":\"slow down\"}'"));
         }
         let content_type = content_type.map_or(TEXT, |content_type| content_type.into_inner().0);
-        OnLimit { status: status(code.0), body: body.map(|body| (body, content_type)) }
+        OnLimit { status: status(code.0), body: body.map(|body| (body.into(), content_type)) }
     }
 
     fn check_upstream(&mut self, name: &Spanned<String>) {

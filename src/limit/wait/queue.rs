@@ -150,7 +150,7 @@ impl Waits {
         self.count() == 0
     }
 
-    pub(super) fn has_waiters(&self, bucket: &Bytes) -> bool {
+    pub(in crate::limit) fn has_waiters(&self, bucket: &Bytes) -> bool {
         self.queues.lock().by_bucket.get(bucket).is_some_and(|queue| !queue.waiters.is_empty())
     }
 
