@@ -47,7 +47,7 @@ use crate::{
         request::{self, Repeat, Rule, Settlement},
     },
     metrics::Page,
-    reject::{Rejection, Written},
+    reject::Rejection,
     route::{
         Found, Matcher, Table, path,
         template::{Location, Template},
@@ -73,6 +73,7 @@ pub use crate::{
         timer::Timer,
     },
     limit::Limiter,
+    reject::Written,
     store::StoreError,
 };
 

@@ -23,13 +23,12 @@ use parking_lot::Mutex;
 use tokio::{io::AsyncWrite, time::Instant};
 
 use crate::{
-    gateway::{AnswerBody, Gateway, Refused, Upload},
+    gateway::{AnswerBody, Gateway, Refused, Upload, Written},
     http1::{
         Incoming, Input, Output, Stream, Wire,
         body::{Decoder, Encoder},
         head::{Spelt, Unreadable, request},
     },
-    reject::Written,
 };
 
 use self::head::Asked;

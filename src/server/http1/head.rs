@@ -44,13 +44,13 @@ impl Asked {
         takes_trailers: false,
     };
 
+    /// Of a request that is the same as one that was read.
+    pub(super) const AGAIN: Self = Self { persists: true, ..Self::UNREADABLE };
+
     /// Whether one like it may follow, and have an answer with a body, of a known length.
     pub(super) fn may_come_again(&self) -> bool {
         self.persists && self.version == Version::HTTP_11 && !self.is_head
     }
-
-    /// Of a request that is the same as one that was read.
-    pub(super) const AGAIN: Self = Self { persists: true, ..Self::UNREADABLE };
 }
 
 /// Reads how the body of a request is framed, whose trailers may be as large as a head, and what else counts on its connection.
