@@ -14,55 +14,56 @@ local function concurrency()
 
   local turns = {}
 
-  local algorithm = {}
-
-  function algorithm.quota(permits, lease_us, name, time)
+  local function quota(permits, lease_us, name, time)
     return { capacity = permits, lease_us = lease_us, name = name,
-      time_text = format('%d', time), ends_at = format('%d', time + lease_us) }
+      time_text = string.format('%d', time), ends_at = string.format('%d', time + lease_us) }
   end
 
   -- Sees how many leases have ended.
-  function algorithm.open(key, quota)
-    local ended = call('ZCOUNT', key, '-inf', quota.time_text)
-    local used = call('ZCARD', key) - ended
+  local function open(key, quota)
+    local ended = redis.call('ZCOUNT', key, '-inf', quota.time_text)
+    local used = redis.call('ZCARD', key) - ended
     return used, used > 0 and COME_BACK_US or 0, ended
   end
 
-  function algorithm.charge(key, quota, _, count, _, used)
+  local function charge(key, quota, _, count, _, used)
     local turn, last = turns[key] or 0, (turns[key] or 0) + count
     turns[key] = last
     while turn < last do
       local leases = {}
-      for lease = turn + 1, min(last, turn + LEASES_A_COMMAND) do
+      for lease = turn + 1, math.min(last, turn + LEASES_A_COMMAND) do
         leases[#leases + 1] = quota.ends_at
-        leases[#leases + 1] = quota.name .. format('%d', lease)
+        leases[#leases + 1] = quota.name .. string.format('%d', lease)
       end
-      call('ZADD', key, unpack(leases))
+      redis.call('ZADD', key, unpack(leases))
       turn = turn + LEASES_A_COMMAND
     end
     return used + count, COME_BACK_US
   end
 
   -- Makes a lease last from now, also one that had ended.
-  function algorithm.renew(key, quota, lease)
-    call('ZADD', key, quota.ends_at, lease)
+  local function renew(key, quota, lease)
+    redis.call('ZADD', key, quota.ends_at, lease)
     keep(key, quota.lease_us, quota.lease_us / 2)
   end
 
-  function algorithm.release(key, _, lease)
-    call('ZREM', key, lease)
+  local function release(key, _, lease)
+    redis.call('ZREM', key, lease)
   end
 
-  function algorithm.delay()
+  local function delay()
     return COME_BACK_US
   end
 
-  function algorithm.close(key, quota, _, charged, used, _, ended)
+  local function close(key, quota, _, charged, used, _, ended)
     if charged > 0 and ended > 0 then
-      call('ZREMRANGEBYRANK', key, '0', format('%d', min(ended, TRIM_MOST) - 1))
+      local TRIM_MOST = 1000
+      redis.call('ZREMRANGEBYRANK', key, '0', string.format('%d', math.min(ended, TRIM_MOST) - 1))
     end
     if used > 0 then keep(key, quota.lease_us, quota.lease_us / 2) end
   end
 
-  return algorithm
+  return {
+    quota = quota, open = open, charge = charge, renew = renew, release = release, delay = delay, close = close,
+  }
 end

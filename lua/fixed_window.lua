@@ -4,39 +4,37 @@
 -- A bucket is a string, big-endian: the window's beginning in microseconds of this server's clock (7 bytes)
 -- and the permits in use (4). It decides by these alone, never by what is left of the key's expiry.
 local function fixed_window()
-  local algorithm = {}
-
-  function algorithm.quota(permits, window_us)
+  local function quota(permits, window_us)
     return { capacity = permits, window_us = window_us }
   end
 
   -- There is more room when the window ends.
-  function algorithm.open(key, quota, time)
-    local bucket = call('GET', key)
+  local function open(key, quota, time)
+    local bucket = redis.call('GET', key)
     if bucket then
-      local began_at, used = parse('>I7I4', bucket)
+      local began_at, used = struct.unpack('>I7I4', bucket)
       local ends_us = began_at + quota.window_us - time
       if ends_us > 0 then return used, ends_us end
     end
     return 0, 0
   end
 
-  function algorithm.charge(_, quota, _, cost, _, used, ends_us)
+  local function charge(_, quota, _, cost, _, used, ends_us)
     return used + cost, used == 0 and quota.window_us or ends_us
   end
 
-  function algorithm.delay(_, _, _, _, _, _, ends_us)
+  local function delay(_, _, _, _, _, _, ends_us)
     return ends_us
   end
 
-  function algorithm.close(key, quota, time, charged, used, ends_us)
+  local function close(key, quota, time, charged, used, ends_us)
     if charged > 0 then
       local began_at = time + ends_us - quota.window_us
-      call('SET', key, pack('>I7I4', began_at, used), 'PX', milliseconds(ends_us))
+      redis.call('SET', key, struct.pack('>I7I4', began_at, used), 'PX', milliseconds(ends_us))
     elseif used > 0 then
       keep(key, ends_us, 0)
     end
   end
 
-  return algorithm
+  return { quota = quota, open = open, charge = charge, delay = delay, close = close }
 end

@@ -9,20 +9,17 @@
 --
 -- The parameter is B, the burst.
 local function gcra()
-  local MOST_LEVEL = 9007199254740992
-  local fmod = math.fmod
+  local MOST_LEVEL = 2 ^ 53
 
   -- Exact for integers up to 2^53, as a division of doubles isn't.
   local function ceil_div(value, by)
-    local rest = fmod(value, by)
+    local rest = math.fmod(value, by)
     return (value - rest) / by + (rest > 0 and 1 or 0)
   end
 
-  local algorithm = {}
-
-  function algorithm.quota(permits, window_us, burst)
+  local function quota(permits, window_us, burst)
     -- Where nothing passes, what is there drains as slowly as it can.
-    return { capacity = burst, permits = max(1, permits), window_us = window_us }
+    return { capacity = burst, permits = math.max(1, permits), window_us = window_us }
   end
 
   -- Microseconds until no more than `most` permits are in use, of a level that is more.
@@ -34,48 +31,48 @@ local function gcra()
   local function standing(quota, time, level, at)
     if level == 0 then return 0, 0 end
     local used = ceil_div(level, quota.window_us)
-    return used, until_used(quota, time, max(1, min(used, quota.capacity)) - 1, level, at)
+    return used, until_used(quota, time, math.max(1, math.min(used, quota.capacity)) - 1, level, at)
   end
 
   -- Sees the level and its time.
-  function algorithm.open(key, quota, time)
-    local bucket = call('GET', key)
+  local function open(key, quota, time)
+    local bucket = redis.call('GET', key)
     if not bucket then return 0, 0, 0, time end
-    local level, drained_to, window_us = parse('>I7I7I6', bucket)
+    local level, drained_to, window_us = struct.unpack('>I7I7I6', bucket)
     if window_us ~= quota.window_us then
-      local rest = fmod(level, window_us)
-      level = (level - rest) / window_us * quota.window_us + ceil(rest / window_us * quota.window_us)
-      level = min(level, MOST_LEVEL)
+      local rest = math.fmod(level, window_us)
+      level = (level - rest) / window_us * quota.window_us + math.ceil(rest / window_us * quota.window_us)
+      level = math.min(level, MOST_LEVEL)
     end
     -- A clock that stepped back drains nothing.
-    local at = max(time, drained_to)
-    level = max(0, level - quota.permits * (at - drained_to))
+    local at = math.max(time, drained_to)
+    level = math.max(0, level - quota.permits * (at - drained_to))
     local used, grow_us = standing(quota, time, level, at)
     return used, grow_us, level, at
   end
 
   local function charged_level(quota, charged, level)
-    return min(level + charged * quota.window_us, MOST_LEVEL)
+    return math.min(level + charged * quota.window_us, MOST_LEVEL)
   end
 
-  function algorithm.charge(_, quota, time, cost, charged, _, _, level, at)
+  local function charge(_, quota, time, cost, charged, _, _, level, at)
     return standing(quota, time, charged_level(quota, charged + cost, level), at)
   end
 
-  function algorithm.delay(_, quota, time, cost, charged, _, _, level, at)
+  local function delay(_, quota, time, cost, charged, _, _, level, at)
     return until_used(quota, time, quota.capacity - cost, charged_level(quota, charged, level), at)
   end
 
-  function algorithm.close(key, quota, time, charged, used, _, level, at)
+  local function close(key, quota, time, charged, used, _, level, at)
     if used == 0 then return end
     level = charged_level(quota, charged, level)
     local needed_us = until_used(quota, time, 0, level, at)
     if charged > 0 then
-      call('SET', key, pack('>I7I7I6', level, at, quota.window_us), 'PX', milliseconds(needed_us))
+      redis.call('SET', key, struct.pack('>I7I7I6', level, at, quota.window_us), 'PX', milliseconds(needed_us))
     else
       keep(key, needed_us, 0)
     end
   end
 
-  return algorithm
+  return { quota = quota, open = open, charge = charge, delay = delay, close = close }
 end

@@ -11,7 +11,7 @@ local function sliding_cells()
 
   function algorithm.quota(permits, window_us, cells, time)
     local quota = exactly(permits, window_us, nil, time)
-    quota.cell_us = max(1, floor(window_us / cells))
+    quota.cell_us = math.max(1, math.floor(window_us / cells))
     return quota
   end
 

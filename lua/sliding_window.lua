@@ -32,122 +32,122 @@
 --     close(key, quota, time, charged, used, grow_us, seen...)           writes what was charged, and sees to
 --                                it that the bucket expires
 --
+-- Most calls decide one request, and then what a script makes takes longer than what it does: each function is
+-- an object, and so is each local of an outer function that it names. So functions are made only where they are
+-- needed, and name the libraries instead of locals for them.
+--
 -- Numbers go to redis.call as text, since it would format them as doubles, which is slow.
-local TOTAL_MODULUS = 4294967296
--- The most that can be in use, debts included: any limit and nearly as much again.
-local MOST_USED = 4000000000
-local TRIM_AT, TRIM_MOST = 8, 1000
--- The greatest rank that an entry can tell.
-local MOST_RANK = 255
-local ENTRY, CELL = '>I7I4I4I7I4BB', '>I7I4I4I7I4BBI6'
-
-local call, byte, format, pack, parse = redis.call, string.byte, string.format, struct.pack, struct.unpack
-local abs, ceil, floor, frexp, max, min = math.abs, math.ceil, math.floor, math.frexp, math.max, math.min
 
 -- For how long a bucket is kept that is needed for so many microseconds, as text. A millisecond longer, since
 -- Redis may count from the one in which the script began.
 local function milliseconds(needed_us)
-  return format('%d', ceil(needed_us / 1000) + 1)
+  return string.format('%d', math.ceil(needed_us / 1000) + 1)
 end
 
 -- Sees to it that a bucket expires, but not before it is needed no more; if that must be set, then to
 -- `spare_us` later.
 local function keep(key, needed_us, spare_us)
-  needed_us = max(0, needed_us)
-  if call('PTTL', key) < ceil(needed_us / 1000) then
-    call('PEXPIRE', key, milliseconds(needed_us + spare_us))
+  needed_us = math.max(0, needed_us)
+  if redis.call('PTTL', key) < math.ceil(needed_us / 1000) then
+    redis.call('PEXPIRE', key, milliseconds(needed_us + spare_us))
   end
 end
 
 local function sliding_window()
-  local algorithm = {}
-
   -- A bucket's life is W, rounded up to one of four steps an octave, so that it has a code of a byte. Time
   -- is divided into lives. The first grant in one sees to it that the bucket is kept to the end of the next,
   -- and leaves the code in its entry: later grants in the same life needn't ask Redis for the expiry, also
   -- if W has changed meanwhile.
-  function algorithm.quota(permits, window_us, _, time)
-    local fraction, exponent = frexp(window_us)
-    local eighths = ceil(fraction * 8)
+  local function quota(permits, window_us, _, time)
+    local fraction, exponent = math.frexp(window_us)
+    local eighths = math.ceil(fraction * 8)
     local life_us = eighths * 2 ^ (exponent - 3)
-    local life_began_at = time - time % life_us
     return {
       capacity = permits, window_us = window_us, cell_us = 1,
-      time_text = format('%d', time), life = exponent * 4 + eighths - 5,
-      life_us = life_us, life_began_at = life_began_at,
+      time_text = string.format('%d', time), life = exponent * 4 + eighths - 5,
+      life_us = life_us, life_began_at = time - time % life_us,
     }
   end
 
-  local ranks = {}
+  -- What looks at the entries behind the newest one, once it was needed.
+  local behind
 
-  -- A rank as text, which is made once a call.
-  local function text(rank)
-    ranks[rank] = ranks[rank] or format('%d', rank)
-    return ranks[rank]
-  end
+  local function look_behind()
+    local ranks = {}
 
-  -- The entry of a rank; nil if there is none.
-  local function ranked(key, rank)
-    return call('ZRANGE', key, text(rank), text(rank))[1]
-  end
-
-  -- The oldest alive entry's rank, its time and the total before it. Those before `low` are dead, and the
-  -- newest one is alive. Where entries die, it is mostly one or two between grants: these are tried in turn.
-  local function oldest_alive(key, low, dead_at)
-    for rank = low, low + 2 do
-      local entry = ranked(key, rank)
-      -- Somebody has shortened the log: none of it may be passed over.
-      if not entry then break end
-      local at, first = parse('>I7I4', entry)
-      if at > dead_at then return rank, at, first end
+    -- The entry of a rank; nil if there is none.
+    local function ranked(key, rank)
+      local text = ranks[rank] or string.format('%d', rank)
+      ranks[rank] = text
+      return redis.call('ZRANGE', key, text, text)[1]
     end
-    local rank = call('ZCOUNT', key, '-inf', format('%d', dead_at))
-    return rank, parse('>I7I4', ranked(key, rank))
+
+    -- The oldest alive entry's rank, its time and the total before it. Those before `low` are dead, and the
+    -- newest one is alive. Where entries die, it is mostly one or two between grants: these are tried in turn.
+    local function oldest_alive(key, low, dead_at)
+      for rank = low, low + 2 do
+        local entry = ranked(key, rank)
+        -- Somebody has shortened the log: none of it may be passed over.
+        if not entry then break end
+        local at, first = struct.unpack('>I7I4', entry)
+        if at > dead_at then return rank, at, first end
+      end
+      local rank = redis.call('ZCOUNT', key, '-inf', string.format('%d', dead_at))
+      return rank, struct.unpack('>I7I4', ranked(key, rank))
+    end
+
+    return { ranked = ranked, oldest_alive = oldest_alive }
   end
 
   -- Sees, beside the permits used: the newest entry's time, and itself (false if there is none); the oldest
   -- alive one's time (false if there is none), the total before it, and its rank.
-  function algorithm.open(key, quota, time)
-    local newest = call('ZRANGE', key, '-1', '-1')[1]
+  local function open(key, quota, time)
+    local newest = redis.call('ZRANGE', key, '-1', '-1')[1]
     if not newest then return 0, 0, 0, false, false, 0, 0 end
-    local newest_at, before, cost, oldest_at, first, rank = parse('>I7I4I4I7I4B', newest)
+    local newest_at, before, cost, oldest_at, first, rank = struct.unpack('>I7I4I4I7I4B', newest)
     -- A clock that stepped back makes the limiter stricter, and entries stay in order.
     local dead_at = (newest_at > time and newest_at or time) - quota.window_us
     if newest_at <= dead_at then return 0, 0, newest_at, newest, false, 0, 0 end
-    if oldest_at <= dead_at then rank, oldest_at, first = oldest_alive(key, rank + 1, dead_at) end
-    local used = (before + cost - first) % TOTAL_MODULUS
+    if oldest_at <= dead_at then
+      behind = behind or look_behind()
+      rank, oldest_at, first = behind.oldest_alive(key, rank + 1, dead_at)
+    end
+    local used = (before + cost - first) % 2 ^ 32
     return used, oldest_at + quota.window_us - time, newest_at, newest, oldest_at, first, rank
   end
 
   -- What the newest entry spans when what is granted now is added to it; nil if it is too old for that.
   local function joined_span(quota, time, newest_at, newest)
-    local span_us = max(time, newest_at) - newest_at + (#newest > 28 and parse('>I6', newest, 29) or 0)
+    local before_us = #newest > 28 and struct.unpack('>I6', newest, 29) or 0
+    local span_us = math.max(time, newest_at) - newest_at + before_us
     return span_us < quota.cell_us and span_us or nil
   end
 
-  function algorithm.charge(_, quota, time, cost, charged, used, grow_us, newest_at, newest, oldest_at)
+  local function charge(_, quota, time, cost, charged, used, grow_us, newest_at, newest, oldest_at)
     if used == 0
       or (charged == 0 and newest_at == oldest_at and joined_span(quota, time, newest_at, newest)) then
-      grow_us = max(time, newest_at) + quota.window_us - time
+      grow_us = math.max(time, newest_at) + quota.window_us - time
     end
     return used + cost, grow_us
   end
 
   -- Until enough of the oldest permits have left.
-  function algorithm.delay(key, quota, time, cost, charged, used, grow_us, newest_at, newest, oldest_at, first, low)
+  local function delay(
+    key, quota, time, cost, charged, used, grow_us, newest_at, newest, oldest_at, first, low)
     local excess, older = used + cost - quota.capacity, used - charged
     if charged > 0 and oldest_at and joined_span(quota, time, newest_at, newest) then
-      older = older - parse('>I4', newest, 12)
+      older = older - struct.unpack('>I4', newest, 12)
     end
-    if excess > older then return max(time, newest_at) + quota.window_us - time end
+    if excess > older then return math.max(time, newest_at) + quota.window_us - time end
     if excess == 1 or newest_at == oldest_at then return grow_us end
     -- The lowest rank whose end lies at least `excess` permits behind the oldest alive one's beginning. The first
     -- guess is right where all have cost 1.
-    local high = min(low + excess, call('ZCARD', key)) - 1
+    behind = behind or look_behind()
+    local high = math.min(low + excess, redis.call('ZCARD', key)) - 1
     local rank = high
     while low <= high do
-      local at, before, count = parse('>I7I4I4', ranked(key, rank))
-      local missing = excess - (before + count - first) % TOTAL_MODULUS
+      local at, before, count = struct.unpack('>I7I4I4', behind.ranked(key, rank))
+      local missing = excess - (before + count - first) % 2 ^ 32
       if missing > 0 then
         low = rank + 1
       elseif missing > -count then
@@ -155,50 +155,56 @@ local function sliding_window()
       else
         high = rank - 1
       end
-      rank = floor((low + high) / 2)
+      rank = math.floor((low + high) / 2)
     end
     -- Not in a log that is whole.
     return grow_us
   end
 
-  function algorithm.close(key, quota, time, charged, used, _, newest_at, newest, oldest_at, first, rank)
+  local function close(key, quota, time, charged, used, _, newest_at, newest, oldest_at, first, rank)
     if charged == 0 then
       if newest then keep(key, newest_at + quota.window_us - time, 0) end
       return
     end
+    local ENTRY, CELL = '>I7I4I4I7I4BB', '>I7I4I4I7I4BBI6'
     if not oldest_at then
-      if newest then call('UNLINK', key) end
-      call('ZADD', key, quota.time_text, pack(ENTRY, time, 0, charged, time, 0, 0, quota.life))
-      call('PEXPIRE', key, milliseconds(quota.life_began_at + 2 * quota.life_us - time))
+      if newest then redis.call('UNLINK', key) end
+      local entry = struct.pack(ENTRY, time, 0, charged, time, 0, 0, quota.life)
+      redis.call('ZADD', key, quota.time_text, entry)
+      redis.call('PEXPIRE', key, milliseconds(quota.life_began_at + 2 * quota.life_us - time))
       return
     end
-    local at, score, before, cost = time, quota.time_text, (first + used - charged) % TOTAL_MODULUS, charged
+    local at, score, before, cost = time, quota.time_text, (first + used - charged) % 2 ^ 32, charged
     if newest_at > time then
-      at, score = newest_at, format('%d', newest_at)
+      at, score = newest_at, string.format('%d', newest_at)
     end
     local span_us = at - newest_at < quota.cell_us and joined_span(quota, time, newest_at, newest)
     if span_us then
-      before, cost = parse('>I4I4', newest, 8)
+      before, cost = struct.unpack('>I4I4', newest, 8)
       cost = cost + charged
       if newest_at == oldest_at then oldest_at = at end
     end
+    local TRIM_AT, TRIM_MOST = 8, 1000
+    -- The greatest rank that an entry can tell.
+    local MOST_RANK = 255
     if rank >= TRIM_AT then
-      local trimmed = min(rank, TRIM_MOST)
-      call('ZREMRANGEBYRANK', key, '0', text(trimmed - 1))
+      local trimmed = math.min(rank, TRIM_MOST)
+      redis.call('ZREMRANGEBYRANK', key, '0', string.format('%d', trimmed - 1))
       rank = rank - trimmed
       -- The next call has to look for the oldest one.
       if rank > MOST_RANK then rank, oldest_at = MOST_RANK, 0 end
     end
     local pattern = span_us and span_us > 0 and CELL or ENTRY
-    call('ZADD', key, score, pack(pattern, at, before, cost, oldest_at, first, rank, quota.life, span_us))
+    local entry = struct.pack(pattern, at, before, cost, oldest_at, first, rank, quota.life, span_us)
+    redis.call('ZADD', key, score, entry)
     -- In this order, since an empty sorted set is gone, and its expiry with it.
-    if span_us then call('ZREM', key, newest) end
-    local is_promised = newest_at >= quota.life_began_at and at == time and byte(newest, 28) == quota.life
+    if span_us then redis.call('ZREM', key, newest) end
+    local is_promised = newest_at >= quota.life_began_at and at == time and string.byte(newest, 28) == quota.life
     if not is_promised then
       local began_at = at == time and quota.life_began_at or at
       keep(key, began_at + 2 * quota.life_us - time, 0)
     end
   end
 
-  return algorithm
+  return { quota = quota, open = open, charge = charge, delay = delay, close = close }
 end

@@ -6,7 +6,8 @@
 -- ARGV[1]  a list in MessagePack, which is read in a tenth of the time that as many arguments take.
 --       For each run of buckets with the same quota: the algorithm (sw, sc, fw, gc or cc), its permits
 --       (0 to 2^31-1), its window in microseconds (a whole number of milliseconds), the algorithm's
---       parameter, and how many buckets the run has; then the operations, each one of
+--       parameter, and how many buckets the run has (those of one algorithm after each other); then the
+--       operations, each one of
 --         <count> <charges> (<bucket> <cost>)…   equal requests: how many they are, how many charges each
 --              has, and for each charge its bucket (an index into KEYS, negative if the limit only
 --              shadows) and its cost (0 to 2^31-1; with 0, one permit must fit and none is recorded);
@@ -26,67 +27,49 @@
 -- Operations are walked in order, and a refusal doesn't stop the walk: the answers are those of as many
 -- single calls. A request is admitted iff every limit that enforces has room; then each of these is
 -- charged, and so is each shadowing limit that has room itself. A refused request is not recorded.
-local define = { sw = sliding_window, sc = sliding_cells, fw = fixed_window, gc = gcra, cc = concurrency }
-local algorithms = {}
 
 -- Once: a second TIME in one script may differ.
-local clock = call('TIME')
+local clock = redis.call('TIME')
 local time = clock[1] * 1000000 + clock[2]
 
-local keys, words = KEYS, cmsgpack.unpack(ARGV[1])
+local words = cmsgpack.unpack(ARGV[1])
+-- Of each bucket, by its index in KEYS.
 local quotas, known, at = {}, 0, 1
-while known < #keys do
+local algorithm, made
+while known < #KEYS do
   local tag = words[at]
-  algorithms[tag] = algorithms[tag] or define[tag]()
-  local quota = algorithms[tag].quota(words[at + 1], words[at + 2], words[at + 3], time)
-  quota.algorithm = algorithms[tag]
+  if tag ~= made then
+    local make = tag == 'sw' and sliding_window or tag == 'sc' and sliding_cells or tag == 'fw' and fixed_window
+      or tag == 'gc' and gcra or concurrency
+    algorithm, made = make(), tag
+  end
+  local quota = algorithm.quota(words[at + 1], words[at + 2], words[at + 3], time)
+  quota.algorithm = algorithm
   local last = known + words[at + 4]
   for i = known + 1, last do quotas[i] = quota end
   known, at = last, at + 5
 end
 
 -- With room for the answer of one operation: it is often the only one.
-local reply, filled = { time, nil, nil, nil, nil, nil }, 1
+local reply = { time, nil, nil, nil, nil, nil }
 
 -- How many of `count` requests of this cost there is room for.
 local function fitting(count, cost, left)
   if left < 1 then return 0 end
-  return count * cost <= left and count or floor(left / cost)
+  return count * cost <= left and count or math.floor(left / cost)
 end
 
 -- Microseconds until a cost fits: 0 now, -1 never.
-local function delay(key, quota, cost, charged, used, ...)
+local function delay(key, quota, time, cost, charged, used, ...)
   if cost > quota.capacity then return -1 end
   if used + cost <= quota.capacity then return 0 end
   return quota.algorithm.delay(key, quota, time, cost, charged, used, ...)
 end
 
--- Decides requests on a bucket that nothing else in this call names: it needs no table.
-local function decide_alone(count, index, cost)
-  local key, quota = keys[index], quotas[index]
-  local algorithm, capacity, charged = quota.algorithm, quota.capacity, 0
-  local used, grow_us, a, b, c, d, e = algorithm.open(key, quota, time)
-  local granted, delay_us = fitting(count, cost, capacity - used), 0
-  if granted > 0 and cost > 0 then
-    charged = granted * cost
-    used, grow_us = algorithm.charge(key, quota, time, charged, 0, used, grow_us, a, b, c, d, e)
-  end
-  if granted < count then
-    delay_us = delay(key, quota, cost > 0 and cost or 1, charged, used, grow_us, a, b, c, d, e)
-  end
-  algorithm.close(key, quota, time, charged, used, grow_us, a, b, c, d, e)
-  local n = filled
-  reply[n + 1] = granted
-  reply[n + 2] = granted
-  reply[n + 3] = used < capacity and capacity - used or 0
-  reply[n + 4] = grow_us
-  reply[n + 5] = delay_us
-  filled = n + 5
-end
-
--- What is done to buckets that several operations may name. Made only where that is asked: a function is an
--- object, and to make these takes as long as to read a bucket.
-local function on_shared_buckets()
+-- What is done to buckets that several operations may name.
+local function shared_buckets(keys, quotas, words, time, reply, fitting, delay)
+  -- The most that can be in use, debts included: any limit and nearly as much again.
+  local MOST_USED = 4000000000
   -- The buckets, as open returned them: [1] is used, [2] grow_us.
   local buckets, charged, asked = {}, {}, {}
 
@@ -110,7 +93,7 @@ local function on_shared_buckets()
   end
 
   local function delay_of(index, cost)
-    return delay(keys[index], quotas[index], cost, charged[index], unpack(bucket_of(index)))
+    return delay(keys[index], quotas[index], time, cost, charged[index], unpack(bucket_of(index)))
   end
 
   local function decide(count, first, last)
@@ -119,17 +102,17 @@ local function on_shared_buckets()
       local index, cost = words[i], words[i + 1]
       if index > 0 then granted = fitting(granted, cost, left_in(index)) end
     end
-    filled = filled + 1
+    local filled = #reply + 1
     reply[filled] = granted
     for i = first, last, 2 do
-      local index, cost, made = abs(words[i]), words[i + 1], granted
+      local index, cost, made = math.abs(words[i]), words[i + 1], granted
       if words[i] < 0 then made = fitting(made, cost, left_in(index)) end
       if made * cost > 0 then charge(index, made * cost) end
       asked[index] = true
       reply[filled + 1] = made
-      reply[filled + 2] = max(0, left_in(index))
+      reply[filled + 2] = math.max(0, left_in(index))
       reply[filled + 3] = buckets[index][2]
-      reply[filled + 4] = made < count and delay_of(index, max(cost, 1)) or 0
+      reply[filled + 4] = made < count and delay_of(index, math.max(cost, 1)) or 0
       filled = filled + 4
     end
   end
@@ -138,17 +121,16 @@ local function on_shared_buckets()
   local function act(word, index, argument)
     local key, quota = keys[index], quotas[index]
     if word == 'record' then
-      local cost = min(argument, MOST_USED - bucket_of(index)[1])
+      local cost = math.min(argument, MOST_USED - bucket_of(index)[1])
       if cost > 0 then charge(index, cost) end
       asked[index] = true
     elseif word == 'peek' then
-      local bucket = bucket_of(index)
+      local bucket, filled = bucket_of(index), #reply
       reply[filled + 1] = bucket[1]
       reply[filled + 2] = bucket[2]
       reply[filled + 3] = delay_of(index, argument)
-      filled = filled + 3
     elseif word == 'reset' then
-      call('UNLINK', key)
+      redis.call('UNLINK', key)
       buckets[index], charged[index] = nil, 0
     else
       -- To renew or release a lease.
@@ -175,10 +157,30 @@ while at <= end_of_words do
   local word, index = words[at], words[at + 1]
   local is_act = type(word) == 'string'
   if not is_act and word < 0 then
-    decide_alone(-word, index, words[at + 2])
+    -- A bucket that nothing else in this call names needs no table.
+    local key, quota, count, cost, charged = KEYS[index], quotas[index], -word, words[at + 2], 0
+    local algorithm, capacity = quota.algorithm, quota.capacity
+    local used, grow_us, a, b, c, d, e = algorithm.open(key, quota, time)
+    local granted, delay_us = fitting(count, cost, capacity - used), 0
+    if granted > 0 and cost > 0 then
+      charged = granted * cost
+      used, grow_us = algorithm.charge(key, quota, time, charged, 0, used, grow_us, a, b, c, d, e)
+    end
+    if granted < count then
+      delay_us = delay(key, quota, time, cost > 0 and cost or 1, charged, used, grow_us, a, b, c, d, e)
+    end
+    algorithm.close(key, quota, time, charged, used, grow_us, a, b, c, d, e)
+    local filled = #reply
+    reply[filled + 1] = granted
+    reply[filled + 2] = granted
+    reply[filled + 3] = used < capacity and capacity - used or 0
+    reply[filled + 4] = grow_us
+    reply[filled + 5] = delay_us
     at = at + 3
   else
-    if not decide then decide, act, close_all = on_shared_buckets() end
+    if not decide then
+      decide, act, close_all = shared_buckets(KEYS, quotas, words, time, reply, fitting, delay)
+    end
     if is_act then
       act(word, index, words[at + 2])
       at = at + 3

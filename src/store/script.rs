@@ -173,11 +173,12 @@ impl Call {
         }
     }
 
-    /// The script's KEYS and its argument: see lua/walk.lua. Buckets of one quota stand together.
+    /// The script's KEYS and its argument: see lua/walk.lua. Buckets of one quota stand together, and quotas of one
+    /// algorithm.
     pub fn encode(&self) -> (Vec<Bytes>, Bytes) {
         let mut order: Vec<usize> = (0..self.buckets.len()).collect();
         let quota = |place: &usize| self.buckets[*place].quota;
-        order.sort_by_key(|place| (quota(place).permits, quota(place).window_us, quota(place).algorithm));
+        order.sort_by_key(|place| (quota(place).algorithm, quota(place).permits, quota(place).window_us));
         let mut keys = Vec::with_capacity(order.len());
         let mut list = List::with_capacity(5 + 4 * self.steps.len());
         let mut index = vec![0; order.len()];

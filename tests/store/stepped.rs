@@ -150,7 +150,7 @@ impl Script {
             assert_eq!(source.matches(from).count(), times, "{from}");
             source.replace(from, to)
         };
-        let source = changed(script::SOURCE, "call('TIME')", "{ 0, call('GET', 'clock') }", 1);
+        let source = changed(script::SOURCE, "redis.call('TIME')", "{ 0, redis.call('GET', 'clock') }", 1);
         Self::load(&changed(&source, "ceil(needed_us / 1000) + 1", "ceil(needed_us / 1000) + 60000", 1))
     }
 
