@@ -1,11 +1,14 @@
 """Lines of the table, each measured by what it starts: servers that are checked, weighed and put under load."""
 
+import collections
 import contextlib
 import dataclasses
 import http.client
+import itertools
 import os
 import pathlib
 import socket
+import statistics
 import sys
 
 import clients
@@ -46,6 +49,8 @@ class Row:
     streams: int = 0
     # The field that has 10,000 values; none: all requests are the same.
     varied: str | None = None
+    # How many shorter measurements make one. Neighbours of as many take turns in each round.
+    turns: int = 1
 
     def measure(self, bench):
         """Starts what the row needs, proves that it works, and measures it under load."""
@@ -63,7 +68,7 @@ class Row:
                 self.load(bench, ports, WARM_UP_SECONDS)
             servers = [*gateways, *redis]
             before = [cpu_us(server) for server in servers]
-            seen = self.load(bench, ports, bench.options.seconds)
+            seen = self.load(bench, ports, bench.seconds(self))
             used = [cpu_us(server) - start for server, start in zip(servers, before)]
             self.check_load(bench, ports, seen)
             figures = {"requests_per_s": seen.per_second, "p50_us": seen.p50_us, "p99_us": seen.p99_us}
@@ -121,17 +126,18 @@ class RoundTrip:
     """A client of Redis where the gateways are, which waits for an answer before it asks again."""
 
     name: str
+    turns: int = 1
 
     def measure(self, bench):
         with bench.redis(), bench.redis_connection() as connection:
             os.sched_setaffinity(0, {GATEWAY_CPU})
             try:
                 clients.round_trips_us(connection, WARM_UP_SECONDS)
-                taken = clients.round_trips_us(connection, bench.options.seconds)
+                taken = clients.round_trips_us(connection, bench.seconds(self))
             finally:
                 os.sched_setaffinity(0, {OTHER_CPU})
         return {
-            "requests_per_s": len(taken) / bench.options.seconds,
+            "requests_per_s": len(taken) / bench.seconds(self),
             "p50_us": taken[len(taken) // 2],
             "p99_us": taken[len(taken) * 99 // 100],
         }
@@ -142,6 +148,7 @@ class Micro:
     """A part of bench/micro.rs: the slowest of its cases counts."""
 
     name: str
+    turns: int = 1
 
     def command(self, *options):
         """The command that builds and runs it, as Tollgate is shipped."""
@@ -169,23 +176,31 @@ class Bench:
         with self.processes.server(upstream, OTHER_CPU, self.upstream_port):
             self.body = fetch(self.upstream_port, "/")[1]
             for number in range(self.options.rounds):
-                for row in rows:
-                    if row.name in invalid:
-                        continue
-                    progress(f"round {number + 1} of {self.options.rounds}: {row.name}")
-                    figures = self.attempt(row)
-                    if "invalid" in figures:
-                        progress(f"once more, since it was invalid: {figures['invalid']}")
+                for turns, neighbours in itertools.groupby(rows, key=lambda row: row.turns):
+                    seen = collections.defaultdict(list)
+                    for row in list(neighbours) * turns:
+                        if row.name in invalid:
+                            continue
+                        progress(f"round {number + 1} of {self.options.rounds}: {row.name}")
                         figures = self.attempt(row)
-                    if "invalid" in figures:
-                        invalid.add(row.name)
-                    yield row.name, figures
+                        if "invalid" in figures:
+                            progress(f"once more, since it was invalid: {figures['invalid']}")
+                            figures = self.attempt(row)
+                        if "invalid" in figures:
+                            invalid.add(row.name)
+                            yield row.name, figures
+                        seen[row.name].append(figures)
+                    yield from ((name, medians(parts)) for name, parts in seen.items() if name not in invalid)
 
     def attempt(self, row):
         try:
             return row.measure(self)
         except (Invalid, OSError, http.client.HTTPException) as reason:
             return {"invalid": str(reason) or repr(reason)}
+
+    def seconds(self, row):
+        """How long a row is measured at a time; wrk takes whole seconds."""
+        return max(1, self.options.seconds // row.turns)
 
     def redis(self):
         address = ["--bind", "127.0.0.1", "--port", str(self.redis_port)]
@@ -226,6 +241,11 @@ class Bench:
             ".toml": [self.binary, "run", "--config"],
         }
         return [*program[template.suffix], config]
+
+
+def medians(rounds):
+    """The median of each figure."""
+    return {name: statistics.median(each[name] for each in rounds) for name in rounds[0]}
 
 
 def fetch(port, path):

@@ -1,7 +1,6 @@
 """The figures as tables: for a terminal, and for a document."""
 
-import statistics
-
+import measure
 from cases import CASES, invalidity
 from processes import Invalid
 
@@ -21,7 +20,7 @@ BEGIN, END = "<!-- figures: bench/run.py --markdown -->", "<!-- end of the figur
 
 def medians(rounds):
     """The figures of a row, or none if it is invalid."""
-    return {} if invalidity(rounds) else {name: statistics.median(each[name] for each in rounds) for name in rounds[0]}
+    return {} if invalidity(rounds) else measure.medians(rounds)
 
 
 def cells(rounds):
