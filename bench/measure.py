@@ -50,7 +50,7 @@ class Row:
     # The field that has 10,000 values; none: all requests are the same.
     varied: str | None = None
     # How many shorter measurements make one. Neighbours of as many take turns in each round.
-    turns: int = 1
+    turns: int = 2
 
     def measure(self, bench):
         """Starts what the row needs, proves that it works, and measures it under load."""

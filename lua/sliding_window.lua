@@ -11,7 +11,7 @@
 --     7 bytes  the time of the oldest entry that was alive then: its own if no other was, 0 if not known
 --     4 bytes  the running total before that one
 --     1 byte   its rank: how many dead entries the log began with
---     1 byte   the life that the bucket was promised: see `quota`
+--     1 byte   the life that the bucket was promised: see `life_of` (lua/lone.lua)
 --     6 bytes  only in cells: the time from its first grant to its last
 --
 -- What is used is the newest entry's end less the oldest alive one's beginning: no second counter that could
@@ -54,18 +54,11 @@ local function keep(key, needed_us, spare_us)
 end
 
 local function sliding_window()
-  -- A bucket's life is W, rounded up to one of four steps an octave, so that it has a code of a byte. Time
-  -- is divided into lives. The first grant in one sees to it that the bucket is kept to the end of the next,
-  -- and leaves the code in its entry: later grants in the same life needn't ask Redis for the expiry, also
-  -- if W has changed meanwhile.
   local function quota(permits, window_us, _, time)
-    local fraction, exponent = math.frexp(window_us)
-    local eighths = math.ceil(fraction * 8)
-    local life_us = eighths * 2 ^ (exponent - 3)
+    local life, life_began_at, life_us = life_of(window_us, time)
     return {
-      capacity = permits, window_us = window_us, cell_us = 1,
-      time_text = string.format('%d', time), life = exponent * 4 + eighths - 5,
-      life_us = life_us, life_began_at = time - time % life_us,
+      capacity = permits, window_us = window_us, cell_us = 1, time_text = string.format('%d', time),
+      life = life, life_us = life_us, life_began_at = life_began_at,
     }
   end
 

@@ -1,6 +1,6 @@
 -- Decides requests and charges those that are admitted, and does what else there is to do to buckets:
 -- a list of operations as one atomic step.
--- Rust side: src/store/script.rs, which puts the algorithms' files before this one.
+-- Rust side: src/store/script.rs, which puts lua/lone.lua and the algorithms' files before this one.
 --
 -- KEYS     the buckets, each once.
 -- ARGV[1]  a list in MessagePack, which is read in a tenth of the time that as many arguments take.
@@ -28,11 +28,6 @@
 -- single calls. A request is admitted iff every limit that enforces has room; then each of these is
 -- charged, and so is each shadowing limit that has room itself. A refused request is not recorded.
 
--- Once: a second TIME in one script may differ.
-local clock = redis.call('TIME')
-local time = clock[1] * 1000000 + clock[2]
-
-local words = cmsgpack.unpack(ARGV[1])
 -- Of each bucket, by its index in KEYS.
 local quotas, known, at = {}, 0, 1
 local algorithm, made

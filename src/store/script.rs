@@ -1,7 +1,7 @@
 //! The script, what it is called with, and what it answers.
 //!
-//! The script is put together from the files of lua/: the algorithms, then the walk over operations
-//! that dispatches to them. A [`Call`] holds the operations that go together; equal requests travel as
+//! The script is put together from the files of lua/: the most frequent call, the algorithms, then the walk over
+//! operations that dispatches to them. A [`Call`] holds the operations that go together; equal requests travel as
 //! one group with a count, of which a part may be granted.
 
 mod list;
@@ -30,6 +30,7 @@ use super::{Act, Charge, Charges, Decision, Lease, LeaseId, Operation, Outcome, 
 
 /// The script's source, as `EVAL` takes it.
 pub const SOURCE: &str = concat!(
+    include_str!("../../lua/lone.lua"),
     include_str!("../../lua/sliding_window.lua"),
     include_str!("../../lua/sliding_cells.lua"),
     include_str!("../../lua/fixed_window.lua"),

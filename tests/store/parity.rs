@@ -139,6 +139,46 @@ fn a_batch_is_answered_as_single_calls_are() {
     });
 }
 
+/// Requests of one limit, one call each: what time has passed, the limit's terms, and the cost.
+fn lone_requests() -> impl Strategy<Value = Vec<(u64, Terms, u32)>> {
+    let terms = (1..30_u32, prop_oneof![30 => Just(8_u64), 1 => Just(1), 1 => Just(100)]);
+    let move_us = prop_oneof![5 => 0..3 * SECOND, 1 => Just(0), 1 => 1..3_u64, 1 => 0..20 * SECOND];
+    prop::collection::vec((move_us, terms, 0..3_u32), 1..80)
+}
+
+#[test]
+fn a_request_alone_leaves_what_one_in_company_leaves() {
+    let script = RefCell::new(Script::with_stepped_clock());
+    check(300, &lone_requests(), |requests| {
+        let mut script = script.borrow_mut();
+        script.command(&["FLUSHALL"]);
+        let mut stepped_us = START;
+        for (move_us, (permits, seconds), cost) in requests {
+            stepped_us += move_us;
+            script.set_clock(stepped_us);
+            let on =
+                |bucket| Charge { quota: quota(permits, seconds * SECOND), ..charge(bucket, "1/s", cost) };
+            let (_, alone) = script.take(&[on("alone")]);
+            let company = Operation::Take([on("another")].into());
+            let mut replies = script.operate(&[Operation::Take([on("in company")].into()), company]).1;
+            prop_assert_eq!(alone, decision(replies.remove(0)));
+            let mut left = |bucket| {
+                let entries = script.command(&["ZRANGE", bucket, "0", "-1"]);
+                (entries, script.command(&["PEXPIRETIME", bucket]).integer())
+            };
+            let ((entries, expires_ms), (others, others_expire_ms)) = (left("alone"), left("in company"));
+            prop_assert_eq!(entries, others);
+            prop_assert!(
+                expires_ms.abs_diff(others_expire_ms) < 5_000,
+                "{} {}",
+                expires_ms,
+                others_expire_ms
+            );
+        }
+        Ok(())
+    });
+}
+
 /// Buckets under every algorithm.
 const KINDS: [Algorithm; 7] = [
     Algorithm::SlidingWindow,
