@@ -183,16 +183,21 @@ class Bench:
                             continue
                         progress(f"round {number + 1} of {self.options.rounds}: {row.name}")
                         figures = self.attempt(row)
-                        if "invalid" in figures:
-                            progress(f"once more, since it was invalid: {figures['invalid']}")
-                            figures = self.attempt(row)
+                        seen[row.name].append(figures)
                         if "invalid" in figures:
                             invalid.add(row.name)
-                            yield row.name, figures
-                        seen[row.name].append(figures)
-                    yield from ((name, medians(parts)) for name, parts in seen.items() if name not in invalid)
+                    for name, parts in seen.items():
+                        yield name, parts[-1] if name in invalid else medians(parts)
 
     def attempt(self, row):
+        """A row's figures; if it is invalid, those of a second attempt."""
+        figures = self.measured(row)
+        if "invalid" not in figures:
+            return figures
+        progress(f"once more, since it was invalid: {figures['invalid']}")
+        return self.measured(row)
+
+    def measured(self, row):
         try:
             return row.measure(self)
         except (Invalid, OSError, http.client.HTTPException) as reason:

@@ -41,7 +41,7 @@ PACKAGES = {
 def parse_options():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3, help="measurements of each row (%(default)s)")
-    parser.add_argument("--seconds", type=int, default=4, help="length of a measurement (%(default)s)")
+    parser.add_argument("--seconds", type=int, default=4, help="how long a row is measured in a round (%(default)s)")
     parser.add_argument("--only", metavar="NAMES", default="*", help="rows, by comma; * stands for anything: 'nginx-*'")
     parser.add_argument("--peers-only", action="store_true", help="leave Tollgate out, and don't build it")
     parser.add_argument("--binary", type=pathlib.Path, help="a built tollgate; without it, scripts/dist.sh builds one")

@@ -30,13 +30,13 @@
 
 -- Of each bucket, by its index in KEYS.
 local quotas, known, at = {}, 0, 1
-local algorithm, made
+local algorithm, made_for
 while known < #KEYS do
   local tag = words[at]
-  if tag ~= made then
+  if tag ~= made_for then
     local make = tag == 'sw' and sliding_window or tag == 'sc' and sliding_cells or tag == 'fw' and fixed_window
       or tag == 'gc' and gcra or concurrency
-    algorithm, made = make(), tag
+    algorithm, made_for = make(), tag
   end
   local quota = algorithm.quota(words[at + 1], words[at + 2], words[at + 3], time)
   quota.algorithm = algorithm
@@ -61,7 +61,8 @@ local function delay(key, quota, time, cost, charged, used, ...)
   return quota.algorithm.delay(key, quota, time, cost, charged, used, ...)
 end
 
--- What is done to buckets that several operations may name.
+-- What is done to buckets that several operations may name. It is given what it uses, since its functions are
+-- made only where that is asked.
 local function shared_buckets(keys, quotas, words, time, reply, fitting, delay)
   -- The most that can be in use, debts included: any limit and nearly as much again.
   local MOST_USED = 4000000000
