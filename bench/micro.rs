@@ -19,9 +19,9 @@ use tollgate::{
         Limit, Origin, Standing, fields,
         key::{self, Subject, jwt::Claims},
     },
-    route::{Matcher, Table, View, path},
     store::Outcome,
 };
+use tollgate_routing::{Matcher, Table, View, path};
 
 /// The gateway's allocator, counted.
 #[global_allocator]

@@ -369,7 +369,9 @@ fn flag<T: Written>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{algorithm::Rate, route::Matcher};
+    use tollgate_routing::Matcher;
+
+    use crate::algorithm::Rate;
 
     const EVERYDAY: &str = r#"
         [server]

@@ -24,8 +24,8 @@ use crate::{
         request::{Rule, Terms},
     },
     reject::Rejection,
-    route::{Matcher, Unmet, View, path},
 };
+use tollgate_routing::{Matcher, Unmet, View, path};
 
 /// What a gateway makes of a request.
 #[derive(Debug, Serialize)]

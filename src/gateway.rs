@@ -48,11 +48,11 @@ use crate::{
     },
     metrics::Page,
     reject::Rejection,
-    route::{
-        Found, Matcher, Table, path,
-        template::{Location, Template},
-    },
     trace::{self, Tracer},
+};
+use tollgate_routing::{
+    Found, Matcher, Table, path,
+    template::{Location, Template},
 };
 
 use self::{

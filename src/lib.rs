@@ -64,7 +64,6 @@ pub mod limit;
 pub mod metrics;
 pub mod reject;
 pub mod reload;
-pub mod route;
 pub mod server;
 pub mod simulate;
 pub mod store;

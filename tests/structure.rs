@@ -21,18 +21,17 @@ const TABLE: &[(&str, &[&str])] = &[
     ("http1", &[]),
     ("metrics", &[]),
     ("trace", &[]),
-    ("route", &[]),
-    ("config", &["algorithm", "route"]),
+    ("config", &["algorithm"]),
     ("store", &["algorithm"]),
     ("limit", &["store", "algorithm"]),
     ("forward", &[]),
     ("reject", &["limit", "forward"]),
     ("layer", &["limit", "store", "reject"]),
-    ("gateway", &["route", "limit", "forward", "reject", "store"]),
+    ("gateway", &["limit", "forward", "reject", "store"]),
     ("server", &["gateway"]),
     ("reload", &["server", "gateway", "limit"]),
-    ("explain", &["gateway", "route", "limit", "forward", "reject", "algorithm"]),
-    ("simulate", &["gateway", "route", "limit", "forward", "store", "algorithm"]),
+    ("explain", &["gateway", "limit", "forward", "reject", "algorithm"]),
+    ("simulate", &["gateway", "limit", "forward", "store", "algorithm"]),
     ("admin", &["reload", "server", "explain", "gateway", "limit", "store", "algorithm"]),
     ("cli", &["reload", "server", "admin", "explain", "simulate", "gateway", "limit"]),
     (
@@ -45,7 +44,6 @@ const TABLE: &[(&str, &[&str])] = &[
             "gateway",
             "limit",
             "reload",
-            "route",
             "server",
             "simulate",
             "store",
@@ -119,7 +117,7 @@ fn imports_go_downwards_only() {
 #[test]
 fn imports_are_found_in_groups_and_in_code() {
     let text = "use crate::{\n    config::{self, Limit},\n    store::Store, route,\n};\nfn a() { crate::limit::b() }";
-    assert_eq!(imports(text), ["config", "store", "route", "limit"]);
+    assert_eq!(imports(text), ["config", "store", "limit"]);
 }
 
 #[test]

@@ -37,7 +37,7 @@ use super::{
     AccessLogFormat, EscapedSlashes, ListenAddress, OnFailure, RatelimitHeaders, ServerUrl, StoreUrl,
     value::{BodyMost, FieldName, Otlp, Output, Secret, Share, Size, Text, Whole, Written},
 };
-use crate::route::{
+use tollgate_routing::{
     pattern::{HostPattern, Pattern},
     template::{Location, Template},
 };

@@ -8,7 +8,7 @@ use hyper::{
     header::{HeaderName, HeaderValue},
 };
 
-use crate::route::{
+use tollgate_routing::{
     Matcher,
     template::{Location, Template},
 };

@@ -27,12 +27,10 @@ pub(super) use self::{
     url::Otlp,
 };
 use super::{Exemption, KeyPart, ListenAddress};
-use crate::{
-    duration,
-    route::{
-        pattern::{HostPattern, Pattern},
-        template::{Location, Template},
-    },
+use crate::duration;
+use tollgate_routing::{
+    pattern::{HostPattern, Pattern},
+    template::{Location, Template},
 };
 
 /// The longest path of a unix socket that every system takes.

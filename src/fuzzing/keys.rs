@@ -16,8 +16,8 @@ use crate::{
         jwt::{Claims, Verifier},
         key_of,
     },
-    route::path,
 };
+use tollgate_routing::path;
 
 use super::{config, fields_of, parts};
 

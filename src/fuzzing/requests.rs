@@ -15,12 +15,12 @@ use crate::{
     forward::headers::{from_client, towards_client, towards_upstream, trailers_from_client},
     gateway::{Peer, client::identify, target::Target},
     limit::{Limit, Origin, Standing, fields as ratelimit, request::stated_cost},
-    route::{
-        Pattern, path,
-        template::{Location, Template},
-    },
     store::Outcome,
     trace::{self, Context},
+};
+use tollgate_routing::{
+    Pattern, path,
+    template::{Location, Template},
 };
 
 use super::{fields_of, parts};

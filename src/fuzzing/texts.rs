@@ -4,8 +4,8 @@ use crate::{
     algorithm::Rate,
     config::{Config, ServerUrl, Store, StoreUrl, Target},
     duration,
-    route::{HostPattern, Matcher, Pattern, Table, View, path},
 };
+use tollgate_routing::{HostPattern, Matcher, Pattern, Table, View, path};
 
 /// A configuration with this text between these, if it is good there.
 fn config_with(before: &str, text: &str, after: &str) -> Option<Config> {

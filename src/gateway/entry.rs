@@ -22,9 +22,9 @@ use crate::{
         headers::{Client, X_REQUEST_ID},
     },
     limit::{Key, request::Decided},
-    route::pattern::Pattern,
     trace::Context,
 };
+use tollgate_routing::pattern::Pattern;
 
 use super::Peer;
 

@@ -11,11 +11,8 @@ use hyper::{
     },
 };
 
-use crate::{
-    config::EscapedSlashes,
-    reject::Rejection,
-    route::{View, path},
-};
+use crate::{config::EscapedSlashes, reject::Rejection};
+use tollgate_routing::{View, path};
 
 /// Host and path of a request.
 #[derive(Debug)]

@@ -26,9 +26,9 @@ use crate::{
         key::{Subject, jwt::Claims},
         request::Rule,
     },
-    route::{Table, path},
     store::{Act, Charge, Decision, LeaseId, Operation, Reply, memory::MemoryStore},
 };
+use tollgate_routing::{Table, path};
 
 use self::limit::Denied;
 pub(super) use self::limit::OfLimit;

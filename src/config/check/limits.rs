@@ -6,15 +6,13 @@ use std::{
 };
 
 use super::{Check, duplicate, undefined};
-use crate::{
-    config::{
-        KeyPart, Limit, Prefixes,
-        error::Fault,
-        file::{self, LimitOfRoute, Spanned, Table},
-        value::Text,
-    },
-    route::Pattern,
+use crate::config::{
+    KeyPart, Limit, Prefixes,
+    error::Fault,
+    file::{self, LimitOfRoute, Spanned, Table},
+    value::Text,
 };
+use tollgate_routing::Pattern;
 
 /// A limit that routes may name.
 pub(super) struct DefinedLimit {

@@ -5,15 +5,13 @@ use std::{collections::BTreeMap, mem, ops::Range};
 use hyper::{StatusCode, header::HeaderValue};
 
 use super::{Check, duplicate, undefined};
-use crate::{
-    config::{
-        Action, Edits, OnLimit, Route,
-        error::Fault,
-        file::{self, List, Spanned, Table},
-        value::{FieldName, Text},
-    },
-    route::{self, Matcher, Pattern},
+use crate::config::{
+    Action, Edits, OnLimit, Route,
+    error::Fault,
+    file::{self, List, Spanned, Table},
+    value::{FieldName, Text},
 };
+use tollgate_routing::{Matcher, Pattern, hidden};
 
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 
@@ -232,7 +230,7 @@ impl Check<'_, '_> {
             places.push((path, name));
             matchers.push(matcher);
         }
-        for hidden in route::hidden(&matchers) {
+        for hidden in hidden(&matchers) {
             let ((place, name), (by_place, by_name)) = (&places[hidden.route], &places[hidden.by]);
             self.fault(if hidden.equal {
                 Fault::error(format!("two routes match the same requests, those of `{name}`"))

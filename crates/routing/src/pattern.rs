@@ -2,7 +2,7 @@
 //!
 //! Both are parsed from the file into values that need no further check. Literals are held in the form
 //! that requests are matched in ([`path::matched`], lower-case hosts), so that comparing is all that is
-//! left to do; the routing [`Table`](super::Table) does it, for all patterns at once.
+//! left to do; the routing [`Table`](crate::Table) does it, for all patterns at once.
 
 use std::{collections::HashSet, fmt, net::Ipv6Addr, str::FromStr};
 
@@ -28,7 +28,7 @@ enum Segment {
 
 /// A segment of a pattern without the names that don't matter to matching.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Step<'p> {
+pub(crate) enum Step<'p> {
     Literal(&'p str),
     Param,
     Rest,
@@ -65,7 +65,7 @@ impl Pattern {
         self.steps().eq(other.steps())
     }
 
-    pub(super) fn steps(&self) -> impl Iterator<Item = Step<'_>> {
+    pub(crate) fn steps(&self) -> impl Iterator<Item = Step<'_>> {
         self.segments.iter().map(|segment| match segment {
             Segment::Literal(text) => Step::Literal(text),
             Segment::Param(_) => Step::Param,

@@ -17,12 +17,8 @@
 //! A node has one place in the tree, so a request visits it once at most: no path costs more than a walk
 //! through all patterns, and none goes deeper than the deepest of them.
 //!
-//! Routing is pure. Reading the path and the host of a request is left to [`path`] and to the caller, and
+//! Routing is pure. Reading the path and the host of a request is left to [`crate::path`] and to the caller, and
 //! what a route does, `T`, to whoever asks. `GET` doesn't stand for `HEAD`.
-
-pub mod path;
-pub mod pattern;
-pub mod template;
 
 use std::{
     cmp::Reverse,
@@ -30,14 +26,13 @@ use std::{
     fmt, iter,
 };
 
-use hyper::{
+use http::{
     HeaderMap, Method,
     header::{HeaderName, HeaderValue},
 };
 use smallvec::SmallVec;
 
-use pattern::Step;
-pub use pattern::{HostPattern, Pattern};
+use crate::pattern::{HostPattern, Pattern, Step};
 
 /// What a request must have to take a route.
 #[derive(Clone, Debug, PartialEq)]
@@ -147,7 +142,7 @@ pub struct View<'r> {
     pub method: &'r Method,
     /// Lower-case, without port and trailing dot, an IPv6 address in brackets; possibly empty.
     pub host: &'r str,
-    /// In the form of [`path::matched`].
+    /// In the form of [`crate::path::matched`].
     pub path: &'r str,
     /// As it came, without the `?`.
     pub query: &'r str,
@@ -265,7 +260,7 @@ impl<'t, 'r, T> Found<'t, 'r, T> {
         self.pattern
     }
 
-    /// The value of a `{param}` or `{*rest}`, in the form of [`path::matched`], without a leading slash.
+    /// The value of a `{param}` or `{*rest}`, in the form of [`crate::path::matched`], without a leading slash.
     pub fn param(&self, name: &str) -> Option<&'r str> {
         let position = self.pattern.params().position(|param| param == name)?;
         self.params.get(position).copied()
@@ -348,7 +343,7 @@ pub fn hidden(routes: &[Matcher]) -> Vec<Hidden> {
 
 /// Those that bench/micro.rs measures.
 #[cfg(test)]
-#[path = "../bench/routes.rs"]
+#[path = "../../../bench/routes.rs"]
 mod thousand;
 
 #[cfg(test)]
@@ -356,6 +351,8 @@ mod tests {
     use std::hint::black_box;
 
     use proptest::{collection::vec, prelude::*, sample::select};
+
+    use crate::path;
 
     use super::*;
 

@@ -6,7 +6,7 @@
 
 use std::str::FromStr;
 
-use hyper::http::uri::Authority;
+use http::uri::Authority;
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 
 use super::pattern::Pattern;

@@ -120,12 +120,12 @@ pub fn climbs(path: &str) -> bool {
 }
 
 /// Whether a segment is `.` or `..`, in any spelling.
-pub(super) fn is_dot_segment(segment: &str) -> bool {
+pub(crate) fn is_dot_segment(segment: &str) -> bool {
     dots(segment).is_some()
 }
 
 /// The canonical form of one segment; see [`matched`].
-pub(super) fn canonical_segment(segment: &str) -> String {
+pub(crate) fn canonical_segment(segment: &str) -> String {
     let mut canonical = String::with_capacity(segment.len());
     push_canonical(segment, &mut canonical);
     canonical

@@ -1,0 +1,32 @@
+//! Routing of HTTP requests: from a host, a path and a header to the most specific route.
+//!
+//! - [`path`] reads a request's path: as it is forwarded, as it is matched, and as other servers might read it.
+//! - [`pattern`] parses the path and the host of a route.
+//! - [`Matcher`] holds everything a request must have to take a route.
+//! - [`Table`] finds the most specific route of a request.
+//! - [`template`] builds a new path or URL from the parameters that a route captured.
+//!
+//! All of it is pure: no clock, no I/O, no state that changes. What a route does is up to the caller.
+//!
+//! ```
+//! use http::{HeaderMap, Method};
+//! use tollgate_routing::{Matcher, Table, View};
+//!
+//! let route = |path: &str| Matcher { host: None, path: path.parse().unwrap(), methods: vec![], headers: vec![], query: vec![] };
+//! let table = Table::new([(route("/orders/{id}"), "one order"), (route("/{*rest}"), "anything else")]);
+//!
+//! let (method, headers) = (Method::GET, HeaderMap::new());
+//! let view = View { method: &method, host: "", path: "/orders/7", query: "", headers: &headers };
+//! let found = table.find(&view).unwrap();
+//! assert_eq!((*found.route, found.param("id")), ("one order", Some("7")));
+//! ```
+
+pub mod path;
+pub mod pattern;
+mod table;
+pub mod template;
+
+pub use self::{
+    pattern::{HostPattern, Pattern},
+    table::{Found, Hidden, Matcher, Table, Unmet, View, hidden},
+};
