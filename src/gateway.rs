@@ -37,7 +37,6 @@ use crate::{
         headers::{self, Client},
         tunnel,
     },
-    http1::head::Unreadable,
     limit::{
         fields,
         key::{
@@ -50,6 +49,7 @@ use crate::{
     reject::Rejection,
     trace::{self, Tracer},
 };
+use tollgate_http1::head::Unreadable;
 use tollgate_routing::{
     Found, Matcher, Table, path,
     template::{Location, Template},

@@ -58,7 +58,6 @@ pub mod forward;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
 pub mod gateway;
-pub mod http1;
 pub mod layer;
 pub mod limit;
 pub mod metrics;

@@ -18,7 +18,6 @@ const TABLE: &[(&str, &[&str])] = &[
     ("algorithm", &[]),
     ("duration", &[]),
     ("text", &[]),
-    ("http1", &[]),
     ("metrics", &[]),
     ("trace", &[]),
     ("config", &["algorithm"]),
@@ -50,7 +49,7 @@ const TABLE: &[(&str, &[&str])] = &[
         ],
     ),
 ];
-const LEAVES: [&str; 6] = ["config", "duration", "http1", "metrics", "text", "trace"];
+const LEAVES: [&str; 5] = ["config", "duration", "metrics", "text", "trace"];
 
 /// Names of the crate's modules that a file uses.
 fn imports(text: &str) -> Vec<String> {

@@ -23,7 +23,7 @@ use tokio::{
     time::{Instant, Sleep, sleep_until},
 };
 
-use crate::http1::{
+use tollgate_http1::{
     self,
     head::{Spelling, Spelt},
 };
@@ -65,7 +65,7 @@ pub struct Upload {
 #[derive(Debug)]
 enum Source {
     Nothing,
-    Http1(http1::Incoming),
+    Http1(tollgate_http1::Incoming),
     Http2(Incoming),
 }
 
@@ -123,7 +123,7 @@ impl Upload {
     }
 
     /// A body that comes by HTTP/1.1, and is waited for so long at most while none of it comes.
-    pub fn http1(incoming: http1::Incoming, patience: Duration) -> Self {
+    pub fn http1(incoming: tollgate_http1::Incoming, patience: Duration) -> Self {
         Self { source: Source::Http1(incoming), pace: Some(Box::new(Pace::new(patience))), spelling: None }
     }
 

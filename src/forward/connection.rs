@@ -27,10 +27,8 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
-use crate::{
-    config::ServerUrl,
-    http1::{Ahead, Stream as Io},
-};
+use crate::config::ServerUrl;
+use tollgate_http1::{Ahead, Stream as Io};
 
 pub(crate) use self::http1::Http1;
 

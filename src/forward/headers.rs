@@ -14,7 +14,9 @@ use hyper::{
 };
 use smallvec::SmallVec;
 
-use crate::{http1::head, text};
+use tollgate_http1::head;
+
+use crate::text;
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");

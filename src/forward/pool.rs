@@ -25,9 +25,9 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::{
     config::ServerUrl,
-    http1::{Ahead, Stream},
     metrics::{CountsByWord, Distribution, Histogram},
 };
+use tollgate_http1::{Ahead, Stream};
 
 use super::{
     Failure,

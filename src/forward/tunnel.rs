@@ -19,7 +19,7 @@ use tokio::{
     try_join,
 };
 
-use crate::http1::{
+use tollgate_http1::{
     Ahead, Stream,
     head::{Spelling, Spelt, has_member},
 };

@@ -28,10 +28,8 @@ use crate::forward::{
     connection::Http1,
     connector::{Connector, Counted},
 };
-use crate::{
-    http1::{Incoming, Input, Wire, head},
-    server::http1::head::read,
-};
+use crate::server::http1::head::read;
+use tollgate_http1::{Incoming, Input, Wire, head};
 
 use super::parts;
 

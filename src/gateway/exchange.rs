@@ -16,12 +16,12 @@ use tokio::time::Instant;
 
 use crate::{
     forward::body::Body,
-    http1::Stream,
-    http1::head::Spelling,
     limit::request::{self, Settlement},
     metrics::{Counts, Distribution, Histogram},
     reject::{LINES_BYTES, grpc},
 };
+use tollgate_http1::Stream;
+use tollgate_http1::head::Spelling;
 
 use super::{
     Gateway, Peer, client,

@@ -16,10 +16,8 @@ use tokio::io::{self, AsyncRead, AsyncWriteExt};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::task::TaskTracker;
 
-use crate::{
-    gateway::{Gateway, Peer, Upload},
-    http1::{Input, Stream},
-};
+use crate::gateway::{Gateway, Peer, Upload};
+use tollgate_http1::{Input, Stream};
 
 use super::{
     Status, Terms,

@@ -22,13 +22,11 @@ use hyper::{Request, Response, StatusCode};
 use parking_lot::Mutex;
 use tokio::{io::AsyncWrite, time::Instant};
 
-use crate::{
-    gateway::{AnswerBody, Gateway, Refused, Upload, Written},
-    http1::{
-        Incoming, Input, Output, Stream, Wire,
-        body::{Decoder, Encoder},
-        head::{Spelt, Unreadable, request},
-    },
+use crate::gateway::{AnswerBody, Gateway, Refused, Upload, Written};
+use tollgate_http1::{
+    Incoming, Input, Output, Stream, Wire,
+    body::{Decoder, Encoder},
+    head::{Spelt, Unreadable, request},
 };
 
 use self::head::Asked;

@@ -12,10 +12,7 @@ use tokio::{
 use tokio_rustls::TlsAcceptor;
 use tokio_util::task::TaskTracker;
 
-use crate::{
-    gateway::{Gateway, StoreError},
-    http1,
-};
+use crate::gateway::{Gateway, StoreError};
 
 use super::{
     Accepted, Counted, NowAndThen, Stage, Status, Stream, Terms, client::Watch, connection::Connection,
@@ -154,7 +151,7 @@ impl Serving {
             }),
             Stream::Unix(stream) => UnixStream::from_std(stream).map(|stream| {
                 // In a box, so that all the rest is compiled once for it and for TLS.
-                let stream: Box<dyn http1::Stream> = Box::new(stream);
+                let stream: Box<dyn tollgate_http1::Stream> = Box::new(stream);
                 self.receive(stream, None, peer, counted, is_turned_away);
             }),
         };
@@ -165,7 +162,7 @@ impl Serving {
 
     fn receive(
         &mut self,
-        mut stream: impl http1::Stream,
+        mut stream: impl tollgate_http1::Stream,
         tls: Option<TlsAcceptor>,
         peer: SocketAddr,
         counted: Counted,
@@ -184,7 +181,7 @@ impl Serving {
 
     fn serve(
         &mut self,
-        stream: impl http1::Stream,
+        stream: impl tollgate_http1::Stream,
         tls: Option<TlsAcceptor>,
         peer: SocketAddr,
         counted: Counted,

@@ -17,16 +17,14 @@ use hyper::{
 };
 use tokio::task::coop::unconstrained;
 
-use crate::{
-    forward::{
-        body::{Body, BoxError},
-        connector::Counted,
-    },
-    http1::{
-        Ahead, Input, Output, Stream,
-        body::{Decoder, Encoder},
-        head::{self, Spelt, Unreadable},
-    },
+use crate::forward::{
+    body::{Body, BoxError},
+    connector::Counted,
+};
+use tollgate_http1::{
+    Ahead, Input, Output, Stream,
+    body::{Decoder, Encoder},
+    head::{self, Spelt, Unreadable},
 };
 
 use super::RESPONSE_BUFFER;

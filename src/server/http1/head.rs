@@ -8,15 +8,14 @@ use std::{
 use httpdate::HttpDate;
 use hyper::{
     HeaderMap, Method, Request, StatusCode, Version,
-    ext::ReasonPhrase,
     header::{CONNECTION, CONTENT_LENGTH, DATE, EXPECT, TE, TRAILER, TRANSFER_ENCODING},
     http::response,
 };
 use tokio::time::Instant;
 
-use crate::http1::{
+use tollgate_http1::{
     body::{Decoder, Encoder},
-    head::{self, Spelling, Unreadable},
+    head::{self, ReasonPhrase, Spelling, Unreadable},
 };
 
 /// Bytes of a head that are mostly enough.
@@ -219,7 +218,7 @@ mod tests {
     use hyper::Response;
 
     use super::*;
-    use crate::http1::{Input, head::request};
+    use tollgate_http1::{Input, head::request};
 
     /// How a request with these fields is read that came by this version, which has to be there whole.
     fn read_of(version: &str, fields: &str) -> Result<(String, bool, bool, Vec<String>), Unreadable> {

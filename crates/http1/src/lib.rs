@@ -2,7 +2,7 @@
 //! ([`head`]), how long their bodies are and how these are framed ([`body`]), what is to be written ([`Output`]), and a client's
 //! connection with the body that comes on it ([`Wire`]).
 //!
-//! What parses heads is httparse. Nothing here waits or decides: connections do, in `server` and in `forward`.
+//! Heads are parsed by httparse. Nothing here waits or decides: servers and clients do.
 
 pub mod body;
 pub mod head;

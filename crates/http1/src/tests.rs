@@ -1,11 +1,11 @@
 use std::{future::poll_fn, io::ErrorKind};
 
 use bytes::Bytes;
-use http_body::Frame;
-use hyper::{
+use http::{
     HeaderMap, Version,
     header::{CONNECTION, CONTENT_LENGTH, HeaderName, HeaderValue, TRAILER, TRANSFER_ENCODING},
 };
+use http_body::Frame;
 use tokio::io::{AsyncReadExt, duplex};
 
 use super::{

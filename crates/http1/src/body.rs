@@ -6,11 +6,11 @@ use std::{
 };
 
 use bytes::Bytes;
-use http_body::{Frame, SizeHint};
-use hyper::{
+use http::{
     HeaderMap,
     header::{HeaderName, TRAILER},
 };
+use http_body::{Frame, SizeHint};
 use smallvec::SmallVec;
 use tokio::io::AsyncRead;
 

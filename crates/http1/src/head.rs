@@ -3,9 +3,8 @@
 use std::{mem::MaybeUninit, ops::Range};
 
 use bytes::Bytes;
-use hyper::{
+use http::{
     HeaderMap, Method, Request, Response, StatusCode, Uri, Version,
-    ext::ReasonPhrase,
     header::{CONNECTION, CONTENT_LENGTH, HeaderName, HeaderValue, TRANSFER_ENCODING},
 };
 
@@ -35,6 +34,17 @@ impl From<httparse::Error> for Unreadable {
             httparse::Error::TooManyHeaders => Self::TooLarge,
             _ => Self::Malformed,
         }
+    }
+}
+
+/// The reason phrase of a response, where it isn't the usual one of its status. An extension of the response.
+#[derive(Clone, Debug)]
+pub struct ReasonPhrase(Bytes);
+
+impl ReasonPhrase {
+    /// Returns the phrase as it came.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
     }
 }
 
@@ -120,10 +130,8 @@ pub fn response(input: &mut Input, most: usize) -> Result<Option<Response<Spelt>
     *response.status_mut() = status;
     *response.version_mut() = if version == 0 { Version::HTTP_10 } else { Version::HTTP_11 };
     *response.headers_mut() = headers;
-    if Some(reason) != status.canonical_reason()
-        && let Ok(reason) = ReasonPhrase::try_from(reason.as_bytes())
-    {
-        response.extensions_mut().insert(reason);
+    if Some(reason) != status.canonical_reason() {
+        response.extensions_mut().insert(ReasonPhrase(bytes.slice_ref(reason.as_bytes())));
     }
     input.take(length);
     Ok(Some(response))
