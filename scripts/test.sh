@@ -87,10 +87,10 @@ require_component fmt rustfmt
 require_component clippy clippy
 
 step cargo fmt --check
-step cargo clippy --all-targets --locked -- -D warnings
+step cargo clippy --workspace --all-targets --locked -- -D warnings
 # Tests that judge time run alone, and one after the other: Cargo.toml leaves them out of the default targets.
 step cargo clippy --test timing --locked -- -D warnings
-step cargo test --locked
+step cargo test --locked --workspace
 step cargo test --locked --test timing -- --test-threads=1
 
 if command -v docker-compose >/dev/null; then

@@ -116,7 +116,7 @@ fn imports_go_downwards_only() {
 #[test]
 fn imports_are_found_in_groups_and_in_code() {
     let text = "use crate::{\n    config::{self, Limit},\n    store::Store, route,\n};\nfn a() { crate::limit::b() }";
-    assert_eq!(imports(text), ["config", "store", "limit"]);
+    assert_eq!(imports(text), ["config", "store", "route", "limit"]);
 }
 
 #[test]
