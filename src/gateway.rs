@@ -330,9 +330,9 @@ impl Gateway {
         }
     }
 
-    /// The routes; of those with one host and path, in the order in which they are tried.
+    /// Returns the routes in the order of the file.
     pub fn routes(&self) -> impl Iterator<Item = Listed<'_>> {
-        self.routes.iter().map(|(matcher, route)| {
+        self.routes.routes().map(|(matcher, route)| {
             let upstream = match &route.answer {
                 Answer::Upstream(own) => self.upstreams.iter().find(|(_, other)| Arc::ptr_eq(own, other)),
                 Answer::Fixed(_) | Answer::Redirect(..) => None,

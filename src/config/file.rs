@@ -38,7 +38,7 @@ use super::{
     value::{BodyMost, FieldName, Otlp, Output, Secret, Share, Size, Text, Whole, Written},
 };
 use tollgate_routing::{
-    pattern::{HostPattern, Pattern},
+    HostPattern, Pattern,
     template::{Location, Template},
 };
 

@@ -29,7 +29,7 @@ pub(super) use self::{
 use super::{Exemption, KeyPart, ListenAddress};
 use crate::duration;
 use tollgate_routing::{
-    pattern::{HostPattern, Pattern},
+    HostPattern, Pattern,
     template::{Location, Template},
 };
 

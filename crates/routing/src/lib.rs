@@ -1,7 +1,7 @@
 //! Routing of HTTP requests: from a host, a path and a header to the most specific route.
 //!
 //! - [`path`] reads a request's path: as it is forwarded, as it is matched, and as other servers might read it.
-//! - [`pattern`] parses the path and the host of a route.
+//! - [`Pattern`] and [`HostPattern`] are the path and the host of a route.
 //! - [`Matcher`] holds everything a request must have to take a route.
 //! - [`Table`] finds the most specific route of a request.
 //! - [`template`] builds a new path or URL from the parameters that a route captured.
@@ -21,12 +21,21 @@
 //! assert_eq!((*found.route, found.param("id")), ("one order", Some("7")));
 //! ```
 
+mod hidden;
+mod host;
+mod matcher;
 pub mod path;
 pub mod pattern;
 mod table;
 pub mod template;
 
+#[cfg(test)]
+mod tests;
+
 pub use self::{
-    pattern::{HostPattern, Pattern},
-    table::{Found, Hidden, Matcher, Table, Unmet, View, hidden},
+    hidden::{Hidden, hidden},
+    host::HostPattern,
+    matcher::{Matcher, Unmet, View},
+    pattern::Pattern,
+    table::{Found, Table},
 };

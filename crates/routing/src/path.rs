@@ -1,24 +1,25 @@
-//! A request's path is read twice: as it is forwarded, and as it is matched.
+//! Readings of a request's path: as it is forwarded, as it is matched, and as other servers might read it.
 //!
 //! [`forwarded`] removes the dot segments and nothing else, so that signed URLs stay valid.
-//! [`matched`] reads the canonical form off what is forwarded, never off what came: the route and its
-//! limits are those of the path that the upstream sees, in whatever spelling.
+//! [`matched`] is the canonical form of the forwarded path, never of the path as received. So the route and its
+//! limits are those of the path that the upstream sees, however it is spelled.
 //!
-//! Not done there, because upstreams differ: letter case, `;parameters`, and `\` or `%2F` as a slash. What the path
-//! is where the last three are read so, [`readings`] tells, and [`has_escaped_slash`] is for who wants to refuse them.
+//! Upstreams differ in four things: letter case, `;parameters`, and `\` or `%2F` as a slash. [`readings`] returns the
+//! paths that servers see which interpret the last three; [`has_escaped_slash`] serves gateways that reject them. Letter
+//! case is significant here.
 
 use std::borrow::Cow;
 
 use percent_encoding::{percent_decode_str, percent_encode_byte};
 
-/// The path as it is sent upstream: without dot segments, otherwise byte for byte as it came.
+/// Returns the path as it is sent upstream: without dot segments, otherwise byte for byte as received.
 ///
-/// RFC 3986, 5.2.4, on the unmerged path: an empty segment counts as one, `/a//../b` is `/a/b`. A dot
-/// segment may be percent-encoded (`%2e`, `.%2E`). The result begins with `/` and never leaves the root.
-/// It may begin with `//`, as the RFC has it: send it in a request line, don't resolve it as a reference.
+/// It follows RFC 3986, section 5.2.4, without merging slashes first: an empty segment is a segment, so `/a//../b`
+/// becomes `/a/b`. A dot segment may be percent-encoded (`%2e`, `.%2E`). The result begins with `/` and never leaves the root.
+/// As in the RFC, it may begin with `//`: send it in a request line, but don't resolve it as a reference.
 pub fn forwarded(path: &str) -> Cow<'_, str> {
     let is_rooted = path.starts_with('/');
-    // A dot segment begins with a dot or an escape: to look for these first is much cheaper.
+    // A dot segment begins with a dot or an escape. Searching for these first is much cheaper.
     let may_have_dots = path.as_bytes().windows(2).any(|pair| matches!(pair, b"/." | b"/%"));
     if is_rooted && (!may_have_dots || !path.split('/').any(is_dot_segment)) {
         return Cow::Borrowed(path);
@@ -42,16 +43,16 @@ pub fn forwarded(path: &str) -> Cow<'_, str> {
     Cow::Owned(kept)
 }
 
-/// The canonical form of a [`forwarded`] path, on which routes are matched.
+/// Returns the canonical form of a [`forwarded`] path, which routes are compared with.
 ///
-/// - Percent-escapes are decoded, once. This goes beyond the unreserved characters of RFC 3986 on
-///   purpose: many upstreams read `%24` and `$` alike, and no spelling may escape its limit.
+/// - Percent-escapes are decoded, once. On purpose this goes beyond the unreserved characters of RFC 3986:
+///   many upstreams read `%24` and `$` alike, and no spelling may escape its limit.
 /// - Escapes remain for `/`, for `%` and for bytes that are not UTF-8, in upper-case hex. A `%` that
-///   begins no escape is read as a literal one, as lenient upstreams do: `%zz` becomes `%25zz`.
-///   So every `%` of the result begins an escape, the form can be read back, and is its own canonical form.
+///   doesn't begin an escape is a literal `%`, as for lenient upstreams: `%zz` becomes `%25zz`.
+///   So every `%` in the result begins an escape, and the result is its own canonical form.
 /// - Empty segments are merged, and a trailing slash is dropped; the root is `/`.
 ///
-/// Decoding makes no new slash and no new dot segment: `%2F` and `%252e` stay. A canonical path is
+/// Decoding never creates a slash or a dot segment: `%2F` and `%252e` stay. A path that is canonical already is
 /// borrowed, unless it has escapes of bytes that are not UTF-8.
 pub fn matched(forwarded: &str) -> Cow<'_, str> {
     let path = forwarded.trim_end_matches('/');
@@ -69,9 +70,10 @@ pub fn matched(forwarded: &str) -> Cow<'_, str> {
     Cow::Owned(canonical)
 }
 
-/// What some servers read in a path beside its [`matched`] form, in that form: those that take an escaped slash for
-/// a slash (nginx, PHP), those that take `\` for one (IIS), those that leave out what follows a `;` in a segment
-/// (servlets), and any of these together. None, mostly.
+/// Returns the other paths that servers may see in a [`matched`] path, in that form; usually none.
+///
+/// Some servers treat an escaped slash as a slash (nginx, PHP), some treat `\` as a slash (IIS), some drop what
+/// follows a `;` in a segment (servlet containers), and some do several of these.
 pub fn readings(matched: &str) -> Vec<String> {
     if !matched.bytes().any(|byte| matches!(byte, b'%' | b'\\' | b';')) {
         return Vec::new();
@@ -97,12 +99,12 @@ pub fn readings(matched: &str) -> Vec<String> {
     liberties.filter(is_possible).map(apply).collect()
 }
 
-/// Whether anything in a path may be percent-encoded.
+/// Returns true if a path contains a `%`.
 pub fn has_escapes(path: &str) -> bool {
     path.as_bytes().contains(&b'%')
 }
 
-/// Whether a path has `%2F` or `%5C`, which some upstreams read as a slash.
+/// Returns true if a path contains `%2F` or `%5C`, which some upstreams treat as a slash.
 pub fn has_escaped_slash(path: &str) -> bool {
     has_escapes(path)
         && path.split('%').skip(1).any(|after| {
@@ -111,7 +113,7 @@ pub fn has_escaped_slash(path: &str) -> bool {
         })
 }
 
-/// Whether an upstream might climb out of the place where a path stands: one that reads `\`, `%2F` or `%5C` as a slash,
+/// Returns true if an upstream might leave the path's parent directory: one that treats `\`, `%2F` or `%5C` as a slash,
 /// or drops `;parameters`, before it removes dot segments.
 pub fn climbs(path: &str) -> bool {
     let decoded: Cow<'_, [u8]> = percent_decode_str(path).into();
@@ -119,12 +121,12 @@ pub fn climbs(path: &str) -> bool {
     names.any(|name| name.split(|byte| *byte == b';').next() == Some(b".."))
 }
 
-/// Whether a segment is `.` or `..`, in any spelling.
+/// Returns true if a segment is `.` or `..`, in any spelling.
 pub(crate) fn is_dot_segment(segment: &str) -> bool {
     dots(segment).is_some()
 }
 
-/// The canonical form of one segment; see [`matched`].
+/// Returns the canonical form of one segment, as [`matched`] defines it.
 pub(crate) fn canonical_segment(segment: &str) -> String {
     let mut canonical = String::with_capacity(segment.len());
     push_canonical(segment, &mut canonical);
@@ -147,7 +149,8 @@ fn strip_dot(text: &str) -> Option<&str> {
     text.strip_prefix('.').or_else(|| text.strip_prefix("%2e")).or_else(|| text.strip_prefix("%2E"))
 }
 
-/// Expects no trailing slash. May say no of a canonical path: only `%25` and `%2F` are known without decoding.
+/// Returns true only if a path without trailing slash is canonical. It may return false for a canonical path, since it
+/// recognises only the escapes `%25` and `%2F`.
 fn is_canonical(path: &str) -> bool {
     path.starts_with('/')
         && !path.as_bytes().windows(2).any(|pair| pair == b"//")
@@ -218,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn what_might_climb_is_found() {
+    fn paths_that_may_leave_their_directory_are_found() {
         for path in
             ["/a/..%2Fb", "/a/%2e%2e%5cb", "/a/..\\b", "/..;/b", "/a/.%2E;x=1/b", "/a%2F..", "/..%3Bx"]
         {
@@ -272,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn other_readings_of_a_path_are_told() {
+    fn other_readings_of_a_path_are_returned() {
         let told = |path: &str| readings(&matched(&forwarded(path)));
         assert_eq!(told("/a/b%20c/%7e//"), [""; 0]);
         assert_eq!(told("/a%2fb"), ["/a/b"]);
@@ -282,7 +285,7 @@ mod tests {
         assert_eq!(told("/x/..;/a"), ["/a"]);
         assert_eq!(told("/x%2f..%2F%2e%2E%2f%2fa%2f"), ["/a"]);
         assert_eq!(told("/x;%2f..%2fa"), ["/a", "/x", "/a"]);
-        // Read once more, it is another path: a server that decodes twice isn't looked after.
+        // Servers that decode twice are not covered.
         assert_eq!(told("/a%252fb"), [""; 0]);
     }
 
@@ -296,7 +299,7 @@ mod tests {
         }
     }
 
-    /// A canonical path, and another spelling of it.
+    /// Generates a canonical path and another spelling of it.
     fn respelt() -> impl Strategy<Value = (String, String)> {
         (vec((detours(), segment()), 0..5), detours()).prop_map(|(segments, tail)| {
             let (mut canonical, mut spelling) = (String::new(), String::new());
@@ -309,7 +312,7 @@ mod tests {
         })
     }
 
-    /// Ways that lead back to where they began.
+    /// Generates path segments that lead back to where they started.
     fn detours() -> impl Strategy<Value = String> {
         const DETOURS: &[&str] =
             &["/", "/.", "/%2e", "/%2E", "/x/..", "/x/%2e.", "//..", "/%2F/.%2E", "/x//../%2E%2e", "/x/./.."];
@@ -322,7 +325,7 @@ mod tests {
             .prop_filter("a dot segment", |(segment, _): &(String, String)| segment != "." && segment != "..")
     }
 
-    /// A character or a byte in its canonical form, and in another spelling.
+    /// Generates a character or a byte in its canonical form and in another spelling.
     fn character() -> impl Strategy<Value = (String, String)> {
         let literal = prop_oneof![select(vec!['.', 'e', '2', '$', '\\', '?', 'é']), any::<char>()]
             .prop_filter("kept as an escape", |c| !matches!(c, '/' | '%'))
@@ -354,7 +357,7 @@ mod tests {
         matched(&forwarded(path)).into_owned()
     }
 
-    /// The bytes that a path names, as an upstream would read them that merges slashes.
+    /// Returns the decoded segments of a path, as an upstream sees them that merges slashes.
     fn bytes(path: &str) -> Vec<Vec<u8>> {
         path.split('/').filter(|s| !s.is_empty()).map(|s| percent_decode_str(s).collect()).collect()
     }

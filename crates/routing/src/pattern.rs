@@ -1,16 +1,16 @@
-//! A pattern is what a route's `path` or `host` says of a request's.
+//! The pattern of a route's path.
 //!
-//! Both are parsed from the file into values that need no further check. Literals are held in the form
-//! that requests are matched in ([`path::matched`], lower-case hosts), so that comparing is all that is
-//! left to do; the routing [`Table`](crate::Table) does it, for all patterns at once.
+//! A parsed pattern needs no further check. Literals are held in the form in which requests are matched
+//! ([`path::matched`]), so that matching is plain comparison. The routing [`Table`](crate::Table) compares, for
+//! all patterns at once.
 
-use std::{collections::HashSet, fmt, net::Ipv6Addr, str::FromStr};
+use std::{collections::HashSet, fmt, str::FromStr};
 
 use super::path;
 
 /// The path of a route: `/v1/orders/{id}`, `/static/{*rest}`.
 ///
-/// A segment is a literal, `{param}` for any one segment, or at the end `{*rest}` for any rest, also the
+/// A segment is a literal, `{param}` for any one segment, or at the end `{*rest}` for any rest, including the
 /// empty one: `/a/{*rest}` matches `/a`. A trailing slash is insignificant. A literal may be written with
 /// percent-escapes; `{`, `}`, `*`, `?` and `#` must be.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,13 +20,13 @@ pub struct Pattern {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Segment {
-    /// In the form of [`path::matched`].
+    /// A literal, in the form of [`path::matched`].
     Literal(String),
     Param(String),
     Rest(String),
 }
 
-/// A segment of a pattern without the names that don't matter to matching.
+/// A segment of a pattern without the parameter's name, which doesn't matter to matching.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Step<'p> {
     Literal(&'p str),
@@ -38,18 +38,18 @@ impl Pattern {
     /// The most segments of a pattern; it bounds how deep the search of a route goes.
     pub const MAX_SEGMENTS: usize = 64;
 
-    /// `/{*rest}`, which any path matches.
+    /// Returns the pattern `/{*rest}`, which matches any path.
     pub fn any() -> Self {
         Self { segments: vec![Segment::Rest("rest".to_owned())] }
     }
 
-    /// Names of the parameters, from the left, `{*rest}` included.
+    /// Returns the names of the parameters from the left, `{*rest}` included.
     pub fn params(&self) -> impl Iterator<Item = &str> {
         self.segments.iter().filter_map(Segment::param)
     }
 
-    /// What a parameter stands for in a [`path::forwarded`] path that the pattern matches, byte for byte. The rest begins
-    /// at its first segment that isn't empty.
+    /// Returns the part of a [`path::forwarded`] path that a parameter stands for, byte for byte. The path must match
+    /// the pattern. `{*rest}` begins at its first segment that isn't empty.
     pub fn as_forwarded<'f>(&self, name: &str, forwarded: &'f str) -> Option<&'f str> {
         let at = self.segments.iter().position(|segment| segment.param() == Some(name))?;
         let after = |path: &'f str| path.split_once('/').map_or("", |(_, rest)| rest).trim_start_matches('/');
@@ -60,7 +60,7 @@ impl Pattern {
         }
     }
 
-    /// Whether two patterns match the same paths: they are equal but for the names of parameters.
+    /// Returns true if both patterns match the same paths: they differ in the names of parameters at most.
     pub fn same_shape(&self, other: &Self) -> bool {
         self.steps().eq(other.steps())
     }
@@ -77,7 +77,7 @@ impl Pattern {
 impl FromStr for Pattern {
     type Err = String;
 
-    /// The error is a message and, on a line of its own, the remedy.
+    /// Parses a pattern. The error is a message and, on a line of its own, the remedy.
     fn from_str(text: &str) -> Result<Self, String> {
         if !text.starts_with('/') {
             return Err(format!("`{text}` does not begin with a slash\nwrite `/{text}`"));
@@ -101,7 +101,7 @@ impl FromStr for Pattern {
 }
 
 impl Pattern {
-    /// Finds the faults that no segment has alone.
+    /// Checks for errors that involve several segments.
     fn check(&self, text: &str) -> Result<(), String> {
         if self.segments.len() > Self::MAX_SEGMENTS {
             return Err(format!(
@@ -161,7 +161,7 @@ impl FromStr for Segment {
             )
         } else if text.contains('*') {
             (
-                "is no wildcard",
+                "is not a wildcard",
                 "write `{name}` for any one segment, `{*rest}` at the end for any rest, %2A for the character",
             )
         } else if path::is_dot_segment(text) {
@@ -188,71 +188,6 @@ impl fmt::Display for Segment {
             Self::Rest(name) => write!(f, "{{*{name}}}"),
         }
     }
-}
-
-/// The host of a route: a name, an IP address, or `*.` and a name.
-///
-/// Lower-case, without port; IPv6 addresses in brackets and in the form of RFC 5952.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum HostPattern {
-    /// `api.example.com`: this host.
-    Exact(String),
-    /// `*.example.com`, held as `example.com`: one or more labels before it, but not the name itself.
-    Suffix(String),
-}
-
-impl HostPattern {
-    /// The most bytes of a host name (RFC 1035, 2.3.4, in its text form).
-    pub const MAX_LENGTH: usize = 253;
-}
-
-impl FromStr for HostPattern {
-    type Err = String;
-
-    /// The error is a message and, on a line of its own, the remedy.
-    fn from_str(text: &str) -> Result<Self, String> {
-        let unbracketed = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
-        if let Ok(address) = unbracketed.parse::<Ipv6Addr>() {
-            return Ok(Self::Exact(format!("[{address}]")));
-        }
-        if text == "*" {
-            return Err("`*` is no host\nleave `host` out to match every host".to_owned());
-        }
-        if !text.is_ascii() {
-            return Err(format!(
-                "`{text}` is not ASCII\nwrite an international name as it is sent: `xn--bcher-kva.example`"
-            ));
-        }
-        let (name, suffix) = match text.strip_prefix("*.") {
-            Some(name) => (name, true),
-            None => (text, false),
-        };
-        if !is_name(name) {
-            return Err(format!(
-                "`{text}` is no host\n\
-                 write `api.example.com`, `*.example.com` or an IP address, without scheme, port and path"
-            ));
-        }
-        let name = name.to_ascii_lowercase();
-        Ok(if suffix { Self::Suffix(name) } else { Self::Exact(name) })
-    }
-}
-
-impl fmt::Display for HostPattern {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Exact(name) => write!(f, "{name}"),
-            Self::Suffix(name) => write!(f, "*.{name}"),
-        }
-    }
-}
-
-fn is_name(text: &str) -> bool {
-    let is_label = |label: &str| {
-        (1..=63).contains(&label.len())
-            && label.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_'))
-    };
-    text.len() <= HostPattern::MAX_LENGTH && text.split('.').all(is_label)
 }
 
 #[cfg(test)]
@@ -335,8 +270,8 @@ mod tests {
             ("/{a}{b}", "`{a}{b}` is neither a literal nor a parameter"),
             ("/{a", "`{a` is neither a literal nor a parameter"),
             ("/}", "`}` is neither a literal nor a parameter"),
-            ("/a/*", "`*` is no wildcard"),
-            ("/*.png", "`*.png` is no wildcard"),
+            ("/a/*", "`*` is not a wildcard"),
+            ("/*.png", "`*.png` is not a wildcard"),
             ("/{id}/{id}", "`/{id}/{id}` has the parameter `id` twice"),
             ("/{id}/{*id}", "`/{id}/{*id}` has the parameter `id` twice"),
             ("/{*rest}/a", "`{*rest}` is not the end of `/{*rest}/a`"),
@@ -345,48 +280,6 @@ mod tests {
         }
         let deep = "/a".repeat(Pattern::MAX_SEGMENTS + 1);
         assert_fault(deep.parse::<Pattern>(), &format!("`{deep}` has too many segments"));
-    }
-
-    #[test]
-    fn a_host_prints_in_its_canonical_form() {
-        for (text, printed) in [
-            ("api.example.com", "api.example.com"),
-            ("API.Example.com", "api.example.com"),
-            ("*.Example.com", "*.example.com"),
-            ("localhost", "localhost"),
-            ("my_service", "my_service"),
-            ("127.0.0.1", "127.0.0.1"),
-            ("[::1]", "[::1]"),
-            ("::1", "[::1]"),
-            ("[2001:DB8:0::1]", "[2001:db8::1]"),
-        ] {
-            assert_eq!(text.parse::<HostPattern>().map(|host| host.to_string()), Ok(printed.to_owned()));
-        }
-    }
-
-    #[test]
-    fn what_is_no_host_is_refused() {
-        for (text, message) in [
-            ("", "`` is no host"),
-            ("*", "`*` is no host"),
-            ("*.", "`*.` is no host"),
-            ("*.*.a", "`*.*.a` is no host"),
-            ("api.*", "`api.*` is no host"),
-            ("*api.a", "`*api.a` is no host"),
-            ("a.example.com.", "`a.example.com.` is no host"),
-            ("a:80", "`a:80` is no host"),
-            ("[::1]:80", "`[::1]:80` is no host"),
-            ("[127.0.0.1]", "`[127.0.0.1]` is no host"),
-            ("*.[::1]", "`*.[::1]` is no host"),
-            ("http://a", "`http://a` is no host"),
-            ("a/b", "`a/b` is no host"),
-            ("bücher.example", "`bücher.example` is not ASCII"),
-        ] {
-            assert_fault(text.parse::<HostPattern>(), message);
-        }
-        for long in ["a".repeat(64), "a.".repeat(127) + "a"] {
-            assert_fault(long.parse::<HostPattern>(), &format!("`{long}` is no host"));
-        }
     }
 
     fn assert_fault<T: fmt::Debug>(parsed: Result<T, String>, message: &str) {

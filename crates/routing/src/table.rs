@@ -1,11 +1,11 @@
-//! A route is what the gateway does with the requests that a [`Matcher`] describes.
+//! The table of all routes.
 //!
-//! A [`Table`] finds the most specific route of a request: an exact host over a wildcard (the longer
-//! first) over none; then, segment by segment from the left, a literal over `{param}` over `{*rest}`;
-//! then more conditions: methods, headers, query parameters; of equals the first. A route whose
-//! conditions don't hold is passed over for the next best.
+//! A [`Table`] finds the most specific route of a request: an exact host before a wildcard (the longer
+//! first) before none; then, segment by segment from the left, a literal before `{param}` before `{*rest}`;
+//! then the route with more conditions: methods, headers, query parameters; of equals the first. If a
+//! route's conditions don't hold, the next best is tried.
 //!
-//! It keeps a trie of segments for each host and walks it depth first, best branch first, so the first
+//! It keeps a trie of segments for each host and searches it depth first, best branch first, so the first
 //! route that holds is the most specific:
 //!
 //! ```text
@@ -14,154 +14,31 @@
 //!                                  └─ {*}        /v1/orders/{*rest}    last
 //! ```
 //!
-//! A node has one place in the tree, so a request visits it once at most: no path costs more than a walk
-//! through all patterns, and none goes deeper than the deepest of them.
-//!
-//! Routing is pure. Reading the path and the host of a request is left to [`crate::path`] and to the caller, and
-//! what a route does, `T`, to whoever asks. `GET` doesn't stand for `HEAD`.
+//! A request visits each node at most once. So no path costs more than a walk through all patterns, and
+//! the depth is bounded by [`Pattern::MAX_SEGMENTS`].
 
 use std::{
     cmp::Reverse,
     collections::{BTreeMap, HashMap},
-    fmt, iter,
+    iter,
 };
 
-use http::{
-    HeaderMap, Method,
-    header::{HeaderName, HeaderValue},
-};
 use smallvec::SmallVec;
 
-use crate::pattern::{HostPattern, Pattern, Step};
+use crate::{HostPattern, Matcher, Pattern, View, pattern::Step};
 
-/// What a request must have to take a route.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Matcher {
-    /// The host; any if none.
-    pub host: Option<HostPattern>,
-    /// The path.
-    pub path: Pattern,
-    /// The method is one of these; any if empty.
-    pub methods: Vec<Method>,
-    /// For each of these, a line of that name has that value.
-    pub headers: Vec<(HeaderName, HeaderValue)>,
-    /// For each of these, a parameter of that name, form-decoded, has that value.
-    pub query: Vec<(String, String)>,
-}
-
-/// As a line: `GET,POST api.example.com/v1/orders/{id}?preview=1 x-version`. The values of headers are left out.
-impl fmt::Display for Matcher {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (at, method) in self.methods.iter().enumerate() {
-            write!(f, "{}{method}", if at == 0 { "" } else { "," })?;
-        }
-        f.write_str(if self.methods.is_empty() { "" } else { " " })?;
-        self.host.iter().try_for_each(|host| host.fmt(f))?;
-        self.path.fmt(f)?;
-        for (at, (name, value)) in self.query.iter().enumerate() {
-            write!(f, "{}{name}={value}", if at == 0 { "?" } else { "&" })?;
-        }
-        self.headers.iter().try_for_each(|(name, _)| write!(f, " {name}"))
-    }
-}
-
-impl Matcher {
-    /// The first thing that a request lacks to take this route; none if it may.
-    pub fn unmet(&self, view: &View<'_>) -> Option<Unmet> {
-        let any = || Self {
-            host: None,
-            path: Pattern::any(),
-            methods: Vec::new(),
-            headers: Vec::new(),
-            query: Vec::new(),
-        };
-        let parts = [
-            (Unmet::Host, Self { host: self.host.clone(), ..any() }),
-            (Unmet::Path, Self { path: self.path.clone(), ..any() }),
-            (Unmet::Method, Self { methods: self.methods.clone(), ..any() }),
-        ];
-        let headers = self
-            .headers
-            .iter()
-            .map(|header| (Unmet::Header(header.0.clone()), Self { headers: vec![header.clone()], ..any() }));
-        let query = self.query.iter().map(|parameter| {
-            (Unmet::Query(parameter.0.clone()), Self { query: vec![parameter.clone()], ..any() })
-        });
-        // Each is asked for alone, of a table as requests are.
-        let mut parts = parts.into_iter().chain(headers).chain(query);
-        parts.find_map(|(unmet, part)| Table::new([(part, ())]).find(view).is_none().then_some(unmet))
-    }
-
-    /// How much is asked besides host and path. Of two routes, the one that asks more is tried first.
-    fn conditions(&self) -> impl Ord + use<> {
-        (!self.methods.is_empty(), self.headers.len(), self.query.len())
-    }
-
-    /// Whether the conditions besides host and path hold.
-    fn holds(&self, view: &View<'_>) -> bool {
-        let has_header = |(name, value): &(HeaderName, HeaderValue)| {
-            view.headers.get_all(name).iter().any(|found| found == value)
-        };
-        let has_parameter = |(name, value): &(String, String)| {
-            form_urlencoded::parse(view.query.as_bytes()).any(|found| found.0 == *name && found.1 == *value)
-        };
-        (self.methods.is_empty() || self.methods.contains(view.method))
-            && self.headers.iter().all(has_header)
-            && self.query.iter().all(has_parameter)
-    }
-
-    /// Whether the conditions besides host and path hold wherever those of `other` do.
-    fn covers(&self, other: &Self) -> bool {
-        let takes_methods = self.methods.is_empty()
-            || !other.methods.is_empty() && other.methods.iter().all(|method| self.methods.contains(method));
-        takes_methods
-            && self.headers.iter().all(|header| other.headers.contains(header))
-            && self.query.iter().all(|parameter| other.query.contains(parameter))
-    }
-}
-
-/// What a route asks for and a request doesn't have.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Unmet {
-    /// Its host.
-    Host,
-    /// Its path.
-    Path,
-    /// One of its methods.
-    Method,
-    /// A line of this header with its value.
-    Header(HeaderName),
-    /// This query parameter with its value.
-    Query(String),
-}
-
-/// What routing sees of a request.
-#[derive(Clone, Copy, Debug)]
-pub struct View<'r> {
-    /// The method.
-    pub method: &'r Method,
-    /// Lower-case, without port and trailing dot, an IPv6 address in brackets; possibly empty.
-    pub host: &'r str,
-    /// In the form of [`crate::path::matched`].
-    pub path: &'r str,
-    /// As it came, without the `?`.
-    pub query: &'r str,
-    /// The headers.
-    pub headers: &'r HeaderMap,
-}
-
-/// All routes, arranged to find the one of a request.
+/// All routes, arranged for a fast search. `T` is whatever a route does.
 #[derive(Debug)]
 pub struct Table<T> {
-    /// In the order of the file.
+    /// The routes in the order in which they were given.
     routes: Vec<(Matcher, T)>,
     exact: HashMap<String, Node>,
-    /// By the name after `*.`.
+    /// Routes with a wildcard host, by the name after `*.`.
     suffix: HashMap<String, Node>,
     any: Node,
 }
 
-/// What the routes of a host have in common up to some segment. Routes are indices into [`Table::routes`].
+/// A node of a trie: the routes of a host that agree up to some segment. Routes are indices into [`Table::routes`].
 #[derive(Debug, Default)]
 struct Node {
     /// Ordered, so that a long segment costs no more to look up than the literals are long.
@@ -173,7 +50,7 @@ struct Node {
     rests: Vec<usize>,
 }
 
-/// The route of a request.
+/// The route that a request takes, with the values of its parameters.
 #[derive(Debug)]
 pub struct Found<'t, 'r, T> {
     /// The route.
@@ -182,14 +59,14 @@ pub struct Found<'t, 'r, T> {
     params: Params<'r>,
 }
 
-/// Values of the parameters, in the order of the pattern.
+/// The values of a path's parameters, in the order of the pattern.
 type Params<'r> = SmallVec<[&'r str; 8]>;
 
 impl<T> Table<T> {
-    /// A table of routes, in the order of the file.
+    /// Builds a table. Of routes that are equally specific, the first given wins.
     pub fn new(routes: impl IntoIterator<Item = (Matcher, T)>) -> Self {
         let routes = Vec::from_iter(routes);
-        // Those of one host and path shape are tried in this order.
+        // Routes of one host and path shape are tried in this order.
         let mut order = Vec::from_iter(0..routes.len());
         order.sort_by_key(|index| Reverse(routes[*index].0.conditions()));
         let (mut exact, mut suffix, mut any) = (HashMap::new(), HashMap::new(), Node::default());
@@ -205,12 +82,7 @@ impl<T> Table<T> {
         Self { routes, exact, suffix, any }
     }
 
-    /// All of them; of those with one host and path shape, in the order in which they are tried.
-    pub fn iter(&self) -> impl Iterator<Item = &(Matcher, T)> {
-        self.routes.iter()
-    }
-
-    /// The most specific route that a request may take.
+    /// Returns the most specific route whose conditions the request meets.
     pub fn find<'t, 'r>(&'t self, view: &View<'r>) -> Option<Found<'t, 'r, T>> {
         let mut search = Search { routes: &self.routes, view, params: Params::new() };
         let path = view.path.strip_prefix('/').unwrap_or(view.path);
@@ -218,12 +90,12 @@ impl<T> Table<T> {
         Some(Found { route, pattern: &matcher.path, params: search.params })
     }
 
-    /// The routes with what they ask for, in the order of the file.
+    /// Returns the routes with their conditions, in the order in which they were given.
     pub fn routes(&self) -> impl Iterator<Item = &(Matcher, T)> {
         self.routes.iter()
     }
 
-    /// The tries that a host's routes may be in, best first.
+    /// Returns the tries to search for a host, the most specific first.
     fn roots(&self, host: &str) -> impl Iterator<Item = &Node> {
         let dots = if self.suffix.is_empty() { 0..0 } else { 1..host.len() };
         let suffixes = dots
@@ -250,24 +122,24 @@ impl Node {
 }
 
 impl<'t, 'r, T> Found<'t, 'r, T> {
-    /// Whether it is the same route, and its parameters have the same values.
+    /// Returns true if both are the same route with the same values of its parameters.
     pub fn is_alike(&self, other: &Found<'_, '_, T>) -> bool {
         std::ptr::eq(self.route, other.route) && self.params == other.params
     }
 
-    /// The route's path.
+    /// Returns the pattern of the route's path.
     pub fn pattern(&self) -> &'t Pattern {
         self.pattern
     }
 
-    /// The value of a `{param}` or `{*rest}`, in the form of [`crate::path::matched`], without a leading slash.
+    /// Returns the value of a `{param}` or `{*rest}`, in the form of [`crate::path::matched`], without a leading slash.
     pub fn param(&self, name: &str) -> Option<&'r str> {
         let position = self.pattern.params().position(|param| param == name)?;
         self.params.get(position).copied()
     }
 }
 
-/// One walk through the tries.
+/// A walk through the tries for one request.
 struct Search<'t, 'v, 'r, T> {
     routes: &'t [(Matcher, T)],
     view: &'v View<'r>,
@@ -275,7 +147,7 @@ struct Search<'t, 'v, 'r, T> {
 }
 
 impl<'t, 'r, T> Search<'t, '_, 'r, T> {
-    /// The best route at or below a node, for what is left of the path. Without one, `params` is as before.
+    /// Finds the best route at or below a node for the rest of the path. If there is none, `params` is unchanged.
     fn descend(&mut self, node: &Node, path: &'r str) -> Option<&'t (Matcher, T)> {
         let exact = if path.is_empty() { self.first(&node.ends) } else { self.branch(node, path) };
         if exact.is_some() {
@@ -287,7 +159,7 @@ impl<'t, 'r, T> Search<'t, '_, 'r, T> {
     }
 
     fn branch(&mut self, node: &Node, path: &'r str) -> Option<&'t (Matcher, T)> {
-        // Not `split_once`, whose search costs more than short segments are worth.
+        // `split_once` costs more: its search is made for long strings, and segments are short.
         let end = path.bytes().position(|byte| byte == b'/');
         let (segment, path) = end.map_or((path, ""), |end| (&path[..end], &path[end + 1..]));
         if let Some(child) = node.literals.get(segment)
@@ -307,425 +179,5 @@ impl<'t, 'r, T> Search<'t, '_, 'r, T> {
     fn first(&self, routes: &[usize]) -> Option<&'t (Matcher, T)> {
         let mut routes = routes.iter().map(|index| &self.routes[*index]);
         routes.find(|(matcher, _)| matcher.holds(self.view))
-    }
-}
-
-/// A route that no request takes, because another one is tried first and takes all it could.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Hidden {
-    /// Index of the route.
-    pub route: usize,
-    /// Index of the one that hides it.
-    pub by: usize,
-    /// Whether both have the same conditions, so that one was probably meant to be different.
-    pub equal: bool,
-}
-
-/// Finds the routes that are hidden by another of the same host and path shape, in the order of the file.
-///
-/// Routes that only several others together hide are not found.
-pub fn hidden(routes: &[Matcher]) -> Vec<Hidden> {
-    let mut order = Vec::from_iter(0..routes.len());
-    order.sort_by_key(|index| Reverse(routes[*index].conditions()));
-    let mut tried: HashMap<_, Vec<usize>> = HashMap::new();
-    let mut hidden = Vec::new();
-    for route in order {
-        let matcher = &routes[route];
-        let rivals = tried.entry((&matcher.host, Vec::from_iter(matcher.path.steps()))).or_default();
-        match rivals.iter().find(|rival| routes[**rival].covers(matcher)) {
-            Some(&by) => hidden.push(Hidden { route, by, equal: matcher.covers(&routes[by]) }),
-            None => rivals.push(route),
-        }
-    }
-    hidden.sort_by_key(|hidden| hidden.route);
-    hidden
-}
-
-/// Those that bench/micro.rs measures.
-#[cfg(test)]
-#[path = "../../../bench/routes.rs"]
-mod thousand;
-
-#[cfg(test)]
-mod tests {
-    use std::hint::black_box;
-
-    use proptest::{collection::vec, prelude::*, sample::select};
-
-    use crate::path;
-
-    use super::*;
-
-    /// A matcher written as `GET,POST host/path?name=value header:value`, all but the path optional.
-    fn matcher(text: &str) -> Matcher {
-        let (mut host, mut path, mut query) = ("", "", "");
-        let (mut methods, mut headers) = (Vec::new(), Vec::new());
-        for word in text.split_whitespace() {
-            if word.contains('/') {
-                (host, path, query) = split_target(word);
-            } else if word.contains(':') {
-                headers.push(header(word));
-            } else {
-                methods = word.split(',').map(|method| method.parse().expect(method)).collect();
-            }
-        }
-        Matcher {
-            host: (!host.is_empty()).then(|| host.parse().expect(host)),
-            path: path.parse().expect(path),
-            methods,
-            headers,
-            query: form_urlencoded::parse(query.as_bytes()).into_owned().collect(),
-        }
-    }
-
-    fn split_target(target: &str) -> (&str, &str, &str) {
-        let (target, query) = target.split_once('?').unwrap_or((target, ""));
-        let (host, path) = target.split_at(target.find('/').expect(target));
-        (host, path, query)
-    }
-
-    fn header(text: &str) -> (HeaderName, HeaderValue) {
-        let (name, value) = text.split_once(':').expect(text);
-        (name.parse().expect(name), value.parse().expect(value))
-    }
-
-    struct Request<'r> {
-        method: Method,
-        target: &'r str,
-        headers: HeaderMap,
-    }
-
-    impl<'r> Request<'r> {
-        /// A request written as `GET host/path?query header:value`.
-        fn new(text: &'r str) -> Self {
-            let mut words = text.split_whitespace();
-            let method = words.next().expect(text).parse().expect(text);
-            let target = words.next().expect(text);
-            let mut headers = HeaderMap::new();
-            for (name, value) in words.map(header) {
-                headers.append(name, value);
-            }
-            Self { method, target, headers }
-        }
-
-        fn view(&self) -> View<'_> {
-            let (host, path, query) = split_target(self.target);
-            View { method: &self.method, host, path, query, headers: &self.headers }
-        }
-    }
-
-    /// Asserts which of the routes each request takes, whatever their order in the file.
-    fn assert_routes(routes: &[&str], cases: &[(&str, Option<&str>)]) {
-        let forth = Table::new(routes.iter().map(|text| (matcher(text), *text)));
-        let back = Table::new(routes.iter().rev().map(|text| (matcher(text), *text)));
-        for (text, expected) in cases {
-            let request = Request::new(text);
-            for table in [&forth, &back] {
-                assert_eq!(table.find(&request.view()).map(|found| *found.route), *expected, "{text}");
-            }
-        }
-    }
-
-    #[test]
-    fn the_most_specific_path_wins_from_the_left() {
-        assert_routes(
-            &[
-                "/",
-                "/a",
-                "/a/{x}",
-                "/a/b",
-                "/a/{*r}",
-                "/{x}/b/c",
-                "/{x}/{*r}",
-                "/{*r}",
-                "/d/{x}/e",
-                "/d/{*r}",
-            ],
-            &[
-                ("GET /", Some("/")),
-                ("GET /a", Some("/a")),
-                ("GET /a/b", Some("/a/b")),
-                ("GET /a/c", Some("/a/{x}")),
-                ("GET /a/b/c", Some("/a/{*r}")),
-                ("GET /c/b/c", Some("/{x}/b/c")),
-                ("GET /c/b/d", Some("/{x}/{*r}")),
-                ("GET /c", Some("/{x}/{*r}")),
-                ("GET /d", Some("/d/{*r}")),
-                ("GET /d/x/e", Some("/d/{x}/e")),
-                ("GET /d/x/f", Some("/d/{*r}")),
-            ],
-        );
-        assert_routes(&["/a/b/{x}"], &[("GET /a/b", None), ("GET /a/b/c/d", None), ("GET /A/b/c", None)]);
-    }
-
-    #[test]
-    fn an_exact_host_wins_over_the_longer_wildcard_over_the_shorter_over_none() {
-        assert_routes(
-            &["v1.api.a/{*r}", "*.api.a/{*r}", "*.a/{*r}", "/x/{*r}", "[::1]/{*r}"],
-            &[
-                ("GET v1.api.a/x", Some("v1.api.a/{*r}")),
-                ("GET v2.api.a/x", Some("*.api.a/{*r}")),
-                ("GET w.v2.api.a/x", Some("*.api.a/{*r}")),
-                ("GET api.a/x", Some("*.a/{*r}")),
-                ("GET [::1]/x", Some("[::1]/{*r}")),
-                ("GET a/x", Some("/x/{*r}")),
-                ("GET .a/x", Some("/x/{*r}")),
-                ("GET ba/x", Some("/x/{*r}")),
-                ("GET /x", Some("/x/{*r}")),
-                ("GET /y", None),
-            ],
-        );
-    }
-
-    #[test]
-    fn more_conditions_win_on_the_same_path() {
-        assert_routes(
-            &["/", "/?p=1", "/ x:1", "/ x:1 y:1", "/?p=1&q=1", "/?p=1 x:1", "GET /"],
-            &[
-                ("GET /?p=1 x:1 y:1", Some("GET /")),
-                ("PUT /?p=1&q=1 x:1 y:1", Some("/ x:1 y:1")),
-                ("PUT /?p=1 x:1", Some("/?p=1 x:1")),
-                ("PUT / x:1", Some("/ x:1")),
-                ("PUT /?p=1&q=1", Some("/?p=1&q=1")),
-                ("PUT /?p=1", Some("/?p=1")),
-                ("PUT /", Some("/")),
-            ],
-        );
-    }
-
-    #[test]
-    fn of_equals_the_first_wins() {
-        let routes = ["GET /{x}", "GET,POST /{y}", "/{x} x:1", "/{x} y:1"].map(matcher);
-        let table = Table::new(routes.into_iter().zip(0..));
-        for (text, route) in [("GET /a", 0), ("POST /a", 1), ("PUT /a x:1 y:1", 2), ("PUT /a y:1", 3)] {
-            assert_eq!(
-                table.find(&Request::new(text).view()).map(|found| *found.route),
-                Some(route),
-                "{text}"
-            );
-        }
-    }
-
-    #[test]
-    fn conditions_are_met_by_any_line_or_parameter_of_the_name() {
-        assert_routes(
-            &["/a x-v:2", "/b?k=%C3%A9+1&on="],
-            &[
-                ("GET /a X-V:1 x-v:2", Some("/a x-v:2")),
-                ("GET /a x-v:1,2", None),
-                ("GET /a", None),
-                ("GET /b?on&k=0&k=%c3%a9%201", Some("/b?k=%C3%A9+1&on=")),
-                ("GET /b?on=1&k=%C3%A9+1", None),
-                ("GET /b?k=%C3%A9+1", None),
-            ],
-        );
-    }
-
-    #[test]
-    fn a_route_whose_conditions_fail_gives_way_to_the_next_best() {
-        assert_routes(
-            &["GET a.b/x/y", "a.b/x/{p} v:1", "POST a.b/{p}/y", "*.b/x/{*r} w:1", "PUT /x/y", "/{*r} w:2"],
-            &[
-                ("GET a.b/x/y v:1", Some("GET a.b/x/y")),
-                ("POST a.b/x/y v:1", Some("a.b/x/{p} v:1")),
-                ("POST a.b/x/y w:1", Some("POST a.b/{p}/y")),
-                ("PUT a.b/x/y w:1", Some("*.b/x/{*r} w:1")),
-                ("PUT a.b/x/y", Some("PUT /x/y")),
-                ("DELETE a.b/x/y w:2", Some("/{*r} w:2")),
-                ("DELETE a.b/x/y", None),
-            ],
-        );
-    }
-
-    #[test]
-    fn parameters_are_those_of_the_route_found() {
-        let routes = ["/{a}/{b}/z", "GET /{c}/{d}", "/{e}/{f}", "/{g}/{*rest}"];
-        let table = Table::new(routes.map(|text| (matcher(text), ())));
-        for (text, params) in [
-            ("PUT /1/2/z", [("a", "1"), ("b", "2")]),
-            ("GET /1/2", [("c", "1"), ("d", "2")]),
-            ("PUT /1/2", [("e", "1"), ("f", "2")]),
-            ("PUT /1/2/3/4", [("g", "1"), ("rest", "2/3/4")]),
-            ("PUT /1", [("g", "1"), ("rest", "")]),
-        ] {
-            let request = Request::new(text);
-            let found = table.find(&request.view()).expect(text);
-            for (name, value) in params {
-                assert_eq!(found.param(name), Some(value), "{text}");
-            }
-            assert_eq!(found.param("x"), None);
-        }
-    }
-
-    /// And takes no memory.
-    #[test]
-    fn each_kind_of_request_finds_its_route_among_a_thousand() {
-        let routes = thousand::routes();
-        let texts: Vec<String> =
-            routes.iter().map(|(method, host, path)| format!("{method} {host}{path}")).collect();
-        let table = Table::new(texts.iter().map(|text| (matcher(text), text)));
-        assert_eq!(texts.len(), 1_000);
-        for kind in thousand::KINDS {
-            for (host, target, expected) in thousand::requests(kind) {
-                let text = format!("GET {host}{target}");
-                let request = Request::new(&text);
-                let mut found = None;
-                let allocations = allocation_counter::measure(|| {
-                    let forwarded = path::forwarded(&target);
-                    let matched = path::matched(&forwarded);
-                    let view = View { path: &matched, ..request.view() };
-                    found = table.find(&view).map(|found| found.route.as_str());
-                });
-                assert_eq!(allocations.count_total, 0, "{kind}: {text}");
-                let found = found.and_then(|route| route.split_once(' ')).map(|(_, route)| route);
-                assert_eq!(found, expected.as_deref(), "{kind}: {text}");
-            }
-        }
-        assert_eq!(allocation_counter::measure(|| drop(vec![black_box(7)])).count_total, 1);
-    }
-
-    #[test]
-    fn a_long_path_goes_no_deeper_than_the_patterns() {
-        let steps = ["a", "{}"];
-        let patterns = (0..1_usize << 10).map(|bits| {
-            let step = |depth: usize| steps[bits >> depth & 1].replace("{}", &format!("{{p{depth}}}"));
-            format!("/{}/end", (0..10).map(step).collect::<Vec<_>>().join("/"))
-        });
-        let table = Table::new(patterns.map(|text| (matcher(&text), ())));
-        let request = format!("GET {}", "/a".repeat(16 * 1024));
-        assert!(table.find(&Request::new(&request).view()).is_none());
-        let request = format!("GET {}/{}", "/a".repeat(10), "a".repeat(32 * 1024));
-        assert!(table.find(&Request::new(&request).view()).is_none());
-    }
-
-    #[test]
-    fn a_route_is_hidden_by_one_that_takes_all_it_could() {
-        let hides = |routes: &[&str], expected: &[(usize, usize, bool)]| {
-            let found = hidden(&routes.iter().map(|text| matcher(text)).collect::<Vec<_>>());
-            let found = found.iter().map(|hidden| (hidden.route, hidden.by, hidden.equal));
-            assert_eq!(found.collect::<Vec<_>>(), expected, "{routes:?}");
-        };
-        hides(&["/{a}", "/{b}"], &[(1, 0, true)]);
-        hides(&["GET,PUT /", "GET /"], &[(1, 0, false)]);
-        hides(&["GET,PUT /", "PUT,GET /", "PUT /"], &[(1, 0, true), (2, 0, false)]);
-        hides(&["GET,PUT /", "GET,POST /", "GET /"], &[(2, 0, false)]);
-        hides(&["/ x:1 y:1", "/ y:1 x:1"], &[(1, 0, true)]);
-        hides(&["GET /?p=1&q=1 x:1", "GET /?q=1&p=1 x:1"], &[(1, 0, true)]);
-        hides(&["*.a/x", "*.A/%78/"], &[(1, 0, true)]);
-        // More conditions are tried first, though later in the file.
-        hides(&["/", "GET /", "/ x:1"], &[]);
-        hides(&["GET /", "GET,PUT /"], &[]);
-        hides(&["/ x:1", "/ x:2", "/ y:1"], &[]);
-        hides(&["/{*r}", "/{a}", "/a", "a.b/a", "*.b/a"], &[]);
-    }
-
-    fn matcher_text() -> impl Strategy<Value = String> {
-        let host = select(vec!["", "a.b", "*.b", "*.a.b"]);
-        let path = vec(select(vec!["/a", "/b", "/{}"]), 0..4);
-        let rest = select(vec!["", "/{*rest}"]);
-        let conditions = select(vec!["", "", "?q=1", "?q=1&p=1", " x:1", " x:1 y:1", "?q=1 x:1"]);
-        let methods = select(vec!["", "GET ", "GET,PUT "]);
-        (host, path, rest, conditions, methods).prop_map(|(host, path, rest, conditions, methods)| {
-            let name = |(index, step): (usize, &str)| step.replace("{}", &format!("{{p{index}}}"));
-            let path: String = path.into_iter().enumerate().map(name).collect();
-            let slash = if path.is_empty() && rest.is_empty() { "/" } else { "" };
-            format!("{methods}{host}{path}{rest}{slash}{conditions}")
-        })
-    }
-
-    fn request_text() -> impl Strategy<Value = String> {
-        let method = select(vec!["GET", "PUT", "POST"]);
-        let host = select(vec!["", "a.b", "c.b", "d.a.b"]);
-        let path = vec(select(vec!["a", "b", "c"]), 0..5);
-        let rest = select(vec!["", "?q=1", "?p=1&q=1", "?q=1&p=1 x:1", " x:1", "?q=1 y:1 x:1"]);
-        (method, host, path, rest)
-            .prop_map(|(method, host, path, rest)| format!("{method} {host}/{}{rest}", path.join("/")))
-    }
-
-    /// What the table is to find, by looking at every route: its index, and its parameters.
-    fn linear(routes: &[String], view: &View<'_>) -> Option<(usize, Vec<(String, String)>)> {
-        let taken = routes.iter().enumerate().filter_map(|(index, text)| {
-            let route = matcher(text);
-            let pattern = route.path.to_string();
-            let host = host_rank(route.host.as_ref(), view.host)?;
-            let params = capture(&pattern, view.path)?;
-            let steps: Vec<_> =
-                pattern.split('/').map(|s| (s.starts_with('{'), s.starts_with("{*"))).collect();
-            let conditions = (!route.methods.is_empty(), route.headers.len(), route.query.len());
-            conditions_hold(&route, view).then_some((host, steps, Reverse(conditions), index, params))
-        });
-        taken.min().map(|(.., index, params)| (index, params))
-    }
-
-    /// The smaller, the more specific.
-    fn host_rank(pattern: Option<&HostPattern>, host: &str) -> Option<usize> {
-        match pattern {
-            Some(HostPattern::Exact(name)) => (host == name).then_some(0),
-            Some(HostPattern::Suffix(name)) => {
-                host.ends_with(&format!(".{name}")).then_some(1000 - name.len())
-            }
-            None => Some(1000),
-        }
-    }
-
-    fn conditions_hold(route: &Matcher, view: &View<'_>) -> bool {
-        let query: Vec<_> = view.query.split('&').collect();
-        let has_line = |(name, value): &_| view.headers.iter().any(|line| line == (name, value));
-        let has_pair = |(name, value): &_| query.contains(&format!("{name}={value}").as_str());
-        (route.methods.is_empty() || route.methods.iter().any(|method| method == view.method))
-            && route.headers.iter().all(has_line)
-            && route.query.iter().all(has_pair)
-    }
-
-    fn capture(pattern: &str, path: &str) -> Option<Vec<(String, String)>> {
-        let mut params = Vec::new();
-        let mut segments = path.split('/').filter(|segment| !segment.is_empty());
-        for step in pattern.split('/').filter(|step| !step.is_empty()) {
-            if let Some(name) = step.strip_prefix("{*") {
-                let rest = segments.by_ref().collect::<Vec<_>>().join("/");
-                params.push((name.trim_end_matches('}').to_owned(), rest));
-            } else if let Some(name) = step.strip_prefix('{') {
-                params.push((name.trim_end_matches('}').to_owned(), segments.next()?.to_owned()));
-            } else if segments.next()? != step {
-                return None;
-            }
-        }
-        segments.next().is_none().then_some(params)
-    }
-
-    proptest! {
-        #[test]
-        fn the_table_finds_what_a_look_at_every_route_finds(
-            routes in vec(matcher_text(), 0..40),
-            requests in vec(request_text(), 1..20),
-        ) {
-            let table = Table::new(routes.iter().map(|text| matcher(text)).zip(0..));
-            for text in &requests {
-                let request = Request::new(text);
-                let found = table.find(&request.view());
-                let expected = linear(&routes, &request.view());
-                prop_assert_eq!(
-                    found.as_ref().map(|found| *found.route),
-                    expected.as_ref().map(|(index, _)| *index),
-                    "{}", text
-                );
-                for (name, value) in expected.iter().flat_map(|(_, params)| params) {
-                    prop_assert_eq!(found.as_ref().and_then(|found| found.param(name)), Some(value.as_str()));
-                }
-            }
-        }
-
-        #[test]
-        fn a_hidden_route_is_never_found(
-            routes in vec(matcher_text(), 0..40),
-            requests in vec(request_text(), 1..20),
-        ) {
-            let hidden = hidden(&routes.iter().map(|text| matcher(text)).collect::<Vec<_>>());
-            for text in &requests {
-                let found = linear(&routes, &Request::new(text).view());
-                let found = found.map(|(index, _)| index);
-                prop_assert!(!hidden.iter().any(|hidden| Some(hidden.route) == found), "{}", text);
-            }
-        }
     }
 }

@@ -1,8 +1,8 @@
-//! A template is what a route makes of a path: `/orders/{id}`, with the parameters of its own pattern.
+//! Templates for paths and URLs, which a route fills with the parameters of its pattern: `/orders/{id}`.
 //!
-//! A parameter stands for what is forwarded of it, byte for byte ([`Pattern::as_forwarded`]), so escapes stay as they
-//! came. It is a whole segment, or at the end the rest: so it is never a dot segment, and makes none with what stands
-//! beside it. What an upstream might read as one all the same is for the caller to refuse ([`super::path::climbs`]).
+//! A parameter is replaced by the forwarded bytes it stands for ([`Pattern::as_forwarded`]), so escapes stay as
+//! received. It is a whole segment, or the rest at the end. So it is never a dot segment, and can't form one with its
+//! neighbours. Paths that an upstream might still read as one are for the caller to reject ([`super::path::climbs`]).
 
 use std::str::FromStr;
 
@@ -11,7 +11,8 @@ use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 
 use super::pattern::Pattern;
 
-/// What no url has (RFC 3986, appendix A), though the path of a request may: browsers read `/\host` as `//host`.
+/// Characters that a URL can't have (RFC 3986, appendix A), though the path of a request can. Browsers read `/\host`
+/// as `//host`.
 const NOT_IN_URLS: &AsciiSet = &CONTROLS
     .add(b' ')
     .add(b'"')
@@ -24,21 +25,21 @@ const NOT_IN_URLS: &AsciiSet = &CONTROLS
     .add(b'|')
     .add(b'}');
 
-/// A path that is put together from parameters. It has no query.
+/// A path with parameters to fill in. It has no query.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Template {
-    /// As it is written.
+    /// The template as written in the file.
     text: String,
 }
 
 impl Template {
-    /// The parameters that it names, as they are written: `{id}`, `{*rest}`.
+    /// Returns the parameters as written: `{id}`, `{*rest}`.
     pub fn params(&self) -> impl Iterator<Item = &str> {
         self.text.split('/').filter(|segment| segment.starts_with('{'))
     }
 
-    /// The path, with the parameters of a path that was forwarded and matches the pattern. What the pattern lacks is
-    /// left out.
+    /// Fills in the parameters of a forwarded path that matches the pattern. A parameter that the pattern doesn't
+    /// have is left out.
     pub fn fill(&self, pattern: &Pattern, forwarded: &str) -> String {
         let mut filled = String::with_capacity(self.text.len() + forwarded.len());
         for segment in self.text.split('/').skip(1) {
@@ -52,7 +53,7 @@ impl Template {
     }
 }
 
-/// The name of the parameter that a segment is.
+/// Returns the name of the parameter, if a segment is one.
 fn name(segment: &str) -> Option<&str> {
     let name = segment.strip_prefix('{')?.strip_suffix('}')?;
     Some(name.strip_prefix('*').unwrap_or(name))
@@ -61,29 +62,29 @@ fn name(segment: &str) -> Option<&str> {
 impl FromStr for Template {
     type Err = String;
 
-    /// The error is a message and, on a line of its own, the remedy.
+    /// Parses the text of the file. The error is a message and, on a line of its own, the remedy.
     fn from_str(text: &str) -> Result<Self, String> {
         if text.contains(['?', '#']) {
             return Err(format!(
-                "`{text}` has a query or a fragment\nwrite a path alone: the query of the request is kept"
+                "`{text}` has a query or a fragment\nwrite only a path: the query of the request is kept"
             ));
         }
         if text.contains("{*") && text.ends_with('/') {
-            return Err(format!("`{text}` goes on after the rest\nleave out the slash at its end"));
+            return Err(format!("`{text}` has a slash after the rest\nremove the slash at the end"));
         }
-        // It is made of the same segments as what it is made from.
+        // A template has the same kinds of segments as a pattern.
         text.parse::<Pattern>()?;
         let literals = text.split('/').filter(|segment| name(segment).is_none());
         if let Some(bad) = literals.into_iter().find(|segment| !is_of_url(segment)) {
             return Err(format!(
-                "`{bad}` can't be sent in a path as it is\nwrite other characters than letters, digits and punctuation as percent-escapes: %20"
+                "`{bad}` has characters that a URL can't have\nwrite them as percent-escapes, for example %20 for a space"
             ));
         }
         Ok(Self { text: text.to_owned() })
     }
 }
 
-/// Whether this may stand in a url as it is: in a path, or in a query.
+/// Returns true if a text can be part of a URL's path or query as it is.
 fn is_of_url(text: &str) -> bool {
     let is_escape =
         |after: &str| after.len() >= 2 && after.bytes().take(2).all(|byte| byte.is_ascii_hexdigit());
@@ -91,23 +92,23 @@ fn is_of_url(text: &str) -> bool {
     text.bytes().all(is_known) && text.split('%').skip(1).all(is_escape)
 }
 
-/// Where a client is sent to instead: `https://other.example/v2/{*rest}`, `/v2/orders/{id}`.
+/// The target of a redirect: `https://other.example/v2/{*rest}`, `/v2/orders/{id}`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Location {
-    /// `https://host:port`; empty for the host that was asked.
+    /// Scheme and authority, `https://host:port`. Empty for a redirect to the same host.
     origin: String,
     path: Template,
     query: String,
 }
 
 impl Location {
-    /// The parameters that it names, as they are written.
+    /// Returns the parameters as written.
     pub fn params(&self) -> impl Iterator<Item = &str> {
         self.path.params()
     }
 
-    /// The url, with the parameters of a path that was forwarded and matches the pattern, and with the query of the
-    /// request, after one of its own. It has no character that a url hasn't, and no other host than is written.
+    /// Fills in the parameters of a forwarded path that matches the pattern, and appends the query of the request to
+    /// the target's own. The result has only characters that are valid in a URL, and its host is the one in the file.
     pub fn fill(&self, pattern: &Pattern, forwarded: &str, query: &str) -> String {
         let path = self.path.fill(pattern, forwarded);
         let mut url = self.origin.clone();
@@ -123,11 +124,11 @@ impl Location {
 impl FromStr for Location {
     type Err = String;
 
-    /// The error is a message and, on a line of its own, the remedy.
+    /// Parses the text of the file. The error is a message and, on a line of its own, the remedy.
     fn from_str(text: &str) -> Result<Self, String> {
         let fault = |why: &str| {
             format!(
-                "`{text}` {why}\nwrite a path or a url: \"/v2/{{*rest}}\", \"https://shop.example/orders/{{id}}\""
+                "`{text}` {why}\nwrite a path or a URL: \"/v2/{{*rest}}\", \"https://shop.example/orders/{{id}}\""
             )
         };
         let scheme = ["http://", "https://"].into_iter().find(|scheme| text.starts_with(scheme));
@@ -145,16 +146,18 @@ impl FromStr for Location {
                     && !all.contains(['@', '{', '}'])
                     && port.is_some_and(|port| port.parse::<u16>().is_ok())
             };
-            authority.ok().filter(is_host).ok_or_else(|| fault("names no host to go to"))?;
+            authority.ok().filter(is_host).ok_or_else(|| fault("has no valid host"))?;
         } else if !rest.starts_with('/') || rest.starts_with("//") {
-            return Err(fault("is neither a path nor a url"));
+            return Err(fault("is neither a path nor a URL"));
         }
         if rest.contains('#') {
-            return Err(fault("has a fragment, before which the query would belong"));
+            return Err(fault("has a fragment, and the query of the request would come after it"));
         }
         let (path, query) = rest.split_once('?').unwrap_or((rest, ""));
         if !is_of_url(query) {
-            return Err(fault("has a query that can't be sent as it is: parameters stand in the path only"));
+            return Err(fault(
+                "has a query with characters that a URL can't have; parameters are only allowed in the path",
+            ));
         }
         let path = if path.is_empty() { "/" } else { path };
         Ok(Self { origin: origin.to_owned(), path: path.parse()?, query: query.to_owned() })

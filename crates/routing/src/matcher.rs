@@ -1,0 +1,127 @@
+//! The conditions of a route, and the parts of a request that they are compared with.
+
+use std::fmt;
+
+use http::{
+    HeaderMap, Method,
+    header::{HeaderName, HeaderValue},
+};
+
+use crate::{HostPattern, Pattern, Table};
+
+/// The conditions that a request must meet to take a route.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Matcher {
+    /// The host. `None` matches any.
+    pub host: Option<HostPattern>,
+    /// The pattern of the path.
+    pub path: Pattern,
+    /// The methods, of which the request must have one. An empty list matches any. `GET` doesn't include `HEAD`.
+    pub methods: Vec<Method>,
+    /// Header fields that the request must have: for each pair, a field line of that name has exactly that value.
+    pub headers: Vec<(HeaderName, HeaderValue)>,
+    /// Query parameters that the request must have: for each pair, a parameter of that name, form-decoded, has that value.
+    pub query: Vec<(String, String)>,
+}
+
+/// Prints one line: `GET,POST api.example.com/v1/orders/{id}?preview=1 x-version`. Values of headers are left out,
+/// since they may be secrets.
+impl fmt::Display for Matcher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, method) in self.methods.iter().enumerate() {
+            write!(f, "{}{method}", if at == 0 { "" } else { "," })?;
+        }
+        f.write_str(if self.methods.is_empty() { "" } else { " " })?;
+        self.host.iter().try_for_each(|host| host.fmt(f))?;
+        self.path.fmt(f)?;
+        for (at, (name, value)) in self.query.iter().enumerate() {
+            write!(f, "{}{name}={value}", if at == 0 { "?" } else { "&" })?;
+        }
+        self.headers.iter().try_for_each(|(name, _)| write!(f, " {name}"))
+    }
+}
+
+impl Matcher {
+    /// Returns the first condition that a request doesn't meet, or `None` if it meets all.
+    pub fn unmet(&self, view: &View<'_>) -> Option<Unmet> {
+        let any = || Self {
+            host: None,
+            path: Pattern::any(),
+            methods: Vec::new(),
+            headers: Vec::new(),
+            query: Vec::new(),
+        };
+        let parts = [
+            (Unmet::Host, Self { host: self.host.clone(), ..any() }),
+            (Unmet::Path, Self { path: self.path.clone(), ..any() }),
+            (Unmet::Method, Self { methods: self.methods.clone(), ..any() }),
+        ];
+        let headers = self
+            .headers
+            .iter()
+            .map(|header| (Unmet::Header(header.0.clone()), Self { headers: vec![header.clone()], ..any() }));
+        let query = self.query.iter().map(|parameter| {
+            (Unmet::Query(parameter.0.clone()), Self { query: vec![parameter.clone()], ..any() })
+        });
+        // A table with that single condition decides, so that the answer can't differ from what routing does.
+        let mut parts = parts.into_iter().chain(headers).chain(query);
+        parts.find_map(|(unmet, part)| Table::new([(part, ())]).find(view).is_none().then_some(unmet))
+    }
+
+    /// Ranks the conditions besides host and path. Of two routes, the one with the higher rank is tried first.
+    pub(crate) fn conditions(&self) -> impl Ord + use<> {
+        (!self.methods.is_empty(), self.headers.len(), self.query.len())
+    }
+
+    /// Returns true if the conditions besides host and path hold.
+    pub(crate) fn holds(&self, view: &View<'_>) -> bool {
+        let has_header = |(name, value): &(HeaderName, HeaderValue)| {
+            view.headers.get_all(name).iter().any(|found| found == value)
+        };
+        let has_parameter = |(name, value): &(String, String)| {
+            form_urlencoded::parse(view.query.as_bytes()).any(|found| found.0 == *name && found.1 == *value)
+        };
+        (self.methods.is_empty() || self.methods.contains(view.method))
+            && self.headers.iter().all(has_header)
+            && self.query.iter().all(has_parameter)
+    }
+
+    /// Returns true if the conditions besides host and path hold for every request for which those of `other` hold.
+    pub(crate) fn covers(&self, other: &Self) -> bool {
+        let takes_methods = self.methods.is_empty()
+            || !other.methods.is_empty() && other.methods.iter().all(|method| self.methods.contains(method));
+        takes_methods
+            && self.headers.iter().all(|header| other.headers.contains(header))
+            && self.query.iter().all(|parameter| other.query.contains(parameter))
+    }
+}
+
+/// A condition of a route that a request doesn't meet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unmet {
+    /// The host differs.
+    Host,
+    /// The path differs.
+    Path,
+    /// The method is none of the route's.
+    Method,
+    /// No field line of this header has the value.
+    Header(HeaderName),
+    /// No query parameter of this name has the value.
+    Query(String),
+}
+
+/// The parts of a request that routing looks at.
+#[derive(Clone, Copy, Debug)]
+pub struct View<'r> {
+    /// The request method.
+    pub method: &'r Method,
+    /// The host in lower case, without port and trailing dot, an IPv6 address in brackets. Empty if the client sent none.
+    pub host: &'r str,
+    /// The path in the form of [`crate::path::matched`].
+    pub path: &'r str,
+    /// The query as the client sent it, without the `?`.
+    pub query: &'r str,
+    /// The headers.
+    pub headers: &'r HeaderMap,
+}
