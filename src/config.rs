@@ -36,8 +36,8 @@ use serde_json::Value;
 
 use self::{
     document::Document,
-    file::{File, List},
-    value::{Text, Written},
+    file::{ConfigFile, ValueList},
+    value::{FromText, ParsedText},
 };
 pub use self::{
     error::{Fault, Faults, Place, Severity},
@@ -174,7 +174,7 @@ impl Store {
     /// A message, without the url's password, and on a line of its own the remedy.
     pub fn at(url: &str) -> Result<Self, String> {
         let mut document = Document::parse("");
-        let store = file::Store { url: Text(StoreUrl::read(url)?), ..file::Store::default() };
+        let store = file::StoreTable { url: ParsedText(StoreUrl::read(url)?), ..file::StoreTable::default() };
         let store = check::store(store, &mut document);
         match document.faults.pop() {
             Some(fault) => Err([fault.message, fault.help.join("\n")].join("\n")),
@@ -336,9 +336,9 @@ fn read(
     let listen = flag(&mut document, "--listen", overrides.listen.as_deref(), ["server", "listen"]);
     let store = flag(&mut document, "--store", overrides.store.as_deref(), ["store", "url"]);
     document.expand(environment);
-    let config = document.read().and_then(|mut file: File| {
-        file.server.value.listen = listen.map(List::of).unwrap_or(file.server.value.listen);
-        file.store.value.url = store.map(Text).unwrap_or(file.store.value.url);
+    let config = document.read().and_then(|mut file: ConfigFile| {
+        file.server.value.listen = listen.map(ValueList::of).unwrap_or(file.server.value.listen);
+        file.store.value.url = store.map(ParsedText).unwrap_or(file.store.value.url);
         let folder = Path::new(name).parent().unwrap_or(Path::new(""));
         check::check(file, folder, &mut document, sources)
     });
@@ -350,7 +350,7 @@ fn read(
 }
 
 /// The value of a flag, if it is given and good; the value in the file doesn't count then.
-fn flag<T: Written>(
+fn flag<T: FromText>(
     document: &mut Document<'_>,
     flag: &str,
     text: Option<&str>,

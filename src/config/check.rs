@@ -19,14 +19,14 @@ use super::{
     AccessLog, Admin, AdminToken, Config, OnFailure, Server, Sources, Store, Tracing, Upstream,
     document::Document,
     error::{Fault, Severity, nearest},
-    file::{self, File, Spanned, Table},
-    value::{Size, Text},
+    file::{self, ConfigFile, Spanned, SpannedTable},
+    value::{ParsedText, Size},
 };
 
 /// The configuration that the file describes, unless there are errors. Faults are left in the document.
 /// Files that it names are looked for from the folder on, and noted among the sources.
 pub(super) fn check(
-    file: File,
+    file: ConfigFile,
     folder: &Path,
     document: &mut Document<'_>,
     sources: &mut Sources,
@@ -37,13 +37,13 @@ pub(super) fn check(
     let store = check.store(file.store.value, folder);
     let jwt = file.jwt.and_then(|table| check.jwt(table, folder));
     let admin = file.admin.and_then(|table| check.admin(table));
-    let access_log = file.access_log.map(|Table { value: file::AccessLog { path, format }, .. }| AccessLog {
-        path: path.0.0.map(|path| folder.join(path)),
-        format: format.0,
-    });
-    let tracing = file.tracing.map(|Table { value: file::Tracing { otlp, sample }, .. }| Tracing {
-        otlp: otlp.0.0,
-        sample: sample.0,
+    let access_log =
+        file.access_log.map(|SpannedTable { value: file::AccessLogTable { path, format }, .. }| AccessLog {
+            path: path.0.0.map(|path| folder.join(path)),
+            format: format.0,
+        });
+    let tracing = file.tracing.map(|SpannedTable { value: file::TracingTable { otlp, sample }, .. }| {
+        Tracing { otlp: otlp.0.0, sample: sample.0 }
     });
     for (name, upstream) in file.upstreams {
         let checked = check.upstream(name.get_ref(), upstream, folder);
@@ -66,7 +66,7 @@ pub(super) fn check(
 const TOKEN_BYTES: usize = 16;
 
 /// The store that this describes, which names no files. Faults are left in the document.
-pub(super) fn store(store: file::Store, document: &mut Document<'_>) -> Store {
+pub(super) fn store(store: file::StoreTable, document: &mut Document<'_>) -> Store {
     Check::new(document, &mut Sources::default(), store.on_failure.0).store(store, Path::new(""))
 }
 
@@ -94,8 +94,8 @@ impl<'d, 'i> Check<'d, 'i> {
         self.document.faults.push(fault);
     }
 
-    fn server(&mut self, table: Table<file::Server>, folder: &Path) -> Server {
-        let Table { span, value: server } = table;
+    fn server(&mut self, table: SpannedTable<file::ServerTable>, folder: &Path) -> Server {
+        let SpannedTable { span, value: server } = table;
         let proxy_protocol = *server.proxy_protocol.get_ref();
         let is_nobody_trusted =
             server.trusted_proxies.is_empty() && !self.document.had(&span, "trusted_proxies");
@@ -124,8 +124,8 @@ impl<'d, 'i> Check<'d, 'i> {
         }
     }
 
-    fn admin(&mut self, table: Table<file::Admin>) -> Option<Admin> {
-        let Table { span, value: admin } = table;
+    fn admin(&mut self, table: SpannedTable<file::AdminTable>) -> Option<Admin> {
+        let SpannedTable { span, value: admin } = table;
         let Some(listen) = admin.listen else {
             self.missing(&span, &["listen"], "listen = \"127.0.0.1:9901\"");
             return None;
@@ -147,8 +147,8 @@ impl<'d, 'i> Check<'d, 'i> {
         Some(Admin { listen: address, token })
     }
 
-    fn size_of_at_least(&mut self, size: &Spanned<Text<Size>>, least: usize, written: &str) -> usize {
-        let Text(Size(bytes)) = *size.get_ref();
+    fn size_of_at_least(&mut self, size: &Spanned<ParsedText<Size>>, least: usize, written: &str) -> usize {
+        let ParsedText(Size(bytes)) = *size.get_ref();
         if bytes < least {
             let fault = Fault::error(format!("`{bytes}` bytes are too few")).at(&size.span(), "");
             self.fault(fault.help(format!("use at least \"{written}\"")));

@@ -17,7 +17,7 @@ use toml::{
 
 use super::{
     error::{Fault, nearest},
-    file::File,
+    file::ConfigFile,
 };
 
 /// More faults than anybody reads at once. Each costs a walk through the tree.
@@ -73,10 +73,10 @@ impl<'i> Document<'i> {
     }
 
     /// The file, as far as it can be read.
-    pub(super) fn read(&mut self) -> Option<File> {
+    pub(super) fn read(&mut self) -> Option<ConfigFile> {
         while !self.is_torn && self.faults.len() < MAX_FAULTS {
             let tree = Deserializer::from(Spanned::new(0..0, self.tree.clone()));
-            let error = match File::deserialize(tree) {
+            let error = match ConfigFile::deserialize(tree) {
                 Ok(file) => return Some(file),
                 Err(error) => error,
             };

@@ -14,15 +14,15 @@ use crate::algorithm::Rate;
 use super::{
     Cost,
     file::{
-        File, Limit, LimitOfRoute, List, Pairs, ResponseCost, ServerTable, Servers, Spanned, Table,
-        UpstreamServer,
+        ConfigFile, LimitTable, Pairs, ResponseCostTable, RouteLimit, ServerEntry, ServerList, Spanned,
+        SpannedTable, UpstreamServerTable, ValueList,
     },
-    value::{Share, Text, Whole, Written},
+    value::{Fraction, FromText, ParsedText, Whole},
 };
 
 /// The JSON Schema of a gateway.toml (draft 7, which editors of TOML read).
 pub fn schema() -> Value {
-    let schema = SchemaSettings::draft07().into_generator().into_root_schema_for::<File>();
+    let schema = SchemaSettings::draft07().into_generator().into_root_schema_for::<ConfigFile>();
     let mut schema = schema.to_value();
     schema["title"] = json!("gateway.toml");
     tidy(&mut schema);
@@ -89,7 +89,7 @@ macro_rules! as_what_it_holds {
     )*};
 }
 
-as_what_it_holds!(Spanned, Table);
+as_what_it_holds!(Spanned, SpannedTable);
 
 /// Types that have no name in the schema.
 macro_rules! unnamed {
@@ -112,30 +112,30 @@ macro_rules! unnamed {
 }
 
 unnamed! {
-    [T: Written] Text<T>: |_| of_string(T::EXPECTED, T::FORM);
+    [T: FromText] ParsedText<T>: |_| of_string(T::EXPECTED, T::FORM);
     [const MIN: u32, const MAX: u32] Whole<MIN, MAX>: |_| {
         json_schema!({ "type": "integer", "minimum": MIN, "maximum": MAX })
     };
-    [] Share: |_| json_schema!({ "type": "number", "minimum": 0, "maximum": 1 });
-    [T: Written] List<T>: |generator| one_or_many::<Text<T>>(generator);
-    [K: Written, V: Written] Pairs<K, V>: |generator| {
-        let value = generator.subschema_for::<Text<V>>();
+    [] Fraction: |_| json_schema!({ "type": "number", "minimum": 0, "maximum": 1 });
+    [T: FromText] ValueList<T>: |generator| one_or_many::<ParsedText<T>>(generator);
+    [K: FromText, V: FromText] Pairs<K, V>: |generator| {
+        let value = generator.subschema_for::<ParsedText<V>>();
         json_schema!({ "type": "object", "additionalProperties": value })
     };
     [] Cost: |generator| {
-        let response = generator.subschema_for::<ResponseCost>();
+        let response = generator.subschema_for::<ResponseCostTable>();
         let number = json!({ "type": "integer", "minimum": 1, "maximum": Rate::MAX_PERMITS });
         let header = json!({ "type": "string", "pattern": format!("^header:.+$|{VARIABLE}"), "examples": ["header:x-cost"] });
         json_schema!({ "anyOf": [number, header, response] })
     };
-    [] LimitOfRoute: |generator| {
-        let inline = generator.subschema_for::<Limit>();
+    [] RouteLimit: |generator| {
+        let inline = generator.subschema_for::<LimitTable>();
         json_schema!({ "anyOf": [{ "type": "string" }, inline] })
     };
-    [] Servers: |generator| one_or_many::<UpstreamServer>(generator);
-    [] UpstreamServer: |generator| {
-        let url = generator.subschema_for::<Text<super::ServerUrl>>();
-        let table = generator.subschema_for::<ServerTable>();
+    [] ServerList: |generator| one_or_many::<ServerEntry>(generator);
+    [] ServerEntry: |generator| {
+        let url = generator.subschema_for::<ParsedText<super::ServerUrl>>();
+        let table = generator.subschema_for::<UpstreamServerTable>();
         json_schema!({ "anyOf": [url, table] })
     };
 }

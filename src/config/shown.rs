@@ -4,7 +4,7 @@
 use ipnet::IpNet;
 use serde_json::Value;
 
-use super::{Overrides, password::blank_word, value::Written};
+use super::{Overrides, password::blank_word, value::FromText};
 
 const BLANK: &str = "******";
 

@@ -22,7 +22,7 @@ use serde::{Deserialize, Deserializer, de};
 
 pub(super) use self::{
     choice::{AlgorithmName, Echo},
-    limit::{AnyRate, Lease, Wait},
+    limit::{AnyRate, LeaseDuration, Wait},
     upstream::Interval,
     url::Otlp,
 };
@@ -37,7 +37,7 @@ use tollgate_routing::{
 const UNIX_PATH_MOST: usize = 103;
 
 /// A value that is written as a string.
-pub(super) trait Written: Sized {
+pub(super) trait FromText: Sized {
     /// What to write, for those who wrote no string: `a rate such as "100/10s"`.
     const EXPECTED: &'static str;
     /// A regular expression that each such string matches, if one tells enough.
@@ -49,25 +49,25 @@ pub(super) trait Written: Sized {
 
 /// Reads what is written as a string.
 #[derive(Debug)]
-pub(super) struct Text<T>(pub T);
+pub(super) struct ParsedText<T>(pub T);
 
-impl<'de, T: Written> Deserialize<'de> for Text<T> {
+impl<'de, T: FromText> Deserialize<'de> for ParsedText<T> {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        from.deserialize_str(TextVisitor(PhantomData))
+        from.deserialize_str(ParsedTextVisitor(PhantomData))
     }
 }
 
-struct TextVisitor<T>(PhantomData<T>);
+struct ParsedTextVisitor<T>(PhantomData<T>);
 
-impl<T: Written> de::Visitor<'_> for TextVisitor<T> {
-    type Value = Text<T>;
+impl<T: FromText> de::Visitor<'_> for ParsedTextVisitor<T> {
+    type Value = ParsedText<T>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(T::EXPECTED)
     }
 
-    fn visit_str<E: de::Error>(self, text: &str) -> Result<Text<T>, E> {
-        T::read(text).map(Text).map_err(E::custom)
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<ParsedText<T>, E> {
+        T::read(text).map(ParsedText).map_err(E::custom)
     }
 }
 
@@ -98,34 +98,34 @@ impl<const MIN: u32, const MAX: u32> de::Visitor<'_> for WholeVisitor<MIN, MAX> 
 
 /// A number from 0 to 1.
 #[derive(Debug)]
-pub(super) struct Share(pub f64);
+pub(super) struct Fraction(pub f64);
 
-impl<'de> Deserialize<'de> for Share {
+impl<'de> Deserialize<'de> for Fraction {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        from.deserialize_f64(ShareVisitor)
+        from.deserialize_f64(FractionVisitor)
     }
 }
 
-struct ShareVisitor;
+struct FractionVisitor;
 
-impl de::Visitor<'_> for ShareVisitor {
-    type Value = Share;
+impl de::Visitor<'_> for FractionVisitor {
+    type Value = Fraction;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a number from 0 to 1")
     }
 
-    fn visit_f64<E: de::Error>(self, number: f64) -> Result<Share, E> {
+    fn visit_f64<E: de::Error>(self, number: f64) -> Result<Fraction, E> {
         let is_share = (0.0..=1.0).contains(&number);
         is_share
-            .then_some(Share(number))
+            .then_some(Fraction(number))
             .ok_or_else(|| E::invalid_value(de::Unexpected::Float(number), &self))
     }
 
-    fn visit_i64<E: de::Error>(self, number: i64) -> Result<Share, E> {
+    fn visit_i64<E: de::Error>(self, number: i64) -> Result<Fraction, E> {
         let is_share = (0..=1).contains(&number);
         is_share
-            .then_some(Share(number as f64))
+            .then_some(Fraction(number as f64))
             .ok_or_else(|| E::invalid_value(de::Unexpected::Signed(number), &self))
     }
 }
@@ -134,7 +134,7 @@ impl de::Visitor<'_> for ShareVisitor {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Size(pub usize);
 
-impl Written for Size {
+impl FromText for Size {
     const EXPECTED: &'static str = "a size such as \"32KiB\"";
     const FORM: Option<&'static str> = Some(r"\d+ *([KMG]i)?B");
 
@@ -159,7 +159,7 @@ impl Written for Size {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct BodyMost(pub Option<u64>);
 
-impl Written for BodyMost {
+impl FromText for BodyMost {
     const EXPECTED: &'static str = "a size such as \"10MiB\", or \"none\"";
 
     fn read(text: &str) -> Result<Self, String> {
@@ -172,7 +172,7 @@ impl Written for BodyMost {
     }
 }
 
-impl Written for String {
+impl FromText for String {
     const EXPECTED: &'static str = "a string";
 
     fn read(text: &str) -> Result<Self, String> {
@@ -184,7 +184,7 @@ impl Written for String {
 #[derive(Debug)]
 pub(super) struct Output(pub Option<PathBuf>);
 
-impl Written for Output {
+impl FromText for Output {
     const EXPECTED: &'static str = "\"-\" or a path";
 
     fn read(text: &str) -> Result<Self, String> {
@@ -205,7 +205,7 @@ impl fmt::Debug for Secret {
     }
 }
 
-impl Written for Secret {
+impl FromText for Secret {
     const EXPECTED: &'static str = "a string such as \"${JWT_SECRET}\"";
 
     fn read(text: &str) -> Result<Self, String> {
@@ -216,7 +216,7 @@ impl Written for Secret {
     }
 }
 
-impl Written for Duration {
+impl FromText for Duration {
     const EXPECTED: &'static str = "a duration such as \"50ms\" or \"10s\"";
 
     fn read(text: &str) -> Result<Self, String> {
@@ -227,7 +227,7 @@ impl Written for Duration {
     }
 }
 
-impl Written for Pattern {
+impl FromText for Pattern {
     const EXPECTED: &'static str = "a path such as \"/v1/orders/{id}\"";
     const FORM: Option<&'static str> = Some(r"/.*");
 
@@ -236,7 +236,7 @@ impl Written for Pattern {
     }
 }
 
-impl Written for HostPattern {
+impl FromText for HostPattern {
     const EXPECTED: &'static str = "a host such as \"api.example.com\" or \"*.example.com\"";
 
     fn read(text: &str) -> Result<Self, String> {
@@ -244,7 +244,7 @@ impl Written for HostPattern {
     }
 }
 
-impl Written for SocketAddr {
+impl FromText for SocketAddr {
     const EXPECTED: &'static str = "an address such as \"127.0.0.1:8080\"";
 
     fn read(text: &str) -> Result<Self, String> {
@@ -254,7 +254,7 @@ impl Written for SocketAddr {
     }
 }
 
-impl Written for ListenAddress {
+impl FromText for ListenAddress {
     const EXPECTED: &'static str = "an address such as \"127.0.0.1:8080\"";
 
     fn read(text: &str) -> Result<Self, String> {
@@ -276,7 +276,7 @@ fn unix_path(text: &str) -> Option<PathBuf> {
     (text.starts_with('/') && text.len() <= UNIX_PATH_MOST).then(|| text.into())
 }
 
-impl Written for IpNet {
+impl FromText for IpNet {
     const EXPECTED: &'static str = "a network such as \"10.0.0.0/8\"";
 
     fn read(text: &str) -> Result<Self, String> {
@@ -289,7 +289,7 @@ impl Written for IpNet {
     }
 }
 
-impl Written for Exemption {
+impl FromText for Exemption {
     const EXPECTED: &'static str = "a network such as \"10.0.0.0/8\", or a key's value";
 
     fn read(text: &str) -> Result<Self, String> {
@@ -310,7 +310,7 @@ fn looks_like_network(text: &str) -> bool {
     (dotted || coloned || address.parse::<IpAddr>().is_ok()) && prefix.bytes().all(|b| b.is_ascii_digit())
 }
 
-impl Written for Method {
+impl FromText for Method {
     const EXPECTED: &'static str = "a method such as \"GET\"";
     const FORM: Option<&'static str> = Some(r"[^a-z ]+");
 
@@ -322,7 +322,7 @@ impl Written for Method {
     }
 }
 
-impl Written for HeaderName {
+impl FromText for HeaderName {
     const EXPECTED: &'static str = "a header name such as \"x-version\"";
 
     fn read(text: &str) -> Result<Self, String> {
@@ -337,7 +337,7 @@ impl Written for HeaderName {
 #[derive(Debug)]
 pub(super) struct FieldName(pub HeaderName);
 
-impl Written for FieldName {
+impl FromText for FieldName {
     const EXPECTED: &'static str = HeaderName::EXPECTED;
 
     fn read(text: &str) -> Result<Self, String> {
@@ -368,7 +368,7 @@ impl Written for FieldName {
     }
 }
 
-impl Written for Template {
+impl FromText for Template {
     const EXPECTED: &'static str = "a path such as \"/orders/{id}\"";
 
     fn read(text: &str) -> Result<Self, String> {
@@ -376,7 +376,7 @@ impl Written for Template {
     }
 }
 
-impl Written for Location {
+impl FromText for Location {
     const EXPECTED: &'static str = "a path or a url such as \"https://shop.example/{*rest}\"";
 
     fn read(text: &str) -> Result<Self, String> {
@@ -384,7 +384,7 @@ impl Written for Location {
     }
 }
 
-impl Written for HeaderValue {
+impl FromText for HeaderValue {
     const EXPECTED: &'static str = "a string";
 
     fn read(text: &str) -> Result<Self, String> {
@@ -397,7 +397,7 @@ impl Written for HeaderValue {
     }
 }
 
-impl Written for KeyPart {
+impl FromText for KeyPart {
     const EXPECTED: &'static str = "a key such as \"ip\" or \"header:x-api-key\"";
     const FORM: Option<&'static str> = Some(r"ip|host|method|route|global|(header|cookie|query|path|jwt):.+");
 

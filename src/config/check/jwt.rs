@@ -6,7 +6,7 @@ use super::Check;
 use crate::config::{
     Jwt, JwtKey, Sources,
     error::Fault,
-    file::{self, List, Table},
+    file::{self, SpannedTable, ValueList},
     jwt,
 };
 
@@ -15,8 +15,8 @@ const SECRET_BYTES: usize = 32;
 
 impl Check<'_, '_> {
     /// Whose tokens are believed, unless there is a fault in it.
-    pub(super) fn jwt(&mut self, table: Table<file::Jwt>, folder: &Path) -> Option<Jwt> {
-        let Table { span, value } = table;
+    pub(super) fn jwt(&mut self, table: SpannedTable<file::JwtTable>, folder: &Path) -> Option<Jwt> {
+        let SpannedTable { span, value } = table;
         let keys = match (value.jwks_file, value.hmac_secret) {
             (Some(path), None) => {
                 let keys = keys_of(self.sources, folder, &path.get_ref().0);
@@ -41,8 +41,8 @@ impl Check<'_, '_> {
                 return None;
             }
         };
-        let issuers = value.issuer.map_or_else(Vec::new, List::into_values);
-        let audiences = value.audience.map_or_else(Vec::new, List::into_values);
+        let issuers = value.issuer.map_or_else(Vec::new, ValueList::into_values);
+        let audiences = value.audience.map_or_else(Vec::new, ValueList::into_values);
         Some(Jwt { keys, issuers, audiences })
     }
 }

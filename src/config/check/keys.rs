@@ -6,14 +6,14 @@ use super::Check;
 use crate::config::{
     Exemption, KeyPart, Override, Prefixes,
     error::Fault,
-    file::{self, List, Spanned},
+    file::{self, Spanned, ValueList},
     read_key,
-    value::Text,
+    value::ParsedText,
 };
 
 impl Check<'_, '_> {
     /// A claim counts only if somebody can be believed.
-    pub(super) fn check_claims(&mut self, key: &List<KeyPart>) {
+    pub(super) fn check_claims(&mut self, key: &ValueList<KeyPart>) {
         if self.verifies_tokens {
             return;
         }
@@ -30,7 +30,7 @@ impl Check<'_, '_> {
     /// Whom a limit with this key exempts.
     pub(super) fn exemptions(
         &mut self,
-        exempt: Vec<Spanned<Text<Exemption>>>,
+        exempt: Vec<Spanned<ParsedText<Exemption>>>,
         key: &[KeyPart],
         prefixes: Prefixes,
     ) -> Vec<Exemption> {
@@ -51,13 +51,13 @@ impl Check<'_, '_> {
     pub(super) fn overrides(
         &mut self,
         table: &Range<usize>,
-        limit: &file::Limit,
+        limit: &file::LimitTable,
         key: &[KeyPart],
         prefixes: Prefixes,
     ) -> Vec<Override> {
         let mut places: BTreeMap<Vec<String>, Range<usize>> = BTreeMap::new();
         let mut overrides = Vec::new();
-        for file::Table { span, value: other } in &limit.overrides {
+        for file::SpannedTable { span, value: other } in &limit.overrides {
             if other.key.is_none() {
                 self.missing(span, &["key"], "key = \"gold\"");
             }

@@ -9,8 +9,8 @@ use super::{Check, duplicate, undefined};
 use crate::config::{
     KeyPart, Limit, Prefixes,
     error::Fault,
-    file::{self, LimitOfRoute, Spanned, Table},
-    value::Text,
+    file::{self, RouteLimit, Spanned, SpannedTable},
+    value::ParsedText,
 };
 use tollgate_routing::Pattern;
 
@@ -27,7 +27,7 @@ pub(super) struct DefinedLimit {
 
 impl Check<'_, '_> {
     /// A limit of the table `[limits]`.
-    pub(super) fn named_limit(&mut self, name: Spanned<String>, table: Table<file::Limit>) {
+    pub(super) fn named_limit(&mut self, name: Spanned<String>, table: SpannedTable<file::LimitTable>) {
         if let Some(inner) = &table.value.name {
             let fault = Fault::error("the name of this limit is in the table's header already");
             self.fault(fault.at(&inner.span(), "").at(&name.span(), "here").help("remove the `name`"));
@@ -35,7 +35,7 @@ impl Check<'_, '_> {
         self.define(name, table);
     }
 
-    fn define(&mut self, name: Spanned<String>, table: Table<file::Limit>) {
+    fn define(&mut self, name: Spanned<String>, table: SpannedTable<file::LimitTable>) {
         let place = name.span();
         let name = name.into_inner();
         if name.is_empty() || !name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
@@ -57,8 +57,8 @@ impl Check<'_, '_> {
         self.limits.insert(name, DefinedLimit { place, limit, params, is_used: false });
     }
 
-    fn limit(&mut self, name: &str, table: Table<file::Limit>) -> Option<Limit> {
-        let Table { span, value: mut limit } = table;
+    fn limit(&mut self, name: &str, table: SpannedTable<file::LimitTable>) -> Option<Limit> {
+        let SpannedTable { span, value: mut limit } = table;
         if limit.key.is_none() {
             self.missing(&span, &["key"], "key = \"ip\"");
         }
@@ -93,17 +93,17 @@ impl Check<'_, '_> {
     }
 
     /// The name of a limit of a route, defined if it is inline.
-    pub(super) fn name_of_limit(&mut self, limit: Spanned<LimitOfRoute>) -> Option<Spanned<String>> {
+    pub(super) fn name_of_limit(&mut self, limit: Spanned<RouteLimit>) -> Option<Spanned<String>> {
         let span = limit.span();
         let mut limit = match limit.into_inner() {
-            LimitOfRoute::Name(name) => return Some(Spanned::new(span, name)),
-            LimitOfRoute::Inline(limit) => limit,
+            RouteLimit::Name(name) => return Some(Spanned::new(span, name)),
+            RouteLimit::Inline(limit) => limit,
         };
         let name = limit.name.take();
         if name.is_none() {
             self.missing(&span, &["name"], "name = \"per-client\"");
         }
-        let table = Table { span, value: *limit };
+        let table = SpannedTable { span, value: *limit };
         let Some(name) = name else {
             self.limit("", table);
             return None;
@@ -113,7 +113,11 @@ impl Check<'_, '_> {
     }
 
     /// Checks what a route on this path says about its limits.
-    pub(super) fn check_limits(&mut self, limits: &[Spanned<String>], path: Option<&Spanned<Text<Pattern>>>) {
+    pub(super) fn check_limits(
+        &mut self,
+        limits: &[Spanned<String>],
+        path: Option<&Spanned<ParsedText<Pattern>>>,
+    ) {
         let mut named: BTreeMap<&str, Range<usize>> = BTreeMap::new();
         for limit in limits {
             let name = limit.get_ref().as_str();

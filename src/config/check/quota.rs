@@ -9,13 +9,13 @@ use crate::{
         Cost, Scope,
         error::Fault,
         file::{self, Spanned},
-        value::{AlgorithmName, AnyRate, Lease, Text},
+        value::{AlgorithmName, AnyRate, LeaseDuration, ParsedText},
     },
 };
 
 impl Check<'_, '_> {
     /// The quota of a limit, unless there is a fault in what makes it.
-    pub(super) fn quota(&mut self, table: &Range<usize>, limit: &file::Limit) -> Option<Quota> {
+    pub(super) fn quota(&mut self, table: &Range<usize>, limit: &file::LimitTable) -> Option<Quota> {
         if self.document.had(table, "algorithm") {
             return None;
         }
@@ -50,8 +50,8 @@ impl Check<'_, '_> {
     pub(super) fn quota_of(
         &mut self,
         table: &Range<usize>,
-        limit: &file::Limit,
-        rate: &Spanned<Text<AnyRate>>,
+        limit: &file::LimitTable,
+        rate: &Spanned<ParsedText<AnyRate>>,
     ) -> Option<Quota> {
         if ["algorithm", "burst", "cells", "lease"].iter().any(|key| self.document.had(table, key)) {
             return None;
@@ -62,11 +62,11 @@ impl Check<'_, '_> {
     }
 
     /// The rate, if it is written as the algorithm takes it.
-    fn rate(&mut self, limit: &file::Limit, rate: &Spanned<Text<AnyRate>>) -> Option<Rate> {
+    fn rate(&mut self, limit: &file::LimitTable, rate: &Spanned<ParsedText<AnyRate>>) -> Option<Rate> {
         let counts_running = limit.algorithm.0 == AlgorithmName::Concurrency;
         let fault = match rate.get_ref().0 {
             AnyRate::AtATime(permits) if counts_running => {
-                let Lease(window_us) =
+                let LeaseDuration(window_us) =
                     limit.lease.as_ref().map(|lease| lease.get_ref().0).unwrap_or_default();
                 return Some(Rate { permits, window_us });
             }
@@ -86,7 +86,7 @@ impl Check<'_, '_> {
     }
 
     /// Whether the quota at this rate can be counted, and the limit's cost be admitted by it.
-    fn check_countable(&mut self, limit: &file::Limit, quota: Quota, rate: &Range<usize>) {
+    fn check_countable(&mut self, limit: &file::LimitTable, quota: Quota, rate: &Range<usize>) {
         let capacity = quota.capacity();
         let is_gcra = limit.algorithm.0 == AlgorithmName::Gcra;
         if !quota.is_countable() {
@@ -106,7 +106,7 @@ impl Check<'_, '_> {
     }
 
     /// What the ways to charge say about each other.
-    pub(super) fn check_charging(&mut self, limit: &file::Limit) {
+    pub(super) fn check_charging(&mut self, limit: &file::LimitTable) {
         if let (Some(statuses), Cost::Response { .. }) = (&limit.when_status, limit.cost.get_ref()) {
             let fault = Fault::error("`when_status` and a cost by the response's header exclude each other");
             let fault = fault.at(&statuses.span(), "either this").at(&limit.cost.span(), "or this");
@@ -123,7 +123,7 @@ impl Check<'_, '_> {
 }
 
 /// The algorithm of a limit, with its numbers.
-fn algorithm(limit: &file::Limit) -> Algorithm {
+fn algorithm(limit: &file::LimitTable) -> Algorithm {
     match limit.algorithm.0 {
         AlgorithmName::SlidingWindow => Algorithm::SlidingWindow,
         AlgorithmName::SlidingCells => {

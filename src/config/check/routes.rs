@@ -8,15 +8,15 @@ use super::{Check, duplicate, undefined};
 use crate::config::{
     Action, Edits, OnLimit, Route,
     error::Fault,
-    file::{self, List, Spanned, Table},
-    value::{FieldName, Text},
+    file::{self, Spanned, SpannedTable, ValueList},
+    value::{FieldName, ParsedText},
 };
 use tollgate_routing::{Matcher, Pattern, hidden};
 
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 
 impl Check<'_, '_> {
-    pub(super) fn routes(&mut self, mut tables: Vec<Table<file::Route>>) -> Vec<Route> {
+    pub(super) fn routes(&mut self, mut tables: Vec<SpannedTable<file::RouteTable>>) -> Vec<Route> {
         if tables.is_empty() && self.document.is_whole() {
             let fault = Fault::warning("there are no routes: every request is answered with 404");
             self.fault(
@@ -46,7 +46,7 @@ impl Check<'_, '_> {
         routes
     }
 
-    fn refuse_equal_names(&mut self, tables: &[Table<file::Route>]) {
+    fn refuse_equal_names(&mut self, tables: &[SpannedTable<file::RouteTable>]) {
         let mut names: BTreeMap<&str, Range<usize>> = BTreeMap::new();
         for name in tables.iter().filter_map(|table| table.value.name.as_ref()) {
             if let Some(first) = names.get(name.get_ref().as_str()) {
@@ -57,8 +57,8 @@ impl Check<'_, '_> {
         }
     }
 
-    fn route(&mut self, table: Table<file::Route>, limits: &[Spanned<String>]) -> Option<Route> {
-        let Table { span, value: route } = table;
+    fn route(&mut self, table: SpannedTable<file::RouteTable>, limits: &[Spanned<String>]) -> Option<Route> {
+        let SpannedTable { span, value: route } = table;
         if route.path.is_none() {
             self.missing(&span, &["path"], "path = \"/v1/orders/{id}\"");
         }
@@ -73,7 +73,7 @@ impl Check<'_, '_> {
         let matcher = Matcher {
             host: route.host.map(|host| host.0),
             path: route.path?.into_inner().0,
-            methods: route.methods.map_or_else(Vec::new, List::into_values),
+            methods: route.methods.map_or_else(Vec::new, ValueList::into_values),
             headers: route.headers.0,
             query: route.query.0,
         };
@@ -96,7 +96,7 @@ impl Check<'_, '_> {
     }
 
     /// Elsewhere `:id` and `<id>` are parameters.
-    fn warn_of_params_of_others(&mut self, path: Option<&Spanned<Text<Pattern>>>) {
+    fn warn_of_params_of_others(&mut self, path: Option<&Spanned<ParsedText<Pattern>>>) {
         let Some(path) = path else { return };
         let text = path.get_ref().0.to_string();
         let name = |segment: &str| {
@@ -113,7 +113,7 @@ impl Check<'_, '_> {
     }
 
     /// Keys that say what an upstream gets say nothing on a route without one.
-    fn refuse_keys_of_upstreams(&mut self, route: &file::Route) {
+    fn refuse_keys_of_upstreams(&mut self, route: &file::RouteTable) {
         if route.respond.is_none() && route.redirect.is_none() || route.upstream.is_some() {
             return;
         }
@@ -131,10 +131,10 @@ impl Check<'_, '_> {
     fn action(
         &mut self,
         route: &Range<usize>,
-        path: Option<&Spanned<Text<Pattern>>>,
+        path: Option<&Spanned<ParsedText<Pattern>>>,
         upstream: Option<Spanned<String>>,
-        respond: Option<Table<file::Respond>>,
-        redirect: Option<Table<file::Redirect>>,
+        respond: Option<SpannedTable<file::RespondTable>>,
+        redirect: Option<SpannedTable<file::RedirectTable>>,
     ) -> Option<Action> {
         let given = [
             ("upstream", upstream.as_ref().map(Spanned::span)),
@@ -152,7 +152,7 @@ impl Check<'_, '_> {
             self.check_upstream(&name);
             return Some(Action::Upstream(name.into_inner()));
         }
-        if let Some(Table { value: respond, .. }) = respond {
+        if let Some(SpannedTable { value: respond, .. }) = respond {
             let headers = respond.headers.0.into_iter().map(|(name, value)| (name.0, value)).collect();
             return Some(Action::Respond { status: status(respond.status.0), body: respond.body, headers });
         }
@@ -165,10 +165,10 @@ impl Check<'_, '_> {
 
     fn redirect(
         &mut self,
-        redirect: Table<file::Redirect>,
-        path: Option<&Spanned<Text<Pattern>>>,
+        redirect: SpannedTable<file::RedirectTable>,
+        path: Option<&Spanned<ParsedText<Pattern>>>,
     ) -> Option<Action> {
-        let Table { span, value: file::Redirect { to, status: code } } = redirect;
+        let SpannedTable { span, value: file::RedirectTable { to, status: code } } = redirect;
         let (place, code) = (code.span(), code.into_inner().0);
         if !matches!(code, 301 | 302 | 303 | 307 | 308) {
             let fault = Fault::error(format!("`{code}` sends nobody elsewhere")).at(&place, "");
@@ -189,7 +189,7 @@ impl Check<'_, '_> {
         &mut self,
         params: impl Iterator<Item = &'p str>,
         place: &Range<usize>,
-        path: Option<&Spanned<Text<Pattern>>>,
+        path: Option<&Spanned<ParsedText<Pattern>>>,
     ) {
         let Some(path) = path else { return };
         let known = path.get_ref().0.to_string();
@@ -204,8 +204,8 @@ impl Check<'_, '_> {
         }
     }
 
-    fn on_limit(&mut self, on_limit: Table<file::OnLimit>) -> OnLimit {
-        let file::OnLimit { status: code, body, content_type } = on_limit.value;
+    fn on_limit(&mut self, on_limit: SpannedTable<file::OnLimitTable>) -> OnLimit {
+        let file::OnLimitTable { status: code, body, content_type } = on_limit.value;
         if let (None, Some(content_type)) = (&body, &content_type) {
             let fault =
                 Fault::error("`content_type` is of no use without `body`").at(&content_type.span(), "");
@@ -247,10 +247,10 @@ impl Check<'_, '_> {
     }
 }
 
-fn edits(table: Table<file::Edits>) -> Edits {
-    let file::Edits { set, add, remove } = table.value;
+fn edits(table: SpannedTable<file::EditsTable>) -> Edits {
+    let file::EditsTable { set, add, remove } = table.value;
     let lines = |pairs: Vec<(FieldName, HeaderValue)>| pairs.into_iter().map(|(name, value)| (name.0, value));
-    let remove = remove.map_or_else(Vec::new, List::into_values);
+    let remove = remove.map_or_else(Vec::new, ValueList::into_values);
     Edits {
         remove: remove.into_iter().map(|name| name.0).collect(),
         set: lines(set.0).collect(),

@@ -6,14 +6,14 @@ use super::Check;
 use crate::config::{
     Store, StoreUrl, Tls,
     error::Fault,
-    file::{self, Table},
+    file::{self, SpannedTable},
 };
 
 /// Whom its TLS trusts.
 const STORE: &str = "the store";
 
 impl Check<'_, '_> {
-    pub(super) fn store(&mut self, store: file::Store, folder: &Path) -> Store {
+    pub(super) fn store(&mut self, store: file::StoreTable, folder: &Path) -> Store {
         let prefix = store.key_prefix.get_ref();
         if prefix.0.is_empty() || !prefix.0.bytes().all(|b| b.is_ascii_alphanumeric() || b"._:-".contains(&b))
         {
@@ -29,13 +29,13 @@ impl Check<'_, '_> {
                 Some(Tls::default())
             }
             (Some(table), true) => Some(self.tls(table, folder, STORE)),
-            (Some(Table { span, value }), false) => {
+            (Some(SpannedTable { span, value }), false) => {
                 let fault = Fault::warning("`tls` is for a store with TLS, which the url doesn't ask for");
                 self.fault(
                     fault.at(&span, "").help("write the url with rediss, as in \"rediss://HOST:6379\""),
                 );
                 // A file that is missing is told all the same.
-                self.tls(Table { span, value }, folder, STORE);
+                self.tls(SpannedTable { span, value }, folder, STORE);
                 None
             }
             (None, false) => None,

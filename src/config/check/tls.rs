@@ -8,14 +8,19 @@ use super::Check;
 use crate::config::{
     ListenAddress, ServerTls, Sources, Tls,
     error::Fault,
-    file::{self, Spanned, Table},
+    file::{self, Spanned, SpannedTable},
     tls::{self, Identity},
 };
 
 impl Check<'_, '_> {
     /// How to speak TLS to `whom`.
-    pub(super) fn tls(&mut self, table: Table<file::Tls>, folder: &Path, whom: &str) -> Tls {
-        let Table { span, value } = table;
+    pub(super) fn tls(
+        &mut self,
+        table: SpannedTable<file::ClientTlsTable>,
+        folder: &Path,
+        whom: &str,
+    ) -> Tls {
+        let SpannedTable { span, value } = table;
         let before = self.document.faults.len();
         if value.cert.is_some() != value.key.is_some() {
             let (has, lacks) = if value.cert.is_some() { ("cert", "key") } else { ("key", "cert") };
@@ -47,11 +52,11 @@ impl Check<'_, '_> {
     /// How to speak TLS with clients on these addresses.
     pub(super) fn server_tls(
         &mut self,
-        table: Table<file::ServerTls>,
+        table: SpannedTable<file::ServerTlsTable>,
         folder: &Path,
         listen: &[ListenAddress],
     ) -> ServerTls {
-        let Table { span, value } = table;
+        let SpannedTable { span, value } = table;
         if !listen.iter().any(|address| matches!(address, ListenAddress::Tcp(_))) {
             let fault = Fault::warning("`tls` is for TCP, and there are only unix sockets to listen on");
             self.fault(fault.at(&span, "").help("remove it, or listen on an address: \"0.0.0.0:8443\""));
@@ -73,8 +78,8 @@ impl Check<'_, '_> {
     }
 
     /// A certificate of the gateway's with its key.
-    fn identity(&mut self, table: Table<file::Certificate>, folder: &Path) -> Option<Identity> {
-        let Table { span, value: file::Certificate { cert, key } } = table;
+    fn identity(&mut self, table: SpannedTable<file::CertificateTable>, folder: &Path) -> Option<Identity> {
+        let SpannedTable { span, value: file::CertificateTable { cert, key } } = table;
         if cert.is_none() {
             self.missing(&span, &["cert"], "cert = \"gateway.pem\"");
         }

@@ -6,17 +6,17 @@ use super::Check;
 use crate::config::{
     Eject, Health, Retries, Target, Tls, Upstream, Weighted,
     error::Fault,
-    file::{self, Table},
+    file::{self, SpannedTable},
 };
 
 impl Check<'_, '_> {
     pub(super) fn upstream(
         &mut self,
         name: &str,
-        table: Table<file::Upstream>,
+        table: SpannedTable<file::UpstreamTable>,
         folder: &Path,
     ) -> Option<Upstream> {
-        let Table { span, value: upstream } = table;
+        let SpannedTable { span, value: upstream } = table;
         let target = match (upstream.servers, upstream.builtin) {
             (Some(servers), None) => {
                 let servers = servers.into_inner().0.into_iter();
@@ -46,11 +46,13 @@ impl Check<'_, '_> {
             idle_timeout: timeouts.idle.0,
             retries: Retries { attempts: retries.attempts.0 as usize, budget: retries.budget.0 },
             health: upstream.health.and_then(|health| self.health(health)),
-            eject: upstream.eject.map(|Table { value: file::Eject { failures, duration, max }, .. }| Eject {
-                failures: failures.0,
-                duration: duration.0,
-                most: max.0,
-            }),
+            eject: upstream.eject.map(
+                |SpannedTable { value: file::EjectTable { failures, duration, max }, .. }| Eject {
+                    failures: failures.0,
+                    duration: duration.0,
+                    most: max.0,
+                },
+            ),
             max_connections: upstream.max_connections.0 as usize,
             http2: upstream.http2,
             tls: tls.map(Arc::new),
@@ -61,7 +63,7 @@ impl Check<'_, '_> {
         &mut self,
         name: &str,
         target: &Target,
-        table: Option<Table<file::Tls>>,
+        table: Option<SpannedTable<file::ClientTlsTable>>,
         folder: &Path,
     ) -> Option<Tls> {
         let whom = format!("the upstream `{name}`");
@@ -88,8 +90,8 @@ impl Check<'_, '_> {
         }
     }
 
-    fn health(&mut self, table: Table<file::Health>) -> Option<Health> {
-        let Table { span, value: health } = table;
+    fn health(&mut self, table: SpannedTable<file::HealthTable>) -> Option<Health> {
+        let SpannedTable { span, value: health } = table;
         let Some(path) = health.path else {
             self.missing(&span, &["path"], "path = \"/healthz\"");
             return None;

@@ -2,12 +2,12 @@
 
 use std::fmt;
 
-use super::Written;
+use super::FromText;
 use crate::config::{
     AccessLogFormat, Balance, EscapedSlashes, Missing, Mode, OnFailure, RatelimitHeaders, Scope,
 };
 
-impl Written for RatelimitHeaders {
+impl FromText for RatelimitHeaders {
     const EXPECTED: &'static str = "\"draft-11\", \"x-ratelimit\", \"both\" or \"off\"";
 
     fn read(text: &str) -> Result<Self, String> {
@@ -21,7 +21,7 @@ impl Written for RatelimitHeaders {
     }
 }
 
-impl Written for EscapedSlashes {
+impl FromText for EscapedSlashes {
     const EXPECTED: &'static str = "\"keep\" or \"reject\"";
 
     fn read(text: &str) -> Result<Self, String> {
@@ -29,7 +29,7 @@ impl Written for EscapedSlashes {
     }
 }
 
-impl Written for AccessLogFormat {
+impl FromText for AccessLogFormat {
     const EXPECTED: &'static str = "\"json\" or \"combined\"";
 
     fn read(text: &str) -> Result<Self, String> {
@@ -37,7 +37,7 @@ impl Written for AccessLogFormat {
     }
 }
 
-impl Written for OnFailure {
+impl FromText for OnFailure {
     const EXPECTED: &'static str = "\"local\", \"allow\" or \"deny\"";
 
     fn read(text: &str) -> Result<Self, String> {
@@ -72,7 +72,7 @@ impl fmt::Display for AlgorithmName {
     }
 }
 
-impl Written for AlgorithmName {
+impl FromText for AlgorithmName {
     const EXPECTED: &'static str =
         "\"sliding-window\", \"sliding-cells\", \"fixed-window\", \"gcra\" or \"concurrency\"";
 
@@ -81,7 +81,7 @@ impl Written for AlgorithmName {
     }
 }
 
-impl Written for Scope {
+impl FromText for Scope {
     const EXPECTED: &'static str = "\"shared\" or \"instance\"";
 
     fn read(text: &str) -> Result<Self, String> {
@@ -89,7 +89,7 @@ impl Written for Scope {
     }
 }
 
-impl Written for Mode {
+impl FromText for Mode {
     const EXPECTED: &'static str = "\"enforce\" or \"shadow\"";
 
     fn read(text: &str) -> Result<Self, String> {
@@ -97,7 +97,7 @@ impl Written for Mode {
     }
 }
 
-impl Written for Missing {
+impl FromText for Missing {
     const EXPECTED: &'static str = "\"ip\", \"skip\" or \"deny\"";
 
     fn read(text: &str) -> Result<Self, String> {
@@ -106,7 +106,7 @@ impl Written for Missing {
     }
 }
 
-impl Written for Balance {
+impl FromText for Balance {
     const EXPECTED: &'static str = "\"least-request\", \"round-robin\" or \"random\"";
 
     fn read(text: &str) -> Result<Self, String> {
@@ -123,7 +123,7 @@ impl Written for Balance {
 #[derive(Debug)]
 pub(in crate::config) struct Echo;
 
-impl Written for Echo {
+impl FromText for Echo {
     const EXPECTED: &'static str = "\"echo\"";
 
     fn read(text: &str) -> Result<Self, String> {
@@ -131,7 +131,7 @@ impl Written for Echo {
     }
 }
 
-fn choose<T: Written, const N: usize>(what: &str, choices: [(&str, T); N], text: &str) -> Result<T, String> {
+fn choose<T: FromText, const N: usize>(what: &str, choices: [(&str, T); N], text: &str) -> Result<T, String> {
     let chosen = choices.into_iter().find(|(name, _)| *name == text);
     chosen.map(|(_, value)| value).ok_or_else(|| format!("unknown {what} `{text}`\nuse {}", T::EXPECTED))
 }

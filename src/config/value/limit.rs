@@ -2,7 +2,7 @@
 
 use std::{ops::RangeInclusive, time::Duration};
 
-use super::Written;
+use super::FromText;
 use crate::{algorithm::Rate, config::StatusRange, duration};
 
 /// A rate as one algorithm or the other takes it.
@@ -14,7 +14,7 @@ pub(in crate::config) enum AnyRate {
     AtATime(u32),
 }
 
-impl Written for AnyRate {
+impl FromText for AnyRate {
     const EXPECTED: &'static str = "a rate such as \"100/10s\"";
     const FORM: Option<&'static str> = Some(r" *\d+ *(/.+)?");
 
@@ -33,15 +33,15 @@ pub(super) const HOUR_US: u64 = 3_600_000_000;
 
 /// The time after which permits come back from a gateway that died, in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::config) struct Lease(pub u64);
+pub(in crate::config) struct LeaseDuration(pub u64);
 
-impl Default for Lease {
+impl Default for LeaseDuration {
     fn default() -> Self {
         Self(30_000_000)
     }
 }
 
-impl Written for Lease {
+impl FromText for LeaseDuration {
     const EXPECTED: &'static str = "a duration from \"1s\" to \"1h\"";
 
     fn read(text: &str) -> Result<Self, String> {
@@ -53,7 +53,7 @@ impl Written for Lease {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::config) struct Wait(pub Duration);
 
-impl Written for Wait {
+impl FromText for Wait {
     const EXPECTED: &'static str = "a duration from \"0s\" to \"1h\"";
 
     fn read(text: &str) -> Result<Self, String> {
@@ -71,7 +71,7 @@ pub(super) fn within(text: &str, bounds: RangeInclusive<u64>, expected: &str) ->
     }
 }
 
-impl Written for StatusRange {
+impl FromText for StatusRange {
     const EXPECTED: &'static str = "a status such as \"401\", or a class such as \"4xx\"";
     const FORM: Option<&'static str> = Some(r"[1-5](\d\d|xx)");
 
@@ -104,8 +104,10 @@ mod tests {
     fn leases_and_waits_have_bounds() {
         assert_eq!(Wait::read("0s"), Ok(Wait(Duration::ZERO)));
         assert_eq!(Wait::read("500ms"), Ok(Wait(Duration::from_millis(500))));
-        assert_eq!(Lease::read("1h"), Ok(Lease(HOUR_US)));
-        assert!(Lease::read("999ms").is_err() && Wait::read("61m").is_err() && Wait::read("1us").is_err());
+        assert_eq!(LeaseDuration::read("1h"), Ok(LeaseDuration(HOUR_US)));
+        assert!(
+            LeaseDuration::read("999ms").is_err() && Wait::read("61m").is_err() && Wait::read("1us").is_err()
+        );
     }
 
     #[test]

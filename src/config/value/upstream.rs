@@ -5,7 +5,7 @@ use std::time::Duration;
 use hyper::http::uri::PathAndQuery;
 
 use super::{
-    Written,
+    FromText,
     limit::{HOUR_US, within},
 };
 use crate::config::Percent;
@@ -14,7 +14,7 @@ use crate::config::Percent;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::config) struct Interval(pub Duration);
 
-impl Written for Interval {
+impl FromText for Interval {
     const EXPECTED: &'static str = "a duration from \"10ms\" to \"1h\"";
 
     fn read(text: &str) -> Result<Self, String> {
@@ -22,7 +22,7 @@ impl Written for Interval {
     }
 }
 
-impl Written for Percent {
+impl FromText for Percent {
     const EXPECTED: &'static str = "a share such as \"20%\"";
     const FORM: Option<&'static str> = Some(r"\d+%");
 
@@ -35,7 +35,7 @@ impl Written for Percent {
     }
 }
 
-impl Written for PathAndQuery {
+impl FromText for PathAndQuery {
     const EXPECTED: &'static str = "a path such as \"/healthz\"";
     const FORM: Option<&'static str> = Some(r"/.*");
 

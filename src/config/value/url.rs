@@ -3,10 +3,10 @@
 use hyper::Uri;
 use rustls::pki_types::ServerName;
 
-use super::{UNIX_PATH_MOST, Written, unix_path};
+use super::{FromText, UNIX_PATH_MOST, unix_path};
 use crate::config::{RedisUrl, ServerUrl, StoreUrl, redis::bare_host};
 
-impl Written for ServerUrl {
+impl FromText for ServerUrl {
     const EXPECTED: &'static str = "an url such as \"http://127.0.0.1:3000\"";
     const FORM: Option<&'static str> = Some(r"(https?://|unix:/).+");
 
@@ -52,7 +52,7 @@ impl Written for ServerUrl {
 #[derive(Debug)]
 pub(in crate::config) struct Otlp(pub ServerUrl);
 
-impl Written for Otlp {
+impl FromText for Otlp {
     const EXPECTED: &'static str = "an url such as \"http://127.0.0.1:4317\"";
     const FORM: Option<&'static str> = Some(r"https?://.+");
 
@@ -79,7 +79,7 @@ fn port(authority: &str) -> Option<Option<u16>> {
     }
 }
 
-impl Written for StoreUrl {
+impl FromText for StoreUrl {
     const EXPECTED: &'static str = "an url such as \"memory:\" or \"redis://127.0.0.1:6379\"";
     const FORM: Option<&'static str> = Some(r"memory:|rediss?(-cluster|-sentinel|\+unix)?://.+");
 
