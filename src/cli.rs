@@ -27,7 +27,7 @@ use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
 use self::{explain::Explain, limits::Limits, simulate::Simulate};
 use crate::{
     admin,
-    config::{self, Config, Faults, ListenAddress, Overrides, Reading, StoreUrl},
+    config::{self, Config, Diagnostics, FlagOverrides, ListenAddress, LoadedConfig, StoreUrl},
     gateway::{AccessLog, Gateway},
     limit::Limiter,
     reload::{Reloader, Running, Source},
@@ -101,7 +101,7 @@ impl Cli {
 }
 
 fn check(file: &Path) -> ExitCode {
-    match Config::read(file, &Overrides::default()) {
+    match Config::read(file, &FlagOverrides::default()) {
         Ok((_, warnings)) => {
             complain(&warnings);
             say(format_args!("{}: ok\n", file.display()));
@@ -130,8 +130,8 @@ impl Run {
     fn main(self) -> ExitCode {
         let _log = log_to_stderr();
         let Self { config: path, listen, store } = self;
-        let source = Source { path, overrides: Overrides { listen, store } };
-        let Reading { outcome, sources, shown } = source.read();
+        let source = Source { path, overrides: FlagOverrides { listen, store } };
+        let LoadedConfig { outcome, sources, shown } = source.read();
         let (config, warnings) = match outcome {
             Ok(read) => read,
             Err(faults) => {
@@ -231,7 +231,7 @@ fn say_aside(text: fmt::Arguments<'_>) {
 }
 
 /// Prints faults and warnings.
-fn complain(faults: &Faults) {
+fn complain(faults: &Diagnostics) {
     if !faults.is_empty() {
         let text = if stderr_takes_colour() { faults.coloured() } else { faults.to_string() };
         let _ = writeln!(io::stderr(), "{text}");

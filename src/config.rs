@@ -1,7 +1,7 @@
 //! The configuration: a gateway.toml, checked as a whole before anything runs by it.
 //!
 //! The text becomes a tree of TOML values (`document`), the tree the file as it was typed (`file`), and
-//! that a [`Config`] (`check`). Whatever is wrong on the way is gathered and told at once, as [`Faults`]:
+//! that a [`Config`] (`check`). Whatever is wrong on the way is gathered and told at once, as [`Diagnostics`]:
 //! a `Config` holds no invalid value. It is read in constructors only; what of it a request needs, its
 //! limits, is shared and never cloned.
 
@@ -40,44 +40,45 @@ use self::{
     value::{FromText, ParsedText},
 };
 pub use self::{
-    error::{Fault, Faults, Place, Severity},
-    jwt::{Jwt, JwtKey},
+    error::{Diagnostic, Diagnostics, LabeledSpan, Severity},
+    jwt::{JwtKey, JwtSettings},
     limit::{
-        Cost, Exemption, KeyPart, Limit, Missing, Mode, Override, Prefixes, Scope, StatusRange, read_key,
+        Cost, Exemption, KeyPart, LimitSettings, Missing, Mode, Prefixes, RateOverride, Scope, StatusRange,
+        read_key,
     },
     redis::RedisUrl,
-    route::{Action, Edits, OnLimit, Route},
+    route::{Action, Edits, OnLimit, RouteSettings},
     schema::schema,
     sources::Sources,
-    tls::{ServerTls, Tls},
-    upstream::{Balance, Eject, Health, Percent, Retries, ServerUrl, Target, Upstream, Weighted},
+    tls::{ClientTls, ServerTls},
+    upstream::{Balance, Eject, Health, Percent, Retries, ServerUrl, Target, UpstreamSettings, Weighted},
 };
 /// A whole configuration. Every name in it is defined, and every value is good.
 #[derive(Debug, PartialEq)]
 pub struct Config {
     /// Where and how to listen.
-    pub server: Server,
+    pub server: ServerSettings,
     /// Where to count.
-    pub store: Store,
+    pub store: StoreSettings,
     /// Where operators look and change things, if anywhere.
-    pub admin: Option<Admin>,
+    pub admin: Option<AdminSettings>,
     /// Where a line is written for each request, if anywhere.
-    pub access_log: Option<AccessLog>,
+    pub access_log: Option<AccessLogSettings>,
     /// Where traces are sent, if anywhere.
-    pub tracing: Option<Tracing>,
+    pub tracing: Option<TracingSettings>,
     /// The upstreams by name.
-    pub upstreams: BTreeMap<String, Upstream>,
+    pub upstreams: BTreeMap<String, UpstreamSettings>,
     /// The limits by name, those written into routes among them.
-    pub limits: BTreeMap<String, Arc<Limit>>,
+    pub limits: BTreeMap<String, Arc<LimitSettings>>,
     /// Whose tokens are believed; there is one if a limit counts by a claim.
-    pub jwt: Option<Jwt>,
+    pub jwt: Option<JwtSettings>,
     /// The routes in the order of the file.
-    pub routes: Vec<Route>,
+    pub routes: Vec<RouteSettings>,
 }
 
 /// Where and how to listen.
 #[derive(Debug, PartialEq)]
-pub struct Server {
+pub struct ServerSettings {
     /// Addresses to listen on, at least one.
     pub listen: Vec<ListenAddress>,
     /// Threads that serve requests; 0 for one per CPU.
@@ -150,11 +151,11 @@ pub enum EscapedSlashes {
 
 /// Where to count.
 #[derive(Debug, PartialEq)]
-pub struct Store {
+pub struct StoreSettings {
     /// Which store.
     pub url: StoreUrl,
     /// How a Redis proves who it is, and the gateway to it; none if the url doesn't say TLS.
-    pub tls: Option<Tls>,
+    pub tls: Option<ClientTls>,
     /// For one decision, from the request's arrival to the answer.
     pub timeout: Duration,
     /// What to do when the store can't answer, for limits that don't say.
@@ -167,7 +168,7 @@ pub struct Store {
     pub max_memory: usize,
 }
 
-impl Store {
+impl StoreSettings {
     /// The store at a url, as the file would write it, with the file's defaults for all else.
     ///
     /// # Errors
@@ -194,7 +195,7 @@ pub enum StoreUrl {
 
 /// The listener for operators.
 #[derive(Debug, PartialEq)]
-pub struct Admin {
+pub struct AdminSettings {
     /// The address.
     pub listen: SocketAddr,
     /// What callers must bear; there is one on any address but loopback.
@@ -220,7 +221,7 @@ impl fmt::Debug for AdminToken {
 
 /// Where a line is written for each request.
 #[derive(Debug, PartialEq, Eq)]
-pub struct AccessLog {
+pub struct AccessLogSettings {
     /// The file; none is stdout.
     pub path: Option<PathBuf>,
     /// How.
@@ -238,7 +239,7 @@ pub enum AccessLogFormat {
 
 /// Where traces are sent, and which.
 #[derive(Debug, PartialEq)]
-pub struct Tracing {
+pub struct TracingSettings {
     /// Who takes OTLP over gRPC. Never a unix socket.
     pub otlp: ServerUrl,
     /// Share of the requests that are traced, of those whose sender doesn't say, from 0 to 1.
@@ -258,7 +259,7 @@ pub enum OnFailure {
 
 /// What the command line says in place of the file.
 #[derive(Clone, Debug, Default)]
-pub struct Overrides {
+pub struct FlagOverrides {
     /// `--listen`: an address for `server.listen`.
     pub listen: Option<String>,
     /// `--store`: an url for `store.url`.
@@ -267,21 +268,21 @@ pub struct Overrides {
 
 /// What has come of reading a file.
 #[derive(Debug)]
-pub struct Reading {
+pub struct LoadedConfig {
     /// The configuration, with warnings.
     ///
     /// # Errors
     /// All faults of the file and the flags, warnings among them; or why the file can't be read.
-    pub outcome: Result<(Config, Faults), Faults>,
+    pub outcome: Result<(Config, Diagnostics), Diagnostics>,
     /// The file, and those that it names.
     pub sources: Sources,
     /// A good file as operators may see it: without what may be a credential, and without values of the environment.
     pub shown: Value,
 }
 
-impl Reading {
+impl LoadedConfig {
     /// Reads and checks a file, with the environment of this process.
-    pub fn of(path: &Path, overrides: &Overrides) -> Self {
+    pub fn of(path: &Path, overrides: &FlagOverrides) -> Self {
         let (name, mut sources) = (path.display().to_string(), Sources::default());
         let text = sources.read(path.to_owned()).and_then(|bytes| {
             String::from_utf8(bytes)
@@ -297,7 +298,7 @@ impl Reading {
             Err(error) => {
                 let fault =
                     format!("can't read `{name}`: {error}\nname a readable file in UTF-8 with --config FILE");
-                Self { outcome: Err(Faults::of(&name, &fault)), sources, shown: Value::Null }
+                Self { outcome: Err(Diagnostics::of(&name, &fault)), sources, shown: Value::Null }
             }
         }
     }
@@ -308,8 +309,8 @@ impl Config {
     ///
     /// # Errors
     /// All faults of the file and the flags, warnings among them; or why the file can't be read.
-    pub fn read(path: &Path, overrides: &Overrides) -> Result<(Self, Faults), Faults> {
-        Reading::of(path, overrides).outcome
+    pub fn read(path: &Path, overrides: &FlagOverrides) -> Result<(Self, Diagnostics), Diagnostics> {
+        LoadedConfig::of(path, overrides).outcome
     }
 
     /// Checks the text of a file that messages call `name`. Warnings come with the result.
@@ -320,8 +321,8 @@ impl Config {
         name: &str,
         text: &str,
         environment: &dyn Fn(&str) -> Option<String>,
-    ) -> Result<(Self, Faults), Faults> {
-        read(name, text, environment, &Overrides::default(), &mut Sources::default())
+    ) -> Result<(Self, Diagnostics), Diagnostics> {
+        read(name, text, environment, &FlagOverrides::default(), &mut Sources::default())
     }
 }
 
@@ -329,9 +330,9 @@ fn read(
     name: &str,
     text: &str,
     environment: &dyn Fn(&str) -> Option<String>,
-    overrides: &Overrides,
+    overrides: &FlagOverrides,
     sources: &mut Sources,
-) -> Result<(Config, Faults), Faults> {
+) -> Result<(Config, Diagnostics), Diagnostics> {
     let mut document = Document::parse(text);
     let listen = flag(&mut document, "--listen", overrides.listen.as_deref(), ["server", "listen"]);
     let store = flag(&mut document, "--store", overrides.store.as_deref(), ["store", "url"]);
@@ -342,7 +343,7 @@ fn read(
         let folder = Path::new(name).parent().unwrap_or(Path::new(""));
         check::check(file, folder, &mut document, sources)
     });
-    let faults = Faults::new(name, text, document.faults);
+    let faults = Diagnostics::new(name, text, document.faults);
     match config {
         Some(config) => Ok((config, faults)),
         None => Err(faults),
@@ -360,7 +361,7 @@ fn flag<T: FromText>(
     match T::read(text?) {
         Ok(value) => Some(value),
         Err(remedy) => {
-            document.faults.push(Fault::with_remedy(&format!("{flag}: {remedy}")));
+            document.faults.push(Diagnostic::with_remedy(&format!("{flag}: {remedy}")));
             None
         }
     }
@@ -400,7 +401,7 @@ mod tests {
         config
     }
 
-    fn read_with(overrides: &Overrides, text: &str) -> Result<Config, String> {
+    fn read_with(overrides: &FlagOverrides, text: &str) -> Result<Config, String> {
         let read = read("gateway.toml", text, &|_| None, overrides, &mut Sources::default());
         read.map(|(config, _)| config).map_err(|faults| faults.to_string())
     }
@@ -409,7 +410,7 @@ mod tests {
     fn the_everyday_form_means_the_stated_defaults() {
         let second = Duration::from_secs(1);
         let expected = Config {
-            server: Server {
+            server: ServerSettings {
                 listen: vec![ListenAddress::Tcp(([127, 0, 0, 1], 8080).into())],
                 workers: 0,
                 trusted_proxies: vec![],
@@ -425,7 +426,7 @@ mod tests {
                 idle_timeout: 75 * second,
                 drain_timeout: 30 * second,
             },
-            store: Store {
+            store: StoreSettings {
                 url: StoreUrl::Redis(Box::new(RedisUrl::parse("redis://127.0.0.1:6379").expect("an url"))),
                 tls: None,
                 timeout: second / 20,
@@ -439,7 +440,7 @@ mod tests {
             tracing: None,
             upstreams: BTreeMap::from([(
                 "orders".to_owned(),
-                Upstream {
+                UpstreamSettings {
                     target: Target::Servers(vec![Weighted {
                         url: ServerUrl::Tcp { tls: false, host: "127.0.0.1".to_owned(), port: 3000 },
                         weight: 1,
@@ -458,7 +459,7 @@ mod tests {
             )]),
             limits: BTreeMap::from([(
                 "per-client".to_owned(),
-                Arc::new(Limit {
+                Arc::new(LimitSettings {
                     name: "per-client".to_owned(),
                     key: vec![KeyPart::Ip],
                     quota: Rate { permits: 100, window_us: 10_000_000 }.into(),
@@ -476,7 +477,7 @@ mod tests {
                 }),
             )]),
             jwt: None,
-            routes: vec![Route {
+            routes: vec![RouteSettings {
                 name: "/v1/orders/{id}".to_owned(),
                 matcher: Matcher {
                     host: None,
@@ -507,7 +508,7 @@ mod tests {
     fn flags_replace_the_values_of_the_file_and_their_faults() {
         let text =
             EVERYDAY.replace("redis://127.0.0.1:6379", "${NOWHERE}").replace("127.0.0.1:8080", "nowhere");
-        let flags = |listen: &str, store: &str| Overrides {
+        let flags = |listen: &str, store: &str| FlagOverrides {
             listen: Some(listen.to_owned()),
             store: Some(store.to_owned()),
         };
@@ -526,17 +527,17 @@ mod tests {
 
     #[test]
     fn a_store_has_the_defaults_of_the_file() {
-        let at = |url| Store::at(url).expect("an url of a store");
+        let at = |url| StoreSettings::at(url).expect("an url of a store");
         assert_eq!(at("redis://127.0.0.1:6379"), config(EVERYDAY).store);
         assert_eq!(at("memory:").url, StoreUrl::Memory);
-        let fault = Store::at("redis:/me:secret@h").expect_err("it is none");
+        let fault = StoreSettings::at("redis:/me:secret@h").expect_err("it is none");
         assert!(fault.starts_with("this is no url of a store\nuse \"memory:\""), "{fault}");
         assert!(!fault.contains("secret"), "{fault}");
     }
 
     #[test]
     fn a_file_that_cannot_be_read_is_a_fault() {
-        let faults = Config::read(Path::new("no/such.toml"), &Overrides::default())
+        let faults = Config::read(Path::new("no/such.toml"), &FlagOverrides::default())
             .expect_err("there is none")
             .to_string();
         assert!(faults.starts_with("error: can't read `no/such.toml`: No such file"), "{faults}");

@@ -398,7 +398,7 @@ impl OfLimit {
     }
 }
 
-fn cost(config: &config::Limit) -> String {
+fn cost(config: &config::LimitSettings) -> String {
     let cost = match &config.cost {
         Cost::Fixed(cost) => cost.to_string(),
         Cost::Header(name) => format!("what the header `{name}` says, or 1"),

@@ -106,7 +106,7 @@ pub struct Standing<'s> {
 impl Upstream {
     /// Makes an upstream of the configuration ready. Servers that `before` had, too, keep their connections and
     /// what is known of them. Must be called in a tokio runtime, by which servers are watched.
-    pub fn new(name: &str, config: &config::Upstream, before: Option<&Self>) -> Self {
+    pub fn new(name: &str, config: &config::UpstreamSettings, before: Option<&Self>) -> Self {
         let before = match before {
             Some(Self::Servers(before)) => Some(&**before),
             _ => None,

@@ -138,8 +138,8 @@ impl Limit {
     }
 }
 
-impl From<&config::Limit> for Limit {
-    fn from(config: &config::Limit) -> Self {
+impl From<&config::LimitSettings> for Limit {
+    fn from(config: &config::LimitSettings) -> Self {
         Self {
             mode: config.mode,
             scope: config.scope,

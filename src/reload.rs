@@ -16,7 +16,7 @@ use serde_json::Value;
 use tokio::sync::Mutex;
 
 use crate::{
-    config::{Config, Faults, Overrides, Reading, Sources},
+    config::{Config, Diagnostics, FlagOverrides, LoadedConfig, Sources},
     gateway::Gateway,
     limit::Limiter,
     server::{Control, Server, Status},
@@ -28,13 +28,13 @@ pub struct Source {
     /// The file.
     pub path: PathBuf,
     /// What the command line says in its place.
-    pub overrides: Overrides,
+    pub overrides: FlagOverrides,
 }
 
 impl Source {
     /// Reads and checks it.
-    pub fn read(&self) -> Reading {
-        Reading::of(&self.path, &self.overrides)
+    pub fn read(&self) -> LoadedConfig {
+        LoadedConfig::of(&self.path, &self.overrides)
     }
 }
 
@@ -57,7 +57,7 @@ pub struct Reloader {
     control: Arc<Control>,
     status: Arc<Status>,
     /// Tells people of faults and warnings.
-    complain: fn(&Faults),
+    complain: fn(&Diagnostics),
 }
 
 impl Reloader {
@@ -67,7 +67,7 @@ impl Reloader {
         running: Running,
         limiter: Arc<Limiter>,
         server: &Server,
-        complain: fn(&Faults),
+        complain: fn(&Diagnostics),
     ) -> Self {
         let (control, status) = (server.control(), server.status());
         Self { source, running: Mutex::new(running), limiter, control, status, complain }
@@ -88,7 +88,7 @@ impl Reloader {
     ///
     /// # Errors
     /// What is wrong with it. What runs goes on unchanged.
-    pub async fn reload(&self, by: &str) -> Result<Vec<String>, Faults> {
+    pub async fn reload(&self, by: &str) -> Result<Vec<String>, Diagnostics> {
         self.reload_as(&mut *self.running.lock().await, by).await
     }
 
@@ -104,8 +104,8 @@ impl Reloader {
         }
     }
 
-    async fn reload_as(&self, running: &mut Running, by: &str) -> Result<Vec<String>, Faults> {
-        let Reading { outcome, sources, shown } = self.source.read();
+    async fn reload_as(&self, running: &mut Running, by: &str) -> Result<Vec<String>, Diagnostics> {
+        let LoadedConfig { outcome, sources, shown } = self.source.read();
         running.sources = sources;
         let (mut config, warnings) = match outcome {
             Ok(read) => read,
@@ -119,7 +119,7 @@ impl Reloader {
         if let Err(error) = self.control.reload(&config.server, build).await {
             mem::swap(&mut config.store, &mut running.config.store);
             return Err(
-                self.refuse(Faults::of(&self.source.path.display().to_string(), &error.to_string()), by)
+                self.refuse(Diagnostics::of(&self.source.path.display().to_string(), &error.to_string()), by)
             );
         }
         self.limiter.forget_refusals();
@@ -133,7 +133,7 @@ impl Reloader {
     }
 
     /// Tells whoever wants to know what is wrong.
-    fn refuse(&self, faults: Faults, by: &str) -> Faults {
+    fn refuse(&self, faults: Diagnostics, by: &str) -> Diagnostics {
         (self.complain)(&faults);
         tracing::error!(by, "the configuration is wrong: the running one stays");
         self.status.note_reload(Err(faults.to_string()));

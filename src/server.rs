@@ -322,7 +322,7 @@ impl Control {
     /// An address can't be listened on, TLS can't be spoken, or it is too late for a reload. Nothing has changed then.
     pub async fn reload(
         self: &Arc<Self>,
-        server: &config::Server,
+        server: &config::ServerSettings,
         build: impl FnOnce(&Gateway) -> Gateway,
     ) -> Result<(), StartError> {
         let mut listening = self.listening.lock().await;

@@ -254,7 +254,7 @@ impl Store {
     ///
     /// # Errors
     /// The files of its TLS can't be used together, which a checked configuration rules out.
-    pub fn open(config: &config::Store) -> Result<Self, StoreError> {
+    pub fn open(config: &config::StoreSettings) -> Result<Self, StoreError> {
         Ok(match &config.url {
             config::StoreUrl::Memory => Self::in_process(config.max_memory),
             config::StoreUrl::Redis(url) => {

@@ -32,13 +32,13 @@ impl Tracer {
     ///
     /// # Errors
     /// What of the environment's variables `OTEL_…` can't be used.
-    pub fn open(config: &config::Tracing) -> Result<Self, String> {
+    pub fn open(config: &config::TracingSettings) -> Result<Self, String> {
         Ok(Self { sample: config.sample, collector: Arc::new(Collector::open(&config.otlp)?) })
     }
 
     /// The same by another configuration, but for the collector, which stays.
     #[must_use]
-    pub fn with(&self, config: Option<&config::Tracing>) -> Self {
+    pub fn with(&self, config: Option<&config::TracingSettings>) -> Self {
         Self { sample: config.map_or(self.sample, |config| config.sample), collector: self.collector.clone() }
     }
 

@@ -14,8 +14,8 @@ use proptest::prelude::*;
 use tollgate::{
     algorithm::{Algorithm, Rate},
     config::{
-        AccessLog, AccessLogFormat, Action, Config, Cost, Exemption, Faults, KeyPart, Missing, Mode,
-        OnFailure, OnLimit, Scope, StatusRange, Target,
+        AccessLogFormat, AccessLogSettings, Action, Config, Cost, Diagnostics, Exemption, KeyPart, Missing,
+        Mode, OnFailure, OnLimit, Scope, StatusRange, Target,
     },
 };
 
@@ -31,12 +31,12 @@ fn names(extension: &str) -> BTreeSet<String> {
     paths.filter_map(|path| Some(path.file_stem()?.to_str()?.to_owned())).collect()
 }
 
-fn faults(name: &str) -> Faults {
+fn faults(name: &str) -> Diagnostics {
     let text = fs::read_to_string(folder().join(name).with_extension("toml")).expect("a readable file");
     faults_of(&text)
 }
 
-fn faults_of(text: &str) -> Faults {
+fn faults_of(text: &str) -> Diagnostics {
     let environment = |name: &str| (name == "JWT_SECRET").then(|| "5".repeat(32));
     match Config::parse("gateway.toml", text, &environment) {
         Ok((_, warnings)) => warnings,
@@ -85,8 +85,10 @@ fn every_key_can_be_written() {
     assert!(warnings.is_empty(), "{warnings}");
     let tls = config.store.tls.as_ref().unwrap();
     assert!(tls.ca.is_some() && tls.identity.is_some() && tls.server_name.is_some());
-    let access_log =
-        AccessLog { path: Some("/var/log/tollgate/access.log".into()), format: AccessLogFormat::Combined };
+    let access_log = AccessLogSettings {
+        path: Some("/var/log/tollgate/access.log".into()),
+        format: AccessLogFormat::Combined,
+    };
     assert_eq!(config.access_log, Some(access_log));
     let tracing = config.tracing.as_ref().unwrap();
     assert_eq!((tracing.otlp.to_string().as_str(), tracing.sample), ("https://otlp.example.com:4317", 1.0));

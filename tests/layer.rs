@@ -33,7 +33,7 @@ use harness::{client::Answer, client::Client, gateway::Gateway, redis::Redis, wa
 use tokio::{net::TcpListener, sync::oneshot};
 use tollgate::{
     Ask, Key, Limit, Limiter, OnFailure, Quota, Rate, RateLimitLayer, RatelimitHeaders,
-    config::Store,
+    config::StoreSettings,
     layer::{RateLimit, by},
 };
 use tower::{Layer, Service, ServiceExt, service_fn};
@@ -75,7 +75,8 @@ impl Server {
 
 /// A limiter with a deadline that no busy machine exceeds.
 fn limiter(url: &str) -> Arc<Limiter> {
-    Limiter::open(&Store { timeout: Duration::from_secs(5), ..Store::at(url).unwrap() }).unwrap()
+    Limiter::open(&StoreSettings { timeout: Duration::from_secs(5), ..StoreSettings::at(url).unwrap() })
+        .unwrap()
 }
 
 fn limit(name: &str, rate: &str) -> Limit {

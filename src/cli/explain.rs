@@ -12,7 +12,7 @@ use hyper::Method;
 use serde_json::Value;
 
 use crate::{
-    config::{Config, Overrides},
+    config::{Config, FlagOverrides},
     explain::{Explanation, Question},
     gateway::Gateway,
     limit::Limiter,
@@ -82,10 +82,11 @@ impl Explain {
     }
 
     fn by_file(&self, question: Question) -> Result<Value, ExitCode> {
-        let (config, _) = Config::read(&self.operator.config, &Overrides::default()).map_err(|faults| {
-            complain(&faults);
-            ExitCode::from(2)
-        })?;
+        let (config, _) =
+            Config::read(&self.operator.config, &FlagOverrides::default()).map_err(|faults| {
+                complain(&faults);
+                ExitCode::from(2)
+            })?;
         by_config(&config, question).map_err(|error| {
             fail(&error.to_string());
             ExitCode::FAILURE

@@ -14,7 +14,7 @@ use hyper_util::rt::TokioIo;
 use serde_json::Value;
 use tokio::{net::TcpStream, time::timeout};
 
-use crate::config::{Config, Overrides};
+use crate::config::{Config, FlagOverrides};
 
 use super::{complain, fail};
 
@@ -73,7 +73,7 @@ impl Operator {
                 }
             };
         }
-        let (config, _) = Config::read(&self.config, &Overrides::default()).map_err(|faults| {
+        let (config, _) = Config::read(&self.config, &FlagOverrides::default()).map_err(|faults| {
             complain(&faults);
             ExitCode::from(2)
         })?;

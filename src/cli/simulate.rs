@@ -13,7 +13,7 @@ use hyper::header::HeaderValue;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::{
-    config::{Config, Overrides},
+    config::{Config, FlagOverrides},
     simulate::{AtLeast, Changes, Logs, OfLimit, Report, Simulation, Smallest, thousands as count},
 };
 
@@ -45,7 +45,7 @@ pub(super) struct Simulate {
 impl Simulate {
     /// Does what the command says.
     pub(super) fn main(self) -> ExitCode {
-        let read = |file: &PathBuf| Config::read(file, &Overrides::default()).map(|(config, _)| config);
+        let read = |file: &PathBuf| Config::read(file, &FlagOverrides::default()).map(|(config, _)| config);
         let configs =
             read(&self.config).and_then(|config| Ok((config, self.against.as_ref().map(read).transpose()?)));
         let (config, against) = match configs {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Action, Config, Limit, Route, ServerUrl, Upstream};
+use super::{Action, Config, LimitSettings, RouteSettings, ServerUrl, UpstreamSettings};
 use crate::algorithm::Algorithm;
 
 impl Config {
@@ -72,7 +72,7 @@ impl Config {
     }
 }
 
-impl Upstream {
+impl UpstreamSettings {
     fn changes(&self, old: &Self, name: &str) -> Vec<String> {
         let timeouts =
             |upstream: &Self| (upstream.connect_timeout, upstream.response_timeout, upstream.idle_timeout);
@@ -92,7 +92,7 @@ impl Upstream {
     }
 }
 
-impl Limit {
+impl LimitSettings {
     fn changes(&self, old: &Self) -> Vec<String> {
         let name = &self.name;
         let mut lines = Vec::new();
@@ -144,7 +144,7 @@ impl Limit {
     }
 }
 
-impl Route {
+impl RouteSettings {
     fn changes(&self, old: &Self) -> Vec<String> {
         let keys = [
             ("host", self.matcher.host == old.matcher.host),
@@ -187,7 +187,7 @@ fn by_name<T>(things: &BTreeMap<String, T>) -> BTreeMap<&str, &T> {
 }
 
 /// A name that is made may be that of several routes.
-fn routes_by_name(config: &Config) -> BTreeMap<&str, Vec<&Route>> {
+fn routes_by_name(config: &Config) -> BTreeMap<&str, Vec<&RouteSettings>> {
     let mut named = BTreeMap::<_, Vec<_>>::new();
     for route in &config.routes {
         named.entry(route.name.as_str()).or_default().push(route);

@@ -16,9 +16,10 @@ use std::{collections::BTreeMap, ops::Range, path::Path, sync::Arc};
 
 use self::limits::DefinedLimit;
 use super::{
-    AccessLog, Admin, AdminToken, Config, OnFailure, Server, Sources, Store, Tracing, Upstream,
+    AccessLogSettings, AdminSettings, AdminToken, Config, OnFailure, ServerSettings, Sources, StoreSettings,
+    TracingSettings, UpstreamSettings,
     document::Document,
-    error::{Fault, Severity, nearest},
+    error::{Diagnostic, Severity, nearest},
     file::{self, ConfigFile, Spanned, SpannedTable},
     value::{ParsedText, Size},
 };
@@ -38,12 +39,11 @@ pub(super) fn check(
     let jwt = file.jwt.and_then(|table| check.jwt(table, folder));
     let admin = file.admin.and_then(|table| check.admin(table));
     let access_log =
-        file.access_log.map(|SpannedTable { value: file::AccessLogTable { path, format }, .. }| AccessLog {
-            path: path.0.0.map(|path| folder.join(path)),
-            format: format.0,
+        file.access_log.map(|SpannedTable { value: file::AccessLogTable { path, format }, .. }| {
+            AccessLogSettings { path: path.0.0.map(|path| folder.join(path)), format: format.0 }
         });
     let tracing = file.tracing.map(|SpannedTable { value: file::TracingTable { otlp, sample }, .. }| {
-        Tracing { otlp: otlp.0.0, sample: sample.0 }
+        TracingSettings { otlp: otlp.0.0, sample: sample.0 }
     });
     for (name, upstream) in file.upstreams {
         let checked = check.upstream(name.get_ref(), upstream, folder);
@@ -66,7 +66,7 @@ pub(super) fn check(
 const TOKEN_BYTES: usize = 16;
 
 /// The store that this describes, which names no files. Faults are left in the document.
-pub(super) fn store(store: file::StoreTable, document: &mut Document<'_>) -> Store {
+pub(super) fn store(store: file::StoreTable, document: &mut Document<'_>) -> StoreSettings {
     Check::new(document, &mut Sources::default(), store.on_failure.0).store(store, Path::new(""))
 }
 
@@ -79,7 +79,7 @@ struct Check<'d, 'i> {
     /// Whether there is a table `[jwt]`, good or not.
     verifies_tokens: bool,
     /// By name; none if there is a fault in it: it is defined all the same.
-    upstreams: BTreeMap<String, Option<Upstream>>,
+    upstreams: BTreeMap<String, Option<UpstreamSettings>>,
     limits: BTreeMap<String, DefinedLimit>,
 }
 
@@ -90,23 +90,23 @@ impl<'d, 'i> Check<'d, 'i> {
         Self { document, sources, on_failure, verifies_tokens, upstreams, limits }
     }
 
-    fn fault(&mut self, fault: Fault) {
+    fn fault(&mut self, fault: Diagnostic) {
         self.document.faults.push(fault);
     }
 
-    fn server(&mut self, table: SpannedTable<file::ServerTable>, folder: &Path) -> Server {
+    fn server(&mut self, table: SpannedTable<file::ServerTable>, folder: &Path) -> ServerSettings {
         let SpannedTable { span, value: server } = table;
         let proxy_protocol = *server.proxy_protocol.get_ref();
         let is_nobody_trusted =
             server.trusted_proxies.is_empty() && !self.document.had(&span, "trusted_proxies");
         if proxy_protocol && is_nobody_trusted {
-            let fault = Fault::error("nobody's PROXY header would be believed");
+            let fault = Diagnostic::error("nobody's PROXY header would be believed");
             let fault = fault.at(&server.proxy_protocol.span(), "");
             self.fault(fault.help("name the proxies that send it: trusted_proxies = [\"10.0.0.0/8\"]"));
         }
         let listen = server.listen.into_values();
         let tls = server.tls.map(|table| self.server_tls(table, folder, &listen));
-        Server {
+        ServerSettings {
             listen,
             workers: server.workers.0 as usize,
             trusted_proxies: server.trusted_proxies.into_iter().map(|network| network.0).collect(),
@@ -124,7 +124,7 @@ impl<'d, 'i> Check<'d, 'i> {
         }
     }
 
-    fn admin(&mut self, table: SpannedTable<file::AdminTable>) -> Option<Admin> {
+    fn admin(&mut self, table: SpannedTable<file::AdminTable>) -> Option<AdminSettings> {
         let SpannedTable { span, value: admin } = table;
         let Some(listen) = admin.listen else {
             self.missing(&span, &["listen"], "listen = \"127.0.0.1:9901\"");
@@ -132,11 +132,11 @@ impl<'d, 'i> Check<'d, 'i> {
         };
         let address = listen.get_ref().0;
         if let Some(token) = admin.token.as_ref().filter(|token| token.get_ref().0.0.len() < TOKEN_BYTES) {
-            let fault = Fault::error("the token is too short to be a secret").at(&token.span(), "");
+            let fault = Diagnostic::error("the token is too short to be a secret").at(&token.span(), "");
             self.fault(fault.help(format!("use at least {TOKEN_BYTES} random characters")));
         }
         if admin.token.is_none() && !address.ip().is_loopback() && !self.document.had(&span, "token") {
-            let fault = Fault::error(format!("anybody could change limits on `{address}`"));
+            let fault = Diagnostic::error(format!("anybody could change limits on `{address}`"));
             self.fault(
                 fault
                     .at(&listen.span(), "")
@@ -144,13 +144,13 @@ impl<'d, 'i> Check<'d, 'i> {
             );
         }
         let token = admin.token.map(|token| AdminToken(token.into_inner().0.0));
-        Some(Admin { listen: address, token })
+        Some(AdminSettings { listen: address, token })
     }
 
     fn size_of_at_least(&mut self, size: &Spanned<ParsedText<Size>>, least: usize, written: &str) -> usize {
         let ParsedText(Size(bytes)) = *size.get_ref();
         if bytes < least {
-            let fault = Fault::error(format!("`{bytes}` bytes are too few")).at(&size.span(), "");
+            let fault = Diagnostic::error(format!("`{bytes}` bytes are too few")).at(&size.span(), "");
             self.fault(fault.help(format!("use at least \"{written}\"")));
         }
         bytes
@@ -159,14 +159,14 @@ impl<'d, 'i> Check<'d, 'i> {
     /// Complains that a table has none of these keys, unless one was there and had a fault.
     fn missing(&mut self, table: &Range<usize>, keys: &[&str], example: &str) {
         if !keys.iter().any(|key| self.document.had(table, key)) {
-            let fault = Fault::error(format!("missing key `{}`", keys.join("` or `")));
+            let fault = Diagnostic::error(format!("missing key `{}`", keys.join("` or `")));
             self.fault(fault.at(table, "in this table").help(format!("add for example: {example}")));
         }
     }
 }
 
-fn duplicate(what: &str, name: &str, again: &Range<usize>, first: &Range<usize>) -> Fault {
-    Fault::error(format!("duplicate name: there is a {what} `{name}` already"))
+fn duplicate(what: &str, name: &str, again: &Range<usize>, first: &Range<usize>) -> Diagnostic {
+    Diagnostic::error(format!("duplicate name: there is a {what} `{name}` already"))
         .at(again, "again here")
         .at(first, "first here")
         .help("remove one of the two, or rename it")
@@ -177,9 +177,9 @@ fn undefined<'a>(
     table: &str,
     name: &Spanned<String>,
     known: impl Iterator<Item = &'a String>,
-) -> Fault {
+) -> Diagnostic {
     let meant = nearest(name.get_ref(), known.map(String::as_str));
     let label = meant.map(|meant| format!("did you mean `{meant}`?")).unwrap_or_default();
-    let fault = Fault::error(format!("{what} `{name}` is not defined")).at(&name.span(), label);
+    let fault = Diagnostic::error(format!("{what} `{name}` is not defined")).at(&name.span(), label);
     fault.help(format!("define it in a table [{table}.{name}], or name another one"))
 }

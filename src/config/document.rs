@@ -16,7 +16,7 @@ use toml::{
 };
 
 use super::{
-    error::{Fault, nearest},
+    error::{Diagnostic, nearest},
     file::ConfigFile,
 };
 
@@ -29,7 +29,7 @@ pub(super) struct Document<'i> {
     removed: Vec<Removed<'i>>,
     /// A fault of syntax leaves open what belongs to what: nothing more can be said.
     is_torn: bool,
-    pub(super) faults: Vec<Fault>,
+    pub(super) faults: Vec<Diagnostic>,
 }
 
 /// An entry that was taken out of a table, or an element out of a list, because of a fault in it.
@@ -159,14 +159,14 @@ fn take_from_list<'i>(list: &mut DeArray<'i>, parent: usize, span: &Range<usize>
 
 /// Says what serde says as people do. It tells an unknown key and a wrong type by the message alone; all
 /// other messages are ours ([`super::value`]).
-fn describe(message: &str, span: &Range<usize>) -> Fault {
+fn describe(message: &str, span: &Range<usize>) -> Diagnostic {
     if message.starts_with("unknown field `$__toml_private_datetime`") {
-        return Fault::error("a date is of the wrong type").at(span, "").help("no key takes a date");
+        return Diagnostic::error("a date is of the wrong type").at(span, "").help("no key takes a date");
     }
     if let Some((key, known)) = split(message, "unknown field `", "`, expected ") {
         let known: Vec<&str> = known.split('`').skip(1).step_by(2).collect();
         let meant = nearest(key, known.iter().copied()).map(|meant| format!("did you mean `{meant}`?"));
-        return Fault::error(format!("unknown key `{key}`"))
+        return Diagnostic::error(format!("unknown key `{key}`"))
             .at(span, meant.unwrap_or_default())
             .help(format!("the keys here are `{}`", known.join("`, `")));
     }
@@ -174,7 +174,7 @@ fn describe(message: &str, span: &Range<usize>) -> Fault {
         split(message, "invalid type: ", ", expected ").map(|told| ("is of the wrong type", told));
     let wrong_value = split(message, "invalid value: ", ", expected ").map(|told| ("is out of range", told));
     if let Some((what, (found, expected))) = wrong_type.or(wrong_value) {
-        let fault = Fault::error(format!("{} {what}", plainly(found))).at(span, "");
+        let fault = Diagnostic::error(format!("{} {what}", plainly(found))).at(span, "");
         return fault.help(match (found, found.strip_prefix("string "), expected) {
             ("map", _, "a sequence") => {
                 "there may be several: begin each with [[NAME]], in double brackets".to_owned()
@@ -183,7 +183,7 @@ fn describe(message: &str, span: &Range<usize>) -> Fault {
             _ => format!("write {}", plainly(expected)),
         });
     }
-    Fault::with_remedy(message).at(span, "")
+    Diagnostic::with_remedy(message).at(span, "")
 }
 
 /// What serde calls by names of its own.

@@ -20,27 +20,27 @@ pub enum Severity {
 
 /// One thing wrong with a file.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Fault {
+pub struct Diagnostic {
     /// How bad it is.
     pub severity: Severity,
     /// What is wrong, on one line.
     pub message: String,
     /// Where, the place to mend first; none for what isn't in the file, such as a flag.
-    pub places: Vec<Place>,
+    pub places: Vec<LabeledSpan>,
     /// What to do about it, a line each.
     pub help: Vec<String>,
 }
 
 /// A part of the file, in bytes, and what to say about it, if anything.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct LabeledSpan {
     /// In bytes of the file.
     pub span: Range<usize>,
     /// Drawn beside the underlined part; possibly empty.
     pub label: String,
 }
 
-impl Fault {
+impl Diagnostic {
     /// An error without a place.
     pub(super) fn error(message: impl Into<String>) -> Self {
         Self { severity: Severity::Error, message: message.into(), places: Vec::new(), help: Vec::new() }
@@ -60,7 +60,7 @@ impl Fault {
 
     /// Adds a place. The first is the one to mend.
     pub(super) fn at(mut self, span: &Range<usize>, label: impl Into<String>) -> Self {
-        self.places.push(Place { span: span.clone(), label: label.into() });
+        self.places.push(LabeledSpan { span: span.clone(), label: label.into() });
         self
     }
 
@@ -85,16 +85,16 @@ impl Fault {
 
 /// All faults of a file, in its order, with what is needed to draw them.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Faults {
+pub struct Diagnostics {
     name: String,
     text: String,
-    faults: Vec<Fault>,
+    faults: Vec<Diagnostic>,
 }
 
-impl Faults {
+impl Diagnostics {
     /// The faults of the file `name` with this text. Passwords are blanked here, once and for all.
-    pub(super) fn new(name: &str, text: &str, mut faults: Vec<Fault>) -> Self {
-        faults.sort_by_key(Fault::start);
+    pub(super) fn new(name: &str, text: &str, mut faults: Vec<Diagnostic>) -> Self {
+        faults.sort_by_key(Diagnostic::start);
         for fault in &mut faults {
             fault.message = blank_message(&fault.message, text);
             fault.help.iter_mut().for_each(|line| *line = blank_message(line, text));
@@ -104,7 +104,7 @@ impl Faults {
 
     /// One fault of the file `name` that isn't in its text: a message and, on lines of their own, the remedy.
     pub fn of(name: &str, text: &str) -> Self {
-        Self::new(name, "", vec![Fault::with_remedy(text)])
+        Self::new(name, "", vec![Diagnostic::with_remedy(text)])
     }
 
     /// Whether there is nothing to say.
@@ -113,7 +113,7 @@ impl Faults {
     }
 
     /// The faults in the order of the file.
-    pub fn iter(&self) -> std::slice::Iter<'_, Fault> {
+    pub fn iter(&self) -> std::slice::Iter<'_, Diagnostic> {
         self.faults.iter()
     }
 
@@ -154,7 +154,7 @@ impl Faults {
         drawn + &self.summary()
     }
 
-    fn group<'a>(&'a self, fault: &'a Fault) -> Group<'a> {
+    fn group<'a>(&'a self, fault: &'a Diagnostic) -> Group<'a> {
         let kinds =
             std::iter::once(AnnotationKind::Primary).chain(std::iter::repeat(AnnotationKind::Context));
         let annotations = fault.places.iter().zip(kinds).map(|(place, kind)| -> Annotation<'a> {
@@ -186,13 +186,13 @@ impl Faults {
     }
 }
 
-impl fmt::Display for Faults {
+impl fmt::Display for Diagnostics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.draw(&Renderer::plain()))
     }
 }
 
-impl Error for Faults {}
+impl Error for Diagnostics {}
 
 /// The known name that was probably meant.
 pub(super) fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {

@@ -12,7 +12,7 @@ use serde::Deserialize;
 
 /// Whose tokens are believed.
 #[derive(Debug, PartialEq)]
-pub struct Jwt {
+pub struct JwtSettings {
     /// One of them must have signed it; at least one.
     pub keys: Vec<JwtKey>,
     /// One of them must have issued it; anybody if there are none.

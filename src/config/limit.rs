@@ -10,7 +10,7 @@ use crate::algorithm::{Quota, Rate};
 
 /// A named rule: who is counted, and how many requests may pass.
 #[derive(Debug, PartialEq)]
-pub struct Limit {
+pub struct LimitSettings {
     /// Lower-case letters, digits and hyphens.
     pub name: String,
     /// Who is counted: these together, at least one.
@@ -34,7 +34,7 @@ pub struct Limit {
     /// Who isn't counted.
     pub exempt: Vec<Exemption>,
     /// Who has another rate, each key once.
-    pub overrides: Vec<Override>,
+    pub overrides: Vec<RateOverride>,
     /// Whether header, cookie and query values appear unhashed.
     pub plain: bool,
     /// What to do when the store can't answer.
@@ -173,7 +173,7 @@ pub enum Exemption {
 
 /// Another rate for those with one key.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Override {
+pub struct RateOverride {
     /// The values of the key, one for each of its parts, as a request shows them.
     pub key: Vec<String>,
     /// The rate. Under `concurrency` its window is the quota's.

@@ -15,18 +15,18 @@ use super::password;
 pub struct RedisUrl {
     text: String,
     /// Whom to ask.
-    pub servers: Servers,
+    pub servers: RedisServers,
     /// Whether connections are encrypted.
     pub tls: bool,
     /// For the servers.
-    pub login: Login,
+    pub login: RedisLogin,
     /// The database; none is the server's default.
     pub database: Option<u8>,
 }
 
 /// Whom to ask.
 #[derive(PartialEq, Eq)]
-pub enum Servers {
+pub enum RedisServers {
     /// This server.
     One(Endpoint),
     /// A server of this machine, at this socket.
@@ -40,7 +40,7 @@ pub enum Servers {
         /// What they call it.
         service: String,
         /// For the Sentinels themselves.
-        login: Login,
+        login: RedisLogin,
     },
 }
 
@@ -55,7 +55,7 @@ pub struct Endpoint {
 
 /// Who the gateway is to a server; nothing if nobody asks. It doesn't print.
 #[derive(Clone, Default, PartialEq, Eq)]
-pub struct Login {
+pub struct RedisLogin {
     /// The user; none is the default one.
     pub user: Option<String>,
     /// The password.
@@ -97,18 +97,18 @@ impl RedisUrl {
         let servers = match parts.kind {
             "+unix" => {
                 database = parts.parameter("db")?.map(|number| read_database(&number)).transpose()?;
-                Servers::Socket(PathBuf::from(decode(parts.path).ok_or_else(no_url)?))
+                RedisServers::Socket(PathBuf::from(decode(parts.path).ok_or_else(no_url)?))
             }
-            "-cluster" => Servers::Cluster(parts.nodes(port)?),
-            "-sentinel" => Servers::Sentinel {
+            "-cluster" => RedisServers::Cluster(parts.nodes(port)?),
+            "-sentinel" => RedisServers::Sentinel {
                 sentinels: parts.nodes(port)?,
                 service: parts.service()?,
-                login: Login {
+                login: RedisLogin {
                     user: parts.parameter("sentinelUsername")?,
                     password: parts.parameter("sentinelPassword")?,
                 },
             },
-            _ => Servers::One(endpoint(parts.authority, port).ok_or_else(no_url)?),
+            _ => RedisServers::One(endpoint(parts.authority, port).ok_or_else(no_url)?),
         };
         parts.complain_of_unknown_parameters()?;
         Ok(Self { text: text.to_owned(), servers, tls: parts.tls, login: parts.login()?, database })
@@ -150,7 +150,7 @@ impl<'t> Parts<'t> {
         })
     }
 
-    fn login(&self) -> Result<Login, String> {
+    fn login(&self) -> Result<RedisLogin, String> {
         let (user, password) = self.user_info.unwrap_or_default().split_once(':').unwrap_or_else(|| {
             // Without a colon it is the user, as in any url.
             (self.user_info.unwrap_or_default(), "")
@@ -159,7 +159,7 @@ impl<'t> Parts<'t> {
             Some(text) => Ok(Some(text).filter(|text| !text.is_empty())),
             None => Err(no_url()),
         };
-        Ok(Login { user: part(user)?, password: part(password)? })
+        Ok(RedisLogin { user: part(user)?, password: part(password)? })
     }
 
     /// The host of the url and those of its parameters `node`.
@@ -273,7 +273,7 @@ mod tests {
     #[test]
     fn urls_are_taken_apart() {
         let url = parse("rediss://me:p%40ss@cache/3");
-        assert!(url.tls && url.servers == Servers::One(at("cache", 6379)) && url.database == Some(3));
+        assert!(url.tls && url.servers == RedisServers::One(at("cache", 6379)) && url.database == Some(3));
         assert_eq!((url.login.user.as_deref(), url.login.password.as_deref()), (Some("me"), Some("p@ss")));
         assert_eq!(url.to_string(), "rediss://me:******@cache/3");
 
@@ -283,18 +283,18 @@ mod tests {
         let url = parse("redis-cluster://:pw@a:7001?node=b:7002&node=[::1]:7003");
         assert!(!url.tls && url.login.user.is_none());
         let nodes = vec![at("a", 7001), at("b", 7002), at("::1", 7003)];
-        assert!(url.servers == Servers::Cluster(nodes));
+        assert!(url.servers == RedisServers::Cluster(nodes));
 
         let url = parse("rediss-sentinel://me:pw@a/2?node=b:5&service=main&sentinelPassword=hunter2");
         assert_eq!((url.tls, url.database), (true, Some(2)));
-        let Servers::Sentinel { sentinels, service, login } = &url.servers else { panic!("{url}") };
+        let RedisServers::Sentinel { sentinels, service, login } = &url.servers else { panic!("{url}") };
         assert_eq!((sentinels.as_slice(), service.as_str()), (&[at("a", 26379), at("b", 5)][..], "main"));
         assert_eq!((login.user.as_deref(), login.password.as_deref()), (None, Some("hunter2")));
         assert!(!format!("{url:?}").contains("hunter2"));
         assert!(parse("redis-sentinel://a?sentinelServiceName=main").servers != url.servers);
 
         let url = parse("redis+unix://me:pw@localhost/run/my%20redis.sock?db=4");
-        assert!(url.servers == Servers::Socket("/run/my redis.sock".into()));
+        assert!(url.servers == RedisServers::Socket("/run/my redis.sock".into()));
         assert_eq!((url.database, url.login.password.as_deref()), (Some(4), Some("pw")));
     }
 

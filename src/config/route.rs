@@ -15,7 +15,7 @@ use tollgate_routing::{
 
 /// What to do with which requests.
 #[derive(Debug, PartialEq)]
-pub struct Route {
+pub struct RouteSettings {
     /// What logs and metrics call it; made from host and path if the file gives no name.
     pub name: String,
     /// Which requests.

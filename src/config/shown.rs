@@ -4,7 +4,7 @@
 use ipnet::IpNet;
 use serde_json::Value;
 
-use super::{Overrides, password::blank_word, value::FromText};
+use super::{FlagOverrides, password::blank_word, value::FromText};
 
 const BLANK: &str = "******";
 
@@ -14,7 +14,7 @@ const SECRETS: [&str; 3] = ["token", "secret", "password"];
 const FIELDS: [&str; 3] = ["headers", "query", "request_headers"];
 
 /// A good file with this text, and what the flags say in its place.
-pub(super) fn shown(text: &str, overrides: &Overrides) -> Value {
+pub(super) fn shown(text: &str, overrides: &FlagOverrides) -> Value {
     let Ok(mut shown) = toml::from_str::<Value>(text) else { return Value::Null };
     for (table, key, flag) in [("server", "listen", &overrides.listen), ("store", "url", &overrides.store)] {
         if let Some(text) = flag {

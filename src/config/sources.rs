@@ -10,16 +10,16 @@ use sha2::{Digest, Sha256};
 
 /// Files as they were when they were read. It holds their hashes, not what is in them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Sources(BTreeMap<PathBuf, State>);
+pub struct Sources(BTreeMap<PathBuf, FileState>);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum FileState {
     Unreadable,
     Empty,
     Of([u8; 32]),
 }
 
-impl State {
+impl FileState {
     fn of(read: &io::Result<Vec<u8>>) -> Self {
         match read {
             Ok(bytes) if bytes.is_empty() => Self::Empty,
@@ -36,24 +36,24 @@ impl Sources {
     /// The system's.
     pub fn read(&mut self, path: PathBuf) -> io::Result<Vec<u8>> {
         let read = fs::read(&path);
-        self.0.insert(path, State::of(&read));
+        self.0.insert(path, FileState::of(&read));
         read
     }
 
     /// The same files as they are now.
     #[must_use]
     pub fn now(&self) -> Self {
-        Self(self.0.keys().map(|path| (path.clone(), State::of(&fs::read(path)))).collect())
+        Self(self.0.keys().map(|path| (path.clone(), FileState::of(&fs::read(path)))).collect())
     }
 
     /// Whether one of them has nothing in it: who writes a file often empties it first.
     pub fn are_incomplete(&self) -> bool {
-        self.0.values().any(|state| *state == State::Empty)
+        self.0.values().any(|state| *state == FileState::Empty)
     }
 
     /// Which of them differ from those of `before`.
     pub fn changed(&self, before: &Self) -> Vec<&Path> {
-        let differs = |(path, state): &(&PathBuf, &State)| before.0.get(*path) != Some(*state);
+        let differs = |(path, state): &(&PathBuf, &FileState)| before.0.get(*path) != Some(*state);
         self.0.iter().filter(differs).map(|(path, _)| path.as_path()).collect()
     }
 

@@ -19,7 +19,7 @@ use super::Sources;
 
 /// What a connection with TLS needs to know. Files are read when the configuration is checked.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Tls {
+pub struct ClientTls {
     /// The certificates to trust; none is the roots of the system.
     pub ca: Option<Vec<CertificateDer<'static>>>,
     /// The gateway's own certificates, with their key.
@@ -37,7 +37,7 @@ pub struct Identity {
     pub key: PrivateKeyDer<'static>,
 }
 
-impl Tls {
+impl ClientTls {
     /// What rustls needs for it.
     ///
     /// # Errors

@@ -4,11 +4,11 @@ use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
 
 use hyper::http::uri::PathAndQuery;
 
-use super::Tls;
+use super::ClientTls;
 
 /// Where requests are forwarded to.
 #[derive(Debug, PartialEq)]
-pub struct Upstream {
+pub struct UpstreamSettings {
     /// Who answers.
     pub target: Target,
     /// Which of the servers gets a request.
@@ -30,7 +30,7 @@ pub struct Upstream {
     /// Whether servers are spoken to by HTTP/2: those with TLS if they agree, the others in any case.
     pub http2: bool,
     /// How servers with TLS prove who they are, and the gateway to them; none if there are none.
-    pub tls: Option<Arc<Tls>>,
+    pub tls: Option<Arc<ClientTls>>,
 }
 
 /// Who answers for an upstream.

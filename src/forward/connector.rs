@@ -15,7 +15,7 @@ use tokio::{
 };
 use tokio_rustls::TlsConnector;
 
-use crate::config::{self, ServerUrl, Tls};
+use crate::config::{self, ClientTls, ServerUrl};
 
 use super::{Failure, address::Location, connection::Connection};
 
@@ -24,7 +24,7 @@ const HTTP_1_1: &[u8] = b"http/1.1";
 
 /// How the servers of an upstream are spoken to, and how many connections to them there are.
 pub struct Connector {
-    terms: Option<Arc<Tls>>,
+    terms: Option<Arc<ClientTls>>,
     http2: bool,
     /// What TLS needs, or why there is none. Sessions are resumed by it.
     tls: Option<Result<TlsConnector, rustls::Error>>,
@@ -34,7 +34,7 @@ pub struct Connector {
 
 impl Connector {
     /// Speaks as the configuration says. One of `before` that does, too, goes on, with its connections.
-    pub fn new(config: &config::Upstream, before: Option<&Arc<Self>>) -> Arc<Self> {
+    pub fn new(config: &config::UpstreamSettings, before: Option<&Arc<Self>>) -> Arc<Self> {
         let alike = before.filter(|before| before.terms == config.tls && before.http2 == config.http2);
         let connector =
             alike.cloned().unwrap_or_else(|| Arc::new(Self::of(config.tls.clone(), config.http2)));
@@ -43,7 +43,7 @@ impl Connector {
     }
 
     /// Speaks by TLS where an url asks for it, and by HTTP/2 if that is wanted.
-    pub(crate) fn of(terms: Option<Arc<Tls>>, http2: bool) -> Self {
+    pub(crate) fn of(terms: Option<Arc<ClientTls>>, http2: bool) -> Self {
         let tls = terms.as_ref().map(|terms| {
             let mut client = terms.client()?;
             client.alpn_protocols = match http2 {

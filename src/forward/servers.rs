@@ -65,7 +65,12 @@ enum Age {
 impl Servers {
     /// Makes servers of the configuration ready. Those that `before` had, too, keep their connections and what is known
     /// of them. Must be called in a tokio runtime, by which they are watched.
-    pub fn new(name: &str, servers: &[Weighted], config: &config::Upstream, before: Option<&Self>) -> Self {
+    pub fn new(
+        name: &str,
+        servers: &[Weighted],
+        config: &config::UpstreamSettings,
+        before: Option<&Self>,
+    ) -> Self {
         let connector = Connector::new(config, before.map(|before| &before.connector));
         // A server that is spoken to in another way is another one.
         let before = before.filter(|before| Arc::ptr_eq(&before.connector, &connector));

@@ -79,7 +79,7 @@ impl Values {
     }
 
     /// The key of a request that has them.
-    fn key(&self, limit: &config::Limit) -> String {
+    fn key(&self, limit: &config::LimitSettings) -> String {
         let [query, path, header, cookie, host] = &self.0;
         let encode = |value: &Vec<u8>| percent_encode(value, NON_ALPHANUMERIC).to_string();
         let query = query.as_ref().map(|value| format!("j=1&%6b={}", encode(value))).unwrap_or_default();
@@ -103,7 +103,7 @@ impl Values {
     }
 
     /// Those who write down the values mean this key.
-    fn assert_is_written(&self, limit: &config::Limit, key: &str) {
+    fn assert_is_written(&self, limit: &config::LimitSettings, key: &str) {
         let text = |value: &Option<Vec<u8>>| String::from_utf8(value.clone()?).ok();
         let Some(values) = self.0.iter().map(text).collect::<Option<Vec<_>>>() else { return };
         // So a value is written that is known by its hash alone.

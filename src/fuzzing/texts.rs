@@ -2,7 +2,7 @@
 
 use crate::{
     algorithm::Rate,
-    config::{Config, ServerUrl, Store, StoreUrl, Target},
+    config::{Config, ServerUrl, StoreSettings, StoreUrl, Target},
     duration,
 };
 use tollgate_routing::{HostPattern, Matcher, Pattern, Table, View, path};
@@ -85,7 +85,7 @@ pub fn url(bytes: &[u8]) {
     }
 
     let is_secret = |word: &str| word.len() >= 8 && text.matches(word).count() == 1;
-    match Store::at(&text) {
+    match StoreSettings::at(&text) {
         Ok(store) => {
             if let StoreUrl::Redis(url) = &store.url
                 && let Some(password) = url.login.password.as_ref().filter(|password| is_secret(password))

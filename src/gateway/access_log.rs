@@ -54,7 +54,7 @@ impl AccessLog {
     ///
     /// # Errors
     /// The file can't be opened: a message and, on a line of its own, the remedy.
-    pub fn open(config: &config::AccessLog) -> Result<(Arc<Self>, WorkerGuard), String> {
+    pub fn open(config: &config::AccessLogSettings) -> Result<(Arc<Self>, WorkerGuard), String> {
         let state = Arc::<State>::default();
         let to: Box<dyn Write + Send> = match &config.path {
             Some(path) => Box::new(open(path).map_err(|cause| {

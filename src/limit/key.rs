@@ -143,7 +143,7 @@ pub enum Counted {
 }
 
 /// Works out the key of a request under a limit.
-pub fn count(limit: &config::Limit, subject: &Subject<'_>) -> Counted {
+pub fn count(limit: &config::LimitSettings, subject: &Subject<'_>) -> Counted {
     let exempts_client = |exemption: &Exemption| matches!(exemption, Exemption::Network(network) if network.contains(&subject.client));
     if limit.exempt.iter().any(exempts_client) {
         return Counted::Exempt;
@@ -192,7 +192,7 @@ fn joined(mut parts: SmallVec<[String; 2]>) -> String {
 ///
 /// # Errors
 /// What is no value of the limit's key: a message and, on a line of its own, the remedy.
-pub fn key_of(limit: &config::Limit, written: &str) -> Result<Key, String> {
+pub fn key_of(limit: &config::LimitSettings, written: &str) -> Result<Key, String> {
     let values = read_key(written, &limit.key, limit.prefixes)?;
     let parts = limit.key.iter().zip(&values).map(|(part, value)| {
         if let Some(hash) = named_hash(value) {
@@ -207,14 +207,14 @@ pub fn key_of(limit: &config::Limit, written: &str) -> Result<Key, String> {
 }
 
 /// The key with these values.
-pub fn of_values(limit: &config::Limit, values: &[String]) -> Key {
+pub fn of_values(limit: &config::LimitSettings, values: &[String]) -> Key {
     let parts = limit.key.iter().zip(values);
     Key(joined(parts.map(|(part, value)| text(part, value.as_bytes(), limit.plain)).collect()))
 }
 
 /// The key of this text as people write it, for [`key_of`]. There is none if it isn't of this limit, whose configuration may have changed, or
 /// isn't UTF-8.
-pub fn written(limit: &config::Limit, text: &str) -> Option<String> {
+pub fn written(limit: &config::LimitSettings, text: &str) -> Option<String> {
     let mut texts = Vec::with_capacity(limit.key.len());
     let mut rest = text;
     while limit.key.len() > 1 && !rest.is_empty() {
@@ -265,7 +265,7 @@ enum Value<'r> {
 }
 
 fn value<'r>(
-    limit: &config::Limit,
+    limit: &config::LimitSettings,
     part: &KeyPart,
     subject: &Subject<'r>,
 ) -> Result<Option<Value<'r>>, Several> {
@@ -384,13 +384,13 @@ fn named_hash(value: &str) -> Option<&str> {
 }
 
 /// The address in `ip:<address>`, where that stands for a part of the key that a caller lacks.
-fn named_address(limit: &config::Limit, part: &KeyPart, value: &str) -> Option<IpAddr> {
+fn named_address(limit: &config::LimitSettings, part: &KeyPart, value: &str) -> Option<IpAddr> {
     let address = value.strip_prefix("ip:").filter(|_| may_be_lacking(limit, part))?;
     Some(address.parse::<IpAddr>().ok()?.to_canonical())
 }
 
 /// Whether a request may be without a part of the key, and is counted by address then.
-fn may_be_lacking(limit: &config::Limit, part: &KeyPart) -> bool {
+fn may_be_lacking(limit: &config::LimitSettings, part: &KeyPart) -> bool {
     let is_always_there = matches!(part, KeyPart::Ip | KeyPart::Method | KeyPart::Route | KeyPart::Global);
     limit.missing == Missing::Ip && !is_always_there
 }
@@ -401,7 +401,7 @@ mod tests {
 
     use super::*;
 
-    fn limit(toml: &str) -> Arc<config::Limit> {
+    fn limit(toml: &str) -> Arc<config::LimitSettings> {
         let text = format!(
             "[upstreams.u]\nbuiltin = \"echo\"\n[limits.l]\nrate = \"1/s\"\n{toml}\n[[routes]]\npath = \"/{{id}}\"\nupstream = \"u\"\nlimits = [\"l\"]"
         );

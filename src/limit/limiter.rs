@@ -91,18 +91,18 @@ impl Limiter {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use tollgate::{Limiter, config::Store};
+    /// use tollgate::{Limiter, config::StoreSettings};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let store = Store::at("redis://127.0.0.1:6379/2")?;
-    /// let settings = Store { timeout: Duration::from_millis(20), key_prefix: "mine".to_owned(), ..store };
+    /// let store = StoreSettings::at("redis://127.0.0.1:6379/2")?;
+    /// let settings = StoreSettings { timeout: Duration::from_millis(20), key_prefix: "mine".to_owned(), ..store };
     /// let limiter = Limiter::open(&settings)?;
     /// # Ok(())
     /// # }
     /// ```
     pub fn connect(url: &str) -> Result<Arc<Self>, StoreError> {
-        Self::open(&config::Store::at(url).map_err(StoreError::Url)?)
+        Self::open(&config::StoreSettings::at(url).map_err(StoreError::Url)?)
     }
 
     /// Opens the store of a configuration. Nothing is connected yet: see [`Self::warm_up`]. Must be called in a
@@ -110,7 +110,7 @@ impl Limiter {
     ///
     /// # Errors
     /// A url that the client can't read.
-    pub fn open(config: &config::Store) -> Result<Arc<Self>, StoreError> {
+    pub fn open(config: &config::StoreSettings) -> Result<Arc<Self>, StoreError> {
         let store = Arc::new(Store::open(config)?);
         let local = match &*store {
             Store::Memory(_) => store.clone(),

@@ -22,7 +22,7 @@ use super::{
 #[derive(Debug)]
 pub struct Rule {
     limit: Arc<Limit>,
-    config: Arc<config::Limit>,
+    config: Arc<config::LimitSettings>,
     tally: Arc<Tally>,
 }
 
@@ -37,7 +37,7 @@ struct Tally {
 
 impl Rule {
     /// Makes a limit of the configuration ready. It goes on with the metrics of the one `before`.
-    pub fn new(config: &Arc<config::Limit>, before: Option<&Self>) -> Self {
+    pub fn new(config: &Arc<config::LimitSettings>, before: Option<&Self>) -> Self {
         let tally = before.map_or_else(Arc::default, |before| before.tally.clone());
         Self { limit: Arc::new(Limit::from(&**config)), config: config.clone(), tally }
     }
@@ -48,7 +48,7 @@ impl Rule {
     }
 
     /// The limit as it is configured.
-    pub fn config(&self) -> &config::Limit {
+    pub fn config(&self) -> &config::LimitSettings {
         &self.config
     }
 

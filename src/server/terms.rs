@@ -39,7 +39,12 @@ pub(super) struct Tls {
 
 impl Terms {
     /// For so many workers. There are as many connections as there are files for beside those to upstreams.
-    pub(super) fn new(server: &config::Server, tls: Option<Tls>, gateway: &Gateway, workers: usize) -> Self {
+    pub(super) fn new(
+        server: &config::ServerSettings,
+        tls: Option<Tls>,
+        gateway: &Gateway,
+        workers: usize,
+    ) -> Self {
         let clients_most = files::clients_most(server.max_connections, gateway.upstream_connections_most());
         Self {
             max_header_bytes: server.max_header_bytes,
@@ -58,7 +63,10 @@ impl Tls {
     ///
     /// # Errors
     /// It can't be spoken so.
-    pub(super) fn of(server: &config::Server, before: Option<&Self>) -> Result<Option<Self>, rustls::Error> {
+    pub(super) fn of(
+        server: &config::ServerSettings,
+        before: Option<&Self>,
+    ) -> Result<Option<Self>, rustls::Error> {
         let Some(config) = &server.tls else { return Ok(None) };
         let alike = before.filter(|before| before.config == *config && before.http2 == server.http2);
         let acceptor = match alike {

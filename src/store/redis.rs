@@ -39,8 +39,8 @@ pub use fred::types::Value;
 
 use crate::{
     config::{
-        Tls,
-        redis::{RedisUrl, Servers},
+        ClientTls,
+        redis::{RedisServers, RedisUrl},
     },
     metrics::Page,
 };
@@ -82,20 +82,20 @@ impl RedisStore {
     ///
     /// # Errors
     /// The files of `tls` can't be used together.
-    pub fn new(url: &RedisUrl, tls: Option<&Tls>, timeout: Duration) -> Result<Self, StoreError> {
+    pub fn new(url: &RedisUrl, tls: Option<&ClientTls>, timeout: Duration) -> Result<Self, StoreError> {
         let access = Access::new(url, tls)?;
         let place = match &url.servers {
-            Servers::Cluster(seeds) => Place::Cluster(Cluster::new(access, seeds.clone(), timeout)),
+            RedisServers::Cluster(seeds) => Place::Cluster(Cluster::new(access, seeds.clone(), timeout)),
             servers => {
                 let name = url.to_string();
                 Place::One(Node::new(name, access.to_servers(servers), timeout, Weak::new()))
             }
         };
         let label = match &url.servers {
-            Servers::One(endpoint) => endpoint.to_string(),
-            Servers::Socket(path) => path.display().to_string(),
-            Servers::Sentinel { service, .. } => service.clone(),
-            Servers::Cluster(_) => String::new(),
+            RedisServers::One(endpoint) => endpoint.to_string(),
+            RedisServers::Socket(path) => path.display().to_string(),
+            RedisServers::Sentinel { service, .. } => service.clone(),
+            RedisServers::Cluster(_) => String::new(),
         };
         Ok(Self { place, label, left_behind: AtomicU64::new(0) })
     }

@@ -4,8 +4,8 @@ use std::path::Path;
 
 use super::Check;
 use crate::config::{
-    Jwt, JwtKey, Sources,
-    error::Fault,
+    JwtKey, JwtSettings, Sources,
+    error::Diagnostic,
     file::{self, SpannedTable, ValueList},
     jwt,
 };
@@ -15,23 +15,24 @@ const SECRET_BYTES: usize = 32;
 
 impl Check<'_, '_> {
     /// Whose tokens are believed, unless there is a fault in it.
-    pub(super) fn jwt(&mut self, table: SpannedTable<file::JwtTable>, folder: &Path) -> Option<Jwt> {
+    pub(super) fn jwt(&mut self, table: SpannedTable<file::JwtTable>, folder: &Path) -> Option<JwtSettings> {
         let SpannedTable { span, value } = table;
         let keys = match (value.jwks_file, value.hmac_secret) {
             (Some(path), None) => {
                 let keys = keys_of(self.sources, folder, &path.get_ref().0);
-                keys.map_err(|remedy| self.fault(Fault::with_remedy(&remedy).at(&path.span(), ""))).ok()?
+                keys.map_err(|remedy| self.fault(Diagnostic::with_remedy(&remedy).at(&path.span(), "")))
+                    .ok()?
             }
             (None, Some(secret)) => {
                 let bytes = secret.get_ref().0.0.len();
                 if bytes < SECRET_BYTES {
-                    let fault = Fault::warning(format!("a secret of `{bytes}` bytes can be guessed"));
+                    let fault = Diagnostic::warning(format!("a secret of `{bytes}` bytes can be guessed"));
                     self.fault(fault.at(&secret.span(), "").help("use at least 32 random bytes"));
                 }
                 vec![JwtKey::secret(&secret.get_ref().0.0)?]
             }
             (Some(path), Some(secret)) => {
-                let fault = Fault::error("[jwt] has both `jwks_file` and `hmac_secret`");
+                let fault = Diagnostic::error("[jwt] has both `jwks_file` and `hmac_secret`");
                 let fault = fault.at(&secret.span(), "either this").at(&path.span(), "or this");
                 self.fault(fault.help("remove one of the two"));
                 return None;
@@ -43,7 +44,7 @@ impl Check<'_, '_> {
         };
         let issuers = value.issuer.map_or_else(Vec::new, ValueList::into_values);
         let audiences = value.audience.map_or_else(Vec::new, ValueList::into_values);
-        Some(Jwt { keys, issuers, audiences })
+        Some(JwtSettings { keys, issuers, audiences })
     }
 }
 

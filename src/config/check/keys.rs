@@ -4,8 +4,8 @@ use std::{collections::BTreeMap, ops::Range};
 
 use super::Check;
 use crate::config::{
-    Exemption, KeyPart, Override, Prefixes,
-    error::Fault,
+    Exemption, KeyPart, Prefixes, RateOverride,
+    error::Diagnostic,
     file::{self, Spanned, ValueList},
     read_key,
     value::ParsedText,
@@ -18,7 +18,7 @@ impl Check<'_, '_> {
             return;
         }
         for part in key.0.iter().filter(|part| matches!(part.get_ref(), KeyPart::Jwt(_))) {
-            let fault = Fault::error(format!("`{}` needs a table [jwt]", part.get_ref()));
+            let fault = Diagnostic::error(format!("`{}` needs a table [jwt]", part.get_ref()));
             self.fault(
                 fault.at(&part.span(), "an unverified claim is never a key").help(
                     "add one with `jwks_file = \"keys.json\"`, or with `hmac_secret = \"${JWT_SECRET}\"`",
@@ -54,7 +54,7 @@ impl Check<'_, '_> {
         limit: &file::LimitTable,
         key: &[KeyPart],
         prefixes: Prefixes,
-    ) -> Vec<Override> {
+    ) -> Vec<RateOverride> {
         let mut places: BTreeMap<Vec<String>, Range<usize>> = BTreeMap::new();
         let mut overrides = Vec::new();
         for file::SpannedTable { span, value: other } in &limit.overrides {
@@ -70,11 +70,11 @@ impl Check<'_, '_> {
                 continue;
             };
             if let Some(first) = places.insert(values.clone(), written.span()) {
-                let fault = Fault::error(format!("`{}` has two overrides", written.get_ref().0));
+                let fault = Diagnostic::error(format!("`{}` has two overrides", written.get_ref().0));
                 let fault = fault.at(&written.span(), "again here").at(&first, "first here");
                 self.fault(fault.help("remove one of the two"));
             }
-            overrides.extend(rate.map(|quota| Override { key: values, rate: quota.rate() }));
+            overrides.extend(rate.map(|quota| RateOverride { key: values, rate: quota.rate() }));
         }
         overrides
     }
@@ -88,6 +88,6 @@ impl Check<'_, '_> {
         prefixes: Prefixes,
     ) -> Option<Vec<String>> {
         let values = read_key(written, key, prefixes);
-        values.map_err(|remedy| self.fault(Fault::with_remedy(&remedy).at(span, ""))).ok()
+        values.map_err(|remedy| self.fault(Diagnostic::with_remedy(&remedy).at(span, ""))).ok()
     }
 }

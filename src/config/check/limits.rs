@@ -7,8 +7,8 @@ use std::{
 
 use super::{Check, duplicate, undefined};
 use crate::config::{
-    KeyPart, Limit, Prefixes,
-    error::Fault,
+    KeyPart, LimitSettings, Prefixes,
+    error::Diagnostic,
     file::{self, RouteLimit, Spanned, SpannedTable},
     value::ParsedText,
 };
@@ -19,7 +19,7 @@ pub(super) struct DefinedLimit {
     /// Where its name stands.
     place: Range<usize>,
     /// None if there is a fault in it: it is defined all the same.
-    pub(super) limit: Option<Limit>,
+    pub(super) limit: Option<LimitSettings>,
     /// The path parameters that it counts by.
     params: Vec<Spanned<String>>,
     is_used: bool,
@@ -29,7 +29,7 @@ impl Check<'_, '_> {
     /// A limit of the table `[limits]`.
     pub(super) fn named_limit(&mut self, name: Spanned<String>, table: SpannedTable<file::LimitTable>) {
         if let Some(inner) = &table.value.name {
-            let fault = Fault::error("the name of this limit is in the table's header already");
+            let fault = Diagnostic::error("the name of this limit is in the table's header already");
             self.fault(fault.at(&inner.span(), "").at(&name.span(), "here").help("remove the `name`"));
         }
         self.define(name, table);
@@ -40,7 +40,7 @@ impl Check<'_, '_> {
         let name = name.into_inner();
         if name.is_empty() || !name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
         {
-            let fault = Fault::error(format!("`{name}` can't be the name of a limit")).at(&place, "");
+            let fault = Diagnostic::error(format!("`{name}` can't be the name of a limit")).at(&place, "");
             self.fault(fault.help("use lower-case letters, digits and hyphens: \"per-client\""));
         }
         if let Some(first) = self.limits.get(&name) {
@@ -57,7 +57,7 @@ impl Check<'_, '_> {
         self.limits.insert(name, DefinedLimit { place, limit, params, is_used: false });
     }
 
-    fn limit(&mut self, name: &str, table: SpannedTable<file::LimitTable>) -> Option<Limit> {
+    fn limit(&mut self, name: &str, table: SpannedTable<file::LimitTable>) -> Option<LimitSettings> {
         let SpannedTable { span, value: mut limit } = table;
         if limit.key.is_none() {
             self.missing(&span, &["key"], "key = \"ip\"");
@@ -74,7 +74,7 @@ impl Check<'_, '_> {
         let key = key.into_values();
         let overrides = self.overrides(&span, &limit, &key, prefixes);
         let exempt = self.exemptions(limit.exempt, &key, prefixes);
-        Some(Limit {
+        Some(LimitSettings {
             name: name.to_owned(),
             key,
             quota: quota?,
@@ -122,7 +122,7 @@ impl Check<'_, '_> {
         for limit in limits {
             let name = limit.get_ref().as_str();
             if let Some(first) = named.insert(name, limit.span()) {
-                let fault = Fault::error(format!("limit `{name}` is named twice by one route"));
+                let fault = Diagnostic::error(format!("limit `{name}` is named twice by one route"));
                 self.fault(
                     fault
                         .at(&limit.span(), "again here")
@@ -142,7 +142,7 @@ impl Check<'_, '_> {
             let Some(path) = path else { continue };
             let params = path.get_ref().0.params().collect::<BTreeSet<_>>();
             for param in defined.params.iter().filter(|param| !params.contains(param.get_ref().as_str())) {
-                let fault = Fault::error(format!(
+                let fault = Diagnostic::error(format!(
                     "limit `{name}` counts by `path:{param}`, which the path of this route lacks"
                 ))
                 .at(&path.span(), format!("no `{{{param}}}` here"))
@@ -161,7 +161,8 @@ impl Check<'_, '_> {
             return;
         }
         for (name, defined) in self.limits.iter().filter(|(_, defined)| !defined.is_used) {
-            let fault = Fault::warning(format!("no route names the limit `{name}`")).at(&defined.place, "");
+            let fault =
+                Diagnostic::warning(format!("no route names the limit `{name}`")).at(&defined.place, "");
             self.document.faults.push(
                 fault.help(format!("add it to the routes it is for, limits = [\"{name}\"], or remove it")),
             );

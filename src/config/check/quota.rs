@@ -7,7 +7,7 @@ use crate::{
     algorithm::{Algorithm, Quota, Rate},
     config::{
         Cost, Scope,
-        error::Fault,
+        error::Diagnostic,
         file::{self, Spanned},
         value::{AlgorithmName, AnyRate, LeaseDuration, ParsedText},
     },
@@ -27,8 +27,9 @@ impl Check<'_, '_> {
         ];
         for (key, span, owner) in owned {
             let Some(span) = span.filter(|_| owner != algorithm) else { continue };
-            let fault =
-                Fault::error(format!("`{key}` is for `{owner}`, but this limit counts by `{algorithm}`"));
+            let fault = Diagnostic::error(format!(
+                "`{key}` is for `{owner}`, but this limit counts by `{algorithm}`"
+            ));
             self.fault(fault.at(&span, "").help(format!("remove it, or write algorithm = \"{owner}\"")));
         }
         let charging = [
@@ -38,7 +39,7 @@ impl Check<'_, '_> {
         ];
         for (key, span) in charging {
             let Some(span) = span.filter(|_| algorithm == AlgorithmName::Concurrency) else { continue };
-            let fault = Fault::error(format!("`{key}` means nothing to `concurrency`")).at(&span, "");
+            let fault = Diagnostic::error(format!("`{key}` means nothing to `concurrency`")).at(&span, "");
             self.fault(
                 fault.help("remove it: each request counts as one while it runs, or is refused at once"),
             );
@@ -71,15 +72,14 @@ impl Check<'_, '_> {
                 return Some(Rate { permits, window_us });
             }
             AnyRate::InTime(rate) if !counts_running => return Some(rate),
-            AnyRate::AtATime(permits) => {
-                Fault::error(format!("`{permits}` doesn't say in which time")).help(format!(
+            AnyRate::AtATime(permits) => Diagnostic::error(format!("`{permits}` doesn't say in which time"))
+                .help(format!(
                     "write \"{permits}/s\", or count requests while they run: algorithm = \"concurrency\""
-                ))
-            }
-            AnyRate::InTime(rate) => {
-                Fault::error(format!("`{rate}` has a time, but `concurrency` counts requests while they run"))
-                    .help(format!("write how many may run at a time: \"{}\"", rate.permits))
-            }
+                )),
+            AnyRate::InTime(rate) => Diagnostic::error(format!(
+                "`{rate}` has a time, but `concurrency` counts requests while they run"
+            ))
+            .help(format!("write how many may run at a time: \"{}\"", rate.permits)),
         };
         self.fault(fault.at(&rate.span(), ""));
         None
@@ -90,14 +90,15 @@ impl Check<'_, '_> {
         let capacity = quota.capacity();
         let is_gcra = limit.algorithm.0 == AlgorithmName::Gcra;
         if !quota.is_countable() {
-            let fault = Fault::error(format!("`{quota}` is more than `gcra` can count exactly")).at(rate, "");
+            let fault =
+                Diagnostic::error(format!("`{quota}` is more than `gcra` can count exactly")).at(rate, "");
             self.fault(fault.help("use a shorter time or a smaller `burst`: one times the other, in microseconds, is at most 2^53"));
         }
         let (Cost::Fixed(cost) | Cost::Response { estimate: cost, .. }) = *limit.cost.get_ref() else {
             return;
         };
         if cost > capacity {
-            let fault = Fault::error(format!("a request that costs `{cost}` can never be admitted"))
+            let fault = Diagnostic::error(format!("a request that costs `{cost}` can never be admitted"))
                 .at(&limit.cost.span(), "")
                 .at(rate, format!("at most `{capacity}` at once"));
             let burst = if is_gcra { " or the `burst`" } else { "" };
@@ -108,14 +109,16 @@ impl Check<'_, '_> {
     /// What the ways to charge say about each other.
     pub(super) fn check_charging(&mut self, limit: &file::LimitTable) {
         if let (Some(statuses), Cost::Response { .. }) = (&limit.when_status, limit.cost.get_ref()) {
-            let fault = Fault::error("`when_status` and a cost by the response's header exclude each other");
+            let fault =
+                Diagnostic::error("`when_status` and a cost by the response's header exclude each other");
             let fault = fault.at(&statuses.span(), "either this").at(&limit.cost.span(), "or this");
             self.fault(fault.help(
                 "keep `when_status` to charge some responses alike, or the header to charge what each one says",
             ));
         }
         if let (Some(policy), Scope::Instance) = (&limit.on_failure, limit.scope.0) {
-            let fault = Fault::warning("`on_failure` means nothing to a limit of `scope = \"instance\"`");
+            let fault =
+                Diagnostic::warning("`on_failure` means nothing to a limit of `scope = \"instance\"`");
             let fault = fault.at(&policy.span(), "this limit never asks the store");
             self.fault(fault.help("remove one of the two"));
         }

@@ -6,8 +6,8 @@ use hyper::{StatusCode, header::HeaderValue};
 
 use super::{Check, duplicate, undefined};
 use crate::config::{
-    Action, Edits, OnLimit, Route,
-    error::Fault,
+    Action, Edits, OnLimit, RouteSettings,
+    error::Diagnostic,
     file::{self, Spanned, SpannedTable, ValueList},
     value::{FieldName, ParsedText},
 };
@@ -16,9 +16,9 @@ use tollgate_routing::{Matcher, Pattern, hidden};
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 
 impl Check<'_, '_> {
-    pub(super) fn routes(&mut self, mut tables: Vec<SpannedTable<file::RouteTable>>) -> Vec<Route> {
+    pub(super) fn routes(&mut self, mut tables: Vec<SpannedTable<file::RouteTable>>) -> Vec<RouteSettings> {
         if tables.is_empty() && self.document.is_whole() {
-            let fault = Fault::warning("there are no routes: every request is answered with 404");
+            let fault = Diagnostic::warning("there are no routes: every request is answered with 404");
             self.fault(
                 fault.help("add for example: [[routes]], path = \"/{*rest}\" and upstream = \"NAME\""),
             );
@@ -57,7 +57,11 @@ impl Check<'_, '_> {
         }
     }
 
-    fn route(&mut self, table: SpannedTable<file::RouteTable>, limits: &[Spanned<String>]) -> Option<Route> {
+    fn route(
+        &mut self,
+        table: SpannedTable<file::RouteTable>,
+        limits: &[Spanned<String>],
+    ) -> Option<RouteSettings> {
         let SpannedTable { span, value: route } = table;
         if route.path.is_none() {
             self.missing(&span, &["path"], "path = \"/v1/orders/{id}\"");
@@ -80,7 +84,7 @@ impl Check<'_, '_> {
         let made = || {
             format!("{}{}", matcher.host.as_ref().map(ToString::to_string).unwrap_or_default(), matcher.path)
         };
-        Some(Route {
+        Some(RouteSettings {
             name: route.name.map_or_else(made, Spanned::into_inner),
             action: action?,
             limits: limits.iter().map(|name| name.get_ref().clone()).collect(),
@@ -105,7 +109,7 @@ impl Check<'_, '_> {
         };
         let found = text.split('/').find_map(|segment| Some((segment, name(segment)?)));
         if let Some((segment, name)) = found {
-            let fault = Fault::warning(format!(
+            let fault = Diagnostic::warning(format!(
                 "`{segment}` is no parameter: only a path with these very letters matches"
             ));
             self.fault(fault.at(&path.span(), "").help(format!("write `{{{name}}}` for any one segment")));
@@ -123,7 +127,7 @@ impl Check<'_, '_> {
             ("preserve_host", route.preserve_host.as_ref().map(Spanned::span)),
         ];
         for (key, place) in keys.into_iter().filter_map(|(key, place)| Some((key, place?))) {
-            let fault = Fault::error(format!("`{key}` is for requests that an upstream gets"));
+            let fault = Diagnostic::error(format!("`{key}` is for requests that an upstream gets"));
             self.fault(fault.at(&place, "").help("remove it, or name an upstream: upstream = \"orders\""));
         }
     }
@@ -143,7 +147,7 @@ impl Check<'_, '_> {
         ];
         let mut given = given.into_iter().filter_map(|(key, place)| Some((key, place?)));
         if let (Some((key, place)), Some((other, other_place))) = (given.next(), given.next()) {
-            let fault = Fault::error(format!("this route has both `{key}` and `{other}`"));
+            let fault = Diagnostic::error(format!("this route has both `{key}` and `{other}`"));
             let fault = fault.at(&other_place, "either this").at(&place, "or this");
             self.fault(fault.help("remove one of the two"));
             return None;
@@ -171,7 +175,7 @@ impl Check<'_, '_> {
         let SpannedTable { span, value: file::RedirectTable { to, status: code } } = redirect;
         let (place, code) = (code.span(), code.into_inner().0);
         if !matches!(code, 301 | 302 | 303 | 307 | 308) {
-            let fault = Fault::error(format!("`{code}` sends nobody elsewhere")).at(&place, "");
+            let fault = Diagnostic::error(format!("`{code}` sends nobody elsewhere")).at(&place, "");
             self.fault(fault.help(
                 "use 308 or 301 for good, 307 or 302 for now (308 and 307 keep the method), or 303 to GET the answer there",
             ));
@@ -194,7 +198,7 @@ impl Check<'_, '_> {
         let Some(path) = path else { return };
         let known = path.get_ref().0.to_string();
         for param in params.filter(|param| !known.split('/').any(|segment| segment == *param)) {
-            let fault = Fault::error(format!("the path of this route has no `{param}`"));
+            let fault = Diagnostic::error(format!("the path of this route has no `{param}`"));
             self.fault(
                 fault
                     .at(place, "named here")
@@ -208,7 +212,7 @@ impl Check<'_, '_> {
         let file::OnLimitTable { status: code, body, content_type } = on_limit.value;
         if let (None, Some(content_type)) = (&body, &content_type) {
             let fault =
-                Fault::error("`content_type` is of no use without `body`").at(&content_type.span(), "");
+                Diagnostic::error("`content_type` is of no use without `body`").at(&content_type.span(), "");
             self.fault(fault.help("add for example: body = '{\"error\":\"slow down\"}'"));
         }
         let content_type = content_type.map_or(TEXT, |content_type| content_type.into_inner().0);
@@ -233,12 +237,12 @@ impl Check<'_, '_> {
         for hidden in hidden(&matchers) {
             let ((place, name), (by_place, by_name)) = (&places[hidden.route], &places[hidden.by]);
             self.fault(if hidden.equal {
-                Fault::error(format!("two routes match the same requests, those of `{name}`"))
+                Diagnostic::error(format!("two routes match the same requests, those of `{name}`"))
                     .at(place, "again here")
                     .at(by_place, "first here")
                     .help("remove one of the two, or tell them apart by host, methods, headers or query")
             } else {
-                Fault::warning(format!("route `{name}` can never match"))
+                Diagnostic::warning(format!("route `{name}` can never match"))
                     .at(place, "")
                     .at(by_place, format!("`{by_name}` takes all its requests"))
                     .help("remove it, or let the other route ask for more: a host, methods, headers or query")

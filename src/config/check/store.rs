@@ -4,8 +4,8 @@ use std::path::Path;
 
 use super::Check;
 use crate::config::{
-    Store, StoreUrl, Tls,
-    error::Fault,
+    ClientTls, StoreSettings, StoreUrl,
+    error::Diagnostic,
     file::{self, SpannedTable},
 };
 
@@ -13,11 +13,11 @@ use crate::config::{
 const STORE: &str = "the store";
 
 impl Check<'_, '_> {
-    pub(super) fn store(&mut self, store: file::StoreTable, folder: &Path) -> Store {
+    pub(super) fn store(&mut self, store: file::StoreTable, folder: &Path) -> StoreSettings {
         let prefix = store.key_prefix.get_ref();
         if prefix.0.is_empty() || !prefix.0.bytes().all(|b| b.is_ascii_alphanumeric() || b"._:-".contains(&b))
         {
-            let fault = Fault::error(format!("`{}` can't begin the keys of the store", prefix.0));
+            let fault = Diagnostic::error(format!("`{}` can't begin the keys of the store", prefix.0));
             self.fault(
                 fault.at(&store.key_prefix.span(), "").help("use letters, digits and `.`, `_`, `:` and `-`"),
             );
@@ -25,12 +25,13 @@ impl Check<'_, '_> {
         let uses_tls = matches!(&store.url.0, StoreUrl::Redis(url) if url.tls);
         let tls = match (store.tls, uses_tls) {
             (None, true) => {
-                self.complain_of_tls(&Tls::default(), None, STORE);
-                Some(Tls::default())
+                self.complain_of_tls(&ClientTls::default(), None, STORE);
+                Some(ClientTls::default())
             }
             (Some(table), true) => Some(self.tls(table, folder, STORE)),
             (Some(SpannedTable { span, value }), false) => {
-                let fault = Fault::warning("`tls` is for a store with TLS, which the url doesn't ask for");
+                let fault =
+                    Diagnostic::warning("`tls` is for a store with TLS, which the url doesn't ask for");
                 self.fault(
                     fault.at(&span, "").help("write the url with rediss, as in \"rediss://HOST:6379\""),
                 );
@@ -40,7 +41,7 @@ impl Check<'_, '_> {
             }
             (None, false) => None,
         };
-        Store {
+        StoreSettings {
             url: store.url.0,
             tls,
             timeout: store.timeout.0,

@@ -6,8 +6,8 @@ use rustls::pki_types::ServerName;
 
 use super::Check;
 use crate::config::{
-    ListenAddress, ServerTls, Sources, Tls,
-    error::Fault,
+    ClientTls, ListenAddress, ServerTls, Sources,
+    error::Diagnostic,
     file::{self, Spanned, SpannedTable},
     tls::{self, Identity},
 };
@@ -19,12 +19,12 @@ impl Check<'_, '_> {
         table: SpannedTable<file::ClientTlsTable>,
         folder: &Path,
         whom: &str,
-    ) -> Tls {
+    ) -> ClientTls {
         let SpannedTable { span, value } = table;
         let before = self.document.faults.len();
         if value.cert.is_some() != value.key.is_some() {
             let (has, lacks) = if value.cert.is_some() { ("cert", "key") } else { ("key", "cert") };
-            let fault = Fault::error(format!("`{has}` is of no use without `{lacks}`")).at(&span, "");
+            let fault = Diagnostic::error(format!("`{has}` is of no use without `{lacks}`")).at(&span, "");
             self.fault(fault.help(format!("add for example: {lacks} = \"gateway.pem\"")));
         }
         let certificates_of =
@@ -42,7 +42,7 @@ impl Check<'_, '_> {
             })
         });
         let identity = certificates.zip(key).map(|(certificates, key)| Identity { certificates, key });
-        let tls = Tls { ca, identity, server_name };
+        let tls = ClientTls { ca, identity, server_name };
         if self.document.faults.len() == before {
             self.complain_of_tls(&tls, value.cert.as_ref(), whom);
         }
@@ -58,7 +58,7 @@ impl Check<'_, '_> {
     ) -> ServerTls {
         let SpannedTable { span, value } = table;
         if !listen.iter().any(|address| matches!(address, ListenAddress::Tcp(_))) {
-            let fault = Fault::warning("`tls` is for TCP, and there are only unix sockets to listen on");
+            let fault = Diagnostic::warning("`tls` is for TCP, and there are only unix sockets to listen on");
             self.fault(fault.at(&span, "").help("remove it, or listen on an address: \"0.0.0.0:8443\""));
         }
         if value.certs.is_empty() {
@@ -68,7 +68,7 @@ impl Check<'_, '_> {
             let authorities =
                 self.meant(&written, |sources, path| tls::read_certificates(sources, folder, path))?;
             if let Err(error) = tls::verifier_of_clients(&authorities) {
-                let fault = Fault::error(format!("`{}` can't be used: {error}", written.get_ref()));
+                let fault = Diagnostic::error(format!("`{}` can't be used: {error}", written.get_ref()));
                 self.fault(fault.at(&written.span(), "").help("give certificates of X.509, version 3"));
             }
             Some(authorities)
@@ -91,11 +91,11 @@ impl Check<'_, '_> {
         let private = self.meant(&key, |sources, path| tls::read_key(sources, folder, path));
         let identity = Identity { certificates: certificates?, key: private? };
         if let Err(error) = identity.certified() {
-            let fault = Fault::error(format!("`{}` can't be used: {error}", cert.get_ref()));
+            let fault = Diagnostic::error(format!("`{}` can't be used: {error}", cert.get_ref()));
             let fault = fault.at(&cert.span(), "").at(&key.span(), "with this key");
             self.fault(fault.help("give the certificate and the key that belong together"));
         } else if let Some(untimely) = identity.untimely() {
-            let fault = Fault::warning(format!("the certificate of `{}` {untimely}", cert.get_ref()));
+            let fault = Diagnostic::warning(format!("the certificate of `{}` {untimely}", cert.get_ref()));
             let fault = fault.at(&cert.span(), "clients won't trust it");
             self.fault(fault.help("renew it, and reload: a running gateway takes the new one, too"));
         }
@@ -109,21 +109,23 @@ impl Check<'_, '_> {
         read: impl Fn(&mut Sources, &str) -> Result<T, String>,
     ) -> Option<T> {
         let read = read(self.sources, written.get_ref());
-        read.map_err(|fault| self.fault(Fault::with_remedy(&fault).at(&written.span(), ""))).ok()
+        read.map_err(|fault| self.fault(Diagnostic::with_remedy(&fault).at(&written.span(), ""))).ok()
     }
 
     /// Complains of files that can be read, but not be used.
-    pub(super) fn complain_of_tls(&mut self, tls: &Tls, cert: Option<&Spanned<String>>, whom: &str) {
+    pub(super) fn complain_of_tls(&mut self, tls: &ClientTls, cert: Option<&Spanned<String>>, whom: &str) {
         let Err(error) = tls.client() else { return };
         let fault = match (cert, &tls.ca) {
-            (Some(cert), _) => Fault::error(format!("`{}` can't be used: {error}", cert.get_ref()))
+            (Some(cert), _) => Diagnostic::error(format!("`{}` can't be used: {error}", cert.get_ref()))
                 .at(&cert.span(), "")
                 .help("give the certificate and the key that belong together"),
-            (None, Some(_)) => Fault::error(format!("the certificates of `ca` can't be used: {error}"))
+            (None, Some(_)) => Diagnostic::error(format!("the certificates of `ca` can't be used: {error}"))
                 .help("give certificates of X.509, version 3"),
-            (None, None) => Fault::error(format!("this system has no root certificates to trust {whom} by"))
-                .help("install them (the package is often called ca-certificates)")
-                .help(format!("or name those of {whom}: tls = {{ ca = \"ca.pem\" }}")),
+            (None, None) => {
+                Diagnostic::error(format!("this system has no root certificates to trust {whom} by"))
+                    .help("install them (the package is often called ca-certificates)")
+                    .help(format!("or name those of {whom}: tls = {{ ca = \"ca.pem\" }}"))
+            }
         };
         self.fault(fault);
     }

@@ -4,8 +4,8 @@ use std::{path::Path, sync::Arc};
 
 use super::Check;
 use crate::config::{
-    Eject, Health, Retries, Target, Tls, Upstream, Weighted,
-    error::Fault,
+    ClientTls, Eject, Health, Retries, Target, UpstreamSettings, Weighted,
+    error::Diagnostic,
     file::{self, SpannedTable},
 };
 
@@ -15,7 +15,7 @@ impl Check<'_, '_> {
         name: &str,
         table: SpannedTable<file::UpstreamTable>,
         folder: &Path,
-    ) -> Option<Upstream> {
+    ) -> Option<UpstreamSettings> {
         let SpannedTable { span, value: upstream } = table;
         let target = match (upstream.servers, upstream.builtin) {
             (Some(servers), None) => {
@@ -26,7 +26,7 @@ impl Check<'_, '_> {
             }
             (None, Some(_)) => Target::Echo,
             (Some(servers), Some(builtin)) => {
-                let fault = Fault::error(format!("upstream `{name}` has both `servers` and `builtin`"));
+                let fault = Diagnostic::error(format!("upstream `{name}` has both `servers` and `builtin`"));
                 let fault = fault.at(&builtin.span(), "either this").at(&servers.span(), "or this");
                 self.fault(fault.help("remove one of the two"));
                 return None;
@@ -38,7 +38,7 @@ impl Check<'_, '_> {
         };
         let tls = self.tls_of_upstream(name, &target, upstream.tls, folder);
         let (timeouts, retries) = (upstream.timeouts.value, upstream.retries.value);
-        Some(Upstream {
+        Some(UpstreamSettings {
             target,
             balance: upstream.balance.0,
             connect_timeout: timeouts.connect.0,
@@ -65,7 +65,7 @@ impl Check<'_, '_> {
         target: &Target,
         table: Option<SpannedTable<file::ClientTlsTable>>,
         folder: &Path,
-    ) -> Option<Tls> {
+    ) -> Option<ClientTls> {
         let whom = format!("the upstream `{name}`");
         let uses_tls = match target {
             Target::Servers(servers) => servers.iter().any(|server| server.url.is_tls()),
@@ -73,14 +73,14 @@ impl Check<'_, '_> {
         };
         match table {
             None if uses_tls => {
-                self.complain_of_tls(&Tls::default(), None, &whom);
-                Some(Tls::default())
+                self.complain_of_tls(&ClientTls::default(), None, &whom);
+                Some(ClientTls::default())
             }
             None => None,
             Some(table) => {
                 if !uses_tls {
                     let fault =
-                        Fault::warning(format!("`tls` is for servers with TLS, and `{name}` has none"));
+                        Diagnostic::warning(format!("`tls` is for servers with TLS, and `{name}` has none"));
                     let fault = fault.at(&table.span, "");
                     self.fault(fault.help("write their urls with https, as in \"https://orders.internal\""));
                 }

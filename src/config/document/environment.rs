@@ -10,20 +10,20 @@ use toml::{
     de::{DeTable, DeValue},
 };
 
-use crate::config::error::Fault;
+use crate::config::error::Diagnostic;
 
 /// Replaces the references in all strings of the table. Those that can't be are returned with their place.
 pub(super) fn expand(
     table: &mut DeTable<'_>,
     environment: &dyn Fn(&str) -> Option<String>,
-) -> Vec<(Range<usize>, Fault)> {
+) -> Vec<(Range<usize>, Diagnostic)> {
     table.iter_mut().flat_map(|(_, value)| expand_value(value, environment)).collect()
 }
 
 fn expand_value(
     value: &mut Spanned<DeValue<'_>>,
     environment: &dyn Fn(&str) -> Option<String>,
-) -> Vec<(Range<usize>, Fault)> {
+) -> Vec<(Range<usize>, Diagnostic)> {
     let span = value.span();
     match value.get_mut() {
         DeValue::Table(table) => expand(table, environment),
@@ -33,7 +33,7 @@ fn expand_value(
                 *text = expanded.into();
                 Vec::new()
             }
-            Err(remedy) => vec![(span.clone(), Fault::with_remedy(&remedy).at(&span, ""))],
+            Err(remedy) => vec![(span.clone(), Diagnostic::with_remedy(&remedy).at(&span, ""))],
         },
         _ => Vec::new(),
     }

@@ -7,12 +7,12 @@ use toml::{
     de::{DeTable, DeValue, Error},
 };
 
-use crate::config::error::Fault;
+use crate::config::error::Diagnostic;
 
 /// What the faults of syntax in a file come to.
 #[derive(Default)]
 pub(super) struct Syntax {
-    pub faults: Vec<Fault>,
+    pub faults: Vec<Diagnostic>,
     /// Single values that can't be read; what stands around them can.
     pub misread: Vec<Range<usize>>,
     /// Whether something else can't be read, such as a header: then what belongs to what is open.
@@ -51,35 +51,35 @@ pub(super) fn judge(text: &str, tree: &DeTable<'_>, errors: &[Error]) -> Syntax 
 }
 
 /// A fault in a single value.
-fn misread(text: &str, error: &Error, span: &Range<usize>, scalar: &Range<usize>) -> Fault {
+fn misread(text: &str, error: &Error, span: &Range<usize>, scalar: &Range<usize>) -> Diagnostic {
     let line = text[scalar.start..].lines().next().unwrap_or_default();
     let raw = line.split(['#', ',', ']', '}']).next().unwrap_or_default().trim_end();
     if raw.starts_with(['"', '\'']) {
         return describe(error, span);
     }
     if raw.is_empty() {
-        return Fault::error("there is no value").at(span, "expected a value");
+        return Diagnostic::error("there is no value").at(span, "expected a value");
     }
     // What word processors make of quotes.
     let bare = raw.trim_matches(['\u{201c}', '\u{201d}', '\u{201e}', '\u{2018}', '\u{2019}', '"', '\'', '`']);
-    Fault::error(format!("`{raw}` is neither a quoted string nor a number, `true` or `false`"))
+    Diagnostic::error(format!("`{raw}` is neither a quoted string nor a number, `true` or `false`"))
         .at(&(scalar.start..scalar.start + raw.len()), "")
         .help(format!("if it is text, put it in quotes: \"{bare}\""))
 }
 
 /// What the parser says, which tells what it expected.
-fn describe(error: &Error, span: &Range<usize>) -> Fault {
+fn describe(error: &Error, span: &Range<usize>) -> Diagnostic {
     match error.message().split_once(", expected ") {
         Some(("invalid basic string" | "invalid literal string", quote)) => {
-            Fault::error("this string is not closed").at(span, format!("expected {quote}"))
+            Diagnostic::error("this string is not closed").at(span, format!("expected {quote}"))
         }
-        Some((message, expected)) => Fault::error(message).at(span, format!("expected {expected}")),
-        None => Fault::error(error.message()).at(span, ""),
+        Some((message, expected)) => Diagnostic::error(message).at(span, format!("expected {expected}")),
+        None => Diagnostic::error(error.message()).at(span, ""),
     }
 }
 
 /// A key or a table that is there already.
-fn duplicate(text: &str, tree: &DeTable<'_>, span: &Range<usize>) -> Fault {
+fn duplicate(text: &str, tree: &DeTable<'_>, span: &Range<usize>) -> Diagnostic {
     let line_start = text[..span.start].rfind('\n').map_or(0, |at| at + 1);
     let line = text[line_start..].lines().next().unwrap_or_default();
     let name = text[span.clone()].trim_matches(['"', '\'']);
@@ -87,8 +87,8 @@ fn duplicate(text: &str, tree: &DeTable<'_>, span: &Range<usize>) -> Fault {
         Some(header) => ("table", same_header(&text[..line_start], header)),
         None => ("key", nearest_key(tree, name, span.start)),
     };
-    let fault =
-        Fault::error(format!("duplicate name: the {what} `{name}` is there already")).at(span, "again here");
+    let fault = Diagnostic::error(format!("duplicate name: the {what} `{name}` is there already"))
+        .at(span, "again here");
     let fault = first.into_iter().fold(fault, |fault, first| fault.at(&first, "first here"));
     fault.help("remove one of the two, or rename it")
 }

@@ -35,7 +35,7 @@ struct Key {
 
 impl Verifier {
     /// Believes the tokens that the configuration says to believe.
-    pub fn new(config: &config::Jwt) -> Self {
+    pub fn new(config: &config::JwtSettings) -> Self {
         let key = |key: &config::JwtKey| Key {
             id: key.id().map(str::to_owned),
             decoding: key.decoding().clone(),
@@ -60,7 +60,7 @@ impl Verifier {
 }
 
 /// What a token must fulfil that this key signed.
-fn validation(config: &config::Jwt, key: &config::JwtKey) -> Validation {
+fn validation(config: &config::JwtSettings, key: &config::JwtKey) -> Validation {
     let mut validation = Validation {
         algorithms: key.algorithms().to_vec(),
         leeway: LEEWAY_SECONDS,

@@ -31,8 +31,8 @@ pub(in crate::simulate) struct OfLimit {
 pub(super) struct Denied;
 
 impl OfLimit {
-    pub(super) fn new(config: &Arc<config::Limit>) -> Self {
-        let own_rate = |own: &config::Override| {
+    pub(super) fn new(config: &Arc<config::LimitSettings>) -> Self {
+        let own_rate = |own: &config::RateOverride| {
             let written = match &own.key[..] {
                 [value] => value.clone(),
                 values => serde_json::to_string(values).expect("strings are always written"),
@@ -95,7 +95,7 @@ impl OfLimit {
 }
 
 /// What a log of this gateway's tells of a limit of this name whose key has the same parts.
-fn told<'l>(config: &config::Limit, logged: &'l Logged) -> Option<&'l Told> {
+fn told<'l>(config: &config::LimitSettings, logged: &'l Logged) -> Option<&'l Told> {
     let told = logged.limits.iter().find(|(name, _)| *name == config.name).map(|(_, told)| told);
     told.filter(|told| match told {
         Told::Key(key) => Key::of_text(key.clone()).is_of(&config.key),
@@ -104,7 +104,7 @@ fn told<'l>(config: &config::Limit, logged: &'l Logged) -> Option<&'l Told> {
 }
 
 /// Whether a log tells all that the cost of a request depends on.
-fn tells_cost(config: &config::Limit, logged: &Logged) -> bool {
+fn tells_cost(config: &config::LimitSettings, logged: &Logged) -> bool {
     let is_told = match &config.cost {
         Cost::Fixed(_) => true,
         Cost::Header(name) => logged.header(name).is_some(),

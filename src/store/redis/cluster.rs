@@ -382,11 +382,11 @@ impl Drop for Turn {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Store, StoreUrl};
+    use crate::config::{StoreSettings, StoreUrl};
 
     #[test]
     fn servers_that_name_ever_new_ones_are_not_followed_for_ever() {
-        let StoreUrl::Redis(url) = Store::at("redis-cluster://127.0.0.1:1").unwrap().url else {
+        let StoreUrl::Redis(url) = StoreSettings::at("redis-cluster://127.0.0.1:1").unwrap().url else {
             unreachable!()
         };
         let cluster = Cluster::new(Access::new(&url, None).unwrap(), Vec::new(), Duration::from_secs(1));

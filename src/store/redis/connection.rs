@@ -23,8 +23,8 @@ use tokio::{
 };
 
 use crate::config::{
-    redis::{Endpoint, Login, RedisUrl, Servers},
-    tls::Tls,
+    redis::{Endpoint, RedisLogin, RedisServers, RedisUrl},
+    tls::ClientTls,
 };
 
 use super::{StoreError, node::Link, trouble::told};
@@ -50,11 +50,11 @@ pub(super) struct Access {
 impl Access {
     /// # Errors
     /// The files of `tls` can't be used together.
-    pub(super) fn new(url: &RedisUrl, tls: Option<&Tls>) -> Result<Self, StoreError> {
-        let Login { user, password } = url.login.clone();
+    pub(super) fn new(url: &RedisUrl, tls: Option<&ClientTls>) -> Result<Self, StoreError> {
+        let RedisLogin { user, password } = url.login.clone();
         let mut base = Config { username: user, password, database: url.database, ..Config::default() };
         if url.tls {
-            let client = tls.map_or_else(|| Tls::default().client(), Tls::client);
+            let client = tls.map_or_else(|| ClientTls::default().client(), ClientTls::client);
             let client = client.map_err(|error| Error::new(ErrorKind::Tls, error.to_string()));
             base.tls = Some(TlsConfig::from(client.map_err(StoreError::Connection)?));
         }
@@ -72,12 +72,12 @@ impl Access {
     }
 
     /// Access to what an url that isn't a Cluster's names.
-    pub(super) fn to_servers(&self, servers: &Servers) -> Config {
+    pub(super) fn to_servers(&self, servers: &RedisServers) -> Config {
         let server = match servers {
-            Servers::One(endpoint) => return self.to(endpoint),
-            Servers::Cluster(endpoints) => return self.to(&endpoints[0]),
-            Servers::Socket(path) => ServerConfig::Unix { path: path.clone() },
-            Servers::Sentinel { sentinels, service, login } => ServerConfig::Sentinel {
+            RedisServers::One(endpoint) => return self.to(endpoint),
+            RedisServers::Cluster(endpoints) => return self.to(&endpoints[0]),
+            RedisServers::Socket(path) => ServerConfig::Unix { path: path.clone() },
+            RedisServers::Sentinel { sentinels, service, login } => ServerConfig::Sentinel {
                 hosts: sentinels
                     .iter()
                     .map(|Endpoint { host, port }| Server::new(host.clone(), *port))
