@@ -43,7 +43,7 @@ use tower::ServiceExt;
 
 use crate::{gateway::Gateway, limit::request::Rule, metrics, reload::Reloader, server::Status};
 
-use self::{access::Operator, history::History, sessions::Sessions, views::Reading};
+use self::{access::Operator, history::History, sessions::Sessions, views::Snapshot};
 
 /// A change is a few words.
 const BODY_BYTES_MOST: usize = 16 << 10;
@@ -101,7 +101,7 @@ pub async fn serve(
 impl Admin {
     /// Of a gateway whose operators bear this token.
     pub(crate) fn new(token: Option<String>, gateway: Arc<ArcSwap<Gateway>>, status: Arc<Status>) -> Self {
-        let history = History::begin(Reading::of(&gateway.load()));
+        let history = History::begin(Snapshot::of(&gateway.load()));
         Self { gateway, status, token, sessions: Sessions::default(), history }
     }
 }
@@ -174,14 +174,14 @@ async fn metrics(State(admin): State<Arc<Admin>>, headers: HeaderMap) -> impl In
 }
 
 #[derive(Deserialize)]
-struct Wanted {
+struct TopQuery {
     by: String,
 }
 
 /// The keys that ask most, or that are refused most.
 async fn top(
     State(admin): Shared,
-    wanted: Result<Query<Wanted>, QueryRejection>,
+    wanted: Result<Query<TopQuery>, QueryRejection>,
 ) -> Result<Json<Value>, Problem> {
     let noted = match wanted.as_ref().map(|Query(wanted)| wanted.by.as_str()) {
         Ok("requests") => Rule::busiest,

@@ -120,7 +120,7 @@ impl Rate {
 
 impl fmt::Display for Rate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{:#}", self.permits, duration::Text(self.window_us))
+        write!(f, "{}/{:#}", self.permits, duration::DurationText(self.window_us))
     }
 }
 

@@ -30,7 +30,7 @@ use crate::{
     config::{self, Config, Diagnostics, FlagOverrides, ListenAddress, LoadedConfig, StoreUrl},
     gateway::{AccessLog, Gateway},
     limit::Limiter,
-    reload::{Reloader, Running, Source},
+    reload::{ConfigSource, Reloader, Running},
     server::Server,
     trace::Tracer,
 };
@@ -130,7 +130,7 @@ impl Run {
     fn main(self) -> ExitCode {
         let _log = log_to_stderr();
         let Self { config: path, listen, store } = self;
-        let source = Source { path, overrides: FlagOverrides { listen, store } };
+        let source = ConfigSource { path, overrides: FlagOverrides { listen, store } };
         let LoadedConfig { outcome, sources, shown } = source.read();
         let (config, warnings) = match outcome {
             Ok(read) => read,
@@ -149,7 +149,7 @@ impl Run {
         }
     }
 
-    fn serve(source: Source, running: Running) -> Result<(), Box<dyn Error>> {
+    fn serve(source: ConfigSource, running: Running) -> Result<(), Box<dyn Error>> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(async move {
             let config = &running.config;

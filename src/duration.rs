@@ -29,9 +29,9 @@ pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Er
 }
 
 /// Prints microseconds in the greatest unit that divides them; with `{:#}` one of it as the bare unit, as in a rate.
-pub struct Text(pub u64);
+pub struct DurationText(pub u64);
 
-impl Text {
+impl DurationText {
     /// How many of the unit, and what it is called alone and with a number.
     fn parts(&self) -> (u64, [&'static str; 2]) {
         let units = [
@@ -56,7 +56,7 @@ impl Text {
     }
 }
 
-impl fmt::Display for Text {
+impl fmt::Display for DurationText {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.parts() {
             (1, [alone, _]) if f.alternate() => f.write_str(alone),
@@ -81,9 +81,9 @@ mod tests {
 
     #[test]
     fn durations_are_printed_in_their_greatest_unit() {
-        assert_eq!(Text(90_000_000).to_string(), "90s");
-        assert_eq!(Text(60_000_000).to_string(), "1m");
-        assert_eq!(format!("{:#}", Text(60_000_000)), "min");
-        assert_eq!(Text(1_500).to_string(), "1500us");
+        assert_eq!(DurationText(90_000_000).to_string(), "90s");
+        assert_eq!(DurationText(60_000_000).to_string(), "1m");
+        assert_eq!(format!("{:#}", DurationText(60_000_000)), "min");
+        assert_eq!(DurationText(1_500).to_string(), "1500us");
     }
 }

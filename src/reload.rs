@@ -24,14 +24,14 @@ use crate::{
 
 /// Where a configuration is read from.
 #[derive(Clone, Debug)]
-pub struct Source {
+pub struct ConfigSource {
     /// The file.
     pub path: PathBuf,
     /// What the command line says in its place.
     pub overrides: FlagOverrides,
 }
 
-impl Source {
+impl ConfigSource {
     /// Reads and checks it.
     pub fn read(&self) -> LoadedConfig {
         LoadedConfig::of(&self.path, &self.overrides)
@@ -51,7 +51,7 @@ pub struct Running {
 
 /// Reloads the configuration of a gateway.
 pub struct Reloader {
-    source: Source,
+    source: ConfigSource,
     running: Mutex<Running>,
     limiter: Arc<Limiter>,
     control: Arc<Control>,
@@ -63,7 +63,7 @@ pub struct Reloader {
 impl Reloader {
     /// Of a server that runs by this configuration.
     pub fn new(
-        source: Source,
+        source: ConfigSource,
         running: Running,
         limiter: Arc<Limiter>,
         server: &Server,

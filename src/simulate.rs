@@ -28,8 +28,8 @@ use self::{
 };
 
 pub use self::{
-    log::{LinesRead, Logs, Unreadable, WAITING_MOST},
-    report::{AtLeast, Bars, Busy, Changed, Changes, OfLimit, Report, Requests, Smallest, thousands},
+    log::{LinesRead, Logs, UnreadableLine, WAITING_MOST},
+    report::{AtLeast, Bars, Busy, Changed, Changes, LimitReport, Report, Requests, Smallest, thousands},
 };
 
 /// What is simulated.

@@ -25,7 +25,7 @@ use crate::gateway::STATUS_CLASSES;
 
 use super::{
     Admin, Problem,
-    views::{self, Reading, Traffic, View, milliseconds, milliseconds_since_1970},
+    views::{self, Period, RouteCounts, Snapshot, milliseconds, milliseconds_since_1970},
 };
 
 const EVERY: Duration = Duration::from_secs(1);
@@ -47,12 +47,12 @@ pub(super) struct History {
 
 struct Recent {
     /// The last ones, the oldest first; there is always one.
-    readings: VecDeque<Reading>,
+    readings: VecDeque<Snapshot>,
     samples: VecDeque<Value>,
 }
 
 impl History {
-    pub(super) fn begin(reading: Reading) -> Self {
+    pub(super) fn begin(reading: Snapshot) -> Self {
         let recent = Recent { readings: VecDeque::from([reading]), samples: VecDeque::new() };
         let (state, _) = watch::channel(String::new());
         Self { recent: Mutex::new(recent), state, listeners: Arc::new(Semaphore::new(LISTENERS_MOST)) }
@@ -75,19 +75,19 @@ impl Admin {
     }
 
     /// Shows what has gone on in the last seconds.
-    pub(super) fn view(&self, show: fn(&View<'_>) -> Value) -> Value {
+    pub(super) fn view(&self, show: fn(&Period<'_>) -> Value) -> Value {
         let gateway = self.gateway.load_full();
         let recent = self.history.recent.lock();
         let before = recent.readings.front().expect("there is always one");
-        show(&View { gateway: &gateway, status: &self.status, now: &Reading::of(&gateway), before })
+        show(&Period { gateway: &gateway, status: &self.status, now: &Snapshot::of(&gateway), before })
     }
 
     /// Keeps a sample of what has gone on since the last one.
     fn read(&self) {
-        let reading = Reading::of(&self.gateway.load());
+        let reading = Snapshot::of(&self.gateway.load());
         let mut recent = self.history.recent.lock();
         let before = recent.readings.back().expect("there is always one");
-        let Traffic { answers, refused, durations } = reading.traffic_since(before);
+        let RouteCounts { answers, refused, durations } = reading.traffic_since(before);
         let time = milliseconds_since_1970(reading.time);
         let mut sample = vec![json!(time), json!(reading.seconds_since(before))];
         sample.extend(answers.iter().map(|count| json!(count)));

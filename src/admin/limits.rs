@@ -27,8 +27,8 @@ use crate::{
 use super::{Admin, Operator, Problem};
 
 type Who = Extension<Operator>;
-type Answer = Result<Json<Value>, Problem>;
-type Body = Result<Json<Change>, JsonRejection>;
+type JsonResult = Result<Json<Value>, Problem>;
+type ChangeBody = Result<Json<Change>, JsonRejection>;
 
 pub(super) fn router() -> Router<Arc<Admin>> {
     Router::new()
@@ -53,16 +53,16 @@ struct Change {
 }
 
 /// A limit of the running gateway.
-struct Place {
+struct LimitHandle {
     gateway: Arc<Gateway>,
     rule: Arc<Rule>,
 }
 
 impl Admin {
-    fn place(&self, limit: &str) -> Result<Place, Problem> {
+    fn place(&self, limit: &str) -> Result<LimitHandle, Problem> {
         let gateway = self.gateway.load_full();
         match gateway.rules().get(limit).cloned() {
-            Some(rule) => Ok(Place { gateway, rule }),
+            Some(rule) => Ok(LimitHandle { gateway, rule }),
             None => {
                 let names: Vec<&str> = gateway.rules().keys().map(String::as_str).collect();
                 let detail = format!("there is no limit `{limit}`; there are: {}", names.join(", "));
@@ -72,7 +72,7 @@ impl Admin {
     }
 }
 
-impl Place {
+impl LimitHandle {
     fn limit(&self) -> &Limit {
         self.rule.limit()
     }
@@ -81,7 +81,7 @@ impl Place {
         self.rule.ask_for(key).map_err(bad_request)
     }
 
-    async fn set(&self, key: Option<&Key>, who: Who, change: Body) -> Answer {
+    async fn set(&self, key: Option<&Key>, who: Who, change: ChangeBody) -> JsonResult {
         let Json(change) = change.map_err(Problem::from)?;
         let (limit, limiter) = (self.limit(), self.gateway.limiter());
         let set = Override {
@@ -98,7 +98,8 @@ impl Place {
         if is_set {
             let rate = Quota::new(limit.quota().algorithm, set.rate);
             let scope = change.scope.map(|scope| format!(", scope {scope}")).unwrap_or_default();
-            let lasts = set.lasts.map(|lasts| format!(" for {}", duration::Text(lasts.as_micros() as u64)));
+            let lasts =
+                set.lasts.map(|lasts| format!(" for {}", duration::DurationText(lasts.as_micros() as u64)));
             let lasts = lasts.unwrap_or_default();
             // Those of another scope are other counts.
             let kept = if set.scope.is_none() { ": counts kept" } else { "" };
@@ -109,7 +110,7 @@ impl Place {
         Ok(Json(shown))
     }
 
-    async fn unset(&self, key: Option<&Key>, who: Who) -> Answer {
+    async fn unset(&self, key: Option<&Key>, who: Who) -> JsonResult {
         let was_set = self.gateway.limiter().unset_rate(self.limit(), key).await?;
         if was_set {
             self.log(who, key, "the rate is the file's again: counts kept");
@@ -124,7 +125,7 @@ impl Place {
     }
 }
 
-async fn list(State(admin): State<Arc<Admin>>) -> Answer {
+async fn list(State(admin): State<Arc<Admin>>) -> JsonResult {
     let gateway = admin.gateway.load_full();
     let overrides = gateway.limiter().overrides().await?;
     let limits = gateway.rules().values().map(|rule| {
@@ -147,7 +148,7 @@ async fn list(State(admin): State<Arc<Admin>>) -> Answer {
     Ok(Json(limits.collect()))
 }
 
-async fn show(State(admin): State<Arc<Admin>>, Path((limit, key)): Path<(String, String)>) -> Answer {
+async fn show(State(admin): State<Arc<Admin>>, Path((limit, key)): Path<(String, String)>) -> JsonResult {
     let place = admin.place(&limit)?;
     let ask = place.ask(&key)?;
     let state = place.gateway.limiter().peek(&ask).await?;
@@ -167,7 +168,7 @@ async fn reset(
     State(admin): State<Arc<Admin>>,
     who: Who,
     Path((limit, key)): Path<(String, String)>,
-) -> Answer {
+) -> JsonResult {
     let place = admin.place(&limit)?;
     let ask = place.ask(&key)?;
     place.gateway.limiter().reset(&ask).await?;
@@ -179,8 +180,8 @@ async fn set_of_limit(
     State(admin): State<Arc<Admin>>,
     who: Who,
     Path(limit): Path<String>,
-    change: Body,
-) -> Answer {
+    change: ChangeBody,
+) -> JsonResult {
     admin.place(&limit)?.set(None, who, change).await
 }
 
@@ -188,13 +189,13 @@ async fn set_of_key(
     State(admin): State<Arc<Admin>>,
     who: Who,
     Path((limit, key)): Path<(String, String)>,
-    change: Body,
-) -> Answer {
+    change: ChangeBody,
+) -> JsonResult {
     let place = admin.place(&limit)?;
     place.set(Some(place.ask(&key)?.key()), who, change).await
 }
 
-async fn unset_of_limit(State(admin): State<Arc<Admin>>, who: Who, Path(limit): Path<String>) -> Answer {
+async fn unset_of_limit(State(admin): State<Arc<Admin>>, who: Who, Path(limit): Path<String>) -> JsonResult {
     admin.place(&limit)?.unset(None, who).await
 }
 
@@ -202,7 +203,7 @@ async fn unset_of_key(
     State(admin): State<Arc<Admin>>,
     who: Who,
     Path((limit, key)): Path<(String, String)>,
-) -> Answer {
+) -> JsonResult {
     let place = admin.place(&limit)?;
     place.unset(Some(place.ask(&key)?.key()), who).await
 }

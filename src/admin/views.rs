@@ -24,14 +24,14 @@ pub(super) const KEYS_MOST: usize = 10;
 const FAULTS_MOST: usize = 4_096;
 
 /// What is counted at a time.
-pub(super) struct Reading {
+pub(super) struct Snapshot {
     at: Instant,
     pub(super) time: SystemTime,
     /// By name.
-    routes: BTreeMap<String, Traffic>,
+    routes: BTreeMap<String, RouteCounts>,
     limits: BTreeMap<String, [u64; EFFECTS.len()]>,
     /// By the names of upstream and server.
-    servers: BTreeMap<(String, String), Server>,
+    servers: BTreeMap<(String, String), ServerCounts>,
     nodes: BTreeMap<String, NodeState>,
     store_failures: u64,
 }
@@ -41,7 +41,7 @@ const EFFECTS: [Effect; 5] =
 
 /// The requests of a route.
 #[derive(Clone)]
-pub(super) struct Traffic {
+pub(super) struct RouteCounts {
     /// By class of the status.
     pub(super) answers: [u64; STATUS_CLASSES.len()],
     /// By limits.
@@ -49,24 +49,24 @@ pub(super) struct Traffic {
     pub(super) durations: Distribution,
 }
 
-struct Server {
+struct ServerCounts {
     answers: Distribution,
     failures: u64,
 }
 
-impl Reading {
+impl Snapshot {
     pub(super) fn of(gateway: &Gateway) -> Self {
         let servers = gateway.upstreams().iter().flat_map(|(upstream, target)| {
             target.standings().map(move |standing| {
                 let server = standing.server;
-                let of = Server { answers: server.answers(), failures: server.failures() };
+                let of = ServerCounts { answers: server.answers(), failures: server.failures() };
                 ((upstream.clone(), server.url().name()), of)
             })
         });
         let routes = gateway.traffic().map(|(name, traffic)| {
             (
                 name.to_owned(),
-                Traffic {
+                RouteCounts {
                     answers: traffic.answers(),
                     refused: traffic.refused(),
                     durations: traffic.durations(),
@@ -97,9 +97,9 @@ impl Reading {
     }
 
     /// The requests since `before`, of all routes that there are now.
-    pub(super) fn traffic_since(&self, before: &Self) -> Traffic {
+    pub(super) fn traffic_since(&self, before: &Self) -> RouteCounts {
         let durations = Distribution::of_no_times();
-        let mut all = Traffic { answers: Default::default(), refused: 0, durations };
+        let mut all = RouteCounts { answers: Default::default(), refused: 0, durations };
         for (name, traffic) in &self.routes {
             let traffic = traffic.since(before.routes.get(name));
             all.answers.iter_mut().zip(traffic.answers).for_each(|(sum, more)| *sum += more);
@@ -117,7 +117,7 @@ impl Reading {
     }
 }
 
-impl Traffic {
+impl RouteCounts {
     fn since(&self, before: Option<&Self>) -> Self {
         let Some(before) = before else { return self.clone() };
         Self {
@@ -129,14 +129,14 @@ impl Traffic {
 }
 
 /// What goes on between two readings.
-pub(super) struct View<'v> {
+pub(super) struct Period<'v> {
     pub(super) gateway: &'v Gateway,
     pub(super) status: &'v Status,
-    pub(super) now: &'v Reading,
-    pub(super) before: &'v Reading,
+    pub(super) now: &'v Snapshot,
+    pub(super) before: &'v Snapshot,
 }
 
-impl View<'_> {
+impl Period<'_> {
     fn per_second(&self, count: u64) -> f64 {
         let seconds = self.now.seconds_since(self.before);
         if seconds > 0.0 { rounded(count as f64 / seconds) } else { 0.0 }
@@ -144,7 +144,7 @@ impl View<'_> {
 }
 
 /// All of it.
-pub(super) fn all(view: &View<'_>) -> Value {
+pub(super) fn all(view: &Period<'_>) -> Value {
     json!({
         "time_ms": milliseconds_since_1970(view.now.time),
         "version": env!("CARGO_PKG_VERSION"),
@@ -161,7 +161,7 @@ pub(super) fn all(view: &View<'_>) -> Value {
 }
 
 /// The routes by name, with what each matches; first, under no name, what none does.
-pub(super) fn routes(view: &View<'_>) -> Value {
+pub(super) fn routes(view: &Period<'_>) -> Value {
     let mut matches = BTreeMap::<&str, Vec<Value>>::new();
     for route in view.gateway.routes() {
         let matcher = route.matcher;
@@ -193,7 +193,7 @@ pub(super) fn routes(view: &View<'_>) -> Value {
     routes.collect()
 }
 
-fn limits(view: &View<'_>) -> Value {
+fn limits(view: &Period<'_>) -> Value {
     let limits = view.gateway.rules().iter().map(|(name, rule)| {
         let limit = rule.limit();
         let recent = view.now.limit_since(view.before, name);
@@ -214,13 +214,13 @@ fn limits(view: &View<'_>) -> Value {
 }
 
 /// The upstreams with their servers.
-pub(super) fn upstreams(view: &View<'_>) -> Value {
+pub(super) fn upstreams(view: &Period<'_>) -> Value {
     let upstreams = view.gateway.upstreams().iter().map(|(upstream, target)| {
         let servers = target.standings().map(|standing| {
             let name = standing.server.url().name();
             let place = (upstream.clone(), name);
             let (now, before) = (view.now.servers.get(&place), view.before.servers.get(&place));
-            let recent = now.zip(before).map(|(now, before)| Server {
+            let recent = now.zip(before).map(|(now, before)| ServerCounts {
                 answers: now.answers.since(&before.answers),
                 failures: now.failures.saturating_sub(before.failures),
             });
@@ -245,7 +245,7 @@ pub(super) fn upstreams(view: &View<'_>) -> Value {
     upstreams.collect()
 }
 
-fn store(view: &View<'_>) -> Value {
+fn store(view: &Period<'_>) -> Value {
     let limiter = view.gateway.limiter();
     let nodes = view.now.nodes.values().map(|node| {
         let before = view.before.nodes.get(&node.name);

@@ -20,7 +20,7 @@ use crate::{
 
 use super::{
     complain, fail,
-    operator::{Call, Operator},
+    operator::{AdminCall, AdminPort},
     say, takes_colour,
 };
 
@@ -41,7 +41,7 @@ pub(super) struct Explain {
     #[arg(long)]
     live: bool,
     #[command(flatten)]
-    operator: Operator,
+    operator: AdminPort,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -61,7 +61,7 @@ impl Explain {
         };
         let explained = if self.live {
             let path = format!("/api/explain?{query}");
-            self.operator.ask(Call { method: Method::GET, path, body: String::new() })
+            self.operator.ask(AdminCall { method: Method::GET, path, body: String::new() })
         } else {
             self.by_file(question)
         };
@@ -104,7 +104,7 @@ fn by_config(config: &Config, question: Question) -> Result<Value, Box<dyn Error
 
 /// The explanation for people.
 fn text(explained: &Value, in_colour: bool) -> String {
-    let mut page = Page { text: String::new(), in_colour };
+    let mut page = ExplanationText { text: String::new(), in_colour };
     let word = |of: &Value, name: &str| of[name].as_str().unwrap_or_default().to_owned();
     let host = word(explained, "host");
     let from = match (word(explained, "client"), word(explained, "peer")) {
@@ -161,7 +161,7 @@ fn text(explained: &Value, in_colour: bool) -> String {
     page.text
 }
 
-fn describe(page: &mut Page, limit: &Value) {
+fn describe(page: &mut ExplanationText, limit: &Value) {
     let word = |name: &str| limit[name].as_str().unwrap_or_default();
     let from = match word("rate_from") {
         "overrides" => ", an override of the file for this key",
@@ -219,12 +219,12 @@ fn shown(value: &Value) -> String {
 }
 
 /// Lines with a name each.
-struct Page {
+struct ExplanationText {
     text: String,
     in_colour: bool,
 }
 
-impl Page {
+impl ExplanationText {
     fn heading(&mut self, name: &str, value: &str) {
         let (bold, plain) = if self.in_colour { ("\x1b[1m", "\x1b[0m") } else { ("", "") };
         let gap = if self.text.is_empty() { "" } else { "\n" };

@@ -8,7 +8,7 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
 
 use super::{
-    operator::{Call, Operator},
+    operator::{AdminCall, AdminPort},
     say,
 };
 
@@ -16,16 +16,16 @@ use super::{
 #[derive(Debug, Args)]
 pub(super) struct Limits {
     #[command(subcommand)]
-    command: Command,
+    command: LimitsCommand,
     #[command(flatten)]
-    operator: Operator,
+    operator: AdminPort,
     /// Print JSON
     #[arg(long, global = true)]
     json: bool,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum LimitsCommand {
     /// All limits, and what is set in place of the file's rates
     List,
     /// What a key has used, and what it is held to
@@ -87,8 +87,8 @@ impl Limits {
             return say(format_args!("{answer:#}\n"));
         }
         match &self.command {
-            Command::List => print_list(answer),
-            Command::Show { .. } => {
+            LimitsCommand::List => print_list(answer),
+            LimitsCommand::Show { .. } => {
                 let [limit, key, rate] = ["limit", "key", "rate"].map(|name| text(&answer[name]));
                 let set = if answer["override"] == true { " (set)" } else { "" };
                 say(format_args!("limit {limit}\nkey   {key}\nrate  {rate}{set}\n"));
@@ -98,17 +98,19 @@ impl Limits {
                     Some(retry_after_ms) => say(format_args!("room in {retry_after_ms} ms\n")),
                 }
             }
-            Command::Reset { .. } => say(format_args!("reset: {}\n", text(&answer["key"]))),
-            Command::Set { .. } if answer["set"] == false => say(format_args!("not set: something is\n")),
-            Command::Set { .. } => say(format_args!("set: {}\n", describe(answer))),
-            Command::Unset { .. } if answer["unset"] == false => say(format_args!("nothing was set\n")),
-            Command::Unset { .. } => say(format_args!("unset\n")),
+            LimitsCommand::Reset { .. } => say(format_args!("reset: {}\n", text(&answer["key"]))),
+            LimitsCommand::Set { .. } if answer["set"] == false => {
+                say(format_args!("not set: something is\n"))
+            }
+            LimitsCommand::Set { .. } => say(format_args!("set: {}\n", describe(answer))),
+            LimitsCommand::Unset { .. } if answer["unset"] == false => say(format_args!("nothing was set\n")),
+            LimitsCommand::Unset { .. } => say(format_args!("unset\n")),
         }
     }
 }
 
-impl Command {
-    fn call(&self) -> Call {
+impl LimitsCommand {
+    fn call(&self) -> AdminCall {
         let path = |limit: &str, key: Option<&str>, last: &str| {
             let encode = |text: &str| utf8_percent_encode(text, NON_ALPHANUMERIC).to_string();
             let key = key.map(|key| format!("/keys/{}", encode(key))).unwrap_or_default();
@@ -128,7 +130,7 @@ impl Command {
                 (Method::DELETE, path(limit, key.as_deref(), "/override"), String::new())
             }
         };
-        Call { method, path, body }
+        AdminCall { method, path, body }
     }
 }
 

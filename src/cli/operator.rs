@@ -23,7 +23,7 @@ const ANSWER_BYTES_MOST: usize = 64 << 20;
 
 /// Where the gateway is that is asked.
 #[derive(Debug, Args)]
-pub(super) struct Operator {
+pub(super) struct AdminPort {
     /// The admin port, in place of the file's: http://127.0.0.1:9901
     #[arg(long, value_name = "URL", global = true)]
     admin: Option<String>,
@@ -33,18 +33,18 @@ pub(super) struct Operator {
 }
 
 /// A request to the admin port.
-pub(super) struct Call {
+pub(super) struct AdminCall {
     pub(super) method: Method,
     pub(super) path: String,
     pub(super) body: String,
 }
 
-impl Operator {
+impl AdminPort {
     /// The JSON that a call is answered with.
     ///
     /// # Errors
     /// The status to end with, after the complaint.
-    pub(super) fn ask(&self, call: Call) -> Result<Value, ExitCode> {
+    pub(super) fn ask(&self, call: AdminCall) -> Result<Value, ExitCode> {
         let (server, token) = self.server()?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let answer = runtime.map_err(Into::into).and_then(|runtime| {
@@ -93,7 +93,7 @@ impl Operator {
 }
 
 /// Sends a call. Says whether it was well received, and the JSON of the answer.
-async fn send(server: &str, token: Option<&str>, call: Call) -> Result<(bool, Value), Box<dyn Error>> {
+async fn send(server: &str, token: Option<&str>, call: AdminCall) -> Result<(bool, Value), Box<dyn Error>> {
     let stream = TcpStream::connect(server).await?;
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
     tokio::spawn(connection);

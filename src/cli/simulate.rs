@@ -14,7 +14,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::{
     config::{Config, FlagOverrides},
-    simulate::{AtLeast, Changes, Logs, OfLimit, Report, Simulation, Smallest, thousands as count},
+    simulate::{AtLeast, Changes, LimitReport, Logs, Report, Simulation, Smallest, thousands as count},
 };
 
 use super::{complain, fail, say};
@@ -140,7 +140,7 @@ fn write_to(text: &mut String, report: &Report) -> fmt::Result {
     Ok(())
 }
 
-fn write_limits(text: &mut String, limits: &[OfLimit]) -> fmt::Result {
+fn write_limits(text: &mut String, limits: &[LimitReport]) -> fmt::Result {
     let head = [
         "LIMIT",
         "RATE",

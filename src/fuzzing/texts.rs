@@ -27,7 +27,7 @@ pub fn rate(bytes: &[u8]) {
     // Whose nanoseconds are a number, too.
     let written = text.parse::<u64>().ok().filter(|us| us.checked_mul(1_000).is_some());
     for us in duration::parse_us(&text).ok().into_iter().chain(written) {
-        let text = duration::Text(us);
+        let text = duration::DurationText(us);
         assert_eq!(
             [format!("{text}"), format!("{text:#}")].map(|text| duration::parse_us(&text)),
             [Ok(us), Ok(us)]

@@ -361,7 +361,7 @@ impl Limited {
             Some(_) if !self.is_exact() => ": as many requests are in flight as may be",
             Some(delay_us) => {
                 text.push_str(": there is room again in ");
-                return duration::Text(delay_us.div_ceil(1_000) * 1_000).write(text);
+                return duration::DurationText(delay_us.div_ceil(1_000) * 1_000).write(text);
             }
             None if self.lets_nothing_pass() => ": nothing may pass now",
             None => ": the request asks for more than the limit ever allows",

@@ -28,8 +28,8 @@ const GZIP: [u8; 2] = [0x1f, 0x8b];
 
 /// Some logs that are read together.
 pub struct Logs {
-    files: Vec<File>,
-    waiting: BinaryHeap<Reverse<Waiting>>,
+    files: Vec<LogFile>,
+    waiting: BinaryHeap<Reverse<PendingLine>>,
     read: LinesRead,
     reached_us: u64,
 }
@@ -42,14 +42,14 @@ pub struct LinesRead {
     /// Those that are no request.
     pub unreadable: u64,
     /// The first of these.
-    pub named: Vec<Unreadable>,
+    pub named: Vec<UnreadableLine>,
     /// Requests that came too late to be put in order.
     pub late: u64,
 }
 
 /// A line that is no request.
 #[derive(Clone, Debug, Serialize)]
-pub struct Unreadable {
+pub struct UnreadableLine {
     /// The file.
     pub file: String,
     /// Its number, from 1.
@@ -58,7 +58,7 @@ pub struct Unreadable {
     pub reason: &'static str,
 }
 
-struct File {
+struct LogFile {
     name: String,
     from: Box<dyn BufRead>,
     line: u64,
@@ -69,38 +69,38 @@ struct File {
 }
 
 /// A request that waits for earlier ones. Of equal times the first read goes first.
-struct Waiting {
+struct PendingLine {
     logged: Box<Logged>,
     file: usize,
     line: u64,
     bytes: usize,
 }
 
-impl Waiting {
+impl PendingLine {
     fn order(&self) -> impl Ord + use<> {
         (self.logged.at_us, self.file, self.line)
     }
 }
 
-impl Ord for Waiting {
+impl Ord for PendingLine {
     fn cmp(&self, other: &Self) -> Ordering {
         self.order().cmp(&other.order())
     }
 }
 
-impl PartialOrd for Waiting {
+impl PartialOrd for PendingLine {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl PartialEq for Waiting {
+impl PartialEq for PendingLine {
     fn eq(&self, other: &Self) -> bool {
         self.cmp(other).is_eq()
     }
 }
 
-impl Eq for Waiting {}
+impl Eq for PendingLine {}
 
 impl Logs {
     /// Logs by their names. What begins as gzip does is unpacked.
@@ -108,7 +108,8 @@ impl Logs {
     /// # Errors
     /// One can't be read.
     pub fn open(files: Vec<(String, Box<dyn Read>)>) -> io::Result<Self> {
-        let files = files.into_iter().map(|(name, from)| File::open(name, from)).collect::<Result<_, _>>()?;
+        let files =
+            files.into_iter().map(|(name, from)| LogFile::open(name, from)).collect::<Result<_, _>>()?;
         let (waiting, read) = (BinaryHeap::new(), LinesRead::default());
         Ok(Self { files, waiting, read, reached_us: 0 })
     }
@@ -126,7 +127,7 @@ impl Logs {
         if self.read.lines == 0 {
             (0..self.files.len()).try_for_each(|file| self.fill(file, wanted))?;
         }
-        let Some(Reverse(Waiting { mut logged, file, bytes, .. })) = self.waiting.pop() else {
+        let Some(Reverse(PendingLine { mut logged, file, bytes, .. })) = self.waiting.pop() else {
             return Ok(None);
         };
         self.files[file].waiting -= 1;
@@ -142,7 +143,7 @@ impl Logs {
     fn fill(&mut self, file: usize, wanted: &Wanted) -> io::Result<()> {
         let (most, bytes_most) = (WAITING_MOST / self.files.len(), WAITING_BYTES_MOST / self.files.len());
         loop {
-            let File { waiting, waiting_bytes, .. } = self.files[file];
+            let LogFile { waiting, waiting_bytes, .. } = self.files[file];
             let has_room = waiting == 0 || waiting < most && waiting_bytes < bytes_most;
             if !has_room || !self.read_from(file, wanted)? {
                 return Ok(());
@@ -161,14 +162,18 @@ impl Logs {
                 Ok(logged) => {
                     from.waiting += 1;
                     from.waiting_bytes += bytes;
-                    let waiting = Waiting { logged: Box::new(logged), file, line: from.line, bytes };
+                    let waiting = PendingLine { logged: Box::new(logged), file, line: from.line, bytes };
                     self.waiting.push(Reverse(waiting));
                     return Ok(true);
                 }
                 Err(reason) => {
                     self.read.unreadable += 1;
                     if self.read.named.len() < NAMED_MOST {
-                        self.read.named.push(Unreadable { file: from.name.clone(), line: from.line, reason });
+                        self.read.named.push(UnreadableLine {
+                            file: from.name.clone(),
+                            line: from.line,
+                            reason,
+                        });
                     }
                 }
             }
@@ -177,7 +182,7 @@ impl Logs {
     }
 }
 
-impl File {
+impl LogFile {
     fn open(name: String, from: Box<dyn Read>) -> io::Result<Self> {
         let mut from = BufReader::with_capacity(BUFFER, from);
         let is_packed = in_file(&name, from.fill_buf())?.starts_with(&GZIP);

@@ -4,7 +4,7 @@
 
 use std::fmt::{self, Display, Write};
 
-use super::report::{Bars, Busy, Changed, OfLimit, Report, Smallest, thousands};
+use super::report::{Bars, Busy, Changed, LimitReport, Report, Smallest, thousands};
 
 const STYLE: &str = include_str!("page.css");
 const WIDTH: f64 = 760.0;
@@ -107,7 +107,7 @@ impl Report {
     }
 }
 
-fn write_limit(page: &mut String, limit: &OfLimit) -> fmt::Result {
+fn write_limit(page: &mut String, limit: &LimitReport) -> fmt::Result {
     let shadows = if limit.shadows { ", shadows" } else { "" };
     write!(
         page,
@@ -135,7 +135,7 @@ fn write_limit(page: &mut String, limit: &OfLimit) -> fmt::Result {
     write_busiest(page, &limit.busiest)
 }
 
-fn write_smallest(page: &mut String, limit: &OfLimit, smallest: &Smallest) -> fmt::Result {
+fn write_smallest(page: &mut String, limit: &LimitReport, smallest: &Smallest) -> fmt::Result {
     let Smallest { nobody, one_percent, five_percent, first, above_first, is_exact } = smallest;
     write!(
         page,
@@ -164,7 +164,7 @@ fn write_smallest(page: &mut String, limit: &OfLimit, smallest: &Smallest) -> fm
 }
 
 /// Which share of the keys has a refused request under which rate.
-fn write_curve(page: &mut String, limit: &OfLimit, smallest: &Smallest) -> fmt::Result {
+fn write_curve(page: &mut String, limit: &LimitReport, smallest: &Smallest) -> fmt::Result {
     let most = limit.curve.iter().map(|(rate, _)| *rate).chain([limit.permits]).max().unwrap_or(1).max(2)
         as f64
         * 1.3;

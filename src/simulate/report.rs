@@ -15,7 +15,7 @@ use self::notes::{is_judged, notes};
 use super::{
     log::LinesRead,
     replay::{self, Replay},
-    tally::{OfKey, Timeline},
+    tally::{KeyTally, Timeline},
 };
 
 /// Keys that are named of a limit.
@@ -35,7 +35,7 @@ pub struct Report {
     /// What became of the requests.
     pub requests: Requests,
     /// The limits by name.
-    pub limits: Vec<OfLimit>,
+    pub limits: Vec<LimitReport>,
     /// What a comparison found.
     pub against: Option<Changes>,
     /// What is to be known before the numbers are believed.
@@ -63,7 +63,7 @@ pub struct Requests {
 
 /// What a limit did.
 #[derive(Debug, Serialize)]
-pub struct OfLimit {
+pub struct LimitReport {
     /// Its name.
     pub limit: String,
     /// Its rate.
@@ -199,7 +199,7 @@ impl Report {
             from: bounds.map(|(from_us, _)| time(from_us)),
             to: bounds.map(|(_, to_us)| time(to_us)),
             requests: Requests { all, admitted, refused, unrouted, rejected, undecided },
-            limits: replay.limits.iter().map(OfLimit::new).collect(),
+            limits: replay.limits.iter().map(LimitReport::new).collect(),
             against: changes,
             notes: notes(replay, lines),
             timeline: Bars { start: start_us / 1_000_000, seconds: bar_us / 1_000_000, bars: bars.clone() },
@@ -212,7 +212,7 @@ fn time(us: u64) -> String {
     humantime::format_rfc3339_seconds(SystemTime::UNIX_EPOCH + Duration::from_micros(us)).to_string()
 }
 
-impl OfLimit {
+impl LimitReport {
     fn new(of_limit: &replay::OfLimit) -> Self {
         let (limit, tally) = (of_limit.rule.limit(), &of_limit.tally);
         let quota = limit.quota();
@@ -227,7 +227,7 @@ impl OfLimit {
         uses.sort_unstable_by(f64::total_cmp);
         let mut keys: Vec<_> = tally.keys().collect();
         keys.sort_unstable_by_key(|(text, key)| (Reverse(key.requests), *text));
-        let busy = |(text, key): &(&str, &OfKey)| Busy {
+        let busy = |(text, key): &(&str, &KeyTally)| Busy {
             key: (*text).to_owned(),
             requests: key.requests,
             refused: key.refused,
@@ -259,12 +259,12 @@ impl OfLimit {
 }
 
 /// Whether a key has the limit's own rate. (Leases of a simulation last for ever.)
-fn is_held_to(quota: Quota, key: &OfKey) -> bool {
+fn is_held_to(quota: Quota, key: &KeyTally) -> bool {
     key.quota.permits == quota.permits
         && (key.quota.window_us == quota.window_us || quota.algorithm == Algorithm::Concurrency)
 }
 
-impl OfKey {
+impl KeyTally {
     fn use_percent(&self) -> f64 {
         percent(self.demand.peak(), u64::from(self.quota.capacity()))
     }

@@ -8,7 +8,7 @@ use super::demand::Demand;
 
 /// What a limit did. Keys have places in the order in which they came.
 #[derive(Debug, Default)]
-pub(super) struct Tally {
+pub(super) struct LimitTally {
     /// Requests of its routes.
     pub(super) requests: u64,
     pub(super) refused: u64,
@@ -32,12 +32,12 @@ pub(super) struct Tally {
     /// Requests that it refuses and the other configuration doesn't.
     pub(super) differs: u64,
     places: HashMap<Box<str>, usize>,
-    keys: Vec<OfKey>,
+    keys: Vec<KeyTally>,
 }
 
 /// What a limit did for a key.
 #[derive(Debug)]
-pub(super) struct OfKey {
+pub(super) struct KeyTally {
     /// The quota it is held to.
     pub(super) quota: Quota,
     pub(super) requests: u64,
@@ -48,35 +48,35 @@ pub(super) struct OfKey {
 }
 
 /// Where a key is.
-pub(super) struct Place {
+pub(super) struct KeySlot {
     /// None, beyond the bound.
     pub(super) place: Option<usize>,
     pub(super) is_new: bool,
 }
 
-impl Tally {
+impl LimitTally {
     /// The place of a key, which is given one if there may be more.
-    pub(super) fn place(&mut self, key: &str, may_grow: bool, quota: Quota) -> Place {
+    pub(super) fn place(&mut self, key: &str, may_grow: bool, quota: Quota) -> KeySlot {
         if let Some(place) = self.places.get(key) {
-            return Place { place: Some(*place), is_new: false };
+            return KeySlot { place: Some(*place), is_new: false };
         }
         if !may_grow {
-            return Place { place: None, is_new: false };
+            return KeySlot { place: None, is_new: false };
         }
         let place = self.keys.len();
         let demand = Demand::new(quota.algorithm);
-        self.keys.push(OfKey { quota, requests: 0, refused: 0, differs: 0, demand });
+        self.keys.push(KeyTally { quota, requests: 0, refused: 0, differs: 0, demand });
         self.places.insert(key.into(), place);
-        Place { place: Some(place), is_new: true }
+        KeySlot { place: Some(place), is_new: true }
     }
 
     /// What it did for the key at a place.
-    pub(super) fn of_key(&mut self, place: usize) -> &mut OfKey {
+    pub(super) fn of_key(&mut self, place: usize) -> &mut KeyTally {
         &mut self.keys[place]
     }
 
     /// Counts a request of the key at a place.
-    pub(super) fn arrive(&mut self, place: Option<usize>) -> Option<&mut OfKey> {
+    pub(super) fn arrive(&mut self, place: Option<usize>) -> Option<&mut KeyTally> {
         match place {
             Some(place) => {
                 let key = &mut self.keys[place];
@@ -114,7 +114,7 @@ impl Tally {
     }
 
     /// The keys with their texts.
-    pub(super) fn keys(&self) -> impl Iterator<Item = (&str, &OfKey)> {
+    pub(super) fn keys(&self) -> impl Iterator<Item = (&str, &KeyTally)> {
         self.places.iter().map(|(text, place)| (&**text, &self.keys[*place]))
     }
 }

@@ -67,37 +67,37 @@ static PLACES: LazyLock<HashMap<&str, (usize, usize)>> = LazyLock::new(|| {
 });
 
 pub(super) fn read(line: &[u8], wanted: &Wanted) -> Result<Logged, &'static str> {
-    let found: Found = serde_json::from_slice(line).map_err(|_| "it is no object of JSON")?;
+    let found: FoundFields = serde_json::from_slice(line).map_err(|_| "it is no object of JSON")?;
     found.logged(wanted)
 }
 
 /// The fields of a line that are known, by place in [`FIELDS`], each with the rank of its name; and those of headers
 /// that nginx's variables name.
 #[derive(Default)]
-struct Found {
+struct FoundFields {
     fields: [Option<(usize, Value)>; FIELDS.len()],
     headers: Vec<(HeaderName, Value)>,
     answer_headers: Vec<(HeaderName, Value)>,
 }
 
-impl<'de> Deserialize<'de> for Found {
+impl<'de> Deserialize<'de> for FoundFields {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        from.deserialize_map(FoundVisitor)
+        from.deserialize_map(FoundFieldsVisitor)
     }
 }
 
-struct FoundVisitor;
+struct FoundFieldsVisitor;
 
-impl<'de> de::Visitor<'de> for FoundVisitor {
-    type Value = Found;
+impl<'de> de::Visitor<'de> for FoundFieldsVisitor {
+    type Value = FoundFields;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("an object")
     }
 
-    fn visit_map<A: de::MapAccess<'de>>(self, mut map: A) -> Result<Found, A::Error> {
-        let mut found = Found::default();
-        while let Some(Name(name)) = map.next_key()? {
+    fn visit_map<A: de::MapAccess<'de>>(self, mut map: A) -> Result<FoundFields, A::Error> {
+        let mut found = FoundFields::default();
+        while let Some(FieldKey(name)) = map.next_key()? {
             if let Some(&(place, rank)) = PLACES.get(&*name) {
                 let value = map.next_value()?;
                 let field = &mut found.fields[place];
@@ -120,14 +120,14 @@ impl<'de> de::Visitor<'de> for FoundVisitor {
 
 /// A name, copied only if it has escapes.
 #[derive(Deserialize)]
-struct Name<'n>(#[serde(borrow)] Cow<'n, str>);
+struct FieldKey<'n>(#[serde(borrow)] Cow<'n, str>);
 
 /// The header that a variable of nginx is about: `http_x_api_key` is `x-api-key`.
 fn variable(name: &str, prefix: &str) -> Option<HeaderName> {
     name.strip_prefix(prefix)?.replace('_', "-").parse().ok()
 }
 
-impl Found {
+impl FoundFields {
     fn take(&mut self, names: &'static [&'static str]) -> Option<Value> {
         let place = FIELDS.iter().position(|other| *other == names)?;
         self.fields[place].take().map(|(_, value)| value).filter(|value| !value.is_null())

@@ -16,7 +16,7 @@ use crate::{
 
 use super::super::{
     line::{Logged, Told},
-    tally::Tally,
+    tally::LimitTally,
 };
 
 /// A limit, and what it did.
@@ -24,7 +24,7 @@ pub(in crate::simulate) struct OfLimit {
     pub(in crate::simulate) rule: Rule,
     /// The file's rates for keys, by the texts of these, for those that a log tells.
     own_rates: HashMap<String, Rate>,
-    pub(in crate::simulate) tally: Tally,
+    pub(in crate::simulate) tally: LimitTally,
 }
 
 /// A request is refused by what the limit demands of it.
@@ -42,7 +42,7 @@ impl OfLimit {
         Self {
             rule: Rule::new(config, None),
             own_rates: config.overrides.iter().filter_map(own_rate).collect(),
-            tally: Tally::default(),
+            tally: LimitTally::default(),
         }
     }
 

@@ -5,11 +5,11 @@ use crate::config::Missing;
 use super::super::{
     log::LinesRead,
     replay::{OfLimit, Replay},
-    tally::Tally,
+    tally::LimitTally,
 };
 
 /// Whether a log tells the keys and times of any of a limit's requests.
-pub(super) fn is_judged(tally: &Tally) -> bool {
+pub(super) fn is_judged(tally: &LimitTally) -> bool {
     tally.unknown + tally.unknown_time < tally.requests || tally.requests == 0
 }
 
