@@ -1,7 +1,7 @@
 //! HTTP/1.1 with clients: one request after the other, each answered before the next is looked at.
 //!
-//! What a connection needs for a request is boxed with it, lest it weigh on those that idle. While it is answered it is
-//! seen whether the client leaves; but when the body has come, no more is read than is there at once.
+//! What a connection needs for a request is boxed with it, lest it weigh on those that idle. While a request is answered, what
+//! follows it is read ahead within a bound, because a client's hang-up shows only behind it.
 
 pub(crate) mod head;
 #[cfg(test)]

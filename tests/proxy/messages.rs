@@ -6,6 +6,7 @@ mod cuts;
 mod expectations;
 mod fields;
 mod framing;
+mod hang_ups;
 mod hosts;
 mod http2;
 mod sizes;

@@ -10,7 +10,7 @@ use std::{
 use bytes::{Buf, Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Bytes that are read at a time, at most.
+/// Bytes that are read at a time, and of what is read ahead, at most.
 const READ_MOST: usize = 64 << 10;
 
 thread_local! {
@@ -32,8 +32,33 @@ impl Input {
         stream: &mut (impl AsyncRead + Unpin + ?Sized),
         context: &mut Context<'_>,
     ) -> Poll<io::Result<usize>> {
+        self.poll_some(READ_MOST, stream, context)
+    }
+
+    /// Reads ahead of what is asked for while fewer than [`READ_MOST`] bytes are there, and tells how many that is: 0 at the
+    /// end.
+    ///
+    /// # Errors
+    /// The connection broke.
+    pub fn poll_ahead(
+        &mut self,
+        stream: &mut (impl AsyncRead + Unpin + ?Sized),
+        context: &mut Context<'_>,
+    ) -> Poll<io::Result<usize>> {
+        match READ_MOST.saturating_sub(self.0.len()) {
+            0 => Poll::Pending,
+            room => self.poll_some(room, stream, context),
+        }
+    }
+
+    fn poll_some(
+        &mut self,
+        most: usize,
+        stream: &mut (impl AsyncRead + Unpin + ?Sized),
+        context: &mut Context<'_>,
+    ) -> Poll<io::Result<usize>> {
         SCRATCH.with_borrow_mut(|scratch| {
-            let mut buffer = ReadBuf::new(scratch);
+            let mut buffer = ReadBuf::new(&mut scratch[..most]);
             ready!(Pin::new(stream).poll_read(context, &mut buffer))?;
             self.push(buffer.filled());
             Poll::Ready(Ok(buffer.filled().len()))

@@ -1,4 +1,8 @@
-use std::{future::poll_fn, io::ErrorKind};
+use std::{
+    future::poll_fn,
+    io::ErrorKind,
+    task::{Context, Poll, Waker},
+};
 
 use bytes::Bytes;
 use http::{
@@ -152,6 +156,20 @@ fn a_head_is_read_when_it_is_whole() {
         head::write(request.headers(), request.body().as_deref(), &mut lines);
         assert_eq!(lines, b"Host: a\r\nX-CamelCase: \xe9 1\r\nx-camelcase: 2\r\n");
     }
+}
+
+#[tokio::test]
+async fn what_is_read_ahead_has_a_bound() {
+    let mut stream = tokio::io::repeat(b'x');
+    let mut input = Input::default();
+    input.push(b"GET / HTTP/1.1\r\n\r\n");
+    let mut context = Context::from_waker(Waker::noop());
+    while let Poll::Ready(more) = input.poll_ahead(&mut stream, &mut context) {
+        assert!(more.unwrap() > 0);
+    }
+    assert_eq!(input.bytes().len(), 64 << 10);
+    input.push(b"more");
+    assert!(input.poll_ahead(&mut stream, &mut context).is_pending());
 }
 
 #[test]

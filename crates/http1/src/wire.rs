@@ -79,22 +79,19 @@ impl<S: Stream> Wire<S> {
         (begun, !matches!(end, Poll::Ready(false)))
     }
 
-    /// Waits until the client has left, which shows only when its body has come, and while nothing follows that.
-    ///
-    /// # Errors
-    /// It has: always.
+    /// Waits until the client has hung up. That shows behind all that it has sent, so what follows its body is read ahead, as
+    /// far as [`Input::poll_ahead`] goes.
     pub fn poll_left(&mut self, context: &mut Context<'_>) -> Poll<io::Error> {
         if !self.body_has_ended() {
             self.wake_later(context);
             return Poll::Pending;
         }
-        if !self.input.bytes().is_empty() {
-            return Poll::Pending;
-        }
-        match ready!(self.input.poll_more(&mut self.stream, context)) {
-            Ok(0) => Poll::Ready(io::ErrorKind::UnexpectedEof.into()),
-            Ok(_) => Poll::Pending,
-            Err(error) => Poll::Ready(error),
+        loop {
+            match ready!(self.input.poll_ahead(&mut self.stream, context)) {
+                Ok(0) => return Poll::Ready(io::ErrorKind::UnexpectedEof.into()),
+                Ok(_) => {}
+                Err(error) => return Poll::Ready(error),
+            }
         }
     }
 
