@@ -91,7 +91,8 @@ impl<'c, S: Stream> Http1<'c, S> {
         }
         let Some(wire) = Arc::into_inner(self.wire) else { return Ok(()) };
         let mut wire = wire.into_inner();
-        let more_may_come = is_unreadable || !wire.body_has_ended();
+        // What has been read ahead isn't in the system's buffer any more, where it would be found.
+        let more_may_come = is_unreadable || !wire.body_has_ended() || !wire.input.bytes().is_empty();
         // Nothing is awaited of the client any more, so its watch needn't know.
         Box::pin(parting::part(&mut wire.stream.stream, more_may_come)).await
     }

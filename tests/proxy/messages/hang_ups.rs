@@ -1,8 +1,13 @@
 //! A client that hangs up while its request is answered is noticed, whatever it has sent behind the request.
 
 use std::{
+    io::Write,
     net::Shutdown,
-    sync::mpsc::{self, Receiver},
+    sync::{
+        Mutex,
+        mpsc::{self, Receiver},
+    },
+    thread,
     time::{Duration, Instant},
 };
 
@@ -89,7 +94,7 @@ fn requests_that_come_while_another_is_answered_are_answered_in_order() {
     const COUNT: usize = 4_000;
     let (tell, told) = mpsc::channel::<()>();
     let (seen, asked) = mpsc::channel();
-    let told = std::sync::Mutex::new(told);
+    let told = Mutex::new(told);
     let upstream = WireUpstream::start(move |mut wire| {
         while let Some(request) = wire.request() {
             if request.starts_with("GET /first") {
@@ -106,19 +111,36 @@ fn requests_that_come_while_another_is_answered_are_answered_in_order() {
     asked.recv_timeout(PATIENCE).unwrap();
     // More than is read ahead, so that some of it waits in the system.
     let mut writer = client.writer();
-    let sent = std::thread::spawn(move || {
-        use std::io::Write;
+    let sent = thread::spawn(move || {
         for number in 0..COUNT {
             writer.write_all(format!("GET /{number} HTTP/1.1\r\nHost: a\r\n\r\n").as_bytes()).unwrap();
         }
     });
-    std::thread::sleep(Duration::from_millis(100));
+    thread::sleep(Duration::from_millis(100));
     tell.send(()).unwrap();
     assert_eq!(client.answer().text(), "/first");
     for number in 0..COUNT {
         assert_eq!(client.answer().text(), format!("/{number}"));
     }
     sent.join().unwrap();
+}
+
+/// Whoever closes a connection on which more comes resets it, and the answer may be lost.
+#[test]
+fn a_client_that_sends_behind_the_last_request_can_read_its_answer() {
+    let (upstream, tell) = WireUpstream::answering_when_told(FINE.as_bytes());
+    let gateway = Gateway::start(&forward_to(&[quoted(upstream.url())], ""));
+    let mut client = gateway.client();
+    let last = GET.replace("Host: a", "Host: a\r\nConnection: close");
+    client.send([&last, GET].concat().as_bytes());
+    thread::sleep(Duration::from_millis(100));
+    tell.send(()).unwrap();
+    assert_eq!(client.answer().status, 200);
+    for _ in 0..10 {
+        thread::sleep(Duration::from_millis(20));
+        client.writer().write_all(GET.as_bytes()).expect("the connection is shut for writing only");
+    }
+    assert_eq!(client.try_rest().unwrap(), b"", "the connection is closed, and not reset");
 }
 
 /// What follows a request is still read as the next one, in however many pieces it comes.
