@@ -75,7 +75,7 @@ struct Streams {
     news: Notify,
     /// Woken when something comes.
     has_read: AtomicWaker,
-    /// Whether the server hasn't answered in time: it may be gone, and nobody would notice.
+    /// Whether the server hasn't answered in time, or refuses requests: it gets no others on this connection.
     is_suspect: AtomicBool,
 }
 
@@ -200,7 +200,12 @@ impl Connection {
                 answered.map(|answer| answer.map(Some)).map_err(|mut unsent| {
                     let given_back = unsent.take_message();
                     let cause = unsent.into_error();
-                    let is_safe = given_back.is_some() || retry::was_refused(&cause);
+                    let was_refused = retry::was_refused(&cause);
+                    if was_refused {
+                        // It would be refused there again.
+                        stream.0.is_suspect.store(true, Relaxed);
+                    }
+                    let is_safe = given_back.is_some() || was_refused;
                     *request = given_back.or(copy);
                     Unanswered { cause: cause.into(), is_safe }
                 })

@@ -209,20 +209,34 @@ impl Servers {
         now: Instant,
     ) -> Result<Response<Body>, Failure> {
         let in_flight = InFlight::begin(server, &self.in_flight, self.in_flight_most)?;
-        if let Some(mut kept) = server.reuse(self.idle_timeout) {
-            match self.exchange(server, &mut kept, Age::Kept, request, upload, now).await {
-                Ok(response) => return receive(response, Lease::new(kept, in_flight), asked),
-                // A server may close an idle connection whenever it likes, also as a request arrives.
-                Err(Failure::Broken(_)) if request.is_some() => {}
+        let (mut kept, mut sent, mut is_again) = (server.reuse(self.idle_timeout), now, false);
+        loop {
+            let (age, mut connection) = match kept.take() {
+                Some(kept) => (Age::Kept, kept),
+                None => {
+                    let deadline = Instant::now() + self.connect_timeout;
+                    // In a box, lest each request keep room for what it needs once in a while.
+                    let made = Box::pin(server.connect(deadline, self.idle_timeout)).await?;
+                    sent = Instant::now();
+                    (Age::New, made)
+                }
+            };
+            match self.exchange(server, &mut connection, age, request, upload, sent).await {
+                Ok(response) => return receive(response, Lease::new(connection, in_flight), asked),
+                Err(Failure::Broken(_))
+                    if request.is_some() && !is_again && self.may_renew(age, &connection) =>
+                {
+                    is_again = true;
+                }
                 Err(failure) => return Err(failure),
             }
         }
-        let deadline = Instant::now() + self.connect_timeout;
-        // In a box, lest each request keep room for what it needs once in a while.
-        let mut connection = Box::pin(server.connect(deadline, self.idle_timeout)).await?;
-        let now = Instant::now();
-        let response = self.exchange(server, &mut connection, Age::New, request, upload, now).await?;
-        receive(response, Lease::new(connection, in_flight), asked)
+    }
+
+    /// Whether a request that nothing was done for is sent on a new connection once more. A server may close an idle connection
+    /// whenever it likes, also as a request arrives; one that refuses a stream of a new one may have too much to do.
+    fn may_renew(&self, age: Age, connection: &Connection) -> bool {
+        age == Age::Kept || connection.is_http2() && self.budget.withdraw()
     }
 
     /// Sends the request on a connection. It is there again if it may be sent once more.

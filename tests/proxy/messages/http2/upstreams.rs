@@ -285,6 +285,68 @@ fn what_a_server_refuses_is_sent_again_if_nothing_is_lost_by_it() {
         for (pieces, status, times) in [(&[][..], 204, 3), (&["a", "b"], 502, 2)] {
             let gateway = gateway_to(&upstream.url());
             let mut client = Frames::connect(gateway.address());
+/// A server whose first connection refuses each stream from the given one on, and whose others answer.
+fn refusing_from(first: u32) -> (WireUpstream, mpsc::Receiver<(usize, u32)>) {
+    let (seen, requests) = mpsc::channel();
+    let upstream = WireUpstream::start(move |wire| {
+        let number = wire.number;
+        let mut server = Frames::accept(wire);
+        while let Some(frame) = server.next() {
+            if frame.kind != HEADERS {
+                continue;
+            }
+            seen.send((number, frame.stream)).unwrap();
+            if number == 0 && frame.stream >= first {
+                server.reset_with(frame.stream, REFUSED_STREAM);
+            } else {
+                let answer = fields(&[(":status", "204")]);
+                server.send(HEADERS, END_HEADERS | END_STREAM, frame.stream, &answer);
+            }
+        }
+    });
+    (upstream, requests)
+}
+
+#[test]
+fn what_a_connection_refuses_is_sent_on_a_new_one() {
+    for (first, asked) in [(1, &[(0, 1), (1, 1), (1, 3)][..]), (3, &[(0, 1), (0, 3), (1, 1)])] {
+        let (upstream, requests) = refusing_from(first);
+        let gateway = gateway_to(&upstream.url());
+        let mut client = Frames::connect(gateway.address());
+        for stream in [1, 3] {
+            client.ask(stream, &request("POST", &[]));
+            assert_eq!(client.told(stream).status, 204, "from {first} on: {stream}");
+        }
+        assert_eq!(requests.try_iter().collect::<Vec<_>>(), asked);
+    }
+}
+
+/// Retries are no way to keep a server busy that refuses all.
+#[test]
+fn what_every_connection_refuses_is_sent_twice_at_most() {
+    let (seen, requests) = mpsc::channel();
+    let upstream = WireUpstream::start(move |wire| {
+        let mut server = Frames::accept(wire);
+        while let Some(frame) = server.next() {
+            if frame.kind == HEADERS {
+                seen.send(()).unwrap();
+                server.reset_with(frame.stream, REFUSED_STREAM);
+            }
+        }
+    });
+    for (budget, times) in [("20%", 2), ("0%", 1)] {
+        let keys = format!("http2 = true\nretries = {{ budget = \"{budget}\" }}");
+        let gateway = Gateway::start(&format!(
+            "[server]\nworkers = 1\n{}",
+            forward_to(&[quoted(upstream.url())], &keys)
+        ));
+        let mut client = Frames::connect(gateway.address());
+        client.ask(1, &request("GET", &[]));
+        assert_eq!(client.told(1).status, 502);
+        assert_eq!(requests.try_iter().count(), times, "{budget}");
+    }
+}
+
             client.ask(1, &request("GET", &[]));
             assert_eq!(client.told(1).status, 204);
             send(&mut client, 3, &request("POST", &[]), pieces);
