@@ -316,7 +316,7 @@ fn for_http1(request: &mut Request<Body>) {
     }
     if request.headers().contains_key(TE) {
         // It is for the next server only (RFC 9110, section 10.1.4).
-        request.headers_mut().insert(CONNECTION, HeaderValue::from_static("te"));
+        request.headers_mut().insert(CONNECTION, HeaderValue::from_static("TE"));
     }
 }
 

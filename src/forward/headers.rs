@@ -113,7 +113,7 @@ fn join_cookie(headers: &mut HeaderMap) {
 
 /// Removes what belongs to the connection that a message came on, what its `Connection` names, and what is meant beside.
 /// But not a proxy's word on its client: who stands in front and passes Connection on, as HAProxy does, would have the
-/// client take it away.
+/// client take it away. And not TE, which must be named there, and of which `trailers` goes on (RFC 9110, section 10.1.4).
 fn remove_hop_by_hop(headers: &mut HeaderMap, is_meant: impl Fn(&str) -> bool) {
     let mut gone = named(headers, |name| is_hop_by_hop(name) || is_meant(name));
     if gone.contains(&CONNECTION) {
@@ -121,7 +121,7 @@ fn remove_hop_by_hop(headers: &mut HeaderMap, is_meant: impl Fn(&str) -> bool) {
         let lines = headers.get_all(CONNECTION).into_iter().filter(|line| *line != "keep-alive");
         let names = lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b','));
         let names = names.filter_map(|name| HeaderName::from_bytes(name.trim_ascii()).ok());
-        gone.extend(names.filter(|name| !is_about_client(name.as_str())));
+        gone.extend(names.filter(|name| *name != TE && !is_about_client(name.as_str())));
     }
     for name in gone {
         headers.remove(name);
@@ -211,19 +211,7 @@ pub fn towards_client(headers: &mut HeaderMap) {
 /// Of a length that is told more than once, one goes on; of what is no length, or several, none. (Where a body depends
 /// on it, that was taken for no message.)
 fn unify_length(headers: &mut HeaderMap) {
-    let is_number = |text: &[u8]| !text.is_empty() && text.iter().all(u8::is_ascii_digit);
-    let mut lines = headers.get_all(CONTENT_LENGTH).into_iter();
-    match (lines.next(), lines.next()) {
-        (None, _) => return,
-        (Some(only), None) if is_number(only.as_bytes()) => return,
-        _ => {}
-    }
-    let told = joined(headers.get_all(CONTENT_LENGTH));
-    let mut members = told.split(',').map(str::trim);
-    let first = members.next().unwrap_or_default();
-    if is_number(first.as_bytes()) && members.all(|member| member == first) {
-        headers.insert(CONTENT_LENGTH, value(first.to_owned()));
-    } else {
+    if head::unify_length(headers).is_err() {
         headers.remove(CONTENT_LENGTH);
     }
 }

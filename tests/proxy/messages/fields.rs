@@ -66,12 +66,16 @@ fn te_goes_on_if_it_asks_for_trailers() {
         ("TE: gzip\r\nTE: trailers", Some("trailers")),
         ("TE: gzip, deflate;q=0.5", None),
         ("TE:", None),
-        ("TE: trailers\r\nConnection: TE", None),
+        // The form that RFC 9110 requires (section 10.1.4).
+        ("TE: trailers\r\nConnection: TE", Some("trailers")),
+        ("Connection: close, te\r\nTE: trailers, deflate", Some("trailers")),
+        ("TE: gzip\r\nConnection: TE", None),
+        ("Connection: TE", None),
     ] {
         recording.told(format!("GET / HTTP/1.1\r\nHost: a\r\n{sent}\r\n\r\n")).head();
         let message = recording.message();
         assert_eq!(lines(&message, "te").first().copied(), forwarded, "{sent:?}: {message:?}");
-        assert_eq!(lines(&message, "connection"), forwarded.map_or(vec![], |_| vec!["te"]), "{message:?}");
+        assert_eq!(lines(&message, "connection"), forwarded.map_or(vec![], |_| vec!["TE"]), "{message:?}");
     }
 }
 

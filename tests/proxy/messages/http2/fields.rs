@@ -37,7 +37,7 @@ fn what_is_for_the_gateway_alone_or_could_be_read_as_another_name_stays_behind()
 fn te_goes_on_if_it_asks_for_trailers() {
     let recording = Recording::start();
     for (sent, te, connection) in
-        [(&[("te", "trailers")][..], &["trailers"][..], &["te"][..]), (&[], &[], &[])]
+        [(&[("te", "trailers")][..], &["trailers"][..], &["TE"][..]), (&[], &[], &[])]
     {
         recording.asked(&request("GET", sent), &[]);
         let message = recording.message();
