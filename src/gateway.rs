@@ -7,6 +7,7 @@ mod access_log;
 pub(crate) mod client;
 mod entry;
 mod exchange;
+mod hops;
 mod refused;
 mod spans;
 pub(crate) mod target;
@@ -426,6 +427,8 @@ impl Gateway {
             }
             (route, limits, admission, body, aim)
         };
+        let last_hop = if matches!(aim, Aim::Upstream(..)) { hops::count_down(parts) } else { None };
+        let aim = last_hop.as_ref().map_or(aim, Aim::Fixed);
         let answered = match aim {
             Aim::Upstream(upstream, uri) => {
                 if self.tracer.is_some() {

@@ -79,6 +79,40 @@ fn te_goes_on_if_it_asks_for_trailers() {
     }
 }
 
+/// RFC 9110, section 7.6.2.
+#[test]
+fn max_forwards_is_counted_down_and_ends_at_the_gateway() {
+    let recording = Recording::start();
+    let request = |method: &str, fields: &str| {
+        format!(
+            "{method} /a HTTP/1.1\r\nHost: a\r\nX-Mine: 1\r\nCookie: a=b\r\nAuthorization: x\r\n{fields}\r\n\r\n"
+        )
+    };
+    for (method, sent, forwarded) in [
+        ("OPTIONS", "Max-Forwards: 1", "0"),
+        ("TRACE", "max-forwards: 010", "9"),
+        ("OPTIONS", "Max-Forwards: 99999999999999999999999", "4294967294"),
+        // What is no number, and other methods, go on as they are.
+        ("OPTIONS", "Max-Forwards: -1", "-1"),
+        ("OPTIONS", "Max-Forwards:", ""),
+        ("GET", "Max-Forwards: 0", "0"),
+        ("POST", "Max-Forwards: 5", "5"),
+    ] {
+        assert_eq!(recording.told(request(method, sent)).answer().status, 200, "{method} {sent}");
+        let message = recording.message();
+        assert_eq!(lines(&message, "max-forwards"), [forwarded], "{method} {sent}: {message:?}");
+    }
+    for zero in ["Max-Forwards: 0", "Max-Forwards: 000"] {
+        let answer = recording.told(request("OPTIONS", zero)).head();
+        assert_eq!((answer.status, answer.header("via")), (204, None));
+        let answer = recording.told(request("TRACE", zero)).answer();
+        assert_eq!((answer.status, answer.header("content-type")), (200, Some("message/http")));
+        let came = format!("TRACE /a HTTP/1.1\r\nhost: a\r\n{}\r\n\r\n", zero.to_ascii_lowercase());
+        assert_eq!(answer.text(), came, "no credentials are in it");
+    }
+    recording.assert_nothing_else();
+}
+
 const TRAILERS: &str = "X-Sum: 7\r\nContent-Length: 9\r\nTransfer-Encoding: chunked\r\nHost: evil\r\nConnection: X-Gone\r\n\
     X-Gone: 1\r\nX-Forwarded-For: 10.0.0.1\r\nAuthorization: Basic eA==\r\nX_Sum: 8\r\nX-Unnamed: 1\r\nTrailer: x\r\n";
 const NAMED: &str = "Trailer: x-sum, content-length, transfer-encoding\r\nTrailer: Host, connection, x-gone, \

@@ -1,0 +1,52 @@
+//! The hops that an OPTIONS or TRACE may still take (RFC 9110, section 7.6.2).
+
+use bytes::Bytes;
+use hyper::{
+    Method, Response, StatusCode,
+    header::{CONTENT_TYPE, HOST, HeaderName, HeaderValue, MAX_FORWARDS, VIA},
+    http::request::Parts,
+};
+
+/// The fields that the answer to a TRACE shows: those that tell of its way. Others may be credentials.
+const SHOWN: [HeaderName; 3] = [HOST, MAX_FORWARDS, VIA];
+
+/// Counts the hops of a request down that is about to be forwarded. Returns the gateway's own answer if there are none left.
+///
+/// What is no number stays as it is.
+pub(super) fn count_down(parts: &mut Parts) -> Option<Response<Bytes>> {
+    if parts.method != Method::OPTIONS && parts.method != Method::TRACE {
+        return None;
+    }
+    let mut lines = parts.headers.get_all(MAX_FORWARDS).into_iter();
+    let (Some(line), None) = (lines.next(), lines.next()) else { return None };
+    let digits = str::from_utf8(line.as_bytes()).ok()?;
+    if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    // The most that is supported stands for all that is more.
+    match digits.parse().unwrap_or(u32::MAX).checked_sub(1) {
+        Some(left) => {
+            parts.headers.insert(MAX_FORWARDS, left.into());
+            None
+        }
+        None => Some(answer(parts)),
+    }
+}
+
+/// The answer of the last server on the way (RFC 9110, sections 9.3.7 and 9.3.8).
+fn answer(parts: &Parts) -> Response<Bytes> {
+    if parts.method == Method::OPTIONS {
+        return super::fixed(StatusCode::NO_CONTENT, "", &[]);
+    }
+    let target = parts.uri.path_and_query().map_or("/", |target| target.as_str());
+    let mut message = format!("TRACE {target} {:?}\r\n", parts.version).into_bytes();
+    for name in &SHOWN {
+        for line in parts.headers.get_all(name) {
+            message.extend_from_slice(&[name.as_str().as_bytes(), b": ", line.as_bytes(), b"\r\n"].concat());
+        }
+    }
+    message.extend_from_slice(b"\r\n");
+    let mut response = Response::new(message.into());
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("message/http"));
+    response
+}
