@@ -15,7 +15,6 @@ use hyper::{
     HeaderMap, Method, Request, Response, StatusCode, Uri, Version,
     body::{Bytes, Frame},
     client::conn::http1,
-    header::CONTENT_LENGTH,
     server::conn::http1 as server,
     service::service_fn,
 };
@@ -56,8 +55,9 @@ pub fn answer(bytes: &[u8]) {
     assert_eq!(whole, hypers);
 }
 
-/// Whether there may be a size of a chunk with more digits than numbers have here, a line of trailers that ends with LF
-/// alone, or beside chunks a length that is none.
+/// Whether there may be what hyper takes and we don't: a size of a chunk with more digits than numbers have here, a line of trailers
+/// that ends with LF alone, a length that is none beside chunks, a coding that isn't `chunked` alone, or informational answers
+/// in great number.
 fn is_refused_here_alone(bytes: &[u8]) -> bool {
     let text = bytes.to_ascii_lowercase();
     let has = |name: &[u8]| text.windows(name.len()).any(|window| window == name);
@@ -72,6 +72,20 @@ fn is_refused_here_alone(bytes: &[u8]) -> bool {
 #[derive(Debug, PartialEq)]
 struct Answer {
     status: StatusCode,
+/// Whether anything may be taken for a head with another transfer coding than `chunked`, or with several lines of them.
+fn has_other_coding(text: &[u8]) -> bool {
+    const NAME: &[u8] = b"transfer-encoding";
+    let mut is_coded = false;
+    text.split(|byte| *byte == b'\n').any(|line| {
+        is_coded &= !line.trim_ascii().is_empty();
+        if !line.windows(NAME.len()).any(|window| window == NAME) {
+            return false;
+        }
+        let value = line.strip_prefix(NAME).and_then(|rest| rest.strip_prefix(b":"));
+        std::mem::replace(&mut is_coded, true) || value.is_none_or(|value| value.trim_ascii() != b"chunked")
+    })
+}
+
     version: Version,
     headers: HeaderMap,
     body: Option<(Vec<u8>, Option<HeaderMap>)>,
@@ -168,12 +182,8 @@ struct Asked {
 
 impl Asked {
     async fn read<B: HttpBody<Data = Bytes> + Unpin>(request: Request<B>) -> Self {
-        let (mut head, body) = request.into_parts();
+        let (head, body) = request.into_parts();
         let body = collect(body).await;
-        // Told twice, with more digits and with fewer, it is told in one way.
-        if let Ok(Some(length)) = head::content_length(&head.headers) {
-            head.headers.insert(CONTENT_LENGTH, length.into());
-        }
         Self { method: head.method, uri: head.uri, version: head.version, headers: head.headers, body }
     }
 }
@@ -208,7 +218,9 @@ fn hypers_requests(bytes: &[u8]) -> Vec<Asked> {
     let requests = Mutex::new(Vec::new());
     run(async {
         let service = service_fn(|request: Request<hyper::body::Incoming>| async {
-            let asked = Asked::read(request).await;
+            let mut asked = Asked::read(request).await;
+            // We write a length anew, however it came.
+            let _ = head::unify_length(&mut asked.headers);
             requests.lock().push(asked);
             let mut response = Response::new(Empty::<Bytes>::new());
             // After 200 to CONNECT nothing would be a request.

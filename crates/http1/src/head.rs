@@ -205,11 +205,12 @@ pub fn persists(version: Version, fields: &HeaderMap) -> bool {
     keeps
 }
 
-/// Whether `chunked` is the last of the transfer codings, if there are any (RFC 9112, section 6.1).
+/// Whether `chunked` is the one transfer coding, if there are any (RFC 9112, section 6.1). Nothing here undoes another one,
+/// and chunks within chunks are read in two ways.
 pub fn is_chunked(fields: &HeaderMap) -> Option<bool> {
-    let last = fields.get_all(TRANSFER_ENCODING).into_iter().next_back()?;
-    let coding = last.to_str().unwrap_or_default().rsplit(',').next().unwrap_or_default();
-    Some(coding.trim().eq_ignore_ascii_case("chunked"))
+    let mut lines = fields.get_all(TRANSFER_ENCODING).into_iter();
+    let coding = lines.next()?.as_bytes().trim_ascii();
+    Some(lines.next().is_none() && coding.eq_ignore_ascii_case(b"chunked"))
 }
 
 /// How long a message says that it is, if it does. It may say so more than once, but one thing only (RFC 9112, section 6.3).
@@ -227,6 +228,27 @@ pub fn content_length(fields: &HeaderMap) -> Result<Option<u64>, Unreadable> {
         }
     }
     Ok(told)
+}
+
+/// Reads the length of a message, as [`content_length`] does, and leaves it in one line of its own digits: how those were
+/// written that came isn't left to the next reader.
+///
+/// # Errors
+/// There is none, or there are several.
+pub fn unify_length(fields: &mut HeaderMap) -> Result<Option<u64>, Unreadable> {
+    let length = content_length(fields)?;
+    if let Some(length) = length {
+        let mut lines = fields.get_all(CONTENT_LENGTH).into_iter();
+        let is_own = |line: &HeaderValue| match line.as_bytes() {
+            [b'0'] => true,
+            [b'1'..=b'9', rest @ ..] => rest.iter().all(u8::is_ascii_digit),
+            _ => false,
+        };
+        if !(lines.next().is_some_and(is_own) && lines.next().is_none()) {
+            fields.insert(CONTENT_LENGTH, length.into());
+        }
+    }
+    Ok(length)
 }
 
 /// A number of digits and nothing else.

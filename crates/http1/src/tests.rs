@@ -239,12 +239,27 @@ fn what_a_head_says_of_its_body() {
     }
     let chunked = |line| head::is_chunked(&map(&[(TRANSFER_ENCODING, line)]));
     assert_eq!(head::is_chunked(&HeaderMap::new()), None);
-    assert!(["chunked", "gzip, Chunked", " chunked "].iter().all(|line| chunked(line) == Some(true)));
-    assert!(
-        ["gzip", "chunked, gzip", "chunked;a", "xchunked", ""]
-            .iter()
-            .all(|line| chunked(line) == Some(false))
-    );
+    assert!(["chunked", "Chunked", " chunked "].iter().all(|line| chunked(line) == Some(true)));
+    for other in [
+        "gzip",
+        "chunked, gzip",
+        "gzip, chunked",
+        "chunked, chunked",
+        ", chunked",
+        "chunked;a",
+        "xchunked",
+        "",
+    ] {
+        assert_eq!(chunked(other), Some(false), "{other:?}");
+    }
+    let two = map(&[(TRANSFER_ENCODING, "chunked"), (TRANSFER_ENCODING, "chunked")]);
+    assert_eq!(head::is_chunked(&two), Some(false));
+    for told in [&["5"][..], &["05"], &["5", "5"], &["5, 005"], &["0005", "5"]] {
+        let lines = told.iter().map(|line| (CONTENT_LENGTH, HeaderValue::from_static(line)));
+        let mut fields: HeaderMap = lines.collect();
+        assert_eq!(head::unify_length(&mut fields), Ok(Some(5)));
+        assert_eq!(fields, map(&[(CONTENT_LENGTH, "5")]), "{told:?}");
+    }
 }
 
 #[test]

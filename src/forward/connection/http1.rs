@@ -259,7 +259,7 @@ fn frame(request: &mut Request<Body>) -> Option<Encoder> {
         headers.insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
         return Some(Encoder::chunked(headers));
     };
-    if head::content_length(headers) != Ok(Some(length)) {
+    if head::unify_length(headers) != Ok(Some(length)) {
         headers.insert(CONTENT_LENGTH, length.into());
     }
     Some(Encoder::Length(length))
@@ -276,7 +276,8 @@ fn decoder<B>(is_head: bool, answer: &Response<B>) -> Result<Decoder, BoxError> 
     match head::is_chunked(headers) {
         Some(_) if answer.version() == Version::HTTP_10 => Err(malformed("a transfer coding in HTTP/1.0")),
         Some(true) => Ok(Decoder::chunked(RESPONSE_BUFFER)),
-        Some(false) => Ok(Decoder::UntilClose),
+        // Where it ends could be told, but not what it is: no coding goes on.
+        Some(false) => Err(malformed("a transfer coding other than chunked")),
         None => Ok(head::content_length(headers)
             .map_err(|_| malformed("a Content-Length that is no length"))?
             .map_or(Decoder::UntilClose, Decoder::Length)),

@@ -66,13 +66,13 @@ pub(crate) fn read<B>(request: &mut Request<B>, head_most: usize) -> Result<(Ask
         expects_continue: false,
         takes_trailers: false,
     };
-    let (mut is_coded, mut lengths, mut is_list) = (false, 0, false);
+    let (mut is_coded, mut has_length, mut is_list) = (false, false, false);
     // To look at each once costs less than to look fields up, and mostly there are none of them.
     for (name, value) in request.headers() {
         match *name {
             CONNECTION => asked.persists = head::persists(version, request.headers()),
             CONTENT_LENGTH => {
-                lengths += 1;
+                has_length = true;
                 is_list |= value.as_bytes().contains(&b',');
             }
             TRANSFER_ENCODING => is_coded = true,
@@ -84,11 +84,11 @@ pub(crate) fn read<B>(request: &mut Request<B>, head_most: usize) -> Result<(Ask
             _ => {}
         }
     }
-    if lengths == 0 && !is_coded {
+    if !has_length && !is_coded {
         return Ok((asked, Decoder::Length(0)));
     }
     let headers = request.headers_mut();
-    let length = head::content_length(headers)?;
+    let length = head::unify_length(headers)?;
     if is_list || is_coded && (version == Version::HTTP_10 || head::is_chunked(headers) != Some(true)) {
         return Err(Unreadable::Malformed);
     }
@@ -98,11 +98,7 @@ pub(crate) fn read<B>(request: &mut Request<B>, head_most: usize) -> Result<(Ask
         headers.remove(CONTENT_LENGTH);
         return Ok((asked, Decoder::chunked(head_most)));
     }
-    let length = length.unwrap_or(0);
-    if lengths > 1 {
-        headers.insert(CONTENT_LENGTH, length.into());
-    }
-    Ok((asked, Decoder::Length(length)))
+    Ok((asked, Decoder::Length(length.unwrap_or(0))))
 }
 
 /// Writes the head of the answer to a request, but for the empty line that ends it, with a body of so many bytes, if that is
@@ -244,7 +240,8 @@ mod tests {
             ("1.1", "Content-Length: 0\r\n", "0", true, &["0"]),
             ("1.1", "Content-Length: 5\r\nX: y\r\nContent-Length: 5\r\n", "5", true, &["5"]),
             ("1.1", "Transfer-Encoding: chunked\r\n", "chunks", true, &[]),
-            ("1.1", "Transfer-Encoding: gzip\r\nTransfer-Encoding: x, Chunked\r\n", "chunks", true, &[]),
+            ("1.1", "Content-Length: 005\r\n", "5", true, &["5"]),
+            ("1.1", "Transfer-Encoding: \t Chunked \r\n", "chunks", true, &[]),
             ("1.1", "Transfer-Encoding: chunked\r\nContent-Length: 5\r\n", "chunks", false, &[]),
             ("1.1", "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n", "chunks", false, &[]),
             ("1.1", "Connection: x, Close\r\nConnection: keep-alive\r\n", "0", false, &[]),
@@ -262,6 +259,10 @@ mod tests {
             ("1.1", "Content-Length: \r\n"),
             ("1.1", "Content-Length: 18446744073709551616\r\n"),
             ("1.1", "Transfer-Encoding: chunked, gzip\r\n"),
+            ("1.1", "Transfer-Encoding: gzip, chunked\r\n"),
+            ("1.1", "Transfer-Encoding: chunked, chunked\r\n"),
+            ("1.1", "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n"),
+            ("1.1", "Transfer-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n"),
             ("1.1", "Transfer-Encoding: chunked\r\nTransfer-Encoding: gzip\r\n"),
             ("1.1", "Transfer-Encoding: xchunked\r\n"),
             ("1.0", "Transfer-Encoding: chunked\r\n"),
