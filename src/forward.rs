@@ -14,6 +14,7 @@ mod echo;
 mod failure;
 pub mod headers;
 pub mod health;
+pub mod hints;
 pub mod pool;
 pub mod retry;
 pub mod servers;

@@ -106,7 +106,7 @@ pub(crate) struct Route {
     answer: Answer,
     rewrite: Option<Template>,
     request_headers: Option<Edits>,
-    response_headers: Option<Edits>,
+    response_headers: Option<Arc<Edits>>,
     pub(crate) timeout: Option<Duration>,
     /// The greatest body of a request, in bytes.
     max_body: Option<u64>,
@@ -182,7 +182,7 @@ impl Gateway {
                 answer,
                 rewrite: route.rewrite.clone(),
                 request_headers: route.request_headers.clone(),
-                response_headers: route.response_headers.clone(),
+                response_headers: route.response_headers.clone().map(Arc::new),
                 timeout: route.timeout,
                 max_body: route.max_body.unwrap_or(config.server.max_body),
                 preserve_host: route.preserve_host,
@@ -584,6 +584,9 @@ impl Route {
             headers::towards_upstream(request.headers_mut(), client, version);
             if let Some(edits) = &self.request_headers {
                 edits.apply(request.headers_mut());
+            }
+            if let Some(edits) = &self.response_headers {
+                request.body_mut().edit_hints(edits);
             }
             if !self.preserve_host {
                 // The server that is picked puts its own in place of it.

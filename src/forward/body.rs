@@ -4,7 +4,7 @@ use std::{
     error::Error,
     fmt,
     future::poll_fn,
-    io,
+    io, mem,
     pin::Pin,
     sync::{
         Arc,
@@ -24,11 +24,13 @@ use tokio::{
 };
 
 use tollgate_http1::{
-    self,
+    self, Interim,
     head::{Spelling, Spelt},
 };
 
-use super::{connection::Http1, headers, pool::Lease, timer::Timer, tunnel::Tunnel};
+use crate::config::Edits;
+
+use super::{connection::Http1, headers, hints::Hints, pool::Lease, timer::Timer, tunnel::Tunnel};
 
 /// Bytes of its body that a client must send in a second, on average, once it has been waited for as long as it may.
 const RATE_LEAST: f64 = 500.0;
@@ -59,6 +61,8 @@ pub struct Upload {
     pace: Option<Box<Pace>>,
     /// Of the head before it.
     spelling: Spelt,
+    /// Where interim responses go, if the client takes any.
+    hints: Option<Hints>,
 }
 
 /// What a client's body comes by.
@@ -119,24 +123,31 @@ impl Error for Fault {}
 impl Upload {
     /// No body.
     pub fn none() -> Self {
-        Self { source: Source::Nothing, pace: None, spelling: None }
+        Self { source: Source::Nothing, pace: None, spelling: None, hints: None }
     }
 
     /// A body that comes by HTTP/1.1, and is waited for so long at most while none of it comes.
     pub fn http1(incoming: tollgate_http1::Incoming, patience: Duration) -> Self {
-        Self { source: Source::Http1(incoming), pace: Some(Box::new(Pace::new(patience))), spelling: None }
+        let pace = Some(Box::new(Pace::new(patience)));
+        Self { source: Source::Http1(incoming), pace, spelling: None, hints: None }
     }
 
     /// The same, but by HTTP/2, if there is one.
     pub fn http2(incoming: Incoming, patience: Duration) -> Self {
         let pace = (!incoming.is_end_stream()).then(|| Box::new(Pace::new(patience)));
-        Self { source: Source::Http2(incoming), pace, spelling: None }
+        Self { source: Source::Http2(incoming), pace, spelling: None, hints: None }
     }
 
     /// The same, of a head that was spelt so.
     #[must_use]
     pub fn spelt(self, spelling: Spelt) -> Self {
         Self { spelling, ..self }
+    }
+
+    /// Sends interim responses to this client.
+    #[must_use]
+    pub fn hinting(self, client: Interim) -> Self {
+        Self { hints: Some(Hints::to(client)), ..self }
     }
 
     /// Waits for the client until neither side has said anything for [`SILENCE_LEAST`], as both may speak at the same
@@ -389,7 +400,7 @@ impl Held {
     }
 
     fn take(&mut self) -> Option<Lease> {
-        match std::mem::replace(self, Self::Nothing) {
+        match mem::replace(self, Self::Nothing) {
             Self::Lease(lease) => Some(lease),
             Self::Duplex(duplex) => duplex.lease.lock().take(),
             Self::Nothing => None,
@@ -500,6 +511,27 @@ impl Body {
             Self::Tunnel(tunnel) => tunnel.spelling(),
             Self::Whole(_) | Self::Local(_) => None,
         }
+    }
+
+    /// Where interim responses to the request go, if its client takes any.
+    pub fn hints(&self) -> Option<&Hints> {
+        if let Self::Request(upload) = self { upload.hints.as_ref() } else { None }
+    }
+
+    /// Edits interim responses to the request as the route edits its answers.
+    pub fn edit_hints(&mut self, edits: &Arc<Edits>) {
+        if let Self::Request(Upload { hints: Some(hints), .. }) = self {
+            hints.edit(edits);
+        }
+    }
+
+    /// Takes the body out of a request, in which its hints stay.
+    pub fn take(&mut self) -> Self {
+        let left = match self {
+            Self::Request(upload) => Self::Request(Upload { hints: upload.hints.take(), ..Upload::none() }),
+            _ => Self::Whole(None),
+        };
+        mem::replace(self, left)
     }
 
     /// How far a client's body has come, if this is one, and it has anything.

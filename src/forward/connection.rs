@@ -5,6 +5,7 @@ mod listening;
 
 use std::{
     future::poll_fn,
+    io,
     pin::pin,
     sync::{
         Arc,
@@ -32,13 +33,14 @@ use tollgate_http1::{Ahead, Stream as Io};
 
 pub(crate) use self::http1::Http1;
 
-use self::listening::Listening;
+use self::listening::{HeadCount, Listening};
 
 use super::{
     Failure,
     address::Address,
     body::{Body, BoxError},
     connector::Counted,
+    hints::HINTS_MOST,
     retry,
     timer::Timer,
 };
@@ -48,6 +50,9 @@ const RESPONSE_BUFFER: usize = 128 << 10;
 /// The same of all answers of a connection for HTTP/2: the most that there is (RFC 9113, section 6.9.1), or clients who take
 /// nothing would hold up the others' answers.
 const CONNECTION_WINDOW: u32 = (1 << 31) - 1;
+
+/// Interim responses that may come on a connection for HTTP/2 with several requests, beside those that each brings in.
+const HINTS_RESERVE: usize = 10 * HINTS_MOST;
 
 /// A connection on which a request can be sent.
 #[derive(Debug)]
@@ -77,6 +82,28 @@ struct Streams {
     has_read: AtomicWaker,
     /// Whether the server hasn't answered in time, or refuses requests: it gets no others on this connection.
     is_suspect: AtomicBool,
+    /// Heads of answers that may come yet: [`Self::expect`].
+    heads_left: AtomicUsize,
+}
+
+impl Streams {
+    /// Notes that a request is sent, to which an answer may come, and some interim ones before that.
+    fn expect(&self) {
+        let most = self.lent.load(Relaxed) + HINTS_RESERVE;
+        let more = |left: usize| Some((left + 1 + HINTS_MOST).min(most));
+        let _ = self.heads_left.fetch_update(Relaxed, Relaxed, more);
+    }
+
+    /// Notes that so many heads have come.
+    ///
+    /// # Errors
+    /// Those are more than the requests account for. h2 keeps interim ones until somebody looks at their stream, in any number.
+    fn note_heads(&self, heads: usize) -> io::Result<()> {
+        let fewer = |left: usize| left.checked_sub(heads);
+        let counted = self.heads_left.fetch_update(Relaxed, Relaxed, fewer);
+        let without_end = |_| io::Error::new(io::ErrorKind::InvalidData, "interim responses without end");
+        counted.map(drop).map_err(without_end)
+    }
 }
 
 impl Connection {
@@ -107,9 +134,13 @@ impl Connection {
         deadline: Instant,
     ) -> Result<Self, Failure> {
         let streams = Arc::new(Streams::default());
-        let heard = streams.clone();
-        // What a server says first is how many it takes.
-        let io = TokioIo::new(Listening::new(stream, counted, move || heard.has_read.wake()));
+        let (heard, mut heads) = (streams.clone(), HeadCount::default());
+        let listener = move |bytes: &[u8]| {
+            // What a server says first is how many it takes.
+            heard.has_read.wake();
+            heard.note_heads(heads.count(bytes))
+        };
+        let io = TokioIo::new(Listening::new(stream, counted, listener));
         let mut builder = http2::Builder::new(TokioExecutor::new());
         builder
             .initial_max_send_streams(0)
@@ -192,7 +223,8 @@ impl Connection {
                 let is_safe = !http1.has_sent();
                 answered.map(|head| head.map(|()| None)).map_err(|cause| Unanswered { cause, is_safe })
             }
-            Sender::Http2 { sender, .. } => {
+            Sender::Http2 { sender, stream } => {
+                stream.0.expect();
                 for_http2(there, url);
                 let copy = retry::copy(there);
                 let sent = request.take().into_iter().map(|request| sender.try_send_request(request));

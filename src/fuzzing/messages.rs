@@ -26,6 +26,7 @@ use crate::forward::{
     body::{Body, BoxError},
     connection::Http1,
     connector::{Connector, Counted},
+    hints::HINTS_MOST,
 };
 use crate::server::http1::head::read;
 use tollgate_http1::{Incoming, Input, Wire, head};
@@ -61,17 +62,16 @@ pub fn answer(bytes: &[u8]) {
 fn is_refused_here_alone(bytes: &[u8]) -> bool {
     let text = bytes.to_ascii_lowercase();
     let has = |name: &[u8]| text.windows(name.len()).any(|window| window == name);
-    if has(b"content-length") && has(b"transfer-encoding") {
+    if has(b"content-length") && has(b"transfer-encoding") || has_other_coding(&text) {
+        return true;
+    }
+    if text.windows(7).filter(|window| window == b"http/1.").count() > HINTS_MOST {
         return true;
     }
     let is_long = bytes.windows(17).any(|digits| digits.iter().all(u8::is_ascii_hexdigit));
     is_long || bytes.windows(2).any(|pair| pair[0] != b'\r' && pair[1] == b'\n')
 }
 
-/// What is read of an answer, if there is one: its body too, unless that breaks off or is malformed.
-#[derive(Debug, PartialEq)]
-struct Answer {
-    status: StatusCode,
 /// Whether anything may be taken for a head with another transfer coding than `chunked`, or with several lines of them.
 fn has_other_coding(text: &[u8]) -> bool {
     const NAME: &[u8] = b"transfer-encoding";
@@ -86,6 +86,10 @@ fn has_other_coding(text: &[u8]) -> bool {
     })
 }
 
+/// What is read of an answer, if there is one: its body too, unless that breaks off or is malformed.
+#[derive(Debug, PartialEq)]
+struct Answer {
+    status: StatusCode,
     version: Version,
     headers: HeaderMap,
     body: Option<(Vec<u8>, Option<HeaderMap>)>,

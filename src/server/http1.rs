@@ -18,13 +18,13 @@ use std::{
 use bytes::Bytes;
 use futures_util::FutureExt;
 use http_body::Body as _;
-use hyper::{Request, Response, StatusCode};
+use hyper::{Request, Response, StatusCode, Version};
 use parking_lot::Mutex;
 use tokio::{io::AsyncWrite, time::Instant};
 
 use crate::gateway::{AnswerBody, Gateway, Refused, Upload, Written};
 use tollgate_http1::{
-    Incoming, Input, Output, Stream, Wire,
+    Incoming, Input, Interim, Output, Stream, Wire,
     body::{Decoder, Encoder},
     head::{Spelt, Unreadable, request},
 };
@@ -187,6 +187,10 @@ impl<'c, S: Stream> Http1<'c, S> {
         connection.watch.begin_request();
         let response = {
             let gateway = connection.gateway.load_full();
+            let body = match asked.version {
+                Version::HTTP_11 => body.hinting(Interim::to(&self.wire)),
+                _ => body,
+            };
             let request = request.map(|spelling| body.spelt(spelling));
             let mut answered = pin!(gateway.answer(connection.peer(), request, !connection.is_turned_away));
             poll_fn(|context| match answered.as_mut().poll(context) {
@@ -204,7 +208,7 @@ impl<'c, S: Stream> Http1<'c, S> {
         let is_tunnel = head.status == StatusCode::SWITCHING_PROTOCOLS;
         let (begun, may_end) = self.wire.lock().begin_answer();
         let out = self.output.bytes();
-        out.extend_from_slice(begun);
+        out.extend_from_slice(&begun);
         let length = if body.is_end_stream() { Some(0) } else { body.size_hint().exact() };
         let persists = asked.persists && may_end && !self.connection.is_last();
         let whole = mem::take(&mut self.whole);

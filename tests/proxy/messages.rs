@@ -7,6 +7,7 @@ mod expectations;
 mod fields;
 mod framing;
 mod hang_ups;
+mod hints;
 mod hosts;
 mod http2;
 mod sizes;

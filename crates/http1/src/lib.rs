@@ -16,7 +16,7 @@ mod tests;
 pub use self::{
     input::{Ahead, Input},
     output::Output,
-    wire::{Incoming, Wire},
+    wire::{Incoming, Interim, Wire},
 };
 
 use tokio::io::{AsyncRead, AsyncWrite};

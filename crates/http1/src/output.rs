@@ -41,6 +41,17 @@ impl Output {
         &mut self.bytes
     }
 
+    /// Bytes that wait to be written.
+    pub fn unwritten(&self) -> usize {
+        self.bytes.len() - self.written + self.data.len() + self.end.len()
+    }
+
+    /// Returns the bytes that aren't written yet. There must be no data among them.
+    pub fn into_rest(mut self) -> Vec<u8> {
+        debug_assert!(self.data.is_empty() && self.end.is_empty(), "data would be lost");
+        self.bytes.split_off(self.written)
+    }
+
     /// Has data written, and then their end, while it [takes more](Self::takes_more).
     pub fn push(&mut self, data: Bytes, end: &'static [u8]) {
         let bytes = self.bytes();

@@ -11,9 +11,11 @@ use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use parking_lot::Mutex;
 
-use super::{Input, Stream, body::Decoder};
+use super::{Input, Output, Stream, body::Decoder};
 
 const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
+/// Bytes of interim responses that wait for a client before further ones are dropped.
+const INTERIM_MOST: usize = 16 << 10;
 
 /// A connection, what has come of it, and the body that is coming.
 #[derive(Debug)]
@@ -25,9 +27,8 @@ pub struct Wire<S> {
     decoder: Decoder,
     /// The client waits to be told that its body is wanted.
     expects_continue: bool,
-    /// What is left to be written of that, whether the stream holds it back, and who waits for that.
-    interim: &'static [u8],
-    is_unflushed: bool,
+    /// Interim responses, that one among them, and the task that reads the body and waits until it is written.
+    interim: Output,
     writer: Option<Waker>,
     /// Who was to read the body wants no more of it.
     is_given_up: bool,
@@ -36,6 +37,10 @@ pub struct Wire<S> {
     /// Woken when the body has ended, or is given up.
     task: Option<Waker>,
 }
+
+/// Sends interim responses (RFC 9110, section 15.2) to the client of a request, before the final one.
+#[derive(Clone)]
+pub struct Interim(Weak<dyn Source>);
 
 /// The body of a request, which is read from its connection as it is asked for. It ends with the connection, too, but then
 /// by an error.
@@ -52,8 +57,7 @@ impl<S: Stream> Wire<S> {
             input,
             decoder: Decoder::Length(0),
             expects_continue: false,
-            interim: &[],
-            is_unflushed: false,
+            interim: Output::default(),
             writer: None,
             is_given_up: false,
             is_broken: false,
@@ -66,22 +70,28 @@ impl<S: Stream> Wire<S> {
         self.decoder.has_ended()
     }
 
-    /// Has the answer begin: the client isn't told any more that its body is wanted. Tells what has been begun of that, and
-    /// whether the body may end: unless nobody reads it, and there is more of it than came with the head.
-    pub fn begin_answer(&mut self) -> (&'static [u8], bool) {
+    /// Begins the answer, before which no more interim responses go out. Returns what is left to be written of those, and whether
+    /// the body may end: unless nobody reads it, and there is more of it than came with the head.
+    pub fn begin_answer(&mut self) -> (Vec<u8>, bool) {
         self.expects_continue = false;
-        let rest = mem::take(&mut self.interim);
-        let begun = if rest.len() < CONTINUE.len() { rest } else { &[] };
-        // The answer is written by somebody else, who is woken instead.
-        self.is_unflushed = false;
-        self.writer.take().into_iter().for_each(Waker::wake);
+        // The connection writes the rest with the answer.
+        let rest = mem::take(&mut self.interim).into_rest();
+        self.wake_writer();
         let end = self.poll_body_end(&mut Context::from_waker(Waker::noop()));
-        (begun, !matches!(end, Poll::Ready(false)))
+        (rest, !matches!(end, Poll::Ready(false)))
     }
 
-    /// Waits until the client has hung up. That shows behind all that it has sent, so what follows its body is read ahead, as
-    /// far as [`Input::poll_ahead`] goes.
+    /// Waits until the client has hung up, and sends interim responses meanwhile. A hang-up shows behind all that the client has
+    /// sent, so what follows its body is read ahead, as far as [`Input::poll_ahead`] goes.
     pub fn poll_left(&mut self, context: &mut Context<'_>) -> Poll<io::Error> {
+        if !self.interim.is_empty()
+            && let Poll::Ready(written) = self.interim.poll_flush(&mut self.stream, context)
+        {
+            if let Err(error) = written {
+                return Poll::Ready(error);
+            }
+            self.wake_writer();
+        }
         if !self.body_has_ended() {
             self.wake_later(context);
             return Poll::Pending;
@@ -114,30 +124,36 @@ impl<S: Stream> Wire<S> {
         }
     }
 
-    fn poll_interim(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+    fn wake_writer(&mut self) {
+        self.writer.take().into_iter().for_each(Waker::wake);
+    }
+
+    /// Tells the client that its body is wanted, if it waits for that.
+    fn poll_continue(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         if mem::take(&mut self.expects_continue) && self.input.bytes().is_empty() {
-            self.interim = CONTINUE;
+            self.interim.bytes().extend_from_slice(CONTINUE);
         }
-        if self.interim.is_empty() && !self.is_unflushed {
+        if self.interim.is_empty() {
             return Poll::Ready(Ok(()));
         }
-        let written = self.poll_write_interim(context);
+        let written = self.interim.poll_flush(&mut self.stream, context);
         self.writer = written.is_pending().then(|| context.waker().clone());
         written
     }
+}
 
-    fn poll_write_interim(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        while !self.interim.is_empty() {
-            let written = ready!(Pin::new(&mut self.stream).poll_write(context, self.interim))?;
-            if written == 0 {
-                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
-            }
-            self.interim = &self.interim[written..];
-            self.is_unflushed = true;
+impl Interim {
+    /// To the client of the request that is answered on this connection.
+    pub fn to<S: Stream>(wire: &Arc<Mutex<Wire<S>>>) -> Self {
+        let wire: Weak<Mutex<Wire<S>>> = Arc::downgrade(wire);
+        Self(wire)
+    }
+
+    /// Sends the head of one with the empty line that ends it; unless the client has left, or takes none of those before it.
+    pub fn send(&self, head: &[u8]) {
+        if let Some(wire) = self.0.upgrade() {
+            wire.inform(head);
         }
-        ready!(Pin::new(&mut self.stream).poll_flush(context))?;
-        self.is_unflushed = false;
-        Poll::Ready(Ok(()))
     }
 }
 
@@ -160,12 +176,14 @@ trait Source: Send + Sync {
     fn size_hint(&self) -> SizeHint;
     /// Has what is left of the body be passed over.
     fn give_up(&self);
+    /// Has the head of an interim response written.
+    fn inform(&self, head: &[u8]);
 }
 
 impl<S: Stream> Source for Mutex<Wire<S>> {
     fn poll_frame(&self, context: &mut Context<'_>) -> (Poll<Option<io::Result<Frame<Bytes>>>>, bool) {
         let wire = &mut *self.lock();
-        match wire.poll_interim(context) {
+        match wire.poll_continue(context) {
             Poll::Ready(Ok(())) => {}
             Poll::Ready(Err(error)) => return (Poll::Ready(Some(Err(error))), false),
             Poll::Pending => return (Poll::Pending, false),
@@ -191,6 +209,13 @@ impl<S: Stream> Source for Mutex<Wire<S>> {
         let mut wire = self.lock();
         wire.is_given_up = true;
         wire.task.take().into_iter().for_each(Waker::wake);
+    }
+
+    fn inform(&self, head: &[u8]) {
+        let mut wire = self.lock();
+        if wire.interim.unwritten() < INTERIM_MOST {
+            wire.interim.bytes().extend_from_slice(head);
+        }
     }
 }
 
@@ -232,6 +257,12 @@ impl Drop for Incoming {
         {
             wire.give_up();
         }
+    }
+}
+
+impl fmt::Debug for Interim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Interim").finish_non_exhaustive()
     }
 }
 

@@ -20,6 +20,7 @@ use tokio::task::coop::unconstrained;
 use crate::forward::{
     body::{Body, BoxError},
     connector::Counted,
+    hints::{HINTS_MOST, Hints},
 };
 use tollgate_http1::{
     Ahead, Input, Output, Stream,
@@ -41,6 +42,8 @@ pub(crate) struct Http1 {
     decoder: Decoder,
     /// Whether another request may follow.
     persists: bool,
+    /// Interim responses to the request so far.
+    hints: usize,
     /// Whether any of the request may have reached the server, and the server has said anything since.
     has_sent: bool,
     has_heard: bool,
@@ -61,6 +64,7 @@ impl Http1 {
             spelling: None,
             decoder: Decoder::Length(0),
             persists: true,
+            hints: 0,
             has_sent: false,
             has_heard: false,
             fault: None,
@@ -69,14 +73,15 @@ impl Http1 {
         }
     }
 
-    /// Sends a request, of which a body is taken, and gives the answer's head.
+    /// Sends a request, of which a body is taken, and gives the answer's head. Interim responses go to the client at once.
     ///
     /// # Errors
     /// It broke before the answer, which may not be HTTP; or the request's body did.
     pub(crate) async fn send(&mut self, request: &mut Request<Body>) -> Result<Response<()>, BoxError> {
         let is_head = request.method() == Method::HEAD;
         self.begin(request);
-        poll_fn(|context| self.poll_answer(is_head, context)).await
+        let hints = request.body().hints();
+        poll_fn(|context| self.poll_answer(is_head, hints, context)).await
     }
 
     /// How the head of the answer was spelt.
@@ -165,7 +170,7 @@ impl Http1 {
 
     /// Writes a request's head.
     fn begin(&mut self, request: &mut Request<Body>) {
-        (self.has_sent, self.has_heard) = (false, false);
+        (self.has_sent, self.has_heard, self.hints) = (false, false, 0);
         let encoder = frame(request);
         let bytes = self.output.bytes();
         bytes.reserve(512);
@@ -176,13 +181,13 @@ impl Http1 {
         bytes.extend_from_slice(b" HTTP/1.1\r\n");
         head::write(request.headers(), request.body().spelling(), bytes);
         bytes.extend_from_slice(b"\r\n");
-        self.upload =
-            encoder.map(|encoder| (std::mem::replace(request.body_mut(), Body::Whole(None)), encoder));
+        self.upload = encoder.map(|encoder| (request.body_mut().take(), encoder));
     }
 
     fn poll_answer(
         &mut self,
         is_head: bool,
+        hints: Option<&Hints>,
         context: &mut Context<'_>,
     ) -> Poll<Result<Response<()>, BoxError>> {
         if let Poll::Ready(Err(error)) = self.poll_upload(context) {
@@ -192,8 +197,15 @@ impl Http1 {
             if !self.input.bytes().is_empty()
                 && let Some(answer) = head::response(&mut self.input, RESPONSE_BUFFER).map_err(unreadable)?
             {
-                // One that is only to inform (RFC 9110, section 15.2) is followed by another.
+                // An interim one is followed by another (RFC 9110, section 15.2).
                 if answer.status().is_informational() && answer.status() != StatusCode::SWITCHING_PROTOCOLS {
+                    self.hints += 1;
+                    if self.hints > HINTS_MOST {
+                        return Poll::Ready(Err(malformed("interim responses without end")));
+                    }
+                    if let Some(hints) = hints {
+                        hints.pass(answer);
+                    }
                     continue;
                 }
                 self.decoder = decoder(is_head, &answer)?;

@@ -195,24 +195,49 @@ fn what_comes_before_an_answer_stays_behind() {
     assert_eq!((answer.status, answer.header("link"), answer.text().as_str()), (200, None, "up"));
 }
 
+/// Answers in flight on the connection break off with it, and others come by a new one.
 #[test]
-fn what_comes_before_an_answer_holds_nobody_for_ever() {
+fn hints_without_end_end_the_connection() {
     let (seen, ends) = mpsc::channel();
     let upstream = WireUpstream::start(move |wire| {
+        let is_first = wire.number == 0;
         let mut server = Frames::accept(wire);
         let stream = server.next_of(HEADERS).stream;
+        if !is_first {
+            return server.send(HEADERS, END_HEADERS | END_STREAM, stream, &fields(&[(":status", "204")]));
+        }
         let hint = frame(HEADERS, END_HEADERS, stream, &fields(&[(":status", "103"), ("link", "</a>")]));
+        let hints = hint.repeat(1_000);
         let mut writer = server.writer();
-        while writer.write_all(&hint).is_ok() {}
+        while writer.write_all(&hints).is_ok() {}
         seen.send(()).unwrap();
     });
-    let keys = "http2 = true\ntimeouts = { response = \"300ms\" }";
+    let keys = "http2 = true\ntimeouts = { response = \"3s\" }";
     let gateway =
         Gateway::start(&format!("[server]\nworkers = 1\n{}", forward_to(&[quoted(upstream.url())], keys)));
+    let before = gateway.memory_kib("VmHWM");
     let mut client = Frames::connect(gateway.address());
-    client.ask(1, &request("GET", &[]));
-    assert_eq!(client.told(1).status, 504);
+    client.ask(1, &request("POST", &[]));
+    assert_eq!(client.told(1).status, 502);
     ends.recv_timeout(PATIENCE).expect("the connection upstream ends");
+    let grew = gateway.grew_kib(before);
+    assert!(grew < 8 << 10, "grew by {grew} KiB");
+    client.ask(3, &request("POST", &[]));
+    assert_eq!(client.told(3).status, 204);
+}
+
+/// A connection may carry any number of them, if each request has few.
+#[test]
+fn hints_of_many_requests_are_no_flood() {
+    let hint = (HEADERS, END_HEADERS, fields(&[(":status", "103"), ("link", "</a>")]));
+    let mut answer = vec![hint; 20];
+    answer.push((HEADERS, END_HEADERS, fields(&[(":status", "200")])));
+    answer.push((DATA, END_STREAM, b"up".to_vec()));
+    let gateway = answering(&answer);
+    let mut client = gateway.client();
+    for _ in 0..300 {
+        assert_eq!(client.get("/").text(), "up");
+    }
 }
 
 #[test]
@@ -260,31 +285,6 @@ fn what_is_no_answer_is_a_bad_gateway() {
     }
 }
 
-/// What a server says that it hasn't begun is sent again, but not if some of a body has gone.
-#[test]
-fn what_a_server_refuses_is_sent_again_if_nothing_is_lost_by_it() {
-    for leaves in [false, true] {
-        let (seen, requests) = mpsc::channel();
-        let upstream = WireUpstream::start(move |wire| {
-            let mut server = Frames::accept(wire);
-            while let Some(frame) = server.next() {
-                if frame.kind != HEADERS {
-                    continue;
-                }
-                seen.send(()).unwrap();
-                if frame.stream != 3 {
-                    let answer = fields(&[(":status", "204")]);
-                    server.send(HEADERS, END_HEADERS | END_STREAM, frame.stream, &answer);
-                } else if leaves {
-                    return server.send(GOAWAY, 0, 0, &[1, NO_ERROR].map(u32::to_be_bytes).concat());
-                } else {
-                    server.reset_with(3, REFUSED_STREAM);
-                }
-            }
-        });
-        for (pieces, status, times) in [(&[][..], 204, 3), (&["a", "b"], 502, 2)] {
-            let gateway = gateway_to(&upstream.url());
-            let mut client = Frames::connect(gateway.address());
 /// A server whose first connection refuses each stream from the given one on, and whose others answer.
 fn refusing_from(first: u32) -> (WireUpstream, mpsc::Receiver<(usize, u32)>) {
     let (seen, requests) = mpsc::channel();
@@ -347,6 +347,31 @@ fn what_every_connection_refuses_is_sent_twice_at_most() {
     }
 }
 
+/// What a server says that it hasn't begun is sent again, but not if some of a body has gone.
+#[test]
+fn what_a_server_refuses_is_sent_again_if_nothing_is_lost_by_it() {
+    for leaves in [false, true] {
+        let (seen, requests) = mpsc::channel();
+        let upstream = WireUpstream::start(move |wire| {
+            let mut server = Frames::accept(wire);
+            while let Some(frame) = server.next() {
+                if frame.kind != HEADERS {
+                    continue;
+                }
+                seen.send(()).unwrap();
+                if frame.stream != 3 {
+                    let answer = fields(&[(":status", "204")]);
+                    server.send(HEADERS, END_HEADERS | END_STREAM, frame.stream, &answer);
+                } else if leaves {
+                    return server.send(GOAWAY, 0, 0, &[1, NO_ERROR].map(u32::to_be_bytes).concat());
+                } else {
+                    server.reset_with(3, REFUSED_STREAM);
+                }
+            }
+        });
+        for (pieces, status, times) in [(&[][..], 204, 3), (&["a", "b"], 502, 2)] {
+            let gateway = gateway_to(&upstream.url());
+            let mut client = Frames::connect(gateway.address());
             client.ask(1, &request("GET", &[]));
             assert_eq!(client.told(1).status, 204);
             send(&mut client, 3, &request("POST", &[]), pieces);
