@@ -77,15 +77,6 @@ fn an_answer_without_a_body_keeps_its_length() {
 }
 
 #[test]
-fn early_answers_of_an_upstream_are_passed_over() {
-    let upstream = WireUpstream::answering(
-        "HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nup",
-    );
-    let gateway = Gateway::start(&forward_all(&upstream.url(), ""));
-    assert_eq!(gateway.get("/").text(), "up");
-}
-
-#[test]
 fn of_two_framings_of_an_answer_the_chunks_count() {
     let upstream = WireUpstream::answering(
         "HTTP/1.1 200 OK\r\nContent-Length: 9\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nup\r\n0\r\n\r\n",
