@@ -26,18 +26,7 @@ local function concurrency()
     return used, used > 0 and COME_BACK_US or 0, ended
   end
 
-  local function charge(key, quota, _, count, _, used)
-    local turn, last = turns[key] or 0, (turns[key] or 0) + count
-    turns[key] = last
-    while turn < last do
-      local leases = {}
-      for lease = turn + 1, math.min(last, turn + LEASES_A_COMMAND) do
-        leases[#leases + 1] = quota.ends_at
-        leases[#leases + 1] = quota.name .. string.format('%d', lease)
-      end
-      redis.call('ZADD', key, unpack(leases))
-      turn = turn + LEASES_A_COMMAND
-    end
+  local function charge(_, _, _, count, _, used)
     return used + count, COME_BACK_US
   end
 
@@ -55,7 +44,19 @@ local function concurrency()
     return COME_BACK_US
   end
 
+  -- Adds the leases that were granted, named in the order of their grants, and drops those that have ended.
   local function close(key, quota, _, charged, used, _, ended)
+    local turn, last = turns[key] or 0, (turns[key] or 0) + charged
+    turns[key] = last
+    while turn < last do
+      local leases = {}
+      for lease = turn + 1, math.min(last, turn + LEASES_A_COMMAND) do
+        leases[#leases + 1] = quota.ends_at
+        leases[#leases + 1] = quota.name .. string.format('%d', lease)
+      end
+      redis.call('ZADD', key, unpack(leases))
+      turn = turn + LEASES_A_COMMAND
+    end
     if charged > 0 and ended > 0 then
       local TRIM_MOST = 1000
       redis.call('ZREMRANGEBYRANK', key, '0', string.format('%d', math.min(ended, TRIM_MOST) - 1))

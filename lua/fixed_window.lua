@@ -12,6 +12,7 @@ local function fixed_window()
   local function open(key, quota, time)
     local bucket = redis.call('GET', key)
     if bucket then
+      if #bucket ~= 11 then error('the bucket is not a fixed window', 0) end
       local began_at, used = struct.unpack('>I7I4', bucket)
       local ends_us = began_at + quota.window_us - time
       if ends_us > 0 then return used, ends_us end

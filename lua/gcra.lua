@@ -39,6 +39,7 @@ local function gcra()
     local bucket = redis.call('GET', key)
     if not bucket then return 0, 0, 0, time end
     local level, drained_to, window_us = struct.unpack('>I7I7I6', bucket)
+    if #bucket ~= 20 or window_us == 0 then error('the bucket is not a meter', 0) end
     if window_us ~= quota.window_us then
       local rest = math.fmod(level, window_us)
       level = (level - rest) / window_us * quota.window_us + math.ceil(rest / window_us * quota.window_us)

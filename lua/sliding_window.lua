@@ -24,13 +24,14 @@
 -- a table only where several operations name it (lua/walk.lua). `time` is this server's:
 --     quota(permits, window_us, parameter, time)      what the functions need to know of a limit
 --     open(key, quota, time)     reads a bucket: the permits used, the microseconds until there is more room
---                                (0 if all is free), and what else was seen
+--                                (0 if all is free), and what else was seen. Raises an error, before anything is
+--                                written, if the key is of another type or its content isn't the algorithm's
 --     charge(key, quota, time, cost, charged, used, grow_us, seen...)    the first two after a grant;
 --                                `charged` are the permits that this call has charged before it
 --     delay(key, quota, time, cost, charged, used, grow_us, seen...)     microseconds until a cost fits that
 --                                doesn't now, but can
 --     close(key, quota, time, charged, used, grow_us, seen...)           writes what was charged, and sees to
---                                it that the bucket expires
+--                                it that the bucket expires. Nothing is written before it
 --
 -- Most calls decide one request, and then what a script makes takes longer than what it does: each function is
 -- an object, and so is each local of an outer function that it names. So functions are made only where they are
@@ -97,6 +98,7 @@ local function sliding_window()
   local function open(key, quota, time)
     local newest = redis.call('ZRANGE', key, '-1', '-1')[1]
     if not newest then return 0, 0, 0, false, false, 0, 0 end
+    if #newest ~= 28 and #newest ~= 34 then error('the bucket is not a log of grants', 0) end
     local newest_at, before, cost, oldest_at, first, rank = struct.unpack('>I7I4I4I7I4B', newest)
     -- A clock that stepped back makes the limiter stricter, and entries stay in order.
     local dead_at = (newest_at > time and newest_at or time) - quota.window_us
@@ -139,7 +141,10 @@ local function sliding_window()
     local high = math.min(low + excess, redis.call('ZCARD', key)) - 1
     local rank = high
     while low <= high do
-      local at, before, count = struct.unpack('>I7I4I4', behind.ranked(key, rank))
+      local entry = behind.ranked(key, rank)
+      -- Not in a log that is whole.
+      if not entry or #entry < 28 then return grow_us end
+      local at, before, count = struct.unpack('>I7I4I4', entry)
       local missing = excess - (before + count - first) % 2 ^ 32
       if missing > 0 then
         low = rank + 1
@@ -150,7 +155,6 @@ local function sliding_window()
       end
       rank = math.floor((low + high) / 2)
     end
-    -- Not in a log that is whole.
     return grow_us
   end
 

@@ -22,11 +22,17 @@
 -- Returns integers: this server's time in microseconds; then for equal requests how many are admitted,
 -- and for each charge: how often it was made, the room left, the microseconds until there is more
 -- room, and the microseconds until its cost fits (0: now, -1: never); for peek the permits in use, the
--- microseconds until there is more room, and those until the cost fits; for others nothing.
+-- microseconds until there is more room, and those until the cost fits; for others nothing. An operation that
+-- fails has none of these. For each of them, its place among the operations (from 0) and the error's text follow
+-- at the end.
 --
 -- Operations are walked in order, and a refusal doesn't stop the walk: the answers are those of as many
 -- single calls. A request is admitted iff every limit that enforces has room; then each of these is
 -- charged, and so is each shadowing limit that has room itself. A refused request is not recorded.
+--
+-- An operation fails if a bucket of it can't be read: somebody else has written the key. It changes nothing then,
+-- and the others are done. What keeps the script from writing (no memory, a replica) holds for all of a call, and
+-- fails all of it before anything is written.
 
 -- Of each bucket, by its index in KEYS.
 local quotas, known, at = {}, 0, 1
@@ -81,6 +87,11 @@ local function shared_buckets(keys, quotas, words, time, reply, fitting, delay)
     return quotas[index].capacity - bucket_of(index)[1]
   end
 
+  local function close(index)
+    local bucket, quota = bucket_of(index), quotas[index]
+    quota.algorithm.close(keys[index], quota, time, charged[index], unpack(bucket))
+  end
+
   local function charge(index, cost)
     local bucket, quota = bucket_of(index), quotas[index]
     bucket[1], bucket[2] =
@@ -95,8 +106,9 @@ local function shared_buckets(keys, quotas, words, time, reply, fitting, delay)
   local function decide(count, first, last)
     local granted = count
     for i = first, last, 2 do
-      local index, cost = words[i], words[i + 1]
-      if index > 0 then granted = fitting(granted, cost, left_in(index)) end
+      -- All buckets are opened before any is charged: this may fail.
+      local index, cost, left = words[i], words[i + 1], left_in(math.abs(words[i]))
+      if index > 0 then granted = fitting(granted, cost, left) end
     end
     local filled = #reply + 1
     reply[filled] = granted
@@ -125,30 +137,32 @@ local function shared_buckets(keys, quotas, words, time, reply, fitting, delay)
       reply[filled + 1] = bucket[1]
       reply[filled + 2] = bucket[2]
       reply[filled + 3] = delay_of(index, argument)
-    elseif word == 'reset' then
-      redis.call('UNLINK', key)
-      buckets[index], charged[index] = nil, 0
     else
-      -- To renew or release a lease.
-      quota.algorithm[word](key, quota, argument)
-      buckets[index] = nil
+      -- What was charged before is written first.
+      if charged[index] and charged[index] > 0 then close(index) end
+      buckets[index], charged[index] = nil, 0
+      if word == 'reset' then
+        redis.call('UNLINK', key)
+      else
+        -- To renew or release a lease.
+        quota.algorithm[word](key, quota, argument)
+      end
     end
   end
 
   local function close_all()
     for index = 1, #keys do
-      if asked[index] then
-        local bucket, quota = bucket_of(index), quotas[index]
-        quota.algorithm.close(keys[index], quota, time, charged[index], unpack(bucket))
-      end
+      if asked[index] then close(index) end
     end
   end
 
   return decide, act, close_all
 end
 
+-- The errors of operations that failed, by their place among all.
+local failed
 local decide, act, close_all
-local end_of_words = #words
+local place, end_of_words = 0, #words
 while at <= end_of_words do
   local word, index = words[at], words[at + 1]
   local is_act = type(word) == 'string'
@@ -156,35 +170,53 @@ while at <= end_of_words do
     -- A bucket that nothing else in this call names needs no table.
     local key, quota, count, cost, charged = KEYS[index], quotas[index], -word, words[at + 2], 0
     local algorithm, capacity = quota.algorithm, quota.capacity
-    local used, grow_us, a, b, c, d, e = algorithm.open(key, quota, time)
-    local granted, delay_us = fitting(count, cost, capacity - used), 0
-    if granted > 0 and cost > 0 then
-      charged = granted * cost
-      used, grow_us = algorithm.charge(key, quota, time, charged, 0, used, grow_us, a, b, c, d, e)
+    local is_open, used, grow_us, a, b, c, d, e = pcall(algorithm.open, key, quota, time)
+    if is_open then
+      local granted, delay_us = fitting(count, cost, capacity - used), 0
+      if granted > 0 and cost > 0 then
+        charged = granted * cost
+        used, grow_us = algorithm.charge(key, quota, time, charged, 0, used, grow_us, a, b, c, d, e)
+      end
+      if granted < count then
+        delay_us = delay(key, quota, time, cost > 0 and cost or 1, charged, used, grow_us, a, b, c, d, e)
+      end
+      algorithm.close(key, quota, time, charged, used, grow_us, a, b, c, d, e)
+      local filled = #reply
+      reply[filled + 1] = granted
+      reply[filled + 2] = granted
+      reply[filled + 3] = used < capacity and capacity - used or 0
+      reply[filled + 4] = grow_us
+      reply[filled + 5] = delay_us
+    else
+      failed = failed or {}
+      failed[place] = used
     end
-    if granted < count then
-      delay_us = delay(key, quota, time, cost > 0 and cost or 1, charged, used, grow_us, a, b, c, d, e)
-    end
-    algorithm.close(key, quota, time, charged, used, grow_us, a, b, c, d, e)
-    local filled = #reply
-    reply[filled + 1] = granted
-    reply[filled + 2] = granted
-    reply[filled + 3] = used < capacity and capacity - used or 0
-    reply[filled + 4] = grow_us
-    reply[filled + 5] = delay_us
     at = at + 3
   else
     if not decide then
       decide, act, close_all = shared_buckets(KEYS, quotas, words, time, reply, fitting, delay)
     end
+    local is_done, fault
     if is_act then
-      act(word, index, words[at + 2])
+      is_done, fault = pcall(act, word, index, words[at + 2])
       at = at + 3
     else
-      decide(word, at + 2, at + 2 * index)
+      is_done, fault = pcall(decide, word, at + 2, at + 2 * index)
       at = at + 2 + 2 * index
     end
+    if not is_done then
+      failed = failed or {}
+      failed[place] = fault
+    end
   end
+  place = place + 1
 end
 if close_all then close_all() end
+if failed then
+  for place, fault in pairs(failed) do
+    reply[#reply + 1] = place
+    -- Redis 7 raises tables.
+    reply[#reply + 1] = type(fault) == 'table' and fault.err or fault
+  end
+end
 return reply

@@ -107,6 +107,15 @@ impl Operation {
         }
     }
 
+    /// The buckets that it is about.
+    fn buckets(&self) -> impl Iterator<Item = &Bytes> {
+        let (charges, bucket) = match self {
+            Self::Take(charges) => (&charges[..], None),
+            Self::On { bucket, .. } => (&[][..], Some(bucket)),
+        };
+        charges.iter().map(|charge| &charge.bucket).chain(bucket)
+    }
+
     /// How much of a call it takes, in charges.
     fn size(&self) -> usize {
         match self {

@@ -22,6 +22,8 @@ macro_rules! on_both_stores {
 mod algorithms;
 #[path = "store/contract.rs"]
 mod contract;
+#[path = "store/foreign.rs"]
+mod foreign;
 #[path = "store/opened.rs"]
 mod opened;
 #[path = "store/oracle.rs"]

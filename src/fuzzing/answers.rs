@@ -7,7 +7,7 @@ use crate::{
     algorithm::{Algorithm, Quota, Rate},
     store::{
         Act, Charge, LeaseId, Operation, Reply, overrides,
-        redis::{Value, call::integers, slots},
+        redis::{Value, call, slots},
         script::Call,
     },
 };
@@ -34,9 +34,10 @@ pub fn reply(bytes: &[u8]) {
 fn read_as_replies(operations: &[Operation], answer: Value) {
     let mut call = Call::default();
     operations.iter().for_each(|operation| call.push(operation));
-    let Some((_, replies)) = integers(answer).and_then(|answer| call.decode(&answer)) else { return };
+    let Some((_, replies)) = call::read(answer).and_then(|answer| call.decode(&answer)) else { return };
     assert_eq!(operations.len(), replies.len());
     for (operation, reply) in operations.iter().zip(replies) {
+        let Ok(reply) = reply else { continue };
         match (operation, reply) {
             (Operation::Take(charges), Reply::Decision(decision)) => {
                 assert_eq!(charges.len(), decision.outcomes.len());

@@ -75,6 +75,15 @@ impl Default for Call {
     }
 }
 
+/// What the script answered to a call.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Answer {
+    /// Its time, and what it says of the steps that were done.
+    pub numbers: Vec<i64>,
+    /// The steps that failed, each with the error's text. They have changed nothing.
+    pub failures: Vec<(usize, String)>,
+}
+
 /// A bucket of a call.
 #[derive(Debug)]
 struct Bucket {
@@ -253,28 +262,30 @@ impl Call {
         }
     }
 
-    /// Reads the script's answer: its time in microseconds, and the replies in the operations' order.
-    /// `None` if the answer isn't of the script's shape.
-    pub fn decode(&self, answer: &[i64]) -> Option<(u64, Vec<Reply>)> {
-        let (time_us, mut rest) = answer.split_first()?;
+    /// Reads the script's answer: its time in microseconds, and the replies in the operations' order, or why there is
+    /// none. `None` if the answer isn't of the script's shape.
+    pub fn decode(&self, answer: &Answer) -> Option<(u64, Vec<Result<Reply, String>>)> {
+        let (time_us, mut rest) = answer.numbers.split_first()?;
         let time_us = *time_us as u64;
         let mut results = Vec::with_capacity(self.steps.len());
         // How many leases each bucket has granted so far, in the order of the walk.
         let mut leased = vec![0; self.buckets.len()];
-        for step in &self.steps {
+        for (place, step) in self.steps.iter().enumerate() {
+            let failure = answer.failures.iter().find(|(failed, _)| *failed == place);
             let (result, after) = match step {
+                _ if let Some((_, text)) = failure => (Said::Failed(text), rest),
                 Step::Group { asked, .. } => {
                     let (granted, after) = rest.split_first()?;
                     let (standings, after) = after.split_at_checked(4 * asked.len())?;
                     let granted = u64::try_from(*granted).ok()?;
                     let before = self.count_leases(asked, standings, &mut leased);
-                    (Result::Group { granted, standings, leased: before, served: 0 }, after)
+                    (Said::Group { granted, standings, leased: before, served: 0 }, after)
                 }
                 Step::On(_, Act::Peek(_)) => {
                     let (usage, after) = rest.split_first_chunk::<3>()?;
-                    (Result::Usage(*usage), after)
+                    (Said::Usage(*usage), after)
                 }
-                Step::On(..) => (Result::Done, rest),
+                Step::On(..) => (Said::Done, rest),
             };
             results.push(result);
             rest = after;
@@ -297,9 +308,10 @@ impl Call {
         count.collect()
     }
 
-    fn reply(&self, time_us: u64, step: usize, result: &mut Result<'_>) -> Reply {
-        match (&self.steps[step], result) {
-            (Step::Group { asked, .. }, Result::Group { granted, standings, leased, served }) => {
+    fn reply(&self, time_us: u64, step: usize, said: &mut Said<'_>) -> Result<Reply, String> {
+        Ok(match (&self.steps[step], said) {
+            (_, Said::Failed(text)) => return Err((*text).to_owned()),
+            (Step::Group { asked, .. }, Said::Group { granted, standings, leased, served }) => {
                 let turn = *served;
                 *served += 1;
                 let mut decision = Decision {
@@ -321,18 +333,19 @@ impl Call {
                 }
                 Reply::Decision(decision)
             }
-            (_, Result::Usage([used, grow_us, delay_us])) => Reply::Usage(Usage {
+            (_, Said::Usage([used, grow_us, delay_us])) => Reply::Usage(Usage {
                 used: *used as u64,
                 grow_us: *grow_us as u64,
                 delay_us: u64::try_from(*delay_us).ok(),
             }),
             _ => Reply::Done,
-        }
+        })
     }
 }
 
 /// What the script says of a step.
-enum Result<'a> {
+enum Said<'a> {
+    Failed(&'a str),
     Group { granted: u64, standings: &'a [i64], leased: SmallVec<[u64; 2]>, served: u64 },
     Usage([i64; 3]),
     Done,
@@ -380,6 +393,10 @@ mod tests {
         Operation::Take(smallvec![charge])
     }
 
+    fn numbers(numbers: &[i64]) -> Answer {
+        Answer { numbers: numbers.to_vec(), failures: Vec::new() }
+    }
+
     #[test]
     fn equal_requests_travel_as_one_group_and_equal_quotas_as_one_run() {
         let mut call = Call::default();
@@ -412,12 +429,12 @@ mod tests {
         for _ in 0..3 {
             call.push(&take(charge("a", 5)));
         }
-        let (time_us, replies) = call.decode(&[77, 2, 2, 0, 500, 600]).unwrap();
+        let (time_us, replies) = call.decode(&numbers(&[77, 2, 2, 0, 500, 600])).unwrap();
         assert_eq!(time_us, 77);
         let seen: Vec<_> = replies
             .iter()
             .map(|reply| match reply {
-                Reply::Decision(Decision { admitted, outcomes, .. }) => {
+                Ok(Reply::Decision(Decision { admitted, outcomes, .. })) => {
                     (*admitted, outcomes[0].remaining, outcomes[0].delay_us)
                 }
                 reply => panic!("{reply:?}"),
@@ -433,7 +450,7 @@ mod tests {
         for answer in
             [&[][..], &[77], &[77, 1], &[77, 1, 1, 4, 0], &[77, 1, 1, 4, 0, 0, 0], &[77, -1, 0, 4, 0, 0]]
         {
-            assert_eq!(call.decode(answer), None, "{answer:?}");
+            assert_eq!(call.decode(&numbers(answer)), None, "{answer:?}");
         }
     }
 }

@@ -8,7 +8,7 @@ use tollgate::{
     store::{
         Act, Charge, Charges, Decision, Operation, Reply, StoreError, Usage,
         memory::MemoryStore,
-        script::{self, Call},
+        script::{self, Answer, Call},
     },
 };
 
@@ -189,13 +189,28 @@ impl Script {
 
     /// Does operations that come together, and says when it did.
     pub(crate) fn operate(&mut self, operations: &[Operation]) -> (u64, Vec<Reply>) {
+        let (time_us, replies) = self.try_operate(operations);
+        (time_us, replies.into_iter().map(Result::unwrap).collect())
+    }
+
+    /// Does operations that come together, of which some may fail, and says when it did.
+    pub(crate) fn try_operate(&mut self, operations: &[Operation]) -> (u64, Vec<Result<Reply, String>>) {
         let mut call = Call::default();
         for operation in operations {
             call.push(operation);
         }
         let answer = self.answer(&call);
-        let Value::List(answer) = answer else { panic!("{answer:?}") };
-        let answer: Vec<i64> = answer.iter().map(Value::integer).collect();
+        let Value::List(values) = answer else { panic!("{answer:?}") };
+        // Before the first text stands the place of a step that failed.
+        let text = values.iter().position(|value| !matches!(value, Value::Integer(_)));
+        let (numbers, failures) = values.split_at(text.map_or(values.len(), |text| text - 1));
+        let answer = Answer {
+            numbers: numbers.iter().map(Value::integer).collect(),
+            failures: failures
+                .chunks(2)
+                .map(|failure| (failure[0].integer() as usize, failure[1].text().to_owned()))
+                .collect(),
+        };
         call.decode(&answer).unwrap_or_else(|| panic!("not of the script's shape: {answer:?}"))
     }
 

@@ -15,7 +15,10 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
-use fred::types::config::Config;
+use fred::{
+    error::{Error, ErrorKind},
+    types::config::Config,
+};
 use parking_lot::Mutex;
 use tokio::{
     runtime::Handle,
@@ -24,7 +27,7 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-use crate::store::script::Call;
+use crate::store::script::{Answer, Call};
 
 use super::{
     Act, LANE, Lease, Operation, Reply, StoreError,
@@ -365,7 +368,7 @@ impl Batcher {
         lane: Lane,
         batch: Vec<Waiting>,
         call: &Call,
-        answer: Result<Vec<i64>, StoreError>,
+        answer: Result<Answer, StoreError>,
     ) {
         let decoded = answer.and_then(|answer| call.decode(&answer).ok_or(StoreError::Malformed));
         let replies = match decoded {
@@ -380,13 +383,21 @@ impl Batcher {
             }
         };
         for (waiting, reply) in batch.into_iter().zip(replies) {
+            let reply = reply.map_err(|text| self.failed(&waiting.operation, text));
             let Some(answer) = waiting.answer else { continue };
             // A caller that has left in the meantime keeps its charge, but not its leases.
-            if let Err(Ok(Reply::Decision(decision))) = answer.send(Ok(reply)) {
+            if let Err(Ok(Reply::Decision(decision))) = answer.send(reply) {
                 for Lease { bucket, quota, id } in decision.leases {
                     self.send(lane, Operation::On { bucket, quota, act: Act::Release(id) });
                 }
             }
         }
+    }
+
+    /// Logs why a single operation of a call failed.
+    fn failed(&self, operation: &Operation, text: String) -> StoreError {
+        let error = Error::new(ErrorKind::Unknown, text);
+        self.link.trouble.say_error_of(operation, &error);
+        StoreError::Answer(error)
     }
 }

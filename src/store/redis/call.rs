@@ -7,7 +7,7 @@ use fred::{
 };
 use tokio::time::{Duration, Instant};
 
-use crate::store::script::{self, Call};
+use crate::store::script::{self, Answer, Call};
 
 use super::{
     StoreError,
@@ -22,7 +22,7 @@ pub(super) async fn run(
     call: &Call,
     manner: Manner,
     timeout: Duration,
-) -> Result<Vec<i64>, StoreError> {
+) -> Result<Answer, StoreError> {
     let (keys, list) = call.encode();
     let sha = Bytes::from_static(script::SHA.as_bytes());
     let source = Bytes::from_static(script::SOURCE.as_bytes());
@@ -39,7 +39,7 @@ pub(super) async fn run(
         }
         answer => answer,
     };
-    integers(answer.map_err(failure)?).ok_or(StoreError::Malformed)
+    read(answer.map_err(failure)?).ok_or(StoreError::Malformed)
 }
 
 async fn send(
@@ -65,11 +65,17 @@ fn values(script: Bytes, keys: &[Bytes], list: Bytes) -> Vec<Value> {
     values
 }
 
-/// An answer of numbers alone.
-pub(crate) fn integers(answer: Value) -> Option<Vec<i64>> {
-    let Value::Array(values) = answer else { return None };
-    values
-        .into_iter()
-        .map(|value| if let Value::Integer(number) = value { Some(number) } else { None })
-        .collect()
+/// Reads an answer: numbers, and behind them each step that failed with the error's text.
+pub(crate) fn read(answer: Value) -> Option<Answer> {
+    let Value::Array(mut values) = answer else { return None };
+    let mut failures = Vec::new();
+    while let Some(Value::Bytes(_) | Value::String(_)) = values.last() {
+        let (text, place) = (values.pop()?.into_string()?, values.pop()?.as_usize()?);
+        failures.push((place, text));
+    }
+    let numbers = values.into_iter().map(|value| match value {
+        Value::Integer(number) => Some(number),
+        _ => None,
+    });
+    Some(Answer { numbers: numbers.collect::<Option<_>>()?, failures })
 }

@@ -2,8 +2,11 @@
 
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use fred::error::{Error, ErrorKind};
 use parking_lot::Mutex;
+
+use super::Operation;
 
 /// Causes that are told in that time, each once: they may take turns, also with calls that succeed.
 const SAID_MOST: usize = 16;
@@ -12,13 +15,15 @@ const SAY_AGAIN_AFTER: Duration = Duration::from_secs(60);
 const CHARACTERS_MOST: usize = 200;
 
 /// What to do about a cause that has these words in it.
-const REMEDIES: [(&str, &str); 9] = [
+const REMEDIES: [(&str, &str); 11] = [
     ("NOAUTH", "write its password in `store.url`"),
     ("WRONGPASS", "mend the user or the password in `store.url`"),
     ("NOPERM", "give the user the rights that docs/configuration.md lists"),
     ("can't run this command", "give the user the rights that docs/configuration.md lists"),
     ("READONLY", "it has become a replica: write the primary's address in `store.url`, or redis-sentinel://"),
     ("OOM", "raise its maxmemory"),
+    ("WRONGTYPE", "somebody else has written it: delete it, or write another `store.key_prefix`"),
+    ("the bucket is not", "somebody else has written it: delete it, or write another `store.key_prefix`"),
     ("UnknownIssuer", "name the authority of its certificate in `store.tls`"),
     ("NotValidForName", "write the name in its certificate as `server_name` in `store.tls`"),
     ("Expired", "renew its certificate"),
@@ -46,9 +51,22 @@ impl Trouble {
         }
     }
 
-    /// Says an error of the server or of the connection, and the remedy if there is a plain one.
+    /// Logs an error of the server or of the connection, and the remedy if there is a plain one.
     pub(super) fn say_error(&self, error: &Error) {
-        let cause = told(error);
+        self.say_cause(told(error));
+    }
+
+    /// Logs an error that a single operation met, with the names of its limits.
+    pub(super) fn say_error_of(&self, operation: &Operation, error: &Error) {
+        // What follows is a client's key.
+        let limit = |bucket: &Bytes| {
+            String::from_utf8_lossy(bucket).split('{').next().unwrap_or_default().to_owned()
+        };
+        let limits: Vec<String> = operation.buckets().map(limit).collect();
+        self.say_cause(format!("{} of a key `{}…`", told(error), limits.join("…`, `")));
+    }
+
+    fn say_cause(&self, cause: String) {
         match REMEDIES.iter().find(|(words, _)| cause.contains(words)) {
             Some((_, remedy)) => self.say(&format!("{cause} ({remedy})")),
             None => self.say(&cause),

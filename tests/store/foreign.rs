@@ -1,0 +1,157 @@
+//! Keys that somebody else has written: they fail their own operations, and nothing else of the call.
+
+use std::{slice::from_ref, sync::Arc, time::Duration};
+
+use tokio::{
+    runtime::Builder,
+    task::JoinSet,
+    time::{Instant, sleep},
+};
+use tollgate::{
+    algorithm::Algorithm,
+    store::{Act, Charge, Decision, LeaseId, Operation, Reply, StoreError},
+};
+
+use crate::{
+    harness::{open_store, redis::Redis, resp::Value},
+    stepped::{Script, charge, on, under},
+};
+
+const ALGORITHMS: [Algorithm; 5] = [
+    Algorithm::SlidingWindow,
+    Algorithm::SlidingCells { cells: 4 },
+    Algorithm::FixedWindow,
+    Algorithm::Gcra { burst: None },
+    Algorithm::Concurrency,
+];
+
+/// Commands that leave something in the key that no algorithm of this kind has written.
+fn foreign_content(algorithm: Algorithm) -> Vec<Vec<&'static str>> {
+    let of_another_type = vec!["SET", "foreign", "text"];
+    match algorithm {
+        Algorithm::SlidingWindow | Algorithm::SlidingCells { .. } => vec![
+            of_another_type,
+            vec!["ZADD", "foreign", "1", "short"],
+            vec!["ZADD", "foreign", "1", "an entry of thirty-one bytes...."],
+        ],
+        Algorithm::FixedWindow | Algorithm::Gcra { .. } => vec![
+            of_another_type,
+            vec!["LPUSH", "foreign", "text"],
+            vec!["SET", "foreign", "text that is too long for any"],
+            vec!["SET", "foreign", "\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0"],
+        ],
+        Algorithm::Concurrency => vec![of_another_type, vec!["LPUSH", "foreign", "text"]],
+    }
+}
+
+fn take(charges: &[Charge]) -> Operation {
+    Operation::Take(charges.into())
+}
+
+fn admits(reply: &Result<Reply, String>) -> bool {
+    matches!(reply, Ok(Reply::Decision(Decision { admitted: true, .. })))
+}
+
+#[test]
+fn a_foreign_key_fails_its_own_operations_and_charges_nothing_with_them() {
+    let mut script = Script::with_server_clock();
+    for algorithm in ALGORITHMS {
+        for content in foreign_content(algorithm) {
+            script.command(&["FLUSHALL"]);
+            script.command(&content);
+            let of = |bucket: &str| under(algorithm, charge(bucket, "9/min", 1));
+            let foreign = of("foreign");
+            let shadow = Charge { shadow: true, ..foreign.clone() };
+            let mut failing = vec![
+                take(from_ref(&foreign)),
+                take(&[of("beside"), foreign.clone()]),
+                take(&[foreign.clone(), of("behind")]),
+                take(&[of("before a shadow"), shadow]),
+                on(&foreign, Act::Peek(1)),
+            ];
+            if algorithm == Algorithm::Concurrency {
+                let lease = LeaseId { call: 1, turn: 1 };
+                failing.extend([on(&foreign, Act::Renew(lease)), on(&foreign, Act::Release(lease))]);
+            } else {
+                failing.push(on(&foreign, Act::Record(1)));
+            }
+            // Each is done between others: by itself, with a bucket that several name, and equal ones.
+            let mut operations = Vec::new();
+            for (turn, failing) in failing.iter().enumerate() {
+                let own = of(&format!("own {turn}"));
+                operations.extend([take(from_ref(&own)), failing.clone()]);
+                operations.push(take(&[of("shared"), of(&format!("other {turn}"))]));
+            }
+            let replies = script.try_operate(&operations).1;
+            for (at, reply) in replies.iter().enumerate() {
+                let fails = at % 3 == 1;
+                assert_eq!(reply.is_err(), fails, "{content:?}: {:?}: {reply:?}", operations[at]);
+                assert!(fails || admits(reply), "{content:?}: {:?}: {reply:?}", operations[at]);
+            }
+            for uncharged in ["beside", "behind", "before a shadow"] {
+                assert_eq!(script.command(&["EXISTS", uncharged]), Value::Integer(0), "{content:?}");
+            }
+            // What was told is what was counted.
+            let Reply::Usage(usage) = script.operate(&[on(&of("shared"), Act::Peek(1))]).1.remove(0) else {
+                unreachable!()
+            };
+            assert_eq!(usage.used, failing.len() as u64, "{content:?}");
+            assert!(admits(&script.try_operate(&[take(&[of("own 0")])]).1[0]));
+            // In the order of a call, too, it is well as soon as it is reset.
+            let healed = [take(from_ref(&foreign)), on(&foreign, Act::Reset), take(from_ref(&foreign))];
+            let replies = script.try_operate(&healed[1..]).1;
+            assert!(replies[0] == Ok(Reply::Done) && admits(&replies[1]), "{content:?}: {replies:?}");
+        }
+    }
+}
+
+/// What a peek of a later call sees.
+#[test]
+fn a_log_with_a_foreign_entry_behind_the_newest_fails_nobody_else() {
+    let mut script = Script::with_server_clock();
+    let now = script.time_us();
+    script.plant_all("torn", &[(now, 0, 3), (now + 1, 3, 3)]);
+    script.command(&["ZADD", "torn", &(now - 5).to_string(), "short"]);
+    let torn = charge("torn", "6/min", 2);
+    let replies = script.try_operate(&[take(&[torn]), take(&[charge("own", "9/min", 1)])]).1;
+    assert!(!admits(&replies[0]) && admits(&replies[1]), "{replies:?}");
+    script.command(&["PEXPIRE", "torn", "1000"]);
+}
+
+/// As many at once as a busy worker has, and among them six that meet a foreign key.
+#[test]
+fn requests_that_share_a_call_with_a_foreign_key_are_decided_by_the_store() {
+    const FOREIGN: usize = 6;
+    const REQUESTS: usize = 570;
+    let redis = Redis::start();
+    redis.command(&["SET", "t:l:sw:{foreign}", "text", "EX", "60"]);
+    let store = Arc::new(open_store(&redis.url()));
+    let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+    let mut failed = 0;
+    runtime.block_on(async {
+        store.warm_up().await.unwrap();
+        let mut tasks = JoinSet::new();
+        for turn in 0..REQUESTS {
+            let store = store.clone();
+            tasks.spawn(async move {
+                let is_foreign = turn % (REQUESTS / FOREIGN) == 1;
+                let own = charge(&format!("t:l:sw:{{{turn}}}"), "9/min", 1);
+                let charges = match is_foreign {
+                    true => vec![own, charge("t:l:sw:{foreign}", "9/min", 1)],
+                    false => vec![own],
+                };
+                sleep(Duration::from_millis(turn as u64 / 100)).await;
+                (is_foreign, store.take(&charges, Instant::now() + Duration::from_secs(5)).await)
+            });
+        }
+        for (is_foreign, taken) in tasks.join_all().await {
+            match taken {
+                Err(StoreError::Answer(_)) if is_foreign => failed += 1,
+                taken => assert!(!is_foreign && taken.is_ok_and(|decision| decision.admitted)),
+            }
+        }
+    });
+    assert_eq!(failed, FOREIGN);
+    // None that failed is charged.
+    assert_eq!(redis.keys("t:*").len(), REQUESTS - FOREIGN + 1);
+}
