@@ -308,6 +308,14 @@ impl Store {
         }
     }
 
+    /// Returns when a decision must be asked for at the latest, to be there by its deadline.
+    pub fn ask_by(&self, deadline: Instant) -> Instant {
+        match self {
+            Self::Memory(_) => deadline,
+            Self::Redis(store) => store.ask_by(deadline),
+        }
+    }
+
     /// Looks how much of a bucket is in use and when `cost` permits fit, and writes nothing.
     ///
     /// # Errors

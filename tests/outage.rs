@@ -6,6 +6,8 @@
 mod cuts;
 #[path = "outage/errors.rs"]
 mod errors;
+#[path = "outage/far.rs"]
+mod far;
 #[allow(dead_code)] // Each test target uses a part of it.
 mod harness;
 

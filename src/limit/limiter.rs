@@ -401,7 +401,8 @@ impl Limiter {
         deadline: Instant,
     ) -> Result<Turns<'_>, Refusal> {
         let enforcing = || asked.iter().filter(|asked| self.remembers(&asked.charge, asked.scope));
-        match self.refusals.check(|| enforcing().map(|asked| &asked.charge), arrival, deadline).await {
+        let ask_by = self.store.ask_by(deadline);
+        match self.refusals.check(|| enforcing().map(|asked| &asked.charge), arrival, ask_by).await {
             Verdict::Ask(turns) => Ok(turns),
             Verdict::Refused(outcomes) => {
                 let refused = enforcing().zip(outcomes);

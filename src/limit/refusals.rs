@@ -90,12 +90,12 @@ impl Refusals {
     }
 
     /// Says whether one of the charges is refused now. Waits for the answer of a request that asks the same, but
-    /// not beyond the deadline.
+    /// not beyond the time by which this one must ask itself.
     pub(super) async fn check<'c, C: Iterator<Item = &'c Charge>>(
         &self,
         charges: impl Fn() -> C,
         mut now: Instant,
-        deadline: Instant,
+        ask_by: Instant,
     ) -> Verdict<'_> {
         while self.blocks.load(Relaxed) > 0 {
             let mut turns = Turns { refusals: self, taken: SmallVec::new() };
@@ -119,13 +119,13 @@ impl Refusals {
             }
             let Some(answer) = asked else {
                 if ask_at > now {
-                    sleep_until(ask_at.min(deadline)).await;
+                    sleep_until(ask_at.min(ask_by)).await;
                 }
                 return Verdict::Ask(turns);
             };
             // Its own turns are given up, lest two requests wait for each other.
             drop(turns);
-            if timeout_at(deadline, answer).await.is_err() {
+            if timeout_at(ask_by, answer).await.is_err() {
                 break;
             }
             now = Instant::now();

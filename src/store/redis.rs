@@ -16,6 +16,7 @@ mod cluster;
 mod connection;
 mod deadlines;
 mod node;
+mod round_trip;
 mod sentinel;
 pub(crate) mod slots;
 mod trouble;
@@ -50,6 +51,7 @@ use self::{
     cluster::Cluster,
     connection::Access,
     node::{Link, Node},
+    round_trip::RoundTrip,
     slots::slot_of,
 };
 use super::{Act, Charges, Decision, Lease, NodeState, Operation, Reply, StoreError};
@@ -63,6 +65,7 @@ const FLUSH_STEP: Duration = Duration::from_millis(1);
 /// Buckets on Redis.
 pub struct RedisStore {
     place: Place,
+    round_trip: Arc<RoundTrip>,
     /// What metrics call the only node, if there is one: what it is called in the url.
     label: String,
     left_behind: AtomicU64,
@@ -84,11 +87,13 @@ impl RedisStore {
     /// The files of `tls` can't be used together.
     pub fn new(url: &RedisUrl, tls: Option<&ClientTls>, timeout: Duration) -> Result<Self, StoreError> {
         let access = Access::new(url, tls)?;
+        let round_trip = Arc::new(RoundTrip::unknown(timeout));
+        let trips = round_trip.clone();
         let place = match &url.servers {
-            RedisServers::Cluster(seeds) => Place::Cluster(Cluster::new(access, seeds.clone(), timeout)),
+            RedisServers::Cluster(seeds) => Place::Cluster(Cluster::new(access, seeds.clone(), trips)),
             servers => {
                 let name = url.to_string();
-                Place::One(Node::new(name, access.to_servers(servers), timeout, Weak::new()))
+                Place::One(Node::new(name, access.to_servers(servers), trips, Weak::new()))
             }
         };
         let label = match &url.servers {
@@ -97,7 +102,7 @@ impl RedisStore {
             RedisServers::Sentinel { service, .. } => service.clone(),
             RedisServers::Cluster(_) => String::new(),
         };
-        Ok(Self { place, label, left_behind: AtomicU64::new(0) })
+        Ok(Self { place, round_trip, label, left_behind: AtomicU64::new(0) })
     }
 
     /// Connects this thread, which must run a tokio runtime.
@@ -126,6 +131,11 @@ impl RedisStore {
                 operation => Box::pin(cluster.operate(operation, deadline)).await,
             },
         }
+    }
+
+    /// Returns when an operation must be asked for at the latest, to be answered by its deadline.
+    pub fn ask_by(&self, deadline: Instant) -> Instant {
+        self.round_trip.send_by(deadline)
     }
 
     /// Does an operation in the next call of this thread, if the server can be reached now.

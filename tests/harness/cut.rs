@@ -4,6 +4,7 @@
 //! bytes swallows until it is closed, also when later ones pass.
 
 use std::{
+    future::pending,
     net::{Ipv4Addr, SocketAddr},
     sync::{
         Arc,
@@ -21,16 +22,19 @@ use tokio::{
         tcp::{OwnedReadHalf, OwnedWriteHalf},
     },
     runtime::Builder,
-    sync::watch,
-    time::sleep,
+    sync::{mpsc, watch},
+    time::{Instant, sleep_until},
 };
+
+/// Pieces that may be on their way in one direction.
+const PIECES_MOST: usize = 1_024;
 
 /// What happens to connections from now on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// Nothing: all passes.
     None,
-    /// What is sent comes through so much later or, behind something else, up to twice that.
+    /// What is sent comes through so much later.
     Delay(Duration),
     /// Bytes are taken, and none comes through in either direction.
     Swallow,
@@ -118,7 +122,7 @@ async fn run(
         let accepted = async {
             match &listener {
                 Some(listener) => listener.accept().await.unwrap().0,
-                None => std::future::pending().await,
+                None => pending().await,
             }
         };
         tokio::select! {
@@ -167,34 +171,67 @@ struct Pump {
 
 impl Pump {
     /// Passes bytes on until either end closes the connection, or a fault does.
-    async fn run(mut self) {
-        let mut buffer = [0; 16 << 10];
-        let mut fault = *self.faults.borrow_and_update();
-        let (mut swallows, mut before_reset) = (false, None);
-        loop {
-            let Ok(length @ 1..) = self.from.read(&mut buffer).await else { return };
-            if self.faults.has_changed().unwrap_or(false) {
-                (fault, before_reset) = (*self.faults.borrow_and_update(), None);
+    async fn run(self) {
+        let Self { from, to, faults, are_replies } = self;
+        let (line, due) = mpsc::channel(PIECES_MOST);
+        let reading = async move {
+            read(from, faults, are_replies, line).await;
+            // What is still on the line arrives.
+            pending::<()>().await;
+        };
+        tokio::select! {
+            () = reading => {}
+            () = write(to, due) => {}
+        }
+    }
+}
+
+/// Bytes, and when they arrive.
+type Piece = (Instant, Vec<u8>);
+
+async fn read(
+    mut from: OwnedReadHalf,
+    mut faults: watch::Receiver<Fault>,
+    are_replies: bool,
+    line: mpsc::Sender<Piece>,
+) {
+    let mut buffer = [0; 16 << 10];
+    let mut fault = *faults.borrow_and_update();
+    let (mut swallows, mut before_reset) = (false, None);
+    loop {
+        let Ok(length @ 1..) = from.read(&mut buffer).await else { return };
+        if faults.has_changed().unwrap_or(false) {
+            (fault, before_reset) = (*faults.borrow_and_update(), None);
+        }
+        let (mut passed, mut due) = (length, Instant::now());
+        match fault {
+            Fault::Swallow => swallows = true,
+            Fault::SwallowReplies => swallows |= are_replies,
+            Fault::Delay(delay) => due += delay,
+            Fault::Garble if are_replies => buffer[..length].fill(b'?'),
+            Fault::ResetAfter(bytes) if are_replies => {
+                let left = before_reset.get_or_insert(bytes);
+                passed = length.min(*left);
+                *left -= passed;
             }
-            let mut passed = length;
-            match fault {
-                Fault::Swallow => swallows = true,
-                Fault::SwallowReplies => swallows |= self.are_replies,
-                Fault::Delay(delay) => sleep(delay).await,
-                Fault::Garble if self.are_replies => buffer[..length].fill(b'?'),
-                Fault::ResetAfter(bytes) if self.are_replies => {
-                    let left = before_reset.get_or_insert(bytes);
-                    passed = length.min(*left);
-                    *left -= passed;
-                }
-                _ => {}
-            }
-            if swallows {
-                continue;
-            }
-            if self.to.write_all(&buffer[..passed]).await.is_err() || passed < length {
-                return;
-            }
+            _ => {}
+        }
+        if swallows {
+            continue;
+        }
+        if line.send((due, buffer[..passed].to_vec())).await.is_err() || passed < length {
+            return;
+        }
+    }
+}
+
+async fn write(mut to: OwnedWriteHalf, mut line: mpsc::Receiver<Piece>) {
+    while let Some((due, bytes)) = line.recv().await {
+        if due > Instant::now() {
+            sleep_until(due).await;
+        }
+        if to.write_all(&bytes).await.is_err() {
+            return;
         }
     }
 }

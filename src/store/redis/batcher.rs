@@ -1,9 +1,12 @@
 //! Group commit: operations that arrive while a call is in flight go together in the next one.
 //!
-//! There is no timer, so an idle thread sends at once. A call is about one slot, since in a Cluster no
-//! other could be atomic: each slot has a lane of its own, and many lanes' calls are in flight at once.
-//! A server that stands alone has one lane. A call that gets no reply is never sent again: it may have
-//! run.
+//! An idle thread sends at once. If the server is so far away that the next call would come too late for an
+//! operation, its requester has a call leave behind those in flight ([`Batcher::hasten`]), which the server answers
+//! in order.
+//!
+//! A call is about one slot, since in a Cluster no other could be atomic: each slot has a lane of its own, and several
+//! lanes' calls are in flight at once. A server that stands alone has one lane. A call that gets no reply is never sent
+//! again: it may have run. An operation whose requester has given up before it was sent is dropped.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -36,6 +39,7 @@ use super::{
     connection::{CONNECT_TIMEOUT, Connection, describe},
     deadlines::Deadlines,
     node::Link,
+    round_trip::CALLS_MOST,
     slots::is_redirection,
 };
 
@@ -43,10 +47,10 @@ use super::{
 const CALL_CHARGES: usize = 256;
 /// Operations that may wait on a thread; past that they are for the failure policy.
 const WAITING_MOST: usize = 8_192;
-/// Calls in flight on a connection.
-const CALLS_MOST: usize = 64;
 /// A server that has become a replica isn't asked for before that whether its name leads elsewhere by now.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Operations that are due look no more often than that whether they can be sent.
+const HASTEN_EVERY: Duration = Duration::from_millis(1);
 /// Lanes that are kept while nobody waits in them.
 const LANES_KEPT: usize = 64;
 
@@ -75,6 +79,8 @@ pub(super) struct Batcher {
     pub(super) runtime: Handle,
     connection: ArcSwap<Connection>,
     pub(super) timeouts: Timeouts,
+    /// When a call timed out last. Those that were in flight then tell nothing new.
+    timed_out_at: Mutex<Option<Instant>>,
     queue: Mutex<Queue>,
     calls: Semaphore,
     /// It has looked for the primary lately.
@@ -109,8 +115,15 @@ struct Queue {
 struct Waitlist {
     waiting: VecDeque<Waiting>,
     charges: usize,
-    /// Calls in flight: one, or two while a full call waits behind the first.
+    /// How many operations have left it, so that each has a number.
+    left: u64,
+    /// Tasks that make its calls: one, a second while a full call waits behind the first, and more for a server that
+    /// is far away.
     calls: usize,
+    /// A task is about to take what waits here, whatever is in flight.
+    is_called: bool,
+    /// When the last call was sent.
+    sent_at: Option<Instant>,
     /// The last call took several operations along.
     gathers: bool,
 }
@@ -157,7 +170,7 @@ impl Batcher {
     pub(super) fn start(link: Arc<Link>) -> Arc<Self> {
         let connection = ArcSwap::from_pointee(Connection::start(&link.config, Arc::downgrade(&link)));
         let (runtime, calls) = (Handle::current(), Semaphore::new(CALLS_MOST));
-        let (timeouts, queue, looks, begun, wake) = Default::default();
+        let (timeouts, timed_out_at, queue, looks, begun, wake) = Default::default();
         let deadlines = Arc::<Deadlines>::default();
         let kept = deadlines.clone();
         let keeper = runtime.spawn(async move { kept.keep().await }).abort_handle();
@@ -168,6 +181,7 @@ impl Batcher {
                 runtime,
                 connection,
                 timeouts,
+                timed_out_at,
                 queue,
                 calls,
                 looks,
@@ -228,6 +242,17 @@ impl Batcher {
         });
     }
 
+    /// Notes that a call which was sent then has timed out. Returns whether that is news: those that were in flight
+    /// when another one timed out have met the same silence.
+    pub(super) fn is_silent_anew(&self, sent: Instant) -> bool {
+        let mut timed_out_at = self.timed_out_at.lock();
+        let is_news = timed_out_at.is_none_or(|at| sent >= at);
+        if is_news {
+            *timed_out_at = Some(Instant::now());
+        }
+        is_news
+    }
+
     /// Has an operation done in the lane's next call, whose reply is to be awaited. One that still waits at `deadline`
     /// isn't sent any more.
     pub(super) fn operate(
@@ -236,15 +261,67 @@ impl Batcher {
         operation: Operation,
         deadline: Instant,
     ) -> Result<impl Future<Output = Result<Reply, StoreError>>, StoreError> {
-        let (answer, receiver) = oneshot::channel();
-        self.enqueue(lane, Waiting { operation, answer: Some(answer) })?;
+        let (answer, mut receiver) = oneshot::channel();
+        let number = self.enqueue(lane, Waiting { operation, answer: Some(answer) })?;
         Ok(async move {
-            match self.deadlines.within(deadline, receiver).await {
-                Some(Ok(answer)) => answer,
-                Some(Err(_)) => Err(StoreError::Open),
-                None => Err(StoreError::Timeout),
+            let mut until = self.patience(lane, number, deadline);
+            let answer = loop {
+                match self.deadlines.within(until, &mut receiver).await {
+                    Some(Ok(answer)) => break answer,
+                    Some(Err(_)) => break Err(StoreError::Open),
+                    None if until >= deadline => break Err(StoreError::Timeout),
+                    None => until = self.hasten(lane, number, deadline),
+                }
+            };
+            if let Err(StoreError::Timeout) = answer {
+                self.note_late();
             }
+            answer
         })
+    }
+
+    /// Returns until when an operation can just be waited for.
+    fn patience(self: &Arc<Self>, lane: Lane, number: u64, deadline: Instant) -> Instant {
+        let round_trip = &self.link.round_trip;
+        if !round_trip.is_far() {
+            return deadline;
+        }
+        let send_by = round_trip.send_by(deadline);
+        if send_by <= Instant::now() { self.hasten(lane, number, deadline) } else { send_by }
+    }
+
+    /// Has what waits in the lane sent behind the calls in flight, if the operation of this number is still there, and
+    /// there is room. Returns when to look again.
+    fn hasten(self: &Arc<Self>, lane: Lane, number: u64, deadline: Instant) -> Instant {
+        let (pace, now) = (self.link.round_trip.pace(), Instant::now());
+        let mut queue = self.queue.lock();
+        let Some(list) = queue.lanes.get_mut(&lane).filter(|list| number >= list.left) else {
+            return deadline;
+        };
+        // Calls that leave at once would take all places: what comes next would wait for a whole round trip.
+        let next = list.sent_at.map_or(now, |sent_at| sent_at + pace);
+        if next > now {
+            return next.min(deadline);
+        }
+        if !list.is_called {
+            list.is_called = true;
+            if list.calls < CALLS_MOST {
+                list.calls += 1;
+                self.runtime.spawn(Box::pin(self.clone().call_until_idle(lane)));
+            }
+        }
+        (now + pace.max(HASTEN_EVERY)).min(deadline)
+    }
+
+    /// Counts a request that wasn't answered in time. Logs it now and then, with the time that a round trip takes.
+    fn note_late(self: &Arc<Self>) {
+        let Some(late) = self.link.late.note() else { return };
+        let batcher = self.clone();
+        self.runtime.spawn(async move {
+            let (link, sent) = (&batcher.link, Instant::now());
+            let is_there = batcher.connection().ping(CONNECT_TIMEOUT).await.is_ok();
+            link.say_late(late, is_there.then(|| sent.elapsed()));
+        });
     }
 
     /// Does an operation in the lane's next call. What doesn't fit any more is forgotten, as if the server
@@ -253,17 +330,20 @@ impl Batcher {
         let _ = self.enqueue(lane, Waiting { operation, answer: None });
     }
 
-    fn enqueue(self: &Arc<Self>, lane: Lane, waiting: Waiting) -> Result<(), StoreError> {
+    /// Has an operation wait in the lane, and returns its number.
+    fn enqueue(self: &Arc<Self>, lane: Lane, waiting: Waiting) -> Result<u64, StoreError> {
         let mut queue = self.queue.lock();
         if queue.waiting >= WAITING_MOST {
             return Err(StoreError::Overloaded);
         }
         queue.waiting += 1;
         let list = queue.lanes.entry(lane).or_default();
+        let number = list.left + list.waiting.len() as u64;
         list.charges += waiting.operation.size();
         list.waiting.push_back(waiting);
         if list.calls == 0 || (list.calls == 1 && list.charges >= CALL_CHARGES) {
             list.calls += 1;
+            list.is_called = true;
             if lane == LANE && list.calls == 1 {
                 self.wake.notify_one();
             } else {
@@ -271,16 +351,13 @@ impl Batcher {
                 self.runtime.spawn(Box::pin(self.clone().call_until_idle(lane)));
             }
         }
-        Ok(())
+        Ok(number)
     }
 
     /// Makes calls for as long as operations wait in the lane.
     async fn call_until_idle(self: Arc<Self>, lane: Lane) {
         let mut turn = Turn { batcher: &self, lane, has_ended: false };
-        // A thread's first calls wait for its connection, or for why there is none: that it has none yet says
-        // nothing of the server.
-        let connected = async || drop(self.connection().connected(Instant::now() + CONNECT_TIMEOUT).await);
-        self.begun.get_or_init(connected).await;
+        self.begun.get_or_init(async || self.begin().await).await;
         let mut gathers = self.gathers(lane);
         loop {
             // Requests that have arrived already, but haven't been looked at, go along. Where the last one went
@@ -289,15 +366,19 @@ impl Batcher {
                 yield_now().await;
             }
             let _permit = self.calls.acquire().await;
-            let Some(batch) = self.next_batch(&mut turn) else { return };
+            let sent = Instant::now();
+            let Some(batch) = self.next_batch(&mut turn, sent) else { return };
             gathers = batch.len() > 1;
             let mut call = Call::default();
             for waiting in &batch {
                 call.push(&waiting.operation);
             }
-            let sent = Instant::now();
             let answer = call::run(&self.connection(), &call, lane.manner, self.link.timeout).await;
-            self.link.calls.observe_time(sent.elapsed());
+            let took = sent.elapsed();
+            self.link.calls.observe_time(took);
+            if answer.is_ok() {
+                self.link.round_trip.observe(took);
+            }
             self.link.charges.observe(batch.iter().map(|waiting| waiting.operation.size() as u64).sum());
             match &answer {
                 // Where a slot has gone to isn't trouble.
@@ -317,8 +398,18 @@ impl Batcher {
                 // A broken connection says why by itself, and a timeout has no cause to tell.
                 Ok(_) | Err(_) => {}
             }
-            self.link.note(&self, &answer);
+            self.link.note(&self, &answer, sent);
             self.distribute(lane, batch, &call, answer);
+        }
+    }
+
+    /// Waits for the thread's first connection, or for why there is none. That it isn't there yet says nothing of the
+    /// server as long as a call may take.
+    async fn begin(&self) {
+        let connection = self.connection();
+        tokio::select! {
+            _ = connection.connected(Instant::now() + self.link.timeout) => {}
+            () = self.link.breaker.opened() => {}
         }
     }
 
@@ -328,7 +419,7 @@ impl Batcher {
 
     /// The lane's next operations to go together, without those whose callers have given up.
     /// `None` ends this caller's turn, which it may also do when the other call can take the rest.
-    fn next_batch(&self, turn: &mut Turn<'_>) -> Option<Vec<Waiting>> {
+    fn next_batch(&self, turn: &mut Turn<'_>, now: Instant) -> Option<Vec<Waiting>> {
         let mut queue = self.queue.lock();
         let Queue { lanes, waiting } = &mut *queue;
         let list = lanes.entry(turn.lane).or_default();
@@ -336,7 +427,7 @@ impl Batcher {
         let mut batch = Vec::new();
         let mut charges = 0;
         while let Some(next) = list.waiting.front() {
-            if list.calls > 1 && batch.is_empty() && list.charges < CALL_CHARGES {
+            if list.calls > 1 && batch.is_empty() && !list.is_called && list.charges < CALL_CHARGES {
                 break;
             }
             let size = next.operation.size();
@@ -345,12 +436,14 @@ impl Batcher {
             }
             let Some(next) = list.waiting.pop_front() else { break };
             *waiting -= 1;
+            list.left += 1;
             list.charges -= size;
             if !next.is_abandoned() {
                 charges += size;
                 batch.push(next);
             }
         }
+        list.is_called = false;
         if batch.is_empty() {
             list.calls -= 1;
             turn.has_ended = true;
@@ -360,6 +453,7 @@ impl Batcher {
             return None;
         }
         list.gathers = batch.len() > 1;
+        list.sent_at = Some(now);
         Some(batch)
     }
 

@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
+use tokio::sync::Notify;
+
 use super::StoreError;
 
 /// Timeouts in a row that are too many.
@@ -34,6 +36,7 @@ pub(super) struct Breaker {
     timeouts: Timeouts,
     /// How often it has opened.
     openings: AtomicU64,
+    opens: Notify,
 }
 
 impl Breaker {
@@ -45,11 +48,25 @@ impl Breaker {
         self.openings.load(Relaxed)
     }
 
+    /// Waits until it is open.
+    pub(super) async fn opened(&self) {
+        loop {
+            let opens = self.opens.notified();
+            if self.is_open() {
+                return;
+            }
+            opens.await;
+        }
+    }
+
     /// Notes how a call ended. True if this opens the breaker: the caller then probes.
     pub(super) fn opened_by<T>(&self, call: &Result<T, StoreError>) -> bool {
         let is_broken = matches!(call, Err(StoreError::Connection(_)));
         let opens = (self.timeouts.are_too_many_with(call) || is_broken) && !self.open.swap(true, Relaxed);
-        self.openings.fetch_add(opens.into(), Relaxed);
+        if opens {
+            self.openings.fetch_add(1, Relaxed);
+            self.opens.notify_waiters();
+        }
         opens
     }
 

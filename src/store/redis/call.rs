@@ -12,7 +12,7 @@ use crate::store::script::{self, Answer, Call};
 use super::{
     StoreError,
     batcher::Manner,
-    connection::{Connection, SHORTEST_WAIT, failure},
+    connection::{CONNECT_TIMEOUT, Connection, SHORTEST_WAIT, failure},
 };
 
 /// Runs the script once, and says what it answered. What is seldom done is on the heap, since the task of
@@ -31,8 +31,13 @@ pub(super) async fn run(
     let answer = match by_sha {
         // Nothing ran. EVAL loads the script, too.
         Err(error) if error.details().starts_with("NOSCRIPT") => {
-            let left = timeout.saturating_sub(sent.elapsed());
-            if left < SHORTEST_WAIT {
+            let took = sent.elapsed();
+            let left = timeout.saturating_sub(took);
+            if left < took.max(SHORTEST_WAIT) {
+                // The answer to another call would come too late. The next ones find the script.
+                let (keys, list) = Call::default().encode();
+                let load = send(connection, manner, "EVAL", values(source, &keys, list), CONNECT_TIMEOUT);
+                drop(Box::pin(load).await);
                 return Err(StoreError::Timeout);
             }
             Box::pin(send(connection, manner, "EVAL", values(source, &keys, list), left)).await

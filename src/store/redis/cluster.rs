@@ -21,12 +21,12 @@ use std::{
 use arc_swap::ArcSwap;
 use bytes::Bytes;
 use fred::{error::Error, types::config::Config};
-use futures_util::future::join_all;
+use futures_util::future::{join_all, select_ok};
 use parking_lot::Mutex;
 use thread_local::ThreadLocal;
 use tokio::{
     runtime::Handle,
-    sync,
+    sync::{self, OnceCell},
     time::{Instant, sleep, timeout, timeout_at},
 };
 
@@ -37,6 +37,7 @@ use super::{
     batcher::{Lane, Manner},
     connection::{Access, CONNECT_TIMEOUT, Connection, describe, failure},
     node::{Link, Node},
+    round_trip::RoundTrip,
     slots::{Map, Range, SLOTS, read_ranges, slot_of},
     trouble::Trouble,
 };
@@ -56,9 +57,12 @@ pub(super) struct Cluster {
     me: Weak<Self>,
     access: Access,
     seeds: Vec<Endpoint>,
-    timeout: Duration,
+    /// The longest of all nodes.
+    round_trip: Arc<RoundTrip>,
     nodes: Mutex<HashMap<Endpoint, Arc<Node>>>,
     map: ArcSwap<Map>,
+    /// The slots were read for the first time, or that has taken longer than a call may take.
+    begun: OnceCell<()>,
     /// Held while the slots are read; when that was tried last, and how it ended.
     refreshed: sync::Mutex<Option<(Instant, Result<(), StoreError>)>>,
     refreshes_soon: AtomicBool,
@@ -71,9 +75,9 @@ pub(super) struct Cluster {
 }
 
 impl Cluster {
-    pub(super) fn new(access: Access, seeds: Vec<Endpoint>, timeout: Duration) -> Arc<Self> {
+    pub(super) fn new(access: Access, seeds: Vec<Endpoint>, round_trip: Arc<RoundTrip>) -> Arc<Self> {
         let name = seeds.iter().map(Endpoint::to_string).collect::<Vec<_>>().join(",");
-        let (nodes, map, refreshed, refreshes_soon, threads, runtimes, sent) = Default::default();
+        let (nodes, map, begun, refreshed, refreshes_soon, threads, runtimes, sent) = Default::default();
         let trouble = Trouble::with(name);
         Arc::new_cyclic(|me| {
             let me = me.clone();
@@ -81,9 +85,10 @@ impl Cluster {
                 me,
                 access,
                 seeds,
-                timeout,
+                round_trip,
                 nodes,
                 map,
+                begun,
                 refreshed,
                 refreshes_soon,
                 trouble,
@@ -98,7 +103,8 @@ impl Cluster {
     pub(super) async fn warm_up(&self) -> Result<(), StoreError> {
         self.join();
         if self.map.load().owners.is_empty() {
-            self.refresh().await?;
+            let (_, read) = tokio::join!(self.begin(), self.refresh());
+            read?;
         }
         let nodes: Vec<_> = self.nodes.lock().values().cloned().collect();
         join_all(nodes.iter().map(|node| node.warm_up())).await.into_iter().collect()
@@ -137,7 +143,7 @@ impl Cluster {
         let map = self.map.load();
         let Some(node) = map.owner(slot_of(operation.bucket())) else { return };
         if let Some(cluster) = self.me.upgrade().filter(|_| !node.link.breaker.is_open()) {
-            let deadline = Instant::now() + self.timeout;
+            let deadline = Instant::now() + self.round_trip.timeout();
             let Some(batcher) = node.any_batcher() else { return };
             let sent = self.sent.clone();
             batcher.runtime.spawn(async move {
@@ -185,7 +191,12 @@ impl Cluster {
         ask: impl Fn(Arc<Node>, Manner) -> Asked,
     ) -> Result<T, StoreError> {
         self.join();
-        let Some(mut node) = self.map.load().owner(slot).cloned() else {
+        let owner = || self.map.load().owner(slot).cloned();
+        if owner().is_none() {
+            // Its time is up, or that of the first reading.
+            drop(timeout_at(deadline, self.begin()).await);
+        }
+        let Some(mut node) = owner() else {
             self.refresh_soon();
             return Err(StoreError::Open);
         };
@@ -255,9 +266,21 @@ impl Cluster {
             return None;
         }
         let config = self.access.to(endpoint);
-        let node = Arc::new(Node::new(endpoint.to_string(), config, self.timeout, self.me.clone()));
+        let node =
+            Arc::new(Node::new(endpoint.to_string(), config, self.round_trip.clone(), self.me.clone()));
         nodes.insert(endpoint.clone(), node.clone());
         Some(node)
+    }
+
+    /// Waits for the first reading of the slots, but not longer than a call may take.
+    async fn begin(&self) {
+        let begin = async || {
+            let Some(cluster) = self.me.upgrade() else { return };
+            // It goes on if nobody waits for it any more.
+            let read = tokio::spawn(async move { cluster.refresh().await });
+            drop(timeout(self.round_trip.timeout(), read).await);
+        };
+        self.begun.get_or_init(begin).await;
     }
 
     /// Remembers this thread.
@@ -302,7 +325,7 @@ impl Cluster {
         ended
     }
 
-    /// Asks nodes that seem well, in any order, and then the seeds.
+    /// Asks nodes that seem well, in any order, and then all seeds at once.
     async fn read_slots(&self) -> Result<Vec<Range>, StoreError> {
         let mut known: Vec<_> =
             self.nodes.lock().iter().map(|(at, node)| (at.clone(), node.clone())).collect();
@@ -318,14 +341,8 @@ impl Cluster {
                 return Ok(ranges);
             }
         }
-        let mut error = StoreError::Malformed;
-        for seed in &self.seeds {
-            match self.ask_seed(seed).await {
-                Ok(ranges) => return Ok(ranges),
-                Err(fault) => error = fault,
-            }
-        }
-        Err(error)
+        let asked = self.seeds.iter().map(|seed| Box::pin(self.ask_seed(seed)));
+        select_ok(asked).await.map(|(ranges, _)| ranges)
     }
 
     async fn ask_seed(&self, seed: &Endpoint) -> Result<Vec<Range>, StoreError> {
@@ -336,7 +353,8 @@ impl Cluster {
         read_ranges(answer, &seed.host).ok_or(StoreError::Malformed)
     }
 
-    /// Goes by these slots from now on. All threads are connected to new nodes first, or have tried to.
+    /// Goes by these slots from now on. All threads are connected to new nodes first, or have tried to, unless these are
+    /// the first slots: nothing could be asked meanwhile.
     async fn adopt(&self, ranges: &[Range]) {
         let mut owners = vec![None; SLOTS];
         for Range { first, last, owner } in ranges {
@@ -345,6 +363,10 @@ impl Cluster {
         }
         let in_use = |node: &Arc<Node>| ranges.iter().any(|range| range.owner.to_string() == node.link.name);
         let before = self.map.load_full();
+        let map = Arc::new(Map { owners });
+        if before.owners.is_empty() {
+            self.map.store(map.clone());
+        }
         let is_new = |node: &Arc<Node>| !before.owners.iter().flatten().any(|other| Arc::ptr_eq(node, other));
         let new: Vec<_> = {
             let mut nodes = self.nodes.lock();
@@ -360,7 +382,7 @@ impl Cluster {
         });
         let connecting: Vec<_> = connecting.collect();
         drop(timeout(CONNECT_TIMEOUT, join_all(connecting)).await);
-        self.map.store(Arc::new(Map { owners }));
+        self.map.store(map);
     }
 }
 
@@ -389,7 +411,8 @@ mod tests {
         let StoreUrl::Redis(url) = StoreSettings::at("redis-cluster://127.0.0.1:1").unwrap().url else {
             unreachable!()
         };
-        let cluster = Cluster::new(Access::new(&url, None).unwrap(), Vec::new(), Duration::from_secs(1));
+        let round_trip = Arc::new(RoundTrip::unknown(Duration::from_secs(1)));
+        let cluster = Cluster::new(Access::new(&url, None).unwrap(), Vec::new(), round_trip);
         let at = |port| cluster.node_at(&Endpoint { host: "127.0.0.1".to_owned(), port });
         let known = (1..=2_000).filter(|port| at(*port).is_some()).count();
         assert_eq!((known, cluster.nodes.lock().len()), (NODES_MOST, NODES_MOST));

@@ -2,7 +2,10 @@
 //! connection of its own, and a breaker that the threads share.
 
 use std::{
-    sync::{Arc, Weak},
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
     time::Duration,
 };
 
@@ -30,8 +33,9 @@ use super::{
     call,
     cluster::Cluster,
     connection::{CONNECT_TIMEOUT, Connection, SHORTEST_WAIT, failure},
+    round_trip::RoundTrip,
     sentinel,
-    trouble::Trouble,
+    trouble::{Late, Trouble},
 };
 
 const PROBE_EVERY: Duration = Duration::from_millis(100);
@@ -62,6 +66,11 @@ pub(super) struct Link {
     pub(super) timeout: Duration,
     pub(super) breaker: Breaker,
     pub(super) trouble: Trouble,
+    /// Of all nodes of the store.
+    pub(super) round_trip: Arc<RoundTrip>,
+    pub(super) late: Late,
+    /// It has answered once.
+    is_met: AtomicBool,
     /// How long calls took, and how many charges each was about.
     pub(super) calls: Histogram,
     pub(super) charges: Histogram,
@@ -73,21 +82,51 @@ pub(super) struct Link {
 
 impl Node {
     /// Nothing is connected yet.
-    pub(super) fn new(name: String, config: Config, timeout: Duration, cluster: Weak<Cluster>) -> Self {
+    pub(super) fn new(
+        name: String,
+        config: Config,
+        round_trip: Arc<RoundTrip>,
+        cluster: Weak<Cluster>,
+    ) -> Self {
+        let timeout = round_trip.timeout();
         let trouble = Trouble::with(name.clone());
-        let (breaker, batchers, memory_seen) = Default::default();
+        let (breaker, late, is_met, batchers, memory_seen) = Default::default();
         let (calls, charges) = (Histogram::of_times(), Histogram::of_sizes());
-        let link =
-            Link { name, config, timeout, breaker, trouble, calls, charges, batchers, cluster, memory_seen };
+        let link = Link {
+            name,
+            config,
+            timeout,
+            breaker,
+            trouble,
+            round_trip,
+            late,
+            is_met,
+            calls,
+            charges,
+            batchers,
+            cluster,
+            memory_seen,
+        };
         Self { link: Arc::new(link), batchers: ThreadLocal::new(), since: Instant::now() }
     }
 
-    /// Connects this thread, which must run a tokio runtime.
+    /// Connects this thread, which must run a tokio runtime, and loads the script. Gives up when the breaker opens, as it
+    /// does if the server refuses the connection.
     pub(super) async fn warm_up(&self) -> Result<(), StoreError> {
-        let connection = self.batcher().connection();
-        connection.connected(Instant::now() + CONNECT_TIMEOUT).await?;
-        connection.ping(CONNECT_TIMEOUT).await.map_err(failure)?;
-        self.link.warn_of_eviction(&connection).await;
+        let (link, connection) = (&self.link, self.batcher().connection());
+        let connect = async {
+            connection.connected(Instant::now() + CONNECT_TIMEOUT).await?;
+            let sent = Instant::now();
+            call::run(&connection, &Call::default(), Manner::Together, CONNECT_TIMEOUT).await?;
+            link.meet();
+            Ok(sent.elapsed())
+        };
+        link.round_trip.observe(tokio::select! {
+            biased;
+            connected = connect => connected?,
+            () = link.breaker.opened() => return Err(StoreError::Open),
+        });
+        link.warn_of_eviction(&connection).await;
         Ok(())
     }
 
@@ -144,12 +183,13 @@ impl Node {
         if wait < SHORTEST_WAIT {
             return Err(StoreError::Timeout);
         }
+        let sent = Instant::now();
         let answer = match manner {
             Manner::Asking => connection.send_asking(command, arguments, wait).await,
             Manner::Together | Manner::Alone => connection.send(command, arguments, wait).await,
         };
         let answer = answer.map_err(failure);
-        link.note(&batcher, &answer);
+        link.note(&batcher, &answer, sent);
         answer
     }
 
@@ -186,17 +226,61 @@ impl Node {
 }
 
 impl Link {
-    /// Notes how a call ended. Probes the server if that opens the breaker; and should only this thread's connection
-    /// be silent, has it replaced.
-    pub(super) fn note<T>(&self, batcher: &Arc<Batcher>, call: &Result<T, StoreError>) {
+    /// Notes how a call ended that was sent then. Probes the server if that opens the breaker. If only this thread's
+    /// connection is silent, has it replaced.
+    pub(super) fn note<T>(
+        self: &Arc<Self>,
+        batcher: &Arc<Batcher>,
+        call: &Result<T, StoreError>,
+        sent: Instant,
+    ) {
+        match call {
+            Ok(_) | Err(StoreError::Answer(_)) => self.meet(),
+            Err(StoreError::Timeout) if !batcher.is_silent_anew(sent) => return,
+            Err(_) => {}
+        }
         if self.breaker.opened_by(call) {
-            let server = &self.name;
-            tracing::warn!(server, "the store fails: each limit's on_failure decides until it answers");
-            self.ask_cluster();
-            tokio::spawn(probe(Probing(batcher.link.clone())));
+            self.fall_back();
         } else if batcher.timeouts.are_too_many_with(call) {
             batcher.go_over();
         }
+    }
+
+    /// Notes that the server has answered.
+    fn meet(&self) {
+        // Each call comes by here: what doesn't change isn't written.
+        if !self.is_met.load(Relaxed) {
+            self.is_met.store(true, Relaxed);
+        }
+    }
+
+    /// Notes that a connection can't be made. One that is lost is noticed by calls, which may never miss it; but as long
+    /// as there was none, calls would wait for it.
+    pub(super) fn note_unreachable(self: &Arc<Self>, error: Error) {
+        self.trouble.say_error(&error);
+        if !self.is_met.load(Relaxed) && self.breaker.opened_by::<()>(&Err(StoreError::Connection(error))) {
+            self.fall_back();
+        }
+    }
+
+    /// Does what is to be done when the breaker has opened.
+    fn fall_back(self: &Arc<Self>) {
+        let server = &self.name;
+        tracing::warn!(server, "the store fails: each limit's on_failure decides until it answers");
+        self.ask_cluster();
+        tokio::spawn(probe(Probing(self.clone())));
+    }
+
+    /// Logs that requests weren't answered in time, and how long a round trip takes now, if there is an answer at all.
+    pub(super) fn say_late(&self, requests: u64, now: Option<Duration>) {
+        let (server, timeout) = (&self.name, self.timeout);
+        let takes = now.map_or_else(|| format!("more than {CONNECT_TIMEOUT:?}"), |now| format!("{now:.1?}"));
+        let lately = self.round_trip.observed().unwrap_or_default();
+        tracing::warn!(
+            server,
+            "the store answers late: {requests} requests were decided without it, as `store.timeout` is {timeout:?}; \
+             a round trip takes {takes}, and took {lately:.1?} at most in calls that were answered"
+        );
     }
 
     /// Whether it answers, as far as is known.
@@ -269,6 +353,7 @@ async fn probe(probing: Probing) {
             answered += 1;
             if silent.is_empty() || answered > PROBES_FOR_OTHERS {
                 link.trouble.forget();
+                link.meet();
                 drop(probing);
                 let (server, after_ms) = (&link.name, since.elapsed().as_millis() as u64);
                 tracing::info!(server, after_ms, "the store answers again");

@@ -1,6 +1,9 @@
 //! What is wrong with a server, as the log says it: now and then, and not at each attempt.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    time::{Duration, Instant},
+};
 
 use bytes::Bytes;
 use fred::error::{Error, ErrorKind};
@@ -59,9 +62,8 @@ impl Trouble {
     /// Logs an error that a single operation met, with the names of its limits.
     pub(super) fn say_error_of(&self, operation: &Operation, error: &Error) {
         // What follows is a client's key.
-        let limit = |bucket: &Bytes| {
-            String::from_utf8_lossy(bucket).split('{').next().unwrap_or_default().to_owned()
-        };
+        let limit =
+            |bucket: &Bytes| String::from_utf8_lossy(bucket).split('{').next().unwrap_or_default().to_owned();
         let limits: Vec<String> = operation.buckets().map(limit).collect();
         self.say_cause(format!("{} of a key `{}…`", told(error), limits.join("…`, `")));
     }
@@ -76,6 +78,26 @@ impl Trouble {
     /// It has been mended: should it come again, it is news.
     pub(super) fn forget(&self) {
         self.said.lock().clear();
+    }
+}
+
+/// Requests that the store hasn't answered in time, as the log says it: now and then.
+#[derive(Default)]
+pub(super) struct Late {
+    requests: AtomicU64,
+    said_at: Mutex<Option<Instant>>,
+}
+
+impl Late {
+    /// Counts one. Returns how many are to be logged now, if it is time to.
+    pub(super) fn note(&self) -> Option<u64> {
+        self.requests.fetch_add(1, Relaxed);
+        let mut said_at = self.said_at.lock();
+        if said_at.is_some_and(|at| at.elapsed() < SAY_AGAIN_AFTER) {
+            return None;
+        }
+        *said_at = Some(Instant::now());
+        Some(self.requests.swap(0, Relaxed))
     }
 }
 
