@@ -31,6 +31,7 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
+use futures_util::future::join_all;
 use tokio::{
     net::TcpListener,
     runtime::{Builder, Handle},
@@ -38,7 +39,7 @@ use tokio::{
     signal::unix::{Signal, SignalKind, signal},
     sync::{Mutex, Notify, mpsc, oneshot, watch},
     task::JoinSet,
-    time::{Instant, sleep, timeout_at},
+    time::{Instant, sleep, timeout, timeout_at},
 };
 
 pub use self::status::{Reload, Status};
@@ -48,7 +49,7 @@ use self::{
 };
 use crate::{
     config::{self, Config, ListenAddress},
-    gateway::Gateway,
+    gateway::{Gateway, StoreError},
 };
 
 /// Accepted connections that may wait for a worker to look at them.
@@ -204,7 +205,8 @@ impl Drop for Counted {
 }
 
 impl Server {
-    /// Listens, and starts the workers, which try to reach the store before this returns.
+    /// Listens, and starts the workers, which serve at once. They try to reach the store before this returns, but not longer
+    /// than a call of it may take.
     ///
     /// # Errors
     /// An address that can't be listened on, a socket that was handed on in vain, or a system that gives no threads.
@@ -240,13 +242,6 @@ impl Server {
             inboxes.push(Inbox { accepted, connections });
             readies.push(is_ready);
         }
-        let mut unreachable = None;
-        for is_ready in readies {
-            unreachable = is_ready.await.map_err(io::Error::other)?.err().or(unreachable);
-        }
-        if let Some(error) = unreachable {
-            tracing::warn!("starting without the store: {error}");
-        }
         let places = Places { taken: AtomicUsize::new(0), terms: terms.clone(), changes: Notify::new() };
         let control = Arc::new(Control {
             gateway,
@@ -258,6 +253,8 @@ impl Server {
             listening: Mutex::default(),
         });
         control.accept_from(listeners, &mut *control.listening.lock().await);
+        let reached = tokio::spawn(reach_store(readies));
+        drop(timeout(config.store.timeout, reached).await);
         let readiness_is_seen = config.admin.is_some();
         let crew = Crew { control, threads, runtimes, is_draining, readiness_is_seen };
         Ok(Self { addresses, admin, crew, hang_ups, terminations, interrupts })
@@ -310,6 +307,15 @@ impl Server {
             _ = terminations.recv() => tracing::warn!("ending at once"),
             _ = interrupts.recv() => tracing::warn!("ending at once"),
         }
+    }
+}
+
+/// Waits until all workers have tried to reach the store, and logs why one couldn't.
+async fn reach_store(tries: Vec<oneshot::Receiver<Result<(), StoreError>>>) {
+    // A worker that is gone has ended with the server.
+    let mut tried = join_all(tries).await.into_iter().flatten();
+    if let Some(error) = tried.find_map(Result::err) {
+        tracing::warn!("starting without the store: {error}");
     }
 }
 

@@ -13,6 +13,8 @@ mod harness;
 mod burst;
 #[path = "timing/cluster.rs"]
 mod cluster;
+#[path = "timing/distance.rs"]
+mod distance;
 #[path = "timing/flood.rs"]
 mod flood;
 #[path = "timing/idle.rs"]
@@ -25,6 +27,8 @@ mod overload;
 mod retry;
 #[path = "timing/soak.rs"]
 mod soak;
+#[path = "timing/start.rs"]
+mod start;
 
 use std::time::Instant;
 

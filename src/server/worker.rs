@@ -35,9 +35,9 @@ pub(super) async fn work(
     mut stage: watch::Receiver<Stage>,
     status: Arc<Status>,
 ) {
-    let warm = gateway.load_full().warm_up().await;
-    // The server waits for it, unless it has failed to start and is gone.
-    let _ = ready.send(warm);
+    let warm = gateway.load_full();
+    // Requests are served meanwhile. The server waits for it, unless it has failed to start and is gone.
+    tokio::spawn(async move { ready.send(warm.warm_up().await) });
 
     let mut serving = Serving {
         terms,

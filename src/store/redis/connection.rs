@@ -98,16 +98,21 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// A connection that is made anew whenever it breaks. Why it can't be made is told to the link.
+    /// A connection that is made anew whenever it breaks. The link learns why it can't be made.
     pub(super) fn start(config: &Config, link: Weak<Link>) -> Self {
         let mut builder = builder(config.clone());
         let (least, most) = RECONNECT_MS;
         let mut policy = ReconnectPolicy::new_exponential(0, least, most, 2);
         policy.set_jitter(RECONNECT_JITTER_MS);
         builder.set_policy(policy);
-        Self::run(&builder, move |error| {
-            let noted = link.upgrade().map(|link| link.trouble.say_error(&error));
-            noted.ok_or_else(Error::new_canceled)
+        Self::run(&builder, move |error, server| {
+            let link = link.upgrade().ok_or_else(Error::new_canceled)?;
+            // The client names the server whose connection was lost, and none if it couldn't make one.
+            match server {
+                Some(_) => link.trouble.say_error(&error),
+                None => link.note_unreachable(error),
+            }
+            Ok(())
         })
     }
 
@@ -115,13 +120,16 @@ impl Connection {
     pub(super) fn once(config: &Config) -> Self {
         let mut config = config.clone();
         config.fail_fast = true;
-        Self::run(&builder(config), |_| Ok(()))
+        Self::run(&builder(config), |_, _| Ok(()))
     }
 
-    fn run(builder: &Builder, note: impl Fn(Error) -> Result<(), Error> + Send + Sync + 'static) -> Self {
+    fn run(
+        builder: &Builder,
+        note: impl Fn(Error, Option<Server>) -> Result<(), Error> + Send + Sync + 'static,
+    ) -> Self {
         let client = builder.build().expect("a configuration with servers builds");
         // Why it can't connect is told here alone: commands only say that there is no connection.
-        client.on_error(move |(error, _)| ready(note(error)));
+        client.on_error(move |(error, server)| ready(note(error, server)));
         let task = client.connect();
         Self { client, task }
     }

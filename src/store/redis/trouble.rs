@@ -56,7 +56,7 @@ impl Trouble {
 
     /// Logs an error of the server or of the connection, and the remedy if there is a plain one.
     pub(super) fn say_error(&self, error: &Error) {
-        self.say_cause(told(error));
+        self.say_cause(&told(error));
     }
 
     /// Logs an error that a single operation met, with the names of its limits.
@@ -65,13 +65,13 @@ impl Trouble {
         let limit =
             |bucket: &Bytes| String::from_utf8_lossy(bucket).split('{').next().unwrap_or_default().to_owned();
         let limits: Vec<String> = operation.buckets().map(limit).collect();
-        self.say_cause(format!("{} of a key `{}…`", told(error), limits.join("…`, `")));
+        self.say_cause(&format!("{} of a key `{}…`", told(error), limits.join("…`, `")));
     }
 
-    fn say_cause(&self, cause: String) {
+    fn say_cause(&self, cause: &str) {
         match REMEDIES.iter().find(|(words, _)| cause.contains(words)) {
             Some((_, remedy)) => self.say(&format!("{cause} ({remedy})")),
-            None => self.say(&cause),
+            None => self.say(cause),
         }
     }
 
