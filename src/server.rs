@@ -54,8 +54,8 @@ use crate::{
 
 /// Accepted connections that may wait for a worker to look at them.
 const HANDED_OVER_MOST: usize = 1024;
-/// Connections that are accepted yet when a listener closes: as many as may wait in its backlog.
-const QUEUED_MOST: usize = 1024;
+/// Connections from its backlog that a listener still accepts when it closes. Few systems allow a longer backlog.
+const QUEUED_MOST: usize = 65_535;
 /// Connections beyond `max_connections`, whose clients are told to come back. Any more wait in the backlog.
 const TURNED_AWAY_MOST: usize = 64;
 /// How long to leave off when no connection can be accepted, as with too many open files.

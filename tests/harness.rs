@@ -1,6 +1,7 @@
 //! What tests start: gateways, upstreams and Redis servers, all real, each with a port of its own and
 //! ended with the value that holds it; and a client that shows an answer as it came.
 
+pub(crate) mod backlog;
 pub(crate) mod browser;
 pub(crate) mod client;
 pub(crate) mod collector;

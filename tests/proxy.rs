@@ -6,6 +6,7 @@
 mod harness;
 
 mod proxy {
+    mod backlog;
     mod clients;
     mod events;
     mod grpc;

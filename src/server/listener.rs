@@ -14,7 +14,6 @@ use std::{
 };
 
 use listenfd::ListenFd;
-#[cfg(target_os = "linux")]
 use socket2::SockRef;
 use tokio::{
     net::{TcpListener, UnixListener, UnixStream},
@@ -29,6 +28,10 @@ use crate::config::{Config, ListenAddress};
 /// would seem to take nothing for minutes.
 #[cfg(target_os = "linux")]
 const UNSENT_BYTES: u32 = 128 << 10;
+
+/// Connections that may wait to be accepted. The system lowers it to what it allows (`net.core.somaxconn`): there is no
+/// reason for less, since a client that finds no room waits a second until it tries again.
+const BACKLOG: i32 = i32::MAX;
 
 /// All listeners of a gateway.
 pub(super) struct Listeners {
@@ -108,24 +111,23 @@ pub(super) enum Stream {
 }
 
 impl Listener {
-    /// Takes the socket of this address from those that were handed on, or else binds it.
+    /// Takes the socket of this address from those that were handed on, or binds it, and gives it the longest backlog.
     pub(super) async fn open(
         address: &ListenAddress,
         inherited: &mut Vec<Socket>,
     ) -> Result<Self, StartError> {
         let is_it = |socket: &Socket| socket.address().is_ok_and(|own| own == *address);
-        if let Some(place) = inherited.iter().position(is_it) {
-            return Ok(Self { socket: inherited.swap_remove(place), file: None });
-        }
-        let bound = match address {
-            ListenAddress::Tcp(address) => TcpListener::bind(address)
+        let opened = match (inherited.iter().position(is_it), address) {
+            (Some(place), _) => Ok(Self { socket: inherited.swap_remove(place), file: None }),
+            (None, ListenAddress::Tcp(address)) => TcpListener::bind(address)
                 .await
                 .map(|listener| Self { socket: Socket::Tcp(listener), file: None }),
-            ListenAddress::Unix(path) => bind_unix(path)
+            (None, ListenAddress::Unix(path)) => bind_unix(path)
                 .await
                 .map(|listener| Self { socket: Socket::Unix(listener), file: Some(File(path.clone())) }),
         };
-        bound.map_err(|cause| StartError::Listen(address.clone(), cause))
+        let listening = opened.and_then(|listener| listener.socket.listen().map(|()| listener));
+        listening.map_err(|cause| StartError::Listen(address.clone(), cause))
     }
 
     /// Its address, with the port that the system chose.
@@ -169,6 +171,14 @@ impl Listener {
 }
 
 impl Socket {
+    /// Sets the [backlog](BACKLOG). The socket listens already, with tokio's backlog of 128 or with its supervisor's.
+    fn listen(&self) -> io::Result<()> {
+        match self {
+            Self::Tcp(listener) => SockRef::from(listener).listen(BACKLOG),
+            Self::Unix(listener) => SockRef::from(listener).listen(BACKLOG),
+        }
+    }
+
     fn address(&self) -> io::Result<ListenAddress> {
         match self {
             Self::Tcp(listener) => listener.local_addr().map(ListenAddress::Tcp),
