@@ -50,7 +50,7 @@ use crate::{
     reject::Rejection,
     trace::{self, Tracer},
 };
-use tollgate_http1::head::Unreadable;
+use tollgate_http1::head::{FIELDS_MOST, Unreadable};
 use tollgate_routing::{
     Found, Matcher, Table, path,
     template::{Location, Template},
@@ -378,6 +378,10 @@ impl Gateway {
         facts: &mut Facts,
         taken: &mut Option<&'g Route>,
     ) -> Result<Response<Body>, Rejection> {
+        // HTTP/2 bounds bytes only. Fields are added on the way, and a map has room for so many.
+        if parts.headers.len() > FIELDS_MOST {
+            return Err(Rejection::HeadTooLarge);
+        }
         let client = client::identify(peer, &parts.headers, &self.trusted_proxies);
         if let Some(entry) = &mut facts.entry {
             entry.identify(&client, &parts.headers);

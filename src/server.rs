@@ -9,6 +9,7 @@
 mod client;
 mod connection;
 mod files;
+mod frames;
 pub(crate) mod http1;
 mod http2;
 mod listener;

@@ -9,6 +9,7 @@ mod proxy {
     mod backlog;
     mod clients;
     mod events;
+    mod floods;
     mod grpc;
     mod http2;
     mod listeners;

@@ -25,7 +25,7 @@ use tokio::{
 
 use tollgate_http1::{
     self, Interim,
-    head::{Spelling, Spelt},
+    head::{FIELDS_MOST, Spelling, Spelt},
 };
 
 use crate::config::Edits;
@@ -326,6 +326,10 @@ fn poll_incoming(
     let frame = ready!(Pin::new(&mut *incoming).poll_frame(context));
     if frame.is_none() && !incoming.is_end_stream() {
         return Poll::Ready(Some(Err(io::Error::from(io::ErrorKind::UnexpectedEof).into())));
+    }
+    let trailers = frame.as_ref().and_then(|frame| frame.as_ref().ok()?.trailers_ref());
+    if trailers.is_some_and(|trailers| trailers.len() > FIELDS_MOST) {
+        return Poll::Ready(Some(Err(io::Error::other("too many trailers").into())));
     }
     Poll::Ready(frame.map(|frame| frame.map_err(Into::into)))
 }

@@ -93,6 +93,11 @@ impl Watch {
         self.state.lock().streams.is_some()
     }
 
+    /// Returns how many requests have begun on a connection for HTTP/2.
+    pub(super) fn requests(&self) -> u32 {
+        self.state.lock().streams.map_or(0, |(requests, _)| requests)
+    }
+
     /// Has the connection end with what is in flight on it.
     pub(super) fn end(&self) {
         let mut state = self.state.lock();

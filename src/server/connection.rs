@@ -22,6 +22,7 @@ use tollgate_http1::{Input, Stream};
 use super::{
     Status, Terms,
     client::{InFlight, Watch, Watched},
+    frames::Metered,
     http1::Http1,
     http2::{self, Streams},
     terms::H2,
@@ -95,6 +96,7 @@ impl Connection {
     async fn serve_http2(self, stream: Box<dyn Stream>) {
         self.watch.begin_http2();
         let connection = Arc::new(self);
+        let stream = Metered::new(stream, connection.watch.clone(), connection.status.clone());
         let io = TokioIo::new(stream);
         let streams = Streams { tasks: connection.streams.clone(), patience: connection.terms.patience.idle };
         let http = http2::builder(connection.terms.max_header_bytes, streams);
@@ -117,6 +119,10 @@ impl Connection {
         let ended =
             connection.drive(http.serve_connection(io, service), hyper_http2::Connection::graceful_shutdown);
         if let Err(error) = ended.await {
+            let fault = std::error::Error::source(&error).and_then(|cause| cause.downcast_ref::<h2::Error>());
+            if fault.is_some_and(h2::Error::is_library) {
+                connection.status.note_unreadable("http2");
+            }
             connection.note_end(&error);
         }
     }

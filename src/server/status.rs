@@ -12,9 +12,13 @@ use parking_lot::Mutex;
 
 use crate::metrics::{CountsByWord, Page};
 
-/// Why clients' connections are closed: no head of a request came in time, no further request, nothing was taken of an
-/// answer, most requests were given up; to make room for another; or the client was told to come back, since there was none.
-const CLOSED_FOR: &[&str] = &["head", "request", "answer", "resets", "room", "surplus"];
+/// Reasons to close a client's connection: no head of a request came in time; no further request; none of a response was
+/// taken; most requests were given up; too many [frames without effect](super::frames); to make room for another
+/// connection; or there was no room for this one.
+const CLOSED_FOR: &[&str] = &["head", "request", "answer", "resets", "frames", "room", "surplus"];
+/// Reasons why a request can't be read: the codes of the problems that answer it, or a fault against HTTP/2 that ends
+/// the connection.
+const UNREADABLE_FOR: &[&str] = &["request-malformed", "head-too-large", "target-too-long", "http2"];
 
 /// Shared by the server with those who want to know.
 #[derive(Debug)]
@@ -26,6 +30,7 @@ pub struct Status {
     accept_failures: AtomicU64,
     failed_handshakes: AtomicU64,
     closed: CountsByWord,
+    unreadable: CountsByWord,
     reloads: Mutex<Reloads>,
 }
 
@@ -51,8 +56,17 @@ impl Status {
     pub(crate) fn new(is_draining: Arc<AtomicBool>, connections: Vec<Arc<AtomicUsize>>) -> Self {
         let (accepted, accept_failures, failed_handshakes) = Default::default();
         let reloads = Mutex::new(Reloads { good: 0, bad: 0, last_good: SystemTime::now(), last: None });
-        let closed = CountsByWord::of(CLOSED_FOR);
-        Self { is_draining, connections, accepted, accept_failures, failed_handshakes, closed, reloads }
+        let (closed, unreadable) = (CountsByWord::of(CLOSED_FOR), CountsByWord::of(UNREADABLE_FOR));
+        Self {
+            is_draining,
+            connections,
+            accepted,
+            accept_failures,
+            failed_handshakes,
+            closed,
+            unreadable,
+            reloads,
+        }
     }
 
     /// Whether a balancer should send no more requests here.
@@ -93,6 +107,11 @@ impl Status {
         self.closed.add(reason);
     }
 
+    /// Notes that a request couldn't be read for a reason of [`UNREADABLE_FOR`].
+    pub(super) fn note_unreadable(&self, reason: &str) {
+        self.unreadable.add(reason);
+    }
+
     /// Notes how a reload has ended.
     pub fn note_reload(&self, outcome: Result<Vec<String>, String>) {
         let (mut reloads, time) = (self.reloads.lock(), SystemTime::now());
@@ -127,6 +146,11 @@ impl Status {
             "tollgate_connections_closed",
             "Connections of clients that were closed as clients did nothing in time, or for want of room",
             self.closed.iter().map(|(reason, count)| ([("reason", reason)], count)),
+        );
+        page.counters(
+            "tollgate_requests_unreadable",
+            "Requests that couldn't be read: malformed, or with too large a head",
+            self.unreadable.iter().map(|(reason, count)| ([("reason", reason)], count)),
         );
         let Reloads { good, bad, last_good, .. } = &*self.reloads.lock();
         page.counters(

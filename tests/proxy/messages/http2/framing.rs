@@ -136,6 +136,22 @@ fn a_stream_ends_once() {
     recording.assert_nothing_else();
 }
 
+/// They should be malformed (RFC 9113, section 8.1), but h2 leaves them out without a word. Nothing of them goes on.
+#[test]
+fn pseudo_header_fields_in_trailers_are_dropped() {
+    let recording = Recording::start();
+    let trailers = fields(&[(":path", "/smuggled"), (":status", "500"), ("x-t", "1")]);
+    let mut client = recording.frames();
+    client.send(HEADERS, END_HEADERS, 1, &fields(&request("POST", &[("trailer", "x-t")])));
+    client.send(DATA, 0, 1, b"abc");
+    client.send(HEADERS, END_HEADERS | END_STREAM, 1, &trailers);
+    assert_eq!(client.told(1).status, 200);
+    let message = recording.message();
+    assert!(message.starts_with("POST /first HTTP/1.1\r\n"), "{message:?}");
+    assert!(!message.contains("smuggled") && !message.contains("500"), "{message:?}");
+    recording.assert_nothing_else();
+}
+
 #[test]
 fn fields_that_would_frame_or_split_a_message_are_malformed() {
     let recording = Recording::start();

@@ -1,0 +1,242 @@
+//! A bound on frames of HTTP/2 that have no effect.
+//!
+//! h2 bounds resets, malformed requests and empty DATA, but reads WINDOW_UPDATE, PRIORITY, PING, SETTINGS and frames of
+//! unknown types as fast as they come: three clients that send nothing else occupy a core. So each connection has an
+//! allowance. Every frame but DATA with content uses it up, whatever its type. Time, requests and the bytes that are sent
+//! to the client refill it, far beyond what clients need to acknowledge, prioritise or flow-control what they asked for.
+//! A connection that exceeds it is closed. docs/adr/0015-frames-without-effect.md has the figures.
+
+use std::{
+    io::{self, IoSlice},
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
+
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    time::Instant,
+};
+
+use super::{Status, client::Watch};
+
+/// The allowance to begin with, and what a second adds.
+const AT_ONCE: u32 = 1_000;
+const A_SECOND: f64 = 1_000.0;
+/// What a request adds.
+const A_REQUEST: u32 = 128;
+/// Bytes sent that add one.
+const BYTES_SENT: u64 = 8;
+/// The most that may be saved up.
+const SAVED_MOST: u64 = 65_536;
+/// What a WINDOW_UPDATE takes. Clients may send two for each DATA, which may have a byte of content.
+const WINDOW_UPDATE_TAKES: u32 = 1;
+/// What any other frame takes: more than its answer adds, so that no frame pays for itself. The answer has 17 bytes to
+/// PING, 9 to SETTINGS, 13 to what is reset, and 27 to a head that h2 itself finds too large.
+const OTHERS_TAKE: u32 = 4;
+
+/// Bytes before the first frame (RFC 9113, section 3.4), and of a frame's head (section 4.1).
+const PREFACE: usize = 24;
+const HEAD: usize = 9;
+const DATA: u8 = 0;
+const WINDOW_UPDATE: u8 = 8;
+const PADDED: u8 = 8;
+/// The bytes that padding can have, with its length.
+const PADDING_MOST: usize = 256;
+
+/// A connection for HTTP/2 that ends when its client sends too many frames without effect.
+#[derive(Debug)]
+pub(super) struct Metered<S> {
+    stream: S,
+    watch: Arc<Watch>,
+    status: Arc<Status>,
+    frames: Frames,
+    allowance: Allowance,
+}
+
+/// The place in the stream of frames: the bytes left to skip, then those of the next head that have come.
+#[derive(Debug)]
+struct Frames {
+    skipped: usize,
+    head: [u8; HEAD],
+    came: usize,
+}
+
+/// How much is left for frames without effect, and what has been refilled for.
+#[derive(Debug)]
+struct Allowance {
+    left: u32,
+    refilled: Instant,
+    requests: u32,
+    /// Since it was refilled.
+    bytes_sent: u64,
+}
+
+impl<S> Metered<S> {
+    /// Meters a connection that begins with the preface.
+    pub(super) fn new(stream: S, watch: Arc<Watch>, status: Arc<Status>) -> Self {
+        let frames = Frames { skipped: PREFACE, head: [0; HEAD], came: 0 };
+        let allowance = Allowance { left: AT_ONCE, refilled: Instant::now(), requests: 0, bytes_sent: 0 };
+        Self { stream, watch, status, frames, allowance }
+    }
+
+    fn note_write(&mut self, written: &Poll<io::Result<usize>>) {
+        if let Poll::Ready(Ok(length)) = written {
+            self.allowance.bytes_sent += *length as u64;
+        }
+    }
+}
+
+impl Frames {
+    /// Reads on, and returns what the frames take that have begun.
+    fn read(&mut self, mut bytes: &[u8]) -> u32 {
+        let mut taken = 0;
+        while !bytes.is_empty() {
+            let skipped = self.skipped.min(bytes.len());
+            self.skipped -= skipped;
+            bytes = &bytes[skipped..];
+            let coming = (HEAD - self.came).min(bytes.len());
+            self.head[self.came..self.came + coming].copy_from_slice(&bytes[..coming]);
+            self.came += coming;
+            bytes = &bytes[coming..];
+            if self.came == HEAD {
+                self.came = 0;
+                let [high, middle, low, kind, flags, ..] = self.head;
+                self.skipped = u32::from_be_bytes([0, high, middle, low]) as usize;
+                let padding = if flags & PADDED == 0 { 0 } else { PADDING_MOST };
+                taken += match kind {
+                    DATA if self.skipped > padding => 0,
+                    WINDOW_UPDATE => WINDOW_UPDATE_TAKES,
+                    _ => OTHERS_TAKE,
+                };
+            }
+        }
+        taken
+    }
+}
+
+impl Allowance {
+    /// Uses up so much of it. Returns whether there was enough.
+    fn take(&mut self, taken: u32, watch: &Watch) -> bool {
+        if taken > self.left {
+            self.refill(Instant::now(), watch.requests());
+        }
+        let rest = self.left.checked_sub(taken);
+        self.left = rest.unwrap_or_default();
+        rest.is_some()
+    }
+
+    fn refill(&mut self, now: Instant, requests: u32) {
+        let seconds = now.saturating_duration_since(self.refilled).as_secs_f64();
+        let by_time = (seconds * A_SECOND).min(AT_ONCE.into()) as u64;
+        let by_requests = u64::from(A_REQUEST) * u64::from(requests.saturating_sub(self.requests));
+        let saved = u64::from(self.left) + by_time + by_requests + self.bytes_sent / BYTES_SENT;
+        let left = saved.min(SAVED_MOST) as u32;
+        *self = Self { left, refilled: now, requests, bytes_sent: 0 };
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Metered<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        ready!(Pin::new(&mut self.stream).poll_read(context, buffer))?;
+        let Self { watch, status, frames, allowance, .. } = &mut *self;
+        let taken = frames.read(&buffer.filled()[before..]);
+        if taken > 0 && !allowance.take(taken, watch) {
+            status.note_closed("frames");
+            return Poll::Ready(Err(io::Error::other("too many frames without effect")));
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Metered<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write(context, bytes);
+        self.note_write(&written);
+        written
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write_vectored(context, slices);
+        self.note_write(&written);
+        written
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn frame(kind: u8, flags: u8, payload: usize) -> Vec<u8> {
+        let length = (payload as u32).to_be_bytes();
+        [&length[1..], &[kind, flags, 0, 0, 0, 1], &vec![0; payload]].concat()
+    }
+
+    #[test]
+    fn frames_are_told_apart_however_they_come() {
+        let connection = [
+            vec![b'P'; PREFACE],
+            frame(4, 0, 0),
+            frame(1, 4, 300),
+            frame(DATA, 0, 1),
+            frame(DATA, 0, 0),
+            frame(DATA, PADDED, 256),
+            frame(DATA, PADDED, 257),
+            frame(8, 0, 4),
+            frame(0x42, 0xff, 20_000),
+            frame(DATA, 0, 16_384),
+            frame(6, 0, 8),
+        ]
+        .concat();
+        for size in [1, 2, 8, 9, 10, 100, connection.len()] {
+            let mut frames = Frames { skipped: PREFACE, head: [0; HEAD], came: 0 };
+            let taken = connection.chunks(size).map(|bytes| frames.read(bytes));
+            assert_eq!(taken.sum::<u32>(), 6 * OTHERS_TAKE + WINDOW_UPDATE_TAKES, "{size} at a time");
+        }
+    }
+
+    #[test]
+    fn an_allowance_is_refilled_by_time_requests_and_what_is_sent() {
+        let begin = Instant::now();
+        let mut allowance = Allowance { left: 7, refilled: begin, requests: 0, bytes_sent: 80 };
+        allowance.refill(begin, 0);
+        assert_eq!((allowance.left, allowance.bytes_sent), (17, 0));
+        allowance.refill(begin, 2);
+        assert_eq!(allowance.left, 17 + 2 * A_REQUEST);
+        allowance.refill(begin + Duration::from_millis(100), 2);
+        assert_eq!(allowance.left, 117 + 2 * A_REQUEST);
+        allowance.left = 0;
+        allowance.refill(begin + Duration::from_secs(3_600), 2);
+        assert_eq!(allowance.left, AT_ONCE);
+        allowance.bytes_sent = 1 << 40;
+        allowance.refill(begin + Duration::from_secs(3_600), u32::MAX);
+        assert_eq!(u64::from(allowance.left), SAVED_MOST);
+    }
+}
