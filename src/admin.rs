@@ -2,65 +2,56 @@
 //! Each change is logged with who made it.
 //!
 //! Connections are few and none lasts without a request, so that nobody who reaches this port takes from the
-//! requests that the gateway is for. Fewer yet may listen to [events](history).
+//! requests that the gateway is for: those that are [silent](connections) make room for others. Fewer yet may listen to
+//! [events](history).
 
 mod access;
 mod config;
+mod connections;
 mod dashboard;
 mod explain;
+mod guesses;
 mod history;
 mod limits;
 mod sessions;
 mod views;
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use arc_swap::ArcSwap;
 use axum::{
     Json, Router,
     extract::{
-        ConnectInfo, DefaultBodyLimit, Query, State,
+        DefaultBodyLimit, Query, State,
         rejection::{JsonRejection, QueryRejection},
     },
     http::{
         HeaderMap, StatusCode,
-        header::{ACCEPT, CONTENT_TYPE},
+        header::{ACCEPT, CONTENT_TYPE, RETRY_AFTER},
     },
     middleware,
-    response::{IntoResponse, Response},
+    response::{AppendHeaders, IntoResponse, Response},
     routing::get,
 };
-use hyper::{body::Incoming, server::conn::http1, service::service_fn};
-use hyper_util::rt::{TokioIo, TokioTimer};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tokio::{
-    net::{TcpListener, TcpStream},
-    sync::Semaphore,
-    time::sleep,
-};
-use tower::ServiceExt;
+use tokio::net::TcpListener;
 
 use crate::{gateway::Gateway, limit::request::Rule, metrics, reload::Reloader, server::Status};
 
-use self::{access::Operator, history::History, sessions::Sessions, views::Snapshot};
+use self::{access::Operator, guesses::Guesses, history::History, sessions::Sessions, views::Snapshot};
 
 /// A change is a few words.
 const BODY_BYTES_MOST: usize = 16 << 10;
-/// Beyond it they wait in the listener's backlog.
-const CONNECTIONS_MOST: usize = 64;
 /// How long a head may take, the wait for it included, and then its body with the answer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long an operator's system may leave unacknowledged what it is sent: who listens to events sends nothing.
-const SILENCE_MOST: Duration = Duration::from_secs(30);
-/// When connections can't be accepted, the system needs time.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// What the operators' requests are about.
 pub(crate) struct Admin {
     gateway: Arc<ArcSwap<Gateway>>,
     status: Arc<Status>,
     token: Option<String>,
+    guesses: Guesses,
     sessions: Sessions,
     history: History,
 }
@@ -76,33 +67,14 @@ pub async fn serve(
     let reloads = config::router(reloader, status.clone());
     let admin = Arc::new(Admin::new(token, gateway, status));
     tokio::spawn(admin.clone().keep_history());
-    let router = router(admin, reloads);
-    let connections = Arc::new(Semaphore::new(CONNECTIONS_MOST));
-    loop {
-        let permit = connections.clone().acquire_owned().await;
-        match listener.accept().await {
-            Ok((stream, peer)) => {
-                #[cfg(target_os = "linux")]
-                let _ = socket2::SockRef::from(&stream).set_tcp_user_timeout(Some(SILENCE_MOST));
-                let connection = serve_connection(stream, peer, router.clone());
-                tokio::spawn(async move {
-                    connection.await;
-                    drop(permit);
-                });
-            }
-            Err(error) => {
-                tracing::warn!("can't accept an operator's connection: {error}");
-                sleep(ACCEPT_PAUSE).await;
-            }
-        }
-    }
+    connections::accept(listener, router(admin, reloads)).await;
 }
 
 impl Admin {
     /// Of a gateway whose operators bear this token.
     pub(crate) fn new(token: Option<String>, gateway: Arc<ArcSwap<Gateway>>, status: Arc<Status>) -> Self {
         let history = History::begin(Snapshot::of(&gateway.load()));
-        Self { gateway, status, token, sessions: Sessions::default(), history }
+        Self { gateway, status, token, guesses: Guesses::new(), sessions: Sessions::default(), history }
     }
 }
 
@@ -137,18 +109,6 @@ type Shared = State<Arc<Admin>>;
 /// All of this, for programs that make clients.
 const OPENAPI: &str = include_str!("admin/openapi.json");
 
-async fn serve_connection(stream: TcpStream, peer: SocketAddr, router: Router) {
-    let service = service_fn(move |mut request: hyper::Request<Incoming>| {
-        request.extensions_mut().insert(ConnectInfo(peer));
-        router.clone().oneshot(request)
-    });
-    let mut http = http1::Builder::new();
-    http.timer(TokioTimer::new()).header_read_timeout(PATIENCE);
-    if let Err(error) = http.serve_connection(TokioIo::new(stream), service).await {
-        tracing::debug!(%peer, "an operator's connection ended early: {error}");
-    }
-}
-
 /// Whether clients should come: also while the store can't answer, since each limit's fallback does.
 async fn readiness(State(admin): State<Arc<Admin>>) -> (StatusCode, &'static str) {
     if admin.status.is_draining() {
@@ -164,6 +124,11 @@ async fn readiness(State(admin): State<Arc<Admin>>) -> (StatusCode, &'static str
 async fn metrics(State(admin): State<Arc<Admin>>, headers: HeaderMap) -> impl IntoResponse {
     let page = metrics::page(move |page| {
         admin.status.write(page);
+        page.counter(
+            "tollgate_admin_wrong_tokens",
+            "Wrong tokens sent to the admin port",
+            admin.guesses.count(),
+        );
         admin.gateway.load().write_metrics(page);
     });
     let mut accepted = headers.get_all(ACCEPT).into_iter().filter_map(|line| line.to_str().ok());
@@ -196,11 +161,12 @@ async fn top(
 struct Problem {
     status: StatusCode,
     detail: String,
+    retry_after: Option<Duration>,
 }
 
 impl Problem {
     fn new(status: StatusCode, detail: impl Into<String>) -> Self {
-        Self { status, detail: detail.into() }
+        Self { status, detail: detail.into(), retry_after: None }
     }
 }
 
@@ -217,6 +183,8 @@ impl IntoResponse for Problem {
             "type": "about:blank", "title": title, "status": self.status.as_u16(), "detail": self.detail,
         });
         let content_type = [(CONTENT_TYPE, "application/problem+json")];
-        (self.status, content_type, problem.to_string() + "\n").into_response()
+        let seconds = self.retry_after.map(|wait| wait.as_millis().div_ceil(1_000).to_string());
+        let retry_after = AppendHeaders(seconds.map(|seconds| (RETRY_AFTER, seconds)));
+        (self.status, content_type, retry_after, problem.to_string() + "\n").into_response()
     }
 }

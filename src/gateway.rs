@@ -57,7 +57,7 @@ use tollgate_routing::{
 };
 
 use self::{
-    entry::Entry,
+    entry::{End, Entry},
     exchange::{Exchange, Facts},
     target::Target,
 };
@@ -288,7 +288,20 @@ impl Gateway {
         exchange.answered(response)
     }
 
-    /// The answer to what is no request, or has too large a head.
+    /// Returns the answer to what is no request, or has too large a head, and notes it as one that no route takes. `head`
+    /// is what came of it.
+    pub fn answer_unreadable(&self, peer: Peer, head: &[u8], fault: Unreadable) -> Written {
+        let answer = Self::answer_to_unreadable(fault);
+        let (status, (_, traffic)) = (answer.status.as_u16(), &self.traffic[Self::UNROUTED]);
+        traffic.note(status, false, Duration::ZERO);
+        if let Some(log) = &self.access_log {
+            let end = End { bytes: answer.body.len() as u64, ..End::unrouted(status) };
+            log.log(&Entry::unreadable(peer, head), &end);
+        }
+        answer
+    }
+
+    /// Returns the answer to what is no request, or has too large a head.
     pub fn answer_to_unreadable(fault: Unreadable) -> Written {
         let rejection = match fault {
             Unreadable::Malformed => Rejection::Malformed,

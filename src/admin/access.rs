@@ -10,7 +10,7 @@ use axum::{
     Extension, Json,
     extract::{ConnectInfo, Request, State, rejection::JsonRejection},
     http::{
-        HeaderMap, StatusCode,
+        HeaderMap, Method, StatusCode,
         header::{
             AUTHORIZATION, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST, HeaderValue, ORIGIN,
             REFERRER_POLICY, SET_COOKIE, X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
@@ -24,7 +24,7 @@ use percent_encoding::percent_decode_str;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::{Admin, PATIENCE, Problem, Shared, dashboard};
 
@@ -49,7 +49,7 @@ pub(super) async fn guard(
     mut request: Request,
     next: Next,
 ) -> Result<Response, Problem> {
-    let by = admin.admits(&request)?;
+    let by = admin.admits(&request, peer)?;
     request.extensions_mut().insert(Operator { peer, by });
     let headers = request.headers();
     if !is_same_origin(headers) {
@@ -72,26 +72,46 @@ pub(super) async fn guard(
 
 impl Admin {
     /// By what an operator is known, if it is one. What says nothing of this gateway is for anybody.
-    fn admits(&self, request: &Request) -> Result<&'static str, Problem> {
+    fn admits(&self, request: &Request, peer: SocketAddr) -> Result<&'static str, Problem> {
         let (headers, path) = (request.headers(), request.uri().path());
-        let is_for_all = path == "/api/session" || dashboard::PATHS.contains(&path);
-        match &self.token {
-            Some(token) if bears(headers, token) => Ok("token"),
-            Some(_) if self.sessions.has(headers) => Ok("login"),
-            Some(_) if is_for_all => Ok("nothing"),
-            Some(_) => {
+        // To log in needs no other token. But to ask how one is known tells whether a token is right.
+        let is_login = path == "/api/session" && request.method() != Method::GET;
+        let is_for_all = is_login || dashboard::PATHS.contains(&path);
+        match (&self.token, borne(headers)) {
+            (Some(token), Some(borne)) if are_same(borne, token) => {
+                self.guesses.note_right(peer);
+                Ok("token")
+            }
+            (Some(_), _) if self.sessions.has(headers) => Ok("login"),
+            (Some(_), _) if is_for_all => Ok("nothing"),
+            (Some(_), Some(_)) => Err(self.wrong_token(peer)),
+            (Some(_), None) if path == "/api/session" => Ok("nothing"),
+            (Some(_), None) => {
                 let how = "log in on the dashboard, or send `Authorization: Bearer TOKEN`";
                 Err(Problem::new(StatusCode::UNAUTHORIZED, how))
             }
-            None if names_this_machine(headers) => Ok("this machine"),
-            None => Err(Problem::new(StatusCode::FORBIDDEN, "use `localhost` or an address as the host")),
+            (None, _) if names_this_machine(headers) => Ok("this machine"),
+            (None, _) => {
+                Err(Problem::new(StatusCode::FORBIDDEN, "use `localhost` or an address as the host"))
+            }
+        }
+    }
+
+    /// Notes a wrong token, and returns the answer: 401, or 429 after too many.
+    fn wrong_token(&self, peer: SocketAddr) -> Problem {
+        match self.guesses.note_wrong(peer, Instant::now()) {
+            None => Problem::new(StatusCode::UNAUTHORIZED, "that isn't the token"),
+            Some(wait) => Problem {
+                retry_after: Some(wait),
+                ..Problem::new(StatusCode::TOO_MANY_REQUESTS, "too many wrong tokens: send the right one")
+            },
         }
     }
 }
 
-fn bears(headers: &HeaderMap, token: &str) -> bool {
-    let borne = headers.get(AUTHORIZATION).and_then(|value| value.as_bytes().strip_prefix(b"Bearer "));
-    borne.is_some_and(|borne| are_same(borne, token))
+/// Returns the token that a request bears.
+fn borne(headers: &HeaderMap) -> Option<&[u8]> {
+    headers.get(AUTHORIZATION)?.as_bytes().strip_prefix(b"Bearer ")
 }
 
 /// Compared by their hashes, which takes the same time for any guess.
@@ -138,9 +158,9 @@ pub(super) async fn log_in(
         return Err(Problem::new(StatusCode::CONFLICT, "this port demands no token"));
     };
     if !are_same(login.token.as_bytes(), token) {
-        tracing::warn!(%peer, "an operator's login with a wrong token");
-        return Err(Problem::new(StatusCode::UNAUTHORIZED, "that isn't the token"));
+        return Err(admin.wrong_token(peer));
     }
+    admin.guesses.note_right(peer);
     tracing::info!(%peer, "an operator has logged in");
     Ok((StatusCode::NO_CONTENT, [(SET_COOKIE, admin.sessions.begin(&headers))]))
 }

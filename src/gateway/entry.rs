@@ -8,7 +8,7 @@ use std::{
 };
 
 use hyper::{
-    HeaderMap, Uri,
+    HeaderMap, Method, Uri,
     header::{HeaderName, REFERER, USER_AGENT},
     http::request::Parts,
 };
@@ -120,6 +120,14 @@ struct OfLimit<'e> {
     key: Option<&'e str>,
 }
 
+impl End<'_> {
+    /// Of an answer with this status, and no body, to a request that no route takes.
+    pub(super) fn unrouted(status: u16) -> Self {
+        let (bytes, duration) = (0, Duration::ZERO);
+        Self { status, is_answered: true, bytes, duration, is_whole: true, route: "", decided: &[] }
+    }
+}
+
 impl Entry {
     /// Of a request that has just arrived, and its span if it is traced.
     pub(super) fn begin(peer: Peer, request: &Parts, arrival: Instant, traced: Option<Context>) -> Self {
@@ -132,14 +140,50 @@ impl Entry {
             method: cut(request.method.as_str(), TEXT_MOST),
             target: target(&request.uri),
             protocol: format!("{:?}", request.version),
-            referer: text(REFERER).map(|referer| without_values(&referer).into_owned()),
+            referer: referer(&request.headers),
             user_agent: text(USER_AGENT),
             request_id: None,
-            is_head: request.method == hyper::Method::HEAD,
+            is_head: request.method == Method::HEAD,
             taken: None,
             asked_at: None,
             decided_at: None,
             visits: Visits { within: traced, list: SmallVec::new() },
+        }
+    }
+
+    /// Of what can't be read as a request: with its first line, if that is one.
+    pub(super) fn unreadable(peer: Peer, head: &[u8]) -> Self {
+        let line = head.split(|byte| *byte == b'\n').next().unwrap_or_default();
+        let line = str::from_utf8(line).unwrap_or_default().trim_end_matches('\r');
+        let mut words = line.split(' ');
+        let read = match (words.next(), words.next(), words.next(), words.next()) {
+            (Some(method), Some(sent), Some(version @ ("HTTP/1.0" | "HTTP/1.1")), None) => {
+                let method = method.parse::<Method>().ok();
+                method.zip(sent.parse().ok()).map(|(method, uri)| (method, target(&uri), version))
+            }
+            _ => None,
+        };
+        let unknown = || "-".to_owned();
+        let (method, target, protocol) = read.map_or_else(
+            || (unknown(), unknown(), unknown()),
+            |(method, target, version)| (cut(method.as_str(), TEXT_MOST), target, version.to_owned()),
+        );
+        Self {
+            time: SystemTime::now(),
+            arrival: Instant::now(),
+            client: peer.address.to_canonical(),
+            scheme: peer.scheme,
+            method,
+            target,
+            protocol,
+            referer: None,
+            user_agent: None,
+            request_id: None,
+            is_head: false,
+            taken: None,
+            asked_at: None,
+            decided_at: None,
+            visits: Visits { within: None, list: SmallVec::new() },
         }
     }
 
@@ -236,12 +280,31 @@ fn target(uri: &Uri) -> String {
     }
 }
 
-/// A url without the values in its query.
-fn without_values(url: &str) -> Cow<'_, str> {
-    match url.split_once('?') {
-        Some((path, query)) => [path, "?", &masked(query)].concat().into(),
-        None => url.into(),
+/// Returns the page that a request comes from, without secrets. It is cut last, so that none hides behind the cut.
+fn referer(headers: &HeaderMap) -> Option<String> {
+    let referer = String::from_utf8_lossy(headers.get(REFERER)?.as_bytes());
+    Some(cut(&without_secrets(&referer), TEXT_MOST))
+}
+
+/// Returns a url without user and password, the values in its query, and its fragment, which may hold a token.
+fn without_secrets(url: &str) -> String {
+    let url = url.split('#').next().unwrap_or_default();
+    let (path, query) = url.split_once('?').map_or((url, None), |(path, query)| (path, Some(query)));
+    let mut shown = String::with_capacity(url.len());
+    let mut has_authority = false;
+    // Browsers take any number of slashes before the authority, in either direction.
+    for part in path.split_inclusive(['/', '\\']) {
+        let name = part.trim_end_matches(['/', '\\']);
+        let is_authority = !has_authority && !name.is_empty() && !name.ends_with(':');
+        has_authority |= is_authority;
+        let host = if is_authority { part.rsplit('@').next().unwrap_or_default() } else { part };
+        shown.push_str(host);
     }
+    if let Some(query) = query {
+        shown += "?";
+        shown += &masked(query);
+    }
+    shown
 }
 
 /// The names of a query's parameters. Their values may be credentials; so may be what has no name.
@@ -303,7 +366,49 @@ mod tests {
         assert_eq!(told("/?user=alice&token&&x="), "/?user=*&*&&x=*");
         assert_eq!(told("http://me:secret@host/a?b=c=d"), "/a?b=*");
         assert_eq!(told("host:80"), "-");
-        assert_eq!(without_values("https://a/b?c=d#e"), "https://a/b?c=*");
+    }
+
+    #[test]
+    fn no_secret_of_a_referer_is_shown() {
+        for (referer, shown) in [
+            ("https://a/b?c=d#e", "https://a/b?c=*"),
+            ("https://a/b#token=secret", "https://a/b"),
+            ("https://a/@b/c@d", "https://a/@b/c@d"),
+            ("/b/c@d", "/b/c@d"),
+            ("https://user:secret@a:8443/b", "https://a:8443/b"),
+            ("https://user:sec@ret@a/b?c=d", "https://a/b?c=*"),
+            ("https://secret@[::1]/", "https://[::1]/"),
+            ("//user:secret@a/b", "//a/b"),
+            ("https:///user:secret@a/b", "https:///a/b"),
+            ("https:\\\\user:secret@a/b", "https:\\\\a/b"),
+            ("https:user:secret@a/b", "a/b"),
+            ("user:secret@a", "a"),
+            ("", ""),
+        ] {
+            assert_eq!(without_secrets(referer), shown, "{referer}");
+        }
+        let long = format!("https://user:{}@a/b", "secret".repeat(200));
+        let headers = HeaderMap::from_iter([(REFERER, long.parse().unwrap())]);
+        assert_eq!(super::referer(&headers).unwrap(), "https://a/b");
+    }
+
+    #[test]
+    fn of_what_cannot_be_read_the_first_line_is_shown_if_it_is_one() {
+        let peer = Peer { address: [192, 0, 2, 7].into(), scheme: "http" };
+        for (head, shown) in [
+            ("GET /a?b=secret HTTP/1.1\r\nbad line\r\n\r\n", "GET /a?b=* HTTP/1.1"),
+            ("PUT http://me:secret@host/a HTTP/1.0\n", "PUT /a HTTP/1.0"),
+            ("GET /a b HTTP/1.1\r\n", "- - -"),
+            ("GET /a HTTP/3\r\n", "- - -"),
+            ("GET  /a HTTP/1.1\r\n", "- - -"),
+            ("\x16\x03\x01\x02", "- - -"),
+            ("", "- - -"),
+        ] {
+            let entry = Entry::unreadable(peer, head.as_bytes());
+            assert_eq!(format!("{} {} {}", entry.method, entry.target, entry.protocol), shown, "{head:?}");
+        }
+        let Entry { method, .. } = Entry::unreadable(peer, b"\xff\xfe / HTTP/1.1");
+        assert_eq!(method, "-");
     }
 
     #[test]

@@ -22,7 +22,7 @@ use hyper::{Request, Response, StatusCode, Version};
 use parking_lot::Mutex;
 use tokio::{io::AsyncWrite, time::Instant};
 
-use crate::gateway::{AnswerBody, Gateway, Refused, Upload, Written};
+use crate::gateway::{AnswerBody, Refused, Upload, Written};
 use tollgate_http1::{
     Incoming, Input, Interim, Output, Stream, Wire,
     body::{Decoder, Encoder},
@@ -69,8 +69,12 @@ impl<'c, S: Stream> Http1<'c, S> {
             let Some(request) = self.next_request().await? else { break false };
             let (request, asked, decoder) = match request {
                 Ok(request) => request,
-                Err(fault) => {
-                    let answer = Gateway::answer_to_unreadable(fault);
+                Err((fault, head)) => {
+                    let connection = self.connection;
+                    connection.status.note_unreadable(fault.code());
+                    let gateway = connection.gateway.load();
+                    let answer = gateway.answer_unreadable(connection.peer(), &head, fault);
+                    drop((gateway, head));
                     write(answer, &Asked::UNREADABLE, Instant::now(), &mut self.output);
                     poll_fn(|context| self.poll_flush(context)).await?;
                     break true;
@@ -100,7 +104,7 @@ impl<'c, S: Stream> Http1<'c, S> {
     /// The next request, unless the client has closed the connection, or it is to end.
     async fn next_request(
         &mut self,
-    ) -> io::Result<Option<Result<(Request<Spelt>, Asked, Decoder), Unreadable>>> {
+    ) -> io::Result<Option<Result<(Request<Spelt>, Asked, Decoder), (Unreadable, Bytes)>>> {
         let Self { connection, wire, output, whole, refused } = self;
         let Connection { terms, watch, .. } = connection;
         let head_most = terms.max_header_bytes;
@@ -135,8 +139,10 @@ impl<'c, S: Stream> Http1<'c, S> {
                     match request(input, head_most) {
                         Ok(None) => partial = input.bytes().len(),
                         Ok(Some(mut request)) => {
-                            let read = head::read(&mut request, head_most);
-                            let read = read.map(|(asked, decoder)| (request, asked, decoder));
+                            let read = match head::read(&mut request, head_most) {
+                                Ok((asked, decoder)) => Ok((request, asked, decoder)),
+                                Err(fault) => Err((fault, came.clone())),
+                            };
                             if let Ok((_, asked, decoder)) = &read
                                 && decoder.has_ended()
                                 && asked.may_come_again()
@@ -148,7 +154,7 @@ impl<'c, S: Stream> Http1<'c, S> {
                         }
                         Err(fault) => {
                             let fault = blame(fault, &came, head_most);
-                            return Poll::Ready(Ok(Some(Err(fault))));
+                            return Poll::Ready(Ok(Some(Err((fault, came)))));
                         }
                     }
                 }

@@ -1,9 +1,17 @@
 //! Who may use the admin port, and what it says to others.
 
-use std::process::Command;
+use std::{
+    io::{ErrorKind, Read, Write},
+    net::{SocketAddr, TcpStream},
+    process::Command,
+};
+
+use socket2::{Domain, Socket, Type};
 
 use crate::{
-    admin, gateway, gateway_with_token,
+    admin,
+    events::Events,
+    gateway, gateway_with_token,
     harness::{
         client::{Answer, Client},
         gateway::Gateway,
@@ -166,6 +174,108 @@ fn each_answer_says_what_a_browser_may_do_with_it() {
     }
     let page = answer(&gateway("5/h", ""), "GET / HTTP/1.1\r\nHost: evil.example", "");
     assert_eq!(page.status, 403);
+}
+
+/// The head of the answer to a GET with this token, from this address of the machine.
+fn answer_to_token(gateway: &Gateway, from: [u8; 4], path: &str, token: &str) -> String {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    socket.bind(&SocketAddr::from((from, 0)).into()).unwrap();
+    socket.connect(&admin(gateway).parse::<SocketAddr>().unwrap().into()).unwrap();
+    let mut stream = TcpStream::from(socket);
+    let head = "Host: localhost\r\nConnection: close";
+    write!(stream, "GET {path} HTTP/1.1\r\n{head}\r\nAuthorization: Bearer {token}\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+#[test]
+fn wrong_tokens_are_held_up_and_seldom_logged_and_the_right_one_is_accepted() {
+    let (gateway, token) = (gateway_with_token(), "correct-horse-battery");
+    let (one, other) = ([127, 0, 0, 1], [127, 0, 0, 2]);
+    let answered = |from, path: &str, token: &str| {
+        let answer = answer_to_token(&gateway, from, path, token);
+        answer.split(' ').nth(1).unwrap().parse::<u16>().unwrap()
+    };
+    let told: Vec<u16> = (0..8).map(|_| answered(one, "/api/limits", "wrong")).collect();
+    assert_eq!(told, [401, 401, 401, 401, 401, 429, 429, 429]);
+    let held_up = answer_to_token(&gateway, one, "/api/limits", "wrong").to_ascii_lowercase();
+    let (_, wait) = held_up.split_once("\r\nretry-after: ").expect(&held_up);
+    assert!((1..=60).contains(&wait.split("\r\n").next().unwrap().parse().unwrap()), "{held_up}");
+    // A peer is held up for its own guesses only, and whatever it guesses at.
+    assert_eq!(answered(other, "/api/limits", "wrong"), 401);
+    assert_eq!(answered(one, "/metrics", "wrong"), 429);
+    assert_eq!(answered(one, "/api/session", "wrong"), 429);
+    let login = "POST /api/session HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json";
+    assert_eq!(ask(&gateway, login, r#"{"token": "wrong"}"#).0, 429);
+    assert_eq!(answered(one, "/", ""), 200, "the page to log in on");
+
+    assert_eq!(answered(one, "/api/limits", token), 200);
+    assert_eq!(answered(one, "/api/limits", "wrong"), 401, "the right one has made up for the wrong ones");
+    for _ in 0..20 {
+        answered(other, "/api/limits", "wrong");
+    }
+    let metrics = answer_to_token(&gateway, other, "/metrics", token);
+    assert!(metrics.contains("\ntollgate_admin_wrong_tokens_total 34\n"), "{metrics}");
+    let log = gateway.log();
+    assert_eq!(log.matches("a wrong admin token").count(), 10, "{log}");
+    assert!(log.contains("127.0.0.1:") && !log.contains("horse"), "{log}");
+}
+
+/// The silent ones have five seconds for a head. So an answer that comes while they are open hasn't waited for them.
+#[test]
+fn silent_connections_delay_nobody() {
+    let gateway = gateway("5/h", "");
+    let connect = || TcpStream::connect(admin(&gateway)).unwrap();
+    for body in [
+        "",
+        "POST /api/session HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n",
+    ] {
+        let delayed = |_| {
+            let mut silent: Vec<TcpStream> = (0..70).map(|_| connect()).collect();
+            silent.iter_mut().for_each(|stream| stream.write_all(body.as_bytes()).unwrap());
+            assert_eq!(ask(&gateway, "GET /livez HTTP/1.1\r\nHost: localhost", ""), (200, "ok\n".to_owned()));
+            let open = silent.iter_mut().filter(|stream| {
+                stream.set_nonblocking(true).unwrap();
+                (&**stream).read(&mut [0]).is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
+            });
+            open.count() < 50
+        };
+        // A machine that stands still for seconds ends them, too.
+        assert!(!(0..3).all(delayed), "{body:?}");
+    }
+}
+
+/// Clients that send their requests as they connect are answered, however many others connect at once.
+#[test]
+fn a_crowd_that_connects_at_once_is_answered() {
+    let gateway = gateway("5/h", "");
+    gateway.pause();
+    let mut crowd: Vec<Client> =
+        (0..300).map(|_| Client::connect(admin(&gateway).parse().unwrap())).collect();
+    for client in crowd.iter_mut().step_by(3) {
+        client.send(b"GET /livez HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+    }
+    gateway.resume();
+    for client in crowd.iter_mut().step_by(3) {
+        assert_eq!(client.answer().status, 200);
+    }
+}
+
+/// Who listens to events is at work, though nothing is heard of it.
+#[test]
+fn silent_connections_cut_off_no_one_who_listens() {
+    let gateway = gateway("5/h", "");
+    let mut events = Events::of(&gateway);
+    events.next();
+    for _ in 0..3 {
+        let _silent: Vec<TcpStream> =
+            (0..100).map(|_| TcpStream::connect(admin(&gateway)).unwrap()).collect();
+        assert_eq!(ask(&gateway, "GET /livez HTTP/1.1\r\nHost: localhost", "").0, 200);
+    }
+    for _ in 0..3 {
+        assert_eq!(events.next().0, "state");
+    }
 }
 
 #[test]

@@ -58,7 +58,8 @@ fn a_line_tells_who_asked_what_and_who_decided_what() {
     ));
     let gateway = Gateway::start(&toml);
     let ask = |key: &str| {
-        let fields = "x-forwarded-for: 203.0.113.7\nuser-agent: curl/8\nreferer: https://a/?b=secret";
+        let fields =
+            "x-forwarded-for: 203.0.113.7\nuser-agent: curl/8\nreferer: https://me:secret@a/?b=secret";
         gateway.ask(&format!("GET /in?user=secret\nx-api-key: {key}\n{fields}")).status
     };
     assert_eq!(
@@ -179,6 +180,50 @@ fn a_client_that_leaves_before_its_answer_is_told_of() {
     wait_until("the upstream has it", || upstream.count() == 1);
     drop(client);
     assert_eq!(objects(&folder, 1)[0]["status"], 499);
+}
+
+#[test]
+fn what_cannot_be_read_is_logged_and_counted() {
+    let (folder, toml) = logging(&format!(
+        "[admin]\nlisten = \"127.0.0.1:0\"\n[server]\nmax_header_bytes = \"8KiB\"\n{ANSWER}"
+    ));
+    let gateway = Gateway::start(&toml);
+    let long = "x".repeat(9_000);
+    for (sent, status) in [
+        ("\x16\x03\x01\r\n\r\n".to_owned(), 400),
+        ("GET /a?key=secret HTTP/1.1\r\nHost: a\r\nContent-Length: x\r\n\r\n".to_owned(), 400),
+        (format!("PUT /b HTTP/1.1\r\nHost: a\r\nX: {long}\r\n\r\n"), 431),
+        (format!("GET /{long} HTTP/1.1\r\n\r\n"), 414),
+    ] {
+        let mut client = gateway.client();
+        client.send(sent.as_bytes());
+        assert_eq!(client.answer().status, status, "{sent:?}");
+    }
+    let objects = objects(&folder, 4);
+    let told = |object: &Value| {
+        let text = |name: &str| object[name].as_str().unwrap().to_owned();
+        (
+            text("client"),
+            [text("method"), text("target"), text("protocol")],
+            object["status"].as_u64().unwrap(),
+        )
+    };
+    let expected =
+        [(["-"; 3], 400), (["GET", "/a?key=*", "HTTP/1.1"], 400), (["PUT", "/b", "HTTP/1.1"], 431)];
+    for (object, (line, status)) in objects.iter().zip(expected) {
+        assert_eq!(told(object), ("127.0.0.1".to_owned(), line.map(str::to_owned), status), "{object}");
+    }
+    assert_eq!(objects[3]["status"], 414);
+
+    let (_, admin) = gateway.greeting().split_once("operators turn to http://").unwrap();
+    let metrics = Metrics::scrape(admin.lines().next().unwrap());
+    for (reason, count) in
+        [("request-malformed", 2.0), ("head-too-large", 1.0), ("target-too-long", 1.0), ("http2", 0.0)]
+    {
+        let series = format!("tollgate_requests_unreadable_total{{reason=\"{reason}\"}}");
+        assert_eq!(metrics.of(&series), count, "{series}");
+    }
+    assert_eq!(metrics.of("tollgate_requests_total{route=\"\",status=\"4xx\"}"), 4.0);
 }
 
 #[test]

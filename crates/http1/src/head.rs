@@ -28,6 +28,17 @@ pub enum Unreadable {
     TargetTooLong,
 }
 
+impl Unreadable {
+    /// Returns the code of the problem that answers it.
+    pub fn code(self) -> &'static str {
+        match self {
+            Self::Malformed => "request-malformed",
+            Self::TooLarge => "head-too-large",
+            Self::TargetTooLong => "target-too-long",
+        }
+    }
+}
+
 impl From<httparse::Error> for Unreadable {
     fn from(error: httparse::Error) -> Self {
         match error {

@@ -12,7 +12,7 @@ use tokio_util::task::TaskTracker;
 use super::*;
 use crate::{
     config::Config,
-    gateway::Limiter,
+    gateway::{Gateway, Limiter},
     server::{Status, Terms, client::Watch},
 };
 

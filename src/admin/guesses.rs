@@ -1,0 +1,166 @@
+//! Wrong tokens. A peer that sends several in a row gets 429 for further ones for a while, and few of them are logged.
+//! The right token is always accepted, so nobody can lock an operator out.
+//!
+//! Peers are kept in a fixed number of places, by a hash that nobody outside can predict. Peers that share a place only
+//! share the 429 for their wrong tokens.
+
+use std::{
+    collections::hash_map::RandomState,
+    hash::BuildHasher,
+    net::{IpAddr, SocketAddr},
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+const PLACES: usize = 1_024;
+/// Wrong tokens in a row that are told so. For a while, further ones get 429.
+const IN_A_ROW_MOST: u32 = 5;
+const WHILE: Duration = Duration::from_secs(60);
+/// Wrong tokens that are logged in [`LOGGED_WITHIN`].
+const LOGGED_MOST: u32 = 10;
+const LOGGED_WITHIN: Duration = Duration::from_secs(60);
+
+/// The wrong tokens of all peers.
+pub(super) struct Guesses {
+    hasher: RandomState,
+    places: Mutex<Vec<Guesser>>,
+    log: Mutex<LogShare>,
+    count: AtomicU64,
+}
+
+/// A peer that may have sent wrong tokens.
+#[derive(Clone, Copy, Default)]
+struct Guesser {
+    in_a_row: u32,
+    blocked_until: Option<Instant>,
+}
+
+/// The wrong tokens that were logged, and that were not, since `begun`.
+struct LogShare {
+    begun: Instant,
+    logged: u32,
+    left_out: u64,
+}
+
+impl Guesses {
+    /// None so far.
+    pub(super) fn new() -> Self {
+        Self {
+            hasher: RandomState::new(),
+            places: Mutex::new(vec![Guesser::default(); PLACES]),
+            log: Mutex::new(LogShare { begun: Instant::now(), logged: 0, left_out: 0 }),
+            count: AtomicU64::new(0),
+        }
+    }
+
+    /// How many there were.
+    pub(super) fn count(&self) -> u64 {
+        self.count.load(Relaxed)
+    }
+
+    /// Notes that a peer knows the token.
+    pub(super) fn note_right(&self, peer: SocketAddr) {
+        self.places.lock()[self.place(peer)] = Guesser::default();
+    }
+
+    /// Notes and logs a wrong token. After too many in a row it returns how long the peer should wait.
+    pub(super) fn note_wrong(&self, peer: SocketAddr, now: Instant) -> Option<Duration> {
+        self.count.fetch_add(1, Relaxed);
+        let left_out = self.log.lock().note(now);
+        match left_out {
+            Some(0) => tracing::warn!(%peer, "a wrong admin token"),
+            Some(left_out) => {
+                tracing::warn!(%peer, "a wrong admin token; {left_out} before it were not logged");
+            }
+            None => {}
+        }
+        self.places.lock()[self.place(peer)].note_wrong(now)
+    }
+
+    /// A client with IPv6 has at least a network of 64 bits to itself.
+    fn place(&self, peer: SocketAddr) -> usize {
+        let network = match peer.ip().to_canonical() {
+            IpAddr::V4(address) => u64::from(address.to_bits()),
+            IpAddr::V6(address) => (address.to_bits() >> 64) as u64,
+        };
+        (self.hasher.hash_one(network) % PLACES as u64) as usize
+    }
+}
+
+impl Guesser {
+    fn note_wrong(&mut self, now: Instant) -> Option<Duration> {
+        if let Some(until) = self.blocked_until
+            && now < until
+        {
+            return Some(until - now);
+        }
+        if self.blocked_until.is_some() {
+            *self = Self::default();
+        }
+        self.in_a_row += 1;
+        if self.in_a_row == IN_A_ROW_MOST {
+            self.blocked_until = Some(now + WHILE);
+        }
+        None
+    }
+}
+
+impl LogShare {
+    /// Notes a wrong token. If it is to be logged, it returns how many were left out since the last that was.
+    fn note(&mut self, now: Instant) -> Option<u64> {
+        if now.saturating_duration_since(self.begun) >= LOGGED_WITHIN {
+            (self.begun, self.logged) = (now, 0);
+        }
+        if self.logged == LOGGED_MOST {
+            self.left_out += 1;
+            return None;
+        }
+        self.logged += 1;
+        Some(std::mem::take(&mut self.left_out))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wrong_tokens_are_held_up_after_five_for_a_minute() {
+        let (guesses, now) = (Guesses::new(), Instant::now());
+        let peer: SocketAddr = "192.0.2.1:7".parse().unwrap();
+        for _ in 0..IN_A_ROW_MOST {
+            assert_eq!(guesses.note_wrong(peer, now), None);
+        }
+        let later = now + Duration::from_secs(20);
+        let same: SocketAddr = "[::ffff:192.0.2.1]:8".parse().unwrap();
+        assert_eq!(guesses.note_wrong(same, later), Some(Duration::from_secs(40)));
+        assert_eq!(guesses.note_wrong(peer, now + WHILE), None, "from then on they are counted again");
+        guesses.note_right(peer);
+        for _ in 0..IN_A_ROW_MOST {
+            assert_eq!(guesses.note_wrong(peer, now + WHILE), None);
+        }
+        assert!(guesses.note_wrong(peer, now + WHILE).is_some());
+        assert_eq!(guesses.count(), 13);
+    }
+
+    #[test]
+    fn a_network_of_64_bits_is_one_peer() {
+        let (guesses, now) = (Guesses::new(), Instant::now());
+        let wrong = |peer: &str| guesses.note_wrong(peer.parse().unwrap(), now).is_some();
+        let told: Vec<bool> = (0..7).map(|host| wrong(&format!("[2001:db8::{host}]:1"))).collect();
+        assert_eq!(told, [false, false, false, false, false, true, true]);
+    }
+
+    #[test]
+    fn ten_a_minute_are_logged_and_the_rest_is_told_later() {
+        let now = Instant::now();
+        let mut log = LogShare { begun: now, logged: 0, left_out: 0 };
+        let told: Vec<_> = (0..13).map(|_| log.note(now)).collect();
+        assert_eq!(told, [[Some(0); 10].as_slice(), &[None; 3]].concat());
+        assert_eq!(log.note(now + LOGGED_WITHIN), Some(3));
+        assert_eq!(log.note(now + LOGGED_WITHIN), Some(0));
+    }
+}
