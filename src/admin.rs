@@ -109,14 +109,15 @@ type Shared = State<Arc<Admin>>;
 /// All of this, for programs that make clients.
 const OPENAPI: &str = include_str!("admin/openapi.json");
 
-/// Whether clients should come: also while the store can't answer, since each limit's fallback does.
+/// Says whether clients should come: also while the store can't answer, since each limit's fallback does, and while keys
+/// are counted by network.
 async fn readiness(State(admin): State<Arc<Admin>>) -> (StatusCode, &'static str) {
     if admin.status.is_draining() {
         (StatusCode::SERVICE_UNAVAILABLE, "draining\n")
-    } else if admin.gateway.load().limiter().store_answers() {
-        (StatusCode::OK, "ready\n")
-    } else {
+    } else if admin.gateway.load().limiter().is_degraded() {
         (StatusCode::OK, "degraded\n")
+    } else {
+        (StatusCode::OK, "ready\n")
     }
 }
 

@@ -39,6 +39,11 @@ pub trait Count {
     fn growth_bytes(&self) -> usize {
         0
     }
+    /// Records a grant, whether it fits or not, in no more memory than it has: what it counts may then end later, but never
+    /// earlier. What needs memory for each grant takes it all the same.
+    fn charge_in_place(&mut self, quota: Quota, time_us: u64, cost: u32) {
+        self.charge(quota, time_us, cost);
+    }
     /// Gives back memory that a past burst left behind.
     fn shrink(&mut self) {}
 }

@@ -5,7 +5,7 @@
 
 mod question;
 
-use std::{collections::BTreeSet, net::IpAddr, ptr};
+use std::{collections::BTreeSet, net::IpAddr, ops::Not, ptr};
 
 use hyper::{StatusCode, Uri};
 use serde::Serialize;
@@ -150,6 +150,9 @@ pub struct Live {
     pub admits: bool,
     /// When it has, unless it never fits or the limit counts what is in flight.
     pub retry_after_ms: Option<u64>,
+    /// Whether this is counted for the client's network and not for the key, as the limit has no memory for more keys.
+    #[serde(skip_serializing_if = "Not::not")]
+    pub by_network: bool,
 }
 
 /// What the next request gets.
@@ -193,6 +196,7 @@ impl Explanation {
                             remaining: u64::from(quota.capacity()).saturating_sub(state.usage.used),
                             admits,
                             retry_after_ms: delay_us.map(|delay_us| delay_us.div_ceil(1_000)),
+                            by_network: state.is_by_network,
                         });
                     }
                     Err(error) => next.unknown = Some(error.to_string()),

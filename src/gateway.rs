@@ -153,6 +153,7 @@ impl Gateway {
             let before = before.and_then(|before| before.upstreams.get(name)).map(Arc::as_ref);
             upstreams.insert(name.clone(), Arc::new(Upstream::new(name, upstream, before)));
         }
+        limiter.share_memory_among(config.limits.keys().map(String::as_str));
         let rules: BTreeMap<_, _> = config
             .limits
             .iter()

@@ -9,11 +9,12 @@ pub mod by;
 use std::{
     error::Error,
     fmt, mem,
+    net::SocketAddr,
     sync::Arc,
     task::{Context, Poll},
 };
 
-use axum::body::Body;
+use axum::{body::Body, extract::ConnectInfo};
 use bytes::Bytes;
 use futures_util::future::{BoxFuture, FutureExt};
 use http_body::Body as HttpBody;
@@ -132,7 +133,11 @@ impl RateLimitLayer {
     }
 
     async fn admit(&self, request: &request::Parts) -> Result<Admission, Refusal> {
-        let asks: Asks = self.limits.iter().filter_map(|ask| ask(request)).collect();
+        let asks = self.limits.iter().filter_map(|ask| ask(request));
+        let asks: Asks = match request.extensions.get::<ConnectInfo<SocketAddr>>() {
+            Some(ConnectInfo(client)) => asks.map(|ask| ask.or_from_client(client.ip())).collect(),
+            None => asks.collect(),
+        };
         self.limiter.acquire_within_waits(&asks, Instant::now()).await
     }
 

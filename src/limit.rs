@@ -9,6 +9,7 @@
 //! counts, [`fields`] tells the client where its limits stand, and [`settling`] holds what a response still owes.
 
 mod admission;
+mod asked;
 pub mod fields;
 pub mod heavy_hitters;
 pub mod key;
@@ -19,7 +20,7 @@ pub mod request;
 pub mod settling;
 mod wait;
 
-use std::{sync::Arc, time::Duration};
+use std::{net::IpAddr, sync::Arc, time::Duration};
 
 use hyper::header::HeaderValue;
 use smallvec::SmallVec;
@@ -174,12 +175,14 @@ pub struct Ask {
     rate: Option<Rate>,
     /// What the request may turn out to cost.
     settles: Option<u32>,
+    /// Who sent the request.
+    client: Option<IpAddr>,
 }
 
 impl Ask {
     /// One permit for a caller.
     pub fn new(limit: &Arc<Limit>, key: impl Into<Key>) -> Self {
-        Self { limit: limit.clone(), key: key.into(), cost: 1, rate: None, settles: None }
+        Self { limit: limit.clone(), key: key.into(), cost: 1, rate: None, settles: None, client: None }
     }
 
     /// Whom it counts for.
@@ -200,6 +203,19 @@ impl Ask {
     #[must_use]
     pub fn settled_later(self, cost: u32) -> Self {
         Self { settles: Some(cost), ..self }
+    }
+
+    /// The same, for a request from this address. The in-process store counts new keys by the client's network, a /24 or /48,
+    /// if the limit has used up its share of the memory. Requests without an address are counted together then.
+    #[must_use]
+    pub fn from_client(self, client: IpAddr) -> Self {
+        Self { client: Some(client), ..self }
+    }
+
+    /// The same, from this address unless one was given.
+    pub(crate) fn or_from_client(mut self, client: IpAddr) -> Self {
+        self.client.get_or_insert(client);
+        self
     }
 
     /// The same, with a rate of the key's own in place of the limit's.

@@ -38,13 +38,62 @@ pub struct Charge {
     pub shadow: bool,
 }
 
-impl AsRef<Self> for Charge {
-    fn as_ref(&self) -> &Self {
-        self
+/// A charge with what the in-process store must know to count it elsewhere if its limit has no memory for a new key.
+pub trait Placed {
+    /// The charge that is made: of its key or, once it has been moved, of the client's network.
+    fn charge(&self) -> &Charge;
+
+    /// The name of the limit whose share of the memory the charge uses. Without one, only the whole memory bounds it.
+    fn limit(&self) -> Option<&str> {
+        None
+    }
+
+    /// What is charged instead if there is no memory for the key.
+    fn overflow(&self) -> Option<Overflow> {
+        None
+    }
+
+    /// Replaces the charge by one of its overflow's.
+    fn move_to(&mut self, charge: Charge);
+
+    /// Whether the charge has been replaced.
+    fn is_moved(&self) -> bool {
+        false
     }
 }
 
-/// The charges of one request, each on another bucket.
+/// A charge that is counted in its bucket or nowhere.
+impl Placed for Charge {
+    fn charge(&self) -> &Charge {
+        self
+    }
+
+    fn move_to(&mut self, charge: Charge) {
+        *self = charge;
+    }
+}
+
+/// The charges that stand in for one whose key has no bucket of its own.
+#[derive(Clone, Debug)]
+pub struct Overflow {
+    /// On the bucket of the client's network, if the client is known.
+    pub network: Option<Charge>,
+    /// On the limit's bucket of all that fits nowhere else.
+    pub rest: Charge,
+}
+
+/// Permits that a request takes of the bucket of the charge at this place. If several of its charges name one bucket,
+/// their costs add up; a shadowing charge doesn't count against an enforcing one.
+fn total_cost<P: Placed>(charges: &[P], at: usize) -> u32 {
+    let own = charges[at].charge();
+    if charges.len() == 1 {
+        return own.cost;
+    }
+    let counts = |other: &&Charge| other.bucket == own.bucket && (own.shadow || !other.shadow);
+    charges.iter().map(Placed::charge).filter(counts).fold(0, |sum, other| sum.saturating_add(other.cost))
+}
+
+/// The charges of one request. The costs of those that name one bucket add up.
 pub type Charges = SmallVec<[Charge; 1]>;
 
 /// Whether a request is admitted, and where each of its buckets stands after it.
@@ -292,16 +341,16 @@ impl Store {
     ///
     /// # Errors
     /// No decision, within `deadline`.
-    pub async fn take<C: AsRef<Charge>>(
+    pub async fn take<P: Placed>(
         &self,
-        charges: &[C],
+        charges: &mut [P],
         deadline: Instant,
     ) -> Result<Decision, StoreError> {
         let store = match self {
             Self::Memory(store) => return store.take(charges, Instant::now().into_std()),
             Self::Redis(store) => store,
         };
-        let charges = charges.iter().map(|charge| charge.as_ref().clone()).collect();
+        let charges = charges.iter().map(|charge| charge.charge().clone()).collect();
         match store.operate(Operation::Take(charges), deadline).await? {
             Reply::Decision(decision) => Ok(decision),
             Reply::Usage(_) | Reply::Done => Err(StoreError::Malformed),
@@ -316,19 +365,23 @@ impl Store {
         }
     }
 
-    /// Looks how much of a bucket is in use and when `cost` permits fit, and writes nothing.
+    /// Looks how much is in use where a charge is counted and when it fits, and writes nothing. Says whether that is
+    /// elsewhere than in the bucket of its key.
     ///
     /// # Errors
     /// No answer, within `deadline`.
-    pub async fn peek(
+    pub async fn peek<P: Placed>(
         &self,
-        bucket: Bytes,
-        quota: Quota,
-        cost: u32,
+        charge: &mut P,
         deadline: Instant,
-    ) -> Result<Usage, StoreError> {
-        match self.operate(Operation::On { bucket, quota, act: Act::Peek(cost) }, deadline).await? {
-            Reply::Usage(usage) => Ok(usage),
+    ) -> Result<(Usage, bool), StoreError> {
+        let store = match self {
+            Self::Memory(store) => return store.peek(charge),
+            Self::Redis(store) => store,
+        };
+        let Charge { bucket, quota, cost, .. } = charge.charge().clone();
+        match store.operate(Operation::On { bucket, quota, act: Act::Peek(cost) }, deadline).await? {
+            Reply::Usage(usage) => Ok((usage, false)),
             Reply::Decision(_) | Reply::Done => Err(StoreError::Malformed),
         }
     }
@@ -341,10 +394,16 @@ impl Store {
         self.operate(Operation::On { bucket, quota, act: Act::Reset }, deadline).await.map(drop)
     }
 
-    /// Records permits, whether they fit or not, without waiting for it: the debt of a request that has been
+    /// Records the cost of a charge, whether it fits or not, without waiting for it: the debt of a request that has been
     /// admitted. A store that can't answer now forgets it.
-    pub fn record(&self, bucket: Bytes, quota: Quota, cost: u32) {
-        self.send(Operation::On { bucket, quota, act: Act::Record(cost) });
+    pub fn record<P: Placed>(&self, mut charge: P) {
+        match self {
+            Self::Memory(store) => drop(store.record(&mut charge)),
+            Self::Redis(store) => {
+                let Charge { bucket, quota, cost, .. } = charge.charge().clone();
+                store.send(Operation::On { bucket, quota, act: Act::Record(cost) });
+            }
+        }
     }
 
     /// Lets a lease last for a whole window from now, without waiting for it.

@@ -153,7 +153,7 @@ async fn show(State(admin): State<Arc<Admin>>, Path((limit, key)): Path<(String,
     let ask = place.ask(&key)?;
     let state = place.gateway.limiter().peek(&ask).await?;
     let is_exact = state.quota.algorithm != Algorithm::Concurrency;
-    Ok(Json(json!({
+    let mut shown = json!({
         "limit": limit,
         "key": ask.key().as_str(),
         "rate": state.quota.to_string(),
@@ -161,7 +161,11 @@ async fn show(State(admin): State<Arc<Admin>>, Path((limit, key)): Path<(String,
         "remaining": u64::from(state.quota.capacity()).saturating_sub(state.usage.used),
         "retry_after_ms": state.usage.delay_us.filter(|_| is_exact).map(|delay_us| delay_us.div_ceil(1_000)),
         "override": state.is_overridden,
-    })))
+    });
+    if state.is_by_network {
+        shown["by_network"] = json!(true);
+    }
+    Ok(Json(shown))
 }
 
 async fn reset(

@@ -11,6 +11,9 @@ use super::{Algorithm, Count, MOST_USED, Quota, sliding_cells};
 /// Entries that a log begins with room for.
 const FIRST_CAPACITY: usize = 4;
 
+/// How many of the newest entries are looked at to join two of them.
+const JOINED_AMONG: usize = 64;
+
 /// The grants of one bucket. No two have the same time: what is granted less than a cell (here of one
 /// microsecond) after the newest one began is added to it, and it gets that time.
 #[derive(Debug, Default)]
@@ -31,6 +34,17 @@ struct Entry {
 impl Log {
     fn newest_us(&self) -> Option<u64> {
         self.entries.back().map(|entry| entry.at_us)
+    }
+
+    /// Joins those two of the newest entries between which the least time has passed.
+    fn join_two(&mut self) {
+        let first = self.entries.len().saturating_sub(JOINED_AMONG);
+        let gap = |at: usize| self.entries[at + 1].at_us - self.entries[at].at_us;
+        let closest = (first..self.entries.len().saturating_sub(1)).min_by_key(|at| gap(*at));
+        if let Some(later) = closest.and_then(|at| self.entries.remove(at + 1).map(|later| (at, later))) {
+            let (at, Entry { at_us, .. }) = later;
+            self.entries[at].at_us = at_us;
+        }
     }
 
     /// The newest entry's time stands in for a clock that stepped back behind it.
@@ -73,6 +87,14 @@ impl Count for Log {
             }
         }
         self.total += cost;
+    }
+
+    /// Makes place for an entry by joining two neighbours, which then end with the later one.
+    fn charge_in_place(&mut self, quota: Quota, time_us: u64, cost: u32) {
+        if self.growth_bytes() > 0 {
+            self.join_two();
+        }
+        self.charge(quota, time_us, cost);
     }
 
     fn give_back(&mut self, _: Quota, granted_us: u64, cost: u32) {
@@ -119,8 +141,10 @@ impl Count for Log {
     }
 
     fn shrink(&mut self) {
-        // A bucket with few entries keeps its room for some more, also where the store is full.
-        self.entries.shrink_to(FIRST_CAPACITY);
+        // A bucket keeps its room for some more entries, also where there is no memory.
+        if self.entries.len() < self.entries.capacity() / 2 {
+            self.entries.shrink_to(FIRST_CAPACITY.max(2 * self.entries.len()));
+        }
     }
 }
 

@@ -201,7 +201,11 @@ fn describe(page: &mut ExplanationText, limit: &Value) {
             (false, Some(ms)) => format!("there is room in {ms} ms"),
             (false, None) => "there is no room".to_owned(),
         };
-        page.line("now", &format!("{} used, {} left: {room}", live["used"], live["remaining"]));
+        let whose = match live.contains_key("by_network") {
+            true => " of the client's network, as the limit has no memory for more keys",
+            false => "",
+        };
+        page.line("now", &format!("{} used, {} left{whose}: {room}", live["used"], live["remaining"]));
     }
 }
 

@@ -3,17 +3,16 @@
 
 use std::{error::Error, fmt, sync::Arc, time::Duration};
 
-use bytes::Bytes;
 use smallvec::SmallVec;
 use tokio::{task::AbortHandle, time::sleep};
 
 use crate::{
     algorithm::{Algorithm, Quota},
     duration,
-    store::{Lease, Outcome, Store, StoreError},
+    store::{Charge, Lease, Outcome, Store, StoreError},
 };
 
-use super::{Limit, refusals::Refusals};
+use super::{Ask, Limit, asked::Asked, refusals::Refusals};
 
 /// Where one limit stands after a request.
 #[derive(Clone, Debug)]
@@ -159,11 +158,12 @@ impl Admission {
     /// Records permits beyond those that the request was admitted for, whether they fit or not, on a limit that
     /// it was [asked to settle](super::Ask::settled_later) with. What the store can't take now is forgotten.
     pub fn record(&self, limit: &str, cost: u32) {
-        let accounts = self.accounts.iter().filter(|account| account.limit.name() == limit && cost > 0);
-        for Account { store, refusals, bucket, quota, .. } in accounts {
-            store.record(bucket.clone(), *quota, cost);
+        let accounts = self.accounts.iter().filter(|account| account.ask.limit.name() == limit && cost > 0);
+        for Account { store, refusals, ask, charge, common, .. } in accounts {
+            let asked = Asked::new(ask, Charge { cost, ..charge.clone() }, *common);
             // A debt lengthens the delays that were told.
-            refusals.forget(bucket);
+            refusals.forget(&charge.bucket);
+            store.record(asked);
         }
     }
 
@@ -176,11 +176,13 @@ impl Admission {
 /// Where more may be recorded for a request.
 #[derive(Debug)]
 pub(super) struct Account {
-    pub(super) limit: Arc<Limit>,
+    pub(super) ask: Ask,
     pub(super) store: Arc<Store>,
     pub(super) refusals: Arc<Refusals>,
-    pub(super) bucket: Bytes,
-    pub(super) quota: Quota,
+    /// The charge on the bucket of the key, also if it was counted elsewhere.
+    pub(super) charge: Charge,
+    /// The quota of keys that have none of their own.
+    pub(super) common: Quota,
     /// What was estimated, or is owed if the response makes it so.
     pub(super) cost: u32,
 }

@@ -3,19 +3,19 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use smallvec::SmallVec;
 use tokio::time::{Duration, Instant};
 
 use crate::{
     algorithm::{Algorithm, Quota},
     config::{self, OnFailure, Scope},
     metrics::{Counts, CountsByWord, Page},
-    store::{Charge, Decision, NodeState, Outcome, Store, StoreError, Usage},
+    store::{Charge, Decision, NodeState, Outcome, Placed, Store, StoreError, Usage},
 };
 
 use super::{
     Admission, Ask, Limit, Limited, Origin, Refusal, Standing, Standings,
     admission::{Account, Held},
+    asked::{AllAsked, Asked},
     overrides::Overridden,
     refusals::{Refusals, Sending, Turns, Verdict},
     wait::{Patience, Waits},
@@ -68,15 +68,6 @@ pub struct Limiter {
     /// Decisions by a clock that is a window behind.
     set_back: Counts,
 }
-
-/// A limit that is asked, the charge that this makes, and where.
-struct Asked<'r> {
-    ask: &'r Ask,
-    charge: Charge,
-    scope: Scope,
-}
-
-type AllAsked<'r> = SmallVec<[Asked<'r>; 1]>;
 
 impl Limiter {
     /// Opens the store at a url, `redis://127.0.0.1:6379` or `memory:`, with the settings that a file has by
@@ -137,6 +128,11 @@ impl Limiter {
         self.store.answers()
     }
 
+    /// Whether requests are decided otherwise than the limits say: the store can't be asked, or the memory for keys is used up.
+    pub fn is_degraded(&self) -> bool {
+        !self.store_answers() || !self.counting_by_network().is_empty()
+    }
+
     /// How each server of the store has fared; there is none if it counts in this process.
     pub fn store_nodes(&self) -> Vec<NodeState> {
         self.store.nodes()
@@ -152,6 +148,23 @@ impl Limiter {
         match &*self.local {
             Store::Memory(store) => (store.bytes(), store.max_bytes()),
             Store::Redis(_) => (0, 0),
+        }
+    }
+
+    /// Divides the memory of the counts in this process among the limits of these names: each can use its share, whatever
+    /// is asked of the others. A limit that isn't named gets a share with its first request, which others may have used
+    /// until then.
+    pub fn share_memory_among<'l>(&self, limits: impl IntoIterator<Item = &'l str>) {
+        if let Store::Memory(store) = &*self.local {
+            store.announce(limits);
+        }
+    }
+
+    /// The limits of which new keys were counted by client network within the last minute, for want of memory.
+    pub fn counting_by_network(&self) -> Vec<String> {
+        match &*self.local {
+            Store::Memory(store) => store.overflowing(),
+            Store::Redis(_) => Vec::new(),
         }
     }
 
@@ -245,12 +258,12 @@ impl Limiter {
     /// As [`Self::try_acquire`], for a request that has arrived just now: that is when it is decided, as far as that is up
     /// to this process, and from when the store's deadline counts.
     pub(super) async fn take(&self, asks: &[Ask], arrival: Instant) -> Result<Admission, Refusal> {
-        let asked = self.ask(asks)?;
+        let mut asked = self.ask(asks)?;
         let deadline = arrival + self.timeout;
         if let Store::Memory(store) = &*self.store
             && is_shared(&asked)
         {
-            return match store.take(&asked, arrival.into_std()) {
+            return match store.take(&mut asked, arrival.into_std()) {
                 Ok(decision) => self.conclude(asked, decision),
                 Err(error) => self.go_without_store(asked, error, deadline).await,
             };
@@ -272,9 +285,9 @@ impl Limiter {
         if is_shared(&asked) {
             return self.take_shared(asked, is_alone, deadline).await;
         }
-        let (own, shared): (AllAsked<'_>, AllAsked<'_>) =
+        let (mut own, shared): (AllAsked<'_>, AllAsked<'_>) =
             asked.into_iter().partition(|asked| asked.scope == Scope::Instance);
-        let mut own_decision = match self.local.take(&own, deadline).await {
+        let mut own_decision = match self.local.take(&mut own, deadline).await {
             Ok(decision) => decision,
             Err(cause) => return Err(deny(&own, cause, |_| true)),
         };
@@ -302,12 +315,12 @@ impl Limiter {
 
     async fn take_shared(
         &self,
-        asked: AllAsked<'_>,
+        mut asked: AllAsked<'_>,
         is_alone: bool,
         deadline: Instant,
     ) -> Result<Admission, Refusal> {
         let sent = matches!(*self.store, Store::Redis(_)).then(|| self.refusals.sending());
-        match self.store.take(&asked, deadline).await {
+        match self.store.take(&mut asked, deadline).await {
             Ok(decision) => {
                 if let Some(sent) = sent {
                     self.learn(&asked, &decision, sent, is_alone);
@@ -373,14 +386,15 @@ impl Limiter {
         }
         let (mut counted, passed): (AllAsked<'_>, AllAsked<'_>) =
             asked.into_iter().partition(|asked| asked.ask.limit.on_failure == OnFailure::Local && !is_full);
-        for Asked { charge, .. } in &mut counted {
+        for Asked { charge, common, .. } in &mut counted {
             charge.quota = charge.quota.share(self.instances);
+            *common = common.share(self.instances);
             charge.cost = charge.cost.min(charge.quota.capacity());
         }
         let mut admission = Admission::default();
         let passed = passed.iter().filter(|asked| !asked.charge.shadow);
         admission.standings.extend(passed.map(|asked| asked.standing(UNKNOWN_ROOM, Origin::FallbackAllow)));
-        match self.local.take(&counted, deadline).await {
+        match self.local.take(&mut counted, deadline).await {
             Ok(decision) if decision.admitted => {
                 Ok(self.admit(&self.local, Origin::FallbackLocal, counted, decision, admission))
             }
@@ -455,18 +469,17 @@ impl Limiter {
         admission.standings.reserve(asked.len());
         for (asked, outcome) in asked.into_iter().zip(&decision.outcomes) {
             admission.standings.push(asked.standing(*outcome, origin));
-            let Asked { ask, charge, .. } = asked;
+            let Asked { ask, charge, common, .. } = asked;
             if let Some(cost) = ask.settles.filter(|_| outcome.charged) {
-                let (limit, store, refusals) = (ask.limit.clone(), store.clone(), self.refusals.clone());
-                let (bucket, quota) = (charge.bucket, charge.quota);
-                admission.accounts.push(Account { limit, store, refusals, bucket, quota, cost });
+                let (ask, store, refusals) = (ask.clone(), store.clone(), self.refusals.clone());
+                admission.accounts.push(Account { ask, store, refusals, charge, common, cost });
             }
         }
         admission
     }
 
     fn give_back(&self, asked: &AllAsked<'_>, decision: &Decision) {
-        for (Asked { charge, .. }, outcome) in asked.iter().zip(&decision.outcomes) {
+        for (charge, outcome) in asked.iter().map(Asked::charge).zip(&decision.outcomes) {
             if outcome.charged {
                 self.local.give_back(&charge.bucket, charge.quota, decision.time_us, charge.cost);
             }
@@ -482,8 +495,7 @@ impl Limiter {
     fn ask<'r>(&self, asks: &'r [Ask]) -> Result<AllAsked<'r>, Refusal> {
         let mut asked = AllAsked::with_capacity(asks.len());
         for ask in asks {
-            let (charge, scope) = self.charge(ask);
-            asked.push(Asked { ask, charge, scope });
+            asked.push(self.asked(ask));
         }
         if asked.iter().all(Asked::is_within_quota) {
             return Ok(asked);
@@ -491,6 +503,15 @@ impl Limiter {
         refuse_what_never_fits(&asked)?;
         asked.retain(|asked| asked.is_within_quota());
         Ok(asked)
+    }
+
+    /// What a request asks of a limit, by the quotas that hold now.
+    pub(super) fn asked<'r>(&self, ask: &'r Ask) -> Asked<'r> {
+        let (charge, scope) = self.charge(ask);
+        let common = self.rate(&ask.limit, None);
+        let mut asked = Asked::new(ask, charge, common);
+        asked.scope = scope;
+        asked
     }
 
     /// What a request charges a limit, by the quota that holds now, and where.
@@ -501,10 +522,10 @@ impl Limiter {
         }
     }
 
-    /// How much of a bucket is in use, and when a charge fits.
-    pub(super) async fn peek_at(&self, charge: &Charge, scope: Scope) -> Result<Usage, StoreError> {
+    /// Looks how much is in use where a request is counted, and when it fits. Says whether that is by network.
+    pub(super) async fn peek_at(&self, asked: &mut Asked<'_>) -> Result<(Usage, bool), StoreError> {
         let deadline = Instant::now() + self.timeout;
-        self.store_of(scope).peek(charge.bucket.clone(), charge.quota, charge.cost, deadline).await
+        self.store_of(asked.scope).peek(asked, deadline).await
     }
 
     /// Where limits of this scope count.
@@ -515,14 +536,14 @@ impl Limiter {
         }
     }
 
-    /// How a charge would be refused now, or that it wouldn't.
-    pub(super) async fn look_at(&self, charge: &Charge, scope: Scope) -> Result<Outcome, StoreError> {
+    /// Says how a request would be refused now, or that it wouldn't.
+    pub(super) async fn look_at(&self, asked: &mut Asked<'_>) -> Result<Outcome, StoreError> {
         let sent = self.refusals.sending();
-        let Usage { used, grow_us, delay_us } = self.peek_at(charge, scope).await?;
-        let remaining = u64::from(charge.quota.capacity()).saturating_sub(used);
+        let (Usage { used, grow_us, delay_us }, _) = self.peek_at(asked).await?;
+        let remaining = u64::from(asked.charge().quota.capacity()).saturating_sub(used);
         let outcome = Outcome { charged: false, remaining, grow_us, delay_us };
-        if self.remembers(charge, scope) {
-            self.refusals.note(charge, &outcome, sent);
+        if self.remembers(&asked.charge, asked.scope) {
+            self.refusals.note(&asked.charge, &outcome, sent);
         }
         Ok(outcome)
     }
@@ -542,23 +563,6 @@ impl Limiter {
     /// Whether refusals of a charge are given here. The in-process store is asked as fast.
     fn remembers(&self, charge: &Charge, scope: Scope) -> bool {
         scope == Scope::Shared && !charge.shadow && matches!(*self.store, Store::Redis(_))
-    }
-}
-
-impl AsRef<Charge> for Asked<'_> {
-    fn as_ref(&self) -> &Charge {
-        &self.charge
-    }
-}
-
-impl Asked<'_> {
-    /// Whether it can ever be admitted.
-    fn is_within_quota(&self) -> bool {
-        self.charge.cost.max(1) <= self.charge.quota.capacity()
-    }
-
-    fn standing(&self, outcome: Outcome, origin: Origin) -> Standing {
-        Standing::new(&self.ask.limit, self.charge.quota, outcome, origin)
     }
 }
 

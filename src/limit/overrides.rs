@@ -23,7 +23,7 @@ use crate::{
     algorithm::{Algorithm, Quota, Rate},
     config::Scope,
     store::{
-        Charge, StoreError, Usage,
+        Placed, StoreError, Usage,
         overrides::{Names, Override},
     },
 };
@@ -81,6 +81,8 @@ pub struct KeyState {
     pub is_overridden: bool,
     /// What is in use.
     pub usage: Usage,
+    /// Whether that is counted for the client's network and not for the key, as the limit has no memory for more keys.
+    pub is_by_network: bool,
 }
 
 impl Overridden {
@@ -120,10 +122,11 @@ impl Limiter {
     /// # Errors
     /// The store gives no answer.
     pub async fn peek(&self, ask: &Ask) -> Result<KeyState, StoreError> {
-        let (charge, scope) = self.charge(ask);
+        let mut asked = self.asked(ask);
+        asked.charge.cost = asked.charge.cost.max(1);
         let is_overridden = self.overridden.of(&ask.limit, Some(&ask.key)).is_some();
-        let usage = self.peek_at(&Charge { cost: charge.cost.max(1), ..charge.clone() }, scope).await?;
-        Ok(KeyState { quota: charge.quota, is_overridden, usage })
+        let (usage, is_by_network) = self.peek_at(&mut asked).await?;
+        Ok(KeyState { quota: asked.charge().quota, is_overridden, usage, is_by_network })
     }
 
     /// Forgets what was counted for a key, here and for all gateways. Those that can't be told so may still refuse

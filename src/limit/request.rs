@@ -81,7 +81,10 @@ impl Rule {
     pub fn terms(&self, subject: &Subject<'_>) -> Terms {
         match key::count(&self.config, subject) {
             Counted::For { key, rate } => match self.cost(subject.headers) {
-                Ok(cost) => Terms::Counts(self.charge(Key::of_text(key), rate, cost)),
+                Ok(cost) => {
+                    let ask = self.charge(Key::of_text(key), rate, cost);
+                    Terms::Counts(ask.from_client(subject.client))
+                }
                 Err(refusal) => Terms::Refuses(refusal),
             },
             Counted::Exempt => Terms::Exempts,
@@ -383,7 +386,7 @@ impl Settlement {
         let accounts = admission.accounts.iter();
         let open = accounts
             .filter_map(|account| {
-                let rule = rule_of(&account.limit)?.clone();
+                let rule = rule_of(&account.ask.limit)?.clone();
                 Some(Open { rule, estimate: account.cost })
             })
             .collect();

@@ -230,8 +230,11 @@ impl Limiter {
 
     /// When so many permits are free.
     async fn look(&self, awaited: &Awaited, permits: u32) -> Result<Outcome, StoreError> {
+        let mut asked = self.asked(&awaited.ask);
         let (bucket, quota) = (awaited.bucket.clone(), awaited.quota);
-        self.look_at(&Charge { bucket, quota, cost: permits, shadow: false }, awaited.scope).await
+        asked.charge = Charge { bucket, quota, cost: permits, shadow: false };
+        asked.scope = awaited.scope;
+        self.look_at(&mut asked).await
     }
 }
 

@@ -259,29 +259,84 @@ fn a_shadow_limit_refuses_nobody_whatever_is_wrong_with_its_key() {
     assert_eq!(gateway.get("/?k=1&k=2").status, 200);
 }
 
-#[test]
-fn a_full_store_denies_new_keys_and_opens_no_second_quota() {
-    let gateway = Gateway::start(
+/// A gateway with little memory, on which a limit by a header has been asked for more keys than fit.
+fn flooded(store: &str) -> Gateway {
+    let gateway = Gateway::start(&format!(
         r#"
+        [server]
+        trusted_proxies = ["127.0.0.0/8"]
+        [admin]
+        listen = "127.0.0.1:0"
         [store]
         max_memory = "1MiB"
+        {store}
         [limits.l]
-        key = "query:k"
-        plain = true
-        rate = "3/h"
+        key = "header:x-api-key"
+        rate = "7/h"
+        [limits.other]
+        key = "ip"
+        rate = "7/h"
         [[routes]]
         path = "/"
-        respond = { status = 200 }
+        respond = {{ status = 200 }}
         limits = ["l"]
-        "#,
-    );
+        [[routes]]
+        path = "/other"
+        respond = {{ status = 200 }}
+        limits = ["other"]
+        "#
+    ));
     let mut client = gateway.client();
-    let first_denied = (0..20_000).find(|k| client.get(&format!("/?k={k}")).status == 503);
-    let denied = client.get(&format!("/?k={}", first_denied.expect("the store has a bound")));
-    assert_eq!((denied.status, denied.header("retry-after")), (503, Some("1")));
-    // One that it knows has its own quota still, of which one is used.
-    let statuses: Vec<u16> = (0..6).map(|_| client.get("/?k=0").status).collect();
-    assert_eq!(statuses, [200, 200, 429, 429, 429, 429]);
+    assert_eq!(client.ask("GET /\nx-api-key: known").status, 200);
+    let statuses: Vec<u16> =
+        (0..5_000).map(|key| client.ask(&format!("GET /\nx-api-key: invented-{key}")).status).collect();
+    let denied = statuses.iter().filter(|status| !matches!(status, 200 | 429)).count();
+    assert_eq!(denied, 0, "what is neither admitted nor limited has had no decision");
+    assert_eq!(statuses.last(), Some(&429));
+    gateway
+}
+
+/// What `requests` requests get.
+fn statuses(gateway: &Gateway, request: &str, requests: usize) -> Vec<u16> {
+    let mut client = gateway.client();
+    (0..requests).map(|_| client.ask(request).status).collect()
+}
+
+fn keys_past_a_share_are_counted_by_network(store: &str) {
+    let gateway = flooded(store);
+    // A key that is known has its own quota still, of which one is used; its log needs memory to grow.
+    let known = statuses(&gateway, "GET /\nx-api-key: known", 8);
+    assert_eq!(known, [200, 200, 200, 200, 200, 200, 429, 429]);
+    // The network of the flood has used up its count, for whatever key, and for who has none.
+    assert_eq!(statuses(&gateway, "GET /\nx-api-key: new", 1), [429]);
+    assert_eq!(statuses(&gateway, "GET /", 1), [429]);
+    // Another network has one, too, which all of its keys share: they are told what is left of it.
+    let from = |address: &str, key: &str| {
+        let answer = gateway.ask(&format!("GET /\nx-forwarded-for: {address}\nx-api-key: {key}"));
+        (answer.status, answer.header("ratelimit").unwrap_or_default().to_owned())
+    };
+    for (turn, address) in ["192.0.2.7", "192.0.2.200", "192.0.2.1"].into_iter().enumerate() {
+        let (status, left) = from(address, &format!("new-{turn}"));
+        assert!(status == 200 && left.contains(&format!("r={};", 6 - turn)), "{status} {left}");
+    }
+    assert!(from("192.0.3.7", "new-0").1.contains("r=6;"));
+    assert!(from("2001:db8:7:1::1", "new-0").1.contains("r=6;"));
+    assert!(from("2001:db8:7:2::1", "new-1").1.contains("r=5;"));
+    // Another limit notices nothing.
+    assert_eq!(statuses(&gateway, "GET /other", 8), [200, 200, 200, 200, 200, 200, 200, 429]);
+    let said = gateway.log().matches("has used up its share of the memory").count();
+    assert_eq!(said, 1, "{}", gateway.log());
+}
+
+#[test]
+fn invented_keys_lock_nobody_out() {
+    keys_past_a_share_are_counted_by_network("");
+}
+
+#[test]
+fn invented_keys_lock_nobody_out_while_the_store_is_away() {
+    let redis = Redis::away();
+    keys_past_a_share_are_counted_by_network(&format!("url = \"{}\"", redis.url()));
 }
 
 #[test]

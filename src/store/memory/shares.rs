@@ -1,0 +1,256 @@
+//! The memory of the in-process store, divided among limits.
+//!
+//! Each limit has an equal share of `max_memory`. Six eighths of it are for the buckets of keys, one more for what known
+//! keys need to grow, and the last for the buckets of networks, in which new keys are counted past that. A limit can
+//! therefore take nothing from another one. The reasons and the bounds are in docs/adr/0001-memory-per-limit.md.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{
+            AtomicBool, AtomicU64, AtomicUsize,
+            Ordering::{AcqRel, Acquire, Relaxed},
+        },
+    },
+};
+
+use parking_lot::RwLock;
+
+/// Shares of limits that were not announced; further limits count in the common share.
+const SHARES_MOST: usize = 1_000;
+/// How long after it last counted a key by its network a limit is said to do so.
+const RECENT_US: u64 = 60_000_000;
+const SAY_AGAIN_AFTER_US: u64 = 60_000_000;
+
+/// Bytes and number of some buckets.
+#[derive(Debug)]
+pub(super) struct Pool {
+    bytes: AtomicUsize,
+    buckets: AtomicUsize,
+    /// Bytes of all pools of the store.
+    all: Arc<AtomicUsize>,
+}
+
+impl Pool {
+    fn new(all: &Arc<AtomicUsize>) -> Arc<Self> {
+        Arc::new(Self { bytes: AtomicUsize::new(0), buckets: AtomicUsize::new(0), all: all.clone() })
+    }
+
+    pub(super) fn buckets(&self) -> usize {
+        self.buckets.load(Relaxed)
+    }
+
+    pub(super) fn begin(&self, bytes: usize) {
+        self.buckets.fetch_add(1, Relaxed);
+        self.grow(bytes);
+    }
+
+    pub(super) fn end(&self, bytes: usize) {
+        self.buckets.fetch_sub(1, Relaxed);
+        self.shrink(bytes);
+    }
+
+    pub(super) fn grow(&self, bytes: usize) {
+        if bytes > 0 {
+            self.bytes.fetch_add(bytes, Relaxed);
+            self.all.fetch_add(bytes, Relaxed);
+        }
+    }
+
+    pub(super) fn shrink(&self, bytes: usize) {
+        if bytes > 0 {
+            self.bytes.fetch_sub(bytes, Relaxed);
+            self.all.fetch_sub(bytes, Relaxed);
+        }
+    }
+}
+
+/// The memory of one limit.
+#[derive(Debug)]
+pub(super) struct Share {
+    limit: String,
+    /// Of the buckets of keys.
+    pub(super) keys: Arc<Pool>,
+    /// Of the buckets of networks.
+    pub(super) networks: Arc<Pool>,
+    /// Decisions on keys that were counted by their network.
+    spilled: AtomicU64,
+    spilled_us: AtomicU64,
+    said_us: AtomicU64,
+}
+
+impl Share {
+    fn new(limit: &str, all: &Arc<AtomicUsize>) -> Arc<Self> {
+        Arc::new(Self {
+            limit: limit.to_owned(),
+            keys: Pool::new(all),
+            networks: Pool::new(all),
+            spilled: AtomicU64::new(0),
+            spilled_us: AtomicU64::new(0),
+            said_us: AtomicU64::new(0),
+        })
+    }
+
+    fn is_empty(&self) -> bool {
+        self.keys.buckets() + self.networks.buckets() == 0
+    }
+
+    fn spilled_lately(&self, time_us: u64) -> bool {
+        let spilled_us = self.spilled_us.load(Relaxed);
+        spilled_us > 0 && time_us.saturating_sub(spilled_us) < RECENT_US
+    }
+}
+
+/// What a limit wants memory for.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Purpose {
+    /// The bucket of a new key.
+    NewKey,
+    /// More entries of a key's bucket.
+    Growth,
+    /// The bucket of a network, or more entries of it.
+    Network,
+}
+
+/// The shares of all limits.
+#[derive(Debug)]
+pub(super) struct Shares {
+    max_bytes: usize,
+    bytes: Arc<AtomicUsize>,
+    /// Of operations that name no limit, and of limits beyond `SHARES_MOST`. Only the whole bounds it.
+    common: Arc<Share>,
+    by_limit: RwLock<HashMap<String, Arc<Share>>>,
+    /// Whether all limits are known. If not, there is always a share to spare for the next one.
+    is_announced: AtomicBool,
+    /// Into how many shares the memory is divided.
+    count: AtomicUsize,
+}
+
+impl Shares {
+    pub(super) fn new(max_bytes: usize) -> Self {
+        let bytes = Arc::new(AtomicUsize::new(0));
+        Self {
+            max_bytes,
+            common: Share::new("", &bytes),
+            bytes,
+            by_limit: RwLock::default(),
+            is_announced: AtomicBool::new(false),
+            count: AtomicUsize::new(1),
+        }
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes.load(Relaxed)
+    }
+
+    pub(super) fn max_bytes(&self) -> usize {
+        self.max_bytes
+    }
+
+    /// Divides the memory among these limits. One that isn't named keeps its share until it has no bucket any more.
+    pub(super) fn announce<'l>(&self, limits: impl IntoIterator<Item = &'l str>) {
+        let mut by_limit = self.by_limit.write();
+        let mut named: HashMap<String, Arc<Share>> = HashMap::new();
+        for limit in limits {
+            let share = by_limit.remove(limit).unwrap_or_else(|| Share::new(limit, &self.bytes));
+            named.insert(limit.to_owned(), share);
+        }
+        named.extend(by_limit.drain().filter(|(_, share)| !share.is_empty()));
+        *by_limit = named;
+        self.is_announced.store(true, Relaxed);
+        self.recount(&by_limit);
+    }
+
+    /// The share of a limit, which has one from now on.
+    pub(super) fn of(&self, limit: Option<&str>) -> Arc<Share> {
+        let Some(limit) = limit else { return self.common.clone() };
+        if let Some(share) = self.by_limit.read().get(limit) {
+            return share.clone();
+        }
+        let mut by_limit = self.by_limit.write();
+        if by_limit.len() >= SHARES_MOST {
+            by_limit.retain(|_, share| !share.is_empty());
+        }
+        let share = match by_limit.get(limit) {
+            Some(share) => share.clone(),
+            None if by_limit.len() >= SHARES_MOST => self.common.clone(),
+            None => {
+                let share = Share::new(limit, &self.bytes);
+                by_limit.insert(limit.to_owned(), share.clone());
+                share
+            }
+        };
+        self.recount(&by_limit);
+        share
+    }
+
+    fn recount(&self, by_limit: &HashMap<String, Arc<Share>>) {
+        let spare = usize::from(!self.is_announced.load(Relaxed));
+        self.count.store((by_limit.len() + spare).max(1), Relaxed);
+    }
+
+    /// Bytes that a limit may use.
+    fn share_bytes(&self) -> usize {
+        self.max_bytes / self.count.load(Relaxed)
+    }
+
+    /// Whether a limit may use so many bytes more. Two threads may both be told so: they exceed a bound by one bucket each at most.
+    pub(super) fn has_room(&self, share: &Share, bytes: usize, purpose: Purpose) -> bool {
+        if self.bytes().saturating_add(bytes) > self.max_bytes {
+            return false;
+        }
+        if share.limit.is_empty() {
+            return true;
+        }
+        let (pool, eighths) = match purpose {
+            Purpose::NewKey => (&share.keys, 6),
+            Purpose::Growth => (&share.keys, 7),
+            Purpose::Network => (&share.networks, 1),
+        };
+        let most = self.share_bytes() / 8 * eighths;
+        pool.bytes.load(Relaxed).saturating_add(bytes) <= most
+    }
+
+    /// Notes that a new key of a limit was counted by its network, and says so once a minute.
+    pub(super) fn note_spilled(&self, share: &Share, time_us: u64) {
+        share.spilled.fetch_add(1, Relaxed);
+        share.spilled_us.store(time_us, Relaxed);
+        let said_us = share.said_us.load(Acquire);
+        let is_due = said_us == 0 || time_us.saturating_sub(said_us) >= SAY_AGAIN_AFTER_US;
+        if is_due && share.said_us.compare_exchange(said_us, time_us, AcqRel, Relaxed).is_ok() {
+            tracing::warn!(
+                limit = share.limit,
+                keys = share.keys.buckets(),
+                networks = share.networks.buckets(),
+                "the limit `{}` has used up its share of the memory, {} KiB: new keys are counted by client network. \
+                 See \"Keys that clients choose\" in docs/operations.md",
+                share.limit,
+                self.share_bytes() >> 10,
+            );
+        }
+    }
+
+    /// The limits that have counted new keys by network within the last minute.
+    pub(super) fn spilling(&self, time_us: u64) -> Vec<String> {
+        let by_limit = self.by_limit.read();
+        let spilling = by_limit.values().filter(|share| share.spilled_lately(time_us));
+        spilling.map(|share| share.limit.clone()).collect()
+    }
+
+    /// Buckets of keys and of networks.
+    pub(super) fn buckets(&self) -> (usize, usize) {
+        let by_limit = self.by_limit.read();
+        let shares = by_limit.values().chain([&self.common]);
+        shares.fold((0, 0), |(keys, networks), share| {
+            (keys + share.keys.buckets(), networks + share.networks.buckets())
+        })
+    }
+
+    /// How many decisions each limit made by network; only limits that did so.
+    pub(super) fn spilled(&self) -> Vec<(String, u64)> {
+        let by_limit = self.by_limit.read();
+        let counts = by_limit.values().map(|share| (share.limit.clone(), share.spilled.load(Relaxed)));
+        counts.filter(|(_, count)| *count > 0).collect()
+    }
+}
