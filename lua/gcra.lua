@@ -3,18 +3,35 @@
 -- Rust twin: src/algorithm/gcra.rs. Up to B + L permits can pass within W.
 --
 -- The level is in units of which a permit adds W (as many as its microseconds) and a microsecond drains
--- L; it may not exceed B * W, which is at most 2^53. A bucket is a string, big-endian: the level (7 bytes),
--- its time in microseconds of this server's clock (7) and the W of its units (6). When W changes, the
--- permits outstanding stay, whole ones and the fraction.
+-- L; without debts it may not exceed B * W, which is at most 2^53. Debts may take it further, up to
+-- 4,000,000,000 permits, where a double isn't exact: so it is counted as whole permits and the units left
+-- over. A bucket is a string, big-endian: the level, or 2^53 if it is more (7 bytes), its time in
+-- microseconds of this server's clock (7), the W of its units (6), and only if the level is more than
+-- 2^53 the whole permits (4) and the units left over (6). When W changes, the permits outstanding stay,
+-- whole ones and the fraction.
 --
 -- The parameter is B, the burst.
 local function gcra()
-  local MOST_LEVEL = 2 ^ 53
+  local MOST_EXACT = 2 ^ 53
 
   -- Exact for integers up to 2^53, as a division of doubles isn't.
-  local function ceil_div(value, by)
+  local function div(value, by)
     local rest = math.fmod(value, by)
-    return (value - rest) / by + (rest > 0 and 1 or 0)
+    return (value - rest) / by, rest
+  end
+
+  -- a * b divided by a third number, and what is left over. Exact for b up to 2^32 and others up to 366
+  -- days of microseconds: if the product isn't, b is taken byte by byte.
+  local function mul_div(a, b, by)
+    if a * b <= MOST_EXACT then return div(a * b, by) end
+    local result, rest = 0, 0
+    for shift = 24, 0, -8 do
+      local carried, left = div(rest * 256, by)
+      local more
+      more, rest = div(left + a * (math.floor(b / 2 ^ shift) % 256), by)
+      result = result * 256 + carried + more
+    end
+    return result, rest
   end
 
   local function quota(permits, window_us, burst)
@@ -22,57 +39,73 @@ local function gcra()
     return { capacity = burst, permits = math.max(1, permits), window_us = window_us }
   end
 
-  -- Microseconds until no more than `most` permits are in use, of a level that is more.
-  local function until_used(quota, time, most, level, at)
-    return ceil_div(level - most * quota.window_us, quota.permits) + (at - time)
+  -- Microseconds until no more than `most` permits are in use, of a level that is more; at most 2^53.
+  local function until_used(quota, time, most, whole, rest, at)
+    local windows, permits = div(whole - most, quota.permits)
+    local drained_us, units = mul_div(quota.window_us, permits, quota.permits)
+    local last_us, left = div(units + rest, quota.permits)
+    local needed_us = windows * quota.window_us + drained_us + last_us + (left > 0 and 1 or 0)
+    return math.min(needed_us, MOST_EXACT) + (at - time)
   end
 
   -- The permits that a level makes, and the microseconds until there is more room.
-  local function standing(quota, time, level, at)
-    if level == 0 then return 0, 0 end
-    local used = ceil_div(level, quota.window_us)
-    return used, until_used(quota, time, math.max(1, math.min(used, quota.capacity)) - 1, level, at)
+  local function standing(quota, time, whole, rest, at)
+    local used = rest > 0 and whole + 1 or whole
+    if used == 0 then return 0, 0 end
+    return used, until_used(quota, time, math.max(1, math.min(used, quota.capacity)) - 1, whole, rest, at)
   end
 
-  -- Sees the level and its time.
+  -- The level that a bucket held, in units of this W, and its time.
+  local function read(bucket, window_us)
+    if #bucket ~= 20 and #bucket ~= 30 then error('the bucket is not a meter', 0) end
+    local level, at, own_us = struct.unpack('>I7I7I6', bucket)
+    if own_us == 0 then error('the bucket is not a meter', 0) end
+    local whole, rest
+    if #bucket > 20 then
+      whole, rest = struct.unpack('>I4I6', bucket, 21)
+    else
+      whole, rest = div(level, own_us)
+    end
+    if own_us ~= window_us then
+      rest = math.ceil(rest / own_us * window_us)
+      if rest >= window_us then whole, rest = whole + 1, rest - window_us end
+    end
+    return whole, rest, at
+  end
+
+  -- Sees the level, in permits and units, and its time.
   local function open(key, quota, time)
     local bucket = redis.call('GET', key)
-    if not bucket then return 0, 0, 0, time end
-    local level, drained_to, window_us = struct.unpack('>I7I7I6', bucket)
-    if #bucket ~= 20 or window_us == 0 then error('the bucket is not a meter', 0) end
-    if window_us ~= quota.window_us then
-      local rest = math.fmod(level, window_us)
-      level = (level - rest) / window_us * quota.window_us + math.ceil(rest / window_us * quota.window_us)
-      level = math.min(level, MOST_LEVEL)
-    end
+    if not bucket then return 0, 0, 0, 0, time end
+    local whole, rest, drained_to = read(bucket, quota.window_us)
     -- A clock that stepped back drains nothing.
     local at = math.max(time, drained_to)
-    level = math.max(0, level - quota.permits * (at - drained_to))
-    local used, grow_us = standing(quota, time, level, at)
-    return used, grow_us, level, at
+    local windows, part_us = div(at - drained_to, quota.window_us)
+    local permits, units = mul_div(part_us, quota.permits, quota.window_us)
+    whole, rest = whole - windows * quota.permits - permits, rest - units
+    if rest < 0 then whole, rest = whole - 1, rest + quota.window_us end
+    if whole < 0 then whole, rest = 0, 0 end
+    local used, grow_us = standing(quota, time, whole, rest, at)
+    return used, grow_us, whole, rest, at
   end
 
-  local function charged_level(quota, charged, level)
-    return math.min(level + charged * quota.window_us, MOST_LEVEL)
+  local function charge(_, quota, time, cost, charged, _, _, whole, rest, at)
+    return standing(quota, time, whole + charged + cost, rest, at)
   end
 
-  local function charge(_, quota, time, cost, charged, _, _, level, at)
-    return standing(quota, time, charged_level(quota, charged + cost, level), at)
+  local function delay(_, quota, time, cost, charged, _, _, whole, rest, at)
+    return until_used(quota, time, quota.capacity - cost, whole + charged, rest, at)
   end
 
-  local function delay(_, quota, time, cost, charged, _, _, level, at)
-    return until_used(quota, time, quota.capacity - cost, charged_level(quota, charged, level), at)
-  end
-
-  local function close(key, quota, time, charged, used, _, level, at)
+  local function close(key, quota, time, charged, used, _, whole, rest, at)
     if used == 0 then return end
-    level = charged_level(quota, charged, level)
-    local needed_us = until_used(quota, time, 0, level, at)
-    if charged > 0 then
-      redis.call('SET', key, struct.pack('>I7I7I6', level, at, quota.window_us), 'PX', milliseconds(needed_us))
-    else
-      keep(key, needed_us, 0)
-    end
+    whole = whole + charged
+    local needed_us = until_used(quota, time, 0, whole, rest, at)
+    if charged == 0 then return keep(key, needed_us, 0) end
+    local level = whole * quota.window_us + rest
+    local bucket = struct.pack('>I7I7I6', math.min(level, MOST_EXACT), at, quota.window_us)
+    if level > MOST_EXACT then bucket = bucket .. struct.pack('>I4I6', whole, rest) end
+    redis.call('SET', key, bucket, 'PX', milliseconds(needed_us))
   end
 
   return { quota = quota, open = open, charge = charge, delay = delay, close = close }

@@ -2,11 +2,11 @@
 //! a level that drains evenly, and the level has a bound. A token bucket of B tokens, seen from below.
 //!
 //! Twin of lua/gcra.lua. Up to B + L permits can pass within W. The level is in units of which a permit
-//! adds W (as many as its microseconds) and a microsecond drains L; it may not exceed B * W.
+//! adds W (as many as its microseconds) and a microsecond drains L. Without debts it may not exceed B * W.
 
 use super::{Count, MOST_USED, Quota};
 
-/// The greatest level: integers up to it are exact in Lua's numbers.
+/// The greatest level of a burst, and the longest delay in microseconds: integers up to it are exact in Lua's numbers.
 pub const MOST_LEVEL: u64 = 1 << 53;
 
 /// How full a bucket is.
@@ -14,76 +14,104 @@ pub const MOST_LEVEL: u64 = 1 << 53;
 pub struct Meter {
     /// At the last grant. Looking changes nothing of it, as in Redis.
     granted: Level,
-    /// At the last advance.
+    /// The W of that level's units; 0 if the bucket is new.
+    granted_window_us: u64,
+    /// At the last advance, in units of the quota's W.
     now: Level,
 }
 
+/// A level as whole permits and the units left over: with debts it is more than 64 bits hold.
 #[derive(Clone, Copy, Debug, Default)]
 struct Level {
-    level: u64,
+    permits: u32,
+    units: u64,
     at_us: u64,
-    /// The W of the level's units; 0 if the bucket is new.
-    window_us: u64,
 }
 
 impl Level {
-    /// The level in another W's units: the permits outstanding stay, whole ones and the fraction.
-    /// In floating point, by the same steps as in Lua.
-    fn rescaled(self, window_us: u64) -> u64 {
-        if self.window_us == window_us || self.window_us == 0 {
-            return self.level;
-        }
-        let whole = (self.level / self.window_us) as f64 * window_us as f64;
-        let fraction = (self.level % self.window_us) as f64 / self.window_us as f64;
-        let level = whole + (fraction * window_us as f64).ceil();
-        level.min(MOST_LEVEL as f64) as u64
+    /// A level of so many units of this W, at most [`MOST_USED`] permits and a fraction.
+    fn new(level: u128, window_us: u64, at_us: u64) -> Self {
+        let window = u128::from(window_us.max(1));
+        Self { permits: (level / window) as u32, units: (level % window) as u64, at_us }
+    }
+
+    /// The level in units of this W.
+    fn units(self, window_us: u64) -> u128 {
+        u128::from(self.permits) * u128::from(window_us) + u128::from(self.units)
     }
 }
 
 impl Meter {
+    /// The level at the last grant in another W's units: the permits outstanding stay, whole ones and the fraction.
+    /// The fraction in floating point, by the same steps as in Lua.
+    fn rescaled(&self, window_us: u64) -> u128 {
+        let Self { granted, granted_window_us, .. } = *self;
+        if granted_window_us == window_us || granted_window_us == 0 {
+            return granted.units(window_us);
+        }
+        let rest = (granted.units as f64 / granted_window_us as f64 * window_us as f64).ceil();
+        u128::from(granted.permits) * u128::from(window_us) + rest as u128
+    }
+
     /// Microseconds until no more than `used` permits are in use.
     fn until_used(&self, used: u64, quota: Quota, time_us: u64) -> u64 {
-        let excess = self.now.level.saturating_sub(used.saturating_mul(quota.window_us));
-        excess.div_ceil(drained_in_1us(quota)) + self.now.at_us - time_us
+        let excess = self.now.units(quota.window_us).saturating_sub(units(used, quota));
+        drain_us(excess, quota) + self.now.at_us - time_us
     }
 }
 
 /// Where nothing passes, what is there drains as slowly as it can.
-fn drained_in_1us(quota: Quota) -> u64 {
-    u64::from(quota.permits.max(1))
+fn drained_in_1us(quota: Quota) -> u128 {
+    u128::from(quota.permits.max(1))
+}
+
+/// Units that drain in so many microseconds.
+fn drained(quota: Quota, us: u64) -> u128 {
+    drained_in_1us(quota) * u128::from(us)
+}
+
+/// Microseconds in which so many units drain.
+fn drain_us(units: u128, quota: Quota) -> u64 {
+    units.div_ceil(drained_in_1us(quota)).min(u128::from(MOST_LEVEL)) as u64
+}
+
+/// Units that permits add.
+fn units(permits: u64, quota: Quota) -> u128 {
+    u128::from(permits) * u128::from(quota.window_us)
 }
 
 impl Count for Meter {
     fn advance(&mut self, quota: Quota, time_us: u64) {
         // A clock that stepped back drains nothing.
         let at_us = self.granted.at_us.max(time_us);
-        let drained = drained_in_1us(quota).saturating_mul(at_us - self.granted.at_us);
-        let level = self.granted.rescaled(quota.window_us).saturating_sub(drained);
-        self.now = Level { level, at_us, window_us: quota.window_us };
+        let drained = drained(quota, at_us - self.granted.at_us);
+        let level = self.rescaled(quota.window_us).saturating_sub(drained);
+        self.now = Level::new(level, quota.window_us, at_us);
     }
 
-    fn used(&self, quota: Quota) -> u64 {
-        self.now.level.div_ceil(quota.window_us)
+    fn used(&self, _: Quota) -> u64 {
+        u64::from(self.now.permits) + u64::from(self.now.units > 0)
     }
 
     fn charge(&mut self, quota: Quota, time_us: u64, cost: u32) {
-        if self.now.window_us == 0 {
+        if self.now.at_us == 0 {
             self.advance(quota, time_us);
         }
         let cost = u64::from(cost).min(MOST_USED.saturating_sub(self.used(quota)));
         if cost == 0 {
             return;
         }
-        self.now.level = self.now.level.saturating_add(cost.saturating_mul(quota.window_us)).min(MOST_LEVEL);
-        self.granted = self.now;
+        self.now.permits += cost as u32;
+        (self.granted, self.granted_window_us) = (self.now, quota.window_us);
     }
 
     /// But for what may have drained of it.
     fn give_back(&mut self, quota: Quota, granted_us: u64, cost: u32) {
-        let drained = drained_in_1us(quota).saturating_mul(self.now.at_us.saturating_sub(granted_us));
-        let given = u64::from(cost).saturating_mul(quota.window_us).saturating_sub(drained);
-        self.now.level = self.now.level.saturating_sub(given);
-        self.granted = self.now;
+        let drained = drained(quota, self.now.at_us.saturating_sub(granted_us));
+        let given = units(u64::from(cost), quota).saturating_sub(drained);
+        let level = self.now.units(quota.window_us).saturating_sub(given);
+        self.now = Level::new(level, quota.window_us, self.now.at_us);
+        (self.granted, self.granted_window_us) = (self.now, quota.window_us);
     }
 
     fn grow_us(&self, quota: Quota, time_us: u64) -> u64 {
@@ -98,6 +126,6 @@ impl Count for Meter {
     }
 
     fn ends_us(&self, quota: Quota) -> u64 {
-        self.now.at_us + self.now.level.div_ceil(drained_in_1us(quota))
+        self.now.at_us + drain_us(self.now.units(quota.window_us), quota)
     }
 }
