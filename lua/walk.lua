@@ -11,7 +11,7 @@
 --         <count> <charges> (<bucket> <cost>)…   equal requests: how many they are, how many charges each
 --              has, and for each charge its bucket (an index into KEYS, negative if the limit only
 --              shadows) and its cost (0 to 2^31-1; with 0, one permit must fit and none is recorded);
---              a request names a bucket once
+--              a request names a bucket once: its costs for one have been added up
 --         -<count> <bucket> <cost>               the same with one charge, on a bucket that no other
 --              operation names
 --         record <bucket> <cost>                 permits, whether they fit or not

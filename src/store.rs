@@ -83,13 +83,13 @@ pub struct Overflow {
 }
 
 /// Permits that a request takes of the bucket of the charge at this place. If several of its charges name one bucket,
-/// their costs add up; a shadowing charge doesn't count against an enforcing one.
+/// their costs add up, those of shadowing and of enforcing charges apart.
 fn total_cost<P: Placed>(charges: &[P], at: usize) -> u32 {
     let own = charges[at].charge();
     if charges.len() == 1 {
         return own.cost;
     }
-    let counts = |other: &&Charge| other.bucket == own.bucket && (own.shadow || !other.shadow);
+    let counts = |other: &&Charge| other.bucket == own.bucket && other.shadow == own.shadow;
     charges.iter().map(Placed::charge).filter(counts).fold(0, |sum, other| sum.saturating_add(other.cost))
 }
 
@@ -341,7 +341,15 @@ impl Store {
     ///
     /// # Errors
     /// No decision, within `deadline`.
-    pub async fn take<P: Placed>(
+    pub async fn take(&self, charges: &[Charge], deadline: Instant) -> Result<Decision, StoreError> {
+        self.take_placed(&mut Charges::from(charges), deadline).await
+    }
+
+    /// Decides as [`Self::take`] does. A charge whose key is counted elsewhere is replaced by the one that is made.
+    ///
+    /// # Errors
+    /// No decision, within `deadline`.
+    pub async fn take_placed<P: Placed>(
         &self,
         charges: &mut [P],
         deadline: Instant,

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use smallvec::SmallVec;
 
 use crate::{
-    algorithm::Quota,
+    algorithm::{Algorithm, Quota},
     config::{Prefixes, Scope},
     store::{Charge, Outcome, Overflow, Placed},
     text,
@@ -34,6 +34,21 @@ pub(super) type AllAsked<'r> = SmallVec<[Asked<'r>; 1]>;
 impl<'r> Asked<'r> {
     pub(super) fn new(ask: &'r Ask, charge: Charge, common: Quota) -> Self {
         Self { ask, charge, scope: ask.limit.scope, common, moved: None }
+    }
+
+    /// Adds what another one asks, if that is more of the same bucket. Leases stay apart: each request has its own.
+    pub(super) fn join(&mut self, other: &Self) -> bool {
+        let quota = self.charge.quota;
+        let is_same = self.charge.bucket == other.charge.bucket
+            && (quota, self.scope) == (other.charge.quota, other.scope)
+            && quota.algorithm != Algorithm::Concurrency;
+        if is_same {
+            self.charge.cost = self.charge.cost.saturating_add(other.charge.cost);
+            if self.ask.settles.is_none() {
+                self.ask = other.ask;
+            }
+        }
+        is_same
     }
 
     /// Whether it can ever be admitted.

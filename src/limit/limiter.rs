@@ -287,7 +287,7 @@ impl Limiter {
         }
         let (mut own, shared): (AllAsked<'_>, AllAsked<'_>) =
             asked.into_iter().partition(|asked| asked.scope == Scope::Instance);
-        let mut own_decision = match self.local.take(&mut own, deadline).await {
+        let mut own_decision = match self.local.take_placed(&mut own, deadline).await {
             Ok(decision) => decision,
             Err(cause) => return Err(deny(&own, cause, |_| true)),
         };
@@ -320,7 +320,7 @@ impl Limiter {
         deadline: Instant,
     ) -> Result<Admission, Refusal> {
         let sent = matches!(*self.store, Store::Redis(_)).then(|| self.refusals.sending());
-        match self.store.take(&mut asked, deadline).await {
+        match self.store.take_placed(&mut asked, deadline).await {
             Ok(decision) => {
                 if let Some(sent) = sent {
                     self.learn(&asked, &decision, sent, is_alone);
@@ -351,11 +351,14 @@ impl Limiter {
     }
 
     /// Remembers what a decision of the store says of the next ones.
-    fn learn(&self, asked: &AllAsked<'_>, decision: &Decision, sent: Sending, is_alone: bool) {
-        let remembered = asked
-            .iter()
-            .zip(&decision.outcomes)
-            .filter(|(asked, _)| self.remembers(&asked.charge, asked.scope));
+    fn learn(&self, all: &AllAsked<'_>, decision: &Decision, sent: Sending, is_alone: bool) {
+        // What is told of a bucket that is charged twice holds for both costs together.
+        let is_repeated = |asked: &Asked<'_>| {
+            let same = |other: &&Asked<'_>| other.charge.bucket == asked.charge.bucket;
+            all.iter().filter(same).count() > 1
+        };
+        let remembered = (all.iter().zip(&decision.outcomes))
+            .filter(|(asked, _)| self.remembers(&asked.charge, asked.scope) && !is_repeated(asked));
         for (Asked { charge, .. }, outcome) in remembered {
             // A permit frees a window after it was granted, so this one will be granted in a window or later.
             if outcome.grow_us > 2 * charge.quota.window_us
@@ -394,7 +397,7 @@ impl Limiter {
         let mut admission = Admission::default();
         let passed = passed.iter().filter(|asked| !asked.charge.shadow);
         admission.standings.extend(passed.map(|asked| asked.standing(UNKNOWN_ROOM, Origin::FallbackAllow)));
-        match self.local.take(&mut counted, deadline).await {
+        match self.local.take_placed(&mut counted, deadline).await {
             Ok(decision) if decision.admitted => {
                 Ok(self.admit(&self.local, Origin::FallbackLocal, counted, decision, admission))
             }
@@ -495,7 +498,10 @@ impl Limiter {
     fn ask<'r>(&self, asks: &'r [Ask]) -> Result<AllAsked<'r>, Refusal> {
         let mut asked = AllAsked::with_capacity(asks.len());
         for ask in asks {
-            asked.push(self.asked(ask));
+            let another = self.asked(ask);
+            if !asked.iter_mut().any(|asked: &mut Asked<'_>| asked.join(&another)) {
+                asked.push(another);
+            }
         }
         if asked.iter().all(Asked::is_within_quota) {
             return Ok(asked);

@@ -60,6 +60,8 @@ pub struct Call {
     group_of: HashMap<Asked, usize>,
     /// For each operation, its step.
     operations: Vec<usize>,
+    /// Of requests that name a bucket more than once, by their operation: for each charge, its place in what they ask.
+    repeats: HashMap<usize, SmallVec<[usize; 4]>>,
 }
 
 impl Default for Call {
@@ -71,6 +73,7 @@ impl Default for Call {
             steps: Vec::new(),
             group_of: HashMap::new(),
             operations: Vec::new(),
+            repeats: HashMap::new(),
         }
     }
 }
@@ -95,7 +98,7 @@ struct Bucket {
     first: usize,
 }
 
-/// What requests ask: for each charge its bucket's place, its cost, and whether it shadows.
+/// What requests ask: for each bucket its place, the cost of all charges on it, and whether they shadow.
 type Asked = SmallVec<[(usize, u32, bool); 2]>;
 
 #[derive(Debug)]
@@ -132,10 +135,7 @@ impl Call {
             *count += 1;
             return step;
         }
-        let asked: Asked = charges
-            .iter()
-            .map(|charge| (self.place(&charge.bucket, charge.quota), charge.cost, charge.shadow))
-            .collect();
+        let asked = self.asked(charges);
         let next = self.steps.len();
         // The step that was the first to name a bucket is mostly of the same requests.
         let first = asked.first().map_or(next, |(place, ..)| self.buckets[*place].first);
@@ -152,6 +152,26 @@ impl Call {
             *count += 1;
         }
         step
+    }
+
+    /// Adds up the costs of charges on the same bucket: the script sees each bucket of a request once.
+    fn asked(&mut self, charges: &Charges) -> Asked {
+        let mut asked = Asked::new();
+        let mut places: SmallVec<[usize; 4]> = SmallVec::new();
+        for Charge { bucket, quota, cost, shadow } in charges {
+            let place = self.place(bucket, *quota);
+            let is_same = |(other, _, shadows): &(usize, u32, bool)| (*other, *shadows) == (place, *shadow);
+            let at = asked.iter().position(is_same);
+            match at {
+                Some(at) => asked[at].1 = asked[at].1.saturating_add(*cost),
+                None => asked.push((place, *cost, *shadow)),
+            }
+            places.push(at.unwrap_or(asked.len() - 1));
+        }
+        if asked.len() < charges.len() {
+            self.repeats.insert(self.operations.len(), places);
+        }
+        asked
     }
 
     fn is_group_of(&self, step: usize, charges: &Charges) -> bool {
@@ -293,16 +313,31 @@ impl Call {
         if !rest.is_empty() {
             return None;
         }
-        let replies = self.operations.iter().map(|step| self.reply(time_us, *step, &mut results[*step]));
+        let replies = self.operations.iter().enumerate().map(|(operation, step)| {
+            let reply = self.reply(time_us, *step, &mut results[*step]);
+            self.repeated(operation, reply)
+        });
         Some((time_us, replies.collect()))
+    }
+
+    /// The reply with an outcome for each charge of the request.
+    fn repeated(&self, operation: usize, reply: Reply) -> Reply {
+        match (self.repeats.get(&operation), reply) {
+            (Some(places), Reply::Decision(mut decision)) => {
+                decision.outcomes = places.iter().map(|at| decision.outcomes[*at]).collect();
+                Reply::Decision(decision)
+            }
+            (_, reply) => reply,
+        }
     }
 
     /// Adds the leases that a group's charges made, and returns how many there were before.
     fn count_leases(&self, asked: &Asked, standings: &[i64], leased: &mut [u64]) -> SmallVec<[u64; 2]> {
         let charges = asked.iter().zip(standings.chunks_exact(4));
-        let count = charges.map(|((place, ..), standing)| {
+        let count = charges.map(|((place, cost, _), standing)| {
             let before = leased[*place];
-            leased[*place] = before.saturating_add(standing[0].max(0) as u64);
+            let made = (standing[0].max(0) as u64).saturating_mul(u64::from(*cost));
+            leased[*place] = before.saturating_add(made);
             before
         });
         count.collect()
@@ -326,8 +361,12 @@ impl Call {
                     let outcome = outcome(standing, *cost, turn);
                     let Bucket { name, quota, .. } = &self.buckets[*place];
                     if outcome.charged && quota.algorithm == Algorithm::Concurrency {
-                        let id = LeaseId { call: self.number, turn: leased[at].saturating_add(turn + 1) };
-                        decision.leases.push(Lease { bucket: name.clone(), quota: *quota, id });
+                        let cost = u64::from(*cost);
+                        let before = leased[at].saturating_add(turn.saturating_mul(cost));
+                        decision.leases.extend((1..=cost).map(|number| {
+                            let id = LeaseId { call: self.number, turn: before.saturating_add(number) };
+                            Lease { bucket: name.clone(), quota: *quota, id }
+                        }));
                     }
                     decision.outcomes.push(outcome);
                 }

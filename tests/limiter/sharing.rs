@@ -35,6 +35,28 @@ fn a_limit_of_this_process_never_asks_the_store() {
 }
 
 #[test]
+fn the_costs_of_one_key_that_is_asked_twice_add_up() {
+    let redis = Redis::start();
+    for url in ["memory:", &redis.url()] {
+        block_on(async {
+            let limiter = patient(url);
+            let five = limit("five", "5/h");
+            let twice = [ask(&five, 1), ask(&five, 1)];
+            let mut admitted = 0;
+            while admitted < 9 && admits(&limiter, &twice).await {
+                admitted += 2;
+            }
+            assert_eq!(admitted, 4, "{url}");
+            // It isn't remembered of the cost of one that it was refused.
+            assert!(admits(&limiter, &twice[..1]).await, "{url}");
+            assert!(!admits(&limiter, &twice[..1]).await, "{url}");
+            let refused = limiter.try_acquire(&[ask(&five, 3), ask(&five, 3)]).await.unwrap_err();
+            assert_eq!(limited(refused).delay_us(), None, "{url}");
+        });
+    }
+}
+
+#[test]
 fn what_the_store_refuses_is_given_back_here() {
     let redis = Redis::start();
     let own_quotas = [

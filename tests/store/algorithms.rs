@@ -36,6 +36,8 @@ on_both_stores! {
     gcra_keeps_the_permits_when_its_window_changes
     gcra_admits_what_it_would_have_when_its_rate_rises
     gcra_is_exact_near_its_greatest_level
+    gcra_forgives_no_debt
+    the_costs_of_equal_buckets_add_up
     no_more_leases_than_the_limit
     a_released_lease_is_free_at_once
     a_lease_that_is_not_renewed_ends
@@ -408,6 +410,50 @@ fn gcra_is_exact_near_its_greatest_level(store: &mut Stepped) {
     store.act(START, &most, Act::Reset);
     assert!(is_admitted(store, START, &Charge { cost: Rate::MAX_PERMITS, ..most.clone() }));
     assert_eq!(comes_back(store, START, &most), 1);
+}
+
+fn gcra_forgives_no_debt(store: &mut Stepped) {
+    const DAY: u64 = 86_400 * SECOND;
+    let one = ask(GCRA, "100000/day", 1);
+    store.act(START, &one, Act::Record(1_000_000));
+    let usage = store.peek(START, &one);
+    // There is room for one more when 900,001 permits have drained, nine days and a permit's time later.
+    let expected = Usage { used: 1_000_000, grow_us: 9 * DAY + 864_000, delay_us: Some(9 * DAY + 864_000) };
+    assert_eq!(usage, expected);
+    // Nothing is lost when it drains, by whole windows or a fraction of one, and when more is recorded.
+    assert_eq!(store.peek(START + 3 * DAY, &one).used, 700_000);
+    store.act(START + 3 * DAY + 864_000 / 2, &one, Act::Record(1));
+    assert_eq!(store.peek(START + 3 * DAY + 864_000 / 2, &one).used, 700_001);
+    assert_eq!(comes_back(store, START + 3 * DAY + 864_000 / 2, &one), 6 * DAY + 864_000 * 3 / 2);
+    // In the units of another window the permits are the same.
+    assert_eq!(store.peek(START + 3 * DAY + 864_000 / 2, &ask(GCRA, "100000/h", 1)).used, 700_001);
+    store.act(START, &one, Act::Reset);
+    for _ in 0..3 {
+        store.act(START, &one, Act::Record(u32::MAX >> 1));
+    }
+    assert_eq!(store.peek(START, &one).used, 4_000_000_000);
+    assert_eq!(store.peek(START + 10_000 * DAY, &one).used, 3_000_000_000);
+    assert_eq!(comes_back(store, START + 39_999 * DAY, &one), 864_000);
+}
+
+fn the_costs_of_equal_buckets_add_up(store: &mut Stepped) {
+    for algorithm in [Algorithm::SlidingWindow, CELLS, Algorithm::FixedWindow, GCRA, Algorithm::Concurrency] {
+        let name = format!("{algorithm:?}");
+        let one = Charge { bucket: name.into(), ..ask(algorithm, "5/10s", 1) };
+        let twice = || [one.clone(), one.clone()];
+        let left = |decision: &Decision| decision.outcomes.iter().map(|outcome| outcome.remaining).collect();
+        let seen: Vec<(bool, Vec<u64>)> = (0..3)
+            .map(|_| store.take(START, &twice()))
+            .map(|decision| (decision.admitted, left(&decision)))
+            .collect();
+        assert_eq!(seen, [(true, vec![3, 3]), (true, vec![1, 1]), (false, vec![1, 1])], "{algorithm:?}");
+        assert!(is_admitted(store, START, &one), "{algorithm:?}");
+        assert!(!is_admitted(store, START, &one), "{algorithm:?}");
+        // More than there ever is.
+        let six = [one.clone(), one.clone(), one.clone(), one.clone(), one.clone(), one.clone()];
+        let never = store.take(START + 100 * SECOND, &six);
+        assert_eq!((never.admitted, never.outcomes[5].delay_us), (false, None), "{algorithm:?}");
+    }
 }
 
 /// One request at a time of `permits`, held for 10 s unless renewed.

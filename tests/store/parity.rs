@@ -34,15 +34,27 @@ fn terms() -> impl Strategy<Value = Terms> {
     (1..13_u32, 1..6_u64)
 }
 
-/// One to three charges, each on another bucket.
+/// How often a request names its first bucket again, and at what cost: seldom.
+fn repeats() -> impl Strategy<Value = (usize, u32)> {
+    prop_oneof![4 => Just((0, 1)), 1 => (1..3_usize, 1..4_u32)]
+}
+
+fn repeated(mut asked: Vec<Asked>, (times, cost): (usize, u32)) -> Vec<Asked> {
+    if let Some(&(at, _, shadow)) = asked.first() {
+        asked.extend((0..times).map(|_| (at, cost, shadow)));
+    }
+    asked
+}
+
+/// One to three charges, each on another bucket, but for some on the first one again.
 fn request() -> impl Strategy<Value = Vec<Asked>> {
     let cost = prop_oneof![3 => 1..3_u32, 1 => 1..14_u32];
     let charges = prop::collection::vec((cost, prop::bool::weighted(0.2)), BUCKETS.len());
-    (charges, Just((0..BUCKETS.len()).collect::<Vec<_>>()).prop_shuffle(), 1..=BUCKETS.len()).prop_map(
-        |(charges, order, most)| {
-            order.into_iter().zip(charges).take(most).map(|(at, (cost, shadow))| (at, cost, shadow)).collect()
-        },
-    )
+    let order = Just((0..BUCKETS.len()).collect::<Vec<_>>()).prop_shuffle();
+    (charges, order, 1..=BUCKETS.len(), repeats()).prop_map(|(charges, order, most, repeats)| {
+        let charges = order.into_iter().zip(charges).take(most);
+        repeated(charges.map(|(at, (cost, shadow))| (at, cost, shadow)).collect(), repeats)
+    })
 }
 
 fn schedule() -> impl Strategy<Value = ([Terms; 3], Vec<Step>)> {
@@ -213,11 +225,12 @@ fn deeds() -> impl Strategy<Value = Vec<Deed>> {
     let cost = || prop_oneof![2 => 0..3_u32, 1 => 1..14_u32];
     let charges = prop::collection::vec((cost(), prop::bool::weighted(0.2)), KINDS.len());
     let order = Just((0..KINDS.len()).collect::<Vec<_>>()).prop_shuffle();
-    let take = (charges, order, 1..4_usize).prop_map(|(charges, order, most)| {
-        let charge = |(at, (cost, shadow)): (usize, (u32, bool))| {
-            (at, if KINDS[at] == Algorithm::Concurrency { 1 } else { cost }, shadow)
-        };
-        Deed::Take(order.into_iter().zip(charges).take(most).map(charge).collect())
+    let take = (charges, order, 1..4_usize, repeats()).prop_map(|(charges, order, most, repeats)| {
+        let charges = order.into_iter().zip(charges).take(most);
+        let asked = repeated(charges.map(|(at, (cost, shadow))| (at, cost, shadow)).collect(), repeats);
+        let lease =
+            |(at, cost, shadow)| (at, if KINDS[at] == Algorithm::Concurrency { 1 } else { cost }, shadow);
+        Deed::Take(asked.into_iter().map(lease).collect())
     });
     let counted = 0..KINDS.len() - 1;
     let deed = prop_oneof![

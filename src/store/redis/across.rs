@@ -11,7 +11,10 @@ use futures_util::future::{join_all, try_join_all};
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
-use crate::{algorithm::Algorithm, store::Outcome};
+use crate::{
+    algorithm::Algorithm,
+    store::{Outcome, total_cost},
+};
 
 use super::{Act, Charges, Decision, Operation, RedisStore, Reply, StoreError, slot_of};
 
@@ -73,8 +76,8 @@ pub(super) async fn take(
 
 /// How all charges stand, if nothing is charged.
 async fn look(store: &RedisStore, charges: &Charges, deadline: Instant) -> Result<Decision, StoreError> {
-    let looks = charges.iter().map(|charge| {
-        let act = Act::Peek(charge.cost.max(1));
+    let looks = charges.iter().enumerate().map(|(at, charge)| {
+        let act = Act::Peek(total_cost(charges, at).max(1));
         let operation = Operation::On { bucket: charge.bucket.clone(), quota: charge.quota, act };
         // A request's own operations are never across.
         Box::pin(store.operate(operation, deadline))
