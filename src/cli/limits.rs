@@ -98,7 +98,9 @@ impl Limits {
                     Some(retry_after_ms) => say(format_args!("room in {retry_after_ms} ms\n")),
                 }
                 if answer["by_network"] == true {
-                    say(format_args!("the limit has no memory for this key: its client's network is counted\n"));
+                    say(format_args!(
+                        "the limit has no memory for this key: its client's network is counted\n"
+                    ));
                 }
             }
             LimitsCommand::Reset { .. } => say(format_args!("reset: {}\n", text(&answer["key"]))),

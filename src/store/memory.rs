@@ -169,7 +169,8 @@ impl MemoryStore {
         let charge = placed.charge();
         // The key may be counted by its network: only its requests tell which one that is.
         let has_networks = || self.shares.of(placed.limit()).networks.buckets() > 0;
-        let is_unknown = has_networks() && placed.overflow().is_some_and(|overflow| overflow.network.is_none());
+        let is_unknown =
+            has_networks() && placed.overflow().is_some_and(|overflow| overflow.network.is_none());
         let name = Name::hashed(&charge.bucket, hashes[0]);
         let shard = shards.of(self.index(name.hash));
         let usage = usage(shard, name, charge.quota, charge.cost, time_us);
@@ -234,11 +235,10 @@ impl MemoryStore {
             "Charges in this process that had no place in `max_memory`",
             self.turned_away.load(Relaxed),
         );
-        let spilled = self.shares.spilled();
-        page.counters(
+        page.counter(
             "tollgate_memory_overflows",
             "Decisions on keys that were counted by client network, since their limit has no memory for more keys",
-            spilled.iter().map(|(limit, count)| ([("limit", limit.as_str())], *count)),
+            self.shares.spilled(),
         );
     }
 
@@ -300,11 +300,7 @@ impl MemoryStore {
 
     /// Locks the shards of charges, and replaces those whose keys are counted elsewhere. Returns the shards, and the
     /// hashes of the buckets' names.
-    fn place<P: Placed>(
-        &self,
-        time_us: u64,
-        charges: &mut [P],
-    ) -> Result<(Locked<'_>, Hashes), StoreError> {
+    fn place<P: Placed>(&self, time_us: u64, charges: &mut [P]) -> Result<(Locked<'_>, Hashes), StoreError> {
         let hashes: Hashes = charges.iter().map(|charge| text::hash(&charge.charge().bucket)).collect();
         let mut shards = self.lock(hashes.iter().map(|hash| self.index(*hash)).collect());
         let is_own = |(charge, hash): (&P, &u64)| {
@@ -419,8 +415,7 @@ impl MemoryStore {
             delays.push(shards.of(*index).delay_us(charges[at].charge(), cost, *name, time_us));
         }
         let decided = charges.iter().map(Placed::charge).zip(&names).zip(&delays);
-        let admitted =
-            decided.clone().all(|((charge, _), delay_us)| charge.shadow || *delay_us == Some(0));
+        let admitted = decided.clone().all(|((charge, _), delay_us)| charge.shadow || *delay_us == Some(0));
 
         let mut leases = Vec::new();
         for ((charge, (name, index)), delay_us) in charges.iter().zip(&names).zip(&delays) {

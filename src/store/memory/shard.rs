@@ -185,7 +185,13 @@ impl Bucket {
     }
 
     /// Records a charge: in no more memory than it has, if the limit has none to spare.
-    pub(super) fn charge(&mut self, charge: &Charge, time_us: u64, share: impl FnOnce() -> Arc<Share>, shares: &Shares) {
+    pub(super) fn charge(
+        &mut self,
+        charge: &Charge,
+        time_us: u64,
+        share: impl FnOnce() -> Arc<Share>,
+        shares: &Shares,
+    ) {
         let Charge { quota, cost, .. } = *charge;
         let growth = self.state.count().growth_bytes();
         let fits = growth == 0 || {

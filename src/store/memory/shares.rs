@@ -74,8 +74,7 @@ pub(super) struct Share {
     pub(super) keys: Arc<Pool>,
     /// Of the buckets of networks.
     pub(super) networks: Arc<Pool>,
-    /// Decisions on keys that were counted by their network.
-    spilled: AtomicU64,
+    /// When a key was last counted by its network.
     spilled_us: AtomicU64,
     said_us: AtomicU64,
 }
@@ -86,7 +85,6 @@ impl Share {
             limit: limit.to_owned(),
             keys: Pool::new(all),
             networks: Pool::new(all),
-            spilled: AtomicU64::new(0),
             spilled_us: AtomicU64::new(0),
             said_us: AtomicU64::new(0),
         })
@@ -125,6 +123,8 @@ pub(super) struct Shares {
     is_announced: AtomicBool,
     /// Into how many shares the memory is divided.
     count: AtomicUsize,
+    /// Decisions on keys that were counted by their network.
+    spilled: AtomicU64,
 }
 
 impl Shares {
@@ -137,6 +137,7 @@ impl Shares {
             by_limit: RwLock::default(),
             is_announced: AtomicBool::new(false),
             count: AtomicUsize::new(1),
+            spilled: AtomicU64::new(0),
         }
     }
 
@@ -214,7 +215,7 @@ impl Shares {
 
     /// Notes that a new key of a limit was counted by its network, and says so once a minute.
     pub(super) fn note_spilled(&self, share: &Share, time_us: u64) {
-        share.spilled.fetch_add(1, Relaxed);
+        self.spilled.fetch_add(1, Relaxed);
         share.spilled_us.store(time_us, Relaxed);
         let said_us = share.said_us.load(Acquire);
         let is_due = said_us == 0 || time_us.saturating_sub(said_us) >= SAY_AGAIN_AFTER_US;
@@ -247,10 +248,8 @@ impl Shares {
         })
     }
 
-    /// How many decisions each limit made by network; only limits that did so.
-    pub(super) fn spilled(&self) -> Vec<(String, u64)> {
-        let by_limit = self.by_limit.read();
-        let counts = by_limit.values().map(|share| (share.limit.clone(), share.spilled.load(Relaxed)));
-        counts.filter(|(_, count)| *count > 0).collect()
+    /// How many decisions were made by network.
+    pub(super) fn spilled(&self) -> u64 {
+        self.spilled.load(Relaxed)
     }
 }

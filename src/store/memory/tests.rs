@@ -156,7 +156,8 @@ fn a_key_that_is_counted_by_network_stays_so_until_that_is_empty() {
 #[test]
 fn the_buckets_of_networks_are_bounded() {
     let store = flooded(20_000_000);
-    let admitted = (0..20_000_u32).filter(|at| ask(&store, 20_000_001, &format!("n-{at}"), 10 + at, 3).0).count();
+    let admitted =
+        (0..20_000_u32).filter(|at| ask(&store, 20_000_001, &format!("n-{at}"), 10 + at, 3).0).count();
     let (_, networks) = store.shares.buckets();
     // One from each network that has a bucket, and three from all others together.
     assert_eq!(admitted, networks - 2 + 3);
