@@ -114,6 +114,20 @@ pub(crate) fn decision(reply: Reply) -> Decision {
     }
 }
 
+/// The charges of a request with the costs of equal buckets added up, as the script sees them.
+fn added_up(charges: &Charges) -> Charges {
+    let mut added_up = Charges::new();
+    for charge in charges {
+        let is_same =
+            |other: &&mut Charge| (&other.bucket, other.shadow) == (&charge.bucket, charge.shadow);
+        match added_up.iter_mut().find(is_same) {
+            Some(same) => same.cost += charge.cost,
+            None => added_up.push(charge.clone()),
+        }
+    }
+    added_up
+}
+
 /// Does operations one by one, in the order of the script's steps: equal requests next to each other.
 pub(crate) fn serially<Answer>(
     operations: &[Operation],
@@ -122,7 +136,7 @@ pub(crate) fn serially<Answer>(
     let mut first = HashMap::new();
     let mut order: Vec<usize> = (0..operations.len()).collect();
     order.sort_by_cached_key(|at| match &operations[*at] {
-        Operation::Take(charges) => *first.entry(charges).or_insert(*at),
+        Operation::Take(charges) => *first.entry(added_up(charges)).or_insert(*at),
         Operation::On { .. } => *at,
     });
     let mut done: Vec<_> = order.into_iter().map(|at| (at, operate(&operations[at]))).collect();
