@@ -136,7 +136,7 @@ impl FromStr for Rate {
     fn from_str(text: &str) -> Result<Self, String> {
         let malformed = || {
             format!(
-                "`{text}` is no rate\nwrite permits, a slash and a duration: \"100/10s\", \"5/s\", \"60/min\""
+                "`{text}` is not a valid rate\nwrite permits, a slash and a duration: \"100/10s\", \"5/s\", \"60/min\""
             )
         };
         let (permits, window) = text.split_once('/').ok_or_else(malformed)?;
@@ -144,7 +144,7 @@ impl FromStr for Rate {
         let window_us = duration::parse_us(window.trim()).map_err(|_| malformed())?;
         if permits == 0 {
             return Err(format!(
-                "`{text}` would refuse everybody\nuse at least 1 permit; to turn a path away, give its route a `respond`"
+                "`{text}` would reject every request\nuse at least 1 permit; to turn a path away, give its route a `respond`"
             ));
         }
         if permits > u64::from(Self::MAX_PERMITS) {

@@ -1,9 +1,9 @@
-//! The configuration: a gateway.toml, checked as a whole before anything runs by it.
+//! The configuration: a gateway.toml, checked as a whole before it is used.
 //!
-//! The text becomes a tree of TOML values (`document`), the tree the file as it was typed (`file`), and
-//! that a [`Config`] (`check`). Whatever is wrong on the way is gathered and told at once, as [`Diagnostics`]:
-//! a `Config` holds no invalid value. It is read in constructors only; what of it a request needs, its
-//! limits, is shared and never cloned.
+//! The text is parsed into a tree of TOML values (`document`), the tree into the file as typed (`file`), and
+//! that into a [`Config`] (`check`). All errors and warnings on the way are collected as [`Diagnostics`] and
+//! reported together; a `Config` holds no invalid value. Only constructors read it. The limits, which
+//! requests need too, are shared and never cloned.
 
 mod changes;
 mod check;
@@ -53,68 +53,69 @@ pub use self::{
     tls::{ClientTls, ServerTls},
     upstream::{Balance, Eject, Health, Percent, Retries, ServerUrl, Target, UpstreamSettings, Weighted},
 };
-/// A whole configuration. Every name in it is defined, and every value is good.
+/// A complete, valid configuration. Every name that it uses is defined.
 #[derive(Debug, PartialEq)]
 pub struct Config {
-    /// Where and how to listen.
+    /// The listener settings.
     pub server: ServerSettings,
-    /// Where to count.
+    /// The store settings.
     pub store: StoreSettings,
-    /// Where operators look and change things, if anywhere.
+    /// The admin port. `None` if there is none.
     pub admin: Option<AdminSettings>,
-    /// Where a line is written for each request, if anywhere.
+    /// The access log. `None` if it is off.
     pub access_log: Option<AccessLogSettings>,
-    /// Where traces are sent, if anywhere.
+    /// The tracing settings. `None` if tracing is off.
     pub tracing: Option<TracingSettings>,
     /// The upstreams by name.
     pub upstreams: BTreeMap<String, UpstreamSettings>,
-    /// The limits by name, those written into routes among them.
+    /// The limits by name, including those defined inline in routes.
     pub limits: BTreeMap<String, Arc<LimitSettings>>,
-    /// Whose tokens are believed; there is one if a limit counts by a claim.
+    /// The trusted token issuers. Always present if a limit counts by a claim.
     pub jwt: Option<JwtSettings>,
-    /// The routes in the order of the file.
+    /// The routes, in the order of the file.
     pub routes: Vec<RouteSettings>,
 }
 
-/// Where and how to listen.
+/// The settings of the main listener.
 #[derive(Debug, PartialEq)]
 pub struct ServerSettings {
-    /// Addresses to listen on, at least one.
+    /// The addresses to listen on, at least one.
     pub listen: Vec<ListenAddress>,
-    /// Threads that serve requests; 0 for one per CPU.
+    /// The number of threads that serve requests; 0 means one per CPU.
     pub workers: usize,
-    /// Networks whose `X-Forwarded-For` is believed.
+    /// The networks from which `X-Forwarded-For` is trusted.
     pub trusted_proxies: Vec<IpNet>,
-    /// Whether connections from these begin with a PROXY header.
+    /// True if connections from `trusted_proxies` begin with a PROXY protocol header.
     pub proxy_protocol: bool,
-    /// Whether clients may speak HTTP/2.
+    /// True if clients may use HTTP/2.
     pub http2: bool,
-    /// How TLS is spoken on TCP; none if it isn't.
+    /// The TLS settings for TCP addresses. `None` if TLS is off.
     pub tls: Option<Arc<ServerTls>>,
-    /// How callers are told about their limits.
+    /// The rate limit header fields of responses.
     pub ratelimit_headers: RatelimitHeaders,
-    /// The greatest head of a request, at least 8192.
+    /// The largest request head in bytes, at least 8192.
     pub max_header_bytes: usize,
-    /// The greatest body of a request, in bytes, if there is a bound.
+    /// The largest request body in bytes. `None` if it is unlimited.
     pub max_body: Option<u64>,
-    /// Client connections at a time, at least 1.
+    /// The most client connections at a time, at least 1.
     pub max_connections: usize,
-    /// What to do with `%2F` and `%5C` in a path.
+    /// The treatment of `%2F` and `%5C` in paths.
     pub escaped_slashes: EscapedSlashes,
-    /// For the head of a request.
+    /// The timeout for receiving a request head.
     pub header_timeout: Duration,
-    /// For a client that does nothing.
+    /// The timeout for an idle client.
     pub idle_timeout: Duration,
-    /// For requests in flight when the gateway stops.
+    /// The time that requests in flight have to finish at shutdown.
     pub drain_timeout: Duration,
 }
 
-/// An address to listen on. Prints as it is written: `127.0.0.1:8080`, `unix:/run/tollgate.sock`.
+/// An address to listen on. Displays as it is written in the file: `127.0.0.1:8080`,
+/// `unix:/run/tollgate.sock`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ListenAddress {
-    /// An IP address and a port; 0 for one that the system chooses.
+    /// An IP address and a port. With port 0 the system chooses one.
     Tcp(SocketAddr),
-    /// The path of a unix socket, from the root.
+    /// The absolute path of a unix socket.
     Unix(PathBuf),
 }
 
@@ -127,7 +128,7 @@ impl fmt::Display for ListenAddress {
     }
 }
 
-/// How callers are told about their limits.
+/// The header fields that tell clients about their limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RatelimitHeaders {
     /// `RateLimit` and `RateLimit-Policy` (draft-ietf-httpapi-ratelimit-headers-11).
@@ -136,43 +137,44 @@ pub enum RatelimitHeaders {
     XRatelimit,
     /// Both forms.
     Both,
-    /// Not at all.
+    /// No fields.
     Off,
 }
 
-/// What to do with `%2F` and `%5C` in a path.
+/// The treatment of `%2F` and `%5C` in paths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EscapedSlashes {
-    /// They are characters of a segment.
+    /// Keep them as ordinary characters of a segment.
     Keep,
-    /// The request is answered with 400.
+    /// Reject the request with 400.
     Reject,
 }
 
-/// Where to count.
+/// The settings of the store that holds the counts.
 #[derive(Debug, PartialEq)]
 pub struct StoreSettings {
-    /// Which store.
+    /// The store's URL.
     pub url: StoreUrl,
-    /// How a Redis proves who it is, and the gateway to it; none if the url doesn't say TLS.
+    /// The TLS settings for Redis. `None` if the URL doesn't ask for TLS.
     pub tls: Option<ClientTls>,
-    /// For one decision, from the request's arrival to the answer.
+    /// The deadline of a decision, from the request's arrival to the answer.
     pub timeout: Duration,
-    /// What to do when the store can't answer, for limits that don't say.
+    /// The failure policy for limits that don't set their own.
     pub on_failure: OnFailure,
-    /// Gateways that share the limits, at least 1.
+    /// The number of gateways that share the limits, at least 1.
     pub instances: u32,
-    /// What all keys of the store begin with; never empty.
+    /// The prefix of all keys in the store. Never empty.
     pub key_prefix: String,
-    /// Bytes for the counts kept in this process.
+    /// The memory limit for counts kept in this process, in bytes.
     pub max_memory: usize,
 }
 
 impl StoreSettings {
-    /// The store at a url, as the file would write it, with the file's defaults for all else.
+    /// Returns the settings for a store URL, with defaults for everything else.
     ///
     /// # Errors
-    /// A message, without the url's password, and on a line of its own the remedy.
+    /// The URL is invalid. The text is a message, without the URL's password, and a line that says how to fix
+    /// it.
     pub fn at(url: &str) -> Result<Self, String> {
         let mut document = Document::parse("");
         let store = file::StoreTable { url: ParsedText(StoreUrl::read(url)?), ..file::StoreTable::default() };
@@ -184,30 +186,30 @@ impl StoreSettings {
     }
 }
 
-/// Which store.
+/// The kind and place of a store.
 #[derive(Debug, PartialEq, Eq)]
 pub enum StoreUrl {
-    /// This process.
+    /// The memory of this process.
     Memory,
-    /// A Redis.
+    /// A Redis server, Cluster or Sentinel setup.
     Redis(Box<RedisUrl>),
 }
 
-/// The listener for operators.
+/// The settings of the admin port.
 #[derive(Debug, PartialEq)]
 pub struct AdminSettings {
-    /// The address.
+    /// The address to listen on.
     pub listen: SocketAddr,
-    /// What callers must bear; there is one on any address but loopback.
+    /// The token that requests must carry. Always present if the address isn't loopback.
     pub token: Option<AdminToken>,
 }
 
-/// What operators' requests must bear. It isn't printed.
+/// The token of the admin port. Its `Debug` output hides it.
 #[derive(PartialEq)]
 pub struct AdminToken(String);
 
 impl AdminToken {
-    /// The token: for comparing and sending, not for people.
+    /// Returns the token itself. It must not be printed.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -219,64 +221,65 @@ impl fmt::Debug for AdminToken {
     }
 }
 
-/// Where a line is written for each request.
+/// The settings of the access log.
 #[derive(Debug, PartialEq, Eq)]
 pub struct AccessLogSettings {
-    /// The file; none is stdout.
+    /// The file to write to. `None` means stdout.
     pub path: Option<PathBuf>,
-    /// How.
+    /// The format of a line.
     pub format: AccessLogFormat,
 }
 
-/// How a request is written to the access log.
+/// The format of an access log line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AccessLogFormat {
-    /// An object of JSON a line.
+    /// A JSON object per line.
     Json,
-    /// As nginx and Apache write it by this name.
+    /// The `combined` format of nginx and Apache.
     Combined,
 }
 
-/// Where traces are sent, and which.
+/// The settings of tracing.
 #[derive(Debug, PartialEq)]
 pub struct TracingSettings {
-    /// Who takes OTLP over gRPC. Never a unix socket.
+    /// The collector, which takes OTLP over gRPC. Never a unix socket.
     pub otlp: ServerUrl,
-    /// Share of the requests that are traced, of those whose sender doesn't say, from 0 to 1.
+    /// The fraction of requests to trace if the client doesn't say, from 0 to 1.
     pub sample: f64,
 }
 
-/// What to do with a request when the store can't answer.
+/// The failure policy: what to do with a request while the store is unavailable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnFailure {
-    /// Count in this process, by this gateway's share of the limit.
+    /// Count in this process, against this gateway's share of the limit.
     Local,
-    /// Let it pass.
+    /// Allow the request.
     Allow,
-    /// Answer 503.
+    /// Reject the request with 503.
     Deny,
 }
 
-/// What the command line says in place of the file.
+/// Values from the command line that override those of the file.
 #[derive(Clone, Debug, Default)]
 pub struct FlagOverrides {
-    /// `--listen`: an address for `server.listen`.
+    /// The value of `--listen`, which overrides `server.listen`.
     pub listen: Option<String>,
-    /// `--store`: an url for `store.url`.
+    /// The value of `--store`, which overrides `store.url`.
     pub store: Option<String>,
 }
 
-/// What has come of reading a file.
+/// The result of loading a configuration file.
 #[derive(Debug)]
 pub struct LoadedConfig {
-    /// The configuration, with warnings.
+    /// The configuration and its warnings.
     ///
     /// # Errors
-    /// All faults of the file and the flags, warnings among them; or why the file can't be read.
+    /// All errors and warnings of the file and the flags, or the reason why the file can't be read.
     pub outcome: Result<(Config, Diagnostics), Diagnostics>,
-    /// The file, and those that it names.
+    /// The file itself and the files that it names.
     pub sources: Sources,
-    /// A good file as operators may see it: without what may be a credential, and without values of the environment.
+    /// The file as operators may see it, without credentials and with environment variables unexpanded. Null
+    /// if it is invalid.
     pub shown: Value,
 }
 
@@ -297,7 +300,7 @@ impl LoadedConfig {
             }
             Err(error) => {
                 let fault =
-                    format!("can't read `{name}`: {error}\nname a readable file in UTF-8 with --config FILE");
+                    format!("can't read `{name}`: {error}\nname a readable UTF-8 file with --config FILE");
                 Self { outcome: Err(Diagnostics::of(&name, &fault)), sources, shown: Value::Null }
             }
         }
@@ -305,18 +308,18 @@ impl LoadedConfig {
 }
 
 impl Config {
-    /// Reads and checks a file, with the environment of this process. Warnings come with the result.
+    /// Reads and checks a file, with the environment of this process. Returns the warnings, too.
     ///
     /// # Errors
-    /// All faults of the file and the flags, warnings among them; or why the file can't be read.
+    /// All errors and warnings of the file and the flags, or the reason why the file can't be read.
     pub fn read(path: &Path, overrides: &FlagOverrides) -> Result<(Self, Diagnostics), Diagnostics> {
         LoadedConfig::of(path, overrides).outcome
     }
 
-    /// Checks the text of a file that messages call `name`. Warnings come with the result.
+    /// Checks the text of a file, which messages call `name`. Returns the warnings, too.
     ///
     /// # Errors
-    /// All faults of the text, warnings among them.
+    /// All errors and warnings of the text.
     pub fn parse(
         name: &str,
         text: &str,
@@ -350,7 +353,7 @@ fn read(
     }
 }
 
-/// The value of a flag, if it is given and good; the value in the file doesn't count then.
+/// Returns the value of a flag, if it is given and valid. The value in the file is then ignored.
 fn flag<T: FromText>(
     document: &mut Document<'_>,
     flag: &str,
@@ -531,7 +534,7 @@ mod tests {
         assert_eq!(at("redis://127.0.0.1:6379"), config(EVERYDAY).store);
         assert_eq!(at("memory:").url, StoreUrl::Memory);
         let fault = StoreSettings::at("redis:/me:secret@h").expect_err("it is none");
-        assert!(fault.starts_with("this is no url of a store\nuse \"memory:\""), "{fault}");
+        assert!(fault.starts_with("this is not a valid store URL\nuse \"memory:\""), "{fault}");
         assert!(!fault.contains("secret"), "{fault}");
     }
 

@@ -14,7 +14,7 @@ pub fn parse_us(text: &str) -> Result<u64, String> {
     let number = if bare_unit { "1" } else { "" };
     let duration = match humantime::parse_duration(&format!("{number}{text}")) {
         Ok(duration) if !text.contains('M') => duration,
-        _ => return Err(format!("`{text}` is no duration\n{remedy}")),
+        _ => return Err(format!("`{text}` is not a valid duration\n{remedy}")),
     };
     u64::try_from(duration.as_micros()).map_err(|_| format!("`{text}` is too long\n{remedy}"))
 }

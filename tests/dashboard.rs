@@ -69,7 +69,7 @@ fn a_refused_key_is_seen_reset_and_given_a_rate() {
     browser.run("document.querySelector('#rate').value = ''");
     browser.write("#rate", "often");
     browser.click("#set button[type=submit]");
-    browser.wait_for("#said", "`often` is no rate");
+    browser.wait_for("#said", "`often` is not a valid rate");
     // What a browser says of that answer is its own.
     let complaints = browser.complaints();
     assert!(complaints.len() == 1 && complaints[0].contains("status of 400"), "{complaints:?}");

@@ -1,4 +1,4 @@
-//! What a reload changes, for the log.
+//! The changes that a reload makes, for the log.
 
 use std::collections::BTreeMap;
 
@@ -6,9 +6,9 @@ use super::{Action, Config, LimitSettings, RouteSettings, ServerUrl, UpstreamSet
 use crate::algorithm::Algorithm;
 
 impl Config {
-    /// What changes for whom when this configuration takes the place of `old`, a line each.
+    /// Lists the changes from `old` to this configuration, a line each.
     ///
-    /// What needs a restart is named, too, and doesn't change until then.
+    /// Changes that need a restart are listed with a note. They have no effect until then.
     pub fn changes(&self, old: &Self) -> Vec<String> {
         let mut lines = self.changes_of_settings(old);
         lines.extend(compare(
@@ -88,7 +88,7 @@ impl UpstreamSettings {
             ("tls", self.tls == old.tls),
         ];
         let changed = keys.into_iter().filter(|(_, is_same)| !is_same);
-        changed.map(|(key, _)| format!("upstream `{name}` changed its `{key}`")).collect()
+        changed.map(|(key, _)| format!("upstream `{name}`: `{key}` changed")).collect()
     }
 }
 
@@ -97,22 +97,22 @@ impl LimitSettings {
         let name = &self.name;
         let mut lines = Vec::new();
         let tag = |limit: &Self| limit.quota.algorithm.tag();
-        let counts = if tag(self) == tag(old) { "counts kept" } else { "counts start anew" };
-        // As they are written: a burst or a lease isn't part of them.
+        let counts = if tag(self) == tag(old) { "counts kept" } else { "counts start over" };
+        // The burst and the lease aren't part of the written rate; they are compared below.
         let (rate, old_rate) = (self.quota.to_string(), old.quota.to_string());
         if rate != old_rate {
             lines.push(format!("limit `{name}` {old_rate} → {rate}: {counts}"));
         }
         if tag(self) != tag(old) {
-            lines.push(format!("limit `{name}` counts by another algorithm: {counts}"));
+            lines.push(format!("limit `{name}` uses another algorithm: {counts}"));
         }
         if self.scope != old.scope {
-            lines.push(format!("limit `{name}` changed its `scope`: counts start anew"));
+            lines.push(format!("limit `{name}`: `scope` changed, counts start over"));
         }
-        // All that the text of a key is made from.
+        // Everything else that a key's text depends on.
         let keying = |limit: &Self| (limit.prefixes, limit.plain);
         if self.key != old.key || keying(self) != keying(old) {
-            lines.push(format!("limit `{name}` counts by other keys: counts start anew"));
+            lines.push(format!("limit `{name}` uses other keys: counts start over"));
         }
         let others = [
             ("burst", self.burst() == old.burst()),
@@ -123,12 +123,12 @@ impl LimitSettings {
             ("mode", self.mode == old.mode),
             ("missing", self.missing == old.missing),
             ("exempt", self.exempt == old.exempt),
-            // Not whose: a value may be a credential.
+            // The keys aren't listed, since they may be credentials.
             ("overrides", self.overrides == old.overrides),
             ("on_failure", self.on_failure == old.on_failure),
         ];
         let others = others.into_iter().filter(|(_, is_same)| !is_same);
-        lines.extend(others.map(|(key, _)| format!("limit `{name}` changed its `{key}`")));
+        lines.extend(others.map(|(key, _)| format!("limit `{name}`: `{key}` changed")));
         lines
     }
 
@@ -163,7 +163,7 @@ impl RouteSettings {
             ("on_limit", self.on_limit == old.on_limit),
         ];
         let changed = keys.into_iter().filter(|(_, is_same)| !is_same);
-        changed.map(|(key, _)| format!("route `{}` changed its `{key}`", self.name)).collect()
+        changed.map(|(key, _)| format!("route `{}`: `{key}` changed", self.name)).collect()
     }
 }
 
@@ -177,7 +177,7 @@ impl Action {
     }
 }
 
-/// Where traces go.
+/// Returns the collector of a configuration.
 fn otlp(config: &Config) -> Option<&ServerUrl> {
     config.tracing.as_ref().map(|tracing| &tracing.otlp)
 }
@@ -186,7 +186,7 @@ fn by_name<T>(things: &BTreeMap<String, T>) -> BTreeMap<&str, &T> {
     things.iter().map(|(name, thing)| (name.as_str(), thing)).collect()
 }
 
-/// A name that is made may be that of several routes.
+/// Groups the routes by name. Several routes can have the same generated name.
 fn routes_by_name(config: &Config) -> BTreeMap<&str, Vec<&RouteSettings>> {
     let mut named = BTreeMap::<_, Vec<_>>::new();
     for route in &config.routes {
@@ -195,7 +195,7 @@ fn routes_by_name(config: &Config) -> BTreeMap<&str, Vec<&RouteSettings>> {
     named
 }
 
-/// What is gone, and then what is new or `changed`.
+/// Lists what was removed, and then what was added or `changed`.
 fn compare<T: PartialEq>(
     what: &str,
     old: &BTreeMap<&str, T>,
@@ -260,10 +260,7 @@ mod tests {
     fn a_key_changes_and_the_counts_go() {
         assert_eq!(
             changes(&[("\"ip\"", "\"ip\"\nmode = \"shadow\""), ("header:x-api-key", "global")]),
-            [
-                "limit `per-client` changed its `mode`",
-                "limit `per-key` counts by other keys: counts start anew"
-            ]
+            ["limit `per-client`: `mode` changed", "limit `per-key` uses other keys: counts start over"]
         );
     }
 
@@ -272,13 +269,13 @@ mod tests {
         assert_eq!(
             changes(&[("\"100/10s\"", "\"20\"\nalgorithm = \"concurrency\"\nlease = \"10s\"")]),
             [
-                "limit `per-client` 100/10s → 20: counts start anew",
-                "limit `per-client` counts by another algorithm: counts start anew",
-                "limit `per-client` changed its `lease`"
+                "limit `per-client` 100/10s → 20: counts start over",
+                "limit `per-client` uses another algorithm: counts start over",
+                "limit `per-client`: `lease` changed"
             ]
         );
         let by = |algorithm| format!("\"100/10s\"\nalgorithm = \"{algorithm}\"");
-        let anew = "limit `per-client` counts by another algorithm: counts start anew";
+        let anew = "limit `per-client` uses another algorithm: counts start over";
         assert_eq!(changes(&[("\"100/10s\"", &by("sliding-cells"))]), [anew]);
         assert_eq!(changes(&[("\"5/s\"", "\"5/s\"\nscope = \"instance\"")]).len(), 1);
     }
@@ -286,7 +283,7 @@ mod tests {
     #[test]
     fn new_values_are_named_and_no_credential_is_told() {
         let keys = "\"5/s\"\ncost = 2\nwhen_status = \"4xx\"\nwait = \"1s\"\noverrides = [{ key = \"hunter2\", rate = \"9/s\" }]";
-        let named = |key| format!("limit `per-key` changed its `{key}`");
+        let named = |key| format!("limit `per-key`: `{key}` changed");
         assert_eq!(changes(&[("\"5/s\"", keys)]), ["cost", "when_status", "wait", "overrides"].map(named));
     }
 
@@ -321,14 +318,14 @@ mod tests {
         let new = Config::parse("gateway.toml", new, &|_| None).expect("a good file").0;
         let keys = ["path", "upstream", "rewrite", "request_headers", "preserve_host", "on_limit"];
         let mut expected = vec!["`server.max_body` changed".to_owned(), "upstream `a` added".to_owned()];
-        expected.extend(keys.map(|key| format!("route `one` changed its `{key}`")));
+        expected.extend(keys.map(|key| format!("route `one`: `{key}` changed")));
         assert_eq!(new.changes(&old), expected);
     }
 
     #[test]
     fn what_changes_of_an_upstream_is_named() {
         let b = "[upstreams.b]\n        builtin = \"echo\"";
-        let named = |key| format!("upstream `b` changed its `{key}`");
+        let named = |key| format!("upstream `b`: `{key}` changed");
         assert_eq!(
             changes(&[(b, "[upstreams.b]\nservers = \"http://b\"\nbalance = \"random\"\neject = {}")]),
             ["servers", "balance", "eject"].map(named)

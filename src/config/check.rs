@@ -1,7 +1,7 @@
-//! From the file as typed to the configuration as run: what values say about each other.
+//! Checks the rules between values, and turns the file as typed into the configuration.
 //!
-//! What was wrong by itself is missing here and has been complained of ([`Document`]): it is neither called
-//! missing nor undefined again.
+//! Values that were invalid by themselves have been reported and removed ([`Document`]). They aren't reported
+//! again as missing or undefined.
 
 mod jwt;
 mod keys;
@@ -24,8 +24,8 @@ use super::{
     value::{ParsedText, Size},
 };
 
-/// The configuration that the file describes, unless there are errors. Faults are left in the document.
-/// Files that it names are looked for from the folder on, and noted among the sources.
+/// Returns the configuration that the file describes, or `None` if there are errors. Diagnostics are added to
+/// the document. Paths in the file are relative to `folder`; the files are added to the sources.
 pub(super) fn check(
     file: ConfigFile,
     folder: &Path,
@@ -62,23 +62,23 @@ pub(super) fn check(
     is_good.then_some(Config { server, store, admin, access_log, tracing, upstreams, limits, jwt, routes })
 }
 
-/// Shorter tokens can be guessed.
+/// The least length of a token; a shorter one can be guessed.
 const TOKEN_BYTES: usize = 16;
 
-/// The store that this describes, which names no files. Faults are left in the document.
+/// Returns the settings of a store that names no files. Diagnostics are added to the document.
 pub(super) fn store(store: file::StoreTable, document: &mut Document<'_>) -> StoreSettings {
     Check::new(document, &mut Sources::default(), store.on_failure.0).store(store, Path::new(""))
 }
 
 struct Check<'d, 'i> {
     document: &'d mut Document<'i>,
-    /// The files that have been read.
+    /// The files that were read.
     sources: &'d mut Sources,
-    /// The store's, for limits that don't say.
+    /// The store's failure policy, for limits without their own.
     on_failure: OnFailure,
-    /// Whether there is a table `[jwt]`, good or not.
+    /// True if there is a table `[jwt]`, valid or not.
     verifies_tokens: bool,
-    /// By name; none if there is a fault in it: it is defined all the same.
+    /// The upstreams by name. `None` if one has an error; its name is still defined.
     upstreams: BTreeMap<String, Option<UpstreamSettings>>,
     limits: BTreeMap<String, DefinedLimit>,
 }
@@ -100,9 +100,11 @@ impl<'d, 'i> Check<'d, 'i> {
         let is_nobody_trusted =
             server.trusted_proxies.is_empty() && !self.document.had(&span, "trusted_proxies");
         if proxy_protocol && is_nobody_trusted {
-            let fault = Diagnostic::error("nobody's PROXY header would be believed");
+            let fault = Diagnostic::error("`proxy_protocol` needs `trusted_proxies`");
             let fault = fault.at(&server.proxy_protocol.span(), "");
-            self.fault(fault.help("name the proxies that send it: trusted_proxies = [\"10.0.0.0/8\"]"));
+            self.fault(
+                fault.help("name the proxies that send the PROXY header: trusted_proxies = [\"10.0.0.0/8\"]"),
+            );
         }
         let listen = server.listen.into_values();
         let tls = server.tls.map(|table| self.server_tls(table, folder, &listen));
@@ -132,11 +134,12 @@ impl<'d, 'i> Check<'d, 'i> {
         };
         let address = listen.get_ref().0;
         if let Some(token) = admin.token.as_ref().filter(|token| token.get_ref().0.0.len() < TOKEN_BYTES) {
-            let fault = Diagnostic::error("the token is too short to be a secret").at(&token.span(), "");
+            let fault = Diagnostic::error("this token is too short").at(&token.span(), "");
             self.fault(fault.help(format!("use at least {TOKEN_BYTES} random characters")));
         }
         if admin.token.is_none() && !address.ip().is_loopback() && !self.document.had(&span, "token") {
-            let fault = Diagnostic::error(format!("anybody could change limits on `{address}`"));
+            let fault =
+                Diagnostic::error(format!("without a token, anyone could change limits on `{address}`"));
             self.fault(
                 fault
                     .at(&listen.span(), "")
@@ -150,13 +153,13 @@ impl<'d, 'i> Check<'d, 'i> {
     fn size_of_at_least(&mut self, size: &Spanned<ParsedText<Size>>, least: usize, written: &str) -> usize {
         let ParsedText(Size(bytes)) = *size.get_ref();
         if bytes < least {
-            let fault = Diagnostic::error(format!("`{bytes}` bytes are too few")).at(&size.span(), "");
+            let fault = Diagnostic::error(format!("`{bytes}` bytes are not enough")).at(&size.span(), "");
             self.fault(fault.help(format!("use at least \"{written}\"")));
         }
         bytes
     }
 
-    /// Complains that a table has none of these keys, unless one was there and had a fault.
+    /// Reports that a table has none of these keys, unless one was there with an error.
     fn missing(&mut self, table: &Range<usize>, keys: &[&str], example: &str) {
         if !keys.iter().any(|key| self.document.had(table, key)) {
             let fault = Diagnostic::error(format!("missing key `{}`", keys.join("` or `")));
@@ -166,10 +169,10 @@ impl<'d, 'i> Check<'d, 'i> {
 }
 
 fn duplicate(what: &str, name: &str, again: &Range<usize>, first: &Range<usize>) -> Diagnostic {
-    Diagnostic::error(format!("duplicate name: there is a {what} `{name}` already"))
+    Diagnostic::error(format!("duplicate name: there is already a {what} `{name}`"))
         .at(again, "again here")
         .at(first, "first here")
-        .help("remove one of the two, or rename it")
+        .help("remove or rename one of the two")
 }
 
 fn undefined<'a>(
@@ -181,5 +184,5 @@ fn undefined<'a>(
     let meant = nearest(name.get_ref(), known.map(String::as_str));
     let label = meant.map(|meant| format!("did you mean `{meant}`?")).unwrap_or_default();
     let fault = Diagnostic::error(format!("{what} `{name}` is not defined")).at(&name.span(), label);
-    fault.help(format!("define it in a table [{table}.{name}], or name another one"))
+    fault.help(format!("define it in a table [{table}.{name}], or use another one"))
 }

@@ -1,8 +1,7 @@
-//! The file as a tree of TOML values, read to the end whatever is wrong with it.
+//! The file as a tree of TOML values, from which as many errors as possible are reported.
 //!
-//! serde stops at the first fault. So what a fault is about is taken out of the tree, and the tree is read
-//! again, until it reads: one fault the fewer each time. What was taken out is remembered, so that nobody
-//! complains of its absence.
+//! serde stops at the first error. So the value with the error is removed from the tree, and the tree is read
+//! again, until it can be read. Removed values are remembered, so that they aren't reported as missing.
 
 mod environment;
 mod syntax;
@@ -20,30 +19,30 @@ use super::{
     file::ConfigFile,
 };
 
-/// More faults than anybody reads at once. Each costs a walk through the tree.
+/// The most errors to report, more than anybody reads at once. Each costs a walk through the tree.
 const MAX_FAULTS: usize = 100;
 
-/// A parsed file, what had to be taken out of it, and why.
+/// A parsed file, the values that were removed from it, and why.
 pub(super) struct Document<'i> {
     tree: DeTable<'i>,
     removed: Vec<Removed<'i>>,
-    /// A fault of syntax leaves open what belongs to what: nothing more can be said.
+    /// True after a syntax error that leaves the structure unclear. Then nothing else is reported.
     is_torn: bool,
     pub(super) faults: Vec<Diagnostic>,
 }
 
-/// An entry that was taken out of a table, or an element out of a list, because of a fault in it.
+/// An entry of a table or an element of a list that was removed because of an error.
 struct Removed<'i> {
-    /// The table or list, by its start.
+    /// The start of the table or list.
     parent: usize,
-    /// Empty in a list.
+    /// The key. Empty in a list.
     key: String,
     span: Range<usize>,
     value: DeValue<'i>,
 }
 
 impl<'i> Document<'i> {
-    /// Parses all of the text that can be parsed.
+    /// Parses as much of the text as possible.
     pub(super) fn parse(text: &'i str) -> Self {
         let (tree, errors) = DeTable::parse_recoverable(text);
         let mut document =
@@ -57,14 +56,14 @@ impl<'i> Document<'i> {
         document
     }
 
-    /// Takes out a value that a flag replaces, whatever it is.
+    /// Removes a value that a flag overrides.
     pub(super) fn forget(&mut self, table: &str, key: &str) {
         if let Some(DeValue::Table(table)) = self.tree.get_mut(table).map(Spanned::get_mut) {
             table.remove(key);
         }
     }
 
-    /// Replaces `${NAME}` and `${NAME:-default}` in all strings.
+    /// Expands `${NAME}` and `${NAME:-default}` in all strings.
     pub(super) fn expand(&mut self, environment: &dyn Fn(&str) -> Option<String>) {
         for (span, fault) in environment::expand(&mut self.tree, environment) {
             self.faults.push(fault);
@@ -72,7 +71,7 @@ impl<'i> Document<'i> {
         }
     }
 
-    /// The file, as far as it can be read.
+    /// Reads the file, without the values that can't be read. `None` if the structure is unclear.
     pub(super) fn read(&mut self) -> Option<ConfigFile> {
         while !self.is_torn && self.faults.len() < MAX_FAULTS {
             let tree = Deserializer::from(Spanned::new(0..0, self.tree.clone()));
@@ -89,23 +88,23 @@ impl<'i> Document<'i> {
         None
     }
 
-    /// Whether nothing had to be taken out.
+    /// Returns true if nothing was removed.
     pub(super) fn is_whole(&self) -> bool {
         self.removed.is_empty()
     }
 
-    /// Whether this key, or one that seems to mean it, was taken out of the table that starts here.
+    /// Returns true if this key, or a misspelling of it, was removed from the table that starts here.
     pub(super) fn had(&self, table: &Range<usize>, key: &str) -> bool {
         let means = |removed: &Removed<'_>| removed.key == key || nearest(&removed.key, [key]).is_some();
         self.removed.iter().any(|removed| removed.parent == table.start && means(removed))
     }
 
-    /// Whether something was taken out between these bytes.
+    /// Returns true if something was removed in this range.
     pub(super) fn had_within(&self, span: &Range<usize>) -> bool {
         self.removed.iter().any(|removed| span.contains(&removed.span.start))
     }
 
-    /// Whether this was the key of something that was taken out, or in a table that was, such as `[limit]`
+    /// Returns true if an entry with this key was removed, or a table with this key in it, such as `[limit]`
     /// for `[limits]`.
     pub(super) fn had_defined(&self, key: &str) -> bool {
         self.removed.iter().any(|removed| removed.key == key || removed.value.get(key).is_some())
@@ -119,11 +118,11 @@ impl<'i> Document<'i> {
     }
 }
 
-/// Takes out the entry whose key or value stands exactly here, the innermost if there are several.
+/// Removes the innermost entry whose key or value has exactly this position.
 fn take_from_table<'i>(table: &mut DeTable<'i>, parent: usize, span: &Range<usize>) -> Option<Removed<'i>> {
     for (key, value) in table.iter_mut() {
         let inner = take_from_value(value, span);
-        // A list whose last element is gone would be called empty: it goes, too.
+        // An emptied list would be reported as empty, so it is removed as well.
         let is_emptied = inner.is_some() && value.get_ref().as_array().is_some_and(|list| list.is_empty());
         if inner.is_some() && !is_emptied {
             return inner;
@@ -157,11 +156,11 @@ fn take_from_list<'i>(list: &mut DeArray<'i>, parent: usize, span: &Range<usize>
     Some(Removed { parent, key: String::new(), span: span.clone(), value })
 }
 
-/// Says what serde says as people do. It tells an unknown key and a wrong type by the message alone; all
-/// other messages are ours ([`super::value`]).
+/// Turns an error of serde into a diagnostic. Unknown keys and wrong types are recognized by serde's message;
+/// all other messages are our own ([`super::value`]).
 fn describe(message: &str, span: &Range<usize>) -> Diagnostic {
     if message.starts_with("unknown field `$__toml_private_datetime`") {
-        return Diagnostic::error("a date is of the wrong type").at(span, "").help("no key takes a date");
+        return Diagnostic::error("a date has the wrong type").at(span, "").help("no key takes a date");
     }
     if let Some((key, known)) = split(message, "unknown field `", "`, expected ") {
         let known: Vec<&str> = known.split('`').skip(1).step_by(2).collect();
@@ -170,14 +169,13 @@ fn describe(message: &str, span: &Range<usize>) -> Diagnostic {
             .at(span, meant.unwrap_or_default())
             .help(format!("the keys here are `{}`", known.join("`, `")));
     }
-    let wrong_type =
-        split(message, "invalid type: ", ", expected ").map(|told| ("is of the wrong type", told));
+    let wrong_type = split(message, "invalid type: ", ", expected ").map(|told| ("has the wrong type", told));
     let wrong_value = split(message, "invalid value: ", ", expected ").map(|told| ("is out of range", told));
     if let Some((what, (found, expected))) = wrong_type.or(wrong_value) {
         let fault = Diagnostic::error(format!("{} {what}", plainly(found))).at(span, "");
         return fault.help(match (found, found.strip_prefix("string "), expected) {
             ("map", _, "a sequence") => {
-                "there may be several: begin each with [[NAME]], in double brackets".to_owned()
+                "this is a list of tables: begin each with [[NAME]], in double brackets".to_owned()
             }
             (_, Some(text), "a sequence") => format!("write a list: [{text}]"),
             _ => format!("write {}", plainly(expected)),
@@ -186,7 +184,7 @@ fn describe(message: &str, span: &Range<usize>) -> Diagnostic {
     Diagnostic::with_remedy(message).at(span, "")
 }
 
-/// What serde calls by names of its own.
+/// Returns the TOML term for serde's name of a type.
 fn plainly(what: &str) -> &str {
     match what {
         "map" => "a table",
@@ -198,7 +196,7 @@ fn plainly(what: &str) -> &str {
     }
 }
 
-/// What stands between the prefix and the last separator, and what after it.
+/// Splits the text after the prefix at the last separator.
 fn split<'m>(message: &'m str, prefix: &str, separator: &str) -> Option<(&'m str, &'m str)> {
     message.strip_prefix(prefix)?.rsplit_once(separator)
 }

@@ -1,6 +1,6 @@
-//! A fault is something wrong with a configuration file, and what to do about it.
+//! Errors and warnings about a configuration file, with advice on how to fix it.
 //!
-//! Faults are drawn under the line they are about, as rustc does, and without the passwords in it.
+//! They are drawn under the lines that they concern, as rustc does, with passwords blanked.
 
 use std::{error::Error, fmt, ops::Range};
 
@@ -9,68 +9,69 @@ use serde_json::{Value, json};
 
 use super::password::{blank, blank_message};
 
-/// How bad a fault is.
+/// The severity of a diagnostic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Severity {
     /// The file can't be used.
     Error,
-    /// The file can be used, but it hardly means what it says.
+    /// The file can be used, but probably doesn't mean what its author intended.
     Warning,
 }
 
-/// One thing wrong with a file.
+/// An error or warning about a file.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Diagnostic {
-    /// How bad it is.
+    /// The severity.
     pub severity: Severity,
-    /// What is wrong, on one line.
+    /// The message, on one line.
     pub message: String,
-    /// Where, the place to mend first; none for what isn't in the file, such as a flag.
+    /// The parts of the file that are concerned, the one to fix first. Empty if the file isn't concerned, for
+    /// example by a flag.
     pub places: Vec<LabeledSpan>,
-    /// What to do about it, a line each.
+    /// The advice on how to fix it, a line each.
     pub help: Vec<String>,
 }
 
-/// A part of the file, in bytes, and what to say about it, if anything.
+/// A part of the file with a label.
 #[derive(Debug, PartialEq, Eq)]
 pub struct LabeledSpan {
-    /// In bytes of the file.
+    /// The position in the file, in bytes.
     pub span: Range<usize>,
-    /// Drawn beside the underlined part; possibly empty.
+    /// The text beside the underlined part, possibly empty.
     pub label: String,
 }
 
 impl Diagnostic {
-    /// An error without a place.
+    /// Creates an error without a position.
     pub(super) fn error(message: impl Into<String>) -> Self {
         Self { severity: Severity::Error, message: message.into(), places: Vec::new(), help: Vec::new() }
     }
 
-    /// A warning without a place.
+    /// Creates a warning without a position.
     pub(super) fn warning(message: impl Into<String>) -> Self {
         Self { severity: Severity::Warning, ..Self::error(message) }
     }
 
-    /// An error whose text is a message and, on lines of their own, the remedy.
+    /// Creates an error from a message and, on lines of their own, advice on how to fix it.
     pub(super) fn with_remedy(text: &str) -> Self {
         let mut lines = text.lines().map(str::to_owned);
         let message = lines.next().unwrap_or_default();
         Self { help: lines.collect(), ..Self::error(message) }
     }
 
-    /// Adds a place. The first is the one to mend.
+    /// Adds a position. The first is the one to fix.
     pub(super) fn at(mut self, span: &Range<usize>, label: impl Into<String>) -> Self {
         self.places.push(LabeledSpan { span: span.clone(), label: label.into() });
         self
     }
 
-    /// Adds a line of help.
+    /// Adds a line of advice.
     pub(super) fn help(mut self, line: impl Into<String>) -> Self {
         self.help.push(line.into());
         self
     }
 
-    /// Where the fault starts; those without a place come first.
+    /// Returns the start of the first position, or 0 if there is none.
     pub(super) fn start(&self) -> usize {
         self.places.first().map_or(0, |place| place.span.start)
     }
@@ -83,7 +84,7 @@ impl Diagnostic {
     }
 }
 
-/// All faults of a file, in its order, with what is needed to draw them.
+/// The diagnostics of a file in the order of its text, with everything that is needed to draw them.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Diagnostics {
     name: String,
@@ -92,7 +93,8 @@ pub struct Diagnostics {
 }
 
 impl Diagnostics {
-    /// The faults of the file `name` with this text. Passwords are blanked here, once and for all.
+    /// Collects the diagnostics of the file `name` with this text. Passwords are blanked here, once and for
+    /// all.
     pub(super) fn new(name: &str, text: &str, mut faults: Vec<Diagnostic>) -> Self {
         faults.sort_by_key(Diagnostic::start);
         for fault in &mut faults {
@@ -102,27 +104,28 @@ impl Diagnostics {
         Self { name: name.to_owned(), text: blank(text), faults }
     }
 
-    /// One fault of the file `name` that isn't in its text: a message and, on lines of their own, the remedy.
+    /// Creates a single error about the file `name` as a whole: a message and, on lines of their own, advice
+    /// on how to fix it.
     pub fn of(name: &str, text: &str) -> Self {
         Self::new(name, "", vec![Diagnostic::with_remedy(text)])
     }
 
-    /// Whether there is nothing to say.
+    /// Returns true if there are no diagnostics.
     pub fn is_empty(&self) -> bool {
         self.faults.is_empty()
     }
 
-    /// The faults in the order of the file.
+    /// Returns the diagnostics in the order of the file.
     pub fn iter(&self) -> std::slice::Iter<'_, Diagnostic> {
         self.faults.iter()
     }
 
-    /// The faults drawn for a terminal with colours; `Display` draws them without.
+    /// Draws the diagnostics in colour, for a terminal. `Display` draws them without colour.
     pub fn coloured(&self) -> String {
         self.draw(&Renderer::styled())
     }
 
-    /// The faults for programs: where each is, in lines and columns from 1, what is wrong, and what to do about it.
+    /// Returns the diagnostics as JSON, each with the line and column (from 1) of its first position.
     pub fn to_json(&self) -> Value {
         let faults = self.faults.iter().map(|fault| {
             let place = fault.places.first().map(|place| {
@@ -168,13 +171,13 @@ impl Diagnostics {
         group.elements(fault.help.iter().map(|line| Level::HELP.message(line)))
     }
 
-    /// A span moved to whole characters of the text: what draws it would panic at others.
+    /// Widens a span to whole characters of the text. The renderer would panic within a character.
     fn within_text(&self, span: &Range<usize>) -> Range<usize> {
         let start = self.text.floor_char_boundary(span.start);
         start..self.text.ceil_char_boundary(span.end).max(start)
     }
 
-    /// The last line: "gateway.toml: 3 errors, 1 warning".
+    /// Returns the last line: "gateway.toml: 3 errors, 1 warning".
     fn summary(&self) -> String {
         let count = |severity, noun| match self.faults.iter().filter(|f| f.severity == severity).count() {
             0 => None,
@@ -194,7 +197,7 @@ impl fmt::Display for Diagnostics {
 
 impl Error for Diagnostics {}
 
-/// The known name that was probably meant.
+/// Returns the known name that was probably meant.
 pub(super) fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let allowed = (name.chars().count() / 3).max(1);
     known

@@ -1,8 +1,8 @@
-//! The file as it is typed: every key with its default, and where it stands.
+//! The file as it is typed: every key, its default, and its position in the file.
 //!
-//! Each value is checked by itself while it is read ([`super::value`]); what values say about each other is
-//! checked after that ([`super::check`]). Keys that are required are optional here, so that one that is
-//! missing or wrong doesn't keep the others from being checked.
+//! Each value is checked by itself while it is read ([`super::value`]). The rules that involve several values
+//! are checked afterwards ([`super::check`]). Required keys are optional here: if one is missing or invalid,
+//! the others are still checked.
 
 mod limit;
 mod spanned;
@@ -42,63 +42,69 @@ use tollgate_routing::{
     template::{Location, Template},
 };
 
-/// A whole gateway.toml.
+/// A complete gateway.toml.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct ConfigFile {
-    /// Where and how the gateway listens.
+    /// The main listener.
     pub server: SpannedTable<ServerTable>,
-    /// Where the limits are counted.
+    /// The store that holds the counts.
     pub store: SpannedTable<StoreTable>,
-    /// Where operators look and change things. Default: nowhere.
+    /// A second listener, for operators. Default: none.
     pub admin: Option<SpannedTable<AdminTable>>,
-    /// Where a line is written for each request. Default: nowhere.
+    /// A log with a line per request. Default: none.
     pub access_log: Option<SpannedTable<AccessLogTable>>,
-    /// Where traces are sent. Default: nowhere.
+    /// The export of traces. Default: none.
     pub tracing: Option<SpannedTable<TracingTable>>,
     /// The servers behind the gateway, by name.
     pub upstreams: BTreeMap<Spanned<String>, SpannedTable<UpstreamTable>>,
-    /// The rate limits, by name: lower-case letters, digits and hyphens.
+    /// The rate limits, by name. Names consist of lower-case letters, digits and hyphens.
     pub limits: BTreeMap<Spanned<String>, SpannedTable<LimitTable>>,
-    /// Whose tokens are believed, for `"jwt:CLAIM"`: an unverified claim is never a key. Default: nobody's.
+    /// The issuers whose tokens are trusted. Required if a limit counts by `"jwt:CLAIM"`. Default: none.
     pub jwt: Option<SpannedTable<JwtTable>>,
-    /// What to do with which requests. The most specific route wins; of equals the first.
+    /// The routes. If several match a request, the most specific one is used; of equally specific ones the
+    /// first.
     pub routes: Vec<SpannedTable<RouteTable>>,
 }
 
-/// `[server]`: where and how the gateway listens. A change of `workers` takes effect at the next start, any other with
-/// a reload: those of `max_header_bytes`, `http2`, `tls` and, for bodies, `timeouts.idle` for new connections.
+/// `[server]`: the main listener. A change of `workers` takes effect at the next start, any other change with
+/// a reload. Changes of `max_header_bytes`, `http2`, `tls` and, for bodies, `timeouts.idle` apply to new
+/// connections only.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct ServerTable {
-    /// Addresses to listen on, one or a list: `"0.0.0.0:8080"`, `"unix:/run/tollgate.sock"`.
-    /// Default: `"127.0.0.1:8080"`.
+    /// Addresses to listen on, one or a list: `"0.0.0.0:8080"`, `"unix:/run/tollgate.sock"`. Default:
+    /// `"127.0.0.1:8080"`.
     pub listen: ValueList<ListenAddress>,
-    /// Threads that serve requests, 0 to 1024. Default: 0, one per CPU.
+    /// Number of threads that serve requests, 0 to 1024. Default: 0, one per CPU.
     pub workers: Whole<0, 1024>,
-    /// Networks whose `X-Forwarded-For` is believed, read from the right. Default: none.
+    /// Networks of proxies whose `X-Forwarded-For` is trusted. The field is read from the right. Default:
+    /// none.
     pub trusted_proxies: Vec<ParsedText<IpNet>>,
-    /// Whether connections from `trusted_proxies` begin with a PROXY header, of version 1 or 2. Default: `false`.
+    /// `true` if connections from `trusted_proxies` begin with a PROXY protocol header (version 1 or 2).
+    /// Default: `false`.
     pub proxy_protocol: Spanned<bool>,
-    /// Whether clients may speak HTTP/2: with TLS by agreement (ALPN), else by prior knowledge. Default: `true`.
+    /// Accepts HTTP/2: on TLS connections if the client selects it by ALPN, on others with prior knowledge.
+    /// Default: `true`.
     pub http2: bool,
-    /// The certificates with which TLS is spoken on all TCP addresses; on unix sockets it isn't. Default: no TLS.
+    /// Enables TLS on all TCP addresses; unix sockets stay without. Default: no TLS.
     pub tls: Option<SpannedTable<ServerTlsTable>>,
-    /// How answers tell callers about their limits: `"draft-11"` (`RateLimit` and `RateLimit-Policy`),
-    /// `"x-ratelimit"` (`X-RateLimit-Limit`, `-Remaining` and `-Reset`), `"both"` or `"off"`.
-    /// Default: `"draft-11"`.
+    /// Header fields that tell clients about their limits: `"draft-11"` (`RateLimit` and `RateLimit-Policy`),
+    /// `"x-ratelimit"` (`X-RateLimit-Limit`, `-Remaining` and `-Reset`), `"both"` or `"off"`. Default:
+    /// `"draft-11"`.
     pub ratelimit_headers: ParsedText<RatelimitHeaders>,
-    /// The greatest head of a request, at least `"8KiB"`; 431 beyond it. Default: `"32KiB"`.
+    /// Largest request head, at least `"8KiB"`. Larger ones are rejected with 431. Default: `"32KiB"`.
     pub max_header_bytes: Spanned<ParsedText<Size>>,
-    /// The greatest body of a request, such as `"10MiB"`; 413 beyond it. Routes may say otherwise. Default: `"none"`.
+    /// Largest request body, such as `"10MiB"`. Larger ones are rejected with 413. Routes can override it.
+    /// Default: `"none"`.
     pub max_body: ParsedText<BodyMost>,
-    /// Client connections at a time, at least 1. For more, those that idle longest are closed; if none idles, 503.
-    /// Up to 1000000. Default: 20000.
+    /// Most client connections at a time, 1 to 1000000. Beyond it, the connections that have been idle
+    /// longest are closed; if none is idle, new ones get a 503. Default: 20000.
     pub max_connections: Whole<1, 1_000_000>,
-    /// What to do with `%2F` and `%5C` in a path: `"keep"` them, or `"reject"` the request with 400.
-    /// Default: `"keep"`.
+    /// Treatment of `%2F` and `%5C` in a path: `"keep"` them, or `"reject"` the request with 400. Default:
+    /// `"keep"`.
     pub escaped_slashes: ParsedText<EscapedSlashes>,
-    /// How long to wait for clients.
+    /// Timeouts for clients.
     pub timeouts: SpannedTable<ServerTimeoutsTable>,
 }
 
@@ -121,15 +127,16 @@ impl Default for ServerTable {
     }
 }
 
-/// `tls` of `[server]`. Files are in PEM form, their paths from the folder of this file; they are read again by a
-/// reload.
+/// `tls` of `[server]`. Files are in PEM format. Their paths are relative to the folder of this file. A
+/// reload reads them again.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct ServerTlsTable {
-    /// The gateway's certificates, of which a client is shown the one that bears the name it asks for, exactly or by a
-    /// wildcard, and else the first. Required.
+    /// The gateway's certificates. A client gets the one that is valid for the host name it asks for, exactly
+    /// or by a wildcard, otherwise the first. Required.
     pub certs: Vec<SpannedTable<CertificateTable>>,
-    /// The authorities of which clients must show a certificate. Default: clients needn't show any.
+    /// File with the authorities that must have issued the clients' certificates. Default: clients need no
+    /// certificate.
     pub client_ca: Option<Spanned<String>>,
 }
 
@@ -137,9 +144,9 @@ pub(super) struct ServerTlsTable {
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct CertificateTable {
-    /// The certificate, and those up to the root. Required.
+    /// File with the certificate, followed by the intermediate ones. Required.
     pub cert: Option<Spanned<String>>,
-    /// The key of `cert`. Required.
+    /// File with the private key of `cert`. Required.
     pub key: Option<Spanned<String>>,
 }
 
@@ -147,14 +154,15 @@ pub(super) struct CertificateTable {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct ServerTimeoutsTable {
-    /// From the first byte of a request, or when the connection is made, to the end of the request's head.
+    /// Time to receive a complete request head, from its first byte, or from the start of the connection.
     /// Default: `"10s"`.
     pub header: ParsedText<Duration>,
-    /// For a client that does nothing: sends no further request, or none of its request's body, or takes none of its
-    /// answer. Default: `"75s"`.
+    /// Time without activity after which a connection is closed: no new request, no further part of a request
+    /// body, or no part of the response accepted. Default: `"75s"`.
     pub idle: ParsedText<Duration>,
-    /// For all that is in flight when the gateway stops; a tenth of it, at most 10 s, is for balancers to see that
-    /// it isn't ready any more, and as much for idle clients. Default: `"30s"`.
+    /// Time that requests in flight have to finish at shutdown. The first tenth of it, at most 10 s, is for
+    /// load balancers to notice that the gateway isn't ready any more; idle connections have as long again.
+    /// Default: `"30s"`.
     pub drain: ParsedText<Duration>,
 }
 
@@ -165,29 +173,29 @@ impl Default for ServerTimeoutsTable {
     }
 }
 
-/// `[store]`: where the limits are counted. A change of `on_failure` takes effect with a reload, any other at
-/// the next start.
+/// `[store]`: the place of the counts. A change of `on_failure` takes effect with a reload, any other change
+/// at the next start.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct StoreTable {
-    /// `"memory:"` to count in this process; or a Redis 6.2 or newer, for all gateways together:
-    /// `"redis://USER:PASSWORD@HOST:PORT/DATABASE"`, `"redis-cluster://HOST:PORT?node=HOST:PORT"`,
-    /// `"redis-sentinel://HOST:PORT?node=HOST:PORT&service=NAME"`, each with TLS as `"rediss…"`, or
+    /// URL of the store. `"memory:"` counts in this process. With Redis 6.2 or newer, all gateways count
+    /// together: `"redis://USER:PASSWORD@HOST:PORT/DATABASE"`, `"redis-cluster://HOST:PORT?node=HOST:PORT"`,
+    /// `"redis-sentinel://HOST:PORT?node=HOST:PORT&service=NAME"` (with TLS each begins with `"rediss"`), or
     /// `"redis+unix:///PATH?db=DATABASE"`. Default: `"memory:"`.
     pub url: ParsedText<StoreUrl>,
-    /// How to trust a Redis with TLS, and to be trusted by it. Default: the roots of the system.
+    /// TLS settings for Redis. Default: trust the system's root certificates.
     pub tls: Option<SpannedTable<ClientTlsTable>>,
-    /// For one decision, from the request's arrival to the answer. Default: `"50ms"`.
+    /// Deadline of a decision, from the request's arrival to the answer. Default: `"50ms"`.
     pub timeout: ParsedText<Duration>,
-    /// What to do with a request when the store can't answer: count in this process (`"local"`), `"allow"`
-    /// it, or `"deny"` it with 503. Limits may say otherwise. Default: `"local"`.
+    /// Failure policy while the store is unavailable: count in this process (`"local"`), `"allow"` the
+    /// request, or `"deny"` it with 503. Limits can override it. Default: `"local"`.
     pub on_failure: ParsedText<OnFailure>,
-    /// Gateways that share the limits, at least 1: `on_failure = "local"` gives each its part.
-    /// Default: 1.
+    /// Number of gateways that share the limits, at least 1. With `on_failure = "local"` each enforces its
+    /// share. Default: 1.
     pub instances: Whole<1, 1_000_000>,
-    /// What all keys of the store begin with. Default: `"tollgate"`.
+    /// Prefix of all keys in the store. Default: `"tollgate"`.
     pub key_prefix: Spanned<ParsedText<String>>,
-    /// For the counts kept in this process, at least `"1MiB"`. Default: `"256MiB"`.
+    /// Memory limit for counts kept in this process, at least `"1MiB"`. Default: `"256MiB"`.
     pub max_memory: Spanned<ParsedText<Size>>,
 }
 
@@ -205,17 +213,18 @@ impl Default for StoreTable {
     }
 }
 
-/// `tls` of `[store]` and of an upstream. Files are in PEM form, their paths from the folder of this file.
+/// `tls` of `[store]` and of an upstream. Files are in PEM format. Their paths are relative to the folder of
+/// this file.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct ClientTlsTable {
-    /// The certificates to trust. Default: the roots of the system.
+    /// File with the certificates to trust. Default: the system's root certificates.
     pub ca: Option<Spanned<String>>,
-    /// The gateway's own certificate, and those up to the root. Default: none.
+    /// File with the gateway's own certificate, followed by the intermediate ones. Default: none.
     pub cert: Option<Spanned<String>>,
-    /// The key of `cert`. Default: none.
+    /// File with the private key of `cert`. Default: none.
     pub key: Option<Spanned<String>>,
-    /// The name that must be in the server's certificate. Default: the host of the server.
+    /// Name that the server's certificate must be valid for. Default: the host of the server.
     pub server_name: Option<Spanned<String>>,
 }
 
@@ -223,20 +232,22 @@ pub(super) struct ClientTlsTable {
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct AdminTable {
-    /// The address to listen on: `"127.0.0.1:9901"`. Required.
+    /// Address to listen on: `"127.0.0.1:9901"`. Required.
     pub listen: Option<Spanned<ParsedText<SocketAddr>>>,
-    /// What callers must bear: `Authorization: Bearer TOKEN`. Required on any address but loopback. Default: none.
+    /// Token that requests must carry as `Authorization: Bearer TOKEN`. Required unless the address is
+    /// loopback. Default: none.
     pub token: Option<Spanned<ParsedText<Secret>>>,
 }
 
-/// `[access_log]`: a line for each request. A change takes effect at the next start.
+/// `[access_log]`: a line per request. A change takes effect at the next start.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct AccessLogTable {
-    /// `"-"` for stdout, or a file, its path from the folder of this file. SIGUSR1 has it opened again, as after a
+    /// `"-"` for stdout, or a file, relative to the folder of this file. SIGUSR1 reopens it, for log
     /// rotation. Default: `"-"`.
     pub path: ParsedText<Output>,
-    /// `"json"`, an object a line, or `"combined"`, as nginx and Apache write it. Default: `"json"`.
+    /// `"json"` for a JSON object per line, or `"combined"` for the format of nginx and Apache. Default:
+    /// `"json"`.
     pub format: ParsedText<AccessLogFormat>,
 }
 
@@ -246,14 +257,16 @@ impl Default for AccessLogTable {
     }
 }
 
-/// `[tracing]`: traces of OpenTelemetry. A change of `sample` takes effect with a reload, any other at the next start.
+/// `[tracing]`: OpenTelemetry traces. A change of `sample` takes effect with a reload, any other change at
+/// the next start.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct TracingTable {
-    /// The collector, which takes OTLP over gRPC; with `https://` by TLS. Default: `"http://127.0.0.1:4317"`.
+    /// URL of the collector, which takes OTLP over gRPC. `https://` uses TLS. Default:
+    /// `"http://127.0.0.1:4317"`.
     pub otlp: ParsedText<Otlp>,
-    /// Share of the requests that are traced, from 0 to 1. A request with a `traceparent` is traced if that says so.
-    /// Default: 0.01.
+    /// Fraction of the requests to trace, from 0 to 1. For a request with a `traceparent`, its sampled flag
+    /// decides. Default: 0.01.
     pub sample: Fraction,
 }
 
@@ -264,62 +277,64 @@ impl Default for TracingTable {
     }
 }
 
-/// `[jwt]`: whose tokens are believed.
+/// `[jwt]`: the trusted token issuers.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct JwtTable {
-    /// A file with a JWKS, the public keys of who signs the tokens: `"keys.json"`. It is read again with the
-    /// configuration. Required, unless `hmac_secret` is given.
+    /// File with a JWKS, the public keys that verify tokens: `"keys.json"`. A reload reads it again.
+    /// Required, unless `hmac_secret` is given.
     pub jwks_file: Option<Spanned<ParsedText<String>>>,
-    /// The secret by which tokens are signed and verified, 32 bytes or more: `"${JWT_SECRET}"`. Default: none.
+    /// Shared secret that signs and verifies tokens, 32 bytes or more: `"${JWT_SECRET}"`. Default: none.
     pub hmac_secret: Option<Spanned<ParsedText<Secret>>>,
-    /// Who must have issued a token (`iss`), one or a list. Default: anybody.
+    /// Accepted issuers (`iss`) of a token, one or a list. Default: any.
     pub issuer: Option<ValueList<String>>,
-    /// Whom a token must be meant for (`aud`), one or a list of which one suffices. Default: anybody.
+    /// Accepted audiences (`aud`) of a token, one or a list. A token needs one of them. Default: any.
     pub audience: Option<ValueList<String>>,
 }
 
-/// `[[routes]]`: what to do with which requests.
+/// `[[routes]]`: the requests that match a route, and what to do with them.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct RouteTable {
-    /// What logs and metrics call the route. Default: made from host and path.
+    /// Name of the route in logs and metrics. Default: made from host and path.
     pub name: Option<Spanned<String>>,
-    /// The host: `"api.example.com"` or `"*.example.com"`. Default: any.
+    /// Host to match: `"api.example.com"` or `"*.example.com"`. Default: any.
     pub host: Option<ParsedText<HostPattern>>,
-    /// The path: exact, `{param}` for one segment, `{*rest}` at the end for the rest. Required.
+    /// Path to match, exactly. `{param}` matches one segment, `{*rest}` at the end matches the rest.
+    /// Required.
     pub path: Option<Spanned<ParsedText<Pattern>>>,
-    /// The methods, one or a list. Default: any.
+    /// Methods to match, one or a list. Default: any.
     pub methods: Option<ValueList<Method>>,
-    /// Headers that a request must have, with their values. Default: none.
+    /// Header fields that a request must have, with their values. Default: none.
     pub headers: Pairs<HeaderName, HeaderValue>,
     /// Query parameters that a request must have, with their values. Default: none.
     pub query: Pairs<String, String>,
-    /// The upstream that answers. Required, unless `respond` or `redirect` is given.
+    /// Name of the upstream to forward to. Required, unless `respond` or `redirect` is given.
     pub upstream: Option<Spanned<String>>,
-    /// The answer, given by the gateway itself. Default: none.
+    /// A fixed response, sent by the gateway itself. Default: none.
     pub respond: Option<SpannedTable<RespondTable>>,
-    /// Where clients are sent instead. Default: nowhere.
+    /// A redirect, sent by the gateway itself. Default: none.
     pub redirect: Option<SpannedTable<RedirectTable>>,
-    /// The limits that a request must pass: names, or tables like `[limits.NAME]` with a `name`.
-    /// Default: none.
+    /// Limits that apply to the route: names, or inline tables like `[limits.NAME]` with a `name`. Default:
+    /// none.
     pub limits: Vec<Spanned<RouteLimit>>,
-    /// The path that the upstream gets: `"/orders/{id}"`, with the parameters of `path`, as they came. The query is kept.
-    /// Default: the request's.
+    /// Path that the upstream gets: `"/orders/{id}"`, with the parameters of `path` as the client sent them.
+    /// The query is kept. Default: the path of the request.
     pub rewrite: Option<Spanned<ParsedText<Template>>>,
-    /// What changes in the header that the upstream gets. Default: nothing.
+    /// Changes to the header fields that the upstream gets. Default: none.
     pub request_headers: Option<SpannedTable<EditsTable>>,
-    /// What changes in the header of every answer, also of the gateway's own. Default: nothing.
+    /// Changes to the header fields of every response, also of those that the gateway sends itself. Default:
+    /// none.
     pub response_headers: Option<SpannedTable<EditsTable>>,
-    /// From when a request has passed its limits to the end of the upstream's answer: 504 beyond it, or an answer that
-    /// breaks off. Default: none.
+    /// Time for the whole exchange, from passing the limits to the end of the response. Beyond it, the client
+    /// gets a 504, or a response that breaks off. Default: none.
     pub timeout: Option<ParsedText<Duration>>,
-    /// As the server's `max_body`, for this route. Default: the server's.
+    /// Overrides the server's `max_body` for this route. Default: the server's.
     pub max_body: Option<ParsedText<BodyMost>>,
-    /// Whether the upstream gets the host that the client asked for; `false`: its own, as its url has it.
+    /// `true` forwards the host that the client asked for; `false` sends the host of the server's URL.
     /// Default: `true`.
     pub preserve_host: Option<Spanned<bool>>,
-    /// What those are told whom a limit refuses. Default: 429 and a body of application/problem+json.
+    /// Response to a request that a limit rejects. Default: 429 with an application/problem+json body.
     pub on_limit: Option<SpannedTable<OnLimitTable>>,
 }
 
@@ -327,11 +342,11 @@ pub(super) struct RouteTable {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct RespondTable {
-    /// The status, 200 to 599. Default: 200.
+    /// Status, 200 to 599. Default: 200.
     pub status: Whole<200, 599>,
-    /// The body. Default: empty.
+    /// Body. Default: empty.
     pub body: String,
-    /// Headers. Default: none.
+    /// Header fields. Default: none.
     pub headers: Pairs<FieldName, HeaderValue>,
 }
 
@@ -345,10 +360,10 @@ impl Default for RespondTable {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct RedirectTable {
-    /// A path or a url, with the parameters of the route's `path`, as they came: `"/v2/orders/{id}"`,
-    /// `"https://shop.example/{*rest}"`. The query is kept. Required.
+    /// Target, a path or a URL, with the parameters of the route's `path` as the client sent them:
+    /// `"/v2/orders/{id}"`, `"https://shop.example/{*rest}"`. The query is kept. Required.
     pub to: Option<Spanned<ParsedText<Location>>>,
-    /// 301, 302, 303, 307 or 308. Default: 308, for good and with the same method.
+    /// Status: 301, 302, 303, 307 or 308. Default: 308, permanent and with the same method.
     pub status: Spanned<Whole<300, 399>>,
 }
 
@@ -358,15 +373,15 @@ impl Default for RedirectTable {
     }
 }
 
-/// `request_headers` and `response_headers` of a route.
+/// `request_headers` and `response_headers` of a route. Fields are removed first, then set, then added.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct EditsTable {
-    /// Fields that have one line of this value. Default: none.
+    /// Fields to set. They replace fields of the same name. Default: none.
     pub set: Pairs<FieldName, HeaderValue>,
-    /// Lines that come to those that are there. Default: none.
+    /// Fields to add. Fields of the same name stay. Default: none.
     pub add: Pairs<FieldName, HeaderValue>,
-    /// Fields that go, before others are set: a name or a list. Default: none.
+    /// Names of the fields to remove, one or a list. Default: none.
     pub remove: Option<ValueList<FieldName>>,
 }
 
@@ -374,11 +389,11 @@ pub(super) struct EditsTable {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct OnLimitTable {
-    /// The status, 400 to 599. Default: 429.
+    /// Status, 400 to 599. Default: 429.
     pub status: Whole<400, 599>,
-    /// The body. Default: the gateway's, of application/problem+json.
+    /// Body. Default: an application/problem+json body.
     pub body: Option<String>,
-    /// What the body is. Default: `"text/plain; charset=utf-8"`.
+    /// Content type of `body`. Default: `"text/plain; charset=utf-8"`.
     pub content_type: Option<Spanned<ParsedText<HeaderValue>>>,
 }
 
@@ -388,8 +403,9 @@ impl Default for OnLimitTable {
     }
 }
 
-/// A table and where it stands: its header, or all of an inline one. A list isn't read as one, as it would
-/// be by serde.
+/// A table and its position in the file: that of its header, or of the whole inline table.
+///
+/// Unlike serde's derived implementation for structs, it doesn't accept a list as a table.
 #[derive(Debug, Default)]
 pub(super) struct SpannedTable<T> {
     pub span: Range<usize>,
@@ -403,7 +419,7 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for SpannedTable<T> {
     }
 }
 
-/// [`SpannedTable`] before it knows where it stands.
+/// A [`SpannedTable`] without its position.
 struct Entries<T>(T);
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for Entries<T> {
@@ -426,12 +442,12 @@ impl<'de, T: Deserialize<'de>> de::Visitor<'de> for EntriesVisitor<T> {
     }
 }
 
-/// At least one value. One alone may be written without brackets.
+/// A list of at least one value. A single value may be written without brackets.
 #[derive(Debug)]
 pub(super) struct ValueList<T>(pub Vec<Spanned<T>>);
 
 impl<T> ValueList<T> {
-    /// A list of one value, which stands nowhere.
+    /// Returns a list of one value, without a position in the file.
     pub(super) fn of(value: T) -> Self {
         Self(vec![Spanned::new(0..0, value)])
     }
@@ -452,7 +468,7 @@ impl<'de, T: FromText> Deserialize<'de> for ValueList<T> {
     }
 }
 
-/// [`ValueList`] before it knows where it stands.
+/// A [`ValueList`] without positions.
 enum OneOrMany<T> {
     One(T),
     Many(Vec<Spanned<T>>),
@@ -483,14 +499,14 @@ impl<'de, T: FromText> de::Visitor<'de> for OneOrManyVisitor<T> {
             values.push(Spanned::new(value.span(), value.into_inner().0));
         }
         if values.is_empty() {
-            let text = format!("this list is empty\nwrite at least {}", T::EXPECTED);
+            let text = format!("this list is empty\nwrite at least one: {}", T::EXPECTED);
             return Err(de::Error::custom(text));
         }
         Ok(OneOrMany::Many(values))
     }
 }
 
-/// A table with keys of the user's choice.
+/// A table whose keys the user chooses.
 #[derive(Debug)]
 pub(super) struct Pairs<K, V>(pub Vec<(K, V)>);
 

@@ -1,6 +1,6 @@
-//! Whose tokens are believed: the keys that verify a JWT's signature, and who must have issued it for whom.
+//! The trusted token issuers: the keys that verify a JWT's signature, and the accepted issuers and audiences.
 //!
-//! The algorithms that a signature may have come from the key, never from the token.
+//! The key decides which signature algorithms are accepted, never the token.
 
 use std::fmt;
 
@@ -10,18 +10,18 @@ use jsonwebtoken::{
 };
 use serde::Deserialize;
 
-/// Whose tokens are believed.
+/// The settings for verifying tokens.
 #[derive(Debug, PartialEq)]
 pub struct JwtSettings {
-    /// One of them must have signed it; at least one.
+    /// The keys, at least one. One of them must have signed a token.
     pub keys: Vec<JwtKey>,
-    /// One of them must have issued it; anybody if there are none.
+    /// The accepted issuers. Empty means any.
     pub issuers: Vec<String>,
-    /// It must be meant for one of them; for anybody if there are none.
+    /// The accepted audiences, one of which a token must have. Empty means any.
     pub audiences: Vec<String>,
 }
 
-/// A key that verifies signatures. It prints without its value, which may be a secret.
+/// A key that verifies signatures. Its `Debug` output hides the value, which may be a secret.
 #[derive(Clone)]
 pub struct JwtKey {
     jwk: Jwk,
@@ -30,12 +30,12 @@ pub struct JwtKey {
 }
 
 impl JwtKey {
-    /// A key by which both sides sign. It is for any HMAC.
+    /// Creates a key from a shared secret. It accepts all HMAC algorithms.
     pub(super) fn secret(secret: &str) -> Option<Self> {
         Self::new(Jwk::from_decoding_key(&DecodingKey::from_secret(secret.as_bytes()), None).ok()?)
     }
 
-    /// None if it isn't for signatures that we understand.
+    /// Creates a key. `None` if the key isn't for signatures of a supported kind.
     fn new(jwk: Jwk) -> Option<Self> {
         if !matches!(jwk.common.public_key_use, None | Some(PublicKeyUse::Signature)) {
             return None;
@@ -58,17 +58,17 @@ impl JwtKey {
         (!algorithms.is_empty()).then_some(Self { jwk, algorithms, decoding })
     }
 
-    /// What tokens call it, if anything.
+    /// Returns the key's id (`kid`), if it has one.
     pub fn id(&self) -> Option<&str> {
         self.jwk.common.key_id.as_deref()
     }
 
-    /// The algorithms that it is for, at least one.
+    /// Returns the accepted algorithms, at least one.
     pub fn algorithms(&self) -> &[Algorithm] {
         &self.algorithms
     }
 
-    /// The key itself.
+    /// Returns the key itself.
     pub fn decoding(&self) -> &DecodingKey {
         &self.decoding
     }
@@ -86,11 +86,11 @@ impl fmt::Debug for JwtKey {
     }
 }
 
-/// The keys of a JWKS that verify signatures; others and those of unknown kinds are passed over, as RFC 7517,
-/// section 5 has it.
+/// Parses the keys of a JWKS that verify signatures. Other keys and keys of unknown kinds are ignored (RFC
+/// 7517, section 5).
 ///
 /// # Errors
-/// Text that is no JWKS.
+/// The text isn't a JWKS.
 pub(super) fn read_jwks(text: &[u8]) -> Result<Vec<JwtKey>, serde_json::Error> {
     #[derive(Deserialize)]
     struct Jwks {

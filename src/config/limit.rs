@@ -1,4 +1,5 @@
-//! A limit as it is run: who is counted, how many requests may pass, and what else the file says of it.
+//! The settings of a limit: whom it counts, how many requests may pass, and everything else the file says
+//! about it.
 
 use std::{fmt, net::IpAddr, time::Duration};
 
@@ -8,66 +9,67 @@ use ipnet::IpNet;
 use super::OnFailure;
 use crate::algorithm::{Quota, Rate};
 
-/// A named rule: who is counted, and how many requests may pass.
+/// The settings of a limit: a name, a key, a quota, and how to apply them.
 #[derive(Debug, PartialEq)]
 pub struct LimitSettings {
-    /// Lower-case letters, digits and hyphens.
+    /// The name: lower-case letters, digits and hyphens.
     pub name: String,
-    /// Who is counted: these together, at least one.
+    /// The parts of the key, at least one. Each combination of their values is counted by itself.
     pub key: Vec<KeyPart>,
-    /// How many may pass, and how they are counted.
+    /// The algorithm and the number of permits.
     pub quota: Quota,
-    /// Permits that a request takes. Under `concurrency`, one.
+    /// The permits that a request takes. Always one under `concurrency`.
     pub cost: Cost,
-    /// The statuses that are charged; none if all are.
+    /// The statuses of the responses to charge. Empty means all.
     pub when_status: Vec<StatusRange>,
-    /// Who counts together.
+    /// The gateways that count together.
     pub scope: Scope,
-    /// For which a refused request is held at most; zero if it isn't. Under `concurrency`, zero.
+    /// The longest time to hold a request before it is rejected. Zero means none. Always zero under
+    /// `concurrency`.
     pub wait: Duration,
-    /// Whether it refuses.
+    /// The mode: enforce or shadow.
     pub mode: Mode,
-    /// What to do with a request that lacks the key.
+    /// The treatment of a request without the key.
     pub missing: Missing,
-    /// Which addresses are one caller.
+    /// The prefix lengths that make addresses one caller.
     pub prefixes: Prefixes,
-    /// Who isn't counted.
+    /// The callers that aren't counted.
     pub exempt: Vec<Exemption>,
-    /// Who has another rate, each key once.
+    /// The rates of single keys. Each key appears once.
     pub overrides: Vec<RateOverride>,
-    /// Whether header, cookie and query values appear unhashed.
+    /// True if the values of header fields, cookies and query parameters appear unhashed.
     pub plain: bool,
-    /// What to do when the store can't answer.
+    /// The failure policy.
     pub on_failure: OnFailure,
 }
 
-/// What of a request tells who is counted. Prints as it is written: `header:x-api-key`.
+/// A part of a limit's key. Displays as it is written in the file: `header:x-api-key`.
 #[derive(Debug, PartialEq, Eq)]
 pub enum KeyPart {
-    /// The client's address, up to the limit's prefix.
+    /// The client's address, up to the limit's prefix length.
     Ip,
-    /// The value of a header.
+    /// The value of a request header field.
     Header(HeaderName),
     /// The value of a cookie.
     Cookie(String),
     /// The value of a query parameter.
     Query(String),
-    /// The value of a path parameter, which all routes of the limit have.
+    /// The value of a path parameter, which all routes of the limit must have.
     Path(String),
-    /// A claim of the token that the request bears, verified by the configuration's `jwt`.
+    /// A claim of the request's token, verified by the configuration's `jwt`.
     Jwt(String),
-    /// The host that is asked for.
+    /// The host of the request.
     Host,
-    /// The method.
+    /// The method of the request.
     Method,
     /// The name of the route.
     Route,
-    /// Nothing: everybody together.
+    /// A constant: all requests count together.
     Global,
 }
 
 impl KeyPart {
-    /// As in the file: what kind of part it is, with a colon if a name follows, and that name.
+    /// Returns the kind as written in the file, with a colon if a name follows, and the name.
     pub fn name(&self) -> [&str; 2] {
         match self {
             Self::Ip => ["ip", ""],
@@ -90,39 +92,40 @@ impl fmt::Display for KeyPart {
     }
 }
 
-/// Permits that a request takes.
+/// The permits that a request takes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cost {
-    /// So many, from 1 to [`Rate::MAX_PERMITS`].
+    /// This many, from 1 to [`Rate::MAX_PERMITS`].
     Fixed(u32),
-    /// As many as this header of the request says; 1 without it.
+    /// The number in this request header field; 1 without the field.
     Header(HeaderName),
-    /// As many as this header or trailer of the response says.
+    /// The number in this response header field or trailer.
     Response {
-        /// Which one.
+        /// The name of the field.
         header: HeaderName,
-        /// What is charged before the response tells, at least 1, and what stays if it doesn't tell.
+        /// The permits to charge until the response arrives, at least 1. They stay charged if it lacks the
+        /// field.
         estimate: u32,
     },
 }
 
-/// A class of statuses, or a single one.
+/// A single status, or a class of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StatusRange {
-    /// The first, at least 100.
+    /// The first status, at least 100.
     pub first: u16,
-    /// The last, at most 599.
+    /// The last status, at most 599.
     pub last: u16,
 }
 
 impl StatusRange {
-    /// Whether the status is one of them.
+    /// Returns true if the status is in the range.
     pub fn matches(self, status: StatusCode) -> bool {
         (self.first..=self.last).contains(&status.as_u16())
     }
 }
 
-/// As it is written: `401`, `4xx`.
+/// Writes the range as in the file: `401`, `4xx`.
 impl fmt::Display for StatusRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.first == self.last {
@@ -133,80 +136,82 @@ impl fmt::Display for StatusRange {
     }
 }
 
-/// Who counts together.
+/// The gateways that count a limit together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
     /// All gateways on the store.
     Shared,
-    /// This process alone, which doesn't ask the store.
+    /// This process alone. It doesn't use the store for the limit.
     Instance,
 }
 
-/// Whether a limit refuses.
+/// The mode of a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// It does.
+    /// Reject requests that exceed the limit.
     Enforce,
-    /// It counts and reports, and refuses nobody.
+    /// Count and report, but reject nothing.
     Shadow,
 }
 
-/// What to do with a request that lacks the key of a limit.
+/// The treatment of a request without a limit's key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Missing {
     /// Count it by its address.
     Ip,
     /// Skip the limit.
     Skip,
-    /// Answer 429.
+    /// Reject it with 429.
     Deny,
 }
 
-/// Who isn't counted.
+/// A caller that isn't counted.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Exemption {
     /// Clients of this network.
     Network(IpNet),
-    /// Requests whose key has this value, one for each of its parts.
+    /// Requests whose key has these values, one per part.
     Key(Vec<String>),
 }
 
-/// Another rate for those with one key.
+/// The rate of a single key, instead of the limit's.
 #[derive(Debug, PartialEq, Eq)]
 pub struct RateOverride {
-    /// The values of the key, one for each of its parts, as a request shows them.
+    /// The values of the key, one per part, as they occur in requests.
     pub key: Vec<String>,
-    /// The rate. Under `concurrency` its window is the quota's.
+    /// The rate. Under `concurrency` its window is that of the quota.
     pub rate: Rate,
 }
 
-/// Leading bits of an address that are one caller.
+/// The prefix lengths by which addresses are one caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Prefixes {
-    /// Of an IPv4 address, 1 to 32.
+    /// The prefix length of IPv4 addresses, 1 to 32.
     pub ipv4: u8,
-    /// Of an IPv6 address, 1 to 128.
+    /// The prefix length of IPv6 addresses, 1 to 128.
     pub ipv6: u8,
 }
 
 impl Prefixes {
-    /// The network of an address: its leading bits, the rest of it zero.
+    /// Returns the network of an address: its prefix, followed by zeros.
     pub fn network(self, address: IpAddr) -> IpAddr {
         let prefix = if address.is_ipv4() { self.ipv4 } else { self.ipv6 };
         IpNet::new(address, prefix).expect("a prefix within the address").trunc().addr()
     }
 }
 
-/// The values of a key as people write it, one for each of these parts: several stand in a JSON array,
-/// `["v1","v2"]`. They are as a request shows them: an address stands for its network.
+/// Parses a key as people write it into the values of its parts. A key of several parts is a JSON array,
+/// `["v1","v2"]`.
+///
+/// The values are normalized as those of requests are. An address becomes its network, for example.
 ///
 /// # Errors
-/// A message and, on a line of its own, the remedy.
+/// The text isn't a value of this key. The error is a message and a line that says how to fix it.
 pub fn read_key(written: &str, key: &[KeyPart], prefixes: Prefixes) -> Result<Vec<String>, String> {
     let malformed = || {
         let example = vec!["\"…\""; key.len()].join(",");
         format!(
-            "`{written}` is no value of a key with {} parts\nwrite their values as '[{example}]'",
+            "`{written}` is not a value of a key with {} parts\nwrite one value per part: '[{example}]'",
             key.len()
         )
     };
@@ -223,12 +228,12 @@ pub fn read_key(written: &str, key: &[KeyPart], prefixes: Prefixes) -> Result<Ve
                 Ok(address) => prefixes.network(address.to_canonical()).to_string(),
                 Err(_) => {
                     return Err(format!(
-                        "`{value}` is no address\nwrite one of the caller's network: \"192.0.2.7\""
+                        "`{value}` is not a valid address\nwrite an address of the caller's network: \"192.0.2.7\""
                     ));
                 }
             },
             KeyPart::Host => value.to_ascii_lowercase(),
-            // Everybody has the same, whatever it is called.
+            // The value is the same for all requests, so the text doesn't matter.
             KeyPart::Global => String::new(),
             _ => continue,
         };

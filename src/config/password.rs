@@ -1,14 +1,14 @@
-//! No password is ever told: not in a message, not in a line of the file that is drawn below it.
+//! Blanks passwords and secrets in messages and in the quoted lines of a file.
 //!
-//! A url that is wrong can't be taken apart, so this looks at text. In any string in quotes and in any other
-//! word, what stands before the last `@` is a password: after the first `:`, in a url the first after the
-//! `//`, or if there is none all of it after the `//`; and so is the value of a parameter `…password=`. Only
-//! `${NAME}` gives nothing away. Each byte becomes an asterisk, so that places in the text stay where they are.
-//! The same happens to what stands behind `hmac_secret =` and `token =`, wherever it is told.
+//! An invalid URL can't be parsed reliably, so this works on text. In each quoted string and each other word,
+//! the text before the last `@` counts as a password: from after the first `:`, or in a URL the first one
+//! after `//`, or if there is none, everything after `//`. So does the value of a parameter `…password=`.
+//! Only a lone `${NAME}` is kept. Each byte becomes an asterisk, so that positions in the text stay valid.
+//! The values of `hmac_secret =` and `token =` are blanked, too, wherever they occur.
 
 use std::ops::Range;
 
-/// The text of a file with its passwords blanked.
+/// Returns the text of a file with its passwords blanked.
 pub(super) fn blank(text: &str) -> String {
     let mut blanked = text.to_owned();
     for secret in secrets(text) {
@@ -17,7 +17,7 @@ pub(super) fn blank(text: &str) -> String {
     blank_lines(&blanked)
 }
 
-/// A message about the text of a file, with the passwords of both blanked.
+/// Returns a message about a file with the passwords of both blanked.
 pub(super) fn blank_message(message: &str, text: &str) -> String {
     let blanked = secrets(text).fold(message.to_owned(), |message, secret| {
         ['`', '"'].into_iter().fold(message, |message, quote| {
@@ -32,8 +32,8 @@ fn blank_lines(text: &str) -> String {
     text.split_inclusive('\n').map(blank_line).collect()
 }
 
-/// Where the values of `hmac_secret` and `token` stand, without their quotes: in triple quotes up to the next ones, else
-/// in the line.
+/// Returns the positions of the values of `hmac_secret` and `token`, without their quotes. A value in triple
+/// quotes ends at the next ones, any other at the end of its line.
 fn secrets(text: &str) -> impl Iterator<Item = Range<usize>> {
     const KEYS: [&str; 2] = ["hmac_secret", "token"];
     KEYS.into_iter().flat_map(|key| text.match_indices(key)).filter_map(|(at, key)| {
@@ -71,7 +71,7 @@ fn blank_line(line: &str) -> String {
     blanked
 }
 
-/// Bytes up to and with the closing quote, or all.
+/// Returns the length up to and including the closing quote, or of the whole text if there is none.
 fn quoted_length(text: &str, quote: char) -> usize {
     let mut escaped = false;
     for (at, c) in text.char_indices().skip(1) {
@@ -83,7 +83,8 @@ fn quoted_length(text: &str, quote: char) -> usize {
     text.len()
 }
 
-/// A string in its quotes, or a word: all of what may stand in it may stand in its password, too.
+/// Returns a quoted string or a word with its password blanked. Any character that the token can contain can
+/// be part of the password.
 pub(super) fn blank_word(token: &str) -> String {
     let before_host = token.rfind('@').and_then(|end| {
         let user = token[..end].find("://").map(|slashes| slashes + 3);
@@ -99,7 +100,7 @@ pub(super) fn blank_word(token: &str) -> String {
     blanked
 }
 
-/// Where the values of parameters stand whose name ends in `password`.
+/// Returns the positions of the values of parameters with a name that ends in `password`.
 fn parameters(token: &str) -> impl Iterator<Item = Range<usize>> {
     const NAME: &str = "password=";
     let lower = token.to_ascii_lowercase();
@@ -111,7 +112,7 @@ fn parameters(token: &str) -> impl Iterator<Item = Range<usize>> {
         .map(move |start| start..token[start..end].find('&').map_or(end, |length| start + length))
 }
 
-/// Whether this is `${NAME}` and nothing else, which gives nothing away.
+/// Returns true if the text is just `${NAME}`, which discloses nothing.
 fn is_reference(text: &str) -> bool {
     let name = text.strip_prefix("${").and_then(|rest| rest.strip_suffix('}'));
     name.is_some_and(|name| name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_'))

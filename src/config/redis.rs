@@ -1,7 +1,7 @@
-//! The url of a Redis: of one server, of a Cluster, or of the Sentinels that know one.
+//! The URL of a Redis server, Cluster or Sentinel setup.
 //!
-//! Its syntax is the client's: user, password and database where urls have them, further nodes as
-//! `?node=HOST:PORT`. It is taken apart here, so that what is wrong with it can be said.
+//! The syntax is that of common clients: user, password and database in their usual places, further nodes as
+//! `?node=HOST:PORT`. It is parsed here, so that errors can say what is wrong.
 
 use std::{borrow::Cow, fmt, net::Ipv6Addr, path::PathBuf};
 
@@ -10,36 +10,36 @@ use percent_encoding::percent_decode_str;
 
 use super::password;
 
-/// The url of a Redis, in which user, password and database may stand. It prints without the passwords.
+/// A Redis URL, possibly with user, password and database. Displays without passwords.
 #[derive(PartialEq, Eq)]
 pub struct RedisUrl {
     text: String,
-    /// Whom to ask.
+    /// The servers to connect to.
     pub servers: RedisServers,
-    /// Whether connections are encrypted.
+    /// True if connections use TLS.
     pub tls: bool,
-    /// For the servers.
+    /// The login for the servers.
     pub login: RedisLogin,
-    /// The database; none is the server's default.
+    /// The database. `None` means the server's default.
     pub database: Option<u8>,
 }
 
-/// Whom to ask.
+/// The servers to connect to.
 #[derive(PartialEq, Eq)]
 pub enum RedisServers {
-    /// This server.
+    /// A single server.
     One(Endpoint),
-    /// A server of this machine, at this socket.
+    /// A server on this machine, at this unix socket.
     Socket(PathBuf),
-    /// The servers of a Cluster, of which these are known.
+    /// The servers of a Cluster; these are the known ones.
     Cluster(Vec<Endpoint>),
-    /// The primary that Sentinels name.
+    /// The primary that the Sentinels name.
     Sentinel {
-        /// Those that are known.
+        /// The known Sentinels.
         sentinels: Vec<Endpoint>,
-        /// What they call it.
+        /// The name of the primary.
         service: String,
-        /// For the Sentinels themselves.
+        /// The login for the Sentinels themselves.
         login: RedisLogin,
     },
 }
@@ -53,10 +53,10 @@ pub struct Endpoint {
     pub port: u16,
 }
 
-/// Who the gateway is to a server; nothing if nobody asks. It doesn't print.
+/// A login for a server. It has no `Debug` output, since it holds a password.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct RedisLogin {
-    /// The user; none is the default one.
+    /// The user. `None` means the default user.
     pub user: Option<String>,
     /// The password.
     pub password: Option<String>,
@@ -85,11 +85,11 @@ impl RedisUrl {
     const PORT: u16 = 6379;
     const SENTINEL_PORT: u16 = 26379;
 
-    /// Takes an url apart.
+    /// Parses a URL.
     ///
     /// # Errors
-    /// A message and, on a line of its own, the remedy. Nothing of the url is in it, since nobody knows
-    /// where in a wrong one a password is.
+    /// The URL is invalid. The error is a message and a line that says how to fix it. It quotes nothing of
+    /// the URL, since the position of a password in an invalid URL is unknown.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let parts = Parts::split(text).ok_or_else(no_url)?;
         let port = if parts.kind == "-sentinel" { Self::SENTINEL_PORT } else { Self::PORT };
@@ -115,14 +115,14 @@ impl RedisUrl {
     }
 }
 
-/// An url's text, taken apart.
+/// The parts of a URL's text.
 struct Parts<'t> {
     tls: bool,
-    /// What the scheme says beside that: `-cluster`, `-sentinel`, `+unix` or nothing.
+    /// The rest of the scheme: `-cluster`, `-sentinel`, `+unix` or nothing.
     kind: &'t str,
     user_info: Option<&'t str>,
     authority: &'t str,
-    /// With the slash before it; possibly empty.
+    /// The path with its leading slash, possibly empty.
     path: &'t str,
     parameters: Vec<(Cow<'t, str>, Cow<'t, str>)>,
 }
@@ -152,7 +152,7 @@ impl<'t> Parts<'t> {
 
     fn login(&self) -> Result<RedisLogin, String> {
         let (user, password) = self.user_info.unwrap_or_default().split_once(':').unwrap_or_else(|| {
-            // Without a colon it is the user, as in any url.
+            // Without a colon, all of it is the user, as in any URL.
             (self.user_info.unwrap_or_default(), "")
         });
         let part = |text: &str| match decode(text) {
@@ -162,7 +162,7 @@ impl<'t> Parts<'t> {
         Ok(RedisLogin { user: part(user)?, password: part(password)? })
     }
 
-    /// The host of the url and those of its parameters `node`.
+    /// Returns the URL's host and the hosts of its `node` parameters.
     fn nodes(&self, port: u16) -> Result<Vec<Endpoint>, String> {
         let others = self.parameters.iter().filter(|(name, _)| name == "node").map(|(_, node)| node.as_ref());
         std::iter::once(self.authority)
@@ -177,14 +177,14 @@ impl<'t> Parts<'t> {
             None => self.parameter("sentinelServiceName")?,
         };
         service.filter(|service| !service.is_empty()).ok_or_else(|| {
-            "this url doesn't say which primary to ask the Sentinels for\nadd the name that they know it by: \"redis-sentinel://HOST:26379?service=mymaster\"".to_owned()
+            "this URL doesn't name the primary\nadd the name that the Sentinels know it by: \"redis-sentinel://HOST:26379?service=mymaster\"".to_owned()
         })
     }
 
     fn parameter(&self, name: &str) -> Result<Option<String>, String> {
         let mut values = self.parameters.iter().filter(|(found, _)| found == name).map(|(_, value)| value);
         match (values.next(), values.next()) {
-            (_, Some(_)) => Err(format!("this url has several parameters `{name}`\nremove all but one")),
+            (_, Some(_)) => Err(format!("this URL has several parameters `{name}`\nremove all but one")),
             (value, None) => Ok(value.map(|value| value.clone().into_owned())),
         }
     }
@@ -201,23 +201,23 @@ impl<'t> Parts<'t> {
         match self.parameters.iter().find(|(name, _)| !known.contains(&name.as_ref())) {
             None => Ok(()),
             Some(_) if known.is_empty() => Err(
-                "an url of one server has no parameters\nremove what begins with the `?`, or write \"redis-cluster://\" or \"redis-sentinel://\"".to_owned(),
+                "the URL of a single server can't have parameters\nremove everything from the `?` on, or use \"redis-cluster://\" or \"redis-sentinel://\"".to_owned(),
             ),
             Some(_) => Err(format!(
-                "this url has a parameter that means nothing to this kind of store\nuse `{}`",
+                "this URL has a parameter that this kind of store doesn't support\nit supports `{}`",
                 known.join("`, `")
             )),
         }
     }
 }
 
-/// The database that the path names, if there may be one.
+/// Returns the database that the path names, if this kind of URL can have one.
 fn database(parts: &Parts<'_>) -> Result<Option<u8>, String> {
     let written = parts.path.trim_matches('/');
     match parts.kind {
         "+unix" => Ok(None),
         "-cluster" if !written.is_empty() => Err(
-            "a Redis Cluster has no databases\nremove the path from the url, and tell stores apart by `key_prefix`"
+            "a Redis Cluster has no databases\nremove the path from the URL, and separate stores by `key_prefix`"
                 .to_owned(),
         ),
         _ if written.is_empty() => Ok(None),
@@ -228,7 +228,7 @@ fn database(parts: &Parts<'_>) -> Result<Option<u8>, String> {
 fn read_database(written: &str) -> Result<u8, String> {
     written
         .parse()
-        .map_err(|_| "the database of this url is no whole number from 0 to 255\nwrite for example \"redis://HOST:6379/0\"".to_owned())
+        .map_err(|_| "the database of this URL is not a whole number from 0 to 255\nwrite for example \"redis://HOST:6379/0\"".to_owned())
 }
 
 fn endpoint(text: &str, default_port: u16) -> Option<Endpoint> {
@@ -241,7 +241,7 @@ fn endpoint(text: &str, default_port: u16) -> Option<Endpoint> {
     Some(Endpoint { host: bare_host(host)?.to_owned(), port })
 }
 
-/// A host without the brackets around an IPv6 address, if it is one: an authority may have them elsewhere, too.
+/// Returns a host without the brackets around an IPv6 address. `None` if brackets occur anywhere else.
 pub(super) fn bare_host(host: &str) -> Option<&str> {
     match host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
         Some(address) => address.parse::<Ipv6Addr>().is_ok().then_some(address),
@@ -254,8 +254,8 @@ fn decode(text: &str) -> Option<String> {
 }
 
 fn no_url() -> String {
-    const REMEDY: &str = "use \"memory:\", or the url of a Redis: \"redis://USER:${PASSWORD}@HOST:6379/0\", \"redis-cluster://HOST:6379?node=HOST:6379\", \"redis-sentinel://HOST:26379?service=mymaster\" (with TLS each \"rediss\"), \"redis+unix:///run/redis.sock\"; write `%` escapes for `/ ? # @ %` and spaces in a password";
-    format!("this is no url of a store\n{REMEDY}")
+    const REMEDY: &str = "use \"memory:\", or a Redis URL: \"redis://USER:${PASSWORD}@HOST:6379/0\", \"redis-cluster://HOST:6379?node=HOST:6379\", \"redis-sentinel://HOST:26379?service=mymaster\" (with TLS each \"rediss\"), \"redis+unix:///run/redis.sock\"; in a password, percent-encode spaces and `/ ? # @ %`";
+    format!("this is not a valid store URL\n{REMEDY}")
 }
 
 #[cfg(test)]

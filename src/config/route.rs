@@ -1,4 +1,4 @@
-//! Routes: what is done with which requests.
+//! The settings of a route: the requests it matches, and what to do with them.
 
 use std::time::Duration;
 
@@ -13,69 +13,69 @@ use tollgate_routing::{
     template::{Location, Template},
 };
 
-/// What to do with which requests.
+/// The settings of a route.
 #[derive(Debug, PartialEq)]
 pub struct RouteSettings {
-    /// What logs and metrics call it; made from host and path if the file gives no name.
+    /// The name in logs and metrics. Made from host and path if the file gives none.
     pub name: String,
-    /// Which requests.
+    /// The requests that the route matches.
     pub matcher: Matcher,
-    /// What to do.
+    /// The action for these requests.
     pub action: Action,
-    /// The names of the limits to pass, each once.
+    /// The names of the limits that apply, each once.
     pub limits: Vec<String>,
-    /// The path that an upstream gets in place of the request's.
+    /// The path that the upstream gets instead of the request's.
     pub rewrite: Option<Template>,
-    /// What changes in the header that an upstream gets.
+    /// The changes to the header fields that the upstream gets.
     pub request_headers: Option<Edits>,
-    /// What changes in the header of the answer, whoever gives it.
+    /// The changes to the header fields of every response, also of those that the gateway sends itself.
     pub response_headers: Option<Edits>,
-    /// From when a request has passed its limits to the end of its answer.
+    /// The time from passing the limits to the end of the response.
     pub timeout: Option<Duration>,
-    /// The greatest body of a request, in bytes, if there is a bound; without this the server's.
+    /// The largest request body in bytes, `Some(None)` if it is unlimited. `None` means the server's setting.
     pub max_body: Option<Option<u64>>,
-    /// Whether an upstream gets the host that the client asked for, not its own.
+    /// True if the upstream gets the host that the client asked for, false if it gets its own.
     pub preserve_host: bool,
-    /// What those are told whom a limit refuses, in place of the gateway's own words.
+    /// The response to a rejected request. `None` means the gateway's own.
     pub on_limit: Option<OnLimit>,
 }
 
-/// What to do with a request.
+/// An action for a request.
 #[derive(Debug, PartialEq)]
 pub enum Action {
     /// Forward it to the upstream of this name.
     Upstream(String),
-    /// Answer this.
+    /// Send a fixed response.
     Respond {
-        /// From 200 to 599.
+        /// The status, from 200 to 599.
         status: StatusCode,
-        /// Possibly empty.
+        /// The body, possibly empty.
         body: String,
-        /// None of them about framing.
+        /// The header fields. None of them concerns framing.
         headers: Vec<(HeaderName, HeaderValue)>,
     },
-    /// Send the client elsewhere.
+    /// Redirect the client.
     Redirect {
-        /// Where to.
+        /// The target.
         to: Location,
-        /// 301, 302, 303, 307 or 308.
+        /// The status: 301, 302, 303, 307 or 308.
         status: StatusCode,
     },
 }
 
-/// What changes in a header. No field is among it that is about the connection or framing, nor Host.
+/// Changes to header fields. None of them concerns the connection, framing or `Host`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Edits {
-    /// Fields that go, first of all.
+    /// The fields to remove, before the others are changed.
     pub remove: Vec<HeaderName>,
-    /// Fields that have this one line then.
+    /// The fields to set to a single line.
     pub set: Vec<(HeaderName, HeaderValue)>,
-    /// Lines that come to those that are there, last of all.
+    /// The lines to add, after all other changes.
     pub add: Vec<(HeaderName, HeaderValue)>,
 }
 
 impl Edits {
-    /// Changes a header.
+    /// Applies the changes.
     pub fn apply(&self, headers: &mut HeaderMap) {
         for name in &self.remove {
             headers.remove(name);
@@ -89,11 +89,11 @@ impl Edits {
     }
 }
 
-/// What those are told whom a limit refuses.
+/// The response to a request that a limit rejects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OnLimit {
-    /// From 400 to 599.
+    /// The status, from 400 to 599.
     pub status: StatusCode,
-    /// The body and its content type; without it the body is the gateway's.
+    /// The body and its content type. `None` means the gateway's own body.
     pub body: Option<(Bytes, HeaderValue)>,
 }

@@ -1,8 +1,8 @@
-//! The JSON Schema of a gateway.toml, for editors: made of the types that read the file, with their comments as
-//! descriptions.
+//! The JSON Schema of gateway.toml, for editors. It is derived from the types that read the file; their doc
+//! comments become the descriptions.
 //!
-//! It says what can be said of a value alone, and of a string no more than its form: `check` knows better. Since any
-//! string may hold `${NAME}`, each is also allowed to be in no form at all, if it has one of these.
+//! It describes each value by itself, and of most strings just the form; `check` knows more rules. Any string
+//! may contain `${NAME}`, so a string with a reference is always accepted.
 
 use std::borrow::Cow;
 
@@ -20,7 +20,7 @@ use super::{
     value::{Fraction, FromText, ParsedText, Whole},
 };
 
-/// The JSON Schema of a gateway.toml (draft 7, which editors of TOML read).
+/// Returns the JSON Schema of gateway.toml, in draft 7, which editors of TOML support.
 pub fn schema() -> Value {
     let schema = SchemaSettings::draft07().into_generator().into_root_schema_for::<ConfigFile>();
     let mut schema = schema.to_value();
@@ -29,7 +29,7 @@ pub fn schema() -> Value {
     schema
 }
 
-/// Comments are broken into lines, which descriptions aren't; and what is left out is `null` to Rust alone.
+/// Joins the lines of descriptions, and removes `null`, which TOML doesn't have.
 fn tidy(schema: &mut Value) {
     let is_null = |value: &Value| *value == json!("null") || *value == json!({ "type": "null" });
     match schema {
@@ -46,10 +46,10 @@ fn tidy(schema: &mut Value) {
     }
 }
 
-/// A variable of the environment within a string.
+/// The start of a reference to an environment variable.
 const VARIABLE: &str = r"\$\{";
 
-/// A string, by what is said of it to those who wrote none: it may be one of a few words, or has examples.
+/// Returns the schema of a string. Its choices or examples come from the text for error messages.
 fn of_string(expected: &str, form: Option<&str>) -> Schema {
     let words: Vec<_> = expected.split('"').skip(1).step_by(2).collect();
     let between = expected.split('"').step_by(2).map(|text| text.trim_matches([' ', ',']));
@@ -66,7 +66,7 @@ fn of_string(expected: &str, form: Option<&str>) -> Schema {
     schema
 }
 
-/// Types whose schema is that of what they hold.
+/// Implements `JsonSchema` for wrappers: they have the schema of what they contain.
 macro_rules! as_what_it_holds {
     ($($holder:ident),*) => {$(
         impl<T: JsonSchema> JsonSchema for $holder<T> {
@@ -91,7 +91,7 @@ macro_rules! as_what_it_holds {
 
 as_what_it_holds!(Spanned, SpannedTable);
 
-/// Types that have no name in the schema.
+/// Implements `JsonSchema` for types that have no definition of their own in the schema.
 macro_rules! unnamed {
     ($([$($generics:tt)*] $type:ty: $schema:expr;)*) => {$(
         impl<$($generics)*> JsonSchema for $type {

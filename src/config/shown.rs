@@ -1,5 +1,5 @@
-//! A configuration as operators may see it: as it is written, so with the names of environment variables and not what
-//! they hold, and without what may be a credential.
+//! The configuration as operators may see it: as typed, without credentials, and with environment variables
+//! unexpanded.
 
 use ipnet::IpNet;
 use serde_json::Value;
@@ -8,12 +8,12 @@ use super::{FlagOverrides, password::blank_word, value::FromText};
 
 const BLANK: &str = "******";
 
-/// What the names of keys contain whose values are secrets.
+/// Parts of key names that mark a secret.
 const SECRETS: [&str; 3] = ["token", "secret", "password"];
-/// Tables whose values clients and upstreams may prove themselves by: the fields of a header, the parameters of a query.
+/// Tables whose values can be credentials: header fields and query parameters.
 const FIELDS: [&str; 3] = ["headers", "query", "request_headers"];
 
-/// A good file with this text, and what the flags say in its place.
+/// Returns a valid file's content with the values of the flags, without credentials.
 pub(super) fn shown(text: &str, overrides: &FlagOverrides) -> Value {
     let Ok(mut shown) = toml::from_str::<Value>(text) else { return Value::Null };
     for (table, key, flag) in [("server", "listen", &overrides.listen), ("store", "url", &overrides.store)] {
@@ -25,13 +25,13 @@ pub(super) fn shown(text: &str, overrides: &FlagOverrides) -> Value {
     shown
 }
 
-/// Blanks what may be a credential in the value of a key. All of it may be if it `is_proof`.
+/// Blanks the credentials in the value of a key; all of the value if it `is_proof`.
 fn blank(value: &mut Value, key: &str, is_proof: bool) {
     match value {
         Value::Object(table) => {
             let (is_override, is_public) = (key == "overrides", key == "respond");
             for (key, value) in table {
-                // A table may have any name.
+                // The name of a table is the user's choice, so it marks nothing.
                 let is_secret = !value.is_object() && SECRETS.iter().any(|secret| key.contains(secret));
                 let is_field = FIELDS.contains(&key.as_str()) && !is_public;
                 let is_caller = is_override && key == "key";

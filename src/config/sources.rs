@@ -1,4 +1,4 @@
-//! The files that a configuration is made from: gateway.toml, and those that it names.
+//! The files that a configuration is made from: gateway.toml and the files that it names.
 
 use std::{
     collections::BTreeMap,
@@ -8,7 +8,7 @@ use std::{
 
 use sha2::{Digest, Sha256};
 
-/// Files as they were when they were read. It holds their hashes, not what is in them.
+/// The state of files when they were read. It holds their hashes, not their content.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sources(BTreeMap<PathBuf, FileState>);
 
@@ -30,34 +30,34 @@ impl FileState {
 }
 
 impl Sources {
-    /// Reads a file, and takes note of it, also if it can't be read.
+    /// Reads a file and records its state, even if it can't be read.
     ///
     /// # Errors
-    /// The system's.
+    /// The file can't be read.
     pub fn read(&mut self, path: PathBuf) -> io::Result<Vec<u8>> {
         let read = fs::read(&path);
         self.0.insert(path, FileState::of(&read));
         read
     }
 
-    /// The same files as they are now.
+    /// Returns the current state of the same files.
     #[must_use]
     pub fn now(&self) -> Self {
         Self(self.0.keys().map(|path| (path.clone(), FileState::of(&fs::read(path)))).collect())
     }
 
-    /// Whether one of them has nothing in it: who writes a file often empties it first.
+    /// Returns true if a file is empty. Programs often truncate a file before they write it.
     pub fn are_incomplete(&self) -> bool {
         self.0.values().any(|state| *state == FileState::Empty)
     }
 
-    /// Which of them differ from those of `before`.
+    /// Returns the files that differ from `before`.
     pub fn changed(&self, before: &Self) -> Vec<&Path> {
         let differs = |(path, state): &(&PathBuf, &FileState)| before.0.get(*path) != Some(*state);
         self.0.iter().filter(differs).map(|(path, _)| path.as_path()).collect()
     }
 
-    /// Where they are.
+    /// Returns the paths of the files.
     pub fn paths(&self) -> impl Iterator<Item = &Path> {
         self.0.keys().map(PathBuf::as_path)
     }

@@ -1,4 +1,4 @@
-//! How the gateway proves who it is to servers that it connects to, and to clients, and they to it.
+//! TLS settings: how the gateway authenticates servers and clients, and how it authenticates itself to them.
 
 use std::{collections::HashMap, path::Path, sync::Arc};
 
@@ -17,31 +17,31 @@ use webpki::{EndEntityCert, KeyUsage};
 
 use super::Sources;
 
-/// What a connection with TLS needs to know. Files are read when the configuration is checked.
+/// TLS settings for connections to servers. The files are read when the configuration is checked.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct ClientTls {
-    /// The certificates to trust; none is the roots of the system.
+    /// The certificates to trust. `None` means the system's root certificates.
     pub ca: Option<Vec<CertificateDer<'static>>>,
-    /// The gateway's own certificates, with their key.
+    /// The gateway's own certificate and key.
     pub identity: Option<Identity>,
-    /// The name that must be in the server's certificate; none is the server's host.
+    /// The name that the server's certificate must be valid for. `None` means the server's host.
     pub server_name: Option<ServerName<'static>>,
 }
 
-/// A certificate, those up to the root, and the key of the first.
+/// A certificate chain and the private key of its first certificate.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// The certificates.
+    /// The certificates, the gateway's own first.
     pub certificates: Vec<CertificateDer<'static>>,
-    /// The key, which doesn't print.
+    /// The private key. Its `Debug` output hides it.
     pub key: PrivateKeyDer<'static>,
 }
 
 impl ClientTls {
-    /// What rustls needs for it.
+    /// Returns the settings in rustls's form.
     ///
     /// # Errors
-    /// There are no roots to trust, or the key isn't that of the certificate.
+    /// There are no root certificates to trust, or the key doesn't belong to the certificate.
     pub fn client(&self) -> Result<ClientConfig, rustls::Error> {
         let mut roots = RootCertStore::empty();
         match &self.ca {
@@ -49,7 +49,7 @@ impl ClientTls {
                 certificates.iter().try_for_each(|certificate| roots.add(certificate.clone()))?;
             }
             None => {
-                // One root that can't be read, of many, is no reason to trust none.
+                // If one of many root certificates can't be parsed, the others are still trusted.
                 roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
             }
         }
@@ -76,20 +76,21 @@ impl ClientTls {
     }
 }
 
-/// How TLS is spoken with clients. Files are read when the configuration is checked.
+/// TLS settings for connections from clients. The files are read when the configuration is checked.
 #[derive(Debug, PartialEq, Eq)]
 pub struct ServerTls {
-    /// The gateway's certificates, at least one, of which the first is for clients who ask for no name of the others.
+    /// The gateway's certificates, at least one. Clients that ask for none of their names get the first one.
     pub identities: Vec<Identity>,
-    /// Who must have signed the certificates of clients, who needn't have any if this is none.
+    /// The authorities that must have issued the clients' certificates. `None` if clients need no
+    /// certificate.
     pub client_ca: Option<Vec<CertificateDer<'static>>>,
 }
 
 impl ServerTls {
-    /// What rustls needs for it, without protocols to agree on.
+    /// Returns the settings in rustls's form, without ALPN protocols.
     ///
     /// # Errors
-    /// A key isn't that of its certificate, or there is nobody to trust clients by.
+    /// A key doesn't belong to its certificate, or there are no authorities to trust.
     pub fn server(&self) -> Result<ServerConfig, rustls::Error> {
         let builder =
             ServerConfig::builder_with_provider(provider()).with_safe_default_protocol_versions()?;
@@ -98,16 +99,16 @@ impl ServerTls {
             None => builder.with_no_client_auth(),
         };
         let mut config = builder.with_cert_resolver(Arc::new(ByName::of(&self.identities)?));
-        // Sessions are resumed by what clients keep, on any worker.
+        // The clients keep the session tickets, so any worker can resume a session.
         config.ticketer = Ticketer::new()?;
         Ok(config)
     }
 }
 
-/// Verifies clients' certificates by these authorities.
+/// Returns a verifier of clients' certificates that were issued by these authorities.
 ///
 /// # Errors
-/// They are none.
+/// The authorities can't be used.
 pub(super) fn verifier_of_clients(
     authorities: &[CertificateDer<'static>],
 ) -> Result<Arc<dyn ClientCertVerifier>, rustls::Error> {
@@ -117,7 +118,7 @@ pub(super) fn verifier_of_clients(
     verifier.build().map_err(|error| rustls::Error::General(error.to_string()))
 }
 
-/// The gateway's certificates by the names that they bear, exact ones and such with a wildcard.
+/// The gateway's certificates by the names that they are valid for, with and without wildcard.
 #[derive(Debug)]
 struct ByName {
     first: Arc<CertifiedKey>,
@@ -151,18 +152,18 @@ impl ResolvesServerCert for ByName {
 }
 
 impl Identity {
-    /// The certificates with their key, which rustls can sign by.
+    /// Returns the certificates and the key in rustls's form.
     ///
     /// # Errors
-    /// The key isn't that of the first certificate, or one of them can't be used.
+    /// The key doesn't belong to the first certificate, or one of the certificates can't be used.
     pub(super) fn certified(&self) -> Result<CertifiedKey, rustls::Error> {
         CertifiedKey::from_der(self.certificates.clone(), self.key.clone_key(), &provider())
     }
 
-    /// What is wrong with the first certificate now, by its own dates: it `has expired`, or `isn't valid yet`.
+    /// Returns a complaint about the dates of the first certificate: `has expired` or `isn't valid yet`.
     pub(super) fn untimely(&self) -> Option<&'static str> {
         let certificate = EndEntityCert::try_from(self.certificates.first()?).ok()?;
-        // Its dates are looked at before anybody is looked for who could have signed it; and there is nobody.
+        // The dates are checked before an issuer is looked for, so the empty list of issuers doesn't matter.
         let usage = KeyUsage::server_auth();
         match certificate.verify_for_usage(&[], &[], &[], UnixTime::now(), usage, None, None) {
             Err(webpki::Error::CertExpired { .. }) => Some("has expired"),
@@ -172,8 +173,8 @@ impl Identity {
     }
 }
 
-/// Verifies certificates as ever, but by one name, whatever host was connected to: Sentinels and Clusters name
-/// their servers by address.
+/// A verifier that checks all certificates against one name, because Sentinels and Clusters announce their
+/// servers by address.
 #[derive(Debug)]
 struct Named {
     name: ServerName<'static>,
@@ -216,21 +217,21 @@ impl ServerCertVerifier for Named {
     }
 }
 
-/// The one implementation of cryptography in the program.
+/// Returns the only cryptography provider of the program.
 pub fn provider() -> Arc<CryptoProvider> {
     Arc::new(aws_lc_rs::default_provider())
 }
 
-/// The certificates of a file, at least one.
+/// Reads the certificates of a file, at least one.
 ///
 /// # Errors
-/// A message and, on a line of its own, the remedy.
+/// The file can't be used. The error is a message and a line that says how to fix it.
 pub(super) fn read_certificates(
     sources: &mut Sources,
     folder: &Path,
     written: &str,
 ) -> Result<Vec<CertificateDer<'static>>, String> {
-    const REMEDY: &str = "it needs at least one `-----BEGIN CERTIFICATE-----`";
+    const REMEDY: &str = "the file needs at least one `-----BEGIN CERTIFICATE-----`";
     let certificates = sources
         .read(folder.join(written))
         .map_err(pem::Error::Io)
@@ -242,16 +243,16 @@ pub(super) fn read_certificates(
     Ok(certificates)
 }
 
-/// The private key of a file.
+/// Reads the private key of a file.
 ///
 /// # Errors
-/// A message and, on a line of its own, the remedy.
+/// The file can't be used. The error is a message and a line that says how to fix it.
 pub(super) fn read_key(
     sources: &mut Sources,
     folder: &Path,
     written: &str,
 ) -> Result<PrivateKeyDer<'static>, String> {
-    const REMEDY: &str = "it needs a `-----BEGIN PRIVATE KEY-----`, not encrypted";
+    const REMEDY: &str = "the file needs an unencrypted `-----BEGIN PRIVATE KEY-----`";
     let bytes = sources.read(folder.join(written)).map_err(pem::Error::Io);
     bytes
         .and_then(|bytes| PrivateKeyDer::from_pem_slice(&bytes))
@@ -261,9 +262,9 @@ pub(super) fn read_key(
 fn describe(error: &pem::Error, written: &str, remedy: &str) -> String {
     match error {
         pem::Error::Io(error) => format!(
-            "can't read `{written}`: {error}\nname a readable file in PEM form; its path is from the folder of the configuration"
+            "can't read `{written}`: {error}\nname a readable PEM file, relative to the folder of the configuration"
         ),
-        pem::Error::NoItemsFound => format!("`{written}` has nothing in PEM form\n{remedy}"),
-        _ => format!("`{written}` is no file in PEM form\n{remedy}"),
+        pem::Error::NoItemsFound => format!("`{written}` contains no PEM data\n{remedy}"),
+        _ => format!("`{written}` is not a valid PEM file\n{remedy}"),
     }
 }

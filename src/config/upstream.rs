@@ -1,4 +1,4 @@
-//! Upstreams: the servers that requests are forwarded to, and how to treat them.
+//! The settings of upstreams: the servers that requests are forwarded to, and how to treat them.
 
 use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
 
@@ -6,69 +6,70 @@ use hyper::http::uri::PathAndQuery;
 
 use super::ClientTls;
 
-/// Where requests are forwarded to.
+/// The settings of an upstream.
 #[derive(Debug, PartialEq)]
 pub struct UpstreamSettings {
-    /// Who answers.
+    /// The servers that respond, or the gateway itself.
     pub target: Target,
-    /// Which of the servers gets a request.
+    /// The load balancing method.
     pub balance: Balance,
-    /// To connect.
+    /// The time to connect.
     pub connect_timeout: Duration,
-    /// From the end of the request to the head of the response.
+    /// The time from the end of the request to the head of the response.
     pub response_timeout: Duration,
-    /// For which an unused connection is kept.
+    /// The time for which an idle connection is kept open.
     pub idle_timeout: Duration,
-    /// When to ask another server.
+    /// The retries on other servers.
     pub retries: Retries,
-    /// How servers are asked whether they are well, if they are.
+    /// The active health checks. `None` if there are none.
     pub health: Option<Health>,
-    /// When a server that fails is left out for a while, if ever.
+    /// The ejection of failing servers. `None` if they are never ejected.
     pub eject: Option<Eject>,
-    /// Requests in flight to its servers at a time, each on a connection of its own, or connections for HTTP/2; at least 1.
+    /// The most requests in flight at a time; for HTTP/2, the most connections. At least 1.
     pub max_connections: usize,
-    /// Whether servers are spoken to by HTTP/2: those with TLS if they agree, the others in any case.
+    /// True if HTTP/2 is used: with TLS if the server selects it, without TLS always.
     pub http2: bool,
-    /// How servers with TLS prove who they are, and the gateway to them; none if there are none.
+    /// The TLS settings. `None` if no server uses TLS.
     pub tls: Option<Arc<ClientTls>>,
 }
 
-/// Who answers for an upstream.
+/// The origin of an upstream's responses.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Target {
     /// These servers, at least one.
     Servers(Vec<Weighted>),
-    /// The gateway itself, with what it was sent.
+    /// The gateway itself, which describes the request it got.
     Echo,
 }
 
-/// A server, and its share of the requests.
+/// A server and its weight in load balancing.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Weighted {
-    /// The server.
+    /// The server's URL.
     pub url: ServerUrl,
-    /// Its share is this by the sum of all, at least 1.
+    /// The weight, at least 1. A server's share of the requests is its weight divided by the sum of all.
     pub weight: u32,
 }
 
-/// Where a server is. Prints as it is written: `http://host:port`, `unix:/run/app.sock`.
+/// The URL of a server. Displays as it is written in the file: `http://host:port`, `unix:/run/app.sock`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ServerUrl {
     /// A host and a port.
     Tcp {
-        /// Whether it is spoken to by TLS: `https://`.
+        /// True for `https://`.
         tls: bool,
         /// A name, or an address without brackets.
         host: String,
         /// The port.
         port: u16,
     },
-    /// The path of a unix socket, from the root.
+    /// The absolute path of a unix socket.
     Unix(PathBuf),
 }
 
 impl ServerUrl {
-    /// What a Host field says: the authority, without the port if it is the scheme's own (RFC 9110, section 7.2).
+    /// Returns the value of the Host field: the authority, without the port if it is the scheme's default
+    /// (RFC 9110, section 7.2).
     pub fn host(&self) -> String {
         let mut authority = self.authority();
         let own = if self.is_tls() { ":443" } else { ":80" };
@@ -78,7 +79,7 @@ impl ServerUrl {
         authority
     }
 
-    /// `host:port`; a unix socket is `localhost`.
+    /// Returns `host:port`, or `localhost` for a unix socket.
     pub fn authority(&self) -> String {
         match self {
             Self::Tcp { host, port, .. } if host.contains(':') => format!("[{host}]:{port}"),
@@ -87,7 +88,7 @@ impl ServerUrl {
         }
     }
 
-    /// What logs and metrics call the server: `host:port`, `unix:/run/app.sock`.
+    /// Returns the server's name in logs and metrics: `host:port`, `unix:/run/app.sock`.
     pub fn name(&self) -> String {
         match self {
             Self::Tcp { .. } => self.authority(),
@@ -95,7 +96,7 @@ impl ServerUrl {
         }
     }
 
-    /// Whether it is spoken to by TLS.
+    /// Returns true if connections use TLS.
     pub fn is_tls(&self) -> bool {
         matches!(self, Self::Tcp { tls: true, .. })
     }
@@ -110,52 +111,52 @@ impl fmt::Display for ServerUrl {
     }
 }
 
-/// Which of several servers gets a request.
+/// A load balancing method.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Balance {
-    /// Of two drawn at random, the one with fewer requests in flight for its weight.
+    /// Draw two servers at random and take the one with fewer requests in flight in proportion to its weight.
     LeastRequest,
-    /// Each in turn, as often as its weight says.
+    /// Take each in turn, as often as its weight says.
     RoundRobin,
-    /// One drawn at random.
+    /// Draw one at random.
     Random,
 }
 
-/// A part of a hundred, at most 100.
+/// A percentage, at most 100.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Percent(pub u32);
 
-/// When to ask another server.
+/// The retries on other servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retries {
-    /// Servers asked after the first one, at most.
+    /// The most servers to try after the first one.
     pub attempts: usize,
-    /// Share of the requests that may be asked of another server.
+    /// The largest share of the requests that may be retried.
     pub budget: Percent,
 }
 
-/// How servers are asked whether they are well.
+/// The active health checks of servers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Health {
-    /// What is asked for by GET.
+    /// The path to request with GET.
     pub path: PathAndQuery,
-    /// From one probe of a server to the next.
+    /// The time between two probes of a server.
     pub interval: Duration,
-    /// For one probe.
+    /// The timeout of a probe.
     pub timeout: Duration,
-    /// Good probes in a row after which a server is up again, at least 1.
+    /// The successful probes in a row that make a server healthy again, at least 1.
     pub rise: u32,
-    /// Bad probes in a row after which a server is down, at least 1.
+    /// The failed probes in a row that make a server unhealthy, at least 1.
     pub fall: u32,
 }
 
-/// When a server that fails is left out for a while.
+/// The ejection of failing servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Eject {
-    /// Failures in a row, at least 1.
+    /// The failures in a row that eject a server, at least 1.
     pub failures: u32,
-    /// For how long.
+    /// The time for which a server stays ejected.
     pub duration: Duration,
-    /// Share of the servers that may be out at a time.
+    /// The largest share of the servers that can be ejected at a time.
     pub most: Percent,
 }

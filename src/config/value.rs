@@ -1,4 +1,4 @@
-//! Values that are written as a string or a whole number, and what each may be.
+//! The types of single values, written as strings or numbers, and the rules for each.
 
 mod choice;
 mod limit;
@@ -33,21 +33,21 @@ use tollgate_routing::{
     template::{Location, Template},
 };
 
-/// The longest path of a unix socket that every system takes.
+/// The longest path of a unix socket on all supported systems.
 const UNIX_PATH_MOST: usize = 103;
 
 /// A value that is written as a string.
 pub(super) trait FromText: Sized {
-    /// What to write, for those who wrote no string: `a rate such as "100/10s"`.
+    /// The expected form, for error messages: `a rate such as "100/10s"`.
     const EXPECTED: &'static str;
-    /// A regular expression that each such string matches, if one tells enough.
+    /// A regular expression that all valid strings match. `None` if it wouldn't say much.
     const FORM: Option<&'static str> = None;
 
-    /// The error is a message and, on lines of their own, the remedy.
+    /// Parses the text. An error is a message and, on lines of their own, advice on how to fix it.
     fn read(text: &str) -> Result<Self, String>;
 }
 
-/// Reads what is written as a string.
+/// A value that deserializes from a string.
 #[derive(Debug)]
 pub(super) struct ParsedText<T>(pub T);
 
@@ -71,7 +71,7 @@ impl<T: FromText> de::Visitor<'_> for ParsedTextVisitor<T> {
     }
 }
 
-/// A whole number from MIN to MAX.
+/// A whole number from `MIN` to `MAX`.
 #[derive(Debug)]
 pub(super) struct Whole<const MIN: u32, const MAX: u32>(pub u32);
 
@@ -130,7 +130,7 @@ impl de::Visitor<'_> for FractionVisitor {
     }
 }
 
-/// A number of bytes: `32KiB`.
+/// A number of bytes, written as `32KiB`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Size(pub usize);
 
@@ -150,12 +150,12 @@ impl FromText for Size {
         };
         let size = number.parse::<usize>().ok().zip(unit).and_then(|(number, unit)| number.checked_mul(unit));
         size.map(Self).ok_or_else(|| {
-            format!("`{text}` is no size\nwrite a whole number and B, KiB, MiB or GiB: \"32KiB\", \"10MiB\"")
+            format!("`{text}` is not a valid size\nwrite a whole number and B, KiB, MiB or GiB: \"32KiB\", \"10MiB\"")
         })
     }
 }
 
-/// The greatest body of a request, in bytes; `none` for any.
+/// The largest request body in bytes. `None`, written as `none`, means unlimited.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct BodyMost(pub Option<u64>);
 
@@ -180,7 +180,7 @@ impl FromText for String {
     }
 }
 
-/// A file to write to, or stdout.
+/// A file to write to. `None`, written as `-`, means stdout.
 #[derive(Debug)]
 pub(super) struct Output(pub Option<PathBuf>);
 
@@ -189,14 +189,14 @@ impl FromText for Output {
 
     fn read(text: &str) -> Result<Self, String> {
         match text {
-            "" => Err("this names no file\nuse \"-\" for stdout, or a path".to_owned()),
+            "" => Err("the path is empty\nuse \"-\" for stdout, or a path".to_owned()),
             "-" => Ok(Self(None)),
             path => Ok(Self(Some(path.into()))),
         }
     }
 }
 
-/// A secret. It never prints.
+/// A secret. Its `Debug` output hides it.
 pub(super) struct Secret(pub String);
 
 impl fmt::Debug for Secret {
@@ -210,7 +210,7 @@ impl FromText for Secret {
 
     fn read(text: &str) -> Result<Self, String> {
         if text.is_empty() {
-            return Err("this secret is empty\nuse at least 32 bytes that nobody can guess".to_owned());
+            return Err("this secret is empty\nuse at least 32 random bytes".to_owned());
         }
         Ok(Self(text.to_owned()))
     }
@@ -221,7 +221,7 @@ impl FromText for Duration {
 
     fn read(text: &str) -> Result<Self, String> {
         match duration::parse_us(text)? {
-            0 => Err(format!("`{text}` leaves no time at all\nuse at least 1ms")),
+            0 => Err(format!("`{text}` is too short\nuse at least 1ms")),
             us => Ok(Self::from_micros(us)),
         }
     }
@@ -249,7 +249,7 @@ impl FromText for SocketAddr {
 
     fn read(text: &str) -> Result<Self, String> {
         text.parse().map_err(|_| {
-            format!("`{text}` is no address to listen on\nwrite an IP address and a port: \"127.0.0.1:8080\", \"0.0.0.0:8080\", \"[::1]:8080\"")
+            format!("`{text}` is not a valid listen address\nwrite an IP address and a port: \"127.0.0.1:8080\", \"0.0.0.0:8080\", \"[::1]:8080\"")
         })
     }
 }
@@ -265,13 +265,13 @@ impl FromText for ListenAddress {
         };
         unix_path(path).map(Self::Unix).ok_or_else(|| {
             format!(
-                "`{text}` is no address to listen on\nwrite a path from the root, of at most {UNIX_PATH_MOST} bytes: \"unix:/run/tollgate.sock\""
+                "`{text}` is not a valid listen address\nwrite an absolute path of at most {UNIX_PATH_MOST} bytes: \"unix:/run/tollgate.sock\""
             )
         })
     }
 }
 
-/// The path of a unix socket.
+/// Checks the path of a unix socket.
 fn unix_path(text: &str) -> Option<PathBuf> {
     (text.starts_with('/') && text.len() <= UNIX_PATH_MOST).then(|| text.into())
 }
@@ -283,7 +283,7 @@ impl FromText for IpNet {
         let network = text.parse().or_else(|_| text.parse::<IpAddr>().map(Self::from));
         network.map(|network| network.trunc()).map_err(|_| {
             format!(
-                "`{text}` is no network\nwrite an address and the length of its prefix, at most 32 for IPv4 and 128 for IPv6: \"10.0.0.0/8\", \"2001:db8::/32\""
+                "`{text}` is not a valid network\nwrite an address and a prefix length, at most 32 for IPv4 and 128 for IPv6: \"10.0.0.0/8\", \"2001:db8::/32\""
             )
         })
     }
@@ -301,8 +301,8 @@ impl FromText for Exemption {
     }
 }
 
-/// Whether the text was meant as a network or an address: what comes before a `/` and digits, or all of it,
-/// is four numbers with dots, or begins like an IPv6 address.
+/// Returns true if the text was probably meant as a network or an address. That is the case if the part
+/// before a `/` and digits, or all of it, consists of four numbers with dots or looks like an IPv6 address.
 fn looks_like_network(text: &str) -> bool {
     let (address, prefix) = text.split_once('/').unwrap_or((text, "0"));
     let dotted = address.split('.').count() == 4 && address.bytes().all(|b| b.is_ascii_digit() || b == b'.');
@@ -317,7 +317,9 @@ impl FromText for Method {
     fn read(text: &str) -> Result<Self, String> {
         let method = Self::from_bytes(text.as_bytes());
         method.ok().filter(|method| method.as_str() == text.to_ascii_uppercase()).ok_or_else(|| {
-            format!("`{text}` is no method\nwrite it in capital letters: \"GET\", \"POST\", \"DELETE\"")
+            format!(
+                "`{text}` is not a valid method\nwrite it in capital letters: \"GET\", \"POST\", \"DELETE\""
+            )
         })
     }
 }
@@ -327,13 +329,13 @@ impl FromText for HeaderName {
 
     fn read(text: &str) -> Result<Self, String> {
         text.parse().map_err(|_| {
-            format!("`{text}` is no header name\nuse letters, digits and hyphens: \"x-api-key\"")
+            format!("`{text}` is not a valid header name\nuse letters, digits and hyphens: \"x-api-key\"")
         })
     }
 }
 
-/// The name of a field that a route may change: none that is about the connection or framing, which the gateway says
-/// itself (RFC 9110, sections 7.6.1 and 10.1.1), nor Host.
+/// The name of a header field that a route may change. That excludes `Host` and the fields for the connection
+/// and framing, which the gateway sets itself (RFC 9110, sections 7.6.1 and 10.1.1).
 #[derive(Debug)]
 pub(super) struct FieldName(pub HeaderName);
 
@@ -357,11 +359,11 @@ impl FromText for FieldName {
         let name = HeaderName::read(text)?;
         match name.as_str() {
             "host" => {
-                Err("a route can't change the field `host`\nuse preserve_host = false for the upstream's own"
+                Err("a route can't change the header field `host`\nto send the upstream's own host, use preserve_host = false"
                     .to_owned())
             }
             own if GATEWAYS_OWN.contains(&own) => Err(format!(
-                "a route can't change the field `{own}`\nleave it out: the gateway sets it to what it sends"
+                "a route can't change the header field `{own}`\nremove it: the gateway sets this field itself"
             )),
             _ => Ok(Self(name)),
         }
@@ -377,7 +379,7 @@ impl FromText for Template {
 }
 
 impl FromText for Location {
-    const EXPECTED: &'static str = "a path or a url such as \"https://shop.example/{*rest}\"";
+    const EXPECTED: &'static str = "a path or a URL such as \"https://shop.example/{*rest}\"";
 
     fn read(text: &str) -> Result<Self, String> {
         text.parse()
@@ -390,7 +392,7 @@ impl FromText for HeaderValue {
     fn read(text: &str) -> Result<Self, String> {
         text.parse().map_err(|_| {
             format!(
-                "`{}` can't be sent in a header\nuse visible ASCII characters and spaces",
+                "`{}` is not a valid header value\nuse visible ASCII characters and spaces",
                 text.escape_debug()
             )
         })
@@ -410,10 +412,10 @@ impl FromText for KeyPart {
             ("route", None) => Ok(Self::Route),
             ("global", None) => Ok(Self::Global),
             ("header" | "cookie" | "query" | "path" | "jwt", None | Some("")) => {
-                Err(format!("`{text}` lacks a name\nsay what to count by: \"{kind}:NAME\""))
+                Err(format!("`{text}` needs a name\nwrite \"{kind}:NAME\""))
             }
             ("header", Some(name)) if name.contains('_') => Err(format!(
-                "`{text}` is never there: fields with an underscore in their name are dropped\nlet clients send it with a hyphen: \"{}\"",
+                "`{text}` can never match: header fields with an underscore in their name are dropped\nuse a hyphen, here and in the clients: \"{}\"",
                 text.replace('_', "-")
             )),
             ("header", Some(name)) => HeaderName::read(name).map(Self::Header),
@@ -421,7 +423,7 @@ impl FromText for KeyPart {
             ("query", Some(name)) => Ok(Self::Query(name.to_owned())),
             ("path", Some(name)) => Ok(Self::Path(name.to_owned())),
             ("jwt", Some(claim)) => Ok(Self::Jwt(claim.to_owned())),
-            _ => Err(format!("`{text}` is no key to count by\n{}", Self::ALL)),
+            _ => Err(format!("`{text}` is not a valid key\n{}", Self::ALL)),
         }
     }
 }
@@ -430,10 +432,11 @@ impl KeyPart {
     const ALL: &str = "use \"ip\", \"header:NAME\", \"cookie:NAME\", \"query:NAME\", \"path:PARAM\", \"jwt:CLAIM\", \"host\", \"method\", \"route\" or \"global\"";
 }
 
-/// A cookie's name is a token, as a header's, but keeps its case (RFC 6265, section 4.1.1).
+/// Checks a cookie name. It is a token like a header field's name, but case-sensitive (RFC 6265, section
+/// 4.1.1).
 fn cookie_name(name: &str) -> Result<String, String> {
     HeaderName::read(name).map(|_| name.to_owned()).map_err(|_| {
-        format!("`{name}` is no cookie name\nuse letters, digits, hyphens and underscores: \"cookie:sid\"")
+        format!("`{name}` is not a valid cookie name\nuse letters, digits, hyphens and underscores: \"cookie:sid\"")
     })
 }
 
@@ -460,7 +463,10 @@ mod tests {
         assert_eq!(BodyMost::read("10MiB"), Ok(BodyMost(Some(10 << 20))));
         assert_eq!(BodyMost::read("0B"), Ok(BodyMost(Some(0))));
         let fault = BodyMost::read("10MB").expect_err("no size");
-        assert!(fault.starts_with("`10MB` is no size\n") && fault.ends_with("; or \"none\""), "{fault}");
+        assert!(
+            fault.starts_with("`10MB` is not a valid size\n") && fault.ends_with("; or \"none\""),
+            "{fault}"
+        );
     }
 
     #[test]

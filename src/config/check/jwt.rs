@@ -1,4 +1,4 @@
-//! Whose tokens are believed: the keys are read here, so that a wrong file is found before it is needed.
+//! Checks `[jwt]`. The keys are read here, so that an unusable file is found before a token arrives.
 
 use std::path::Path;
 
@@ -10,11 +10,11 @@ use crate::config::{
     jwt,
 };
 
-/// Shorter secrets can be guessed from a token (RFC 7518, section 3.2).
+/// The least length of a secret; a shorter one can be guessed from a token (RFC 7518, section 3.2).
 const SECRET_BYTES: usize = 32;
 
 impl Check<'_, '_> {
-    /// Whose tokens are believed, unless there is a fault in it.
+    /// Checks the table and reads the keys. `None` if there is an error.
     pub(super) fn jwt(&mut self, table: SpannedTable<file::JwtTable>, folder: &Path) -> Option<JwtSettings> {
         let SpannedTable { span, value } = table;
         let keys = match (value.jwks_file, value.hmac_secret) {
@@ -48,19 +48,19 @@ impl Check<'_, '_> {
     }
 }
 
-/// The keys of a file. The error is a message and, on a line of its own, the remedy.
+/// Reads the keys of a file. An error is a message and a line that says how to fix it.
 fn keys_of(sources: &mut Sources, folder: &Path, path: &str) -> Result<Vec<JwtKey>, String> {
     let text = sources.read(folder.join(path)).map_err(|error| {
-        format!("can't read `{path}`: {error}\nname a readable file with a JWKS; its path is from the folder of the configuration")
+        format!("can't read `{path}`: {error}\nname a readable JWKS file, relative to the folder of the configuration")
     })?;
-    // The parser's message may show a key.
+    // The parser's message could quote a key, so only the position is shown.
     let keys = jwt::read_jwks(&text).map_err(|error| {
         let (line, column) = (error.line(), error.column());
-        format!("`{path}` is no JWKS: line {line}, column {column}\nwrite {{ \"keys\": [ … ] }}, as the issuer of the tokens publishes it")
+        format!("`{path}` is not a valid JWKS: line {line}, column {column}\nwrite {{ \"keys\": [ … ] }}, as the issuer of the tokens publishes it")
     })?;
     if keys.is_empty() {
         return Err(format!(
-            "`{path}` has no key that verifies signatures\nadd a public key of kind RSA, EC (P-256, P-384) or OKP (Ed25519)"
+            "`{path}` contains no key that can verify signatures\nadd a public key of type RSA, EC (P-256, P-384) or OKP (Ed25519)"
         ));
     }
     Ok(keys)

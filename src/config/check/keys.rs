@@ -1,4 +1,4 @@
-//! Who is counted by a limit: what its key needs, and the values of it that are named.
+//! Checks what a limit's key requires, and the values of the key in exemptions and overrides.
 
 use std::{collections::BTreeMap, ops::Range};
 
@@ -12,7 +12,7 @@ use crate::config::{
 };
 
 impl Check<'_, '_> {
-    /// A claim counts only if somebody can be believed.
+    /// Reports claims in a key if there is no `[jwt]` to verify them.
     pub(super) fn check_claims(&mut self, key: &ValueList<KeyPart>) {
         if self.verifies_tokens {
             return;
@@ -20,14 +20,14 @@ impl Check<'_, '_> {
         for part in key.0.iter().filter(|part| matches!(part.get_ref(), KeyPart::Jwt(_))) {
             let fault = Diagnostic::error(format!("`{}` needs a table [jwt]", part.get_ref()));
             self.fault(
-                fault.at(&part.span(), "an unverified claim is never a key").help(
+                fault.at(&part.span(), "claims can only be counted once they are verified").help(
                     "add one with `jwks_file = \"keys.json\"`, or with `hmac_secret = \"${JWT_SECRET}\"`",
                 ),
             );
         }
     }
 
-    /// Whom a limit with this key exempts.
+    /// Returns the exemptions of a limit with this key.
     pub(super) fn exemptions(
         &mut self,
         exempt: Vec<Spanned<ParsedText<Exemption>>>,
@@ -47,7 +47,7 @@ impl Check<'_, '_> {
         exemptions
     }
 
-    /// Who has another rate under a limit with this key. The quota has been checked.
+    /// Returns the overrides of a limit with this key. The quota has been checked before.
     pub(super) fn overrides(
         &mut self,
         table: &Range<usize>,
@@ -79,7 +79,7 @@ impl Check<'_, '_> {
         overrides
     }
 
-    /// The values of a key that are written here.
+    /// Parses the values of a key.
     fn key(
         &mut self,
         written: &str,

@@ -1,4 +1,4 @@
-//! Limits, defined in tables of their own or in routes, and what routes say about them.
+//! Checks limits, in tables of their own or inline in routes, and their use by routes.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,22 +14,22 @@ use crate::config::{
 };
 use tollgate_routing::Pattern;
 
-/// A limit that routes may name.
+/// A limit that routes can name.
 pub(super) struct DefinedLimit {
-    /// Where its name stands.
+    /// The position of its name.
     place: Range<usize>,
-    /// None if there is a fault in it: it is defined all the same.
+    /// The settings. `None` if there is an error; the name is still defined.
     pub(super) limit: Option<LimitSettings>,
-    /// The path parameters that it counts by.
+    /// The path parameters in its key.
     params: Vec<Spanned<String>>,
     is_used: bool,
 }
 
 impl Check<'_, '_> {
-    /// A limit of the table `[limits]`.
+    /// Checks and defines a limit of the table `[limits]`.
     pub(super) fn named_limit(&mut self, name: Spanned<String>, table: SpannedTable<file::LimitTable>) {
         if let Some(inner) = &table.value.name {
-            let fault = Diagnostic::error("the name of this limit is in the table's header already");
+            let fault = Diagnostic::error("this limit already has a name in its table header");
             self.fault(fault.at(&inner.span(), "").at(&name.span(), "here").help("remove the `name`"));
         }
         self.define(name, table);
@@ -40,7 +40,7 @@ impl Check<'_, '_> {
         let name = name.into_inner();
         if name.is_empty() || !name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
         {
-            let fault = Diagnostic::error(format!("`{name}` can't be the name of a limit")).at(&place, "");
+            let fault = Diagnostic::error(format!("`{name}` is not a valid limit name")).at(&place, "");
             self.fault(fault.help("use lower-case letters, digits and hyphens: \"per-client\""));
         }
         if let Some(first) = self.limits.get(&name) {
@@ -68,7 +68,7 @@ impl Check<'_, '_> {
         let quota = self.quota(&span, &limit);
         self.check_charging(&limit);
         let prefixes = Prefixes { ipv4: limit.ipv4_prefix.0 as u8, ipv6: limit.ipv6_prefix.0 as u8 };
-        // A part that was taken out of the key would be missed in its values.
+        // If a part of the key was removed, values of the key would have the wrong length.
         let key = limit.key.take().filter(|key| !self.document.had_within(&key.span()))?.into_inner();
         self.check_claims(&key);
         let key = key.into_values();
@@ -92,7 +92,7 @@ impl Check<'_, '_> {
         })
     }
 
-    /// The name of a limit of a route, defined if it is inline.
+    /// Returns the name of a route's limit. An inline limit is defined.
     pub(super) fn name_of_limit(&mut self, limit: Spanned<RouteLimit>) -> Option<Spanned<String>> {
         let span = limit.span();
         let mut limit = match limit.into_inner() {
@@ -112,7 +112,7 @@ impl Check<'_, '_> {
         Some(name)
     }
 
-    /// Checks what a route on this path says about its limits.
+    /// Checks that the limits of a route exist and fit its path.
     pub(super) fn check_limits(
         &mut self,
         limits: &[Spanned<String>],
@@ -122,7 +122,7 @@ impl Check<'_, '_> {
         for limit in limits {
             let name = limit.get_ref().as_str();
             if let Some(first) = named.insert(name, limit.span()) {
-                let fault = Diagnostic::error(format!("limit `{name}` is named twice by one route"));
+                let fault = Diagnostic::error(format!("limit `{name}` is listed twice in one route"));
                 self.fault(
                     fault
                         .at(&limit.span(), "again here")
@@ -143,11 +143,11 @@ impl Check<'_, '_> {
             let params = path.get_ref().0.params().collect::<BTreeSet<_>>();
             for param in defined.params.iter().filter(|param| !params.contains(param.get_ref().as_str())) {
                 let fault = Diagnostic::error(format!(
-                    "limit `{name}` counts by `path:{param}`, which the path of this route lacks"
+                    "limit `{name}` counts by `path:{param}`, but the path of this route has no such parameter"
                 ))
                 .at(&path.span(), format!("no `{{{param}}}` here"))
-                .at(&param.span(), "counted by here")
-                .at(&limit.span(), "named here");
+                .at(&param.span(), "part of the key here")
+                .at(&limit.span(), "used here");
                 self.document.faults.push(
                     fault.help(format!("add a segment `{{{param}}}` to the path, or use another limit")),
                 );
@@ -156,16 +156,16 @@ impl Check<'_, '_> {
     }
 
     pub(super) fn warn_of_unused_limits(&mut self) {
-        // A route that wasn't understood may use any of them.
+        // A route that couldn't be read may use any of them.
         if !self.document.is_whole() {
             return;
         }
         for (name, defined) in self.limits.iter().filter(|(_, defined)| !defined.is_used) {
-            let fault =
-                Diagnostic::warning(format!("no route names the limit `{name}`")).at(&defined.place, "");
-            self.document.faults.push(
-                fault.help(format!("add it to the routes it is for, limits = [\"{name}\"], or remove it")),
-            );
+            let fault = Diagnostic::warning(format!("limit `{name}` is not used by any route"))
+                .at(&defined.place, "");
+            self.document
+                .faults
+                .push(fault.help(format!("add it to a route, limits = [\"{name}\"], or remove it")));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! How a limit counts: its algorithm, the numbers that go with it, and what it can't count.
+//! Checks a limit's algorithm, its parameters, and combinations that can't be counted.
 
 use std::ops::Range;
 
@@ -14,7 +14,7 @@ use crate::{
 };
 
 impl Check<'_, '_> {
-    /// The quota of a limit, unless there is a fault in what makes it.
+    /// Returns the quota of a limit. `None` if there is an error.
     pub(super) fn quota(&mut self, table: &Range<usize>, limit: &file::LimitTable) -> Option<Quota> {
         if self.document.had(table, "algorithm") {
             return None;
@@ -28,7 +28,7 @@ impl Check<'_, '_> {
         for (key, span, owner) in owned {
             let Some(span) = span.filter(|_| owner != algorithm) else { continue };
             let fault = Diagnostic::error(format!(
-                "`{key}` is for `{owner}`, but this limit counts by `{algorithm}`"
+                "`{key}` is only for `{owner}`, but this limit uses `{algorithm}`"
             ));
             self.fault(fault.at(&span, "").help(format!("remove it, or write algorithm = \"{owner}\"")));
         }
@@ -39,15 +39,15 @@ impl Check<'_, '_> {
         ];
         for (key, span) in charging {
             let Some(span) = span.filter(|_| algorithm == AlgorithmName::Concurrency) else { continue };
-            let fault = Diagnostic::error(format!("`{key}` means nothing to `concurrency`")).at(&span, "");
-            self.fault(
-                fault.help("remove it: each request counts as one while it runs, or is refused at once"),
-            );
+            let fault = Diagnostic::error(format!("`{key}` doesn't apply to `concurrency`")).at(&span, "");
+            self.fault(fault.help(
+                "remove it: each request takes one permit while it is in flight, or is rejected at once",
+            ));
         }
         self.quota_of(table, limit, limit.rate.as_ref()?)
     }
 
-    /// The quota of a limit at its own rate, or at that of an override.
+    /// Returns the quota of a limit for its own rate or for that of an override.
     pub(super) fn quota_of(
         &mut self,
         table: &Range<usize>,
@@ -62,7 +62,7 @@ impl Check<'_, '_> {
         Some(quota)
     }
 
-    /// The rate, if it is written as the algorithm takes it.
+    /// Returns the rate. `None` if it isn't in the form that the algorithm needs.
     fn rate(&mut self, limit: &file::LimitTable, rate: &Spanned<ParsedText<AnyRate>>) -> Option<Rate> {
         let counts_running = limit.algorithm.0 == AlgorithmName::Concurrency;
         let fault = match rate.get_ref().0 {
@@ -72,27 +72,26 @@ impl Check<'_, '_> {
                 return Some(Rate { permits, window_us });
             }
             AnyRate::InTime(rate) if !counts_running => return Some(rate),
-            AnyRate::AtATime(permits) => Diagnostic::error(format!("`{permits}` doesn't say in which time"))
-                .help(format!(
-                    "write \"{permits}/s\", or count requests while they run: algorithm = \"concurrency\""
-                )),
-            AnyRate::InTime(rate) => Diagnostic::error(format!(
-                "`{rate}` has a time, but `concurrency` counts requests while they run"
-            ))
-            .help(format!("write how many may run at a time: \"{}\"", rate.permits)),
+            AnyRate::AtATime(permits) => Diagnostic::error(format!("`{permits}` has no time")).help(format!(
+                "write \"{permits}/s\", or count requests in flight: algorithm = \"concurrency\""
+            )),
+            AnyRate::InTime(rate) => {
+                Diagnostic::error(format!("`{rate}` has a time, but `concurrency` counts requests in flight"))
+                    .help(format!("write the number of requests in flight: \"{}\"", rate.permits))
+            }
         };
         self.fault(fault.at(&rate.span(), ""));
         None
     }
 
-    /// Whether the quota at this rate can be counted, and the limit's cost be admitted by it.
+    /// Checks that the quota at this rate can be counted, and that the limit's cost fits into it.
     fn check_countable(&mut self, limit: &file::LimitTable, quota: Quota, rate: &Range<usize>) {
         let capacity = quota.capacity();
         let is_gcra = limit.algorithm.0 == AlgorithmName::Gcra;
         if !quota.is_countable() {
             let fault =
-                Diagnostic::error(format!("`{quota}` is more than `gcra` can count exactly")).at(rate, "");
-            self.fault(fault.help("use a shorter time or a smaller `burst`: one times the other, in microseconds, is at most 2^53"));
+                Diagnostic::error(format!("`{quota}` is too large for `gcra` to count exactly")).at(rate, "");
+            self.fault(fault.help("use a shorter time or a smaller `burst`: their product, in microseconds, can be at most 2^53"));
         }
         let (Cost::Fixed(cost) | Cost::Response { estimate: cost, .. }) = *limit.cost.get_ref() else {
             return;
@@ -106,26 +105,25 @@ impl Check<'_, '_> {
         }
     }
 
-    /// What the ways to charge say about each other.
+    /// Checks combinations of `cost`, `when_status`, `scope` and `on_failure`.
     pub(super) fn check_charging(&mut self, limit: &file::LimitTable) {
         if let (Some(statuses), Cost::Response { .. }) = (&limit.when_status, limit.cost.get_ref()) {
             let fault =
-                Diagnostic::error("`when_status` and a cost by the response's header exclude each other");
+                Diagnostic::error("`when_status` can't be combined with a cost from a response header");
             let fault = fault.at(&statuses.span(), "either this").at(&limit.cost.span(), "or this");
             self.fault(fault.help(
-                "keep `when_status` to charge some responses alike, or the header to charge what each one says",
+                "keep `when_status` to charge some responses a fixed cost, or the header to charge what each response states",
             ));
         }
         if let (Some(policy), Scope::Instance) = (&limit.on_failure, limit.scope.0) {
-            let fault =
-                Diagnostic::warning("`on_failure` means nothing to a limit of `scope = \"instance\"`");
-            let fault = fault.at(&policy.span(), "this limit never asks the store");
+            let fault = Diagnostic::warning("`on_failure` has no effect with `scope = \"instance\"`");
+            let fault = fault.at(&policy.span(), "this limit never uses the store");
             self.fault(fault.help("remove one of the two"));
         }
     }
 }
 
-/// The algorithm of a limit, with its numbers.
+/// Returns the algorithm of a limit with its parameters.
 fn algorithm(limit: &file::LimitTable) -> Algorithm {
     match limit.algorithm.0 {
         AlgorithmName::SlidingWindow => Algorithm::SlidingWindow,

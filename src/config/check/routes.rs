@@ -1,4 +1,4 @@
-//! Routes: what each one says, and which of them are equal or can never match.
+//! Checks routes, and finds those that are equal or can never match.
 
 use std::{collections::BTreeMap, mem, ops::Range};
 
@@ -18,13 +18,14 @@ const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 impl Check<'_, '_> {
     pub(super) fn routes(&mut self, mut tables: Vec<SpannedTable<file::RouteTable>>) -> Vec<RouteSettings> {
         if tables.is_empty() && self.document.is_whole() {
-            let fault = Diagnostic::warning("there are no routes: every request is answered with 404");
+            let fault = Diagnostic::warning("there are no routes: every request gets a 404");
             self.fault(
                 fault.help("add for example: [[routes]], path = \"/{*rest}\" and upstream = \"NAME\""),
             );
         }
         self.refuse_equal_names(&tables);
-        // All limits are defined before the first is looked up: a route may name one of a later route.
+        // All limits are defined before the first is looked up, because a route can name an inline limit of a
+        // later route.
         let limits = tables.iter_mut().map(|table| {
             let limits = mem::take(&mut table.value.limits).into_iter();
             limits.filter_map(|limit| self.name_of_limit(limit)).collect::<Vec<_>>()
@@ -99,7 +100,7 @@ impl Check<'_, '_> {
         })
     }
 
-    /// Elsewhere `:id` and `<id>` are parameters.
+    /// Warns of `:id` and `<id>`, which are parameters in other programs.
     fn warn_of_params_of_others(&mut self, path: Option<&Spanned<ParsedText<Pattern>>>) {
         let Some(path) = path else { return };
         let text = path.get_ref().0.to_string();
@@ -110,13 +111,13 @@ impl Check<'_, '_> {
         let found = text.split('/').find_map(|segment| Some((segment, name(segment)?)));
         if let Some((segment, name)) = found {
             let fault = Diagnostic::warning(format!(
-                "`{segment}` is no parameter: only a path with these very letters matches"
+                "`{segment}` is not a parameter: it matches only these exact characters"
             ));
-            self.fault(fault.at(&path.span(), "").help(format!("write `{{{name}}}` for any one segment")));
+            self.fault(fault.at(&path.span(), "").help(format!("write `{{{name}}}` to match any segment")));
         }
     }
 
-    /// Keys that say what an upstream gets say nothing on a route without one.
+    /// Reports keys that change what the upstream gets, on a route without an upstream.
     fn refuse_keys_of_upstreams(&mut self, route: &file::RouteTable) {
         if route.respond.is_none() && route.redirect.is_none() || route.upstream.is_some() {
             return;
@@ -127,7 +128,7 @@ impl Check<'_, '_> {
             ("preserve_host", route.preserve_host.as_ref().map(Spanned::span)),
         ];
         for (key, place) in keys.into_iter().filter_map(|(key, place)| Some((key, place?))) {
-            let fault = Diagnostic::error(format!("`{key}` is for requests that an upstream gets"));
+            let fault = Diagnostic::error(format!("`{key}` is only for routes with an upstream"));
             self.fault(fault.at(&place, "").help("remove it, or name an upstream: upstream = \"orders\""));
         }
     }
@@ -175,9 +176,9 @@ impl Check<'_, '_> {
         let SpannedTable { span, value: file::RedirectTable { to, status: code } } = redirect;
         let (place, code) = (code.span(), code.into_inner().0);
         if !matches!(code, 301 | 302 | 303 | 307 | 308) {
-            let fault = Diagnostic::error(format!("`{code}` sends nobody elsewhere")).at(&place, "");
+            let fault = Diagnostic::error(format!("`{code}` is not a redirect status")).at(&place, "");
             self.fault(fault.help(
-                "use 308 or 301 for good, 307 or 302 for now (308 and 307 keep the method), or 303 to GET the answer there",
+                "use 308 or 301 (permanent), 307 or 302 (temporary), or 303 (followed with GET); 308 and 307 keep the method",
             ));
         }
         let Some(to) = to else {
@@ -188,7 +189,7 @@ impl Check<'_, '_> {
         Some(Action::Redirect { to: to.into_inner().0, status: status(code) })
     }
 
-    /// Complains of parameters that the path of the route lacks.
+    /// Reports parameters that the route's path doesn't have.
     fn check_params<'p>(
         &mut self,
         params: impl Iterator<Item = &'p str>,
@@ -200,10 +201,9 @@ impl Check<'_, '_> {
         for param in params.filter(|param| !known.split('/').any(|segment| segment == *param)) {
             let fault = Diagnostic::error(format!("the path of this route has no `{param}`"));
             self.fault(
-                fault
-                    .at(place, "named here")
-                    .at(&path.span(), "not here")
-                    .help("name a parameter of the path, as it is written there, or add this one to it"),
+                fault.at(place, "used here").at(&path.span(), "not here").help(
+                    "use a parameter of the path, written exactly as there, or add this one to the path",
+                ),
             );
         }
     }
@@ -212,7 +212,7 @@ impl Check<'_, '_> {
         let file::OnLimitTable { status: code, body, content_type } = on_limit.value;
         if let (None, Some(content_type)) = (&body, &content_type) {
             let fault =
-                Diagnostic::error("`content_type` is of no use without `body`").at(&content_type.span(), "");
+                Diagnostic::error("`content_type` has no effect without `body`").at(&content_type.span(), "");
             self.fault(fault.help("add for example: body = '{\"error\":\"slow down\"}'"));
         }
         let content_type = content_type.map_or(TEXT, |content_type| content_type.into_inner().0);
@@ -226,7 +226,7 @@ impl Check<'_, '_> {
         }
     }
 
-    /// Of the routes that were understood: no two may be equal, and one that another hides is useless.
+    /// Reports equal routes and routes that are hidden by another, among those that could be read.
     fn refuse_hidden_routes(&mut self, routes: Vec<(Range<usize>, String, Matcher)>) {
         let mut places = Vec::new();
         let mut matchers = Vec::new();
@@ -237,15 +237,15 @@ impl Check<'_, '_> {
         for hidden in hidden(&matchers) {
             let ((place, name), (by_place, by_name)) = (&places[hidden.route], &places[hidden.by]);
             self.fault(if hidden.equal {
-                Diagnostic::error(format!("two routes match the same requests, those of `{name}`"))
+                Diagnostic::error(format!("route `{name}` matches the same requests as an earlier one"))
                     .at(place, "again here")
                     .at(by_place, "first here")
-                    .help("remove one of the two, or tell them apart by host, methods, headers or query")
+                    .help("remove one of the two, or distinguish them by host, methods, headers or query")
             } else {
                 Diagnostic::warning(format!("route `{name}` can never match"))
                     .at(place, "")
-                    .at(by_place, format!("`{by_name}` takes all its requests"))
-                    .help("remove it, or let the other route ask for more: a host, methods, headers or query")
+                    .at(by_place, format!("`{by_name}` matches all its requests"))
+                    .help("remove it, or add a condition to the other route: host, methods, headers or query")
             });
         }
     }

@@ -1,4 +1,4 @@
-//! The store.
+//! Checks `[store]`.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use crate::config::{
     file::{self, SpannedTable},
 };
 
-/// Whom its TLS trusts.
+/// The name of the peer in messages about TLS.
 const STORE: &str = "the store";
 
 impl Check<'_, '_> {
@@ -17,7 +17,7 @@ impl Check<'_, '_> {
         let prefix = store.key_prefix.get_ref();
         if prefix.0.is_empty() || !prefix.0.bytes().all(|b| b.is_ascii_alphanumeric() || b"._:-".contains(&b))
         {
-            let fault = Diagnostic::error(format!("`{}` can't begin the keys of the store", prefix.0));
+            let fault = Diagnostic::error(format!("`{}` is not a valid key prefix", prefix.0));
             self.fault(
                 fault.at(&store.key_prefix.span(), "").help("use letters, digits and `.`, `_`, `:` and `-`"),
             );
@@ -30,12 +30,9 @@ impl Check<'_, '_> {
             }
             (Some(table), true) => Some(self.tls(table, folder, STORE)),
             (Some(SpannedTable { span, value }), false) => {
-                let fault =
-                    Diagnostic::warning("`tls` is for a store with TLS, which the url doesn't ask for");
-                self.fault(
-                    fault.at(&span, "").help("write the url with rediss, as in \"rediss://HOST:6379\""),
-                );
-                // A file that is missing is told all the same.
+                let fault = Diagnostic::warning("`tls` has no effect: the store's URL doesn't ask for TLS");
+                self.fault(fault.at(&span, "").help("begin the URL with rediss: \"rediss://HOST:6379\""));
+                // The files are still checked, to report one that is missing.
                 self.tls(SpannedTable { span, value }, folder, STORE);
                 None
             }

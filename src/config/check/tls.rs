@@ -1,4 +1,4 @@
-//! TLS towards the store, upstreams and clients, and the files that it needs.
+//! Checks TLS settings for the store, upstreams and clients, and reads the files that they name.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use crate::config::{
 };
 
 impl Check<'_, '_> {
-    /// How to speak TLS to `whom`.
+    /// Returns the TLS settings for connections to `whom`.
     pub(super) fn tls(
         &mut self,
         table: SpannedTable<file::ClientTlsTable>,
@@ -24,7 +24,7 @@ impl Check<'_, '_> {
         let before = self.document.faults.len();
         if value.cert.is_some() != value.key.is_some() {
             let (has, lacks) = if value.cert.is_some() { ("cert", "key") } else { ("key", "cert") };
-            let fault = Diagnostic::error(format!("`{has}` is of no use without `{lacks}`")).at(&span, "");
+            let fault = Diagnostic::error(format!("`{has}` is given without `{lacks}`")).at(&span, "");
             self.fault(fault.help(format!("add for example: {lacks} = \"gateway.pem\"")));
         }
         let certificates_of =
@@ -37,7 +37,9 @@ impl Check<'_, '_> {
         let server_name = value.server_name.and_then(|name| {
             self.meant(&name, |_, name| {
                 ServerName::try_from(name.to_owned()).map_err(|_| {
-                    format!("`{name}` is no name of a server\nwrite a host or an address: \"redis.internal\"")
+                    format!(
+                        "`{name}` is not a valid server name\nwrite a host or an address: \"redis.internal\""
+                    )
                 })
             })
         });
@@ -49,7 +51,7 @@ impl Check<'_, '_> {
         tls
     }
 
-    /// How to speak TLS with clients on these addresses.
+    /// Returns the TLS settings for clients that connect to these addresses.
     pub(super) fn server_tls(
         &mut self,
         table: SpannedTable<file::ServerTlsTable>,
@@ -58,8 +60,8 @@ impl Check<'_, '_> {
     ) -> ServerTls {
         let SpannedTable { span, value } = table;
         if !listen.iter().any(|address| matches!(address, ListenAddress::Tcp(_))) {
-            let fault = Diagnostic::warning("`tls` is for TCP, and there are only unix sockets to listen on");
-            self.fault(fault.at(&span, "").help("remove it, or listen on an address: \"0.0.0.0:8443\""));
+            let fault = Diagnostic::warning("`tls` has no effect: all listen addresses are unix sockets");
+            self.fault(fault.at(&span, "").help("remove it, or listen on a TCP address: \"0.0.0.0:8443\""));
         }
         if value.certs.is_empty() {
             self.missing(&span, &["certs"], "certs = [{ cert = \"gateway.pem\", key = \"gateway.key\" }]");
@@ -69,7 +71,7 @@ impl Check<'_, '_> {
                 self.meant(&written, |sources, path| tls::read_certificates(sources, folder, path))?;
             if let Err(error) = tls::verifier_of_clients(&authorities) {
                 let fault = Diagnostic::error(format!("`{}` can't be used: {error}", written.get_ref()));
-                self.fault(fault.at(&written.span(), "").help("give certificates of X.509, version 3"));
+                self.fault(fault.at(&written.span(), "").help("use X.509 certificates of version 3"));
             }
             Some(authorities)
         });
@@ -77,7 +79,7 @@ impl Check<'_, '_> {
         ServerTls { identities, client_ca }
     }
 
-    /// A certificate of the gateway's with its key.
+    /// Returns one of the gateway's certificates with its key.
     fn identity(&mut self, table: SpannedTable<file::CertificateTable>, folder: &Path) -> Option<Identity> {
         let SpannedTable { span, value: file::CertificateTable { cert, key } } = table;
         if cert.is_none() {
@@ -93,16 +95,16 @@ impl Check<'_, '_> {
         if let Err(error) = identity.certified() {
             let fault = Diagnostic::error(format!("`{}` can't be used: {error}", cert.get_ref()));
             let fault = fault.at(&cert.span(), "").at(&key.span(), "with this key");
-            self.fault(fault.help("give the certificate and the key that belong together"));
+            self.fault(fault.help("use a certificate and a key that belong together"));
         } else if let Some(untimely) = identity.untimely() {
-            let fault = Diagnostic::warning(format!("the certificate of `{}` {untimely}", cert.get_ref()));
+            let fault = Diagnostic::warning(format!("the certificate in `{}` {untimely}", cert.get_ref()));
             let fault = fault.at(&cert.span(), "clients won't trust it");
-            self.fault(fault.help("renew it, and reload: a running gateway takes the new one, too"));
+            self.fault(fault.help("renew it; a running gateway picks it up with a reload"));
         }
         Some(identity)
     }
 
-    /// What a value stands for, if it can be read.
+    /// Reads the thing that a value names, or reports why it can't be read.
     fn meant<T>(
         &mut self,
         written: &Spanned<String>,
@@ -112,17 +114,17 @@ impl Check<'_, '_> {
         read.map_err(|fault| self.fault(Diagnostic::with_remedy(&fault).at(&written.span(), ""))).ok()
     }
 
-    /// Complains of files that can be read, but not be used.
+    /// Reports files that can be read, but not used.
     pub(super) fn complain_of_tls(&mut self, tls: &ClientTls, cert: Option<&Spanned<String>>, whom: &str) {
         let Err(error) = tls.client() else { return };
         let fault = match (cert, &tls.ca) {
             (Some(cert), _) => Diagnostic::error(format!("`{}` can't be used: {error}", cert.get_ref()))
                 .at(&cert.span(), "")
-                .help("give the certificate and the key that belong together"),
+                .help("use a certificate and a key that belong together"),
             (None, Some(_)) => Diagnostic::error(format!("the certificates of `ca` can't be used: {error}"))
-                .help("give certificates of X.509, version 3"),
+                .help("use X.509 certificates of version 3"),
             (None, None) => {
-                Diagnostic::error(format!("this system has no root certificates to trust {whom} by"))
+                Diagnostic::error(format!("this system has no root certificates to verify {whom} with"))
                     .help("install them (the package is often called ca-certificates)")
                     .help(format!("or name those of {whom}: tls = {{ ca = \"ca.pem\" }}"))
             }

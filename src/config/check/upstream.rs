@@ -1,4 +1,4 @@
-//! Upstreams.
+//! Checks `[upstreams]`.
 
 use std::{path::Path, sync::Arc};
 
@@ -80,9 +80,9 @@ impl Check<'_, '_> {
             Some(table) => {
                 if !uses_tls {
                     let fault =
-                        Diagnostic::warning(format!("`tls` is for servers with TLS, and `{name}` has none"));
+                        Diagnostic::warning(format!("`tls` has no effect: no server of `{name}` uses TLS"));
                     let fault = fault.at(&table.span, "");
-                    self.fault(fault.help("write their urls with https, as in \"https://orders.internal\""));
+                    self.fault(fault.help("begin their URLs with https: \"https://orders.internal\""));
                 }
                 let tls = self.tls(table, folder, &whom);
                 uses_tls.then_some(tls)

@@ -1,7 +1,7 @@
-//! `${NAME}` and `${NAME:-default}` in the strings of a file, replaced from the environment.
+//! Expansion of `${NAME}` and `${NAME:-default}` in the strings of a file.
 //!
-//! As in a shell, the default also stands for an empty variable. `$$` is a dollar sign, and so is a `$`
-//! before anything but a brace. What is put in is not looked at again.
+//! As in a shell, the default also replaces an empty variable. `$$` is a dollar sign, and so is a `$` that
+//! isn't followed by a brace. Expanded values aren't expanded again.
 
 use std::ops::Range;
 
@@ -12,7 +12,8 @@ use toml::{
 
 use crate::config::error::Diagnostic;
 
-/// Replaces the references in all strings of the table. Those that can't be are returned with their place.
+/// Expands the references in all strings of the table. Returns an error, with its position, for each string
+/// that can't be expanded.
 pub(super) fn expand(
     table: &mut DeTable<'_>,
     environment: &dyn Fn(&str) -> Option<String>,
@@ -39,7 +40,7 @@ fn expand_value(
     }
 }
 
-/// The error is a message and, on a line of its own, the remedy.
+/// Expands a string. An error is a message and a line that says how to fix it.
 fn expand_text(text: &str, environment: &dyn Fn(&str) -> Option<String>) -> Result<String, String> {
     let mut expanded = String::with_capacity(text.len());
     let mut rest = text;
@@ -49,7 +50,7 @@ fn expand_text(text: &str, environment: &dyn Fn(&str) -> Option<String>) -> Resu
         if let Some(body) = reference.strip_prefix("${") {
             let (body, after) = body
                 .split_once('}')
-                .ok_or("`${` is not closed\nwrite \"${NAME}\", or \"$${\" for the characters themselves")?;
+                .ok_or("`${` is not closed\nwrite \"${NAME}\", or \"$${\" for a literal `${`")?;
             expanded += &resolve(body, environment)?;
             rest = after;
         } else {
@@ -60,13 +61,13 @@ fn expand_text(text: &str, environment: &dyn Fn(&str) -> Option<String>) -> Resu
     Ok(expanded + rest)
 }
 
-/// The value of what stands between the braces.
+/// Returns the value of the text between the braces.
 fn resolve(body: &str, environment: &dyn Fn(&str) -> Option<String>) -> Result<String, String> {
     let (name, default) = body.split_once(":-").map_or((body, None), |(name, default)| (name, Some(default)));
     let is_name = name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
     if name.is_empty() || !is_name {
         return Err(format!(
-            "`{name}` is no name of an environment variable\nuse letters, digits and underscores, or write \"$${{\" for the characters themselves"
+            "`{name}` is not a valid name of an environment variable\nuse letters, digits and underscores, or write \"$${{\" for a literal `${{`"
         ));
     }
     match (environment(name).filter(|value| default.is_none() || !value.is_empty()), default) {

@@ -1,4 +1,5 @@
-//! Faults of the TOML itself, said so that they can be mended, and how far the rest can be trusted.
+//! Turns TOML syntax errors into diagnostics that say how to fix them, and decides how much of the rest can
+//! be trusted.
 
 use std::ops::Range;
 
@@ -9,17 +10,17 @@ use toml::{
 
 use crate::config::error::Diagnostic;
 
-/// What the faults of syntax in a file come to.
+/// The result of judging a file's syntax errors.
 #[derive(Default)]
 pub(super) struct Syntax {
     pub faults: Vec<Diagnostic>,
-    /// Single values that can't be read; what stands around them can.
+    /// Single values that can't be read, although the text around them can.
     pub misread: Vec<Range<usize>>,
-    /// Whether something else can't be read, such as a header: then what belongs to what is open.
+    /// True if anything else can't be read, such as a header. Then the structure of the file is unclear.
     pub is_torn: bool,
 }
 
-/// Sorts the errors that parsing this text to this tree gave.
+/// Turns the errors of parsing this text to this tree into diagnostics.
 pub(super) fn judge(text: &str, tree: &DeTable<'_>, errors: &[Error]) -> Syntax {
     let mut syntax = Syntax::default();
     let mut torn: Option<Range<usize>> = None;
@@ -31,7 +32,7 @@ pub(super) fn judge(text: &str, tree: &DeTable<'_>, errors: &[Error]) -> Syntax 
         if error.message() == "duplicate key" {
             syntax.faults.push(duplicate(text, tree, &span));
         } else if place.is_some() && torn == place {
-            // The first fault in a list or inline table brings forth others.
+            // The first error in a list or inline table causes others.
         } else if let Some(scalar) = holder.and_then(|value| scalar_at(value, span.start)) {
             syntax.faults.push(misread(text, error, &span, &scalar));
             syntax.misread.push(scalar);
@@ -50,7 +51,7 @@ pub(super) fn judge(text: &str, tree: &DeTable<'_>, errors: &[Error]) -> Syntax 
     syntax
 }
 
-/// A fault in a single value.
+/// Describes an error in a single value.
 fn misread(text: &str, error: &Error, span: &Range<usize>, scalar: &Range<usize>) -> Diagnostic {
     let line = text[scalar.start..].lines().next().unwrap_or_default();
     let raw = line.split(['#', ',', ']', '}']).next().unwrap_or_default().trim_end();
@@ -58,16 +59,16 @@ fn misread(text: &str, error: &Error, span: &Range<usize>, scalar: &Range<usize>
         return describe(error, span);
     }
     if raw.is_empty() {
-        return Diagnostic::error("there is no value").at(span, "expected a value");
+        return Diagnostic::error("missing value").at(span, "expected a value");
     }
-    // What word processors make of quotes.
+    // Word processors produce these quotes.
     let bare = raw.trim_matches(['\u{201c}', '\u{201d}', '\u{201e}', '\u{2018}', '\u{2019}', '"', '\'', '`']);
     Diagnostic::error(format!("`{raw}` is neither a quoted string nor a number, `true` or `false`"))
         .at(&(scalar.start..scalar.start + raw.len()), "")
         .help(format!("if it is text, put it in quotes: \"{bare}\""))
 }
 
-/// What the parser says, which tells what it expected.
+/// Describes an error by the parser's message, which includes what it expected.
 fn describe(error: &Error, span: &Range<usize>) -> Diagnostic {
     match error.message().split_once(", expected ") {
         Some(("invalid basic string" | "invalid literal string", quote)) => {
@@ -78,7 +79,7 @@ fn describe(error: &Error, span: &Range<usize>) -> Diagnostic {
     }
 }
 
-/// A key or a table that is there already.
+/// Describes a key or table that is defined twice.
 fn duplicate(text: &str, tree: &DeTable<'_>, span: &Range<usize>) -> Diagnostic {
     let line_start = text[..span.start].rfind('\n').map_or(0, |at| at + 1);
     let line = text[line_start..].lines().next().unwrap_or_default();
@@ -87,26 +88,26 @@ fn duplicate(text: &str, tree: &DeTable<'_>, span: &Range<usize>) -> Diagnostic 
         Some(header) => ("table", same_header(&text[..line_start], header)),
         None => ("key", nearest_key(tree, name, span.start)),
     };
-    let fault = Diagnostic::error(format!("duplicate name: the {what} `{name}` is there already"))
+    let fault = Diagnostic::error(format!("duplicate name: the {what} `{name}` is already defined"))
         .at(span, "again here");
     let fault = first.into_iter().fold(fault, |fault, first| fault.at(&first, "first here"));
-    fault.help("remove one of the two, or rename it")
+    fault.help("remove or rename one of the two")
 }
 
-/// What stands between the brackets of a table's header.
+/// Returns the text between the brackets of a table's header.
 fn header(line: &str) -> Option<&str> {
     let inside = line.trim_start().strip_prefix('[')?;
     inside.trim_start_matches('[').split(']').next().map(str::trim)
 }
 
-/// The last line with this header. The tree knows no more where it was.
+/// Returns the last line with this header. The tree doesn't keep its position.
 fn same_header(text: &str, wanted: &str) -> Option<Range<usize>> {
     let line = text.lines().rfind(|line| header(line) == Some(wanted))?;
     let start = line.as_ptr() as usize - text.as_ptr() as usize;
     Some(start..start + line.trim_end().len())
 }
 
-/// The last key of this name before `end`, unless it is in an inline table that was closed.
+/// Returns the last key of this name before `end`. Keys in inline tables that end before it don't count.
 fn nearest_key(table: &DeTable<'_>, name: &str, end: usize) -> Option<Range<usize>> {
     let here = table.iter().filter(|(key, _)| key.get_ref() == name && key.span().end <= end);
     let here = here.map(|(key, _)| key.span());
@@ -117,18 +118,18 @@ fn nearest_key(table: &DeTable<'_>, name: &str, end: usize) -> Option<Range<usiz
     here.chain(below.filter_map(|table| nearest_key(table, name, end))).max_by_key(|key| key.start)
 }
 
-/// The tables right below a value.
+/// Returns the tables directly below a value.
 fn children<'v, 'i>(value: &'v DeValue<'i>) -> impl Iterator<Item = &'v DeTable<'i>> {
     let list = value.as_array().map(|list| list.iter()).into_iter().flatten();
     value.as_table().into_iter().chain(list.filter_map(|element| element.get_ref().as_table()))
 }
 
-/// Whether the value comes after its key, not in tables of their own with it in the header.
+/// Returns true if the value follows its key, false if the key is part of a table header.
 fn is_key_value<T>(key: &Spanned<T>, value: &Spanned<DeValue<'_>>) -> bool {
     key.span().end <= value.span().start
 }
 
-/// The value behind a `=` that holds this byte, or ends with it.
+/// Returns the value after a `=` that contains this byte, or ends with it.
 fn key_value_at<'t, 'i>(table: &'t DeTable<'i>, at: usize) -> Option<&'t Spanned<DeValue<'i>>> {
     table.iter().find_map(|(key, value)| match value.get_ref() {
         _ if is_key_value(key, value) => holds(value, at).then_some(value),
@@ -136,7 +137,8 @@ fn key_value_at<'t, 'i>(table: &'t DeTable<'i>, at: usize) -> Option<&'t Spanned
     })
 }
 
-/// The string, number or the like in this value that holds this byte, or ends with it.
+/// Returns the position of the string, number or other scalar in this value that contains this byte, or ends
+/// with it.
 fn scalar_at(value: &Spanned<DeValue<'_>>, at: usize) -> Option<Range<usize>> {
     match value.get_ref() {
         DeValue::Array(list) => list.iter().find_map(|element| scalar_at(element, at)),

@@ -1,4 +1,4 @@
-//! The limits of the file.
+//! Limits as they are typed.
 
 use std::fmt;
 
@@ -18,60 +18,62 @@ use crate::{
     },
 };
 
-/// As many permits as there can be.
+/// A number of permits.
 type Permits = Whole<1, { Rate::MAX_PERMITS }>;
 
-/// `[limits.NAME]`, or a limit written into a route.
+/// `[limits.NAME]`, or a limit defined inline in a route.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(in crate::config) struct LimitTable {
-    /// The name. Required in a route; elsewhere it stands in the table's header.
+    /// Name of the limit. Required inline in a route; elsewhere the table's header has it.
     pub name: Option<Spanned<String>>,
-    /// Who is counted, one or a list counted together: `"ip"`, `"header:NAME"`, `"cookie:NAME"`,
-    /// `"query:NAME"`, `"path:PARAM"`, `"jwt:CLAIM"`, `"host"`, `"method"`, `"route"` or `"global"`. Required.
+    /// Properties of a request that identify the caller, one or a list: `"ip"`, `"header:NAME"`,
+    /// `"cookie:NAME"`, `"query:NAME"`, `"path:PARAM"`, `"jwt:CLAIM"`, `"host"`, `"method"`, `"route"` or
+    /// `"global"`. With a list, each combination of values is counted by itself. Required.
     pub key: Option<Spanned<ValueList<KeyPart>>>,
-    /// Permits in a time: `"100/10s"`, `"5/s"`, `"60/min"`, `"1000/h"`, `"10000/day"`; for `"concurrency"` at
-    /// a time: `"20"`. Required.
+    /// Permits per time: `"100/10s"`, `"5/s"`, `"60/min"`, `"1000/h"`, `"10000/day"`. For `"concurrency"`,
+    /// the permits in use at a time: `"20"`. Required.
     pub rate: Option<Spanned<ParsedText<AnyRate>>>,
-    /// How requests are counted: exactly in any window (`"sliding-window"`), nearly so in little memory
-    /// (`"sliding-cells"`), in windows one after the other (`"fixed-window"`), as water that drains from a
-    /// bucket (`"gcra"`), or while they run (`"concurrency"`). Default: `"sliding-window"`.
+    /// Algorithm: `"sliding-window"` is exact in any window, `"sliding-cells"` nearly so with little memory,
+    /// `"fixed-window"` counts in consecutive windows, `"gcra"` is a leaky bucket, and `"concurrency"` counts
+    /// requests in flight. Default: `"sliding-window"`.
     pub algorithm: ParsedText<AlgorithmName>,
-    /// For `"gcra"`: permits that may be taken at once, at least 1. Default: as many as the rate has.
+    /// For `"gcra"`: permits that can be taken at once, at least 1. Default: the rate's number of permits.
     pub burst: Option<Spanned<Permits>>,
-    /// For `"sliding-cells"`: parts of a window that are each counted as one, 1 to 1000. Default: 60.
+    /// For `"sliding-cells"`: number of cells in a window, 1 to 1000. Default: 60.
     pub cells: Option<Spanned<Whole<1, 1000>>>,
-    /// For `"concurrency"`: the time after which the requests of a gateway that died no longer count, `"1s"` to
+    /// For `"concurrency"`: time after which the requests of a gateway that died no longer count, `"1s"` to
     /// `"1h"`. Default: `"30s"`.
     pub lease: Option<Spanned<ParsedText<LeaseDuration>>>,
-    /// Permits that a request takes: a number, at least 1; a header of the request that says it
-    /// (`"header:x-cost"`; without it 1); or one of the response, with what is charged until it comes:
-    /// `{ response_header = "x-tokens-used", estimate = 1 }`. Default: 1.
+    /// Permits that a request takes: a number, at least 1; a request header field with the number
+    /// (`"header:x-cost"`; 1 without it); or a response header field, with an estimate that is charged until
+    /// the response arrives: `{ response_header = "x-tokens-used", estimate = 1 }`. Default: 1.
     pub cost: Spanned<Cost>,
-    /// Responses that are charged, one or a list: `"401"`, `"4xx"`. Default: all.
+    /// Statuses of the responses to charge, one or a list: `"401"`, `"4xx"`. Default: all.
     pub when_status: Option<Spanned<ValueList<StatusRange>>>,
-    /// Who counts together: all gateways on the store (`"shared"`), or each process by itself
+    /// Gateways that count together: all that use the store (`"shared"`), or each process alone
     /// (`"instance"`). Default: `"shared"`.
     pub scope: ParsedText<Scope>,
-    /// Holds a refused request up to so long instead of refusing it, at most `"1h"`. Default: `"0s"`.
+    /// Longest time to hold a request that exceeds the limit before it is rejected, at most `"1h"`. Default:
+    /// `"0s"`.
     pub wait: Spanned<ParsedText<Wait>>,
-    /// `"enforce"` the limit, or `"shadow"` it: count and report, refuse nobody. Default: `"enforce"`.
+    /// `"enforce"` the limit, or `"shadow"` it: count and report, but reject nothing. Default: `"enforce"`.
     pub mode: ParsedText<Mode>,
-    /// What to do with a request that lacks the key: count it by its address (`"ip"`), `"skip"` the limit,
-    /// or `"deny"` the request with 429. Default: `"ip"`.
+    /// Treatment of a request without the key: count it by its address (`"ip"`), `"skip"` the limit, or
+    /// `"deny"` the request with 429. Default: `"ip"`.
     pub missing: ParsedText<Missing>,
-    /// Leading bits of an IPv4 address that are one caller, 1 to 32. Default: 32.
+    /// Prefix length, 1 to 32. IPv4 addresses with the same prefix are one caller. Default: 32.
     pub ipv4_prefix: Whole<1, 32>,
-    /// Leading bits of an IPv6 address that are one caller, 1 to 128. Default: 64.
+    /// Prefix length, 1 to 128. IPv6 addresses with the same prefix are one caller. Default: 64.
     pub ipv6_prefix: Whole<1, 128>,
-    /// Who isn't counted: networks of callers (`"10.0.0.0/8"`) and values of the key. Default: nobody.
+    /// Callers that aren't counted: networks (`"10.0.0.0/8"`) and values of the key. Default: none.
     pub exempt: Vec<Spanned<ParsedText<Exemption>>>,
-    /// Other rates for values of the key: `{ key = "gold", rate = "1000/10s" }`. Default: none.
+    /// Rates for single values of the key: `{ key = "gold", rate = "1000/10s" }`. Default: none.
     pub overrides: Vec<SpannedTable<OverrideTable>>,
-    /// Whether header, cookie and query values appear unhashed in the store, the logs and the metrics.
-    /// Default: false.
+    /// Shows the values of header fields, cookies and query parameters in the store, logs and metrics,
+    /// instead of their hashes. Default: `false`.
     pub plain: bool,
-    /// As the store's `on_failure`, for this limit. Default: the store's.
+    /// Overrides the store's `on_failure` for this limit. Default: the store's.
     pub on_failure: Option<Spanned<ParsedText<OnFailure>>>,
 }
 
@@ -105,9 +107,9 @@ impl Default for LimitTable {
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(in crate::config) struct OverrideTable {
-    /// The value of the key; of a key with several parts a JSON array: `'["v1","v2"]'`. Required.
+    /// Value of the key. If the key has several parts, a JSON array: `'["v1","v2"]'`. Required.
     pub key: Option<Spanned<ParsedText<String>>>,
-    /// The rate, written as the limit's. Required.
+    /// Rate, in the same form as the limit's. Required.
     pub rate: Option<Spanned<ParsedText<AnyRate>>>,
 }
 
@@ -138,25 +140,25 @@ impl<'de> de::Visitor<'de> for CostVisitor {
         let name = text.starts_with("header").then(|| KeyPart::read(text));
         match name.transpose().map_err(E::custom)? {
             Some(KeyPart::Header(name)) => Ok(Cost::Header(name)),
-            _ => Err(E::custom(format!("`{text}` is no cost\nwrite {COST}"))),
+            _ => Err(E::custom(format!("`{text}` is not a valid cost\nwrite {COST}"))),
         }
     }
 
     fn visit_map<A: de::MapAccess<'de>>(self, map: A) -> Result<Cost, A::Error> {
         let cost = ResponseCostTable::deserialize(MapAccessDeserializer::new(map))?;
-        let missing = "this cost lacks its `response_header`\nsay which header of the response tells it: response_header = \"x-tokens-used\"";
+        let missing = "missing key `response_header`\nname the response header field with the cost: response_header = \"x-tokens-used\"";
         let header = cost.response_header.ok_or_else(|| de::Error::custom(missing))?.0;
         Ok(Cost::Response { header, estimate: cost.estimate.0 })
     }
 }
 
-/// A cost that the response tells.
+/// A cost that a response header field states.
 #[derive(Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(in crate::config) struct ResponseCostTable {
-    /// The header or trailer that says it. Required.
+    /// Response header field or trailer with the number of permits. Required.
     response_header: Option<ParsedText<HeaderName>>,
-    /// What is charged until then, at least 1. Default: 1.
+    /// Permits to charge until the response arrives, at least 1. Default: 1.
     estimate: Permits,
 }
 
@@ -169,9 +171,9 @@ impl Default for ResponseCostTable {
 /// A limit in a route's list.
 #[derive(Debug)]
 pub(in crate::config) enum RouteLimit {
-    /// One that is defined elsewhere.
+    /// The name of a limit that is defined elsewhere.
     Name(String),
-    /// One that is defined here.
+    /// A limit that is defined inline.
     Inline(Box<LimitTable>),
 }
 

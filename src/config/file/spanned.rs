@@ -1,10 +1,10 @@
-//! A value and where it stands.
+//! A value and its position in the file.
 
 use std::{fmt, ops::Range};
 
 use serde::{Deserialize, Deserializer};
 
-/// A value and where it stands in the file: toml's, of which there can be a schema.
+/// A value and its byte range in the file. Wraps toml's type, so that it can implement `JsonSchema`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::config) struct Spanned<T>(toml::Spanned<T>);
 

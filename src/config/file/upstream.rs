@@ -15,33 +15,34 @@ use crate::config::{
     value::{Echo, FromText, Interval, ParsedText, Whole},
 };
 
-/// `[upstreams.NAME]`: servers that are each as good as the other.
+/// `[upstreams.NAME]`: a group of interchangeable servers.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(in crate::config) struct UpstreamTable {
-    /// The servers, one or a list: `"http://127.0.0.1:3000"`, `"https://orders.internal"`, `"unix:/run/app.sock"`, or
-    /// `{ url = "http://127.0.0.1:3000", weight = 2 }`. Required, unless `builtin` is given.
+    /// Servers, one or a list: `"http://127.0.0.1:3000"`, `"https://orders.internal"`,
+    /// `"unix:/run/app.sock"`, or `{ url = "http://127.0.0.1:3000", weight = 2 }`. Required, unless `builtin`
+    /// is given.
     pub servers: Option<Spanned<ServerList>>,
-    /// `"echo"`: the gateway itself answers with what it was sent. Default: none.
+    /// `"echo"`: the gateway itself answers and describes the request it got. Default: none.
     pub builtin: Option<Spanned<ParsedText<Echo>>>,
-    /// Which server gets a request: of two drawn at random the one with fewer requests in flight
-    /// (`"least-request"`), each in turn (`"round-robin"`), or one drawn at random (`"random"`).
-    /// Default: `"least-request"`.
+    /// Load balancing: `"least-request"` draws two servers at random and takes the one with fewer requests in
+    /// flight, `"round-robin"` takes each in turn, `"random"` draws one. Default: `"least-request"`.
     pub balance: ParsedText<Balance>,
-    /// How long to wait for a server.
+    /// Timeouts for servers.
     pub timeouts: SpannedTable<UpstreamTimeoutsTable>,
-    /// When to ask another server.
+    /// Retries on other servers.
     pub retries: SpannedTable<RetriesTable>,
-    /// How to find out which servers are well. Default: not at all.
+    /// Active health checks. Default: none.
     pub health: Option<SpannedTable<HealthTable>>,
-    /// When to leave out a server that fails. Default: never.
+    /// Passive health checks: servers that keep failing get no requests for a while. Default: none.
     pub eject: Option<SpannedTable<EjectTable>>,
-    /// Requests in flight to its servers at a time, each on a connection of its own, or connections for HTTP/2; 503
-    /// beyond it. At least 1. Default: 1024.
+    /// Most requests in flight at a time, at least 1; for HTTP/2, most connections. Beyond it, requests get a
+    /// 503. Default: 1024.
     pub max_connections: Whole<1, 1_000_000>,
-    /// Whether to speak HTTP/2: to servers with TLS if they agree, to the others without asking. Default: false.
+    /// Uses HTTP/2: on TLS connections if the server selects it by ALPN, on others with prior knowledge.
+    /// Default: `false`.
     pub http2: bool,
-    /// How to trust servers with TLS, and to be trusted by them. Default: the roots of the system.
+    /// TLS settings for the servers. Default: trust the system's root certificates.
     pub tls: Option<SpannedTable<ClientTlsTable>>,
 }
 
@@ -66,12 +67,13 @@ impl Default for UpstreamTable {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(in crate::config) struct UpstreamTimeoutsTable {
-    /// To connect. Default: `"2s"`.
+    /// Time to connect. Default: `"2s"`.
     pub connect: ParsedText<Duration>,
-    /// From the end of the request to the head of the response, and for any pause of a request's body on its
-    /// way. Default: `"30s"`.
+    /// Time from the end of the request to the head of the response. Also the longest pause while a request
+    /// body is forwarded. Default: `"30s"`.
     pub response: ParsedText<Duration>,
-    /// For which an unused connection is kept; choose it shorter than the server's own. Default: `"4s"`.
+    /// Time for which an idle connection is kept open. Choose it shorter than the server's own idle timeout.
+    /// Default: `"4s"`.
     pub idle: ParsedText<Duration>,
 }
 
@@ -82,13 +84,14 @@ impl Default for UpstreamTimeoutsTable {
     }
 }
 
-/// `retries` of an upstream: when the server can't be reached, or the request is safe to send again.
+/// `retries` of an upstream. A request is retried if the server can't be reached, or if it is safe to send
+/// again.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(in crate::config) struct RetriesTable {
-    /// Other servers to ask after the first one, 0 to 10. Default: 1.
+    /// Most other servers to try after the first one, 0 to 10. Default: 1.
     pub attempts: Whole<0, 10>,
-    /// Share of the requests that may be asked of another server. Default: `"20%"`.
+    /// Largest share of the requests that may be retried. Default: `"20%"`.
     pub budget: ParsedText<Percent>,
 }
 
@@ -98,19 +101,21 @@ impl Default for RetriesTable {
     }
 }
 
-/// `health` of an upstream: each server is asked by GET, and is well if it answers with a status from 200 to 399.
+/// `health` of an upstream: each server is probed with GET. A response with a status from 200 to 399 is a
+/// success.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(in crate::config) struct HealthTable {
-    /// The path to ask for: `"/healthz"`. Required.
+    /// Path to request: `"/healthz"`. Required.
     pub path: Option<ParsedText<PathAndQuery>>,
-    /// From one probe of a server to the next, `"10ms"` to `"1h"`. Default: `"5s"`.
+    /// Time between two probes of a server, `"10ms"` to `"1h"`. Default: `"5s"`.
     pub interval: ParsedText<Interval>,
-    /// For one probe. Default: `"1s"`.
+    /// Timeout of a probe. Default: `"1s"`.
     pub timeout: ParsedText<Duration>,
-    /// Good probes in a row after which a server gets requests again, 1 to 100. Default: 2.
+    /// Successful probes in a row that make a server healthy again, 1 to 100. Default: 2.
     pub rise: Whole<1, 100>,
-    /// Bad probes in a row after which a server gets none, 1 to 100; the first one of all suffices. Default: 3.
+    /// Failed probes in a row that make a server unhealthy, 1 to 100. If the very first probe fails, that is
+    /// enough. Default: 3.
     pub fall: Whole<1, 100>,
 }
 
@@ -126,16 +131,17 @@ impl Default for HealthTable {
     }
 }
 
-/// `eject` of an upstream: a failure is no answer, none in time, or 502, 503 or 504.
+/// `eject` of an upstream. A failure is a connection that fails, a timeout, or a response with status 502,
+/// 503 or 504.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(in crate::config) struct EjectTable {
     /// Failures in a row after which a server gets no requests for a while, 1 to 1000. Default: 5.
     pub failures: Whole<1, 1000>,
-    /// For how long. Default: `"10s"`.
+    /// Time for which the server gets no requests. Default: `"10s"`.
     #[serde(rename = "for")]
     pub duration: ParsedText<Duration>,
-    /// Share of the servers that may be left out at a time. Default: `"50%"`.
+    /// Largest share of the servers that can be ejected at a time. Default: `"50%"`.
     pub max: ParsedText<Percent>,
 }
 
@@ -149,11 +155,11 @@ impl Default for EjectTable {
     }
 }
 
-/// The servers of an upstream, at least one. One alone may be written without brackets.
+/// The servers of an upstream, at least one. A single one may be written without brackets.
 #[derive(Debug)]
 pub(in crate::config) struct ServerList(pub Vec<ServerEntry>);
 
-const SERVERS: &str = "an url such as \"http://127.0.0.1:3000\", or a list of such";
+const SERVERS: &str = "a URL such as \"http://127.0.0.1:3000\", or a list of such";
 
 impl<'de> Deserialize<'de> for ServerList {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
@@ -185,7 +191,7 @@ impl<'de> de::Visitor<'de> for ServerListVisitor {
         }
         if servers.is_empty() {
             return Err(de::Error::custom(format!(
-                "this list is empty\nwrite at least {}",
+                "this list is empty\nwrite at least one: {}",
                 ServerUrl::EXPECTED
             )));
         }
@@ -193,12 +199,12 @@ impl<'de> de::Visitor<'de> for ServerListVisitor {
     }
 }
 
-/// A server in the list: its url, or a table.
+/// A server in the list, written as a URL or as a table.
 #[derive(Debug)]
 pub(in crate::config) struct ServerEntry {
-    /// Where it is.
+    /// The server's URL.
     pub url: ServerUrl,
-    /// Its share of the requests.
+    /// The server's weight in load balancing.
     pub weight: u32,
 }
 
@@ -215,7 +221,7 @@ impl<'de> de::Visitor<'de> for ServerEntryVisitor {
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(
-            "an url such as \"http://127.0.0.1:3000\", or { url = \"http://127.0.0.1:3000\", weight = 2 }",
+            "a URL such as \"http://127.0.0.1:3000\", or { url = \"http://127.0.0.1:3000\", weight = 2 }",
         )
     }
 
@@ -226,7 +232,7 @@ impl<'de> de::Visitor<'de> for ServerEntryVisitor {
     fn visit_map<A: de::MapAccess<'de>>(self, map: A) -> Result<ServerEntry, A::Error> {
         let UpstreamServerTable { url, weight } =
             UpstreamServerTable::deserialize(MapAccessDeserializer::new(map))?;
-        let missing = "this server lacks its `url`\nsay where it is: url = \"http://127.0.0.1:3000\"";
+        let missing = "missing key `url`\nadd the server's URL: url = \"http://127.0.0.1:3000\"";
         let ParsedText(url) = url.ok_or_else(|| de::Error::custom(missing))?;
         Ok(ServerEntry { url, weight: weight.0 })
     }
@@ -236,9 +242,10 @@ impl<'de> de::Visitor<'de> for ServerEntryVisitor {
 #[derive(Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(in crate::config) struct UpstreamServerTable {
-    /// Where it is. Required.
+    /// URL of the server. Required.
     url: Option<ParsedText<ServerUrl>>,
-    /// Its share of the requests is this by the sum of all weights, 1 to 1000. Default: 1.
+    /// Weight, 1 to 1000. A server's share of the requests is its weight divided by the sum of all weights.
+    /// Default: 1.
     weight: Whole<1, 1000>,
 }
 

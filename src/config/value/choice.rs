@@ -17,7 +17,7 @@ impl FromText for RatelimitHeaders {
             ("both", Self::Both),
             ("off", Self::Off),
         ];
-        choose("form of rate limit headers", forms, text)
+        choose("`ratelimit_headers` value", forms, text)
     }
 }
 
@@ -25,7 +25,7 @@ impl FromText for EscapedSlashes {
     const EXPECTED: &'static str = "\"keep\" or \"reject\"";
 
     fn read(text: &str) -> Result<Self, String> {
-        choose("treatment of escaped slashes", [("keep", Self::Keep), ("reject", Self::Reject)], text)
+        choose("`escaped_slashes` value", [("keep", Self::Keep), ("reject", Self::Reject)], text)
     }
 }
 
@@ -33,7 +33,7 @@ impl FromText for AccessLogFormat {
     const EXPECTED: &'static str = "\"json\" or \"combined\"";
 
     fn read(text: &str) -> Result<Self, String> {
-        choose("format of the access log", [("json", Self::Json), ("combined", Self::Combined)], text)
+        choose("access log format", [("json", Self::Json), ("combined", Self::Combined)], text)
     }
 }
 
@@ -46,7 +46,7 @@ impl FromText for OnFailure {
     }
 }
 
-/// An algorithm, without the numbers that go with it. Prints as it is written.
+/// An algorithm without its parameters. Displays as it is written in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::config) enum AlgorithmName {
     SlidingWindow,
@@ -102,7 +102,7 @@ impl FromText for Missing {
 
     fn read(text: &str) -> Result<Self, String> {
         let treatments = [("ip", Self::Ip), ("skip", Self::Skip), ("deny", Self::Deny)];
-        choose("treatment of a missing key", treatments, text)
+        choose("`missing` value", treatments, text)
     }
 }
 
@@ -115,11 +115,11 @@ impl FromText for Balance {
             ("round-robin", Self::RoundRobin),
             ("random", Self::Random),
         ];
-        choose("way to balance", ways, text)
+        choose("load balancing method", ways, text)
     }
 }
 
-/// An upstream that the gateway plays itself.
+/// The upstream that the gateway implements itself.
 #[derive(Debug)]
 pub(in crate::config) struct Echo;
 

@@ -1,16 +1,16 @@
-//! Values of a limit.
+//! The types of a limit's values.
 
 use std::{ops::RangeInclusive, time::Duration};
 
 use super::FromText;
 use crate::{algorithm::Rate, config::StatusRange, duration};
 
-/// A rate as one algorithm or the other takes it.
+/// A rate in either of its forms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::config) enum AnyRate {
-    /// Permits in a time.
+    /// Permits per time.
     InTime(Rate),
-    /// Permits at a time.
+    /// Permits in use at a time.
     AtATime(u32),
 }
 
@@ -22,16 +22,16 @@ impl FromText for AnyRate {
         if text.is_empty() || !text.bytes().all(|b| b.is_ascii_digit()) {
             return text.parse().map(Self::InTime);
         }
-        // The bounds are those of a rate, in whatever time.
+        // The bounds on the number are those of a rate; the unit is irrelevant.
         let rate = format!("{text}/s").parse::<Rate>();
         rate.map(|rate| Self::AtATime(rate.permits)).map_err(|remedy| remedy.replacen("/s`", "`", 1))
     }
 }
 
-/// Longer than anybody waits, and than a gateway that died should count.
+/// The upper bound of waits, leases and probe intervals.
 pub(super) const HOUR_US: u64 = 3_600_000_000;
 
-/// The time after which permits come back from a gateway that died, in microseconds.
+/// The time after which permits of a gateway that died are free again, in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::config) struct LeaseDuration(pub u64);
 
@@ -49,7 +49,7 @@ impl FromText for LeaseDuration {
     }
 }
 
-/// For how long a request may be held.
+/// The longest time to hold a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::config) struct Wait(pub Duration);
 
@@ -61,7 +61,7 @@ impl FromText for Wait {
     }
 }
 
-/// Microseconds of a duration of whole milliseconds within bounds.
+/// Parses a duration within bounds, in whole milliseconds. Returns microseconds.
 pub(super) fn within(text: &str, bounds: RangeInclusive<u64>, expected: &str) -> Result<u64, String> {
     let us = duration::parse_us(text)?;
     if bounds.contains(&us) && us.is_multiple_of(1_000) {
@@ -80,7 +80,7 @@ impl FromText for StatusRange {
         let first = status(&text.replace("xx", "00")).filter(|_| text.len() == 3);
         let last = status(&text.replace("xx", "99"));
         let range = first.zip(last).map(|(first, last)| Self { first, last });
-        range.ok_or_else(|| format!("`{text}` is no status\nwrite {}", Self::EXPECTED))
+        range.ok_or_else(|| format!("`{text}` is not a valid status\nwrite {}", Self::EXPECTED))
     }
 }
 
@@ -94,7 +94,9 @@ mod tests {
     fn a_rate_may_lack_its_time() {
         assert_eq!(AnyRate::read("20"), Ok(AnyRate::AtATime(20)));
         assert!(matches!(AnyRate::read("20/s"), Ok(AnyRate::InTime(_))));
-        assert!(AnyRate::read("0").is_err_and(|remedy| remedy.starts_with("`0` would refuse everybody\n")));
+        assert!(
+            AnyRate::read("0").is_err_and(|remedy| remedy.starts_with("`0` would reject every request\n"))
+        );
         for text in ["", "-1", "2147483648", "99999999999999999999", "/s", "20 /"] {
             assert!(AnyRate::read(text).is_err(), "{text}");
         }

@@ -1,4 +1,4 @@
-//! Values of an upstream.
+//! The types of an upstream's values.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::{
 };
 use crate::config::Percent;
 
-/// The time between probes.
+/// The time between two probes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::config) struct Interval(pub Duration);
 
@@ -23,14 +23,14 @@ impl FromText for Interval {
 }
 
 impl FromText for Percent {
-    const EXPECTED: &'static str = "a share such as \"20%\"";
+    const EXPECTED: &'static str = "a percentage such as \"20%\"";
     const FORM: Option<&'static str> = Some(r"\d+%");
 
     fn read(text: &str) -> Result<Self, String> {
         let number = text.strip_suffix('%').filter(|number| number.bytes().all(|byte| byte.is_ascii_digit()));
         let percent = number.and_then(|number| number.parse().ok()).filter(|percent| *percent <= 100);
         percent.map(Self).ok_or_else(|| {
-            format!("`{text}` is no share\nwrite a whole number from 0 to 100 and a percent sign: \"20%\"")
+            format!("`{text}` is not a valid percentage\nwrite a whole number from 0 to 100 and a percent sign: \"20%\"")
         })
     }
 }
@@ -42,7 +42,7 @@ impl FromText for PathAndQuery {
     fn read(text: &str) -> Result<Self, String> {
         let path = text.parse().ok().filter(|path: &Self| text.starts_with('/') && path.as_str() == text);
         path.ok_or_else(|| {
-            format!("`{text}` is no path to ask for\nwrite it as it is sent, from the slash on: \"/healthz\"")
+            format!("`{text}` is not a valid path\nwrite the path as it is sent, beginning with a slash: \"/healthz\"")
         })
     }
 }

@@ -1,4 +1,4 @@
-//! Urls of servers and stores.
+//! The URLs of servers and stores.
 
 use hyper::Uri;
 use rustls::pki_types::ServerName;
@@ -7,14 +7,14 @@ use super::{FromText, UNIX_PATH_MOST, unix_path};
 use crate::config::{RedisUrl, ServerUrl, StoreUrl, redis::bare_host};
 
 impl FromText for ServerUrl {
-    const EXPECTED: &'static str = "an url such as \"http://127.0.0.1:3000\"";
+    const EXPECTED: &'static str = "a URL such as \"http://127.0.0.1:3000\"";
     const FORM: Option<&'static str> = Some(r"(https?://|unix:/).+");
 
     fn read(text: &str) -> Result<Self, String> {
         if let Some(path) = text.strip_prefix("unix:") {
             return unix_path(path).map(Self::Unix).ok_or_else(|| {
                 format!(
-                    "`{text}` is no socket\nwrite a path from the root, of at most {UNIX_PATH_MOST} bytes: \"unix:/run/app.sock\""
+                    "`{text}` is not a valid socket path\nwrite an absolute path of at most {UNIX_PATH_MOST} bytes: \"unix:/run/app.sock\""
                 )
             });
         }
@@ -23,43 +23,43 @@ impl FromText for ServerUrl {
                 "`{text}` {why}\nwrite scheme, host and port: \"http://127.0.0.1:3000\", \"https://orders.internal\"; or \"unix:/run/app.sock\""
             )
         };
-        let url = text.parse::<Uri>().map_err(|_| fault("is no url"))?;
-        let authority = url.authority().ok_or_else(|| fault("is no url"))?;
+        let url = text.parse::<Uri>().map_err(|_| fault("is not a valid URL"))?;
+        let authority = url.authority().ok_or_else(|| fault("is not a valid URL"))?;
         let tls = match url.scheme_str() {
             Some("http") => false,
             Some("https") => true,
             _ => return Err(fault("does not begin with http://, https:// or unix:")),
         };
         if authority.as_str().contains('@') {
-            return Err(fault("has a user, which is not passed on"));
+            return Err(fault("has a user name, which is not forwarded"));
         }
         let (_, rest) = text.split_once("://").unwrap_or_default();
         if rest.trim_end_matches('/') != authority.as_str() {
             return Err(fault(
-                "has a path or a query, which is not passed on: name the server only (a route's `rewrite` changes paths)",
+                "has a path or a query, which would be ignored: leave only the server (a route's `rewrite` changes paths)",
             ));
         }
         let port = port(authority.as_str()).ok_or_else(|| fault("has no valid port"))?;
         let host = bare_host(authority.host()).ok_or_else(|| fault("has no valid host"))?;
         if tls && ServerName::try_from(host).is_err() {
-            return Err(fault("has a host that no certificate can bear"));
+            return Err(fault("has a host that no certificate can be valid for"));
         }
         Ok(Self::Tcp { tls, host: host.to_owned(), port: port.unwrap_or(if tls { 443 } else { 80 }) })
     }
 }
 
-/// The url of who takes OTLP.
+/// The URL of a collector that takes OTLP.
 #[derive(Debug)]
 pub(in crate::config) struct Otlp(pub ServerUrl);
 
 impl FromText for Otlp {
-    const EXPECTED: &'static str = "an url such as \"http://127.0.0.1:4317\"";
+    const EXPECTED: &'static str = "a URL such as \"http://127.0.0.1:4317\"";
     const FORM: Option<&'static str> = Some(r"https?://.+");
 
     fn read(text: &str) -> Result<Self, String> {
         let fault = match ServerUrl::read(text) {
             Ok(url @ ServerUrl::Tcp { .. }) => return Ok(Self(url)),
-            Ok(ServerUrl::Unix(_)) => format!("`{text}` is no url"),
+            Ok(ServerUrl::Unix(_)) => format!("`{text}` is not a valid URL"),
             Err(fault) => {
                 fault.lines().next().unwrap_or_default().replace(", https:// or unix:", " or https://")
             }
@@ -70,7 +70,7 @@ impl FromText for Otlp {
     }
 }
 
-/// The port of an authority, if it names one; none if it names a wrong one.
+/// Returns the port of an authority: `Some(None)` if it names none, `None` if it names an invalid one.
 fn port(authority: &str) -> Option<Option<u16>> {
     let after_host = authority.rsplit(['@', ']']).next().unwrap_or(authority);
     match after_host.rsplit_once(':') {
@@ -80,7 +80,7 @@ fn port(authority: &str) -> Option<Option<u16>> {
 }
 
 impl FromText for StoreUrl {
-    const EXPECTED: &'static str = "an url such as \"memory:\" or \"redis://127.0.0.1:6379\"";
+    const EXPECTED: &'static str = "a URL such as \"memory:\" or \"redis://127.0.0.1:6379\"";
     const FORM: Option<&'static str> = Some(r"memory:|rediss?(-cluster|-sentinel|\+unix)?://.+");
 
     fn read(text: &str) -> Result<Self, String> {

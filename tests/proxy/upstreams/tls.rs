@@ -125,7 +125,7 @@ fn other_certificates_take_effect_with_a_reload() {
     let gateway = Gateway::start(&configuration(&trusting(&certificates, "")));
     assert_eq!(gateway.get("/").status, 200);
     gateway.reload(&configuration(&trusting(&Certificates::for_server(&["127.0.0.1"]), "")));
-    wait_until("it is logged", || gateway.log().contains("upstream `api` changed its `tls`"));
+    wait_until("it is logged", || gateway.log().contains("upstream `api`: `tls` changed"));
     assert_eq!(gateway.get("/").json()["code"], "upstream-tls");
     gateway.reload(&configuration(&trusting(&certificates, "")));
     assert_eq!(gateway.get("/").status, 200);
