@@ -16,22 +16,17 @@ mod password;
 pub mod redis;
 mod route;
 mod schema;
+mod server;
 mod shown;
 mod sources;
+mod store;
+mod telemetry;
 pub mod tls;
 mod upstream;
 mod value;
 
-use std::{
-    collections::BTreeMap,
-    env, fmt, io,
-    net::SocketAddr,
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeMap, env, io, path::Path, sync::Arc};
 
-use ipnet::IpNet;
 use serde_json::Value;
 
 use self::{
@@ -49,10 +44,14 @@ pub use self::{
     redis::RedisUrl,
     route::{Action, Edits, OnLimit, RouteSettings},
     schema::schema,
+    server::{AdminSettings, AdminToken, EscapedSlashes, ListenAddress, RatelimitHeaders, ServerSettings},
     sources::Sources,
+    store::{OnFailure, StoreSettings, StoreUrl},
+    telemetry::{AccessLogFormat, AccessLogSettings, TracingSettings},
     tls::{ClientTls, ServerTls},
     upstream::{Balance, Eject, Health, Percent, Retries, ServerUrl, Target, UpstreamSettings, Weighted},
 };
+
 /// A complete, valid configuration. Every name that it uses is defined.
 #[derive(Debug, PartialEq)]
 pub struct Config {
@@ -74,189 +73,6 @@ pub struct Config {
     pub jwt: Option<JwtSettings>,
     /// The routes, in the order of the file.
     pub routes: Vec<RouteSettings>,
-}
-
-/// The settings of the main listener.
-#[derive(Debug, PartialEq)]
-pub struct ServerSettings {
-    /// The addresses to listen on, at least one.
-    pub listen: Vec<ListenAddress>,
-    /// The number of threads that serve requests; 0 means one per CPU.
-    pub workers: usize,
-    /// The networks from which `X-Forwarded-For` is trusted.
-    pub trusted_proxies: Vec<IpNet>,
-    /// True if connections from `trusted_proxies` begin with a PROXY protocol header.
-    pub proxy_protocol: bool,
-    /// True if clients may use HTTP/2.
-    pub http2: bool,
-    /// The TLS settings for TCP addresses. `None` if TLS is off.
-    pub tls: Option<Arc<ServerTls>>,
-    /// The rate limit header fields of responses.
-    pub ratelimit_headers: RatelimitHeaders,
-    /// The largest request head in bytes, at least 8192.
-    pub max_header_bytes: usize,
-    /// The largest request body in bytes. `None` if it is unlimited.
-    pub max_body: Option<u64>,
-    /// The most client connections at a time, at least 1.
-    pub max_connections: usize,
-    /// The treatment of `%2F` and `%5C` in paths.
-    pub escaped_slashes: EscapedSlashes,
-    /// The timeout for receiving a request head.
-    pub header_timeout: Duration,
-    /// The timeout for an idle client.
-    pub idle_timeout: Duration,
-    /// The time that requests in flight have to finish at shutdown.
-    pub drain_timeout: Duration,
-}
-
-/// An address to listen on. Displays as it is written in the file: `127.0.0.1:8080`,
-/// `unix:/run/tollgate.sock`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ListenAddress {
-    /// An IP address and a port. With port 0 the system chooses one.
-    Tcp(SocketAddr),
-    /// The absolute path of a unix socket.
-    Unix(PathBuf),
-}
-
-impl fmt::Display for ListenAddress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Tcp(address) => address.fmt(f),
-            Self::Unix(path) => write!(f, "unix:{}", path.display()),
-        }
-    }
-}
-
-/// The header fields that tell clients about their limits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RatelimitHeaders {
-    /// `RateLimit` and `RateLimit-Policy` (draft-ietf-httpapi-ratelimit-headers-11).
-    Draft11,
-    /// `X-RateLimit-Limit`, `-Remaining` and `-Reset`.
-    XRatelimit,
-    /// Both forms.
-    Both,
-    /// No fields.
-    Off,
-}
-
-/// The treatment of `%2F` and `%5C` in paths.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EscapedSlashes {
-    /// Keep them as ordinary characters of a segment.
-    Keep,
-    /// Reject the request with 400.
-    Reject,
-}
-
-/// The settings of the store that holds the counts.
-#[derive(Debug, PartialEq)]
-pub struct StoreSettings {
-    /// The store's URL.
-    pub url: StoreUrl,
-    /// The TLS settings for Redis. `None` if the URL doesn't ask for TLS.
-    pub tls: Option<ClientTls>,
-    /// The deadline of a decision, from the request's arrival to the answer.
-    pub timeout: Duration,
-    /// The failure policy for limits that don't set their own.
-    pub on_failure: OnFailure,
-    /// The number of gateways that share the limits, at least 1.
-    pub instances: u32,
-    /// The prefix of all keys in the store. Never empty.
-    pub key_prefix: String,
-    /// The memory limit for counts kept in this process, in bytes.
-    pub max_memory: usize,
-}
-
-impl StoreSettings {
-    /// Returns the settings for a store URL, with defaults for everything else.
-    ///
-    /// # Errors
-    /// The URL is invalid. The text is a message, without the URL's password, and a line that says how to fix
-    /// it.
-    pub fn at(url: &str) -> Result<Self, String> {
-        let mut document = Document::parse("");
-        let store = file::StoreTable { url: ParsedText(StoreUrl::read(url)?), ..file::StoreTable::default() };
-        let store = check::store(store, &mut document);
-        match document.faults.pop() {
-            Some(fault) => Err([fault.message, fault.help.join("\n")].join("\n")),
-            None => Ok(store),
-        }
-    }
-}
-
-/// The kind and place of a store.
-#[derive(Debug, PartialEq, Eq)]
-pub enum StoreUrl {
-    /// The memory of this process.
-    Memory,
-    /// A Redis server, Cluster or Sentinel setup.
-    Redis(Box<RedisUrl>),
-}
-
-/// The settings of the admin port.
-#[derive(Debug, PartialEq)]
-pub struct AdminSettings {
-    /// The address to listen on.
-    pub listen: SocketAddr,
-    /// The token that requests must carry. Always present if the address isn't loopback.
-    pub token: Option<AdminToken>,
-}
-
-/// The token of the admin port. Its `Debug` output hides it.
-#[derive(PartialEq)]
-pub struct AdminToken(String);
-
-impl AdminToken {
-    /// Returns the token itself. It must not be printed.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Debug for AdminToken {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("******")
-    }
-}
-
-/// The settings of the access log.
-#[derive(Debug, PartialEq, Eq)]
-pub struct AccessLogSettings {
-    /// The file to write to. `None` means stdout.
-    pub path: Option<PathBuf>,
-    /// The format of a line.
-    pub format: AccessLogFormat,
-}
-
-/// The format of an access log line.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AccessLogFormat {
-    /// A JSON object per line.
-    Json,
-    /// The `combined` format of nginx and Apache.
-    Combined,
-}
-
-/// The settings of tracing.
-#[derive(Debug, PartialEq)]
-pub struct TracingSettings {
-    /// The collector, which takes OTLP over gRPC. Never a unix socket.
-    pub otlp: ServerUrl,
-    /// The fraction of requests to trace if the client doesn't say, from 0 to 1.
-    pub sample: f64,
-}
-
-/// The failure policy: what to do with a request while the store is unavailable.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OnFailure {
-    /// Count in this process, against this gateway's share of the limit.
-    Local,
-    /// Allow the request.
-    Allow,
-    /// Reject the request with 503.
-    Deny,
 }
 
 /// Values from the command line that override those of the file.
@@ -372,6 +188,8 @@ fn flag<T: FromText>(
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use tollgate_routing::Matcher;
 

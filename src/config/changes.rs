@@ -30,11 +30,20 @@ impl Config {
         lines
     }
 
+    /// Lists the changes outside of upstreams, limits and routes.
     fn changes_of_settings(&self, old: &Self) -> Vec<String> {
+        let at_once = changed(self.settings_at_once(old)).map(|key| format!("`{key}` changed"));
+        let at_next_start = changed(self.settings_at_next_start(old));
+        at_once
+            .chain(at_next_start.map(|key| format!("`{key}` changed: takes effect at the next start")))
+            .collect()
+    }
+
+    /// Returns the keys that a reload applies, each with whether its value is the same.
+    fn settings_at_once(&self, old: &Self) -> [(&'static str, bool); 15] {
         let (new_server, old_server) = (&self.server, &old.server);
-        let (new_store, old_store) = (&self.store, &old.store);
         let tracings = self.tracing.as_ref().zip(old.tracing.as_ref());
-        let at_once = [
+        [
             ("server.listen", new_server.listen == old_server.listen),
             ("server.trusted_proxies", new_server.trusted_proxies == old_server.trusted_proxies),
             ("server.proxy_protocol", new_server.proxy_protocol == old_server.proxy_protocol),
@@ -50,9 +59,14 @@ impl Config {
             ("server.escaped_slashes", new_server.escaped_slashes == old_server.escaped_slashes),
             ("jwt", self.jwt == old.jwt),
             ("tracing.sample", tracings.is_none_or(|(new, old)| new.sample == old.sample)),
-        ];
-        let at_next_start = [
-            ("server.workers", new_server.workers == old_server.workers),
+        ]
+    }
+
+    /// Returns the keys that need a restart, each with whether its value is the same.
+    fn settings_at_next_start(&self, old: &Self) -> [(&'static str, bool); 10] {
+        let (new_store, old_store) = (&self.store, &old.store);
+        [
+            ("server.workers", self.server.workers == old.server.workers),
             ("admin", self.admin == old.admin),
             ("access_log", self.access_log == old.access_log),
             ("tracing", otlp(self) == otlp(old)),
@@ -62,13 +76,7 @@ impl Config {
             ("store.instances", new_store.instances == old_store.instances),
             ("store.key_prefix", new_store.key_prefix == old_store.key_prefix),
             ("store.max_memory", new_store.max_memory == old_store.max_memory),
-        ];
-        let changed = |(_, is_same): &(&str, bool)| !is_same;
-        let at_once = at_once.into_iter().filter(changed).map(|(key, _)| format!("`{key}` changed"));
-        let at_next_start = at_next_start.into_iter().filter(changed);
-        at_once
-            .chain(at_next_start.map(|(key, _)| format!("`{key}` changed: takes effect at the next start")))
-            .collect()
+        ]
     }
 }
 
@@ -87,8 +95,7 @@ impl UpstreamSettings {
             ("http2", self.http2 == old.http2),
             ("tls", self.tls == old.tls),
         ];
-        let changed = keys.into_iter().filter(|(_, is_same)| !is_same);
-        changed.map(|(key, _)| format!("upstream `{name}`: `{key}` changed")).collect()
+        changed(keys).map(|key| format!("upstream `{name}`: `{key}` changed")).collect()
     }
 }
 
@@ -127,8 +134,7 @@ impl LimitSettings {
             ("overrides", self.overrides == old.overrides),
             ("on_failure", self.on_failure == old.on_failure),
         ];
-        let others = others.into_iter().filter(|(_, is_same)| !is_same);
-        lines.extend(others.map(|(key, _)| format!("limit `{name}`: `{key}` changed")));
+        lines.extend(changed(others).map(|key| format!("limit `{name}`: `{key}` changed")));
         lines
     }
 
@@ -162,8 +168,7 @@ impl RouteSettings {
             ("preserve_host", self.preserve_host == old.preserve_host),
             ("on_limit", self.on_limit == old.on_limit),
         ];
-        let changed = keys.into_iter().filter(|(_, is_same)| !is_same);
-        changed.map(|(key, _)| format!("route `{}`: `{key}` changed", self.name)).collect()
+        changed(keys).map(|key| format!("route `{}`: `{key}` changed", self.name)).collect()
     }
 }
 
@@ -175,6 +180,11 @@ impl Action {
             Self::Redirect { .. } => "redirect",
         }
     }
+}
+
+/// Returns the keys whose values differ.
+fn changed<const N: usize>(keys: [(&'static str, bool); N]) -> impl Iterator<Item = &'static str> {
+    keys.into_iter().filter(|(_, is_same)| !is_same).map(|(key, _)| key)
 }
 
 /// Returns the collector of a configuration.

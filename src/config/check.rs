@@ -38,13 +38,8 @@ pub(super) fn check(
     let store = check.store(file.store.value, folder);
     let jwt = file.jwt.and_then(|table| check.jwt(table, folder));
     let admin = file.admin.and_then(|table| check.admin(table));
-    let access_log =
-        file.access_log.map(|SpannedTable { value: file::AccessLogTable { path, format }, .. }| {
-            AccessLogSettings { path: path.0.0.map(|path| folder.join(path)), format: format.0 }
-        });
-    let tracing = file.tracing.map(|SpannedTable { value: file::TracingTable { otlp, sample }, .. }| {
-        TracingSettings { otlp: otlp.0.0, sample: sample.0 }
-    });
+    let access_log = file.access_log.map(|table| access_log(table, folder));
+    let tracing = file.tracing.map(tracing);
     for (name, upstream) in file.upstreams {
         let checked = check.upstream(name.get_ref(), upstream, folder);
         check.upstreams.insert(name.into_inner(), checked);
@@ -64,6 +59,16 @@ pub(super) fn check(
 
 /// The least length of a token; a shorter one can be guessed.
 const TOKEN_BYTES: usize = 16;
+
+fn access_log(table: SpannedTable<file::AccessLogTable>, folder: &Path) -> AccessLogSettings {
+    let file::AccessLogTable { path, format } = table.value;
+    AccessLogSettings { path: path.0.0.map(|path| folder.join(path)), format: format.0 }
+}
+
+fn tracing(table: SpannedTable<file::TracingTable>) -> TracingSettings {
+    let file::TracingTable { otlp, sample } = table.value;
+    TracingSettings { otlp: otlp.0.0, sample: sample.0 }
+}
 
 /// Returns the settings of a store that names no files. Diagnostics are added to the document.
 pub(super) fn store(store: file::StoreTable, document: &mut Document<'_>) -> StoreSettings {

@@ -19,32 +19,43 @@ impl Check<'_, '_> {
         if self.document.had(table, "algorithm") {
             return None;
         }
+        self.check_parameters(limit);
+        if limit.algorithm.0 == AlgorithmName::Concurrency {
+            self.check_concurrency(limit);
+        }
+        self.quota_of(table, limit, limit.rate.as_ref()?)
+    }
+
+    /// Reports parameters of other algorithms.
+    fn check_parameters(&mut self, limit: &file::LimitTable) {
         let algorithm = limit.algorithm.0;
-        let owned = [
+        let parameters = [
             ("burst", limit.burst.as_ref().map(Spanned::span), AlgorithmName::Gcra),
             ("cells", limit.cells.as_ref().map(Spanned::span), AlgorithmName::SlidingCells),
             ("lease", limit.lease.as_ref().map(Spanned::span), AlgorithmName::Concurrency),
         ];
-        for (key, span, owner) in owned {
+        for (key, span, owner) in parameters {
             let Some(span) = span.filter(|_| owner != algorithm) else { continue };
             let fault = Diagnostic::error(format!(
                 "`{key}` is only for `{owner}`, but this limit uses `{algorithm}`"
             ));
             self.fault(fault.at(&span, "").help(format!("remove it, or write algorithm = \"{owner}\"")));
         }
-        let charging = [
+    }
+
+    /// Reports keys that don't apply to `concurrency`.
+    fn check_concurrency(&mut self, limit: &file::LimitTable) {
+        let keys = [
             ("cost", Some(limit.cost.span()).filter(|_| *limit.cost.get_ref() != Cost::Fixed(1))),
             ("when_status", limit.when_status.as_ref().map(Spanned::span)),
             ("wait", Some(limit.wait.span()).filter(|_| !limit.wait.get_ref().0.0.is_zero())),
         ];
-        for (key, span) in charging {
-            let Some(span) = span.filter(|_| algorithm == AlgorithmName::Concurrency) else { continue };
+        for (key, span) in keys.into_iter().filter_map(|(key, span)| Some((key, span?))) {
             let fault = Diagnostic::error(format!("`{key}` doesn't apply to `concurrency`")).at(&span, "");
             self.fault(fault.help(
                 "remove it: each request takes one permit while it is in flight, or is rejected at once",
             ));
         }
-        self.quota_of(table, limit, limit.rate.as_ref()?)
     }
 
     /// Returns the quota of a limit for its own rate or for that of an override.

@@ -1,12 +1,13 @@
 //! Checks `[upstreams]`.
 
-use std::{path::Path, sync::Arc};
+use std::{ops::Range, path::Path, sync::Arc};
 
 use super::Check;
 use crate::config::{
     ClientTls, Eject, Health, Retries, Target, UpstreamSettings, Weighted,
     error::Diagnostic,
-    file::{self, SpannedTable},
+    file::{self, ServerList, Spanned, SpannedTable},
+    value::{Echo, ParsedText},
 };
 
 impl Check<'_, '_> {
@@ -17,25 +18,7 @@ impl Check<'_, '_> {
         folder: &Path,
     ) -> Option<UpstreamSettings> {
         let SpannedTable { span, value: upstream } = table;
-        let target = match (upstream.servers, upstream.builtin) {
-            (Some(servers), None) => {
-                let servers = servers.into_inner().0.into_iter();
-                Target::Servers(
-                    servers.map(|server| Weighted { url: server.url, weight: server.weight }).collect(),
-                )
-            }
-            (None, Some(_)) => Target::Echo,
-            (Some(servers), Some(builtin)) => {
-                let fault = Diagnostic::error(format!("upstream `{name}` has both `servers` and `builtin`"));
-                let fault = fault.at(&builtin.span(), "either this").at(&servers.span(), "or this");
-                self.fault(fault.help("remove one of the two"));
-                return None;
-            }
-            (None, None) => {
-                self.missing(&span, &["servers", "builtin"], "servers = [\"http://127.0.0.1:3000\"]");
-                return None;
-            }
-        };
+        let target = self.target(name, &span, upstream.servers, upstream.builtin)?;
         let tls = self.tls_of_upstream(name, &target, upstream.tls, folder);
         let (timeouts, retries) = (upstream.timeouts.value, upstream.retries.value);
         Some(UpstreamSettings {
@@ -57,6 +40,34 @@ impl Check<'_, '_> {
             http2: upstream.http2,
             tls: tls.map(Arc::new),
         })
+    }
+
+    /// Returns the origin of the responses: the servers, or the gateway itself.
+    fn target(
+        &mut self,
+        name: &str,
+        table: &Range<usize>,
+        servers: Option<Spanned<ServerList>>,
+        builtin: Option<Spanned<ParsedText<Echo>>>,
+    ) -> Option<Target> {
+        match (servers, builtin) {
+            (Some(servers), None) => {
+                let servers = servers.into_inner().0.into_iter();
+                let weighted = servers.map(|server| Weighted { url: server.url, weight: server.weight });
+                Some(Target::Servers(weighted.collect()))
+            }
+            (None, Some(_)) => Some(Target::Echo),
+            (Some(servers), Some(builtin)) => {
+                let fault = Diagnostic::error(format!("upstream `{name}` has both `servers` and `builtin`"));
+                let fault = fault.at(&builtin.span(), "either this").at(&servers.span(), "or this");
+                self.fault(fault.help("remove one of the two"));
+                None
+            }
+            (None, None) => {
+                self.missing(table, &["servers", "builtin"], "servers = [\"http://127.0.0.1:3000\"]");
+                None
+            }
+        }
     }
 
     fn tls_of_upstream(

@@ -3,7 +3,10 @@
 use hyper::Uri;
 use rustls::pki_types::ServerName;
 
-use super::{FromText, UNIX_PATH_MOST, unix_path};
+use super::{
+    FromText,
+    address::{UNIX_PATH_MOST, unix_path},
+};
 use crate::config::{RedisUrl, ServerUrl, StoreUrl, redis::bare_host};
 
 impl FromText for ServerUrl {
