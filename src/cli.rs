@@ -1,7 +1,7 @@
-//! The commands: what they take, what they print, how they end.
+//! The command line: arguments, output and exit status of each command.
 //!
-//! Exit status: 0 done, 1 failed, 2 wrong use or a wrong file. Results go to stdout, the log and
-//! complaints to stderr; colour only on a terminal, and not with NO_COLOR.
+//! Exit status: 0 for success, 1 for a failure, 2 for wrong usage or an invalid file. Results go to stdout,
+//! logs and errors to stderr. Colour is used only on a terminal and without NO_COLOR.
 
 mod explain;
 mod limits;
@@ -35,7 +35,7 @@ use crate::{
     trace::Tracer,
 };
 
-/// Lines of the log that may wait to be written. All of the queue's memory is in use from the start.
+/// The most log lines that can wait to be written. The queue's memory is allocated from the start.
 const LOG_LINES_WAITING_MOST: usize = 8_192;
 
 /// An HTTP gateway with exact distributed rate limits over Redis.
@@ -50,43 +50,43 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Serve by a configuration; what is done without a command, too
+    /// Run the gateway (the default command)
     Run(Run),
-    /// Say what is wrong with a configuration
+    /// Check a configuration and show its errors and warnings
     Check {
-        /// The file to check
+        /// Configuration file
         file: PathBuf,
     },
-    /// Say what becomes of a request, and why
+    /// Show which route and limits a request would hit
     Explain(Explain),
-    /// Replay access logs, and say whom the limits would have refused
+    /// Replay access logs to see which requests the limits would have refused
     Simulate(Simulate),
-    /// Look at the limits of a running gateway, and change them
+    /// Show and change the limits of a running gateway
     Limits(Limits),
     /// Print the JSON Schema of gateway.toml, for editors
     Schema,
-    /// Print what makes a shell complete this command
+    /// Generate shell completions
     Completions {
-        /// The shell
+        /// Shell to generate them for
         shell: Shell,
     },
 }
 
 #[derive(Debug, Args)]
 struct Run {
-    /// The configuration
+    /// Configuration file
     #[arg(long, value_name = "FILE", default_value = "gateway.toml")]
     config: PathBuf,
-    /// The address to listen on, in place of the file's
+    /// Address to listen on, overrides the file's `server.listen`
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<String>,
-    /// The store's url, in place of the file's
+    /// URL of the store, overrides the file's `store.url`
     #[arg(long, value_name = "URL")]
     store: Option<String>,
 }
 
 impl Cli {
-    /// Does what the command says.
+    /// Runs the command.
     pub fn main(self) -> ExitCode {
         match self.command.unwrap_or(Command::Run(self.run)) {
             Command::Run(run) => run.main(),
@@ -166,7 +166,7 @@ impl Run {
             }
             tokio::spawn(reopen_when_told(signal(SignalKind::user_defined1())?, access_log));
             let mut server = Server::start(config, gateway).await?;
-            // Nothing but lines of the access log goes where they go.
+            // A program may read the access log from stdout, so nothing else goes there.
             let logs_to_stdout = config.access_log.as_ref().is_some_and(|log| log.path.is_none());
             let greet: fn(fmt::Arguments<'_>) = if logs_to_stdout { say_aside } else { say };
             let scheme = if config.server.tls.is_some() { "https" } else { "http" };
@@ -179,14 +179,14 @@ impl Run {
                 }
             }
             match &config.store.url {
-                StoreUrl::Memory => greet(format_args!("it counts in this process\n")),
-                StoreUrl::Redis(url) => greet(format_args!("it counts in {url}\n")),
+                StoreUrl::Memory => greet(format_args!("store: in memory, this process only\n")),
+                StoreUrl::Redis(url) => greet(format_args!("store: {url}\n")),
             }
             let token = config.admin.as_ref().and_then(|admin| admin.token.as_ref());
             let token = token.map(|token| token.as_str().to_owned());
             let reloader = Arc::new(Reloader::new(source, running, limiter, &server, complain));
             if let Some(listener) = server.take_admin() {
-                greet(format_args!("operators turn to http://{}\n", listener.local_addr()?));
+                greet(format_args!("dashboard: http://{}\n", listener.local_addr()?));
                 let (gateway, status) = (server.gateway(), server.status());
                 tokio::spawn(admin::serve(listener, token, gateway, status, reloader.clone()));
             }
@@ -200,7 +200,7 @@ impl Run {
                 None => {}
             }
             reloader.clone().watch();
-            // Who wants to know is told by the log.
+            // The result is in the log, too.
             server.run(async || drop(reloader.reload("SIGHUP").await)).await;
             if let Some(tracer) = tracer {
                 tracer.flush().await;
@@ -210,7 +210,7 @@ impl Run {
     }
 }
 
-/// Opens the access log again on SIGUSR1, which would end the process if nobody took it.
+/// Reopens the access log on SIGUSR1. Without a handler the signal would end the process.
 async fn reopen_when_told(mut signals: Signal, log: Option<Arc<AccessLog>>) {
     while signals.recv().await.is_some() {
         if let Some(log) = &log {
@@ -219,18 +219,18 @@ async fn reopen_when_told(mut signals: Signal, log: Option<Arc<AccessLog>>) {
     }
 }
 
-/// Prints a result. A reader that has gone away, as `head` does, is no failure.
+/// Prints a result. It is not a failure if nobody reads it to the end, as with `head`.
 fn say(text: fmt::Arguments<'_>) {
     let mut stdout = io::stdout();
     let _ = stdout.write_fmt(text).and_then(|()| stdout.flush());
 }
 
-/// Prints what is said to people where results go to a program.
+/// Prints a text for people to stderr, if a program reads stdout.
 fn say_aside(text: fmt::Arguments<'_>) {
     let _ = io::stderr().write_fmt(text);
 }
 
-/// Prints faults and warnings.
+/// Prints errors and warnings.
 fn complain(faults: &Diagnostics) {
     if !faults.is_empty() {
         let text = if stderr_takes_colour() { faults.coloured() } else { faults.to_string() };
@@ -238,15 +238,16 @@ fn complain(faults: &Diagnostics) {
     }
 }
 
-/// Complains. A reader that has gone away is no failure.
+/// Prints an error. It is not a failure if nobody reads it.
 fn fail(message: &str) {
     let _ = writeln!(io::stderr(), "error: {message}");
 }
 
-/// The log's level is TOLLGATE_LOG: `error`, `warn`, `info` (the default), `debug` or `trace`.
+/// Sets up the log. Its level comes from TOLLGATE_LOG: `error`, `warn`, `info` (the default), `debug` or
+/// `trace`.
 ///
-/// Lines go through a bounded queue to a thread that writes them, so that a reader who doesn't read
-/// stops nobody; lines beyond the bound are lost. The queue is written out when the value is dropped.
+/// Lines go through a bounded queue to a thread that writes them, so that a slow reader blocks nothing. If
+/// the queue is full, lines are lost. The queue is flushed when the returned guard is dropped.
 fn log_to_stderr() -> WorkerGuard {
     let (writer, guard) =
         NonBlockingBuilder::default().buffered_lines_limit(LOG_LINES_WAITING_MOST).finish(io::stderr());

@@ -1,13 +1,13 @@
-//! Durations as people write them: `50ms`, `10s`, `1h 30m`, and a bare unit for one of it (`s`, `min`, `day`).
+//! Durations as people write them: `50ms`, `10s`, `1h 30m`, or just a unit for one of it (`s`, `min`, `day`).
 
 use std::{fmt, time::Duration};
 
 use serde::{Deserialize, Deserializer, de};
 
-/// Whole microseconds of a duration as written, rounded down.
+/// Parses a duration into whole microseconds, rounded down.
 ///
 /// # Errors
-/// Text that is no duration. `M` is refused: to some a minute, to humantime a month.
+/// The text isn't a duration. `M` is not accepted, because it could mean minutes or, as in humantime, months.
 pub fn parse_us(text: &str) -> Result<u64, String> {
     let remedy = "write a number and a unit: \"50ms\", \"10s\", \"5m\", \"1h\", \"1d\"";
     let bare_unit = text.starts_with(|c: char| c.is_ascii_alphabetic());
@@ -19,7 +19,7 @@ pub fn parse_us(text: &str) -> Result<u64, String> {
     u64::try_from(duration.as_micros()).map_err(|_| format!("`{text}` is too long\n{remedy}"))
 }
 
-/// Reads a `Duration` from a string of the file, for `#[serde(deserialize_with)]`.
+/// Deserializes a `Duration` from a string, for `#[serde(deserialize_with)]`.
 ///
 /// # Errors
 /// Those of [`parse_us`].
@@ -28,11 +28,12 @@ pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Er
     parse_us(&text).map(Duration::from_micros).map_err(de::Error::custom)
 }
 
-/// Prints microseconds in the greatest unit that divides them; with `{:#}` one of it as the bare unit, as in a rate.
+/// A number of microseconds that displays in the largest unit that divides it. With `{:#}` a single unit has
+/// no number, as in a rate.
 pub struct DurationText(pub u64);
 
 impl DurationText {
-    /// How many of the unit, and what it is called alone and with a number.
+    /// Returns the number of units, and the unit's name by itself and after a number.
     fn parts(&self) -> (u64, [&'static str; 2]) {
         let units = [
             (86_400_000_000, ["day", "d"]),
@@ -49,7 +50,7 @@ impl DurationText {
         (self.0 / unit_us, names)
     }
 
-    /// Writes it at the end of a text.
+    /// Appends the duration to a text.
     pub fn write(&self, text: &mut String) {
         let (count, [_, unit]) = self.parts();
         text.extend([itoa::Buffer::new().format(count), unit]);

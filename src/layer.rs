@@ -1,8 +1,8 @@
-//! Limits for an axum application, or any service of HTTP by tower, without the gateway.
+//! Rate limits for an axum application, or any HTTP service based on tower, without the gateway.
 //!
-//! The [`RateLimitLayer`] is what the gateway does between routing and forwarding: it asks the [`Limiter`], and
-//! answers what is refused as the gateway does. It doesn't read a configuration file: its limits are values, and
-//! whom they count is a function of the request.
+//! The [`RateLimitLayer`] does what the gateway does between routing and forwarding: it asks the [`Limiter`]
+//! and rejects requests in the same way. It reads no configuration file. Its limits are values, and functions
+//! of the request identify the callers.
 
 pub mod by;
 
@@ -33,20 +33,20 @@ use crate::{
     reject::{Rejection, grpc},
 };
 
-/// What a request asks of a limit, if the limit counts it.
+/// A function that returns the question of a request to a limit, if the limit counts it.
 type Asking = dyn Fn(&request::Parts) -> Option<Ask> + Send + Sync;
-/// Records what an admitted request turns out to cost.
+/// A function that records the final cost of an admitted request.
 type Settle = dyn Fn(&response::Parts, &Admission) + Send + Sync;
 
-/// Has requests admitted by limits before they reach a service.
+/// A tower layer that admits requests through limits before they reach the service.
 ///
-/// 1. All limits are asked in one step: a request that one of them refuses is charged to none.
-/// 2. A refused request doesn't reach the service. It is answered 429, with `Retry-After` and what was refused as
-///    `application/problem+json`, or RESOURCE_EXHAUSTED for gRPC; 503 if the store is away and the limit
-///    [says so](Limit::on_failure). A limit may [hold](Limit::wait_at_most) it for its room instead.
-/// 3. An admitted response has the fields `RateLimit-Policy` and `RateLimit`. What it holds of limits on
-///    requests in flight is free again when its body has ended, or the client has left.
-/// 4. Errors of the service pass.
+/// 1. All limits are asked in one step. If one of them rejects a request, none is charged.
+/// 2. A rejected request doesn't reach the service. The response is 429 with `Retry-After` and the limits in
+///    `application/problem+json`, or RESOURCE_EXHAUSTED for gRPC. It is 503 if the store is down and the limit
+///    [fails closed](Limit::on_failure). A limit can also [hold](Limit::wait_at_most) a request until there is room.
+/// 3. The response to an admitted request has the fields `RateLimit-Policy` and `RateLimit`. Its permits of limits
+///    on requests in flight are released when the body has ended or the client has disconnected.
+/// 4. Errors of the service are passed on.
 ///
 /// # Examples
 ///
@@ -66,7 +66,7 @@ type Settle = dyn Fn(&response::Parts, &Admission) + Send + Sync;
 /// # }
 /// ```
 ///
-/// Whom a limit counts, and how much, may be any function of the request:
+/// The key and the cost can be any function of the request:
 ///
 /// ```
 /// # use std::sync::Arc;
@@ -92,15 +92,15 @@ pub struct RateLimitLayer {
 }
 
 impl RateLimitLayer {
-    /// A layer without limits. Layers of one limiter, and limiters on one Redis, share the counts of limits that
-    /// have the same name.
+    /// Creates a layer without limits. Layers of one limiter share the counts of limits with the same name,
+    /// and so do limiters on one Redis.
     pub fn new(limiter: &Arc<Limiter>) -> Self {
         let headers = RatelimitHeaders::Draft11;
         Self { limiter: limiter.clone(), limits: Vec::new(), settle: None, headers }
     }
 
-    /// Adds a limit that counts a request for this key, with one permit, or if there is none, doesn't count it.
-    /// Keys of common kinds are in [`by`].
+    /// Adds a limit and the function that returns a request's key. A request takes one permit; without a key
+    /// it isn't counted. The module [`by`] has functions for common keys.
     #[must_use]
     pub fn limit(
         self,
@@ -111,21 +111,22 @@ impl RateLimitLayer {
         self.ask(move |request| Some(Ask::new(&limit, key(request)?)))
     }
 
-    /// Adds a limit of which a request asks what this function says, if anything. Each is to ask another limit.
+    /// Adds a function that returns a request's question to a limit, if any. Each function must ask about
+    /// another limit.
     #[must_use]
     pub fn ask(mut self, ask: impl Fn(&request::Parts) -> Option<Ask> + Send + Sync + 'static) -> Self {
         self.limits.push(Arc::new(ask));
         self
     }
 
-    /// Has this function [record](Admission::record) what a request costs, once its response tells. The limits are
-    /// those that were asked to [settle later](Ask::settled_later).
+    /// Sets a function that [records](Admission::record) the final cost of a request when its response
+    /// arrives. It applies to limits that were asked to [settle later](Ask::settled_later).
     #[must_use]
     pub fn settle(self, settle: impl Fn(&response::Parts, &Admission) + Send + Sync + 'static) -> Self {
         Self { settle: Some(Arc::new(settle)), ..self }
     }
 
-    /// The fields that tell clients where their limits stand: by default those of
+    /// Sets the header fields that tell clients about their limits. By default they are those of
     /// draft-ietf-httpapi-ratelimit-headers-11.
     #[must_use]
     pub fn headers(self, headers: RatelimitHeaders) -> Self {
@@ -145,7 +146,8 @@ impl RateLimitLayer {
         Rejection::from(refusal).into_response(grpc::is_call(request), self.headers, None).map(Body::from)
     }
 
-    /// Shows where the limits stand, and has the body hold what is held of them.
+    /// Adds the rate limit header fields. The body keeps the permits of limits on requests in flight until it
+    /// ends.
     fn annotate(&self, response: Response<Body>, admission: Admission) -> Response<Body> {
         let (mut parts, body) = response.into_parts();
         if let Some(settle) = &self.settle {
@@ -198,7 +200,7 @@ where
     }
 
     fn call(&mut self, request: Request<RequestBody>) -> Self::Future {
-        // The one that has said it is ready takes the request: its clone may not be.
+        // The service that is ready handles the request. Its clone may not be ready.
         let next = self.inner.clone();
         let mut inner = mem::replace(&mut self.inner, next);
         let layer = self.layer.clone();

@@ -1,8 +1,9 @@
-//! A reload puts another configuration in the running one's place: one at a time, whoever wants it.
+//! Replaces the running configuration with another one, one reload at a time.
 //!
-//! SIGHUP, a change of a file ([`watch`]) and operators all come here. A wrong configuration changes nothing. A good
-//! one holds from the next request on: the limiter with its counts and the connections to upstreams are taken over, and
-//! requests in flight, those that wait for room among them, end on the configuration they began with.
+//! Reloads come from SIGHUP, a change of a file ([`watch`]) and operators. An invalid configuration changes
+//! nothing. A valid one applies from the next request on. The limiter with its counts and the connections to
+//! upstreams are kept. Requests in flight, including those that wait for room in a limit, end with the
+//! configuration they began with.
 
 mod watch;
 
@@ -22,30 +23,30 @@ use crate::{
     server::{Control, Server, Status},
 };
 
-/// Where a configuration is read from.
+/// The source of a configuration: a file and the flags of the command line.
 #[derive(Clone, Debug)]
 pub struct ConfigSource {
-    /// The file.
+    /// The configuration file.
     pub path: PathBuf,
-    /// What the command line says in its place.
+    /// The values of flags, which override those of the file.
     pub overrides: FlagOverrides,
 }
 
 impl ConfigSource {
-    /// Reads and checks it.
+    /// Reads and checks the configuration.
     pub fn read(&self) -> LoadedConfig {
         LoadedConfig::of(&self.path, &self.overrides)
     }
 }
 
-/// A configuration that runs, and what it was made from.
+/// A running configuration and its sources.
 #[derive(Debug)]
 pub struct Running {
     /// The configuration.
     pub config: Config,
-    /// As operators may see it.
+    /// The configuration as operators may see it.
     pub shown: Value,
-    /// The files as they were when they were read last, also if what was read then was wrong.
+    /// The files in the state of the last attempt to read them, even if that failed.
     pub sources: Sources,
 }
 
@@ -56,12 +57,12 @@ pub struct Reloader {
     limiter: Arc<Limiter>,
     control: Arc<Control>,
     status: Arc<Status>,
-    /// Tells people of faults and warnings.
+    /// Prints errors and warnings for people.
     complain: fn(&Diagnostics),
 }
 
 impl Reloader {
-    /// Of a server that runs by this configuration.
+    /// Creates a reloader for a server that runs with this configuration.
     pub fn new(
         source: ConfigSource,
         running: Running,
@@ -73,33 +74,33 @@ impl Reloader {
         Self { source, running: Mutex::new(running), limiter, control, status, complain }
     }
 
-    /// The file.
+    /// Returns the path of the configuration file.
     pub fn path(&self) -> &Path {
         &self.source.path
     }
 
-    /// The running configuration as operators may see it.
+    /// Returns the running configuration as operators may see it.
     pub async fn shown(&self) -> Value {
         self.running.lock().await.shown.clone()
     }
 
-    /// Reads the configuration again for somebody, and tells what changes, a line each. It must be called in the
-    /// runtime by which servers are watched.
+    /// Reloads the configuration, and returns the changes, a line each. `by` names the source of the reload
+    /// in the log. Must be called in the runtime of the health checks.
     ///
     /// # Errors
-    /// What is wrong with it. What runs goes on unchanged.
+    /// The configuration is invalid. The running one stays as it is.
     pub async fn reload(&self, by: &str) -> Result<Vec<String>, Diagnostics> {
         self.reload_as(&mut *self.running.lock().await, by).await
     }
 
-    /// The same, if a file differs from what was read last.
+    /// Reloads the configuration if a file has changed since it was last read.
     async fn reload_if_changed(&self) {
         let running = &mut *self.running.lock().await;
         let now = running.sources.now();
         let changed = now.changed(&running.sources);
         if !changed.is_empty() {
             let names: Vec<String> = changed.iter().map(|path| format!("`{}`", path.display())).collect();
-            // Who wants to know is told by the log.
+            // The result is in the log, too.
             let _ = self.reload_as(running, &format!("a change of {}", names.join(", "))).await;
         }
     }
@@ -113,7 +114,7 @@ impl Reloader {
         };
         (self.complain)(&warnings);
         let changes = config.changes(&running.config);
-        // The store goes on as it is until the next start.
+        // The settings of the store change at the next start only.
         mem::swap(&mut config.store, &mut running.config.store);
         let build = |before: &_| Gateway::build(&config, &self.limiter, Some(before));
         if let Err(error) = self.control.reload(&config.server, build).await {
@@ -132,10 +133,10 @@ impl Reloader {
         Ok(changes)
     }
 
-    /// Tells whoever wants to know what is wrong.
+    /// Reports why a configuration was rejected.
     fn refuse(&self, faults: Diagnostics, by: &str) -> Diagnostics {
         (self.complain)(&faults);
-        tracing::error!(by, "the configuration is wrong: the running one stays");
+        tracing::error!(by, "the configuration is invalid, the running one stays in use");
         self.status.note_reload(Err(faults.to_string()));
         faults
     }

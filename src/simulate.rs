@@ -1,12 +1,13 @@
-//! Replays access logs through the limits of a configuration: who would have been refused, and what the limits should
-//! be. Time is the log's: a day takes seconds, and the same log always gives the same result.
+//! Replays access logs through the limits of a configuration: which requests would have been refused, and
+//! which rates would fit. Time is that of the log: a day takes seconds, and the same log always gives the
+//! same result.
 //!
-//! Requests take the routes, keys and algorithms of the gateway, and are counted in its in-process store. What is added
-//! is what each key asked for, had nothing been refused (`demand`): from that come the smallest rates.
+//! Requests take the gateway's routes, keys and algorithms, and are counted in its in-process store. In
+//! addition, the demand of each key is counted as if nothing had been refused (`demand`). The smallest rates
+//! come from that.
 //!
-//! What isn't replayed: clients that would have acted otherwise on a refusal, waiting (a request that a limit would hold
-//! is one that it refuses), paths that some servers would read as another route's, several gateways, and a store that is
-//! away.
+//! Not simulated: clients that react to a refusal, waiting (a request that a limit would hold is refused),
+//! alternative readings of paths, several gateways, and a store that is down.
 
 mod demand;
 mod line;
@@ -32,14 +33,14 @@ pub use self::{
     report::{AtLeast, Bars, Busy, Changed, Changes, LimitReport, Report, Requests, Smallest, thousands},
 };
 
-/// What is simulated.
+/// A simulation of one configuration, optionally compared with another.
 #[derive(Debug)]
 pub struct Simulation<'c> {
     /// The configuration.
     pub config: &'c Config,
-    /// Another one, to tell what would change from it.
+    /// The configuration to compare with.
     pub against: Option<&'c Config>,
-    /// The host of requests whose log doesn't tell it.
+    /// The host of requests without one in the log.
     pub host: Option<HeaderValue>,
 }
 
@@ -47,7 +48,7 @@ impl Simulation<'_> {
     /// Replays logs.
     ///
     /// # Errors
-    /// A log can't be read on.
+    /// A log can't be read.
     pub fn run(&self, mut logs: Logs) -> io::Result<Report> {
         let mut replay = Replay::new(self.config, self.host.clone());
         let mut against = self.against.map(|against| Replay::new(against, self.host.clone()));

@@ -1,4 +1,5 @@
-//! Texts that each request has to be written for, which the standard library formats at several times the cost.
+//! Formatting for texts that each request needs. The standard library's formatting costs several times as
+//! much.
 
 use std::{
     fmt::Write,
@@ -7,25 +8,25 @@ use std::{
     sync::LazyLock,
 };
 
-/// No client can choose texts that look alike.
+/// The keys are random, so clients can't choose texts with the same hash.
 static HASHER: LazyLock<RandomState> = LazyLock::new(RandomState::new);
 
-/// The hash of a text, in this process.
+/// Returns the hash of a text. It differs between processes.
 pub fn hash(text: &[u8]) -> u64 {
     let mut hasher = HASHER.build_hasher();
-    // Without its length, which only a text among others needs.
+    // `Hash` would also write the length, which a single text doesn't need.
     hasher.write(text);
     hasher.finish()
 }
 
-/// An address as it is written.
+/// Formats an address.
 pub fn address(address: IpAddr) -> String {
     let mut text = String::with_capacity("255.255.255.255".len());
     write_address(&mut text, address);
     text
 }
 
-/// Writes an address at the end of a text.
+/// Appends an address to a text.
 pub fn write_address(text: &mut String, address: IpAddr) {
     let IpAddr::V4(address) = address else {
         return write!(text, "{address}").expect("writing to a string succeeds");
@@ -35,14 +36,14 @@ pub fn write_address(text: &mut String, address: IpAddr) {
     }
 }
 
-/// Texts one after the other, in as many bytes as they take. (`[&str]::concat` costs several times as much for a few.)
+/// Concatenates texts without excess capacity. For a few texts, `[&str]::concat` costs several times as much.
 pub fn concat<const PARTS: usize>(parts: [&str; PARTS]) -> String {
     let mut text = String::with_capacity(parts.iter().map(|part| part.len()).sum());
     parts.iter().for_each(|part| text.push_str(part));
     text
 }
 
-/// The first bytes as hexadecimal digits, two of which are one byte.
+/// Returns the first bytes as hexadecimal digits, two per byte.
 pub fn hex<const DIGITS: usize>(bytes: impl IntoIterator<Item = u8>) -> [u8; DIGITS] {
     let digit = |four_bits: u8| b"0123456789abcdef"[usize::from(four_bits)];
     let mut text = [b'0'; DIGITS];

@@ -1,7 +1,8 @@
-//! Traces, as OpenTelemetry has them: which requests are traced, and what upstreams are told of that
-//! ([`context`]); spans go to a collector ([`collector`]).
+//! OpenTelemetry traces: the choice of requests to trace, and what upstreams learn of it ([`context`]). Spans
+//! go to a collector ([`collector`]).
 //!
-//! A request that isn't traced costs no span and no allocation here, but for the field that tells an upstream so.
+//! A request that isn't traced costs no span and no allocation here, except for the header field that tells
+//! the upstream so.
 
 pub mod collector;
 pub mod context;
@@ -18,33 +19,33 @@ use self::{
 };
 pub use self::{collector::Spans, context::Context};
 
-/// Traces a share of the requests.
+/// Selects the requests to trace, and exports their spans.
 #[derive(Clone, Debug)]
 pub struct Tracer {
-    /// Of the requests that are in no trace yet, from 0 to 1.
+    /// The fraction of requests to trace among those without a trace of their own, from 0 to 1.
     sample: f64,
     collector: Arc<Collector>,
 }
 
 impl Tracer {
-    /// Sends what is traced to the collector of a configuration. Must be called in a tokio runtime, in which spans are
-    /// sent. Nothing is connected yet.
+    /// Creates a tracer that exports to the collector of a configuration. Must be called in a tokio runtime,
+    /// which later sends the spans. Doesn't connect yet.
     ///
     /// # Errors
-    /// What of the environment's variables `OTEL_…` can't be used.
+    /// One of the environment variables `OTEL_…` is invalid.
     pub fn open(config: &config::TracingSettings) -> Result<Self, String> {
         Ok(Self { sample: config.sample, collector: Arc::new(Collector::open(&config.otlp)?) })
     }
 
-    /// The same by another configuration, but for the collector, which stays.
+    /// Returns a tracer with the settings of another configuration and the same collector.
     #[must_use]
     pub fn with(&self, config: Option<&config::TracingSettings>) -> Self {
         Self { sample: config.map_or(self.sample, |config| config.sample), collector: self.collector.clone() }
     }
 
-    /// The span of a request with this header, if the request is traced: as its sender says, and if that says nothing,
-    /// by chance. So many at most as [`Collector::has_room_for_asked`] are traced because somebody says so who isn't
-    /// trusted.
+    /// Returns a span for the request, if it is to be traced. The `traceparent` decides if there is one,
+    /// otherwise chance. For untrusted clients, [`Collector::has_room_for_asked`] bounds the traces that they
+    /// can force.
     pub fn sample(&self, header: &HeaderMap, is_trusted: impl FnOnce() -> bool) -> Option<Context> {
         let drawn = || fastrand::f64() < self.sample;
         match Context::read(header) {
@@ -57,28 +58,30 @@ impl Tracer {
         }
     }
 
-    /// Has spans sent, soon, unless too many wait already.
+    /// Queues spans for export. They are dropped if the queue is full.
     pub fn send(&self, spans: Spans) {
         self.collector.hand_in(spans);
     }
 
-    /// Sends all that waits, as far as the collector takes it in time.
+    /// Exports all queued spans, within a deadline.
     pub async fn flush(&self) {
         self.collector.flush().await;
     }
 
-    /// Writes the metrics of what was traced.
+    /// Writes the metrics of spans.
     pub fn write_metrics(&self, page: &mut Page<'_>) {
         self.collector.write_metrics(page);
     }
 }
 
-/// Writes into a request's header what its upstream is told of its trace. The span is that of the request, if it is
-/// traced; if it isn't, what the sender said goes on as it is, or else that there is no need to trace it.
+/// Sets the trace header fields for the upstream.
+///
+/// If the request is traced, they name its span. Otherwise the client's fields stay as they are, and a
+/// request without a trace gets a new one that isn't sampled.
 pub fn carry_on(header: &mut HeaderMap, traced: Option<Context>) {
     let is_in_none = Context::read(header).is_none();
     if is_in_none {
-        // It belongs to what can't be read.
+        // Without a valid `traceparent`, the state belongs to no trace.
         header.remove(TRACESTATE);
     }
     if let Some(context) = traced.or_else(|| is_in_none.then(Context::unsampled)) {

@@ -47,7 +47,7 @@ fn the_shipped_file_limits_the_printed_curl_line() {
         let is_on_redis = arguments.contains(&url.as_str());
         assert_eq!(
             counts,
-            if is_on_redis { format!("it counts in {url}") } else { "it counts in this process".into() }
+            if is_on_redis { format!("store: {url}") } else { "store: in memory, this process only".into() }
         );
         assert_eq!(line, format!("try: curl -i http://{}/", gateway.address()));
         let curl = || {

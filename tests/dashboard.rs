@@ -21,7 +21,7 @@ fn gateway(rate: &str, more: &str) -> Gateway {
 
 /// The page of a gateway's operators.
 fn page(gateway: &Gateway) -> String {
-    let (_, admin) = gateway.greeting().split_once("operators turn to ").unwrap();
+    let (_, admin) = gateway.greeting().split_once("dashboard: ").unwrap();
     format!("{}/", admin.lines().next().unwrap())
 }
 
@@ -76,7 +76,7 @@ fn a_refused_key_is_seen_reset_and_given_a_rate() {
     is_clean(&browser, &page(&gateway));
     let log = gateway.log();
     assert!(
-        log.contains("limit `per-key`, key `header:x-api-key=crawler`: the count is reset who=127.0.0.1:"),
+        log.contains("limit `per-key`, key `header:x-api-key=crawler`: count reset who=127.0.0.1:"),
         "{log}"
     );
 }

@@ -318,8 +318,8 @@ fn wrong_use_ends_with_2_and_the_remedy_and_no_credential() {
         (&["GET", "/", "-H", "hunter2"], "this is no line of a header"),
         (&["GET", "/", "--ip", "nobody"], "`nobody` is no address"),
         (&["GET", "/", "--config", "none.toml"], "can't read `none.toml`"),
-        (&["GET", "/", "--live"], "has no [admin]"),
-        (&["GET", "/", "--live", "--admin", "ftp://a"], "is no url of an admin port"),
+        (&["GET", "/", "--live"], "has no table [admin]"),
+        (&["GET", "/", "--live", "--admin", "ftp://a"], "is not a valid admin URL"),
     ] {
         let output = run(&folder, words);
         let complaint = String::from_utf8_lossy(&output.stderr);
@@ -410,7 +410,7 @@ fn a_live_look_tells_what_the_store_holds_and_what_the_next_request_gets() {
         );
         let folder = folder(&toml);
         let gateway = Gateway::start(&toml);
-        let (_, admin) = gateway.greeting().split_once("operators turn to ").unwrap();
+        let (_, admin) = gateway.greeting().split_once("dashboard: ").unwrap();
         let admin = admin.lines().next().unwrap().to_owned();
         let live = |key: &str| {
             let header = format!("x-api-key: {key}");
@@ -445,7 +445,8 @@ fn a_live_look_tells_what_the_store_holds_and_what_the_next_request_gets() {
         assert_eq!((set["next"]["admitted"] == true, ask("c")), (true, 200));
         let told = text(&folder, &["GET", "/", "-H", "x-api-key: a", "--live", "--admin", &admin]);
         assert!(
-            told.contains("set while the gateways run") && told.contains("the next one is refused by k"),
+            told.contains("set while the gateways run")
+                && told.contains("next request would be refused by k"),
             "{told}"
         );
     }

@@ -40,6 +40,6 @@ fn unreachable() -> String {
 
 /// Where a gateway's operators turn to.
 fn admin(gateway: &Gateway) -> String {
-    let (_, admin) = gateway.greeting().split_once("operators turn to http://").unwrap();
+    let (_, admin) = gateway.greeting().split_once("dashboard: http://").unwrap();
     admin.lines().next().unwrap().to_owned()
 }

@@ -1,4 +1,4 @@
-//! `/api/config` and `/api/reload`: the running configuration, and another one in its place.
+//! `/api/config` and `/api/reload`: shows the running configuration, and reloads it.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::{
 
 use super::{Operator, Problem};
 
-/// What a reload is about.
+/// The state that the handlers share.
 #[derive(Clone)]
 struct Configured {
     reloader: Arc<Reloader>,
@@ -47,7 +47,7 @@ async fn reload(
     State(Configured { reloader, .. }): State<Configured>,
     Extension(who): Extension<Operator>,
 ) -> Response {
-    // It goes on to its end, also without the operator.
+    // The reload completes even if the operator disconnects.
     let reloading = tokio::spawn(async move { reloader.reload(&format!("the operator at {who}")).await });
     match reloading.await {
         Ok(Ok(changes)) => Json(json!({ "changes": changes })).into_response(),
@@ -57,7 +57,7 @@ async fn reload(
                 "type": "about:blank",
                 "title": status.canonical_reason(),
                 "status": status.as_u16(),
-                "detail": "the configuration is wrong: the running one stays",
+                "detail": "the configuration is invalid, the running one stays in use",
                 "faults": faults.to_json(),
             });
             (status, [(CONTENT_TYPE, "application/problem+json")], problem.to_string() + "\n").into_response()

@@ -1,7 +1,7 @@
-//! `/`: the page that shows what goes on, and lets operators change it by the rest of the admin port.
+//! `/`: the dashboard, a page that shows the gateway's state and uses the rest of the admin port for changes.
 //!
-//! It is three files as they are, and needs nothing from elsewhere. What it shows is put there as text, so that no name or
-//! key can be a script; and the policy in [`super::access::secured`] lets no other script run.
+//! It consists of three static files and loads nothing else. All data is inserted as text, so names and keys
+//! can't inject scripts. The policy in [`super::access::secured`] allows no other scripts.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use axum::{Router, http::header::CONTENT_TYPE, response::IntoResponse, routing::
 
 use super::Admin;
 
-/// What is shown to anybody: there is nothing of this gateway in it.
+/// The paths that need no token, since they contain nothing about this gateway.
 pub(super) const PATHS: [&str; 3] = ["/", "/dashboard.css", "/dashboard.js"];
 
 pub(super) fn router() -> Router<Arc<Admin>> {

@@ -1,4 +1,4 @@
-//! `/api/explain`: what becomes of a request, by the running configuration and with what the store holds now.
+//! `/api/explain`: shows what the running gateway would do with a request, with the current counts.
 
 use std::sync::Arc;
 

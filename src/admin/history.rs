@@ -1,7 +1,8 @@
-//! `/events`: what goes on, read once a second, kept for ten minutes, and told to all who listen as server-sent events.
+//! `/events`: server-sent events with a sample of the gateway's state each second, and a history of ten
+//! minutes.
 //!
-//! The first event is `history`, with what is kept; then there is one called `state` each second. Who doesn't keep up misses
-//! some.
+//! The first event is `history`. After that there is an event `state` each second. A client that doesn't keep
+//! up misses some.
 
 use std::{collections::VecDeque, convert::Infallible, sync::Arc, time::Duration};
 
@@ -29,16 +30,16 @@ use super::{
 };
 
 const EVERY: Duration = Duration::from_secs(1);
-/// Seconds that are kept.
+/// The number of seconds in the history.
 const SAMPLES_MOST: usize = 600;
-/// Rates are those of so many seconds.
+/// The number of seconds that rates are averaged over.
 const RECENT: usize = 10;
 const LISTENERS_MOST: usize = 16;
-/// What the numbers of a sample are.
+/// The names of the numbers in a sample.
 const COLUMNS: [&str; 10] =
     ["time_ms", "seconds", "1xx", "2xx", "3xx", "4xx", "5xx", "refused", "p50_ms", "p99_ms"];
 
-/// What has gone on lately.
+/// The recent history of the gateway.
 pub(super) struct History {
     recent: Mutex<Recent>,
     state: watch::Sender<String>,
@@ -46,7 +47,7 @@ pub(super) struct History {
 }
 
 struct Recent {
-    /// The last ones, the oldest first; there is always one.
+    /// The last snapshots, the oldest first. Never empty.
     readings: VecDeque<Snapshot>,
     samples: VecDeque<Value>,
 }
@@ -60,7 +61,7 @@ impl History {
 }
 
 impl Admin {
-    /// Reads what goes on once a second, and tells those who listen.
+    /// Takes a sample each second, and sends it to the clients of `/events`.
     pub(super) async fn keep_history(self: Arc<Self>) {
         let mut seconds = interval(EVERY);
         seconds.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -74,7 +75,7 @@ impl Admin {
         }
     }
 
-    /// Shows what has gone on in the last seconds.
+    /// Shows a view of the last seconds.
     pub(super) fn view(&self, show: fn(&Period<'_>) -> Value) -> Value {
         let gateway = self.gateway.load_full();
         let recent = self.history.recent.lock();
@@ -82,7 +83,7 @@ impl Admin {
         show(&Period { gateway: &gateway, status: &self.status, now: &Snapshot::of(&gateway), before })
     }
 
-    /// Keeps a sample of what has gone on since the last one.
+    /// Adds a sample of the time since the last one.
     fn read(&self) {
         let reading = Snapshot::of(&self.gateway.load());
         let mut recent = self.history.recent.lock();
@@ -117,10 +118,7 @@ impl Admin {
 
 pub(super) async fn events(State(admin): State<Arc<Admin>>) -> Result<impl IntoResponse, Problem> {
     let Ok(place) = admin.history.listeners.clone().try_acquire_owned() else {
-        return Err(Problem::new(
-            StatusCode::SERVICE_UNAVAILABLE,
-            "too many listen: close another dashboard",
-        ));
+        return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "too many open dashboards: close one"));
     };
     let states = admin.history.state.subscribe();
     let event = |name, data| Ok::<_, Infallible>(Event::default().event(name).data(data));

@@ -1,5 +1,4 @@
-//! `/api/limits`: what limits hold, what is in use of a key, and changes that hold for all gateways of the
-//! store.
+//! `/api/limits`: shows limits and the use of keys, and changes rates for all gateways on the store.
 
 use std::{error::Error, sync::Arc, time::Duration};
 
@@ -38,15 +37,15 @@ pub(super) fn router() -> Router<Arc<Admin>> {
         .route("/api/limits/{limit}/keys/{key}/override", put(set_of_key).delete(unset_of_key))
 }
 
-/// What is to hold in place of the file's rate.
+/// A rate to set instead of the file's.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Change {
-    /// As in the file, or `0` to let nothing pass.
+    /// The rate as written in the file, or `0` to refuse every request.
     rate: String,
-    /// `shared` or `instance`.
+    /// The scope: `shared` or `instance`.
     scope: Option<String>,
-    /// A duration after which it ends by itself.
+    /// The time after which the change ends.
     r#for: Option<String>,
     #[serde(default)]
     if_absent: bool,
@@ -65,7 +64,7 @@ impl Admin {
             Some(rule) => Ok(LimitHandle { gateway, rule }),
             None => {
                 let names: Vec<&str> = gateway.rules().keys().map(String::as_str).collect();
-                let detail = format!("there is no limit `{limit}`; there are: {}", names.join(", "));
+                let detail = format!("unknown limit `{limit}`; the limits are: {}", names.join(", "));
                 Err(Problem::new(StatusCode::NOT_FOUND, detail))
             }
         }
@@ -101,9 +100,9 @@ impl LimitHandle {
             let lasts =
                 set.lasts.map(|lasts| format!(" for {}", duration::DurationText(lasts.as_micros() as u64)));
             let lasts = lasts.unwrap_or_default();
-            // Those of another scope are other counts.
+            // Another scope has other counts.
             let kept = if set.scope.is_none() { ": counts kept" } else { "" };
-            self.log(who, key, &format!("the rate is set to {rate}{scope}{lasts}{kept}"));
+            self.log(who, key, &format!("rate set to {rate}{scope}{lasts}{kept}"));
         }
         let mut shown = show_override(limit, &set);
         shown["set"] = json!(is_set);
@@ -113,12 +112,12 @@ impl LimitHandle {
     async fn unset(&self, key: Option<&Key>, who: Who) -> JsonResult {
         let was_set = self.gateway.limiter().unset_rate(self.limit(), key).await?;
         if was_set {
-            self.log(who, key, "the rate is the file's again: counts kept");
+            self.log(who, key, "rate set back to the file's: counts kept");
         }
         Ok(Json(json!({ "unset": was_set })))
     }
 
-    /// Logs a change with who made it.
+    /// Logs a change and its author.
     fn log(&self, Extension(who): Who, key: Option<&Key>, change: &str) {
         let key = key.map(|key| format!(", key `{}`", key.as_str())).unwrap_or_default();
         tracing::info!(%who, "limit `{}`{key}: {change}", self.limit().name());
@@ -176,7 +175,7 @@ async fn reset(
     let place = admin.place(&limit)?;
     let ask = place.ask(&key)?;
     place.gateway.limiter().reset(&ask).await?;
-    place.log(who, Some(ask.key()), "the count is reset");
+    place.log(who, Some(ask.key()), "count reset");
     Ok(Json(json!({ "limit": limit, "key": ask.key().as_str(), "reset": true })))
 }
 
@@ -234,7 +233,7 @@ fn read_scope(text: &str) -> Result<Scope, Problem> {
 
 fn read_duration(text: &str) -> Result<Duration, Problem> {
     match duration::parse_us(text).map_err(bad_request)? {
-        0 => Err(bad_request("an override can't last for no time\nleave `for` out, or unset it")),
+        0 => Err(bad_request("`for` is too short\nleave it out, or unset the rate")),
         us => Ok(Duration::from_micros(us)),
     }
 }

@@ -1,5 +1,6 @@
-//! Logins: a browser that has shown the token bears a cookie instead, which no script can read and which it doesn't
-//! send from another site. A login is forgotten after twelve hours, with the process, and the oldest when there are too many.
+//! Logins to the dashboard. A browser that has sent the token gets a cookie, which scripts can't read and
+//! which isn't sent from other sites. A login ends after twelve hours or with the process. If there are too
+//! many, the oldest ends.
 
 use std::time::Duration;
 
@@ -16,12 +17,12 @@ use tokio::time::Instant;
 const SESSIONS_MOST: usize = 64;
 const LASTS: Duration = Duration::from_secs(12 * 3_600);
 
-/// Those who are logged in, the oldest first.
+/// The logins, the oldest first.
 #[derive(Default)]
 pub(super) struct Sessions(Mutex<Vec<Session>>);
 
 struct Session {
-    /// Of its secret: so comparing takes the same time for any guess.
+    /// The hash of the cookie's secret. Comparing hashes takes the same time for any guess.
     hash: Hash,
     until: Instant,
 }
@@ -29,7 +30,7 @@ struct Session {
 type Hash = [u8; 32];
 
 impl Sessions {
-    /// Logs in whoever sent this header: the cookie to set.
+    /// Creates a login and returns the cookie to set. The request's header fields determine its name.
     pub(super) fn begin(&self, headers: &HeaderMap) -> HeaderValue {
         let mut secret = [0; 32];
         let random = aws_lc_rs::default_provider().secure_random;
@@ -44,7 +45,7 @@ impl Sessions {
         cookie(headers, &secret, LASTS)
     }
 
-    /// Whether the header bears a login.
+    /// Returns true if the request has a valid cookie.
     pub(super) fn has(&self, headers: &HeaderMap) -> bool {
         let now = Instant::now();
         let borne = borne(headers);
@@ -52,7 +53,7 @@ impl Sessions {
         sessions.iter().any(|session| session.until > now && borne.contains(&session.hash))
     }
 
-    /// Logs out whoever bears this header: the cookie to set.
+    /// Ends the login of a request and returns the cookie to set.
     pub(super) fn end(&self, headers: &HeaderMap) -> HeaderValue {
         let borne = borne(headers);
         self.0.lock().retain(|session| !borne.contains(&session.hash));
@@ -66,13 +67,15 @@ fn cookie(headers: &HeaderMap, value: &str, lasts: Duration) -> HeaderValue {
     HeaderValue::from_str(&cookie).expect("it is visible ASCII")
 }
 
-/// What the cookie is called: by the port, since cookies are for all ports of a host, where another gateway may be.
+/// Returns the cookie's name. It contains the port, since browsers share cookies between all ports of a host,
+/// and another gateway may run there.
 fn name(headers: &HeaderMap) -> String {
     let host = headers.get(HOST).and_then(|host| host.to_str().ok()?.parse::<Authority>().ok());
     format!("tollgate-{}", host.and_then(|host| host.port_u16()).unwrap_or(80))
 }
 
-/// The hashes of the logins that a header bears: one, but for a client that sends its cookie twice.
+/// Returns the hashes of the request's cookies. There is more than one only if the client sends the cookie
+/// repeatedly.
 fn borne(headers: &HeaderMap) -> Vec<Hash> {
     let name = name(headers);
     let lines = headers.get_all(COOKIE).into_iter().filter_map(|line| line.to_str().ok());

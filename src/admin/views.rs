@@ -1,4 +1,5 @@
-//! What operators see of routes, limits, keys, upstreams and the store: numbers since the start, and of the last seconds.
+//! The views for operators of routes, limits, keys, upstreams and the store: totals since the start, and
+//! rates of the last seconds.
 
 use std::{
     cmp::Reverse,
@@ -18,19 +19,19 @@ use crate::{
     store::NodeState,
 };
 
-/// Keys that are told of a limit.
+/// The most keys to show per limit.
 pub(super) const KEYS_MOST: usize = 10;
-/// Characters that are told of why a reload has failed.
+/// The most characters to show of a failed reload.
 const FAULTS_MOST: usize = 4_096;
 
-/// What is counted at a time.
+/// A snapshot of all counts.
 pub(super) struct Snapshot {
     at: Instant,
     pub(super) time: SystemTime,
-    /// By name.
+    /// The counts of routes by name.
     routes: BTreeMap<String, RouteCounts>,
     limits: BTreeMap<String, [u64; EFFECTS.len()]>,
-    /// By the names of upstream and server.
+    /// The counts of servers by the names of upstream and server.
     servers: BTreeMap<(String, String), ServerCounts>,
     nodes: BTreeMap<String, NodeState>,
     store_failures: u64,
@@ -39,12 +40,12 @@ pub(super) struct Snapshot {
 const EFFECTS: [Effect; 5] =
     [Effect::Admitted, Effect::Refused, Effect::Uncharged, Effect::Exempt, Effect::Skipped];
 
-/// The requests of a route.
+/// The counts of a route.
 #[derive(Clone)]
 pub(super) struct RouteCounts {
-    /// By class of the status.
+    /// The responses by class of status.
     pub(super) answers: [u64; STATUS_CLASSES.len()],
-    /// By limits.
+    /// The requests that limits refused.
     pub(super) refused: u64,
     pub(super) durations: Distribution,
 }
@@ -96,7 +97,7 @@ impl Snapshot {
         self.at.duration_since(before.at).as_secs_f64()
     }
 
-    /// The requests since `before`, of all routes that there are now.
+    /// Returns the requests of all current routes since `before`.
     pub(super) fn traffic_since(&self, before: &Self) -> RouteCounts {
         let durations = Distribution::of_no_times();
         let mut all = RouteCounts { answers: Default::default(), refused: 0, durations };
@@ -128,7 +129,7 @@ impl RouteCounts {
     }
 }
 
-/// What goes on between two readings.
+/// The time between two snapshots.
 pub(super) struct Period<'v> {
     pub(super) gateway: &'v Gateway,
     pub(super) status: &'v Status,
@@ -143,7 +144,7 @@ impl Period<'_> {
     }
 }
 
-/// All of it.
+/// Returns all views.
 pub(super) fn all(view: &Period<'_>) -> Value {
     json!({
         "time_ms": milliseconds_since_1970(view.now.time),
@@ -160,7 +161,8 @@ pub(super) fn all(view: &Period<'_>) -> Value {
     })
 }
 
-/// The routes by name, with what each matches; first, under no name, what none does.
+/// Returns the routes by name, with what each one matches. Requests without a route come first, under an
+/// empty name.
 pub(super) fn routes(view: &Period<'_>) -> Value {
     let mut matches = BTreeMap::<&str, Vec<Value>>::new();
     for route in view.gateway.routes() {
@@ -213,7 +215,7 @@ fn limits(view: &Period<'_>) -> Value {
     limits.collect()
 }
 
-/// The upstreams with their servers.
+/// Returns the upstreams with their servers.
 pub(super) fn upstreams(view: &Period<'_>) -> Value {
     let upstreams = view.gateway.upstreams().iter().map(|(upstream, target)| {
         let servers = target.standings().map(|standing| {
@@ -275,7 +277,7 @@ fn store(view: &Period<'_>) -> Value {
     })
 }
 
-/// The keys of each limit that were noted most, those first of which there are the most.
+/// Returns the top keys of each limit, in descending order of their counts.
 pub(super) fn top(gateway: &Gateway, noted: fn(&Rule) -> &HeavyHitters) -> Value {
     let now = Instant::now();
     let mut keys = Vec::new();
@@ -312,12 +314,12 @@ pub(super) fn milliseconds_since_1970(time: SystemTime) -> u64 {
     time.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64
 }
 
-/// Of microseconds.
+/// Converts microseconds.
 pub(super) fn milliseconds(us: Option<f64>) -> Option<f64> {
     us.map(|us| rounded(us / 1_000.0))
 }
 
-/// To two places: what is shown is an estimate.
+/// Rounds to two places, since the numbers shown are estimates.
 fn rounded(number: f64) -> f64 {
     (number * 100.0).round() / 100.0
 }

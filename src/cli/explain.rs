@@ -1,4 +1,4 @@
-//! `tollgate explain`: what becomes of a request, and why.
+//! `tollgate explain`: shows which route and limits a request would hit.
 
 use std::{
     error::Error,
@@ -24,20 +24,21 @@ use super::{
     say, takes_colour,
 };
 
-/// The request, and whom to ask.
+/// The request, and the source of the answer.
 #[derive(Debug, Args)]
 pub(super) struct Explain {
-    /// The request's method
+    /// Method of the request
     method: String,
-    /// Its url, http://api.example.com/v1/orders/5, or only the path
+    /// URL of the request, http://api.example.com/v1/orders/5, or just its path
     url: String,
-    /// A line of its header
+    /// Header field of the request; can be repeated
     #[arg(short = 'H', long = "header", value_name = "NAME: VALUE")]
     headers: Vec<String>,
-    /// Who sends it; a proxy, where X-Forwarded-For names the client [default: 127.0.0.1]
+    /// Address that the request comes from; if it is a trusted proxy, X-Forwarded-For names the client
+    /// [default: 127.0.0.1]
     #[arg(long, value_name = "ADDRESS")]
     ip: Option<String>,
-    /// Ask the running gateway: by its configuration, with what its store holds now
+    /// Ask the running gateway, which knows the current counts
     #[arg(long)]
     live: bool,
     #[command(flatten)]
@@ -48,10 +49,10 @@ pub(super) struct Explain {
 }
 
 impl Explain {
-    /// Does what the command says.
+    /// Runs the command.
     pub(super) fn main(self) -> ExitCode {
         let query = self.query();
-        // What is wrong with the request is told alike, whoever is asked.
+        // An invalid request gets the same error with and without --live.
         let question = match Question::from_query(&query) {
             Ok(question) => question,
             Err(remedy) => {
@@ -95,21 +96,21 @@ impl Explain {
 }
 
 fn by_config(config: &Config, question: Question) -> Result<Value, Box<dyn Error>> {
-    // The gateway's own, which is never run: no server is watched, and no store connected.
+    // This gateway is never run: no server is probed, and no store is connected.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let _runtime = runtime.enter();
     let gateway = Gateway::build(config, &Limiter::open(&config.store)?, None);
     Ok(serde_json::to_value(Explanation::of(&gateway, question))?)
 }
 
-/// The explanation for people.
+/// Returns the explanation as text for people.
 fn text(explained: &Value, in_colour: bool) -> String {
     let mut page = ExplanationText { text: String::new(), in_colour };
     let word = |of: &Value, name: &str| of[name].as_str().unwrap_or_default().to_owned();
     let host = word(explained, "host");
     let from = match (word(explained, "client"), word(explained, "peer")) {
         (client, peer) if client == peer => client,
-        (client, peer) => format!("{client}, by the proxy {peer}"),
+        (client, peer) => format!("{client}, via the proxy {peer}"),
     };
     page.heading(
         "request",
@@ -137,7 +138,7 @@ fn text(explained: &Value, in_colour: bool) -> String {
             (None, Some(to), status) => {
                 page.line("redirects", &format!("{} to {to}", status.unwrap_or_default()));
             }
-            (None, None, Some(status)) => page.line("answers", &format!("{status} itself")),
+            (None, None, Some(status)) => page.line("answers", &format!("{status}, from the gateway itself")),
             (None, None, None) => {}
         }
         if let Some(timeout_ms) = route["timeout_ms"].as_u64() {
@@ -152,11 +153,11 @@ fn text(explained: &Value, in_colour: bool) -> String {
     }
     if let Some(next) = explained["next"].as_object() {
         let said = match (next["unknown"].as_str(), next["admitted"] == true) {
-            (Some(unknown), _) => format!("not known: {unknown}"),
-            (None, true) => "is admitted".to_owned(),
-            (None, false) => format!("is refused by {}", names(&next["refused_by"])),
+            (Some(unknown), _) => format!("unknown: {unknown}"),
+            (None, true) => "would be admitted".to_owned(),
+            (None, false) => format!("would be refused by {}", names(&next["refused_by"])),
         };
-        page.heading("the next one", &said);
+        page.heading("next request", &said);
     }
     page.text
 }
@@ -172,8 +173,8 @@ fn describe(page: &mut ExplanationText, limit: &Value) {
     let by = names(&limit["counts_by"]);
     match word("outcome") {
         "counted" => page.line("counts", word("key")),
-        "exempt" => page.line("counts", "not: the request is exempt"),
-        "skipped" => page.line("counts", &format!("not: the request lacks {by}, and missing = \"skip\"")),
+        "exempt" => page.line("counts", "no: the request is exempt"),
+        "skipped" => page.line("counts", &format!("no: the request has no {by}, and missing = \"skip\"")),
         _ => page.line("refuses", word("reason")),
     }
     let missing = match word("missing") {
@@ -183,23 +184,23 @@ fn describe(page: &mut ExplanationText, limit: &Value) {
     };
     let may_lack = |part: &Value| !matches!(part.as_str(), Some("ip" | "method" | "route" | "global"));
     if list(&limit["counts_by"]).iter().any(may_lack) {
-        page.line("counts by", &format!("{by}; a request that lacks it is {missing}"));
+        page.line("counts by", &format!("{by}; without it, a request is {missing}"));
     } else {
         page.line("counts by", &by);
     }
     page.line("costs", word("cost"));
     let mut terms = Vec::new();
-    terms.extend((word("mode") == "shadow").then(|| "it only shadows, and refuses nobody".to_owned()));
-    terms.extend((word("scope") == "instance").then(|| "each gateway counts by itself".to_owned()));
-    terms.extend(limit["wait_ms"].as_u64().map(|ms| format!("who is refused waits up to {ms} ms")));
+    terms.extend((word("mode") == "shadow").then(|| "shadow mode: it refuses nothing".to_owned()));
+    terms.extend((word("scope") == "instance").then(|| "each gateway counts alone".to_owned()));
+    terms.extend(limit["wait_ms"].as_u64().map(|ms| format!("a refused request is held up to {ms} ms")));
     if !terms.is_empty() {
         page.line("terms", &terms.join("; "));
     }
     if let Some(live) = limit["live"].as_object() {
         let room = match (live["admits"] == true, live["retry_after_ms"].as_u64()) {
-            (true, _) => "the request has room".to_owned(),
-            (false, Some(ms)) => format!("there is room in {ms} ms"),
-            (false, None) => "there is no room".to_owned(),
+            (true, _) => "the request would be admitted".to_owned(),
+            (false, Some(ms)) => format!("retry in {ms} ms"),
+            (false, None) => "the request would be refused".to_owned(),
         };
         let whose = match live.contains_key("by_network") {
             true => " of the client's network, as the limit has no memory for more keys",
@@ -217,12 +218,12 @@ fn names(value: &Value) -> String {
     list(value).iter().map(shown).collect::<Vec<_>>().join(", ")
 }
 
-/// A text without its quotes.
+/// Returns a string without its quotes, any other value as JSON.
 fn shown(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
-/// Lines with a name each.
+/// An explanation in lines, each with a name and a value.
 struct ExplanationText {
     text: String,
     in_colour: bool,

@@ -1,4 +1,4 @@
-//! `tollgate limits`: looks at limits and changes them, through the admin port of a running gateway.
+//! `tollgate limits`: shows and changes the limits of a running gateway, through its admin port.
 
 use std::{process::ExitCode, time::Duration};
 
@@ -12,7 +12,7 @@ use super::{
     say,
 };
 
-/// The command and where the gateway is.
+/// The subcommand, and the address of the gateway.
 #[derive(Debug, Args)]
 pub(super) struct Limits {
     #[command(subcommand)]
@@ -26,51 +26,51 @@ pub(super) struct Limits {
 
 #[derive(Debug, Subcommand)]
 enum LimitsCommand {
-    /// All limits, and what is set in place of the file's rates
+    /// List the limits, and the rates that are set instead of the file's
     List,
-    /// What a key has used, and what it is held to
+    /// Show what a key has used, and its rate
     Show {
-        /// The limit's name
+        /// Name of the limit
         limit: String,
-        /// The key as clients send it; of several parts '["v1","v2"]'
+        /// Key as clients send it; with several parts '["v1","v2"]'
         key: String,
     },
-    /// Forget what was counted for a key
+    /// Reset the count of a key
     Reset {
-        /// The limit's name
+        /// Name of the limit
         limit: String,
-        /// The key as clients send it; of several parts '["v1","v2"]'
+        /// Key as clients send it; with several parts '["v1","v2"]'
         key: String,
     },
-    /// Set a rate for all gateways of the store, of a limit or of one key of it; counts are kept
+    /// Set the rate of a limit, or of one of its keys, on all gateways of the store; counts are kept
     #[command(override_usage = "tollgate limits set [OPTIONS] LIMIT [KEY] RATE")]
     Set {
-        /// The limit's name
+        /// Name of the limit
         limit: String,
-        /// The key, if it is for one alone, and the rate as in the file; 0 lets nothing pass
+        /// Key (optional) and rate, written as in the file; rate 0 refuses every request
         #[arg(num_args = 1..=2, required = true, value_name = "[KEY] RATE")]
         key_and_rate: Vec<String>,
-        /// After which it ends by itself: 1h
+        /// Time after which the file's rate applies again: 1h
         #[arg(long, value_name = "DURATION")]
         r#for: Option<String>,
-        /// Where it counts: shared or instance
+        /// Gateways that count together: shared or instance
         #[arg(long, value_name = "SCOPE")]
         scope: Option<String>,
-        /// Only if nothing is set; exit status 1 if something is
+        /// Set the rate only if none is set; otherwise exit with status 1
         #[arg(long)]
         if_absent: bool,
     },
     /// Return to the file's rate
     Unset {
-        /// The limit's name
+        /// Name of the limit
         limit: String,
-        /// The key, if it is for one alone
+        /// Key (optional)
         key: Option<String>,
     },
 }
 
 impl Limits {
-    /// Does what the command says.
+    /// Runs the command.
     pub(super) fn main(self) -> ExitCode {
         match self.operator.ask(self.command.call()) {
             Ok(answer) => {
@@ -95,7 +95,7 @@ impl Limits {
                 say(format_args!("used  {}\nleft  {}\n", answer["used"], answer["remaining"]));
                 match answer["retry_after_ms"].as_u64() {
                     Some(0) | None => {}
-                    Some(retry_after_ms) => say(format_args!("room in {retry_after_ms} ms\n")),
+                    Some(retry_after_ms) => say(format_args!("retry in {retry_after_ms} ms\n")),
                 }
                 if answer["by_network"] == true {
                     say(format_args!(
@@ -105,10 +105,10 @@ impl Limits {
             }
             LimitsCommand::Reset { .. } => say(format_args!("reset: {}\n", text(&answer["key"]))),
             LimitsCommand::Set { .. } if answer["set"] == false => {
-                say(format_args!("not set: something is\n"))
+                say(format_args!("not set: a rate is already set\n"))
             }
             LimitsCommand::Set { .. } => say(format_args!("set: {}\n", describe(answer))),
-            LimitsCommand::Unset { .. } if answer["unset"] == false => say(format_args!("nothing was set\n")),
+            LimitsCommand::Unset { .. } if answer["unset"] == false => say(format_args!("no rate was set\n")),
             LimitsCommand::Unset { .. } => say(format_args!("unset\n")),
         }
     }
@@ -162,7 +162,7 @@ fn print_list(answer: &Value) {
     }
 }
 
-/// What is set, in words.
+/// Describes a rate that is set.
 fn describe(set: &Value) -> String {
     let scope = set["scope"].as_str().map(|scope| format!(", {scope}")).unwrap_or_default();
     let ends = set["ends_in_ms"].as_u64().map(|ms| {

@@ -1,4 +1,4 @@
-//! How commands ask a running gateway: through its admin port.
+//! Requests of commands to the admin port of a running gateway.
 
 use std::{env, error::Error, net::SocketAddr, path::PathBuf, process::ExitCode, time::Duration};
 
@@ -21,13 +21,13 @@ use super::{complain, fail};
 const TIMEOUT: Duration = Duration::from_secs(10);
 const ANSWER_BYTES_MOST: usize = 64 << 20;
 
-/// Where the gateway is that is asked.
+/// The address of the admin port.
 #[derive(Debug, Args)]
 pub(super) struct AdminPort {
-    /// The admin port, in place of the file's: http://127.0.0.1:9901
+    /// URL of the admin port, overrides the file's: http://127.0.0.1:9901
     #[arg(long, value_name = "URL", global = true)]
     admin: Option<String>,
-    /// The configuration that names the admin port and its token (or give TOLLGATE_ADMIN_TOKEN)
+    /// Configuration file with the admin port and its token (TOLLGATE_ADMIN_TOKEN overrides the token)
     #[arg(long, value_name = "FILE", default_value = "gateway.toml", global = true)]
     pub(super) config: PathBuf,
 }
@@ -40,27 +40,29 @@ pub(super) struct AdminCall {
 }
 
 impl AdminPort {
-    /// The JSON that a call is answered with.
+    /// Sends a request and returns the JSON of the response.
     ///
     /// # Errors
-    /// The status to end with, after the complaint.
+    /// The exit status, after the error has been printed.
     pub(super) fn ask(&self, call: AdminCall) -> Result<Value, ExitCode> {
         let (server, token) = self.server()?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let answer = runtime.map_err(Into::into).and_then(|runtime| {
             let answer =
                 runtime.block_on(async { timeout(TIMEOUT, send(&server, token.as_deref(), call)).await });
-            answer.unwrap_or_else(|_| Err("no answer in time".into()))
+            answer.unwrap_or_else(|_| Err("no response in time".into()))
         });
         match answer {
             Ok((true, answer)) => return Ok(answer),
-            Ok((false, problem)) => fail(problem["detail"].as_str().unwrap_or("the admin port refuses")),
-            Err(error) => fail(&format!("can't ask the gateway at `{server}`: {error}")),
+            Ok((false, problem)) => {
+                fail(problem["detail"].as_str().unwrap_or("the admin port rejected the request"))
+            }
+            Err(error) => fail(&format!("can't reach the gateway at `{server}`: {error}")),
         }
         Err(ExitCode::FAILURE)
     }
 
-    /// Where the admin port is, and its token.
+    /// Returns the address of the admin port and its token.
     fn server(&self) -> Result<(String, Option<String>), ExitCode> {
         let token = env::var("TOLLGATE_ADMIN_TOKEN").ok();
         if let Some(url) = &self.admin {
@@ -68,7 +70,7 @@ impl AdminPort {
             return match server.filter(|server| !server.is_empty() && !server.contains('/')) {
                 Some(server) => Ok((server.to_owned(), token)),
                 None => {
-                    fail(&format!("`{url}` is no url of an admin port: write http://127.0.0.1:9901"));
+                    fail(&format!("`{url}` is not a valid admin URL: write http://127.0.0.1:9901"));
                     Err(ExitCode::from(2))
                 }
             };
@@ -80,7 +82,7 @@ impl AdminPort {
         let Some(admin) = config.admin else {
             let file = self.config.display();
             fail(&format!(
-                "`{file}` has no [admin]: add it, with listen = \"127.0.0.1:9901\", or name it with --admin URL"
+                "`{file}` has no table [admin]: add it with listen = \"127.0.0.1:9901\", or use --admin URL"
             ));
             return Err(ExitCode::from(2));
         };
@@ -92,7 +94,7 @@ impl AdminPort {
     }
 }
 
-/// Sends a call. Says whether it was well received, and the JSON of the answer.
+/// Sends a request. Returns true if it succeeded, and the JSON of the response.
 async fn send(server: &str, token: Option<&str>, call: AdminCall) -> Result<(bool, Value), Box<dyn Error>> {
     let stream = TcpStream::connect(server).await?;
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;

@@ -19,22 +19,22 @@ use crate::{
 
 use super::{complain, fail, say};
 
-/// The logs, and by which limits they are replayed.
+/// The logs, and the configurations to replay them with.
 #[derive(Debug, Args)]
 pub(super) struct Simulate {
-    /// Access logs: combined, or JSON lines, also packed by gzip; - is stdin
+    /// Access logs in combined or JSON lines format, also compressed with gzip; - is stdin
     #[arg(required = true, value_name = "LOG")]
     logs: Vec<PathBuf>,
-    /// The configuration
+    /// Configuration file
     #[arg(long, value_name = "FILE", default_value = "gateway.toml")]
     config: PathBuf,
-    /// Another configuration: what would change from it
+    /// Configuration file to compare with: shows what would change
     #[arg(long, value_name = "FILE")]
     against: Option<PathBuf>,
-    /// The host of requests whose log doesn't tell it
+    /// Host of requests without one in the log
     #[arg(long, value_name = "HOST", value_parser = HeaderValue::from_str)]
     host: Option<HeaderValue>,
-    /// Write a page with plots
+    /// Write an HTML report with plots
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
     /// Print JSON
@@ -43,7 +43,7 @@ pub(super) struct Simulate {
 }
 
 impl Simulate {
-    /// Does what the command says.
+    /// Runs the command.
     pub(super) fn main(self) -> ExitCode {
         let read = |file: &PathBuf| Config::read(file, &FlagOverrides::default()).map(|(config, _)| config);
         let configs =
@@ -103,7 +103,7 @@ fn about(what: &str, path: &Path, cause: &io::Error) -> io::Error {
     io::Error::new(cause.kind(), format!("can't {what} `{}`: {cause}", path.display()))
 }
 
-/// The report for people.
+/// Returns the report as text for people.
 fn text(report: &Report) -> String {
     let mut text = String::new();
     write_to(&mut text, report).expect("writing to a string succeeds");
@@ -125,7 +125,7 @@ fn write_to(text: &mut String, report: &Report) -> fmt::Result {
     let others: Vec<_> = others.map(|(requests, what)| format!("{} {what}", count(*requests))).collect();
     writeln!(text, "{}", others.join(", "))?;
     if lines.unreadable > 0 {
-        writeln!(text, "{} of {} lines are no requests:", count(lines.unreadable), count(lines.lines))?;
+        writeln!(text, "{} of {} lines can't be parsed:", count(lines.unreadable), count(lines.lines))?;
         for named in &lines.named {
             writeln!(text, "  {}:{}: {}", named.file.escape_debug(), named.line, named.reason)?;
         }
@@ -206,11 +206,11 @@ fn write_limits(text: &mut String, limits: &[LimitReport]) -> fmt::Result {
         }
     }
     for limit in limits.iter().filter(|limit| !limit.busiest.is_empty()) {
-        writeln!(text, "\nbusiest keys of {}, with what each asked for at most in a window:", limit.limit)?;
+        writeln!(text, "\nbusiest keys of {}, with the demand in their busiest window:", limit.limit)?;
         for busy in &limit.busiest {
             writeln!(
                 text,
-                "  {}  {} requests, {} refused, {} at most ({:.0} %)",
+                "  {}  {} requests, {} refused, demand {} ({:.0} %)",
                 busy.key,
                 count(busy.requests),
                 count(busy.refused),

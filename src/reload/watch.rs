@@ -1,11 +1,13 @@
-//! Watches the files that a configuration is made from, and has it reloaded when they change.
+//! Watches the files of a configuration, and reloads it when they change.
 //!
-//! What counts is what is in the files, not what happens to them: so a touch is no change, and neither editors that
-//! write another file and rename it nor Kubernetes, which swaps a symbolic link for all files at once, need to be known.
-//! The system tells of what happens in their folders, and of the links on the way; that is when it is looked. It is
-//! looked now and then all the same, since folders are replaced as well, and not every file system tells.
+//! A change is a change of content, so touching a file is none. It doesn't matter how a file was replaced:
+//! editors often write another file and rename it, and Kubernetes switches a symbolic link. The system
+//! reports events in the folders of the files and of the links on the way to them; then the files are
+//! compared. They are also compared from time to time, since folders can be replaced, and some file systems
+//! report no events.
 //!
-//! Who writes may not have finished. What was found must stay so for a while, and an empty file isn't taken for one.
+//! A writer may not have finished. So a new content must stay the same for a while, and an empty file is
+//! ignored.
 
 use std::{
     collections::BTreeSet,
@@ -26,18 +28,19 @@ use crate::config::Sources;
 
 use super::Reloader;
 
-/// How long files must stay as they are. It is also looked no more often.
+/// The time for which files must stay the same. Also the shortest time between two comparisons.
 const SETTLED_AFTER: Duration = Duration::from_millis(200);
-/// How often it is looked though nothing was told.
+/// The time after which files are compared without an event.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
-/// Symbolic links on the way to a file.
+/// The most symbolic links to follow on the way to a file.
 const LINKS_MOST: usize = 16;
 
 impl Reloader {
-    /// Reloads when a file changes, until the program ends. Must be called in the runtime by which servers are watched.
+    /// Starts to reload the configuration whenever a file changes, until the program ends. Must be called in
+    /// the runtime of the health checks.
     pub fn watch(self: Arc<Self>) {
         let runtime = Handle::current();
-        // A thread of its own: a file system that hangs mustn't keep others waiting.
+        // This has a thread of its own, because a file system can block.
         let watching = thread::Builder::new().name("files".to_owned()).spawn(move || {
             let mut folders = Folders::new();
             loop {
@@ -51,14 +54,12 @@ impl Reloader {
             }
         });
         if let Err(error) = watching {
-            tracing::warn!(
-                "changes of the configuration aren't noticed: {error}\nsend SIGHUP after a change"
-            );
+            tracing::warn!("can't watch the configuration: {error}\nsend SIGHUP after a change");
         }
     }
 }
 
-/// Whether files have changed, and aren't being written any more.
+/// Waits while files are being written. Returns true if they have changed and are complete.
 fn have_settled_anew(sources: &Sources) -> bool {
     let mut seen = sources.now();
     while seen != *sources {
@@ -72,12 +73,12 @@ fn have_settled_anew(sources: &Sources) -> bool {
     false
 }
 
-/// The folders in which the system is asked to tell of changes.
+/// The folders that are watched for events.
 struct Folders {
     watcher: Option<RecommendedWatcher>,
     watched: BTreeSet<PathBuf>,
     told: Receiver<()>,
-    /// What the watcher tells by; held here, too, so that waiting lasts where there is none.
+    /// The sending end, kept so that waiting lasts for its whole time even without a watcher.
     _tell: SyncSender<()>,
 }
 
@@ -86,7 +87,7 @@ impl Folders {
         let (tell, told) = sync_channel(1);
         let teller = tell.clone();
         let watcher = recommended_watcher(move |event: notify::Result<Event>| {
-            // Looking at files is no change.
+            // Reading a file is an event, too, but no change.
             if event.is_ok_and(|event| !event.kind.is_access()) {
                 let _ = teller.try_send(());
             }
@@ -95,12 +96,12 @@ impl Folders {
         Self { watcher, watched: BTreeSet::new(), told, _tell: tell }
     }
 
-    /// Watches the folders of these files, and no others. All are looked up anew, as a folder may be another one of the
-    /// same name.
+    /// Watches the folders of these files, and no others. Each is watched again, since another folder may
+    /// have taken its name.
     fn follow(&mut self, sources: &Sources) {
         let Some(watcher) = &mut self.watcher else { return };
         for folder in &self.watched {
-            // It may be gone.
+            // The folder may be gone.
             let _ = watcher.unwatch(folder);
         }
         self.watched = sources.paths().flat_map(|path| folders_of(path, LINKS_MOST)).collect();
@@ -113,7 +114,7 @@ impl Folders {
         }
     }
 
-    /// Waits until something may have changed.
+    /// Waits until a file may have changed.
     fn wait(&self) {
         if self.told.recv_timeout(LOOK_EVERY).is_ok() {
             sleep(SETTLED_AFTER);
@@ -123,12 +124,13 @@ impl Folders {
 
 fn complain(error: &notify::Error) {
     tracing::warn!(
-        "changes of the configuration are noticed within {LOOK_EVERY:?}, not at once: {error}\n\
+        "the configuration can't be watched for events, so changes are noticed within {LOOK_EVERY:?}: {error}\n\
          if watches have run out, raise fs.inotify.max_user_instances or fs.inotify.max_user_watches"
     );
 }
 
-/// The folders in which a change may be one of this file: its own, and that of each symbolic link on the way to it.
+/// Returns the folders where an event may concern this file: its own, and those of the symbolic links on the
+/// way to it.
 fn folders_of(path: &Path, links_most: usize) -> Vec<PathBuf> {
     let parent = |path: &Path| match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
@@ -140,7 +142,7 @@ fn folders_of(path: &Path, links_most: usize) -> Vec<PathBuf> {
             let rest = path.strip_prefix(link).unwrap_or(Path::new(""));
             let target = parent(link).join(target);
             folders.push(parent(link));
-            // A path that ends in a separator would be that of a folder.
+            // Joining an empty path would append a separator, which would make it the path of a folder.
             let target = if rest.as_os_str().is_empty() { target } else { target.join(rest) };
             folders.extend(folders_of(&target, links_most - 1));
             break;

@@ -1,25 +1,25 @@
-//! What a key asked for, whether it got it or not: the permits that were in use at most, had all been granted.
+//! The demand of a key: the most permits that would have been in use if no request had been refused.
 //!
-//! That is the smallest rate under which the key is never refused: below it, what is in use would exceed the rate at
-//! the time of the peak, unless a request had been refused before. It holds for each algorithm whose count doesn't
-//! depend on the rate, so for all but `gcra`. There it is the peak of a sliding window, which `gcra` with as much burst
-//! as rate never refuses, but a smaller rate might do.
+//! That is the smallest rate that never refuses the key. With a smaller one, the use at the peak would exceed
+//! the rate, unless an earlier request had been refused. This holds for all algorithms whose count doesn't
+//! depend on the rate, so for all but `gcra`. There, the demand is the peak of a sliding window. `gcra` with
+//! that rate and as much burst never refuses the key, but a smaller rate might be enough.
 
 use crate::algorithm::{Algorithm, Quota, State};
 
-/// Once there is no more memory for exact counts, requests in such a part of a window are one.
+/// The number of cells per window once the memory for exact counts is used up.
 const COARSE_CELLS: u32 = 16;
 
-/// The permits in use of a key that is never refused.
+/// The permits in use by a key that is never refused.
 #[derive(Debug)]
 pub(super) struct Demand {
     state: State,
-    /// Under `concurrency`: requests in flight.
+    /// The requests in flight. Used under `concurrency` only.
     running: u64,
     peak: u64,
 }
 
-/// How much of memory a change took, in bytes; it may be less than nothing.
+/// The growth of memory use in bytes. Negative if memory was freed.
 pub(super) type Growth = isize;
 
 impl Demand {
@@ -27,8 +27,8 @@ impl Demand {
         Self { state: State::new(counted_as(algorithm)), running: 0, peak: 0 }
     }
 
-    /// A request that takes so many permits. With none at all it takes what it does when it has been answered, and
-    /// needs one free until then.
+    /// Counts a request that takes `cost` permits. A request that costs nothing until its response arrives
+    /// still needs one free permit.
     pub(super) fn arrive(&mut self, quota: Quota, is_coarse: bool, time_us: u64, cost: u32) -> Growth {
         if quota.algorithm == Algorithm::Concurrency {
             self.running += 1;
@@ -40,18 +40,18 @@ impl Demand {
         self.charge(quota, is_coarse, time_us, cost)
     }
 
-    /// So many permits more, which its answer tells.
+    /// Counts permits that are charged when the response arrives.
     pub(super) fn owe(&mut self, quota: Quota, is_coarse: bool, time_us: u64, debt: u32) -> Growth {
         self.used(quota, time_us);
         self.charge(quota, is_coarse, time_us, debt)
     }
 
-    /// A request in flight that has ended.
+    /// Ends a request in flight.
     pub(super) fn end(&mut self) {
         self.running -= 1;
     }
 
-    /// The smallest rate under which nothing is refused, in permits.
+    /// Returns the smallest rate that refuses nothing, in permits.
     pub(super) fn peak(&self) -> u64 {
         self.peak
     }

@@ -1,8 +1,9 @@
-//! Access logs as one stream of requests in the order of their arrival.
+//! Access logs, merged into one stream of requests in the order of their arrival.
 //!
-//! Servers write a line when its answer has ended, and restarts and clocks do the rest: so a log is nearly in order only.
-//! As many lines as [`WAITING_MOST`] are held, from all files together, or fewer if they are long, and the earliest goes
-//! on. One that comes later than that is replayed at the time that has been reached, and counted.
+//! Servers write a line when the response has ended, and restarts and clock changes add to that, so a log is
+//! only nearly in order. Up to [`WAITING_MOST`] lines of all files together are held back, fewer if they are
+//! long, and the earliest is replayed next. A line that is later than that is replayed at the time that has
+//! been reached, and counted as late.
 
 use std::{
     cmp::{Ordering, Reverse},
@@ -15,18 +16,18 @@ use serde::Serialize;
 
 use super::line::{Logged, Wanted};
 
-/// Lines that wait for earlier ones.
+/// The most lines that are held back.
 pub const WAITING_MOST: usize = 65_536;
-/// Bytes of these lines.
+/// The most bytes of held lines.
 const WAITING_BYTES_MOST: usize = 64 << 20;
-/// Longer lines are no requests.
+/// The most bytes of a line. Longer ones are not parsed.
 const LINE_BYTES_MOST: usize = 64 << 10;
-/// Lines that are named of those that can't be read.
+/// The most unreadable lines to list.
 const NAMED_MOST: usize = 5;
 const BUFFER: usize = 64 << 10;
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 
-/// Some logs that are read together.
+/// A set of logs that are read together.
 pub struct Logs {
     files: Vec<LogFile>,
     waiting: BinaryHeap<Reverse<PendingLine>>,
@@ -34,27 +35,27 @@ pub struct Logs {
     reached_us: u64,
 }
 
-/// What was read.
+/// The number of lines that were read, and those that couldn't be parsed.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct LinesRead {
-    /// Lines in all.
+    /// All lines.
     pub lines: u64,
-    /// Those that are no request.
+    /// The lines that aren't requests.
     pub unreadable: u64,
-    /// The first of these.
+    /// The first unreadable lines.
     pub named: Vec<UnreadableLine>,
-    /// Requests that came too late to be put in order.
+    /// The requests that came too late to be put in order.
     pub late: u64,
 }
 
-/// A line that is no request.
+/// A line that can't be parsed as a request.
 #[derive(Clone, Debug, Serialize)]
 pub struct UnreadableLine {
     /// The file.
     pub file: String,
-    /// Its number, from 1.
+    /// The line number, from 1.
     pub line: u64,
-    /// What is wrong with it.
+    /// The reason.
     pub reason: &'static str,
 }
 
@@ -63,12 +64,12 @@ struct LogFile {
     from: Box<dyn BufRead>,
     line: u64,
     buffer: Vec<u8>,
-    /// Lines of it that wait, and their bytes.
+    /// The number of this file's lines that are held back, and their bytes.
     waiting: usize,
     waiting_bytes: usize,
 }
 
-/// A request that waits for earlier ones. Of equal times the first read goes first.
+/// A request that is held back. Of equal times, the one that was read first is replayed first.
 struct PendingLine {
     logged: Box<Logged>,
     file: usize,
@@ -103,10 +104,10 @@ impl PartialEq for PendingLine {
 impl Eq for PendingLine {}
 
 impl Logs {
-    /// Logs by their names. What begins as gzip does is unpacked.
+    /// Opens logs, given by name and content. Content that begins like gzip is decompressed.
     ///
     /// # Errors
-    /// One can't be read.
+    /// A log can't be read.
     pub fn open(files: Vec<(String, Box<dyn Read>)>) -> io::Result<Self> {
         let files =
             files.into_iter().map(|(name, from)| LogFile::open(name, from)).collect::<Result<_, _>>()?;
@@ -114,15 +115,15 @@ impl Logs {
         Ok(Self { files, waiting, read, reached_us: 0 })
     }
 
-    /// What was read so far.
+    /// Returns the counts of the lines that were read so far.
     pub fn read(&self) -> &LinesRead {
         &self.read
     }
 
-    /// The next request.
+    /// Returns the next request.
     ///
     /// # Errors
-    /// A file can't be read on.
+    /// A file can't be read.
     pub(super) fn next(&mut self, wanted: &Wanted) -> io::Result<Option<Box<Logged>>> {
         if self.read.lines == 0 {
             (0..self.files.len()).try_for_each(|file| self.fill(file, wanted))?;
@@ -139,7 +140,7 @@ impl Logs {
         Ok(Some(logged))
     }
 
-    /// Reads on in a file, until as much of it waits as may. One line always may.
+    /// Reads from a file until its share of held lines is full. One line is always held.
     fn fill(&mut self, file: usize, wanted: &Wanted) -> io::Result<()> {
         let (most, bytes_most) = (WAITING_MOST / self.files.len(), WAITING_BYTES_MOST / self.files.len());
         loop {
@@ -151,13 +152,13 @@ impl Logs {
         }
     }
 
-    /// Reads one more request of a file. False at its end.
+    /// Reads one more request of a file. Returns false at its end.
     fn read_from(&mut self, file: usize, wanted: &Wanted) -> io::Result<bool> {
         let from = &mut self.files[file];
         while let Some(line) = from.next()? {
             self.read.lines += 1;
             let bytes = line.map_or(0, <[u8]>::len);
-            let logged = line.ok_or("it is too long").and_then(|line| Logged::read(line, wanted));
+            let logged = line.ok_or("line too long").and_then(|line| Logged::read(line, wanted));
             match logged {
                 Ok(logged) => {
                     from.waiting += 1;
@@ -193,7 +194,7 @@ impl LogFile {
         Ok(Self { name, from, line: 0, buffer: Vec::new(), waiting: 0, waiting_bytes: 0 })
     }
 
-    /// The next line; none of it, if it is too long.
+    /// The next line; none of it, if line too long.
     fn next(&mut self) -> io::Result<Option<Option<&[u8]>>> {
         self.buffer.clear();
         let most = LINE_BYTES_MOST as u64;

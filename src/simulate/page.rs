@@ -1,6 +1,6 @@
-//! The report as a page: one file, which asks for nothing else.
+//! The report as a single HTML page without external resources.
 //!
-//! What it shows of logs are keys, which are percent-encoded or hashed, and names of files; all of it is escaped.
+//! It shows keys, which are percent-encoded or hashed, and file names from the logs. Everything is escaped.
 
 use std::fmt::{self, Display, Write};
 
@@ -9,13 +9,13 @@ use super::report::{Bars, Busy, Changed, LimitReport, Report, Smallest, thousand
 const STYLE: &str = include_str!("page.css");
 const WIDTH: f64 = 760.0;
 const HEIGHT: f64 = 240.0;
-/// For the words beside an axis.
+/// The space for the labels of an axis.
 const LEFT: f64 = 64.0;
 const BOTTOM: f64 = 28.0;
 const TOP: f64 = 16.0;
 
 impl Report {
-    /// The report as a page of HTML.
+    /// Returns the report as an HTML page.
     pub fn page(&self) -> String {
         let mut page = String::new();
         self.write_page(&mut page).expect("writing to a string succeeds");
@@ -97,7 +97,7 @@ impl Report {
             let named = named.collect::<Vec<_>>().join("; ");
             write!(
                 page,
-                "<li>{} of {} lines are no requests: {}</li>",
+                "<li>{} of {} lines can't be parsed: {}</li>",
                 thousands(self.lines.unreadable),
                 thousands(self.lines.lines),
                 Escaped(named)
@@ -122,11 +122,12 @@ fn write_limit(page: &mut String, limit: &LimitReport) -> fmt::Result {
         thousands(limit.keys as u64)
     )?;
     if let Some(percent) = limit.use_p99_percent {
-        write!(page, " 99 % of the keys ask for at most {percent:.0} % of their quota.")?;
+        write!(page, " 99 % of the keys use at most {percent:.0} % of their quota.")?;
     }
     page.write_str("</p>")?;
     if !limit.judged {
-        return page.write_str("<p class=\"bad\">The log doesn't tell enough to judge this limit.</p>");
+        return page
+            .write_str("<p class=\"bad\">The log doesn't contain enough data to judge this limit.</p>");
     }
     if let Some(smallest) = &limit.smallest {
         write_smallest(page, limit, smallest)?;
@@ -139,16 +140,16 @@ fn write_smallest(page: &mut String, limit: &LimitReport, smallest: &Smallest) -
     let Smallest { nobody, one_percent, five_percent, first, above_first, is_exact } = smallest;
     write!(
         page,
-        "<h3>Which rate?</h3><p class=\"answer\">Begin with <b>{}</b>: 99 % of the keys never ask for more than {}. ",
+        "<h3>Which rate?</h3><p class=\"answer\">Begin with <b>{}</b>: 99 % of the keys never need more than {}. ",
         Escaped(&first.rate),
         Escaped(&one_percent.rate)
     )?;
     match above_first {
-        0 => page.write_str("No key asks for more.</p>")?,
+        0 => page.write_str("No key needs more.</p>")?,
         keys => write!(
             page,
-            "{} of {} keys do ask for more: see who they are among the busiest, and give those who may a rate of their \
-             own, by <code>overrides</code>.</p>",
+            "{} of {} keys need more: find them among the busiest keys, and give those that may use more a rate of their \
+             own with <code>overrides</code>.</p>",
             thousands(*keys as u64),
             thousands(limit.keys as u64)
         )?,
@@ -163,7 +164,7 @@ fn write_smallest(page: &mut String, limit: &LimitReport, smallest: &Smallest) -
     page.write_str("</table>")
 }
 
-/// Which share of the keys has a refused request under which rate.
+/// Draws the share of keys with a refused request, by rate.
 fn write_curve(page: &mut String, limit: &LimitReport, smallest: &Smallest) -> fmt::Result {
     let most = limit.curve.iter().map(|(rate, _)| *rate).chain([limit.permits]).max().unwrap_or(1).max(2)
         as f64
@@ -218,7 +219,8 @@ fn write_curve(page: &mut String, limit: &LimitReport, smallest: &Smallest) -> f
     page.write_str("</svg>")
 }
 
-/// Numbers to write on a logarithmic axis: 1, 2 and 5 times powers of ten, or these alone where that is enough.
+/// Returns the numbers to label on a logarithmic axis: powers of ten, or 1, 2 and 5 times these if there
+/// would be too few.
 fn ticks(least: f64, most: f64) -> Vec<u64> {
     let powers = || (0..19).map(|power| 10_u64.pow(power));
     let is_between = |number: &u64| (least..=most).contains(&(*number as f64));
@@ -318,7 +320,7 @@ fn write_changed(page: &mut String, what: &str, changed: &Changed) -> fmt::Resul
     page.write_str("</table></div>")
 }
 
-/// A text that may stand anywhere in the page.
+/// A text that is escaped for any place in the page.
 struct Escaped<T>(T);
 
 impl<T: AsRef<str>> Display for Escaped<T> {

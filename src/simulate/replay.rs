@@ -1,5 +1,5 @@
-//! One configuration, by which requests are decided in the time of their log: through its routes and the keys of its
-//! limits, in an in-process store whose clock is the log's.
+//! The replay of requests with one configuration, through its routes and the keys of its limits, in an
+//! in-process store whose clock is that of the log.
 
 mod limit;
 
@@ -37,27 +37,27 @@ use super::{
     tally::Timeline,
 };
 
-/// Bytes for the counts of the store.
+/// The memory limit for the store's counts, in bytes.
 const STORE_BYTES_MOST: usize = 1 << 30;
-/// Bytes for the counts of what keys would have used, beyond which they are coarse.
+/// The memory limit for the demand of keys, in bytes. Beyond it, demand is counted coarsely.
 const DEMAND_BYTES_MOST: isize = 256 << 20;
-/// Keys of which anything is told.
+/// The most keys with statistics.
 const KEYS_MOST: usize = 500_000;
-/// Answers that are awaited at a time; beyond it the earliest are taken to have ended.
+/// The most requests in flight. Beyond it, the earliest are taken to have ended.
 const RUNNING_MOST: usize = 500_000;
-/// What comes before a key in the buckets' names.
+/// The prefix of keys in the names of buckets.
 const KEY_PREFIX: &str = "";
 
-/// A configuration at work.
+/// A configuration and its state during a replay.
 pub(super) struct Replay {
     routes: Table<Route>,
     escaped_slashes: EscapedSlashes,
     host: Option<HeaderValue>,
-    /// Headers that routes ask for.
+    /// The header fields that routes match.
     conditions: Vec<HeaderName>,
     pub(super) limits: Vec<OfLimit>,
     store: MemoryStore,
-    /// What answers will add and give back, by the time when they end.
+    /// The ends of requests in flight, by time.
     running: BinaryHeap<Reverse<(u64, u64)>>,
     ends: HashMap<u64, SmallVec<[End; 2]>>,
     started: u64,
@@ -66,71 +66,71 @@ pub(super) struct Replay {
     parts: Parts,
     pub(super) counts: Counts,
     pub(super) timeline: Timeline,
-    /// Requests that it refuses and the other configuration doesn't.
+    /// The requests that this configuration refuses and the other one doesn't.
     pub(super) differing: u64,
 }
 
-/// What became of requests.
+/// The numbers of requests by outcome.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counts {
-    /// They passed all their limits, or have none.
+    /// Requests that passed all their limits, or had none.
     pub(super) admitted: u64,
-    /// A limit refused them.
+    /// Requests that a limit refused.
     pub(super) refused: u64,
-    /// No route takes them.
+    /// Requests without a matching route.
     pub(super) unrouted: u64,
-    /// The gateway can't read their target or host.
+    /// Requests whose target or host can't be read.
     pub(super) rejected: u64,
-    /// The store had no more room.
+    /// Requests that the store had no memory for.
     pub(super) undecided: u64,
-    /// Their host isn't known.
+    /// Requests without a known host.
     pub(super) without_host: u64,
-    /// They may have had a header that a route asks for.
+    /// Requests that may have had a header field that a route matches.
     pub(super) without_condition: u64,
 }
 
 struct Route {
     name: String,
-    /// Places in [`Replay::limits`].
+    /// Indexes into [`Replay::limits`].
     limits: Vec<usize>,
 }
 
-/// What a request came to.
+/// The outcome of a request.
 pub(super) enum Verdict {
-    /// It passed.
+    /// It passed all its limits.
     Admitted,
-    /// These refused it: the limit's place, and its key's, if that is known.
+    /// These limits refused it.
     Refused(RefusedBy),
-    /// It never got as far as the limits.
+    /// It didn't reach the limits.
     NotAsked,
 }
 
-/// Limits that refuse, each with the key's place.
+/// Limits that refused a request, each with the index of its key, if known.
 pub(super) type RefusedBy = SmallVec<[(usize, Option<usize>); 2]>;
 
-/// A limit that is asked.
+/// A limit that a request has to pass.
 struct Asked {
     limit: usize,
-    /// The place of its key in the tally.
+    /// The index of its key in the tally.
     key: Option<usize>,
     ask: Ask,
     charge: Charge,
 }
 
-/// What an answer adds or gives back when it ends.
+/// An effect of the end of a response.
 enum End {
-    /// Of a request that was admitted: its debt.
+    /// Charges the debt of an admitted request.
     Owed { bucket: Bytes, quota: Quota, debt: u32 },
-    /// The lease of a request that was admitted.
+    /// Releases the lease of an admitted request.
     Leased { bucket: Bytes, quota: Quota, id: LeaseId },
-    /// Of any request: what it adds to the demand of a key.
+    /// Adds to the demand of a key, for any request.
     Demanded { limit: usize, key: usize, quota: Quota, debt: u32 },
-    /// Of any request: it isn't in flight any more.
+    /// Ends a request in flight, for any request.
     Ran { limit: usize, key: usize },
 }
 
 impl Replay {
-    /// A configuration, for requests that have this host if the log tells none.
+    /// Creates the replay of a configuration. Requests without a host in the log get this one.
     pub(super) fn new(config: &Config, host: Option<HeaderValue>) -> Self {
         let names: Vec<_> = config.limits.keys().collect();
         let place = |name: &String| names.binary_search(&name).expect("each limit is defined");
@@ -162,7 +162,7 @@ impl Replay {
         }
     }
 
-    /// Adds the fields of headers that it depends on.
+    /// Adds the header fields that this configuration depends on.
     pub(super) fn want(&self, wanted: &mut Wanted) {
         let Wanted { of_request, of_answer } = wanted;
         for config in self.limits.iter().map(|limit| limit.rule.config()) {
@@ -180,7 +180,7 @@ impl Replay {
         of_request.extend(self.conditions.iter().cloned());
     }
 
-    /// Whether a route is for one host only.
+    /// Returns true if a route matches a single host only.
     pub(super) fn has_hosts(&self) -> bool {
         self.routes.routes().any(|(matcher, _)| matcher.host.is_some())
     }
@@ -202,7 +202,7 @@ impl Replay {
         verdict
     }
 
-    /// Notes that these refused what the other configuration doesn't.
+    /// Counts a request that these limits refused and the other configuration doesn't.
     pub(super) fn differ(&mut self, refused_by: RefusedBy) {
         self.differing += 1;
         for (limit, key) in refused_by {
@@ -210,7 +210,7 @@ impl Replay {
         }
     }
 
-    /// Writes a request as it would have come.
+    /// Builds the request as the gateway would have received it.
     fn fill(&self, parts: &mut Parts, logged: &Logged) {
         parts.method = logged.method.clone();
         parts.uri = logged.target.clone();
@@ -222,7 +222,7 @@ impl Replay {
         }
         from_client(&mut parts.headers);
         let host = logged.host.as_ref().or(self.host.as_ref());
-        // None is needed by a request of HTTP/1.0.
+        // HTTP/1.0 requests need no host.
         parts.version = if host.is_some() { Version::HTTP_11 } else { Version::HTTP_10 };
         if let Some(host) = host {
             parts.headers.insert(HOST, host.clone());
@@ -260,7 +260,7 @@ impl Replay {
                 Ok(Some(ask)) => {
                     let mut charge = ask.charge(KEY_PREFIX, ask.rate_of_file());
                     if charge.quota.algorithm == Algorithm::Concurrency {
-                        // A lease lasts for as long as its request, here without being renewed.
+                        // A lease lasts as long as its request here, without being renewed.
                         charge.quota.window_us = Rate::MAX_WINDOW_US;
                     }
                     let key = of_limit.tally.place(ask.key().as_str(), self.keys < KEYS_MOST, charge.quota);
@@ -315,7 +315,7 @@ impl Replay {
         Verdict::Admitted
     }
 
-    /// Notes what a request asks for, whether it gets it or not.
+    /// Adds a request to the demand of its keys, whether it is admitted or not.
     fn note_demand(&mut self, asked: &[Asked], logged: &Logged) {
         let is_coarse = self.demand_bytes > DEMAND_BYTES_MOST;
         let mut ends = SmallVec::new();
@@ -336,7 +336,7 @@ impl Replay {
         self.end_later(logged, ends);
     }
 
-    /// Holds what an admitted request does until its answer has ended, and what it owes then.
+    /// Schedules the release and the charges for the end of an admitted request.
     fn settle(&mut self, asked: &[&Asked], decision: &Decision, logged: &Logged) {
         let leases = decision.leases.iter().map(|lease| End::Leased {
             bucket: lease.bucket.clone(),
@@ -394,19 +394,19 @@ impl Replay {
             }
             End::Ran { limit, key } => return self.limits[limit].tally.of_key(key).demand.end(),
         };
-        // Where the store is full, a debt is forgotten, as the gateway does it.
+        // If the store is full, a debt is dropped, as in the gateway.
         let _ = self.store.operate_at(time_us, &Operation::On { bucket, quota, act });
     }
 }
 
-/// What an answer adds to what its request was charged.
+/// Returns what the response adds to the charge of its request.
 fn debt(rule: &Rule, ask: &Ask, logged: &Logged) -> Option<u32> {
     let fields: HeaderMap = logged.answer_headers.iter().cloned().collect();
     let debt = rule.debt(ask.settles()?, logged.status.unwrap_or(StatusCode::OK), &fields)?;
     (debt > 0).then_some(debt)
 }
 
-/// No window reaches back before zero.
+/// Shifts a time so that no window begins before zero.
 fn store_time(time_us: u64) -> u64 {
     time_us + Rate::MAX_WINDOW_US
 }

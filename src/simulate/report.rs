@@ -1,4 +1,4 @@
-//! What a simulation found, in numbers.
+//! The results of a simulation, in numbers.
 
 mod notes;
 
@@ -18,163 +18,164 @@ use super::{
     tally::{KeyTally, Timeline},
 };
 
-/// Keys that are named of a limit.
+/// The most keys to list per limit.
 const BUSIEST: usize = 10;
-/// Points of a curve.
+/// The most points of a curve.
 const POINTS_MOST: usize = 200;
 
-/// What a simulation found.
+/// The results of a simulation.
 #[derive(Debug, Serialize)]
 pub struct Report {
     /// The lines of the logs.
     pub lines: LinesRead,
-    /// When the first request came (RFC 3339).
+    /// The time of the first request (RFC 3339).
     pub from: Option<String>,
-    /// When the last one came.
+    /// The time of the last request.
     pub to: Option<String>,
-    /// What became of the requests.
+    /// The numbers of requests by outcome.
     pub requests: Requests,
     /// The limits by name.
     pub limits: Vec<LimitReport>,
-    /// What a comparison found.
+    /// The differences to the other configuration.
     pub against: Option<Changes>,
-    /// What is to be known before the numbers are believed.
+    /// Notes on how far the numbers can be trusted.
     pub notes: Vec<String>,
     /// Requests over time.
     pub timeline: Bars,
 }
 
-/// What became of requests.
+/// The numbers of requests by outcome.
 #[derive(Debug, Serialize)]
 pub struct Requests {
-    /// All of them.
+    /// All requests.
     pub all: u64,
-    /// They passed all their limits, or have none.
+    /// Requests that passed all their limits, or had none.
     pub admitted: u64,
-    /// A limit refused them.
+    /// Requests that a limit refused.
     pub refused: u64,
-    /// No route takes them: 404.
+    /// Requests without a matching route (404).
     pub unrouted: u64,
-    /// The gateway can't read their target: 400.
+    /// Requests whose target can't be read (400).
     pub rejected: u64,
-    /// There was no memory to count them.
+    /// Requests that there was no memory to count.
     pub undecided: u64,
 }
 
-/// What a limit did.
+/// The results of a limit.
 #[derive(Debug, Serialize)]
 pub struct LimitReport {
-    /// Its name.
+    /// The limit's name.
     pub limit: String,
-    /// Its rate.
+    /// The limit's rate.
     pub rate: String,
-    /// The permits of that.
+    /// The permits of the rate.
     pub permits: u64,
-    /// How it counts.
+    /// The algorithm.
     pub algorithm: &'static str,
-    /// Whether it only shadows: what it refuses is what it would refuse.
+    /// True in shadow mode. Refused requests are then those that would have been refused.
     pub shadows: bool,
-    /// Whether the log tells enough to judge it.
+    /// True if the log has enough data to judge the limit.
     pub judged: bool,
-    /// Requests of its routes.
+    /// The requests of its routes.
     pub requests: u64,
-    /// Those that it refused.
+    /// The requests that it refused.
     pub refused: u64,
-    /// Their share of the requests, in percent.
+    /// The share of refused requests, in percent.
     pub refused_percent: f64,
-    /// Of those that it refused: there would have been room within its `wait`.
+    /// The refused requests that would have been admitted within the limit's `wait`.
     pub within_wait: u64,
-    /// Those that are exempt.
+    /// The requests that were exempt.
     pub exempt: u64,
-    /// Those that lack the key, or may have it, and weren't counted.
+    /// The requests that weren't counted, because they had no key, or possibly none.
     pub skipped: u64,
-    /// Different keys.
+    /// The number of different keys.
     pub keys: usize,
-    /// Keys with a request that was refused.
+    /// The number of keys with a refused request.
     pub keys_refused: usize,
-    /// The 99th percentile of the keys' use, in percent: what a key asked for at most in any window, of its quota.
+    /// The 99th percentile of the use of keys, in percent of the quota. A key's use is its demand in its
+    /// busiest window.
     pub use_p99_percent: Option<f64>,
-    /// The smallest rates that refuse few.
+    /// The smallest rates that refuse few keys.
     pub smallest: Option<Smallest>,
     /// The busiest keys, by requests.
     pub busiest: Vec<Busy>,
-    /// Pairs: under a rate of so many permits, so many percent of the keys have a refused request.
+    /// Pairs of a rate in permits and the percentage of keys with a refused request under it.
     pub curve: Vec<(u64, f64)>,
 }
 
-/// The smallest rates of a limit under which no more than a share of its keys has any refused request.
+/// The smallest rates of a limit that keep the share of keys with a refused request below a bound.
 #[derive(Debug, Serialize)]
 pub struct Smallest {
-    /// None of them.
+    /// The smallest rate that refuses none.
     pub nobody: AtLeast,
-    /// 1 %.
+    /// The smallest rate that refuses at most 1 % of the keys.
     pub one_percent: AtLeast,
-    /// 5 %.
+    /// The smallest rate that refuses at most 5 % of the keys.
     pub five_percent: AtLeast,
-    /// One to begin with: that for 1 %, rounded up to two digits.
+    /// A rate to begin with: that for 1 %, rounded up to two digits.
     pub first: AtLeast,
-    /// Keys that ask for more than that.
+    /// The number of keys that need more than that.
     pub above_first: usize,
-    /// Whether a smaller rate would refuse more; else it might do, too.
+    /// True if any smaller rate would refuse more; otherwise a smaller one might be enough, too.
     pub is_exact: bool,
 }
 
 /// A rate that is enough.
 #[derive(Debug, Serialize)]
 pub struct AtLeast {
-    /// Its permits.
+    /// The permits.
     pub permits: u64,
-    /// As the file has it.
+    /// The rate as written in the file.
     pub rate: String,
 }
 
-/// A key that is busy.
+/// A busy key.
 #[derive(Debug, Serialize)]
 pub struct Busy {
-    /// As in the bucket's name.
+    /// The key as in the bucket's name.
     pub key: String,
-    /// Its requests.
+    /// The requests.
     pub requests: u64,
-    /// Those that were refused.
+    /// The refused requests.
     pub refused: u64,
-    /// The permits that it asked for at most in any window.
+    /// The permits needed in its busiest window.
     pub peak: u64,
-    /// That, of its quota, in percent.
+    /// The demand in percent of the quota.
     pub use_percent: f64,
 }
 
-/// What changes from one configuration to another.
+/// The differences between two configurations.
 #[derive(Debug, Serialize)]
 pub struct Changes {
-    /// Requests that are refused now and weren't.
+    /// The number of requests that are refused now and weren't before.
     pub newly_refused: u64,
-    /// Requests that were refused and aren't now.
+    /// The number of requests that were refused before and aren't now.
     pub newly_admitted: u64,
-    /// The limits that refuse now, with the keys that have most of these.
+    /// The limits that refuse now, with the most affected keys.
     pub refused_by: Vec<Changed>,
-    /// The limits that refused, with the keys that have most of these.
+    /// The limits that refused before, with the most affected keys.
     pub admitted_by: Vec<Changed>,
 }
 
-/// What changes by a limit.
+/// The differences of a limit.
 #[derive(Debug, Serialize)]
 pub struct Changed {
-    /// Its name.
+    /// The limit's name.
     pub limit: String,
-    /// Requests that are treated otherwise.
+    /// The number of requests that are decided differently.
     pub requests: u64,
-    /// The keys that have most of them.
+    /// The keys with the most of these requests.
     pub keys: Vec<(String, u64)>,
 }
 
 /// Requests over time.
 #[derive(Debug, Serialize)]
 pub struct Bars {
-    /// When the first begins, in seconds since 1970.
+    /// The start of the first bar, in seconds since 1970.
     pub start: u64,
-    /// How long each lasts, in seconds.
+    /// The duration of a bar in seconds.
     pub seconds: u64,
-    /// Requests, and how many of them were refused.
+    /// The requests in each bar, and how many of them were refused.
     pub bars: Vec<[u64; 2]>,
 }
 
@@ -207,7 +208,7 @@ impl Report {
     }
 }
 
-/// RFC 3339, in whole seconds.
+/// Formats a time by RFC 3339, in whole seconds.
 fn time(us: u64) -> String {
     humantime::format_rfc3339_seconds(SystemTime::UNIX_EPOCH + Duration::from_micros(us)).to_string()
 }
@@ -216,7 +217,7 @@ impl LimitReport {
     fn new(of_limit: &replay::OfLimit) -> Self {
         let (limit, tally) = (of_limit.rule.limit(), &of_limit.tally);
         let quota = limit.quota();
-        // Keys with a rate of their own say nothing of the limit's.
+        // Keys with an override say nothing about the limit's own rate.
         let mut peaks: Vec<u64> = tally
             .keys()
             .filter(|(_, key)| is_held_to(quota, key))
@@ -249,7 +250,7 @@ impl LimitReport {
             skipped: tally.skipped,
             keys: keys.len(),
             keys_refused: keys.iter().filter(|(_, key)| key.refused > 0).count(),
-            // By nearest rank.
+            // The rank is rounded up.
             use_p99_percent: (uses.len() * 99).div_ceil(100).checked_sub(1).map(|rank| uses[rank]),
             smallest: Smallest::new(quota, &peaks, tally.is_coarse),
             busiest: keys.iter().take(BUSIEST).map(busy).collect(),
@@ -258,7 +259,8 @@ impl LimitReport {
     }
 }
 
-/// Whether a key has the limit's own rate. (Leases of a simulation last for ever.)
+/// Returns true if a key has the limit's own rate. The windows of `concurrency` differ, since leases last for
+/// ever here.
 fn is_held_to(quota: Quota, key: &KeyTally) -> bool {
     key.quota.permits == quota.permits
         && (key.quota.window_us == quota.window_us || quota.algorithm == Algorithm::Concurrency)
@@ -271,10 +273,10 @@ impl KeyTally {
 }
 
 impl Smallest {
-    /// By the peaks of all keys, the highest first.
+    /// Computes the rates from the peaks of all keys, in descending order.
     fn new(quota: Quota, peaks: &[u64], is_coarse: bool) -> Option<Self> {
         let is_exact = !matches!(quota.algorithm, Algorithm::Gcra { .. }) && !is_coarse;
-        // With a burst of its own no rate may be enough.
+        // With a separate burst, no rate may be enough.
         if peaks.is_empty() || matches!(quota.algorithm, Algorithm::Gcra { burst: Some(_) }) {
             return None;
         }
@@ -282,7 +284,7 @@ impl Smallest {
             let rate = Quota { permits: u32::try_from(permits).unwrap_or(u32::MAX), ..quota }.to_string();
             AtLeast { permits, rate }
         };
-        // So many percent of the keys may ask for more than this.
+        // This percentage of the keys may need more than the peak at this position.
         let peak = |percent: usize| peaks.get(peaks.len() * percent / 100).copied().unwrap_or(1);
         let first = rounded_up(peak(1));
         Some(Self {
@@ -296,13 +298,13 @@ impl Smallest {
     }
 }
 
-/// The next number of no more than two digits and zeros.
+/// Rounds up to two significant digits.
 fn rounded_up(number: u64) -> u64 {
     let unit = 10_u64.pow(number.checked_ilog10().unwrap_or(0).saturating_sub(1));
     number.div_ceil(unit).saturating_mul(unit)
 }
 
-/// A number with its thousands apart: `1,234,567`.
+/// Formats a number with separators: `1,234,567`.
 pub fn thousands(number: u64) -> String {
     let digits = number.to_string();
     let mut apart = String::with_capacity(digits.len() + digits.len() / 3);
@@ -315,7 +317,7 @@ pub fn thousands(number: u64) -> String {
     apart
 }
 
-/// How many keys have a refused request under which rate, by the peaks of all, the highest first.
+/// Returns the share of keys with a refused request by rate, from the peaks of all keys in descending order.
 fn curve(peaks: &[u64]) -> Vec<(u64, f64)> {
     let all = peaks.len() as u64;
     let mut points: Vec<(u64, f64)> = Vec::new();

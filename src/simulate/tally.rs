@@ -1,4 +1,4 @@
-//! What a limit did, and for whom; and when.
+//! The statistics of limits and their keys, and of requests over time.
 
 use std::collections::HashMap;
 
@@ -6,56 +6,56 @@ use crate::{algorithm::Quota, config::KeyPart};
 
 use super::demand::Demand;
 
-/// What a limit did. Keys have places in the order in which they came.
+/// The statistics of a limit. Its keys are numbered in the order of their first request.
 #[derive(Debug, Default)]
 pub(super) struct LimitTally {
-    /// Requests of its routes.
+    /// The requests of its routes.
     pub(super) requests: u64,
     pub(super) refused: u64,
-    /// Of these, those that there would have been room for within the limit's `wait`.
+    /// The refused requests that would have been admitted within the limit's `wait`.
     pub(super) within_wait: u64,
-    /// Of these, those that it refused for want of a key.
+    /// The requests that were refused because they had no key.
     pub(super) denied: u64,
     pub(super) exempt: u64,
     pub(super) skipped: u64,
-    /// Requests of which the log doesn't tell a part of the key, and which part that is.
+    /// The requests for which the log lacks a part of the key, and the first such part.
     pub(super) unknown: u64,
     pub(super) unknown_part: Option<String>,
-    /// Requests of which the log doesn't tell how long they took, and the limit is on those in flight.
+    /// The requests without a duration in the log, if the limit counts those in flight.
     pub(super) unknown_time: u64,
-    /// Requests of which the log doesn't tell the cost.
+    /// The requests whose cost isn't in the log.
     pub(super) unknown_costs: u64,
-    /// Requests of keys beyond the bound: they are decided, but nothing is told of them.
+    /// The requests of keys beyond the bound. They are decided, but not counted anywhere else.
     pub(super) beyond: u64,
-    /// What keys asked for is counted from above.
+    /// True if the demand of keys is an upper bound only.
     pub(super) is_coarse: bool,
-    /// Requests that it refuses and the other configuration doesn't.
+    /// The requests that this configuration refuses and the other one doesn't.
     pub(super) differs: u64,
     places: HashMap<Box<str>, usize>,
     keys: Vec<KeyTally>,
 }
 
-/// What a limit did for a key.
+/// The statistics of a key.
 #[derive(Debug)]
 pub(super) struct KeyTally {
-    /// The quota it is held to.
+    /// The quota that applies to the key.
     pub(super) quota: Quota,
     pub(super) requests: u64,
     pub(super) refused: u64,
-    /// Requests that the other configuration doesn't refuse.
+    /// The requests that this configuration refuses and the other one doesn't.
     pub(super) differs: u64,
     pub(super) demand: Demand,
 }
 
-/// Where a key is.
+/// The index of a key.
 pub(super) struct KeySlot {
-    /// None, beyond the bound.
+    /// The index. `None` if there are too many keys.
     pub(super) place: Option<usize>,
     pub(super) is_new: bool,
 }
 
 impl LimitTally {
-    /// The place of a key, which is given one if there may be more.
+    /// Returns the index of a key. A new key gets one if `may_grow`.
     pub(super) fn place(&mut self, key: &str, may_grow: bool, quota: Quota) -> KeySlot {
         if let Some(place) = self.places.get(key) {
             return KeySlot { place: Some(*place), is_new: false };
@@ -70,12 +70,12 @@ impl LimitTally {
         KeySlot { place: Some(place), is_new: true }
     }
 
-    /// What it did for the key at a place.
+    /// Returns the statistics of the key at an index.
     pub(super) fn of_key(&mut self, place: usize) -> &mut KeyTally {
         &mut self.keys[place]
     }
 
-    /// Counts a request of the key at a place.
+    /// Counts a request of the key at an index.
     pub(super) fn arrive(&mut self, place: Option<usize>) -> Option<&mut KeyTally> {
         match place {
             Some(place) => {
@@ -90,7 +90,7 @@ impl LimitTally {
         }
     }
 
-    /// Counts a refusal, which has room within the limit's wait or not.
+    /// Counts a refusal, and whether the request would have been admitted within the limit's `wait`.
     pub(super) fn refuse(&mut self, place: Option<usize>, is_within_wait: bool) {
         self.refused += 1;
         self.within_wait += u64::from(is_within_wait);
@@ -107,25 +107,25 @@ impl LimitTally {
         }
     }
 
-    /// Counts a request of which the log doesn't tell this part of the key.
+    /// Counts a request for which the log lacks this part of the key.
     pub(super) fn note_unknown(&mut self, part: &KeyPart) {
         self.unknown += 1;
         self.unknown_part.get_or_insert_with(|| part.to_string());
     }
 
-    /// The keys with their texts.
+    /// Returns all keys and their statistics.
     pub(super) fn keys(&self) -> impl Iterator<Item = (&str, &KeyTally)> {
         self.places.iter().map(|(text, place)| (&**text, &self.keys[*place]))
     }
 }
 
-/// How many requests came and were refused when.
+/// The numbers of requests and refusals over time.
 #[derive(Debug, Default)]
 pub(super) struct Timeline {
     pub(super) start_us: u64,
-    /// How long each bar lasts.
+    /// The duration of a bar.
     pub(super) bar_us: u64,
-    /// Requests, and how many of them were refused.
+    /// The requests in each bar, and how many of them were refused.
     pub(super) bars: Vec<[u64; 2]>,
 }
 

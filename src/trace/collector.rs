@@ -1,8 +1,8 @@
-//! The collector, to which spans go by OTLP over gRPC.
+//! The export of spans to a collector, by OTLP over gRPC.
 //!
-//! Spans of a request wait together in a bounded queue, from which a task takes them in batches, each with a deadline
-//! within which it is tried again: a collector that is slow or away holds no request up and makes nothing grow. What
-//! doesn't fit, or isn't taken in time, is lost, and counted.
+//! The spans of a request go into a bounded queue. A task takes them from there in batches, and retries each
+//! batch until a deadline. So a collector that is slow or down delays no request, and memory stays bounded.
+//! Spans that don't fit or can't be delivered in time are lost, and counted.
 
 use std::{
     env,
@@ -33,46 +33,46 @@ use crate::{config::ServerUrl, metrics::Page};
 /// The spans of a request.
 pub type Spans = Vec<SpanData>;
 
-/// Requests whose spans may wait to be sent.
+/// The most requests whose spans are queued.
 const WAITING_MOST: usize = 2_048;
-/// Spans after which no more are waited for, and how long that takes at most.
+/// The number of spans that completes a batch, and the longest time to wait for them.
 const BATCH: usize = 512;
 const GATHERED_FOR: Duration = Duration::from_secs(1);
-/// For a batch to be taken.
+/// The deadline for delivering a batch.
 const SENT_WITHIN: Duration = Duration::from_secs(10);
-/// For all that waits when the gateway ends.
+/// The deadline for delivering everything at shutdown.
 const FLUSHED_WITHIN: Duration = Duration::from_secs(2);
-/// How often trouble is told that goes on.
+/// The time after which an ongoing problem is logged again.
 const SAY_AGAIN_AFTER: Duration = Duration::from_secs(60);
-/// Requests in a second that are traced because somebody says so who isn't trusted.
+/// The most traces per second that untrusted clients can force.
 const ASKED_MOST: u64 = 100;
 
-/// Where spans go.
+/// A collector of spans.
 #[derive(Debug)]
 pub struct Collector {
-    /// Nothing is what ends the task.
+    /// The queue. `None` ends the task.
     waiting: Sender<Option<Spans>>,
     fates: Arc<Fates>,
     since: Instant,
-    /// The last second of these, and how many requests were asked for in it, in the lower half.
+    /// The second of the last forced trace, and in the lower half the number of traces forced in it.
     asked: AtomicU64,
 }
 
-/// What became of spans.
+/// The numbers of spans by outcome.
 #[derive(Debug, Default)]
 struct Fates {
     exported: AtomicU64,
-    /// The collector didn't take them.
+    /// Spans that the collector didn't accept.
     failed: AtomicU64,
-    /// Too many were waiting.
+    /// Spans that didn't fit into the queue.
     dropped: AtomicU64,
 }
 
 impl Collector {
-    /// The collector at a url. Must be called in a tokio runtime. Nothing is connected yet.
+    /// Creates the export to a URL. Must be called in a tokio runtime. Doesn't connect yet.
     ///
     /// # Errors
-    /// What of the environment's variables `OTEL_…` can't be used.
+    /// One of the environment variables `OTEL_…` is invalid.
     pub fn open(url: &ServerUrl) -> Result<Self, String> {
         let mut exporter = SpanExporter::builder().with_tonic();
         if url.is_tls() {
@@ -91,7 +91,7 @@ impl Collector {
         Ok(Self { waiting, fates, since: Instant::now(), asked: AtomicU64::new(0) })
     }
 
-    /// Whether one more request is traced in this second because somebody says so who isn't trusted.
+    /// Counts a trace that an untrusted client forces. Returns false if there were too many in this second.
     pub fn has_room_for_asked(&self) -> bool {
         let now = self.since.elapsed().as_secs();
         let another = |asked: u64| {
@@ -102,7 +102,7 @@ impl Collector {
         self.asked.fetch_update(Relaxed, Relaxed, another).is_ok()
     }
 
-    /// Has spans sent, soon, unless too many wait already.
+    /// Queues spans for export. They are dropped if the queue is full.
     pub fn hand_in(&self, spans: Spans) {
         let count = spans.len() as u64;
         if self.waiting.try_send(Some(spans)).is_err() {
@@ -110,15 +110,15 @@ impl Collector {
         }
     }
 
-    /// Sends what waits, and after that nothing any more.
+    /// Exports all queued spans and ends the task.
     pub async fn flush(&self) {
         let sent = async {
-            // It fails if the task has ended.
+            // Sending fails if the task has ended.
             let _ = self.waiting.send(None).await;
             self.waiting.closed().await;
         };
         if timeout(FLUSHED_WITHIN, sent).await.is_err() {
-            tracing::warn!("spans that the collector didn't take at the end are lost");
+            tracing::warn!("spans that couldn't be exported at shutdown are lost");
         }
     }
 
@@ -128,13 +128,14 @@ impl Collector {
         let counts = [("exported", exported), ("failed", failed), ("dropped", dropped)];
         page.counters(
             "tollgate_spans",
-            "Spans of requests that were traced, by what became of them",
+            "Spans of traced requests, by outcome",
             counts.map(|(outcome, count)| ([("outcome", outcome)], count.load(Relaxed))),
         );
     }
 }
 
-/// What spans are of: this program, unless the environment says otherwise, as SDKs of OpenTelemetry let it.
+/// Returns the origin of the spans: this program, unless the environment overrides it as in other
+/// OpenTelemetry SDKs.
 fn resource() -> Resource {
     let own = [
         KeyValue::new("service.name", env!("CARGO_PKG_NAME")),
@@ -149,7 +150,7 @@ fn resource() -> Resource {
     }
 }
 
-/// Sends what comes, in batches, until it is told to end.
+/// Exports spans in batches until the queue is told to end.
 async fn send_all(
     mut waiting: Receiver<Option<Spans>>,
     exporter: SpanExporter,
@@ -179,17 +180,17 @@ async fn send_all(
             said_at = Some(Instant::now());
             tracing::warn!(
                 "can't send traces to `{url}`: {cause}\n\
-                 have a collector take OTLP over gRPC there, or name another one in tracing.otlp; spans not taken so far: {failed}"
+                 run a collector for OTLP over gRPC there, or change tracing.otlp; spans lost so far: {failed}"
             );
         }
     }
 }
 
-/// Sends a batch. The exporter has a deadline of its own, which ends no connection that is being made.
+/// Exports a batch. The exporter's own deadline doesn't cover connecting, so there is a second one.
 async fn send(exporter: &SpanExporter, batch: Spans) -> Result<(), String> {
     let sent: Result<OTelSdkResult, _> = timeout(SENT_WITHIN, exporter.export(batch)).await;
     match sent {
         Ok(sent) => sent.map_err(|cause| cause.to_string()),
-        Err(_) => Err(format!("it didn't answer within {SENT_WITHIN:?}")),
+        Err(_) => Err(format!("no response within {SENT_WITHIN:?}")),
     }
 }

@@ -1,4 +1,4 @@
-//! W3C Trace Context: in which trace a request is, and below which span (<https://www.w3.org/TR/trace-context/>).
+//! W3C Trace Context: the trace and parent span of a request (<https://www.w3.org/TR/trace-context/>).
 
 use bytes::Bytes;
 use hyper::{
@@ -6,36 +6,36 @@ use hyper::{
     header::{HeaderName, HeaderValue},
 };
 
-/// Names the trace, the sender's span in it, and whether it is sampled.
+/// The header field with the trace, the sender's span, and the sampled flag.
 pub const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
-/// What the systems say of it that it has passed through. It goes on as it is.
+/// The header field with the data of other tracing systems. It is forwarded as it is.
 pub const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
 
-/// Characters of a traceparent, of which later versions may have more.
+/// The length of a `traceparent` field. Later versions can be longer.
 const LENGTH: usize = 55;
 const SAMPLED: u8 = 1;
-/// Flags that are known: that the trace is sampled, and that its id was drawn at random (Level 2).
+/// The supported flags: sampled, and a random trace id (Level 2).
 const KNOWN_FLAGS: u8 = 0b11;
 
-/// A span in its trace.
+/// A span and its trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Context {
-    /// Never 0.
+    /// The id of the trace. Never 0.
     pub trace_id: u128,
-    /// Never 0.
+    /// The id of the span. Never 0.
     pub span_id: u64,
-    /// The span that it is within; 0 if that isn't known, or there is none.
+    /// The id of the parent span. 0 if there is none, or if it is unknown.
     pub parent_id: u64,
     flags: u8,
 }
 
 impl Context {
-    /// A span of a trace that begins here and is sampled.
+    /// Creates a span in a new, sampled trace.
     pub fn sampled() -> Self {
         Self::begin(SAMPLED)
     }
 
-    /// A span of a trace that begins here and isn't sampled.
+    /// Creates a span in a new trace that isn't sampled.
     pub fn unsampled() -> Self {
         Self::begin(0)
     }
@@ -44,12 +44,12 @@ impl Context {
         Self { trace_id: fastrand::u128(1..), span_id: fastrand::u64(1..), parent_id: 0, flags }
     }
 
-    /// A span within this one.
+    /// Creates a child span.
     pub fn child(&self) -> Self {
         Self { span_id: fastrand::u64(1..), parent_id: self.span_id, ..*self }
     }
 
-    /// The sender's span; none if it tells none, several, or what is no span.
+    /// Returns the sender's span. `None` if the field is missing, invalid or repeated.
     pub fn read(header: &HeaderMap) -> Option<Self> {
         let mut lines = header.get_all(TRACEPARENT).into_iter();
         match (lines.next(), lines.next()) {
@@ -71,17 +71,17 @@ impl Context {
         (trace_id != 0 && span_id != 0).then_some(Self { trace_id, span_id, parent_id: 0, flags })
     }
 
-    /// Whether the trace is sampled.
+    /// Returns true if the trace is sampled.
     pub fn is_sampled(&self) -> bool {
         self.flags & SAMPLED != 0
     }
 
-    /// The flags that are known.
+    /// Returns the supported flags.
     pub fn flags(&self) -> u8 {
         self.flags
     }
 
-    /// What tells it to who is called within this span.
+    /// Returns the `traceparent` field for requests within this span.
     pub fn to_field(&self) -> HeaderValue {
         let Self { trace_id, span_id, flags, .. } = self;
         let field = Bytes::from(format!("00-{trace_id:032x}-{span_id:016x}-{flags:02x}"));
@@ -89,7 +89,7 @@ impl Context {
     }
 }
 
-/// A number of hexadecimal digits, of which none is a capital letter.
+/// Parses lower-case hexadecimal digits.
 fn hex(digits: &[u8]) -> Option<u128> {
     digits.iter().try_fold(0, |number: u128, digit| {
         let value = match digit {

@@ -66,7 +66,7 @@ fn a_key_has_its_own_rate_before_the_limits() {
         assert_eq!(limits(&gateway, &["set", "l", "4/h", "--if-absent"]).0, 1);
         assert_eq!(policy(&gateway), "\"l\";q=3;w=3600");
         done(limits(&gateway, &["unset", "l"]));
-        assert_eq!(limits(&gateway, &["unset", "l"]), (1, "nothing was set\n".to_owned()));
+        assert_eq!(limits(&gateway, &["unset", "l"]), (1, "no rate was set\n".to_owned()));
         done(limits(&gateway, &["set", "l", "4/h", "--if-absent"]));
         assert_eq!(policy(&gateway), "\"l\";q=4;w=3600");
     }

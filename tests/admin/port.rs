@@ -45,7 +45,7 @@ fn a_page_of_another_site_changes_nothing() {
     assert_eq!(gateway.get("/").header("ratelimit-policy"), Some("\"l\";q=5;w=3600"));
     assert_eq!(set(&format!("{SET}\r\n{JSON}\r\nOrigin: http://localhost")), 200);
     assert_eq!(gateway.get("/").header("ratelimit-policy"), Some("\"l\";q=7;w=3600"));
-    wait_until("it is logged", || gateway.log().contains("limit `l`: the rate is set to 7/h: counts kept"));
+    wait_until("it is logged", || gateway.log().contains("limit `l`: rate set to 7/h: counts kept"));
 }
 
 #[test]
@@ -53,7 +53,7 @@ fn what_is_wrong_is_said_and_changes_nothing() {
     let gateway = gateway("5/h", "");
     for (body, status, told) in [
         (r#"{"rate": "7/0s"}"#, 400, "no whole number of milliseconds"),
-        (r#"{"rate": "20"}"#, 400, "is no rate"),
+        (r#"{"rate": "20"}"#, 400, "is not a valid rate"),
         (r#"{"rate": "7/h", "for": "0s"}"#, 400, "no time"),
         (r#"{"rate": "7/h", "scope": "all"}"#, 400, "unknown scope `all`"),
         (r#"{"rate": "7/h", "fro": "1h"}"#, 422, "unknown field `fro`"),
@@ -66,7 +66,7 @@ fn what_is_wrong_is_said_and_changes_nothing() {
     }
     let (status, problem) = ask(&gateway, "GET /api/limits/m/keys/1.2.3.4 HTTP/1.1\r\nHost: localhost", "");
     assert_eq!(status, 404);
-    assert!(problem.contains("there is no limit `m`; there are: l"), "{problem}");
+    assert!(problem.contains("unknown limit `m`; the limits are: l"), "{problem}");
     let (status, problem) = ask(&gateway, "GET /api/limits/l/keys/%ff HTTP/1.1\r\nHost: localhost", "");
     assert_eq!((status, problem.starts_with('{')), (400, true), "{problem}");
     assert_eq!(gateway.get("/").header("ratelimit-policy"), Some("\"l\";q=5;w=3600"));

@@ -268,7 +268,7 @@ fn a_reader_who_does_not_read_holds_nobody_up() {
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     let log = format!("[admin]\nlisten = \"127.0.0.1:0\"\n[access_log]\npath = \"{}\"\n", pipe.display());
     let gateway = Gateway::start(&(log + ANSWER));
-    let (_, admin) = gateway.greeting().split_once("operators turn to http://").unwrap();
+    let (_, admin) = gateway.greeting().split_once("dashboard: http://").unwrap();
     let admin = admin.lines().next().unwrap();
     let lost = || Metrics::scrape(admin).of("tollgate_access_log_lost_total");
     let mut client = gateway.client();

@@ -49,7 +49,7 @@ fn impatient(url: &str) -> Gateway {
 }
 
 fn admin(gateway: &Gateway) -> String {
-    let (_, admin) = gateway.greeting().split_once("operators turn to http://").unwrap();
+    let (_, admin) = gateway.greeting().split_once("dashboard: http://").unwrap();
     admin.lines().next().unwrap().to_owned()
 }
 

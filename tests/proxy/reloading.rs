@@ -68,7 +68,7 @@ fn wait_for_look(gateway: &Gateway) {
 
 /// Asks the admin port.
 fn operate(gateway: &Gateway, request: &str, fields: &str) -> Answer {
-    let (_, address) = gateway.greeting().split_once("operators turn to http://").unwrap();
+    let (_, address) = gateway.greeting().split_once("dashboard: http://").unwrap();
     let mut client = Client::connect(address.lines().next().unwrap().parse().unwrap());
     client.send(
         format!("{request} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n{fields}\r\n").as_bytes(),

@@ -133,7 +133,7 @@ fn clients_must_show_a_certificate_of_the_authority() {
     assert!(with(&others).ends_with("FAILED"));
     assert!(curl(&gateway, &["--cacert", &ca, "https://{address}/"]).ends_with("FAILED"));
     assert_eq!(upstream.count(), 1);
-    let (_, admin) = gateway.greeting().split_once("operators turn to http://").unwrap();
+    let (_, admin) = gateway.greeting().split_once("dashboard: http://").unwrap();
     let admin = admin.lines().next().unwrap();
     assert_eq!(Metrics::scrape(admin).of("tollgate_tls_handshake_failures_total"), 2.0);
 }
@@ -288,7 +288,7 @@ fn who_leaves_in_the_middle_leaves_nothing_behind() {
     for _ in 0..20 {
         Client::connect(gateway.address()).send(b"\x16\x03\x01");
     }
-    let (_, admin) = gateway.greeting().split_once("operators turn to http://").unwrap();
+    let (_, admin) = gateway.greeting().split_once("dashboard: http://").unwrap();
     let admin = admin.lines().next().unwrap();
     wait_until("all are gone", || {
         let metrics = Metrics::scrape(admin);

@@ -338,7 +338,7 @@ fn a_tunnel_is_a_request_in_flight_until_its_end() {
                  [limits.l]\nkey = \"global\"\nalgorithm = \"concurrency\"\nrate = \"1\"\nlease = \"1s\"\n"
             ),
         );
-        let (_, admin) = gateway.greeting().split_once("operators turn to http://").unwrap();
+        let (_, admin) = gateway.greeting().split_once("dashboard: http://").unwrap();
         let admin = admin.lines().next().unwrap().to_owned();
         let server = upstream.url().replace("http://", "");
         let in_flight =
@@ -409,7 +409,7 @@ fn a_tunnel_is_told_and_counted_when_it_has_ended() {
             log.display()
         ),
     );
-    let (_, admin) = gateway.greeting().split_once("operators turn to http://").unwrap();
+    let (_, admin) = gateway.greeting().split_once("dashboard: http://").unwrap();
     let admin = admin.lines().next().unwrap().to_owned();
     let before = Metrics::scrape(&admin);
     let mut client = open(&gateway);

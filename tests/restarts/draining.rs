@@ -58,7 +58,7 @@ fn readiness_is_off_before_the_listener_closes_and_can_be_seen_to_the_end() {
     // A tenth of it is for balancers to notice.
     let (mut gateway, mut client, release) =
         in_flight("[server]\ntimeouts = { drain = \"30s\" }\n[admin]\nlisten = \"127.0.0.1:0\"");
-    let (_, admin) = gateway.greeting().split_once("operators turn to http://").unwrap();
+    let (_, admin) = gateway.greeting().split_once("dashboard: http://").unwrap();
     let admin = admin.lines().next().unwrap().parse().unwrap();
     let ready = || {
         let answer = Client::connect(admin).ask("GET /readyz\nHost: localhost");

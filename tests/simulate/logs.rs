@@ -75,7 +75,7 @@ fn lines_later_than_what_is_held_count_for_the_time_that_is_reached() {
     log += &get(1, "192.0.2.1");
     let report = simulate(&limited("key = \"ip\"\nrate = \"1/10s\""), &log);
     assert_eq!((report.lines.late, report.limits[0].busiest[1].refused), (1, 0));
-    assert!(report.notes.iter().any(|note| note.starts_with("1 lines came too late to be put in order")));
+    assert!(report.notes.iter().any(|note| note.starts_with("1 lines were too late to be put in order")));
 }
 
 /// They are held by their bytes, too: 65,536 of the longest would be four gigabytes.
@@ -132,8 +132,8 @@ fn lines_that_are_no_requests_are_counted_and_the_first_are_named() {
         told.starts_with("2 requests from 2026-11-21T07:00:00Z to 2026-11-21T07:00:09Z\n2 admitted\n"),
         "{told}"
     );
-    let named = "8 of 10 lines are no requests:\n  a.log:2: it is empty\n  a.log:3: its client is no address\n  \
-                 a.log:4: it has no request\n  a.log:5: it has no request\n  a.log:6: its time is none\n";
+    let named = "8 of 10 lines can't be parsed:\n  a.log:2: empty line\n  a.log:3: invalid client address\n  \
+                 a.log:4: no request\n  a.log:5: no request\n  a.log:6: invalid time\n";
     assert!(told.contains(named), "{told}");
 }
 
@@ -196,23 +196,23 @@ fn what_the_log_does_not_tell_is_said() {
     for (terms, note) in [
         (
             "key = \"header:x-api-key\"\nrate = \"1/h\"",
-            "the log doesn't tell `header:x-api-key` of 9 of 9 requests, which were counted by their addresses; so it can't be judged",
+            "the log lacks `header:x-api-key` for 9 of 9 requests, which were counted by address; so the limit can't be judged",
         ),
         (
             "key = \"cookie:sid\"\nrate = \"1/h\"\nmissing = \"deny\"",
-            "the log doesn't tell `cookie:sid` of 9 of 9 requests, which weren't counted; so it can't be judged",
+            "the log lacks `cookie:sid` for 9 of 9 requests, which weren't counted; so the limit can't be judged",
         ),
         (
             "key = \"host\"\nrate = \"1/h\"\nmissing = \"skip\"",
-            "the log doesn't tell `host` of 9 of 9 requests, which weren't counted",
+            "the log lacks `host` for 9 of 9 requests, which weren't counted",
         ),
         (
             "key = \"global\"\nrate = \"1\"\nalgorithm = \"concurrency\"",
-            "the log doesn't tell how long 9 of 9 requests took, which weren't counted",
+            "the log lacks the duration of 9 of 9 requests, which weren't counted",
         ),
         (
             "key = \"ip\"\nrate = \"9/h\"\ncost = \"header:x-cost\"",
-            "the log doesn't tell what 9 of 9 requests cost",
+            "the log lacks the cost of 9 of 9 requests",
         ),
     ] {
         let report = simulate(&limited(terms), &log);

@@ -1,8 +1,8 @@
-//! The combined form: `192.0.2.7 - - [21/Nov/2026:07:45:12 +0000] "GET / HTTP/1.1" 200 5 "-" "curl"`.
+//! The combined format: `192.0.2.7 - - [21/Nov/2026:07:45:12 +0000] "GET / HTTP/1.1" 200 5 "-" "curl"`.
 //!
-//! After that nginx is often told to write `$request_time`, which is understood as a number with a decimal point, by
-//! itself or as `rt=0.012`. nginx writes its lines when answers have ended; so with that number it is known when
-//! requests arrived.
+//! nginx is often configured to append `$request_time`. That is recognized as a number with a decimal point,
+//! by itself or as `rt=0.012`. nginx writes a line when the response has ended, so the duration gives the
+//! time of arrival.
 
 use std::{borrow::Cow, str};
 
@@ -15,16 +15,16 @@ pub(super) fn read(line: &[u8], wanted: &Wanted) -> Result<Logged, &'static str>
     let first = word(&mut rest)?;
     let (client, host) = match read_client(first) {
         Ok(client) => (client, None),
-        // With the virtual host before it.
+        // The virtual host may be in front.
         Err(fault) => (read_client(word(&mut rest)?).map_err(|_| fault)?, HeaderValue::from_str(first).ok()),
     };
-    // Who the client says it is: two fields, of which the second may have spaces.
-    let bracket = rest.iter().position(|byte| *byte == b'[').ok_or("it has no time")?;
+    // The next two fields are the identity and the user. The second one may contain spaces.
+    let bracket = rest.iter().position(|byte| *byte == b'[').ok_or("no time")?;
     rest = &rest[bracket + 1..];
-    let end = rest.iter().position(|byte| *byte == b']').ok_or("it has no time")?;
+    let end = rest.iter().position(|byte| *byte == b']').ok_or("no time")?;
     let at_us = read_clf_time(str::from_utf8(&rest[..end]).unwrap_or_default())?;
     rest = &rest[end + 1..];
-    let (method, target) = read_request(&quoted(&mut rest).ok_or("it has no request")?)?;
+    let (method, target) = read_request(&quoted(&mut rest).ok_or("no request")?)?;
     let status = word(&mut rest).ok().and_then(|status| status.parse().ok());
     let _bytes = word(&mut rest);
     let mut logged = Logged {
@@ -57,16 +57,17 @@ pub(super) fn read(line: &[u8], wanted: &Wanted) -> Result<Logged, &'static str>
     Ok(logged)
 }
 
-/// What stands before the next space.
+/// Returns the text before the next space.
 fn word<'l>(rest: &mut &'l [u8]) -> Result<&'l str, &'static str> {
     let line = rest.trim_ascii_start();
     let end = line.iter().position(|byte| *byte == b' ').unwrap_or(line.len());
     let word;
     (word, *rest) = line.split_at(end);
-    str::from_utf8(word).ok().filter(|word| !word.is_empty()).ok_or("it is in no form that is known")
+    str::from_utf8(word).ok().filter(|word| !word.is_empty()).ok_or("unknown format")
 }
 
-/// What stands between the next quotes, without the escapes of nginx and Apache: `\xHH`, `\"`, `\\`, `\n`, `\r`, `\t`.
+/// Returns the text within the next quotes, without the escapes of nginx and Apache: `\xHH`, `\"`, `\\`,
+/// `\n`, `\r`, `\t`.
 fn quoted<'l>(rest: &mut &'l [u8]) -> Option<Cow<'l, [u8]>> {
     let text = rest.trim_ascii_start().strip_prefix(b"\"")?;
     let mut at = 0;

@@ -1,5 +1,5 @@
-//! A line that is an object of JSON, with the field names of this gateway's log, and of those that nginx, Caddy and
-//! Traefik are usually told to write. Of several names for one thing the first in its list counts.
+//! The JSON format: an object per line, with the field names of this gateway's log or the usual ones of
+//! nginx, Caddy and Traefik. If several names for the same thing occur, the first one in its list counts.
 
 use std::{borrow::Cow, collections::HashMap, fmt, str::FromStr, sync::LazyLock};
 
@@ -26,18 +26,19 @@ const HOST: &[&str] = &["http_host", "host", "RequestHost", "server_name"];
 const STATUS: &[&str] = &["status", "status_code", "DownstreamStatus"];
 const REFERERS: &[&str] = &["referer", "http_referer", "referrer"];
 const USER_AGENTS: &[&str] = &["user_agent", "http_user_agent", "agent"];
-/// This gateway's, in milliseconds; its time is that of the arrival. Where others write one, theirs is that of the end.
+/// The duration of this gateway's log, in milliseconds. Its time is that of the arrival; the other servers
+/// log the time of the end.
 const TOOK_MS: &[&str] = &["duration_ms"];
-/// nginx's and Caddy's.
+/// The durations of nginx and Caddy, in seconds.
 const TOOK_S: &[&str] = &["request_time", "duration"];
-/// Traefik's.
+/// The duration of Traefik, in nanoseconds.
 const TOOK_NS: &[&str] = &["Duration"];
 const REQUEST: &[&str] = &["request"];
 const HEADERS: &[&str] = &["headers", "request_headers"];
 const ANSWER_HEADERS: &[&str] = &["resp_headers", "response_headers"];
 const LIMITS: &[&str] = &["limits"];
 
-/// All names, by which place what is found goes.
+/// All field names, in groups of the same meaning.
 const FIELDS: [&[&str]; 16] = [
     TIME,
     CLIENT,
@@ -57,7 +58,7 @@ const FIELDS: [&[&str]; 16] = [
     LIMITS,
 ];
 
-/// The place of each name in [`FIELDS`], and its rank there.
+/// The group of each name in [`FIELDS`], and its rank within the group.
 static PLACES: LazyLock<HashMap<&str, (usize, usize)>> = LazyLock::new(|| {
     let lists = FIELDS.iter().enumerate();
     let ranked = |(place, names): (usize, &&[&'static str])| {
@@ -67,12 +68,12 @@ static PLACES: LazyLock<HashMap<&str, (usize, usize)>> = LazyLock::new(|| {
 });
 
 pub(super) fn read(line: &[u8], wanted: &Wanted) -> Result<Logged, &'static str> {
-    let found: FoundFields = serde_json::from_slice(line).map_err(|_| "it is no object of JSON")?;
+    let found: FoundFields = serde_json::from_slice(line).map_err(|_| "invalid JSON object")?;
     found.logged(wanted)
 }
 
-/// The fields of a line that are known, by place in [`FIELDS`], each with the rank of its name; and those of headers
-/// that nginx's variables name.
+/// The known fields of a line, by their group in [`FIELDS`], each with the rank of its name. Also the header
+/// fields that nginx variables contain.
 #[derive(Default)]
 struct FoundFields {
     fields: [Option<(usize, Value)>; FIELDS.len()],
@@ -118,11 +119,11 @@ impl<'de> de::Visitor<'de> for FoundFieldsVisitor {
     }
 }
 
-/// A name, copied only if it has escapes.
+/// A field name, copied only if it has escapes.
 #[derive(Deserialize)]
 struct FieldKey<'n>(#[serde(borrow)] Cow<'n, str>);
 
-/// The header that a variable of nginx is about: `http_x_api_key` is `x-api-key`.
+/// Returns the header field that an nginx variable contains: `http_x_api_key` is `x-api-key`.
 fn variable(name: &str, prefix: &str) -> Option<HeaderName> {
     name.strip_prefix(prefix)?.replace('_', "-").parse().ok()
 }
@@ -145,7 +146,7 @@ impl FoundFields {
         self.text(names)?.parse().ok().filter(|number: &f64| *number >= 0.0)
     }
 
-    /// Caddy's fields of a request, beside those of the line.
+    /// Adds the fields of Caddy's request object to those of the line.
     fn spread(&mut self, request: Map<String, Value>) {
         for (name, value) in request {
             let place = PLACES.get(&*name).map(|(place, _)| *place);
@@ -165,9 +166,9 @@ impl FoundFields {
         let at_us = match self.take(TIME) {
             Some(Value::String(text)) => read_time(&text)?,
             Some(Value::Number(number)) => read_number_of_time(number.as_f64().unwrap_or(-1.0))?,
-            _ => return Err("it has no time"),
+            _ => return Err("no time"),
         };
-        let client = read_client(&self.text(CLIENT).ok_or("it has no client")?)?;
+        let client = read_client(&self.text(CLIENT).ok_or("no client")?)?;
         let (method, target) = match (self.text(METHOD), self.text(TARGET), request) {
             (Some(method), Some(target), _) => {
                 let arguments = self.text(ARGUMENTS).filter(|text| !text.is_empty() && !target.contains('?'));
@@ -175,7 +176,7 @@ impl FoundFields {
                 (read_method(method.as_bytes())?, read_target(target.as_bytes())?)
             }
             (_, _, Some(line)) => read_request(line.as_bytes())?,
-            _ => return Err("it has no method or no target"),
+            _ => return Err("no method or target"),
         };
         let took_at_its_begin = self.number(TOOK_MS).map(|ms| ms * 1e3);
         let took_at_its_end = self.number(TOOK_S).map(|s| s * 1e6);
@@ -222,7 +223,7 @@ impl FoundFields {
     }
 }
 
-/// The lines of a header that is an object, each with a value or a list of such.
+/// Returns the lines of a header object, whose values are strings or lists of strings.
 fn lines(fields: &Map<String, Value>) -> impl Iterator<Item = (HeaderName, &str)> {
     fields.iter().flat_map(|(name, values)| {
         let name = name.parse::<HeaderName>().ok();
@@ -231,10 +232,10 @@ fn lines(fields: &Map<String, Value>) -> impl Iterator<Item = (HeaderName, &str)
     })
 }
 
-/// Longer texts are none of this gateway's keys, whose values have 64 bytes at most.
+/// The most bytes of a key. This gateway's keys are never longer, since their values have at most 64 bytes.
 const KEY_BYTES_MOST: usize = 4 << 10;
 
-/// What this gateway's log tells of its limits.
+/// Parses the decisions in this gateway's log.
 fn read_limits(limits: Value) -> Vec<(String, Told)> {
     let Value::Array(limits) = limits else { return Vec::new() };
     let of_limit = |limit: Value| {

@@ -1,4 +1,4 @@
-//! A limit, as far as a log tells what it needs to know of requests.
+//! A limit in a replay, which works with what the log contains about a request.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -19,15 +19,15 @@ use super::super::{
     tally::LimitTally,
 };
 
-/// A limit, and what it did.
+/// A limit and its statistics.
 pub(in crate::simulate) struct OfLimit {
     pub(in crate::simulate) rule: Rule,
-    /// The file's rates for keys, by the texts of these, for those that a log tells.
+    /// The overrides of the file by the text of their keys, for keys from a log.
     own_rates: HashMap<String, Rate>,
     pub(in crate::simulate) tally: LimitTally,
 }
 
-/// A request is refused by what the limit demands of it.
+/// A refusal because the request has no key.
 pub(super) struct Denied;
 
 impl OfLimit {
@@ -46,7 +46,7 @@ impl OfLimit {
         }
     }
 
-    /// What a request asks of it, if it counts it.
+    /// Returns the question to the limit, if the limit counts the request.
     pub(super) fn ask(&mut self, subject: &Subject<'_>, logged: &Logged) -> Result<Option<Ask>, Denied> {
         let Self { rule, own_rates, tally } = self;
         tally.requests += 1;
@@ -62,7 +62,7 @@ impl OfLimit {
                 }
                 (None, terms) => {
                     tally.note_unknown(part);
-                    // It may have had it: nothing is known against it.
+                    // The request may have had the key, so it isn't refused.
                     if config.missing == Missing::Deny { Terms::Skips } else { terms }
                 }
             };
@@ -94,7 +94,7 @@ impl OfLimit {
     }
 }
 
-/// What a log of this gateway's tells of a limit of this name whose key has the same parts.
+/// Returns the decision in this gateway's log for a limit with this name and the same key parts.
 fn told<'l>(config: &config::LimitSettings, logged: &'l Logged) -> Option<&'l Told> {
     let told = logged.limits.iter().find(|(name, _)| *name == config.name).map(|(_, told)| told);
     told.filter(|told| match told {
@@ -103,7 +103,7 @@ fn told<'l>(config: &config::LimitSettings, logged: &'l Logged) -> Option<&'l To
     })
 }
 
-/// Whether a log tells all that the cost of a request depends on.
+/// Returns true if the log has everything that the cost of a request depends on.
 fn tells_cost(config: &config::LimitSettings, logged: &Logged) -> bool {
     let is_told = match &config.cost {
         Cost::Fixed(_) => true,
@@ -113,14 +113,14 @@ fn tells_cost(config: &config::LimitSettings, logged: &Logged) -> bool {
     is_told && (config.when_status.is_empty() || logged.status.is_some())
 }
 
-/// Whether a log tells this part of a request's key, be it that it is missing.
+/// Returns true if the log has this part of a request's key, or says that it was absent.
 fn is_told(part: &KeyPart, subject: &Subject<'_>, logged: &Logged) -> bool {
     match part {
         KeyPart::Header(name) => logged.header(name).is_some(),
         KeyPart::Cookie(_) => logged.header(&COOKIE).is_some(),
-        // A token that was good then isn't any more.
+        // A token that was valid at the time has expired since.
         KeyPart::Jwt(_) => false,
-        // This gateway's log has the names only.
+        // This gateway's log contains only the names.
         KeyPart::Query(name) => !form_urlencoded::parse(subject.query.as_bytes())
             .any(|(other, value)| other == *name && value == "*"),
         KeyPart::Host => !subject.host.is_empty(),
