@@ -13,6 +13,7 @@ use std::{
     error::Error,
     fmt,
     io::{self, IsTerminal, Write},
+    net::SocketAddr,
     path::{Path, PathBuf},
     process::ExitCode,
     sync::Arc,
@@ -20,7 +21,10 @@ use std::{
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::{
+    net::TcpListener,
+    signal::unix::{Signal, SignalKind, signal},
+};
 use tracing::level_filters::LevelFilter;
 use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
 
@@ -166,38 +170,14 @@ impl Run {
             }
             tokio::spawn(reopen_when_told(signal(SignalKind::user_defined1())?, access_log));
             let mut server = Server::start(config, gateway).await?;
-            // A program may read the access log from stdout, so nothing else goes there.
-            let logs_to_stdout = config.access_log.as_ref().is_some_and(|log| log.path.is_none());
-            let greet: fn(fmt::Arguments<'_>) = if logs_to_stdout { say_aside } else { say };
-            let scheme = if config.server.tls.is_some() { "https" } else { "http" };
-            for address in server.addresses() {
-                match address {
-                    ListenAddress::Tcp(address) => {
-                        greet(format_args!("tollgate listens on {scheme}://{address}\n"));
-                    }
-                    ListenAddress::Unix(_) => greet(format_args!("tollgate listens on {address}\n")),
-                }
-            }
-            match &config.store.url {
-                StoreUrl::Memory => greet(format_args!("store: in memory, this process only\n")),
-                StoreUrl::Redis(url) => greet(format_args!("store: {url}\n")),
-            }
+            let admin = server.take_admin();
+            greet(config, &server, admin.as_ref().map(TcpListener::local_addr).transpose()?);
             let token = config.admin.as_ref().and_then(|admin| admin.token.as_ref());
             let token = token.map(|token| token.as_str().to_owned());
             let reloader = Arc::new(Reloader::new(source, running, limiter, &server, complain));
-            if let Some(listener) = server.take_admin() {
-                greet(format_args!("dashboard: http://{}\n", listener.local_addr()?));
+            if let Some(listener) = admin {
                 let (gateway, status) = (server.gateway(), server.status());
                 tokio::spawn(admin::serve(listener, token, gateway, status, reloader.clone()));
-            }
-            match server.addresses().first() {
-                Some(ListenAddress::Tcp(address)) => {
-                    greet(format_args!("try: curl -i {scheme}://{address}/\n"));
-                }
-                Some(ListenAddress::Unix(path)) => {
-                    greet(format_args!("try: curl -i --unix-socket {} http://localhost/\n", path.display()));
-                }
-                None => {}
             }
             reloader.clone().watch();
             // The result is in the log, too.
@@ -208,6 +188,31 @@ impl Run {
             Ok(())
         })
     }
+}
+
+/// Prints where the gateway listens and counts, and how to try it.
+fn greet(config: &Config, server: &Server, admin: Option<SocketAddr>) {
+    let scheme = if config.server.tls.is_some() { "https" } else { "http" };
+    let listens = server.addresses().iter().map(|address| match address {
+        ListenAddress::Tcp(address) => format!("tollgate listens on {scheme}://{address}"),
+        ListenAddress::Unix(_) => format!("tollgate listens on {address}"),
+    });
+    let store = match &config.store.url {
+        StoreUrl::Memory => "store: in memory, this process only".to_owned(),
+        StoreUrl::Redis(url) => format!("store: {url}"),
+    };
+    let dashboard = admin.map(|address| format!("dashboard: http://{address}"));
+    let example = server.addresses().first().map(|address| match address {
+        ListenAddress::Tcp(address) => format!("try: curl -i {scheme}://{address}/"),
+        ListenAddress::Unix(path) => {
+            format!("try: curl -i --unix-socket {} http://localhost/", path.display())
+        }
+    });
+    let lines: Vec<_> = listens.chain([store]).chain(dashboard).chain(example).collect();
+    // A program may read the access log from stdout, so nothing else goes there.
+    let logs_to_stdout = config.access_log.as_ref().is_some_and(|log| log.path.is_none());
+    let print: fn(fmt::Arguments<'_>) = if logs_to_stdout { say_aside } else { say };
+    print(format_args!("{}\n", lines.join("\n")));
 }
 
 /// Reopens the access log on SIGUSR1. Without a handler the signal would end the process.

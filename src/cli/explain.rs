@@ -105,99 +105,86 @@ fn by_config(config: &Config, question: Question) -> Result<Value, Box<dyn Error
 
 /// Returns the explanation as text for people.
 fn text(explained: &Value, in_colour: bool) -> String {
-    let mut page = ExplanationText { text: String::new(), in_colour };
-    let word = |of: &Value, name: &str| of[name].as_str().unwrap_or_default().to_owned();
-    let host = word(explained, "host");
-    let from = match (word(explained, "client"), word(explained, "peer")) {
-        (client, peer) if client == peer => client,
-        (client, peer) => format!("{client}, via the proxy {peer}"),
-    };
-    page.heading(
-        "request",
-        &format!("{} {host}{} from {from}", word(explained, "method"), word(explained, "path")),
-    );
-    page.line("matched as", &word(explained, "matched"));
-    for reading in list(&explained["readings"]) {
-        let route =
-            reading["route"].as_str().map_or("no route".to_owned(), |name| format!("the route {name}"));
-        page.line("or read as", &format!("{}, for {route}", word(reading, "path")));
-    }
-    if let Some(rejected) = explained["rejected"].as_object() {
-        page.line("forwarded", "not at all");
-        let [status, detail] = ["status", "detail"].map(|name| shown(&rejected[name]));
-        page.heading("answer", &format!("{status}: {detail}"));
-    }
-    let route = &explained["route"];
-    if route.is_object() {
-        page.heading("route", &format!("{}  ({})", word(route, "name"), word(route, "matches")));
-        let [upstream, target, responds] = ["upstream", "target", "responds"].map(|name| &route[name]);
-        match (upstream.as_str(), target.as_str(), responds.as_u64()) {
-            (Some(upstream), target, _) => {
-                page.line("upstream", &format!("{upstream}, as {}", target.unwrap_or_default()));
-            }
-            (None, Some(to), status) => {
-                page.line("redirects", &format!("{} to {to}", status.unwrap_or_default()));
-            }
-            (None, None, Some(status)) => page.line("answers", &format!("{status}, from the gateway itself")),
-            (None, None, None) => {}
-        }
-        if let Some(timeout_ms) = route["timeout_ms"].as_u64() {
-            page.line("within", &format!("{timeout_ms} ms"));
-        }
-    }
-    for other in list(&explained["others"]) {
-        page.line("not", &format!("{}: {}", word(other, "name"), word(other, "reason")));
-    }
+    let mut text = ExplanationText { text: String::new(), in_colour };
+    write_request(&mut text, explained);
+    write_route(&mut text, explained);
     for limit in list(&explained["limits"]) {
-        describe(&mut page, limit);
+        write_limit(&mut text, limit);
     }
     if let Some(next) = explained["next"].as_object() {
-        let said = match (next["unknown"].as_str(), next["admitted"] == true) {
+        let outcome = match (next["unknown"].as_str(), next["admitted"] == true) {
             (Some(unknown), _) => format!("unknown: {unknown}"),
             (None, true) => "would be admitted".to_owned(),
             (None, false) => format!("would be refused by {}", names(&next["refused_by"])),
         };
-        page.heading("next request", &said);
+        text.heading("next request", &outcome);
     }
-    page.text
+    text.text
 }
 
-fn describe(page: &mut ExplanationText, limit: &Value) {
-    let word = |name: &str| limit[name].as_str().unwrap_or_default();
-    let from = match word("rate_from") {
+fn write_request(text: &mut ExplanationText, explained: &Value) {
+    let from = match (word(explained, "client"), word(explained, "peer")) {
+        (client, peer) if client == peer => client.to_owned(),
+        (client, peer) => format!("{client}, via the proxy {peer}"),
+    };
+    let [method, host, path] = ["method", "host", "path"].map(|name| word(explained, name));
+    text.heading("request", &format!("{method} {host}{path} from {from}"));
+    text.line("matched as", word(explained, "matched"));
+    for reading in list(&explained["readings"]) {
+        let route =
+            reading["route"].as_str().map_or("no route".to_owned(), |name| format!("the route {name}"));
+        text.line("or read as", &format!("{}, for {route}", word(reading, "path")));
+    }
+    if let Some(rejected) = explained["rejected"].as_object() {
+        text.line("forwarded", "not at all");
+        let [status, detail] = ["status", "detail"].map(|name| shown(&rejected[name]));
+        text.heading("answer", &format!("{status}: {detail}"));
+    }
+}
+
+fn write_route(text: &mut ExplanationText, explained: &Value) {
+    let route = &explained["route"];
+    if route.is_object() {
+        text.heading("route", &format!("{}  ({})", word(route, "name"), word(route, "matches")));
+        let [upstream, target, responds] = ["upstream", "target", "responds"].map(|name| &route[name]);
+        match (upstream.as_str(), target.as_str(), responds.as_u64()) {
+            (Some(upstream), target, _) => {
+                text.line("upstream", &format!("{upstream}, as {}", target.unwrap_or_default()));
+            }
+            (None, Some(to), status) => {
+                text.line("redirects", &format!("{} to {to}", status.unwrap_or_default()));
+            }
+            (None, None, Some(status)) => text.line("answers", &format!("{status}, from the gateway itself")),
+            (None, None, None) => {}
+        }
+        if let Some(timeout_ms) = route["timeout_ms"].as_u64() {
+            text.line("within", &format!("{timeout_ms} ms"));
+        }
+    }
+    for other in list(&explained["others"]) {
+        text.line("not", &format!("{}: {}", word(other, "name"), word(other, "reason")));
+    }
+}
+
+fn write_limit(text: &mut ExplanationText, limit: &Value) {
+    let from = match word(limit, "rate_from") {
         "overrides" => ", an override of the file for this key",
         "set" => ", set while the gateways run",
         _ => "",
     };
-    page.heading("limit", &format!("{}  {} {}{from}", word("limit"), word("rate"), word("algorithm")));
-    let by = names(&limit["counts_by"]);
-    match word("outcome") {
-        "counted" => page.line("counts", word("key")),
-        "exempt" => page.line("counts", "no: the request is exempt"),
-        "skipped" => page.line("counts", &format!("no: the request has no {by}, and missing = \"skip\"")),
-        _ => page.line("refuses", word("reason")),
-    }
-    let missing = match word("missing") {
-        "ip" => "counted by its address",
-        "skip" => "not counted",
-        _ => "refused with 429",
-    };
-    let may_lack = |part: &Value| !matches!(part.as_str(), Some("ip" | "method" | "route" | "global"));
-    if list(&limit["counts_by"]).iter().any(may_lack) {
-        page.line("counts by", &format!("{by}; without it, a request is {missing}"));
-    } else {
-        page.line("counts by", &by);
-    }
-    page.line("costs", word("cost"));
+    let [name, rate, algorithm] = ["limit", "rate", "algorithm"].map(|name| word(limit, name));
+    text.heading("limit", &format!("{name}  {rate} {algorithm}{from}"));
+    write_key(text, limit);
+    text.line("costs", word(limit, "cost"));
     let mut terms = Vec::new();
-    terms.extend((word("mode") == "shadow").then(|| "shadow mode: it refuses nothing".to_owned()));
-    terms.extend((word("scope") == "instance").then(|| "each gateway counts alone".to_owned()));
+    terms.extend((word(limit, "mode") == "shadow").then(|| "shadow mode: it refuses nothing".to_owned()));
+    terms.extend((word(limit, "scope") == "instance").then(|| "each gateway counts alone".to_owned()));
     terms.extend(limit["wait_ms"].as_u64().map(|ms| format!("a refused request is held up to {ms} ms")));
     if !terms.is_empty() {
-        page.line("terms", &terms.join("; "));
+        text.line("terms", &terms.join("; "));
     }
     if let Some(live) = limit["live"].as_object() {
-        let room = match (live["admits"] == true, live["retry_after_ms"].as_u64()) {
+        let outcome = match (live["admits"] == true, live["retry_after_ms"].as_u64()) {
             (true, _) => "the request would be admitted".to_owned(),
             (false, Some(ms)) => format!("retry in {ms} ms"),
             (false, None) => "the request would be refused".to_owned(),
@@ -206,8 +193,35 @@ fn describe(page: &mut ExplanationText, limit: &Value) {
             true => " of the client's network, as the limit has no memory for more keys",
             false => "",
         };
-        page.line("now", &format!("{} used, {} left{whose}: {room}", live["used"], live["remaining"]));
+        text.line("now", &format!("{} used, {} left{whose}: {outcome}", live["used"], live["remaining"]));
     }
+}
+
+/// Writes the key that a limit counts the request by, and the parts of all its keys.
+fn write_key(text: &mut ExplanationText, limit: &Value) {
+    let by = names(&limit["counts_by"]);
+    match word(limit, "outcome") {
+        "counted" => text.line("counts", word(limit, "key")),
+        "exempt" => text.line("counts", "no: the request is exempt"),
+        "skipped" => text.line("counts", &format!("no: the request has no {by}, and missing = \"skip\"")),
+        _ => text.line("refuses", word(limit, "reason")),
+    }
+    let missing = match word(limit, "missing") {
+        "ip" => "counted by its address",
+        "skip" => "not counted",
+        _ => "refused with 429",
+    };
+    let may_lack = |part: &Value| !matches!(part.as_str(), Some("ip" | "method" | "route" | "global"));
+    if list(&limit["counts_by"]).iter().any(may_lack) {
+        text.line("counts by", &format!("{by}; without it, a request is {missing}"));
+    } else {
+        text.line("counts by", &by);
+    }
+}
+
+/// Returns a field that is a string, or nothing.
+fn word<'v>(value: &'v Value, name: &str) -> &'v str {
+    value[name].as_str().unwrap_or_default()
 }
 
 fn list(value: &Value) -> &[Value] {

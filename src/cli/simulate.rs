@@ -141,83 +141,84 @@ fn write_to(text: &mut String, report: &Report) -> fmt::Result {
 }
 
 fn write_limits(text: &mut String, limits: &[LimitReport]) -> fmt::Result {
-    let head = [
-        "LIMIT",
-        "RATE",
-        "REQUESTS",
-        "KEYS",
-        "REFUSED",
-        "SHARE",
-        "KEYS REFUSED",
-        "USE P99",
-        "FOR ALL",
-        "FOR 99 %",
-        "FOR 95 %",
-    ];
-    let rows = limits.iter().map(|limit| {
-        let smallest = |rate: fn(&Smallest) -> &AtLeast| {
-            let bound = |smallest: &Smallest| if smallest.is_exact { "" } else { "≤ " };
-            limit
-                .smallest
-                .as_ref()
-                .map_or("-".to_owned(), |smallest| format!("{}{}", bound(smallest), rate(smallest).rate))
-        };
-        let name = if limit.shadows { format!("{} (shadow)", limit.limit) } else { limit.limit.clone() };
-        [
-            name,
-            limit.rate.clone(),
-            count(limit.requests),
-            count(limit.keys as u64),
-            count(limit.refused),
-            format!("{:.2} %", limit.refused_percent),
-            count(limit.keys_refused as u64),
-            limit.use_p99_percent.map_or("-".to_owned(), |percent| format!("{percent:.0} %")),
-            smallest(|smallest| &smallest.nobody),
-            smallest(|smallest| &smallest.one_percent),
-            smallest(|smallest| &smallest.five_percent),
-        ]
-    });
-    let rows: Vec<_> = [head.map(str::to_owned)].into_iter().chain(rows).collect();
-    let widths: Vec<_> = (0..head.len())
-        .map(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0))
-        .collect();
     writeln!(text)?;
-    for row in &rows {
-        let cells: Vec<_> = row
-            .iter()
-            .zip(&widths)
-            .enumerate()
-            .map(|(column, (cell, width))| match column {
-                0 | 1 => format!("{cell:width$}"),
-                _ => format!("{cell:>width$}"),
-            })
-            .collect();
-        writeln!(text, "{}", cells.join("  ").trim_end())?;
-    }
+    write_table(text, limits)?;
     writeln!(text)?;
     for limit in limits.iter().filter(|limit| limit.judged) {
         if let Some(Smallest { first, above_first, .. }) = &limit.smallest {
-            let keys = count(limit.keys as u64);
-            writeln!(
-                text,
-                "{}: begin with {}, which {above_first} of {keys} keys exceed",
-                limit.limit, first.rate
-            )?;
+            let (name, keys) = (&limit.limit, count(limit.keys as u64));
+            writeln!(text, "{name}: begin with {}, which {above_first} of {keys} keys exceed", first.rate)?;
         }
     }
-    for limit in limits.iter().filter(|limit| !limit.busiest.is_empty()) {
-        writeln!(text, "\nbusiest keys of {}, with the demand in their busiest window:", limit.limit)?;
-        for busy in &limit.busiest {
-            writeln!(
-                text,
-                "  {}  {} requests, {} refused, demand {} ({:.0} %)",
-                busy.key,
-                count(busy.requests),
-                count(busy.refused),
-                count(busy.peak),
-                busy.use_percent
-            )?;
-        }
+    limits.iter().try_for_each(|limit| write_busiest(text, limit))
+}
+
+/// Writes a table with a row for each limit. Its first two columns are aligned left, the others right.
+fn write_table(text: &mut String, limits: &[LimitReport]) -> fmt::Result {
+    let rows: Vec<_> = [COLUMNS.map(str::to_owned)].into_iter().chain(limits.iter().map(row)).collect();
+    let widths: [usize; COLUMNS.len()] =
+        std::array::from_fn(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0));
+    for row in &rows {
+        let cells = row.iter().zip(&widths).enumerate().map(|(column, (cell, width))| match column {
+            0 | 1 => format!("{cell:width$}"),
+            _ => format!("{cell:>width$}"),
+        });
+        writeln!(text, "{}", cells.collect::<Vec<_>>().join("  ").trim_end())?;
+    }
+    Ok(())
+}
+
+const COLUMNS: [&str; 11] = [
+    "LIMIT",
+    "RATE",
+    "REQUESTS",
+    "KEYS",
+    "REFUSED",
+    "SHARE",
+    "KEYS REFUSED",
+    "USE P99",
+    "FOR ALL",
+    "FOR 99 %",
+    "FOR 95 %",
+];
+
+fn row(limit: &LimitReport) -> [String; COLUMNS.len()] {
+    let smallest = |rate: fn(&Smallest) -> &AtLeast| {
+        let bound = |smallest: &Smallest| if smallest.is_exact { "" } else { "≤ " };
+        let written = |smallest: &Smallest| format!("{}{}", bound(smallest), rate(smallest).rate);
+        limit.smallest.as_ref().map_or("-".to_owned(), written)
+    };
+    let name = if limit.shadows { format!("{} (shadow)", limit.limit) } else { limit.limit.clone() };
+    [
+        name,
+        limit.rate.clone(),
+        count(limit.requests),
+        count(limit.keys as u64),
+        count(limit.refused),
+        format!("{:.2} %", limit.refused_percent),
+        count(limit.keys_refused as u64),
+        limit.use_p99_percent.map_or("-".to_owned(), |percent| format!("{percent:.0} %")),
+        smallest(|smallest| &smallest.nobody),
+        smallest(|smallest| &smallest.one_percent),
+        smallest(|smallest| &smallest.five_percent),
+    ]
+}
+
+fn write_busiest(text: &mut String, limit: &LimitReport) -> fmt::Result {
+    if limit.busiest.is_empty() {
+        return Ok(());
+    }
+    writeln!(text, "\nbusiest keys of {}, with the demand in their busiest window:", limit.limit)?;
+    for busy in &limit.busiest {
+        writeln!(
+            text,
+            "  {}  {} requests, {} refused, demand {} ({:.0} %)",
+            busy.key,
+            count(busy.requests),
+            count(busy.refused),
+            count(busy.peak),
+            busy.use_percent
+        )?;
     }
     Ok(())
 }

@@ -45,16 +45,20 @@ pub(super) fn read(line: &[u8], wanted: &Wanted) -> Result<Logged, &'static str>
             logged.note_header(wanted, &name, &value);
         }
     }
-    let others = str::from_utf8(rest).unwrap_or_default().split_ascii_whitespace();
-    let took = others.map(|other| other.trim_start_matches("rt=").trim_start_matches("request_time="));
-    let mut took = took.filter(|other| other.contains('.') && !other.contains('"'));
-    if let Some(seconds) = took.find_map(|other| other.parse::<f64>().ok()).filter(|seconds| *seconds >= 0.0)
-    {
-        let took_us = (seconds * 1e6) as u64;
+    if let Some(took_us) = duration_us(rest) {
         logged.took_us = Some(took_us);
         logged.at_us = at_us.saturating_sub(took_us);
     }
     Ok(logged)
+}
+
+/// Returns the duration among the fields at the end of a line: a number of seconds with a decimal point.
+fn duration_us(rest: &[u8]) -> Option<u64> {
+    let others = str::from_utf8(rest).unwrap_or_default().split_ascii_whitespace();
+    let took = others.map(|other| other.trim_start_matches("rt=").trim_start_matches("request_time="));
+    let mut took = took.filter(|other| other.contains('.') && !other.contains('"'));
+    let seconds = took.find_map(|other| other.parse::<f64>().ok()).filter(|seconds| *seconds >= 0.0)?;
+    Some((seconds * 1e6) as u64)
 }
 
 /// Returns the text before the next space.

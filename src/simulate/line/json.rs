@@ -4,7 +4,7 @@
 use std::{borrow::Cow, collections::HashMap, fmt, str::FromStr, sync::LazyLock};
 
 use hyper::{
-    StatusCode,
+    Method, StatusCode, Uri,
     header::{HeaderName, HeaderValue, REFERER, USER_AGENT},
 };
 use serde::{
@@ -157,27 +157,21 @@ impl FoundFields {
     }
 
     fn logged(mut self, wanted: &Wanted) -> Result<Logged, &'static str> {
-        let mut request = None;
-        match self.take(REQUEST) {
-            Some(Value::Object(fields)) => self.spread(fields),
-            Some(Value::String(line)) => request = Some(line),
-            _ => {}
-        }
+        let request = match self.take(REQUEST) {
+            Some(Value::Object(fields)) => {
+                self.spread(fields);
+                None
+            }
+            Some(Value::String(line)) => Some(line),
+            _ => None,
+        };
         let at_us = match self.take(TIME) {
             Some(Value::String(text)) => read_time(&text)?,
             Some(Value::Number(number)) => read_number_of_time(number.as_f64().unwrap_or(-1.0))?,
             _ => return Err("no time"),
         };
         let client = read_client(&self.text(CLIENT).ok_or("no client")?)?;
-        let (method, target) = match (self.text(METHOD), self.text(TARGET), request) {
-            (Some(method), Some(target), _) => {
-                let arguments = self.text(ARGUMENTS).filter(|text| !text.is_empty() && !target.contains('?'));
-                let target = arguments.map(|arguments| format!("{target}?{arguments}")).unwrap_or(target);
-                (read_method(method.as_bytes())?, read_target(target.as_bytes())?)
-            }
-            (_, _, Some(line)) => read_request(line.as_bytes())?,
-            _ => return Err("no method or target"),
-        };
+        let (method, target) = self.method_and_target(request)?;
         let took_at_its_begin = self.number(TOOK_MS).map(|ms| ms * 1e3);
         let took_at_its_end = self.number(TOOK_S).map(|s| s * 1e6);
         let took_at_its_end = took_at_its_end.or(self.number(TOOK_NS).map(|ns| ns / 1e3)).map(|us| us as u64);
@@ -195,6 +189,25 @@ impl FoundFields {
             answer_headers: Vec::new(),
             limits: self.take(LIMITS).map(read_limits).unwrap_or_default(),
         };
+        self.note_request_headers(&mut logged, wanted);
+        self.note_response_headers(&mut logged, wanted);
+        Ok(logged)
+    }
+
+    /// Returns method and target, from fields of their own or from the first line of the request.
+    fn method_and_target(&mut self, request: Option<String>) -> Result<(Method, Uri), &'static str> {
+        match (self.text(METHOD), self.text(TARGET), request) {
+            (Some(method), Some(target), _) => {
+                let arguments = self.text(ARGUMENTS).filter(|text| !text.is_empty() && !target.contains('?'));
+                let target = arguments.map(|arguments| format!("{target}?{arguments}")).unwrap_or(target);
+                Ok((read_method(method.as_bytes())?, read_target(target.as_bytes())?))
+            }
+            (_, _, Some(line)) => read_request(line.as_bytes()),
+            _ => Err("no method or target"),
+        }
+    }
+
+    fn note_request_headers(&mut self, logged: &mut Logged, wanted: &Wanted) {
         for (names, name) in [(REFERERS, REFERER), (USER_AGENTS, USER_AGENT)] {
             if let Some(value) = self.text(names) {
                 logged.note_header(wanted, &name, value.as_bytes());
@@ -209,17 +222,19 @@ impl FoundFields {
                 logged.note_header(wanted, &name, value.as_bytes());
             }
         }
+    }
+
+    fn note_response_headers(&mut self, logged: &mut Logged, wanted: &Wanted) {
         if let Some(Value::Object(fields)) = self.take(ANSWER_HEADERS) {
             self.answer_headers.extend(lines(&fields).map(|(name, value)| (name, value.into())));
         }
-        for (name, value) in self.answer_headers {
+        for (name, value) in self.answer_headers.drain(..) {
             let value = value.as_str().filter(|value| !super::is_absent(value.as_bytes()));
             let value = value.and_then(|value| HeaderValue::from_str(value).ok());
             logged
                 .answer_headers
                 .extend(value.map(|value| (name, value)).filter(|(name, _)| wanted.of_answer.contains(name)));
         }
-        Ok(logged)
     }
 }
 

@@ -38,48 +38,51 @@ pub(super) fn notes(replay: &Replay, lines: &LinesRead) -> Vec<String> {
     if counts.undecided > 0 {
         notes.push(format!("{} requests weren't decided, because memory was full", counts.undecided));
     }
-    for OfLimit { rule, tally, .. } in &replay.limits {
-        let (name, config) = (rule.limit().name(), rule.config());
-        if let Some(part) = &tally.unknown_part {
-            let treated = match config.missing {
-                Missing::Ip => "were counted by address",
-                Missing::Skip | Missing::Deny => "weren't counted",
-            };
-            let judged = if is_judged(tally) { "" } else { "; so the limit can't be judged" };
-            notes.push(format!(
-                "limit `{name}`: the log lacks `{part}` for {} of {} requests, which {treated}{judged}",
-                tally.unknown, tally.requests
-            ));
-        }
-        if tally.unknown_time > 0 {
-            notes.push(format!(
-                "limit `{name}`: the log lacks the duration of {} of {} requests, which weren't counted",
-                tally.unknown_time, tally.requests
-            ));
-        }
-        if tally.unknown_costs > 0 {
-            notes.push(format!(
-                "limit `{name}`: the log lacks the cost of {} of {} requests, which were charged as if it had not been stated",
-                tally.unknown_costs, tally.requests
-            ));
-        }
-        if tally.within_wait > 0 {
-            notes.push(format!(
-                "limit `{name}`: {} of the refused requests would have been admitted within its `wait`, if each had waited alone",
-                tally.within_wait
-            ));
-        }
-        if tally.beyond > 0 {
-            notes.push(format!(
-                "limit `{name}`: there were too many keys for statistics; {} requests of further keys were decided, but are in no other number",
-                tally.beyond
-            ));
-        }
-        if tally.is_coarse {
-            notes.push(format!(
-                "limit `{name}`: memory was full, so the demand of its keys is an upper bound"
-            ));
-        }
+    notes.extend(replay.limits.iter().flat_map(notes_on_limit));
+    notes
+}
+
+/// Returns the notes on a limit.
+fn notes_on_limit(OfLimit { rule, tally, .. }: &OfLimit) -> Vec<String> {
+    let mut notes = Vec::new();
+    let (name, config) = (rule.limit().name(), rule.config());
+    if let Some(part) = &tally.unknown_part {
+        let treated = match config.missing {
+            Missing::Ip => "were counted by address",
+            Missing::Skip | Missing::Deny => "weren't counted",
+        };
+        let judged = if is_judged(tally) { "" } else { "; so the limit can't be judged" };
+        notes.push(format!(
+            "limit `{name}`: the log lacks `{part}` for {} of {} requests, which {treated}{judged}",
+            tally.unknown, tally.requests
+        ));
+    }
+    if tally.unknown_time > 0 {
+        notes.push(format!(
+            "limit `{name}`: the log lacks the duration of {} of {} requests, which weren't counted",
+            tally.unknown_time, tally.requests
+        ));
+    }
+    if tally.unknown_costs > 0 {
+        notes.push(format!(
+            "limit `{name}`: the log lacks the cost of {} of {} requests, which were charged as if it had not been stated",
+            tally.unknown_costs, tally.requests
+        ));
+    }
+    if tally.within_wait > 0 {
+        notes.push(format!(
+            "limit `{name}`: {} of the refused requests would have been admitted within its `wait`, if each had waited alone",
+            tally.within_wait
+        ));
+    }
+    if tally.beyond > 0 {
+        notes.push(format!(
+            "limit `{name}`: there were too many keys for statistics; {} requests of further keys were decided, but are in no other number",
+            tally.beyond
+        ));
+    }
+    if tally.is_coarse {
+        notes.push(format!("limit `{name}`: memory was full, so the demand of its keys is an upper bound"));
     }
     notes
 }
