@@ -7,16 +7,17 @@ mod question;
 
 use std::{collections::BTreeSet, net::IpAddr, ops::Not, ptr};
 
-use hyper::{StatusCode, Uri};
+use hyper::{StatusCode, Uri, http::request::Parts};
 use serde::Serialize;
 
 pub use self::question::Question;
 use crate::{
     algorithm::{Algorithm, Quota},
     config::{self, Cost, Missing, Mode, Scope},
-    forward::{Upstream, headers::from_client},
+    forward::headers::{Client, from_client},
     gateway::{
-        Aim, Gateway, Peer, Route, client, limits_of,
+        Gateway, Peer, client,
+        plan::{Aim, Planner, Route},
         target::{self, Target},
     },
     limit::{
@@ -213,99 +214,88 @@ impl Explanation {
     }
 }
 
-/// What a gateway makes of a request, and for each limit what it is asked.
+/// Explains a request, and returns what it asks of each limit.
 fn explain(gateway: &Gateway, question: Question) -> (Explanation, Vec<Option<Ask>>) {
     let Question { mut parts, peer } = question;
     from_client(&mut parts.headers);
-    let peer = Peer { address: peer, scheme: "http" };
-    let client = client::identify(peer, &parts.headers, &gateway.trusted_proxies);
-    let forwarded = path::forwarded(parts.uri.path());
-    let mut explanation = Explanation {
-        method: parts.method.to_string(),
-        host: String::new(),
-        client: client.address,
-        peer: client.peer,
-        path: parts.uri.path().to_owned(),
-        matched: path::matched(&forwarded).into_owned(),
-        forwarded: forwarded.into_owned(),
-        readings: Vec::new(),
-        rejected: None,
-        route: None,
-        others: Vec::new(),
-        limits: Vec::new(),
-        next: None,
-    };
+    let client =
+        client::identify(Peer { address: peer, scheme: "http" }, &parts.headers, &gateway.trusted_proxies);
+    let mut explanation = Explanation::new(&client, &parts);
     if target::is_about_server(&parts) {
         let host = target::host(&parts);
         explanation.rejected = Some(host.err().map_or_else(Rejected::about_server, Rejected::from));
         return (explanation, Vec::new());
     }
-    let target = match Target::read(&parts, gateway.escaped_slashes) {
-        Ok(target) => target,
-        Err(rejection) => {
-            explanation.rejected = Some(rejection.into());
-            return (explanation, Vec::new());
-        }
-    };
-    explanation.host = target.host.to_string();
-    let matched = path::matched(&target.forwarded);
-    let readings = path::readings(&matched);
-    let different: BTreeSet<_> = readings.iter().filter(|path| **path != *matched).collect();
-    let read_as = different.into_iter().map(|path| Reading {
-        path: path.clone(),
-        route: gateway.routes.find(&target.view(&parts, path)).map(|found| found.route.name.clone()),
-    });
-    explanation.readings = read_as.collect();
-    let view = target.view(&parts, &matched);
-    let found = gateway.routes.find(&view);
-    let taken = found.as_ref().map(|found| found.route);
-    let others =
-        gateway.routes.routes().filter(|(_, route)| taken.is_none_or(|taken| !ptr::eq(taken, route)));
-    explanation.others = others.map(|(matcher, route)| Other::new(matcher, route, &view, taken)).collect();
-    let Some(found) = found else {
-        explanation.rejected = Some(Rejection::NoRoute.into());
-        return (explanation, Vec::new());
-    };
-    let aim = found.route.aim(&found, &target, &parts.uri);
-    let decided = aim.and_then(|aim| Ok((aim, gateway.find_other(found.route, &target, &parts, &readings)?)));
-    let (aim, other) = match decided {
-        Ok((aim, other)) => (Some(aim), other),
-        Err(rejection) => {
-            explanation.rejected = Some(rejection.into());
-            (None, None)
-        }
-    };
-    explanation.route = Some(OfRoute::new(gateway, found.route, aim, &parts.uri));
-    if explanation.rejected.is_some() {
-        return (explanation, Vec::new());
+    if let Ok(target) = Target::read(&parts, gateway.planner.escaped_slashes) {
+        explanation.describe_routes(&gateway.planner, &parts, &target);
     }
-    let counted = other.as_ref().unwrap_or(&found).route;
-    let parameter = |name: &str| other.iter().chain([&found]).find_map(|found| found.param(name));
-    let subject = gateway.subject(client.address, &parts, &target, counted, &parameter);
-    let limits = limits_of(found.route, other.as_ref().map(|other| other.route));
-    let (limits, asks) = limits.iter().map(|rule| OfLimit::new(rule, rule.terms(&subject))).unzip();
-    explanation.limits = limits;
-    (explanation, asks)
+    match gateway.planner.plan(client.address, &parts, gateway.claims(&parts)) {
+        Ok(plan) => {
+            explanation.route = Some(OfRoute::new(gateway, plan.route, Some(plan.aim), &parts.uri));
+            let limits = plan.limits.iter().zip(plan.terms);
+            let (limits, asks) = limits.map(|(rule, terms)| OfLimit::new(rule, terms)).unzip();
+            explanation.limits = limits;
+            (explanation, asks)
+        }
+        Err(unplanned) => {
+            explanation.route = unplanned.route.map(|route| OfRoute::new(gateway, route, None, &parts.uri));
+            explanation.rejected = Some(unplanned.rejection.into());
+            (explanation, Vec::new())
+        }
+    }
+}
+
+impl Explanation {
+    /// Returns what the request itself shows.
+    fn new(client: &Client, parts: &Parts) -> Self {
+        let forwarded = path::forwarded(parts.uri.path());
+        Self {
+            method: parts.method.to_string(),
+            host: String::new(),
+            client: client.address,
+            peer: client.peer,
+            path: parts.uri.path().to_owned(),
+            matched: path::matched(&forwarded).into_owned(),
+            forwarded: forwarded.into_owned(),
+            readings: Vec::new(),
+            rejected: None,
+            route: None,
+            others: Vec::new(),
+            limits: Vec::new(),
+            next: None,
+        }
+    }
+
+    /// Describes the readings of the path, and the routes that aren't taken.
+    fn describe_routes(&mut self, planner: &Planner, parts: &Parts, target: &Target<'_>) {
+        self.host = target.host.to_string();
+        let different: BTreeSet<_> = target.readings.iter().filter(|path| **path != target.matched).collect();
+        let read_as = different.into_iter().map(|path| Reading {
+            path: path.clone(),
+            route: planner.routes.find(&target.view(parts, path)).map(|found| found.route.name.clone()),
+        });
+        self.readings = read_as.collect();
+        let taken = planner.route(parts, target).ok().map(|found| found.route);
+        let view = target.view(parts, &target.matched);
+        let is_other = |(_, route): &&(Matcher, Route)| taken.is_none_or(|taken| !ptr::eq(taken, route));
+        let others = planner.routes.routes().filter(is_other);
+        self.others = others.map(|(matcher, route)| Other::new(matcher, route, &view, taken)).collect();
+    }
 }
 
 impl OfRoute {
     /// A route, and what becomes of the request for this target, if it isn't rejected.
     fn new(gateway: &Gateway, route: &Route, aim: Option<Aim<'_>>, as_sent: &Uri) -> Self {
-        let (matcher, _) =
-            gateway.routes.routes().find(|(_, other)| ptr::eq(other, route)).expect("it is one of them");
-        let name_of = |upstream| {
-            let mut upstreams = gateway.upstreams().iter();
-            upstreams
-                .find(|(_, other)| ptr::eq::<Upstream>(&***other, upstream))
-                .map(|(name, _)| name.clone())
-        };
+        let mut routes = gateway.planner.routes.routes();
+        let (matcher, _) = routes.nth(route.place).expect("it is one of them");
         let (upstream, target, responds) = match aim {
             None => (None, None, None),
             Some(Aim::Upstream(upstream, uri)) => {
-                (name_of(upstream), Some(uri.as_ref().unwrap_or(as_sent).to_string()), None)
+                let name = gateway.upstreams()[upstream].0.clone();
+                (Some(name), Some(uri.as_ref().unwrap_or(as_sent).to_string()), None)
             }
             Some(Aim::Fixed(response)) => (None, None, Some(response.status().as_u16())),
-            Some(Aim::Elsewhere(to, status)) => {
+            Some(Aim::Redirect(to, status)) => {
                 (None, Some(String::from_utf8_lossy(to.as_bytes()).into_owned()), Some(status.as_u16()))
             }
         };

@@ -189,10 +189,7 @@ async fn within<T>(
 }
 
 /// Writes the metrics of upstreams, by name.
-pub fn write_metrics<'u>(
-    page: &mut Page<'_>,
-    upstreams: impl Iterator<Item = (&'u String, &'u Arc<Upstream>)>,
-) {
+pub fn write_metrics(page: &mut Page<'_>, upstreams: &[(String, Arc<Upstream>)]) {
     let mut servers = Vec::new();
     for (upstream, target) in upstreams {
         let Upstream::Servers(target) = &**target else { continue };

@@ -30,7 +30,7 @@ const TABLE: &[(&str, &[&str])] = &[
     ("server", &["gateway"]),
     ("reload", &["server", "gateway", "limit"]),
     ("explain", &["gateway", "limit", "forward", "reject", "algorithm"]),
-    ("simulate", &["gateway", "limit", "forward", "store", "algorithm"]),
+    ("simulate", &["gateway", "limit", "forward", "reject", "store", "algorithm"]),
     ("admin", &["reload", "server", "explain", "gateway", "limit", "store", "algorithm"]),
     ("cli", &["reload", "server", "admin", "explain", "simulate", "gateway", "limit"]),
     (

@@ -26,7 +26,7 @@ use crate::{
 };
 use tollgate_routing::pattern::Pattern;
 
-use super::Peer;
+use super::{Peer, target};
 
 /// Bytes that are told of a target, and of another text that a client sends.
 const TARGET_MOST: usize = 2_048;
@@ -195,10 +195,11 @@ impl Entry {
         }
     }
 
-    /// Notes which host it asks for, and by which path it was found to belong to a route, if that will be told.
-    pub(super) fn note_route(&mut self, host: &str, path: &Pattern) {
+    /// Notes the host and the path of the route, if the request is traced.
+    pub(super) fn note_route(&mut self, request: &Parts, path: &Pattern) {
         if self.visits.within.is_some() {
-            self.taken = Some((cut(host, TEXT_MOST), path.to_string()));
+            let host = target::host(request).unwrap_or_default();
+            self.taken = Some((cut(&host, TEXT_MOST), path.to_string()));
         }
     }
 

@@ -11,14 +11,18 @@ use std::{
 
 use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};
-use hyper::{Response, StatusCode, Version, http::request::Parts};
+use hyper::{HeaderMap, Response, StatusCode, Version, http::request::Parts};
 use tokio::time::Instant;
 
 use crate::{
-    forward::body::Body,
-    limit::request::{self, Settlement},
+    config::RatelimitHeaders,
+    forward::{body::Body, headers::Client},
+    limit::{
+        Admission, fields,
+        request::{self, Rule, Settlement},
+    },
     metrics::{Counts, Distribution, Histogram},
-    reject::{LINES_BYTES, grpc},
+    reject::{LINES_BYTES, Rejection, grpc},
 };
 use tollgate_http1::Stream;
 use tollgate_http1::head::Spelling;
@@ -26,6 +30,7 @@ use tollgate_http1::head::Spelling;
 use super::{
     Gateway, Peer, client,
     entry::{End, Entry},
+    plan::{Plan, Unplanned},
     refused::Refused,
     spans,
 };
@@ -92,7 +97,9 @@ pub(super) struct Facts {
     pub(super) arrival: Instant,
     /// It is a call of gRPC.
     pub(super) is_grpc: bool,
-    /// The place of the route's traffic in the gateway's.
+    /// The index of the route that the request took, once that is known.
+    pub(super) route: Option<usize>,
+    /// The index of the route's traffic.
     pub(super) traffic: usize,
     /// If there is an access log, or the request is traced: what will be told of it, and what limits decided.
     pub(super) entry: Option<Box<Entry>>,
@@ -123,6 +130,80 @@ impl Facts {
     }
 }
 
+/// Observations of a request on its way. The entry is only there if an access log or a trace needs it.
+impl Facts {
+    /// Notes the client.
+    pub(super) fn identified(&mut self, client: &Client, parts: &Parts) {
+        if let Some(entry) = &mut self.entry {
+            entry.identify(client, &parts.headers);
+        }
+    }
+
+    /// Notes the route of a request, also if it is rejected.
+    pub(super) fn planned<'g>(
+        &mut self,
+        planned: Result<Plan<'g>, Unplanned<'g>>,
+        parts: &Parts,
+    ) -> Result<Plan<'g>, Rejection> {
+        let route = match &planned {
+            Ok(plan) => Some(plan.route),
+            Err(unplanned) => unplanned.route,
+        };
+        if let Some(route) = route {
+            (self.route, self.traffic) = (Some(route.place), route.traffic);
+            if route.response_headers.is_some() {
+                // Edits apply to a map of header fields.
+                self.lines = None;
+            }
+        }
+        let plan = planned.map_err(|unplanned| unplanned.rejection)?;
+        if let Some(entry) = &mut self.entry {
+            entry.note_route(parts, plan.pattern);
+        }
+        Ok(plan)
+    }
+
+    /// Notes that the limits are asked now.
+    pub(super) fn asking(&mut self) {
+        if let Some(entry) = &mut self.entry {
+            entry.asked_at = Some(Instant::now());
+        }
+    }
+
+    /// Notes that the limits have decided.
+    pub(super) fn decided(&mut self) {
+        if let Some(entry) = &mut self.entry {
+            entry.decided_at = Some(Instant::now());
+        }
+    }
+
+    /// Notes the id with which a request goes to its upstream.
+    pub(super) fn sending(&mut self, headers: &HeaderMap) {
+        if let Some(entry) = &mut self.entry {
+            entry.note_id(headers);
+        }
+    }
+
+    /// Adds the RateLimit fields to a response, and records the costs that it states. The rest of the admission is kept until the
+    /// response has ended.
+    pub(super) fn settle(
+        &mut self,
+        admission: Admission,
+        limits: &[Arc<Rule>],
+        form: RatelimitHeaders,
+        response: &mut Response<Body>,
+    ) {
+        let standings = admission.standings();
+        match self.lines() {
+            // The legacy fields may have to replace fields of the upstream.
+            Some(lines) if form == RatelimitHeaders::Draft11 => fields::write(lines, standings, form),
+            _ => fields::write(response.headers_mut(), standings, form),
+        }
+        let settlement = Settlement::begin(admission, limits, response.status(), response.headers());
+        self.settlement = settlement.map(Box::new);
+    }
+}
+
 impl Exchange {
     /// With a request that has just arrived.
     pub(super) fn begin(gateway: Arc<Gateway>, peer: Peer, request: &Parts) -> Self {
@@ -133,6 +214,7 @@ impl Exchange {
         let facts = Facts {
             arrival,
             is_grpc: grpc::is_call(&request.headers),
+            route: None,
             traffic: Gateway::UNROUTED,
             entry: is_told.then(|| Box::new(Entry::begin(peer, request, arrival, traced))),
             decided: is_told.then(Vec::new),

@@ -36,7 +36,7 @@ pub(super) fn count_down(parts: &mut Parts) -> Option<Response<Bytes>> {
 /// The answer of the last server on the way (RFC 9110, sections 9.3.7 and 9.3.8).
 fn answer(parts: &Parts) -> Response<Bytes> {
     if parts.method == Method::OPTIONS {
-        return super::fixed(StatusCode::NO_CONTENT, "", &[]);
+        return super::plan::fixed(StatusCode::NO_CONTENT, "", &[]);
     }
     let target = parts.uri.path_and_query().map_or("/", |target| target.as_str());
     let mut message = format!("TRACE {target} {:?}\r\n", parts.version).into_bytes();

@@ -1,4 +1,4 @@
-//! What a request is aimed at: its host and its path, read once and by one rule.
+//! The host and the path that a request is for, read once and by one rule.
 
 use std::{borrow::Cow, net::Ipv6Addr};
 
@@ -14,13 +14,17 @@ use hyper::{
 use crate::{config::EscapedSlashes, reject::Rejection};
 use tollgate_routing::{View, path};
 
-/// Host and path of a request.
+/// The host and the path of a request.
 #[derive(Debug)]
 pub(crate) struct Target<'r> {
-    /// In lower case, without port and trailing dot; empty if an HTTP/1.0 client named none.
+    /// The host in lower case, without port and trailing dot. Empty if an HTTP/1.0 client sent none.
     pub(crate) host: Cow<'r, str>,
     /// The path as it is forwarded, without the query.
     pub(crate) forwarded: Cow<'r, str>,
+    /// The path as routes are matched with it.
+    pub(crate) matched: Cow<'r, str>,
+    /// Other paths that an upstream may see in it, in the same form.
+    pub(crate) readings: Vec<String>,
     /// The query, without the `?`.
     pub(crate) query: &'r str,
 }
@@ -29,7 +33,7 @@ impl<'r> Target<'r> {
     /// Reads the target of a request (RFC 9112, section 3.2).
     ///
     /// # Errors
-    /// A Host that is missing, repeated or no host; a target that has no path; a path that is rejected; an
+    /// The Host field is missing, repeated or invalid; the target has no path, or a path that is rejected; or the request has an
     /// expectation other than `100-continue`.
     pub(crate) fn read(parts: &'r Parts, escaped_slashes: EscapedSlashes) -> Result<Self, Rejection> {
         if parts.method == Method::CONNECT {
@@ -53,16 +57,22 @@ impl<'r> Target<'r> {
             return Err(Rejection::EscapedSlash);
         }
         let query = parts.uri.query().unwrap_or_default();
-        Ok(Self { host, forwarded: path::forwarded(as_sent), query })
+        let forwarded = path::forwarded(as_sent);
+        let matched = match &forwarded {
+            Cow::Borrowed(forwarded) => path::matched(forwarded),
+            Cow::Owned(forwarded) => path::matched(forwarded).into_owned().into(),
+        };
+        let readings = path::readings(&matched);
+        Ok(Self { host, forwarded, matched, readings, query })
     }
 
-    /// What routing sees of the request, whose path in matched form is `matched`.
+    /// Returns what routing looks at, with `matched` as the path.
     pub(crate) fn view<'a>(&'a self, parts: &'a Parts, matched: &'a str) -> View<'a> {
         let Parts { method, headers, .. } = parts;
         View { method, host: &self.host, path: matched, query: self.query, headers }
     }
 
-    /// The target for the upstream: path and query, with nothing changed but dot segments. None if it is as it was sent.
+    /// Returns the target for the upstream: path and query without dot segments. `None` if it is as the client sent it.
     pub(crate) fn forwarded_uri(&self, as_sent: &Uri) -> Option<Uri> {
         if as_sent.authority().is_none() && matches!(self.forwarded, Cow::Borrowed(_)) {
             return None;
@@ -73,7 +83,7 @@ impl<'r> Target<'r> {
     /// The target for the upstream with another path, as a route makes it of this one.
     ///
     /// # Errors
-    /// The path is too long, or an upstream might climb out of the place where the route puts it.
+    /// The path is too long, or an upstream might leave the directory where the route puts it.
     pub(crate) fn rewritten_uri(&self, path: &str, as_sent: &Uri) -> Result<Uri, Rejection> {
         if path::climbs(path) {
             return Err(Rejection::TargetInvalid);
@@ -87,15 +97,16 @@ impl<'r> Target<'r> {
     }
 }
 
-/// Whether a request is about the server as a whole, none of its resources (RFC 9110, section 9.3.7).
+/// Returns true for `OPTIONS *`, which is about the server and not about a resource (RFC 9110, section 9.3.7).
 pub(crate) fn is_about_server(parts: &Parts) -> bool {
     parts.method == Method::OPTIONS && parts.uri.path() == "*"
 }
 
-/// The host that the client names: the target's, if it is a whole url, else Host's (RFC 9112, section 3.2).
+/// Returns the host that the client asks for: the target's, if it is a full URL, else that of the Host field (RFC 9112,
+/// section 3.2).
 ///
 /// # Errors
-/// A Host that is missing, repeated or no host, whatever the target says.
+/// The Host field is missing, repeated or invalid, whatever the target is.
 pub(crate) fn host(parts: &Parts) -> Result<Cow<'_, str>, Rejection> {
     let mut lines = parts.headers.get_all(HOST).into_iter();
     let authority = parts.uri.authority().map(Authority::as_str);
@@ -108,7 +119,7 @@ pub(crate) fn host(parts: &Parts) -> Result<Cow<'_, str>, Rejection> {
     };
     let host = named.map(host_of).transpose()?;
     match (authority, named) {
-        // Who names two hosts in HTTP/2 means to deceive somebody (RFC 9113, section 8.3.1).
+        // Two different hosts in HTTP/2 can only be an attack (RFC 9113, section 8.3.1).
         (Some(authority), Some(named))
             if parts.version == Version::HTTP_2 && !authority.eq_ignore_ascii_case(named) =>
         {
@@ -119,18 +130,18 @@ pub(crate) fn host(parts: &Parts) -> Result<Cow<'_, str>, Rejection> {
     }
 }
 
-/// The members of a field that is a list.
+/// Returns the members of a header field that is a list.
 fn list(parts: &Parts, name: HeaderName) -> impl Iterator<Item = &[u8]> {
     let lines = parts.headers.get_all(name).into_iter();
     lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b',')).map(<[u8]>::trim_ascii)
 }
 
-/// What a byte in a host says of it: that it is none, or isn't in lower case.
+/// Properties of a host that one byte shows: it is invalid, or it isn't in lower case.
 const NO_HOST: u8 = 1;
 const UPPER_CASE: u8 = 2;
 
-/// Whether a byte may stand in a registered name (RFC 3986, section 3.2.2). No escapes: an `Authority` has none, and a
-/// server of HTTP/2 would be told another host.
+/// Returns the properties that a byte shows. Valid bytes are those of a registered name (RFC 3986, section 3.2.2) without
+/// escapes: an `Authority` has none, so an HTTP/2 upstream would get another host.
 const fn of_host(byte: u8) -> u8 {
     match byte {
         b'a'..=b'z' | b'0'..=b'9' | b'!' | b'$' | b'&'..=b'.' | b';' | b'=' | b'_' | b'~' => 0,
@@ -139,7 +150,7 @@ const fn of_host(byte: u8) -> u8 {
     }
 }
 
-/// The same of each byte, since each request's host is looked at.
+/// The properties of each byte, in a table since the host of every request is checked.
 const OF_HOST: [u8; 256] = {
     let (mut all, mut byte) = ([0; 256], 0);
     while byte < 256 {

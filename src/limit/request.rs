@@ -94,9 +94,9 @@ impl Rule {
         }
     }
 
-    /// What a request asks of it, if it counts it.
-    fn ask(&self, subject: &Subject<'_>, log: &mut Log) -> Result<Option<Ask>, Refusal> {
-        let (effect, refusal) = match self.terms(subject) {
+    /// Returns the ask of a request that the limit counts. Otherwise notes why it doesn't.
+    fn ask(&self, terms: Terms, log: &mut Log) -> Result<Option<Ask>, Refusal> {
+        let (effect, refusal) = match terms {
             Terms::Counts(ask) => return Ok(Some(ask)),
             Terms::Exempts => (Effect::Exempt, None),
             Terms::Skips => (Effect::Skipped, None),
@@ -276,14 +276,18 @@ pub(crate) fn stated_cost(headers: &HeaderMap, name: &HeaderName) -> Option<Resu
     Some(cost.ok_or(NotACost))
 }
 
-/// What a request asks of those limits that count it.
+/// Returns what a request asks of the limits that count it, where `terms` is what each limit makes of it.
 ///
 /// # Errors
 /// A limit refuses it by its terms alone.
-pub fn asks(rules: &[Arc<Rule>], subject: &Subject<'_>, log: &mut Log) -> Result<Asks, Refusal> {
+pub fn asks(
+    rules: &[Arc<Rule>],
+    terms: impl IntoIterator<Item = Terms>,
+    log: &mut Log,
+) -> Result<Asks, Refusal> {
     let mut asks = Asks::with_capacity(rules.len());
-    for rule in rules {
-        if let Some(ask) = rule.ask(subject, log)? {
+    for (rule, terms) in rules.iter().zip(terms) {
+        if let Some(ask) = rule.ask(terms, log)? {
             asks.push(ask);
         }
     }

@@ -6,6 +6,7 @@ mod limit;
 use std::{
     cmp::Reverse,
     collections::{BinaryHeap, HashMap},
+    sync::Arc,
 };
 
 use bytes::Bytes;
@@ -18,17 +19,16 @@ use smallvec::SmallVec;
 
 use crate::{
     algorithm::{Algorithm, Quota, Rate},
-    config::{Config, Cost, EscapedSlashes, KeyPart},
+    config::{Config, Cost, KeyPart},
     forward::headers::from_client,
-    gateway::target::Target,
-    limit::{
-        Ask,
-        key::{Subject, jwt::Claims},
-        request::Rule,
+    gateway::{
+        plan::{Planner, Unplanned},
+        target,
     },
+    limit::{Ask, key::jwt::Claims, request::Rule},
+    reject::Rejection,
     store::{Act, Charge, Decision, LeaseId, Operation, Reply, memory::MemoryStore},
 };
-use tollgate_routing::{Table, path};
 
 use self::limit::Denied;
 pub(super) use self::limit::OfLimit;
@@ -50,8 +50,7 @@ const KEY_PREFIX: &str = "";
 
 /// A configuration and its state during a replay.
 pub(super) struct Replay {
-    routes: Table<Route>,
-    escaped_slashes: EscapedSlashes,
+    planner: Arc<Planner>,
     host: Option<HeaderValue>,
     /// The header fields that routes match.
     conditions: Vec<HeaderName>,
@@ -87,12 +86,6 @@ pub(super) struct Counts {
     pub(super) without_host: u64,
     /// Requests that may have had a header field that a route matches.
     pub(super) without_condition: u64,
-}
-
-struct Route {
-    name: String,
-    /// Indexes into [`Replay::limits`].
-    limits: Vec<usize>,
 }
 
 /// The outcome of a request.
@@ -132,15 +125,10 @@ enum End {
 impl Replay {
     /// Creates the replay of a configuration. Requests without a host in the log get this one.
     pub(super) fn new(config: &Config, host: Option<HeaderValue>) -> Self {
-        let names: Vec<_> = config.limits.keys().collect();
-        let place = |name: &String| names.binary_search(&name).expect("each limit is defined");
-        let routes = config.routes.iter().map(|route| {
-            let limits = route.limits.iter().map(place).collect();
-            (route.matcher.clone(), Route { name: route.name.clone(), limits })
-        });
+        let limits: Vec<_> = config.limits.values().map(OfLimit::new).collect();
+        let rules = limits.iter().map(|own| (own.rule.limit().name().to_owned(), own.rule.clone()));
         Self {
-            routes: Table::new(routes),
-            escaped_slashes: config.server.escaped_slashes,
+            planner: Arc::new(Planner::new(config, rules.collect())),
             host,
             conditions: config
                 .routes
@@ -148,7 +136,7 @@ impl Replay {
                 .flat_map(|route| &route.matcher.headers)
                 .map(|(name, _)| name.clone())
                 .collect(),
-            limits: config.limits.values().map(OfLimit::new).collect(),
+            limits,
             store: MemoryStore::new(STORE_BYTES_MOST),
             running: BinaryHeap::new(),
             ends: HashMap::new(),
@@ -182,7 +170,7 @@ impl Replay {
 
     /// Returns true if a route matches a single host only.
     pub(super) fn has_hosts(&self) -> bool {
-        self.routes.routes().any(|(matcher, _)| matcher.host.is_some())
+        self.planner.routes.routes().any(|(matcher, _)| matcher.host.is_some())
     }
 
     /// Decides a request. Times never go back.
@@ -230,32 +218,27 @@ impl Replay {
     }
 
     fn decide_request(&mut self, parts: &Parts, logged: &Logged) -> Verdict {
-        let Ok(target) = Target::read(parts, self.escaped_slashes) else {
-            self.counts.rejected += 1;
-            return Verdict::NotAsked;
+        let planner = self.planner.clone();
+        let plan = match planner.plan(logged.client, parts, Claims::new(None, &parts.headers)) {
+            Ok(plan) => Some(plan),
+            Err(Unplanned { rejection: Rejection::NoRoute, .. }) => None,
+            Err(_) => {
+                self.counts.rejected += 1;
+                return Verdict::NotAsked;
+            }
         };
-        self.counts.without_host += u64::from(target.host.is_empty());
+        self.counts.without_host += u64::from(target::host(parts).is_ok_and(|host| host.is_empty()));
         let is_unknown = |name| logged.header(name).is_none();
         self.counts.without_condition += u64::from(self.conditions.iter().any(is_unknown));
-        let matched = path::matched(&target.forwarded);
-        let Some(found) = self.routes.find(&target.view(parts, &matched)) else {
+        let Some(plan) = plan else {
             self.counts.unrouted += 1;
             return Verdict::NotAsked;
         };
-        let subject = Subject {
-            client: logged.client,
-            method: &parts.method,
-            host: &target.host,
-            query: target.query,
-            headers: &parts.headers,
-            claims: Claims::new(None, &parts.headers),
-            route: &found.route.name,
-            parameter: &|name| found.param(name),
-        };
         let mut asked = SmallVec::<[Asked; 2]>::new();
-        for &limit in &found.route.limits {
+        for (rule, terms) in plan.limits.iter().zip(plan.terms) {
+            let limit = self.place(rule);
             let of_limit = &mut self.limits[limit];
-            match of_limit.ask(&subject, logged) {
+            match of_limit.ask(terms, parts, logged) {
                 Ok(None) => {}
                 Ok(Some(ask)) => {
                     let mut charge = ask.charge(KEY_PREFIX, ask.rate_of_file());
@@ -272,6 +255,12 @@ impl Replay {
             }
         }
         self.decide_asked(&asked, logged)
+    }
+
+    /// Returns the place of a limit in [`Replay::limits`], which has the order of their names.
+    fn place(&self, rule: &Rule) -> usize {
+        let name = rule.limit().name();
+        self.limits.binary_search_by(|own| own.rule.limit().name().cmp(name)).expect("each limit has a place")
     }
 
     fn decide_asked(&mut self, asked: &[Asked], logged: &Logged) -> Verdict {

@@ -90,6 +90,11 @@ impl<T> Table<T> {
         Some(Found { route, pattern: &matcher.path, params: search.params })
     }
 
+    /// Returns the route at this index, in the order in which they were given.
+    pub fn get(&self, index: usize) -> Option<&T> {
+        self.routes.get(index).map(|(_, route)| route)
+    }
+
     /// Returns the routes with their conditions, in the order in which they were given.
     pub fn routes(&self) -> impl Iterator<Item = &(Matcher, T)> {
         self.routes.iter()

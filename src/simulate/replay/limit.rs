@@ -2,14 +2,15 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use hyper::header::COOKIE;
+use hyper::{header::COOKIE, http::request::Parts};
 
 use crate::{
     algorithm::{Algorithm, Rate},
     config::{self, Cost, KeyPart, Missing},
+    gateway::target,
     limit::{
         Ask,
-        key::{Key, Subject, key_of},
+        key::{Key, key_of},
         request::{Rule, Terms},
     },
 };
@@ -21,7 +22,7 @@ use super::super::{
 
 /// A limit and its statistics.
 pub(in crate::simulate) struct OfLimit {
-    pub(in crate::simulate) rule: Rule,
+    pub(in crate::simulate) rule: Arc<Rule>,
     /// The overrides of the file by the text of their keys, for keys from a log.
     own_rates: HashMap<String, Rate>,
     pub(in crate::simulate) tally: LimitTally,
@@ -40,24 +41,28 @@ impl OfLimit {
             key_of(config, &written).ok().map(|key| (key.as_str().to_owned(), own.rate))
         };
         Self {
-            rule: Rule::new(config, None),
+            rule: Arc::new(Rule::new(config, None)),
             own_rates: config.overrides.iter().filter_map(own_rate).collect(),
             tally: LimitTally::default(),
         }
     }
 
     /// Returns the question to the limit, if the limit counts the request.
-    pub(super) fn ask(&mut self, subject: &Subject<'_>, logged: &Logged) -> Result<Option<Ask>, Denied> {
+    pub(super) fn ask(
+        &mut self,
+        mut terms: Terms,
+        parts: &Parts,
+        logged: &Logged,
+    ) -> Result<Option<Ask>, Denied> {
         let Self { rule, own_rates, tally } = self;
         tally.requests += 1;
         let config = rule.config();
-        let mut terms = rule.terms(subject);
-        if let Some(part) = config.key.iter().find(|part| !is_told(part, subject, logged)) {
+        if let Some(part) = config.key.iter().find(|part| !is_told(part, parts, logged)) {
             terms = match (told(config, logged), terms) {
                 (_, Terms::Exempts) | (Some(Told::Exempt), _) => Terms::Exempts,
                 (Some(Told::Skipped), _) => Terms::Skips,
                 (Some(Told::Key(key)), _) => {
-                    let cost = rule.cost(subject.headers).unwrap_or(1);
+                    let cost = rule.cost(&parts.headers).unwrap_or(1);
                     Terms::Counts(rule.charge(Key::of_text(key.clone()), own_rates.get(key).copied(), cost))
                 }
                 (None, terms) => {
@@ -114,16 +119,24 @@ fn tells_cost(config: &config::LimitSettings, logged: &Logged) -> bool {
 }
 
 /// Returns true if the log has this part of a request's key, or says that it was absent.
-fn is_told(part: &KeyPart, subject: &Subject<'_>, logged: &Logged) -> bool {
+fn is_told(part: &KeyPart, parts: &Parts, logged: &Logged) -> bool {
     match part {
         KeyPart::Header(name) => logged.header(name).is_some(),
         KeyPart::Cookie(_) => logged.header(&COOKIE).is_some(),
         // A token that was valid at the time has expired since.
         KeyPart::Jwt(_) => false,
+<<<<<<< HEAD
         // This gateway's log contains only the names.
         KeyPart::Query(name) => !form_urlencoded::parse(subject.query.as_bytes())
             .any(|(other, value)| other == *name && value == "*"),
         KeyPart::Host => !subject.host.is_empty(),
+=======
+        // This gateway's log has the names only.
+        KeyPart::Query(name) => {
+            let query = parts.uri.query().unwrap_or_default();
+            !form_urlencoded::parse(query.as_bytes()).any(|(other, value)| other == *name && value == "*")
+        }
+        KeyPart::Host => target::host(parts).is_ok_and(|host| !host.is_empty()),
         KeyPart::Ip | KeyPart::Path(_) | KeyPart::Method | KeyPart::Route | KeyPart::Global => true,
     }
 }

@@ -1,0 +1,82 @@
+//! Building a gateway from a configuration, and replacing it at a reload.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use crate::{
+    config::Config,
+    forward::Upstream,
+    limit::{Limiter, key::jwt::Verifier, request::Rule},
+    trace::Tracer,
+};
+
+use super::{
+    AccessLog, Gateway, Traffic,
+    plan::{Planner, route_names},
+};
+
+impl Gateway {
+    /// The index of the traffic of requests without a route.
+    pub(super) const UNROUTED: usize = 0;
+
+    /// Builds a gateway. Upstreams that `before` had keep their connections, and names that it had keep their metrics. Must be
+    /// called within a tokio runtime, which watches the servers; `before` stops watching its own.
+    pub fn build(config: &Config, limiter: &Arc<Limiter>, before: Option<&Self>) -> Self {
+        for (_, upstream) in before.iter().flat_map(|before| &before.upstreams) {
+            upstream.retire();
+        }
+        limiter.share_memory_among(config.limits.keys().map(String::as_str));
+        Self {
+            planner: Planner::new(config, rules(config, before)),
+            limiter: limiter.clone(),
+            verifier: config.jwt.as_ref().map(Verifier::new),
+            ratelimit_headers: config.server.ratelimit_headers,
+            upstreams: upstreams(config, before),
+            trusted_proxies: config.server.trusted_proxies.clone(),
+            proxy_protocol: config.server.proxy_protocol,
+            traffic: traffic(config, before),
+            access_log: before.and_then(|before| before.access_log.clone()),
+            tracer: before.and_then(|before| Some(before.tracer.as_ref()?.with(config.tracing.as_ref()))),
+        }
+    }
+
+    /// Returns the gateway with an access log. Gateways that replace it keep the log.
+    #[must_use]
+    pub fn log_to(self, log: Arc<AccessLog>) -> Self {
+        Self { access_log: Some(log), ..self }
+    }
+
+    /// Returns the gateway with tracing. Gateways that replace it keep the tracer.
+    #[must_use]
+    pub fn trace_by(self, tracer: Tracer) -> Self {
+        Self { tracer: Some(tracer), ..self }
+    }
+}
+
+/// Returns the limits by name. Each continues the metrics of the limit that had its name before.
+fn rules(config: &Config, before: Option<&Gateway>) -> BTreeMap<String, Arc<Rule>> {
+    let rule = |(name, limit): (&String, &Arc<_>)| {
+        let before = before.and_then(|before| before.planner.rules.get(name)).map(Arc::as_ref);
+        (name.clone(), Arc::new(Rule::new(limit, before)))
+    };
+    config.limits.iter().map(rule).collect()
+}
+
+/// Returns the upstreams in the order of their names. Each continues the one that had its name before.
+fn upstreams(config: &Config, before: Option<&Gateway>) -> Vec<(String, Arc<Upstream>)> {
+    let upstream = |(name, upstream): (&String, &_)| {
+        let mut known = before.iter().flat_map(|before| &before.upstreams);
+        let before = known.find(|(other, _)| other == name).map(|(_, before)| &**before);
+        (name.clone(), Arc::new(Upstream::new(name, upstream, before)))
+    };
+    config.upstreams.iter().map(upstream).collect()
+}
+
+/// Returns the traffic by name, as [`route_names`] orders it. Each continues the traffic that had its name before.
+fn traffic(config: &Config, before: Option<&Gateway>) -> Vec<(String, Arc<Traffic>)> {
+    let traffic = |name: String| {
+        let before = before.and_then(|before| before.traffic.iter().find(|(other, _)| *other == name));
+        let traffic = before.map_or_else(Arc::default, |(_, traffic)| traffic.clone());
+        (name, traffic)
+    };
+    route_names(config).into_iter().map(traffic).collect()
+}

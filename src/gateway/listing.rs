@@ -1,0 +1,143 @@
+//! The parts of a gateway, for listings, metrics and the server that runs it.
+
+use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
+
+use hyper::http::request::Parts;
+use tollgate_routing::Matcher;
+
+use crate::{
+    forward::{self, Upstream},
+    limit::{
+        Limiter,
+        key::jwt::Claims,
+        request::{self, Rule},
+    },
+    metrics::Page,
+    store::StoreError,
+};
+
+use super::{Gateway, STATUS_CLASSES, Traffic, client, plan::Answer};
+
+/// A route, for listings.
+#[derive(Debug)]
+pub struct Listed<'g> {
+    /// The name in logs and metrics.
+    pub name: &'g str,
+    /// The requests that take it.
+    pub matcher: &'g Matcher,
+    /// The names of its limits.
+    pub limits: Vec<&'g str>,
+    /// The name of its upstream. `None` if the gateway answers itself.
+    pub upstream: Option<&'g str>,
+}
+
+impl Gateway {
+    /// Connects this thread to the store, so that its first decision doesn't wait for a connection.
+    ///
+    /// # Errors
+    /// The store can't be reached now. Until it can, the failure policies of the limits apply.
+    pub async fn warm_up(&self) -> Result<(), StoreError> {
+        self.limiter.warm_up().await
+    }
+
+    /// Rejects the requests that wait for room, and from now on rejects instead of waiting.
+    pub fn end_waits(&self) {
+        self.limiter.end_waits();
+    }
+
+    /// Waits for the store's pending work: costs to record and leases to release.
+    pub async fn flush(&self) {
+        self.limiter.flush().await;
+    }
+
+    /// Returns the limiter.
+    pub fn limiter(&self) -> &Arc<Limiter> {
+        &self.limiter
+    }
+
+    /// Returns the limits by name, including those that no route names.
+    pub fn rules(&self) -> &BTreeMap<String, Arc<Rule>> {
+        &self.planner.rules
+    }
+
+    /// Returns the claims of a request, which are verified when a limit first needs them.
+    pub(crate) fn claims<'r>(&'r self, parts: &'r Parts) -> Claims<'r> {
+        Claims::new(self.verifier.as_ref(), &parts.headers)
+    }
+
+    /// Returns true if a connection from `peer` must begin with a PROXY protocol header. Other connections are never searched for one.
+    pub fn expects_proxy_header(&self, peer: IpAddr) -> bool {
+        self.proxy_protocol && client::is_trusted(peer, &self.trusted_proxies)
+    }
+
+    /// Writes the metrics of requests, limits, upstreams and the store.
+    pub fn write_metrics(&self, page: &mut Page<'_>) {
+        let routes = || self.traffic().map(|(name, traffic)| (("route", name), traffic));
+        page.counters(
+            "tollgate_requests",
+            "Requests by route, which is empty if none matches, and class of the answer's status; a client that \
+             leaves before it counts as 4xx",
+            routes().flat_map(|(route, traffic)| {
+                let classes = STATUS_CLASSES.iter().enumerate();
+                classes.map(move |(at, class)| ([route, ("status", class)], traffic.answers.sum(at)))
+            }),
+        );
+        page.counters(
+            "tollgate_requests_refused",
+            "Requests that limits refused",
+            routes().map(|(route, traffic)| ([route], traffic.refused())),
+        );
+        page.histograms(
+            "tollgate_request_duration_seconds",
+            "From a request's arrival until its answer's body has ended or broken off",
+            routes().map(|(route, traffic)| ([route], &traffic.durations)),
+        );
+        request::write_metrics(page, self.planner.rules.values().map(Arc::as_ref));
+        forward::write_metrics(page, &self.upstreams);
+        self.limiter.write_metrics(page);
+        if let Some(log) = &self.access_log {
+            log.write_metrics(page);
+        }
+        if let Some(tracer) = &self.tracer {
+            tracer.write_metrics(page);
+        }
+    }
+
+    /// Returns the routes in the order of the file.
+    pub fn routes(&self) -> impl Iterator<Item = Listed<'_>> {
+        self.planner.routes.routes().map(|(matcher, route)| {
+            let upstream = match &route.answer {
+                Answer::Upstream(upstream) => Some(self.upstreams[*upstream].0.as_str()),
+                Answer::Fixed(_) | Answer::Redirect(..) => None,
+            };
+            Listed {
+                name: &route.name,
+                matcher,
+                limits: route.limits.iter().map(|rule| rule.limit().name()).collect(),
+                upstream,
+            }
+        })
+    }
+
+    /// Returns the traffic of requests without a route, under an empty name, then of the routes by name.
+    pub fn traffic(&self) -> impl Iterator<Item = (&str, &Traffic)> {
+        self.traffic.iter().map(|(name, traffic)| (name.as_str(), &**traffic))
+    }
+
+    /// Returns the upstreams in the order of their names.
+    pub fn upstreams(&self) -> &[(String, Arc<Upstream>)] {
+        &self.upstreams
+    }
+
+    /// Returns the most requests in flight to upstreams, each of which has a connection.
+    pub fn upstream_connections_most(&self) -> usize {
+        self.upstreams.iter().map(|(_, upstream)| upstream.connections_most()).sum()
+    }
+
+    /// Closes this thread's upstream connections that have been idle too long.
+    pub fn close_idle(&self) {
+        for (_, upstream) in &self.upstreams {
+            upstream.close_idle();
+        }
+    }
+}

@@ -1,0 +1,328 @@
+//! The plan of a request: what a configuration makes of it before anything is counted or sent.
+//!
+//! Planning is pure: it has no clock, no I/O, no store and no runtime. The gateway carries plans out, `explain`
+//! describes them, and `simulate` replays them. So the three always agree on routes, limits and keys.
+//!
+//! ```text
+//! Target::read             host, path as forwarded, path as matched, other readings of the path
+//! Planner::route           the most specific route
+//! Planner::other_reading   the route that another reading of the path takes
+//! Planner::plan            all of these; then the next step, the limits of both routes, and what each makes of the request
+//! ```
+
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, BTreeSet},
+    iter,
+    net::IpAddr,
+    sync::Arc,
+    time::Duration,
+};
+
+use bytes::Bytes;
+use hyper::{
+    Request, Response, StatusCode, Uri,
+    header::{HOST, HeaderName, HeaderValue},
+    http::request::Parts,
+};
+use smallvec::SmallVec;
+use tollgate_routing::{
+    Found, Pattern, Table, path,
+    template::{Location, Template},
+};
+
+use crate::{
+    config::{Action, Config, Edits, EscapedSlashes, OnLimit},
+    forward::body::Body,
+    limit::{
+        key::{Subject, jwt::Claims},
+        request::{Rule, Terms},
+    },
+    reject::Rejection,
+};
+
+use super::target::Target;
+
+/// The routes and limits of a configuration.
+#[derive(Debug)]
+pub(crate) struct Planner {
+    pub(crate) routes: Table<Route>,
+    /// The limits by name, including those that no route names.
+    pub(crate) rules: BTreeMap<String, Arc<Rule>>,
+    pub(crate) escaped_slashes: EscapedSlashes,
+}
+
+/// A route of the configuration.
+#[derive(Debug)]
+pub(crate) struct Route {
+    pub(crate) name: String,
+    pub(crate) limits: Vec<Arc<Rule>>,
+    pub(crate) answer: Answer,
+    rewrite: Option<Template>,
+    request_headers: Option<Edits>,
+    pub(crate) response_headers: Option<Arc<Edits>>,
+    pub(crate) timeout: Option<Duration>,
+    /// The largest request body in bytes.
+    pub(crate) max_body: Option<u64>,
+    preserve_host: bool,
+    pub(crate) on_limit: Option<OnLimit>,
+    /// The index of the route in the file.
+    pub(crate) place: usize,
+    /// The index of its traffic in the gateway's. Routes of one name share it.
+    pub(crate) traffic: usize,
+}
+
+/// The source of a route's responses.
+#[derive(Debug)]
+pub(crate) enum Answer {
+    /// The upstream at this index, in the order of the names.
+    Upstream(usize),
+    /// A fixed response.
+    Fixed(Response<Bytes>),
+    /// A redirect with this status.
+    Redirect(Location, StatusCode),
+}
+
+/// What a configuration makes of a request.
+#[derive(Debug)]
+pub(crate) struct Plan<'g> {
+    pub(crate) route: &'g Route,
+    /// The pattern of the route's path.
+    pub(crate) pattern: &'g Pattern,
+    pub(crate) aim: Aim<'g>,
+    /// The limits of the route, and of the route that another reading of the path takes.
+    pub(crate) limits: Cow<'g, [Arc<Rule>]>,
+    /// What each of these limits makes of the request, in the same order.
+    pub(crate) terms: SmallVec<[Terms; 1]>,
+}
+
+/// The next step for a request, if its limits admit it.
+#[derive(Debug)]
+pub(crate) enum Aim<'g> {
+    /// It is sent to the upstream at this index, with this target, or with the one it came with.
+    Upstream(usize, Option<Uri>),
+    /// It gets this response.
+    Fixed(&'g Response<Bytes>),
+    /// It is redirected to this location with this status.
+    Redirect(HeaderValue, StatusCode),
+}
+
+/// A request that is rejected before any limit decides, and the route it took, if it took one.
+#[derive(Debug)]
+pub(crate) struct Unplanned<'g> {
+    pub(crate) rejection: Rejection,
+    pub(crate) route: Option<&'g Route>,
+}
+
+/// The route of a request, and the route that another reading of its path takes.
+struct Routed<'g, 't> {
+    found: Found<'g, 't, Route>,
+    other: Option<Found<'g, 't, Route>>,
+}
+
+impl Planner {
+    /// Prepares the routes of a configuration. Its limits are `rules`, by name.
+    pub(crate) fn new(config: &Config, rules: BTreeMap<String, Arc<Rule>>) -> Self {
+        let names = route_names(config);
+        let routes = config.routes.iter().enumerate().map(|(place, route)| {
+            let upstream = |name: &String| config.upstreams.keys().position(|other| other == name);
+            let answer = match &route.action {
+                Action::Upstream(name) => Answer::Upstream(upstream(name).expect("each upstream is defined")),
+                Action::Respond { status, body, headers } => Answer::Fixed(fixed(*status, body, headers)),
+                Action::Redirect { to, status } => Answer::Redirect(to.clone(), *status),
+            };
+            let planned = Route {
+                name: route.name.clone(),
+                limits: route.limits.iter().map(|name| rules[name].clone()).collect(),
+                answer,
+                rewrite: route.rewrite.clone(),
+                request_headers: route.request_headers.clone(),
+                response_headers: route.response_headers.clone().map(Arc::new),
+                timeout: route.timeout,
+                max_body: route.max_body.unwrap_or(config.server.max_body),
+                preserve_host: route.preserve_host,
+                on_limit: route.on_limit.clone(),
+                place,
+                traffic: names
+                    .iter()
+                    .position(|name| *name == route.name)
+                    .expect("each route's name is listed"),
+            };
+            (route.matcher.clone(), planned)
+        });
+        Self { routes: Table::new(routes), escaped_slashes: config.server.escaped_slashes, rules }
+    }
+
+    /// Returns the plan of a request from the client at this address, with the claims of its verified token.
+    ///
+    /// # Errors
+    /// The request is rejected whatever its limits say: its target is invalid, no route matches, or its path has readings that
+    /// would be limited differently.
+    pub(crate) fn plan<'g>(
+        &'g self,
+        client: IpAddr,
+        parts: &Parts,
+        claims: Claims<'_>,
+    ) -> Result<Plan<'g>, Unplanned<'g>> {
+        let target = Target::read(parts, self.escaped_slashes)?;
+        let found = self.route(parts, &target)?;
+        let (route, pattern) = (found.route, found.pattern());
+        let rejected = |rejection| Unplanned { rejection, route: Some(route) };
+        let aim = route.aim(&found, &target, &parts.uri).map_err(rejected)?;
+        let other = self.other_reading(&found, parts, &target).map_err(rejected)?;
+        let routed = Routed { found, other };
+        let limits = routed.limits();
+        let subject = Subject {
+            client,
+            method: &parts.method,
+            host: &target.host,
+            query: target.query,
+            headers: &parts.headers,
+            claims,
+            route: routed.name(),
+            parameter: &|name| routed.parameter(name),
+        };
+        let terms = limits.iter().map(|rule| rule.terms(&subject)).collect();
+        Ok(Plan { route, pattern, aim, limits, terms })
+    }
+
+    /// Returns the route of a request.
+    ///
+    /// # Errors
+    /// No route matches.
+    pub(crate) fn route<'g, 't>(
+        &'g self,
+        parts: &'t Parts,
+        target: &'t Target<'_>,
+    ) -> Result<Found<'g, 't, Route>, Unplanned<'g>> {
+        let found = self.routes.find(&target.view(parts, &target.matched));
+        found.ok_or(Unplanned { rejection: Rejection::NoRoute, route: None })
+    }
+
+    /// Returns the route that an upstream may see in another reading of the path.
+    ///
+    /// # Errors
+    /// Several readings are limited differently. Or one of them leaves its parent directory, so that a limit by a part of the path
+    /// could be made to count for anything.
+    fn other_reading<'g, 't>(
+        &'g self,
+        found: &Found<'g, 't, Route>,
+        parts: &'t Parts,
+        target: &'t Target<'_>,
+    ) -> Result<Option<Found<'g, 't, Route>>, Rejection> {
+        if target.readings.is_empty() {
+            return Ok(None);
+        }
+        let routed = |reading| self.routes.find(&target.view(parts, reading));
+        let mut others = target.readings.iter().map(String::as_str).filter_map(routed);
+        let other = others.next();
+        if !others.all(|another| other.as_ref().is_some_and(|other| limited_alike(other, &another))) {
+            return Err(Rejection::PathAmbiguous);
+        }
+        let is_limited = iter::once(found).chain(&other).any(|found| !found.route.limits.is_empty());
+        if is_limited && path::climbs(&target.forwarded) {
+            return Err(Rejection::PathClimbs);
+        }
+        Ok(other)
+    }
+}
+
+impl<'g, 't> Routed<'g, 't> {
+    /// Returns the limits of both routes, so that no spelling of a path escapes a limit.
+    fn limits(&self) -> Cow<'g, [Arc<Rule>]> {
+        let mut limits = Cow::Borrowed(&*self.found.route.limits);
+        for limit in self.other.iter().flat_map(|other| &other.route.limits) {
+            if !limits.iter().any(|known| Arc::ptr_eq(known, limit)) {
+                limits.to_mut().push(limit.clone());
+            }
+        }
+        limits
+    }
+
+    /// Returns the name of the route that limits count by: the other reading's, if there is one.
+    fn name(&self) -> &'g str {
+        &self.other.as_ref().unwrap_or(&self.found).route.name
+    }
+
+    /// Returns the value of a parameter of the path, of the other reading first.
+    fn parameter(&self, name: &str) -> Option<&'t str> {
+        self.other.iter().chain([&self.found]).find_map(|found| found.param(name))
+    }
+}
+
+impl Route {
+    /// Returns the next step for a request with this target.
+    ///
+    /// # Errors
+    /// The rewritten path is invalid.
+    fn aim(
+        &self,
+        found: &Found<'_, '_, Self>,
+        target: &Target<'_>,
+        sent: &Uri,
+    ) -> Result<Aim<'_>, Rejection> {
+        Ok(match &self.answer {
+            Answer::Upstream(upstream) => {
+                let uri = match &self.rewrite {
+                    None => target.forwarded_uri(sent),
+                    Some(rewrite) => {
+                        let path = rewrite.fill(found.pattern(), &target.forwarded);
+                        Some(target.rewritten_uri(&path, sent)?)
+                    }
+                };
+                Aim::Upstream(*upstream, uri)
+            }
+            Answer::Fixed(response) => Aim::Fixed(response),
+            Answer::Redirect(to, status) => {
+                let to = to.fill(found.pattern(), &target.forwarded, target.query);
+                Aim::Redirect(HeaderValue::try_from(to).expect("a URL is visible ASCII"), *status)
+            }
+        })
+    }
+
+    /// Edits the header of a request to the upstream.
+    pub(super) fn edit(&self, request: &mut Request<Body>) {
+        if let Some(edits) = &self.request_headers {
+            edits.apply(request.headers_mut());
+        }
+        if let Some(edits) = &self.response_headers {
+            request.body_mut().edit_hints(edits);
+        }
+        if !self.preserve_host {
+            // The connection to the server adds that server's own.
+            request.headers_mut().remove(HOST);
+        }
+    }
+}
+
+impl From<Rejection> for Unplanned<'_> {
+    fn from(rejection: Rejection) -> Self {
+        Self { rejection, route: None }
+    }
+}
+
+/// Returns the names of traffic: the empty name of requests without a route, then the names of the routes.
+pub(super) fn route_names(config: &Config) -> Vec<String> {
+    let names: BTreeSet<_> = config.routes.iter().map(|route| route.name.clone()).collect();
+    iter::once(String::new()).chain(names).collect()
+}
+
+/// Returns true if two routes limit a request in the same way.
+fn limited_alike(one: &Found<'_, '_, Route>, other: &Found<'_, '_, Route>) -> bool {
+    one.is_alike(other) || one.route.limits.is_empty() && other.route.limits.is_empty()
+}
+
+/// Returns a response with this body and these header fields.
+pub(super) fn fixed(
+    status: StatusCode,
+    body: &str,
+    headers: &[(HeaderName, HeaderValue)],
+) -> Response<Bytes> {
+    let mut response = Response::new(Bytes::copy_from_slice(body.as_bytes()));
+    *response.status_mut() = status;
+    response.headers_mut().extend(headers.iter().cloned());
+    response
+}
+
+#[cfg(test)]
+mod tests;
