@@ -1,8 +1,8 @@
-//! Where a server is: a unix socket, or the addresses of its name.
+//! The address of a server: a unix socket, or the IP addresses of its name.
 //!
-//! Names are resolved in the background, again and again, so that no request waits for it but the first ones. A
-//! name's last good answer holds for as long as there is no other. Connections are made to each address in turn; to
-//! one that couldn't be reached only after the others, until the name has been resolved again.
+//! Names are resolved periodically in the background, so only the first requests wait for it. The last good answer is used until
+//! there is another. Connections rotate through the addresses. An address that couldn't be reached is tried last, until the name
+//! is resolved again.
 
 use std::{
     io,
@@ -27,27 +27,27 @@ use crate::config::ServerUrl;
 
 use super::{Failure, pool::Server};
 
-/// How often names are resolved: how long they live, the system doesn't say.
+/// The interval at which names are resolved. The system doesn't report their time to live.
 const RESOLVE_EVERY: Duration = Duration::from_secs(10);
-/// The same, as long as there is no address.
+/// The interval while a name has no address.
 const RESOLVE_SOON: Duration = Duration::from_secs(1);
 
-/// Where a server is.
+/// The address of a server.
 #[derive(Debug)]
 pub enum Location {
     /// The path of a unix socket.
     Unix(PathBuf),
-    /// Addresses.
+    /// IP addresses.
     Tcp(Addresses),
 }
 
-/// The addresses of a name, or the one that was written.
+/// The addresses of a name, or the single address in the URL.
 #[derive(Debug)]
 pub struct Addresses {
-    /// None of an address that was written.
+    /// `None` if the URL has an address.
     name: Option<(String, u16)>,
     known: ArcSwap<Vec<Arc<Address>>>,
-    /// Whether the name has been resolved, or has turned out to have no address.
+    /// True once the name has been resolved, also if it has no address.
     was_resolved: watch::Sender<bool>,
     next: AtomicUsize,
 }
@@ -61,14 +61,14 @@ pub struct Address {
 }
 
 impl Address {
-    /// Whether it isn't the name's any more.
+    /// Returns true if the name no longer has this address.
     pub fn is_gone(&self) -> bool {
         self.is_gone.load(Relaxed)
     }
 }
 
 impl Location {
-    /// Where this is.
+    /// Reads the host of a URL.
     pub fn of(url: &ServerUrl) -> Self {
         match url {
             ServerUrl::Unix(path) => Self::Unix(path.clone()),
@@ -76,7 +76,7 @@ impl Location {
         }
     }
 
-    /// Its name's addresses, if it has a name.
+    /// Returns the addresses of its name, if it has a name.
     pub fn named(&self) -> Option<&Addresses> {
         match self {
             Self::Tcp(addresses) if addresses.name.is_some() => Some(addresses),
@@ -96,10 +96,10 @@ impl Addresses {
         }
     }
 
-    /// Connects to one of them.
+    /// Connects to one of the addresses.
     ///
     /// # Errors
-    /// None can be reached, or not in time; or there is none.
+    /// No address can be reached in time, or there is none.
     pub async fn connect(&self, deadline: Instant) -> Result<(TcpStream, Arc<Address>), Failure> {
         if self.known.load().is_empty() {
             let mut was_resolved = self.was_resolved.subscribe();
@@ -109,7 +109,7 @@ impl Addresses {
         let addresses = self.in_turn();
         let mut failure = Failure::Unresolved;
         for (at, address) in addresses.iter().enumerate() {
-            // Each of those left gets its part of the time left.
+            // The remaining time is divided among the remaining addresses.
             let part = (deadline - Instant::now()) / (addresses.len() - at) as u32;
             failure = match timeout(part, TcpStream::connect(address.socket)).await {
                 Ok(Ok(stream)) => return Ok((stream, address.clone())),
@@ -141,7 +141,7 @@ impl Addresses {
         found.map(drop)
     }
 
-    /// Puts these in the place of those known.
+    /// Replaces the known addresses.
     fn replace(&self, found: &[SocketAddr]) {
         let known = self.known.load();
         let mut addresses = Vec::<Arc<Address>>::with_capacity(found.len());
@@ -165,7 +165,7 @@ impl Address {
     }
 }
 
-/// Resolves the name of a server for as long as it is polled.
+/// Resolves the name of a server periodically, until the future is dropped.
 pub async fn resolve(upstream: String, server: Arc<Server>) {
     let Some(addresses) = server.location().named() else { return };
     let mut was_good = true;

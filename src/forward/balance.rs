@@ -1,4 +1,4 @@
-//! Which of an upstream's servers gets a request.
+//! Load balancing: picks the server of an upstream for a request.
 
 use std::sync::Arc;
 
@@ -14,29 +14,29 @@ use super::pool::Server;
 pub struct Member {
     /// The server.
     pub server: Arc<Server>,
-    /// Its share is this by the sum of all.
+    /// The weight. A server's share is its weight divided by the sum of all weights.
     pub weight: u32,
 }
 
-/// Members, by their place.
+/// A set of members, by their index.
 pub type Places = SmallVec<[usize; 16]>;
 
-/// Picks members, each as often as its weight says.
+/// Picks members in proportion to their weights.
 #[derive(Debug)]
 pub enum Balancer {
-    /// Of two drawn at random, the one with fewer requests in flight for its weight.
+    /// Of two random members, picks the one with fewer requests in flight relative to its weight.
     LeastRequest,
-    /// One drawn at random.
+    /// Picks a random member.
     Random,
-    /// Each in turn.
+    /// Picks the members in turn.
     RoundRobin(Mutex<Turns>),
 }
 
-/// How far each member is ahead of its share. The lock is held for a few additions.
+/// The credit of each member for weighted round robin. The lock is held for a few additions.
 type Turns = Vec<i64>;
 
 impl Balancer {
-    /// Picks so.
+    /// Returns a balancer of this kind.
     pub fn new(balance: Balance) -> Self {
         match balance {
             Balance::LeastRequest => Self::LeastRequest,
@@ -45,7 +45,7 @@ impl Balancer {
         }
     }
 
-    /// Picks one of these places, if there is one.
+    /// Picks one of these members. `None` if there are none.
     pub fn pick(&self, members: &[Member], places: &[usize]) -> Option<usize> {
         match self {
             _ if places.len() < 2 => places.first().copied(),
@@ -54,7 +54,7 @@ impl Balancer {
             Self::LeastRequest => {
                 let one = draw(members, places, None)?;
                 let other = draw(members, places, Some(one))?;
-                // In flight by weight, without dividing.
+                // Compares requests in flight per weight, without a division.
                 let load = |place: usize, other: usize| {
                     members[place].server.in_flight() as u64 * u64::from(members[other].weight)
                 };
@@ -64,7 +64,7 @@ impl Balancer {
     }
 }
 
-/// One drawn by weight, but not this.
+/// Draws a random member by weight, other than this one.
 fn draw(members: &[Member], places: &[usize], but: Option<usize>) -> Option<usize> {
     let drawn = || places.iter().copied().filter(|place| Some(*place) != but);
     let sum: u32 = drawn().map(|place| members[place].weight).sum();
@@ -77,8 +77,8 @@ fn draw(members: &[Member], places: &[usize], but: Option<usize>) -> Option<usiz
     })
 }
 
-/// Whose turn it is: all come nearer by their weight, and the nearest goes back by the sum. So turns of a heavy
-/// member lie between those of others ("smooth" in nginx).
+/// Returns the next member in smooth weighted round robin, as in nginx: every member gains its weight, and the one with the most
+/// credit is picked and pays the sum. So the turns of a heavy member are spread between those of others.
 fn next(turns: &mut Turns, members: &[Member], places: &[usize]) -> Option<usize> {
     turns.resize(members.len(), 0);
     let mut sum = 0;
@@ -87,7 +87,7 @@ fn next(turns: &mut Turns, members: &[Member], places: &[usize]) -> Option<usize
         turns[*place] += weight;
         sum += weight;
     }
-    // Of equals the first.
+    // The first of equals wins.
     let nearest = places.iter().copied().rev().max_by_key(|place| turns[*place])?;
     turns[nearest] -= sum;
     Some(nearest)

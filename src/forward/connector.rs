@@ -1,4 +1,4 @@
-//! How connections to the servers of an upstream are made, and how many there are.
+//! Opening connections to the servers of an upstream, and their number.
 
 use std::{
     io,
@@ -22,18 +22,18 @@ use super::{Failure, address::Location, connection::Connection};
 const H2: &[u8] = b"h2";
 const HTTP_1_1: &[u8] = b"http/1.1";
 
-/// How the servers of an upstream are spoken to, and how many connections to them there are.
+/// The protocol of an upstream's servers, and the number of connections to them.
 pub struct Connector {
     terms: Option<Arc<ClientTls>>,
     http2: bool,
-    /// What TLS needs, or why there is none. Sessions are resumed by it.
+    /// The TLS configuration, which also holds sessions for resumption, or the error that prevents TLS.
     tls: Option<Result<TlsConnector, rustls::Error>>,
     connections: AtomicUsize,
     connections_most: AtomicUsize,
 }
 
 impl Connector {
-    /// Speaks as the configuration says. One of `before` that does, too, goes on, with its connections.
+    /// Returns the connector of a configuration. If `before` has the same settings, it is kept with its connections.
     pub fn new(config: &config::UpstreamSettings, before: Option<&Arc<Self>>) -> Arc<Self> {
         let alike = before.filter(|before| before.terms == config.tls && before.http2 == config.http2);
         let connector =
@@ -42,7 +42,7 @@ impl Connector {
         connector
     }
 
-    /// Speaks by TLS where an url asks for it, and by HTTP/2 if that is wanted.
+    /// Builds a connector that uses TLS where a URL asks for it, and HTTP/2 if configured.
     pub(crate) fn of(terms: Option<Arc<ClientTls>>, http2: bool) -> Self {
         let tls = terms.as_ref().map(|terms| {
             let mut client = terms.client()?;
@@ -61,21 +61,21 @@ impl Connector {
         }
     }
 
-    /// Whether HTTP/2 is spoken, at least to servers that can.
+    /// Returns true if HTTP/2 is used with servers that support it.
     pub fn prefers_http2(&self) -> bool {
         self.http2
     }
 
-    /// Whether there are more connections than there may be: requests in flight never need so many, but with those that
-    /// idle they can be.
+    /// Returns true if there are more connections than allowed. Requests in flight can't cause that alone, but together with idle
+    /// connections they can.
     pub fn has_too_many(&self) -> bool {
         self.connections.load(Relaxed) > self.connections_most.load(Relaxed)
     }
 
-    /// Makes a connection to a server.
+    /// Opens a connection to a server.
     ///
     /// # Errors
-    /// The server can't be reached, or not in time.
+    /// The server can't be reached in time.
     pub async fn connect(
         self: &Arc<Self>,
         url: &ServerUrl,
@@ -96,7 +96,7 @@ impl Connector {
                 let Some((name, tls)) = self.tls_to(url)? else {
                     return Connection::begin(stream, self.http2, Some(address), counted, deadline).await;
                 };
-                // In a box, lest connections without TLS need room for it.
+                // Boxed, so that connections without TLS don't reserve its memory.
                 Box::pin(async move {
                     let shaking = timeout_at(deadline, tls.connect(name, stream)).await;
                     let stream = shaking.map_err(|_| Failure::ConnectTimeout)?.map_err(Failure::Tls)?;
@@ -108,7 +108,7 @@ impl Connector {
         }
     }
 
-    /// What TLS to a server needs, if its url asks for TLS, and the name that it must prove.
+    /// Returns the TLS configuration and the server's name for its certificate, if the URL asks for TLS.
     fn tls_to(&self, url: &ServerUrl) -> Result<Option<(ServerName<'static>, &TlsConnector)>, Failure> {
         let (ServerUrl::Tcp { tls: true, host, .. }, Some(tls)) = (url, &self.tls) else { return Ok(None) };
         let failed = |error: rustls::Error| Failure::Tls(io::Error::other(error));
@@ -126,14 +126,15 @@ impl std::fmt::Debug for Connector {
     }
 }
 
-/// A place among the connections of an upstream.
+/// A connection of an upstream, counted until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Counted(Arc<Connector>);
 
 impl Counted {
+    /// Counts a connection.
+    ///
     /// # Errors
-    /// There are as many connections for HTTP/2 as there may be. (Those for HTTP/1.1 are bounded by the requests in
-    /// flight.)
+    /// The upstream has the most HTTP/2 connections already. (Those for HTTP/1.1 are bounded by the requests in flight.)
     pub(crate) fn begin(connector: &Arc<Connector>) -> Result<Self, Failure> {
         let most = if connector.http2 { connector.connections_most.load(Relaxed) } else { usize::MAX };
         let within = |connections| (connections < most).then_some(connections + 1);

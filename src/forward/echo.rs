@@ -1,4 +1,4 @@
-//! The built-in upstream: it answers with what it was sent, as JSON.
+//! The built-in upstream, which answers with a JSON description of the request.
 
 use http_body_util::BodyExt;
 use hyper::{
@@ -12,10 +12,10 @@ use super::{
     body::{Body, Fault},
 };
 
-/// The answer to a request.
+/// Returns the response to a request.
 pub(super) async fn answer(request: Request<Body>) -> Result<Response<Body>, Failure> {
     let (parts, mut body) = request.into_parts();
-    // Counted as it streams by: an echo of an endless body would need endless memory.
+    // The body is only counted, since echoing an endless body would need endless memory.
     let mut body_bytes = 0;
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|_| {

@@ -1,41 +1,41 @@
-//! Why an upstream gave no answer.
+//! Failures of requests to upstreams.
 
 use std::{error::Error, fmt, io, time::Duration};
 
 use super::body::{BoxError, Fault};
 
-/// Why an upstream gave no answer.
+/// The cause of a request without a response.
 #[derive(Debug)]
 pub enum Failure {
-    /// It has as many requests in flight as it may have connections.
+    /// The upstream already has the most requests in flight.
     Busy,
-    /// No server answers its probes. They are probed again in this time.
+    /// No server answers its probes.
     NoneHealthy {
-        /// From one probe to the next.
+        /// The interval of the probes.
         interval: Duration,
     },
-    /// No connection to the server could be made.
+    /// Connecting to the server failed.
     Unreachable(io::Error),
     /// The server's name has no address.
     Unresolved,
-    /// The server's certificate can't be trusted, or TLS be agreed on.
+    /// The TLS handshake failed, for example because of an untrusted certificate.
     Tls(io::Error),
-    /// Connecting took too long.
+    /// Connecting timed out.
     ConnectTimeout,
-    /// The connection broke before the answer, or the answer isn't HTTP.
+    /// The connection broke before the response, or the response isn't HTTP.
     Broken(BoxError),
-    /// The answer switches protocols, which nobody asked for.
+    /// The response switches protocols although the request didn't ask for it.
     Switched,
-    /// The client's body couldn't be passed on: the server has nothing to do with it.
+    /// The client's request body failed; the server isn't at fault.
     Request(Fault),
-    /// The answer took too long to begin.
+    /// The response didn't start in time.
     ResponseTimeout,
-    /// The route's time for the whole exchange was over before the answer began.
+    /// The route's timeout ended before the response started.
     ExchangeTimeout,
 }
 
 impl Failure {
-    /// What metrics call the causes that are about one server.
+    /// The names in metrics of the causes that concern a single server.
     pub const KINDS: [&str; 12] = [
         "busy",
         "unreachable",
@@ -51,12 +51,12 @@ impl Failure {
         "exchange_timeout",
     ];
 
-    /// Of a connection that broke so.
+    /// Returns the failure of a connection that broke with this error.
     pub(super) fn broken(cause: impl Into<BoxError>) -> Self {
         Self::Broken(cause.into())
     }
 
-    /// What metrics call its cause.
+    /// Returns the cause's name in metrics, if it concerns a single server.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Busy => "busy",
@@ -96,7 +96,7 @@ impl fmt::Display for Failure {
 }
 
 impl Failure {
-    /// What is behind it, for those who know the servers.
+    /// Returns the underlying error, for operators.
     pub fn cause(&self) -> String {
         self.source().map_or_else(|| self.to_string(), |cause| format!("{self}: {cause}"))
     }
@@ -124,7 +124,7 @@ impl From<Fault> for Failure {
 }
 
 impl Failure {
-    /// Whether it is the client's doing, and says nothing about the upstream.
+    /// Returns true if the client caused the failure.
     pub fn is_of_client(&self) -> bool {
         matches!(self, Self::Request(_))
     }

@@ -1,9 +1,8 @@
-//! Which servers are fit for requests: those that answer probes, and those that haven't failed too often.
+//! Health of servers: active probes, and ejection after failed requests.
 //!
-//! Probes are sent by one task for each upstream in the process. Failures of requests are counted as they
-//! happen, in a row; a server with too many of them is ejected, and comes back by itself. Ejecting is a guess, so
-//! it takes a share of the servers at most, and if no other is left the ejected ones are asked. A server that
-//! fails its probes is asked nothing.
+//! One task in the process probes the servers of an upstream. Consecutive failures of requests are counted as they happen; a server
+//! with too many is ejected for a while. Because ejection is a guess, it takes at most a share of the servers, and if no other
+//! server is left, ejected ones are used. A server that fails its probes gets no requests.
 
 use std::{
     sync::{
@@ -22,32 +21,32 @@ use crate::config::{Eject, Health};
 
 use super::{Failure, pool::Server};
 
-/// Probes of an upstream that are on their way at a time.
+/// The most probes of an upstream in flight.
 const PROBES_MOST: usize = 64;
-/// Part of an interval within which the probes of a round begin, so that gateways that started together don't
-/// probe together.
+/// The part of an interval over which the probes of a round are spread, so that gateways that started together don't probe at
+/// the same time.
 const JITTER: f64 = 0.1;
 
-/// How a server has fared.
+/// The health of a server.
 #[derive(Debug, Default)]
 pub struct Condition {
     is_down: AtomicBool,
-    /// Probes in a row that spoke against what is held of the server now; and whether there was any.
+    /// Consecutive probes that contradict the current state, and whether there was any probe.
     contrary: AtomicU32,
     was_probed: AtomicBool,
-    /// Failures in a row.
+    /// Consecutive failed requests.
     failures: AtomicU32,
-    /// In milliseconds of [`now_ms`]; 0 if it isn't.
+    /// The end of the ejection in milliseconds of [`now_ms`]; 0 if the server isn't ejected.
     ejected_until_ms: AtomicU64,
 }
 
 impl Condition {
-    /// Whether probes haven't found it down.
+    /// Returns false if probes have found the server down.
     pub fn is_up(&self) -> bool {
         !self.is_down.load(Relaxed)
     }
 
-    /// For how long it is left out yet, if it is.
+    /// Returns the rest of the ejection, if the server is ejected.
     pub fn ejected_for(&self) -> Option<Duration> {
         match self.ejected_until_ms.load(Relaxed) {
             0 => None,
@@ -55,7 +54,7 @@ impl Condition {
         }
     }
 
-    /// Takes note of a probe. Tells if the server is up, or down, from now on.
+    /// Records a probe. Returns the new state if it changes: up or down.
     fn probed(&self, is_good: bool, health: &Health) -> Option<bool> {
         let is_first = !self.was_probed.swap(true, Relaxed);
         if is_good == self.is_up() {
@@ -72,19 +71,19 @@ impl Condition {
         Some(is_good)
     }
 
-    /// Takes back what probes have found out, since there are none any more.
+    /// Resets the result of probes, because probing has ended.
     pub fn forget_probes(&self) {
         self.is_down.store(false, Relaxed);
         self.was_probed.store(false, Relaxed);
         self.contrary.store(0, Relaxed);
     }
 
-    /// Takes note of how an exchange ended. Tells whether there have been so many failures in a row.
+    /// Records how an exchange ended. Returns true if that was the given number of consecutive failures.
     fn ended(&self, has_failed: bool, most: u32) -> bool {
         if has_failed {
             return self.failures.fetch_add(1, Relaxed) + 1 >= most;
         }
-        // Read first: as long as all is well, the threads write nothing.
+        // Reading first avoids writes to a shared cache line while requests succeed.
         if self.failures.load(Relaxed) > 0 {
             self.failures.store(0, Relaxed);
         }
@@ -92,27 +91,27 @@ impl Condition {
     }
 }
 
-/// Milliseconds since some time before; never 0.
+/// Returns milliseconds since a fixed time in the past; never 0.
 fn now_ms() -> u64 {
     static START: LazyLock<Instant> = LazyLock::new(Instant::now);
     START.elapsed().as_millis() as u64 + 1
 }
 
-/// Ejects servers of an upstream that fail.
+/// Ejects failing servers of an upstream.
 #[derive(Debug)]
 pub struct Ejector {
     terms: Eject,
-    /// Held while one is ejected, so that there are never too many.
+    /// Held while a server is ejected, so that the maximum share is never exceeded.
     ejecting: Mutex<()>,
 }
 
 impl Ejector {
-    /// Ejects on these terms.
+    /// Returns an ejector with these settings.
     pub fn new(terms: Eject) -> Self {
         Self { terms, ejecting: Mutex::new(()) }
     }
 
-    /// Takes note of how an exchange with one of the servers ended.
+    /// Records how an exchange with a server ended, and ejects the server if necessary.
     pub fn note<'s>(
         &self,
         server: &Server,
@@ -144,10 +143,10 @@ impl Ejector {
     }
 }
 
-/// Whether it is the server's failure; none if it says nothing about the server.
+/// Returns whether a result is a failure of the server, or `None` if it shows nothing about the server.
 ///
-/// As with Envoy's gateway failures, 502, 503 and 504 are: they come from a proxy in front of a dead service, or
-/// from one that refuses. A 500 is the application's, and may well be about the request.
+/// As in Envoy, 502, 503 and 504 are failures: they come from a proxy in front of a dead service, or from a service that rejects
+/// load. A 500 comes from the application and may be caused by the request.
 fn has_failed(answered: Result<StatusCode, &Failure>) -> Option<bool> {
     match answered {
         Ok(status) => Some(matches!(status.as_u16(), 502..=504)),
@@ -157,7 +156,7 @@ fn has_failed(answered: Result<StatusCode, &Failure>) -> Option<bool> {
     }
 }
 
-/// Probes servers for as long as it is polled.
+/// Probes servers periodically, until the future is dropped.
 pub async fn probe(upstream: String, servers: Vec<Arc<Server>>, health: Health, connect_timeout: Duration) {
     let mut rounds = interval(health.interval);
     rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -170,7 +169,7 @@ pub async fn probe(upstream: String, servers: Vec<Arc<Server>>, health: Health, 
             let found = match probe.await {
                 Ok(Ok(status)) if (200..400).contains(&status.as_u16()) => Ok(()),
                 Ok(Ok(status)) => Err(format!("it answers {}", status.as_u16())),
-                // That says nothing about the server.
+                // This result shows nothing about the server.
                 Ok(Err(Failure::Busy)) => return,
                 Ok(Err(failure)) => Err(failure.cause()),
                 Err(_) => Err("it takes too long to answer".to_owned()),

@@ -1,8 +1,8 @@
-//! Connections to a server: each thread keeps its own, the one used last on top.
+//! The connection pool of a server. Each thread has its own connections, and reuses the last used one first.
 //!
-//! A connection is lent for one exchange at a time as a [`Lease`], and comes back when the answer's
-//! body has ended. One for HTTP/2 stays, and is lent to as many at a time as the server takes; beyond that there is
-//! another one. Those that idle longer than the upstream's idle timeout are closed.
+//! A connection is lent for one exchange as a [`Lease`], and is returned when the response body has ended. An HTTP/2 connection is
+//! lent to as many exchanges at a time as the server allows; more need another connection. Connections that are idle longer than the
+//! upstream's idle timeout are closed.
 
 use std::{
     cell::RefCell,
@@ -38,43 +38,43 @@ use super::{
     health::Condition,
 };
 
-/// How long a connection may take to be ready again once the answer has ended, before it is closed: a client
-/// may never end a request that is answered already.
+/// The time a connection has to become ready again after the response has ended, before it is closed: a client may never finish
+/// a request that is already answered.
 const READY_WITHIN: Duration = Duration::from_secs(5);
 
-/// A server of an upstream. It outlives reloads that leave it in its upstream.
+/// A server of an upstream. It survives reloads that keep it in its upstream.
 pub struct Server {
     url: ServerUrl,
     host: HeaderValue,
     location: Location,
     connector: Arc<Connector>,
-    /// Whether it has been offered HTTP/2, and took HTTP/1.1.
+    /// True if the server was offered HTTP/2 and chose HTTP/1.1.
     declines_http2: AtomicBool,
     in_flight: AtomicUsize,
     pub(super) condition: Condition,
-    /// How long it took to answer, and why it didn't.
+    /// Response times, and failures by cause.
     pub(super) answers: Histogram,
     pub(super) failures: CountsByWord,
     kept: ThreadLocal<Kept>,
 }
 
-/// What a thread keeps.
+/// The connections of one thread.
 #[derive(Default)]
 struct Kept {
     connections: RefCell<Vec<Idle>>,
-    /// Held while one for HTTP/2 is made, so that all who want one share it.
+    /// Held while an HTTP/2 connection is opened, so that all waiting exchanges share it.
     connecting: Arc<tokio::sync::Mutex<()>>,
 }
 
 struct Idle {
     connection: Connection,
-    /// Since when it idles; if that isn't said, since the next look at it: mostly it is in use again by then, and nobody had to
-    /// look at the clock for it.
+    /// The time since when the connection is idle. `None` until the next periodic check: mostly it is in use again by then, and
+    /// reading the clock is saved.
     since: Option<Instant>,
 }
 
 impl Server {
-    /// A server without connections yet.
+    /// Returns a server without connections.
     pub fn new(url: ServerUrl, connector: Arc<Connector>) -> Self {
         let host = HeaderValue::from_str(&url.host()).expect("a url's authority is visible ASCII");
         Self {
@@ -97,37 +97,37 @@ impl Server {
         Self::new(url, Arc::new(Connector::of(None, false)))
     }
 
-    /// The server's own name, for a request that names no host.
+    /// Returns the server's own name, for a request without a host.
     pub fn host(&self) -> &HeaderValue {
         &self.host
     }
 
-    /// Where it is.
+    /// Returns the URL of the server.
     pub fn url(&self) -> &ServerUrl {
         &self.url
     }
 
-    /// Its addresses.
+    /// Returns the addresses of the server.
     pub fn location(&self) -> &Location {
         &self.location
     }
 
-    /// Requests that it hasn't answered completely.
+    /// Returns the number of requests in flight.
     pub fn in_flight(&self) -> usize {
         self.in_flight.load(Relaxed)
     }
 
-    /// How long it took to answer, whenever it did.
+    /// Returns the distribution of response times.
     pub fn answers(&self) -> Distribution {
         self.answers.read()
     }
 
-    /// How often it gave no answer.
+    /// Returns the number of requests without a response.
     pub fn failures(&self) -> u64 {
         self.failures.iter().map(|(_, count)| count).sum()
     }
 
-    /// The connection of this thread that was used last, if one is fit for use.
+    /// Returns the last used connection of this thread that is usable.
     pub fn reuse(&self, idle_timeout: Duration) -> Option<Connection> {
         let mut kept = self.kept.get_or_default().connections.borrow_mut();
         let mut shared = SmallVec::<[Idle; 2]>::new();
@@ -147,10 +147,10 @@ impl Server {
         lent
     }
 
-    /// Makes a connection, or finds one that has just been made.
+    /// Opens a connection, or returns one that has just been opened.
     ///
     /// # Errors
-    /// The server can't be reached, or not in time.
+    /// The server can't be reached in time.
     pub async fn connect(&self, deadline: Instant, idle_timeout: Duration) -> Result<Connection, Failure> {
         if !self.connector.prefers_http2() || self.declines_http2.load(Relaxed) {
             return self.open(deadline).await;
@@ -178,10 +178,10 @@ impl Server {
         self.connector.connect(&self.url, &self.location, deadline).await
     }
 
-    /// The status with which it answers a GET, on a connection of its own.
+    /// Sends a GET on a connection of its own, and returns the status of the response.
     ///
     /// # Errors
-    /// No answer.
+    /// There was no response.
     pub async fn probe(&self, path: &PathAndQuery, deadline: Instant) -> Result<StatusCode, Failure> {
         let mut request = Request::new(Body::Whole(None));
         *request.method_mut() = Method::GET;
@@ -196,7 +196,7 @@ impl Server {
         }
     }
 
-    /// Closes this thread's connections that have idled too long or that the server has closed.
+    /// Closes this thread's connections that have been idle too long or that the server has closed.
     pub fn close_idle(&self, idle_timeout: Duration) {
         let mut kept = self.kept.get_or_default().connections.borrow_mut();
         let now = Instant::now();
@@ -234,7 +234,7 @@ impl fmt::Debug for Server {
     }
 }
 
-/// A request that is being answered by a server, counted there and among those of the upstream.
+/// A request in flight, counted for its server and its upstream.
 #[derive(Debug)]
 pub struct InFlight {
     server: Arc<Server>,
@@ -242,10 +242,10 @@ pub struct InFlight {
 }
 
 impl InFlight {
-    /// Counts a request until its answer has ended.
+    /// Counts a request until the value is dropped.
     ///
     /// # Errors
-    /// The upstream has `most` requests in flight already.
+    /// The upstream already has `most` requests in flight.
     pub fn begin(server: &Arc<Server>, upstream: &Arc<AtomicUsize>, most: usize) -> Result<Self, Failure> {
         let within = |in_flight| (in_flight < most).then_some(in_flight + 1);
         upstream.fetch_update(Relaxed, Relaxed, within).map_err(|_| Failure::Busy)?;
@@ -261,7 +261,7 @@ impl Drop for InFlight {
     }
 }
 
-/// A connection lent for one exchange. Dropped before its end, it closes the connection.
+/// A connection that is lent for one exchange. Dropping it before the end closes the connection.
 #[derive(Debug)]
 pub struct Lease {
     connection: Connection,
@@ -274,31 +274,31 @@ impl Lease {
         Self { connection, in_flight }
     }
 
-    /// What is said on the connection, if that is HTTP/1.1.
+    /// Returns the HTTP/1.1 connection, if it is one.
     pub(super) fn http1(&self) -> Option<&Http1> {
         self.connection.http1()
     }
 
-    /// The same, to read on.
+    /// Returns the HTTP/1.1 connection for reading, if it is one.
     pub(super) fn http1_mut(&mut self) -> Option<&mut Http1> {
         self.connection.http1_mut()
     }
 
-    /// What is under the connection, if another protocol is spoken on it now, and what it counts by.
+    /// Returns the stream below the connection for another protocol, and the value that counts it.
     pub(super) fn into_tunnel(self) -> Option<(Ahead<Box<dyn Stream>>, Held)> {
         let (stream, counted) = self.connection.into_stream()?;
         Some((stream, Held { _counted: counted, _in_flight: self.in_flight }))
     }
 
-    /// Gives the connection back, the answer having ended.
+    /// Returns the connection to the pool after the response has ended.
     pub fn release(self) {
         let Self { mut connection, in_flight } = self;
         if connection.is_http2() {
-            // It was never away.
+            // An HTTP/2 connection stays in the pool.
         } else if connection.is_ready() {
             in_flight.server.keep(connection);
         } else if !connection.is_closed() {
-            // The request's body may still be on its way.
+            // The request body may still be in transit.
             tokio::spawn(async move {
                 if let Ok(Ok(())) = timeout(READY_WITHIN, connection.ready()).await {
                     in_flight.server.keep(connection);
@@ -308,7 +308,7 @@ impl Lease {
     }
 }
 
-/// What a tunnel counts by: as a connection, and as a request in flight.
+/// The counts of a tunnel: as a connection, and as a request in flight.
 #[derive(Debug)]
 pub struct Held {
     _counted: Counted,

@@ -1,5 +1,5 @@
-//! What may be sent again: what never left the gateway, and what asks for no change, as long as nothing was answered
-//! (RFC 9110, section 9.2.2; RFC 9112, section 9.3.1).
+//! Retries: a request may be sent again if it never left the gateway, or if it is idempotent and got no response (RFC 9110,
+//! section 9.2.2; RFC 9112, section 9.3.1).
 
 use std::{
     error::Error,
@@ -13,12 +13,12 @@ use crate::config::Percent;
 
 use super::body::Body;
 
-/// What a retry costs; a request brings in its share in percent.
+/// The cost of a retry. Each request adds its share in percent.
 const RETRY: u32 = 100;
-/// Retries that are possible after a time without any.
+/// Retries that are possible after a time without retries.
 const RESERVE: u32 = 10;
 
-/// Bounds retries to a share of the requests, lest servers that fail for being overloaded get more to do.
+/// A budget that limits retries to a share of the requests, so that retries don't overload failing servers further.
 #[derive(Debug)]
 pub struct Budget {
     share: u32,
@@ -26,27 +26,27 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// A budget of this share of the requests.
+    /// Returns a full budget of this share of the requests.
     pub fn new(share: Percent) -> Self {
         Self { share: share.0, tokens: AtomicU32::new(if share.0 == 0 { 0 } else { RESERVE * RETRY }) }
     }
 
-    /// Counts a request.
+    /// Counts a request, which adds its share to the budget.
     pub fn deposit(&self) {
-        // Read first: a full budget, as it is mostly, costs the threads no write.
+        // Reading first avoids a write to a shared cache line while the budget is full, as it mostly is.
         if self.tokens.load(Relaxed) < RESERVE * RETRY {
             let more = |tokens: u32| Some((tokens + self.share).min(RESERVE * RETRY));
             let _ = self.tokens.fetch_update(Relaxed, Relaxed, more);
         }
     }
 
-    /// Takes a retry out, if there is one left.
+    /// Takes a retry from the budget. Returns false if none is left.
     pub fn withdraw(&self) -> bool {
         self.tokens.fetch_update(Relaxed, Relaxed, |tokens| tokens.checked_sub(RETRY)).is_ok()
     }
 }
 
-/// A second copy of a request, if that is possible: it has no body.
+/// Returns a copy of a request. `None` if it has a body.
 pub fn copy(request: &Request<Body>) -> Option<Request<Body>> {
     use http_body::Body as _;
     if !request.body().is_end_stream() {
@@ -61,7 +61,7 @@ pub fn copy(request: &Request<Body>) -> Option<Request<Body>> {
     Some(copy)
 }
 
-/// Whether the server says that it did nothing for the request (RFC 9113, sections 6.8 and 8.7).
+/// Returns true if the server states that it didn't process the request (RFC 9113, sections 6.8 and 8.7).
 pub fn was_refused(error: &hyper::Error) -> bool {
     let Some(error) = error.source().and_then(|cause| cause.downcast_ref::<h2::Error>()) else {
         return false;

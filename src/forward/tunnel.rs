@@ -1,8 +1,8 @@
-//! Tunnels: connections on which another protocol is spoken after an answer of 101 (RFC 9110, section 7.8). The
-//! gateway passes bytes both ways, and doesn't look at them.
+//! Tunnels: connections with another protocol after a 101 response (RFC 9110, section 7.8). The gateway forwards bytes in both
+//! directions without interpreting them.
 //!
-//! WebSocket (RFC 6455) is the one protocol that is passed on. A request for another one is answered as if it hadn't
-//! asked: by h2c, above all, it could go on with requests that nobody limits.
+//! Only WebSocket (RFC 6455) is supported. The upgrade of other protocols is ignored: through h2c, a client could send requests past
+//! the limits.
 
 use std::{fmt, io, time::Duration};
 
@@ -31,23 +31,23 @@ use super::{
     pool::{Held, Lease},
 };
 
-/// Bytes that are read at a time, in each direction.
+/// The size of a read in bytes, in each direction.
 const PIECE: usize = 8 << 10;
 const WEBSOCKET: &str = "websocket";
 
-/// The upstream's connection of an exchange, on which another protocol is spoken once the client has its answer.
+/// The upstream connection of an exchange that switches protocols after its response.
 pub struct Tunnel {
     upstream: Ahead<Box<dyn Stream>>,
-    /// Of the answer's head.
+    /// The spelling of the response's header names.
     spelling: Spelt,
     _held: Held,
 }
 
-/// The mark of a request that asks for a tunnel.
+/// A mark on requests that ask for a tunnel.
 #[derive(Clone, Copy, Debug)]
 pub struct Asked;
 
-/// Marks a request, whose header is still as it came, if it asks for a tunnel.
+/// Marks a request that asks for a tunnel. Its header must be as received.
 pub fn keep_if_asked(request: &mut request::Parts, has_body: bool) {
     let may_ask = request.version == Version::HTTP_11 && request.method == Method::GET && !has_body;
     if may_ask && request.headers.contains_key(UPGRADE) && switches(&request.headers) {
@@ -55,24 +55,24 @@ pub fn keep_if_asked(request: &mut request::Parts, has_body: bool) {
     }
 }
 
-/// Writes what asks for a tunnel, or grants it.
+/// Adds the header fields that ask for a tunnel, or grant it.
 pub fn write(headers: &mut HeaderMap) {
-    // A handshake has no trailers, and Connection nothing else to name.
+    // A handshake has no trailers, so Connection names nothing else.
     headers.remove(TE);
     headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
     headers.insert(UPGRADE, HeaderValue::from_static(WEBSOCKET));
 }
 
-/// Whether a message goes over to WebSocket.
+/// Returns true if a message switches to WebSocket.
 fn switches(headers: &HeaderMap) -> bool {
     has_member(headers, UPGRADE, WEBSOCKET) && has_member(headers, CONNECTION, "upgrade")
 }
 
 impl Tunnel {
-    /// A tunnel to the client that asked for one, by an answer whose header is still as it came.
+    /// Returns the tunnel to a client that asked for one. The response's header must be as received.
     ///
     /// # Errors
-    /// Nobody asked for what the upstream goes over to.
+    /// The upstream switches to a protocol that the client didn't ask for.
     pub fn new(asked: Option<Asked>, answer: &response::Parts, mut lease: Lease) -> Result<Self, Failure> {
         asked.filter(|_| switches(&answer.headers)).ok_or(Failure::Switched)?;
         let spelling = lease.http1_mut().and_then(Http1::take_spelling);
@@ -80,15 +80,16 @@ impl Tunnel {
         Ok(Self { upstream, spelling, _held: held })
     }
 
-    /// How the head of the answer was spelt.
+    /// Returns the spelling of the response's header names.
     pub fn spelling(&self) -> Option<&Spelling> {
         self.spelling.as_deref()
     }
 
-    /// Passes bytes both ways until both ends have said all, and counts those for the client, who has its answer.
+    /// Forwards bytes in both directions until both ends have closed, and counts those to the client. The client must have its
+    /// response.
     ///
     /// # Errors
-    /// A connection broke, or nothing came from either end for `idle` and five minutes.
+    /// A connection broke, or nothing was received from either end for `idle` and five minutes.
     pub async fn run(
         self,
         client: impl AsyncRead + AsyncWrite,
@@ -126,7 +127,7 @@ async fn carry(
     }
 }
 
-/// Passes on what comes until it ends, and then its end. The other direction may go on.
+/// Forwards one direction up to and including its end. The other direction may continue.
 async fn pass(
     mut from: impl AsyncRead + Unpin,
     mut to: impl AsyncWrite + Unpin,
@@ -144,7 +145,7 @@ async fn pass(
     }
 }
 
-/// Waits until nothing has moved for so long.
+/// Waits until no byte was forwarded for this time.
 async fn rest(moved: &Mutex<Instant>, idle: Duration) {
     loop {
         let until = *moved.lock() + idle;
@@ -184,7 +185,7 @@ mod tests {
         }
     }
 
-    /// Both ends of a tunnel that is closed after so long, and how it ends.
+    /// Returns both ends of a tunnel with this idle timeout, and its result.
     fn tunnel(
         idle: Duration,
     ) -> (impl AsyncRead + AsyncWrite, impl AsyncRead + AsyncWrite, JoinHandle<(io::Result<()>, u64)>) {
