@@ -143,7 +143,10 @@ fn a_request_has_one_plan() {
         ("GET a /old/7", "moved [] 301 /orders/7"),
         ("GET a /old/7?a=b", "moved [] 301 /orders/7?a=b"),
         // Keys by header, host and route.
-        ("GET A:80 /plan x-plan:gold", "plan [gold header:x-plan=gold, named 10:route=plan,6:host=a] upstream 1"),
+        (
+            "GET A:80 /plan x-plan:gold",
+            "plan [gold header:x-plan=gold, named 10:route=plan,6:host=a] upstream 1",
+        ),
         ("GET a /plan x-plan:platinum", "plan [gold exempt, named 10:route=plan,6:host=a] upstream 1"),
         ("GET a /plan", "plan [gold skipped, named 10:route=plan,6:host=a] upstream 1"),
         ("GET a /paid x-plan:gold", "paid [paid header:x-plan=gold] 204"),
