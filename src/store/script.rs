@@ -315,7 +315,7 @@ impl Call {
         }
         let replies = self.operations.iter().enumerate().map(|(operation, step)| {
             let reply = self.reply(time_us, *step, &mut results[*step]);
-            self.repeated(operation, reply)
+            reply.map(|reply| self.repeated(operation, reply))
         });
         Some((time_us, replies.collect()))
     }

@@ -118,8 +118,7 @@ pub(crate) fn decision(reply: Reply) -> Decision {
 fn added_up(charges: &Charges) -> Charges {
     let mut added_up = Charges::new();
     for charge in charges {
-        let is_same =
-            |other: &&mut Charge| (&other.bucket, other.shadow) == (&charge.bucket, charge.shadow);
+        let is_same = |other: &&mut Charge| (&other.bucket, other.shadow) == (&charge.bucket, charge.shadow);
         match added_up.iter_mut().find(is_same) {
             Some(same) => same.cost += charge.cost,
             None => added_up.push(charge.clone()),

@@ -36,7 +36,8 @@ async fn take(store: &Store, charges: &[Charge]) -> Decision {
 
 async fn used(store: &Store, charge: &Charge) -> u64 {
     let deadline = Instant::now() + Duration::from_secs(5);
-    store.peek(charge.bucket.clone(), charge.quota, 1, deadline).await.unwrap().used
+    let (usage, _) = store.peek(&mut Charge { cost: 1, ..charge.clone() }, deadline).await.unwrap();
+    usage.used
 }
 
 #[test]

@@ -125,13 +125,7 @@ fn is_told(part: &KeyPart, parts: &Parts, logged: &Logged) -> bool {
         KeyPart::Cookie(_) => logged.header(&COOKIE).is_some(),
         // A token that was valid at the time has expired since.
         KeyPart::Jwt(_) => false,
-<<<<<<< HEAD
         // This gateway's log contains only the names.
-        KeyPart::Query(name) => !form_urlencoded::parse(subject.query.as_bytes())
-            .any(|(other, value)| other == *name && value == "*"),
-        KeyPart::Host => !subject.host.is_empty(),
-=======
-        // This gateway's log has the names only.
         KeyPart::Query(name) => {
             let query = parts.uri.query().unwrap_or_default();
             !form_urlencoded::parse(query.as_bytes()).any(|(other, value)| other == *name && value == "*")
