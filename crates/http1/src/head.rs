@@ -224,21 +224,21 @@ pub fn is_chunked(fields: &HeaderMap) -> Option<bool> {
     Some(lines.next().is_none() && coding.eq_ignore_ascii_case(b"chunked"))
 }
 
-/// How long a message says that it is, if it does. It may say so more than once, but one thing only (RFC 9112, section 6.3).
+/// Returns the length that a message states, if it does. It may state it several times, but each time in the same
+/// digits (RFC 9112, section 6.3): `1` and `01` are one number, but not to each server.
 ///
 /// # Errors
-/// That is no length, or there are several.
+/// A value that isn't a length, or different ones.
 pub fn content_length(fields: &HeaderMap) -> Result<Option<u64>, Unreadable> {
-    let mut told = None;
+    let mut stated: Option<&[u8]> = None;
     for line in fields.get_all(CONTENT_LENGTH) {
         for member in line.as_bytes().split(|byte| *byte == b',').map(<[u8]>::trim_ascii) {
-            let length = number(member).ok_or(Unreadable::Malformed)?;
-            if told.replace(length).is_some_and(|before| before != length) {
+            if stated.replace(member).is_some_and(|before| before != member) {
                 return Err(Unreadable::Malformed);
             }
         }
     }
-    Ok(told)
+    stated.map(|digits| number(digits).ok_or(Unreadable::Malformed)).transpose()
 }
 
 /// Reads the length of a message, as [`content_length`] does, and leaves it in one line of its own digits: how those were
