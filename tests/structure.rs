@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by it")]
 
-use std::{fs, path::Path};
+use std::{collections::BTreeSet, fs, path::Path};
 
 #[allow(dead_code)] // Its `main`.
 #[path = "../examples/plot_algorithms.rs"]
@@ -132,4 +132,22 @@ fn the_reference_of_the_keys_is_what_its_command_prints() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/reference.md");
     let is_fresh = fs::read_to_string(path).unwrap() == configuration_reference::Reference.to_string();
     assert!(is_fresh, "stale: cargo run --example configuration_reference > docs/reference.md");
+}
+
+#[test]
+fn each_fuzz_target_is_built_and_has_its_corpus() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz");
+    let names = |part: &str| {
+        let entries = fs::read_dir(folder.join(part)).unwrap().map(|entry| entry.unwrap().path());
+        entries.map(|path| path.file_stem().unwrap().to_str().unwrap().to_owned()).collect::<BTreeSet<_>>()
+    };
+    let manifest: toml::Table =
+        toml::from_str(&fs::read_to_string(folder.join("Cargo.toml")).unwrap()).unwrap();
+    let bins = manifest["bin"].as_array().unwrap().iter().map(|bin| {
+        let [name, path] = ["name", "path"].map(|key| bin[key].as_str().unwrap());
+        assert_eq!(path, format!("fuzz_targets/{name}.rs"));
+        name.to_owned()
+    });
+    assert_eq!(bins.collect::<BTreeSet<_>>(), names("fuzz_targets"), "fuzz/Cargo.toml, and fuzz_targets");
+    assert_eq!(names("corpus"), names("fuzz_targets"), "corpus, and fuzz_targets");
 }
