@@ -13,7 +13,7 @@ use serde::Serialize;
 pub use self::question::Question;
 use crate::{
     algorithm::{Algorithm, Quota},
-    config::{self, Cost, Missing, Mode, Scope},
+    config::{self, Cost, Exemption, Missing, Mode, Scope},
     forward::headers::{Client, from_client},
     gateway::{
         Gateway, Peer, client,
@@ -21,7 +21,7 @@ use crate::{
         target::{self, Target},
     },
     limit::{
-        Ask,
+        Ask, key,
         request::{Rule, Terms},
     },
     reject::Rejection,
@@ -118,6 +118,8 @@ pub struct OfLimit {
     pub counts_by: Vec<String>,
     /// Whom it counts, as in the bucket's name: hashed, if it may be a credential.
     pub key: Option<String>,
+    /// The entry of `exempt` that exempts the request, if one does: a network, or a key as in the bucket's name.
+    pub exempted_by: Option<String>,
     /// Why it refuses, if it does.
     pub reason: Option<String>,
     /// The rate that holds for the key.
@@ -351,6 +353,7 @@ impl OfLimit {
             outcome: "counted",
             counts_by: config.key.iter().map(ToString::to_string).collect(),
             key: None,
+            exempted_by: None,
             reason: None,
             rate: limit.quota().to_string(),
             rate_from: "limit",
@@ -381,7 +384,11 @@ impl OfLimit {
                 }
                 return (described, Some(ask));
             }
-            Terms::Exempts => described.outcome = "exempt",
+            Terms::Exempts { entry } => {
+                described.outcome = "exempt";
+                described.exempted_by =
+                    entry.and_then(|entry| config.exempt.get(entry)).map(|entry| exemption(config, entry));
+            }
             Terms::Skips => described.outcome = "skipped",
             Terms::Refuses(refusal) => {
                 described.outcome = "refused";
@@ -389,6 +396,14 @@ impl OfLimit {
             }
         }
         (described, None)
+    }
+}
+
+/// Returns an entry of `exempt` without what may be a credential: a key appears as it does in a bucket's name.
+fn exemption(config: &config::LimitSettings, entry: &Exemption) -> String {
+    match entry {
+        Exemption::Network(network) => network.to_string(),
+        Exemption::Key(values) => key::of_values(config, values).as_str().to_owned(),
     }
 }
 

@@ -25,13 +25,14 @@ servers = ["http://127.0.0.1:9"]
 [limits.per-client]
 key = "ip"
 rate = "5/10s"
-exempt = ["203.0.113.0/24"]
+exempt = ["198.51.100.0/24", "203.0.113.0/24"]
 
 [limits.per-key]
 key = ["header:x-api-key", "path:id"]
 rate = "10/min"
 missing = "deny"
 overrides = [{ key = '["gold","7"]', rate = "100/min" }]
+exempt = ['["lead","7"]', '["platinum","7"]']
 
 [limits.shadowy]
 key = "query:user"
@@ -293,6 +294,15 @@ fn each_limit_tells_whom_it_counts_and_by_which_rate() {
         "x-api-key: tin",
     ]);
     assert_eq!((client.as_str(), &counted[0]["outcome"]), ("203.0.113.9", &"exempt".into()));
+    assert_eq!(counted[0]["exempted_by"], "203.0.113.0/24");
+    // A key may be a credential: it is named as its bucket would be.
+    let (_, counted) = limits(&["GET", url, "-H", "x-api-key: platinum"]);
+    assert_eq!((&counted[0]["exempted_by"], &counted[1]["outcome"]), (&Value::Null, &"exempt".into()));
+    let entry = counted[1]["exempted_by"].as_str().unwrap();
+    assert!(entry.contains("header:x-api-key=sha256/") && entry.ends_with(",9:path:id=7"), "{entry}");
+    assert!(!entry.contains("platinum"), "{entry}");
+    let told = text(&folder, &["GET", url, "-H", "x-api-key: platinum"]);
+    assert!(told.contains(&format!("no: exempt by `{entry}`")), "{told}");
     assert_eq!((&counted[1]["rate"], &counted[1]["rate_from"]), (&"10/min".into(), &"limit".into()));
     let (_, counted) = limits(&["GET", url]);
     assert_eq!((&counted[1]["outcome"], &counted[1]["missing"]), (&"refused".into(), &"deny".into()));

@@ -202,7 +202,7 @@ fn write_key(text: &mut ExplanationText, limit: &Value) {
     let by = names(&limit["counts_by"]);
     match word(limit, "outcome") {
         "counted" => text.line("counts", word(limit, "key")),
-        "exempt" => text.line("counts", "no: the request is exempt"),
+        "exempt" => text.line("counts", &format!("no: exempt by `{}`", word(limit, "exempted_by"))),
         "skipped" => text.line("counts", &format!("no: the request has no {by}, and missing = \"skip\"")),
         _ => text.line("refuses", word(limit, "reason")),
     }

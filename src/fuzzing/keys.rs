@@ -150,7 +150,7 @@ pub fn jwt(bytes: &[u8]) {
     let claim =
         |headers: &HeaderMap| match count(&LIMITS.limits["claim"], &subject(headers, "", "", &|_| None)) {
             Counted::For { key, .. } => Some(key),
-            Counted::Exempt | Counted::Skipped | Counted::Ambiguous(_) => None,
+            Counted::Exempt { .. } | Counted::Skipped | Counted::Ambiguous(_) => None,
             Counted::Denied => panic!("nobody is denied"),
         };
     let key = EncodingKey::from_secret(SECRET.as_bytes());

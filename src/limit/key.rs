@@ -133,7 +133,10 @@ pub enum Counted {
         rate: Option<Rate>,
     },
     /// Not at all: it is exempt.
-    Exempt,
+    Exempt {
+        /// The place of the entry that exempts it, in the limit's `exempt`.
+        entry: usize,
+    },
     /// Not at all: it lacks the key, and the limit says to skip it then.
     Skipped,
     /// It lacks the key, and the limit says to refuse it then.
@@ -145,8 +148,8 @@ pub enum Counted {
 /// Works out the key of a request under a limit.
 pub fn count(limit: &config::LimitSettings, subject: &Subject<'_>) -> Counted {
     let exempts_client = |exemption: &Exemption| matches!(exemption, Exemption::Network(network) if network.contains(&subject.client));
-    if limit.exempt.iter().any(exempts_client) {
-        return Counted::Exempt;
+    if let Some(entry) = limit.exempt.iter().position(exempts_client) {
+        return Counted::Exempt { entry };
     }
     let mut values = SmallVec::<[Option<Value<'_>>; 2]>::new();
     for part in &limit.key {
@@ -162,8 +165,9 @@ pub fn count(limit: &config::LimitSettings, subject: &Subject<'_>) -> Counted {
             Missing::Deny => return Counted::Denied,
         }
     }
-    if limit.exempt.iter().any(|exemption| matches!(exemption, Exemption::Key(key) if is(&values, key))) {
-        return Counted::Exempt;
+    let exempts_key = |exemption: &Exemption| matches!(exemption, Exemption::Key(key) if is(&values, key));
+    if let Some(entry) = limit.exempt.iter().position(exempts_key) {
+        return Counted::Exempt { entry };
     }
     let rate = limit.overrides.iter().find(|other| is(&values, &other.key)).map(|other| other.rate);
     let text_of = |(part, value): (&KeyPart, &Option<Value<'_>>)| match value {
@@ -518,12 +522,12 @@ mod tests {
     fn networks_and_keys_are_exempt() {
         let by = |exempt| format!("key = \"header:x-key\"\nexempt = [{exempt}]");
         let partner = [("x-key", "partner")];
-        assert_eq!(counted(&by("\"192.0.2.0/24\""), &partner, "", "192.0.2.7"), Counted::Exempt);
-        assert_ne!(counted(&by("\"192.0.2.0/24\""), &partner, "", "192.0.3.7"), Counted::Exempt);
-        assert_eq!(counted(&by("\"partner\""), &partner, "", "::1"), Counted::Exempt);
-        assert_ne!(counted(&by("\"partners\""), &partner, "", "::1"), Counted::Exempt);
+        assert_eq!(counted(&by("\"192.0.2.0/24\""), &partner, "", "192.0.2.7"), Counted::Exempt { entry: 0 });
+        assert_ne!(counted(&by("\"192.0.2.0/24\""), &partner, "", "192.0.3.7"), Counted::Exempt { entry: 0 });
+        assert_eq!(counted(&by("\"partner\""), &partner, "", "::1"), Counted::Exempt { entry: 0 });
+        assert_ne!(counted(&by("\"partners\""), &partner, "", "::1"), Counted::Exempt { entry: 0 });
         let composite = "key = [\"header:x-key\", \"method\"]\nexempt = ['[\"partner\",\"GET\"]']";
-        assert_eq!(counted(composite, &partner, "", "::1"), Counted::Exempt);
+        assert_eq!(counted(composite, &partner, "", "::1"), Counted::Exempt { entry: 0 });
     }
 
     #[test]

@@ -87,7 +87,7 @@ impl Rule {
                 }
                 Err(refusal) => Terms::Refuses(refusal),
             },
-            Counted::Exempt => Terms::Exempts,
+            Counted::Exempt { entry } => Terms::Exempts { entry: Some(entry) },
             Counted::Skipped => Terms::Skips,
             Counted::Denied => Terms::Refuses(Refusal::KeyMissing { limit: self.limit.name().to_owned() }),
             Counted::Ambiguous(part) => Terms::Refuses(Refusal::KeyAmbiguous { part }),
@@ -98,7 +98,7 @@ impl Rule {
     fn ask(&self, terms: Terms, log: &mut Log) -> Result<Option<Ask>, Refusal> {
         let (effect, refusal) = match terms {
             Terms::Counts(ask) => return Ok(Some(ask)),
-            Terms::Exempts => (Effect::Exempt, None),
+            Terms::Exempts { .. } => (Effect::Exempt, None),
             Terms::Skips => (Effect::Skipped, None),
             Terms::Refuses(refusal) => (Effect::Refused, Some(refusal)),
         };
@@ -173,7 +173,10 @@ pub enum Terms {
     /// It asks this.
     Counts(Ask),
     /// It is exempt.
-    Exempts,
+    Exempts {
+        /// The place of the entry that exempts it, in the limit's `exempt`. A log that is replayed doesn't tell it.
+        entry: Option<usize>,
+    },
     /// It lacks the key, and isn't counted for that.
     Skips,
     /// It can't be counted, and is refused for that, unless the limit only shadows.

@@ -105,7 +105,7 @@ fn planned(planner: &Planner, text: &str) -> String {
 fn described(limit: &str, terms: &Terms) -> String {
     match terms {
         Terms::Counts(ask) => format!("{limit} {}", ask.key().as_str()),
-        Terms::Exempts => format!("{limit} exempt"),
+        Terms::Exempts { .. } => format!("{limit} exempt"),
         Terms::Skips => format!("{limit} skipped"),
         Terms::Refuses(Refusal::KeyMissing { .. }) => format!("{limit} key missing"),
         Terms::Refuses(Refusal::CostInvalid { .. }) => format!("{limit} cost invalid"),

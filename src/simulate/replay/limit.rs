@@ -59,7 +59,8 @@ impl OfLimit {
         let config = rule.config();
         if let Some(part) = config.key.iter().find(|part| !is_told(part, parts, logged)) {
             terms = match (told(config, logged), terms) {
-                (_, Terms::Exempts) | (Some(Told::Exempt), _) => Terms::Exempts,
+                (_, terms @ Terms::Exempts { .. }) => terms,
+                (Some(Told::Exempt), _) => Terms::Exempts { entry: None },
                 (Some(Told::Skipped), _) => Terms::Skips,
                 (Some(Told::Key(key)), _) => {
                     let cost = rule.cost(&parts.headers).unwrap_or(1);
@@ -82,7 +83,7 @@ impl OfLimit {
                 tally.unknown_costs += u64::from(!tells_cost(config, logged));
                 Ok(Some(ask))
             }
-            Terms::Exempts => {
+            Terms::Exempts { .. } => {
                 tally.exempt += 1;
                 Ok(None)
             }
