@@ -9,6 +9,7 @@ pub(crate) mod cut;
 pub(crate) mod frames;
 pub(crate) mod gateway;
 pub(crate) mod http2;
+pub(crate) mod judge;
 pub(crate) mod load;
 pub(crate) mod metrics;
 pub(crate) mod redis;

@@ -1,8 +1,9 @@
 //! Clients who take what they can: time, connections, memory. The others are served.
 
 use std::{
-    io::Write,
+    io::{Read, Write},
     mem,
+    net::{SocketAddr, TcpStream},
     sync::{
         atomic::{AtomicUsize, Ordering::SeqCst},
         mpsc,
@@ -11,12 +12,15 @@ use std::{
     time::{Duration, Instant},
 };
 
+use socket2::{Domain, Socket, Type};
+
 use crate::{
     forward_all,
     harness::{
         PATIENCE,
         client::{Answer, Client},
         gateway::Gateway,
+        judge::{in_time, judge},
         upstream::Upstream,
         wait_until,
         wire::{Wire, WireUpstream},
@@ -294,4 +298,39 @@ fn requests_that_are_sent_ahead_wait_their_turn_outside() {
         assert_eq!(client.answer().status, 200);
     }
     upload.join().unwrap();
+}
+
+/// A connection whose other end can send only so far ahead.
+fn connect_with_little_room(address: SocketAddr) -> TcpStream {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    socket.set_recv_buffer_size(128 << 10).unwrap();
+    socket.connect(&address.into()).unwrap();
+    socket.into()
+}
+
+/// At 1 MB/s the system would ask for more of an answer every second, if it buffered as much as it can.
+#[test]
+fn who_takes_an_answer_slowly_but_steadily_gets_all_of_it() {
+    const LENGTH: usize = 5 << 20;
+    let upstream = WireUpstream::start(|mut wire| {
+        wire.request();
+        wire.send(format!("HTTP/1.1 200 OK\r\nContent-Length: {LENGTH}\r\n\r\n").as_bytes());
+        wire.send(&vec![b'x'; LENGTH]);
+        wire.wait_for_end();
+    });
+    let gateway = impatient(&upstream.url());
+    // A client that the machine keeps waiting isn't steady.
+    judge(IDLE / 4, || {
+        let mut client = connect_with_little_room(gateway.address());
+        client.write_all(GET).unwrap();
+        let mut taken = 0;
+        let mut piece = vec![0; 50 << 10];
+        while taken < LENGTH {
+            thread::sleep(TRICKLE);
+            let length = client.read(&mut piece).unwrap_or(0);
+            in_time(length > 0, || format!("cut off after {taken} bytes"))?;
+            taken += length;
+        }
+        Ok(())
+    });
 }

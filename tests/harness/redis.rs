@@ -8,6 +8,10 @@ use std::{
     net::{Ipv4Addr, TcpListener},
     path::Path,
     process::{Child, Command, Stdio},
+    sync::{
+        LazyLock,
+        atomic::{AtomicU32, Ordering::Relaxed},
+    },
 };
 
 use tempfile::TempDir;
@@ -25,9 +29,15 @@ pub(crate) struct Redis {
     folder: TempDir,
 }
 
-/// A port that nobody listens on now.
+/// Returns a port that nobody listens on now, and no other call here returns soon. It isn't one that the system gives
+/// to connections, of which there are many while tests run.
 pub(crate) fn free_port() -> u16 {
-    TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port()
+    const FIRST: u32 = 10_000;
+    const PORTS: u32 = 20_000;
+    static NEXT: LazyLock<AtomicU32> = LazyLock::new(|| AtomicU32::new(fastrand::u32(..PORTS)));
+    let ports = (0..PORTS).map(|_| (FIRST + NEXT.fetch_add(1, Relaxed) % PORTS) as u16);
+    let mut free = ports.filter(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok());
+    free.next().expect("one of them is free")
 }
 
 impl Redis {

@@ -15,34 +15,52 @@ use tollgate::{
 
 use crate::{
     gateway,
-    harness::{client::Answer, gateway::Gateway, open_store, redis::Redis},
+    harness::{
+        client::Answer,
+        gateway::Gateway,
+        judge::{Late, in_time, judge},
+        open_store,
+        redis::Redis,
+    },
     median, sleep_until,
 };
 
-const TRIALS: u32 = 50;
+const TRIALS: u32 = 32;
 const MILLISECOND: Duration = Duration::from_millis(1);
-/// How much later than there is room a caller may be told to come, by the median: for the time that
-/// two requests are under way, and what the answer was rounded up by.
-const LATE: Duration = Duration::from_millis(5);
+/// How much later than there is room a caller may be told to come, by the median: for what the answer was rounded up
+/// by. The time that the two requests took, between which the room was, isn't the store's.
+const LATE: Duration = Duration::from_millis(2);
+/// How much before the time that it was told a caller comes too early: the less, the more is judged, unless the
+/// machine lets it come too late for that.
+const EARLY: [Duration; 2] = [Duration::from_millis(2), Duration::from_millis(64)];
+/// Half of the requests must come when they are to.
+const PAUSE: Duration = Duration::from_millis(1);
 
 fn quota(rate: &str) -> Quota {
     rate.parse::<Rate>().unwrap().into()
 }
 
-/// What was admitted, each with the instant before it was sent and its costs by limit.
-type Log = Vec<(Instant, Vec<u32>)>;
+/// A request that was admitted.
+struct Admitted {
+    sent: Instant,
+    received: Instant,
+    /// By limit.
+    costs: Vec<u32>,
+}
 
-/// The earliest instant at which these costs can fit into all limits.
-fn room_at(log: &Log, limits: &[Quota], costs: &[u32]) -> Option<Instant> {
+/// Returns between which instants these costs have room in all limits for the first time.
+fn room_at(log: &[Admitted], limits: &[Quota], costs: &[u32]) -> Option<[Instant; 2]> {
     let room_in = |at: usize| {
         let mut kept = costs[at];
-        let leaving = log.iter().rev().find(|(_, costs)| {
-            kept += costs[at];
+        let leaving = log.iter().rev().find(|admitted| {
+            kept += admitted.costs[at];
             kept > limits[at].permits
         });
-        leaving.map(|(sent, _)| *sent + Duration::from_micros(limits[at].window_us))
+        let window = Duration::from_micros(limits[at].window_us);
+        leaving.map(|leaving| [leaving.sent + window, leaving.received + window])
     };
-    (0..limits.len()).filter_map(room_in).max()
+    let rooms = (0..limits.len()).filter_map(room_in);
+    rooms.reduce(|[from, until], [other_from, other_until]| [from.max(other_from), until.max(other_until)])
 }
 
 /// `ask` makes a request with a cost for each limit. If refused, it says for how long, rounded up by
@@ -53,34 +71,49 @@ fn the_wait_is_exact(
     rounding: Duration,
     ask: impl Fn(&[u32]) -> Option<Duration>,
 ) {
-    let mut log = Log::new();
+    let mut log = Vec::new();
+    judge(PAUSE, || the_wait_of_some_is_exact(&mut log, limits, greatest_cost, rounding, &ask));
+}
+
+fn the_wait_of_some_is_exact(
+    log: &mut Vec<Admitted>,
+    limits: &[Quota],
+    greatest_cost: u32,
+    rounding: Duration,
+    ask: impl Fn(&[u32]) -> Option<Duration>,
+) -> Result<(), Late> {
     let mut ask = |costs: &[u32]| {
         let sent = Instant::now();
         let told = ask(costs);
         let received = Instant::now();
-        let room_at = room_at(&log, limits, costs);
+        let room = room_at(log, limits, costs);
         if told.is_none() {
-            assert!(room_at.is_none_or(|room_at| received >= room_at), "admitted without room");
-            log.push((sent, costs.to_vec()));
+            assert!(room.is_none_or(|[from, _]| received >= from), "admitted without room");
+            log.push(Admitted { sent, received, costs: costs.to_vec() });
         }
-        (sent, told, received, room_at)
+        (sent, told, received, room)
     };
     let (mut early, mut late) = (0, Vec::new());
+    let [least_early, most_early] = EARLY;
+    let mut by = least_early;
     for trial in 0..TRIALS {
         let costs = (0..limits.len() as u32).map(|limit| 1 + (trial + limit) % greatest_cost);
         let costs: Vec<u32> = costs.collect();
-        let (sent, told, received, room_at) = loop {
-            if let (sent, Some(told), received, room_at) = ask(&costs) {
-                break (sent, told, received, room_at.expect("refused for what was admitted"));
+        let (sent, told, received, [_, room_until]) = loop {
+            if let (sent, Some(told), received, room) = ask(&costs) {
+                break (sent, told, received, room.expect("refused for what was admitted"));
             }
         };
-        late.push((received + told).saturating_duration_since(room_at));
+        late.push((sent + told).saturating_duration_since(room_until));
 
-        sleep_until(sent + told - rounding - 2 * MILLISECOND);
+        sleep_until(sent + told.saturating_sub(rounding + by));
         let (_, too_early, answered, _) = ask(&costs);
-        if answered < sent + told - rounding {
+        if answered < sent + told.saturating_sub(rounding) {
             assert!(too_early.is_some(), "told to wait for {told:?}, and admitted before");
             early += 1;
+            by = least_early;
+        } else {
+            by = most_early.min(2 * by);
         }
         if too_early.is_some() {
             sleep_until(received + told);
@@ -88,9 +121,11 @@ fn the_wait_is_exact(
             assert_eq!(again, None, "refused after the wait of {told:?} that was told");
         }
     }
-    assert!(early >= TRIALS / 4, "only {early} of {TRIALS} requests were early enough to judge by");
+    in_time(early >= TRIALS / 4, || {
+        format!("only {early} of {TRIALS} requests were early enough to judge by")
+    })?;
     let late = median(late);
-    assert!(late < LATE, "told to come {late:?} late");
+    in_time(late < LATE, || format!("told to come {late:?} late"))
 }
 
 /// When a refusal of a gateway says to come back.
