@@ -2,8 +2,8 @@
 //!
 //! Reloads come from SIGHUP, a change of a file ([`watch`]) and operators. An invalid configuration changes
 //! nothing. A valid one applies from the next request on. The limiter with its counts and the connections to
-//! upstreams are kept. Requests in flight, including those that wait for room in a limit, end with the
-//! configuration they began with.
+//! upstreams are kept. Requests in flight end with the configuration they began with, but requests that wait
+//! for room use the new rates.
 
 mod watch;
 
@@ -124,6 +124,7 @@ impl Reloader {
             );
         }
         self.limiter.forget_refusals();
+        self.limiter.renew_waits(self.control.gateway().load().rules());
         (running.config, running.shown) = (config, shown);
         tracing::info!(by, changes = changes.len(), "reloaded `{}`", self.source.path.display());
         for change in &changes {

@@ -58,8 +58,13 @@ impl Rule {
     /// A message and, on a line of its own, the remedy.
     pub fn ask_for(&self, written: &str) -> Result<Ask, String> {
         let key = key::key_of(&self.config, written)?;
-        let own = self.config.overrides.iter().find(|own| key::of_values(&self.config, &own.key) == key);
-        Ok(Ask::new(&self.limit, key).rate(own.map(|own| own.rate)))
+        let own = self.own_rates().find(|(own, _)| *own == key).map(|(_, rate)| rate);
+        Ok(Ask::new(&self.limit, key).rate(own))
+    }
+
+    /// Returns the keys to which the file gives a rate of their own, each with its rate.
+    pub(crate) fn own_rates(&self) -> impl Iterator<Item = (Key, Rate)> {
+        self.config.overrides.iter().map(|own| (key::of_values(&self.config, &own.key), own.rate))
     }
 
     /// How many requests it did this to.

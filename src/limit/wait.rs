@@ -11,8 +11,9 @@
 //! be served before it. No task belongs to a queue: its waiters do what is to be done, wherever they run.
 
 mod queue;
+mod renewed;
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use futures_util::future::join_all;
@@ -28,7 +29,9 @@ use crate::{
     store::{Charge, Outcome, StoreError},
 };
 
-use super::{Admission, Ask, Asks, Limit, Limited, Limiter, Origin, Refusal, Standing, limiter::denial};
+use super::{
+    Admission, Ask, Asks, Limit, Limited, Limiter, Origin, Refusal, Standing, limiter::denial, request::Rule,
+};
 
 pub(super) use self::queue::Waits;
 use self::queue::{End, Next, Place, Room};
@@ -147,7 +150,14 @@ impl Limiter {
         Some((self.awaited(ask, until), free_at))
     }
 
+    /// Holds the requests that wait to the rates of these limits, by name, as the configuration has them now.
+    pub(crate) fn renew_waits(&self, rules: &BTreeMap<String, Arc<Rule>>) {
+        self.waits.renewed.replace(rules.values());
+        self.waits.forget(None);
+    }
+
     fn awaited(&self, ask: &Ask, until: Option<Instant>) -> Awaited {
+        let ask = &self.waits.renewed.ask(ask);
         let (Charge { bucket, quota, .. }, scope) = self.charge(ask);
         Awaited { ask: ask.clone(), bucket, quota, scope, until }
     }
@@ -266,7 +276,9 @@ struct Call {
 impl Call {
     async fn make(self) {
         let (limiter, now) = (&self.limiter, Instant::now());
-        let decisions = self.asked.iter().map(|(_, request)| limiter.decide(&request.asks, now));
+        let asks = self.asked.iter().map(|(_, request)| limiter.waits.renewed.asks(&request.asks));
+        let asks: Vec<Asks> = asks.collect();
+        let decisions = asks.iter().map(|asks| limiter.decide(asks, now));
         for ((id, request), decision) in self.asked.iter().zip(join_all(decisions).await) {
             match decision {
                 Err(Refusal::Limited(limited)) => self.keep_place(*id, request, limited),

@@ -101,3 +101,37 @@ fn those_who_wait_are_answered_when_the_gateway_drains() {
     }
     wait_until("the gateway ends", || gateway.ended().is_some());
 }
+
+#[test]
+fn those_who_wait_are_held_to_the_quota_of_a_reload() {
+    let redis = Redis::start();
+    for store in ["", &redis.store()] {
+        let toml = |rate: &str| {
+            let keys = "key = \"header:x-key\"\nwait = \"1m\"\nrate = \"RATE\"\n\
+                        overrides = [{ key = \"own\", rate = \"RATE\" }]";
+            format!("{store}{}", limit_all(&keys.replace("RATE", rate)))
+        };
+        // More room, for those with a rate of their own, too.
+        let gateway = Gateway::start(&toml("1/40s"));
+        let [mut any, mut own] = ["any", "own"].map(|key| {
+            let field = format!("x-key: {key}\r\n");
+            assert_eq!(gateway.client().get_with("/", &field).status, 200);
+            let mut client = gateway.client();
+            client.send(format!("GET / HTTP/1.1\r\nHost: a\r\n{field}\r\n").as_bytes());
+            client
+        });
+        assert!(![&mut any, &mut own].into_iter().any(|client| client.hears_within(200 * MS)));
+        let since = Instant::now();
+        gateway.reload(&toml("2/40s"));
+        assert_eq!([any.answer().status, own.answer().status], [200, 200]);
+        assert!(since.elapsed() < 30_000 * MS, "served after {:?}", since.elapsed());
+        // Less room: it would come too late.
+        let mut late = gateway.client();
+        late.send(b"GET / HTTP/1.1\r\nHost: a\r\nx-key: any\r\n\r\n");
+        assert!(!late.hears_within(200 * MS));
+        let since = Instant::now();
+        gateway.reload(&toml("1/h"));
+        assert_eq!(late.answer().status, 429);
+        assert!(since.elapsed() < 30_000 * MS, "refused after {:?}", since.elapsed());
+    }
+}

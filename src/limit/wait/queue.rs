@@ -26,7 +26,7 @@ use crate::{
     store::{Outcome, StoreError},
 };
 
-use super::{Answer, Awaited, Request};
+use super::{Answer, Awaited, Request, renewed::Renewed};
 
 /// Requests that may wait, in all queues. Past that they are refused.
 const WAITING_MOST: usize = 10_000;
@@ -41,6 +41,8 @@ pub(in crate::limit) struct Waits {
     stays: [Histogram; 3],
     /// Nobody is to wait any more.
     ended: watch::Sender<bool>,
+    /// The rates of the last reload.
+    pub(super) renewed: Renewed,
 }
 
 /// How a stay in a queue ends.
@@ -113,8 +115,8 @@ pub(super) enum Room {
 
 impl Default for Waits {
     fn default() -> Self {
-        let (queues, waiting, ended) = Default::default();
-        Self { queues, waiting, stays: [(); 3].map(|()| Histogram::of_times()), ended }
+        let (queues, waiting, ended, renewed) = Default::default();
+        Self { queues, waiting, stays: [(); 3].map(|()| Histogram::of_times()), ended, renewed }
     }
 }
 
