@@ -253,6 +253,7 @@ mod tests {
                 timeout: second / 20,
                 on_failure: OnFailure::Local,
                 instances: 1,
+                replicated: false,
                 key_prefix: "tollgate".to_owned(),
                 max_memory: 256 * 1024 * 1024,
             },

@@ -8,6 +8,7 @@
 mod watch;
 
 use std::{
+    collections::BTreeMap,
     mem,
     path::{Path, PathBuf},
     sync::Arc,
@@ -116,7 +117,12 @@ impl Reloader {
         let changes = config.changes(&running.config);
         // The settings of the store change at the next start only.
         mem::swap(&mut config.store, &mut running.config.store);
-        let build = |before: &_| Gateway::build(&config, &self.limiter, Some(before));
+        let mut rules = BTreeMap::new();
+        let build = |before: &_| {
+            let gateway = Gateway::build(&config, &self.limiter, Some(before));
+            rules.clone_from(gateway.rules());
+            gateway
+        };
         if let Err(error) = self.control.reload(&config.server, build).await {
             mem::swap(&mut config.store, &mut running.config.store);
             return Err(
@@ -124,7 +130,7 @@ impl Reloader {
             );
         }
         self.limiter.forget_refusals();
-        self.limiter.renew_waits(self.control.gateway().load().rules());
+        self.limiter.renew_waits(&rules);
         (running.config, running.shown) = (config, shown);
         tracing::info!(by, changes = changes.len(), "reloaded `{}`", self.source.path.display());
         for change in &changes {

@@ -316,7 +316,11 @@ impl Store {
         Ok(match &config.url {
             config::StoreUrl::Memory => Self::in_process(config.max_memory),
             config::StoreUrl::Redis(url) => {
-                Self::Redis(RedisStore::new(url, config.tls.as_ref(), config.timeout)?)
+                let store = RedisStore::new(url, config.tls.as_ref(), config.timeout)?;
+                if config.replicated {
+                    store.wait_for_replicas();
+                }
+                Self::Redis(store)
             }
         })
     }

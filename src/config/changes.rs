@@ -74,6 +74,7 @@ impl Config {
             ("store.tls", new_store.tls == old_store.tls),
             ("store.timeout", new_store.timeout == old_store.timeout),
             ("store.instances", new_store.instances == old_store.instances),
+            ("store.replicated", new_store.replicated == old_store.replicated),
             ("store.key_prefix", new_store.key_prefix == old_store.key_prefix),
             ("store.max_memory", new_store.max_memory == old_store.max_memory),
         ]

@@ -78,6 +78,9 @@ pub(super) struct StoreTable {
     /// Number of gateways that share the limits, at least 1. With `on_failure = "local"` each enforces its
     /// share. Default: 1.
     pub instances: Whole<1, 1_000_000>,
+    /// If true, a decision counts only once all replicas of the server have it, so that a failover loses no grant. For
+    /// Sentinel and standalone servers; costs a round trip to the replicas. Default: false.
+    pub replicated: Spanned<bool>,
     /// Prefix of all keys in the store. Default: `"tollgate"`.
     pub key_prefix: Spanned<ParsedText<String>>,
     /// Memory limit for counts kept in this process, at least `"1MiB"`. Default: `"256MiB"`.
@@ -92,6 +95,7 @@ impl Default for StoreTable {
             timeout: ParsedText(Duration::from_millis(50)),
             on_failure: ParsedText(OnFailure::Local),
             instances: Whole(1),
+            replicated: Spanned::new(0..0, false),
             key_prefix: Spanned::new(0..0, ParsedText("tollgate".to_owned())),
             max_memory: Spanned::new(0..0, ParsedText(Size(256 << 20))),
         }

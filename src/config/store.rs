@@ -22,6 +22,8 @@ pub struct StoreSettings {
     pub on_failure: OnFailure,
     /// The number of gateways that share the limits, at least 1.
     pub instances: u32,
+    /// True if a decision counts only once all replicas of the server have it.
+    pub replicated: bool,
     /// The prefix of all keys in the store. Never empty.
     pub key_prefix: String,
     /// The memory limit for counts kept in this process, in bytes.

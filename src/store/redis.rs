@@ -16,6 +16,7 @@ mod cluster;
 mod connection;
 mod deadlines;
 mod node;
+mod replicas;
 mod round_trip;
 mod sentinel;
 pub(crate) mod slots;
@@ -103,6 +104,14 @@ impl RedisStore {
             RedisServers::Cluster(_) => String::new(),
         };
         Ok(Self { place, round_trip, label, left_behind: AtomicU64::new(0) })
+    }
+
+    /// Has decisions count once all replicas of the server have them, from the first connection on. In a Cluster it
+    /// does nothing.
+    pub fn wait_for_replicas(&self) {
+        if let Place::One(node) = &self.place {
+            node.link.replicas.get_or_init(Arc::default);
+        }
     }
 
     /// Connects this thread, which must run a tokio runtime.

@@ -2,7 +2,7 @@
 
 use crate::{
     ask, assert_five_pass, by_key,
-    harness::{gateway::Gateway, redis::sentinel::Sentinels, wait_until},
+    harness::{gateway::Gateway, load::Load, redis::sentinel::Sentinels, wait_until},
 };
 
 #[test]
@@ -36,4 +36,55 @@ fn a_primary_that_is_killed_is_replaced_without_a_hand() {
     wait_until("the replica is asked", || ask(&gateway, "b") == 200);
     wait_until("all agree", || sentinels.primary() == sentinels.servers[1].port());
     wait_until("it is told", || gateway.log().contains("the store answers again"));
+}
+
+/// A gateway that admits all that it can count, and clients that ask it over a planned failover. Returns how many were
+/// admitted, and how many of them the new primary knows.
+fn admitted_over_a_failover(keys: &str) -> [usize; 2] {
+    const PERMITS: usize = 1_000_000;
+    let sentinels = Sentinels::start();
+    let gateway = Gateway::start(&format!(
+        "[store]\nurl = \"{}\"\ntimeout = \"200ms\"\non_failure = \"deny\"\n{keys}\n[server]\nworkers = 2\n\
+         [[routes]]\npath = \"/\"\nrespond = {{ status = 200 }}\n\
+         limits = [{{ name = \"all\", key = \"global\", rate = \"{PERMITS}/h\" }}]\n",
+        sentinels.url()
+    ));
+    let bucket = "tollgate:all:sw:{global=}";
+    let load = Load::start(&gateway, 4, || "/".to_owned());
+    load.wait_for(200);
+    sentinels.fail_over();
+    let new = sentinels.servers.iter().find(|server| server.port() == sentinels.primary()).unwrap();
+    let entries = || new.command(&["ZCARD", bucket]).parse::<usize>().unwrap();
+    let before = entries();
+    wait_until("the new primary is asked", || entries() > before + 200);
+    let answers = load.end();
+    assert!(answers.iter().all(|answer| matches!(answer.status, 200 | 503)));
+    let admitted = answers.iter().filter(|answer| answer.status == 200).count();
+    let last = gateway.get("/");
+    let left = last.header("ratelimit").unwrap().split([';', '=']).nth(2).unwrap();
+    let known = PERMITS - left.parse::<usize>().unwrap() - 1;
+    [admitted, known]
+}
+
+#[test]
+fn a_planned_failover_loses_nothing_if_decisions_wait_for_replicas() {
+    let [admitted, known] = admitted_over_a_failover("replicated = true");
+    assert!(known >= admitted, "{known} of {admitted} are known");
+}
+
+#[test]
+fn a_replica_that_fails_holds_decisions_up_for_some_seconds() {
+    let mut sentinels = Sentinels::start();
+    let keys = format!("url = \"{}\"\nreplicated = true", sentinels.url());
+    let gateway = Gateway::start(&by_key(&keys));
+    assert_five_pass(&[&gateway], "a");
+    sentinels.servers[1].kill();
+    assert_eq!(ask(&gateway, "b"), 503);
+    wait_until("it is told", || gateway.log().contains("has lost a replica"));
+    let mut others = (0..).map(|number| format!("other{number}"));
+    wait_until("the primary goes on alone", || ask(&gateway, &others.next().unwrap()) == 200);
+    wait_until("that is told, too", || gateway.log().contains("goes on without a replica"));
+    // The one that comes back is waited for again.
+    sentinels.servers[1].restart();
+    assert_five_pass(&[&gateway], "c");
 }

@@ -7,6 +7,7 @@ use crate::config::{
     ClientTls, StoreSettings, StoreUrl,
     error::Diagnostic,
     file::{self, SpannedTable},
+    redis::RedisServers,
 };
 
 /// The name of the peer in messages about TLS.
@@ -21,6 +22,14 @@ impl Check<'_, '_> {
             self.fault(
                 fault.at(&store.key_prefix.span(), "").help("use letters, digits and `.`, `_`, `:` and `-`"),
             );
+        }
+        let has_replicas =
+            matches!(&store.url.0, StoreUrl::Redis(url) if !matches!(url.servers, RedisServers::Cluster(_)));
+        if *store.replicated.get_ref() && !has_replicas {
+            let fault =
+                Diagnostic::warning("`replicated` is for a Redis that stands alone, or behind Sentinels");
+            let remedy = "leave it out: a Cluster's planned failover loses nothing, and without Redis nothing fails over";
+            self.fault(fault.at(&store.replicated.span(), "").help(remedy));
         }
         let uses_tls = matches!(&store.url.0, StoreUrl::Redis(url) if url.tls);
         let tls = match (store.tls, uses_tls) {
@@ -44,6 +53,7 @@ impl Check<'_, '_> {
             timeout: store.timeout.0,
             on_failure: store.on_failure.0,
             instances: store.instances.0,
+            replicated: *store.replicated.get_ref(),
             max_memory: self.size_of_at_least(&store.max_memory, 1 << 20, "1MiB"),
             key_prefix: store.key_prefix.into_inner().0,
         }

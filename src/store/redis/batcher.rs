@@ -221,12 +221,14 @@ impl Batcher {
         self.runtime.spawn(async move { batcher.go_over_to(&batcher.link.config).await });
     }
 
-    /// The same, to what may be another server.
-    pub(super) async fn go_over_to(&self, config: &Config) {
+    /// Goes over to what may be another server. Returns whether it could be reached.
+    pub(super) async fn go_over_to(&self, config: &Config) -> bool {
         let connection = Connection::start(config, Arc::downgrade(&self.link));
-        if connection.connected(Instant::now() + CONNECT_TIMEOUT).await.is_ok() {
+        let is_connected = connection.connected(Instant::now() + CONNECT_TIMEOUT).await.is_ok();
+        if is_connected {
             self.connection.store(Arc::new(connection));
         }
+        is_connected
     }
 
     /// The server is a replica now. Its name may lead to another one, or Sentinels may.

@@ -56,7 +56,10 @@ async fn send(
 ) -> Result<Value, Error> {
     let command = CustomCommand::new_static(name, ClusterHash::FirstKey, false);
     match manner {
-        Manner::Together | Manner::Alone => connection.send(command, arguments, wait).await,
+        Manner::Together | Manner::Alone => match &connection.replicas {
+            None => connection.send(command, arguments, wait).await,
+            Some(replicas) => Box::pin(replicas.send(connection, command, arguments, wait)).await,
+        },
         Manner::Asking => Box::pin(connection.send_asking(command, arguments, wait)).await,
     }
 }

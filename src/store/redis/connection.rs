@@ -3,7 +3,11 @@
 //! The client makes it anew for as long as it takes. It sends nothing twice, and nothing while it isn't
 //! connected. A primary that Sentinels name is looked for again whenever the connection breaks.
 
-use std::{future::ready, sync::Weak, time::Duration};
+use std::{
+    future::ready,
+    sync::{Arc, Weak},
+    time::Duration,
+};
 
 use fred::{
     clients::Client,
@@ -27,7 +31,7 @@ use crate::config::{
     tls::ClientTls,
 };
 
-use super::{StoreError, node::Link, trouble::told};
+use super::{StoreError, node::Link, replicas::Replicas, trouble::told};
 
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
 /// The client takes a timeout of zero for none.
@@ -95,6 +99,8 @@ impl Access {
 pub(super) struct Connection {
     pub(super) client: Client,
     pub(super) task: JoinHandle<Result<(), Error>>,
+    /// The replicas that decisions wait for, if they do.
+    pub(super) replicas: Option<Arc<Replicas>>,
 }
 
 impl Connection {
@@ -105,7 +111,8 @@ impl Connection {
         let mut policy = ReconnectPolicy::new_exponential(0, least, most, 2);
         policy.set_jitter(RECONNECT_JITTER_MS);
         builder.set_policy(policy);
-        Self::run(&builder, move |error, server| {
+        let replicas = link.upgrade().and_then(|link| link.replicas.get().cloned());
+        let mut connection = Self::run(&builder, move |error, server| {
             let link = link.upgrade().ok_or_else(Error::new_canceled)?;
             // The client names the server whose connection was lost, and none if it couldn't make one.
             match server {
@@ -113,7 +120,9 @@ impl Connection {
                 None => link.note_unreachable(error),
             }
             Ok(())
-        })
+        });
+        connection.replicas = replicas;
+        connection
     }
 
     /// A connection that is made once: the task ends with it.
@@ -131,7 +140,7 @@ impl Connection {
         // Why it can't connect is told here alone: commands only say that there is no connection.
         client.on_error(move |(error, server)| ready(note(error, server)));
         let task = client.connect();
-        Self { client, task }
+        Self { client, task, replicas: None }
     }
 
     pub(super) fn is_connected(&self) -> bool {

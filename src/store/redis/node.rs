@@ -3,7 +3,7 @@
 
 use std::{
     sync::{
-        Arc, Weak,
+        Arc, OnceLock, Weak,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
     time::Duration,
@@ -33,6 +33,7 @@ use super::{
     call,
     cluster::Cluster,
     connection::{CONNECT_TIMEOUT, Connection, SHORTEST_WAIT, failure},
+    replicas::Replicas,
     round_trip::RoundTrip,
     sentinel,
     trouble::{Late, Trouble},
@@ -78,6 +79,8 @@ pub(super) struct Link {
     /// What it is a node of; nothing if it stands alone.
     cluster: Weak<Cluster>,
     memory_seen: OnceCell<()>,
+    /// The replicas that decisions wait for, if they do.
+    pub(super) replicas: OnceLock<Arc<Replicas>>,
 }
 
 impl Node {
@@ -90,7 +93,7 @@ impl Node {
     ) -> Self {
         let timeout = round_trip.timeout();
         let trouble = Trouble::with(name.clone());
-        let (breaker, late, is_met, batchers, memory_seen) = Default::default();
+        let (breaker, late, is_met, batchers, memory_seen, replicas) = Default::default();
         let (calls, charges) = (Histogram::of_times(), Histogram::of_sizes());
         let link = Link {
             name,
@@ -106,6 +109,7 @@ impl Node {
             batchers,
             cluster,
             memory_seen,
+            replicas,
         };
         Self { link: Arc::new(link), batchers: ThreadLocal::new(), since: Instant::now() }
     }

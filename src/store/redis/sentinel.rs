@@ -13,6 +13,8 @@ use super::{channel, node::Link};
 
 /// What Sentinels say after it: the service, and the addresses of the old primary and the new one.
 const SWITCHED: &str = "+switch-master";
+/// Attempts to reach a new primary, each of which may last for the client's timeout.
+const ATTEMPTS: usize = 20;
 const RECONNECT_EVERY: Duration = Duration::from_millis(200);
 
 /// Heeds any of the Sentinels of a link for as long as there is one.
@@ -56,6 +58,13 @@ fn follow(link: &Weak<Link>, config: &Config, sentinel: Server) {
     }
     for batcher in link.batchers() {
         let config = config.clone();
-        batcher.runtime.clone().spawn(async move { batcher.go_over_to(&config).await });
+        batcher.runtime.clone().spawn(async move {
+            // The old primary may be as well as the new one, and would go on counting.
+            for _ in 0..ATTEMPTS {
+                if batcher.go_over_to(&config).await {
+                    return;
+                }
+            }
+        });
     }
 }
