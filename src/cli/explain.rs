@@ -29,7 +29,7 @@ use super::{
 pub(super) struct Explain {
     /// Method of the request
     method: String,
-    /// URL of the request, http://api.example.com/v1/orders/5, or just its path
+    /// URL of the request, such as http://api.example.com/v1/orders/5, or just its path
     url: String,
     /// Header field of the request; can be repeated
     #[arg(short = 'H', long = "header", value_name = "NAME: VALUE")]

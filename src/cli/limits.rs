@@ -50,7 +50,7 @@ enum LimitsCommand {
         /// Key (optional) and rate, written as in the file; rate 0 refuses every request
         #[arg(num_args = 1..=2, required = true, value_name = "[KEY] RATE")]
         key_and_rate: Vec<String>,
-        /// Time after which the file's rate applies again: 1h
+        /// Time after which the file's rate applies again, such as 1h
         #[arg(long, value_name = "DURATION")]
         r#for: Option<String>,
         /// Gateways that count together: shared or instance

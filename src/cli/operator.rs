@@ -24,10 +24,10 @@ const ANSWER_BYTES_MOST: usize = 64 << 20;
 /// The address of the admin port.
 #[derive(Debug, Args)]
 pub(super) struct AdminPort {
-    /// URL of the admin port, overrides the file's: http://127.0.0.1:9901
+    /// URL of the admin port, such as http://127.0.0.1:9901; overrides the file's
     #[arg(long, value_name = "URL", global = true)]
     admin: Option<String>,
-    /// Configuration file with the admin port and its token (TOLLGATE_ADMIN_TOKEN overrides the token)
+    /// Configuration file, also for the admin port and its token (TOLLGATE_ADMIN_TOKEN overrides the file's token)
     #[arg(long, value_name = "FILE", default_value = "gateway.toml", global = true)]
     pub(super) config: PathBuf,
 }

@@ -54,7 +54,7 @@ fn what_is_wrong_is_said_and_changes_nothing() {
     for (body, status, told) in [
         (r#"{"rate": "7/0s"}"#, 400, "no whole number of milliseconds"),
         (r#"{"rate": "20"}"#, 400, "is not a valid rate"),
-        (r#"{"rate": "7/h", "for": "0s"}"#, 400, "no time"),
+        (r#"{"rate": "7/h", "for": "0s"}"#, 400, "`for` is too short"),
         (r#"{"rate": "7/h", "scope": "all"}"#, 400, "unknown scope `all`"),
         (r#"{"rate": "7/h", "fro": "1h"}"#, 422, "unknown field `fro`"),
         (r#"{"rate""#, 400, "EOF"),
