@@ -63,7 +63,7 @@ impl Config {
     }
 
     /// Returns the keys that need a restart, each with whether its value is the same.
-    fn settings_at_next_start(&self, old: &Self) -> [(&'static str, bool); 10] {
+    fn settings_at_next_start(&self, old: &Self) -> [(&'static str, bool); 11] {
         let (new_store, old_store) = (&self.store, &old.store);
         [
             ("server.workers", self.server.workers == old.server.workers),
