@@ -377,25 +377,38 @@ impl Store {
         }
     }
 
-    /// Looks how much is in use where a charge is counted and when it fits, and writes nothing. Says whether that is
-    /// elsewhere than in the bucket of its key.
+    /// Looks how much of a bucket is in use and when `cost` permits fit, and writes nothing.
     ///
     /// # Errors
     /// No answer, within `deadline`.
-    pub async fn peek<P: Placed>(
+    pub async fn peek(
+        &self,
+        bucket: Bytes,
+        quota: Quota,
+        cost: u32,
+        deadline: Instant,
+    ) -> Result<Usage, StoreError> {
+        match self.operate(Operation::On { bucket, quota, act: Act::Peek(cost) }, deadline).await? {
+            Reply::Usage(usage) => Ok(usage),
+            Reply::Decision(_) | Reply::Done => Err(StoreError::Malformed),
+        }
+    }
+
+    /// Looks as [`Self::peek`] does, where a charge is counted. Says whether that is elsewhere than in the bucket of its
+    /// key, or may be.
+    ///
+    /// # Errors
+    /// No answer, within `deadline`.
+    pub async fn peek_placed<P: Placed>(
         &self,
         charge: &mut P,
         deadline: Instant,
     ) -> Result<(Usage, bool), StoreError> {
-        let store = match self {
-            Self::Memory(store) => return store.peek(charge),
-            Self::Redis(store) => store,
-        };
-        let Charge { bucket, quota, cost, .. } = charge.charge().clone();
-        match store.operate(Operation::On { bucket, quota, act: Act::Peek(cost) }, deadline).await? {
-            Reply::Usage(usage) => Ok((usage, false)),
-            Reply::Decision(_) | Reply::Done => Err(StoreError::Malformed),
+        if let Self::Memory(store) = self {
+            return store.peek(charge);
         }
+        let Charge { bucket, quota, cost, .. } = charge.charge().clone();
+        Ok((self.peek(bucket, quota, cost, deadline).await?, false))
     }
 
     /// Forgets all that was counted in a bucket.
@@ -406,8 +419,8 @@ impl Store {
         self.operate(Operation::On { bucket, quota, act: Act::Reset }, deadline).await.map(drop)
     }
 
-    /// Records the cost of a charge, whether it fits or not, without waiting for it: the debt of a request that has been
-    /// admitted. A store that can't answer now forgets it.
+    /// Records the cost of a charge where it is counted, whether it fits or not, without waiting for it: the debt of a
+    /// request that has been admitted. A store that can't answer now forgets it.
     pub fn record<P: Placed>(&self, mut charge: P) {
         match self {
             Self::Memory(store) => drop(store.record(&mut charge)),

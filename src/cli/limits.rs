@@ -105,7 +105,8 @@ impl Limits {
             }
             LimitsCommand::Reset { .. } => say(format_args!("reset: {}\n", text(&answer["key"]))),
             LimitsCommand::Set { .. } if answer["set"] == false => {
-                say(format_args!("not set: a rate is already set\n"))
+                say(format_args!("not set: a rate is already set
+"));
             }
             LimitsCommand::Set { .. } => say(format_args!("set: {}\n", describe(answer))),
             LimitsCommand::Unset { .. } if answer["unset"] == false => say(format_args!("no rate was set\n")),

@@ -531,7 +531,7 @@ impl Limiter {
     /// Looks how much is in use where a request is counted, and when it fits. Says whether that is by network.
     pub(super) async fn peek_at(&self, asked: &mut Asked<'_>) -> Result<(Usage, bool), StoreError> {
         let deadline = Instant::now() + self.timeout;
-        self.store_of(asked.scope).peek(asked, deadline).await
+        self.store_of(asked.scope).peek_placed(asked, deadline).await
     }
 
     /// Where limits of this scope count.
