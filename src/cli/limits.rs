@@ -97,16 +97,10 @@ impl Limits {
                     Some(0) | None => {}
                     Some(retry_after_ms) => say(format_args!("retry in {retry_after_ms} ms\n")),
                 }
-                if answer["by_network"] == true {
-                    say(format_args!(
-                        "the limit has no memory for this key: its client's network is counted\n"
-                    ));
-                }
             }
             LimitsCommand::Reset { .. } => say(format_args!("reset: {}\n", text(&answer["key"]))),
             LimitsCommand::Set { .. } if answer["set"] == false => {
-                say(format_args!("not set: a rate is already set
-"));
+                say(format_args!("not set: a rate is already set\n"));
             }
             LimitsCommand::Set { .. } => say(format_args!("set: {}\n", describe(answer))),
             LimitsCommand::Unset { .. } if answer["unset"] == false => say(format_args!("no rate was set\n")),

@@ -55,7 +55,7 @@ impl AdminPort {
         match answer {
             Ok((true, answer)) => return Ok(answer),
             Ok((false, problem)) => {
-                fail(problem["detail"].as_str().unwrap_or("the admin port rejected the request"))
+                fail(problem["detail"].as_str().unwrap_or("the admin port rejected the request"));
             }
             Err(error) => fail(&format!("can't reach the gateway at `{server}`: {error}")),
         }
