@@ -62,6 +62,11 @@ impl Counts {
         self.rows.get_or(|| (0..self.len).map(|_| AtomicU64::new(0)).collect())
     }
 
+    /// Returns whether any of them has been added to.
+    pub fn have_counted(&self) -> bool {
+        self.rows.iter().flat_map(|row| row.iter()).any(|number| number.load(Relaxed) > 0)
+    }
+
     /// One of them.
     pub fn sum(&self, index: usize) -> u64 {
         self.rows.iter().map(|row| row[index].load(Relaxed)).fold(0, u64::wrapping_add)

@@ -72,7 +72,9 @@ impl Gateway {
 
     /// Writes the metrics of requests, limits, upstreams and the store.
     pub fn write_metrics(&self, page: &mut Page<'_>) {
-        let routes = || self.traffic().map(|(name, traffic)| (("route", name), traffic));
+        // Thousands of unused routes would make a page of megabytes of zeros.
+        let counted = || self.traffic().filter(|(_, traffic)| traffic.answers.have_counted());
+        let routes = || counted().map(|(name, traffic)| (("route", name), traffic));
         page.counters(
             "tollgate_requests",
             "Requests by route, which is empty if none matches, and class of the answer's status; a client that \

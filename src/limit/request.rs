@@ -232,7 +232,8 @@ impl Decisions {
 
 /// Writes what limits decided.
 pub fn write_metrics<'r>(page: &mut Page<'_>, rules: impl Iterator<Item = &'r Rule>) {
-    let values = rules.flat_map(|Rule { limit, tally, .. }| {
+    let counted = rules.filter(|rule| rule.tally.decisions.0.have_counted());
+    let values = counted.flat_map(|Rule { limit, tally, .. }| {
         let pairs =
             DECISIONS.iter().flat_map(|(effect, origins)| origins.iter().map(|origin| (*effect, *origin)));
         pairs.map(|(effect, origin)| {
