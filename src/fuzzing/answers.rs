@@ -6,7 +6,8 @@ use smallvec::smallvec;
 use crate::{
     algorithm::{Algorithm, Quota, Rate},
     store::{
-        Act, Charge, LeaseId, Operation, Reply, overrides,
+        Act, Charge, LeaseId, Operation, Reply,
+        overrides::{self, OverrideChange},
         redis::{Value, call, slots},
         script::Call,
     },
@@ -23,7 +24,11 @@ pub fn reply(bytes: &[u8]) {
     for range in slots::read_ranges(answer.clone(), "asked").unwrap_or_default() {
         assert!(range.first <= range.last && usize::from(range.last) < slots::SLOTS);
     }
-    for (_, set) in overrides::read(answer).map(|read| read.entries).unwrap_or_default() {
+    let time = Value::Array(vec![Value::Integer(0), Value::Integer(1)]);
+    let table = overrides::read(&time, &answer).map(|read| read.entries).unwrap_or_default();
+    let change =
+        answer.as_string().and_then(|text| OverrideChange::read(&format!("overrides 0 1 1 set {text}")));
+    for set in table.into_iter().map(|(_, set)| set).chain(change.and_then(|change| change.set)) {
         assert!(set.rate.permits <= Rate::MAX_PERMITS && set.rate.window_us <= Rate::MAX_WINDOW_US);
         let ends_us = set.lasts.map_or(0, |lasts| lasts.as_micros() + 1);
         let written = format!("{} {ends_us}", overrides::written(&set));

@@ -1,7 +1,8 @@
 //! What holds in place of the file's rates: kept by the store, followed by this gateway.
 //!
-//! A change is told to all gateways on a channel, and each asks for the version every second, lest a message
-//! was lost. Requests look into what was read last, which costs nothing while nothing is overridden.
+//! A change is told to all gateways on a channel, with the version before it: so a gateway that knows that one needs
+//! nothing else of the store. Each asks for the version every second, in case a message was lost, and then reads all.
+//! Requests look into what was read last, which costs nothing while nothing is overridden.
 
 use std::{
     collections::HashMap,
@@ -17,20 +18,26 @@ use std::{
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
-use tokio::time::{Instant, MissedTickBehavior, interval};
+use parking_lot::Mutex;
+use tokio::{
+    sync::mpsc,
+    time::{Instant, MissedTickBehavior, interval, sleep},
+};
 
 use crate::{
     algorithm::{Algorithm, Quota, Rate},
     config::Scope,
     store::{
-        Placed, StoreError, Usage,
-        overrides::{Names, Override},
+        Placed, Store, StoreError, Usage,
+        overrides::{Names, Override, OverrideChange, Overrides},
     },
 };
 
 use super::{Ask, Key, Limit, Limiter};
 
 const POLL_EVERY: Duration = Duration::from_secs(1);
+/// For how long after its change a message may be on its way.
+const TOLD_WITHIN: Duration = Duration::from_millis(50);
 /// A person waits for a change, and longer than a request may.
 const PATIENCE: Duration = Duration::from_secs(2);
 
@@ -39,28 +46,67 @@ const PATIENCE: Duration = Duration::from_secs(2);
 pub(super) struct Overridden {
     pub(super) names: Names,
     read: ArcSwap<Read>,
+    /// Held to replace it by what follows from it.
+    replacing: Mutex<()>,
     /// Whether there has ever been one: as long as there hasn't, requests look at nothing else.
     any_yet: AtomicBool,
 }
 
 /// What was read last: its version goes with it, since two may read at a time.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Read {
     version: u64,
-    limits: HashMap<String, OfLimit>,
+    limits: HashMap<String, Arc<OfLimit>>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct OfLimit {
     own: Option<Held>,
-    keys: HashMap<String, Held>,
+    keys: HashMap<Arc<str>, Held>,
 }
 
-#[derive(Debug)]
+/// How a change follows what is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Follows {
+    /// It was known.
+    Known,
+    /// It is the next one.
+    Next,
+    /// Others that came before it aren't known.
+    Later,
+}
+
+#[derive(Clone, Copy, Debug)]
 struct Held {
     rate: Rate,
     scope: Option<Scope>,
     until: Option<Instant>,
+}
+
+impl Read {
+    fn of(overrides: Overrides, now: Instant) -> Self {
+        let mut read = Self { version: overrides.version, ..Self::default() };
+        overrides.entries.into_iter().for_each(|(field, set)| read.set(&field, Some(set), now));
+        read
+    }
+
+    fn set(&mut self, field: &str, set: Option<Override>, now: Instant) {
+        let held = set.map(|Override { rate, scope, lasts }| Held {
+            rate,
+            scope,
+            until: lasts.map(|lasts| now + lasts),
+        });
+        let (limit, key) = field.split_once(' ').map_or((field, None), |(limit, key)| (limit, Some(key)));
+        let of_limit = Arc::make_mut(self.limits.entry(limit.to_owned()).or_default());
+        match (key, held) {
+            (None, held) => of_limit.own = held,
+            (Some(key), Some(held)) => drop(of_limit.keys.insert(key.into(), held)),
+            (Some(key), None) => drop(of_limit.keys.remove(key)),
+        }
+        if of_limit.own.is_none() && of_limit.keys.is_empty() {
+            self.limits.remove(limit);
+        }
+    }
 }
 
 impl Held {
@@ -87,7 +133,47 @@ pub struct KeyState {
 
 impl Overridden {
     pub(super) fn new(key_prefix: &str) -> Self {
-        Self { names: Names::new(key_prefix), read: ArcSwap::default(), any_yet: AtomicBool::new(false) }
+        let (read, replacing, any_yet) = Default::default();
+        Self { names: Names::new(key_prefix), read, replacing, any_yet }
+    }
+
+    fn version(&self) -> u64 {
+        self.read.load().version
+    }
+
+    /// Notes a change. One that follows others that aren't known holds at once, but doesn't count as known: their
+    /// messages are on their way, and its own behind them.
+    fn note(&self, change: OverrideChange) -> Follows {
+        let _replacing = self.replacing.lock();
+        let read = self.read.load_full();
+        if change.version <= read.version {
+            return Follows::Known;
+        }
+        let follows = if change.before == read.version { Follows::Next } else { Follows::Later };
+        let mut next = Read::clone(&read);
+        if follows == Follows::Next {
+            next.version = change.version;
+        }
+        next.set(&change.field, change.set, Instant::now());
+        self.replace(next);
+        follows
+    }
+
+    /// Notes all that the store had, which was asked when this version was known. What has been noted meanwhile may be
+    /// later than that.
+    fn note_all(&self, overrides: Overrides, asked_at: u64) {
+        let _replacing = self.replacing.lock();
+        let known = self.version();
+        if known == asked_at || overrides.version >= known {
+            self.replace(Read::of(overrides, Instant::now()));
+        }
+    }
+
+    fn replace(&self, read: Read) {
+        if !read.limits.is_empty() {
+            self.any_yet.store(true, Release);
+        }
+        self.read.store(Arc::new(read));
     }
 
     /// How many there are.
@@ -177,9 +263,8 @@ impl Limiter {
     /// The store gives no answer: it may or may not have been removed.
     pub async fn unset_rate(&self, limit: &Limit, key: Option<&Key>) -> Result<bool, StoreError> {
         let (names, deadline) = (&self.overridden.names, Instant::now() + PATIENCE);
-        let was_set = self.store.unset_override(names, &field(limit, key), deadline).await?;
-        self.read_overrides().await?;
-        Ok(was_set)
+        let change = self.store.unset_override(names, &field(limit, key), deadline).await?;
+        self.note_own(change).await
     }
 
     /// The quota that holds now for a limit, or for one key of it, but for what the file says of single keys.
@@ -207,30 +292,27 @@ impl Limiter {
         if_absent: bool,
     ) -> Result<bool, StoreError> {
         let (names, deadline) = (&self.overridden.names, Instant::now() + PATIENCE);
-        let is_set = self.store.set_override(names, &field(limit, key), set, if_absent, deadline).await?;
-        self.read_overrides().await?;
-        Ok(is_set)
+        let change = self.store.set_override(names, &field(limit, key), set, if_absent, deadline).await?;
+        self.note_own(change).await
     }
 
-    /// Reads what holds now.
+    /// Notes a change that this gateway has made. Returns whether there is one.
+    async fn note_own(&self, change: Option<OverrideChange>) -> Result<bool, StoreError> {
+        let Some(change) = change else { return Ok(false) };
+        let follows = self.overridden.note(change);
+        self.forget_all();
+        // Nobody tells of others' changes in this process.
+        if follows == Follows::Later && matches!(*self.store, Store::Memory(_)) {
+            self.read_overrides().await?;
+        }
+        Ok(true)
+    }
+
+    /// Reads all that holds now.
     async fn read_overrides(&self) -> Result<(), StoreError> {
+        let asked_at = self.overridden.version();
         let read = self.store.overrides(&self.overridden.names, Instant::now() + PATIENCE).await?;
-        // After the answer, lest one ends here before it does in the store.
-        let now = Instant::now();
-        let mut limits = HashMap::<String, OfLimit>::new();
-        for (field, Override { rate, scope, lasts }) in read.entries {
-            let held = Held { rate, scope, until: lasts.map(|lasts| now + lasts) };
-            match field.split_once(' ') {
-                Some((limit, key)) => {
-                    limits.entry(limit.to_owned()).or_default().keys.insert(key.to_owned(), held);
-                }
-                None => limits.entry(field).or_default().own = Some(held),
-            }
-        }
-        if !limits.is_empty() {
-            self.overridden.any_yet.store(true, Release);
-        }
-        self.overridden.read.store(Arc::new(Read { version: read.version, limits }));
+        self.overridden.note_all(read, asked_at);
         self.forget_all();
         Ok(())
     }
@@ -249,21 +331,45 @@ impl Limiter {
             };
             let Some(limiter) = limiter.upgrade() else { return };
             // A store that is away is asked again in a second.
-            let _ = limiter.follow(message).await;
+            let _ = match message {
+                Some(message) => limiter.follow(&message).await,
+                None => limiter.look_for_changes(&mut messages).await,
+            };
         }
     }
 
-    async fn follow(&self, message: Option<Bytes>) -> Result<(), StoreError> {
-        if let Some(bucket) = message.as_deref().and_then(|message| message.strip_prefix(RESET)) {
+    async fn follow(&self, message: &[u8]) -> Result<(), StoreError> {
+        if let Some(bucket) = message.strip_prefix(RESET) {
             self.forget(&Bytes::copy_from_slice(bucket));
             return Ok(());
         }
+        let change = str::from_utf8(message).ok().and_then(OverrideChange::read);
+        match change.map(|change| self.overridden.note(change)) {
+            Some(Follows::Known) => Ok(()),
+            Some(Follows::Next) => {
+                self.forget_all();
+                Ok(())
+            }
+            // Messages were lost, or another version of this program has sent it.
+            Some(Follows::Later) | None => self.read_overrides().await,
+        }
+    }
+
+    /// Reads what holds if the store has another version of it than is known, of which no message tells.
+    async fn look_for_changes(&self, messages: &mut mpsc::Receiver<Bytes>) -> Result<(), StoreError> {
         let (names, deadline) = (&self.overridden.names, Instant::now() + POLL_EVERY);
         let version = self.store.overrides_version(names, deadline).await?;
-        if version != self.overridden.read.load().version {
-            self.read_overrides().await?;
+        let known = self.overridden.version();
+        if version == known {
+            return Ok(());
         }
-        Ok(())
+        if known > 0 {
+            sleep(TOLD_WITHIN).await;
+            while let Ok(message) = messages.try_recv() {
+                self.follow(&message).await?;
+            }
+        }
+        if self.overridden.version() == known { self.read_overrides().await } else { Ok(()) }
     }
 }
 
@@ -312,9 +418,10 @@ mod tests {
 
     fn overridden(rate: &str) -> Overridden {
         let held = Held { rate: rate.parse().unwrap(), scope: None, until: None };
-        let limits = HashMap::from([("l".to_owned(), OfLimit { own: Some(held), ..OfLimit::default() })]);
-        let (names, read) = (Names::new("t"), ArcSwap::from_pointee(Read { version: 1, limits }));
-        Overridden { names, read, any_yet: AtomicBool::new(true) }
+        let of_limit = Arc::new(OfLimit { own: Some(held), ..OfLimit::default() });
+        let overridden = Overridden::new("t");
+        overridden.replace(Read { version: 1, limits: HashMap::from([("l".to_owned(), of_limit)]) });
+        overridden
     }
 
     /// A lease of a millisecond would end before it is renewed.

@@ -1,7 +1,7 @@
 //! The rates that hold in place of the file's, which a store keeps for all gateways that share it.
 //!
-//! In Redis they are one hash, changed by lua/overrides.lua; in this process a map. Each change has a version,
-//! by which others notice it, and is told on a channel, by which they notice at once.
+//! In Redis they are one hash, changed by lua/overrides.lua; in this process a map. Each change has a version, and is
+//! told on a channel: who knows the version before needs no more, and who doesn't reads all.
 
 use std::{
     collections::HashMap,
@@ -18,7 +18,7 @@ use crate::{algorithm::Rate, config::Scope};
 use super::{Store, StoreError};
 
 const SOURCE: &str = include_str!("../../lua/overrides.lua");
-/// All of them are read by every gateway after each change, in one call of the store.
+/// All of them are read at once by a gateway that starts, or has missed a change.
 pub const OVERRIDES_MOST: usize = 10_000;
 /// A century. The script's times are exact for longer, but not for ever.
 const LASTS_MOST: Duration = Duration::from_micros(100 * Rate::MAX_WINDOW_US);
@@ -43,6 +43,19 @@ pub struct Overrides {
     pub entries: Vec<(String, Override)>,
 }
 
+/// What has been set or removed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OverrideChange {
+    /// The version that it follows.
+    pub before: u64,
+    /// Its own.
+    pub version: u64,
+    /// The name of a limit, or with a space and a key's text after it.
+    pub field: String,
+    /// What holds now, if anything does.
+    pub set: Option<Override>,
+}
+
 /// Overrides in this process.
 #[derive(Debug, Default)]
 pub(super) struct Table {
@@ -53,7 +66,7 @@ pub(super) struct Table {
 type Held = (Override, Option<Now>);
 
 impl Store {
-    /// Sets what holds for a field, or with `if_absent` does so only if nothing does. Says whether it has.
+    /// Sets what holds for a field, or with `if_absent` does so only if nothing does. Returns the change, if it has.
     ///
     /// # Errors
     /// No answer in time: it may or may not have been set. Or there are [too many](OVERRIDES_MOST).
@@ -64,7 +77,7 @@ impl Store {
         set: &Override,
         if_absent: bool,
         deadline: Instant,
-    ) -> Result<bool, StoreError> {
+    ) -> Result<Option<OverrideChange>, StoreError> {
         match self {
             Self::Memory(store) => store.overrides.set(field, set, if_absent),
             Self::Redis(_) => {
@@ -75,13 +88,13 @@ impl Store {
                 let words = ["set", field, &value, &lasts_us, if_absent, &names.channel, &most];
                 match self.run(names, &words, deadline).await? {
                     Value::Integer(-1) => Err(StoreError::OverridesFull),
-                    answer => Ok(answer == Value::Integer(1)),
+                    answer => read_answer(&answer),
                 }
             }
         }
     }
 
-    /// Removes what holds for a field. Says whether anything did.
+    /// Removes what holds for a field. Returns the change, if anything did.
     ///
     /// # Errors
     /// No answer in time: it may or may not have been removed.
@@ -90,17 +103,17 @@ impl Store {
         names: &Names,
         field: &str,
         deadline: Instant,
-    ) -> Result<bool, StoreError> {
+    ) -> Result<Option<OverrideChange>, StoreError> {
         match self {
             Self::Memory(store) => Ok(store.overrides.unset(field)),
             Self::Redis(_) => {
                 let words = ["unset", field, &names.channel];
-                Ok(self.run(names, &words, deadline).await? == Value::Integer(1))
+                read_answer(&self.run(names, &words, deadline).await?)
             }
         }
     }
 
-    /// All that hold now.
+    /// Returns all that hold now.
     ///
     /// # Errors
     /// No answer in time.
@@ -108,8 +121,11 @@ impl Store {
         match self {
             Self::Memory(store) => Ok(store.overrides.list()),
             Self::Redis(_) => {
-                let answer = self.run(names, &["list"], deadline).await?;
-                read(answer).ok_or(StoreError::Malformed)
+                // Not by a script, which takes four times as long for it. The time comes first: none ends here before
+                // it does there.
+                let time = self.command(names, &["TIME"], deadline).await?;
+                let fields = self.command(names, &["HGETALL", &names.table], deadline).await?;
+                read(&time, &fields).ok_or(StoreError::Malformed)
             }
         }
     }
@@ -121,11 +137,8 @@ impl Store {
     pub async fn overrides_version(&self, names: &Names, deadline: Instant) -> Result<u64, StoreError> {
         match self {
             Self::Memory(store) => Ok(store.overrides.held.lock().0),
-            Self::Redis(store) => {
-                let words =
-                    ["HGET", &names.table, VERSION].map(|word| Bytes::copy_from_slice(word.as_bytes()));
-                let answer = store.command(&names.table, words.into(), deadline).await?;
-                Ok(read_version(&answer))
+            Self::Redis(_) => {
+                Ok(read_version(&self.command(names, &["HGET", &names.table, VERSION], deadline).await?))
             }
         }
     }
@@ -151,8 +164,12 @@ impl Store {
     }
 
     async fn run(&self, names: &Names, words: &[&str], deadline: Instant) -> Result<Value, StoreError> {
+        self.command(names, &[&["EVAL", SOURCE, "1", &names.table], words].concat(), deadline).await
+    }
+
+    /// Runs a command where the table is.
+    async fn command(&self, names: &Names, words: &[&str], deadline: Instant) -> Result<Value, StoreError> {
         let Self::Redis(store) = self else { return Err(StoreError::Malformed) };
-        let words = [&["EVAL", SOURCE, "1", &names.table], words].concat();
         let words = words.iter().map(|word| Bytes::copy_from_slice(word.as_bytes())).collect();
         store.command(&names.table, words, deadline).await
     }
@@ -173,12 +190,17 @@ impl Names {
 }
 
 impl Table {
-    fn set(&self, field: &str, set: &Override, if_absent: bool) -> Result<bool, StoreError> {
+    fn set(
+        &self,
+        field: &str,
+        set: &Override,
+        if_absent: bool,
+    ) -> Result<Option<OverrideChange>, StoreError> {
         let mut held = self.held.lock();
         held.1.retain(|_, (_, until)| until.is_none_or(|until| until > Now::now()));
         let is_new = !held.1.contains_key(field);
         if if_absent && !is_new {
-            return Ok(false);
+            return Ok(None);
         }
         if is_new && held.1.len() >= OVERRIDES_MOST {
             return Err(StoreError::OverridesFull);
@@ -186,14 +208,18 @@ impl Table {
         held.0 += 1;
         let until = set.lasts.map(|lasts| Now::now() + lasts.min(LASTS_MOST));
         held.1.insert(field.to_owned(), (set.clone(), until));
-        Ok(true)
+        let (field, set) = (field.to_owned(), Some(set.clone()));
+        Ok(Some(OverrideChange { before: held.0 - 1, version: held.0, field, set }))
     }
 
-    fn unset(&self, field: &str) -> bool {
+    fn unset(&self, field: &str) -> Option<OverrideChange> {
         let mut held = self.held.lock();
-        let removed = held.1.remove(field);
+        let (_, until) = held.1.remove(field)?;
+        if until.is_some_and(|until| until <= Now::now()) {
+            return None;
+        }
         held.0 += 1;
-        removed.is_some_and(|(_, until)| until.is_none_or(|until| until > Now::now()))
+        Some(OverrideChange { before: held.0 - 1, version: held.0, field: field.to_owned(), set: None })
     }
 
     fn list(&self) -> Overrides {
@@ -220,11 +246,43 @@ pub(crate) fn written(set: &Override) -> String {
 /// The field of the table that holds its version.
 const VERSION: &str = "#version";
 
-/// Reads the script's answer to `list`. What another version of this program may have written is left out.
-pub(crate) fn read(answer: Value) -> Option<Overrides> {
-    let Value::Array(answer) = answer else { return None };
-    let [time, Value::Array(fields)] = &answer[..] else { return None };
-    let time_us = time.as_u64()?;
+/// Reads the script's answer to a change.
+fn read_answer(answer: &Value) -> Result<Option<OverrideChange>, StoreError> {
+    match answer {
+        Value::Integer(0) => Ok(None),
+        answer => {
+            let change = answer.as_string().and_then(|text| OverrideChange::read(&text));
+            change.map(Some).ok_or(StoreError::Malformed)
+        }
+    }
+}
+
+impl OverrideChange {
+    /// Reads what the script tells of a change. `None` if it tells something else, as that of another version may.
+    pub(crate) fn read(text: &str) -> Option<Self> {
+        let mut words = text.strip_prefix("overrides ")?.splitn(4, ' ');
+        let [before, version, time_us] = [words.next()?, words.next()?, words.next()?];
+        let (before, version, time_us) = (before.parse().ok()?, version.parse().ok()?, time_us.parse().ok()?);
+        let what = words.next()?;
+        let (field, set) = match what.strip_prefix("unset ") {
+            Some(field) => (field, None),
+            None => {
+                let value_and_field = what.strip_prefix("set ")?;
+                let (at, _) = value_and_field.match_indices(' ').nth(3)?;
+                let (value, field) = value_and_field.split_at(at);
+                (&field[1..], read_value(value, time_us))
+            }
+        };
+        Some(Self { before, version, field: field.to_owned(), set })
+    }
+}
+
+/// Reads what a server says of its time and of the table. What another version of this program may have written is
+/// left out.
+pub(crate) fn read(time: &Value, fields: &Value) -> Option<Overrides> {
+    let (Value::Array(time), Value::Array(fields)) = (time, fields) else { return None };
+    let [seconds, microseconds] = &time[..] else { return None };
+    let time_us = seconds.as_u64()?.checked_mul(1_000_000)?.checked_add(microseconds.as_u64()?)?;
     let mut read = Overrides::default();
     for [field, value] in fields.as_chunks().0 {
         let (Some(field), Some(text)) = (field.as_string(), value.as_string()) else { continue };

@@ -15,7 +15,7 @@ use crate::{
 
 /// What docs/configuration.md says that a user needs.
 pub(crate) const RIGHTS: &str = "resetchannels &tollgate:* ~tollgate:* -@all +ping +evalsha +eval +publish +subscribe +time +get +set +zadd \
-     +zcard +zcount +zrange +zrem +zremrangebyrank +pttl +pexpire +unlink +hget +hgetall +hset +hdel";
+     +zcard +zcount +zrange +zrem +zremrangebyrank +pttl +pexpire +unlink +hget +hgetall +hset +hdel +hlen +hrandfield";
 
 #[test]
 fn a_limit_holds_over_a_unix_socket_in_the_database_of_the_url() {
