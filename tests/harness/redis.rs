@@ -85,6 +85,8 @@ impl Redis {
                 "",
                 "--appendonly",
                 "no",
+                "--lazyfree-lazy-expire",
+                "yes",
                 "--dir",
                 self.folder().to_str().unwrap(),
             ])

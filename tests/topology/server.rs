@@ -140,6 +140,21 @@ fn a_server_that_may_evict_counts_is_told_of_once_it_is_there() {
 }
 
 #[test]
+fn a_server_that_stands_still_while_it_frees_large_counts_is_told_of() {
+    let told = "stands still while it frees a large count that expires (set lazyfree-lazy-expire to yes)";
+    for (lazy, right, lines) in [("no", "+config", 1), ("yes", "+config", 0), ("no", "-config", 0)] {
+        let redis = Redis::start_with(&["--lazyfree-lazy-expire", lazy]);
+        redis.command(&["ACL", "SETUSER", "default", right]);
+        let gateway = Gateway::start(&by_key(&format!("url = \"{}\"", redis.url())));
+        assert_five_pass(&[&gateway], "a");
+        if lines > 0 {
+            wait_until("it is told", || gateway.log().contains(told));
+        }
+        assert_eq!(gateway.log().matches(told).count(), lines, "{lazy}, {right}: {}", gateway.log());
+    }
+}
+
+#[test]
 fn a_key_is_reset_also_where_others_cannot_be_told() {
     let redis = Redis::start();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

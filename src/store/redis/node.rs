@@ -39,6 +39,8 @@ use super::{
     trouble::{Late, Trouble},
 };
 
+/// The setting of Redis by which a thread of its own frees keys that expire.
+const LAZY_EXPIRE: &str = "lazyfree-lazy-expire";
 const PROBE_EVERY: Duration = Duration::from_millis(100);
 /// A probe waits as long as a call may take, but not less than this.
 const PROBE_WAIT: Duration = Duration::from_millis(50);
@@ -78,7 +80,7 @@ pub(super) struct Link {
     batchers: Mutex<Vec<Weak<Batcher>>>,
     /// What it is a node of; nothing if it stands alone.
     cluster: Weak<Cluster>,
-    memory_seen: OnceCell<()>,
+    settings_seen: OnceCell<()>,
     /// The replicas that decisions wait for, if they do.
     pub(super) replicas: OnceLock<Arc<Replicas>>,
 }
@@ -93,7 +95,7 @@ impl Node {
     ) -> Self {
         let timeout = round_trip.timeout();
         let trouble = Trouble::with(name.clone());
-        let (breaker, late, is_met, batchers, memory_seen, replicas) = Default::default();
+        let (breaker, late, is_met, batchers, settings_seen, replicas) = Default::default();
         let (calls, charges) = (Histogram::of_times(), Histogram::of_sizes());
         let link = Link {
             name,
@@ -108,7 +110,7 @@ impl Node {
             charges,
             batchers,
             cluster,
-            memory_seen,
+            settings_seen,
             replicas,
         };
         Self { link: Arc::new(link), batchers: ThreadLocal::new(), since: Instant::now() }
@@ -130,7 +132,7 @@ impl Node {
             connected = connect => connected?,
             () = link.breaker.opened() => return Err(StoreError::Open),
         });
-        link.warn_of_eviction(&connection).await;
+        link.warn_of_settings(&connection).await;
         Ok(())
     }
 
@@ -304,12 +306,22 @@ impl Link {
         batchers.iter().filter_map(Weak::upgrade).filter(|batcher| !batcher.has_ended()).collect()
     }
 
-    /// Says, once, if the server may evict buckets. One that doesn't tell is left alone: INFO is not among the
-    /// rights that a user needs.
-    async fn warn_of_eviction(&self, connection: &Connection) {
+    /// Warns, once, of settings of the server that harm counts. A server that doesn't tell them is left alone: INFO
+    /// and CONFIG are not among the rights that a user needs.
+    async fn warn_of_settings(&self, connection: &Connection) {
         let look = async || {
-            let info =
-                connection.command("INFO", vec![Value::from_static_str("memory")], CONNECT_TIMEOUT).await?;
+            let ask = async |command, arguments: &[&'static str]| {
+                let arguments = arguments.iter().map(|word| Value::from_static_str(word)).collect();
+                connection.command(command, arguments, CONNECT_TIMEOUT).await
+            };
+            if let Ok(Value::Array(setting)) = ask("CONFIG", &["GET", LAZY_EXPIRE]).await
+                && setting.last().and_then(Value::as_string).is_some_and(|setting| setting == "no")
+            {
+                let remedy = format!("set {LAZY_EXPIRE} to yes");
+                self.trouble
+                    .say(&format!("it stands still while it frees a large count that expires ({remedy})"));
+            }
+            let info = ask("INFO", &["memory"]).await?;
             if let Some(policy) = evicts(&info.as_string().unwrap_or_default()) {
                 let remedy = "set its maxmemory-policy to noeviction";
                 self.trouble
@@ -317,7 +329,7 @@ impl Link {
             }
             Ok::<_, Error>(())
         };
-        drop(self.memory_seen.get_or_try_init(look).await);
+        drop(self.settings_seen.get_or_try_init(look).await);
     }
 
     /// Another node may have taken this one's place.
@@ -362,7 +374,7 @@ async fn probe(probing: Probing) {
                 let (server, after_ms) = (&link.name, since.elapsed().as_millis() as u64);
                 tracing::info!(server, after_ms, "the store answers again");
                 // It may be the first time.
-                link.warn_of_eviction(&well[0].batcher.connection()).await;
+                link.warn_of_settings(&well[0].batcher.connection()).await;
                 return;
             }
             // The server is well: it is the connection that isn't.
