@@ -65,10 +65,20 @@ pub struct Limit {
     scope: Scope,
     on_failure: OnFailure,
     wait: Duration,
+    costs: Costs,
     /// What a bucket's name has between the store's prefix and the key: `:<limit>:<tag>:{`.
     stem: String,
     /// What clients are told of its quota.
     policy: HeaderValue,
+}
+
+/// How the costs of a limit's requests compare, on all gateways.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Costs {
+    /// All cost the same: where one is refused, no other one is admitted.
+    Equal,
+    /// A smaller one may be admitted, elsewhere, while a larger one is refused.
+    Vary,
 }
 
 impl Limit {
@@ -88,6 +98,7 @@ impl Limit {
             scope: Scope::Shared,
             on_failure: OnFailure::Local,
             wait: Duration::ZERO,
+            costs: Costs::Vary,
             stem: format!(":{name}:{}:{{", quota.algorithm.tag()),
             policy: fields::policy(name, quota),
         }
@@ -146,6 +157,7 @@ impl From<&config::LimitSettings> for Limit {
             scope: config.scope,
             on_failure: config.on_failure,
             wait: config.wait,
+            costs: if matches!(config.cost, config::Cost::Fixed(_)) { Costs::Equal } else { Costs::Vary },
             ..Self::new(&config.name, config.quota)
         }
     }

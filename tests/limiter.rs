@@ -7,6 +7,7 @@ mod harness;
 
 mod limiter {
     mod bounds;
+    mod delays;
     mod overrides;
     mod refusing;
     mod sharing;

@@ -418,8 +418,9 @@ impl Limiter {
         deadline: Instant,
     ) -> Result<Turns<'_>, Refusal> {
         let enforcing = || asked.iter().filter(|asked| self.remembers(&asked.charge, asked.scope));
+        let charges = || enforcing().map(|asked| (&asked.charge, asked.ask.limit.costs));
         let ask_by = self.store.ask_by(deadline);
-        match self.refusals.check(|| enforcing().map(|asked| &asked.charge), arrival, ask_by).await {
+        match self.refusals.check(charges, arrival, ask_by).await {
             Verdict::Ask(turns) => Ok(turns),
             Verdict::Refused(outcomes) => {
                 let refused = enforcing().zip(outcomes);
@@ -447,7 +448,7 @@ impl Limiter {
                 Some((store.refuse(charge, now.into_std())?, Origin::Store))
             }
             Store::Redis(_) if !charge.shadow => {
-                Some((self.refusals.refused(charge, now)?, Origin::LocalRefusal))
+                Some((self.refusals.refused(charge, ask.limit.costs, now)?, Origin::LocalRefusal))
             }
             _ => None,
         };

@@ -3,9 +3,12 @@
 //! When a store refuses a cost, it tells the delay after which that fits, and when the oldest permits leave
 //! (`grow`). Until then the cost is refused here. The block ends early, never late: it counts from before the
 //! call was sent, by 0.999 of the delay, since two clocks may run apart. What the caller is told counts from
-//! after the reply, so that it is never too short. Each cost is told its own delay: one of which there is none
-//! yet asks, and past `STEPS_MOST` costs it is told the next greater one's and refused as long as any smaller
-//! one is, or until `grow` if it is more than the room that was left.
+//! after the reply, so that it is never too short. Each cost is told its own delay.
+//!
+//! A delay is exact if the store told it for this cost and no gateway can have been admitted since: the bucket was
+//! full and its oldest permits are still there, or all requests of the limit cost the same. Otherwise the request
+//! asks again, as far as an [`AskAllowance`] goes that some keys share. Past that it is told what is known: the last
+//! delay of its own cost, or that of the next greater one.
 //!
 //! A flood on a full bucket costs the store next to nothing. An admission that took the last room is as good as a
 //! refusal. When a block has ended, one request asks, and the others wait for its answer; if the room is to appear
@@ -19,6 +22,7 @@
 //! long: all of them end it. A refusal whose call was sent before a reset isn't kept. Blocks are bounded in
 //! number: dropping one is always safe.
 
+mod allowance;
 mod block;
 
 use std::{
@@ -44,7 +48,11 @@ use crate::{
     text,
 };
 
-use self::block::{Block, Known, Step};
+use self::{
+    allowance::AskAllowance,
+    block::{Block, Known, Step},
+};
+use super::Costs;
 
 const SHARDS: usize = 64;
 /// Blocks in a shard.
@@ -52,10 +60,17 @@ const BLOCKS_MOST: usize = 1024;
 
 /// What is refused here. One for all threads.
 pub(super) struct Refusals {
-    shards: Box<[Mutex<HashTable<Block>>]>,
+    shards: Box<[Mutex<Shard>]>,
     blocks: AtomicUsize,
     /// How often anything was forgotten.
     epoch: AtomicU64,
+}
+
+/// The blocks of some buckets, and the questions that they share.
+#[derive(Default)]
+struct Shard {
+    blocks: HashTable<Block>,
+    allowance: AskAllowance,
 }
 
 /// What is known of a request.
@@ -91,7 +106,7 @@ impl Refusals {
 
     /// Says whether one of the charges is refused now. Waits for the answer of a request that asks the same, but
     /// not beyond the time by which this one must ask itself.
-    pub(super) async fn check<'c, C: Iterator<Item = &'c Charge>>(
+    pub(super) async fn check<'c, C: Iterator<Item = (&'c Charge, Costs)>>(
         &self,
         charges: impl Fn() -> C,
         mut now: Instant,
@@ -100,9 +115,9 @@ impl Refusals {
         while self.blocks.load(Relaxed) > 0 {
             let mut turns = Turns { refusals: self, taken: SmallVec::new() };
             let (mut outcomes, mut asked, mut ask_at) = (SmallVec::new(), None, now);
-            for charge in charges() {
+            for (charge, costs) in charges() {
                 let mut refused = None;
-                match self.known(charge, now) {
+                match self.known(charge, costs, now) {
                     Known::Nothing => {}
                     Known::Refused(outcome) => refused = Some(outcome),
                     Known::Due(answered, at) => {
@@ -133,29 +148,41 @@ impl Refusals {
         Verdict::Ask(Turns { refusals: self, taken: SmallVec::new() })
     }
 
-    /// How a bucket stands that surely refuses this cost.
+    /// Returns how a bucket stands that surely refuses this cost, unless the store is to be asked for the delay.
     pub(super) fn remembered(&self, bucket: &Bytes, quota: Quota, cost: u32) -> Option<Outcome> {
-        self.look(bucket, quota, |block| block.refusal(cost, Instant::now()))
+        let now = Instant::now();
+        self.look(bucket, quota, |block, allowance| {
+            let refusal = block.refusal(cost, now)?;
+            let is_to_ask = !refusal.is_exact(Costs::Vary) && allowance.take(now);
+            (!is_to_ask).then_some(refusal.outcome)
+        })
     }
 
-    /// How the bucket of a charge stands that is refused now, unless somebody is to ask whether that still holds.
+    /// Returns how the bucket of a charge stands that is refused now, unless somebody is to ask whether that still
+    /// holds.
     pub(super) fn refused(
         &self,
         Charge { bucket, quota, cost, .. }: &Charge,
+        costs: Costs,
         now: Instant,
     ) -> Option<Outcome> {
-        self.look(bucket, *quota, |block| block.refusal((*cost).max(1), now).filter(|_| block.is_fresh(now)))
+        self.look(bucket, *quota, |block, _| {
+            let refusal = block.refusal((*cost).max(1), now)?;
+            (block.is_fresh(now) && refusal.is_exact(costs)).then_some(refusal.outcome)
+        })
     }
 
     fn look(
         &self,
         bucket: &Bytes,
         quota: Quota,
-        look: impl FnOnce(&Block) -> Option<Outcome>,
+        look: impl FnOnce(&Block, &mut AskAllowance) -> Option<Outcome>,
     ) -> Option<Outcome> {
         let hash = text::hash(bucket);
-        let shard = self.shard(hash).lock();
-        look(shard.find(hash, |block| block.bucket == *bucket).filter(|block| block.quota == quota)?)
+        let Shard { blocks, allowance } = &mut *self.shard(hash).lock();
+        let block =
+            blocks.find(hash, |block| block.bucket == *bucket).filter(|block| block.quota == quota)?;
+        look(block, allowance)
     }
 
     /// To be called just before a call of the store.
@@ -180,19 +207,19 @@ impl Refusals {
         let Some(step) = step.filter(|_| charge.quota.algorithm != Algorithm::Concurrency) else { return };
         let Charge { bucket, quota, .. } = charge;
         let hash = text::hash(bucket);
-        let mut shard = self.shard(hash).lock();
+        let blocks = &mut self.shard(hash).lock().blocks;
         if self.epoch.load(Relaxed) != sending.epoch {
             return;
         }
-        if let Some(block) = shard.find_mut(hash, |block| block.bucket == *bucket) {
+        if let Some(block) = blocks.find_mut(hash, |block| block.bucket == *bucket) {
             return block.note(*quota, step);
         }
-        if shard.len() >= BLOCKS_MOST {
-            self.make_place(&mut shard);
+        if blocks.len() >= BLOCKS_MOST {
+            self.make_place(blocks);
         }
         let mut block = Block::new(bucket.clone(), *quota);
         block.note(*quota, step);
-        shard.insert_unique(hash, block, |block| text::hash(&block.bucket));
+        blocks.insert_unique(hash, block, |block| text::hash(&block.bucket));
         self.blocks.fetch_add(1, Relaxed);
     }
 
@@ -201,31 +228,31 @@ impl Refusals {
         if self.blocks.load(Relaxed) == 0 {
             return;
         }
-        self.change(&charge.bucket, |block| block.charged(charge.cost.max(1), remaining, sent));
+        self.change(&charge.bucket, |block, _| block.charged(charge.cost.max(1), remaining, sent));
     }
 
     /// Ends the block of a bucket whose count has been changed.
     pub(super) fn forget(&self, bucket: &Bytes) {
         self.epoch.fetch_add(1, Relaxed);
-        self.change(bucket, |_| true);
+        self.change(bucket, |_, _| true);
     }
 
     /// Ends all blocks.
     pub(super) fn forget_all(&self) {
         self.epoch.fetch_add(1, Relaxed);
         for shard in &self.shards {
-            let mut shard = shard.lock();
-            self.blocks.fetch_sub(shard.len(), Relaxed);
-            shard.clear();
+            let blocks = &mut shard.lock().blocks;
+            self.blocks.fetch_sub(blocks.len(), Relaxed);
+            blocks.clear();
         }
     }
 
-    fn known(&self, charge: &Charge, now: Instant) -> Known {
+    fn known(&self, charge: &Charge, costs: Costs, now: Instant) -> Known {
         let mut known = Known::Nothing;
-        self.change(&charge.bucket, |block| {
+        self.change(&charge.bucket, |block, allowance| {
             let holds = block.quota == charge.quota;
             if holds {
-                known = block.known(charge.cost.max(1), now);
+                known = block.known(charge.cost.max(1), costs, allowance, now);
             }
             !holds
         });
@@ -233,29 +260,29 @@ impl Refusals {
     }
 
     /// Drops a block: of a few one that has ended, or else any.
-    fn make_place(&self, shard: &mut HashTable<Block>) {
+    fn make_place(&self, blocks: &mut HashTable<Block>) {
         let now = Instant::now();
-        let ended = shard.iter().take(8).find(|block| block.has_ended(now)).or_else(|| shard.iter().next());
+        let ended = blocks.iter().take(8).find(|block| block.has_ended(now)).or_else(|| blocks.iter().next());
         let Some(bucket) = ended.map(|block| block.bucket.clone()) else { return };
-        if let Ok(found) = shard.find_entry(text::hash(&bucket), |block| block.bucket == bucket) {
+        if let Ok(found) = blocks.find_entry(text::hash(&bucket), |block| block.bucket == bucket) {
             found.remove();
             self.blocks.fetch_sub(1, Relaxed);
         }
     }
 
     /// Changes the block of a bucket, if there is one, and drops it if that says so.
-    fn change(&self, bucket: &Bytes, change: impl FnOnce(&mut Block) -> bool) {
+    fn change(&self, bucket: &Bytes, change: impl FnOnce(&mut Block, &mut AskAllowance) -> bool) {
         let hash = text::hash(bucket);
-        let mut shard = self.shard(hash).lock();
-        let Ok(mut found) = shard.find_entry(hash, |block| block.bucket == *bucket) else { return };
-        if change(found.get_mut()) {
+        let Shard { blocks, allowance } = &mut *self.shard(hash).lock();
+        let Ok(mut found) = blocks.find_entry(hash, |block| block.bucket == *bucket) else { return };
+        if change(found.get_mut(), allowance) {
             found.remove();
             self.blocks.fetch_sub(1, Relaxed);
         }
     }
 
     /// By bits of the hash that the shard's table doesn't go by.
-    fn shard(&self, hash: u64) -> &Mutex<HashTable<Block>> {
+    fn shard(&self, hash: u64) -> &Mutex<Shard> {
         &self.shards[(hash >> 32) as usize % SHARDS]
     }
 }
@@ -281,7 +308,7 @@ struct Turn {
 impl Drop for Turns<'_> {
     fn drop(&mut self) {
         for Turn { bucket, cost, answered } in &self.taken {
-            self.refusals.change(bucket, |block| {
+            self.refusals.change(bucket, |block, _| {
                 // It may be another one by now.
                 let is_same = Arc::ptr_eq(&block.answered, answered);
                 // One hold of it is the block's, and one each of those who ask; about.

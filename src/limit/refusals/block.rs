@@ -20,6 +20,8 @@ use crate::{
     store::{Charge, Outcome},
 };
 
+use super::{AskAllowance, Costs};
+
 /// Within which a change made elsewhere is noticed, should its message be lost.
 const REFRESH_EVERY: Duration = Duration::from_secs(5);
 /// From so long before the earliest instant at which there may be room a request is held until there is, so that it
@@ -30,7 +32,7 @@ const HELD_MOST: Duration = Duration::from_millis(2);
 /// Requests that are held together at most: as many as go in one call.
 const TOGETHER_MOST: usize = 256;
 /// Costs of which a block remembers the delay.
-pub(super) const STEPS_MOST: usize = 8;
+pub(super) const STEPS_MOST: usize = 16;
 
 /// What a bucket refuses.
 pub(super) struct Block {
@@ -61,7 +63,24 @@ pub(super) enum Known {
     Asked(OwnedNotified),
 }
 
-/// A refusal of a cost.
+/// A refusal by what is known.
+pub(super) struct RecalledRefusal {
+    pub(super) outcome: Outcome,
+    /// The delay was told for this cost.
+    is_own: bool,
+    /// No gateway can have been admitted since it was told, whatever the cost.
+    was_full_since: bool,
+}
+
+impl RecalledRefusal {
+    /// Whether the store would tell the same delay. Where all requests cost the same, none is admitted as long as one
+    /// is refused.
+    pub(super) fn is_exact(&self, costs: Costs) -> bool {
+        self.is_own && (self.was_full_since || costs == Costs::Equal)
+    }
+}
+
+/// A refusal of a cost by the store.
 pub(super) struct Step {
     cost: u32,
     room: u64,
@@ -91,6 +110,12 @@ impl Step {
     fn blocks(&self, cost: u32, now: Instant) -> bool {
         (self.cost <= cost && self.is_within(self.delay_us, now))
             || (u64::from(cost) > self.room && self.is_within(self.grow_us, now))
+    }
+
+    /// Whether its delay is that of this cost, too, which isn't greater: so it is if the oldest permits, without which
+    /// nothing more fits, are all that must leave.
+    fn tells_delay_of(&self, cost: u32) -> bool {
+        cost == self.cost || (u64::from(cost) > self.room && self.delay_us == self.grow_us)
     }
 
     /// Whether it may block nothing any more.
@@ -125,11 +150,19 @@ impl Block {
         }
     }
 
-    /// What is known of a cost now.
-    pub(super) fn known(&mut self, cost: u32, now: Instant) -> Known {
+    /// Returns what is known of a cost now.
+    pub(super) fn known(
+        &mut self,
+        cost: u32,
+        costs: Costs,
+        allowance: &mut AskAllowance,
+        now: Instant,
+    ) -> Known {
         let mut ask_at = now;
         match self.refusal(cost, now) {
-            Some(outcome) if self.is_fresh(now) => return Known::Refused(outcome),
+            Some(refusal) if self.is_fresh(now) && (refusal.is_exact(costs) || !allowance.take(now)) => {
+                return Known::Refused(refusal.outcome);
+            }
             Some(_) => {}
             None if !self.has_ended(now) && !self.blocks(cost, now) => return Known::Nothing,
             None => match self.held_until(now) {
@@ -162,17 +195,25 @@ impl Block {
         self.steps.iter().any(|step| step.blocks(cost, now))
     }
 
-    /// How the bucket stands, if it surely refuses this cost.
-    pub(super) fn refusal(&self, cost: u32, now: Instant) -> Option<Outcome> {
-        let mut told = self.steps.iter().filter(|step| step.cost >= cost && step.free_at() > now);
-        let told = told.next().filter(|step| step.cost == cost || self.steps.len() == STEPS_MOST)?;
+    /// Returns how the bucket stands, if it surely refuses this cost, with the delay of this cost or of the next
+    /// greater one that is known.
+    pub(super) fn refusal(&self, cost: u32, now: Instant) -> Option<RecalledRefusal> {
+        if !self.blocks(cost, now) {
+            return None;
+        }
+        let told = self.steps.iter().find(|step| step.cost >= cost && step.free_at() > now)?;
         let us_until = |at: Instant| at.saturating_duration_since(now).as_micros() as u64;
-        self.blocks(cost, now).then(|| Outcome {
+        let outcome = Outcome {
             charged: false,
             remaining: told.room,
             grow_us: us_until(told.told_at + Duration::from_micros(told.grow_us)),
             // A microsecond that has begun is to be waited for, too.
             delay_us: Some(us_until(told.free_at()) + 1),
+        };
+        Some(RecalledRefusal {
+            outcome,
+            is_own: told.tells_delay_of(cost),
+            was_full_since: told.room == 0 && told.is_within(told.grow_us, now),
         })
     }
 

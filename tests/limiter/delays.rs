@@ -1,0 +1,96 @@
+//! Delays that a gateway tells by itself, beside those that the store would tell.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::time::{Instant, sleep};
+use tollgate::limit::{Ask, Limit, Limiter};
+
+use crate::{ask, block_on, harness::redis::Redis, limit, patient, told};
+
+const MS: Duration = Duration::from_millis(1);
+
+/// When a cost fits, as a limiter tells it, and how long it took to tell.
+async fn refused_until(limiter: &Arc<Limiter>, ask: Ask) -> (Instant, Duration) {
+    let since = Instant::now();
+    let refusal = limiter.try_acquire(&[ask]).await.unwrap_err();
+    let now = Instant::now();
+    (now + told(refusal), now - since)
+}
+
+/// When a cost fits, as the store tells it: at the earliest, and at the latest.
+async fn free_at(limiter: &Arc<Limiter>, ask: &Ask) -> (Instant, Instant) {
+    let since = Instant::now();
+    let delay_us = limiter.peek(ask).await.unwrap().usage.delay_us.unwrap();
+    [since, Instant::now()].map(|at| at + Duration::from_micros(delay_us)).into()
+}
+
+/// Uses permits of a limit one after the other.
+async fn fill(limiter: &Arc<Limiter>, limit: &Arc<Limit>, costs: impl IntoIterator<Item = u32>) {
+    for cost in costs {
+        limiter.try_acquire(&[ask(limit, cost)]).await.unwrap();
+        sleep(40 * MS).await;
+    }
+}
+
+#[test]
+fn each_of_many_costs_is_told_its_own_delay() {
+    let redis = Redis::start();
+    block_on(async {
+        let limiter = patient(&redis.url());
+        limiter.warm_up().await.unwrap();
+        let limit = limit("l", "40/20s");
+        fill(&limiter, &limit, [1; 40]).await;
+        let mut slowest = Duration::ZERO;
+        for round in 0..2 {
+            for cost in (1..=40).rev() {
+                let (told, took) = refused_until(&limiter, ask(&limit, cost)).await;
+                slowest = slowest.max(took);
+                let (earliest, latest) = free_at(&limiter, &ask(&limit, cost)).await;
+                // What is told counts from the answer, and so is late by as long as that took.
+                let late = told.saturating_duration_since(latest);
+                assert!(late <= slowest + MS, "round {round}: {cost} is told {late:?} too much");
+                assert!(told + MS >= earliest, "round {round}: {cost} is told too little");
+            }
+        }
+    });
+}
+
+#[test]
+fn a_delay_is_asked_for_again_where_other_gateways_may_have_made_it_longer() {
+    let redis = Redis::start();
+    block_on(async {
+        let (here, there) = (patient(&redis.url()), patient(&redis.url()));
+        here.warm_up().await.unwrap();
+        there.warm_up().await.unwrap();
+        let limit = limit("l", "10/5s");
+        fill(&here, &limit, [1; 6]).await;
+        let (before, _) = refused_until(&here, ask(&limit, 8)).await;
+        there.try_acquire(&[ask(&limit, 3)]).await.unwrap();
+        let (told, _) = refused_until(&here, ask(&limit, 8)).await;
+        assert!(told >= before + 100 * MS, "the delay of before: {:?}", told - before);
+        tokio::time::sleep_until(told).await;
+        here.try_acquire(&[ask(&limit, 8)]).await.expect("nobody has taken the room");
+    });
+}
+
+/// The first are each asked for, and of the rest some each second.
+#[test]
+fn a_flood_of_ever_other_costs_asks_now_and_then() {
+    let redis = Redis::start();
+    block_on(async {
+        let limiter = patient(&redis.url());
+        limiter.warm_up().await.unwrap();
+        let limit = limit("l", "1000/1h");
+        // The first entries are small, so that the delays differ; and room is left, so that others might take it.
+        fill(&limiter, &limit, [1, 2, 3, 4, 5, 6, 7, 900]).await;
+        limiter.try_acquire(&[ask(&limit, 1_000)]).await.unwrap_err();
+        let (since, before) = (Instant::now(), redis.scripts());
+        for request in 0..5_000 {
+            let cost = 200 + request * 7 % 800;
+            limiter.try_acquire(&[ask(&limit, cost)]).await.unwrap_err();
+        }
+        let most = 128 + 50 * (since.elapsed().as_secs() + 1);
+        let asked = redis.scripts() - before;
+        assert!(asked <= most, "{asked} scripts, of at most {most}");
+    });
+}
