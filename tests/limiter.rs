@@ -8,6 +8,7 @@ mod harness;
 mod limiter {
     mod bounds;
     mod delays;
+    mod fairness;
     mod overrides;
     mod refusing;
     mod sharing;

@@ -442,7 +442,7 @@ impl Limiter {
         if !self.waits.are_empty() && asked.iter().any(is_awaited) {
             return None;
         }
-        let refused = |Asked { charge, scope, .. }: &Asked<'_>| match &**self.store_of(*scope) {
+        let refused = |Asked { ask, charge, scope }: &Asked<'_>| match &**self.store_of(*scope) {
             // Several are charged together, and then each is told.
             Store::Memory(store) if asked.len() == 1 => {
                 Some((store.refuse(charge, now.into_std())?, Origin::Store))
@@ -569,7 +569,12 @@ impl Limiter {
 
     /// Whether refusals of a charge are given here. The in-process store is asked as fast.
     fn remembers(&self, charge: &Charge, scope: Scope) -> bool {
-        scope == Scope::Shared && !charge.shadow && matches!(*self.store, Store::Redis(_))
+        self.is_shared(scope) && !charge.shadow
+    }
+
+    /// Returns whether limits of this scope count for other gateways, too.
+    pub(super) fn is_shared(&self, scope: Scope) -> bool {
+        scope == Scope::Shared && matches!(*self.store, Store::Redis(_))
     }
 }
 

@@ -60,7 +60,7 @@ const BLOCKS_MOST: usize = 1024;
 
 /// What is refused here. One for all threads.
 pub(super) struct Refusals {
-    shards: Box<[Mutex<Shard>]>,
+    shards: Box<[Mutex<BlockShard>]>,
     blocks: AtomicUsize,
     /// How often anything was forgotten.
     epoch: AtomicU64,
@@ -68,7 +68,7 @@ pub(super) struct Refusals {
 
 /// The blocks of some buckets, and the questions that they share.
 #[derive(Default)]
-struct Shard {
+struct BlockShard {
     blocks: HashTable<Block>,
     allowance: AskAllowance,
 }
@@ -179,7 +179,7 @@ impl Refusals {
         look: impl FnOnce(&Block, &mut AskAllowance) -> Option<Outcome>,
     ) -> Option<Outcome> {
         let hash = text::hash(bucket);
-        let Shard { blocks, allowance } = &mut *self.shard(hash).lock();
+        let BlockShard { blocks, allowance } = &mut *self.shard(hash).lock();
         let block =
             blocks.find(hash, |block| block.bucket == *bucket).filter(|block| block.quota == quota)?;
         look(block, allowance)
@@ -273,7 +273,7 @@ impl Refusals {
     /// Changes the block of a bucket, if there is one, and drops it if that says so.
     fn change(&self, bucket: &Bytes, change: impl FnOnce(&mut Block, &mut AskAllowance) -> bool) {
         let hash = text::hash(bucket);
-        let Shard { blocks, allowance } = &mut *self.shard(hash).lock();
+        let BlockShard { blocks, allowance } = &mut *self.shard(hash).lock();
         let Ok(mut found) = blocks.find_entry(hash, |block| block.bucket == *bucket) else { return };
         if change(found.get_mut(), allowance) {
             found.remove();
@@ -282,7 +282,7 @@ impl Refusals {
     }
 
     /// By bits of the hash that the shard's table doesn't go by.
-    fn shard(&self, hash: u64) -> &Mutex<Shard> {
+    fn shard(&self, hash: u64) -> &Mutex<BlockShard> {
         &self.shards[(hash >> 32) as usize % SHARDS]
     }
 }

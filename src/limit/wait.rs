@@ -4,12 +4,13 @@
 //! empty, newcomers of any cost join its end. When there will be room for a waiter is known: it is the delay for
 //! its permits and those ahead of it. One that this would keep beyond its deadline is refused at once. Nobody
 //! polls: the one at the front sleeps until its room appears, and then all are asked for, in one call, whose
-//! room has appeared by then.
+//! room has appeared by then. Where other gateways wait for the same bucket, all get equal shares ([`fairness`]).
 //!
 //! Who leaves gives up the place, and those behind are looked at anew. If others have taken the room meanwhile,
 //! as other gateways may, a waiter keeps its place; one of a smaller cost, asked for in the same call, may then
 //! be served before it. No task belongs to a queue: its waiters do what is to be done, wherever they run.
 
+mod fairness;
 mod queue;
 mod renewed;
 
@@ -73,6 +74,8 @@ struct Awaited {
     bucket: Bytes,
     quota: Quota,
     scope: Scope,
+    /// Other gateways may wait for it, too.
+    is_shared: bool,
     /// Until when it may wait; without an end, until it is served.
     until: Option<Instant>,
 }
@@ -159,7 +162,8 @@ impl Limiter {
     fn awaited(&self, ask: &Ask, until: Option<Instant>) -> Awaited {
         let ask = &self.waits.renewed.ask(ask);
         let (Charge { bucket, quota, .. }, scope) = self.charge(ask);
-        Awaited { ask: ask.clone(), bucket, quota, scope, until }
+        let is_shared = self.is_shared(scope);
+        Awaited { ask: ask.clone(), bucket, quota, scope, is_shared, until }
     }
 
     /// Waits in the queue of a bucket, in which there will be room for the request at `free_at` if it is the first.
@@ -278,8 +282,11 @@ impl Call {
         let (limiter, now) = (&self.limiter, Instant::now());
         let asks = self.asked.iter().map(|(_, request)| limiter.waits.renewed.asks(&request.asks));
         let asks: Vec<Asks> = asks.collect();
-        let decisions = asks.iter().map(|asks| limiter.decide(asks, now));
-        for ((id, request), decision) in self.asked.iter().zip(join_all(decisions).await) {
+        let decisions = join_all(asks.iter().map(|asks| limiter.decide(asks, now))).await;
+        if decisions.iter().any(|decision| matches!(decision, Err(Refusal::Limited(_)))) {
+            limiter.waits.lost(&self.bucket);
+        }
+        for ((id, request), decision) in self.asked.iter().zip(decisions) {
             match decision {
                 Err(Refusal::Limited(limited)) => self.keep_place(*id, request, limited),
                 taken => limiter.waits.answer(&self.bucket, *id, Answer::Taken(taken)),

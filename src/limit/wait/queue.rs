@@ -26,7 +26,11 @@ use crate::{
     store::{Outcome, StoreError},
 };
 
-use super::{Answer, Awaited, Request, renewed::Renewed};
+use super::{
+    Answer, Awaited, Request,
+    fairness::{AskPace, Fairness},
+    renewed::Renewed,
+};
 
 /// Requests that may wait, in all queues. Past that they are refused.
 const WAITING_MOST: usize = 10_000;
@@ -59,6 +63,8 @@ pub(super) enum End {
 struct Queues {
     by_bucket: HashMap<Bytes, Queue>,
     next_id: u64,
+    /// They outlive the queues.
+    fairness: Fairness,
 }
 
 #[derive(Default)]
@@ -66,6 +72,8 @@ struct Queue {
     waiters: VecDeque<Waiter>,
     /// A call is made for some of them.
     is_asking: bool,
+    /// What other gateways hold the bucket to, too; none if there are none.
+    shared: Option<Quota>,
 }
 
 struct Waiter {
@@ -184,6 +192,7 @@ impl Waits {
         queues.next_id += 1;
         let (id, turn) = (queues.next_id, Arc::<Notify>::default());
         let queue = queues.by_bucket.entry(awaited.bucket.clone()).or_default();
+        queue.shared = awaited.is_shared.then_some(awaited.quota);
         let (answer, answered) = oneshot::channel();
         queue.waiters.push_back(Waiter {
             id,
@@ -202,8 +211,8 @@ impl Waits {
 
     /// What a waiter does next. It has to, if it is to ask.
     pub(super) fn next(&self, place: &Place<'_>, now: Instant) -> Next {
-        let mut queues = self.queues.lock();
-        let queue = queues.by_bucket.get_mut(&place.bucket);
+        let Queues { by_bucket, fairness, .. } = &mut *self.queues.lock();
+        let queue = by_bucket.get_mut(&place.bucket);
         let Some((queue, at)) = queue.and_then(|queue| queue.find(place.id).map(|at| (queue, at))) else {
             // Its answer is there.
             return Next::Rest(None);
@@ -215,16 +224,17 @@ impl Waits {
         if queue.is_asking || (at > 0 && !is_over) {
             return Next::Rest(until);
         }
-        if first.has_room(now) {
+        let pace = queue.shared.map_or(AskPace::ALONE, |quota| fairness.pace(&place.bucket, quota, now));
+        let ask_at = queue.ask_at(pace);
+        if ask_at.is_some_and(|at| at <= now) || (is_over && first.has_room(now)) {
             queue.is_asking = true;
-            let waiters = queue.waiters.iter().take(TOGETHER_MOST);
-            let together = waiters.take_while(|waiter| waiter.has_room(now));
+            let together = queue.waiters.iter().take(queue.together(pace, now));
             return Next::Ask(together.map(|waiter| (waiter.id, waiter.request.clone())).collect());
         }
         if queue.waiters.iter().any(|waiter| waiter.free_at.is_none()) {
             return Next::Look;
         }
-        Next::Rest(first.free_at)
+        Next::Rest(ask_at)
     }
 
     /// Works out when there will be room for the waiters of whom it isn't known, and refuses those for whom that
@@ -277,10 +287,22 @@ impl Waits {
 
     /// Gives a waiter its answer, if it is still there.
     pub(super) fn answer(&self, bucket: &Bytes, id: u64, answer: Answer) {
-        let mut queues = self.queues.lock();
-        let Some(queue) = queues.by_bucket.get_mut(bucket) else { return };
-        if let Some(at) = queue.find(id) {
-            self.take_out(queue, at, answer);
+        let Queues { by_bucket, fairness, .. } = &mut *self.queues.lock();
+        let Some(queue) = by_bucket.get_mut(bucket) else { return };
+        let Some(at) = queue.find(id) else { return };
+        if let Some(quota) = queue.shared.filter(|_| matches!(answer, Answer::Taken(Ok(_)))) {
+            fairness.granted(bucket, quota, queue.waiters[at].cost, Instant::now());
+        }
+        self.take_out(queue, at, answer);
+    }
+
+    /// Notes that others have taken room that a waiter was to get: so nobody's is where it was thought to be.
+    pub(super) fn lost(&self, bucket: &Bytes) {
+        let Queues { by_bucket, fairness, .. } = &mut *self.queues.lock();
+        let Some(queue) = by_bucket.get_mut(bucket) else { return };
+        queue.forget_behind(0);
+        if let Some(quota) = queue.shared {
+            fairness.lost(bucket, quota, Instant::now());
         }
     }
 
@@ -345,6 +367,34 @@ impl Waits {
 impl Queue {
     fn find(&self, id: u64) -> Option<usize> {
         self.waiters.iter().position(|waiter| waiter.id == id)
+    }
+
+    /// Returns when the first is to ask: some time after its room has appeared, but not beyond the time of anybody who
+    /// goes along.
+    fn ask_at(&self, pace: AskPace) -> Option<Instant> {
+        let free_at = self.waiters.front()?.free_at?;
+        let ask_at = free_at + pace.pause;
+        let along = self.waiters.iter().take_while(|waiter| waiter.has_room(ask_at));
+        let until = along.filter_map(|waiter| waiter.until).min();
+        Some(until.map_or(ask_at, |until| until.clamp(free_at, ask_at)))
+    }
+
+    /// Returns how many go in one call: those whose room has appeared, the first in any case, and all up to one that
+    /// can wait no longer. Before the pause has ended, no others.
+    fn together(&self, pace: AskPace, now: Instant) -> usize {
+        let first = self.waiters.front();
+        let is_paused =
+            first.and_then(|first| first.free_at).is_none_or(|free_at| free_at + pace.pause > now);
+        let (mut left, mut count) = (if is_paused { 0 } else { pace.permits }, 0);
+        let with_room = self.waiters.iter().take(TOGETHER_MOST).take_while(|waiter| waiter.has_room(now));
+        for (at, waiter) in with_room.enumerate() {
+            let is_over = waiter.until.is_some_and(|until| until <= now);
+            if at == count && (at == 0 || waiter.needs <= left) || is_over {
+                count = at + 1;
+            }
+            left = left.saturating_sub(waiter.needs);
+        }
+        count
     }
 
     /// What tells when so many permits are free, those included that this many waiters take before.
