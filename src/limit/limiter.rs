@@ -442,7 +442,7 @@ impl Limiter {
         if !self.waits.are_empty() && asked.iter().any(is_awaited) {
             return None;
         }
-        let refused = |Asked { ask, charge, scope }: &Asked<'_>| match &**self.store_of(*scope) {
+        let refused = |Asked { ask, charge, scope, .. }: &Asked<'_>| match &**self.store_of(*scope) {
             // Several are charged together, and then each is told.
             Store::Memory(store) if asked.len() == 1 => {
                 Some((store.refuse(charge, now.into_std())?, Origin::Store))
