@@ -21,7 +21,8 @@ local function concurrency()
 
   -- Sees how many leases have ended.
   local function open(key, quota)
-    local ended = redis.call('ZCOUNT', key, '-inf', quota.time_text)
+    local ended = redis.pcall('ZCOUNT', key, '-inf', quota.time_text)
+    if type(ended) == 'table' then return nil, ended.err end
     local used = redis.call('ZCARD', key) - ended
     return used, used > 0 and COME_BACK_US or 0, ended
   end

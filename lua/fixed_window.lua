@@ -10,9 +10,10 @@ local function fixed_window()
 
   -- There is more room when the window ends.
   local function open(key, quota, time)
-    local bucket = redis.call('GET', key)
+    local bucket = redis.pcall('GET', key)
     if bucket then
-      if #bucket ~= 11 then error('the bucket is not a fixed window', 0) end
+      if type(bucket) == 'table' then return nil, bucket.err end
+      if #bucket ~= 11 then return nil, 'the bucket is not a fixed window' end
       local began_at, used = struct.unpack('>I7I4', bucket)
       local ends_us = began_at + quota.window_us - time
       if ends_us > 0 then return used, ends_us end

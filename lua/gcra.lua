@@ -55,11 +55,11 @@ local function gcra()
     return used, until_used(quota, time, math.max(1, math.min(used, quota.capacity)) - 1, whole, rest, at)
   end
 
-  -- The level that a bucket held, in units of this W, and its time.
+  -- The level that a bucket held, in units of this W, and its time; nil if it isn't a meter's.
   local function read(bucket, window_us)
-    if #bucket ~= 20 and #bucket ~= 30 then error('the bucket is not a meter', 0) end
+    if #bucket ~= 20 and #bucket ~= 30 then return nil end
     local level, at, own_us = struct.unpack('>I7I7I6', bucket)
-    if own_us == 0 then error('the bucket is not a meter', 0) end
+    if own_us == 0 then return nil end
     local whole, rest
     if #bucket > 20 then
       whole, rest = struct.unpack('>I4I6', bucket, 21)
@@ -75,9 +75,11 @@ local function gcra()
 
   -- Sees the level, in permits and units, and its time.
   local function open(key, quota, time)
-    local bucket = redis.call('GET', key)
+    local bucket = redis.pcall('GET', key)
     if not bucket then return 0, 0, 0, 0, time end
+    if type(bucket) == 'table' then return nil, bucket.err end
     local whole, rest, drained_to = read(bucket, quota.window_us)
+    if not whole then return nil, 'the bucket is not a meter' end
     -- A clock that stepped back drains nothing.
     local at = math.max(time, drained_to)
     local windows, part_us = div(at - drained_to, quota.window_us)

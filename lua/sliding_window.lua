@@ -24,8 +24,8 @@
 -- a table only where several operations name it (lua/walk.lua). `time` is this server's:
 --     quota(permits, window_us, parameter, time)      what the functions need to know of a limit
 --     open(key, quota, time)     reads a bucket: the permits used, the microseconds until there is more room
---                                (0 if all is free), and what else was seen. Raises an error, before anything is
---                                written, if the key is of another type or its content isn't the algorithm's
+--                                (0 if all is free), and what else was seen; nil and an error's text if the key
+--                                is of another type, or its content isn't the algorithm's
 --     charge(key, quota, time, cost, charged, used, grow_us, seen...)    the first two after a grant;
 --                                `charged` are the permits that this call has charged before it
 --     delay(key, quota, time, cost, charged, used, grow_us, seen...)     microseconds until a cost fits that
@@ -76,18 +76,20 @@ local function sliding_window()
       return redis.call('ZRANGE', key, text, text)[1]
     end
 
-    -- The oldest alive entry's rank, its time and the total before it. Those before `low` are dead, and the
-    -- newest one is alive. Where entries die, it is mostly one or two between grants: these are tried in turn.
+    -- The oldest alive entry's rank, its time and the total before it; nil if it isn't one of ours. Those before
+    -- `low` are dead, and the newest one is alive. Where entries die, it is mostly one or two between grants: these are tried in turn.
     local function oldest_alive(key, low, dead_at)
       for rank = low, low + 2 do
         local entry = ranked(key, rank)
         -- Somebody has shortened the log: none of it may be passed over.
-        if not entry then break end
+        if not entry or #entry < 28 then break end
         local at, first = struct.unpack('>I7I4', entry)
         if at > dead_at then return rank, at, first end
       end
       local rank = redis.call('ZCOUNT', key, '-inf', string.format('%d', dead_at))
-      return rank, struct.unpack('>I7I4', ranked(key, rank))
+      local entry = ranked(key, rank)
+      if not entry or #entry < 28 then return nil end
+      return rank, struct.unpack('>I7I4', entry)
     end
 
     return { ranked = ranked, oldest_alive = oldest_alive }
@@ -96,9 +98,14 @@ local function sliding_window()
   -- Sees, beside the permits used: the newest entry's time, and itself (false if there is none); the oldest
   -- alive one's time (false if there is none), the total before it, and its rank.
   local function open(key, quota, time)
-    local newest = redis.call('ZRANGE', key, '-1', '-1')[1]
-    if not newest then return 0, 0, 0, false, false, 0, 0 end
-    if #newest ~= 28 and #newest ~= 34 then error('the bucket is not a log of grants', 0) end
+    local NOT_OURS = 'the bucket is not a log of grants'
+    local last = redis.pcall('ZRANGE', key, '-1', '-1')
+    local newest = last[1]
+    if not newest then
+      if last.err then return nil, last.err end
+      return 0, 0, 0, false, false, 0, 0
+    end
+    if #newest ~= 28 and #newest ~= 34 then return nil, NOT_OURS end
     local newest_at, before, cost, oldest_at, first, rank = struct.unpack('>I7I4I4I7I4B', newest)
     -- A clock that stepped back makes the limiter stricter, and entries stay in order.
     local dead_at = (newest_at > time and newest_at or time) - quota.window_us
@@ -106,6 +113,7 @@ local function sliding_window()
     if oldest_at <= dead_at then
       behind = behind or look_behind()
       rank, oldest_at, first = behind.oldest_alive(key, rank + 1, dead_at)
+      if not rank then return nil, NOT_OURS end
     end
     local used = (before + cost - first) % 2 ^ 32
     return used, oldest_at + quota.window_us - time, newest_at, newest, oldest_at, first, rank

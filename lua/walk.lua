@@ -77,7 +77,9 @@ local function shared_buckets(keys, quotas, words, time, reply, fitting, delay)
 
   local function bucket_of(index)
     if not buckets[index] then
-      buckets[index] = { quotas[index].algorithm.open(keys[index], quotas[index], time) }
+      local bucket = { quotas[index].algorithm.open(keys[index], quotas[index], time) }
+      if not bucket[1] then error(bucket[2], 0) end
+      buckets[index] = bucket
       charged[index] = charged[index] or 0
     end
     return buckets[index]
@@ -170,8 +172,8 @@ while at <= end_of_words do
     -- A bucket that nothing else in this call names needs no table.
     local key, quota, count, cost, charged = KEYS[index], quotas[index], -word, words[at + 2], 0
     local algorithm, capacity = quota.algorithm, quota.capacity
-    local is_open, used, grow_us, a, b, c, d, e = pcall(algorithm.open, key, quota, time)
-    if is_open then
+    local used, grow_us, a, b, c, d, e = algorithm.open(key, quota, time)
+    if used then
       local granted, delay_us = fitting(count, cost, capacity - used), 0
       if granted > 0 and cost > 0 then
         charged = granted * cost
@@ -189,7 +191,7 @@ while at <= end_of_words do
       reply[filled + 5] = delay_us
     else
       failed = failed or {}
-      failed[place] = used
+      failed[place] = grow_us
     end
     at = at + 3
   else

@@ -14,7 +14,7 @@ use tollgate::{
 
 use crate::{
     harness::{open_store, redis::Redis, resp::Value},
-    stepped::{Script, charge, on, under},
+    stepped::{SECOND, Script, charge, on, under},
 };
 
 const ALGORITHMS: [Algorithm; 5] = [
@@ -105,17 +105,26 @@ fn a_foreign_key_fails_its_own_operations_and_charges_nothing_with_them() {
     }
 }
 
-/// What a peek of a later call sees.
+/// Entries that nobody looks at before the newest one dies, or more is asked for than there is room.
 #[test]
-fn a_log_with_a_foreign_entry_behind_the_newest_fails_nobody_else() {
+fn a_log_with_a_foreign_entry_before_the_newest_fails_nobody_else() {
     let mut script = Script::with_server_clock();
     let now = script.time_us();
-    script.plant_all("torn", &[(now, 0, 3), (now + 1, 3, 3)]);
-    script.command(&["ZADD", "torn", &(now - 5).to_string(), "short"]);
-    let torn = charge("torn", "6/min", 2);
-    let replies = script.try_operate(&[take(&[torn]), take(&[charge("own", "9/min", 1)])]).1;
-    assert!(!admits(&replies[0]) && admits(&replies[1]), "{replies:?}");
-    script.command(&["PEXPIRE", "torn", "1000"]);
+    for (bucket, first_us) in [("full", now), ("expiring", now - 61 * SECOND)] {
+        script.plant_all(bucket, &[(first_us, 0, 3), (now + 2, 3, 3)]);
+        script.command(&["ZADD", bucket, &(now + 1).to_string(), "short"]);
+        script.command(&["PEXPIRE", bucket, "1000"]);
+        let torn = charge(bucket, "6/min", 2);
+        let own = charge(&format!("beside {bucket}"), "9/min", 1);
+        for operations in [
+            [take(from_ref(&torn)), take(from_ref(&own))],
+            [take(&[torn.clone(), charge("another", "9/min", 1)]), take(from_ref(&own))],
+        ] {
+            let replies = script.try_operate(&operations).1;
+            assert!(!admits(&replies[0]) && admits(&replies[1]), "{bucket}: {replies:?}");
+        }
+    }
+    assert_eq!(script.command(&["EXISTS", "another"]), Value::Integer(0));
 }
 
 /// As many at once as a busy worker has, and among them six that meet a foreign key.
