@@ -34,7 +34,7 @@ use crate::store::script::{Answer, Call};
 
 use super::{
     Act, LANE, Lease, Operation, Reply, StoreError,
-    breaker::Timeouts,
+    breaker::{Silence, Timeouts},
     call,
     connection::{CONNECT_TIMEOUT, Connection, describe},
     deadlines::Deadlines,
@@ -79,8 +79,7 @@ pub(super) struct Batcher {
     pub(super) runtime: Handle,
     connection: ArcSwap<Connection>,
     pub(super) timeouts: Timeouts,
-    /// When a call timed out last. Those that were in flight then tell nothing new.
-    timed_out_at: Mutex<Option<Instant>>,
+    pub(super) silence: Silence,
     queue: Mutex<Queue>,
     calls: Semaphore,
     /// It has looked for the primary lately.
@@ -170,7 +169,7 @@ impl Batcher {
     pub(super) fn start(link: Arc<Link>) -> Arc<Self> {
         let connection = ArcSwap::from_pointee(Connection::start(&link.config, Arc::downgrade(&link)));
         let (runtime, calls) = (Handle::current(), Semaphore::new(CALLS_MOST));
-        let (timeouts, timed_out_at, queue, looks, begun, wake) = Default::default();
+        let (timeouts, silence, queue, looks, begun, wake) = Default::default();
         let deadlines = Arc::<Deadlines>::default();
         let kept = deadlines.clone();
         let keeper = runtime.spawn(async move { kept.keep().await }).abort_handle();
@@ -181,7 +180,7 @@ impl Batcher {
                 runtime,
                 connection,
                 timeouts,
-                timed_out_at,
+                silence,
                 queue,
                 calls,
                 looks,
@@ -242,17 +241,6 @@ impl Batcher {
             sleep(LOOK_EVERY).await;
             batcher.looks.store(false, Relaxed);
         });
-    }
-
-    /// Notes that a call which was sent then has timed out. Returns whether that is news: those that were in flight
-    /// when another one timed out have met the same silence.
-    pub(super) fn is_silent_anew(&self, sent: Instant) -> bool {
-        let mut timed_out_at = self.timed_out_at.lock();
-        let is_news = timed_out_at.is_none_or(|at| sent >= at);
-        if is_news {
-            *timed_out_at = Some(Instant::now());
-        }
-        is_news
     }
 
     /// Has an operation done in the lane's next call, whose reply is to be awaited. One that still waits at `deadline`

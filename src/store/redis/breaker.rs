@@ -2,7 +2,8 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
-use tokio::sync::Notify;
+use parking_lot::Mutex;
+use tokio::{sync::Notify, time::Instant};
 
 use super::StoreError;
 
@@ -26,6 +27,25 @@ impl Timeouts {
 
     fn forget(&self) {
         self.0.store(0, Relaxed);
+    }
+}
+
+/// Tells timeouts of a connection apart: calls that are in flight together meet the same silence.
+#[derive(Default)]
+pub(super) struct Silence {
+    /// When a call timed out last that told something new.
+    noted_at: Mutex<Option<Instant>>,
+}
+
+impl Silence {
+    /// Notes that a call which was sent then has timed out. Returns whether none that was in flight with it has before.
+    pub(super) fn is_news(&self, sent: Instant) -> bool {
+        let mut noted_at = self.noted_at.lock();
+        let is_news = noted_at.is_none_or(|at| sent >= at);
+        if is_news {
+            *noted_at = Some(Instant::now());
+        }
+        is_news
     }
 }
 
@@ -73,5 +93,36 @@ impl Breaker {
     pub(super) fn close(&self) {
         self.timeouts.forget();
         self.open.store(false, Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::time::advance;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn calls_that_are_in_flight_together_time_out_once() {
+        const TIMEOUT: Duration = Duration::from_millis(50);
+        let (silence, breaker) = (Silence::default(), Breaker::default());
+        let times_out = |sent| silence.is_news(sent) && breaker.opened_by::<()>(&Err(StoreError::Timeout));
+        // Sixteen calls, 3 ms apart, and the server stands still for a moment.
+        let begin = Instant::now();
+        let sent: Vec<Instant> = (0..16).map(|turn| begin + Duration::from_millis(3) * turn).collect();
+        advance(TIMEOUT).await;
+        for sent in sent {
+            assert!(!times_out(sent));
+            advance(Duration::from_millis(3)).await;
+        }
+        // Three of which each was sent after the one before had timed out.
+        let next = Instant::now();
+        advance(TIMEOUT).await;
+        assert!(!times_out(next));
+        let last = Instant::now();
+        advance(TIMEOUT).await;
+        assert!(times_out(last) && breaker.is_open());
     }
 }

@@ -242,7 +242,7 @@ impl Link {
     ) {
         match call {
             Ok(_) | Err(StoreError::Answer(_)) => self.meet(),
-            Err(StoreError::Timeout) if !batcher.is_silent_anew(sent) => return,
+            Err(StoreError::Timeout) if !batcher.silence.is_news(sent) => return,
             Err(_) => {}
         }
         if self.breaker.opened_by(call) {
