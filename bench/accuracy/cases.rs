@@ -142,6 +142,16 @@ pub(crate) const CASES: &[Case] = &[
         cut::Fault::Delay(Duration::from_millis(10)),
     ),
     cut(
+        "30 ms away",
+        "it comes 15 ms later: an answer in time, but not to a call that waits for the one before",
+        cut::Fault::Delay(Duration::from_micros(14_500)),
+    ),
+    cut(
+        "45 ms away",
+        "it comes 22 ms later: an answer 5 ms before the deadline",
+        cut::Fault::Delay(Duration::from_micros(21_500)),
+    ),
+    cut(
         "200 ms away",
         "it comes 100 ms later: no answer within the deadline",
         cut::Fault::Delay(Duration::from_millis(100)),
