@@ -166,7 +166,7 @@ fn ratelimit_fields(bencher: Bencher<'_, '_>, limits: usize) {
 }
 
 /// A limit of a file.
-fn limit(terms: &str) -> Arc<config::Limit> {
+fn limit(terms: &str) -> Arc<config::LimitSettings> {
     let text = format!(
         "[upstreams.u]\nbuiltin = \"echo\"\n[limits.l]\n{terms}\n[[routes]]\npath = \"/{{id}}\"\nupstream = \"u\"\nlimits = [\"l\"]"
     );

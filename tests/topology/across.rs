@@ -36,7 +36,7 @@ async fn take(store: &Store, charges: &[Charge]) -> Decision {
 
 async fn used(store: &Store, charge: &Charge) -> u64 {
     let deadline = Instant::now() + Duration::from_secs(5);
-    let (usage, _) = store.peek(&mut Charge { cost: 1, ..charge.clone() }, deadline).await.unwrap();
+    let usage = store.peek(charge.bucket.clone(), charge.quota, 1, deadline).await.unwrap();
     usage.used
 }
 

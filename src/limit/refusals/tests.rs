@@ -307,7 +307,7 @@ fn those_who_wait_for_an_answer_go_on_when_it_does_not_come() {
         |_, _| {},
         |refusals, ask| refusals.forget(&ask.bucket),
         |refusals, _| {
-            drop(refusals.known(&charge(1, 9, 1_000, Algorithm::SlidingWindow), Costs::Vary, Instant::now()))
+            drop(refusals.known(&charge(1, 9, 1_000, Algorithm::SlidingWindow), Costs::Vary, Instant::now()));
         },
     ];
     for end in ends {
