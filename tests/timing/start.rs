@@ -60,7 +60,6 @@ fn assert_serves_at_once(store_url: &str) {
             break;
         }
     }
-    println!("{store_url}: the longest and the median of each try: {slowest:?}");
     assert!(slowest.iter().any(|(longest, _)| *longest < ANSWERED_WITHIN), "{slowest:?}");
     assert!(slowest.iter().any(|(_, median)| *median < AT_ONCE), "{slowest:?}");
 }
