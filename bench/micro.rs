@@ -158,6 +158,7 @@ fn ratelimit_fields(bencher: Bencher<'_, '_>, limits: usize) {
         quota,
         outcome: Outcome { charged: true, remaining: 42, grow_us: 7_000_000, delay_us: Some(0) },
         origin: Origin::Store,
+        reading: 0,
     };
     let standings = ["per-client", "per-key"].map(standing);
     bencher.with_inputs(answer).bench_local_refs(|fields| {

@@ -21,7 +21,7 @@ use crate::{
         target::{self, Target},
     },
     limit::{
-        Ask, key,
+        Ask, Asks, KeyState, key,
         request::{Rule, Terms},
     },
     reject::Rejection,
@@ -120,6 +120,8 @@ pub struct OfLimit {
     pub key: Option<String>,
     /// The entry of `exempt` that exempts the request, if one does: a network, or a key as in the bucket's name.
     pub exempted_by: Option<String>,
+    /// The other keys that servers may read in the request, for which it counts as well.
+    pub other_keys: Vec<String>,
     /// Why it refuses, if it does.
     pub reason: Option<String>,
     /// The rate that holds for the key.
@@ -182,26 +184,18 @@ impl Explanation {
             return explanation;
         }
         let mut next = Next { admitted: true, refused_by: Vec::new(), unknown: None };
-        for (limit, ask) in explanation.limits.iter_mut().zip(&asks) {
+        for (limit, asks) in explanation.limits.iter_mut().zip(&asks) {
             let mut admits = limit.outcome != "refused";
-            if let Some(ask) = ask {
+            for ask in asks {
                 match gateway.limiter().peek(ask).await {
-                    Ok(state) => {
-                        let quota = state.quota;
-                        if state.is_overridden {
-                            (limit.rate, limit.rate_from) = (quota.to_string(), "set");
-                        }
-                        let is_exact = quota.algorithm != Algorithm::Concurrency;
-                        let delay_us = state.usage.delay_us.filter(|_| is_exact);
+                    // Told is the first key, or the first without room.
+                    Ok(state) if admits => {
                         admits = state.usage.delay_us == Some(0);
-                        limit.live = Some(Live {
-                            used: state.usage.used,
-                            remaining: u64::from(quota.capacity()).saturating_sub(state.usage.used),
-                            admits,
-                            retry_after_ms: delay_us.map(|delay_us| delay_us.div_ceil(1_000)),
-                            by_network: state.is_by_network,
-                        });
+                        if limit.live.is_none() || !admits {
+                            limit.note(ask, &state);
+                        }
                     }
+                    Ok(_) => {}
                     Err(error) => next.unknown = Some(error.to_string()),
                 }
             }
@@ -217,7 +211,7 @@ impl Explanation {
 }
 
 /// Explains a request, and returns what it asks of each limit.
-fn explain(gateway: &Gateway, question: Question) -> (Explanation, Vec<Option<Ask>>) {
+fn explain(gateway: &Gateway, question: Question) -> (Explanation, Vec<Asks>) {
     let Question { mut parts, peer } = question;
     from_client(&mut parts.headers);
     let client =
@@ -345,8 +339,8 @@ impl Other {
 }
 
 impl OfLimit {
-    /// A limit and, if it counts the request, what the request asks of it.
-    fn new(rule: &Rule, terms: Terms) -> (Self, Option<Ask>) {
+    /// A limit, and what the request asks of it.
+    fn new(rule: &Rule, terms: Terms) -> (Self, Asks) {
         let (limit, config) = (rule.limit(), rule.config());
         let mut described = Self {
             limit: limit.name().to_owned(),
@@ -354,6 +348,7 @@ impl OfLimit {
             counts_by: config.key.iter().map(ToString::to_string).collect(),
             key: None,
             exempted_by: None,
+            other_keys: Vec::new(),
             reason: None,
             rate: limit.quota().to_string(),
             rate_from: "limit",
@@ -376,13 +371,15 @@ impl OfLimit {
             live: None,
         };
         match terms {
-            Terms::Counts(ask) => {
-                described.key = Some(ask.key().as_str().to_owned());
-                if let Some(rate) = ask.own_rate() {
+            Terms::Counts(asks) => {
+                let mut keys = asks.iter().map(|ask| ask.key().as_str().to_owned());
+                described.key = keys.next();
+                described.other_keys = keys.collect();
+                if let Some(rate) = asks.first().and_then(Ask::own_rate) {
                     let quota = Quota::new(limit.quota().algorithm, rate);
                     (described.rate, described.rate_from) = (quota.to_string(), "overrides");
                 }
-                return (described, Some(ask));
+                return (described, asks);
             }
             Terms::Exempts { entry } => {
                 described.outcome = "exempt";
@@ -395,7 +392,26 @@ impl OfLimit {
                 described.reason = Some(refusal.to_string());
             }
         }
-        (described, None)
+        (described, Asks::new())
+    }
+
+    /// Notes where a key of the request stands.
+    fn note(&mut self, ask: &Ask, state: &KeyState) {
+        let quota = state.quota;
+        if state.is_overridden {
+            (self.rate, self.rate_from) = (quota.to_string(), "set");
+        } else if let Some(rate) = ask.own_rate() {
+            (self.rate, self.rate_from) = (Quota::new(quota.algorithm, rate).to_string(), "overrides");
+        }
+        let is_exact = quota.algorithm != Algorithm::Concurrency;
+        let delay_us = state.usage.delay_us.filter(|_| is_exact);
+        self.live = Some(Live {
+            used: state.usage.used,
+            remaining: u64::from(quota.capacity()).saturating_sub(state.usage.used),
+            admits: state.usage.delay_us == Some(0),
+            retry_after_ms: delay_us.map(|delay_us| delay_us.div_ceil(1_000)),
+            by_network: state.is_by_network,
+        });
     }
 }
 

@@ -189,12 +189,15 @@ pub struct Ask {
     settles: Option<u32>,
     /// Who sent the request.
     client: Option<IpAddr>,
+    /// Its place among what the request asks of the same limit, by each of the keys that servers may read in it.
+    reading: u8,
 }
 
 impl Ask {
     /// One permit for a caller.
     pub fn new(limit: &Arc<Limit>, key: impl Into<Key>) -> Self {
-        Self { limit: limit.clone(), key: key.into(), cost: 1, rate: None, settles: None, client: None }
+        let limit = limit.clone();
+        Self { limit, key: key.into(), cost: 1, rate: None, settles: None, client: None, reading: 0 }
     }
 
     /// Whom it counts for.
@@ -236,6 +239,11 @@ impl Ask {
         Self { rate, ..self }
     }
 
+    /// The same, as the one of this place among what the request asks of the limit.
+    fn reading(self, reading: u8) -> Self {
+        Self { reading, ..self }
+    }
+
     /// The rate that the file gives the key in place of the limit's, if any.
     pub(crate) fn own_rate(&self) -> Option<Rate> {
         self.rate
@@ -260,5 +268,5 @@ impl Ask {
     }
 }
 
-/// What a request asks, each of another limit.
+/// What a request asks, each of another limit, or of the same one for another key that servers may read in it.
 pub type Asks = SmallVec<[Ask; 1]>;

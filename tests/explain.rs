@@ -315,7 +315,15 @@ fn each_limit_tells_whom_it_counts_and_by_which_rate() {
     let (_, counted) = limits(&["GET", "/v1/a"]);
     assert_eq!(counted[0]["outcome"], "skipped");
     // Two values for a key.
-    let (_, counted) = limits(&["GET", "/v1/a?user=a&user=b"]);
+    let (_, counted) = limits(&["GET", "/v1/a?user=a&User=b"]);
+    assert_eq!(
+        (&counted[0]["key"], &counted[0]["other_keys"]),
+        (&"query:user=a".into(), &serde_json::json!(["query:user=b"]))
+    );
+    let told = text(&folder, &["GET", "/v1/a?user=a&User=b"]);
+    assert!(told.contains("query:user=b, as some servers read it\n"), "{told}");
+    // More than are counted.
+    let (_, counted) = limits(&["GET", "/v1/a?user=a&user=b&user=c&user=d&user=e"]);
     assert_eq!(counted[0]["outcome"], "refused");
 }
 

@@ -201,7 +201,12 @@ fn write_limit(text: &mut ExplanationText, limit: &Value) {
 fn write_key(text: &mut ExplanationText, limit: &Value) {
     let by = names(&limit["counts_by"]);
     match word(limit, "outcome") {
-        "counted" => text.line("counts", word(limit, "key")),
+        "counted" => {
+            text.line("counts", word(limit, "key"));
+            for key in list(&limit["other_keys"]) {
+                text.line("and", &format!("{}, as some servers read it", key.as_str().unwrap_or_default()));
+            }
+        }
         "exempt" => text.line("counts", &format!("no: exempt by `{}`", word(limit, "exempted_by"))),
         "skipped" => text.line("counts", &format!("no: the request has no {by}, and missing = \"skip\"")),
         _ => text.line("refuses", word(limit, "reason")),

@@ -199,6 +199,7 @@ pub fn fields(bytes: &[u8]) {
         limit: Arc::new(Limit::new("a-limit", quota)),
         quota,
         origin: Origin::Store,
+        reading: 0,
         outcome: Outcome { charged: true, remaining: next(), grow_us: next(), delay_us: Some(next()) },
     });
     for form in [

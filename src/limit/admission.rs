@@ -1,7 +1,7 @@
 //! What a limiter says: a request may pass, and its [`Admission`] holds what it took; or it may not, and
 //! the [`Refusal`] knows when to come back.
 
-use std::{error::Error, fmt, sync::Arc, time::Duration};
+use std::{cmp::Ordering, error::Error, fmt, sync::Arc, time::Duration};
 
 use smallvec::SmallVec;
 use tokio::{task::AbortHandle, time::sleep};
@@ -26,6 +26,8 @@ pub struct Standing {
     pub outcome: Outcome,
     /// Where that comes from.
     pub origin: Origin,
+    /// Its place among the keys that servers may read in the request, of which each is asked for.
+    pub reading: u8,
 }
 
 /// Where a limit's decision comes from.
@@ -92,9 +94,25 @@ impl Effect {
 
 impl Standing {
     /// Of a limit that decided so. One that shadows is the origin itself.
-    pub(super) fn new(limit: &Arc<Limit>, quota: Quota, outcome: Outcome, origin: Origin) -> Self {
+    pub(super) fn new(ask: &Ask, quota: Quota, outcome: Outcome, origin: Origin) -> Self {
+        let Ask { limit, reading, .. } = ask;
         let origin = if limit.shadows() { Origin::Shadow } else { origin };
-        Self { limit: limit.clone(), quota, outcome, origin }
+        Self { limit: limit.clone(), quota, outcome, origin, reading: *reading }
+    }
+
+    /// Orders the standings of a limit: of those that refused the one with the greatest delay is the tightest, else the
+    /// one with the smallest share left.
+    pub(super) fn tightness(&self) -> f64 {
+        match self.outcome.delay_us {
+            Some(0) => -(self.outcome.remaining as f64 / f64::from(self.quota.permits)),
+            Some(delay_us) => delay_us as f64,
+            None => f64::INFINITY,
+        }
+    }
+
+    /// Whether it tells where this ask stands.
+    pub(super) fn is_of(&self, ask: &Ask) -> bool {
+        Arc::ptr_eq(&self.limit, &ask.limit) && self.reading == ask.reading
     }
 
     /// What the limit did to the request, which was admitted by all limits or wasn't.
@@ -118,8 +136,26 @@ impl Standing {
     }
 }
 
-/// One for each limit that was asked.
+/// One for each ask, of which a limit has several if servers may read several keys in the request.
 pub type Standings = SmallVec<[Standing; 1]>;
+
+/// The tightest standing of each limit, in their order.
+pub(super) fn tightest_of_each(standings: &[Standing]) -> impl Iterator<Item = &Standing> {
+    standings
+        .iter()
+        .enumerate()
+        .filter(|(at, standing)| {
+            standings.iter().enumerate().all(|(other_at, other)| {
+                let is_tighter = match other.tightness().total_cmp(&standing.tightness()) {
+                    Ordering::Greater => true,
+                    Ordering::Equal => other_at < *at,
+                    Ordering::Less => false,
+                };
+                !is_tighter || !Arc::ptr_eq(&standing.limit, &other.limit)
+            })
+        })
+        .map(|(_, standing)| standing)
+}
 
 /// A request that may pass, where its limits stand, and what it holds of them while it runs.
 ///
@@ -328,7 +364,9 @@ impl Limited {
 
     /// The names of the limits that refused.
     pub fn violated(&self) -> impl Iterator<Item = &str> {
-        self.refusing().map(|standing| standing.limit.name())
+        tightest_of_each(&self.standings)
+            .filter(|standing| standing.refuses())
+            .map(|standing| standing.limit.name())
     }
 
     /// Microseconds until the request can be admitted, if nobody else takes the room; `None` if never.

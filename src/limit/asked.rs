@@ -57,7 +57,7 @@ impl<'r> Asked<'r> {
     }
 
     pub(super) fn standing(&self, outcome: Outcome, origin: Origin) -> Standing {
-        Standing::new(&self.ask.limit, self.charge().quota, outcome, origin)
+        Standing::new(self.ask, self.charge().quota, outcome, origin)
     }
 
     /// The charge on the bucket that counts all keys of this limit from one place. It is held to the quota that most keys

@@ -15,7 +15,7 @@ use crate::{
     text,
 };
 
-use super::{Limited, Standing};
+use super::{Limited, Standing, admission::tightest_of_each};
 
 const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
@@ -94,7 +94,7 @@ pub fn write(fields: &mut impl Fields, standings: &[Standing], form: RatelimitHe
         let is_known = standing.remaining().is_some() && standing.outcome.delay_us.is_some();
         is_known && !standing.limit.shadows()
     };
-    let shown = || standings.iter().filter(is_shown);
+    let shown = || tightest_of_each(standings).filter(is_shown);
     let mut first_two = shown();
     let (Some(first), second) = (first_two.next(), first_two.next()) else { return };
     if matches!(form, RatelimitHeaders::Draft11 | RatelimitHeaders::Both) {
@@ -109,6 +109,7 @@ pub fn write(fields: &mut impl Fields, standings: &[Standing], form: RatelimitHe
         fields.append(RATELIMIT, Value::Text(list(shown().map(state))));
     }
     if matches!(form, RatelimitHeaders::XRatelimit | RatelimitHeaders::Both) {
+        // The legacy form has place for one.
         let tightest = shown().max_by(|left, right| left.tightness().total_cmp(&right.tightness()));
         let tightest = tightest.expect("there is one to show");
         let reset_us = match tightest.outcome.delay_us {
@@ -162,16 +163,4 @@ fn list(mut members: impl Iterator<Item = String>) -> String {
     let mut list = members.next().unwrap_or_default();
     members.for_each(|member| list.extend([", ", &member]));
     list
-}
-
-impl Standing {
-    /// Orders limits for the legacy form, which has place for one: of those that refused the one with
-    /// the greatest delay, else the one with the smallest share left.
-    fn tightness(&self) -> f64 {
-        match self.outcome.delay_us {
-            Some(0) => -(self.outcome.remaining as f64 / f64::from(self.quota.permits)),
-            Some(delay_us) => delay_us as f64,
-            None => f64::INFINITY,
-        }
-    }
 }

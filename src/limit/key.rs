@@ -4,20 +4,30 @@
 //! percent-encoded outside `[A-Za-z0-9._:-]`, and each part's length before it where a key has
 //! several. Long values are hashed, and so are those that may be credentials. A hash is marked by a
 //! `/`, which no encoded value contains.
+//!
+//! Servers differ in how they read a spelling of a credential, a cookie or a query. A request counts for each key that
+//! one of them may read, and at most for [`MOST_READINGS`]: docs/adr/0005.
 
+mod cookie;
+mod credentials;
 pub mod jwt;
+mod query;
+mod readings;
 
 use std::{borrow::Cow, net::IpAddr};
 
 use hyper::{
     HeaderMap, Method,
-    header::{self, HeaderName, HeaderValue},
+    header::{self, AUTHORIZATION, HeaderName, HeaderValue},
 };
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, percent_encode, utf8_percent_encode};
 use sha2::{Digest, Sha256};
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
-use self::jwt::Claims;
+use self::{
+    jwt::Claims,
+    readings::{MOST_READINGS, Readings, TooManyReadings},
+};
 use crate::{
     algorithm::Rate,
     config::{self, Exemption, KeyPart, Missing, Prefixes, read_key},
@@ -76,9 +86,11 @@ impl Key {
         Self(of_network(Prefixes { ipv4: 32, ipv6: 64 }.network(client.to_canonical())))
     }
 
-    /// The key of a header's value. It is hashed, as it may be a credential.
+    /// The key of a header's value. It is hashed, as it may be a credential. Of `Authorization`, the case of the scheme
+    /// and the white space behind it make no difference.
     pub fn header(name: &HeaderName, value: &HeaderValue) -> Self {
-        Self(text(&KeyPart::Header(name.clone()), value.as_bytes(), false))
+        let part = KeyPart::Header(name.clone());
+        Self(text(&part, &usual(&part, value.as_bytes()), false))
     }
 
     /// The key of everybody together.
@@ -125,13 +137,8 @@ impl From<&str> for Key {
 /// How a limit counts a request.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Counted {
-    /// For this key.
-    For {
-        /// The key's text.
-        key: String,
-        /// The rate that the file's overrides give it, if any.
-        rate: Option<Rate>,
-    },
+    /// For these keys: the ordinary one first, then the others that servers may read in the request.
+    For(SmallVec<[CountedKey; 1]>),
     /// Not at all: it is exempt.
     Exempt {
         /// The place of the entry that exempts it, in the limit's `exempt`.
@@ -145,31 +152,66 @@ pub enum Counted {
     Ambiguous(String),
 }
 
-/// Works out the key of a request under a limit.
+/// A key that a request counts for.
+#[derive(Debug, PartialEq, Eq)]
+pub struct CountedKey {
+    /// The key's text.
+    pub key: String,
+    /// The rate that the file's overrides give it, if any.
+    pub rate: Option<Rate>,
+}
+
+/// Works out the keys of a request under a limit.
+///
+/// A request is exempt only if each key that servers may read in it is, and denied if one of them denies it.
 pub fn count(limit: &config::LimitSettings, subject: &Subject<'_>) -> Counted {
     let exempts_client = |exemption: &Exemption| matches!(exemption, Exemption::Network(network) if network.contains(&subject.client));
     if let Some(entry) = limit.exempt.iter().position(exempts_client) {
         return Counted::Exempt { entry };
     }
-    let mut values = SmallVec::<[Option<Value<'_>>; 2]>::new();
+    let mut parts = SmallVec::<[PartValues<'_>; 2]>::new();
+    let mut readings = 1;
     for part in &limit.key {
-        match value(limit, part, subject) {
-            Ok(value) => values.push(value),
-            Err(Several) => return Counted::Ambiguous(part.to_string()),
+        match values(limit, part, subject) {
+            Ok(values) if readings * values.len() <= MOST_READINGS => {
+                readings *= values.len();
+                parts.push(values);
+            }
+            _ => return Counted::Ambiguous(part.to_string()),
         }
     }
-    if values.iter().any(Option::is_none) {
+    let mut counted = count_reading(limit, subject, &parts, 0);
+    for number in 1..readings {
+        counted = counted.and(count_reading(limit, subject, &parts, number));
+    }
+    counted
+}
+
+/// Works out the key of one reading of a request, of those that combine the values of the key's parts.
+fn count_reading(
+    limit: &config::LimitSettings,
+    subject: &Subject<'_>,
+    parts: &[PartValues<'_>],
+    mut number: usize,
+) -> Counted {
+    let mut values = SmallVec::<[&Option<Value<'_>>; 2]>::new();
+    for part in parts {
+        values.push(&part[number % part.len()]);
+        number /= part.len();
+    }
+    if values.iter().any(|value| value.is_none()) {
         match limit.missing {
             Missing::Ip => {}
             Missing::Skip => return Counted::Skipped,
             Missing::Deny => return Counted::Denied,
         }
     }
-    let exempts_key = |exemption: &Exemption| matches!(exemption, Exemption::Key(key) if is(&values, key));
+    let is = |key: &[String]| is(&limit.key, &values, key);
+    let exempts_key = |exemption: &Exemption| matches!(exemption, Exemption::Key(key) if is(key));
     if let Some(entry) = limit.exempt.iter().position(exempts_key) {
         return Counted::Exempt { entry };
     }
-    let rate = limit.overrides.iter().find(|other| is(&values, &other.key)).map(|other| other.rate);
+    let rate = limit.overrides.iter().find(|other| is(&other.key)).map(|other| other.rate);
     let text_of = |(part, value): (&KeyPart, &Option<Value<'_>>)| match value {
         Some(Value::Shown(value)) => text(part, value, limit.plain),
         Some(Value::Network(network)) => of_network(*network),
@@ -177,9 +219,30 @@ pub fn count(limit: &config::LimitSettings, subject: &Subject<'_>) -> Counted {
     };
     let key = match (&*limit.key, &*values) {
         ([part], [value]) => text_of((part, value)),
-        (parts, values) => joined(parts.iter().zip(values).map(text_of).collect()),
+        (parts, values) => joined(parts.iter().zip(values.iter().copied()).map(text_of).collect()),
     };
-    Counted::For { key, rate }
+    Counted::For(smallvec![CountedKey { key, rate }])
+}
+
+impl Counted {
+    /// Counts a request that is read in two ways.
+    fn and(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::For(mut keys), Self::For(others)) => {
+                for other in others {
+                    if !keys.contains(&other) {
+                        keys.push(other);
+                    }
+                }
+                Self::For(keys)
+            }
+            (refused @ (Self::Denied | Self::Ambiguous(_)), _)
+            | (_, refused @ (Self::Denied | Self::Ambiguous(_))) => refused,
+            (counted @ Self::For(_), _) | (_, counted @ Self::For(_)) => counted,
+            (Self::Skipped, _) | (_, Self::Skipped) => Self::Skipped,
+            (exempt @ Self::Exempt { .. }, Self::Exempt { .. }) => exempt,
+        }
+    }
 }
 
 /// The text of a key: that of its only part, or of all with their lengths.
@@ -204,7 +267,7 @@ pub fn key_of(limit: &config::LimitSettings, written: &str) -> Result<Key, Strin
         } else if let Some(client) = named_address(limit, part, value) {
             of_network(limit.prefixes.network(client))
         } else {
-            text(part, value.as_bytes(), limit.plain)
+            text(part, &usual(part, value.as_bytes()), limit.plain)
         }
     });
     Ok(Key(joined(parts.collect())))
@@ -213,7 +276,8 @@ pub fn key_of(limit: &config::LimitSettings, written: &str) -> Result<Key, Strin
 /// The key with these values.
 pub fn of_values(limit: &config::LimitSettings, values: &[String]) -> Key {
     let parts = limit.key.iter().zip(values);
-    Key(joined(parts.map(|(part, value)| text(part, value.as_bytes(), limit.plain)).collect()))
+    let texts = parts.map(|(part, value)| text(part, &usual(part, value.as_bytes()), limit.plain));
+    Key(joined(texts.collect()))
 }
 
 /// The key of this text as people write it, for [`key_of`]. There is none if it isn't of this limit, whose configuration may have changed, or
@@ -261,26 +325,35 @@ pub fn written(limit: &config::LimitSettings, text: &str) -> Option<String> {
 #[derive(Clone, Copy)]
 struct Several;
 
-/// What a request shows of a part of the key.
+/// A value that a request shows of a part of the key.
 enum Value<'r> {
     Shown(Cow<'r, [u8]>),
     /// The client's.
     Network(IpAddr),
 }
 
-fn value<'r>(
+/// The values that servers may read in a part of the key, at least one. `None` is no value.
+type PartValues<'r> = SmallVec<[Option<Value<'r>>; 1]>;
+
+fn values<'r>(
     limit: &config::LimitSettings,
     part: &KeyPart,
     subject: &Subject<'r>,
-) -> Result<Option<Value<'r>>, Several> {
+) -> Result<PartValues<'r>, Several> {
     let shown = match part {
-        KeyPart::Ip => return Ok(Some(Value::Network(limit.prefixes.network(subject.client)))),
+        KeyPart::Ip => return Ok(smallvec![Some(Value::Network(limit.prefixes.network(subject.client)))]),
         KeyPart::Header(name) => {
-            let lines = subject.headers.get_all(name).into_iter().map(|line| Cow::Borrowed(line.as_bytes()));
-            single(lines)?
+            let lines = subject.headers.get_all(name).into_iter().map(HeaderValue::as_bytes);
+            match single(lines)? {
+                Some(sent) if *name == AUTHORIZATION => return several(credentials::credentials(sent)?),
+                line => line.map(Cow::Borrowed),
+            }
         }
-        KeyPart::Cookie(name) => single(cookies(subject.headers, name))?,
-        KeyPart::Query(name) => single(parameters(subject.query, name))?,
+        KeyPart::Cookie(name) => {
+            let lines = subject.headers.get_all(header::COOKIE).into_iter().map(HeaderValue::as_bytes);
+            return several(cookie::cookie(&lines.collect::<SmallVec<[_; 1]>>(), name)?);
+        }
+        KeyPart::Query(name) => return several(query::parameter(subject.query, name)?),
         KeyPart::Path(name) => (subject.parameter)(name).map(|value| percent_decode_str(value).into()),
         KeyPart::Jwt(name) => subject.claims.text(name)?.map(|text| Cow::Owned(text.into_bytes())),
         KeyPart::Host => {
@@ -290,53 +363,50 @@ fn value<'r>(
         KeyPart::Route => Some(Cow::Owned(subject.route.into())),
         KeyPart::Global => Some(Cow::Borrowed(b"".as_slice())),
     };
-    Ok(shown.map(Value::Shown))
+    Ok(smallvec![shown.map(Value::Shown)])
+}
+
+fn several(readings: Readings<'_>) -> Result<PartValues<'_>, Several> {
+    Ok(readings.into_values().into_iter().map(|value| value.map(Value::Shown)).collect())
+}
+
+impl From<TooManyReadings> for Several {
+    fn from(_: TooManyReadings) -> Self {
+        Self
+    }
 }
 
 /// The value, if all of them are the same.
-fn single<'r>(mut values: impl Iterator<Item = Cow<'r, [u8]>>) -> Result<Option<Cow<'r, [u8]>>, Several> {
+fn single<'r>(mut values: impl Iterator<Item = &'r [u8]>) -> Result<Option<&'r [u8]>, Several> {
     let first = values.next();
-    match &first {
-        Some(first) if values.any(|other| other != *first) => Err(Several),
+    match first {
+        Some(first) if values.any(|other| other != first) => Err(Several),
         _ => Ok(first),
     }
 }
 
-/// The values of a cookie (RFC 6265, section 4.2.1), read as generously as servers do: white space around
-/// name and value and a pair of quotes don't count.
-fn cookies<'r>(headers: &'r HeaderMap, name: &str) -> impl Iterator<Item = Cow<'r, [u8]>> {
-    let lines = headers.get_all(header::COOKIE).into_iter();
-    let pairs = lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b';'));
-    pairs.filter_map(move |pair| {
-        let split = pair.iter().position(|byte| *byte == b'=')?;
-        let (other, value) = (pair[..split].trim_ascii(), pair[split + 1..].trim_ascii());
-        let unquoted = value.strip_prefix(b"\"").and_then(|value| value.strip_suffix(b"\""));
-        (other == name.as_bytes()).then_some(Cow::Borrowed(unquoted.unwrap_or(value)))
-    })
-}
-
-/// The values of a query parameter, form-decoded. (What isn't UTF-8 stays apart, which form_urlencoded makes equal.)
-fn parameters<'r>(query: &'r str, name: &str) -> impl Iterator<Item = Cow<'r, [u8]>> {
-    let decode = |text: &'r str| -> Cow<'r, [u8]> {
-        match text.contains('+') {
-            true => percent_decode_str(&text.replace('+', " ")).collect::<Vec<u8>>().into(),
-            false => percent_decode_str(text).into(),
-        }
-    };
-    query.split('&').filter_map(move |pair| {
-        let (other, value) = pair.split_once('=').unwrap_or((pair, ""));
-        (*decode(other) == *name.as_bytes()).then(|| decode(value))
-    })
+/// The ordinary value of one that people write.
+fn usual<'v>(part: &KeyPart, value: &'v [u8]) -> Cow<'v, [u8]> {
+    match part {
+        KeyPart::Header(name) if *name == AUTHORIZATION => credentials::usual(value),
+        _ => value.into(),
+    }
 }
 
 /// Whether the key's values are these. Those of a request that lacks the key never are.
-fn is(values: &[Option<Value<'_>>], key: &[String]) -> bool {
-    let is = |(value, key): (&Option<Value<'_>>, &String)| match value {
-        Some(Value::Shown(value)) => **value == *key.as_bytes(),
+fn is(parts: &[KeyPart], values: &[&Option<Value<'_>>], key: &[String]) -> bool {
+    let is = |((part, value), key): ((&KeyPart, &&Option<Value<'_>>), &String)| match value {
+        Some(Value::Shown(value)) => {
+            // Those of the file may be spelt in another way, but end alike: few have to be read for that.
+            **value == *key.as_bytes()
+                || matches!(part, KeyPart::Header(name) if *name == AUTHORIZATION)
+                    && value.last() == key.as_bytes().last()
+                    && *usual(part, key.as_bytes()) == **value
+        }
         Some(Value::Network(network)) => text::address(*network) == *key,
         None => false,
     };
-    values.len() == key.len() && values.iter().zip(key).all(is)
+    values.len() == key.len() && parts.iter().zip(values).zip(key).all(is)
 }
 
 /// A part of the key as text.
@@ -434,8 +504,25 @@ mod tests {
     }
 
     fn key(toml: &str, headers: &[(&'static str, &str)], query: &str) -> String {
+        only(counted(toml, headers, query, "192.0.2.7")).key
+    }
+
+    /// The only key of a request.
+    fn only(counted: Counted) -> CountedKey {
+        match counted {
+            Counted::For(mut keys) if keys.len() == 1 => keys.remove(0),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// The keys of a request, with the rates of their own.
+    fn keys(toml: &str, headers: &[(&'static str, &str)], query: &str) -> Vec<String> {
+        let text = |CountedKey { key, rate }| match rate {
+            Some(rate) => format!("{key} {rate}"),
+            None => key,
+        };
         match counted(toml, headers, query, "192.0.2.7") {
-            Counted::For { key, .. } => key,
+            Counted::For(keys) => keys.into_iter().map(text).collect(),
             other => panic!("{other:?}"),
         }
     }
@@ -449,15 +536,15 @@ mod tests {
             ("key = \"route\"", "route=orders"),
             ("key = \"global\"", "global="),
             ("key = \"path:id\"", "path:id=a%2Fb%20c"),
-            ("key = \"query:k\"\nplain = true", "query:k=v%26%20"),
+            ("key = \"query:k\"\nplain = true", "query:k=v%26%20w"),
             ("key = \"header:x-key\"\nplain = true", "header:x-key=A1"),
             ("key = \"cookie:sid\"\nplain = true", "cookie:sid=s%3D1"),
             ("key = [\"method\", \"ip\"]", "10:method=GET,12:ip=192.0.2.7"),
             ("key = [\"ip\"]\nipv4_prefix = 24", "ip=192.0.2.0"),
             ("key = [\"ip\"]\nipv4_prefix = 1", "ip=128.0.0.0"),
         ] {
-            let headers = [("x-key", "A1"), ("cookie", "a=b; sid =\"s=1\"")];
-            assert_eq!(key(toml, &headers, "x=1&%6B=v%26+"), expected, "{toml}");
+            let headers = [("x-key", "A1"), ("cookie", "a=b; sid =s=1")];
+            assert_eq!(key(toml, &headers, "x=1&%6B=v%26%20w"), expected, "{toml}");
         }
     }
 
@@ -495,27 +582,64 @@ mod tests {
 
     #[test]
     fn addresses_are_counted_by_network() {
-        let key = |client| match counted("key = \"ip\"", &[], "", client) {
-            Counted::For { key, .. } => key,
-            other => panic!("{other:?}"),
-        };
+        let key = |client| only(counted("key = \"ip\"", &[], "", client)).key;
         assert_eq!(key("2001:db8:1:2:3:4:5:6"), "ip=2001:db8:1:2::");
         assert_eq!(key("2001:db8:1:2:ffff::"), "ip=2001:db8:1:2::");
         assert_eq!(key("192.0.2.255"), "ip=192.0.2.255");
     }
 
     #[test]
-    fn two_different_values_of_one_key_are_ambiguous() {
+    fn each_value_that_servers_may_read_is_counted() {
         let by_key = "key = \"query:k\"\nplain = true";
-        assert_eq!(counted(by_key, &[], "k=1&k=2", "::1"), Counted::Ambiguous("query:k".into()));
-        assert_eq!(
-            counted(by_key, &[], "k=1&%6b=1", "::1"),
-            Counted::For { key: "query:k=1".into(), rate: None }
-        );
-        assert_eq!(counted(by_key, &[], "k=%ff&k=%fe", "::1"), Counted::Ambiguous("query:k".into()));
+        assert_eq!(keys(by_key, &[], "k=1&k=2"), ["query:k=1", "query:k=2"]);
+        assert_eq!(keys(by_key, &[], "k=1&%6b=1"), ["query:k=1"]);
+        assert_eq!(keys(by_key, &[], "K=1"), ["ip=192.0.2.7", "query:k=1"]);
+        let many = "k=1&k=2&k=3&k=4&k=5";
+        assert_eq!(counted(by_key, &[], many, "::1"), Counted::Ambiguous("query:k".into()));
         let cookies = [("cookie", "sid=1"), ("cookie", "b=2; sid=2")];
-        let by_cookie = "key = \"cookie:sid\"";
-        assert_eq!(counted(by_cookie, &cookies, "", "::1"), Counted::Ambiguous("cookie:sid".into()));
+        let by_cookie = "key = \"cookie:sid\"\nplain = true";
+        assert_eq!(keys(by_cookie, &cookies, ""), ["cookie:sid=1", "cookie:sid=2"]);
+        let by_credentials = "key = \"header:authorization\"\nplain = true";
+        assert_eq!(
+            keys(by_credentials, &[("authorization", "bearer k1")], ""),
+            ["header:authorization=Bearer%20k1"]
+        );
+        let lines = [("x-key", "1"), ("x-key", "2")];
+        assert_eq!(
+            counted("key = \"header:x-key\"", &lines, "", "::1"),
+            Counted::Ambiguous("header:x-key".into())
+        );
+        let both = "key = [\"query:k\", \"cookie:sid\"]\nplain = true";
+        assert_eq!(
+            keys(both, &cookies, "k=1&k=2"),
+            [
+                "9:query:k=1,12:cookie:sid=1",
+                "9:query:k=2,12:cookie:sid=1",
+                "9:query:k=1,12:cookie:sid=2",
+                "9:query:k=2,12:cookie:sid=2"
+            ]
+        );
+        assert_eq!(counted(both, &cookies, "k=1&k=2&k=3", "::1"), Counted::Ambiguous("cookie:sid".into()));
+    }
+
+    #[test]
+    fn an_unusual_spelling_is_no_way_to_be_exempt_skipped_or_to_have_another_rate() {
+        let by = |rest| format!("key = \"query:k\"\nplain = true\n{rest}");
+        let exempt = by("exempt = [\"partner\", \"friend\"]");
+        assert_eq!(keys(&exempt, &[], "k=r&K=partner"), ["query:k=r"]);
+        assert_eq!(keys(&exempt, &[], "K=partner"), ["ip=192.0.2.7"]);
+        assert_eq!(counted(&exempt, &[], "k=partner&K=friend", "::1"), Counted::Exempt { entry: 0 });
+        assert_eq!(keys(&by("missing = \"skip\""), &[], "K=1"), ["query:k=1"]);
+        assert_eq!(counted(&by("missing = \"deny\""), &[], "K=1", "::1"), Counted::Denied);
+        let overrides = by("overrides = [{ key = \"gold\", rate = \"9/s\" }]");
+        assert_eq!(keys(&overrides, &[], "k=r&k=gold"), ["query:k=r", "query:k=gold 9/s"]);
+        let gold = "key = \"header:authorization\"\nplain = true\noverrides = [{ key = \"bearer  gold\", rate = \"9/s\" }]";
+        for sent in ["Bearer gold", "BEARER gold", "bearer\tgold"] {
+            assert_eq!(
+                keys(gold, &[("authorization", sent)], ""),
+                ["header:authorization=Bearer%20gold 9/s"]
+            );
+        }
     }
 
     #[test]
@@ -532,11 +656,8 @@ mod tests {
 
     #[test]
     fn a_key_has_the_rate_that_the_overrides_give_it() {
-        let rate = |toml: &str, headers: &[(&'static str, &str)], client: &str| match counted(
-            toml, headers, "", client,
-        ) {
-            Counted::For { rate, .. } => rate.map(|rate| rate.to_string()),
-            other => panic!("{other:?}"),
+        let rate = |toml: &str, headers: &[(&'static str, &str)], client: &str| {
+            only(counted(toml, headers, "", client)).rate.map(|rate| rate.to_string())
         };
         let by_key = "key = \"header:x-key\"\noverrides = [{ key = \"gold\", rate = \"9/s\" }, { key = \"192.0.2.7\", rate = \"8/s\" }]";
         assert_eq!(rate(by_key, &[("x-key", "gold")], "::1").as_deref(), Some("9/s"));

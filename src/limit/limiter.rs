@@ -13,7 +13,7 @@ use crate::{
 };
 
 use super::{
-    Admission, Ask, Limit, Limited, Origin, Refusal, Standing, Standings,
+    Admission, Ask, Limited, Origin, Refusal, Standing, Standings,
     admission::{Account, Held},
     asked::{AllAsked, Asked},
     overrides::Overridden,
@@ -591,13 +591,13 @@ const NO_ROOM: Outcome = Outcome { charged: false, remaining: 0, grow_us: 0, del
 /// Refuses since the store can't answer, by the limits that say so.
 fn deny(asked: &AllAsked<'_>, cause: StoreError, denies: impl Fn(&Asked<'_>) -> bool) -> Refusal {
     let denying = asked.iter().filter(|asked| denies(asked));
-    let denied_by = denying.map(|asked| denial(&asked.ask.limit, asked.charge.quota)).collect();
+    let denied_by = denying.map(|asked| denial(asked.ask, asked.charge.quota)).collect();
     Refusal::StoreUnavailable { cause, denied_by }
 }
 
 /// Where a limit stands that refuses since the store can't answer.
-pub(super) fn denial(limit: &Arc<Limit>, quota: Quota) -> Standing {
-    Standing::new(limit, quota, NO_ROOM, Origin::FallbackDeny)
+pub(super) fn denial(ask: &Ask, quota: Quota) -> Standing {
+    Standing::new(ask, quota, NO_ROOM, Origin::FallbackDeny)
 }
 
 /// Holds the leases that a decision has granted.

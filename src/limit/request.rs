@@ -1,6 +1,6 @@
 //! What an HTTP request asks of its route's limits, and what its response settles.
 
-use std::sync::Arc;
+use std::{net::IpAddr, sync::Arc};
 
 use hyper::{HeaderMap, StatusCode, header::HeaderName};
 use smallvec::SmallVec;
@@ -14,8 +14,9 @@ use crate::{
 
 use super::{
     Admission, Ask, Asks, Effect, Limit, Limiter, Origin, Refusal, Standing,
+    admission::tightest_of_each,
     heavy_hitters::HeavyHitters,
-    key::{self, Counted, Key, Subject},
+    key::{self, Counted, CountedKey, Key, Subject},
 };
 
 /// A limit of the configuration, ready to be asked by requests.
@@ -85,11 +86,8 @@ impl Rule {
     /// What it makes of a request, by its terms alone.
     pub fn terms(&self, subject: &Subject<'_>) -> Terms {
         match key::count(&self.config, subject) {
-            Counted::For { key, rate } => match self.cost(subject.headers) {
-                Ok(cost) => {
-                    let ask = self.charge(Key::of_text(key), rate, cost);
-                    Terms::Counts(ask.from_client(subject.client))
-                }
+            Counted::For(keys) => match self.cost(subject.headers) {
+                Ok(cost) => Terms::Counts(self.asks_for(keys, subject.client, cost)),
                 Err(refusal) => Terms::Refuses(refusal),
             },
             Counted::Exempt { entry } => Terms::Exempts { entry: Some(entry) },
@@ -99,16 +97,24 @@ impl Rule {
         }
     }
 
-    /// Returns the ask of a request that the limit counts. Otherwise notes why it doesn't.
-    fn ask(&self, terms: Terms, log: &mut Log) -> Result<Option<Ask>, Refusal> {
+    /// Returns what a request asks of the limit that counts for these keys and costs so much.
+    fn asks_for(&self, keys: impl IntoIterator<Item = CountedKey>, client: IpAddr, cost: u32) -> Asks {
+        let ask = |(reading, CountedKey { key, rate })| {
+            self.charge(Key::of_text(key), rate, cost).from_client(client).reading(reading)
+        };
+        (0..).zip(keys).map(ask).collect()
+    }
+
+    /// Returns the asks of a request that the limit counts. Otherwise notes why it doesn't.
+    fn ask(&self, terms: Terms, log: &mut Log) -> Result<Asks, Refusal> {
         let (effect, refusal) = match terms {
-            Terms::Counts(ask) => return Ok(Some(ask)),
+            Terms::Counts(asks) => return Ok(asks),
             Terms::Exempts { .. } => (Effect::Exempt, None),
             Terms::Skips => (Effect::Skipped, None),
             Terms::Refuses(refusal) => (Effect::Refused, Some(refusal)),
         };
         self.note_terms(effect, log);
-        refusal.filter(|_| !self.limit.shadows()).map_or(Ok(None), Err)
+        refusal.filter(|_| !self.limit.shadows()).map_or(Ok(Asks::new()), Err)
     }
 
     /// What a request asks of it that costs so much, as far as it is known when it comes.
@@ -175,8 +181,8 @@ impl Rule {
 /// What a limit makes of a request before anything is counted.
 #[derive(Debug)]
 pub enum Terms {
-    /// It asks this.
-    Counts(Ask),
+    /// It asks this, for each key that servers may read in it.
+    Counts(Asks),
     /// It is exempt.
     Exempts {
         /// The place of the entry that exempts it, in the limit's `exempt`. A log that is replayed doesn't tell it.
@@ -296,9 +302,7 @@ pub fn asks(
 ) -> Result<Asks, Refusal> {
     let mut asks = Asks::with_capacity(rules.len());
     for (rule, terms) in rules.iter().zip(terms) {
-        if let Some(ask) = rule.ask(terms, log)? {
-            asks.push(ask);
-        }
+        asks.extend(rule.ask(terms, log)?);
     }
     Ok(asks)
 }
@@ -332,11 +336,12 @@ fn note(
     arrival: Instant,
     log: &mut Log,
 ) {
-    for standing in standings {
-        let is_its = |limit| Arc::ptr_eq(limit, &standing.limit);
-        let Some(rule) = rules.iter().find(|rule| is_its(&rule.limit)) else { continue };
+    for standing in tightest_of_each(standings) {
+        let Some(rule) = rules.iter().find(|rule| Arc::ptr_eq(&rule.limit, &standing.limit)) else {
+            continue;
+        };
         let (effect, origin) = (standing.effect(admitted), standing.origin);
-        let key = asks.iter().find(|ask| is_its(&ask.limit)).map(|ask| &ask.key);
+        let key = asks.iter().find(|ask| standing.is_of(ask)).map(|ask| &ask.key);
         rule.note(effect, origin, key, arrival);
         if let Some(log) = log {
             let (limit, remaining, key) = (standing.limit.clone(), standing.remaining(), key.cloned());
@@ -356,8 +361,11 @@ impl Repeat {
     /// Of a request that was refused so, unless more may have to be done to such a one than to refuse it.
     pub fn of(rules: &[Arc<Rule>], asks: Asks, refusal: &Refusal) -> Option<Self> {
         let is_limited = matches!(refusal, Refusal::Limited(_));
-        let all_ask = asks.len() == rules.len() && asks.iter().all(|ask| ask.limit.wait.is_zero());
-        (is_limited && all_ask).then(|| Self { rules: rules.iter().cloned().collect(), asks })
+        // Each limit for one key, since otherwise all of them would have to be asked together.
+        let is_its = |(rule, ask): (&Arc<Rule>, &Ask)| Arc::ptr_eq(&rule.limit, &ask.limit);
+        let all_ask = asks.len() == rules.len() && rules.iter().zip(&asks).all(is_its);
+        (is_limited && all_ask && asks.iter().all(|ask| ask.limit.wait.is_zero()))
+            .then(|| Self { rules: rules.iter().cloned().collect(), asks })
     }
 
     /// Refuses it again, and notes that, if it surely is refused now and no store in another process has to be asked.
@@ -396,13 +404,14 @@ impl Settlement {
             return None;
         }
         let rule_of = |limit| rules.iter().find(|rule| Arc::ptr_eq(&rule.limit, limit));
-        let accounts = admission.accounts.iter();
-        let open = accounts
-            .filter_map(|account| {
-                let rule = rule_of(&account.ask.limit)?.clone();
-                Some(Open { rule, estimate: account.cost })
-            })
-            .collect();
+        let mut open = SmallVec::<[Open; 1]>::new();
+        for account in &admission.accounts {
+            // What a limit is owed is recorded for all keys that the request counts for.
+            let is_known = open.iter().any(|open| Arc::ptr_eq(&open.rule.limit, &account.ask.limit));
+            if let Some(rule) = rule_of(&account.ask.limit).filter(|_| !is_known) {
+                open.push(Open { rule: rule.clone(), estimate: account.cost });
+            }
+        }
         let mut settlement = Self { admission, status, open };
         settlement.settle(headers);
         let is_over = settlement.open.is_empty() && settlement.admission.leases.is_empty();

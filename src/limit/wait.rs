@@ -149,7 +149,7 @@ impl Limiter {
             return None;
         }
         let greatest = limited.refusing().max_by_key(|standing| standing.outcome.delay_us)?;
-        let ask = request.asks.iter().find(|ask| Arc::ptr_eq(&ask.limit, &greatest.limit))?;
+        let ask = request.asks.iter().find(|ask| greatest.is_of(ask))?;
         Some((self.awaited(ask, until), free_at))
     }
 
@@ -217,7 +217,7 @@ impl Limiter {
                 Ok(outcome) => awaited.refusal(Some(outcome), None, now),
                 Err(cause) => {
                     let Awaited { ask, quota, .. } = awaited;
-                    Refusal::StoreUnavailable { cause, denied_by: vec![denial(&ask.limit, *quota)] }
+                    Refusal::StoreUnavailable { cause, denied_by: vec![denial(ask, *quota)] }
                 }
             },
             Room::Unknown => {
@@ -265,7 +265,7 @@ impl Awaited {
         let (remaining, grow_us) =
             told.map_or((0, delay_us.unwrap_or(0)), |told| (told.remaining, told.grow_us));
         let outcome = Outcome { charged: false, remaining, grow_us, delay_us: delay_us.map(|us| us.max(1)) };
-        let standing = Standing::new(&self.ask.limit, self.quota, outcome, Origin::LocalRefusal);
+        let standing = Standing::new(&self.ask, self.quota, outcome, Origin::LocalRefusal);
         Refusal::Limited(Box::new(Limited { standings: smallvec![standing] }))
     }
 }

@@ -239,16 +239,18 @@ impl Replay {
             let limit = self.place(rule);
             let of_limit = &mut self.limits[limit];
             match of_limit.ask(terms, parts, logged) {
-                Ok(None) => {}
-                Ok(Some(ask)) => {
-                    let mut charge = ask.charge(KEY_PREFIX, ask.rate_of_file());
-                    if charge.quota.algorithm == Algorithm::Concurrency {
-                        // A lease lasts as long as its request here, without being renewed.
-                        charge.quota.window_us = Rate::MAX_WINDOW_US;
+                Ok(asks) => {
+                    for ask in asks {
+                        let mut charge = ask.charge(KEY_PREFIX, ask.rate_of_file());
+                        if charge.quota.algorithm == Algorithm::Concurrency {
+                            // A lease lasts as long as its request here, without being renewed.
+                            charge.quota.window_us = Rate::MAX_WINDOW_US;
+                        }
+                        let may_add = self.keys < KEYS_MOST;
+                        let key = of_limit.tally.place(ask.key().as_str(), may_add, charge.quota);
+                        self.keys += usize::from(key.is_new);
+                        asked.push(Asked { limit, key: key.place, ask, charge });
                     }
-                    let key = of_limit.tally.place(ask.key().as_str(), self.keys < KEYS_MOST, charge.quota);
-                    self.keys += usize::from(key.is_new);
-                    asked.push(Asked { limit, key: key.place, ask, charge });
                 }
                 // It is refused before any limit is charged.
                 Err(Denied) => return Verdict::Refused([(limit, None)].into_iter().collect()),
@@ -266,8 +268,9 @@ impl Replay {
     fn decide_asked(&mut self, asked: &[Asked], logged: &Logged) -> Verdict {
         self.note_demand(asked, logged);
         let fits = |asked: &&Asked| asked.charge.cost.max(1) <= asked.charge.quota.capacity();
-        let never: RefusedBy =
+        let mut never: RefusedBy =
             asked.iter().filter(|asked| !fits(asked)).map(|asked| (asked.limit, asked.key)).collect();
+        never.dedup_by_key(|(limit, _)| *limit);
         for &(limit, key) in &never {
             self.limits[limit].tally.refuse(key, false);
         }
@@ -286,9 +289,10 @@ impl Replay {
             self.counts.undecided += 1;
             return Verdict::NotAsked;
         };
-        let mut refused = RefusedBy::new();
+        let (mut refused, mut last) = (RefusedBy::new(), None);
         for (Asked { limit, key, .. }, outcome) in asked.iter().zip(&decision.outcomes) {
-            if outcome.delay_us != Some(0) {
+            // A limit refuses a request once, however many keys servers may read in it.
+            if outcome.delay_us != Some(0) && last.replace(*limit) != Some(*limit) {
                 let OfLimit { rule, tally, .. } = &mut self.limits[*limit];
                 let wait_us = rule.limit().wait().as_micros() as u64;
                 tally.refuse(*key, outcome.delay_us.is_some_and(|delay_us| delay_us <= wait_us));

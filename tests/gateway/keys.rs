@@ -1,7 +1,7 @@
 //! Whom a request is counted for.
 
 use crate::{
-    harness::{gateway::Gateway, redis::Redis},
+    harness::{client::Answer, gateway::Gateway, redis::Redis},
     limit_all,
 };
 
@@ -235,6 +235,128 @@ fn two_values_for_one_key_are_refused() {
         assert_eq!((answer.status, answer.json()["code"].as_str()), (400, Some("key-ambiguous")));
     }
     assert_eq!(gateway.ask("GET /\nX-Key: a").status, 200);
+}
+
+/// A route limited by each kind of key that has spellings.
+const SPELT: &str = r#"
+    [limits.credentials]
+    key = "header:authorization"
+    rate = "1/h"
+    [limits.cookie]
+    key = "cookie:sid"
+    rate = "1/h"
+    [limits.query]
+    key = "query:api_key"
+    rate = "1/h"
+    [[routes]]
+    path = "/credentials"
+    respond = { status = 200 }
+    limits = ["credentials"]
+    [[routes]]
+    path = "/cookie"
+    respond = { status = 200 }
+    limits = ["cookie"]
+    [[routes]]
+    path = "/query"
+    respond = { status = 200 }
+    limits = ["query"]
+"#;
+
+#[test]
+fn no_spelling_of_a_key_escapes_its_limit() {
+    let redis = Redis::start();
+    for store in ["", &redis.store()] {
+        let gateway = Gateway::start(&(store.to_owned() + SPELT));
+        let mut escaped = Vec::new();
+        for (ordinary, spellings) in [
+            (
+                "GET /credentials\nAuthorization: Bearer k1",
+                &["bearer k1", "Bearer  k1", "Bearer\tk1", "BEARER \t k1", "Bearer k1 x"][..],
+            ),
+            (
+                "GET /credentials\nAuthorization: Basic YTpiYw==",
+                &["basic YTpiYw==", "Basic YTpiYw", "Basic YTp*iYx=="],
+            ),
+            (
+                "GET /cookie\nCookie: sid=k1",
+                &[
+                    "sid=%6b1",
+                    r#"sid="\1531""#,
+                    "s%69d=k1; sid=r",
+                    "sid=r2; sid=k1",
+                    "a=1 sid=k1",
+                    "sid[]=k1",
+                ],
+            ),
+            ("GET /cookie\nCookie: sid=a+b/c%3D", &["sid=a%2Bb/c=", "sid=a+b/c="]),
+            (
+                "GET /query?api_key=k1",
+                &[
+                    "api_key=k1;1",
+                    "api_key=r3&api.key=k1",
+                    "%20api_key=k1",
+                    "api_key%00=k1",
+                    "api_key[]=k1",
+                    "api_key=%6b1",
+                    "a;api_key=k1",
+                    "API_KEY=k1",
+                ],
+            ),
+            (
+                "GET /query?api_key=a%2Bb%2525",
+                &["api_key=a+b%2525", "api_key=a%2bb%2525", "api_key=a+b%25%32%35"],
+            ),
+        ] {
+            assert_eq!(gateway.ask(ordinary).status, 200, "{ordinary}");
+            assert_eq!(gateway.ask(ordinary).status, 429, "{ordinary}");
+            for spelling in spellings {
+                let at = ordinary.find('?').or_else(|| ordinary.find(": ").map(|at| at + 1)).unwrap();
+                let request = format!("{}{spelling}", &ordinary[..=at]);
+                let answer = gateway.ask(&request);
+                if answer.status != 429 {
+                    escaped.push((request, answer.status));
+                }
+            }
+        }
+        assert!(escaped.is_empty(), "{escaped:#?}");
+    }
+}
+
+#[test]
+fn a_key_stays_where_it_is_for_those_who_do_not_know_it() {
+    let gateway = Gateway::start(&SPELT.replace("1/h", "2/h"));
+    for (victim, strangers) in [
+        ("GET /credentials\nAuthorization: Bearer k1", &["Bearer K1", "Bearer k", "k", "Basic azE6"][..]),
+        (
+            "GET /cookie\nCookie: sid=k1",
+            &["sid=K1", "sid=k; a=1", "asid=k1", "sid=%256b1", "sid=r; a=sid=k1"],
+        ),
+        ("GET /query?api_key=k1", &["api_key=K1", "api_key=k", "apikey=k1", "api-key=k1", "api_key=%256b1"]),
+    ] {
+        let at = victim.find('?').or_else(|| victim.find(": ").map(|at| at + 1)).unwrap();
+        for stranger in strangers.iter().flat_map(|stranger| [stranger; 3]) {
+            gateway.ask(&format!("{}{stranger}", &victim[..=at]));
+        }
+        let statuses = [(); 3].map(|()| gateway.ask(victim).status);
+        assert_eq!(statuses, [200, 200, 429], "{victim}");
+    }
+}
+
+#[test]
+fn a_limit_that_counts_a_request_for_several_keys_is_told_once() {
+    let gateway = Gateway::start(&SPELT.replace("1/h", "3/h"));
+    assert_eq!(gateway.get("/query?api_key=b").header("ratelimit"), Some("\"query\";r=2;t=3600"));
+    let told = |answer: &Answer, name: &str| answer.header(name).map(str::to_owned);
+    let answer = gateway.get("/query?api_key=a&api_key=b");
+    assert_eq!(told(&answer, "ratelimit-policy").as_deref(), Some("\"query\";q=3;w=3600"));
+    assert!(told(&answer, "ratelimit").is_some_and(|told| told.starts_with("\"query\";r=1;")), "{answer:?}");
+    assert_eq!(gateway.get("/query?api_key=b").status, 200);
+    let answer = gateway.get("/query?api_key=a&api_key=b");
+    assert_eq!((answer.status, &answer.json()["violated-policies"]), (429, &serde_json::json!(["query"])));
+    // It was charged for both keys, or for neither.
+    assert!(told(&gateway.get("/query?api_key=a"), "ratelimit").is_some_and(|told| told.contains("r=1;")));
+    let many = gateway.get("/query?api_key=1&api_key=2&api_key=3&api_key=4&api_key=5");
+    assert_eq!((many.status, many.json()["code"].as_str()), (400, Some("key-ambiguous")));
 }
 
 #[test]

@@ -349,3 +349,17 @@ fn what_cannot_be_read_or_written_ends_with_a_complaint() {
     let empty = run(folder.path(), &["/dev/null"]);
     assert!(empty.status.success() && text(&empty.stdout).starts_with("0 requests from - to -\n"));
 }
+
+#[test]
+fn keys_that_servers_may_read_are_counted_as_the_gateway_counts_them() {
+    let toml = limited("key = \"query:k\"\nrate = \"1/h\"\nplain = true\nexempt = [\"partner\"]");
+    let asks =
+        |query: &str| line(0, "192.0.2.7", &format!("\"GET /?{query} HTTP/1.1\" 200 5 \"-\" \"curl/8\""));
+    let log = ["k=v", "k=r&K=v", "k=w;k=v", "k=r&K=partner", "k=partner"].map(asks).concat();
+    let limit = &simulate(&toml, &log).limits[0];
+    // Each is refused once, and one is exempt.
+    assert_eq!((limit.refused, limit.exempt), (2, 1));
+    let mut keys: Vec<_> = limit.busiest.iter().map(|busy| (busy.key.as_str(), busy.requests)).collect();
+    keys.sort_unstable();
+    assert_eq!(keys, [("query:k=r", 2), ("query:k=v", 3), ("query:k=w", 1), ("query:k=w%3Bk%3Dv", 1)]);
+}

@@ -104,7 +104,10 @@ fn planned(planner: &Planner, text: &str) -> String {
 
 fn described(limit: &str, terms: &Terms) -> String {
     match terms {
-        Terms::Counts(ask) => format!("{limit} {}", ask.key().as_str()),
+        Terms::Counts(asks) => {
+            let keys: Vec<_> = asks.iter().map(|ask| ask.key().as_str()).collect();
+            format!("{limit} {}", keys.join(" and "))
+        }
         Terms::Exempts { .. } => format!("{limit} exempt"),
         Terms::Skips => format!("{limit} skipped"),
         Terms::Refuses(Refusal::KeyMissing { .. }) => format!("{limit} key missing"),

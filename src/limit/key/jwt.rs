@@ -6,11 +6,18 @@
 
 use std::{str, sync::OnceLock};
 
-use hyper::{HeaderMap, header::AUTHORIZATION};
+use hyper::{
+    HeaderMap,
+    header::{AUTHORIZATION, HeaderValue},
+};
 use jsonwebtoken::{DecodingKey, Validation, decode, decode_header};
 use serde_json::{Map, Value};
 
-use super::{Several, single};
+use super::{
+    Several,
+    credentials::{credentials, scheme},
+    single,
+};
 use crate::config;
 
 /// Longer tokens aren't looked at.
@@ -107,15 +114,32 @@ impl<'r> Claims<'r> {
 
     fn verify(&self) -> Result<Option<Map<String, Value>>, Several> {
         let lines = self.headers.get_all(AUTHORIZATION).into_iter();
-        let credentials = single(lines.map(|line| line.as_bytes().into()))?;
-        let token = credentials.as_deref().and_then(bearer);
-        Ok(token.zip(self.verifier).and_then(|(token, verifier)| verifier.claims(token)))
+        let sent = single(lines.map(HeaderValue::as_bytes))?;
+        let Some((sent, verifier)) = sent.filter(|sent| is_bearer(sent)).zip(self.verifier) else {
+            return Ok(None);
+        };
+        let mut verified = None;
+        for credentials in credentials(sent)?.into_values().iter().flatten() {
+            let claims = bearer(credentials).and_then(|token| verifier.claims(token));
+            match (&verified, claims) {
+                (_, None) => {}
+                (None, claims) => verified = claims,
+                // Servers may go by either.
+                (Some(one), Some(other)) if *one != other => return Err(Several),
+                _ => {}
+            }
+        }
+        Ok(verified)
     }
 }
 
-/// The token of credentials, if they are one (RFC 6750, section 2.1).
-fn bearer(credentials: &[u8]) -> Option<&str> {
-    let (scheme, token) = str::from_utf8(credentials).ok()?.split_once(' ')?;
-    let token = token.trim_matches(' ');
-    (scheme.eq_ignore_ascii_case("bearer") && token.len() <= LONGEST_TOKEN).then_some(token)
+/// Whether credentials have the scheme of a bearer (RFC 6750, section 2.1).
+fn is_bearer(sent: &[u8]) -> bool {
+    scheme(sent).is_some_and(|(scheme, _)| scheme.eq_ignore_ascii_case(b"bearer"))
+}
+
+/// The token of a bearer's credentials in their usual form.
+fn bearer(usual: &[u8]) -> Option<&str> {
+    let token = str::from_utf8(usual).ok()?.strip_prefix("Bearer ")?;
+    (token.len() <= LONGEST_TOKEN).then_some(token)
 }

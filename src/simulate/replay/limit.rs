@@ -3,13 +3,14 @@
 use std::{collections::HashMap, sync::Arc};
 
 use hyper::{header::COOKIE, http::request::Parts};
+use smallvec::smallvec;
 
 use crate::{
     algorithm::{Algorithm, Rate},
     config::{self, Cost, KeyPart, Missing},
     gateway::target,
     limit::{
-        Ask,
+        Asks,
         key::{Key, key_of},
         request::{Rule, Terms},
     },
@@ -47,13 +48,8 @@ impl OfLimit {
         }
     }
 
-    /// Returns the question to the limit, if the limit counts the request.
-    pub(super) fn ask(
-        &mut self,
-        mut terms: Terms,
-        parts: &Parts,
-        logged: &Logged,
-    ) -> Result<Option<Ask>, Denied> {
+    /// Returns what the request asks of the limit, which is nothing if the limit doesn't count it.
+    pub(super) fn ask(&mut self, mut terms: Terms, parts: &Parts, logged: &Logged) -> Result<Asks, Denied> {
         let Self { rule, own_rates, tally } = self;
         tally.requests += 1;
         let config = rule.config();
@@ -64,7 +60,8 @@ impl OfLimit {
                 (Some(Told::Skipped), _) => Terms::Skips,
                 (Some(Told::Key(key)), _) => {
                     let cost = rule.cost(&parts.headers).unwrap_or(1);
-                    Terms::Counts(rule.charge(Key::of_text(key.clone()), own_rates.get(key).copied(), cost))
+                    let rate = own_rates.get(key).copied();
+                    Terms::Counts(smallvec![rule.charge(Key::of_text(key.clone()), rate, cost)])
                 }
                 (None, terms) => {
                     tally.note_unknown(part);
@@ -77,24 +74,24 @@ impl OfLimit {
         match terms {
             Terms::Counts(_) if is_concurrency && logged.took_us.is_none() => {
                 tally.unknown_time += 1;
-                Ok(None)
+                Ok(Asks::new())
             }
-            Terms::Counts(ask) => {
+            Terms::Counts(asks) => {
                 tally.unknown_costs += u64::from(!tells_cost(config, logged));
-                Ok(Some(ask))
+                Ok(asks)
             }
             Terms::Exempts { .. } => {
                 tally.exempt += 1;
-                Ok(None)
+                Ok(Asks::new())
             }
             Terms::Skips => {
                 tally.skipped += 1;
-                Ok(None)
+                Ok(Asks::new())
             }
             Terms::Refuses(_) => {
                 tally.refuse(None, false);
                 tally.denied += 1;
-                if rule.limit().shadows() { Ok(None) } else { Err(Denied) }
+                if rule.limit().shadows() { Ok(Asks::new()) } else { Err(Denied) }
             }
         }
     }

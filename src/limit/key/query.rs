@@ -1,0 +1,154 @@
+//! The values that servers may read in a parameter of a query.
+
+use super::readings::{
+    Decoded, NameMatch, Readings, TooManyReadings, compare_names, form_decoded, is_undecodable,
+};
+
+/// Reads a query parameter, without an allocation if there is one plain value.
+///
+/// The ordinary values are those of the WHATWG's URL standard: pairs end at `&`, and are form-decoded. Beside these
+/// are read: pairs that end at `;`, names that match [loosely](compare_names), `+` as itself, nothing behind a NUL,
+/// values without the space around them, and values left as they are where an escape is malformed.
+pub(super) fn parameter<'r>(query: &'r str, name: &str) -> Result<Readings<'r>, TooManyReadings> {
+    let name = name.as_bytes();
+    let mut readings = Readings::default();
+    let mut is_plain = !query.contains(';');
+    for (sent, value) in pairs(query, is_ampersand) {
+        if is_exactly(sent, name) {
+            readings.add(form_decoded(value))?;
+            is_plain &= !value.iter().any(|byte| matches!(byte, b'%' | b'+'));
+        } else {
+            is_plain &= compare_names(sent, name) == NameMatch::Other;
+        }
+    }
+    if !is_plain {
+        add_unusual(&mut readings, query, name)?;
+    }
+    Ok(readings)
+}
+
+fn add_unusual<'r>(readings: &mut Readings<'r>, query: &'r str, name: &[u8]) -> Result<(), TooManyReadings> {
+    for ends_pair in [is_ampersand, |c| matches!(c, '&' | ';')] {
+        for (sent, value) in pairs(query, ends_pair) {
+            if compare_names(sent, name) != NameMatch::Other {
+                readings.add_missing();
+                add_values(readings, value)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn add_values<'r>(readings: &mut Readings<'r>, sent: &'r [u8]) -> Result<(), TooManyReadings> {
+    let value = form_decoded(sent);
+    readings.add(value.clone())?;
+    if let Some(nul) = value.iter().position(|byte| *byte == 0) {
+        readings.add(value[..nul].to_vec())?;
+    }
+    readings.add(trimmed(&value).to_vec())?;
+    if sent.contains(&b'+') {
+        readings.add(Decoded::percent(sent).collect::<Vec<_>>())?;
+    }
+    if is_undecodable(sent) {
+        let with_spaces = sent.iter().map(|byte| if *byte == b'+' { b' ' } else { *byte });
+        readings.add(with_spaces.collect::<Vec<_>>())?;
+    }
+    Ok(())
+}
+
+/// A value without white space around it, nor what is as invisible, as Laravel takes it.
+fn trimmed(value: &[u8]) -> &[u8] {
+    let is_blank = |c: char| c.is_whitespace() || matches!(c, '\0' | '\u{200B}' | '\u{200E}' | '\u{FEFF}');
+    match str::from_utf8(value) {
+        Ok(text) => text.trim_matches(is_blank).as_bytes(),
+        Err(_) => value.trim_ascii(),
+    }
+}
+
+fn is_ampersand(c: char) -> bool {
+    c == '&'
+}
+
+/// The names and values of a query, as they were sent.
+fn pairs(query: &str, ends_pair: fn(char) -> bool) -> impl Iterator<Item = (&[u8], &[u8])> {
+    query.split(ends_pair).map(|pair| {
+        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        (name.as_bytes(), value.as_bytes())
+    })
+}
+
+fn is_exactly(sent: &[u8], name: &[u8]) -> bool {
+    // Without an escape, a name is as long as it is decoded.
+    let may_be = sent.len() == name.len() || sent.len() > name.len() && sent.contains(&b'%');
+    may_be && Decoded::form(sent).eq(name.iter().copied())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::borrow::Cow;
+
+    use super::*;
+
+    /// A parameter's values as text.
+    fn read(query: &str) -> Option<Vec<Option<String>>> {
+        let text = |value: Option<Cow<'_, [u8]>>| Some(String::from_utf8_lossy(&value?).into_owned());
+        Some(parameter(query, "api_key").ok()?.into_values().into_iter().map(text).collect())
+    }
+
+    #[test]
+    fn plain_values_are_borrowed() {
+        for query in ["api_key=k1", "a=%20&api_key=k1&b=+", "api_key=a%2", "api_key=AbC==&api_key=AbC=="] {
+            let values = parameter(query, "api_key").unwrap().into_values();
+            let is_plain = !query.ends_with("%2");
+            assert_eq!(matches!(&values[..], [Some(Cow::Borrowed(_))]), is_plain, "{query}");
+        }
+    }
+
+    #[test]
+    fn each_spelling_has_the_values_that_servers_read() {
+        let cases: &[(&str, &[Option<&str>])] = &[
+            // One value, whatever it is.
+            ("api_key=k1", &[Some("k1")]),
+            ("a=1&api%5Fkey=%6b1", &[Some("k1")]),
+            ("api_key", &[Some("")]),
+            ("api_key=K1", &[Some("K1")]),
+            ("api_key=a%2Bb%2Fc%3D%3D", &[Some("a+b/c==")]),
+            ("api_key=100%25", &[Some("100%")]),
+            ("api_key=%2541", &[Some("%41")]),
+            ("api_key=k1%3B1", &[Some("k1;1")]),
+            ("x_api_key=k1&api_keys=k1", &[None]),
+            ("", &[None]),
+            // Separators
+            ("api_key=k1;1", &[Some("k1;1"), Some("k1")]),
+            ("a=1;api_key=k1", &[None, Some("k1")]),
+            ("api_key=r;api_key=k1", &[Some("r;api_key=k1"), Some("r"), Some("k1")]),
+            // Names
+            ("api_key=r&api.key=k1", &[Some("r"), Some("k1")]),
+            ("api.key=k1&api_key=r", &[Some("r"), Some("k1")]),
+            ("%20api_key=k1", &[None, Some("k1")]),
+            ("+api_key=k1", &[None, Some("k1")]),
+            ("api_key%00=k1", &[None, Some("k1")]),
+            ("api_key%00x=k1", &[None, Some("k1")]),
+            ("api_key[]=k1", &[None, Some("k1")]),
+            ("api_key%5B0%5D=k1", &[None, Some("k1")]),
+            ("[api_key]=k1", &[None, Some("k1")]),
+            ("?api_key=k1", &[None, Some("k1")]),
+            ("API_KEY=k1", &[None, Some("k1")]),
+            // Values
+            ("api_key=a+b", &[Some("a b"), Some("a+b")]),
+            ("api_key=a%20b", &[Some("a b")]),
+            ("api_key=%20k1", &[Some(" k1"), Some("k1")]),
+            ("api_key=k1%E2%80%8B", &[Some("k1\u{200B}"), Some("k1")]),
+            ("api_key=k1%00x", &[Some("k1\0x"), Some("k1")]),
+            ("api_key=a%41%", &[Some("aA%"), Some("a%41%")]),
+            ("api_key=r&api_key=k1", &[Some("r"), Some("k1")]),
+        ];
+        for (query, expected) in cases {
+            let expected = expected.iter().map(|value| value.map(str::to_owned)).collect();
+            assert_eq!(read(query), Some(expected), "{query}");
+        }
+        let four = "api_key=1&api_key=2&api_key=3&api_key=4";
+        assert_eq!(read(four).map(|values| values.len()), Some(4));
+        assert_eq!(read(&format!("{four}&api_key=5")), None);
+    }
+}
