@@ -224,21 +224,22 @@ pub fn is_chunked(fields: &HeaderMap) -> Option<bool> {
     Some(lines.next().is_none() && coding.eq_ignore_ascii_case(b"chunked"))
 }
 
-/// Returns the length that a message states, if it does. It may state it several times, but each time in the same
-/// digits (RFC 9112, section 6.3): `1` and `01` are one number, but not to each server.
+/// Returns the length that a message states, if it does. It may state it several times, but each time the same number
+/// (RFC 9112, section 6.3).
 ///
 /// # Errors
 /// A value that isn't a length, or different ones.
 pub fn content_length(fields: &HeaderMap) -> Result<Option<u64>, Unreadable> {
-    let mut stated: Option<&[u8]> = None;
+    let mut stated = None;
     for line in fields.get_all(CONTENT_LENGTH) {
         for member in line.as_bytes().split(|byte| *byte == b',').map(<[u8]>::trim_ascii) {
-            if stated.replace(member).is_some_and(|before| before != member) {
+            let length = number(member).ok_or(Unreadable::Malformed)?;
+            if stated.replace(length).is_some_and(|before| before != length) {
                 return Err(Unreadable::Malformed);
             }
         }
     }
-    stated.map(|digits| number(digits).ok_or(Unreadable::Malformed)).transpose()
+    Ok(stated)
 }
 
 /// Reads the length of a message, as [`content_length`] does, and leaves it in one line of its own digits: how those were

@@ -229,21 +229,12 @@ fn what_a_head_says_of_its_body() {
         head::content_length(&lines.collect())
     };
     assert_eq!(length(&[]), Ok(None));
-    for same in [&["5"][..], &["5", "5"], &["5, 5"], &["05"]] {
+    for same in [&["5"][..], &["5", "5"], &["5, 5"], &["05"], &["5", "05"]] {
         assert_eq!(length(same), Ok(Some(5)), "{same:?}");
     }
-    for none in [
-        &["5", "6"][..],
-        &["5, 6"],
-        &["5", "05"],
-        &["5, 05"],
-        &["+5"],
-        &["-5"],
-        &[""],
-        &["5,"],
-        &["5 5"],
-        &["18446744073709551616"],
-    ] {
+    for none in
+        [&["5", "6"][..], &["5, 6"], &["+5"], &["-5"], &[""], &["5,"], &["5 5"], &["18446744073709551616"]]
+    {
         assert_eq!(length(none), Err(Unreadable::Malformed), "{none:?}");
     }
     let chunked = |line| head::is_chunked(&map(&[(TRANSFER_ENCODING, line)]));
