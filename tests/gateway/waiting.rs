@@ -6,83 +6,107 @@ use std::{
 };
 
 use crate::{
-    harness::{gateway::Gateway, redis::Redis, wait_until},
+    harness::{
+        gateway::Gateway,
+        judge::{in_time, judge, within},
+        redis::Redis,
+        wait_until,
+    },
     limit_all,
 };
 
 const MS: Duration = Duration::from_millis(1);
+/// What the machine may keep a thread waiting for.
+const PAUSE: Duration = Duration::from_millis(20);
 const GET: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
 
 #[test]
 fn a_refused_request_is_held_until_there_is_room() {
-    let redis = Redis::start();
-    let keys = "key = \"global\"\nrate = \"2/400ms\"\nwait = \"1s\"";
-    for store in ["", &redis.store()] {
-        let gateway = Gateway::start(&format!("{store}{}", limit_all(keys)));
-        let since = Instant::now();
-        let clients: Vec<_> = (0..4)
-            .map(|_| {
-                let mut client = gateway.client();
-                thread::spawn(move || (client.get("/").status, since.elapsed()))
-            })
-            .collect();
-        let mut served: Vec<_> = clients.into_iter().map(|client| client.join().unwrap()).collect();
-        served.sort_by_key(|(_, took)| *took);
-        assert!(served.iter().all(|(status, _)| *status == 200), "{served:?}");
-        assert!(served[2].1 >= 400 * MS && served[3].1 < 900 * MS, "{served:?}");
-    }
+    judge(PAUSE, || {
+        let redis = Redis::start();
+        let keys = "key = \"global\"\nrate = \"2/400ms\"\nwait = \"1s\"";
+        for store in ["", &redis.store()] {
+            let gateway = Gateway::start(&format!("{store}{}", limit_all(keys)));
+            let since = Instant::now();
+            let clients: Vec<_> = (0..4)
+                .map(|_| {
+                    let mut client = gateway.client();
+                    thread::spawn(move || (client.get("/").status, since.elapsed()))
+                })
+                .collect();
+            let mut served: Vec<_> = clients.into_iter().map(|client| client.join().unwrap()).collect();
+            served.sort_by_key(|(_, took)| *took);
+            in_time(served.iter().all(|(status, _)| *status == 200), || format!("{served:?}"))?;
+            assert!(served[2].1 >= 400 * MS, "{served:?}");
+            within(served[3].1, 900 * MS, "the last")?;
+        }
+        Ok(())
+    });
 }
 
 #[test]
 fn a_request_that_would_wait_too_long_is_refused_at_once() {
-    let keys = "key = \"global\"\nrate = \"1/2s\"\nwait = \"500ms\"";
-    let gateway = Gateway::start(&limit_all(keys));
-    let since = Instant::now();
-    assert_eq!(gateway.get("/").status, 200);
-    let refused = gateway.get("/");
-    assert!(since.elapsed() < 400 * MS, "{:?}", since.elapsed());
-    assert_eq!(refused.status, 429);
-    assert!((1_000..=2_000).contains(&refused.retry_after_ms()));
+    judge(PAUSE, || {
+        let keys = "key = \"global\"\nrate = \"1/2s\"\nwait = \"500ms\"";
+        let gateway = Gateway::start(&limit_all(keys));
+        let since = Instant::now();
+        assert_eq!(gateway.get("/").status, 200);
+        let refused = gateway.get("/");
+        within(since.elapsed(), 400 * MS, "refusing it")?;
+        assert_eq!(refused.status, 429);
+        assert!((1_000..=2_000).contains(&refused.retry_after_ms()));
+        Ok(())
+    });
 }
 
 #[test]
 fn it_waits_only_if_every_limit_that_refuses_lets_it() {
-    let two = |first: &str, second: &str| {
-        let toml = limit_all(&format!("key = \"global\"\nrate = \"1/400ms\"\n{first}"));
-        let toml = toml.replace("limits = [\"l\"]", "limits = [\"l\", \"m\"]");
-        Gateway::start(&format!("[limits.m]\nkey = \"global\"\nrate = \"1/300ms\"\n{second}\n{toml}"))
-    };
-    let second_of = |gateway: Gateway| {
-        assert_eq!(gateway.get("/").status, 200);
-        let since = Instant::now();
-        (gateway.get("/").status, since.elapsed())
-    };
-    assert_eq!(second_of(two("wait = \"1s\"", "wait = \"2s\"")).0, 200);
-    let (status, took) = second_of(two("wait = \"1s\"", ""));
-    assert!(status == 429 && took < 250 * MS, "{status} after {took:?}");
-    // The smallest budget holds.
-    let (status, took) = second_of(two("wait = \"1s\"", "wait = \"20ms\""));
-    assert!(status == 429 && took < 250 * MS, "{status} after {took:?}");
+    judge(PAUSE, || {
+        let two = |first: &str, second: &str| {
+            let toml = limit_all(&format!("key = \"global\"\nrate = \"1/400ms\"\n{first}"));
+            let toml = toml.replace("limits = [\"l\"]", "limits = [\"l\", \"m\"]");
+            Gateway::start(&format!("[limits.m]\nkey = \"global\"\nrate = \"1/300ms\"\n{second}\n{toml}"))
+        };
+        let second_of = |gateway: Gateway| {
+            assert_eq!(gateway.get("/").status, 200);
+            let since = Instant::now();
+            (gateway.get("/").status, since.elapsed())
+        };
+        let (status, took) = second_of(two("wait = \"1s\"", "wait = \"2s\""));
+        in_time(status == 200, || format!("{status} after {took:?}"))?;
+        let (status, took) = second_of(two("wait = \"1s\"", ""));
+        within(took, 250 * MS, "refusing it")?;
+        assert_eq!(status, 429);
+        // The smallest budget holds.
+        let (status, took) = second_of(two("wait = \"1s\"", "wait = \"20ms\""));
+        within(took, 250 * MS, "refusing it")?;
+        assert_eq!(status, 429);
+        Ok(())
+    });
 }
 
 #[test]
 fn a_client_that_leaves_frees_its_place() {
-    let keys = "key = \"global\"\nrate = \"1/1s\"\nwait = \"1500ms\"";
-    let gateway = Gateway::start(&limit_all(keys));
-    let since = Instant::now();
-    assert_eq!(gateway.get("/").status, 200);
-    let mut leaver = gateway.client();
-    leaver.send(GET);
-    // It has joined by then. Behind it there is no hope.
-    thread::sleep(100 * MS);
-    assert!(gateway.get("/").retry_after_ms() > 1_500);
-    drop(leaver);
-    let mut served = 0;
-    wait_until("the place is free", || {
-        served = gateway.get("/").status;
-        served == 200
+    judge(PAUSE, || {
+        let keys = "key = \"global\"\nrate = \"1/1s\"\nwait = \"1500ms\"";
+        let gateway = Gateway::start(&limit_all(keys));
+        let since = Instant::now();
+        assert_eq!(gateway.get("/").status, 200);
+        let mut leaver = gateway.client();
+        leaver.send(GET);
+        // It has joined by then. Behind it there is no hope.
+        thread::sleep(100 * MS);
+        let behind = gateway.get("/");
+        in_time(behind.status == 429 && behind.retry_after_ms() > 1_500, || format!("{behind:?}"))?;
+        drop(leaver);
+        let mut served = 0;
+        wait_until("the place is free", || {
+            served = gateway.get("/").status;
+            served == 200
+        });
+        within(since.elapsed(), 1_900 * MS, "serving the next")?;
+        Ok(())
     });
-    assert!(since.elapsed() < 1_900 * MS, "served after {:?}", since.elapsed());
 }
 
 #[test]

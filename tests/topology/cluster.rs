@@ -14,6 +14,7 @@ use crate::{
     ask, assert_five_pass, by_key,
     harness::{
         gateway::Gateway,
+        judge::{Late, in_time, judge, within},
         open_store,
         redis::{Redis, cluster::Cluster, tls::Certificates},
         wait_until,
@@ -21,8 +22,10 @@ use crate::{
     server::RIGHTS,
 };
 
-/// A decision of a node that answers takes less, also on a busy machine.
+/// A decision of a node that answers takes less.
 const SOON: Duration = Duration::from_millis(500);
+/// What the machine may keep a thread waiting for, and all decisions are there in time.
+const PAUSE: Duration = Duration::from_millis(20);
 
 fn toml(cluster: &Cluster) -> String {
     by_key(&format!("url = \"{}\"", cluster.url()))
@@ -112,6 +115,10 @@ fn charge(bucket: &str) -> Charge {
 
 #[test]
 fn a_slot_that_moves_keeps_its_counts_and_is_never_out_of_reach() {
+    judge(PAUSE, a_slot_moves);
+}
+
+fn a_slot_moves() -> Result<(), Late> {
     let cluster = Cluster::start();
     let store = open_store(&cluster.url());
     // Two buckets of one slot; the other one is made while the slot moves.
@@ -119,38 +126,36 @@ fn a_slot_that_moves_keeps_its_counts_and_is_never_out_of_reach() {
     let (from, slot) = (cluster.owner(old), cluster.slot(old));
     let to = (from + 1) % 3;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let left = |bucket: &'static str| {
-        runtime.block_on(async {
-            let deadline = time::Instant::now() + SOON;
-            let decision = store.take(&[charge(bucket)], deadline).await.unwrap();
-            assert!(decision.admitted);
-            decision.outcomes[0].remaining
-        })
+    let take = async |bucket: &'static str| {
+        let asked = Instant::now();
+        let decision = store.take(&[charge(bucket)], time::Instant::now() + 10 * SOON).await.unwrap();
+        within(asked.elapsed(), SOON, "a decision")?;
+        assert!(decision.admitted);
+        Ok(decision.outcomes[0].remaining)
     };
+    let left = |bucket| runtime.block_on(take(bucket));
     runtime.block_on(store.warm_up()).unwrap();
-    assert_eq!(left(old), 9);
+    assert_eq!(left(old)?, 9);
     cluster.begin_to_move(slot, from, to);
     // Still at its old place; the one that isn't anywhere yet is made at its new one.
-    assert_eq!([left(old), left(new), left(new)], [8, 9, 8]);
+    assert_eq!([left(old)?, left(new)?, left(new)?], [8, 9, 8]);
     // Both at once would be one call, which no server could answer as a whole.
-    let pair = |bucket: &'static str| {
-        let store = &store;
-        async move {
-            let deadline = time::Instant::now() + SOON;
-            store.take(&[charge(bucket)], deadline).await.unwrap().outcomes[0].remaining
-        }
-    };
-    let both = runtime.block_on(async { tokio::join!(pair(old), pair(new)) });
-    assert_eq!(both, (7, 7));
+    let both = runtime.block_on(async { tokio::join!(take(old), take(new)) });
+    assert_eq!((both.0?, both.1?), (7, 7));
     cluster.migrate(old, from, to);
-    assert_eq!([left(old), left(new)], [6, 6]);
+    assert_eq!([left(old)?, left(new)?], [6, 6]);
     cluster.end_move(slot, to);
-    assert_eq!([left(old), left(new), left(old), left(new)], [5, 5, 4, 4]);
+    assert_eq!([left(old)?, left(new)?, left(old)?, left(new)?], [5, 5, 4, 4]);
     assert_eq!(cluster.nodes[to].keys("t:*").len(), 2);
+    Ok(())
 }
 
 /// Asks for keys of other primaries while one is gone, and then for its own until it is replaced.
 fn assert_one_failure_is_the_only_one(fail: impl Fn(&mut Redis)) {
+    judge(PAUSE, || one_failure_is_the_only_one(&fail));
+}
+
+fn one_failure_is_the_only_one(fail: impl Fn(&mut Redis)) -> Result<(), Late> {
     let mut cluster = Cluster::start();
     let gateway = Gateway::start(&toml(&cluster).replace("\"1s\"", "\"200ms\""));
     let mut others = keys(&cluster, 1, false);
@@ -160,20 +165,24 @@ fn assert_one_failure_is_the_only_one(fail: impl Fn(&mut Redis)) {
     }
     fail(&mut cluster.nodes[1]);
     let since = Instant::now();
-    let (mut refused, mut served) = (0, 0);
+    let (mut refused, mut served, mut slowest, mut failed) = (0, 0, Duration::ZERO, None);
     // One of its own after each other one, until the replica serves.
     wait_until("the replica serves", || {
         let asked = Instant::now();
         // A key is asked once, so nothing but a failure can refuse it.
         if let Some(key) = others.next() {
-            assert_eq!(ask(&gateway, &key), 200, "{}", gateway.log());
-            assert!(asked.elapsed() < SOON, "{:?} after {:?}", asked.elapsed(), since.elapsed());
+            if ask(&gateway, &key) != 200 {
+                failed.get_or_insert_with(|| (since.elapsed(), gateway.log()));
+            }
+            slowest = slowest.max(asked.elapsed());
             served += 1;
         }
         let status = ask(&gateway, &of_the_lost[5]);
         refused += usize::from(status == 503);
         status == 200
     });
+    in_time(failed.is_none(), || format!("a key of another primary had no answer: {failed:?}"))?;
+    within(slowest, SOON, "asking for a key of another primary")?;
     assert!(refused > 0 && served > 5, "{refused} refused, {served} served");
     // What the others counted meanwhile was exact: each of these keys has been charged once.
     for key in keys(&cluster, 1, false).take(served.min(20)) {
@@ -185,6 +194,7 @@ fn assert_one_failure_is_the_only_one(fail: impl Fn(&mut Redis)) {
         assert_eq!(ask(&gateway, key), 200, "{}", gateway.log());
     }
     assert_five_pass(&[&gateway], "fresh");
+    Ok(())
 }
 
 #[test]
@@ -293,7 +303,7 @@ fn a_command_runs_where_its_key_is() {
     runtime.block_on(async {
         redis.warm_up().await.unwrap();
         for key in ["a", "b", "c", "d", "e", "f"] {
-            let deadline = time::Instant::now() + SOON;
+            let deadline = time::Instant::now() + 10 * SOON;
             let words = ["SET", key, "1"].map(|word| Bytes::copy_from_slice(word.as_bytes())).to_vec();
             redis.command(key, words, deadline).await.unwrap();
             assert_eq!(cluster.nodes[cluster.owner(key)].command(&["GET", key]), "1");
