@@ -215,7 +215,7 @@ fn what_cannot_be_read_is_logged_and_counted() {
     }
     assert_eq!(objects[3]["status"], 414);
 
-    let (_, admin) = gateway.greeting().split_once("operators turn to http://").unwrap();
+    let (_, admin) = gateway.greeting().split_once("dashboard: http://").unwrap();
     let metrics = Metrics::scrape(admin.lines().next().unwrap());
     for (reason, count) in
         [("request-malformed", 2.0), ("head-too-large", 1.0), ("target-too-long", 1.0), ("http2", 0.0)]

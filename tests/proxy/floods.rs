@@ -44,7 +44,7 @@ fn start() -> (Gateway, WireUpstream) {
 }
 
 fn closed(gateway: &Gateway) -> f64 {
-    let (_, admin) = gateway.greeting().split_once("operators turn to http://").unwrap();
+    let (_, admin) = gateway.greeting().split_once("dashboard: http://").unwrap();
     let metrics = Metrics::scrape(admin.lines().next().unwrap());
     metrics.of("tollgate_connections_closed_total{reason=\"frames\"}")
 }
