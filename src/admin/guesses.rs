@@ -5,7 +5,7 @@
 //! share the 429 for their wrong tokens.
 
 use std::{
-    collections::hash_map::RandomState,
+    collections::{VecDeque, hash_map::RandomState},
     hash::BuildHasher,
     net::{IpAddr, SocketAddr},
     sync::atomic::{AtomicU64, Ordering::Relaxed},
@@ -19,15 +19,15 @@ const PLACES: usize = 1_024;
 /// Wrong tokens in a row that are told so. For a while, further ones get 429.
 const IN_A_ROW_MOST: u32 = 5;
 const WHILE: Duration = Duration::from_secs(60);
-/// Wrong tokens that are logged in [`LOGGED_WITHIN`].
-const LOGGED_MOST: u32 = 10;
+/// Wrong tokens that are logged in any time as long as [`LOGGED_WITHIN`].
+const LOGGED_MOST: usize = 10;
 const LOGGED_WITHIN: Duration = Duration::from_secs(60);
 
 /// The wrong tokens of all peers.
 pub(super) struct Guesses {
     hasher: RandomState,
     places: Mutex<Vec<Guesser>>,
-    log: Mutex<LogShare>,
+    log: Mutex<LogBudget>,
     count: AtomicU64,
 }
 
@@ -38,10 +38,10 @@ struct Guesser {
     blocked_until: Option<Instant>,
 }
 
-/// The wrong tokens that were logged, and that were not, since `begun`.
-struct LogShare {
-    begun: Instant,
-    logged: u32,
+/// When the last wrong tokens were logged, at most [`LOGGED_MOST`] of them, and how many have been left out since.
+#[derive(Default)]
+struct LogBudget {
+    logged: VecDeque<Instant>,
     left_out: u64,
 }
 
@@ -51,7 +51,7 @@ impl Guesses {
         Self {
             hasher: RandomState::new(),
             places: Mutex::new(vec![Guesser::default(); PLACES]),
-            log: Mutex::new(LogShare { begun: Instant::now(), logged: 0, left_out: 0 }),
+            log: Mutex::default(),
             count: AtomicU64::new(0),
         }
     }
@@ -108,17 +108,18 @@ impl Guesser {
     }
 }
 
-impl LogShare {
+impl LogBudget {
     /// Notes a wrong token. If it is to be logged, it returns how many were left out since the last that was.
     fn note(&mut self, now: Instant) -> Option<u64> {
-        if now.saturating_duration_since(self.begun) >= LOGGED_WITHIN {
-            (self.begun, self.logged) = (now, 0);
+        if self.logged.len() == LOGGED_MOST {
+            let oldest = self.logged.front().copied();
+            if oldest.is_some_and(|oldest| now.saturating_duration_since(oldest) < LOGGED_WITHIN) {
+                self.left_out += 1;
+                return None;
+            }
+            self.logged.pop_front();
         }
-        if self.logged == LOGGED_MOST {
-            self.left_out += 1;
-            return None;
-        }
-        self.logged += 1;
+        self.logged.push_back(now);
         Some(std::mem::take(&mut self.left_out))
     }
 }
@@ -156,11 +157,13 @@ mod tests {
 
     #[test]
     fn ten_a_minute_are_logged_and_the_rest_is_told_later() {
-        let now = Instant::now();
-        let mut log = LogShare { begun: now, logged: 0, left_out: 0 };
-        let told: Vec<_> = (0..13).map(|_| log.note(now)).collect();
-        assert_eq!(told, [[Some(0); 10].as_slice(), &[None; 3]].concat());
+        let (now, mut log) = (Instant::now(), LogBudget::default());
+        assert_eq!(log.note(now), Some(0));
+        let later = now + LOGGED_WITHIN - Duration::from_secs(1);
+        let told: Vec<_> = (0..12).map(|_| log.note(later)).collect();
+        assert_eq!(told, [[Some(0); 9].as_slice(), &[None; 3]].concat());
+        // Of the ten, one is long ago.
         assert_eq!(log.note(now + LOGGED_WITHIN), Some(3));
-        assert_eq!(log.note(now + LOGGED_WITHIN), Some(0));
+        assert_eq!(log.note(now + LOGGED_WITHIN), None);
     }
 }
