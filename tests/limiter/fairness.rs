@@ -1,5 +1,7 @@
 //! Requests that wait in several gateways for the same permits.
 
+#![allow(clippy::print_stdout, reason = "the figures are for whoever runs the test with --nocapture")]
+
 use std::{
     sync::{
         Mutex,

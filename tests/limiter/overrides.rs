@@ -1,5 +1,7 @@
 //! Rates set while gateways run, where there are many of them.
 
+#![allow(clippy::print_stdout, reason = "the figures are for whoever runs the test with --nocapture")]
+
 use std::{sync::Arc, time::Duration};
 
 use tokio::time::{Instant, sleep};
