@@ -73,24 +73,38 @@ fn a_delay_is_asked_for_again_where_other_gateways_may_have_made_it_longer() {
     });
 }
 
+/// How often the store is asked by a flood of requests with these costs, and how often it may be.
+async fn asked_by(redis: &Redis, costs: impl Iterator<Item = u32>) -> (u64, u64) {
+    let limiter = patient(&redis.url());
+    limiter.warm_up().await.unwrap();
+    let limit = limit("l", "100000/1h");
+    // The first entries are small, so that the delays differ; and room is left, so that others might take it.
+    fill(&limiter, &limit, [1, 2, 3, 4, 5, 6, 7, 99_900]).await;
+    limiter.try_acquire(&[ask(&limit, 100)]).await.unwrap_err();
+    let (since, before) = (Instant::now(), redis.scripts());
+    for cost in costs {
+        let (told, _) = refused_until(&limiter, ask(&limit, cost)).await;
+        assert!(told > since + Duration::from_secs(3_590), "{cost} is told too little");
+    }
+    (redis.scripts() - before, 128 + 50 * (since.elapsed().as_secs() + 1))
+}
+
 /// The first are each asked for, and of the rest some each second.
 #[test]
 fn a_flood_of_ever_other_costs_asks_now_and_then() {
     let redis = Redis::start();
     block_on(async {
-        let limiter = patient(&redis.url());
-        limiter.warm_up().await.unwrap();
-        let limit = limit("l", "1000/1h");
-        // The first entries are small, so that the delays differ; and room is left, so that others might take it.
-        fill(&limiter, &limit, [1, 2, 3, 4, 5, 6, 7, 900]).await;
-        limiter.try_acquire(&[ask(&limit, 1_000)]).await.unwrap_err();
-        let (since, before) = (Instant::now(), redis.scripts());
-        for request in 0..5_000 {
-            let cost = 200 + request * 7 % 800;
-            limiter.try_acquire(&[ask(&limit, cost)]).await.unwrap_err();
-        }
-        let most = 128 + 50 * (since.elapsed().as_secs() + 1);
-        let asked = redis.scripts() - before;
+        let (asked, most) = asked_by(&redis, (0..5_000).map(|request| 200 + request * 7 % 800)).await;
+        assert!(asked <= most, "{asked} scripts, of at most {most}");
+    });
+}
+
+/// Each is more than any of which the store has told the delay.
+#[test]
+fn a_flood_of_ever_greater_costs_asks_now_and_then() {
+    let redis = Redis::start();
+    block_on(async {
+        let (asked, most) = asked_by(&redis, (0..5_000).map(|request| 200 + request)).await;
         assert!(asked <= most, "{asked} scripts, of at most {most}");
     });
 }

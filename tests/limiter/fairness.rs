@@ -105,7 +105,6 @@ fn gateways_get_equal_shares(patience_ms: Option<u64>) {
     let mut seen = Vec::new();
     for _ in 0..ATTEMPTS {
         let admissions = admissions(patience_ms);
-        println!("{:?} by {} scripts", admissions.by_gateway, admissions.scripts);
         assert!(admissions.scripts < 1_500, "{} scripts", admissions.scripts);
         if admissions.are_fair() && admissions.use_all_permits() {
             return;

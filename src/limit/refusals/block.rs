@@ -16,7 +16,7 @@ use tokio::{
 };
 
 use crate::{
-    algorithm::Quota,
+    algorithm::{Algorithm, Quota, sliding_cells::cell_us},
     store::{Charge, Outcome},
 };
 
@@ -168,6 +168,10 @@ impl Block {
             None => match self.held_until(now) {
                 Some(until) => ask_at = until,
                 None if self.asking == 0 => {
+                    let longest = self.longest_refusal(cost, now);
+                    if let Some(outcome) = longest.filter(|_| !allowance.take(now)) {
+                        return Known::Refused(outcome);
+                    }
                     let own = self.steps.iter().find(|step| step.cost == cost && step.is_free_soon(now));
                     ask_at = own.map_or(now, |step| step.free_at().clamp(now, now + HELD_MOST));
                     self.held = Some((thread::current().id(), ask_at));
@@ -215,6 +219,22 @@ impl Block {
             is_own: told.tells_delay_of(cost),
             was_full_since: told.room == 0 && told.is_within(told.grow_us, now),
         })
+    }
+
+    /// Returns how the bucket stands, if it surely refuses this cost, of which nothing else is known, with the longest
+    /// delay that there may be: all that is in use now leaves within a window. `None` if the algorithm knows no such
+    /// time.
+    fn longest_refusal(&self, cost: u32, now: Instant) -> Option<Outcome> {
+        let Quota { window_us, algorithm, .. } = self.quota;
+        let delay_us = match algorithm {
+            Algorithm::SlidingWindow | Algorithm::FixedWindow => window_us,
+            Algorithm::SlidingCells { cells } => window_us + cell_us(window_us, cells),
+            Algorithm::Gcra { .. } | Algorithm::Concurrency => return None,
+        };
+        let last = self.steps.last().filter(|_| self.blocks(cost, now))?;
+        let grow_at = last.told_at + Duration::from_micros(last.grow_us);
+        let grow_us = grow_at.saturating_duration_since(now).as_micros() as u64;
+        Some(Outcome { charged: false, remaining: last.room, grow_us, delay_us: Some(delay_us) })
     }
 
     /// Whether nobody is to ask again what is known, or somebody does.
