@@ -72,7 +72,7 @@ pub struct Limit {
     policy: HeaderValue,
 }
 
-/// How the costs of a limit's requests compare, on all gateways.
+/// A comparison of the costs of a limit's requests, on all gateways.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Costs {
     /// All cost the same: where one is refused, no other one is admitted.

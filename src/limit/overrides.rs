@@ -65,7 +65,7 @@ struct OfLimit {
     keys: HashMap<Arc<str>, Held>,
 }
 
-/// How a change follows what is known.
+/// The place of a change in the order of changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Follows {
     /// It was known.

@@ -66,7 +66,7 @@ pub(super) struct Refusals {
     epoch: AtomicU64,
 }
 
-/// The blocks of some buckets, and the questions that they share.
+/// The blocks of some buckets, and their common allowance of questions.
 #[derive(Default)]
 struct BlockShard {
     blocks: HashTable<Block>,

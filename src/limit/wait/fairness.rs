@@ -1,9 +1,9 @@
-//! Fairness of buckets that several gateways wait for.
+//! Fair shares of a bucket for the gateways whose requests wait for it.
 //!
-//! All of them know when there will be room, and whoever asks first gets all of it. So a gateway asks the later, the
-//! more of the bucket's permits it has got lately: after some windows all have got the same, or as much as they want.
-//! One that finds the room taken by others takes it in smaller pieces from then on, since what is granted together
-//! comes back together.
+//! Every gateway knows when the bucket will have room, and the first one to ask gets all of it. So each pauses before
+//! it asks, and the longer, the more permits it got lately: over some windows all get the same, or all they want. A
+//! gateway that finds the room taken asks for fewer permits at a time from then on, because permits that are granted
+//! together expire together. Figures and rejected rules: docs/adr/0012-equal-shares-of-waiting-gateways.md.
 
 use std::time::Duration;
 
@@ -12,44 +12,45 @@ use tokio::time::Instant;
 
 use crate::{algorithm::Quota, text};
 
-/// Buckets whose shares are told apart. Two that aren't only ask a little later.
+/// The number of shares that are kept, by the bucket's hash. Two buckets with one share pause a little longer.
 const CELLS: usize = 1024;
-/// The part of a window for which a gateway leaves the room to others, at most.
+/// The longest pause is this part of a window.
 const PAUSE_PART: u32 = 40;
+/// The longest pause, whatever the window.
 const PAUSE_MOST: Duration = Duration::from_millis(25);
-/// What the square of a share is multiplied by: about the number of gateways among which small differences matter
-/// most. A gateway with a third of the permits leaves the room for a third of the longest pause, and one with a tenth
-/// more for half as long again.
+/// The factor of a share's square, which gives the part of the longest pause. The square makes a difference of a few
+/// percent between a few gateways longer than timers are late.
 const STEEPNESS: f64 = 3.0;
-/// The part of the permits that it asks for in one call, if others have taken room from it lately.
+/// The part of the permits that a call asks for after another gateway took room.
 const PIECES: u32 = 8;
-/// For so many windows after that.
+/// The number of windows for which it does.
 const CONTENDED_FOR: u32 = 3;
 
-/// What this gateway has got of buckets lately.
+/// The shares that this gateway got of buckets lately.
 pub(super) struct Fairness {
     cells: Box<[BucketShare]>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 struct BucketShare {
-    /// Of the bucket's permits, when it was last looked at; what was granted counts less the older it is.
+    /// The part of the bucket's permits that was granted here, as of `at`. Its weight falls by e in a window.
     part: f64,
     at: Option<Instant>,
+    /// The time until which others are taken to wait, too.
     contended_until: Option<Instant>,
 }
 
-/// How a gateway asks for its waiters.
+/// The pace at which a gateway asks for its waiters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct AskPace {
-    /// How long after the room has appeared.
+    /// The time between the appearance of room and the call.
     pub(super) pause: Duration,
-    /// For how many permits at most, in one call.
+    /// The most permits that a call asks for.
     pub(super) permits: u64,
 }
 
 impl AskPace {
-    /// Nobody else waits.
+    /// The pace of a gateway that shares the bucket with nobody.
     pub(super) const ALONE: Self = Self { pause: Duration::ZERO, permits: u64::MAX };
 }
 
