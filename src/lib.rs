@@ -52,6 +52,7 @@ pub mod admin;
 pub mod algorithm;
 pub mod cli;
 pub mod config;
+pub mod decisions;
 pub mod duration;
 pub mod explain;
 pub mod forward;
