@@ -1,21 +1,19 @@
 //! The program that measures accuracy under failure runs, and its document is of the cases that it has.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by it")]
-
-#[allow(dead_code)] // Its `main`.
-#[path = "../bench/accuracy/main.rs"]
-mod accuracy;
+#[allow(dead_code)] // What `main` uses.
+#[allow(clippy::print_stderr, reason = "people wait for it")]
+#[path = "../bench/accuracy/program.rs"]
+mod program;
 
 use std::{fs, path::Path};
 
-use accuracy::{
+use clap::Parser;
+use program::{
     Arguments,
     cases::CASES,
-    harness,
     judge::{Arrival, most_at_once, most_within, surely_within, without_grant},
     report::READING,
 };
-use clap::Parser;
 
 #[test]
 fn nothing_is_found_where_all_is_well() {

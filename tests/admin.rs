@@ -1,28 +1,16 @@
 //! Operators look at limits and change them while gateways run: by `tollgate limits`, and by the admin port.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by it")]
-
-#[allow(dead_code)] // Each test target uses a part of it.
-mod harness;
-
-#[path = "admin/agreement.rs"]
 mod agreement;
-#[path = "admin/events.rs"]
 mod events;
-#[path = "admin/limits.rs"]
 mod limits;
-#[path = "admin/metrics.rs"]
 mod metrics;
-#[path = "admin/openapi.rs"]
 mod openapi;
-#[path = "admin/port.rs"]
 mod port;
-#[path = "admin/rules.rs"]
 mod rules;
 
 use std::process::Command;
 
-use harness::gateway::Gateway;
+use crate::harness::gateway::Gateway;
 
 /// A limit by address at this rate, an admin port, and more of the file.
 fn gateway(rate: &str, more: &str) -> Gateway {

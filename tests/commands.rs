@@ -1,17 +1,12 @@
 //! The commands and signals as operators use them, and the shipped gateway.toml.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by it")]
-
-#[allow(dead_code)] // Each test target uses a part of it.
-mod harness;
-
 use std::{
     fs,
     net::TcpListener,
     process::{Command, Output},
 };
 
-use harness::{gateway::Gateway, redis::Redis, upstream::Upstream, wait_until, wire::WireUpstream};
+use crate::harness::{gateway::Gateway, redis::Redis, upstream::Upstream, wait_until, wire::WireUpstream};
 
 const SHIPPED: &str = include_str!("../gateway.toml");
 const GOOD: &str = "[[routes]]\npath = \"/\"\nrespond = { status = 200 }\n";

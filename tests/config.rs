@@ -1,8 +1,6 @@
 //! A file a fault, under tests/config/, with all that is said about it as a snapshot beside it.
 //!
-//! After a change of wording: `INSTA_UPDATE=always cargo test --test config`, and read what it wrote.
-
-#![allow(clippy::unwrap_used, reason = "a test fails by it")]
+//! After a change of wording: `INSTA_UPDATE=always cargo test --test operators config`, and read what it wrote.
 
 use std::{collections::BTreeSet, fs, path::PathBuf, time::Duration};
 

@@ -1,11 +1,6 @@
 //! The dashboard, as people use it: in a real browser.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by it")]
-
-#[allow(dead_code)] // Each test target uses a part of it.
-mod harness;
-
-use harness::{
+use crate::harness::{
     browser::{Browser, ENTER, TAB},
     gateway::Gateway,
     wait_until,

@@ -1,11 +1,6 @@
 //! What the documents tell people to write and to type is tried: every block of TOML by `tollgate check`, and every
 //! block of commands in order, with real gateways, Redis and curl.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by it")]
-
-#[allow(dead_code)] // Each test target uses a part of it.
-mod harness;
-
 use std::{
     collections::HashMap,
     env, fs,
@@ -14,7 +9,7 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
-use harness::{redis::free_port, wait_until};
+use crate::harness::{redis::free_port, wait_until};
 use tempfile::TempDir;
 
 /// Ports that the documents name, each of which is another one here.

@@ -1,16 +1,11 @@
 //! `tollgate explain` says what the gateway does: by the file, and by asking a running one.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by it")]
-
-#[allow(dead_code)] // Each test target uses a part of it.
-mod harness;
-
 use std::{
     fs,
     process::{Command, Output},
 };
 
-use harness::{gateway::Gateway, redis::Redis, wait_until};
+use crate::harness::{gateway::Gateway, redis::Redis, wait_until};
 use serde_json::Value;
 use tempfile::TempDir;
 

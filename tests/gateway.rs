@@ -5,6 +5,9 @@
 #[allow(dead_code)] // Each test target uses a part of it.
 mod harness;
 
+mod proxy;
+mod tracing;
+
 mod gateway {
     mod access_log;
     mod answers;

@@ -1,12 +1,8 @@
 //! What an axum service gets from the layer, over real sockets: the answers of the gateway, on the same counts.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by it")]
-
 #[allow(dead_code)] // It has a main, which listens on a port of its own.
 #[path = "../examples/axum_service.rs"]
 mod axum_service;
-#[allow(dead_code)] // Each test target uses a part of it.
-mod harness;
 
 use std::{
     convert::Infallible,
@@ -22,6 +18,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use crate::harness::{client::Answer, client::Client, gateway::Gateway, redis::Redis, wait_until};
 use axum::{
     Router,
     body::Body,
@@ -29,7 +26,6 @@ use axum::{
     routing::{MethodRouter, get},
 };
 use futures_util::stream::{self, StreamExt};
-use harness::{client::Answer, client::Client, gateway::Gateway, redis::Redis, wait_until};
 use tokio::{net::TcpListener, sync::oneshot};
 use tollgate::{
     Ask, Key, Limit, Limiter, OnFailure, Quota, Rate, RateLimitLayer, RatelimitHeaders,

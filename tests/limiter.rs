@@ -1,19 +1,12 @@
 //! The limiter as programs use it that embed it, on the in-process store and on a real Redis.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by it")]
-
-#[allow(dead_code)] // Each test target uses a part of it.
-mod harness;
-
-mod limiter {
-    mod bounds;
-    mod delays;
-    mod fairness;
-    mod overrides;
-    mod refusing;
-    mod sharing;
-    mod waiting;
-}
+mod bounds;
+mod delays;
+mod fairness;
+mod overrides;
+mod refusing;
+mod sharing;
+mod waiting;
 
 use std::{future::Future, sync::Arc, time::Duration};
 

@@ -1,22 +1,15 @@
 //! What requests get while the store is away, and that it is used again when it is back.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by it")]
-
-#[path = "outage/cuts.rs"]
 mod cuts;
-#[path = "outage/errors.rs"]
 mod errors;
-#[path = "outage/far.rs"]
 mod far;
-#[allow(dead_code)] // Each test target uses a part of it.
-mod harness;
 
 use std::{
     cell::RefCell,
     time::{Duration, Instant},
 };
 
-use harness::{PATIENCE, gateway::Gateway, redis::Redis, wait_until};
+use crate::harness::{PATIENCE, gateway::Gateway, redis::Redis, wait_until};
 
 /// The deadline of the store and what a busy machine adds to it, for most of the requests. Strict judgements are in
 /// timing.rs.

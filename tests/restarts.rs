@@ -1,26 +1,15 @@
 //! How a gateway ends and another takes its place, and what its clients and its supervisor see of that.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by it")]
-
-#[allow(dead_code)] // Each test target uses a part of it.
-mod harness;
-
-#[path = "restarts/clients.rs"]
 mod clients;
-#[path = "restarts/draining.rs"]
 mod draining;
-#[path = "restarts/rolling.rs"]
 mod rolling;
-#[path = "restarts/store.rs"]
 mod store;
-#[path = "restarts/supervisor.rs"]
 mod supervisor;
-#[path = "restarts/unix.rs"]
 mod unix;
 
 use std::sync::{Mutex, mpsc};
 
-use harness::{gateway::Gateway, wait_until, wire::WireUpstream};
+use crate::harness::{gateway::Gateway, wait_until, wire::WireUpstream};
 
 /// An upstream that answers with these bytes, once for each word on the channel, and says when it was asked.
 fn on_demand(answer: &'static str) -> (WireUpstream, mpsc::Receiver<()>, mpsc::Sender<()>) {

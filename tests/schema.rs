@@ -1,7 +1,5 @@
 //! `tollgate schema` describes the files that the gateway takes, and turns away those with keys that it doesn't know.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by it")]
-
 use std::{fs, path::Path, process::Command};
 
 use jsonschema::Validator;

@@ -1,15 +1,7 @@
 //! `tollgate simulate` finds in access logs what the gateway would have done with them, and the smallest rates.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by it")]
-
-#[allow(dead_code)] // Each test target uses a part of it.
-mod harness;
-
-#[path = "simulate/logs.rs"]
 mod logs;
-#[path = "simulate/rates.rs"]
 mod rates;
-#[path = "simulate/real.rs"]
 mod real;
 
 use std::{

@@ -1,22 +1,13 @@
 //! The same limits on every kind of Redis: by a socket, with TLS, as a user with few rights, through Sentinels,
 //! and on a Cluster; and what they do while servers fail, move slots, or take each other's place.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by it")]
-
-#[path = "topology/across.rs"]
 mod across;
-#[path = "topology/channel.rs"]
 mod channel;
-#[path = "topology/cluster.rs"]
 mod cluster;
-#[allow(dead_code)] // Each test target uses a part of it.
-mod harness;
-#[path = "topology/sentinel.rs"]
 mod sentinel;
-#[path = "topology/server.rs"]
 mod server;
 
-use harness::gateway::Gateway;
+use crate::harness::gateway::Gateway;
 
 /// A gateway's configuration: five an hour for each `x-key`, and 503 if the store can't answer.
 fn by_key(store: &str) -> String {

@@ -1,19 +1,12 @@
 //! Traces: which requests are traced, what upstreams are told of it, and which spans a collector gets.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by it")]
-
-#[allow(dead_code)] // Each test target uses a part of it.
-mod harness;
-
-mod tracing {
-    mod context;
-    mod export;
-    mod spans;
-}
+mod context;
+mod export;
+mod spans;
 
 use std::net::TcpListener;
 
-use harness::gateway::Gateway;
+use crate::harness::gateway::Gateway;
 
 /// A trace that somebody has begun, whose sampling is still to be said.
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";

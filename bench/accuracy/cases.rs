@@ -4,7 +4,8 @@ use std::{collections::HashMap, time::Duration};
 
 use tollgate::{Algorithm, OnFailure, Quota, algorithm::State};
 
-use super::{clients::Asked, harness::cut};
+use super::clients::Asked;
+use crate::harness::cut;
 
 /// Buckets that all clients ask; one more is a patient client's own.
 pub(crate) const KEYS: usize = 8;

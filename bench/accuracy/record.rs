@@ -9,7 +9,7 @@ use std::{
 
 use tollgate::{Algorithm, Quota};
 
-use super::harness::{redis::Redis, resp::Value, wait_until};
+use crate::harness::{redis::Redis, resp::Value, wait_until};
 
 /// The file of one server, from when it held nothing.
 pub(crate) struct Record(File);

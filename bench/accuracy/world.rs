@@ -14,14 +14,14 @@ use super::{
     Arguments, Findings,
     cases::{Case, Harm, Place},
     clients,
-    harness::{
-        cut::{self, Cut},
-        gateway::Gateway,
-        redis::{Redis, cluster::Cluster, free_port, sentinel::Sentinels},
-        wire::WireUpstream,
-    },
     judge::{Arrival, judge},
     record::{Ledger, Record},
+};
+use crate::harness::{
+    cut::{self, Cut},
+    gateway::Gateway,
+    redis::{Redis, cluster::Cluster, free_port, sentinel::Sentinels},
+    wire::WireUpstream,
 };
 
 /// How long the upstream takes for a request, where it counts how many are in flight.

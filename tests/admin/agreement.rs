@@ -5,8 +5,7 @@ use std::{collections::BTreeMap, fs};
 use serde_json::Value;
 
 use crate::{
-    admin,
-    events::Events,
+    admin::{admin, events::Events},
     harness::{
         client::Client, collector::Collector, gateway::Gateway, metrics::Metrics, redis::Redis,
         upstream::Upstream, wait_until,

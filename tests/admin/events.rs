@@ -5,7 +5,7 @@ use std::io::BufRead;
 use serde_json::Value;
 
 use crate::{
-    admin, gateway,
+    admin::{admin, gateway},
     harness::{client::Client, gateway::Gateway, redis::Redis, upstream::Upstream, wait_until},
 };
 

@@ -3,13 +3,12 @@
 use std::time::{Duration, Instant};
 
 use crate::{
-    gateway,
+    admin::{gateway, limits, policy},
     harness::{
         judge::{judge, within},
         redis::Redis,
         wait_until,
     },
-    limits, policy,
 };
 
 /// In this time, at the latest, a change has reached all gateways.

@@ -6,7 +6,7 @@ use http_body_util::BodyExt;
 use hyper::Response;
 
 use crate::{
-    admin, gateway,
+    admin::{admin, gateway, limits},
     harness::{
         client::Client,
         gateway::Gateway,
@@ -16,7 +16,6 @@ use crate::{
         wait_until,
         wire::WireUpstream,
     },
-    limits,
 };
 
 /// What a gateway says of its readiness.

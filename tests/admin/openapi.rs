@@ -9,7 +9,7 @@ use std::{
 use serde_json::Value;
 
 use crate::{
-    admin, gateway, gateway_with_token,
+    admin::{admin, gateway, gateway_with_token},
     harness::{client::Client, gateway::Gateway, redis::Redis, wait_until},
 };
 

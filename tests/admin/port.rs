@@ -9,15 +9,12 @@ use std::{
 use socket2::{Domain, Socket, Type};
 
 use crate::{
-    admin,
-    events::Events,
-    gateway, gateway_with_token,
+    admin::{admin, events::Events, gateway, gateway_with_token, limits},
     harness::{
         client::{Answer, Client},
         gateway::Gateway,
         wait_until,
     },
-    limits,
 };
 
 /// Sends a head and a body to a gateway's admin port: the status and the body of the answer.

@@ -28,7 +28,9 @@ fn labels() -> Labels {
     ));
     assert_eq!(gateway.get("/").status, 200);
     let mut labels = Labels::new();
-    for line in Metrics::scrape(&crate::admin(&gateway)).text.lines().filter(|line| !line.starts_with('#')) {
+    for line in
+        Metrics::scrape(&crate::admin::admin(&gateway)).text.lines().filter(|line| !line.starts_with('#'))
+    {
         let series = line.rsplit_once(' ').unwrap().0;
         let (name, told) = series.split_once('{').unwrap_or((series, ""));
         let of_metric = labels.entry(name.to_owned()).or_default();

@@ -9,7 +9,10 @@ use tollgate::{
     store::StoreError,
 };
 
-use crate::{ask, block_on, harness::redis::Redis, open, quota};
+use crate::{
+    harness::redis::Redis,
+    limiter::{ask, block_on, open, quota},
+};
 
 /// Decisions that may wait for the store, and those of a call or two that are under way.
 const PENDING_MOST: usize = 8_192 + 2 * 256;

@@ -5,7 +5,10 @@ use std::{sync::Arc, time::Duration};
 use tokio::time::{Instant, sleep};
 use tollgate::limit::{Ask, Limit, Limiter};
 
-use crate::{ask, block_on, harness::redis::Redis, limit, patient, told};
+use crate::{
+    harness::redis::Redis,
+    limiter::{ask, block_on, limit, patient, told},
+};
 
 const MS: Duration = Duration::from_millis(1);
 

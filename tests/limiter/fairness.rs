@@ -13,7 +13,10 @@ use std::{
 
 use tokio::{task::JoinSet, time::sleep};
 
-use crate::{after, ask, block_on, harness::redis::Redis, limit, patient};
+use crate::{
+    harness::redis::Redis,
+    limiter::{after, ask, block_on, limit, patient},
+};
 
 const GATEWAYS: usize = 3;
 const PERMITS: u32 = 26;

@@ -11,7 +11,10 @@ use tollgate::{
     store::overrides::Override,
 };
 
-use crate::{block_on, harness::redis::Redis, limit, patient};
+use crate::{
+    harness::redis::Redis,
+    limiter::{block_on, limit, patient},
+};
 
 /// Sets rates of keys `0` to `ARGV[1] - 1`, as gateways do.
 const FILL: &str = "for key = 0, ARGV[1] - 1 do \

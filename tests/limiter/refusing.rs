@@ -9,12 +9,11 @@ use tollgate::{
 };
 
 use crate::{
-    ask, block_on,
     harness::{
         judge::{in_time, judge, within},
         redis::Redis,
     },
-    limit, limited, patient, quota, told,
+    limiter::{ask, block_on, limit, limited, patient, quota, told},
 };
 
 /// What the machine may keep a thread waiting for.

@@ -8,7 +8,10 @@ use tollgate::{
     limit::{Ask, Limit, Limiter, Refusal},
 };
 
-use crate::{after, ask, block_on, harness::redis::Redis, limit, limited, open, patient, quota, told};
+use crate::{
+    harness::redis::Redis,
+    limiter::{after, ask, block_on, limit, limited, open, patient, quota, told},
+};
 
 async fn admits(limiter: &Arc<Limiter>, asks: &[Ask]) -> bool {
     limiter.try_acquire(asks).await.is_ok()

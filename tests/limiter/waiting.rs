@@ -18,12 +18,11 @@ use tollgate::{
 };
 
 use crate::{
-    after, ask, block_on,
     harness::{
         judge::{Late, in_time, judge, within},
         redis::Redis,
     },
-    limit, limited, open, patient, quota, told,
+    limiter::{after, ask, block_on, limit, limited, open, patient, quota, told},
 };
 
 const MS: Duration = Duration::from_millis(1);

@@ -13,7 +13,6 @@ use tokio::runtime::Builder;
 use tollgate::{algorithm::Rate, store::Charge};
 
 use crate::{
-    assert_policies_hold, await_store,
     harness::{
         PATIENCE,
         cut::{Cut, Fault},
@@ -23,7 +22,7 @@ use crate::{
         redis::Redis,
         wait_until,
     },
-    one_limit, policies,
+    outage::{assert_policies_hold, await_store, one_limit, policies},
 };
 
 /// A gateway behind the proxy, with one limit.

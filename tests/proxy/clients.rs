@@ -10,9 +10,8 @@ use std::{
 use tempfile::TempDir;
 
 use crate::{
-    forward_to,
     harness::{gateway::Gateway, redis::tls::Certificates, upstream::Upstream, wait_until},
-    quoted,
+    proxy::{forward_to, quoted},
 };
 
 const INSTALLED: &str = "is installed by scripts/test.sh";

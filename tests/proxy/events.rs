@@ -7,9 +7,8 @@ use std::{
 };
 
 use crate::{
-    forward_to,
     harness::{PATIENCE, client::Client, gateway::Gateway, http2, wire::WireUpstream},
-    quoted,
+    proxy::{forward_to, quoted},
 };
 
 const HEAD: &[u8] =

@@ -7,7 +7,6 @@ use std::{
 };
 
 use crate::{
-    forward_to,
     harness::{
         PATIENCE,
         frames::{
@@ -18,7 +17,7 @@ use crate::{
         metrics::Metrics,
         wire::WireUpstream,
     },
-    quoted,
+    proxy::{forward_to, quoted},
 };
 
 const PRIORITY: u8 = 2;

@@ -8,14 +8,13 @@ use hyper::{HeaderMap, Response, body::Frame};
 use tokio::sync::Notify;
 
 use crate::{
-    cleartext_http2, forward_to,
     harness::{
         gateway::Gateway,
         http2::{self, whole},
         upstream::Upstream,
         wire::WireUpstream,
     },
-    quoted,
+    proxy::{cleartext_http2, forward_to, quoted},
 };
 
 /// A gateway with one worker before an upstream by HTTP/2, with these further tables.

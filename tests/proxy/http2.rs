@@ -15,7 +15,6 @@ use hyper_util::rt::TokioExecutor;
 use tokio::net::TcpStream;
 
 use crate::{
-    curl, forward_to,
     harness::{
         PATIENCE,
         frames::{
@@ -29,7 +28,7 @@ use crate::{
         wait_until,
         wire::WireUpstream,
     },
-    quoted,
+    proxy::{curl, forward_to, quoted},
 };
 
 /// In `timeouts` of the gateways here.

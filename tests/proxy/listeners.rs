@@ -130,7 +130,7 @@ fn what_holds_for_connections_changes_for_new_ones() {
     gateway
         .reload(&configuration(&format!("tls = {{ certs = [{{ cert = {cert:?}, key = {key:?} }}] }}"), 204));
     let ca = certificates.path("ca.pem");
-    let told = crate::curl(
+    let told = crate::proxy::curl(
         &gateway,
         &[
             "--cacert",

@@ -16,14 +16,13 @@ mod upstreams;
 use std::sync::mpsc;
 
 use crate::{
-    forward_to,
     harness::{
         PATIENCE,
         client::Client,
         gateway::Gateway,
         wire::{Wire, WireUpstream},
     },
-    quoted,
+    proxy::{forward_to, quoted},
 };
 
 const FINE: &str = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";

@@ -5,13 +5,12 @@ use std::io::Write;
 use hyper::{Response, body::Incoming};
 
 use crate::{
-    forward_to,
     harness::{
         gateway::Gateway,
         upstream::{Upstream, whole},
         wire::WireUpstream,
     },
-    quoted,
+    proxy::{forward_to, quoted},
 };
 
 /// A gateway whose routes to this upstream have these keys.

@@ -7,7 +7,6 @@ use http_body_util::BodyExt;
 use hyper::Response;
 
 use crate::{
-    cleartext_http2,
     harness::{
         client::Client,
         gateway::Gateway,
@@ -17,6 +16,7 @@ use crate::{
         wait_until,
         wire::WireUpstream,
     },
+    proxy::cleartext_http2,
 };
 
 const HANDSHAKE: &[u8] = b"GET /chat HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\

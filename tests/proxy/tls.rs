@@ -9,12 +9,11 @@ use std::{
 };
 
 use crate::{
-    curl, forward_to,
     harness::{
         PATIENCE, client::Client, gateway::Gateway, metrics::Metrics, redis::tls::Certificates,
         upstream::Upstream, wait_until, wire::WireUpstream,
     },
-    quoted,
+    proxy::{curl, forward_to, quoted},
 };
 
 /// `tls` of `[server]` with these certificates.

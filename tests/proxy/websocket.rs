@@ -14,7 +14,6 @@ use hyper::Response;
 use serde_json::Value;
 
 use crate::{
-    cleartext_http2, forward_to,
     harness::{
         PATIENCE,
         client::{Answer, Client},
@@ -25,7 +24,7 @@ use crate::{
         wait_until,
         wire::{Wire, WireUpstream},
     },
-    quoted,
+    proxy::{cleartext_http2, forward_to, quoted},
 };
 
 const HANDSHAKE: &[u8] = b"GET /chat?room=1 HTTP/1.1\r\nHost: a\r\nConnection: keep-alive, Upgrade\r\nUpgrade: WebSocket\r\n\

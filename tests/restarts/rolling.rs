@@ -9,9 +9,11 @@ use std::{
 };
 
 use crate::{
-    clients::{Clients, Manner},
     harness::{gateway::Gateway, redis::Redis, upstream::Upstream},
-    wait_for_end,
+    restarts::{
+        clients::{Clients, Manner},
+        wait_for_end,
+    },
 };
 
 /// Two gateways on one Redis, behind a balancer that takes them in turn.

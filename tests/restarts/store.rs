@@ -8,7 +8,7 @@ use crate::{
         redis::{Redis, cluster::Cluster},
         wait_until,
     },
-    on_demand, wait_for_end,
+    restarts::{on_demand, wait_for_end},
 };
 
 const GET: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";

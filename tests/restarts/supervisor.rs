@@ -16,7 +16,7 @@ use crate::{
         gateway::{Gateway, handing_on},
         wait_until,
     },
-    wait_for_end,
+    restarts::wait_for_end,
 };
 
 const ROUTE: &str = "[[routes]]\npath = \"/\"\nrespond = { status = 204 }\n";
@@ -80,7 +80,7 @@ fn a_unix_socket_is_handed_on_and_its_file_is_the_supervisors() {
     let toml = format!("[server]\nlisten = [\"127.0.0.1:0\", \"unix:{}\"]\n{ROUTE}", path.display());
     for _ in 0..2 {
         let mut gateway = Gateway::start_with_sockets(&toml, vec![socket.try_clone().unwrap().into()]);
-        assert!(crate::unix::ask(&path, "/").starts_with("HTTP/1.1 204 "));
+        assert!(crate::restarts::unix::ask(&path, "/").starts_with("HTTP/1.1 204 "));
         gateway.signal("TERM");
         wait_for_end(&mut gateway);
         assert!(path.exists());

@@ -13,7 +13,7 @@ use std::{
 
 use crate::{
     harness::{gateway::Gateway, upstream::Upstream},
-    wait_for_end,
+    restarts::wait_for_end,
 };
 
 /// The answer to a GET by a unix socket.

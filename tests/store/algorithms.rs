@@ -9,7 +9,7 @@ use tollgate::{
     store::{Act, Charge, Decision, Lease, Operation, Reply, Usage},
 };
 
-use crate::stepped::{SECOND, START, Stepped, charge, decision, on, under};
+use crate::store::stepped::{SECOND, START, Stepped, charge, decision, on, under};
 
 on_both_stores! {
     fault_01_refused_requests_are_not_counted

@@ -7,7 +7,7 @@ use tollgate::{
     store::{Charge, Charges, Outcome},
 };
 
-use crate::stepped::{SECOND, START, Stepped, charge, quota};
+use crate::store::stepped::{SECOND, START, Stepped, charge, quota};
 
 on_both_stores! {
     fault_01_refused_requests_are_not_counted

@@ -14,7 +14,7 @@ use tollgate::{
 
 use crate::{
     harness::{open_store, redis::Redis, resp::Value},
-    stepped::{SECOND, Script, charge, on, under},
+    store::stepped::{SECOND, Script, charge, on, under},
 };
 
 const ALGORITHMS: [Algorithm; 5] = [

@@ -11,7 +11,7 @@ use tollgate::{
 
 use crate::{
     harness::{gateway::Gateway, open_store, redis::Redis, wait_until},
-    stepped::charge,
+    store::stepped::charge,
 };
 
 /// Runs on a thread's runtime, as a worker does.

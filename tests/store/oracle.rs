@@ -8,7 +8,7 @@ use tollgate::{
     store::{Act, Charge, LeaseId, Outcome},
 };
 
-use crate::stepped::{SECOND, START, Stepped, charge, quota};
+use crate::store::stepped::{SECOND, START, Stepped, charge, quota};
 
 /// All that was admitted, in order: times and costs. Nothing is clever here.
 #[derive(Default)]

@@ -8,7 +8,7 @@ use tollgate::{
     store::{Act, Charge, Charges, LeaseId, Operation, Reply, memory::MemoryStore},
 };
 
-use crate::{
+use crate::store::{
     oracle::check,
     stepped::{SECOND, START, Script, charge, decision, on, quota, serially, take_at},
 };

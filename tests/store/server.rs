@@ -10,7 +10,7 @@ use tollgate::{
 
 use crate::{
     harness::resp::Value,
-    stepped::{SECOND, START, Script, charge, on, under},
+    store::stepped::{SECOND, START, Script, charge, on, under},
 };
 
 /// What running totals in a log start over at.

@@ -11,7 +11,6 @@ use tokio::time;
 use tollgate::store::Charge;
 
 use crate::{
-    ask, assert_five_pass, by_key,
     harness::{
         gateway::Gateway,
         judge::{Late, in_time, judge, within},
@@ -19,7 +18,7 @@ use crate::{
         redis::{Redis, cluster::Cluster, tls::Certificates},
         wait_until,
     },
-    server::RIGHTS,
+    topology::{ask, assert_five_pass, by_key, server::RIGHTS},
 };
 
 /// A decision of a node that answers takes less.
@@ -110,7 +109,7 @@ fn limits_with_the_same_key_are_one_step() {
 }
 
 fn charge(bucket: &str) -> Charge {
-    crate::across::charge(bucket, 10, 1)
+    crate::topology::across::charge(bucket, 10, 1)
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! The primary that Sentinels name, and who takes its place.
 
 use crate::{
-    ask, assert_five_pass, by_key,
     harness::{gateway::Gateway, load::Load, redis::sentinel::Sentinels, wait_until},
+    topology::{ask, assert_five_pass, by_key},
 };
 
 #[test]

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use tollgate::{Ask, Limit, Limiter, Rate, store::script::SOURCE};
 
 use crate::{
-    ask, assert_five_pass, by_key,
     harness::{
         gateway::Gateway,
         redis::{Redis, tls::Certificates},
         wait_until,
     },
+    topology::{ask, assert_five_pass, by_key},
 };
 
 /// What docs/configuration.md says that a user needs.

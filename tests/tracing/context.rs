@@ -5,9 +5,8 @@ use std::time::Instant;
 use hyper::{HeaderMap, header::HeaderName};
 
 use crate::{
-    PARENT, TRACE, forward_to,
     harness::{collector::Collector, gateway::Gateway, upstream::Upstream, wait_until},
-    traceparent,
+    tracing::{PARENT, TRACE, forward_to, traceparent},
 };
 
 /// The lines of a field.

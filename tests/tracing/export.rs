@@ -3,12 +3,11 @@
 use std::net::TcpListener;
 
 use crate::{
-    admin,
     harness::{
         collector::Collector, gateway::Gateway, metrics::Metrics, redis::tls::Certificates, upstream::Speech,
         wait_until,
     },
-    unreachable,
+    tracing::{admin, unreachable},
 };
 
 /// What answers all by itself.

@@ -6,7 +6,6 @@ use hyper::Response;
 use serde_json::Value;
 
 use crate::{
-    PARENT, TRACE, forward_to,
     harness::{
         client::Answer,
         collector::{Collector, Span},
@@ -17,7 +16,7 @@ use crate::{
         wait_until,
         wire::WireUpstream,
     },
-    traceparent, unreachable,
+    tracing::{PARENT, TRACE, forward_to, traceparent, unreachable},
 };
 
 const INTERNAL: i32 = 1;

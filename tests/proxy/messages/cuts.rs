@@ -5,9 +5,8 @@ use std::{io::Write, sync::mpsc, thread, time::Duration};
 
 use super::{LIMITED, Recording};
 use crate::{
-    forward_to,
     harness::{PATIENCE, gateway::Gateway, wire::WireUpstream},
-    quoted,
+    proxy::{forward_to, quoted},
 };
 
 fn gateway_to(upstream: &WireUpstream) -> Gateway {

@@ -4,9 +4,8 @@ use std::{fs, sync::mpsc};
 
 use super::{FINE, Recording, body, lines};
 use crate::{
-    forward_to,
     harness::{PATIENCE, gateway::Gateway, wait_until, wire::WireUpstream},
-    quoted,
+    proxy::{forward_to, quoted},
 };
 
 /// Fields that belong to a connection, or that its Connection names.

@@ -13,9 +13,8 @@ use std::{
 
 use super::{FINE, Recording};
 use crate::{
-    forward_to,
     harness::{PATIENCE, client::Client, gateway::Gateway, wire::WireUpstream},
-    quoted,
+    proxy::{forward_to, quoted},
 };
 
 const GET: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";

@@ -5,14 +5,13 @@ use std::{io::Write, sync::mpsc, thread};
 
 use super::{Recording, lines};
 use crate::{
-    forward_to,
     harness::{
         PATIENCE,
         frames::{Frames, get},
         gateway::Gateway,
         wire::WireUpstream,
     },
-    quoted,
+    proxy::{forward_to, quoted},
 };
 
 const HINT: &str = "HTTP/1.1 103 Early Hints\r\nLink: </a>; rel=preload\r\nConnection: x-own\r\nX-Own: 1\r\n\

@@ -8,9 +8,8 @@ use std::{
 
 use super::{FINE, Recording, body, lines};
 use crate::{
-    forward_to,
     harness::{PATIENCE, gateway::Gateway, wire::WireUpstream},
-    quoted,
+    proxy::{forward_to, quoted},
 };
 
 const GET: &str = "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";

@@ -3,9 +3,8 @@
 use std::sync::{Mutex, mpsc};
 
 use crate::{
-    forward_to,
     harness::{gateway::Gateway, upstream::Upstream, wait_until, wire::WireUpstream},
-    quoted,
+    proxy::{forward_to, quoted},
 };
 
 const OK: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nup";

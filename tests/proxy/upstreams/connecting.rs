@@ -12,13 +12,12 @@ use hyper::Response;
 use tokio::sync::Semaphore;
 
 use crate::{
-    forward_to,
     harness::{
         gateway::Gateway,
         upstream::{Upstream, whole},
         wait_until,
     },
-    quoted,
+    proxy::{forward_to, quoted},
 };
 
 /// A server on a unix socket, which answers with the host that it was asked for.

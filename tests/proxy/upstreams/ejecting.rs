@@ -4,13 +4,12 @@ use http_body_util::BodyExt;
 use hyper::Response;
 
 use crate::{
-    forward_to,
     harness::{
         gateway::Gateway,
         upstream::{Upstream, whole},
         wait_until,
     },
-    quoted,
+    proxy::{forward_to, quoted},
 };
 
 fn answering(status: u16) -> Upstream {

@@ -15,13 +15,12 @@ use hyper_util::rt::TokioExecutor;
 use tokio::{net::TcpListener, sync::Semaphore};
 
 use crate::{
-    cleartext_http2, forward_to,
     harness::{
         gateway::Gateway,
         upstream::{Speech, Upstream, whole},
         wait_until,
     },
-    quoted,
+    proxy::{cleartext_http2, forward_to, quoted},
 };
 
 fn gateway(url: &str, keys: &str) -> Gateway {

@@ -11,14 +11,13 @@ use std::{
 use hyper::Response;
 
 use crate::{
-    forward_to,
     harness::{
         gateway::Gateway,
         upstream::{Upstream, whole},
         wait_until,
         wire::WireUpstream,
     },
-    quoted,
+    proxy::{forward_to, quoted},
 };
 
 /// A server that answers probes of `/healthz` by whether it is well, and all else with 200.

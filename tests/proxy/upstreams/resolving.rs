@@ -10,9 +10,8 @@ use std::{
 };
 
 use crate::{
-    forward_to,
     harness::{gateway::Gateway, wire::WireUpstream},
-    quoted,
+    proxy::{forward_to, quoted},
 };
 
 /// In which a name is surely resolved again: it is each ten seconds.

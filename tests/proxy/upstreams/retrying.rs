@@ -3,13 +3,12 @@
 use std::net::TcpListener;
 
 use crate::{
-    forward_to,
     harness::{
         gateway::Gateway,
         upstream::Upstream,
         wire::{Wire, WireUpstream},
     },
-    quoted,
+    proxy::{forward_to, quoted},
 };
 
 const OK: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nup";

@@ -1,12 +1,11 @@
 //! How long an exchange may take.
 
 use crate::{
-    forward_to,
     harness::{
         gateway::Gateway,
         wire::{Wire, WireUpstream},
     },
-    quoted,
+    proxy::{forward_to, quoted},
 };
 
 fn gateway(upstream: &WireUpstream, route: &str) -> Gateway {

@@ -3,7 +3,6 @@
 use hyper::{Response, Version};
 
 use crate::{
-    forward_to,
     harness::{
         client::Answer,
         gateway::Gateway,
@@ -11,7 +10,7 @@ use crate::{
         upstream::{Speech, Upstream, whole},
         wait_until,
     },
-    quoted,
+    proxy::{forward_to, quoted},
 };
 
 const BOTH: &[&str] = &["h2", "http/1.1"];

@@ -7,11 +7,11 @@ use super::{
     Recording, request,
 };
 use crate::{
-    curl,
     harness::{
         frames::{DATA, End, HEADERS},
         http2::{self, whole},
     },
+    proxy::curl,
 };
 
 /// The answer to a request, all of it.

@@ -8,7 +8,6 @@ use std::{
 
 use super::{Field, replaced, request};
 use crate::{
-    forward_to,
     harness::{
         PATIENCE,
         client::Client,
@@ -19,7 +18,7 @@ use crate::{
         gateway::Gateway,
         wire::{Wire, WireUpstream},
     },
-    quoted,
+    proxy::{forward_to, quoted},
 };
 
 const PART: &str = "half of it";

@@ -11,14 +11,13 @@ use super::{
     Recording, replaced, request,
 };
 use crate::{
-    curl, forward_to,
     harness::{
         PATIENCE,
         frames::{DATA, END_HEADERS, END_STREAM, End, Frames, HEADERS, NO_ERROR, RST_STREAM, fields},
         gateway::Gateway,
         wire::WireUpstream,
     },
-    quoted,
+    proxy::{curl, forward_to, quoted},
 };
 
 const EXPECTING: [(&str, &str); 2] = [("expect", "100-Continue"), ("content-length", "5")];

@@ -8,7 +8,6 @@ use hyper::{HeaderMap, Response};
 
 use super::{Field, replaced, request, send};
 use crate::{
-    cleartext_http2, forward_to,
     harness::{
         PATIENCE,
         frames::{
@@ -20,7 +19,7 @@ use crate::{
         upstream::{Upstream, whole},
         wire::WireUpstream,
     },
-    quoted,
+    proxy::{cleartext_http2, forward_to, quoted},
 };
 
 fn gateway_to(url: &str) -> Gateway {

@@ -1,0 +1,17 @@
+//! Tests of what operators use: commands, configuration, admin port, dashboard, simulation, documents.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by it")]
+
+#[allow(dead_code)] // Each test target uses a part of it.
+mod harness;
+
+mod accuracy;
+mod admin;
+mod commands;
+mod config;
+mod dashboard;
+mod documents;
+mod explain;
+mod schema;
+mod simulate;
+mod structure;
