@@ -4,7 +4,6 @@
 use std::{fs, process::Command, thread};
 
 use crate::{
-    asks_store, assert_policies_hold, await_store,
     harness::{
         cut::Cut,
         gateway::Gateway,
@@ -12,7 +11,7 @@ use crate::{
         redis::{Redis, tls::Certificates},
         wait_until,
     },
-    one_limit, policies,
+    outage::{asks_store, assert_policies_hold, await_store, one_limit, policies},
 };
 
 /// Asserts what a gateway does while its server refuses, from `begin` to `end`: the policies hold, what the server
@@ -175,16 +174,18 @@ fn a_server_that_holds_its_answers_back_is_left_alone_and_used_again() {
 
 #[test]
 fn a_server_that_is_loading_is_waited_for() {
-    let per_key = ["--key-load-delay", "20000", "--loading-process-events-interval-bytes", "1024"];
+    // It would load for 20 s, and does until the gateway has seen it loading.
+    let per_key = ["--key-load-delay", "50000", "--loading-process-events-interval-bytes", "1024"];
     let mut redis = Redis::start_with(&per_key);
     let gateway = Gateway::start(&policies(&redis.url()));
     await_store(&gateway);
-    redis.command(&["EVAL", "for i = 1, 100 do redis.call('SET', i, ('x'):rep(100)) end", "0"]);
+    redis.command(&["EVAL", "for i = 1, 400 do redis.call('SET', i, ('x'):rep(100)) end", "0"]);
     redis.command(&["SAVE"]);
     redis.kill();
     redis.restart_loading();
     assert_policies_hold(&gateway);
     wait_until("it is told", || gateway.log().contains("LOADING"));
+    redis.command(&["CONFIG", "SET", "key-load-delay", "0"]);
     // What was saved counts on.
     await_store(&gateway);
     assert_eq!(redis.command(&["ZCARD", "tollgate:told:sw:{global=}"]), "2");
