@@ -1,7 +1,12 @@
 #!/usr/bin/env bash
-# Every check of the project, as CI runs them. Installs what is missing of the programs that the tests start, since they
-# use real ones: redis-server (7.0 or later: the tests start Clusters), haproxy, nginx, curl, openssl, h2load, wrk,
-# chromium with its driver, unshare, and Python, with clients of WebSocket and gRPC in target/venv.
+# Runs the project's checks.
+#
+#   scripts/test.sh          all of them, as CI does
+#   scripts/test.sh quick    format, clippy, unit tests and one test of the gateway: what to run after each change
+#
+# The whole installs what is missing of the programs that the tests start, since they use real ones: redis-server
+# (7.0 or later: the tests start Clusters), haproxy, nginx, curl, openssl, h2load, wrk, chromium with its driver,
+# unshare, and Python, with clients of WebSocket and gRPC in target/venv.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # Where Debian keeps servers.
@@ -65,6 +70,24 @@ require_component() {
     fi
     step rustup component add "$2"
 }
+
+case ${1:-all} in
+all) ;;
+quick)
+    require_component fmt rustfmt
+    require_component clippy clippy
+    step cargo fmt --check
+    step cargo clippy --workspace --all-targets --locked -- -D warnings
+    step cargo test --quiet --locked --workspace --lib
+    step cargo test --quiet --locked --test gateway gateway::routes::
+    echo "==> quick checks passed; scripts/test.sh runs the rest"
+    exit
+    ;;
+*)
+    echo "usage: $0 [quick]" >&2
+    exit 2
+    ;;
+esac
 
 require_command redis-server redis-server redis
 require_command curl curl curl
