@@ -197,6 +197,8 @@ fn greet(config: &Config, server: &Server, admin: Option<SocketAddr>) {
         ListenAddress::Tcp(address) => format!("tollgate listens on {scheme}://{address}"),
         ListenAddress::Unix(_) => format!("tollgate listens on {address}"),
     });
+    let decisions =
+        server.decisions_address().map(|address| format!("decisions for other proxies: {address}"));
     let store = match &config.store.url {
         StoreUrl::Memory => "store: in memory, this process only".to_owned(),
         StoreUrl::Redis(url) => format!("store: {url}"),
@@ -208,7 +210,7 @@ fn greet(config: &Config, server: &Server, admin: Option<SocketAddr>) {
             format!("try: curl -i --unix-socket {} http://localhost/", path.display())
         }
     });
-    let lines: Vec<_> = listens.chain([store]).chain(dashboard).chain(example).collect();
+    let lines: Vec<_> = listens.chain(decisions).chain([store]).chain(dashboard).chain(example).collect();
     // A program may read the access log from stdout, so nothing else goes there.
     let logs_to_stdout = config.access_log.as_ref().is_some_and(|log| log.path.is_none());
     let print: fn(fmt::Arguments<'_>) = if logs_to_stdout { say_aside } else { say };

@@ -7,6 +7,7 @@
 
 mod changes;
 mod check;
+mod decisions;
 mod document;
 mod error;
 mod file;
@@ -29,12 +30,8 @@ use std::{collections::BTreeMap, env, io, path::Path, sync::Arc};
 
 use serde_json::Value;
 
-use self::{
-    document::Document,
-    file::{ConfigFile, ValueList},
-    value::{FromText, ParsedText},
-};
 pub use self::{
+    decisions::{Callers, DecisionsSettings},
     error::{Diagnostic, Diagnostics, LabeledSpan, Severity},
     jwt::{JwtKey, JwtSettings},
     limit::{
@@ -51,6 +48,11 @@ pub use self::{
     tls::{ClientTls, ServerTls},
     upstream::{Balance, Eject, Health, Percent, Retries, ServerUrl, Target, UpstreamSettings, Weighted},
 };
+use self::{
+    document::Document,
+    file::{ConfigFile, ValueList},
+    value::{FromText, ParsedText},
+};
 
 /// A complete, valid configuration. Every name that it uses is defined.
 #[derive(Debug, PartialEq)]
@@ -61,6 +63,8 @@ pub struct Config {
     pub store: StoreSettings,
     /// The admin port. `None` if there is none.
     pub admin: Option<AdminSettings>,
+    /// The listener for other proxies. `None` if there is none.
+    pub decisions: Option<DecisionsSettings>,
     /// The access log. `None` if it is off.
     pub access_log: Option<AccessLogSettings>,
     /// The tracing settings. `None` if tracing is off.
@@ -258,6 +262,7 @@ mod tests {
                 max_memory: 256 * 1024 * 1024,
             },
             admin: None,
+            decisions: None,
             access_log: None,
             tracing: None,
             upstreams: BTreeMap::from([(

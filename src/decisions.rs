@@ -1,4 +1,78 @@
-//! Decisions for other proxies: they keep forwarding requests, and ask here whether limits admit them.
+//! The listener for other proxies and services, which keep their traffic and ask whether limits admit it.
+//!
+//! The server accepts its connections, with its bounds, timeouts and TLS. A call's path selects the service, a file each:
+//!
+//! ```text
+//! check      forward authentication (HTTP), and questions in JSON
+//! grpc       messages, statuses and deadlines of gRPC
+//! health     grpc.health.v1
+//! ```
 
+mod check;
 pub mod grpc;
 pub mod health;
+
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use http_body_util::BodyExt;
+use hyper::{Method, Request, Response};
+
+use crate::{
+    forward::{Failure, body::Fault},
+    gateway::{AnswerBody, Body, Exchange, Gateway, Peer, Upload},
+    reject::Rejection,
+};
+
+/// The largest body of a call in bytes.
+const BODY_MOST: u64 = 1 << 20;
+
+/// Answers a call. Without room for it, the answer is 503.
+pub(crate) async fn answer(
+    gateway: Arc<Gateway>,
+    peer: Peer,
+    call: Request<Upload>,
+    has_room: bool,
+) -> Response<AnswerBody> {
+    let rejection = if !gateway.admits_caller(peer.address) {
+        Rejection::CallerUnknown
+    } else if !has_room {
+        Rejection::Overloaded
+    } else {
+        return dispatch(gateway, peer, call).await;
+    };
+    Exchange::begin(gateway, peer, &call.into_parts().0).conclude(Err(rejection))
+}
+
+/// Hands a call to the service of its path.
+async fn dispatch(gateway: Arc<Gateway>, peer: Peer, call: Request<Upload>) -> Response<AnswerBody> {
+    let path = call.uri().path();
+    if check::serves(path) {
+        return check::answer(gateway, peer, call).await;
+    }
+    match (call.method(), path) {
+        (&Method::GET | &Method::HEAD, "/healthcheck") => {
+            Response::new(AnswerBody::unrecorded(Body::Whole(Some(Bytes::from_static(b"OK")))))
+        }
+        _ => Exchange::begin(gateway, peer, &call.into_parts().0).conclude(Err(Rejection::NoRoute)),
+    }
+}
+
+/// Receives the whole body of a call.
+///
+/// # Errors
+/// It is too large, comes too slowly, or breaks off.
+async fn whole(body: Upload) -> Result<Bytes, Rejection> {
+    let mut body = body.at_most(Some(BODY_MOST)).map_err(Failure::Request)?;
+    let mut bytes = BytesMut::new();
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|error| {
+            let fault = error.downcast_ref::<Fault>().copied();
+            Failure::Request(fault.unwrap_or(Fault::Broken))
+        })?;
+        if let Some(data) = frame.data_ref() {
+            bytes.extend_from_slice(data);
+        }
+    }
+    Ok(bytes.freeze())
+}

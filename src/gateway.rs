@@ -6,6 +6,7 @@
 
 mod access_log;
 mod build;
+mod call;
 pub(crate) mod client;
 mod entry;
 mod exchange;
@@ -30,7 +31,7 @@ use tokio::time::Instant;
 use tollgate_http1::head::{FIELDS_MOST, Unreadable};
 
 use crate::{
-    config::RatelimitHeaders,
+    config::{Callers, RatelimitHeaders},
     forward::{
         Failure, Upstream,
         headers::{self, Client},
@@ -47,10 +48,11 @@ use crate::{
 
 use self::{
     entry::{End, Entry},
-    exchange::{Exchange, Facts},
+    exchange::Facts,
     plan::{Aim, Plan, Planner, Route, fixed},
 };
 
+pub(crate) use self::exchange::Exchange;
 pub use self::{
     access_log::AccessLog,
     client::Peer,
@@ -80,6 +82,8 @@ pub struct Gateway {
     upstreams: Vec<(String, Arc<Upstream>)>,
     pub(crate) trusted_proxies: Vec<IpNet>,
     proxy_protocol: bool,
+    /// The peers that may ask for decisions.
+    callers: Option<Callers>,
     /// The traffic of requests without a route, then of the routes in the order of their names.
     traffic: Vec<(String, Arc<Traffic>)>,
     access_log: Option<Arc<AccessLog>>,
@@ -160,7 +164,7 @@ impl Gateway {
         let plan = facts.planned(self.planner.plan(client.address, parts, self.claims(parts)), parts)?;
         let Plan { route, aim, limits, terms, .. } = plan;
         let body = body.at_most(route.max_body).map_err(Failure::Request)?;
-        let admission = self.decide(route, &limits, terms, facts).await?;
+        let admission = self.decide(&limits, terms, facts).await?;
         let answered = self.carry_out(aim, route, &client, parts, body, facts).await;
         let mut response = answered.unwrap_or_else(|failure| self.reject(&failure.into(), facts));
         if let Some(admission) = admission {
@@ -175,7 +179,6 @@ impl Gateway {
     /// The refusal.
     async fn decide(
         self: &Arc<Self>,
-        route: &Route,
         limits: &[Arc<Rule>],
         terms: impl IntoIterator<Item = Terms>,
         facts: &mut Facts,
@@ -191,7 +194,7 @@ impl Gateway {
                     request::admit(&self.limiter, limits, &asks, facts.arrival, &mut facts.decided).await;
                 if let Err(refusal) = &admitted {
                     let repeat = Repeat::of(limits, asks, refusal);
-                    facts.refused = repeat.and_then(|asked| self.refused(route, asked, facts));
+                    facts.refused = repeat.and_then(|asked| self.refused(asked, facts));
                 }
                 admitted
             }
@@ -241,11 +244,12 @@ impl Gateway {
 
     /// Returns what is needed to reject an identical request without parsing it. `None` if logging, tracing or tokens need
     /// the request itself.
-    fn refused(self: &Arc<Self>, route: &Route, asked: Repeat, facts: &Facts) -> Option<Box<Refused>> {
+    fn refused(self: &Arc<Self>, asked: Repeat, facts: &Facts) -> Option<Box<Refused>> {
         let is_told = self.access_log.is_some() || self.tracer.is_some();
         if is_told || self.verifier.is_some() || facts.lines.is_none() || facts.is_grpc {
             return None;
         }
+        let route = self.route(facts)?;
         let (gateway, on_limit) = (Arc::downgrade(self), route.on_limit.clone());
         Some(Box::new(Refused { gateway, traffic: route.traffic, on_limit, asked }))
     }

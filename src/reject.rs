@@ -72,6 +72,12 @@ pub enum Rejection {
     Overloaded,
     /// No route matches.
     NoRoute,
+    /// A peer that may not ask for decisions.
+    CallerUnknown,
+    /// A proxy asks for a decision, but doesn't say for which path.
+    ForwardedUriMissing,
+    /// A service asks for a decision in a way that can't be read.
+    QuestionInvalid(String),
     /// A limit refuses, or can't be asked.
     Refused(Refusal),
     /// The upstream gives no answer.
@@ -115,6 +121,15 @@ impl Rejection {
             }
             Self::Connect => (501, "connect", &"this gateway opens no tunnels"),
             Self::Overloaded => (503, "overloaded", &"the gateway has no room for another connection"),
+            Self::CallerUnknown => (
+                403,
+                "caller-unknown",
+                &"this address may not ask: decisions.trusted_proxies doesn't name it",
+            ),
+            Self::ForwardedUriMissing => {
+                (400, "forwarded-uri-missing", &"the request has no X-Forwarded-Uri field")
+            }
+            Self::QuestionInvalid(fault) => return (StatusCode::BAD_REQUEST, "question-invalid", fault),
             Self::NoRoute => (404, "no-route", &"no route matches the request"),
             Self::Refused(refusal) => return refused(refusal),
             Self::Failed(failure) => return failed(failure),

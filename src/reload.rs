@@ -123,7 +123,7 @@ impl Reloader {
             rules.clone_from(gateway.rules());
             gateway
         };
-        if let Err(error) = self.control.reload(&config.server, build).await {
+        if let Err(error) = self.control.reload(&config, build).await {
             mem::swap(&mut config.store, &mut running.config.store);
             return Err(
                 self.refuse(Diagnostics::of(&self.source.path.display().to_string(), &error.to_string()), by)

@@ -45,11 +45,11 @@ use tokio::{
 
 pub use self::status::{Reload, Status};
 use self::{
-    listener::{Listener, Listeners, Stream},
-    terms::{Terms, Tls},
+    listener::{Door, Entrance, Listener, Listeners, Stream},
+    terms::{Terms, TlsOfDoors},
 };
 use crate::{
-    config::{self, Config, ListenAddress},
+    config::{Config, ListenAddress},
     gateway::{Gateway, StoreError},
 };
 
@@ -132,6 +132,7 @@ enum Stage {
 /// A server that listens, with its workers running.
 pub struct Server {
     addresses: Vec<ListenAddress>,
+    decisions: Option<ListenAddress>,
     admin: Option<TcpListener>,
     crew: Crew,
     hang_ups: Signal,
@@ -163,8 +164,8 @@ pub struct Control {
 /// The listeners that are accepted from.
 #[derive(Default)]
 struct Listening {
-    /// Their addresses as the configuration has them. One that is dropped closes.
-    open: Vec<(ListenAddress, oneshot::Sender<()>)>,
+    /// Their entrances as the configuration has them. One that is dropped closes.
+    open: Vec<(Entrance, oneshot::Sender<()>)>,
     acceptors: JoinSet<()>,
 }
 
@@ -188,6 +189,7 @@ struct Inbox {
 struct Accepted {
     stream: Stream,
     peer: SocketAddr,
+    door: Door,
     counted: Counted,
     /// There are already as many as there may be.
     is_surplus: bool,
@@ -215,14 +217,18 @@ impl Server {
         // First of all: until they are taken, these signals kill the process.
         let hang_ups = signal(SignalKind::hangup())?;
         let (terminations, interrupts) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-        let Listeners { server: listeners, admin } = Listeners::open(config).await?;
-        let addresses = listeners.iter().filter_map(|(_, listener)| listener.address().ok()).collect();
+        let Listeners { open: listeners, admin } = Listeners::open(config).await?;
+        let addresses = |door| {
+            let of_door = listeners.iter().filter(move |(entrance, _)| entrance.door == door);
+            of_door.filter_map(|(_, listener)| listener.address().ok())
+        };
+        let (addresses, decisions) = (addresses(Door::Requests).collect(), addresses(Door::Decisions).next());
         let server = &config.server;
         let count = match server.workers {
             0 => thread::available_parallelism()?.get(),
             workers => workers,
         };
-        let tls = Tls::of(server, None).map_err(StartError::Tls)?;
+        let tls = TlsOfDoors::new(config, None).map_err(StartError::Tls)?;
         let terms = Arc::new(ArcSwap::from_pointee(Terms::new(server, tls, &gateway, count)));
         let gateway = Arc::new(ArcSwap::from_pointee(gateway));
         let (stage, is_at) = watch::channel(Stage::Serving);
@@ -258,12 +264,17 @@ impl Server {
         drop(timeout(config.store.timeout, reached).await);
         let readiness_is_seen = config.admin.is_some();
         let crew = Crew { control, threads, runtimes, is_draining, readiness_is_seen };
-        Ok(Self { addresses, admin, crew, hang_ups, terminations, interrupts })
+        Ok(Self { addresses, decisions, admin, crew, hang_ups, terminations, interrupts })
     }
 
     /// The addresses it listens on, with the ports that the system chose.
     pub fn addresses(&self) -> &[ListenAddress] {
         &self.addresses
+    }
+
+    /// Returns the address on which other proxies ask for decisions, with the port that the system chose.
+    pub fn decisions_address(&self) -> Option<&ListenAddress> {
+        self.decisions.as_ref()
     }
 
     /// What listens for operators, if anything is to. It can be had once.
@@ -329,51 +340,54 @@ impl Control {
     /// An address can't be listened on, TLS can't be spoken, or it is too late for a reload. Nothing has changed then.
     pub async fn reload(
         self: &Arc<Self>,
-        server: &config::ServerSettings,
+        config: &Config,
         build: impl FnOnce(&Gateway) -> Gateway,
     ) -> Result<(), StartError> {
         let mut listening = self.listening.lock().await;
         if self.status.is_draining() {
             return Err(StartError::Draining);
         }
-        let tls = Tls::of(server, self.terms.load().tls.as_ref()).map_err(StartError::Tls)?;
-        let mut unnamed: Vec<_> = listening.open.iter().map(|(address, _)| address.clone()).collect();
+        let tls = TlsOfDoors::new(config, Some(&self.terms.load().tls)).map_err(StartError::Tls)?;
+        let mut unnamed: Vec<_> = listening.open.iter().map(|(entrance, _)| entrance.clone()).collect();
         let mut opened = Vec::new();
-        for address in &server.listen {
-            match unnamed.iter().position(|open| open == address) {
+        for entrance in Entrance::all(config) {
+            match unnamed.iter().position(|open| *open == entrance) {
                 Some(place) => drop(unnamed.swap_remove(place)),
-                None => opened.push((address.clone(), Listener::open(address, &mut Vec::new()).await?)),
+                None => {
+                    let listener = Listener::open(&entrance.address, &mut Vec::new()).await?;
+                    opened.push((entrance, listener));
+                }
             }
         }
         let gateway = build(&self.gateway.load());
-        let terms = Terms::new(server, tls, &gateway, self.inboxes.len());
+        let terms = Terms::new(&config.server, tls, &gateway, self.inboxes.len());
         self.gateway.store(Arc::new(gateway));
         self.terms.store(Arc::new(terms));
         self.places.changes.notify_waiters();
-        for address in unnamed {
-            if let Some(place) = listening.open.iter().position(|(open, _)| *open == address) {
+        for entrance in unnamed {
+            if let Some(place) = listening.open.iter().position(|(open, _)| *open == entrance) {
                 listening.open.swap_remove(place);
-                tracing::info!("listens no more on {address}");
+                tracing::info!("listens no more on {}", entrance.address);
             }
         }
-        for (address, listener) in &opened {
-            tracing::info!("listens on {}", listener.address().as_ref().unwrap_or(address));
+        for (entrance, listener) in &opened {
+            tracing::info!("listens on {}", listener.address().as_ref().unwrap_or(&entrance.address));
         }
         self.accept_from(opened, &mut listening);
         Ok(())
     }
 
-    fn accept_from(self: &Arc<Self>, listeners: Vec<(ListenAddress, Listener)>, listening: &mut Listening) {
+    fn accept_from(self: &Arc<Self>, listeners: Vec<(Entrance, Listener)>, listening: &mut Listening) {
         while listening.acceptors.try_join_next().is_some() {}
-        for (address, listener) in listeners {
+        for (entrance, listener) in listeners {
             let (close, closed) = oneshot::channel();
-            listening.acceptors.spawn(self.clone().accept(listener, closed));
-            listening.open.push((address, close));
+            listening.acceptors.spawn(self.clone().accept(listener, entrance.door, closed));
+            listening.open.push((entrance, close));
         }
     }
 
     /// Accepts connections until the listener is to be closed.
-    async fn accept(self: Arc<Self>, mut listener: Listener, mut closed: oneshot::Receiver<()>) {
+    async fn accept(self: Arc<Self>, mut listener: Listener, door: Door, mut closed: oneshot::Receiver<()>) {
         let (mut trouble, mut stage) = (NowAndThen::default(), self.stage.subscribe());
         loop {
             let next = async {
@@ -389,7 +403,7 @@ impl Control {
             match accepted {
                 Ok((stream, peer)) => {
                     self.status.note_accepted();
-                    self.hand_over(stream, peer, place).await;
+                    self.hand_over(stream, peer, door, place).await;
                 }
                 // The client has gone already.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
@@ -412,7 +426,7 @@ impl Control {
             match listener.accept_waiting().await {
                 Some(Ok((stream, peer))) => {
                     self.status.note_accepted();
-                    self.hand_over(stream, peer, place).await;
+                    self.hand_over(stream, peer, door, place).await;
                 }
                 Some(Err(_)) => {}
                 None => break,
@@ -420,14 +434,14 @@ impl Control {
         }
     }
 
-    async fn hand_over(&self, stream: Stream, peer: SocketAddr, place: Place) {
+    async fn hand_over(&self, stream: Stream, peer: SocketAddr, door: Door, place: Place) {
         let draw = || &self.inboxes[fastrand::usize(..self.inboxes.len())];
         let (one, other) = (draw(), draw());
         let inbox = if other.connections.load(Relaxed) < one.connections.load(Relaxed) { other } else { one };
         inbox.connections.fetch_add(1, Relaxed);
         let counted = Counted { connections: inbox.connections.clone(), _place: place };
         let is_surplus = self.status.connections() > self.terms.load().clients_most;
-        if inbox.accepted.send(Accepted { stream, peer, counted, is_surplus }).await.is_err() {
+        if inbox.accepted.send(Accepted { stream, peer, door, counted, is_surplus }).await.is_err() {
             tracing::error!("a worker has ended: a connection is closed unserved");
         }
     }

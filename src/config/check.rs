@@ -3,6 +3,7 @@
 //! Values that were invalid by themselves have been reported and removed ([`Document`]). They aren't reported
 //! again as missing or undefined.
 
+mod decisions;
 mod jwt;
 mod keys;
 mod limits;
@@ -38,6 +39,7 @@ pub(super) fn check(
     let store = check.store(file.store.value, folder);
     let jwt = file.jwt.and_then(|table| check.jwt(table, folder));
     let admin = file.admin.and_then(|table| check.admin(table));
+    let decisions = file.decisions.and_then(|table| check.decisions(table, folder));
     let access_log = file.access_log.map(|table| access_log(table, folder));
     let tracing = file.tracing.map(tracing);
     for (name, upstream) in file.upstreams {
@@ -48,13 +50,29 @@ pub(super) fn check(
         check.named_limit(name, limit);
     }
     let routes = check.routes(file.routes);
-    check.warn_of_unused_limits();
+    if decisions.is_some() {
+        // Services may ask for any limit by its name.
+        check.warn_of_skipped_limits();
+    } else {
+        check.warn_of_unused_limits();
+    }
     let upstreams =
         check.upstreams.into_iter().filter_map(|(name, upstream)| Some((name, upstream?))).collect();
     let limits =
         check.limits.into_iter().filter_map(|(name, defined)| Some((name, defined.limit?.into()))).collect();
     let is_good = document.faults.iter().all(|fault| fault.severity == Severity::Warning);
-    is_good.then_some(Config { server, store, admin, access_log, tracing, upstreams, limits, jwt, routes })
+    is_good.then_some(Config {
+        server,
+        store,
+        admin,
+        decisions,
+        access_log,
+        tracing,
+        upstreams,
+        limits,
+        jwt,
+        routes,
+    })
 }
 
 /// The least length of a token; a shorter one can be guessed.

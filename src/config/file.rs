@@ -5,6 +5,7 @@
 //! the others are still checked.
 
 mod container;
+mod decisions;
 mod limit;
 mod route;
 mod server;
@@ -22,6 +23,7 @@ use serde::Deserialize;
 
 pub(super) use self::{
     container::{Pairs, SpannedTable, ValueList},
+    decisions::{DecisionsTable, DecisionsTlsTable},
     limit::{LimitTable, ResponseCostTable, RouteLimit},
     route::{EditsTable, OnLimitTable, RedirectTable, RespondTable, RouteTable},
     server::{CertificateTable, ServerTable, ServerTlsTable},
@@ -43,6 +45,8 @@ pub(super) struct ConfigFile {
     pub store: SpannedTable<StoreTable>,
     /// A second listener, for operators. Default: none.
     pub admin: Option<SpannedTable<AdminTable>>,
+    /// A listener for other proxies, which ask Tollgate whether limits admit a request. Default: none.
+    pub decisions: Option<SpannedTable<DecisionsTable>>,
     /// A log with a line per request. Default: none.
     pub access_log: Option<SpannedTable<AccessLogTable>>,
     /// The export of traces. Default: none.

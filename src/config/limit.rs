@@ -7,7 +7,7 @@ use hyper::{StatusCode, header::HeaderName};
 use ipnet::IpNet;
 
 use super::OnFailure;
-use crate::algorithm::{Quota, Rate};
+use crate::algorithm::{Algorithm, Quota, Rate};
 
 /// The settings of a limit: a name, a key, a quota, and how to apply them.
 #[derive(Debug, PartialEq)]
@@ -41,6 +41,14 @@ pub struct LimitSettings {
     pub plain: bool,
     /// The failure policy.
     pub on_failure: OnFailure,
+}
+
+impl LimitSettings {
+    /// Returns true if nothing of the limit needs the response: no lease ends with it, and no cost depends on it.
+    pub fn ends_with_decision(&self) -> bool {
+        let is_lease = self.quota.algorithm == Algorithm::Concurrency;
+        !is_lease && self.when_status.is_empty() && !matches!(self.cost, Cost::Response { .. })
+    }
 }
 
 /// A part of a limit's key. Displays as it is written in the file: `header:x-api-key`.

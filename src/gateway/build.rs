@@ -32,6 +32,7 @@ impl Gateway {
             ratelimit_headers: config.server.ratelimit_headers,
             upstreams: upstreams(config, before),
             trusted_proxies: config.server.trusted_proxies.clone(),
+            callers: config.decisions.as_ref().map(|decisions| decisions.callers.clone()),
             proxy_protocol: config.server.proxy_protocol,
             traffic: traffic(config, before),
             access_log: before.and_then(|before| before.access_log.clone()),

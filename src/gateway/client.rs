@@ -23,9 +23,17 @@ pub struct Peer {
 /// The first that isn't is the client. An entry that is no address ends the walk: whoever wrote it
 /// stands in for its client. An IPv4 address in IPv6 form is that IPv4 address.
 pub(crate) fn identify(peer: Peer, headers: &HeaderMap, trusted_proxies: &[IpNet]) -> Client {
+    walk(peer, is_trusted(peer.address, trusted_proxies), headers, trusted_proxies)
+}
+
+/// Reads X-Forwarded-For likewise, of a request that a proxy describes instead of forwarding it: the proxy itself is trusted.
+pub(crate) fn identify_described(proxy: Peer, headers: &HeaderMap, trusted_proxies: &[IpNet]) -> Client {
+    walk(proxy, true, headers, trusted_proxies)
+}
+
+fn walk(peer: Peer, peer_is_trusted: bool, headers: &HeaderMap, trusted_proxies: &[IpNet]) -> Client {
     let Peer { address: peer, scheme } = peer;
     let peer = peer.to_canonical();
-    let peer_is_trusted = is_trusted(peer, trusted_proxies);
     let mut address = peer;
     if peer_is_trusted {
         let lines = headers.get_all(X_FORWARDED_FOR).into_iter().rev();

@@ -86,7 +86,7 @@ const CLIENT_LEFT: u16 = 499;
 
 /// A request and its answer.
 #[derive(Debug)]
-pub(super) struct Exchange {
+pub(crate) struct Exchange {
     pub(super) gateway: Arc<Gateway>,
     pub(super) facts: Facts,
 }
@@ -206,7 +206,7 @@ impl Facts {
 
 impl Exchange {
     /// With a request that has just arrived.
-    pub(super) fn begin(gateway: Arc<Gateway>, peer: Peer, request: &Parts) -> Self {
+    pub(crate) fn begin(gateway: Arc<Gateway>, peer: Peer, request: &Parts) -> Self {
         let arrival = Instant::now();
         let is_trusted = || client::is_trusted(peer.address, &gateway.trusted_proxies);
         let traced = gateway.tracer.as_ref().and_then(|tracer| tracer.sample(&request.headers, is_trusted));
@@ -240,7 +240,7 @@ impl Exchange {
             // No trace waits for the end of a tunnel.
             self.trace(&self.end_at(Instant::now()));
         }
-        response.map(|body| AnswerBody { body, exchange: self })
+        response.map(|body| AnswerBody { body, exchange: Some(self) })
     }
 
     /// How it ends then.
@@ -293,10 +293,16 @@ impl Drop for Exchange {
 #[derive(Debug)]
 pub struct AnswerBody {
     body: Body,
-    exchange: Exchange,
+    /// `None` for answers that aren't recorded.
+    exchange: Option<Exchange>,
 }
 
 impl AnswerBody {
+    /// Returns the body of an answer that is neither counted nor logged.
+    pub(crate) fn unrecorded(body: Body) -> Self {
+        Self { body, exchange: None }
+    }
+
     /// How the head was spelt that it comes with.
     pub fn spelling(&self) -> Option<&Spelling> {
         self.body.spelling()
@@ -304,17 +310,20 @@ impl AnswerBody {
 
     /// The lines that the head has beside its fields.
     pub fn lines(&self) -> &[u8] {
-        self.exchange.facts.lines.as_deref().unwrap_or_default()
+        let lines = self.exchange.as_ref().and_then(|exchange| exchange.facts.lines.as_deref());
+        lines.unwrap_or_default()
     }
 
     /// By what the request can be refused again, if it was refused and comes again.
     pub fn take_refused(&mut self) -> Option<Box<Refused>> {
-        self.exchange.facts.refused.take()
+        self.exchange.as_mut()?.facts.refused.take()
     }
 
     /// Ends the exchange, as of now: who has looked at the clock spares another look.
     pub fn end(&mut self, now: Instant) {
-        self.exchange.end(now);
+        if let Some(exchange) = &mut self.exchange {
+            exchange.end(now);
+        }
     }
 
     /// Keeps the tunnel open to the client that the answer has opened, until its end, or until nothing has come from either end for
@@ -324,7 +333,7 @@ impl AnswerBody {
     /// The tunnel broke, or was idle.
     pub async fn tunnel(self, client: impl Stream, idle: Duration) -> io::Result<()> {
         let Self { body, mut exchange } = self;
-        if let Body::Tunnel(tunnel) = body {
+        if let (Body::Tunnel(tunnel), Some(exchange)) = (body, &mut exchange) {
             tunnel.run(client, idle, &mut exchange.facts.bytes).await?;
             exchange.facts.is_whole = true;
         }
@@ -341,7 +350,8 @@ impl HttpBody for AnswerBody {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
         let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
-        let Self { body, exchange: Exchange { facts, .. } } = &mut *self;
+        let Self { body, exchange } = &mut *self;
+        let Some(Exchange { facts, .. }) = exchange else { return Poll::Ready(frame) };
         facts.is_whole = frame.is_none() || body.is_end_stream();
         if let Some(Ok(frame)) = &frame {
             if let (Some(settlement), Some(trailers)) = (&mut facts.settlement, frame.trailers_ref()) {

@@ -10,17 +10,22 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
-use hyper::{Method, Request, body::Incoming, server::conn::http2 as hyper_http2, service::service_fn};
+use hyper::{
+    Method, Request, Response, body::Incoming, server::conn::http2 as hyper_http2, service::service_fn,
+};
 use hyper_util::rt::TokioIo;
 use tokio::io::{self, AsyncRead, AsyncWriteExt};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::task::TaskTracker;
 
-use crate::gateway::{Gateway, Peer, Upload};
+use crate::{
+    decisions,
+    gateway::{AnswerBody, Gateway, Peer, Upload},
+};
 use tollgate_http1::{Input, Stream};
 
 use super::{
-    Status, Terms,
+    Door, Status, Terms,
     client::{InFlight, Watch, Watched},
     frames::Metered,
     http1::Http1,
@@ -40,6 +45,8 @@ pub(super) struct Connection {
     pub(super) peer: SocketAddr,
     /// `http`, or with TLS `https`.
     pub(super) scheme: &'static str,
+    /// The door that it came by.
+    pub(super) door: Door,
     /// There is no room for it.
     pub(super) is_turned_away: bool,
     pub(super) terms: Arc<Terms>,
@@ -58,7 +65,7 @@ impl Connection {
         let Some(Ok(speaks_http2)) = self.watch.unless_ended(speaks_http2).await else { return };
         if !speaks_http2 {
             self.serve_http1(stream, input).await;
-        } else if self.terms.http2 {
+        } else if self.terms.http2 || self.door == Door::Decisions {
             // In a box, lest all connections keep room for it.
             Box::pin(self.serve_http2(Box::new(input.before(stream)))).await;
         } else {
@@ -108,8 +115,7 @@ impl Connection {
                 let is_head = request.method() == Method::HEAD;
                 let has_room = !served.is_turned_away && served.streams.len() <= served.terms.streams_most;
                 let request = request.map(|body| Upload::http2(body, served.terms.patience.idle));
-                let gateway = served.gateway.load_full();
-                let response = gateway.answer(served.peer(), request, has_room).await;
+                let response = served.respond(request, has_room).await;
                 if served.is_last() {
                     served.watch.end();
                 }
@@ -124,6 +130,16 @@ impl Connection {
                 connection.status.note_unreadable("http2");
             }
             connection.note_end(&error);
+        }
+    }
+
+    /// Answers a request as the door says.
+    pub(super) async fn respond(&self, request: Request<Upload>, has_room: bool) -> Response<AnswerBody> {
+        let (gateway, peer) = (self.gateway.load_full(), self.peer());
+        match self.door {
+            Door::Requests => gateway.answer(peer, request, has_room).await,
+            // In a box, lest requests to be forwarded keep room for it.
+            Door::Decisions => Box::pin(decisions::answer(gateway, peer, request, has_room)).await,
         }
     }
 

@@ -192,13 +192,12 @@ impl<'c, S: Stream> Http1<'c, S> {
         };
         connection.watch.begin_request();
         let response = {
-            let gateway = connection.gateway.load_full();
             let body = match asked.version {
                 Version::HTTP_11 => body.hinting(Interim::to(&self.wire)),
                 _ => body,
             };
             let request = request.map(|spelling| body.spelt(spelling));
-            let mut answered = pin!(gateway.answer(connection.peer(), request, !connection.is_turned_away));
+            let mut answered = pin!(connection.respond(request, !connection.is_turned_away));
             poll_fn(|context| match answered.as_mut().poll(context) {
                 Poll::Ready(response) => Poll::Ready(Ok(response)),
                 Poll::Pending => self.wire.lock().poll_left(context).map(Err),

@@ -33,10 +33,35 @@ const UNSENT_BYTES: u32 = 128 << 10;
 /// reason for less, since a client that finds no room waits a second until it tries again.
 const BACKLOG: i32 = i32::MAX;
 
+/// The service that a listener is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Door {
+    /// Forwarding requests of clients.
+    Requests,
+    /// Answering other proxies, which ask whether to forward a request.
+    Decisions,
+}
+
+/// An address to listen on, and the service there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Entrance {
+    pub(super) address: ListenAddress,
+    pub(super) door: Door,
+}
+
+impl Entrance {
+    /// Returns the entrances of a configuration.
+    pub(super) fn all(config: &Config) -> impl Iterator<Item = Self> {
+        let of = |door| move |address: &ListenAddress| Self { address: address.clone(), door };
+        let decisions = config.decisions.iter().map(|decisions| &decisions.listen);
+        config.server.listen.iter().map(of(Door::Requests)).chain(decisions.map(of(Door::Decisions)))
+    }
+}
+
 /// All listeners of a gateway.
 pub(super) struct Listeners {
-    /// For requests, with their addresses as the configuration has them.
-    pub(super) server: Vec<(ListenAddress, Listener)>,
+    /// For requests and decisions, with their addresses as the configuration has them.
+    pub(super) open: Vec<(Entrance, Listener)>,
     /// For operators.
     pub(super) admin: Option<TcpListener>,
 }
@@ -48,9 +73,10 @@ impl Listeners {
     /// An address that can't be listened on, or a socket that the configuration doesn't name.
     pub(super) async fn open(config: &Config) -> Result<Self, StartError> {
         let mut inherited = inherited().map_err(StartError::Inherited)?;
-        let mut server = Vec::with_capacity(config.server.listen.len());
-        for address in &config.server.listen {
-            server.push((address.clone(), Listener::open(address, &mut inherited).await?));
+        let mut open = Vec::new();
+        for entrance in Entrance::all(config) {
+            let listener = Listener::open(&entrance.address, &mut inherited).await?;
+            open.push((entrance, listener));
         }
         let mut admin = None;
         if let Some(config) = &config.admin {
@@ -61,7 +87,7 @@ impl Listeners {
         }
         match inherited.first() {
             Some(socket) => Err(StartError::Unnamed(socket.address()?)),
-            None => Ok(Self { server, admin }),
+            None => Ok(Self { open, admin }),
         }
     }
 }

@@ -6,11 +6,11 @@ use std::{sync::Arc, time::Duration};
 use tokio_rustls::TlsAcceptor;
 
 use crate::{
-    config::{self, ServerTls},
+    config::{self, Config, ServerTls},
     gateway::Gateway,
 };
 
-use super::{client::Patience, files, http2::STREAMS_MOST};
+use super::{client::Patience, files, http2::STREAMS_MOST, listener::Door};
 
 /// What clients agree on with TLS (RFC 7301).
 pub(super) const H2: &[u8] = b"h2";
@@ -23,7 +23,7 @@ pub(super) struct Terms {
     pub(super) patience: Patience,
     pub(super) drain_timeout: Duration,
     pub(super) http2: bool,
-    pub(super) tls: Option<Tls>,
+    pub(super) tls: TlsOfDoors,
     /// Connections.
     pub(super) clients_most: usize,
     /// Requests in flight by HTTP/2, of a worker.
@@ -41,7 +41,7 @@ impl Terms {
     /// For so many workers. There are as many connections as there are files for beside those to upstreams.
     pub(super) fn new(
         server: &config::ServerSettings,
-        tls: Option<Tls>,
+        tls: TlsOfDoors,
         gateway: &Gateway,
         workers: usize,
     ) -> Self {
@@ -58,27 +58,59 @@ impl Terms {
     }
 }
 
+/// How TLS is spoken at each door. `None` where it isn't.
+#[derive(Debug, Default)]
+pub(super) struct TlsOfDoors {
+    requests: Option<Tls>,
+    decisions: Option<Tls>,
+}
+
+impl TlsOfDoors {
+    /// Prepares TLS as the configuration says.
+    ///
+    /// # Errors
+    /// It can't be spoken so.
+    pub(super) fn new(config: &Config, before: Option<&Self>) -> Result<Self, rustls::Error> {
+        let server = &config.server;
+        let decisions = config.decisions.as_ref().and_then(|decisions| decisions.tls.as_ref());
+        let before_at = |door| before.and_then(|before| before.at(door));
+        Ok(Self {
+            requests: Tls::of(server.tls.as_ref(), server.http2, before_at(Door::Requests))?,
+            decisions: Tls::of(decisions, true, before_at(Door::Decisions))?,
+        })
+    }
+
+    /// Returns how TLS is spoken at a door.
+    pub(super) fn at(&self, door: Door) -> Option<&Tls> {
+        match door {
+            Door::Requests => self.requests.as_ref(),
+            Door::Decisions => self.decisions.as_ref(),
+        }
+    }
+}
+
 impl Tls {
     /// As the configuration says. If that hasn't changed, what is there goes on, so that sessions can be resumed.
     ///
     /// # Errors
     /// It can't be spoken so.
-    pub(super) fn of(
-        server: &config::ServerSettings,
+    fn of(
+        config: Option<&Arc<ServerTls>>,
+        http2: bool,
         before: Option<&Self>,
     ) -> Result<Option<Self>, rustls::Error> {
-        let Some(config) = &server.tls else { return Ok(None) };
-        let alike = before.filter(|before| before.config == *config && before.http2 == server.http2);
+        let Some(config) = config else { return Ok(None) };
+        let alike = before.filter(|before| before.config == *config && before.http2 == http2);
         let acceptor = match alike {
             Some(before) => before.acceptor.clone(),
             None => {
                 let mut tls = config.server()?;
-                let protocols: &[&[u8]] = if server.http2 { &[H2, HTTP_1_1] } else { &[HTTP_1_1] };
+                let protocols: &[&[u8]] = if http2 { &[H2, HTTP_1_1] } else { &[HTTP_1_1] };
                 tls.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
                 TlsAcceptor::from(Arc::new(tls))
             }
         };
-        Ok(Some(Self { config: config.clone(), http2: server.http2, acceptor }))
+        Ok(Some(Self { config: config.clone(), http2, acceptor }))
     }
 }
 

@@ -15,7 +15,7 @@ use tokio_util::task::TaskTracker;
 use crate::gateway::{Gateway, StoreError};
 
 use super::{
-    Accepted, Counted, NowAndThen, Stage, Status, Stream, Terms, client::Watch, connection::Connection,
+    Accepted, Counted, Door, NowAndThen, Stage, Status, Stream, Terms, client::Watch, connection::Connection,
     proxy_protocol,
 };
 
@@ -103,6 +103,14 @@ struct Serving {
     lacks_room: NowAndThen,
 }
 
+/// A client whose connection isn't served yet.
+struct Caller {
+    peer: SocketAddr,
+    door: Door,
+    counted: Counted,
+    is_turned_away: bool,
+}
+
 /// A client, and the task that serves it.
 struct Client {
     peer: SocketAddr,
@@ -135,7 +143,7 @@ impl Client {
 type Known = Box<dyn FnOnce(&mut Serving) + Send>;
 
 impl Serving {
-    fn accept(&mut self, Accepted { stream, peer, counted, is_surplus }: Accepted) {
+    fn accept(&mut self, Accepted { stream, peer, door, counted, is_surplus }: Accepted) {
         let is_turned_away = is_surplus && !self.make_room();
         if is_turned_away {
             self.status.note_closed("surplus");
@@ -143,16 +151,16 @@ impl Serving {
                 tracing::warn!("all connections are in use: others get 503\nraise server.max_connections");
             }
         }
-        let terms = self.terms.load_full();
+        let (terms, caller) = (self.terms.load_full(), Caller { peer, door, counted, is_turned_away });
         let served = match stream {
             Stream::Tcp(stream) => TcpStream::from_std(stream).map(|stream| {
-                let tls = terms.tls.as_ref().map(|tls| tls.acceptor.clone());
-                self.receive(stream, tls, peer, counted, is_turned_away);
+                let tls = terms.tls.at(door).map(|tls| tls.acceptor.clone());
+                self.receive(stream, tls, caller);
             }),
             Stream::Unix(stream) => UnixStream::from_std(stream).map(|stream| {
                 // In a box, so that all the rest is compiled once for it and for TLS.
                 let stream: Box<dyn tollgate_http1::Stream> = Box::new(stream);
-                self.receive(stream, None, peer, counted, is_turned_away);
+                self.receive(stream, None, caller);
             }),
         };
         if let Err(error) = served {
@@ -160,21 +168,16 @@ impl Serving {
         }
     }
 
-    fn receive(
-        &mut self,
-        mut stream: impl tollgate_http1::Stream,
-        tls: Option<TlsAcceptor>,
-        peer: SocketAddr,
-        counted: Counted,
-        is_turned_away: bool,
-    ) {
-        if !self.gateway.load().expects_proxy_header(peer.ip()) {
-            return self.serve(stream, tls, peer, counted, is_turned_away);
+    fn receive(&mut self, mut stream: impl tollgate_http1::Stream, tls: Option<TlsAcceptor>, caller: Caller) {
+        let has_proxy_header =
+            caller.door == Door::Requests && self.gateway.load().expects_proxy_header(caller.peer.ip());
+        if !has_proxy_header {
+            return self.serve(stream, tls, caller);
         }
         let within = self.terms.load().patience.header;
         self.unknown.spawn(async move {
-            let client = proxy_protocol::client(&mut stream, peer, within).await?;
-            let serve = move |serving: &mut Self| serving.serve(stream, tls, client, counted, is_turned_away);
+            let peer = proxy_protocol::client(&mut stream, caller.peer, within).await?;
+            let serve = move |serving: &mut Self| serving.serve(stream, tls, Caller { peer, ..caller });
             Some(Box::new(serve) as Known)
         });
     }
@@ -183,14 +186,13 @@ impl Serving {
         &mut self,
         stream: impl tollgate_http1::Stream,
         tls: Option<TlsAcceptor>,
-        peer: SocketAddr,
-        counted: Counted,
-        is_turned_away: bool,
+        Caller { peer, door, counted, is_turned_away }: Caller,
     ) {
         let watch = Arc::new(Watch::new());
         let connection = Connection {
             peer,
             scheme: if tls.is_some() { "https" } else { "http" },
+            door,
             is_turned_away,
             terms: self.terms.load_full(),
             gateway: self.gateway.clone(),

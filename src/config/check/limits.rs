@@ -155,6 +155,22 @@ impl Check<'_, '_> {
         }
     }
 
+    /// Warns of limits that the listener for other proxies skips, as they depend on the response.
+    pub(super) fn warn_of_skipped_limits(&mut self) {
+        for (name, defined) in self.limits.iter().filter(|(_, defined)| defined.is_used) {
+            if defined.limit.as_ref().is_none_or(LimitSettings::ends_with_decision) {
+                continue;
+            }
+            let fault =
+                format!("[decisions] skips limit `{name}`: it needs the response of a proxied request");
+            self.document.faults.push(
+                Diagnostic::warning(fault)
+                    .at(&defined.place, "`concurrency`, a cost of the response, or `when_status`")
+                    .help("only requests that Tollgate itself forwards are held to it"),
+            );
+        }
+    }
+
     pub(super) fn warn_of_unused_limits(&mut self) {
         // A route that couldn't be read may use any of them.
         if !self.document.is_whole() {

@@ -13,7 +13,7 @@ use super::*;
 use crate::{
     config::Config,
     gateway::{Gateway, Limiter},
-    server::{Status, Terms, client::Watch},
+    server::{Door, Status, Terms, client::Watch, terms::TlsOfDoors},
 };
 
 const TOML: &str = "[upstreams.echo]\nbuiltin = \"echo\"\n[[routes]]\npath = \"/{*rest}\"\nupstream = \"echo\"\n\
@@ -35,8 +35,9 @@ impl Client {
         let connection = Connection {
             peer: ([127, 0, 0, 1], 1).into(),
             scheme: "http",
+            door: Door::Requests,
             is_turned_away: false,
-            terms: Arc::new(Terms::new(&config.server, None, &gateway, 1)),
+            terms: Arc::new(Terms::new(&config.server, TlsOfDoors::default(), &gateway, 1)),
             gateway: Arc::new(ArcSwap::from_pointee(gateway)),
             status: Arc::new(Status::new(Arc::default(), Vec::new())),
             watch: watch.clone(),

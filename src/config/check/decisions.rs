@@ -1,0 +1,52 @@
+//! Checks the listener for other proxies.
+
+use std::{path::Path, sync::Arc};
+
+use super::Check;
+use crate::config::{
+    Callers, DecisionsSettings, ListenAddress,
+    error::Diagnostic,
+    file::{DecisionsTable, DecisionsTlsTable, SpannedTable},
+};
+
+impl Check<'_, '_> {
+    /// Returns the settings of the listener for other proxies.
+    pub(super) fn decisions(
+        &mut self,
+        table: SpannedTable<DecisionsTable>,
+        folder: &Path,
+    ) -> Option<DecisionsSettings> {
+        let SpannedTable { span, value } = table;
+        let Some(listen) = value.listen else {
+            self.missing(&span, &["listen"], "listen = \"127.0.0.1:8081\"");
+            return None;
+        };
+        let address = listen.get_ref().0.clone();
+        let is_local = match &address {
+            ListenAddress::Tcp(address) => address.ip().is_loopback(),
+            ListenAddress::Unix(_) => true,
+        };
+        let has_client_ca = value.tls.as_ref().is_some_and(|tls| tls.value.client_ca.is_some());
+        let is_nobody_trusted = value.trusted_proxies.is_empty() && !has_client_ca;
+        let is_faulty = ["trusted_proxies", "tls"].iter().any(|key| self.document.had(&span, key));
+        if !is_local && is_nobody_trusted && !is_faulty {
+            let fault = Diagnostic::error(format!("anyone who reaches `{address}` could use up limits"));
+            self.fault(
+                fault
+                    .at(&listen.span(), "")
+                    .help("name the proxies that may ask: trusted_proxies = [\"10.0.0.0/8\"]")
+                    .help("or ask for certificates: tls = { cert = …, key = …, client_ca = \"callers.pem\" }")
+                    .help("or listen on 127.0.0.1"),
+            );
+        }
+        let tls = value.tls.map(|tls| {
+            let tls = DecisionsTlsTable::of_server(tls);
+            Arc::new(self.server_tls(tls, folder, std::slice::from_ref(&address)))
+        });
+        let callers = match value.trusted_proxies {
+            none if none.is_empty() && has_client_ca => Callers::Certified,
+            networks => Callers::Networks(networks.into_iter().map(|network| network.0).collect()),
+        };
+        Some(DecisionsSettings { listen: address, tls, callers })
+    }
+}

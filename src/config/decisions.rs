@@ -1,0 +1,39 @@
+//! The settings of the listener for other proxies.
+
+use std::{net::IpAddr, sync::Arc};
+
+use ipnet::IpNet;
+
+use super::{ListenAddress, ServerTls};
+
+/// The settings of the listener for other proxies.
+#[derive(Debug, PartialEq)]
+pub struct DecisionsSettings {
+    /// The address to listen on.
+    pub listen: ListenAddress,
+    /// The TLS settings for a TCP address. `None` if TLS is off.
+    pub tls: Option<Arc<ServerTls>>,
+    /// The peers that may ask.
+    pub callers: Callers,
+}
+
+/// The peers that may ask for decisions. Processes on this machine always may.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Callers {
+    /// Peers in these networks.
+    Networks(Vec<IpNet>),
+    /// Peers with a certificate, which the TLS handshake has verified.
+    Certified,
+}
+
+impl Callers {
+    /// Returns true if a peer with this address may ask.
+    pub fn admit(&self, peer: IpAddr) -> bool {
+        let peer = peer.to_canonical();
+        peer.is_loopback()
+            || match self {
+                Self::Networks(networks) => networks.iter().any(|network| network.contains(&peer)),
+                Self::Certified => true,
+            }
+    }
+}

@@ -1,0 +1,46 @@
+//! The listener for other proxies as it is typed.
+
+use ipnet::IpNet;
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use super::{CertificateTable, ServerTlsTable, Spanned, SpannedTable};
+use crate::config::{ListenAddress, value::ParsedText};
+
+/// `[decisions]`: a listener for other proxies and services, which forward requests themselves and ask Tollgate whether
+/// the limits admit them. It speaks HTTP/1.1 and HTTP/2. A change takes effect with a reload; a change of `tls` applies
+/// to new connections.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(in crate::config) struct DecisionsTable {
+    /// Address to listen on: `"127.0.0.1:8081"`, `"unix:/run/tollgate-decisions.sock"`. Required.
+    pub listen: Option<Spanned<ParsedText<ListenAddress>>>,
+    /// Enables TLS. A unix socket stays without. Default: no TLS.
+    pub tls: Option<SpannedTable<DecisionsTlsTable>>,
+    /// Networks of the proxies and services that may ask. Processes on this machine always may. Required unless the
+    /// address is loopback or `tls` has a `client_ca`. Default: this machine, or with `client_ca` everyone with a
+    /// certificate.
+    pub trusted_proxies: Vec<ParsedText<IpNet>>,
+}
+
+/// `tls` of `[decisions]`. Files are in PEM format. Their paths are relative to the folder of this file. A reload reads
+/// them again.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(in crate::config) struct DecisionsTlsTable {
+    /// File with the certificate, followed by the intermediate ones. Required.
+    pub cert: Option<Spanned<String>>,
+    /// File with the private key of `cert`. Required.
+    pub key: Option<Spanned<String>>,
+    /// File with the authorities that must have issued the callers' certificates. Default: callers need no certificate.
+    pub client_ca: Option<Spanned<String>>,
+}
+
+impl DecisionsTlsTable {
+    /// Returns the same settings as the main listener has them.
+    pub(in crate::config) fn of_server(table: SpannedTable<Self>) -> SpannedTable<ServerTlsTable> {
+        let SpannedTable { span, value: Self { cert, key, client_ca } } = table;
+        let certificate = SpannedTable { span: span.clone(), value: CertificateTable { cert, key } };
+        SpannedTable { span, value: ServerTlsTable { certs: vec![certificate], client_ca } }
+    }
+}

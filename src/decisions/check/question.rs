@@ -1,0 +1,105 @@
+//! Questions in JSON, for services in any language: `{"limits": [{"name": "logins", "key": "alice", "cost": 1}]}`.
+
+use std::sync::Arc;
+
+use hyper::{Method, Response, header::CONTENT_TYPE, http::request::Parts};
+use serde::Deserialize;
+use serde_json::Value;
+use smallvec::smallvec;
+
+use super::{PATH, X_FORWARDED_METHOD, X_FORWARDED_URI};
+use crate::{
+    decisions,
+    gateway::{AnswerBody, Exchange, Gateway, Peer, Upload},
+    limit::request::{Rule, Terms},
+    reject::Rejection,
+};
+
+/// The most limits of a question.
+const LIMITS_MOST: usize = 256;
+
+/// A question: whether these limits, all of them, can be charged.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Question {
+    limits: Vec<LimitInQuestion>,
+}
+
+/// A limit of a question, and the charge.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LimitInQuestion {
+    name: String,
+    /// The value of the key, or a list of the values of its parts. A limit by `global` needs none.
+    #[serde(default)]
+    key: Value,
+    #[serde(default = "one")]
+    cost: u32,
+}
+
+fn one() -> u32 {
+    1
+}
+
+/// Returns true if a call is a question in JSON, and not the description of a request whose client sent JSON.
+pub(super) fn is_question(call: &Parts) -> bool {
+    let is_json = || {
+        let content_type = call.headers.get(CONTENT_TYPE).and_then(|line| line.to_str().ok());
+        let media_type = content_type.and_then(|line| line.split(';').next()).unwrap_or_default();
+        media_type.trim().eq_ignore_ascii_case("application/json")
+    };
+    let describes = [X_FORWARDED_METHOD, X_FORWARDED_URI].iter().any(|name| call.headers.contains_key(name));
+    call.method == Method::POST && call.uri.path() == PATH && !describes && is_json()
+}
+
+/// Answers a question like a request that is charged the same: with 200 or 429.
+pub(super) async fn answer(
+    gateway: Arc<Gateway>,
+    peer: Peer,
+    call: &Parts,
+    body: Upload,
+) -> Response<AnswerBody> {
+    let mut exchange = Exchange::begin(gateway.clone(), peer, call);
+    let outcome = match read(&gateway, body).await {
+        Ok((rules, terms)) => exchange.decide(&rules, terms).await,
+        Err(rejection) => Err(rejection),
+    };
+    exchange.conclude(outcome)
+}
+
+/// Reads a question.
+///
+/// # Errors
+/// It can't be read, or names a limit or a key that isn't valid.
+async fn read(gateway: &Gateway, body: Upload) -> Result<(Vec<Arc<Rule>>, Vec<Terms>), Rejection> {
+    let bytes = decisions::whole(body).await?;
+    let question: Question =
+        serde_json::from_slice(&bytes).map_err(|error| Rejection::QuestionInvalid(error.to_string()))?;
+    if !(1..=LIMITS_MOST).contains(&question.limits.len()) {
+        return Err(Rejection::QuestionInvalid(format!("a question names 1 to {LIMITS_MOST} limits")));
+    }
+    let asked = question.limits.iter().map(|limit| limit.terms(gateway));
+    let asked: Result<Vec<_>, _> = asked.collect();
+    Ok(asked.map_err(Rejection::QuestionInvalid)?.into_iter().unzip())
+}
+
+impl LimitInQuestion {
+    /// Returns the limit and its charge.
+    fn terms(&self, gateway: &Gateway) -> Result<(Arc<Rule>, Terms), String> {
+        let Self { name, key, cost } = self;
+        let Some(rule) = gateway.rules().get(name) else { return Err(format!("there is no limit `{name}`")) };
+        if !rule.config().ends_with_decision() {
+            return Err(format!("limit `{name}` needs a response, so only proxied requests can use it"));
+        }
+        if !(1..=i32::MAX as u32).contains(cost) {
+            return Err(format!("limit `{name}`: the cost must be 1 to {}", i32::MAX));
+        }
+        let written = match key {
+            Value::Null => "global".to_owned(),
+            Value::String(value) => value.clone(),
+            values => values.to_string(),
+        };
+        let ask = rule.ask_for(&written).map_err(|fault| format!("limit `{name}`: {fault}"))?;
+        Ok((rule.clone(), Terms::Counts(smallvec![ask.cost(*cost)])))
+    }
+}

@@ -1,0 +1,99 @@
+//! Calls of other proxies and services, which have limits decide and forward requests themselves.
+//!
+//! A call is counted, logged and traced as a proxied request is. Only what follows the decision is missing.
+
+use std::{net::IpAddr, sync::Arc};
+
+use bytes::Bytes;
+use hyper::{HeaderMap, Response, http::request::Parts};
+use tollgate_http1::head::FIELDS_MOST;
+
+use crate::{
+    forward::{
+        body::Body,
+        headers::{self, Client},
+    },
+    limit::request::{Rule, Terms},
+    reject::Rejection,
+};
+
+use super::{AnswerBody, Exchange, Gateway, Peer, client, target, whole};
+
+impl Gateway {
+    /// Returns true if a peer may ask for decisions.
+    pub(crate) fn admits_caller(&self, peer: IpAddr) -> bool {
+        self.callers.as_ref().is_some_and(|callers| callers.admit(peer))
+    }
+
+    /// Returns the client of a request that `proxy` describes, as its X-Forwarded-For names it.
+    pub(crate) fn described_client(&self, proxy: Peer, headers: &HeaderMap) -> Client {
+        client::identify_described(proxy, headers, &self.trusted_proxies)
+    }
+}
+
+impl Exchange {
+    /// Decides a request that another proxy forwards: plans it, and lets the limits of its route decide. A request without a
+    /// route is admitted. Limits that wait for the response are skipped.
+    ///
+    /// # Errors
+    /// The rejection.
+    pub(crate) async fn decide_described(
+        &mut self,
+        client: &Client,
+        parts: &mut Parts,
+    ) -> Result<Response<Body>, Rejection> {
+        // The client of the proxy may speak gRPC, but the proxy doesn't.
+        self.facts.is_grpc = false;
+        headers::from_client(&mut parts.headers);
+        self.facts.identified(client, parts);
+        if parts.headers.len() > FIELDS_MOST {
+            return Err(Rejection::HeadTooLarge);
+        }
+        if target::is_about_server(parts) {
+            return Ok(admitted());
+        }
+        let gateway = self.gateway.clone();
+        let planned = gateway.planner.plan(client.address, parts, gateway.claims(parts));
+        let plan = match self.facts.planned(planned, parts) {
+            Err(Rejection::NoRoute) => return Ok(admitted()),
+            planned => planned?,
+        };
+        if plan.limits.iter().all(|rule| rule.config().ends_with_decision()) {
+            return self.decide(&plan.limits, plan.terms).await;
+        }
+        let decided = plan.limits.iter().cloned().zip(plan.terms);
+        let (limits, terms): (Vec<_>, Vec<_>) =
+            decided.filter(|(rule, _)| rule.config().ends_with_decision()).unzip();
+        self.decide(&limits, terms).await
+    }
+
+    /// Lets limits decide, and returns a response without a body that has their fields.
+    ///
+    /// # Errors
+    /// The refusal.
+    pub(crate) async fn decide(
+        &mut self,
+        limits: &[Arc<Rule>],
+        terms: impl IntoIterator<Item = Terms>,
+    ) -> Result<Response<Body>, Rejection> {
+        let Self { gateway, facts } = self;
+        let admission = gateway.decide(limits, terms, facts).await?;
+        let mut response = admitted();
+        if let Some(admission) = admission {
+            facts.settle(admission, limits, gateway.ratelimit_headers, &mut response);
+        }
+        Ok(response)
+    }
+
+    /// Answers with the outcome of a call. When the body of the answer ends, the call is counted and logged.
+    pub(crate) fn conclude(mut self, outcome: Result<Response<Body>, Rejection>) -> Response<AnswerBody> {
+        let Self { gateway, facts } = &mut self;
+        let response = outcome.unwrap_or_else(|rejection| gateway.reject(&rejection, facts));
+        self.answered(response)
+    }
+}
+
+/// Returns the response to a call whose request is admitted.
+fn admitted() -> Response<Body> {
+    whole(Response::new(Bytes::new()))
+}

@@ -1,0 +1,49 @@
+//! The listener for other proxies, which keep their traffic and ask whether limits admit it.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by it")]
+
+#[allow(dead_code)] // Each test target uses a part of it.
+mod harness;
+
+mod decisions {
+    mod forward_auth;
+    mod listener;
+}
+
+use std::net::SocketAddr;
+
+use harness::{
+    client::{Answer, Client},
+    gateway::Gateway,
+};
+
+/// A gateway that answers other proxies.
+struct Decider {
+    gateway: Gateway,
+    address: SocketAddr,
+}
+
+impl Decider {
+    /// Starts a gateway with these keys of `[decisions]` and the rest of a configuration.
+    fn start(keys: &str, rest: &str) -> Self {
+        let toml = format!("[decisions]\nlisten = \"127.0.0.1:0\"\n{keys}\n{rest}");
+        let gateway = Gateway::start(&toml);
+        let address = address(&gateway);
+        Self { gateway, address }
+    }
+
+    /// Returns the answer to a call as [`Client::ask`] takes it, on a connection of its own.
+    fn ask(&self, call: &str) -> Answer {
+        Client::connect(self.address).ask(call)
+    }
+}
+
+/// Returns the address on which a gateway answers other proxies.
+fn address(gateway: &Gateway) -> SocketAddr {
+    let (_, address) = gateway.greeting().split_once("decisions for other proxies: ").unwrap();
+    address.lines().next().unwrap().parse().unwrap()
+}
+
+/// A limit of three requests an hour and client, and a route that has it.
+const THREE: &str = "[limits.per-client]\nkey = \"ip\"\nrate = \"3/h\"\n\
+    [[routes]]\npath = \"/api/{*rest}\"\nrespond = { status = 204 }\nlimits = [\"per-client\"]\n";

@@ -1,0 +1,135 @@
+//! Forward authentication without a proxy: what a call may say, and what it is answered.
+
+use crate::{Decider, THREE};
+
+#[test]
+fn a_described_request_is_decided() {
+    let decider = Decider::start("", THREE);
+    let call = |client: &str| {
+        decider.ask(&format!(
+            "GET /check\nX-Forwarded-Method: POST\nX-Forwarded-Uri: /api/a?b=c\nX-Forwarded-Host: shop.test\n\
+             X-Forwarded-Proto: https\nX-Forwarded-For: 198.51.100.1, {client}"
+        ))
+    };
+    for remaining in [2, 1, 0] {
+        let answer = call("203.0.113.5");
+        assert_eq!((answer.status, answer.body.len()), (200, 0));
+        let field = answer.header("ratelimit").unwrap();
+        assert!(field.starts_with(&format!("\"per-client\";r={remaining};")), "{field}");
+    }
+    let refused = call("203.0.113.5");
+    assert_eq!(refused.status, 429);
+    assert_eq!(refused.header("content-type"), Some("application/problem+json"));
+    assert!(refused.header("retry-after").is_some() && refused.header("ratelimit-policy").is_some());
+    let body = String::from_utf8(refused.body.clone()).unwrap();
+    assert!(body.contains("quota-exceeded") && body.contains("per-client"), "{body}");
+    assert_eq!(call("203.0.113.6").status, 200, "another client");
+}
+
+#[test]
+fn calls_without_a_route_are_admitted_and_without_a_path_refused() {
+    let decider = Decider::start("", THREE);
+    let unrouted = decider.ask("GET /check\nX-Forwarded-Uri: /other");
+    assert_eq!((unrouted.status, unrouted.header("ratelimit")), (200, None));
+    for call in ["GET /check", "GET /check/", "POST /check\nContent-Length: 0", "GET /check/envoyage"] {
+        let answer = decider.ask(call);
+        assert_eq!(answer.status, 400, "{call}");
+        assert!(String::from_utf8(answer.body).unwrap().contains("forwarded-uri-missing"));
+    }
+    for uri in ["api", "", "/api/%00"] {
+        assert_eq!(decider.ask(&format!("GET /check\nX-Forwarded-Uri: {uri}")).status, 400, "{uri}");
+    }
+    assert_eq!(decider.ask("GET /checks\nX-Forwarded-Uri: /api/a").status, 404);
+}
+
+#[test]
+fn envoy_asks_with_the_path_itself() {
+    let decider = Decider::start("", &THREE.replace("\"ip\"", "\"query:key\""));
+    let call = |target: &str| decider.ask(&format!("GET {target}\nX-Forwarded-Uri: /other"));
+    for (target, limited) in [
+        ("/check/envoy/api/a?key=b", true),
+        ("/check/envoy/api/../api/a?key=b", true),
+        ("/check/envoy/other", false),
+        ("/check/envoy", false),
+        ("/check/envoy?key=b", false),
+    ] {
+        let answer = call(target);
+        assert_eq!((answer.status, answer.header("ratelimit").is_some()), (200, limited), "{target}");
+    }
+    assert_eq!(call("/check/envoy/api/a?key=b").status, 200);
+    assert_eq!(call("/check/envoy/api/b?key=b").status, 429);
+}
+
+#[test]
+fn only_limits_act() {
+    let decider = Decider::start(
+        "",
+        "[limits.once]\nkey = \"ip\"\nrate = \"1/h\"\n[limits.leased]\nkey = \"ip\"\nrate = \"1\"\n\
+         algorithm = \"concurrency\"\nlease = \"1h\"\n\
+         [limits.failures]\nkey = \"ip\"\nrate = \"1/h\"\nwhen_status = \"5xx\"\n\
+         [upstreams.dead]\nservers = \"http://127.0.0.1:1\"\n\
+         [[routes]]\npath = \"/dead\"\nupstream = \"dead\"\nlimits = [\"once\", \"leased\", \"failures\"]\n\
+         response_headers = { set = { x-more = \"1\" } }\non_limit = { status = 503, body = \"later\" }\n\
+         [[routes]]\npath = \"/moved\"\nredirect = { to = \"https://a.test/\", status = 308 }\n\
+         [[routes]]\npath = \"/denied\"\nrespond = { status = 403, body = \"no\" }\n",
+    );
+    for limit in ["leased", "failures"] {
+        assert!(decider.gateway.log().contains(&format!("[decisions] skips limit `{limit}`")));
+    }
+    let call = |path: &str| decider.ask(&format!("GET /check\nX-Forwarded-Uri: {path}"));
+    let admitted = call("/dead");
+    assert_eq!((admitted.status, admitted.header("x-more")), (200, None));
+    assert!(admitted.header("ratelimit").unwrap().starts_with("\"once\";r=0"));
+    let refused = call("/dead");
+    assert_eq!((refused.status, &*refused.body), (503, &b"later"[..]));
+    for path in ["/moved", "/denied"] {
+        let answer = call(path);
+        assert_eq!((answer.status, answer.body.len(), answer.header("location")), (200, 0, None), "{path}");
+    }
+}
+
+#[test]
+fn services_ask_in_json() {
+    let decider = Decider::start(
+        "",
+        "[limits.logins]\nkey = \"header:x-user\"\nrate = \"3/h\"\n\
+         [limits.pairs]\nkey = [\"header:x-user\", \"method\"]\nrate = \"2/h\"\n\
+         [limits.all]\nkey = \"global\"\nrate = \"100/h\"\n",
+    );
+    let ask = |body: &str| {
+        let length = body.len();
+        let head = "POST /check\nContent-Type: application/json; charset=utf-8";
+        decider.ask(&format!("{head}\nContent-Length: {length}\n\n{body}"))
+    };
+    let logins =
+        |cost: u32| ask(&format!(r#"{{"limits":[{{"name":"logins","key":"alice","cost":{cost}}}]}}"#));
+    let answer = logins(2);
+    assert_eq!((answer.status, answer.body.len()), (200, 0));
+    assert!(answer.header("ratelimit").unwrap().starts_with("\"logins\";r=1;"));
+    let refused = logins(2);
+    assert_eq!((refused.status, refused.header("content-type")), (429, Some("application/problem+json")));
+    assert_eq!(logins(1).status, 200, "the refused call has charged nothing");
+    // All or none.
+    let both =
+        r#"{"limits":[{"name":"pairs","key":["alice","GET"]},{"name":"logins","key":"bob"},{"name":"all"}]}"#;
+    assert_eq!([ask(both).status, ask(both).status, ask(both).status], [200, 200, 429]);
+    for body in [
+        "",
+        "{}",
+        r#"{"limits":[]}"#,
+        r#"{"limits":[{"name":"none","key":"a"}]}"#,
+        r#"{"limits":[{"name":"pairs","key":"a"}]}"#,
+        r#"{"limits":[{"name":"logins","key":"a","cost":0}]}"#,
+        r#"{"limits":[{"name":"logins","key":"a","more":1}]}"#,
+        r#"{"limits":[{"name":"logins","key":"a","cost":-1}]}"#,
+    ] {
+        let answer = ask(body);
+        assert_eq!(answer.status, 400, "{body}");
+        let told = String::from_utf8(answer.body).unwrap();
+        assert!(told.contains("question-invalid"), "{told}");
+    }
+    // A proxy passes on what its client posts.
+    let described = decider
+        .ask("POST /check\nContent-Type: application/json\nX-Forwarded-Uri: /\nContent-Length: 2\n\n{}");
+    assert_eq!(described.status, 200);
+}

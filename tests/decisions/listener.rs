@@ -1,0 +1,121 @@
+//! The listener: its protocols, its access control, its bounds, and its reloads.
+
+use std::{process::Command, time::Duration};
+
+use crate::{
+    Decider, THREE, address,
+    harness::{client::Client, gateway::Gateway, redis::tls::Certificates, wait_until},
+};
+
+/// Returns what curl prints of an answer, and its error.
+fn curl(arguments: &[&str]) -> String {
+    let mut curl = Command::new("curl");
+    let output =
+        curl.args(["--silent", "--show-error", "--max-time", "30"]).args(arguments).output().unwrap();
+    String::from_utf8([output.stdout, output.stderr].concat()).unwrap()
+}
+
+/// Returns the paths of a certificate's files as the configuration takes them.
+fn tls(certificates: &Certificates, more: &str) -> String {
+    let (cert, key) = (certificates.path("server.pem"), certificates.path("server.key"));
+    format!("tls = {{ cert = {cert:?}, key = {key:?}{more} }}")
+}
+
+#[test]
+fn both_protocols_are_spoken_on_one_port() {
+    let decider = Decider::start("", THREE);
+    let url = format!("http://{}/healthcheck", decider.address);
+    for (protocol, version) in [("--http1.1", "1.1"), ("--http2-prior-knowledge", "2")] {
+        assert_eq!(curl(&[protocol, "-w", " %{http_version}", &url]), format!("OK {version}"));
+    }
+    // Neither port answers for the other.
+    assert_eq!(decider.gateway.get("/healthcheck").status, 404);
+    assert_eq!(decider.ask("GET /api/a").status, 404);
+    assert_eq!(decider.ask("POST /healthcheck\nContent-Length: 0").status, 404);
+}
+
+#[test]
+fn tls_asks_for_certificates() {
+    let certificates = Certificates::for_server(&["127.0.0.1"]);
+    let ca = certificates.path("ca.pem").display().to_string();
+    let client_ca = format!(", client_ca = {ca:?}");
+    let decider = Decider::start(&tls(&certificates, &client_ca), THREE);
+    let url = format!("https://{}/healthcheck", decider.address);
+    let (cert, key) = (certificates.path("client.pem"), certificates.path("client.key"));
+    let (cert, key) = (cert.to_str().unwrap(), key.to_str().unwrap());
+    for (protocol, version) in [("--http1.1", "1.1"), ("--http2", "2")] {
+        let arguments = [protocol, "--cacert", &ca, "-w", " %{http_version}", &url];
+        let refused = curl(&arguments);
+        assert!(!refused.contains("OK"), "{refused}");
+        let told = curl(&[&arguments[..], &["--cert", cert, "--key", key]].concat());
+        assert_eq!(told, format!("OK {version}"));
+    }
+    // The main listener is still without TLS.
+    assert_eq!(decider.gateway.get("/api/a").status, 204);
+}
+
+#[test]
+fn only_named_peers_may_ask() {
+    // Some address of this machine that isn't loopback.
+    let output = Command::new("hostname").arg("-I").output().expect("hostname is needed");
+    let own = String::from_utf8(output.stdout).unwrap().split_whitespace().next().map(str::to_owned);
+    let own = own.expect("this machine needs an address besides loopback");
+    let start = |trusted: &str| {
+        let toml = format!("[decisions]\nlisten = \"0.0.0.0:0\"\ntrusted_proxies = [{trusted:?}]\n{THREE}");
+        Gateway::start(&toml)
+    };
+    let ask = |gateway: &Gateway, host: &str| {
+        let address = format!("{host}:{}", address(gateway).port()).parse().unwrap();
+        Client::connect(address).get_with("/check", "X-Forwarded-Uri: /api/a\r\n")
+    };
+    let gateway = start("198.51.100.0/24");
+    let answer = ask(&gateway, &own);
+    assert_eq!(answer.status, 403);
+    let body = String::from_utf8(answer.body).unwrap();
+    assert!(body.contains("caller-unknown"), "{body}");
+    assert_eq!(ask(&gateway, "127.0.0.1").status, 200);
+    assert_eq!(ask(&start(&own), &own).status, 200);
+}
+
+#[test]
+fn a_reload_moves_the_listener_and_closes_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = |name: &str| folder.path().join(name).display().to_string();
+    let toml = |name: &str| format!("[decisions]\nlisten = \"unix:{}\"\n{THREE}", socket(name));
+    let ask = |name: &str| curl(&["--unix-socket", &socket(name), "http://tollgate/healthcheck"]);
+    let gateway = Gateway::start(&toml("one"));
+    assert_eq!(ask("one"), "OK");
+    gateway.reload(&toml("two"));
+    assert_eq!(ask("two"), "OK");
+    wait_until("the first socket is gone", || !ask("one").contains("OK"));
+    gateway.reload(THREE);
+    wait_until("the second socket is gone", || !ask("two").contains("OK"));
+    gateway.reload(&toml("one"));
+    assert_eq!(ask("one"), "OK");
+}
+
+#[test]
+fn a_drain_answers_what_has_arrived() {
+    let limits = THREE.replace("rate = \"3/h\"", "rate = \"1/500ms\"\nwait = \"5s\"");
+    let mut decider = Decider::start("", &limits);
+    let call = "GET /check\nX-Forwarded-Uri: /api/a";
+    assert_eq!(decider.ask(call).status, 200);
+    let address = decider.address;
+    let waiting = std::thread::spawn(move || Client::connect(address).ask(call));
+    // It has arrived when it waits.
+    std::thread::sleep(Duration::from_millis(100));
+    decider.gateway.signal("TERM");
+    let answer = waiting.join().unwrap();
+    assert_eq!((answer.status, answer.header("connection")), (200, Some("close")));
+    wait_until("the gateway has ended", || decider.gateway.ended().is_some());
+}
+
+#[test]
+fn bodies_have_a_bound() {
+    let decider = Decider::start("", THREE);
+    let call = "POST /check\nContent-Type: application/json\nContent-Length: 1048577";
+    let mut client = Client::connect(decider.address);
+    client.send(format!("{} HTTP/1.1\r\nHost: a\r\n", call.lines().next().unwrap()).as_bytes());
+    client.send(b"Content-Type: application/json\r\nContent-Length: 1048577\r\n\r\n");
+    assert_eq!(client.head().status, 413);
+}
