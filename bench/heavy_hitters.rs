@@ -5,7 +5,7 @@
 use std::hint::black_box;
 
 use tokio::time::Instant;
-use tollgate::limit::heavy_hitters::HeavyHitters;
+use tollgate::rules::heavy_hitters::HeavyHitters;
 
 const TIMES: u32 = 2_000_000;
 

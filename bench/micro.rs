@@ -12,13 +12,12 @@ use hyper::{
 };
 use mimalloc::MiMalloc;
 use tollgate::{
-    algorithm::{Algorithm, Quota, Rate, State},
-    config::{self, Config, RatelimitHeaders},
+    config::{self, Config},
     forward::headers::{self, Client},
-    limit::{
-        Limit, Origin, Standing, fields,
-        key::{self, Subject, jwt::Claims},
-    },
+    rules::key::{self, Subject, jwt::Claims},
+};
+use tollgate_limiter::{
+    Algorithm, Limit, Origin, Quota, Rate, RatelimitHeaders, Standing, algorithm::State, fields,
     store::Outcome,
 };
 use tollgate_routing::{Matcher, Table, View, path};

@@ -17,7 +17,7 @@ use std::{convert::Infallible, env, error::Error, net::SocketAddr, sync::Arc, ti
 use axum::{Router, body::Body, routing::get};
 use futures_util::stream;
 use tokio::{net::TcpListener, time::sleep};
-use tollgate::{Ask, Limit, Limiter, Quota, Rate, RateLimitLayer, layer::by};
+use tollgate_limiter::{Ask, Limit, Limiter, Quota, Rate, RateLimitLayer, layer::by};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {

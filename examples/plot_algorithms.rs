@@ -6,7 +6,7 @@
 
 use std::fmt::{self, Display, Formatter};
 
-use tollgate::algorithm::{Algorithm, Quota, Rate, State};
+use tollgate_limiter::{Algorithm, Quota, Rate, algorithm::State};
 
 const SECOND: u64 = 1_000_000;
 /// Requests a bin of the histogram, which is a quarter of a second.

@@ -1,5 +1,5 @@
 -- Concurrency: at most C requests in flight, each with a lease that ends when it does.
--- Rust twin: src/algorithm/concurrency.rs.
+-- Rust twin: crates/limiter/src/algorithm/concurrency.rs.
 --
 -- A bucket is a sorted set of leases, each with the time in microseconds of this server's clock at which
 -- it ends unless it is renewed: so the leases of a gateway that died go away. There is no telling when

@@ -1,5 +1,5 @@
 -- Windows one after the other: the first grant begins one, and all of it is free W after it.
--- Rust twin: src/algorithm/fixed_window.rs. Up to 2L - 1 permits can pass within W, across an end.
+-- Rust twin: crates/limiter/src/algorithm/fixed_window.rs. Up to 2L - 1 permits can pass within W, across an end.
 --
 -- A bucket is a string, big-endian: the window's beginning in microseconds of this server's clock (7 bytes)
 -- and the permits in use (4). It decides by these alone, never by what is left of the key's expiry.

@@ -1,6 +1,6 @@
 -- The generic cell rate algorithm (ITU-T I.371), as the leaky bucket that is a meter: each permit adds to
 -- a level that drains evenly, and the level has a bound. A token bucket of B tokens, seen from below.
--- Rust twin: src/algorithm/gcra.rs. Up to B + L permits can pass within W.
+-- Rust twin: crates/limiter/src/algorithm/gcra.rs. Up to B + L permits can pass within W.
 --
 -- The level is in units of which a permit adds W (as many as its microseconds) and a microsecond drains
 -- L; without debts it may not exceed B * W, which is at most 2^53. Debts may take it further, up to

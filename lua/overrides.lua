@@ -1,5 +1,5 @@
 -- Changes the rates that hold in place of the file's, kept for all gateways in one key, which may lack an expiry.
--- Rust side: src/store/overrides.rs.
+-- Rust side: crates/limiter/src/store/redis/overrides.rs.
 --
 -- The table is a hash. A field names a limit, "<limit>", or one key of it, "<limit> <key>"; its value is
 -- "<permits> <window> <scope> <end>": the window in microseconds, 0 for the limit's own; the scope "shared",

@@ -1,5 +1,5 @@
 -- The sliding window in cells: grants within a cell of W / m are one entry, at the time of the last.
--- Rust twin: src/algorithm/sliding_cells.rs.
+-- Rust twin: crates/limiter/src/algorithm/sliding_cells.rs.
 --
 -- The bucket is the sliding window's, with at most m + 1 entries alive. A permit counts until the cell
 -- it is in leaves the window, so never too short, and too long by less than W / m.

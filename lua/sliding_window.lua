@@ -1,5 +1,5 @@
 -- The sliding window, exactly: at most L permits in any window of length W, wherever it starts.
--- Rust twin: src/algorithm/sliding_window.rs. An entry is alive iff its time > now - W.
+-- Rust twin: crates/limiter/src/algorithm/sliding_window.rs. An entry is alive iff its time > now - W.
 --
 -- A bucket is a sorted set, the log of its grants. An entry's score is its time in microseconds of this
 -- server's clock. Its member holds all that is known of it, big-endian, so that no score need be read

@@ -1,6 +1,6 @@
 -- Decides requests and charges those that are admitted, and does what else there is to do to buckets:
 -- a list of operations as one atomic step.
--- Rust side: src/store/script.rs, which puts lua/lone.lua and the algorithms' files before this one.
+-- Rust side: crates/limiter/src/store/script.rs, which puts lua/lone.lua and the algorithms' files before this one.
 --
 -- KEYS     the buckets, each once.
 -- ARGV[1]  a list in MessagePack, which is read in a tenth of the time that as many arguments take.

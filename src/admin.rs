@@ -37,7 +37,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
-use crate::{gateway::Gateway, limit::request::Rule, metrics, reload::Reloader, server::Status};
+use crate::{gateway::Gateway, metrics, reload::Reloader, rules::Rule, server::Status};
 
 use self::{access::Operator, guesses::Guesses, history::History, sessions::Sessions, views::Snapshot};
 

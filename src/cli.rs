@@ -29,11 +29,12 @@ use tracing::level_filters::LevelFilter;
 use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
 
 use self::{explain::Explain, limits::Limits, simulate::Simulate};
+use tollgate_limiter::{Limiter, StoreUrl};
+
 use crate::{
     admin,
-    config::{self, Config, Diagnostics, FlagOverrides, ListenAddress, LoadedConfig, StoreUrl},
+    config::{self, Config, Diagnostics, FlagOverrides, ListenAddress, LoadedConfig},
     gateway::{AccessLog, Gateway},
-    limit::Limiter,
     reload::{ConfigSource, Reloader, Running},
     server::Server,
     trace::Tracer,

@@ -14,13 +14,11 @@ mod file;
 mod jwt;
 mod limit;
 mod password;
-pub mod redis;
 mod route;
 mod schema;
 mod server;
 mod shown;
 mod sources;
-mod store;
 mod telemetry;
 pub mod tls;
 mod upstream;
@@ -29,23 +27,19 @@ mod value;
 use std::{collections::BTreeMap, env, io, path::Path, sync::Arc};
 
 use serde_json::Value;
+use tollgate_limiter::StoreSettings;
 
 pub use self::{
     decisions::{Callers, DecisionsSettings},
     error::{Diagnostic, Diagnostics, LabeledSpan, Severity},
     jwt::{JwtKey, JwtSettings},
-    limit::{
-        Cost, Exemption, KeyPart, LimitSettings, Missing, Mode, Prefixes, RateOverride, Scope, StatusRange,
-        read_key,
-    },
-    redis::RedisUrl,
+    limit::{Cost, Exemption, KeyPart, LimitSettings, Missing, Mode, RateOverride, StatusRange, read_key},
     route::{Action, Edits, OnLimit, RouteSettings},
     schema::schema,
-    server::{AdminSettings, AdminToken, EscapedSlashes, ListenAddress, RatelimitHeaders, ServerSettings},
+    server::{AdminSettings, AdminToken, EscapedSlashes, ListenAddress, ServerSettings},
     sources::Sources,
-    store::{OnFailure, StoreSettings, StoreUrl},
     telemetry::{AccessLogFormat, AccessLogSettings, TracingSettings},
-    tls::{ClientTls, ServerTls},
+    tls::ServerTls,
     upstream::{Balance, Eject, Health, Percent, Retries, ServerUrl, Target, UpstreamSettings, Weighted},
 };
 use self::{
@@ -197,7 +191,7 @@ mod tests {
     use super::*;
     use tollgate_routing::Matcher;
 
-    use crate::algorithm::Rate;
+    use tollgate_limiter::{OnFailure, Prefixes, Rate, RatelimitHeaders, Scope, StoreUrl};
 
     const EVERYDAY: &str = r#"
         [server]
@@ -252,10 +246,9 @@ mod tests {
                 drain_timeout: 30 * second,
             },
             store: StoreSettings {
-                url: StoreUrl::Redis(Box::new(RedisUrl::parse("redis://127.0.0.1:6379").expect("an url"))),
+                url: "redis://127.0.0.1:6379".parse().expect("a URL"),
                 tls: None,
                 timeout: second / 20,
-                on_failure: OnFailure::Local,
                 instances: 1,
                 replicated: false,
                 key_prefix: "tollgate".to_owned(),

@@ -11,20 +11,18 @@ use hyper::{StatusCode, Uri, http::request::Parts};
 use serde::Serialize;
 
 pub use self::question::Question;
+use tollgate_limiter::{Algorithm, Ask, Asks, KeyState, Quota, Scope};
+
 use crate::{
-    algorithm::{Algorithm, Quota},
-    config::{self, Cost, Exemption, Missing, Mode, Scope},
+    config::{self, Cost, Exemption, Missing, Mode},
     forward::headers::{Client, from_client},
     gateway::{
         Gateway, Peer, client,
         plan::{Aim, Planner, Route},
         target::{self, Target},
     },
-    limit::{
-        Ask, Asks, KeyState, key,
-        request::{Rule, Terms},
-    },
     reject::Rejection,
+    rules::{Rule, Terms, key},
 };
 use tollgate_routing::{Matcher, Unmet, View, path};
 

@@ -30,10 +30,10 @@ use std::{
 use hyper::{HeaderMap, Request, Response, StatusCode};
 use smallvec::SmallVec;
 use tokio::time::{Instant, timeout_at};
+use tollgate_limiter::metrics::Page;
 
 use crate::{
     config::{self, Target},
-    metrics::Page,
     trace::{Context, context::TRACEPARENT},
 };
 

@@ -29,20 +29,17 @@ use hyper::{
 use ipnet::IpNet;
 use tokio::time::Instant;
 use tollgate_http1::head::{FIELDS_MOST, Unreadable};
+use tollgate_limiter::{Admission, Limiter, RatelimitHeaders};
 
 use crate::{
-    config::{Callers, RatelimitHeaders},
+    config::Callers,
     forward::{
         Failure, Upstream,
         headers::{self, Client},
         tunnel,
     },
-    limit::{
-        Admission,
-        key::jwt::Verifier,
-        request::{self, Repeat, Rule, Terms},
-    },
     reject::Rejection,
+    rules::{self, Repeat, Rule, Terms, key::jwt::Verifier},
     trace::{self, Tracer},
 };
 
@@ -65,9 +62,7 @@ pub use crate::{
         body::{Body, Progress, Upload},
         timer::Timer,
     },
-    limit::Limiter,
     reject::Written,
-    store::StoreError,
 };
 
 /// A configuration that is ready to serve requests.
@@ -187,11 +182,11 @@ impl Gateway {
             return Ok(None);
         }
         facts.asking();
-        let asks = request::asks(limits, terms, &mut facts.decided);
+        let asks = rules::asks(limits, terms, &mut facts.decided);
         let decided = match asks {
             Ok(asks) => {
                 let admitted =
-                    request::admit(&self.limiter, limits, &asks, facts.arrival, &mut facts.decided).await;
+                    rules::admit(&self.limiter, limits, &asks, facts.arrival, &mut facts.decided).await;
                 if let Err(refusal) = &admitted {
                     let repeat = Repeat::of(limits, asks, refusal);
                     facts.refused = repeat.and_then(|asked| self.refused(asked, facts));

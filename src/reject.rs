@@ -1,34 +1,30 @@
 //! A rejection is an answer of the gateway's own, in place of the upstream's.
 //!
 //! All of them are here: what they are called, their status, and what they say. They are
-//! `application/problem+json` (RFC 9457) and name the cause, never an upstream's address. Clients of [`grpc`] get a
+//! `application/problem+json` (RFC 9457) and name the cause, never an upstream's address. Clients of gRPC get a
 //! status of theirs.
 
-pub mod grpc;
-
-use std::fmt::{self, Write};
+use std::fmt;
 
 use bytes::Bytes;
 use hyper::{
     Response, StatusCode,
-    header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER},
+    header::{CONTENT_TYPE, RETRY_AFTER},
+};
+use tollgate_limiter::{
+    RatelimitHeaders, Refusal,
+    fields::{Fields, Value},
+    grpc,
+    response::{self, PROBLEM, problem},
 };
 
 use crate::{
-    config::{OnLimit, RatelimitHeaders},
+    config::OnLimit,
     forward::{Failure, body::Fault},
-    limit::{
-        Limited, Refusal,
-        fields::{self, Fields, Value},
-    },
 };
 
-/// What the body of an answer mostly takes.
-const PROBLEM_BYTES: usize = 512;
 /// What the lines of its head mostly take that tell of its limits.
 pub(crate) const LINES_BYTES: usize = 256;
-static PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json");
-const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
 
 /// An answer as it stands on the wire of HTTP/1.1: its status, lines of its head, and its body.
 #[derive(Debug)]
@@ -131,7 +127,10 @@ impl Rejection {
             }
             Self::QuestionInvalid(fault) => return (StatusCode::BAD_REQUEST, "question-invalid", fault),
             Self::NoRoute => (404, "no-route", &"no route matches the request"),
-            Self::Refused(refusal) => return refused(refusal),
+            Self::Refused(refusal) => {
+                let (status, code) = response::status_and_code(refusal);
+                return (status, code, refusal);
+            }
             Self::Failed(failure) => return failed(failure),
         };
         (StatusCode::from_u16(status).expect("a status of this table"), code, detail)
@@ -168,7 +167,7 @@ impl Rejection {
     ) -> (StatusCode, Bytes) {
         let (status, code, detail) = self.terms();
         let limited = match self {
-            Self::Refused(Refusal::Limited(limited)) => Some(&**limited),
+            Self::Refused(refusal) => response::limited_by(refusal),
             _ => None,
         };
         let refused = matches!(self, Self::Refused(Refusal::Limited(_) | Refusal::KeyMissing { .. }));
@@ -186,16 +185,8 @@ impl Rejection {
             (status, body)
         };
         match self {
-            Self::Refused(Refusal::Limited(limited)) => {
-                fields::write(fields, limited.standings(), form);
-                fields::write_retry_after(fields, limited);
-                if let Some(delay_us) = limited.delay_us().filter(|_| is_grpc) {
-                    grpc::write_pushback(fields, delay_us);
-                }
-            }
-            Self::Overloaded
-            | Self::Refused(Refusal::StoreUnavailable { .. })
-            | Self::Failed(Failure::Busy) => fields.insert(RETRY_AFTER, Value::Number(1)),
+            Self::Refused(refusal) => response::write_fields(fields, refusal, is_grpc, form),
+            Self::Overloaded | Self::Failed(Failure::Busy) => fields.insert(RETRY_AFTER, Value::Number(1)),
             Self::Failed(Failure::NoneHealthy { interval }) => {
                 let seconds = interval.as_secs() + u64::from(interval.subsec_nanos() > 0);
                 fields.insert(RETRY_AFTER, Value::Number(seconds));
@@ -223,73 +214,4 @@ fn failed(failure: &Failure) -> (StatusCode, &'static str, &dyn fmt::Display) {
         Failure::ResponseTimeout => (StatusCode::GATEWAY_TIMEOUT, "upstream-response-timeout"),
     };
     (status, code, failure)
-}
-
-fn refused(refusal: &Refusal) -> (StatusCode, &'static str, &dyn fmt::Display) {
-    let (status, code) = match refusal {
-        Refusal::Limited(_) => (StatusCode::TOO_MANY_REQUESTS, "quota-exceeded"),
-        Refusal::KeyMissing { .. } => (StatusCode::TOO_MANY_REQUESTS, "key-missing"),
-        Refusal::KeyAmbiguous { .. } => (StatusCode::BAD_REQUEST, "key-ambiguous"),
-        Refusal::CostInvalid { .. } => (StatusCode::BAD_REQUEST, "cost-invalid"),
-        Refusal::StoreUnavailable { .. } => (StatusCode::SERVICE_UNAVAILABLE, "store-unavailable"),
-    };
-    (status, code, refusal)
-}
-
-/// A problem: RFC 9457, section 3. Refusals may come in floods, so it is written as it is.
-fn problem(status: StatusCode, code: &str, detail: &dyn fmt::Display, limited: Option<&Limited>) -> String {
-    let kind = if limited.is_some() { QUOTA_EXCEEDED } else { "about:blank" };
-    let title = status.canonical_reason().unwrap_or_default();
-    let mut body = String::with_capacity(PROBLEM_BYTES);
-    body.extend(["{\"type\":\"", kind, "\",\"title\":\"", title, "\",\"status\":", status.as_str()]);
-    body.extend([",\"code\":\"", code, "\",\"detail\":\""]);
-    if let Some(limited) = limited {
-        limited.write(&mut body);
-        // The names of limits need no escapes.
-        body.push_str("\",\"violated-policies\":[");
-        for (at, name) in limited.violated().enumerate() {
-            body.extend([if at == 0 { "\"" } else { ",\"" }, name, "\""]);
-        }
-        body.push(']');
-        if let Some(delay_us) = limited.delay_us().filter(|_| limited.is_exact()) {
-            let delay_ms = delay_us.div_ceil(1_000);
-            body.extend([",\"retry_after_ms\":", itoa::Buffer::new().format(delay_ms)]);
-        }
-    } else {
-        let start = body.len();
-        write!(body, "{detail}").expect("a string can be written to");
-        escape(&mut body, start);
-        body.push('"');
-    }
-    body.push('}');
-    body
-}
-
-/// Escapes the end of a text, from `start` on, for the quotes of JSON.
-fn escape(text: &mut String, start: usize) {
-    let is_escaped = |byte| byte < b' ' || byte == b'"' || byte == b'\\';
-    // Not `any`: without an early end it goes by many bytes at a time.
-    if text[start..].bytes().fold(false, |found, byte| found | is_escaped(byte)) {
-        let quoted = serde_json::to_string(&text[start..]).expect("a string is always written");
-        text.replace_range(start.., &quoted[1..quoted.len() - 1]);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn details_are_escaped() {
-        for detail in ["plain, with `ticks`", "a \"quoted\" \\ and\n\u{1}", "grün 🙂", ""] {
-            let problem = problem(StatusCode::BAD_REQUEST, "a-code", &detail, None);
-            let read: serde_json::Value = serde_json::from_str(&problem).unwrap();
-            assert_eq!(
-                read,
-                serde_json::json!({
-                    "type": "about:blank", "title": "Bad Request", "status": 400, "code": "a-code", "detail": detail,
-                })
-            );
-        }
-    }
 }

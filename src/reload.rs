@@ -16,11 +16,11 @@ use std::{
 
 use serde_json::Value;
 use tokio::sync::Mutex;
+use tollgate_limiter::Limiter;
 
 use crate::{
     config::{Config, Diagnostics, FlagOverrides, LoadedConfig, Sources},
     gateway::Gateway,
-    limit::Limiter,
     server::{Control, Server, Status},
 };
 
@@ -130,7 +130,7 @@ impl Reloader {
             );
         }
         self.limiter.forget_refusals();
-        self.limiter.renew_waits(&rules);
+        self.limiter.renew_waits(rules.values().map(|rule| rule.rates()));
         (running.config, running.shown) = (config, shown);
         tracing::info!(by, changes = changes.len(), "reloaded `{}`", self.source.path.display());
         for change in &changes {

@@ -42,6 +42,7 @@ use tokio::{
     task::JoinSet,
     time::{Instant, sleep, timeout, timeout_at},
 };
+use tollgate_limiter::StoreError;
 
 pub use self::status::{Reload, Status};
 use self::{
@@ -50,7 +51,7 @@ use self::{
 };
 use crate::{
     config::{Config, ListenAddress},
-    gateway::{Gateway, StoreError},
+    gateway::Gateway,
 };
 
 /// Accepted connections that may wait for a worker to look at them.

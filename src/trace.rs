@@ -10,8 +10,9 @@ pub mod context;
 use std::sync::Arc;
 
 use hyper::HeaderMap;
+use tollgate_limiter::metrics::Page;
 
-use crate::{config, metrics::Page};
+use crate::config;
 
 use self::{
     collector::Collector,

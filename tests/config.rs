@@ -9,13 +9,11 @@ use hyper::{
     header::{HeaderName, HeaderValue},
 };
 use proptest::prelude::*;
-use tollgate::{
-    algorithm::{Algorithm, Rate},
-    config::{
-        AccessLogFormat, AccessLogSettings, Action, Config, Cost, Diagnostics, Exemption, KeyPart, Missing,
-        Mode, OnFailure, OnLimit, Scope, StatusRange, Target,
-    },
+use tollgate::config::{
+    AccessLogFormat, AccessLogSettings, Action, Config, Cost, Diagnostics, Exemption, KeyPart, Missing, Mode,
+    OnLimit, StatusRange, Target,
 };
+use tollgate_limiter::{Algorithm, OnFailure, Rate, Scope};
 
 fn folder() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/config")

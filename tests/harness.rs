@@ -22,7 +22,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tollgate::{config::Config, store::Store};
+use tollgate::config::Config;
+use tollgate_limiter::store::Store;
 
 /// The store with this url, as a gateway opens it, with a deadline that no busy machine exceeds.
 pub(crate) fn open_store(url: &str) -> Store {

@@ -27,9 +27,8 @@ use axum::{
 };
 use futures_util::stream::{self, StreamExt};
 use tokio::{net::TcpListener, sync::oneshot};
-use tollgate::{
-    Ask, Key, Limit, Limiter, OnFailure, Quota, Rate, RateLimitLayer, RatelimitHeaders,
-    config::StoreSettings,
+use tollgate_limiter::{
+    Ask, Key, Limit, Limiter, OnFailure, Quota, Rate, RateLimitLayer, RatelimitHeaders, StoreSettings,
     layer::{RateLimit, by},
 };
 use tower::{Layer, Service, ServiceExt, service_fn};
@@ -368,6 +367,6 @@ fn what_applications_share_may_be_sent_anywhere() {
     is_shared::<Limiter>();
     is_shared::<RateLimitLayer>();
     is_shared::<RateLimit<Fussy>>();
-    is_shared::<tollgate::Admission>();
-    is_shared::<tollgate::Refusal>();
+    is_shared::<tollgate_limiter::Admission>();
+    is_shared::<tollgate_limiter::Refusal>();
 }

@@ -11,11 +11,8 @@ mod waiting;
 use std::{future::Future, sync::Arc, time::Duration};
 
 use tokio::{runtime::Builder, time::Instant};
-use tollgate::{
-    algorithm::{Quota, Rate},
-    config::Config,
-    limit::{Ask, Limit, Limited, Limiter, Refusal},
-};
+use tollgate::config::Config;
+use tollgate_limiter::{Ask, Limit, Limited, Limiter, Quota, Rate, Refusal};
 
 /// A limiter on the store with this url, with further keys of its table.
 fn open(url: &str, keys: &str) -> Arc<Limiter> {

@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, time::Duration};
 
-use tollgate::{Algorithm, OnFailure, Quota, algorithm::State};
+use tollgate_limiter::{Algorithm, OnFailure, Quota, algorithm::State};
 
 use super::clients::Asked;
 use crate::harness::cut;

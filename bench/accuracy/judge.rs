@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use tollgate::{Algorithm, OnFailure, Quota};
+use tollgate_limiter::{Algorithm, OnFailure, Quota};
 
 use super::{
     cases::{Case, Counts, Harm, KEYS, Limit},

@@ -7,7 +7,7 @@ use std::{
     io::{BufRead, BufReader, Seek},
 };
 
-use tollgate::{Algorithm, Quota};
+use tollgate_limiter::{Algorithm, Quota};
 
 use crate::harness::{redis::Redis, resp::Value, wait_until};
 

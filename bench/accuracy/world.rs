@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tollgate::Algorithm;
+use tollgate_limiter::Algorithm;
 
 use super::{
     Arguments, Findings,

@@ -136,7 +136,8 @@ mod tests {
     use arc_swap::ArcSwap;
 
     use super::*;
-    use crate::{config::Config, gateway::Gateway, limit::Limiter, server::Status};
+    use crate::{config::Config, gateway::Gateway, server::Status};
+    use tollgate_limiter::Limiter;
 
     #[tokio::test]
     async fn no_more_is_kept_than_ten_minutes() {

@@ -10,18 +10,15 @@ use axum::{
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
-
-use crate::{
-    algorithm::{Algorithm, Quota},
-    config::Scope,
-    duration,
-    gateway::Gateway,
-    limit::{Ask, Limit, key::Key, read_rate, request::Rule},
+use tollgate_limiter::{
+    Algorithm, Ask, Key, Limit, Quota, Scope, duration, read_rate,
     store::{
         StoreError,
         overrides::{OVERRIDES_MOST, Override},
     },
 };
+
+use crate::{gateway::Gateway, rules::Rule};
 
 use super::{Admin, Operator, Problem};
 

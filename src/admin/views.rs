@@ -10,13 +10,12 @@ use std::{
 use hyper::Method;
 use serde_json::{Value, json};
 use tokio::time::Instant;
+use tollgate_limiter::{Effect, metrics::Distribution, store::NodeState};
 
 use crate::{
     gateway::{Gateway, STATUS_CLASSES},
-    limit::{Effect, heavy_hitters::HeavyHitters, key, request::Rule},
-    metrics::Distribution,
+    rules::{Rule, heavy_hitters::HeavyHitters, key},
     server::{Reload, Status},
-    store::NodeState,
 };
 
 /// The most keys to show per limit.

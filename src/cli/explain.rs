@@ -10,12 +10,12 @@ use std::{
 use clap::Args;
 use hyper::Method;
 use serde_json::Value;
+use tollgate_limiter::Limiter;
 
 use crate::{
     config::{Config, FlagOverrides},
     explain::{Explanation, Question},
     gateway::Gateway,
-    limit::Limiter,
 };
 
 use super::{

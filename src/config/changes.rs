@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{Action, Config, LimitSettings, RouteSettings, ServerUrl, UpstreamSettings};
-use crate::algorithm::Algorithm;
+use tollgate_limiter::Algorithm;
 
 impl Config {
     /// Lists the changes from `old` to this configuration, a line each.

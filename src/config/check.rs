@@ -15,10 +15,12 @@ mod upstream;
 
 use std::{collections::BTreeMap, ops::Range, path::Path, sync::Arc};
 
+use tollgate_limiter::OnFailure;
+
 use self::limits::DefinedLimit;
 use super::{
-    AccessLogSettings, AdminSettings, AdminToken, Config, OnFailure, ServerSettings, Sources, StoreSettings,
-    TracingSettings, UpstreamSettings,
+    AccessLogSettings, AdminSettings, AdminToken, Config, ServerSettings, Sources, TracingSettings,
+    UpstreamSettings,
     document::Document,
     error::{Diagnostic, Severity, nearest},
     file::{self, ConfigFile, Spanned, SpannedTable},
@@ -86,11 +88,6 @@ fn access_log(table: SpannedTable<file::AccessLogTable>, folder: &Path) -> Acces
 fn tracing(table: SpannedTable<file::TracingTable>) -> TracingSettings {
     let file::TracingTable { otlp, sample } = table.value;
     TracingSettings { otlp: otlp.0.0, sample: sample.0 }
-}
-
-/// Returns the settings of a store that names no files. Diagnostics are added to the document.
-pub(super) fn store(store: file::StoreTable, document: &mut Document<'_>) -> StoreSettings {
-    Check::new(document, &mut Sources::default(), store.on_failure.0).store(store, Path::new(""))
 }
 
 struct Check<'d, 'i> {

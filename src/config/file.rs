@@ -20,6 +20,7 @@ use std::{
 
 use schemars::JsonSchema;
 use serde::Deserialize;
+use tollgate_limiter::{OnFailure, StoreUrl};
 
 pub(super) use self::{
     container::{Pairs, SpannedTable, ValueList},
@@ -31,7 +32,7 @@ pub(super) use self::{
     upstream::{EjectTable, HealthTable, ServerEntry, ServerList, UpstreamServerTable, UpstreamTable},
 };
 use super::{
-    AccessLogFormat, OnFailure, ServerUrl, StoreUrl,
+    AccessLogFormat, ServerUrl,
     value::{Fraction, Otlp, Output, ParsedText, Secret, Size, Whole},
 };
 

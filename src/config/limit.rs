@@ -5,9 +5,7 @@ use std::{fmt, net::IpAddr, time::Duration};
 
 use hyper::{StatusCode, header::HeaderName};
 use ipnet::IpNet;
-
-use super::OnFailure;
-use crate::algorithm::{Algorithm, Quota, Rate};
+use tollgate_limiter::{Algorithm, OnFailure, Prefixes, Quota, Rate, Scope};
 
 /// The settings of a limit: a name, a key, a quota, and how to apply them.
 #[derive(Debug, PartialEq)]
@@ -144,15 +142,6 @@ impl fmt::Display for StatusRange {
     }
 }
 
-/// The gateways that count a limit together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scope {
-    /// All gateways on the store.
-    Shared,
-    /// This process alone. It doesn't use the store for the limit.
-    Instance,
-}
-
 /// The mode of a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
@@ -189,23 +178,6 @@ pub struct RateOverride {
     pub key: Vec<String>,
     /// The rate. Under `concurrency` its window is that of the quota.
     pub rate: Rate,
-}
-
-/// The prefix lengths by which addresses are one caller.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Prefixes {
-    /// The prefix length of IPv4 addresses, 1 to 32.
-    pub ipv4: u8,
-    /// The prefix length of IPv6 addresses, 1 to 128.
-    pub ipv6: u8,
-}
-
-impl Prefixes {
-    /// Returns the network of an address: its prefix, followed by zeros.
-    pub fn network(self, address: IpAddr) -> IpAddr {
-        let prefix = if address.is_ipv4() { self.ipv4 } else { self.ipv6 };
-        IpNet::new(address, prefix).expect("a prefix within the address").trunc().addr()
-    }
 }
 
 /// Parses a key as people write it into the values of its parts. A key of several parts is a JSON array,

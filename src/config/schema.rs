@@ -8,8 +8,7 @@ use std::borrow::Cow;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, generate::SchemaSettings, json_schema};
 use serde_json::{Value, json};
-
-use crate::algorithm::Rate;
+use tollgate_limiter::Rate;
 
 use super::{
     Cost,

@@ -3,6 +3,7 @@
 use std::{fmt, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use ipnet::IpNet;
+use tollgate_limiter::RatelimitHeaders;
 
 use super::ServerTls;
 
@@ -56,19 +57,6 @@ impl fmt::Display for ListenAddress {
             Self::Unix(path) => write!(f, "unix:{}", path.display()),
         }
     }
-}
-
-/// The header fields that tell clients about their limits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RatelimitHeaders {
-    /// `RateLimit` and `RateLimit-Policy` (draft-ietf-httpapi-ratelimit-headers-11).
-    Draft11,
-    /// `X-RateLimit-Limit`, `-Remaining` and `-Reset`.
-    XRatelimit,
-    /// Both forms.
-    Both,
-    /// No fields.
-    Off,
 }
 
 /// The treatment of `%2F` and `%5C` in paths.

@@ -3,8 +3,9 @@
 
 use ipnet::IpNet;
 use serde_json::Value;
+use tollgate_limiter::store::redis::password::blank_word;
 
-use super::{FlagOverrides, password::blank_word, value::FromText};
+use super::{FlagOverrides, value::FromText};
 
 const BLANK: &str = "******";
 

@@ -3,78 +3,16 @@
 use std::{collections::HashMap, path::Path, sync::Arc};
 
 use rustls::{
-    ClientConfig, DigitallySignedStruct, RootCertStore, ServerConfig, SignatureScheme,
-    client::{
-        WebPkiServerVerifier,
-        danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
-    },
-    crypto::{CryptoProvider, aws_lc_rs, aws_lc_rs::Ticketer},
-    pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime, pem, pem::PemObject},
+    RootCertStore, ServerConfig,
+    crypto::aws_lc_rs::Ticketer,
+    pki_types::{CertificateDer, PrivateKeyDer, UnixTime, pem, pem::PemObject},
     server::{ClientHello, ResolvesServerCert, WebPkiClientVerifier, danger::ClientCertVerifier},
     sign::CertifiedKey,
 };
+use tollgate_limiter::{Identity, store::redis::tls::provider};
 use webpki::{EndEntityCert, KeyUsage};
 
 use super::Sources;
-
-/// TLS settings for connections to servers. The files are read when the configuration is checked.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub struct ClientTls {
-    /// The certificates to trust. `None` means the system's root certificates.
-    pub ca: Option<Vec<CertificateDer<'static>>>,
-    /// The gateway's own certificate and key.
-    pub identity: Option<Identity>,
-    /// The name that the server's certificate must be valid for. `None` means the server's host.
-    pub server_name: Option<ServerName<'static>>,
-}
-
-/// A certificate chain and the private key of its first certificate.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Identity {
-    /// The certificates, the gateway's own first.
-    pub certificates: Vec<CertificateDer<'static>>,
-    /// The private key. Its `Debug` output hides it.
-    pub key: PrivateKeyDer<'static>,
-}
-
-impl ClientTls {
-    /// Returns the settings in rustls's form.
-    ///
-    /// # Errors
-    /// There are no root certificates to trust, or the key doesn't belong to the certificate.
-    pub fn client(&self) -> Result<ClientConfig, rustls::Error> {
-        let mut roots = RootCertStore::empty();
-        match &self.ca {
-            Some(certificates) => {
-                certificates.iter().try_for_each(|certificate| roots.add(certificate.clone()))?;
-            }
-            None => {
-                // If one of many root certificates can't be parsed, the others are still trusted.
-                roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-            }
-        }
-        if roots.is_empty() {
-            return Err(rustls::Error::General("no root certificates".to_owned()));
-        }
-        let builder =
-            ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions()?;
-        let builder = match &self.server_name {
-            None => builder.with_root_certificates(roots),
-            Some(name) => {
-                let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider());
-                let verifier = verifier.build().map_err(|error| rustls::Error::General(error.to_string()))?;
-                let verifier = Arc::new(Named { name: name.clone(), verifier });
-                builder.dangerous().with_custom_certificate_verifier(verifier)
-            }
-        };
-        match &self.identity {
-            Some(Identity { certificates, key }) => {
-                builder.with_client_auth_cert(certificates.clone(), key.clone_key())
-            }
-            None => Ok(builder.with_no_client_auth()),
-        }
-    }
-}
 
 /// TLS settings for connections from clients. The files are read when the configuration is checked.
 #[derive(Debug, PartialEq, Eq)]
@@ -129,7 +67,7 @@ impl ByName {
     fn of(identities: &[Identity]) -> Result<Self, rustls::Error> {
         let (mut first, mut named) = (None, HashMap::new());
         for identity in identities {
-            let certified = Arc::new(identity.certified()?);
+            let certified = Arc::new(certified(identity)?);
             for name in EndEntityCert::try_from(certified.end_entity_cert()?)
                 .map_err(|error| rustls::Error::General(error.to_string()))?
                 .valid_dns_names()
@@ -151,75 +89,24 @@ impl ResolvesServerCert for ByName {
     }
 }
 
-impl Identity {
-    /// Returns the certificates and the key in rustls's form.
-    ///
-    /// # Errors
-    /// The key doesn't belong to the first certificate, or one of the certificates can't be used.
-    pub(super) fn certified(&self) -> Result<CertifiedKey, rustls::Error> {
-        CertifiedKey::from_der(self.certificates.clone(), self.key.clone_key(), &provider())
-    }
-
-    /// Returns a complaint about the dates of the first certificate: `has expired` or `isn't valid yet`.
-    pub(super) fn untimely(&self) -> Option<&'static str> {
-        let certificate = EndEntityCert::try_from(self.certificates.first()?).ok()?;
-        // The dates are checked before an issuer is looked for, so the empty list of issuers doesn't matter.
-        let usage = KeyUsage::server_auth();
-        match certificate.verify_for_usage(&[], &[], &[], UnixTime::now(), usage, None, None) {
-            Err(webpki::Error::CertExpired { .. }) => Some("has expired"),
-            Err(webpki::Error::CertNotValidYet { .. }) => Some("isn't valid yet"),
-            _ => None,
-        }
-    }
+/// Returns the certificates and the key in rustls's form.
+///
+/// # Errors
+/// The key doesn't belong to the first certificate, or one of the certificates can't be used.
+pub(super) fn certified(identity: &Identity) -> Result<CertifiedKey, rustls::Error> {
+    CertifiedKey::from_der(identity.certificates.clone(), identity.key.clone_key(), &provider())
 }
 
-/// A verifier that checks all certificates against one name, because Sentinels and Clusters announce their
-/// servers by address.
-#[derive(Debug)]
-struct Named {
-    name: ServerName<'static>,
-    verifier: Arc<WebPkiServerVerifier>,
-}
-
-impl ServerCertVerifier for Named {
-    fn verify_server_cert(
-        &self,
-        certificate: &CertificateDer<'_>,
-        intermediates: &[CertificateDer<'_>],
-        _host: &ServerName<'_>,
-        ocsp_response: &[u8],
-        now: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        let Self { name, verifier } = self;
-        verifier.verify_server_cert(certificate, intermediates, name, ocsp_response, now)
+/// Returns a complaint about the dates of the first certificate: `has expired` or `isn't valid yet`.
+pub(super) fn untimely(identity: &Identity) -> Option<&'static str> {
+    let certificate = EndEntityCert::try_from(identity.certificates.first()?).ok()?;
+    // The dates are checked before an issuer is looked for, so the empty list of issuers doesn't matter.
+    let usage = KeyUsage::server_auth();
+    match certificate.verify_for_usage(&[], &[], &[], UnixTime::now(), usage, None, None) {
+        Err(webpki::Error::CertExpired { .. }) => Some("has expired"),
+        Err(webpki::Error::CertNotValidYet { .. }) => Some("isn't valid yet"),
+        _ => None,
     }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.verifier.verify_tls12_signature(message, certificate, signature)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.verifier.verify_tls13_signature(message, certificate, signature)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.verifier.supported_verify_schemes()
-    }
-}
-
-/// Returns the only cryptography provider of the program.
-pub fn provider() -> Arc<CryptoProvider> {
-    Arc::new(aws_lc_rs::default_provider())
 }
 
 /// Reads the certificates of a file, at least one.

@@ -3,8 +3,7 @@
 use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
 
 use hyper::http::uri::PathAndQuery;
-
-use super::ClientTls;
+use tollgate_limiter::ClientTls;
 
 /// The settings of an upstream.
 #[derive(Debug, PartialEq)]

@@ -21,7 +21,7 @@ pub(super) use self::{
     upstream::Interval,
     url::Otlp,
 };
-use crate::duration;
+use tollgate_limiter::duration;
 
 /// A value that is written as a string.
 pub(super) trait FromText: Sized {

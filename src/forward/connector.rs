@@ -14,8 +14,9 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 use tokio_rustls::TlsConnector;
+use tollgate_limiter::ClientTls;
 
-use crate::config::{self, ClientTls, ServerUrl};
+use crate::config::{self, ServerUrl};
 
 use super::{Failure, address::Location, connection::Connection};
 

@@ -15,8 +15,7 @@ use hyper::{
 use smallvec::SmallVec;
 
 use tollgate_http1::head;
-
-use crate::text;
+use tollgate_limiter::text;
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");

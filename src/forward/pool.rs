@@ -22,11 +22,9 @@ use hyper::{
 use smallvec::SmallVec;
 use thread_local::ThreadLocal;
 use tokio::time::{Instant, timeout, timeout_at};
+use tollgate_limiter::metrics::{CountsByWord, Distribution, Histogram};
 
-use crate::{
-    config::ServerUrl,
-    metrics::{CountsByWord, Distribution, Histogram},
-};
+use crate::config::ServerUrl;
 use tollgate_http1::{Ahead, Stream};
 
 use super::{

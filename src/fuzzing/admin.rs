@@ -10,12 +10,12 @@ use axum::{
 };
 use hyper::{Method, Request, Uri, header::HeaderValue};
 use tokio::runtime::{Builder, Runtime};
+use tollgate_limiter::Limiter;
 use tower::ServiceExt;
 
 use crate::{
     admin::{Admin, router},
     gateway::Gateway,
-    limit::Limiter,
     server::Status,
 };
 

@@ -2,13 +2,12 @@
 
 use bytes::Bytes;
 use smallvec::smallvec;
-
-use crate::{
-    algorithm::{Algorithm, Quota, Rate},
+use tollgate_limiter::{
+    Algorithm, Quota, Rate,
     store::{
         Act, Charge, LeaseId, Operation, Reply,
-        overrides::{self, OverrideChange},
-        redis::{Value, call, slots},
+        overrides::{OverrideChange, read_value as read_override},
+        redis::{Value, call, overrides, slots},
         script::Call,
     },
 };
@@ -32,7 +31,7 @@ pub fn reply(bytes: &[u8]) {
         assert!(set.rate.permits <= Rate::MAX_PERMITS && set.rate.window_us <= Rate::MAX_WINDOW_US);
         let ends_us = set.lasts.map_or(0, |lasts| lasts.as_micros() + 1);
         let written = format!("{} {ends_us}", overrides::written(&set));
-        assert_eq!(overrides::read_value(&written, 1), Some(set));
+        assert_eq!(read_override(&written, 1), Some(set));
     }
 }
 

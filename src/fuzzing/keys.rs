@@ -11,7 +11,7 @@ use percent_encoding::{NON_ALPHANUMERIC, percent_encode};
 
 use crate::{
     config,
-    limit::key::{
+    rules::key::{
         Counted, Subject, count,
         jwt::{Claims, Verifier},
         key_of,

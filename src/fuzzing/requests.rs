@@ -8,14 +8,15 @@ use hyper::{
 };
 use ipnet::IpNet;
 use percent_encoding::percent_decode_str;
+use tollgate_limiter::{
+    Limit, Origin, Quota, Rate, RatelimitHeaders, Standing, fields as ratelimit, store::Outcome,
+};
 
 use crate::{
-    algorithm::{Quota, Rate},
-    config::{EscapedSlashes, RatelimitHeaders},
+    config::EscapedSlashes,
     forward::headers::{from_client, towards_client, towards_upstream, trailers_from_client},
     gateway::{Peer, client::identify, target::Target},
-    limit::{Limit, Origin, Standing, fields as ratelimit, request::stated_cost},
-    store::Outcome,
+    rules::stated_cost,
     trace::{self, Context},
 };
 use tollgate_routing::{

@@ -1,10 +1,8 @@
 //! Values of a file, as people write them.
 
-use crate::{
-    algorithm::Rate,
-    config::{Config, ServerUrl, StoreSettings, StoreUrl, Target},
-    duration,
-};
+use tollgate_limiter::{Rate, StoreSettings, StoreUrl, duration};
+
+use crate::config::{Config, ServerUrl, Target};
 use tollgate_routing::{HostPattern, Matcher, Pattern, Table, View, path};
 
 /// A configuration with this text between these, if it is good there.

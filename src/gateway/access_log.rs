@@ -17,12 +17,10 @@ use std::{
     },
 };
 
+use tollgate_limiter::metrics::Page;
 use tracing_appender::non_blocking::{ErrorCounter, NonBlocking, NonBlockingBuilder, WorkerGuard};
 
-use crate::{
-    config::{self, AccessLogFormat},
-    metrics::Page,
-};
+use crate::config::{self, AccessLogFormat};
 
 use super::entry::{End, Entry};
 

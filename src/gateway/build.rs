@@ -2,10 +2,12 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use tollgate_limiter::Limiter;
+
 use crate::{
     config::Config,
     forward::Upstream,
-    limit::{Limiter, key::jwt::Verifier, request::Rule},
+    rules::{Rule, key::jwt::Verifier},
     trace::Tracer,
 };
 

@@ -13,8 +13,8 @@ use crate::{
         body::Body,
         headers::{self, Client},
     },
-    limit::request::{Rule, Terms},
     reject::Rejection,
+    rules::{Rule, Terms},
 };
 
 use super::{AnswerBody, Exchange, Gateway, Peer, client, target, whole};

@@ -15,13 +15,14 @@ use hyper::{
 use serde::Serialize;
 use smallvec::SmallVec;
 use tokio::time::Instant;
+use tollgate_limiter::Key;
 
 use crate::{
     forward::{
         Visits,
         headers::{Client, X_REQUEST_ID},
     },
-    limit::{Key, request::Decided},
+    rules::Decided,
     trace::Context,
 };
 use tollgate_routing::pattern::Pattern;

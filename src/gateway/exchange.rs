@@ -13,16 +13,15 @@ use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use hyper::{HeaderMap, Response, StatusCode, Version, http::request::Parts};
 use tokio::time::Instant;
+use tollgate_limiter::{
+    Admission, RatelimitHeaders, fields, grpc,
+    metrics::{Counts, Distribution, Histogram},
+};
 
 use crate::{
-    config::RatelimitHeaders,
     forward::{body::Body, headers::Client},
-    limit::{
-        Admission, fields,
-        request::{self, Rule, Settlement},
-    },
-    metrics::{Counts, Distribution, Histogram},
-    reject::{LINES_BYTES, Rejection, grpc},
+    reject::{LINES_BYTES, Rejection},
+    rules::{self, Rule, Settlement},
 };
 use tollgate_http1::Stream;
 use tollgate_http1::head::Spelling;
@@ -103,7 +102,7 @@ pub(super) struct Facts {
     pub(super) traffic: usize,
     /// If there is an access log, or the request is traced: what will be told of it, and what limits decided.
     pub(super) entry: Option<Box<Entry>>,
-    pub(super) decided: request::Log,
+    pub(super) decided: rules::Log,
     /// What the answer still owes its limits, and holds of them.
     pub(super) settlement: Option<Box<Settlement>>,
     /// Lines of the answer's head, beside its fields; none if all has to be in these.

@@ -3,17 +3,12 @@
 use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
 
 use hyper::http::request::Parts;
+use tollgate_limiter::{Limiter, metrics::Page, store::StoreError};
 use tollgate_routing::Matcher;
 
 use crate::{
     forward::{self, Upstream},
-    limit::{
-        Limiter,
-        key::jwt::Claims,
-        request::{self, Rule},
-    },
-    metrics::Page,
-    store::StoreError,
+    rules::{self, Rule, key::jwt::Claims},
 };
 
 use super::{Gateway, STATUS_CLASSES, Traffic, client, plan::Answer};
@@ -94,7 +89,7 @@ impl Gateway {
             "From a request's arrival until its answer's body has ended or broken off",
             routes().map(|(route, traffic)| ([route], &traffic.durations)),
         );
-        request::write_metrics(page, self.planner.rules.values().map(Arc::as_ref));
+        rules::write_metrics(page, self.planner.rules.values().map(Arc::as_ref));
         forward::write_metrics(page, &self.upstreams);
         self.limiter.write_metrics(page);
         if let Some(log) = &self.access_log {

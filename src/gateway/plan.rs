@@ -34,11 +34,11 @@ use tollgate_routing::{
 use crate::{
     config::{Action, Config, Edits, EscapedSlashes, OnLimit},
     forward::body::Body,
-    limit::{
-        key::{Subject, jwt::Claims},
-        request::{Rule, Terms},
-    },
     reject::Rejection,
+    rules::{
+        Rule, Terms,
+        key::{Subject, jwt::Claims},
+    },
 };
 
 use super::target::Target;

@@ -7,8 +7,8 @@ use tokio::time::Instant;
 
 use crate::{
     config::OnLimit,
-    limit::request::Repeat,
     reject::{Rejection, Written},
+    rules::Repeat,
 };
 
 use super::Gateway;

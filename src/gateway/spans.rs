@@ -16,7 +16,7 @@ use tokio::time::Instant;
 
 use crate::{
     forward::Visit,
-    limit::request::Decided,
+    rules::Decided,
     trace::{Context, Spans},
 };
 

@@ -9,8 +9,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
-
-use crate::metrics::{CountsByWord, Page};
+use tollgate_limiter::metrics::{CountsByWord, Page};
 
 /// Reasons to close a client's connection: no head of a request came in time; no further request; none of a response was
 /// taken; most requests were given up; too many [frames without effect](super::frames); to make room for another

@@ -11,8 +11,9 @@ use tokio::{
 };
 use tokio_rustls::TlsAcceptor;
 use tokio_util::task::TaskTracker;
+use tollgate_limiter::StoreError;
 
-use crate::gateway::{Gateway, StoreError};
+use crate::gateway::Gateway;
 
 use super::{
     Accepted, Counted, Door, NowAndThen, Stage, Status, Stream, Terms, client::Watch, connection::Connection,

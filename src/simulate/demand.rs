@@ -5,7 +5,7 @@
 //! depend on the rate, so for all but `gcra`. There, the demand is the peak of a sliding window. `gcra` with
 //! that rate and as much burst never refuses the key, but a smaller rate might be enough.
 
-use crate::algorithm::{Algorithm, Quota, State};
+use tollgate_limiter::{Algorithm, Quota, algorithm::State};
 
 /// The number of cells per window once the memory for exact counts is used up.
 const COARSE_CELLS: u32 = 16;

@@ -16,18 +16,20 @@ use hyper::{
     http::request::Parts,
 };
 use smallvec::SmallVec;
+use tollgate_limiter::{
+    Algorithm, Ask, Quota, Rate,
+    store::{Act, Charge, Decision, LeaseId, Operation, Reply, memory::MemoryStore},
+};
 
 use crate::{
-    algorithm::{Algorithm, Quota, Rate},
     config::{Config, Cost, KeyPart},
     forward::headers::from_client,
     gateway::{
         plan::{Planner, Unplanned},
         target,
     },
-    limit::{Ask, key::jwt::Claims, request::Rule},
     reject::Rejection,
-    store::{Act, Charge, Decision, LeaseId, Operation, Reply, memory::MemoryStore},
+    rules::{Rule, key::jwt::Claims},
 };
 
 use self::limit::Denied;

@@ -8,8 +8,7 @@ use std::{
 };
 
 use serde::Serialize;
-
-use crate::algorithm::{Algorithm, Quota};
+use tollgate_limiter::{Algorithm, Quota};
 
 use self::notes::{is_judged, notes};
 use super::{

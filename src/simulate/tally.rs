@@ -2,7 +2,9 @@
 
 use std::collections::HashMap;
 
-use crate::{algorithm::Quota, config::KeyPart};
+use tollgate_limiter::Quota;
+
+use crate::config::KeyPart;
 
 use super::demand::Demand;
 

@@ -27,8 +27,9 @@ use tokio::{
     sync::mpsc::{self, Receiver, Sender},
     time::{Instant, timeout},
 };
+use tollgate_limiter::metrics::Page;
 
-use crate::{config::ServerUrl, metrics::Page};
+use crate::config::ServerUrl;
 
 /// The spans of a request.
 pub type Spans = Vec<SpanData>;

@@ -9,7 +9,8 @@ use std::{
     time::Instant,
 };
 
-use tollgate::{Limiter, config::Config, gateway::Gateway as Built, server::Server};
+use tollgate::{config::Config, gateway::Gateway as Built, server::Server};
+use tollgate_limiter::Limiter;
 use tracing::{Event, Level, Metadata, Subscriber, span, subscriber::Interest};
 
 use crate::harness::{PATIENCE, client::Client, gateway::Gateway, wait_until};

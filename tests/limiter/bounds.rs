@@ -3,11 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use tokio::{task::JoinSet, time::timeout};
-use tollgate::{
-    config::OnFailure,
-    limit::{Limit, Refusal},
-    store::StoreError,
-};
+use tollgate_limiter::{Limit, OnFailure, Refusal, StoreError};
 
 use crate::{
     harness::redis::Redis,

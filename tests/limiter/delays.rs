@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use tokio::time::{Instant, sleep};
-use tollgate::limit::{Ask, Limit, Limiter};
+use tollgate_limiter::{Ask, Limit, Limiter};
 
 use crate::{
     harness::redis::Redis,

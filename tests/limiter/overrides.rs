@@ -5,11 +5,7 @@
 use std::{sync::Arc, time::Duration};
 
 use tokio::time::{Instant, sleep};
-use tollgate::{
-    algorithm::Rate,
-    limit::{Key, Limit, Limiter},
-    store::overrides::Override,
-};
+use tollgate_limiter::{Key, Limit, Limiter, Rate, store::overrides::Override};
 
 use crate::{
     harness::redis::Redis,

@@ -3,10 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use tokio::{task::JoinSet, time::Instant};
-use tollgate::{
-    algorithm::Algorithm,
-    limit::{Ask, Limit},
-};
+use tollgate_limiter::{Algorithm, Ask, Limit};
 
 use crate::{
     harness::{
@@ -75,7 +72,7 @@ fn leases_are_never_remembered() {
         let (here, there) = (patient(&redis.url()), patient(&redis.url()));
         here.warm_up().await.unwrap();
         there.warm_up().await.unwrap();
-        let quota = tollgate::algorithm::Quota { algorithm: Algorithm::Concurrency, ..quota("1/10s") };
+        let quota = tollgate_limiter::Quota { algorithm: Algorithm::Concurrency, ..quota("1/10s") };
         let limit = Arc::new(Limit::new("l", quota));
         let held = here.try_acquire(&[ask(&limit, 1)]).await.unwrap();
         let refused = limited(there.try_acquire(&[ask(&limit, 1)]).await.unwrap_err());

@@ -2,11 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tollgate::{
-    algorithm::{Algorithm, Quota},
-    config::OnFailure,
-    limit::{Ask, Limit, Limiter, Refusal},
-};
+use tollgate_limiter::{Algorithm, Ask, Limit, Limiter, OnFailure, Quota, Refusal};
 
 use crate::{
     harness::redis::Redis,

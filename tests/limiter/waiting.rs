@@ -11,11 +11,7 @@ use tokio::{
     task::{JoinHandle, JoinSet, yield_now},
     time::{Instant, sleep, timeout},
 };
-use tollgate::{
-    algorithm::Algorithm,
-    config::OnFailure,
-    limit::{Admission, Ask, Limit, Limiter, Refusal},
-};
+use tollgate_limiter::{Admission, Algorithm, Ask, Limit, Limiter, OnFailure, Refusal};
 
 use crate::{
     harness::{

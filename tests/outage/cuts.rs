@@ -10,7 +10,7 @@ use std::{
 };
 
 use tokio::runtime::Builder;
-use tollgate::{algorithm::Rate, store::Charge};
+use tollgate_limiter::{Rate, store::Charge};
 
 use crate::{
     harness::{

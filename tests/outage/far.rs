@@ -7,9 +7,9 @@ use tokio::{
     task::JoinSet,
     time::{Instant, sleep, sleep_until},
 };
-use tollgate::{
-    algorithm::Rate,
-    store::{Charge, Store, StoreError},
+use tollgate_limiter::{
+    Rate, StoreError,
+    store::{Charge, Store},
 };
 
 use crate::harness::{

@@ -4,8 +4,8 @@
 use std::slice::from_ref;
 
 use smallvec::smallvec;
-use tollgate::{
-    algorithm::{Algorithm, Quota, Rate},
+use tollgate_limiter::{
+    Algorithm, Quota, Rate,
     store::{Act, Charge, Decision, Lease, Operation, Reply, Usage},
 };
 

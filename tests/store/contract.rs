@@ -2,8 +2,8 @@
 //! other limiters have; the ones that need a server's own clock are in `server`.
 
 use smallvec::smallvec;
-use tollgate::{
-    algorithm::Rate,
+use tollgate_limiter::{
+    Rate,
     store::{Charge, Charges, Outcome},
 };
 

@@ -7,9 +7,9 @@ use tokio::{
     task::JoinSet,
     time::{Instant, sleep},
 };
-use tollgate::{
-    algorithm::Algorithm,
-    store::{Act, Charge, Decision, LeaseId, Operation, Reply, StoreError},
+use tollgate_limiter::{
+    Algorithm, StoreError,
+    store::{Act, Charge, Decision, LeaseId, Operation, Reply},
 };
 
 use crate::{

@@ -3,9 +3,9 @@
 use std::{sync::Arc, thread, time::Duration};
 
 use tokio::{runtime::Builder, task::JoinSet, time::Instant};
-use tollgate::{
+use tollgate::config::Config;
+use tollgate_limiter::{
     Ask, Limit, Limiter, Quota,
-    config::Config,
     store::{Charge, Decision, Store},
 };
 

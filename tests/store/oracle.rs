@@ -3,8 +3,8 @@
 use std::{cell::RefCell, slice::from_ref};
 
 use proptest::{prelude::*, test_runner::TestRunner};
-use tollgate::{
-    algorithm::{Algorithm, Quota},
+use tollgate_limiter::{
+    Algorithm, Quota,
     store::{Act, Charge, LeaseId, Outcome},
 };
 

@@ -3,8 +3,8 @@
 use std::{cell::RefCell, slice::from_ref};
 
 use proptest::prelude::*;
-use tollgate::{
-    algorithm::{Algorithm, Quota},
+use tollgate_limiter::{
+    Algorithm, Quota,
     store::{Act, Charge, Charges, LeaseId, Operation, Reply, memory::MemoryStore},
 };
 
@@ -87,7 +87,7 @@ fn takes(requests: &[Charges]) -> Vec<Operation> {
     requests.iter().cloned().map(Operation::Take).collect()
 }
 
-fn take_of(twin: &MemoryStore, time_us: u64, operation: &Operation) -> tollgate::store::Decision {
+fn take_of(twin: &MemoryStore, time_us: u64, operation: &Operation) -> tollgate_limiter::store::Decision {
     decision(twin.operate_at(time_us, operation).unwrap())
 }
 

@@ -3,8 +3,8 @@
 use std::slice::from_ref;
 
 use smallvec::smallvec;
-use tollgate::{
-    algorithm::{Algorithm, Quota, Rate},
+use tollgate_limiter::{
+    Algorithm, Quota, Rate,
     store::{Act, Charge, Operation, script::Call},
 };
 

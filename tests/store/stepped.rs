@@ -3,10 +3,10 @@
 use std::collections::HashMap;
 
 use bytes::Bytes;
-use tollgate::{
-    algorithm::{Algorithm, Quota, Rate},
+use tollgate_limiter::{
+    Algorithm, Quota, Rate, StoreError,
     store::{
-        Act, Charge, Charges, Decision, Operation, Reply, StoreError, Usage,
+        Act, Charge, Charges, Decision, Operation, Reply, Usage,
         memory::MemoryStore,
         script::{self, Answer, Call},
     },

@@ -8,10 +8,7 @@ use std::{
 
 use bytes::Bytes;
 use tokio::runtime::Builder;
-use tollgate::{
-    algorithm::{Quota, Rate},
-    store::Charge,
-};
+use tollgate_limiter::{Quota, Rate, store::Charge};
 
 use crate::{
     gateway,

@@ -4,8 +4,8 @@ use std::{sync::Arc, thread, time::Duration};
 
 use bytes::Bytes;
 use tokio::{runtime, time::Instant};
-use tollgate::{
-    algorithm::{Algorithm, Quota, Rate},
+use tollgate_limiter::{
+    Algorithm, Quota, Rate,
     store::{Charge, Decision, Store},
 };
 

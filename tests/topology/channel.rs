@@ -7,7 +7,7 @@ use tokio::{
     runtime,
     time::{Instant, timeout},
 };
-use tollgate::store::{Store, redis::RedisStore};
+use tollgate_limiter::store::{Store, redis::RedisStore};
 
 use crate::harness::{
     open_store,

@@ -8,7 +8,7 @@ use std::{
 
 use bytes::Bytes;
 use tokio::time;
-use tollgate::store::Charge;
+use tollgate_limiter::store::Charge;
 
 use crate::{
     harness::{
@@ -297,7 +297,7 @@ fn the_url_of_one_server_that_is_a_node_is_told_what_to_be() {
 fn a_command_runs_where_its_key_is() {
     let cluster = Cluster::start();
     let store = open_store(&cluster.url());
-    let tollgate::store::Store::Redis(redis) = &store else { panic!("{store:?}") };
+    let tollgate_limiter::store::Store::Redis(redis) = &store else { panic!("{store:?}") };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         redis.warm_up().await.unwrap();

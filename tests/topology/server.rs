@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tollgate::{Ask, Limit, Limiter, Rate, store::script::SOURCE};
+use tollgate_limiter::{Ask, Limit, Limiter, Rate, store::script::SOURCE};
 
 use crate::{
     harness::{

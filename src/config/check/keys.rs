@@ -3,8 +3,10 @@
 use std::{collections::BTreeMap, ops::Range};
 
 use super::Check;
+use tollgate_limiter::Prefixes;
+
 use crate::config::{
-    Exemption, KeyPart, Prefixes, RateOverride,
+    Exemption, KeyPart, RateOverride,
     error::Diagnostic,
     file::{self, Spanned, ValueList},
     read_key,

@@ -6,8 +6,10 @@ use std::{
 };
 
 use super::{Check, duplicate, undefined};
+use tollgate_limiter::Prefixes;
+
 use crate::config::{
-    KeyPart, LimitSettings, Prefixes,
+    KeyPart, LimitSettings,
     error::Diagnostic,
     file::{self, RouteLimit, Spanned, SpannedTable},
     value::ParsedText,

@@ -3,14 +3,13 @@
 use std::ops::Range;
 
 use super::Check;
-use crate::{
-    algorithm::{Algorithm, Quota, Rate},
-    config::{
-        Cost, Scope,
-        error::Diagnostic,
-        file::{self, Spanned},
-        value::{AlgorithmName, AnyRate, LeaseDuration, ParsedText},
-    },
+use tollgate_limiter::{Algorithm, Quota, Rate, Scope};
+
+use crate::config::{
+    Cost,
+    error::Diagnostic,
+    file::{self, Spanned},
+    value::{AlgorithmName, AnyRate, LeaseDuration, ParsedText},
 };
 
 impl Check<'_, '_> {

@@ -3,11 +3,11 @@
 use std::path::Path;
 
 use super::Check;
+use tollgate_limiter::{ClientTls, StoreSettings, StoreUrl, store::redis::url::RedisServers};
+
 use crate::config::{
-    ClientTls, StoreSettings, StoreUrl,
     error::Diagnostic,
     file::{self, SpannedTable},
-    redis::RedisServers,
 };
 
 /// The name of the peer in messages about TLS.
@@ -51,7 +51,6 @@ impl Check<'_, '_> {
             url: store.url.0,
             tls,
             timeout: store.timeout.0,
-            on_failure: store.on_failure.0,
             instances: store.instances.0,
             replicated: *store.replicated.get_ref(),
             max_memory: self.size_of_at_least(&store.max_memory, 1 << 20, "1MiB"),

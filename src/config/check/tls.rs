@@ -5,11 +5,13 @@ use std::path::Path;
 use rustls::pki_types::ServerName;
 
 use super::Check;
+use tollgate_limiter::{ClientTls, Identity};
+
 use crate::config::{
-    ClientTls, ListenAddress, ServerTls, Sources,
+    ListenAddress, ServerTls, Sources,
     error::Diagnostic,
     file::{self, Spanned, SpannedTable},
-    tls::{self, Identity},
+    tls,
 };
 
 impl Check<'_, '_> {
@@ -92,11 +94,11 @@ impl Check<'_, '_> {
         let certificates = self.meant(&cert, |sources, path| tls::read_certificates(sources, folder, path));
         let private = self.meant(&key, |sources, path| tls::read_key(sources, folder, path));
         let identity = Identity { certificates: certificates?, key: private? };
-        if let Err(error) = identity.certified() {
+        if let Err(error) = tls::certified(&identity) {
             let fault = Diagnostic::error(format!("`{}` can't be used: {error}", cert.get_ref()));
             let fault = fault.at(&cert.span(), "").at(&key.span(), "with this key");
             self.fault(fault.help("use a certificate and a key that belong together"));
-        } else if let Some(untimely) = identity.untimely() {
+        } else if let Some(untimely) = tls::untimely(&identity) {
             let fault = Diagnostic::warning(format!("the certificate in `{}` {untimely}", cert.get_ref()));
             let fault = fault.at(&cert.span(), "clients won't trust it");
             self.fault(fault.help("renew it; a running gateway picks it up with a reload"));

@@ -3,8 +3,10 @@
 use std::{ops::Range, path::Path, sync::Arc};
 
 use super::Check;
+use tollgate_limiter::ClientTls;
+
 use crate::config::{
-    ClientTls, Eject, Health, Retries, Target, UpstreamSettings, Weighted,
+    Eject, Health, Retries, Target, UpstreamSettings, Weighted,
     error::Diagnostic,
     file::{self, ServerList, Spanned, SpannedTable},
     value::{Echo, ParsedText},

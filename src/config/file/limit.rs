@@ -10,12 +10,11 @@ use serde::{
 };
 
 use super::{Spanned, SpannedTable, ValueList};
-use crate::{
-    algorithm::Rate,
-    config::{
-        Cost, Exemption, KeyPart, Missing, Mode, OnFailure, Scope, StatusRange,
-        value::{AlgorithmName, AnyRate, FromText, LeaseDuration, ParsedText, Wait, Whole},
-    },
+use tollgate_limiter::{OnFailure, Rate, Scope};
+
+use crate::config::{
+    Cost, Exemption, KeyPart, Missing, Mode, StatusRange,
+    value::{AlgorithmName, AnyRate, FromText, LeaseDuration, ParsedText, Wait, Whole},
 };
 
 /// A number of permits.

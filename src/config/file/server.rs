@@ -7,8 +7,10 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::{Spanned, SpannedTable, ValueList};
+use tollgate_limiter::RatelimitHeaders;
+
 use crate::config::{
-    EscapedSlashes, ListenAddress, RatelimitHeaders,
+    EscapedSlashes, ListenAddress,
     value::{BodyMost, ParsedText, Size, Whole},
 };
 

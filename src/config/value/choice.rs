@@ -3,9 +3,9 @@
 use std::fmt;
 
 use super::FromText;
-use crate::config::{
-    AccessLogFormat, Balance, EscapedSlashes, Missing, Mode, OnFailure, RatelimitHeaders, Scope,
-};
+use tollgate_limiter::{OnFailure, RatelimitHeaders, Scope};
+
+use crate::config::{AccessLogFormat, Balance, EscapedSlashes, Missing, Mode};
 
 impl FromText for RatelimitHeaders {
     const EXPECTED: &'static str = "\"draft-11\", \"x-ratelimit\", \"both\" or \"off\"";

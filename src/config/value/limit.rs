@@ -3,7 +3,9 @@
 use std::{ops::RangeInclusive, time::Duration};
 
 use super::FromText;
-use crate::{algorithm::Rate, config::StatusRange, duration};
+use tollgate_limiter::{Rate, duration};
+
+use crate::config::StatusRange;
 
 /// A rate in either of its forms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

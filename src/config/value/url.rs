@@ -7,7 +7,9 @@ use super::{
     FromText,
     address::{UNIX_PATH_MOST, unix_path},
 };
-use crate::config::{RedisUrl, ServerUrl, StoreUrl, redis::bare_host};
+use tollgate_limiter::{StoreUrl, store::redis::url::bare_host};
+
+use crate::config::ServerUrl;
 
 impl FromText for ServerUrl {
     const EXPECTED: &'static str = "a URL such as \"http://127.0.0.1:3000\"";
@@ -87,11 +89,7 @@ impl FromText for StoreUrl {
     const FORM: Option<&'static str> = Some(r"memory:|rediss?(-cluster|-sentinel|\+unix)?://.+");
 
     fn read(text: &str) -> Result<Self, String> {
-        if text == "memory:" {
-            Ok(Self::Memory)
-        } else {
-            RedisUrl::parse(text).map(Box::new).map(Self::Redis)
-        }
+        text.parse()
     }
 }
 

@@ -11,8 +11,8 @@ use super::{PATH, X_FORWARDED_METHOD, X_FORWARDED_URI};
 use crate::{
     decisions,
     gateway::{AnswerBody, Exchange, Gateway, Peer, Upload},
-    limit::request::{Rule, Terms},
     reject::Rejection,
+    rules::{Rule, Terms},
 };
 
 /// The most limits of a question.

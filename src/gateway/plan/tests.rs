@@ -2,8 +2,7 @@
 //! their keys, and the next step or the rejection.
 
 use hyper::Request;
-
-use crate::limit::Refusal;
+use tollgate_limiter::Refusal;
 
 use super::*;
 

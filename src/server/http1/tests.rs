@@ -8,11 +8,12 @@ use tokio::{
     time::timeout,
 };
 use tokio_util::task::TaskTracker;
+use tollgate_limiter::Limiter;
 
 use super::*;
 use crate::{
     config::Config,
-    gateway::{Gateway, Limiter},
+    gateway::Gateway,
     server::{Door, Status, Terms, client::Watch, terms::TlsOfDoors},
 };
 

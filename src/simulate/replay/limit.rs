@@ -4,15 +4,14 @@ use std::{collections::HashMap, sync::Arc};
 
 use hyper::{header::COOKIE, http::request::Parts};
 use smallvec::smallvec;
+use tollgate_limiter::{Algorithm, Asks, Key, Rate};
 
 use crate::{
-    algorithm::{Algorithm, Rate},
     config::{self, Cost, KeyPart, Missing},
     gateway::target,
-    limit::{
-        Asks,
-        key::{Key, key_of},
-        request::{Rule, Terms},
+    rules::{
+        Rule, Terms,
+        key::{is_of, key_of},
     },
 };
 
@@ -101,7 +100,7 @@ impl OfLimit {
 fn told<'l>(config: &config::LimitSettings, logged: &'l Logged) -> Option<&'l Told> {
     let told = logged.limits.iter().find(|(name, _)| *name == config.name).map(|(_, told)| told);
     told.filter(|told| match told {
-        Told::Key(key) => Key::of_text(key.clone()).is_of(&config.key),
+        Told::Key(key) => is_of(&Key::of_text(key.clone()), &config.key),
         Told::Exempt | Told::Skipped => true,
     })
 }

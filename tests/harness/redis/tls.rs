@@ -47,7 +47,7 @@ impl Certificates {
     /// What an upstream with `server.pem` needs, which agrees on these protocols. `asks_clients` is whether they need a
     /// certificate of the authority.
     pub(crate) fn server(&self, protocols: &[&str], asks_clients: bool) -> Arc<ServerConfig> {
-        let provider = tollgate::config::tls::provider();
+        let provider = tollgate_limiter::store::redis::tls::provider();
         let certificates = |name| CertificateDer::pem_file_iter(self.path(name)).unwrap().map(Result::unwrap);
         let builder =
             ServerConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions();

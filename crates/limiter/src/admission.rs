@@ -1,0 +1,429 @@
+//! What a limiter says: a request may pass, and its [`Admission`] holds what it took; or it may not, and
+//! the [`Refusal`] knows when to come back.
+
+use std::{cmp::Ordering, error::Error, fmt, sync::Arc, time::Duration};
+
+use smallvec::SmallVec;
+use tokio::{task::AbortHandle, time::sleep};
+
+use crate::{
+    algorithm::{Algorithm, Quota},
+    duration,
+    store::{Charge, Lease, Outcome, Store, StoreError},
+};
+
+use super::{Ask, Limit, asked::Asked, refusals::Refusals};
+
+/// Where one limit stands after a request.
+#[derive(Clone, Debug)]
+pub struct Standing {
+    /// The limit.
+    pub limit: Arc<Limit>,
+    /// The quota it was held to: the limit's, the key's own, or this gateway's share while the store is away.
+    pub quota: Quota,
+    /// What the store said, now or lately. Where it wasn't asked since the cost is more than the quota ever
+    /// allows, only that holds.
+    pub outcome: Outcome,
+    /// Where that comes from.
+    pub origin: Origin,
+    /// Its place among the keys that servers may read in the request, of which each is asked for.
+    pub reading: u8,
+}
+
+/// Where a limit's decision comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// The store in which the limit counts.
+    Store,
+    /// Here, without asking: only time could make room, others wait for it, or the cost never fits.
+    LocalRefusal,
+    /// The store can't answer, and the limit counts in this process meanwhile.
+    FallbackLocal,
+    /// The store can't answer, and the limit lets pass meanwhile. It says nothing of where it stands.
+    FallbackAllow,
+    /// The store can't answer, and the limit refuses meanwhile. It says nothing of where it stands.
+    FallbackDeny,
+    /// The limit only shadows: what it decides has no effect.
+    Shadow,
+    /// The limit's terms: whom it exempts, and what it demands of a request.
+    Terms,
+}
+
+impl Origin {
+    /// What metrics and logs call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Store => "store",
+            Self::LocalRefusal => "local_refusal",
+            Self::FallbackLocal => "fallback_local",
+            Self::FallbackAllow => "fallback_allow",
+            Self::FallbackDeny => "fallback_deny",
+            Self::Shadow => "shadow",
+            Self::Terms => "terms",
+        }
+    }
+}
+
+/// What a limit did to a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// It admitted it.
+    Admitted,
+    /// It refused it. If it shadows, it would have.
+    Refused,
+    /// It had room, but another limit refused.
+    Uncharged,
+    /// It doesn't count such clients.
+    Exempt,
+    /// It doesn't count requests without its key.
+    Skipped,
+}
+
+impl Effect {
+    /// What metrics and logs call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Admitted => "admitted",
+            Self::Refused => "refused",
+            Self::Uncharged => "uncharged",
+            Self::Exempt => "exempt",
+            Self::Skipped => "skipped",
+        }
+    }
+}
+
+impl Standing {
+    /// Of a limit that decided so. One that shadows is the origin itself.
+    pub fn new(ask: &Ask, quota: Quota, outcome: Outcome, origin: Origin) -> Self {
+        let Ask { limit, reading, .. } = ask;
+        let origin = if limit.shadows() { Origin::Shadow } else { origin };
+        Self { limit: limit.clone(), quota, outcome, origin, reading: *reading }
+    }
+
+    /// Orders the standings of a limit: of those that refused the one with the greatest delay is the tightest, else the
+    /// one with the smallest share left.
+    pub(super) fn tightness(&self) -> f64 {
+        match self.outcome.delay_us {
+            Some(0) => -(self.outcome.remaining as f64 / f64::from(self.quota.permits)),
+            Some(delay_us) => delay_us as f64,
+            None => f64::INFINITY,
+        }
+    }
+
+    /// Whether it tells where this ask stands.
+    pub fn is_of(&self, ask: &Ask) -> bool {
+        Arc::ptr_eq(&self.limit, &ask.limit) && self.reading == ask.reading
+    }
+
+    /// What the limit did to the request, which was admitted by all limits or wasn't.
+    pub fn effect(&self, admitted: bool) -> Effect {
+        match self.outcome.delay_us {
+            Some(0) if admitted => Effect::Admitted,
+            Some(0) => Effect::Uncharged,
+            _ => Effect::Refused,
+        }
+    }
+
+    /// How many permits are left, if that is known.
+    pub fn remaining(&self) -> Option<u64> {
+        let is_known = !matches!(self.origin, Origin::FallbackAllow | Origin::FallbackDeny);
+        is_known.then_some(self.outcome.remaining)
+    }
+
+    /// Whether the limit refuses: it doesn't shadow, and has no room.
+    pub fn refuses(&self) -> bool {
+        !self.limit.shadows() && self.outcome.delay_us != Some(0)
+    }
+}
+
+/// One for each ask, of which a limit has several if servers may read several keys in the request.
+pub type Standings = SmallVec<[Standing; 1]>;
+
+/// The tightest standing of each limit, in their order.
+pub fn tightest_of_each(standings: &[Standing]) -> impl Iterator<Item = &Standing> {
+    standings
+        .iter()
+        .enumerate()
+        .filter(|(at, standing)| {
+            standings.iter().enumerate().all(|(other_at, other)| {
+                let is_tighter = match other.tightness().total_cmp(&standing.tightness()) {
+                    Ordering::Greater => true,
+                    Ordering::Equal => other_at < *at,
+                    Ordering::Less => false,
+                };
+                !is_tighter || !Arc::ptr_eq(&standing.limit, &other.limit)
+            })
+        })
+        .map(|(_, standing)| standing)
+}
+
+/// A request that may pass, where its limits stand, and what it holds of them while it runs.
+///
+/// # Examples
+///
+/// ```
+/// use std::sync::Arc;
+/// use tollgate_limiter::{Ask, Limit, Limiter, Quota};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let limiter = Limiter::connect("memory:")?;
+/// let exports = Arc::new(Limit::new("exports", Quota::concurrency(1)));
+/// let ask = Ask::new(&exports, "alice");
+///
+/// let running = limiter.try_acquire(&[ask.clone()]).await?;
+/// assert!(limiter.try_acquire(&[ask.clone()]).await.is_err());
+/// drop(running);
+/// limiter.try_acquire(&[ask]).await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Default)]
+pub struct Admission {
+    pub(super) standings: Standings,
+    pub(super) leases: Vec<Held>,
+    pub(super) accounts: Vec<Account>,
+}
+
+impl Admission {
+    /// Where the limits stand that were asked.
+    pub fn standings(&self) -> &[Standing] {
+        &self.standings
+    }
+
+    /// Records permits beyond those that the request was admitted for, whether they fit or not, on a limit that
+    /// it was [asked to settle](super::Ask::settled_later) with. What the store can't take now is forgotten.
+    pub fn record(&self, limit: &str, cost: u32) {
+        let accounts = self.accounts.iter().filter(|account| account.ask.limit.name() == limit && cost > 0);
+        for Account { store, refusals, ask, charge, common, .. } in accounts {
+            let asked = Asked::new(ask, Charge { cost, ..charge.clone() }, *common);
+            // A debt lengthens the delays that were told.
+            refusals.forget(&charge.bucket);
+            store.record(asked);
+        }
+    }
+
+    /// The limits that [`record`](Self::record) is for, each with what its request was estimated to cost, or owes if the
+    /// response makes it so.
+    pub fn owed(&self) -> impl Iterator<Item = (&Arc<Limit>, u32)> {
+        self.accounts.iter().map(|account| (&account.ask.limit, account.cost))
+    }
+
+    /// Whether it holds permits of limits on requests in flight.
+    pub fn has_leases(&self) -> bool {
+        !self.leases.is_empty()
+    }
+
+    /// Whether it holds nothing that must outlive the decision.
+    pub fn is_settled(&self) -> bool {
+        self.leases.is_empty() && self.accounts.is_empty()
+    }
+}
+
+/// Where more may be recorded for a request.
+#[derive(Debug)]
+pub(super) struct Account {
+    pub(super) ask: Ask,
+    pub(super) store: Arc<Store>,
+    pub(super) refusals: Arc<Refusals>,
+    /// The charge on the bucket of the key, also if it was counted elsewhere.
+    pub(super) charge: Charge,
+    /// The quota of keys that have none of their own.
+    pub(super) common: Quota,
+    /// What was estimated, or is owed if the response makes it so.
+    pub(super) cost: u32,
+}
+
+/// A lease that is renewed for as long as this value lives, and released with it.
+#[derive(Debug)]
+pub(super) struct Held {
+    store: Arc<Store>,
+    lease: Lease,
+    renewal: AbortHandle,
+}
+
+impl Held {
+    /// Holds a lease in the store where it was taken. It must be called in a tokio runtime.
+    pub(super) fn new(store: &Arc<Store>, lease: Lease) -> Self {
+        let (store, renewed) = (store.clone(), lease.clone());
+        // So that one renewal may be lost.
+        let every = Duration::from_micros(lease.quota.window_us / 3);
+        let renewal = tokio::spawn({
+            let store = store.clone();
+            async move {
+                loop {
+                    sleep(every).await;
+                    store.renew(&renewed);
+                }
+            }
+        });
+        Self { store, lease, renewal: renewal.abort_handle() }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.renewal.abort();
+        self.store.release(&self.lease);
+    }
+}
+
+/// A request that may not pass.
+///
+/// # Examples
+///
+/// ```
+/// use std::sync::Arc;
+/// use tollgate_limiter::{Ask, Limit, Limiter, Rate, Refusal};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let limiter = Limiter::connect("memory:")?;
+/// let logins = Arc::new(Limit::new("logins", "1/min".parse::<Rate>()?));
+/// let ask = [Ask::new(&logins, "alice")];
+///
+/// limiter.try_acquire(&ask).await?;
+/// match limiter.try_acquire(&ask).await {
+///     Ok(_) => unreachable!("one a minute"),
+///     Err(Refusal::Limited(limited)) => {
+///         assert!(limited.violated().eq(["logins"]));
+///         assert!(limited.delay_us().is_some_and(|delay_us| delay_us <= 60_000_000));
+///     }
+///     Err(other) => println!("{other}"),
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub enum Refusal {
+    /// A limit has no room.
+    Limited(Box<Limited>),
+    /// The request lacks the key of a limit that refuses such requests.
+    KeyMissing {
+        /// The limit's name.
+        limit: String,
+    },
+    /// The request has two different values for one part of a limit's key.
+    KeyAmbiguous {
+        /// The part, as in the configuration: `header:x-api-key`.
+        part: String,
+    },
+    /// The request doesn't say in a header what it costs, as one of its limits demands, but something else.
+    CostInvalid {
+        /// The header's name.
+        header: String,
+    },
+    /// The store can't answer, and a limit says to refuse then.
+    StoreUnavailable {
+        /// Why it can't.
+        cause: StoreError,
+        /// The limits that say so.
+        denied_by: Vec<Standing>,
+    },
+}
+
+impl Refusal {
+    /// Where the limits stand that have decided.
+    pub fn standings(&self) -> &[Standing] {
+        match self {
+            Self::Limited(limited) => limited.standings(),
+            Self::StoreUnavailable { denied_by, .. } => denied_by,
+            Self::KeyMissing { .. } | Self::KeyAmbiguous { .. } | Self::CostInvalid { .. } => &[],
+        }
+    }
+}
+
+/// As the caller is told.
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Limited(limited) => limited.fmt(f),
+            Self::KeyMissing { limit } => {
+                write!(f, "the request lacks what the limit `{limit}` counts by")
+            }
+            Self::KeyAmbiguous { part } => {
+                write!(f, "the request has different values for `{part}`, by which it is counted")
+            }
+            Self::CostInvalid { header } => {
+                write!(f, "`{header}` is to say what the request costs: an integer from 1 to 2147483647")
+            }
+            Self::StoreUnavailable { .. } => f.write_str("the limits can't be checked now"),
+        }
+    }
+}
+
+impl Error for Refusal {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            Self::StoreUnavailable { cause, .. } => Some(cause),
+            _ => None,
+        }
+    }
+}
+
+/// Which limits refused, and when there will be room.
+#[derive(Debug)]
+pub struct Limited {
+    pub(super) standings: Standings,
+}
+
+impl Limited {
+    /// Where the limits stand that were asked.
+    pub fn standings(&self) -> &[Standing] {
+        &self.standings
+    }
+
+    /// The names of the limits that refused.
+    pub fn violated(&self) -> impl Iterator<Item = &str> {
+        tightest_of_each(&self.standings)
+            .filter(|standing| standing.refuses())
+            .map(|standing| standing.limit.name())
+    }
+
+    /// Microseconds until the request can be admitted, if nobody else takes the room; `None` if never.
+    pub fn delay_us(&self) -> Option<u64> {
+        let mut delays = self.refusing().map(|standing| standing.outcome.delay_us);
+        delays.try_fold(0, |greatest, delay_us| Some(delay_us?.max(greatest)))
+    }
+
+    /// Whether the delay is a promise. There is no telling when a request in flight ends.
+    pub fn is_exact(&self) -> bool {
+        self.refusing().all(|standing| standing.quota.algorithm != Algorithm::Concurrency)
+    }
+
+    /// Whether a limit is set to no permits at all.
+    pub fn lets_nothing_pass(&self) -> bool {
+        self.refusing().any(|standing| standing.quota.capacity() == 0)
+    }
+
+    pub(super) fn refusing(&self) -> impl Iterator<Item = &Standing> {
+        self.standings.iter().filter(|standing| standing.refuses())
+    }
+}
+
+impl Limited {
+    /// Writes what the caller is told. It needs no escapes in JSON.
+    pub(crate) fn write(&self, text: &mut String) {
+        text.push_str("over the limit ");
+        for (at, name) in self.violated().enumerate() {
+            text.extend([if at == 0 { "`" } else { ", `" }, name, "`"]);
+        }
+        text.push_str(match self.delay_us() {
+            Some(_) if !self.is_exact() => ": as many requests are in flight as may be",
+            Some(delay_us) => {
+                text.push_str(": there is room again in ");
+                return duration::DurationText(delay_us.div_ceil(1_000) * 1_000).write(text);
+            }
+            None if self.lets_nothing_pass() => ": nothing may pass now",
+            None => ": the request asks for more than the limit ever allows",
+        });
+    }
+}
+
+impl fmt::Display for Limited {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut text = String::new();
+        self.write(&mut text);
+        f.write_str(&text)
+    }
+}

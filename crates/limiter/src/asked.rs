@@ -1,0 +1,97 @@
+//! What a request asks of one limit, with the charge that this makes.
+
+use std::net::IpAddr;
+
+use bytes::Bytes;
+use smallvec::SmallVec;
+
+use crate::{
+    algorithm::{Algorithm, Quota},
+    store::{Charge, Outcome, Overflow, Placed},
+    text,
+};
+
+use crate::{Ask, Origin, Scope, Standing, key::Prefixes};
+
+/// The networks by which clients are counted if their keys can't be.
+const NETWORKS: Prefixes = Prefixes { ipv4: 24, ipv6: 48 };
+
+/// A limit that is asked, and the charge that this makes.
+pub(super) struct Asked<'r> {
+    pub(super) ask: &'r Ask,
+    /// On the bucket of the key.
+    pub(super) charge: Charge,
+    pub(super) scope: Scope,
+    /// The quota of keys that have none of their own.
+    pub(super) common: Quota,
+    /// The charge that is made instead, since the limit has no memory for the key.
+    moved: Option<Box<Charge>>,
+}
+
+pub(super) type AllAsked<'r> = SmallVec<[Asked<'r>; 1]>;
+
+impl<'r> Asked<'r> {
+    pub(super) fn new(ask: &'r Ask, charge: Charge, common: Quota) -> Self {
+        Self { ask, charge, scope: ask.limit.scope, common, moved: None }
+    }
+
+    /// Adds what another one asks, if that is more of the same bucket. Leases stay apart: each request has its own.
+    pub(super) fn join(&mut self, other: &Self) -> bool {
+        let quota = self.charge.quota;
+        let is_same = self.charge.bucket == other.charge.bucket
+            && (quota, self.scope) == (other.charge.quota, other.scope)
+            && quota.algorithm != Algorithm::Concurrency;
+        if is_same {
+            self.charge.cost = self.charge.cost.saturating_add(other.charge.cost);
+            if self.ask.settles.is_none() {
+                self.ask = other.ask;
+            }
+        }
+        is_same
+    }
+
+    /// Whether it can ever be admitted.
+    pub(super) fn is_within_quota(&self) -> bool {
+        self.charge.cost.max(1) <= self.charge.quota.capacity()
+    }
+
+    pub(super) fn standing(&self, outcome: Outcome, origin: Origin) -> Standing {
+        Standing::new(self.ask, self.charge().quota, outcome, origin)
+    }
+
+    /// The charge on the bucket that counts all keys of this limit from one place. It is held to the quota that most keys
+    /// have: a key's own might let go what others count.
+    fn instead(&self, place: &str) -> Charge {
+        let Charge { bucket, cost, shadow, .. } = &self.charge;
+        let stem = &bucket[..bucket.len() - self.ask.key.as_str().len() - 1];
+        let bucket = Bytes::from([stem, b"network=", place.as_bytes(), b"}"].concat());
+        Charge { bucket, quota: self.common, cost: (*cost).min(self.common.capacity()), shadow: *shadow }
+    }
+}
+
+impl Placed for Asked<'_> {
+    fn charge(&self) -> &Charge {
+        self.moved.as_deref().unwrap_or(&self.charge)
+    }
+
+    fn limit(&self) -> Option<&str> {
+        Some(self.ask.limit.name())
+    }
+
+    fn overflow(&self) -> Option<Overflow> {
+        let network = |client: IpAddr| {
+            let client = client.to_canonical();
+            let bits = if client.is_ipv4() { NETWORKS.ipv4 } else { NETWORKS.ipv6 };
+            self.instead(&format!("{}-{bits}", text::address(NETWORKS.network(client))))
+        };
+        Some(Overflow { network: self.ask.client.map(network), rest: self.instead("others") })
+    }
+
+    fn move_to(&mut self, charge: Charge) {
+        self.moved = Some(Box::new(charge));
+    }
+
+    fn is_moved(&self) -> bool {
+        self.moved.is_some()
+    }
+}

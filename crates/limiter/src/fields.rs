@@ -1,0 +1,165 @@
+//! What a client is told of its limits: the RateLimit fields, the legacy ones, and Retry-After.
+//!
+//! The first are those of draft-ietf-httpapi-ratelimit-headers-11, lists of strings with parameters
+//! (RFC 9651): `RateLimit-Policy: "per-client";q=100;w=10` and `RateLimit: "per-client";r=42;t=7`.
+
+use bytes::Bytes;
+use http::{
+    HeaderMap,
+    header::{HeaderName, HeaderValue, RETRY_AFTER},
+};
+
+use crate::{
+    Limited, RatelimitHeaders, Standing,
+    admission::tightest_of_each,
+    algorithm::{Algorithm, Quota},
+    text,
+};
+
+const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
+const LEGACY_LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
+const LEGACY_REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
+const LEGACY_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
+const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
+
+/// Where fields are written: a map, or the lines of a head of HTTP/1.1, which cost less, but can't be changed any more.
+pub trait Fields {
+    /// Puts a field behind those of its name.
+    fn append(&mut self, name: HeaderName, value: Value<'_>);
+    /// Puts a field in place of those of its name. In lines there are none yet.
+    fn insert(&mut self, name: HeaderName, value: Value<'_>);
+}
+
+/// What is written in a field.
+#[derive(Debug)]
+pub enum Value<'v> {
+    /// What is there.
+    Ready(&'v HeaderValue),
+    /// Visible ASCII.
+    Text(String),
+    /// A number.
+    Number(u64),
+}
+
+impl Fields for HeaderMap {
+    fn append(&mut self, name: HeaderName, value: Value<'_>) {
+        self.append(name, value.into());
+    }
+
+    fn insert(&mut self, name: HeaderName, value: Value<'_>) {
+        self.insert(name, value.into());
+    }
+}
+
+impl Fields for Vec<u8> {
+    fn append(&mut self, name: HeaderName, value: Value<'_>) {
+        self.extend_from_slice(name.as_str().as_bytes());
+        self.extend_from_slice(b": ");
+        match value {
+            Value::Ready(value) => self.extend_from_slice(value.as_bytes()),
+            Value::Text(text) => {
+                debug_assert!(text.bytes().all(|byte| byte == b' ' || byte.is_ascii_graphic()), "{text:?}");
+                self.extend_from_slice(text.as_bytes());
+            }
+            Value::Number(number) => self.extend_from_slice(itoa::Buffer::new().format(number).as_bytes()),
+        }
+        self.extend_from_slice(b"\r\n");
+    }
+
+    fn insert(&mut self, name: HeaderName, value: Value<'_>) {
+        Fields::append(self, name, value);
+    }
+}
+
+impl From<Value<'_>> for HeaderValue {
+    fn from(value: Value<'_>) -> Self {
+        match value {
+            Value::Ready(value) => value.clone(),
+            Value::Text(text) => Self::from_maybe_shared(Bytes::from(text)).expect("it is visible ASCII"),
+            // In one allocation, where `From` takes two.
+            Value::Number(number) => {
+                Self::from_str(itoa::Buffer::new().format(number)).expect("digits are visible ASCII")
+            }
+        }
+    }
+}
+
+/// Writes the fields of the limits that were asked. What upstream said of its own limits in the
+/// fields of the draft stays; its legacy ones are replaced.
+pub fn write(fields: &mut impl Fields, standings: &[Standing], form: RatelimitHeaders) {
+    // What can never be admitted wasn't asked for.
+    let is_shown = |standing: &&Standing| {
+        let is_known = standing.remaining().is_some() && standing.outcome.delay_us.is_some();
+        is_known && !standing.limit.shadows()
+    };
+    let shown = || tightest_of_each(standings).filter(is_shown);
+    let mut first_two = shown();
+    let (Some(first), second) = (first_two.next(), first_two.next()) else { return };
+    if matches!(form, RatelimitHeaders::Draft11 | RatelimitHeaders::Both) {
+        let is_usual = second.is_none() && first.quota == first.limit.quota;
+        let policy = match is_usual {
+            true => Value::Ready(&first.limit.policy),
+            false => {
+                Value::Text(list(shown().map(|standing| policy_of(&standing.limit.name, standing.quota))))
+            }
+        };
+        fields.append(POLICY, policy);
+        fields.append(RATELIMIT, Value::Text(list(shown().map(state))));
+    }
+    if matches!(form, RatelimitHeaders::XRatelimit | RatelimitHeaders::Both) {
+        // The legacy form has place for one.
+        let tightest = shown().max_by(|left, right| left.tightness().total_cmp(&right.tightness()));
+        let tightest = tightest.expect("there is one to show");
+        let reset_us = match tightest.outcome.delay_us {
+            Some(0) | None => tightest.outcome.grow_us,
+            Some(delay_us) => delay_us,
+        };
+        fields.insert(LEGACY_LIMIT, Value::Number(tightest.quota.permits.into()));
+        fields.insert(LEGACY_REMAINING, Value::Number(tightest.outcome.remaining));
+        fields.insert(LEGACY_RESET, Value::Number(reset_us.div_ceil(1_000_000)));
+    }
+}
+
+/// Writes when to come back: whole seconds, never rounded down, and exact milliseconds, if the delay is.
+pub fn write_retry_after(fields: &mut impl Fields, limited: &Limited) {
+    let Some(delay_us) = limited.delay_us() else { return };
+    fields.insert(RETRY_AFTER, Value::Number(delay_us.div_ceil(1_000_000).max(1)));
+    if limited.is_exact() {
+        fields.insert(RETRY_AFTER_MS, Value::Number(delay_us.div_ceil(1_000)));
+    }
+}
+
+/// What the draft's field says of a limit alone, as long as its quota is this one.
+pub(crate) fn policy(name: &str, quota: Quota) -> HeaderValue {
+    Value::Text(policy_of(name, quota)).into()
+}
+
+fn policy_of(name: &str, quota: Quota) -> String {
+    let [mut permits, mut window] = [itoa::Buffer::new(); 2];
+    let permits = permits.format(quota.permits);
+    match (quota.algorithm, quota.window_seconds()) {
+        (Algorithm::Concurrency, _) => {
+            text::concat(["\"", name, "\";q=", permits, ";qu=\"concurrent-requests\""])
+        }
+        (_, Some(seconds)) => text::concat(["\"", name, "\";q=", permits, ";w=", window.format(seconds)]),
+        (_, None) => text::concat(["\"", name, "\";q=", permits]),
+    }
+}
+
+fn state(Standing { limit, quota, outcome, .. }: &Standing) -> String {
+    let [mut remaining, mut reset] = [itoa::Buffer::new(); 2];
+    let remaining = remaining.format(outcome.remaining);
+    if quota.algorithm == Algorithm::Concurrency || quota.window_seconds().is_none() {
+        return text::concat(["\"", &limit.name, "\";r=", remaining]);
+    }
+    let reset = reset.format(outcome.grow_us.div_ceil(1_000_000));
+    text::concat(["\"", &limit.name, "\";r=", remaining, ";t=", reset])
+}
+
+/// A list with these members.
+fn list(mut members: impl Iterator<Item = String>) -> String {
+    let mut list = members.next().unwrap_or_default();
+    members.for_each(|member| list.extend([", ", &member]));
+    list
+}

@@ -1,0 +1,134 @@
+//! Keys: the texts by which a limit tells its callers apart.
+//!
+//! A key is made of `<kind>=<value>`. The value is percent-encoded, or hashed if it is long or may be a secret. A hash
+//! is marked by a `/`, which no encoded value contains.
+
+pub mod credentials;
+
+use std::net::IpAddr;
+
+use http::header::{AUTHORIZATION, HeaderName, HeaderValue};
+use ipnet::IpNet;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode, utf8_percent_encode};
+use sha2::{Digest, Sha256};
+
+use crate::text;
+
+/// Longer values are hashed, so that a bucket's name stays short.
+const LONGEST_VALUE: usize = 64;
+/// Bytes of a value's SHA-256 that stand for it.
+const HASH_BYTES: usize = 16;
+/// Hexadecimal digits of a value's hash.
+pub const HASH_DIGITS: usize = 2 * HASH_BYTES;
+
+const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'.').remove(b'_').remove(b':').remove(b'-');
+
+/// Whom a limit counts, as the text that names a bucket.
+///
+/// # Examples
+///
+/// ```
+/// use tollgate_limiter::Key;
+///
+/// assert_eq!(Key::from("Alice B."), Key::caller("Alice B."));
+/// assert_eq!(Key::caller("Alice B.").as_str(), "caller=Alice%20B.");
+/// assert_eq!(Key::address([192, 0, 2, 7].into()).as_str(), "ip=192.0.2.7");
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Key(String);
+
+impl Key {
+    /// The key of a caller, who may have any name.
+    pub fn caller(name: &str) -> Self {
+        Self(value_text(["caller", ""], name.as_bytes(), true))
+    }
+
+    /// The key of a client's address. The first 64 bits of an IPv6 address are one client.
+    pub fn address(client: IpAddr) -> Self {
+        Self(network_text(Prefixes { ipv4: 32, ipv6: 64 }.network(client.to_canonical())))
+    }
+
+    /// The key of a header's value. It is hashed, as it may be a credential. Of `Authorization`, the case of the scheme
+    /// and the white space behind it make no difference.
+    pub fn header(name: &HeaderName, value: &HeaderValue) -> Self {
+        let usual = match *name {
+            AUTHORIZATION => credentials::usual(value.as_bytes()),
+            _ => value.as_bytes().into(),
+        };
+        Self(value_text(["header:", name.as_str()], &usual, false))
+    }
+
+    /// The key of everybody together.
+    pub fn global() -> Self {
+        Self(value_text(["global", ""], b"", true))
+    }
+
+    /// A key by its text.
+    pub fn of_text(text: String) -> Self {
+        Self(text)
+    }
+
+    /// The text: letters, digits and punctuation that no terminal and no Redis key minds.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<&str> for Key {
+    fn from(caller: &str) -> Self {
+        Self::caller(caller)
+    }
+}
+
+/// The prefix lengths by which addresses are one caller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Prefixes {
+    /// The prefix length of IPv4 addresses, 1 to 32.
+    pub ipv4: u8,
+    /// The prefix length of IPv6 addresses, 1 to 128.
+    pub ipv6: u8,
+}
+
+impl Prefixes {
+    /// Returns the network of an address: its prefix, followed by zeros.
+    pub fn network(self, address: IpAddr) -> IpAddr {
+        let prefix = if address.is_ipv4() { self.ipv4 } else { self.ipv6 };
+        IpNet::new(address, prefix).expect("a prefix within the address").trunc().addr()
+    }
+}
+
+/// Returns the text of a value of this kind: its name, with a colon if another name follows, and that one.
+pub fn value_text(kind: [&str; 2], value: &[u8], plain: bool) -> String {
+    if plain && value.len() <= LONGEST_VALUE {
+        let mut text = kind_text(kind);
+        text.extend(percent_encode(value, ENCODED));
+        return text;
+    }
+    let hash = text::hex::<HASH_DIGITS>(Sha256::digest(value));
+    hashed_text(kind, str::from_utf8(&hash).expect("digits are ASCII"))
+}
+
+/// Returns the text of a value of this kind that has this hash.
+pub fn hashed_text(kind: [&str; 2], hash: &str) -> String {
+    let mut text = kind_text(kind);
+    text.extend(["sha256/", hash]);
+    text
+}
+
+/// Returns the text of a client's network, which needs no escapes.
+pub fn network_text(network: IpAddr) -> String {
+    let mut text = kind_text(["ip", ""]);
+    text::write_address(&mut text, network);
+    text
+}
+
+/// Returns the text of a value of this kind, up to the value.
+pub fn kind_text([kind, name]: [&str; 2]) -> String {
+    let mut text = String::with_capacity(2 * LONGEST_VALUE);
+    text.push_str(kind);
+    if !name.is_empty() {
+        text.extend(utf8_percent_encode(name, ENCODED));
+    }
+    text.push('=');
+    text
+}

@@ -1,0 +1,101 @@
+//! The usual spelling of credentials.
+
+use std::borrow::Cow;
+
+/// The scheme of tokens.
+pub const BEARER: &[u8] = b"Bearer";
+/// The scheme of names with passwords.
+pub const BASIC: &[u8] = b"Basic";
+/// Schemes as they are usually written: those of IANA's registry with parameters, and a few others.
+const SCHEMES: [&[u8]; 12] = [
+    BEARER,
+    BASIC,
+    b"Digest",
+    b"AWS4-HMAC-SHA256",
+    b"OAuth",
+    b"Hawk",
+    b"Signature",
+    b"HOBA",
+    b"Mutual",
+    b"SCRAM-SHA-1",
+    b"SCRAM-SHA-256",
+    b"vapid",
+];
+
+/// The ordinary value of credentials.
+pub fn usual(sent: &[u8]) -> Cow<'_, [u8]> {
+    match scheme(sent) {
+        Some((scheme, rest)) if !is_usual(sent) => joined(known(scheme).unwrap_or(scheme), rest).into(),
+        _ => sent.into(),
+    }
+}
+
+/// The scheme of credentials, and what follows the white space behind it.
+pub fn scheme(sent: &[u8]) -> Option<(&[u8], &[u8])> {
+    let sent = sent.trim_ascii();
+    let end = sent.iter().position(u8::is_ascii_whitespace)?;
+    Some((&sent[..end], sent[end..].trim_ascii_start()))
+}
+
+/// Whether all servers read credentials alike, for all that is known.
+pub fn is_usual(sent: &[u8]) -> bool {
+    if let Some(token) = sent.strip_prefix(b"Bearer ") {
+        return is_visible_without(token, *b",;\"") && !token.is_empty() && !token.starts_with(b"token=");
+    }
+    sent.strip_prefix(b"Basic ").is_some_and(is_usual_basic)
+}
+
+/// Returns the usual spelling of a scheme, if it is known.
+pub fn known(scheme: &[u8]) -> Option<&'static [u8]> {
+    SCHEMES.into_iter().find(|known| known.eq_ignore_ascii_case(scheme))
+}
+
+/// Joins a scheme and what follows it.
+pub fn joined(scheme: &[u8], rest: &[u8]) -> Vec<u8> {
+    [scheme, b" ", rest].concat()
+}
+
+/// Whether it is base64, as encoders write it, of a name and a password.
+pub fn is_usual_basic(text: &[u8]) -> bool {
+    let digits = text.strip_suffix(b"==").or_else(|| text.strip_suffix(b"=")).unwrap_or(text);
+    let unused_bits = match digits.len() % 4 {
+        2 => 0b1111,
+        3 => 0b11,
+        _ => 0,
+    };
+    let is_digit = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/');
+    text.len().is_multiple_of(4)
+        && digits.iter().all(is_digit)
+        && digits.last().and_then(|last| sextet(*last)).is_some_and(|last| last & unused_bits == 0)
+        && bytes(digits).any(|byte| byte == b':')
+}
+
+fn sextet(byte: u8) -> Option<u8> {
+    Some(match byte {
+        b'A'..=b'Z' => byte - b'A',
+        b'a'..=b'z' => byte - b'a' + 26,
+        b'0'..=b'9' => byte - b'0' + 52,
+        b'+' | b'-' => 62,
+        b'/' | b'_' => 63,
+        _ => return None,
+    })
+}
+
+/// The bytes that lenient decoders read: of the digits of both alphabets, and of nothing else.
+pub fn bytes(text: &[u8]) -> impl Iterator<Item = u8> {
+    let digits = text.iter().filter_map(|byte| sextet(*byte));
+    let byte = |(bits, count): &mut (u32, u32), digit: u8| {
+        (*bits, *count) = (*bits << 6 | u32::from(digit), *count + 6);
+        let is_whole = *count >= 8;
+        *count -= if is_whole { 8 } else { 0 };
+        Some(is_whole.then_some((*bits >> *count) as u8))
+    };
+    digits.scan((0, 0), byte).flatten()
+}
+
+/// Whether a text has visible ASCII only, and none of these bytes. It looks at all of them, which is vectorized.
+pub fn is_visible_without<const BYTES: usize>(text: &[u8], without: [u8; BYTES]) -> bool {
+    let is_fine =
+        |byte: &u8| without.iter().fold(byte.is_ascii_graphic(), |fine, other| fine & (byte != other));
+    text.iter().fold(true, |fine, byte| fine & is_fine(byte))
+}

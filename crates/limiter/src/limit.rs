@@ -1,0 +1,255 @@
+//! Limits decide whether a request may pass: they turn it into charges, ask the store, and say what
+//! happens when the store can't answer.
+//!
+//! A [`Limit`] is a named rule. An [`Ask`] is what a request asks of one: whom it counts for, and what it
+//! costs. The [`Limiter`] takes all that a request asks at once. What comes out is an [`Admission`], or a
+//! [`Refusal`], which knows when to come back.
+//!
+//! How the gateway gets from an HTTP request to that: [`request`] asks, [`key`] works out whom a limit
+//! counts, [`fields`] tells the client where its limits stand, and [`settling`] holds what a response still owes.
+
+use std::{net::IpAddr, sync::Arc, time::Duration};
+
+use http::header::HeaderValue;
+use smallvec::SmallVec;
+
+use crate::{
+    Key, OnFailure, Scope,
+    algorithm::{Algorithm, Quota, Rate},
+    fields,
+    store::Charge,
+    text,
+};
+
+/// A named rule: how many may pass, and what becomes of the others.
+///
+/// A bucket is named by the limit's name, its algorithm and a key, never by numbers: a limit of the same name
+/// with another rate goes on with the counts.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate_limiter::{Algorithm, Limit, OnFailure, Quota, Rate};
+///
+/// # fn main() -> Result<(), String> {
+/// let exact = Limit::new("per-user", "100/10s".parse::<Rate>()?);
+/// let even = Limit::new("mails", Quota::new(Algorithm::Gcra { burst: Some(5) }, "60/min".parse()?));
+/// let running = Limit::new("exports", Quota::concurrency(4)).on_failure(OnFailure::Deny);
+/// let patient = exact.clone().wait_at_most(Duration::from_millis(500));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Limit {
+    pub(crate) name: String,
+    pub(crate) quota: Quota,
+    is_shadow: bool,
+    pub(crate) scope: Scope,
+    pub(crate) on_failure: OnFailure,
+    pub(crate) wait: Duration,
+    pub(crate) costs: Costs,
+    /// What a bucket's name has between the store's prefix and the key: `:<limit>:<tag>:{`.
+    stem: String,
+    /// What clients are told of its quota.
+    pub(crate) policy: HeaderValue,
+}
+
+/// A comparison of the costs of a limit's requests, on all gateways.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Costs {
+    /// All cost the same: where one is refused, no other one is admitted.
+    Equal,
+    /// A smaller one may be admitted, elsewhere, while a larger one is refused.
+    Vary,
+}
+
+impl Limit {
+    /// A limit that enforces, counts for all gateways of a store, refuses at once, and counts in this process
+    /// while the store is away.
+    ///
+    /// # Panics
+    /// If the name has anything else than lower-case letters, digits and hyphens.
+    pub fn new(name: &str, quota: impl Into<Quota>) -> Self {
+        let is_good = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+        assert!(!name.is_empty() && name.bytes().all(is_good), "`{name}` can't be the name of a limit");
+        let quota = quota.into();
+        Self {
+            name: name.to_owned(),
+            quota,
+            is_shadow: false,
+            scope: Scope::Shared,
+            on_failure: OnFailure::Local,
+            wait: Duration::ZERO,
+            costs: Costs::Vary,
+            stem: format!(":{name}:{}:{{", quota.algorithm.tag()),
+            policy: fields::policy(name, quota),
+        }
+    }
+
+    /// The same, but it only counts and reports, and refuses nobody.
+    #[must_use]
+    pub fn shadow(self) -> Self {
+        Self { is_shadow: true, ..self }
+    }
+
+    /// The same, but it counts in this process alone and never asks the store.
+    #[must_use]
+    pub fn in_this_process(self) -> Self {
+        Self { scope: Scope::Instance, ..self }
+    }
+
+    /// The same, but all its requests cost the same, on all gateways: where one is refused, no other one is admitted.
+    #[must_use]
+    pub fn of_equal_costs(self) -> Self {
+        Self { costs: Costs::Equal, ..self }
+    }
+
+    /// The same, with another policy for when the store can't answer.
+    #[must_use]
+    pub fn on_failure(self, on_failure: OnFailure) -> Self {
+        Self { on_failure, ..self }
+    }
+
+    /// The same, but a request that it refuses is held for so long at most, until there is room. Requests of a
+    /// [`RateLimitLayer`](crate::RateLimitLayer) and of the gateway are; [`Limiter::acquire`] goes by its deadline.
+    #[must_use]
+    pub fn wait_at_most(self, wait: Duration) -> Self {
+        Self { wait, ..self }
+    }
+
+    /// The name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The quota, for keys that have none of their own.
+    pub fn quota(&self) -> Quota {
+        self.quota
+    }
+
+    /// Whether it only counts and reports.
+    pub fn shadows(&self) -> bool {
+        self.is_shadow
+    }
+
+    /// How long a request may be held that it refuses.
+    pub fn wait(&self) -> Duration {
+        self.wait
+    }
+}
+
+/// What a request asks of one limit.
+///
+/// # Examples
+///
+/// ```
+/// use std::sync::Arc;
+/// use tollgate_limiter::{Ask, Key, Limit, Rate};
+///
+/// # fn main() -> Result<(), String> {
+/// let limit = Arc::new(Limit::new("per-user", "100/10s".parse::<Rate>()?));
+/// let one = Ask::new(&limit, "alice");
+/// let ten = Ask::new(&limit, Key::caller("alice")).cost(10);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Ask {
+    pub(crate) limit: Arc<Limit>,
+    pub(crate) key: Key,
+    pub(crate) cost: u32,
+    /// The file's for this key.
+    rate: Option<Rate>,
+    /// What the request may turn out to cost.
+    pub(crate) settles: Option<u32>,
+    /// Who sent the request.
+    pub(crate) client: Option<IpAddr>,
+    /// Its place among what the request asks of the same limit, by each of the keys that servers may read in it.
+    pub(crate) reading: u8,
+}
+
+impl Ask {
+    /// One permit for a caller.
+    pub fn new(limit: &Arc<Limit>, key: impl Into<Key>) -> Self {
+        let limit = limit.clone();
+        Self { limit, key: key.into(), cost: 1, rate: None, settles: None, client: None, reading: 0 }
+    }
+
+    /// The limit.
+    pub fn limit(&self) -> &Arc<Limit> {
+        &self.limit
+    }
+
+    /// Whom it counts for.
+    pub fn key(&self) -> &Key {
+        &self.key
+    }
+
+    /// The same, for so many permits. None at all asks whether one fits, and takes none. Of a limit on requests
+    /// in flight a request takes one, whatever this says.
+    #[must_use]
+    pub fn cost(self, cost: u32) -> Self {
+        let is_rate = self.limit.quota.algorithm != Algorithm::Concurrency;
+        Self { cost: if is_rate { cost } else { 1 }, ..self }
+    }
+
+    /// The same, for a request that may [record](Admission::record) more permits when it has been served: about
+    /// so many in all.
+    #[must_use]
+    pub fn settled_later(self, cost: u32) -> Self {
+        Self { settles: Some(cost), ..self }
+    }
+
+    /// The same, for a request from this address. The in-process store counts new keys by the client's network, a /24 or /48,
+    /// if the limit has used up its share of the memory. Requests without an address are counted together then.
+    #[must_use]
+    pub fn from_client(self, client: IpAddr) -> Self {
+        Self { client: Some(client), ..self }
+    }
+
+    /// The same, from this address unless one was given.
+    #[cfg(feature = "layer")]
+    pub(crate) fn or_from_client(mut self, client: IpAddr) -> Self {
+        self.client.get_or_insert(client);
+        self
+    }
+
+    /// The same, with a rate of the key's own in place of the limit's.
+    #[must_use]
+    pub fn rate(self, rate: Option<Rate>) -> Self {
+        Self { rate, ..self }
+    }
+
+    /// The same, as the one of this place among what the request asks of the limit.
+    #[must_use]
+    pub fn reading(self, reading: u8) -> Self {
+        Self { reading, ..self }
+    }
+
+    /// The rate that the file gives the key in place of the limit's, if any.
+    pub fn own_rate(&self) -> Option<Rate> {
+        self.rate
+    }
+
+    /// What the request may turn out to cost when it has been served, if that isn't known yet.
+    pub fn settles(&self) -> Option<u32> {
+        self.settles
+    }
+
+    /// The rate that holds unless another one was set.
+    pub fn rate_of_file(&self) -> Rate {
+        self.rate.unwrap_or(self.limit.quota.rate())
+    }
+
+    /// The charge that it makes at this rate, on a bucket of this store's.
+    pub fn charge(&self, key_prefix: &str, rate: Rate) -> Charge {
+        let Self { limit, key, cost, .. } = self;
+        let bucket = text::concat([key_prefix, &limit.stem, key.as_str(), "}"]);
+        let quota = Quota::new(limit.quota.algorithm, rate);
+        Charge { bucket: bucket.into(), quota, cost: *cost, shadow: limit.shadows() }
+    }
+}
+
+/// What a request asks, each of another limit, or of the same one for another key that servers may read in it.
+pub type Asks = SmallVec<[Ask; 1]>;

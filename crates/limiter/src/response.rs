@@ -1,0 +1,134 @@
+//! The response to a request that limits refuse: status, fields, and `application/problem+json` (RFC 9457) or the
+//! status of gRPC.
+
+use std::fmt::{self, Write};
+
+use bytes::Bytes;
+use http::{
+    Response, StatusCode,
+    header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER},
+};
+
+use crate::{
+    Limited, RatelimitHeaders, Refusal,
+    fields::{self, Fields, Value},
+    grpc,
+};
+
+/// What the body of an answer mostly takes.
+const PROBLEM_BYTES: usize = 512;
+/// The media type of a [`problem`].
+pub static PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json");
+const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
+
+/// Returns the response to a refused request, which may be a call of gRPC, with the limits' fields in this form.
+pub(crate) fn respond(refusal: &Refusal, is_grpc: bool, form: RatelimitHeaders) -> Response<Bytes> {
+    let (status, code) = status_and_code(refusal);
+    let mut response = Response::default();
+    if is_grpc {
+        grpc::write(response.headers_mut(), status, &refusal.to_string());
+    } else {
+        *response.status_mut() = status;
+        *response.body_mut() = problem(status, code, refusal, limited_by(refusal)).into();
+        response.headers_mut().insert(CONTENT_TYPE, PROBLEM.clone());
+    }
+    write_fields(response.headers_mut(), refusal, is_grpc, form);
+    response
+}
+
+/// Returns the limits that had no room, if that is why a request is refused.
+pub fn limited_by(refusal: &Refusal) -> Option<&Limited> {
+    match refusal {
+        Refusal::Limited(limited) => Some(limited),
+        _ => None,
+    }
+}
+
+/// Writes the fields that tell where the limits stand, and when to come back.
+pub fn write_fields(fields: &mut impl Fields, refusal: &Refusal, is_grpc: bool, form: RatelimitHeaders) {
+    match refusal {
+        Refusal::Limited(limited) => {
+            fields::write(fields, limited.standings(), form);
+            fields::write_retry_after(fields, limited);
+            if let Some(delay_us) = limited.delay_us().filter(|_| is_grpc) {
+                grpc::write_pushback(fields, delay_us);
+            }
+        }
+        Refusal::StoreUnavailable { .. } => fields.insert(RETRY_AFTER, Value::Number(1)),
+        _ => {}
+    }
+}
+
+/// Returns the status of a refusal's response, and the code that names the cause.
+pub fn status_and_code(refusal: &Refusal) -> (StatusCode, &'static str) {
+    match refusal {
+        Refusal::Limited(_) => (StatusCode::TOO_MANY_REQUESTS, "quota-exceeded"),
+        Refusal::KeyMissing { .. } => (StatusCode::TOO_MANY_REQUESTS, "key-missing"),
+        Refusal::KeyAmbiguous { .. } => (StatusCode::BAD_REQUEST, "key-ambiguous"),
+        Refusal::CostInvalid { .. } => (StatusCode::BAD_REQUEST, "cost-invalid"),
+        Refusal::StoreUnavailable { .. } => (StatusCode::SERVICE_UNAVAILABLE, "store-unavailable"),
+    }
+}
+
+/// Returns a problem: RFC 9457, section 3. Refusals may come in floods, so it is written as it is.
+pub fn problem(
+    status: StatusCode,
+    code: &str,
+    detail: &dyn fmt::Display,
+    limited: Option<&Limited>,
+) -> String {
+    let kind = if limited.is_some() { QUOTA_EXCEEDED } else { "about:blank" };
+    let title = status.canonical_reason().unwrap_or_default();
+    let mut body = String::with_capacity(PROBLEM_BYTES);
+    body.extend(["{\"type\":\"", kind, "\",\"title\":\"", title, "\",\"status\":", status.as_str()]);
+    body.extend([",\"code\":\"", code, "\",\"detail\":\""]);
+    if let Some(limited) = limited {
+        limited.write(&mut body);
+        // The names of limits need no escapes.
+        body.push_str("\",\"violated-policies\":[");
+        for (at, name) in limited.violated().enumerate() {
+            body.extend([if at == 0 { "\"" } else { ",\"" }, name, "\""]);
+        }
+        body.push(']');
+        if let Some(delay_us) = limited.delay_us().filter(|_| limited.is_exact()) {
+            let delay_ms = delay_us.div_ceil(1_000);
+            body.extend([",\"retry_after_ms\":", itoa::Buffer::new().format(delay_ms)]);
+        }
+    } else {
+        let start = body.len();
+        write!(body, "{detail}").expect("a string can be written to");
+        escape(&mut body, start);
+        body.push('"');
+    }
+    body.push('}');
+    body
+}
+
+/// Escapes the end of a text, from `start` on, for the quotes of JSON.
+fn escape(text: &mut String, start: usize) {
+    let is_escaped = |byte| byte < b' ' || byte == b'"' || byte == b'\\';
+    // Not `any`: without an early end it goes by many bytes at a time.
+    if text[start..].bytes().fold(false, |found, byte| found | is_escaped(byte)) {
+        let quoted = serde_json::to_string(&text[start..]).expect("a string is always written");
+        text.replace_range(start.., &quoted[1..quoted.len() - 1]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn details_are_escaped() {
+        for detail in ["plain, with `ticks`", "a \"quoted\" \\ and\n\u{1}", "grün 🙂", ""] {
+            let problem = problem(StatusCode::BAD_REQUEST, "a-code", &detail, None);
+            let read: serde_json::Value = serde_json::from_str(&problem).unwrap();
+            assert_eq!(
+                read,
+                serde_json::json!({
+                    "type": "about:blank", "title": "Bad Request", "status": 400, "code": "a-code", "detail": detail,
+                })
+            );
+        }
+    }
+}

@@ -1,0 +1,520 @@
+//! A store decides the charges of a request and records them, as one atomic step.
+//!
+//! One contract, two stores: [`memory`] counts in this process, [`redis`] runs the script of lua/ on
+//! a server that all gateways share. No other call sees the state in between, and a refused request
+//! leaves every bucket as it was. Time is the store's own.
+
+pub mod memory;
+pub mod overrides;
+#[cfg(feature = "redis")]
+pub mod redis;
+#[cfg(not(feature = "redis"))]
+#[path = "store/without_redis.rs"]
+pub mod redis;
+#[cfg(feature = "redis")]
+pub mod script;
+
+use std::{fmt, sync::Arc};
+
+use bytes::Bytes;
+use smallvec::SmallVec;
+use tokio::time::Instant;
+
+pub use crate::algorithm::concurrency::LeaseId;
+use crate::{
+    StoreSettings, StoreUrl,
+    algorithm::Quota,
+    metrics::{Distribution, Page},
+};
+
+use self::{memory::MemoryStore, redis::RedisStore};
+
+/// What a request asks of one bucket.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Charge {
+    /// The bucket's name, `<limit>:<tag>:{<key>}`, with the store's prefix before it.
+    pub bucket: Bytes,
+    /// The quota it is held to now; the bucket's count doesn't depend on it.
+    pub quota: Quota,
+    /// Permits to record. With 0 nothing is recorded, and the charge is admitted iff one permit fits: what it
+    /// costs is [recorded](Store::record) later. A charge on a concurrency quota has a cost of 1.
+    pub cost: u32,
+    /// Whether the limit only shadows: charged if it has room once the others admit, refusing nobody.
+    pub shadow: bool,
+}
+
+/// A charge with what the in-process store must know to count it elsewhere if its limit has no memory for a new key.
+pub trait Placed {
+    /// The charge that is made: of its key or, once it has been moved, of the client's network.
+    fn charge(&self) -> &Charge;
+
+    /// The name of the limit whose share of the memory the charge uses. Without one, only the whole memory bounds it.
+    fn limit(&self) -> Option<&str> {
+        None
+    }
+
+    /// What is charged instead if there is no memory for the key.
+    fn overflow(&self) -> Option<Overflow> {
+        None
+    }
+
+    /// Replaces the charge by one of its overflow's.
+    fn move_to(&mut self, charge: Charge);
+
+    /// Whether the charge has been replaced.
+    fn is_moved(&self) -> bool {
+        false
+    }
+}
+
+/// A charge that is counted in its bucket or nowhere.
+impl Placed for Charge {
+    fn charge(&self) -> &Charge {
+        self
+    }
+
+    fn move_to(&mut self, charge: Charge) {
+        *self = charge;
+    }
+}
+
+/// The charges that stand in for one whose key has no bucket of its own.
+#[derive(Clone, Debug)]
+pub struct Overflow {
+    /// On the bucket of the client's network, if the client is known.
+    pub network: Option<Charge>,
+    /// On the limit's bucket of all that fits nowhere else.
+    pub rest: Charge,
+}
+
+/// Permits that a request takes of the bucket of the charge at this place. If several of its charges name one bucket,
+/// their costs add up, those of shadowing and of enforcing charges apart.
+fn total_cost<P: Placed>(charges: &[P], at: usize) -> u32 {
+    let own = charges[at].charge();
+    if charges.len() == 1 {
+        return own.cost;
+    }
+    let counts = |other: &&Charge| other.bucket == own.bucket && other.shadow == own.shadow;
+    charges.iter().map(Placed::charge).filter(counts).fold(0, |sum, other| sum.saturating_add(other.cost))
+}
+
+/// The charges of one request. The costs of those that name one bucket add up.
+pub type Charges = SmallVec<[Charge; 1]>;
+
+/// Whether a request is admitted, and where each of its buckets stands after it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Decision {
+    /// When, in microseconds of the store's clock; of the latest of the servers that took part.
+    pub time_us: u64,
+    /// Every enforcing limit had room, and all of them were charged.
+    pub admitted: bool,
+    /// One for each charge, in order.
+    pub outcomes: SmallVec<[Outcome; 1]>,
+    /// One for each charge made on a concurrency quota, in order. They are the caller's to release.
+    pub leases: Vec<Lease>,
+}
+
+/// A permit of a concurrency quota, held until it is released, or isn't renewed in time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lease {
+    /// The bucket that it was taken from.
+    pub bucket: Bytes,
+    /// The quota, whose window is the time in which it must be renewed.
+    pub quota: Quota,
+    /// What tells it from the bucket's others.
+    pub id: LeaseId,
+}
+
+/// How much of a bucket is in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Usage {
+    /// Permits in use: U, which may be more than a lowered limit or, with debts, than any.
+    pub used: u64,
+    /// Microseconds until there is more room; 0 if all of it is free.
+    pub grow_us: u64,
+    /// Microseconds until the cost fits, 0 if it fits now; `None` if it never can.
+    pub delay_us: Option<u64>,
+}
+
+/// What a store is asked to do in one step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// Decide a request, and charge it if it is admitted.
+    Take(Charges),
+    /// Do something to one bucket.
+    On {
+        /// The bucket.
+        bucket: Bytes,
+        /// The quota that it is held to.
+        quota: Quota,
+        /// What to do.
+        act: Act,
+    },
+}
+
+#[cfg(feature = "redis")]
+impl Operation {
+    /// A bucket that it is about; all of them, where it is one step.
+    fn bucket(&self) -> &[u8] {
+        match self {
+            Self::Take(charges) => charges.first().map(|charge| charge.bucket.as_ref()).unwrap_or_default(),
+            Self::On { bucket, .. } => bucket,
+        }
+    }
+
+    /// The buckets that it is about.
+    fn buckets(&self) -> impl Iterator<Item = &Bytes> {
+        let (charges, bucket) = match self {
+            Self::Take(charges) => (&charges[..], None),
+            Self::On { bucket, .. } => (&[][..], Some(bucket)),
+        };
+        charges.iter().map(|charge| &charge.bucket).chain(bucket)
+    }
+
+    /// How much of a call it takes, in charges.
+    fn size(&self) -> usize {
+        match self {
+            Self::Take(charges) => charges.len(),
+            Self::On { .. } => 1,
+        }
+    }
+}
+
+/// What is done to a bucket beside deciding requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Act {
+    /// Record so many permits, whether they fit or not: the debt of a request that has been admitted.
+    Record(u32),
+    /// Let a lease last for a whole window from now. One that has ended is taken again.
+    Renew(LeaseId),
+    /// End a lease.
+    Release(LeaseId),
+    /// Look when so many permits fit, and write nothing.
+    Peek(u32),
+    /// Forget all that was counted.
+    Reset,
+}
+
+/// A store's answer to an operation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reply {
+    /// To [`Operation::Take`].
+    Decision(Decision),
+    /// To [`Act::Peek`].
+    Usage(Usage),
+    /// To the other acts.
+    Done,
+}
+
+/// Where a bucket stands after a decision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// Whether the charge was made.
+    pub charged: bool,
+    /// Permits left: L - U, or 0 where a lowered limit has less than nothing left.
+    pub remaining: u64,
+    /// Microseconds until there is more room; 0 if all of it is free.
+    pub grow_us: u64,
+    /// Microseconds until the cost fits, 0 if it fits now or was charged; `None` if it never can.
+    pub delay_us: Option<u64>,
+}
+
+/// How a node of a store has fared.
+#[derive(Clone, Debug)]
+pub struct NodeState {
+    /// What metrics call it.
+    pub name: String,
+    /// It has failed, and isn't asked until it answers a probe.
+    pub is_open: bool,
+    /// How often it has failed.
+    pub openings: u64,
+    /// How long calls took.
+    pub calls: Distribution,
+    /// How many charges went together.
+    pub charges: Distribution,
+}
+
+/// Why a store gave no decision. What it means for the request is for its limits' failure policy to say.
+#[derive(Clone, Debug)]
+pub enum StoreError {
+    /// There is no such store: what is wrong with its url and, on a line of its own, the remedy.
+    Url(String),
+    /// No answer within the deadline; the charge may or may not have been made.
+    Timeout,
+    /// The breaker is open: the store failed lately and hasn't answered a probe since.
+    Open,
+    /// More decisions wait than the bound allows.
+    Overloaded,
+    /// The in-process store is at its bound, and the bucket would have made it grow.
+    Full,
+    /// As many rates are set in place of the file's as may be.
+    OverridesFull,
+    /// The server couldn't be reached, or the connection broke.
+    #[cfg(feature = "redis")]
+    Connection(fred::error::Error),
+    /// The server answered with an error.
+    #[cfg(feature = "redis")]
+    Answer(fred::error::Error),
+    /// The server's answer has another shape than the script's.
+    Malformed,
+}
+
+impl StoreError {
+    /// What metrics call the causes.
+    pub const KINDS: [&str; 8] =
+        ["timeout", "open", "overloaded", "full", "connection", "answer", "malformed", "other"];
+
+    /// What metrics call its cause.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Timeout => "timeout",
+            Self::Open => "open",
+            Self::Overloaded => "overloaded",
+            Self::Full => "full",
+            #[cfg(feature = "redis")]
+            Self::Connection(_) => "connection",
+            #[cfg(feature = "redis")]
+            Self::Answer(_) => "answer",
+            Self::Malformed => "malformed",
+            // No decision fails of these.
+            Self::Url(_) | Self::OverridesFull => "other",
+        }
+    }
+}
+
+impl fmt::Display for StoreError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Url(fault) => fault,
+            Self::Timeout => "the store did not answer in time",
+            Self::Open => "the store failed lately and is being probed",
+            Self::Overloaded => "too many decisions wait for the store",
+            Self::Full => "the in-process store is full",
+            Self::OverridesFull => "too many rates are set already",
+            #[cfg(feature = "redis")]
+            Self::Connection(_) => "the connection to the store failed",
+            #[cfg(feature = "redis")]
+            Self::Answer(_) => "the store answered with an error",
+            Self::Malformed => "the store's answer is not the script's",
+        })
+    }
+}
+
+impl std::error::Error for StoreError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            #[cfg(feature = "redis")]
+            Self::Connection(cause) | Self::Answer(cause) => Some(cause),
+            _ => None,
+        }
+    }
+}
+
+/// The store of a gateway. It outlives reloads of the configuration.
+#[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "a gateway has one")]
+pub enum Store {
+    /// Counts in this process.
+    Memory(Arc<MemoryStore>),
+    /// Counts on a Redis server.
+    Redis(RedisStore),
+}
+
+impl Store {
+    /// Opens the store of a configuration. Nothing is connected yet: see [`Self::warm_up`].
+    ///
+    /// # Errors
+    /// The files of its TLS can't be used together, which a checked configuration rules out.
+    pub fn open(settings: &StoreSettings) -> Result<Self, StoreError> {
+        Ok(match &settings.url {
+            StoreUrl::Memory => Self::in_process(settings.max_memory),
+            #[cfg(feature = "redis")]
+            StoreUrl::Redis(url) => {
+                let store = RedisStore::new(url, settings.tls.as_ref(), settings.timeout)?;
+                if settings.replicated {
+                    store.wait_for_replicas();
+                }
+                Self::Redis(store)
+            }
+        })
+    }
+
+    /// A store that counts in this process, in at most about `max_bytes`.
+    pub fn in_process(max_bytes: usize) -> Self {
+        Self::Memory(Arc::new(MemoryStore::new(max_bytes)))
+    }
+
+    /// Connects this thread to the store, so that its first decision needn't wait.
+    ///
+    /// # Errors
+    /// The store can't be reached now. It is tried again for as long as it takes.
+    pub async fn warm_up(&self) -> Result<(), StoreError> {
+        match self {
+            Self::Memory(_) => Ok(()),
+            Self::Redis(store) => store.warm_up().await,
+        }
+    }
+
+    /// Decides a request, and charges all of its enforcing limits if all have room, else none.
+    ///
+    /// # Errors
+    /// No decision, within `deadline`.
+    pub async fn take(&self, charges: &[Charge], deadline: Instant) -> Result<Decision, StoreError> {
+        self.take_placed(&mut Charges::from(charges), deadline).await
+    }
+
+    /// Decides as [`Self::take`] does. A charge whose key is counted elsewhere is replaced by the one that is made.
+    ///
+    /// # Errors
+    /// No decision, within `deadline`.
+    pub async fn take_placed<P: Placed>(
+        &self,
+        charges: &mut [P],
+        deadline: Instant,
+    ) -> Result<Decision, StoreError> {
+        let store = match self {
+            Self::Memory(store) => return store.take(charges, Instant::now().into_std()),
+            Self::Redis(store) => store,
+        };
+        let charges = charges.iter().map(|charge| charge.charge().clone()).collect();
+        match store.operate(Operation::Take(charges), deadline).await? {
+            Reply::Decision(decision) => Ok(decision),
+            Reply::Usage(_) | Reply::Done => Err(StoreError::Malformed),
+        }
+    }
+
+    /// Returns when a decision must be asked for at the latest, to be there by its deadline.
+    pub fn ask_by(&self, deadline: Instant) -> Instant {
+        match self {
+            Self::Memory(_) => deadline,
+            Self::Redis(store) => store.ask_by(deadline),
+        }
+    }
+
+    /// Looks how much of a bucket is in use and when `cost` permits fit, and writes nothing.
+    ///
+    /// # Errors
+    /// No answer, within `deadline`.
+    pub async fn peek(
+        &self,
+        bucket: Bytes,
+        quota: Quota,
+        cost: u32,
+        deadline: Instant,
+    ) -> Result<Usage, StoreError> {
+        match self.operate(Operation::On { bucket, quota, act: Act::Peek(cost) }, deadline).await? {
+            Reply::Usage(usage) => Ok(usage),
+            Reply::Decision(_) | Reply::Done => Err(StoreError::Malformed),
+        }
+    }
+
+    /// Looks as [`Self::peek`] does, where a charge is counted. Says whether that is elsewhere than in the bucket of its
+    /// key, or may be.
+    ///
+    /// # Errors
+    /// No answer, within `deadline`.
+    pub async fn peek_placed<P: Placed>(
+        &self,
+        charge: &mut P,
+        deadline: Instant,
+    ) -> Result<(Usage, bool), StoreError> {
+        if let Self::Memory(store) = self {
+            return store.peek(charge);
+        }
+        let Charge { bucket, quota, cost, .. } = charge.charge().clone();
+        Ok((self.peek(bucket, quota, cost, deadline).await?, false))
+    }
+
+    /// Forgets all that was counted in a bucket.
+    ///
+    /// # Errors
+    /// No answer, within `deadline`: it may or may not have been forgotten.
+    pub async fn reset(&self, bucket: Bytes, quota: Quota, deadline: Instant) -> Result<(), StoreError> {
+        self.operate(Operation::On { bucket, quota, act: Act::Reset }, deadline).await.map(drop)
+    }
+
+    /// Records the cost of a charge where it is counted, whether it fits or not, without waiting for it: the debt of a
+    /// request that has been admitted. A store that can't answer now forgets it.
+    pub fn record<P: Placed>(&self, mut charge: P) {
+        match self {
+            Self::Memory(store) => drop(store.record(&mut charge)),
+            Self::Redis(store) => {
+                let Charge { bucket, quota, cost, .. } = charge.charge().clone();
+                store.send(Operation::On { bucket, quota, act: Act::Record(cost) });
+            }
+        }
+    }
+
+    /// Lets a lease last for a whole window from now, without waiting for it.
+    pub fn renew(&self, lease: &Lease) {
+        let Lease { bucket, quota, id } = lease.clone();
+        self.send(Operation::On { bucket, quota, act: Act::Renew(id) });
+    }
+
+    /// Ends a lease, without waiting for it. A store that can't answer now lets it end by itself.
+    pub fn release(&self, lease: &Lease) {
+        let Lease { bucket, quota, id } = lease.clone();
+        self.send(Operation::On { bucket, quota, act: Act::Release(id) });
+    }
+
+    /// Waits until what was sent without waiting for it, by any thread, has been done or given up.
+    pub async fn flush(&self) {
+        match self {
+            Self::Memory(_) => {}
+            Self::Redis(store) => store.flush().await,
+        }
+    }
+
+    /// How many charges have stayed behind although their request was refused or had no decision.
+    pub fn charges_left_behind(&self) -> u64 {
+        match self {
+            Self::Memory(_) => 0,
+            Self::Redis(store) => store.charges_left_behind(),
+        }
+    }
+
+    /// Whether it can be asked, as far as is known.
+    pub fn answers(&self) -> bool {
+        match self {
+            Self::Memory(_) => true,
+            Self::Redis(store) => store.answers(),
+        }
+    }
+
+    /// How each server that it asks has fared; there is none if it counts in this process.
+    pub fn nodes(&self) -> Vec<NodeState> {
+        match self {
+            Self::Memory(_) => Vec::new(),
+            Self::Redis(store) => store.nodes(),
+        }
+    }
+
+    /// Writes what it tells of itself.
+    pub fn write_metrics(&self, page: &mut Page<'_>) {
+        match self {
+            Self::Memory(store) => store.write_metrics(page),
+            Self::Redis(store) => store.write_metrics(page),
+        }
+    }
+
+    /// Gives back what a decision at `time_us` charged a bucket. Only the in-process store can.
+    pub fn give_back(&self, bucket: &Bytes, quota: Quota, time_us: u64, cost: u32) {
+        if let Self::Memory(store) = self {
+            store.give_back(bucket, quota, time_us, cost);
+        }
+    }
+
+    async fn operate(&self, operation: Operation, deadline: Instant) -> Result<Reply, StoreError> {
+        match self {
+            Self::Memory(store) => store.operate(&operation),
+            Self::Redis(store) => store.operate(operation, deadline).await,
+        }
+    }
+
+    fn send(&self, operation: Operation) {
+        match self {
+            Self::Memory(store) => drop(store.operate(&operation)),
+            Self::Redis(store) => store.send(operation),
+        }
+    }
+}

@@ -1,0 +1,295 @@
+//! The store on Redis: the script of lua/, by EVALSHA, in group commit.
+//!
+//! Where the buckets are is [`Place`]: one server, or the primary that Sentinels name, is a [`Node`]; a
+//! [`Cluster`] is one node for each primary, with a slot map of its own. A node has a connection for
+//! each thread, which gathers operations into calls ([`batcher`]), and a breaker that the threads share:
+//! while it is open nothing is asked of the node, and the thread that opened it probes until it answers.
+//!
+//! Charges of a request that lie on different slots are decided by [`across`].
+
+mod across;
+mod batcher;
+mod breaker;
+pub mod call;
+mod channel;
+mod cluster;
+mod connection;
+mod deadlines;
+mod node;
+pub mod overrides;
+pub mod password;
+mod replicas;
+mod round_trip;
+mod sentinel;
+pub mod slots;
+pub mod tls;
+mod trouble;
+pub mod url;
+
+use std::{
+    fmt,
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use bytes::Bytes;
+use tokio::{
+    sync::mpsc,
+    time::{Instant, sleep},
+};
+
+pub use fred::types::Value;
+
+use crate::metrics::Page;
+
+use self::{
+    batcher::{Lane, Manner},
+    cluster::Cluster,
+    connection::Access,
+    node::{Link, Node},
+    round_trip::RoundTrip,
+    slots::slot_of,
+    tls::ClientTls,
+    url::{RedisServers, RedisUrl},
+};
+use super::{Act, Charges, Decision, Lease, NodeState, Operation, Reply, StoreError};
+
+/// The only lane of a server that stands alone.
+const LANE: Lane = Lane { slot: 0, manner: Manner::Together };
+
+/// How often a flush looks whether all is done.
+const FLUSH_STEP: Duration = Duration::from_millis(1);
+
+/// Buckets on Redis.
+pub struct RedisStore {
+    place: Place,
+    round_trip: Arc<RoundTrip>,
+    /// What metrics call the only node, if there is one: what it is called in the url.
+    label: String,
+    left_behind: AtomicU64,
+}
+
+/// Where the buckets are.
+#[expect(clippy::large_enum_variant, reason = "a store has one")]
+enum Place {
+    /// One server, or the primary that Sentinels name.
+    One(Node),
+    /// The primaries of a Cluster.
+    Cluster(Arc<Cluster>),
+}
+
+impl RedisStore {
+    /// A store that answers within `timeout` a call. Nothing is connected yet.
+    ///
+    /// # Errors
+    /// The files of `tls` can't be used together.
+    pub fn new(url: &RedisUrl, tls: Option<&ClientTls>, timeout: Duration) -> Result<Self, StoreError> {
+        let access = Access::new(url, tls)?;
+        let round_trip = Arc::new(RoundTrip::unknown(timeout));
+        let trips = round_trip.clone();
+        let place = match &url.servers {
+            RedisServers::Cluster(seeds) => Place::Cluster(Cluster::new(access, seeds.clone(), trips)),
+            servers => {
+                let name = url.to_string();
+                Place::One(Node::new(name, access.to_servers(servers), trips, Weak::new()))
+            }
+        };
+        let label = match &url.servers {
+            RedisServers::One(endpoint) => endpoint.to_string(),
+            RedisServers::Socket(path) => path.display().to_string(),
+            RedisServers::Sentinel { service, .. } => service.clone(),
+            RedisServers::Cluster(_) => String::new(),
+        };
+        Ok(Self { place, round_trip, label, left_behind: AtomicU64::new(0) })
+    }
+
+    /// Has decisions count once all replicas of the server have them, from the first connection on. In a Cluster it
+    /// does nothing.
+    pub fn wait_for_replicas(&self) {
+        if let Place::One(node) = &self.place {
+            node.link.replicas.get_or_init(Arc::default);
+        }
+    }
+
+    /// Connects this thread, which must run a tokio runtime.
+    ///
+    /// # Errors
+    /// A server doesn't answer now. It is tried again for as long as it takes.
+    pub async fn warm_up(&self) -> Result<(), StoreError> {
+        match &self.place {
+            Place::One(node) => node.warm_up().await,
+            Place::Cluster(cluster) => cluster.warm_up().await,
+        }
+    }
+
+    /// Does an operation in the next call of this thread.
+    ///
+    /// # Errors
+    /// No reply, at the latest at `deadline`. An operation that still waits then isn't sent any more.
+    pub async fn operate(&self, operation: Operation, deadline: Instant) -> Result<Reply, StoreError> {
+        match &self.place {
+            Place::One(node) => node.operate(LANE, operation, deadline)?.await,
+            // On the heap, to keep the way through the other place small.
+            Place::Cluster(cluster) => match operation {
+                Operation::Take(charges) if across::is_across(&charges) => {
+                    Box::pin(across::take(self, charges, deadline)).await.map(Reply::Decision)
+                }
+                operation => Box::pin(cluster.operate(operation, deadline)).await,
+            },
+        }
+    }
+
+    /// Returns when an operation must be asked for at the latest, to be answered by its deadline.
+    pub fn ask_by(&self, deadline: Instant) -> Instant {
+        self.round_trip.send_by(deadline)
+    }
+
+    /// Does an operation in the next call of this thread, if the server can be reached now.
+    pub fn send(&self, operation: Operation) {
+        match &self.place {
+            Place::One(node) => node.send(LANE, operation),
+            Place::Cluster(cluster) => cluster.send(operation),
+        }
+    }
+
+    /// Waits until no operation waits or is under way, on any thread.
+    pub async fn flush(&self) {
+        let is_idle = || match &self.place {
+            Place::One(node) => node.is_idle(),
+            Place::Cluster(cluster) => cluster.is_idle(),
+        };
+        while !is_idle() {
+            sleep(FLUSH_STEP).await;
+        }
+    }
+
+    /// How many charges have stayed behind although their request was refused or had no decision: another slot
+    /// of a Cluster refused or failed at the last moment. They make limits stricter, never wider.
+    pub fn charges_left_behind(&self) -> u64 {
+        self.left_behind.load(Relaxed)
+    }
+
+    /// Whether all buckets can be asked for, as far as is known.
+    pub fn answers(&self) -> bool {
+        match &self.place {
+            Place::One(node) => node.link.answers(),
+            Place::Cluster(cluster) => cluster.answers(),
+        }
+    }
+
+    /// How each node has fared.
+    pub fn nodes(&self) -> Vec<NodeState> {
+        let states = self.links().into_iter().map(|(name, link)| NodeState {
+            name,
+            is_open: link.breaker.is_open(),
+            openings: link.breaker.openings(),
+            calls: link.calls.read(),
+            charges: link.charges.read(),
+        });
+        states.collect()
+    }
+
+    /// What metrics call the nodes, and the nodes.
+    fn links(&self) -> Vec<(String, Arc<Link>)> {
+        match &self.place {
+            Place::One(node) => vec![(self.label.clone(), node.link.clone())],
+            Place::Cluster(cluster) => {
+                cluster.links().into_iter().map(|link| (link.name.clone(), link)).collect()
+            }
+        }
+    }
+
+    /// Writes the metrics of the nodes.
+    pub fn write_metrics(&self, page: &mut Page<'_>) {
+        let links = self.links();
+        let nodes = || links.iter().map(|(label, link)| ([("node", label.as_str())], link));
+        page.histograms(
+            "tollgate_store_call_seconds",
+            "How long calls of the store took, those that failed included",
+            nodes().map(|(label, link)| (label, &link.calls)),
+        );
+        page.histograms(
+            "tollgate_store_call_charges",
+            "How many charges went together in a call of the store",
+            nodes().map(|(label, link)| (label, &link.charges)),
+        );
+        page.gauges(
+            "tollgate_breaker_open",
+            "Whether a node of the store has failed and isn't asked",
+            nodes().map(|(label, link)| (label, u32::from(link.breaker.is_open()))),
+        );
+        page.counters(
+            "tollgate_breaker_openings",
+            "How often a node of the store has failed",
+            nodes().map(|(label, link)| (label, link.breaker.openings())),
+        );
+        page.counter(
+            "tollgate_charges_left_behind",
+            "Charges that stayed although their request was refused or had no decision, of keys on several nodes",
+            self.charges_left_behind(),
+        );
+    }
+
+    /// Runs one command on the server that has the key.
+    ///
+    /// # Errors
+    /// No answer, at the latest at `deadline`: the command may or may not have run. It is never run twice.
+    pub async fn command(
+        &self,
+        key: &str,
+        words: Vec<Bytes>,
+        deadline: Instant,
+    ) -> Result<Value, StoreError> {
+        match &self.place {
+            Place::One(node) => node.command(&words, Manner::Together, deadline).await,
+            Place::Cluster(cluster) => {
+                Box::pin(cluster.command(slot_of(key.as_bytes()), words, deadline)).await
+            }
+        }
+    }
+
+    /// Tells all who [subscribe](Self::subscribe) to a channel now, on any gateway.
+    ///
+    /// # Errors
+    /// No answer, at the latest at `deadline`.
+    pub async fn publish(&self, channel: &str, message: Bytes, deadline: Instant) -> Result<(), StoreError> {
+        let words = vec![Bytes::from_static(b"PUBLISH"), Bytes::from(channel.to_owned()), message];
+        self.command(channel, words, deadline).await.map(drop)
+    }
+
+    /// The messages of a channel from now on, on a connection of their own, until the receiver is dropped. What
+    /// is said while there is no connection is lost; it is made anew for as long as it takes. Must be called
+    /// within a tokio runtime.
+    pub fn subscribe(&self, channel: String) -> mpsc::Receiver<Bytes> {
+        match &self.place {
+            Place::One(node) => {
+                let link = node.link.clone();
+                channel::subscribe(channel, move || link.config.clone())
+            }
+            Place::Cluster(cluster) => {
+                let cluster = cluster.clone();
+                channel::subscribe(channel, move || cluster.any())
+            }
+        }
+    }
+
+    /// Ends leases that nobody will use.
+    fn release(&self, leases: impl IntoIterator<Item = Lease>) {
+        for Lease { bucket, quota, id } in leases {
+            self.send(Operation::On { bucket, quota, act: Act::Release(id) });
+        }
+    }
+}
+
+impl fmt::Debug for RedisStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = match &self.place {
+            Place::One(node) => node.link.name.clone(),
+            Place::Cluster(cluster) => cluster.to_string(),
+        };
+        f.debug_struct("RedisStore").field("server", &name).finish_non_exhaustive()
+    }
+}

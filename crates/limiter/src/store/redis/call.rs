@@ -1,0 +1,89 @@
+//! A call of the script: EVALSHA, and where the server doesn't know it, EVAL.
+
+use bytes::Bytes;
+use fred::{
+    error::Error,
+    types::{ClusterHash, CustomCommand, Value},
+};
+use tokio::time::{Duration, Instant};
+
+use crate::store::script::{self, Answer, Call};
+
+use super::{
+    StoreError,
+    batcher::Manner,
+    connection::{CONNECT_TIMEOUT, Connection, SHORTEST_WAIT, failure},
+};
+
+/// Runs the script once, and says what it answered. What is seldom done is on the heap, since the task of
+/// a call is copied when it is made.
+pub(super) async fn run(
+    connection: &Connection,
+    call: &Call,
+    manner: Manner,
+    timeout: Duration,
+) -> Result<Answer, StoreError> {
+    let (keys, list) = call.encode();
+    let sha = Bytes::from_static(script::SHA.as_bytes());
+    let source = Bytes::from_static(script::SOURCE.as_bytes());
+    let sent = Instant::now();
+    let by_sha = send(connection, manner, "EVALSHA", values(sha, &keys, list.clone()), timeout).await;
+    let answer = match by_sha {
+        // Nothing ran. EVAL loads the script, too.
+        Err(error) if error.details().starts_with("NOSCRIPT") => {
+            let took = sent.elapsed();
+            let left = timeout.saturating_sub(took);
+            if left < took.max(SHORTEST_WAIT) {
+                // The answer to another call would come too late. The next ones find the script.
+                let (keys, list) = Call::default().encode();
+                let load = send(connection, manner, "EVAL", values(source, &keys, list), CONNECT_TIMEOUT);
+                drop(Box::pin(load).await);
+                return Err(StoreError::Timeout);
+            }
+            Box::pin(send(connection, manner, "EVAL", values(source, &keys, list), left)).await
+        }
+        answer => answer,
+    };
+    read(answer.map_err(failure)?).ok_or(StoreError::Malformed)
+}
+
+async fn send(
+    connection: &Connection,
+    manner: Manner,
+    name: &'static str,
+    arguments: Vec<Value>,
+    wait: Duration,
+) -> Result<Value, Error> {
+    let command = CustomCommand::new_static(name, ClusterHash::FirstKey, false);
+    match manner {
+        Manner::Together | Manner::Alone => match &connection.replicas {
+            None => connection.send(command, arguments, wait).await,
+            Some(replicas) => Box::pin(replicas.send(connection, command, arguments, wait)).await,
+        },
+        Manner::Asking => Box::pin(connection.send_asking(command, arguments, wait)).await,
+    }
+}
+
+fn values(script: Bytes, keys: &[Bytes], list: Bytes) -> Vec<Value> {
+    let mut values = Vec::with_capacity(3 + keys.len());
+    values.push(Value::Bytes(script));
+    values.push(Value::Integer(keys.len() as i64));
+    values.extend(keys.iter().cloned().map(Value::Bytes));
+    values.push(Value::Bytes(list));
+    values
+}
+
+/// Reads an answer: numbers, and behind them each step that failed with the error's text.
+pub fn read(answer: Value) -> Option<Answer> {
+    let Value::Array(mut values) = answer else { return None };
+    let mut failures = Vec::new();
+    while let Some(Value::Bytes(_) | Value::String(_)) = values.last() {
+        let (text, place) = (values.pop()?.into_string()?, values.pop()?.as_usize()?);
+        failures.push((place, text));
+    }
+    let numbers = values.into_iter().map(|value| match value {
+        Value::Integer(number) => Some(number),
+        _ => None,
+    });
+    Some(Answer { numbers: numbers.collect::<Option<_>>()?, failures })
+}

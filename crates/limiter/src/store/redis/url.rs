@@ -1,0 +1,337 @@
+//! The URL of a Redis server, Cluster or Sentinel setup.
+//!
+//! The syntax is that of common clients: user, password and database in their usual places, further nodes as
+//! `?node=HOST:PORT`. It is parsed here, so that errors can say what is wrong.
+
+use std::{borrow::Cow, fmt, net::Ipv6Addr, path::PathBuf};
+
+use http::uri::Authority;
+use percent_encoding::percent_decode_str;
+
+use super::password;
+
+/// A Redis URL, possibly with user, password and database. Displays without passwords.
+#[derive(PartialEq, Eq)]
+pub struct RedisUrl {
+    text: String,
+    /// The servers to connect to.
+    pub servers: RedisServers,
+    /// True if connections use TLS.
+    pub tls: bool,
+    /// The login for the servers.
+    pub login: RedisLogin,
+    /// The database. `None` means the server's default.
+    pub database: Option<u8>,
+}
+
+/// The servers to connect to.
+#[derive(PartialEq, Eq)]
+pub enum RedisServers {
+    /// A single server.
+    One(Endpoint),
+    /// A server on this machine, at this unix socket.
+    Socket(PathBuf),
+    /// The servers of a Cluster; these are the known ones.
+    Cluster(Vec<Endpoint>),
+    /// The primary that the Sentinels name.
+    Sentinel {
+        /// The known Sentinels.
+        sentinels: Vec<Endpoint>,
+        /// The name of the primary.
+        service: String,
+        /// The login for the Sentinels themselves.
+        login: RedisLogin,
+    },
+}
+
+/// A host, or an address without brackets, and a port.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Endpoint {
+    /// The host.
+    pub host: String,
+    /// The port.
+    pub port: u16,
+}
+
+/// A login for a server. It has no `Debug` output, since it holds a password.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct RedisLogin {
+    /// The user. `None` means the default user.
+    pub user: Option<String>,
+    /// The password.
+    pub password: Option<String>,
+}
+
+impl fmt::Display for RedisUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&password::blank_word(&self.text))
+    }
+}
+
+impl fmt::Debug for RedisUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { host, port } = self;
+        if host.contains(':') { write!(f, "[{host}]:{port}") } else { write!(f, "{host}:{port}") }
+    }
+}
+
+impl RedisUrl {
+    const PORT: u16 = 6379;
+    const SENTINEL_PORT: u16 = 26379;
+
+    /// Parses a URL.
+    ///
+    /// # Errors
+    /// The URL is invalid. The error is a message and a line that says how to fix it. It quotes nothing of
+    /// the URL, since the position of a password in an invalid URL is unknown.
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
+        let parts = Parts::split(text).ok_or_else(no_url)?;
+        let port = if parts.kind == "-sentinel" { Self::SENTINEL_PORT } else { Self::PORT };
+        let mut database = database(&parts)?;
+        let servers = match parts.kind {
+            "+unix" => {
+                database = parts.parameter("db")?.map(|number| read_database(&number)).transpose()?;
+                RedisServers::Socket(PathBuf::from(decode(parts.path).ok_or_else(no_url)?))
+            }
+            "-cluster" => RedisServers::Cluster(parts.nodes(port)?),
+            "-sentinel" => RedisServers::Sentinel {
+                sentinels: parts.nodes(port)?,
+                service: parts.service()?,
+                login: RedisLogin {
+                    user: parts.parameter("sentinelUsername")?,
+                    password: parts.parameter("sentinelPassword")?,
+                },
+            },
+            _ => RedisServers::One(endpoint(parts.authority, port).ok_or_else(no_url)?),
+        };
+        parts.complain_of_unknown_parameters()?;
+        Ok(Self { text: text.to_owned(), servers, tls: parts.tls, login: parts.login()?, database })
+    }
+}
+
+/// The parts of a URL's text.
+struct Parts<'t> {
+    tls: bool,
+    /// The rest of the scheme: `-cluster`, `-sentinel`, `+unix` or nothing.
+    kind: &'t str,
+    user_info: Option<&'t str>,
+    authority: &'t str,
+    /// The path with its leading slash, possibly empty.
+    path: &'t str,
+    parameters: Vec<(Cow<'t, str>, Cow<'t, str>)>,
+}
+
+impl<'t> Parts<'t> {
+    fn split(text: &'t str) -> Option<Self> {
+        let (scheme, rest) = text.split_once("://")?;
+        let kind = scheme.strip_prefix("redis")?;
+        let (tls, kind) = kind.strip_prefix('s').map_or((false, kind), |kind| (true, kind));
+        let is_known = matches!(kind, "" | "-cluster" | "-sentinel") || (kind == "+unix" && !tls);
+        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let is_plain = !text.contains(|c: char| c.is_control() || matches!(c, ' ' | '#'));
+        let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+        let (user_info, authority) =
+            authority.rsplit_once('@').map_or((None, authority), |(user, host)| (Some(user), host));
+        let has_place = if kind == "+unix" { path.len() > 1 } else { !authority.is_empty() };
+        let parameters = form_urlencoded::parse(query.as_bytes()).collect();
+        (is_known && is_plain && has_place).then_some(Self {
+            tls,
+            kind,
+            user_info,
+            authority,
+            path,
+            parameters,
+        })
+    }
+
+    fn login(&self) -> Result<RedisLogin, String> {
+        let (user, password) = self.user_info.unwrap_or_default().split_once(':').unwrap_or_else(|| {
+            // Without a colon, all of it is the user, as in any URL.
+            (self.user_info.unwrap_or_default(), "")
+        });
+        let part = |text: &str| match decode(text) {
+            Some(text) => Ok(Some(text).filter(|text| !text.is_empty())),
+            None => Err(no_url()),
+        };
+        Ok(RedisLogin { user: part(user)?, password: part(password)? })
+    }
+
+    /// Returns the URL's host and the hosts of its `node` parameters.
+    fn nodes(&self, port: u16) -> Result<Vec<Endpoint>, String> {
+        let others = self.parameters.iter().filter(|(name, _)| name == "node").map(|(_, node)| node.as_ref());
+        std::iter::once(self.authority)
+            .chain(others)
+            .map(|node| endpoint(node, port).ok_or_else(no_url))
+            .collect()
+    }
+
+    fn service(&self) -> Result<String, String> {
+        let service = match self.parameter("service")? {
+            Some(service) => Some(service),
+            None => self.parameter("sentinelServiceName")?,
+        };
+        service.filter(|service| !service.is_empty()).ok_or_else(|| {
+            "this URL doesn't name the primary\nadd the name that the Sentinels know it by: \"redis-sentinel://HOST:26379?service=mymaster\"".to_owned()
+        })
+    }
+
+    fn parameter(&self, name: &str) -> Result<Option<String>, String> {
+        let mut values = self.parameters.iter().filter(|(found, _)| found == name).map(|(_, value)| value);
+        match (values.next(), values.next()) {
+            (_, Some(_)) => Err(format!("this URL has several parameters `{name}`\nremove all but one")),
+            (value, None) => Ok(value.map(|value| value.clone().into_owned())),
+        }
+    }
+
+    fn complain_of_unknown_parameters(&self) -> Result<(), String> {
+        let known: &[&str] = match self.kind {
+            "+unix" => &["db"],
+            "-cluster" => &["node"],
+            "-sentinel" => {
+                &["node", "service", "sentinelServiceName", "sentinelUsername", "sentinelPassword"]
+            }
+            _ => &[],
+        };
+        match self.parameters.iter().find(|(name, _)| !known.contains(&name.as_ref())) {
+            None => Ok(()),
+            Some(_) if known.is_empty() => Err(
+                "the URL of a single server can't have parameters\nremove everything from the `?` on, or use \"redis-cluster://\" or \"redis-sentinel://\"".to_owned(),
+            ),
+            Some(_) => Err(format!(
+                "this URL has a parameter that this kind of store doesn't support\nit supports `{}`",
+                known.join("`, `")
+            )),
+        }
+    }
+}
+
+/// Returns the database that the path names, if this kind of URL can have one.
+fn database(parts: &Parts<'_>) -> Result<Option<u8>, String> {
+    let written = parts.path.trim_matches('/');
+    match parts.kind {
+        "+unix" => Ok(None),
+        "-cluster" if !written.is_empty() => Err(
+            "a Redis Cluster has no databases\nremove the path from the URL, and separate stores by `key_prefix`"
+                .to_owned(),
+        ),
+        _ if written.is_empty() => Ok(None),
+        _ => read_database(written).map(Some),
+    }
+}
+
+fn read_database(written: &str) -> Result<u8, String> {
+    written
+        .parse()
+        .map_err(|_| "the database of this URL is not a whole number from 0 to 255\nwrite for example \"redis://HOST:6379/0\"".to_owned())
+}
+
+fn endpoint(text: &str, default_port: u16) -> Option<Endpoint> {
+    let authority: Authority = text.parse().ok()?;
+    let host = authority.host();
+    let port = match text.strip_prefix(host)?.strip_prefix(':') {
+        Some(port) => port.parse().ok().filter(|port| *port != 0)?,
+        None => default_port,
+    };
+    Some(Endpoint { host: bare_host(host)?.to_owned(), port })
+}
+
+/// Returns a host without the brackets around an IPv6 address. `None` if brackets occur anywhere else.
+pub fn bare_host(host: &str) -> Option<&str> {
+    match host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
+        Some(address) => address.parse::<Ipv6Addr>().is_ok().then_some(address),
+        None => (!host.is_empty() && !host.contains(['[', ']'])).then_some(host),
+    }
+}
+
+fn decode(text: &str) -> Option<String> {
+    percent_decode_str(text).decode_utf8().ok().map(Cow::into_owned)
+}
+
+fn no_url() -> String {
+    const REMEDY: &str = "use \"memory:\", or a Redis URL: \"redis://USER:${PASSWORD}@HOST:6379/0\", \"redis-cluster://HOST:6379?node=HOST:6379\", \"redis-sentinel://HOST:26379?service=mymaster\" (with TLS each \"rediss\"), \"redis+unix:///run/redis.sock\"; in a password, percent-encode spaces and `/ ? # @ %`";
+    format!("this is not a valid store URL\n{REMEDY}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(host: &str, port: u16) -> Endpoint {
+        Endpoint { host: host.to_owned(), port }
+    }
+
+    fn parse(text: &str) -> RedisUrl {
+        RedisUrl::parse(text).unwrap_or_else(|fault| panic!("{text}: {fault}"))
+    }
+
+    #[test]
+    fn urls_are_taken_apart() {
+        let url = parse("rediss://me:p%40ss@cache/3");
+        assert!(url.tls && url.servers == RedisServers::One(at("cache", 6379)) && url.database == Some(3));
+        assert_eq!((url.login.user.as_deref(), url.login.password.as_deref()), (Some("me"), Some("p@ss")));
+        assert_eq!(url.to_string(), "rediss://me:******@cache/3");
+
+        let url = parse("redis-sentinel://me:p:'w\"`d@a?service=main&sentinelPassword=q'w\"e");
+        assert_eq!(url.to_string(), "redis-sentinel://me:*******@a?service=main&sentinelPassword=*****");
+
+        let url = parse("redis-cluster://:pw@a:7001?node=b:7002&node=[::1]:7003");
+        assert!(!url.tls && url.login.user.is_none());
+        let nodes = vec![at("a", 7001), at("b", 7002), at("::1", 7003)];
+        assert!(url.servers == RedisServers::Cluster(nodes));
+
+        let url = parse("rediss-sentinel://me:pw@a/2?node=b:5&service=main&sentinelPassword=hunter2");
+        assert_eq!((url.tls, url.database), (true, Some(2)));
+        let RedisServers::Sentinel { sentinels, service, login } = &url.servers else { panic!("{url}") };
+        assert_eq!((sentinels.as_slice(), service.as_str()), (&[at("a", 26379), at("b", 5)][..], "main"));
+        assert_eq!((login.user.as_deref(), login.password.as_deref()), (None, Some("hunter2")));
+        assert!(!format!("{url:?}").contains("hunter2"));
+        assert!(parse("redis-sentinel://a?sentinelServiceName=main").servers != url.servers);
+
+        let url = parse("redis+unix://me:pw@localhost/run/my%20redis.sock?db=4");
+        assert!(url.servers == RedisServers::Socket("/run/my redis.sock".into()));
+        assert_eq!((url.database, url.login.password.as_deref()), (Some(4), Some("pw")));
+    }
+
+    #[test]
+    fn what_is_no_url_is_refused() {
+        for text in [
+            "redis:",
+            "redis://",
+            "redis:/u:p@h",
+            "redis://h:x",
+            "redis://h:0",
+            "redis://h:99999",
+            "redis://h/a",
+            "redis://h/256",
+            "redis://h/0/1",
+            "redis://h#1",
+            "redis://a b",
+            "redis://a[::1]",
+            "redis://[::x]:1",
+            "redis://:p%ff@h",
+            "redis://h?node=b:1",
+            "redisss://h",
+            "redis-cluster://h/1",
+            "redis-cluster://h?service=a",
+            "redis-cluster://h?node=",
+            "redis-cluster://h?node=b:x",
+            "redis-sentinel://h",
+            "redis-sentinel://h?service=",
+            "redis-sentinel://h?service=a&service=b",
+            "redis+unix://",
+            "redis+unix:///",
+            "redis+unix:///a?db=x",
+            "rediss+unix:///a",
+            "redis+cluster://h",
+        ] {
+            let fault = RedisUrl::parse(text).map(|url| url.to_string()).expect_err(text);
+            assert!(fault.lines().count() == 2, "{text}: {fault}");
+        }
+    }
+}

@@ -1,0 +1,495 @@
+//! The script, what it is called with, and what it answers.
+//!
+//! The script is put together from the files of lua/: the most frequent call, the algorithms, then the walk over
+//! operations that dispatches to them. A [`Call`] holds the operations that go together; equal requests travel as
+//! one group with a count, of which a part may be granted.
+
+mod list;
+
+use std::{
+    collections::HashMap,
+    fmt::Write,
+    sync::{
+        LazyLock,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+};
+
+use bytes::Bytes;
+use hashbrown::{HashTable, hash_table::Entry};
+use sha1::{Digest, Sha1};
+use smallvec::SmallVec;
+
+use crate::{
+    algorithm::{Algorithm, Quota},
+    text,
+};
+
+use self::list::List;
+use super::{Act, Charge, Charges, Decision, Lease, LeaseId, Operation, Outcome, Reply, Usage};
+
+/// The script's source, as `EVAL` takes it.
+pub const SOURCE: &str = concat!(
+    include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../lua/lone.lua")),
+    include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../lua/sliding_window.lua")),
+    include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../lua/sliding_cells.lua")),
+    include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../lua/fixed_window.lua")),
+    include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../lua/gcra.lua")),
+    include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../lua/concurrency.lua")),
+    include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../lua/walk.lua")),
+);
+
+/// The script's SHA-1 in hexadecimal, as `EVALSHA` takes it.
+pub static SHA: LazyLock<String> =
+    LazyLock::new(|| Sha1::digest(SOURCE).iter().map(|byte| format!("{byte:02x}")).collect());
+
+/// What tells this process from all others in the names of leases.
+static PROCESS: LazyLock<u64> = LazyLock::new(|| fastrand::u64(..));
+static CALLS: AtomicU64 = AtomicU64::new(0);
+
+/// One call of the script: some operations, in order.
+#[derive(Debug)]
+pub struct Call {
+    /// Counts this process's calls, to name leases by.
+    number: u64,
+    buckets: Vec<Bucket>,
+    /// Where each is among them, by its name.
+    places: HashTable<usize>,
+    steps: Vec<Step>,
+    /// The steps of requests that aren't the first to name their first bucket.
+    group_of: HashMap<Asked, usize>,
+    /// For each operation, its step.
+    operations: Vec<usize>,
+    /// Of requests that name a bucket more than once, by their operation: for each charge, its place in what they ask.
+    repeats: HashMap<usize, SmallVec<[usize; 4]>>,
+}
+
+impl Default for Call {
+    fn default() -> Self {
+        Self {
+            number: CALLS.fetch_add(1, Relaxed),
+            buckets: Vec::new(),
+            places: HashTable::new(),
+            steps: Vec::new(),
+            group_of: HashMap::new(),
+            operations: Vec::new(),
+            repeats: HashMap::new(),
+        }
+    }
+}
+
+/// What the script answered to a call.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Answer {
+    /// Its time, and what it says of the steps that were done.
+    pub numbers: Vec<i64>,
+    /// The steps that failed, each with the error's text. They have changed nothing.
+    pub failures: Vec<(usize, String)>,
+}
+
+/// A bucket of a call.
+#[derive(Debug)]
+struct Bucket {
+    name: Bytes,
+    hash: u64,
+    quota: Quota,
+    /// How many steps name it, and which was the first.
+    steps: usize,
+    first: usize,
+}
+
+/// What requests ask: for each bucket its place, the cost of all charges on it, and whether they shadow.
+type Asked = SmallVec<[(usize, u32, bool); 2]>;
+
+#[derive(Debug)]
+enum Step {
+    /// Equal requests.
+    Group { asked: Asked, count: u64 },
+    /// An act on the bucket of this place.
+    On(usize, Act),
+}
+
+impl Call {
+    /// Adds an operation. Those of one call that disagree on a bucket's quota, as they may around a
+    /// change of the configuration, are all held to the last one's.
+    pub fn push(&mut self, operation: &Operation) {
+        let step = match operation {
+            Operation::Take(charges) => self.group(charges),
+            Operation::On { bucket, quota, act } => {
+                let place = self.place(bucket, *quota);
+                self.buckets[place].steps += 1;
+                self.steps.push(Step::On(place, *act));
+                self.steps.len() - 1
+            }
+        };
+        self.operations.push(step);
+    }
+
+    /// The step of requests that charge this.
+    fn group(&mut self, charges: &Charges) -> usize {
+        // A hot key's come one after the other.
+        if let Some(step) = self.operations.last().copied()
+            && self.is_group_of(step, charges)
+            && let Step::Group { count, .. } = &mut self.steps[step]
+        {
+            *count += 1;
+            return step;
+        }
+        let asked = self.asked(charges);
+        let next = self.steps.len();
+        // The step that was the first to name a bucket is mostly of the same requests.
+        let first = asked.first().map_or(next, |(place, ..)| self.buckets[*place].first);
+        let step = match self.steps.get(first) {
+            None => next,
+            Some(Step::Group { asked: other, .. }) if *other == asked => first,
+            Some(_) => *self.group_of.entry(asked.clone()).or_insert(next),
+        };
+        if step == next {
+            asked.iter().for_each(|(place, ..)| self.buckets[*place].steps += 1);
+            self.steps.push(Step::Group { asked, count: 0 });
+        }
+        if let Step::Group { count, .. } = &mut self.steps[step] {
+            *count += 1;
+        }
+        step
+    }
+
+    /// Adds up the costs of charges on the same bucket: the script sees each bucket of a request once.
+    fn asked(&mut self, charges: &Charges) -> Asked {
+        let mut asked = Asked::new();
+        let mut places: SmallVec<[usize; 4]> = SmallVec::new();
+        for Charge { bucket, quota, cost, shadow } in charges {
+            let place = self.place(bucket, *quota);
+            let is_same = |(other, _, shadows): &(usize, u32, bool)| (*other, *shadows) == (place, *shadow);
+            let at = asked.iter().position(is_same);
+            match at {
+                Some(at) => asked[at].1 = asked[at].1.saturating_add(*cost),
+                None => asked.push((place, *cost, *shadow)),
+            }
+            places.push(at.unwrap_or(asked.len() - 1));
+        }
+        if asked.len() < charges.len() {
+            self.repeats.insert(self.operations.len(), places);
+        }
+        asked
+    }
+
+    fn is_group_of(&self, step: usize, charges: &Charges) -> bool {
+        let Step::Group { asked, .. } = &self.steps[step] else { return false };
+        let is_same = |((place, cost, shadow), charge): (&(usize, u32, bool), &Charge)| {
+            let Bucket { name, quota, .. } = &self.buckets[*place];
+            (name, *quota, *cost, *shadow) == (&charge.bucket, charge.quota, charge.cost, charge.shadow)
+        };
+        asked.len() == charges.len() && asked.iter().zip(charges).all(is_same)
+    }
+
+    fn place(&mut self, bucket: &Bytes, quota: Quota) -> usize {
+        let Self { buckets, places, steps, .. } = self;
+        let is_its = |place: &usize| buckets[*place].name == *bucket;
+        let hash_of = |place: &usize| buckets[*place].hash;
+        let hash = text::hash(bucket);
+        match places.entry(hash, is_its, hash_of) {
+            Entry::Occupied(known) => {
+                let place = *known.get();
+                buckets[place].quota = quota;
+                place
+            }
+            Entry::Vacant(vacant) => {
+                let place = buckets.len();
+                vacant.insert(place);
+                buckets.push(Bucket { name: bucket.clone(), hash, quota, steps: 0, first: steps.len() });
+                place
+            }
+        }
+    }
+
+    /// The script's KEYS and its argument: see lua/walk.lua. Buckets of one quota stand together, and quotas of one
+    /// algorithm.
+    pub fn encode(&self) -> (Vec<Bytes>, Bytes) {
+        let mut order: Vec<usize> = (0..self.buckets.len()).collect();
+        let quota = |place: &usize| self.buckets[*place].quota;
+        order.sort_by_key(|place| (quota(place).algorithm, quota(place).permits, quota(place).window_us));
+        let mut keys = Vec::with_capacity(order.len());
+        let mut list = List::with_capacity(5 + 4 * self.steps.len());
+        let mut index = vec![0; order.len()];
+        for run in order.chunk_by(|left, right| quota(left) == quota(right)) {
+            self.write_quota(quota(&run[0]), &mut list);
+            list.push(run.len() as i64);
+            for place in run {
+                keys.push(self.buckets[*place].name.clone());
+                index[*place] = keys.len() as i64;
+            }
+        }
+        for step in &self.steps {
+            self.write_step(step, &index, &mut list);
+        }
+        (keys, list.finish())
+    }
+
+    /// An algorithm's name, the rate, and what it needs beside that.
+    fn write_quota(&self, quota: Quota, list: &mut List) {
+        list.push_text(match quota.algorithm {
+            Algorithm::SlidingWindow => "sw",
+            Algorithm::SlidingCells { .. } => "sc",
+            Algorithm::FixedWindow => "fw",
+            Algorithm::Gcra { .. } => "gc",
+            Algorithm::Concurrency => "cc",
+        });
+        list.push(i64::from(quota.permits));
+        list.push(quota.window_us as i64);
+        match quota.algorithm {
+            Algorithm::SlidingWindow | Algorithm::FixedWindow => list.push(0),
+            Algorithm::SlidingCells { cells } => list.push(i64::from(cells)),
+            Algorithm::Gcra { .. } => list.push(i64::from(quota.capacity())),
+            Algorithm::Concurrency => list.push_text(&call_name(self.number)),
+        }
+    }
+
+    /// `index` says where each bucket's place is in KEYS.
+    fn write_step(&self, step: &Step, index: &[i64], list: &mut List) {
+        match step {
+            Step::Group { asked, count } => {
+                if let [(place, cost, false)] = asked[..]
+                    && self.buckets[place].steps == 1
+                {
+                    list.push(-(*count as i64));
+                    list.push(index[place]);
+                    list.push(i64::from(cost));
+                    return;
+                }
+                list.push(*count as i64);
+                list.push(asked.len() as i64);
+                for (place, cost, shadow) in asked {
+                    list.push(if *shadow { -index[*place] } else { index[*place] });
+                    list.push(i64::from(*cost));
+                }
+            }
+            Step::On(place, act) => {
+                list.push_text(match act {
+                    Act::Record(_) => "record",
+                    Act::Renew(_) => "renew",
+                    Act::Release(_) => "release",
+                    Act::Peek(_) => "peek",
+                    Act::Reset => "reset",
+                });
+                list.push(index[*place]);
+                match act {
+                    Act::Record(cost) | Act::Peek(cost) => list.push(i64::from(*cost)),
+                    Act::Renew(lease) | Act::Release(lease) => list.push_text(&lease_name(*lease)),
+                    Act::Reset => list.push(0),
+                }
+            }
+        }
+    }
+
+    /// Reads the script's answer: its time in microseconds, and the replies in the operations' order, or why there is
+    /// none. `None` if the answer isn't of the script's shape.
+    pub fn decode(&self, answer: &Answer) -> Option<(u64, Vec<Result<Reply, String>>)> {
+        let (time_us, mut rest) = answer.numbers.split_first()?;
+        let time_us = *time_us as u64;
+        let mut results = Vec::with_capacity(self.steps.len());
+        // How many leases each bucket has granted so far, in the order of the walk.
+        let mut leased = vec![0; self.buckets.len()];
+        for (place, step) in self.steps.iter().enumerate() {
+            let failure = answer.failures.iter().find(|(failed, _)| *failed == place);
+            let (result, after) = match step {
+                _ if let Some((_, text)) = failure => (Said::Failed(text), rest),
+                Step::Group { asked, .. } => {
+                    let (granted, after) = rest.split_first()?;
+                    let (standings, after) = after.split_at_checked(4 * asked.len())?;
+                    let granted = u64::try_from(*granted).ok()?;
+                    let before = self.count_leases(asked, standings, &mut leased);
+                    (Said::Group { granted, standings, leased: before, served: 0 }, after)
+                }
+                Step::On(_, Act::Peek(_)) => {
+                    let (usage, after) = rest.split_first_chunk::<3>()?;
+                    (Said::Usage(*usage), after)
+                }
+                Step::On(..) => (Said::Done, rest),
+            };
+            results.push(result);
+            rest = after;
+        }
+        if !rest.is_empty() {
+            return None;
+        }
+        let replies = self.operations.iter().enumerate().map(|(operation, step)| {
+            let reply = self.reply(time_us, *step, &mut results[*step]);
+            reply.map(|reply| self.repeated(operation, reply))
+        });
+        Some((time_us, replies.collect()))
+    }
+
+    /// The reply with an outcome for each charge of the request.
+    fn repeated(&self, operation: usize, reply: Reply) -> Reply {
+        match (self.repeats.get(&operation), reply) {
+            (Some(places), Reply::Decision(mut decision)) => {
+                decision.outcomes = places.iter().map(|at| decision.outcomes[*at]).collect();
+                Reply::Decision(decision)
+            }
+            (_, reply) => reply,
+        }
+    }
+
+    /// Adds the leases that a group's charges made, and returns how many there were before.
+    fn count_leases(&self, asked: &Asked, standings: &[i64], leased: &mut [u64]) -> SmallVec<[u64; 2]> {
+        let charges = asked.iter().zip(standings.chunks_exact(4));
+        let count = charges.map(|((place, cost, _), standing)| {
+            let before = leased[*place];
+            let made = (standing[0].max(0) as u64).saturating_mul(u64::from(*cost));
+            leased[*place] = before.saturating_add(made);
+            before
+        });
+        count.collect()
+    }
+
+    fn reply(&self, time_us: u64, step: usize, said: &mut Said<'_>) -> Result<Reply, String> {
+        Ok(match (&self.steps[step], said) {
+            (_, Said::Failed(text)) => return Err((*text).to_owned()),
+            (Step::Group { asked, .. }, Said::Group { granted, standings, leased, served }) => {
+                let turn = *served;
+                *served += 1;
+                let mut decision = Decision {
+                    time_us,
+                    admitted: turn < *granted,
+                    outcomes: SmallVec::new(),
+                    leases: Vec::new(),
+                };
+                for (at, ((place, cost, _), standing)) in
+                    asked.iter().zip(standings.chunks_exact(4)).enumerate()
+                {
+                    let outcome = outcome(standing, *cost, turn);
+                    let Bucket { name, quota, .. } = &self.buckets[*place];
+                    if outcome.charged && quota.algorithm == Algorithm::Concurrency {
+                        let cost = u64::from(*cost);
+                        let before = leased[at].saturating_add(turn.saturating_mul(cost));
+                        decision.leases.extend((1..=cost).map(|number| {
+                            let id = LeaseId { call: self.number, turn: before.saturating_add(number) };
+                            Lease { bucket: name.clone(), quota: *quota, id }
+                        }));
+                    }
+                    decision.outcomes.push(outcome);
+                }
+                Reply::Decision(decision)
+            }
+            (_, Said::Usage([used, grow_us, delay_us])) => Reply::Usage(Usage {
+                used: *used as u64,
+                grow_us: *grow_us as u64,
+                delay_us: u64::try_from(*delay_us).ok(),
+            }),
+            _ => Reply::Done,
+        })
+    }
+}
+
+/// What the script says of a step.
+enum Said<'a> {
+    Failed(&'a str),
+    Group { granted: u64, standings: &'a [i64], leased: SmallVec<[u64; 2]>, served: u64 },
+    Usage([i64; 3]),
+    Done,
+}
+
+/// What the leases of a call are called, before their turn.
+fn call_name(call: u64) -> String {
+    format!("{:x}.{call:x}.", *PROCESS)
+}
+
+fn lease_name(lease: LeaseId) -> String {
+    let mut name = call_name(lease.call);
+    write!(name, "{}", lease.turn).expect("writing to a string succeeds");
+    name
+}
+
+/// Where the bucket stood for the `turn`-th request of a group, counted from 0: the first ones were
+/// charged, and each of these left the room that the ones after it took.
+fn outcome(standing: &[i64], cost: u32, turn: u64) -> Outcome {
+    let [made, remaining, grow_us, delay_us] = standing else { unreachable!("chunks of four") };
+    let (made, remaining) = (*made as u64, *remaining as u64);
+    let charged = turn < made;
+    let after_this = if charged { made - 1 - turn } else { 0 };
+    Outcome {
+        charged,
+        remaining: remaining.saturating_add(after_this.saturating_mul(u64::from(cost))),
+        grow_us: *grow_us as u64,
+        delay_us: if charged { Some(0) } else { u64::try_from(*delay_us).ok() },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use smallvec::smallvec;
+
+    use super::*;
+    use crate::algorithm::Rate;
+
+    fn charge(bucket: &'static str, permits: u32) -> Charge {
+        let quota = Rate { permits, window_us: 1_000_000 }.into();
+        Charge { bucket: Bytes::from_static(bucket.as_bytes()), quota, cost: 1, shadow: false }
+    }
+
+    fn take(charge: Charge) -> Operation {
+        Operation::Take(smallvec![charge])
+    }
+
+    fn numbers(numbers: &[i64]) -> Answer {
+        Answer { numbers: numbers.to_vec(), failures: Vec::new() }
+    }
+
+    #[test]
+    fn equal_requests_travel_as_one_group_and_equal_quotas_as_one_run() {
+        let mut call = Call::default();
+        for bucket in ["a", "b", "a", "c"] {
+            call.push(&take(charge(bucket, if bucket == "b" { 9 } else { 5 })));
+        }
+        let (keys, list) = call.encode();
+        assert_eq!(keys, ["a", "c", "b"]);
+        let second = [0xd2, 0, 15, 66, 64];
+        let expected: Vec<u8> = [
+            &[0xdd, 0, 0, 0, 19][..],
+            &[0xd9, 2, b's', b'w', 5],
+            &second,
+            &[0, 2],
+            &[0xd9, 2, b's', b'w', 9],
+            &second,
+            &[0, 1],
+            // Nothing else names any of them.
+            &[-2_i8 as u8, 1, 1],
+            &[-1_i8 as u8, 3, 1],
+            &[-1_i8 as u8, 2, 1],
+        ]
+        .concat();
+        assert_eq!(list, expected);
+    }
+
+    #[test]
+    fn each_grant_of_a_group_shows_its_own_remainder() {
+        let mut call = Call::default();
+        for _ in 0..3 {
+            call.push(&take(charge("a", 5)));
+        }
+        let (time_us, replies) = call.decode(&numbers(&[77, 2, 2, 0, 500, 600])).unwrap();
+        assert_eq!(time_us, 77);
+        let seen: Vec<_> = replies
+            .iter()
+            .map(|reply| match reply {
+                Ok(Reply::Decision(Decision { admitted, outcomes, .. })) => {
+                    (*admitted, outcomes[0].remaining, outcomes[0].delay_us)
+                }
+                reply => panic!("{reply:?}"),
+            })
+            .collect();
+        assert_eq!(seen, [(true, 1, Some(0)), (true, 0, Some(0)), (false, 0, Some(600))]);
+    }
+
+    #[test]
+    fn an_answer_of_another_shape_is_no_decision() {
+        let mut call = Call::default();
+        call.push(&take(charge("a", 5)));
+        for answer in
+            [&[][..], &[77], &[77, 1], &[77, 1, 1, 4, 0], &[77, 1, 1, 4, 0, 0, 0], &[77, -1, 0, 4, 0, 0]]
+        {
+            assert_eq!(call.decode(&numbers(answer)), None, "{answer:?}");
+        }
+    }
+}

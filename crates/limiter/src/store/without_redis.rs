@@ -1,0 +1,97 @@
+//! The store on Redis of a crate without the feature `redis`: there is none, so that nothing here is ever called.
+
+use std::convert::Infallible;
+
+use bytes::Bytes;
+use tokio::{sync::mpsc, time::Instant};
+
+use crate::metrics::Page;
+
+use super::{
+    NodeState, Operation, Reply, StoreError,
+    overrides::{Names, Override, OverrideChange, Overrides},
+};
+
+/// A store that can't be made.
+#[derive(Debug)]
+pub struct RedisStore(Infallible);
+
+#[expect(
+    missing_docs,
+    clippy::needless_pass_by_value,
+    clippy::unused_async,
+    reason = "nothing can be called"
+)]
+impl RedisStore {
+    pub async fn warm_up(&self) -> Result<(), StoreError> {
+        match self.0 {}
+    }
+
+    pub async fn operate(&self, _: Operation, _: Instant) -> Result<Reply, StoreError> {
+        match self.0 {}
+    }
+
+    pub fn ask_by(&self, _: Instant) -> Instant {
+        match self.0 {}
+    }
+
+    pub fn send(&self, _: Operation) {
+        match self.0 {}
+    }
+
+    pub async fn flush(&self) {
+        match self.0 {}
+    }
+
+    pub fn charges_left_behind(&self) -> u64 {
+        match self.0 {}
+    }
+
+    pub fn answers(&self) -> bool {
+        match self.0 {}
+    }
+
+    pub fn nodes(&self) -> Vec<NodeState> {
+        match self.0 {}
+    }
+
+    pub fn write_metrics(&self, _: &mut Page<'_>) {
+        match self.0 {}
+    }
+
+    pub async fn set_override(
+        &self,
+        _: &Names,
+        _: &str,
+        _: &Override,
+        _: bool,
+        _: Instant,
+    ) -> Result<Option<OverrideChange>, StoreError> {
+        match self.0 {}
+    }
+
+    pub async fn unset_override(
+        &self,
+        _: &Names,
+        _: &str,
+        _: Instant,
+    ) -> Result<Option<OverrideChange>, StoreError> {
+        match self.0 {}
+    }
+
+    pub async fn overrides(&self, _: &Names, _: Instant) -> Result<Overrides, StoreError> {
+        match self.0 {}
+    }
+
+    pub async fn overrides_version(&self, _: &Names, _: Instant) -> Result<u64, StoreError> {
+        match self.0 {}
+    }
+
+    pub fn subscribe(&self, _: String) -> mpsc::Receiver<Bytes> {
+        match self.0 {}
+    }
+
+    pub async fn publish(&self, _: &str, _: Bytes, _: Instant) -> Result<(), StoreError> {
+        match self.0 {}
+    }
+}

@@ -1,0 +1,453 @@
+//! The queues: who waits for a bucket, in which order, until when, and what is to be done next for them.
+//!
+//! Nothing here waits or asks. A waiter looks for what is [`Next`] when it has joined, when it is told to, and
+//! when the time has come that it was given. The one at the front is told of all changes.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use tokio::{
+    sync::{Notify, oneshot, watch},
+    time::Instant,
+};
+
+use crate::{
+    algorithm::{Algorithm, Quota, sliding_cells::cell_us},
+    metrics::{Histogram, Page},
+    store::{Outcome, StoreError},
+};
+
+use super::{
+    Answer, Awaited, Request,
+    fairness::{AskPace, Fairness},
+    renewed::Renewed,
+};
+
+/// Requests that may wait, in all queues. Past that they are refused.
+const WAITING_MOST: usize = 10_000;
+/// Requests that are asked for, or looked for, in one go.
+const TOGETHER_MOST: usize = 256;
+
+/// The queues.
+pub(crate) struct Waits {
+    queues: Mutex<Queues>,
+    waiting: AtomicUsize,
+    /// How long requests stayed in a queue, by [`End`].
+    stays: [Histogram; 3],
+    /// Nobody is to wait any more.
+    ended: watch::Sender<bool>,
+    /// The rates of the last reload.
+    pub(super) renewed: Renewed,
+}
+
+/// How a stay in a queue ends.
+#[derive(Clone, Copy)]
+pub(super) enum End {
+    Admitted,
+    Refused,
+    /// The client has left.
+    Left,
+}
+
+/// A plain lock: held to look at a queue or to change it, never across an await.
+#[derive(Default)]
+struct Queues {
+    by_bucket: HashMap<Bytes, Queue>,
+    next_id: u64,
+    /// They outlive the queues.
+    fairness: Fairness,
+}
+
+#[derive(Default)]
+struct Queue {
+    waiters: VecDeque<Waiter>,
+    /// A call is made for some of them.
+    is_asking: bool,
+    /// What other gateways hold the bucket to, too; none if there are none.
+    shared: Option<Quota>,
+}
+
+struct Waiter {
+    id: u64,
+    request: Arc<Request>,
+    /// Permits that must be free for it, beside those ahead.
+    needs: u64,
+    /// Permits that it takes.
+    cost: u64,
+    /// When there will be room for it and for those ahead of it; unknown until the store has told.
+    free_at: Option<Instant>,
+    until: Option<Instant>,
+    /// Tells it to look for what is next.
+    turn: Arc<Notify>,
+    answer: oneshot::Sender<Answer>,
+}
+
+/// A place in a queue. It is given up with this value.
+pub(super) struct Place<'w> {
+    waits: &'w Waits,
+    bucket: Bytes,
+    id: u64,
+    since: Instant,
+    pub(super) end: End,
+    pub(super) turn: Arc<Notify>,
+}
+
+/// What a waiter does next.
+pub(super) enum Next {
+    /// Nothing, until then or until it is told.
+    Rest(Option<Instant>),
+    /// Look when there will be room for those of whom it isn't known.
+    Look,
+    /// Ask for these.
+    Ask(Vec<(u64, Arc<Request>)>),
+}
+
+/// What tells when so many permits are free.
+pub(super) enum Room {
+    /// The store.
+    Told(u32),
+    /// The waiters who take them before.
+    At(Instant),
+    /// The same, once it is known when they do.
+    Unknown,
+}
+
+impl Default for Waits {
+    fn default() -> Self {
+        let (queues, waiting, ended, renewed) = Default::default();
+        Self { queues, waiting, stays: [(); 3].map(|()| Histogram::of_times()), ended, renewed }
+    }
+}
+
+impl Waits {
+    /// Writes the metrics of the queues.
+    pub(crate) fn write_metrics(&self, page: &mut Page<'_>) {
+        page.gauge("tollgate_waiting", "Requests that wait for room", self.waiting.load(Relaxed));
+        let ends = ["admitted", "refused", "left"].map(|end| [("outcome", end)]);
+        page.histograms(
+            "tollgate_wait_seconds",
+            "How long requests waited for room, until they got it, were refused after all, or their client left",
+            ends.into_iter().zip(&self.stays),
+        );
+    }
+
+    /// How many requests wait.
+    pub(crate) fn count(&self) -> usize {
+        self.waiting.load(Relaxed)
+    }
+
+    /// Has all waiters leave, and those who come.
+    pub(crate) fn end(&self) {
+        self.ended.send_replace(true);
+    }
+
+    /// Waits until waiters are to leave.
+    pub(super) async fn ended(&self) {
+        // The sender is this value's.
+        let _ = self.ended.subscribe().wait_for(|ended| *ended).await;
+    }
+
+    pub(crate) fn are_empty(&self) -> bool {
+        self.count() == 0
+    }
+
+    pub(crate) fn has_waiters(&self, bucket: &Bytes) -> bool {
+        self.queues.lock().by_bucket.get(bucket).is_some_and(|queue| !queue.waiters.is_empty())
+    }
+
+    /// What tells when there would be room at the end of a queue.
+    pub(super) fn room_behind(&self, awaited: &Awaited) -> Room {
+        if *self.ended.borrow() {
+            return Room::Told(awaited.needs() as u32);
+        }
+        let queues = self.queues.lock();
+        let queue = queues.by_bucket.get(&awaited.bucket);
+        queue.map_or(Room::Told(awaited.needs() as u32), |queue| {
+            let ahead: u64 = queue.waiters.iter().map(|waiter| waiter.cost).sum();
+            queue.room(awaited.quota, queue.waiters.len(), ahead + awaited.needs())
+        })
+    }
+
+    /// Takes a place at the end of a queue, unless too many wait. `free_at` holds if nobody is ahead.
+    pub(super) fn join(
+        &self,
+        request: &Arc<Request>,
+        awaited: &Awaited,
+        free_at: Option<Instant>,
+    ) -> Option<(Place<'_>, oneshot::Receiver<Answer>)> {
+        let mut queues = self.queues.lock();
+        if self.waiting.load(Relaxed) >= WAITING_MOST {
+            return None;
+        }
+        self.waiting.fetch_add(1, Relaxed);
+        queues.next_id += 1;
+        let (id, turn) = (queues.next_id, Arc::<Notify>::default());
+        let queue = queues.by_bucket.entry(awaited.bucket.clone()).or_default();
+        queue.shared = awaited.is_shared.then_some(awaited.quota);
+        let (answer, answered) = oneshot::channel();
+        queue.waiters.push_back(Waiter {
+            id,
+            request: request.clone(),
+            needs: awaited.needs(),
+            cost: awaited.ask.cost.into(),
+            free_at: free_at.filter(|_| queue.waiters.is_empty()),
+            until: awaited.until,
+            turn: turn.clone(),
+            answer,
+        });
+        queue.tell_first();
+        let (bucket, since, end) = (awaited.bucket.clone(), Instant::now(), End::Left);
+        Some((Place { waits: self, bucket, id, since, end, turn }, answered))
+    }
+
+    /// What a waiter does next. It has to, if it is to ask.
+    pub(super) fn next(&self, place: &Place<'_>, now: Instant) -> Next {
+        let Queues { by_bucket, fairness, .. } = &mut *self.queues.lock();
+        let queue = by_bucket.get_mut(&place.bucket);
+        let Some((queue, at)) = queue.and_then(|queue| queue.find(place.id).map(|at| (queue, at))) else {
+            // Its answer is there.
+            return Next::Rest(None);
+        };
+        let (waiter, first) = (&queue.waiters[at], &queue.waiters[0]);
+        let until = waiter.until.filter(|until| *until > now);
+        // The one at the front acts for all. Should it be late, so does one whose time is over.
+        let is_over = waiter.until.is_some() && until.is_none();
+        if queue.is_asking || (at > 0 && !is_over) {
+            return Next::Rest(until);
+        }
+        let pace = queue.shared.map_or(AskPace::ALONE, |quota| fairness.pace(&place.bucket, quota, now));
+        let ask_at = queue.ask_at(pace);
+        if ask_at.is_some_and(|at| at <= now) || (is_over && first.has_room(now)) {
+            queue.is_asking = true;
+            let together = queue.waiters.iter().take(queue.together(pace, now));
+            return Next::Ask(together.map(|waiter| (waiter.id, waiter.request.clone())).collect());
+        }
+        if queue.waiters.iter().any(|waiter| waiter.free_at.is_none()) {
+            return Next::Look;
+        }
+        Next::Rest(ask_at)
+    }
+
+    /// Works out when there will be room for the waiters of whom it isn't known, and refuses those for whom that
+    /// is too late. Returns of how many permits the store is to tell.
+    pub(super) fn settle(
+        &self,
+        awaited: &Awaited,
+        told: impl Fn(u32) -> Option<Result<Outcome, StoreError>>,
+    ) -> Vec<u32> {
+        let mut queues = self.queues.lock();
+        let (mut wanted, mut ahead, mut at) = (Vec::new(), 0, 0);
+        let Some(queue) = queues.by_bucket.get_mut(&awaited.bucket) else { return wanted };
+        let now = Instant::now();
+        while at < queue.waiters.len() && wanted.len() < TOGETHER_MOST {
+            if queue.waiters[at].free_at.is_none() {
+                let (waiter, mut refusal) = (&queue.waiters[at], None);
+                let free_at = match queue.room(awaited.quota, at, ahead + waiter.needs) {
+                    Room::At(free_at) => Some(free_at),
+                    Room::Unknown => None,
+                    Room::Told(permits) => match told(permits) {
+                        Some(Ok(outcome)) => {
+                            refusal = Some(outcome);
+                            // What never fits is free never.
+                            outcome.delay_us.map(|delay_us| now + Duration::from_micros(delay_us))
+                        }
+                        // The failure policy decides.
+                        Some(Err(_)) => Some(now),
+                        None => {
+                            wanted.push(permits);
+                            None
+                        }
+                    },
+                };
+                let is_late = |free_at: Instant| waiter.until.is_some_and(|until| free_at > until.max(now));
+                if free_at.map_or(refusal.is_some(), is_late) {
+                    let refusal = awaited.refusal(refusal, free_at, now);
+                    self.take_out(queue, at, Answer::Taken(Err(refusal)));
+                    queue.forget_behind(at);
+                    continue;
+                }
+                queue.waiters[at].free_at = free_at;
+            }
+            ahead += queue.waiters[at].cost;
+            at += 1;
+        }
+        wanted.dedup();
+        queue.tell_first();
+        wanted
+    }
+
+    /// Gives a waiter its answer, if it is still there.
+    pub(super) fn answer(&self, bucket: &Bytes, id: u64, answer: Answer) {
+        let Queues { by_bucket, fairness, .. } = &mut *self.queues.lock();
+        let Some(queue) = by_bucket.get_mut(bucket) else { return };
+        let Some(at) = queue.find(id) else { return };
+        if let Some(quota) = queue.shared.filter(|_| matches!(answer, Answer::Taken(Ok(_)))) {
+            fairness.granted(bucket, quota, queue.waiters[at].cost, Instant::now());
+        }
+        self.take_out(queue, at, answer);
+    }
+
+    /// Notes that others have taken room that a waiter was to get: so nobody's is where it was thought to be.
+    pub(super) fn lost(&self, bucket: &Bytes) {
+        let Queues { by_bucket, fairness, .. } = &mut *self.queues.lock();
+        let Some(queue) = by_bucket.get_mut(bucket) else { return };
+        queue.forget_behind(0);
+        if let Some(quota) = queue.shared {
+            fairness.lost(bucket, quota, Instant::now());
+        }
+    }
+
+    /// Notes of a waiter that there will be room for it, if nobody is ahead, at `free_at`.
+    pub(super) fn keep(&self, bucket: &Bytes, id: u64, until: Option<Instant>, free_at: Instant) {
+        let mut queues = self.queues.lock();
+        let Some(queue) = queues.by_bucket.get_mut(bucket) else { return };
+        if let Some(at) = queue.find(id) {
+            queue.forget_behind(at);
+            queue.waiters[at].until = until;
+            queue.waiters[at].free_at = Some(free_at).filter(|_| at == 0);
+        }
+    }
+
+    /// Has the waiters of a bucket, or of all, looked at anew.
+    pub(crate) fn forget(&self, bucket: Option<&Bytes>) {
+        let mut queues = self.queues.lock();
+        for (_, queue) in
+            queues.by_bucket.iter_mut().filter(|(name, _)| bucket.is_none_or(|bucket| bucket == *name))
+        {
+            queue.forget_behind(0);
+            queue.tell_first();
+        }
+    }
+
+    /// Notes that the call for waiters of a bucket has ended.
+    pub(super) fn end_call(&self, bucket: &Bytes) {
+        self.change(bucket, |queue| queue.is_asking = false);
+    }
+
+    fn leave(&self, bucket: &Bytes, id: u64) {
+        self.change(bucket, |queue| {
+            if let Some(at) = queue.find(id) {
+                queue.waiters.remove(at);
+                queue.forget_behind(at);
+                self.waiting.fetch_sub(1, Relaxed);
+            }
+        });
+    }
+
+    /// Changes a queue, and tells its first. It goes when nobody is in it.
+    fn change(&self, bucket: &Bytes, change: impl FnOnce(&mut Queue)) {
+        let mut queues = self.queues.lock();
+        let Some(queue) = queues.by_bucket.get_mut(bucket) else { return };
+        change(queue);
+        if queue.waiters.is_empty() && !queue.is_asking {
+            queues.by_bucket.remove(bucket);
+        } else {
+            queue.tell_first();
+        }
+    }
+
+    fn take_out(&self, queue: &mut Queue, at: usize, answer: Answer) {
+        if let Some(waiter) = queue.waiters.remove(at) {
+            self.waiting.fetch_sub(1, Relaxed);
+            // One that leaves this very moment keeps what it was charged.
+            let _ = waiter.answer.send(answer);
+        }
+    }
+}
+
+impl Queue {
+    fn find(&self, id: u64) -> Option<usize> {
+        self.waiters.iter().position(|waiter| waiter.id == id)
+    }
+
+    /// Returns when the first is to ask: some time after its room has appeared, but not beyond the time of anybody who
+    /// goes along.
+    fn ask_at(&self, pace: AskPace) -> Option<Instant> {
+        let free_at = self.waiters.front()?.free_at?;
+        let ask_at = free_at + pace.pause;
+        let along = self.waiters.iter().take_while(|waiter| waiter.has_room(ask_at));
+        let until = along.filter_map(|waiter| waiter.until).min();
+        Some(until.map_or(ask_at, |until| until.clamp(free_at, ask_at)))
+    }
+
+    /// Returns how many go in one call: those whose room has appeared, the first in any case, and all up to one that
+    /// can wait no longer. Before the pause has ended, no others.
+    fn together(&self, pace: AskPace, now: Instant) -> usize {
+        let first = self.waiters.front();
+        let is_paused =
+            first.and_then(|first| first.free_at).is_none_or(|free_at| free_at + pace.pause > now);
+        let (mut left, mut count) = (if is_paused { 0 } else { pace.permits }, 0);
+        let with_room = self.waiters.iter().take(TOGETHER_MOST).take_while(|waiter| waiter.has_room(now));
+        for (at, waiter) in with_room.enumerate() {
+            let is_over = waiter.until.is_some_and(|until| until <= now);
+            if at == count && (at == 0 || waiter.needs <= left) || is_over {
+                count = at + 1;
+            }
+            left = left.saturating_sub(waiter.needs);
+        }
+        count
+    }
+
+    /// What tells when so many permits are free, those included that this many waiters take before.
+    fn room(&self, quota: Quota, before: usize, permits: u64) -> Room {
+        let Some(excess @ 1..) = permits.checked_sub(quota.capacity().into()) else {
+            return Room::Told(permits as u32);
+        };
+        // All that is in use by now must leave, and then so many that those ahead will have taken.
+        let mut taken = 0;
+        let mut ahead = self.waiters.iter().take(before);
+        let last = ahead.find(|waiter| {
+            taken += waiter.cost;
+            taken >= excess
+        });
+        let Some(taken_at) = last.and_then(|last| last.free_at) else { return Room::Unknown };
+        let after_us = match quota.algorithm {
+            Algorithm::SlidingCells { cells } => quota.window_us + cell_us(quota.window_us, cells),
+            // Permits drain one after the other.
+            Algorithm::Gcra { .. } => {
+                permits.abs_diff(taken).saturating_mul(quota.window_us).div_ceil(quota.permits.max(1).into())
+            }
+            _ => quota.window_us,
+        };
+        Room::At(taken_at + Duration::from_micros(after_us))
+    }
+
+    /// There may be room earlier or later than was known.
+    fn forget_behind(&mut self, at: usize) {
+        self.waiters.iter_mut().skip(at).for_each(|waiter| waiter.free_at = None);
+    }
+
+    fn tell_first(&self) {
+        if let Some(first) = self.waiters.front() {
+            first.turn.notify_one();
+        }
+    }
+}
+
+impl Waiter {
+    fn has_room(&self, now: Instant) -> bool {
+        self.free_at.is_some_and(|free_at| free_at <= now)
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.waits.leave(&self.bucket, self.id);
+        self.waits.stays[self.end as usize].observe_time(self.since.elapsed());
+    }
+}
+
+impl fmt::Debug for Waits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Waits").field("waiting", &self.waiting).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,54 @@
+//! The rates of a configuration that was loaded while requests waited.
+//!
+//! A request asks the limits of the configuration that it began with. While it waits, another one may be loaded, and
+//! the request is held to its rates: nobody waits for an hour because the rate was a mistake. The other terms of its
+//! limits stay as they were: the time that it may wait, the cost, and the bucket. So if the algorithm has changed,
+//! its `burst` or its `cells`, the rate does, too.
+
+use std::{collections::HashMap, sync::Arc};
+
+use arc_swap::ArcSwap;
+
+use crate::{
+    Ask, Asks, Key, Limit,
+    algorithm::{Algorithm, Rate},
+};
+
+/// The rates by the name of their limit. None are kept until the first reload.
+#[derive(Debug, Default)]
+pub(crate) struct Renewed(ArcSwap<HashMap<String, Rates>>);
+
+/// The rates of a limit.
+#[derive(Debug)]
+struct Rates {
+    algorithm: Algorithm,
+    rate: Rate,
+    /// The rates of the keys that have one of their own.
+    own: HashMap<Key, Rate>,
+}
+
+impl Renewed {
+    /// Keeps the rates of these limits, and of no others.
+    pub(super) fn replace<'l>(&self, limits: impl IntoIterator<Item = (&'l Limit, HashMap<Key, Rate>)>) {
+        let rates = limits.into_iter().map(|(limit, own)| {
+            let rates = Rates { algorithm: limit.quota().algorithm, rate: limit.quota().rate(), own };
+            (limit.name().to_owned(), rates)
+        });
+        self.0.store(Arc::new(rates.collect()));
+    }
+
+    /// Returns what a request asks at the rate that its limit has now.
+    pub(super) fn ask(&self, ask: &Ask) -> Ask {
+        let renewed = self.0.load();
+        let rates = renewed.get(ask.limit.name());
+        match rates.filter(|rates| rates.algorithm == ask.limit.quota().algorithm) {
+            Some(rates) => ask.clone().rate(Some(*rates.own.get(ask.key()).unwrap_or(&rates.rate))),
+            None => ask.clone(),
+        }
+    }
+
+    /// Returns all that a request asks, at the rates that its limits have now.
+    pub(super) fn asks(&self, asks: &[Ask]) -> Asks {
+        asks.iter().map(|ask| self.ask(ask)).collect()
+    }
+}

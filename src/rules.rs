@@ -1,0 +1,456 @@
+//! What an HTTP request asks of its route's limits, and what its response settles.
+
+pub mod heavy_hitters;
+pub mod key;
+pub mod settling;
+
+use std::{collections::HashMap, net::IpAddr, sync::Arc};
+
+use hyper::{HeaderMap, StatusCode, header::HeaderName};
+use smallvec::SmallVec;
+use tokio::time::Instant;
+use tollgate_limiter::{
+    Admission, Ask, Asks, Effect, Key, Limit, Limiter, Origin, Rate, Refusal, Scope, Standing,
+    metrics::{Counts, Page},
+    tightest_of_each,
+};
+
+use crate::config::{self, Cost, Mode};
+
+use self::{
+    heavy_hitters::HeavyHitters,
+    key::{Counted, CountedKey, Subject},
+};
+
+/// A limit of the configuration, ready to be asked by requests.
+#[derive(Debug)]
+pub struct Rule {
+    limit: Arc<Limit>,
+    config: Arc<config::LimitSettings>,
+    tally: Arc<Tally>,
+}
+
+/// What is counted of a limit. It outlives reloads that leave the limit its name.
+#[derive(Debug, Default)]
+struct Tally {
+    decisions: Decisions,
+    /// Whom it was asked for, and whom it refused.
+    requests: HeavyHitters,
+    refused: HeavyHitters,
+}
+
+impl Rule {
+    /// Makes a limit of the configuration ready. It goes on with the metrics of the one `before`.
+    pub fn new(config: &Arc<config::LimitSettings>, before: Option<&Self>) -> Self {
+        let tally = before.map_or_else(Arc::default, |before| before.tally.clone());
+        Self { limit: Arc::new(limit_of(config)), config: config.clone(), tally }
+    }
+
+    /// The limit.
+    pub fn limit(&self) -> &Arc<Limit> {
+        &self.limit
+    }
+
+    /// The limit as it is configured.
+    pub fn config(&self) -> &config::LimitSettings {
+        &self.config
+    }
+
+    /// What a request of this key asks, as people write the key: `gold`, or `["v1","v2"]` where it has parts.
+    ///
+    /// # Errors
+    /// A message and, on a line of its own, the remedy.
+    pub fn ask_for(&self, written: &str) -> Result<Ask, String> {
+        let key = key::key_of(&self.config, written)?;
+        let own = self.own_rates().find(|(own, _)| *own == key).map(|(_, rate)| rate);
+        Ok(Ask::new(&self.limit, key).rate(own))
+    }
+
+    /// Returns the limit, and the keys to which the file gives a rate of their own.
+    pub(crate) fn rates(&self) -> (&Limit, HashMap<Key, Rate>) {
+        (&self.limit, self.own_rates().collect())
+    }
+
+    /// Returns the keys to which the file gives a rate of their own, each with its rate.
+    pub(crate) fn own_rates(&self) -> impl Iterator<Item = (Key, Rate)> {
+        self.config.overrides.iter().map(|own| (key::of_values(&self.config, &own.key), own.rate))
+    }
+
+    /// How many requests it did this to.
+    pub fn count(&self, effect: Effect) -> u64 {
+        (0..ORIGINS).map(|origin| self.tally.decisions.0.sum(effect as usize * ORIGINS + origin)).sum()
+    }
+
+    /// Whom it was asked for most.
+    pub fn busiest(&self) -> &HeavyHitters {
+        &self.tally.requests
+    }
+
+    /// Whom it refused most, or would have if it shadows.
+    pub fn most_refused(&self) -> &HeavyHitters {
+        &self.tally.refused
+    }
+
+    /// What it makes of a request, by its terms alone.
+    pub fn terms(&self, subject: &Subject<'_>) -> Terms {
+        match key::count(&self.config, subject) {
+            Counted::For(keys) => match self.cost(subject.headers) {
+                Ok(cost) => Terms::Counts(self.asks_for(keys, subject.client, cost)),
+                Err(refusal) => Terms::Refuses(refusal),
+            },
+            Counted::Exempt { entry } => Terms::Exempts { entry: Some(entry) },
+            Counted::Skipped => Terms::Skips,
+            Counted::Denied => Terms::Refuses(Refusal::KeyMissing { limit: self.limit.name().to_owned() }),
+            Counted::Ambiguous(part) => Terms::Refuses(Refusal::KeyAmbiguous { part }),
+        }
+    }
+
+    /// Returns what a request asks of the limit that counts for these keys and costs so much.
+    fn asks_for(&self, keys: impl IntoIterator<Item = CountedKey>, client: IpAddr, cost: u32) -> Asks {
+        let ask = |(reading, CountedKey { key, rate })| {
+            self.charge(Key::of_text(key), rate, cost).from_client(client).reading(reading)
+        };
+        (0..).zip(keys).map(ask).collect()
+    }
+
+    /// Returns the asks of a request that the limit counts. Otherwise notes why it doesn't.
+    fn ask(&self, terms: Terms, log: &mut Log) -> Result<Asks, Refusal> {
+        let (effect, refusal) = match terms {
+            Terms::Counts(asks) => return Ok(asks),
+            Terms::Exempts { .. } => (Effect::Exempt, None),
+            Terms::Skips => (Effect::Skipped, None),
+            Terms::Refuses(refusal) => (Effect::Refused, Some(refusal)),
+        };
+        self.note_terms(effect, log);
+        refusal.filter(|_| !self.limit.shadows()).map_or(Ok(Asks::new()), Err)
+    }
+
+    /// What a request asks of it that costs so much, as far as it is known when it comes.
+    pub(crate) fn charge(&self, key: Key, rate: Option<Rate>, cost: u32) -> Ask {
+        let ask = Ask::new(&self.limit, key).rate(rate);
+        match self.config.cost {
+            _ if !self.config.when_status.is_empty() => ask.cost(0).settled_later(cost),
+            Cost::Response { .. } => ask.cost(cost).settled_later(cost),
+            _ => ask.cost(cost),
+        }
+    }
+
+    /// Counts what it did to a request.
+    fn note(&self, effect: Effect, origin: Origin, key: Option<&Key>, arrival: Instant) {
+        self.tally.decisions.add(effect, origin);
+        if let Some(key) = key {
+            let key = key.as_str().into();
+            self.tally.requests.note(key, arrival);
+            if effect == Effect::Refused {
+                self.tally.refused.note(key, arrival);
+            }
+        }
+    }
+
+    /// What a request costs as far as it tells itself: the estimate, if its response will tell.
+    pub(crate) fn cost(&self, headers: &HeaderMap) -> Result<u32, Refusal> {
+        match &self.config.cost {
+            Cost::Fixed(cost) => Ok(*cost),
+            Cost::Response { estimate, .. } => Ok(*estimate),
+            Cost::Header(name) => match stated_cost(headers, name) {
+                Some(Ok(cost)) => Ok(cost),
+                None => Ok(1),
+                Some(Err(NotACost)) => Err(Refusal::CostInvalid { header: name.to_string() }),
+            },
+        }
+    }
+
+    /// What a response adds to the `estimate` that its request was charged, or would have been if the status told
+    /// it; none if these fields don't tell yet. Less than was estimated gives nothing back, and something else than
+    /// a cost leaves the estimate.
+    pub(crate) fn debt(&self, estimate: u32, status: StatusCode, fields: &HeaderMap) -> Option<u32> {
+        match &self.config.cost {
+            Cost::Response { header, .. } => {
+                let told = stated_cost(fields, header)?;
+                Some(told.map_or(0, |cost| cost.saturating_sub(estimate)))
+            }
+            _ if self.config.when_status.iter().any(|range| range.matches(status)) => Some(estimate),
+            _ => Some(0),
+        }
+    }
+
+    /// Notes what its terms did to a request.
+    fn note_terms(&self, effect: Effect, log: &mut Log) {
+        let shadows = self.limit.shadows() && effect == Effect::Refused;
+        let origin = if shadows { Origin::Shadow } else { Origin::Terms };
+        self.tally.decisions.add(effect, origin);
+        if let Some(log) = log {
+            let limit = self.limit.clone();
+            log.push(Decided { limit, effect, origin, remaining: None, delay_us: None, key: None });
+        }
+    }
+}
+
+/// The limit of a configuration.
+fn limit_of(config: &config::LimitSettings) -> Limit {
+    let mut limit =
+        Limit::new(&config.name, config.quota).on_failure(config.on_failure).wait_at_most(config.wait);
+    if config.mode == Mode::Shadow {
+        limit = limit.shadow();
+    }
+    if config.scope == Scope::Instance {
+        limit = limit.in_this_process();
+    }
+    if matches!(config.cost, Cost::Fixed(_)) {
+        limit = limit.of_equal_costs();
+    }
+    limit
+}
+
+/// What a limit makes of a request before anything is counted.
+#[derive(Debug)]
+pub enum Terms {
+    /// It asks this, for each key that servers may read in it.
+    Counts(Asks),
+    /// It is exempt.
+    Exempts {
+        /// The place of the entry that exempts it, in the limit's `exempt`. A log that is replayed doesn't tell it.
+        entry: Option<usize>,
+    },
+    /// It lacks the key, and isn't counted for that.
+    Skips,
+    /// It can't be counted, and is refused for that, unless the limit only shadows.
+    Refuses(Refusal),
+}
+
+/// How often a limit did what to requests.
+#[derive(Debug)]
+struct Decisions(Counts);
+
+const EFFECTS: usize = Effect::Skipped as usize + 1;
+const ORIGINS: usize = Origin::Terms as usize + 1;
+
+/// Where each effect may come from.
+const DECISIONS: [(Effect, &[Origin]); 5] = [
+    (Effect::Admitted, &[Origin::Store, Origin::FallbackLocal, Origin::FallbackAllow, Origin::Shadow]),
+    (
+        Effect::Refused,
+        &[
+            Origin::Store,
+            Origin::LocalRefusal,
+            Origin::FallbackLocal,
+            Origin::FallbackDeny,
+            Origin::Shadow,
+            Origin::Terms,
+        ],
+    ),
+    (Effect::Uncharged, &[Origin::Store, Origin::FallbackLocal, Origin::Shadow]),
+    (Effect::Exempt, &[Origin::Terms]),
+    (Effect::Skipped, &[Origin::Terms]),
+];
+
+impl Default for Decisions {
+    fn default() -> Self {
+        Self(Counts::new(EFFECTS * ORIGINS))
+    }
+}
+
+impl Decisions {
+    fn place(effect: Effect, origin: Origin) -> usize {
+        effect as usize * ORIGINS + origin as usize
+    }
+
+    fn add(&self, effect: Effect, origin: Origin) {
+        self.0.add(Self::place(effect, origin));
+    }
+}
+
+/// Writes what limits decided.
+pub fn write_metrics<'r>(page: &mut Page<'_>, rules: impl Iterator<Item = &'r Rule>) {
+    let counted = rules.filter(|rule| rule.tally.decisions.0.have_counted());
+    let values = counted.flat_map(|Rule { limit, tally, .. }| {
+        let pairs =
+            DECISIONS.iter().flat_map(|(effect, origins)| origins.iter().map(|origin| (*effect, *origin)));
+        pairs.map(|(effect, origin)| {
+            let labels = [("limit", limit.name()), ("outcome", effect.name()), ("origin", origin.name())];
+            (labels, tally.decisions.0.sum(Decisions::place(effect, origin)))
+        })
+    });
+    page.counters("tollgate_decisions", "What limits did to requests, and where that came from", values);
+}
+
+/// What limits decided of a request, if anybody wants to know.
+pub type Log = Option<Vec<Decided>>;
+
+/// What a limit decided of a request.
+#[derive(Debug)]
+pub struct Decided {
+    /// The limit.
+    pub limit: Arc<Limit>,
+    /// What it did.
+    pub effect: Effect,
+    /// Where that came from.
+    pub origin: Origin,
+    /// How many permits are left, if that is known.
+    pub remaining: Option<u64>,
+    /// When there will be room for the request, if that is known; 0 if there was.
+    pub delay_us: Option<u64>,
+    /// Whom it counted, if anybody.
+    pub key: Option<Key>,
+}
+
+impl Decided {
+    /// Whether the request was refused by it.
+    pub fn refuses(&self) -> bool {
+        self.effect == Effect::Refused && !self.limit.shadows()
+    }
+}
+
+/// Something else than one integer of 1 to 2^31 - 1.
+#[derive(Debug)]
+pub(crate) struct NotACost;
+
+/// The cost that a header states, if it is there.
+pub(crate) fn stated_cost(headers: &HeaderMap, name: &HeaderName) -> Option<Result<u32, NotACost>> {
+    let mut lines = headers.get_all(name).into_iter();
+    let first = lines.next()?;
+    let digits = first.to_str().ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
+    let cost = digits.and_then(|digits| digits.parse::<u32>().ok());
+    let cost = cost.filter(|cost| (1..=i32::MAX as u32).contains(cost) && lines.all(|line| line == first));
+    Some(cost.ok_or(NotACost))
+}
+
+/// Returns what a request asks of the limits that count it, where `terms` is what each limit makes of it.
+///
+/// # Errors
+/// A limit refuses it by its terms alone.
+pub fn asks(
+    rules: &[Arc<Rule>],
+    terms: impl IntoIterator<Item = Terms>,
+    log: &mut Log,
+) -> Result<Asks, Refusal> {
+    let mut asks = Asks::with_capacity(rules.len());
+    for (rule, terms) in rules.iter().zip(terms) {
+        asks.extend(rule.ask(terms, log)?);
+    }
+    Ok(asks)
+}
+
+/// Admits a request that arrived at this time and asks this, or refuses it, and notes what its limits decided.
+///
+/// # Errors
+/// The refusal.
+pub async fn admit(
+    limiter: &Arc<Limiter>,
+    rules: &[Arc<Rule>],
+    asks: &[Ask],
+    arrival: Instant,
+    log: &mut Log,
+) -> Result<Admission, Refusal> {
+    let taken = limiter.acquire_within_waits(asks, arrival).await;
+    let (standings, admitted) = match &taken {
+        Ok(admission) => (admission.standings(), true),
+        Err(refusal) => (refusal.standings(), false),
+    };
+    note(rules, asks, standings, admitted, arrival, log);
+    taken
+}
+
+/// Notes where the limits of a request stand that arrived then.
+fn note(
+    rules: &[Arc<Rule>],
+    asks: &[Ask],
+    standings: &[Standing],
+    admitted: bool,
+    arrival: Instant,
+    log: &mut Log,
+) {
+    for standing in tightest_of_each(standings) {
+        let Some(rule) = rules.iter().find(|rule| Arc::ptr_eq(&rule.limit, &standing.limit)) else {
+            continue;
+        };
+        let (effect, origin) = (standing.effect(admitted), standing.origin);
+        let key = asks.iter().find(|ask| standing.is_of(ask)).map(Ask::key);
+        rule.note(effect, origin, key, arrival);
+        if let Some(log) = log {
+            let (limit, remaining, key) = (standing.limit.clone(), standing.remaining(), key.cloned());
+            log.push(Decided { limit, effect, origin, remaining, delay_us: standing.outcome.delay_us, key });
+        }
+    }
+}
+
+/// What a request asked that was refused, as it may ask the same again.
+#[derive(Debug)]
+pub struct Repeat {
+    rules: SmallVec<[Arc<Rule>; 1]>,
+    asks: Asks,
+}
+
+impl Repeat {
+    /// Of a request that was refused so, unless more may have to be done to such a one than to refuse it.
+    pub fn of(rules: &[Arc<Rule>], asks: Asks, refusal: &Refusal) -> Option<Self> {
+        let is_limited = matches!(refusal, Refusal::Limited(_));
+        // Each limit for one key, since otherwise all of them would have to be asked together.
+        let is_its = |(rule, ask): (&Arc<Rule>, &Ask)| Arc::ptr_eq(&rule.limit, ask.limit());
+        let all_ask = asks.len() == rules.len() && rules.iter().zip(&asks).all(is_its);
+        (is_limited && all_ask && asks.iter().all(|ask| ask.limit().wait().is_zero()))
+            .then(|| Self { rules: rules.iter().cloned().collect(), asks })
+    }
+
+    /// Refuses it again, and notes that, if it surely is refused now and no store in another process has to be asked.
+    pub fn refuse(&self, limiter: &Limiter, arrival: Instant) -> Option<Refusal> {
+        let limited = limiter.refuse_again(&self.asks, arrival)?;
+        note(&self.rules, &self.asks, limited.standings(), false, arrival, &mut None);
+        Some(Refusal::Limited(limited))
+    }
+}
+
+/// What a response still has to tell about the costs of an admitted request.
+#[derive(Debug)]
+pub struct Settlement {
+    admission: Admission,
+    status: StatusCode,
+    open: SmallVec<[Open; 1]>,
+}
+
+/// A limit whose cost isn't known yet.
+#[derive(Debug)]
+struct Open {
+    rule: Arc<Rule>,
+    estimate: u32,
+}
+
+impl Settlement {
+    /// Records what the head of the response tells. What is left to be told, or to be held until the body has
+    /// ended, is in the settlement, if anything.
+    pub fn begin(
+        admission: Admission,
+        rules: &[Arc<Rule>],
+        status: StatusCode,
+        headers: &HeaderMap,
+    ) -> Option<Self> {
+        if admission.is_settled() {
+            return None;
+        }
+        let rule_of = |limit: &Arc<Limit>| rules.iter().find(|rule| Arc::ptr_eq(&rule.limit, limit));
+        let mut open = SmallVec::<[Open; 1]>::new();
+        for (limit, estimate) in admission.owed() {
+            // What a limit is owed is recorded for all keys that the request counts for.
+            let is_known = open.iter().any(|open| Arc::ptr_eq(&open.rule.limit, limit));
+            if let Some(rule) = rule_of(limit).filter(|_| !is_known) {
+                open.push(Open { rule: rule.clone(), estimate });
+            }
+        }
+        let mut settlement = Self { admission, status, open };
+        settlement.settle(headers);
+        let is_over = settlement.open.is_empty() && !settlement.admission.has_leases();
+        (!is_over).then_some(settlement)
+    }
+
+    /// Records what a part of the response's fields tells: its head, or its trailers.
+    pub fn settle(&mut self, fields: &HeaderMap) {
+        let Self { admission, status, open } = self;
+        open.retain(|Open { rule, estimate }| match rule.debt(*estimate, *status, fields) {
+            Some(debt) => {
+                admission.record(rule.limit.name(), debt);
+                false
+            }
+            None => true,
+        });
+    }
+}

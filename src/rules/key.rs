@@ -1,0 +1,641 @@
+//! Whom a request is counted for: the key of a limit, as the text that names its bucket.
+//!
+//! The text is injective, so that no two callers share a bucket: `kind=value`, the value
+//! percent-encoded outside `[A-Za-z0-9._:-]`, and each part's length before it where a key has
+//! several. Long values are hashed, and so are those that may be credentials. A hash is marked by a
+//! `/`, which no encoded value contains.
+//!
+//! Servers differ in how they read a spelling of a credential, a cookie or a query. A request counts for each key that
+//! one of them may read, and at most for [`MOST_READINGS`]: docs/adr/0005.
+
+mod cookie;
+mod credentials;
+pub mod jwt;
+mod query;
+mod readings;
+
+use std::{borrow::Cow, net::IpAddr};
+
+use hyper::{
+    HeaderMap, Method,
+    header::{self, AUTHORIZATION, HeaderValue},
+};
+use percent_encoding::percent_decode_str;
+use smallvec::{SmallVec, smallvec};
+use tollgate_limiter::{
+    Key, Rate,
+    key::{
+        HASH_DIGITS, credentials::usual as usual_credentials, hashed_text, kind_text, network_text,
+        value_text,
+    },
+    text,
+};
+
+use self::{
+    jwt::Claims,
+    readings::{MOST_READINGS, Readings, TooManyReadings},
+};
+use crate::config::{self, Exemption, KeyPart, Missing, read_key};
+
+/// What a request shows of the one who sent it.
+pub struct Subject<'r> {
+    /// The client's address, as trusted proxies tell it.
+    pub client: IpAddr,
+    /// The request's method.
+    pub method: &'r Method,
+    /// The host asked for, in lower case and without a port; empty if there is none.
+    pub host: &'r str,
+    /// The query as it came, without the `?`.
+    pub query: &'r str,
+    /// The request's header.
+    pub headers: &'r HeaderMap,
+    /// The claims of the token that it bears.
+    pub claims: Claims<'r>,
+    /// The name of the route.
+    pub route: &'r str,
+    /// The value of a parameter of the route's path.
+    pub parameter: &'r (dyn Fn(&str) -> Option<&'r str> + Sync),
+}
+
+/// Whether a key is made of these parts, of which the address may stand for any that a request lacked.
+pub(crate) fn is_of(key: &Key, parts: &[KeyPart]) -> bool {
+    let is = |text: &str, part: &KeyPart| {
+        let begins = |part: &KeyPart| text.starts_with(&kind_text(part.name()));
+        begins(part) || begins(&KeyPart::Ip)
+    };
+    if let [part] = parts {
+        return is(key.as_str(), part);
+    }
+    let mut rest = key.as_str();
+    let mut next = || {
+        let (length, after) = rest.split_once(':')?;
+        let (own, after) = after.split_at_checked(length.parse().ok()?)?;
+        rest = after.strip_prefix(',').unwrap_or(after);
+        Some(own)
+    };
+    parts.iter().all(|part| next().is_some_and(|own| is(own, part))) && rest.is_empty()
+}
+
+/// How a limit counts a request.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Counted {
+    /// For these keys: the ordinary one first, then the others that servers may read in the request.
+    For(SmallVec<[CountedKey; 1]>),
+    /// Not at all: it is exempt.
+    Exempt {
+        /// The place of the entry that exempts it, in the limit's `exempt`.
+        entry: usize,
+    },
+    /// Not at all: it lacks the key, and the limit says to skip it then.
+    Skipped,
+    /// It lacks the key, and the limit says to refuse it then.
+    Denied,
+    /// A part of the key has several values, and upstream may go by another one than the gateway.
+    Ambiguous(String),
+}
+
+/// A key that a request counts for.
+#[derive(Debug, PartialEq, Eq)]
+pub struct CountedKey {
+    /// The key's text.
+    pub key: String,
+    /// The rate that the file's overrides give it, if any.
+    pub rate: Option<Rate>,
+}
+
+/// Works out the keys of a request under a limit.
+///
+/// A request is exempt only if each key that servers may read in it is, and denied if one of them denies it.
+pub fn count(limit: &config::LimitSettings, subject: &Subject<'_>) -> Counted {
+    let exempts_client = |exemption: &Exemption| matches!(exemption, Exemption::Network(network) if network.contains(&subject.client));
+    if let Some(entry) = limit.exempt.iter().position(exempts_client) {
+        return Counted::Exempt { entry };
+    }
+    let mut parts = SmallVec::<[PartValues<'_>; 2]>::new();
+    let mut readings = 1;
+    for part in &limit.key {
+        match values(limit, part, subject) {
+            Ok(values) if readings * values.len() <= MOST_READINGS => {
+                readings *= values.len();
+                parts.push(values);
+            }
+            _ => return Counted::Ambiguous(part.to_string()),
+        }
+    }
+    let mut counted = count_reading(limit, subject, &parts, 0);
+    for number in 1..readings {
+        counted = counted.and(count_reading(limit, subject, &parts, number));
+    }
+    counted
+}
+
+/// Works out the key of one reading of a request, of those that combine the values of the key's parts.
+fn count_reading(
+    limit: &config::LimitSettings,
+    subject: &Subject<'_>,
+    parts: &[PartValues<'_>],
+    mut number: usize,
+) -> Counted {
+    let mut values = SmallVec::<[&Option<Value<'_>>; 2]>::new();
+    for part in parts {
+        values.push(&part[number % part.len()]);
+        number /= part.len();
+    }
+    if values.iter().any(|value| value.is_none()) {
+        match limit.missing {
+            Missing::Ip => {}
+            Missing::Skip => return Counted::Skipped,
+            Missing::Deny => return Counted::Denied,
+        }
+    }
+    let is = |key: &[String]| is(&limit.key, &values, key);
+    let exempts_key = |exemption: &Exemption| matches!(exemption, Exemption::Key(key) if is(key));
+    if let Some(entry) = limit.exempt.iter().position(exempts_key) {
+        return Counted::Exempt { entry };
+    }
+    let rate = limit.overrides.iter().find(|other| is(&other.key)).map(|other| other.rate);
+    let text_of = |(part, value): (&KeyPart, &Option<Value<'_>>)| match value {
+        Some(Value::Shown(value)) => text(part, value, limit.plain),
+        Some(Value::Network(network)) => network_text(*network),
+        None => network_text(limit.prefixes.network(subject.client)),
+    };
+    let key = match (&*limit.key, &*values) {
+        ([part], [value]) => text_of((part, value)),
+        (parts, values) => joined(parts.iter().zip(values.iter().copied()).map(text_of).collect()),
+    };
+    Counted::For(smallvec![CountedKey { key, rate }])
+}
+
+impl Counted {
+    /// Counts a request that is read in two ways.
+    fn and(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::For(mut keys), Self::For(others)) => {
+                for other in others {
+                    if !keys.contains(&other) {
+                        keys.push(other);
+                    }
+                }
+                Self::For(keys)
+            }
+            (refused @ (Self::Denied | Self::Ambiguous(_)), _)
+            | (_, refused @ (Self::Denied | Self::Ambiguous(_))) => refused,
+            (counted @ Self::For(_), _) | (_, counted @ Self::For(_)) => counted,
+            (Self::Skipped, _) | (_, Self::Skipped) => Self::Skipped,
+            (exempt @ Self::Exempt { .. }, Self::Exempt { .. }) => exempt,
+        }
+    }
+}
+
+/// The text of a key: that of its only part, or of all with their lengths.
+fn joined(mut parts: SmallVec<[String; 2]>) -> String {
+    match parts.len() {
+        1 => parts.remove(0),
+        _ => parts.iter().map(|part| format!("{}:{part}", part.len())).collect::<Vec<_>>().join(","),
+    }
+}
+
+/// The key whose value people write so: as a request shows it, those of a key with several parts
+/// as `["v1","v2"]`, an address for its network, `sha256:<hash>` for a value that appears hashed, and `ip:<address>` for a
+/// caller who lacks the key and is counted by address.
+///
+/// # Errors
+/// What is no value of the limit's key: a message and, on a line of its own, the remedy.
+pub fn key_of(limit: &config::LimitSettings, written: &str) -> Result<Key, String> {
+    let values = read_key(written, &limit.key, limit.prefixes)?;
+    let parts = limit.key.iter().zip(&values).map(|(part, value)| {
+        if let Some(hash) = named_hash(value) {
+            hashed_text(part.name(), hash)
+        } else if let Some(client) = named_address(limit, part, value) {
+            network_text(limit.prefixes.network(client))
+        } else {
+            text(part, &usual(part, value.as_bytes()), limit.plain)
+        }
+    });
+    Ok(Key::of_text(joined(parts.collect())))
+}
+
+/// The key with these values.
+pub fn of_values(limit: &config::LimitSettings, values: &[String]) -> Key {
+    let parts = limit.key.iter().zip(values);
+    let texts = parts.map(|(part, value)| text(part, &usual(part, value.as_bytes()), limit.plain));
+    Key::of_text(joined(texts.collect()))
+}
+
+/// The key of this text as people write it, for [`key_of`]. There is none if it isn't of this limit, whose configuration may have changed, or
+/// isn't UTF-8.
+pub fn written(limit: &config::LimitSettings, text: &str) -> Option<String> {
+    let mut texts = Vec::with_capacity(limit.key.len());
+    let mut rest = text;
+    while limit.key.len() > 1 && !rest.is_empty() {
+        let (length, after) = rest.split_once(':')?;
+        let (part, after) = after.split_at_checked(length.parse().ok()?)?;
+        texts.push(part);
+        rest = after.strip_prefix(',').unwrap_or(after);
+    }
+    if limit.key.len() == 1 {
+        texts.push(rest);
+    }
+    if texts.len() != limit.key.len() {
+        return None;
+    }
+    let values = limit.key.iter().zip(texts).map(|(part, text)| {
+        let (kind, value) = text.split_once('=')?;
+        let value = match value.strip_prefix("sha256/") {
+            Some(hash) => format!("sha256:{hash}"),
+            None => percent_decode_str(value).decode_utf8().ok()?.into_owned(),
+        };
+        match part {
+            part if kind_text(part.name()) == format!("{kind}=") => Some(match part {
+                KeyPart::Global => "global".to_owned(),
+                _ => value,
+            }),
+            part if may_be_lacking(limit, part) && kind == KeyPart::Ip.to_string() => {
+                Some(format!("ip:{value}"))
+            }
+            _ => None,
+        }
+    });
+    let mut values = values.collect::<Option<Vec<String>>>()?;
+    match values.len() {
+        1 => values.pop(),
+        _ => serde_json::to_string(&values).ok(),
+    }
+}
+
+/// A part of the key has several values.
+#[derive(Clone, Copy)]
+struct Several;
+
+/// A value that a request shows of a part of the key.
+enum Value<'r> {
+    Shown(Cow<'r, [u8]>),
+    /// The client's.
+    Network(IpAddr),
+}
+
+/// The values that servers may read in a part of the key, at least one. `None` is no value.
+type PartValues<'r> = SmallVec<[Option<Value<'r>>; 1]>;
+
+fn values<'r>(
+    limit: &config::LimitSettings,
+    part: &KeyPart,
+    subject: &Subject<'r>,
+) -> Result<PartValues<'r>, Several> {
+    let shown = match part {
+        KeyPart::Ip => return Ok(smallvec![Some(Value::Network(limit.prefixes.network(subject.client)))]),
+        KeyPart::Header(name) => {
+            let lines = subject.headers.get_all(name).into_iter().map(HeaderValue::as_bytes);
+            match single(lines)? {
+                Some(sent) if *name == AUTHORIZATION => return several(credentials::credentials(sent)?),
+                line => line.map(Cow::Borrowed),
+            }
+        }
+        KeyPart::Cookie(name) => {
+            let lines = subject.headers.get_all(header::COOKIE).into_iter().map(HeaderValue::as_bytes);
+            return several(cookie::cookie(&lines.collect::<SmallVec<[_; 1]>>(), name)?);
+        }
+        KeyPart::Query(name) => return several(query::parameter(subject.query, name)?),
+        KeyPart::Path(name) => (subject.parameter)(name).map(|value| percent_decode_str(value).into()),
+        KeyPart::Jwt(name) => subject.claims.text(name)?.map(|text| Cow::Owned(text.into_bytes())),
+        KeyPart::Host => {
+            Some(subject.host).filter(|host| !host.is_empty()).map(|host| host.as_bytes().into())
+        }
+        KeyPart::Method => Some(Cow::Owned(subject.method.as_str().into())),
+        KeyPart::Route => Some(Cow::Owned(subject.route.into())),
+        KeyPart::Global => Some(Cow::Borrowed(b"".as_slice())),
+    };
+    Ok(smallvec![shown.map(Value::Shown)])
+}
+
+fn several(readings: Readings<'_>) -> Result<PartValues<'_>, Several> {
+    Ok(readings.into_values().into_iter().map(|value| value.map(Value::Shown)).collect())
+}
+
+impl From<TooManyReadings> for Several {
+    fn from(_: TooManyReadings) -> Self {
+        Self
+    }
+}
+
+/// The value, if all of them are the same.
+fn single<'r>(mut values: impl Iterator<Item = &'r [u8]>) -> Result<Option<&'r [u8]>, Several> {
+    let first = values.next();
+    match first {
+        Some(first) if values.any(|other| other != first) => Err(Several),
+        _ => Ok(first),
+    }
+}
+
+/// The ordinary value of one that people write.
+fn usual<'v>(part: &KeyPart, value: &'v [u8]) -> Cow<'v, [u8]> {
+    match part {
+        KeyPart::Header(name) if *name == AUTHORIZATION => usual_credentials(value),
+        _ => value.into(),
+    }
+}
+
+/// Whether the key's values are these. Those of a request that lacks the key never are.
+fn is(parts: &[KeyPart], values: &[&Option<Value<'_>>], key: &[String]) -> bool {
+    let is = |((part, value), key): ((&KeyPart, &&Option<Value<'_>>), &String)| match value {
+        Some(Value::Shown(value)) => {
+            // Those of the file may be spelt in another way, but end alike: few have to be read for that.
+            **value == *key.as_bytes()
+                || matches!(part, KeyPart::Header(name) if *name == AUTHORIZATION)
+                    && value.last() == key.as_bytes().last()
+                    && *usual(part, key.as_bytes()) == **value
+        }
+        Some(Value::Network(network)) => text::address(*network) == *key,
+        None => false,
+    };
+    values.len() == key.len() && parts.iter().zip(values).zip(key).all(is)
+}
+
+/// A part of the key as text.
+fn text(part: &KeyPart, value: &[u8], plain: bool) -> String {
+    let may_be_secret = matches!(part, KeyPart::Header(_) | KeyPart::Cookie(_) | KeyPart::Query(_));
+    value_text(part.name(), value, plain || !may_be_secret)
+}
+
+/// The hash in `sha256:<hash>`, as buckets and pages show it.
+fn named_hash(value: &str) -> Option<&str> {
+    let is_hash = |hash: &&str| {
+        hash.len() == HASH_DIGITS && hash.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
+    };
+    value.strip_prefix("sha256:").filter(is_hash)
+}
+
+/// The address in `ip:<address>`, where that stands for a part of the key that a caller lacks.
+fn named_address(limit: &config::LimitSettings, part: &KeyPart, value: &str) -> Option<IpAddr> {
+    let address = value.strip_prefix("ip:").filter(|_| may_be_lacking(limit, part))?;
+    Some(address.parse::<IpAddr>().ok()?.to_canonical())
+}
+
+/// Whether a request may be without a part of the key, and is counted by address then.
+fn may_be_lacking(limit: &config::LimitSettings, part: &KeyPart) -> bool {
+    let is_always_there = matches!(part, KeyPart::Ip | KeyPart::Method | KeyPart::Route | KeyPart::Global);
+    limit.missing == Missing::Ip && !is_always_there
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    fn limit(toml: &str) -> Arc<config::LimitSettings> {
+        let text = format!(
+            "[upstreams.u]\nbuiltin = \"echo\"\n[limits.l]\nrate = \"1/s\"\n{toml}\n[[routes]]\npath = \"/{{id}}\"\nupstream = \"u\"\nlimits = [\"l\"]"
+        );
+        let (mut config, _) = config::Config::parse("test.toml", &text, &|_| None).unwrap();
+        config.limits.remove("l").unwrap()
+    }
+
+    fn counted(toml: &str, headers: &[(&'static str, &str)], query: &str, client: &str) -> Counted {
+        let map = headers.iter().map(|(name, value)| {
+            (header::HeaderName::from_static(name), header::HeaderValue::from_str(value).unwrap())
+        });
+        let headers = &map.collect();
+        count(
+            &limit(toml),
+            &Subject {
+                client: client.parse().unwrap(),
+                method: &Method::GET,
+                host: "api.example.com",
+                query,
+                headers,
+                claims: Claims::new(None, headers),
+                route: "orders",
+                parameter: &|name| (name == "id").then_some("a%2Fb c"),
+            },
+        )
+    }
+
+    fn key(toml: &str, headers: &[(&'static str, &str)], query: &str) -> String {
+        only(counted(toml, headers, query, "192.0.2.7")).key
+    }
+
+    /// The only key of a request.
+    fn only(counted: Counted) -> CountedKey {
+        match counted {
+            Counted::For(mut keys) if keys.len() == 1 => keys.remove(0),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// The keys of a request, with the rates of their own.
+    fn keys(toml: &str, headers: &[(&'static str, &str)], query: &str) -> Vec<String> {
+        let text = |CountedKey { key, rate }| match rate {
+            Some(rate) => format!("{key} {rate}"),
+            None => key,
+        };
+        match counted(toml, headers, query, "192.0.2.7") {
+            Counted::For(keys) => keys.into_iter().map(text).collect(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn every_kind_of_key_has_its_text() {
+        for (toml, expected) in [
+            ("key = \"ip\"", "ip=192.0.2.7"),
+            ("key = \"host\"", "host=api.example.com"),
+            ("key = \"method\"", "method=GET"),
+            ("key = \"route\"", "route=orders"),
+            ("key = \"global\"", "global="),
+            ("key = \"path:id\"", "path:id=a%2Fb%20c"),
+            ("key = \"query:k\"\nplain = true", "query:k=v%26%20w"),
+            ("key = \"header:x-key\"\nplain = true", "header:x-key=A1"),
+            ("key = \"cookie:sid\"\nplain = true", "cookie:sid=s%3D1"),
+            ("key = [\"method\", \"ip\"]", "10:method=GET,12:ip=192.0.2.7"),
+            ("key = [\"ip\"]\nipv4_prefix = 24", "ip=192.0.2.0"),
+            ("key = [\"ip\"]\nipv4_prefix = 1", "ip=128.0.0.0"),
+        ] {
+            let headers = [("x-key", "A1"), ("cookie", "a=b; sid =s=1")];
+            assert_eq!(key(toml, &headers, "x=1&%6B=v%26%20w"), expected, "{toml}");
+        }
+    }
+
+    #[test]
+    fn keys_that_a_program_makes_are_those_of_the_file() {
+        let (name, value) = (header::HeaderName::from_static("x-key"), "test".parse().unwrap());
+        let by_header = key("key = \"header:x-key\"", &[("x-key", "test")], "");
+        assert_eq!(Key::header(&name, &value).as_str(), by_header);
+        assert_eq!(Key::global().as_str(), key("key = \"global\"", &[], ""));
+        assert_eq!(Key::address("192.0.2.7".parse().unwrap()).as_str(), key("key = \"ip\"", &[], ""));
+        assert_eq!(Key::address("::ffff:192.0.2.7".parse().unwrap()).as_str(), "ip=192.0.2.7");
+        assert_eq!(Key::address("2001:db8:1:2:3::4".parse().unwrap()).as_str(), "ip=2001:db8:1:2::");
+    }
+
+    #[test]
+    fn what_may_be_a_secret_is_hashed() {
+        let hashed = "header:x-key=sha256/9f86d081884c7d659a2feaa0c55ad015";
+        assert_eq!(key("key = \"header:x-key\"", &[("x-key", "test")], ""), hashed);
+        let long = "v".repeat(65);
+        let text = key("key = \"header:x-key\"\nplain = true", &[("x-key", &long)], "");
+        assert!(text.starts_with("header:x-key=sha256/") && text.len() == 20 + 32, "{text}");
+        // A value that looks like a hash is not taken for one.
+        let text = key("key = \"header:x-key\"\nplain = true", &[("x-key", "sha256/00")], "");
+        assert_eq!(text, "header:x-key=sha256%2F00");
+    }
+
+    #[test]
+    fn a_request_without_the_key_is_counted_by_address_skipped_or_denied() {
+        let by = |missing| format!("key = \"header:x-key\"\nplain = true\nmissing = \"{missing}\"");
+        assert_eq!(key(&by("ip"), &[], ""), "ip=192.0.2.7");
+        assert_eq!(key(&by("ip"), &[("x-key", "192.0.2.7")], ""), "header:x-key=192.0.2.7");
+        assert_eq!(counted(&by("skip"), &[], "", "::1"), Counted::Skipped);
+        assert_eq!(counted(&by("deny"), &[], "", "::1"), Counted::Denied);
+    }
+
+    #[test]
+    fn addresses_are_counted_by_network() {
+        let key = |client| only(counted("key = \"ip\"", &[], "", client)).key;
+        assert_eq!(key("2001:db8:1:2:3:4:5:6"), "ip=2001:db8:1:2::");
+        assert_eq!(key("2001:db8:1:2:ffff::"), "ip=2001:db8:1:2::");
+        assert_eq!(key("192.0.2.255"), "ip=192.0.2.255");
+    }
+
+    #[test]
+    fn each_value_that_servers_may_read_is_counted() {
+        let by_key = "key = \"query:k\"\nplain = true";
+        assert_eq!(keys(by_key, &[], "k=1&k=2"), ["query:k=1", "query:k=2"]);
+        assert_eq!(keys(by_key, &[], "k=1&%6b=1"), ["query:k=1"]);
+        assert_eq!(keys(by_key, &[], "K=1"), ["ip=192.0.2.7", "query:k=1"]);
+        let many = "k=1&k=2&k=3&k=4&k=5";
+        assert_eq!(counted(by_key, &[], many, "::1"), Counted::Ambiguous("query:k".into()));
+        let cookies = [("cookie", "sid=1"), ("cookie", "b=2; sid=2")];
+        let by_cookie = "key = \"cookie:sid\"\nplain = true";
+        assert_eq!(keys(by_cookie, &cookies, ""), ["cookie:sid=1", "cookie:sid=2"]);
+        let by_credentials = "key = \"header:authorization\"\nplain = true";
+        assert_eq!(
+            keys(by_credentials, &[("authorization", "bearer k1")], ""),
+            ["header:authorization=Bearer%20k1"]
+        );
+        let lines = [("x-key", "1"), ("x-key", "2")];
+        assert_eq!(
+            counted("key = \"header:x-key\"", &lines, "", "::1"),
+            Counted::Ambiguous("header:x-key".into())
+        );
+        let both = "key = [\"query:k\", \"cookie:sid\"]\nplain = true";
+        assert_eq!(
+            keys(both, &cookies, "k=1&k=2"),
+            [
+                "9:query:k=1,12:cookie:sid=1",
+                "9:query:k=2,12:cookie:sid=1",
+                "9:query:k=1,12:cookie:sid=2",
+                "9:query:k=2,12:cookie:sid=2"
+            ]
+        );
+        assert_eq!(counted(both, &cookies, "k=1&k=2&k=3", "::1"), Counted::Ambiguous("cookie:sid".into()));
+    }
+
+    #[test]
+    fn an_unusual_spelling_is_no_way_to_be_exempt_skipped_or_to_have_another_rate() {
+        let by = |rest| format!("key = \"query:k\"\nplain = true\n{rest}");
+        let exempt = by("exempt = [\"partner\", \"friend\"]");
+        assert_eq!(keys(&exempt, &[], "k=r&K=partner"), ["query:k=r"]);
+        assert_eq!(keys(&exempt, &[], "K=partner"), ["ip=192.0.2.7"]);
+        assert_eq!(counted(&exempt, &[], "k=partner&K=friend", "::1"), Counted::Exempt { entry: 0 });
+        assert_eq!(keys(&by("missing = \"skip\""), &[], "K=1"), ["query:k=1"]);
+        assert_eq!(counted(&by("missing = \"deny\""), &[], "K=1", "::1"), Counted::Denied);
+        let overrides = by("overrides = [{ key = \"gold\", rate = \"9/s\" }]");
+        assert_eq!(keys(&overrides, &[], "k=r&k=gold"), ["query:k=r", "query:k=gold 9/s"]);
+        let gold = "key = \"header:authorization\"\nplain = true\noverrides = [{ key = \"bearer  gold\", rate = \"9/s\" }]";
+        for sent in ["Bearer gold", "BEARER gold", "bearer\tgold"] {
+            assert_eq!(
+                keys(gold, &[("authorization", sent)], ""),
+                ["header:authorization=Bearer%20gold 9/s"]
+            );
+        }
+    }
+
+    #[test]
+    fn networks_and_keys_are_exempt() {
+        let by = |exempt| format!("key = \"header:x-key\"\nexempt = [{exempt}]");
+        let partner = [("x-key", "partner")];
+        assert_eq!(counted(&by("\"192.0.2.0/24\""), &partner, "", "192.0.2.7"), Counted::Exempt { entry: 0 });
+        assert_ne!(counted(&by("\"192.0.2.0/24\""), &partner, "", "192.0.3.7"), Counted::Exempt { entry: 0 });
+        assert_eq!(counted(&by("\"partner\""), &partner, "", "::1"), Counted::Exempt { entry: 0 });
+        assert_ne!(counted(&by("\"partners\""), &partner, "", "::1"), Counted::Exempt { entry: 0 });
+        let composite = "key = [\"header:x-key\", \"method\"]\nexempt = ['[\"partner\",\"GET\"]']";
+        assert_eq!(counted(composite, &partner, "", "::1"), Counted::Exempt { entry: 0 });
+    }
+
+    #[test]
+    fn a_key_has_the_rate_that_the_overrides_give_it() {
+        let rate = |toml: &str, headers: &[(&'static str, &str)], client: &str| {
+            only(counted(toml, headers, "", client)).rate.map(|rate| rate.to_string())
+        };
+        let by_key = "key = \"header:x-key\"\noverrides = [{ key = \"gold\", rate = \"9/s\" }, { key = \"192.0.2.7\", rate = \"8/s\" }]";
+        assert_eq!(rate(by_key, &[("x-key", "gold")], "::1").as_deref(), Some("9/s"));
+        assert_eq!(rate(by_key, &[("x-key", "golden")], "::1"), None);
+        // Its address isn't its key.
+        assert_eq!(rate(by_key, &[], "192.0.2.7"), None);
+        let both = "key = [\"ip\", \"method\"]\nipv6_prefix = 48\noverrides = [{ key = '[\"2001:db8::7\",\"GET\"]', rate = \"9/s\" }]";
+        assert_eq!(rate(both, &[], "2001:db8:0:ffff::1").as_deref(), Some("9/s"));
+        assert_eq!(rate(both, &[], "2001:db8:1::1"), None);
+        let permits = "key = \"ip\"\noverrides = [{ key = \"::1\", rate = \"2/min\" }]";
+        assert_eq!(rate(permits, &[], "::2").as_deref(), Some("2/min"));
+    }
+
+    #[test]
+    fn a_key_that_people_write_is_that_of_the_request() {
+        let long = "v".repeat(65);
+        for (toml, headers, query, written) in [
+            ("key = \"header:x-key\"", [("x-key", "gold")], "", "gold"),
+            ("key = \"header:x-key\"\nplain = true", [("x-key", "a b")], "", "a b"),
+            ("key = \"header:x-key\"\nplain = true", [("x-key", &*long)], "", &*long),
+            ("key = \"ip\"\nipv4_prefix = 24", [("x-key", "")], "", "192.0.2.200"),
+            ("key = \"ip\"", [("x-key", "")], "", "::ffff:192.0.2.7"),
+            ("key = \"host\"", [("x-key", "")], "", "API.example.com"),
+            ("key = \"global\"", [("x-key", "")], "", "global"),
+            (
+                "key = [\"header:x-key\", \"ip\", \"query:k\"]",
+                [("x-key", "gold")],
+                "k=%22",
+                r#"["gold", "192.0.2.7", "\""]"#,
+            ),
+        ] {
+            let counted = Key::of_text(key(toml, &headers, query));
+            assert_eq!(key_of(&limit(toml), written), Ok(counted.clone()), "{toml}");
+            let shown = super::written(&limit(toml), counted.as_str()).unwrap();
+            assert_eq!(key_of(&limit(toml), &shown), Ok(counted), "{toml}: {shown}");
+        }
+        let by_key = limit("key = [\"header:x-key\", \"ip\"]");
+        let shown = r#"["sha256:9f86d081884c7d659a2feaa0c55ad015", "192.0.2.7"]"#;
+        assert_eq!(key_of(&by_key, shown), key_of(&by_key, r#"["test", "192.0.2.7"]"#));
+        for written in ["gold", "[]", r#"["gold"]"#, r#"["gold","me"]"#, r#"["a","::1","b"]"#] {
+            assert!(key_of(&by_key, written).is_err(), "{written}");
+        }
+    }
+
+    #[test]
+    fn callers_who_lack_the_key_are_written_by_address() {
+        let by_key = limit("key = [\"header:x-key\", \"method\"]");
+        let counted = Key::of_text(key("key = [\"header:x-key\", \"method\"]", &[], ""));
+        assert_eq!(written(&by_key, counted.as_str()).as_deref(), Some(r#"["ip:192.0.2.7","GET"]"#));
+        assert_eq!(key_of(&by_key, r#"["ip:192.0.2.7","GET"]"#), Ok(counted));
+        let skipping = limit("key = \"header:x-key\"\nmissing = \"skip\"\nplain = true");
+        assert_eq!(key_of(&skipping, "ip:192.0.2.7").unwrap().as_str(), "header:x-key=ip:192.0.2.7");
+        // Of a limit as it was before a reload.
+        assert_eq!(written(&by_key, "global="), None);
+        assert_eq!(written(&by_key, "9999:a,"), None);
+        assert_eq!(written(&skipping, "query:k=1"), None);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_two_keys_have_the_same_text(
+            one in proptest::array::uniform2("[ -~é]{0,4}|v{64,66}"),
+            other in proptest::array::uniform2("[ -~é]{0,4}|v{64,66}"),
+            plain: bool,
+        ) {
+            let parts = [KeyPart::Query("a,1:b=".to_owned()), KeyPart::Path("p".to_owned())];
+            let text = |values: &[String; 2]| {
+                joined(parts.iter().zip(values).map(|(part, value)| text(part, value.as_bytes(), plain)).collect())
+            };
+            proptest::prop_assert_eq!(text(&one) == text(&other), one == other);
+        }
+    }
+}

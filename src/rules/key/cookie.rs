@@ -1,0 +1,237 @@
+//! The values that servers may read in a cookie.
+
+use tollgate_limiter::key::credentials::is_visible_without;
+
+use super::readings::{
+    Decoded, NameMatch, Readings, TooManyReadings, compare_names, percent_decoded, without_wide_spaces,
+};
+
+/// The most pairs of one name that are looked at in a line, so that what is read stays in proportion to its length.
+const MOST_PAIRS: usize = 64;
+
+/// Reads a cookie from the lines of `Cookie`, without an allocation if there is one plain value.
+///
+/// The ordinary values are those of RFC 6265: pairs end at `;`, without white space around name and value nor a pair
+/// of quotes. Beside these are read: names that match [loosely](compare_names), pairs that end at white space and
+/// quotes with escapes (Python), a leading quote alone (npm's cookie), percent-decoded values (PHP, Rack, Express), and
+/// JSON (Express).
+pub(super) fn cookie<'r>(lines: &[&'r [u8]], name: &str) -> Result<Readings<'r>, TooManyReadings> {
+    let name = name.as_bytes();
+    let mut readings = Readings::default();
+    let mut is_plain = true;
+    for pair in lines.iter().flat_map(|line| line.split(|byte| *byte == b';')) {
+        let pair = pair.trim_ascii();
+        let split = pair.iter().position(|byte| *byte == b'=').unwrap_or(pair.len());
+        let (sent, value) = (pair[..split].trim_ascii_end(), pair.get(split + 1..).unwrap_or_default());
+        if sent == name && split < pair.len() {
+            let value = value.trim_ascii_start();
+            readings.add(unquoted(value))?;
+            is_plain &= is_visible_without(value, *b"\"%+\\") && !value.starts_with(b"j:");
+        } else {
+            is_plain &= compare_names(sent, name) == NameMatch::Other && !has_space(pair);
+        }
+    }
+    if !is_plain {
+        for line in lines {
+            add_unusual(&mut readings, line, name)?;
+        }
+    }
+    Ok(readings)
+}
+
+/// Whether white space stands in a text, behind which some servers begin another pair. It looks at all bytes, which is
+/// vectorized.
+fn has_space(text: &[u8]) -> bool {
+    text.iter().fold(false, |has, byte| has | (*byte <= b' '))
+}
+
+fn add_unusual<'r>(readings: &mut Readings<'r>, line: &'r [u8], name: &[u8]) -> Result<(), TooManyReadings> {
+    let ends_pair = |byte: &u8| *byte == b';' || byte.is_ascii_whitespace();
+    let (mut rest, mut found) = (line, 0);
+    while let Some(start) = rest.iter().position(|byte| !ends_pair(byte)) {
+        rest = &rest[start..];
+        let end = rest.iter().position(|byte| ends_pair(byte) || *byte == b'=').unwrap_or(rest.len());
+        if let Some(value) = rest[end..].trim_ascii_start().strip_prefix(b"=")
+            && compare_names(&rest[..end], name) != NameMatch::Other
+        {
+            found += 1;
+            if found > MOST_PAIRS {
+                return Err(TooManyReadings);
+            }
+            readings.add_missing();
+            add_values(readings, value)?;
+        }
+        let end = rest.iter().position(ends_pair).unwrap_or(rest.len());
+        rest = &rest[end..];
+    }
+    Ok(())
+}
+
+/// Adds what may be read in a line behind the `=` of a cookie.
+fn add_values<'r>(readings: &mut Readings<'r>, rest: &'r [u8]) -> Result<(), TooManyReadings> {
+    let value = rest.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
+    let unquoted = unquoted(value);
+    for text in [unquoted, value] {
+        readings.add(text)?;
+        readings.add(percent_decoded(text))?;
+        if text.contains(&b'+') {
+            readings.add(Decoded::form(text).collect::<Vec<_>>())?;
+        }
+    }
+    let rest = rest.trim_ascii_start();
+    if rest.starts_with(b"\"") {
+        // Some take off the last byte, whatever it is.
+        let whole = rest.split(|byte| *byte == b';').next().unwrap_or_default();
+        for quoted in [value, whole] {
+            let inner = &quoted[1..];
+            let inner = &inner[..inner.len().saturating_sub(1)];
+            readings.add(inner)?;
+            readings.add(percent_decoded(inner))?;
+        }
+        // In Python, a quoted string ends at its first quote that isn't escaped, or with the value.
+        for inner in [quoted(rest), unquoted].into_iter().filter(|inner| inner.contains(&b'\\')) {
+            readings.add(unescaped(inner))?;
+        }
+        readings.add(quoted(rest))?;
+    } else {
+        readings.add(first_word(value))?;
+    }
+    for trimmed in without_wide_spaces(value).into_iter().flatten().filter(|trimmed| *trimmed != value) {
+        add_values(readings, trimmed)?;
+    }
+    for text in [percent_decoded(unquoted), unquoted.into()] {
+        if let Some(value) = text.strip_prefix(b"j:").and_then(json) {
+            readings.add(value)?;
+        }
+    }
+    Ok(())
+}
+
+/// The value up to a space. One that may be JSON is left alone, since many such values have a first word in common.
+fn first_word(value: &[u8]) -> &[u8] {
+    let word = value.split(u8::is_ascii_whitespace).next().unwrap_or_default();
+    if is_visible_without(word, *b"\"{}") { word } else { value }
+}
+
+/// A value without a pair of quotes around it.
+fn unquoted(value: &[u8]) -> &[u8] {
+    value.strip_prefix(b"\"").and_then(|value| value.strip_suffix(b"\"")).unwrap_or(value)
+}
+
+/// What is between the quote at the beginning and the next one that isn't escaped, or else the text as it is.
+fn quoted(text: &[u8]) -> &[u8] {
+    let mut is_escaped = false;
+    let ends = |byte: &u8| {
+        let ends = *byte == b'"' && !is_escaped;
+        is_escaped = *byte == b'\\' && !is_escaped;
+        ends
+    };
+    match text.strip_prefix(b"\"").and_then(|inner| Some((inner, inner.iter().position(ends)?))) {
+        Some((inner, end)) => &inner[..end],
+        None => text.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii_end(),
+    }
+}
+
+/// A text in which `\ooo` is an octal escape, and `\` quotes the next byte.
+fn unescaped(text: &[u8]) -> Vec<u8> {
+    let (mut rest, mut unescaped) = (text, Vec::with_capacity(text.len()));
+    loop {
+        rest = match rest {
+            &[b'\\', high @ b'0'..=b'3', middle @ b'0'..=b'7', low @ b'0'..=b'7', ref rest @ ..] => {
+                unescaped.push((high - b'0') << 6 | (middle - b'0') << 3 | (low - b'0'));
+                rest
+            }
+            [b'\\', byte, rest @ ..] | [byte, rest @ ..] => {
+                unescaped.push(*byte);
+                rest
+            }
+            [] => return unescaped,
+        }
+    }
+}
+
+/// The text that a JSON value becomes where a program takes it for a string; none of an object.
+fn json(text: &[u8]) -> Option<Vec<u8>> {
+    let mut value = serde_json::from_slice::<serde_json::Value>(text).ok()?;
+    loop {
+        value = match value {
+            serde_json::Value::String(text) => return Some(text.into_bytes()),
+            serde_json::Value::Number(number) => return Some(number.as_f64()?.to_string().into_bytes()),
+            serde_json::Value::Bool(truth) => return Some(truth.to_string().into_bytes()),
+            serde_json::Value::Array(mut members) if members.len() == 1 => members.pop()?,
+            _ => return None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::borrow::Cow;
+
+    use super::*;
+
+    /// A cookie's values as text.
+    fn read(line: &str) -> Option<Vec<Option<String>>> {
+        let text = |value: Option<Cow<'_, [u8]>>| Some(String::from_utf8_lossy(&value?).into_owned());
+        let readings = cookie(&[line.as_bytes()], "sid").ok()?;
+        Some(readings.into_values().into_iter().map(text).collect())
+    }
+
+    #[test]
+    fn plain_values_are_borrowed() {
+        for line in ["sid=k1", "a=%20; sid=AbC/c==; b=\"x\"", "a=b; sid=k1; sid=k1"] {
+            let values = cookie(&[line.as_bytes()], "sid").unwrap().into_values();
+            assert!(matches!(&values[..], [Some(Cow::Borrowed(_))]), "{line}");
+        }
+    }
+
+    #[test]
+    fn each_spelling_has_the_values_that_servers_read() {
+        let cases: &[(&str, &[Option<&str>])] = &[
+            // One value, whatever it is.
+            ("sid=k1", &[Some("k1")]),
+            ("a=1; sid = k1 ;b=2", &[Some("k1")]),
+            ("sid=K1", &[Some("K1")]),
+            ("sid=a/c==", &[Some("a/c==")]),
+            ("sid=k,1", &[Some("k,1")]),
+            ("xsid=k1; sids=k1; sid", &[None]),
+            ("", &[None]),
+            // Decoded once
+            ("sid=%6b1", &[Some("%6b1"), Some("k1")]),
+            ("sid=%256b1", &[Some("%256b1"), Some("%6b1")]),
+            ("sid=a+b", &[Some("a+b"), Some("a b")]),
+            ("sid=a%2Bb", &[Some("a%2Bb"), Some("a+b")]),
+            ("sid=a+%2B", &[Some("a+%2B"), Some("a++"), Some("a +")]),
+            ("sid=100%", &[Some("100%")]),
+            // Quotes
+            ("sid=\"k1\"", &[Some("k1"), Some("\"k1\"")]),
+            ("sid=\"\\1531\"", &[Some("\\1531"), Some("\"\\1531\""), Some("k1")]),
+            ("sid=\"\\k1\"", &[Some("\\k1"), Some("\"\\k1\""), Some("k1")]),
+            ("sid=\"k1;x\"", &[Some("\"k1"), Some("k"), Some("k1;x")]),
+            ("sid=\"k1x", &[Some("\"k1x"), Some("k1")]),
+            // Names
+            ("s%69d=k1; sid=r", &[Some("r"), Some("k1")]),
+            ("s%69d=k1", &[None, Some("k1")]),
+            ("SID=k1", &[None, Some("k1")]),
+            ("sid[]=k1", &[None, Some("k1")]),
+            // Pairs
+            ("a=1 sid=k1", &[None, Some("k1")]),
+            ("sid=k1 x", &[Some("k1 x"), Some("k1")]),
+            // As browsers send those of several paths, in whatever order
+            ("sid=k1; sid=r", &[Some("k1"), Some("r")]),
+            ("sid=s%3Aa; sid=s%3Ab", &[Some("s%3Aa"), Some("s%3Ab"), Some("s:a"), Some("s:b")]),
+            // JSON, in Express
+            ("sid=j:\"k1\"", &[Some("j:\"k1\""), Some("k1")]),
+            ("sid=j:[1e2]", &[Some("j:[1e2]"), Some("100")]),
+            ("sid=j:{}", &[Some("j:{}")]),
+            // Spaces that aren't ASCII
+            ("sid=\u{a0}k1", &[Some("\u{a0}k1"), Some("k1")]),
+        ];
+        for (line, expected) in cases {
+            let expected: Vec<_> = expected.iter().map(|value| value.map(str::to_owned)).collect();
+            assert_eq!(read(line), Some(expected), "{line}");
+        }
+        assert_eq!(read("sid=1; sid=2; sid=3; sid=4").map(|values| values.len()), Some(4));
+        assert_eq!(read("sid=1; sid=2; sid=3; sid=4; sid=5"), None);
+    }
+}

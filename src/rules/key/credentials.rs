@@ -1,0 +1,184 @@
+//! The credentials that servers may read in `Authorization`.
+//!
+//! RFC 9110, section 11.4: a scheme in any case, white space, and one token or a list of parameters. Servers read more
+//! than that: any white space, further words, or no scheme at all.
+
+use tollgate_limiter::key::credentials::{
+    BASIC, BEARER, bytes, is_usual, is_usual_basic, joined, known, scheme,
+};
+
+use super::readings::{Readings, TooManyReadings};
+
+/// Reads credentials, without an allocation if they are written as usual.
+///
+/// The ordinary value has the scheme as it is usually written, one space, and the rest as it came. A scheme that isn't
+/// known, or none, may also be one that the server doesn't look at: then the rest is read as a bearer's token, too. Of
+/// several words, the first and the last may be the token. Basic is also read as lenient decoders of base64 do.
+pub(super) fn credentials(sent: &[u8]) -> Result<Readings<'_>, TooManyReadings> {
+    if is_usual(sent) {
+        return Ok(Readings::one(sent));
+    }
+    let mut readings = Readings::default();
+    add_credentials(&mut readings, sent)?;
+    if !sent.is_ascii() {
+        for respaced in respaced(sent).into_iter().flatten() {
+            let mut others = Readings::default();
+            add_credentials(&mut others, &respaced)?;
+            for value in others.into_values().into_iter().flatten() {
+                readings.add(value.into_owned())?;
+            }
+        }
+    }
+    Ok(readings)
+}
+
+fn add_credentials<'r>(readings: &mut Readings<'r>, sent: &[u8]) -> Result<(), TooManyReadings> {
+    let sent = sent.trim_ascii();
+    let Some((scheme, rest)) = scheme(sent) else {
+        readings.add(sent.to_vec())?;
+        return readings.add(joined(BEARER, sent));
+    };
+    let known = known(scheme);
+    readings.add(joined(known.unwrap_or(scheme), rest))?;
+    let has_parameters = has_parameters(rest);
+    if known == Some(BASIC) {
+        if is_usual_basic(rest) {
+            return Ok(());
+        }
+        for skipped in [b"".as_slice(), b"-_"] {
+            readings.add(joined(BASIC, &recoded(rest, skipped)))?;
+        }
+    }
+    if !(known.is_some() && has_parameters) {
+        readings.add(joined(BEARER, rest))?;
+    }
+    let words = rest.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
+    let mut words = words.peekable();
+    while let Some(word) = words.next() {
+        if word.len() >= BEARER.len()
+            && word[word.len() - BEARER.len()..].eq_ignore_ascii_case(BEARER)
+            && let Some(next) = words.peek()
+        {
+            readings.add(joined(BEARER, token(next)))?;
+        }
+    }
+    if !has_parameters {
+        let mut words = rest.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
+        let first = words.next().unwrap_or_default();
+        readings.add(joined(BEARER, token(first)))?;
+        readings.add(joined(BEARER, token(words.next_back().unwrap_or(first))))?;
+    }
+    Ok(())
+}
+
+/// Whether the first word is `name=value`, and no token, which may end with `=`, nor a token that is called so.
+fn has_parameters(rest: &[u8]) -> bool {
+    let ends_word = |byte: &u8| byte.is_ascii_whitespace() || matches!(byte, b',' | b';');
+    let word = rest.split(ends_word).next().unwrap_or_default();
+    let equals = word.iter().position(|byte| *byte == b'=');
+    equals.is_some_and(|at| !word.starts_with(b"token=") && word[at..].iter().any(|byte| *byte != b'='))
+}
+
+/// The token in a word: without `token=` and quotes, and without what follows a comma or a semicolon.
+fn token(word: &[u8]) -> &[u8] {
+    let word = word.strip_prefix(b"token=").unwrap_or(word);
+    let end = word.iter().position(|byte| matches!(byte, b',' | b';')).unwrap_or(word.len());
+    let word = &word[..end];
+    word.strip_prefix(b"\"").map_or(word, |word| word.strip_suffix(b"\"").unwrap_or(word))
+}
+
+/// Credentials with an ASCII space for each white space outside ASCII, read as Latin-1 and as UTF-8.
+fn respaced(sent: &[u8]) -> [Option<Vec<u8>>; 2] {
+    let latin = sent.iter().map(|byte| if matches!(byte, 0x85 | 0xA0) { b' ' } else { *byte }).collect();
+    let spaced = |c: char| if c.is_whitespace() || c == '\u{FEFF}' { ' ' } else { c };
+    let wide =
+        str::from_utf8(sent).ok().map(|text| text.chars().map(spaced).collect::<String>().into_bytes());
+    [wide.filter(|wide| wide != sent), Some(latin).filter(|latin: &Vec<u8>| latin != sent)]
+}
+
+/// Base64 as an encoder writes what a lenient decoder reads in it, that skips these digits, too.
+fn recoded(text: &[u8], skipped: &[u8]) -> Vec<u8> {
+    let text: Vec<u8> = text.iter().copied().filter(|byte| !skipped.contains(byte)).collect();
+    let mut decoded: Vec<u8> = bytes(&text).collect();
+    if !decoded.contains(&b':') {
+        // A name alone has an empty password.
+        decoded.push(b':');
+    }
+    const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut encoded = Vec::with_capacity(text.len());
+    for chunk in decoded.chunks(3) {
+        let [first, second, third] = [0, 1, 2].map(|at| u32::from(chunk.get(at).copied().unwrap_or(0)));
+        let bits = first << 16 | second << 8 | third;
+        for at in 0..4 {
+            let is_padding = at > chunk.len();
+            let digit = ALPHABET[(bits >> (18 - 6 * at)) as usize & 63];
+            encoded.push(if is_padding { b'=' } else { digit });
+        }
+    }
+    encoded
+}
+
+#[cfg(test)]
+mod tests {
+    use std::borrow::Cow;
+
+    use tollgate_limiter::key::credentials::usual;
+
+    use super::*;
+
+    fn read(sent: &str) -> Vec<String> {
+        let values = credentials(sent.as_bytes()).unwrap().into_values();
+        values.into_iter().map(|value| String::from_utf8_lossy(&value.unwrap()).into_owned()).collect()
+    }
+
+    #[test]
+    fn usual_credentials_are_borrowed() {
+        for sent in
+            ["Bearer k1", "Bearer a+b/c==", "Bearer 100%", "Bearer eyJ.eyJ.x-_", "Basic YWxpY2U6c2VjcmV0"]
+        {
+            let values = credentials(sent.as_bytes()).unwrap().into_values();
+            assert!(matches!(&values[..], [Some(Cow::Borrowed(_))]), "{sent}");
+        }
+    }
+
+    #[test]
+    fn each_spelling_has_the_values_that_servers_read() {
+        let cases: &[(&str, &[&str])] = &[
+            // The scheme is in any case, and white space is white space.
+            ("bearer k1", &["Bearer k1"]),
+            ("BEARER K1", &["Bearer K1"]),
+            ("Bearer  k1", &["Bearer k1"]),
+            ("Bearer\tk1", &["Bearer k1"]),
+            ("bEARER \t k1", &["Bearer k1"]),
+            // A scheme that servers may not look at.
+            ("k1", &["k1", "Bearer k1"]),
+            ("Token k1", &["Token k1", "Bearer k1"]),
+            ("token k1", &["token k1", "Bearer k1"]),
+            ("Basic k1", &["Basic k1", "Basic kzo=", "Bearer k1"]),
+            // Several words
+            ("Bearer k1 x", &["Bearer k1 x", "Bearer k1", "Bearer x"]),
+            ("Bearer x Bearer k1", &["Bearer x Bearer k1", "Bearer k1", "Bearer x"]),
+            ("Digest a=\"b\", Bearer k1,x", &["Digest a=\"b\", Bearer k1,x", "Bearer k1"]),
+            // Rails and Laravel
+            ("Bearer k1,x", &["Bearer k1,x", "Bearer k1"]),
+            ("Bearer k1;x", &["Bearer k1;x", "Bearer k1"]),
+            ("Token token=\"k1\"", &["Token token=\"k1\"", "Bearer token=\"k1\"", "Bearer k1"]),
+            // Parameters are no token, so that nobody is charged who has one of them in common.
+            ("digest username=\"a\", nonce=\"b\"", &["Digest username=\"a\", nonce=\"b\""]),
+            ("Mine user=a, key=b", &["Mine user=a, key=b", "Bearer user=a, key=b"]),
+            // Base64 as lenient decoders read it
+            ("basic YWxpY2U6c2VjcmV0", &["Basic YWxpY2U6c2VjcmV0"]),
+            ("Basic YTpi=", &["Basic YTpi=", "Basic YTpi", "Bearer YTpi="]),
+            ("Basic YTpiYx==", &["Basic YTpiYx==", "Basic YTpiYw==", "Bearer YTpiYx=="]),
+            ("Basic eA==", &["Basic eA==", "Basic eDo=", "Bearer eA=="]),
+            ("Basic YTpi-", &["Basic YTpi-", "Basic YTpi", "Bearer YTpi-"]),
+            ("Basic YT*pi", &["Basic YT*pi", "Basic YTpi", "Bearer YT*pi"]),
+        ];
+        for (sent, expected) in cases {
+            assert_eq!(read(sent), *expected, "{sent}");
+            assert_eq!(usual(sent.as_bytes()), expected[0].as_bytes(), "{sent}");
+        }
+        assert!(read("Bearer\u{a0}k1").contains(&"Bearer k1".to_owned()));
+        assert!(read("Bearer k1\u{3000}").contains(&"Bearer k1".to_owned()));
+    }
+}

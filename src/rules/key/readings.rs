@@ -1,0 +1,224 @@
+//! The values that servers may read in one part of a key.
+//!
+//! Servers differ in how they read a spelling: one unquotes, another decodes, a third takes a `.` in a name for a
+//! `_`. [`Readings`] holds each value that one of them may see, so that all of them are charged. The ordinary value,
+//! which names the bucket of an ordinary spelling, is the first.
+
+use std::borrow::Cow;
+
+use smallvec::SmallVec;
+
+/// The most readings of one request that a limit charges.
+pub(super) const MOST_READINGS: usize = 4;
+
+/// More readings than a limit charges.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct TooManyReadings;
+
+/// The different values of a part, the ordinary one first. `None` stands for servers that find no value.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Readings<'r>(SmallVec<[Option<Cow<'r, [u8]>>; 1]>);
+
+impl<'r> Readings<'r> {
+    /// The readings of a part that all servers read alike.
+    pub(super) fn one(value: impl Into<Cow<'r, [u8]>>) -> Self {
+        let mut readings = SmallVec::new();
+        readings.push(Some(value.into()));
+        Self(readings)
+    }
+
+    /// Adds a value, unless it is there already.
+    pub(super) fn add(&mut self, value: impl Into<Cow<'r, [u8]>>) -> Result<(), TooManyReadings> {
+        let value = value.into();
+        if self.0.iter().any(|known| known.as_deref() == Some(&*value)) {
+            return Ok(());
+        }
+        if self.0.len() == MOST_READINGS {
+            return Err(TooManyReadings);
+        }
+        self.0.push(Some(value));
+        Ok(())
+    }
+
+    /// Adds that some servers find no value, if none has been found yet.
+    pub(super) fn add_missing(&mut self) {
+        if self.0.is_empty() {
+            self.0.push(None);
+        }
+    }
+
+    /// The values, of which there is at least one.
+    pub(super) fn into_values(mut self) -> SmallVec<[Option<Cow<'r, [u8]>>; 1]> {
+        self.add_missing();
+        self.0
+    }
+}
+
+/// The bytes of a percent-encoded text. A `%` that begins no escape stands for itself.
+#[derive(Clone)]
+pub(super) struct Decoded<'t> {
+    rest: &'t [u8],
+    plus: u8,
+}
+
+impl<'t> Decoded<'t> {
+    /// The bytes of a form field, in which `+` is a space.
+    pub(super) fn form(text: &'t [u8]) -> Self {
+        Self { rest: text, plus: b' ' }
+    }
+
+    /// The bytes of a text in which `+` stands for itself.
+    pub(super) fn percent(text: &'t [u8]) -> Self {
+        Self { rest: text, plus: b'+' }
+    }
+}
+
+impl Iterator for Decoded<'_> {
+    type Item = u8;
+
+    fn next(&mut self) -> Option<u8> {
+        let (&byte, rest) = self.rest.split_first()?;
+        self.rest = rest;
+        Some(match (byte, rest) {
+            (b'+', _) => self.plus,
+            (b'%', &[high, low, ..]) => match hex(high).zip(hex(low)) {
+                Some((high, low)) => {
+                    self.rest = &rest[2..];
+                    high << 4 | low
+                }
+                None => byte,
+            },
+            _ => byte,
+        })
+    }
+}
+
+fn hex(digit: u8) -> Option<u8> {
+    (digit as char).to_digit(16).map(|digit| digit as u8)
+}
+
+/// A form-decoded text, borrowed if it has no escapes.
+pub(super) fn form_decoded(text: &[u8]) -> Cow<'_, [u8]> {
+    match text.iter().any(|byte| matches!(byte, b'%' | b'+')) {
+        true => Decoded::form(text).collect::<Vec<_>>().into(),
+        false => text.into(),
+    }
+}
+
+/// A percent-decoded text, borrowed if it has no escapes.
+pub(super) fn percent_decoded(text: &[u8]) -> Cow<'_, [u8]> {
+    match text.contains(&b'%') {
+        true => Decoded::percent(text).collect::<Vec<_>>().into(),
+        false => text.into(),
+    }
+}
+
+/// Whether a decoder that demands well-formed escapes of UTF-8 gives up on a text, and leaves it as it is.
+pub(super) fn is_undecodable(text: &[u8]) -> bool {
+    let is_escape = |escape: &[u8]| matches!(escape, &[high, low, ..] if hex(high).and(hex(low)).is_some());
+    let mut escapes = text.split(|byte| *byte == b'%').skip(1);
+    text.contains(&b'%') && (!escapes.all(is_escape) || str::from_utf8(&percent_decoded(text)).is_err())
+}
+
+/// The texts that are left when white space outside ASCII is taken off, as Python and JavaScript do it: of UTF-8, and
+/// of Latin-1, as which both may see a header.
+pub(super) fn without_wide_spaces(text: &[u8]) -> [Option<&[u8]>; 2] {
+    let is_wide = |byte: Option<&u8>| byte.is_some_and(|byte| *byte >= 0x80);
+    if !is_wide(text.first()) && !is_wide(text.last()) {
+        return [None, None];
+    }
+    let is_space = |c: char| c.is_whitespace() || c == '\u{FEFF}';
+    let is_latin_space = |byte: &u8| matches!(byte, 0x85 | 0xA0) || byte.is_ascii_whitespace();
+    let start = text.iter().position(|byte| !is_latin_space(byte)).unwrap_or(text.len());
+    let end = text.iter().rposition(|byte| !is_latin_space(byte)).map_or(start, |last| last + 1);
+    [str::from_utf8(text).ok().map(|text| text.trim_matches(is_space).as_bytes()), Some(&text[start..end])]
+}
+
+/// How the name of a cookie or a parameter stands to the one that a limit reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NameMatch {
+    /// It is another name.
+    Other,
+    /// Some servers read it as that name.
+    Loose,
+    /// It is that name.
+    Exact,
+}
+
+/// Compares a name as it was sent, percent-encoded, with the one that a limit reads.
+///
+/// A name matches loosely in any case (ASP.NET), with `.`, a space or `[` for `_` and with leading spaces (PHP), in
+/// brackets (qs, Rack), and with anything behind a NUL, a bracket or a space.
+pub(super) fn compare_names(sent: &[u8], name: &[u8]) -> NameMatch {
+    if sent == name {
+        return NameMatch::Exact;
+    }
+    // Most names differ in their first letter.
+    if let (Some(first), Some(wanted)) = (sent.first(), name.first())
+        && first.is_ascii_alphanumeric()
+        && wanted.is_ascii_alphanumeric()
+        && !first.eq_ignore_ascii_case(wanted)
+    {
+        return NameMatch::Other;
+    }
+    let is_padding =
+        |byte: &u8| matches!(byte, b'[' | b']' | b'?' | 0 | 0x80..) || byte.is_ascii_whitespace();
+    let has_room_for = |byte: u8| matches!(byte, b'_' | b'.' | b'[' | b' ');
+    let mut decoded = Decoded::form(sent).skip_while(is_padding);
+    for wanted in name.iter().copied().skip_while(is_padding) {
+        match decoded.next() {
+            Some(byte) if byte.eq_ignore_ascii_case(&wanted) => {}
+            Some(byte) if has_room_for(byte) && has_room_for(wanted) => {}
+            _ => return NameMatch::Other,
+        }
+    }
+    match decoded.next() {
+        None => NameMatch::Loose,
+        Some(byte) if is_padding(&byte) || name.ends_with(b"]") => NameMatch::Loose,
+        Some(_) => NameMatch::Other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_servers_read_alike_match() {
+        for (sent, expected) in [
+            ("api_key", NameMatch::Exact),
+            ("api%5fkey", NameMatch::Loose),
+            ("API_Key", NameMatch::Loose),
+            ("api.key", NameMatch::Loose),
+            ("api+key", NameMatch::Loose),
+            ("api%20key", NameMatch::Loose),
+            ("api[key", NameMatch::Loose),
+            ("%20+api_key", NameMatch::Loose),
+            ("?api_key", NameMatch::Loose),
+            ("api_key%00x", NameMatch::Loose),
+            ("api_key[]", NameMatch::Loose),
+            ("api_key%5B0%5D", NameMatch::Loose),
+            ("[api_key]", NameMatch::Loose),
+            ("\u{a0}api_key", NameMatch::Loose),
+            ("api-key", NameMatch::Other),
+            ("api_keys", NameMatch::Other),
+            ("api_ke", NameMatch::Other),
+            ("xapi_key", NameMatch::Other),
+            ("api%255fkey", NameMatch::Other),
+            ("", NameMatch::Other),
+        ] {
+            assert_eq!(compare_names(sent.as_bytes(), b"api_key"), expected, "{sent}");
+        }
+        assert_eq!(compare_names(b"user%5Bname%5Dx", b"user[name]"), NameMatch::Loose);
+    }
+
+    #[test]
+    fn what_a_strict_decoder_leaves_is_known() {
+        for text in ["%", "a%4", "%zz", "%41%", "%ff", "%c3x"] {
+            assert!(is_undecodable(text.as_bytes()), "{text}");
+        }
+        for text in ["", "a+b", "%41", "%c3%a9%25"] {
+            assert!(!is_undecodable(text.as_bytes()), "{text}");
+        }
+    }
+}
