@@ -6,7 +6,7 @@
 #
 # The whole installs what is missing of the programs that the tests start, since they use real ones: redis-server
 # (7.0 or later: the tests start Clusters), haproxy, nginx, curl, openssl, h2load, wrk, chromium with its driver,
-# unshare, and Python, with clients of WebSocket and gRPC in target/venv.
+# unshare, and Python, with clients of WebSocket and gRPC, and with Envoy, Traefik and Caddy, in target/venv.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # Where Debian keeps servers.

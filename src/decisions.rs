@@ -3,11 +3,13 @@
 //! The server accepts its connections, with its bounds, timeouts and TLS. A call's path selects the service, a file each:
 //!
 //! ```text
-//! check      forward authentication (HTTP), and questions in JSON
-//! grpc       messages, statuses and deadlines of gRPC
-//! health     grpc.health.v1
+//! check          forward authentication (HTTP), and questions in JSON
+//! authorization  Envoy's external authorization by gRPC
+//! grpc           messages, statuses and deadlines of gRPC
+//! health         grpc.health.v1
 //! ```
 
+mod authorization;
 mod check;
 pub mod grpc;
 pub mod health;
@@ -51,6 +53,7 @@ async fn dispatch(gateway: Arc<Gateway>, peer: Peer, call: Request<Upload>) -> R
         return check::answer(gateway, peer, call).await;
     }
     match (call.method(), path) {
+        (&Method::POST, authorization::CHECK) => authorization::answer(gateway, peer, call).await,
         (&Method::GET | &Method::HEAD, "/healthcheck") => {
             Response::new(AnswerBody::unrecorded(Body::Whole(Some(Bytes::from_static(b"OK")))))
         }

@@ -8,6 +8,7 @@ mod harness;
 mod decisions {
     mod forward_auth;
     mod listener;
+    mod proxies;
 }
 
 use std::net::SocketAddr;

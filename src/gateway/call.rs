@@ -25,6 +25,11 @@ impl Gateway {
         self.callers.as_ref().is_some_and(|callers| callers.admit(peer))
     }
 
+    /// Returns the client of a request that came from `peer` to another proxy.
+    pub(crate) fn client(&self, peer: Peer, headers: &HeaderMap) -> Client {
+        client::identify(peer, headers, &self.trusted_proxies)
+    }
+
     /// Returns the client of a request that `proxy` describes, as its X-Forwarded-For names it.
     pub(crate) fn described_client(&self, proxy: Peer, headers: &HeaderMap) -> Client {
         client::identify_described(proxy, headers, &self.trusted_proxies)

@@ -302,6 +302,14 @@ impl AnswerBody {
         Self { body, exchange: None }
     }
 
+    /// Replaces a body that is whole by another one, which may hold it.
+    #[must_use]
+    pub(crate) fn replaced(mut self, by: impl FnOnce(Bytes) -> Body) -> Self {
+        let whole = if let Body::Whole(bytes) = &mut self.body { bytes.take() } else { None };
+        self.body = by(whole.unwrap_or_default());
+        self
+    }
+
     /// How the head was spelt that it comes with.
     pub fn spelling(&self) -> Option<&Spelling> {
         self.body.spelling()

@@ -1,0 +1,124 @@
+//! Messages of `envoy.service.auth.v3`, with the fields that are used here.
+//!
+//! What a client can choose is bytes: a field that isn't UTF-8 must not make the call fail.
+
+use std::collections::HashMap;
+
+use prost::{Message, Oneof};
+
+/// The way to add a header field that the response may have already (`HeaderAppendAction`).
+pub(super) const OVERWRITE_IF_EXISTS_OR_ADD: i32 = 2;
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct CheckRequest {
+    #[prost(message, optional, tag = "1")]
+    pub(super) attributes: Option<AttributeContext>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct AttributeContext {
+    #[prost(message, optional, tag = "1")]
+    pub(super) source: Option<AttributePeer>,
+    #[prost(message, optional, tag = "4")]
+    pub(super) request: Option<AttributeRequest>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct AttributePeer {
+    #[prost(message, optional, tag = "1")]
+    pub(super) address: Option<PeerAddress>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct PeerAddress {
+    #[prost(message, optional, tag = "1")]
+    pub(super) socket_address: Option<SocketAddress>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct SocketAddress {
+    #[prost(string, tag = "2")]
+    pub(super) address: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct AttributeRequest {
+    #[prost(message, optional, tag = "2")]
+    pub(super) http: Option<HttpRequest>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct HttpRequest {
+    #[prost(string, tag = "2")]
+    pub(super) method: String,
+    #[prost(map = "string, bytes", tag = "3")]
+    pub(super) headers: HashMap<String, Vec<u8>>,
+    /// With the query.
+    #[prost(bytes = "vec", tag = "4")]
+    pub(super) path: Vec<u8>,
+    #[prost(bytes = "vec", tag = "5")]
+    pub(super) host: Vec<u8>,
+    #[prost(string, tag = "6")]
+    pub(super) scheme: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct CheckResponse {
+    #[prost(message, optional, tag = "1")]
+    pub(super) status: Option<Status>,
+    #[prost(oneof = "HttpResponse", tags = "2, 3")]
+    pub(super) http_response: Option<HttpResponse>,
+}
+
+/// `google.rpc.Status`.
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Status {
+    #[prost(int32, tag = "1")]
+    pub(super) code: i32,
+}
+
+#[derive(Clone, PartialEq, Oneof)]
+pub(super) enum HttpResponse {
+    #[prost(message, tag = "2")]
+    Denied(DeniedHttpResponse),
+    #[prost(message, tag = "3")]
+    Ok(OkHttpResponse),
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct DeniedHttpResponse {
+    #[prost(message, optional, tag = "1")]
+    pub(super) status: Option<HttpStatus>,
+    #[prost(message, repeated, tag = "2")]
+    pub(super) headers: Vec<HeaderOption>,
+    #[prost(string, tag = "3")]
+    pub(super) body: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct HttpStatus {
+    #[prost(int32, tag = "1")]
+    pub(super) code: i32,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct OkHttpResponse {
+    #[prost(message, repeated, tag = "6")]
+    pub(super) response_headers_to_add: Vec<HeaderOption>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct HeaderOption {
+    #[prost(message, optional, tag = "1")]
+    pub(super) header: Option<Header>,
+    #[prost(int32, tag = "3")]
+    pub(super) append_action: i32,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Header {
+    #[prost(string, tag = "1")]
+    pub(super) key: String,
+    #[prost(string, tag = "2")]
+    pub(super) value: String,
+}
