@@ -31,7 +31,8 @@ pub(crate) struct Reference;
 impl Display for Reference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(HEAD)?;
-        let schema = tollgate::config::schema();
+        let schema: Value =
+            serde_json::from_str(include_str!("../gateway.schema.json")).expect("the schema is JSON");
         let mut told = BTreeSet::new();
         for name in ["server", "store", "admin", "upstreams", "limits", "routes"] {
             write_key(f, &schema, name, &schema["properties"][name], &mut told)?;

@@ -33,7 +33,7 @@ use tollgate_limiter::{Limiter, StoreUrl};
 
 use crate::{
     admin,
-    config::{self, Config, Diagnostics, FlagOverrides, ListenAddress, LoadedConfig},
+    config::{Config, Diagnostics, FlagOverrides, ListenAddress, LoadedConfig},
     gateway::{AccessLog, Gateway},
     reload::{ConfigSource, Reloader, Running},
     server::Server,
@@ -120,7 +120,7 @@ fn check(file: &Path) -> ExitCode {
 }
 
 fn print_schema() -> ExitCode {
-    say(format_args!("{:#}\n", config::schema()));
+    say(format_args!("{}", include_str!("../gateway.schema.json")));
     ExitCode::SUCCESS
 }
 

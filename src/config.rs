@@ -15,6 +15,7 @@ mod jwt;
 mod limit;
 mod password;
 mod route;
+#[cfg(test)]
 mod schema;
 mod server;
 mod shown;
@@ -35,7 +36,6 @@ pub use self::{
     jwt::{JwtKey, JwtSettings},
     limit::{Cost, Exemption, KeyPart, LimitSettings, Missing, Mode, RateOverride, StatusRange, read_key},
     route::{Action, Edits, OnLimit, RouteSettings},
-    schema::schema,
     server::{AdminSettings, AdminToken, EscapedSlashes, ListenAddress, ServerSettings},
     sources::Sources,
     telemetry::{AccessLogFormat, AccessLogSettings, TracingSettings},

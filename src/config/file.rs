@@ -18,18 +18,22 @@ use std::{
     time::Duration,
 };
 
-use schemars::JsonSchema;
 use serde::Deserialize;
 use tollgate_limiter::{OnFailure, StoreUrl};
 
 pub(super) use self::{
     container::{Pairs, SpannedTable, ValueList},
     decisions::{DecisionsTable, DecisionsTlsTable},
-    limit::{LimitTable, ResponseCostTable, RouteLimit},
+    limit::{LimitTable, RouteLimit},
     route::{EditsTable, OnLimitTable, RedirectTable, RespondTable, RouteTable},
     server::{CertificateTable, ServerTable, ServerTlsTable},
     spanned::Spanned,
-    upstream::{EjectTable, HealthTable, ServerEntry, ServerList, UpstreamServerTable, UpstreamTable},
+    upstream::{EjectTable, HealthTable, ServerList, UpstreamTable},
+};
+#[cfg(test)]
+pub(super) use self::{
+    limit::ResponseCostTable,
+    upstream::{ServerEntry, UpstreamServerTable},
 };
 use super::{
     AccessLogFormat, ServerUrl,
@@ -37,7 +41,8 @@ use super::{
 };
 
 /// A complete gateway.toml.
-#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[derive(Debug, Default, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct ConfigFile {
     /// The main listener.
@@ -65,7 +70,8 @@ pub(super) struct ConfigFile {
 
 /// `[store]`: the place of the counts. A change of `on_failure` takes effect with a reload, any other change
 /// at the next start.
-#[derive(Debug, Deserialize, JsonSchema)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct StoreTable {
     /// URL of the store. `"memory:"` counts in this process. With Redis 6.2 or newer, all gateways count
@@ -109,7 +115,8 @@ impl Default for StoreTable {
 
 /// `tls` of `[store]` and of an upstream. Files are in PEM format. Their paths are relative to the folder of
 /// this file.
-#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[derive(Debug, Default, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct ClientTlsTable {
     /// File with the certificates to trust. Default: the system's root certificates.
@@ -123,7 +130,8 @@ pub(super) struct ClientTlsTable {
 }
 
 /// `[admin]`: a second listener, for operators. A change takes effect at the next start.
-#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[derive(Debug, Default, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct AdminTable {
     /// Address to listen on: `"127.0.0.1:9901"`. Required.
@@ -134,7 +142,8 @@ pub(super) struct AdminTable {
 }
 
 /// `[access_log]`: a line per request. A change takes effect at the next start.
-#[derive(Debug, Deserialize, JsonSchema)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct AccessLogTable {
     /// `"-"` for stdout, or a file, relative to the folder of this file. SIGUSR1 reopens it, for log
@@ -153,7 +162,8 @@ impl Default for AccessLogTable {
 
 /// `[tracing]`: OpenTelemetry traces. A change of `sample` takes effect with a reload, any other change at
 /// the next start.
-#[derive(Debug, Deserialize, JsonSchema)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct TracingTable {
     /// URL of the collector, which takes OTLP over gRPC. `https://` uses TLS. Default:
@@ -172,7 +182,8 @@ impl Default for TracingTable {
 }
 
 /// `[jwt]`: the trusted token issuers.
-#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[derive(Debug, Default, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct JwtTable {
     /// File with a JWKS, the public keys that verify tokens: `"keys.json"`. A reload reads it again.

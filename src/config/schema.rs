@@ -1,5 +1,5 @@
-//! The JSON Schema of gateway.toml, for editors. It is derived from the types that read the file; their doc
-//! comments become the descriptions.
+//! The JSON Schema of gateway.toml, for editors: gateway.schema.json. A test derives it from the types that read the file, whose
+//! doc comments become the descriptions. After a change of the keys: `INSTA_UPDATE=always cargo test --lib schema`.
 //!
 //! It describes each value by itself, and of most strings just the form; `check` knows more rules. Any string
 //! may contain `${NAME}`, so a string with a reference is always accepted.
@@ -19,8 +19,19 @@ use super::{
     value::{Fraction, FromText, ParsedText, Whole},
 };
 
+#[test]
+fn the_schema_in_the_repository_is_that_of_the_types() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/gateway.schema.json");
+    let schema = format!("{:#}\n", schema());
+    if std::env::var("INSTA_UPDATE").is_ok_and(|update| update == "always") {
+        std::fs::write(path, &schema).unwrap();
+    }
+    let is_fresh = std::fs::read_to_string(path).unwrap() == schema;
+    assert!(is_fresh, "stale: INSTA_UPDATE=always cargo test --lib schema");
+}
+
 /// Returns the JSON Schema of gateway.toml, in draft 7, which editors of TOML support.
-pub fn schema() -> Value {
+fn schema() -> Value {
     let schema = SchemaSettings::draft07().into_generator().into_root_schema_for::<ConfigFile>();
     let mut schema = schema.to_value();
     schema["title"] = json!("gateway.toml");

@@ -28,6 +28,7 @@ pub(super) trait FromText: Sized {
     /// The expected form, for error messages: `a rate such as "100/10s"`.
     const EXPECTED: &'static str;
     /// A regular expression that all valid strings match. `None` if it wouldn't say much.
+    #[cfg_attr(not(test), expect(dead_code, reason = "the schema is derived by a test"))]
     const FORM: Option<&'static str> = None;
 
     /// Parses the text. An error is a message and, on lines of their own, advice on how to fix it.

@@ -1,7 +1,6 @@
 //! The listener for other proxies as it is typed.
 
 use ipnet::IpNet;
-use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::{CertificateTable, ServerTlsTable, Spanned, SpannedTable};
@@ -10,7 +9,8 @@ use crate::config::{ListenAddress, value::ParsedText};
 /// `[decisions]`: a listener for other proxies and services, which forward requests themselves and ask Tollgate whether
 /// the limits admit them. It speaks HTTP/1.1 and HTTP/2. A change takes effect with a reload; a change of `tls` applies
 /// to new connections.
-#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[derive(Debug, Default, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub(in crate::config) struct DecisionsTable {
     /// Address to listen on: `"127.0.0.1:8081"`, `"unix:/run/tollgate-decisions.sock"`. Required.
@@ -25,7 +25,8 @@ pub(in crate::config) struct DecisionsTable {
 
 /// `tls` of `[decisions]`. Files are in PEM format. Their paths are relative to the folder of this file. A reload reads
 /// them again.
-#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[derive(Debug, Default, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub(in crate::config) struct DecisionsTlsTable {
     /// File with the certificate, followed by the intermediate ones. Required.

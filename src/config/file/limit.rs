@@ -3,7 +3,6 @@
 use std::fmt;
 
 use hyper::header::HeaderName;
-use schemars::JsonSchema;
 use serde::{
     Deserialize, Deserializer,
     de::{self, value::MapAccessDeserializer},
@@ -21,7 +20,8 @@ use crate::config::{
 type Permits = Whole<1, { Rate::MAX_PERMITS }>;
 
 /// `[limits.NAME]`, or a limit defined inline in a route.
-#[derive(Debug, Deserialize, JsonSchema)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub(in crate::config) struct LimitTable {
     /// Name of the limit. Required inline in a route; elsewhere the table's header has it.
@@ -103,7 +103,8 @@ impl Default for LimitTable {
 }
 
 /// One of a limit's `overrides`.
-#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[derive(Debug, Default, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub(in crate::config) struct OverrideTable {
     /// Value of the key. If the key has several parts, a JSON array: `'["v1","v2"]'`. Required.
@@ -152,7 +153,8 @@ impl<'de> de::Visitor<'de> for CostVisitor {
 }
 
 /// A cost that a response header field states.
-#[derive(Deserialize, JsonSchema)]
+#[derive(Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub(in crate::config) struct ResponseCostTable {
     /// Response header field or trailer with the number of permits. Required.

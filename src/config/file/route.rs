@@ -6,7 +6,6 @@ use hyper::{
     Method,
     header::{HeaderName, HeaderValue},
 };
-use schemars::JsonSchema;
 use serde::Deserialize;
 use tollgate_routing::{
     HostPattern, Pattern,
@@ -17,7 +16,8 @@ use super::{Pairs, RouteLimit, Spanned, SpannedTable, ValueList};
 use crate::config::value::{BodyMost, FieldName, ParsedText, Whole};
 
 /// `[[routes]]`: the requests that match a route, and what to do with them.
-#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[derive(Debug, Default, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub(in crate::config) struct RouteTable {
     /// Name of the route in logs and metrics. Default: made from host and path.
@@ -63,7 +63,8 @@ pub(in crate::config) struct RouteTable {
 }
 
 /// `respond` of a route.
-#[derive(Debug, Deserialize, JsonSchema)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub(in crate::config) struct RespondTable {
     /// Status, 200 to 599. Default: 200.
@@ -81,7 +82,8 @@ impl Default for RespondTable {
 }
 
 /// `redirect` of a route.
-#[derive(Debug, Deserialize, JsonSchema)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub(in crate::config) struct RedirectTable {
     /// Target, a path or a URL, with the parameters of the route's `path` as the client sent them:
@@ -98,7 +100,8 @@ impl Default for RedirectTable {
 }
 
 /// `request_headers` and `response_headers` of a route. Fields are removed first, then set, then added.
-#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[derive(Debug, Default, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub(in crate::config) struct EditsTable {
     /// Fields to set. They replace fields of the same name. Default: none.
@@ -110,7 +113,8 @@ pub(in crate::config) struct EditsTable {
 }
 
 /// `on_limit` of a route.
-#[derive(Debug, Deserialize, JsonSchema)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub(in crate::config) struct OnLimitTable {
     /// Status, 400 to 599. Default: 429.

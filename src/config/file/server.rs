@@ -3,7 +3,6 @@
 use std::{net::Ipv4Addr, time::Duration};
 
 use ipnet::IpNet;
-use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::{Spanned, SpannedTable, ValueList};
@@ -17,7 +16,8 @@ use crate::config::{
 /// `[server]`: the main listener. A change of `workers` takes effect at the next start, any other change with
 /// a reload. Changes of `max_header_bytes`, `http2`, `tls` and, for bodies, `timeouts.idle` apply to new
 /// connections only.
-#[derive(Debug, Deserialize, JsonSchema)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub(in crate::config) struct ServerTable {
     /// Addresses to listen on, one or a list: `"0.0.0.0:8080"`, `"unix:/run/tollgate.sock"`. Default:
@@ -76,7 +76,8 @@ impl Default for ServerTable {
 
 /// `tls` of `[server]`. Files are in PEM format. Their paths are relative to the folder of this file. A
 /// reload reads them again.
-#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[derive(Debug, Default, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub(in crate::config) struct ServerTlsTable {
     /// The gateway's certificates. A client gets the one that is valid for the host name it asks for, exactly
@@ -88,7 +89,8 @@ pub(in crate::config) struct ServerTlsTable {
 }
 
 /// One of `certs`.
-#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[derive(Debug, Default, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub(in crate::config) struct CertificateTable {
     /// File with the certificate, followed by the intermediate ones. Required.
@@ -98,7 +100,8 @@ pub(in crate::config) struct CertificateTable {
 }
 
 /// `timeouts` of `[server]`.
-#[derive(Debug, Deserialize, JsonSchema)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub(in crate::config) struct ServerTimeoutsTable {
     /// Time to receive a complete request head, from its first byte, or from the start of the connection.

@@ -3,7 +3,6 @@
 use std::{fmt, time::Duration};
 
 use hyper::http::uri::PathAndQuery;
-use schemars::JsonSchema;
 use serde::{
     Deserialize, Deserializer,
     de::{self, value::MapAccessDeserializer},
@@ -16,7 +15,8 @@ use crate::config::{
 };
 
 /// `[upstreams.NAME]`: a group of interchangeable servers.
-#[derive(Debug, Deserialize, JsonSchema)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub(in crate::config) struct UpstreamTable {
     /// Servers, one or a list: `"http://127.0.0.1:3000"`, `"https://orders.internal"`,
@@ -64,7 +64,8 @@ impl Default for UpstreamTable {
 }
 
 /// `timeouts` of an upstream.
-#[derive(Debug, Deserialize, JsonSchema)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub(in crate::config) struct UpstreamTimeoutsTable {
     /// Time to connect. Default: `"2s"`.
@@ -86,7 +87,8 @@ impl Default for UpstreamTimeoutsTable {
 
 /// `retries` of an upstream. A request is retried if the server can't be reached, or if it is safe to send
 /// again.
-#[derive(Debug, Deserialize, JsonSchema)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub(in crate::config) struct RetriesTable {
     /// Most other servers to try after the first one, 0 to 10. Default: 1.
@@ -103,7 +105,8 @@ impl Default for RetriesTable {
 
 /// `health` of an upstream: each server is probed with GET. A response with a status from 200 to 399 is a
 /// success.
-#[derive(Debug, Deserialize, JsonSchema)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub(in crate::config) struct HealthTable {
     /// Path to request: `"/healthz"`. Required.
@@ -133,7 +136,8 @@ impl Default for HealthTable {
 
 /// `eject` of an upstream. A failure is a connection that fails, a timeout, or a response with status 502,
 /// 503 or 504.
-#[derive(Debug, Deserialize, JsonSchema)]
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub(in crate::config) struct EjectTable {
     /// Failures in a row after which a server gets no requests for a while, 1 to 1000. Default: 5.
@@ -239,7 +243,8 @@ impl<'de> de::Visitor<'de> for ServerEntryVisitor {
 }
 
 /// A server of an upstream as a table.
-#[derive(Deserialize, JsonSchema)]
+#[derive(Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub(in crate::config) struct UpstreamServerTable {
     /// URL of the server. Required.
