@@ -510,9 +510,9 @@ fn who_gives_no_room_for_the_last_piece_is_cut_off_whatever_else_is_asked() {
     let upstream = more_than_room();
     let gateway = impatient(&upstream.url());
     let mut client = Frames::connect_with(gateway.address(), &[(INITIAL_WINDOW, 1)]);
+    let since = Instant::now();
     client.ask(1, &get("/", &[]));
     assert_eq!(client.next_of(HEADERS).status(), 200);
-    let since = Instant::now();
     let mut writer = client.writer();
     thread::spawn(move || {
         for at in 1..100 {
