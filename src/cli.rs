@@ -3,9 +3,13 @@
 //! Exit status: 0 for success, 1 for a failure, 2 for wrong usage or an invalid file. Results go to stdout,
 //! logs and errors to stderr. Colour is used only on a terminal and without NO_COLOR.
 
+#[cfg(feature = "commands")]
 mod explain;
+#[cfg(feature = "commands")]
 mod limits;
+#[cfg(feature = "commands")]
 mod operator;
+#[cfg(feature = "commands")]
 mod simulate;
 
 use std::{
@@ -19,8 +23,7 @@ use std::{
     sync::Arc,
 };
 
-use clap::{Args, CommandFactory, Parser, Subcommand};
-use clap_complete::Shell;
+use clap::{Args, Parser, Subcommand};
 use tokio::{
     net::TcpListener,
     signal::unix::{Signal, SignalKind, signal},
@@ -28,6 +31,7 @@ use tokio::{
 use tracing::level_filters::LevelFilter;
 use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
 
+#[cfg(feature = "commands")]
 use self::{explain::Explain, limits::Limits, simulate::Simulate};
 use tollgate_limiter::{Limiter, StoreUrl};
 
@@ -63,17 +67,22 @@ enum Command {
         file: PathBuf,
     },
     /// Show which route and limits a request would hit
+    #[cfg(feature = "commands")]
     Explain(Explain),
     /// Replay access logs to see which requests the limits would have refused
+    #[cfg(feature = "commands")]
     Simulate(Simulate),
     /// Show and change the limits of a running gateway
+    #[cfg(feature = "commands")]
     Limits(Limits),
     /// Print the JSON Schema of gateway.toml, for editors
+    #[cfg(feature = "commands")]
     Schema,
     /// Generate shell completions
+    #[cfg(feature = "commands")]
     Completions {
         /// Shell to generate them for
-        shell: Shell,
+        shell: clap_complete::Shell,
     },
 }
 
@@ -96,10 +105,15 @@ impl Cli {
         match self.command.unwrap_or(Command::Run(self.run)) {
             Command::Run(run) => run.main(),
             Command::Check { file } => check(&file),
+            #[cfg(feature = "commands")]
             Command::Explain(explain) => explain.main(),
+            #[cfg(feature = "commands")]
             Command::Simulate(simulate) => simulate.main(),
+            #[cfg(feature = "commands")]
             Command::Limits(limits) => limits.main(),
+            #[cfg(feature = "commands")]
             Command::Schema => print_schema(),
+            #[cfg(feature = "commands")]
             Command::Completions { shell } => complete(shell),
         }
     }
@@ -119,14 +133,16 @@ fn check(file: &Path) -> ExitCode {
     }
 }
 
+#[cfg(feature = "commands")]
 fn print_schema() -> ExitCode {
     say(format_args!("{}", include_str!("../gateway.schema.json")));
     ExitCode::SUCCESS
 }
 
-fn complete(shell: Shell) -> ExitCode {
+#[cfg(feature = "commands")]
+fn complete(shell: clap_complete::Shell) -> ExitCode {
     let mut script = Vec::new();
-    clap_complete::generate(shell, &mut Cli::command(), "tollgate", &mut script);
+    clap_complete::generate(shell, &mut <Cli as clap::CommandFactory>::command(), "tollgate", &mut script);
     say(format_args!("{}", String::from_utf8_lossy(&script)));
     ExitCode::SUCCESS
 }

@@ -14,6 +14,10 @@ mod hops;
 mod listing;
 pub(crate) mod plan;
 mod refused;
+#[cfg(feature = "opentelemetry")]
+mod spans;
+#[cfg(not(feature = "opentelemetry"))]
+#[path = "gateway/no_spans.rs"]
 mod spans;
 pub(crate) mod target;
 

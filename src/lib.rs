@@ -25,6 +25,11 @@
 //! The limiter itself is `tollgate-limiter`, and routes are found by `tollgate-routing`. [`config`] turns a file into
 //! checked values, [`metrics`] counts and prints, [`trace`] tells of single requests, and [`cli`] is what people type.
 
+#![cfg_attr(
+    not(all(feature = "commands", feature = "opentelemetry")),
+    allow(dead_code, reason = "some parts serve optional features only")
+)]
+
 pub mod admin;
 pub mod cli;
 pub mod config;
@@ -39,5 +44,6 @@ pub mod reject;
 pub mod reload;
 pub mod rules;
 pub mod server;
+#[cfg(feature = "commands")]
 pub mod simulate;
 pub mod trace;

@@ -4,6 +4,10 @@
 //! A request that isn't traced costs no span and no allocation here, except for the header field that tells
 //! the upstream so.
 
+#[cfg(feature = "opentelemetry")]
+pub mod collector;
+#[cfg(not(feature = "opentelemetry"))]
+#[path = "trace/no_collector.rs"]
 pub mod collector;
 pub mod context;
 
