@@ -1,9 +1,8 @@
-//! The second listener, for operators: what goes on, what limits hold, and changes to them, by those who [may](access).
-//! Each change is logged with who made it.
+//! The operators' listener: metrics, the dashboard, and an API to inspect limits and to change rates at run time.
+//! [Access](access) is checked, and each change is logged with its author.
 //!
-//! Connections are few and none lasts without a request, so that nobody who reaches this port takes from the
-//! requests that the gateway is for: those that are [silent](connections) make room for others. Fewer yet may listen to
-//! [events](history).
+//! The number of [connections](connections) is small, and idle ones make room for new ones, so this port can't take
+//! resources from the gateway's requests. [Event streams](history) have a smaller bound of their own.
 
 mod access;
 mod config;
@@ -41,12 +40,12 @@ use crate::{gateway::Gateway, metrics, reload::Reloader, rules::Rule, server::St
 
 use self::{access::Operator, guesses::Guesses, history::History, sessions::Sessions, views::Snapshot};
 
-/// A change is a few words.
+/// The largest body of a request in bytes. A change of a rate needs much less.
 const BODY_BYTES_MOST: usize = 16 << 10;
-/// How long a head may take, the wait for it included, and then its body with the answer.
+/// The time limit for a request's header, including the wait for it, and again for its body and the response.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What the operators' requests are about.
+/// The state shared by the admin port's handlers.
 pub(crate) struct Admin {
     gateway: Arc<ArcSwap<Gateway>>,
     status: Arc<Status>,
@@ -71,14 +70,14 @@ pub async fn serve(
 }
 
 impl Admin {
-    /// Of a gateway whose operators bear this token.
+    /// Returns the state for a gateway whose operators need this token.
     pub(crate) fn new(token: Option<String>, gateway: Arc<ArcSwap<Gateway>>, status: Arc<Status>) -> Self {
         let history = History::begin(Snapshot::of(&gateway.load()));
         Self { gateway, status, token, guesses: Guesses::new(), sessions: Sessions::default(), history }
     }
 }
 
-/// What operators may ask, and more.
+/// Returns the routes of the admin port, and `more` routes.
 pub(crate) fn router(admin: Arc<Admin>, more: Router<Arc<Admin>>) -> Router {
     Router::new()
         .merge(dashboard::router())
@@ -94,9 +93,9 @@ pub(crate) fn router(admin: Arc<Admin>, more: Router<Arc<Admin>>) -> Router {
         .route("/api/openapi.json", get(async || ([(CONTENT_TYPE, "application/json")], OPENAPI)))
         .merge(more)
         .route("/api/explain", get(explain::explain))
-        .fallback(async || Problem::new(StatusCode::NOT_FOUND, "there is nothing here"))
+        .fallback(async || Problem::new(StatusCode::NOT_FOUND, "unknown path; see /api/openapi.json"))
         .method_not_allowed_fallback(async || {
-            Problem::new(StatusCode::METHOD_NOT_ALLOWED, "that can't be done with this")
+            Problem::new(StatusCode::METHOD_NOT_ALLOWED, "the path doesn't support this method")
         })
         .layer(DefaultBodyLimit::max(BODY_BYTES_MOST))
         .layer(middleware::from_fn_with_state(admin.clone(), access::guard))
@@ -106,11 +105,11 @@ pub(crate) fn router(admin: Arc<Admin>, more: Router<Arc<Admin>>) -> Router {
 
 type Shared = State<Arc<Admin>>;
 
-/// All of this, for programs that make clients.
+/// The OpenAPI description of the admin port.
 const OPENAPI: &str = include_str!("admin/openapi.json");
 
-/// Says whether clients should come: also while the store can't answer, since each limit's fallback does, and while keys
-/// are counted by network.
+/// Returns 503 only while draining. The gateway is ready even if the store is down or keys are counted by network, since
+/// each limit has a fallback.
 async fn readiness(State(admin): State<Arc<Admin>>) -> (StatusCode, &'static str) {
     if admin.status.is_draining() {
         (StatusCode::SERVICE_UNAVAILABLE, "draining\n")
@@ -121,7 +120,7 @@ async fn readiness(State(admin): State<Arc<Admin>>) -> (StatusCode, &'static str
     }
 }
 
-/// In the form that is asked for, else the older one, which all scrapers know.
+/// Returns the metrics as OpenMetrics if the client accepts it, else as Prometheus text.
 async fn metrics(State(admin): State<Arc<Admin>>, headers: HeaderMap) -> impl IntoResponse {
     let page = metrics::page(move |page| {
         admin.status.write(page);
@@ -144,7 +143,7 @@ struct TopQuery {
     by: String,
 }
 
-/// The keys that ask most, or that are refused most.
+/// Returns the keys with the most requests, or with the most refused requests.
 async fn top(
     State(admin): Shared,
     wanted: Result<Query<TopQuery>, QueryRejection>,
@@ -152,12 +151,17 @@ async fn top(
     let noted = match wanted.as_ref().map(|Query(wanted)| wanted.by.as_str()) {
         Ok("requests") => Rule::busiest,
         Ok("refused") => Rule::most_refused,
-        _ => return Err(Problem::new(StatusCode::BAD_REQUEST, "ask with `?by=requests` or `?by=refused`")),
+        _ => {
+            return Err(Problem::new(
+                StatusCode::BAD_REQUEST,
+                "`by` must be `requests` or `refused`: add `?by=requests` to the URL",
+            ));
+        }
     };
     Ok(Json(views::top(&admin.gateway.load(), noted)))
 }
 
-/// An answer that something is wrong (RFC 9457).
+/// An error response (RFC 9457).
 #[derive(Debug)]
 struct Problem {
     status: StatusCode,

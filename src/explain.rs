@@ -1,7 +1,7 @@
-//! What a gateway makes of a request, and why: the route that it takes and what the others lack, how its path is
-//! read, and whom each limit counts. Nothing is forwarded, and nothing is charged.
+//! Explains a request: its route and why the others don't match, the readings of its path, and each limit's key and
+//! count. Nothing is forwarded, and nothing is charged.
 //!
-//! It asks the parts that serve requests. What it adds is to keep what they say.
+//! An explanation is the gateway's own [plan](crate::gateway::plan), described.
 
 mod question;
 
@@ -26,38 +26,38 @@ use crate::{
 };
 use tollgate_routing::{Matcher, Unmet, View, path};
 
-/// What a gateway makes of a request.
+/// The route of a request and its limits, with reasons.
 #[derive(Debug, Serialize)]
 pub struct Explanation {
     /// The method.
     pub method: String,
-    /// The host that is asked for, as routes see it; empty if there is none.
+    /// The host as routes see it. Empty if the request has none.
     pub host: String,
-    /// Whom limits take for the client.
+    /// The client's address, which limits count by.
     pub client: IpAddr,
-    /// Who sent the request; another one than the client behind trusted proxies.
+    /// The address of the connection's other end. Behind a trusted proxy, it isn't the client's.
     pub peer: IpAddr,
     /// The path as it was sent.
     pub path: String,
-    /// The path as it goes on: without dot segments.
+    /// The path as it is forwarded: without dot segments.
     pub forwarded: String,
     /// The path on which routes are matched.
     pub matched: String,
-    /// What some servers read in that path.
+    /// The other paths that some servers read in it.
     pub readings: Vec<Reading>,
-    /// What the gateway answers before any limit is asked, if it does.
+    /// The gateway's own response, if the request is rejected before its limits decide.
     pub rejected: Option<Rejected>,
-    /// The route, if one matches, also of a request that is rejected.
-    pub route: Option<OfRoute>,
-    /// The other routes, in the order of the file, and why it isn't they.
-    pub others: Vec<Other>,
-    /// The limits of the route, and of those that an upstream may take the request for.
-    pub limits: Vec<OfLimit>,
-    /// What the next such request gets from its limits. Only a live look tells whether there is room.
-    pub next: Option<Next>,
+    /// The route, if one matches. Rejected requests may have one, too.
+    pub route: Option<DescribedRoute>,
+    /// The other routes in the order of the file, each with the reason why it isn't taken.
+    pub others: Vec<UntakenRoute>,
+    /// The limits of the route, and of the route that another reading of the path takes.
+    pub limits: Vec<DescribedLimit>,
+    /// The decision that the next identical request would get. `None` if the store wasn't asked.
+    pub next: Option<NextDecision>,
 }
 
-/// Another path that some servers read in the one that was sent: whatever it is, it is limited.
+/// Another path that some servers read in the one that was sent. The limits of its route apply, too.
 #[derive(Debug, Serialize)]
 pub struct Reading {
     /// The path.
@@ -66,127 +66,127 @@ pub struct Reading {
     pub route: Option<String>,
 }
 
-/// An answer of the gateway's own.
+/// A response of the gateway's own.
 #[derive(Debug, Serialize)]
 pub struct Rejected {
-    /// Its status.
+    /// The status.
     pub status: u16,
-    /// Its code.
+    /// The code, as in the problem details.
     pub code: &'static str,
-    /// Why.
+    /// The reason.
     pub detail: String,
 }
 
 /// The route of a request.
 #[derive(Debug, Serialize)]
-pub struct OfRoute {
-    /// Its name.
+pub struct DescribedRoute {
+    /// The name.
     pub name: String,
-    /// What it asks for.
+    /// The host, path and other conditions that it matches.
     pub matches: String,
     /// The upstream's name, if it has one.
     pub upstream: Option<String>,
-    /// The target as the upstream gets it, rewritten if the route says so; or where the client is told to go.
+    /// The target as the upstream gets it, or the location of a redirect.
     pub target: Option<String>,
-    /// The status that the route itself answers with, if it does.
+    /// The status, if the route answers itself.
     pub responds: Option<u16>,
-    /// For the whole exchange, in milliseconds.
+    /// The time limit of the whole exchange in milliseconds.
     pub timeout_ms: Option<u64>,
 }
 
 /// A route that isn't taken.
 #[derive(Debug, Serialize)]
-pub struct Other {
-    /// Its name.
+pub struct UntakenRoute {
+    /// The name.
     pub name: String,
-    /// What it asks for.
+    /// The host, path and other conditions that it matches.
     pub matches: String,
-    /// Why it isn't taken.
+    /// The reason why it isn't taken.
     pub reason: String,
 }
 
 /// A limit of the route.
 #[derive(Debug, Serialize)]
-pub struct OfLimit {
-    /// Its name.
+pub struct DescribedLimit {
+    /// The name.
     pub limit: String,
-    /// What it makes of the request: `counted`, `exempt`, `skipped` or `refused`.
+    /// The limit's treatment of the request: `counted`, `exempt`, `skipped` or `refused`.
     pub outcome: &'static str,
-    /// By what it counts, as in the file.
+    /// The parts of the key, as in the file.
     pub counts_by: Vec<String>,
-    /// Whom it counts, as in the bucket's name: hashed, if it may be a credential.
+    /// The key as in the bucket's name: hashed if it may be a credential.
     pub key: Option<String>,
     /// The entry of `exempt` that exempts the request, if one does: a network, or a key as in the bucket's name.
     pub exempted_by: Option<String>,
-    /// The other keys that servers may read in the request, for which it counts as well.
+    /// The other keys that servers may read in the request. They are counted, too.
     pub other_keys: Vec<String>,
-    /// Why it refuses, if it does.
+    /// The reason for the refusal, if `outcome` is `refused`.
     pub reason: Option<String>,
-    /// The rate that holds for the key.
+    /// The rate that applies to the key.
     pub rate: String,
-    /// Where that is from: the `limit`, the file's `overrides`, or `set` while gateways run.
+    /// The rate's origin: the `limit`, the file's `overrides`, or `set` at run time.
     pub rate_from: &'static str,
-    /// How it counts.
+    /// The algorithm.
     pub algorithm: &'static str,
-    /// What the request costs, in words.
+    /// The cost of the request, in words.
     pub cost: String,
     /// `shared` or `instance`.
     pub scope: &'static str,
     /// `enforce` or `shadow`.
     pub mode: &'static str,
-    /// What is done with requests that lack the key: `ip`, `skip` or `deny`.
+    /// The treatment of requests that lack the key: `ip`, `skip` or `deny`.
     pub missing: &'static str,
-    /// For how long a refused request is held, if it is.
+    /// The longest time that a request waits for room, if the limit has `wait`.
     pub wait_ms: Option<u64>,
-    /// Where the key stands, if the store was asked.
+    /// The current count of the key, if the store was asked.
     pub live: Option<Live>,
 }
 
-/// Where a key stands now.
+/// The current count of a key.
 #[derive(Debug, Serialize)]
 pub struct Live {
     /// Permits in use.
     pub used: u64,
     /// Permits left.
     pub remaining: u64,
-    /// Whether the request has room.
+    /// True if the request would be admitted now.
     pub admits: bool,
-    /// When it has, unless it never fits or the limit counts what is in flight.
+    /// The time until it would be. `None` if its cost never fits, or if the limit counts requests in flight.
     pub retry_after_ms: Option<u64>,
-    /// Whether this is counted for the client's network and not for the key, as the limit has no memory for more keys.
+    /// True if the client's network is counted instead of the key, because the limit has no memory for more keys.
     #[serde(skip_serializing_if = "Not::not")]
     pub by_network: bool,
 }
 
-/// What the next request gets.
+/// The decision that the next identical request would get.
 #[derive(Debug, Serialize)]
-pub struct Next {
-    /// Whether all limits let it pass.
+pub struct NextDecision {
+    /// True if all limits admit it.
     pub admitted: bool,
-    /// The limits that don't.
+    /// The limits that would refuse it.
     pub refused_by: Vec<String>,
-    /// Why that isn't known, if it isn't.
+    /// The reason why the decision isn't known, if the store can't answer.
     pub unknown: Option<String>,
 }
 
 impl Explanation {
-    /// What a gateway makes of a request, as far as its configuration tells.
+    /// Explains a request from the configuration alone.
     pub fn of(gateway: &Gateway, question: Question) -> Self {
         explain(gateway, question).0
     }
 
-    /// The same, with what the store holds now, and what the next such request would get.
+    /// Explains a request, with the current counts from the store and the decision for the next identical request.
     pub async fn live(gateway: &Gateway, question: Question) -> Self {
         let (mut explanation, asks) = explain(gateway, question);
         if explanation.rejected.is_some() {
             return explanation;
         }
-        let mut next = Next { admitted: true, refused_by: Vec::new(), unknown: None };
+        let mut next = NextDecision { admitted: true, refused_by: Vec::new(), unknown: None };
         for (limit, asks) in explanation.limits.iter_mut().zip(&asks) {
             let mut admits = limit.outcome != "refused";
             for ask in asks {
                 match gateway.limiter().peek(ask).await {
-                    // Told is the first key, or the first without room.
+                    // Shows the first key without room, else the first key.
                     Ok(state) if admits => {
                         admits = state.usage.delay_us == Some(0);
                         if limit.live.is_none() || !admits {
@@ -208,7 +208,7 @@ impl Explanation {
     }
 }
 
-/// Explains a request, and returns what it asks of each limit.
+/// Explains a request, and returns its asks of each limit.
 fn explain(gateway: &Gateway, question: Question) -> (Explanation, Vec<Asks>) {
     let Question { mut parts, peer } = question;
     from_client(&mut parts.headers);
@@ -225,14 +225,15 @@ fn explain(gateway: &Gateway, question: Question) -> (Explanation, Vec<Asks>) {
     }
     match gateway.planner.plan(client.address, &parts, gateway.claims(&parts)) {
         Ok(plan) => {
-            explanation.route = Some(OfRoute::new(gateway, plan.route, Some(plan.aim), &parts.uri));
+            explanation.route = Some(DescribedRoute::new(gateway, plan.route, Some(plan.aim), &parts.uri));
             let limits = plan.limits.iter().zip(plan.terms);
-            let (limits, asks) = limits.map(|(rule, terms)| OfLimit::new(rule, terms)).unzip();
+            let (limits, asks) = limits.map(|(rule, terms)| DescribedLimit::new(rule, terms)).unzip();
             explanation.limits = limits;
             (explanation, asks)
         }
         Err(unplanned) => {
-            explanation.route = unplanned.route.map(|route| OfRoute::new(gateway, route, None, &parts.uri));
+            explanation.route =
+                unplanned.route.map(|route| DescribedRoute::new(gateway, route, None, &parts.uri));
             explanation.rejected = Some(unplanned.rejection.into());
             (explanation, Vec::new())
         }
@@ -273,12 +274,13 @@ impl Explanation {
         let view = target.view(parts, &target.matched);
         let is_other = |(_, route): &&(Matcher, Route)| taken.is_none_or(|taken| !ptr::eq(taken, route));
         let others = planner.routes.routes().filter(is_other);
-        self.others = others.map(|(matcher, route)| Other::new(matcher, route, &view, taken)).collect();
+        self.others =
+            others.map(|(matcher, route)| UntakenRoute::new(matcher, route, &view, taken)).collect();
     }
 }
 
-impl OfRoute {
-    /// A route, and what becomes of the request for this target, if it isn't rejected.
+impl DescribedRoute {
+    /// Describes a route, and the next step of a request that isn't rejected.
     fn new(gateway: &Gateway, route: &Route, aim: Option<Aim<'_>>, as_sent: &Uri) -> Self {
         let mut routes = gateway.planner.routes.routes();
         let (matcher, _) = routes.nth(route.place).expect("it is one of them");
@@ -305,9 +307,9 @@ impl OfRoute {
 }
 
 impl Rejected {
-    /// What `OPTIONS *` is answered with.
+    /// Returns the response to `OPTIONS *`.
     fn about_server() -> Self {
-        let detail = "it asks about the server as a whole, and the gateway answers itself".to_owned();
+        let detail = "`OPTIONS *` is about the server as a whole, so the gateway answers it".to_owned();
         Self { status: StatusCode::NO_CONTENT.as_u16(), code: "about-server", detail }
     }
 }
@@ -319,25 +321,27 @@ impl From<Rejection> for Rejected {
     }
 }
 
-impl Other {
+impl UntakenRoute {
     fn new(matcher: &Matcher, route: &Route, view: &View<'_>, taken: Option<&Route>) -> Self {
         let reason = match (matcher.unmet(view), taken) {
-            (Some(Unmet::Host), _) => "it is for another host".to_owned(),
-            (Some(Unmet::Path), _) => "it is for another path".to_owned(),
-            (Some(Unmet::Method), _) => "it is for other methods".to_owned(),
-            (Some(Unmet::Header(name)), _) => format!("it asks for another value of the header `{name}`"),
+            (Some(Unmet::Host), _) => "host doesn't match".to_owned(),
+            (Some(Unmet::Path), _) => "path doesn't match".to_owned(),
+            (Some(Unmet::Method), _) => "method doesn't match".to_owned(),
+            (Some(Unmet::Header(name)), _) => format!("header `{name}` doesn't match"),
             (Some(Unmet::Query(name)), _) => {
-                format!("it asks for another value of the query parameter `{name}`")
+                format!("query parameter `{name}` doesn't match")
             }
-            (None, Some(taken)) => format!("`{}` is more specific, or as specific and before it", taken.name),
-            (None, None) => unreachable!("a request takes one of the routes that it may take"),
+            (None, Some(taken)) => {
+                format!("`{}` is more specific, or equally specific and earlier in the file", taken.name)
+            }
+            (None, None) => unreachable!("a request takes one of the routes that match"),
         };
         Self { name: route.name.clone(), matches: matcher.to_string(), reason }
     }
 }
 
-impl OfLimit {
-    /// A limit, and what the request asks of it.
+impl DescribedLimit {
+    /// Describes a limit, and returns the request's asks of it.
     fn new(rule: &Rule, terms: Terms) -> (Self, Asks) {
         let (limit, config) = (rule.limit(), rule.config());
         let mut described = Self {
@@ -393,7 +397,7 @@ impl OfLimit {
         (described, Asks::new())
     }
 
-    /// Notes where a key of the request stands.
+    /// Adds the current count of a key.
     fn note(&mut self, ask: &Ask, state: &KeyState) {
         let quota = state.quota;
         if state.is_overridden {
@@ -424,9 +428,9 @@ fn exemption(config: &config::LimitSettings, entry: &Exemption) -> String {
 fn cost(config: &config::LimitSettings) -> String {
     let cost = match &config.cost {
         Cost::Fixed(cost) => cost.to_string(),
-        Cost::Header(name) => format!("what the header `{name}` says, or 1"),
+        Cost::Header(name) => format!("the value of the header `{name}`, or 1"),
         Cost::Response { header, estimate } => {
-            format!("{estimate}, and the rest when the response's `{header}` tells it")
+            format!("{estimate}, then corrected by the response's `{header}`")
         }
     };
     match &config.when_status[..] {

@@ -8,11 +8,11 @@ mod access_log;
 mod build;
 mod call;
 pub(crate) mod client;
-mod entry;
 mod exchange;
 mod hops;
 mod listing;
 pub(crate) mod plan;
+mod record;
 mod refused;
 #[cfg(feature = "opentelemetry")]
 mod spans;
@@ -48,9 +48,9 @@ use crate::{
 };
 
 use self::{
-    entry::{End, Entry},
     exchange::Facts,
     plan::{Aim, Plan, Planner, Route, fixed},
+    record::{Ending, Record},
 };
 
 pub(crate) use self::exchange::Exchange;
@@ -90,7 +90,7 @@ pub struct Gateway {
 }
 
 impl Gateway {
-    /// Answers a request from `peer`. Without room for it, the answer is 503.
+    /// Answers a request from `peer`. Without `has_room`, the response is 503.
     pub async fn answer(
         self: Arc<Self>,
         peer: Peer,
@@ -126,8 +126,8 @@ impl Gateway {
         let (status, (_, traffic)) = (answer.status.as_u16(), &self.traffic[Self::UNROUTED]);
         traffic.note(status, false, Duration::ZERO);
         if let Some(log) = &self.access_log {
-            let end = End { bytes: answer.body.len() as u64, ..End::unrouted(status) };
-            log.log(&Entry::unreadable(peer, head), &end);
+            let end = Ending { bytes: answer.body.len() as u64, ..Ending::unrouted(status) };
+            log.log(&Record::unreadable(peer, head), &end);
         }
         answer
     }
@@ -222,7 +222,7 @@ impl Gateway {
             return Ok(whole(response));
         }
         if self.tracer.is_some() {
-            let traced = facts.entry.as_ref().and_then(|entry| entry.visits.within);
+            let traced = facts.record.as_ref().and_then(|record| record.visits.within);
             trace::carry_on(&mut parts.headers, traced);
         }
         let mut request = Some(outgoing(parts, uri, body));
@@ -233,7 +233,7 @@ impl Gateway {
             facts.sending(request.headers());
         }
         let deadline = route.timeout.map(|timeout| Instant::now() + timeout);
-        upstream.send(&mut request, deadline, facts.entry.as_mut().map(|entry| &mut entry.visits)).await
+        upstream.send(&mut request, deadline, facts.record.as_mut().map(|record| &mut record.visits)).await
     }
 
     /// Returns the route that a request took.
@@ -244,8 +244,8 @@ impl Gateway {
     /// Returns what is needed to reject an identical request without parsing it. `None` if logging, tracing or tokens need
     /// the request itself.
     fn refused(self: &Arc<Self>, asked: Repeat, facts: &Facts) -> Option<Box<Refused>> {
-        let is_told = self.access_log.is_some() || self.tracer.is_some();
-        if is_told || self.verifier.is_some() || facts.lines.is_none() || facts.is_grpc {
+        let is_observed = self.access_log.is_some() || self.tracer.is_some();
+        if is_observed || self.verifier.is_some() || facts.lines.is_none() || facts.is_grpc {
             return None;
         }
         let route = self.route(facts)?;

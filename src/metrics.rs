@@ -1,4 +1,4 @@
-//! The page of metrics (OpenMetrics text, 1.0, or Prometheus text).
+//! The page of metrics (OpenMetrics text 1.0, or Prometheus text).
 
 mod process;
 
@@ -13,12 +13,12 @@ use tollgate_limiter::metrics::Page;
 
 /// The media type of a page.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-/// That of a page in [`older_form`].
+/// The media type of a page in [`older_form`].
 pub const OLDER_CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 const WRITTEN: &str = "writing to a string succeeds";
 
-/// A page with what is written on it, and what the system says of this process.
+/// Returns a page with the metrics that `write` adds, and those of the process.
 pub fn page(write: impl Fn(&mut Page<'_>) + Send + Sync + 'static) -> String {
     let mut registry = Registry::default();
     registry.register_collector(Box::new(Writer(write)));
@@ -27,8 +27,8 @@ pub fn page(write: impl Fn(&mut Page<'_>) + Send + Sync + 'static) -> String {
     page
 }
 
-/// A page as all that scrape can read it (Prometheus text, 0.0.4): a counter has the name of its samples, and there is no
-/// mark at the end.
+/// Converts a page to Prometheus text 0.0.4, which all scrapers can read: a counter's description has the name of
+/// its samples, and there is no end mark.
 pub fn older_form(page: &str) -> String {
     let counter = |line: &'_ str| line.strip_prefix("# TYPE ")?.strip_suffix(" counter").map(str::to_owned);
     let counters: HashSet<String> = page.lines().filter_map(counter).collect();

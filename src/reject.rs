@@ -1,8 +1,7 @@
-//! A rejection is an answer of the gateway's own, in place of the upstream's.
+//! Rejections: the gateway's own responses, in place of the upstream's.
 //!
-//! All of them are here: what they are called, their status, and what they say. They are
-//! `application/problem+json` (RFC 9457) and name the cause, never an upstream's address. Clients of gRPC get a
-//! status of theirs.
+//! This module has the code, status and text of each one. They are `application/problem+json` (RFC 9457) and name
+//! the cause, never an upstream's address. gRPC clients get a gRPC status.
 
 use std::fmt;
 
@@ -23,60 +22,60 @@ use crate::{
     forward::{Failure, body::Fault},
 };
 
-/// What the lines of its head mostly take that tell of its limits.
+/// The usual size of a response's RateLimit lines, in bytes.
 pub(crate) const LINES_BYTES: usize = 256;
 
-/// An answer as it stands on the wire of HTTP/1.1: its status, lines of its head, and its body.
+/// A response as HTTP/1.1 sends it: its status, header lines and body.
 #[derive(Debug)]
 pub struct Written {
     /// The status.
     pub status: StatusCode,
-    /// Lines of the head.
+    /// The header lines.
     pub lines: Vec<u8>,
     /// The body.
     pub body: Bytes,
 }
 
-/// Why the gateway answers in place of the upstream.
+/// The reason why the gateway responds in place of the upstream.
 #[derive(Debug)]
 pub enum Rejection {
-    /// What came is no request.
+    /// The bytes aren't an HTTP/1.1 request.
     Malformed,
-    /// The head of the request is larger than it may be.
+    /// The request's header is too large.
     HeadTooLarge,
-    /// The target of the request alone is.
+    /// The request's target alone is too long.
     TargetTooLong,
     /// An HTTP/1.1 request without Host.
     HostMissing,
     /// More than one Host.
     HostRepeated,
-    /// A Host that names no host.
+    /// A Host that isn't a valid host.
     HostInvalid,
-    /// A target that is neither a path nor a whole url, or has a NUL.
+    /// A target that is neither a path nor a full URL, or contains a NUL.
     TargetInvalid,
     /// An escaped slash in the path, where the configuration rejects them.
     EscapedSlash,
-    /// A path that servers read differently, each of them as one that has limits.
+    /// A path that servers read in several ways, which different limits apply to.
     PathAmbiguous,
-    /// A path that some servers read as going up, of a route with limits.
+    /// A path that some servers read as leaving its directory, on a route with limits.
     PathClimbs,
-    /// Something else is expected than `100-continue`.
+    /// An expectation other than `100-continue`.
     ExpectationUnknown,
-    /// CONNECT: the gateway is no forward proxy.
+    /// CONNECT: the gateway isn't a forward proxy.
     Connect,
-    /// The gateway has as many connections as it may have, and all of them are in use.
+    /// The gateway has the most connections it may have, and all of them are in use.
     Overloaded,
     /// No route matches.
     NoRoute,
-    /// A peer that may not ask for decisions.
+    /// A peer that isn't allowed to ask for decisions.
     CallerUnknown,
-    /// A proxy asks for a decision, but doesn't say for which path.
+    /// A proxy's request for a decision doesn't name the path.
     ForwardedUriMissing,
-    /// A service asks for a decision in a way that can't be read.
+    /// A service's request for a decision is invalid.
     QuestionInvalid(String),
-    /// A limit refuses, or can't be asked.
+    /// A limit refuses the request, or the store can't answer.
     Refused(Refusal),
-    /// The upstream gives no answer.
+    /// There is no response from the upstream.
     Failed(Failure),
 }
 
@@ -93,30 +92,34 @@ impl From<Failure> for Rejection {
 }
 
 impl Rejection {
-    /// Status, code and detail.
+    /// Returns the status, code and detail.
     pub(crate) fn terms(&self) -> (StatusCode, &'static str, &dyn fmt::Display) {
         let (status, code, detail): (_, _, &&str) = match self {
-            Self::Malformed => (400, "request-malformed", &"what came is no request of HTTP/1.1"),
-            Self::HeadTooLarge => (431, "head-too-large", &"the request's head is larger than it may be"),
-            Self::TargetTooLong => (414, "target-too-long", &"the request's target is longer than it may be"),
+            Self::Malformed => (400, "request-malformed", &"this is not an HTTP/1.1 request"),
+            Self::HeadTooLarge => (431, "head-too-large", &"the request's header is too large"),
+            Self::TargetTooLong => (414, "target-too-long", &"the request's target is too long"),
             Self::HostMissing => (400, "host-missing", &"the request has no Host field"),
             Self::HostRepeated => (400, "host-repeated", &"the request has more than one Host field"),
-            Self::HostInvalid => (400, "host-invalid", &"the Host field names no host"),
+            Self::HostInvalid => (400, "host-invalid", &"the Host field is not a valid host"),
             Self::TargetInvalid => {
-                (400, "target-invalid", &"the request's target is neither a path nor an http url")
+                (400, "target-invalid", &"the request's target is neither a path nor an http URL")
             }
             Self::EscapedSlash => (400, "escaped-slash", &"the path has an escaped slash or backslash"),
-            Self::PathAmbiguous => {
-                (400, "path-ambiguous", &"servers read the path in several ways, which aren't limited alike")
-            }
-            Self::PathClimbs => {
-                (400, "path-ambiguous", &"some servers read the path as going up, past its limits")
-            }
+            Self::PathAmbiguous => (
+                400,
+                "path-ambiguous",
+                &"servers read the path in several ways, and different limits apply to them",
+            ),
+            Self::PathClimbs => (
+                400,
+                "path-ambiguous",
+                &"some servers read the path as leaving its directory, which would escape its limits",
+            ),
             Self::ExpectationUnknown => {
-                (417, "expectation-unknown", &"the request expects something else than 100-continue")
+                (417, "expectation-unknown", &"the only supported expectation is 100-continue")
             }
-            Self::Connect => (501, "connect", &"this gateway opens no tunnels"),
-            Self::Overloaded => (503, "overloaded", &"the gateway has no room for another connection"),
+            Self::Connect => (501, "connect", &"CONNECT is not supported"),
+            Self::Overloaded => (503, "overloaded", &"the gateway has too many connections"),
             Self::CallerUnknown => (
                 403,
                 "caller-unknown",
@@ -136,8 +139,8 @@ impl Rejection {
         (StatusCode::from_u16(status).expect("a status of this table"), code, detail)
     }
 
-    /// The answer, to a call of gRPC or another request, with the limits' fields in this form. Whom a limit refuses is
-    /// told so in the words of the route, if it has any.
+    /// Returns the response to a gRPC call or another request, with the RateLimit fields in this form. A limit's refusal
+    /// has the status and body of `on_limit`, if the route has one.
     pub fn into_response(
         self,
         is_grpc: bool,
@@ -150,14 +153,14 @@ impl Rejection {
         response
     }
 
-    /// The same, to a request of HTTP/1.1 that is no call of gRPC.
+    /// Writes the response to an HTTP/1.1 request that isn't a gRPC call.
     pub fn write(&self, form: RatelimitHeaders, on_limit: Option<&OnLimit>) -> Written {
         let mut lines = Vec::with_capacity(LINES_BYTES);
         let (status, body) = self.answer(false, form, on_limit, &mut lines);
         Written { status, lines, body }
     }
 
-    /// The same, with its fields written elsewhere: its status and its body.
+    /// Writes the header fields of the response, and returns its status and body.
     pub(crate) fn answer(
         &self,
         is_grpc: bool,

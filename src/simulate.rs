@@ -7,7 +7,7 @@
 //! come from that.
 //!
 //! Not simulated: clients that react to a refusal, waiting (a request that a limit would hold is refused),
-//! alternative readings of paths, several gateways, and a store that is down.
+//! several gateways, and a store that is down.
 
 mod demand;
 mod line;
@@ -25,7 +25,7 @@ use crate::config::Config;
 
 use self::{
     line::Wanted,
-    replay::{Replay, Verdict},
+    replay::{Replay, Replayed},
 };
 
 pub use self::{
@@ -62,9 +62,9 @@ impl Simulation<'_> {
             let verdict = replay.decide(&logged);
             if let Some(against) = &mut against {
                 match (verdict, against.decide(&logged)) {
-                    (Verdict::Refused(_), Verdict::Refused(_)) => {}
-                    (Verdict::Refused(by), _) => replay.differ(by),
-                    (_, Verdict::Refused(by)) => against.differ(by),
+                    (Replayed::Refused(_), Replayed::Refused(_)) => {}
+                    (Replayed::Refused(by), _) => replay.differ(by),
+                    (_, Replayed::Refused(by)) => against.differ(by),
                     _ => {}
                 }
             }

@@ -1,4 +1,4 @@
-//! The dashboard, as people use it: in a real browser.
+//! The dashboard in a real browser.
 
 use crate::harness::{
     browser::{Browser, ENTER, TAB},
@@ -49,16 +49,16 @@ fn a_refused_key_is_seen_reset_and_given_a_rate() {
     browser.wait_for("#found-used", "3");
     assert_eq!(browser.text("#found-left"), "0");
     browser.click("#reset");
-    browser.wait_for("#said", "The count is reset.");
+    browser.wait_for("#said", "The count was reset.");
     assert_eq!((browser.text("#found-used"), ask(&gateway, "crawler")), ("0".to_owned(), 200));
 
     browser.write("#rate", "1/h");
     browser.click("#set button[type=submit]");
-    browser.wait_for("#said", "The key has 1/h for 1h.");
+    browser.wait_for("#said", "The key's rate is 1/h for 1h.");
     browser.wait_for("#found-rate", "1/h (set)");
     assert_eq!((ask(&gateway, "crawler"), ask(&gateway, "other")), (429, 200));
     browser.click("#unset");
-    browser.wait_for("#said", "The file's rate holds again.");
+    browser.wait_for("#said", "The file's rate applies again.");
     assert_eq!(ask(&gateway, "crawler"), 200);
 
     browser.run("document.querySelector('#rate').value = ''");
@@ -106,7 +106,7 @@ fn who_has_the_token_logs_in_and_out() {
     assert_eq!((browser.text("main").as_str(), browser.focus().as_str()), ("", "token"));
     browser.write("#token", "wrong-horse-battery");
     browser.press(ENTER);
-    browser.wait_for("#login-said", "that isn't the token");
+    browser.wait_for("#login-said", "wrong token");
     browser.complaints();
     browser.run("document.querySelector('#token').value = ''");
     browser.write("#token", "correct-horse-battery");
@@ -149,7 +149,7 @@ fn keys_alone_suffice() {
     browser.press(&format!("{TAB}9/h{TAB}{TAB}{ENTER}"));
     browser.wait_for("#found-rate", "9/h (set)");
     browser.press(&format!("{TAB}{TAB}{ENTER}"));
-    browser.wait_for("#said", "The count is reset.");
+    browser.wait_for("#said", "The count was reset.");
     // The table's rows stay while one has the focus, and a chart tells its values.
     browser.run("document.querySelector('#busiest button').focus()");
     browser.press(ENTER);
@@ -161,7 +161,7 @@ fn keys_alone_suffice() {
     browser.press("\u{e012}");
     let label = "return document.querySelector('#throughput svg').getAttribute('aria-label')";
     wait_until("the chart tells", || {
-        browser.run(label).as_str().unwrap().starts_with("Requests a second at ")
+        browser.run(label).as_str().unwrap().starts_with("Requests per second at ")
     });
     let unlabelled = "return [...document.querySelectorAll('input:not([hidden]), select')]\
                       .filter((field) => field.labels.length === 0).map((field) => field.id)";

@@ -97,13 +97,10 @@ fn text(folder: &TempDir, words: &[&str]) -> String {
 #[test]
 fn each_route_says_why_it_is_not_taken() {
     let folder = folder(FILE);
-    let specific = |name| format!("`{name}` is more specific, or as specific and before it");
-    let [host, path, methods] = ["host", "path", "methods"].map(|what| match what {
-        "methods" => "it is for other methods".to_owned(),
-        what => format!("it is for another {what}"),
-    });
-    let version = "it asks for another value of the header `x-version`".to_owned();
-    let preview = "it asks for another value of the query parameter `preview`".to_owned();
+    let specific = |name| format!("`{name}` is more specific, or equally specific and earlier in the file");
+    let [host, path, methods] = ["host", "path", "method"].map(|part| format!("{part} doesn't match"));
+    let version = "header `x-version` doesn't match".to_owned();
+    let preview = "query parameter `preview` doesn't match".to_owned();
     for (words, taken, reasons) in [
         (
             &["GET", "http://api.example.com/v1/orders/7"][..],
@@ -141,7 +138,7 @@ fn each_route_says_why_it_is_not_taken() {
             vec![
                 ("order", host.clone()),
                 ("orders", specific("new")),
-                ("posted", "it is for other methods".into()),
+                ("posted", "method doesn't match".into()),
                 ("preview", specific("new")),
             ],
         ),
@@ -251,7 +248,7 @@ fn what_servers_may_read_in_a_path_is_told() {
     let told = text(&folder, &["GET", &format!("{host}/v1/..;/a")]);
     for line in [
         "or read as /a, for no route\n",
-        "answer       400: some servers read the path as going up, past its limits\n",
+        "answer       400: some servers read the path as leaving its directory, which would escape its limits\n",
         "route        orders  (/v1/{*rest})\n",
     ] {
         assert!(told.contains(line), "{told}");
@@ -326,10 +323,10 @@ fn each_limit_tells_whom_it_counts_and_by_which_rate() {
 fn wrong_use_ends_with_2_and_the_remedy_and_no_credential() {
     let folder = folder(FILE);
     for (words, told) in [
-        (&["GET", "http://"][..], "`http://` is no url"),
-        (&["G T", "/"], "`G T` is no method"),
-        (&["GET", "/", "-H", "hunter2"], "this is no line of a header"),
-        (&["GET", "/", "--ip", "nobody"], "`nobody` is no address"),
+        (&["GET", "http://"][..], "`http://` is not a valid URL"),
+        (&["G T", "/"], "`G T` is not a valid method"),
+        (&["GET", "/", "-H", "hunter2"], "a header is not valid"),
+        (&["GET", "/", "--ip", "nobody"], "`nobody` is not an IP address"),
         (&["GET", "/", "--config", "none.toml"], "can't read `none.toml`"),
         (&["GET", "/", "--live"], "has no table [admin]"),
         (&["GET", "/", "--live", "--admin", "ftp://a"], "is not a valid admin URL"),

@@ -1,8 +1,9 @@
-//! Who may use the admin port, and what a browser may do with its answers.
+//! Access to the admin port, and the browser policy of its responses.
 //!
-//! Without a token those on this machine may: so a page in a browser could, too, whose site has its name point to loopback,
-//! and the Host must be a name of this machine. With one those who bear it, or the cookie of a login by it. A foreign Origin is
-//! turned away in any case, and a change must be `application/json`, which no form can send.
+//! With a token, a request needs the token or the cookie of a login. Without one, the port is on loopback and anybody on this
+//! machine has access. Then the Host must be `localhost` or an address, because a website could resolve its own name to
+//! loopback (DNS rebinding). A foreign Origin is always rejected, and changes must be `application/json`, which HTML forms
+//! can't send.
 
 use std::{fmt, net::SocketAddr, sync::Arc};
 
@@ -28,11 +29,11 @@ use tokio::time::{Instant, timeout};
 
 use super::{Admin, PATIENCE, Problem, Shared, dashboard};
 
-/// Who asks.
+/// The author of a request.
 #[derive(Clone, Copy)]
 pub(super) struct Operator {
     peer: SocketAddr,
-    /// How it is known.
+    /// The means of authentication.
     by: &'static str,
 }
 
@@ -42,7 +43,7 @@ impl fmt::Display for Operator {
     }
 }
 
-/// Turns away who isn't an operator.
+/// Rejects requests without access, from other sites, and of the wrong type.
 pub(super) async fn guard(
     State(admin): State<Arc<Admin>>,
     ConnectInfo(peer): ConnectInfo<SocketAddr>,
@@ -71,10 +72,10 @@ pub(super) async fn guard(
 }
 
 impl Admin {
-    /// By what an operator is known, if it is one. What says nothing of this gateway is for anybody.
+    /// Returns the means by which a request is authenticated. Static files and logins need none.
     fn admits(&self, request: &Request, peer: SocketAddr) -> Result<&'static str, Problem> {
         let (headers, path) = (request.headers(), request.uri().path());
-        // To log in needs no other token. But to ask how one is known tells whether a token is right.
+        // A login has the token in its body. A GET shows whether a token is right, so it needs access.
         let is_login = path == "/api/session" && request.method() != Method::GET;
         let is_for_all = is_login || dashboard::PATHS.contains(&path);
         match (&self.token, borne(headers)) {
@@ -100,26 +101,29 @@ impl Admin {
     /// Notes a wrong token, and returns the answer: 401, or 429 after too many.
     fn wrong_token(&self, peer: SocketAddr) -> Problem {
         match self.guesses.note_wrong(peer, Instant::now()) {
-            None => Problem::new(StatusCode::UNAUTHORIZED, "that isn't the token"),
+            None => Problem::new(StatusCode::UNAUTHORIZED, "wrong token"),
             Some(wait) => Problem {
                 retry_after: Some(wait),
-                ..Problem::new(StatusCode::TOO_MANY_REQUESTS, "too many wrong tokens: send the right one")
+                ..Problem::new(
+                    StatusCode::TOO_MANY_REQUESTS,
+                    "too many wrong tokens; the right one is still accepted",
+                )
             },
         }
     }
 }
 
-/// Returns the token that a request bears.
+/// Returns the bearer token of a request.
 fn borne(headers: &HeaderMap) -> Option<&[u8]> {
     headers.get(AUTHORIZATION)?.as_bytes().strip_prefix(b"Bearer ")
 }
 
-/// Compared by their hashes, which takes the same time for any guess.
+/// Compares a guess with the token, by their hashes, which takes the same time for any guess.
 fn are_same(guess: &[u8], token: &str) -> bool {
     Sha256::digest(guess) == Sha256::digest(token)
 }
 
-/// A name that somebody else may have pointed here is none of ours.
+/// Returns true if the Host is `localhost` or an address. Other names may be under the control of an attacker.
 fn names_this_machine(headers: &HeaderMap) -> bool {
     let host = headers.get(HOST).and_then(|host| host.to_str().ok()?.parse::<Authority>().ok());
     host.is_some_and(|host| {
@@ -135,7 +139,7 @@ fn is_same_origin(headers: &HeaderMap) -> bool {
     [&b"http://"[..], b"https://"].iter().any(|scheme| origin.strip_prefix(*scheme) == Some(host))
 }
 
-/// By what who asks is known.
+/// Returns the means by which the request is authenticated.
 pub(super) async fn session(Extension(Operator { by, .. }): Extension<Operator>) -> Json<Value> {
     Json(json!({ "by": by }))
 }
@@ -146,7 +150,7 @@ pub(super) struct Login {
     token: String,
 }
 
-/// Gives a browser that shows the token a cookie to show instead.
+/// Logs a browser in: checks the token and sets a cookie.
 pub(super) async fn log_in(
     State(admin): Shared,
     ConnectInfo(peer): ConnectInfo<SocketAddr>,
@@ -155,13 +159,13 @@ pub(super) async fn log_in(
 ) -> Result<impl IntoResponse, Problem> {
     let Json(login) = login.map_err(Problem::from)?;
     let Some(token) = &admin.token else {
-        return Err(Problem::new(StatusCode::CONFLICT, "this port demands no token"));
+        return Err(Problem::new(StatusCode::CONFLICT, "this port needs no token"));
     };
     if !are_same(login.token.as_bytes(), token) {
         return Err(admin.wrong_token(peer));
     }
     admin.guesses.note_right(peer);
-    tracing::info!(%peer, "an operator has logged in");
+    tracing::info!(%peer, "operator logged in");
     Ok((StatusCode::NO_CONTENT, [(SET_COOKIE, admin.sessions.begin(&headers))]))
 }
 
@@ -169,7 +173,7 @@ pub(super) async fn log_out(State(admin): Shared, headers: HeaderMap) -> impl In
     (StatusCode::NO_CONTENT, [(SET_COOKIE, admin.sessions.end(&headers))])
 }
 
-/// An answer that no other site can frame, keep or take for something else, and in which no other script runs than ours.
+/// Adds security headers to a response: no frames, no caching, no type sniffing, and no scripts but the dashboard's.
 pub(super) async fn secured(mut response: Response) -> Response {
     let headers = response.headers_mut();
     let policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; \

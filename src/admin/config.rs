@@ -45,10 +45,10 @@ async fn show(State(Configured { reloader, status }): State<Configured>) -> Json
 
 async fn reload(
     State(Configured { reloader, .. }): State<Configured>,
-    Extension(who): Extension<Operator>,
+    Extension(author): Extension<Operator>,
 ) -> Response {
     // The reload completes even if the operator disconnects.
-    let reloading = tokio::spawn(async move { reloader.reload(&format!("the operator at {who}")).await });
+    let reloading = tokio::spawn(async move { reloader.reload(&format!("the operator at {author}")).await });
     match reloading.await {
         Ok(Ok(changes)) => Json(json!({ "changes": changes })).into_response(),
         Ok(Err(faults)) => {
@@ -57,7 +57,7 @@ async fn reload(
                 "type": "about:blank",
                 "title": status.canonical_reason(),
                 "status": status.as_u16(),
-                "detail": "the configuration is invalid, the running one stays in use",
+                "detail": "the configuration is invalid; the running one stays in use",
                 "faults": faults.to_json(),
             });
             (status, [(CONTENT_TYPE, "application/problem+json")], problem.to_string() + "\n").into_response()

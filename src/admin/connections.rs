@@ -1,5 +1,5 @@
-//! Operators' connections: few at a time. If all are taken, the one that has waited longest for its client makes room for
-//! the next, so that clients that connect and send nothing delay nobody.
+//! Operators' connections. Their number is small. If all are in use, the one that has waited longest for its client is
+//! closed, so clients that connect and send nothing block nobody.
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
@@ -17,22 +17,22 @@ use tower::ServiceExt;
 
 use super::PATIENCE;
 
-/// Connections at a time. Fewer may listen to events, which make no room, so there are always some that do.
+/// The most connections. Event streams, which are never closed to make room, have a smaller bound.
 const MOST: usize = 64;
-/// How long an operator's system may leave unacknowledged what it is sent: who listens to events sends nothing.
+/// The TCP user timeout, which detects vanished clients of event streams, since these send nothing.
 const SILENCE_MOST: Duration = Duration::from_secs(30);
-/// When connections can't be accepted, the system needs time.
+/// The pause after a failure to accept a connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// The connections that are open.
 #[derive(Default)]
 struct Connections {
     tasks: JoinSet<()>,
-    open: Vec<(Waiting, AbortHandle)>,
+    open: Vec<(WaitingSince, AbortHandle)>,
 }
 
-/// The time since when a connection waits for its client, if it does.
-type Waiting = Arc<Mutex<Option<Instant>>>;
+/// The time since which a connection waits for its client. `None` while it doesn't wait.
+type WaitingSince = Arc<Mutex<Option<Instant>>>;
 
 /// Accepts operators' connections until the program ends.
 pub(super) async fn accept(listener: TcpListener, router: Router) {
@@ -55,15 +55,15 @@ impl Connections {
     fn serve(&mut self, stream: TcpStream, peer: SocketAddr, router: Router) {
         #[cfg(target_os = "linux")]
         let _ = socket2::SockRef::from(&stream).set_tcp_user_timeout(Some(SILENCE_MOST));
-        let waiting = Waiting::new(Mutex::new(Some(Instant::now())));
+        let waiting = WaitingSince::new(Mutex::new(Some(Instant::now())));
         let task = self.tasks.spawn(serve(stream, peer, router, waiting.clone()));
         self.open.push((waiting, task));
     }
 
-    /// Closes a connection if there are as many as may be, or waits for one to end if all are at work.
+    /// If all connections are in use, closes the one that has waited longest. If none waits, waits for one to end.
     async fn make_room(&mut self) {
         if self.open.len() == MOST {
-            // The others may have sent their requests already, but not had their turn to read them.
+            // Other connections may have received requests that their tasks haven't read yet.
             yield_now().await;
         }
         loop {
@@ -83,15 +83,15 @@ impl Connections {
     }
 }
 
-async fn serve(stream: TcpStream, peer: SocketAddr, router: Router, waiting: Waiting) {
+async fn serve(stream: TcpStream, peer: SocketAddr, router: Router, waiting: WaitingSince) {
     let service = service_fn(move |mut request: hyper::Request<Incoming>| {
-        // As long as its body hasn't come, the client is still waited for.
+        // Until the body has arrived, the connection still waits for its client.
         *waiting.lock() = (!request.body().is_end_stream()).then(Instant::now);
         request.extensions_mut().insert(ConnectInfo(peer));
         let (answer, waiting) = (router.clone().oneshot(request), waiting.clone());
         async move {
             let answer = answer.await?;
-            // One without a length is events, to which the client listens.
+            // A response without a length is an event stream, which doesn't wait for its client.
             *waiting.lock() = answer.body().size_hint().exact().map(|_| Instant::now());
             Ok::<_, std::convert::Infallible>(answer)
         }

@@ -1,8 +1,8 @@
-//! Wrong tokens. A peer that sends several in a row gets 429 for further ones for a while, and few of them are logged.
-//! The right token is always accepted, so nobody can lock an operator out.
+//! Wrong tokens. After several in a row, a peer gets 429 for further ones for a while, and only some of them are
+//! logged. The right token is always accepted, so an attacker can't lock an operator out.
 //!
-//! Peers are kept in a fixed number of places, by a hash that nobody outside can predict. Peers that share a place only
-//! share the 429 for their wrong tokens.
+//! Peers are counted in a table of fixed size, at the index of a keyed hash. Peers with the same index share only the
+//! 429 for their wrong tokens.
 
 use std::{
     collections::{VecDeque, hash_map::RandomState},
@@ -16,10 +16,10 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 const PLACES: usize = 1_024;
-/// Wrong tokens in a row that are told so. For a while, further ones get 429.
+/// The number of wrong tokens in a row that get 401. For a while, further ones get 429.
 const IN_A_ROW_MOST: u32 = 5;
 const WHILE: Duration = Duration::from_secs(60);
-/// Wrong tokens that are logged in any time as long as [`LOGGED_WITHIN`].
+/// The most wrong tokens logged within [`LOGGED_WITHIN`].
 const LOGGED_MOST: usize = 10;
 const LOGGED_WITHIN: Duration = Duration::from_secs(60);
 
@@ -38,7 +38,7 @@ struct Guesser {
     blocked_until: Option<Instant>,
 }
 
-/// When the last wrong tokens were logged, at most [`LOGGED_MOST`] of them, and how many have been left out since.
+/// The times of the last logged wrong tokens, at most [`LOGGED_MOST`], and the number of unlogged ones since.
 #[derive(Default)]
 struct LogBudget {
     logged: VecDeque<Instant>,
@@ -46,7 +46,7 @@ struct LogBudget {
 }
 
 impl Guesses {
-    /// None so far.
+    /// Returns an empty record.
     pub(super) fn new() -> Self {
         Self {
             hasher: RandomState::new(),
@@ -56,7 +56,7 @@ impl Guesses {
         }
     }
 
-    /// How many there were.
+    /// Returns the number of wrong tokens.
     pub(super) fn count(&self) -> u64 {
         self.count.load(Relaxed)
     }
@@ -71,16 +71,16 @@ impl Guesses {
         self.count.fetch_add(1, Relaxed);
         let left_out = self.log.lock().note(now);
         match left_out {
-            Some(0) => tracing::warn!(%peer, "a wrong admin token"),
+            Some(0) => tracing::warn!(%peer, "wrong admin token"),
             Some(left_out) => {
-                tracing::warn!(%peer, "a wrong admin token; {left_out} before it were not logged");
+                tracing::warn!(%peer, "wrong admin token; {left_out} earlier ones were not logged");
             }
             None => {}
         }
         self.places.lock()[self.place(peer)].note_wrong(now)
     }
 
-    /// A client with IPv6 has at least a network of 64 bits to itself.
+    /// Returns the index of a peer. It ignores the last 64 bits of an IPv6 address, since a client usually has a /64.
     fn place(&self, peer: SocketAddr) -> usize {
         let network = match peer.ip().to_canonical() {
             IpAddr::V4(address) => u64::from(address.to_bits()),
@@ -109,7 +109,7 @@ impl Guesser {
 }
 
 impl LogBudget {
-    /// Notes a wrong token. If it is to be logged, it returns how many were left out since the last that was.
+    /// Notes a wrong token. If it should be logged, returns the number of unlogged ones since the last logged one.
     fn note(&mut self, now: Instant) -> Option<u64> {
         if self.logged.len() == LOGGED_MOST {
             let oldest = self.logged.front().copied();
@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn wrong_tokens_are_held_up_after_five_for_a_minute() {
+    fn after_five_wrong_tokens_a_peer_is_blocked_for_a_minute() {
         let (guesses, now) = (Guesses::new(), Instant::now());
         let peer: SocketAddr = "192.0.2.1:7".parse().unwrap();
         for _ in 0..IN_A_ROW_MOST {
@@ -151,18 +151,18 @@ mod tests {
     fn a_network_of_64_bits_is_one_peer() {
         let (guesses, now) = (Guesses::new(), Instant::now());
         let wrong = |peer: &str| guesses.note_wrong(peer.parse().unwrap(), now).is_some();
-        let told: Vec<bool> = (0..7).map(|host| wrong(&format!("[2001:db8::{host}]:1"))).collect();
-        assert_eq!(told, [false, false, false, false, false, true, true]);
+        let results: Vec<bool> = (0..7).map(|host| wrong(&format!("[2001:db8::{host}]:1"))).collect();
+        assert_eq!(results, [false, false, false, false, false, true, true]);
     }
 
     #[test]
-    fn ten_a_minute_are_logged_and_the_rest_is_told_later() {
+    fn ten_a_minute_are_logged_and_the_rest_counted() {
         let (now, mut log) = (Instant::now(), LogBudget::default());
         assert_eq!(log.note(now), Some(0));
         let later = now + LOGGED_WITHIN - Duration::from_secs(1);
-        let told: Vec<_> = (0..12).map(|_| log.note(later)).collect();
-        assert_eq!(told, [[Some(0); 9].as_slice(), &[None; 3]].concat());
-        // Of the ten, one is long ago.
+        let results: Vec<_> = (0..12).map(|_| log.note(later)).collect();
+        assert_eq!(results, [[Some(0); 9].as_slice(), &[None; 3]].concat());
+        // The oldest of the ten has expired.
         assert_eq!(log.note(now + LOGGED_WITHIN), Some(3));
         assert_eq!(log.note(now + LOGGED_WITHIN), None);
     }

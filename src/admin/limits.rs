@@ -22,7 +22,7 @@ use crate::{gateway::Gateway, rules::Rule};
 
 use super::{Admin, Operator, Problem};
 
-type Who = Extension<Operator>;
+type Author = Extension<Operator>;
 type JsonResult = Result<Json<Value>, Problem>;
 type ChangeBody = Result<Json<Change>, JsonRejection>;
 
@@ -77,7 +77,7 @@ impl LimitHandle {
         self.rule.ask_for(key).map_err(bad_request)
     }
 
-    async fn set(&self, key: Option<&Key>, who: Who, change: ChangeBody) -> JsonResult {
+    async fn set(&self, key: Option<&Key>, author: Author, change: ChangeBody) -> JsonResult {
         let Json(change) = change.map_err(Problem::from)?;
         let (limit, limiter) = (self.limit(), self.gateway.limiter());
         let set = Override {
@@ -99,25 +99,25 @@ impl LimitHandle {
             let lasts = lasts.unwrap_or_default();
             // Another scope has other counts.
             let kept = if set.scope.is_none() { ": counts kept" } else { "" };
-            self.log(who, key, &format!("rate set to {rate}{scope}{lasts}{kept}"));
+            self.log(author, key, &format!("rate set to {rate}{scope}{lasts}{kept}"));
         }
         let mut shown = show_override(limit, &set);
         shown["set"] = json!(is_set);
         Ok(Json(shown))
     }
 
-    async fn unset(&self, key: Option<&Key>, who: Who) -> JsonResult {
+    async fn unset(&self, key: Option<&Key>, author: Author) -> JsonResult {
         let was_set = self.gateway.limiter().unset_rate(self.limit(), key).await?;
         if was_set {
-            self.log(who, key, "rate set back to the file's: counts kept");
+            self.log(author, key, "rate set back to the file's: counts kept");
         }
         Ok(Json(json!({ "unset": was_set })))
     }
 
     /// Logs a change and its author.
-    fn log(&self, Extension(who): Who, key: Option<&Key>, change: &str) {
+    fn log(&self, Extension(author): Author, key: Option<&Key>, change: &str) {
         let key = key.map(|key| format!(", key `{}`", key.as_str())).unwrap_or_default();
-        tracing::info!(%who, "limit `{}`{key}: {change}", self.limit().name());
+        tracing::info!(who = %author, "limit `{}`{key}: {change}", self.limit().name());
     }
 }
 
@@ -166,46 +166,50 @@ async fn show(State(admin): State<Arc<Admin>>, Path((limit, key)): Path<(String,
 
 async fn reset(
     State(admin): State<Arc<Admin>>,
-    who: Who,
+    author: Author,
     Path((limit, key)): Path<(String, String)>,
 ) -> JsonResult {
     let place = admin.place(&limit)?;
     let ask = place.ask(&key)?;
     place.gateway.limiter().reset(&ask).await?;
-    place.log(who, Some(ask.key()), "count reset");
+    place.log(author, Some(ask.key()), "count reset");
     Ok(Json(json!({ "limit": limit, "key": ask.key().as_str(), "reset": true })))
 }
 
 async fn set_of_limit(
     State(admin): State<Arc<Admin>>,
-    who: Who,
+    author: Author,
     Path(limit): Path<String>,
     change: ChangeBody,
 ) -> JsonResult {
-    admin.place(&limit)?.set(None, who, change).await
+    admin.place(&limit)?.set(None, author, change).await
 }
 
 async fn set_of_key(
     State(admin): State<Arc<Admin>>,
-    who: Who,
+    author: Author,
     Path((limit, key)): Path<(String, String)>,
     change: ChangeBody,
 ) -> JsonResult {
     let place = admin.place(&limit)?;
-    place.set(Some(place.ask(&key)?.key()), who, change).await
+    place.set(Some(place.ask(&key)?.key()), author, change).await
 }
 
-async fn unset_of_limit(State(admin): State<Arc<Admin>>, who: Who, Path(limit): Path<String>) -> JsonResult {
-    admin.place(&limit)?.unset(None, who).await
+async fn unset_of_limit(
+    State(admin): State<Arc<Admin>>,
+    author: Author,
+    Path(limit): Path<String>,
+) -> JsonResult {
+    admin.place(&limit)?.unset(None, author).await
 }
 
 async fn unset_of_key(
     State(admin): State<Arc<Admin>>,
-    who: Who,
+    author: Author,
     Path((limit, key)): Path<(String, String)>,
 ) -> JsonResult {
     let place = admin.place(&limit)?;
-    place.unset(Some(place.ask(&key)?.key()), who).await
+    place.unset(Some(place.ask(&key)?.key()), author).await
 }
 
 fn show_override(limit: &Limit, set: &Override) -> Value {

@@ -1,4 +1,4 @@
-//! A request that is asked about.
+//! The request to explain.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -8,7 +8,7 @@ use hyper::{
     http::request::Parts,
 };
 
-/// A request that nobody has sent.
+/// A made-up request.
 #[derive(Debug)]
 pub struct Question {
     pub(super) parts: Parts,
@@ -16,19 +16,22 @@ pub struct Question {
 }
 
 impl Question {
-    /// A request for a url, `http://api.example.com/v1/orders/5` or only `/v1/orders/5`, with these lines as its
-    /// header, that comes from a peer, or from this machine.
+    /// Returns a request for a URL (`http://api.example.com/v1/orders/5`, or only `/v1/orders/5`) with these header
+    /// lines. Without a `peer`, it comes from this machine.
     ///
     /// # Errors
     /// A message and, on a line of its own, the remedy.
     pub fn new(method: &str, url: &str, headers: &[String], peer: Option<IpAddr>) -> Result<Self, String> {
-        let no_method =
-            |_| format!("`{}` is no method\nwrite GET or POST, for example", method.escape_debug());
-        let method = Method::from_bytes(method.as_bytes()).map_err(no_method)?;
-        let told = url.escape_debug();
-        let no_url =
-            |_| format!("`{told}` is no url\nwrite http://api.example.com/v1/orders/5, or only its path");
-        let uri = url.parse::<Uri>().map_err(no_url)?;
+        let invalid_method =
+            |_| format!("`{}` is not a valid method\nwrite GET or POST, for example", method.escape_debug());
+        let method = Method::from_bytes(method.as_bytes()).map_err(invalid_method)?;
+        let shown = url.escape_debug();
+        let invalid_url = |_| {
+            format!(
+                "`{shown}` is not a valid URL\nwrite http://api.example.com/v1/orders/5, or only its path"
+            )
+        };
+        let uri = url.parse::<Uri>().map_err(invalid_url)?;
         let mut fields = HeaderMap::new();
         for line in headers {
             let (name, value) = read_header(line)?;
@@ -39,7 +42,7 @@ impl Question {
             fields.insert(HOST, host);
         }
         let (mut parts, ()) = Request::new(()).into_parts();
-        // It is sent as clients do, and a request without a host is one of HTTP/1.0.
+        // The target is a path, as clients send it. A request without a host is HTTP/1.0.
         let is_path = |uri: &Uri| uri.authority().is_none() || method == Method::CONNECT;
         parts.uri = match uri.path_and_query() {
             Some(target) if !is_path(&uri) => target.clone().into(),
@@ -51,8 +54,8 @@ impl Question {
         Ok(Self { parts, peer: peer.unwrap_or(Ipv4Addr::LOCALHOST.into()) })
     }
 
-    /// A request as a query of a url puts it: `method=GET&url=/v1/orders/5&ip=192.0.2.7`, and `header=name: value` for
-    /// each line of its header.
+    /// Reads a request from a query string: `method=GET&url=/v1/orders/5&ip=192.0.2.7`, and `header=name: value` for
+    /// each header line.
     ///
     /// # Errors
     /// A message and, on a line of its own, the remedy.
@@ -66,23 +69,23 @@ impl Question {
                 "header" => headers.push(value.into_owned()),
                 _ => {
                     let name = name.escape_debug();
-                    return Err(format!("there is no parameter `{name}`\nuse method, url, ip and header"));
+                    return Err(format!("unknown parameter `{name}`\nuse method, url, ip and header"));
                 }
             }
         }
-        let url = url.ok_or("the request lacks its url\nwrite url=/v1/orders/5, for example")?;
+        let url = url.ok_or("missing parameter `url`\nwrite url=/v1/orders/5, for example")?;
         Self::new(&method, &url, &headers, peer)
     }
 }
 
-/// Reads an address of a client.
+/// Reads a client's address.
 ///
 /// # Errors
 /// A message and, on a line of its own, the remedy.
 fn read_address(text: &str) -> Result<IpAddr, String> {
-    let no_address =
-        |_| format!("`{}` is no address\nwrite it as 192.0.2.7 or 2001:db8::7", text.escape_debug());
-    text.parse().map_err(no_address)
+    let invalid_address =
+        |_| format!("`{}` is not an IP address\nwrite it as 192.0.2.7 or 2001:db8::7", text.escape_debug());
+    text.parse().map_err(invalid_address)
 }
 
 fn read_header(line: &str) -> Result<(HeaderName, HeaderValue), String> {
@@ -90,6 +93,6 @@ fn read_header(line: &str) -> Result<(HeaderName, HeaderValue), String> {
         let (name, value) = line.split_once(':')?;
         Some((name.trim().parse().ok()?, HeaderValue::from_str(value.trim()).ok()?))
     };
-    // It may hold a credential, so it isn't repeated.
-    read().ok_or_else(|| "this is no line of a header\nwrite name: value, as in 'x-api-key: mine'".to_owned())
+    // The line may contain a credential, so the message doesn't repeat it.
+    read().ok_or_else(|| "a header is not valid\nwrite name: value, for example 'x-api-key: mine'".to_owned())
 }

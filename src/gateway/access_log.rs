@@ -1,11 +1,10 @@
-//! The access log: a line for each request, written when its answer has ended or broken off.
+//! The access log: a line per request, written when its response has ended or broken off.
 //!
-//! Lines go through a bounded queue to a thread that writes them, so that a full disk or a reader who doesn't read
-//! holds no request up: lines beyond the bound are lost, and counted. SIGUSR1 has the file opened again, as after a
-//! rotation.
+//! Lines pass through a bounded queue to a thread that writes them, so a full disk or a stalled reader delays no
+//! request. Lines beyond the bound are dropped and counted. On SIGUSR1, the file is reopened, as after a rotation.
 //!
-//! A line shows no secret: keys as in the bucket's name, which hashes what may be a credential, and of a query only
-//! the names of its parameters.
+//! Lines contain no secrets: keys appear as in the bucket's name, which hashes possible credentials, and queries
+//! appear without values.
 
 use std::{
     fs::{File, OpenOptions},
@@ -22,38 +21,38 @@ use tracing_appender::non_blocking::{ErrorCounter, NonBlocking, NonBlockingBuild
 
 use crate::config::{self, AccessLogFormat};
 
-use super::entry::{End, Entry};
+use super::record::{Ending, Record};
 
-/// Lines that may wait to be written.
+/// The most lines that wait to be written.
 const WAITING_MOST: usize = 8_192;
-/// Bytes that are written at a time.
+/// The size of the write buffer in bytes.
 const BUFFER: usize = 64 << 10;
 
-/// Where lines are handed in.
+/// The sending end of the access log.
 #[derive(Debug)]
 pub struct AccessLog {
     format: AccessLogFormat,
     queue: NonBlocking,
     beyond_bound: ErrorCounter,
-    state: Arc<State>,
+    state: Arc<WriterState>,
 }
 
-/// What the thread that writes shares with others.
+/// The state shared with the writing thread.
 #[derive(Debug, Default)]
-struct State {
-    /// The file is to be opened again.
+struct WriterState {
+    /// True if the file must be reopened.
     reopens: AtomicBool,
-    /// Lines that couldn't be written.
+    /// The number of lines that couldn't be written.
     failed: AtomicU64,
 }
 
 impl AccessLog {
-    /// Opens the log. What waits to be written is written when the guard is dropped.
+    /// Opens the log. When the guard is dropped, the waiting lines are written.
     ///
     /// # Errors
-    /// The file can't be opened: a message and, on a line of its own, the remedy.
+    /// The file can't be opened. The message has the remedy on a line of its own.
     pub fn open(config: &config::AccessLogSettings) -> Result<(Arc<Self>, WorkerGuard), String> {
-        let state = Arc::<State>::default();
+        let state = Arc::<WriterState>::default();
         let to: Box<dyn Write + Send> = match &config.path {
             Some(path) => Box::new(open(path).map_err(|cause| {
                 let path = path.display();
@@ -70,44 +69,44 @@ impl AccessLog {
         Ok((Arc::new(Self { format: config.format, queue, beyond_bound, state }), guard))
     }
 
-    /// Has the file opened again, soon.
+    /// Requests that the file is reopened.
     pub fn reopen(&self) {
         self.state.reopens.store(true, Relaxed);
-        // It wakes the thread.
+        // Wakes the thread.
         self.hand_in(&[]);
     }
 
     /// Writes the metrics of the log.
     pub fn write_metrics(&self, page: &mut Page<'_>) {
         let lost = self.beyond_bound.dropped_lines() as u64 + self.state.failed.load(Relaxed);
-        page.counter("tollgate_access_log_lost", "Lines of the access log that weren't written", lost);
+        page.counter("tollgate_access_log_lost", "Access log lines that couldn't be written", lost);
     }
 
-    /// Writes the line of a request whose answer has ended so, soon.
-    pub(super) fn log(&self, entry: &Entry, end: &End<'_>) {
+    /// Queues the line of a request whose response has ended.
+    pub(super) fn log(&self, record: &Record, end: &Ending<'_>) {
         let line = match self.format {
-            AccessLogFormat::Json => entry.json(end),
-            AccessLogFormat::Combined => entry.combined(end),
+            AccessLogFormat::Json => record.json(end),
+            AccessLogFormat::Combined => record.combined(end),
         };
         self.hand_in(line.as_bytes());
     }
 
     fn hand_in(&self, line: &[u8]) {
-        // Beyond the bound it is lost, which the queue counts.
+        // If the queue is full, it drops and counts the line.
         let _ = self.queue.clone().write(line);
     }
 }
 
-/// What lines are written to.
+/// The writing end of the access log.
 struct Output {
     path: Option<PathBuf>,
     to: BufWriter<Box<dyn Write + Send>>,
-    state: Arc<State>,
+    state: Arc<WriterState>,
     is_failing: bool,
 }
 
 impl Output {
-    /// Goes on in another file of the same name, if that is asked for and can be opened.
+    /// Reopens the file, if requested and possible.
     fn reopen(&mut self) {
         let Some(path) = self.path.as_deref().filter(|_| self.state.reopens.swap(false, Relaxed)) else {
             return;
@@ -120,23 +119,23 @@ impl Output {
             }
             Err(cause) => {
                 let path = path.display();
-                tracing::error!("can't open `{path}` again: {cause}\nthe access log goes on in the old file");
+                tracing::error!("can't reopen `{path}`: {cause}\nthe access log continues in the old file");
             }
         }
     }
 
-    /// Says when it begins to fail, and when it works again.
+    /// Logs the first failure, and the first success after it.
     fn note<T>(&mut self, written: &io::Result<T>) {
         match written {
             Err(cause) if !self.is_failing => tracing::error!("can't write the access log: {cause}"),
-            Ok(_) if self.is_failing => tracing::info!("the access log is written again"),
+            Ok(_) if self.is_failing => tracing::info!("the access log can be written again"),
             _ => {}
         }
         self.is_failing = written.is_err();
     }
 }
 
-/// Opened to be read, too: a pipe that nobody reads couldn't be opened else.
+/// Opens the file. Also for reading, because a pipe without a reader couldn't be opened otherwise.
 fn open(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).append(true).create(true).open(path)
 }
@@ -144,7 +143,7 @@ fn open(path: &Path) -> io::Result<File> {
 impl Write for Output {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         if self.state.reopens.load(Relaxed) {
-            // Whether that succeeds, the next line will show.
+            // The next line reports a failure.
             let _ = self.flush();
         }
         let written = self.to.write(line);
@@ -155,7 +154,7 @@ impl Write for Output {
         written
     }
 
-    /// Called, too, when no more lines wait.
+    /// Flushes and reopens. Also called when no more lines wait.
     fn flush(&mut self) -> io::Result<()> {
         let flushed = self.to.flush();
         self.note(&flushed);

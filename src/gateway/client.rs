@@ -1,4 +1,4 @@
-//! Who sent a request: the peer, or whom the proxies that are trusted name.
+//! The client of a request: the peer, or the client that trusted proxies name.
 
 use std::net::IpAddr;
 
@@ -9,19 +9,19 @@ use crate::forward::headers::Client;
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
-/// Who is at the other end of a connection.
+/// The other end of a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Peer {
-    /// Its address, or the client's if a proxy passes the connection on.
+    /// The address, or the client's if a proxy sent a PROXY header.
     pub address: IpAddr,
-    /// How it speaks: `http`, or with TLS `https`.
+    /// The scheme: `http`, or `https` with TLS.
     pub scheme: &'static str,
 }
 
-/// Reads X-Forwarded-For from the right, for as long as its entries are themselves trusted proxies.
+/// Identifies the client by reading X-Forwarded-For from the right, while the entries are trusted proxies.
 ///
-/// The first that isn't is the client. An entry that is no address ends the walk: whoever wrote it
-/// stands in for its client. An IPv4 address in IPv6 form is that IPv4 address.
+/// The first entry that isn't a trusted proxy is the client. An invalid entry ends the search: then the proxy that
+/// wrote it counts as the client. An IPv4 address in IPv6 form is read as IPv4.
 pub(crate) fn identify(peer: Peer, headers: &HeaderMap, trusted_proxies: &[IpNet]) -> Client {
     walk(peer, is_trusted(peer.address, trusted_proxies), headers, trusted_proxies)
 }
@@ -48,13 +48,13 @@ fn walk(peer: Peer, peer_is_trusted: bool, headers: &HeaderMap, trusted_proxies:
     Client { peer, peer_is_trusted, address, scheme }
 }
 
-/// Whether a word of this one on its clients is believed.
+/// Returns true for the address of a trusted proxy.
 pub(crate) fn is_trusted(address: IpAddr, trusted_proxies: &[IpNet]) -> bool {
     let address = address.to_canonical();
     trusted_proxies.iter().any(|network| network.contains(&address))
 }
 
-/// An address, also with a port as some proxies write it.
+/// Parses an address, with or without a port.
 fn parse(entry: &[u8]) -> Option<IpAddr> {
     let entry = std::str::from_utf8(entry).ok()?.trim();
     let bare = entry.strip_prefix('[').and_then(|entry| entry.strip_suffix(']')).unwrap_or(entry);
@@ -86,10 +86,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_ends_the_walk() {
+    fn an_invalid_address_ends_the_search() {
         assert_eq!(address("10.0.0.1", &["203.0.113.5, unknown, 10.0.0.2"]), "10.0.0.2");
         assert_eq!(address("10.0.0.1", &["203.0.113.5, "]), "10.0.0.1");
-        // Obfuscated, with a zone, in others' spellings, or somebody's idea of a list.
+        // Obfuscated, with a zone, in uncommon notations, or with unusual separators.
         for none in [
             "_hidden",
             "fe80::1%eth0",

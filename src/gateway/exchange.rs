@@ -1,5 +1,5 @@
-//! A request and its answer, from arrival until the answer's body has ended or broken off: then it is counted,
-//! and written to the access log.
+//! A request and its response, from arrival until the response's body has ended or broken off. Then it is counted and
+//! logged.
 
 use std::{
     io,
@@ -28,18 +28,18 @@ use tollgate_http1::head::Spelling;
 
 use super::{
     Gateway, Peer, client,
-    entry::{End, Entry},
     plan::{Plan, Unplanned},
+    record::{Ending, Record},
     refused::Refused,
     spans,
 };
 
-/// The requests of a route.
+/// The counts of a route's requests.
 #[derive(Debug)]
 pub struct Traffic {
-    /// By [`STATUS_CLASSES`].
+    /// The responses, in the order of [`STATUS_CLASSES`].
     pub(super) answers: Counts,
-    /// By limits.
+    /// The requests that limits refused.
     pub(super) refused: Counts,
     pub(super) durations: Histogram,
 }
@@ -54,17 +54,17 @@ impl Traffic {
         self.durations.observe_time(duration);
     }
 
-    /// How many there were, by [`STATUS_CLASSES`].
+    /// Returns the numbers of responses, in the order of [`STATUS_CLASSES`].
     pub fn answers(&self) -> [u64; STATUS_CLASSES.len()] {
         std::array::from_fn(|class| self.answers.sum(class))
     }
 
-    /// How many of them limits refused.
+    /// Returns the number of requests that limits refused.
     pub fn refused(&self) -> u64 {
         self.refused.sum(0)
     }
 
-    /// How long they took.
+    /// Returns the durations.
     pub fn durations(&self) -> Distribution {
         self.durations.read()
     }
@@ -77,51 +77,51 @@ impl Default for Traffic {
     }
 }
 
-/// What metrics call the classes of status codes that an answer can have.
+/// The names of status classes in metrics.
 pub const STATUS_CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
 
-/// The client left before there was an answer. (nginx's, and known to what reads logs.)
+/// The status that is logged if the client left before the response, as nginx does.
 const CLIENT_LEFT: u16 = 499;
 
-/// A request and its answer.
+/// A request and its response. Dropping it counts and logs the request.
 #[derive(Debug)]
 pub(crate) struct Exchange {
     pub(super) gateway: Arc<Gateway>,
     pub(super) facts: Facts,
 }
 
-/// What is known of a request and its answer.
+/// The facts about a request and its response, collected while it is processed.
 #[derive(Debug)]
 pub(super) struct Facts {
     pub(super) arrival: Instant,
-    /// It is a call of gRPC.
+    /// True for a gRPC call.
     pub(super) is_grpc: bool,
     /// The index of the route that the request took, once that is known.
     pub(super) route: Option<usize>,
     /// The index of the route's traffic.
     pub(super) traffic: usize,
-    /// If there is an access log, or the request is traced: what will be told of it, and what limits decided.
-    pub(super) entry: Option<Box<Entry>>,
+    /// The record for the access log or the trace, if either needs one. `decided` has the limits' decisions for it.
+    pub(super) record: Option<Box<Record>>,
     pub(super) decided: rules::Log,
-    /// What the answer still owes its limits, and holds of them.
+    /// The costs to record and leases to release when the response ends.
     pub(super) settlement: Option<Box<Settlement>>,
-    /// Lines of the answer's head, beside its fields; none if all has to be in these.
+    /// Header lines of the response, in addition to its fields. `None` if all must be fields.
     pub(super) lines: Option<Vec<u8>>,
-    /// A limit refused it.
+    /// True if a limit refused the request.
     pub(super) is_refused: bool,
-    /// By what it can be refused again.
+    /// The means to refuse its repetitions.
     pub(super) refused: Option<Box<Refused>>,
     status: Option<StatusCode>,
-    /// Of the answer's body, so far.
+    /// The bytes of the response's body so far.
     bytes: u64,
-    /// There is no more of it.
+    /// True if the body has ended.
     is_whole: bool,
-    /// It has been counted.
+    /// True if the request has been counted.
     has_ended: bool,
 }
 
 impl Facts {
-    /// The lines of the answer's head, with room for what limits say.
+    /// Returns the header lines of the response, with room for the RateLimit fields.
     pub(super) fn lines(&mut self) -> Option<&mut Vec<u8>> {
         let lines = self.lines.as_mut()?;
         lines.reserve(LINES_BYTES);
@@ -133,8 +133,8 @@ impl Facts {
 impl Facts {
     /// Notes the client.
     pub(super) fn identified(&mut self, client: &Client, parts: &Parts) {
-        if let Some(entry) = &mut self.entry {
-            entry.identify(client, &parts.headers);
+        if let Some(record) = &mut self.record {
+            record.identify(client, &parts.headers);
         }
     }
 
@@ -156,30 +156,30 @@ impl Facts {
             }
         }
         let plan = planned.map_err(|unplanned| unplanned.rejection)?;
-        if let Some(entry) = &mut self.entry {
-            entry.note_route(parts, plan.pattern);
+        if let Some(record) = &mut self.record {
+            record.note_route(parts, plan.pattern);
         }
         Ok(plan)
     }
 
     /// Notes that the limits are asked now.
     pub(super) fn asking(&mut self) {
-        if let Some(entry) = &mut self.entry {
-            entry.asked_at = Some(Instant::now());
+        if let Some(record) = &mut self.record {
+            record.asked_at = Some(Instant::now());
         }
     }
 
     /// Notes that the limits have decided.
     pub(super) fn decided(&mut self) {
-        if let Some(entry) = &mut self.entry {
-            entry.decided_at = Some(Instant::now());
+        if let Some(record) = &mut self.record {
+            record.decided_at = Some(Instant::now());
         }
     }
 
     /// Notes the id with which a request goes to its upstream.
     pub(super) fn sending(&mut self, headers: &HeaderMap) {
-        if let Some(entry) = &mut self.entry {
-            entry.note_id(headers);
+        if let Some(record) = &mut self.record {
+            record.note_id(headers);
         }
     }
 
@@ -204,19 +204,19 @@ impl Facts {
 }
 
 impl Exchange {
-    /// With a request that has just arrived.
+    /// Begins the exchange of a request that has just arrived.
     pub(crate) fn begin(gateway: Arc<Gateway>, peer: Peer, request: &Parts) -> Self {
         let arrival = Instant::now();
         let is_trusted = || client::is_trusted(peer.address, &gateway.trusted_proxies);
         let traced = gateway.tracer.as_ref().and_then(|tracer| tracer.sample(&request.headers, is_trusted));
-        let is_told = gateway.access_log.is_some() || traced.is_some();
+        let is_observed = gateway.access_log.is_some() || traced.is_some();
         let facts = Facts {
             arrival,
             is_grpc: grpc::is_call(&request.headers),
             route: None,
             traffic: Gateway::UNROUTED,
-            entry: is_told.then(|| Box::new(Entry::begin(peer, request, arrival, traced))),
-            decided: is_told.then(Vec::new),
+            record: is_observed.then(|| Box::new(Record::begin(peer, request, arrival, traced))),
+            decided: is_observed.then(Vec::new),
             settlement: None,
             lines: (request.version < Version::HTTP_2).then(Vec::new),
             is_refused: false,
@@ -229,23 +229,23 @@ impl Exchange {
         Self { gateway, facts }
     }
 
-    /// The answer, whose body ends it.
+    /// Returns the response. Its body ends the exchange.
     pub(super) fn answered(mut self, response: Response<Body>) -> Response<AnswerBody> {
         let status = response.status();
         self.facts.status = Some(status);
         let has_none = matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
         self.facts.is_whole = has_none || response.body().size_hint().exact() == Some(0);
         if status == StatusCode::SWITCHING_PROTOCOLS {
-            // No trace waits for the end of a tunnel.
+            // The trace doesn't wait for the end of a tunnel.
             self.trace(&self.end_at(Instant::now()));
         }
         response.map(|body| AnswerBody { body, exchange: Some(self) })
     }
 
-    /// How it ends then.
-    fn end_at(&self, now: Instant) -> End<'_> {
+    /// Returns the outcome, if the exchange ends now.
+    fn end_at(&self, now: Instant) -> Ending<'_> {
         let Self { gateway, facts } = self;
-        End {
+        Ending {
             status: facts.status.map_or(CLIENT_LEFT, |status| status.as_u16()),
             is_answered: facts.status.is_some(),
             bytes: facts.bytes,
@@ -256,26 +256,26 @@ impl Exchange {
         }
     }
 
-    /// Counts it, and tells of it, as it ends now.
+    /// Counts and logs the request.
     fn end(&mut self, now: Instant) {
         self.facts.has_ended = true;
         let (Self { gateway, facts }, end) = (&*self, self.end_at(now));
         let (_, traffic) = &gateway.traffic[facts.traffic];
         traffic.note(end.status, facts.is_refused, end.duration);
-        if let (Some(log), Some(entry)) = (&gateway.access_log, &facts.entry) {
-            log.log(entry, &end);
+        if let (Some(log), Some(record)) = (&gateway.access_log, &facts.record) {
+            log.log(record, &end);
         }
         if facts.status != Some(StatusCode::SWITCHING_PROTOCOLS) {
             self.trace(&end);
         }
     }
 
-    /// Has its spans sent, if it is traced.
-    fn trace(&self, end: &End<'_>) {
-        if let (Some(tracer), Some(entry)) = (&self.gateway.tracer, &self.facts.entry)
-            && let Some(span) = entry.visits.within
+    /// Exports the spans of the request, if it is traced.
+    fn trace(&self, end: &Ending<'_>) {
+        if let (Some(tracer), Some(record)) = (&self.gateway.tracer, &self.facts.record)
+            && let Some(span) = record.visits.within
         {
-            tracer.send(spans::of(entry, span, end));
+            tracer.send(spans::of(record, span, end));
         }
     }
 }
@@ -288,7 +288,7 @@ impl Drop for Exchange {
     }
 }
 
-/// The body of an answer on its way to the client.
+/// The body of a response on its way to the client.
 #[derive(Debug)]
 pub struct AnswerBody {
     body: Body,
@@ -302,7 +302,7 @@ impl AnswerBody {
         Self { body, exchange: None }
     }
 
-    /// Replaces a body that is whole by another one, which may hold it.
+    /// Replaces a complete body by another one, which may contain it.
     #[must_use]
     pub(crate) fn replaced(mut self, by: impl FnOnce(Bytes) -> Body) -> Self {
         let whole = if let Body::Whole(bytes) = &mut self.body { bytes.take() } else { None };
@@ -310,34 +310,34 @@ impl AnswerBody {
         self
     }
 
-    /// How the head was spelt that it comes with.
+    /// Returns the spelling of the upstream's header names.
     pub fn spelling(&self) -> Option<&Spelling> {
         self.body.spelling()
     }
 
-    /// The lines that the head has beside its fields.
+    /// Returns the header lines that the response has in addition to its fields.
     pub fn lines(&self) -> &[u8] {
         let lines = self.exchange.as_ref().and_then(|exchange| exchange.facts.lines.as_deref());
         lines.unwrap_or_default()
     }
 
-    /// By what the request can be refused again, if it was refused and comes again.
+    /// Returns the means to refuse repetitions of the request.
     pub fn take_refused(&mut self) -> Option<Box<Refused>> {
         self.exchange.as_mut()?.facts.refused.take()
     }
 
-    /// Ends the exchange, as of now: who has looked at the clock spares another look.
+    /// Ends the exchange at this time. A caller that has just read the clock saves reading it again.
     pub fn end(&mut self, now: Instant) {
         if let Some(exchange) = &mut self.exchange {
             exchange.end(now);
         }
     }
 
-    /// Keeps the tunnel open to the client that the answer has opened, until its end, or until nothing has come from either end for
-    /// `idle` or five minutes, whichever is longer. The client must have its answer.
+    /// Runs the tunnel that the response has opened, until either end closes it, or both are idle for `idle` or five minutes,
+    /// whichever is longer. The response must have been sent.
     ///
     /// # Errors
-    /// The tunnel broke, or was idle.
+    /// The tunnel broke or was idle.
     pub async fn tunnel(self, client: impl Stream, idle: Duration) -> io::Result<()> {
         let Self { body, mut exchange } = self;
         if let (Body::Tunnel(tunnel), Some(exchange)) = (body, &mut exchange) {

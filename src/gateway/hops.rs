@@ -1,4 +1,4 @@
-//! The hops that an OPTIONS or TRACE may still take (RFC 9110, section 7.6.2).
+//! Max-Forwards of OPTIONS and TRACE requests (RFC 9110, section 7.6.2).
 
 use bytes::Bytes;
 use hyper::{
@@ -7,12 +7,12 @@ use hyper::{
     http::request::Parts,
 };
 
-/// The fields that the answer to a TRACE shows: those that tell of its way. Others may be credentials.
+/// The header fields in the response to TRACE. Others may be credentials.
 const SHOWN: [HeaderName; 3] = [HOST, MAX_FORWARDS, VIA];
 
-/// Counts the hops of a request down that is about to be forwarded. Returns the gateway's own answer if there are none left.
+/// Decrements Max-Forwards of a request. Returns the gateway's own response if it is zero.
 ///
-/// What is no number stays as it is.
+/// An invalid number is left as it is.
 pub(super) fn count_down(parts: &mut Parts) -> Option<Response<Bytes>> {
     if parts.method != Method::OPTIONS && parts.method != Method::TRACE {
         return None;
@@ -23,7 +23,7 @@ pub(super) fn count_down(parts: &mut Parts) -> Option<Response<Bytes>> {
     if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
         return None;
     }
-    // The most that is supported stands for all that is more.
+    // Greater numbers are reduced to the largest that is supported.
     match digits.parse().unwrap_or(u32::MAX).checked_sub(1) {
         Some(left) => {
             parts.headers.insert(MAX_FORWARDS, left.into());
@@ -33,7 +33,7 @@ pub(super) fn count_down(parts: &mut Parts) -> Option<Response<Bytes>> {
     }
 }
 
-/// The answer of the last server on the way (RFC 9110, sections 9.3.7 and 9.3.8).
+/// Returns the response of the final recipient (RFC 9110, sections 9.3.7 and 9.3.8).
 fn answer(parts: &Parts) -> Response<Bytes> {
     if parts.method == Method::OPTIONS {
         return super::plan::fixed(StatusCode::NO_CONTENT, "", &[]);

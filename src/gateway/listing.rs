@@ -11,7 +11,7 @@ use crate::{
     rules::{self, Rule, key::jwt::Claims},
 };
 
-use super::{Gateway, STATUS_CLASSES, Traffic, client, plan::Answer};
+use super::{Gateway, STATUS_CLASSES, Traffic, client, plan::Responder};
 
 /// A route, for listings.
 #[derive(Debug)]
@@ -72,8 +72,8 @@ impl Gateway {
         let routes = || counted().map(|(name, traffic)| (("route", name), traffic));
         page.counters(
             "tollgate_requests",
-            "Requests by route, which is empty if none matches, and class of the answer's status; a client that \
-             leaves before it counts as 4xx",
+            "Requests by route, which is empty if none matches, and class of the response's status. A client that leaves \
+            before the response counts as 4xx",
             routes().flat_map(|(route, traffic)| {
                 let classes = STATUS_CLASSES.iter().enumerate();
                 classes.map(move |(at, class)| ([route, ("status", class)], traffic.answers.sum(at)))
@@ -81,12 +81,12 @@ impl Gateway {
         );
         page.counters(
             "tollgate_requests_refused",
-            "Requests that limits refused",
+            "Requests refused by limits",
             routes().map(|(route, traffic)| ([route], traffic.refused())),
         );
         page.histograms(
             "tollgate_request_duration_seconds",
-            "From a request's arrival until its answer's body has ended or broken off",
+            "Time from a request's arrival until its response has ended or broken off",
             routes().map(|(route, traffic)| ([route], &traffic.durations)),
         );
         rules::write_metrics(page, self.planner.rules.values().map(Arc::as_ref));
@@ -104,8 +104,8 @@ impl Gateway {
     pub fn routes(&self) -> impl Iterator<Item = Listed<'_>> {
         self.planner.routes.routes().map(|(matcher, route)| {
             let upstream = match &route.answer {
-                Answer::Upstream(upstream) => Some(self.upstreams[*upstream].0.as_str()),
-                Answer::Fixed(_) | Answer::Redirect(..) => None,
+                Responder::Upstream(upstream) => Some(self.upstreams[*upstream].0.as_str()),
+                Responder::Fixed(_) | Responder::Redirect(..) => None,
             };
             Listed {
                 name: &route.name,

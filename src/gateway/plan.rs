@@ -1,4 +1,4 @@
-//! The plan of a request: what a configuration makes of it before anything is counted or sent.
+//! The plan of a request: everything that the configuration determines before anything is counted or sent.
 //!
 //! Planning is pure: it has no clock, no I/O, no store and no runtime. The gateway carries plans out, `explain`
 //! describes them, and `simulate` replays them. So the three always agree on routes, limits and keys.
@@ -7,7 +7,7 @@
 //! Target::read             host, path as forwarded, path as matched, other readings of the path
 //! Planner::route           the most specific route
 //! Planner::other_reading   the route that another reading of the path takes
-//! Planner::plan            all of these; then the next step, the limits of both routes, and what each makes of the request
+//! Planner::plan            all of these; then the next step, the limits of both routes, and each limit's terms
 //! ```
 
 use std::{
@@ -57,7 +57,7 @@ pub(crate) struct Planner {
 pub(crate) struct Route {
     pub(crate) name: String,
     pub(crate) limits: Vec<Arc<Rule>>,
-    pub(crate) answer: Answer,
+    pub(crate) answer: Responder,
     rewrite: Option<Template>,
     request_headers: Option<Edits>,
     pub(crate) response_headers: Option<Arc<Edits>>,
@@ -74,7 +74,7 @@ pub(crate) struct Route {
 
 /// The source of a route's responses.
 #[derive(Debug)]
-pub(crate) enum Answer {
+pub(crate) enum Responder {
     /// The upstream at this index, in the order of the names.
     Upstream(usize),
     /// A fixed response.
@@ -83,7 +83,7 @@ pub(crate) enum Answer {
     Redirect(Location, StatusCode),
 }
 
-/// What a configuration makes of a request.
+/// The plan of a request: its route, its limits, and its next step.
 #[derive(Debug)]
 pub(crate) struct Plan<'g> {
     pub(crate) route: &'g Route,
@@ -92,7 +92,7 @@ pub(crate) struct Plan<'g> {
     pub(crate) aim: Aim<'g>,
     /// The limits of the route, and of the route that another reading of the path takes.
     pub(crate) limits: Cow<'g, [Arc<Rule>]>,
-    /// What each of these limits makes of the request, in the same order.
+    /// The terms of these limits for the request, in the same order.
     pub(crate) terms: SmallVec<[Terms; 1]>,
 }
 
@@ -127,9 +127,11 @@ impl Planner {
         let routes = config.routes.iter().enumerate().map(|(place, route)| {
             let upstream = |name: &String| config.upstreams.keys().position(|other| other == name);
             let answer = match &route.action {
-                Action::Upstream(name) => Answer::Upstream(upstream(name).expect("each upstream is defined")),
-                Action::Respond { status, body, headers } => Answer::Fixed(fixed(*status, body, headers)),
-                Action::Redirect { to, status } => Answer::Redirect(to.clone(), *status),
+                Action::Upstream(name) => {
+                    Responder::Upstream(upstream(name).expect("each upstream is defined"))
+                }
+                Action::Respond { status, body, headers } => Responder::Fixed(fixed(*status, body, headers)),
+                Action::Redirect { to, status } => Responder::Redirect(to.clone(), *status),
             };
             let planned = Route {
                 name: route.name.clone(),
@@ -262,7 +264,7 @@ impl Route {
         sent: &Uri,
     ) -> Result<Aim<'_>, Rejection> {
         Ok(match &self.answer {
-            Answer::Upstream(upstream) => {
+            Responder::Upstream(upstream) => {
                 let uri = match &self.rewrite {
                     None => target.forwarded_uri(sent),
                     Some(rewrite) => {
@@ -272,8 +274,8 @@ impl Route {
                 };
                 Aim::Upstream(*upstream, uri)
             }
-            Answer::Fixed(response) => Aim::Fixed(response),
-            Answer::Redirect(to, status) => {
+            Responder::Fixed(response) => Aim::Fixed(response),
+            Responder::Redirect(to, status) => {
                 let to = to.fill(found.pattern(), &target.forwarded, target.query);
                 Aim::Redirect(HeaderValue::try_from(to).expect("a URL is visible ASCII"), *status)
             }

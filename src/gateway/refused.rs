@@ -1,5 +1,5 @@
-//! A request that limits refused, and that comes again: the same client sends the same head by the same connection, as
-//! those do who don't wait as they are told. It asks the same of the same limits, so nothing but these has to be looked at.
+//! Refused requests that are repeated: clients that ignore Retry-After send the same head again on the same connection.
+//! Such a request has the same limits, keys and costs, so it is refused without parsing it.
 
 use std::sync::{Arc, Weak};
 
@@ -13,20 +13,20 @@ use crate::{
 
 use super::Gateway;
 
-/// By what a request can be refused again.
+/// A refused request, kept to refuse its repetitions.
 #[derive(Debug)]
 pub struct Refused {
-    /// Which has refused it.
+    /// The gateway that refused it.
     pub(super) gateway: Weak<Gateway>,
-    /// The place of the route's traffic in the gateway's.
+    /// The index of the route's traffic.
     pub(super) traffic: usize,
     pub(super) on_limit: Option<OnLimit>,
     pub(super) asked: Repeat,
 }
 
 impl Refused {
-    /// Refuses it again, and counts it, as it arrives now; tells when that is done. Not if another configuration holds by
-    /// now, or if it isn't sure that it is refused.
+    /// Refuses and counts a repetition that arrives now. Returns the response and the current time. `None` if the request
+    /// has to be decided in the usual way: the configuration has changed, or it might be admitted.
     pub fn refuse(&self, gateway: &Arc<Gateway>) -> Option<(Written, Instant)> {
         if self.gateway.as_ptr() != Arc::as_ptr(gateway) {
             return None;

@@ -1,8 +1,9 @@
-//! The spans of a request that is traced: one for it on its route, and within that one for what its limits decided and
-//! one for each server that was asked. Names are those of OpenTelemetry's semantic conventions for HTTP, and below
-//! `tollgate.` the gateway's own.
+//! The spans of a traced request: one for the request, with children for the decision of its limits and for each
+//! request to a server. Names follow OpenTelemetry's semantic conventions for HTTP. The gateway's own attributes begin
+//! with `tollgate.`.
 //!
-//! A span shows no secret and no client: no query, no field of a header but Host, no key and no address of who asks.
+//! Spans contain no secrets and don't identify clients: no query, no header field except Host, no key and no client
+//! address.
 
 use std::{borrow::Cow, time::Duration};
 
@@ -20,36 +21,37 @@ use crate::{
     trace::{Context, Spans},
 };
 
-use super::entry::{End, Entry};
+use super::record::{Ending, Record};
 
-/// Methods that may stand in a span's name: of what clients make up there would be names without end.
+/// The methods that appear in span names. With arbitrary methods, the number of names would have no bound.
 const METHODS: [&str; 9] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT"];
 
-/// The spans of a request, whose own is this, and whose answer has ended so.
-pub(super) fn of(entry: &Entry, own: Context, end: &End<'_>) -> Spans {
-    let mut spans = vec![of_request(entry, own, end)];
-    spans.extend(of_decision(entry, own, end));
-    spans
-        .extend(entry.visits.list.iter().enumerate().map(|(at, visit)| of_visit(entry, own, end, at, visit)));
+/// Returns the spans of a request that has ended. `own` is the span of the request itself.
+pub(super) fn of(record: &Record, own: Context, end: &Ending<'_>) -> Spans {
+    let mut spans = vec![of_request(record, own, end)];
+    spans.extend(of_decision(record, own, end));
+    spans.extend(
+        record.visits.list.iter().enumerate().map(|(at, visit)| of_visit(record, own, end, at, visit)),
+    );
     spans
 }
 
-fn of_request(entry: &Entry, own: Context, end: &End<'_>) -> SpanData {
-    let method = known(&entry.method);
-    let path = entry.target.split_once('?').map_or(&*entry.target, |(path, _)| path);
-    let version = entry.protocol.trim_start_matches("HTTP/").trim_end_matches(".0");
+fn of_request(record: &Record, own: Context, end: &Ending<'_>) -> SpanData {
+    let method = known(&record.method);
+    let path = record.target.split_once('?').map_or(&*record.target, |(path, _)| path);
+    let version = record.protocol.trim_start_matches("HTTP/").trim_end_matches(".0");
     let mut attributes = vec![
         KeyValue::new("http.request.method", method.unwrap_or("_OTHER")),
-        KeyValue::new("url.scheme", entry.scheme),
+        KeyValue::new("url.scheme", record.scheme),
         KeyValue::new("url.path", path.to_owned()),
-        // HTTP/1.0 is the one version that has its zero.
+        // HTTP/1.0 is the only version written with its zero.
         KeyValue::new("network.protocol.version", if version == "1" { "1.0" } else { version }.to_owned()),
     ];
     if method.is_none() {
-        attributes.push(KeyValue::new("http.request.method_original", entry.method.clone()));
+        attributes.push(KeyValue::new("http.request.method_original", record.method.clone()));
     }
     let mut name = Cow::Borrowed(method.unwrap_or("HTTP"));
-    if let Some((host, path)) = &entry.taken {
+    if let Some((host, path)) = &record.taken {
         name = format!("{name} {path}").into();
         attributes.push(KeyValue::new("server.address", host.clone()));
         attributes.push(KeyValue::new("http.route", path.clone()));
@@ -58,19 +60,19 @@ fn of_request(entry: &Entry, own: Context, end: &End<'_>) -> SpanData {
     if end.is_answered {
         attributes.push(KeyValue::new("http.response.status_code", i64::from(end.status)));
     }
-    if end.status != StatusCode::SWITCHING_PROTOCOLS && entry.is_broken_off(end) {
+    if end.status != StatusCode::SWITCHING_PROTOCOLS && record.is_broken_off(end) {
         attributes.push(KeyValue::new("tollgate.broken_off", true));
     }
     let failed = (end.status >= 500).then(|| Cow::Owned(end.status.to_string()));
     let kind = SpanKind::Server;
-    Part { own, kind, name, attributes, began: entry.arrival, took: end.duration, failed }.span(entry)
+    Part { own, kind, name, attributes, began: record.arrival, took: end.duration, failed }.span(record)
 }
 
-/// What limits decided, or hadn't yet when the client left.
-fn of_decision(entry: &Entry, request: Context, end: &End<'_>) -> Option<SpanData> {
-    let began = entry.asked_at?;
-    let ended = entry.decided_at.unwrap_or(entry.arrival + end.duration);
-    if end.decided.is_empty() && entry.decided_at.is_some() {
+/// Returns the span of the limits' decision. It ends with the request if the client left before they decided.
+fn of_decision(record: &Record, request: Context, end: &Ending<'_>) -> Option<SpanData> {
+    let began = record.asked_at?;
+    let ended = record.decided_at.unwrap_or(record.arrival + end.duration);
+    if end.decided.is_empty() && record.decided_at.is_some() {
         return None;
     }
     let each = |word: fn(&Decided) -> String| {
@@ -88,12 +90,12 @@ fn of_decision(entry: &Entry, request: Context, end: &End<'_>) -> Option<SpanDat
         attributes.push(KeyValue::new("tollgate.retry_after_ms", delay_us.div_ceil(1_000) as i64));
     }
     let (own, kind, name, took) = (request.child(), SpanKind::Internal, "decision".into(), ended - began);
-    Some(Part { own, kind, name, attributes, began, took, failed: None }.span(entry))
+    Some(Part { own, kind, name, attributes, began, took, failed: None }.span(record))
 }
 
-/// A server that was asked: up to the head of its answer.
-fn of_visit(entry: &Entry, request: Context, end: &End<'_>, at: usize, visit: &Visit) -> SpanData {
-    let method = known(&entry.method);
+/// Returns the span of a request to a server. It ends with the head of the response.
+fn of_visit(record: &Record, request: Context, end: &Ending<'_>, at: usize, visit: &Visit) -> SpanData {
+    let method = known(&record.method);
     let (host, port) = match visit.server.rsplit_once(':') {
         Some((host, port)) if !visit.server.starts_with("unix:") => (host, port.parse().ok()),
         _ => (&*visit.server, None::<i64>),
@@ -106,7 +108,7 @@ fn of_visit(entry: &Entry, request: Context, end: &End<'_>, at: usize, visit: &V
     if at > 0 {
         attributes.push(KeyValue::new("http.request.resend_count", at as i64));
     }
-    let left = || (entry.arrival + end.duration) - visit.sent;
+    let left = || (record.arrival + end.duration) - visit.sent;
     let (took, outcome) = visit.ended.unwrap_or_else(|| (left(), Err("client_left")));
     let failed = match outcome {
         Ok(status) => {
@@ -117,10 +119,10 @@ fn of_visit(entry: &Entry, request: Context, end: &End<'_>, at: usize, visit: &V
     };
     let (own, kind) = (visit.span.unwrap_or_else(|| request.child()), SpanKind::Client);
     let (name, began) = (method.unwrap_or("HTTP").into(), visit.sent);
-    Part { own, kind, name, attributes, began, took, failed }.span(entry)
+    Part { own, kind, name, attributes, began, took, failed }.span(record)
 }
 
-/// What spans differ in.
+/// The parts in which spans differ.
 struct Part {
     own: Context,
     kind: SpanKind,
@@ -128,15 +130,15 @@ struct Part {
     attributes: Vec<KeyValue>,
     began: Instant,
     took: Duration,
-    /// By what, if it did.
+    /// The type of the error, if there was one.
     failed: Option<Cow<'static, str>>,
 }
 
 impl Part {
-    fn span(mut self, entry: &Entry) -> SpanData {
+    fn span(mut self, record: &Record) -> SpanData {
         let Context { trace_id, span_id, parent_id, .. } = self.own;
         let (trace_id, flags) = (TraceId::from(trace_id), TraceFlags::new(self.own.flags()));
-        let start_time = entry.time + (self.began - entry.arrival);
+        let start_time = record.time + (self.began - record.arrival);
         let mut status = Status::Unset;
         if let Some(by) = self.failed {
             self.attributes.push(KeyValue::new("error.type", Value::String(by.into())));
@@ -160,7 +162,7 @@ impl Part {
     }
 }
 
-/// A method of HTTP, unless it is made up.
+/// Returns a well-known method.
 fn known(method: &str) -> Option<&'static str> {
     METHODS.into_iter().find(|known| *known == method)
 }

@@ -43,7 +43,7 @@ impl<'r> Target<'r> {
         let as_sent = parts.uri.path();
         let is_foreign =
             parts.uri.scheme().is_some_and(|scheme| !["http", "https"].contains(&scheme.as_str()));
-        // Servers that keep a path as C does read no further than to a NUL.
+        // Servers written in C may stop reading a path at a NUL.
         if !as_sent.starts_with('/') || is_foreign || path::has_escapes(as_sent) && as_sent.contains("%00") {
             return Err(Rejection::TargetInvalid);
         }
@@ -80,7 +80,7 @@ impl<'r> Target<'r> {
         Some(self.with_query(&self.forwarded, as_sent).expect("a part of a valid target is valid").into())
     }
 
-    /// The target for the upstream with another path, as a route makes it of this one.
+    /// Returns the target for the upstream with a rewritten path.
     ///
     /// # Errors
     /// The path is too long, or an upstream might leave the directory where the route puts it.
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn exactly_one_host_is_asked_for() {
+    fn a_request_has_exactly_one_host() {
         assert!(matches!(read(Version::HTTP_11, "/", &[]), Err(Rejection::HostMissing)));
         assert!(matches!(read(Version::HTTP_11, "http://a/", &[]), Err(Rejection::HostMissing)));
         assert!(matches!(read(Version::HTTP_10, "/", &["a", "a"]), Err(Rejection::HostRepeated)));
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn only_dot_segments_go_from_the_target() {
+    fn only_dot_segments_are_removed_from_the_target() {
         for (target, expected) in [
             ("/a//b%41/?x=%2F&y", "/a//b%41/?x=%2F&y"),
             ("/a/../b?", "/b?"),

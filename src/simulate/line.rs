@@ -37,12 +37,12 @@ pub(super) struct Logged {
     /// The wanted response header fields that the log has.
     pub(super) answer_headers: Vec<(HeaderName, HeaderValue)>,
     /// The decisions of the limits, if this gateway wrote the log.
-    pub(super) limits: Vec<(String, Told)>,
+    pub(super) limits: Vec<(String, DecisionInLog)>,
 }
 
 /// A limit's decision for a logged request.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Told {
+pub(super) enum DecisionInLog {
     /// The request was counted for this key, written as in the bucket's name.
     Key(String),
     /// The request was exempt.

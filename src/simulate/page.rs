@@ -155,8 +155,8 @@ fn write_smallest(page: &mut String, limit: &LimitReport, smallest: &Smallest) -
     page.write_str(
         "<table class=\"rates\"><tr><th>Keys with a refused request</th><th>Smallest rate</th></tr>",
     )?;
-    for (whom, rate) in [("none", nobody), ("1 % at most", one_percent), ("5 % at most", five_percent)] {
-        write!(page, "<tr><td>{whom}</td><td class=\"number\">{bound}{}</td></tr>", Escaped(&rate.rate))?;
+    for (keys, rate) in [("none", nobody), ("1 % at most", one_percent), ("5 % at most", five_percent)] {
+        write!(page, "<tr><td>{keys}</td><td class=\"number\">{bound}{}</td></tr>", Escaped(&rate.rate))?;
     }
     page.write_str("</table>")
 }

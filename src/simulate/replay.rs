@@ -33,7 +33,7 @@ use crate::{
 };
 
 use self::limit::Denied;
-pub(super) use self::limit::OfLimit;
+pub(super) use self::limit::ReplayedLimit;
 use super::{
     line::{Logged, Wanted},
     tally::Timeline,
@@ -56,16 +56,16 @@ pub(super) struct Replay {
     host: Option<HeaderValue>,
     /// The header fields that routes match.
     conditions: Vec<HeaderName>,
-    pub(super) limits: Vec<OfLimit>,
+    pub(super) limits: Vec<ReplayedLimit>,
     store: MemoryStore,
     /// The ends of requests in flight, by time.
     running: BinaryHeap<Reverse<(u64, u64)>>,
-    ends: HashMap<u64, SmallVec<[End; 2]>>,
+    ends: HashMap<u64, SmallVec<[ResponseEnd; 2]>>,
     started: u64,
     keys: usize,
     demand_bytes: isize,
     parts: Parts,
-    pub(super) counts: Counts,
+    pub(super) counts: OutcomeCounts,
     pub(super) timeline: Timeline,
     /// The requests that this configuration refuses and the other one doesn't.
     pub(super) differing: u64,
@@ -73,7 +73,7 @@ pub(super) struct Replay {
 
 /// The numbers of requests by outcome.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Counts {
+pub(super) struct OutcomeCounts {
     /// Requests that passed all their limits, or had none.
     pub(super) admitted: u64,
     /// Requests that a limit refused.
@@ -91,7 +91,7 @@ pub(super) struct Counts {
 }
 
 /// The outcome of a request.
-pub(super) enum Verdict {
+pub(super) enum Replayed {
     /// It passed all its limits.
     Admitted,
     /// These limits refused it.
@@ -104,7 +104,7 @@ pub(super) enum Verdict {
 pub(super) type RefusedBy = SmallVec<[(usize, Option<usize>); 2]>;
 
 /// A limit that a request has to pass.
-struct Asked {
+struct PendingAsk {
     limit: usize,
     /// The index of its key in the tally.
     key: Option<usize>,
@@ -113,7 +113,7 @@ struct Asked {
 }
 
 /// An effect of the end of a response.
-enum End {
+enum ResponseEnd {
     /// Charges the debt of an admitted request.
     Owed { bucket: Bytes, quota: Quota, debt: u32 },
     /// Releases the lease of an admitted request.
@@ -127,7 +127,7 @@ enum End {
 impl Replay {
     /// Creates the replay of a configuration. Requests without a host in the log get this one.
     pub(super) fn new(config: &Config, host: Option<HeaderValue>) -> Self {
-        let limits: Vec<_> = config.limits.values().map(OfLimit::new).collect();
+        let limits: Vec<_> = config.limits.values().map(ReplayedLimit::new).collect();
         let rules = limits.iter().map(|own| (own.rule.limit().name().to_owned(), own.rule.clone()));
         Self {
             planner: Arc::new(Planner::new(config, rules.collect())),
@@ -146,7 +146,7 @@ impl Replay {
             keys: 0,
             demand_bytes: 0,
             parts: Request::new(()).into_parts().0,
-            counts: Counts::default(),
+            counts: OutcomeCounts::default(),
             timeline: Timeline::default(),
             differing: 0,
         }
@@ -176,7 +176,7 @@ impl Replay {
     }
 
     /// Decides a request. Times never go back.
-    pub(super) fn decide(&mut self, logged: &Logged) -> Verdict {
+    pub(super) fn decide(&mut self, logged: &Logged) -> Replayed {
         self.end_until(logged.at_us);
         let mut parts = std::mem::replace(&mut self.parts, Request::new(()).into_parts().0);
         self.fill(&mut parts, logged);
@@ -184,11 +184,11 @@ impl Replay {
         self.parts = parts;
         let counts = &mut self.counts;
         match &verdict {
-            Verdict::Admitted => counts.admitted += 1,
-            Verdict::Refused(_) => counts.refused += 1,
-            Verdict::NotAsked => {}
+            Replayed::Admitted => counts.admitted += 1,
+            Replayed::Refused(_) => counts.refused += 1,
+            Replayed::NotAsked => {}
         }
-        self.timeline.note(logged.at_us, matches!(verdict, Verdict::Refused(_)));
+        self.timeline.note(logged.at_us, matches!(verdict, Replayed::Refused(_)));
         verdict
     }
 
@@ -219,14 +219,14 @@ impl Replay {
         }
     }
 
-    fn decide_request(&mut self, parts: &Parts, logged: &Logged) -> Verdict {
+    fn decide_request(&mut self, parts: &Parts, logged: &Logged) -> Replayed {
         let planner = self.planner.clone();
         let plan = match planner.plan(logged.client, parts, Claims::new(None, &parts.headers)) {
             Ok(plan) => Some(plan),
             Err(Unplanned { rejection: Rejection::NoRoute, .. }) => None,
             Err(_) => {
                 self.counts.rejected += 1;
-                return Verdict::NotAsked;
+                return Replayed::NotAsked;
             }
         };
         self.counts.without_host += u64::from(target::host(parts).is_ok_and(|host| host.is_empty()));
@@ -234,9 +234,9 @@ impl Replay {
         self.counts.without_condition += u64::from(self.conditions.iter().any(is_unknown));
         let Some(plan) = plan else {
             self.counts.unrouted += 1;
-            return Verdict::NotAsked;
+            return Replayed::NotAsked;
         };
-        let mut asked = SmallVec::<[Asked; 2]>::new();
+        let mut asked = SmallVec::<[PendingAsk; 2]>::new();
         for (rule, terms) in plan.limits.iter().zip(plan.terms) {
             let limit = self.place(rule);
             let of_limit = &mut self.limits[limit];
@@ -251,11 +251,11 @@ impl Replay {
                         let may_add = self.keys < KEYS_MOST;
                         let key = of_limit.tally.place(ask.key().as_str(), may_add, charge.quota);
                         self.keys += usize::from(key.is_new);
-                        asked.push(Asked { limit, key: key.place, ask, charge });
+                        asked.push(PendingAsk { limit, key: key.place, ask, charge });
                     }
                 }
                 // It is refused before any limit is charged.
-                Err(Denied) => return Verdict::Refused([(limit, None)].into_iter().collect()),
+                Err(Denied) => return Replayed::Refused([(limit, None)].into_iter().collect()),
             }
         }
         self.decide_asked(&asked, logged)
@@ -267,9 +267,9 @@ impl Replay {
         self.limits.binary_search_by(|own| own.rule.limit().name().cmp(name)).expect("each limit has a place")
     }
 
-    fn decide_asked(&mut self, asked: &[Asked], logged: &Logged) -> Verdict {
+    fn decide_asked(&mut self, asked: &[PendingAsk], logged: &Logged) -> Replayed {
         self.note_demand(asked, logged);
-        let fits = |asked: &&Asked| asked.charge.cost.max(1) <= asked.charge.quota.capacity();
+        let fits = |asked: &&PendingAsk| asked.charge.cost.max(1) <= asked.charge.quota.capacity();
         let mut never: RefusedBy =
             asked.iter().filter(|asked| !fits(asked)).map(|asked| (asked.limit, asked.key)).collect();
         never.dedup_by_key(|(limit, _)| *limit);
@@ -278,24 +278,24 @@ impl Replay {
         }
         let refuses = |&(limit, _): &(usize, _)| !self.limits[limit].rule.limit().shadows();
         if never.iter().any(refuses) {
-            return Verdict::Refused(never.into_iter().filter(refuses).collect());
+            return Replayed::Refused(never.into_iter().filter(refuses).collect());
         }
-        let asked: SmallVec<[&Asked; 2]> = asked.iter().filter(fits).collect();
+        let asked: SmallVec<[&PendingAsk; 2]> = asked.iter().filter(fits).collect();
         if asked.is_empty() {
-            return Verdict::Admitted;
+            return Replayed::Admitted;
         }
         let charges = asked.iter().map(|asked| asked.charge.clone()).collect();
         let Ok(Reply::Decision(decision)) =
             self.store.operate_at(store_time(logged.at_us), &Operation::Take(charges))
         else {
             self.counts.undecided += 1;
-            return Verdict::NotAsked;
+            return Replayed::NotAsked;
         };
         let (mut refused, mut last) = (RefusedBy::new(), None);
-        for (Asked { limit, key, .. }, outcome) in asked.iter().zip(&decision.outcomes) {
+        for (PendingAsk { limit, key, .. }, outcome) in asked.iter().zip(&decision.outcomes) {
             // A limit refuses a request once, however many keys servers may read in it.
             if outcome.delay_us != Some(0) && last.replace(*limit) != Some(*limit) {
-                let OfLimit { rule, tally, .. } = &mut self.limits[*limit];
+                let ReplayedLimit { rule, tally, .. } = &mut self.limits[*limit];
                 let wait_us = rule.limit().wait().as_micros() as u64;
                 tally.refuse(*key, outcome.delay_us.is_some_and(|delay_us| delay_us <= wait_us));
                 if !rule.limit().shadows() {
@@ -304,50 +304,50 @@ impl Replay {
             }
         }
         if !decision.admitted {
-            return Verdict::Refused(refused);
+            return Replayed::Refused(refused);
         }
         self.settle(&asked, &decision, logged);
-        Verdict::Admitted
+        Replayed::Admitted
     }
 
     /// Adds a request to the demand of its keys, whether it is admitted or not.
-    fn note_demand(&mut self, asked: &[Asked], logged: &Logged) {
+    fn note_demand(&mut self, asked: &[PendingAsk], logged: &Logged) {
         let is_coarse = self.demand_bytes > DEMAND_BYTES_MOST;
         let mut ends = SmallVec::new();
-        for Asked { limit, key, ask, charge } in asked {
-            let OfLimit { rule, tally, .. } = &mut self.limits[*limit];
+        for PendingAsk { limit, key, ask, charge } in asked {
+            let ReplayedLimit { rule, tally, .. } = &mut self.limits[*limit];
             let Some(of_key) = tally.arrive(*key) else { continue };
             let key = key.expect("it has a place");
             self.demand_bytes +=
                 of_key.demand.arrive(charge.quota, is_coarse, store_time(logged.at_us), charge.cost);
             tally.is_coarse |= is_coarse;
             if charge.quota.algorithm == Algorithm::Concurrency {
-                ends.push(End::Ran { limit: *limit, key });
+                ends.push(ResponseEnd::Ran { limit: *limit, key });
             }
             if let Some(debt) = debt(rule, ask, logged) {
-                ends.push(End::Demanded { limit: *limit, key, quota: charge.quota, debt });
+                ends.push(ResponseEnd::Demanded { limit: *limit, key, quota: charge.quota, debt });
             }
         }
         self.end_later(logged, ends);
     }
 
     /// Schedules the release and the charges for the end of an admitted request.
-    fn settle(&mut self, asked: &[&Asked], decision: &Decision, logged: &Logged) {
-        let leases = decision.leases.iter().map(|lease| End::Leased {
+    fn settle(&mut self, asked: &[&PendingAsk], decision: &Decision, logged: &Logged) {
+        let leases = decision.leases.iter().map(|lease| ResponseEnd::Leased {
             bucket: lease.bucket.clone(),
             quota: lease.quota,
             id: lease.id,
         });
         let charged = asked.iter().zip(&decision.outcomes).filter(|(_, outcome)| outcome.charged);
-        let debts = charged.filter_map(|(Asked { limit, ask, charge, .. }, _)| {
+        let debts = charged.filter_map(|(PendingAsk { limit, ask, charge, .. }, _)| {
             let debt = debt(&self.limits[*limit].rule, ask, logged)?;
-            Some(End::Owed { bucket: charge.bucket.clone(), quota: charge.quota, debt })
+            Some(ResponseEnd::Owed { bucket: charge.bucket.clone(), quota: charge.quota, debt })
         });
         let ends = leases.chain(debts).collect();
         self.end_later(logged, ends);
     }
 
-    fn end_later(&mut self, logged: &Logged, ends: SmallVec<[End; 2]>) {
+    fn end_later(&mut self, logged: &Logged, ends: SmallVec<[ResponseEnd; 2]>) {
         if ends.is_empty() {
             return;
         }
@@ -376,18 +376,18 @@ impl Replay {
         }
     }
 
-    fn end(&mut self, time_us: u64, end: End) {
+    fn end(&mut self, time_us: u64, end: ResponseEnd) {
         let time_us = store_time(time_us);
         let (bucket, quota, act) = match end {
-            End::Owed { bucket, quota, debt } => (bucket, quota, Act::Record(debt)),
-            End::Leased { bucket, quota, id } => (bucket, quota, Act::Release(id)),
-            End::Demanded { limit, key, quota, debt } => {
+            ResponseEnd::Owed { bucket, quota, debt } => (bucket, quota, Act::Record(debt)),
+            ResponseEnd::Leased { bucket, quota, id } => (bucket, quota, Act::Release(id)),
+            ResponseEnd::Demanded { limit, key, quota, debt } => {
                 let is_coarse = self.demand_bytes > DEMAND_BYTES_MOST;
                 let demand = &mut self.limits[limit].tally.of_key(key).demand;
                 self.demand_bytes += demand.owe(quota, is_coarse, time_us, debt);
                 return;
             }
-            End::Ran { limit, key } => return self.limits[limit].tally.of_key(key).demand.end(),
+            ResponseEnd::Ran { limit, key } => return self.limits[limit].tally.of_key(key).demand.end(),
         };
         // If the store is full, a debt is dropped, as in the gateway.
         let _ = self.store.operate_at(time_us, &Operation::On { bucket, quota, act });

@@ -186,7 +186,7 @@ impl Report {
         bounds: Option<(u64, u64)>,
     ) -> Self {
         let Timeline { start_us, bar_us, bars } = &replay.timeline;
-        let replay::Counts { admitted, refused, unrouted, rejected, undecided, .. } = replay.counts;
+        let replay::OutcomeCounts { admitted, refused, unrouted, rejected, undecided, .. } = replay.counts;
         let all = admitted + refused + unrouted + rejected + undecided;
         let changes = against.map(|against| Changes {
             newly_refused: replay.differing,
@@ -213,7 +213,7 @@ fn time(us: u64) -> String {
 }
 
 impl LimitReport {
-    fn new(of_limit: &replay::OfLimit) -> Self {
+    fn new(of_limit: &replay::ReplayedLimit) -> Self {
         let (limit, tally) = (of_limit.rule.limit(), &of_limit.tally);
         let quota = limit.quota();
         // Keys with an override say nothing about the limit's own rate.
@@ -343,7 +343,7 @@ fn percent(part: u64, whole: u64) -> f64 {
 fn changed(replay: &Replay) -> Vec<Changed> {
     let limits = replay.limits.iter().filter(|limit| limit.tally.differs > 0);
     limits
-        .map(|replay::OfLimit { rule, tally, .. }| {
+        .map(|replay::ReplayedLimit { rule, tally, .. }| {
             let mut keys: Vec<_> = tally.keys().filter(|(_, key)| key.differs > 0).collect();
             keys.sort_unstable_by_key(|(text, key)| (Reverse(key.differs), *text));
             let keys = keys.iter().take(BUSIEST).map(|(text, key)| ((*text).to_owned(), key.differs));

@@ -251,7 +251,7 @@ fn a_log_whose_folder_has_vanished_goes_on_in_the_old_file() {
     let mut old = File::open(folder.path().join("access.log")).unwrap();
     folder.close().unwrap();
     gateway.signal("USR1");
-    wait_until("it is told", || gateway.log().contains("goes on in the old file"));
+    wait_until("the failure is logged", || gateway.log().contains("continues in the old file"));
     assert_eq!(gateway.get("/").status, 200);
     wait_until("the line is written", || {
         let mut text = String::new();

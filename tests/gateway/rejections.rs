@@ -47,15 +47,15 @@ fn requests_that_name_no_place_are_rejected_before_the_charge() {
             "host-repeated",
             "the request has more than one Host field",
         ),
-        ("GET /a HTTP/1.1\r\nHost: a b\r\n\r\n", 400, "host-invalid", "the Host field names no host"),
-        ("GET /a HTTP/1.1\r\nHost: a@b\r\n\r\n", 400, "host-invalid", "the Host field names no host"),
+        ("GET /a HTTP/1.1\r\nHost: a b\r\n\r\n", 400, "host-invalid", "the Host field is not a valid host"),
+        ("GET /a HTTP/1.1\r\nHost: a@b\r\n\r\n", 400, "host-invalid", "the Host field is not a valid host"),
         (
             "GET * HTTP/1.1\r\nHost: a\r\n\r\n",
             400,
             "target-invalid",
-            "the request's target is neither a path nor an http url",
+            "the request's target is neither a path nor an http URL",
         ),
-        ("CONNECT a:443 HTTP/1.1\r\nHost: a:443\r\n\r\n", 501, "connect", "this gateway opens no tunnels"),
+        ("CONNECT a:443 HTTP/1.1\r\nHost: a:443\r\n\r\n", 501, "connect", "CONNECT is not supported"),
         ("GET /b HTTP/1.1\r\nHost: a\r\n\r\n", 404, "no-route", "no route matches the request"),
     ] {
         let mut client = gateway.client();

@@ -1,4 +1,4 @@
-//! What a client of gRPC is told: HTTP's 200, and the status of gRPC in a header without a body ("trailers-only").
+//! Rejections for gRPC clients: HTTP status 200, and the gRPC status in the header without a body ("trailers-only").
 
 use http::{
     HeaderMap, StatusCode,
@@ -12,24 +12,24 @@ const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 const GRPC_RETRY_PUSHBACK_MS: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
 
-/// What is escaped in a message: all but what can be printed in ASCII, and `%` itself.
+/// The characters to escape in a message: everything but printable ASCII, and `%` itself.
 const ESCAPED: &AsciiSet = &CONTROLS.add(b'%');
 
-/// Whether a request is a call: `application/grpc`, also with a message format (`application/grpc+proto`); not gRPC-Web.
+/// Returns true for a gRPC call: `application/grpc`, also with a message format (`application/grpc+proto`), but not gRPC-Web.
 pub fn is_call(request: &HeaderMap) -> bool {
     let content_type = request.get(CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
     let rest = content_type.strip_prefix(b"application/grpc");
     rest.is_some_and(|rest| rest.first().is_none_or(|byte| b"+; ".contains(byte)))
 }
 
-/// Writes the answer in place of one with this status.
+/// Writes the gRPC response that stands for an HTTP response with this status.
 pub fn write(fields: &mut impl Fields, status: StatusCode, detail: &str) {
     fields.insert(CONTENT_TYPE, Value::Ready(&HeaderValue::from_static("application/grpc")));
     fields.insert(GRPC_STATUS, Value::Number(code(status)));
     fields.insert(GRPC_MESSAGE, Value::Text(utf8_percent_encode(detail, ESCAPED).to_string()));
 }
 
-/// Tells clients that try again by themselves when to, as far as the number goes (gRFC A6, "Pushback").
+/// Writes the delay for clients that retry automatically, if it fits into the field (gRFC A6, "Pushback").
 pub fn write_pushback(fields: &mut impl Fields, delay_us: u64) {
     let delay_ms = delay_us.div_ceil(1_000);
     if delay_ms <= i32::MAX as u64 {
@@ -37,8 +37,8 @@ pub fn write_pushback(fields: &mut impl Fields, delay_us: u64) {
     }
 }
 
-/// The status of gRPC for one of HTTP: by "HTTP to gRPC Status Code Mapping", but that a refusal by a limit is
-/// RESOURCE_EXHAUSTED, and an upstream that is late DEADLINE_EXCEEDED.
+/// Maps an HTTP status to a gRPC status. It follows "HTTP to gRPC Status Code Mapping", except that a limit's refusal is
+/// RESOURCE_EXHAUSTED, and an upstream timeout is DEADLINE_EXCEEDED.
 fn code(status: StatusCode) -> u64 {
     match status.as_u16() {
         400 => 13,       // INTERNAL

@@ -1,8 +1,8 @@
-//! Metrics: numbers that requests move, and the page that tells them (OpenMetrics text, 1.0, or Prometheus text).
+//! Counters and histograms, and the page that shows them (OpenMetrics text 1.0, or Prometheus text).
 //!
-//! Each thread counts in memory of its own, and a page sums up: to count costs a request neither a lock nor a
-//! cache line that another thread wants, too. Who counts keeps its [`Counts`] and [`Histogram`]s itself, and
-//! writes them on a [`Page`]. A label is a name of the configuration or of a fixed set, never a client's key.
+//! Each thread counts in its own memory, and a page adds the threads up. So counting takes no lock, and threads
+//! share no cache line. Each module keeps its own [`Counts`] and [`Histogram`]s, and writes them to a [`Page`]. A
+//! label is a name from the configuration or from a fixed set, never a client's key.
 
 use std::{
     fmt,
@@ -27,47 +27,47 @@ const TIMES_US: &[u64] = &[
 /// Upper bounds of the buckets of sizes.
 const SIZES: &[u64] = &[1, 2, 4, 8, 16, 32, 64, 128, 256];
 
-/// Some numbers that only grow.
+/// A fixed number of counters.
 #[derive(Debug)]
 pub struct Counts {
     len: usize,
-    /// Each thread has a row, and nobody else writes to it. It stays when the thread has ended.
+    /// One row per thread, which only that thread writes. Rows outlive their threads.
     rows: ThreadLocal<Box<[AtomicU64]>>,
 }
 
 impl Counts {
-    /// So many of them, at zero.
+    /// Returns `len` counters at zero.
     pub fn new(len: usize) -> Self {
         Self { len, rows: ThreadLocal::new() }
     }
 
-    /// Adds one to one of them.
+    /// Increments the counter at an index.
     pub fn add(&self, index: usize) {
         add(&self.row()[index], 1);
     }
 
-    /// This thread's.
+    /// Returns this thread's row.
     fn row(&self) -> &[AtomicU64] {
         self.rows.get_or(|| (0..self.len).map(|_| AtomicU64::new(0)).collect())
     }
 
-    /// Returns whether any of them has been added to.
+    /// Returns true if any counter was incremented.
     pub fn have_counted(&self) -> bool {
         self.rows.iter().flat_map(|row| row.iter()).any(|number| number.load(Relaxed) > 0)
     }
 
-    /// One of them.
+    /// Returns the value of the counter at an index.
     pub fn sum(&self, index: usize) -> u64 {
         self.rows.iter().map(|row| row[index].load(Relaxed)).fold(0, u64::wrapping_add)
     }
 }
 
-/// Adds to a number of this thread's.
+/// Adds to a number that only this thread writes.
 fn add(number: &AtomicU64, more: u64) {
     number.store(number.load(Relaxed).wrapping_add(more), Relaxed);
 }
 
-/// Numbers that only grow, one for each of a few words.
+/// Counters with one of a fixed set of words each.
 #[derive(Debug)]
 pub struct CountsByWord {
     words: &'static [&'static str],
@@ -75,41 +75,41 @@ pub struct CountsByWord {
 }
 
 impl CountsByWord {
-    /// One for each of the words, at zero.
+    /// Returns a counter at zero for each word.
     pub fn of(words: &'static [&'static str]) -> Self {
         Self { words, counts: Counts::new(words.len()) }
     }
 
-    /// Adds one to that of a word. What isn't one of the words isn't counted.
+    /// Increments the counter of a word. Other words aren't counted.
     pub fn add(&self, word: &str) {
         if let Some(at) = self.words.iter().position(|other| *other == word) {
             self.counts.add(at);
         }
     }
 
-    /// The words with their numbers.
+    /// Returns the words with their counts.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
         self.words.iter().enumerate().map(|(at, word)| (*word, self.counts.sum(at)))
     }
 }
 
-/// How values are distributed: how many there are up to some bounds, and their sum.
+/// A histogram with fixed bounds.
 #[derive(Debug)]
 pub struct Histogram {
     bounds: &'static [u64],
-    /// How many of a value is one.
+    /// The number by which values are divided on the page.
     unit: f64,
-    /// For each bound how many values are up to it and above the one before, then those above all, then the sum.
+    /// The number of values between each bound and the one before, then of those above all bounds, then the sum.
     counts: Counts,
 }
 
 impl Histogram {
-    /// Of times between 100 µs and a minute.
+    /// Returns a histogram of times between 100 µs and a minute.
     pub fn of_times() -> Self {
         Self { bounds: TIMES_US, unit: 1e6, counts: Counts::new(TIMES_US.len() + 2) }
     }
 
-    /// Of numbers between 1 and 256.
+    /// Returns a histogram of numbers between 1 and 256.
     pub fn of_sizes() -> Self {
         Self { bounds: SIZES, unit: 1.0, counts: Counts::new(SIZES.len() + 2) }
     }
@@ -127,7 +127,7 @@ impl Histogram {
         add(&row[self.bounds.len() + 1], value);
     }
 
-    /// What it says now.
+    /// Returns the current values.
     pub fn read(&self) -> Distribution {
         let counts = (0..=self.bounds.len()).map(|at| self.counts.sum(at)).collect();
         Distribution { bounds: self.bounds, counts, sum: self.counts.sum(self.bounds.len() + 1) }
@@ -142,33 +142,33 @@ impl Histogram {
     }
 }
 
-/// How values of a [`Histogram`] are distributed, in its unit: microseconds, if they are times.
+/// The values of a [`Histogram`] at one moment. Times are in microseconds.
 #[derive(Clone, Debug)]
 pub struct Distribution {
     bounds: &'static [u64],
-    /// For each bound how many are up to it and above the one before, then those above all.
+    /// The number of values between each bound and the one before, then of those above all bounds.
     counts: Vec<u64>,
     sum: u64,
 }
 
 impl Distribution {
-    /// Of no times.
+    /// Returns an empty distribution of times.
     pub fn of_no_times() -> Self {
         Self { bounds: TIMES_US, counts: vec![0; TIMES_US.len() + 1], sum: 0 }
     }
 
-    /// How many values there are.
+    /// Returns the number of values.
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()
     }
 
-    /// Their mean, if there are any.
+    /// Returns the mean. `None` without values.
     pub fn mean(&self) -> Option<f64> {
         let count = self.count();
         (count > 0).then(|| self.sum as f64 / count as f64)
     }
 
-    /// What has come since the same histogram said `before`.
+    /// Returns the values that were added since `before`.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         let counts = self.counts.iter().zip(&before.counts);
@@ -176,14 +176,14 @@ impl Distribution {
         Self { bounds: self.bounds, counts, sum: self.sum.saturating_sub(before.sum) }
     }
 
-    /// Adds the values of another one with the same bounds.
+    /// Adds the values of another distribution with the same bounds.
     pub fn add(&mut self, other: &Self) {
         self.counts.iter_mut().zip(&other.counts).for_each(|(count, more)| *count += more);
         self.sum += other.sum;
     }
 
-    /// The value that this share of them doesn't exceed, if there are any. Within a bucket they are taken to lie evenly, and
-    /// above the last bound on it, as Prometheus' `histogram_quantile` does.
+    /// Estimates a quantile. `None` without values. Like Prometheus' `histogram_quantile`, it assumes that values are
+    /// spread evenly within a bucket, and that values above the last bound equal it.
     pub fn quantile(&self, share: f64) -> Option<f64> {
         let rank = share * self.count() as f64;
         let (mut below, mut lower) = (0, 0);
@@ -198,11 +198,11 @@ impl Distribution {
     }
 }
 
-/// Where metrics are written: each with its name, what it tells, and its values by their labels.
+/// The page that metrics are written to, each with its name, help and values by label.
 pub struct Page<'p>(pub DescriptorEncoder<'p>);
 
 impl Page<'_> {
-    /// Writes numbers that only grow. Their name gets the ending `_total`.
+    /// Writes counters. The suffix `_total` is added to their name.
     pub fn counters<L: EncodeLabelSet, V: EncodeCounterValue>(
         &mut self,
         name: &str,
@@ -214,13 +214,13 @@ impl Page<'_> {
         });
     }
 
-    /// Writes a number that only grows.
+    /// Writes a counter.
     pub fn counter(&mut self, name: &str, help: &str, count: impl EncodeCounterValue + Copy) {
         let mut encoder = self.describe(name, help, MetricType::Counter);
         encoder.encode_counter::<NoLabelSet, _, f64>(&count, None).expect(WRITTEN);
     }
 
-    /// Writes numbers as they are now.
+    /// Writes gauges.
     pub fn gauges<L: EncodeLabelSet, V: EncodeGaugeValue>(
         &mut self,
         name: &str,
@@ -230,7 +230,7 @@ impl Page<'_> {
         self.write(name, help, MetricType::Gauge, values, |mut encoder, value| encoder.encode_gauge(&value));
     }
 
-    /// Writes a number as it is now.
+    /// Writes a gauge.
     pub fn gauge(&mut self, name: &str, help: &str, value: impl EncodeGaugeValue + Copy) {
         self.describe(name, help, MetricType::Gauge).encode_gauge(&value).expect(WRITTEN);
     }

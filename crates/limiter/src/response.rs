@@ -1,5 +1,5 @@
-//! The response to a request that limits refuse: status, fields, and `application/problem+json` (RFC 9457) or the
-//! status of gRPC.
+//! The response to a refused request: status, header fields, and `application/problem+json` (RFC 9457) or a gRPC
+//! status.
 
 use std::fmt::{self, Write};
 
@@ -15,13 +15,13 @@ use crate::{
     grpc,
 };
 
-/// What the body of an answer mostly takes.
+/// The usual size of a problem, in bytes.
 const PROBLEM_BYTES: usize = 512;
 /// The media type of a [`problem`].
 pub static PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json");
 const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
 
-/// Returns the response to a refused request, which may be a call of gRPC, with the limits' fields in this form.
+/// Returns the response to a refused request, which may be a gRPC call, with the RateLimit fields in this form.
 pub(crate) fn respond(refusal: &Refusal, is_grpc: bool, form: RatelimitHeaders) -> Response<Bytes> {
     let (status, code) = status_and_code(refusal);
     let mut response = Response::default();
@@ -36,7 +36,7 @@ pub(crate) fn respond(refusal: &Refusal, is_grpc: bool, form: RatelimitHeaders) 
     response
 }
 
-/// Returns the limits that had no room, if that is why a request is refused.
+/// Returns the limits without room, if these are the reason for the refusal.
 pub fn limited_by(refusal: &Refusal) -> Option<&Limited> {
     match refusal {
         Refusal::Limited(limited) => Some(limited),
@@ -44,7 +44,7 @@ pub fn limited_by(refusal: &Refusal) -> Option<&Limited> {
     }
 }
 
-/// Writes the fields that tell where the limits stand, and when to come back.
+/// Writes the RateLimit fields and Retry-After.
 pub fn write_fields(fields: &mut impl Fields, refusal: &Refusal, is_grpc: bool, form: RatelimitHeaders) {
     match refusal {
         Refusal::Limited(limited) => {
@@ -59,7 +59,7 @@ pub fn write_fields(fields: &mut impl Fields, refusal: &Refusal, is_grpc: bool, 
     }
 }
 
-/// Returns the status of a refusal's response, and the code that names the cause.
+/// Returns the status and the code of a refusal.
 pub fn status_and_code(refusal: &Refusal) -> (StatusCode, &'static str) {
     match refusal {
         Refusal::Limited(_) => (StatusCode::TOO_MANY_REQUESTS, "quota-exceeded"),
@@ -70,7 +70,7 @@ pub fn status_and_code(refusal: &Refusal) -> (StatusCode, &'static str) {
     }
 }
 
-/// Returns a problem: RFC 9457, section 3. Refusals may come in floods, so it is written as it is.
+/// Returns a problem (RFC 9457, section 3). It is written without a serializer, because refusals come in floods.
 pub fn problem(
     status: StatusCode,
     code: &str,
@@ -96,7 +96,7 @@ pub fn problem(
         }
     } else {
         let start = body.len();
-        write!(body, "{detail}").expect("a string can be written to");
+        write!(body, "{detail}").expect("writing to a string succeeds");
         escape(&mut body, start);
         body.push('"');
     }
@@ -104,12 +104,12 @@ pub fn problem(
     body
 }
 
-/// Escapes the end of a text, from `start` on, for the quotes of JSON.
+/// Escapes the end of a text, from `start`, for a JSON string.
 fn escape(text: &mut String, start: usize) {
     let is_escaped = |byte| byte < b' ' || byte == b'"' || byte == b'\\';
-    // Not `any`: without an early end it goes by many bytes at a time.
+    // `fold` instead of `any`, because it has no early end and so is vectorized.
     if text[start..].bytes().fold(false, |found, byte| found | is_escaped(byte)) {
-        let quoted = serde_json::to_string(&text[start..]).expect("a string is always written");
+        let quoted = serde_json::to_string(&text[start..]).expect("strings are always serializable");
         text.replace_range(start.., &quoted[1..quoted.len() - 1]);
     }
 }

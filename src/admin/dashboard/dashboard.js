@@ -1,10 +1,10 @@
-// The dashboard: shows what /events tells, and asks and changes by /api. Whatever comes from the gateway is shown as
-// text (textContent), never as markup.
+// The dashboard. It shows the data from /events, and uses /api for queries and changes. All data from the gateway is
+// inserted as text (textContent), never as markup.
 "use strict";
 
 const byId = (id) => document.getElementById(id);
 
-/** An element with a class and a text. */
+/** Creates an element with a class and a text. */
 function make(name, className, text) {
   const element = document.createElement(name);
   if (className) element.className = className;
@@ -12,7 +12,7 @@ function make(name, className, text) {
   return element;
 }
 
-// Numbers as people read them.
+// Formatting.
 
 function rate(perSecond) {
   if (perSecond === null || perSecond === undefined) return "–";
@@ -36,11 +36,11 @@ function bytes(count) {
 
 const clock = (ms) => new Date(ms).toLocaleTimeString("en-GB");
 
-// What goes on.
+// Samples.
 
-/** What charts may show: the least that is enough. */
+/** The time spans of charts. The shortest one that shows all samples is used. */
 const SPANS_MS = [1, 2, 5, 10].map((minutes) => 60_000 * minutes);
-/** A sample each second; see the columns of the event `history`. */
+/** One sample per second; see the columns of the event `history`. */
 let samples = [];
 
 function sampleOf(row) {
@@ -59,7 +59,7 @@ function keep(sample) {
   while (samples[0].time < sample.time - SPANS_MS.at(-1)) samples.shift();
 }
 
-// Charts: SVG, as wide as there is room.
+// Charts, as SVG.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -71,15 +71,15 @@ function draw(parent, name, attributes, text) {
   return element;
 }
 
-/** The least of 1, 2 and 5 times a power of ten that isn't less. */
+/** Returns the smallest of 1, 2 and 5 times a power of ten that is at least `least`. */
 function niceStep(least) {
   const power = 10 ** Math.floor(Math.log10(least));
   return [1, 2, 5, 10].map((times) => times * power).find((step) => step >= least * 0.999);
 }
 
 /**
- * A chart of series, each with a name, a class, and the value of a sample. Areas are stacked, lines aren't. With a
- * pointer or the arrow keys a second is picked, whose values the legend shows instead of the last one's.
+ * A chart of series, each with a name, a class, and a function from sample to value. Areas are stacked, lines aren't.
+ * The pointer or the arrow keys pick a second, whose values the legend shows instead of the latest.
  */
 class Chart {
   constructor(place, label, series, show) {
@@ -103,7 +103,7 @@ class Chart {
     new ResizeObserver(() => this.render()).observe(place);
   }
 
-  /** The place of the sample that is nearest to a time. */
+  /** Returns the index of the sample nearest to a time. */
   at(time) {
     let nearest = samples.length - 1;
     while (nearest > 0 && Math.abs(samples[nearest - 1].time - time) <= Math.abs(samples[nearest].time - time)) {
@@ -167,10 +167,10 @@ class Chart {
       const at = x(samples[of].time);
       draw(this.svg, "line", { class: "cursor", x1: at, x2: at, y1: top, y2: height - bottom });
     }
-    this.tell(samples[of]);
+    this.describe(samples[of]);
   }
 
-  /** The places of samples that have a value, where they follow one another: what the page has missed is a gap. */
+  /** Returns runs of indexes of consecutive samples with a value. Samples that the page missed leave a gap. */
   pieces(values, series) {
     const pieces = [];
     let piece = [];
@@ -186,14 +186,14 @@ class Chart {
     return pieces;
   }
 
-  tell(sample) {
-    const told = this.series.map(({ name, value }) => `${name} ${sample ? this.show(value(sample)) : "–"}`);
+  describe(sample) {
+    const texts = this.series.map(({ name, value }) => `${name} ${sample ? this.show(value(sample)) : "–"}`);
     const when = this.picked === null || !sample ? "now" : `at ${clock(sample.time)}`;
-    this.svg.setAttribute("aria-label", `${this.label} ${when}: ${told.join(", ")}`);
+    this.svg.setAttribute("aria-label", `${this.label} ${when}: ${texts.join(", ")}`);
     this.legend.replaceChildren(
       ...this.series.map(({ className }, at) => {
         const item = make("li");
-        item.append(make("i", className), told[at]);
+        item.append(make("i", className), texts[at]);
         return item;
       }),
     );
@@ -208,8 +208,9 @@ class Chart {
 // Tables.
 
 /**
- * A table of columns, each with a title, the text of a row, and perhaps all of a shortened text, classes, and what a press does. Rows keep their elements, and their order
- * while one of them has the focus, so that nothing moves under a hand.
+ * A table. A column has a title, a function from item to text, and optionally the full text, classes, and an action.
+ * Rows keep their elements, and their order while the table has the focus or the pointer, so that nothing moves while
+ * it is being used.
  */
 class Table {
   constructor(place, title, columns, { idOf, empty }) {
@@ -280,7 +281,7 @@ class Table {
 
 const number = (title, text, more = "") => ({ title, text, className: `number ${more}`.trim() });
 
-/** The names of limits that refuse nobody. */
+/** The names of limits in shadow mode. */
 let shadowing = new Set();
 
 function keysTable(place, title, empty) {
@@ -293,13 +294,13 @@ function keysTable(place, title, empty) {
       act: (hit) => hit.written !== null && (() => lookUp(hit.limit, hit.written)),
     },
     { title: "Limit", text: (hit) => (shadowing.has(hit.limit) ? `${hit.limit} (shadow)` : hit.limit) },
-    number("a second", (hit) => rate(hit.per_second)),
+    number("per second", (hit) => rate(hit.per_second)),
     number("counted", (hit) => counted(hit), "wide"),
   ];
   return new Table(byId(place), title, columns, { idOf: (hit) => `${hit.limit} ${hit.key}`, empty });
 }
 
-/** A key with its parts side by side, and no more of hashes than is needed to tell them apart. */
+/** Returns a key with its parts side by side and its hashes shortened. */
 function shortened({ written, key }) {
   if (!written?.startsWith("[")) return written ?? key;
   const parts = JSON.parse(written);
@@ -312,8 +313,8 @@ function counted({ at_least: least, at_most: most }) {
 }
 
 const tables = {
-  busiest: keysTable("busiest", "Busiest keys", "No limit has counted anybody."),
-  refused: keysTable("refused", "Most refused keys", "Nobody was refused."),
+  busiest: keysTable("busiest", "Busiest keys", "No requests yet."),
+  refused: keysTable("refused", "Most rejected keys", "No request was rejected."),
   limits: new Table(
     byId("limits"),
     "Limits",
@@ -327,13 +328,13 @@ const tables = {
       { title: "Algorithm", className: "wide", text: (limit) => limit.algorithm + (limit.shadows ? ", shadow" : "") },
       number("admitted", (limit) => rate(limit.per_second.admitted)),
       {
-        ...number("refused", (limit) => rate(limit.per_second.refused)),
+        ...number("rejected", (limit) => rate(limit.per_second.refused)),
         mood: (limit) => (limit.per_second.refused > 0 && !limit.shadows ? "warn" : ""),
       },
       number("exempt", (limit) => rate(limit.per_second.exempt + limit.per_second.skipped), "wide"),
-      number("refused in all", (limit) => limit.decisions.refused.toLocaleString("en"), "wide"),
+      number("rejected, total", (limit) => limit.decisions.refused.toLocaleString("en"), "wide"),
     ],
-    { idOf: (limit) => limit.limit, empty: "There are no limits." },
+    { idOf: (limit) => limit.limit, empty: "No limits configured." },
   ),
   routes: new Table(
     byId("routes"),
@@ -344,7 +345,7 @@ const tables = {
       { title: "Upstream", className: "wide", text: (route) => namesOf(route, "upstream") },
       number("requests", (route) => rate(route.per_second)),
       {
-        ...number("refused", (route) => rate(route.refused_per_second)),
+        ...number("rejected", (route) => rate(route.refused_per_second)),
         mood: (route) => (route.refused_per_second > 0 ? "warn" : ""),
       },
       number("4xx", (route) => share(route, "4xx"), "wide"),
@@ -356,21 +357,21 @@ const tables = {
   ),
   upstreams: new Table(
     byId("upstreams"),
-    "Servers of upstreams",
+    "Upstream servers",
     [
       { title: "Upstream", text: (server) => server.upstream },
       { title: "Server", text: (server) => server.server },
       { title: "State", text: stateOf, mood: (server) => (stateOf(server) === "up" ? "good" : "bad") },
-      number("a second", (server) => rate(server.answers_per_second), "wide"),
+      number("per second", (server) => rate(server.answers_per_second), "wide"),
       { ...number("failed", (server) => rate(server.failures_per_second)), mood: (server) => (server.failures_per_second > 0 ? "bad" : "") },
       number("in flight", (server) => server.in_flight, "wide"),
       number("99th", (server) => duration(server.p99_ms), "wide"),
     ],
-    { idOf: (server) => `${server.upstream} ${server.server}`, empty: "The gateway answers everything itself." },
+    { idOf: (server) => `${server.upstream} ${server.server}`, empty: "No upstreams configured." },
   ),
   store: new Table(
     byId("store"),
-    "Nodes of the store",
+    "Store nodes",
     [
       { title: "Node", text: (node) => node.node },
       { title: "Breaker", text: (node) => (node.breaker_open ? "open" : "closed"), mood: (node) => (node.breaker_open ? "bad" : "good") },
@@ -397,17 +398,17 @@ function share(route, status) {
 
 function stateOf(server) {
   if (!server.up) return "down";
-  if (server.ejected_for_ms !== null) return `left out, ${duration(server.ejected_for_ms)}`;
+  if (server.ejected_for_ms !== null) return `ejected, ${duration(server.ejected_for_ms)}`;
   return server.failures_per_second > 0 && server.answers_per_second === 0 ? "failing" : "up";
 }
 
 const charts = [
   new Chart(
     byId("throughput"),
-    "Requests a second",
+    "Requests per second",
     [
       { name: "passed", className: "passed", isArea: true, value: (sample) => sample.passed },
-      { name: "refused", className: "refused", isArea: true, value: (sample) => sample.refused },
+      { name: "rejected", className: "refused", isArea: true, value: (sample) => sample.refused },
       { name: "5xx", className: "failed", value: (sample) => sample.failed || null },
     ],
     (value, isTick) => (isTick ? value.toLocaleString("en", { notation: "compact" }) : rate(value)),
@@ -423,8 +424,8 @@ const charts = [
   ),
 ];
 
-/** Shows a text with a remark of less weight. */
-function tell(id, text, remark, mood = "") {
+/** Shows a text with a secondary remark. */
+function showText(id, text, remark, mood = "") {
   const place = byId(id);
   place.className = mood;
   place.replaceChildren(text);
@@ -433,17 +434,17 @@ function tell(id, text, remark, mood = "") {
 
 function showState(state) {
   const last = samples.at(-1);
-  tell("now-requests", rate(last?.all), "a second");
-  const part = last?.all > 0 ? `a second, ${Math.round((100 * last.refused) / last.all)} %` : "a second";
-  tell("now-refused", rate(last?.refused), part, last?.refused > 0 ? "warn" : "");
-  tell("now-p50", duration(last?.p50));
-  tell("now-p99", duration(last?.p99));
+  showText("now-requests", rate(last?.all), "per second");
+  const part = last?.all > 0 ? `per second, ${Math.round((100 * last.refused) / last.all)} %` : "per second";
+  showText("now-refused", rate(last?.refused), part, last?.refused > 0 ? "warn" : "");
+  showText("now-p50", duration(last?.p50));
+  showText("now-p99", duration(last?.p99));
   const nodes = state.store.nodes;
   const about = nodes.length === 0 ? "in this process" : nodes.length > 1 ? `${nodes.length} nodes` : duration(nodes[0].p50_ms);
-  tell("now-store", state.store.up ? "up" : "down", state.store.up ? about : "on_failure decides", state.store.up ? "good" : "bad");
+  showText("now-store", state.store.up ? "up" : "down", state.store.up ? about : "on_failure applies", state.store.up ? "good" : "bad");
   showLink(...(state.draining ? ["draining", "bad"] : ["live", "good"]));
   byId("about").textContent =
-    `${state.version} · ${state.connections.toLocaleString("en")} connections · ${state.waiting} waiting for room`;
+    `${state.version} · ${state.connections.toLocaleString("en")} connections · ${state.waiting} waiting requests`;
 
   shadowing = new Set(state.limits.filter((limit) => limit.shadows).map((limit) => limit.limit));
   tables.busiest.show(state.top.requests.slice(0, 10));
@@ -456,7 +457,7 @@ function showState(state) {
   tables.store.show(state.store.nodes);
   const { memory_bytes: used, memory_max_bytes: most, failures_per_second: failures } = state.store;
   byId("memory").textContent =
-    `Counts in this process: ${bytes(used)} of ${bytes(most)}. Decisions without the store: ${rate(failures)} a second.`;
+    `Counts in this process: ${bytes(used)} of ${bytes(most)}. Decisions without the store: ${rate(failures)} per second.`;
   showReload(state.reload);
   showLimits(state.limits.map((limit) => limit.limit));
   charts.forEach((chart) => chart.render());
@@ -465,13 +466,13 @@ function showState(state) {
 function showReload(reload) {
   const [changes, fault] = [byId("changes"), byId("fault")];
   if (!reload) {
-    tell("reload", "None since the start.");
+    showText("reload", "None since the process started.");
     return;
   }
   const when = new Date(reload.time_ms).toLocaleString("en-GB");
-  const changed = reload.changes.length > 0 ? "what changed:" : "nothing changed.";
-  const how = reload.good ? changed : "the file is wrong, and the running configuration stays:";
-  tell("reload", `${when}: ${how}`, "", reload.good ? "good" : "bad");
+  const changed = reload.changes.length > 0 ? "changes:" : "no changes.";
+  const how = reload.good ? changed : "the file is invalid, and the running configuration stays in use:";
+  showText("reload", `${when}: ${how}`, "", reload.good ? "good" : "bad");
   if (changes.textContent !== reload.changes.join("")) {
     changes.replaceChildren(...reload.changes.map((change) => make("li", "", change)));
   }
@@ -487,7 +488,7 @@ function showLimits(names) {
   if (names.includes(chosen)) select.value = chosen;
 }
 
-// The stream of events.
+// The event stream.
 
 const SESSION = "/api/session";
 let source = null;
@@ -514,7 +515,7 @@ function listen() {
   });
   source.addEventListener("error", async () => {
     showLink("not connected", "bad");
-    // Else it is tried again by the browser.
+    // Otherwise the browser reconnects by itself.
     if (source.readyState !== EventSource.CLOSED) return;
     const { data } = await ask("GET", SESSION);
     if (data?.by === "nothing") askToLogIn();
@@ -547,9 +548,9 @@ byId("log-out").addEventListener("click", async () => {
   askToLogIn();
 });
 
-// A key.
+// Looking up a key.
 
-/** Asks the gateway: whether it did it, what it answers, or what is wrong. */
+/** Sends a request to the gateway. Returns whether it succeeded, the response's data, and the problem's text. */
 async function ask(method, path, body) {
   try {
     const headers = method === "GET" ? {} : { "content-type": "application/json" };
@@ -557,13 +558,13 @@ async function ask(method, path, body) {
     const text = await answer.text();
     const data = text === "" ? null : JSON.parse(text);
     if (answer.status === 401 && path !== SESSION) askToLogIn();
-    return { ok: answer.ok, data, problem: data?.detail ?? `the gateway answers ${answer.status}` };
+    return { ok: answer.ok, data, problem: data?.detail ?? `the gateway responded with status ${answer.status}` };
   } catch {
     return { ok: false, data: null, problem: "the gateway can't be reached" };
   }
 }
 
-/** The key that is shown: its limit, and it as people write it. */
+/** The key that is shown: its limit, and the key as it is written in API paths. */
 let shown = null;
 
 const pathOf = ({ limit, key }) => `/api/limits/${encodeURIComponent(limit)}/keys/${encodeURIComponent(key)}`;
@@ -612,16 +613,16 @@ byId("look-up").addEventListener("submit", (event) => {
 byId("set").addEventListener("submit", (event) => {
   event.preventDefault();
   const [rate, lasts] = [byId("rate").value, byId("for").value];
-  change("PUT", `${pathOf(shown)}/override`, { rate, for: lasts }, (set) => `The key has ${set.rate} for ${lasts}.`);
+  change("PUT", `${pathOf(shown)}/override`, { rate, for: lasts }, (set) => `The key's rate is ${set.rate} for ${lasts}.`);
 });
 
 byId("unset").addEventListener("click", () => {
-  const done = ({ unset }) => (unset ? "The file's rate holds again." : "Nothing was set.");
+  const done = ({ unset }) => (unset ? "The file's rate applies again." : "No rate was set.");
   change("DELETE", `${pathOf(shown)}/override`, null, done);
 });
 
 byId("reset").addEventListener("click", () => {
-  change("DELETE", pathOf(shown), null, () => "The count is reset.");
+  change("DELETE", pathOf(shown), null, () => "The count was reset.");
 });
 
 ask("GET", SESSION).then(({ data }) => {

@@ -14,7 +14,8 @@ use serde::{
 use serde_json::{Map, Value};
 
 use super::{
-    Logged, Told, Wanted, read_client, read_method, read_number_of_time, read_request, read_target, read_time,
+    DecisionInLog, Logged, Wanted, read_client, read_method, read_number_of_time, read_request, read_target,
+    read_time,
 };
 
 const TIME: &[&str] = &["time", "@timestamp", "timestamp", "ts", "msec", "time_iso8601", "time_local"];
@@ -175,14 +176,14 @@ impl FoundFields {
         let took_at_its_begin = self.number(TOOK_MS).map(|ms| ms * 1e3);
         let took_at_its_end = self.number(TOOK_S).map(|s| s * 1e6);
         let took_at_its_end = took_at_its_end.or(self.number(TOOK_NS).map(|ns| ns / 1e3)).map(|us| us as u64);
-        let is_told = |told: &String| !super::is_absent(told.as_bytes());
+        let is_present = |text: &String| !super::is_absent(text.as_bytes());
         let mut logged = Logged {
             at_us: at_us - took_at_its_end.unwrap_or(0).min(at_us),
             took_us: took_at_its_begin.map(|us| us as u64).or(took_at_its_end),
             client,
             method,
             target,
-            host: self.text(HOST).filter(is_told).and_then(|host| HeaderValue::from_str(&host).ok()),
+            host: self.text(HOST).filter(is_present).and_then(|host| HeaderValue::from_str(&host).ok()),
             status: self.text(STATUS).and_then(|status| StatusCode::from_str(&status).ok()),
             headers: Vec::new(),
             has_all_headers: false,
@@ -251,19 +252,19 @@ fn lines(fields: &Map<String, Value>) -> impl Iterator<Item = (HeaderName, &str)
 const KEY_BYTES_MOST: usize = 4 << 10;
 
 /// Parses the decisions in this gateway's log.
-fn read_limits(limits: Value) -> Vec<(String, Told)> {
+fn read_limits(limits: Value) -> Vec<(String, DecisionInLog)> {
     let Value::Array(limits) = limits else { return Vec::new() };
     let of_limit = |limit: Value| {
         let is_key =
             |key: &str| key.len() <= KEY_BYTES_MOST && key.bytes().all(|byte| byte.is_ascii_graphic());
-        let told = match (limit["key"].as_str(), limit["decision"].as_str()) {
+        let decision = match (limit["key"].as_str(), limit["decision"].as_str()) {
             (Some(key), _) if !is_key(key) => return None,
-            (Some(key), _) => Told::Key(key.to_owned()),
-            (None, Some("exempt")) => Told::Exempt,
-            (None, Some("skipped")) => Told::Skipped,
+            (Some(key), _) => DecisionInLog::Key(key.to_owned()),
+            (None, Some("exempt")) => DecisionInLog::Exempt,
+            (None, Some("skipped")) => DecisionInLog::Skipped,
             _ => return None,
         };
-        Some((limit["limit"].as_str()?.to_owned(), told))
+        Some((limit["limit"].as_str()?.to_owned(), decision))
     };
     limits.into_iter().filter_map(of_limit).collect()
 }

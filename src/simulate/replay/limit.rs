@@ -16,12 +16,12 @@ use crate::{
 };
 
 use super::super::{
-    line::{Logged, Told},
+    line::{DecisionInLog, Logged},
     tally::LimitTally,
 };
 
 /// A limit and its statistics.
-pub(in crate::simulate) struct OfLimit {
+pub(in crate::simulate) struct ReplayedLimit {
     pub(in crate::simulate) rule: Arc<Rule>,
     /// The overrides of the file by the text of their keys, for keys from a log.
     own_rates: HashMap<String, Rate>,
@@ -31,12 +31,12 @@ pub(in crate::simulate) struct OfLimit {
 /// A refusal because the request has no key.
 pub(super) struct Denied;
 
-impl OfLimit {
+impl ReplayedLimit {
     pub(super) fn new(config: &Arc<config::LimitSettings>) -> Self {
         let own_rate = |own: &config::RateOverride| {
             let written = match &own.key[..] {
                 [value] => value.clone(),
-                values => serde_json::to_string(values).expect("strings are always written"),
+                values => serde_json::to_string(values).expect("strings are always serializable"),
             };
             key_of(config, &written).ok().map(|key| (key.as_str().to_owned(), own.rate))
         };
@@ -47,28 +47,12 @@ impl OfLimit {
         }
     }
 
-    /// Returns what the request asks of the limit, which is nothing if the limit doesn't count it.
-    pub(super) fn ask(&mut self, mut terms: Terms, parts: &Parts, logged: &Logged) -> Result<Asks, Denied> {
-        let Self { rule, own_rates, tally } = self;
+    /// Returns the request's asks of the limit, and tallies its terms. There are none if the limit doesn't count it.
+    pub(super) fn ask(&mut self, terms: Terms, parts: &Parts, logged: &Logged) -> Result<Asks, Denied> {
+        let terms = self.terms_in_log(terms, parts, logged);
+        let Self { rule, tally, .. } = self;
         tally.requests += 1;
         let config = rule.config();
-        if let Some(part) = config.key.iter().find(|part| !is_told(part, parts, logged)) {
-            terms = match (told(config, logged), terms) {
-                (_, terms @ Terms::Exempts { .. }) => terms,
-                (Some(Told::Exempt), _) => Terms::Exempts { entry: None },
-                (Some(Told::Skipped), _) => Terms::Skips,
-                (Some(Told::Key(key)), _) => {
-                    let cost = rule.cost(&parts.headers).unwrap_or(1);
-                    let rate = own_rates.get(key).copied();
-                    Terms::Counts(smallvec![rule.charge(Key::of_text(key.clone()), rate, cost)])
-                }
-                (None, terms) => {
-                    tally.note_unknown(part);
-                    // The request may have had the key, so it isn't refused.
-                    if config.missing == Missing::Deny { Terms::Skips } else { terms }
-                }
-            };
-        }
         let is_concurrency = rule.limit().quota().algorithm == Algorithm::Concurrency;
         match terms {
             Terms::Counts(_) if is_concurrency && logged.took_us.is_none() => {
@@ -76,7 +60,7 @@ impl OfLimit {
                 Ok(Asks::new())
             }
             Terms::Counts(asks) => {
-                tally.unknown_costs += u64::from(!tells_cost(config, logged));
+                tally.unknown_costs += u64::from(!has_cost(config, logged));
                 Ok(asks)
             }
             Terms::Exempts { .. } => {
@@ -94,29 +78,52 @@ impl OfLimit {
             }
         }
     }
+
+    /// Replaces the terms of a request if the log lacks a part of its key: with the decision in this gateway's log, if it
+    /// has one.
+    fn terms_in_log(&mut self, terms: Terms, parts: &Parts, logged: &Logged) -> Terms {
+        let Self { rule, own_rates, tally } = self;
+        let config = rule.config();
+        let Some(part) = config.key.iter().find(|part| !is_in_log(part, parts, logged)) else { return terms };
+        match (decision_in_log(config, logged), terms) {
+            (_, terms @ Terms::Exempts { .. }) => terms,
+            (Some(DecisionInLog::Exempt), _) => Terms::Exempts { entry: None },
+            (Some(DecisionInLog::Skipped), _) => Terms::Skips,
+            (Some(DecisionInLog::Key(key)), _) => {
+                let cost = rule.cost(&parts.headers).unwrap_or(1);
+                let rate = own_rates.get(key).copied();
+                Terms::Counts(smallvec![rule.charge(Key::of_text(key.clone()), rate, cost)])
+            }
+            (None, terms) => {
+                tally.note_unknown(part);
+                // The request may have had the key, so it isn't refused.
+                if config.missing == Missing::Deny { Terms::Skips } else { terms }
+            }
+        }
+    }
 }
 
 /// Returns the decision in this gateway's log for a limit with this name and the same key parts.
-fn told<'l>(config: &config::LimitSettings, logged: &'l Logged) -> Option<&'l Told> {
-    let told = logged.limits.iter().find(|(name, _)| *name == config.name).map(|(_, told)| told);
-    told.filter(|told| match told {
-        Told::Key(key) => is_of(&Key::of_text(key.clone()), &config.key),
-        Told::Exempt | Told::Skipped => true,
+fn decision_in_log<'l>(config: &config::LimitSettings, logged: &'l Logged) -> Option<&'l DecisionInLog> {
+    let decision = logged.limits.iter().find(|(name, _)| *name == config.name).map(|(_, decision)| decision);
+    decision.filter(|decision| match decision {
+        DecisionInLog::Key(key) => is_of(&Key::of_text(key.clone()), &config.key),
+        DecisionInLog::Exempt | DecisionInLog::Skipped => true,
     })
 }
 
 /// Returns true if the log has everything that the cost of a request depends on.
-fn tells_cost(config: &config::LimitSettings, logged: &Logged) -> bool {
-    let is_told = match &config.cost {
+fn has_cost(config: &config::LimitSettings, logged: &Logged) -> bool {
+    let has_cost = match &config.cost {
         Cost::Fixed(_) => true,
         Cost::Header(name) => logged.header(name).is_some(),
         Cost::Response { header, .. } => logged.answer_headers.iter().any(|(name, _)| name == header),
     };
-    is_told && (config.when_status.is_empty() || logged.status.is_some())
+    has_cost && (config.when_status.is_empty() || logged.status.is_some())
 }
 
 /// Returns true if the log has this part of a request's key, or says that it was absent.
-fn is_told(part: &KeyPart, parts: &Parts, logged: &Logged) -> bool {
+fn is_in_log(part: &KeyPart, parts: &Parts, logged: &Logged) -> bool {
     match part {
         KeyPart::Header(name) => logged.header(name).is_some(),
         KeyPart::Cookie(_) => logged.header(&COOKIE).is_some(),

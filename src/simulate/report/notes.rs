@@ -4,7 +4,7 @@ use crate::config::Missing;
 
 use super::super::{
     log::LinesRead,
-    replay::{OfLimit, Replay},
+    replay::{Replay, ReplayedLimit},
     tally::LimitTally,
 };
 
@@ -43,7 +43,7 @@ pub(super) fn notes(replay: &Replay, lines: &LinesRead) -> Vec<String> {
 }
 
 /// Returns the notes on a limit.
-fn notes_on_limit(OfLimit { rule, tally, .. }: &OfLimit) -> Vec<String> {
+fn notes_on_limit(ReplayedLimit { rule, tally, .. }: &ReplayedLimit) -> Vec<String> {
     let mut notes = Vec::new();
     let (name, config) = (rule.limit().name(), rule.config());
     if let Some(part) = &tally.unknown_part {

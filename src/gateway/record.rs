@@ -1,4 +1,4 @@
-//! What is known of a request for the access log and its trace, and how the log tells it.
+//! The record of a request for the access log and the trace, and its forms in the log.
 
 use std::{
     borrow::Cow,
@@ -29,15 +29,15 @@ use tollgate_routing::pattern::Pattern;
 
 use super::{Peer, target};
 
-/// Bytes that are told of a target, and of another text that a client sends.
+/// The most bytes of a target in the log, and of other texts from the client.
 const TARGET_MOST: usize = 2_048;
 const TEXT_MOST: usize = 512;
 const MONTHS: [&str; 12] =
     ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
 
-/// What is known of a request while it is answered.
+/// The record of a request, completed while it is processed.
 #[derive(Debug)]
-pub(super) struct Entry {
+pub(super) struct Record {
     pub(super) time: SystemTime,
     pub(super) arrival: Instant,
     client: IpAddr,
@@ -48,34 +48,34 @@ pub(super) struct Entry {
     referer: Option<String>,
     user_agent: Option<String>,
     request_id: Option<String>,
-    /// Whether the answer is without a body, whatever its header says.
+    /// True for HEAD: the response has no body, whatever its header says.
     is_head: bool,
-    /// The host that was asked for, and the path of the route that took it.
+    /// The host of the request, and the path of its route.
     pub(super) taken: Option<(String, String)>,
-    /// When the limits were asked, and when all had decided.
+    /// The times at which the limits were asked, and at which they had decided.
     pub(super) asked_at: Option<Instant>,
     pub(super) decided_at: Option<Instant>,
-    /// Which servers were asked.
+    /// The requests to upstream servers.
     pub(super) visits: Visits,
 }
 
-/// How the answer ended.
-pub(super) struct End<'e> {
+/// The outcome of a request.
+pub(super) struct Ending<'e> {
     pub(super) status: u16,
-    /// The client had it, or some of it: else the status is made up.
+    /// True if a response was sent, at least in part. Otherwise the status is made up.
     pub(super) is_answered: bool,
-    /// Of the body.
+    /// The bytes of the response's body.
     pub(super) bytes: u64,
-    /// From the request's arrival.
+    /// The time since the request's arrival.
     pub(super) duration: Duration,
-    /// All of the answer was handed to the connection.
+    /// True if the whole response was passed to the connection.
     pub(super) is_whole: bool,
-    /// The route's name; empty if there was none.
+    /// The name of the route. Empty if there was none.
     pub(super) route: &'e str,
     pub(super) decided: &'e [Decided],
 }
 
-/// The line in JSON.
+/// The fields of a JSON line.
 #[derive(Serialize)]
 struct Line<'e> {
     time: String,
@@ -91,9 +91,9 @@ struct Line<'e> {
     #[serde(skip_serializing_if = "str::is_empty")]
     route: &'e str,
     #[serde(skip_serializing_if = "Option::is_none")]
-    upstream: Option<Upstream<'e>>,
+    upstream: Option<LoggedUpstream<'e>>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    limits: Vec<OfLimit<'e>>,
+    limits: Vec<LoggedDecision<'e>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     request_id: Option<&'e str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -105,13 +105,13 @@ struct Line<'e> {
 }
 
 #[derive(Serialize)]
-struct Upstream<'e> {
+struct LoggedUpstream<'e> {
     server: &'e str,
     duration_ms: f64,
 }
 
 #[derive(Serialize)]
-struct OfLimit<'e> {
+struct LoggedDecision<'e> {
     limit: &'e str,
     decision: &'static str,
     origin: &'static str,
@@ -121,16 +121,16 @@ struct OfLimit<'e> {
     key: Option<&'e str>,
 }
 
-impl End<'_> {
-    /// Of an answer with this status, and no body, to a request that no route takes.
+impl Ending<'_> {
+    /// Returns the outcome of a request without a route that got a response without a body.
     pub(super) fn unrouted(status: u16) -> Self {
         let (bytes, duration) = (0, Duration::ZERO);
         Self { status, is_answered: true, bytes, duration, is_whole: true, route: "", decided: &[] }
     }
 }
 
-impl Entry {
-    /// Of a request that has just arrived, and its span if it is traced.
+impl Record {
+    /// Begins the record of a request that has just arrived. `traced` is its span, if it is traced.
     pub(super) fn begin(peer: Peer, request: &Parts, arrival: Instant, traced: Option<Context>) -> Self {
         let text = |name| text(&request.headers, name);
         Self {
@@ -152,7 +152,7 @@ impl Entry {
         }
     }
 
-    /// Of what can't be read as a request: with its first line, if that is one.
+    /// Returns the record of an unreadable message. It shows the first line, if that is valid.
     pub(super) fn unreadable(peer: Peer, head: &[u8]) -> Self {
         let line = head.split(|byte| *byte == b'\n').next().unwrap_or_default();
         let line = str::from_utf8(line).unwrap_or_default().trim_end_matches('\r');
@@ -188,7 +188,7 @@ impl Entry {
         }
     }
 
-    /// Notes who sent it, and what proxies that are trusted call it.
+    /// Notes the client, and the request id if it comes from a trusted proxy.
     pub(super) fn identify(&mut self, client: &Client, headers: &HeaderMap) {
         self.client = client.address;
         if client.peer_is_trusted {
@@ -204,19 +204,19 @@ impl Entry {
         }
     }
 
-    /// Notes what it is called.
+    /// Notes the request id.
     pub(super) fn note_id(&mut self, headers: &HeaderMap) {
         self.request_id = text(headers, X_REQUEST_ID);
     }
 
-    /// Whether the answer broke off that ended so.
-    pub(super) fn is_broken_off(&self, end: &End<'_>) -> bool {
+    /// Returns true if the response broke off.
+    pub(super) fn is_broken_off(&self, end: &Ending<'_>) -> bool {
         !end.is_whole && !self.is_head
     }
 
-    /// As an object of JSON.
-    pub(super) fn json(&self, end: &End<'_>) -> String {
-        let limits = end.decided.iter().map(|decided| OfLimit {
+    /// Formats the line as JSON.
+    pub(super) fn json(&self, end: &Ending<'_>) -> String {
+        let limits = end.decided.iter().map(|decided| LoggedDecision {
             limit: decided.limit.name(),
             decision: decided.effect.name(),
             origin: decided.origin.name(),
@@ -225,7 +225,7 @@ impl Entry {
         });
         let upstream = self.visits.list.last().map(|visit| {
             let took = visit.ended.map_or_else(|| visit.sent.elapsed(), |(took, _)| took);
-            Upstream { server: &visit.server, duration_ms: milliseconds(took) }
+            LoggedUpstream { server: &visit.server, duration_ms: milliseconds(took) }
         });
         let line = Line {
             time: humantime::format_rfc3339_millis(self.time).to_string(),
@@ -245,12 +245,12 @@ impl Entry {
             referer: self.referer.as_deref(),
             user_agent: self.user_agent.as_deref(),
         };
-        serde_json::to_string(&line).expect("strings and numbers are always written") + "\n"
+        serde_json::to_string(&line).expect("strings and numbers are always serializable") + "\n"
     }
 
-    /// As nginx and Apache write it: `192.0.2.7 - - [21/Nov/2026:07:45:12 +0000] "GET / HTTP/1.1" 200 5 "-" "curl"`.
-    pub(super) fn combined(&self, end: &End<'_>) -> String {
-        // As `2026-11-21T07:45:12Z`.
+    /// Formats the line as nginx and Apache do: `192.0.2.7 - - [21/Nov/2026:07:45:12 +0000] "GET / HTTP/1.1" 200 5 "-" "curl"`.
+    pub(super) fn combined(&self, end: &Ending<'_>) -> String {
+        // For example `2026-11-21T07:45:12Z`.
         let time = humantime::format_rfc3339_seconds(self.time).to_string();
         let (date, clock) = time.trim_end_matches('Z').split_once('T').expect("a date and a time");
         let [year, month, day] = [&date[..4], &date[5..7], &date[8..]];
@@ -273,7 +273,7 @@ fn milliseconds(duration: Duration) -> f64 {
     duration.as_micros() as f64 / 1_000.0
 }
 
-/// The target as it came, but for the values in its query.
+/// Returns the target as it was sent, with the values of its query masked.
 fn target(uri: &Uri) -> String {
     let path = if uri.path().is_empty() { "-" } else { uri.path() };
     match uri.query() {
@@ -282,19 +282,19 @@ fn target(uri: &Uri) -> String {
     }
 }
 
-/// Returns the page that a request comes from, without secrets. It is cut last, so that none hides behind the cut.
+/// Returns the Referer without secrets. It is cut last, because a cut URL couldn't be searched for them.
 fn referer(headers: &HeaderMap) -> Option<String> {
     let referer = String::from_utf8_lossy(headers.get(REFERER)?.as_bytes());
     Some(cut(&without_secrets(&referer), TEXT_MOST))
 }
 
-/// Returns a url without user and password, the values in its query, and its fragment, which may hold a token.
+/// Returns a URL without user, password, query values, and fragment, which may contain a token.
 fn without_secrets(url: &str) -> String {
     let url = url.split('#').next().unwrap_or_default();
     let (path, query) = url.split_once('?').map_or((url, None), |(path, query)| (path, Some(query)));
     let mut shown = String::with_capacity(url.len());
     let mut has_authority = false;
-    // Browsers take any number of slashes before the authority, in either direction.
+    // Browsers accept any number of slashes and backslashes before the authority.
     for part in path.split_inclusive(['/', '\\']) {
         let name = part.trim_end_matches(['/', '\\']);
         let is_authority = !has_authority && !name.is_empty() && !name.ends_with(':');
@@ -309,7 +309,7 @@ fn without_secrets(url: &str) -> String {
     shown
 }
 
-/// The names of a query's parameters. Their values may be credentials; so may be what has no name.
+/// Returns a query with its values masked, since they may be credentials. A parameter without a name is masked, too.
 fn masked(query: &str) -> String {
     let pairs = query.split('&').map(|pair| match pair.split_once('=') {
         Some((name, _)) => format!("{name}=*"),
@@ -319,7 +319,7 @@ fn masked(query: &str) -> String {
     pairs.collect::<Vec<_>>().join("&")
 }
 
-/// A field of the header, if it is there.
+/// Returns a header field.
 fn text(headers: &HeaderMap, name: HeaderName) -> Option<String> {
     let value = headers.get(name)?;
     Some(cut(&String::from_utf8_lossy(value.as_bytes()), TEXT_MOST))
@@ -362,16 +362,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_value_of_a_query_is_told() {
-        let told = |uri: &str| target(&uri.parse().unwrap());
-        assert_eq!(told("/a%2Fb//c/../d"), "/a%2Fb//c/../d");
-        assert_eq!(told("/?user=alice&token&&x="), "/?user=*&*&&x=*");
-        assert_eq!(told("http://me:secret@host/a?b=c=d"), "/a?b=*");
-        assert_eq!(told("host:80"), "-");
+    fn query_values_are_masked() {
+        let shown = |uri: &str| target(&uri.parse().unwrap());
+        assert_eq!(shown("/a%2Fb//c/../d"), "/a%2Fb//c/../d");
+        assert_eq!(shown("/?user=alice&token&&x="), "/?user=*&*&&x=*");
+        assert_eq!(shown("http://me:secret@host/a?b=c=d"), "/a?b=*");
+        assert_eq!(shown("host:80"), "-");
     }
 
     #[test]
-    fn no_secret_of_a_referer_is_shown() {
+    fn secrets_of_a_referer_are_not_shown() {
         for (referer, shown) in [
             ("https://a/b?c=d#e", "https://a/b?c=*"),
             ("https://a/b#token=secret", "https://a/b"),
@@ -395,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn of_what_cannot_be_read_the_first_line_is_shown_if_it_is_one() {
+    fn an_unreadable_message_shows_its_first_line_if_valid() {
         let peer = Peer { address: [192, 0, 2, 7].into(), scheme: "http" };
         for (head, shown) in [
             ("GET /a?b=secret HTTP/1.1\r\nbad line\r\n\r\n", "GET /a?b=* HTTP/1.1"),
@@ -406,15 +406,15 @@ mod tests {
             ("\x16\x03\x01\x02", "- - -"),
             ("", "- - -"),
         ] {
-            let entry = Entry::unreadable(peer, head.as_bytes());
-            assert_eq!(format!("{} {} {}", entry.method, entry.target, entry.protocol), shown, "{head:?}");
+            let record = Record::unreadable(peer, head.as_bytes());
+            assert_eq!(format!("{} {} {}", record.method, record.target, record.protocol), shown, "{head:?}");
         }
-        let Entry { method, .. } = Entry::unreadable(peer, b"\xff\xfe / HTTP/1.1");
+        let Record { method, .. } = Record::unreadable(peer, b"\xff\xfe / HTTP/1.1");
         assert_eq!(method, "-");
     }
 
     #[test]
-    fn what_a_client_sends_stays_on_its_line() {
+    fn texts_from_clients_stay_on_their_line() {
         assert_eq!(cut("a\tb\u{9b}c", 99), "a\\tb\\u{9b}c");
         assert_eq!(cut("grün", 3), "gr...");
         assert_eq!(quotable("a \"b\" \\ ü"), "a \\x22b\\x22 \\x5C \\xC3\\xBC");
