@@ -87,7 +87,7 @@ const CONCURRENCY: &[Limit] = &[limit(Algorithm::Concurrency, 6, Duration::from_
 
 const HEALTHY: Case = Case {
     name: "healthy",
-    says: "nothing: one server, and all is well",
+    says: "no failure; one server",
     store: Place::Server,
     limits: ONE,
     on_failure: OnFailure::Local,
@@ -114,15 +114,15 @@ pub(crate) const CASES: &[Case] = &[
     HEALTHY,
     healthy(
         "healthy, several limits",
-        "nothing; 100 in 600 ms and 300 in 3 s a key, 1,800 in 3 s for all",
+        "no failure; 100 in 600 ms and 300 in 3 s per key, 1,800 in 3 s for all",
         SEVERAL,
     ),
-    healthy("healthy, sliding-cells", "nothing; 60 cells", CELLS),
-    healthy("healthy, fixed-window", "nothing", FIXED),
-    healthy("healthy, gcra", "nothing; a burst of L", GCRA),
-    healthy("healthy, concurrency", "nothing; 6 at a time a key, served in 20 ms", CONCURRENCY),
-    harmed("killed, restarted", "SIGKILL; started with the file that it had written", Harm::Restart),
-    harmed("killed, restarted empty", "SIGKILL; at once started without a file", Harm::RestartEmpty),
+    healthy("healthy, sliding-cells", "no failure; 60 cells", CELLS),
+    healthy("healthy, fixed-window", "no failure", FIXED),
+    healthy("healthy, gcra", "no failure; a burst of L", GCRA),
+    healthy("healthy, concurrency", "no failure; 6 at a time per key, served in 20 ms", CONCURRENCY),
+    harmed("killed, restarted", "SIGKILL; restarted with its file", Harm::Restart),
+    harmed("killed, restarted empty", "SIGKILL; restarted at once without its file", Harm::RestartEmpty),
     Case {
         on_failure: OnFailure::Deny,
         ..harmed("killed, on_failure deny", "as `killed, restarted`", Harm::Restart)
@@ -139,46 +139,46 @@ pub(crate) const CASES: &[Case] = &[
     stopped("stopped, concurrency", CONCURRENCY),
     cut(
         "20 ms away",
-        "what gateways and server send each other comes 10 ms later: an answer in time",
+        "messages between gateways and server take 10 ms longer: replies are in time",
         cut::Fault::Delay(Duration::from_millis(10)),
     ),
     cut(
         "30 ms away",
-        "it comes 15 ms later: an answer in time, but not to a call that waits for the one before",
+        "messages take 15 ms longer: replies are in time, except to a call that waits for the previous one",
         cut::Fault::Delay(Duration::from_micros(14_500)),
     ),
     cut(
         "45 ms away",
-        "it comes 22 ms later: an answer 5 ms before the deadline",
+        "messages take 22 ms longer: replies arrive 5 ms before the timeout",
         cut::Fault::Delay(Duration::from_micros(21_500)),
     ),
     cut(
         "200 ms away",
-        "it comes 100 ms later: no answer within the deadline",
+        "messages take 100 ms longer: no reply is in time",
         cut::Fault::Delay(Duration::from_millis(100)),
     ),
     cut(
         "reset",
-        "each connection is reset after 2,000 bytes of replies, in the midst of one, and so is the next one",
+        "each connection is reset after 2,000 bytes of replies, in the middle of one, and so is the next one",
         cut::Fault::ResetAfter(2_000),
     ),
-    cut("black hole", "connections stay, and nothing comes through", cut::Fault::Swallow),
-    cut("replies lost", "what is sent arrives, and no reply comes back", cut::Fault::SwallowReplies),
+    cut("black hole", "connections stay open, and nothing passes", cut::Fault::Swallow),
+    cut("replies lost", "requests arrive, and no reply returns", cut::Fault::SwallowReplies),
     harmed(
         "one gateway cut off",
-        "one gateway's connections are reset, and new ones refused; the others' stay",
+        "one gateway's connections are reset, and new ones refused; those of the others stay",
         Harm::Cut { fault: cut::Fault::Refuse, gateways: 1 },
     ),
-    harmed("a gateway killed", "SIGKILL to one of the gateways; started again", Harm::RestartGateway),
+    harmed("a gateway killed", "SIGKILL to one of the gateways; restarted", Harm::RestartGateway),
     Case {
         store: Place::Sentinels,
-        ..harmed("sentinel, planned failover", "SENTINEL FAILOVER, with both servers well", Harm::FailOver)
+        ..harmed("sentinel, planned failover", "SENTINEL FAILOVER, with both servers healthy", Harm::FailOver)
     },
     Case {
         store: Place::Sentinels,
         ..harmed(
             "sentinel, primary killed",
-            "SIGKILL; the Sentinels make the replica the primary",
+            "SIGKILL; the Sentinels promote the replica",
             Harm::KillPrimary,
         )
     },
@@ -186,7 +186,7 @@ pub(crate) const CASES: &[Case] = &[
         store: Place::Cluster,
         ..harmed(
             "cluster, primary killed",
-            "SIGKILL to one of three; its replica takes its slots",
+            "SIGKILL to one of three primaries; its replica takes over its slots",
             Harm::KillPrimary,
         )
     },

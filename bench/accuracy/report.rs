@@ -26,7 +26,7 @@ fn write(text: &mut String, arguments: &Arguments, findings: &[Findings]) -> std
     writeln!(text, "\n## Findings\n")?;
     writeln!(
         text,
-        "{date}: tollgate {} ({}), {}, {cores} cores; {gateways} gateways, {clients} clients, {seconds} s a case.\n",
+        "{date}: tollgate {} ({}), {}, {cores} cores; {gateways} gateways, {clients} clients, {seconds} s per case.\n",
         env!("CARGO_PKG_VERSION"),
         first_line("git", &["describe", "--always", "--dirty"]),
         first_line("redis-server", &["--version"]).split(" sha=").next().unwrap_or_default(),
@@ -39,7 +39,7 @@ fn write(text: &mut String, arguments: &Arguments, findings: &[Findings]) -> std
     )?;
     findings.iter().try_for_each(|findings| write_row(text, findings))?;
     write_summary(text, findings)?;
-    writeln!(text, "\n## Cases\n\n| case | what is done to Redis, or the gateways |\n|---|---|")?;
+    writeln!(text, "\n## Cases\n\n| case | failure |\n|---|---|")?;
     CASES.iter().try_for_each(|case| writeln!(text, "| {} | {} |", case.name, case.says))
 }
 
@@ -73,11 +73,11 @@ fn or_dash(figure: Option<impl ToString>) -> String {
 /// What there is to say of the table, whatever came of it.
 fn write_summary(text: &mut String, findings: &[Findings]) -> std::fmt::Result {
     let faults: Vec<String> = findings.iter().flat_map(Findings::faults).collect();
-    writeln!(text, "\n## What was seen\n")?;
+    writeln!(text, "\n## Results\n")?;
     if faults.is_empty() {
-        writeln!(text, "Nothing that must not be.\n")?;
+        writeln!(text, "No bound was exceeded.\n")?;
     } else {
-        writeln!(text, "What must not be:\n")?;
+        writeln!(text, "Exceeded bounds:\n")?;
         faults.iter().try_for_each(|fault| writeln!(text, "- {fault}"))?;
         writeln!(text)?;
     }
@@ -85,30 +85,30 @@ fn write_summary(text: &mut String, findings: &[Findings]) -> std::fmt::Result {
     let within = recorded().filter(|(_, over, _)| *over == 0).count();
     writeln!(
         text,
-        "- By the record, {within} of {} cases had no more than L in any window.",
+        "- By the record, {within} of {} cases had at most L in every window.",
         recorded().count()
     )?;
     for (case, over, lost) in recorded().filter(|(_, over, lost)| over + lost > 0) {
         writeln!(
             text,
-            "- `{case}`: {over} permits beyond L in a window, of {lost} in a window that were lost."
+            "- `{case}`: {over} permits beyond L in a window; {lost} were lost in a window."
         )?;
     }
     let alone = || findings.iter().filter_map(|row| Some((row.told_too_short?, row.came_back)));
     writeln!(
         text,
-        "- Who was alone on a key and came back when told to did so {} times, and was refused {} times.",
+        "- The client with a key of its own retried {} times at the stated time, and was refused {} times.",
         alone().map(|(_, came_back)| came_back).sum::<usize>(),
         alone().map(|(short, _)| short).sum::<usize>(),
     )?;
     let least = findings.iter().filter_map(|row| Some((row.of_ideal?, row.case)));
     if let Some((share, case)) = least.min_by(|left, right| left.0.total_cmp(&right.0)) {
-        writeln!(text, "- The least was admitted in `{case}`: {:.1} % of the ideal.", share * 100.0)?;
+        writeln!(text, "- The fewest requests were admitted in `{case}`: {:.1} % of the ideal.", share * 100.0)?;
     }
     if let Some(slowest) = findings.iter().max_by_key(|row| row.longest) {
         writeln!(
             text,
-            "- The longest answer took {:.0} ms, in `{}`.",
+            "- The longest response time was {:.0} ms, in `{}`.",
             slowest.longest.as_secs_f64() * 1_000.0,
             slowest.case
         )?;
