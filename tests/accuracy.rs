@@ -1,4 +1,4 @@
-//! The program that measures accuracy under failure runs, and its document is of the cases that it has.
+//! The program that measures accuracy under failure runs, and its document is up to date.
 
 #[allow(dead_code)] // What `main` uses.
 #[allow(clippy::print_stderr, reason = "people wait for it")]

@@ -1,4 +1,4 @@
-//! Operators look at limits and change them while gateways run: by `tollgate limits`, and by the admin port.
+//! Operators inspect and change limits at run time, with `tollgate limits` and through the admin port.
 
 mod agreement;
 mod events;
@@ -20,7 +20,7 @@ fn gateway(rate: &str, more: &str) -> Gateway {
     ))
 }
 
-/// The same with the rate 5/h, and a token that operators must bear.
+/// The same with the rate 5/h and a token.
 fn gateway_with_token() -> Gateway {
     Gateway::start(
         "[admin]\nlisten = \"127.0.0.1:0\"\ntoken = \"correct-horse-battery\"\n[limits.l]\nkey = \"ip\"\n\
@@ -28,13 +28,13 @@ fn gateway_with_token() -> Gateway {
     )
 }
 
-/// Where a gateway's operators turn to.
+/// Returns the address of the admin port.
 fn admin(gateway: &Gateway) -> String {
     let (_, admin) = gateway.greeting().split_once("dashboard: http://").unwrap();
     admin.lines().next().unwrap().to_owned()
 }
 
-/// Runs `tollgate limits` for a gateway: its exit status, and what it prints.
+/// Runs `tollgate limits` for a gateway. Returns its exit status and output.
 fn limits(gateway: &Gateway, words: &[&str]) -> (i32, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
     command.arg("limits").args(words).args(["--admin", &format!("http://{}", admin(gateway))]);
@@ -43,7 +43,7 @@ fn limits(gateway: &Gateway, words: &[&str]) -> (i32, String) {
     (output.status.code().unwrap(), String::from_utf8(printed).unwrap())
 }
 
-/// The policy that a request is held to now, or the status of what is refused for ever.
+/// Returns the current RateLimit-Policy of a request, or the status if it has none.
 fn policy(gateway: &Gateway) -> String {
     let answer = gateway.get("/");
     answer.header("ratelimit-policy").map_or(answer.status.to_string(), str::to_owned)

@@ -12,7 +12,7 @@ const SHIPPED: &str = include_str!("../gateway.toml");
 const GOOD: &str = "[[routes]]\npath = \"/\"\nrespond = { status = 200 }\n";
 const BAD: &str = "[[routes]]\npath = \"/\"\nrespond = { status = 200 }\nlimit = []\n";
 
-/// Runs a command beside a good.toml and a bad.toml.
+/// Runs a command in a folder with a good.toml and a bad.toml.
 fn tollgate(arguments: &[&str]) -> Output {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("good.toml"), GOOD).unwrap();
@@ -24,7 +24,7 @@ fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).unwrap()
 }
 
-/// The newcomer's first minute: the shipped file as it is, and the line that it prints to try.
+/// The first minute of a new user: the shipped file, and the command that it suggests.
 #[test]
 fn the_shipped_file_limits_the_printed_curl_line() {
     let redis = Redis::start();
@@ -122,7 +122,7 @@ fn an_address_in_use_ends_with_1_and_the_remedy() {
     assert!(told.contains("name another address with --listen or server.listen"), "{told}");
 }
 
-/// `script` of util-linux gives a terminal.
+/// Uses `script` of util-linux to get a terminal.
 #[cfg(target_os = "linux")]
 #[test]
 fn colour_is_for_terminals_without_no_color() {

@@ -1,6 +1,6 @@
-//! A file a fault, under tests/config/, with all that is said about it as a snapshot beside it.
+//! One file per error, under tests/config/, with all messages as a snapshot beside it.
 //!
-//! After a change of wording: `INSTA_UPDATE=always cargo test --test operators config`, and read what it wrote.
+//! After changing texts, run `INSTA_UPDATE=always cargo test --test operators config`, and read the new snapshots.
 
 use std::{collections::BTreeSet, fs, path::PathBuf, time::Duration};
 
@@ -19,7 +19,7 @@ fn folder() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/config")
 }
 
-/// The names of the files with this ending, without it.
+/// Returns the names of the files with this suffix, without the suffix.
 fn names(extension: &str) -> BTreeSet<String> {
     let paths =
         fs::read_dir(folder()).expect("tests/config is there").map(|entry| entry.expect("an entry").path());
@@ -138,13 +138,13 @@ fn the_shipped_example_is_good() {
     assert!(warnings.is_empty(), "{warnings}");
 }
 
-/// What TOML takes note of, and some of what it doesn't.
+/// Characters with a meaning in TOML, and some without.
 const EDIT: &str = "([\\[\\]{}=\"'.,#$@:\\\\ \n]|limits|rate|\\$\\{A|é|🚦|[a-z0-9]){0,4}";
 
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// The text is trusted, but a slip of the pen must not stop a gateway that reloads.
+    /// The file is trusted, but a typo must not stop a gateway that reloads.
     #[test]
     fn no_text_makes_it_panic(
         text in prop::sample::select(&[EVERY_KEY, SEVERAL_FAULTS]),
@@ -161,7 +161,7 @@ proptest! {
     }
 }
 
-/// The TOML blocks of a document.
+/// Returns the TOML blocks of a document.
 fn blocks(document: &str) -> Vec<String> {
     let text = fs::read_to_string(PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(document)).unwrap();
     let blocks = text.split("```toml\n").skip(1);

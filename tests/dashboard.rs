@@ -6,7 +6,7 @@ use crate::harness::{
     wait_until,
 };
 
-/// A limit by API key, told as it is, an admin port, and more of [admin].
+/// Returns a configuration with a limit by unhashed API key, an admin port, and more keys of [admin].
 fn gateway(rate: &str, more: &str) -> Gateway {
     Gateway::start(&format!(
         "[admin]\nlisten = \"127.0.0.1:0\"\n{more}\n[limits.per-key]\nkey = \"header:x-api-key\"\nrate = \"{rate}\"\n\
@@ -14,7 +14,7 @@ fn gateway(rate: &str, more: &str) -> Gateway {
     ))
 }
 
-/// The page of a gateway's operators.
+/// Opens the dashboard of a gateway.
 fn page(gateway: &Gateway) -> String {
     let (_, admin) = gateway.greeting().split_once("dashboard: ").unwrap();
     format!("{}/", admin.lines().next().unwrap())
@@ -24,7 +24,7 @@ fn ask(gateway: &Gateway, key: &str) -> u16 {
     gateway.ask(&format!("GET /\nx-api-key: {key}")).status
 }
 
-/// Nothing went wrong on the page, and nothing came from elsewhere.
+/// Asserts that the page has no errors and loaded nothing from other hosts.
 fn is_clean(browser: &Browser, page: &str) {
     assert_eq!(browser.complaints(), [""; 0]);
     let requests = browser.requests();

@@ -1,5 +1,5 @@
-//! What the documents tell people to write and to type is tried: every block of TOML by `tollgate check`, and every
-//! block of commands in order, with real gateways, Redis and curl.
+//! The documents' examples work: every TOML block passes `tollgate check`, and every block of commands is run in order, with
+//! real gateways, Redis and curl.
 
 use std::{
     collections::HashMap,
@@ -12,15 +12,15 @@ use std::{
 use crate::harness::{redis::free_port, wait_until};
 use tempfile::TempDir;
 
-/// Ports that the documents name, each of which is another one here.
+/// The ports in the documents, which tests replace.
 const PORTS: [&str; 5] = ["3000", "6379", "8080", "8081", "9901"];
 const VARIABLES: [(&str, &str); 1] = [("JWT_SECRET", "0123456789abcdef0123456789abcdef")];
 
-/// Commands that aren't run, by how they begin, and why.
+/// Beginnings of commands that aren't run, with reasons.
 const SKIPPED: [(&str, &str); 2] =
     [("cargo install", "Cargo has built what is tested"), ("./scripts/test.sh", "it would run this test")];
 
-/// A fenced block of a document: the word after its fence, and what is in it.
+/// A fenced block of a document: the word after its fence, and its text.
 struct Block {
     kind: String,
     text: String,
@@ -49,7 +49,7 @@ fn documents() -> Vec<String> {
     documents
 }
 
-/// A block as a whole file: one about limits alone gets a route that takes them all.
+/// Returns a block as a complete file: one with only limits gets a route with all of them.
 fn whole(block: &str) -> String {
     if block.contains("[[routes]]") {
         return block.to_owned();
@@ -76,7 +76,7 @@ fn every_block_of_toml_is_good() {
     assert!(checked > 15, "{checked}");
 }
 
-/// A command is in a block of commands, and those are run by the tests below.
+/// Commands are in blocks of commands, which the tests below run.
 #[test]
 fn every_command_is_run() {
     let run = [
@@ -98,7 +98,7 @@ fn every_command_is_run() {
     }
 }
 
-/// One who reads a document, and does what it says in a folder of their own.
+/// A reader of a document, who follows it in a new folder.
 struct Reader {
     folder: TempDir,
     path: String,
@@ -117,7 +117,7 @@ impl Reader {
         }
     }
 
-    /// The text with the ports of this reader. Only whole numbers are ports.
+    /// Returns the text with the ports of this reader. Only whole numbers are ports.
     fn with_ports(&self, text: &str) -> String {
         let mut replaced = String::new();
         let mut rest = text;
@@ -144,7 +144,7 @@ impl Reader {
         command
     }
 
-    /// Starts what a line says that ends with `&`, and waits until it says that it is ready.
+    /// Starts the command of a line that ends with `&`, and waits until it reports that it is ready.
     fn start(&mut self, line: &str) {
         let log = self.folder.path().join(format!("log-{}", self.background.len()));
         let mut command = self.command(line);
@@ -161,7 +161,7 @@ impl Reader {
         self.background.push(process);
     }
 
-    /// Does what a block of commands says, and returns what they printed.
+    /// Runs a block of commands, and returns their output.
     fn run(&mut self, block: &Block) -> String {
         let mut printed = String::new();
         for line in self.with_ports(&block.text).lines() {
@@ -187,8 +187,8 @@ impl Reader {
         blocks.iter().filter(|block| block.kind == "sh").map(|block| self.run(block)).collect()
     }
 
-    /// Follows a document: a block of TOML is its gateway.toml, one of commands is run, and a block of text after it is
-    /// what they print, where `…` is anything. Returns how many blocks of commands there were.
+    /// Follows a document: a TOML block becomes gateway.toml, a block of commands is run, and a text block after it must be
+    /// their output, where `…` stands for anything. Returns the number of command blocks.
     fn follow(&mut self, document: &str) -> usize {
         let mut printed = None;
         let mut ran = 0;
@@ -221,7 +221,7 @@ impl Drop for Reader {
     }
 }
 
-/// Whether what is shown, with `…` for anything, was printed.
+/// Returns true if the expected text, with `…` for anything, is in the output.
 fn is_like(printed: &str, shown: &str) -> bool {
     let mut rest = printed.trim_end();
     let mut parts = shown.trim_end().split('…');
@@ -257,13 +257,13 @@ fn the_quick_start_does_what_it_says() {
     assert!(Reader::new().follow("docs/quick-start.md") >= 6);
 }
 
-/// Of what it shows of other programs nothing is run.
+/// Its examples of other programs aren't run.
 #[test]
 fn the_migration_does_what_it_says() {
     assert!(Reader::new().follow("docs/migration.md") >= 1);
 }
 
-/// The commands that the other documents tell operators: those of a gateway with an admin port, and with a log.
+/// The commands for operators in the other documents, with an admin port and a log.
 #[test]
 fn operators_do_what_is_said() {
     let mut reader = Reader::new();

@@ -1,4 +1,4 @@
-//! `tollgate explain` says what the gateway does: by the file, and by asking a running one.
+//! `tollgate explain` describes what the gateway does: from the file, and from a running gateway.
 
 use std::{
     fs,
@@ -339,7 +339,7 @@ fn wrong_use_ends_with_2_and_the_remedy_and_no_credential() {
     }
 }
 
-/// `script` of util-linux gives a terminal.
+/// Uses `script` of util-linux to get a terminal.
 #[cfg(target_os = "linux")]
 #[test]
 fn colour_is_for_terminals() {
@@ -352,7 +352,7 @@ fn colour_is_for_terminals() {
     assert!(!text(&folder, &["GET", "/v1"]).contains('\u{1b}'));
 }
 
-/// What is explained is what happens: the gateway's log of requests says the same.
+/// Explanations agree with the gateway's access log.
 #[test]
 fn the_gateways_log_agrees() {
     let folder = folder(FILE);

@@ -27,8 +27,8 @@ mod gateway {
     mod waiting;
 }
 
-/// A configuration that sends all requests to an upstream with this url and these further keys. It ends
-/// with the route's table, so that what follows belongs to that.
+/// Returns a configuration that forwards all requests to an upstream with this URL and these keys. It ends with the table of
+/// the route, so appended keys belong to that.
 fn forward_all(url: &str, keys: &str) -> String {
     format!(
         "[upstreams.api]\nservers = [\"{url}\"]\n{keys}\n\
@@ -36,7 +36,7 @@ fn forward_all(url: &str, keys: &str) -> String {
     )
 }
 
-/// A configuration that answers all requests itself, under a limit `l` with these keys.
+/// Returns a configuration that responds to all requests itself, under a limit `l` with these keys.
 fn limit_all(keys: &str) -> String {
     format!(
         "[limits.l]\n{keys}\n\

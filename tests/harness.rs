@@ -1,5 +1,5 @@
-//! What tests start: gateways, upstreams and Redis servers, all real, each with a port of its own and
-//! ended with the value that holds it; and a client that shows an answer as it came.
+//! Real gateways, upstreams and Redis servers for tests, each on its own port and stopped when its value is dropped; and a
+//! client that shows responses as received.
 
 pub(crate) mod backlog;
 pub(crate) mod browser;
@@ -25,12 +25,12 @@ use std::{
 use tollgate::config::Config;
 use tollgate_limiter::store::Store;
 
-/// The store with this url, as a gateway opens it, with a deadline that no busy machine exceeds.
+/// Opens the store at this URL as a gateway does, with a timeout that even a busy machine doesn't exceed.
 pub(crate) fn open_store(url: &str) -> Store {
     open_store_within(url, "5s")
 }
 
-/// The same with this deadline.
+/// Opens the store at this URL with a timeout.
 pub(crate) fn open_store_within(url: &str, timeout: &str) -> Store {
     let text = format!(
         "[store]\nurl = \"{url}\"\ntimeout = \"{timeout}\"\n[[routes]]\npath = \"/\"\nrespond = {{ status = 204 }}"
@@ -40,12 +40,12 @@ pub(crate) fn open_store_within(url: &str, timeout: &str) -> Store {
     Store::open(&config.store).unwrap()
 }
 
-/// What a test waits for comes within this time, or never.
+/// The time after which a wait fails.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
-/// What other servers do on a busy machine may take longer: Sentinels that didn't agree try again after some seconds.
+/// The time after which a wait for other servers fails: Sentinels that disagree retry after some seconds.
 const PATIENCE_WITH_OTHERS: Duration = Duration::from_secs(40);
 
-/// Waits until `fact` holds, and fails if it never does.
+/// Waits until `fact` is true, and fails if it doesn't become true in time.
 pub(crate) fn wait_until(what: &str, mut fact: impl FnMut() -> bool) {
     let since = Instant::now();
     while !fact() {

@@ -1,4 +1,4 @@
-//! What an axum service gets from the layer, over real sockets: the answers of the gateway, on the same counts.
+//! The tower layer in an axum service, over real sockets: the gateway's responses, with the same counts.
 
 #[allow(dead_code)] // It has a main, which listens on a port of its own.
 #[path = "../examples/axum_service.rs"]
@@ -33,14 +33,14 @@ use tollgate_limiter::{
 };
 use tower::{Layer, Service, ServiceExt, service_fn};
 
-/// An axum server in this process, on threads of its own. It ends with this value.
+/// An axum server in this process, on its own threads. Dropping it ends the server.
 struct Server {
     address: SocketAddr,
     _running: oneshot::Sender<()>,
 }
 
 impl Server {
-    /// Serves what is made of a limiter on the store with this url.
+    /// Serves the routes that a function builds with a limiter on the store at this URL.
     fn start(store: &str, router: impl FnOnce(&Arc<Limiter>) -> Router + Send + 'static) -> Self {
         let (running, ended) = oneshot::channel();
         let (listens, address) = mpsc::channel();
@@ -68,7 +68,7 @@ impl Server {
     }
 }
 
-/// A limiter with a deadline that no busy machine exceeds.
+/// Returns a limiter with a timeout that even a busy machine doesn't exceed.
 fn limiter(url: &str) -> Arc<Limiter> {
     Limiter::open(&StoreSettings { timeout: Duration::from_secs(5), ..StoreSettings::at(url).unwrap() })
         .unwrap()
@@ -78,12 +78,12 @@ fn limit(name: &str, rate: &str) -> Limit {
     Limit::new(name, rate.parse::<Rate>().unwrap())
 }
 
-/// A service that counts how often it is called.
+/// A service that counts its calls.
 fn counting(calls: Arc<AtomicU32>) -> MethodRouter {
     get(async move || calls.fetch_add(1, Relaxed).to_string())
 }
 
-/// What is told of limits, but for the milliseconds that pass between two answers.
+/// Returns the fields about limits, without the milliseconds, which differ between two responses.
 fn fields(answer: &Answer) -> Vec<(String, String)> {
     let told = |name: &str| name.contains("ratelimit") || name == "content-type";
     answer.headers.iter().filter(|(name, _)| told(name)).cloned().collect()

@@ -1,4 +1,4 @@
-//! The limiter as programs use it that embed it, on the in-process store and on a real Redis.
+//! The limiter as an embedded library, on the in-process store and on a real Redis.
 
 mod bounds;
 mod delays;
@@ -14,7 +14,7 @@ use tokio::{runtime::Builder, time::Instant};
 use tollgate::config::Config;
 use tollgate_limiter::{Ask, Limit, Limited, Limiter, Quota, Rate, Refusal};
 
-/// A limiter on the store with this url, with further keys of its table.
+/// Returns a limiter on the store at this URL, with additional keys of its table.
 fn open(url: &str, keys: &str) -> Arc<Limiter> {
     let text =
         format!("[store]\nurl = \"{url}\"\n{keys}\n[[routes]]\npath = \"/\"\nrespond = {{ status = 204 }}");
@@ -23,12 +23,12 @@ fn open(url: &str, keys: &str) -> Arc<Limiter> {
     Limiter::open(&config.store).unwrap()
 }
 
-/// The same, with a deadline that no busy machine exceeds.
+/// Returns a limiter with a timeout that even a busy machine doesn't exceed.
 fn patient(url: &str) -> Arc<Limiter> {
     open(url, "timeout = \"5s\"")
 }
 
-/// Runs on a thread's runtime, as a worker does.
+/// Runs on a single-threaded runtime, as a worker does.
 fn block_on<T>(future: impl Future<Output = T>) -> T {
     Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
 }
@@ -37,7 +37,7 @@ fn quota(rate: &str) -> Quota {
     rate.parse::<Rate>().unwrap().into()
 }
 
-/// A limit with this rate.
+/// Returns a limit with this rate.
 fn limit(name: &str, rate: &str) -> Arc<Limit> {
     Arc::new(Limit::new(name, quota(rate)))
 }
@@ -57,7 +57,7 @@ fn limited(refusal: Refusal) -> Limited {
     }
 }
 
-/// The delay that a refusal tells.
+/// Returns the delay that a refusal states.
 fn told(refusal: Refusal) -> Duration {
     Duration::from_micros(limited(refusal).delay_us().expect("it fits some time"))
 }

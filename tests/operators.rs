@@ -1,4 +1,4 @@
-//! Tests of what operators use: commands, configuration, admin port, dashboard, simulation, documents.
+//! Tests for operators: commands, configuration, admin port, dashboard, simulation, documents.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by it")]
 

@@ -1,4 +1,4 @@
-//! What requests get while the store is away, and that it is used again when it is back.
+//! Requests while the store is down, and the return to it.
 
 mod cuts;
 mod errors;
@@ -11,12 +11,11 @@ use std::{
 
 use crate::harness::{PATIENCE, gateway::Gateway, redis::Redis, wait_until};
 
-/// The deadline of the store and what a busy machine adds to it, for most of the requests. Strict judgements are in
-/// timing.rs.
+/// The store's timeout, plus the delay of a busy machine for most requests. timing.rs has strict bounds.
 const SOON: Duration = Duration::from_millis(1_000);
 
-/// Limits of each policy and routes of that name. This gateway is one of two; 10 an hour is its
-/// share of the local one. Another limit tells who decides.
+/// A limit for each policy, and routes with their names. This gateway is one of two, so its share of the local limit is 10 an
+/// hour. Another limit shows whether the store decides.
 fn policies(url: &str) -> String {
     let mut toml = format!("[store]\nurl = \"{url}\"\ninstances = 2\n[server]\nworkers = 2\n");
     for policy in ["local", "allow", "deny"] {
@@ -38,7 +37,7 @@ fn policies(url: &str) -> String {
     toml
 }
 
-/// A gateway with this table of the store, whose path `/` has one limit, with these keys.
+/// Starts a gateway with this `[store]` table, whose path `/` has one limit with these keys.
 fn one_limit(store: &str, limit: &str) -> Gateway {
     Gateway::start(&format!(
         "[server]\nworkers = 2\n{store}\n[limits.l]\n{limit}\n\
@@ -46,7 +45,7 @@ fn one_limit(store: &str, limit: &str) -> Gateway {
     ))
 }
 
-/// Asserts what every policy answers while the store is away. It can be seen once: the share is used up.
+/// Asserts the response of each policy while the store is down. It can be called only once, since it uses the share up.
 fn assert_policies_hold(gateway: &Gateway) {
     let took = RefCell::new(Vec::new());
     let ask = |path: &str| {
@@ -84,12 +83,12 @@ fn assert_policies_hold(gateway: &Gateway) {
     assert!(took[took.len() / 2] < SOON, "{took:?}");
 }
 
-/// Whether this request is decided by the store.
+/// Returns true if the store decides this request.
 fn asks_store(gateway: &Gateway) -> bool {
     gateway.get("/told").header("ratelimit-policy") == Some("\"told\";q=1000;w=3600")
 }
 
-/// Waits until the gateway counts in Redis (again).
+/// Waits until the gateway counts in Redis again.
 fn await_store(gateway: &Gateway) {
     wait_until("the store is used", || asks_store(gateway));
 }

@@ -1,4 +1,4 @@
-//! The gateway as a reverse proxy: what goes on to the upstream, and what comes back.
+//! The gateway as a reverse proxy: forwarded requests and responses.
 
 mod backlog;
 mod clients;
@@ -31,8 +31,8 @@ use hyper_util::rt::TokioExecutor;
 
 use crate::harness::upstream::Speech;
 
-/// A configuration that sends all requests to an upstream `api` with these servers, as the file takes them, and
-/// these further keys. It ends with the route's table, so that what follows belongs to that.
+/// Returns a configuration that forwards all requests to an upstream `api` with these servers, in TOML, and these keys. It ends
+/// with the table of the route, so appended keys belong to that.
 fn forward_to(servers: &[String], keys: &str) -> String {
     format!(
         "[upstreams.api]\nservers = [{}]\n{keys}\n\
@@ -41,12 +41,12 @@ fn forward_to(servers: &[String], keys: &str) -> String {
     )
 }
 
-/// A server that speaks HTTP/2 in cleartext.
+/// Returns a cleartext HTTP/2 server.
 fn cleartext_http2() -> Speech {
     Speech::Http2(conn::http2::Builder::new(TokioExecutor::new()))
 }
 
-/// What curl prints of an answer, `{address}` in its arguments being the gateway's.
+/// Returns curl's output. `{address}` in its arguments is the gateway's address.
 fn curl(gateway: &crate::harness::gateway::Gateway, arguments: &[&str]) -> String {
     let address = gateway.address().to_string();
     let arguments = arguments.iter().map(|argument| argument.replace("{address}", &address));
@@ -57,7 +57,7 @@ fn curl(gateway: &crate::harness::gateway::Gateway, arguments: &[&str]) -> Strin
     format!("{}{}", String::from_utf8(told).unwrap(), if output.status.success() { "" } else { "FAILED" })
 }
 
-/// A server as the file takes it.
+/// Returns a server in TOML.
 fn quoted(url: impl std::fmt::Display) -> String {
     format!("\"{url}\"")
 }

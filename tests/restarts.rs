@@ -1,4 +1,4 @@
-//! How a gateway ends and another takes its place, and what its clients and its supervisor see of that.
+//! Restarts, as clients and supervisors see them.
 
 mod clients;
 mod draining;
@@ -11,7 +11,7 @@ use std::sync::{Mutex, mpsc};
 
 use crate::harness::{gateway::Gateway, wait_until, wire::WireUpstream};
 
-/// An upstream that answers with these bytes, once for each word on the channel, and says when it was asked.
+/// Starts an upstream that answers with these bytes, once per message on the channel, and signals its requests.
 fn on_demand(answer: &'static str) -> (WireUpstream, mpsc::Receiver<()>, mpsc::Sender<()>) {
     let (release, released) = mpsc::channel::<()>();
     let released = Mutex::new(released);
@@ -28,7 +28,7 @@ fn on_demand(answer: &'static str) -> (WireUpstream, mpsc::Receiver<()>, mpsc::S
     (upstream, is_asked, release)
 }
 
-/// Waits until a gateway has ended of itself, with 0.
+/// Waits until a gateway has ended by itself, with status 0.
 fn wait_for_end(gateway: &mut Gateway) {
     wait_until("the gateway ends", || gateway.ended().is_some());
     assert_eq!(gateway.ended().unwrap().code(), Some(0), "{}", gateway.log());

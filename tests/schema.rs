@@ -1,4 +1,4 @@
-//! `tollgate schema` describes the files that the gateway takes, and turns away those with keys that it doesn't know.
+//! `tollgate schema` describes valid files, and rejects files with unknown keys.
 
 use std::{fs, path::Path, process::Command};
 
@@ -20,19 +20,19 @@ fn file(path: &str) -> String {
     fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap()
 }
 
-/// What is wrong with a file by the schema.
+/// Returns the errors in a file according to the schema.
 fn faults(validator: &Validator, text: &str) -> Vec<String> {
     let file: Value = toml::from_str(text).unwrap();
     validator.iter_errors(&file).map(|fault| format!("{}: {fault}", fault.instance_path())).collect()
 }
 
-/// The blocks of TOML in a document.
+/// Returns the TOML blocks of a document.
 fn blocks(document: &str) -> Vec<String> {
     let text = file(document);
     text.split("```toml\n").skip(1).map(|block| block.split("```").next().unwrap().to_owned()).collect()
 }
 
-/// The shipped gateway.toml names the schema that is beside it.
+/// The shipped gateway.toml names the schema beside it.
 #[test]
 fn editors_find_the_schema_of_the_shipped_file() {
     let named = file("gateway.toml")
@@ -69,7 +69,7 @@ fn files_that_are_good_are_good_by_the_schema() {
     assert!(seen > 5, "{seen}");
 }
 
-/// Every file of tests/config that has a key or a table of no name that is known, or a value of the wrong kind.
+/// The files of tests/config with an unknown key or table, or with a value of the wrong type.
 #[test]
 fn faults_that_a_schema_can_tell_are_told() {
     let validator = validator();
@@ -146,7 +146,7 @@ fn shells_complete_the_commands() {
     assert_eq!(unknown.status.code(), Some(2));
 }
 
-/// bash itself, where it is: the script is one, and completes what has begun.
+/// Runs the completion script in bash, if it is installed.
 #[test]
 fn bash_takes_the_script() {
     let script = "source <(\"$0\" completions bash)\nCOMP_WORDS=(tollgate sim); COMP_CWORD=1\n\

@@ -1,4 +1,4 @@
-//! `tollgate simulate` finds in access logs what the gateway would have done with them, and the smallest rates.
+//! `tollgate simulate` computes from access logs what the gateway would have done, and the smallest rates.
 
 mod logs;
 mod rates;
@@ -17,7 +17,7 @@ use tollgate::{
     simulate::{Logs, Report, Simulation},
 };
 
-/// A limit with these terms, on all paths.
+/// Returns a configuration with a limit with these keys on all paths.
 fn limited(terms: &str) -> String {
     format!(
         "[upstreams.up]\nservers = [\"http://127.0.0.1:9\"]\n[limits.l]\n{terms}\n\
@@ -36,7 +36,7 @@ fn simulate(toml: &str, log: &str) -> Report {
     Simulation { config: &config, against: None, host: None }.run(logs).unwrap()
 }
 
-/// Files in a folder of their own.
+/// Creates files in a new folder.
 fn folder(files: &[(&str, &[u8])]) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     for (name, content) in files {
@@ -45,7 +45,7 @@ fn folder(files: &[(&str, &[u8])]) -> TempDir {
     folder
 }
 
-/// Runs `tollgate simulate` there.
+/// Runs `tollgate simulate` in a folder.
 fn run(folder: &Path, words: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
     command.arg("simulate").args(words).current_dir(folder).stdin(Stdio::null()).output().unwrap()
@@ -61,13 +61,13 @@ fn json(folder: &Path, words: &[&str]) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// A line in combined form, so many seconds after 07:00.
+/// Returns a line in combined form, this many seconds after 07:00.
 fn line(second: u32, client: &str, rest: &str) -> String {
     let (hour, minute, second) = (7 + second / 3600, second / 60 % 60, second % 60);
     format!("{client} - - [21/Nov/2026:{hour:02}:{minute:02}:{second:02} +0000] {rest}\n")
 }
 
-/// A usual request.
+/// Returns the line of an ordinary request.
 fn get(second: u32, client: &str) -> String {
     line(second, client, "\"GET /a?b=c HTTP/1.1\" 200 5 \"-\" \"curl/8\"")
 }

@@ -1,7 +1,7 @@
-//! The limiter is exact, in both stores: the faults of other limiters that it must not have, by number;
-//! the contract of a store; and the promises that it makes, against an oracle and its own twin.
+//! The limiter is exact in both stores: it lacks the known faults of other limiters, which are numbered; it keeps the
+//! contract of a store; and it keeps its promises, compared with an oracle and with its twin.
 
-/// Makes a test of each fact for each store.
+/// Defines a test of each fact for each store.
 macro_rules! on_both_stores {
     ($($fact:ident)*) => {
         mod memory {

@@ -1,5 +1,4 @@
-//! The import table of ARCHITECTURE.md: which module may use which. Imports go downwards only. And documents that
-//! are made by a program are what it makes.
+//! The import table of ARCHITECTURE.md: modules import only modules below them. And generated documents are up to date.
 
 use std::{collections::BTreeSet, fs, path::Path};
 
@@ -31,7 +30,7 @@ const TABLE: &[(&str, &[&str])] = &[
 ];
 const LEAVES: [&str; 3] = ["config", "metrics", "trace"];
 
-/// Names of the crate's modules that a file uses.
+/// Returns the names of the modules that a file imports.
 fn imports(text: &str) -> Vec<String> {
     let code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
     let compact = code.flat_map(str::split_whitespace).collect::<Vec<_>>().join(" ");

@@ -1,8 +1,8 @@
-//! Tests that judge time: run alone, one at a time, as `cargo test --test timing -- --test-threads=1`.
+//! Tests that judge time. Run them alone, one at a time: `cargo test --test timing -- --test-threads=1`.
 //!
-//! "Never early" and "never more" hold in each trial, whatever the machine does meanwhile: they are
-//! judged by the instants before a request was sent and after its answer was there, between which it
-//! was decided. "Not late" depends on the machine, and is judged by the median of many.
+//! "Never early" and "never more" hold in every trial, however busy the machine is: they are judged by the instants before
+//! a request was sent and after its response arrived, between which it was decided. "Not late" depends on the machine, and
+//! is judged by the median of many.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by it")]
 
@@ -34,7 +34,7 @@ use std::time::Instant;
 
 use harness::gateway::Gateway;
 
-/// A gateway whose path `/` has these limits, each a table of TOML.
+/// Starts a gateway whose path `/` has these limits, each a TOML table.
 fn gateway(store_url: &str, limits: &[&str]) -> Gateway {
     Gateway::start(&format!(
         "[store]\nurl = \"{store_url}\"\ntimeout = \"5s\"\non_failure = \"deny\"\n\

@@ -1,5 +1,5 @@
 //! The same limits on every kind of Redis: by a socket, with TLS, as a user with few rights, through Sentinels,
-//! and on a Cluster; and what they do while servers fail, move slots, or take each other's place.
+//! and on a Cluster; also while servers fail, move slots, or take over.
 
 mod across;
 mod channel;
@@ -9,7 +9,7 @@ mod server;
 
 use crate::harness::gateway::Gateway;
 
-/// A gateway's configuration: five an hour for each `x-key`, and 503 if the store can't answer.
+/// Returns a configuration: five an hour for each `x-key`, and 503 if the store can't answer.
 fn by_key(store: &str) -> String {
     format!(
         r#"
@@ -35,7 +35,7 @@ fn ask(gateway: &Gateway, key: &str) -> u16 {
     gateway.ask(&format!("GET /\nx-key: {key}")).status
 }
 
-/// Asserts that five of eight requests pass, whichever gateway they go to.
+/// Asserts that five of eight requests are admitted, whichever gateway gets them.
 fn assert_five_pass(gateways: &[&Gateway], key: &str) {
     let statuses: Vec<u16> = (0..8).map(|turn| ask(gateways[turn % gateways.len()], key)).collect();
     assert_eq!(statuses, [200, 200, 200, 200, 200, 429, 429, 429], "{}", gateways[0].log());

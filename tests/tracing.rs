@@ -1,4 +1,4 @@
-//! Traces: which requests are traced, what upstreams are told of it, and which spans a collector gets.
+//! Traces: sampling, propagation to upstreams, and the spans that a collector gets.
 
 mod context;
 mod export;
@@ -8,16 +8,16 @@ use std::net::TcpListener;
 
 use crate::harness::gateway::Gateway;
 
-/// A trace that somebody has begun, whose sampling is still to be said.
+/// The trace of a client, without the flags.
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 const PARENT: &str = "b7ad6b7169203331";
 
-/// A traceparent with these flags.
+/// Returns a traceparent with these flags.
 fn traceparent(flags: &str) -> String {
     format!("00-{TRACE}-{PARENT}-{flags}")
 }
 
-/// A route that sends all requests to an upstream with these servers, and further keys of the route.
+/// Returns a route that forwards all requests to an upstream with these servers, and additional keys of the route.
 fn forward_to(servers: &[&str], keys: &str) -> String {
     format!(
         "[upstreams.api]\nservers = {servers:?}\n[[routes]]\nname = \"all\"\npath = \"/{{*rest}}\"\n\
@@ -25,13 +25,13 @@ fn forward_to(servers: &[&str], keys: &str) -> String {
     )
 }
 
-/// The url of a server that nobody reaches.
+/// The URL of an unreachable server.
 fn unreachable() -> String {
     let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     format!("http://{address}")
 }
 
-/// Where a gateway's operators turn to.
+/// Returns the address of the admin port.
 fn admin(gateway: &Gateway) -> String {
     let (_, admin) = gateway.greeting().split_once("dashboard: http://").unwrap();
     admin.lines().next().unwrap().to_owned()

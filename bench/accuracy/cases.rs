@@ -176,11 +176,7 @@ pub(crate) const CASES: &[Case] = &[
     },
     Case {
         store: Place::Sentinels,
-        ..harmed(
-            "sentinel, primary killed",
-            "SIGKILL; the Sentinels promote the replica",
-            Harm::KillPrimary,
-        )
+        ..harmed("sentinel, primary killed", "SIGKILL; the Sentinels promote the replica", Harm::KillPrimary)
     },
     Case {
         store: Place::Cluster,

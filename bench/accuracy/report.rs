@@ -89,10 +89,7 @@ fn write_summary(text: &mut String, findings: &[Findings]) -> std::fmt::Result {
         recorded().count()
     )?;
     for (case, over, lost) in recorded().filter(|(_, over, lost)| over + lost > 0) {
-        writeln!(
-            text,
-            "- `{case}`: {over} permits beyond L in a window; {lost} were lost in a window."
-        )?;
+        writeln!(text, "- `{case}`: {over} permits beyond L in a window; {lost} were lost in a window.")?;
     }
     let alone = || findings.iter().filter_map(|row| Some((row.told_too_short?, row.came_back)));
     writeln!(
@@ -103,7 +100,11 @@ fn write_summary(text: &mut String, findings: &[Findings]) -> std::fmt::Result {
     )?;
     let least = findings.iter().filter_map(|row| Some((row.of_ideal?, row.case)));
     if let Some((share, case)) = least.min_by(|left, right| left.0.total_cmp(&right.0)) {
-        writeln!(text, "- The fewest requests were admitted in `{case}`: {:.1} % of the ideal.", share * 100.0)?;
+        writeln!(
+            text,
+            "- The fewest requests were admitted in `{case}`: {:.1} % of the ideal.",
+            share * 100.0
+        )?;
     }
     if let Some(slowest) = findings.iter().max_by_key(|row| row.longest) {
         writeln!(

@@ -1,4 +1,4 @@
-//! Metrics, the access log, traces and the dashboard tell the same of one load.
+//! Metrics, the access log, traces and the dashboard agree about the same load.
 
 use std::{collections::BTreeMap, fs};
 

@@ -1,4 +1,4 @@
-//! What goes on is told as it does, and what went on lately to those who come later.
+//! `/events`: live state, and the history of the last minutes.
 
 use std::io::BufRead;
 

@@ -1,4 +1,4 @@
-//! Overrides, resets and looks: they reach every gateway, keep the count, and cost requests nothing.
+//! Overrides, resets and looking up keys: they reach every gateway, keep counts, and cost requests nothing.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! What operators' programs ask for: metrics, and whether clients should come.
+//! Metrics and readiness.
 
 use std::io::Write;
 

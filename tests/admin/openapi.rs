@@ -1,4 +1,4 @@
-//! The document of the admin port says what the port does, and all of it.
+//! The OpenAPI document describes the whole admin port.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -1,4 +1,4 @@
-//! Who may use the admin port, and what it says to others.
+//! Access to the admin port, and its responses to requests without access.
 
 use std::{
     io::{ErrorKind, Read, Write},

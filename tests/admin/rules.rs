@@ -1,4 +1,4 @@
-//! Rules and dashboards ask for metrics and labels that there are.
+//! Alert rules and dashboards use only metrics and labels that exist.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -1,4 +1,4 @@
-//! The access log: a line for each request, which shows what happened and holds nobody up.
+//! The access log: a line per request. Logging never delays requests.
 
 use std::{
     fs::{self, File},

@@ -1,4 +1,4 @@
-//! What callers are told of their limits, and how they are refused.
+//! The RateLimit fields, and refusals.
 
 use crate::{
     forward_all,

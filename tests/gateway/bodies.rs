@@ -1,4 +1,4 @@
-//! Bodies stream in both directions, and end as they ended.
+//! Bodies stream in both directions, and truncated bodies stay truncated.
 
 use std::{io::Write, net::Shutdown, sync::mpsc, thread, time::Duration};
 

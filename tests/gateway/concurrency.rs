@@ -1,4 +1,4 @@
-//! Requests in flight: at most so many at a time, over all gateways.
+//! `concurrency` limits over all gateways.
 
 use std::{
     sync::{

@@ -1,4 +1,4 @@
-//! What requests cost: what the file says, what they say themselves, and what their responses tell.
+//! Costs: fixed, from request headers, and from responses.
 
 use std::sync::mpsc;
 

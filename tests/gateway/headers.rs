@@ -1,4 +1,4 @@
-//! What of a message goes on, byte for byte, and what the gateway writes into it.
+//! Header fields: those forwarded byte for byte, and those set by the gateway.
 
 use std::sync::mpsc;
 

@@ -1,5 +1,4 @@
-//! What those whom a gateway listens to can't do to it: a store that answers nonsense, a panic while a request is
-//! answered.
+//! Hostile environments: a store with nonsense replies, and a panic while a request is processed.
 
 use std::{
     io::{BufRead, BufReader, Write},

@@ -1,4 +1,4 @@
-//! Whom a request is counted for.
+//! The keys that requests are counted by.
 
 use crate::{
     harness::{client::Answer, gateway::Gateway, redis::Redis},

@@ -1,4 +1,4 @@
-//! Clients who take what they can: time, connections, memory. The others are served.
+//! Clients that take as much time, connections and memory as they can don't affect others.
 
 use std::{
     io::{Read, Write},

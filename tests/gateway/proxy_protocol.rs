@@ -1,4 +1,4 @@
-//! The PROXY protocol: whom a trusted proxy names, and what becomes of headers that nobody should send.
+//! The PROXY protocol: addresses from trusted proxies, and invalid or unexpected headers.
 
 use std::{
     fs,

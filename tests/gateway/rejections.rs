@@ -1,4 +1,4 @@
-//! The gateway's own answers, in place of an upstream's.
+//! The gateway's own responses, in place of an upstream's.
 
 use std::{
     io::ErrorKind,

@@ -1,4 +1,4 @@
-//! Clients that are refused and send the same again, by the same connection: what they get is what others get.
+//! Repeated refused requests on a connection get the same response as new ones.
 
 use std::{thread, time::Duration};
 

@@ -1,4 +1,4 @@
-//! Which route takes a request, in whatever spelling.
+//! Matching routes, for all spellings of a path.
 
 use crate::{harness::gateway::Gateway, limit_all};
 

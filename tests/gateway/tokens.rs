@@ -1,4 +1,4 @@
-//! Whose tokens count, and which don't.
+//! Valid and invalid tokens as keys.
 
 use aws_lc_rs::{
     encoding::{AsDer, Pkcs8V1Der},

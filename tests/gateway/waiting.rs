@@ -1,4 +1,4 @@
-//! Requests that are held until there is room.
+//! Requests that wait for room.
 
 use std::{
     thread,

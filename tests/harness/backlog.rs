@@ -1,4 +1,4 @@
-//! The kernel's word on a listener, asked by sock_diag(7) as `ss` does it: /proc/net/tcp doesn't show a backlog's bound.
+//! The backlog of a listener, read with sock_diag(7) as `ss` does: /proc/net/tcp doesn't show its bound.
 
 use std::fs;
 
@@ -16,7 +16,7 @@ const LISTENING: u32 = 1 << 10;
 const HEAD: usize = 16;
 const IDENTITY: usize = 48;
 
-/// How many connections may wait at the IPv4 listener on this port (`Send-Q` of `ss -ltn`).
+/// Returns the backlog of the IPv4 listener on this port (`Send-Q` of `ss -ltn`).
 pub(crate) fn backlog(port: u16) -> u32 {
     let socket =
         Socket::new(Domain::from(AF_NETLINK), Type::DGRAM, Some(Protocol::from(NETLINK_SOCK_DIAG))).unwrap();
@@ -46,7 +46,7 @@ pub(crate) fn backlog(port: u16) -> u32 {
     }
 }
 
-/// The greatest backlog that the system allows.
+/// Returns the greatest backlog that the system allows.
 pub(crate) fn greatest() -> u32 {
     fs::read_to_string("/proc/sys/net/core/somaxconn").unwrap().trim().parse().unwrap()
 }

@@ -1,4 +1,4 @@
-//! A browser: Debian's chromium, without a window, driven by its chromedriver (W3C WebDriver).
+//! A browser: Debian's headless chromium, driven by its chromedriver (W3C WebDriver).
 
 use std::{
     io::{BufRead, BufReader},
@@ -9,14 +9,14 @@ use serde_json::{Value, json};
 
 use super::{client::Client, wait_until};
 
-/// A browser with one page. It is closed with this value.
+/// A browser with one page. Dropping it closes the browser.
 pub(crate) struct Browser {
     driver: Child,
     address: String,
     session: String,
 }
 
-/// Keys that have no character: <https://www.w3.org/TR/webdriver2/#keyboard-actions>.
+/// Keys without a character: <https://www.w3.org/TR/webdriver2/#keyboard-actions>.
 pub(crate) const TAB: &str = "\u{e004}";
 pub(crate) const ENTER: &str = "\u{e007}";
 
@@ -46,12 +46,12 @@ impl Browser {
         browser
     }
 
-    /// What a script returns.
+    /// Runs a script and returns its result.
     pub(crate) fn run(&self, script: &str) -> Value {
         self.post("/execute/sync", &json!({ "script": script, "args": [] }))
     }
 
-    /// The text that an element shows.
+    /// Returns the visible text of an element.
     pub(crate) fn text(&self, selector: &str) -> String {
         let script = format!(
             "const shown = document.querySelector({selector:?}); return shown?.checkVisibility() ? shown.innerText : ''"
@@ -60,22 +60,22 @@ impl Browser {
         text.as_str().expect("a text").to_owned()
     }
 
-    /// Waits until an element shows a text with this in it.
+    /// Waits until an element's text contains this text.
     pub(crate) fn wait_for(&self, selector: &str, text: &str) {
         wait_until(&format!("`{selector}` shows `{text}`"), || self.text(selector).contains(text));
     }
 
-    /// Clicks on an element, as a person does: it must be there to be seen.
+    /// Clicks on an element, which must be visible.
     pub(crate) fn click(&self, selector: &str) {
         self.post(&format!("/element/{}/click", self.element(selector)), &json!({}));
     }
 
-    /// Writes into a field that is empty.
+    /// Writes into an empty field.
     pub(crate) fn write(&self, selector: &str, text: &str) {
         self.post(&format!("/element/{}/value", self.element(selector)), &json!({ "text": text }));
     }
 
-    /// Presses keys, one after the other, wherever the focus is.
+    /// Presses keys one after another in the focused element.
     pub(crate) fn press(&self, keys: &str) {
         let strokes =
             keys.chars().flat_map(|key| ["keyDown", "keyUp"].map(|act| json!({ "type": act, "value": key })));
@@ -83,12 +83,12 @@ impl Browser {
         self.post("/actions", &json!({ "actions": actions }));
     }
 
-    /// The id of the element that has the focus.
+    /// Returns the id of the focused element.
     pub(crate) fn focus(&self) -> String {
         self.run("return document.activeElement.id").as_str().expect("an id").to_owned()
     }
 
-    /// Shows the page as on a screen of this width, in pixels, whose owner likes it dark or light.
+    /// Shows the page with this width in pixels, and a dark or light color scheme.
     pub(crate) fn show_on(&self, width: u32, scheme: &str) {
         let features = json!([{ "name": "prefers-color-scheme", "value": scheme }]);
         self.develop("Emulation.setEmulatedMedia", &json!({ "features": features }));
@@ -96,7 +96,7 @@ impl Browser {
         self.develop("Emulation.setDeviceMetricsOverride", &screen);
     }
 
-    /// Warnings and errors of the page so far, and what of the console else is worse than a hint.
+    /// Returns the page's warnings and errors so far, including those on the console.
     pub(crate) fn complaints(&self) -> Vec<String> {
         let log = self.post("/se/log", &json!({ "type": "browser" }));
         let entries = log.as_array().expect("a list").iter();
@@ -104,7 +104,7 @@ impl Browser {
         bad.map(|entry| entry["message"].to_string()).collect()
     }
 
-    /// The urls that were asked for so far, or were to be.
+    /// Returns the URLs that were requested so far, or should have been.
     pub(crate) fn requests(&self) -> Vec<String> {
         let log = self.post("/se/log", &json!({ "type": "performance" }));
         let messages = log.as_array().expect("a list").iter();
@@ -121,7 +121,7 @@ impl Browser {
         self.post("/goog/cdp/execute", &json!({ "cmd": command, "params": parameters }));
     }
 
-    /// The driver's name of the only element that is meant.
+    /// Returns the driver's id of the only matching element.
     fn element(&self, selector: &str) -> String {
         let found = self.post("/element", &json!({ "using": "css selector", "value": selector }));
         let name = found.as_object().and_then(|found| found.values().next()?.as_str());

@@ -1,4 +1,4 @@
-//! A client for HTTP/1.1 that sends the bytes it is given and shows the answer as it came.
+//! An HTTP/1.1 client that sends given bytes and shows the response as received.
 
 use std::{
     io::{BufRead, BufReader, ErrorKind, Read, Write},
@@ -6,15 +6,15 @@ use std::{
     time::Duration,
 };
 
-/// For which a test waits for bytes of an answer.
+/// The time limit for bytes of a response.
 const READ_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A connection that is kept.
+/// A persistent connection.
 pub(crate) struct Client {
     stream: BufReader<TcpStream>,
 }
 
-/// An answer. Names are in lower case.
+/// A response. Field names are in lower case.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
@@ -34,14 +34,14 @@ impl Client {
         self.get_with(path, "")
     }
 
-    /// A GET with more lines in its header, each ended with CRLF.
+    /// Sends a GET with additional header lines, each ended by CRLF, and returns the response.
     pub(crate) fn get_with(&mut self, path: &str, lines: &str) -> Answer {
         self.send(format!("GET {path} HTTP/1.1\r\nHost: tollgate.test\r\n{lines}\r\n").as_bytes());
         self.answer()
     }
 
-    /// The answer to a request that is written as `GET /path` and then a line for each field. Host is
-    /// added if it isn't there, and what follows an empty line is the body.
+    /// Sends a request and returns the response. It is written as `GET /path`, a line for each field, an empty line, and the body.
+    /// Host is added if it is missing.
     pub(crate) fn ask(&mut self, request: &str) -> Answer {
         let (head, body) = request.split_once("\n\n").unwrap_or((request, ""));
         let (line, fields) = head.split_once('\n').unwrap_or((head, ""));
@@ -59,12 +59,12 @@ impl Client {
         }
     }
 
-    /// Sends bytes as they are.
+    /// Sends bytes unchanged.
     pub(crate) fn send(&mut self, bytes: &[u8]) {
         self.stream.get_mut().write_all(bytes).unwrap();
     }
 
-    /// Reads an answer to a request other than HEAD.
+    /// Reads the response to a request other than HEAD.
     pub(crate) fn answer(&mut self) -> Answer {
         let answer = self.head();
         self.body(answer)
@@ -75,7 +75,7 @@ impl Client {
         answer
     }
 
-    /// Reads the body that follows a header.
+    /// Reads the body after a header.
     pub(crate) fn body_of(&mut self, answer: &Answer) -> Vec<u8> {
         match answer.header("transfer-encoding") {
             Some("chunked") => self.chunks(),
@@ -83,7 +83,7 @@ impl Client {
         }
     }
 
-    /// Reads the header of an answer as it came, read as Latin-1, with the empty line.
+    /// Reads the header of a response unchanged, as Latin-1, with the empty line.
     pub(crate) fn raw_head(&mut self) -> String {
         let mut head = Vec::new();
         while !head.ends_with(b"\r\n\r\n") {
@@ -93,7 +93,7 @@ impl Client {
         head.into_iter().map(char::from).collect()
     }
 
-    /// Reads the header of an answer.
+    /// Reads the header of a response.
     pub(crate) fn head(&mut self) -> Answer {
         let line = self.line();
         let status =
@@ -109,14 +109,14 @@ impl Client {
         }
     }
 
-    /// Reads so many bytes of a body.
+    /// Reads a number of bytes of a body.
     pub(crate) fn bytes(&mut self, length: usize) -> Vec<u8> {
         let mut body = vec![0; length];
         self.stream.read_exact(&mut body).unwrap();
         body
     }
 
-    /// What comes until the gateway closes the connection, or breaks it off.
+    /// Reads until the gateway closes or resets the connection.
     pub(crate) fn rest(&mut self) -> Vec<u8> {
         let mut rest = Vec::new();
         if let Err(error) = self.stream.read_to_end(&mut rest) {
@@ -125,28 +125,28 @@ impl Client {
         rest
     }
 
-    /// The same, which fails if the connection is broken off.
+    /// Reads until the gateway closes the connection, and fails if it resets it.
     pub(crate) fn try_rest(&mut self) -> std::io::Result<Vec<u8>> {
         let mut rest = Vec::new();
         self.stream.read_to_end(&mut rest).map(|_| rest)
     }
 
-    /// Another hold of the connection, to write to it while this one reads.
+    /// Returns another handle of the connection, to write while this one reads.
     pub(crate) fn writer(&self) -> TcpStream {
         self.stream.get_ref().try_clone().unwrap()
     }
 
-    /// What comes from now on, as it comes.
+    /// Returns the data received from now on, as it arrives.
     pub(crate) fn into_reader(self) -> impl BufRead {
         self.stream
     }
 
-    /// Whether the gateway has closed the connection, all that it sent having been read.
+    /// Returns true if everything was read and the gateway has closed the connection.
     pub(crate) fn is_closed(&mut self) -> bool {
         self.stream.fill_buf().map_or_else(|error| error.kind() != ErrorKind::WouldBlock, <[u8]>::is_empty)
     }
 
-    /// Whether anything comes in this time: bytes, or the end of the connection.
+    /// Returns true if bytes, or the end of the connection, arrive within this time.
     pub(crate) fn hears_within(&mut self, time: Duration) -> bool {
         self.stream.get_ref().set_read_timeout(Some(time)).unwrap();
         let heard = self.stream.fill_buf();
@@ -166,7 +166,7 @@ impl Client {
         }
     }
 
-    /// The next chunk of a body.
+    /// Reads the next chunk of a body.
     pub(crate) fn chunk(&mut self) -> Vec<u8> {
         let size = usize::from_str_radix(self.line().trim(), 16).unwrap();
         let chunk = self.bytes(size);
@@ -183,17 +183,17 @@ impl Client {
 }
 
 impl Answer {
-    /// The first line of a field.
+    /// Returns the first line of a field.
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(other, _)| other == name).map(|(_, value)| value.as_str())
     }
 
-    /// All lines of a field.
+    /// Returns all lines of a field.
     pub(crate) fn lines(&self, name: &str) -> Vec<&str> {
         self.headers.iter().filter(|(other, _)| other == name).map(|(_, value)| value.as_str()).collect()
     }
 
-    /// Retry-After-Ms, which a refusal has.
+    /// Returns Retry-After-Ms of a refusal.
     pub(crate) fn retry_after_ms(&self) -> u64 {
         self.header("retry-after-ms").unwrap_or_else(|| panic!("{self:?}")).parse().unwrap()
     }

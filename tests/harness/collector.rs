@@ -1,4 +1,4 @@
-//! A collector of traces: it takes OTLP over gRPC, and keeps what it was sent.
+//! A trace collector, which receives OTLP over gRPC and keeps it.
 
 use std::{
     collections::BTreeMap,
@@ -43,13 +43,13 @@ pub(crate) struct Span {
     pub(crate) id: String,
     pub(crate) parent: String,
     pub(crate) name: String,
-    /// As the protocol numbers them: 1 internal, 2 server, 3 client.
+    /// The kind's number in the protocol: 1 internal, 2 server, 3 client.
     pub(crate) kind: i32,
     pub(crate) is_error: bool,
     /// In nanoseconds since 1970.
     pub(crate) start: u64,
     pub(crate) end: u64,
-    /// Values as text, those of lists with a comma between them.
+    /// The values as text, with commas between those of a list.
     pub(crate) attributes: BTreeMap<String, String>,
 }
 
@@ -69,19 +69,19 @@ impl Span {
         }
     }
 
-    /// An attribute; nothing if it isn't there.
+    /// Returns an attribute. Empty if it is missing.
     pub(crate) fn of_attribute(&self, name: &str) -> &str {
         self.attributes.get(name).map_or("", String::as_str)
     }
 }
 
 impl Collector {
-    /// A collector in cleartext.
+    /// Starts a cleartext collector.
     pub(crate) fn start() -> Self {
         Self::speaking(Speech::Http2(http2::Builder::new(TokioExecutor::new())))
     }
 
-    /// The same, in this way.
+    /// Starts a collector with a protocol.
     pub(crate) fn speaking(speech: Speech) -> Self {
         let taken = Arc::<Mutex<Taken>>::default();
         let server = Upstream::speaking(speech, {
@@ -91,7 +91,7 @@ impl Collector {
                 async move {
                     assert_eq!(request.uri().path(), EXPORT);
                     let message = request.into_body().collect().await.unwrap().to_bytes();
-                    // Behind whether it is compressed and its length.
+                    // The message follows its compression flag and length.
                     taken.lock().unwrap().take(&ExportTraceServiceRequest::decode(&message[5..]).unwrap());
                     let ok = HeaderMap::from_iter([("grpc-status".parse().unwrap(), "0".parse().unwrap())]);
                     let frames = [Frame::data(Bytes::from_static(&[0; 5])), Frame::trailers(ok)].map(Ok);
@@ -107,17 +107,17 @@ impl Collector {
         self.server.url()
     }
 
-    /// A table of gateway.toml that sends traces to it.
+    /// Returns the `[tracing]` table for it.
     pub(crate) fn table(&self, sample: &str) -> String {
         format!("[tracing]\notlp = \"{}\"\nsample = {sample}\n", self.url())
     }
 
-    /// The spans so far.
+    /// Returns the spans so far.
     pub(crate) fn spans(&self) -> Vec<Span> {
         self.taken.lock().unwrap().spans.clone()
     }
 
-    /// The spans, once there are so many; and there aren't more.
+    /// Waits for this number of spans, and returns them. Fails if there are more.
     pub(crate) fn await_spans(&self, count: usize) -> Vec<Span> {
         wait_until(&format!("the collector has {count} spans"), || self.spans().len() >= count);
         let spans = self.spans();
@@ -125,7 +125,7 @@ impl Collector {
         spans
     }
 
-    /// What it was told of who sends.
+    /// Returns the attributes of the sender.
     pub(crate) fn resource(&self) -> BTreeMap<String, String> {
         self.taken.lock().unwrap().resource.clone()
     }

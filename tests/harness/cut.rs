@@ -1,7 +1,7 @@
-//! A proxy before a server that breaks connections as a test tells it to.
+//! A proxy in front of a server that breaks connections on demand.
 //!
-//! What breaks stays broken, as TCP never loses bytes in the midst of a stream: a connection that has swallowed
-//! bytes swallows until it is closed, also when later ones pass.
+//! A broken connection stays broken, since TCP never loses bytes in the middle of a stream: a connection that has swallowed
+//! bytes swallows all later ones until it is closed.
 
 use std::{
     future::pending,
@@ -26,41 +26,41 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-/// Pieces that may be on their way in one direction.
+/// The most pieces in transit in one direction.
 const PIECES_MOST: usize = 1_024;
 
-/// What happens to connections from now on.
+/// The fault of connections from now on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// Nothing: all passes.
+    /// None: everything passes.
     None,
-    /// What is sent comes through so much later.
+    /// Data arrives this much later.
     Delay(Duration),
-    /// Bytes are taken, and none comes through in either direction.
+    /// Data is accepted, and none arrives in either direction.
     Swallow,
-    /// What is sent arrives, and no reply comes back.
+    /// Requests arrive, and no reply returns.
     SwallowReplies,
-    /// Each connection is reset when so many more bytes of replies have passed, and one more is to.
+    /// Each connection is reset after this many more bytes of replies, before the next one.
     ResetAfter(usize),
-    /// What comes back is no protocol.
+    /// Replies are garbage.
     Garble,
-    /// Connections are reset, and so are new ones once they are made.
+    /// Connections are reset, and so are new ones once they are established.
     Reset,
     /// Connections are reset, and new ones refused.
     Refuse,
 }
 
-/// A proxy on a port of its own, before a server on this machine. It ends with this value.
+/// A proxy on its own port, in front of a server on this machine. Dropping it ends the proxy.
 pub(crate) struct Cut {
     port: u16,
     server: Arc<AtomicU16>,
     fault: watch::Sender<Fault>,
-    /// Holds the port while nobody listens.
+    /// Keeps the port while the proxy doesn't listen.
     _port: Socket,
 }
 
 impl Cut {
-    /// A proxy before the server on this port, through which all passes.
+    /// Starts a proxy without a fault, in front of the server on this port.
     pub(crate) fn before(server: u16) -> Self {
         let held = socket(0);
         let port = held.local_addr().unwrap().as_socket().unwrap().port();
@@ -78,23 +78,23 @@ impl Cut {
         self.port
     }
 
-    /// The url of the server behind it, by way of it.
+    /// Returns the server's URL through the proxy.
     pub(crate) fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
-    /// Leads new connections to another server, as a name or a virtual address may.
+    /// Leads new connections to another server, as a moved name or virtual address does.
     pub(crate) fn lead_to(&self, server: u16) {
         self.server.store(server, SeqCst);
     }
 
-    /// Breaks all connections so, or lets new ones pass again.
+    /// Applies a fault to all connections, or lets new ones pass again.
     pub(crate) fn set(&self, fault: Fault) {
         self.fault.send_replace(fault);
     }
 }
 
-/// A socket that is bound to the port, beside others of this process that are, and listens not yet.
+/// Binds a socket to the port, in addition to other sockets of this process, without listening.
 fn socket(port: u16) -> Socket {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
     socket.set_reuse_address(true).unwrap();
@@ -170,7 +170,7 @@ struct Pump {
 }
 
 impl Pump {
-    /// Passes bytes on until either end closes the connection, or a fault does.
+    /// Copies bytes until either end, or a fault, closes the connection.
     async fn run(self) {
         let Self { from, to, faults, are_replies } = self;
         let (line, due) = mpsc::channel(PIECES_MOST);
@@ -186,7 +186,7 @@ impl Pump {
     }
 }
 
-/// Bytes, and when they arrive.
+/// Bytes, and the time at which they arrive.
 type Piece = (Instant, Vec<u8>);
 
 async fn read(

@@ -1,4 +1,4 @@
-//! An end of a connection for HTTP/2 that sends the frames it is given and shows those that come (RFC 9113, section 4.1).
+//! One end of an HTTP/2 connection, which sends given frames and shows received ones (RFC 9113, section 4.1).
 
 use std::{
     io::{BufReader, Read, Write},
@@ -31,13 +31,13 @@ pub(crate) const CANCEL: u32 = 8;
 pub(crate) const COMPRESSION_ERROR: u32 = 9;
 pub(crate) const ENHANCE_YOUR_CALM: u32 = 11;
 
-/// For which a test waits for a frame.
+/// The time limit for a frame.
 const READ_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A connection.
 pub(crate) struct Frames {
     stream: BufReader<TcpStream>,
-    /// Whether it answers pings, as everybody has to.
+    /// True if it answers PINGs, as the protocol requires.
     pub(crate) answers_pings: bool,
 }
 
@@ -51,7 +51,7 @@ pub(crate) struct Frame {
 }
 
 impl Frame {
-    /// The code of a RST_STREAM or GOAWAY.
+    /// Returns the code of a RST_STREAM or GOAWAY.
     pub(crate) fn code(&self) -> u32 {
         let at = if self.kind == GOAWAY { 4 } else { 0 };
         u32::from_be_bytes(self.payload[at..at + 4].try_into().unwrap())
@@ -85,23 +85,23 @@ impl Frame {
     }
 }
 
-/// What has come on a stream.
+/// The received data of a stream.
 #[derive(Debug)]
 pub(crate) struct Told {
-    /// Of the first HEADERS, as [`Frame::status`] reads it; 0 if none has come.
+    /// The status of the first HEADERS, as [`Frame::status`] reads it. 0 if there are none.
     pub(crate) status: u16,
     pub(crate) body: Vec<u8>,
     pub(crate) end: End,
 }
 
-/// How a stream has ended.
+/// The end of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
-    /// By END_STREAM.
+    /// END_STREAM.
     Whole,
-    /// By RST_STREAM, with this code.
+    /// RST_STREAM with this code.
     Reset(u32),
-    /// With the connection, and with the code of GOAWAY, if that told a fault.
+    /// The end of the connection, with the code of GOAWAY if that reported an error.
     Gone(Option<u32>),
 }
 
@@ -110,7 +110,7 @@ impl Told {
         String::from_utf8(self.body.clone()).unwrap()
     }
 
-    /// The code of a problem (RFC 9457) that the gateway tells.
+    /// Returns the code of the gateway's problem (RFC 9457).
     pub(crate) fn code(&self) -> String {
         let problem: serde_json::Value =
             serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"));
@@ -118,13 +118,13 @@ impl Told {
     }
 }
 
-/// The bytes of a frame.
+/// Returns the bytes of a frame.
 pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
     [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
 }
 
-/// Fields as literals that aren't indexed (RFC 7541, section 6.2.2).
+/// Encodes fields as literals without indexing (RFC 7541, section 6.2.2).
 pub(crate) fn fields(fields: &[(&str, &str)]) -> Vec<u8> {
     let mut block = Vec::new();
     for (name, value) in fields {
@@ -148,7 +148,7 @@ pub(crate) fn fields(fields: &[(&str, &str)]) -> Vec<u8> {
     block
 }
 
-/// The fields of a GET, and some more.
+/// Returns the fields of a GET, with additional ones.
 pub(crate) fn get<'f>(path: &'f str, more: &[(&'f str, &'f str)]) -> Vec<(&'f str, &'f str)> {
     let get = [(":method", "GET"), (":scheme", "http"), (":authority", "tollgate.test"), (":path", path)];
     [&get[..], more].concat()
@@ -173,7 +173,7 @@ impl Frames {
         client
     }
 
-    /// The server's end of a connection.
+    /// Accepts a connection as a server.
     pub(crate) fn accept(mut wire: Wire) -> Self {
         assert_eq!(wire.read(PREFACE.len()), PREFACE);
         let mut server = Self { stream: wire.into_stream(), answers_pings: true };
@@ -181,7 +181,7 @@ impl Frames {
         server
     }
 
-    /// Sends bytes as they are. Whether the gateway takes them is for the test to see.
+    /// Sends bytes unchanged. It is up to the test whether the gateway accepts them.
     pub(crate) fn write(&mut self, bytes: &[u8]) {
         let _ = self.stream.get_mut().write_all(bytes);
     }
@@ -203,7 +203,7 @@ impl Frames {
         self.send(RST_STREAM, 0, stream, &code.to_be_bytes());
     }
 
-    /// What comes on a stream, to its end.
+    /// Returns the data received on a stream, up to its end.
     pub(crate) fn told(&mut self, stream: u32) -> Told {
         let mut told = Told { status: 0, body: Vec::new(), end: End::Gone(None) };
         while let Some(frame) = self.next() {
@@ -222,17 +222,17 @@ impl Frames {
         told
     }
 
-    /// Closes the connection for writing.
+    /// Closes the sending side of the connection.
     pub(crate) fn close(&mut self) {
         self.stream.get_mut().shutdown(std::net::Shutdown::Write).unwrap();
     }
 
-    /// Another hold of the connection, to write to it while this one reads.
+    /// Returns another handle of the connection, to write while this one reads.
     pub(crate) fn writer(&self) -> TcpStream {
         self.stream.get_ref().try_clone().unwrap()
     }
 
-    /// The next frame that isn't about settings or a ping, which are answered; none if the connection has ended.
+    /// Returns the next frame other than SETTINGS and PING, which are answered. `None` if the connection has ended.
     pub(crate) fn next(&mut self) -> Option<Frame> {
         loop {
             let mut head = [0; 9];
@@ -253,7 +253,7 @@ impl Frames {
         }
     }
 
-    /// The next frame of this kind.
+    /// Returns the next frame of this kind.
     pub(crate) fn next_of(&mut self, kind: u8) -> Frame {
         loop {
             let frame =
@@ -264,7 +264,7 @@ impl Frames {
         }
     }
 
-    /// What the connection ended with, if it was told: the last GOAWAY's code.
+    /// Returns the code of the last GOAWAY, if there was one.
     pub(crate) fn end(&mut self) -> Option<u32> {
         let mut code = None;
         while let Some(frame) = self.next() {

@@ -1,4 +1,4 @@
-//! A gateway: the real binary, in a process of its own.
+//! A gateway: the real binary, in its own process.
 
 use std::{
     fs,
@@ -17,7 +17,7 @@ use super::{
     signal, wait_until,
 };
 
-/// A gateway that listens. It is killed with this value.
+/// A gateway that listens. Dropping it kills the process.
 pub(crate) struct Gateway {
     process: Child,
     folder: TempDir,
@@ -41,7 +41,7 @@ impl Gateway {
         })
     }
 
-    /// Starts a gateway for which this file is /etc/hosts, in a mount namespace of its own: so nobody has to be root.
+    /// Starts a gateway with this file as /etc/hosts, in its own mount namespace, which needs no root.
     pub(crate) fn start_with_hosts(toml: &str, hosts: &Path) -> Self {
         let is_there = Command::new("unshare").arg("--version").stdout(Stdio::null()).status();
         is_there.expect("unshare is needed: a part of util-linux");
@@ -54,7 +54,7 @@ impl Gateway {
         })
     }
 
-    /// Starts a gateway to which one or two sockets are handed on, as a supervisor does it.
+    /// Starts a gateway with one or two passed sockets, as a supervisor does.
     pub(crate) fn start_with_sockets(toml: &str, sockets: Vec<OwnedFd>) -> Self {
         Self::spawn(toml, |log| handing_on(sockets, log))
     }
@@ -77,12 +77,12 @@ impl Gateway {
         Self { process, folder, address, greeting }
     }
 
-    /// What it printed when it was ready.
+    /// Returns the output up to the point at which it was ready.
     pub(crate) fn greeting(&self) -> &str {
         &self.greeting
     }
 
-    /// Where its configuration is, and its log.
+    /// Returns the folder of its configuration and log.
     pub(crate) fn folder(&self) -> &Path {
         self.folder.path()
     }
@@ -91,22 +91,22 @@ impl Gateway {
         self.address
     }
 
-    /// A connection to it.
+    /// Connects to the gateway.
     pub(crate) fn client(&self) -> Client {
         Client::connect(self.address)
     }
 
-    /// The answer to a GET on a connection of its own.
+    /// Returns the response to a GET on a new connection.
     pub(crate) fn get(&self, path: &str) -> Answer {
         self.client().get(path)
     }
 
-    /// The answer to a request as [`Client::ask`] takes it, on a connection of its own.
+    /// Returns the response to a request, in the form of [`Client::ask`], on a new connection.
     pub(crate) fn ask(&self, request: &str) -> Answer {
         self.client().ask(request)
     }
 
-    /// What it has logged so far.
+    /// Returns its log so far.
     pub(crate) fn log(&self) -> String {
         fs::read_to_string(self.folder.path().join("log")).unwrap()
     }
@@ -125,7 +125,7 @@ impl Gateway {
         signal(name, self.process.id());
     }
 
-    /// Stops it, so that it keeps its connections and does nothing, and waits until all its threads stand.
+    /// Stops the process, so that it keeps its connections and does nothing. Returns when all its threads have stopped.
     pub(crate) fn pause(&self) {
         self.signal("STOP");
         let stands = |status: String| status.contains("State:\tT");
@@ -139,25 +139,25 @@ impl Gateway {
         self.signal("CONT");
     }
 
-    /// Its process, to read /proc of.
+    /// Returns its process id, for /proc.
     pub(crate) fn process(&self) -> u32 {
         self.process.id()
     }
 
-    /// Memory that it holds now (`VmRSS`), or has held at most (`VmHWM`), in KiB.
+    /// Returns its current (`VmRSS`) or peak (`VmHWM`) memory in KiB.
     pub(crate) fn memory_kib(&self, which: &str) -> usize {
         let status = fs::read_to_string(format!("/proc/{}/status", self.process())).unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix(which)?.strip_prefix(':')).unwrap();
         line.trim().trim_end_matches(" kB").parse().unwrap()
     }
 
-    /// By how many KiB the memory that it has held at most is more than it was before.
+    /// Returns the growth of its peak memory in KiB.
     pub(crate) fn grew_kib(&self, before: usize) -> usize {
         // The kernel's figure is a sum of what threads have told so far, which may be less than an earlier one.
         self.memory_kib("VmHWM").saturating_sub(before)
     }
 
-    /// The processor's time that it has used.
+    /// Returns its CPU time.
     pub(crate) fn cpu(&self) -> Duration {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.process())).unwrap();
         let (_, fields) = stat.rsplit_once(") ").unwrap();
@@ -166,14 +166,14 @@ impl Gateway {
         Duration::from_millis(10 * (ticks(11) + ticks(12)))
     }
 
-    /// How it ended, if it has.
+    /// Returns its exit status, if it has ended.
     pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
         self.process.try_wait().unwrap()
     }
 }
 
-/// A shell that hands on sockets and becomes a gateway with this log. The sockets come to it as stdin and stderr,
-/// since it gets no others.
+/// Returns a shell that passes sockets to a gateway with this log. The shell gets the sockets as stdin and stderr, since
+/// it can't inherit others.
 pub(crate) fn handing_on(sockets: Vec<OwnedFd>, log: &Path) -> Command {
     let mut command = Command::new("sh");
     command.args(["-c", "exec 3<&0 4<&2 </dev/null 2>>$2; LISTEN_PID=$$ LISTEN_FDS=$1 exec $0"]);

@@ -1,4 +1,4 @@
-//! A client for HTTP/2 in cleartext, whose streams are used frame by frame.
+//! A cleartext HTTP/2 client with access to single frames of its streams.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -10,19 +10,19 @@ use h2::{
 use hyper::{HeaderMap, Request, http::response::Parts};
 use tokio::{net::TcpStream, time::timeout};
 
-/// For which a test waits for anything to come.
+/// The time limit for anything to arrive.
 const COMES_WITHIN: Duration = Duration::from_secs(60);
 
 /// A connection.
 pub(crate) struct Client(SendRequest<Bytes>);
 
-/// Runs a test to its end, which comes in time.
+/// Runs a test, and fails if it doesn't end in time.
 pub(crate) fn run(test: impl Future<Output = ()>) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async { timeout(COMES_WITHIN, test).await.expect("the test ends in time") });
 }
 
-/// A connection to a gateway.
+/// Connects to a gateway.
 pub(crate) async fn connect(gateway: SocketAddr) -> Client {
     let stream = TcpStream::connect(gateway).await.unwrap();
     stream.set_nodelay(true).unwrap();
@@ -32,7 +32,7 @@ pub(crate) async fn connect(gateway: SocketAddr) -> Client {
 }
 
 impl Client {
-    /// Begins a request with these fields, whose body follows, unless that is none.
+    /// Begins a request with these fields. Its body follows, if it has one.
     pub(crate) fn begin(
         &mut self,
         method: &str,
@@ -47,13 +47,13 @@ impl Client {
         self.0.send_request(request.body(()).unwrap(), !has_body).unwrap()
     }
 
-    /// The answer to a GET as it begins.
+    /// Returns the beginning of the response to a GET.
     pub(crate) async fn get(&mut self, path: &str) -> (Parts, RecvStream) {
         let (response, _) = self.begin("GET", path, &[], false);
         response.await.unwrap().into_parts()
     }
 
-    /// The answer to a call of gRPC that has one message, with these further fields, as it begins.
+    /// Returns the beginning of the response to a gRPC call with one message and these additional fields.
     pub(crate) async fn call(&mut self, path: &str, fields: &[(&str, &str)]) -> (Parts, RecvStream) {
         let (response, mut body) =
             self.begin("POST", path, &[&[("content-type", "application/grpc")], fields].concat(), true);
@@ -63,7 +63,7 @@ impl Client {
     }
 }
 
-/// What comes to the end of a body, if it ends, and its trailers.
+/// Reads a body up to its end, if it ends, and its trailers.
 pub(crate) async fn whole(mut body: RecvStream) -> Result<(Vec<u8>, Option<HeaderMap>), h2::Error> {
     let mut whole = Vec::new();
     while let Some(data) = body.data().await {

@@ -1,9 +1,8 @@
-//! Judgements of time on a machine that does other things, too.
+//! Bounds on time, on a machine that is also used for other work.
 //!
-//! A trial that was too late is repeated. While it runs, threads that do nothing but sleep tell how long the machine
-//! kept them waiting. A trial that was late although nobody was kept waiting speaks against the gateway, and a few
-//! of those fail the test. If the machine was too busy in each trial within the bounds, nothing can be said: the
-//! test passes, and says so on stderr with all figures.
+//! A trial that took too long is repeated. Meanwhile, threads that only sleep measure how long the machine delayed them.
+//! A late trial without such a delay counts against the gateway, and a few of them fail the test. If the machine was too
+//! busy in every trial, there is no result: the test passes, and reports all figures on stderr.
 
 use std::{
     fmt,
@@ -16,12 +15,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Late trials on a calm machine that fail a test.
+/// The number of late trials on a calm machine that fail a test.
 const CALM_MOST: usize = 3;
 const TRIALS_MOST: usize = 15;
-/// No trial begins after this time.
+/// The time after which no trial begins.
 const LASTS_MOST: Duration = Duration::from_secs(60);
-/// Threads that sleep, so that some lie on each core of a small machine.
+/// The number of sleeping threads, so that there are some on each core of a small machine.
 const SLEEPERS: usize = 3;
 const NAP: Duration = Duration::from_millis(1);
 
@@ -45,8 +44,8 @@ pub(crate) fn within(took: Duration, bound: Duration, what: &str) -> Result<(), 
     in_time(took < bound, || format!("{what} took {took:?} of {bound:?}"))
 }
 
-/// Repeats a trial until it is in time. A trial in which the machine kept a thread waiting for longer than `pause` is
-/// allowed to be late. What doesn't depend on time a trial asserts by itself.
+/// Repeats a trial until it is in time. A trial may be late if the machine delayed a thread for longer than `pause`. A trial
+/// itself asserts everything that doesn't depend on time.
 pub(crate) fn judge<T>(pause: Duration, mut trial: impl FnMut() -> Result<T, Late>) -> Option<T> {
     let (begun, mut verdict) = (Instant::now(), Verdict::default());
     loop {
@@ -85,7 +84,7 @@ impl Verdict {
         self.calm += usize::from(is_calm);
     }
 
-    /// Whether enough of the trials were late on a calm machine. If there won't be another one, most of them are.
+    /// Returns true if enough of the trials were late on a calm machine. After the last trial, most of them are enough.
     fn is_against(&self, is_last: bool) -> bool {
         self.calm >= CALM_MOST || (is_last && 2 * self.calm > self.trials.len())
     }
@@ -97,7 +96,7 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// Threads that sleep, and note how much longer they slept than they wanted to.
+/// Threads that sleep, and note how much longer they slept than intended.
 struct Machine {
     is_over: Arc<AtomicBool>,
     sleepers: Vec<JoinHandle<Duration>>,

@@ -1,4 +1,4 @@
-//! Clients that ask one request after the other until they are told to end.
+//! Clients that send one request after another until they are stopped.
 
 use std::{
     sync::{
@@ -11,14 +11,14 @@ use std::{
 
 use super::{gateway::Gateway, wait_until};
 
-/// Clients that are running.
+/// Running clients.
 pub(crate) struct Load {
     ends: Arc<AtomicBool>,
     answered: Arc<AtomicUsize>,
     clients: Vec<JoinHandle<Vec<Answered>>>,
 }
 
-/// A request that was answered.
+/// A request with its response.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Answered {
     pub(crate) sent: Instant,
@@ -32,7 +32,7 @@ impl Answered {
     }
 }
 
-/// The most of these that surely were decided within one window, wherever it begins.
+/// Returns the most requests that were certainly decided within one window, wherever it begins.
 pub(crate) fn most_within(admitted: &[Answered], window: Duration) -> usize {
     // A window with the most in it begins where one of them was sent.
     let counts = admitted.iter().map(|first| {
@@ -43,8 +43,8 @@ pub(crate) fn most_within(admitted: &[Answered], window: Duration) -> usize {
 }
 
 impl Load {
-    /// Starts so many clients, each on a connection of its own. The path may
-    /// change as it runs.
+    /// Starts clients, each on its own connection. The path may change while they
+    /// run.
     pub(crate) fn start(
         gateway: &Gateway,
         clients: usize,
@@ -69,18 +69,18 @@ impl Load {
         Self { ends, answered, clients }
     }
 
-    /// Waits for so many more answers.
+    /// Waits for this many more responses.
     pub(crate) fn wait_for(&self, answers: usize) {
         let goal = self.answered.load(SeqCst) + answers;
         wait_until("requests are answered", || self.answered.load(SeqCst) >= goal);
     }
 
-    /// How many answers there were.
+    /// Returns the number of responses.
     pub(crate) fn answered(&self) -> usize {
         self.answered.load(SeqCst)
     }
 
-    /// Ends it, and tells of all answers.
+    /// Stops the clients, and returns all responses.
     pub(crate) fn end(self) -> Vec<Answered> {
         self.ends.store(true, SeqCst);
         self.clients.into_iter().flat_map(|client| client.join().unwrap()).collect()

@@ -1,10 +1,10 @@
-//! A page of metrics, read as strictly as a scraper may.
+//! A page of metrics, parsed as strictly as any scraper does.
 
 use std::collections::{BTreeMap, HashMap};
 
 use super::client::Client;
 
-/// What a page says.
+/// The content of a page.
 #[derive(Debug)]
 pub(crate) struct Metrics {
     series: BTreeMap<String, f64>,
@@ -12,7 +12,7 @@ pub(crate) struct Metrics {
 }
 
 impl Metrics {
-    /// Asks an admin port.
+    /// Fetches the page of an admin port.
     pub(crate) fn scrape(admin: &str) -> Self {
         let ask =
             "GET /metrics\nHost: localhost\nAccept: application/openmetrics-text; version=1.0.0, text/plain";
@@ -52,12 +52,12 @@ impl Metrics {
         Self { series, text }
     }
 
-    /// The value of a series, which must be there.
+    /// Returns the value of a series, which must exist.
     pub(crate) fn of(&self, series: &str) -> f64 {
         *self.series.get(series).unwrap_or_else(|| panic!("no `{series}` in {}", self.text))
     }
 
-    /// The names of the metrics, as they are asked for; those of histograms without an ending.
+    /// Returns the names of the metrics, as in queries; those of histograms without a suffix.
     pub(crate) fn names(&self) -> Vec<String> {
         let types = self.text.lines().filter_map(|line| line.strip_prefix("# TYPE "));
         let names = types.map(|line| match line.strip_suffix(" counter") {
@@ -67,7 +67,7 @@ impl Metrics {
         names.collect()
     }
 
-    /// By how much series have grown since `before`, of those that have.
+    /// Returns the growth of series since `before`, without those that haven't grown.
     pub(crate) fn since(&self, before: &Self) -> BTreeMap<&str, f64> {
         let grown = self.series.iter().map(|(name, value)| {
             (name.as_str(), value - before.series.get(name).copied().unwrap_or_default())

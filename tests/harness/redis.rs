@@ -1,4 +1,4 @@
-//! Redis servers of the test's own: one alone, a Cluster, Sentinels.
+//! Redis servers started by a test: standalone, Cluster, Sentinels.
 
 pub(crate) mod cluster;
 pub(crate) mod sentinel;
@@ -21,7 +21,7 @@ use super::{
     signal, wait_until,
 };
 
-/// A server that answers. It is killed with this value.
+/// A server that is ready. Dropping it kills the process.
 pub(crate) struct Redis {
     process: Option<Child>,
     port: u16,
@@ -46,7 +46,7 @@ impl Redis {
         Self::start_with(&[])
     }
 
-    /// Starts a server with these arguments beside the usual ones.
+    /// Starts a server with these additional arguments.
     pub(crate) fn start_with(arguments: &[&str]) -> Self {
         let arguments = arguments.iter().map(|&argument| argument.to_owned()).collect();
         let folder = tempfile::tempdir().unwrap();
@@ -55,7 +55,7 @@ impl Redis {
         redis
     }
 
-    /// A server that isn't there, on a port where one can be started.
+    /// Returns a server that isn't running, on a port where it can be started.
     pub(crate) fn away() -> Self {
         let mut redis = Self::start();
         redis.kill();
@@ -104,7 +104,7 @@ impl Redis {
         }
     }
 
-    /// Stops it, so that it keeps its connections and answers nothing.
+    /// Stops the process, so that it keeps its connections and answers nothing.
     pub(crate) fn pause(&self) {
         signal("STOP", self.process.as_ref().unwrap().id());
     }
@@ -117,12 +117,12 @@ impl Redis {
         self.port
     }
 
-    /// Where it keeps its files.
+    /// Returns the folder of its files.
     pub(crate) fn folder(&self) -> &Path {
         self.folder.path()
     }
 
-    /// A field of its INFO.
+    /// Returns a field of its INFO.
     pub(crate) fn info(&self, field: &str) -> String {
         let info = self.command(&["INFO"]);
         let line = info.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
@@ -133,17 +133,17 @@ impl Redis {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
-    /// A connection to it, which is faster than [`Self::command`].
+    /// Connects to the server, which is faster than [`Self::command`].
     pub(crate) fn connect(&self) -> Connection {
         Connection::connect(self.port)
     }
 
-    /// The configuration's table for it, with a deadline that no busy machine exceeds.
+    /// Returns the `[store]` table for it, with a timeout that even a busy machine doesn't exceed.
     pub(crate) fn store(&self) -> String {
         format!("[store]\nurl = \"{}\"\ntimeout = \"5s\"\n", self.url())
     }
 
-    /// The answer to a command, as redis-cli prints it to a program: a line for each value.
+    /// Returns the reply to a command as redis-cli prints it without a terminal: a line for each value.
     pub(crate) fn command(&self, words: &[&str]) -> String {
         let answer = self.try_command(words);
         assert!(!answer.starts_with("ERR") && !answer.starts_with("WRONGTYPE"), "{words:?}: {answer}");

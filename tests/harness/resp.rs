@@ -10,7 +10,7 @@ pub(crate) struct Connection {
     stream: BufReader<TcpStream>,
 }
 
-/// What Redis answers.
+/// A reply of Redis.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Value {
     Nil,
@@ -27,7 +27,7 @@ impl Connection {
         Self { stream: BufReader::new(stream) }
     }
 
-    /// The answer of a server that may be gone, or hang.
+    /// Returns the reply of a server that may be gone or hang.
     pub(crate) fn try_command(port: u16, words: &[&str]) -> Option<Value> {
         let stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
         stream.set_read_timeout(Some(Duration::from_secs(1))).ok()?;
@@ -38,7 +38,7 @@ impl Connection {
         is_well.then(|| connection.command(words))
     }
 
-    /// Sends a command, and reads its answer.
+    /// Sends a command, and reads its reply.
     pub(crate) fn command<Word: AsRef<[u8]>>(&mut self, words: &[Word]) -> Value {
         let mut bytes = format!("*{}\r\n", words.len()).into_bytes();
         for word in words.iter().map(AsRef::as_ref) {
@@ -50,14 +50,14 @@ impl Connection {
         self.value()
     }
 
-    /// The next answer, or what a server says unasked.
+    /// Returns the next reply or push message.
     pub(crate) fn value(&mut self) -> Value {
         Value::read(&mut self.stream)
     }
 }
 
 impl Value {
-    /// Reads one that is there, or is to come.
+    /// Reads a reply, and waits for it if necessary.
     pub(crate) fn read(stream: &mut impl BufRead) -> Self {
         let mut line = String::new();
         stream.read_line(&mut line).unwrap();

@@ -1,4 +1,4 @@
-//! An upstream: a real server in the test's process, which keeps what it was asked.
+//! An upstream: a real server in the test's process, which records its requests.
 
 use std::{
     convert::Infallible,
@@ -25,10 +25,10 @@ use rustls::{HandshakeKind, ServerConfig, ServerConnection};
 use tokio::{net::TcpListener, sync::watch};
 use tokio_rustls::TlsAcceptor;
 
-/// A body of an answer.
+/// The body of a response.
 pub(crate) type Body = BoxBody<Bytes, Infallible>;
 
-/// A server that answers by a function. It ends with the test's process.
+/// A server whose responses come from a function. It ends with the test's process.
 pub(crate) struct Upstream {
     scheme: &'static str,
     address: SocketAddr,
@@ -37,25 +37,25 @@ pub(crate) struct Upstream {
     open: Arc<AtomicUsize>,
 }
 
-/// How an upstream speaks.
+/// The protocol of an upstream.
 #[derive(Clone)]
 pub(crate) enum Speech {
     /// HTTP/1.1 in cleartext.
     Http1,
     /// HTTP/2 in cleartext.
     Http2(http2::Builder<TokioExecutor>),
-    /// TLS, and what is agreed on by it.
+    /// HTTP/1.1 or HTTP/2 over TLS, as negotiated.
     Tls(Arc<ServerConfig>),
 }
 
-/// What a client and an upstream have agreed on, as far as they speak TLS.
+/// The result of a TLS handshake.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Shaken {
-    /// The name that the client asked for.
+    /// The name that the client requested.
     pub(crate) server_name: Option<String>,
     pub(crate) is_resumed: bool,
     pub(crate) protocol: Option<String>,
-    /// Whether the client has shown a certificate.
+    /// True if the client has presented a certificate.
     pub(crate) client_is_known: bool,
 }
 
@@ -71,12 +71,12 @@ impl Shaken {
 }
 
 impl Upstream {
-    /// Answers 200 with a short text.
+    /// Starts a server that returns 200 with a short text.
     pub(crate) fn hello() -> Self {
         Self::start(|_| async { Response::new(whole("hello")) })
     }
 
-    /// Answers with the request's body, as it streams in.
+    /// Starts a server that returns the request's body as it arrives.
     pub(crate) fn mirror() -> Self {
         Self::start(|request| async {
             let body = request.into_body();
@@ -84,7 +84,7 @@ impl Upstream {
         })
     }
 
-    /// Answers with `piece` twice, as many of them as it is told by now.
+    /// Starts a server that returns `piece` twice, each on a signal.
     pub(crate) fn in_two_pieces() -> (watch::Sender<i32>, Self) {
         let (piece, pieces) = watch::channel(0);
         let upstream = Self::start(move |_| {
@@ -100,7 +100,7 @@ impl Upstream {
         (piece, upstream)
     }
 
-    /// Answers by a function.
+    /// Starts a server whose responses come from a function.
     pub(crate) fn start<F>(answer: impl Fn(Request<Incoming>) -> F + Clone + Send + Sync + 'static) -> Self
     where
         F: Future<Output = Response<Body>> + Send + 'static,
@@ -108,7 +108,7 @@ impl Upstream {
         Self::speaking(Speech::Http1, answer)
     }
 
-    /// Answers by a function, in this way.
+    /// Starts a server with a protocol, whose responses come from a function.
     pub(crate) fn speaking<F>(
         speech: Speech,
         answer: impl Fn(Request<Incoming>) -> F + Clone + Send + Sync + 'static,
@@ -182,33 +182,33 @@ impl Upstream {
         format!("{}://{}", self.scheme, self.address)
     }
 
-    /// The connections that have been made to it.
+    /// Returns the number of connections so far.
     pub(crate) fn connections(&self) -> Vec<Shaken> {
         self.connections.lock().unwrap().clone()
     }
 
-    /// How many of them are open.
+    /// Returns the number of open connections.
     pub(crate) fn open(&self) -> usize {
         self.open.load(SeqCst)
     }
 
-    /// How many requests have reached it.
+    /// Returns the number of requests received.
     pub(crate) fn count(&self) -> usize {
         self.requests.lock().unwrap().len()
     }
 
-    /// How many requests of this kind have reached it.
+    /// Returns the number of matching requests received.
     pub(crate) fn seen(&self, is_meant: impl Fn(&Parts) -> bool) -> usize {
         self.requests.lock().unwrap().iter().filter(|parts| is_meant(parts)).count()
     }
 
-    /// The newest request that has reached it.
+    /// Returns the newest request received.
     pub(crate) fn last(&self) -> Parts {
         self.requests.lock().unwrap().last().expect("a request has reached the upstream").clone()
     }
 }
 
-/// A body that is sent whole.
+/// Returns a complete body.
 pub(crate) fn whole(text: impl Into<Bytes>) -> Body {
     BoxBody::new(http_body_util::Full::new(text.into()))
 }

@@ -1,4 +1,4 @@
-//! An upstream that speaks bytes, for what a well-behaved server wouldn't do or wouldn't show.
+//! An upstream that sends and receives raw bytes, for behaviour that a well-behaved server doesn't have or show.
 
 use std::{
     io::{BufRead, BufReader, ErrorKind, Read, Write},
@@ -12,15 +12,15 @@ use std::{
     time::Duration,
 };
 
-/// A server that hands each connection to a function, on a thread of its own.
+/// A server that passes each connection to a function, on its own thread.
 pub(crate) struct WireUpstream {
     address: SocketAddr,
     connections: Arc<AtomicUsize>,
 }
 
-/// A connection as the upstream sees it.
+/// A connection, seen from the upstream.
 pub(crate) struct Wire {
-    /// How many connections came before it.
+    /// The number of earlier connections.
     pub(crate) number: usize,
     stream: BufReader<TcpStream>,
 }
@@ -30,7 +30,7 @@ impl WireUpstream {
         Self::start_on(TcpListener::bind("127.0.0.1:0").unwrap(), serve)
     }
 
-    /// The same at this address.
+    /// Starts a server at this address.
     pub(crate) fn start_on(listener: TcpListener, serve: impl Fn(Wire) + Send + Sync + 'static) -> Self {
         let upstream = Self { address: listener.local_addr().unwrap(), connections: Arc::default() };
         let (connections, serve) = (upstream.connections.clone(), Arc::new(serve));
@@ -45,7 +45,7 @@ impl WireUpstream {
         upstream
     }
 
-    /// Answers every request with these bytes, and keeps the connection.
+    /// Starts a server that answers every request with these bytes, and keeps connections open.
     pub(crate) fn answering(answer: impl AsRef<[u8]> + Send + Sync + 'static) -> Self {
         Self::start(move |mut wire| {
             while wire.request().is_some() {
@@ -54,7 +54,7 @@ impl WireUpstream {
         })
     }
 
-    /// Answers every request with these bytes, each when it is told to, and all of them when nobody can tell any more.
+    /// Starts a server that answers each request with these bytes on a signal, and at once when the sender is gone.
     pub(crate) fn answering_when_told(answer: &'static [u8]) -> (Self, mpsc::Sender<()>) {
         let (tell, told) = mpsc::channel();
         let told = Mutex::new(told);
@@ -67,7 +67,7 @@ impl WireUpstream {
         (upstream, tell)
     }
 
-    /// Answers without an end, and tells when nothing more of that is taken.
+    /// Starts a server whose responses never end, and which signals when they aren't read any more.
     pub(crate) fn without_end() -> (Self, mpsc::Receiver<()>) {
         let (ended, end) = mpsc::channel();
         let upstream = Self::start(move |mut wire| {
@@ -83,14 +83,14 @@ impl WireUpstream {
         format!("http://{}", self.address)
     }
 
-    /// Connections that have been made to it.
+    /// Returns the number of connections so far.
     pub(crate) fn connections(&self) -> usize {
         self.connections.load(SeqCst)
     }
 }
 
 impl Wire {
-    /// The header of the next request as it came, or none if the gateway has closed the connection.
+    /// Returns the header of the next request unchanged. `None` if the gateway has closed the connection.
     pub(crate) fn request(&mut self) -> Option<String> {
         let mut head = Vec::new();
         while !head.ends_with(b"\r\n\r\n") {
@@ -101,8 +101,8 @@ impl Wire {
         Some(head.into_iter().map(char::from).collect())
     }
 
-    /// The next request as it came, with its body; or none if the gateway has closed the connection. What has come
-    /// of one that broke off is lost.
+    /// Returns the next request unchanged, with its body. `None` if the gateway has closed the connection, even in the middle of
+    /// a request.
     pub(crate) fn message(&mut self) -> Option<String> {
         let mut message = self.request()?;
         let head = message.to_ascii_lowercase();
@@ -136,14 +136,14 @@ impl Wire {
         line.ends_with(b"\r\n").then(|| line.into_iter().map(char::from).collect())
     }
 
-    /// All that comes until the gateway closes the connection, or breaks it off.
+    /// Reads until the gateway closes or resets the connection.
     pub(crate) fn rest(&mut self) -> String {
         let mut rest = Vec::new();
         let _ = self.stream.read_to_end(&mut rest);
         rest.into_iter().map(char::from).collect()
     }
 
-    /// Sends bytes as they are. Whether the gateway takes them is for the test to see.
+    /// Sends bytes unchanged. It is up to the test whether the gateway accepts them.
     pub(crate) fn send(&mut self, bytes: &[u8]) {
         let _ = self.stream.get_mut().write_all(bytes);
     }
@@ -154,25 +154,25 @@ impl Wire {
         bytes
     }
 
-    /// The next byte, if one comes.
+    /// Reads the next byte, if there is one.
     pub(crate) fn try_read(&mut self) -> std::io::Result<u8> {
         let mut byte = [0];
         self.stream.read_exact(&mut byte)?;
         Ok(byte[0])
     }
 
-    /// What comes.
+    /// Reads available bytes.
     pub(crate) fn reader(&mut self) -> &mut impl Read {
         &mut self.stream
     }
 
-    /// Waits until the gateway closes the connection, or breaks it off.
+    /// Waits until the gateway closes or resets the connection.
     pub(crate) fn wait_for_end(&mut self) {
         let _ = self.stream.read_to_end(&mut Vec::new());
     }
 
-    /// Writes until the gateway has taken none of it for a second, and says how much it took. It must come to less than
-    /// `endless` bytes.
+    /// Writes until the gateway has read nothing for a second, and returns the number of bytes that it read, which must be less
+    /// than `endless`.
     pub(crate) fn write_until_held_up(&mut self, endless: usize) -> usize {
         self.stream().set_write_timeout(Some(Duration::from_secs(1))).unwrap();
         let mut written = 0;
@@ -188,12 +188,12 @@ impl Wire {
         }
     }
 
-    /// The connection, with what has been read ahead of it.
+    /// Returns the connection, with the bytes read ahead.
     pub(crate) fn into_stream(self) -> BufReader<TcpStream> {
         self.stream
     }
 
-    /// The connection itself.
+    /// Returns the connection itself.
     pub(crate) fn stream(&mut self) -> &mut TcpStream {
         self.stream.get_mut()
     }

@@ -1,4 +1,4 @@
-//! Past the bound of decisions that wait for the store, nobody waits: the failure policy decides at once.
+//! If too many decisions wait for the store, the failure policy applies at once.
 
 use std::{sync::Arc, time::Duration};
 

@@ -1,4 +1,4 @@
-//! Delays that a gateway tells by itself, beside those that the store would tell.
+//! Delays stated by a gateway itself, compared with those of the store.
 
 use std::{sync::Arc, time::Duration};
 

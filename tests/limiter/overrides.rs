@@ -1,4 +1,4 @@
-//! Rates set while gateways run, where there are many of them.
+//! Large numbers of rates set at run time.
 
 #![allow(clippy::print_stdout, reason = "the figures are for whoever runs the test with --nocapture")]
 

@@ -1,4 +1,4 @@
-//! Refusals that are given without asking the store.
+//! Refusals without asking the store.
 
 use std::{sync::Arc, time::Duration};
 

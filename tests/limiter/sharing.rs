@@ -1,4 +1,4 @@
-//! Limits that count in this process, that only shadow, and that outlive the store.
+//! Limits that count in this process, shadow limits, and limits that outlive the store.
 
 use std::{sync::Arc, time::Duration};
 

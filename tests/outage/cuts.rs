@@ -1,4 +1,4 @@
-//! Connections that break, hang and lose what goes through them: nothing is charged twice, and no gate is lost.
+//! Connections that break, hang or lose data: nothing is charged twice, and every request gets a response.
 
 use std::{
     sync::{

@@ -1,5 +1,4 @@
-//! Servers that answer, but not with a decision: each limit's policy decides, and the store does again at once
-//! when it can.
+//! Servers that reply with errors: each limit's failure policy applies, until the store can decide again.
 
 use std::{fs, process::Command, thread};
 

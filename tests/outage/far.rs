@@ -1,4 +1,4 @@
-//! Calls to a server that is far away are in flight together, and never too many of them.
+//! Several calls to a distant server are in flight, within a bound.
 
 use std::{sync::Arc, time::Duration};
 

@@ -1,5 +1,5 @@
-//! Connections that wait to be accepted: as many as the system allows, since each that finds no room waits a second for
-//! another attempt.
+//! Connections waiting to be accepted: as many as the system allows, because a client whose connection finds no room retries
+//! only after a second.
 
 use std::{
     net::{SocketAddr, TcpListener, TcpStream},

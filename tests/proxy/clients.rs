@@ -1,4 +1,4 @@
-//! Clients and servers that others have written, with the gateway between them. scripts/test.sh installs them.
+//! Common clients and servers, with the gateway between them. scripts/test.sh installs them.
 
 use std::{
     fs,

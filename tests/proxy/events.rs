@@ -1,4 +1,4 @@
-//! Server-sent events, as streams of any kind: each piece goes on as it comes, and silence is nothing to worry about.
+//! Server-sent events and other streams: each piece is forwarded at once, and silence is allowed.
 
 use std::{
     sync::{Arc, Mutex, mpsc},

@@ -1,4 +1,4 @@
-//! Clients of HTTP/2 that keep a connection busy and ask for nothing: frames that cost them little and have no effect.
+//! HTTP/2 clients that keep a connection busy without requests, with cheap frames that have no effect.
 
 use std::{
     io::{ErrorKind, Read, Write},

@@ -1,4 +1,4 @@
-//! gRPC through the gateway: what is special about it beside HTTP/2. tests/proxy/clients.rs has those who speak it.
+//! The parts of gRPC beyond HTTP/2. tests/proxy/clients.rs uses real gRPC implementations.
 
 use std::{sync::Arc, thread, time::Duration};
 

@@ -1,4 +1,4 @@
-//! Clients that speak HTTP/2: what they may, what they mustn't, and what they can't take.
+//! HTTP/2 clients: what is supported, what is rejected, and what a client can't receive.
 
 use std::{
     fs,

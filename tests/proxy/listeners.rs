@@ -1,4 +1,4 @@
-//! Listeners, and what holds for connections, as a reload changes them.
+//! Changing listeners and connection settings by a reload.
 
 use std::{
     net::{SocketAddr, TcpListener, TcpStream},

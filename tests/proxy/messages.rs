@@ -1,6 +1,6 @@
-//! What the gateway does to a message, byte for byte: what a client sends, what the upstream gets of it, and back.
+//! Forwarding of messages, byte for byte, in both directions.
 //!
-//! Both ends are raw sockets. Whatever the upstream takes for a request it records: what was smuggled would be one.
+//! Both ends are raw sockets. The upstream records every request that it reads, so a smuggled request would be one of them.
 
 mod cuts;
 mod expectations;

@@ -1,6 +1,6 @@
-//! No spelling of a path escapes its limit: whatever is written, it is limited, or it isn't that resource upstream.
+//! No spelling of a path escapes its limit: either the limit applies, or the upstream reads another resource.
 //!
-//! What a path is upstream depends on who reads it. The readers here are of the kinds that there are, and one is nginx.
+//! Servers read paths differently. The readers here cover the known kinds, and one of them is nginx.
 
 use std::{
     collections::BTreeSet,

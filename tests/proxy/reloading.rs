@@ -1,4 +1,4 @@
-//! A change of the configuration takes effect while the gateway runs, whoever tells it, and nobody notices.
+//! A changed configuration takes effect while the gateway runs, however the reload is triggered, without affecting clients.
 
 use std::{
     fs,

@@ -1,4 +1,4 @@
-//! What a route makes of a request: another path, another place, other fields, a smaller body.
+//! Changes that a route makes: paths, redirects, header fields, body sizes.
 
 use std::io::Write;
 

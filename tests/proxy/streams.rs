@@ -1,4 +1,4 @@
-//! What streams goes on while the configuration changes: a reload is about the next request.
+//! Streams continue while the configuration changes: a reload affects the next request.
 
 use std::net::{SocketAddr, TcpStream};
 

@@ -1,4 +1,4 @@
-//! Clients that speak TLS.
+//! Clients with TLS.
 
 use std::{
     fs,

@@ -1,5 +1,5 @@
-//! Tunnels of WebSocket (RFC 6455) over HTTP/1.1. The gateway doesn't look at what goes through, so these send any
-//! bytes; tests/proxy/clients.rs has those who speak it.
+//! WebSocket tunnels (RFC 6455) over HTTP/1.1. The gateway doesn't interpret their bytes, so these tests send arbitrary ones;
+//! tests/proxy/clients.rs uses real WebSocket implementations.
 
 use std::{
     fs,

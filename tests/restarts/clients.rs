@@ -1,4 +1,4 @@
-//! Clients that keep asking while gateways come and go, and count what they get.
+//! Clients that send requests during restarts, and count the responses.
 
 use std::{
     collections::HashMap,

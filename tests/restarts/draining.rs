@@ -1,4 +1,4 @@
-//! SIGTERM and SIGINT: what becomes of requests and connections.
+//! SIGTERM and SIGINT: requests and connections during a drain.
 
 use std::{
     net::TcpStream,

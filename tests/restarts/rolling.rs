@@ -1,4 +1,4 @@
-//! Gateways that are replaced, one after the other, while clients ask.
+//! Rolling restarts under load.
 
 use std::{
     net::{SocketAddr, TcpListener},

@@ -1,4 +1,4 @@
-//! What a gateway that ends owes its store, and those who wait for room.
+//! Pending work for the store, and waiting requests, at the end of a gateway.
 
 use crate::{
     harness::{

@@ -1,4 +1,4 @@
-//! What a supervisor such as systemd is told, and the sockets that it hands on.
+//! Notifications to a supervisor such as systemd, and sockets passed by it.
 
 use std::{
     fs,

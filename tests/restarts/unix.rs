@@ -1,4 +1,4 @@
-//! Unix sockets to listen on.
+//! Listening on unix sockets.
 
 use std::{
     fs,

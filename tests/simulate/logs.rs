@@ -1,4 +1,4 @@
-//! What is read of logs, and how.
+//! Parsing of logs.
 
 use std::{
     io::Write,

@@ -1,4 +1,4 @@
-//! The smallest rates are the smallest: they are replayed, and those one permit below.
+//! The smallest rates are minimal: they are replayed, and so are rates that are one permit lower.
 
 use std::fmt::Write;
 

@@ -1,4 +1,4 @@
-//! Real logs: this gateway's, which knows what was decided, and nginx's under load.
+//! Real logs: this gateway's, which contain decisions, and nginx's under load.
 
 use std::{
     collections::BTreeMap,

@@ -1,5 +1,5 @@
-//! What each algorithm admits and says, and what else can be done to a bucket: one contract over both
-//! stores, at stepped time. The sliding window's own facts are in `contract`.
+//! The behaviour of each algorithm, and other operations on buckets: one contract for both stores, with stepped time. The
+//! sliding window's own properties are in `contract`.
 
 use std::slice::from_ref;
 

@@ -1,5 +1,5 @@
-//! One contract over both stores, at stepped time. Faults are numbered as in the list of those that
-//! other limiters have; the ones that need a server's own clock are in `server`.
+//! One contract for both stores, with stepped time. Faults are numbered as in the list of other limiters' faults. Tests that
+//! need a server's own clock are in `server`.
 
 use smallvec::smallvec;
 use tollgate_limiter::{

@@ -1,4 +1,4 @@
-//! Keys that somebody else has written: they fail their own operations, and nothing else of the call.
+//! Keys written by other programs: they fail their own operations, and nothing else in the call.
 
 use std::{slice::from_ref, sync::Arc, time::Duration};
 

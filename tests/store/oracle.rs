@@ -1,4 +1,4 @@
-//! The definition of each algorithm, as plain as can be, against both stores; and the promises.
+//! The definition of each algorithm, as simple as possible, compared with both stores; and the promises.
 
 use std::{cell::RefCell, slice::from_ref};
 

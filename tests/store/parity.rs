@@ -1,4 +1,4 @@
-//! The script and its twin give the same decisions, whatever comes together in a call.
+//! The script and its twin make the same decisions, for any combination in a call.
 
 use std::{cell::RefCell, slice::from_ref};
 

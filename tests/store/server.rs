@@ -1,4 +1,4 @@
-//! What only a real Redis can show, on its own clock: expiry, trimming, writes, and planted logs.
+//! Behaviour that only a real Redis with its own clock shows: expiry, trimming, writes, and prepared logs.
 
 use std::slice::from_ref;
 

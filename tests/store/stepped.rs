@@ -1,4 +1,4 @@
-//! Stores at the instants that a test chooses: the in-process one, and the script on a real Redis.
+//! Stores at chosen instants: the in-process one, and the script on a real Redis.
 
 use std::collections::HashMap;
 

@@ -1,4 +1,4 @@
-//! Several gateways on one Redis, hammered.
+//! Several gateways on one Redis, under load.
 
 use std::{
     thread,

@@ -1,4 +1,4 @@
-//! A store that is far away decides, as long as it answers in time.
+//! A distant store decides, as long as it answers in time.
 
 use std::{
     sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},

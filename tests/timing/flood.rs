@@ -1,4 +1,4 @@
-//! A flood on a key that is refused, and what of it Redis sees.
+//! A flood on a full key, and the part of it that reaches Redis.
 
 use std::{
     sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},

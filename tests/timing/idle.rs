@@ -1,5 +1,5 @@
-//! Connections to servers that idle. A server that closes one as the next request arrives fails what can't be sent
-//! again, so the gateway closes it first.
+//! Idle connections to servers. If a server closes one as a request arrives, a request that can't be retried fails, so the
+//! gateway closes it first.
 
 use std::{
     sync::mpsc,

@@ -1,4 +1,4 @@
-//! A store that goes away delays nobody, and is used as soon as it is back.
+//! A store that goes down delays no request, and is used as soon as it is back.
 
 use std::{
     sync::{

@@ -1,4 +1,4 @@
-//! What clients who do nothing, or little, cost the gateway.
+//! The cost of slow and silent clients.
 
 use std::{
     process::Command,

@@ -1,4 +1,4 @@
-//! A refused caller who waits as long as it was told is admitted, and not before that.
+//! A refused client that waits for the stated delay is admitted, and not earlier.
 
 use std::{
     cell::RefCell,

@@ -1,4 +1,4 @@
-//! Full load for a while: no memory grows, and no queue.
+//! Full load for a while: neither memory nor queues grow.
 
 use std::{
     thread,

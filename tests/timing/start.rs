@@ -1,4 +1,4 @@
-//! A gateway whose store isn't there when it starts serves at once.
+//! A gateway that starts without its store serves at once.
 
 use std::{
     net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},

@@ -1,4 +1,4 @@
-//! Charges of one request on several nodes: all or none, and never too much.
+//! Charges of one request on several nodes: all or none, and never too many.
 
 use std::{sync::Arc, thread, time::Duration};
 

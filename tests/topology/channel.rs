@@ -1,4 +1,4 @@
-//! What one gateway says to all of them.
+//! Messages from one gateway to all others.
 
 use std::time::Duration;
 

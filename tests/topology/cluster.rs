@@ -1,4 +1,4 @@
-//! A Cluster: its nodes fail, move slots, and take each other's place.
+//! A Cluster: its nodes fail, move slots, and take over.
 
 use std::{
     sync::atomic::{AtomicUsize, Ordering::SeqCst},

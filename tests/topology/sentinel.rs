@@ -1,4 +1,4 @@
-//! The primary that Sentinels name, and who takes its place.
+//! The primary that Sentinels name, and its successor.
 
 use crate::{
     harness::{gateway::Gateway, load::Load, redis::sentinel::Sentinels, wait_until},

@@ -1,4 +1,4 @@
-//! One server, by a socket, with TLS, as a user with few rights; and what keeps a gateway from it.
+//! A single server: by a socket, with TLS, as a user with few rights, and without access.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! W3C Trace Context: what is carried on, and whose word decides what is traced.
+//! W3C Trace Context: propagation and sampling decisions.
 
 use std::time::Instant;
 

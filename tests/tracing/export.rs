@@ -1,4 +1,4 @@
-//! How spans get to a collector, and what becomes of them when they can't.
+//! Exporting spans to a collector, and failures to do so.
 
 use std::net::TcpListener;
 

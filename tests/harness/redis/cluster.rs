@@ -8,12 +8,12 @@ use crate::harness::wait_until;
 const PRIMARIES: usize = 3;
 const SLOTS: u16 = 16_384;
 
-/// A cluster that serves all slots. Its servers are killed with this value.
+/// A cluster that serves all slots. Dropping it kills its servers.
 pub(crate) struct Cluster {
     /// The primaries at the start, in the order of their slots, and then their replicas.
     pub(crate) nodes: Vec<Redis>,
     ids: Vec<String>,
-    /// Where they speak TLS, which is where they are known by then; or their plain ports.
+    /// The ports by which the servers know each other: with TLS, or without.
     ports: Vec<u16>,
 }
 
@@ -22,7 +22,7 @@ impl Cluster {
         Self::start_with(None)
     }
 
-    /// One that speaks TLS.
+    /// Starts a cluster with TLS.
     pub(crate) fn with_tls(files: &Certificates) -> Self {
         Self::start_with(Some(files))
     }
@@ -98,13 +98,13 @@ impl Cluster {
         });
     }
 
-    /// The slots that a primary has at the start.
+    /// Returns the slots that a primary has at the start.
     pub(crate) fn slots(primary: usize) -> RangeInclusive<u16> {
         let first = |at: usize| (at * usize::from(SLOTS) / PRIMARIES) as u16;
         first(primary)..=first(primary + 1) - 1
     }
 
-    /// The primary that has the slot of this key at the start.
+    /// Returns the primary that has the slot of this key at the start.
     pub(crate) fn owner(&self, key: &str) -> usize {
         let slot = self.slot(key);
         (0..PRIMARIES).find(|primary| Self::slots(*primary).contains(&slot)).unwrap()
@@ -114,7 +114,7 @@ impl Cluster {
         fred::util::redis_keyslot(key.as_bytes())
     }
 
-    /// An url of it that names the first and the last primary.
+    /// Returns a URL with the first and the last primary.
     pub(crate) fn url(&self) -> String {
         let [first, last] = [0, PRIMARIES - 1].map(|at| self.ports[at]);
         format!("redis-cluster://127.0.0.1:{first}?node=127.0.0.1:{last}")

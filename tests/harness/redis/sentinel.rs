@@ -10,10 +10,10 @@ use tempfile::TempDir;
 use super::{Redis, free_port};
 use crate::harness::{resp::Connection, wait_until};
 
-/// What the Sentinels call the primary.
+/// The Sentinels' name for the primary.
 pub(crate) const SERVICE: &str = "main";
 
-/// Sentinels that agree on a primary. All servers are killed with this value.
+/// Sentinels that agree on a primary. Dropping it kills all servers.
 pub(crate) struct Sentinels {
     sentinels: Vec<Sentinel>,
     /// The primary at the start, and the replica.
@@ -51,18 +51,18 @@ impl Sentinels {
         set
     }
 
-    /// An url of it that names two Sentinels.
+    /// Returns a URL with two Sentinels.
     pub(crate) fn url(&self) -> String {
         let [first, second] = [0, 1].map(|at| self.sentinels[at].port);
         format!("redis-sentinel://127.0.0.1:{first}?node=127.0.0.1:{second}&service={SERVICE}")
     }
 
-    /// The port of the server that the Sentinels name as the primary.
+    /// Returns the port of the primary, as the Sentinels name it.
     pub(crate) fn primary(&self) -> u16 {
         self.sentinels[0].of_service("port").parse().unwrap()
     }
 
-    /// Makes the replica the primary, with both of them well.
+    /// Promotes the replica while both servers are healthy.
     pub(crate) fn fail_over(&self) {
         let before = self.primary();
         let mut sentinel = Connection::connect(self.sentinels[0].port);
@@ -104,7 +104,7 @@ impl Sentinel {
         sentinel
     }
 
-    /// What it knows of the service.
+    /// Returns a field of the Sentinel's state of the service.
     fn of_service(&self, field: &str) -> String {
         let answer = Connection::connect(self.port).command(&["SENTINEL", "MASTER", SERVICE]);
         let fields = answer.list().chunks(2).find(|pair| pair[0].text() == field);

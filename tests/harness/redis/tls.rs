@@ -1,4 +1,4 @@
-//! Servers that speak TLS, and the certificates for them.
+//! TLS servers, and certificates for them.
 
 use std::{fs, path::PathBuf, sync::Arc};
 
@@ -12,14 +12,14 @@ use tempfile::TempDir;
 
 use super::{Redis, free_port};
 
-/// An authority, and what it has signed, in files.
+/// An authority and its certificates, in files.
 pub(crate) struct Certificates {
     folder: TempDir,
 }
 
 impl Certificates {
-    /// `ca.pem`; `server.pem` and `server.key` for these names, `expired.pem` and `expired.key` that held for them
-    /// once; `client.pem` and `client.key`.
+    /// Creates `ca.pem`; `server.pem` and `server.key` for these names; `expired.pem` and `expired.key`, which have expired;
+    /// `client.pem` and `client.key`.
     pub(crate) fn for_server(names: &[&str]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let key = KeyPair::generate().unwrap();
@@ -44,7 +44,7 @@ impl Certificates {
         Self { folder }
     }
 
-    /// What an upstream with `server.pem` needs, which agrees on these protocols. `asks_clients` is whether they need a
+    /// Returns the settings of an upstream with `server.pem` and these protocols. With `asks_clients`, clients need a
     /// certificate of the authority.
     pub(crate) fn server(&self, protocols: &[&str], asks_clients: bool) -> Arc<ServerConfig> {
         let provider = tollgate_limiter::store::redis::tls::provider();
@@ -70,7 +70,7 @@ impl Certificates {
         self.folder.path().join(name)
     }
 
-    /// The arguments of a server that speaks TLS on this port, beside its plain one. `clients` is whether they
+    /// Returns the arguments of a server with TLS on this port, in addition to its plain port. `clients` says whether clients
     /// need a certificate: `yes`, `no` or `optional`.
     pub(crate) fn start(&self, clients: &str, arguments: &[&str]) -> (Redis, u16) {
         let port = free_port();

@@ -1,5 +1,5 @@
-//! What is cut short on one side is cut short on the other, never ended; and who is refused while still sending can
-//! read the answer.
+//! A message truncated on one side is truncated on the other, never ended. A client that is rejected while sending can read
+//! the response.
 
 use std::{io::Write, sync::mpsc, thread, time::Duration};
 

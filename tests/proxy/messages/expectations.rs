@@ -1,4 +1,4 @@
-//! Expect (RFC 9110, section 10.1.1): a refusal costs no upload.
+//! Expect (RFC 9110, section 10.1.1): a rejection saves the upload.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The fields of a message: which stay behind, and that the others go on as they came.
+//! Header fields: some are removed, the others are forwarded unchanged.
 
 use std::{fs, sync::mpsc};
 

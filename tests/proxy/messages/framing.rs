@@ -1,5 +1,5 @@
-//! Where a request ends: what two servers might read differently reaches the upstream in one framing, or not at all
-//! (RFC 9112, section 6.3), and what follows a refused one is never answered.
+//! The end of a request: a message that two servers might read differently reaches the upstream in one framing, or not at all
+//! (RFC 9112, section 6.3). Bytes after a rejected request are never read as another one.
 
 use super::{Recording, body, lines};
 

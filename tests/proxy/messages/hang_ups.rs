@@ -1,4 +1,4 @@
-//! A client that hangs up while its request is answered is noticed, whatever it has sent behind the request.
+//! A client that hangs up while its request is processed is noticed, even if it has sent bytes after the request.
 
 use std::{
     io::Write,

@@ -1,5 +1,4 @@
-//! Informational answers (RFC 9110, section 15.2): who gets them, in which shape, and that an upstream can't send them without
-//! end.
+//! Interim responses (RFC 9110, section 15.2): their recipients, their form, and their bound.
 
 use std::{io::Write, sync::mpsc, thread};
 

@@ -1,4 +1,4 @@
-//! Whom a request is for: exactly one Host, and a target that has a path (RFC 9112, section 3.2).
+//! The host and path of a request: exactly one Host, and a target with a path (RFC 9112, section 3.2).
 
 use super::{Recording, lines};
 

@@ -1,5 +1,5 @@
-//! The same of clients that speak HTTP/2 (RFC 9113), frame by frame, and of upstreams that do. What is malformed is
-//! reset as that RFC has it; the rest is told by the same problems as in HTTP/1.1.
+//! The same for HTTP/2 clients (RFC 9113), frame by frame, and for HTTP/2 upstreams. Malformed requests are reset as the RFC
+//! says; the others get the same problems as in HTTP/1.1.
 
 mod answers;
 mod cuts;

@@ -1,4 +1,4 @@
-//! What is too large: heads, targets, bodies.
+//! Oversized heads, targets and bodies.
 
 use super::{LIMITED, Recording, body};
 

@@ -1,4 +1,4 @@
-//! What an upstream answers, in whatever shape, reaches the client as one whole answer, or as 502.
+//! Responses in any form reach the client as one complete response, or as 502.
 
 use std::{
     sync::{Mutex, mpsc},

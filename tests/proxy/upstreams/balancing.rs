@@ -1,4 +1,4 @@
-//! Which server gets a request.
+//! Load balancing.
 
 use std::sync::{Mutex, mpsc};
 

@@ -1,4 +1,4 @@
-//! Where servers are, and how many connections there are to them.
+//! Addresses of servers, and the number of connections to them.
 
 use std::{
     io::{BufRead, BufReader, Write},

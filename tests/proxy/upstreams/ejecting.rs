@@ -1,4 +1,4 @@
-//! Servers that fail are left out for a while.
+//! Failing servers are ejected for a while.
 
 use http_body_util::BodyExt;
 use hyper::Response;

@@ -1,4 +1,4 @@
-//! Upstreams that speak HTTP/2.
+//! Upstreams with HTTP/2.
 
 use std::{
     sync::{

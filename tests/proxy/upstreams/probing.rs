@@ -1,4 +1,4 @@
-//! Servers are asked whether they are well.
+//! Health probes.
 
 use std::{
     sync::{

@@ -1,4 +1,4 @@
-//! A server that moves: its name gets another address while requests go on.
+//! A server that moves: its name gets another address while requests are in flight.
 
 use std::{
     fs::OpenOptions,

@@ -1,4 +1,4 @@
-//! What is sent again, and what never is.
+//! Requests that are retried, and those that never are.
 
 use std::net::TcpListener;
 

@@ -1,4 +1,4 @@
-//! How long an exchange may take.
+//! Timeouts of an exchange.
 
 use crate::{
     harness::{

@@ -1,4 +1,4 @@
-//! Upstreams that speak TLS.
+//! Upstreams with TLS.
 
 use hyper::{Response, Version};
 

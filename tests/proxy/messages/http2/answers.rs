@@ -1,4 +1,4 @@
-//! What an upstream answers, as a client of HTTP/2 gets it.
+//! Responses, as HTTP/2 clients get them.
 
 use hyper::{HeaderMap, http::response::Parts};
 

@@ -1,5 +1,5 @@
-//! What is cut short on one side is cut short on the other, never ended: a stream is reset, and a connection of HTTP/1.1
-//! broken off. RST_STREAM with NO_ERROR is no end either, unless END_STREAM came before it (RFC 9113, section 8.1).
+//! A message truncated on one side is truncated on the other, never ended: an HTTP/2 stream is reset, and an HTTP/1.1
+//! connection closed. RST_STREAM with NO_ERROR isn't an end either, unless END_STREAM preceded it (RFC 9113, section 8.1).
 
 use std::{
     net::Shutdown,

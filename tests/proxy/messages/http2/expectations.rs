@@ -1,5 +1,5 @@
-//! Expect (RFC 9110, section 10.1.1): a refusal costs no upload. hyper's server sends no 100 in HTTP/2; a client may not
-//! wait for one for ever, and who does is told 408.
+//! Expect (RFC 9110, section 10.1.1): a rejection saves the upload. hyper's server can't send 100 in HTTP/2. Clients must not
+//! wait for one indefinitely, and those that do get 408.
 
 use std::{
     sync::mpsc,

@@ -1,4 +1,4 @@
-//! The fields of a request: which stay behind, and that the others go on as they came.
+//! Header fields: some are removed, the others are forwarded unchanged.
 
 use super::{
     super::{body, fields::PATHS, lines},

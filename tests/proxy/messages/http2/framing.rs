@@ -1,5 +1,5 @@
-//! Where a request ends: at END_STREAM, which a length must agree with, and nothing that is in frames is another
-//! request to an upstream of HTTP/1.1 (RFC 9113, sections 8.1.1 and 10.3).
+//! The end of a request is END_STREAM, which must agree with a length. Nothing within frames becomes another request to an
+//! HTTP/1.1 upstream (RFC 9113, sections 8.1.1 and 10.3).
 
 use super::{
     super::{body, lines},

@@ -1,4 +1,4 @@
-//! Whom a request is for: `:authority`, or else one Host, and a path (RFC 9113, section 8.3.1).
+//! The host and path of a request: `:authority`, or else a single Host (RFC 9113, section 8.3.1).
 
 use super::{super::lines, Recording, replaced, request};
 

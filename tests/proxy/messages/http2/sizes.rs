@@ -1,4 +1,4 @@
-//! What is too large: heads, targets, bodies. The connection goes on, unless the head is beyond all measure.
+//! Oversized heads, targets and bodies. The connection stays open, unless the head is far too large.
 
 use super::{
     super::{LIMITED, body},

@@ -1,4 +1,4 @@
-//! What a server of HTTP/2 gets, and what its answers come to.
+//! Requests to HTTP/2 servers, and their responses.
 
 use std::{io::Write, sync::mpsc};
 
