@@ -189,8 +189,15 @@ impl Gateway {
         let asks = rules::asks(limits, terms, &mut facts.decided);
         let decided = match asks {
             Ok(asks) => {
-                let admitted =
-                    rules::admit(&self.limiter, limits, &asks, facts.arrival, &mut facts.decided).await;
+                let admitted = rules::admit(
+                    &self.limiter,
+                    limits,
+                    &asks,
+                    facts.arrival,
+                    facts.waits_until,
+                    &mut facts.decided,
+                )
+                .await;
                 if let Err(refusal) = &admitted {
                     let repeat = Repeat::of(limits, asks, refusal);
                     facts.refused = repeat.and_then(|asked| self.refused(asked, facts));

@@ -331,7 +331,8 @@ pub fn asks(
     Ok(asks)
 }
 
-/// Admits a request that arrived at this time and asks this, or refuses it, and notes what its limits decided.
+/// Admits a request that arrived at this time and asks this, or refuses it, and notes what its limits decided. It waits for
+/// room as long as its limits say, but not beyond `end`.
 ///
 /// # Errors
 /// The refusal.
@@ -340,9 +341,10 @@ pub async fn admit(
     rules: &[Arc<Rule>],
     asks: &[Ask],
     arrival: Instant,
+    end: Option<Instant>,
     log: &mut Log,
 ) -> Result<Admission, Refusal> {
-    let taken = limiter.acquire_within_waits(asks, arrival).await;
+    let taken = limiter.acquire_within_waits_until(asks, arrival, end).await;
     let (standings, admitted) = match &taken {
         Ok(admission) => (admission.standings(), true),
         Err(refusal) => (refusal.standings(), false),

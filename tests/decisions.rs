@@ -6,8 +6,10 @@
 mod harness;
 
 mod decisions {
+    mod authorization;
     mod forward_auth;
     mod listener;
+    mod observed;
     mod proxies;
 }
 

@@ -2,7 +2,7 @@
 
 mod messages;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use hyper::{
@@ -33,7 +33,10 @@ const RESOURCE_EXHAUSTED: i32 = 8;
 pub(super) async fn answer(gateway: Arc<Gateway>, peer: Peer, call: Request<Upload>) -> Response<AnswerBody> {
     let (call, body) = call.into_parts();
     match described(body).await {
-        Ok((source, http)) => decide(gateway, peer, source.as_deref(), &http).await,
+        Ok((source, http)) => {
+            let timeout = grpc::timeout(&call.headers);
+            decide(gateway, peer, source.as_deref(), &http, timeout).await
+        }
         Err(status) => {
             let response = grpc::response(Err::<CheckResponse, _>(status));
             let response = response.map(|reply| Body::Local(axum::body::Body::new(reply)));
@@ -62,11 +65,12 @@ async fn decide(
     peer: Peer,
     source: Option<&str>,
     http: &HttpRequest,
+    timeout: Option<Duration>,
 ) -> Response<AnswerBody> {
     let address = source.and_then(|source| source.parse().ok()).unwrap_or(peer.address);
     let scheme = if http.scheme == "https" { "https" } else { "http" };
     let (peer, (mut parts, read)) = (Peer { address, scheme }, parts(http));
-    let mut exchange = Exchange::begin(gateway.clone(), peer, &parts);
+    let mut exchange = Exchange::begin(gateway.clone(), peer, &parts).waiting_at_most(timeout);
     let outcome = match read {
         Ok(()) => {
             let client = gateway.client(peer, &parts.headers);

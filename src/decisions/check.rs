@@ -13,6 +13,7 @@ use hyper::{
     http::request::Parts,
 };
 
+use super::grpc;
 use crate::{
     gateway::{AnswerBody, Exchange, Gateway, Peer, Upload},
     reject::Rejection,
@@ -43,7 +44,8 @@ pub(super) async fn answer(gateway: Arc<Gateway>, peer: Peer, call: Request<Uplo
     if let Err(rejection) = describe(&mut parts) {
         return Exchange::begin(gateway, peer, &parts).conclude(Err(rejection));
     }
-    let mut exchange = Exchange::begin(gateway, peer, &parts);
+    let timeout = grpc::timeout(&parts.headers);
+    let mut exchange = Exchange::begin(gateway, peer, &parts).waiting_at_most(timeout);
     let outcome = exchange.decide_described(&client, &mut parts).await;
     exchange.conclude(outcome)
 }

@@ -2,7 +2,7 @@
 //!
 //! A call is counted, logged and traced as a proxied request is. Only what follows the decision is missing.
 
-use std::{net::IpAddr, sync::Arc};
+use std::{net::IpAddr, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use hyper::{HeaderMap, Response, http::request::Parts};
@@ -36,7 +36,18 @@ impl Gateway {
     }
 }
 
+/// The time that a decision leaves its caller to receive it.
+const REPLY_TIME: Duration = Duration::from_millis(2);
+
 impl Exchange {
+    /// Lets the limits' waits end before the caller gives up, if it states when.
+    #[must_use]
+    pub(crate) fn waiting_at_most(mut self, timeout: Option<Duration>) -> Self {
+        let facts = &mut self.facts;
+        facts.waits_until = timeout.map(|timeout| facts.arrival + timeout.saturating_sub(REPLY_TIME));
+        self
+    }
+
     /// Decides a request that another proxy forwards: plans it, and lets the limits of its route decide. A request without a
     /// route is admitted. Limits that wait for the response are skipped.
     ///

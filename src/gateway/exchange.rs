@@ -94,6 +94,8 @@ pub(crate) struct Exchange {
 #[derive(Debug)]
 pub(super) struct Facts {
     pub(super) arrival: Instant,
+    /// The time at which its caller gives up waiting, if the caller states one.
+    pub(super) waits_until: Option<Instant>,
     /// True for a gRPC call.
     pub(super) is_grpc: bool,
     /// The index of the route that the request took, once that is known.
@@ -212,6 +214,7 @@ impl Exchange {
         let is_observed = gateway.access_log.is_some() || traced.is_some();
         let facts = Facts {
             arrival,
+            waits_until: None,
             is_grpc: grpc::is_call(&request.headers),
             route: None,
             traffic: Gateway::UNROUTED,

@@ -251,7 +251,17 @@ impl Limiter {
         asks: &[Ask],
         arrival: Instant,
     ) -> impl Future<Output = Result<Admission, Refusal>> {
-        self.take_in_time(asks, arrival, Patience::OfLimits)
+        self.take_in_time(asks, arrival, Patience::OfLimits(None))
+    }
+
+    /// As [`Self::acquire_within_waits`], for a caller that waits until this time at most, if it has said so.
+    pub fn acquire_within_waits_until(
+        self: &Arc<Self>,
+        asks: &[Ask],
+        arrival: Instant,
+        end: Option<Instant>,
+    ) -> impl Future<Output = Result<Admission, Refusal>> {
+        self.take_in_time(asks, arrival, Patience::OfLimits(end))
     }
 
     /// As [`Self::try_acquire`], for a request that has arrived just now: that is when it is decided, as far as that is up

@@ -39,8 +39,8 @@ use self::queue::{End, Next, Place, Room};
 /// How long a request may wait.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Patience {
-    /// As long as the limits that refuse it say.
-    OfLimits,
+    /// As long as the limits that refuse it say, but not beyond this time.
+    OfLimits(Option<Instant>),
     /// Until then, whatever the limits say; without an end, until it is served.
     Until(Option<Instant>),
 }
@@ -49,7 +49,7 @@ impl Patience {
     /// Until when a request may wait that these limits refuse.
     fn until<'l>(self, arrival: Instant, limits: impl IntoIterator<Item = &'l Limit>) -> Option<Instant> {
         match self {
-            Self::OfLimits => limits.into_iter().map(|limit| arrival + limit.wait).min(),
+            Self::OfLimits(end) => limits.into_iter().map(|limit| arrival + limit.wait).chain(end).min(),
             Self::Until(until) => until,
         }
     }

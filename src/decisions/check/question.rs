@@ -9,7 +9,7 @@ use smallvec::smallvec;
 
 use super::{PATH, X_FORWARDED_METHOD, X_FORWARDED_URI};
 use crate::{
-    decisions,
+    decisions::{self, grpc},
     gateway::{AnswerBody, Exchange, Gateway, Peer, Upload},
     reject::Rejection,
     rules::{Rule, Terms},
@@ -59,7 +59,8 @@ pub(super) async fn answer(
     call: &Parts,
     body: Upload,
 ) -> Response<AnswerBody> {
-    let mut exchange = Exchange::begin(gateway.clone(), peer, call);
+    let timeout = grpc::timeout(&call.headers);
+    let mut exchange = Exchange::begin(gateway.clone(), peer, call).waiting_at_most(timeout);
     let outcome = match read(&gateway, body).await {
         Ok((rules, terms)) => exchange.decide(&rules, terms).await,
         Err(rejection) => Err(rejection),
