@@ -1,9 +1,9 @@
-//! Forwarding takes an admitted request to a server of its upstream and streams the answer back.
+//! Forwards admitted requests to a server of their upstream, and streams the responses back.
 //!
-//! An [`Upstream`] picks one of its servers that are fit ([`health`]) by its [`balance`], and the [`pool`] gives a
-//! connection to it. Bodies stream in both directions and are never held whole: one side is read as the other
-//! takes what came before. What is safe to send again ([`retry`]) goes to a new connection if a kept one was
-//! closed by the server, and to another server if the first can't be reached; nothing else is sent twice.
+//! An [`Upstream`] picks a healthy server ([`health`]) with its [`balance`], and the [`pool`] provides a
+//! connection to it. Bodies are streamed in both directions and never buffered whole. A request that may
+//! safely be sent again ([`retry`]) goes to a new connection if the server had closed the reused one, and to
+//! another server if the first can't be reached. Nothing else is sent twice.
 
 pub mod address;
 pub mod balance;
@@ -37,53 +37,53 @@ use crate::{
     trace::{Context, context::TRACEPARENT},
 };
 
-use self::{balance::Member, body::Body, pool::Server, servers::Servers};
+use self::{balance::Member, body::Body, pool::UpstreamServer, servers::Servers};
 
 pub use self::failure::Failure;
 
-/// Where a route's requests go.
+/// The target of a route's requests.
 #[derive(Debug)]
 pub enum Upstream {
     /// Servers reached over the network.
     Servers(Box<Servers>),
-    /// The built-in service that answers with what it was sent.
+    /// The built-in service that describes the request in its response.
     Echo,
 }
 
-/// Which servers were asked for an answer, in turn, for who wants to know.
+/// The servers that were tried for a request, in order. Recorded for the access log and traces.
 #[derive(Debug)]
 pub struct Visits {
-    /// The span of the request, if it is traced: each server is told a span within it.
+    /// The span of the request, if it is traced. Each visit gets a child span.
     pub within: Option<Context>,
-    /// The last one may not have ended.
+    /// The visits. The last one may still be in progress.
     pub list: SmallVec<[Visit; 1]>,
 }
 
-/// A server that was asked, and how that ended.
+/// An attempt to get a response from a server.
 #[derive(Debug)]
 pub struct Visit {
     /// `host:port`.
     pub server: String,
-    /// What it was told of the request's trace.
+    /// The span that the server was given in `traceparent`.
     pub span: Option<Context>,
-    /// When it began to be asked.
+    /// The time when the attempt began.
     pub sent: Instant,
-    /// How long it took to the head of the answer, with this status, or to a failure of this kind.
+    /// The time until the head of the response, with its status, or until a failure, with its kind.
     pub ended: Option<(Duration, Result<StatusCode, &'static str>)>,
 }
 
 impl Visits {
-    /// A server is asked now.
-    fn begin(&mut self, server: &Server, sent: Instant, header: &mut HeaderMap) {
+    /// Records that a server is tried now.
+    fn begin(&mut self, server: &UpstreamServer, sent: Instant, header: &mut HeaderMap) {
         let span = self.within.map(|request| request.child());
-        // Unless it is to be told nothing.
-        if let (Some(span), Some(told)) = (span, header.get_mut(TRACEPARENT)) {
-            *told = span.to_field();
+        // A route may have removed the header.
+        if let (Some(span), Some(traceparent)) = (span, header.get_mut(TRACEPARENT)) {
+            *traceparent = span.to_field();
         }
         self.list.push(Visit { server: server.url().name(), span, sent, ended: None });
     }
 
-    /// It has answered, or failed.
+    /// Records the result of the last visit.
     fn end<B>(&mut self, took: Duration, answered: &Result<Response<B>, Failure>) {
         if let Some(visit) = self.list.last_mut() {
             visit.ended = Some((took, answered.as_ref().map(Response::status).map_err(Failure::kind)));
@@ -91,22 +91,22 @@ impl Visits {
     }
 }
 
-/// What is known of a server of an upstream.
+/// The state of a server of an upstream.
 #[derive(Debug)]
-pub struct Standing<'s> {
+pub struct ServerStatus<'s> {
     /// The server.
-    pub server: &'s Server,
-    /// Its share of the requests is this by the sum of all.
+    pub server: &'s UpstreamServer,
+    /// The weight. A server's share is its weight divided by the sum of all weights.
     pub weight: u32,
-    /// Whether it answers its probes, or there are none.
+    /// True if the server passes its probes, or if there are none.
     pub is_up: bool,
-    /// For how long it is left out yet, because it failed too often.
+    /// The time for which the server is still ejected because of failures.
     pub ejected_for: Option<Duration>,
 }
 
 impl Upstream {
-    /// Makes an upstream of the configuration ready. Servers that `before` had, too, keep their connections and
-    /// what is known of them. Must be called in a tokio runtime, by which servers are watched.
+    /// Creates an upstream from the configuration. Servers that are also in `before` keep their connections
+    /// and their state. Must be called in a tokio runtime, which then runs the health checks.
     pub fn new(name: &str, config: &config::UpstreamSettings, before: Option<&Self>) -> Self {
         let before = match before {
             Some(Self::Servers(before)) => Some(&**before),
@@ -118,20 +118,20 @@ impl Upstream {
         }
     }
 
-    /// Ends what watches its servers, another upstream having taken its place. Requests in flight go on.
+    /// Stops the health checks after another upstream has replaced this one. Requests in flight continue.
     pub fn retire(&self) {
         if let Self::Servers(servers) = self {
             servers.retire();
         }
     }
 
-    /// What is known of its servers.
-    pub fn standings(&self) -> impl Iterator<Item = Standing<'_>> {
+    /// Returns the state of each server.
+    pub fn standings(&self) -> impl Iterator<Item = ServerStatus<'_>> {
         let members = match self {
             Self::Servers(servers) => servers.members(),
             Self::Echo => &[],
         };
-        members.iter().map(|Member { server, weight }| Standing {
+        members.iter().map(|Member { server, weight }| ServerStatus {
             server,
             weight: *weight,
             is_up: server.condition.is_up(),
@@ -139,13 +139,14 @@ impl Upstream {
         })
     }
 
-    /// Sends a request whose header is ready for the upstream, and gives the answer as it begins, which has to end by
-    /// the deadline. Who wants to know which servers were asked is told in `visits`.
+    /// Sends a request whose header is ready for the upstream. Returns the response when its head has
+    /// arrived; it must be complete by the deadline. The servers tried are recorded in `visits`.
     ///
-    /// The request is taken from its place when it is sent: it is large, and moved no more often than it must be.
+    /// The request is passed in its place and taken when it is sent, because it is large and moving it costs
+    /// time.
     ///
     /// # Errors
-    /// No answer, or none in time.
+    /// There is no response, or not in time.
     pub async fn send(
         &self,
         request: &mut Option<Request<Body>>,
@@ -161,7 +162,7 @@ impl Upstream {
         }
     }
 
-    /// Requests that may be in flight at a time, each on a connection of its own.
+    /// Returns the most requests in flight, each on its own connection.
     pub fn connections_most(&self) -> usize {
         match self {
             Self::Servers(servers) => servers.connections_most(),
@@ -169,7 +170,7 @@ impl Upstream {
         }
     }
 
-    /// Closes this thread's connections that have idled too long.
+    /// Closes this thread's connections that have been idle too long.
     pub fn close_idle(&self) {
         if let Self::Servers(servers) = self {
             servers.close_idle();
@@ -177,7 +178,7 @@ impl Upstream {
     }
 }
 
-/// An answer that begins by the deadline, if there is one.
+/// Waits for a response until the deadline, if there is one.
 async fn within<T>(
     deadline: Option<Instant>,
     answer: Pin<&mut impl Future<Output = Result<T, Failure>>>,

@@ -100,9 +100,9 @@ impl Gateway {
         let (mut parts, body) = request.into_parts();
         let mut exchange = Exchange::begin(self, peer, &parts);
         if exchange.facts.is_grpc {
-            body.take_turns();
+            body.allow_silence();
         }
-        tunnel::keep_if_asked(&mut parts, !body.is_end_stream());
+        tunnel::mark_if_requested(&mut parts, !body.is_end_stream());
         if parts.version == Version::HTTP_2 {
             headers::from_http2(&mut parts.headers);
         }
@@ -230,7 +230,7 @@ impl Gateway {
         }
         if self.tracer.is_some() {
             let traced = facts.record.as_ref().and_then(|record| record.visits.within);
-            trace::carry_on(&mut parts.headers, traced);
+            trace::propagate(&mut parts.headers, traced);
         }
         let mut request = Some(outgoing(parts, uri, body));
         // It is edited in place, because a request is expensive to move.

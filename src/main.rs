@@ -5,8 +5,8 @@ use std::process::ExitCode;
 use clap::Parser;
 use tollgate::cli::Cli;
 
-// Linked in malloc's place, which Rust's allocator calls: by the crate's own one each block, however it is aligned, would go
-// the long way of those with a special alignment.
+// Linking this crate replaces malloc, which Rust's system allocator calls. The crate's own `MiMalloc`
+// allocator would send every block through the slower path for special alignments.
 use mimalloc as _;
 
 fn main() -> ExitCode {

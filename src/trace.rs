@@ -1,8 +1,8 @@
-//! OpenTelemetry traces: the choice of requests to trace, and what upstreams learn of it ([`context`]). Spans
-//! go to a collector ([`collector`]).
+//! OpenTelemetry traces: the choice of requests to trace, and the trace headers for upstreams ([`context`]).
+//! Spans are sent to a collector ([`collector`]).
 //!
-//! A request that isn't traced costs no span and no allocation here, except for the header field that tells
-//! the upstream so.
+//! A request that isn't traced costs no span and no allocation here, except for the header that tells the
+//! upstream not to trace it.
 
 #[cfg(feature = "opentelemetry")]
 pub mod collector;
@@ -49,13 +49,13 @@ impl Tracer {
     }
 
     /// Returns a span for the request, if it is to be traced. The `traceparent` decides if there is one,
-    /// otherwise chance. For untrusted clients, [`Collector::has_room_for_asked`] bounds the traces that they
+    /// otherwise chance. For untrusted clients, [`Collector::allows_forced`] bounds the traces that they
     /// can force.
     pub fn sample(&self, header: &HeaderMap, is_trusted: impl FnOnce() -> bool) -> Option<Context> {
         let drawn = || fastrand::f64() < self.sample;
         match Context::read(header) {
             Some(sender) if sender.is_sampled() => {
-                let is_traced = is_trusted() || drawn() || self.collector.has_room_for_asked();
+                let is_traced = is_trusted() || drawn() || self.collector.allows_forced();
                 is_traced.then(|| sender.child())
             }
             Some(_) => None,
@@ -65,7 +65,7 @@ impl Tracer {
 
     /// Queues spans for export. They are dropped if the queue is full.
     pub fn send(&self, spans: Spans) {
-        self.collector.hand_in(spans);
+        self.collector.queue(spans);
     }
 
     /// Exports all queued spans, within a deadline.
@@ -83,7 +83,7 @@ impl Tracer {
 ///
 /// If the request is traced, they name its span. Otherwise the client's fields stay as they are, and a
 /// request without a trace gets a new one that isn't sampled.
-pub fn carry_on(header: &mut HeaderMap, traced: Option<Context>) {
+pub fn propagate(header: &mut HeaderMap, traced: Option<Context>) {
     let is_in_none = Context::read(header).is_none();
     if is_in_none {
         // Without a valid `traceparent`, the state belongs to no trace.
@@ -108,25 +108,25 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_traced_goes_on_as_it_came() {
+    fn headers_of_an_untraced_request_are_unchanged() {
         let sent = header(&[("traceparent", PARENT), ("tracestate", "a=1"), ("tracestate", "b=2")]);
-        let mut told = sent.clone();
-        carry_on(&mut told, None);
-        assert_eq!(told, sent);
+        let mut forwarded = sent.clone();
+        propagate(&mut forwarded, None);
+        assert_eq!(forwarded, sent);
     }
 
     #[test]
     fn a_trace_that_begins_here_has_no_state() {
         for fields in [&[("tracestate", "a=1")][..], &[("traceparent", "00-x"), ("tracestate", "a=1")]] {
-            let mut told = header(fields);
-            carry_on(&mut told, None);
-            let unsampled = Context::read(&told).unwrap();
-            assert!(!unsampled.is_sampled() && !told.contains_key("tracestate"), "{told:?}");
-            let mut told = header(fields);
-            carry_on(&mut told, Some(Context::sampled()));
+            let mut forwarded = header(fields);
+            propagate(&mut forwarded, None);
+            let unsampled = Context::read(&forwarded).unwrap();
+            assert!(!unsampled.is_sampled() && !forwarded.contains_key("tracestate"), "{forwarded:?}");
+            let mut forwarded = header(fields);
+            propagate(&mut forwarded, Some(Context::sampled()));
             assert!(
-                Context::read(&told).unwrap().is_sampled() && !told.contains_key("tracestate"),
-                "{told:?}"
+                Context::read(&forwarded).unwrap().is_sampled() && !forwarded.contains_key("tracestate"),
+                "{forwarded:?}"
             );
         }
     }

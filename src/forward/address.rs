@@ -25,7 +25,7 @@ use tokio::{
 
 use crate::config::ServerUrl;
 
-use super::{Failure, pool::Server};
+use super::{Failure, pool::UpstreamServer};
 
 /// The interval at which names are resolved. The system doesn't report their time to live.
 const RESOLVE_EVERY: Duration = Duration::from_secs(10);
@@ -34,7 +34,7 @@ const RESOLVE_SOON: Duration = Duration::from_secs(1);
 
 /// The address of a server.
 #[derive(Debug)]
-pub enum Location {
+pub enum ServerAddress {
     /// The path of a unix socket.
     Unix(PathBuf),
     /// IP addresses.
@@ -67,7 +67,7 @@ impl Address {
     }
 }
 
-impl Location {
+impl ServerAddress {
     /// Reads the host of a URL.
     pub fn of(url: &ServerUrl) -> Self {
         match url {
@@ -166,17 +166,17 @@ impl Address {
 }
 
 /// Resolves the name of a server periodically, until the future is dropped.
-pub async fn resolve(upstream: String, server: Arc<Server>) {
+pub async fn resolve(upstream: String, server: Arc<UpstreamServer>) {
     let Some(addresses) = server.location().named() else { return };
     let mut was_good = true;
     loop {
         let resolved = addresses.resolve().await;
         match &resolved {
             Err(cause) if was_good => {
-                tracing::warn!(upstream, server = %server.url(), "its name can't be resolved: {cause}");
+                tracing::warn!(upstream, server = %server.url(), "can't resolve the server's name: {cause}");
             }
             Ok(()) if !was_good => {
-                tracing::info!(upstream, server = %server.url(), "its name is resolved again");
+                tracing::info!(upstream, server = %server.url(), "the server's name is resolved again");
             }
             _ => {}
         }

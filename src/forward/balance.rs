@@ -7,19 +7,19 @@ use smallvec::SmallVec;
 
 use crate::config::Balance;
 
-use super::pool::Server;
+use super::pool::UpstreamServer;
 
 /// A server of an upstream, and its weight there.
 #[derive(Debug)]
 pub struct Member {
     /// The server.
-    pub server: Arc<Server>,
+    pub server: Arc<UpstreamServer>,
     /// The weight. A server's share is its weight divided by the sum of all weights.
     pub weight: u32,
 }
 
 /// A set of members, by their index.
-pub type Places = SmallVec<[usize; 16]>;
+pub type MemberIndexes = SmallVec<[usize; 16]>;
 
 /// Picks members in proportion to their weights.
 #[derive(Debug)]
@@ -29,11 +29,11 @@ pub enum Balancer {
     /// Picks a random member.
     Random,
     /// Picks the members in turn.
-    RoundRobin(Mutex<Turns>),
+    RoundRobin(Mutex<Credits>),
 }
 
 /// The credit of each member for weighted round robin. The lock is held for a few additions.
-type Turns = Vec<i64>;
+type Credits = Vec<i64>;
 
 impl Balancer {
     /// Returns a balancer of this kind.
@@ -79,7 +79,7 @@ fn draw(members: &[Member], places: &[usize], but: Option<usize>) -> Option<usiz
 
 /// Returns the next member in smooth weighted round robin, as in nginx: every member gains its weight, and the one with the most
 /// credit is picked and pays the sum. So the turns of a heavy member are spread between those of others.
-fn next(turns: &mut Turns, members: &[Member], places: &[usize]) -> Option<usize> {
+fn next(turns: &mut Credits, members: &[Member], places: &[usize]) -> Option<usize> {
     turns.resize(members.len(), 0);
     let mut sum = 0;
     for place in places {
@@ -98,8 +98,10 @@ mod tests {
     use super::*;
 
     fn members(weights: &[u32]) -> Vec<Member> {
-        let member =
-            |(port, weight): (u16, &u32)| Member { server: Arc::new(Server::test(port)), weight: *weight };
+        let member = |(port, weight): (u16, &u32)| Member {
+            server: Arc::new(UpstreamServer::test(port)),
+            weight: *weight,
+        };
         (1..).zip(weights).map(member).collect()
     }
 
@@ -131,7 +133,8 @@ mod tests {
     fn the_one_with_fewer_requests_in_flight_for_its_weight_is_picked() {
         let in_flight = |members: &[Member], counts: &[usize]| {
             let upstream = Arc::default();
-            let begin = |member: &Member| super::super::pool::InFlight::begin(&member.server, &upstream, 100);
+            let begin =
+                |member: &Member| super::super::pool::RequestInFlight::begin(&member.server, &upstream, 100);
             let begun =
                 members.iter().zip(counts).flat_map(|(member, count)| (0..*count).map(move |_| member));
             begun.map(|member| begin(member).unwrap()).collect::<Vec<_>>()

@@ -1,7 +1,7 @@
-//! Connections to servers, and how a request is sent on one.
+//! Connections to servers, and sending a request on one.
 
 mod http1;
-mod listening;
+mod observed;
 
 use std::{
     future::poll_fn,
@@ -33,90 +33,93 @@ use tollgate_http1::{Ahead, Stream as Io};
 
 pub(crate) use self::http1::Http1;
 
-use self::listening::{HeadCount, Listening};
+use self::observed::{HeadCount, ObservedStream};
 
 use super::{
     Failure,
     address::Address,
     body::{Body, BoxError},
-    connector::Counted,
+    connector::CountedConnection,
     hints::HINTS_MOST,
     retry,
     timer::Timer,
 };
 
-/// Bytes that are read ahead of an answer, which its head must fit into.
+/// The most bytes that are buffered of a response. Its head must fit.
 const RESPONSE_BUFFER: usize = 128 << 10;
-/// The same of all answers of a connection for HTTP/2: the most that there is (RFC 9113, section 6.9.1), or clients who take
-/// nothing would hold up the others' answers.
+/// The receive window for all responses on an HTTP/2 connection: the maximum (RFC 9113, section 6.9.1). With less, clients that
+/// don't read their responses would block those of others.
 const CONNECTION_WINDOW: u32 = (1 << 31) - 1;
 
-/// Interim responses that may come on a connection for HTTP/2 with several requests, beside those that each brings in.
+/// The number of interim responses allowed on an HTTP/2 connection in addition to those that each request
+/// allows.
 const HINTS_RESERVE: usize = 10 * HINTS_MOST;
 
-/// A connection on which a request can be sent.
+/// A connection to a server. With HTTP/2, one of several handles.
 #[derive(Debug)]
-pub struct Connection {
+pub struct UpstreamConnection {
     sender: Sender,
-    /// None for a unix socket.
+    /// The address. `None` for a unix socket.
     address: Option<Arc<Address>>,
-    /// Of the answer that is waited for.
+    /// The timer for the pending response.
     pub(super) timer: Timer,
 }
 
 #[derive(Debug)]
 enum Sender {
     Http1(Box<Http1>),
-    Http2 { sender: http2::SendRequest<Body>, stream: Stream },
+    Http2 { sender: http2::SendRequest<Body>, stream: Http2Handle },
 }
 
-/// The streams of a connection for HTTP/2.
+/// The streams of an HTTP/2 connection.
 #[derive(Debug, Default)]
-struct Streams {
-    /// Those of requests, and one of who keeps the connection.
+struct Http2Streams {
+    /// The number of handles: one per request in flight, and one in the pool.
     lent: AtomicUsize,
-    /// That the server takes; 0 as long as it hasn't said.
+    /// The number of streams that the server allows; 0 until it has stated it.
     most: AtomicUsize,
-    news: Notify,
-    /// Woken when something comes.
+    changed: Notify,
+    /// Woken when bytes have been read.
     has_read: AtomicWaker,
-    /// Whether the server hasn't answered in time, or refuses requests: it gets no others on this connection.
+    /// True if a response was late, or the server refused a request. No new requests are then sent on this
+    /// connection.
     is_suspect: AtomicBool,
-    /// Heads of answers that may come yet: [`Self::expect`].
+    /// The number of response heads that may still arrive, see [`Self::expect`].
     heads_left: AtomicUsize,
 }
 
-impl Streams {
-    /// Notes that a request is sent, to which an answer may come, and some interim ones before that.
+impl Http2Streams {
+    /// Records that a request is sent. It allows for a response and some interim responses.
     fn expect(&self) {
         let most = self.lent.load(Relaxed) + HINTS_RESERVE;
         let more = |left: usize| Some((left + 1 + HINTS_MOST).min(most));
         let _ = self.heads_left.fetch_update(Relaxed, Relaxed, more);
     }
 
-    /// Notes that so many heads have come.
+    /// Records that response heads have arrived.
     ///
     /// # Errors
-    /// Those are more than the requests account for. h2 keeps interim ones until somebody looks at their stream, in any number.
+    /// There are more heads than the requests allow. h2 keeps any number of interim responses until their
+    /// stream is read.
     fn note_heads(&self, heads: usize) -> io::Result<()> {
         let fewer = |left: usize| left.checked_sub(heads);
         let counted = self.heads_left.fetch_update(Relaxed, Relaxed, fewer);
-        let without_end = |_| io::Error::new(io::ErrorKind::InvalidData, "interim responses without end");
-        counted.map(drop).map_err(without_end)
+        let too_many = |_| io::Error::new(io::ErrorKind::InvalidData, "too many interim responses");
+        counted.map(drop).map_err(too_many)
     }
 }
 
-impl Connection {
-    /// Begins to speak on a stream.
+impl UpstreamConnection {
+    /// Starts HTTP on a byte stream.
     pub(super) async fn begin(
         stream: impl Io,
         http2: bool,
         address: Option<Arc<Address>>,
-        counted: Counted,
+        counted: CountedConnection,
         deadline: Instant,
     ) -> Result<Self, Failure> {
         if http2 {
-            // In a box, lest connections for HTTP/1.1 need room for it.
+            // Boxed, so that HTTP/1.1 connections don't reserve its memory.
             return Box::pin(Self::begin_http2(stream, address, counted, deadline)).await;
         }
         Ok(Self {
@@ -126,21 +129,21 @@ impl Connection {
         })
     }
 
-    /// Begins to speak HTTP/2, and waits until the server has said how many streams it takes.
+    /// Starts HTTP/2, and waits for the server's settings with the number of streams.
     async fn begin_http2(
         stream: impl Io,
         address: Option<Arc<Address>>,
-        counted: Counted,
+        counted: CountedConnection,
         deadline: Instant,
     ) -> Result<Self, Failure> {
-        let streams = Arc::new(Streams::default());
-        let (heard, mut heads) = (streams.clone(), HeadCount::default());
+        let streams = Arc::new(Http2Streams::default());
+        let (read, mut heads) = (streams.clone(), HeadCount::default());
         let listener = move |bytes: &[u8]| {
-            // What a server says first is how many it takes.
-            heard.has_read.wake();
-            heard.note_heads(heads.count(bytes))
+            // The first frame of a server contains its settings.
+            read.has_read.wake();
+            read.note_heads(heads.count(bytes))
         };
-        let io = TokioIo::new(Listening::new(stream, counted, listener));
+        let io = TokioIo::new(ObservedStream::new(stream, counted, listener));
         let mut builder = http2::Builder::new(TokioExecutor::new());
         builder
             .initial_max_send_streams(0)
@@ -148,52 +151,52 @@ impl Connection {
             .initial_stream_window_size(RESPONSE_BUFFER as u32)
             .initial_connection_window_size(CONNECTION_WINDOW);
         let (sender, mut connection) = builder.handshake(io).await.map_err(Failure::broken)?;
-        let told = streams.clone();
+        let shared = streams.clone();
         tokio::spawn(async move {
             let ended = poll_fn(|context| {
                 let polled = pin!(&mut connection).poll(context);
                 let most = connection.current_max_send_streams();
-                if told.most.swap(most, Relaxed) != most {
-                    told.news.notify_one();
+                if shared.most.swap(most, Relaxed) != most {
+                    shared.changed.notify_one();
                 }
                 if most == 0 {
-                    told.has_read.register(context.waker());
+                    shared.has_read.register(context.waker());
                 }
                 polled
             });
             drop(ended.await);
             drop(connection);
-            told.news.notify_one();
+            shared.changed.notify_one();
         });
-        let told = async {
+        let settled = async {
             while streams.most.load(Relaxed) == 0 && !sender.is_closed() {
-                streams.news.notified().await;
+                streams.changed.notified().await;
             }
         };
-        timeout_at(deadline, told).await.map_err(|_| Failure::ConnectTimeout)?;
+        timeout_at(deadline, settled).await.map_err(|_| Failure::ConnectTimeout)?;
         streams.lent.store(1, Relaxed);
         Ok(Self {
-            sender: Sender::Http2 { sender, stream: Stream(streams) },
+            sender: Sender::Http2 { sender, stream: Http2Handle(streams) },
             address,
             timer: Timer::default(),
         })
     }
 
-    /// Another hold of the connection, if it takes more requests at a time.
+    /// Returns another handle of the connection, if the server allows one more stream.
     pub fn share(&self) -> Option<Self> {
-        let Sender::Http2 { sender, stream: Stream(streams) } = &self.sender else { return None };
+        let Sender::Http2 { sender, stream: Http2Handle(streams) } = &self.sender else { return None };
         let more = |lent| (lent <= streams.most.load(Relaxed)).then_some(lent + 1);
         streams.lent.fetch_update(Relaxed, Relaxed, more).ok()?;
-        let sender = Sender::Http2 { sender: sender.clone(), stream: Stream(streams.clone()) };
+        let sender = Sender::Http2 { sender: sender.clone(), stream: Http2Handle(streams.clone()) };
         Some(Self { sender, address: self.address.clone(), timer: Timer::default() })
     }
 
-    /// Whether it is one that can be shared.
+    /// Returns true if this is an HTTP/2 connection, which can be shared.
     pub fn is_http2(&self) -> bool {
         matches!(self.sender, Sender::Http2 { .. })
     }
 
-    /// Whether nobody but this value holds it.
+    /// Returns true if there is no other handle.
     pub fn is_idle(&self) -> bool {
         match &self.sender {
             Sender::Http1(_) => true,
@@ -201,11 +204,12 @@ impl Connection {
         }
     }
 
-    /// Sends a request, and gives the answer as it begins. Of HTTP/1.1 the body comes by [`Self::http1`].
+    /// Sends a request and returns the head of the response. The body is the HTTP/2 body, or is read from
+    /// [`Self::http1`].
     ///
     /// # Errors
-    /// It broke before the answer. The request is there still if it can be sent once more, as it has no body or wasn't sent;
-    /// whether that is safe is told.
+    /// The connection failed before the response. The request is left in its place if it can be sent again,
+    /// because it has no body or wasn't sent. The error says if that is safe.
     pub async fn send(
         &mut self,
         request: &mut Option<Request<Body>>,
@@ -234,7 +238,7 @@ impl Connection {
                     let cause = unsent.into_error();
                     let was_refused = retry::was_refused(&cause);
                     if was_refused {
-                        // It would be refused there again.
+                        // The server would probably refuse the request again.
                         stream.0.is_suspect.store(true, Relaxed);
                     }
                     let is_safe = given_back.is_some() || was_refused;
@@ -245,7 +249,7 @@ impl Connection {
         }
     }
 
-    /// What is said on it, if that is HTTP/1.1.
+    /// Returns the HTTP/1.1 connection, if it is one.
     pub(super) fn http1(&self) -> Option<&Http1> {
         match &self.sender {
             Sender::Http1(http1) => Some(http1),
@@ -253,7 +257,7 @@ impl Connection {
         }
     }
 
-    /// The same, to read on.
+    /// Returns the HTTP/1.1 connection for reading, if it is one.
     pub(super) fn http1_mut(&mut self) -> Option<&mut Http1> {
         match &mut self.sender {
             Sender::Http1(http1) => Some(http1),
@@ -261,30 +265,32 @@ impl Connection {
         }
     }
 
-    /// What is under it, and its place among the connections, if HTTP/1.1 was spoken on it, and now another protocol is.
-    pub(super) fn into_stream(self) -> Option<(Ahead<Box<dyn Io>>, Counted)> {
+    /// Returns the byte stream for another protocol, and the value that counts the connection. `None` for
+    /// HTTP/2.
+    pub(super) fn into_stream(self) -> Option<(Ahead<Box<dyn Io>>, CountedConnection)> {
         match self.sender {
             Sender::Http1(http1) => Some(http1.into_stream()),
             Sender::Http2 { .. } => None,
         }
     }
 
-    /// Whether the server has said anything since a request was sent, as far as that can be told of one request.
-    pub fn has_heard(&self) -> bool {
+    /// Returns true if the server has sent anything since the request was sent. Always false with HTTP/2,
+    /// where it isn't known.
+    pub fn has_received(&self) -> bool {
         match &self.sender {
-            Sender::Http1(http1) => http1.has_heard(),
+            Sender::Http1(http1) => http1.has_received(),
             Sender::Http2 { .. } => false,
         }
     }
 
-    /// Has no other request sent on it, since it hasn't answered in time.
+    /// Sends no more requests on an HTTP/2 connection whose response was late.
     pub fn suspect(&self) {
         if let Sender::Http2 { stream, .. } = &self.sender {
             stream.0.is_suspect.store(true, Relaxed);
         }
     }
 
-    /// Whether a request can be sent now, to an address that is still the server's.
+    /// Returns true if a request can be sent now and the address still belongs to the server.
     pub fn is_ready(&self) -> bool {
         let is_ready = match &self.sender {
             Sender::Http1(http1) => http1.is_ready(),
@@ -293,7 +299,7 @@ impl Connection {
         is_ready && !self.address.as_ref().is_some_and(|address| address.is_gone())
     }
 
-    /// Whether the server has left a connection open on which nothing was asked.
+    /// Returns true if the server has neither closed an idle connection nor sent anything on it.
     pub fn is_open(&mut self) -> bool {
         match &mut self.sender {
             Sender::Http1(http1) => http1.is_quiet(),
@@ -301,7 +307,7 @@ impl Connection {
         }
     }
 
-    /// Whether no request can be sent any more.
+    /// Returns true if no request can be sent any more.
     pub fn is_closed(&self) -> bool {
         match &self.sender {
             Sender::Http1(http1) => http1.is_closed(),
@@ -309,7 +315,7 @@ impl Connection {
         }
     }
 
-    /// Waits until a request can be sent, or no more.
+    /// Waits until another request can be sent, or fails.
     pub async fn ready(&mut self) -> Result<(), BoxError> {
         match &mut self.sender {
             Sender::Http1(http1) => http1.ready().await,
@@ -318,41 +324,41 @@ impl Connection {
     }
 }
 
-/// Why there is no answer to a request that was sent.
+/// The error of a request without a response.
 #[derive(Debug)]
 pub struct Unanswered {
-    /// What was wrong with the connection, or with the request's body.
+    /// The error of the connection, or of the request body.
     pub cause: BoxError,
-    /// The server has done nothing for it.
+    /// True if the server hasn't processed the request.
     pub is_safe: bool,
 }
 
-/// A hold of a stream.
+/// A handle of an HTTP/2 connection. Counts as a stream.
 #[derive(Debug)]
-struct Stream(Arc<Streams>);
+struct Http2Handle(Arc<Http2Streams>);
 
-impl Drop for Stream {
+impl Drop for Http2Handle {
     fn drop(&mut self) {
         self.0.lent.fetch_sub(1, Relaxed);
     }
 }
 
-/// Writes a request as HTTP/1.1 has it.
+/// Puts a request into the form of HTTP/1.1.
 fn for_http1(request: &mut Request<Body>) {
     if let Some(authority) = request.uri().authority() {
-        // It was to be sent by HTTP/2.
+        // The request was prepared for HTTP/2.
         let host = HeaderValue::from_str(authority.as_str()).expect("an authority is visible ASCII");
         request.headers_mut().insert(HOST, host);
         let path = request.uri().path_and_query().cloned();
         *request.uri_mut() = path.map(Uri::from).unwrap_or_default();
     }
     if request.headers().contains_key(TE) {
-        // It is for the next server only (RFC 9110, section 10.1.4).
+        // TE is for the next server only (RFC 9110, section 10.1.4).
         request.headers_mut().insert(CONNECTION, HeaderValue::from_static("TE"));
     }
 }
 
-/// Writes a request as HTTP/2 has it: with the host in the target (RFC 9113, section 8.3.1).
+/// Puts a request into the form of HTTP/2, with the host in the target (RFC 9113, section 8.3.1).
 fn for_http2(request: &mut Request<Body>, url: &ServerUrl) {
     *request.version_mut() = Version::HTTP_2;
     if request.uri().authority().is_some() {

@@ -18,7 +18,7 @@ use tollgate_limiter::ClientTls;
 
 use crate::config::{self, ServerUrl};
 
-use super::{Failure, address::Location, connection::Connection};
+use super::{Failure, address::ServerAddress, connection::UpstreamConnection};
 
 const H2: &[u8] = b"h2";
 const HTTP_1_1: &[u8] = b"http/1.1";
@@ -80,29 +80,30 @@ impl Connector {
     pub async fn connect(
         self: &Arc<Self>,
         url: &ServerUrl,
-        location: &Location,
+        location: &ServerAddress,
         deadline: Instant,
-    ) -> Result<Connection, Failure> {
-        let counted = Counted::begin(self)?;
+    ) -> Result<UpstreamConnection, Failure> {
+        let counted = CountedConnection::begin(self)?;
         match location {
-            Location::Unix(path) => {
+            ServerAddress::Unix(path) => {
                 let connecting = timeout_at(deadline, UnixStream::connect(path)).await;
                 let stream =
                     connecting.map_err(|_| Failure::ConnectTimeout)?.map_err(Failure::Unreachable)?;
-                Connection::begin(stream, self.http2, None, counted, deadline).await
+                UpstreamConnection::begin(stream, self.http2, None, counted, deadline).await
             }
-            Location::Tcp(addresses) => {
+            ServerAddress::Tcp(addresses) => {
                 let (stream, address) = addresses.connect(deadline).await?;
                 stream.set_nodelay(true).map_err(Failure::Unreachable)?;
                 let Some((name, tls)) = self.tls_to(url)? else {
-                    return Connection::begin(stream, self.http2, Some(address), counted, deadline).await;
+                    return UpstreamConnection::begin(stream, self.http2, Some(address), counted, deadline)
+                        .await;
                 };
                 // Boxed, so that connections without TLS don't reserve its memory.
                 Box::pin(async move {
                     let shaking = timeout_at(deadline, tls.connect(name, stream)).await;
                     let stream = shaking.map_err(|_| Failure::ConnectTimeout)?.map_err(Failure::Tls)?;
                     let speaks_http2 = stream.get_ref().1.alpn_protocol() == Some(H2);
-                    Connection::begin(stream, speaks_http2, Some(address), counted, deadline).await
+                    UpstreamConnection::begin(stream, speaks_http2, Some(address), counted, deadline).await
                 })
                 .await
             }
@@ -129,9 +130,9 @@ impl std::fmt::Debug for Connector {
 
 /// A connection of an upstream, counted until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Counted(Arc<Connector>);
+pub(crate) struct CountedConnection(Arc<Connector>);
 
-impl Counted {
+impl CountedConnection {
     /// Counts a connection.
     ///
     /// # Errors
@@ -144,7 +145,7 @@ impl Counted {
     }
 }
 
-impl Drop for Counted {
+impl Drop for CountedConnection {
     fn drop(&mut self) {
         self.0.connections.fetch_sub(1, Relaxed);
     }

@@ -1,5 +1,5 @@
-//! The header of a message as it goes on: what belongs to one connection stays behind (RFC 9110,
-//! section 7.6), and the upstream learns who asks.
+//! Header fields of forwarded messages: hop-by-hop fields are removed (RFC 9110, section 7.6), and fields
+//! about the client are set for the upstream.
 
 use std::{fmt::Write, net::IpAddr};
 
@@ -21,38 +21,39 @@ const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const X_REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
-/// What an exchange is called.
+/// The header field with the request id.
 pub const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-/// The longest name of an exchange that is taken over.
+/// The longest request id that is accepted from a trusted proxy.
 const REQUEST_ID_MOST: usize = 128;
-/// Fields that a request has more when it goes on: Via, three X-Forwarded ones, X-Request-Id, and perhaps Host.
+/// The number of fields that are added to a request: Via, three X-Forwarded fields, X-Request-Id, and perhaps
+/// Host.
 const FIELDS_SET: usize = 6;
 
-/// Who sent a request, as far as the gateway believes it.
+/// The client of a request, as far as the gateway trusts the information.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Client {
-    /// The other end of the connection.
+    /// The address at the other end of the connection.
     pub peer: IpAddr,
-    /// Whether the peer is a proxy whose word on the client is taken.
+    /// True if the peer is a trusted proxy, whose X-Forwarded fields are used.
     pub peer_is_trusted: bool,
-    /// The client: the peer, or whom trusted proxies name.
+    /// The address of the client: the peer, or the one that trusted proxies state.
     pub address: IpAddr,
-    /// How the peer speaks: `http` or `https`.
+    /// The scheme of the connection from the peer: `http` or `https`.
     pub scheme: &'static str,
 }
 
-/// Removes from a request what doesn't reach the upstream, before anything looks at the rest: so it can't
-/// choose a limit's key either.
+/// Removes the fields of a request that aren't forwarded. This happens before anything reads the header, so
+/// these fields can't choose a limit's key.
 ///
-/// That is what belongs to the connection, and fields with an underscore in their name, which CGI and its
-/// heirs take for those with a hyphen (nginx drops them, too).
+/// They are the hop-by-hop fields, and fields with an underscore in the name. CGI and its successors confuse
+/// those with fields with a hyphen. nginx drops them, too.
 pub fn from_client(headers: &mut HeaderMap) {
     remove_hop_by_hop(headers, |name| name.as_bytes().contains(&b'_'));
 }
 
-/// Removes from a request's trailers what doesn't reach the upstream: whoever merges them with the header must not
-/// find in them what the gateway has read, checked or set there (RFC 9110, section 6.5.1).
+/// Removes the trailers of a request that aren't forwarded. A server may merge trailers with the header, and
+/// must not find fields there that the gateway has read, checked or set (RFC 9110, section 6.5.1).
 pub fn trailers_from_client(trailers: &mut HeaderMap) {
     from_client(trailers);
     for name in named(trailers, is_about_client) {
@@ -64,13 +65,13 @@ pub fn trailers_from_client(trailers: &mut HeaderMap) {
     remove_head_only(trailers);
 }
 
-/// Removes from an answer's trailers what belongs to a connection, or to the header only.
+/// Removes the trailers of a response that belong to a connection or to the head only.
 pub fn trailers_towards_client(trailers: &mut HeaderMap) {
     remove_hop_by_hop(trailers, |name| name == SET_COOKIE);
     remove_head_only(trailers);
 }
 
-/// Removes from trailers what frames a message, routes it, or says how to take it (RFC 9110, section 6.5.1).
+/// Removes trailers that concern framing, routing or processing (RFC 9110, section 6.5.1).
 fn remove_head_only(trailers: &mut HeaderMap) {
     const HEAD_ONLY: [HeaderName; 10] = [
         AUTHORIZATION,
@@ -89,47 +90,49 @@ fn remove_head_only(trailers: &mut HeaderMap) {
     }
 }
 
-/// Whether a field is a proxy's word on who asks, and for what.
+/// Returns true if a proxy describes the client or its request in this field.
 fn is_about_client(name: &str) -> bool {
     name.starts_with("x-forwarded-") || name == "forwarded" || name == X_REAL_IP
 }
 
-/// Writes what came by HTTP/2 as HTTP/1.1 has it: one cookie, and one length, which the server sees to by HTTP/1.1.
+/// Puts a header received over HTTP/2 into the form of HTTP/1.1: one Cookie field and one Content-Length.
 pub fn from_http2(headers: &mut HeaderMap) {
     join_cookie(headers);
     unify_length(headers);
 }
 
-/// Joins the crumbs into which HTTP/2 may split a cookie (RFC 9113, section 8.2.3).
+/// Joins a cookie that HTTP/2 has split into several fields (RFC 9113, section 8.2.3).
 fn join_cookie(headers: &mut HeaderMap) {
-    let mut crumbs = headers.get_all(COOKIE).into_iter();
-    if let (Some(_), Some(_)) = (crumbs.next(), crumbs.next()) {
-        let crumbs: Vec<&[u8]> = headers.get_all(COOKIE).into_iter().map(HeaderValue::as_bytes).collect();
-        let cookie = HeaderValue::from_bytes(&crumbs.join(&b"; "[..])).expect("each was a value");
+    let mut parts = headers.get_all(COOKIE).into_iter();
+    if let (Some(_), Some(_)) = (parts.next(), parts.next()) {
+        let parts: Vec<&[u8]> = headers.get_all(COOKIE).into_iter().map(HeaderValue::as_bytes).collect();
+        let cookie = HeaderValue::from_bytes(&parts.join(&b"; "[..])).expect("each was a value");
         headers.insert(COOKIE, cookie);
     }
 }
 
-/// Removes what belongs to the connection that a message came on, what its `Connection` names, and what is meant beside.
-/// But not a proxy's word on its client: who stands in front and passes Connection on, as HAProxy does, would have the
-/// client take it away. And not TE, which must be named there, and of which `trailers` goes on (RFC 9110, section 10.1.4).
-fn remove_hop_by_hop(headers: &mut HeaderMap, is_meant: impl Fn(&str) -> bool) {
-    let mut gone = named(headers, |name| is_hop_by_hop(name) || is_meant(name));
-    if gone.contains(&CONNECTION) {
-        // Mostly it names nothing but what is gone anyway.
+/// Removes the hop-by-hop fields, the fields that `Connection` names, and those that `is_unwanted` selects.
+/// Fields about the client stay even if `Connection` names them: a proxy in front that forwards `Connection`,
+/// such as HAProxy, would otherwise let the client remove them. TE also stays, because it must be named
+/// there; its `trailers` is forwarded (RFC 9110, section 10.1.4).
+fn remove_hop_by_hop(headers: &mut HeaderMap, is_unwanted: impl Fn(&str) -> bool) {
+    let mut removed = named(headers, |name| is_hop_by_hop(name) || is_unwanted(name));
+    if removed.contains(&CONNECTION) {
+        // Usually Connection names only fields that are removed anyway.
         let lines = headers.get_all(CONNECTION).into_iter().filter(|line| *line != "keep-alive");
         let names = lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b','));
         let names = names.filter_map(|name| HeaderName::from_bytes(name.trim_ascii()).ok());
-        gone.extend(names.filter(|name| *name != TE && !is_about_client(name.as_str())));
+        removed.extend(names.filter(|name| *name != TE && !is_about_client(name.as_str())));
     }
-    for name in gone {
+    for name in removed {
         headers.remove(name);
     }
 }
 
-/// The names that are meant. To look at each once costs less than to look fields up, and mostly there are none of them.
-fn named(headers: &HeaderMap, is_meant: impl Fn(&str) -> bool) -> SmallVec<[HeaderName; 4]> {
-    headers.keys().filter(|name| is_meant(name.as_str())).cloned().collect()
+/// Returns the names that a condition selects. One look at each name is cheaper than looking up fields that
+/// are rarely there.
+fn named(headers: &HeaderMap, is_selected: impl Fn(&str) -> bool) -> SmallVec<[HeaderName; 4]> {
+    headers.keys().filter(|name| is_selected(name.as_str())).cloned().collect()
 }
 
 fn is_hop_by_hop(name: &str) -> bool {
@@ -145,12 +148,12 @@ fn is_hop_by_hop(name: &str) -> bool {
     )
 }
 
-/// Writes the header for the upstream. Hop-by-hop fields are gone already.
+/// Prepares the header for the upstream. Hop-by-hop fields must be removed already.
 pub fn towards_upstream(headers: &mut HeaderMap, client: &Client, version: Version) {
-    // The map grows by rehashing: once is enough for what is set below.
+    // Growing the map rehashes it, so room for all fields below is reserved at once.
     headers.reserve(FIELDS_SET);
     let is_claim = |name: &str| !client.peer_is_trusted && is_about_client(name);
-    // Expect is answered when the body is first read; the upstream needn't be asked.
+    // The gateway itself answers Expect, when the body is first read.
     for name in named(headers, |name| matches!(name, "te" | "expect") || is_claim(name)) {
         if name != TE || !takes_trailers(headers) {
             headers.remove(name);
@@ -174,7 +177,7 @@ pub fn towards_upstream(headers: &mut HeaderMap, client: &Client, version: Versi
     }
 }
 
-/// Puts a member at the end of a field's list, all on one line.
+/// Appends a member to a field's list, and joins the list in one line.
 fn append(headers: &mut HeaderMap, name: HeaderName, member: HeaderValue) {
     match headers.entry(name) {
         Entry::Vacant(none) => {
@@ -189,7 +192,7 @@ fn append(headers: &mut HeaderMap, name: HeaderName, member: HeaderValue) {
     }
 }
 
-/// Whether an exchange has been given a name that may stand in a log.
+/// Returns true if the request has an id that is safe to log.
 fn has_request_id(headers: &HeaderMap) -> bool {
     let mut lines = headers.get_all(X_REQUEST_ID).into_iter();
     let (Some(id), None) = (lines.next(), lines.next()) else { return false };
@@ -197,24 +200,25 @@ fn has_request_id(headers: &HeaderMap) -> bool {
     (1..=REQUEST_ID_MOST).contains(&id.len()) && id.as_bytes().iter().all(is_plain)
 }
 
-/// Writes the header for the client.
+/// Prepares the header of a response for the client.
 pub fn towards_client(headers: &mut HeaderMap) {
     if headers.contains_key(TRANSFER_ENCODING) {
-        // Of the two, it says how long the body is (RFC 9112, section 6.3); it is framed anew.
+        // Transfer-Encoding takes precedence (RFC 9112, section 6.3), and the body will be framed again.
         headers.remove(CONTENT_LENGTH);
     }
     unify_length(headers);
     remove_hop_by_hop(headers, |_| false);
 }
 
-/// Leaves one line of the length, and none of what is no length. (Where a body depends on it, that was taken for no message.)
+/// Reduces Content-Length to one line, or removes it if it is invalid. If the body depended on it, the
+/// message was rejected already.
 fn unify_length(headers: &mut HeaderMap) {
     if head::unify_length(headers).is_err() {
         headers.remove(CONTENT_LENGTH);
     }
 }
 
-/// Whether the client takes trailers: the one thing in TE that isn't for this connection alone.
+/// Keeps only `trailers` in TE. Returns false if the client doesn't accept trailers.
 fn takes_trailers(headers: &mut HeaderMap) -> bool {
     let trailers = head::has_member(headers, TE, "trailers");
     if trailers {
@@ -223,7 +227,7 @@ fn takes_trailers(headers: &mut HeaderMap) -> bool {
     trailers
 }
 
-/// A field's lines as one list, without what isn't text.
+/// Joins the lines of a field to one list. Values that aren't text are left out.
 fn joined<'h>(lines: impl IntoIterator<Item = &'h HeaderValue>) -> String {
     let mut list = String::new();
     for line in lines.into_iter().filter_map(|line| line.to_str().ok()) {
@@ -234,7 +238,7 @@ fn joined<'h>(lines: impl IntoIterator<Item = &'h HeaderValue>) -> String {
 }
 
 fn value(text: String) -> HeaderValue {
-    HeaderValue::from_maybe_shared(Bytes::from(text)).expect("put together from what came in a header")
+    HeaderValue::from_maybe_shared(Bytes::from(text)).expect("built from valid values")
 }
 
 #[cfg(test)]
@@ -252,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn what_belongs_to_the_connection_stays_behind() {
+    fn hop_by_hop_fields_are_removed() {
         let mut headers = map(&[
             ("connection", "close, X-Private, X-Forwarded-For"),
             ("connection", "x-other,,  bad name"),
@@ -278,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_untrusted_peer_says_of_itself_is_replaced() {
+    fn client_fields_of_an_untrusted_peer_are_replaced() {
         let claims = [
             ("host", "api.example.com"),
             ("x-forwarded-for", "10.0.0.1"),
@@ -313,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_called_as_a_trusted_peer_calls_it_if_that_is_a_name() {
+    fn a_valid_request_id_of_a_trusted_peer_is_kept() {
         let id = |lines: &[&str]| {
             let mut headers = HeaderMap::new();
             for line in lines {
@@ -327,23 +331,23 @@ mod tests {
                 .collect::<Vec<_>>()
         };
         let longest = "x".repeat(128);
-        for sound in ["a", "6ba7b810-9dad-11d1", "Root=1-67891233:abc/d+e=@~._", &longest] {
-            assert_eq!(id(&[sound]), [sound]);
+        for valid in ["a", "6ba7b810-9dad-11d1", "Root=1-67891233:abc/d+e=@~._", &longest] {
+            assert_eq!(id(&[valid]), [valid]);
         }
         let too_long = "x".repeat(129);
-        for unsound in
+        for invalid in
             [&[][..], &[""], &["a b"], &["a\"b"], &["a\tb"], &["\u{e9}"], &[&too_long], &["a", "a"]]
         {
-            let made = id(unsound);
+            let made = id(invalid);
             assert!(
-                made.len() == 1 && made[0].len() == 32 && made[0] != unsound.concat(),
-                "{unsound:?}: {made:?}"
+                made.len() == 1 && made[0].len() == 32 && made[0] != invalid.concat(),
+                "{invalid:?}: {made:?}"
             );
         }
     }
 
     #[test]
-    fn trailers_are_no_header() {
+    fn trailers_that_belong_into_the_head_are_removed() {
         let sent = [
             ("x-sum", "7"),
             ("connection", "x-private"),
@@ -379,8 +383,8 @@ mod tests {
     }
 
     #[test]
-    fn one_length_goes_on() {
-        let told = |lines: &[&'static str]| {
+    fn one_length_is_forwarded() {
+        let forwarded = |lines: &[&'static str]| {
             let mut headers: HeaderMap =
                 lines.iter().map(|line| (CONTENT_LENGTH, HeaderValue::from_static(line))).collect();
             towards_client(&mut headers);
@@ -391,15 +395,15 @@ mod tests {
                 .collect::<Vec<_>>()
         };
         for same in [&["5"][..], &["5", "5"], &["5, 5"], &["5,5", "5"], &["05"], &["5, 005"]] {
-            assert_eq!(told(same), ["5"]);
+            assert_eq!(forwarded(same), ["5"]);
         }
         for other in [&["5", "6"][..], &["5, 6"], &["+5"], &["5;"], &[""], &["0x5"], &["5 5"]] {
-            assert_eq!(told(other), [""; 0]);
+            assert_eq!(forwarded(other), [""; 0]);
         }
     }
 
     #[test]
-    fn of_two_framings_upstream_the_coding_counts() {
+    fn transfer_encoding_takes_precedence_over_content_length() {
         let mut headers = map(&[("transfer-encoding", "chunked"), ("content-length", "5")]);
         towards_client(&mut headers);
         assert!(headers.is_empty());

@@ -19,7 +19,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 
 use crate::config::{Eject, Health};
 
-use super::{Failure, pool::Server};
+use super::{Failure, pool::UpstreamServer};
 
 /// The most probes of an upstream in flight.
 const PROBES_MOST: usize = 64;
@@ -101,7 +101,7 @@ fn now_ms() -> u64 {
 #[derive(Debug)]
 pub struct Ejector {
     terms: Eject,
-    /// Held while a server is ejected, so that the maximum share is never exceeded.
+    /// TunnelCounts while a server is ejected, so that the maximum share is never exceeded.
     ejecting: Mutex<()>,
 }
 
@@ -114,9 +114,9 @@ impl Ejector {
     /// Records how an exchange with a server ended, and ejects the server if necessary.
     pub fn note<'s>(
         &self,
-        server: &Server,
+        server: &UpstreamServer,
         answered: Result<StatusCode, &Failure>,
-        all: impl Iterator<Item = &'s Arc<Server>>,
+        all: impl Iterator<Item = &'s Arc<UpstreamServer>>,
     ) {
         let Some(has_failed) = has_failed(answered) else { return };
         if server.condition.ended(has_failed, self.terms.failures) {
@@ -124,7 +124,7 @@ impl Ejector {
         }
     }
 
-    fn eject<'s>(&self, server: &Server, all: impl Iterator<Item = &'s Arc<Server>>) {
+    fn eject<'s>(&self, server: &UpstreamServer, all: impl Iterator<Item = &'s Arc<UpstreamServer>>) {
         let _alone = self.ejecting.lock();
         let (mut count, mut ejected) = (0, 0);
         for other in all {
@@ -139,7 +139,7 @@ impl Ejector {
         let until_ms = now_ms() + self.terms.duration.as_millis() as u64;
         server.condition.ejected_until_ms.store(until_ms, Relaxed);
         server.condition.failures.store(0, Relaxed);
-        tracing::warn!(server = %server.url(), "left out for {:?}: it failed {} times in a row", self.terms.duration, self.terms.failures);
+        tracing::warn!(server = %server.url(), "ejected for {:?} after {} failures in a row", self.terms.duration, self.terms.failures);
     }
 }
 
@@ -157,7 +157,12 @@ fn has_failed(answered: Result<StatusCode, &Failure>) -> Option<bool> {
 }
 
 /// Probes servers periodically, until the future is dropped.
-pub async fn probe(upstream: String, servers: Vec<Arc<Server>>, health: Health, connect_timeout: Duration) {
+pub async fn probe(
+    upstream: String,
+    servers: Vec<Arc<UpstreamServer>>,
+    health: Health,
+    connect_timeout: Duration,
+) {
     let mut rounds = interval(health.interval);
     rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut jitter = Duration::ZERO;
@@ -168,15 +173,15 @@ pub async fn probe(upstream: String, servers: Vec<Arc<Server>>, health: Health, 
             let probe = timeout(health.timeout, server.probe(&health.path, Instant::now() + connect_timeout));
             let found = match probe.await {
                 Ok(Ok(status)) if (200..400).contains(&status.as_u16()) => Ok(()),
-                Ok(Ok(status)) => Err(format!("it answers {}", status.as_u16())),
+                Ok(Ok(status)) => Err(format!("the probe was answered with status {}", status.as_u16())),
                 // This result shows nothing about the server.
                 Ok(Err(Failure::Busy)) => return,
                 Ok(Err(failure)) => Err(failure.cause()),
-                Err(_) => Err("it takes too long to answer".to_owned()),
+                Err(_) => Err("the probe timed out".to_owned()),
             };
             let url = server.url();
             match (server.condition.probed(found.is_ok(), &health), found) {
-                (Some(true), _) => tracing::info!(upstream, server = %url, "up: it answers its probes"),
+                (Some(true), _) => tracing::info!(upstream, server = %url, "up: probes succeed"),
                 (Some(false), Err(cause)) => tracing::warn!(upstream, server = %url, "down: {cause}"),
                 _ => {}
             }
@@ -200,10 +205,10 @@ mod tests {
     fn a_server_falls_and_rises_by_probes_in_a_row() {
         let (server, health) = (Condition::default(), health(2, 3));
         assert_eq!(server.probed(true, &health), None);
-        let told = [false, false, true, false, false, false, true, false, true, true, true];
-        let told = told.map(|is_good| server.probed(is_good, &health));
+        let changes = [false, false, true, false, false, false, true, false, true, true, true];
+        let changes = changes.map(|is_good| server.probed(is_good, &health));
         let [n, down, up] = [None, Some(false), Some(true)];
-        assert_eq!(told, [n, n, n, n, n, down, n, n, n, up, n]);
+        assert_eq!(changes, [n, n, n, n, n, down, n, n, n, up, n]);
     }
 
     #[test]
@@ -214,8 +219,8 @@ mod tests {
         assert!(!server.is_up());
     }
 
-    fn servers<const N: usize>() -> [Arc<Server>; N] {
-        std::array::from_fn(|port| Arc::new(Server::test(1 + port as u16)))
+    fn servers<const N: usize>() -> [Arc<UpstreamServer>; N] {
+        std::array::from_fn(|port| Arc::new(UpstreamServer::test(1 + port as u16)))
     }
 
     fn ejector(failures: u32, duration: Duration, most: u32) -> Ejector {
@@ -238,7 +243,7 @@ mod tests {
 
     #[test]
     fn only_a_share_is_ejected_at_a_time() {
-        let out = |servers: &[Arc<Server>], most| {
+        let out = |servers: &[Arc<UpstreamServer>], most| {
             let ejector = ejector(1, LONG, most);
             for server in servers {
                 ejector.note(server, Err(&Failure::ResponseTimeout), servers.iter());

@@ -1,7 +1,8 @@
-//! Interim responses (RFC 9110, section 15.2), such as 103 Early Hints, on their way from an upstream to a client.
+//! Forwards interim responses (RFC 9110, section 15.2), such as 103 Early Hints, from an upstream to the
+//! client.
 //!
-//! They go to clients of HTTP/1.1 only: HTTP/1.0 has none, and hyper's server can't send any in HTTP/2. An upstream's 100
-//! stays behind, since the gateway answers `Expect` itself.
+//! Only HTTP/1.1 clients get them: HTTP/1.0 has no interim responses, and hyper's server can't send them in
+//! HTTP/2. A 100 of the upstream isn't forwarded, since the gateway answers `Expect` itself.
 
 use std::sync::Arc;
 
@@ -15,32 +16,32 @@ use crate::config::Edits;
 
 use super::headers;
 
-/// Interim responses that an upstream may send to a request before its connection is closed.
+/// The most interim responses that an upstream may send to a request. After more, its connection is closed.
 pub const HINTS_MOST: usize = 100;
-/// Bytes of a head that are mostly enough.
+/// A size in bytes that is enough for most heads.
 const HEAD_BYTES: usize = 256;
 
-/// Sends interim responses on to the client of a request.
+/// Forwards interim responses to the client of a request.
 #[derive(Debug)]
 pub struct Hints {
     client: Interim,
-    /// What the request's route changes in its answers.
+    /// The response edits of the request's route.
     edits: Option<Arc<Edits>>,
 }
 
 impl Hints {
-    /// Hints that go on as they come.
-    pub fn to(client: Interim) -> Self {
+    /// Forwards interim responses without edits.
+    pub fn new(client: Interim) -> Self {
         Self { client, edits: None }
     }
 
-    /// Edits them as the route edits its answers.
+    /// Applies the route's response edits to interim responses.
     pub fn edit(&mut self, edits: &Arc<Edits>) {
         self.edits = Some(edits.clone());
     }
 
-    /// Sends one on, without what belongs to a connection or tells of a body.
-    pub fn pass(&self, hint: Response<Spelt>) {
+    /// Forwards an interim response, without hop-by-hop fields and Content-Length.
+    pub fn forward(&self, hint: Response<Spelt>) {
         let (mut parts, spelling) = hint.into_parts();
         if parts.status == StatusCode::CONTINUE {
             return;

@@ -1,6 +1,6 @@
 //! The connection pool of a server. Each thread has its own connections, and reuses the last used one first.
 //!
-//! A connection is lent for one exchange as a [`Lease`], and is returned when the response body has ended. An HTTP/2 connection is
+//! A connection is lent for one exchange as a [`LentConnection`], and is returned when the response body has ended. An HTTP/2 connection is
 //! lent to as many exchanges at a time as the server allows; more need another connection. Connections that are idle longer than the
 //! upstream's idle timeout are closed.
 
@@ -29,10 +29,10 @@ use tollgate_http1::{Ahead, Stream};
 
 use super::{
     Failure,
-    address::Location,
+    address::ServerAddress,
     body::Body,
-    connection::{Connection, Http1},
-    connector::{Connector, Counted},
+    connection::{Http1, UpstreamConnection},
+    connector::{Connector, CountedConnection},
     health::Condition,
 };
 
@@ -41,10 +41,10 @@ use super::{
 const READY_WITHIN: Duration = Duration::from_secs(5);
 
 /// A server of an upstream. It survives reloads that keep it in its upstream.
-pub struct Server {
+pub struct UpstreamServer {
     url: ServerUrl,
     host: HeaderValue,
-    location: Location,
+    location: ServerAddress,
     connector: Arc<Connector>,
     /// True if the server was offered HTTP/2 and chose HTTP/1.1.
     declines_http2: AtomicBool,
@@ -60,23 +60,23 @@ pub struct Server {
 #[derive(Default)]
 struct Kept {
     connections: RefCell<Vec<Idle>>,
-    /// Held while an HTTP/2 connection is opened, so that all waiting exchanges share it.
+    /// TunnelCounts while an HTTP/2 connection is opened, so that all waiting exchanges share it.
     connecting: Arc<tokio::sync::Mutex<()>>,
 }
 
 struct Idle {
-    connection: Connection,
+    connection: UpstreamConnection,
     /// The time since when the connection is idle. `None` until the next periodic check: mostly it is in use again by then, and
     /// reading the clock is saved.
     since: Option<Instant>,
 }
 
-impl Server {
+impl UpstreamServer {
     /// Returns a server without connections.
     pub fn new(url: ServerUrl, connector: Arc<Connector>) -> Self {
         let host = HeaderValue::from_str(&url.host()).expect("a url's authority is visible ASCII");
         Self {
-            location: Location::of(&url),
+            location: ServerAddress::of(&url),
             url,
             host,
             connector,
@@ -106,7 +106,7 @@ impl Server {
     }
 
     /// Returns the addresses of the server.
-    pub fn location(&self) -> &Location {
+    pub fn location(&self) -> &ServerAddress {
         &self.location
     }
 
@@ -126,7 +126,7 @@ impl Server {
     }
 
     /// Returns the last used connection of this thread that is usable.
-    pub fn reuse(&self, idle_timeout: Duration) -> Option<Connection> {
+    pub fn reuse(&self, idle_timeout: Duration) -> Option<UpstreamConnection> {
         let mut kept = self.kept.get_or_default().connections.borrow_mut();
         let mut shared = SmallVec::<[Idle; 2]>::new();
         let mut lent = None;
@@ -149,7 +149,11 @@ impl Server {
     ///
     /// # Errors
     /// The server can't be reached in time.
-    pub async fn connect(&self, deadline: Instant, idle_timeout: Duration) -> Result<Connection, Failure> {
+    pub async fn connect(
+        &self,
+        deadline: Instant,
+        idle_timeout: Duration,
+    ) -> Result<UpstreamConnection, Failure> {
         if !self.connector.prefers_http2() || self.declines_http2.load(Relaxed) {
             return self.open(deadline).await;
         }
@@ -172,7 +176,7 @@ impl Server {
         }
     }
 
-    async fn open(&self, deadline: Instant) -> Result<Connection, Failure> {
+    async fn open(&self, deadline: Instant) -> Result<UpstreamConnection, Failure> {
         self.connector.connect(&self.url, &self.location, deadline).await
     }
 
@@ -207,7 +211,7 @@ impl Server {
         });
     }
 
-    fn keep(&self, connection: Connection) {
+    fn keep(&self, connection: UpstreamConnection) {
         if !self.connector.has_too_many() {
             let kept = Idle { connection, since: None };
             self.kept.get_or_default().connections.borrow_mut().push(kept);
@@ -223,9 +227,9 @@ impl Idle {
     }
 }
 
-impl fmt::Debug for Server {
+impl fmt::Debug for UpstreamServer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Server")
+        f.debug_struct("UpstreamServer")
             .field("url", &self.url)
             .field("in_flight", &self.in_flight())
             .finish_non_exhaustive()
@@ -234,17 +238,21 @@ impl fmt::Debug for Server {
 
 /// A request in flight, counted for its server and its upstream.
 #[derive(Debug)]
-pub struct InFlight {
-    server: Arc<Server>,
+pub struct RequestInFlight {
+    server: Arc<UpstreamServer>,
     upstream: Arc<AtomicUsize>,
 }
 
-impl InFlight {
+impl RequestInFlight {
     /// Counts a request until the value is dropped.
     ///
     /// # Errors
     /// The upstream already has `most` requests in flight.
-    pub fn begin(server: &Arc<Server>, upstream: &Arc<AtomicUsize>, most: usize) -> Result<Self, Failure> {
+    pub fn begin(
+        server: &Arc<UpstreamServer>,
+        upstream: &Arc<AtomicUsize>,
+        most: usize,
+    ) -> Result<Self, Failure> {
         let within = |in_flight| (in_flight < most).then_some(in_flight + 1);
         upstream.fetch_update(Relaxed, Relaxed, within).map_err(|_| Failure::Busy)?;
         server.in_flight.fetch_add(1, Relaxed);
@@ -252,7 +260,7 @@ impl InFlight {
     }
 }
 
-impl Drop for InFlight {
+impl Drop for RequestInFlight {
     fn drop(&mut self) {
         self.server.in_flight.fetch_sub(1, Relaxed);
         self.upstream.fetch_sub(1, Relaxed);
@@ -261,14 +269,14 @@ impl Drop for InFlight {
 
 /// A connection that is lent for one exchange. Dropping it before the end closes the connection.
 #[derive(Debug)]
-pub struct Lease {
-    connection: Connection,
-    in_flight: InFlight,
+pub struct LentConnection {
+    connection: UpstreamConnection,
+    in_flight: RequestInFlight,
 }
 
-impl Lease {
+impl LentConnection {
     /// Lends a connection until [`Self::release`].
-    pub fn new(connection: Connection, in_flight: InFlight) -> Self {
+    pub fn new(connection: UpstreamConnection, in_flight: RequestInFlight) -> Self {
         Self { connection, in_flight }
     }
 
@@ -283,9 +291,9 @@ impl Lease {
     }
 
     /// Returns the stream below the connection for another protocol, and the value that counts it.
-    pub(super) fn into_tunnel(self) -> Option<(Ahead<Box<dyn Stream>>, Held)> {
+    pub(super) fn into_tunnel(self) -> Option<(Ahead<Box<dyn Stream>>, TunnelCounts)> {
         let (stream, counted) = self.connection.into_stream()?;
-        Some((stream, Held { _counted: counted, _in_flight: self.in_flight }))
+        Some((stream, TunnelCounts { _counted: counted, _in_flight: self.in_flight }))
     }
 
     /// Returns the connection to the pool after the response has ended.
@@ -308,7 +316,7 @@ impl Lease {
 
 /// The counts of a tunnel: as a connection, and as a request in flight.
 #[derive(Debug)]
-pub struct Held {
-    _counted: Counted,
-    _in_flight: InFlight,
+pub struct TunnelCounts {
+    _counted: CountedConnection,
+    _in_flight: RequestInFlight,
 }

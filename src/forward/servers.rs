@@ -1,4 +1,4 @@
-//! The servers of an upstream: one is picked for a request, and another one if that is of no use and it is safe.
+//! The servers of an upstream: picks one for a request, and tries another if the first fails and it is safe.
 
 use std::{
     future::poll_fn,
@@ -20,20 +20,20 @@ use crate::config::{self, Weighted};
 
 use super::{
     Failure, Visits, address,
-    balance::{Balancer, Member, Places},
+    balance::{Balancer, Member, MemberIndexes},
     body::{Body, Progress, Relayed},
-    connection::{Connection, Unanswered},
+    connection::{Unanswered, UpstreamConnection},
     connector::Connector,
     headers,
     health::{self, Ejector},
-    pool::{InFlight, Lease, Server},
+    pool::{LentConnection, RequestInFlight, UpstreamServer},
     retry::Budget,
     timer::Timer,
-    tunnel::{self, Asked, Tunnel},
+    tunnel::{self, Tunnel, TunnelRequested},
     within,
 };
 
-/// The servers of an upstream, any of which can answer.
+/// The servers of an upstream.
 #[derive(Debug)]
 pub struct Servers {
     members: Vec<Member>,
@@ -43,28 +43,29 @@ pub struct Servers {
     attempts: usize,
     budget: Budget,
     in_flight: Arc<AtomicUsize>,
-    /// With HTTP/2 only connections are bounded.
+    /// The most requests in flight. Unlimited with HTTP/2, where the number of connections is limited
+    /// instead.
     in_flight_most: usize,
     connections_most: usize,
     connect_timeout: Duration,
     response_timeout: Duration,
     idle_timeout: Duration,
-    /// From one probe to the next; none if there are none.
+    /// The interval of the probes. `None` if there are none.
     probe_interval: Option<Duration>,
-    /// What watches the servers. It ends with this value.
+    /// The tasks that probe servers and resolve names. They end with this value.
     watchers: Mutex<JoinSet<()>>,
 }
 
-/// Whether a connection has had requests before.
+/// The history of a connection: opened for this request, or used before.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Age {
     New,
-    Kept,
+    Reused,
 }
 
 impl Servers {
-    /// Makes servers of the configuration ready. Those that `before` had, too, keep their connections and what is known
-    /// of them. Must be called in a tokio runtime, by which they are watched.
+    /// Creates the servers of a configuration. Those that are also in `before` keep their connections and
+    /// their state. Must be called in a tokio runtime, which then runs the health checks.
     pub fn new(
         name: &str,
         servers: &[Weighted],
@@ -72,19 +73,20 @@ impl Servers {
         before: Option<&Self>,
     ) -> Self {
         let connector = Connector::new(config, before.map(|before| &before.connector));
-        // A server that is spoken to in another way is another one.
+        // With other TLS or protocol settings, a server counts as a new one.
         let before = before.filter(|before| Arc::ptr_eq(&before.connector, &connector));
         let known = before.map_or(&[][..], |before| &before.members);
         let mut members = Vec::<Member>::with_capacity(servers.len());
         for Weighted { url, weight } in servers {
-            // One that is named twice is one all the same, with both shares.
+            // A server that is listed twice is one server with the sum of the weights.
             if let Some(member) = members.iter_mut().find(|member| member.server.url() == url) {
                 member.weight += weight;
                 continue;
             }
             let server = known.iter().map(|member| &member.server).find(|server| server.url() == url);
-            let server =
-                server.cloned().unwrap_or_else(|| Arc::new(Server::new(url.clone(), connector.clone())));
+            let server = server
+                .cloned()
+                .unwrap_or_else(|| Arc::new(UpstreamServer::new(url.clone(), connector.clone())));
             if config.health.is_none() {
                 server.condition.forget_probes();
             }
@@ -116,22 +118,22 @@ impl Servers {
         }
     }
 
-    /// The servers, each once.
+    /// Returns the servers, each once.
     pub fn members(&self) -> &[Member] {
         &self.members
     }
 
-    /// Requests that may be in flight at a time, each on a connection of its own; or connections for HTTP/2.
+    /// Returns the most requests in flight, or with HTTP/2 the most connections.
     pub fn connections_most(&self) -> usize {
         self.connections_most
     }
 
-    /// Ends what watches the servers.
+    /// Stops the health checks.
     pub fn retire(&self) {
         self.watchers.lock().abort_all();
     }
 
-    /// Closes this thread's connections that have idled too long.
+    /// Closes this thread's connections that have been idle too long.
     pub fn close_idle(&self) {
         for Member { server, .. } in &self.members {
             server.close_idle(self.idle_timeout);
@@ -141,7 +143,7 @@ impl Servers {
     /// Sends a request, as [`super::Upstream::send`] does.
     ///
     /// # Errors
-    /// No answer, or none in time.
+    /// There is no response, or not in time.
     pub async fn send(
         &self,
         request: &mut Option<Request<Body>>,
@@ -149,27 +151,27 @@ impl Servers {
         mut visits: Option<&mut Visits>,
     ) -> Result<Response<Body>, Failure> {
         self.budget.deposit();
-        let (upload, asked, names_host) = {
+        let (upload, tunnel, names_host) = {
             let request = request.as_mut().expect("a request is there to be sent");
-            let asked = request.extensions_mut().remove::<Asked>();
-            if asked.is_some() {
+            let tunnel = request.extensions_mut().remove::<TunnelRequested>();
+            if tunnel.is_some() {
                 tunnel::write(request.headers_mut());
             }
-            (request.body().progress(), asked, request.headers().contains_key(HOST))
+            (request.body().progress(), tunnel, request.headers().contains_key(HOST))
         };
-        let mut tried = Places::new();
+        let mut tried = MemberIndexes::new();
         let mut place = self.pick(&tried).ok_or_else(|| self.none_healthy())?;
         loop {
             let server = &self.members[place].server;
             if let Some(request) = request.as_mut().filter(|_| !names_host) {
-                address_to(server, request);
+                set_host(server, request);
             }
             let sent = Instant::now();
             if let (Some(visits), Some(request)) = (&mut visits, request.as_mut()) {
                 visits.begin(server, sent, request.headers_mut());
             }
             let answered = {
-                let asking = pin!(self.ask(server, request, upload.as_deref(), asked, sent));
+                let asking = pin!(self.ask(server, request, upload.as_deref(), tunnel, sent));
                 within(deadline, asking).await
             };
             let took = sent.elapsed();
@@ -184,7 +186,7 @@ impl Servers {
                 let servers = self.members.iter().map(|member| &member.server);
                 ejector.note(server, answered.as_ref().map(Response::status), servers);
             }
-            // Of all servers together, there are too many connections.
+            // The limit is the upstream's, so another server wouldn't help.
             let is_busy = matches!(answered, Err(Failure::Busy));
             let is_late = deadline.is_some_and(|deadline| deadline <= sent + took);
             if answered.is_ok() || is_busy || is_late || request.is_none() || tried.len() == self.attempts {
@@ -198,59 +200,60 @@ impl Servers {
         }
     }
 
-    /// Asks a server. The request is taken as it is sent; it is there again if it may be sent to another one. It may have
-    /// asked for a tunnel.
+    /// Sends a request to one server. The request is left in its place if it may be sent to another one.
+    /// `tunnel` is set if the request asks for a tunnel.
     async fn ask(
         &self,
-        server: &Arc<Server>,
+        server: &Arc<UpstreamServer>,
         request: &mut Option<Request<Body>>,
         upload: Option<&Progress>,
-        asked: Option<Asked>,
+        tunnel: Option<TunnelRequested>,
         now: Instant,
     ) -> Result<Response<Body>, Failure> {
-        let in_flight = InFlight::begin(server, &self.in_flight, self.in_flight_most)?;
-        let (mut kept, mut sent, mut is_again) = (server.reuse(self.idle_timeout), now, false);
+        let in_flight = RequestInFlight::begin(server, &self.in_flight, self.in_flight_most)?;
+        let (mut reused, mut sent, mut is_retry) = (server.reuse(self.idle_timeout), now, false);
         loop {
-            let (age, mut connection) = match kept.take() {
-                Some(kept) => (Age::Kept, kept),
+            let (age, mut connection) = match reused.take() {
+                Some(reused) => (Age::Reused, reused),
                 None => {
                     let deadline = Instant::now() + self.connect_timeout;
-                    // In a box, lest each request keep room for what it needs once in a while.
+                    // Boxed, so that each request doesn't reserve memory for connecting, which is rare.
                     let made = Box::pin(server.connect(deadline, self.idle_timeout)).await?;
                     sent = Instant::now();
                     (Age::New, made)
                 }
             };
             match self.exchange(server, &mut connection, age, request, upload, sent).await {
-                Ok(response) => return receive(response, Lease::new(connection, in_flight), asked),
+                Ok(response) => return receive(response, LentConnection::new(connection, in_flight), tunnel),
                 Err(Failure::Broken(_))
-                    if request.is_some() && !is_again && self.may_renew(age, &connection) =>
+                    if request.is_some() && !is_retry && self.may_renew(age, &connection) =>
                 {
-                    is_again = true;
+                    is_retry = true;
                 }
                 Err(failure) => return Err(failure),
             }
         }
     }
 
-    /// Whether a request that nothing was done for is sent on a new connection once more. A server may close an idle connection
-    /// whenever it likes, also as a request arrives; one that refuses a stream of a new one may have too much to do.
-    fn may_renew(&self, age: Age, connection: &Connection) -> bool {
-        age == Age::Kept || connection.is_http2() && self.budget.withdraw()
+    /// Returns true if an unprocessed request may be sent once more, on a new connection. A server may close
+    /// an idle connection at any time, even while a request arrives. A server that refuses a stream on a new
+    /// connection may be overloaded, so such a retry is charged to the budget.
+    fn may_renew(&self, age: Age, connection: &UpstreamConnection) -> bool {
+        age == Age::Reused || connection.is_http2() && self.budget.withdraw()
     }
 
-    /// Sends the request on a connection. It is there again if it may be sent once more.
+    /// Sends a request on a connection. The request is left in its place if it may be sent once more.
     async fn exchange(
         &self,
-        server: &Server,
-        connection: &mut Connection,
+        server: &UpstreamServer,
+        connection: &mut UpstreamConnection,
         age: Age,
         request: &mut Option<Request<Body>>,
         upload: Option<&Progress>,
         now: Instant,
     ) -> Result<Response<Option<Incoming>>, Failure> {
         let is_idempotent = request.as_ref().is_some_and(|request| request.method().is_idempotent());
-        let may_go_stale = age == Age::Kept && is_idempotent;
+        let may_go_stale = age == Age::Reused && is_idempotent;
         let mut timer = std::mem::take(&mut connection.timer);
         let answered = {
             let answer = pin!(connection.send(request, server.url()));
@@ -260,7 +263,7 @@ impl Servers {
         match answered {
             Ok(Ok(response)) => Ok(response),
             Ok(Err(Unanswered { cause, is_safe })) => {
-                if !(is_safe || may_go_stale && !connection.has_heard()) {
+                if !(is_safe || may_go_stale && !connection.has_received()) {
                     *request = None;
                 }
                 let fault = upload.and_then(Progress::fault);
@@ -274,8 +277,8 @@ impl Servers {
         }
     }
 
-    /// Waits for an answer to begin: for the timeout, counted anew with each piece of the request's body, and not
-    /// while the client is waited for, which the body ends if need be.
+    /// Waits for the head of a response until the timeout. It starts again with each piece of the request
+    /// body, and doesn't run while the client is waited for; a body that is too slow fails by itself.
     async fn in_time<T>(
         &self,
         sent: Instant,
@@ -294,16 +297,16 @@ impl Servers {
         .await
     }
 
-    /// A server that is fit and wasn't tried. If all of these are ejected, they are asked all the same.
+    /// Picks a server that is healthy and wasn't tried. If all of these are ejected, it picks one of them.
     fn pick(&self, tried: &[usize]) -> Option<usize> {
         let is_up = |place: &usize| self.members[*place].server.condition.is_up() && !tried.contains(place);
         if self.members.len() == 1 {
-            // There is nothing to choose.
+            // With a single server, there is nothing to choose.
             return Some(0).filter(is_up);
         }
         let is_in = |place: &usize| self.members[*place].server.condition.ejected_for().is_none();
-        let up = (0..self.members.len()).filter(is_up).collect::<Places>();
-        let fit = up.iter().copied().filter(is_in).collect::<Places>();
+        let up = (0..self.members.len()).filter(is_up).collect::<MemberIndexes>();
+        let fit = up.iter().copied().filter(is_in).collect::<MemberIndexes>();
         self.balancer.pick(&self.members, if fit.is_empty() { &up } else { &fit })
     }
 
@@ -312,8 +315,9 @@ impl Servers {
     }
 }
 
-/// Names a server in a request that names no host, in place of another one that was asked before.
-fn address_to(server: &Server, request: &mut Request<Body>) {
+/// Sets the host of a request that has none to that of the server, replacing the host of a server tried
+/// before.
+fn set_host(server: &UpstreamServer, request: &mut Request<Body>) {
     request.headers_mut().insert(HOST, server.host().clone());
     if request.uri().authority().is_some() {
         let path = request.uri().path_and_query().cloned();
@@ -321,23 +325,23 @@ fn address_to(server: &Server, request: &mut Request<Body>) {
     }
 }
 
-/// The answer as it goes on to the client. Its body holds the connection until its end.
+/// Returns the response to be forwarded to the client. Its body holds the connection until it ends.
 fn receive(
     response: Response<Option<Incoming>>,
-    lease: Lease,
-    asked: Option<Asked>,
+    lent: LentConnection,
+    tunnel: Option<TunnelRequested>,
 ) -> Result<Response<Body>, Failure> {
     let (mut parts, incoming) = response.into_parts();
     let body = match parts.status {
-        StatusCode::SWITCHING_PROTOCOLS => Body::Tunnel(Tunnel::new(asked, &parts, lease)?.into()),
-        _ => Body::Response(Relayed::new(incoming, lease).into()),
+        StatusCode::SWITCHING_PROTOCOLS => Body::Tunnel(Tunnel::new(tunnel, &parts, lent)?.into()),
+        _ => Body::Response(Relayed::new(incoming, lent).into()),
     };
     headers::towards_client(&mut parts.headers);
     if matches!(body, Body::Tunnel(_)) {
         parts.headers.remove(CONTENT_LENGTH);
         tunnel::write(&mut parts.headers);
     }
-    // What the upstream speaks is its own affair; the client is answered in its version.
+    // The protocol of the upstream doesn't matter to the client. Its connection sets the version.
     parts.version = Version::HTTP_11;
     Ok(Response::from_parts(parts, body))
 }

@@ -28,7 +28,7 @@ use super::{
     Failure,
     body::SILENCE_LEAST,
     connection::Http1,
-    pool::{Held, Lease},
+    pool::{LentConnection, TunnelCounts},
 };
 
 /// The size of a read in bytes, in each direction.
@@ -40,18 +40,18 @@ pub struct Tunnel {
     upstream: Ahead<Box<dyn Stream>>,
     /// The spelling of the response's header names.
     spelling: Spelt,
-    _held: Held,
+    _held: TunnelCounts,
 }
 
 /// A mark on requests that ask for a tunnel.
 #[derive(Clone, Copy, Debug)]
-pub struct Asked;
+pub struct TunnelRequested;
 
 /// Marks a request that asks for a tunnel. Its header must be as received.
-pub fn keep_if_asked(request: &mut request::Parts, has_body: bool) {
+pub fn mark_if_requested(request: &mut request::Parts, has_body: bool) {
     let may_ask = request.version == Version::HTTP_11 && request.method == Method::GET && !has_body;
     if may_ask && request.headers.contains_key(UPGRADE) && switches(&request.headers) {
-        request.extensions.insert(Asked);
+        request.extensions.insert(TunnelRequested);
     }
 }
 
@@ -73,10 +73,14 @@ impl Tunnel {
     ///
     /// # Errors
     /// The upstream switches to a protocol that the client didn't ask for.
-    pub fn new(asked: Option<Asked>, answer: &response::Parts, mut lease: Lease) -> Result<Self, Failure> {
+    pub fn new(
+        asked: Option<TunnelRequested>,
+        answer: &response::Parts,
+        mut lent: LentConnection,
+    ) -> Result<Self, Failure> {
         asked.filter(|_| switches(&answer.headers)).ok_or(Failure::Switched)?;
-        let spelling = lease.http1_mut().and_then(Http1::take_spelling);
-        let (upstream, held) = lease.into_tunnel().ok_or(Failure::Switched)?;
+        let spelling = lent.http1_mut().and_then(Http1::take_spelling);
+        let (upstream, held) = lent.into_tunnel().ok_or(Failure::Switched)?;
         Ok(Self { upstream, spelling, _held: held })
     }
 

@@ -121,7 +121,7 @@ pub fn forwarded(bytes: &[u8]) {
     }
 
     let mut told = headers.clone();
-    trace::carry_on(&mut told, None);
+    trace::propagate(&mut told, None);
     assert_eq!(told == headers, Context::read(&headers).is_some());
     let again = Context::read(&told).expect("a trace").to_field();
     assert!(again.len() == 55 && lines_of(&told, "traceparent").len() == 1, "{again:?}");

@@ -1,6 +1,6 @@
 //! Watches the files of a configuration, and reloads it when they change.
 //!
-//! A change is a change of content, so touching a file is none. It doesn't matter how a file was replaced:
+//! A change is a change of content, not just of the time stamp. It doesn't matter how a file was replaced:
 //! editors often write another file and rename it, and Kubernetes switches a symbolic link. The system
 //! reports events in the folders of the files and of the links on the way to them; then the files are
 //! compared. They are also compared from time to time, since folders can be replaced, and some file systems
@@ -46,7 +46,7 @@ impl Reloader {
             loop {
                 let sources = runtime.block_on(async { self.running.lock().await.sources.clone() });
                 folders.follow(&sources);
-                while !have_settled_anew(&sources) {
+                while !have_changed_completely(&sources) {
                     tracing::debug!("the files of the configuration are as they were");
                     folders.wait();
                 }
@@ -60,7 +60,7 @@ impl Reloader {
 }
 
 /// Waits while files are being written. Returns true if they have changed and are complete.
-fn have_settled_anew(sources: &Sources) -> bool {
+fn have_changed_completely(sources: &Sources) -> bool {
     let mut seen = sources.now();
     while seen != *sources {
         sleep(SETTLED_AFTER);
@@ -77,23 +77,23 @@ fn have_settled_anew(sources: &Sources) -> bool {
 struct Folders {
     watcher: Option<RecommendedWatcher>,
     watched: BTreeSet<PathBuf>,
-    told: Receiver<()>,
+    events: Receiver<()>,
     /// The sending end, kept so that waiting lasts for its whole time even without a watcher.
-    _tell: SyncSender<()>,
+    _sender: SyncSender<()>,
 }
 
 impl Folders {
     fn new() -> Self {
-        let (tell, told) = sync_channel(1);
-        let teller = tell.clone();
+        let (sender, events) = sync_channel(1);
+        let event_sender = sender.clone();
         let watcher = recommended_watcher(move |event: notify::Result<Event>| {
             // Reading a file is an event, too, but no change.
             if event.is_ok_and(|event| !event.kind.is_access()) {
-                let _ = teller.try_send(());
+                let _ = event_sender.try_send(());
             }
         });
         let watcher = watcher.map_err(|error| complain(&error)).ok();
-        Self { watcher, watched: BTreeSet::new(), told, _tell: tell }
+        Self { watcher, watched: BTreeSet::new(), events, _sender: sender }
     }
 
     /// Watches the folders of these files, and no others. Each is watched again, since another folder may
@@ -116,7 +116,7 @@ impl Folders {
 
     /// Waits until a file may have changed.
     fn wait(&self) {
-        if self.told.recv_timeout(LOOK_EVERY).is_ok() {
+        if self.events.recv_timeout(LOOK_EVERY).is_ok() {
             sleep(SETTLED_AFTER);
         }
     }

@@ -211,7 +211,7 @@ impl<'c, S: Stream> Http1<'c, S> {
     async fn answer(&mut self, response: Response<AnswerBody>, asked: &Asked) -> io::Result<Next> {
         let (mut head, mut body) = response.into_parts();
         let is_tunnel = head.status == StatusCode::SWITCHING_PROTOCOLS;
-        let (begun, may_end) = self.wire.lock().begin_answer();
+        let (begun, may_end) = self.wire.lock().begin_response();
         let out = self.output.bytes();
         out.extend_from_slice(&begun);
         let length = if body.is_end_stream() { Some(0) } else { body.size_hint().exact() };

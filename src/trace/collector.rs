@@ -35,7 +35,7 @@ use crate::config::ServerUrl;
 pub type Spans = Vec<SpanData>;
 
 /// The most requests whose spans are queued.
-const WAITING_MOST: usize = 2_048;
+const QUEUED_MOST: usize = 2_048;
 /// The number of spans that completes a batch, and the longest time to wait for them.
 const BATCH: usize = 512;
 const GATHERED_FOR: Duration = Duration::from_secs(1);
@@ -44,24 +44,24 @@ const SENT_WITHIN: Duration = Duration::from_secs(10);
 /// The deadline for delivering everything at shutdown.
 const FLUSHED_WITHIN: Duration = Duration::from_secs(2);
 /// The time after which an ongoing problem is logged again.
-const SAY_AGAIN_AFTER: Duration = Duration::from_secs(60);
+const LOG_AGAIN_AFTER: Duration = Duration::from_secs(60);
 /// The most traces per second that untrusted clients can force.
-const ASKED_MOST: u64 = 100;
+const FORCED_MOST: u64 = 100;
 
 /// A collector of spans.
 #[derive(Debug)]
 pub struct Collector {
     /// The queue. `None` ends the task.
-    waiting: Sender<Option<Spans>>,
-    fates: Arc<Fates>,
+    queue: Sender<Option<Spans>>,
+    counts: Arc<SpanCounts>,
     since: Instant,
     /// The second of the last forced trace, and in the lower half the number of traces forced in it.
-    asked: AtomicU64,
+    forced: AtomicU64,
 }
 
 /// The numbers of spans by outcome.
 #[derive(Debug, Default)]
-struct Fates {
+struct SpanCounts {
     exported: AtomicU64,
     /// Spans that the collector didn't accept.
     failed: AtomicU64,
@@ -86,28 +86,28 @@ impl Collector {
             )
         })?;
         exporter.set_resource(&resource());
-        let (waiting, taken) = mpsc::channel(WAITING_MOST);
-        let fates = Arc::<Fates>::default();
-        tokio::spawn(send_all(taken, exporter, url.to_string(), fates.clone()));
-        Ok(Self { waiting, fates, since: Instant::now(), asked: AtomicU64::new(0) })
+        let (queue, queued) = mpsc::channel(QUEUED_MOST);
+        let counts = Arc::<SpanCounts>::default();
+        tokio::spawn(send_all(queued, exporter, url.to_string(), counts.clone()));
+        Ok(Self { queue, counts, since: Instant::now(), forced: AtomicU64::new(0) })
     }
 
     /// Counts a trace that an untrusted client forces. Returns false if there were too many in this second.
-    pub fn has_room_for_asked(&self) -> bool {
+    pub fn allows_forced(&self) -> bool {
         let now = self.since.elapsed().as_secs();
-        let another = |asked: u64| {
-            let (second, count) = (asked >> 32, asked & u64::from(u32::MAX));
+        let another = |forced: u64| {
+            let (second, count) = (forced >> 32, forced & u64::from(u32::MAX));
             let before = if second == now { count } else { 0 };
-            (before < ASKED_MOST).then_some(now << 32 | (before + 1))
+            (before < FORCED_MOST).then_some(now << 32 | (before + 1))
         };
-        self.asked.fetch_update(Relaxed, Relaxed, another).is_ok()
+        self.forced.fetch_update(Relaxed, Relaxed, another).is_ok()
     }
 
     /// Queues spans for export. They are dropped if the queue is full.
-    pub fn hand_in(&self, spans: Spans) {
+    pub fn queue(&self, spans: Spans) {
         let count = spans.len() as u64;
-        if self.waiting.try_send(Some(spans)).is_err() {
-            self.fates.dropped.fetch_add(count, Relaxed);
+        if self.queue.try_send(Some(spans)).is_err() {
+            self.counts.dropped.fetch_add(count, Relaxed);
         }
     }
 
@@ -115,8 +115,8 @@ impl Collector {
     pub async fn flush(&self) {
         let sent = async {
             // Sending fails if the task has ended.
-            let _ = self.waiting.send(None).await;
-            self.waiting.closed().await;
+            let _ = self.queue.send(None).await;
+            self.queue.closed().await;
         };
         if timeout(FLUSHED_WITHIN, sent).await.is_err() {
             tracing::warn!("spans that couldn't be exported at shutdown are lost");
@@ -125,7 +125,7 @@ impl Collector {
 
     /// Writes the metrics of spans.
     pub fn write_metrics(&self, page: &mut Page<'_>) {
-        let Fates { exported, failed, dropped } = &*self.fates;
+        let SpanCounts { exported, failed, dropped } = &*self.counts;
         let counts = [("exported", exported), ("failed", failed), ("dropped", dropped)];
         page.counters(
             "tollgate_spans",
@@ -151,19 +151,19 @@ fn resource() -> Resource {
     }
 }
 
-/// Exports spans in batches until the queue is told to end.
+/// Exports spans in batches until the queue is closed.
 async fn send_all(
-    mut waiting: Receiver<Option<Spans>>,
+    mut queue: Receiver<Option<Spans>>,
     exporter: SpanExporter,
     url: String,
-    fates: Arc<Fates>,
+    counts: Arc<SpanCounts>,
 ) {
-    let (mut said_at, mut is_ending) = (None::<Instant>, false);
+    let (mut logged_at, mut is_ending) = (None::<Instant>, false);
     while !is_ending {
-        let Some(Some(mut batch)) = waiting.recv().await else { return };
+        let Some(Some(mut batch)) = queue.recv().await else { return };
         let gathered = async {
             while batch.len() < BATCH {
-                match waiting.recv().await {
+                match queue.recv().await {
                     Some(Some(spans)) => batch.extend(spans),
                     _ => return true,
                 }
@@ -173,12 +173,12 @@ async fn send_all(
         is_ending = timeout(GATHERED_FOR, gathered).await.unwrap_or(false);
         let count = batch.len() as u64;
         let Err(cause) = send(&exporter, batch).await else {
-            fates.exported.fetch_add(count, Relaxed);
+            counts.exported.fetch_add(count, Relaxed);
             continue;
         };
-        let failed = fates.failed.fetch_add(count, Relaxed) + count;
-        if said_at.is_none_or(|said_at| said_at.elapsed() >= SAY_AGAIN_AFTER) {
-            said_at = Some(Instant::now());
+        let failed = counts.failed.fetch_add(count, Relaxed) + count;
+        if logged_at.is_none_or(|logged_at| logged_at.elapsed() >= LOG_AGAIN_AFTER) {
+            logged_at = Some(Instant::now());
             tracing::warn!(
                 "can't send traces to `{url}`: {cause}\n\
                  run a collector for OTLP over gRPC there, or change tracing.otlp; spans lost so far: {failed}"

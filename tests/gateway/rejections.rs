@@ -118,9 +118,9 @@ fn an_upstream_that_gives_no_answer_is_told_without_its_address() {
     let timeouts = "timeouts = { connect = \"300ms\", response = \"300ms\" }";
     for (url, status, code, detail) in [
         (format!("http://{refusing}"), 502, "upstream-unreachable", "the upstream could not be reached"),
-        (garbage.url(), 502, "upstream-broken", "the upstream broke off before it answered"),
-        (closing.url(), 502, "upstream-broken", "the upstream broke off before it answered"),
-        (both.url(), 502, "upstream-broken", "the upstream broke off before it answered"),
+        (garbage.url(), 502, "upstream-broken", "no valid response from the upstream"),
+        (closing.url(), 502, "upstream-broken", "no valid response from the upstream"),
+        (both.url(), 502, "upstream-broken", "no valid response from the upstream"),
         (partial.url(), 504, "upstream-response-timeout", "the upstream took too long to answer"),
         (silent.url(), 504, "upstream-response-timeout", "the upstream took too long to answer"),
         (

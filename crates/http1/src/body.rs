@@ -1,4 +1,4 @@
-//! How long the bodies of messages are, and how they are framed (RFC 9112, sections 6 and 7).
+//! The length and the framing of message bodies (RFC 9112, sections 6 and 7).
 
 use std::{
     io,
@@ -16,62 +16,62 @@ use tokio::io::AsyncRead;
 
 use super::{Input, Output, head};
 
-/// Bytes that the extensions of all chunks of a body may have together, with the sizes beside them.
+/// The most bytes of chunk extensions in a body, including the white space after the sizes.
 const EXTENSIONS_MOST: usize = 16 << 10;
-/// Bytes that the size of a chunk has at most, in hexadecimal.
+/// The most hexadecimal digits of a chunk size.
 const SIZE_MOST: usize = 16;
 const LINE_END: &[u8] = b"\r\n";
 
-/// Takes a body out of what comes.
+/// Decodes a body from the bytes of a connection.
 #[derive(Debug)]
 pub enum Decoder {
-    /// So many bytes are to come yet.
+    /// The number of bytes still to come.
     Length(u64),
-    /// In chunks.
+    /// A chunked body.
     Chunked(Chunks),
-    /// All that comes until the connection ends.
+    /// A body that ends with the connection.
     UntilClose,
 }
 
-/// Where in a chunked body one is.
+/// The state of decoding a chunked body.
 #[derive(Debug)]
 pub struct Chunks {
-    place: Place,
-    /// Bytes of extensions so far.
+    state: ChunkState,
+    /// The bytes of extensions so far.
     extensions: usize,
-    /// Bytes that the trailers may have.
+    /// The most bytes of trailers.
     trailers_most: usize,
 }
 
 #[derive(Debug)]
-enum Place {
+enum ChunkState {
     Size,
-    /// So many bytes of the chunk are to come yet.
+    /// The number of bytes of the chunk still to come.
     Data(u64),
     DataEnd,
     Trailers,
 }
 
-/// What there is of a body.
+/// The result of one decoding step.
 enum Piece {
     Frame(Frame<Bytes>),
-    /// More must come first.
+    /// More bytes must be read first.
     Nothing,
     End,
 }
 
 impl Decoder {
-    /// Of a chunked body, whose trailers may have so many bytes.
+    /// Creates a decoder for a chunked body whose trailers have at most this many bytes.
     pub fn chunked(trailers_most: usize) -> Self {
-        Self::Chunked(Chunks { place: Place::Size, extensions: 0, trailers_most })
+        Self::Chunked(Chunks { state: ChunkState::Size, extensions: 0, trailers_most })
     }
 
-    /// Whether it has ended.
+    /// Returns true if the body has ended.
     pub fn has_ended(&self) -> bool {
         matches!(self, Self::Length(0))
     }
 
-    /// How long the rest of it is.
+    /// Returns the length of the rest, as far as it is known.
     pub fn size_hint(&self) -> SizeHint {
         match self {
             Self::Length(rest) => SizeHint::with_exact(*rest),
@@ -79,10 +79,10 @@ impl Decoder {
         }
     }
 
-    /// The next of the body, which is read from the stream where it hasn't come yet.
+    /// Returns the next frame of the body. Reads from the stream if the frame hasn't been read yet.
     ///
     /// # Errors
-    /// The connection broke, or ended before the body; or what came isn't chunked as it should be.
+    /// The connection failed or ended before the body did, or the chunked framing is invalid.
     pub fn poll_frame(
         &mut self,
         input: &mut Input,
@@ -127,7 +127,7 @@ impl Decoder {
     }
 }
 
-/// Data of which so many bytes are to come yet, as far as they are there.
+/// Takes the bytes of a chunk or body that have arrived. `rest` is the number of bytes still to come.
 fn data(input: &mut Input, rest: &mut u64) -> Frame<Bytes> {
     let there = input.bytes().len();
     let length = usize::try_from(*rest).map_or(there, |rest| rest.min(there));
@@ -138,51 +138,52 @@ fn data(input: &mut Input, rest: &mut u64) -> Frame<Bytes> {
 impl Chunks {
     fn decode(&mut self, input: &mut Input) -> io::Result<Piece> {
         loop {
-            match &mut self.place {
-                Place::Size => {
+            match &mut self.state {
+                ChunkState::Size => {
                     let Some(size) = self.take_size(input)? else { return Ok(Piece::Nothing) };
-                    self.place = if size == 0 { Place::Trailers } else { Place::Data(size) };
+                    self.state = if size == 0 { ChunkState::Trailers } else { ChunkState::Data(size) };
                 }
-                Place::Data(0) => self.place = Place::DataEnd,
-                Place::Data(_) if input.bytes().is_empty() => return Ok(Piece::Nothing),
-                Place::Data(rest) => return Ok(Piece::Frame(data(input, rest))),
-                Place::DataEnd => {
+                ChunkState::Data(0) => self.state = ChunkState::DataEnd,
+                ChunkState::Data(_) if input.bytes().is_empty() => return Ok(Piece::Nothing),
+                ChunkState::Data(rest) => return Ok(Piece::Frame(data(input, rest))),
+                ChunkState::DataEnd => {
                     let bytes = input.bytes();
                     if !LINE_END.starts_with(&bytes[..bytes.len().min(LINE_END.len())]) {
-                        return Err(malformed("a chunk is longer than its size"));
+                        return Err(malformed("a chunk is longer than its stated size"));
                     }
                     if bytes.len() < LINE_END.len() {
                         return Ok(Piece::Nothing);
                     }
                     input.take(LINE_END.len());
-                    self.place = Place::Size;
+                    self.state = ChunkState::Size;
                 }
-                Place::Trailers => return take_trailers(input, self.trailers_most),
+                ChunkState::Trailers => return take_trailers(input, self.trailers_most),
             }
         }
     }
 
-    /// Takes the line of a chunk's size, if it is there (RFC 9112, section 7.1). Extensions are passed over.
+    /// Takes the line with a chunk's size, if it has arrived (RFC 9112, section 7.1). Extensions are ignored.
     fn take_size(&mut self, input: &mut Input) -> io::Result<Option<u64>> {
         let bytes = input.bytes();
         let end = bytes.iter().position(|byte| *byte == b'\n');
         let line = &bytes[..end.unwrap_or(bytes.len())];
         let digits = line.iter().position(|byte| !byte.is_ascii_hexdigit()).unwrap_or(line.len());
         if self.extensions + line.len() - digits > EXTENSIONS_MOST || digits > SIZE_MOST {
-            return Err(malformed("a chunk's size, or its extensions, are too long"));
+            return Err(malformed("a chunk size, or the chunk extensions, are too long"));
         }
         let Some(end) = end else {
-            // What can't become one needn't be waited for.
+            // A line that can't become valid is rejected at once.
             return match digits == 0 && !line.is_empty() {
                 true => Err(malformed("a chunk has no size")),
                 false => Ok(None),
             };
         };
         let (size, rest) = line.split_at(digits);
-        let rest = rest.strip_suffix(b"\r").ok_or_else(|| malformed("a chunk's size ends without CR"))?;
+        let rest =
+            rest.strip_suffix(b"\r").ok_or_else(|| malformed("the line of a chunk size ends without CR"))?;
         let after = rest.iter().find(|byte| !matches!(byte, b' ' | b'\t'));
         if size.is_empty() || rest.contains(&b'\r') || !matches!(after, None | Some(b';')) {
-            return Err(malformed("a chunk's size is none"));
+            return Err(malformed("a chunk size is invalid"));
         }
         let size = str::from_utf8(size).ok().and_then(|size| u64::from_str_radix(size, 16).ok());
         self.extensions += rest.len();
@@ -191,7 +192,7 @@ impl Chunks {
     }
 }
 
-/// Takes the trailers, which may be none, if all of them are there (RFC 9112, section 7.1.2).
+/// Takes the trailers, if all of them have arrived (RFC 9112, section 7.1.2). There may be none.
 fn take_trailers(input: &mut Input, most: usize) -> io::Result<Piece> {
     let bytes = input.bytes();
     if bytes.starts_with(LINE_END) {
@@ -200,20 +201,20 @@ fn take_trailers(input: &mut Input, most: usize) -> io::Result<Piece> {
     }
     let mut fields = [httparse::EMPTY_HEADER; head::FIELDS_MOST];
     let parsed = httparse::parse_headers(bytes, &mut fields);
-    match parsed.map_err(|_| malformed("trailers are no fields, or too many"))? {
+    match parsed.map_err(|_| malformed("the trailers are invalid, or there are too many"))? {
         httparse::Status::Complete((length, fields)) if length <= most => {
-            // httparse takes LF alone for a line's end, as one may in a head (RFC 9112, section 2.2). Here it would be lenient
-            // for nothing but who hides something.
+            // httparse accepts LF alone as the end of a line, which is allowed in a head (RFC 9112, section
+            // 2.2). In trailers it would only help to smuggle requests.
             if bytes[..length].split_inclusive(|byte| *byte == b'\n').any(|line| !line.ends_with(LINE_END)) {
-                return Err(malformed("a trailer ends without CR"));
+                return Err(malformed("a trailer line ends without CR"));
             }
             let (trailers, _) =
-                head::fields(bytes, fields, 0).map_err(|_| malformed("trailers are no fields"))?;
+                head::fields(bytes, fields, 0).map_err(|_| malformed("the trailers are invalid"))?;
             input.take(length);
             Ok(Piece::Frame(Frame::trailers(trailers)))
         }
         httparse::Status::Partial if bytes.len() <= most => Ok(Piece::Nothing),
-        _ => Err(malformed("trailers are too large")),
+        _ => Err(malformed("the trailers are too large")),
     }
 }
 
@@ -221,31 +222,32 @@ fn malformed(what: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what)
 }
 
-/// Frames a body that is written.
+/// Encodes a body for sending.
 #[derive(Debug)]
 pub enum Encoder {
-    /// So many bytes are to be written yet.
+    /// The number of bytes still to be written.
     Length(u64),
-    /// In chunks, and at the end those trailers of which the head tells.
+    /// A chunked body, and the trailers that the head announced.
     Chunked(SmallVec<[HeaderName; 1]>),
-    /// All of it until the connection ends.
+    /// A body that ends with the connection.
     UntilClose,
 }
 
 impl Encoder {
-    /// Of a chunked body, of a message with this head: only the trailers are written that it tells of (RFC 9110, section 6.6.2).
+    /// Creates an encoder for the chunked body of a message with this head. It writes only the trailers that
+    /// the head announces in `Trailer` (RFC 9110, section 6.6.2).
     pub fn chunked(head: &HeaderMap) -> Self {
         let lines = head.get_all(TRAILER).into_iter();
         let names = lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b','));
         Self::Chunked(names.filter_map(|name| HeaderName::from_bytes(name.trim_ascii()).ok()).collect())
     }
 
-    /// Whether nothing of the body is to be written any more.
+    /// Returns true if nothing more of the body will be written.
     pub fn has_ended(&self) -> bool {
         matches!(self, Self::Length(0))
     }
 
-    /// Writes a frame. There must be no data to be written yet. What is beyond the length is left out.
+    /// Writes a frame. `output` must [take more](Output::takes_more). Bytes beyond the length are left out.
     pub fn encode(&mut self, frame: Frame<Bytes>, output: &mut Output) {
         let frame = match (frame.into_data(), &mut *self) {
             (Ok(data), _) if data.is_empty() => return,
@@ -261,8 +263,8 @@ impl Encoder {
             (Ok(data), Self::UntilClose) => return output.push(data, b""),
             (Err(frame), _) => frame,
         };
-        if let (Ok(mut trailers), Self::Chunked(told)) = (frame.into_trailers(), &*self) {
-            let others: Vec<_> = trailers.keys().filter(|name| !told.contains(name)).cloned().collect();
+        if let (Ok(mut trailers), Self::Chunked(announced)) = (frame.into_trailers(), &*self) {
+            let others: Vec<_> = trailers.keys().filter(|name| !announced.contains(name)).cloned().collect();
             others.into_iter().for_each(|name| drop(trailers.remove(name)));
             let bytes = output.bytes();
             bytes.extend_from_slice(b"0\r\n");
@@ -272,10 +274,10 @@ impl Encoder {
         }
     }
 
-    /// Ends the body. There must be no data to be written yet.
+    /// Ends the body. `output` must [take more](Output::takes_more).
     ///
     /// # Errors
-    /// It is shorter than it should be.
+    /// The body is shorter than its stated length.
     pub fn end(&mut self, output: &mut Output) -> io::Result<()> {
         match std::mem::replace(self, Self::Length(0)) {
             Self::Length(0) | Self::UntilClose => {}

@@ -1,4 +1,4 @@
-//! The heads of messages: their first line and their fields (RFC 9112, sections 3 to 5).
+//! The heads of messages: the first line and the header fields (RFC 9112, sections 3 to 5).
 
 use std::{mem::MaybeUninit, ops::Range};
 
@@ -12,24 +12,25 @@ use smallvec::SmallVec;
 
 use super::Input;
 
-/// Fields that a head may have, or the trailers of a body.
+/// The most fields of a head, or of the trailers of a body.
 pub const FIELDS_MOST: usize = 100;
-/// Fields that are mostly added to those that came: room for them spares the map another allocation.
+/// The number of fields that are usually added to a received head. Reserving room for them saves an
+/// allocation.
 const FIELDS_ADDED: usize = 6;
 
-/// Why a head can't be read.
+/// An error in a message head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unreadable {
-    /// It isn't HTTP/1.
+    /// The head isn't HTTP/1.
     Malformed,
-    /// It has more bytes than it may have, or more than [`FIELDS_MOST`] fields.
+    /// The head has too many bytes, or more than [`FIELDS_MOST`] fields.
     TooLarge,
-    /// The target has more bytes than a [`Uri`] can have.
+    /// The target has more bytes than a [`Uri`] can hold.
     TargetTooLong,
 }
 
 impl Unreadable {
-    /// Returns the code of the problem that answers it.
+    /// Returns the code of the problem that the client gets.
     pub fn code(self) -> &'static str {
         match self {
             Self::Malformed => "request-malformed",
@@ -48,32 +49,33 @@ impl From<httparse::Error> for Unreadable {
     }
 }
 
-/// The reason phrase of a response, where it isn't the usual one of its status. An extension of the response.
+/// The reason phrase of a response if it isn't the usual one of its status. It is an extension of the
+/// response.
 #[derive(Clone, Debug)]
 pub struct ReasonPhrase(Bytes);
 
 impl ReasonPhrase {
-    /// Returns the phrase as it came.
+    /// Returns the phrase as received.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 }
 
-/// How the fields of a head were spelt, if not in small letters. There are servers and clients that look at it, and
-/// [`HeaderName`] doesn't tell.
+/// The spelling of the field names of a head, if any isn't in lower case. [`HeaderName`] doesn't keep it, but
+/// some servers and clients depend on it.
 pub type Spelt = Option<Box<Spelling>>;
 
-/// How the fields of a head were spelt.
+/// The spelling of the field names of a head.
 #[derive(Debug)]
 pub struct Spelling {
     head: Bytes,
-    /// Its names, and where they are.
+    /// The names, and their ranges in the head.
     names: SmallVec<[(HeaderName, Range<usize>); 8]>,
 }
 
 impl Spelling {
-    /// How a name was spelt: that is looked for from a place on, which goes on to the next name then, as names are mostly asked
-    /// for in the order in which they came.
+    /// Returns the spelling of a name. The search begins at `place`, and `place` then moves behind the name
+    /// found, since names are mostly asked for in the order of the head.
     fn find<'s>(&'s self, name: &'s HeaderName, place: &mut usize) -> &'s [u8] {
         let (before, after) = self.names.split_at(*place);
         if let Some(at) = after.iter().position(|(own, _)| own == name) {
@@ -85,17 +87,17 @@ impl Spelling {
     }
 }
 
-/// Takes the head of a request, if it is there, of so many bytes at most, with how it was spelt in the body's place. Empty
-/// lines before it are passed over.
+/// Takes the head of a request of at most `most` bytes, if it has arrived. The body of the result is the
+/// spelling of its field names. Empty lines before the head are skipped.
 ///
 /// # Errors
-/// It can't be one any more.
+/// The bytes can't become a valid head.
 pub fn request(input: &mut Input, most: usize) -> Result<Option<Request<Spelt>>, Unreadable> {
     let bytes = input.bytes();
     let mut room = [const { MaybeUninit::uninit() }; FIELDS_MOST];
     let mut parsed = httparse::Request::new(&mut []);
     let Some(length) = whole(parsed.parse_with_uninit_headers(bytes, &mut room)?, bytes, most)? else {
-        // Who has sent nothing else owes no head.
+        // A client that has sent only empty lines hasn't begun a head.
         if bytes.iter().all(|byte| matches!(byte, b'\r' | b'\n')) {
             let lines = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
             input.take(lines);
@@ -120,11 +122,11 @@ pub fn request(input: &mut Input, most: usize) -> Result<Option<Request<Spelt>>,
     Ok(Some(request))
 }
 
-/// Takes the head of an answer, if it is there, of so many bytes at most, with how it was spelt in the body's place. One whose
-/// reason isn't the usual one has a [`ReasonPhrase`].
+/// Takes the head of a response of at most `most` bytes, if it has arrived. The body of the result is the
+/// spelling of its field names. If the reason isn't the usual one, the response gets a [`ReasonPhrase`].
 ///
 /// # Errors
-/// It can't be one any more.
+/// The bytes can't become a valid head.
 pub fn response(input: &mut Input, most: usize) -> Result<Option<Response<Spelt>>, Unreadable> {
     let bytes = input.bytes();
     let mut room = [const { MaybeUninit::uninit() }; FIELDS_MOST];
@@ -148,7 +150,7 @@ pub fn response(input: &mut Input, most: usize) -> Result<Option<Response<Spelt>
     Ok(Some(response))
 }
 
-/// The length of a head, if it has come whole.
+/// Returns the length of a head, if it is complete.
 fn whole(parsed: httparse::Status<usize>, bytes: &Bytes, most: usize) -> Result<Option<usize>, Unreadable> {
     match parsed {
         httparse::Status::Complete(length) if length <= most => Ok(Some(length)),
@@ -157,10 +159,11 @@ fn whole(parsed: httparse::Status<usize>, bytes: &Bytes, most: usize) -> Result<
     }
 }
 
-/// The fields, which are pieces of the bytes, in a map with room for some more, and how they were spelt.
+/// Returns the fields in a map with room for `more` others, and their spelling. They share the memory of
+/// `bytes`.
 ///
 /// # Errors
-/// One of them is none.
+/// A name or a value is invalid.
 pub fn fields(
     bytes: &Bytes,
     parsed: &[httparse::Header<'_>],
@@ -182,7 +185,7 @@ pub fn fields(
     Ok((headers, spelling))
 }
 
-/// Writes fields, as they were spelt.
+/// Writes fields, in their original spelling.
 pub fn write(fields: &HeaderMap, spelling: Option<&Spelling>, out: &mut Vec<u8>) {
     let mut place = 0;
     for (name, value) in fields {
@@ -194,18 +197,18 @@ pub fn write(fields: &HeaderMap, spelling: Option<&Spelling>, out: &mut Vec<u8>)
     }
 }
 
-/// Whether a field's list has this member, in whatever case.
+/// Returns true if the list in a field has this member. Case doesn't matter.
 pub fn has_member(fields: &HeaderMap, name: HeaderName, member: &str) -> bool {
     let lines = fields.get_all(name).into_iter();
     let mut members = lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b','));
     members.any(|other| other.trim_ascii().eq_ignore_ascii_case(member.as_bytes()))
 }
 
-/// Whether another message may follow on the connection (RFC 9112, section 9.3).
+/// Returns true if another message may follow on the connection (RFC 9112, section 9.3).
 pub fn persists(version: Version, fields: &HeaderMap) -> bool {
     let mut keeps = version == Version::HTTP_11;
     for line in fields.get_all(CONNECTION) {
-        // What isn't text has no options.
+        // A value that isn't text has no options.
         for option in line.to_str().unwrap_or_default().split(',').map(str::trim) {
             if option.eq_ignore_ascii_case("close") {
                 return false;
@@ -216,19 +219,19 @@ pub fn persists(version: Version, fields: &HeaderMap) -> bool {
     keeps
 }
 
-/// Whether `chunked` is the one transfer coding, if there are any (RFC 9112, section 6.1). Nothing here undoes another one,
-/// and chunks within chunks are read in two ways.
+/// Returns whether `chunked` is the only transfer coding; `None` if there is no coding (RFC 9112, section
+/// 6.1). Other codings can't be decoded here, and nested chunks are read differently by different servers.
 pub fn is_chunked(fields: &HeaderMap) -> Option<bool> {
     let mut lines = fields.get_all(TRANSFER_ENCODING).into_iter();
     let coding = lines.next()?.as_bytes().trim_ascii();
     Some(lines.next().is_none() && coding.eq_ignore_ascii_case(b"chunked"))
 }
 
-/// Returns the length that a message states, if it does. It may state it several times, but each time the same number
-/// (RFC 9112, section 6.3).
+/// Returns the length that a message states, if any. It may be stated several times with the same number (RFC
+/// 9112, section 6.3).
 ///
 /// # Errors
-/// A value that isn't a length, or different ones.
+/// A value isn't a length, or the values differ.
 pub fn content_length(fields: &HeaderMap) -> Result<Option<u64>, Unreadable> {
     let mut stated = None;
     for line in fields.get_all(CONTENT_LENGTH) {
@@ -242,11 +245,11 @@ pub fn content_length(fields: &HeaderMap) -> Result<Option<u64>, Unreadable> {
     Ok(stated)
 }
 
-/// Reads the length of a message, as [`content_length`] does, and leaves it in one line of its own digits: how those were
-/// written that came isn't left to the next reader.
+/// Reads the length of a message, as [`content_length`] does, and leaves it in one field line, written in the
+/// shortest form. So the next reader can't read it differently.
 ///
 /// # Errors
-/// There is none, or there are several.
+/// The length is invalid, or there are different ones.
 pub fn unify_length(fields: &mut HeaderMap) -> Result<Option<u64>, Unreadable> {
     let length = content_length(fields)?;
     if let Some(length) = length {
@@ -263,7 +266,7 @@ pub fn unify_length(fields: &mut HeaderMap) -> Result<Option<u64>, Unreadable> {
     Ok(length)
 }
 
-/// A number of digits and nothing else.
+/// Parses a number of decimal digits and nothing else.
 fn number(digits: &[u8]) -> Option<u64> {
     let first = digits.first()?;
     if !first.is_ascii_digit() {

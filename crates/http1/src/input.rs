@@ -1,4 +1,4 @@
-//! What has come of a connection.
+//! The bytes received on a connection.
 
 use std::{
     cell::RefCell,
@@ -10,23 +10,23 @@ use std::{
 use bytes::{Buf, Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Bytes that are read at a time, and of what is read ahead, at most.
+/// The most bytes read at a time, and the most read ahead.
 const READ_MOST: usize = 64 << 10;
 
 thread_local! {
-    /// What is read goes here first, so that a connection that waits holds no buffer.
+    /// Reads go here first, so that an idle connection holds no buffer.
     static SCRATCH: RefCell<Box<[u8]>> = RefCell::new(vec![0; READ_MOST].into());
 }
 
-/// What has come of a connection and isn't used yet. Empty, it holds no memory.
+/// The bytes received on a connection and not used yet. If empty, it holds no memory.
 #[derive(Debug, Default)]
 pub struct Input(Bytes);
 
 impl Input {
-    /// Reads what is there, of [`READ_MOST`] bytes, and tells how many that is: 0 at the end.
+    /// Reads at most [`READ_MOST`] bytes and returns their number: 0 at the end of the stream.
     ///
     /// # Errors
-    /// The connection broke.
+    /// The connection failed.
     pub fn poll_more(
         &mut self,
         stream: &mut (impl AsyncRead + Unpin + ?Sized),
@@ -35,11 +35,11 @@ impl Input {
         self.poll_some(READ_MOST, stream, context)
     }
 
-    /// Reads ahead of what is asked for while fewer than [`READ_MOST`] bytes are there, and tells how many that is: 0 at the
-    /// end.
+    /// Reads ahead while fewer than [`READ_MOST`] bytes are unused. Returns the number of bytes read: 0 at
+    /// the end of the stream.
     ///
     /// # Errors
-    /// The connection broke.
+    /// The connection failed.
     pub fn poll_ahead(
         &mut self,
         stream: &mut (impl AsyncRead + Unpin + ?Sized),
@@ -65,35 +65,35 @@ impl Input {
         })
     }
 
-    /// Puts something behind what is there.
+    /// Appends bytes.
     pub fn push(&mut self, more: &[u8]) {
         if self.0.is_empty() {
             self.0 = Bytes::copy_from_slice(more);
         } else if !more.is_empty() {
-            // Mostly nobody else holds it, and it grows where it is.
+            // The memory is rarely shared, so the buffer usually grows in place.
             let mut all = std::mem::take(&mut self.0).try_into_mut().unwrap_or_else(BytesMut::from);
             all.extend_from_slice(more);
             self.0 = all.freeze();
         }
     }
 
-    /// What is there.
+    /// Returns the unused bytes.
     pub fn bytes(&self) -> &Bytes {
         &self.0
     }
 
-    /// Takes the first so many bytes, of those that are there.
+    /// Takes the first `length` bytes. That many must have been received.
     pub fn take(&mut self, length: usize) -> Bytes {
         if length == self.0.len() { std::mem::take(&mut self.0) } else { self.0.split_to(length) }
     }
 
-    /// The stream, of which this is read first.
+    /// Returns a stream that yields these bytes before those of `stream`.
     pub fn before<S>(self, stream: S) -> Ahead<S> {
         Ahead { bytes: self.0, stream }
     }
 }
 
-/// A stream of which something has been read ahead.
+/// A stream with bytes that were read ahead of it.
 #[derive(Debug)]
 pub struct Ahead<S> {
     bytes: Bytes,

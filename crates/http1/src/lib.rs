@@ -1,8 +1,8 @@
-//! HTTP/1.1 as it stands on the wire (RFC 9112), of clients and servers alike: what comes ([`Input`]), the heads of messages
-//! ([`head`]), how long their bodies are and how these are framed ([`body`]), what is to be written ([`Output`]), and a client's
-//! connection with the body that comes on it ([`Wire`]).
+//! HTTP/1.1 on the wire (RFC 9112), for clients and servers: bytes received ([`Input`]), the heads of
+//! messages ([`head`]), the length and framing of bodies ([`body`]), bytes to send ([`Output`]), and a
+//! client's connection with the body of its request ([`Wire`]).
 //!
-//! Heads are parsed by httparse. Nothing here waits or decides: servers and clients do.
+//! httparse parses the heads. Nothing here waits or decides; that is up to servers and clients.
 
 pub mod body;
 pub mod head;
@@ -21,6 +21,6 @@ pub use self::{
 
 use tokio::io::{AsyncRead, AsyncWrite};
 
-/// What a connection is made on.
+/// A byte stream to run HTTP on.
 pub trait Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static {}
 impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Stream for S {}

@@ -1,4 +1,4 @@
-//! What is to be written to a connection.
+//! The bytes to be written to a connection.
 
 use std::{
     io::{self, IoSlice},
@@ -9,50 +9,51 @@ use std::{
 use bytes::{Buf, Bytes};
 use tokio::io::AsyncWrite;
 
-/// Data up to so many bytes are copied behind what is before them, so that a message goes out in one piece.
+/// The most bytes of data that are copied behind the bytes before them, so that a message is sent in one
+/// piece.
 const COPIED_MOST: usize = 8 << 10;
 
-/// What is to be written to a connection: bytes, then data that were too large to be copied, then what ends these. Empty, it
-/// holds no memory.
+/// The bytes to be written to a connection: a buffer, then data too large to copy, then the end of that data.
+/// If empty, it holds no memory.
 #[derive(Debug, Default)]
 pub struct Output {
     bytes: Vec<u8>,
     written: usize,
     data: Bytes,
     end: &'static [u8],
-    /// The stream holds something back.
+    /// True if the stream may hold written bytes back until it is flushed.
     is_unflushed: bool,
 }
 
 impl Output {
-    /// Whether there is nothing to write, and the stream has all.
+    /// Returns true if everything has been written and flushed.
     pub fn is_empty(&self) -> bool {
         self.has_written() && !self.is_unflushed
     }
 
-    /// Whether it takes more before this is written.
+    /// Returns true if more can be added before the current bytes are written.
     pub fn takes_more(&self) -> bool {
         self.data.is_empty() && self.end.is_empty() && self.bytes.len() <= COPIED_MOST
     }
 
-    /// Where to put what is to be written, while it [takes more](Self::takes_more).
+    /// Returns the buffer to append to. Only while the output [takes more](Self::takes_more).
     pub fn bytes(&mut self) -> &mut Vec<u8> {
         debug_assert!(self.data.is_empty() && self.end.is_empty(), "bytes would come after data");
         &mut self.bytes
     }
 
-    /// Bytes that wait to be written.
+    /// Returns the number of bytes not written yet.
     pub fn unwritten(&self) -> usize {
         self.bytes.len() - self.written + self.data.len() + self.end.len()
     }
 
-    /// Returns the bytes that aren't written yet. There must be no data among them.
+    /// Returns the bytes not written yet. Large data must have been written.
     pub fn into_rest(mut self) -> Vec<u8> {
         debug_assert!(self.data.is_empty() && self.end.is_empty(), "data would be lost");
         self.bytes.split_off(self.written)
     }
 
-    /// Has data written, and then their end, while it [takes more](Self::takes_more).
+    /// Appends data and what ends it. Only while the output [takes more](Self::takes_more).
     pub fn push(&mut self, data: Bytes, end: &'static [u8]) {
         let bytes = self.bytes();
         if data.len() <= COPIED_MOST {
@@ -63,10 +64,10 @@ impl Output {
         }
     }
 
-    /// Writes all, as far as the stream takes it, and has the stream send it.
+    /// Writes everything that the stream accepts, then flushes it.
     ///
     /// # Errors
-    /// The connection broke.
+    /// The connection failed.
     pub fn poll_flush(
         &mut self,
         stream: &mut (impl AsyncWrite + Unpin + ?Sized),
@@ -75,7 +76,7 @@ impl Output {
         while !self.has_written() {
             let mut stream = Pin::new(&mut *stream);
             let bytes = &self.bytes[self.written..];
-            // What is in one piece, as it mostly is, goes out by the cheaper call.
+            // A plain write is cheaper and usually enough, since most output is in one piece.
             let written = if self.data.is_empty() && (bytes.is_empty() || self.end.is_empty()) {
                 stream.poll_write(context, if bytes.is_empty() { self.end } else { bytes })
             } else {

@@ -1,4 +1,4 @@
-//! A connection on which requests come, and their bodies, which are read elsewhere.
+//! A client's connection and the body of its request, which is read by another task.
 
 use std::{
     fmt, io, mem,
@@ -14,43 +14,44 @@ use parking_lot::Mutex;
 use super::{Input, Output, Stream, body::Decoder};
 
 const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
-/// Bytes of interim responses that wait for a client before further ones are dropped.
+/// The most bytes of interim responses that are queued for a client. Further ones are dropped.
 const INTERIM_MOST: usize = 16 << 10;
 
-/// A connection, what has come of it, and the body that is coming.
+/// A client's connection, with its unused input and the body being received.
 #[derive(Debug)]
 pub struct Wire<S> {
-    /// The connection itself.
+    /// The stream.
     pub stream: S,
-    /// What has come, and isn't used yet.
+    /// The bytes received and not used yet.
     pub input: Input,
     decoder: Decoder,
-    /// The client waits to be told that its body is wanted.
+    /// True if the client waits for `100 Continue` before it sends the body.
     expects_continue: bool,
-    /// Interim responses, that one among them, and the task that reads the body and waits until it is written.
+    /// The interim responses to be written, including `100 Continue`.
     interim: Output,
+    /// The task that reads the body and waits for the interim responses to be written.
     writer: Option<Waker>,
-    /// Who was to read the body wants no more of it.
+    /// True if the reader of the body has been dropped.
     is_given_up: bool,
-    /// The body has broken off.
+    /// True if receiving the body has failed.
     is_broken: bool,
-    /// Woken when the body has ended, or is given up.
+    /// The connection's task, woken when the body has ended or is given up.
     task: Option<Waker>,
 }
 
-/// Sends interim responses (RFC 9110, section 15.2) to the client of a request, before the final one.
+/// Sends interim responses (RFC 9110, section 15.2) to the client of a request before the final response.
 #[derive(Clone)]
-pub struct Interim(Weak<dyn Source>);
+pub struct Interim(Weak<dyn BodySource>);
 
-/// The body of a request, which is read from its connection as it is asked for. It ends with the connection, too, but then
-/// by an error.
+/// The body of a request, read from its connection on demand. If the connection ends first, the body ends
+/// with an error.
 pub struct Incoming {
-    wire: Weak<dyn Source>,
+    wire: Weak<dyn BodySource>,
     has_ended: bool,
 }
 
 impl<S: Stream> Wire<S> {
-    /// A connection of which something has come.
+    /// Creates a connection from which some bytes may have been read already.
     pub fn new(stream: S, input: Input) -> Self {
         Self {
             stream,
@@ -65,24 +66,26 @@ impl<S: Stream> Wire<S> {
         }
     }
 
-    /// Whether nothing of a body is to come any more.
+    /// Returns true if no more of a body will come.
     pub fn body_has_ended(&self) -> bool {
         self.decoder.has_ended()
     }
 
-    /// Begins the answer, before which no more interim responses go out. Returns what is left to be written of those, and whether
-    /// the body may end: unless nobody reads it, and there is more of it than came with the head.
-    pub fn begin_answer(&mut self) -> (Vec<u8>, bool) {
+    /// Begins the response; no interim response is sent after that. Returns the bytes of interim responses
+    /// not written yet, and whether the body may still end. It can't if nobody reads it and there is more of
+    /// it than has arrived.
+    pub fn begin_response(&mut self) -> (Vec<u8>, bool) {
         self.expects_continue = false;
-        // The connection writes the rest with the answer.
+        // The connection writes them before the response.
         let rest = mem::take(&mut self.interim).into_rest();
         self.wake_writer();
         let end = self.poll_body_end(&mut Context::from_waker(Waker::noop()));
         (rest, !matches!(end, Poll::Ready(false)))
     }
 
-    /// Waits until the client has hung up, and sends interim responses meanwhile. A hang-up shows behind all that the client has
-    /// sent, so what follows its body is read ahead, as far as [`Input::poll_ahead`] goes.
+    /// Waits until the client has hung up, and sends interim responses meanwhile. A hang-up shows only behind
+    /// everything that the client has sent, so bytes after the body are read ahead, up to the limit of
+    /// [`Input::poll_ahead`].
     pub fn poll_left(&mut self, context: &mut Context<'_>) -> Poll<io::Error> {
         if !self.interim.is_empty()
             && let Poll::Ready(written) = self.interim.poll_flush(&mut self.stream, context)
@@ -105,8 +108,8 @@ impl<S: Stream> Wire<S> {
         }
     }
 
-    /// Waits until nobody reads the body any more, and tells whether it has ended then. What is left of it is passed over, if
-    /// it is there in one piece.
+    /// Waits until nobody reads the body any more. Returns true if it has ended. A rest of the body is
+    /// skipped if it arrived in one piece.
     pub fn poll_body_end(&mut self, context: &mut Context<'_>) -> Poll<bool> {
         if !self.body_has_ended() && !self.is_given_up {
             self.wake_later(context);
@@ -128,7 +131,7 @@ impl<S: Stream> Wire<S> {
         self.writer.take().into_iter().for_each(Waker::wake);
     }
 
-    /// Tells the client that its body is wanted, if it waits for that.
+    /// Sends `100 Continue`, if the client waits for it.
     fn poll_continue(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         if mem::take(&mut self.expects_continue) && self.input.bytes().is_empty() {
             self.interim.bytes().extend_from_slice(CONTINUE);
@@ -143,44 +146,45 @@ impl<S: Stream> Wire<S> {
 }
 
 impl Interim {
-    /// To the client of the request that is answered on this connection.
+    /// Creates a sender to the client of the current request on this connection.
     pub fn to<S: Stream>(wire: &Arc<Mutex<Wire<S>>>) -> Self {
         let wire: Weak<Mutex<Wire<S>>> = Arc::downgrade(wire);
         Self(wire)
     }
 
-    /// Sends the head of one with the empty line that ends it; unless the client has left, or takes none of those before it.
+    /// Sends the head of an interim response, including the empty line that ends it. It is dropped if the
+    /// client has left or too many bytes are queued.
     pub fn send(&self, head: &[u8]) {
         if let Some(wire) = self.0.upgrade() {
-            wire.inform(head);
+            wire.queue_interim(head);
         }
     }
 }
 
 impl Incoming {
-    /// A body that comes now, perhaps only if the client is told that it is wanted.
+    /// Begins to receive a body. If the client expects `100 Continue`, the first read sends it.
     pub fn begin<S: Stream>(wire: &Arc<Mutex<Wire<S>>>, decoder: Decoder, expects_continue: bool) -> Self {
         let mut locked = wire.lock();
         let has_ended = decoder.has_ended();
         (locked.decoder, locked.expects_continue, locked.is_given_up) = (decoder, expects_continue, false);
         drop(locked);
-        let wire: Arc<dyn Source> = wire.clone();
+        let wire: Arc<dyn BodySource> = wire.clone();
         Self { wire: Arc::downgrade(&wire), has_ended }
     }
 }
 
-/// What bodies come from.
-trait Source: Send + Sync {
-    /// The next of the body, and whether that was the last.
+/// A connection from which a body is read.
+trait BodySource: Send + Sync {
+    /// Returns the next frame of the body, and whether the body has ended with it.
     fn poll_frame(&self, context: &mut Context<'_>) -> (Poll<Option<io::Result<Frame<Bytes>>>>, bool);
     fn size_hint(&self) -> SizeHint;
-    /// Has what is left of the body be passed over.
+    /// Stops reading. The rest of the body is skipped.
     fn give_up(&self);
-    /// Has the head of an interim response written.
-    fn inform(&self, head: &[u8]);
+    /// Queues the head of an interim response.
+    fn queue_interim(&self, head: &[u8]);
 }
 
-impl<S: Stream> Source for Mutex<Wire<S>> {
+impl<S: Stream> BodySource for Mutex<Wire<S>> {
     fn poll_frame(&self, context: &mut Context<'_>) -> (Poll<Option<io::Result<Frame<Bytes>>>>, bool) {
         let wire = &mut *self.lock();
         match wire.poll_continue(context) {
@@ -190,7 +194,7 @@ impl<S: Stream> Source for Mutex<Wire<S>> {
         }
         let frame = wire.decoder.poll_frame(&mut wire.input, &mut wire.stream, context);
         if matches!(frame, Poll::Ready(Some(Err(_)))) && !mem::replace(&mut wire.is_broken, true) {
-            // It is found broken again; first, what has come of it can go on.
+            // Reports the error on the next poll, so that the bytes received before are delivered first.
             context.waker().wake_by_ref();
             return (Poll::Pending, false);
         }
@@ -211,7 +215,7 @@ impl<S: Stream> Source for Mutex<Wire<S>> {
         wire.task.take().into_iter().for_each(Waker::wake);
     }
 
-    fn inform(&self, head: &[u8]) {
+    fn queue_interim(&self, head: &[u8]) {
         let mut wire = self.lock();
         if wire.interim.unwritten() < INTERIM_MOST {
             wire.interim.bytes().extend_from_slice(head);

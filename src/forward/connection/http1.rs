@@ -1,5 +1,6 @@
-//! A connection to a server on which HTTP/1.1 is spoken: one exchange at a time, whose request and answer may be on their
-//! way at the same time. No task works on it: who waits for the answer sends the request as well.
+//! HTTP/1.1 connections to servers: one exchange at a time, whose request and response may be in transit at
+//! the same time. There is no task for a connection; the task that waits for the response also sends the
+//! request.
 
 use std::{
     fmt,
@@ -19,7 +20,7 @@ use tokio::task::coop::unconstrained;
 
 use crate::forward::{
     body::{Body, BoxError},
-    connector::Counted,
+    connector::CountedConnection,
     hints::{HINTS_MOST, Hints},
 };
 use tollgate_http1::{
@@ -30,32 +31,32 @@ use tollgate_http1::{
 
 use super::RESPONSE_BUFFER;
 
-/// A connection for one exchange after the other.
+/// An HTTP/1.1 connection.
 pub(crate) struct Http1 {
     stream: Box<dyn Stream>,
     input: Input,
     output: Output,
-    /// What of the request's body isn't sent yet.
+    /// The unsent rest of the request body.
     upload: Option<(Body, Encoder)>,
-    /// Of the answer's head, and of its body.
+    /// The spelling of the response's header names, and the decoder of its body.
     spelling: Spelt,
     decoder: Decoder,
-    /// Whether another request may follow.
+    /// True if another request may follow.
     persists: bool,
-    /// Interim responses to the request so far.
+    /// The number of interim responses to the current request.
     hints: usize,
-    /// Whether any of the request may have reached the server, and the server has said anything since.
+    /// True if any byte of the request may have reached the server; and if the server has sent any since.
     has_sent: bool,
-    has_heard: bool,
-    /// What the rest of the request has failed by, and who reads the answer meanwhile.
+    has_received: bool,
+    /// The error in sending the rest of the request, and the task that reads the response meanwhile.
     fault: Option<BoxError>,
     reader: Option<Waker>,
-    counted: Counted,
+    counted: CountedConnection,
 }
 
 impl Http1 {
-    /// Begins to speak on a stream.
-    pub(crate) fn new(stream: impl Stream, counted: Counted) -> Self {
+    /// Starts HTTP/1.1 on a byte stream.
+    pub(crate) fn new(stream: impl Stream, counted: CountedConnection) -> Self {
         Self {
             stream: Box::new(stream),
             input: Input::default(),
@@ -66,70 +67,72 @@ impl Http1 {
             persists: true,
             hints: 0,
             has_sent: false,
-            has_heard: false,
+            has_received: false,
             fault: None,
             reader: None,
             counted,
         }
     }
 
-    /// Sends a request, of which a body is taken, and gives the answer's head. Interim responses go to the client at once.
+    /// Sends a request and returns the head of the response. The request body is taken. Interim responses are
+    /// forwarded to the client at once.
     ///
     /// # Errors
-    /// It broke before the answer, which may not be HTTP; or the request's body did.
+    /// The connection failed before the response, the response isn't HTTP, or the request body failed.
     pub(crate) async fn send(&mut self, request: &mut Request<Body>) -> Result<Response<()>, BoxError> {
         let is_head = request.method() == Method::HEAD;
         self.begin(request);
         let hints = request.body().hints();
-        poll_fn(|context| self.poll_answer(is_head, hints, context)).await
+        poll_fn(|context| self.poll_response(is_head, hints, context)).await
     }
 
-    /// How the head of the answer was spelt.
+    /// Returns the spelling of the response's header names.
     pub(crate) fn take_spelling(&mut self) -> Spelt {
         self.spelling.take()
     }
 
-    /// Whether any of the request may have reached the server.
+    /// Returns true if any byte of the request may have reached the server.
     pub(super) fn has_sent(&self) -> bool {
         self.has_sent
     }
 
-    /// Whether the server has said anything since the request was sent.
-    pub(super) fn has_heard(&self) -> bool {
-        self.has_heard
+    /// Returns true if the server has sent anything since the request was sent.
+    pub(super) fn has_received(&self) -> bool {
+        self.has_received
     }
 
-    /// Whether the exchange has ended, and another one may follow.
+    /// Returns true if the exchange has ended and another may follow.
     pub(super) fn is_ready(&self) -> bool {
         let has_ended = self.decoder.has_ended() && self.is_sent();
-        // What comes without having been asked for is no answer to what is asked next.
+        // Bytes that arrive unasked must not be taken for the next response.
         has_ended && self.persists && self.input.bytes().is_empty()
     }
 
-    /// Whether no other exchange can follow.
+    /// Returns true if no other exchange can follow.
     pub(super) fn is_closed(&self) -> bool {
         !self.persists
     }
 
-    /// Whether the server has left it as it was, since nothing was asked of it.
+    /// Returns true if the server has neither sent anything nor closed the connection.
     pub(super) fn is_quiet(&mut self) -> bool {
-        // As long as nothing has come, nothing is asked of the kernel. A task that is to pause, having done so much, must be told
-        // all the same.
+        // The reactor already knows if something has arrived, so this usually costs no system call.
+        // Unconstrained, because a task that has used up its cooperative budget would be told that nothing
+        // has.
         let more = poll_fn(|context| self.input.poll_more(&mut *self.stream, context));
         pin!(unconstrained(more)).poll(&mut Context::from_waker(Waker::noop())).is_pending()
     }
 
-    /// Waits until the request has been sent, the answer having ended.
+    /// Waits until the request has been sent, after the response has ended.
     pub(super) async fn ready(&mut self) -> Result<(), BoxError> {
         poll_fn(|context| self.poll_upload(context)).await
     }
 
-    /// The connection itself, on which the server speaks another protocol now.
-    pub(super) fn into_stream(self) -> (Ahead<Box<dyn Stream>>, Counted) {
+    /// Returns the byte stream, after the server has switched to another protocol.
+    pub(super) fn into_stream(self) -> (Ahead<Box<dyn Stream>>, CountedConnection) {
         (self.input.before(self.stream), self.counted)
     }
 
-    /// The next of the answer's body. Somebody else sends the rest of the request.
+    /// Returns the next frame of the response body. Another task sends the rest of the request.
     pub(crate) fn poll_frame(
         &mut self,
         context: &mut Context<'_>,
@@ -144,7 +147,8 @@ impl Http1 {
         frame.map(|frame| frame.map(|frame| frame.map_err(Into::into)))
     }
 
-    /// Sends the rest of the request while the answer comes. If that fails the answer breaks off.
+    /// Sends the rest of the request while the response is being received. If this fails, the response fails
+    /// too.
     pub(crate) fn poll_rest(&mut self, context: &mut Context<'_>) -> Poll<()> {
         if let Err(fault) = ready!(self.poll_upload(context)) {
             (self.fault, self.upload, self.persists) = (Some(fault), None, false);
@@ -153,24 +157,24 @@ impl Http1 {
         Poll::Ready(())
     }
 
-    /// Whether the request has been sent.
+    /// Returns true if the whole request has been sent.
     pub(crate) fn is_sent(&self) -> bool {
         self.upload.is_none() && self.output.is_empty()
     }
 
-    /// Whether the answer has ended.
+    /// Returns true if the response has ended.
     pub(crate) fn has_ended(&self) -> bool {
         self.decoder.has_ended()
     }
 
-    /// How long the rest of the answer is.
+    /// Returns the length of the rest of the response body.
     pub(crate) fn size_hint(&self) -> SizeHint {
         self.decoder.size_hint()
     }
 
-    /// Writes a request's head.
+    /// Writes the head of a request.
     fn begin(&mut self, request: &mut Request<Body>) {
-        (self.has_sent, self.has_heard, self.hints) = (false, false, 0);
+        (self.has_sent, self.has_received, self.hints) = (false, false, 0);
         let encoder = frame(request);
         let bytes = self.output.bytes();
         bytes.reserve(512);
@@ -184,7 +188,7 @@ impl Http1 {
         self.upload = encoder.map(|encoder| (request.body_mut().take(), encoder));
     }
 
-    fn poll_answer(
+    fn poll_response(
         &mut self,
         is_head: bool,
         hints: Option<&Hints>,
@@ -197,19 +201,19 @@ impl Http1 {
             if !self.input.bytes().is_empty()
                 && let Some(answer) = head::response(&mut self.input, RESPONSE_BUFFER).map_err(unreadable)?
             {
-                // An interim one is followed by another (RFC 9110, section 15.2).
+                // A final response follows an interim one (RFC 9110, section 15.2).
                 if answer.status().is_informational() && answer.status() != StatusCode::SWITCHING_PROTOCOLS {
                     self.hints += 1;
                     if self.hints > HINTS_MOST {
-                        return Poll::Ready(Err(malformed("interim responses without end")));
+                        return Poll::Ready(Err(malformed("too many interim responses")));
                     }
                     if let Some(hints) = hints {
-                        hints.pass(answer);
+                        hints.forward(answer);
                     }
                     continue;
                 }
                 self.decoder = decoder(is_head, &answer)?;
-                // Who answers in HTTP/1.0 can't be sent chunks.
+                // A server that answers in HTTP/1.0 can't be sent chunks.
                 self.persists &= answer.version() == Version::HTTP_11
                     && head::persists(answer.version(), answer.headers())
                     && answer.status() != StatusCode::SWITCHING_PROTOCOLS
@@ -219,20 +223,21 @@ impl Http1 {
                 return Poll::Ready(Ok(Response::from_parts(head, ())));
             }
             if ready!(self.input.poll_more(&mut *self.stream, context))? == 0 {
-                let ended = io::Error::new(io::ErrorKind::UnexpectedEof, "the connection was closed");
+                let ended = io::Error::new(io::ErrorKind::UnexpectedEof, "the server closed the connection");
                 return Poll::Ready(Err(ended.into()));
             }
-            self.has_heard = true;
+            self.has_received = true;
         }
     }
 
-    /// Sends what there is of the request. A server that takes no more of it may have answered all the same.
+    /// Sends the part of the request that is available. If the server stops reading, that is no error here,
+    /// since it may have responded.
     ///
     /// # Errors
-    /// The request's body failed.
+    /// The request body failed.
     fn poll_upload(&mut self, context: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
         loop {
-            // What is there already goes out together.
+            // Output is collected first, so that available data is sent together.
             if self.output.takes_more()
                 && let Some((body, encoder)) = &mut self.upload
                 && let Poll::Ready(frame) = Pin::new(body).poll_frame(context)
@@ -259,7 +264,7 @@ impl Http1 {
     }
 }
 
-/// Says how long a request's body is, if it has one, and how that is framed.
+/// Frames the request body, and sets the header fields for that. `None` if there is no body.
 fn frame(request: &mut Request<Body>) -> Option<Encoder> {
     let (is_empty, length) = (request.body().is_end_stream(), request.body().size_hint().exact());
     let headers = request.headers_mut();
@@ -277,7 +282,7 @@ fn frame(request: &mut Request<Body>) -> Option<Encoder> {
     Some(Encoder::Length(length))
 }
 
-/// How long the body of an answer is (RFC 9112, section 6.3).
+/// Returns the decoder for the body of a response (RFC 9112, section 6.3).
 fn decoder<B>(is_head: bool, answer: &Response<B>) -> Result<Decoder, BoxError> {
     let headers = answer.headers();
     let status = answer.status();
@@ -288,18 +293,18 @@ fn decoder<B>(is_head: bool, answer: &Response<B>) -> Result<Decoder, BoxError> 
     match head::is_chunked(headers) {
         Some(_) if answer.version() == Version::HTTP_10 => Err(malformed("a transfer coding in HTTP/1.0")),
         Some(true) => Ok(Decoder::chunked(RESPONSE_BUFFER)),
-        // Where it ends could be told, but not what it is: no coding goes on.
+        // The end of such a body could be found, but it can't be forwarded, since no coding is.
         Some(false) => Err(malformed("a transfer coding other than chunked")),
         None => Ok(head::content_length(headers)
-            .map_err(|_| malformed("a Content-Length that is no length"))?
+            .map_err(|_| malformed("an invalid Content-Length"))?
             .map_or(Decoder::UntilClose, Decoder::Length)),
     }
 }
 
 fn unreadable(error: Unreadable) -> BoxError {
     malformed(match error {
-        Unreadable::Malformed | Unreadable::TargetTooLong => "the answer is no HTTP/1",
-        Unreadable::TooLarge => "the answer's head is too large",
+        Unreadable::Malformed | Unreadable::TargetTooLong => "the response is not HTTP/1",
+        Unreadable::TooLarge => "the response head is too large",
     })
 }
 

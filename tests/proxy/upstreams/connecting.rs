@@ -79,7 +79,7 @@ fn a_name_without_an_address_is_told_and_asked_for_again() {
     let answer = gateway.get("/");
     assert_eq!((answer.status, &answer.json()["code"]), (502, &"upstream-unresolved".into()));
     assert!(!answer.text().contains("invalid"), "{}", answer.text());
-    wait_until("it is logged", || gateway.log().contains("its name can't be resolved"));
+    wait_until("it is logged", || gateway.log().contains("can't resolve the server's name"));
 }
 
 #[test]

@@ -36,9 +36,7 @@ fn a_server_that_fails_in_a_row_gets_no_requests_for_a_while() {
         let gateway = gateway(&[&bad, &good], "failures = 3, for = \"1h\"");
         assert_eq!(ask(&gateway, 30).iter().filter(|told| **told == status).count(), 3);
         assert_eq!((bad.count(), good.count()), (3, 27));
-        wait_until("it is logged", || {
-            gateway.log().contains("left out for 3600s: it failed 3 times in a row")
-        });
+        wait_until("it is logged", || gateway.log().contains("ejected for 3600s after 3 failures in a row"));
     }
 }
 

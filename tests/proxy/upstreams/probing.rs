@@ -54,11 +54,11 @@ fn a_server_that_fails_its_probes_gets_no_requests_until_it_passes_them() {
     ask(&gateway, 4);
     assert_eq!(requests(&sick, "/"), 2);
     is_well.store(false, SeqCst);
-    wait_until("it is found down", || gateway.log().contains("down: it answers 500"));
+    wait_until("it is found down", || gateway.log().contains("down: the probe was answered with status 500"));
     ask(&gateway, 10);
     assert_eq!((requests(&sick, "/"), requests(&other, "/")), (2, 12));
     is_well.store(true, SeqCst);
-    wait_until("it is found up", || gateway.log().contains("up: it answers its probes"));
+    wait_until("it is found up", || gateway.log().contains("up: probes succeed"));
     ask(&gateway, 10);
     assert_eq!((requests(&sick, "/"), requests(&other, "/")), (7, 17));
 }
@@ -68,7 +68,7 @@ fn a_server_that_says_nothing_to_a_probe_is_down() {
     let silent = WireUpstream::start(|mut wire| wire.wait_for_end());
     let probes = "health = { path = \"/\", interval = \"1h\", timeout = \"100ms\" }";
     let gateway = Gateway::start(&forward_to(&[quoted(silent.url())], probes));
-    wait_until("it is found down", || gateway.log().contains("down: it takes too long to answer"));
+    wait_until("it is found down", || gateway.log().contains("down: the probe timed out"));
     assert_eq!(gateway.get("/").json()["code"], "upstream-unhealthy");
 }
 
@@ -77,7 +77,7 @@ fn without_a_healthy_server_requests_are_refused() {
     let (sick, is_well) = patient();
     is_well.store(false, SeqCst);
     let gateway = Gateway::start(&configuration(&[&sick], "path = \"/healthz\", interval = \"1500ms\""));
-    wait_until("it is found down", || gateway.log().contains("down: it answers 500"));
+    wait_until("it is found down", || gateway.log().contains("down: the probe was answered with status 500"));
     let answer = gateway.get("/");
     assert_eq!((answer.status, answer.header("retry-after")), (503, Some("2")));
     assert_eq!(answer.json()["code"], "upstream-unhealthy");
@@ -124,7 +124,7 @@ fn what_is_known_of_a_server_survives_a_reload() {
     is_well.store(false, SeqCst);
     let probes = |path, rise| format!("path = \"{path}\", interval = \"1h\", rise = {rise}");
     let gateway = Gateway::start(&configuration(&[&sick, &other], &probes("/healthz", 2)));
-    wait_until("it is found down", || gateway.log().contains("down: it answers 500"));
+    wait_until("it is found down", || gateway.log().contains("down: the probe was answered with status 500"));
     // It passes these, but not often enough.
     gateway.reload(&configuration(&[&sick, &other], &probes("/else", 2)));
     wait_until("it is probed", || requests(&sick, "/else") == 1);

@@ -113,7 +113,7 @@ fn a_server_without_tls_is_no_server_with_tls() {
     let gateway = Gateway::start(&forward_to(&[quoted(url)], &trusting(&certificates, "")));
     let answer = gateway.get("/");
     assert!(names_the_cause(&answer, &plain), "{answer:?}");
-    assert_eq!(answer.json()["detail"], "TLS could not be agreed on with the upstream");
+    assert_eq!(answer.json()["detail"], "the TLS handshake with the upstream failed");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The stream of a connection to a server on which HTTP/2 is spoken.
+//! The byte stream below an HTTP/2 connection to a server.
 
 use std::{
     io,
@@ -8,37 +8,38 @@ use std::{
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::forward::connector::Counted;
+use crate::forward::connector::CountedConnection;
 
 /// HEADERS, and its flag END_STREAM (RFC 9113, section 6.2).
 const HEADERS: u8 = 1;
 const END_STREAM: u8 = 1;
-/// Bytes before what is in a frame (RFC 9113, section 4.1).
-const FRAME_HEAD: usize = 9;
+/// The length of a frame header (RFC 9113, section 4.1).
+const FRAME_HEADER: usize = 9;
 
-/// Counts the heads that don't end their streams in the frames of HTTP/2: those of answers with a body, and of interim ones.
+/// Counts the HEADERS frames that don't end their stream. These are the heads of interim responses and of
+/// responses with a body.
 #[derive(Debug, Default)]
 pub(super) struct HeadCount {
-    /// The frame's own head, as far as it has come.
-    head: [u8; FRAME_HEAD],
+    /// The part of the frame header that has arrived.
+    head: [u8; FRAME_HEADER],
     filled: usize,
-    /// Bytes of the frame that are to come yet.
+    /// The number of bytes of the frame still to come.
     rest: usize,
 }
 
 impl HeadCount {
-    /// Returns how many there are in the frames that go on with these bytes.
+    /// Returns the number of heads in the next bytes.
     pub(super) fn count(&mut self, mut bytes: &[u8]) -> usize {
         let mut heads = 0;
         while !bytes.is_empty() {
             let passed = self.rest.min(bytes.len());
             self.rest -= passed;
             bytes = &bytes[passed..];
-            let taken = (FRAME_HEAD - self.filled).min(bytes.len());
+            let taken = (FRAME_HEADER - self.filled).min(bytes.len());
             self.head[self.filled..self.filled + taken].copy_from_slice(&bytes[..taken]);
             self.filled += taken;
             bytes = &bytes[taken..];
-            if self.filled == FRAME_HEAD {
+            if self.filled == FRAME_HEADER {
                 let [high, middle, low, kind, flags, ..] = self.head;
                 self.rest = u32::from_be_bytes([0, high, middle, low]) as usize;
                 self.filled = 0;
@@ -49,21 +50,22 @@ impl HeadCount {
     }
 }
 
-/// A stream that tells of all that has come, and breaks if that can't be. It counts among the connections of its upstream.
-pub(super) struct Listening<S, F> {
+/// A byte stream that passes everything read to a function, and fails if the function does. It is counted as
+/// a connection of its upstream.
+pub(super) struct ObservedStream<S, F> {
     stream: S,
     on_read: F,
-    _counted: Counted,
+    _counted: CountedConnection,
 }
 
-impl<S, F> Listening<S, F> {
-    /// Listens to a stream.
-    pub(super) fn new(stream: S, counted: Counted, on_read: F) -> Self {
+impl<S, F> ObservedStream<S, F> {
+    /// Observes a stream.
+    pub(super) fn new(stream: S, counted: CountedConnection, on_read: F) -> Self {
         Self { stream, on_read, _counted: counted }
     }
 }
 
-impl<S: AsyncRead + Unpin, F: FnMut(&[u8]) -> io::Result<()> + Unpin> AsyncRead for Listening<S, F> {
+impl<S: AsyncRead + Unpin, F: FnMut(&[u8]) -> io::Result<()> + Unpin> AsyncRead for ObservedStream<S, F> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -71,12 +73,12 @@ impl<S: AsyncRead + Unpin, F: FnMut(&[u8]) -> io::Result<()> + Unpin> AsyncRead 
     ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         ready!(Pin::new(&mut self.stream).poll_read(context, buffer))?;
-        let came = &buffer.filled()[before..];
-        Poll::Ready(if came.is_empty() { Ok(()) } else { (self.on_read)(came) })
+        let read = &buffer.filled()[before..];
+        Poll::Ready(if read.is_empty() { Ok(()) } else { (self.on_read)(read) })
     }
 }
 
-impl<S: AsyncWrite + Unpin, F: Unpin> AsyncWrite for Listening<S, F> {
+impl<S: AsyncWrite + Unpin, F: Unpin> AsyncWrite for ObservedStream<S, F> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -91,7 +93,7 @@ impl<S: AsyncWrite + Unpin, F: Unpin> AsyncWrite for Listening<S, F> {
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         match slices {
-            // What is mostly all of a request is sent by the cheaper call.
+            // A plain write is cheaper, and a request is usually in one piece.
             [only] => Pin::new(&mut self.stream).poll_write(context, only),
             _ => Pin::new(&mut self.stream).poll_write_vectored(context, slices),
         }
