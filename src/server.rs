@@ -1,10 +1,11 @@
-//! The server accepts connections and hands each to a worker; it takes the signals.
+//! The server accepts connections, hands each to a worker, and handles signals.
 //!
-//! Workers are threads, each with a runtime, upstream connections and a store connection of its own:
-//! nothing is handed between threads on the path of a request. A new connection goes to the worker
-//! with fewer connections of two drawn at random, so that a few busy ones don't crowd one thread.
+//! Workers are threads. Each has its own runtime, upstream connections and store connection, so a request
+//! never crosses threads. A new connection goes to the less loaded of two random workers, so that one thread
+//! doesn't get most of the busy connections.
 //!
-//! SIGHUP reloads, SIGTERM and SIGINT drain, in the order of [`Stage`]; a second of these ends at once.
+//! SIGHUP reloads the configuration. SIGTERM and SIGINT drain the server in the order of [`Stage`]; a second
+//! one ends it at once.
 
 mod client;
 mod connection;
@@ -12,12 +13,12 @@ mod files;
 mod frames;
 pub(crate) mod http1;
 mod http2;
+mod linger;
 mod listener;
-mod parting;
 pub(crate) mod proxy_protocol;
+mod settings;
 mod status;
 mod systemd;
-mod terms;
 mod worker;
 
 use std::{
@@ -35,7 +36,7 @@ use arc_swap::ArcSwap;
 use futures_util::future::join_all;
 use tokio::{
     net::TcpListener,
-    runtime::{Builder, Handle},
+    runtime::Handle,
     select,
     signal::unix::{Signal, SignalKind, signal},
     sync::{Mutex, Notify, mpsc, oneshot, watch},
@@ -46,41 +47,40 @@ use tollgate_limiter::StoreError;
 
 pub use self::status::{Reload, Status};
 use self::{
-    listener::{Door, Entrance, Listener, Listeners, Stream},
-    terms::{Terms, TlsOfDoors},
+    listener::{ClientStream, Door, Entrance, Listener, Listeners},
+    settings::{ConnectionSettings, TlsOfDoors},
 };
 use crate::{
     config::{Config, ListenAddress},
     gateway::Gateway,
 };
 
-/// Accepted connections that may wait for a worker to look at them.
-const HANDED_OVER_MOST: usize = 1024;
-/// Connections from its backlog that a listener still accepts when it closes. Few systems allow a longer backlog.
+/// The most connections that are accepted from the backlog of a listener being closed. Few systems allow a
+/// longer backlog.
 const QUEUED_MOST: usize = 65_535;
-/// Connections beyond `max_connections`, whose clients are told to come back. Any more wait in the backlog.
-const TURNED_AWAY_MOST: usize = 64;
-/// How long to leave off when no connection can be accepted, as with too many open files.
+/// The most connections beyond `max_connections`, whose clients get a 503. Further ones wait in the backlog.
+const REJECTED_MOST: usize = 64;
+/// The pause after accepting has failed, for example because of too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// How often trouble is told that goes on.
-const SAY_AGAIN_AFTER: Duration = Duration::from_secs(60);
-/// The most of a [notice](notice).
+/// The interval at which an ongoing problem is logged.
+const LOG_AGAIN_AFTER: Duration = Duration::from_secs(60);
+/// The longest [notice](notice).
 const NOTICE_MOST: Duration = Duration::from_secs(10);
 
-/// Why the server can't start, or go by another configuration.
+/// The error of a server that can't start, or can't apply another configuration.
 #[derive(Debug)]
 pub enum StartError {
-    /// An address can't be listened on.
+    /// Listening on an address failed.
     Listen(ListenAddress, io::Error),
-    /// What the supervisor has handed on isn't a socket to listen on.
+    /// A socket from the supervisor can't be used.
     Inherited(io::Error),
-    /// The supervisor has handed on a socket of an address that the configuration doesn't name.
+    /// The supervisor passed a socket whose address the configuration doesn't contain.
     Unnamed(ListenAddress),
-    /// TLS can't be spoken as the configuration says.
+    /// The TLS settings can't be used.
     Tls(rustls::Error),
-    /// It is about to end.
+    /// The server is shutting down.
     Draining,
-    /// The system gives no threads or signals.
+    /// The system provides no more threads or signal handlers.
     System(io::Error),
 }
 
@@ -93,17 +93,17 @@ impl fmt::Display for StartError {
             ),
             Self::Inherited(cause) => write!(
                 f,
-                "can't use what was handed on by LISTEN_FDS: {cause}\nhand on TCP and unix sockets that listen"
+                "can't use a socket passed in LISTEN_FDS: {cause}\npass listening TCP or unix sockets"
             ),
             Self::Unnamed(address) => write!(
                 f,
-                "a socket was handed on by LISTEN_FDS that nothing is to listen on: `{address}`\n\
-                 write listen = \"{address}\" in [server] or [admin]"
+                "LISTEN_FDS has a socket that the configuration doesn't use: `{address}`\n\
+                 add listen = \"{address}\" in [server] or [admin]"
             ),
             Self::Tls(cause) => {
-                write!(f, "can't speak TLS: {cause}\ngive other certificates in server.tls")
+                write!(f, "can't use TLS: {cause}\ncorrect the certificates in server.tls")
             }
-            Self::Draining => f.write_str("the gateway is ending: start it anew"),
+            Self::Draining => f.write_str("the gateway is shutting down, so it can't reload"),
             Self::System(cause) => write!(f, "can't start: {cause}"),
         }
     }
@@ -117,105 +117,106 @@ impl From<io::Error> for StartError {
     }
 }
 
-/// How far a server is with its end. As long as it drains, each answer is the last of its connection.
+/// The stages of a shutdown. While the server drains, each response is the last of its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Stage {
-    /// It may drain already, and accepts connections.
+    /// Accepts connections. Draining may have begun.
     Serving,
-    /// It doesn't listen any more. Connections that are idle have a while for one more request.
-    Deaf,
-    /// Idle connections are closed.
+    /// No longer listens. Idle connections have some time for one more request.
+    NotListening,
+    /// Closes idle connections.
     Closing,
-    /// What is still in flight is cut off.
+    /// Cuts off requests still in flight.
     Ending,
 }
 
-/// A server that listens, with its workers running.
+/// A listening server with running workers.
 pub struct Server {
     addresses: Vec<ListenAddress>,
     decisions: Option<ListenAddress>,
     admin: Option<TcpListener>,
-    crew: Crew,
+    workers: Workers,
     hang_ups: Signal,
     terminations: Signal,
     interrupts: Signal,
 }
 
-/// The workers, and how they end.
-struct Crew {
+/// The workers, and what a shutdown needs to know.
+struct Workers {
     control: Arc<Control>,
     threads: Vec<thread::JoinHandle<()>>,
     runtimes: Vec<Handle>,
     is_draining: Arc<AtomicBool>,
-    /// Operators have a listener, by which a balancer can see it.
-    readiness_is_seen: bool,
+    /// True if there is an admin listener, whose `/readyz` a load balancer can poll.
+    has_admin: bool,
 }
 
-/// What a reload changes of a server.
+/// The parts of a server that a reload changes.
 pub struct Control {
     gateway: Arc<ArcSwap<Gateway>>,
-    terms: Arc<ArcSwap<Terms>>,
-    places: Arc<Places>,
+    settings: Arc<ArcSwap<ConnectionSettings>>,
+    slots: Arc<ConnectionSlots>,
     inboxes: Arc<[Inbox]>,
     status: Arc<Status>,
     stage: watch::Sender<Stage>,
-    listening: Mutex<Listening>,
+    listening: Mutex<OpenListeners>,
 }
 
-/// The listeners that are accepted from.
+/// The open listeners.
 #[derive(Default)]
-struct Listening {
-    /// Their entrances as the configuration has them. One that is dropped closes.
+struct OpenListeners {
+    /// The configured entrances of the listeners. Dropping a sender closes its listener.
     open: Vec<(Entrance, oneshot::Sender<()>)>,
     acceptors: JoinSet<()>,
 }
 
-/// Places for connections: as many as there may be, and some for those who are told to come back.
-struct Places {
+/// The slots for connections: `max_connections`, and some for clients that get a 503.
+struct ConnectionSlots {
     taken: AtomicUsize,
-    terms: Arc<ArcSwap<Terms>>,
+    settings: Arc<ArcSwap<ConnectionSettings>>,
     changes: Notify,
 }
 
-/// A place for a connection, until it is dropped.
-struct Place(Arc<Places>);
+/// A slot for a connection, in use until it is dropped.
+struct ConnectionSlot(Arc<ConnectionSlots>);
 
-/// A worker as the acceptors see it.
+/// The acceptors' view of a worker.
 struct Inbox {
     accepted: mpsc::Sender<Accepted>,
     connections: Arc<AtomicUsize>,
 }
 
-/// A connection on its way to its worker. It counts until it is dropped.
+/// An accepted connection on its way to a worker.
 struct Accepted {
-    stream: Stream,
+    stream: ClientStream,
     peer: SocketAddr,
     door: Door,
-    counted: Counted,
-    /// There are already as many as there may be.
+    guard: ConnectionGuard,
+    /// True if there are already `max_connections` others.
     is_surplus: bool,
 }
 
-/// A place among the connections of the server and of a worker.
-struct Counted {
+/// Counts a connection for the server and for its worker until it is dropped.
+struct ConnectionGuard {
     connections: Arc<AtomicUsize>,
-    _place: Place,
+    _slot: ConnectionSlot,
 }
 
-impl Drop for Counted {
+impl Drop for ConnectionGuard {
     fn drop(&mut self) {
         self.connections.fetch_sub(1, Relaxed);
     }
 }
 
 impl Server {
-    /// Listens, and starts the workers, which serve at once. They try to reach the store before this returns, but not longer
-    /// than a call of it may take.
+    /// Starts to listen, and starts the workers, which serve at once. Waits for them to try to connect to the
+    /// store, but at most for the store's timeout.
     ///
     /// # Errors
-    /// An address that can't be listened on, a socket that was handed on in vain, or a system that gives no threads.
+    /// An address can't be listened on, a socket from the supervisor isn't configured, or the system provides
+    /// no threads.
     pub async fn start(config: &Config, gateway: Gateway) -> Result<Self, StartError> {
-        // First of all: until they are taken, these signals kill the process.
+        // This comes first, since these signals kill the process until they have handlers.
         let hang_ups = signal(SignalKind::hangup())?;
         let (terminations, interrupts) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
         let Listeners { open: listeners, admin } = Listeners::open(config).await?;
@@ -230,7 +231,7 @@ impl Server {
             workers => workers,
         };
         let tls = TlsOfDoors::new(config, None).map_err(StartError::Tls)?;
-        let terms = Arc::new(ArcSwap::from_pointee(Terms::new(server, tls, &gateway, count)));
+        let settings = Arc::new(ArcSwap::from_pointee(ConnectionSettings::new(server, tls, &gateway, count)));
         let gateway = Arc::new(ArcSwap::from_pointee(gateway));
         let (stage, is_at) = watch::channel(Stage::Serving);
         let is_draining = Arc::<AtomicBool>::default();
@@ -238,23 +239,28 @@ impl Server {
         let status = Arc::new(Status::new(is_draining.clone(), connections.clone()));
         let (mut inboxes, mut threads, mut runtimes, mut readies) =
             <(Vec<_>, Vec<_>, Vec<_>, Vec<_>)>::default();
+        let shared = worker::Shared {
+            settings: settings.clone(),
+            gateway: gateway.clone(),
+            stage: is_at,
+            status: status.clone(),
+        };
         for connections in connections {
-            let (accepted, inbox) = mpsc::channel(HANDED_OVER_MOST);
-            let (ready, is_ready) = oneshot::channel();
-            let runtime = Builder::new_current_thread().enable_all().build()?;
-            runtimes.push(runtime.handle().clone());
-            let (terms, gateway) = (terms.clone(), gateway.clone());
-            let (stage, status) = (is_at.clone(), status.clone());
-            let work = move || runtime.block_on(worker::work(terms, &gateway, inbox, ready, stage, status));
-            threads.push(thread::Builder::new().name("worker".to_owned()).spawn(work)?);
-            inboxes.push(Inbox { accepted, connections });
-            readies.push(is_ready);
+            let worker = shared.start_worker(connections)?;
+            inboxes.push(worker.inbox);
+            threads.push(worker.thread);
+            runtimes.push(worker.runtime);
+            readies.push(worker.is_ready);
         }
-        let places = Places { taken: AtomicUsize::new(0), terms: terms.clone(), changes: Notify::new() };
+        let slots = ConnectionSlots {
+            taken: AtomicUsize::new(0),
+            settings: settings.clone(),
+            changes: Notify::new(),
+        };
         let control = Arc::new(Control {
             gateway,
-            terms,
-            places: Arc::new(places),
+            settings,
+            slots: Arc::new(slots),
             inboxes: inboxes.into(),
             status,
             stage,
@@ -263,12 +269,12 @@ impl Server {
         control.accept_from(listeners, &mut *control.listening.lock().await);
         let reached = tokio::spawn(reach_store(readies));
         drop(timeout(config.store.timeout, reached).await);
-        let readiness_is_seen = config.admin.is_some();
-        let crew = Crew { control, threads, runtimes, is_draining, readiness_is_seen };
-        Ok(Self { addresses, decisions, admin, crew, hang_ups, terminations, interrupts })
+        let has_admin = config.admin.is_some();
+        let workers = Workers { control, threads, runtimes, is_draining, has_admin };
+        Ok(Self { addresses, decisions, admin, workers, hang_ups, terminations, interrupts })
     }
 
-    /// The addresses it listens on, with the ports that the system chose.
+    /// Returns the addresses that the server listens on, with the ports that the system chose.
     pub fn addresses(&self) -> &[ListenAddress] {
         &self.addresses
     }
@@ -278,30 +284,30 @@ impl Server {
         self.decisions.as_ref()
     }
 
-    /// What listens for operators, if anything is to. It can be had once.
+    /// Takes the listener for operators, if one is configured. It can be taken once.
     pub fn take_admin(&mut self) -> Option<TcpListener> {
         self.admin.take()
     }
 
-    /// The running gateway.
+    /// Returns the running gateway.
     pub fn gateway(&self) -> Arc<ArcSwap<Gateway>> {
-        self.crew.control.gateway.clone()
+        self.workers.control.gateway.clone()
     }
 
-    /// What it tells of itself.
+    /// Returns the state of the server.
     pub fn status(&self) -> Arc<Status> {
-        self.crew.control.status.clone()
+        self.workers.control.status.clone()
     }
 
-    /// What has it go by another configuration.
+    /// Returns the handle that applies another configuration.
     pub fn control(&self) -> Arc<Control> {
-        self.crew.control.clone()
+        self.workers.control.clone()
     }
 
-    /// Serves until it is told to end. On SIGHUP, `reload` may have it go by another configuration.
+    /// Serves until a signal ends the server. On SIGHUP, calls `reload`.
     pub async fn run(self, mut reload: impl AsyncFnMut()) {
-        let Self { crew, mut hang_ups, mut terminations, mut interrupts, .. } = self;
-        tokio::spawn(systemd::watchdog(crew.runtimes.clone()));
+        let Self { workers, mut hang_ups, mut terminations, mut interrupts, .. } = self;
+        tokio::spawn(systemd::watchdog(workers.runtimes.clone()));
         systemd::ready();
         loop {
             select! {
@@ -316,16 +322,16 @@ impl Server {
         }
         systemd::stopping();
         select! {
-            () = crew.drain() => {}
+            () = workers.drain() => {}
             _ = terminations.recv() => tracing::warn!("ending at once"),
             _ = interrupts.recv() => tracing::warn!("ending at once"),
         }
     }
 }
 
-/// Waits until all workers have tried to reach the store, and logs why one couldn't.
+/// Waits until all workers have tried to connect to the store, and logs the first error.
 async fn reach_store(tries: Vec<oneshot::Receiver<Result<(), StoreError>>>) {
-    // A worker that is gone has ended with the server.
+    // A receiver fails only if its worker has ended with the server.
     let mut tried = join_all(tries).await.into_iter().flatten();
     if let Some(error) = tried.find_map(Result::err) {
         tracing::warn!("starting without the store: {error}");
@@ -333,12 +339,13 @@ async fn reach_store(tries: Vec<oneshot::Receiver<Result<(), StoreError>>>) {
 }
 
 impl Control {
-    /// Has the server go by another configuration: with the gateway that is built in the running one's place, on other
-    /// addresses if it names other ones. Those that aren't named any more are closed; who is connected by them is served.
-    /// Must be called in the runtime that the server was started in.
+    /// Applies another configuration: replaces the gateway with the one that `build` returns, opens new
+    /// listeners, and closes those whose address is no longer configured. Existing connections are kept. Must
+    /// be called in the runtime in which the server was started.
     ///
     /// # Errors
-    /// An address can't be listened on, TLS can't be spoken, or it is too late for a reload. Nothing has changed then.
+    /// An address can't be listened on, the TLS settings can't be used, or the server is shutting down.
+    /// Nothing has changed then.
     pub async fn reload(
         self: &Arc<Self>,
         config: &Config,
@@ -348,7 +355,7 @@ impl Control {
         if self.status.is_draining() {
             return Err(StartError::Draining);
         }
-        let tls = TlsOfDoors::new(config, Some(&self.terms.load().tls)).map_err(StartError::Tls)?;
+        let tls = TlsOfDoors::new(config, Some(&self.settings.load().tls)).map_err(StartError::Tls)?;
         let mut unnamed: Vec<_> = listening.open.iter().map(|(entrance, _)| entrance.clone()).collect();
         let mut opened = Vec::new();
         for entrance in Entrance::all(config) {
@@ -361,24 +368,24 @@ impl Control {
             }
         }
         let gateway = build(&self.gateway.load());
-        let terms = Terms::new(&config.server, tls, &gateway, self.inboxes.len());
+        let settings = ConnectionSettings::new(&config.server, tls, &gateway, self.inboxes.len());
         self.gateway.store(Arc::new(gateway));
-        self.terms.store(Arc::new(terms));
-        self.places.changes.notify_waiters();
+        self.settings.store(Arc::new(settings));
+        self.slots.changes.notify_waiters();
         for entrance in unnamed {
             if let Some(place) = listening.open.iter().position(|(open, _)| *open == entrance) {
                 listening.open.swap_remove(place);
-                tracing::info!("listens no more on {}", entrance.address);
+                tracing::info!("stopped listening on {}", entrance.address);
             }
         }
         for (entrance, listener) in &opened {
-            tracing::info!("listens on {}", listener.address().as_ref().unwrap_or(&entrance.address));
+            tracing::info!("listening on {}", listener.address().as_ref().unwrap_or(&entrance.address));
         }
         self.accept_from(opened, &mut listening);
         Ok(())
     }
 
-    fn accept_from(self: &Arc<Self>, listeners: Vec<(Entrance, Listener)>, listening: &mut Listening) {
+    fn accept_from(self: &Arc<Self>, listeners: Vec<(Entrance, Listener)>, listening: &mut OpenListeners) {
         while listening.acceptors.try_join_next().is_some() {}
         for (entrance, listener) in listeners {
             let (close, closed) = oneshot::channel();
@@ -387,47 +394,47 @@ impl Control {
         }
     }
 
-    /// Accepts connections until the listener is to be closed.
+    /// Accepts connections until the listener is closed.
     async fn accept(self: Arc<Self>, mut listener: Listener, door: Door, mut closed: oneshot::Receiver<()>) {
-        let (mut trouble, mut stage) = (NowAndThen::default(), self.stage.subscribe());
+        let (mut log, mut stage) = (LogThrottle::default(), self.stage.subscribe());
         loop {
             let next = async {
-                // Beyond all bounds they wait in the listener's backlog.
-                let place = self.places.take().await;
-                (listener.accept().await, place)
+                // Beyond all limits, connections wait in the listener's backlog.
+                let slot = self.slots.take().await;
+                (listener.accept().await, slot)
             };
-            let (accepted, place) = select! {
+            let (accepted, slot) = select! {
                 next = next => next,
-                _ = stage.wait_for(|stage| *stage >= Stage::Deaf) => break,
+                _ = stage.wait_for(|stage| *stage >= Stage::NotListening) => break,
                 _ = &mut closed => break,
             };
             match accepted {
                 Ok((stream, peer)) => {
                     self.status.note_accepted();
-                    self.hand_over(stream, peer, door, place).await;
+                    self.assign(stream, peer, door, slot).await;
                 }
-                // The client has gone already.
+                // The client has already left.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
                 Err(error) => {
                     self.status.note_accept_failure();
-                    if trouble.is_due() {
+                    if log.is_due() {
                         tracing::warn!(
                             "can't accept connections now: {error}\n\
-                             if files have run out, raise their limit (`ulimit -n`) or lower server.max_connections"
+                             if there are too many open files, raise the limit (`ulimit -n`) or lower server.max_connections"
                         );
                     }
                     sleep(ACCEPT_PAUSE).await;
                 }
             }
         }
-        // Who has connected by now is served: a socket that closes resets them.
+        // Connections in the backlog are served, since closing the socket would reset them.
         listener.hide();
         for _ in 0..QUEUED_MOST {
-            let place = self.places.take().await;
+            let slot = self.slots.take().await;
             match listener.accept_waiting().await {
                 Some(Ok((stream, peer))) => {
                     self.status.note_accepted();
-                    self.hand_over(stream, peer, door, place).await;
+                    self.assign(stream, peer, door, slot).await;
                 }
                 Some(Err(_)) => {}
                 None => break,
@@ -435,34 +442,34 @@ impl Control {
         }
     }
 
-    async fn hand_over(&self, stream: Stream, peer: SocketAddr, door: Door, place: Place) {
+    async fn assign(&self, stream: ClientStream, peer: SocketAddr, door: Door, slot: ConnectionSlot) {
         let draw = || &self.inboxes[fastrand::usize(..self.inboxes.len())];
         let (one, other) = (draw(), draw());
         let inbox = if other.connections.load(Relaxed) < one.connections.load(Relaxed) { other } else { one };
         inbox.connections.fetch_add(1, Relaxed);
-        let counted = Counted { connections: inbox.connections.clone(), _place: place };
-        let is_surplus = self.status.connections() > self.terms.load().clients_most;
-        if inbox.accepted.send(Accepted { stream, peer, door, counted, is_surplus }).await.is_err() {
-            tracing::error!("a worker has ended: a connection is closed unserved");
+        let guard = ConnectionGuard { connections: inbox.connections.clone(), _slot: slot };
+        let is_surplus = self.status.connections() > self.settings.load().clients_most;
+        if inbox.accepted.send(Accepted { stream, peer, door, guard, is_surplus }).await.is_err() {
+            tracing::error!("closed a connection because its worker has ended");
         }
     }
 }
 
-impl Places {
-    /// A place, as soon as there is one.
-    async fn take(self: &Arc<Self>) -> Place {
+impl ConnectionSlots {
+    /// Waits for a free slot and takes it.
+    async fn take(self: &Arc<Self>) -> ConnectionSlot {
         loop {
             let changed = self.changes.notified();
-            let most = self.terms.load().clients_most + TURNED_AWAY_MOST;
+            let most = self.settings.load().clients_most + REJECTED_MOST;
             let another = |taken| (taken < most).then_some(taken + 1);
             if self.taken.fetch_update(Relaxed, Relaxed, another).is_ok() {
-                return Place(self.clone());
+                return ConnectionSlot(self.clone());
             }
             changed.await;
         }
     }
 
-    /// Waits until none is taken.
+    /// Waits until all slots are free.
     async fn all_free(&self) {
         loop {
             let changed = self.changes.notified();
@@ -474,27 +481,27 @@ impl Places {
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         self.0.taken.fetch_sub(1, Relaxed);
         self.0.changes.notify_waiters();
     }
 }
 
-impl Crew {
-    /// Ends, within `timeouts.drain`, so that no client sees more of it than a connection that is closed before
-    /// any byte of an answer.
+impl Workers {
+    /// Shuts down within `timeouts.drain`. The only effect that clients see is that a connection is closed
+    /// before the first byte of a response.
     async fn drain(self) {
-        let Control { places, listening, stage, terms, .. } = &*self.control;
-        let drain_timeout = terms.load().drain_timeout;
+        let Control { slots, listening, stage, settings, .. } = &*self.control;
+        let drain_timeout = settings.load().drain_timeout;
         let (end, notice) = (Instant::now() + drain_timeout, notice(drain_timeout));
-        let all_gone = async |until| timeout_at(until, places.all_free()).await;
+        let all_gone = async |until| timeout_at(until, slots.all_free()).await;
         self.is_draining.store(true, Relaxed);
-        tracing::info!("draining: requests in flight get their answers");
-        if self.readiness_is_seen {
+        tracing::info!("draining: waiting for requests in flight");
+        if self.has_admin {
             sleep(notice).await;
         }
-        stage.send_replace(Stage::Deaf);
+        stage.send_replace(Stage::NotListening);
         let mut listening = listening.lock().await;
         let acceptors = async { while listening.acceptors.join_next().await.is_some() {} };
         let _ = timeout_at(end - notice, acceptors).await;
@@ -505,15 +512,16 @@ impl Crew {
             self.control.gateway.load().end_waits();
         }
         if all_gone(end).await.is_err() {
-            let left = places.taken.load(Relaxed);
-            tracing::warn!("requests in flight that were cut off at the end of the drain: {left}");
+            let left = slots.taken.load(Relaxed);
+            tracing::warn!("requests in flight cut off at the end of the drain: {left}");
         }
         stage.send_replace(Stage::Ending);
-        // A thread of its own: one of the runtime's would keep the process from ending before it ends.
+        // The threads are joined on a separate thread: a blocking task of the runtime would delay the end of
+        // the process.
         let (ended, have_ended) = oneshot::channel::<()>();
         let threads = self.threads;
         thread::spawn(move || {
-            // One that panicked has nothing left to end.
+            // A worker that panicked needs no further cleanup.
             threads.into_iter().for_each(|worker| drop(worker.join()));
             drop(ended);
         });
@@ -521,19 +529,19 @@ impl Crew {
     }
 }
 
-/// Of a drain so long: how long balancers have to see that the gateway isn't ready, then idle clients to send one
-/// more request, and in the end those to be answered who have waited for room in vain.
+/// Returns the time that each step of a drain gets: load balancers to notice that the gateway isn't ready,
+/// idle clients to send one more request, and requests that waited for room to be answered.
 fn notice(drain: Duration) -> Duration {
     (drain / 10).min(NOTICE_MOST)
 }
 
-/// Whether to tell of trouble that goes on: at once, and then now and then.
+/// Limits how often an ongoing problem is logged: at once, then at intervals.
 #[derive(Default)]
-struct NowAndThen(Option<Instant>);
+struct LogThrottle(Option<Instant>);
 
-impl NowAndThen {
+impl LogThrottle {
     fn is_due(&mut self) -> bool {
-        let is_due = self.0.is_none_or(|said_at| said_at.elapsed() >= SAY_AGAIN_AFTER);
+        let is_due = self.0.is_none_or(|logged_at| logged_at.elapsed() >= LOG_AGAIN_AFTER);
         if is_due {
             self.0 = Some(Instant::now());
         }

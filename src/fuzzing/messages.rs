@@ -167,7 +167,7 @@ pub fn requests(bytes: &[u8]) {
     if is_refused_here_alone(bytes) {
         // Nothing is read here that hyper doesn't read.
         hypers.truncate(whole.len());
-        if let (Some(Asked { body: None, .. }), Some(last)) = (whole.last(), hypers.last_mut()) {
+        if let (Some(ReadRequest { body: None, .. }), Some(last)) = (whole.last(), hypers.last_mut()) {
             last.body = None;
         }
     }
@@ -176,7 +176,7 @@ pub fn requests(bytes: &[u8]) {
 
 /// What is read of a request: its body too, unless that breaks off or is malformed.
 #[derive(Debug, PartialEq)]
-struct Asked {
+struct ReadRequest {
     method: Method,
     uri: Uri,
     version: Version,
@@ -184,7 +184,7 @@ struct Asked {
     body: Option<(Vec<u8>, Option<HeaderMap>)>,
 }
 
-impl Asked {
+impl ReadRequest {
     async fn read<B: HttpBody<Data = Bytes> + Unpin>(request: Request<B>) -> Self {
         let (head, body) = request.into_parts();
         let body = collect(body).await;
@@ -192,8 +192,8 @@ impl Asked {
     }
 }
 
-fn our_requests(bytes: &[u8], step: usize) -> Vec<Asked> {
-    let wire = Arc::new(Mutex::new(Wire::new(Pieces::of(bytes, step).asked(), Input::default())));
+fn our_requests(bytes: &[u8], step: usize) -> Vec<ReadRequest> {
+    let wire = Arc::new(Mutex::new(Wire::new(Pieces::of(bytes, step).on_request(), Input::default())));
     let mut requests = Vec::new();
     run(async {
         loop {
@@ -207,10 +207,10 @@ fn our_requests(bytes: &[u8], step: usize) -> Vec<Asked> {
                 }
             });
             let Some(mut request) = head.await else { return };
-            let Ok((asked, decoder)) = read(&mut request, HEAD_MOST) else { return };
+            let Ok((framing, decoder)) = read(&mut request, HEAD_MOST) else { return };
             let body = Incoming::begin(&wire, decoder, false);
-            requests.push(Asked::read(request.map(|_| body)).await);
-            if !asked.persists || requests.last().is_some_and(|request| request.body.is_none()) {
+            requests.push(ReadRequest::read(request.map(|_| body)).await);
+            if !framing.persists || requests.last().is_some_and(|request| request.body.is_none()) {
                 return;
             }
         }
@@ -218,20 +218,20 @@ fn our_requests(bytes: &[u8], step: usize) -> Vec<Asked> {
     requests
 }
 
-fn hypers_requests(bytes: &[u8]) -> Vec<Asked> {
+fn hypers_requests(bytes: &[u8]) -> Vec<ReadRequest> {
     let requests = Mutex::new(Vec::new());
     run(async {
         let service = service_fn(|request: Request<hyper::body::Incoming>| async {
-            let mut asked = Asked::read(request).await;
+            let mut read = ReadRequest::read(request).await;
             // We write a length anew, however it came.
-            let _ = head::unify_length(&mut asked.headers);
-            requests.lock().push(asked);
+            let _ = head::unify_length(&mut read.headers);
+            requests.lock().push(read);
             let mut response = Response::new(Empty::<Bytes>::new());
             // After 200 to CONNECT nothing would be a request.
             *response.status_mut() = StatusCode::NOT_FOUND;
             Ok::<_, Infallible>(response)
         });
-        let stream = TokioIo::new(Pieces::of(bytes, bytes.len().max(1)).asked());
+        let stream = TokioIo::new(Pieces::of(bytes, bytes.len().max(1)).on_request());
         let mut hyper = server::Builder::new();
         hyper.half_close(true).max_header_size(HEAD_MOST).max_buf_size(HEAD_MOST + (64 << 10));
         // How it ends is of no interest.
@@ -254,7 +254,7 @@ impl Pieces {
         Self { bytes: bytes.to_vec(), read: 0, step, is_asked: false, reader: None }
     }
 
-    fn asked(self) -> Self {
+    fn on_request(self) -> Self {
         Self { is_asked: true, ..self }
     }
 }

@@ -1,10 +1,11 @@
-//! A watch over a client's connection, so that a client who does nothing can be cut off.
+//! Watches a client's connection, so that an inactive client can be disconnected.
 //!
-//! What a client is waited for changes with each request, and how long doesn't. So no request sets a timer: the
-//! connection notes what is awaited since when, and its worker looks at that now and then. While a request is
-//! answered, the client is waited for only if it takes less than is there for it: an answer may take its time.
-//! A request's body is watched where it is read, since only there is known whether more of it is wanted; so is what
-//! HTTP/2 sends of several answers ([`super::http2`]).
+//! With each request, what is awaited of the client changes, but the timeouts don't. So no request sets a
+//! timer. The connection records what is awaited and since when, and its worker checks that periodically.
+//!
+//! While a response is being sent, the client is late only if it doesn't read the available data, since the
+//! response itself may take its time. Request bodies are watched where they are read, since only the reader
+//! knows if it wants more. The same holds for the responses of HTTP/2 ([`super::http2`]).
 
 use std::{
     future::poll_fn,
@@ -24,57 +25,58 @@ use tokio::{
     time::Instant,
 };
 
-/// Requests that a client of HTTP/2 may give up before they are answered, if they are most of its requests.
-const GIVEN_UP_MOST: u32 = 500;
+/// The number of HTTP/2 requests that a client may always cancel. Beyond it, at most half of its requests.
+const CANCELLED_MOST: u32 = 500;
 
-/// How long a client may take.
+/// The timeouts for a client.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Patience {
-    /// To send the head of a request, of the first one from when it has connected.
+pub(super) struct ClientTimeouts {
+    /// The time for sending the head of a request; for the first one, counted from connecting.
     pub(super) header: Duration,
-    /// To do anything at all: to begin another request, or to take some of an answer.
+    /// The time for any activity: beginning another request, or reading some of a response.
     pub(super) idle: Duration,
 }
 
-/// What is awaited of a client. It is used by one thread, so the lock is always free.
+/// The state of a client's connection. One thread uses it, so the lock is always free.
 #[derive(Debug)]
 pub(super) struct Watch {
-    state: Mutex<State>,
-    /// The connection is to end. It is in no lock, as each poll of the connection asks for it.
+    state: Mutex<WatchState>,
+    /// True if the connection is to be closed. It is outside the lock, since every poll of the connection
+    /// reads it.
     is_ending: AtomicBool,
 }
 
 #[derive(Debug)]
-struct State {
-    awaited: Awaited,
-    /// Requests that are being answered.
+struct WatchState {
+    expected: Expected,
+    /// The number of requests in flight.
     in_flight: u32,
-    /// Requests so far, and those that were given up, if several can be in flight: it is a connection for HTTP/2.
+    /// With HTTP/2: the number of requests so far, and of those that were cancelled. `None` with HTTP/1.1.
     streams: Option<(u32, u32)>,
-    /// Woken when the connection is to end.
+    /// Woken when the connection is to be closed.
     task: Option<Waker>,
-    /// The client takes nothing of what waits to be written.
+    /// The time since when the client hasn't read any of the data to be sent.
     blocked_since: Option<Instant>,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Awaited {
-    /// Its first request.
+enum Expected {
+    /// The first request.
     First(Instant),
-    /// The rest of a request's head. If it isn't said since when, it is since the next look at it: mostly the head is whole
-    /// by then, and nobody had to look at the clock for it.
+    /// The rest of a request's head. Without a time, the wait begins at the worker's next check: usually the
+    /// head is complete by then, and reading the clock is saved.
     Head(Option<Instant>),
-    /// Nothing: a request is being answered.
+    /// Nothing, because a request is in flight.
     Nothing,
     /// Another request.
     Next(Instant),
 }
 
 impl Watch {
-    /// Of a connection that has just been made.
+    /// Creates the watch of a new connection.
     pub(super) fn new() -> Self {
-        let state = State {
-            awaited: Awaited::First(Instant::now()),
+        let state = WatchState {
+            expected: Expected::First(Instant::now()),
             in_flight: 0,
             streams: None,
             task: None,
@@ -83,38 +85,38 @@ impl Watch {
         Self { state: Mutex::new(state), is_ending: AtomicBool::new(false) }
     }
 
-    /// Notes that the connection is one for HTTP/2: what comes while nothing is in flight needn't be a head.
+    /// Switches to HTTP/2, where bytes received between requests needn't belong to a head.
     pub(super) fn begin_http2(&self) {
         self.state.lock().streams = Some((0, 0));
     }
 
-    /// Whether it is one for HTTP/2, whose client can be told that it ends.
+    /// Returns true for HTTP/2, where the client can be informed that the connection will be closed.
     pub(super) fn is_http2(&self) -> bool {
         self.state.lock().streams.is_some()
     }
 
-    /// Returns how many requests have begun on a connection for HTTP/2.
+    /// Returns the number of requests so far on an HTTP/2 connection.
     pub(super) fn requests(&self) -> u32 {
         self.state.lock().streams.map_or(0, |(requests, _)| requests)
     }
 
-    /// Has the connection end with what is in flight on it.
+    /// Closes the connection after the requests in flight.
     pub(super) fn end(&self) {
         let mut state = self.state.lock();
         if !self.is_ending.swap(true, Relaxed) {
             if state.in_flight == 0 {
-                state.awaited = Awaited::Head(None);
+                state.expected = Expected::Head(None);
             }
             state.task.take().into_iter().for_each(Waker::wake);
         }
     }
 
-    /// Whether it is to end.
+    /// Returns true if the connection is to be closed.
     pub(super) fn is_ending(&self) -> bool {
         self.is_ending.load(Relaxed)
     }
 
-    /// Has this be woken when the connection is to end.
+    /// Sets the task to be woken when the connection is to be closed.
     pub(super) fn note_task(&self, waker: &Waker) {
         let task = &mut self.state.lock().task;
         if !task.as_ref().is_some_and(|task| task.will_wake(waker)) {
@@ -122,7 +124,7 @@ impl Watch {
         }
     }
 
-    /// What comes of this, unless the connection is to end before.
+    /// Waits for a future. Returns `None` if the connection is to be closed first.
     pub(super) async fn unless_ended<T>(&self, outcome: impl Future<Output = T>) -> Option<T> {
         let mut outcome = pin!(outcome);
         poll_fn(|context| {
@@ -138,61 +140,62 @@ impl Watch {
         .await
     }
 
-    /// Since when the connection is of no use to anybody, if it is of none.
+    /// Returns the time since when the connection has been idle, if it is.
     pub(super) fn idle_since(&self) -> Option<Instant> {
         let state = self.state.lock();
-        match state.awaited {
-            Awaited::First(since) | Awaited::Next(since) if state.blocked_since.is_none() => Some(since),
+        match state.expected {
+            Expected::First(since) | Expected::Next(since) if state.blocked_since.is_none() => Some(since),
             _ => None,
         }
     }
 
-    /// What should have come or gone by now: a `head`, a further `request`, some of an `answer`; or no more `resets`.
-    pub(super) fn missed(&self, patience: Patience, now: Instant) -> Option<&'static str> {
+    /// Returns what is overdue: a `head`, a further `request`, or reading an `answer`; or `resets` if too
+    /// many requests were cancelled.
+    pub(super) fn missed(&self, timeouts: ClientTimeouts, now: Instant) -> Option<&'static str> {
         let mut state = self.state.lock();
-        let has_passed = |since: Instant, patience| now.saturating_duration_since(since) >= patience;
+        let has_passed = |since: Instant, timeout| now.saturating_duration_since(since) >= timeout;
         if let Some(since) = state.blocked_since {
-            return has_passed(since, patience.idle).then_some("answer");
+            return has_passed(since, timeouts.idle).then_some("answer");
         }
-        if let Some((requests, given_up)) = state.streams
-            && given_up > GIVEN_UP_MOST.max(requests / 2)
+        if let Some((requests, cancelled)) = state.streams
+            && cancelled > CANCELLED_MOST.max(requests / 2)
         {
             return Some("resets");
         }
-        match &mut state.awaited {
-            Awaited::First(since) => has_passed(*since, patience.header).then_some("head"),
-            Awaited::Head(since) => has_passed(*since.get_or_insert(now), patience.header).then_some("head"),
-            Awaited::Next(since) => has_passed(*since, patience.idle).then_some("request"),
-            Awaited::Nothing => None,
+        match &mut state.expected {
+            Expected::First(since) => has_passed(*since, timeouts.header).then_some("head"),
+            Expected::Head(since) => has_passed(*since.get_or_insert(now), timeouts.header).then_some("head"),
+            Expected::Next(since) => has_passed(*since, timeouts.idle).then_some("request"),
+            Expected::Nothing => None,
         }
     }
 
-    /// Notes that a request's head has come.
+    /// Records that the head of a request has been received.
     pub(super) fn begin_request(&self) {
         let mut state = self.state.lock();
-        state.awaited = Awaited::Nothing;
+        state.expected = Expected::Nothing;
         state.in_flight += 1;
         if let Some((requests, _)) = &mut state.streams {
             *requests = requests.saturating_add(1);
         }
     }
 
-    /// Notes that a request is answered, but for what waits to be written.
+    /// Records that a response has ended, apart from data still to be written.
     pub(super) fn end_request(&self, now: Instant) {
         let mut state = self.state.lock();
         state.in_flight -= 1;
         if state.in_flight == 0 {
-            // Whether the client lets it end is all that is left to see.
-            state.awaited = if self.is_ending() { Awaited::Head(Some(now)) } else { Awaited::Next(now) };
+            // A connection that is to be closed waits only for the client to close it.
+            state.expected = if self.is_ending() { Expected::Head(Some(now)) } else { Expected::Next(now) };
         }
     }
 
     fn note_read(&self) {
         let mut state = self.state.lock();
-        match state.awaited {
-            Awaited::First(since) => state.awaited = Awaited::Head(Some(since)),
-            Awaited::Next(_) if state.streams.is_none() => state.awaited = Awaited::Head(None),
-            Awaited::Next(_) | Awaited::Head(_) | Awaited::Nothing => {}
+        match state.expected {
+            Expected::First(since) => state.expected = Expected::Head(Some(since)),
+            Expected::Next(_) if state.streams.is_none() => state.expected = Expected::Head(None),
+            Expected::Next(_) | Expected::Head(_) | Expected::Nothing => {}
         }
     }
 
@@ -201,25 +204,25 @@ impl Watch {
         if is_blocked {
             state.blocked_since.get_or_insert_with(Instant::now);
         } else if state.blocked_since.take().is_some()
-            && let Awaited::Next(since) = &mut state.awaited
+            && let Expected::Next(since) = &mut state.expected
         {
-            // The client has only now taken so much of the last answer.
+            // The client has only now read the rest of the last response.
             *since = Instant::now();
         }
     }
 }
 
-/// A connection that keeps its watch.
+/// A byte stream that updates the watch of its connection.
 #[derive(Debug)]
 pub(super) struct Watched<S> {
     pub(super) stream: S,
     pub(super) watch: Arc<Watch>,
-    /// The watch knows that the client takes nothing.
+    /// True if the watch has recorded that the client doesn't read.
     is_blocked: bool,
 }
 
 impl<S> Watched<S> {
-    /// A connection that this is to watch over.
+    /// Creates a watched stream.
     pub(super) fn new(stream: S, watch: Arc<Watch>) -> Self {
         Self { stream, watch, is_blocked: false }
     }
@@ -270,7 +273,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let flushed = Pin::new(&mut self.stream).poll_flush(context);
-        // TLS takes what is written, and holds it back.
+        // TLS accepts written data but may hold it back.
         self.note_write(flushed.is_pending());
         flushed
     }
@@ -280,37 +283,37 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
     }
 }
 
-/// A request on a connection for HTTP/2, in flight until this is dropped.
+/// A request on an HTTP/2 connection, in flight until it is dropped.
 #[derive(Debug)]
-pub(super) struct InFlight {
+pub(super) struct Http2Request {
     watch: Arc<Watch>,
     is_answered: bool,
 }
 
-impl InFlight {
-    /// Notes that a request's head has come.
+impl Http2Request {
+    /// Records that the head of a request has been received.
     pub(super) fn begin(watch: &Arc<Watch>) -> Self {
         watch.begin_request();
         Self { watch: watch.clone(), is_answered: false }
     }
 
-    /// The watch over its connection.
+    /// Returns the watch of the connection.
     pub(super) fn watch(&self) -> &Arc<Watch> {
         &self.watch
     }
 
-    /// Notes that the client has waited for its answer.
+    /// Records that the client has waited for its response.
     pub(super) fn note_answer(&mut self) {
         self.is_answered = true;
     }
 }
 
-impl Drop for InFlight {
+impl Drop for Http2Request {
     fn drop(&mut self) {
         if !self.is_answered
-            && let Some((_, given_up)) = &mut self.watch.state.lock().streams
+            && let Some((_, cancelled)) = &mut self.watch.state.lock().streams
         {
-            *given_up = given_up.saturating_add(1);
+            *cancelled = cancelled.saturating_add(1);
         }
         self.watch.end_request(Instant::now());
     }

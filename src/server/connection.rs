@@ -1,4 +1,4 @@
-//! A connection of a client, from its handshake to its end: TLS if that is spoken here, then HTTP/1.1 or HTTP/2.
+//! A client's connection from the handshake to the end: TLS if configured, then HTTP/1.1 or HTTP/2.
 
 use std::{
     convert::Infallible,
@@ -25,56 +25,56 @@ use crate::{
 use tollgate_http1::{Input, Stream};
 
 use super::{
-    Door, Status, Terms,
-    client::{InFlight, Watch, Watched},
+    ConnectionSettings, Door, Status,
+    client::{Http2Request, Watch, Watched},
     frames::Metered,
-    http1::Http1,
-    http2::{self, Streams},
-    terms::H2,
+    http1::Http1Server,
+    http2::{self, StreamExecutor},
+    settings::H2,
 };
 
-/// To who speaks HTTP/2 where it isn't spoken.
+/// Sent to an HTTP/2 client if HTTP/2 is disabled.
 const NO_HTTP2: &[u8] = b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
 
-/// The preface with which a client says that it speaks HTTP/2, without having been asked (RFC 9113, section 3.3).
+/// The preface of an HTTP/2 client that doesn't negotiate the protocol (RFC 9113, section 3.3).
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// A connection that is served, by what the configuration said when it was made.
-pub(super) struct Connection {
-    /// The other end, or whom a proxy names.
+/// A client's connection, with the settings at the time it was accepted.
+pub(super) struct ClientConnection {
+    /// The address of the other end, or the one that a trusted proxy states.
     pub(super) peer: SocketAddr,
-    /// `http`, or with TLS `https`.
+    /// The scheme: `https` with TLS, otherwise `http`.
     pub(super) scheme: &'static str,
-    /// The door that it came by.
+    /// The door that it came in by.
     pub(super) door: Door,
-    /// There is no room for it.
-    pub(super) is_turned_away: bool,
-    pub(super) terms: Arc<Terms>,
+    /// True if there are too many connections, so that requests are answered with 503.
+    pub(super) is_rejected: bool,
+    pub(super) settings: Arc<ConnectionSettings>,
     pub(super) gateway: Arc<ArcSwap<Gateway>>,
     pub(super) status: Arc<Status>,
     pub(super) watch: Arc<Watch>,
-    /// Where requests of HTTP/2 are answered.
+    /// The tasks of HTTP/2 requests.
     pub(super) streams: TaskTracker,
 }
 
-impl Connection {
-    /// Serves it without TLS, to its end.
+impl ClientConnection {
+    /// Serves a connection without TLS until it ends.
     pub(super) async fn serve(self, stream: impl Stream) {
         let (mut stream, mut input) = (Watched::new(stream, self.watch.clone()), Input::default());
         let speaks_http2 = poll_fn(|context| poll_preface(&mut input, &mut stream, context));
         let Some(Ok(speaks_http2)) = self.watch.unless_ended(speaks_http2).await else { return };
         if !speaks_http2 {
             self.serve_http1(stream, input).await;
-        } else if self.terms.http2 || self.door == Door::Decisions {
-            // In a box, lest all connections keep room for it.
+        } else if self.settings.http2 || self.door == Door::Decisions {
+            // Boxed, so that other connections don't reserve its memory.
             Box::pin(self.serve_http2(Box::new(input.before(stream)))).await;
         } else {
-            // It may have gone.
+            // The client may have left.
             let _ = stream.write_all(NO_HTTP2).await;
         }
     }
 
-    /// Serves it with TLS, to its end.
+    /// Serves a connection with TLS until it ends.
     pub(super) async fn serve_tls(self, stream: impl Stream, acceptor: TlsAcceptor) {
         let Some(shaken) = self.watch.unless_ended(acceptor.accept(stream)).await else { return };
         let stream = match shaken {
@@ -85,7 +85,7 @@ impl Connection {
             }
         };
         let speaks_http2 = stream.get_ref().1.alpn_protocol() == Some(H2);
-        // In a box, so that all the rest is compiled once for it.
+        // Boxed, so that everything below is compiled once for TLS.
         let stream: Box<dyn Stream> = Box::new(stream);
         let stream = Watched::new(stream, self.watch.clone());
         match speaks_http2 {
@@ -95,7 +95,7 @@ impl Connection {
     }
 
     async fn serve_http1(self, stream: Watched<impl Stream>, input: Input) {
-        if let Err(error) = Http1::new(&self, stream, input).serve().await {
+        if let Err(error) = Http1Server::new(&self, stream, input).serve().await {
             self.note_end(&error);
         }
     }
@@ -105,21 +105,22 @@ impl Connection {
         let connection = Arc::new(self);
         let stream = Metered::new(stream, connection.watch.clone(), connection.status.clone());
         let io = TokioIo::new(stream);
-        let streams = Streams { tasks: connection.streams.clone(), patience: connection.terms.patience.idle };
-        let http = http2::builder(connection.terms.max_header_bytes, streams);
+        let streams =
+            StreamExecutor { tasks: connection.streams.clone(), patience: connection.settings.timeouts.idle };
+        let http = http2::builder(connection.settings.max_header_bytes, streams);
         let served = connection.clone();
         let service = service_fn(move |request: Request<Incoming>| {
-            let (served, in_flight) = (served.clone(), InFlight::begin(&served.watch));
-            // In a box that it is made in: a stream's task is copied as often as it is made, begun and ended.
+            let (served, in_flight) = (served.clone(), Http2Request::begin(&served.watch));
+            // Created in its box, because a stream's task would otherwise be copied several times.
             Box::into_pin(Box::write(Box::new_uninit(), async move {
                 let is_head = request.method() == Method::HEAD;
-                let has_room = !served.is_turned_away && served.streams.len() <= served.terms.streams_most;
-                let request = request.map(|body| Upload::http2(body, served.terms.patience.idle));
+                let has_room = !served.is_rejected && served.streams.len() <= served.settings.streams_most;
+                let request = request.map(|body| Upload::http2(body, served.settings.timeouts.idle));
                 let response = served.respond(request, has_room).await;
                 if served.is_last() {
                     served.watch.end();
                 }
-                Ok::<_, Infallible>(http2::Answer::of(response, is_head, in_flight))
+                Ok::<_, Infallible>(http2::Http2Body::of(response, is_head, in_flight))
             }))
         });
         let ended =
@@ -133,27 +134,27 @@ impl Connection {
         }
     }
 
-    /// Answers a request as the door says.
+    /// Answers a request with the service of its door.
     pub(super) async fn respond(&self, request: Request<Upload>, has_room: bool) -> Response<AnswerBody> {
         let (gateway, peer) = (self.gateway.load_full(), self.peer());
         match self.door {
             Door::Requests => gateway.answer(peer, request, has_room).await,
-            // In a box, lest requests to be forwarded keep room for it.
+            // Boxed, so that requests to be forwarded don't reserve its memory.
             Door::Decisions => Box::pin(decisions::answer(gateway, peer, request, has_room)).await,
         }
     }
 
-    /// Whom it is with.
+    /// Returns the other end of the connection.
     pub(super) fn peer(&self) -> Peer {
         Peer { address: self.peer.ip(), scheme: self.scheme }
     }
 
-    /// Whether it is to be the last request of the connection that is answered now.
+    /// Returns true if the current request is the last on this connection.
     pub(super) fn is_last(&self) -> bool {
-        self.is_turned_away || self.status.is_draining() || self.watch.is_ending()
+        self.is_rejected || self.status.is_draining() || self.watch.is_ending()
     }
 
-    /// Serves to the end, which comes with what is in flight when the connection is to end.
+    /// Drives the connection to its end. If it is to be closed, it ends after the requests in flight.
     async fn drive<C: Future>(&self, connection: C, end: fn(Pin<&mut C>)) -> C::Output {
         let mut connection = pin!(connection);
         match self.watch.unless_ended(connection.as_mut()).await {
@@ -170,10 +171,10 @@ impl Connection {
     }
 }
 
-/// Reads as much as tells whether the connection begins with the preface of HTTP/2.
+/// Reads until it is known whether the connection begins with the HTTP/2 preface.
 ///
 /// # Errors
-/// It broke.
+/// The connection failed.
 fn poll_preface(
     input: &mut Input,
     stream: &mut (impl AsyncRead + Unpin),

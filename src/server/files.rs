@@ -1,29 +1,31 @@
-//! Open files: each connection takes one, and who has none left can neither accept nor ask.
+//! The limit of open files. Each connection takes one; without a free one, the gateway can neither accept nor
+//! connect.
 
-/// For all but the connections of clients and to upstreams: listeners, operators, the store, runtimes.
+/// The number of files for everything except clients' and upstreams' connections: listeners, operators, the
+/// store, runtimes.
 const OTHERS: usize = 256;
 
-/// Connections of clients, as many as are wanted unless the files wouldn't suffice for those to upstreams and to
-/// the store, too. The limit of files becomes the highest that this process may set.
+/// Returns how many client connections to allow: `wanted`, or fewer if upstreams and the store would lack
+/// files. Raises the process's limit of open files to the highest possible.
 pub(super) fn clients_most(wanted: usize, upstreams_most: usize) -> usize {
     let files = match rlimit::increase_nofile_limit(u64::MAX) {
         Ok(files) => usize::try_from(files).unwrap_or(usize::MAX),
         Err(error) => {
-            tracing::warn!("the limit of open files can't be raised: {error}");
+            tracing::warn!("can't raise the limit of open files: {error}");
             return wanted;
         }
     };
     let most = share(files, upstreams_most);
     if most < wanted {
         tracing::warn!(
-            "at most {most} connections of clients, not {wanted}: {files} files may be open, and {upstreams_most} \
-             are for upstreams\nraise the limit (`ulimit -Hn`, LimitNOFILE) or lower server.max_connections"
+            "allowing {most} client connections instead of {wanted}: the limit of open files is {files}, and upstreams \
+             may use {upstreams_most}\nraise the limit (`ulimit -Hn`, LimitNOFILE) or lower server.max_connections"
         );
     }
     wanted.min(most)
 }
 
-/// What is left for clients; half of all if the others' bounds leave less.
+/// Returns the number of files for clients. They get at least half, even if upstreams may need more.
 fn share(files: usize, upstreams_most: usize) -> usize {
     files.saturating_sub(OTHERS.saturating_add(upstreams_most)).max(files / 2).max(1)
 }

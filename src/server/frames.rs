@@ -20,31 +20,31 @@ use tokio::{
 
 use super::{Status, client::Watch};
 
-/// The allowance to begin with, and what a second adds.
+/// The allowance at the beginning, and its growth per second.
 const AT_ONCE: u32 = 1_000;
 const A_SECOND: f64 = 1_000.0;
-/// What a request adds.
+/// The growth of the allowance per request.
 const A_REQUEST: u32 = 128;
-/// Bytes sent that add one.
+/// The bytes sent to the client for which the allowance grows by one.
 const BYTES_SENT: u64 = 8;
-/// The most that may be saved up.
+/// The largest allowance.
 const SAVED_MOST: u64 = 65_536;
-/// What a WINDOW_UPDATE takes. Clients may send two for each DATA, which may have a byte of content.
+/// The cost of a WINDOW_UPDATE. Clients may send two for each DATA frame, which may have a single byte.
 const WINDOW_UPDATE_TAKES: u32 = 1;
-/// What any other frame takes: more than its answer adds, so that no frame pays for itself. The answer has 17 bytes to
-/// PING, 9 to SETTINGS, 13 to what is reset, and 27 to a head that h2 itself finds too large.
+/// The cost of any other frame. It exceeds the growth from its response, so no frame pays for itself: the
+/// response to PING has 17 bytes, to SETTINGS 9, a reset 13, and a rejected head 27.
 const OTHERS_TAKE: u32 = 4;
 
-/// Bytes before the first frame (RFC 9113, section 3.4), and of a frame's head (section 4.1).
+/// The length of the connection preface (RFC 9113, section 3.4), and of a frame header (section 4.1).
 const PREFACE: usize = 24;
 const HEAD: usize = 9;
 const DATA: u8 = 0;
 const WINDOW_UPDATE: u8 = 8;
 const PADDED: u8 = 8;
-/// The bytes that padding can have, with its length.
+/// The most bytes of padding, including its length.
 const PADDING_MOST: usize = 256;
 
-/// A connection for HTTP/2 that ends when its client sends too many frames without effect.
+/// An HTTP/2 connection that fails if its client sends too many frames without effect.
 #[derive(Debug)]
 pub(super) struct Metered<S> {
     stream: S,
@@ -54,28 +54,28 @@ pub(super) struct Metered<S> {
     allowance: Allowance,
 }
 
-/// The place in the stream of frames: the bytes left to skip, then those of the next head that have come.
+/// The position in the stream of frames: the bytes to skip, then the received bytes of the next frame header.
 #[derive(Debug)]
 struct Frames {
     skipped: usize,
     head: [u8; HEAD],
-    came: usize,
+    filled: usize,
 }
 
-/// How much is left for frames without effect, and what has been refilled for.
+/// The rest of the allowance, and what it has already been increased for.
 #[derive(Debug)]
 struct Allowance {
     left: u32,
     refilled: Instant,
     requests: u32,
-    /// Since it was refilled.
+    /// The bytes sent since the last refill.
     bytes_sent: u64,
 }
 
 impl<S> Metered<S> {
-    /// Meters a connection that begins with the preface.
+    /// Meters a connection that begins with the HTTP/2 preface.
     pub(super) fn new(stream: S, watch: Arc<Watch>, status: Arc<Status>) -> Self {
-        let frames = Frames { skipped: PREFACE, head: [0; HEAD], came: 0 };
+        let frames = Frames { skipped: PREFACE, head: [0; HEAD], filled: 0 };
         let allowance = Allowance { left: AT_ONCE, refilled: Instant::now(), requests: 0, bytes_sent: 0 };
         Self { stream, watch, status, frames, allowance }
     }
@@ -88,19 +88,19 @@ impl<S> Metered<S> {
 }
 
 impl Frames {
-    /// Reads on, and returns what the frames take that have begun.
+    /// Reads the next bytes, and returns the cost of the frames that begin in them.
     fn read(&mut self, mut bytes: &[u8]) -> u32 {
         let mut taken = 0;
         while !bytes.is_empty() {
             let skipped = self.skipped.min(bytes.len());
             self.skipped -= skipped;
             bytes = &bytes[skipped..];
-            let coming = (HEAD - self.came).min(bytes.len());
-            self.head[self.came..self.came + coming].copy_from_slice(&bytes[..coming]);
-            self.came += coming;
+            let coming = (HEAD - self.filled).min(bytes.len());
+            self.head[self.filled..self.filled + coming].copy_from_slice(&bytes[..coming]);
+            self.filled += coming;
             bytes = &bytes[coming..];
-            if self.came == HEAD {
-                self.came = 0;
+            if self.filled == HEAD {
+                self.filled = 0;
                 let [high, middle, low, kind, flags, ..] = self.head;
                 self.skipped = u32::from_be_bytes([0, high, middle, low]) as usize;
                 let padding = if flags & PADDED == 0 { 0 } else { PADDING_MOST };
@@ -116,7 +116,7 @@ impl Frames {
 }
 
 impl Allowance {
-    /// Uses up so much of it. Returns whether there was enough.
+    /// Takes this cost from the allowance. Returns false if it doesn't suffice.
     fn take(&mut self, taken: u32, watch: &Watch) -> bool {
         if taken > self.left {
             self.refill(Instant::now(), watch.requests());
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_are_told_apart_however_they_come() {
+    fn frames_are_found_however_they_are_split() {
         let connection = [
             vec![b'P'; PREFACE],
             frame(4, 0, 0),
@@ -216,14 +216,14 @@ mod tests {
         ]
         .concat();
         for size in [1, 2, 8, 9, 10, 100, connection.len()] {
-            let mut frames = Frames { skipped: PREFACE, head: [0; HEAD], came: 0 };
+            let mut frames = Frames { skipped: PREFACE, head: [0; HEAD], filled: 0 };
             let taken = connection.chunks(size).map(|bytes| frames.read(bytes));
             assert_eq!(taken.sum::<u32>(), 6 * OTHERS_TAKE + WINDOW_UPDATE_TAKES, "{size} at a time");
         }
     }
 
     #[test]
-    fn an_allowance_is_refilled_by_time_requests_and_what_is_sent() {
+    fn an_allowance_is_refilled_by_time_requests_and_bytes_sent() {
         let begin = Instant::now();
         let mut allowance = Allowance { left: 7, refilled: begin, requests: 0, bytes_sent: 80 };
         allowance.refill(begin, 0);

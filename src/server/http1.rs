@@ -1,7 +1,8 @@
-//! HTTP/1.1 with clients: one request after the other, each answered before the next is looked at.
+//! HTTP/1.1 with clients: requests are processed one after the other.
 //!
-//! What a connection needs for a request is boxed with it, lest it weigh on those that idle. While a request is answered, what
-//! follows it is read ahead within a bound, because a client's hang-up shows only behind it.
+//! The memory for a request is boxed, so that idle connections don't reserve it. While a request is in
+//! flight, bytes after it are read ahead within a limit, since a hang-up of the client is visible only behind
+//! them.
 
 pub(crate) mod head;
 #[cfg(test)]
@@ -29,45 +30,49 @@ use tollgate_http1::{
     head::{Spelt, Unreadable, request},
 };
 
-use self::head::Asked;
-use super::{client::Watched, connection::Connection, parting};
+use self::head::RequestFraming;
+use super::{client::Watched, connection::ClientConnection, linger};
 
-/// Bytes of a refused request's head for which it is kept, to be refused again if it comes again.
+/// The largest head of a rejected request that is kept, so that an identical request can be rejected without
+/// parsing it.
 const REFUSED_MOST: usize = 2 << 10;
 
-/// A connection of a client.
-pub(super) struct Http1<'c, S> {
-    connection: &'c Connection,
+/// A client's HTTP/1.1 connection.
+pub(super) struct Http1Server<'c, S> {
+    connection: &'c ClientConnection,
     wire: Arc<Mutex<Wire<Watched<S>>>>,
     output: Output,
-    /// The request that is answered, if its head is all of it, and another one like it may follow.
+    /// The current request, if it consists of a head only and an identical one may follow.
     whole: Bytes,
-    /// The head of what was refused last, and by what it is refused again.
+    /// The head of the last rejected request, and what is needed to reject an identical one.
     refused: Option<(Box<[u8]>, Box<Refused>)>,
 }
 
-/// What follows an answer.
-enum Next {
+/// A request, or the error in its head with the bytes received.
+type ReadRequest = Result<(Request<Spelt>, RequestFraming, Decoder), (Unreadable, Bytes)>;
+
+/// The step after a response.
+enum AfterResponse {
     Request,
     End,
     Tunnel(Box<AnswerBody>),
 }
 
-impl<'c, S: Stream> Http1<'c, S> {
-    /// On which something may have come.
-    pub(super) fn new(connection: &'c Connection, stream: Watched<S>, input: Input) -> Self {
+impl<'c, S: Stream> Http1Server<'c, S> {
+    /// Creates a connection from which some bytes may have been read already.
+    pub(super) fn new(connection: &'c ClientConnection, stream: Watched<S>, input: Input) -> Self {
         let wire = Arc::new(Mutex::new(Wire::new(stream, input)));
         Self { connection, wire, output: Output::default(), whole: Bytes::new(), refused: None }
     }
 
-    /// Serves it to its end.
+    /// Serves the connection until it ends.
     ///
     /// # Errors
-    /// It broke, or the client left while something was owed to it.
+    /// The connection failed, or the client left before the end of a response.
     pub(super) async fn serve(mut self) -> io::Result<()> {
         let is_unreadable = loop {
             let Some(request) = self.next_request().await? else { break false };
-            let (request, asked, decoder) = match request {
+            let (request, framing, decoder) = match request {
                 Ok(request) => request,
                 Err((fault, head)) => {
                     let connection = self.connection;
@@ -75,40 +80,40 @@ impl<'c, S: Stream> Http1<'c, S> {
                     let gateway = connection.gateway.load();
                     let answer = gateway.answer_unreadable(connection.peer(), &head, fault);
                     drop((gateway, head));
-                    write(answer, &Asked::UNREADABLE, Instant::now(), &mut self.output);
+                    write(answer, &RequestFraming::UNREADABLE, Instant::now(), &mut self.output);
                     poll_fn(|context| self.poll_flush(context)).await?;
                     break true;
                 }
             };
-            // In a box, lest a connection that idles keep room for it; and made in there, lest it be copied.
-            let exchange = Box::write(Box::new_uninit(), self.exchange(request, asked, decoder));
+            // Boxed, so that an idle connection doesn't reserve its memory; created in the box, so that it
+            // isn't copied.
+            let exchange = Box::write(Box::new_uninit(), self.exchange(request, framing, decoder));
             match Box::into_pin(exchange).await? {
-                Next::Request => {}
-                Next::End => break false,
-                Next::Tunnel(answer) => return self.tunnel(answer).await,
+                AfterResponse::Request => {}
+                AfterResponse::End => break false,
+                AfterResponse::Tunnel(answer) => return self.tunnel(answer).await,
             }
         };
         if !self.wire.lock().body_has_ended() {
-            // Who reads it may have use for the rest, though it is answered; and the client may wait for the answer's end.
+            // The upstream may still need the rest of the body although it has responded. The client may be
+            // waiting for the end of the response.
             poll_fn(|context| Pin::new(&mut self.wire.lock().stream).poll_shutdown(context)).await?;
             poll_fn(|context| self.wire.lock().poll_body_end(context)).await;
         }
         let Some(wire) = Arc::into_inner(self.wire) else { return Ok(()) };
         let mut wire = wire.into_inner();
-        // What has been read ahead isn't in the system's buffer any more, where it would be found.
+        // Bytes that were read ahead are no longer in the system's buffer, where lingering would find them.
         let more_may_come = is_unreadable || !wire.body_has_ended() || !wire.input.bytes().is_empty();
-        // Nothing is awaited of the client any more, so its watch needn't know.
-        Box::pin(parting::part(&mut wire.stream.stream, more_may_come)).await
+        // The raw stream is used, because the client's watch is no longer needed.
+        Box::pin(linger::close(&mut wire.stream.stream, more_may_come)).await
     }
 
-    /// The next request, unless the client has closed the connection, or it is to end.
-    async fn next_request(
-        &mut self,
-    ) -> io::Result<Option<Result<(Request<Spelt>, Asked, Decoder), (Unreadable, Bytes)>>> {
+    /// Returns the next request. `None` if the client has closed the connection, or if it is to be closed.
+    async fn next_request(&mut self) -> io::Result<Option<ReadRequest>> {
         let Self { connection, wire, output, whole, refused } = self;
-        let Connection { terms, watch, .. } = connection;
-        let head_most = terms.max_header_bytes;
-        // Bytes of it that are no whole head.
+        let ClientConnection { settings, watch, .. } = connection;
+        let head_most = settings.max_header_bytes;
+        // The bytes received that are not a complete head.
         let mut partial = 0;
         poll_fn(|context| {
             let wire = &mut *wire.lock();
@@ -126,36 +131,18 @@ impl<'c, S: Stream> Http1<'c, S> {
                 {
                     input.take(head.len());
                     watch.begin_request();
-                    write(answer, &Asked::AGAIN, now, output);
+                    write(answer, &RequestFraming::REPEATED, now, output);
                     watch.end_request(now);
                     continue;
                 }
-                // Who sends a head byte by byte doesn't have all of it read as often.
+                // A head that arrives byte by byte isn't parsed for each byte.
                 if partial == 0 && !bytes.is_empty()
                     || bytes[partial..].contains(&b'\n')
                     || bytes.len() >= head_most
                 {
-                    let mut came = bytes.clone();
-                    match request(input, head_most) {
-                        Ok(None) => partial = input.bytes().len(),
-                        Ok(Some(mut request)) => {
-                            let read = match head::read(&mut request, head_most) {
-                                Ok((asked, decoder)) => Ok((request, asked, decoder)),
-                                Err(fault) => Err((fault, came.clone())),
-                            };
-                            if let Ok((_, asked, decoder)) = &read
-                                && decoder.has_ended()
-                                && asked.may_come_again()
-                            {
-                                came.truncate(came.len() - input.bytes().len());
-                                *whole = came;
-                            }
-                            return Poll::Ready(Ok(Some(read)));
-                        }
-                        Err(fault) => {
-                            let fault = blame(fault, &came, head_most);
-                            return Poll::Ready(Ok(Some(Err((fault, came)))));
-                        }
+                    match parse(input, head_most, whole) {
+                        Some(read) => return Poll::Ready(Ok(Some(read))),
+                        None => partial = input.bytes().len(),
                     }
                 }
                 match input.poll_more(stream, context)? {
@@ -175,68 +162,73 @@ impl<'c, S: Stream> Http1<'c, S> {
         .await
     }
 
-    /// Answers a request.
+    /// Processes a request.
     async fn exchange(
         &mut self,
         request: Request<Spelt>,
-        asked: Asked,
+        framing: RequestFraming,
         decoder: Decoder,
-    ) -> io::Result<Next> {
+    ) -> io::Result<AfterResponse> {
         let connection = self.connection;
         let body = match decoder.has_ended() {
             true => Upload::none(),
             false => {
-                let incoming = Incoming::begin(&self.wire, decoder, asked.expects_continue);
-                Upload::http1(incoming, connection.terms.patience.idle)
+                let incoming = Incoming::begin(&self.wire, decoder, framing.expects_continue);
+                Upload::http1(incoming, connection.settings.timeouts.idle)
             }
         };
         connection.watch.begin_request();
         let response = {
-            let body = match asked.version {
+            let body = match framing.version {
                 Version::HTTP_11 => body.hinting(Interim::to(&self.wire)),
                 _ => body,
             };
             let request = request.map(|spelling| body.spelt(spelling));
-            let mut answered = pin!(connection.respond(request, !connection.is_turned_away));
+            let mut answered = pin!(connection.respond(request, !connection.is_rejected));
             poll_fn(|context| match answered.as_mut().poll(context) {
                 Poll::Ready(response) => Poll::Ready(Ok(response)),
                 Poll::Pending => self.wire.lock().poll_left(context).map(Err),
             })
             .await?
         };
-        self.answer(response, &asked).await
+        self.answer(response, &framing).await
     }
 
-    /// Sends an answer, and waits until all of the request has come.
-    async fn answer(&mut self, response: Response<AnswerBody>, asked: &Asked) -> io::Result<Next> {
+    /// Sends a response, and waits until the whole request has been received.
+    async fn answer(
+        &mut self,
+        response: Response<AnswerBody>,
+        framing: &RequestFraming,
+    ) -> io::Result<AfterResponse> {
         let (mut head, mut body) = response.into_parts();
         let is_tunnel = head.status == StatusCode::SWITCHING_PROTOCOLS;
-        let (begun, may_end) = self.wire.lock().begin_response();
+        let (interim, may_end) = self.wire.lock().begin_response();
         let out = self.output.bytes();
-        out.extend_from_slice(&begun);
+        out.extend_from_slice(&interim);
         let length = if body.is_end_stream() { Some(0) } else { body.size_hint().exact() };
-        let persists = asked.persists && may_end && !self.connection.is_last();
+        let persists = framing.persists && may_end && !self.connection.is_last();
         let whole = mem::take(&mut self.whole);
         let is_kept = (1..=REFUSED_MOST).contains(&whole.len());
         self.refused =
             body.take_refused().filter(|_| is_kept).map(|refused| (whole.as_ref().into(), refused));
         let now = Instant::now();
-        let (encoder, persists) = head::write(&mut head, length, asked, persists, now, body.spelling(), out);
+        let (encoder, persists) =
+            head::write(&mut head, length, framing, persists, now, body.spelling(), out);
         drop(head);
         out.extend_from_slice(body.lines());
         out.extend_from_slice(b"\r\n");
         if is_tunnel {
             poll_fn(|context| self.poll_flush(context)).await?;
-            return Ok(Next::Tunnel(body.into()));
+            return Ok(AfterResponse::Tunnel(body.into()));
         }
-        let mut sending = Sending { body: Some(body), encoder, now: Some(now) };
+        let mut sending = UnsentResponse { body: Some(body), encoder, now: Some(now) };
         poll_fn(|context| self.poll_send(&mut sending, context)).await?;
-        let goes_on = persists && poll_fn(|context| self.wire.lock().poll_body_end(context)).await;
-        Ok(if goes_on { Next::Request } else { Next::End })
+        let keeps_open = persists && poll_fn(|context| self.wire.lock().poll_body_end(context)).await;
+        Ok(if keeps_open { AfterResponse::Request } else { AfterResponse::End })
     }
 
-    /// Sends what there is of an answer, until all of it is sent.
-    fn poll_send(&mut self, sending: &mut Sending, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+    /// Sends a response until its end.
+    fn poll_send(&mut self, sending: &mut UnsentResponse, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         loop {
             let is_waiting = self.poll_fill(sending, context)?.is_pending();
             sending.now = None;
@@ -249,17 +241,17 @@ impl<'c, S: Stream> Http1<'c, S> {
         }
     }
 
-    /// Encodes what there is of an answer's body, as long as there is room, or until its end.
-    fn poll_fill(&mut self, sending: &mut Sending, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let Sending { body, encoder, now } = sending;
-        while let Some(coming) = body
+    /// Encodes the available part of a response body while the output takes more.
+    fn poll_fill(&mut self, sending: &mut UnsentResponse, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let UnsentResponse { body, encoder, now } = sending;
+        while let Some(unsent) = body
             && self.output.takes_more()
         {
-            let has_ended = encoder.has_ended() || coming.is_end_stream();
-            match if has_ended { None } else { ready!(Pin::new(&mut *coming).poll_frame(context)) } {
+            let has_ended = encoder.has_ended() || unsent.is_end_stream();
+            match if has_ended { None } else { ready!(Pin::new(&mut *unsent).poll_frame(context)) } {
                 Some(Ok(frame)) => encoder.encode(frame, &mut self.output),
                 Some(Err(error)) => {
-                    // What has come of it goes out, but no end.
+                    // The part received so far is sent, but not the end.
                     let _ = self.poll_flush(context);
                     return Poll::Ready(Err(io::Error::other(error)));
                 }
@@ -267,7 +259,7 @@ impl<'c, S: Stream> Http1<'c, S> {
                     encoder.end(&mut self.output)?;
                     let now = now.unwrap_or_else(Instant::now);
                     self.connection.watch.end_request(now);
-                    coming.end(now);
+                    unsent.end(now);
                     *body = None;
                 }
             }
@@ -279,37 +271,57 @@ impl<'c, S: Stream> Http1<'c, S> {
         self.output.poll_flush(&mut self.wire.lock().stream, context)
     }
 
-    /// Keeps a tunnel open to its end.
+    /// Runs a tunnel until it ends.
     async fn tunnel(self, answer: Box<AnswerBody>) -> io::Result<()> {
-        let idle = self.connection.terms.patience.idle;
+        let idle = self.connection.settings.timeouts.idle;
         let Some(wire) = Arc::into_inner(self.wire) else { return Ok(()) };
         let Wire { stream, input, .. } = wire.into_inner();
-        // In a box, lest all connections keep room for it.
+        // Boxed, so that other connections don't reserve its memory.
         answer.tunnel(input.before(stream), idle).boxed().await
     }
 }
 
-/// An answer that is sent: what is left of it.
-struct Sending {
+/// The unsent rest of a response.
+struct UnsentResponse {
     body: Option<AnswerBody>,
     encoder: Encoder,
-    /// Until there is something to wait for.
+    /// The time of the response's beginning, until the first wait.
     now: Option<Instant>,
 }
 
-/// Writes an answer that is there whole to a request that is read this way.
-fn write(answer: Written, asked: &Asked, now: Instant, output: &mut Output) {
+/// Writes a complete response.
+fn write(answer: Written, framing: &RequestFraming, now: Instant, output: &mut Output) {
     let Written { status, lines, body } = answer;
     let (mut head, ()) = Response::default().into_parts();
     head.status = status;
     let out = output.bytes();
-    head::write(&mut head, Some(body.len() as u64), asked, asked.persists, now, None, out);
+    head::write(&mut head, Some(body.len() as u64), framing, framing.persists, now, None, out);
     out.extend_from_slice(&lines);
     out.extend_from_slice(b"\r\n");
     output.push(body, b"");
 }
 
-/// What is too large of a head: if it is its first line already, the target.
+/// Parses a request, if its head has arrived. If an identical request may follow and the head is all of it, the
+/// head is put into `whole`.
+fn parse(input: &mut Input, head_most: usize, whole: &mut Bytes) -> Option<ReadRequest> {
+    let mut received = input.bytes().clone();
+    let mut request = match request(input, head_most) {
+        Ok(request) => request?,
+        Err(fault) => return Some(Err((blame(fault, &received, head_most), received))),
+    };
+    Some(match head::read(&mut request, head_most) {
+        Ok((framing, decoder)) => {
+            if decoder.has_ended() && framing.may_repeat() {
+                received.truncate(received.len() - input.bytes().len());
+                *whole = received;
+            }
+            Ok((request, framing, decoder))
+        }
+        Err(fault) => Err((fault, received)),
+    })
+}
+
+/// Returns the error of a head. If even its first line is too large, the target is to blame.
 fn blame(fault: Unreadable, head: &[u8], head_most: usize) -> Unreadable {
     let first_line = head.iter().position(|byte| *byte == b'\n').unwrap_or(head.len());
     match fault {

@@ -1,9 +1,10 @@
-//! HTTP/2 with clients: its bounds, and what hyper leaves to us of it.
+//! HTTP/2 with clients: limits, and responses that clients don't read.
 //!
-//! A connection carries several answers, each as far as the client gives it room. One for which it gives none is no
-//! reason to close the connection, but holds a connection upstream, and what was read of it. So it is given up after a
-//! while. Whether it waits for room is seen by its body: what has been taken of it isn't sent until the next is asked for.
-//! Of the last piece h2 takes care when the request is done with; it is seen to have been sent when it is dropped.
+//! A connection carries several responses, and the client's flow control may block each of them. A blocked
+//! response is no reason to close the connection, but it holds an upstream connection and memory, so it is
+//! cancelled after a while. hyper asks a body for its next piece only when the last one has been sent; that
+//! shows whether a response is blocked. After the last piece, h2 holds the data on its own; dropping the data
+//! shows that it was sent.
 
 use std::{
     cell::Cell,
@@ -26,23 +27,24 @@ use tokio_util::task::TaskTracker;
 
 use crate::gateway::{AnswerBody, Timer};
 
-use super::client::{InFlight, Watch};
+use super::client::{Http2Request, Watch};
 
-/// Requests in flight on a connection.
+/// The most requests in flight on a connection.
 pub(super) const STREAMS_MOST: u32 = 100;
-/// Bytes of a request's body that wait to be taken, and of those of all requests of a connection.
+/// The receive window of a request body, and of all request bodies on a connection.
 const WINDOW: u32 = 256 << 10;
 const CONNECTION_WINDOW: u32 = 1 << 20;
-/// Bytes of an answer that the client has given room for and that wait to be sent.
+/// The most bytes of a response that h2 holds after the client has given credit for them.
 const SEND_BUFFER: usize = 64 << 10;
-/// Bytes of an answer's piece that aren't worth the trouble of seeing when they are sent.
+/// The size in bytes up to which a piece isn't tracked, because that costs more than it saves.
 const SMALL: usize = 1 << 10;
-/// Requests that a client may take back before anybody has looked at them, and malformed ones; then the connection ends.
-const TAKEN_BACK_MOST: usize = 20;
+/// The number of requests cancelled before they are accepted, and of malformed ones, after which the
+/// connection is closed.
+const CANCELLED_MOST: usize = 20;
 const MALFORMED_MOST: usize = 1024;
 
-/// How a connection is served whose heads may have so many bytes.
-pub(super) fn builder(header_bytes_most: usize, streams: Streams) -> http2::Builder<Streams> {
+/// Returns the settings for a connection with this limit for heads.
+pub(super) fn builder(header_bytes_most: usize, streams: StreamExecutor) -> http2::Builder<StreamExecutor> {
     let mut builder = http2::Builder::new(streams);
     builder
         .max_concurrent_streams(STREAMS_MOST)
@@ -50,66 +52,67 @@ pub(super) fn builder(header_bytes_most: usize, streams: Streams) -> http2::Buil
         .initial_stream_window_size(WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .max_send_buf_size(SEND_BUFFER)
-        .max_pending_accept_reset_streams(TAKEN_BACK_MOST)
+        .max_pending_accept_reset_streams(CANCELLED_MOST)
         .max_local_error_reset_streams(MALFORMED_MOST);
     builder
 }
 
-/// Where the requests of a connection are answered, each as a task.
+/// Runs the requests of a connection, each as a task.
 #[derive(Clone, Debug)]
-pub(super) struct Streams {
-    /// Those of all connections of the worker.
+pub(super) struct StreamExecutor {
+    /// The tasks of all connections of the worker.
     pub(super) tasks: TaskTracker,
-    /// How long an answer may wait for room.
+    /// The time for which a response may be blocked.
     pub(super) patience: Duration,
 }
 
 task_local! {
-    static SENDING: Sending;
+    static SENDING: SendState;
 }
 
-/// How far the answer of a task has gone.
+/// The progress of a task's response.
 #[derive(Default)]
-struct Sending {
-    /// Since when it waits for room, if it does.
-    waits_since: Cell<Option<Instant>>,
-    /// The piece that was taken last.
+struct SendState {
+    /// The time since when the response is blocked, if it is.
+    blocked_since: Cell<Option<Instant>>,
+    /// The last piece given to h2.
     last: Cell<Option<Unsent>>,
 }
 
-/// A piece of an answer that h2 may hold yet.
+/// A piece of a response that h2 may still hold.
 struct Unsent {
     sent: oneshot::Receiver<()>,
     watch: Arc<Watch>,
 }
 
-/// Bytes that tell by their end that they have been sent, or never will be.
-struct Piece {
+/// Bytes whose drop shows that they were sent or discarded.
+struct TrackedBytes {
     bytes: Bytes,
     _sent: oneshot::Sender<()>,
 }
 
-impl AsRef<[u8]> for Piece {
+impl AsRef<[u8]> for TrackedBytes {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }
 }
 
-impl Sending {
-    /// Takes note of a piece on its way to h2, to a client whose connection `watch` is over.
+impl SendState {
+    /// Records a piece that is given to h2. `watch` is that of the client's connection.
     fn note(&self, bytes: Bytes, watch: &Arc<Watch>) -> Bytes {
-        self.waits_since.set(Some(Instant::now()));
+        self.blocked_since.set(Some(Instant::now()));
         if bytes.len() <= SMALL {
             return bytes;
         }
         let (_sent, sent) = oneshot::channel();
         self.last.set(Some(Unsent { sent, watch: watch.clone() }));
-        Bytes::from_owner(Piece { bytes, _sent })
+        Bytes::from_owner(TrackedBytes { bytes, _sent })
     }
 }
 
 impl Unsent {
-    /// Waits until it is sent. A client that gives no room for so long is told that the connection ends.
+    /// Waits until the piece has been sent. If the client blocks it for too long, the connection will be
+    /// closed.
     async fn wait(mut self, patience: Duration) {
         if timeout(patience, &mut self.sent).await.is_err() {
             self.watch.end();
@@ -118,48 +121,48 @@ impl Unsent {
     }
 }
 
-impl<F: Future<Output = ()> + Send + 'static> Executor<F> for Streams {
+impl<F: Future<Output = ()> + Send + 'static> Executor<F> for StreamExecutor {
     fn execute(&self, stream: F) {
         let patience = self.patience;
         let answered = async move {
             unless_stalled(stream, patience).await;
-            // As long as it isn't sent it takes memory, and counts among what is in flight.
+            // Until it has been sent, the piece uses memory, and the request counts as in flight.
             if let Some(unsent) = SENDING.with(|sending| sending.last.take()) {
                 unsent.wait(patience).await;
             }
         };
-        self.tasks.spawn(SENDING.scope(Sending::default(), answered));
+        self.tasks.spawn(SENDING.scope(SendState::default(), answered));
     }
 }
 
-/// Answers a request, or gives it up, which resets it, when the client has given no room for so long.
+/// Processes a request. Cancels it, which resets the stream, if the response is blocked for too long.
 async fn unless_stalled(stream: impl Future<Output = ()>, patience: Duration) {
     let (mut stream, mut timer) = (pin!(stream), Timer::default());
     poll_fn(|context| {
         if stream.as_mut().poll(context).is_ready() {
             return Poll::Ready(());
         }
-        let Some(since) = SENDING.with(|sending| sending.waits_since.get()) else { return Poll::Pending };
+        let Some(since) = SENDING.with(|sending| sending.blocked_since.get()) else { return Poll::Pending };
         timer.poll_until(since + patience, context)
     })
     .await;
 }
 
-/// The body of an answer, with which the request ends.
+/// The body of a response. The request is in flight until it is dropped.
 #[derive(Debug)]
-pub(super) struct Answer {
+pub(super) struct Http2Body {
     body: AnswerBody,
-    /// It has none, whatever the body says, which hyper looks at for HTTP/1.1 only.
+    /// True for a response without a body, such as to HEAD. hyper checks this for HTTP/1.1 only.
     is_bodiless: bool,
-    in_flight: InFlight,
+    in_flight: Http2Request,
 }
 
-impl Answer {
-    /// The answer to a request, perhaps to a HEAD.
+impl Http2Body {
+    /// Returns the response in the form of HTTP/2.
     pub(super) fn of(
         mut response: Response<AnswerBody>,
         is_to_head: bool,
-        mut in_flight: InFlight,
+        mut in_flight: Http2Request,
     ) -> Response<Self> {
         in_flight.note_answer();
         let status = response.status();
@@ -173,7 +176,7 @@ impl Answer {
     }
 }
 
-impl HttpBody for Answer {
+impl HttpBody for Http2Body {
     type Data = Bytes;
     type Error = <AnswerBody as HttpBody>::Error;
 
@@ -182,7 +185,7 @@ impl HttpBody for Answer {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
         SENDING.with(|sending| {
-            sending.waits_since.set(None);
+            sending.blocked_since.set(None);
             let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
             let note = |bytes| sending.note(bytes, self.in_flight.watch());
             Poll::Ready(frame.map(|frame| frame.map(|frame| frame.map_data(note))))

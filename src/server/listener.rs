@@ -1,7 +1,7 @@
-//! Where connections come from: sockets that are bound here, or that a supervisor holds and hands on
-//! (sd_listen_fds(3)), so that none who connects during a restart is turned away.
+//! Listening sockets: opened here, or passed by a supervisor (sd_listen_fds(3)), so that no connection is
+//! refused during a restart.
 //!
-//! A socket that is handed on is the one that the configuration would have bound: it is told by its address.
+//! A socket from the supervisor is used for the configured address that it is bound to.
 
 use std::{
     fs, io,
@@ -24,13 +24,13 @@ use tokio::{
 use super::StartError;
 use crate::config::{Config, ListenAddress};
 
-/// What the system buffers of an answer while the client takes no more. With more of it a client who reads slowly
-/// would seem to take nothing for minutes.
+/// The most bytes of a response in the system's send buffer. With more, a client that reads slowly would seem
+/// not to read for minutes.
 #[cfg(target_os = "linux")]
 const UNSENT_BYTES: u32 = 128 << 10;
 
-/// Connections that may wait to be accepted. The system lowers it to what it allows (`net.core.somaxconn`): there is no
-/// reason for less, since a client that finds no room waits a second until it tries again.
+/// The length of the backlog. The system reduces it to its own limit (`net.core.somaxconn`). A shorter one
+/// has no advantage: a client that finds it full retries only after a second.
 const BACKLOG: i32 = i32::MAX;
 
 /// The service that a listener is for.
@@ -58,19 +58,19 @@ impl Entrance {
     }
 }
 
-/// All listeners of a gateway.
+/// The listeners of a gateway.
 pub(super) struct Listeners {
-    /// For requests and decisions, with their addresses as the configuration has them.
+    /// The listeners for requests and decisions, with their configured entrances.
     pub(super) open: Vec<(Entrance, Listener)>,
-    /// For operators.
+    /// The listener for operators.
     pub(super) admin: Option<TcpListener>,
 }
 
 impl Listeners {
-    /// Takes what the supervisor holds, and listens on all else. Must be called in a tokio runtime.
+    /// Opens all listeners, using the sockets of the supervisor. Must be called in a tokio runtime.
     ///
     /// # Errors
-    /// An address that can't be listened on, or a socket that the configuration doesn't name.
+    /// An address can't be listened on, or the configuration doesn't contain that of a socket.
     pub(super) async fn open(config: &Config) -> Result<Self, StartError> {
         let mut inherited = inherited().map_err(StartError::Inherited)?;
         let mut open = Vec::new();
@@ -92,15 +92,15 @@ impl Listeners {
     }
 }
 
-/// What the supervisor has handed on.
+/// Returns the sockets from the supervisor.
 fn inherited() -> io::Result<Vec<Socket>> {
-    let mut handed = ListenFd::from_env();
-    let mut sockets = Vec::with_capacity(handed.len());
-    for index in 0..handed.len() {
-        if let Ok(Some(listener)) = handed.take_tcp_listener(index) {
+    let mut passed = ListenFd::from_env();
+    let mut sockets = Vec::with_capacity(passed.len());
+    for index in 0..passed.len() {
+        if let Ok(Some(listener)) = passed.take_tcp_listener(index) {
             listener.set_nonblocking(true)?;
             sockets.push(Socket::Tcp(TcpListener::from_std(listener)?));
-        } else if let Some(listener) = handed.take_unix_listener(index)? {
+        } else if let Some(listener) = passed.take_unix_listener(index)? {
             listener.set_nonblocking(true)?;
             sockets.push(Socket::Unix(UnixListener::from_std(listener)?));
         }
@@ -108,11 +108,11 @@ fn inherited() -> io::Result<Vec<Socket>> {
     Ok(sockets)
 }
 
-/// A socket that listens.
+/// A listening socket.
 pub(super) struct Listener {
     socket: Socket,
-    /// A unix socket's that was bound here.
-    file: Option<File>,
+    /// The file of a unix socket that was opened here.
+    file: Option<SocketFile>,
 }
 
 pub(super) enum Socket {
@@ -120,24 +120,24 @@ pub(super) enum Socket {
     Unix(UnixListener),
 }
 
-/// A unix socket's file. It is removed with this value.
-struct File(PathBuf);
+/// The file of a unix socket. Dropping this removes it.
+struct SocketFile(PathBuf);
 
-impl Drop for File {
+impl Drop for SocketFile {
     fn drop(&mut self) {
-        // It may have been removed by somebody else.
+        // Another process may have removed it.
         let _ = fs::remove_file(&self.0);
     }
 }
 
-/// A connection that was accepted.
-pub(super) enum Stream {
+/// An accepted connection.
+pub(super) enum ClientStream {
     Tcp(net::TcpStream),
     Unix(unix::UnixStream),
 }
 
 impl Listener {
-    /// Takes the socket of this address from those that were handed on, or binds it, and gives it the longest backlog.
+    /// Takes the socket of this address from the supervisor's, or opens one, and sets the longest backlog.
     pub(super) async fn open(
         address: &ListenAddress,
         inherited: &mut Vec<Socket>,
@@ -148,49 +148,51 @@ impl Listener {
             (None, ListenAddress::Tcp(address)) => TcpListener::bind(address)
                 .await
                 .map(|listener| Self { socket: Socket::Tcp(listener), file: None }),
-            (None, ListenAddress::Unix(path)) => bind_unix(path)
-                .await
-                .map(|listener| Self { socket: Socket::Unix(listener), file: Some(File(path.clone())) }),
+            (None, ListenAddress::Unix(path)) => bind_unix(path).await.map(|listener| Self {
+                socket: Socket::Unix(listener),
+                file: Some(SocketFile(path.clone())),
+            }),
         };
         let listening = opened.and_then(|listener| listener.socket.listen().map(|()| listener));
         listening.map_err(|cause| StartError::Listen(address.clone(), cause))
     }
 
-    /// Its address, with the port that the system chose.
+    /// Returns the address, with the port that the system chose.
     pub(super) fn address(&self) -> io::Result<ListenAddress> {
         self.socket.address()
     }
 
-    /// Nobody finds it any more; another gateway may listen there. Who has connected waits to be accepted.
+    /// Removes the file of a unix socket, so that another gateway can listen at its path. Connections in the
+    /// backlog remain.
     pub(super) fn hide(&mut self) {
         self.file = None;
     }
 
-    /// The next connection, and who made it. Who comes by a unix socket is on this machine.
-    pub(super) async fn accept(&self) -> io::Result<(Stream, SocketAddr)> {
+    /// Waits for a connection and returns it with its peer. A peer on a unix socket counts as 127.0.0.1.
+    pub(super) async fn accept(&self) -> io::Result<(ClientStream, SocketAddr)> {
         match &self.socket {
             Socket::Tcp(listener) => {
                 let (stream, peer) = listener.accept().await?;
-                // Without it, an answer in two writes waits for the client's delayed acknowledgement. A client that
-                // has gone doesn't care.
+                // Without it, a response in two writes would wait for the client's delayed acknowledgement.
+                // If the client has left, the error doesn't matter.
                 let _ = stream.set_nodelay(true);
                 #[cfg(target_os = "linux")]
                 let _ = SockRef::from(&stream).set_tcp_notsent_lowat(UNSENT_BYTES);
-                Ok((Stream::Tcp(stream.into_std()?), peer))
+                Ok((ClientStream::Tcp(stream.into_std()?), peer))
             }
             Socket::Unix(listener) => {
                 let (stream, _) = listener.accept().await?;
-                Ok((Stream::Unix(stream.into_std()?), (Ipv4Addr::LOCALHOST, 0).into()))
+                Ok((ClientStream::Unix(stream.into_std()?), (Ipv4Addr::LOCALHOST, 0).into()))
             }
         }
     }
 
-    /// The next connection, if one waits to be accepted.
-    pub(super) async fn accept_waiting(&self) -> Option<io::Result<(Stream, SocketAddr)>> {
+    /// Returns the next connection of the backlog, if there is one.
+    pub(super) async fn accept_waiting(&self) -> Option<io::Result<(ClientStream, SocketAddr)>> {
         select! {
             biased;
             accepted = self.accept() => Some(accepted),
-            // By then the runtime has asked the system for news.
+            // Yielding makes the runtime ask the system for events.
             () = yield_now() => None,
         }
     }
@@ -216,7 +218,7 @@ impl Socket {
     }
 }
 
-/// The file of a gateway that was killed is replaced.
+/// Opens a unix socket. Replaces the file of a gateway that was killed.
 async fn bind_unix(path: &Path) -> io::Result<UnixListener> {
     let is_socket = fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket());
     if is_socket
@@ -227,7 +229,7 @@ async fn bind_unix(path: &Path) -> io::Result<UnixListener> {
         fs::remove_file(path)?;
     }
     let listener = UnixListener::bind(path)?;
-    // Its folder says who may use it, whatever the process leaves out of the permissions of new files.
+    // The permissions of the folder decide about access, independently of the umask.
     fs::set_permissions(path, fs::Permissions::from_mode(0o666))?;
     Ok(listener)
 }

@@ -1,8 +1,8 @@
-//! The PROXY protocol: a proxy that passes connections on without reading them says first whose they are.
+//! The PROXY protocol: a TCP proxy states a client's address before the client's bytes.
 //!
-//! Both versions, as <https://www.haproxy.org/download/3.0/doc/proxy-protocol.txt> has them. Of the header only the
-//! source's address counts: what else a proxy may tell of the connection (version 2's TLVs, section 2.2.7) is
-//! skipped. Who may send one at all is for the gateway to say.
+//! Both versions of <https://www.haproxy.org/download/3.0/doc/proxy-protocol.txt> are supported. Only the
+//! source address is used. Version 2's TLVs (section 2.2.7) are skipped. The gateway decides which proxies
+//! may send a header.
 
 use std::{
     io::{self, ErrorKind},
@@ -15,19 +15,20 @@ use tokio::{
     time::timeout,
 };
 
-/// The shortest header, in bytes: `PROXY UNKNOWN` and its end of line. Another byte is part of any version 2.
+/// The length of the shortest header: `PROXY UNKNOWN` with its line end. Any version 2 header is longer.
 const SHORTEST: usize = 15;
-/// The longest line of version 1 (section 2.1), in bytes with its end.
+/// The length of the longest line of version 1 (section 2.1), with its line end.
 const LONGEST_LINE: usize = 107;
-/// The longest header, in bytes. Version 2 may say up to 64 KiB, most of them TLVs; nginx takes as much as this.
+/// The length of the longest accepted header. Version 2 allows 64 KiB, mostly for TLVs; nginx has this limit,
+/// too.
 const LONGEST: usize = 4096;
-/// What version 2 begins with (section 2.2).
+/// The signature of version 2 (section 2.2).
 const SIGNATURE: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
-/// Bytes of version 2 before the address.
+/// The length of version 2 before the addresses.
 const FIXED_PART: usize = 16;
 
-/// Whose connection it is that a trusted proxy passes on: its own, if it names nobody. `None` if it doesn't say
-/// so properly and in time: the connection is to be closed (section 2).
+/// Returns the address of the client behind a trusted proxy, or the proxy's own if the header states none.
+/// `None` if the header is invalid or late; the connection must then be closed (section 2).
 pub(super) async fn client(
     stream: &mut (impl AsyncRead + Unpin),
     proxy: SocketAddr,
@@ -38,46 +39,46 @@ pub(super) async fn client(
         Ok(Err(error)) if error.kind() == ErrorKind::InvalidData => {
             tracing::warn!(peer = %proxy, "a trusted proxy's connection is closed: {error}");
         }
-        // So ends a check whether somebody listens here.
+        // Health checks of a load balancer end like this.
         Ok(Err(error)) => {
             tracing::debug!(peer = %proxy, "a connection ended before its PROXY header: {error}");
         }
-        Err(_) => tracing::debug!(peer = %proxy, "no PROXY header came in time"),
+        Err(_) => tracing::debug!(peer = %proxy, "no PROXY header in time"),
     }
     None
 }
 
-/// Reads a header and nothing of what comes after it.
+/// Reads a header, and no byte beyond it.
 pub(crate) async fn read(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<Option<SocketAddr>> {
     let mut header = Vec::new();
     loop {
         match parse(&header).map_err(|why| io::Error::new(ErrorKind::InvalidData, why))? {
             Parsed::Header { client } => return Ok(client),
-            Parsed::Part { lacks } => {
+            Parsed::Part { missing } => {
                 let read = header.len();
-                header.resize(read + lacks, 0);
+                header.resize(read + missing, 0);
                 stream.read_exact(&mut header[read..]).await?;
             }
         }
     }
 }
 
-/// What the first bytes of a connection are.
+/// The result of parsing the first bytes of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Parsed {
-    /// A whole header, and whom it names, if anybody.
+    /// A complete header, with the client's address if it states one.
     Header { client: Option<SocketAddr> },
-    /// A part of one, which has so many more bytes at the least.
-    Part { lacks: usize },
+    /// An incomplete header, and the least number of bytes that are missing.
+    Part { missing: usize },
 }
 
-/// Reads the bytes of a header that are there so far.
+/// Parses the received bytes of a header.
 ///
 /// # Errors
-/// Why they aren't the beginning of one.
+/// The bytes can't be the beginning of a header.
 fn parse(bytes: &[u8]) -> Result<Parsed, &'static str> {
     if bytes.len() < SHORTEST {
-        Ok(Parsed::Part { lacks: SHORTEST - bytes.len() })
+        Ok(Parsed::Part { missing: SHORTEST - bytes.len() })
     } else if bytes.starts_with(SIGNATURE) {
         parse_binary(bytes)
     } else if bytes.starts_with(b"PROXY ") {
@@ -87,13 +88,13 @@ fn parse(bytes: &[u8]) -> Result<Parsed, &'static str> {
     }
 }
 
-/// Version 1 (section 2.1).
+/// Parses version 1 (section 2.1).
 fn parse_line(bytes: &[u8]) -> Result<Parsed, &'static str> {
     const MALFORMED: &str = "its PROXY line is malformed";
     let Some(end) = bytes.windows(2).position(|pair| pair == b"\r\n") else {
-        let lacks = if bytes.ends_with(b"\r") { 1 } else { 2 };
-        let is_too_long = bytes.len() + lacks > LONGEST_LINE;
-        return if is_too_long { Err(MALFORMED) } else { Ok(Parsed::Part { lacks }) };
+        let missing = if bytes.ends_with(b"\r") { 1 } else { 2 };
+        let is_too_long = bytes.len() + missing > LONGEST_LINE;
+        return if is_too_long { Err(MALFORMED) } else { Ok(Parsed::Part { missing }) };
     };
     let line = str::from_utf8(&bytes[..end]).ok().filter(|_| end + 2 == bytes.len()).ok_or(MALFORMED)?;
     let mut words = line.split(' ').skip(1);
@@ -116,29 +117,29 @@ fn parse_line(bytes: &[u8]) -> Result<Parsed, &'static str> {
     Ok(Parsed::Header { client: Some(client.into()) })
 }
 
-/// A port in decimal, without leading zeros.
+/// Parses a decimal port without leading zeros.
 fn port(text: &str) -> Option<u16> {
     text.parse().ok().filter(|port: &u16| port.to_string() == text)
 }
 
-/// Version 2 (section 2.2).
+/// Parses version 2 (section 2.2).
 fn parse_binary(bytes: &[u8]) -> Result<Parsed, &'static str> {
     let Some((fixed, rest)) = bytes.split_first_chunk::<FIXED_PART>() else {
-        return Ok(Parsed::Part { lacks: FIXED_PART - bytes.len() });
+        return Ok(Parsed::Part { missing: FIXED_PART - bytes.len() });
     };
     let [.., version_and_command, family, length_high, length_low] = *fixed;
     if version_and_command >> 4 != 2 {
-        return Err("its PROXY header is of an unknown version");
+        return Err("its PROXY header has an unknown version");
     }
     let length = usize::from(u16::from_be_bytes([length_high, length_low]));
     if FIXED_PART + length > LONGEST {
         return Err("its PROXY header is too long");
     }
     if rest.len() < length {
-        return Ok(Parsed::Part { lacks: length - rest.len() });
+        return Ok(Parsed::Part { missing: length - rest.len() });
     }
     let client = match version_and_command & 0xf {
-        // LOCAL: the proxy speaks for itself.
+        // LOCAL: a connection of the proxy itself.
         0 => None,
         1 => address(family, &rest[..length])?,
         _ => return Err("its PROXY header has an unknown command"),
@@ -146,7 +147,8 @@ fn parse_binary(bytes: &[u8]) -> Result<Parsed, &'static str> {
     Ok(Parsed::Header { client })
 }
 
-/// The source of a connection over TCP; of others the proxy itself stands for it, as HAProxy has it.
+/// Returns the source address of a TCP connection. `None` for other protocols; the proxy's address is then
+/// used, as in HAProxy.
 fn address(family: u8, block: &[u8]) -> Result<Option<SocketAddr>, &'static str> {
     const TOO_SHORT: &str = "its PROXY header is too short for its addresses";
     // Source, destination, and their ports.
@@ -163,6 +165,6 @@ fn address(family: u8, block: &[u8]) -> Result<Option<SocketAddr>, &'static str>
         }
         // Unspecified, UDP, and unix sockets.
         0x00 | 0x12 | 0x22 | 0x31 | 0x32 => Ok(None),
-        _ => Err("its PROXY header names an unknown family of addresses"),
+        _ => Err("its PROXY header has an unknown address family"),
     }
 }

@@ -1,4 +1,4 @@
-//! What a server tells of itself: whether it drains, its connections, and its reloads.
+//! The observable state of a server: draining, connections, and reloads.
 
 use std::{
     sync::{
@@ -11,19 +11,19 @@ use std::{
 use parking_lot::Mutex;
 use tollgate_limiter::metrics::{CountsByWord, Page};
 
-/// Reasons to close a client's connection: no head of a request came in time; no further request; none of a response was
-/// taken; most requests were given up; too many [frames without effect](super::frames); to make room for another
-/// connection; or there was no room for this one.
+/// The reasons to close a client's connection: the head of a request was late; no further request; a response
+/// wasn't read; most requests were cancelled; too many [frames without effect](super::frames); to make room
+/// for another connection; or there was no room for this one.
 const CLOSED_FOR: &[&str] = &["head", "request", "answer", "resets", "frames", "room", "surplus"];
-/// Reasons why a request can't be read: the codes of the problems that answer it, or a fault against HTTP/2 that ends
-/// the connection.
+/// The reasons why a request can't be read: the code of the problem in the response, or an HTTP/2 error that
+/// ends the connection.
 const UNREADABLE_FOR: &[&str] = &["request-malformed", "head-too-large", "target-too-long", "http2"];
 
-/// Shared by the server with those who want to know.
+/// The observable state of a server.
 #[derive(Debug)]
 pub struct Status {
     is_draining: Arc<AtomicBool>,
-    /// Of each worker.
+    /// The number of open connections of each worker.
     connections: Vec<Arc<AtomicUsize>>,
     accepted: AtomicU64,
     accept_failures: AtomicU64,
@@ -41,17 +41,17 @@ struct Reloads {
     last: Option<Reload>,
 }
 
-/// A reload that has ended.
+/// A finished reload.
 #[derive(Clone, Debug)]
 pub struct Reload {
-    /// When.
+    /// The time of the reload.
     pub time: SystemTime,
-    /// What it changed, or what is wrong with the configuration, so that the running one stays.
+    /// The changes, or the errors of a configuration that was rejected.
     pub outcome: Result<Vec<String>, String>,
 }
 
 impl Status {
-    /// Of a server that starts now.
+    /// Creates the state of a server that starts now.
     pub(crate) fn new(is_draining: Arc<AtomicBool>, connections: Vec<Arc<AtomicUsize>>) -> Self {
         let (accepted, accept_failures, failed_handshakes) = Default::default();
         let reloads = Mutex::new(Reloads { good: 0, bad: 0, last_good: SystemTime::now(), last: None });
@@ -68,22 +68,22 @@ impl Status {
         }
     }
 
-    /// Whether a balancer should send no more requests here.
+    /// Returns true if a load balancer should send no more requests here.
     pub fn is_draining(&self) -> bool {
         self.is_draining.load(Relaxed)
     }
 
-    /// Connections of clients that are open.
+    /// Returns the number of open client connections.
     pub fn connections(&self) -> usize {
         self.connections.iter().map(|open| open.load(Relaxed)).sum()
     }
 
-    /// How many threads serve them.
+    /// Returns the number of workers.
     pub(super) fn workers(&self) -> usize {
         self.connections.len()
     }
 
-    /// How the last reload ended, if there was any.
+    /// Returns the last reload, if there was any.
     pub fn last_reload(&self) -> Option<Reload> {
         self.reloads.lock().last.clone()
     }
@@ -96,22 +96,22 @@ impl Status {
         self.accept_failures.fetch_add(1, Relaxed);
     }
 
-    /// Notes that a client and the gateway didn't agree on TLS.
+    /// Records a failed TLS handshake with a client.
     pub(super) fn note_failed_handshake(&self) {
         self.failed_handshakes.fetch_add(1, Relaxed);
     }
 
-    /// Notes that a client's connection is closed for a reason of [`CLOSED_FOR`].
+    /// Records that a client's connection is closed. The reason is one of [`CLOSED_FOR`].
     pub(super) fn note_closed(&self, reason: &str) {
         self.closed.add(reason);
     }
 
-    /// Notes that a request couldn't be read for a reason of [`UNREADABLE_FOR`].
+    /// Records a request that couldn't be read. The reason is one of [`UNREADABLE_FOR`].
     pub(super) fn note_unreadable(&self, reason: &str) {
         self.unreadable.add(reason);
     }
 
-    /// Notes how a reload has ended.
+    /// Records the result of a reload.
     pub fn note_reload(&self, outcome: Result<Vec<String>, String>) {
         let (mut reloads, time) = (self.reloads.lock(), SystemTime::now());
         if outcome.is_ok() {
@@ -125,48 +125,52 @@ impl Status {
 
     /// Writes the metrics of the server.
     pub fn write(&self, page: &mut Page<'_>) {
-        page.gauge("tollgate_connections", "Connections of clients that are open", self.connections());
+        page.gauge("tollgate_connections", "Open client connections", self.connections());
         page.counter(
             "tollgate_connections_accepted",
-            "Connections of clients that were accepted",
+            "Accepted client connections",
             self.accepted.load(Relaxed),
         );
         page.counter(
             "tollgate_accept_failures",
-            "Attempts to accept a connection that failed, as with too many open files",
+            "Failed attempts to accept a connection (for example: too many open files)",
             self.accept_failures.load(Relaxed),
         );
         page.counter(
             "tollgate_tls_handshake_failures",
-            "Connections of clients on which TLS wasn't agreed on, as for want of a certificate",
+            "Failed TLS handshakes with clients (for example: no client certificate)",
             self.failed_handshakes.load(Relaxed),
         );
         page.counters(
             "tollgate_connections_closed",
-            "Connections of clients that were closed as clients did nothing in time, or for want of room",
+            "Client connections closed by the gateway because of inactivity, abuse or lack of room",
             self.closed.iter().map(|(reason, count)| ([("reason", reason)], count)),
         );
         page.counters(
             "tollgate_requests_unreadable",
-            "Requests that couldn't be read: malformed, or with too large a head",
+            "Requests that couldn't be read: malformed, or the head is too large",
             self.unreadable.iter().map(|(reason, count)| ([("reason", reason)], count)),
         );
         let Reloads { good, bad, last_good, .. } = &*self.reloads.lock();
         page.counters(
             "tollgate_reloads",
-            "Reloads of the configuration; after a bad one the running configuration stays",
+            "Reloads of the configuration; after a bad one, the running configuration stays",
             [([("result", "good")], *good), ([("result", "bad")], *bad)],
         );
         let since = last_good.duration_since(UNIX_EPOCH).unwrap_or_default();
         page.gauge(
             "tollgate_configuration_time_seconds",
-            "When the running configuration was read, in seconds since 1970",
+            "Time when the running configuration was read, in seconds since 1970",
             since.as_secs_f64(),
         );
-        page.gauge("tollgate_draining", "Whether the server drains", u32::from(self.is_draining()));
+        page.gauge(
+            "tollgate_draining",
+            "1 while the server drains, otherwise 0",
+            u32::from(self.is_draining()),
+        );
         page.gauges(
             "tollgate_build_info",
-            "The version that runs",
+            "The running version",
             [([("version", env!("CARGO_PKG_VERSION"))], 1_u32)],
         );
     }

@@ -1,27 +1,27 @@
-//! What a supervisor is told (sd_notify(3)). Without NOTIFY_SOCKET nobody is told anything.
+//! Messages to the supervisor (sd_notify(3)). Without NOTIFY_SOCKET, none is sent.
 
 use sd_notify::NotifyState::{self, Ready, Reloading, Stopping, Watchdog};
 use tokio::{runtime::Handle, time::interval};
 
-/// All listen, and all workers run.
+/// Reports that the server listens and all workers run.
 pub(super) fn ready() {
-    tell(&[Ready]);
+    notify(&[Ready]);
 }
 
-/// The configuration is being read again, until it is [`ready`].
+/// Reports that the configuration is being reloaded. Ends with [`ready`].
 pub(super) fn reloading() {
     match NotifyState::monotonic_usec_now() {
-        Ok(now) => tell(&[Reloading, now]),
-        Err(error) => tracing::warn!("can't tell the supervisor of the reload: {error}"),
+        Ok(now) => notify(&[Reloading, now]),
+        Err(error) => tracing::warn!("can't notify the supervisor of the reload: {error}"),
     }
 }
 
-/// It drains.
+/// Reports that the server drains.
 pub(super) fn stopping() {
-    tell(&[Stopping]);
+    notify(&[Stopping]);
 }
 
-/// Tells that all is well for as long as every worker turns, if the supervisor wants that (WATCHDOG_USEC).
+/// Reports at intervals that all workers respond, if the supervisor asks for that (WATCHDOG_USEC).
 pub(super) async fn watchdog(workers: Vec<Handle>) {
     let Some(within) = sd_notify::watchdog_enabled().filter(|within| !within.is_zero()) else { return };
     let mut due = interval(within / 2);
@@ -32,12 +32,12 @@ pub(super) async fn watchdog(workers: Vec<Handle>) {
                 return;
             }
         }
-        tell(&[Watchdog]);
+        notify(&[Watchdog]);
     }
 }
 
-fn tell(states: &[NotifyState<'_>]) {
+fn notify(states: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(states) {
-        tracing::warn!("can't tell the supervisor: {error}");
+        tracing::warn!("can't notify the supervisor: {error}");
     }
 }

@@ -1,10 +1,18 @@
 //! A worker serves its connections on one thread.
 
-use std::{mem, net::SocketAddr, pin::pin, sync::Arc, time::Duration};
+use std::{
+    io, mem,
+    net::SocketAddr,
+    pin::pin,
+    sync::{Arc, atomic::AtomicUsize},
+    thread,
+    time::Duration,
+};
 
 use arc_swap::ArcSwap;
 use tokio::{
     net::{TcpStream, UnixStream},
+    runtime::{Builder, Handle},
     sync::{mpsc, oneshot, watch},
     task::{AbortHandle, JoinSet},
     time::{Instant, MissedTickBehavior, interval, timeout},
@@ -16,119 +24,156 @@ use tollgate_limiter::StoreError;
 use crate::gateway::Gateway;
 
 use super::{
-    Accepted, Counted, Door, NowAndThen, Stage, Status, Stream, Terms, client::Watch, connection::Connection,
-    proxy_protocol,
+    Accepted, ClientStream, ConnectionGuard, ConnectionSettings, Door, Inbox, LogThrottle, Stage, Status,
+    client::Watch, connection::ClientConnection, proxy_protocol,
 };
 
-/// How often connections are looked through: for clients who do nothing, and to upstreams for idle ones.
-const LOOK_EVERY: Duration = Duration::from_millis(250);
-/// Connections among which the one that idles longest goes to make room: looking at all of very many takes time.
-const LOOKED_AT_MOST: usize = 256;
-/// How long to wait in the end until the store has what was recorded and released without waiting for it.
-const STORE_PATIENCE: Duration = Duration::from_secs(1);
+/// The most accepted connections that wait for a worker.
+const ACCEPTED_MOST: usize = 1024;
+/// The interval at which connections are checked: of clients for inactivity, and to upstreams for idleness.
+const CHECK_EVERY: Duration = Duration::from_millis(250);
+/// The most connections that are compared to find the one that has been idle longest; comparing all would
+/// take time.
+const COMPARED_MOST: usize = 256;
+/// The most time at shutdown to wait for the store to receive records and releases that are sent in the
+/// background.
+const FLUSHED_WITHIN: Duration = Duration::from_secs(1);
 
-/// Serves what is accepted until the server ends.
-pub(super) async fn work(
-    terms: Arc<ArcSwap<Terms>>,
-    gateway: &Arc<ArcSwap<Gateway>>,
+/// The state that all workers share.
+#[derive(Clone)]
+pub(super) struct Shared {
+    pub(super) settings: Arc<ArcSwap<ConnectionSettings>>,
+    pub(super) gateway: Arc<ArcSwap<Gateway>>,
+    pub(super) stage: watch::Receiver<Stage>,
+    pub(super) status: Arc<Status>,
+}
+
+/// A worker that has been started.
+pub(super) struct Started {
+    pub(super) inbox: Inbox,
+    pub(super) thread: thread::JoinHandle<()>,
+    pub(super) runtime: Handle,
+    /// Receives the result of trying to connect to the store.
+    pub(super) is_ready: oneshot::Receiver<Result<(), StoreError>>,
+}
+
+impl Shared {
+    /// Starts a worker thread. `connections` is the number of its connections.
+    ///
+    /// # Errors
+    /// The system provides no thread or runtime.
+    pub(super) fn start_worker(&self, connections: Arc<AtomicUsize>) -> io::Result<Started> {
+        let (accepted, inbox) = mpsc::channel(ACCEPTED_MOST);
+        let (ready, is_ready) = oneshot::channel();
+        let worker = Builder::new_current_thread().enable_all().build()?;
+        let (runtime, shared) = (worker.handle().clone(), self.clone());
+        let work = move || worker.block_on(run(shared, inbox, ready));
+        let thread = thread::Builder::new().name("worker".to_owned()).spawn(work)?;
+        Ok(Started { inbox: Inbox { accepted, connections }, thread, runtime, is_ready })
+    }
+}
+
+/// Serves accepted connections until the server ends.
+async fn run(
+    Shared { settings, gateway, mut stage, status }: Shared,
     mut accepted: mpsc::Receiver<Accepted>,
     ready: oneshot::Sender<Result<(), StoreError>>,
-    mut stage: watch::Receiver<Stage>,
-    status: Arc<Status>,
 ) {
     let warm = gateway.load_full();
-    // Requests are served meanwhile. The server waits for it, unless it has failed to start and is gone.
+    // Requests are served meanwhile. Sending fails only if the server has failed to start.
     tokio::spawn(async move { ready.send(warm.warm_up().await) });
 
-    let mut serving = Serving {
-        terms,
+    let mut worker = Worker {
+        settings,
         gateway: gateway.clone(),
         status,
-        unknown: JoinSet::new(),
+        unidentified: JoinSet::new(),
         connections: JoinSet::new(),
         streams: TaskTracker::new(),
         clients: Vec::new(),
-        beyond: 0,
-        lacks_room: NowAndThen::default(),
+        surplus: 0,
+        surplus_log: LogThrottle::default(),
     };
-    let mut looks = interval(LOOK_EVERY);
-    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut checks = interval(CHECK_EVERY);
+    checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         tokio::select! {
-            Some(accepted) = accepted.recv() => serving.accept(accepted),
-            Some(_) = serving.connections.join_next() => {}
-            // Whatever comes of it: what doesn't match would be looked at no more until something else happens.
-            Some(known) = serving.unknown.join_next() => {
-                if let Ok(Some(known)) = known {
-                    known(&mut serving);
+            Some(accepted) = accepted.recv() => worker.accept(accepted),
+            Some(_) = worker.connections.join_next() => {}
+            // A pattern that fails to match would disable this branch until another one completes, so it
+            // matches any result.
+            Some(identified) = worker.unidentified.join_next() => {
+                if let Ok(Some(identified)) = identified {
+                    identified(&mut worker);
                 }
             }
-            now = looks.tick() => {
-                serving.cut_off(now);
-                serving.keep_to_bound();
+            now = checks.tick() => {
+                worker.close_late(now);
+                worker.enforce_limit();
                 gateway.load().close_idle();
             }
             Ok(()) = stage.changed() => match *stage.borrow() {
-                Stage::Serving | Stage::Deaf => {}
-                Stage::Closing => serving.end(),
+                Stage::Serving | Stage::NotListening => {}
+                Stage::Closing => worker.end(),
                 Stage::Ending => break,
             },
         }
     }
-    serving.connections.shutdown().await;
+    worker.connections.shutdown().await;
     let flushed = async {
-        // They end with their connections.
-        serving.streams.close();
-        serving.streams.wait().await;
+        // The requests end with their connections.
+        worker.streams.close();
+        worker.streams.wait().await;
         gateway.load().flush().await;
     };
-    if timeout(STORE_PATIENCE, flushed).await.is_err() {
-        tracing::warn!("the store hasn't taken all that was to be recorded: it is lost");
+    if timeout(FLUSHED_WITHIN, flushed).await.is_err() {
+        tracing::warn!("some records for the store couldn't be sent at shutdown and are lost");
     }
 }
 
-/// What serves a worker's connections.
-struct Serving {
-    terms: Arc<ArcSwap<Terms>>,
+/// The state of a worker.
+struct Worker {
+    settings: Arc<ArcSwap<ConnectionSettings>>,
     gateway: Arc<ArcSwap<Gateway>>,
     status: Arc<Status>,
-    /// Connections whose proxies haven't said yet whose they are. A drain closes them.
-    unknown: JoinSet<Option<Known>>,
+    /// The connections whose proxies haven't stated the client yet. Draining closes them.
+    unidentified: JoinSet<Option<Identified>>,
     connections: JoinSet<()>,
-    /// Requests of HTTP/2 that are answered.
+    /// The tasks of HTTP/2 requests.
     streams: TaskTracker,
-    /// At the other ends of these, those that have ended lately included.
-    clients: Vec<Client>,
-    /// Connections beyond the bound at the last look.
-    beyond: usize,
-    lacks_room: NowAndThen,
+    /// The clients of the connections. Those of closed ones are removed at the next check.
+    clients: Vec<WatchedClient>,
+    /// The number of connections above the limit at the last check.
+    surplus: usize,
+    surplus_log: LogThrottle,
 }
 
 /// A client whose connection isn't served yet.
 struct Caller {
     peer: SocketAddr,
     door: Door,
-    counted: Counted,
-    is_turned_away: bool,
+    guard: ConnectionGuard,
+    is_rejected: bool,
 }
 
 /// A client, and the task that serves it.
-struct Client {
+struct WatchedClient {
     peer: SocketAddr,
     watch: Arc<Watch>,
     task: AbortHandle,
 }
 
-impl Client {
-    /// Nobody else has its watch any more.
-    fn has_gone(&self) -> bool {
+impl WatchedClient {
+    /// Returns true if the connection has been closed: nothing else holds its watch.
+    fn is_closed(&self) -> bool {
         Arc::strong_count(&self.watch) == 1
     }
 
-    /// Closes the connection; or has it end, if the client can be told so by HTTP/2. Whether it is closed by now.
+    /// Closes the connection at once, or gracefully if the client can be informed over HTTP/2. Returns true
+    /// if it is closed.
     fn close(&self, reason: &str, status: &Status) -> bool {
         if !self.watch.is_ending() {
-            tracing::debug!(peer = %self.peer, reason, "a client's connection is closed");
+            tracing::debug!(peer = %self.peer, reason, "closing a client's connection");
             status.note_closed(reason);
             if reason == "request" && self.watch.is_http2() {
                 self.watch.end();
@@ -140,26 +185,28 @@ impl Client {
     }
 }
 
-/// Serves a connection of which is known by now whose it is.
-type Known = Box<dyn FnOnce(&mut Serving) + Send>;
+/// Serves a connection after its client's address is known.
+type Identified = Box<dyn FnOnce(&mut Worker) + Send>;
 
-impl Serving {
-    fn accept(&mut self, Accepted { stream, peer, door, counted, is_surplus }: Accepted) {
-        let is_turned_away = is_surplus && !self.make_room();
-        if is_turned_away {
+impl Worker {
+    fn accept(&mut self, Accepted { stream, peer, door, guard, is_surplus }: Accepted) {
+        let is_rejected = is_surplus && !self.make_room();
+        if is_rejected {
             self.status.note_closed("surplus");
-            if self.lacks_room.is_due() {
-                tracing::warn!("all connections are in use: others get 503\nraise server.max_connections");
+            if self.surplus_log.is_due() {
+                tracing::warn!(
+                    "all connections are in use, so further clients get 503\nraise server.max_connections"
+                );
             }
         }
-        let (terms, caller) = (self.terms.load_full(), Caller { peer, door, counted, is_turned_away });
+        let (settings, caller) = (self.settings.load_full(), Caller { peer, door, guard, is_rejected });
         let served = match stream {
-            Stream::Tcp(stream) => TcpStream::from_std(stream).map(|stream| {
-                let tls = terms.tls.at(door).map(|tls| tls.acceptor.clone());
+            ClientStream::Tcp(stream) => TcpStream::from_std(stream).map(|stream| {
+                let tls = settings.tls.at(door).map(|tls| tls.acceptor.clone());
                 self.receive(stream, tls, caller);
             }),
-            Stream::Unix(stream) => UnixStream::from_std(stream).map(|stream| {
-                // In a box, so that all the rest is compiled once for it and for TLS.
+            ClientStream::Unix(stream) => UnixStream::from_std(stream).map(|stream| {
+                // Boxed, so that everything below is compiled once for unix sockets and TLS.
                 let stream: Box<dyn tollgate_http1::Stream> = Box::new(stream);
                 self.receive(stream, None, caller);
             }),
@@ -175,11 +222,11 @@ impl Serving {
         if !has_proxy_header {
             return self.serve(stream, tls, caller);
         }
-        let within = self.terms.load().patience.header;
-        self.unknown.spawn(async move {
+        let within = self.settings.load().timeouts.header;
+        self.unidentified.spawn(async move {
             let peer = proxy_protocol::client(&mut stream, caller.peer, within).await?;
-            let serve = move |serving: &mut Self| serving.serve(stream, tls, Caller { peer, ..caller });
-            Some(Box::new(serve) as Known)
+            let serve = move |worker: &mut Self| worker.serve(stream, tls, Caller { peer, ..caller });
+            Some(Box::new(serve) as Identified)
         });
     }
 
@@ -187,15 +234,15 @@ impl Serving {
         &mut self,
         stream: impl tollgate_http1::Stream,
         tls: Option<TlsAcceptor>,
-        Caller { peer, door, counted, is_turned_away }: Caller,
+        Caller { peer, door, guard, is_rejected }: Caller,
     ) {
         let watch = Arc::new(Watch::new());
-        let connection = Connection {
+        let connection = ClientConnection {
             peer,
             scheme: if tls.is_some() { "https" } else { "http" },
             door,
-            is_turned_away,
-            terms: self.terms.load_full(),
+            is_rejected,
+            settings: self.settings.load_full(),
             gateway: self.gateway.clone(),
             status: self.status.clone(),
             watch: watch.clone(),
@@ -204,41 +251,42 @@ impl Serving {
         let task = self.connections.spawn(async move {
             let served = pin!(async move {
                 match tls {
-                    // In a box, lest all connections keep room for it.
+                    // Boxed, so that other connections don't reserve its memory.
                     Some(tls) => Box::pin(connection.serve_tls(stream, tls)).await,
                     None => connection.serve(stream).await,
                 }
             });
-            // Dropped before what is served: who sees that it has closed may connect anew at once.
-            let counted = counted;
+            // Dropped before the connection: a client that sees it closed may connect again at once.
+            let guard = guard;
             served.await;
-            drop(counted);
+            drop(guard);
         });
-        self.clients.push(Client { peer, watch, task });
+        self.clients.push(WatchedClient { peer, watch, task });
     }
 
-    /// Has all connections end, with what is in flight on them.
+    /// Closes all connections after the requests in flight.
     fn end(&mut self) {
-        self.unknown.abort_all();
+        self.unidentified.abort_all();
         self.clients.iter().for_each(|client| client.watch.end());
     }
 
-    /// Closes the connections of clients who should have done something by now.
-    fn cut_off(&mut self, now: Instant) {
-        let Self { clients, terms, status, .. } = self;
-        let patience = terms.load().patience;
-        clients.retain(|client| match client.watch.missed(patience, now) {
-            _ if client.has_gone() => false,
+    /// Closes the connections of clients that are late.
+    fn close_late(&mut self, now: Instant) {
+        let Self { clients, settings, status, .. } = self;
+        let timeouts = settings.load().timeouts;
+        clients.retain(|client| match client.watch.missed(timeouts, now) {
+            _ if client.is_closed() => false,
             Some(missed) => !client.close(missed, status),
             None => true,
         });
     }
 
-    /// Closes this worker's share of the connections beyond the bound, as far as they idle: a reload may have lowered it.
-    /// Those that were there at the last look already: for one that has just been accepted, room is made as it arrives.
-    fn keep_to_bound(&mut self) {
-        let beyond = self.status.connections().saturating_sub(self.terms.load().clients_most);
-        let lasting = beyond.min(mem::replace(&mut self.beyond, beyond));
+    /// Closes this worker's share of the connections above the limit, if they are idle: a reload may have
+    /// lowered the limit. Only connections that were above it at the last check count, since a new connection
+    /// makes room on its own.
+    fn enforce_limit(&mut self) {
+        let surplus = self.status.connections().saturating_sub(self.settings.load().clients_most);
+        let lasting = surplus.min(mem::replace(&mut self.surplus, surplus));
         for _ in 0..lasting.div_ceil(self.status.workers()) {
             if !self.make_room() {
                 break;
@@ -246,11 +294,11 @@ impl Serving {
         }
     }
 
-    /// Closes the connection that idles longest, if one does.
+    /// Closes the connection that has been idle longest. Returns false if none is idle.
     fn make_room(&mut self) -> bool {
         let (count, from) = (self.clients.len(), fastrand::usize(..self.clients.len().max(1)));
-        let looked_at = (0..count.min(LOOKED_AT_MOST)).map(|step| (from + step) % count);
-        let there = looked_at.filter(|at| !self.clients[*at].has_gone());
+        let compared = (0..count.min(COMPARED_MOST)).map(|step| (from + step) % count);
+        let there = compared.filter(|at| !self.clients[*at].is_closed());
         let idle = there.filter_map(|at| Some((self.clients[at].watch.idle_since()?, at)));
         let Some((_, longest)) = idle.min() else { return false };
         self.clients.swap_remove(longest).close("room", &self.status);

@@ -60,8 +60,8 @@ fn addresses_come_and_go_and_nobody_is_cut_off() {
     release.send(()).unwrap();
     assert_eq!(busy.answer().text(), "last");
     for line in [
-        format!("listens no more on {goes}"),
-        format!("listens on {comes}"),
+        format!("stopped listening on {goes}"),
+        format!("listening on {comes}"),
         "`server.listen` changed".to_owned(),
     ] {
         assert!(gateway.log().contains(&line), "{line}: {}", gateway.log());
@@ -99,7 +99,7 @@ fn a_port_that_the_system_chose_stays() {
     let gateway = Gateway::start(&configuration("", 204));
     gateway.reload(&configuration("", 200));
     assert_eq!(gateway.get("/").status, 200);
-    assert!(!gateway.log().contains("listens no more"), "{}", gateway.log());
+    assert!(!gateway.log().contains("stopped listening"), "{}", gateway.log());
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! What the head of a request says of what follows it, and what the head of its answer must say therefore (RFC 9112).
+//! The framing of requests and responses, and the persistence of the connection (RFC 9112).
 
 use std::{
     cell::RefCell,
@@ -18,23 +18,23 @@ use tollgate_http1::{
     head::{self, ReasonPhrase, Spelling, Unreadable},
 };
 
-/// Bytes of a head that are mostly enough.
+/// A size in bytes that is enough for most heads.
 const HEAD_BYTES: usize = 512;
 
-/// A request, as far as it matters to what follows it on its connection.
+/// The parts of a request's head that affect its response and its connection.
 #[derive(Debug)]
-pub(crate) struct Asked {
+pub(crate) struct RequestFraming {
     pub(super) version: Version,
     pub(super) is_head: bool,
-    /// Another request may follow.
+    /// True if another request may follow.
     pub(crate) persists: bool,
-    /// The body is sent when it is asked for.
+    /// True if the client sends the body only after `100 Continue`.
     pub(super) expects_continue: bool,
     takes_trailers: bool,
 }
 
-impl Asked {
-    /// Of what can't be read as one.
+impl RequestFraming {
+    /// For a request that can't be read.
     pub(super) const UNREADABLE: Self = Self {
         version: Version::HTTP_11,
         is_head: false,
@@ -43,23 +43,26 @@ impl Asked {
         takes_trailers: false,
     };
 
-    /// Of a request that is the same as one that was read.
-    pub(super) const AGAIN: Self = Self { persists: true, ..Self::UNREADABLE };
+    /// For a request that is identical to an earlier one.
+    pub(super) const REPEATED: Self = Self { persists: true, ..Self::UNREADABLE };
 
-    /// Whether one like it may follow, and have an answer with a body, of a known length.
-    pub(super) fn may_come_again(&self) -> bool {
+    /// Returns true if an identical request may follow, and its response can have a body of known length.
+    pub(super) fn may_repeat(&self) -> bool {
         self.persists && self.version == Version::HTTP_11 && !self.is_head
     }
 }
 
-/// Reads how the body of a request is framed, whose trailers may be as large as a head, and what else counts on its connection.
-/// A length that doesn't count is removed.
+/// Reads the framing of a request body, and the options for its connection. The trailers may be as large as a
+/// head. Removes a Content-Length that isn't used.
 ///
 /// # Errors
-/// It can't be told where the body ends (RFC 9112, section 6.3).
-pub(crate) fn read<B>(request: &mut Request<B>, head_most: usize) -> Result<(Asked, Decoder), Unreadable> {
+/// The end of the body is ambiguous (RFC 9112, section 6.3).
+pub(crate) fn read<B>(
+    request: &mut Request<B>,
+    head_most: usize,
+) -> Result<(RequestFraming, Decoder), Unreadable> {
     let version = request.version();
-    let mut asked = Asked {
+    let mut framing = RequestFraming {
         version,
         is_head: *request.method() == Method::HEAD,
         persists: version == Version::HTTP_11,
@@ -67,25 +70,25 @@ pub(crate) fn read<B>(request: &mut Request<B>, head_most: usize) -> Result<(Ask
         takes_trailers: false,
     };
     let (mut is_coded, mut has_length, mut is_list) = (false, false, false);
-    // To look at each once costs less than to look fields up, and mostly there are none of them.
+    // One look at each field is cheaper than looking up fields that are rarely there.
     for (name, value) in request.headers() {
         match *name {
-            CONNECTION => asked.persists = head::persists(version, request.headers()),
+            CONNECTION => framing.persists = head::persists(version, request.headers()),
             CONTENT_LENGTH => {
                 has_length = true;
                 is_list |= value.as_bytes().contains(&b',');
             }
             TRANSFER_ENCODING => is_coded = true,
             EXPECT => {
-                asked.expects_continue =
+                framing.expects_continue =
                     version == Version::HTTP_11 && value.as_bytes().eq_ignore_ascii_case(b"100-continue");
             }
-            TE => asked.takes_trailers = head::has_member(request.headers(), TE, "trailers"),
+            TE => framing.takes_trailers = head::has_member(request.headers(), TE, "trailers"),
             _ => {}
         }
     }
     if !has_length && !is_coded {
-        return Ok((asked, Decoder::Length(0)));
+        return Ok((framing, Decoder::Length(0)));
     }
     let headers = request.headers_mut();
     let length = head::unify_length(headers)?;
@@ -93,32 +96,33 @@ pub(crate) fn read<B>(request: &mut Request<B>, head_most: usize) -> Result<(Ask
         return Err(Unreadable::Malformed);
     }
     if is_coded {
-        // Who sends both may want to smuggle a request (RFC 9112, section 6.1).
-        asked.persists &= length.is_none();
+        // A client that sends both may be trying to smuggle a request (RFC 9112, section 6.1).
+        framing.persists &= length.is_none();
         headers.remove(CONTENT_LENGTH);
-        return Ok((asked, Decoder::chunked(head_most)));
+        return Ok((framing, Decoder::chunked(head_most)));
     }
-    Ok((asked, Decoder::Length(length.unwrap_or(0))))
+    Ok((framing, Decoder::Length(length.unwrap_or(0))))
 }
 
-/// Writes the head of the answer to a request, but for the empty line that ends it, with a body of so many bytes, if that is
-/// known, on a connection that `persists` if it can. Tells how the body is written, and whether the connection persists.
+/// Writes the head of a response, without the empty line that ends it. `body` is the length of the body, if
+/// it is known. Returns the encoder for the body, and whether the connection stays open, which it does only
+/// if `persists`.
 pub(super) fn write(
     head: &mut response::Parts,
     body: Option<u64>,
-    asked: &Asked,
+    framing: &RequestFraming,
     persists: bool,
     now: Instant,
     spelling: Option<&Spelling>,
     out: &mut Vec<u8>,
 ) -> (Encoder, bool) {
-    let is_http10 = asked.version == Version::HTTP_10;
+    let is_http10 = framing.version == Version::HTTP_10;
     let (mut has_length, mut has_date) = (false, false);
     for name in head.headers.keys() {
         has_length |= *name == CONTENT_LENGTH;
         has_date |= *name == DATE;
     }
-    let (encoder, length) = frame(head, has_length, body, asked);
+    let (encoder, length) = frame(head, has_length, body, framing);
     let persists = persists && !matches!(encoder, Encoder::UntilClose);
 
     out.reserve(HEAD_BYTES + body.map_or(0, |length| length.min(HEAD_BYTES as u64) as usize));
@@ -142,8 +146,8 @@ pub(super) fn write(
     if head.status != StatusCode::SWITCHING_PROTOCOLS {
         match persists {
             true if is_http10 => out.extend_from_slice(b"connection: keep-alive\r\n"),
-            // A client of HTTP/1.0 expects nothing else, unless it has asked for it.
-            false if !is_http10 || asked.persists => out.extend_from_slice(b"connection: close\r\n"),
+            // An HTTP/1.0 client expects this unless it has asked for keep-alive.
+            false if !is_http10 || framing.persists => out.extend_from_slice(b"connection: close\r\n"),
             _ => {}
         }
     }
@@ -153,47 +157,47 @@ pub(super) fn write(
     (encoder, persists)
 }
 
-/// How the body of an answer is framed, and its length, unless the head tells of it already. Fields are removed that don't
-/// agree.
+/// Returns the encoder for a response body, and the Content-Length to be added to the head, if it isn't there
+/// yet. Removes framing fields that contradict it.
 fn frame(
     head: &mut response::Parts,
     has_length: bool,
     known: Option<u64>,
-    asked: &Asked,
+    framing: &RequestFraming,
 ) -> (Encoder, Option<u64>) {
     let headers = &mut head.headers;
-    let told = if has_length { head::content_length(headers).unwrap_or(None) } else { None };
-    let is_bodiless = asked.is_head
+    let stated = if has_length { head::content_length(headers).unwrap_or(None) } else { None };
+    let is_bodiless = framing.is_head
         || matches!(head.status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED)
         || head.status.is_informational();
-    let is_chunked = !is_bodiless && known.or(told).is_none() && asked.version == Version::HTTP_11;
-    if !is_chunked && (is_bodiless || asked.version == Version::HTTP_10) {
+    let is_chunked = !is_bodiless && known.or(stated).is_none() && framing.version == Version::HTTP_11;
+    if !is_chunked && (is_bodiless || framing.version == Version::HTTP_10) {
         headers.remove(TRAILER);
     }
     let length = match head.status {
-        _ if asked.is_head => told.or(known.filter(|length| *length > 0)),
-        StatusCode::NOT_MODIFIED => told,
+        _ if framing.is_head => stated.or(known.filter(|length| *length > 0)),
+        StatusCode::NOT_MODIFIED => stated,
         _ if is_bodiless => None,
-        _ => known.or(told),
+        _ => known.or(stated),
     };
-    let is_told = has_length && told == length;
-    if has_length && !is_told {
+    let is_stated = has_length && stated == length;
+    if has_length && !is_stated {
         headers.remove(CONTENT_LENGTH);
     }
     let encoder = match length {
         _ if is_bodiless => Encoder::Length(0),
         Some(length) => Encoder::Length(length),
         None if !is_chunked => Encoder::UntilClose,
-        None if asked.takes_trailers => Encoder::chunked(headers),
+        None if framing.takes_trailers => Encoder::chunked(headers),
         None => Encoder::chunked(&HeaderMap::new()),
     };
-    (encoder, length.filter(|_| !is_told))
+    (encoder, length.filter(|_| !is_stated))
 }
 
-/// Writes the time, in whole seconds (RFC 9110, section 6.6.1).
+/// Writes the Date field, in whole seconds (RFC 9110, section 6.6.1).
 fn write_date(now: Instant, out: &mut Vec<u8>) {
     thread_local! {
-        /// The line of the last answer, and until when it holds.
+        /// The end of the current second, and the Date line until then.
         static DATE_LINE: RefCell<Option<(Instant, Vec<u8>)>> = const { RefCell::new(None) };
     }
     DATE_LINE.with_borrow_mut(|last| {
@@ -216,12 +220,12 @@ mod tests {
     use super::*;
     use tollgate_http1::{Input, head::request};
 
-    /// How a request with these fields is read that came by this version, which has to be there whole.
+    /// Reads the head of a request with this version and these fields.
     fn read_of(version: &str, fields: &str) -> Result<(String, bool, bool, Vec<String>), Unreadable> {
         let mut input = Input::default();
         input.push(format!("POST / HTTP/{version}\r\n{fields}\r\n").as_bytes());
         let mut request = request(&mut input, 1 << 16).unwrap().unwrap();
-        let (asked, decoder) = read(&mut request, 1_000)?;
+        let (framing, decoder) = read(&mut request, 1_000)?;
         let lengths = request.headers().get_all(CONTENT_LENGTH).into_iter();
         let lengths = lengths.map(|line| line.to_str().unwrap().to_owned()).collect();
         let body = match decoder {
@@ -229,11 +233,11 @@ mod tests {
             Decoder::Chunked(_) => "chunks".to_owned(),
             Decoder::UntilClose => unreachable!("a request never ends with its connection"),
         };
-        Ok((body, asked.persists, asked.expects_continue, lengths))
+        Ok((body, framing.persists, framing.expects_continue, lengths))
     }
 
     #[test]
-    fn where_a_request_ends_is_told_in_one_way_or_not_at_all() {
+    fn the_end_of_a_request_is_unambiguous() {
         for (version, fields, body, persists, lengths) in [
             ("1.1", "", "0", true, &[][..]),
             ("1.1", "Content-Length: 5\r\n", "5", true, &["5"]),
@@ -278,12 +282,13 @@ mod tests {
         }
     }
 
-    /// What an answer is written as, but for its date, and whether its connection is kept.
+    /// Writes a response head. Returns it without its date, the encoder, and whether the connection stays
+    /// open.
     fn written(
         status: u16,
         fields: &[(&str, &str)],
         body: Option<u64>,
-        asked: &Asked,
+        framing: &RequestFraming,
     ) -> (String, String, bool) {
         let mut response = Response::builder().status(status);
         for (name, value) in fields {
@@ -292,7 +297,7 @@ mod tests {
         let (mut head, ()) = response.body(()).unwrap().into_parts();
         let mut out = Vec::new();
         let (encoder, persists) =
-            write(&mut head, body, asked, asked.persists, Instant::now(), None, &mut out);
+            write(&mut head, body, framing, framing.persists, Instant::now(), None, &mut out);
         let (lines, date) = (String::from_utf8(out).unwrap(), "date: ");
         let (before, rest) = lines.split_once(date).unwrap();
         let (time, after) = rest.split_once("\r\n").unwrap();
@@ -306,21 +311,22 @@ mod tests {
     }
 
     #[test]
-    fn where_an_answer_ends_is_told_as_its_client_understands_it() {
-        let asked = Asked { persists: true, takes_trailers: true, ..Asked::UNREADABLE };
-        let to_head = Asked { is_head: true, persists: true, ..Asked::UNREADABLE };
-        let to_old = Asked { version: Version::HTTP_10, persists: true, ..Asked::UNREADABLE };
-        let told = &[("content-length", "5")][..];
+    fn responses_are_framed_for_the_version_of_the_client() {
+        let framing = RequestFraming { persists: true, takes_trailers: true, ..RequestFraming::UNREADABLE };
+        let to_head = RequestFraming { is_head: true, persists: true, ..RequestFraming::UNREADABLE };
+        let to_old =
+            RequestFraming { version: Version::HTTP_10, persists: true, ..RequestFraming::UNREADABLE };
+        let stated = &[("content-length", "5")][..];
         let trailed = &[("trailer", "x-sum")][..];
-        for (asked, status, fields, body, head, encoder, persists) in [
-            (&asked, 200, &[][..], Some(0), "1.1 200 OK|content-length: 0|", "0", true),
-            (&asked, 200, &[], Some(5), "1.1 200 OK|content-length: 5|", "5", true),
-            (&asked, 200, told, Some(5), "1.1 200 OK|content-length: 5|", "5", true),
-            (&asked, 200, told, Some(4), "1.1 200 OK|content-length: 4|", "4", true),
-            (&asked, 200, told, None, "1.1 200 OK|content-length: 5|", "5", true),
-            (&asked, 200, &[], None, "1.1 200 OK|transfer-encoding: chunked|", "chunks []", true),
+        for (framing, status, fields, body, head, encoder, persists) in [
+            (&framing, 200, &[][..], Some(0), "1.1 200 OK|content-length: 0|", "0", true),
+            (&framing, 200, &[], Some(5), "1.1 200 OK|content-length: 5|", "5", true),
+            (&framing, 200, stated, Some(5), "1.1 200 OK|content-length: 5|", "5", true),
+            (&framing, 200, stated, Some(4), "1.1 200 OK|content-length: 4|", "4", true),
+            (&framing, 200, stated, None, "1.1 200 OK|content-length: 5|", "5", true),
+            (&framing, 200, &[], None, "1.1 200 OK|transfer-encoding: chunked|", "chunks []", true),
             (
-                &asked,
+                &framing,
                 200,
                 trailed,
                 None,
@@ -328,12 +334,12 @@ mod tests {
                 "chunks [\"x-sum\"]",
                 true,
             ),
-            (&asked, 204, told, None, "1.1 204 No Content|", "0", true),
-            (&asked, 304, told, None, "1.1 304 Not Modified|content-length: 5|", "0", true),
-            (&asked, 304, &[], None, "1.1 304 Not Modified|", "0", true),
-            (&asked, 299, &[], Some(0), "1.1 299 <none>|content-length: 0|", "0", true),
+            (&framing, 204, stated, None, "1.1 204 No Content|", "0", true),
+            (&framing, 304, stated, None, "1.1 304 Not Modified|content-length: 5|", "0", true),
+            (&framing, 304, &[], None, "1.1 304 Not Modified|", "0", true),
+            (&framing, 299, &[], Some(0), "1.1 299 <none>|content-length: 0|", "0", true),
             (
-                &asked,
+                &framing,
                 101,
                 &[("connection", "Upgrade")],
                 None,
@@ -341,13 +347,13 @@ mod tests {
                 "0",
                 true,
             ),
-            (&to_head, 200, told, Some(0), "1.1 200 OK|content-length: 5|", "0", true),
+            (&to_head, 200, stated, Some(0), "1.1 200 OK|content-length: 5|", "0", true),
             (&to_head, 200, &[], Some(5), "1.1 200 OK|content-length: 5|", "0", true),
             (&to_head, 200, trailed, None, "1.1 200 OK|", "0", true),
-            (&to_old, 200, told, None, "1.0 200 OK|content-length: 5|connection: keep-alive|", "5", true),
+            (&to_old, 200, stated, None, "1.0 200 OK|content-length: 5|connection: keep-alive|", "5", true),
             (&to_old, 200, trailed, None, "1.0 200 OK|connection: close|", "until close", false),
             (
-                &Asked::UNREADABLE,
+                &RequestFraming::UNREADABLE,
                 400,
                 &[],
                 Some(5),
@@ -356,7 +362,7 @@ mod tests {
                 false,
             ),
             (
-                &Asked::UNREADABLE,
+                &RequestFraming::UNREADABLE,
                 200,
                 trailed,
                 None,
@@ -368,9 +374,9 @@ mod tests {
             let head = format!("HTTP/{}", head.replace('|', "\r\n"));
             let expected = (head, encoder.to_owned(), persists);
             assert_eq!(
-                written(status, fields, body, asked),
+                written(status, fields, body, framing),
                 expected,
-                "{status} {fields:?} {body:?} {asked:?}"
+                "{status} {fields:?} {body:?} {framing:?}"
             );
         }
     }

@@ -14,14 +14,14 @@ use super::*;
 use crate::{
     config::Config,
     gateway::Gateway,
-    server::{Door, Status, Terms, client::Watch, terms::TlsOfDoors},
+    server::{Door, Status, ConnectionSettings, client::Watch, settings::TlsOfDoors},
 };
 
 const TOML: &str = "[upstreams.echo]\nbuiltin = \"echo\"\n[[routes]]\npath = \"/{*rest}\"\nupstream = \"echo\"\n\
     [[routes]]\npath = \"/own\"\nrespond = { status = 200, body = \"own\" }\n";
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A client of a gateway whose upstream tells what it gets.
+/// A client of a gateway whose upstream describes the request in its response.
 struct Client {
     stream: DuplexStream,
     watch: Arc<Watch>,
@@ -33,12 +33,12 @@ impl Client {
         let (config, _) = Config::parse("gateway.toml", TOML, &|_| None).unwrap();
         let gateway = Gateway::build(&config, &Limiter::open(&config.store).unwrap(), None);
         let watch = Arc::new(Watch::new());
-        let connection = Connection {
+        let connection = ClientConnection {
             peer: ([127, 0, 0, 1], 1).into(),
             scheme: "http",
             door: Door::Requests,
-            is_turned_away: false,
-            terms: Arc::new(Terms::new(&config.server, TlsOfDoors::default(), &gateway, 1)),
+            is_rejected: false,
+            settings: Arc::new(ConnectionSettings::new(&config.server, TlsOfDoors::default(), &gateway, 1)),
             gateway: Arc::new(ArcSwap::from_pointee(gateway)),
             status: Arc::new(Status::new(Arc::default(), Vec::new())),
             watch: watch.clone(),
@@ -47,12 +47,12 @@ impl Client {
         let (stream, server) = duplex(1 << 20);
         let served = spawn(async move {
             let stream = Watched::new(server, connection.watch.clone());
-            Http1::new(&connection, stream, Input::default()).serve().await
+            Http1Server::new(&connection, stream, Input::default()).serve().await
         });
         Self { stream, watch, served }
     }
 
-    /// Sends this, and has the gateway look at it.
+    /// Sends bytes, and lets the gateway process them.
     async fn send(&mut self, bytes: impl AsRef<[u8]>) {
         self.stream.write_all(bytes.as_ref()).await.unwrap();
         for _ in 0..3 {
@@ -60,33 +60,34 @@ impl Client {
         }
     }
 
-    /// What has come until this.
+    /// Reads up to and including `end`.
     async fn until(&mut self, end: &str) -> String {
-        let mut came = Vec::new();
+        let mut received = Vec::new();
         let read = async {
-            while !came.ends_with(end.as_bytes()) {
-                came.push(self.stream.read_u8().await.unwrap());
+            while !received.ends_with(end.as_bytes()) {
+                received.push(self.stream.read_u8().await.unwrap());
             }
         };
         let read = timeout(PATIENCE, read).await;
-        let came = String::from_utf8(came).unwrap();
-        read.unwrap_or_else(|_| panic!("no {end:?} in {came:?}"));
-        came
+        let received = String::from_utf8(received).unwrap();
+        read.unwrap_or_else(|_| panic!("no {end:?} in {received:?}"));
+        received
     }
 
-    /// All that comes until the connection is closed.
+    /// Reads until the connection is closed.
     async fn rest(mut self) -> String {
-        let mut came = String::new();
-        timeout(PATIENCE, self.stream.read_to_string(&mut came)).await.expect("it is closed").unwrap();
+        let mut received = String::new();
+        timeout(PATIENCE, self.stream.read_to_string(&mut received)).await.expect("it is closed").unwrap();
         drop(self.stream);
         self.served.await.unwrap().unwrap();
-        came
+        received
     }
 }
 
-/// Status and, of an echo, path and bytes of the body, of answers that came one after the other.
-fn answers(came: &str) -> Vec<(&str, &str, &str)> {
-    came.split("HTTP/1.1 ")
+/// Returns the status of each response, and from an echo the path and the length of the body.
+fn answers(received: &str) -> Vec<(&str, &str, &str)> {
+    received
+        .split("HTTP/1.1 ")
         .skip(1)
         .map(|answer| {
             let part = |from: &str, end: &[char]| {
@@ -99,12 +100,12 @@ fn answers(came: &str) -> Vec<(&str, &str, &str)> {
 }
 
 #[tokio::test]
-async fn requests_are_answered_in_order_wherever_they_are_torn() {
+async fn requests_are_answered_in_order_wherever_they_are_split() {
     let requests = b"\r\nPOST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello\
         PUT /b HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n2;x\r\nhe\r\n4\r\nllo!\r\n0\r\nX: y\r\n\r\n\
         GET /c HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\nGET /never HTTP/1.1\r\nHost: a\r\n\r\n";
     let expected = [("200", "/a", "5"), ("200", "/b", "6"), ("200", "/c", "0")];
-    // Behind the last of them that counts.
+    // The end of the last request that is answered.
     let end = requests.len() - "GET /never HTTP/1.1\r\nHost: a\r\n\r\n".len();
     for at in 0..end {
         let mut client = Client::connect();
@@ -120,7 +121,7 @@ async fn requests_are_answered_in_order_wherever_they_are_torn() {
 }
 
 #[tokio::test]
-async fn who_waits_to_be_asked_for_the_body_is_asked_once() {
+async fn a_client_that_expects_100_gets_it_once() {
     const HEAD: &str = "POST /a HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n";
     let mut client = Client::connect();
     client.send(HEAD).await;
@@ -128,7 +129,7 @@ async fn who_waits_to_be_asked_for_the_body_is_asked_once() {
     client.send("hello").await;
     assert_eq!(answers(&client.rest().await), [("200", "/a", "5")]);
 
-    // But not who has sent some of it, speaks HTTP/1.0, or is answered without it.
+    // It is not sent if some of the body has arrived, with HTTP/1.0, or if the body isn't read.
     for (request, answer) in [
         (format!("{HEAD}h"), ("200", "/a", "5")),
         (HEAD.replace("/a HTTP/1.1", "/own HTTP/1.1"), ("200", "", "")),
@@ -146,7 +147,7 @@ async fn who_waits_to_be_asked_for_the_body_is_asked_once() {
 }
 
 #[tokio::test]
-async fn a_connection_of_http_1_0_is_kept_if_that_is_asked_for() {
+async fn an_http_1_0_connection_is_kept_on_request() {
     let mut client = Client::connect();
     for _ in 0..2 {
         client.send("GET /own HTTP/1.0\r\nConnection: Keep-Alive\r\n\r\n").await;
@@ -161,7 +162,7 @@ async fn a_connection_of_http_1_0_is_kept_if_that_is_asked_for() {
 }
 
 #[tokio::test]
-async fn a_body_that_nobody_wants_is_passed_over_only_if_it_is_there() {
+async fn an_unread_body_is_skipped_only_if_it_has_arrived() {
     let next = "GET /own HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
     let head = "POST /own HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\n";
     let mut client = Client::connect();
@@ -177,7 +178,7 @@ async fn a_body_that_nobody_wants_is_passed_over_only_if_it_is_there() {
 }
 
 #[tokio::test]
-async fn a_connection_that_is_to_end_ends_with_the_request_that_has_begun() {
+async fn a_closing_connection_answers_the_current_request() {
     let client = Client::connect();
     yield_now().await;
     client.watch.end();
@@ -191,7 +192,7 @@ async fn a_connection_that_is_to_end_ends_with_the_request_that_has_begun() {
 }
 
 #[tokio::test]
-async fn what_is_no_request_is_answered_and_what_follows_it_is_thrown_away() {
+async fn an_invalid_request_is_answered_and_the_rest_discarded() {
     let large = "x".repeat(1 << 20);
     let target = format!("GET /{large}");
     let field = format!("GET / HTTP/1.1\r\nX: {large}");
@@ -206,8 +207,8 @@ async fn what_is_no_request_is_answered_and_what_follows_it_is_thrown_away() {
         let mut client = Client::connect();
         client.send(request).await;
         client.stream.shutdown().await.unwrap();
-        let came = client.rest().await;
-        assert_eq!(answers(&came), [(status, "", "")], "{came:?}");
-        assert!(came.contains("\r\nconnection: close\r\n") && came.ends_with('}'), "{came:?}");
+        let received = client.rest().await;
+        assert_eq!(answers(&received), [(status, "", "")], "{received:?}");
+        assert!(received.contains("\r\nconnection: close\r\n") && received.ends_with('}'), "{received:?}");
     }
 }

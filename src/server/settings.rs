@@ -1,5 +1,5 @@
-//! What the configuration says of connections. A reload puts other terms in place: new connections go by them, and
-//! who looks at those that are open.
+//! The settings for client connections. A reload replaces them: new connections use the new settings, and
+//! open ones the new timeouts.
 
 use std::{sync::Arc, time::Duration};
 
@@ -10,35 +10,35 @@ use crate::{
     gateway::Gateway,
 };
 
-use super::{client::Patience, files, http2::STREAMS_MOST, listener::Door};
+use super::{client::ClientTimeouts, files, http2::STREAMS_MOST, listener::Door};
 
-/// What clients agree on with TLS (RFC 7301).
+/// The protocol names for TLS (RFC 7301).
 pub(super) const H2: &[u8] = b"h2";
 const HTTP_1_1: &[u8] = b"http/1.1";
 
-/// What holds for connections of clients.
+/// The settings for client connections.
 #[derive(Debug)]
-pub(super) struct Terms {
+pub(super) struct ConnectionSettings {
     pub(super) max_header_bytes: usize,
-    pub(super) patience: Patience,
+    pub(super) timeouts: ClientTimeouts,
     pub(super) drain_timeout: Duration,
     pub(super) http2: bool,
     pub(super) tls: TlsOfDoors,
-    /// Connections.
+    /// The most client connections.
     pub(super) clients_most: usize,
-    /// Requests in flight by HTTP/2, of a worker.
+    /// The most HTTP/2 requests in flight of a worker.
     pub(super) streams_most: usize,
 }
 
-/// How TLS is spoken.
+/// The TLS settings with the acceptor built from them.
 pub(super) struct Tls {
     config: Arc<ServerTls>,
     http2: bool,
     pub(super) acceptor: TlsAcceptor,
 }
 
-impl Terms {
-    /// For so many workers. There are as many connections as there are files for beside those to upstreams.
+impl ConnectionSettings {
+    /// Creates the settings of a configuration. The limit of open files may reduce the number of connections.
     pub(super) fn new(
         server: &config::ServerSettings,
         tls: TlsOfDoors,
@@ -48,7 +48,7 @@ impl Terms {
         let clients_most = files::clients_most(server.max_connections, gateway.upstream_connections_most());
         Self {
             max_header_bytes: server.max_header_bytes,
-            patience: Patience { header: server.header_timeout, idle: server.idle_timeout },
+            timeouts: ClientTimeouts { header: server.header_timeout, idle: server.idle_timeout },
             drain_timeout: server.drain_timeout,
             http2: server.http2,
             tls,
@@ -58,7 +58,7 @@ impl Terms {
     }
 }
 
-/// How TLS is spoken at each door. `None` where it isn't.
+/// The TLS settings of each door. `None` without TLS.
 #[derive(Debug, Default)]
 pub(super) struct TlsOfDoors {
     requests: Option<Tls>,
@@ -66,10 +66,10 @@ pub(super) struct TlsOfDoors {
 }
 
 impl TlsOfDoors {
-    /// Prepares TLS as the configuration says.
+    /// Creates the acceptors of a configuration, or keeps the current ones if nothing has changed.
     ///
     /// # Errors
-    /// It can't be spoken so.
+    /// The TLS settings can't be used.
     pub(super) fn new(config: &Config, before: Option<&Self>) -> Result<Self, rustls::Error> {
         let server = &config.server;
         let decisions = config.decisions.as_ref().and_then(|decisions| decisions.tls.as_ref());
@@ -80,7 +80,7 @@ impl TlsOfDoors {
         })
     }
 
-    /// Returns how TLS is spoken at a door.
+    /// Returns the TLS settings of a door.
     pub(super) fn at(&self, door: Door) -> Option<&Tls> {
         match door {
             Door::Requests => self.requests.as_ref(),
@@ -90,10 +90,11 @@ impl TlsOfDoors {
 }
 
 impl Tls {
-    /// As the configuration says. If that hasn't changed, what is there goes on, so that sessions can be resumed.
+    /// Creates the acceptor of a configuration, or keeps the current one if nothing has changed, so that
+    /// sessions can be resumed.
     ///
     /// # Errors
-    /// It can't be spoken so.
+    /// The TLS settings can't be used.
     fn of(
         config: Option<&Arc<ServerTls>>,
         http2: bool,

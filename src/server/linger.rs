@@ -1,8 +1,8 @@
-//! How a connection of a client ends that isn't idle.
+//! Closing a connection on which the client may still send.
 //!
-//! A client that still sends when it is answered would be reset by a connection that closes, and may lose the
-//! answer. So the connection is shut for writing, and what comes is thrown away until the client has closed it, too
-//! (RFC 9112, section 9.6), but not for long.
+//! Closing such a connection would reset it, and the client might lose the response. So the connection is
+//! shut down for writing, and received bytes are discarded until the client closes it, too, within a time
+//! limit (RFC 9112, section 9.6).
 
 use std::{
     future::poll_fn,
@@ -17,17 +17,17 @@ use tokio::{
     time::{Instant, Sleep, sleep_until},
 };
 
-/// How long what comes is thrown away at most, and for how long if nothing comes.
+/// The most time to discard received bytes, and the most time without any.
 const LINGER_MOST: Duration = Duration::from_secs(30);
 const LINGER_SILENT: Duration = Duration::from_secs(2);
-/// Bytes that are thrown away at a time.
-const THROWN_AWAY: usize = 16 << 10;
+/// The most bytes discarded at a time.
+const DISCARDED_MOST: usize = 16 << 10;
 
-/// Ends a connection on which more may come, or has come already.
+/// Closes a connection. `more_may_come` says that the client may still send, or has sent unread bytes.
 ///
 /// # Errors
-/// It broke.
-pub(super) async fn part(
+/// The connection failed.
+pub(super) async fn close(
     stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
     more_may_come: bool,
 ) -> io::Result<()> {
@@ -37,7 +37,7 @@ pub(super) async fn part(
     Ok(())
 }
 
-/// What still comes is thrown away.
+/// Discards received bytes until the client closes the connection.
 #[derive(Debug)]
 struct Lingering {
     until: Instant,
@@ -52,16 +52,16 @@ impl Lingering {
         Self { until: now + LINGER_MOST, timer, more_may_come }
     }
 
-    /// Waits until the client has closed the connection, too, or for as long as it is waited for.
+    /// Waits until the client has closed the connection, or the time is over.
     fn poll_end(&mut self, stream: &mut (impl AsyncRead + Unpin), context: &mut Context<'_>) -> Poll<()> {
         loop {
-            let mut thrown_away = [MaybeUninit::uninit(); THROWN_AWAY];
-            let mut buffer = ReadBuf::uninit(&mut thrown_away);
+            let mut discarded = [MaybeUninit::uninit(); DISCARDED_MOST];
+            let mut buffer = ReadBuf::uninit(&mut discarded);
             match Pin::new(&mut *stream).poll_read(context, &mut buffer) {
                 Poll::Ready(Ok(())) if !buffer.filled().is_empty() => {
                     self.more_may_come = true;
                     let now = Instant::now();
-                    // The timer isn't asked as long as more comes at once.
+                    // The timer isn't polled while bytes arrive without a pause.
                     if now >= self.until {
                         return Poll::Ready(());
                     }
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn who_sends_without_a_pause_is_not_listened_to_for_ever() {
+    async fn a_client_that_never_pauses_is_disconnected() {
         let mut lingering = Lingering::begin(true);
         lingering.until = Instant::now() + Duration::from_millis(50);
         let mut flood = repeat(b'x');
