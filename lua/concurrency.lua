@@ -1,15 +1,16 @@
--- Concurrency: at most C requests in flight, each with a lease that ends when it does.
+-- Concurrency: at most C requests in flight, each with a lease.
+--
 -- Rust twin: crates/limiter/src/algorithm/concurrency.rs.
 --
--- A bucket is a sorted set of leases, each with the time in microseconds of this server's clock at which
--- it ends unless it is renewed: so the leases of a gateway that died go away. There is no telling when
--- there will be room; a refusal says a second.
+-- A bucket is a sorted set of leases. A score is the time at which the lease ends unless it is renewed, in
+-- microseconds of this server's clock, so the leases of a gateway that died end by themselves. It is unknown when
+-- there will be room; a rejection states one second.
 --
--- A quota's window is how long a lease lasts. The parameter is the name of this call, which no other
--- call of any gateway has: "<process>.<call>."; a lease is that and its turn among the bucket's grants.
+-- A quota's window is the duration of a lease. The parameter is the name of this call, "<process>.<call>.", which is
+-- unique among all gateways. A lease is named by that and its number among the bucket's grants.
 local function concurrency()
   local COME_BACK_US = 1000000
-  -- Lua's stack has a bound.
+  -- The size of Lua's stack is limited.
   local LEASES_A_COMMAND = 1000
 
   local turns = {}
@@ -19,7 +20,7 @@ local function concurrency()
       time_text = string.format('%d', time), ends_at = string.format('%d', time + lease_us) }
   end
 
-  -- Sees how many leases have ended.
+  -- Returns the leases in use, and counts those that have ended.
   local function open(key, quota)
     local ended = redis.pcall('ZCOUNT', key, '-inf', quota.time_text)
     if type(ended) == 'table' then return nil, ended.err end
@@ -31,7 +32,7 @@ local function concurrency()
     return used + count, COME_BACK_US
   end
 
-  -- Makes a lease last from now, also one that had ended.
+  -- Extends a lease from now, even one that has ended.
   local function renew(key, quota, lease)
     redis.call('ZADD', key, quota.ends_at, lease)
     keep(key, quota.lease_us, quota.lease_us / 2)
@@ -45,7 +46,7 @@ local function concurrency()
     return COME_BACK_US
   end
 
-  -- Adds the leases that were granted, named in the order of their grants, and drops those that have ended.
+  -- Adds the granted leases, named in the order of their grants, and removes some that have ended.
   local function close(key, quota, _, charged, used, _, ended)
     local turn, last = turns[key] or 0, (turns[key] or 0) + charged
     turns[key] = last

@@ -1,14 +1,15 @@
--- Windows one after the other: the first grant begins one, and all of it is free W after it.
--- Rust twin: crates/limiter/src/algorithm/fixed_window.rs. Up to 2L - 1 permits can pass within W, across an end.
+-- Consecutive windows: the first grant begins a window, and all of it is free again W later.
 --
--- A bucket is a string, big-endian: the window's beginning in microseconds of this server's clock (7 bytes)
--- and the permits in use (4). It decides by these alone, never by what is left of the key's expiry.
+-- Rust twin: crates/limiter/src/algorithm/fixed_window.rs. Across the end of a window, up to 2L - 1 permits can pass within W.
+--
+-- A bucket is a string, big-endian: the beginning of the window in microseconds of this server's clock (7 bytes) and
+-- the permits in use (4). Decisions depend on these only, never on the expiry of the key.
 local function fixed_window()
   local function quota(permits, window_us)
     return { capacity = permits, window_us = window_us }
   end
 
-  -- There is more room when the window ends.
+  -- The next room appears when the window ends.
   local function open(key, quota, time)
     local bucket = redis.pcall('GET', key)
     if bucket then

@@ -1,27 +1,28 @@
--- The generic cell rate algorithm (ITU-T I.371), as the leaky bucket that is a meter: each permit adds to
--- a level that drains evenly, and the level has a bound. A token bucket of B tokens, seen from below.
+-- The generic cell rate algorithm (ITU-T I.371), as a leaky bucket used as a meter: each permit raises a level that
+-- drains evenly, and the level is limited. Equivalent to a token bucket of B tokens.
+--
 -- Rust twin: crates/limiter/src/algorithm/gcra.rs. Up to B + L permits can pass within W.
 --
--- The level is in units of which a permit adds W (as many as its microseconds) and a microsecond drains
--- L; without debts it may not exceed B * W, which is at most 2^53. Debts may take it further, up to
--- 4,000,000,000 permits, where a double isn't exact: so it is counted as whole permits and the units left
--- over. A bucket is a string, big-endian: the level, or 2^53 if it is more (7 bytes), its time in
--- microseconds of this server's clock (7), the W of its units (6), and only if the level is more than
--- 2^53 the whole permits (4) and the units left over (6). When W changes, the permits outstanding stay,
--- whole ones and the fraction.
+-- The level has units such that a permit adds W of them (the number of microseconds in W) and a microsecond drains L.
+-- Without debts, it is at most B * W, which is at most 2^53. Debts can raise it to 4,000,000,000 permits, where a
+-- double isn't exact, so it is counted as whole permits and remaining units.
+--
+-- A bucket is a string, big-endian: the level, or 2^53 if it is more (7 bytes), its time in microseconds of this
+-- server's clock (7), and the W of its units (6). Only if the level exceeds 2^53, the whole permits (4) and the
+-- remaining units (6) follow. If W changes, the outstanding permits are kept, including the fraction.
 --
 -- The parameter is B, the burst.
 local function gcra()
   local MOST_EXACT = 2 ^ 53
 
-  -- Exact for integers up to 2^53, as a division of doubles isn't.
+  -- Exact for integers up to 2^53; a division of doubles isn't.
   local function div(value, by)
     local rest = math.fmod(value, by)
     return (value - rest) / by, rest
   end
 
-  -- a * b divided by a third number, and what is left over. Exact for b up to 2^32 and others up to 366
-  -- days of microseconds: if the product isn't, b is taken byte by byte.
+  -- Returns a * b divided by a third number, and the remainder. Exact for b up to 2^32 and the others up to 366 days
+  -- of microseconds: if the product isn't exact, b is processed byte by byte.
   local function mul_div(a, b, by)
     if a * b <= MOST_EXACT then return div(a * b, by) end
     local result, rest = 0, 0
@@ -35,11 +36,11 @@ local function gcra()
   end
 
   local function quota(permits, window_us, burst)
-    -- Where nothing passes, what is there drains as slowly as it can.
+    -- With a rate of 0, the level drains as slowly as possible.
     return { capacity = burst, permits = math.max(1, permits), window_us = window_us }
   end
 
-  -- Microseconds until no more than `most` permits are in use, of a level that is more; at most 2^53.
+  -- Returns the microseconds until at most `most` permits are in use, for a level above that; at most 2^53.
   local function until_used(quota, time, most, whole, rest, at)
     local windows, permits = div(whole - most, quota.permits)
     local drained_us, units = mul_div(quota.window_us, permits, quota.permits)
@@ -48,14 +49,14 @@ local function gcra()
     return math.min(needed_us, MOST_EXACT) + (at - time)
   end
 
-  -- The permits that a level makes, and the microseconds until there is more room.
+  -- Returns the permits in use, and the microseconds until there is more room.
   local function standing(quota, time, whole, rest, at)
     local used = rest > 0 and whole + 1 or whole
     if used == 0 then return 0, 0 end
     return used, until_used(quota, time, math.max(1, math.min(used, quota.capacity)) - 1, whole, rest, at)
   end
 
-  -- The level that a bucket held, in units of this W, and its time; nil if it isn't a meter's.
+  -- Returns the level of a bucket, in units of this W, and its time; nil if it isn't a meter's.
   local function read(bucket, window_us)
     if #bucket ~= 20 and #bucket ~= 30 then return nil end
     local level, at, own_us = struct.unpack('>I7I7I6', bucket)
@@ -73,14 +74,14 @@ local function gcra()
     return whole, rest, at
   end
 
-  -- Sees the level, in permits and units, and its time.
+  -- Reads the level, in permits and units, and its time.
   local function open(key, quota, time)
     local bucket = redis.pcall('GET', key)
     if not bucket then return 0, 0, 0, 0, time end
     if type(bucket) == 'table' then return nil, bucket.err end
     local whole, rest, drained_to = read(bucket, quota.window_us)
     if not whole then return nil, 'the bucket is not a meter' end
-    -- A clock that stepped back drains nothing.
+    -- If the clock stepped back, nothing drains.
     local at = math.max(time, drained_to)
     local windows, part_us = div(at - drained_to, quota.window_us)
     local permits, units = mul_div(part_us, quota.permits, quota.window_us)

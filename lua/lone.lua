@@ -1,18 +1,17 @@
--- What all calls begin with, and the most frequent one: equal requests on one sliding window, all of which
--- pass. The walk (lua/walk.lua, which tells what the words are) would decide the same by lua/sliding_window.lua,
--- and does where anything is otherwise than here: nothing is written then. But a call that decides once takes
--- longer to make the walk's functions than to decide.
+-- The beginning of every call, and a fast path for the most frequent one: equal requests on one sliding window, all
+-- of which are admitted. lua/walk.lua, which documents the words, would decide the same with lua/sliding_window.lua.
+-- It does so if any condition here isn't met; nothing has been written then. The fast path exists because a call that
+-- decides once takes longer to create the walk's functions than to decide.
 
--- Once: a second TIME in one script may differ.
+-- Read once: a second TIME in the same script may differ.
 local clock = redis.call('TIME')
 local time = clock[1] * 1000000 + clock[2]
 local words = cmsgpack.unpack(ARGV[1])
 
--- A bucket's life is W, rounded up to one of four steps an octave, so that it has a code of a byte. Time is
--- divided into lives. The first grant in one sees to it that the bucket is kept to the end of the next, and leaves
--- the code in its entry: later grants in the same life needn't ask Redis for the expiry, also if W has changed
--- meanwhile.
--- Returns the code, when the life began that is now, and its length.
+-- A bucket's life is W, rounded up to one of four steps per octave, so that its code fits in a byte. Time is divided
+-- into lives. The first grant in a life keeps the bucket until the end of the next one and stores the code in its
+-- entry. Later grants in the same life needn't ask Redis for the expiry, even if W has changed meanwhile.
+-- Returns the code, the beginning of the current life, and its length.
 local function life_of(window_us, time)
   local fraction, exponent = math.frexp(window_us)
   local eighths = math.ceil(fraction * 8)
@@ -20,13 +19,13 @@ local function life_of(window_us, time)
   return exponent * 4 + eighths - 5, time - time % life_us, life_us
 end
 
--- A run's five words, and three of one operation on its only bucket.
+-- Five words for a run, and three for a single operation on its only bucket.
 if #words == 8 and words[1] == 'sw' and type(words[6]) == 'number' then
   local newest = redis.call('ZRANGE', KEYS[1], '-1', '-1')[1]
   if newest then
     local permits, window_us, count, charged = words[2], words[3], -words[6], -words[6] * words[8]
     local newest_at, before, cost, oldest_at, first, rank, promised = struct.unpack('>I7I4I4I7I4BB', newest)
-    -- Where entries die, it is mostly one or two between grants.
+    -- Usually one or two entries end between grants.
     local dead_at, tries = time - window_us, 2
     while oldest_at <= dead_at and newest_at > dead_at and tries > 0 do
       rank, tries = rank + 1, tries - 1
@@ -38,7 +37,7 @@ if #words == 8 and words[1] == 'sw' and type(words[6]) == 'number' then
     local life, life_began_at = life_of(window_us, time)
     if charged > 0 and left >= 0 and newest_at < time and oldest_at > dead_at and rank < 8
       and promised == life and newest_at >= life_began_at then
-      -- No entry to join, too few dead ones to remove (TRIM_AT), and no expiry to set.
+      -- There is no entry to join, too few dead entries to remove (TRIM_AT), and no expiry to set.
       local total = (before + cost) % 2 ^ 32
       local entry = struct.pack('>I7I4I4I7I4BB', time, total, charged, oldest_at, first, rank, life)
       redis.call('ZADD', KEYS[1], string.format('%d', time), entry)

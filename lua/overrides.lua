@@ -1,23 +1,24 @@
--- Changes the rates that hold in place of the file's, kept for all gateways in one key, which may lack an expiry.
+-- Changes the rates that override those of the configuration. All gateways share them in one key, which may have no
+-- expiry.
+--
 -- Rust side: crates/limiter/src/store/redis/overrides.rs.
 --
--- The table is a hash. A field names a limit, "<limit>", or one key of it, "<limit> <key>"; its value is
--- "<permits> <window> <scope> <end>": the window in microseconds, 0 for the limit's own; the scope "shared",
--- "instance", or "-" for the limit's own; and the end in microseconds of this server's clock, 0 for none. What
--- has ended counts as absent; each change removes some of it. What isn't written so counts as absent, too, but
--- stays: a newer version may have written it. The field "#version" is the time of the last change, which no other
--- change has.
+-- The table is a hash. A field names a limit, "<limit>", or one key of it, "<limit> <key>". Its value is "<permits>
+-- <window> <scope> <end>": the window in microseconds, 0 for the limit's own; the scope "shared", "instance", or "-"
+-- for the limit's own; and the end in microseconds of this server's clock, 0 for none. An override that has ended
+-- counts as absent, and each change removes some of these. A value in another form counts as absent too, but is kept,
+-- since a newer version may have written it. The field "#version" is the time of the last change, and unique.
 --
 -- KEYS  the table.
--- ARGV  set <field> <value without the end> <lasting microseconds, 0 for good> <1: only if absent> <channel>
+-- ARGV  set <field> <value without the end> <duration in microseconds, 0 for no end> <1: only if absent> <channel>
 --           <the most fields>
 --       unset <field> <channel>
 --
--- Returns the change, which the channel is told, too; 0 if nothing was changed, and -1 for a field too many. The
--- change is "overrides <version before> <version> <time> set <value> <field>", or "... unset <field>": a gateway
--- that knows the version before needn't read the table.
+-- Returns the change, which is also published; 0 if nothing was changed, and -1 if there are too many fields. The
+-- change is "overrides <version before> <version> <time> set <value> <field>", or "... unset <field>". A gateway that
+-- knows the version before needn't read the table.
 --
--- No change looks at all fields, since a table of 10,000 takes 13 ms.
+-- No change reads all fields, since a table of 10,000 takes 13 ms.
 local call, match, tonumber = redis.call, string.match, tonumber
 local table_key, operation, field = KEYS[1], ARGV[1], ARGV[2]
 local MOST_EXACT = 9007199254740992
@@ -25,7 +26,7 @@ local MOST_EXACT = 9007199254740992
 local clock = call('TIME')
 local time = clock[1] * 1000000 + clock[2]
 
--- When what a value says ends; nothing if it isn't one of ours.
+-- Returns the end of an override; nil if the value has another form.
 local function end_of(value)
   return value and tonumber(match(value, '^%d+ %d+ [%l-]+ (%d+)$'))
 end
@@ -35,7 +36,7 @@ local function is_alive(value)
   return ends_at and (ends_at == 0 or ends_at > time)
 end
 
--- Of so many fields, chosen at random, removes those that have ended. A small table is looked at as a whole.
+-- Removes overrides that have ended among `most` random fields. A small table is examined as a whole.
 local function sweep(most)
   local entries = call('HRANDFIELD', table_key, most, 'WITHVALUES')
   for i = 1, #entries, 2 do
@@ -44,14 +45,14 @@ local function sweep(most)
   end
 end
 
--- Gives a change a version, and tells it.
+-- Gives a change a version, and publishes it.
 local function changed(channel, what)
   local last = tonumber(match(call('HGET', table_key, '#version') or '', '^%d+$')) or 0
   if last >= MOST_EXACT then last = 0 end
   local version = math.max(time, last + 1)
   call('HSET', table_key, '#version', string.format('%d', version))
   local change = string.format('overrides %d %d %d %s', last, version, time, what)
-  -- Who may not publish is heard of by the version.
+  -- If this user may not publish, gateways notice the version instead.
   redis.pcall('PUBLISH', channel, change)
   return change
 end

@@ -1,10 +1,11 @@
--- The sliding window in cells: grants within a cell of W / m are one entry, at the time of the last.
+-- The sliding window in cells: grants within a cell of W / m share an entry, at the time of the last.
+--
 -- Rust twin: crates/limiter/src/algorithm/sliding_cells.rs.
 --
--- The bucket is the sliding window's, with at most m + 1 entries alive. A permit counts until the cell
--- it is in leaves the window, so never too short, and too long by less than W / m.
+-- The bucket is that of the sliding window, with at most m + 1 entries alive. A permit counts until its cell leaves
+-- the window: never too short, and too long by less than W / m.
 --
--- The parameter is m, the cells of a window.
+-- The parameter is m, the number of cells in a window.
 local function sliding_cells()
   local algorithm = sliding_window()
   local exactly = algorithm.quota

@@ -1,51 +1,51 @@
 -- The sliding window, exactly: at most L permits in any window of length W, wherever it starts.
 -- Rust twin: crates/limiter/src/algorithm/sliding_window.rs. An entry is alive iff its time > now - W.
 --
--- A bucket is a sorted set, the log of its grants. An entry's score is its time in microseconds of this
--- server's clock. Its member holds all that is known of it, big-endian, so that no score need be read
--- (Redis prints one with 17 digits, which takes longer than to find it):
+-- A bucket is a sorted set, the log of its grants. An entry's score is its time in microseconds of this server's
+-- clock. Its member contains everything, big-endian, so that no score needs to be read: Redis prints a score with 17
+-- digits, which takes longer than finding it.
 --
 --     7 bytes  the time
 --     4 bytes  the running total of permits before it, modulo 2^32
 --     4 bytes  the cost
 --     7 bytes  the time of the oldest entry that was alive then: its own if no other was, 0 if not known
---     4 bytes  the running total before that one
---     1 byte   its rank: how many dead entries the log began with
---     1 byte   the life that the bucket was promised: see `life_of` (lua/lone.lua)
+--     4 bytes  the running total before that entry
+--     1 byte   its rank: the number of dead entries before it
+--     1 byte   the life that the bucket's expiry covers: see `life_of` (lua/lone.lua)
 --     6 bytes  only in cells: the time from its first grant to its last
 --
--- What is used is the newest entry's end less the oldest alive one's beginning: no second counter that could
--- drift. So a decision reads the newest entry and adds another one. Only where the oldest one that it knows has
--- died, those behind that are looked at, by rank, then by score. Dead ones are removed with a grant when they
--- are 8, at most 1,000 a call. No two entries have the same time: what is granted less than a cell (here of
--- one microsecond) after the newest one began is added to it, and it gets that time.
+-- The permits in use are the newest entry's end minus the oldest alive entry's beginning, so no second counter can
+-- drift. A decision reads the newest entry and adds another. Only if the oldest entry that it refers to has ended,
+-- the next ones are read by rank, then by score. Dead entries are removed with a grant when there are 8 of them, at
+-- most 1,000 per call. No two entries have the same time: a grant less than a cell (here one microsecond) after the
+-- beginning of the newest entry is added to that entry, which gets the later time.
 --
--- Each algorithm is a table of functions of values, made only in the calls that need it; a bucket becomes
--- a table only where several operations name it (lua/walk.lua). `time` is this server's:
---     quota(permits, window_us, parameter, time)      what the functions need to know of a limit
+-- Each algorithm is a table of functions of values, created only in the calls that need it. A bucket becomes a table
+-- only if several operations use it (lua/walk.lua). `time` is this server's clock:
+--     quota(permits, window_us, parameter, time)      the quota in the form that the other functions use
 --     open(key, quota, time)     reads a bucket: the permits used, the microseconds until there is more room
---                                (0 if all is free), and what else was seen; nil and an error's text if the key
---                                is of another type, or its content isn't the algorithm's
---     charge(key, quota, time, cost, charged, used, grow_us, seen...)    the first two after a grant;
+--                                (0 if all is free), and other values read; nil and an error's text if the key
+--                                has another type, or its content isn't the algorithm's
+--     charge(key, quota, time, cost, charged, used, grow_us, read...)    returns used and grow_us after a grant;
 --                                `charged` are the permits that this call has charged before it
---     delay(key, quota, time, cost, charged, used, grow_us, seen...)     microseconds until a cost fits that
---                                doesn't now, but can
---     close(key, quota, time, charged, used, grow_us, seen...)           writes what was charged, and sees to
---                                it that the bucket expires. Nothing is written before it
+--     delay(key, quota, time, cost, charged, used, grow_us, read...)     returns the microseconds until a cost
+--                                fits that doesn't fit now, but can
+--     close(key, quota, time, charged, used, grow_us, read...)           writes what was charged, and ensures
+--                                that the bucket expires. Nothing is written before it
 --
--- Most calls decide one request, and then what a script makes takes longer than what it does: each function is
--- an object, and so is each local of an outer function that it names. So functions are made only where they are
--- needed, and name the libraries instead of locals for them.
+-- Most calls decide one request, and then creating objects takes longer than deciding. Each function is an object,
+-- and so is each local of an outer function that it uses. So functions are created only where they are needed, and
+-- use the libraries directly instead of through locals.
 --
--- Numbers go to redis.call as text, since it would format them as doubles, which is slow.
+-- Numbers are passed to redis.call as text, since it would format them as doubles, which is slow.
 
--- For how long a bucket is kept that is needed for so many microseconds, as text. A millisecond longer, since
--- Redis may count from the one in which the script began.
+-- Returns the expiry of a bucket that is needed for this time, as text. It is a millisecond longer, since Redis may
+-- count from the millisecond in which the script began.
 local function milliseconds(needed_us)
   return string.format('%d', math.ceil(needed_us / 1000) + 1)
 end
 
--- Sees to it that a bucket expires, but not before it is needed no more; if that must be set, then to
+-- Ensures that a bucket expires, but not before it is no longer needed. If the expiry must be set, it is set
 -- `spare_us` later.
 local function keep(key, needed_us, spare_us)
   needed_us = math.max(0, needed_us)
@@ -63,25 +63,26 @@ local function sliding_window()
     }
   end
 
-  -- What looks at the entries behind the newest one, once it was needed.
+  -- The functions that read entries behind the newest one, created on demand.
   local behind
 
   local function look_behind()
     local ranks = {}
 
-    -- The entry of a rank; nil if there is none.
+    -- Returns the entry of a rank; nil if there is none.
     local function ranked(key, rank)
       local text = ranks[rank] or string.format('%d', rank)
       ranks[rank] = text
       return redis.call('ZRANGE', key, text, text)[1]
     end
 
-    -- The oldest alive entry's rank, its time and the total before it; nil if it isn't one of ours. Those before
-    -- `low` are dead, and the newest one is alive. Where entries die, it is mostly one or two between grants: these are tried in turn.
+    -- Returns the rank of the oldest alive entry, its time and the total before it; nil if the log is invalid.
+    -- Entries below `low` are dead, and the newest one is alive. Usually one or two entries end between grants, so
+    -- the next ones are tried first.
     local function oldest_alive(key, low, dead_at)
       for rank = low, low + 2 do
         local entry = ranked(key, rank)
-        -- Somebody has shortened the log: none of it may be passed over.
+        -- Somebody has shortened the log, so the search must begin at its start.
         if not entry or #entry < 28 then break end
         local at, first = struct.unpack('>I7I4', entry)
         if at > dead_at then return rank, at, first end
@@ -95,8 +96,8 @@ local function sliding_window()
     return { ranked = ranked, oldest_alive = oldest_alive }
   end
 
-  -- Sees, beside the permits used: the newest entry's time, and itself (false if there is none); the oldest
-  -- alive one's time (false if there is none), the total before it, and its rank.
+  -- Returns, beside the permits used: the newest entry's time, and the entry (false if there is none); the time of
+  -- the oldest alive entry (false if there is none), the total before it, and its rank.
   local function open(key, quota, time)
     local NOT_OURS = 'the bucket is not a log of grants'
     local last = redis.pcall('ZRANGE', key, '-1', '-1')
@@ -107,7 +108,7 @@ local function sliding_window()
     end
     if #newest ~= 28 and #newest ~= 34 then return nil, NOT_OURS end
     local newest_at, before, cost, oldest_at, first, rank = struct.unpack('>I7I4I4I7I4B', newest)
-    -- A clock that stepped back makes the limiter stricter, and entries stay in order.
+    -- If the clock stepped back, the limiter becomes stricter, and entries stay in order.
     local dead_at = (newest_at > time and newest_at or time) - quota.window_us
     if newest_at <= dead_at then return 0, 0, newest_at, newest, false, 0, 0 end
     if oldest_at <= dead_at then
@@ -119,7 +120,7 @@ local function sliding_window()
     return used, oldest_at + quota.window_us - time, newest_at, newest, oldest_at, first, rank
   end
 
-  -- What the newest entry spans when what is granted now is added to it; nil if it is too old for that.
+  -- Returns the span of the newest entry after the current grant is added to it; nil if it is too old for that.
   local function joined_span(quota, time, newest_at, newest)
     local before_us = #newest > 28 and struct.unpack('>I6', newest, 29) or 0
     local span_us = math.max(time, newest_at) - newest_at + before_us
@@ -134,7 +135,7 @@ local function sliding_window()
     return used + cost, grow_us
   end
 
-  -- Until enough of the oldest permits have left.
+  -- Returns the time until enough of the oldest permits have left the window.
   local function delay(
     key, quota, time, cost, charged, used, grow_us, newest_at, newest, oldest_at, first, low)
     local excess, older = used + cost - quota.capacity, used - charged
@@ -143,14 +144,14 @@ local function sliding_window()
     end
     if excess > older then return math.max(time, newest_at) + quota.window_us - time end
     if excess == 1 or newest_at == oldest_at then return grow_us end
-    -- The lowest rank whose end lies at least `excess` permits behind the oldest alive one's beginning. The first
-    -- guess is right where all have cost 1.
+    -- Finds the lowest rank whose end is at least `excess` permits behind the oldest alive entry's beginning. The
+    -- first guess is right if all grants cost 1.
     behind = behind or look_behind()
     local high = math.min(low + excess, redis.call('ZCARD', key)) - 1
     local rank = high
     while low <= high do
       local entry = behind.ranked(key, rank)
-      -- Not in a log that is whole.
+      -- Can't happen in a valid log.
       if not entry or #entry < 28 then return grow_us end
       local at, before, count = struct.unpack('>I7I4I4', entry)
       local missing = excess - (before + count - first) % 2 ^ 32
@@ -190,19 +191,19 @@ local function sliding_window()
       if newest_at == oldest_at then oldest_at = at end
     end
     local TRIM_AT, TRIM_MOST = 8, 1000
-    -- The greatest rank that an entry can tell.
+    -- The greatest rank that fits into an entry.
     local MOST_RANK = 255
     if rank >= TRIM_AT then
       local trimmed = math.min(rank, TRIM_MOST)
       redis.call('ZREMRANGEBYRANK', key, '0', string.format('%d', trimmed - 1))
       rank = rank - trimmed
-      -- The next call has to look for the oldest one.
+      -- The next call has to search for the oldest entry.
       if rank > MOST_RANK then rank, oldest_at = MOST_RANK, 0 end
     end
     local pattern = span_us and span_us > 0 and CELL or ENTRY
     local entry = struct.pack(pattern, at, before, cost, oldest_at, first, rank, quota.life, span_us)
     redis.call('ZADD', key, score, entry)
-    -- In this order, since an empty sorted set is gone, and its expiry with it.
+    -- In this order, because Redis deletes an empty sorted set with its expiry.
     if span_us then redis.call('ZREM', key, newest) end
     local is_promised = newest_at >= quota.life_began_at and at == time and string.byte(newest, 28) == quota.life
     if not is_promised then

@@ -1,40 +1,39 @@
--- Decides requests and charges those that are admitted, and does what else there is to do to buckets:
--- a list of operations as one atomic step.
+-- Executes a list of operations on buckets as one atomic step: decides requests, charges those admitted, and more.
+--
 -- Rust side: crates/limiter/src/store/script.rs, which puts lua/lone.lua and the algorithms' files before this one.
 --
 -- KEYS     the buckets, each once.
--- ARGV[1]  a list in MessagePack, which is read in a tenth of the time that as many arguments take.
+-- ARGV[1]  a list in MessagePack, which is read ten times as fast as the same number of arguments.
 --       For each run of buckets with the same quota: the algorithm (sw, sc, fw, gc or cc), its permits
 --       (0 to 2^31-1), its window in microseconds (a whole number of milliseconds), the algorithm's
---       parameter, and how many buckets the run has (those of one algorithm after each other); then the
+--       parameter, and the number of buckets in the run (runs of one algorithm are consecutive). Then the
 --       operations, each one of
---         <count> <charges> (<bucket> <cost>)…   equal requests: how many they are, how many charges each
---              has, and for each charge its bucket (an index into KEYS, negative if the limit only
---              shadows) and its cost (0 to 2^31-1; with 0, one permit must fit and none is recorded);
---              a request names a bucket once: its costs for one have been added up
+--         <count> <charges> (<bucket> <cost>)…   equal requests: their number, the number of charges of
+--              each, and for each charge its bucket (an index into KEYS, negative if the limit is in
+--              shadow mode) and its cost (0 to 2^31-1; with 0, one permit must fit and none is recorded);
+--              a request has one charge per bucket: several costs have been added up
 --         -<count> <bucket> <cost>               the same with one charge, on a bucket that no other
---              operation names
---         record <bucket> <cost>                 permits, whether they fit or not
+--              operation uses
+--         record <bucket> <cost>                 charges permits, whether they fit or not
 --         renew <bucket> <lease>, release <bucket> <lease>   a lease of a concurrency bucket
---         peek <bucket> <cost>                   a look that writes nothing
---         reset <bucket> 0                       all of the bucket forgotten
+--         peek <bucket> <cost>                   reads the bucket and writes nothing
+--         reset <bucket> 0                       deletes the bucket
 --
--- Returns integers: this server's time in microseconds; then for equal requests how many are admitted,
--- and for each charge: how often it was made, the room left, the microseconds until there is more
--- room, and the microseconds until its cost fits (0: now, -1: never); for peek the permits in use, the
--- microseconds until there is more room, and those until the cost fits; for others nothing. An operation that
--- fails has none of these. For each of them, its place among the operations (from 0) and the error's text follow
--- at the end.
+-- Returns integers: this server's time in microseconds; then for equal requests the number admitted, and for
+-- each charge: how often it was made, the room left, the microseconds until there is more room, and the
+-- microseconds until its cost fits (0: now, -1: never); for peek the permits in use, the microseconds until
+-- there is more room, and those until the cost fits; for other operations nothing. A failed operation has none
+-- of these. The position of each (from 0) and the error's text follow at the end.
 --
--- Operations are walked in order, and a refusal doesn't stop the walk: the answers are those of as many
--- single calls. A request is admitted iff every limit that enforces has room; then each of these is
--- charged, and so is each shadowing limit that has room itself. A refused request is not recorded.
+-- Operations are executed in order, and a rejection doesn't stop the walk: the replies are those of as many single
+-- calls. A request is admitted iff every enforcing limit has room. Then each of these is charged, and so is each
+-- shadowing limit that has room itself. A rejected request isn't recorded.
 --
--- An operation fails if a bucket of it can't be read: somebody else has written the key. It changes nothing then,
--- and the others are done. What keeps the script from writing (no memory, a replica) holds for all of a call, and
--- fails all of it before anything is written.
+-- An operation fails if one of its buckets can't be read, because somebody else has written the key. It changes
+-- nothing then, and the others are executed. A problem that prevents the script from writing (no memory, a replica)
+-- affects the whole call, and fails it before anything is written.
 
--- Of each bucket, by its index in KEYS.
+-- The quota of each bucket, by its index in KEYS.
 local quotas, known, at = {}, 0, 1
 local algorithm, made_for
 while known < #KEYS do
@@ -51,28 +50,28 @@ while known < #KEYS do
   known, at = last, at + 5
 end
 
--- With room for the answer of one operation: it is often the only one.
+-- With room for the reply to one operation, which is often the only one.
 local reply = { time, nil, nil, nil, nil, nil }
 
--- How many of `count` requests of this cost there is room for.
+-- Returns how many of `count` requests of this cost fit.
 local function fitting(count, cost, left)
   if left < 1 then return 0 end
   return count * cost <= left and count or math.floor(left / cost)
 end
 
--- Microseconds until a cost fits: 0 now, -1 never.
+-- Returns the microseconds until a cost fits: 0 now, -1 never.
 local function delay(key, quota, time, cost, charged, used, ...)
   if cost > quota.capacity then return -1 end
   if used + cost <= quota.capacity then return 0 end
   return quota.algorithm.delay(key, quota, time, cost, charged, used, ...)
 end
 
--- What is done to buckets that several operations may name. It is given what it uses, since its functions are
--- made only where that is asked.
+-- Returns the functions for buckets that several operations may use. It gets everything it uses as arguments, since
+-- its functions are created only on demand.
 local function shared_buckets(keys, quotas, words, time, reply, fitting, delay)
-  -- The most that can be in use, debts included: any limit and nearly as much again.
+  -- The most permits in use, including debts: any limit, and nearly as much again.
   local MOST_USED = 4000000000
-  -- The buckets, as open returned them: [1] is used, [2] grow_us.
+  -- The buckets as `open` returned them: [1] is used, [2] is grow_us.
   local buckets, charged, asked = {}, {}, {}
 
   local function bucket_of(index)
@@ -108,7 +107,7 @@ local function shared_buckets(keys, quotas, words, time, reply, fitting, delay)
   local function decide(count, first, last)
     local granted = count
     for i = first, last, 2 do
-      -- All buckets are opened before any is charged: this may fail.
+      -- All buckets are opened before any is charged, since this may fail.
       local index, cost, left = words[i], words[i + 1], left_in(math.abs(words[i]))
       if index > 0 then granted = fitting(granted, cost, left) end
     end
@@ -127,7 +126,7 @@ local function shared_buckets(keys, quotas, words, time, reply, fitting, delay)
     end
   end
 
-  -- What is done to a bucket beside deciding requests.
+  -- Executes an operation other than deciding requests.
   local function act(word, index, argument)
     local key, quota = keys[index], quotas[index]
     if word == 'record' then
@@ -140,13 +139,13 @@ local function shared_buckets(keys, quotas, words, time, reply, fitting, delay)
       reply[filled + 2] = bucket[2]
       reply[filled + 3] = delay_of(index, argument)
     else
-      -- What was charged before is written first.
+      -- Earlier charges are written first.
       if charged[index] and charged[index] > 0 then close(index) end
       buckets[index], charged[index] = nil, 0
       if word == 'reset' then
         redis.call('UNLINK', key)
       else
-        -- To renew or release a lease.
+        -- Renews or releases a lease.
         quota.algorithm[word](key, quota, argument)
       end
     end
@@ -161,7 +160,7 @@ local function shared_buckets(keys, quotas, words, time, reply, fitting, delay)
   return decide, act, close_all
 end
 
--- The errors of operations that failed, by their place among all.
+-- The errors of operations that failed, by their position.
 local failed
 local decide, act, close_all
 local place, end_of_words = 0, #words
@@ -169,7 +168,7 @@ while at <= end_of_words do
   local word, index = words[at], words[at + 1]
   local is_act = type(word) == 'string'
   if not is_act and word < 0 then
-    -- A bucket that nothing else in this call names needs no table.
+    -- A bucket that no other operation of this call uses needs no table.
     local key, quota, count, cost, charged = KEYS[index], quotas[index], -word, words[at + 2], 0
     local algorithm, capacity = quota.algorithm, quota.capacity
     local used, grow_us, a, b, c, d, e = algorithm.open(key, quota, time)

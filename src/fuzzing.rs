@@ -1,8 +1,8 @@
-//! Properties that hold for whatever bytes come: what cargo-fuzz looks for exceptions to (fuzz/), and `cargo test` tries
-//! on its corpora and some thousand mutations of them. Built for these two alone.
+//! Properties that hold for any bytes. cargo-fuzz searches for exceptions to them (fuzz/), and `cargo test`
+//! tries them on the corpora and on thousands of mutations. The module is built for these two only.
 //!
-//! A property is a function of bytes that panics where it doesn't hold. None holds only because of the input: bytes
-//! that aren't text are read as text as far as they are, and what can't be a request is none.
+//! A property is a function of bytes that panics where it doesn't hold. Invalid input is no exception: bytes
+//! that aren't text are converted as far as possible, and input that can't become a request is ignored.
 
 mod admin;
 mod answers;
@@ -37,7 +37,7 @@ use crate::config::Config;
 /// A property of bytes.
 pub type Property = fn(&[u8]);
 
-/// All of them, by the names of their corpora.
+/// The properties, by the names of their corpora.
 pub const PROPERTIES: [(&str, Property); 19] = [
     ("access_log", access_log),
     ("admin", admin),
@@ -60,19 +60,19 @@ pub const PROPERTIES: [(&str, Property); 19] = [
     ("url", url),
 ];
 
-/// Its lines, the first so many by themselves and the rest as they are.
+/// Splits bytes into N parts: N - 1 lines, and the rest.
 fn parts<const N: usize>(bytes: &[u8]) -> [&[u8]; N] {
     let mut parts = bytes.splitn(N, |byte| *byte == b'\n');
     std::array::from_fn(|_| parts.next().unwrap_or_default())
 }
 
-/// A configuration whose text is good.
+/// Parses a configuration that must be valid.
 fn config(text: &str) -> Config {
     let read = Config::parse("gateway.toml", text, &|_| None);
     read.unwrap_or_else(|faults| panic!("{faults}")).0
 }
 
-/// The fields that these lines are, as far as they are any.
+/// Parses header fields, one per line. Invalid lines are ignored.
 fn fields_of(lines: &[u8]) -> HeaderMap {
     let mut headers = HeaderMap::new();
     for line in lines.split(|byte| *byte == b'\n') {

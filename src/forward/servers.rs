@@ -76,21 +76,9 @@ impl Servers {
         // With other TLS or protocol settings, a server counts as a new one.
         let before = before.filter(|before| Arc::ptr_eq(&before.connector, &connector));
         let known = before.map_or(&[][..], |before| &before.members);
-        let mut members = Vec::<Member>::with_capacity(servers.len());
-        for Weighted { url, weight } in servers {
-            // A server that is listed twice is one server with the sum of the weights.
-            if let Some(member) = members.iter_mut().find(|member| member.server.url() == url) {
-                member.weight += weight;
-                continue;
-            }
-            let server = known.iter().map(|member| &member.server).find(|server| server.url() == url);
-            let server = server
-                .cloned()
-                .unwrap_or_else(|| Arc::new(UpstreamServer::new(url.clone(), connector.clone())));
-            if config.health.is_none() {
-                server.condition.forget_probes();
-            }
-            members.push(Member { server, weight: *weight });
+        let members = members(servers, known, &connector);
+        if config.health.is_none() {
+            members.iter().for_each(|member| member.server.condition.forget_probes());
         }
         let mut watchers = JoinSet::new();
         if let Some(health) = config.health.clone() {
@@ -175,17 +163,10 @@ impl Servers {
                 within(deadline, asking).await
             };
             let took = sent.elapsed();
-            match &answered {
-                Ok(_) => server.answers.observe_time(took),
-                Err(failure) => server.failures.add(failure.kind()),
-            }
             if let Some(visits) = &mut visits {
                 visits.end(took, &answered);
             }
-            if let Some(ejector) = &self.ejector {
-                let servers = self.members.iter().map(|member| &member.server);
-                ejector.note(server, answered.as_ref().map(Response::status), servers);
-            }
+            self.note_result(server, took, answered.as_ref().map(Response::status));
             // The limit is the upstream's, so another server wouldn't help.
             let is_busy = matches!(answered, Err(Failure::Busy));
             let is_late = deadline.is_some_and(|deadline| deadline <= sent + took);
@@ -197,6 +178,17 @@ impl Servers {
                 Some(other) if self.budget.withdraw() => place = other,
                 _ => return answered,
             }
+        }
+    }
+
+    /// Records a result for metrics and ejection.
+    fn note_result(&self, server: &UpstreamServer, took: Duration, answered: Result<StatusCode, &Failure>) {
+        match &answered {
+            Ok(_) => server.answers.observe_time(took),
+            Err(failure) => server.failures.add(failure.kind()),
+        }
+        if let Some(ejector) = &self.ejector {
+            ejector.note(server, answered, self.members.iter().map(|member| &member.server));
         }
     }
 
@@ -313,6 +305,23 @@ impl Servers {
     fn none_healthy(&self) -> Failure {
         Failure::NoneHealthy { interval: self.probe_interval.unwrap_or_default() }
     }
+}
+
+/// Returns the members of an upstream with these servers. Those that are known are kept.
+fn members(servers: &[Weighted], known: &[Member], connector: &Arc<Connector>) -> Vec<Member> {
+    let mut members = Vec::<Member>::with_capacity(servers.len());
+    for Weighted { url, weight } in servers {
+        // A server that is listed twice is one server with the sum of the weights.
+        if let Some(member) = members.iter_mut().find(|member| member.server.url() == url) {
+            member.weight += weight;
+            continue;
+        }
+        let server = known.iter().map(|member| &member.server).find(|server| server.url() == url);
+        let server =
+            server.cloned().unwrap_or_else(|| Arc::new(UpstreamServer::new(url.clone(), connector.clone())));
+        members.push(Member { server, weight: *weight });
+    }
+    members
 }
 
 /// Sets the host of a request that has none to that of the server, replacing the host of a server tried

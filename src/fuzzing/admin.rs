@@ -1,4 +1,4 @@
-//! What operators send.
+//! Requests of operators.
 
 use std::{net::SocketAddr, sync::Arc};
 
@@ -21,7 +21,7 @@ use crate::{
 
 use super::{config, fields_of, parts};
 
-/// An operator gets an answer to any request, and none of them says that the gateway has failed.
+/// Every request to the admin port gets a response, and none is a server error.
 pub fn admin(bytes: &[u8]) {
     let [method, target, fields, body] = parts(bytes);
     let (Ok(method), Ok(target)) = (Method::from_bytes(method), target.try_into() as Result<Uri, _>) else {
@@ -51,7 +51,7 @@ pub fn admin(bytes: &[u8]) {
             let response = router.oneshot(request).await.unwrap_or_else(|never| match never {});
             assert!(!response.status().is_server_error(), "{response:?}");
             if response.headers().get("content-type").is_some_and(|kind| kind == "text/event-stream") {
-                // It has no end.
+                // This response never ends.
                 return;
             }
             let body = body::to_bytes(response.into_body(), usize::MAX).await.expect("a whole answer");

@@ -1,4 +1,4 @@
-//! What the store is asked, and what it answers.
+//! Calls to the store, and its replies.
 
 use bytes::Bytes;
 use smallvec::smallvec;
@@ -14,7 +14,7 @@ use tollgate_limiter::{
 
 use super::parts;
 
-/// Whatever the server answers, it is read as what was asked, or not at all.
+/// Any reply of a server is decoded as a reply to the operations, or rejected.
 pub fn reply(bytes: &[u8]) {
     let [operations, answer] = parts(bytes);
     let operations = read_operations(operations);
@@ -54,8 +54,8 @@ fn read_as_replies(operations: &[Operation], answer: Value) {
     }
 }
 
-/// What a call says can be read back, by lua/walk.lua's grammar: each bucket once and with its quota, each operation
-/// counted, on buckets that there are.
+/// An encoded call can be decoded by the grammar of lua/walk.lua: each bucket appears once and with its
+/// quota, and each operation refers to existing buckets.
 pub fn call(bytes: &[u8]) {
     let operations = read_operations(bytes);
     let mut call = Call::default();
@@ -68,10 +68,16 @@ pub fn call(bytes: &[u8]) {
 
     let words = read_list(&list);
     let mut words = &words[..];
+    skip_buckets(&mut words, keys.len() as i64);
+    assert_eq!(count_operations(words, keys.len() as i64), operations.len() as i64);
+}
+
+/// Skips the runs of buckets in a call.
+fn skip_buckets(words: &mut &[Word], buckets: i64) {
     let mut known = 0;
-    while known < keys.len() as i64 {
+    while known < buckets {
         let [Word::Text(tag), Word::Number(permits), Word::Number(window_us), _, Word::Number(count)] =
-            take(&mut words)
+            take(words)
         else {
             panic!("{words:?} isn't a run of buckets")
         };
@@ -83,8 +89,12 @@ pub fn call(bytes: &[u8]) {
         );
         known += count;
     }
-    assert_eq!(known, keys.len() as i64);
-    let is_place = |place: i64| (1..=known).contains(&place.abs());
+    assert_eq!(known, buckets);
+}
+
+/// Returns the number of operations in the rest of a call on so many buckets.
+fn count_operations(mut words: &[Word], buckets: i64) -> i64 {
+    let is_place = |place: i64| (1..=buckets).contains(&place.abs());
     let mut counted = 0;
     while !words.is_empty() {
         match take(&mut words) {
@@ -113,10 +123,10 @@ pub fn call(bytes: &[u8]) {
             other => panic!("{other:?} isn't an operation"),
         }
     }
-    assert_eq!(counted, operations.len() as i64);
+    counted
 }
 
-/// Operations, each a word of a letter, the digit of a bucket and a cost: `t012` takes 12 permits.
+/// Parses operations. Each is a word of a letter, the digit of a bucket and a cost: `t012` takes 12 permits.
 fn read_operations(text: &[u8]) -> Vec<Operation> {
     let words = text.split(|byte| *byte == b' ').take(300);
     words
@@ -172,7 +182,7 @@ fn take<const N: usize>(words: &mut &[Word]) -> [Word; N] {
     first.clone()
 }
 
-/// A list in MessagePack, of the forms that are used.
+/// Decodes a MessagePack list, in the forms that are used.
 fn read_list(list: &[u8]) -> Vec<Word> {
     let (header, mut rest) = list.split_first_chunk::<5>().expect("a header");
     assert_eq!(header[0], 0xdd);
@@ -205,7 +215,7 @@ fn read_list(list: &[u8]) -> Vec<Word> {
     words
 }
 
-/// A value in Redis' protocol, as the client hands it on; lines may end with LF alone.
+/// Parses a value of the Redis protocol, as the client represents it. Lines may end with LF alone.
 fn read_value(bytes: &mut &[u8], depth: usize) -> Option<Value> {
     let end = bytes.iter().position(|byte| *byte == b'\n')?;
     let (line, rest) = (bytes[..end].trim_ascii_end(), &bytes[end + 1..]);

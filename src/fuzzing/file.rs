@@ -1,22 +1,22 @@
-//! A gateway.toml.
+//! Configuration files.
 
 use crate::config::Config;
 
-/// A secret, in the places where a file has them.
+/// Settings with a secret in each place where a file can have one.
 const SECRETS: &str = "\n[admin]\nlisten = \"0.0.0.0:1\"\ntoken = \"hunter2-hunter2-hunter2\"\n\
                        [store]\nurl = \"redis://me:hunter2@cache\"\n";
 
-/// Any text is a configuration or has faults that can be told, and no secret is told with them.
+/// Any text is a valid configuration or has errors that can be printed. No secret is printed.
 pub fn toml(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     read(&text);
     if !text.contains("hunter2") {
-        let told = read(&(text.into_owned() + SECRETS));
-        assert!(!told.contains("hunter2"), "{told}");
+        let printed = read(&(text.into_owned() + SECRETS));
+        assert!(!printed.contains("hunter2"), "{printed}");
     }
 }
 
-/// Reads a text, and tells its faults.
+/// Reads a text, and returns all that is printed about it.
 fn read(text: &str) -> String {
     let environment = |name: &str| (name == "SET").then(|| "set".to_owned());
     match Config::parse("gateway.toml", text, &environment) {

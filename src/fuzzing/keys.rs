@@ -1,4 +1,4 @@
-//! Whom a request is counted for.
+//! The keys that requests are counted by.
 
 use std::{net::IpAddr, sync::LazyLock};
 
@@ -21,7 +21,8 @@ use tollgate_routing::path;
 
 use super::{config, fields_of, parts};
 
-/// Two requests have the same key iff they have the same values, and the key is the one that people write so.
+/// Two requests have the same key iff they have the same values. The key is the one that operators would
+/// write.
 pub fn key(bytes: &[u8]) {
     let [one, other, plain, raw] = parts(bytes);
     let limit = &LIMITS.limits[if plain == b"plain" { "plain" } else { "hashed" }];
@@ -33,7 +34,7 @@ pub fn key(bytes: &[u8]) {
     let (Some(one_key), Some(other_key)) = (one_key, other_key) else { return };
     assert_eq!(one == other, one_key == other_key, "{one_key} {other_key}");
 
-    // However the fields are spelt, the answer is one.
+    // Any spelling of the fields is counted in one way.
     let headers = fields_of(raw);
     let query = String::from_utf8_lossy(one_key.as_bytes());
     let of_raw = |query: &str| {
@@ -59,12 +60,12 @@ static LIMITS: LazyLock<config::Config> = LazyLock::new(|| {
     ))
 });
 
-/// What a request has for each part of a key.
+/// The values of a request, one for each part of a key.
 #[derive(PartialEq)]
 struct Values([Option<Vec<u8>>; 5]);
 
 impl Values {
-    /// Values with a `|` between them; a missing one is written as `-`.
+    /// Parses values separated by `|`. A missing one is written as `-`.
     fn read(text: &[u8]) -> Self {
         let mut values = text.splitn(5, |byte| *byte == b'|');
         let mut next = || values.next().filter(|value| *value != b"-").map(<[u8]>::to_vec);
@@ -80,7 +81,7 @@ impl Values {
         ])
     }
 
-    /// The ordinary key of a request that has them, unless servers may read too many keys in it.
+    /// Returns the usual key of a request with these values. `None` if servers may read different keys in it.
     fn key(&self, limit: &config::LimitSettings) -> Option<String> {
         let [query, path, header, cookie, host] = &self.0;
         let encode = |value: &Vec<u8>| percent_encode(value, NON_ALPHANUMERIC).to_string();
@@ -108,11 +109,11 @@ impl Values {
         Some(key)
     }
 
-    /// Those who write down the values mean this key.
+    /// Asserts that an operator who writes these values gets this key.
     fn assert_is_written(&self, limit: &config::LimitSettings, key: &str) {
         let text = |value: &Option<Vec<u8>>| String::from_utf8(value.clone()?).ok();
         let Some(values) = self.0.iter().map(text).collect::<Option<Vec<_>>>() else { return };
-        // So a value is written that is known by its hash alone.
+        // A value with this prefix stands for a hash.
         if !values.iter().any(|value| value.starts_with("sha256:")) {
             let written = serde_json::to_string(&values).expect("texts");
             assert_eq!(key_of(limit, &written).expect("values").as_str(), key);
@@ -139,7 +140,7 @@ fn subject<'r>(
     }
 }
 
-/// The text of a key is short, and of characters that nobody minds.
+/// Asserts that the text of a key is short and has only harmless characters.
 fn assert_is_text(key: &str) {
     assert!(key.len() <= 5 * (3 * 64 + 16), "{key}");
     assert!(key.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._:-%=/,".contains(&byte)), "{key:?}");
@@ -147,31 +148,18 @@ fn assert_is_text(key: &str) {
 
 const SECRET: &str = "sixteen bytes and sixteen more, at the least";
 
-/// A claim counts only if the token's signature is one by the secret, whatever the token says.
+/// A claim counts only if the token is signed with the secret, whatever else it states.
 pub fn jwt(bytes: &[u8]) {
     let mut headers = HeaderMap::new();
     for line in bytes.split(|byte| *byte == b'\n').filter_map(|line| HeaderValue::from_bytes(line).ok()) {
         headers.append(AUTHORIZATION, line);
     }
-    let claim =
-        |headers: &HeaderMap| match count(&LIMITS.limits["claim"], &subject(headers, "", "", &|_| None)) {
-            Counted::For(mut keys) => Some(keys.remove(0).key),
-            Counted::Exempt { .. } | Counted::Skipped | Counted::Ambiguous(_) => None,
-            Counted::Denied => panic!("nobody is denied"),
-        };
     let key = EncodingKey::from_secret(SECRET.as_bytes());
-    let is_signed = |token: &str| {
-        token.trim().rsplit_once('.').is_some_and(|(message, signature)| {
-            [Algorithm::HS256, Algorithm::HS384, Algorithm::HS512].into_iter().any(|algorithm| {
-                crypto::sign(message.as_bytes(), &key, algorithm).is_ok_and(|own| own == signature)
-            })
-        })
-    };
     if claim(&headers).is_some() {
         let line = String::from_utf8_lossy(headers[AUTHORIZATION].as_bytes());
         let is_of_token = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
         let mut words = line.split(|c| !is_of_token(c));
-        assert!(words.any(is_signed), "{line}");
+        assert!(words.any(|token| is_signed(token, &key)), "{line}");
     }
 
     let Ok(serde_json::Value::Object(claims)) = serde_json::from_slice(bytes) else { return };
@@ -190,4 +178,22 @@ pub fn jwt(bytes: &[u8]) {
             "{counted:?}"
         );
     }
+}
+
+/// Returns the key of the limit by a claim. `None` if no token is valid.
+fn claim(headers: &HeaderMap) -> Option<String> {
+    match count(&LIMITS.limits["claim"], &subject(headers, "", "", &|_| None)) {
+        Counted::For(mut keys) => Some(keys.remove(0).key),
+        Counted::Exempt { .. } | Counted::Skipped | Counted::Ambiguous(_) => None,
+        Counted::Denied => panic!("`missing` isn't \"deny\""),
+    }
+}
+
+/// Returns true if a token has a signature by this key.
+fn is_signed(token: &str, key: &EncodingKey) -> bool {
+    token.trim().rsplit_once('.').is_some_and(|(message, signature)| {
+        [Algorithm::HS256, Algorithm::HS384, Algorithm::HS512].into_iter().any(|algorithm| {
+            crypto::sign(message.as_bytes(), key, algorithm).is_ok_and(|own| own == signature)
+        })
+    })
 }

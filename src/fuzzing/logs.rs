@@ -1,4 +1,4 @@
-//! Access logs, and requests that nobody has sent.
+//! Access logs, and questions to `explain`.
 
 use std::io::Cursor;
 
@@ -35,11 +35,12 @@ respond = { status = 200 }
 limits = ["per-client", "per-agent", "running", "failed"]
 "#;
 
-/// Each line of a log is a request that is decided, or is counted as none; and its page holds none of its text as markup.
+/// Each line of a log is a request to be decided, or counted as unreadable. The report contains none of its
+/// text as markup.
 pub fn access_log(bytes: &[u8]) {
     let config = config(LIMITS);
     let logs = Logs::open(vec![("<log>".to_owned(), Box::new(Cursor::new(bytes.to_vec())))]);
-    // What begins as gzip does may be no gzip.
+    // Bytes that begin like gzip may not be gzip.
     let Ok(report) =
         logs.and_then(|logs| Simulation { config: &config, against: Some(&config), host: None }.run(logs))
     else {
@@ -65,7 +66,7 @@ pub fn access_log(bytes: &[u8]) {
     }
 }
 
-/// A request to be explained is read or refused with a remedy.
+/// A question to `explain` is parsed, or rejected with a remedy.
 pub fn question(bytes: &[u8]) {
     if let Err(remedy) = Question::from_query(&String::from_utf8_lossy(bytes)) {
         assert_eq!(remedy.lines().count(), 2, "{remedy}");

@@ -1,4 +1,4 @@
-//! What clients ask, and servers answer, by HTTP/1.1.
+//! Requests and responses over HTTP/1.1.
 
 use std::{
     convert::Infallible,
@@ -33,10 +33,10 @@ use tollgate_http1::{Incoming, Input, Wire, head};
 
 use super::parts;
 
-/// Bytes that the head of a request may have.
+/// The most bytes of a request's head.
 const HEAD_MOST: usize = 16 << 10;
 
-/// An answer is the same however it comes, and what hyper takes it for.
+/// A response is the same however it is split, and hyper reads it in the same way.
 pub fn answer(bytes: &[u8]) {
     let [method, bytes] = parts(bytes);
     let method = if method == b"HEAD" { Method::HEAD } else { Method::GET };
@@ -45,21 +45,21 @@ pub fn answer(bytes: &[u8]) {
         assert_eq!(ours(&method, bytes, step), whole, "{step} bytes at a time");
     }
     let mut hypers = hypers(&method, bytes);
-    if is_refused_here_alone(bytes) {
-        // Nothing is read here that hyper doesn't read.
+    if is_rejected_only_here(bytes) {
+        // Nothing is accepted here that hyper rejects.
         match (&whole, &mut hypers) {
             (None, hypers) => *hypers = None,
-            (Some(Answer { body: None, .. }), Some(hypers)) => hypers.body = None,
+            (Some(ReadResponse { body: None, .. }), Some(hypers)) => hypers.body = None,
             _ => {}
         }
     }
     assert_eq!(whole, hypers);
 }
 
-/// Whether there may be what hyper takes and we don't: a size of a chunk with more digits than numbers have here, a line of trailers
-/// that ends with LF alone, a length that is none beside chunks, a coding that isn't `chunked` alone, or informational answers
-/// in great number.
-fn is_refused_here_alone(bytes: &[u8]) -> bool {
+/// Returns true if bytes may contain something that hyper accepts and Tollgate rejects: a chunk size with too
+/// many digits, a trailer line that ends with LF alone, an invalid Content-Length beside chunks, another
+/// transfer coding than `chunked` alone, or very many interim responses.
+fn is_rejected_only_here(bytes: &[u8]) -> bool {
     let text = bytes.to_ascii_lowercase();
     let has = |name: &[u8]| text.windows(name.len()).any(|window| window == name);
     if has(b"content-length") && has(b"transfer-encoding") || has_other_coding(&text) {
@@ -72,7 +72,7 @@ fn is_refused_here_alone(bytes: &[u8]) -> bool {
     is_long || bytes.windows(2).any(|pair| pair[0] != b'\r' && pair[1] == b'\n')
 }
 
-/// Whether anything may be taken for a head with another transfer coding than `chunked`, or with several lines of them.
+/// Returns true if any head may have another transfer coding than `chunked`, or several of them.
 fn has_other_coding(text: &[u8]) -> bool {
     const NAME: &[u8] = b"transfer-encoding";
     let mut is_coded = false;
@@ -86,16 +86,16 @@ fn has_other_coding(text: &[u8]) -> bool {
     })
 }
 
-/// What is read of an answer, if there is one: its body too, unless that breaks off or is malformed.
+/// A response as it was read. There is no body if it is cut off or malformed.
 #[derive(Debug, PartialEq)]
-struct Answer {
+struct ReadResponse {
     status: StatusCode,
     version: Version,
     headers: HeaderMap,
     body: Option<(Vec<u8>, Option<HeaderMap>)>,
 }
 
-fn ours(method: &Method, bytes: &[u8], step: usize) -> Option<Answer> {
+fn ours(method: &Method, bytes: &[u8], step: usize) -> Option<ReadResponse> {
     let mut request = Request::new(Body::Whole(None));
     *request.method_mut() = method.clone();
     let counted = CountedConnection::begin(&Arc::new(Connector::of(None, false))).expect("there is room");
@@ -104,13 +104,13 @@ fn ours(method: &Method, bytes: &[u8], step: usize) -> Option<Answer> {
         let (head, ()) = connection.send(&mut request).await.ok()?.into_parts();
         let body = match head.status {
             StatusCode::SWITCHING_PROTOCOLS => Some((Vec::new(), None)),
-            _ => collect(Coming(&mut connection)).await,
+            _ => collect(ResponseBody(&mut connection)).await,
         };
-        Some(Answer { status: head.status, version: head.version, headers: head.headers, body })
+        Some(ReadResponse { status: head.status, version: head.version, headers: head.headers, body })
     })
 }
 
-fn hypers(method: &Method, bytes: &[u8]) -> Option<Answer> {
+fn hypers(method: &Method, bytes: &[u8]) -> Option<ReadResponse> {
     let mut request = Request::new(Empty::<Bytes>::new());
     *request.method_mut() = method.clone();
     run(async {
@@ -122,7 +122,7 @@ fn hypers(method: &Method, bytes: &[u8]) -> Option<Answer> {
             StatusCode::SWITCHING_PROTOCOLS => Some((Vec::new(), None)),
             _ => collect(body).await,
         };
-        Some(Answer { status: head.status, version: head.version, headers: head.headers, body })
+        Some(ReadResponse { status: head.status, version: head.version, headers: head.headers, body })
     })
 }
 
@@ -141,10 +141,10 @@ fn run<T>(answered: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().build().expect("a runtime").block_on(answered)
 }
 
-/// The body that comes on a connection.
-struct Coming<'c>(&'c mut Http1);
+/// The response body on a connection.
+struct ResponseBody<'c>(&'c mut Http1);
 
-impl HttpBody for Coming<'_> {
+impl HttpBody for ResponseBody<'_> {
     type Data = Bytes;
     type Error = BoxError;
 
@@ -156,16 +156,16 @@ impl HttpBody for Coming<'_> {
     }
 }
 
-/// Requests that follow each other are the same however they come, and what hyper takes them for: where each begins and ends
-/// above all.
+/// A sequence of requests is the same however it is split, and hyper reads it in the same way; above all,
+/// each request begins and ends at the same byte.
 pub fn requests(bytes: &[u8]) {
     let whole = our_requests(bytes, bytes.len().max(1));
     for step in [1, 7] {
         assert_eq!(our_requests(bytes, step), whole, "{step} bytes at a time");
     }
     let mut hypers = hypers_requests(bytes);
-    if is_refused_here_alone(bytes) {
-        // Nothing is read here that hyper doesn't read.
+    if is_rejected_only_here(bytes) {
+        // Nothing is accepted here that hyper rejects.
         hypers.truncate(whole.len());
         if let (Some(ReadRequest { body: None, .. }), Some(last)) = (whole.last(), hypers.last_mut()) {
             last.body = None;
@@ -174,7 +174,7 @@ pub fn requests(bytes: &[u8]) {
     assert_eq!(whole, hypers);
 }
 
-/// What is read of a request: its body too, unless that breaks off or is malformed.
+/// A request as it was read. There is no body if it is cut off or malformed.
 #[derive(Debug, PartialEq)]
 struct ReadRequest {
     method: Method,
@@ -193,7 +193,7 @@ impl ReadRequest {
 }
 
 fn our_requests(bytes: &[u8], step: usize) -> Vec<ReadRequest> {
-    let wire = Arc::new(Mutex::new(Wire::new(Pieces::of(bytes, step).on_request(), Input::default())));
+    let wire = Arc::new(Mutex::new(Wire::new(Pieces::of(bytes, step).at_once(), Input::default())));
     let mut requests = Vec::new();
     run(async {
         loop {
@@ -223,39 +223,39 @@ fn hypers_requests(bytes: &[u8]) -> Vec<ReadRequest> {
     run(async {
         let service = service_fn(|request: Request<hyper::body::Incoming>| async {
             let mut read = ReadRequest::read(request).await;
-            // We write a length anew, however it came.
+            // Tollgate rewrites the length in any case.
             let _ = head::unify_length(&mut read.headers);
             requests.lock().push(read);
             let mut response = Response::new(Empty::<Bytes>::new());
-            // After 200 to CONNECT nothing would be a request.
+            // After a 200 to CONNECT, the following bytes wouldn't be a request.
             *response.status_mut() = StatusCode::NOT_FOUND;
             Ok::<_, Infallible>(response)
         });
-        let stream = TokioIo::new(Pieces::of(bytes, bytes.len().max(1)).on_request());
+        let stream = TokioIo::new(Pieces::of(bytes, bytes.len().max(1)).at_once());
         let mut hyper = server::Builder::new();
         hyper.half_close(true).max_header_size(HEAD_MOST).max_buf_size(HEAD_MOST + (64 << 10));
-        // How it ends is of no interest.
+        // The result of the connection doesn't matter.
         let _ = hyper.serve_connection(stream, service).await;
     });
     requests.into_inner()
 }
 
-/// A connection on which these bytes come when something has been asked, so many at a time, and nothing after them.
+/// A connection that yields these bytes after the first write, `step` at a time, and then ends.
 struct Pieces {
     bytes: Vec<u8>,
     read: usize,
     step: usize,
-    is_asked: bool,
+    was_written: bool,
     reader: Option<Waker>,
 }
 
 impl Pieces {
     fn of(bytes: &[u8], step: usize) -> Self {
-        Self { bytes: bytes.to_vec(), read: 0, step, is_asked: false, reader: None }
+        Self { bytes: bytes.to_vec(), read: 0, step, was_written: false, reader: None }
     }
 
-    fn on_request(self) -> Self {
-        Self { is_asked: true, ..self }
+    fn at_once(self) -> Self {
+        Self { was_written: true, ..self }
     }
 }
 
@@ -265,7 +265,7 @@ impl AsyncRead for Pieces {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if !self.is_asked {
+        if !self.was_written {
             self.reader = Some(context.waker().clone());
             return Poll::Pending;
         }
@@ -278,7 +278,7 @@ impl AsyncRead for Pieces {
 
 impl AsyncWrite for Pieces {
     fn poll_write(mut self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        self.is_asked = true;
+        self.was_written = true;
         self.reader.take().into_iter().for_each(Waker::wake);
         Poll::Ready(Ok(bytes.len()))
     }

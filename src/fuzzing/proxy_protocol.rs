@@ -1,4 +1,4 @@
-//! What proxies say before a connection.
+//! PROXY headers.
 
 use std::{
     io::{Error, ErrorKind},
@@ -12,7 +12,8 @@ use tokio::io::{AsyncRead, AsyncReadExt, ReadBuf};
 
 use crate::server::proxy_protocol::read;
 
-/// A PROXY header is the same however it comes, and nothing beyond it is read; who is named can be named again.
+/// A PROXY header is the same however it is split, and no byte beyond it is read. A client that it states can
+/// be written as a header again.
 pub fn proxy_protocol(bytes: &[u8]) {
     let whole = read_header(&mut &bytes[..]);
     let mut rest = bytes;
@@ -40,13 +41,13 @@ pub fn proxy_protocol(bytes: &[u8]) {
     }
 }
 
-/// What a header names, or what kind of error it is, read from bytes that are there.
+/// Reads a header from bytes that are all available.
 fn read_header(stream: &mut (impl AsyncRead + Unpin)) -> Result<Option<SocketAddr>, ErrorKind> {
     let read = read(stream).now_or_never().expect("all bytes are there");
     read.map_err(|error| error.kind())
 }
 
-/// Bytes that come one by one.
+/// A stream that yields one byte at a time.
 struct Dribble<'b>(&'b [u8]);
 
 impl AsyncRead for Dribble<'_> {

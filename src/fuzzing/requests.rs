@@ -1,4 +1,4 @@
-//! What clients send.
+//! Requests of clients.
 
 use std::{net::IpAddr, sync::Arc};
 
@@ -26,7 +26,8 @@ use tollgate_routing::{
 
 use super::{fields_of, parts};
 
-/// A path is matched as it is forwarded, its normal forms are final, and no spelling of it has another.
+/// A path is matched in the form in which it is forwarded. Both forms are final, and all spellings of a path
+/// match alike.
 pub fn path(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     let sent = path::forwarded(&text);
@@ -58,19 +59,23 @@ pub fn path(bytes: &[u8]) {
         assert_eq!(normal(&reading), reading);
     }
 
-    let all: Pattern = "/{*rest}".parse().expect("a pattern");
-    let rewritten = "/b/{*rest}".parse::<Template>().expect("a template").fill(&all, &sent);
-    assert_eq!(path::forwarded(&rewritten), rewritten);
-    assert_eq!(path::matched(&rewritten), path::matched(&format!("/b{matched}")));
-    let to = "/{*rest}".parse::<Location>().expect("a location").fill(&all, &sent, &text);
-    assert!(to.starts_with('/') && !to.starts_with("//") && to.bytes().all(|byte| byte.is_ascii_graphic()));
-    assert!(!to.contains('\\'), "browsers read it as a slash: {to}");
-
+    assert_templates_keep_path(&sent, &matched, &text);
     let hides_slash = ["%2f", "%5c"].iter().any(|slash| text.to_ascii_lowercase().contains(slash));
     assert_eq!(path::has_escaped_slash(&text), hides_slash);
 }
 
-/// Host and path of a request are read once and for all: what is forwarded is read alike.
+/// Asserts that rewriting a path, or redirecting to it, changes only its beginning.
+fn assert_templates_keep_path(sent: &str, matched: &str, query: &str) {
+    let all: Pattern = "/{*rest}".parse().expect("a pattern");
+    let rewritten = "/b/{*rest}".parse::<Template>().expect("a template").fill(&all, sent);
+    assert_eq!(path::forwarded(&rewritten), rewritten);
+    assert_eq!(path::matched(&rewritten), path::matched(&format!("/b{matched}")));
+    let to = "/{*rest}".parse::<Location>().expect("a location").fill(&all, sent, query);
+    assert!(to.starts_with('/') && !to.starts_with("//") && to.bytes().all(|byte| byte.is_ascii_graphic()));
+    assert!(!to.contains('\\'), "browsers read it as a slash: {to}");
+}
+
+/// The host and path of a request are read once: a forwarded request is read in the same way.
 pub fn target(bytes: &[u8]) {
     let [method, uri, fields] = parts(bytes);
     let version = if method.ends_with(b" 1.0") { Version::HTTP_10 } else { Version::HTTP_11 };
@@ -102,43 +107,51 @@ pub fn target(bytes: &[u8]) {
     );
 }
 
-/// Only trusted proxies are believed, and nothing that is left of the first who isn't one; what belongs to a
-/// connection goes no further. What is told of a trace can be read.
+/// Only trusted proxies can state a client, and nothing to the left of the first untrusted address counts.
+/// Hop-by-hop fields are never forwarded. The trace sent to the upstream is valid.
 pub fn forwarded(bytes: &[u8]) {
-    const STRANGER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1));
-    const PROXY: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
-    let http = |address| Peer { address, scheme: "http" };
-    let trusted: [IpNet; 2] = ["10.0.0.0/8", "fd00::/8"].map(|network| network.parse().expect("a network"));
     let sent = fields_of(bytes);
-
     let mut headers = sent.clone();
     from_client(&mut headers);
+    assert_no_hop_by_hop(&sent, &headers);
+    assert_trace_is_valid(&headers);
+    assert_client_is_trusted(&headers);
+    assert_trailers_are_clean(sent);
+}
+
+fn assert_no_hop_by_hop(sent: &HeaderMap, headers: &HeaderMap) {
     let lines = sent.get_all(CONNECTION).iter().flat_map(|line| line.as_bytes().split(|byte| *byte == b','));
     let named: Vec<_> = lines.filter_map(|name| HeaderName::from_bytes(name.trim_ascii()).ok()).collect();
     for name in headers.keys() {
         let stays = named.contains(name) && name != TE;
         assert!(!name.as_str().contains('_') && !stays && name != CONNECTION, "{name}");
     }
+}
 
-    let mut told = headers.clone();
-    trace::propagate(&mut told, None);
-    assert_eq!(told == headers, Context::read(&headers).is_some());
-    let again = Context::read(&told).expect("a trace").to_field();
-    assert!(again.len() == 55 && lines_of(&told, "traceparent").len() == 1, "{again:?}");
+fn assert_trace_is_valid(headers: &HeaderMap) {
+    let mut traced = headers.clone();
+    trace::propagate(&mut traced, None);
+    assert_eq!(traced == *headers, Context::read(headers).is_some());
+    let field = Context::read(&traced).expect("a trace").to_field();
+    assert!(field.len() == 55 && lines_of(&traced, "traceparent").len() == 1, "{field:?}");
+}
 
-    let claimed = lines_of(&headers, "x-forwarded-for");
-    let client = identify(http(STRANGER), &headers, &trusted);
+fn assert_client_is_trusted(headers: &HeaderMap) {
+    const STRANGER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1));
+    const PROXY: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
+    let http = |address| Peer { address, scheme: "http" };
+    let trusted: [IpNet; 2] = ["10.0.0.0/8", "fd00::/8"].map(|network| network.parse().expect("a network"));
+    let claimed = lines_of(headers, "x-forwarded-for");
+    let client = identify(http(STRANGER), headers, &trusted);
     assert_eq!((client.peer, client.peer_is_trusted, client.address), (STRANGER, false, STRANGER));
     let mut onward = headers.clone();
     towards_upstream(&mut onward, &client, Version::HTTP_11);
     assert_eq!(lines_of(&onward, "x-forwarded-for"), ["192.0.2.1"]);
     assert!(lines_of(&onward, "te").iter().all(|line| line == "trailers"), "{onward:?}");
-    let is_told =
-        |name: &str| ["for", "proto", "host"].iter().any(|end| name == format!("x-forwarded-{end}"));
-    let is_word = |name: &str| name.starts_with("x-forwarded-") || name == "forwarded" || name == "x-real-ip";
-    assert!(onward.keys().all(|name| is_told(name.as_str()) || !is_word(name.as_str())));
+    let is_set = |name: &str| ["for", "proto", "host"].iter().any(|end| name == format!("x-forwarded-{end}"));
+    assert!(onward.keys().all(|name| is_set(name.as_str()) || !is_about_client(name.as_str())));
 
-    let client = identify(http(PROXY), &headers, &trusted);
+    let client = identify(http(PROXY), headers, &trusted);
     assert!(client.peer_is_trusted);
     if !trusted.iter().any(|network| network.contains(&client.address)) {
         let mut forged = headers.clone();
@@ -148,17 +161,24 @@ pub fn forwarded(bytes: &[u8]) {
         }
         assert_eq!(identify(http(PROXY), &forged, &trusted), client);
     }
-    towards_upstream(&mut headers, &client, Version::HTTP_10);
-    let told = lines_of(&headers, "x-forwarded-for");
-    assert!(told.len() == 1 && told[0].as_bytes().ends_with(b"10.0.0.1"), "{told:?}");
-    towards_client(&mut headers);
+    let mut onward = headers.clone();
+    towards_upstream(&mut onward, &client, Version::HTTP_10);
+    let addresses = lines_of(&onward, "x-forwarded-for");
+    assert!(addresses.len() == 1 && addresses[0].as_bytes().ends_with(b"10.0.0.1"), "{addresses:?}");
+    towards_client(&mut onward);
+}
 
-    let mut trailers = sent;
+/// Returns true if a proxy describes the client in this field.
+fn is_about_client(name: &str) -> bool {
+    name.starts_with("x-forwarded-") || name == "forwarded" || name == "x-real-ip"
+}
+
+fn assert_trailers_are_clean(mut trailers: HeaderMap) {
     trailers_from_client(&mut trailers);
     let is_of_header =
         |name: &str| ["host", "content-length", "transfer-encoding", "via", "te"].contains(&name);
     for name in trailers.keys().map(HeaderName::as_str) {
-        assert!(!is_of_header(name) && !is_word(name) && !is_told(name) && !name.contains('_'), "{name}");
+        assert!(!is_of_header(name) && !is_about_client(name) && !name.contains('_'), "{name}");
     }
 }
 
@@ -166,7 +186,7 @@ fn lines_of(headers: &HeaderMap, name: &str) -> Vec<HeaderValue> {
     headers.get_all(name).into_iter().cloned().collect()
 }
 
-/// A cost is one whole number of its range, however often it is said.
+/// A cost is a whole number in its range. If it is stated several times, it is the same each time.
 pub fn cost(bytes: &[u8]) {
     let name = HeaderName::from_static("x-cost");
     let lines: Vec<_> =
@@ -186,7 +206,8 @@ pub fn cost(bytes: &[u8]) {
     }
 }
 
-/// Upstream's own RateLimit fields stay as they are, and ours can be read, whatever a store has said.
+/// RateLimit fields of the upstream stay as they are, and those of Tollgate are valid for any numbers from a
+/// store.
 pub fn fields(bytes: &[u8]) {
     let [numbers, fields] = parts(bytes);
     let numbers = String::from_utf8_lossy(numbers);

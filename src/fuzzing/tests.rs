@@ -1,5 +1,5 @@
-//! Each property, on what fuzz/corpus has for it, and on mutations of that. The seed is fixed, so that a failure comes
-//! again; cargo-fuzz (fuzz/README.md) looks further.
+//! Tries each property on its corpus in fuzz/corpus and on mutations of it. The seed is fixed, so failures
+//! can be reproduced. cargo-fuzz (fuzz/README.md) searches further.
 
 use std::{fs, panic, path::Path};
 
@@ -8,7 +8,7 @@ use fastrand::Rng;
 use super::{PROPERTIES, Property};
 
 const SEED: u64 = 0x0070_116A_7E00;
-/// Long enough for a header of the PROXY protocol.
+/// The longest input, enough for a PROXY header.
 const LONGEST: usize = 5_000;
 
 fn corpus(name: &str) -> Vec<(String, Vec<u8>)> {
@@ -19,10 +19,10 @@ fn corpus(name: &str) -> Vec<(String, Vec<u8>)> {
     files.iter().map(|file| (file.display().to_string(), fs::read(file).unwrap())).collect()
 }
 
-/// Tries a property, and tells of what it failed.
+/// Asserts that a property holds for an input.
 fn assert_holds(property: Property, input: &[u8], origin: &str) {
     let held = panic::catch_unwind(|| property(input)).is_ok();
-    assert!(held, "it doesn't hold for {origin}: b\"{}\"", input.escape_ascii());
+    assert!(held, "the property doesn't hold for {origin}: b\"{}\"", input.escape_ascii());
 }
 
 fn assert_holds_for_corpus_and(name: &str, mutations: usize) {
@@ -39,7 +39,7 @@ fn assert_holds_for_corpus_and(name: &str, mutations: usize) {
     }
 }
 
-/// A part of the corpus with a few changes.
+/// Returns a part of the corpus with a few changes.
 fn mutated(corpus: &[(String, Vec<u8>)], rng: &mut Rng) -> Vec<u8> {
     const WORDS: [&[u8]; 24] = [
         b"\r\n",
@@ -114,7 +114,7 @@ macro_rules! tests {
     };
 }
 
-// As many as a few seconds of an unoptimized build allow.
+// The numbers of mutations that an unoptimized build tries in a few seconds.
 tests! {
     access_log: 1_000
     admin: 2_000

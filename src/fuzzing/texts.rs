@@ -1,18 +1,19 @@
-//! Values of a file, as people write them.
+//! Values in configuration files.
 
 use tollgate_limiter::{Rate, StoreSettings, StoreUrl, duration};
 
 use crate::config::{Config, ServerUrl, Target};
 use tollgate_routing::{HostPattern, Matcher, Pattern, Table, View, path};
 
-/// A configuration with this text between these, if it is good there.
+/// Parses a configuration that has this text between `before` and `after`. `None` if it is invalid.
 fn config_with(before: &str, text: &str, after: &str) -> Option<Config> {
     let text = serde_json::to_string(&text.replace('$', "$$")).expect("a text").replace('\u{7f}', "\\u007f");
     let file = format!("[upstreams.u]\n{before}{text}{after}\n[[routes]]\npath = \"/\"\nupstream = \"u\"\n");
     Config::parse("gateway.toml", &file, &|_| None).ok().map(|(config, _)| config)
 }
 
-/// Rates and durations are within their bounds, and what is printed is what was read.
+/// Rates and durations are within their limits, and are printed in a form that is read back as the same
+/// value.
 pub fn rate(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     if let Ok(rate) = text.parse::<Rate>() {
@@ -22,7 +23,7 @@ pub fn rate(bytes: &[u8]) {
         );
         assert_eq!(rate.to_string().parse(), Ok(rate));
     }
-    // Whose nanoseconds are a number, too.
+    // Only microseconds whose nanoseconds fit into a number.
     let written = text.parse::<u64>().ok().filter(|us| us.checked_mul(1_000).is_some());
     for us in duration::parse_us(&text).ok().into_iter().chain(written) {
         let text = duration::DurationText(us);
@@ -31,6 +32,12 @@ pub fn rate(bytes: &[u8]) {
             [Ok(us), Ok(us)]
         );
     }
+    assert_quotas_print(&text);
+    try_values(&text);
+}
+
+/// Asserts that the rates of all algorithms are printed in a form that is read back as the same value.
+fn assert_quotas_print(text: &str) {
     let limit = "builtin = \"echo\"\n[limits.l]\nkey = \"ip\"\n";
     for more in [
         "",
@@ -42,28 +49,33 @@ pub fn rate(bytes: &[u8]) {
             let config = config_with(&format!("{limit}{more}\nrate = "), text, "")?;
             Some(config.limits["l"].quota)
         };
-        if let Some(read) = quota(&text) {
+        if let Some(read) = quota(text) {
             assert_eq!(quota(&read.to_string()), Some(read));
         }
     }
+}
+
+/// Parses a text as the value of other keys, which must not panic.
+fn try_values(text: &str) {
     for key in ["retries.budget", "health.path", "health.interval", "eject.max"] {
-        config_with(&format!("builtin = \"echo\"\n{key} = "), &text, "");
+        config_with(&format!("builtin = \"echo\"\n{key} = "), text, "");
     }
     for key in ["max_header_bytes", "timeouts.header"] {
-        config_with(&format!("builtin = \"echo\"\n[server]\n{key} = "), &text, "");
+        config_with(&format!("builtin = \"echo\"\n[server]\n{key} = "), text, "");
     }
     for key in ["wait", "when_status", "lease", "exempt", "key"] {
         let (before, after) = if key == "exempt" { ("[", "]") } else { ("", "") };
         let rate = if key == "key" { "" } else { "key = \"ip\"\n" };
         config_with(
             &format!("builtin = \"echo\"\n[limits.l]\nrate = \"1/s\"\n{rate}{key} = {before}"),
-            &text,
+            text,
             after,
         );
     }
 }
 
-/// Urls of servers print as they are read; those of stores tell no password.
+/// Server URLs are printed in a form that is read back as the same value. Store URLs are printed without
+/// their password.
 pub fn url(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     let servers = |text: &str| {
@@ -99,7 +111,8 @@ pub fn url(bytes: &[u8]) {
     }
 }
 
-/// Patterns print as they are read, and a path is found by those that it fits.
+/// Patterns are printed in a form that is read back as the same pattern. A path takes a route iff a pattern
+/// fits it.
 pub fn route(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     let mut lines = text.split('\n');
@@ -131,7 +144,7 @@ pub fn route(bytes: &[u8]) {
     }
 }
 
-/// Whether a path in matched form has the pattern's segments.
+/// Returns true if a path in matched form fits the pattern.
 fn fits(pattern: &Pattern, path: &str) -> bool {
     let segments = |path: &str| -> Vec<String> {
         path.split('/').filter(|segment| !segment.is_empty()).map(str::to_owned).collect()
