@@ -14,7 +14,7 @@ use super::*;
 use crate::{
     config::Config,
     gateway::Gateway,
-    server::{Door, Status, ConnectionSettings, client::Watch, settings::TlsOfDoors},
+    server::{ConnectionSettings, Door, Status, client::Watch, settings::TlsOfDoors},
 };
 
 const TOML: &str = "[upstreams.echo]\nbuiltin = \"echo\"\n[[routes]]\npath = \"/{*rest}\"\nupstream = \"echo\"\n\
