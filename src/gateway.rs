@@ -5,6 +5,7 @@
 //! gateway they started with.
 
 mod access_log;
+mod answer_body;
 mod build;
 mod call;
 pub(crate) mod client;
@@ -56,8 +57,9 @@ use self::{
 pub(crate) use self::exchange::Exchange;
 pub use self::{
     access_log::AccessLog,
+    answer_body::AnswerBody,
     client::Peer,
-    exchange::{AnswerBody, STATUS_CLASSES, Traffic},
+    exchange::{STATUS_CLASSES, Traffic},
     listing::Listed,
     refused::Refused,
 };

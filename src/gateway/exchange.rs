@@ -1,16 +1,9 @@
 //! A request and its response, from arrival until the response's body has ended or broken off. Then it is counted and
 //! logged.
 
-use std::{
-    io,
-    pin::Pin,
-    sync::Arc,
-    task::{Context, Poll, ready},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
-use bytes::Bytes;
-use http_body::{Body as HttpBody, Frame, SizeHint};
+use http_body::Body as _;
 use hyper::{HeaderMap, Response, StatusCode, Version, http::request::Parts};
 use tokio::time::Instant;
 use tollgate_limiter::{
@@ -23,11 +16,9 @@ use crate::{
     reject::{LINES_BYTES, Rejection},
     rules::{self, Rule, Settlement},
 };
-use tollgate_http1::Stream;
-use tollgate_http1::head::Spelling;
 
 use super::{
-    Gateway, Peer, client,
+    AnswerBody, Gateway, Peer, client,
     plan::{Plan, Unplanned},
     record::{Ending, Record},
     refused::Refused,
@@ -100,8 +91,6 @@ pub(super) struct Facts {
     pub(super) is_grpc: bool,
     /// The index of the route that the request took, once that is known.
     pub(super) route: Option<usize>,
-    /// The index of the route's traffic.
-    pub(super) traffic: usize,
     /// The record for the access log or the trace, if either needs one. `decided` has the limits' decisions for it.
     pub(super) record: Option<Box<Record>>,
     pub(super) decided: rules::Log,
@@ -113,13 +102,18 @@ pub(super) struct Facts {
     pub(super) is_refused: bool,
     /// The means to refuse its repetitions.
     pub(super) refused: Option<Box<Refused>>,
-    status: Option<StatusCode>,
-    /// The bytes of the response's body so far.
-    bytes: u64,
-    /// True if the body has ended.
-    is_whole: bool,
-    /// True if the request has been counted.
-    has_ended: bool,
+    pub(super) delivery: Delivery,
+}
+
+/// The progress of a response.
+#[derive(Debug)]
+pub(super) enum Delivery {
+    /// There is no response yet.
+    Pending,
+    /// The head was passed on, and this many bytes of the body. `is_whole` is true once the body has ended.
+    Begun { status: StatusCode, bytes: u64, is_whole: bool },
+    /// The request was counted and logged.
+    Recorded,
 }
 
 impl Facts {
@@ -151,7 +145,7 @@ impl Facts {
             Err(unplanned) => unplanned.route,
         };
         if let Some(route) = route {
-            (self.route, self.traffic) = (Some(route.place), route.traffic);
+            self.route = Some(route.place);
             if route.response_headers.is_some() {
                 // Edits apply to a map of header fields.
                 self.lines = None;
@@ -217,17 +211,13 @@ impl Exchange {
             waits_until: None,
             is_grpc: grpc::is_call(&request.headers),
             route: None,
-            traffic: Gateway::UNROUTED,
             record: is_observed.then(|| Box::new(Record::begin(peer, request, arrival, traced))),
             decided: is_observed.then(Vec::new),
             settlement: None,
             lines: (request.version < Version::HTTP_2).then(Vec::new),
             is_refused: false,
             refused: None,
-            status: None,
-            bytes: 0,
-            is_whole: false,
-            has_ended: false,
+            delivery: Delivery::Pending,
         };
         Self { gateway, facts }
     }
@@ -235,42 +225,51 @@ impl Exchange {
     /// Returns the response. Its body ends the exchange.
     pub(super) fn answered(mut self, response: Response<Body>) -> Response<AnswerBody> {
         let status = response.status();
-        self.facts.status = Some(status);
         let has_none = matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
-        self.facts.is_whole = has_none || response.body().size_hint().exact() == Some(0);
+        let is_whole = has_none || response.body().size_hint().exact() == Some(0);
+        self.facts.delivery = Delivery::Begun { status, bytes: 0, is_whole };
         if status == StatusCode::SWITCHING_PROTOCOLS {
             // The trace doesn't wait for the end of a tunnel.
             self.trace(&self.end_at(Instant::now()));
         }
-        response.map(|body| AnswerBody { body, exchange: Some(self) })
+        response.map(|body| AnswerBody::new(body, self))
     }
 
     /// Returns the outcome, if the exchange ends now.
     fn end_at(&self, now: Instant) -> Ending<'_> {
-        let Self { gateway, facts } = self;
+        let facts = &self.facts;
+        let (status, bytes, is_whole) = match facts.delivery {
+            Delivery::Begun { status, bytes, is_whole } => (Some(status), bytes, is_whole),
+            Delivery::Pending | Delivery::Recorded => (None, 0, false),
+        };
         Ending {
-            status: facts.status.map_or(CLIENT_LEFT, |status| status.as_u16()),
-            is_answered: facts.status.is_some(),
-            bytes: facts.bytes,
+            status: status.map_or(CLIENT_LEFT, |status| status.as_u16()),
+            is_answered: status.is_some(),
+            bytes,
             duration: now.saturating_duration_since(facts.arrival),
-            is_whole: facts.is_whole,
-            route: &gateway.traffic[facts.traffic].0,
+            is_whole,
+            route: &self.traffic().0,
             decided: facts.decided.as_deref().unwrap_or_default(),
         }
     }
 
+    /// Returns the name and counts of the request's route.
+    fn traffic(&self) -> &(String, Arc<Traffic>) {
+        let route = self.gateway.route(&self.facts);
+        &self.gateway.traffic[route.map_or(Gateway::UNROUTED, |route| route.traffic)]
+    }
+
     /// Counts and logs the request.
-    fn end(&mut self, now: Instant) {
-        self.facts.has_ended = true;
+    pub(super) fn end(&mut self, now: Instant) {
         let (Self { gateway, facts }, end) = (&*self, self.end_at(now));
-        let (_, traffic) = &gateway.traffic[facts.traffic];
-        traffic.note(end.status, facts.is_refused, end.duration);
+        self.traffic().1.note(end.status, facts.is_refused, end.duration);
         if let (Some(log), Some(record)) = (&gateway.access_log, &facts.record) {
             log.log(record, &end);
         }
-        if facts.status != Some(StatusCode::SWITCHING_PROTOCOLS) {
+        if end.status != StatusCode::SWITCHING_PROTOCOLS {
             self.trace(&end);
         }
+        self.facts.delivery = Delivery::Recorded;
     }
 
     /// Exports the spans of the request, if it is traced.
@@ -285,98 +284,8 @@ impl Exchange {
 
 impl Drop for Exchange {
     fn drop(&mut self) {
-        if !self.facts.has_ended {
+        if !matches!(self.facts.delivery, Delivery::Recorded) {
             self.end(Instant::now());
         }
-    }
-}
-
-/// The body of a response on its way to the client.
-#[derive(Debug)]
-pub struct AnswerBody {
-    body: Body,
-    /// `None` for answers that aren't recorded.
-    exchange: Option<Exchange>,
-}
-
-impl AnswerBody {
-    /// Returns the body of an answer that is neither counted nor logged.
-    pub(crate) fn unrecorded(body: Body) -> Self {
-        Self { body, exchange: None }
-    }
-
-    /// Replaces a complete body by another one, which may contain it.
-    #[must_use]
-    pub(crate) fn replaced(mut self, by: impl FnOnce(Bytes) -> Body) -> Self {
-        let whole = if let Body::Whole(bytes) = &mut self.body { bytes.take() } else { None };
-        self.body = by(whole.unwrap_or_default());
-        self
-    }
-
-    /// Returns the spelling of the upstream's header names.
-    pub fn spelling(&self) -> Option<&Spelling> {
-        self.body.spelling()
-    }
-
-    /// Returns the header lines that the response has in addition to its fields.
-    pub fn lines(&self) -> &[u8] {
-        let lines = self.exchange.as_ref().and_then(|exchange| exchange.facts.lines.as_deref());
-        lines.unwrap_or_default()
-    }
-
-    /// Returns the means to refuse repetitions of the request.
-    pub fn take_refused(&mut self) -> Option<Box<Refused>> {
-        self.exchange.as_mut()?.facts.refused.take()
-    }
-
-    /// Ends the exchange at this time. A caller that has just read the clock saves reading it again.
-    pub fn end(&mut self, now: Instant) {
-        if let Some(exchange) = &mut self.exchange {
-            exchange.end(now);
-        }
-    }
-
-    /// Runs the tunnel that the response has opened, until either end closes it, or both are idle for `idle` or five minutes,
-    /// whichever is longer. The response must have been sent.
-    ///
-    /// # Errors
-    /// The tunnel broke or was idle.
-    pub async fn tunnel(self, client: impl Stream, idle: Duration) -> io::Result<()> {
-        let Self { body, mut exchange } = self;
-        if let (Body::Tunnel(tunnel), Some(exchange)) = (body, &mut exchange) {
-            tunnel.run(client, idle, &mut exchange.facts.bytes).await?;
-            exchange.facts.is_whole = true;
-        }
-        Ok(())
-    }
-}
-
-impl HttpBody for AnswerBody {
-    type Data = Bytes;
-    type Error = <Body as HttpBody>::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
-        let Self { body, exchange } = &mut *self;
-        let Some(Exchange { facts, .. }) = exchange else { return Poll::Ready(frame) };
-        facts.is_whole = frame.is_none() || body.is_end_stream();
-        if let Some(Ok(frame)) = &frame {
-            if let (Some(settlement), Some(trailers)) = (&mut facts.settlement, frame.trailers_ref()) {
-                settlement.settle(trailers);
-            }
-            facts.bytes += frame.data_ref().map_or(0, Bytes::len) as u64;
-        }
-        Poll::Ready(frame)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
     }
 }
