@@ -186,7 +186,7 @@ fn with_one_place(limiter: &Arc<Limiter>, begun: &Arc<AtomicU32>) -> Router {
         .layer(layer)
 }
 
-/// A client whose request has begun, once there is a place for it.
+/// Begins a client's request, once a slot is free.
 fn begin(server: &Server, begun: &AtomicU32, path: &str) -> Client {
     let before = begun.load(Relaxed);
     let mut beginning = None;

@@ -332,7 +332,7 @@ fn requests_that_wait_are_seen() {
     assert!(after.since(&before)["tollgate_wait_seconds_sum{outcome=\"admitted\"}"] > 0.5);
 }
 
-/// One a second, and who comes too early waits.
+/// One a second. Earlier requests wait.
 fn gateway_that_waits() -> Gateway {
     with_admin(
         "[limits.l]\nkey = \"global\"\nrate = \"1/s\"\nwait = \"20s\"\n\

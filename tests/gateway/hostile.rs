@@ -17,7 +17,7 @@ use crate::harness::{PATIENCE, client::Client, gateway::Gateway, wait_until};
 /// What a script of one charge answers: the time, one granted and made, four left, a second until more, no delay.
 const GRANTED: &[u8] = b"*6\r\n:1700000000000000\r\n:1\r\n:1\r\n:4\r\n:1000000\r\n:0\r\n";
 
-/// Something on a port that Redis might have, and answers scripts as it is told.
+/// A server in place of Redis that answers scripts with given replies.
 struct Impostor {
     port: u16,
     answer: Arc<Mutex<Vec<u8>>>,

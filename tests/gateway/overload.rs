@@ -29,9 +29,9 @@ use crate::{
 
 const GET: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
 const OK: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nup";
-/// In `timeouts` of the gateways here, of clients who do nothing.
+/// The time limit for silent clients, in `timeouts` of the gateways here.
 const IDLE: Duration = Duration::from_millis(500);
-/// Between two bytes of a client who trickles: each in time, all of them far too late.
+/// The time between two bytes of a slow client: each is in time, and all together are far too late.
 const TRICKLE: Duration = Duration::from_millis(50);
 /// What the gateway's memory may grow by, whatever is sent to it.
 const GROWTH_KIB: usize = 8 << 10;
@@ -300,7 +300,7 @@ fn requests_that_are_sent_ahead_wait_their_turn_outside() {
     upload.join().unwrap();
 }
 
-/// A connection whose other end can send only so far ahead.
+/// A connection with a small receive buffer.
 fn connect_with_little_room(address: SocketAddr) -> TcpStream {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
     socket.set_recv_buffer_size(128 << 10).unwrap();

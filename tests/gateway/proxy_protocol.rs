@@ -20,7 +20,7 @@ use crate::{
 const GET: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
 const SIGNATURE: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
 
-/// A gateway that believes these proxies, and the upstream that sees who was believed.
+/// Starts a gateway with these trusted proxies, and an upstream that sees the client's address.
 fn behind_proxies(proxies: &str, keys: &str) -> (Gateway, Upstream) {
     let upstream = Upstream::hello();
     let server = format!("[server]\nproxy_protocol = true\ntrusted_proxies = [{proxies}]\n{keys}\n");
@@ -187,7 +187,7 @@ fn a_header_has_the_time_of_a_head() {
     }
 }
 
-/// Balancers that look whether somebody listens connect and close, over and over.
+/// Balancers probe a port by connecting and closing repeatedly.
 #[test]
 fn who_says_nothing_holds_up_nobody() {
     let (gateway, _upstream) = behind_proxies("\"127.0.0.1\"", "workers = 1");

@@ -68,7 +68,7 @@ fn requests_that_name_no_place_are_rejected_before_the_charge() {
     assert_eq!(gateway.get("/a").status, 200, "none of them was charged");
 }
 
-/// A server with a full backlog: who connects to it waits. It ends with this value.
+/// A server with a full backlog, so clients that connect wait. Dropping it ends the server.
 struct FullBacklog {
     address: SocketAddr,
     _listener: tokio::net::TcpListener,

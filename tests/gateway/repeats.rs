@@ -7,7 +7,7 @@ use crate::{
     limit_all,
 };
 
-/// Asserts that a client that is refused again and again is told what one was that has a connection of its own.
+/// Asserts that a repeated request gets the same response as one on a new connection.
 fn assert_told_alike(gateway: &Gateway, request: &str) -> Answer {
     let new = gateway.ask(request);
     assert_ne!(new.status, 200, "{request}");
@@ -18,7 +18,7 @@ fn assert_told_alike(gateway: &Gateway, request: &str) -> Answer {
     new
 }
 
-/// What is told, but for the date, numbers, and whether these are of milliseconds.
+/// Returns a response without the date and numbers.
 fn told(answer: &Answer) -> (u16, Vec<(String, String)>, String) {
     let without_numbers = |text: &str| {
         let is_of_number = |c: char| c.is_ascii_digit() || c == '.';

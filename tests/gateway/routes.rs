@@ -2,7 +2,7 @@
 
 use crate::{harness::gateway::Gateway, limit_all};
 
-/// A gateway whose routes answer with their number in this list.
+/// Starts a gateway whose routes respond with their index in this list.
 fn numbered(matchers: &[&str]) -> Gateway {
     let routes = matchers.iter().enumerate().map(|(number, matcher)| {
         format!("[[routes]]\n{matcher}\nrespond = {{ status = 200, body = \"{number}\" }}\n")

@@ -29,7 +29,7 @@ pub(crate) struct Redis {
     folder: TempDir,
 }
 
-/// Returns a port that nobody listens on now, and no other call here returns soon. It isn't one that the system gives
+/// Returns a free port, which no other call here returns soon. It isn't one that the system gives
 /// to connections, of which there are many while tests run.
 pub(crate) fn free_port() -> u16 {
     const FIRST: u32 = 10_000;
@@ -160,12 +160,12 @@ impl Redis {
         calls.sum()
     }
 
-    /// Names of the keys of a pattern.
+    /// Returns the keys that match a pattern.
     pub(crate) fn keys(&self, pattern: &str) -> Vec<String> {
         self.command(&["KEYS", pattern]).lines().map(str::to_owned).collect()
     }
 
-    /// The same, also if it is an error.
+    /// Returns the reply to a command, which may be an error.
     pub(crate) fn try_command(&self, words: &[&str]) -> String {
         let port = self.port.to_string();
         let output = Command::new("redis-cli").args(["-p", &port]).args(words).output().unwrap();

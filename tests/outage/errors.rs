@@ -118,7 +118,7 @@ fn a_server_that_is_busy_with_a_script_is_met_by_policy() {
     assert_refusals_are_met(&mut redis, &["BUSY"], occupy, release);
 }
 
-/// Nobody is connected anew for each refusal, and connections are not broken under other calls.
+/// A refusal doesn't open a new connection, and connections aren't broken under other calls.
 #[test]
 fn a_demoted_primary_is_not_stormed_under_load() {
     let redis = Redis::start();

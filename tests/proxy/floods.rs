@@ -21,7 +21,7 @@ use crate::{
 };
 
 const PRIORITY: u8 = 2;
-/// A frame of a type that nobody knows (RFC 9113, section 5.5).
+/// A frame of an unknown type (RFC 9113, section 5.5).
 const UNKNOWN: u8 = 0x42;
 /// Frames of a flood: far more than any client needs at once.
 const FLOOD: usize = 400_000;

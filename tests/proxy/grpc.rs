@@ -143,7 +143,7 @@ enum Break {
     Close,
 }
 
-/// A server that begins to answer each call, and breaks it off so when it is told to.
+/// A server that begins to answer each call, and aborts the response on a signal.
 fn breaking(how: Break) -> (String, Arc<Notify>) {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     listener.set_nonblocking(true).unwrap();

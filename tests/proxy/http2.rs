@@ -52,7 +52,7 @@ fn admin(gateway: &Gateway) -> String {
     admin.lines().next().unwrap().to_owned()
 }
 
-/// The status of the answer on a stream, whose end is waited for.
+/// Waits for the end of a stream, and returns the status of its response.
 fn status(client: &mut Frames, stream: u32) -> u16 {
     let told = client.told(stream);
     assert_eq!(told.end, End::Whole, "{told:?}");
@@ -477,7 +477,7 @@ fn an_idle_connection_is_told_its_end_whatever_it_pings() {
     assert!(since.elapsed() < PATIENCE / 2, "{:?}", since.elapsed());
 }
 
-/// An upstream whose answer is one piece, larger than the room that clients here give.
+/// An upstream whose response is a single piece, larger than the window of clients here.
 fn more_than_room() -> Upstream {
     Upstream::start(|_| async { Response::new(whole(vec![b'x'; 4_000])) })
 }
@@ -716,7 +716,7 @@ fn leases_of_streams_that_are_cut_off_are_released() {
     assert!(!client.hears_within(Duration::from_millis(300)), "it is refused");
 }
 
-/// Asks on a connection until it is told to go away, and then on another one.
+/// Sends requests on a connection until GOAWAY, and then on another one.
 async fn keep_asking(place: impl Fn() -> std::net::SocketAddr, answers: &std::sync::atomic::AtomicUsize) {
     use std::sync::atomic::Ordering::SeqCst;
     loop {

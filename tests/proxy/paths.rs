@@ -183,7 +183,7 @@ fn without_parameters(path: &str) -> String {
     segments.collect::<Vec<_>>().join("/")
 }
 
-/// The resource that a path is, as somebody reads it.
+/// Returns the resource of a path, as one kind of server reads it.
 type Reader = fn(&str) -> String;
 
 const READERS: &[(&str, Reader)] = &[

@@ -17,11 +17,11 @@ use crate::harness::{
     wait_until,
 };
 
-/// A gateway looks at its files each five seconds, whatever it is told.
+/// A gateway checks its files every five seconds, even without a signal.
 const SOON: Duration = Duration::from_secs(4);
 const ADMIN: &str = "[admin]\nlisten = \"127.0.0.1:0\"\n";
 
-/// A configuration whose only route answers this.
+/// Returns a configuration with a single route that responds with this.
 fn saying(word: &str) -> String {
     format!("{ADMIN}[[routes]]\npath = \"/\"\nrespond = {{ status = 200, body = \"{word}\" }}\n")
 }

@@ -13,7 +13,7 @@ use crate::{
     proxy::{forward_to, quoted},
 };
 
-/// A gateway whose routes to this upstream have these keys.
+/// Starts a gateway with routes to this upstream that have these keys.
 fn routing(upstream: &Upstream, routes: &[&str]) -> Gateway {
     let routes = routes.iter().map(|keys| format!("[[routes]]\nupstream = \"api\"\n{keys}\n"));
     let servers = format!("[upstreams.api]\nservers = \"{}\"\n", upstream.url());

@@ -19,7 +19,7 @@ use crate::{
 
 const GET: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
 
-/// A gateway whose upstream answers when it is told to, with a request in flight. `/none` is 404.
+/// Starts a gateway with a request in flight, whose upstream answers on a signal. `/none` is 404.
 fn in_flight(tables: &str) -> (Gateway, Client, mpsc::Sender<()>) {
     let (upstream, is_asked, release) = on_demand("HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nlast");
     let gateway = Gateway::start(&format!(

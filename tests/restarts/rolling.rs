@@ -61,7 +61,7 @@ fn a_rolling_restart_of_two_gateways_fails_no_request_and_counts_each_once() {
     assert!(next.header("ratelimit").unwrap().starts_with(&left), "{next:?}, {outcomes:?}");
 }
 
-/// The test is the supervisor: it holds the socket, and those who come meanwhile wait in it.
+/// The test is the supervisor: it holds the socket, in which new clients wait.
 #[test]
 fn a_restart_on_a_socket_that_the_supervisor_holds_is_seen_by_nobody() {
     let socket = TcpListener::bind("127.0.0.1:0").unwrap();

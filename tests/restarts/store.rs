@@ -22,7 +22,7 @@ fn toml(store: &str, server: &str, limit: &str, url: &str) -> String {
     )
 }
 
-/// Asserts it of a store that is configured so, whose servers are these.
+/// Asserts this for a store with these settings and servers.
 fn assert_leases_are_released(store: &str, servers: &[Redis]) {
     let buckets = || servers.iter().map(|server| server.keys("tollgate:l:*").len()).sum::<usize>();
     for (drain, is_answered) in [("30s", true), ("200ms", false)] {

@@ -18,7 +18,7 @@ fn lines(log: &Path) -> Vec<Value> {
     text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
 }
 
-/// A simulation of the gateway's log refuses whom the gateway refused, by which limit, and counts the same keys, of which
+/// A simulation of the gateway's log refuses the same requests by the same limits as the gateway, and counts the same keys, of which
 /// the log has hashes only.
 #[test]
 fn the_gateways_own_log_gives_what_the_gateway_decided() {

@@ -105,7 +105,7 @@ fn a_foreign_key_fails_its_own_operations_and_charges_nothing_with_them() {
     }
 }
 
-/// Entries that nobody looks at before the newest one dies, or more is asked for than there is room.
+/// Entries that aren't read before the newest one expires, or before a request doesn't fit.
 #[test]
 fn a_log_with_a_foreign_entry_before_the_newest_fails_nobody_else() {
     let mut script = Script::with_server_clock();

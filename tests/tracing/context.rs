@@ -14,7 +14,7 @@ fn lines<'h>(header: &'h HeaderMap, name: &'static str) -> Vec<&'h str> {
     header.get_all(HeaderName::from_static(name)).into_iter().map(|line| line.to_str().unwrap()).collect()
 }
 
-/// What the upstream is told of a request's trace: the one traceparent in its parts, and the lines of tracestate.
+/// Returns the trace context that the upstream gets: the parts of traceparent, and the lines of tracestate.
 fn told(upstream: &Upstream) -> ([String; 3], Vec<String>) {
     let header = upstream.last().headers;
     let lines = |name| lines(&header, name).into_iter().map(str::to_owned).collect::<Vec<_>>();

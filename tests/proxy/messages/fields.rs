@@ -226,7 +226,7 @@ fn values_go_on_byte_for_byte() {
     assert!(client.raw_head().contains(&format!("\r\n{odd}\r\n")));
 }
 
-/// Targets, and what goes on of them.
+/// Targets, and the targets that are forwarded.
 pub(super) const PATHS: [(&str, &str); 7] = [
     ("/%7Ea%2fb%2Fc%41?x=%2f&&y=a+b&z", "/%7Ea%2fb%2Fc%41?x=%2f&&y=a+b&z"),
     ("/caf\u{e9}/\u{1f980}?q=\u{e9}", "/caf\u{e9}/\u{1f980}?q=\u{e9}"),

@@ -142,7 +142,7 @@ fn no_coding_but_chunked_is_taken() {
     recording.assert_nothing_else();
 }
 
-/// The chunks are read as chunks, and framed anew: the upstream sees one coding, and no length.
+/// Chunks are decoded and encoded again: the upstream gets one coding, and no length.
 #[test]
 fn what_is_chunked_is_framed_anew() {
     let recording = Recording::start();

@@ -74,7 +74,7 @@ fn a_client_that_closes_is_noticed_whatever_follows_its_request() {
     }
 }
 
-/// A half-closed connection counts as closed, as it does to nginx: who doesn't send any more mostly doesn't read either.
+/// A half-closed connection counts as closed, as in nginx: a client that doesn't send any more usually doesn't read either.
 #[test]
 fn a_client_that_closes_for_writing_is_noticed_whatever_follows_its_request() {
     for follows in followers() {

@@ -30,7 +30,7 @@ fn replaced<'f>(request: &[Field<'f>], name: &str, value: Option<&'f str>) -> Ve
     request.iter().filter_map(other).collect()
 }
 
-/// Sends a request with a body in these pieces, whose last one ends it.
+/// Sends a request with a body in these pieces. The last one ends it.
 fn send(client: &mut Frames, stream: u32, request: &[Field<'_>], pieces: &[&str]) {
     client.send(
         HEADERS,
@@ -64,7 +64,7 @@ impl Recording {
         assert_eq!(told.code(), code, "{request:?}");
     }
 
-    /// Asserts that a request is malformed, which is told by a reset, and answered by nobody.
+    /// Asserts that a request is malformed: it is reset, and gets no response.
     fn assert_malformed(&self, request: &[Field<'_>], pieces: &[&str]) {
         let told = self.asked(request, pieces);
         let is_told = matches!(told.end, End::Reset(PROTOCOL_ERROR) | End::Gone(Some(PROTOCOL_ERROR)));

@@ -103,7 +103,7 @@ fn what_is_no_answer_is_a_bad_gateway() {
     assert_eq!(lines(&relayed(most).0, "x").len(), 99);
 }
 
-/// Methods, answers without a body to them, and the length that goes on.
+/// Methods, responses without a body to them, and the length that is forwarded.
 pub(super) const BODILESS: [(&str, &str, Option<&str>); 13] = [
     ("HEAD", "HTTP/1.1 200 OK\r\nContent-Length: 1234\r\n\r\n", Some("1234")),
     ("HEAD", "HTTP/1.1 200 OK\r\nContent-Length: 01234\r\n\r\n", Some("1234")),
@@ -234,7 +234,7 @@ fn a_client_of_http_1_0_gets_no_chunks() {
     }
 }
 
-/// However much the connection's task has done before: it is to pause then, and is told of nothing that has come.
+/// However much the connection's task has done before: then it has to pause, and isn't woken by data that has arrived.
 #[test]
 fn what_nobody_asked_for_is_nobodys_answer() {
     for before in 124..=130 {

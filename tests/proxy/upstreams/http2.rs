@@ -47,7 +47,7 @@ fn a_request_is_written_as_http_2_has_it() {
     assert_eq!(upstream.last().headers["content-length"], "3");
 }
 
-/// Answers when it is told to.
+/// Answers on a signal.
 fn waiting(speech: Speech) -> (Upstream, Arc<Semaphore>) {
     let permits = Arc::new(Semaphore::new(0));
     let answers = permits.clone();

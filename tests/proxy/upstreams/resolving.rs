@@ -17,7 +17,7 @@ use crate::{
 /// In which a name is surely resolved again: it is each ten seconds.
 const RESOLVED_WITHIN: Duration = Duration::from_secs(30);
 
-/// Writes an address in the file's place, in one piece: whoever reads it sees the one or the other.
+/// Replaces the address in the file atomically: a reader sees the old one or the new one.
 fn place(hosts: &Path, address: &str) {
     let mut file = OpenOptions::new().create(true).truncate(false).write(true).open(hosts).unwrap();
     file.write_all(format!("{address} orders.test\n").as_bytes()).unwrap();

@@ -13,7 +13,7 @@ use crate::{
 
 const OK: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nup";
 
-/// A server that nobody reaches.
+/// An unreachable server.
 fn unreachable() -> String {
     let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     quoted(format!("http://{address}"))

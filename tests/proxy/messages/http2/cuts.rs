@@ -98,7 +98,7 @@ fn an_answer_that_is_cut_short_is_a_reset() {
 
 const OK: &[Field<'_>] = &[(":status", "200")];
 
-/// A server of HTTP/2 that sends half of each answer, and does this when it is told to, on the stream with this number.
+/// An HTTP/2 server that sends half of each response, and on a signal does this on the stream with this number.
 fn breaking(
     head: &'static [Field<'_>],
     then: impl Fn(&mut Frames, u32) + Send + Sync + 'static,
@@ -273,7 +273,7 @@ fn an_upload_by_http_1_that_is_cut_short_is_a_reset_to_a_server_of_http_2() {
     assert!(matches!(told.end, End::Reset(_)), "{told:?}");
 }
 
-/// Who is answered before the end of the upload gets the whole answer, and is told that the rest isn't wanted.
+/// A client that is answered before the end of its upload gets the complete response, and a signal that the rest isn't needed.
 #[test]
 fn an_early_answer_comes_whole() {
     let (seen, rests) = mpsc::channel();

@@ -116,7 +116,7 @@ fn what_pads_a_frame_stays_behind() {
     recording.assert_nothing_else();
 }
 
-/// Other streams aren't hurt by a request that is malformed, or goes on when it has ended.
+/// Other streams aren't affected by a request that is malformed, or continues after its end.
 #[test]
 fn a_stream_ends_once() {
     let recording = Recording::start();
@@ -136,7 +136,7 @@ fn a_stream_ends_once() {
     recording.assert_nothing_else();
 }
 
-/// They should be malformed (RFC 9113, section 8.1), but h2 leaves them out without a word. Nothing of them goes on.
+/// They should be malformed (RFC 9113, section 8.1), but h2 omits them without an error. They aren't forwarded.
 #[test]
 fn pseudo_header_fields_in_trailers_are_dropped() {
     let recording = Recording::start();

@@ -284,7 +284,7 @@ fn what_is_no_answer_is_a_bad_gateway() {
     }
 }
 
-/// A server whose first connection refuses each stream from the given one on, and whose others answer.
+/// A server that refuses the given stream and later ones on its first connection, and answers on others.
 fn refusing_from(first: u32) -> (WireUpstream, mpsc::Receiver<(usize, u32)>) {
     let (seen, requests) = mpsc::channel();
     let upstream = WireUpstream::start(move |wire| {
