@@ -14,7 +14,7 @@ use tollgate_http1::head::FIELDS_MOST;
 
 use self::messages::{
     CheckRequest, CheckResponse, DeniedHttpResponse, Header, HeaderOption, HttpRequest, HttpResponse,
-    HttpStatus, OkHttpResponse, Status as Outcome,
+    HttpStatus, OkHttpResponse, RpcStatus,
 };
 use super::grpc::{self, Status};
 use crate::{
@@ -103,7 +103,7 @@ fn decision(head: &response::Parts, body: &Bytes) -> CheckResponse {
             body: String::from_utf8_lossy(body).into_owned(),
         }),
     };
-    CheckResponse { status: Some(Outcome { code }), http_response: Some(http_response) }
+    CheckResponse { status: Some(RpcStatus { code }), http_response: Some(http_response) }
 }
 
 /// Returns header fields that replace those of the upstream, if it has them.

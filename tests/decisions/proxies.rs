@@ -286,3 +286,21 @@ fn envoy_passes_on_the_listed_fields_by_http() {
     chain.wait_for(&rejected);
     assert_eq!(chain.get_without_gateway().status, 503, "status_on_error");
 }
+
+#[test]
+fn a_service_asks_as_the_page_says() {
+    let decider = Decider::start("", &toml());
+    let (head, body) = block("Services in any language", 0).split_once("\n\n").unwrap();
+    let call = [&head.replace('\n', "\r\n"), "\r\n\r\n", body].concat();
+    let mut client = Client::connect(decider.address);
+    let asked = [3, 1].map(|remaining| {
+        client.send(call.as_bytes());
+        let answer = client.answer();
+        assert_fields(&answer, remaining);
+        answer.status
+    });
+    client.send(call.as_bytes());
+    let rejected = client.answer();
+    assert_eq!((asked, rejected.status), ([200, 200], 429));
+    assert_fields(&rejected, 1);
+}

@@ -6,7 +6,8 @@ use super::Check;
 use crate::config::{
     Callers, DecisionsSettings, ListenAddress,
     error::Diagnostic,
-    file::{DecisionsTable, DecisionsTlsTable, SpannedTable},
+    file::{DecisionsTable, DecisionsTlsTable, Spanned, SpannedTable},
+    value::ParsedText,
 };
 
 impl Check<'_, '_> {
@@ -17,10 +18,14 @@ impl Check<'_, '_> {
         folder: &Path,
     ) -> Option<DecisionsSettings> {
         let SpannedTable { span, value } = table;
-        let Some(listen) = value.listen else {
+        if value.listen.is_none() {
             self.missing(&span, &["listen"], "listen = \"127.0.0.1:8081\"");
-            return None;
-        };
+        }
+        // The other keys are checked without an address, too.
+        let anywhere =
+            || Spanned::new(span.clone(), ParsedText(ListenAddress::Tcp(([127, 0, 0, 1], 8081).into())));
+        let is_named = value.listen.is_some();
+        let listen = value.listen.unwrap_or_else(anywhere);
         let address = listen.get_ref().0.clone();
         let is_local = match &address {
             ListenAddress::Tcp(address) => address.ip().is_loopback(),
@@ -47,6 +52,6 @@ impl Check<'_, '_> {
             none if none.is_empty() && has_client_ca => Callers::Certified,
             networks => Callers::Networks(networks.into_iter().map(|network| network.0).collect()),
         };
-        Some(DecisionsSettings { listen: address, tls, callers })
+        is_named.then_some(DecisionsSettings { listen: address, tls, callers })
     }
 }

@@ -65,14 +65,14 @@ pub(super) struct HttpRequest {
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct CheckResponse {
     #[prost(message, optional, tag = "1")]
-    pub(super) status: Option<Status>,
+    pub(super) status: Option<RpcStatus>,
     #[prost(oneof = "HttpResponse", tags = "2, 3")]
     pub(super) http_response: Option<HttpResponse>,
 }
 
 /// `google.rpc.Status`.
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct Status {
+pub(super) struct RpcStatus {
     #[prost(int32, tag = "1")]
     pub(super) code: i32,
 }
