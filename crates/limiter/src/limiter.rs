@@ -1,23 +1,32 @@
 //! The limiter: takes what a request asks of its limits, all or nothing.
+//!
+//! All requests enter at `Limiter::admit_in_time`, whose documentation lists the steps of a decision in their order.
+
+mod charging;
+mod failure;
+mod known;
+mod operators;
+mod outcome;
+mod state;
+mod waiting;
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use tokio::time::{Duration, Instant};
 
 use crate::{
-    algorithm::{Algorithm, Quota},
-    metrics::{Counts, CountsByWord, Page},
-    store::{Charge, Decision, NodeState, Outcome, Placed, Store, StoreError, Usage},
+    Admission, Ask, Origin, Refusal, Scope, StoreSettings,
+    asked::AllAsked,
+    metrics::{Counts, CountsByWord},
+    overrides::Overridden,
+    refusals::Refusals,
+    store::{Decision, Store, StoreError},
+    wait::{Answer, Patience, Request, Waits},
 };
 
-use crate::{
-    Admission, Ask, Limited, OnFailure, Origin, Refusal, Scope, Standing, Standings, StoreSettings,
-    admission::{Account, Held},
-    asked::{AllAsked, Asked},
-    overrides::Overridden,
-    refusals::{Refusals, Sending, Turns, Verdict},
-    wait::{Patience, Waits},
+use self::{
+    failure::deny,
+    outcome::{hold, refuse},
 };
 
 /// Decides what limits are asked, in a store and in this process. It outlives reloads of the configuration,
@@ -52,13 +61,13 @@ use crate::{
 /// ```
 #[derive(Debug)]
 pub struct Limiter {
-    pub(super) store: Arc<Store>,
+    store: Arc<Store>,
     /// In this process: for limits of this instance, and for all while the store is away. It starts empty, and
     /// isn't written back.
-    pub(super) local: Arc<Store>,
-    pub(super) refusals: Arc<Refusals>,
-    pub(super) overridden: Overridden,
-    pub(super) waits: Waits,
+    local: Arc<Store>,
+    refusals: Arc<Refusals>,
+    overridden: Overridden,
+    waits: Waits,
     timeout: Duration,
     instances: u32,
     key_prefix: String,
@@ -122,104 +131,6 @@ impl Limiter {
         Ok(limiter)
     }
 
-    /// Whether the store can be asked, as far as is known. If not, each limit's failure policy decides.
-    pub fn store_answers(&self) -> bool {
-        self.store.answers()
-    }
-
-    /// Whether requests are decided otherwise than the limits say: the store can't be asked, or the memory for keys is used up.
-    pub fn is_degraded(&self) -> bool {
-        !self.store_answers() || !self.counting_by_network().is_empty()
-    }
-
-    /// How each server of the store has fared; there is none if it counts in this process.
-    pub fn store_nodes(&self) -> Vec<NodeState> {
-        self.store.nodes()
-    }
-
-    /// Decisions that the store couldn't give.
-    pub fn store_failures(&self) -> u64 {
-        self.failures.iter().map(|(_, count)| count).sum()
-    }
-
-    /// Bytes that the counts in this process take, and that they may take.
-    pub fn local_bytes(&self) -> (usize, usize) {
-        match &*self.local {
-            Store::Memory(store) => (store.bytes(), store.max_bytes()),
-            Store::Redis(_) => (0, 0),
-        }
-    }
-
-    /// Divides the memory of the counts in this process among the limits of these names: each can use its share, whatever
-    /// is asked of the others. A limit that isn't named gets a share with its first request, which others may have used
-    /// until then.
-    pub fn share_memory_among<'l>(&self, limits: impl IntoIterator<Item = &'l str>) {
-        if let Store::Memory(store) = &*self.local {
-            store.announce(limits);
-        }
-    }
-
-    /// The limits of which new keys were counted by client network within the last minute, for want of memory.
-    pub fn counting_by_network(&self) -> Vec<String> {
-        match &*self.local {
-            Store::Memory(store) => store.overflowing(),
-            Store::Redis(_) => Vec::new(),
-        }
-    }
-
-    /// Requests that wait for room.
-    pub fn waiting(&self) -> usize {
-        self.waits.count()
-    }
-
-    /// Writes the metrics of the store, of those who wait, and of what is known without asking.
-    pub fn write_metrics(&self, page: &mut Page<'_>) {
-        self.waits.write_metrics(page);
-        page.gauge(
-            "tollgate_refusals_remembered",
-            "Buckets of which it is known, without asking the store, that they refuse",
-            self.refusals.len(),
-        );
-        page.gauge(
-            "tollgate_overrides",
-            "Rates that are set in place of the file's, of limits and of keys",
-            self.overridden.len(),
-        );
-        page.counters(
-            "tollgate_store_failures",
-            "Decisions that the store couldn't give, by cause; each limit's on_failure decides them",
-            self.failures.iter().map(|(kind, count)| ([("kind", kind)], count)),
-        );
-        page.counter(
-            "tollgate_store_clock_set_back",
-            "Decisions on sliding windows whose permits lie a window or more ahead of the store's clock",
-            self.set_back.sum(0),
-        );
-        page.gauge("tollgate_store_up", "Whether the store can be asked", u32::from(self.store_answers()));
-        self.local.write_metrics(page);
-        if !Arc::ptr_eq(&self.local, &self.store) {
-            self.store.write_metrics(page);
-        }
-    }
-
-    /// Connects this thread to the store, so that its first decision needn't wait.
-    ///
-    /// # Errors
-    /// The store can't be reached now. Requests are served by their limits' failure policy until it can.
-    pub async fn warm_up(&self) -> Result<(), StoreError> {
-        self.store.warm_up().await
-    }
-
-    /// Refuses, as if too many waited, those who wait for room and all who would.
-    pub fn end_waits(&self) {
-        self.waits.end();
-    }
-
-    /// Waits until the store has done, or given up, what nobody has waited for.
-    pub async fn flush(&self) {
-        self.store.flush().await;
-    }
-
     /// Admits a request and charges all that it asks, or refuses it and charges nothing. It doesn't pass those
     /// who wait.
     ///
@@ -227,7 +138,7 @@ impl Limiter {
     /// The refusal.
     pub async fn try_acquire(self: &Arc<Self>, asks: &[Ask]) -> Result<Admission, Refusal> {
         let now = Instant::now();
-        self.take_in_time(asks, now, Patience::Until(Some(now))).await
+        self.admit_in_time(asks, now, Patience::Until(Some(now))).await
     }
 
     /// As [`Self::try_acquire`], but a request that is refused waits for its room until the deadline, or if
@@ -242,7 +153,7 @@ impl Limiter {
         asks: &[Ask],
         deadline: Option<Instant>,
     ) -> Result<Admission, Refusal> {
-        self.take_in_time(asks, Instant::now(), Patience::Until(deadline)).await
+        self.admit_in_time(asks, Instant::now(), Patience::Until(deadline)).await
     }
 
     /// As [`Self::acquire`], for a request that arrived then and waits as long as the limits say that refuse it.
@@ -251,7 +162,7 @@ impl Limiter {
         asks: &[Ask],
         arrival: Instant,
     ) -> impl Future<Output = Result<Admission, Refusal>> {
-        self.take_in_time(asks, arrival, Patience::OfLimits(None))
+        self.admit_in_time(asks, arrival, Patience::OfLimits(None))
     }
 
     /// As [`Self::acquire_within_waits`], for a caller that waits until this time at most, if it has said so.
@@ -261,12 +172,52 @@ impl Limiter {
         arrival: Instant,
         end: Option<Instant>,
     ) -> impl Future<Output = Result<Admission, Refusal>> {
-        self.take_in_time(asks, arrival, Patience::OfLimits(end))
+        self.admit_in_time(asks, arrival, Patience::OfLimits(end))
     }
 
-    /// As [`Self::try_acquire`], for a request that has arrived just now: that is when it is decided, as far as that is up
-    /// to this process, and from when the store's deadline counts.
-    pub(super) async fn take(&self, asks: &[Ask], arrival: Instant) -> Result<Admission, Refusal> {
+    /// Decides a request. It takes these steps, in this order:
+    ///
+    /// 1. **It arrives.** If it costs more than a quota ever allows, it is refused.
+    /// 2. **Does it wait in line?** If others wait for one of its buckets, it joins the end of their queue.
+    /// 3. **Is a bucket known to be full?** What the store refused lately, and still would, is refused without asking.
+    /// 4. **The store** charges all limits, or none if one of them has no room.
+    /// 5. **The failure policy** of each limit decides if the store can't.
+    /// 6. **It waits for its room**, if it was refused and its patience lasts as long, and is decided again then.
+    async fn admit_in_time(
+        self: &Arc<Self>,
+        asks: &[Ask],
+        arrival: Instant,
+        patience: Patience,
+    ) -> Result<Admission, Refusal> {
+        let request = || Arc::new(Request { asks: asks.iter().cloned().collect(), arrival, patience });
+        let (request, mut answer) = match self.queue_to_join(asks, arrival, patience)? {
+            Some(awaited) => {
+                let request = request();
+                let answer = Box::pin(self.wait(&request, &awaited, None)).await;
+                (request, answer)
+            }
+            None => match self.decide_now(asks, arrival).await {
+                Err(Refusal::Limited(limited)) if patience.outlasts(&limited) => {
+                    (request(), Answer::Elsewhere(limited))
+                }
+                taken => return taken,
+            },
+        };
+        loop {
+            let limited = match answer {
+                Answer::Taken(taken) => return taken,
+                Answer::Elsewhere(limited) => limited,
+            };
+            let Some((awaited, free_at)) = self.hope(&request, &limited) else {
+                return Err(Refusal::Limited(limited));
+            };
+            answer = Box::pin(self.wait(&request, &awaited, Some(free_at))).await;
+        }
+    }
+
+    /// Decides a request that doesn't wait in line: steps 1 and 3 to 5. It is decided as of its arrival, as far as that
+    /// is up to this process, and the store's deadline counts from then.
+    async fn decide_now(&self, asks: &[Ask], arrival: Instant) -> Result<Admission, Refusal> {
         let mut asked = self.ask(asks)?;
         let deadline = arrival + self.timeout;
         if let Store::Memory(store) = &*self.store
@@ -281,11 +232,13 @@ impl Limiter {
         self.take_from_stores(asked, deadline).await
     }
 
-    /// As [`Self::take`], but the stores are asked in any case.
-    pub(super) async fn decide(&self, asks: &[Ask], arrival: Instant) -> Result<Admission, Refusal> {
+    /// Decides a request that has waited: as [`Self::decide_now`], but the stores are asked in any case.
+    async fn decide_awaited(&self, asks: &[Ask], arrival: Instant) -> Result<Admission, Refusal> {
         self.take_from_stores(self.ask(asks)?, arrival + self.timeout).await
     }
 
+    /// Asks the store in this process for the limits that count there, then the shared one for the others. What the first
+    /// has charged is given back if the second refuses.
     async fn take_from_stores(&self, asked: AllAsked<'_>, deadline: Instant) -> Result<Admission, Refusal> {
         if asked.is_empty() {
             return Ok(Admission::default());
@@ -322,6 +275,7 @@ impl Limiter {
         }
     }
 
+    /// Asks the store that gateways share, or lets the failure policy decide.
     async fn take_shared(
         &self,
         mut asked: AllAsked<'_>,
@@ -340,7 +294,7 @@ impl Limiter {
         }
     }
 
-    /// What comes of the store's decision.
+    /// Returns the admission or the refusal that the store's decision is.
     fn conclude(&self, asked: AllAsked<'_>, decision: Decision) -> Result<Admission, Refusal> {
         match decision.admitted {
             true => Ok(self.admit(&self.store, Origin::Store, asked, decision, Admission::default())),
@@ -348,7 +302,7 @@ impl Limiter {
         }
     }
 
-    /// What comes of it that there is no decision. In a box, lest all decisions keep room for it.
+    /// Lets the failure policy decide. Boxed, because this future is large and rare.
     async fn go_without_store(
         &self,
         asked: AllAsked<'_>,
@@ -359,192 +313,7 @@ impl Limiter {
         Box::pin(self.take_without_store(asked, error, deadline)).await
     }
 
-    /// Remembers what a decision of the store says of the next ones.
-    fn learn(&self, all: &AllAsked<'_>, decision: &Decision, sent: Sending, is_alone: bool) {
-        // What is told of a bucket that is charged twice holds for both costs together.
-        let is_repeated = |asked: &Asked<'_>| {
-            let same = |other: &&Asked<'_>| other.charge.bucket == asked.charge.bucket;
-            all.iter().filter(same).count() > 1
-        };
-        let remembered = (all.iter().zip(&decision.outcomes))
-            .filter(|(asked, _)| self.remembers(&asked.charge, asked.scope) && !is_repeated(asked));
-        for (Asked { charge, .. }, outcome) in remembered {
-            // A permit frees a window after it was granted, so this one will be granted in a window or later.
-            if outcome.grow_us > 2 * charge.quota.window_us
-                && charge.quota.algorithm == Algorithm::SlidingWindow
-            {
-                self.set_back.add(0);
-            }
-            self.refusals.learn(charge, outcome, sent, is_alone);
-        }
-    }
-
-    /// Decides by the limits' failure policy: one `deny` refuses, else the `local` ones count here.
-    /// Where counting here is what fails, for want of memory, `local` is `deny`.
-    async fn take_without_store(
-        &self,
-        asked: AllAsked<'_>,
-        error: StoreError,
-        deadline: Instant,
-    ) -> Result<Admission, Refusal> {
-        let is_full = matches!(error, StoreError::Full);
-        let denies = |asked: &Asked<'_>| match asked.ask.limit.on_failure {
-            OnFailure::Deny => !asked.charge.shadow,
-            OnFailure::Local => !asked.charge.shadow && is_full,
-            OnFailure::Allow => false,
-        };
-        if asked.iter().any(denies) {
-            return Err(deny(&asked, error, denies));
-        }
-        let (mut counted, passed): (AllAsked<'_>, AllAsked<'_>) =
-            asked.into_iter().partition(|asked| asked.ask.limit.on_failure == OnFailure::Local && !is_full);
-        for Asked { charge, common, .. } in &mut counted {
-            charge.quota = charge.quota.share(self.instances);
-            *common = common.share(self.instances);
-            charge.cost = charge.cost.min(charge.quota.capacity());
-        }
-        let mut admission = Admission::default();
-        let passed = passed.iter().filter(|asked| !asked.charge.shadow);
-        admission.standings.extend(passed.map(|asked| asked.standing(UNKNOWN_ROOM, Origin::FallbackAllow)));
-        match self.local.take_placed(&mut counted, deadline).await {
-            Ok(decision) if decision.admitted => {
-                Ok(self.admit(&self.local, Origin::FallbackLocal, counted, decision, admission))
-            }
-            Ok(decision) => Err(refuse(&counted, &decision, Origin::FallbackLocal)),
-            Err(cause) if counted.iter().any(|asked| !asked.charge.shadow) => {
-                Err(deny(&counted, cause, |asked| !asked.charge.shadow))
-            }
-            Err(_) => Ok(admission),
-        }
-    }
-
-    /// Refuses what a limit refused lately and still would. What it gives else is to be kept until the store
-    /// has answered.
-    async fn refuse_locally(
-        &self,
-        asked: &AllAsked<'_>,
-        arrival: Instant,
-        deadline: Instant,
-    ) -> Result<Turns<'_>, Refusal> {
-        let enforcing = || asked.iter().filter(|asked| self.remembers(&asked.charge, asked.scope));
-        let charges = || enforcing().map(|asked| (&asked.charge, asked.ask.limit.costs));
-        let ask_by = self.store.ask_by(deadline);
-        match self.refusals.check(charges, arrival, ask_by).await {
-            Verdict::Ask(turns) => Ok(turns),
-            Verdict::Refused(outcomes) => {
-                let refused = enforcing().zip(outcomes);
-                let refused = refused
-                    .filter_map(|(asked, outcome)| Some(asked.standing(outcome?, Origin::LocalRefusal)));
-                Err(Refusal::Limited(Box::new(Limited { standings: refused.collect() })))
-            }
-        }
-    }
-
-    /// Refuses what was refused lately and surely still would be, and nobody has to ask for or waits for.
-    pub fn refuse_again(&self, asks: &[Ask], now: Instant) -> Option<Box<Limited>> {
-        let asked = match self.ask(asks) {
-            Ok(asked) => asked,
-            Err(Refusal::Limited(never)) => return Some(never),
-            Err(_) => return None,
-        };
-        let is_awaited = |Asked { charge, .. }: &Asked<'_>| self.waits.has_waiters(&charge.bucket);
-        if !self.waits.are_empty() && asked.iter().any(is_awaited) {
-            return None;
-        }
-        let refused = |Asked { ask, charge, scope, .. }: &Asked<'_>| match &**self.store_of(*scope) {
-            // Several are charged together, and then each is told.
-            Store::Memory(store) if asked.len() == 1 => {
-                Some((store.refuse(charge, now.into_std())?, Origin::Store))
-            }
-            Store::Redis(_) if !charge.shadow => {
-                Some((self.refusals.refused(charge, ask.limit.costs, now)?, Origin::LocalRefusal))
-            }
-            _ => None,
-        };
-        let standing = |asked: &Asked<'_>| {
-            let (outcome, origin) = refused(asked)?;
-            Some(asked.standing(outcome, origin))
-        };
-        let limited = Limited { standings: asked.iter().filter_map(standing).collect() };
-        (!limited.standings.is_empty()).then(|| Box::new(limited))
-    }
-
-    /// Adds to an admission what a store has decided.
-    fn admit(
-        &self,
-        store: &Arc<Store>,
-        origin: Origin,
-        asked: AllAsked<'_>,
-        mut decision: Decision,
-        mut admission: Admission,
-    ) -> Admission {
-        admission.leases.extend(hold(store, &mut decision));
-        admission.standings.reserve(asked.len());
-        for (asked, outcome) in asked.into_iter().zip(&decision.outcomes) {
-            admission.standings.push(asked.standing(*outcome, origin));
-            let Asked { ask, charge, common, .. } = asked;
-            if let Some(cost) = ask.settles.filter(|_| outcome.charged) {
-                let (ask, store, refusals) = (ask.clone(), store.clone(), self.refusals.clone());
-                admission.accounts.push(Account { ask, store, refusals, charge, common, cost });
-            }
-        }
-        admission
-    }
-
-    fn give_back(&self, asked: &AllAsked<'_>, decision: &Decision) {
-        for (charge, outcome) in asked.iter().map(Asked::charge).zip(&decision.outcomes) {
-            if outcome.charged {
-                self.local.give_back(&charge.bucket, charge.quota, decision.time_us, charge.cost);
-            }
-        }
-    }
-
-    /// Refuses without touching a store where a limit asks for more than it ever allows.
-    pub(super) fn refuse_what_never_fits(&self, asks: &[Ask]) -> Result<(), Refusal> {
-        self.ask(asks).map(drop)
-    }
-
-    /// What is asked, with what it charges. What never fits is refused without asking.
-    fn ask<'r>(&self, asks: &'r [Ask]) -> Result<AllAsked<'r>, Refusal> {
-        let mut asked = AllAsked::with_capacity(asks.len());
-        for ask in asks {
-            let another = self.asked(ask);
-            if !asked.iter_mut().any(|asked: &mut Asked<'_>| asked.join(&another)) {
-                asked.push(another);
-            }
-        }
-        if asked.iter().all(Asked::is_within_quota) {
-            return Ok(asked);
-        }
-        refuse_what_never_fits(&asked)?;
-        asked.retain(|asked| asked.is_within_quota());
-        Ok(asked)
-    }
-
-    /// What a request asks of a limit, by the quotas that hold now.
-    pub(super) fn asked<'r>(&self, ask: &'r Ask) -> Asked<'r> {
-        let (charge, scope) = self.charge(ask);
-        let common = self.rate(&ask.limit, None);
-        let mut asked = Asked::new(ask, charge, common);
-        asked.scope = scope;
-        asked
-    }
-
-    /// What a request charges a limit, by the quota that holds now, and where.
-    pub(super) fn charge(&self, ask: &Ask) -> (Charge, Scope) {
-        match self.overridden.of(&ask.limit, Some(&ask.key)) {
-            Some((rate, scope)) => (ask.charge(&self.key_prefix, rate), scope.unwrap_or(ask.limit.scope)),
-            None => (ask.charge(&self.key_prefix, ask.rate_of_file()), ask.limit.scope),
-        }
-    }
-
-    /// Looks how much is in use where a request is counted, and when it fits. Says whether that is by network.
-    pub(super) async fn peek_at(&self, asked: &mut Asked<'_>) -> Result<(Usage, bool), StoreError> {
-        let deadline = Instant::now() + self.timeout;
-        self.store_of(asked.scope).peek_placed(asked, deadline).await
-    }
-
-    /// Where limits of this scope count.
+    /// Returns the store in which limits of this scope count.
     fn store_of(&self, scope: Scope) -> &Arc<Store> {
         match scope {
             Scope::Shared => &self.store,
@@ -552,80 +321,13 @@ impl Limiter {
         }
     }
 
-    /// Says how a request would be refused now, or that it wouldn't.
-    pub(super) async fn look_at(&self, asked: &mut Asked<'_>) -> Result<Outcome, StoreError> {
-        let sent = self.refusals.sending();
-        let (Usage { used, grow_us, delay_us }, _) = self.peek_at(asked).await?;
-        let remaining = u64::from(asked.charge().quota.capacity()).saturating_sub(used);
-        let outcome = Outcome { charged: false, remaining, grow_us, delay_us };
-        if self.remembers(&asked.charge, asked.scope) {
-            self.refusals.note(&asked.charge, &outcome, sent);
-        }
-        Ok(outcome)
-    }
-
-    /// Ends what is known of a bucket that has been reset.
-    pub(super) fn forget(&self, bucket: &Bytes) {
-        self.refusals.forget(bucket);
-        self.waits.forget(Some(bucket));
-    }
-
-    /// Ends what is known of all buckets, since limits have been changed.
-    pub(super) fn forget_all(&self) {
-        self.refusals.forget_all();
-        self.waits.forget(None);
-    }
-
-    /// Whether refusals of a charge are given here. The in-process store is asked as fast.
-    fn remembers(&self, charge: &Charge, scope: Scope) -> bool {
-        self.is_shared(scope) && !charge.shadow
-    }
-
     /// Returns whether limits of this scope count for other gateways, too.
-    pub(super) fn is_shared(&self, scope: Scope) -> bool {
+    fn is_shared(&self, scope: Scope) -> bool {
         scope == Scope::Shared && matches!(*self.store, Store::Redis(_))
     }
 }
 
-/// Whether all count for all gateways.
+/// Returns whether all limits count for all gateways.
 fn is_shared(asked: &AllAsked<'_>) -> bool {
     asked.iter().all(|asked| asked.scope == Scope::Shared)
-}
-
-/// Of a limit that lets pass without knowing.
-const UNKNOWN_ROOM: Outcome = Outcome { charged: false, remaining: 0, grow_us: 0, delay_us: Some(0) };
-/// Of a limit that refuses whatever there is.
-const NO_ROOM: Outcome = Outcome { charged: false, remaining: 0, grow_us: 0, delay_us: None };
-
-/// Refuses since the store can't answer, by the limits that say so.
-fn deny(asked: &AllAsked<'_>, cause: StoreError, denies: impl Fn(&Asked<'_>) -> bool) -> Refusal {
-    let denying = asked.iter().filter(|asked| denies(asked));
-    let denied_by = denying.map(|asked| denial(asked.ask, asked.charge.quota)).collect();
-    Refusal::StoreUnavailable { cause, denied_by }
-}
-
-/// Where a limit stands that refuses since the store can't answer.
-pub(super) fn denial(ask: &Ask, quota: Quota) -> Standing {
-    Standing::new(ask, quota, NO_ROOM, Origin::FallbackDeny)
-}
-
-/// Holds the leases that a decision has granted.
-fn hold(store: &Arc<Store>, decision: &mut Decision) -> Vec<Held> {
-    decision.leases.drain(..).map(|lease| Held::new(store, lease)).collect()
-}
-
-/// Refuses without touching a store where a limit asks for more than it ever allows.
-fn refuse_what_never_fits(asked: &AllAsked<'_>) -> Result<(), Refusal> {
-    let never = asked.iter().filter(|asked| !asked.is_within_quota() && !asked.charge.shadow);
-    let standings = never.map(|asked| asked.standing(NO_ROOM, Origin::LocalRefusal));
-    let limited = Limited { standings: standings.collect() };
-    if limited.standings.is_empty() { Ok(()) } else { Err(Refusal::Limited(Box::new(limited))) }
-}
-
-fn refuse(asked: &AllAsked<'_>, decision: &Decision, origin: Origin) -> Refusal {
-    let mut limited = Box::new(Limited { standings: Standings::with_capacity(asked.len()) });
-    for (asked, outcome) in asked.iter().zip(&decision.outcomes) {
-        limited.standings.push(asked.standing(*outcome, origin));
-    }
-    Refusal::Limited(limited)
 }

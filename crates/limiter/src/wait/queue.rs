@@ -46,12 +46,12 @@ pub(crate) struct Waits {
     /// Nobody is to wait any more.
     ended: watch::Sender<bool>,
     /// The rates of the last reload.
-    pub(super) renewed: Renewed,
+    pub(crate) renewed: Renewed,
 }
 
 /// How a stay in a queue ends.
 #[derive(Clone, Copy)]
-pub(super) enum End {
+pub(crate) enum End {
     Admitted,
     Refused,
     /// The client has left.
@@ -92,17 +92,17 @@ struct Waiter {
 }
 
 /// A place in a queue. It is given up with this value.
-pub(super) struct Place<'w> {
+pub(crate) struct Place<'w> {
     waits: &'w Waits,
     bucket: Bytes,
     id: u64,
     since: Instant,
-    pub(super) end: End,
-    pub(super) turn: Arc<Notify>,
+    pub(crate) end: End,
+    pub(crate) turn: Arc<Notify>,
 }
 
 /// What a waiter does next.
-pub(super) enum Next {
+pub(crate) enum Next {
     /// Nothing, until then or until it is told.
     Rest(Option<Instant>),
     /// Look when there will be room for those of whom it isn't known.
@@ -112,7 +112,7 @@ pub(super) enum Next {
 }
 
 /// What tells when so many permits are free.
-pub(super) enum Room {
+pub(crate) enum Room {
     /// The store.
     Told(u32),
     /// The waiters who take them before.
@@ -151,7 +151,7 @@ impl Waits {
     }
 
     /// Waits until waiters are to leave.
-    pub(super) async fn ended(&self) {
+    pub(crate) async fn ended(&self) {
         // The sender is this value's.
         let _ = self.ended.subscribe().wait_for(|ended| *ended).await;
     }
@@ -165,7 +165,7 @@ impl Waits {
     }
 
     /// What tells when there would be room at the end of a queue.
-    pub(super) fn room_behind(&self, awaited: &Awaited) -> Room {
+    pub(crate) fn room_behind(&self, awaited: &Awaited) -> Room {
         if *self.ended.borrow() {
             return Room::Told(awaited.needs() as u32);
         }
@@ -178,7 +178,7 @@ impl Waits {
     }
 
     /// Takes a place at the end of a queue, unless too many wait. `free_at` holds if nobody is ahead.
-    pub(super) fn join(
+    pub(crate) fn join(
         &self,
         request: &Arc<Request>,
         awaited: &Awaited,
@@ -210,7 +210,7 @@ impl Waits {
     }
 
     /// What a waiter does next. It has to, if it is to ask.
-    pub(super) fn next(&self, place: &Place<'_>, now: Instant) -> Next {
+    pub(crate) fn next(&self, place: &Place<'_>, now: Instant) -> Next {
         let Queues { by_bucket, fairness, .. } = &mut *self.queues.lock();
         let queue = by_bucket.get_mut(&place.bucket);
         let Some((queue, at)) = queue.and_then(|queue| queue.find(place.id).map(|at| (queue, at))) else {
@@ -239,7 +239,7 @@ impl Waits {
 
     /// Works out when there will be room for the waiters of whom it isn't known, and refuses those for whom that
     /// is too late. Returns of how many permits the store is to tell.
-    pub(super) fn settle(
+    pub(crate) fn settle(
         &self,
         awaited: &Awaited,
         told: impl Fn(u32) -> Option<Result<Outcome, StoreError>>,
@@ -286,7 +286,7 @@ impl Waits {
     }
 
     /// Gives a waiter its answer, if it is still there.
-    pub(super) fn answer(&self, bucket: &Bytes, id: u64, answer: Answer) {
+    pub(crate) fn answer(&self, bucket: &Bytes, id: u64, answer: Answer) {
         let Queues { by_bucket, fairness, .. } = &mut *self.queues.lock();
         let Some(queue) = by_bucket.get_mut(bucket) else { return };
         let Some(at) = queue.find(id) else { return };
@@ -297,7 +297,7 @@ impl Waits {
     }
 
     /// Notes that others have taken room that a waiter was to get: so nobody's is where it was thought to be.
-    pub(super) fn lost(&self, bucket: &Bytes) {
+    pub(crate) fn lost(&self, bucket: &Bytes) {
         let Queues { by_bucket, fairness, .. } = &mut *self.queues.lock();
         let Some(queue) = by_bucket.get_mut(bucket) else { return };
         queue.forget_behind(0);
@@ -307,7 +307,7 @@ impl Waits {
     }
 
     /// Notes of a waiter that there will be room for it, if nobody is ahead, at `free_at`.
-    pub(super) fn keep(&self, bucket: &Bytes, id: u64, until: Option<Instant>, free_at: Instant) {
+    pub(crate) fn keep(&self, bucket: &Bytes, id: u64, until: Option<Instant>, free_at: Instant) {
         let mut queues = self.queues.lock();
         let Some(queue) = queues.by_bucket.get_mut(bucket) else { return };
         if let Some(at) = queue.find(id) {
@@ -329,7 +329,7 @@ impl Waits {
     }
 
     /// Notes that the call for waiters of a bucket has ended.
-    pub(super) fn end_call(&self, bucket: &Bytes) {
+    pub(crate) fn end_call(&self, bucket: &Bytes) {
         self.change(bucket, |queue| queue.is_asking = false);
     }
 

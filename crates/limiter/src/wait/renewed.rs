@@ -29,7 +29,7 @@ struct Rates {
 
 impl Renewed {
     /// Keeps the rates of these limits, and of no others.
-    pub(super) fn replace<'l>(&self, limits: impl IntoIterator<Item = (&'l Limit, HashMap<Key, Rate>)>) {
+    pub(crate) fn replace<'l>(&self, limits: impl IntoIterator<Item = (&'l Limit, HashMap<Key, Rate>)>) {
         let rates = limits.into_iter().map(|(limit, own)| {
             let rates = Rates { algorithm: limit.quota().algorithm, rate: limit.quota().rate(), own };
             (limit.name().to_owned(), rates)
@@ -38,7 +38,7 @@ impl Renewed {
     }
 
     /// Returns what a request asks at the rate that its limit has now.
-    pub(super) fn ask(&self, ask: &Ask) -> Ask {
+    pub(crate) fn ask(&self, ask: &Ask) -> Ask {
         let renewed = self.0.load();
         let rates = renewed.get(ask.limit.name());
         match rates.filter(|rates| rates.algorithm == ask.limit.quota().algorithm) {
@@ -48,7 +48,7 @@ impl Renewed {
     }
 
     /// Returns all that a request asks, at the rates that its limits have now.
-    pub(super) fn asks(&self, asks: &[Ask]) -> Asks {
+    pub(crate) fn asks(&self, asks: &[Ask]) -> Asks {
         asks.iter().map(|ask| self.ask(ask)).collect()
     }
 }

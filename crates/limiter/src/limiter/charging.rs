@@ -1,0 +1,58 @@
+//! The charges of a request, by the quotas that hold now.
+
+use crate::{
+    Ask, Limited, Origin, Refusal, Scope,
+    asked::{AllAsked, Asked},
+    store::Charge,
+};
+
+use super::{Limiter, failure::NO_ROOM};
+
+impl Limiter {
+    /// Refuses without touching a store where a limit asks for more than it ever allows.
+    pub(super) fn refuse_what_never_fits(&self, asks: &[Ask]) -> Result<(), Refusal> {
+        self.ask(asks).map(drop)
+    }
+
+    /// What is asked, with what it charges. What never fits is refused without asking.
+    pub(super) fn ask<'r>(&self, asks: &'r [Ask]) -> Result<AllAsked<'r>, Refusal> {
+        let mut asked = AllAsked::with_capacity(asks.len());
+        for ask in asks {
+            let another = self.asked(ask);
+            if !asked.iter_mut().any(|asked: &mut Asked<'_>| asked.join(&another)) {
+                asked.push(another);
+            }
+        }
+        if asked.iter().all(Asked::is_within_quota) {
+            return Ok(asked);
+        }
+        refuse_what_never_fits(&asked)?;
+        asked.retain(|asked| asked.is_within_quota());
+        Ok(asked)
+    }
+
+    /// What a request asks of a limit, by the quotas that hold now.
+    pub(super) fn asked<'r>(&self, ask: &'r Ask) -> Asked<'r> {
+        let (charge, scope) = self.charge(ask);
+        let common = self.rate(&ask.limit, None);
+        let mut asked = Asked::new(ask, charge, common);
+        asked.scope = scope;
+        asked
+    }
+
+    /// What a request charges a limit, by the quota that holds now, and where.
+    pub(super) fn charge(&self, ask: &Ask) -> (Charge, Scope) {
+        match self.overridden.of(&ask.limit, Some(&ask.key)) {
+            Some((rate, scope)) => (ask.charge(&self.key_prefix, rate), scope.unwrap_or(ask.limit.scope)),
+            None => (ask.charge(&self.key_prefix, ask.rate_of_file()), ask.limit.scope),
+        }
+    }
+}
+
+/// Refuses without touching a store where a limit asks for more than it ever allows.
+pub(super) fn refuse_what_never_fits(asked: &AllAsked<'_>) -> Result<(), Refusal> {
+    let never = asked.iter().filter(|asked| !asked.is_within_quota() && !asked.charge.shadow);
+    let standings = never.map(|asked| asked.standing(NO_ROOM, Origin::LocalRefusal));
+    let limited = Limited { standings: standings.collect() };
+    if limited.standings.is_empty() { Ok(()) } else { Err(Refusal::Limited(Box::new(limited))) }
+}

@@ -1,0 +1,70 @@
+//! The failure policy: what limits decide while the store can't.
+
+use tokio::time::Instant;
+
+use crate::{
+    Admission, Ask, OnFailure, Origin, Quota, Refusal, Standing,
+    asked::{AllAsked, Asked},
+    store::{Outcome, StoreError},
+};
+
+use super::{Limiter, outcome::refuse};
+
+impl Limiter {
+    /// Decides by the limits' failure policy: one `deny` refuses, else the `local` ones count here.
+    /// Where counting here is what fails, for want of memory, `local` is `deny`.
+    pub(super) async fn take_without_store(
+        &self,
+        asked: AllAsked<'_>,
+        error: StoreError,
+        deadline: Instant,
+    ) -> Result<Admission, Refusal> {
+        let is_full = matches!(error, StoreError::Full);
+        let denies = |asked: &Asked<'_>| match asked.ask.limit.on_failure {
+            OnFailure::Deny => !asked.charge.shadow,
+            OnFailure::Local => !asked.charge.shadow && is_full,
+            OnFailure::Allow => false,
+        };
+        if asked.iter().any(denies) {
+            return Err(deny(&asked, error, denies));
+        }
+        let (mut counted, passed): (AllAsked<'_>, AllAsked<'_>) =
+            asked.into_iter().partition(|asked| asked.ask.limit.on_failure == OnFailure::Local && !is_full);
+        for Asked { charge, common, .. } in &mut counted {
+            charge.quota = charge.quota.share(self.instances);
+            *common = common.share(self.instances);
+            charge.cost = charge.cost.min(charge.quota.capacity());
+        }
+        let mut admission = Admission::default();
+        let passed = passed.iter().filter(|asked| !asked.charge.shadow);
+        admission.standings.extend(passed.map(|asked| asked.standing(UNKNOWN_ROOM, Origin::FallbackAllow)));
+        match self.local.take_placed(&mut counted, deadline).await {
+            Ok(decision) if decision.admitted => {
+                Ok(self.admit(&self.local, Origin::FallbackLocal, counted, decision, admission))
+            }
+            Ok(decision) => Err(refuse(&counted, &decision, Origin::FallbackLocal)),
+            Err(cause) if counted.iter().any(|asked| !asked.charge.shadow) => {
+                Err(deny(&counted, cause, |asked| !asked.charge.shadow))
+            }
+            Err(_) => Ok(admission),
+        }
+    }
+}
+
+/// Of a limit that lets pass without knowing.
+pub(super) const UNKNOWN_ROOM: Outcome =
+    Outcome { charged: false, remaining: 0, grow_us: 0, delay_us: Some(0) };
+/// Of a limit that refuses whatever there is.
+pub(super) const NO_ROOM: Outcome = Outcome { charged: false, remaining: 0, grow_us: 0, delay_us: None };
+
+/// Refuses since the store can't answer, by the limits that say so.
+pub(super) fn deny(asked: &AllAsked<'_>, cause: StoreError, denies: impl Fn(&Asked<'_>) -> bool) -> Refusal {
+    let denying = asked.iter().filter(|asked| denies(asked));
+    let denied_by = denying.map(|asked| denial(asked.ask, asked.charge.quota)).collect();
+    Refusal::StoreUnavailable { cause, denied_by }
+}
+
+/// Where a limit stands that refuses since the store can't answer.
+pub(super) fn denial(ask: &Ask, quota: Quota) -> Standing {
+    Standing::new(ask, quota, NO_ROOM, Origin::FallbackDeny)
+}

@@ -1,0 +1,121 @@
+//! Rejections that need no question: what the store said lately, and still holds.
+
+use bytes::Bytes;
+use tokio::time::Instant;
+
+use crate::{
+    Algorithm, Ask, Limited, Origin, Refusal, Scope,
+    asked::{AllAsked, Asked},
+    refusals::{Sending, Turns, Verdict},
+    store::{Charge, Decision, Outcome, Placed, Store, StoreError, Usage},
+};
+
+use super::Limiter;
+
+impl Limiter {
+    /// Refuses what a limit refused lately and still would. What it gives else is to be kept until the store
+    /// has answered.
+    pub(super) async fn refuse_locally(
+        &self,
+        asked: &AllAsked<'_>,
+        arrival: Instant,
+        deadline: Instant,
+    ) -> Result<Turns<'_>, Refusal> {
+        let enforcing = || asked.iter().filter(|asked| self.remembers(&asked.charge, asked.scope));
+        let charges = || enforcing().map(|asked| (&asked.charge, asked.ask.limit.costs));
+        let ask_by = self.store.ask_by(deadline);
+        match self.refusals.check(charges, arrival, ask_by).await {
+            Verdict::Ask(turns) => Ok(turns),
+            Verdict::Refused(outcomes) => {
+                let refused = enforcing().zip(outcomes);
+                let refused = refused
+                    .filter_map(|(asked, outcome)| Some(asked.standing(outcome?, Origin::LocalRefusal)));
+                Err(Refusal::Limited(Box::new(Limited { standings: refused.collect() })))
+            }
+        }
+    }
+
+    /// Refuses what was refused lately and surely still would be, and nobody has to ask for or waits for.
+    pub fn refuse_again(&self, asks: &[Ask], now: Instant) -> Option<Box<Limited>> {
+        let asked = match self.ask(asks) {
+            Ok(asked) => asked,
+            Err(Refusal::Limited(never)) => return Some(never),
+            Err(_) => return None,
+        };
+        let is_awaited = |Asked { charge, .. }: &Asked<'_>| self.waits.has_waiters(&charge.bucket);
+        if !self.waits.are_empty() && asked.iter().any(is_awaited) {
+            return None;
+        }
+        let refused = |Asked { ask, charge, scope, .. }: &Asked<'_>| match &**self.store_of(*scope) {
+            // Several are charged together, and then each is told.
+            Store::Memory(store) if asked.len() == 1 => {
+                Some((store.refuse(charge, now.into_std())?, Origin::Store))
+            }
+            Store::Redis(_) if !charge.shadow => {
+                Some((self.refusals.refused(charge, ask.limit.costs, now)?, Origin::LocalRefusal))
+            }
+            _ => None,
+        };
+        let standing = |asked: &Asked<'_>| {
+            let (outcome, origin) = refused(asked)?;
+            Some(asked.standing(outcome, origin))
+        };
+        let limited = Limited { standings: asked.iter().filter_map(standing).collect() };
+        (!limited.standings.is_empty()).then(|| Box::new(limited))
+    }
+
+    /// Remembers what a decision of the store says of the next ones.
+    pub(super) fn learn(&self, all: &AllAsked<'_>, decision: &Decision, sent: Sending, is_alone: bool) {
+        // What is told of a bucket that is charged twice holds for both costs together.
+        let is_repeated = |asked: &Asked<'_>| {
+            let same = |other: &&Asked<'_>| other.charge.bucket == asked.charge.bucket;
+            all.iter().filter(same).count() > 1
+        };
+        let remembered = (all.iter().zip(&decision.outcomes))
+            .filter(|(asked, _)| self.remembers(&asked.charge, asked.scope) && !is_repeated(asked));
+        for (Asked { charge, .. }, outcome) in remembered {
+            // A permit frees a window after it was granted, so this one will be granted in a window or later.
+            if outcome.grow_us > 2 * charge.quota.window_us
+                && charge.quota.algorithm == Algorithm::SlidingWindow
+            {
+                self.set_back.add(0);
+            }
+            self.refusals.learn(charge, outcome, sent, is_alone);
+        }
+    }
+
+    /// Whether refusals of a charge are given here. The in-process store is asked as fast.
+    pub(super) fn remembers(&self, charge: &Charge, scope: Scope) -> bool {
+        self.is_shared(scope) && !charge.shadow
+    }
+
+    /// Says how a request would be refused now, or that it wouldn't.
+    pub(super) async fn look_at(&self, asked: &mut Asked<'_>) -> Result<Outcome, StoreError> {
+        let sent = self.refusals.sending();
+        let (Usage { used, grow_us, delay_us }, _) = self.peek_at(asked).await?;
+        let remaining = u64::from(asked.charge().quota.capacity()).saturating_sub(used);
+        let outcome = Outcome { charged: false, remaining, grow_us, delay_us };
+        if self.remembers(&asked.charge, asked.scope) {
+            self.refusals.note(&asked.charge, &outcome, sent);
+        }
+        Ok(outcome)
+    }
+
+    /// Ends what is known of a bucket that has been reset.
+    pub(super) fn forget(&self, bucket: &Bytes) {
+        self.refusals.forget(bucket);
+        self.waits.forget(Some(bucket));
+    }
+
+    /// Ends what is known of all buckets, since limits have been changed.
+    pub(super) fn forget_all(&self) {
+        self.refusals.forget_all();
+        self.waits.forget(None);
+    }
+
+    /// Looks how much is in use where a request is counted, and when it fits. Says whether that is by network.
+    pub(super) async fn peek_at(&self, asked: &mut Asked<'_>) -> Result<(Usage, bool), StoreError> {
+        let deadline = Instant::now() + self.timeout;
+        self.store_of(asked.scope).peek_placed(asked, deadline).await
+    }
+}

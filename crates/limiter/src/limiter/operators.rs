@@ -1,0 +1,218 @@
+//! What operators ask of a limiter: to look at a key, to reset it, to override rates. And the changes that other
+//! gateways make, which it follows.
+
+use std::{sync::Weak, time::Duration};
+
+use bytes::Bytes;
+use tokio::{
+    sync::mpsc,
+    time::{Instant, MissedTickBehavior, interval, sleep},
+};
+
+use crate::{
+    Ask, Key, KeyState, Limit, Quota,
+    overrides::Follows,
+    store::{
+        Placed, Store, StoreError,
+        overrides::{Override, OverrideChange},
+    },
+};
+
+use super::Limiter;
+
+const POLL_EVERY: Duration = Duration::from_secs(1);
+/// For how long after its change a message may be on its way.
+const TOLD_WITHIN: Duration = Duration::from_millis(50);
+/// A person waits for a change, and longer than a request may.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+impl Limiter {
+    /// Forgets which requests are refused without asking, as a changed configuration demands.
+    pub fn forget_refusals(&self) {
+        self.refusals.forget_all();
+    }
+
+    /// Looks how much of a key's permits is in use and when the cost that is asked fits, and writes nothing.
+    ///
+    /// # Errors
+    /// The store gives no answer.
+    pub async fn peek(&self, ask: &Ask) -> Result<KeyState, StoreError> {
+        let mut asked = self.asked(ask);
+        asked.charge.cost = asked.charge.cost.max(1);
+        let is_overridden = self.overridden.of(&ask.limit, Some(&ask.key)).is_some();
+        let (usage, is_by_network) = self.peek_at(&mut asked).await?;
+        Ok(KeyState { quota: asked.charge().quota, is_overridden, usage, is_by_network })
+    }
+
+    /// Forgets what was counted for a key, here and for all gateways. Those that can't be told so may still refuse
+    /// the key for five seconds.
+    ///
+    /// # Errors
+    /// The store gives no answer: it may or may not have forgotten.
+    pub async fn reset(&self, ask: &Ask) -> Result<(), StoreError> {
+        let (charge, _) = self.charge(ask);
+        let deadline = Instant::now() + PATIENCE;
+        self.local.reset(charge.bucket.clone(), charge.quota, deadline).await?;
+        self.store.reset(charge.bucket.clone(), charge.quota, deadline).await?;
+        self.forget(&charge.bucket);
+        let told = self.store.tell(&self.overridden.names, reset_message(&charge.bucket), deadline).await;
+        if let Err(error) = told {
+            tracing::warn!(
+                "a key was reset, but other gateways can't be told and may refuse it for some seconds: {error}"
+            );
+        }
+        Ok(())
+    }
+
+    /// Sets what holds for a limit, or for one key of it, in place of the file's rate, for all gateways of the
+    /// store. The counts stay. A rate of no permits lets nothing pass.
+    ///
+    /// # Errors
+    /// The store gives no answer: it may or may not have been set.
+    pub async fn set_rate(&self, limit: &Limit, key: Option<&Key>, set: &Override) -> Result<(), StoreError> {
+        self.set(limit, key, set, false).await.map(drop)
+    }
+
+    /// As [`Self::set_rate`], but only if nothing was set. Says whether it has been.
+    ///
+    /// # Errors
+    /// The store gives no answer: it may or may not have been set.
+    pub async fn set_rate_if_absent(
+        &self,
+        limit: &Limit,
+        key: Option<&Key>,
+        set: &Override,
+    ) -> Result<bool, StoreError> {
+        self.set(limit, key, set, true).await
+    }
+
+    /// Removes what was set for a limit, or for one key of it. Says whether anything was.
+    ///
+    /// # Errors
+    /// The store gives no answer: it may or may not have been removed.
+    pub async fn unset_rate(&self, limit: &Limit, key: Option<&Key>) -> Result<bool, StoreError> {
+        let (names, deadline) = (&self.overridden.names, Instant::now() + PATIENCE);
+        let change = self.store.unset_override(names, &field(limit, key), deadline).await?;
+        self.note_own(change).await
+    }
+
+    /// The quota that holds now for a limit, or for one key of it, but for what the file says of single keys.
+    pub fn rate(&self, limit: &Limit, key: Option<&Key>) -> Quota {
+        match self.overridden.of(limit, key) {
+            Some((rate, _)) => Quota::new(limit.quota.algorithm, rate),
+            None => limit.quota,
+        }
+    }
+
+    /// All that was set, by the name of the limit, or that and a key's text with a space between them.
+    ///
+    /// # Errors
+    /// The store gives no answer.
+    pub async fn overrides(&self) -> Result<Vec<(String, Override)>, StoreError> {
+        let overrides = self.store.overrides(&self.overridden.names, Instant::now() + PATIENCE).await?;
+        Ok(overrides.entries)
+    }
+
+    async fn set(
+        &self,
+        limit: &Limit,
+        key: Option<&Key>,
+        set: &Override,
+        if_absent: bool,
+    ) -> Result<bool, StoreError> {
+        let (names, deadline) = (&self.overridden.names, Instant::now() + PATIENCE);
+        let change = self.store.set_override(names, &field(limit, key), set, if_absent, deadline).await?;
+        self.note_own(change).await
+    }
+
+    /// Notes a change that this gateway has made. Returns whether there is one.
+    async fn note_own(&self, change: Option<OverrideChange>) -> Result<bool, StoreError> {
+        let Some(change) = change else { return Ok(false) };
+        let follows = self.overridden.note(change);
+        self.forget_all();
+        // Nobody tells of others' changes in this process.
+        if follows == Follows::Later && matches!(*self.store, Store::Memory(_)) {
+            self.read_overrides().await?;
+        }
+        Ok(true)
+    }
+
+    /// Reads all that holds now.
+    async fn read_overrides(&self) -> Result<(), StoreError> {
+        let asked_at = self.overridden.version();
+        let read = self.store.overrides(&self.overridden.names, Instant::now() + PATIENCE).await?;
+        self.overridden.note_all(read, asked_at);
+        self.forget_all();
+        Ok(())
+    }
+
+    /// Follows the changes that others make, for as long as the limiter lives.
+    pub(super) async fn follow_changes(limiter: Weak<Self>) {
+        let Some(first) = limiter.upgrade() else { return };
+        let Some(mut messages) = first.store.changes(&first.overridden.names) else { return };
+        drop(first);
+        let mut polls = interval(POLL_EVERY);
+        polls.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            let message = tokio::select! {
+                message = messages.recv() => message,
+                _ = polls.tick() => None,
+            };
+            let Some(limiter) = limiter.upgrade() else { return };
+            // A store that is away is asked again in a second.
+            let _ = match message {
+                Some(message) => limiter.follow(&message).await,
+                None => limiter.look_for_changes(&mut messages).await,
+            };
+        }
+    }
+
+    async fn follow(&self, message: &[u8]) -> Result<(), StoreError> {
+        if let Some(bucket) = message.strip_prefix(RESET) {
+            self.forget(&Bytes::copy_from_slice(bucket));
+            return Ok(());
+        }
+        let change = str::from_utf8(message).ok().and_then(OverrideChange::read);
+        match change.map(|change| self.overridden.note(change)) {
+            Some(Follows::Known) => Ok(()),
+            Some(Follows::Next) => {
+                self.forget_all();
+                Ok(())
+            }
+            // Messages were lost, or another version of this program has sent it.
+            Some(Follows::Later) | None => self.read_overrides().await,
+        }
+    }
+
+    /// Reads what holds if the store has another version of it than is known, of which no message tells.
+    async fn look_for_changes(&self, messages: &mut mpsc::Receiver<Bytes>) -> Result<(), StoreError> {
+        let (names, deadline) = (&self.overridden.names, Instant::now() + POLL_EVERY);
+        let version = self.store.overrides_version(names, deadline).await?;
+        let known = self.overridden.version();
+        if version == known {
+            return Ok(());
+        }
+        if known > 0 {
+            sleep(TOLD_WITHIN).await;
+            while let Ok(message) = messages.try_recv() {
+                self.follow(&message).await?;
+            }
+        }
+        if self.overridden.version() == known { self.read_overrides().await } else { Ok(()) }
+    }
+}
+
+/// What the message of a reset begins with, before the bucket's name.
+const RESET: &[u8] = b"reset ";
+
+fn reset_message(bucket: &Bytes) -> Bytes {
+    [RESET, bucket].concat().into()
+}
+
+/// The field of the store's table.
+fn field(limit: &Limit, key: Option<&Key>) -> String {
+    match key {
+        Some(key) => format!("{} {}", limit.name(), key.as_str()),
+        None => limit.name().to_owned(),
+    }
+}

@@ -1,0 +1,57 @@
+//! The result of a decision: what the store has charged becomes an admission, and what it hasn't a refusal.
+
+use std::sync::Arc;
+
+use crate::{
+    Admission, Limited, Origin, Refusal, Standings,
+    admission::{Account, Held},
+    asked::{AllAsked, Asked},
+    store::{Decision, Placed, Store},
+};
+
+use super::Limiter;
+
+impl Limiter {
+    /// Adds to an admission what a store has decided.
+    pub(super) fn admit(
+        &self,
+        store: &Arc<Store>,
+        origin: Origin,
+        asked: AllAsked<'_>,
+        mut decision: Decision,
+        mut admission: Admission,
+    ) -> Admission {
+        admission.leases.extend(hold(store, &mut decision));
+        admission.standings.reserve(asked.len());
+        for (asked, outcome) in asked.into_iter().zip(&decision.outcomes) {
+            admission.standings.push(asked.standing(*outcome, origin));
+            let Asked { ask, charge, common, .. } = asked;
+            if let Some(cost) = ask.settles.filter(|_| outcome.charged) {
+                let (ask, store, refusals) = (ask.clone(), store.clone(), self.refusals.clone());
+                admission.accounts.push(Account { ask, store, refusals, charge, common, cost });
+            }
+        }
+        admission
+    }
+
+    pub(super) fn give_back(&self, asked: &AllAsked<'_>, decision: &Decision) {
+        for (charge, outcome) in asked.iter().map(Asked::charge).zip(&decision.outcomes) {
+            if outcome.charged {
+                self.local.give_back(&charge.bucket, charge.quota, decision.time_us, charge.cost);
+            }
+        }
+    }
+}
+
+/// Holds the leases that a decision has granted.
+pub(super) fn hold(store: &Arc<Store>, decision: &mut Decision) -> Vec<Held> {
+    decision.leases.drain(..).map(|lease| Held::new(store, lease)).collect()
+}
+
+pub(super) fn refuse(asked: &AllAsked<'_>, decision: &Decision, origin: Origin) -> Refusal {
+    let mut limited = Box::new(Limited { standings: Standings::with_capacity(asked.len()) });
+    for (asked, outcome) in asked.iter().zip(&decision.outcomes) {
+        limited.standings.push(asked.standing(*outcome, origin));
+    }
+    Refusal::Limited(limited)
+}

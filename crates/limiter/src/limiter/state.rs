@@ -1,0 +1,110 @@
+//! The state of a limiter, for operators: health, memory, metrics.
+
+use std::sync::Arc;
+
+use crate::{
+    metrics::Page,
+    store::{NodeState, Store, StoreError},
+};
+
+use super::Limiter;
+
+impl Limiter {
+    /// Whether the store can be asked, as far as is known. If not, each limit's failure policy decides.
+    pub fn store_answers(&self) -> bool {
+        self.store.answers()
+    }
+
+    /// Whether requests are decided otherwise than the limits say: the store can't be asked, or the memory for keys is used up.
+    pub fn is_degraded(&self) -> bool {
+        !self.store_answers() || !self.counting_by_network().is_empty()
+    }
+
+    /// How each server of the store has fared; there is none if it counts in this process.
+    pub fn store_nodes(&self) -> Vec<NodeState> {
+        self.store.nodes()
+    }
+
+    /// Decisions that the store couldn't give.
+    pub fn store_failures(&self) -> u64 {
+        self.failures.iter().map(|(_, count)| count).sum()
+    }
+
+    /// Bytes that the counts in this process take, and that they may take.
+    pub fn local_bytes(&self) -> (usize, usize) {
+        match &*self.local {
+            Store::Memory(store) => (store.bytes(), store.max_bytes()),
+            Store::Redis(_) => (0, 0),
+        }
+    }
+
+    /// Divides the memory of the counts in this process among the limits of these names: each can use its share, whatever
+    /// is asked of the others. A limit that isn't named gets a share with its first request, which others may have used
+    /// until then.
+    pub fn share_memory_among<'l>(&self, limits: impl IntoIterator<Item = &'l str>) {
+        if let Store::Memory(store) = &*self.local {
+            store.announce(limits);
+        }
+    }
+
+    /// The limits of which new keys were counted by client network within the last minute, for want of memory.
+    pub fn counting_by_network(&self) -> Vec<String> {
+        match &*self.local {
+            Store::Memory(store) => store.overflowing(),
+            Store::Redis(_) => Vec::new(),
+        }
+    }
+
+    /// Requests that wait for room.
+    pub fn waiting(&self) -> usize {
+        self.waits.count()
+    }
+
+    /// Writes the metrics of the store, of those who wait, and of what is known without asking.
+    pub fn write_metrics(&self, page: &mut Page<'_>) {
+        self.waits.write_metrics(page);
+        page.gauge(
+            "tollgate_refusals_remembered",
+            "Buckets of which it is known, without asking the store, that they refuse",
+            self.refusals.len(),
+        );
+        page.gauge(
+            "tollgate_overrides",
+            "Rates that are set in place of the file's, of limits and of keys",
+            self.overridden.len(),
+        );
+        page.counters(
+            "tollgate_store_failures",
+            "Decisions that the store couldn't give, by cause; each limit's on_failure decides them",
+            self.failures.iter().map(|(kind, count)| ([("kind", kind)], count)),
+        );
+        page.counter(
+            "tollgate_store_clock_set_back",
+            "Decisions on sliding windows whose permits lie a window or more ahead of the store's clock",
+            self.set_back.sum(0),
+        );
+        page.gauge("tollgate_store_up", "Whether the store can be asked", u32::from(self.store_answers()));
+        self.local.write_metrics(page);
+        if !Arc::ptr_eq(&self.local, &self.store) {
+            self.store.write_metrics(page);
+        }
+    }
+
+    /// Connects this thread to the store, so that its first decision needn't wait.
+    ///
+    /// # Errors
+    /// The store can't be reached now. Requests are served by their limits' failure policy until it can.
+    pub async fn warm_up(&self) -> Result<(), StoreError> {
+        self.store.warm_up().await
+    }
+
+    /// Refuses, as if too many waited, those who wait for room and all who would.
+    pub fn end_waits(&self) {
+        self.waits.end();
+    }
+
+    /// Waits until the store has done, or given up, what nobody has waited for.
+    pub async fn flush(&self) {
+        self.store.flush().await;
+    }
+}

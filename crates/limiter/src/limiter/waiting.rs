@@ -1,0 +1,190 @@
+//! The way through a queue: a request waits there for its room, and asks for those who go along.
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use futures_util::future::join_all;
+use tokio::{select, time::Instant};
+
+use crate::{
+    Ask, Asks, Key, Limit, Limited, Rate, Refusal,
+    store::{Charge, Outcome, StoreError},
+    wait::{Answer, Awaited, End, Next, Patience, Request, Room},
+};
+
+use super::{Limiter, failure::denial};
+
+impl Limiter {
+    /// The queue that a newcomer joins, since others wait there.
+    pub(super) fn queue_to_join(
+        &self,
+        asks: &[Ask],
+        arrival: Instant,
+        patience: Patience,
+    ) -> Result<Option<Awaited>, Refusal> {
+        if self.waits.are_empty() {
+            return Ok(None);
+        }
+        self.refuse_what_never_fits(asks)?;
+        let enforcing = asks.iter().filter(|ask| !ask.limit.shadows());
+        let mut awaited = enforcing.map(|ask| self.awaited(ask, patience.until(arrival, [&*ask.limit])));
+        Ok(awaited.find(|awaited| self.waits.has_waiters(&awaited.bucket)))
+    }
+
+    /// The bucket to wait for after a refusal, and when there will be room; `None` if the request would wait
+    /// in vain.
+    pub(super) fn hope(&self, request: &Request, limited: &Limited) -> Option<(Awaited, Instant)> {
+        // There is no telling when a lease ends.
+        let delay_us = limited.delay_us().filter(|_| limited.is_exact())?;
+        let free_at = Instant::now() + Duration::from_micros(delay_us);
+        let until =
+            request.patience.until(request.arrival, limited.refusing().map(|standing| &*standing.limit));
+        if until.is_some_and(|until| free_at > until) {
+            return None;
+        }
+        let greatest = limited.refusing().max_by_key(|standing| standing.outcome.delay_us)?;
+        let ask = request.asks.iter().find(|ask| greatest.is_of(ask))?;
+        Some((self.awaited(ask, until), free_at))
+    }
+
+    /// Holds the requests that wait to the rates of these limits, by name, and of the keys that have one of their own,
+    /// as the configuration has them now.
+    pub fn renew_waits<'l>(&self, limits: impl IntoIterator<Item = (&'l Limit, HashMap<Key, Rate>)>) {
+        self.waits.renewed.replace(limits);
+        self.waits.forget(None);
+    }
+
+    pub(super) fn awaited(&self, ask: &Ask, until: Option<Instant>) -> Awaited {
+        let ask = &self.waits.renewed.ask(ask);
+        let (Charge { bucket, quota, .. }, scope) = self.charge(ask);
+        let is_shared = self.is_shared(scope);
+        Awaited { ask: ask.clone(), bucket, quota, scope, is_shared, until }
+    }
+
+    /// Waits in the queue of a bucket, in which there will be room for the request at `free_at` if it is the first.
+    pub(super) async fn wait(
+        self: &Arc<Self>,
+        request: &Arc<Request>,
+        awaited: &Awaited,
+        free_at: Option<Instant>,
+    ) -> Answer {
+        let Some((mut place, mut answer)) = self.waits.join(request, awaited, free_at) else {
+            return self.turn_away(awaited).await;
+        };
+        loop {
+            let next = match self.waits.next(&place, Instant::now()) {
+                Next::Ask(asked) => {
+                    // What this one asks for others goes on should it leave.
+                    let call = Call { limiter: self.clone(), bucket: awaited.bucket.clone(), asked };
+                    tokio::spawn(call.make());
+                    continue;
+                }
+                next => next,
+            };
+            let step = async {
+                match next {
+                    Next::Rest(until) => place.rest(until).await,
+                    _ => self.look_ahead(awaited).await,
+                }
+            };
+            select! {
+                biased;
+                answer = &mut answer => {
+                    let answer = answer.expect("who is taken from a queue gets an answer");
+                    place.end = if matches!(answer, Answer::Taken(Ok(_))) { End::Admitted } else { End::Refused };
+                    return answer;
+                }
+                () = self.waits.ended() => break,
+                () = step => {}
+            }
+        }
+        place.end = End::Refused;
+        drop(place);
+        self.turn_away(awaited).await
+    }
+
+    /// Refuses a request since too many wait, or nobody may any more.
+    pub(super) async fn turn_away(&self, awaited: &Awaited) -> Answer {
+        let now = Instant::now();
+        let refusal = match self.waits.room_behind(awaited) {
+            Room::At(free_at) => awaited.refusal(None, Some(free_at), now),
+            Room::Told(permits) => match self.look(awaited, permits).await {
+                Ok(outcome) => awaited.refusal(Some(outcome), None, now),
+                Err(cause) => {
+                    let Awaited { ask, quota, .. } = awaited;
+                    Refusal::StoreUnavailable { cause, denied_by: vec![denial(ask, *quota)] }
+                }
+            },
+            Room::Unknown => {
+                let window = Duration::from_micros(awaited.quota.window_us);
+                awaited.refusal(None, Some(now + window), now)
+            }
+        };
+        Answer::Taken(Err(refusal))
+    }
+
+    /// Learns when there will be room for the waiters of a queue of whom that isn't known yet.
+    pub(super) async fn look_ahead(&self, awaited: &Awaited) {
+        // The limit may have been changed since.
+        let awaited = &self.awaited(&awaited.ask, awaited.until);
+        let wanted = self.waits.settle(awaited, |permits| {
+            self.refusals.remembered(&awaited.bucket, awaited.quota, permits).map(Ok)
+        });
+        let looks = wanted.iter().map(async |permits| (*permits, self.look(awaited, *permits).await));
+        let told = join_all(looks).await;
+        self.waits.settle(awaited, |permits| {
+            told.iter().find(|(other, _)| *other == permits).map(|(_, outcome)| outcome.clone())
+        });
+    }
+
+    /// When so many permits are free.
+    pub(super) async fn look(&self, awaited: &Awaited, permits: u32) -> Result<Outcome, StoreError> {
+        let mut asked = self.asked(&awaited.ask);
+        let (bucket, quota) = (awaited.bucket.clone(), awaited.quota);
+        asked.charge = Charge { bucket, quota, cost: permits, shadow: false };
+        asked.scope = awaited.scope;
+        self.look_at(&mut asked).await
+    }
+}
+
+/// A call for waiters at the front of a queue. The next may be made when this is dropped, however it ends.
+struct Call {
+    limiter: Arc<Limiter>,
+    bucket: Bytes,
+    asked: Vec<(u64, Arc<Request>)>,
+}
+
+impl Call {
+    async fn make(self) {
+        let (limiter, now) = (&self.limiter, Instant::now());
+        let asks = self.asked.iter().map(|(_, request)| limiter.waits.renewed.asks(&request.asks));
+        let asks: Vec<Asks> = asks.collect();
+        let decisions = join_all(asks.iter().map(|asks| limiter.decide_awaited(asks, now))).await;
+        if decisions.iter().any(|decision| matches!(decision, Err(Refusal::Limited(_)))) {
+            limiter.waits.lost(&self.bucket);
+        }
+        for ((id, request), decision) in self.asked.iter().zip(decisions) {
+            match decision {
+                Err(Refusal::Limited(limited)) => self.keep_place(*id, request, limited),
+                taken => limiter.waits.answer(&self.bucket, *id, Answer::Taken(taken)),
+            }
+        }
+    }
+
+    /// Others have taken the room of a waiter. It stays where it is if the same bucket still refuses most.
+    fn keep_place(&self, id: u64, request: &Request, limited: Box<Limited>) {
+        let waits = &self.limiter.waits;
+        match self.limiter.hope(request, &limited) {
+            Some((awaited, free_at)) if awaited.bucket == self.bucket => {
+                waits.keep(&self.bucket, id, awaited.until, free_at);
+            }
+            _ => waits.answer(&self.bucket, id, Answer::Elsewhere(limited)),
+        }
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        self.limiter.waits.end_call(&self.bucket);
+    }
+}
