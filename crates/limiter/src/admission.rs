@@ -12,7 +12,7 @@ use crate::{
     store::{Charge, Lease, Outcome, Store, StoreError},
 };
 
-use super::{Ask, Limit, asked::Asked, refusals::Refusals};
+use super::{Ask, Limit, charged_ask::ChargedAsk, refusals::Refusals};
 
 /// Where one limit stands after a request.
 #[derive(Clone, Debug)]
@@ -181,7 +181,7 @@ pub fn tightest_of_each(standings: &[Standing]) -> impl Iterator<Item = &Standin
 #[derive(Debug, Default)]
 pub struct Admission {
     pub(super) standings: Standings,
-    pub(super) leases: Vec<Held>,
+    pub(super) leases: Vec<HeldLease>,
     pub(super) accounts: Vec<Account>,
 }
 
@@ -196,7 +196,7 @@ impl Admission {
     pub fn record(&self, limit: &str, cost: u32) {
         let accounts = self.accounts.iter().filter(|account| account.ask.limit.name() == limit && cost > 0);
         for Account { store, refusals, ask, charge, common, .. } in accounts {
-            let asked = Asked::new(ask, Charge { cost, ..charge.clone() }, *common);
+            let asked = ChargedAsk::new(ask, Charge { cost, ..charge.clone() }, *common);
             // A debt lengthens the delays that were told.
             refusals.forget(&charge.bucket);
             store.record(asked);
@@ -236,13 +236,13 @@ pub(super) struct Account {
 
 /// A lease that is renewed for as long as this value lives, and released with it.
 #[derive(Debug)]
-pub(super) struct Held {
+pub(super) struct HeldLease {
     store: Arc<Store>,
     lease: Lease,
     renewal: AbortHandle,
 }
 
-impl Held {
+impl HeldLease {
     /// Holds a lease in the store where it was taken. It must be called in a tokio runtime.
     pub(super) fn new(store: &Arc<Store>, lease: Lease) -> Self {
         let (store, renewed) = (store.clone(), lease.clone());
@@ -261,7 +261,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for HeldLease {
     fn drop(&mut self) {
         self.renewal.abort();
         self.store.release(&self.lease);

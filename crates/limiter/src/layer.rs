@@ -147,7 +147,7 @@ impl RateLimitLayer {
         }
         fields::write(&mut parts.headers, admission.standings(), self.headers);
         let body = match admission.has_leases() {
-            true => Body::new(Held { body, _admission: admission }),
+            true => Body::new(HoldingBody { body, _admission: admission }),
             false => body,
         };
         Response::from_parts(parts, body)
@@ -210,12 +210,12 @@ where
 }
 
 /// The body of a response whose request holds permits until it ends.
-struct Held<B> {
+struct HoldingBody<B> {
     body: B,
     _admission: Admission,
 }
 
-impl<B: HttpBody<Data = Bytes> + Unpin> HttpBody for Held<B> {
+impl<B: HttpBody<Data = Bytes> + Unpin> HttpBody for HoldingBody<B> {
     type Data = Bytes;
     type Error = B::Error;
 

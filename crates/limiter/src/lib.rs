@@ -18,7 +18,7 @@
 
 mod admission;
 pub mod algorithm;
-mod asked;
+mod charged_ask;
 pub mod duration;
 pub mod fields;
 #[cfg(feature = "layer")]

@@ -16,12 +16,12 @@ use tokio::time::{Duration, Instant};
 
 use crate::{
     Admission, Ask, Origin, Refusal, Scope, StoreSettings,
-    asked::AllAsked,
+    charged_ask::ChargedAsks,
     metrics::{Counts, CountsByWord},
     overrides::Overridden,
     refusals::Refusals,
     store::{Decision, Store, StoreError},
-    wait::{Answer, Patience, Request, Waits},
+    wait::{Patience, WaitResult, WaitingRequest, Waits},
 };
 
 use self::{
@@ -189,7 +189,7 @@ impl Limiter {
         arrival: Instant,
         patience: Patience,
     ) -> Result<Admission, Refusal> {
-        let request = || Arc::new(Request { asks: asks.iter().cloned().collect(), arrival, patience });
+        let request = || Arc::new(WaitingRequest { asks: asks.iter().cloned().collect(), arrival, patience });
         let (request, mut answer) = match self.queue_to_join(asks, arrival, patience)? {
             Some(awaited) => {
                 let request = request();
@@ -198,15 +198,15 @@ impl Limiter {
             }
             None => match self.decide_now(asks, arrival).await {
                 Err(Refusal::Limited(limited)) if patience.outlasts(&limited) => {
-                    (request(), Answer::Elsewhere(limited))
+                    (request(), WaitResult::Elsewhere(limited))
                 }
                 taken => return taken,
             },
         };
         loop {
             let limited = match answer {
-                Answer::Taken(taken) => return taken,
-                Answer::Elsewhere(limited) => limited,
+                WaitResult::Taken(taken) => return taken,
+                WaitResult::Elsewhere(limited) => limited,
             };
             let Some((awaited, free_at)) = self.hope(&request, &limited) else {
                 return Err(Refusal::Limited(limited));
@@ -239,7 +239,11 @@ impl Limiter {
 
     /// Asks the store in this process for the limits that count there, then the shared one for the others. What the first
     /// has charged is given back if the second refuses.
-    async fn take_from_stores(&self, asked: AllAsked<'_>, deadline: Instant) -> Result<Admission, Refusal> {
+    async fn take_from_stores(
+        &self,
+        asked: ChargedAsks<'_>,
+        deadline: Instant,
+    ) -> Result<Admission, Refusal> {
         if asked.is_empty() {
             return Ok(Admission::default());
         }
@@ -247,7 +251,7 @@ impl Limiter {
         if is_shared(&asked) {
             return self.take_shared(asked, is_alone, deadline).await;
         }
-        let (mut own, shared): (AllAsked<'_>, AllAsked<'_>) =
+        let (mut own, shared): (ChargedAsks<'_>, ChargedAsks<'_>) =
             asked.into_iter().partition(|asked| asked.scope == Scope::Instance);
         let mut own_decision = match self.local.take_placed(&mut own, deadline).await {
             Ok(decision) => decision,
@@ -278,7 +282,7 @@ impl Limiter {
     /// Asks the store that gateways share, or lets the failure policy decide.
     async fn take_shared(
         &self,
-        mut asked: AllAsked<'_>,
+        mut asked: ChargedAsks<'_>,
         is_alone: bool,
         deadline: Instant,
     ) -> Result<Admission, Refusal> {
@@ -295,7 +299,7 @@ impl Limiter {
     }
 
     /// Returns the admission or the refusal that the store's decision is.
-    fn conclude(&self, asked: AllAsked<'_>, decision: Decision) -> Result<Admission, Refusal> {
+    fn conclude(&self, asked: ChargedAsks<'_>, decision: Decision) -> Result<Admission, Refusal> {
         match decision.admitted {
             true => Ok(self.admit(&self.store, Origin::Store, asked, decision, Admission::default())),
             false => Err(refuse(&asked, &decision, Origin::Store)),
@@ -305,7 +309,7 @@ impl Limiter {
     /// Lets the failure policy decide. Boxed, because this future is large and rare.
     async fn go_without_store(
         &self,
-        asked: AllAsked<'_>,
+        asked: ChargedAsks<'_>,
         error: StoreError,
         deadline: Instant,
     ) -> Result<Admission, Refusal> {
@@ -328,6 +332,6 @@ impl Limiter {
 }
 
 /// Returns whether all limits count for all gateways.
-fn is_shared(asked: &AllAsked<'_>) -> bool {
+fn is_shared(asked: &ChargedAsks<'_>) -> bool {
     asked.iter().all(|asked| asked.scope == Scope::Shared)
 }

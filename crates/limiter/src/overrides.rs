@@ -31,7 +31,7 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct Overridden {
     pub(crate) names: Names,
-    read: ArcSwap<Read>,
+    read: ArcSwap<KnownOverrides>,
     /// Held to replace it by what follows from it.
     replacing: Mutex<()>,
     /// Whether there has ever been one: as long as there hasn't, requests look at nothing else.
@@ -40,15 +40,15 @@ pub(crate) struct Overridden {
 
 /// What was read last: its version goes with it, since two may read at a time.
 #[derive(Clone, Debug, Default)]
-struct Read {
+struct KnownOverrides {
     version: u64,
-    limits: HashMap<String, Arc<OfLimit>>,
+    limits: HashMap<String, Arc<LimitOverrides>>,
 }
 
 #[derive(Clone, Debug, Default)]
-struct OfLimit {
-    own: Option<Held>,
-    keys: HashMap<Arc<str>, Held>,
+struct LimitOverrides {
+    own: Option<HeldRate>,
+    keys: HashMap<Arc<str>, HeldRate>,
 }
 
 /// The place of a change in the order of changes.
@@ -63,13 +63,13 @@ pub(crate) enum Follows {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Held {
+struct HeldRate {
     rate: Rate,
     scope: Option<Scope>,
     until: Option<Instant>,
 }
 
-impl Read {
+impl KnownOverrides {
     fn of(overrides: Overrides, now: Instant) -> Self {
         let mut read = Self { version: overrides.version, ..Self::default() };
         overrides.entries.into_iter().for_each(|(field, set)| read.set(&field, Some(set), now));
@@ -77,7 +77,7 @@ impl Read {
     }
 
     fn set(&mut self, field: &str, set: Option<Override>, now: Instant) {
-        let held = set.map(|Override { rate, scope, lasts }| Held {
+        let held = set.map(|Override { rate, scope, lasts }| HeldRate {
             rate,
             scope,
             until: lasts.map(|lasts| now + lasts),
@@ -95,7 +95,7 @@ impl Read {
     }
 }
 
-impl Held {
+impl HeldRate {
     /// The limit may have had another algorithm when it was set: what is no window of this one's isn't taken
     /// for one.
     fn rate_for(&self, own: Quota) -> Rate {
@@ -136,7 +136,7 @@ impl Overridden {
             return Follows::Known;
         }
         let follows = if change.before == read.version { Follows::Next } else { Follows::Later };
-        let mut next = Read::clone(&read);
+        let mut next = KnownOverrides::clone(&read);
         if follows == Follows::Next {
             next.version = change.version;
         }
@@ -151,11 +151,11 @@ impl Overridden {
         let _replacing = self.replacing.lock();
         let known = self.version();
         if known == asked_at || overrides.version >= known {
-            self.replace(Read::of(overrides, Instant::now()));
+            self.replace(KnownOverrides::of(overrides, Instant::now()));
         }
     }
 
-    fn replace(&self, read: Read) {
+    fn replace(&self, read: KnownOverrides) {
         if !read.limits.is_empty() {
             self.any_yet.store(true, Release);
         }
@@ -212,10 +212,11 @@ mod tests {
     use super::*;
 
     fn overridden(rate: &str) -> Overridden {
-        let held = Held { rate: rate.parse().unwrap(), scope: None, until: None };
-        let of_limit = Arc::new(OfLimit { own: Some(held), ..OfLimit::default() });
+        let held = HeldRate { rate: rate.parse().unwrap(), scope: None, until: None };
+        let of_limit = Arc::new(LimitOverrides { own: Some(held), ..LimitOverrides::default() });
         let overridden = Overridden::new("t");
-        overridden.replace(Read { version: 1, limits: HashMap::from([("l".to_owned(), of_limit)]) });
+        overridden
+            .replace(KnownOverrides { version: 1, limits: HashMap::from([("l".to_owned(), of_limit)]) });
         overridden
     }
 

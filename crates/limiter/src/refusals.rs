@@ -50,7 +50,7 @@ use crate::{
 
 use self::{
     allowance::AskAllowance,
-    block::{Block, Known, Step},
+    block::{Block, CostRefusal, Recall},
 };
 use super::Costs;
 
@@ -118,14 +118,14 @@ impl Refusals {
             for (charge, costs) in charges() {
                 let mut refused = None;
                 match self.known(charge, costs, now) {
-                    Known::Nothing => {}
-                    Known::Refused(outcome) => refused = Some(outcome),
-                    Known::Due(answered, at) => {
+                    Recall::Nothing => {}
+                    Recall::Refused(outcome) => refused = Some(outcome),
+                    Recall::Due(answered, at) => {
                         let (bucket, cost) = (charge.bucket.clone(), charge.cost.max(1));
-                        turns.taken.push(Turn { bucket, cost, answered });
+                        turns.taken.push(AskTurn { bucket, cost, answered });
                         ask_at = ask_at.max(at);
                     }
-                    Known::Asked(answer) => asked = Some(answer),
+                    Recall::Asked(answer) => asked = Some(answer),
                 }
                 outcomes.push(refused);
             }
@@ -203,7 +203,7 @@ impl Refusals {
 
     /// Remembers what surely is refused now, just after the store's reply.
     pub(super) fn note(&self, charge: &Charge, outcome: &Outcome, sending: Sending) {
-        let step = Step::new(charge, outcome, sending.at);
+        let step = CostRefusal::new(charge, outcome, sending.at);
         let Some(step) = step.filter(|_| charge.quota.algorithm != Algorithm::Concurrency) else { return };
         let Charge { bucket, quota, .. } = charge;
         let hash = text::hash(bucket);
@@ -247,8 +247,8 @@ impl Refusals {
         }
     }
 
-    fn known(&self, charge: &Charge, costs: Costs, now: Instant) -> Known {
-        let mut known = Known::Nothing;
+    fn known(&self, charge: &Charge, costs: Costs, now: Instant) -> Recall {
+        let mut known = Recall::Nothing;
         self.change(&charge.bucket, |block, allowance| {
             let holds = block.quota == charge.quota;
             if holds {
@@ -296,10 +296,10 @@ impl fmt::Debug for Refusals {
 /// The buckets of which a request asks for others, too, who wait until this is dropped.
 pub(super) struct Turns<'r> {
     refusals: &'r Refusals,
-    taken: SmallVec<[Turn; 1]>,
+    taken: SmallVec<[AskTurn; 1]>,
 }
 
-struct Turn {
+struct AskTurn {
     bucket: Bytes,
     cost: u32,
     answered: Arc<Notify>,
@@ -307,7 +307,7 @@ struct Turn {
 
 impl Drop for Turns<'_> {
     fn drop(&mut self) {
-        for Turn { bucket, cost, answered } in &self.taken {
+        for AskTurn { bucket, cost, answered } in &self.taken {
             self.refusals.change(bucket, |block, _| {
                 // It may be another one by now.
                 let is_same = Arc::ptr_eq(&block.answered, answered);

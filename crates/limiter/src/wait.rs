@@ -20,7 +20,7 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::{Admission, Ask, Asks, Limit, Limited, Origin, Quota, Refusal, Scope, Standing, store::Outcome};
 
-pub(crate) use self::queue::{End, Next, Place, Room, Waits};
+pub(crate) use self::queue::{NextStep, QueuePlace, RoomEstimate, StayEnd, Waits};
 
 /// How long a request may wait.
 #[derive(Clone, Copy, Debug)]
@@ -51,7 +51,7 @@ impl Patience {
 }
 
 /// A request that waits, or may have to.
-pub(crate) struct Request {
+pub(crate) struct WaitingRequest {
     pub(crate) asks: Asks,
     pub(crate) arrival: Instant,
     pub(crate) patience: Patience,
@@ -70,7 +70,7 @@ pub(crate) struct Awaited {
 }
 
 /// How a wait ends.
-pub(crate) enum Answer {
+pub(crate) enum WaitResult {
     Taken(Result<Admission, Refusal>),
     /// By now another bucket refuses it for longer, or for good.
     Elsewhere(Box<Limited>),
@@ -94,7 +94,7 @@ impl Awaited {
     }
 }
 
-impl Place<'_> {
+impl QueuePlace<'_> {
     /// Until then, or until there may be something to do.
     pub(crate) async fn rest(&self, until: Option<Instant>) {
         match until {

@@ -2,7 +2,7 @@
 
 use crate::{
     Ask, Limited, Origin, Refusal, Scope,
-    asked::{AllAsked, Asked},
+    charged_ask::{ChargedAsk, ChargedAsks},
     store::Charge,
 };
 
@@ -15,15 +15,15 @@ impl Limiter {
     }
 
     /// What is asked, with what it charges. What never fits is refused without asking.
-    pub(super) fn ask<'r>(&self, asks: &'r [Ask]) -> Result<AllAsked<'r>, Refusal> {
-        let mut asked = AllAsked::with_capacity(asks.len());
+    pub(super) fn ask<'r>(&self, asks: &'r [Ask]) -> Result<ChargedAsks<'r>, Refusal> {
+        let mut asked = ChargedAsks::with_capacity(asks.len());
         for ask in asks {
             let another = self.asked(ask);
-            if !asked.iter_mut().any(|asked: &mut Asked<'_>| asked.join(&another)) {
+            if !asked.iter_mut().any(|asked: &mut ChargedAsk<'_>| asked.join(&another)) {
                 asked.push(another);
             }
         }
-        if asked.iter().all(Asked::is_within_quota) {
+        if asked.iter().all(ChargedAsk::is_within_quota) {
             return Ok(asked);
         }
         refuse_what_never_fits(&asked)?;
@@ -32,10 +32,10 @@ impl Limiter {
     }
 
     /// What a request asks of a limit, by the quotas that hold now.
-    pub(super) fn asked<'r>(&self, ask: &'r Ask) -> Asked<'r> {
+    pub(super) fn asked<'r>(&self, ask: &'r Ask) -> ChargedAsk<'r> {
         let (charge, scope) = self.charge(ask);
         let common = self.rate(&ask.limit, None);
-        let mut asked = Asked::new(ask, charge, common);
+        let mut asked = ChargedAsk::new(ask, charge, common);
         asked.scope = scope;
         asked
     }
@@ -50,7 +50,7 @@ impl Limiter {
 }
 
 /// Refuses without touching a store where a limit asks for more than it ever allows.
-pub(super) fn refuse_what_never_fits(asked: &AllAsked<'_>) -> Result<(), Refusal> {
+pub(super) fn refuse_what_never_fits(asked: &ChargedAsks<'_>) -> Result<(), Refusal> {
     let never = asked.iter().filter(|asked| !asked.is_within_quota() && !asked.charge.shadow);
     let standings = never.map(|asked| asked.standing(NO_ROOM, Origin::LocalRefusal));
     let limited = Limited { standings: standings.collect() };

@@ -4,7 +4,7 @@ use tokio::time::Instant;
 
 use crate::{
     Admission, Ask, OnFailure, Origin, Quota, Refusal, Standing,
-    asked::{AllAsked, Asked},
+    charged_ask::{ChargedAsk, ChargedAsks},
     store::{Outcome, StoreError},
 };
 
@@ -15,12 +15,12 @@ impl Limiter {
     /// Where counting here is what fails, for want of memory, `local` is `deny`.
     pub(super) async fn take_without_store(
         &self,
-        asked: AllAsked<'_>,
+        asked: ChargedAsks<'_>,
         error: StoreError,
         deadline: Instant,
     ) -> Result<Admission, Refusal> {
         let is_full = matches!(error, StoreError::Full);
-        let denies = |asked: &Asked<'_>| match asked.ask.limit.on_failure {
+        let denies = |asked: &ChargedAsk<'_>| match asked.ask.limit.on_failure {
             OnFailure::Deny => !asked.charge.shadow,
             OnFailure::Local => !asked.charge.shadow && is_full,
             OnFailure::Allow => false,
@@ -28,9 +28,9 @@ impl Limiter {
         if asked.iter().any(denies) {
             return Err(deny(&asked, error, denies));
         }
-        let (mut counted, passed): (AllAsked<'_>, AllAsked<'_>) =
+        let (mut counted, passed): (ChargedAsks<'_>, ChargedAsks<'_>) =
             asked.into_iter().partition(|asked| asked.ask.limit.on_failure == OnFailure::Local && !is_full);
-        for Asked { charge, common, .. } in &mut counted {
+        for ChargedAsk { charge, common, .. } in &mut counted {
             charge.quota = charge.quota.share(self.instances);
             *common = common.share(self.instances);
             charge.cost = charge.cost.min(charge.quota.capacity());
@@ -58,7 +58,11 @@ pub(super) const UNKNOWN_ROOM: Outcome =
 pub(super) const NO_ROOM: Outcome = Outcome { charged: false, remaining: 0, grow_us: 0, delay_us: None };
 
 /// Refuses since the store can't answer, by the limits that say so.
-pub(super) fn deny(asked: &AllAsked<'_>, cause: StoreError, denies: impl Fn(&Asked<'_>) -> bool) -> Refusal {
+pub(super) fn deny(
+    asked: &ChargedAsks<'_>,
+    cause: StoreError,
+    denies: impl Fn(&ChargedAsk<'_>) -> bool,
+) -> Refusal {
     let denying = asked.iter().filter(|asked| denies(asked));
     let denied_by = denying.map(|asked| denial(asked.ask, asked.charge.quota)).collect();
     Refusal::StoreUnavailable { cause, denied_by }

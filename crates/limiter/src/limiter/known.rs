@@ -5,7 +5,7 @@ use tokio::time::Instant;
 
 use crate::{
     Algorithm, Ask, Limited, Origin, Refusal, Scope,
-    asked::{AllAsked, Asked},
+    charged_ask::{ChargedAsk, ChargedAsks},
     refusals::{Sending, Turns, Verdict},
     store::{Charge, Decision, Outcome, Placed, Store, StoreError, Usage},
 };
@@ -17,7 +17,7 @@ impl Limiter {
     /// has answered.
     pub(super) async fn refuse_locally(
         &self,
-        asked: &AllAsked<'_>,
+        asked: &ChargedAsks<'_>,
         arrival: Instant,
         deadline: Instant,
     ) -> Result<Turns<'_>, Refusal> {
@@ -42,11 +42,12 @@ impl Limiter {
             Err(Refusal::Limited(never)) => return Some(never),
             Err(_) => return None,
         };
-        let is_awaited = |Asked { charge, .. }: &Asked<'_>| self.waits.has_waiters(&charge.bucket);
+        let is_awaited = |ChargedAsk { charge, .. }: &ChargedAsk<'_>| self.waits.has_waiters(&charge.bucket);
         if !self.waits.are_empty() && asked.iter().any(is_awaited) {
             return None;
         }
-        let refused = |Asked { ask, charge, scope, .. }: &Asked<'_>| match &**self.store_of(*scope) {
+        let refused = |ChargedAsk { ask, charge, scope, .. }: &ChargedAsk<'_>| match &**self.store_of(*scope)
+        {
             // Several are charged together, and then each is told.
             Store::Memory(store) if asked.len() == 1 => {
                 Some((store.refuse(charge, now.into_std())?, Origin::Store))
@@ -56,7 +57,7 @@ impl Limiter {
             }
             _ => None,
         };
-        let standing = |asked: &Asked<'_>| {
+        let standing = |asked: &ChargedAsk<'_>| {
             let (outcome, origin) = refused(asked)?;
             Some(asked.standing(outcome, origin))
         };
@@ -65,15 +66,15 @@ impl Limiter {
     }
 
     /// Remembers what a decision of the store says of the next ones.
-    pub(super) fn learn(&self, all: &AllAsked<'_>, decision: &Decision, sent: Sending, is_alone: bool) {
+    pub(super) fn learn(&self, all: &ChargedAsks<'_>, decision: &Decision, sent: Sending, is_alone: bool) {
         // What is told of a bucket that is charged twice holds for both costs together.
-        let is_repeated = |asked: &Asked<'_>| {
-            let same = |other: &&Asked<'_>| other.charge.bucket == asked.charge.bucket;
+        let is_repeated = |asked: &ChargedAsk<'_>| {
+            let same = |other: &&ChargedAsk<'_>| other.charge.bucket == asked.charge.bucket;
             all.iter().filter(same).count() > 1
         };
         let remembered = (all.iter().zip(&decision.outcomes))
             .filter(|(asked, _)| self.remembers(&asked.charge, asked.scope) && !is_repeated(asked));
-        for (Asked { charge, .. }, outcome) in remembered {
+        for (ChargedAsk { charge, .. }, outcome) in remembered {
             // A permit frees a window after it was granted, so this one will be granted in a window or later.
             if outcome.grow_us > 2 * charge.quota.window_us
                 && charge.quota.algorithm == Algorithm::SlidingWindow
@@ -90,7 +91,7 @@ impl Limiter {
     }
 
     /// Says how a request would be refused now, or that it wouldn't.
-    pub(super) async fn look_at(&self, asked: &mut Asked<'_>) -> Result<Outcome, StoreError> {
+    pub(super) async fn look_at(&self, asked: &mut ChargedAsk<'_>) -> Result<Outcome, StoreError> {
         let sent = self.refusals.sending();
         let (Usage { used, grow_us, delay_us }, _) = self.peek_at(asked).await?;
         let remaining = u64::from(asked.charge().quota.capacity()).saturating_sub(used);
@@ -114,7 +115,7 @@ impl Limiter {
     }
 
     /// Looks how much is in use where a request is counted, and when it fits. Says whether that is by network.
-    pub(super) async fn peek_at(&self, asked: &mut Asked<'_>) -> Result<(Usage, bool), StoreError> {
+    pub(super) async fn peek_at(&self, asked: &mut ChargedAsk<'_>) -> Result<(Usage, bool), StoreError> {
         let deadline = Instant::now() + self.timeout;
         self.store_of(asked.scope).peek_placed(asked, deadline).await
     }

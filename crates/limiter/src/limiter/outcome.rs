@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use crate::{
     Admission, Limited, Origin, Refusal, Standings,
-    admission::{Account, Held},
-    asked::{AllAsked, Asked},
+    admission::{Account, HeldLease},
+    charged_ask::{ChargedAsk, ChargedAsks},
     store::{Decision, Placed, Store},
 };
 
@@ -17,7 +17,7 @@ impl Limiter {
         &self,
         store: &Arc<Store>,
         origin: Origin,
-        asked: AllAsked<'_>,
+        asked: ChargedAsks<'_>,
         mut decision: Decision,
         mut admission: Admission,
     ) -> Admission {
@@ -25,7 +25,7 @@ impl Limiter {
         admission.standings.reserve(asked.len());
         for (asked, outcome) in asked.into_iter().zip(&decision.outcomes) {
             admission.standings.push(asked.standing(*outcome, origin));
-            let Asked { ask, charge, common, .. } = asked;
+            let ChargedAsk { ask, charge, common, .. } = asked;
             if let Some(cost) = ask.settles.filter(|_| outcome.charged) {
                 let (ask, store, refusals) = (ask.clone(), store.clone(), self.refusals.clone());
                 admission.accounts.push(Account { ask, store, refusals, charge, common, cost });
@@ -34,8 +34,8 @@ impl Limiter {
         admission
     }
 
-    pub(super) fn give_back(&self, asked: &AllAsked<'_>, decision: &Decision) {
-        for (charge, outcome) in asked.iter().map(Asked::charge).zip(&decision.outcomes) {
+    pub(super) fn give_back(&self, asked: &ChargedAsks<'_>, decision: &Decision) {
+        for (charge, outcome) in asked.iter().map(ChargedAsk::charge).zip(&decision.outcomes) {
             if outcome.charged {
                 self.local.give_back(&charge.bucket, charge.quota, decision.time_us, charge.cost);
             }
@@ -44,11 +44,11 @@ impl Limiter {
 }
 
 /// Holds the leases that a decision has granted.
-pub(super) fn hold(store: &Arc<Store>, decision: &mut Decision) -> Vec<Held> {
-    decision.leases.drain(..).map(|lease| Held::new(store, lease)).collect()
+pub(super) fn hold(store: &Arc<Store>, decision: &mut Decision) -> Vec<HeldLease> {
+    decision.leases.drain(..).map(|lease| HeldLease::new(store, lease)).collect()
 }
 
-pub(super) fn refuse(asked: &AllAsked<'_>, decision: &Decision, origin: Origin) -> Refusal {
+pub(super) fn refuse(asked: &ChargedAsks<'_>, decision: &Decision, origin: Origin) -> Refusal {
     let mut limited = Box::new(Limited { standings: Standings::with_capacity(asked.len()) });
     for (asked, outcome) in asked.iter().zip(&decision.outcomes) {
         limited.standings.push(asked.standing(*outcome, origin));

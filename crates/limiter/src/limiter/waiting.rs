@@ -9,7 +9,7 @@ use tokio::{select, time::Instant};
 use crate::{
     Ask, Asks, Key, Limit, Limited, Rate, Refusal,
     store::{Charge, Outcome, StoreError},
-    wait::{Answer, Awaited, End, Next, Patience, Request, Room},
+    wait::{Awaited, NextStep, Patience, RoomEstimate, StayEnd, WaitResult, WaitingRequest},
 };
 
 use super::{Limiter, failure::denial};
@@ -33,7 +33,7 @@ impl Limiter {
 
     /// The bucket to wait for after a refusal, and when there will be room; `None` if the request would wait
     /// in vain.
-    pub(super) fn hope(&self, request: &Request, limited: &Limited) -> Option<(Awaited, Instant)> {
+    pub(super) fn hope(&self, request: &WaitingRequest, limited: &Limited) -> Option<(Awaited, Instant)> {
         // There is no telling when a lease ends.
         let delay_us = limited.delay_us().filter(|_| limited.is_exact())?;
         let free_at = Instant::now() + Duration::from_micros(delay_us);
@@ -64,18 +64,18 @@ impl Limiter {
     /// Waits in the queue of a bucket, in which there will be room for the request at `free_at` if it is the first.
     pub(super) async fn wait(
         self: &Arc<Self>,
-        request: &Arc<Request>,
+        request: &Arc<WaitingRequest>,
         awaited: &Awaited,
         free_at: Option<Instant>,
-    ) -> Answer {
+    ) -> WaitResult {
         let Some((mut place, mut answer)) = self.waits.join(request, awaited, free_at) else {
             return self.turn_away(awaited).await;
         };
         loop {
             let next = match self.waits.next(&place, Instant::now()) {
-                Next::Ask(asked) => {
+                NextStep::Ask(asked) => {
                     // What this one asks for others goes on should it leave.
-                    let call = Call { limiter: self.clone(), bucket: awaited.bucket.clone(), asked };
+                    let call = QueueCall { limiter: self.clone(), bucket: awaited.bucket.clone(), asked };
                     tokio::spawn(call.make());
                     continue;
                 }
@@ -83,7 +83,7 @@ impl Limiter {
             };
             let step = async {
                 match next {
-                    Next::Rest(until) => place.rest(until).await,
+                    NextStep::Rest(until) => place.rest(until).await,
                     _ => self.look_ahead(awaited).await,
                 }
             };
@@ -91,36 +91,36 @@ impl Limiter {
                 biased;
                 answer = &mut answer => {
                     let answer = answer.expect("who is taken from a queue gets an answer");
-                    place.end = if matches!(answer, Answer::Taken(Ok(_))) { End::Admitted } else { End::Refused };
+                    place.end = if matches!(answer, WaitResult::Taken(Ok(_))) { StayEnd::Admitted } else { StayEnd::Refused };
                     return answer;
                 }
                 () = self.waits.ended() => break,
                 () = step => {}
             }
         }
-        place.end = End::Refused;
+        place.end = StayEnd::Refused;
         drop(place);
         self.turn_away(awaited).await
     }
 
     /// Refuses a request since too many wait, or nobody may any more.
-    pub(super) async fn turn_away(&self, awaited: &Awaited) -> Answer {
+    pub(super) async fn turn_away(&self, awaited: &Awaited) -> WaitResult {
         let now = Instant::now();
         let refusal = match self.waits.room_behind(awaited) {
-            Room::At(free_at) => awaited.refusal(None, Some(free_at), now),
-            Room::Told(permits) => match self.look(awaited, permits).await {
+            RoomEstimate::At(free_at) => awaited.refusal(None, Some(free_at), now),
+            RoomEstimate::Told(permits) => match self.look(awaited, permits).await {
                 Ok(outcome) => awaited.refusal(Some(outcome), None, now),
                 Err(cause) => {
                     let Awaited { ask, quota, .. } = awaited;
                     Refusal::StoreUnavailable { cause, denied_by: vec![denial(ask, *quota)] }
                 }
             },
-            Room::Unknown => {
+            RoomEstimate::Unknown => {
                 let window = Duration::from_micros(awaited.quota.window_us);
                 awaited.refusal(None, Some(now + window), now)
             }
         };
-        Answer::Taken(Err(refusal))
+        WaitResult::Taken(Err(refusal))
     }
 
     /// Learns when there will be room for the waiters of a queue of whom that isn't known yet.
@@ -148,13 +148,13 @@ impl Limiter {
 }
 
 /// A call for waiters at the front of a queue. The next may be made when this is dropped, however it ends.
-struct Call {
+struct QueueCall {
     limiter: Arc<Limiter>,
     bucket: Bytes,
-    asked: Vec<(u64, Arc<Request>)>,
+    asked: Vec<(u64, Arc<WaitingRequest>)>,
 }
 
-impl Call {
+impl QueueCall {
     async fn make(self) {
         let (limiter, now) = (&self.limiter, Instant::now());
         let asks = self.asked.iter().map(|(_, request)| limiter.waits.renewed.asks(&request.asks));
@@ -166,24 +166,24 @@ impl Call {
         for ((id, request), decision) in self.asked.iter().zip(decisions) {
             match decision {
                 Err(Refusal::Limited(limited)) => self.keep_place(*id, request, limited),
-                taken => limiter.waits.answer(&self.bucket, *id, Answer::Taken(taken)),
+                taken => limiter.waits.answer(&self.bucket, *id, WaitResult::Taken(taken)),
             }
         }
     }
 
     /// Others have taken the room of a waiter. It stays where it is if the same bucket still refuses most.
-    fn keep_place(&self, id: u64, request: &Request, limited: Box<Limited>) {
+    fn keep_place(&self, id: u64, request: &WaitingRequest, limited: Box<Limited>) {
         let waits = &self.limiter.waits;
         match self.limiter.hope(request, &limited) {
             Some((awaited, free_at)) if awaited.bucket == self.bucket => {
                 waits.keep(&self.bucket, id, awaited.until, free_at);
             }
-            _ => waits.answer(&self.bucket, id, Answer::Elsewhere(limited)),
+            _ => waits.answer(&self.bucket, id, WaitResult::Elsewhere(limited)),
         }
     }
 }
 
-impl Drop for Call {
+impl Drop for QueueCall {
     fn drop(&mut self) {
         self.limiter.waits.end_call(&self.bucket);
     }

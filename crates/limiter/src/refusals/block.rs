@@ -39,7 +39,7 @@ pub(super) struct Block {
     pub(super) bucket: Bytes,
     pub(super) quota: Quota,
     /// By cost.
-    steps: SmallVec<[Step; 1]>,
+    steps: SmallVec<[CostRefusal; 1]>,
     refresh_at: Instant,
     /// Requests that ask now, for the others.
     pub(super) asking: usize,
@@ -54,7 +54,7 @@ pub(super) struct Block {
 }
 
 /// What is known of a charge.
-pub(super) enum Known {
+pub(super) enum Recall {
     Nothing,
     Refused(Outcome),
     /// It is to ask, for all others, and not before this.
@@ -81,7 +81,7 @@ impl RecalledRefusal {
 }
 
 /// A refusal of a cost by the store.
-pub(super) struct Step {
+pub(super) struct CostRefusal {
     cost: u32,
     room: u64,
     delay_us: u64,
@@ -90,7 +90,7 @@ pub(super) struct Step {
     told_at: Instant,
 }
 
-impl Step {
+impl CostRefusal {
     /// What a store, asked then, has just refused. An admission is a refusal of one permit more than the room, which
     /// fits as soon as there is more.
     pub(super) fn new(charge: &Charge, outcome: &Outcome, sent: Instant) -> Option<Self> {
@@ -157,27 +157,27 @@ impl Block {
         costs: Costs,
         allowance: &mut AskAllowance,
         now: Instant,
-    ) -> Known {
+    ) -> Recall {
         let mut ask_at = now;
         match self.refusal(cost, now) {
             Some(refusal) if self.is_fresh(now) && (refusal.is_exact(costs) || !allowance.take(now)) => {
-                return Known::Refused(refusal.outcome);
+                return Recall::Refused(refusal.outcome);
             }
             Some(_) => {}
-            None if !self.has_ended(now) && !self.blocks(cost, now) => return Known::Nothing,
+            None if !self.has_ended(now) && !self.blocks(cost, now) => return Recall::Nothing,
             None => match self.held_until(now) {
                 Some(until) => ask_at = until,
                 None if self.asking == 0 => {
                     let longest = self.longest_refusal(cost, now);
                     if let Some(outcome) = longest.filter(|_| !allowance.take(now)) {
-                        return Known::Refused(outcome);
+                        return Recall::Refused(outcome);
                     }
                     let own = self.steps.iter().find(|step| step.cost == cost && step.is_free_soon(now));
                     ask_at = own.map_or(now, |step| step.free_at().clamp(now, now + HELD_MOST));
                     self.held = Some((thread::current().id(), ask_at));
                 }
                 None if self.room < u64::from(cost) => {
-                    return Known::Asked(self.answered.clone().notified_owned());
+                    return Recall::Asked(self.answered.clone().notified_owned());
                 }
                 None => {}
             },
@@ -185,7 +185,7 @@ impl Block {
         self.asking += 1;
         self.is_full = false;
         self.room = self.room.saturating_sub(u64::from(cost));
-        Known::Due(self.answered.clone(), ask_at)
+        Recall::Due(self.answered.clone(), ask_at)
     }
 
     /// When the one asks that is held in this worker, if others may go along.
@@ -250,7 +250,7 @@ impl Block {
     /// it left. Returns whether nothing is known any more.
     pub(super) fn charged(&mut self, cost: u32, remaining: u64, sent: Instant) -> bool {
         let now = Instant::now();
-        let is_later = |step: &Step| step.told_at > sent && step.room <= remaining;
+        let is_later = |step: &CostRefusal| step.told_at > sent && step.room <= remaining;
         self.steps.retain(|step| is_later(step) && step.is_within(step.grow_us, now));
         if self.steps.is_empty() {
             self.room = if self.asking == 1 { remaining } else { self.room.min(remaining) };
@@ -275,7 +275,7 @@ impl Block {
     }
 
     /// Remembers a refusal.
-    pub(super) fn note(&mut self, quota: Quota, step: Step) {
+    pub(super) fn note(&mut self, quota: Quota, step: CostRefusal) {
         if self.quota != quota {
             self.quota = quota;
             self.steps.clear();

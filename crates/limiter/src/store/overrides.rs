@@ -57,11 +57,11 @@ pub struct OverrideChange {
 /// Overrides in this process.
 #[derive(Debug, Default)]
 pub(super) struct Table {
-    held: Mutex<(u64, HashMap<String, Held>)>,
+    held: Mutex<(u64, HashMap<String, TimedOverride>)>,
 }
 
 /// What holds, and until when.
-type Held = (Override, Option<Now>);
+type TimedOverride = (Override, Option<Now>);
 
 impl Store {
     /// Sets what holds for a field, or with `if_absent` does so only if nothing does. Returns the change, if it has.

@@ -1,6 +1,6 @@
 //! The store on Redis: the script of lua/, by EVALSHA, in group commit.
 //!
-//! Where the buckets are is [`Place`]: one server, or the primary that Sentinels name, is a [`Node`]; a
+//! Where the buckets are is [`Topology`]: one server, or the primary that Sentinels name, is a [`Node`]; a
 //! [`Cluster`] is one node for each primary, with a slot map of its own. A node has a connection for
 //! each thread, which gathers operations into calls ([`batcher`]), and a breaker that the threads share:
 //! while it is open nothing is asked of the node, and the thread that opened it probes until it answers.
@@ -65,7 +65,7 @@ const FLUSH_STEP: Duration = Duration::from_millis(1);
 
 /// Buckets on Redis.
 pub struct RedisStore {
-    place: Place,
+    place: Topology,
     round_trip: Arc<RoundTrip>,
     /// What metrics call the only node, if there is one: what it is called in the url.
     label: String,
@@ -74,7 +74,7 @@ pub struct RedisStore {
 
 /// Where the buckets are.
 #[expect(clippy::large_enum_variant, reason = "a store has one")]
-enum Place {
+enum Topology {
     /// One server, or the primary that Sentinels name.
     One(Node),
     /// The primaries of a Cluster.
@@ -91,10 +91,10 @@ impl RedisStore {
         let round_trip = Arc::new(RoundTrip::unknown(timeout));
         let trips = round_trip.clone();
         let place = match &url.servers {
-            RedisServers::Cluster(seeds) => Place::Cluster(Cluster::new(access, seeds.clone(), trips)),
+            RedisServers::Cluster(seeds) => Topology::Cluster(Cluster::new(access, seeds.clone(), trips)),
             servers => {
                 let name = url.to_string();
-                Place::One(Node::new(name, access.to_servers(servers), trips, Weak::new()))
+                Topology::One(Node::new(name, access.to_servers(servers), trips, Weak::new()))
             }
         };
         let label = match &url.servers {
@@ -109,7 +109,7 @@ impl RedisStore {
     /// Has decisions count once all replicas of the server have them, from the first connection on. In a Cluster it
     /// does nothing.
     pub fn wait_for_replicas(&self) {
-        if let Place::One(node) = &self.place {
+        if let Topology::One(node) = &self.place {
             node.link.replicas.get_or_init(Arc::default);
         }
     }
@@ -120,8 +120,8 @@ impl RedisStore {
     /// A server doesn't answer now. It is tried again for as long as it takes.
     pub async fn warm_up(&self) -> Result<(), StoreError> {
         match &self.place {
-            Place::One(node) => node.warm_up().await,
-            Place::Cluster(cluster) => cluster.warm_up().await,
+            Topology::One(node) => node.warm_up().await,
+            Topology::Cluster(cluster) => cluster.warm_up().await,
         }
     }
 
@@ -131,9 +131,9 @@ impl RedisStore {
     /// No reply, at the latest at `deadline`. An operation that still waits then isn't sent any more.
     pub async fn operate(&self, operation: Operation, deadline: Instant) -> Result<Reply, StoreError> {
         match &self.place {
-            Place::One(node) => node.operate(LANE, operation, deadline)?.await,
+            Topology::One(node) => node.operate(LANE, operation, deadline)?.await,
             // On the heap, to keep the way through the other place small.
-            Place::Cluster(cluster) => match operation {
+            Topology::Cluster(cluster) => match operation {
                 Operation::Take(charges) if across::is_across(&charges) => {
                     Box::pin(across::take(self, charges, deadline)).await.map(Reply::Decision)
                 }
@@ -150,16 +150,16 @@ impl RedisStore {
     /// Does an operation in the next call of this thread, if the server can be reached now.
     pub fn send(&self, operation: Operation) {
         match &self.place {
-            Place::One(node) => node.send(LANE, operation),
-            Place::Cluster(cluster) => cluster.send(operation),
+            Topology::One(node) => node.send(LANE, operation),
+            Topology::Cluster(cluster) => cluster.send(operation),
         }
     }
 
     /// Waits until no operation waits or is under way, on any thread.
     pub async fn flush(&self) {
         let is_idle = || match &self.place {
-            Place::One(node) => node.is_idle(),
-            Place::Cluster(cluster) => cluster.is_idle(),
+            Topology::One(node) => node.is_idle(),
+            Topology::Cluster(cluster) => cluster.is_idle(),
         };
         while !is_idle() {
             sleep(FLUSH_STEP).await;
@@ -175,8 +175,8 @@ impl RedisStore {
     /// Whether all buckets can be asked for, as far as is known.
     pub fn answers(&self) -> bool {
         match &self.place {
-            Place::One(node) => node.link.answers(),
-            Place::Cluster(cluster) => cluster.answers(),
+            Topology::One(node) => node.link.answers(),
+            Topology::Cluster(cluster) => cluster.answers(),
         }
     }
 
@@ -195,8 +195,8 @@ impl RedisStore {
     /// What metrics call the nodes, and the nodes.
     fn links(&self) -> Vec<(String, Arc<Link>)> {
         match &self.place {
-            Place::One(node) => vec![(self.label.clone(), node.link.clone())],
-            Place::Cluster(cluster) => {
+            Topology::One(node) => vec![(self.label.clone(), node.link.clone())],
+            Topology::Cluster(cluster) => {
                 cluster.links().into_iter().map(|link| (link.name.clone(), link)).collect()
             }
         }
@@ -244,8 +244,8 @@ impl RedisStore {
         deadline: Instant,
     ) -> Result<Value, StoreError> {
         match &self.place {
-            Place::One(node) => node.command(&words, Manner::Together, deadline).await,
-            Place::Cluster(cluster) => {
+            Topology::One(node) => node.command(&words, Manner::Together, deadline).await,
+            Topology::Cluster(cluster) => {
                 Box::pin(cluster.command(slot_of(key.as_bytes()), words, deadline)).await
             }
         }
@@ -265,11 +265,11 @@ impl RedisStore {
     /// within a tokio runtime.
     pub fn subscribe(&self, channel: String) -> mpsc::Receiver<Bytes> {
         match &self.place {
-            Place::One(node) => {
+            Topology::One(node) => {
                 let link = node.link.clone();
                 channel::subscribe(channel, move || link.config.clone())
             }
-            Place::Cluster(cluster) => {
+            Topology::Cluster(cluster) => {
                 let cluster = cluster.clone();
                 channel::subscribe(channel, move || cluster.any())
             }
@@ -287,8 +287,8 @@ impl RedisStore {
 impl fmt::Debug for RedisStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = match &self.place {
-            Place::One(node) => node.link.name.clone(),
-            Place::Cluster(cluster) => cluster.to_string(),
+            Topology::One(node) => node.link.name.clone(),
+            Topology::Cluster(cluster) => cluster.to_string(),
         };
         f.debug_struct("RedisStore").field("server", &name).finish_non_exhaustive()
     }

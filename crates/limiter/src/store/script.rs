@@ -55,9 +55,9 @@ pub struct Call {
     buckets: Vec<Bucket>,
     /// Where each is among them, by its name.
     places: HashTable<usize>,
-    steps: Vec<Step>,
+    steps: Vec<CallStep>,
     /// The steps of requests that aren't the first to name their first bucket.
-    group_of: HashMap<Asked, usize>,
+    group_of: HashMap<GroupKey, usize>,
     /// For each operation, its step.
     operations: Vec<usize>,
     /// Of requests that name a bucket more than once, by their operation: for each charge, its place in what they ask.
@@ -80,7 +80,7 @@ impl Default for Call {
 
 /// What the script answered to a call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Answer {
+pub struct ScriptReply {
     /// Its time, and what it says of the steps that were done.
     pub numbers: Vec<i64>,
     /// The steps that failed, each with the error's text. They have changed nothing.
@@ -99,12 +99,12 @@ struct Bucket {
 }
 
 /// What requests ask: for each bucket its place, the cost of all charges on it, and whether they shadow.
-type Asked = SmallVec<[(usize, u32, bool); 2]>;
+type GroupKey = SmallVec<[(usize, u32, bool); 2]>;
 
 #[derive(Debug)]
-enum Step {
+enum CallStep {
     /// Equal requests.
-    Group { asked: Asked, count: u64 },
+    Group { asked: GroupKey, count: u64 },
     /// An act on the bucket of this place.
     On(usize, Act),
 }
@@ -118,7 +118,7 @@ impl Call {
             Operation::On { bucket, quota, act } => {
                 let place = self.place(bucket, *quota);
                 self.buckets[place].steps += 1;
-                self.steps.push(Step::On(place, *act));
+                self.steps.push(CallStep::On(place, *act));
                 self.steps.len() - 1
             }
         };
@@ -130,7 +130,7 @@ impl Call {
         // A hot key's come one after the other.
         if let Some(step) = self.operations.last().copied()
             && self.is_group_of(step, charges)
-            && let Step::Group { count, .. } = &mut self.steps[step]
+            && let CallStep::Group { count, .. } = &mut self.steps[step]
         {
             *count += 1;
             return step;
@@ -141,22 +141,22 @@ impl Call {
         let first = asked.first().map_or(next, |(place, ..)| self.buckets[*place].first);
         let step = match self.steps.get(first) {
             None => next,
-            Some(Step::Group { asked: other, .. }) if *other == asked => first,
+            Some(CallStep::Group { asked: other, .. }) if *other == asked => first,
             Some(_) => *self.group_of.entry(asked.clone()).or_insert(next),
         };
         if step == next {
             asked.iter().for_each(|(place, ..)| self.buckets[*place].steps += 1);
-            self.steps.push(Step::Group { asked, count: 0 });
+            self.steps.push(CallStep::Group { asked, count: 0 });
         }
-        if let Step::Group { count, .. } = &mut self.steps[step] {
+        if let CallStep::Group { count, .. } = &mut self.steps[step] {
             *count += 1;
         }
         step
     }
 
     /// Adds up the costs of charges on the same bucket: the script sees each bucket of a request once.
-    fn asked(&mut self, charges: &Charges) -> Asked {
-        let mut asked = Asked::new();
+    fn asked(&mut self, charges: &Charges) -> GroupKey {
+        let mut asked = GroupKey::new();
         let mut places: SmallVec<[usize; 4]> = SmallVec::new();
         for Charge { bucket, quota, cost, shadow } in charges {
             let place = self.place(bucket, *quota);
@@ -175,7 +175,7 @@ impl Call {
     }
 
     fn is_group_of(&self, step: usize, charges: &Charges) -> bool {
-        let Step::Group { asked, .. } = &self.steps[step] else { return false };
+        let CallStep::Group { asked, .. } = &self.steps[step] else { return false };
         let is_same = |((place, cost, shadow), charge): (&(usize, u32, bool), &Charge)| {
             let Bucket { name, quota, .. } = &self.buckets[*place];
             (name, *quota, *cost, *shadow) == (&charge.bucket, charge.quota, charge.cost, charge.shadow)
@@ -246,9 +246,9 @@ impl Call {
     }
 
     /// `index` says where each bucket's place is in KEYS.
-    fn write_step(&self, step: &Step, index: &[i64], list: &mut List) {
+    fn write_step(&self, step: &CallStep, index: &[i64], list: &mut List) {
         match step {
-            Step::Group { asked, count } => {
+            CallStep::Group { asked, count } => {
                 if let [(place, cost, false)] = asked[..]
                     && self.buckets[place].steps == 1
                 {
@@ -264,7 +264,7 @@ impl Call {
                     list.push(i64::from(*cost));
                 }
             }
-            Step::On(place, act) => {
+            CallStep::On(place, act) => {
                 list.push_text(match act {
                     Act::Record(_) => "record",
                     Act::Renew(_) => "renew",
@@ -284,7 +284,7 @@ impl Call {
 
     /// Reads the script's answer: its time in microseconds, and the replies in the operations' order, or why there is
     /// none. `None` if the answer isn't of the script's shape.
-    pub fn decode(&self, answer: &Answer) -> Option<(u64, Vec<Result<Reply, String>>)> {
+    pub fn decode(&self, answer: &ScriptReply) -> Option<(u64, Vec<Result<Reply, String>>)> {
         let (time_us, mut rest) = answer.numbers.split_first()?;
         let time_us = *time_us as u64;
         let mut results = Vec::with_capacity(self.steps.len());
@@ -294,18 +294,18 @@ impl Call {
             let failure = answer.failures.iter().find(|(failed, _)| *failed == place);
             let (result, after) = match step {
                 _ if let Some((_, text)) = failure => (Said::Failed(text), rest),
-                Step::Group { asked, .. } => {
+                CallStep::Group { asked, .. } => {
                     let (granted, after) = rest.split_first()?;
                     let (standings, after) = after.split_at_checked(4 * asked.len())?;
                     let granted = u64::try_from(*granted).ok()?;
                     let before = self.count_leases(asked, standings, &mut leased);
                     (Said::Group { granted, standings, leased: before, served: 0 }, after)
                 }
-                Step::On(_, Act::Peek(_)) => {
+                CallStep::On(_, Act::Peek(_)) => {
                     let (usage, after) = rest.split_first_chunk::<3>()?;
                     (Said::Usage(*usage), after)
                 }
-                Step::On(..) => (Said::Done, rest),
+                CallStep::On(..) => (Said::Done, rest),
             };
             results.push(result);
             rest = after;
@@ -332,7 +332,7 @@ impl Call {
     }
 
     /// Adds the leases that a group's charges made, and returns how many there were before.
-    fn count_leases(&self, asked: &Asked, standings: &[i64], leased: &mut [u64]) -> SmallVec<[u64; 2]> {
+    fn count_leases(&self, asked: &GroupKey, standings: &[i64], leased: &mut [u64]) -> SmallVec<[u64; 2]> {
         let charges = asked.iter().zip(standings.chunks_exact(4));
         let count = charges.map(|((place, cost, _), standing)| {
             let before = leased[*place];
@@ -346,7 +346,7 @@ impl Call {
     fn reply(&self, time_us: u64, step: usize, said: &mut Said<'_>) -> Result<Reply, String> {
         Ok(match (&self.steps[step], said) {
             (_, Said::Failed(text)) => return Err((*text).to_owned()),
-            (Step::Group { asked, .. }, Said::Group { granted, standings, leased, served }) => {
+            (CallStep::Group { asked, .. }, Said::Group { granted, standings, leased, served }) => {
                 let turn = *served;
                 *served += 1;
                 let mut decision = Decision {
@@ -432,8 +432,8 @@ mod tests {
         Operation::Take(smallvec![charge])
     }
 
-    fn numbers(numbers: &[i64]) -> Answer {
-        Answer { numbers: numbers.to_vec(), failures: Vec::new() }
+    fn numbers(numbers: &[i64]) -> ScriptReply {
+        ScriptReply { numbers: numbers.to_vec(), failures: Vec::new() }
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The queues: who waits for a bucket, in which order, until when, and what is to be done next for them.
 //!
-//! Nothing here waits or asks. A waiter looks for what is [`Next`] when it has joined, when it is told to, and
+//! Nothing here waits or asks. A waiter looks for what is [`NextStep`] when it has joined, when it is told to, and
 //! when the time has come that it was given. The one at the front is told of all changes.
 
 use std::{
@@ -27,7 +27,7 @@ use crate::{
 };
 
 use super::{
-    Answer, Awaited, Request,
+    Awaited, WaitResult, WaitingRequest,
     fairness::{AskPace, Fairness},
     renewed::Renewed,
 };
@@ -41,7 +41,7 @@ const TOGETHER_MOST: usize = 256;
 pub(crate) struct Waits {
     queues: Mutex<Queues>,
     waiting: AtomicUsize,
-    /// How long requests stayed in a queue, by [`End`].
+    /// How long requests stayed in a queue, by [`StayEnd`].
     stays: [Histogram; 3],
     /// Nobody is to wait any more.
     ended: watch::Sender<bool>,
@@ -51,7 +51,7 @@ pub(crate) struct Waits {
 
 /// How a stay in a queue ends.
 #[derive(Clone, Copy)]
-pub(crate) enum End {
+pub(crate) enum StayEnd {
     Admitted,
     Refused,
     /// The client has left.
@@ -78,7 +78,7 @@ struct Queue {
 
 struct Waiter {
     id: u64,
-    request: Arc<Request>,
+    request: Arc<WaitingRequest>,
     /// Permits that must be free for it, beside those ahead.
     needs: u64,
     /// Permits that it takes.
@@ -88,31 +88,31 @@ struct Waiter {
     until: Option<Instant>,
     /// Tells it to look for what is next.
     turn: Arc<Notify>,
-    answer: oneshot::Sender<Answer>,
+    answer: oneshot::Sender<WaitResult>,
 }
 
 /// A place in a queue. It is given up with this value.
-pub(crate) struct Place<'w> {
+pub(crate) struct QueuePlace<'w> {
     waits: &'w Waits,
     bucket: Bytes,
     id: u64,
     since: Instant,
-    pub(crate) end: End,
+    pub(crate) end: StayEnd,
     pub(crate) turn: Arc<Notify>,
 }
 
 /// What a waiter does next.
-pub(crate) enum Next {
+pub(crate) enum NextStep {
     /// Nothing, until then or until it is told.
     Rest(Option<Instant>),
     /// Look when there will be room for those of whom it isn't known.
     Look,
     /// Ask for these.
-    Ask(Vec<(u64, Arc<Request>)>),
+    Ask(Vec<(u64, Arc<WaitingRequest>)>),
 }
 
 /// What tells when so many permits are free.
-pub(crate) enum Room {
+pub(crate) enum RoomEstimate {
     /// The store.
     Told(u32),
     /// The waiters who take them before.
@@ -165,13 +165,13 @@ impl Waits {
     }
 
     /// What tells when there would be room at the end of a queue.
-    pub(crate) fn room_behind(&self, awaited: &Awaited) -> Room {
+    pub(crate) fn room_behind(&self, awaited: &Awaited) -> RoomEstimate {
         if *self.ended.borrow() {
-            return Room::Told(awaited.needs() as u32);
+            return RoomEstimate::Told(awaited.needs() as u32);
         }
         let queues = self.queues.lock();
         let queue = queues.by_bucket.get(&awaited.bucket);
-        queue.map_or(Room::Told(awaited.needs() as u32), |queue| {
+        queue.map_or(RoomEstimate::Told(awaited.needs() as u32), |queue| {
             let ahead: u64 = queue.waiters.iter().map(|waiter| waiter.cost).sum();
             queue.room(awaited.quota, queue.waiters.len(), ahead + awaited.needs())
         })
@@ -180,10 +180,10 @@ impl Waits {
     /// Takes a place at the end of a queue, unless too many wait. `free_at` holds if nobody is ahead.
     pub(crate) fn join(
         &self,
-        request: &Arc<Request>,
+        request: &Arc<WaitingRequest>,
         awaited: &Awaited,
         free_at: Option<Instant>,
-    ) -> Option<(Place<'_>, oneshot::Receiver<Answer>)> {
+    ) -> Option<(QueuePlace<'_>, oneshot::Receiver<WaitResult>)> {
         let mut queues = self.queues.lock();
         if self.waiting.load(Relaxed) >= WAITING_MOST {
             return None;
@@ -205,36 +205,36 @@ impl Waits {
             answer,
         });
         queue.tell_first();
-        let (bucket, since, end) = (awaited.bucket.clone(), Instant::now(), End::Left);
-        Some((Place { waits: self, bucket, id, since, end, turn }, answered))
+        let (bucket, since, end) = (awaited.bucket.clone(), Instant::now(), StayEnd::Left);
+        Some((QueuePlace { waits: self, bucket, id, since, end, turn }, answered))
     }
 
     /// What a waiter does next. It has to, if it is to ask.
-    pub(crate) fn next(&self, place: &Place<'_>, now: Instant) -> Next {
+    pub(crate) fn next(&self, place: &QueuePlace<'_>, now: Instant) -> NextStep {
         let Queues { by_bucket, fairness, .. } = &mut *self.queues.lock();
         let queue = by_bucket.get_mut(&place.bucket);
         let Some((queue, at)) = queue.and_then(|queue| queue.find(place.id).map(|at| (queue, at))) else {
             // Its answer is there.
-            return Next::Rest(None);
+            return NextStep::Rest(None);
         };
         let (waiter, first) = (&queue.waiters[at], &queue.waiters[0]);
         let until = waiter.until.filter(|until| *until > now);
         // The one at the front acts for all. Should it be late, so does one whose time is over.
         let is_over = waiter.until.is_some() && until.is_none();
         if queue.is_asking || (at > 0 && !is_over) {
-            return Next::Rest(until);
+            return NextStep::Rest(until);
         }
         let pace = queue.shared.map_or(AskPace::ALONE, |quota| fairness.pace(&place.bucket, quota, now));
         let ask_at = queue.ask_at(pace);
         if ask_at.is_some_and(|at| at <= now) || (is_over && first.has_room(now)) {
             queue.is_asking = true;
             let together = queue.waiters.iter().take(queue.together(pace, now));
-            return Next::Ask(together.map(|waiter| (waiter.id, waiter.request.clone())).collect());
+            return NextStep::Ask(together.map(|waiter| (waiter.id, waiter.request.clone())).collect());
         }
         if queue.waiters.iter().any(|waiter| waiter.free_at.is_none()) {
-            return Next::Look;
+            return NextStep::Look;
         }
-        Next::Rest(ask_at)
+        NextStep::Rest(ask_at)
     }
 
     /// Works out when there will be room for the waiters of whom it isn't known, and refuses those for whom that
@@ -252,9 +252,9 @@ impl Waits {
             if queue.waiters[at].free_at.is_none() {
                 let (waiter, mut refusal) = (&queue.waiters[at], None);
                 let free_at = match queue.room(awaited.quota, at, ahead + waiter.needs) {
-                    Room::At(free_at) => Some(free_at),
-                    Room::Unknown => None,
-                    Room::Told(permits) => match told(permits) {
+                    RoomEstimate::At(free_at) => Some(free_at),
+                    RoomEstimate::Unknown => None,
+                    RoomEstimate::Told(permits) => match told(permits) {
                         Some(Ok(outcome)) => {
                             refusal = Some(outcome);
                             // What never fits is free never.
@@ -271,7 +271,7 @@ impl Waits {
                 let is_late = |free_at: Instant| waiter.until.is_some_and(|until| free_at > until.max(now));
                 if free_at.map_or(refusal.is_some(), is_late) {
                     let refusal = awaited.refusal(refusal, free_at, now);
-                    self.take_out(queue, at, Answer::Taken(Err(refusal)));
+                    self.take_out(queue, at, WaitResult::Taken(Err(refusal)));
                     queue.forget_behind(at);
                     continue;
                 }
@@ -286,11 +286,11 @@ impl Waits {
     }
 
     /// Gives a waiter its answer, if it is still there.
-    pub(crate) fn answer(&self, bucket: &Bytes, id: u64, answer: Answer) {
+    pub(crate) fn answer(&self, bucket: &Bytes, id: u64, answer: WaitResult) {
         let Queues { by_bucket, fairness, .. } = &mut *self.queues.lock();
         let Some(queue) = by_bucket.get_mut(bucket) else { return };
         let Some(at) = queue.find(id) else { return };
-        if let Some(quota) = queue.shared.filter(|_| matches!(answer, Answer::Taken(Ok(_)))) {
+        if let Some(quota) = queue.shared.filter(|_| matches!(answer, WaitResult::Taken(Ok(_)))) {
             fairness.granted(bucket, quota, queue.waiters[at].cost, Instant::now());
         }
         self.take_out(queue, at, answer);
@@ -355,7 +355,7 @@ impl Waits {
         }
     }
 
-    fn take_out(&self, queue: &mut Queue, at: usize, answer: Answer) {
+    fn take_out(&self, queue: &mut Queue, at: usize, answer: WaitResult) {
         if let Some(waiter) = queue.waiters.remove(at) {
             self.waiting.fetch_sub(1, Relaxed);
             // One that leaves this very moment keeps what it was charged.
@@ -398,9 +398,9 @@ impl Queue {
     }
 
     /// What tells when so many permits are free, those included that this many waiters take before.
-    fn room(&self, quota: Quota, before: usize, permits: u64) -> Room {
+    fn room(&self, quota: Quota, before: usize, permits: u64) -> RoomEstimate {
         let Some(excess @ 1..) = permits.checked_sub(quota.capacity().into()) else {
-            return Room::Told(permits as u32);
+            return RoomEstimate::Told(permits as u32);
         };
         // All that is in use by now must leave, and then so many that those ahead will have taken.
         let mut taken = 0;
@@ -409,7 +409,7 @@ impl Queue {
             taken += waiter.cost;
             taken >= excess
         });
-        let Some(taken_at) = last.and_then(|last| last.free_at) else { return Room::Unknown };
+        let Some(taken_at) = last.and_then(|last| last.free_at) else { return RoomEstimate::Unknown };
         let after_us = match quota.algorithm {
             Algorithm::SlidingCells { cells } => quota.window_us + cell_us(quota.window_us, cells),
             // Permits drain one after the other.
@@ -418,7 +418,7 @@ impl Queue {
             }
             _ => quota.window_us,
         };
-        Room::At(taken_at + Duration::from_micros(after_us))
+        RoomEstimate::At(taken_at + Duration::from_micros(after_us))
     }
 
     /// There may be room earlier or later than was known.
@@ -439,7 +439,7 @@ impl Waiter {
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for QueuePlace<'_> {
     fn drop(&mut self) {
         self.waits.leave(&self.bucket, self.id);
         self.waits.stays[self.end as usize].observe_time(self.since.elapsed());

@@ -38,7 +38,7 @@ pub(super) async fn take(
     let enforcing = shares(&charges, false);
     let taken = join_all(enforcing.iter().map(|share| take_share(store, &charges, share, deadline))).await;
     // Each that was granted is held, also while another one's failure is told.
-    let held = taken.into_iter().collect::<Vec<Result<Held<'_>, StoreError>>>();
+    let held = taken.into_iter().collect::<Vec<Result<HeldShare<'_>, StoreError>>>();
     decision.admitted = held.iter().flatten().all(|held| held.decision.admitted);
     let mut failure = None;
     let mut granted = Vec::new();
@@ -117,11 +117,11 @@ async fn take_share<'s>(
     charges: &Charges,
     share: &Share,
     deadline: Instant,
-) -> Result<Held<'s>, StoreError> {
+) -> Result<HeldShare<'s>, StoreError> {
     let asked: Charges = share.iter().map(|place| charges[*place].clone()).collect();
     let reply = Box::pin(store.operate(Operation::Take(asked.clone()), deadline)).await?;
     let Reply::Decision(decision) = reply else { return Err(StoreError::Malformed) };
-    Ok(Held { store, charges: asked, decision, is_kept: false })
+    Ok(HeldShare { store, charges: asked, decision, is_kept: false })
 }
 
 fn enter(decision: &mut Decision, share: &Share, part: &Decision) {
@@ -133,14 +133,14 @@ fn enter(decision: &mut Decision, share: &Share, part: &Decision) {
 
 /// What a slot has decided. Unless the request is admitted, also when nobody waits for it any more, its leases
 /// are given back and its charges are counted as left behind.
-struct Held<'s> {
+struct HeldShare<'s> {
     store: &'s RedisStore,
     charges: Charges,
     decision: Decision,
     is_kept: bool,
 }
 
-impl Held<'_> {
+impl HeldShare<'_> {
     /// What was granted is used: these are the leases.
     fn keep(mut self) -> Vec<super::Lease> {
         self.is_kept = true;
@@ -158,7 +158,7 @@ impl Held<'_> {
     }
 }
 
-impl Drop for Held<'_> {
+impl Drop for HeldShare<'_> {
     fn drop(&mut self) {
         if self.is_kept {
             return;

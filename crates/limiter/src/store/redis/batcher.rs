@@ -30,7 +30,7 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-use crate::store::script::{Answer, Call};
+use crate::store::script::{Call, ScriptReply};
 
 use super::{
     Act, LANE, Lease, Operation, Reply, StoreError,
@@ -140,13 +140,13 @@ impl Waiting {
 }
 
 /// The right to make calls. It is given back however it ends, else nobody would call again.
-struct Turn<'a> {
+struct SendTurn<'a> {
     batcher: &'a Batcher,
     lane: Lane,
     has_ended: bool,
 }
 
-impl Drop for Turn<'_> {
+impl Drop for SendTurn<'_> {
     fn drop(&mut self) {
         if !self.has_ended
             && let Some(list) = self.batcher.queue.lock().lanes.get_mut(&self.lane)
@@ -346,7 +346,7 @@ impl Batcher {
 
     /// Makes calls for as long as operations wait in the lane.
     async fn call_until_idle(self: Arc<Self>, lane: Lane) {
-        let mut turn = Turn { batcher: &self, lane, has_ended: false };
+        let mut turn = SendTurn { batcher: &self, lane, has_ended: false };
         self.begun.get_or_init(async || self.begin().await).await;
         let mut gathers = self.gathers(lane);
         loop {
@@ -409,7 +409,7 @@ impl Batcher {
 
     /// The lane's next operations to go together, without those whose callers have given up.
     /// `None` ends this caller's turn, which it may also do when the other call can take the rest.
-    fn next_batch(&self, turn: &mut Turn<'_>, now: Instant) -> Option<Vec<Waiting>> {
+    fn next_batch(&self, turn: &mut SendTurn<'_>, now: Instant) -> Option<Vec<Waiting>> {
         let mut queue = self.queue.lock();
         let Queue { lanes, waiting } = &mut *queue;
         let list = lanes.entry(turn.lane).or_default();
@@ -452,7 +452,7 @@ impl Batcher {
         lane: Lane,
         batch: Vec<Waiting>,
         call: &Call,
-        answer: Result<Answer, StoreError>,
+        answer: Result<ScriptReply, StoreError>,
     ) {
         let decoded = answer.and_then(|answer| call.decode(&answer).ok_or(StoreError::Malformed));
         let replies = match decoded {

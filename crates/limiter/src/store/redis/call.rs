@@ -7,7 +7,7 @@ use fred::{
 };
 use tokio::time::{Duration, Instant};
 
-use crate::store::script::{self, Answer, Call};
+use crate::store::script::{self, Call, ScriptReply};
 
 use super::{
     StoreError,
@@ -22,7 +22,7 @@ pub(super) async fn run(
     call: &Call,
     manner: Manner,
     timeout: Duration,
-) -> Result<Answer, StoreError> {
+) -> Result<ScriptReply, StoreError> {
     let (keys, list) = call.encode();
     let sha = Bytes::from_static(script::SHA.as_bytes());
     let source = Bytes::from_static(script::SOURCE.as_bytes());
@@ -74,7 +74,7 @@ fn values(script: Bytes, keys: &[Bytes], list: Bytes) -> Vec<Value> {
 }
 
 /// Reads an answer: numbers, and behind them each step that failed with the error's text.
-pub fn read(answer: Value) -> Option<Answer> {
+pub fn read(answer: Value) -> Option<ScriptReply> {
     let Value::Array(mut values) = answer else { return None };
     let mut failures = Vec::new();
     while let Some(Value::Bytes(_) | Value::String(_)) = values.last() {
@@ -85,5 +85,5 @@ pub fn read(answer: Value) -> Option<Answer> {
         Value::Integer(number) => Some(number),
         _ => None,
     });
-    Some(Answer { numbers: numbers.collect::<Option<_>>()?, failures })
+    Some(ScriptReply { numbers: numbers.collect::<Option<_>>()?, failures })
 }

@@ -291,7 +291,7 @@ impl Cluster {
     pub(super) fn refresh_soon(&self) {
         let (Some(cluster), Ok(runtime)) = (self.me.upgrade(), Handle::try_current()) else { return };
         if !self.refreshes_soon.swap(true, Relaxed) {
-            let turn = Turn(cluster);
+            let turn = RefreshTurn(cluster);
             runtime.spawn(async move {
                 // It may have been read just before what was wrong with it.
                 let last = turn.0.refreshed.lock().await.as_ref().map(|(at, _)| at.elapsed());
@@ -392,9 +392,9 @@ impl fmt::Display for Cluster {
 }
 
 /// The right to read the slots soon. It is given back however that ends.
-struct Turn(Arc<Cluster>);
+struct RefreshTurn(Arc<Cluster>);
 
-impl Drop for Turn {
+impl Drop for RefreshTurn {
     fn drop(&mut self) {
         self.0.refreshes_soon.store(false, Relaxed);
     }

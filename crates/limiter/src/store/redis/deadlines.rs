@@ -19,13 +19,13 @@ use tokio::{
 /// Who waits, and until when.
 #[derive(Default)]
 pub(super) struct Deadlines {
-    state: Mutex<State>,
+    state: Mutex<WaitingDeadlines>,
     /// Tells [`Self::keep`] of a deadline before that of its timer.
     sooner: Notify,
 }
 
 #[derive(Default)]
-struct State {
+struct WaitingDeadlines {
     waiting: Slab<(Instant, Waker)>,
     /// When the timer goes off: not after the first deadline.
     timer: Option<Instant>,
@@ -51,7 +51,7 @@ impl Deadlines {
         deadline: Instant,
         mut future: F,
     ) -> Option<F::Output> {
-        let mut place = Place { deadlines: self, deadline, key: None };
+        let mut place = DeadlinePlace { deadlines: self, deadline, key: None };
         poll_fn(|context| match Pin::new(&mut future).poll(context) {
             Poll::Ready(output) => Poll::Ready(Some(output)),
             Poll::Pending => place.poll(context).map(|()| None),
@@ -62,7 +62,7 @@ impl Deadlines {
     fn wake_due(&self) {
         let now = Instant::now();
         let mut state = self.state.lock();
-        let State { waiting, timer } = &mut *state;
+        let WaitingDeadlines { waiting, timer } = &mut *state;
         *timer = waiting.iter().map(|(_, (deadline, _))| *deadline).filter(|deadline| *deadline > now).min();
         let due = waiting.iter().filter(|(_, (deadline, _))| *deadline <= now);
         let due: Vec<Waker> = due.map(|(_, (_, waker))| waker.clone()).collect();
@@ -72,13 +72,13 @@ impl Deadlines {
 }
 
 /// One who waits, until this is dropped.
-struct Place<'d> {
+struct DeadlinePlace<'d> {
     deadlines: &'d Deadlines,
     deadline: Instant,
     key: Option<usize>,
 }
 
-impl Place<'_> {
+impl DeadlinePlace<'_> {
     /// Ready at the deadline.
     fn poll(&mut self, context: &Context<'_>) -> Poll<()> {
         let Self { deadlines, deadline, key } = self;
@@ -100,7 +100,7 @@ impl Place<'_> {
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for DeadlinePlace<'_> {
     fn drop(&mut self) {
         if let Some(key) = self.key {
             self.deadlines.state.lock().waiting.remove(key);

@@ -24,11 +24,11 @@ const SERVERS_MOST: usize = 16;
 
 /// The replicas of the servers that were primaries.
 #[derive(Default)]
-pub(super) struct Replicas(Mutex<HashMap<Server, Known>>);
+pub(super) struct Replicas(Mutex<HashMap<Server, ReplicaCount>>);
 
 /// The replicas of one server.
 #[derive(Default)]
-struct Known {
+struct ReplicaCount {
     /// As many must have a decision.
     expected: usize,
     /// The time since when there have been fewer.
@@ -85,7 +85,7 @@ impl Replicas {
         let name = server.to_string();
         let known = servers.entry(server).or_default();
         if connected >= known.expected {
-            *known = Known { expected: connected, fewer_since: None };
+            *known = ReplicaCount { expected: connected, fewer_since: None };
             return connected;
         }
         if known.fewer_since.is_none() {
@@ -93,7 +93,7 @@ impl Replicas {
         }
         if now - *known.fewer_since.get_or_insert(now) >= GONE_AFTER {
             tracing::warn!(server = name, replicas = connected, "the store goes on without a replica");
-            *known = Known { expected: connected, fewer_since: None };
+            *known = ReplicaCount { expected: connected, fewer_since: None };
         }
         known.expected
     }

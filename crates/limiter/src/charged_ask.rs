@@ -17,7 +17,7 @@ use crate::{Ask, Origin, Scope, Standing, key::Prefixes};
 const NETWORKS: Prefixes = Prefixes { ipv4: 24, ipv6: 48 };
 
 /// A limit that is asked, and the charge that this makes.
-pub(super) struct Asked<'r> {
+pub(super) struct ChargedAsk<'r> {
     pub(super) ask: &'r Ask,
     /// On the bucket of the key.
     pub(super) charge: Charge,
@@ -28,9 +28,9 @@ pub(super) struct Asked<'r> {
     moved: Option<Box<Charge>>,
 }
 
-pub(super) type AllAsked<'r> = SmallVec<[Asked<'r>; 1]>;
+pub(super) type ChargedAsks<'r> = SmallVec<[ChargedAsk<'r>; 1]>;
 
-impl<'r> Asked<'r> {
+impl<'r> ChargedAsk<'r> {
     pub(super) fn new(ask: &'r Ask, charge: Charge, common: Quota) -> Self {
         Self { ask, charge, scope: ask.limit.scope, common, moved: None }
     }
@@ -69,7 +69,7 @@ impl<'r> Asked<'r> {
     }
 }
 
-impl Placed for Asked<'_> {
+impl Placed for ChargedAsk<'_> {
     fn charge(&self) -> &Charge {
         self.moved.as_deref().unwrap_or(&self.charge)
     }
