@@ -7,3 +7,4 @@ mod harness;
 
 mod layer;
 mod limiter;
+mod outside;
