@@ -10,9 +10,11 @@ use http::{
 };
 
 use crate::{
-    Limited, RatelimitHeaders, Standing,
-    admission::tightest_of_each,
-    algorithm::{Algorithm, Quota},
+    admission::Limited,
+    algorithm::Algorithm,
+    limit::policy_of,
+    settings::RatelimitHeaders,
+    standing::{Standing, tightest_of_each},
     text,
 };
 
@@ -127,23 +129,6 @@ pub fn write_retry_after(fields: &mut impl Fields, limited: &Limited) {
     fields.insert(RETRY_AFTER, Value::Number(delay_us.div_ceil(1_000_000).max(1)));
     if limited.is_exact() {
         fields.insert(RETRY_AFTER_MS, Value::Number(delay_us.div_ceil(1_000)));
-    }
-}
-
-/// What the draft's field says of a limit alone, as long as its quota is this one.
-pub(crate) fn policy(name: &str, quota: Quota) -> HeaderValue {
-    Value::Text(policy_of(name, quota)).into()
-}
-
-fn policy_of(name: &str, quota: Quota) -> String {
-    let [mut permits, mut window] = [itoa::Buffer::new(); 2];
-    let permits = permits.format(quota.permits);
-    match (quota.algorithm, quota.window_seconds()) {
-        (Algorithm::Concurrency, _) => {
-            text::concat(["\"", name, "\";q=", permits, ";qu=\"concurrent-requests\""])
-        }
-        (_, Some(seconds)) => text::concat(["\"", name, "\";q=", permits, ";w=", window.format(seconds)]),
-        (_, None) => text::concat(["\"", name, "\";q=", permits]),
     }
 }
 

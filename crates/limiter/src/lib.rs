@@ -34,25 +34,27 @@ mod refusals;
 #[cfg(feature = "layer")]
 pub mod response;
 mod settings;
+mod standing;
 pub mod store;
 pub mod text;
 mod wait;
 
 #[cfg(feature = "layer")]
 pub use self::layer::RateLimitLayer;
-use self::limit::Costs;
+
 #[cfg(feature = "redis")]
 pub use self::store::redis::{
     tls::{ClientTls, Identity},
     url::RedisUrl,
 };
 pub use self::{
-    admission::{Admission, Effect, Limited, Origin, Refusal, Standing, Standings, tightest_of_each},
+    admission::{Admission, Limited, Refusal},
     algorithm::{Algorithm, Quota, Rate},
     key::{Key, Prefixes},
     limit::{Ask, Asks, Limit},
     limiter::Limiter,
     overrides::{KeyState, read_rate},
-    settings::{OnFailure, RatelimitHeaders, Scope, StoreSettings, StoreUrl},
-    store::StoreError,
+    settings::{OnFailure, RatelimitHeaders, Scope},
+    standing::{Effect, Origin, Standing, Standings, tightest_of_each},
+    store::{StoreError, StoreSettings, StoreUrl},
 };

@@ -10,13 +10,13 @@
 
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
+use bytes::Bytes;
 use http::header::HeaderValue;
 use smallvec::SmallVec;
 
 use crate::{
     Key, OnFailure, Scope,
     algorithm::{Algorithm, Quota, Rate},
-    fields,
     store::Charge,
     text,
 };
@@ -83,7 +83,7 @@ impl Limit {
             wait: Duration::ZERO,
             costs: Costs::Vary,
             stem: format!(":{name}:{}:{{", quota.algorithm.tag()),
-            policy: fields::policy(name, quota),
+            policy: policy(name, quota),
         }
     }
 
@@ -136,6 +136,24 @@ impl Limit {
     /// How long a request may be held that it refuses.
     pub fn wait(&self) -> Duration {
         self.wait
+    }
+}
+
+/// Returns the value of `RateLimit-Policy` for a limit alone, as long as its quota is this one.
+fn policy(name: &str, quota: Quota) -> HeaderValue {
+    HeaderValue::from_maybe_shared(Bytes::from(policy_of(name, quota))).expect("it is visible ASCII")
+}
+
+/// Returns the member of `RateLimit-Policy` that stands for a limit.
+pub(crate) fn policy_of(name: &str, quota: Quota) -> String {
+    let [mut permits, mut window] = [itoa::Buffer::new(); 2];
+    let permits = permits.format(quota.permits);
+    match (quota.algorithm, quota.window_seconds()) {
+        (Algorithm::Concurrency, _) => {
+            text::concat(["\"", name, "\";q=", permits, ";qu=\"concurrent-requests\""])
+        }
+        (_, Some(seconds)) => text::concat(["\"", name, "\";q=", permits, ";w=", window.format(seconds)]),
+        (_, None) => text::concat(["\"", name, "\";q=", permits]),
     }
 }
 

@@ -52,7 +52,7 @@ use self::{
     allowance::AskAllowance,
     block::{Block, CostRefusal, Recall},
 };
-use super::Costs;
+use crate::limit::Costs;
 
 const SHARDS: usize = 64;
 /// Blocks in a shard.

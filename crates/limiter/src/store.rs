@@ -13,6 +13,7 @@ pub mod redis;
 pub mod redis;
 #[cfg(feature = "redis")]
 pub mod script;
+mod settings;
 
 use std::{fmt, sync::Arc};
 
@@ -22,11 +23,11 @@ use tokio::time::Instant;
 
 pub use crate::algorithm::concurrency::LeaseId;
 use crate::{
-    StoreSettings, StoreUrl,
     algorithm::Quota,
     metrics::{Distribution, Page},
 };
 
+pub use self::settings::{StoreSettings, StoreUrl};
 use self::{memory::MemoryStore, redis::RedisStore};
 
 /// What a request asks of one bucket.
