@@ -8,7 +8,7 @@ use tollgate_limiter::{
     store::{
         Act, Charge, Charges, Decision, Operation, Reply, Usage,
         memory::MemoryStore,
-        script::{self, Answer, Call},
+        script::{self, Call, ScriptReply},
     },
 };
 
@@ -128,10 +128,10 @@ fn added_up(charges: &Charges) -> Charges {
 }
 
 /// Does operations one by one, in the order of the script's steps: equal requests next to each other.
-pub(crate) fn serially<Answer>(
+pub(crate) fn serially<ScriptReply>(
     operations: &[Operation],
-    mut operate: impl FnMut(&Operation) -> Answer,
-) -> Vec<Answer> {
+    mut operate: impl FnMut(&Operation) -> ScriptReply,
+) -> Vec<ScriptReply> {
     let mut first = HashMap::new();
     let mut order: Vec<usize> = (0..operations.len()).collect();
     order.sort_by_cached_key(|at| match &operations[*at] {
@@ -217,7 +217,7 @@ impl Script {
         // Before the first text stands the place of a step that failed.
         let text = values.iter().position(|value| !matches!(value, Value::Integer(_)));
         let (numbers, failures) = values.split_at(text.map_or(values.len(), |text| text - 1));
-        let answer = Answer {
+        let answer = ScriptReply {
             numbers: numbers.iter().map(Value::integer).collect(),
             failures: failures
                 .chunks(2)
