@@ -44,7 +44,7 @@ pub struct Admission {
 }
 
 impl Admission {
-    /// Where the limits stand that were asked.
+    /// Returns the standings of the limits that were asked.
     pub fn standings(&self) -> &[Standing] {
         &self.standings
     }
@@ -67,18 +67,18 @@ impl Admission {
         self.accounts.iter().map(|account| (&account.ask.limit, account.cost))
     }
 
-    /// Whether it holds permits of limits on requests in flight.
+    /// Returns true if it holds permits of limits on requests in flight.
     pub fn has_leases(&self) -> bool {
         !self.leases.is_empty()
     }
 
-    /// Whether it holds nothing that must outlive the decision.
+    /// Returns true if it holds nothing that must outlive the decision.
     pub fn is_settled(&self) -> bool {
         self.leases.is_empty() && self.accounts.is_empty()
     }
 }
 
-/// Where more may be recorded for a request.
+/// An open account, on which more may be recorded for a request.
 #[derive(Debug)]
 pub(super) struct Account {
     pub(super) ask: Ask,
@@ -88,7 +88,7 @@ pub(super) struct Account {
     pub(super) charge: Charge,
     /// The quota of keys that have none of their own.
     pub(super) common: Quota,
-    /// What was estimated, or is owed if the response makes it so.
+    /// The estimate, or the cost that the response may make due.
     pub(super) cost: u32,
 }
 
@@ -173,7 +173,7 @@ pub enum Refusal {
     },
     /// The store can't answer, and a limit says to refuse then.
     StoreUnavailable {
-        /// Why it can't.
+        /// The cause.
         cause: StoreError,
         /// The limits that say so.
         denied_by: Vec<Standing>,
@@ -181,7 +181,7 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// Where the limits stand that have decided.
+    /// Returns the standings of the limits that decided.
     pub fn standings(&self) -> &[Standing] {
         match self {
             Self::Limited(limited) => limited.standings(),
@@ -191,7 +191,7 @@ impl Refusal {
     }
 }
 
-/// As the caller is told.
+/// Writes the message for the caller.
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -219,37 +219,37 @@ impl Error for Refusal {
     }
 }
 
-/// Which limits refused, and when there will be room.
+/// The limits that refused, and the time until there is room.
 #[derive(Debug)]
 pub struct Limited {
     pub(super) standings: Standings,
 }
 
 impl Limited {
-    /// Where the limits stand that were asked.
+    /// Returns the standings of the limits that were asked.
     pub fn standings(&self) -> &[Standing] {
         &self.standings
     }
 
-    /// The names of the limits that refused.
+    /// Returns the names of the limits that refused.
     pub fn violated(&self) -> impl Iterator<Item = &str> {
         tightest_of_each(&self.standings)
             .filter(|standing| standing.refuses())
             .map(|standing| standing.limit.name())
     }
 
-    /// Microseconds until the request can be admitted, if nobody else takes the room; `None` if never.
+    /// Returns the microseconds until the request fits, if nobody else takes the room; `None` if it never does.
     pub fn delay_us(&self) -> Option<u64> {
         let mut delays = self.refusing().map(|standing| standing.outcome.delay_us);
         delays.try_fold(0, |greatest, delay_us| Some(delay_us?.max(greatest)))
     }
 
-    /// Whether the delay is a promise. There is no telling when a request in flight ends.
+    /// Returns true if the delay is a promise. Nobody knows when a request in flight ends.
     pub fn is_exact(&self) -> bool {
         self.refusing().all(|standing| standing.quota.algorithm != Algorithm::Concurrency)
     }
 
-    /// Whether a limit is set to no permits at all.
+    /// Returns true if a limit is set to no permits at all.
     pub fn lets_nothing_pass(&self) -> bool {
         self.refusing().any(|standing| standing.quota.capacity() == 0)
     }

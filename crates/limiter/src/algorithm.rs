@@ -14,7 +14,7 @@ use std::{fmt, str::FromStr};
 use self::{concurrency::Leases, fixed_window::Window, gcra::Meter, sliding_window::Log};
 use crate::duration;
 
-/// What a bucket holds under one algorithm. Times are microseconds of the store's clock, and costs are permits.
+/// The count of a bucket under one algorithm. Times are microseconds of the store's clock, and costs are permits.
 pub trait Count {
     /// Lets go what has ended at `time_us`, and takes over a changed quota. The other methods say what holds
     /// at the time of the last advance.
@@ -51,21 +51,21 @@ pub trait Count {
 /// The most permits that can be in use, debts included: any limit and nearly as much again.
 const MOST_USED: u64 = 4_000_000_000;
 
-/// What a bucket holds, under any algorithm.
+/// The state of a bucket, under any algorithm.
 #[derive(Debug)]
 pub enum State {
-    /// Of the sliding window, in cells or not.
+    /// The state of the sliding window, in cells or not.
     Log(Log),
-    /// Of the fixed window.
+    /// The state of the fixed window.
     Window(Window),
-    /// Of GCRA.
+    /// The state of GCRA.
     Meter(Meter),
-    /// Of concurrency.
+    /// The leases of concurrency.
     Leases(Leases),
 }
 
 impl State {
-    /// A bucket in which nothing was counted. It takes no memory beside its own.
+    /// Returns an empty bucket. It allocates no memory.
     pub fn new(algorithm: Algorithm) -> Self {
         match algorithm {
             Algorithm::SlidingWindow | Algorithm::SlidingCells { .. } => Self::Log(Log::default()),
@@ -75,7 +75,7 @@ impl State {
         }
     }
 
-    /// How it counts.
+    /// Returns the count.
     pub fn count(&self) -> &dyn Count {
         match self {
             Self::Log(log) => log,
@@ -85,7 +85,7 @@ impl State {
         }
     }
 
-    /// How it counts, to let it.
+    /// Returns the count, to change it.
     pub fn count_mut(&mut self) -> &mut dyn Count {
         match self {
             Self::Log(log) => log,
@@ -107,7 +107,7 @@ impl State {
     }
 }
 
-/// How many permits in which time, as people write it: `100/10s`, `5/s`, `60/min`, `1000/h`, `10000/day`.
+/// A number of permits per time, as people write it: `100/10s`, `5/s`, `60/min`, `1000/h`, `10000/day`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Rate {
     /// Permits in a window, from 1 to [`Rate::MAX_PERMITS`].
@@ -162,14 +162,14 @@ impl FromStr for Rate {
     }
 }
 
-/// How the permits of a limit are counted, with what an algorithm needs to know beside the rate.
+/// An algorithm that counts permits, with its parameters beside the rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Algorithm {
     /// Exactly, in any window.
     SlidingWindow,
-    /// As the sliding window, with grants of a time W / cells counted as one.
+    /// The sliding window, with grants of a time W / cells counted as one.
     SlidingCells {
-        /// Into how many a window is divided, at least 1.
+        /// The number of cells in a window, at least 1.
         cells: u32,
     },
     /// In windows one after the other.
@@ -184,7 +184,7 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
-    /// The name, as in the file.
+    /// Returns the name, as in the file.
     pub fn name(self) -> &'static str {
         match self {
             Self::SlidingWindow => "sliding-window",
@@ -195,7 +195,7 @@ impl Algorithm {
         }
     }
 
-    /// What names the algorithm in a bucket's name, so that formats never meet: `sw`, `sc60`, `fw`, `gc`, `cc`.
+    /// Returns the part of a bucket's name that keeps formats apart: `sw`, `sc60`, `fw`, `gc`, `cc`.
     pub fn tag(self) -> String {
         match self {
             Self::SlidingWindow => "sw".to_owned(),
@@ -210,7 +210,7 @@ impl Algorithm {
 /// A limit compiled to numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Quota {
-    /// How permits are counted.
+    /// The algorithm.
     pub algorithm: Algorithm,
     /// Permits in a window, or at a time; 0 lets nothing pass.
     pub permits: u32,
@@ -219,22 +219,22 @@ pub struct Quota {
 }
 
 impl Quota {
-    /// A rate under an algorithm.
+    /// Returns the quota of a rate under an algorithm.
     pub fn new(algorithm: Algorithm, rate: Rate) -> Self {
         Self { algorithm, permits: rate.permits, window_us: rate.window_us }
     }
 
-    /// So many requests in flight at a time. What one holds whose process has died ends after 30 seconds.
+    /// Returns a quota of requests in flight. The permit of a process that has died ends after 30 seconds.
     pub fn concurrency(permits: u32) -> Self {
         Self { algorithm: Algorithm::Concurrency, permits, window_us: 30_000_000 }
     }
 
-    /// The rate that it was made from.
+    /// Returns the rate.
     pub fn rate(self) -> Rate {
         Rate { permits: self.permits, window_us: self.window_us }
     }
 
-    /// The most permits that can be in use: a greater cost is never admitted.
+    /// Returns the most permits that can be in use. A greater cost is never admitted.
     pub fn capacity(self) -> u32 {
         match self.algorithm {
             Algorithm::Gcra { burst: Some(burst) } if self.permits > 0 => burst,
@@ -242,18 +242,18 @@ impl Quota {
         }
     }
 
-    /// Whether its numbers are exact in the script: those of a GCRA level up to 2^53.
+    /// Returns true if its numbers are exact in the script: those of a GCRA level up to 2^53.
     pub fn is_countable(self) -> bool {
         !matches!(self.algorithm, Algorithm::Gcra { .. })
             || u64::from(self.capacity()).saturating_mul(self.window_us) <= gcra::MOST_LEVEL
     }
 
-    /// The window in whole seconds, if it is a whole number of them.
+    /// Returns the window in seconds, if it is a whole number of them.
     pub fn window_seconds(self) -> Option<u64> {
         self.window_us.is_multiple_of(1_000_000).then_some(self.window_us / 1_000_000)
     }
 
-    /// This gateway's share of the quota when `instances` count apart: `max(1, floor(L / instances))`.
+    /// Returns this gateway's share of the quota when `instances` count apart: `max(1, floor(L / instances))`.
     pub fn share(self, instances: u32) -> Self {
         let share = |permits: u32| if permits == 0 { 0 } else { (permits / instances).max(1) };
         let algorithm = match self.algorithm {
@@ -271,7 +271,7 @@ impl From<Rate> for Quota {
     }
 }
 
-/// As `rate` is written for the algorithm: `100/10s`, or `20` at a time.
+/// Writes the quota as `rate` in the file: `100/10s`, or `20` at a time.
 impl fmt::Display for Quota {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.algorithm {

@@ -1,4 +1,4 @@
-//! What a request asks of one limit, with the charge that this makes.
+//! A question to one limit, with its charge.
 
 use std::net::IpAddr;
 
@@ -16,7 +16,7 @@ use crate::{Ask, Origin, Scope, Standing, key::Prefixes};
 /// The networks by which clients are counted if their keys can't be.
 const NETWORKS: Prefixes = Prefixes { ipv4: 24, ipv6: 48 };
 
-/// A limit that is asked, and the charge that this makes.
+/// A question to one limit, with its charge.
 pub(super) struct ChargedAsk<'r> {
     pub(super) ask: &'r Ask,
     /// On the bucket of the key.
@@ -35,7 +35,7 @@ impl<'r> ChargedAsk<'r> {
         Self { ask, charge, scope: ask.limit.scope, common, moved: None }
     }
 
-    /// Adds what another one asks, if that is more of the same bucket. Leases stay apart: each request has its own.
+    /// Adds the cost of another one, if it is for the same bucket. Leases stay apart: each request has its own.
     pub(super) fn join(&mut self, other: &Self) -> bool {
         let quota = self.charge.quota;
         let is_same = self.charge.bucket == other.charge.bucket
@@ -50,7 +50,7 @@ impl<'r> ChargedAsk<'r> {
         is_same
     }
 
-    /// Whether it can ever be admitted.
+    /// Returns true if it can ever be admitted.
     pub(super) fn is_within_quota(&self) -> bool {
         self.charge.cost.max(1) <= self.charge.quota.capacity()
     }

@@ -1,4 +1,4 @@
-//! What a client is told of its limits: the RateLimit fields, the legacy ones, and Retry-After.
+//! The header fields that tell clients about their limits: RateLimit, the legacy ones, and Retry-After.
 //!
 //! The first are those of draft-ietf-httpapi-ratelimit-headers-11, lists of strings with parameters
 //! (RFC 9651): `RateLimit-Policy: "per-client";q=100;w=10` and `RateLimit: "per-client";r=42;t=7`.
@@ -25,7 +25,7 @@ const LEGACY_REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remain
 const LEGACY_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
 const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
 
-/// Where fields are written: a map, or the lines of a head of HTTP/1.1, which cost less, but can't be changed any more.
+/// A place to write fields: a map, or the lines of an HTTP/1.1 head, which cost less, but can't be changed later.
 pub trait Fields {
     /// Puts a field behind those of its name.
     fn append(&mut self, name: HeaderName, value: Value<'_>);
@@ -33,10 +33,10 @@ pub trait Fields {
     fn insert(&mut self, name: HeaderName, value: Value<'_>);
 }
 
-/// What is written in a field.
+/// The value of a field.
 #[derive(Debug)]
 pub enum Value<'v> {
-    /// What is there.
+    /// A value that exists.
     Ready(&'v HeaderValue),
     /// Visible ASCII.
     Text(String),

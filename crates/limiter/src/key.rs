@@ -23,7 +23,7 @@ pub const HASH_DIGITS: usize = 2 * HASH_BYTES;
 
 const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'.').remove(b'_').remove(b':').remove(b'-');
 
-/// Whom a limit counts, as the text that names a bucket.
+/// A caller as a limit counts it: the text that names its bucket.
 ///
 /// # Examples
 ///
@@ -38,17 +38,17 @@ const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'.').remove(b'_').remove(b'
 pub struct Key(String);
 
 impl Key {
-    /// The key of a caller, who may have any name.
+    /// Returns the key of a caller with this name.
     pub fn caller(name: &str) -> Self {
         Self(value_text(["caller", ""], name.as_bytes(), true))
     }
 
-    /// The key of a client's address. The first 64 bits of an IPv6 address are one client.
+    /// Returns the key of a client's address. The first 64 bits of an IPv6 address are one client.
     pub fn address(client: IpAddr) -> Self {
         Self(network_text(Prefixes { ipv4: 32, ipv6: 64 }.network(client.to_canonical())))
     }
 
-    /// The key of a header's value. It is hashed, as it may be a credential. Of `Authorization`, the case of the scheme
+    /// Returns the key of a header's value. It is hashed, as it may be a credential. In `Authorization`, the case of the scheme
     /// and the white space behind it make no difference.
     pub fn header(name: &HeaderName, value: &HeaderValue) -> Self {
         let usual = match *name {
@@ -58,17 +58,17 @@ impl Key {
         Self(value_text(["header:", name.as_str()], &usual, false))
     }
 
-    /// The key of everybody together.
+    /// Returns the key that all callers share.
     pub fn global() -> Self {
         Self(value_text(["global", ""], b"", true))
     }
 
-    /// A key by its text.
+    /// Returns the key with this text.
     pub fn of_text(text: String) -> Self {
         Self(text)
     }
 
-    /// The text: letters, digits and punctuation that no terminal and no Redis key minds.
+    /// Returns the text: letters, digits and punctuation that are safe in terminals and Redis keys.
     pub fn as_str(&self) -> &str {
         &self.0
     }

@@ -21,7 +21,7 @@ use crate::{
     text,
 };
 
-/// A named rule: how many may pass, and what becomes of the others.
+/// A named limit: a quota, and how to apply it.
 ///
 /// A bucket is named by the limit's name, its algorithm and a key, never by numbers: a limit of the same name
 /// with another rate goes on with the counts.
@@ -49,9 +49,9 @@ pub struct Limit {
     pub(crate) on_failure: OnFailure,
     pub(crate) wait: Duration,
     pub(crate) costs: Costs,
-    /// What a bucket's name has between the store's prefix and the key: `:<limit>:<tag>:{`.
+    /// The part of a bucket's name between the store's prefix and the key: `:<limit>:<tag>:{`.
     stem: String,
-    /// What clients are told of its quota.
+    /// The value of `RateLimit-Policy` for the quota.
     pub(crate) policy: HeaderValue,
 }
 
@@ -65,7 +65,7 @@ pub(crate) enum Costs {
 }
 
 impl Limit {
-    /// A limit that enforces, counts for all gateways of a store, refuses at once, and counts in this process
+    /// Returns a limit that enforces, counts for all gateways of a store, refuses at once, and counts in this process
     /// while the store is away.
     ///
     /// # Panics
@@ -87,53 +87,53 @@ impl Limit {
         }
     }
 
-    /// The same, but it only counts and reports, and refuses nobody.
+    /// Makes the limit count and report only, and refuse nothing.
     #[must_use]
     pub fn shadow(self) -> Self {
         Self { is_shadow: true, ..self }
     }
 
-    /// The same, but it counts in this process alone and never asks the store.
+    /// Makes the limit count in this process alone, without the store.
     #[must_use]
     pub fn in_this_process(self) -> Self {
         Self { scope: Scope::Instance, ..self }
     }
 
-    /// The same, but all its requests cost the same, on all gateways: where one is refused, no other one is admitted.
+    /// Declares that all requests cost the same, on all gateways: while one is refused, no other one is admitted.
     #[must_use]
     pub fn of_equal_costs(self) -> Self {
         Self { costs: Costs::Equal, ..self }
     }
 
-    /// The same, with another policy for when the store can't answer.
+    /// Sets the failure policy.
     #[must_use]
     pub fn on_failure(self, on_failure: OnFailure) -> Self {
         Self { on_failure, ..self }
     }
 
-    /// The same, but a request that it refuses is held for so long at most, until there is room. Requests of a
-    /// [`RateLimitLayer`](crate::RateLimitLayer) and of the gateway are; [`Limiter::acquire`] goes by its deadline.
+    /// Sets the longest time to hold a request until there is room. It applies to requests of a
+    /// `RateLimitLayer` and of the gateway; [`Limiter::acquire`](crate::Limiter::acquire) has its own deadline.
     #[must_use]
     pub fn wait_at_most(self, wait: Duration) -> Self {
         Self { wait, ..self }
     }
 
-    /// The name.
+    /// Returns the name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The quota, for keys that have none of their own.
+    /// Returns the quota of keys that have none of their own.
     pub fn quota(&self) -> Quota {
         self.quota
     }
 
-    /// Whether it only counts and reports.
+    /// Returns true if it only counts and reports.
     pub fn shadows(&self) -> bool {
         self.is_shadow
     }
 
-    /// How long a request may be held that it refuses.
+    /// Returns the longest time to hold a request that it refuses.
     pub fn wait(&self) -> Duration {
         self.wait
     }
@@ -157,7 +157,7 @@ pub(crate) fn policy_of(name: &str, quota: Quota) -> String {
     }
 }
 
-/// What a request asks of one limit.
+/// A request's question to one limit: a key to count by, and a cost.
 ///
 /// # Examples
 ///
@@ -179,88 +179,88 @@ pub struct Ask {
     pub(crate) cost: u32,
     /// The file's for this key.
     rate: Option<Rate>,
-    /// What the request may turn out to cost.
+    /// The cost that may become known when the request has been served.
     pub(crate) settles: Option<u32>,
-    /// Who sent the request.
+    /// The client's address.
     pub(crate) client: Option<IpAddr>,
-    /// Its place among what the request asks of the same limit, by each of the keys that servers may read in it.
+    /// The number of its key among those that servers may read in the request for the same limit.
     pub(crate) reading: u8,
 }
 
 impl Ask {
-    /// One permit for a caller.
+    /// Asks for one permit for a key.
     pub fn new(limit: &Arc<Limit>, key: impl Into<Key>) -> Self {
         let limit = limit.clone();
         Self { limit, key: key.into(), cost: 1, rate: None, settles: None, client: None, reading: 0 }
     }
 
-    /// The limit.
+    /// Returns the limit.
     pub fn limit(&self) -> &Arc<Limit> {
         &self.limit
     }
 
-    /// Whom it counts for.
+    /// Returns the key.
     pub fn key(&self) -> &Key {
         &self.key
     }
 
-    /// The same, for so many permits. None at all asks whether one fits, and takes none. Of a limit on requests
-    /// in flight a request takes one, whatever this says.
+    /// Sets the number of permits. With 0 it asks whether one fits, and takes none. From a limit on requests
+    /// in flight a request always takes one.
     #[must_use]
     pub fn cost(self, cost: u32) -> Self {
         let is_rate = self.limit.quota.algorithm != Algorithm::Concurrency;
         Self { cost: if is_rate { cost } else { 1 }, ..self }
     }
 
-    /// The same, for a request that may [record](Admission::record) more permits when it has been served: about
-    /// so many in all.
+    /// Declares that the request may [record](crate::Admission::record) more permits when it has been served: about
+    /// this many in all.
     #[must_use]
     pub fn settled_later(self, cost: u32) -> Self {
         Self { settles: Some(cost), ..self }
     }
 
-    /// The same, for a request from this address. The in-process store counts new keys by the client's network, a /24 or /48,
+    /// Sets the client's address. The in-process store counts new keys by the client's network, a /24 or /48,
     /// if the limit has used up its share of the memory. Requests without an address are counted together then.
     #[must_use]
     pub fn from_client(self, client: IpAddr) -> Self {
         Self { client: Some(client), ..self }
     }
 
-    /// The same, from this address unless one was given.
+    /// Sets the client's address unless it is set.
     #[cfg(feature = "layer")]
     pub(crate) fn or_from_client(mut self, client: IpAddr) -> Self {
         self.client.get_or_insert(client);
         self
     }
 
-    /// The same, with a rate of the key's own in place of the limit's.
+    /// Sets the key's own rate, which replaces the limit's.
     #[must_use]
     pub fn rate(self, rate: Option<Rate>) -> Self {
         Self { rate, ..self }
     }
 
-    /// The same, as the one of this place among what the request asks of the limit.
+    /// Sets the number of its key among those that servers may read in the request.
     #[must_use]
     pub fn reading(self, reading: u8) -> Self {
         Self { reading, ..self }
     }
 
-    /// The rate that the file gives the key in place of the limit's, if any.
+    /// Returns the key's own rate from the file, if any.
     pub fn own_rate(&self) -> Option<Rate> {
         self.rate
     }
 
-    /// What the request may turn out to cost when it has been served, if that isn't known yet.
+    /// Returns the cost that may become known when the request has been served.
     pub fn settles(&self) -> Option<u32> {
         self.settles
     }
 
-    /// The rate that holds unless another one was set.
+    /// Returns the rate that holds unless it was overridden.
     pub fn rate_of_file(&self) -> Rate {
         self.rate.unwrap_or(self.limit.quota.rate())
     }
 
-    /// The charge that it makes at this rate, on a bucket of this store's.
+    /// Returns its charge at this rate, on a bucket with this prefix.
     pub fn charge(&self, key_prefix: &str, rate: Rate) -> Charge {
         let Self { limit, key, cost, .. } = self;
         let bucket = text::concat([key_prefix, &limit.stem, key.as_str(), "}"]);
@@ -269,5 +269,5 @@ impl Ask {
     }
 }
 
-/// What a request asks, each of another limit, or of the same one for another key that servers may read in it.
+/// The questions of a request: one for each limit, and for each key that servers may read in it.
 pub type Asks = SmallVec<[Ask; 1]>;

@@ -29,7 +29,7 @@ use self::{
     outcome::{hold, refuse},
 };
 
-/// Decides what limits are asked, in a store and in this process. It outlives reloads of the configuration,
+/// A limiter: decides requests, in a store and in this process. It outlives reloads of the configuration,
 /// and may be shared by any threads; each has its own connection to the store.
 ///
 /// # Examples
@@ -78,11 +78,11 @@ pub struct Limiter {
 }
 
 impl Limiter {
-    /// Opens the store at a url, `redis://127.0.0.1:6379` or `memory:`, with the settings that a file has by
+    /// Opens the store at a URL, `redis://127.0.0.1:6379` or `memory:`, with the settings that a file has by
     /// default. Must be called in a tokio runtime. Nothing is connected yet: see [`Self::warm_up`].
     ///
     /// # Errors
-    /// A url of no store. The error tells what to write, and no password.
+    /// The URL is invalid. The error says how to fix it, and contains no password.
     ///
     /// # Examples
     ///
@@ -108,7 +108,7 @@ impl Limiter {
     /// tokio runtime, in which it follows what others change.
     ///
     /// # Errors
-    /// A url that the client can't read.
+    /// The URL is invalid for the client.
     pub fn open(config: &StoreSettings) -> Result<Arc<Self>, StoreError> {
         let store = Arc::new(Store::open(config)?);
         let local = match &*store {
@@ -131,7 +131,7 @@ impl Limiter {
         Ok(limiter)
     }
 
-    /// Admits a request and charges all that it asks, or refuses it and charges nothing. It doesn't pass those
+    /// Admits a request and charges all that it asks, or refuses it and charges nothing. It doesn't overtake those
     /// who wait.
     ///
     /// # Errors
@@ -141,7 +141,7 @@ impl Limiter {
         self.admit_in_time(asks, now, Patience::Until(Some(now))).await
     }
 
-    /// As [`Self::try_acquire`], but a request that is refused waits for its room until the deadline, or if
+    /// Admits a request as [`Self::try_acquire`] does, but waits for its room until the deadline, or if
     /// there is none, until it is served. It is refused at once if it would wait in vain: by the deadline
     /// there won't be room for it and for those who came before, it asks for more than a limit ever allows, or
     /// the limit counts what is in flight, of which there is no telling when it ends.
@@ -156,7 +156,7 @@ impl Limiter {
         self.admit_in_time(asks, Instant::now(), Patience::Until(deadline)).await
     }
 
-    /// As [`Self::acquire`], for a request that arrived then and waits as long as the limits say that refuse it.
+    /// Admits a request that arrived at this time. It waits as long as the limits that refuse it allow.
     pub fn acquire_within_waits(
         self: &Arc<Self>,
         asks: &[Ask],
@@ -165,7 +165,7 @@ impl Limiter {
         self.admit_in_time(asks, arrival, Patience::OfLimits(None))
     }
 
-    /// As [`Self::acquire_within_waits`], for a caller that waits until this time at most, if it has said so.
+    /// Admits a request as [`Self::acquire_within_waits`] does, but doesn't wait beyond `end`.
     pub fn acquire_within_waits_until(
         self: &Arc<Self>,
         asks: &[Ask],

@@ -27,18 +27,18 @@ use crate::{
     },
 };
 
-/// What holds, as far as this gateway knows.
+/// The overrides that this gateway knows.
 #[derive(Debug)]
 pub(crate) struct Overridden {
     pub(crate) names: Names,
     read: ArcSwap<KnownOverrides>,
     /// Held to replace it by what follows from it.
     replacing: Mutex<()>,
-    /// Whether there has ever been one: as long as there hasn't, requests look at nothing else.
+    /// True once there has been an override. Until then requests look at nothing else.
     any_yet: AtomicBool,
 }
 
-/// What was read last: its version goes with it, since two may read at a time.
+/// The overrides that were read last, with their version, since two may read at a time.
 #[derive(Clone, Debug, Default)]
 struct KnownOverrides {
     version: u64,
@@ -104,16 +104,16 @@ impl HeldRate {
     }
 }
 
-/// How much of a key's permits is in use, and what it is held to.
+/// The state of a key: its quota and its use.
 #[derive(Clone, Copy, Debug)]
 pub struct KeyState {
     /// The quota that holds now.
     pub quota: Quota,
-    /// Whether that is an override's.
+    /// True if an override set it.
     pub is_overridden: bool,
-    /// What is in use.
+    /// The use of its permits.
     pub usage: Usage,
-    /// Whether that is counted for the client's network and not for the key, as the limit has no memory for more keys.
+    /// True if the use is that of the client's network, as the limit has no memory for more keys.
     pub is_by_network: bool,
 }
 
@@ -162,13 +162,13 @@ impl Overridden {
         self.read.store(Arc::new(read));
     }
 
-    /// How many there are.
+    /// Returns the number of overrides.
     pub(crate) fn len(&self) -> usize {
         let limits = self.read.load();
         limits.limits.values().map(|limit| usize::from(limit.own.is_some()) + limit.keys.len()).sum()
     }
 
-    /// What an override says of a key, that of the key itself before that of the limit.
+    /// Returns the override of a key: that of the key itself, or else that of the limit.
     pub(crate) fn of(&self, limit: &Limit, key: Option<&Key>) -> Option<(Rate, Option<Scope>)> {
         if !self.any_yet.load(Acquire) {
             return None;

@@ -58,11 +58,11 @@ const SHARDS: usize = 64;
 /// Blocks in a shard.
 const BLOCKS_MOST: usize = 1024;
 
-/// What is refused here. One for all threads.
+/// The buckets that are known to be full. All threads share it.
 pub(super) struct Refusals {
     shards: Box<[Mutex<BlockShard>]>,
     blocks: AtomicUsize,
-    /// How often anything was forgotten.
+    /// The number of times that anything was forgotten.
     epoch: AtomicU64,
 }
 
@@ -73,7 +73,7 @@ struct BlockShard {
     allowance: AskAllowance,
 }
 
-/// What is known of a request.
+/// The result of a look at what is known.
 pub(super) enum Verdict<'r> {
     /// Nothing: the store is to be asked. To be kept until it has answered.
     Ask(Turns<'r>),
@@ -81,7 +81,7 @@ pub(super) enum Verdict<'r> {
     Refused(SmallVec<[Option<Outcome>; 1]>),
 }
 
-/// When a call was sent.
+/// The time at which a call was sent.
 #[derive(Clone, Copy)]
 pub(super) struct Sending {
     at: Instant,
@@ -99,7 +99,7 @@ impl Default for Refusals {
 }
 
 impl Refusals {
-    /// How many buckets it remembers.
+    /// Returns the number of buckets that it remembers.
     pub(super) fn len(&self) -> usize {
         self.blocks.load(Relaxed)
     }
@@ -281,7 +281,7 @@ impl Refusals {
         }
     }
 
-    /// By bits of the hash that the shard's table doesn't go by.
+    /// Returns the shard of a hash, by bits that its table doesn't use.
     fn shard(&self, hash: u64) -> &Mutex<BlockShard> {
         &self.shards[(hash >> 32) as usize % SHARDS]
     }

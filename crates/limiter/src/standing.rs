@@ -10,23 +10,23 @@ use crate::{
     store::Outcome,
 };
 
-/// Where one limit stands after a request.
+/// The standing of one limit after a request.
 #[derive(Clone, Debug)]
 pub struct Standing {
     /// The limit.
     pub limit: Arc<Limit>,
     /// The quota it was held to: the limit's, the key's own, or this gateway's share while the store is away.
     pub quota: Quota,
-    /// What the store said, now or lately. Where it wasn't asked since the cost is more than the quota ever
+    /// The store's statement, now or lately. If it wasn't asked since the cost is more than the quota ever
     /// allows, only that holds.
     pub outcome: Outcome,
-    /// Where that comes from.
+    /// The origin of the decision.
     pub origin: Origin,
-    /// Its place among the keys that servers may read in the request, of which each is asked for.
+    /// The number of its key among those that servers may read in the request.
     pub reading: u8,
 }
 
-/// Where a limit's decision comes from.
+/// The origin of a limit's decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// The store in which the limit counts.
@@ -46,7 +46,7 @@ pub enum Origin {
 }
 
 impl Origin {
-    /// What metrics and logs call it.
+    /// Returns its name in metrics and logs.
     pub fn name(self) -> &'static str {
         match self {
             Self::Store => "store",
@@ -60,7 +60,7 @@ impl Origin {
     }
 }
 
-/// What a limit did to a request.
+/// The effect of a limit on a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// It admitted it.
@@ -76,7 +76,7 @@ pub enum Effect {
 }
 
 impl Effect {
-    /// What metrics and logs call it.
+    /// Returns its name in metrics and logs.
     pub fn name(self) -> &'static str {
         match self {
             Self::Admitted => "admitted",
@@ -89,7 +89,7 @@ impl Effect {
 }
 
 impl Standing {
-    /// Of a limit that decided so. One that shadows is the origin itself.
+    /// Returns the standing of a limit. For a shadowing limit the origin is always [`Origin::Shadow`].
     pub fn new(ask: &Ask, quota: Quota, outcome: Outcome, origin: Origin) -> Self {
         let Ask { limit, reading, .. } = ask;
         let origin = if limit.shadows() { Origin::Shadow } else { origin };
@@ -106,12 +106,12 @@ impl Standing {
         }
     }
 
-    /// Whether it tells where this ask stands.
+    /// Returns true if it is the standing of this ask.
     pub fn is_of(&self, ask: &Ask) -> bool {
         Arc::ptr_eq(&self.limit, &ask.limit) && self.reading == ask.reading
     }
 
-    /// What the limit did to the request, which was admitted by all limits or wasn't.
+    /// Returns the effect on a request that all limits admitted, or didn't.
     pub fn effect(&self, admitted: bool) -> Effect {
         match self.outcome.delay_us {
             Some(0) if admitted => Effect::Admitted,
@@ -120,22 +120,22 @@ impl Standing {
         }
     }
 
-    /// How many permits are left, if that is known.
+    /// Returns the permits that are left, if that is known.
     pub fn remaining(&self) -> Option<u64> {
         let is_known = !matches!(self.origin, Origin::FallbackAllow | Origin::FallbackDeny);
         is_known.then_some(self.outcome.remaining)
     }
 
-    /// Whether the limit refuses: it doesn't shadow, and has no room.
+    /// Returns true if the limit refuses: it doesn't shadow, and has no room.
     pub fn refuses(&self) -> bool {
         !self.limit.shadows() && self.outcome.delay_us != Some(0)
     }
 }
 
-/// One for each ask, of which a limit has several if servers may read several keys in the request.
+/// The standings of a request, one for each ask.
 pub type Standings = SmallVec<[Standing; 1]>;
 
-/// The tightest standing of each limit, in their order.
+/// Returns the tightest standing of each limit, in their order.
 pub fn tightest_of_each(standings: &[Standing]) -> impl Iterator<Item = &Standing> {
     standings
         .iter()

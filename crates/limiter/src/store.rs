@@ -30,7 +30,7 @@ use crate::{
 pub use self::settings::{StoreSettings, StoreUrl};
 use self::{memory::MemoryStore, redis::RedisStore};
 
-/// What a request asks of one bucket.
+/// A charge on one bucket.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Charge {
     /// The bucket's name, `<limit>:<tag>:{<key>}`, with the store's prefix before it.
@@ -40,7 +40,7 @@ pub struct Charge {
     /// Permits to record. With 0 nothing is recorded, and the charge is admitted iff one permit fits: what it
     /// costs is [recorded](Store::record) later. A charge on a concurrency quota has a cost of 1.
     pub cost: u32,
-    /// Whether the limit only shadows: charged if it has room once the others admit, refusing nobody.
+    /// True if the limit only shadows: it is charged if it has room once the others admit, and refuses nothing.
     pub shadow: bool,
 }
 
@@ -54,7 +54,7 @@ pub trait Placed {
         None
     }
 
-    /// What is charged instead if there is no memory for the key.
+    /// Returns the charges that replace it if there is no memory for the key.
     fn overflow(&self) -> Option<Overflow> {
         None
     }
@@ -62,7 +62,7 @@ pub trait Placed {
     /// Replaces the charge by one of its overflow's.
     fn move_to(&mut self, charge: Charge);
 
-    /// Whether the charge has been replaced.
+    /// Returns true if the charge has been replaced.
     fn is_moved(&self) -> bool {
         false
     }
@@ -102,10 +102,10 @@ fn total_cost<P: Placed>(charges: &[P], at: usize) -> u32 {
 /// The charges of one request. The costs of those that name one bucket add up.
 pub type Charges = SmallVec<[Charge; 1]>;
 
-/// Whether a request is admitted, and where each of its buckets stands after it.
+/// The decision of a request, with the state of each of its buckets after it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
-    /// When, in microseconds of the store's clock; of the latest of the servers that took part.
+    /// The time in microseconds of the store's clock: the latest, if several servers took part.
     pub time_us: u64,
     /// Every enforcing limit had room, and all of them were charged.
     pub admitted: bool,
@@ -122,11 +122,11 @@ pub struct Lease {
     pub bucket: Bytes,
     /// The quota, whose window is the time in which it must be renewed.
     pub quota: Quota,
-    /// What tells it from the bucket's others.
+    /// The name that sets it apart from the bucket's others.
     pub id: LeaseId,
 }
 
-/// How much of a bucket is in use.
+/// The use of a bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Usage {
     /// Permits in use: U, which may be more than a lowered limit or, with debts, than any.
@@ -137,7 +137,7 @@ pub struct Usage {
     pub delay_us: Option<u64>,
 }
 
-/// What a store is asked to do in one step.
+/// An operation of a store, done in one step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// Decide a request, and charge it if it is admitted.
@@ -148,7 +148,7 @@ pub enum Operation {
         bucket: Bytes,
         /// The quota that it is held to.
         quota: Quota,
-        /// What to do.
+        /// The act.
         act: Act,
     },
 }
@@ -172,7 +172,7 @@ impl Operation {
         charges.iter().map(|charge| &charge.bucket).chain(bucket)
     }
 
-    /// How much of a call it takes, in charges.
+    /// Returns its size in a call, in charges.
     fn size(&self) -> usize {
         match self {
             Self::Take(charges) => charges.len(),
@@ -181,7 +181,7 @@ impl Operation {
     }
 }
 
-/// What is done to a bucket beside deciding requests.
+/// An act on one bucket, other than a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Act {
     /// Record so many permits, whether they fit or not: the debt of a request that has been admitted.
@@ -207,10 +207,10 @@ pub enum Reply {
     Done,
 }
 
-/// Where a bucket stands after a decision.
+/// The state of a bucket after a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// Whether the charge was made.
+    /// True if the charge was made.
     pub charged: bool,
     /// Permits left: L - U, or 0 where a lowered limit has less than nothing left.
     pub remaining: u64,
@@ -220,25 +220,25 @@ pub struct Outcome {
     pub delay_us: Option<u64>,
 }
 
-/// How a node of a store has fared.
+/// The state of a server of a store.
 #[derive(Clone, Debug)]
 pub struct NodeState {
-    /// What metrics call it.
+    /// Its name in metrics.
     pub name: String,
     /// It has failed, and isn't asked until it answers a probe.
     pub is_open: bool,
-    /// How often it has failed.
+    /// The number of its failures.
     pub openings: u64,
-    /// How long calls took.
+    /// The durations of calls.
     pub calls: Distribution,
-    /// How many charges went together.
+    /// The numbers of charges in a call.
     pub charges: Distribution,
 }
 
-/// Why a store gave no decision. What it means for the request is for its limits' failure policy to say.
+/// The reason why a store gave no decision. The failure policy of each limit then decides.
 #[derive(Clone, Debug)]
 pub enum StoreError {
-    /// There is no such store: what is wrong with its url and, on a line of its own, the remedy.
+    /// The URL is invalid: a message and a line that says how to fix it.
     Url(String),
     /// No answer within the deadline; the charge may or may not have been made.
     Timeout,
@@ -248,7 +248,7 @@ pub enum StoreError {
     Overloaded,
     /// The in-process store is at its bound, and the bucket would have made it grow.
     Full,
-    /// As many rates are set in place of the file's as may be.
+    /// The number of overridden rates has reached its bound.
     OverridesFull,
     /// The server couldn't be reached, or the connection broke.
     #[cfg(feature = "redis")]
@@ -261,11 +261,11 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// What metrics call the causes.
+    /// The names of the causes in metrics.
     pub const KINDS: [&str; 8] =
         ["timeout", "open", "overloaded", "full", "connection", "answer", "malformed", "other"];
 
-    /// What metrics call its cause.
+    /// Returns the name of its cause in metrics.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Timeout => "timeout",
@@ -466,7 +466,7 @@ impl Store {
         }
     }
 
-    /// How many charges have stayed behind although their request was refused or had no decision.
+    /// Returns the number of charges that stayed although their request was refused or had no decision.
     pub fn charges_left_behind(&self) -> u64 {
         match self {
             Self::Memory(_) => 0,
@@ -474,7 +474,7 @@ impl Store {
         }
     }
 
-    /// Whether it can be asked, as far as is known.
+    /// Returns true if it can be asked, as far as is known.
     pub fn answers(&self) -> bool {
         match self {
             Self::Memory(_) => true,
@@ -482,7 +482,7 @@ impl Store {
         }
     }
 
-    /// How each server that it asks has fared; there is none if it counts in this process.
+    /// Returns the state of each of its servers. There is none if it counts in this process.
     pub fn nodes(&self) -> Vec<NodeState> {
         match self {
             Self::Memory(_) => Vec::new(),

@@ -22,17 +22,17 @@ use crate::{Admission, Ask, Asks, Limit, Limited, Origin, Quota, Refusal, Scope,
 
 pub(crate) use self::queue::{NextStep, QueuePlace, RoomEstimate, StayEnd, Waits};
 
-/// How long a request may wait.
+/// The time that a request may wait.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Patience {
-    /// As long as the limits that refuse it say, but not beyond this time.
+    /// The waits of the limits that refuse it, but not beyond this time.
     OfLimits(Option<Instant>),
-    /// Until then, whatever the limits say; without an end, until it is served.
+    /// Until this time, whatever the limits say. `None` means until it is served.
     Until(Option<Instant>),
 }
 
 impl Patience {
-    /// Until when a request may wait that these limits refuse.
+    /// Returns the end of the wait of a request that these limits refuse.
     pub(crate) fn until<'l>(
         self,
         arrival: Instant,
@@ -44,7 +44,7 @@ impl Patience {
         }
     }
 
-    /// Whether it may wait at all.
+    /// Returns true if a request that is refused so may wait at all.
     pub(crate) fn outlasts(self, limited: &Limited) -> bool {
         matches!(self, Self::Until(_)) || limited.refusing().all(|standing| !standing.limit.wait.is_zero())
     }
@@ -65,14 +65,14 @@ pub(crate) struct Awaited {
     pub(crate) scope: Scope,
     /// Other gateways may wait for it, too.
     pub(crate) is_shared: bool,
-    /// Until when it may wait; without an end, until it is served.
+    /// The end of the wait. `None` means until it is served.
     pub(crate) until: Option<Instant>,
 }
 
-/// How a wait ends.
+/// The result of a wait.
 pub(crate) enum WaitResult {
     Taken(Result<Admission, Refusal>),
-    /// By now another bucket refuses it for longer, or for good.
+    /// Another bucket refuses it for longer by now, or for good.
     Elsewhere(Box<Limited>),
 }
 
@@ -82,7 +82,7 @@ impl Awaited {
         u64::from(self.ask.cost.max(1))
     }
 
-    /// As the store has told, or else until the waiters ahead have made room.
+    /// Returns the refusal, with the delay that the store stated, or until the waiters ahead have made room.
     pub(crate) fn refusal(&self, told: Option<Outcome>, free_at: Option<Instant>, now: Instant) -> Refusal {
         let us_until = |at: Instant| at.saturating_duration_since(now).as_micros() as u64 + 1;
         let delay_us = free_at.map(us_until).or(told.and_then(|outcome| outcome.delay_us));
@@ -95,7 +95,7 @@ impl Awaited {
 }
 
 impl QueuePlace<'_> {
-    /// Until then, or until there may be something to do.
+    /// Sleeps until this time, or until there may be something to do.
     pub(crate) async fn rest(&self, until: Option<Instant>) {
         match until {
             Some(until) => drop(timeout_at(until, self.turn.notified()).await),

@@ -22,7 +22,7 @@ const SCHEMES: [&[u8]; 12] = [
     b"vapid",
 ];
 
-/// The ordinary value of credentials.
+/// Returns the usual spelling of credentials.
 pub fn usual(sent: &[u8]) -> Cow<'_, [u8]> {
     match scheme(sent) {
         Some((scheme, rest)) if !is_usual(sent) => joined(known(scheme).unwrap_or(scheme), rest).into(),
@@ -30,14 +30,14 @@ pub fn usual(sent: &[u8]) -> Cow<'_, [u8]> {
     }
 }
 
-/// The scheme of credentials, and what follows the white space behind it.
+/// Returns the scheme of credentials, and what follows the white space after it.
 pub fn scheme(sent: &[u8]) -> Option<(&[u8], &[u8])> {
     let sent = sent.trim_ascii();
     let end = sent.iter().position(u8::is_ascii_whitespace)?;
     Some((&sent[..end], sent[end..].trim_ascii_start()))
 }
 
-/// Whether all servers read credentials alike, for all that is known.
+/// Returns true if all known servers read credentials alike.
 pub fn is_usual(sent: &[u8]) -> bool {
     if let Some(token) = sent.strip_prefix(b"Bearer ") {
         return is_visible_without(token, *b",;\"") && !token.is_empty() && !token.starts_with(b"token=");
@@ -55,7 +55,7 @@ pub fn joined(scheme: &[u8], rest: &[u8]) -> Vec<u8> {
     [scheme, b" ", rest].concat()
 }
 
-/// Whether it is base64, as encoders write it, of a name and a password.
+/// Returns true for the base64 of a name and a password, as encoders write it.
 pub fn is_usual_basic(text: &[u8]) -> bool {
     let digits = text.strip_suffix(b"==").or_else(|| text.strip_suffix(b"=")).unwrap_or(text);
     let unused_bits = match digits.len() % 4 {
@@ -93,7 +93,7 @@ pub fn bytes(text: &[u8]) -> impl Iterator<Item = u8> {
     digits.scan((0, 0), byte).flatten()
 }
 
-/// Whether a text has visible ASCII only, and none of these bytes. It looks at all of them, which is vectorized.
+/// Returns true for a text of visible ASCII without these bytes. It looks at all of them, which is vectorized.
 pub fn is_visible_without<const BYTES: usize>(text: &[u8], without: [u8; BYTES]) -> bool {
     let is_fine =
         |byte: &u8| without.iter().fold(byte.is_ascii_graphic(), |fine, other| fine & (byte != other));

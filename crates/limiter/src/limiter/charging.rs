@@ -14,7 +14,7 @@ impl Limiter {
         self.ask(asks).map(drop)
     }
 
-    /// What is asked, with what it charges. What never fits is refused without asking.
+    /// Returns the charges of a request. A cost that never fits is refused without asking.
     pub(super) fn ask<'r>(&self, asks: &'r [Ask]) -> Result<ChargedAsks<'r>, Refusal> {
         let mut asked = ChargedAsks::with_capacity(asks.len());
         for ask in asks {
@@ -31,7 +31,7 @@ impl Limiter {
         Ok(asked)
     }
 
-    /// What a request asks of a limit, by the quotas that hold now.
+    /// Returns the charge of an ask, by the quotas that hold now.
     pub(super) fn asked<'r>(&self, ask: &'r Ask) -> ChargedAsk<'r> {
         let (charge, scope) = self.charge(ask);
         let common = self.rate(&ask.limit, None);
@@ -40,7 +40,7 @@ impl Limiter {
         asked
     }
 
-    /// What a request charges a limit, by the quota that holds now, and where.
+    /// Returns the charge of an ask on its key's bucket, and the scope that holds now.
     pub(super) fn charge(&self, ask: &Ask) -> (Charge, Scope) {
         match self.overridden.of(&ask.limit, Some(&ask.key)) {
             Some((rate, scope)) => (ask.charge(&self.key_prefix, rate), scope.unwrap_or(ask.limit.scope)),

@@ -51,13 +51,13 @@ impl Limiter {
     }
 }
 
-/// Of a limit that lets pass without knowing.
+/// The outcome of a limit that admits without knowing.
 pub(super) const UNKNOWN_ROOM: Outcome =
     Outcome { charged: false, remaining: 0, grow_us: 0, delay_us: Some(0) };
-/// Of a limit that refuses whatever there is.
+/// The outcome of a limit that refuses in any case.
 pub(super) const NO_ROOM: Outcome = Outcome { charged: false, remaining: 0, grow_us: 0, delay_us: None };
 
-/// Refuses since the store can't answer, by the limits that say so.
+/// Returns the refusal of the limits that refuse since the store can't answer.
 pub(super) fn deny(
     asked: &ChargedAsks<'_>,
     cause: StoreError,
@@ -68,7 +68,7 @@ pub(super) fn deny(
     Refusal::StoreUnavailable { cause, denied_by }
 }
 
-/// Where a limit stands that refuses since the store can't answer.
+/// Returns the standing of a limit that refuses since the store can't answer.
 pub(super) fn denial(ask: &Ask, quota: Quota) -> Standing {
     Standing::new(ask, quota, NO_ROOM, Origin::FallbackDeny)
 }

@@ -13,7 +13,7 @@ use crate::{
 use super::Limiter;
 
 impl Limiter {
-    /// Refuses what a limit refused lately and still would. What it gives else is to be kept until the store
+    /// Refuses a request that a limit refused lately and still would. Otherwise the result must be kept until the store
     /// has answered.
     pub(super) async fn refuse_locally(
         &self,
@@ -35,7 +35,7 @@ impl Limiter {
         }
     }
 
-    /// Refuses what was refused lately and surely still would be, and nobody has to ask for or waits for.
+    /// Refuses a request that was refused lately and surely still would be, if nobody has to ask for it or waits for it.
     pub fn refuse_again(&self, asks: &[Ask], now: Instant) -> Option<Box<Limited>> {
         let asked = match self.ask(asks) {
             Ok(asked) => asked,
@@ -65,7 +65,7 @@ impl Limiter {
         (!limited.standings.is_empty()).then(|| Box::new(limited))
     }
 
-    /// Remembers what a decision of the store says of the next ones.
+    /// Remembers what a decision of the store implies for the next ones.
     pub(super) fn learn(&self, all: &ChargedAsks<'_>, decision: &Decision, sent: Sending, is_alone: bool) {
         // What is told of a bucket that is charged twice holds for both costs together.
         let is_repeated = |asked: &ChargedAsk<'_>| {
@@ -85,12 +85,12 @@ impl Limiter {
         }
     }
 
-    /// Whether refusals of a charge are given here. The in-process store is asked as fast.
+    /// Returns true if refusals of a charge are remembered. The in-process store is asked as fast.
     pub(super) fn remembers(&self, charge: &Charge, scope: Scope) -> bool {
         self.is_shared(scope) && !charge.shadow
     }
 
-    /// Says how a request would be refused now, or that it wouldn't.
+    /// Looks up how a request would be refused now, or that it wouldn't.
     pub(super) async fn look_at(&self, asked: &mut ChargedAsk<'_>) -> Result<Outcome, StoreError> {
         let sent = self.refusals.sending();
         let (Usage { used, grow_us, delay_us }, _) = self.peek_at(asked).await?;
@@ -102,19 +102,19 @@ impl Limiter {
         Ok(outcome)
     }
 
-    /// Ends what is known of a bucket that has been reset.
+    /// Forgets what is known of a bucket that has been reset.
     pub(super) fn forget(&self, bucket: &Bytes) {
         self.refusals.forget(bucket);
         self.waits.forget(Some(bucket));
     }
 
-    /// Ends what is known of all buckets, since limits have been changed.
+    /// Forgets what is known of all buckets, since limits have been changed.
     pub(super) fn forget_all(&self) {
         self.refusals.forget_all();
         self.waits.forget(None);
     }
 
-    /// Looks how much is in use where a request is counted, and when it fits. Says whether that is by network.
+    /// Looks up the use of the bucket in which a request is counted, and whether that is by network.
     pub(super) async fn peek_at(&self, asked: &mut ChargedAsk<'_>) -> Result<(Usage, bool), StoreError> {
         let deadline = Instant::now() + self.timeout;
         self.store_of(asked.scope).peek_placed(asked, deadline).await

@@ -21,9 +21,9 @@ use crate::{
 use super::Limiter;
 
 const POLL_EVERY: Duration = Duration::from_secs(1);
-/// For how long after its change a message may be on its way.
+/// The longest time that a message takes to arrive after its change.
 const TOLD_WITHIN: Duration = Duration::from_millis(50);
-/// A person waits for a change, and longer than a request may.
+/// The deadline of a change. A person waits for it, longer than a request may.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 impl Limiter {
@@ -32,7 +32,7 @@ impl Limiter {
         self.refusals.forget_all();
     }
 
-    /// Looks how much of a key's permits is in use and when the cost that is asked fits, and writes nothing.
+    /// Looks up the use of a key's permits and when the cost of the ask fits, and writes nothing.
     ///
     /// # Errors
     /// The store gives no answer.
@@ -96,7 +96,7 @@ impl Limiter {
         self.note_own(change).await
     }
 
-    /// The quota that holds now for a limit, or for one key of it, but for what the file says of single keys.
+    /// Returns the quota that holds now for a limit, or for one key of it, without the file's rates of single keys.
     pub fn rate(&self, limit: &Limit, key: Option<&Key>) -> Quota {
         match self.overridden.of(limit, key) {
             Some((rate, _)) => Quota::new(limit.quota.algorithm, rate),
@@ -104,7 +104,7 @@ impl Limiter {
         }
     }
 
-    /// All that was set, by the name of the limit, or that and a key's text with a space between them.
+    /// Returns all overrides, by the name of the limit, or that and a key's text with a space between them.
     ///
     /// # Errors
     /// The store gives no answer.

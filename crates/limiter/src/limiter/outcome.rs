@@ -12,7 +12,7 @@ use crate::{
 use super::Limiter;
 
 impl Limiter {
-    /// Adds to an admission what a store has decided.
+    /// Adds the decision of a store to an admission.
     pub(super) fn admit(
         &self,
         store: &Arc<Store>,

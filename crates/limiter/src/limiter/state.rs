@@ -10,27 +10,27 @@ use crate::{
 use super::Limiter;
 
 impl Limiter {
-    /// Whether the store can be asked, as far as is known. If not, each limit's failure policy decides.
+    /// Returns true if the store can be asked, as far as is known. If not, each limit's failure policy decides.
     pub fn store_answers(&self) -> bool {
         self.store.answers()
     }
 
-    /// Whether requests are decided otherwise than the limits say: the store can't be asked, or the memory for keys is used up.
+    /// Returns true if limits aren't applied exactly: the store can't be asked, or the memory for keys is used up.
     pub fn is_degraded(&self) -> bool {
         !self.store_answers() || !self.counting_by_network().is_empty()
     }
 
-    /// How each server of the store has fared; there is none if it counts in this process.
+    /// Returns the state of each server of the store. There is none if it counts in this process.
     pub fn store_nodes(&self) -> Vec<NodeState> {
         self.store.nodes()
     }
 
-    /// Decisions that the store couldn't give.
+    /// Returns the number of decisions that the store couldn't give.
     pub fn store_failures(&self) -> u64 {
         self.failures.iter().map(|(_, count)| count).sum()
     }
 
-    /// Bytes that the counts in this process take, and that they may take.
+    /// Returns the bytes that the counts in this process take, and the most that they may take.
     pub fn local_bytes(&self) -> (usize, usize) {
         match &*self.local {
             Store::Memory(store) => (store.bytes(), store.max_bytes()),
@@ -55,12 +55,12 @@ impl Limiter {
         }
     }
 
-    /// Requests that wait for room.
+    /// Returns the number of requests that wait for room.
     pub fn waiting(&self) -> usize {
         self.waits.count()
     }
 
-    /// Writes the metrics of the store, of those who wait, and of what is known without asking.
+    /// Writes the metrics of the store, of waiting requests, and of known rejections.
     pub fn write_metrics(&self, page: &mut Page<'_>) {
         self.waits.write_metrics(page);
         page.gauge(
@@ -98,12 +98,12 @@ impl Limiter {
         self.store.warm_up().await
     }
 
-    /// Refuses, as if too many waited, those who wait for room and all who would.
+    /// Refuses all requests that wait for room, now and later, as if too many waited.
     pub fn end_waits(&self) {
         self.waits.end();
     }
 
-    /// Waits until the store has done, or given up, what nobody has waited for.
+    /// Waits until the store has done, or given up, all operations that were sent without waiting.
     pub async fn flush(&self) {
         self.store.flush().await;
     }

@@ -15,7 +15,7 @@ use crate::{
 use super::{Limiter, failure::denial};
 
 impl Limiter {
-    /// The queue that a newcomer joins, since others wait there.
+    /// Returns the queue that a newcomer joins, if others wait there.
     pub(super) fn queue_to_join(
         &self,
         asks: &[Ask],
@@ -31,7 +31,7 @@ impl Limiter {
         Ok(awaited.find(|awaited| self.waits.has_waiters(&awaited.bucket)))
     }
 
-    /// The bucket to wait for after a refusal, and when there will be room; `None` if the request would wait
+    /// Returns the bucket to wait for after a refusal, and the time of its room. `None` if the request would wait
     /// in vain.
     pub(super) fn hope(&self, request: &WaitingRequest, limited: &Limited) -> Option<(Awaited, Instant)> {
         // There is no telling when a lease ends.
@@ -123,7 +123,7 @@ impl Limiter {
         WaitResult::Taken(Err(refusal))
     }
 
-    /// Learns when there will be room for the waiters of a queue of whom that isn't known yet.
+    /// Asks the store about the waiters of a queue for which the time of room isn't known yet.
     pub(super) async fn look_ahead(&self, awaited: &Awaited) {
         // The limit may have been changed since.
         let awaited = &self.awaited(&awaited.ask, awaited.until);
@@ -137,7 +137,7 @@ impl Limiter {
         });
     }
 
-    /// When so many permits are free.
+    /// Asks the store when `permits` are free.
     pub(super) async fn look(&self, awaited: &Awaited, permits: u32) -> Result<Outcome, StoreError> {
         let mut asked = self.asked(&awaited.ask);
         let (bucket, quota) = (awaited.bucket.clone(), awaited.quota);

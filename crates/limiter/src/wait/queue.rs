@@ -41,7 +41,7 @@ const TOGETHER_MOST: usize = 256;
 pub(crate) struct Waits {
     queues: Mutex<Queues>,
     waiting: AtomicUsize,
-    /// How long requests stayed in a queue, by [`StayEnd`].
+    /// The times that requests stayed in a queue, by [`StayEnd`].
     stays: [Histogram; 3],
     /// Nobody is to wait any more.
     ended: watch::Sender<bool>,
@@ -49,7 +49,7 @@ pub(crate) struct Waits {
     pub(crate) renewed: Renewed,
 }
 
-/// How a stay in a queue ends.
+/// The end of a stay in a queue.
 #[derive(Clone, Copy)]
 pub(crate) enum StayEnd {
     Admitted,
@@ -72,7 +72,7 @@ struct Queue {
     waiters: VecDeque<Waiter>,
     /// A call is made for some of them.
     is_asking: bool,
-    /// What other gateways hold the bucket to, too; none if there are none.
+    /// The quota by which other gateways count the bucket, too. `None` if there are none.
     shared: Option<Quota>,
 }
 
@@ -83,7 +83,7 @@ struct Waiter {
     needs: u64,
     /// Permits that it takes.
     cost: u64,
-    /// When there will be room for it and for those ahead of it; unknown until the store has told.
+    /// The time of room for it and for those ahead of it. Unknown until the store has stated it.
     free_at: Option<Instant>,
     until: Option<Instant>,
     /// Tells it to look for what is next.
@@ -101,7 +101,7 @@ pub(crate) struct QueuePlace<'w> {
     pub(crate) turn: Arc<Notify>,
 }
 
-/// What a waiter does next.
+/// The next step of a waiter.
 pub(crate) enum NextStep {
     /// Nothing, until then or until it is told.
     Rest(Option<Instant>),
@@ -111,13 +111,13 @@ pub(crate) enum NextStep {
     Ask(Vec<(u64, Arc<WaitingRequest>)>),
 }
 
-/// What tells when so many permits are free.
+/// An estimate of the time at which permits are free.
 pub(crate) enum RoomEstimate {
     /// The store.
     Told(u32),
     /// The waiters who take them before.
     At(Instant),
-    /// The same, once it is known when they do.
+    /// Unknown until the times of waiters ahead are known.
     Unknown,
 }
 
@@ -140,7 +140,7 @@ impl Waits {
         );
     }
 
-    /// How many requests wait.
+    /// Returns the number of requests that wait.
     pub(crate) fn count(&self) -> usize {
         self.waiting.load(Relaxed)
     }
@@ -164,7 +164,7 @@ impl Waits {
         self.queues.lock().by_bucket.get(bucket).is_some_and(|queue| !queue.waiters.is_empty())
     }
 
-    /// What tells when there would be room at the end of a queue.
+    /// Estimates when there would be room at the end of a queue.
     pub(crate) fn room_behind(&self, awaited: &Awaited) -> RoomEstimate {
         if *self.ended.borrow() {
             return RoomEstimate::Told(awaited.needs() as u32);
@@ -209,7 +209,7 @@ impl Waits {
         Some((QueuePlace { waits: self, bucket, id, since, end, turn }, answered))
     }
 
-    /// What a waiter does next. It has to, if it is to ask.
+    /// Returns the next step of a waiter, which must take it if it is to ask.
     pub(crate) fn next(&self, place: &QueuePlace<'_>, now: Instant) -> NextStep {
         let Queues { by_bucket, fairness, .. } = &mut *self.queues.lock();
         let queue = by_bucket.get_mut(&place.bucket);
@@ -397,7 +397,7 @@ impl Queue {
         count
     }
 
-    /// What tells when so many permits are free, those included that this many waiters take before.
+    /// Estimates when `permits` are free, including those that the first `before` waiters take.
     fn room(&self, quota: Quota, before: usize, permits: u64) -> RoomEstimate {
         let Some(excess @ 1..) = permits.checked_sub(quota.capacity().into()) else {
             return RoomEstimate::Told(permits as u32);
