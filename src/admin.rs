@@ -87,8 +87,8 @@ pub(crate) fn router(admin: Arc<Admin>, more: Router<Arc<Admin>>) -> Router {
         .route("/metrics", get(metrics))
         .route("/events", get(history::events))
         .route("/api/session", get(access::session).post(access::log_in).delete(access::log_out))
-        .route("/api/routes", get(async |State(admin): Shared| Json(admin.view(views::routes))))
-        .route("/api/upstreams", get(async |State(admin): Shared| Json(admin.view(views::upstreams))))
+        .route("/api/routes", get(async |State(admin): AdminState| Json(admin.view(views::routes))))
+        .route("/api/upstreams", get(async |State(admin): AdminState| Json(admin.view(views::upstreams))))
         .route("/api/top", get(top))
         .route("/api/openapi.json", get(async || ([(CONTENT_TYPE, "application/json")], OPENAPI)))
         .merge(more)
@@ -103,7 +103,7 @@ pub(crate) fn router(admin: Arc<Admin>, more: Router<Arc<Admin>>) -> Router {
         .with_state(admin)
 }
 
-type Shared = State<Arc<Admin>>;
+type AdminState = State<Arc<Admin>>;
 
 /// The OpenAPI description of the admin port.
 const OPENAPI: &str = include_str!("admin/openapi.json");
@@ -145,7 +145,7 @@ struct TopQuery {
 
 /// Returns the keys with the most requests, or with the most refused requests.
 async fn top(
-    State(admin): Shared,
+    State(admin): AdminState,
     wanted: Result<Query<TopQuery>, QueryRejection>,
 ) -> Result<Json<Value>, Problem> {
     let noted = match wanted.as_ref().map(|Query(wanted)| wanted.by.as_str()) {

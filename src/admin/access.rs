@@ -27,7 +27,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tokio::time::{Instant, timeout};
 
-use super::{Admin, PATIENCE, Problem, Shared, dashboard};
+use super::{Admin, AdminState, PATIENCE, Problem, dashboard};
 
 /// The author of a request.
 #[derive(Clone, Copy)]
@@ -152,7 +152,7 @@ pub(super) struct Login {
 
 /// Logs a browser in: checks the token and sets a cookie.
 pub(super) async fn log_in(
-    State(admin): Shared,
+    State(admin): AdminState,
     ConnectInfo(peer): ConnectInfo<SocketAddr>,
     headers: HeaderMap,
     login: Result<Json<Login>, JsonRejection>,
@@ -169,7 +169,7 @@ pub(super) async fn log_in(
     Ok((StatusCode::NO_CONTENT, [(SET_COOKIE, admin.sessions.begin(&headers))]))
 }
 
-pub(super) async fn log_out(State(admin): Shared, headers: HeaderMap) -> impl IntoResponse {
+pub(super) async fn log_out(State(admin): AdminState, headers: HeaderMap) -> impl IntoResponse {
     (StatusCode::NO_CONTENT, [(SET_COOKIE, admin.sessions.end(&headers))])
 }
 

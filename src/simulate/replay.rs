@@ -1,6 +1,7 @@
 //! The replay of requests with one configuration, through its routes and the keys of its limits, in an
 //! in-process store whose clock is that of the log.
 
+mod ends;
 mod limit;
 
 use std::{
@@ -9,16 +10,15 @@ use std::{
     sync::Arc,
 };
 
-use bytes::Bytes;
 use hyper::{
-    HeaderMap, Request, StatusCode, Version,
+    Request, Version,
     header::{COOKIE, HOST, HeaderName, HeaderValue},
     http::request::Parts,
 };
 use smallvec::SmallVec;
 use tollgate_limiter::{
-    Algorithm, Ask, Quota, Rate,
-    store::{Act, Charge, Decision, LeaseId, Operation, Reply, memory::MemoryStore},
+    Algorithm, Ask, Rate,
+    store::{Charge, Operation, Reply, memory::MemoryStore},
 };
 
 use crate::{
@@ -32,8 +32,11 @@ use crate::{
     rules::{Rule, key::jwt::Claims},
 };
 
-use self::limit::Denied;
 pub(super) use self::limit::ReplayedLimit;
+use self::{
+    ends::{ResponseEnd, debt},
+    limit::Denied,
+};
 use super::{
     line::{Logged, Wanted},
     tally::Timeline,
@@ -45,8 +48,6 @@ const STORE_BYTES_MOST: usize = 1 << 30;
 const DEMAND_BYTES_MOST: isize = 256 << 20;
 /// The most keys with statistics.
 const KEYS_MOST: usize = 500_000;
-/// The most requests in flight. Beyond it, the earliest are taken to have ended.
-const RUNNING_MOST: usize = 500_000;
 /// The prefix of keys in the names of buckets.
 const KEY_PREFIX: &str = "";
 
@@ -110,18 +111,6 @@ struct PendingAsk {
     key: Option<usize>,
     ask: Ask,
     charge: Charge,
-}
-
-/// An effect of the end of a response.
-enum ResponseEnd {
-    /// Charges the debt of an admitted request.
-    Owed { bucket: Bytes, quota: Quota, debt: u32 },
-    /// Releases the lease of an admitted request.
-    Leased { bucket: Bytes, quota: Quota, id: LeaseId },
-    /// Adds to the demand of a key, for any request.
-    Demanded { limit: usize, key: usize, quota: Quota, debt: u32 },
-    /// Ends a request in flight, for any request.
-    Ran { limit: usize, key: usize },
 }
 
 impl Replay {
@@ -330,75 +319,6 @@ impl Replay {
         }
         self.end_later(logged, ends);
     }
-
-    /// Schedules the release and the charges for the end of an admitted request.
-    fn settle(&mut self, asked: &[&PendingAsk], decision: &Decision, logged: &Logged) {
-        let leases = decision.leases.iter().map(|lease| ResponseEnd::Leased {
-            bucket: lease.bucket.clone(),
-            quota: lease.quota,
-            id: lease.id,
-        });
-        let charged = asked.iter().zip(&decision.outcomes).filter(|(_, outcome)| outcome.charged);
-        let debts = charged.filter_map(|(PendingAsk { limit, ask, charge, .. }, _)| {
-            let debt = debt(&self.limits[*limit].rule, ask, logged)?;
-            Some(ResponseEnd::Owed { bucket: charge.bucket.clone(), quota: charge.quota, debt })
-        });
-        let ends = leases.chain(debts).collect();
-        self.end_later(logged, ends);
-    }
-
-    fn end_later(&mut self, logged: &Logged, ends: SmallVec<[ResponseEnd; 2]>) {
-        if ends.is_empty() {
-            return;
-        }
-        let ends_us = logged.at_us.saturating_add(logged.took_us.unwrap_or(0));
-        if ends_us == logged.at_us {
-            return ends.into_iter().for_each(|end| self.end(ends_us, end));
-        }
-        self.started += 1;
-        self.running.push(Reverse((ends_us, self.started)));
-        self.ends.insert(self.started, ends);
-        if self.running.len() > RUNNING_MOST
-            && let Some(Reverse((_, earliest))) = self.running.pop()
-        {
-            let ends = self.ends.remove(&earliest).unwrap_or_default();
-            ends.into_iter().for_each(|end| self.end(logged.at_us, end));
-        }
-    }
-
-    fn end_until(&mut self, time_us: u64) {
-        while let Some(Reverse((ends_us, number))) = self.running.peek().copied()
-            && ends_us <= time_us
-        {
-            self.running.pop();
-            let ends = self.ends.remove(&number).unwrap_or_default();
-            ends.into_iter().for_each(|end| self.end(ends_us, end));
-        }
-    }
-
-    fn end(&mut self, time_us: u64, end: ResponseEnd) {
-        let time_us = store_time(time_us);
-        let (bucket, quota, act) = match end {
-            ResponseEnd::Owed { bucket, quota, debt } => (bucket, quota, Act::Record(debt)),
-            ResponseEnd::Leased { bucket, quota, id } => (bucket, quota, Act::Release(id)),
-            ResponseEnd::Demanded { limit, key, quota, debt } => {
-                let is_coarse = self.demand_bytes > DEMAND_BYTES_MOST;
-                let demand = &mut self.limits[limit].tally.of_key(key).demand;
-                self.demand_bytes += demand.owe(quota, is_coarse, time_us, debt);
-                return;
-            }
-            ResponseEnd::Ran { limit, key } => return self.limits[limit].tally.of_key(key).demand.end(),
-        };
-        // If the store is full, a debt is dropped, as in the gateway.
-        let _ = self.store.operate_at(time_us, &Operation::On { bucket, quota, act });
-    }
-}
-
-/// Returns what the response adds to the charge of its request.
-fn debt(rule: &Rule, ask: &Ask, logged: &Logged) -> Option<u32> {
-    let fields: HeaderMap = logged.answer_headers.iter().cloned().collect();
-    let debt = rule.debt(ask.settles()?, logged.status.unwrap_or(StatusCode::OK), &fields)?;
-    (debt > 0).then_some(debt)
 }
 
 /// Shifts a time so that no window begins before zero.
