@@ -59,13 +59,14 @@ impl<'r> ChargedAsk<'r> {
         Standing::new(self.ask, self.charge().quota, outcome, origin)
     }
 
-    /// The charge on the bucket that counts all keys of this limit from one place. It is held to the quota that most keys
-    /// have: a key's own might let go what others count.
+    /// The charge on the bucket that counts all keys of this limit from one place. It is held to the window that most keys
+    /// have, since a key's own might drop what others count, and to a key's own permits if they are fewer.
     fn instead(&self, place: &str) -> Charge {
         let Charge { bucket, cost, shadow, .. } = &self.charge;
         let stem = &bucket[..bucket.len() - self.ask.key.as_str().len() - 1];
         let bucket = Bytes::from([stem, b"network=", place.as_bytes(), b"}"].concat());
-        Charge { bucket, quota: self.common, cost: (*cost).min(self.common.capacity()), shadow: *shadow }
+        let quota = Quota { permits: self.common.permits.min(self.charge.quota.permits), ..self.common };
+        Charge { bucket, quota, cost: (*cost).min(self.common.capacity()), shadow: *shadow }
     }
 }
 
@@ -85,6 +86,10 @@ impl Placed for ChargedAsk<'_> {
             self.instead(&format!("{}-{bits}", text::address(NETWORKS.network(client))))
         };
         Some(Overflow { network: self.ask.client.map(network), rest: self.instead("others") })
+    }
+
+    fn has_own_quota(&self) -> bool {
+        self.charge.quota != self.common
     }
 
     fn move_to(&mut self, charge: Charge) {

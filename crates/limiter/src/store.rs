@@ -59,6 +59,11 @@ pub trait Placed {
         None
     }
 
+    /// Returns true if the key has a quota of its own, so that an operator named it: nobody can invent such keys.
+    fn has_own_quota(&self) -> bool {
+        false
+    }
+
     /// Replaces the charge by one of its overflow's.
     fn move_to(&mut self, charge: Charge);
 

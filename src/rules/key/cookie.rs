@@ -28,7 +28,7 @@ pub(super) fn cookie<'r>(lines: &[&'r [u8]], name: &str) -> Result<Readings<'r>,
             readings.add(unquoted(value))?;
             is_plain &= is_visible_without(value, *b"\"%+\\") && !value.starts_with(b"j:");
         } else {
-            is_plain &= compare_names(sent, name) == NameMatch::Other && !has_space(pair);
+            is_plain &= compare_names(sent, name) == NameMatch::Other && !has_separator(pair);
         }
     }
     if !is_plain {
@@ -39,10 +39,10 @@ pub(super) fn cookie<'r>(lines: &[&'r [u8]], name: &str) -> Result<Readings<'r>,
     Ok(readings)
 }
 
-/// Whether white space stands in a text, behind which some servers begin another pair. It looks at all bytes, which is
-/// vectorized.
-fn has_space(text: &[u8]) -> bool {
-    text.iter().fold(false, |has, byte| has | (*byte <= b' '))
+/// Returns true if a text contains white space, a quote or a backslash, behind which some servers begin another pair. It
+/// looks at all bytes, which is vectorized.
+fn has_separator(text: &[u8]) -> bool {
+    text.iter().fold(false, |has, byte| has | (*byte <= b' ') | (*byte == b'"') | (*byte == b'\\'))
 }
 
 fn add_unusual<'r>(readings: &mut Readings<'r>, line: &'r [u8], name: &[u8]) -> Result<(), TooManyReadings> {
@@ -51,8 +51,10 @@ fn add_unusual<'r>(readings: &mut Readings<'r>, line: &'r [u8], name: &[u8]) -> 
     while let Some(start) = rest.iter().position(|byte| !ends_pair(byte)) {
         rest = &rest[start..];
         let end = rest.iter().position(|byte| ends_pair(byte) || *byte == b'=').unwrap_or(rest.len());
+        // WebOb begins a pair behind a quote or a backslash.
+        let last = rest[..end].rsplit(is_quote).next().unwrap_or_default();
         if let Some(value) = rest[end..].trim_ascii_start().strip_prefix(b"=")
-            && compare_names(&rest[..end], name) != NameMatch::Other
+            && [&rest[..end], last].iter().any(|sent| compare_names(sent, name) != NameMatch::Other)
         {
             found += 1;
             if found > MOST_PAIRS {
@@ -61,10 +63,15 @@ fn add_unusual<'r>(readings: &mut Readings<'r>, line: &'r [u8], name: &[u8]) -> 
             readings.add_missing();
             add_values(readings, value)?;
         }
-        let end = rest.iter().position(ends_pair).unwrap_or(rest.len());
+        let ends = |byte: &u8| ends_pair(byte) || is_quote(byte);
+        let end = rest.iter().skip(1).position(ends).map_or(rest.len(), |end| end + 1);
         rest = &rest[end..];
     }
     Ok(())
+}
+
+fn is_quote(byte: &u8) -> bool {
+    matches!(byte, b'"' | b'\\')
 }
 
 /// Adds what may be read in a line behind the `=` of a cookie.
@@ -95,6 +102,7 @@ fn add_values<'r>(readings: &mut Readings<'r>, rest: &'r [u8]) -> Result<(), Too
         readings.add(quoted(rest))?;
     } else {
         readings.add(first_word(value))?;
+        readings.add(before_quote(value))?;
     }
     for trimmed in without_wide_spaces(value).into_iter().flatten().filter(|trimmed| *trimmed != value) {
         add_values(readings, trimmed)?;
@@ -111,6 +119,23 @@ fn add_values<'r>(readings: &mut Readings<'r>, rest: &'r [u8]) -> Result<(), Too
 fn first_word(value: &[u8]) -> &[u8] {
     let word = value.split(u8::is_ascii_whitespace).next().unwrap_or_default();
     if is_visible_without(word, *b"\"{}") { word } else { value }
+}
+
+/// The value up to a quote, or a backslash that escapes nothing, as WebOb reads it. Text that may be JSON is left alone, as
+/// for its first word.
+fn before_quote(value: &[u8]) -> Vec<u8> {
+    let mut at = 0;
+    while at < value.len() {
+        match value[at] {
+            b'"' => break,
+            b'\\' if at + 1 == value.len() => break,
+            b'\\' => at += 2,
+            _ => at += 1,
+        }
+    }
+    let read = &value[..at.min(value.len())];
+    let may_be_json = value.starts_with(b"j:") || !is_visible_without(read, *b"[]{}");
+    unescaped(if may_be_json { value } else { read })
 }
 
 /// A value without a pair of quotes around it.
@@ -220,6 +245,13 @@ mod tests {
             // As browsers send those of several paths, in whatever order
             ("sid=k1; sid=r", &[Some("k1"), Some("r")]),
             ("sid=s%3Aa; sid=s%3Ab", &[Some("s%3Aa"), Some("s%3Ab"), Some("s:a"), Some("s:b")]),
+            // WebOb
+            ("sid=k1\"x", &[Some("k1\"x"), Some("k1")]),
+            ("sid=k1\\", &[Some("k1\\"), Some("k1")]),
+            ("\"sid=k1", &[None, Some("k1")]),
+            ("\\sid=k1", &[None, Some("k1")]),
+            ("a=\"x\"sid=k1", &[None, Some("k1")]),
+            ("sid={\"a\":1}", &[Some("{\"a\":1}")]),
             // JSON, in Express
             ("sid=j:\"k1\"", &[Some("j:\"k1\""), Some("k1")]),
             ("sid=j:[1e2]", &[Some("j:[1e2]"), Some("100")]),

@@ -36,7 +36,8 @@ fn add_credentials<'r>(readings: &mut Readings<'r>, sent: &[u8]) -> Result<(), T
     let sent = sent.trim_ascii();
     let Some((scheme, rest)) = scheme(sent) else {
         readings.add(sent.to_vec())?;
-        return readings.add(joined(BEARER, sent));
+        readings.add(joined(BEARER, sent))?;
+        return add_behind_scheme(readings, sent);
     };
     let known = known(scheme);
     readings.add(joined(known.unwrap_or(scheme), rest))?;
@@ -45,8 +46,10 @@ fn add_credentials<'r>(readings: &mut Readings<'r>, sent: &[u8]) -> Result<(), T
         if is_usual_basic(rest) {
             return Ok(());
         }
-        for skipped in [b"".as_slice(), b"-_"] {
-            readings.add(joined(BASIC, &recoded(rest, skipped)))?;
+        for text in [rest, before_padding(rest), before_complete_padding(rest)] {
+            for skipped in [b"".as_slice(), b"-_"] {
+                readings.add(joined(BASIC, &recoded(text, skipped)))?;
+            }
         }
     }
     if !(known.is_some() && has_parameters) {
@@ -71,6 +74,47 @@ fn add_credentials<'r>(readings: &mut Readings<'r>, sent: &[u8]) -> Result<(), T
     Ok(())
 }
 
+/// Adds the credentials of a server that looks at the first letters only and skips the byte behind the scheme, whatever it
+/// is. Spring Security does so for Basic, and decodes the rest strictly.
+fn add_behind_scheme(readings: &mut Readings<'_>, sent: &[u8]) -> Result<(), TooManyReadings> {
+    let behind = |scheme: &[u8]| {
+        let (word, rest) = sent.split_at_checked(scheme.len())?;
+        rest.split_first().filter(|(_, rest)| word.eq_ignore_ascii_case(scheme) && !rest.is_empty())
+    };
+    let is_base64 = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/' | b'=');
+    if let Some((_, rest)) = behind(BASIC)
+        && rest.iter().all(is_base64)
+    {
+        readings.add(joined(BASIC, &recoded(before_padding(rest), b"")))?;
+    }
+    if let Some((skipped, rest)) = behind(BEARER)
+        && skipped.is_ascii()
+    {
+        readings.add(joined(BEARER, rest))?;
+    }
+    Ok(())
+}
+
+/// Base64 up to its first padding, where Node.js and Ruby stop to decode.
+fn before_padding(text: &[u8]) -> &[u8] {
+    text.split(|byte| *byte == b'=').next().unwrap_or_default()
+}
+
+/// Base64 up to a padding that completes four digits, where Python stops to decode.
+fn before_complete_padding(text: &[u8]) -> &[u8] {
+    let (mut digits, mut pads) = (0, 0);
+    let completes = |byte: &u8| {
+        if *byte != b'=' {
+            let is_digit = byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/');
+            (digits, pads) = if is_digit { ((digits + 1) % 4, 0) } else { (digits, pads) };
+        } else if digits >= 2 {
+            pads += 1;
+        }
+        digits >= 2 && digits + pads >= 4
+    };
+    text.iter().position(completes).map_or(text, |end| &text[..end])
+}
+
 /// Whether the first word is `name=value`, and no token, which may end with `=`, nor a token that is called so.
 fn has_parameters(rest: &[u8]) -> bool {
     let ends_word = |byte: &u8| byte.is_ascii_whitespace() || matches!(byte, b',' | b';');
@@ -84,7 +128,8 @@ fn token(word: &[u8]) -> &[u8] {
     let word = word.strip_prefix(b"token=").unwrap_or(word);
     let end = word.iter().position(|byte| matches!(byte, b',' | b';')).unwrap_or(word.len());
     let word = &word[..end];
-    word.strip_prefix(b"\"").map_or(word, |word| word.strip_suffix(b"\"").unwrap_or(word))
+    let word = word.strip_prefix(b"\"").unwrap_or(word);
+    word.strip_suffix(b"\"").unwrap_or(word)
 }
 
 /// Credentials with an ASCII space for each white space outside ASCII, read as Latin-1 and as UTF-8.
@@ -173,6 +218,14 @@ mod tests {
             ("Basic eA==", &["Basic eA==", "Basic eDo=", "Bearer eA=="]),
             ("Basic YTpi-", &["Basic YTpi-", "Basic YTpi", "Bearer YTpi-"]),
             ("Basic YT*pi", &["Basic YT*pi", "Basic YTpi", "Bearer YT*pi"]),
+            // Decoders that stop at the padding, and those that go on
+            ("Basic YTpiYw==x", &["Basic YTpiYw==x", "Basic YTpiYww=", "Basic YTpiYw=="]),
+            ("Basic Y=TpiYw==x", &["Basic Y=TpiYw==x", "Basic YTpiYww=", "Basic Og==", "Basic YTpiYw=="]),
+            // Any byte behind the scheme
+            ("BasicXYTpi", &["BasicXYTpi", "Bearer BasicXYTpi", "Basic YTpi"]),
+            ("basic:YTpiYw==", &["basic:YTpiYw==", "Bearer basic:YTpiYw==", "Basic YTpiYw=="]),
+            ("Bearer_k1", &["Bearer_k1", "Bearer Bearer_k1", "Bearer k1"]),
+            ("Bearer k1\"", &["Bearer k1\"", "Bearer k1"]),
         ];
         for (sent, expected) in cases {
             assert_eq!(read(sent), *expected, "{sent}");

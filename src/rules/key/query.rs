@@ -58,10 +58,16 @@ fn add_values<'r>(readings: &mut Readings<'r>, sent: &'r [u8]) -> Result<(), Too
 
 /// A value without white space around it, nor what is as invisible, as Laravel takes it.
 fn trimmed(value: &[u8]) -> &[u8] {
-    let is_blank = |c: char| c.is_whitespace() || matches!(c, '\0' | '\u{200B}' | '\u{200E}' | '\u{FEFF}');
+    // Java trims all control characters, Python those from U+001C on.
+    let is_blank =
+        |c: char| c <= ' ' || c.is_whitespace() || matches!(c, '\u{200B}' | '\u{200E}' | '\u{FEFF}');
     match str::from_utf8(value) {
         Ok(text) => text.trim_matches(is_blank).as_bytes(),
-        Err(_) => value.trim_ascii(),
+        Err(_) => {
+            let start = value.iter().position(|byte| *byte > b' ').unwrap_or(value.len());
+            let end = value.iter().rposition(|byte| *byte > b' ').map_or(start, |last| last + 1);
+            &value[start..end]
+        }
     }
 }
 
@@ -139,6 +145,7 @@ mod tests {
             ("api_key=a%20b", &[Some("a b")]),
             ("api_key=%20k1", &[Some(" k1"), Some("k1")]),
             ("api_key=k1%E2%80%8B", &[Some("k1\u{200B}"), Some("k1")]),
+            ("api_key=%1C%01k1%1F", &[Some("\u{1c}\u{1}k1\u{1f}"), Some("k1")]),
             ("api_key=k1%00x", &[Some("k1\0x"), Some("k1")]),
             ("api_key=a%41%", &[Some("aA%"), Some("a%41%")]),
             ("api_key=r&api_key=k1", &[Some("r"), Some("k1")]),

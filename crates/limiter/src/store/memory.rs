@@ -354,11 +354,12 @@ impl MemoryStore {
     /// Whether a new key may have a bucket, and none of its limit's may be counted by network.
     fn may_begin<P: Placed>(&self, charge: &P) -> bool {
         let share = self.shares.of(charge.limit());
-        share.networks.buckets() == 0 && self.has_room_for_key(&share, charge.charge())
+        (charge.has_own_quota() || share.networks.buckets() == 0) && self.has_room_for_key(&share, charge)
     }
 
-    fn has_room_for_key(&self, share: &Share, charge: &Charge) -> bool {
-        self.shares.has_room(share, new_bytes(charge), Purpose::NewKey)
+    fn has_room_for_key<P: Placed>(&self, share: &Share, charge: &P) -> bool {
+        let purpose = if charge.has_own_quota() { Purpose::NamedKey } else { Purpose::NewKey };
+        self.shares.has_room(share, new_bytes(charge.charge()), purpose)
     }
 
     /// Says where a charge is counted: each key in one place at a time. Who is counted by network stays so until that
@@ -375,7 +376,10 @@ impl MemoryStore {
             return Choice::Own;
         }
         let share = self.shares.of(charge.limit());
-        let has_room = self.has_room_for_key(&share, charge.charge());
+        let has_room = self.has_room_for_key(&share, charge);
+        if has_room && charge.has_own_quota() {
+            return Choice::Own;
+        }
         let Some(Overflow { network, .. }) = overflow else {
             return if has_room { Choice::Own } else { Choice::Nowhere };
         };

@@ -105,6 +105,8 @@ impl Share {
 pub(super) enum Purpose {
     /// The bucket of a new key.
     NewKey,
+    /// The bucket of a new key that has a quota of its own.
+    NamedKey,
     /// More entries of a key's bucket.
     Growth,
     /// The bucket of a network, or more entries of it.
@@ -206,6 +208,7 @@ impl Shares {
         }
         let (pool, eighths) = match purpose {
             Purpose::NewKey => (&share.keys, 6),
+            Purpose::NamedKey => (&share.keys, 8),
             Purpose::Growth => (&share.keys, 7),
             Purpose::Network => (&share.networks, 1),
         };
