@@ -1,4 +1,4 @@
-"""What is measured, and what it may come to."""
+"""The rows to measure, and their requirements."""
 
 import dataclasses
 import math
@@ -11,8 +11,8 @@ NGINX = PEERS / "nginx.conf"
 OPENRESTY = PEERS / "openresty.conf"
 TOLLGATE = BENCH / "tollgate.toml"
 
-# Rows that are compared stand together, so that little time passes between their measurements. Those of which one is
-# subtracted from another take turns: what the machine adds for some seconds would else be taken for a difference.
+# Rows that are compared stand together, so that little time passes between their measurements. Rows whose difference
+# is computed alternate; otherwise a machine that is slower for some seconds would look like a difference.
 ROWS = [
     Row("haproxy-tcp", PEERS / "haproxy-tcp.cfg"),
     Row("nginx-proxy", NGINX),
@@ -48,34 +48,34 @@ ROWS = [
 
 
 def of(figure):
-    """A figure of a row alone."""
+    """Returns a figure of one row."""
     return lambda row: row[figure]
 
 
 def cpu(row, peer):
-    """CPU time over a peer's, gateway and Redis together."""
+    """Returns the ratio of CPU times to a peer's, gateway plus Redis."""
     return row["total_us"] / peer["total_us"]
 
 
 def added(row, without):
-    """The latency at one connection beyond that without what is measured: of the backend alone, or of the proxy alone."""
+    """Returns the latency added at one connection, compared with the backend alone or the proxy alone."""
     return row["p50_us"] - without["p50_us"]
 
 
 def added_beside(row, peer, direct):
-    """What is added, over what a peer adds; infinite where that can't be told from nothing."""
+    """Returns the ratio of added latencies; infinite if the peer's is too small to measure."""
     of_peer = added(peer, direct)
     return added(row, direct) / of_peer if of_peer > 0 else math.inf
 
 
 def added_beyond(row, without, round_trip):
-    """What is added to the latency at one connection beyond one round trip to Redis."""
+    """Returns the latency added at one connection, beyond one round trip to Redis."""
     return added(row, without) - round_trip["p50_us"]
 
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A figure of a round, what it must be at most, and what it should be at most."""
+    """A figure of a round, with its required maximum and its goal."""
 
     text: str
     rows: tuple[str, ...]
@@ -88,7 +88,7 @@ class Case:
         return all(row in results for row in self.rows)
 
     def judge(self, results):
-        """What came of it."""
+        """Returns the verdict."""
         if any(invalidity(results[row]) for row in self.rows):
             return Judgement(self, None)
         rounds = zip(*(results[row] for row in self.rows))
@@ -97,7 +97,7 @@ class Case:
 
 @dataclasses.dataclass(frozen=True)
 class Judgement:
-    """A case with its figures, a round each; none if a row is invalid."""
+    """A case with its figures, one per round; none if a row is invalid."""
 
     case: Case
     figures: list[float] | None
@@ -108,7 +108,7 @@ class Judgement:
 
     @property
     def verdict(self):
-        """In a word or two; empty if nothing is demanded."""
+        """Returns the verdict in a word or two; empty without a requirement."""
         if self.case.required is None:
             return ""
         if not self.figures:
@@ -123,7 +123,7 @@ class Judgement:
 
 
 def invalidity(rounds):
-    """Why a row is invalid, or None."""
+    """Returns why a row is invalid, or None."""
     return next((figures["invalid"] for figures in rounds if "invalid" in figures), None)
 
 

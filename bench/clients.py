@@ -1,4 +1,4 @@
-"""Programs that load a server, and what their reports say."""
+"""Load generators, and the parsing of their reports."""
 
 import dataclasses
 import pathlib
@@ -7,14 +7,14 @@ import time
 
 from processes import Invalid
 
-# Whom requests are counted for that all have one key: it is one of those in varied.lua, too.
+# The key of all requests in rows with one key. It is one of those in varied.lua, too.
 KEY = "k0"
 VARIED = pathlib.Path(__file__).with_name("varied.lua")
 
 
 @dataclasses.dataclass(frozen=True)
 class Load:
-    """What clients saw."""
+    """The results that clients measured."""
 
     requests: int
     per_second: float
@@ -24,7 +24,7 @@ class Load:
 
     @classmethod
     def sum(cls, loads):
-        """Several at the same time as one; the latencies are those of the slowest."""
+        """Combines concurrent results; the latencies are those of the slowest."""
         return cls(
             requests=sum(load.requests for load in loads),
             per_second=sum(load.per_second for load in loads),
@@ -35,13 +35,13 @@ class Load:
 
 
 def wrk(url, connections, seconds, varied):
-    """The command that loads a server by HTTP/1.1: with one key, and if a field is to be varied, with 10,000 values of it."""
+    """Returns the wrk command for HTTP/1.1, with one key. `varied` names a field to send with 10,000 values."""
     options = [f"-c{connections}", f"-d{seconds}s", "-H", f"X-Key: {KEY}", *(["-s", VARIED] if varied else [])]
     return ["wrk", "-t1", "--latency", "--timeout", "10s", *options, url, *(["--", varied] if varied else [])]
 
 
 def read_wrk(report):
-    """What wrk saw; Invalid if connections failed or nothing was answered."""
+    """Parses wrk's report. Raises Invalid if connections failed or there were no responses."""
     failed = re.search(r"Socket errors: .*|\b0 requests in", report)
     if failed:
         raise Invalid(failed[0])
@@ -61,13 +61,13 @@ def latency_us(report, percent):
 
 
 def h2load(url, connections, streams, seconds, log):
-    """The command that loads a server by HTTP/2, without TLS, and notes each request in a file, which must be new."""
+    """Returns the h2load command for HTTP/2 without TLS. It logs each request to a new file."""
     clients = ["-t1", f"-c{connections}", f"-m{streams}", f"-D{seconds}"]
     return ["h2load", *clients, f"--log-file={log}", "-H", f"X-Key: {KEY}", url]
 
 
 def read_h2load(report, log):
-    """What h2load saw; Invalid if requests failed or nothing was answered."""
+    """Parses h2load's report. Raises Invalid if requests failed or there were no responses."""
     answered, failed, errored, late = map(
         int, re.search(r"(\d+) done, \d+ succeeded, (\d+) failed, (\d+) errored, (\d+) timeout", report).groups()
     )
@@ -85,7 +85,7 @@ def read_h2load(report, log):
 
 
 def round_trips_us(connection, seconds):
-    """How long Redis takes to answer PING, over a socket: a sorted list."""
+    """Returns the round-trip times of PING to Redis, sorted."""
     end = time.perf_counter() + seconds
     taken = []
     while (sent := time.perf_counter()) < end:
@@ -97,7 +97,7 @@ def round_trips_us(connection, seconds):
 
 
 def read_divan(report):
-    """The greatest median in nanoseconds of what divan measured; Invalid if something allocates."""
+    """Returns the greatest median of divan's report in nanoseconds. Raises Invalid if something allocates."""
     if "alloc:" in report:
         raise Invalid("it allocates")
     # Fastest, slowest, median, mean, samples, iterations.

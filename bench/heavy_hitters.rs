@@ -1,4 +1,4 @@
-//! What it costs a request to note its key, in nanoseconds: `cargo bench --bench heavy_hitters`.
+//! The cost for a request of recording its key, in nanoseconds: `cargo bench --bench heavy_hitters`.
 
 #![allow(clippy::print_stdout, reason = "it prints what it measures")]
 

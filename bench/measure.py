@@ -1,4 +1,4 @@
-"""Lines of the table, each measured by what it starts: servers that are checked, weighed and put under load."""
+"""The rows of the table. Each starts servers, checks them, and measures them under load."""
 
 import collections
 import contextlib
@@ -23,10 +23,10 @@ GATEWAY_CPU, OTHER_CPU = 0, 1
 WARM_UP_SECONDS = 1
 BUILD_SECONDS = 1800
 
-# Keys of the rows that have many.
+# The number of keys in rows with many.
 MANY_KEYS = 10_000
 
-# The share of requests in a measurement that may be answered otherwise than the row demands.
+# The share of responses in a measurement that may differ from those that the row demands.
 TOLERATED_SHARE = 0.005
 
 
@@ -35,21 +35,21 @@ class Row:
     """A gateway under load: its configuration, and the path that makes it do one kind of work."""
 
     name: str
-    # Without one, and without gateways, the load goes to the backend.
+    # The configuration. Without one, and without gateways, the load goes to the backend.
     config: pathlib.Path | None
     path: str = "/"
     gateways: int = 1
-    # Redis keys that hold the counts; 0: there is no Redis.
+    # The number of Redis keys with counts; 0 without Redis.
     keys: int = 0
-    # How many requests pass before all others are refused; None: all pass.
+    # The number of requests that pass before all others are rejected; None if all pass.
     admits: int | None = None
-    # Of all gateways together.
+    # The number of connections to all gateways together.
     connections: int = 64
-    # Requests in flight on each connection of HTTP/2; 0: HTTP/1.1.
+    # The requests in flight on each HTTP/2 connection; 0 for HTTP/1.1.
     streams: int = 0
-    # The field that has 10,000 values; none: all requests are the same.
+    # The field that has 10,000 values; None if all requests are the same.
     varied: str | None = None
-    # How many shorter measurements make one. Neighbours of as many take turns in each round.
+    # The number of shorter measurements that make one. Neighbours with the same number alternate within each round.
     turns: int = 2
 
     def measure(self, bench):
@@ -63,7 +63,7 @@ class Row:
                 for port, command in commands.items()
             ]
             self.check_answers(bench, ports)
-            # What goes wrong will do so again.
+            # The same error would happen again.
             with contextlib.suppress(Invalid):
                 self.load(bench, ports, WARM_UP_SECONDS)
             servers = [*gateways, *redis]
@@ -92,7 +92,7 @@ class Row:
         return Load.sum([clients.read_wrk(report) for report in bench.processes.outputs(commands, seconds + 30)])
 
     def check_answers(self, bench, ports):
-        """A row that admits must relay the backend's body; one that refuses, exactly after what it admits."""
+        """Checks that a row that admits relays the backend's body, and one that rejects does so exactly at its limit."""
         if self.streams:
             if bench.processes.output(["nghttp", f"http://127.0.0.1:{ports[0]}{self.path}"], 10) != bench.body:
                 raise Invalid("answers HTTP/2 with another body than the backend's")
@@ -110,7 +110,7 @@ class Row:
             raise Invalid("answers 200 with another body than the backend's")
 
     def check_load(self, bench, ports, seen):
-        """The load must have met the same answers, and Redis must have one count for each key."""
+        """Checks that the load got the same responses, and that Redis has one count per key."""
         wrong = seen.not_2xx if self.admits is None else seen.requests - seen.not_2xx
         if wrong > seen.requests * TOLERATED_SHARE:
             raise Invalid(f"{wrong} of {seen.requests} answers were {'not ' if self.admits is None else ''}2xx")
@@ -123,7 +123,7 @@ class Row:
 
 @dataclasses.dataclass(frozen=True)
 class RoundTrip:
-    """A client of Redis where the gateways are, which waits for an answer before it asks again."""
+    """A Redis client on the CPU of the gateways, with one command at a time."""
 
     name: str
     turns: int = 1
@@ -145,13 +145,13 @@ class RoundTrip:
 
 @dataclasses.dataclass(frozen=True)
 class Micro:
-    """A part of bench/micro.rs: the slowest of its cases counts."""
+    """A part of bench/micro.rs, of which the slowest case counts."""
 
     name: str
     turns: int = 1
 
     def command(self, *options):
-        """The command that builds and runs it, as Tollgate is shipped."""
+        """Returns the command that builds and runs it with the release profile."""
         build = ["--profile", "dist", "--locked", "--manifest-path", ROOT / "Cargo.toml"]
         return ["cargo", "bench", *build, "--bench", "micro", *options]
 
@@ -161,7 +161,7 @@ class Micro:
 
 
 class Bench:
-    """Measures rows one at a time, against one backend that stays."""
+    """Measures rows one at a time, all with the same backend."""
 
     def __init__(self, options, binary, processes):
         self.options = options
@@ -190,7 +190,7 @@ class Bench:
                         yield name, parts[-1] if name in invalid else medians(parts)
 
     def attempt(self, row):
-        """A row's figures; if it is invalid, those of a second attempt."""
+        """Returns a row's figures; if it is invalid, those of a second attempt."""
         figures = self.measured(row)
         if "invalid" not in figures:
             return figures
@@ -204,7 +204,7 @@ class Bench:
             return {"invalid": str(reason) or repr(reason)}
 
     def seconds(self, row):
-        """How long a row is measured at a time; wrk takes whole seconds."""
+        """Returns the seconds per measurement of a row; wrk needs whole seconds."""
         return max(1, self.options.seconds // row.turns)
 
     def redis(self):
@@ -216,13 +216,13 @@ class Bench:
         return socket.create_connection(("127.0.0.1", self.redis_port), 5)
 
     def redis_keys(self):
-        """The number of keys in Redis."""
+        """Returns the number of keys in Redis."""
         with self.redis_connection() as connection:
             connection.sendall(b"DBSIZE\r\n")
             return int(connection.recv(64)[1:])
 
     def gateway(self, row, port):
-        """The command that runs a gateway of a row."""
+        """Returns the command that runs a gateway of a row."""
         store = f"redis://127.0.0.1:{self.redis_port}" if row.keys else "memory:"
         return self.command(row.config, port, STORE=store, HTTP2="http2" if row.streams else "")
 
@@ -249,12 +249,12 @@ class Bench:
 
 
 def medians(rounds):
-    """The median of each figure."""
+    """Returns the median of each figure."""
     return {name: statistics.median(each[name] for each in rounds) for name in rounds[0]}
 
 
 def fetch(port, path):
-    """One request as wrk sends them: status and body."""
+    """Sends one request like wrk's, and returns status and body."""
     with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=10)) as connection:
         connection.request("GET", path, headers={"X-Key": KEY})
         response = connection.getresponse()

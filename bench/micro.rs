@@ -1,5 +1,5 @@
-//! What the parts of a request cost, in time and in allocations: `cargo bench --bench micro`, or a part of it by name:
-//! `cargo bench --bench micro -- routing`.
+//! Benchmarks of the parts of a request, in time and allocations: `cargo bench --bench micro`, or a part by
+//! name: `cargo bench --bench micro -- routing`.
 
 mod routes;
 
@@ -22,7 +22,7 @@ use tollgate_limiter::{
 };
 use tollgate_routing::{Matcher, Table, View, path};
 
-/// The gateway's allocator, counted.
+/// The gateway's allocator, which counts allocations.
 #[global_allocator]
 static ALLOCATOR: AllocProfiler<MiMalloc> = AllocProfiler::new(MiMalloc);
 
@@ -30,7 +30,8 @@ fn main() {
     divan::main();
 }
 
-/// The path as it is matched, and the route among a thousand, of requests for other services in turn.
+/// Finds the route among a thousand, including the matched path. The requests are for different services in
+/// turn.
 #[divan::bench(args = routes::KINDS)]
 fn routing(bencher: Bencher<'_, '_>, kind: &str) {
     let matchers = routes::routes().into_iter().map(|(method, host, path)| Matcher {
@@ -44,7 +45,7 @@ fn routing(bencher: Bencher<'_, '_>, kind: &str) {
     let (requests, headers) = (routes::requests(kind), HeaderMap::new());
     let mut requests = requests.iter().cycle();
     bencher.bench_local(|| {
-        let (host, sent, route) = requests.next().expect("they go on for ever");
+        let (host, sent, route) = requests.next().expect("the iterator is endless");
         let forwarded = path::forwarded(black_box(sent));
         let matched = path::matched(&forwarded);
         let view = View { method: &Method::GET, host, path: &matched, query: "", headers: &headers };
@@ -52,7 +53,7 @@ fn routing(bencher: Bencher<'_, '_>, kind: &str) {
     });
 }
 
-/// The key of a request under a limit.
+/// Computes the key of a request for a limit.
 #[divan::bench(args = [
     r#""ip""#,
     r#""header:x-api-key""#,

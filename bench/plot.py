@@ -32,7 +32,7 @@ text { font: 12px sans-serif; fill: #57606a } .group { font-weight: bold; fill: 
 
 
 def drawing(results):
-    """The drawing of the groups of which anything was measured; empty without any."""
+    """Returns the drawing of all groups that were measured; empty if there are none."""
     groups = {title: bars(results, names) for title, names in GROUPS.items()}
     groups = {title: rows for title, rows in groups.items() if rows}
     if not groups:
@@ -58,7 +58,7 @@ def drawing(results):
 
 
 def bars(results, names):
-    """Name, CPU time of the gateway, and of Redis, of the rows that are valid."""
+    """Returns name and CPU times of gateway and Redis for each valid row."""
     known = [(name, medians(results[name])) for name in names if name in results]
     return [(name_of(name), figures["gateway_us"], figures["redis_us"]) for name, figures in known if figures]
 
@@ -68,7 +68,7 @@ def name_of(row):
 
 
 def bar(top, name, gateway, redis, scale):
-    """One line: a bar of two parts, between its name and its sum."""
+    """Returns one line: a bar of two parts, with its name and its sum."""
     middle = top + BAR - 4
     kind = "ours" if name == NAMES["tollgate"] else "gateway"
     parts = [text(LEFT - 8, middle, name, end=True), box(LEFT, top, gateway * scale, kind)]
@@ -78,7 +78,7 @@ def bar(top, name, gateway, redis, scale):
 
 
 def legend(top):
-    """What the colours mean."""
+    """Returns the legend."""
     parts, left = [], LEFT
     for kind, meaning in [("gateway", "a peer"), ("ours", "Tollgate"), ("redis", "Redis, for it")]:
         parts += [box(left, top, BAR, kind), text(left + BAR + 6, top + BAR - 4, meaning)]

@@ -1,4 +1,4 @@
-"""Servers that are started, pinned, weighed by /proc, and stopped whatever happens."""
+"""Starts servers, pins them to CPUs, measures them with /proc, and always stops them."""
 
 import contextlib
 import glob
@@ -15,11 +15,11 @@ START_SECONDS = 20
 
 
 class Invalid(Exception):
-    """Something didn't do the work that it stands for, so its figures would mean nothing."""
+    """A program didn't do its work, so its figures would mean nothing."""
 
 
 class Processes:
-    """Starts programs, each in a session of its own, and ends whatever still runs when the block is left."""
+    """Starts programs, each in its own session, and ends those still running at the end of the block."""
 
     def __init__(self, scratch):
         self.scratch = scratch
@@ -36,7 +36,7 @@ class Processes:
 
     @contextlib.contextmanager
     def server(self, command, cpu, port):
-        """Runs a server on one CPU as long as the block lasts, which begins when the port answers."""
+        """Runs a server on one CPU for the block, which begins when the port accepts connections."""
         with open(self.scratch / f"{port}.log", "w+") as log:
             process = self.start(["taskset", "-c", str(cpu), *command], stdout=log, stderr=log)
             try:
@@ -46,11 +46,11 @@ class Processes:
                 self.stop(process)
 
     def output(self, command, seconds):
-        """Runs a command to its end and returns what it printed; Invalid if it fails or takes longer."""
+        """Runs a command and returns its output. Raises Invalid if it fails or takes too long."""
         return self.outputs([command], seconds)[0]
 
     def outputs(self, commands, seconds):
-        """Runs commands side by side, as `output` does one."""
+        """Runs commands in parallel, each as `output` does."""
         end = time.monotonic() + seconds
         processes = [self.start(command, stdout=subprocess.PIPE, text=True) for command in commands]
         try:
@@ -71,7 +71,7 @@ class Processes:
         return process
 
     def stop(self, process):
-        """Ends the whole process group: politely, after five seconds not."""
+        """Ends the process group: with SIGTERM, and after five seconds with SIGKILL."""
         signal_group(process, signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(5)
@@ -86,7 +86,7 @@ def signal_group(process, number):
 
 
 def await_port(process, port, log):
-    """Returns when the port takes connections; Invalid, with the log's end, if the process can't."""
+    """Waits until the port accepts connections. Raises Invalid, with the end of the log, if the process fails."""
     end = time.monotonic() + START_SECONDS
     while process.poll() is None and time.monotonic() < end:
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 0.3):
@@ -97,7 +97,7 @@ def await_port(process, port, log):
 
 
 def session_texts(process, name):
-    """The text of the /proc files of that name, of the process and all that descend from it."""
+    """Returns the text of a /proc file, for the process and all its descendants."""
     for stat in glob.glob("/proc/[0-9]*/stat"):
         with contextlib.suppress(OSError):
             # After the program's name in brackets: state, parent, group, session.
@@ -108,18 +108,18 @@ def session_texts(process, name):
 
 
 def cpu_us(process):
-    """CPU time used so far. schedstat counts nanoseconds, where stat has ticks of 10 ms."""
+    """Returns the CPU time used so far. schedstat counts nanoseconds; stat has ticks of 10 ms."""
     return sum(int(text.split()[0]) for text in session_texts(process, "task/*/schedstat")) / 1000
 
 
 def peak_mib(process):
-    """The most memory that was resident, of all processes together."""
+    """Returns the peak resident memory of all processes together."""
     sizes = (re.search(r"VmHWM:\s+(\d+) kB", text) for text in session_texts(process, "status"))
     return sum(int(size[1]) for size in sizes if size) / 1024
 
 
 def free_ports(count):
-    """Ports below those that the kernel gives to clients: none is taken while a server is started anew."""
+    """Returns ports below the kernel's range for clients, so that none is taken while a server restarts."""
     return list(itertools.islice(filter(is_free, range(20000, 32768)), count))
 
 

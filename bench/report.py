@@ -19,12 +19,12 @@ BEGIN, END = "<!-- figures: bench/run.py --markdown -->", "<!-- end of the figur
 
 
 def medians(rounds):
-    """The figures of a row, or none if it is invalid."""
+    """Returns the figures of a row; none if it is invalid."""
     return {} if invalidity(rounds) else measure.medians(rounds)
 
 
 def cells(rounds):
-    """A row's figures as texts; a dash is what it doesn't have."""
+    """Returns a row's figures as texts, with a dash for missing ones."""
     figures = medians(rounds)
     return [format(figures[name], form) if name in figures else "–".rjust(width(form)) for _, name, form in COLUMNS]
 
@@ -34,12 +34,12 @@ def width(form):
 
 
 def judgements(results):
-    """What came of the cases of which all rows were measured."""
+    """Returns the judgements of all cases whose rows were measured."""
     return [case.judge(results) for case in CASES if case.is_measured(results)]
 
 
 def records(results):
-    """The judgements for programs."""
+    """Returns the judgements in a form for programs."""
     return [
         {
             "case": judgement.case.text,
@@ -85,7 +85,7 @@ def print_tables(results):
 
 
 def markdown(results, about, drawing):
-    """The figures of a run as a part of a document. `drawing` is the file of the plot as seen from there, if any."""
+    """Returns the figures of a run as part of a document. `drawing` is the relative path of the plot, if any."""
     lines = [f"{about}.", ""]
     if drawing:
         lines += [f"![CPU time per request, beside the peers]({drawing})", ""]
@@ -103,7 +103,7 @@ def markdown(results, about, drawing):
 
 
 def insert(document, part):
-    """Writes a part into a document, in place of the one between the marks."""
+    """Replaces the part of a document between the marks."""
     text = document.read_text()
     check(document)
     before, after = text.split(BEGIN)[0], text.split(END)[1]
@@ -111,7 +111,7 @@ def insert(document, part):
 
 
 def check(document):
-    """Invalid if a document has no place for the figures."""
+    """Raises Invalid if a document has no marks for the figures."""
     text = document.read_text()
     if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(BEGIN) > text.index(END):
         raise Invalid(f"{document} needs, once each and in this order, the lines\n{BEGIN}\n{END}")

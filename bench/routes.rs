@@ -1,6 +1,6 @@
-//! A thousand routes as gateways have them, and requests for each kind of them.
+//! A thousand routes, and requests for each kind of them.
 
-/// Of a service: method, which may be any, and path.
+/// The routes of a service: method (any if empty) and path.
 const SHAPES: [(&str, &str); 10] = [
     ("GET", "/v1/{service}"),
     ("POST", "/v1/{service}"),
@@ -13,11 +13,11 @@ const SHAPES: [(&str, &str); 10] = [
     ("", "/v2/{service}/{*rest}"),
     ("", "/static/{service}/{*rest}"),
 ];
-/// Services of any host, of a host each, and of a wildcard each.
+/// The numbers of services: for any host, with a host each, and with a wildcard host each.
 const SERVICES: [(usize, &str); 3] =
     [(50, ""), (25, "shop-{number}.example.com"), (25, "*.zone-{number}.example.net")];
 
-/// What a request may be for.
+/// The kinds of requests.
 pub(crate) const KINDS: [&str; 8] = [
     "literal",
     "parameter",
@@ -29,7 +29,7 @@ pub(crate) const KINDS: [&str; 8] = [
     "none",
 ];
 
-/// The routes: method, host and path, the first two possibly empty.
+/// Returns the routes: method, host and path. Method and host may be empty.
 pub(crate) fn routes() -> Vec<(&'static str, String, String)> {
     let mut routes = Vec::new();
     for (services, host) in SERVICES {
@@ -42,7 +42,8 @@ pub(crate) fn routes() -> Vec<(&'static str, String, String)> {
     routes
 }
 
-/// Requests of a kind, each for another service: host and path of a GET, and those of its route, if it has one.
+/// Returns requests of a kind, each for another service: host and path of a GET, and the path of its route,
+/// if there is one.
 pub(crate) fn requests(kind: &str) -> Vec<(String, String, Option<String>)> {
     let (host, path, route) = match kind {
         "literal" => ("api.example.org", "/v1/{service}/search", "/v1/{service}/search"),

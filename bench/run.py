@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Measure Tollgate beside its peers, and hold it to what is required: CPU time per request above all.
+"""Measure Tollgate and its peers, and check the requirements, above all on CPU time per request.
 
-All rows are measured in turn, several rounds in one run, each with a gateway and a Redis that were started for
-it. The gateway has CPU 0; load, backend and Redis share CPU 1. README.md says how to read the tables.
+All rows are measured in turn, in several rounds per run, each time with a new gateway and a new Redis.
+The gateway runs on CPU 0; load, backend and Redis share CPU 1. README.md explains the tables.
 """
 
 import argparse
@@ -41,20 +41,20 @@ PACKAGES = {
 def parse_options():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3, help="measurements of each row (%(default)s)")
-    parser.add_argument("--seconds", type=int, default=4, help="how long a row is measured in a round (%(default)s)")
-    parser.add_argument("--only", metavar="NAMES", default="*", help="rows, by comma; * stands for anything: 'nginx-*'")
+    parser.add_argument("--seconds", type=int, default=4, help="seconds of measuring per row and round (%(default)s)")
+    parser.add_argument("--only", metavar="NAMES", default="*", help="rows, separated by commas; * matches anything: 'nginx-*'")
     parser.add_argument("--peers-only", action="store_true", help="leave Tollgate out, and don't build it")
     parser.add_argument("--binary", type=pathlib.Path, help="a built tollgate; without it, scripts/dist.sh builds one")
     outputs = parser.add_argument_group("results")
-    outputs.add_argument("--json", metavar="FILE", type=pathlib.Path, help="write the figures of every round there")
-    outputs.add_argument("--svg", metavar="FILE", type=pathlib.Path, help="draw the CPU times there")
-    outputs.add_argument("--markdown", metavar="FILE", type=pathlib.Path, help="write the tables into that document")
+    outputs.add_argument("--json", metavar="FILE", type=pathlib.Path, help="write the figures of every round to this file")
+    outputs.add_argument("--svg", metavar="FILE", type=pathlib.Path, help="draw the CPU times into this file")
+    outputs.add_argument("--markdown", metavar="FILE", type=pathlib.Path, help="write the tables into this document")
     outputs.add_argument("--read", metavar="FILE", type=pathlib.Path, help="measure nothing: show what --json wrote")
     return parser.parse_args()
 
 
 def choose_rows(options):
-    """The rows that the options name; every name must mean something."""
+    """Returns the selected rows; every pattern must match a row."""
     patterns = options.only.split(",")
     for pattern in patterns:
         if not fnmatch.filter([row.name for row in ROWS], pattern):
@@ -72,7 +72,7 @@ def is_gateway(row):
 
 
 def check_machine():
-    """Ends the program, with what to do, if the machine lacks something."""
+    """Ends the program with a remedy if the machine lacks something."""
     missing = {package for file, package in PACKAGES.items() if not (shutil.which(file) or os.path.exists(file))}
     if missing:
         sys.exit(f"missing; on Debian: apt-get install {' '.join(sorted(missing))}")
@@ -81,7 +81,7 @@ def check_machine():
 
 
 def build(options, rows, processes):
-    """Builds what the rows measure, as it is shipped. Returns Tollgate's binary, if they measure that."""
+    """Builds the programs that the rows measure. Returns Tollgate's binary, if it is one of them."""
     for row in rows:
         if isinstance(row, Micro):
             run(row.command("--no-run"), processes)
@@ -98,7 +98,7 @@ def run(command, processes):
 
 
 def describe(options, binary):
-    """When, with what, on which machine and how long was measured."""
+    """Returns the time, versions, machine and duration of the run."""
 
     def first_line(*command):
         ran = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -118,7 +118,7 @@ def describe(options, binary):
 
 
 def measure(options):
-    """What the rows came to, and what it was measured on."""
+    """Returns the figures of the rows, and the conditions of the run."""
     rows = choose_rows(options)
     check_machine()
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measure the script on a Redis of its own: server time per decision, and memory per bucket.
+"""Measure the script on its own Redis: server time per decision, and memory per bucket.
 
 The times are Redis's own (INFO commandstats, usec of EVALSHA): neither the network nor this program is in them. All
 cases take turns in chunks of a few milliseconds; a row shows the tenth percentile of its chunks, since whatever else
@@ -33,7 +33,7 @@ NAMES = {"sw": "sliding-window", "sc": "sliding-cells", "fw": "fixed-window", "g
 
 
 class Redis:
-    """A connection that speaks RESP 2."""
+    """A connection with RESP 2."""
 
     def __init__(self, port):
         self.socket = socket.create_connection(("127.0.0.1", port))
@@ -44,7 +44,7 @@ class Redis:
         return self.send([command(*words)])[0]
 
     def send(self, commands):
-        """Sends commands at once, and reads their answers."""
+        """Sends commands at once, and reads their replies."""
         self.socket.sendall(b"".join(commands))
         return [self.answer() for _ in commands]
 
@@ -60,7 +60,7 @@ class Redis:
         return int(rest) if kind == b":" else rest
 
     def spent_us(self):
-        """Microseconds that calls of the script have taken since the last time."""
+        """Returns the microseconds that calls of the script have taken since the last call of this."""
         stats = re.search(rb"cmdstat_evalsha:calls=\d+,usec=(\d+)", self("INFO", "commandstats"))
         self("CONFIG", "RESETSTAT")
         return int(stats[1]) if stats else 0
@@ -80,7 +80,7 @@ def source(lua):
 
 
 def packed(values):
-    """A list in MessagePack: integers and short texts."""
+    """Encodes a MessagePack list of integers and short texts."""
     parts = [struct.pack(">BI", 0xDD, len(values))]
     for value in values:
         if isinstance(value, str):
@@ -94,7 +94,7 @@ def packed(values):
 
 @dataclasses.dataclass(frozen=True)
 class Quota:
-    """A limit as the script takes it: lua/walk.lua."""
+    """A limit in the form of the script's arguments: lua/walk.lua."""
 
     tag: str
     permits: int = PLENTY
@@ -110,7 +110,7 @@ class Quota:
 
 
 def call(sha, quota, numbers, requests, turn):
-    """Decides requests, each on another bucket: its count and its cost."""
+    """An operation that decides requests, each on another bucket: its count and its cost."""
     words = quota.words(len(numbers), turn)
     for at, (count, cost) in enumerate(requests, 1):
         words += [-count, at, cost]
@@ -125,19 +125,19 @@ class Case:
     quota: Quota
     at_most: float | None = None
     keys: int = KEYS
-    # Equal requests a key in each call, and what they cost.
+    # The number of equal requests per key in each call, and their costs.
     count: int = 1
     costs: range = ONES
-    # Of how many keys those of a call are taken.
+    # The number of keys from which those of a call are taken.
     of: int = KEYS
-    # Calls before it is measured, and calls of a chunk.
+    # The calls before the measurement, and the calls of a chunk.
     warm_up: int = 20
     chunk: int = 8
-    # What requests cost in the warm-up, where it isn't the same.
+    # The costs in the warm-up, if they differ.
     filled_by: range | None = None
 
     def calls(self, sha):
-        """Commands, the same each time: the warm-up and five chunks."""
+        """Returns the commands, always the same: the warm-up and five chunks."""
         choice = random.Random(self.name)
         for turn in range(self.warm_up + 5 * self.chunk):
             numbers = choice.sample(range(self.of), self.keys)
@@ -147,9 +147,9 @@ class Case:
 
 
 def cases():
-    """What is measured, with the most that it may take."""
+    """Returns the cases with their maxima."""
     for tag, name in NAMES.items():
-        # A bucket of GCRA that never fills must not exceed the greatest level.
+        # A GCRA bucket that never fills must not exceed the greatest level.
         quota = Quota(tag, 100_000 if tag == "gc" else PLENTY)
         yield Case(f"{name}, one decision a call", quota, keys=1, of=1, warm_up=300, chunk=60)
         yield Case(f"{name}, hot key, 32 in a call", quota, 2.0, keys=1, of=1, count=32, chunk=40)
@@ -158,7 +158,7 @@ def cases():
             yield Case(f"{name}, {KEYS} keys, costs", quota, 8.0, costs=MIXED)
         yield Case(f"{name}, {KEYS} of 10,000 keys", quota, 5.0, of=10_000, warm_up=300)
         if tag in ("sw", "sc"):
-            # Each request sees an older one expire, of about seven in the window.
+            # Each request sees an older entry expire, of about seven in the window.
             short = dataclasses.replace(quota, window_ms=10, cells=20)
             some = {"of": 4 * KEYS, "warm_up": 120, "chunk": 16}
             yield Case(f"{name}, {KEYS} keys, expiring", short, 5.0, **some)
@@ -175,7 +175,7 @@ def cases():
         yield Case(f"sliding-window, log of {entries:,}, refused, costs", full, costs=MIXED, filled_by=ONES, **few)
 
 
-# A row over another, and what it may be at most.
+# A case compared with another, and the maximum of the ratio.
 RATIOS = [
     ("sliding-window, log of 10,000", "sliding-window, log of 100", 2.0),
     ("sliding-window, log of 10,000, refused, costs", "sliding-window, log of 100, refused, costs", 2.0),
@@ -183,7 +183,7 @@ RATIOS = [
 
 
 def measure(redis, sha, chosen, rounds):
-    """Microseconds a decision, in each chunk of each case."""
+    """Returns the microseconds per decision, in each chunk of each case."""
     commands = {case: list(case.calls(sha)) for case in chosen}
     seen = {case: [] for case in chosen}
     for _ in range(rounds):
@@ -203,7 +203,7 @@ def percentile(values, of):
 
 
 def print_times(chosen, seen):
-    """The table of times; returns whether all are within their bounds."""
+    """Prints the table of times. Returns whether all are within their maxima."""
     is_fine = True
     print(f"{'µs of Redis a decision':52} {'p10':>6} {'median':>7} {'at most':>8}")
     for case in chosen:
@@ -220,7 +220,7 @@ def print_times(chosen, seen):
 
 
 def longest_call(redis, sha, tag, alive):
-    """The longest of many calls after a crowd has expired, in milliseconds."""
+    """Returns the longest of many calls after many entries have expired, in milliseconds."""
     redis("FLUSHALL")
     long, short = Quota(tag), Quota(tag, window_ms=1_000)
     # Leases have no window that an edit could shorten.
@@ -239,7 +239,7 @@ def longest_call(redis, sha, tag, alive):
 
 
 def bytes_of(redis, sha, tag, permits):
-    """What a full bucket takes, each permit granted at a time of its own."""
+    """Returns the memory of a full bucket, with each permit granted at a different time."""
     redis("FLUSHALL")
     window_ms = 1_000 if tag == "sc" else 60_000
     quota, began = Quota(tag, permits, window_ms), time.monotonic()

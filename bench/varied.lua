@@ -1,4 +1,5 @@
--- For wrk: a field of this name has 10,000 values, each once in 10,000 requests, in an order without neighbours.
+-- For wrk: varies this header field over 10,000 values, each once per 10,000 requests, without neighbours in
+-- sequence.
 local requests = {}
 local sent = 0
 

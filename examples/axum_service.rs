@@ -1,7 +1,7 @@
-//! An axum service that is limited without the gateway.
+//! Rate limits in an axum service, without the gateway.
 //!
-//! Everybody has 20 requests in 10 seconds for each address, and a caller with an API key 60 permits a minute for
-//! it, of which a report takes 10. Two downloads may run at a time.
+//! Each address has 20 requests per 10 seconds. Each API key has 60 permits per minute, of which a report
+//! costs 10. At most two downloads run at a time.
 //!
 //! ```text
 //! cargo run --example axum_service
@@ -24,19 +24,19 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let store = env::var("TOLLGATE_STORE").unwrap_or_else(|_| "memory:".to_owned());
     let service = router(&Limiter::connect(&store)?)?;
     let listener = TcpListener::bind("127.0.0.1:3000").await?;
-    // The addresses are for `by::address`.
+    // `by::address` needs the addresses.
     axum::serve(listener, service.into_make_service_with_connect_info::<SocketAddr>()).await?;
     Ok(())
 }
 
-/// The service, limited by this limiter.
+/// Builds the service with these limits.
 pub(crate) fn router(limiter: &Arc<Limiter>) -> Result<Router, String> {
     let per_address = Limit::new("per-address", "20/10s".parse::<Rate>()?);
     let per_key = Arc::new(Limit::new("per-key", "60/min".parse::<Rate>()?));
     let downloads = Limit::new("downloads", Quota::concurrency(2));
     let api_key = by::header("x-api-key");
 
-    // The limits of one layer are one step: a request that one of them refuses takes nothing of the others.
+    // The limits of a layer are one step: a request that one of them rejects isn't charged by the others.
     let everywhere = RateLimitLayer::new(limiter).limit(per_address, by::address);
     let cheap = everywhere.clone().limit(per_key.clone(), api_key.clone());
     let expensive = everywhere.clone().ask(move |request| {
@@ -51,7 +51,7 @@ pub(crate) fn router(limiter: &Arc<Limiter>) -> Result<Router, String> {
         .route("/downloads", get(download).layer(few)))
 }
 
-/// A body of five lines that takes a second. It holds its place until its end.
+/// Returns a body of five lines that takes a second. It counts as in flight until its end.
 async fn download() -> Body {
     Body::from_stream(stream::unfold(1, async |line| {
         sleep(Duration::from_millis(200)).await;

@@ -44,7 +44,7 @@ impl Display for Reference {
     }
 }
 
-/// The table that a key holds, and those in it.
+/// Writes the table of a key, and the tables in it.
 fn write_key(
     f: &mut fmt::Formatter<'_>,
     schema: &Value,
@@ -73,7 +73,7 @@ fn write_key(
     Ok(())
 }
 
-/// The names of the tables that a key may hold, be it in a list or under names.
+/// Returns the names of the tables that a key may contain, directly, in a list or under names.
 fn tables(key: &Value) -> Vec<String> {
     match key {
         Value::Object(fields) => fields

@@ -1,4 +1,5 @@
-//! Draws docs/algorithms.svg: what each algorithm admits of one pattern of bursts, in virtual time.
+//! Draws docs/algorithms.svg: the requests that each algorithm admits of one pattern of bursts, in virtual
+//! time.
 //!
 //!     cargo run --example plot_algorithms > docs/algorithms.svg
 
@@ -9,14 +10,14 @@ use std::fmt::{self, Display, Formatter};
 use tollgate_limiter::{Algorithm, Quota, Rate, algorithm::State};
 
 const SECOND: u64 = 1_000_000;
-/// Requests a bin of the histogram, which is a quarter of a second.
+/// The width of a bin in the histogram: a quarter of a second.
 const BIN_US: u64 = SECOND / 4;
 const END_US: u64 = 30 * SECOND;
-/// How long a request is in flight, for concurrency.
+/// The time for which a request is in flight, for concurrency.
 const SERVED_US: u64 = SECOND;
 const RATE: Rate = Rate { permits: 20, window_us: 10 * SECOND };
 
-/// From when to when requests come, and one in how many microseconds.
+/// The bursts: begin, end, and time between two requests.
 const BURSTS: [(u64, u64, u64); 3] = [
     (SECOND, SECOND + SECOND / 2, SECOND / 4),
     (9 * SECOND + SECOND / 2, 12 * SECOND, SECOND / 20),
@@ -63,24 +64,24 @@ const PANELS: [Panel; 5] = [
     },
 ];
 
-/// When requests come.
+/// Returns the arrival times of the requests.
 fn arrivals() -> impl Iterator<Item = u64> {
     BURSTS.iter().flat_map(|(from_us, to_us, every_us)| (*from_us..*to_us).step_by(*every_us as usize))
 }
 
-/// How many of some instants lie in each bin.
+/// Returns the number of instants in each bin.
 fn histogram(instants: impl Iterator<Item = u64>) -> Vec<u32> {
     let mut bins = vec![0; (END_US / BIN_US) as usize];
     instants.for_each(|at_us| bins[(at_us / BIN_US) as usize] += 1);
     bins
 }
 
-/// The arrivals that are admitted, refused ones not coming back.
+/// Returns the arrivals that are admitted. Rejected requests aren't retried.
 fn admitted(panel: &Panel) -> Vec<u64> {
     let window_us = if panel.algorithm == Algorithm::Concurrency { SERVED_US } else { RATE.window_us };
     let quota = Quota { algorithm: panel.algorithm, permits: panel.permits, window_us };
     let mut state = State::new(panel.algorithm);
-    // No window reaches back before zero.
+    // So that no window begins before zero.
     let clock_us = |at_us: u64| at_us + Rate::MAX_WINDOW_US;
     arrivals()
         .filter(|at_us| {
@@ -95,7 +96,7 @@ fn admitted(panel: &Panel) -> Vec<u64> {
         .collect()
 }
 
-/// The most of some instants within a window.
+/// Returns the most instants within a window.
 fn most_within(instants: &[u64], window_us: u64) -> usize {
     let within =
         |begin: u64| instants.iter().filter(|at_us| (begin..begin + window_us).contains(at_us)).count();
@@ -106,10 +107,10 @@ const WIDTH: u64 = 760;
 const LEFT: u64 = 40;
 const PANEL_HEIGHT: u64 = 112;
 const BARS_HEIGHT: u64 = 60;
-/// Requests a bin at the top of a panel.
+/// The requests per bin at the top of a panel.
 const TOP: u64 = 6;
 
-/// The whole drawing, which is displayed as SVG.
+/// The drawing. It is displayed as SVG.
 pub(crate) struct Drawing;
 
 impl Display for Drawing {
@@ -167,7 +168,7 @@ fn draw_panel(f: &mut Formatter<'_>, panel: &Panel, top: u64) -> fmt::Result {
     Ok(())
 }
 
-/// One shape for all bins, which keeps the file small.
+/// Writes one path for all bins, to keep the file small.
 fn bars(
     f: &mut Formatter<'_>,
     class: &str,

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Builds Tollgate for speed, so that what each request needs stands together: by a profile of the compiler's
+# Builds Tollgate for speed, with the code that each request needs close together: by profile-guided optimization
 # (https://doc.rust-lang.org/rustc/profile-guided-optimization.html), and, by what BOLT has counted of that, once more
 # block by block (https://github.com/llvm/llvm-project/tree/main/bolt). Both are taken under the load of bench/run.py, and
 # while access logs are replayed. It needs what bench/run.py needs, and takes a quarter of an hour. A plain build is

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draws docs/dashboard.png: the dashboard of a gateway with a minute or more of varied load behind it, a refused key looked up.
+"""Draws docs/dashboard.png: the dashboard after a minute or more of varied load, with a rejected key looked up.
 
     cargo build --release && scripts/screenshot.py [SECONDS] [FILE]
 
@@ -59,11 +59,11 @@ respond = {{ status = 200 }}
 limits = ["logins"]
 """
 
-# What stands behind the gateway: Tollgate's own echo, in a process of its own.
+# The upstream of the gateway: Tollgate's own echo, in a separate process.
 UPSTREAM = '[server]\nlisten = "127.0.0.1:{upstream}"\n[upstreams.echo]\nbuiltin = "echo"\n' \
     '[[routes]]\npath = "/{{*rest}}"\nupstream = "echo"\n'
 
-# A few clients ask for most of it, one user is guessed at, and some ask for what isn't there.
+# A few clients send most requests, somebody guesses a password, and some ask for missing pages.
 LOAD = """
 function delay() return %d end
 math.randomseed(%d)
@@ -80,7 +80,7 @@ end
 
 
 def free_ports(names):
-    """A port for each name that nobody listens on."""
+    """Returns a free port for each name."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in names]
     ports = {name: s.getsockname()[1] for name, s in zip(names, sockets)}
     for s in sockets:
@@ -98,7 +98,7 @@ def until_listens(port):
 
 
 def load(folder, port, seconds):
-    """Load in phases, of one to eight connections."""
+    """Sends load in phases, over one to eight connections."""
     end = time.monotonic() + seconds
     while (left := end - time.monotonic()) > 1:
         script = folder / "load.lua"
@@ -109,7 +109,7 @@ def load(folder, port, seconds):
 
 
 def shoot(url, file):
-    """Opens the page, looks up the most refused key, and takes the picture."""
+    """Opens the page, looks up the most rejected key, and takes the picture."""
     driver = subprocess.Popen(["chromedriver", "--port=0"], stdout=subprocess.PIPE, text=True)
     try:
         port = next(line.rsplit(" ", 1)[1].strip(" .\n") for line in driver.stdout if "successfully on port" in line)
@@ -158,7 +158,7 @@ def main():
                 processes.append(subprocess.Popen(command, **quiet))
                 until_listens(ports[port])
             load(folder, ports["http"], seconds)
-            # The picture is of a gateway at work.
+            # The picture shows a gateway at work.
             script = ["wrk", "-t1", "-c4", "-d20s", "-s", folder / "load.lua", f"http://127.0.0.1:{ports['http']}"]
             processes.append(subprocess.Popen(script, **quiet))
             shoot(f"http://127.0.0.1:{ports['admin']}/", file)

@@ -1,4 +1,4 @@
-//! What is tried: limits, where they are counted, and what befalls that.
+//! The cases: limits, stores, and failures.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -7,16 +7,16 @@ use tollgate_limiter::{Algorithm, OnFailure, Quota, algorithm::State};
 use super::clients::Asked;
 use crate::harness::cut;
 
-/// Buckets that all clients ask; one more is a patient client's own.
+/// The number of buckets that all clients use. A patient client has one more of its own.
 pub(crate) const KEYS: usize = 8;
-/// Longer than the harm lasts, so that what was counted before it still counts after it.
+/// The window. It is longer than the failure, so that grants before it still count after it.
 pub(crate) const WINDOW: Duration = Duration::from_secs(3);
 
-/// One line of the table.
+/// A case: one row of the table.
 #[derive(Debug)]
 pub(crate) struct Case {
     pub(crate) name: &'static str,
-    /// What is done, for the document.
+    /// The description for the document.
     pub(crate) says: &'static str,
     pub(crate) store: Place,
     pub(crate) limits: &'static [Limit],
@@ -31,14 +31,14 @@ pub(crate) struct Limit {
     pub(crate) quota: Quota,
 }
 
-/// Whom a limit counts apart.
+/// The grouping of a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Counts {
     EachKey,
     All,
 }
 
-/// Where the buckets are.
+/// The kind of store.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Place {
     Server,
@@ -46,26 +46,26 @@ pub(crate) enum Place {
     Cluster,
 }
 
-/// What befalls it when three tenths of the time have passed, until half of it has.
+/// The failure, which begins after three tenths of the time and mostly ends after half of it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Harm {
     None,
-    /// The server is killed, and started with what it had written.
+    /// The server is killed, and restarted with its data.
     Restart,
-    /// The server is killed, and started empty at once.
+    /// The server is killed, and restarted empty at once.
     RestartEmpty,
-    /// The server is stopped, and goes on.
+    /// The server is stopped, and continues later.
     Pause,
-    /// The connections of so many gateways to the server, through a proxy.
+    /// The connections of some gateways to the server are disturbed by a proxy.
     Cut {
         fault: cut::Fault,
         gateways: usize,
     },
-    /// The Sentinels make the replica the primary, with both well.
+    /// The Sentinels promote the replica while both servers are healthy.
     FailOver,
-    /// The primary is killed, and stays so. In a Cluster that is one of three.
+    /// The primary is killed and not restarted. In a Cluster, it is one of three.
     KillPrimary,
-    /// A gateway is killed, and started again.
+    /// A gateway is killed and restarted.
     RestartGateway,
 }
 
@@ -198,7 +198,7 @@ pub(crate) const CASES: &[Case] = &[
 ];
 
 impl Case {
-    /// The gateways' configuration.
+    /// Returns the configuration of the gateways.
     pub(crate) fn toml(&self, store_url: &str, gateways: u32, upstream_url: &str) -> String {
         let on_failure = match self.on_failure {
             OnFailure::Local => "local",
@@ -222,8 +222,8 @@ impl Case {
         toml + &format!("[[routes]]\npath = \"/\"\nupstream = \"recorder\"\nlimits = {names:?}\n")
     }
 
-    /// How many of these requests the limits would have admitted when they were sent, if nothing took time or
-    /// failed. None if how long a request takes decides, too.
+    /// Returns how many of these requests the limits would have admitted at the time of sending, if nothing
+    /// took time or failed. `None` if it depends on the duration of requests.
     pub(crate) fn ideal(&self, requests: &[Asked]) -> Option<usize> {
         if self.limits.iter().any(|limit| limit.quota.algorithm == Algorithm::Concurrency) {
             return None;
@@ -247,7 +247,7 @@ impl Case {
         Some(admitted.count())
     }
 
-    /// Whether a client that is alone on its key is alone in all buckets that it asks.
+    /// Returns true if a client that is alone on its key is alone in all its buckets.
     pub(crate) fn leaves_one_alone(&self) -> bool {
         self.limits.iter().all(|limit| limit.counts == Counts::EachKey)
     }

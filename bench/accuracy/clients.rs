@@ -1,5 +1,5 @@
-//! Clients, which note of each request when it was sent and what came of it. All clocks are this machine's, and so
-//! the servers'.
+//! The clients. They record when each request was sent, and its result. All processes share one machine's
+//! clock.
 
 use std::{
     error::Error,
@@ -25,12 +25,12 @@ use tokio::{
 
 use super::cases::{Case, KEYS, WINDOW};
 
-/// Between two requests of a client, at the most; half of it on average.
+/// The longest pause between two requests of a client; on average it is half of it.
 const PAUSE: Duration = Duration::from_millis(20);
-/// After which a client gives up.
+/// The time after which a client gives up.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A request, and what came of it.
+/// A request, and its result.
 #[derive(Clone, Debug)]
 pub(crate) struct Asked {
     pub(crate) id: u64,
@@ -43,38 +43,40 @@ pub(crate) struct Asked {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
     Admitted(By),
-    /// 429, and when to come back, if that is told exactly.
+    /// 429, with the delay if it is stated exactly.
     Refused(By, Option<Duration>),
     /// Another status.
     Failed(u16),
-    /// A broken connection, or none.
+    /// A failed connection, or none.
     Missing,
 }
 
-/// Who decided, as the quota in the answer tells.
+/// The origin of a decision, derived from the quota in the response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum By {
-    /// The store, or what it said before.
+    /// The store, or an earlier reply of it.
     Store,
-    /// The gateway in its place: by its share, or letting all pass.
+    /// The gateway in place of the store: by its share, or by admitting all requests.
     Fallback,
 }
 
-/// What all clients have noted.
+/// The records of all clients.
 #[derive(Debug, Default)]
 pub(crate) struct Log {
     pub(crate) requests: Vec<Asked>,
-    /// How often a client that is alone on its key came back when it was told to, and was refused; and how often it came back.
-    pub(crate) told_too_short: usize,
-    pub(crate) came_back: usize,
+    /// How often a client that is alone on its key was rejected after it had waited as told; and how often it
+    /// had waited.
+    pub(crate) rejected_retries: usize,
+    pub(crate) retries: usize,
 }
 
-/// The time in microseconds, as Redis has it.
+/// Returns the time in microseconds, in Redis' form.
 pub(crate) fn now_us() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_micros() as u64
 }
 
-/// Starts clients, in turn on each gateway, that ask for so long; and a patient one, alone on its key.
+/// Starts clients, distributed over the gateways, that send requests for this time; and a patient client,
+/// alone on its key.
 pub(crate) fn start(case: &Case, gateways: &[SocketAddr], clients: usize, span: Duration) -> JoinHandle<Log> {
     let permits = case.limits[0].quota.permits;
     let gateways = gateways.to_vec();
@@ -94,8 +96,8 @@ pub(crate) fn start(case: &Case, gateways: &[SocketAddr], clients: usize, span: 
             let mut log = Log::default();
             for client in all.join_all().await {
                 log.requests.extend(client.log.requests);
-                log.told_too_short += client.log.told_too_short;
-                log.came_back += client.log.came_back;
+                log.rejected_retries += client.log.rejected_retries;
+                log.retries += client.log.retries;
             }
             log
         })
@@ -103,10 +105,10 @@ pub(crate) fn start(case: &Case, gateways: &[SocketAddr], clients: usize, span: 
 }
 
 struct Client {
-    /// Of the next request: no two in a case are the same.
+    /// The id of the next request, unique within a case.
     id: u64,
     gateway: SocketAddr,
-    /// Of the first limit.
+    /// The permits of the first limit.
     permits: u32,
     end: Instant,
     connection: Option<SendRequest<Empty<Bytes>>>,
@@ -118,8 +120,8 @@ impl Client {
         Self { id: number << 32, gateway, permits, end, connection: None, log: Log::default() }
     }
 
-    /// Asks for any of the keys, whatever it is told. They are opened one after the other, so that later at any
-    /// time some are full and others aren't.
+    /// Sends requests for random keys, regardless of the responses. Keys come into use one after the other,
+    /// so that later some are always full and others aren't.
     async fn ask_at_random(mut self) -> Self {
         let begun = Instant::now();
         let mut next = begun;
@@ -134,14 +136,14 @@ impl Client {
         }
     }
 
-    /// Asks on a key of its own until it is refused, and comes back when it is told to.
+    /// Sends requests on its own key until one is rejected, and retries after the stated delay.
     async fn ask_patiently(mut self) -> Self {
         let mut has_waited = false;
         while Instant::now() < self.end {
             let answer = self.ask(KEYS).await;
             if has_waited && matches!(answer, Answer::Admitted(By::Store) | Answer::Refused(By::Store, _)) {
-                self.log.came_back += 1;
-                self.log.told_too_short += usize::from(matches!(answer, Answer::Refused(..)));
+                self.log.retries += 1;
+                self.log.rejected_retries += usize::from(matches!(answer, Answer::Refused(..)));
             }
             has_waited = false;
             match answer {

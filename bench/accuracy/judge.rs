@@ -1,6 +1,5 @@
-//! What a case has shown. All of it is proof: a request was decided at some instant between when it was sent and
-//! when its answer, or it itself at the upstream, was there; and what is said against a limit holds for every such
-//! instant.
+//! The judgement of a case. Every finding is proof: a request was decided at some instant between its sending
+//! and its arrival at the upstream or its response. A finding against a limit holds for every such instant.
 
 use std::{
     cmp::Reverse,
@@ -16,7 +15,7 @@ use super::{
     record::{Grants, Ledger},
 };
 
-/// A request at the upstream, from its arrival to just before its answer.
+/// A request at the upstream, from its arrival to just before its response.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Arrival {
     pub(crate) id: u64,
@@ -24,45 +23,46 @@ pub(crate) struct Arrival {
     pub(crate) until_us: u64,
 }
 
-/// A line of the table.
+/// The findings of a case: a row of the table.
 #[derive(Clone, Debug)]
 pub(crate) struct Findings {
     pub(crate) case: &'static str,
     pub(crate) requests: usize,
-    /// Requests that have reached the upstream, and those of them that a gateway admitted in the store's place.
+    /// The requests that reached the upstream, and those of them that a gateway admitted in place of the
+    /// store.
     pub(crate) admitted: usize,
     pub(crate) by_fallback: usize,
-    /// Admitted, of what limits that never fail would have admitted of the same requests.
+    /// The admitted requests, as a share of what limits that never fail would have admitted.
     pub(crate) of_ideal: Option<f64>,
-    /// Permits beyond L in a window, at most, by the record of one server, and by those of all together.
+    /// The most permits beyond L in a window, by the record of one server, and by those of all together.
     pub(crate) over_by_one_server: Option<u64>,
     pub(crate) over_by_record: Option<u64>,
-    /// Permits in a window, at most, that the server doesn't know which has the bucket in the end.
+    /// The most permits in a window that are unknown to the server which has the bucket in the end.
     pub(crate) lost: u64,
-    /// Requests beyond L in a window, at most, that surely passed, whoever admitted them; and what the failure
-    /// explains, unless it lets all pass.
+    /// The most requests beyond L in a window that certainly passed, whoever admitted them; and the number
+    /// that the failure explains, unless it admits everything.
     pub(crate) over: u64,
     pub(crate) over_explained: Option<u64>,
-    /// Requests that were admitted in the store's name and have no grant in its record.
+    /// The requests that were admitted in the store's name and have no grant in its record.
     pub(crate) without_grant: Option<usize>,
     pub(crate) refused: usize,
-    /// Requests that were refused in the store's name while its record had room.
+    /// The requests that were rejected in the store's name although its record had room.
     pub(crate) wrongly_refused: Option<usize>,
-    /// How often the client that is alone on its key was refused when it was told to come back, and how often it
-    /// came back.
-    pub(crate) told_too_short: Option<usize>,
-    pub(crate) came_back: usize,
-    /// Answers that neither admit nor refuse.
+    /// How often the client that is alone on its key was rejected after the stated delay, and how often it
+    /// retried.
+    pub(crate) rejected_retries: Option<usize>,
+    pub(crate) retries: usize,
+    /// The responses that neither admit nor reject.
     pub(crate) failed: usize,
     pub(crate) unanswered: usize,
-    /// How long ninety-nine of a hundred answers took at most, and the longest one.
+    /// The 99th percentile and the longest of the response times.
     pub(crate) p99: Duration,
     pub(crate) longest: Duration,
     may_fail: bool,
     is_harmed: bool,
 }
 
-/// Judges a case by what the clients, the upstream and the store have written down.
+/// Judges a case by the records of the clients, the upstream and the store.
 pub(crate) fn judge(
     case: &Case,
     gateways: u32,
@@ -79,7 +79,7 @@ pub(crate) fn judge(
         admissions.iter().filter(|(asked, _)| asked.answer == Answer::Admitted(By::Fallback)).count();
     let buckets: Vec<Bucket<'_>> =
         case.limits.iter().flat_map(|limit| Bucket::all_of(limit, ledger, &admissions)).collect();
-    // Of several, the one that is nearest to what is explained, or farthest beyond.
+    // Of several limits, the one nearest to what is explained, or farthest beyond.
     let over = buckets.iter().map(|bucket| (bucket.over(), bucket.over_explained(by_fallback, gateways)));
     let over = over.max_by(|(over, explained), (other, other_explained)| {
         (over * (other_explained + 1)).cmp(&(other * (explained + 1)))
@@ -114,8 +114,8 @@ pub(crate) fn judge(
         without_grant: buckets.iter().map(Bucket::without_grant).sum(),
         refused: count(|answer| matches!(answer, Answer::Refused(..))),
         wrongly_refused,
-        told_too_short: (case.leaves_one_alone() && log.came_back > 0).then_some(log.told_too_short),
-        came_back: log.came_back,
+        rejected_retries: (case.leaves_one_alone() && log.retries > 0).then_some(log.rejected_retries),
+        retries: log.retries,
         failed: count(|answer| matches!(answer, Answer::Failed(_))),
         unanswered: count(|answer| answer == Answer::Missing),
         p99: took_at(took.len() * 99 / 100),
@@ -126,7 +126,7 @@ pub(crate) fn judge(
 }
 
 impl Findings {
-    /// What must not be, in words.
+    /// Returns the violations, in words.
     pub(crate) fn faults(&self) -> Vec<String> {
         let beyond = self.over_explained.map(|explained| self.over.saturating_sub(explained) as usize);
         let unless = |excused: bool, count: usize| (!excused).then_some(count);
@@ -138,7 +138,7 @@ impl Findings {
             (beyond, "requests in a window beyond what the failure explains"),
             (self.without_grant, "admissions without a grant"),
             (self.wrongly_refused, "refusals proven wrong"),
-            (self.told_too_short.filter(|_| !self.is_harmed), "told times that were too short"),
+            (self.rejected_retries.filter(|_| !self.is_harmed), "told times that were too short"),
             (unless(self.may_fail, self.failed), "answers that neither admit nor refuse"),
             (unless(self.may_fail, self.unanswered), "requests without an answer"),
         ];
@@ -147,13 +147,13 @@ impl Findings {
     }
 }
 
-/// A request that has reached the upstream.
+/// A request that reached the upstream.
 type Admission<'c> = (&'c Asked, Arrival);
 
-/// A bucket of a limit, and what is known of it. Grants are times and permits, in order of time.
+/// A bucket of a limit, and what is known about it. Grants are times and permits, ordered by time.
 struct Bucket<'c> {
     limit: &'c Limit,
-    /// None if it counts all keys.
+    /// The key. `None` if the limit counts all keys together.
     key: Option<usize>,
     admissions: Vec<Admission<'c>>,
     by_server: Vec<Vec<(u64, u64)>>,
@@ -193,12 +193,13 @@ impl<'c> Bucket<'c> {
         self.key.is_none_or(|own| own == key)
     }
 
-    /// A lease that has ended has left nothing.
+    /// Returns true if the record keeps grants. A lease that has ended leaves nothing.
     fn is_recorded(&self) -> bool {
         self.limit.quota.algorithm != Algorithm::Concurrency
     }
 
-    /// Permits in a window beyond L, at most. The record has a fixed window's all at its beginning.
+    /// Returns the most permits beyond L in a window. The record has all grants of a fixed window at its
+    /// beginning.
     fn over_by(&self, grants: &[(u64, u64)]) -> Option<u64> {
         let Quota { algorithm, permits, window_us } = self.limit.quota;
         let capacity = match algorithm {
@@ -216,7 +217,7 @@ impl<'c> Bucket<'c> {
         self.by_server.iter().filter_map(|grants| self.over_by(grants)).max()
     }
 
-    /// Requests in a window beyond L, at most, that surely passed.
+    /// Returns the most requests beyond L in a window that certainly passed.
     fn over(&self) -> u64 {
         let Quota { algorithm, window_us, .. } = self.limit.quota;
         let most = match algorithm {
@@ -226,7 +227,7 @@ impl<'c> Bucket<'c> {
         most.saturating_sub(promised(self.limit.quota))
     }
 
-    /// What the record has beyond L, and what the gateways may have added by their shares.
+    /// Returns the permits beyond L in the record, plus those that the gateways may have added by their shares.
     fn over_explained(&self, by_fallback: usize, gateways: u32) -> u64 {
         let shares = u64::from(gateways) * promised(self.limit.quota.share(gateways));
         self.over_by_record().unwrap_or(0) + if by_fallback > 0 { shares } else { 0 }
@@ -238,14 +239,14 @@ impl<'c> Bucket<'c> {
         is_timed.then(|| without_grant(self.spans(by_store), &self.granted))
     }
 
-    /// Between when and when each admission was decided.
+    /// Returns the spans in which the admissions were decided.
     fn spans(&self, of: impl Fn(&Asked) -> bool) -> Vec<(u64, u64)> {
         let own = self.admissions.iter().filter(|(asked, _)| of(asked));
         own.map(|(asked, arrival)| (asked.sent_us, arrival.at_us)).collect()
     }
 
-    /// Whether one more permit would have fitted at every instant of a span. (What a GCRA holds is never more than
-    /// what it was given in the window.)
+    /// Returns true if one more permit would have fitted at every instant of a span. (The level of a GCRA is
+    /// never above the permits granted in the window.)
     fn has_room_throughout(&self, from_us: u64, to_us: u64) -> bool {
         let Quota { algorithm, permits, window_us } = self.limit.quota;
         let cell_us =
@@ -263,7 +264,7 @@ impl<'c> Bucket<'c> {
     }
 }
 
-/// Requests that may pass in any window, or at a time, by what the algorithm promises (docs/algorithms.md).
+/// Returns the most requests in any window, or at a time, that the algorithm allows (docs/algorithms.md).
 fn promised(quota: Quota) -> u64 {
     let permits = u64::from(quota.permits);
     match quota.algorithm {
@@ -273,7 +274,7 @@ fn promised(quota: Quota) -> u64 {
     }
 }
 
-/// The most permits in a window (t - W, t].
+/// Returns the most permits in a window (t - W, t].
 pub(crate) fn most_within(grants: &[(u64, u64)], window_us: u64) -> u64 {
     let (mut first, mut sum, mut most) = (0, 0, 0);
     for (at_us, permits) in grants {
@@ -287,8 +288,8 @@ pub(crate) fn most_within(grants: &[(u64, u64)], window_us: u64) -> u64 {
     most
 }
 
-/// The most spans that lie wholly in a window (t - W, t]: what happened at some instant of each has happened within
-/// that window.
+/// Returns the most spans that lie completely in a window (t - W, t]. Events at any instant of each of them
+/// happened within that window.
 pub(crate) fn surely_within(mut spans: Vec<(u64, u64)>, window_us: u64) -> u64 {
     spans.sort_unstable_by_key(|(_, to_us)| *to_us);
     let ending = |last: usize| {
@@ -299,11 +300,11 @@ pub(crate) fn surely_within(mut spans: Vec<(u64, u64)>, window_us: u64) -> u64 {
     (0..spans.len()).map(ending).max().unwrap_or(0)
 }
 
-/// The most requests that the upstream had at an instant.
+/// Returns the most requests that the upstream had at one instant.
 pub(crate) fn most_at_once(arrivals: impl Iterator<Item = Arrival>) -> u64 {
     let changes = arrivals.flat_map(|Arrival { at_us, until_us, .. }| [(at_us, 1), (until_us, -1_i64)]);
     let mut changes: Vec<(u64, i64)> = changes.collect();
-    // One that ends as another begins isn't with it.
+    // A request that ends when another begins doesn't overlap it.
     changes.sort_unstable();
     let held = changes.iter().scan(0, |held, (_, change)| {
         *held += change;
@@ -312,8 +313,8 @@ pub(crate) fn most_at_once(arrivals: impl Iterator<Item = Arrival>) -> u64 {
     held.max().unwrap_or(0) as u64
 }
 
-/// How many of the spans are left when as many as possible have a permit each that was granted within them: each
-/// grant goes to the span that ends first.
+/// Returns the number of spans without a permit if as many as possible get one that was granted within them.
+/// Each grant goes to the span that ends first.
 pub(crate) fn without_grant(mut spans: Vec<(u64, u64)>, granted: &[(u64, u64)]) -> usize {
     spans.sort_unstable();
     let (mut next, mut open, mut without) = (0, BinaryHeap::new(), 0);

@@ -1,5 +1,5 @@
-//! The store's own record: the file to which a server appends each write before it answers (Redis' AOF). A kill
-//! loses nothing of it, and through the open file it can also be read when the server has begun another one.
+//! The record of a server: the file to which it appends each write before it replies (Redis' AOF). A kill loses
+//! nothing of it, and it can be read through the open file even after the server has begun another one.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -11,25 +11,25 @@ use tollgate_limiter::{Algorithm, Quota};
 
 use crate::harness::{redis::Redis, resp::Value, wait_until};
 
-/// The file of one server, from when it held nothing.
+/// The record of one server, from when it was empty.
 pub(crate) struct Record(File);
 
-/// By bucket: permits that were granted, by the store's time in microseconds. A fixed window's are all at its
-/// beginning.
+/// The granted permits of each bucket, by the store's time in microseconds. Those of a fixed window are all
+/// at its beginning.
 pub(crate) type Grants = BTreeMap<String, BTreeMap<u64, u64>>;
 
-/// What all servers have written.
+/// The records of all servers.
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
     pub(crate) by_server: Vec<Grants>,
-    /// Each grant once, however many have written it.
+    /// All grants, each once even if several servers have it.
     pub(crate) granted: Grants,
-    /// Of these, what the server doesn't know that had the bucket in the end.
+    /// Those of them that the server doesn't have which holds the bucket in the end.
     pub(crate) lost: Grants,
 }
 
 impl Record {
-    /// Has a server keep it from now on.
+    /// Makes a server keep a record from now on.
     pub(crate) fn of(server: &Redis) -> Self {
         server.command(&["CONFIG", "SET", "appendonly", "yes", "appendfsync", "no"]);
         let folder = server.folder().join("appendonlydir");
@@ -43,7 +43,7 @@ impl Record {
         Self(File::open(written().unwrap()).unwrap())
     }
 
-    /// What it says of such limits.
+    /// Reads the grants of these limits.
     fn read(&self, quota: Quota) -> Grants {
         let mut reader = BufReader::new(&self.0);
         reader.rewind().unwrap();
@@ -65,13 +65,13 @@ impl Record {
     }
 }
 
-/// How a write left a bucket: the layouts are in the headers of lua/*.lua.
+/// The state of a bucket after a write. The headers of lua/*.lua describe the layouts.
 #[derive(Clone, Copy)]
 struct State {
     at_us: u64,
-    /// The running total before the newest entry; the window's beginning; nothing.
+    /// The running total before the newest entry; the beginning of the window; unused.
     from: u64,
-    /// The newest entry's cost; the permits in use; the level.
+    /// The cost of the newest entry; the permits in use; the level.
     to: u64,
 }
 
@@ -93,7 +93,7 @@ impl State {
         }
     }
 
-    /// The permits granted since the state before.
+    /// Returns the permits granted since an earlier state.
     fn granted_since(self, before: Option<&Self>, quota: Quota) -> u64 {
         let before = before.filter(|before| before.from == self.from);
         match (quota.algorithm, before) {

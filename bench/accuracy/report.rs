@@ -9,10 +9,10 @@ use std::{
 
 use super::{Arguments, Findings, cases::CASES};
 
-/// What stands before the table.
+/// The text before the table.
 pub(crate) const READING: &str = include_str!("reading.md");
 
-/// All of it.
+/// Returns the document.
 pub(crate) fn document(arguments: &Arguments, findings: &[Findings]) -> String {
     let mut text = READING.to_owned();
     write(&mut text, arguments, findings).expect("writing to a string succeeds");
@@ -57,7 +57,7 @@ fn write_row(text: &mut String, row: &Findings) -> std::fmt::Result {
         or_dash(row.without_grant),
         row.refused.to_string(),
         or_dash(row.wrongly_refused),
-        or_dash(row.told_too_short.map(|short| format!("{short} of {}", row.came_back))),
+        or_dash(row.rejected_retries.map(|short| format!("{short} of {}", row.retries))),
         row.failed.to_string(),
         row.unanswered.to_string(),
         ms(row.p99),
@@ -70,7 +70,7 @@ fn or_dash(figure: Option<impl ToString>) -> String {
     figure.map_or("–".to_owned(), |figure| figure.to_string())
 }
 
-/// What there is to say of the table, whatever came of it.
+/// Writes a summary of the table.
 fn write_summary(text: &mut String, findings: &[Findings]) -> std::fmt::Result {
     let faults: Vec<String> = findings.iter().flat_map(Findings::faults).collect();
     writeln!(text, "\n## Results\n")?;
@@ -91,11 +91,11 @@ fn write_summary(text: &mut String, findings: &[Findings]) -> std::fmt::Result {
     for (case, over, lost) in recorded().filter(|(_, over, lost)| over + lost > 0) {
         writeln!(text, "- `{case}`: {over} permits beyond L in a window; {lost} were lost in a window.")?;
     }
-    let alone = || findings.iter().filter_map(|row| Some((row.told_too_short?, row.came_back)));
+    let alone = || findings.iter().filter_map(|row| Some((row.rejected_retries?, row.retries)));
     writeln!(
         text,
         "- The client with a key of its own retried {} times at the stated time, and was refused {} times.",
-        alone().map(|(_, came_back)| came_back).sum::<usize>(),
+        alone().map(|(_, retries)| retries).sum::<usize>(),
         alone().map(|(short, _)| short).sum::<usize>(),
     )?;
     let least = findings.iter().filter_map(|row| Some((row.of_ideal?, row.case)));
@@ -117,7 +117,7 @@ fn write_summary(text: &mut String, findings: &[Findings]) -> std::fmt::Result {
     Ok(())
 }
 
-/// The first line of what a command prints, or that there is none.
+/// Returns the first line that a command prints, or `unknown`.
 fn first_line(command: &str, arguments: &[&str]) -> String {
     let output = Command::new(command).args(arguments).output();
     let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();

@@ -1,4 +1,4 @@
--- A Redis client for nginx's Lua module: one command over a pooled connection, as OpenResty gateways do it.
+-- A Redis client for nginx's Lua module: one command over a pooled connection, as in typical OpenResty gateways.
 local M = {}
 
 local function encode(...)

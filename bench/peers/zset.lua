@@ -1,5 +1,5 @@
--- A sliding window as it is usually written: a sorted set with a member per admitted request.
--- KEYS[1] the bucket. ARGV: window in milliseconds, permits, a member that no other request has.
+-- A sliding window as usually implemented: a sorted set with a member per admitted request.
+-- KEYS[1] the bucket. ARGV: window in milliseconds, permits, a unique member.
 -- Returns -1 when admitted, else the milliseconds until the oldest request leaves the window.
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
