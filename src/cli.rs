@@ -185,7 +185,7 @@ impl Run {
             if let Some(tracer) = &tracer {
                 gateway = gateway.trace_by(tracer.clone());
             }
-            tokio::spawn(reopen_when_told(signal(SignalKind::user_defined1())?, access_log));
+            tokio::spawn(reopen_on_signal(signal(SignalKind::user_defined1())?, access_log));
             let mut server = Server::start(config, gateway).await?;
             let admin = server.take_admin();
             greet(config, &server, admin.as_ref().map(TcpListener::local_addr).transpose()?);
@@ -235,7 +235,7 @@ fn greet(config: &Config, server: &Server, admin: Option<SocketAddr>) {
 }
 
 /// Reopens the access log on SIGUSR1. Without a handler the signal would end the process.
-async fn reopen_when_told(mut signals: Signal, log: Option<Arc<AccessLog>>) {
+async fn reopen_on_signal(mut signals: Signal, log: Option<Arc<AccessLog>>) {
     while signals.recv().await.is_some() {
         if let Some(log) = &log {
             log.reopen();

@@ -49,6 +49,7 @@ pub use self::status::{Reload, Status};
 use self::{
     listener::{ClientStream, Door, Entrance, Listener, Listeners},
     settings::{ConnectionSettings, TlsOfDoors},
+    worker::WorkerContext,
 };
 use crate::{
     config::{Config, ListenAddress},
@@ -225,52 +226,11 @@ impl Server {
             of_door.filter_map(|(_, listener)| listener.address().ok())
         };
         let (addresses, decisions) = (addresses(Door::Requests).collect(), addresses(Door::Decisions).next());
-        let server = &config.server;
-        let count = match server.workers {
-            0 => thread::available_parallelism()?.get(),
-            workers => workers,
-        };
-        let tls = TlsOfDoors::new(config, None).map_err(StartError::Tls)?;
-        let settings = Arc::new(ArcSwap::from_pointee(ConnectionSettings::new(server, tls, &gateway, count)));
-        let gateway = Arc::new(ArcSwap::from_pointee(gateway));
-        let (stage, is_at) = watch::channel(Stage::Serving);
-        let is_draining = Arc::<AtomicBool>::default();
-        let connections: Vec<Arc<AtomicUsize>> = (0..count).map(|_| Arc::default()).collect();
-        let status = Arc::new(Status::new(is_draining.clone(), connections.clone()));
-        let (mut inboxes, mut threads, mut runtimes, mut readies) =
-            <(Vec<_>, Vec<_>, Vec<_>, Vec<_>)>::default();
-        let shared = worker::Shared {
-            settings: settings.clone(),
-            gateway: gateway.clone(),
-            stage: is_at,
-            status: status.clone(),
-        };
-        for connections in connections {
-            let worker = shared.start_worker(connections)?;
-            inboxes.push(worker.inbox);
-            threads.push(worker.thread);
-            runtimes.push(worker.runtime);
-            readies.push(worker.is_ready);
-        }
-        let slots = ConnectionSlots {
-            taken: AtomicUsize::new(0),
-            settings: settings.clone(),
-            changes: Notify::new(),
-        };
-        let control = Arc::new(Control {
-            gateway,
-            settings,
-            slots: Arc::new(slots),
-            inboxes: inboxes.into(),
-            status,
-            stage,
-            listening: Mutex::default(),
-        });
+        let (workers, readies) = Workers::start(config, gateway)?;
+        let control = &workers.control;
         control.accept_from(listeners, &mut *control.listening.lock().await);
         let reached = tokio::spawn(reach_store(readies));
         drop(timeout(config.store.timeout, reached).await);
-        let has_admin = config.admin.is_some();
-        let workers = Workers { control, threads, runtimes, is_draining, has_admin };
         Ok(Self { addresses, decisions, admin, workers, hang_ups, terminations, interrupts })
     }
 
@@ -329,8 +289,11 @@ impl Server {
     }
 }
 
+/// Receives the result of a worker's first connection to the store.
+type FirstConnection = oneshot::Receiver<Result<(), StoreError>>;
+
 /// Waits until all workers have tried to connect to the store, and logs the first error.
-async fn reach_store(tries: Vec<oneshot::Receiver<Result<(), StoreError>>>) {
+async fn reach_store(tries: Vec<FirstConnection>) {
     // A receiver fails only if its worker has ended with the server.
     let mut tried = join_all(tries).await.into_iter().flatten();
     if let Some(error) = tried.find_map(Result::err) {
@@ -489,6 +452,46 @@ impl Drop for ConnectionSlot {
 }
 
 impl Workers {
+    /// Starts the workers. Returns them, with the results of their first connections to the store.
+    fn start(config: &Config, gateway: Gateway) -> Result<(Self, Vec<FirstConnection>), StartError> {
+        let server = &config.server;
+        let count = match server.workers {
+            0 => thread::available_parallelism()?.get(),
+            workers => workers,
+        };
+        let tls = TlsOfDoors::new(config, None).map_err(StartError::Tls)?;
+        let settings = Arc::new(ArcSwap::from_pointee(ConnectionSettings::new(server, tls, &gateway, count)));
+        let gateway = Arc::new(ArcSwap::from_pointee(gateway));
+        let (stage, is_at) = watch::channel(Stage::Serving);
+        let is_draining = Arc::<AtomicBool>::default();
+        let connections: Vec<Arc<AtomicUsize>> = (0..count).map(|_| Arc::default()).collect();
+        let status = Arc::new(Status::new(is_draining.clone(), connections.clone()));
+        let (mut inboxes, mut threads, mut runtimes, mut readies) =
+            <(Vec<_>, Vec<_>, Vec<_>, Vec<_>)>::default();
+        let context = WorkerContext {
+            settings: settings.clone(),
+            gateway: gateway.clone(),
+            stage: is_at,
+            status: status.clone(),
+        };
+        for connections in connections {
+            let worker = context.start_worker(connections)?;
+            inboxes.push(worker.inbox);
+            threads.push(worker.thread);
+            runtimes.push(worker.runtime);
+            readies.push(worker.is_ready);
+        }
+        let slots = Arc::new(ConnectionSlots {
+            taken: AtomicUsize::new(0),
+            settings: settings.clone(),
+            changes: Notify::new(),
+        });
+        let (inboxes, listening) = (inboxes.into(), Mutex::default());
+        let control = Arc::new(Control { gateway, settings, slots, inboxes, status, stage, listening });
+        let has_admin = config.admin.is_some();
+        Ok((Self { control, threads, runtimes, is_draining, has_admin }, readies))
+    }
+
     /// Shuts down within `timeouts.drain`. The only effect that clients see is that a connection is closed
     /// before the first byte of a response.
     async fn drain(self) {

@@ -189,11 +189,11 @@ fn write_limit(text: &mut ExplanationText, limit: &Value) {
             (false, Some(ms)) => format!("retry in {ms} ms"),
             (false, None) => "the request would be refused".to_owned(),
         };
-        let whose = match live.contains_key("by_network") {
+        let scope = match live.contains_key("by_network") {
             true => " of the client's network, as the limit has no memory for more keys",
             false => "",
         };
-        text.line("now", &format!("{} used, {} left{whose}: {outcome}", live["used"], live["remaining"]));
+        text.line("now", &format!("{} used, {} left{scope}: {outcome}", live["used"], live["remaining"]));
     }
 }
 

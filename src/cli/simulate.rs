@@ -56,7 +56,7 @@ impl Simulate {
             }
         };
         let simulation = Simulation { config: &config, against: against.as_ref(), host: self.host.clone() };
-        match self.replay(&simulation).and_then(|report| self.tell(&report)) {
+        match self.replay(&simulation).and_then(|report| self.print(&report)) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
                 fail(&error.to_string());
@@ -86,7 +86,7 @@ impl Simulate {
         report
     }
 
-    fn tell(&self, report: &Report) -> io::Result<()> {
+    fn print(&self, report: &Report) -> io::Result<()> {
         if let Some(path) = &self.report {
             fs::write(path, report.page()).map_err(|cause| about("write", path, &cause))?;
         }

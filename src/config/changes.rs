@@ -293,14 +293,14 @@ mod tests {
     }
 
     #[test]
-    fn new_values_are_named_and_no_credential_is_told() {
+    fn changed_keys_are_named_without_credentials() {
         let keys = "\"5/s\"\ncost = 2\nwhen_status = \"4xx\"\nwait = \"1s\"\noverrides = [{ key = \"hunter2\", rate = \"9/s\" }]";
         let named = |key| format!("limit `per-key`: `{key}` changed");
         assert_eq!(changes(&[("\"5/s\"", keys)]), ["cost", "when_status", "wait", "overrides"].map(named));
     }
 
     #[test]
-    fn what_comes_and_goes_is_named() {
+    fn added_and_removed_entries_are_named() {
         assert_eq!(
             changes(&[
                 ("upstreams.b", "upstreams.c"),
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn what_changes_of_a_route_is_named() {
+    fn changed_keys_of_a_route_are_named() {
         let with =
             |keys: &str| changes(&[("[\"per-client\", \"per-key\"]", &format!("[\"per-key\"]\n{keys}"))]);
         assert_eq!(with(""), ["route `/a` changed"], "there are two of that name");
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn what_changes_of_an_upstream_is_named() {
+    fn changed_keys_of_an_upstream_are_named() {
         let b = "[upstreams.b]\n        builtin = \"echo\"";
         let named = |key| format!("upstream `b`: `{key}` changed");
         assert_eq!(
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn where_traces_go_stays_and_which_does_not() {
+    fn sample_changes_at_once_and_otlp_at_the_next_start() {
         let changes = |old: &str, new: &str| {
             let config = |tracing| Config::parse("gateway.toml", &format!("{tracing}{OLD}"), &|_| None);
             config(new).expect("a good file").0.changes(&config(old).expect("a good file").0)
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn what_needs_a_restart_says_so() {
+    fn changes_that_need_a_restart_are_marked() {
         let settings = "[server]\nworkers = 2\nescaped_slashes = \"reject\"\n[store]\nurl = \"redis://:x@h\"\n[upstreams.a]";
         assert_eq!(
             changes(&[("[upstreams.a]", settings)]),

@@ -169,8 +169,8 @@ fn describe(message: &str, span: &Range<usize>) -> Diagnostic {
             .at(span, meant.unwrap_or_default())
             .help(format!("the keys here are `{}`", known.join("`, `")));
     }
-    let wrong_type = split(message, "invalid type: ", ", expected ").map(|told| ("has the wrong type", told));
-    let wrong_value = split(message, "invalid value: ", ", expected ").map(|told| ("is out of range", told));
+    let wrong_type = split(message, "invalid type: ", ", expected ").map(|rest| ("has the wrong type", rest));
+    let wrong_value = split(message, "invalid value: ", ", expected ").map(|rest| ("is out of range", rest));
     if let Some((what, (found, expected))) = wrong_type.or(wrong_value) {
         let fault = Diagnostic::error(format!("{} {what}", plainly(found))).at(span, "");
         return fault.help(match (found, found.strip_prefix("string "), expected) {

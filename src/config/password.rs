@@ -23,8 +23,8 @@ pub(super) fn blank(text: &str) -> String {
 pub(super) fn blank_message(message: &str, text: &str) -> String {
     let blanked = secrets(text).fold(message.to_owned(), |message, secret| {
         ['`', '"'].into_iter().fold(message, |message, quote| {
-            let told = format!("{quote}{}{quote}", &text[secret.clone()]);
-            message.replace(&told, &format!("{quote}******{quote}"))
+            let quoted = format!("{quote}{}{quote}", &text[secret.clone()]);
+            message.replace(&quoted, &format!("{quote}******{quote}"))
         })
     });
     blank_lines(&blanked)

@@ -65,15 +65,15 @@ impl Balancer {
 }
 
 /// Draws a random member by weight, other than this one.
-fn draw(members: &[Member], places: &[usize], but: Option<usize>) -> Option<usize> {
-    let drawn = || places.iter().copied().filter(|place| Some(*place) != but);
+fn draw(members: &[Member], places: &[usize], other_than: Option<usize>) -> Option<usize> {
+    let drawn = || places.iter().copied().filter(|place| Some(*place) != other_than);
     let sum: u32 = drawn().map(|place| members[place].weight).sum();
     let mut left = fastrand::u32(..sum);
     drawn().find(|place| {
         let weight = members[*place].weight;
-        let is_it = left < weight;
+        let is_drawn = left < weight;
         left = left.saturating_sub(weight);
-        is_it
+        is_drawn
     })
 }
 
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_picked_of_none() {
+    fn no_members_give_no_pick() {
         assert_eq!(Balancer::new(Balance::Random).pick(&members(&[1]), &[]), None);
     }
 }

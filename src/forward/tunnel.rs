@@ -100,7 +100,7 @@ impl Tunnel {
         idle: Duration,
         sent_bytes: &mut u64,
     ) -> io::Result<()> {
-        carry(client, self.upstream, idle.max(SILENCE_LEAST), sent_bytes).await
+        copy_both(client, self.upstream, idle.max(SILENCE_LEAST), sent_bytes).await
     }
 }
 
@@ -110,7 +110,7 @@ impl fmt::Debug for Tunnel {
     }
 }
 
-async fn carry(
+async fn copy_both(
     client: impl AsyncRead + AsyncWrite,
     upstream: impl AsyncRead + AsyncWrite,
     idle: Duration,
@@ -120,19 +120,19 @@ async fn carry(
     let (from_upstream, to_upstream) = split(upstream);
     let moved = Mutex::new(Instant::now());
     let note = || *moved.lock() = Instant::now();
-    let up = pass(from_client, to_upstream, |_| note());
-    let down = pass(from_upstream, to_client, |bytes| {
+    let up = copy(from_client, to_upstream, |_| note());
+    let down = copy(from_upstream, to_client, |bytes| {
         note();
         *sent_bytes += bytes as u64;
     });
     select! {
         ended = async { try_join!(up, down) } => ended.map(drop),
-        () = rest(&moved, idle) => Err(io::ErrorKind::TimedOut.into()),
+        () = until_idle(&moved, idle) => Err(io::ErrorKind::TimedOut.into()),
     }
 }
 
 /// Forwards one direction up to and including its end. The other direction may continue.
-async fn pass(
+async fn copy(
     mut from: impl AsyncRead + Unpin,
     mut to: impl AsyncWrite + Unpin,
     mut note: impl FnMut(usize),
@@ -150,7 +150,7 @@ async fn pass(
 }
 
 /// Waits until no byte was forwarded for this time.
-async fn rest(moved: &Mutex<Instant>, idle: Duration) {
+async fn until_idle(moved: &Mutex<Instant>, idle: Duration) {
     loop {
         let until = *moved.lock() + idle;
         if until <= Instant::now() {
@@ -196,13 +196,13 @@ mod tests {
         let ((client, near), (far, upstream)) = (duplex(PIECE), duplex(PIECE));
         let ended = spawn(async move {
             let mut sent_bytes = 0;
-            (carry(near, far, idle, &mut sent_bytes).await, sent_bytes)
+            (copy_both(near, far, idle, &mut sent_bytes).await, sent_bytes)
         });
         (client, upstream, ended)
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_tunnel_ends_when_nothing_has_come_from_either_end_for_a_time() {
+    async fn a_tunnel_ends_when_nothing_was_received_from_either_end_for_a_time() {
         const IDLE: Duration = Duration::from_secs(300);
         let (mut client, mut upstream, ended) = tunnel(IDLE);
         let began = Instant::now();
@@ -223,17 +223,17 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_end_is_passed_on_and_the_other_direction_goes_on() {
+    async fn one_direction_can_end_before_the_other() {
         let (mut client, mut upstream, ended) = tunnel(SILENCE_LEAST);
         client.write_all(b"request").await.unwrap();
         client.shutdown().await.unwrap();
-        let mut came = String::new();
-        upstream.read_to_string(&mut came).await.unwrap();
-        assert_eq!(came, "request");
+        let mut received = String::new();
+        upstream.read_to_string(&mut received).await.unwrap();
+        assert_eq!(received, "request");
         upstream.write_all(b"answer").await.unwrap();
         upstream.shutdown().await.unwrap();
-        client.read_to_string(&mut came).await.unwrap();
-        assert_eq!(came, "requestanswer");
+        client.read_to_string(&mut received).await.unwrap();
+        assert_eq!(received, "requestanswer");
         let (end, sent_bytes) = ended.await.unwrap();
         assert!(end.is_ok() && sent_bytes == 6, "{end:?} {sent_bytes}");
     }

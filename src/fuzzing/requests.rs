@@ -141,7 +141,6 @@ fn assert_client_is_trusted(headers: &HeaderMap) {
     const PROXY: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
     let http = |address| Peer { address, scheme: "http" };
     let trusted: [IpNet; 2] = ["10.0.0.0/8", "fd00::/8"].map(|network| network.parse().expect("a network"));
-    let claimed = lines_of(headers, "x-forwarded-for");
     let client = identify(http(STRANGER), headers, &trusted);
     assert_eq!((client.peer, client.peer_is_trusted, client.address), (STRANGER, false, STRANGER));
     let mut onward = headers.clone();
@@ -154,18 +153,24 @@ fn assert_client_is_trusted(headers: &HeaderMap) {
     let client = identify(http(PROXY), headers, &trusted);
     assert!(client.peer_is_trusted);
     if !trusted.iter().any(|network| network.contains(&client.address)) {
-        let mut forged = headers.clone();
-        forged.remove("x-forwarded-for");
-        for line in [&[HeaderValue::from_static("198.51.100.9")], claimed.as_slice()].concat() {
-            forged.append("x-forwarded-for", line);
-        }
-        assert_eq!(identify(http(PROXY), &forged, &trusted), client);
+        assert_eq!(identify(http(PROXY), &with_forged_address(headers), &trusted), client);
     }
     let mut onward = headers.clone();
     towards_upstream(&mut onward, &client, Version::HTTP_10);
     let addresses = lines_of(&onward, "x-forwarded-for");
     assert!(addresses.len() == 1 && addresses[0].as_bytes().ends_with(b"10.0.0.1"), "{addresses:?}");
     towards_client(&mut onward);
+}
+
+/// Returns the header with another address at the left of X-Forwarded-For, where clients can write.
+fn with_forged_address(headers: &HeaderMap) -> HeaderMap {
+    let claimed = lines_of(headers, "x-forwarded-for");
+    let mut forged = headers.clone();
+    forged.remove("x-forwarded-for");
+    for line in [&[HeaderValue::from_static("198.51.100.9")], claimed.as_slice()].concat() {
+        forged.append("x-forwarded-for", line);
+    }
+    forged
 }
 
 /// Returns true if a proxy describes the client in this field.

@@ -86,11 +86,11 @@ pub fn url(bytes: &[u8]) {
         }
     };
     if let Some(url) = servers(&text) {
-        let has_place = match &url {
+        let has_address = match &url {
             ServerUrl::Tcp { host, port, .. } => *port > 0 && !host.is_empty(),
             ServerUrl::Unix(path) => path.is_absolute(),
         };
-        assert!(has_place, "{url}");
+        assert!(has_address, "{url}");
         assert_eq!(servers(&url.to_string()), Some(url));
     }
 

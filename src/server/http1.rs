@@ -111,8 +111,7 @@ impl<'c, S: Stream> Http1Server<'c, S> {
     /// Returns the next request. `None` if the client has closed the connection, or if it is to be closed.
     async fn next_request(&mut self) -> io::Result<Option<ReadRequest>> {
         let Self { connection, wire, output, whole, refused } = self;
-        let ClientConnection { settings, watch, .. } = connection;
-        let head_most = settings.max_header_bytes;
+        let (watch, head_most) = (&connection.watch, connection.settings.max_header_bytes);
         // The bytes received that are not a complete head.
         let mut partial = 0;
         poll_fn(|context| {

@@ -142,8 +142,8 @@ impl Listener {
         address: &ListenAddress,
         inherited: &mut Vec<Socket>,
     ) -> Result<Self, StartError> {
-        let is_it = |socket: &Socket| socket.address().is_ok_and(|own| own == *address);
-        let opened = match (inherited.iter().position(is_it), address) {
+        let has_address = |socket: &Socket| socket.address().is_ok_and(|own| own == *address);
+        let opened = match (inherited.iter().position(has_address), address) {
             (Some(place), _) => Ok(Self { socket: inherited.swap_remove(place), file: None }),
             (None, ListenAddress::Tcp(address)) => TcpListener::bind(address)
                 .await

@@ -151,6 +151,20 @@ impl Status {
             "Requests that couldn't be read: malformed, or the head is too large",
             self.unreadable.iter().map(|(reason, count)| ([("reason", reason)], count)),
         );
+        page.gauge(
+            "tollgate_draining",
+            "1 while the server drains, otherwise 0",
+            u32::from(self.is_draining()),
+        );
+        page.gauges(
+            "tollgate_build_info",
+            "The running version",
+            [([("version", env!("CARGO_PKG_VERSION"))], 1_u32)],
+        );
+        self.write_reloads(page);
+    }
+
+    fn write_reloads(&self, page: &mut Page<'_>) {
         let Reloads { good, bad, last_good, .. } = &*self.reloads.lock();
         page.counters(
             "tollgate_reloads",
@@ -162,16 +176,6 @@ impl Status {
             "tollgate_configuration_time_seconds",
             "Time when the running configuration was read, in seconds since 1970",
             since.as_secs_f64(),
-        );
-        page.gauge(
-            "tollgate_draining",
-            "1 while the server drains, otherwise 0",
-            u32::from(self.is_draining()),
-        );
-        page.gauges(
-            "tollgate_build_info",
-            "The running version",
-            [([("version", env!("CARGO_PKG_VERSION"))], 1_u32)],
         );
     }
 }

@@ -24,8 +24,8 @@ use tollgate_limiter::StoreError;
 use crate::gateway::Gateway;
 
 use super::{
-    Accepted, ClientStream, ConnectionGuard, ConnectionSettings, Door, Inbox, LogThrottle, Stage, Status,
-    client::Watch, connection::ClientConnection, proxy_protocol,
+    Accepted, ClientStream, ConnectionGuard, ConnectionSettings, Door, FirstConnection, Inbox, LogThrottle,
+    Stage, Status, client::Watch, connection::ClientConnection, proxy_protocol,
 };
 
 /// The most accepted connections that wait for a worker.
@@ -41,7 +41,7 @@ const FLUSHED_WITHIN: Duration = Duration::from_secs(1);
 
 /// The state that all workers share.
 #[derive(Clone)]
-pub(super) struct Shared {
+pub(super) struct WorkerContext {
     pub(super) settings: Arc<ArcSwap<ConnectionSettings>>,
     pub(super) gateway: Arc<ArcSwap<Gateway>>,
     pub(super) stage: watch::Receiver<Stage>,
@@ -54,10 +54,10 @@ pub(super) struct Started {
     pub(super) thread: thread::JoinHandle<()>,
     pub(super) runtime: Handle,
     /// Receives the result of trying to connect to the store.
-    pub(super) is_ready: oneshot::Receiver<Result<(), StoreError>>,
+    pub(super) is_ready: FirstConnection,
 }
 
-impl Shared {
+impl WorkerContext {
     /// Starts a worker thread. `connections` is the number of its connections.
     ///
     /// # Errors
@@ -66,8 +66,8 @@ impl Shared {
         let (accepted, inbox) = mpsc::channel(ACCEPTED_MOST);
         let (ready, is_ready) = oneshot::channel();
         let worker = Builder::new_current_thread().enable_all().build()?;
-        let (runtime, shared) = (worker.handle().clone(), self.clone());
-        let work = move || worker.block_on(run(shared, inbox, ready));
+        let (runtime, context) = (worker.handle().clone(), self.clone());
+        let work = move || worker.block_on(run(context, inbox, ready));
         let thread = thread::Builder::new().name("worker".to_owned()).spawn(work)?;
         Ok(Started { inbox: Inbox { accepted, connections }, thread, runtime, is_ready })
     }
@@ -75,7 +75,7 @@ impl Shared {
 
 /// Serves accepted connections until the server ends.
 async fn run(
-    Shared { settings, gateway, mut stage, status }: Shared,
+    WorkerContext { settings, gateway, mut stage, status }: WorkerContext,
     mut accepted: mpsc::Receiver<Accepted>,
     ready: oneshot::Sender<Result<(), StoreError>>,
 ) {
@@ -119,16 +119,7 @@ async fn run(
             },
         }
     }
-    worker.connections.shutdown().await;
-    let flushed = async {
-        // The requests end with their connections.
-        worker.streams.close();
-        worker.streams.wait().await;
-        gateway.load().flush().await;
-    };
-    if timeout(FLUSHED_WITHIN, flushed).await.is_err() {
-        tracing::warn!("some records for the store couldn't be sent at shutdown and are lost");
-    }
+    worker.shut_down().await;
 }
 
 /// The state of a worker.
@@ -262,6 +253,20 @@ impl Worker {
             drop(guard);
         });
         self.clients.push(WatchedClient { peer, watch, task });
+    }
+
+    /// Cuts off all connections, and sends what is left for the store.
+    async fn shut_down(&mut self) {
+        self.connections.shutdown().await;
+        let flushed = async {
+            // The requests end with their connections.
+            self.streams.close();
+            self.streams.wait().await;
+            self.gateway.load().flush().await;
+        };
+        if timeout(FLUSHED_WITHIN, flushed).await.is_err() {
+            tracing::warn!("some records for the store couldn't be sent at shutdown and are lost");
+        }
     }
 
     /// Closes all connections after the requests in flight.

@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_read_is_written_so() {
+    fn a_context_is_written_as_it_was_read() {
         let context = read(&[GOOD]).unwrap();
         assert_eq!(context.to_field(), GOOD);
         assert_eq!((context.trace_id >> 96, context.span_id >> 32), (0x0af7_6519, 0xb7ad_6b71));
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_later_version_may_say_more() {
+    fn a_later_version_may_have_more_fields() {
         for later in ["cc-", "01-"].map(|version| GOOD.replacen("00-", version, 1)) {
             for more in ["", "-", "-what-the-future-holds"] {
                 assert_eq!(read(&[&format!("{later}{more}")]).unwrap().to_field(), GOOD);
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_span_is_none() {
+    fn an_invalid_field_is_ignored() {
         let zeros = |from: &str| GOOD.replace(from, &"0".repeat(from.len()));
         for bad in [
             String::new(),

@@ -52,7 +52,7 @@ async fn chunks_are_a_body_however_they_come() {
 }
 
 #[tokio::test]
-async fn what_is_no_chunk_is_refused() {
+async fn invalid_chunks_are_rejected() {
     let (long, many) = (format!("1;{}\r\na", "x".repeat(17_000)), "1;x=0123456789\r\na\r\n".repeat(1_500));
     let trailers = format!("0\r\n{}\r\n", "a: b\r\n".repeat(101));
     let large = format!("0\r\na: {}\r\n\r\n", "b".repeat(1_000));
@@ -96,7 +96,7 @@ async fn a_body_that_is_cut_short_has_not_ended() {
 }
 
 #[tokio::test]
-async fn what_is_framed_is_read_again() {
+async fn an_encoded_body_is_decoded_again() {
     let head = map(&[(TRAILER, "X-Sum, x-other")]);
     let mut encoder = Encoder::chunked(&head);
     let (large, mut output) = (vec![b'x'; 100_000], Output::default());
@@ -159,7 +159,7 @@ fn a_head_is_read_when_it_is_whole() {
 }
 
 #[tokio::test]
-async fn what_is_read_ahead_has_a_bound() {
+async fn reading_ahead_is_limited() {
     let mut stream = tokio::io::repeat(b'x');
     let mut input = Input::default();
     input.push(b"GET / HTTP/1.1\r\n\r\n");
@@ -223,7 +223,7 @@ fn a_head_has_its_bounds() {
 }
 
 #[test]
-fn what_a_head_says_of_its_body() {
+fn the_framing_of_a_body_is_read_from_its_head() {
     let length = |lines: &[&'static str]| {
         let lines = lines.iter().map(|line| (CONTENT_LENGTH, HeaderValue::from_static(line)));
         head::content_length(&lines.collect())
@@ -254,11 +254,11 @@ fn what_a_head_says_of_its_body() {
     }
     let two = map(&[(TRANSFER_ENCODING, "chunked"), (TRANSFER_ENCODING, "chunked")]);
     assert_eq!(head::is_chunked(&two), Some(false));
-    for told in [&["5"][..], &["05"], &["5", "5"], &["5, 005"], &["0005", "5"]] {
-        let lines = told.iter().map(|line| (CONTENT_LENGTH, HeaderValue::from_static(line)));
+    for stated in [&["5"][..], &["05"], &["5", "5"], &["5, 005"], &["0005", "5"]] {
+        let lines = stated.iter().map(|line| (CONTENT_LENGTH, HeaderValue::from_static(line)));
         let mut fields: HeaderMap = lines.collect();
         assert_eq!(head::unify_length(&mut fields), Ok(Some(5)));
-        assert_eq!(fields, map(&[(CONTENT_LENGTH, "5")]), "{told:?}");
+        assert_eq!(fields, map(&[(CONTENT_LENGTH, "5")]), "{stated:?}");
     }
 }
 

@@ -179,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_dot_segments_are_removed_from_what_is_forwarded() {
+    fn only_dot_segments_are_removed_from_a_forwarded_path() {
         for (path, expected) in [
             // RFC 3986, 5.2.4 and the paths of 5.4
             ("/a/b/c/./../../g", "/a/g"),
@@ -207,7 +207,7 @@ mod tests {
             ("/a/%252e%252e/b", "/a/%252e%252e/b"),
             ("/a/..%2fb", "/a/..%2fb"),
             ("/a/..;/b", "/a/..;/b"),
-            // Everything else stays as it came.
+            // Everything else is unchanged.
             ("/A/%7euser/%c3%A9//%zz/", "/A/%7euser/%c3%A9//%zz/"),
             ("/a/../%7euser//", "/%7euser//"),
             // No leading slash: authority and asterisk form.

@@ -28,7 +28,7 @@ enum Segment {
 
 /// A segment of a pattern without the parameter's name, which doesn't matter to matching.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Step<'p> {
+pub(crate) enum SegmentShape<'p> {
     Literal(&'p str),
     Param,
     Rest,
@@ -65,11 +65,11 @@ impl Pattern {
         self.steps().eq(other.steps())
     }
 
-    pub(crate) fn steps(&self) -> impl Iterator<Item = Step<'_>> {
+    pub(crate) fn steps(&self) -> impl Iterator<Item = SegmentShape<'_>> {
         self.segments.iter().map(|segment| match segment {
-            Segment::Literal(text) => Step::Literal(text),
-            Segment::Param(_) => Step::Param,
-            Segment::Rest(_) => Step::Rest,
+            Segment::Literal(text) => SegmentShape::Literal(text),
+            Segment::Param(_) => SegmentShape::Param,
+            Segment::Rest(_) => SegmentShape::Rest,
         })
     }
 }

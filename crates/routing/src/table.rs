@@ -25,25 +25,25 @@ use std::{
 
 use smallvec::SmallVec;
 
-use crate::{HostPattern, Matcher, Pattern, View, pattern::Step};
+use crate::{HostPattern, Matcher, Pattern, View, pattern::SegmentShape};
 
 /// All routes, arranged for a fast search. `T` is whatever a route does.
 #[derive(Debug)]
 pub struct Table<T> {
     /// The routes in the order in which they were given.
     routes: Vec<(Matcher, T)>,
-    exact: HashMap<String, Node>,
+    exact: HashMap<String, TrieNode>,
     /// Routes with a wildcard host, by the name after `*.`.
-    suffix: HashMap<String, Node>,
-    any: Node,
+    suffix: HashMap<String, TrieNode>,
+    any: TrieNode,
 }
 
 /// A node of a trie: the routes of a host that agree up to some segment. Routes are indices into [`Table::routes`].
 #[derive(Debug, Default)]
-struct Node {
+struct TrieNode {
     /// Ordered, so that a long segment costs no more to look up than the literals are long.
-    literals: BTreeMap<String, Node>,
-    param: Option<Box<Node>>,
+    literals: BTreeMap<String, TrieNode>,
+    param: Option<Box<TrieNode>>,
     /// Routes whose pattern ends here.
     ends: Vec<usize>,
     /// Routes whose pattern goes on with `{*rest}`.
@@ -69,7 +69,7 @@ impl<T> Table<T> {
         // Routes of one host and path shape are tried in this order.
         let mut order = Vec::from_iter(0..routes.len());
         order.sort_by_key(|index| Reverse(routes[*index].0.conditions()));
-        let (mut exact, mut suffix, mut any) = (HashMap::new(), HashMap::new(), Node::default());
+        let (mut exact, mut suffix, mut any) = (HashMap::new(), HashMap::new(), TrieNode::default());
         for index in order {
             let matcher = &routes[index].0;
             let root = match &matcher.host {
@@ -101,7 +101,7 @@ impl<T> Table<T> {
     }
 
     /// Returns the tries to search for a host, the most specific first.
-    fn roots(&self, host: &str) -> impl Iterator<Item = &Node> {
+    fn roots(&self, host: &str) -> impl Iterator<Item = &TrieNode> {
         let dots = if self.suffix.is_empty() { 0..0 } else { 1..host.len() };
         let suffixes = dots
             .filter(|dot| host.as_bytes()[*dot] == b'.')
@@ -112,14 +112,14 @@ impl<T> Table<T> {
     }
 }
 
-impl Node {
+impl TrieNode {
     fn insert(&mut self, pattern: &Pattern, route: usize) {
         let mut node = self;
         for step in pattern.steps() {
             node = match step {
-                Step::Literal(text) => node.literals.entry(text.to_owned()).or_default(),
-                Step::Param => node.param.get_or_insert_default(),
-                Step::Rest => return node.rests.push(route),
+                SegmentShape::Literal(text) => node.literals.entry(text.to_owned()).or_default(),
+                SegmentShape::Param => node.param.get_or_insert_default(),
+                SegmentShape::Rest => return node.rests.push(route),
             };
         }
         node.ends.push(route);
@@ -153,7 +153,7 @@ struct Search<'t, 'v, 'r, T> {
 
 impl<'t, 'r, T> Search<'t, '_, 'r, T> {
     /// Finds the best route at or below a node for the rest of the path. If there is none, `params` is unchanged.
-    fn descend(&mut self, node: &Node, path: &'r str) -> Option<&'t (Matcher, T)> {
+    fn descend(&mut self, node: &TrieNode, path: &'r str) -> Option<&'t (Matcher, T)> {
         let exact = if path.is_empty() { self.first(&node.ends) } else { self.branch(node, path) };
         if exact.is_some() {
             return exact;
@@ -163,7 +163,7 @@ impl<'t, 'r, T> Search<'t, '_, 'r, T> {
         Some(route)
     }
 
-    fn branch(&mut self, node: &Node, path: &'r str) -> Option<&'t (Matcher, T)> {
+    fn branch(&mut self, node: &TrieNode, path: &'r str) -> Option<&'t (Matcher, T)> {
         // `split_once` costs more: its search is made for long strings, and segments are short.
         let end = path.bytes().position(|byte| byte == b'/');
         let (segment, path) = end.map_or((path, ""), |end| (&path[..end], &path[end + 1..]));

@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_path_is_refused() {
+    fn an_invalid_template_is_rejected() {
         for text in [
             "",
             "orders",
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn what_leads_nowhere_is_refused() {
+    fn an_invalid_redirect_is_rejected() {
         for text in [
             "",
             "orders",
@@ -278,7 +278,7 @@ mod tests {
     ];
 
     proptest! {
-        /// What a parameter stands for is what it was matched as, and makes no dot segment.
+        /// A parameter is filled in with the text that it matched, and never becomes a dot segment.
         #[test]
         fn parameters_are_those_that_were_matched(parts in vec(select(BYTES), 0..12)) {
             let sent = format!("/v1/{}", parts.concat().replace('?', ""));

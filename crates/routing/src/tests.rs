@@ -107,7 +107,7 @@ fn the_most_specific_path_wins_from_the_left() {
 }
 
 #[test]
-fn an_exact_host_wins_over_the_longer_wildcard_over_the_shorter_over_none() {
+fn hosts_are_tried_from_exact_to_longest_wildcard_to_any() {
     assert_routes(
         &["v1.api.a/{*r}", "*.api.a/{*r}", "*.a/{*r}", "/x/{*r}", "[::1]/{*r}"],
         &[

@@ -34,7 +34,7 @@ impl Check<'_, '_> {
         let uses_tls = matches!(&store.url.0, StoreUrl::Redis(url) if url.tls);
         let tls = match (store.tls, uses_tls) {
             (None, true) => {
-                self.complain_of_tls(&ClientTls::default(), None, STORE);
+                self.report_tls(&ClientTls::default(), None, STORE);
                 Some(ClientTls::default())
             }
             (Some(table), true) => Some(self.tls(table, folder, STORE)),

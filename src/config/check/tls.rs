@@ -15,12 +15,12 @@ use crate::config::{
 };
 
 impl Check<'_, '_> {
-    /// Returns the TLS settings for connections to `whom`.
+    /// Returns the TLS settings for connections to `peer`.
     pub(super) fn tls(
         &mut self,
         table: SpannedTable<file::ClientTlsTable>,
         folder: &Path,
-        whom: &str,
+        peer: &str,
     ) -> ClientTls {
         let SpannedTable { span, value } = table;
         let before = self.document.faults.len();
@@ -48,7 +48,7 @@ impl Check<'_, '_> {
         let identity = certificates.zip(key).map(|(certificates, key)| Identity { certificates, key });
         let tls = ClientTls { ca, identity, server_name };
         if self.document.faults.len() == before {
-            self.complain_of_tls(&tls, value.cert.as_ref(), whom);
+            self.report_tls(&tls, value.cert.as_ref(), peer);
         }
         tls
     }
@@ -117,7 +117,7 @@ impl Check<'_, '_> {
     }
 
     /// Reports files that can be read, but not used.
-    pub(super) fn complain_of_tls(&mut self, tls: &ClientTls, cert: Option<&Spanned<String>>, whom: &str) {
+    pub(super) fn report_tls(&mut self, tls: &ClientTls, cert: Option<&Spanned<String>>, peer: &str) {
         let Err(error) = tls.client() else { return };
         let fault = match (cert, &tls.ca) {
             (Some(cert), _) => Diagnostic::error(format!("`{}` can't be used: {error}", cert.get_ref()))
@@ -126,9 +126,9 @@ impl Check<'_, '_> {
             (None, Some(_)) => Diagnostic::error(format!("the certificates of `ca` can't be used: {error}"))
                 .help("use X.509 certificates of version 3"),
             (None, None) => {
-                Diagnostic::error(format!("this system has no root certificates to verify {whom} with"))
+                Diagnostic::error(format!("this system has no root certificates to verify {peer} with"))
                     .help("install them (the package is often called ca-certificates)")
-                    .help(format!("or name those of {whom}: tls = {{ ca = \"ca.pem\" }}"))
+                    .help(format!("or name those of {peer}: tls = {{ ca = \"ca.pem\" }}"))
             }
         };
         self.fault(fault);

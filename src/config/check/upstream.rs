@@ -79,14 +79,14 @@ impl Check<'_, '_> {
         table: Option<SpannedTable<file::ClientTlsTable>>,
         folder: &Path,
     ) -> Option<ClientTls> {
-        let whom = format!("the upstream `{name}`");
+        let peer = format!("the upstream `{name}`");
         let uses_tls = match target {
             Target::Servers(servers) => servers.iter().any(|server| server.url.is_tls()),
             Target::Echo => false,
         };
         match table {
             None if uses_tls => {
-                self.complain_of_tls(&ClientTls::default(), None, &whom);
+                self.report_tls(&ClientTls::default(), None, &peer);
                 Some(ClientTls::default())
             }
             None => None,
@@ -97,7 +97,7 @@ impl Check<'_, '_> {
                     let fault = fault.at(&table.span, "");
                     self.fault(fault.help("begin their URLs with https: \"https://orders.internal\""));
                 }
-                let tls = self.tls(table, folder, &whom);
+                let tls = self.tls(table, folder, &peer);
                 uses_tls.then_some(tls)
             }
         }

@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_looks_like_a_network_must_be_one() {
+    fn text_like_a_network_must_be_one() {
         assert_eq!(
             Exemption::read("10.1.2.3/8"),
             Ok(Exemption::Network("10.0.0.0/8".parse().expect("a network")))

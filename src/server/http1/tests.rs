@@ -88,7 +88,8 @@ impl Client {
 fn answers(received: &str) -> Vec<(&str, &str, &str)> {
     received
         .split("HTTP/1.1 ")
-        .skip(1)
+        // A problem's text may contain the version, too.
+        .filter(|answer| answer.starts_with(|first: char| first.is_ascii_digit()))
         .map(|answer| {
             let part = |from: &str, end: &[char]| {
                 let rest = answer.split_once(from).map_or("", |(_, rest)| rest);
