@@ -37,7 +37,7 @@ use tollgate_limiter::{Limiter, StoreUrl};
 
 use crate::{
     admin,
-    config::{Config, Diagnostics, FlagOverrides, ListenAddress, LoadedConfig},
+    config::{Config, Diagnostics, FlagOverrides, ListenAddress, LoadedConfig, RatelimitFolder},
     gateway::{AccessLog, Gateway},
     reload::{ConfigSource, Reloader, Running},
     server::Server,
@@ -63,7 +63,7 @@ enum Command {
     Run(Run),
     /// Check a configuration and show its errors and warnings
     Check {
-        /// Configuration file
+        /// Configuration file, or a folder with the configuration of envoyproxy/ratelimit
         file: PathBuf,
     },
     /// Show which route and limits a request would hit
@@ -120,8 +120,13 @@ impl Cli {
 }
 
 fn check(file: &Path) -> ExitCode {
-    match Config::read(file, &FlagOverrides::default()) {
-        Ok((_, warnings)) => {
+    let checked = if file.is_dir() {
+        RatelimitFolder::check(file).map(|()| Diagnostics::default())
+    } else {
+        Config::read(file, &FlagOverrides::default()).map(|(_, warnings)| warnings)
+    };
+    match checked {
+        Ok(warnings) => {
             complain(&warnings);
             say(format_args!("{}: ok\n", file.display()));
             ExitCode::SUCCESS

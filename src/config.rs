@@ -8,12 +8,14 @@
 mod changes;
 mod check;
 mod decisions;
+mod descriptors;
 mod document;
 mod error;
 mod file;
 mod jwt;
 mod limit;
 mod password;
+pub mod ratelimit;
 mod route;
 #[cfg(test)]
 mod schema;
@@ -24,6 +26,7 @@ mod telemetry;
 pub mod tls;
 mod upstream;
 mod value;
+mod yaml;
 
 use std::{collections::BTreeMap, env, io, path::Path, sync::Arc};
 
@@ -31,10 +34,12 @@ use serde_json::Value;
 use tollgate_limiter::StoreSettings;
 
 pub use self::{
-    decisions::{Callers, DecisionsSettings},
+    decisions::{Callers, DecisionsSettings, RatelimitSettings},
+    descriptors::{DescriptorRule, EntryRule, ValuePattern},
     error::{Diagnostic, Diagnostics, LabeledSpan, Severity},
     jwt::{JwtKey, JwtSettings},
     limit::{Cost, Exemption, KeyPart, LimitSettings, Missing, Mode, RateOverride, StatusRange, read_key},
+    ratelimit::{DescriptorEntry, DomainSettings, RatelimitFolder, Verdict},
     route::{Action, Edits, OnLimit, RouteSettings},
     server::{AdminSettings, AdminToken, EscapedSlashes, ListenAddress, ServerSettings},
     sources::Sources,
@@ -71,6 +76,10 @@ pub struct Config {
     pub jwt: Option<JwtSettings>,
     /// The routes, in the order of the file.
     pub routes: Vec<RouteSettings>,
+    /// The rules for descriptors, in the order of the file.
+    pub descriptors: Vec<Arc<DescriptorRule>>,
+    /// The domains of the folder of `decisions.ratelimit_service`.
+    pub domains: Vec<DomainSettings>,
 }
 
 /// Values from the command line that override those of the file.
@@ -160,7 +169,7 @@ fn read(
         let folder = Path::new(name).parent().unwrap_or(Path::new(""));
         check::check(file, folder, &mut document, sources)
     });
-    let faults = Diagnostics::new(name, text, document.faults);
+    let faults = Diagnostics::new(name, text, document.faults).with(document.included);
     match config {
         Some(config) => Ok((config, faults)),
         None => Err(faults),
@@ -316,6 +325,8 @@ mod tests {
                 preserve_host: true,
                 on_limit: None,
             }],
+            descriptors: vec![],
+            domains: vec![],
         };
         assert_eq!(config(EVERYDAY), expected);
         assert_eq!(

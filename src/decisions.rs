@@ -7,14 +7,16 @@
 //! authorization  Envoy's external authorization by gRPC
 //! grpc           messages, statuses and deadlines of gRPC
 //! health         grpc.health.v1
+//! ratelimit      Envoy's rate limit service, for proxies that describe requests by descriptors
 //! ```
 
 mod authorization;
 mod check;
-pub mod grpc;
-pub mod health;
+mod grpc;
+mod health;
+mod ratelimit;
 
-use std::sync::Arc;
+use std::sync::{Arc, atomic::AtomicBool};
 
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
@@ -35,22 +37,36 @@ pub(crate) async fn answer(
     peer: Peer,
     call: Request<Upload>,
     has_room: bool,
+    is_draining: &Arc<AtomicBool>,
 ) -> Response<AnswerBody> {
     let rejection = if !gateway.admits_caller(peer.address) {
         Rejection::CallerUnknown
     } else if !has_room {
         Rejection::Overloaded
     } else {
-        return dispatch(gateway, peer, call).await;
+        return dispatch(gateway, peer, call, is_draining).await;
     };
     Exchange::begin(gateway, peer, &call.into_parts().0).conclude(Err(rejection))
 }
 
 /// Hands a call to the service of its path.
-async fn dispatch(gateway: Arc<Gateway>, peer: Peer, call: Request<Upload>) -> Response<AnswerBody> {
+async fn dispatch(
+    gateway: Arc<Gateway>,
+    peer: Peer,
+    call: Request<Upload>,
+    is_draining: &Arc<AtomicBool>,
+) -> Response<AnswerBody> {
     let path = call.uri().path();
     if check::serves(path) {
         return check::answer(gateway, peer, call).await;
+    }
+    if call.method() == Method::POST {
+        match path {
+            ratelimit::SHOULD_RATE_LIMIT => return ratelimit::answer(gateway, peer, call).await,
+            "/json" => return ratelimit::answer_json(gateway, peer, call).await,
+            health::CHECK | health::WATCH => return health::answer(call, is_draining).await,
+            _ => {}
+        }
     }
     match (call.method(), path) {
         (&Method::POST, authorization::CHECK) => authorization::answer(gateway, peer, call).await,

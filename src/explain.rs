@@ -3,6 +3,7 @@
 //!
 //! An explanation is the gateway's own [plan](crate::gateway::plan), described.
 
+mod descriptor;
 mod explanation;
 mod question;
 
@@ -11,6 +12,7 @@ use std::{collections::BTreeSet, ptr};
 use hyper::{StatusCode, Uri, http::request::Parts};
 
 pub use self::{
+    descriptor::{DescriptorExplanation, DescriptorQuestion},
     explanation::{
         DescribedLimit, DescribedRoute, Explanation, Live, NextDecision, Reading, Rejected, UntakenRoute,
     },
@@ -43,31 +45,36 @@ impl Explanation {
         if explanation.rejected.is_some() {
             return explanation;
         }
-        let mut next = NextDecision { admitted: true, refused_by: Vec::new(), unknown: None };
-        for (limit, asks) in explanation.limits.iter_mut().zip(&asks) {
-            let mut admits = limit.outcome != "refused";
-            for ask in asks {
-                match gateway.limiter().peek(ask).await {
-                    // Shows the first key without room, else the first key.
-                    Ok(state) if admits => {
-                        admits = state.usage.delay_us == Some(0);
-                        if limit.live.is_none() || !admits {
-                            limit.note(ask, &state);
-                        }
-                    }
-                    Ok(_) => {}
-                    Err(error) => next.unknown = Some(error.to_string()),
-                }
-            }
-            if !admits && limit.mode == "enforce" {
-                next.admitted = false;
-                next.refused_by.push(limit.limit.clone());
-            }
-        }
-        next.admitted &= next.unknown.is_none();
-        explanation.next = Some(next);
+        explanation.next = Some(look(gateway, &mut explanation.limits, &asks).await);
         explanation
     }
+}
+
+/// Looks where limits stand, and returns the decision on the next request that asks this of each.
+async fn look(gateway: &Gateway, limits: &mut [DescribedLimit], asks: &[Asks]) -> NextDecision {
+    let mut next = NextDecision { admitted: true, refused_by: Vec::new(), unknown: None };
+    for (limit, asks) in limits.iter_mut().zip(asks) {
+        let mut admits = limit.outcome != "refused";
+        for ask in asks {
+            match gateway.limiter().peek(ask).await {
+                // Shows the first key without room, else the first key.
+                Ok(state) if admits => {
+                    admits = state.usage.delay_us == Some(0);
+                    if limit.live.is_none() || !admits {
+                        limit.note(ask, &state);
+                    }
+                }
+                Ok(_) => {}
+                Err(error) => next.unknown = Some(error.to_string()),
+            }
+        }
+        if !admits && limit.mode == "enforce" {
+            next.admitted = false;
+            next.refused_by.push(limit.limit.clone());
+        }
+    }
+    next.admitted &= next.unknown.is_none();
+    next
 }
 
 /// Explains a request, and returns its asks of each limit.

@@ -6,6 +6,7 @@
 
 mod access_log;
 mod answer_body;
+mod ask;
 mod build;
 mod call;
 pub(crate) mod client;
@@ -37,7 +38,7 @@ use tollgate_http1::head::{FIELDS_MOST, Unreadable};
 use tollgate_limiter::{Admission, Limiter, RatelimitHeaders};
 
 use crate::{
-    config::Callers,
+    config::{Callers, RatelimitSettings},
     forward::{
         Failure, Upstream,
         headers::{self, Client},
@@ -54,7 +55,6 @@ use self::{
     record::{Ending, Record},
 };
 
-pub(crate) use self::exchange::Exchange;
 pub use self::{
     access_log::AccessLog,
     answer_body::AnswerBody,
@@ -63,6 +63,7 @@ pub use self::{
     listing::Listed,
     refused::Refused,
 };
+pub(crate) use self::{ask::Decided, exchange::Exchange};
 pub use crate::{
     forward::{
         body::{Body, Progress, Upload},
@@ -79,6 +80,7 @@ pub struct Gateway {
     /// Verifies the tokens of requests.
     verifier: Option<Verifier>,
     ratelimit_headers: RatelimitHeaders,
+    ratelimit_service: RatelimitSettings,
     /// The upstreams in the order of their names.
     upstreams: Vec<(String, Arc<Upstream>)>,
     pub(crate) trusted_proxies: Vec<IpNet>,

@@ -15,11 +15,11 @@ use tollgate_limiter::{
     tightest_of_each,
 };
 
-use crate::config::{self, Cost, Mode};
+use crate::config::{self, Cost, KeyPart, Mode};
 
 use self::{
     heavy_hitters::HeavyHitters,
-    key::{Counted, CountedKey, Subject},
+    key::{Counted, CountedKey, Subject, descriptor},
 };
 
 /// A limit of the configuration, ready to be asked by requests.
@@ -93,11 +93,41 @@ impl Rule {
 
     /// What it makes of a request, by its terms alone.
     pub fn terms(&self, subject: &Subject<'_>) -> Terms {
-        match key::count(&self.config, subject) {
-            Counted::For(keys) => match self.cost(subject.headers) {
-                Ok(cost) => Terms::Counts(self.asks_for(keys, subject.client, cost)),
-                Err(refusal) => Terms::Refuses(refusal),
-            },
+        self.terms_of(key::count(&self.config, subject), |keys| {
+            let cost = self.cost(subject.headers)?;
+            Ok(self.asks_for(keys, subject.client, cost))
+        })
+    }
+
+    /// Returns what the limit makes of a descriptor, where `value` returns the value of the entry that stands for a part of
+    /// its key. `rate` is the one that the descriptor states.
+    pub(crate) fn terms_of_descriptor<'d>(
+        &self,
+        value: impl Fn(&KeyPart) -> Option<&'d [u8]> + Copy,
+        hits: u32,
+        rate: Option<Rate>,
+    ) -> Terms {
+        let hits = match self.config.cost {
+            Cost::Fixed(cost) => cost.saturating_mul(hits),
+            _ => hits,
+        };
+        let client = descriptor::client(value);
+        self.terms_of(descriptor::count(&self.config, value), |keys| {
+            let ask = |CountedKey { key, rate: own }| {
+                let ask = self.charge(Key::of_text(key), rate.or(own), hits.min(Rate::MAX_PERMITS));
+                client.into_iter().fold(ask, Ask::from_client)
+            };
+            Ok(keys.into_iter().map(ask).collect())
+        })
+    }
+
+    fn terms_of(
+        &self,
+        counted: Counted,
+        asks: impl FnOnce(SmallVec<[CountedKey; 1]>) -> Result<Asks, Refusal>,
+    ) -> Terms {
+        match counted {
+            Counted::For(keys) => asks(keys).map_or_else(Terms::Refuses, Terms::Counts),
             Counted::Exempt { entry } => Terms::Exempts { entry: Some(entry) },
             Counted::Skipped => Terms::Skips,
             Counted::Denied => Terms::Refuses(Refusal::KeyMissing { limit: self.limit.name().to_owned() }),
@@ -351,6 +381,36 @@ pub async fn admit(
     };
     note(rules, asks, standings, admitted, arrival, log);
     taken
+}
+
+/// Admits what descriptors ask, all of it or nothing, and notes what each of them got. Nobody waits beyond the deadline.
+///
+/// # Errors
+/// The refusal.
+pub(crate) async fn admit_descriptors(
+    limiter: &Arc<Limiter>,
+    rules: &[Arc<Rule>],
+    asks: &[Ask],
+    arrival: Instant,
+    deadline: Option<Instant>,
+    log: &mut Log,
+) -> Result<Admission, Refusal> {
+    let taken = limiter.try_acquire_before(asks, arrival, deadline).await;
+    let (standings, admitted) = match &taken {
+        Ok(admission) => (admission.standings(), true),
+        Err(refusal) => (refusal.standings(), false),
+    };
+    for standing in standings {
+        note(rules, asks, std::slice::from_ref(standing), admitted, arrival, log);
+    }
+    taken
+}
+
+/// Returns where the limit of an ask stands. Asks of the same limit for the same key share a standing.
+pub(crate) fn standing_of<'s>(ask: &Ask, asks: &[Ask], standings: &'s [Standing]) -> Option<&'s Standing> {
+    let own = |ask: &Ask| standings.iter().find(|standing| standing.is_of(ask));
+    let is_same = |other: &&Ask| Arc::ptr_eq(other.limit(), ask.limit()) && other.key() == ask.key();
+    own(ask).or_else(|| asks.iter().filter(is_same).find_map(own))
 }
 
 /// Notes where the limits of a request stand that arrived then.

@@ -7,10 +7,13 @@ mod harness;
 
 mod decisions {
     mod authorization;
+    mod envoy;
     mod forward_auth;
     mod listener;
     mod observed;
     mod proxies;
+    mod ratelimit;
+    mod rls;
 }
 
 use std::net::SocketAddr;

@@ -51,6 +51,7 @@ fn files_that_are_good_are_good_by_the_schema() {
     }
     let documents = [
         "README.md",
+        "docs/behind-envoy.md",
         "docs/behind-nginx-traefik-caddy.md",
         "docs/configuration.md",
         "docs/migration.md",

@@ -9,12 +9,13 @@ use std::{
 
 use clap::Args;
 use hyper::Method;
+use serde::Serialize;
 use serde_json::Value;
 use tollgate_limiter::Limiter;
 
 use crate::{
     config::{Config, FlagOverrides},
-    explain::{Explanation, Question},
+    explain::{DescriptorExplanation, DescriptorQuestion, Explanation, Question},
     gateway::Gateway,
 };
 
@@ -28,9 +29,11 @@ use super::{
 #[derive(Debug, Args)]
 pub(super) struct Explain {
     /// Method of the request
-    method: String,
+    #[arg(required_unless_present = "descriptor")]
+    method: Option<String>,
     /// URL of the request, such as http://api.example.com/v1/orders/5, or just its path
-    url: String,
+    #[arg(required_unless_present = "descriptor")]
+    url: Option<String>,
     /// Header field of the request; can be repeated
     #[arg(short = 'H', long = "header", value_name = "NAME: VALUE")]
     headers: Vec<String>,
@@ -38,6 +41,9 @@ pub(super) struct Explain {
     /// [default: 127.0.0.1]
     #[arg(long, value_name = "ADDRESS")]
     ip: Option<String>,
+    /// Descriptor to explain instead of a request, as Envoy asks about it
+    #[arg(long, value_name = "DOMAIN:KEY=VALUE,...", conflicts_with_all = ["method", "url", "headers", "ip"])]
+    descriptor: Option<String>,
     /// Ask the running gateway, which knows the current counts
     #[arg(long)]
     live: bool,
@@ -51,6 +57,9 @@ pub(super) struct Explain {
 impl Explain {
     /// Runs the command.
     pub(super) fn main(self) -> ExitCode {
+        if let Some(written) = &self.descriptor {
+            return self.explain_descriptor(written);
+        }
         let query = self.query();
         // An invalid request gets the same error with and without --live.
         let question = match Question::from_query(&query) {
@@ -64,8 +73,30 @@ impl Explain {
             let path = format!("/api/explain?{query}");
             self.operator.ask(AdminCall { method: Method::GET, path, body: String::new() })
         } else {
-            self.by_file(question)
+            self.by_file(|gateway| Explanation::of(gateway, question))
         };
+        self.show(explained, text)
+    }
+
+    fn explain_descriptor(&self, written: &str) -> ExitCode {
+        let question = match DescriptorQuestion::read(written) {
+            Ok(question) => question,
+            Err(remedy) => {
+                fail(&remedy.replace('\n', ": "));
+                return ExitCode::from(2);
+            }
+        };
+        let explained = if self.live {
+            let mut query = form_urlencoded::Serializer::new(String::new());
+            let path = format!("/api/explain?{}", query.append_pair("descriptor", written).finish());
+            self.operator.ask(AdminCall { method: Method::GET, path, body: String::new() })
+        } else {
+            self.by_file(|gateway| DescriptorExplanation::of(gateway, &question))
+        };
+        self.show(explained, descriptor_text)
+    }
+
+    fn show(&self, explained: Result<Value, ExitCode>, text: fn(&Value, bool) -> String) -> ExitCode {
         match explained {
             Ok(explained) if self.json => say(format_args!("{explained:#}\n")),
             Ok(explained) => say(format_args!("{}", text(&explained, takes_colour(&io::stdout())))),
@@ -76,31 +107,35 @@ impl Explain {
 
     fn query(&self) -> String {
         let mut query = form_urlencoded::Serializer::new(String::new());
-        query.append_pair("method", &self.method).append_pair("url", &self.url);
+        query.extend_pairs(self.method.iter().map(|method| ("method", method)));
+        query.extend_pairs(self.url.iter().map(|url| ("url", url)));
         query.extend_pairs(self.ip.iter().map(|ip| ("ip", ip)));
         query.extend_pairs(self.headers.iter().map(|header| ("header", header)));
         query.finish()
     }
 
-    fn by_file(&self, question: Question) -> Result<Value, ExitCode> {
+    fn by_file<E: Serialize>(&self, explain: impl FnOnce(&Gateway) -> E) -> Result<Value, ExitCode> {
         let (config, _) =
             Config::read(&self.operator.config, &FlagOverrides::default()).map_err(|faults| {
                 complain(&faults);
                 ExitCode::from(2)
             })?;
-        by_config(&config, question).map_err(|error| {
+        by_config(&config, explain).map_err(|error| {
             fail(&error.to_string());
             ExitCode::FAILURE
         })
     }
 }
 
-fn by_config(config: &Config, question: Question) -> Result<Value, Box<dyn Error>> {
+fn by_config<E: Serialize>(
+    config: &Config,
+    explain: impl FnOnce(&Gateway) -> E,
+) -> Result<Value, Box<dyn Error>> {
     // This gateway is never run: no server is probed, and no store is connected.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let _runtime = runtime.enter();
     let gateway = Gateway::build(config, &Limiter::open(&config.store)?, None);
-    Ok(serde_json::to_value(Explanation::of(&gateway, question))?)
+    Ok(serde_json::to_value(explain(&gateway))?)
 }
 
 /// Returns the explanation as text for people.
@@ -111,6 +146,27 @@ fn text(explained: &Value, in_colour: bool) -> String {
     for limit in list(&explained["limits"]) {
         write_limit(&mut text, limit);
     }
+    write_next(&mut text, explained);
+    text.text
+}
+
+/// Returns the explanation of a descriptor as text for people.
+fn descriptor_text(explained: &Value, in_colour: bool) -> String {
+    let mut text = ExplanationText { text: String::new(), in_colour };
+    let entries = names(&explained["entries"]);
+    text.heading("descriptor", &format!("{} in the domain {}", entries, word(explained, "domain")));
+    let limits = list(&explained["limits"]);
+    if limits.is_empty() {
+        text.line("limits", "none: no rule matches, so it is admitted");
+    }
+    for limit in limits {
+        write_limit(&mut text, limit);
+    }
+    write_next(&mut text, explained);
+    text.text
+}
+
+fn write_next(text: &mut ExplanationText, explained: &Value) {
     if let Some(next) = explained["next"].as_object() {
         let outcome = match (next["unknown"].as_str(), next["admitted"] == true) {
             (Some(unknown), _) => format!("unknown: {unknown}"),
@@ -119,7 +175,6 @@ fn text(explained: &Value, in_colour: bool) -> String {
         };
         text.heading("next request", &outcome);
     }
-    text.text
 }
 
 fn write_request(text: &mut ExplanationText, explained: &Value) {

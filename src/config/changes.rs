@@ -27,6 +27,10 @@ impl Config {
             ([old], [new]) => new.changes(old),
             _ => vec![format!("route `{name}` changed")],
         }));
+        lines.extend(
+            (self.domains != old.domains).then(|| "`decisions.ratelimit_service.config` changed".to_owned()),
+        );
+        lines.extend((self.descriptors != old.descriptors).then(|| "`descriptors` changed".to_owned()));
         lines
     }
 

@@ -4,6 +4,7 @@
 //! again as missing or undefined.
 
 mod decisions;
+mod descriptors;
 mod jwt;
 mod keys;
 mod limits;
@@ -19,8 +20,8 @@ use tollgate_limiter::OnFailure;
 
 use self::limits::DefinedLimit;
 use super::{
-    AccessLogSettings, AdminSettings, AdminToken, Config, ServerSettings, Sources, TracingSettings,
-    UpstreamSettings,
+    AccessLogSettings, AdminSettings, AdminToken, Config, RatelimitFolder, ServerSettings, Sources,
+    TracingSettings, UpstreamSettings,
     document::Document,
     error::{Diagnostic, Severity, nearest},
     file::{self, ConfigFile, Spanned, SpannedTable},
@@ -30,7 +31,7 @@ use super::{
 /// Returns the configuration that the file describes, or `None` if there are errors. Diagnostics are added to
 /// the document. Paths in the file are relative to `folder`; the files are added to the sources.
 pub(super) fn check(
-    file: ConfigFile,
+    mut file: ConfigFile,
     folder: &Path,
     document: &mut Document<'_>,
     sources: &mut Sources,
@@ -51,7 +52,9 @@ pub(super) fn check(
     for (name, limit) in file.limits {
         check.named_limit(name, limit);
     }
-    let routes = check.routes(file.routes);
+    let limits_of_descriptors = check.limits_of_descriptors(&mut file.descriptors);
+    let routes = check.routes(file.routes, decisions.is_some());
+    let descriptors = check.descriptors(file.descriptors, limits_of_descriptors, decisions.is_some());
     if decisions.is_some() {
         // Services may ask for any limit by its name.
         check.warn_of_skipped_limits();
@@ -61,8 +64,11 @@ pub(super) fn check(
     let upstreams =
         check.upstreams.into_iter().filter_map(|(name, upstream)| Some((name, upstream?))).collect();
     let limits =
-        check.limits.into_iter().filter_map(|(name, defined)| Some((name, defined.limit?.into()))).collect();
-    let is_good = document.faults.iter().all(|fault| fault.severity == Severity::Warning);
+        check.limits.into_iter().filter_map(|(name, defined)| Some((name, Arc::new(defined.limit?))));
+    let RatelimitFolder { domains, limits: more_limits } = check.ratelimit;
+    let limits = more_limits.into_iter().chain(limits).collect();
+    let is_good = document.faults.iter().all(|fault| fault.severity == Severity::Warning)
+        && document.included.iter().all(|included| !included.has_errors());
     is_good.then_some(Config {
         server,
         store,
@@ -74,6 +80,8 @@ pub(super) fn check(
         limits,
         jwt,
         routes,
+        descriptors,
+        domains,
     })
 }
 
@@ -101,13 +109,15 @@ struct Check<'d, 'i> {
     /// The upstreams by name. `None` if one has an error; its name is still defined.
     upstreams: BTreeMap<String, Option<UpstreamSettings>>,
     limits: BTreeMap<String, DefinedLimit>,
+    /// What the folder of the rate limit service says.
+    ratelimit: RatelimitFolder,
 }
 
 impl<'d, 'i> Check<'d, 'i> {
     fn new(document: &'d mut Document<'i>, sources: &'d mut Sources, on_failure: OnFailure) -> Self {
         let verifies_tokens = document.had_defined("jwt");
-        let (upstreams, limits) = Default::default();
-        Self { document, sources, on_failure, verifies_tokens, upstreams, limits }
+        let (upstreams, limits, ratelimit) = Default::default();
+        Self { document, sources, on_failure, verifies_tokens, upstreams, limits, ratelimit }
     }
 
     fn fault(&mut self, fault: Diagnostic) {

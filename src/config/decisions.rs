@@ -3,6 +3,7 @@
 use std::{net::IpAddr, sync::Arc};
 
 use ipnet::IpNet;
+use tollgate_limiter::OnFailure;
 
 use super::{ListenAddress, ServerTls};
 
@@ -15,6 +16,19 @@ pub struct DecisionsSettings {
     pub tls: Option<Arc<ServerTls>>,
     /// The peers that may ask.
     pub callers: Callers,
+    /// The failure policy of limits that the file doesn't define: the store's.
+    pub on_failure: OnFailure,
+    /// The settings of the rate limit service.
+    pub ratelimit: RatelimitSettings,
+}
+
+/// The settings of the rate limit service, beside its limits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RatelimitSettings {
+    /// True if all calls are admitted in the end: limits count, and each descriptor's decision is told.
+    pub shadow: bool,
+    /// True if responses have the domain and the descriptors as metadata.
+    pub metadata: bool,
 }
 
 /// The peers that may ask for decisions. Processes on this machine always may.

@@ -15,7 +15,7 @@ use toml::{
 };
 
 use super::{
-    error::{Diagnostic, nearest},
+    error::{Diagnostic, Diagnostics, nearest},
     file::ConfigFile,
 };
 
@@ -29,6 +29,8 @@ pub(super) struct Document<'i> {
     /// True after a syntax error that leaves the structure unclear. Then nothing else is reported.
     is_torn: bool,
     pub(super) faults: Vec<Diagnostic>,
+    /// What is wrong with other files that the file names.
+    pub(super) included: Vec<Diagnostics>,
 }
 
 /// An entry of a table or an element of a list that was removed because of an error.
@@ -45,8 +47,13 @@ impl<'i> Document<'i> {
     /// Parses as much of the text as possible.
     pub(super) fn parse(text: &'i str) -> Self {
         let (tree, errors) = DeTable::parse_recoverable(text);
-        let mut document =
-            Self { tree: tree.into_inner(), removed: Vec::new(), is_torn: false, faults: Vec::new() };
+        let mut document = Self {
+            tree: tree.into_inner(),
+            removed: Vec::new(),
+            is_torn: false,
+            faults: Vec::new(),
+            included: Vec::new(),
+        };
         let syntax = syntax::judge(text, &document.tree, &errors);
         document.is_torn = syntax.is_torn;
         document.faults = syntax.faults;

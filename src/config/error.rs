@@ -90,6 +90,8 @@ pub struct Diagnostics {
     name: String,
     text: String,
     faults: Vec<Diagnostic>,
+    /// Those of other files that this one names.
+    included: Vec<Diagnostics>,
 }
 
 impl Diagnostics {
@@ -101,7 +103,12 @@ impl Diagnostics {
             fault.message = blank_message(&fault.message, text);
             fault.help.iter_mut().for_each(|line| *line = blank_message(line, text));
         }
-        Self { name: name.to_owned(), text: blank(text), faults }
+        Self { name: name.to_owned(), text: blank(text), faults, included: Vec::new() }
+    }
+
+    /// Adds the diagnostics of files that this one names.
+    pub(super) fn with(self, included: Vec<Self>) -> Self {
+        Self { included, ..self }
     }
 
     /// Creates a single error about the file `name` as a whole: a message and, on lines of their own, advice
@@ -112,7 +119,12 @@ impl Diagnostics {
 
     /// Returns true if there are no diagnostics.
     pub fn is_empty(&self) -> bool {
-        self.faults.is_empty()
+        self.faults.is_empty() && self.included.iter().all(Self::is_empty)
+    }
+
+    /// Returns true if the file can't be used.
+    pub(super) fn has_errors(&self) -> bool {
+        self.faults.iter().any(|fault| fault.severity == Severity::Error)
     }
 
     /// Returns the diagnostics in the order of the file.
@@ -142,14 +154,26 @@ impl Diagnostics {
                 "help": fault.help,
             })
         });
-        faults.collect()
+        let included = self.included.iter().flat_map(|included| {
+            let faults = included.to_json();
+            let faults = faults.as_array().cloned().unwrap_or_default().into_iter();
+            faults.map(|mut fault| {
+                fault["file"] = included.name.clone().into();
+                fault
+            })
+        });
+        faults.chain(included).collect()
     }
 
     fn draw(&self, renderer: &Renderer) -> String {
         if self.is_empty() {
             return String::new();
         }
-        let mut drawn = String::new();
+        let mut drawn: String =
+            self.included.iter().map(|included| included.draw(renderer) + "\n\n").collect();
+        if self.faults.is_empty() {
+            return drawn.trim_end().to_owned();
+        }
         for fault in &self.faults {
             drawn += &renderer.render(&[self.group(fault)]);
             drawn += "\n\n";

@@ -6,6 +6,7 @@
 
 mod container;
 mod decisions;
+mod descriptors;
 mod limit;
 mod route;
 mod server;
@@ -23,7 +24,8 @@ use tollgate_limiter::{OnFailure, StoreUrl};
 
 pub(super) use self::{
     container::{Pairs, SpannedTable, ValueList},
-    decisions::{DecisionsTable, DecisionsTlsTable},
+    decisions::{DecisionsTable, DecisionsTlsTable, RatelimitServiceTable},
+    descriptors::DescriptorsTable,
     limit::{LimitTable, RouteLimit},
     route::{EditsTable, OnLimitTable, RedirectTable, RespondTable, RouteTable},
     server::{CertificateTable, ServerTable, ServerTlsTable},
@@ -66,6 +68,8 @@ pub(super) struct ConfigFile {
     /// The routes. If several match a request, the most specific one is used; of equally specific ones the
     /// first.
     pub routes: Vec<SpannedTable<RouteTable>>,
+    /// The limits of descriptors, by which Envoy and others ask `[decisions]`. Default: none.
+    pub descriptors: Vec<SpannedTable<DescriptorsTable>>,
 }
 
 /// `[store]`: the place of the counts. A change of `on_failure` takes effect with a reload, any other change

@@ -70,6 +70,8 @@ pub enum KeyPart {
     Method,
     /// The name of the route.
     Route,
+    /// The value of a descriptor's entry.
+    Descriptor(String),
     /// A constant: all requests count together.
     Global,
 }
@@ -87,6 +89,7 @@ impl KeyPart {
             Self::Host => ["host", ""],
             Self::Method => ["method", ""],
             Self::Route => ["route", ""],
+            Self::Descriptor(key) => ["descriptor:", key],
             Self::Global => ["global", ""],
         }
     }

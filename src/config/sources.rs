@@ -27,6 +27,31 @@ impl FileState {
             Err(_) => Self::Unreadable,
         }
     }
+
+    fn of_folder(listed: &io::Result<Vec<PathBuf>>) -> Self {
+        match listed {
+            Ok(files) => {
+                let names = files.iter().flat_map(|file| [file.as_os_str().as_encoded_bytes(), b"\0"]);
+                Self::Of(Sha256::digest(names.collect::<Vec<_>>().concat()).into())
+            }
+            Err(_) => Self::Unreadable,
+        }
+    }
+
+    fn now(path: &Path) -> Self {
+        if path.is_dir() { Self::of_folder(&files(path)) } else { Self::of(&fs::read(path)) }
+    }
+}
+
+/// Returns the files of a folder in the order of their names.
+fn files(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let paths = fs::read_dir(folder)?.map(|entry| entry.map(|entry| entry.path()));
+    let mut paths = paths.collect::<io::Result<Vec<_>>>()?;
+    let is_hidden =
+        |path: &PathBuf| path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
+    paths.retain(|path| !is_hidden(path) && path.is_file());
+    paths.sort();
+    Ok(paths)
 }
 
 impl Sources {
@@ -40,10 +65,21 @@ impl Sources {
         read
     }
 
+    /// Lists a folder and records which files it has, even if it can't be listed. Names that begin with a dot are left out, and
+    /// so are folders within.
+    ///
+    /// # Errors
+    /// The folder can't be listed.
+    pub fn read_folder(&mut self, path: &Path) -> io::Result<Vec<PathBuf>> {
+        let listed = files(path);
+        self.0.insert(path.to_owned(), FileState::of_folder(&listed));
+        listed
+    }
+
     /// Returns the current state of the same files.
     #[must_use]
     pub fn now(&self) -> Self {
-        Self(self.0.keys().map(|path| (path.clone(), FileState::of(&fs::read(path)))).collect())
+        Self(self.0.keys().map(|path| (path.clone(), FileState::now(path))).collect())
     }
 
     /// Returns true if a file is empty. Programs often truncate a file before they write it.

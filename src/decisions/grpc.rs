@@ -23,11 +23,11 @@ use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use prost::Message;
 
 /// The most bytes of a message.
-pub const MESSAGE_MOST: usize = 1 << 20;
+pub(super) const MESSAGE_MOST: usize = 1 << 20;
 /// The longest timeout that a caller can state. Nothing here takes as long, and a longer one can't be added to a time.
 const TIMEOUT_MOST: Duration = Duration::from_secs(24 * 60 * 60);
 /// Bytes before a message: whether it is compressed, and its length.
-const PREFIX_BYTES: usize = 5;
+pub(super) const PREFIX_BYTES: usize = 5;
 
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
@@ -41,7 +41,7 @@ const ESCAPED: &AsciiSet = &CONTROLS.add(b'%');
 
 /// The status codes of calls that are used here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Code {
+pub(super) enum Code {
     /// The call succeeded.
     Ok = 0,
     /// The caller asks for something invalid.
@@ -60,21 +60,21 @@ pub enum Code {
 
 /// The status of a call that has failed.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Status {
+pub(super) struct Status {
     /// The code.
-    pub code: Code,
+    pub(super) code: Code,
     /// The message for the people who operate the caller.
-    pub message: String,
+    pub(super) message: String,
 }
 
 impl Status {
     /// Creates a status.
-    pub fn new(code: Code, message: impl Into<String>) -> Self {
+    pub(super) fn new(code: Code, message: impl Into<String>) -> Self {
         Self { code, message: message.into() }
     }
 
     /// Creates the status of a call that asks for something invalid.
-    pub fn invalid(message: impl Into<String>) -> Self {
+    pub(super) fn invalid(message: impl Into<String>) -> Self {
         Self::new(Code::InvalidArgument, message)
     }
 
@@ -90,7 +90,7 @@ impl Status {
 
 /// The body of a response to a call.
 #[derive(Default)]
-pub enum Reply {
+pub(super) enum Reply {
     /// Nothing more.
     #[default]
     Ended,
@@ -103,13 +103,13 @@ pub enum Reply {
 }
 
 /// Framed messages in the order in which they are sent.
-pub type Messages = Pin<Box<dyn Stream<Item = Bytes> + Send + Sync>>;
+pub(super) type Messages = Pin<Box<dyn Stream<Item = Bytes> + Send + Sync>>;
 
 /// Reads the only message of a call.
 ///
 /// # Errors
 /// The status of a call whose message is too large, compressed, incomplete or malformed, or isn't the only one.
-pub async fn read<M: Message + Default>(
+pub(super) async fn read<M: Message + Default>(
     mut body: impl Body<Data = Bytes, Error = impl std::fmt::Display> + Unpin,
 ) -> Result<M, Status> {
     let mut sent = BytesMut::new();
@@ -147,7 +147,7 @@ fn message_length(mut sent: &[u8]) -> Result<Option<usize>, Status> {
 }
 
 /// Returns a message with its prefix.
-pub fn framed(message: &impl Message) -> Bytes {
+pub(super) fn framed(message: &impl Message) -> Bytes {
     let length = message.encoded_len();
     let mut framed = BytesMut::with_capacity(PREFIX_BYTES + length);
     framed.put_u8(0);
@@ -157,7 +157,7 @@ pub fn framed(message: &impl Message) -> Bytes {
 }
 
 /// Returns the response to a call: its message and a status of 0, or the status of its failure.
-pub fn response(answer: Result<impl Message, Status>) -> Response<Reply> {
+pub(super) fn response(answer: Result<impl Message, Status>) -> Response<Reply> {
     let mut response = Response::new(Reply::default());
     response.headers_mut().insert(CONTENT_TYPE, CONTENT_TYPE_GRPC.clone());
     match answer {
@@ -167,13 +167,8 @@ pub fn response(answer: Result<impl Message, Status>) -> Response<Reply> {
     response
 }
 
-/// Returns the response to a call of a method that doesn't exist.
-pub fn unimplemented(path: &str) -> Response<Reply> {
-    response(Err::<(), _>(Status::new(Code::Unimplemented, format!("there is no method `{path}`"))))
-}
-
 /// Returns the time that a caller waits for the response, if it states one.
-pub fn timeout(headers: &HeaderMap) -> Option<Duration> {
+pub(super) fn timeout(headers: &HeaderMap) -> Option<Duration> {
     let text = |name: HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
     let of_grpc = text(GRPC_TIMEOUT).and_then(read_timeout);
     let of_envoy = text(ENVOY_TIMEOUT).and_then(|digits| digits.parse().ok()).map(Duration::from_millis);
@@ -200,7 +195,7 @@ fn read_timeout(text: &str) -> Option<Duration> {
 }
 
 /// Returns the response to a call that is answered by any number of messages.
-pub fn streamed(messages: Messages) -> Response<Reply> {
+pub(super) fn streamed(messages: Messages) -> Response<Reply> {
     let mut response = Response::new(Reply::Messages(messages));
     response.headers_mut().insert(CONTENT_TYPE, CONTENT_TYPE_GRPC.clone());
     response

@@ -1,15 +1,25 @@
 //! The health of this service, `grpc.health.v1`, as load balancers and Kubernetes ask for it.
 
-use std::time::Duration;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 
-use bytes::Bytes;
 use futures_util::stream;
-use http_body::Body;
-use hyper::Response;
+use hyper::{Request, Response};
 use prost::{Enumeration, Message};
 use tokio::time::sleep;
 
+use crate::gateway::{AnswerBody, Body, Upload};
+
 use super::grpc::{self, Code, Reply, Status};
+
+/// The paths of the methods.
+pub(super) const CHECK: &str = "/grpc.health.v1.Health/Check";
+pub(super) const WATCH: &str = "/grpc.health.v1.Health/Watch";
 
 /// The services that can be asked about: all together, and the rate limit service.
 const SERVICES: [&str; 2] = ["", "ratelimit"];
@@ -47,11 +57,20 @@ impl Health {
     }
 }
 
+/// Answers a call of `CHECK` or `WATCH`. A server that drains isn't serving.
+pub(super) async fn answer(call: Request<Upload>, is_draining: &Arc<AtomicBool>) -> Response<AnswerBody> {
+    let is_draining = is_draining.clone();
+    let is_serving = move || !is_draining.load(Relaxed);
+    let (parts, body) = call.into_parts();
+    let response = match parts.uri.path() {
+        WATCH => watch(body, is_serving).await,
+        _ => check(body, is_serving).await,
+    };
+    response.map(|reply| AnswerBody::unrecorded(Body::Local(axum::body::Body::new(reply))))
+}
+
 /// Answers `Check`: whether the service accepts calls now.
-pub async fn check(
-    body: impl Body<Data = Bytes, Error = impl std::fmt::Display> + Unpin,
-    is_serving: impl Fn() -> bool,
-) -> Response<Reply> {
+async fn check(body: Upload, is_serving: impl Fn() -> bool) -> Response<Reply> {
     let answer = grpc::read::<HealthCheckRequest>(body).await.and_then(|asked| {
         let is_known = SERVICES.contains(&&*asked.service);
         let unknown = || Status::new(Code::NotFound, format!("there is no service `{}`", asked.service));
@@ -61,22 +80,24 @@ pub async fn check(
 }
 
 /// Answers `Watch`: whether the service accepts calls, now and whenever that changes.
-pub async fn watch(
-    body: impl Body<Data = Bytes, Error = impl std::fmt::Display> + Unpin,
-    is_serving: impl Fn() -> bool + Send + Sync + 'static,
-) -> Response<Reply> {
+async fn watch(body: Upload, is_serving: impl Fn() -> bool + Send + Sync + 'static) -> Response<Reply> {
     let asked = match grpc::read::<HealthCheckRequest>(body).await {
         Ok(asked) => asked,
         Err(status) => return grpc::response(Err::<(), _>(status)),
     };
     let is_known = SERVICES.contains(&&*asked.service);
-    let health = move || if is_known { Health::of(is_serving()) } else { Health::ServiceUnknown };
-    let changes = stream::unfold((None, health), |(told, health)| async move {
-        while told == Some(health()) {
+    // A drain is the only change, and the last one. Then the stream ends, so that the server needn't wait for the caller.
+    let changes = stream::unfold((None, is_serving), move |(told, is_serving)| async move {
+        while matches!(told, Some(Health::Serving | Health::ServiceUnknown)) && is_serving() {
             sleep(LOOK_EVERY).await;
         }
-        let now = health();
-        Some((grpc::framed(&now.message()), (Some(now), health)))
+        let now = match told {
+            None if !is_known => Health::ServiceUnknown,
+            None => Health::of(is_serving()),
+            Some(Health::Serving) => Health::NotServing,
+            Some(_) => return None,
+        };
+        Some((grpc::framed(&now.message()), (Some(now), is_serving)))
     });
     grpc::streamed(Box::pin(changes))
 }

@@ -13,7 +13,7 @@ use crate::{
 
 use super::{
     AccessLog, Gateway, Traffic,
-    plan::{Planner, route_names},
+    plan::{Planner, descriptors, route_names},
 };
 
 impl Gateway {
@@ -32,6 +32,11 @@ impl Gateway {
             limiter: limiter.clone(),
             verifier: config.jwt.as_ref().map(Verifier::new),
             ratelimit_headers: config.server.ratelimit_headers,
+            ratelimit_service: config
+                .decisions
+                .as_ref()
+                .map(|decisions| decisions.ratelimit)
+                .unwrap_or_default(),
             upstreams: upstreams(config, before),
             trusted_proxies: config.server.trusted_proxies.clone(),
             callers: config.decisions.as_ref().map(|decisions| decisions.callers.clone()),
@@ -57,11 +62,14 @@ impl Gateway {
 
 /// Returns the limits by name. Each continues the metrics of the limit that had its name before.
 fn rules(config: &Config, before: Option<&Gateway>) -> BTreeMap<String, Arc<Rule>> {
-    let rule = |(name, limit): (&String, &Arc<_>)| {
-        let before = before.and_then(|before| before.planner.rules.get(name)).map(Arc::as_ref);
-        (name.clone(), Arc::new(Rule::new(limit, before)))
+    let stated = descriptors::stated_limits(config).map(Arc::new);
+    let limits = stated.map(|limit| (limit.name.clone(), limit));
+    let limits = limits.chain(config.limits.iter().map(|(name, limit)| (name.clone(), limit.clone())));
+    let rule = |(name, limit): (String, Arc<_>)| {
+        let before = before.and_then(|before| before.planner.rules.get(&name)).map(Arc::as_ref);
+        (name, Arc::new(Rule::new(&limit, before)))
     };
-    config.limits.iter().map(rule).collect()
+    limits.map(rule).collect()
 }
 
 /// Returns the upstreams in the order of their names. Each continues the one that had its name before.

@@ -3,10 +3,11 @@
 use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
 
 use hyper::http::request::Parts;
-use tollgate_limiter::{Limiter, metrics::Page, store::StoreError};
+use tollgate_limiter::{Limiter, RatelimitHeaders, metrics::Page, store::StoreError};
 use tollgate_routing::Matcher;
 
 use crate::{
+    config::RatelimitSettings,
     forward::{self, Upstream},
     rules::{self, Rule, key::jwt::Claims},
 };
@@ -53,6 +54,16 @@ impl Gateway {
     /// Returns the limits by name, including those that no route names.
     pub fn rules(&self) -> &BTreeMap<String, Arc<Rule>> {
         &self.planner.rules
+    }
+
+    /// Returns the form of the fields that tell clients of their limits.
+    pub(crate) fn ratelimit_headers(&self) -> RatelimitHeaders {
+        self.ratelimit_headers
+    }
+
+    /// Returns the settings of the rate limit service.
+    pub(crate) fn ratelimit_service(&self) -> RatelimitSettings {
+        self.ratelimit_service
     }
 
     /// Returns the claims of a request, which are verified when a limit first needs them.

@@ -10,6 +10,8 @@
 //! Planner::plan            all of these; then the next step, the limits of both routes, and each limit's terms
 //! ```
 
+pub(crate) mod descriptors;
+
 use std::{
     borrow::Cow,
     collections::{BTreeMap, BTreeSet},
@@ -41,6 +43,7 @@ use crate::{
     },
 };
 
+use self::descriptors::DescriptorPlanner;
 use super::target::Target;
 
 /// The routes and limits of a configuration.
@@ -49,6 +52,7 @@ pub(crate) struct Planner {
     pub(crate) routes: Table<Route>,
     /// The limits by name, including those that no route names.
     pub(crate) rules: BTreeMap<String, Arc<Rule>>,
+    pub(crate) descriptors: DescriptorPlanner,
     pub(crate) escaped_slashes: EscapedSlashes,
 }
 
@@ -121,7 +125,7 @@ struct Routed<'g, 't> {
 }
 
 impl Planner {
-    /// Prepares the routes of a configuration. Its limits are `rules`, by name.
+    /// Prepares the routes and descriptors of a configuration. Its limits are `rules`, by name.
     pub(crate) fn new(config: &Config, rules: BTreeMap<String, Arc<Rule>>) -> Self {
         let names = route_names(config);
         let routes = config.routes.iter().enumerate().map(|(place, route)| {
@@ -152,7 +156,9 @@ impl Planner {
             };
             (route.matcher.clone(), planned)
         });
-        Self { routes: Table::new(routes), escaped_slashes: config.server.escaped_slashes, rules }
+        let routes = Table::new(routes);
+        let descriptors = DescriptorPlanner::new(config, &rules);
+        Self { routes, descriptors, escaped_slashes: config.server.escaped_slashes, rules }
     }
 
     /// Returns the plan of a request from the client at this address, with the claims of its verified token.

@@ -105,6 +105,8 @@ impl Folders {
             let _ = watcher.unwatch(folder);
         }
         self.watched = sources.paths().flat_map(|path| folders_of(path, LINKS_MOST)).collect();
+        // A folder may get its first file.
+        self.watched.extend(sources.paths().filter(|path| path.is_dir()).map(Path::to_owned));
         for folder in &self.watched {
             if let Err(error) = watcher.watch(folder, RecursiveMode::NonRecursive)
                 && folder.exists()

@@ -10,6 +10,7 @@
 
 mod cookie;
 mod credentials;
+pub(crate) mod descriptor;
 pub mod jwt;
 mod query;
 mod readings;
@@ -107,14 +108,24 @@ pub struct CountedKey {
 ///
 /// A request is exempt only if each key that servers may read in it is, and denied if one of them denies it.
 pub fn count(limit: &config::LimitSettings, subject: &Subject<'_>) -> Counted {
-    let exempts_client = |exemption: &Exemption| matches!(exemption, Exemption::Network(network) if network.contains(&subject.client));
+    count_values(limit, subject.client, |part| values(limit, part, subject))
+}
+
+/// Works out the keys of a client under a limit, where `values` returns what servers may read in a part of its key.
+fn count_values<'r>(
+    limit: &config::LimitSettings,
+    client: IpAddr,
+    values: impl Fn(&KeyPart) -> Result<PartValues<'r>, Several>,
+) -> Counted {
+    let exempts_client =
+        |exemption: &Exemption| matches!(exemption, Exemption::Network(network) if network.contains(&client));
     if let Some(entry) = limit.exempt.iter().position(exempts_client) {
         return Counted::Exempt { entry };
     }
     let mut parts = SmallVec::<[PartValues<'_>; 2]>::new();
     let mut readings = 1;
     for part in &limit.key {
-        match values(limit, part, subject) {
+        match values(part) {
             Ok(values) if readings * values.len() <= MOST_READINGS => {
                 readings *= values.len();
                 parts.push(values);
@@ -122,9 +133,9 @@ pub fn count(limit: &config::LimitSettings, subject: &Subject<'_>) -> Counted {
             _ => return Counted::Ambiguous(part.to_string()),
         }
     }
-    let mut counted = count_reading(limit, subject, &parts, 0);
+    let mut counted = count_reading(limit, client, &parts, 0);
     for number in 1..readings {
-        counted = counted.and(count_reading(limit, subject, &parts, number));
+        counted = counted.and(count_reading(limit, client, &parts, number));
     }
     counted
 }
@@ -132,7 +143,7 @@ pub fn count(limit: &config::LimitSettings, subject: &Subject<'_>) -> Counted {
 /// Works out the key of one reading of a request, of those that combine the values of the key's parts.
 fn count_reading(
     limit: &config::LimitSettings,
-    subject: &Subject<'_>,
+    client: IpAddr,
     parts: &[PartValues<'_>],
     mut number: usize,
 ) -> Counted {
@@ -157,7 +168,7 @@ fn count_reading(
     let text_of = |(part, value): (&KeyPart, &Option<Value<'_>>)| match value {
         Some(Value::Shown(value)) => text(part, value, limit.plain),
         Some(Value::Network(network)) => network_text(*network),
-        None => network_text(limit.prefixes.network(subject.client)),
+        None => network_text(limit.prefixes.network(client)),
     };
     let key = match (&*limit.key, &*values) {
         ([part], [value]) => text_of((part, value)),
@@ -303,6 +314,8 @@ fn values<'r>(
         }
         KeyPart::Method => Some(Cow::Owned(subject.method.as_str().into())),
         KeyPart::Route => Some(Cow::Owned(subject.route.into())),
+        // A request has no descriptor, and no route has a limit that needs one.
+        KeyPart::Descriptor(_) => None,
         KeyPart::Global => Some(Cow::Borrowed(b"".as_slice())),
     };
     Ok(smallvec![shown.map(Value::Shown)])
@@ -353,7 +366,8 @@ fn is(parts: &[KeyPart], values: &[&Option<Value<'_>>], key: &[String]) -> bool 
 
 /// A part of the key as text.
 fn text(part: &KeyPart, value: &[u8], plain: bool) -> String {
-    let may_be_secret = matches!(part, KeyPart::Header(_) | KeyPart::Cookie(_) | KeyPart::Query(_));
+    let may_be_secret =
+        matches!(part, KeyPart::Header(_) | KeyPart::Cookie(_) | KeyPart::Query(_) | KeyPart::Descriptor(_));
     value_text(part.name(), value, plain || !may_be_secret)
 }
 
@@ -373,7 +387,10 @@ fn named_address(limit: &config::LimitSettings, part: &KeyPart, value: &str) -> 
 
 /// Whether a request may be without a part of the key, and is counted by address then.
 fn may_be_lacking(limit: &config::LimitSettings, part: &KeyPart) -> bool {
-    let is_always_there = matches!(part, KeyPart::Ip | KeyPart::Method | KeyPart::Route | KeyPart::Global);
+    let is_always_there = matches!(
+        part,
+        KeyPart::Ip | KeyPart::Method | KeyPart::Route | KeyPart::Descriptor(_) | KeyPart::Global
+    );
     limit.missing == Missing::Ip && !is_always_there
 }
 

@@ -140,7 +140,10 @@ impl ClientConnection {
         match self.door {
             Door::Requests => gateway.answer(peer, request, has_room).await,
             // Boxed, so that requests to be forwarded don't reserve its memory.
-            Door::Decisions => Box::pin(decisions::answer(gateway, peer, request, has_room)).await,
+            Door::Decisions => {
+                let is_draining = self.status.drain_flag();
+                Box::pin(decisions::answer(gateway, peer, request, has_room, is_draining)).await
+            }
         }
     }
 

@@ -73,6 +73,11 @@ impl Status {
         self.is_draining.load(Relaxed)
     }
 
+    /// Returns the flag that is set while the server drains.
+    pub(super) fn drain_flag(&self) -> &Arc<AtomicBool> {
+        &self.is_draining
+    }
+
     /// Returns the number of open client connections.
     pub fn connections(&self) -> usize {
         self.connections.iter().map(|open| open.load(Relaxed)).sum()

@@ -184,7 +184,7 @@ pub struct Ask {
     /// The client's address.
     pub(crate) client: Option<IpAddr>,
     /// The number of its key among those that servers may read in the request for the same limit.
-    pub(crate) reading: u8,
+    pub(crate) reading: u16,
 }
 
 impl Ask {
@@ -241,7 +241,7 @@ impl Ask {
 
     /// Sets the number of its key among those that servers may read in the request.
     #[must_use]
-    pub fn reading(self, reading: u8) -> Self {
+    pub fn reading(self, reading: u16) -> Self {
         Self { reading, ..self }
     }
 

@@ -175,6 +175,27 @@ impl Limiter {
         self.admit_in_time(asks, arrival, Patience::OfLimits(end))
     }
 
+    /// Admits a request as [`Self::try_acquire`] does, for a caller that doesn't wait beyond the deadline. The store's own
+    /// deadline holds, too, from the arrival on.
+    ///
+    /// # Errors
+    /// The refusal.
+    pub async fn try_acquire_before(
+        self: &Arc<Self>,
+        asks: &[Ask],
+        arrival: Instant,
+        deadline: Option<Instant>,
+    ) -> Result<Admission, Refusal> {
+        let (latest, patience) = (arrival + self.timeout, Patience::Until(Some(arrival)));
+        match self.queue_to_join(asks, arrival, patience)? {
+            None => {
+                let deadline = deadline.map_or(latest, |deadline| deadline.min(latest));
+                self.decide_now(asks, arrival, deadline).await
+            }
+            Some(_) => self.admit_in_time(asks, arrival, patience).await,
+        }
+    }
+
     /// Decides a request. It takes these steps, in this order:
     ///
     /// 1. **It arrives.** If it costs more than a quota ever allows, it is refused.
@@ -196,7 +217,7 @@ impl Limiter {
                 let answer = Box::pin(self.wait(&request, &awaited, None)).await;
                 (request, answer)
             }
-            None => match self.decide_now(asks, arrival).await {
+            None => match self.decide_now(asks, arrival, arrival + self.timeout).await {
                 Err(Refusal::Limited(limited)) if patience.outlasts(&limited) => {
                     (request(), WaitResult::Elsewhere(limited))
                 }
@@ -216,10 +237,14 @@ impl Limiter {
     }
 
     /// Decides a request that doesn't wait in line: steps 1 and 3 to 5. It is decided as of its arrival, as far as that
-    /// is up to this process, and the store's deadline counts from then.
-    async fn decide_now(&self, asks: &[Ask], arrival: Instant) -> Result<Admission, Refusal> {
+    /// is up to this process. The store must answer before the deadline.
+    async fn decide_now(
+        &self,
+        asks: &[Ask],
+        arrival: Instant,
+        deadline: Instant,
+    ) -> Result<Admission, Refusal> {
         let mut asked = self.ask(asks)?;
-        let deadline = arrival + self.timeout;
         if let Store::Memory(store) = &*self.store
             && is_shared(&asked)
         {

@@ -23,7 +23,7 @@ pub struct Standing {
     /// The origin of the decision.
     pub origin: Origin,
     /// The number of its key among those that servers may read in the request.
-    pub reading: u8,
+    pub reading: u16,
 }
 
 /// The origin of a limit's decision.
@@ -98,7 +98,7 @@ impl Standing {
 
     /// Orders the standings of a limit: of those that refused the one with the greatest delay is the tightest, else the
     /// one with the smallest share left.
-    pub(crate) fn tightness(&self) -> f64 {
+    pub fn tightness(&self) -> f64 {
         match self.outcome.delay_us {
             Some(0) => -(self.outcome.remaining as f64 / f64::from(self.quota.permits)),
             Some(delay_us) => delay_us as f64,

@@ -4,9 +4,9 @@ use std::{path::Path, sync::Arc};
 
 use super::Check;
 use crate::config::{
-    Callers, DecisionsSettings, ListenAddress,
+    Callers, DecisionsSettings, ListenAddress, RatelimitFolder, RatelimitSettings,
     error::Diagnostic,
-    file::{DecisionsTable, DecisionsTlsTable, Spanned, SpannedTable},
+    file::{DecisionsTable, DecisionsTlsTable, RatelimitServiceTable, Spanned, SpannedTable},
     value::ParsedText,
 };
 
@@ -52,6 +52,25 @@ impl Check<'_, '_> {
             none if none.is_empty() && has_client_ca => Callers::Certified,
             networks => Callers::Networks(networks.into_iter().map(|network| network.0).collect()),
         };
-        is_named.then_some(DecisionsSettings { listen: address, tls, callers })
+        let ratelimit = value.ratelimit_service.map(|table| self.ratelimit_service(&table.value, folder));
+        is_named.then_some(DecisionsSettings {
+            listen: address,
+            tls,
+            callers,
+            on_failure: self.on_failure,
+            ratelimit: ratelimit.unwrap_or_default(),
+        })
+    }
+
+    /// Reads the folder of the rate limit service.
+    fn ratelimit_service(&mut self, table: &RatelimitServiceTable, folder: &Path) -> RatelimitSettings {
+        if let Some(config) = &table.config {
+            let path = folder.join(config.get_ref());
+            match RatelimitFolder::read(&path, self.on_failure, table.merge_domains, self.sources) {
+                Ok(read) => self.ratelimit = read,
+                Err(faulty) => self.document.included.extend(faulty),
+            }
+        }
+        RatelimitSettings { shadow: table.shadow, metadata: table.metadata }
     }
 }

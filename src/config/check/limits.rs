@@ -114,34 +114,46 @@ impl Check<'_, '_> {
         Some(name)
     }
 
-    /// Checks that the limits of a route exist and fit its path.
-    pub(super) fn check_limits(
+    /// Checks that the limits of a route or rule exist, and notes that they are used. Returns those that do, each once.
+    pub(super) fn used_limits<'l>(
         &mut self,
-        limits: &[Spanned<String>],
-        path: Option<&Spanned<ParsedText<Pattern>>>,
-    ) {
+        limits: &'l [Spanned<String>],
+        what: &str,
+    ) -> Vec<&'l Spanned<String>> {
         let mut named: BTreeMap<&str, Range<usize>> = BTreeMap::new();
+        let mut used = Vec::with_capacity(limits.len());
         for limit in limits {
             let name = limit.get_ref().as_str();
             if let Some(first) = named.insert(name, limit.span()) {
-                let fault = Diagnostic::error(format!("limit `{name}` is listed twice in one route"));
+                let fault = Diagnostic::error(format!("limit `{name}` is listed twice in one {what}"));
                 self.fault(
                     fault
                         .at(&limit.span(), "again here")
                         .at(&first, "first here")
                         .help("remove one of the two"),
                 );
-                continue;
+            } else if let Some(defined) = self.limits.get_mut(name) {
+                defined.is_used = true;
+                used.push(limit);
+            } else if !self.document.had_defined(name) {
+                let fault = undefined("limit", "limits", limit, self.limits.keys());
+                self.fault(fault);
             }
-            let Some(defined) = self.limits.get_mut(name) else {
-                if !self.document.had_defined(name) {
-                    let fault = undefined("limit", "limits", limit, self.limits.keys());
-                    self.fault(fault);
-                }
-                continue;
-            };
-            defined.is_used = true;
+        }
+        used
+    }
+
+    /// Checks that the limits of a route exist and fit its path.
+    pub(super) fn check_limits(
+        &mut self,
+        limits: &[Spanned<String>],
+        path: Option<&Spanned<ParsedText<Pattern>>>,
+    ) {
+        for limit in self.used_limits(limits, "route") {
+            self.refuse_key_of_descriptors(limit);
+            let defined = &self.limits[limit.get_ref()];
             let Some(path) = path else { continue };
+            let name = limit.get_ref();
             let params = path.get_ref().0.params().collect::<BTreeSet<_>>();
             for param in defined.params.iter().filter(|param| !params.contains(param.get_ref().as_str())) {
                 let fault = Diagnostic::error(format!(
@@ -155,6 +167,19 @@ impl Check<'_, '_> {
                 );
             }
         }
+    }
+
+    /// Reports a limit of a route that counts by entries of descriptors.
+    fn refuse_key_of_descriptors(&mut self, limit: &Spanned<String>) {
+        let Some(defined) = &self.limits[limit.get_ref()].limit else { return };
+        let part = defined.key.iter().find(|part| matches!(part, KeyPart::Descriptor(_)));
+        let Some(part) = part.map(ToString::to_string) else { return };
+        let name = limit.get_ref();
+        let fault =
+            Diagnostic::error(format!("limit `{name}` counts by `{part}`, but a request has no descriptor"));
+        self.fault(fault.at(&limit.span(), "").help(
+            "count by what requests have, key = \"header:x-api-key\", and say in [[descriptors]] which entry that is: as = { api_key = \"header:x-api-key\" }",
+        ));
     }
 
     /// Warns of limits that the listener for other proxies skips, as they depend on the response.

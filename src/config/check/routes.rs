@@ -16,8 +16,13 @@ use tollgate_routing::{Matcher, Pattern, hidden};
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 
 impl Check<'_, '_> {
-    pub(super) fn routes(&mut self, mut tables: Vec<SpannedTable<file::RouteTable>>) -> Vec<RouteSettings> {
-        if tables.is_empty() && self.document.is_whole() {
+    /// Returns the routes. There may be none if other proxies ask for decisions.
+    pub(super) fn routes(
+        &mut self,
+        mut tables: Vec<SpannedTable<file::RouteTable>>,
+        has_decisions: bool,
+    ) -> Vec<RouteSettings> {
+        if tables.is_empty() && !has_decisions && self.document.is_whole() {
             let fault = Diagnostic::warning("there are no routes: every request gets a 404");
             self.fault(
                 fault.help("add for example: [[routes]], path = \"/{*rest}\" and upstream = \"NAME\""),

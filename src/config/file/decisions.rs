@@ -21,6 +21,24 @@ pub(in crate::config) struct DecisionsTable {
     /// address is loopback or `tls` has a `client_ca`. Default: this machine, or with `client_ca` everyone with a
     /// certificate.
     pub trusted_proxies: Vec<ParsedText<IpNet>>,
+    /// Settings of Envoy's rate limit service. Default: none.
+    pub ratelimit_service: Option<SpannedTable<RatelimitServiceTable>>,
+}
+
+/// `ratelimit_service` of `[decisions]`: what the configuration of envoyproxy/ratelimit says elsewhere.
+#[derive(Debug, Default, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(default, deny_unknown_fields)]
+pub(in crate::config) struct RatelimitServiceTable {
+    /// Folder with the configuration of envoyproxy/ratelimit, a YAML file for each domain, relative to the folder of this
+    /// file: `"ratelimit/"`. It is watched. `[[descriptors]]` come first. Default: none.
+    pub config: Option<Spanned<String>>,
+    /// Allows several files in that folder to have the same domain. Default: `false`.
+    pub merge_domains: bool,
+    /// Admits all calls in the end: limits count, and each descriptor's decision is told. Default: `false`.
+    pub shadow: bool,
+    /// Adds the domain and the descriptors of a call to the metadata of its response. Default: `false`.
+    pub metadata: bool,
 }
 
 /// `tls` of `[decisions]`. Files are in PEM format. Their paths are relative to the folder of this file. A reload reads

@@ -27,8 +27,8 @@ pub(in crate::config) struct LimitTable {
     /// Name of the limit. Required inline in a route; elsewhere the table's header has it.
     pub name: Option<Spanned<String>>,
     /// Properties of a request that identify the caller, one or a list: `"ip"`, `"header:NAME"`,
-    /// `"cookie:NAME"`, `"query:NAME"`, `"path:PARAM"`, `"jwt:CLAIM"`, `"host"`, `"method"`, `"route"` or
-    /// `"global"`. With a list, each combination of values is counted by itself. Required.
+    /// `"cookie:NAME"`, `"query:NAME"`, `"path:PARAM"`, `"jwt:CLAIM"`, `"host"`, `"method"`, `"route"`,
+    /// `"descriptor:KEY"` for descriptors, or `"global"`. With a list, each combination of values is counted by itself. Required.
     pub key: Option<Spanned<ValueList<KeyPart>>>,
     /// Permits per time: `"100/10s"`, `"5/s"`, `"60/min"`, `"1000/h"`, `"10000/day"`. For `"concurrency"`,
     /// the permits in use at a time: `"20"`. Required.

@@ -6,11 +6,12 @@ use hyper::header::HeaderName;
 use ipnet::IpNet;
 
 use super::FromText;
-use crate::config::{Exemption, KeyPart};
+use crate::config::{Exemption, KeyPart, ValuePattern};
 
 impl FromText for KeyPart {
     const EXPECTED: &'static str = "a key such as \"ip\" or \"header:x-api-key\"";
-    const FORM: Option<&'static str> = Some(r"ip|host|method|route|global|(header|cookie|query|path|jwt):.+");
+    const FORM: Option<&'static str> =
+        Some(r"ip|host|method|route|global|(header|cookie|query|path|jwt|descriptor):.+");
 
     fn read(text: &str) -> Result<Self, String> {
         let (kind, name) = text.split_once(':').map_or((text, None), |(kind, name)| (kind, Some(name)));
@@ -20,7 +21,7 @@ impl FromText for KeyPart {
             ("method", None) => Ok(Self::Method),
             ("route", None) => Ok(Self::Route),
             ("global", None) => Ok(Self::Global),
-            ("header" | "cookie" | "query" | "path" | "jwt", None | Some("")) => {
+            ("header" | "cookie" | "query" | "path" | "jwt" | "descriptor", None | Some("")) => {
                 Err(format!("`{text}` needs a name\nwrite \"{kind}:NAME\""))
             }
             ("header", Some(name)) if name.contains('_') => Err(format!(
@@ -31,6 +32,7 @@ impl FromText for KeyPart {
             ("cookie", Some(name)) => cookie_name(name).map(Self::Cookie),
             ("query", Some(name)) => Ok(Self::Query(name.to_owned())),
             ("path", Some(name)) => Ok(Self::Path(name.to_owned())),
+            ("descriptor", Some(key)) => Ok(Self::Descriptor(key.to_owned())),
             ("jwt", Some(claim)) => Ok(Self::Jwt(claim.to_owned())),
             _ => Err(format!("`{text}` is not a valid key\n{}", Self::ALL)),
         }
@@ -38,7 +40,7 @@ impl FromText for KeyPart {
 }
 
 impl KeyPart {
-    const ALL: &str = "use \"ip\", \"header:NAME\", \"cookie:NAME\", \"query:NAME\", \"path:PARAM\", \"jwt:CLAIM\", \"host\", \"method\", \"route\" or \"global\"";
+    const ALL: &str = "use \"ip\", \"header:NAME\", \"cookie:NAME\", \"query:NAME\", \"path:PARAM\", \"jwt:CLAIM\", \"host\", \"method\", \"route\", \"descriptor:KEY\" or \"global\"";
 }
 
 /// Checks a cookie name. It is a token like a header field's name, but case-sensitive (RFC 6265, section
@@ -47,6 +49,14 @@ fn cookie_name(name: &str) -> Result<String, String> {
     HeaderName::read(name).map(|_| name.to_owned()).map_err(|_| {
         format!("`{name}` is not a valid cookie name\nuse letters, digits, hyphens and underscores: \"cookie:sid\"")
     })
+}
+
+impl FromText for ValuePattern {
+    const EXPECTED: &'static str = "a value, in which `*` stands for any text";
+
+    fn read(text: &str) -> Result<Self, String> {
+        Ok(Self::new(text))
+    }
 }
 
 impl FromText for Exemption {
@@ -101,6 +111,7 @@ mod tests {
             "host",
             "method",
             "route",
+            "descriptor:api_key",
             "global",
         ] {
             assert_eq!(KeyPart::read(text).map(|key| key.to_string()), Ok(text.to_owned()));

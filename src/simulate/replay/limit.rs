@@ -135,6 +135,7 @@ fn is_in_log(part: &KeyPart, parts: &Parts, logged: &Logged) -> bool {
             !form_urlencoded::parse(query.as_bytes()).any(|(other, value)| other == *name && value == "*")
         }
         KeyPart::Host => target::host(parts).is_ok_and(|host| !host.is_empty()),
-        KeyPart::Ip | KeyPart::Path(_) | KeyPart::Method | KeyPart::Route | KeyPart::Global => true,
+        KeyPart::Ip | KeyPart::Path(_) | KeyPart::Method | KeyPart::Route => true,
+        KeyPart::Descriptor(_) | KeyPart::Global => true,
     }
 }

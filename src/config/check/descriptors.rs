@@ -1,0 +1,136 @@
+//! Checks the rules for descriptors.
+
+use std::{mem, sync::Arc};
+
+use super::Check;
+use crate::config::{
+    DescriptorRule, EntryRule, KeyPart,
+    error::Diagnostic,
+    file::{DescriptorsTable, Spanned, SpannedTable},
+};
+
+/// The most entries of a descriptor.
+pub(in crate::config) const ENTRIES_MOST: usize = 16;
+
+impl Check<'_, '_> {
+    /// Returns the names of the limits of each rule. Inline limits are defined.
+    pub(super) fn limits_of_descriptors(
+        &mut self,
+        tables: &mut [SpannedTable<DescriptorsTable>],
+    ) -> Vec<Vec<Spanned<String>>> {
+        let limits = tables.iter_mut().map(|table| {
+            let limits = mem::take(&mut table.value.limits).into_iter();
+            limits.filter_map(|limit| self.name_of_limit(limit)).collect()
+        });
+        limits.collect()
+    }
+
+    /// Returns the rules for descriptors.
+    pub(super) fn descriptors(
+        &mut self,
+        tables: Vec<SpannedTable<DescriptorsTable>>,
+        limits: Vec<Vec<Spanned<String>>>,
+        are_asked_for: bool,
+    ) -> Vec<Arc<DescriptorRule>> {
+        let mut rules: Vec<Arc<DescriptorRule>> = Vec::new();
+        let mut places = Vec::new();
+        if let Some(first) = tables.first().filter(|_| !are_asked_for && self.document.is_whole()) {
+            let fault = Diagnostic::warning("nothing can ask for descriptors without a table [decisions]");
+            self.fault(
+                fault
+                    .at(&first.span, "")
+                    .help("add for example: [decisions] and listen = \"127.0.0.1:8081\""),
+            );
+        }
+        for (table, limits) in tables.into_iter().zip(limits) {
+            let place = table.span.clone();
+            let Some(rule) = self.descriptor_rule(table, &limits) else { continue };
+            let values = |rule: &DescriptorRule| {
+                rule.entries.iter().map(|entry| (entry.key.clone(), entry.value.clone())).collect::<Vec<_>>()
+            };
+            let is_same =
+                |other: &Arc<DescriptorRule>| other.domain == rule.domain && values(other) == values(&rule);
+            if let Some(first) = rules.iter().position(is_same) {
+                let fault = Diagnostic::error("this rule matches the same descriptors as an earlier one");
+                let fault = fault.at(&place, "again here").at(&places[first], "first here");
+                self.fault(fault.help("remove one of the two, or list all limits in one rule"));
+            }
+            rules.push(Arc::new(rule));
+            places.push(place);
+        }
+        rules
+    }
+
+    fn descriptor_rule(
+        &mut self,
+        table: SpannedTable<DescriptorsTable>,
+        limits: &[Spanned<String>],
+    ) -> Option<DescriptorRule> {
+        let SpannedTable { span, value: DescriptorsTable { domain, matches, counts_as, .. } } = table;
+        if domain.is_none() {
+            self.missing(&span, &["domain"], "domain = \"shop\"");
+        }
+        if matches.is_none() {
+            self.missing(&span, &["match"], "match = { api_key = \"*\" }");
+        }
+        if limits.is_empty() {
+            self.missing(&span, &["limits"], "limits = [\"per-key\"]");
+        }
+        let (place, matches) = matches.map(|matches| (matches.span(), matches.into_inner()))?;
+        if matches.is_empty() || matches.len() > ENTRIES_MOST {
+            let fault = Diagnostic::error(format!("a descriptor has 1 to {ENTRIES_MOST} entries"));
+            self.fault(
+                fault.at(&place, "").help("name the keys of its entries: match = { api_key = \"*\" }"),
+            );
+        }
+        let mut parts: Vec<_> = counts_as.into_iter().map(|(key, part)| (key, part.into_inner().0)).collect();
+        let mut entries = Vec::with_capacity(matches.len());
+        for (key, value) in matches {
+            let is_of = |(of, _): &(Spanned<String>, _)| of.get_ref() == key.get_ref();
+            let counts_as = parts.iter().position(is_of).map(|at| parts.remove(at).1);
+            entries.push(EntryRule { key: key.into_inner(), value: value.0, counts_as });
+        }
+        self.refuse_strays(&parts, &entries);
+        let domain = domain?.into_inner().0;
+        let names = limits.iter().map(|name| name.get_ref().clone()).collect();
+        let rule = DescriptorRule { domain, entries, limits: names };
+        self.check_limits_of_rule(limits, &rule);
+        Some(rule)
+    }
+
+    /// Reports keys of `as` that the rule doesn't match.
+    fn refuse_strays<T>(&mut self, strays: &[(Spanned<String>, T)], entries: &[EntryRule]) {
+        for (key, _) in strays {
+            let fault = Diagnostic::error(format!("`match` has no entry `{key}`")).at(&key.span(), "");
+            let known: Vec<_> = entries.iter().map(|entry| format!("`{}`", entry.key)).collect();
+            self.fault(fault.help(format!("name one of its keys: {}", known.join(", "))));
+        }
+    }
+
+    /// Checks that the limits of a rule exist, and count by what the rule's descriptors have.
+    fn check_limits_of_rule(&mut self, limits: &[Spanned<String>], rule: &DescriptorRule) {
+        for name in self.used_limits(limits, "rule") {
+            let limit = &self.limits[name.get_ref()].limit;
+            let Some(limit) = limit else { continue };
+            let is_lacking = |part: &&KeyPart| **part != KeyPart::Global && rule.entry_of(part).is_none();
+            let lacking = limit.key.iter().find(is_lacking).map(ToString::to_string);
+            let has_no_end = !limit.ends_with_decision();
+            if let Some(part) = lacking {
+                let fault = format!("limit `{name}` counts by `{part}`, which these descriptors don't have");
+                let keys: Vec<_> = rule.entries.iter().map(|entry| entry.key.as_str()).collect();
+                self.fault(Diagnostic::error(fault).at(&name.span(), "").help(format!(
+                    "count by an entry, key = \"descriptor:{}\", or say which entry it is: as = {{ {} = \"{part}\" }}",
+                    keys.join("\" or \"descriptor:"),
+                    keys.first().copied().unwrap_or("api_key"),
+                )));
+            }
+            if has_no_end {
+                let fault = Diagnostic::error(format!(
+                    "limit `{name}` depends on the response, which the caller doesn't show"
+                ));
+                let help = "use a limit without `concurrency`, `when_status` and a cost of the response";
+                self.fault(fault.at(&name.span(), "").help(help));
+            }
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! A folder with the configuration of envoyproxy/ratelimit: a YAML file for each domain.
+
+mod fields;
+mod limits;
+mod read;
+
+use std::{collections::BTreeMap, path::Path, sync::Arc};
+
+use serde_json::Value;
+use tollgate_limiter::OnFailure;
+
+use super::{Diagnostics, LimitSettings, Sources, ValuePattern, error::Diagnostic};
+
+/// A folder that has been read.
+#[derive(Debug, Default)]
+pub struct RatelimitFolder {
+    /// The domains, in the order of the files.
+    pub domains: Vec<DomainSettings>,
+    /// The limits by name.
+    pub limits: BTreeMap<String, Arc<LimitSettings>>,
+}
+
+/// The limits of a domain.
+#[derive(Debug, PartialEq)]
+pub struct DomainSettings {
+    /// The name.
+    pub name: String,
+    /// The entries that descriptors can begin with.
+    pub entries: Vec<DescriptorEntry>,
+}
+
+/// An entry of a descriptor, with the entries that can follow it.
+#[derive(Debug, PartialEq)]
+pub struct DescriptorEntry {
+    /// The key.
+    pub key: String,
+    /// The values that match. `None` means those that no other entry of the same key matches.
+    pub value: Option<ValuePattern>,
+    /// True if all values that match a pattern count together.
+    pub shares: bool,
+    /// What holds for a descriptor that ends here.
+    pub verdict: Option<Arc<Verdict>>,
+    /// The entries that can follow.
+    pub entries: Vec<DescriptorEntry>,
+}
+
+/// What holds for a descriptor, beside the numbers of its limit.
+#[derive(Debug, Default, PartialEq)]
+pub struct Verdict {
+    /// The name of the limit in the configuration. `None` if it is unlimited.
+    pub limit: Option<String>,
+    /// The name that the file gives it.
+    pub name: Option<String>,
+    /// Names of the limits that don't count if this one does.
+    pub replaces: Vec<String>,
+    /// True if the call is rejected only if all limits of this kind reject it.
+    pub quota_mode: bool,
+    /// Metadata for the caller.
+    pub metadata: Option<Value>,
+}
+
+impl RatelimitFolder {
+    /// Checks a folder.
+    ///
+    /// # Errors
+    /// What is wrong with its files.
+    pub fn check(folder: &Path) -> Result<(), Diagnostics> {
+        let read = Self::read(folder, OnFailure::Local, false, &mut Sources::default());
+        let name = folder.display().to_string();
+        read.map(drop).map_err(|faulty| Diagnostics::new(&name, "", Vec::new()).with(faulty))
+    }
+
+    /// Reads a folder. Files whose name begins with a dot are ignored. Limits without a policy of their own for a failed store
+    /// have `on_failure`. Several files may have the same domain if `merges`.
+    ///
+    /// # Errors
+    /// What is wrong with each file, or with the folder.
+    pub fn read(
+        folder: &Path,
+        on_failure: OnFailure,
+        merges: bool,
+        sources: &mut Sources,
+    ) -> Result<Self, Vec<Diagnostics>> {
+        let shown = folder.display();
+        let unreadable = |error: &dyn std::fmt::Display| {
+            vec![Diagnostics::of(
+                &shown.to_string(),
+                &format!(
+                    "can't read the folder `{shown}`: {error}\nname a folder with a YAML file for each domain"
+                ),
+            )]
+        };
+        let paths = sources.read_folder(folder).map_err(|error| unreadable(&error))?;
+        let mut read = Self::default();
+        let mut faulty = Vec::new();
+        for path in paths {
+            let name = path.display().to_string();
+            match sources.read(path).map_err(|error| error.to_string()).and_then(utf8) {
+                Ok(text) => faulty.extend(read.add(&name, &text, on_failure, merges)),
+                Err(error) => {
+                    let fault = format!("can't read `{name}`: {error}\nwrite YAML in UTF-8");
+                    faulty.push(Diagnostics::of(&name, &fault));
+                }
+            }
+        }
+        if faulty.iter().any(Diagnostics::has_errors) { Err(faulty) } else { Ok(read) }
+    }
+
+    /// Adds a file, and returns what is wrong with it.
+    fn add(&mut self, name: &str, text: &str, on_failure: OnFailure, merges: bool) -> Option<Diagnostics> {
+        let mut reader = read::Reader::new(on_failure, &mut self.limits);
+        let domain = reader.domain(text);
+        let mut faults = reader.into_faults();
+        if let Some((domain, place)) = domain {
+            match self.domains.iter_mut().find(|known| known.name == domain.name) {
+                Some(known) if merges => known.entries.extend(domain.entries),
+                Some(_) => {
+                    let fault = Diagnostic::error("there is already a file for this domain");
+                    let help = "put all limits of a domain into one file, or set merge_domains = true";
+                    faults.push(fault.at(&place, "again here").help(help));
+                }
+                None => self.domains.push(domain),
+            }
+        }
+        (!faults.is_empty()).then(|| Diagnostics::new(name, text, faults))
+    }
+}
+
+/// Returns bytes as text.
+fn utf8(bytes: Vec<u8>) -> Result<String, String> {
+    String::from_utf8(bytes).map_err(|error| error.utf8_error().to_string())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,93 @@
+//! Descriptors that a caller asks about: all that a call asks is one request to the limits.
+
+use std::{ops::Range, sync::Arc, time::Duration};
+
+use tokio::time::Instant;
+use tollgate_limiter::{Admission, Asks, Refusal, Standing};
+
+use crate::rules::{self, Terms};
+
+use super::{Exchange, Gateway, plan::descriptors::DescriptorPlan};
+
+/// The time that a decision leaves its caller to hear of it.
+const REPLY_TIME: Duration = Duration::from_millis(2);
+
+/// The decision on the descriptors of a call.
+#[derive(Debug)]
+pub(crate) struct Decided {
+    /// The admission of all of them, or the refusal.
+    pub(crate) taken: Result<Admission, Refusal>,
+    /// The descriptor whose values can't be counted, if that is why.
+    pub(crate) uncountable: Option<usize>,
+    asks: Asks,
+    /// The asks of each descriptor.
+    of: Vec<Range<usize>>,
+}
+
+impl Decided {
+    /// Returns where the limits of a descriptor stand. Nothing is known of a limit that wasn't asked because another one
+    /// refused the call.
+    pub(crate) fn standings(&self, descriptor: usize) -> impl Iterator<Item = &Standing> {
+        let standings = self.all_standings();
+        let asks = self.of.get(descriptor).map_or(&self.asks[..0], |of| &self.asks[of.clone()]);
+        asks.iter().filter_map(|ask| rules::standing_of(ask, &self.asks, standings))
+    }
+
+    /// Returns where the limits stand that were asked.
+    pub(crate) fn all_standings(&self) -> &[Standing] {
+        match &self.taken {
+            Ok(admission) => admission.standings(),
+            Err(refusal) => refusal.standings(),
+        }
+    }
+}
+
+impl Exchange {
+    /// Returns the gateway.
+    pub(crate) fn gateway(&self) -> &Arc<Gateway> {
+        &self.gateway
+    }
+
+    /// Returns when the store must have answered, for a caller that waits this long. `None` if that is over already.
+    pub(crate) fn deadline(&self, timeout: Duration) -> Option<Instant> {
+        let deadline = self.facts.arrival + timeout.checked_sub(REPLY_TIME)?;
+        (deadline > Instant::now()).then_some(deadline)
+    }
+
+    /// Lets limits decide on the descriptors of a call, before this deadline: all are charged, or none.
+    pub(crate) async fn decide_descriptors(
+        &mut self,
+        plans: impl IntoIterator<Item = DescriptorPlan>,
+        deadline: Option<Instant>,
+    ) -> Decided {
+        let Self { gateway, facts } = self;
+        facts.asking();
+        let (mut rules, mut asks, mut of) = (Vec::new(), Asks::new(), Vec::new());
+        for (place, plan) in plans.into_iter().enumerate() {
+            let start = asks.len();
+            let (limits, terms): (Vec<_>, Vec<Terms>) = plan.limits.into_iter().unzip();
+            match rules::asks(&limits, terms, &mut facts.decided) {
+                Ok(asked) => asks.extend(asked),
+                Err(refusal) => {
+                    facts.is_refused = true;
+                    return Decided { taken: Err(refusal), uncountable: Some(place), asks, of };
+                }
+            }
+            of.push(start..asks.len());
+            rules.extend(limits);
+        }
+        let asks: Asks = (0..).zip(asks).map(|(place, ask)| ask.reading(place)).collect();
+        let (limiter, decided) = (&gateway.limiter, &mut facts.decided);
+        let taken = match asks.is_empty() {
+            true => Ok(Admission::default()),
+            false => rules::admit_descriptors(limiter, &rules, &asks, facts.arrival, deadline, decided).await,
+        };
+        facts.decided();
+        facts.is_refused = taken.is_err();
+        Decided { taken, uncountable: None, asks, of }
+    }
+    /// Notes whether limits have refused the call in the end.
+    pub(crate) fn note_refused(&mut self, is_refused: bool) {
+        self.facts.is_refused = is_refused;
+    }
+}

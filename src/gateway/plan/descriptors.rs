@@ -1,0 +1,148 @@
+//! The plan of a descriptor: which limits of a configuration it has, and by which keys they count it.
+
+mod tree;
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+    time::Duration,
+};
+
+use smallvec::SmallVec;
+use tollgate_limiter::{Algorithm, OnFailure, Prefixes, Quota, Rate, Scope};
+
+use crate::{
+    config::{Config, Cost, DescriptorRule, EntryRule, KeyPart, LimitSettings, Missing, Mode, Verdict},
+    rules::{Rule, Terms},
+};
+
+use self::tree::Level;
+
+/// The limits of descriptors that state their own rate and have no rule.
+const STATED: [&str; 2] = ["descriptor-limit", "descriptor-limit-long"];
+/// From this window on, limits of more permits than [`EXACT_MOST`] count in cells, which take less memory.
+const LONG_US: u64 = 24 * 3600 * 1_000_000;
+/// The most permits of a long window to count one by one.
+const EXACT_MOST: u32 = 10_000;
+const CELLS: u32 = 60;
+
+/// A descriptor as a caller sends it.
+#[derive(Debug, Default)]
+pub(crate) struct Descriptor<'d> {
+    /// Keys and values of the entries.
+    pub(crate) entries: SmallVec<[(&'d [u8], &'d [u8]); 4]>,
+    /// The cost. 0 asks whether there is room.
+    pub(crate) hits: u32,
+    /// The rate that the descriptor states.
+    pub(crate) rate: Option<Rate>,
+}
+
+/// What a configuration makes of a descriptor. By default it has no limits.
+#[derive(Debug, Default)]
+pub(crate) struct DescriptorPlan {
+    /// The limits, each with what it makes of the descriptor.
+    pub(crate) limits: SmallVec<[(Arc<Rule>, Terms); 1]>,
+    /// What holds beside their numbers.
+    pub(crate) verdict: Option<Arc<Verdict>>,
+}
+
+/// A rule for descriptors, and its limits.
+type RuleLimits = (Arc<DescriptorRule>, Vec<Arc<Rule>>);
+
+/// The rules for the descriptors of each domain.
+#[derive(Debug)]
+pub(crate) struct DescriptorPlanner {
+    rules: HashMap<Vec<u8>, Vec<RuleLimits>>,
+    /// The domains of the rate limit service's folder.
+    domains: HashMap<Vec<u8>, Level>,
+    /// The limits of descriptors that state their own rate and have no rule: in short windows, and in long ones. `None` if
+    /// nobody asks for descriptors.
+    stated: [Option<Arc<Rule>>; 2],
+}
+
+impl DescriptorPlanner {
+    /// Prepares the rules of a configuration. Its limits are `limits`, by name.
+    pub(crate) fn new(config: &Config, limits: &BTreeMap<String, Arc<Rule>>) -> Self {
+        let mut rules: HashMap<Vec<u8>, Vec<_>> = HashMap::new();
+        for descriptors in &config.descriptors {
+            let limits = descriptors.limits.iter().map(|name| limits[name].clone()).collect();
+            rules.entry(descriptors.domain.clone().into()).or_default().push((descriptors.clone(), limits));
+        }
+        let domains = config.domains.iter();
+        let domains = domains.map(|domain| (domain.name.clone().into(), Level::new(&domain.entries, limits)));
+        Self { rules, domains: domains.collect(), stated: STATED.map(|name| limits.get(name).cloned()) }
+    }
+
+    /// Returns the limits of a descriptor. There are none if no rule matches and it states no rate.
+    pub(crate) fn plan(&self, domain: &[u8], descriptor: &Descriptor<'_>) -> DescriptorPlan {
+        let mut rules = self.rules.get(domain).into_iter().flatten();
+        let matched = rules.find_map(|(rule, limits)| Some((rule, limits, matching(rule, descriptor)?)));
+        if let Some((rule, limits, places)) = matched {
+            let value = |part: &KeyPart| Some(descriptor.entries[places[rule.entry_of(part)?]].1);
+            let terms =
+                |limit: &Arc<Rule>| limit.terms_of_descriptor(value, descriptor.hits, descriptor.rate);
+            let limits = limits.iter().map(|limit| (limit.clone(), terms(limit))).collect();
+            return DescriptorPlan { limits, verdict: None };
+        }
+        if let Some(plan) = self.domains.get(domain).and_then(|level| level.plan(descriptor)) {
+            return plan;
+        }
+        let Some(rate) = descriptor.rate else { return DescriptorPlan::default() };
+        let Some(limit) = &self.stated[usize::from(counts_in_cells(rate))] else {
+            return DescriptorPlan::default();
+        };
+        let whole = whole(domain, descriptor);
+        let terms = limit.terms_of_descriptor(|_| Some(&whole), descriptor.hits, Some(rate));
+        DescriptorPlan { limits: SmallVec::from_iter([(limit.clone(), terms)]), verdict: None }
+    }
+}
+
+/// Returns the place of each entry of a rule in a descriptor that it matches.
+fn matching(rule: &DescriptorRule, descriptor: &Descriptor<'_>) -> Option<SmallVec<[usize; 4]>> {
+    if rule.entries.len() != descriptor.entries.len() {
+        return None;
+    }
+    let place = |entry: &EntryRule| {
+        let place = descriptor.entries.iter().position(|(key, _)| *key == entry.key.as_bytes())?;
+        entry.value.matches(descriptor.entries[place].1).then_some(place)
+    };
+    rule.entries.iter().map(place).collect()
+}
+
+/// Returns true if a limit of this rate takes too much memory to count each request by itself.
+fn counts_in_cells(rate: Rate) -> bool {
+    rate.window_us >= LONG_US && rate.permits > EXACT_MOST
+}
+
+/// Returns bytes that no other descriptor has.
+fn whole(domain: &[u8], descriptor: &Descriptor<'_>) -> Vec<u8> {
+    let texts = descriptor.entries.iter().flat_map(|(key, value)| [*key, *value]);
+    let mut whole = Vec::new();
+    for text in std::iter::once(domain).chain(texts) {
+        whole.extend_from_slice(&(text.len() as u64).to_be_bytes());
+        whole.extend_from_slice(text);
+    }
+    whole
+}
+
+/// Returns the limits of descriptors that state their own rate and have no rule, if anybody can ask for descriptors.
+pub(crate) fn stated_limits(config: &Config) -> impl Iterator<Item = LimitSettings> {
+    let algorithms = [Algorithm::SlidingWindow, Algorithm::SlidingCells { cells: CELLS }];
+    let limits = STATED.into_iter().zip(algorithms).filter(|_| config.decisions.is_some());
+    limits.map(|(name, algorithm)| LimitSettings {
+        name: name.to_owned(),
+        key: vec![KeyPart::Descriptor("entries".to_owned())],
+        quota: Quota::new(algorithm, Rate { permits: Rate::MAX_PERMITS, window_us: 1_000_000 }),
+        cost: Cost::Fixed(1),
+        when_status: Vec::new(),
+        scope: Scope::Shared,
+        wait: Duration::ZERO,
+        mode: Mode::Enforce,
+        missing: Missing::Skip,
+        prefixes: Prefixes { ipv4: 32, ipv6: 64 },
+        exempt: Vec::new(),
+        overrides: Vec::new(),
+        plain: false,
+        on_failure: config.decisions.as_ref().map_or(OnFailure::Local, |decisions| decisions.on_failure),
+    })
+}

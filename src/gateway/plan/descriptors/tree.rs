@@ -1,0 +1,97 @@
+//! Descriptors by the rules of envoyproxy/ratelimit: level by level, and a limit counts only at the end of a descriptor.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    ptr,
+    sync::Arc,
+};
+
+use smallvec::SmallVec;
+
+use crate::{
+    config::{DescriptorEntry, KeyPart, ValuePattern, Verdict},
+    rules::Rule,
+};
+
+use super::{Descriptor, DescriptorPlan};
+
+/// The entries that can come next.
+#[derive(Debug, Default)]
+pub(super) struct Level {
+    /// By key and value.
+    exact: HashMap<Vec<u8>, HashMap<Vec<u8>, Branch>>,
+    /// In the order of the file.
+    patterns: Vec<(Vec<u8>, ValuePattern, Branch)>,
+    /// By key, for values that nothing else matches.
+    any: HashMap<Vec<u8>, Branch>,
+}
+
+/// An entry that has matched.
+#[derive(Debug)]
+struct Branch {
+    leaf: Option<Leaf>,
+    below: Level,
+    /// What counts in place of the value.
+    shared: Option<Vec<u8>>,
+}
+
+/// The end of descriptors.
+#[derive(Debug)]
+struct Leaf {
+    verdict: Arc<Verdict>,
+    limit: Option<Arc<Rule>>,
+}
+
+impl Level {
+    /// Prepares the entries of a level. The limits of the configuration are `limits`, by name.
+    pub(super) fn new(entries: &[DescriptorEntry], limits: &BTreeMap<String, Arc<Rule>>) -> Self {
+        let mut level = Self::default();
+        for entry in entries {
+            let leaf = entry.verdict.as_ref().map(|verdict| Leaf {
+                verdict: verdict.clone(),
+                limit: verdict.limit.as_ref().map(|name| limits[name].clone()),
+            });
+            let shared =
+                entry.value.as_ref().filter(|_| entry.shares).map(|value| value.to_string().into_bytes());
+            let branch = Branch { leaf, below: Self::new(&entry.entries, limits), shared };
+            let key = entry.key.clone().into_bytes();
+            match &entry.value {
+                None => drop(level.any.insert(key, branch)),
+                Some(value) if value.is_fixed() => {
+                    level.exact.entry(key).or_default().insert(value.to_string().into_bytes(), branch);
+                }
+                Some(pattern) => level.patterns.push((key, pattern.clone(), branch)),
+            }
+        }
+        level
+    }
+
+    fn next(&self, key: &[u8], value: &[u8]) -> Option<&Branch> {
+        let exact = self.exact.get(key).and_then(|values| values.get(value));
+        let matches =
+            |(of, pattern, _): &&(Vec<u8>, ValuePattern, Branch)| of == key && pattern.matches(value);
+        let pattern = || self.patterns.iter().find(matches).map(|(_, _, branch)| branch);
+        exact.or_else(pattern).or_else(|| self.any.get(key))
+    }
+
+    /// Returns the limit of a descriptor, if one is as deep as the descriptor.
+    pub(super) fn plan(&self, descriptor: &Descriptor<'_>) -> Option<DescriptorPlan> {
+        let mut level = self;
+        let mut values = SmallVec::<[&[u8]; 4]>::new();
+        let mut leaf = None;
+        for (key, value) in &descriptor.entries {
+            let branch = level.next(key, value)?;
+            values.push(branch.shared.as_deref().unwrap_or(value));
+            (level, leaf) = (&branch.below, branch.leaf.as_ref());
+        }
+        let Leaf { verdict, limit } = leaf?;
+        let terms = limit.as_ref().map(|limit| {
+            // A key may come twice, so the place of the part counts.
+            let parts = &limit.config().key;
+            let place = |part: &KeyPart| parts.iter().position(|own| ptr::eq(own, part));
+            let value = |part: &KeyPart| place(part).map(|place| values[place]);
+            (limit.clone(), limit.terms_of_descriptor(value, descriptor.hits, descriptor.rate))
+        });
+        Some(DescriptorPlan { limits: terms.into_iter().collect(), verdict: Some(verdict.clone()) })
+    }
+}
