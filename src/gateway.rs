@@ -63,7 +63,7 @@ pub use self::{
     listing::Listed,
     refused::Refused,
 };
-pub(crate) use self::{ask::Decided, exchange::Exchange};
+pub(crate) use self::{ask::CallDecision, exchange::Exchange};
 pub use crate::{
     forward::{
         body::{Body, Progress, Upload},

@@ -15,7 +15,7 @@ const DEPTH_MOST: usize = 64;
 
 /// A value.
 #[derive(Clone, Debug)]
-pub(super) struct Node {
+pub(super) struct YamlNode {
     pub(super) span: Range<usize>,
     pub(super) value: YamlValue,
 }
@@ -31,12 +31,12 @@ pub(super) enum YamlValue {
         is_plain: bool,
     },
     /// A list.
-    List(Vec<Node>),
+    List(Vec<YamlNode>),
     /// A map in the order of the file.
-    Map(Vec<(Node, Node)>),
+    Map(Vec<(YamlNode, YamlNode)>),
 }
 
-impl Node {
+impl YamlNode {
     /// Returns true if the value is absent: `key:` or `key: null`.
     pub(super) fn is_null(&self) -> bool {
         let nothing = ["", "~", "null", "Null", "NULL"];
@@ -65,7 +65,7 @@ impl Node {
 ///
 /// # Errors
 /// The text isn't valid YAML, or too large.
-pub(super) fn parse(text: &str) -> Result<Option<Node>, Diagnostic> {
+pub(super) fn parse(text: &str) -> Result<Option<YamlNode>, Diagnostic> {
     let mut loader = Loader {
         text,
         parser: Parser::new_from_str(text),
@@ -100,7 +100,7 @@ struct Loader<'t> {
     parser: Parser<'t, saphyr_parser::StrInput<'t>>,
     places: Vec<usize>,
     /// What aliases stand for.
-    anchors: HashMap<usize, Node>,
+    anchors: HashMap<usize, YamlNode>,
     values: usize,
 }
 
@@ -129,7 +129,7 @@ impl<'t> Loader<'t> {
     }
 
     /// Reads the value that begins with an event.
-    fn node(&mut self, event: Event<'t>, span: Span, depth: usize) -> Result<Node, Diagnostic> {
+    fn node(&mut self, event: Event<'t>, span: Span, depth: usize) -> Result<YamlNode, Diagnostic> {
         let start = self.bytes(span);
         if depth > DEPTH_MOST {
             return Err(Diagnostic::error(format!("more than {DEPTH_MOST} levels")).at(&start, ""));
@@ -144,7 +144,7 @@ impl<'t> Loader<'t> {
                     );
                 };
                 self.note(node.count(), &start)?;
-                return Ok(Node { span: start, value: node.value });
+                return Ok(YamlNode { span: start, value: node.value });
             }
             Event::Scalar(text, style, anchor, tag) => {
                 let is_plain = style == ScalarStyle::Plain && tag.is_none();
@@ -160,7 +160,7 @@ impl<'t> Loader<'t> {
             }
             _ => return Err(Diagnostic::error("this is not valid YAML").at(&start, "")),
         };
-        let node = Node { span: start.start..end, value };
+        let node = YamlNode { span: start.start..end, value };
         if anchor > 0 {
             self.anchors.insert(anchor, node.clone());
         }
@@ -177,7 +177,7 @@ impl<'t> Loader<'t> {
     }
 
     /// Reads the items of a list, and returns where it ends.
-    fn items(&mut self, depth: usize) -> Result<(Vec<Node>, usize), Diagnostic> {
+    fn items(&mut self, depth: usize) -> Result<(Vec<YamlNode>, usize), Diagnostic> {
         let mut items = Vec::new();
         loop {
             match self.next()? {
@@ -188,7 +188,7 @@ impl<'t> Loader<'t> {
     }
 
     /// Reads the pairs of a map, and returns where it ends.
-    fn pairs(&mut self, depth: usize) -> Result<(Vec<(Node, Node)>, usize), Diagnostic> {
+    fn pairs(&mut self, depth: usize) -> Result<(Vec<(YamlNode, YamlNode)>, usize), Diagnostic> {
         let mut pairs = Vec::new();
         loop {
             let key = match self.next()? {
@@ -212,7 +212,7 @@ mod tests {
     #[test]
     fn values_know_their_place() {
         let text = "\u{e4}: [b, \"10\"]\nc: ~\n";
-        let Some(Node { value: YamlValue::Map(pairs), .. }) = parse(text).unwrap() else { panic!() };
+        let Some(YamlNode { value: YamlValue::Map(pairs), .. }) = parse(text).unwrap() else { panic!() };
         let (key, list) = &pairs[0];
         assert_eq!((key.text(), &text[key.span.clone()]), (Some("\u{e4}"), "\u{e4}"));
         let YamlValue::List(items) = &list.value else { panic!() };
@@ -223,7 +223,7 @@ mod tests {
 
     #[test]
     fn aliases_are_bounded() {
-        let Some(Node { value: YamlValue::Map(pairs), .. }) = parse("a: &x [1]\nb: *x").unwrap() else {
+        let Some(YamlNode { value: YamlValue::Map(pairs), .. }) = parse("a: &x [1]\nb: *x").unwrap() else {
             panic!()
         };
         assert!(matches!(&pairs[1].1.value, YamlValue::List(items) if items[0].text() == Some("1")));

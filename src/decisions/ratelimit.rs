@@ -13,12 +13,12 @@ use tokio::time::Instant;
 use tollgate_limiter::{Rate, Refusal};
 
 use crate::gateway::{
-    AnswerBody, Body, Decided, Exchange, Gateway, Peer, Upload,
+    AnswerBody, Body, CallDecision, Exchange, Gateway, Peer, Upload,
     plan::descriptors::{self, DescriptorPlan},
 };
 
 use super::grpc::{self, Code, MESSAGE_MOST, PREFIX_BYTES, Status};
-use answer::Answer;
+use answer::CallAnswer;
 use messages::{Descriptor, LimitOverride, OverrideUnit, RateLimitRequest, RateLimitResponse};
 
 /// The path of the only method.
@@ -87,7 +87,7 @@ async fn decide(
         decide_quotas(exchange, plans, is_quota, deadline).await?
     } else {
         let decided = exchange.decide_descriptors(plans, deadline).await;
-        Answer::new(verdicts.len(), answered(decided)?)
+        CallAnswer::new(verdicts.len(), answered(decided)?)
     };
     answer.note_verdicts(&verdicts);
     let settings = gateway.ratelimit_service();
@@ -103,7 +103,7 @@ async fn decide(
 ///
 /// # Errors
 /// The store can't answer, and a limit rejects then.
-fn answered(decided: Decided) -> Result<Decided, Status> {
+fn answered(decided: CallDecision) -> Result<CallDecision, Status> {
     match &decided.taken {
         Err(refusal @ Refusal::StoreUnavailable { .. }) => {
             Err(Status::new(Code::Unavailable, refusal.to_string()))
@@ -130,8 +130,8 @@ async fn decide_quotas(
     mut plans: Vec<DescriptorPlan>,
     is_quota: impl Fn(&DescriptorPlan) -> bool,
     deadline: Option<Instant>,
-) -> Result<Answer, Status> {
-    let mut answer = Answer::admitted(plans.len());
+) -> Result<CallAnswer, Status> {
+    let mut answer = CallAnswer::admitted(plans.len());
     let (mut admits, mut refused) = (false, None);
     for (place, plan) in plans.iter_mut().enumerate().filter(|(_, plan)| is_quota(plan)) {
         let decided = answered(exchange.decide_descriptors([mem::take(plan)], deadline).await)?;
@@ -145,16 +145,16 @@ async fn decide_quotas(
         }
     }
     if let Some(refusal) = refused.filter(|_| !admits) {
-        return Ok(Answer { refusal: Some(refusal), ..answer });
+        return Ok(CallAnswer { refusal: Some(refusal), ..answer });
     }
     let quotas = mem::take(&mut answer.statuses);
-    let rest = Answer::new(plans.len(), answered(exchange.decide_descriptors(plans, deadline).await)?);
+    let rest = CallAnswer::new(plans.len(), answered(exchange.decide_descriptors(plans, deadline).await)?);
     exchange.note_refused(rest.refusal.is_some());
     let statuses = quotas.into_iter().zip(rest.statuses);
     answer.statuses =
         statuses.map(|(quota, other)| if quota.current_limit.is_some() { quota } else { other }).collect();
     answer.standings.extend(rest.standings);
-    Ok(Answer { refusal: rest.refusal, ..answer })
+    Ok(CallAnswer { refusal: rest.refusal, ..answer })
 }
 
 /// Checks what the operators of the caller are responsible for. Whatever a client puts into a value is decided.

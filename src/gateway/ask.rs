@@ -14,7 +14,7 @@ const REPLY_TIME: Duration = Duration::from_millis(2);
 
 /// The decision on the descriptors of a call.
 #[derive(Debug)]
-pub(crate) struct Decided {
+pub(crate) struct CallDecision {
     /// The admission of all of them, or the refusal.
     pub(crate) taken: Result<Admission, Refusal>,
     /// The descriptor whose values can't be counted, if that is why.
@@ -24,7 +24,7 @@ pub(crate) struct Decided {
     of: Vec<Range<usize>>,
 }
 
-impl Decided {
+impl CallDecision {
     /// Returns where the limits of a descriptor stand. Nothing is known of a limit that wasn't asked because another one
     /// refused the call.
     pub(crate) fn standings(&self, descriptor: usize) -> impl Iterator<Item = &Standing> {
@@ -59,7 +59,7 @@ impl Exchange {
         &mut self,
         plans: impl IntoIterator<Item = DescriptorPlan>,
         deadline: Option<Instant>,
-    ) -> Decided {
+    ) -> CallDecision {
         let Self { gateway, facts } = self;
         facts.asking();
         let (mut rules, mut asks, mut of) = (Vec::new(), Asks::new(), Vec::new());
@@ -70,7 +70,7 @@ impl Exchange {
                 Ok(asked) => asks.extend(asked),
                 Err(refusal) => {
                     facts.is_refused = true;
-                    return Decided { taken: Err(refusal), uncountable: Some(place), asks, of };
+                    return CallDecision { taken: Err(refusal), uncountable: Some(place), asks, of };
                 }
             }
             of.push(start..asks.len());
@@ -84,7 +84,7 @@ impl Exchange {
         };
         facts.decided();
         facts.is_refused = taken.is_err();
-        Decided { taken, uncountable: None, asks, of }
+        CallDecision { taken, uncountable: None, asks, of }
     }
     /// Notes whether limits have refused the call in the end.
     pub(crate) fn note_refused(&mut self, is_refused: bool) {

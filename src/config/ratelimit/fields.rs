@@ -7,12 +7,12 @@ use serde_json::{Number, Value};
 use super::read::{Fields, Reader};
 use crate::config::{
     error::{Diagnostic, nearest},
-    yaml::{Node, YamlValue},
+    yaml::{YamlNode, YamlValue},
 };
 
 impl Reader<'_> {
     /// Returns the fields of a map, without those that aren't known.
-    pub(super) fn fields<'n>(&mut self, node: &'n Node, known: &[&str]) -> Option<Fields<'n>> {
+    pub(super) fn fields<'n>(&mut self, node: &'n YamlNode, known: &[&str]) -> Option<Fields<'n>> {
         let YamlValue::Map(pairs) = &node.value else {
             let keys = known.join("`, `");
             self.error("this must be a map", &node.span, format!("the keys here are `{keys}`"));
@@ -79,10 +79,12 @@ impl Reader<'_> {
 }
 
 /// Returns a value as JSON. Plain scalars may be numbers, booleans or null.
-pub(super) fn json(node: &Node) -> Value {
+pub(super) fn json(node: &YamlNode) -> Value {
     match &node.value {
         YamlValue::Map(pairs) => {
-            let pair = |(key, value): &(Node, Node)| (key.text().unwrap_or_default().to_owned(), json(value));
+            let pair = |(key, value): &(YamlNode, YamlNode)| {
+                (key.text().unwrap_or_default().to_owned(), json(value))
+            };
             Value::Object(pairs.iter().map(pair).collect())
         }
         YamlValue::List(items) => items.iter().map(json).collect(),

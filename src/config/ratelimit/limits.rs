@@ -8,7 +8,7 @@ use tollgate_limiter::{Algorithm, Prefixes, Quota, Rate, Scope, text};
 use super::read::{Fields, Reader, Way};
 use crate::config::{
     Cost, KeyPart, LimitSettings, Missing, Mode,
-    yaml::{Node, YamlValue},
+    yaml::{YamlNode, YamlValue},
 };
 
 const DAY_S: u64 = 24 * 3600;
@@ -58,7 +58,7 @@ impl Reader<'_> {
         names
     }
 
-    pub(super) fn rate(&mut self, fields: &Fields<'_>, node: &Node) -> Option<Rate> {
+    pub(super) fn rate(&mut self, fields: &Fields<'_>, node: &YamlNode) -> Option<Rate> {
         let names = UNITS.map(|(name, _)| name).join(", ");
         let place = fields.values().map(|field| field.span.clone()).next().unwrap_or(node.span.clone());
         let unit = match fields.get("unit") {

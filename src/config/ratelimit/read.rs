@@ -8,7 +8,7 @@ use super::{DescriptorEntry, DomainSettings, Verdict, fields::json};
 use crate::config::{
     LimitSettings, Mode, ValuePattern,
     error::Diagnostic,
-    yaml::{self, Node, YamlValue},
+    yaml::{self, YamlNode, YamlValue},
 };
 
 const ENTRY_KEYS: [&str; 10] = [
@@ -33,7 +33,7 @@ pub(super) struct Reader<'l> {
 }
 
 /// The fields of a map by their keys.
-pub(super) type Fields<'n> = BTreeMap<&'n str, &'n Node>;
+pub(super) type Fields<'n> = BTreeMap<&'n str, &'n YamlNode>;
 
 /// The entries on the way to one: keys, and values as they are written.
 pub(super) type Way = Vec<(String, Option<String>)>;
@@ -102,7 +102,7 @@ impl<'l> Reader<'l> {
         entries
     }
 
-    fn entry(&mut self, node: &Node, way: &mut Way) -> Option<(DescriptorEntry, Range<usize>)> {
+    fn entry(&mut self, node: &YamlNode, way: &mut Way) -> Option<(DescriptorEntry, Range<usize>)> {
         let fields = self.fields(node, &ENTRY_KEYS)?;
         let place = fields.get("key").map_or(node.span.start..node.span.start + 1, |key| key.span.clone());
         let key = self.text(&fields, "key").filter(|key| !key.is_empty());

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use hyper::{HeaderMap, header::HeaderValue};
 use tollgate_limiter::{RatelimitHeaders, Refusal, Standing, fields};
 
-use crate::{config::Verdict, gateway::Decided, reject::Rejection};
+use crate::{config::Verdict, gateway::CallDecision, reject::Rejection};
 
 use super::messages::{
     AddedHeader, CurrentLimit, DescriptorStatus, Duration, RateLimitCode, RateLimitResponse, Unit,
 };
 
 /// The decision on a call.
-pub(super) struct Answer {
+pub(super) struct CallAnswer {
     /// The decisions on each descriptor.
     pub(super) statuses: Vec<DescriptorStatus>,
     /// Where the limits of an admitted call stand.
@@ -21,14 +21,14 @@ pub(super) struct Answer {
     pub(super) refusal: Option<Refusal>,
 }
 
-impl Answer {
+impl CallAnswer {
     /// Creates the answer to a call whose descriptors have no limits.
     pub(super) fn admitted(descriptors: usize) -> Self {
         Self { statuses: vec![unlimited(); descriptors], standings: Vec::new(), refusal: None }
     }
 
     /// Creates the answer to a call with so many descriptors.
-    pub(super) fn new(descriptors: usize, decided: Decided) -> Self {
+    pub(super) fn new(descriptors: usize, decided: CallDecision) -> Self {
         let statuses = (0..descriptors).map(|place| status(&decided, place)).collect();
         match decided.taken {
             Ok(admission) => Self { statuses, standings: admission.standings().to_vec(), refusal: None },
@@ -84,7 +84,7 @@ impl Answer {
 }
 
 /// Returns the decision on a descriptor of a call.
-pub(super) fn status(decided: &Decided, place: usize) -> DescriptorStatus {
+pub(super) fn status(decided: &CallDecision, place: usize) -> DescriptorStatus {
     match decided.uncountable {
         Some(uncountable) if uncountable == place => {
             DescriptorStatus { code: over(), ..DescriptorStatus::default() }

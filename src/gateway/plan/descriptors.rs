@@ -16,7 +16,7 @@ use crate::{
     rules::{Rule, Terms},
 };
 
-use self::tree::Level;
+use self::tree::EntryLevel;
 
 /// The limits of descriptors that state their own rate and have no rule.
 const STATED: [&str; 2] = ["descriptor-limit", "descriptor-limit-long"];
@@ -54,7 +54,7 @@ type RuleLimits = (Arc<DescriptorRule>, Vec<Arc<Rule>>);
 pub(crate) struct DescriptorPlanner {
     rules: HashMap<Vec<u8>, Vec<RuleLimits>>,
     /// The domains of the rate limit service's folder.
-    domains: HashMap<Vec<u8>, Level>,
+    domains: HashMap<Vec<u8>, EntryLevel>,
     /// The limits of descriptors that state their own rate and have no rule: in short windows, and in long ones. `None` if
     /// nobody asks for descriptors.
     stated: [Option<Arc<Rule>>; 2],
@@ -69,7 +69,8 @@ impl DescriptorPlanner {
             rules.entry(descriptors.domain.clone().into()).or_default().push((descriptors.clone(), limits));
         }
         let domains = config.domains.iter();
-        let domains = domains.map(|domain| (domain.name.clone().into(), Level::new(&domain.entries, limits)));
+        let domains =
+            domains.map(|domain| (domain.name.clone().into(), EntryLevel::new(&domain.entries, limits)));
         Self { rules, domains: domains.collect(), stated: STATED.map(|name| limits.get(name).cloned()) }
     }
 

@@ -17,7 +17,7 @@ use super::{Descriptor, DescriptorPlan};
 
 /// The entries that can come next.
 #[derive(Debug, Default)]
-pub(super) struct Level {
+pub(super) struct EntryLevel {
     /// By key and value.
     exact: HashMap<Vec<u8>, HashMap<Vec<u8>, Branch>>,
     /// In the order of the file.
@@ -30,7 +30,7 @@ pub(super) struct Level {
 #[derive(Debug)]
 struct Branch {
     leaf: Option<Leaf>,
-    below: Level,
+    below: EntryLevel,
     /// What counts in place of the value.
     shared: Option<Vec<u8>>,
 }
@@ -42,7 +42,7 @@ struct Leaf {
     limit: Option<Arc<Rule>>,
 }
 
-impl Level {
+impl EntryLevel {
     /// Prepares the entries of a level. The limits of the configuration are `limits`, by name.
     pub(super) fn new(entries: &[DescriptorEntry], limits: &BTreeMap<String, Arc<Rule>>) -> Self {
         let mut level = Self::default();
