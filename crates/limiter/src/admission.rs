@@ -250,7 +250,7 @@ impl Limited {
     }
 
     /// Returns true if a limit is set to no permits at all.
-    pub fn lets_nothing_pass(&self) -> bool {
+    pub(crate) fn lets_nothing_pass(&self) -> bool {
         self.refusing().any(|standing| standing.quota.capacity() == 0)
     }
 

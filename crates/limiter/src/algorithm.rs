@@ -249,7 +249,7 @@ impl Quota {
     }
 
     /// Returns the window in seconds, if it is a whole number of them.
-    pub fn window_seconds(self) -> Option<u64> {
+    pub(crate) fn window_seconds(self) -> Option<u64> {
         self.window_us.is_multiple_of(1_000_000).then_some(self.window_us / 1_000_000)
     }
 

@@ -30,7 +30,7 @@ pub fn write(fields: &mut impl Fields, status: StatusCode, detail: &str) {
 }
 
 /// Writes the delay for clients that retry automatically, if it fits into the field (gRFC A6, "Pushback").
-pub fn write_pushback(fields: &mut impl Fields, delay_us: u64) {
+pub(crate) fn write_pushback(fields: &mut impl Fields, delay_us: u64) {
     let delay_ms = delay_us.div_ceil(1_000);
     if delay_ms <= i32::MAX as u64 {
         fields.insert(GRPC_RETRY_PUSHBACK_MS, Value::Number(delay_ms));

@@ -346,7 +346,7 @@ impl Store {
     }
 
     /// A store that counts in this process, in at most about `max_bytes`.
-    pub fn in_process(max_bytes: usize) -> Self {
+    pub(crate) fn in_process(max_bytes: usize) -> Self {
         Self::Memory(Arc::new(MemoryStore::new(max_bytes)))
     }
 
@@ -373,7 +373,7 @@ impl Store {
     ///
     /// # Errors
     /// No decision, within `deadline`.
-    pub async fn take_placed<P: Placed>(
+    pub(crate) async fn take_placed<P: Placed>(
         &self,
         charges: &mut [P],
         deadline: Instant,
@@ -390,7 +390,7 @@ impl Store {
     }
 
     /// Returns when a decision must be asked for at the latest, to be there by its deadline.
-    pub fn ask_by(&self, deadline: Instant) -> Instant {
+    pub(crate) fn ask_by(&self, deadline: Instant) -> Instant {
         match self {
             Self::Memory(_) => deadline,
             Self::Redis(store) => store.ask_by(deadline),
@@ -419,7 +419,7 @@ impl Store {
     ///
     /// # Errors
     /// No answer, within `deadline`.
-    pub async fn peek_placed<P: Placed>(
+    pub(crate) async fn peek_placed<P: Placed>(
         &self,
         charge: &mut P,
         deadline: Instant,
@@ -504,7 +504,7 @@ impl Store {
     }
 
     /// Gives back what a decision at `time_us` charged a bucket. Only the in-process store can.
-    pub fn give_back(&self, bucket: &Bytes, quota: Quota, time_us: u64, cost: u32) {
+    pub(crate) fn give_back(&self, bucket: &Bytes, quota: Quota, time_us: u64, cost: u32) {
         if let Self::Memory(store) = self {
             store.give_back(bucket, quota, time_us, cost);
         }

@@ -27,7 +27,7 @@ pub fn address(address: IpAddr) -> String {
 }
 
 /// Appends an address to a text.
-pub fn write_address(text: &mut String, address: IpAddr) {
+pub(crate) fn write_address(text: &mut String, address: IpAddr) {
     let IpAddr::V4(address) = address else {
         return write!(text, "{address}").expect("writing to a string succeeds");
     };

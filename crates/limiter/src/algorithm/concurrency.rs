@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use super::{Count, Quota};
 
 /// What a refusal says: microseconds after which to come back.
-pub const COME_BACK_US: u64 = 1_000_000;
+pub(crate) const COME_BACK_US: u64 = 1_000_000;
 
 static GRANTS: AtomicU64 = AtomicU64::new(0);
 

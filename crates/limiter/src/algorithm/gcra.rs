@@ -7,7 +7,7 @@
 use super::{Count, MOST_USED, Quota};
 
 /// The greatest level of a burst, and the longest delay in microseconds: integers up to it are exact in Lua's numbers.
-pub const MOST_LEVEL: u64 = 1 << 53;
+pub(crate) const MOST_LEVEL: u64 = 1 << 53;
 
 /// How full a bucket is.
 #[derive(Debug, Default)]

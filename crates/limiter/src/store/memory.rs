@@ -90,7 +90,7 @@ impl MemoryStore {
     }
 
     /// Divides the memory among the limits of these names. Without this, a limit has a share from its first charge on.
-    pub fn announce<'l>(&self, limits: impl IntoIterator<Item = &'l str>) {
+    pub(crate) fn announce<'l>(&self, limits: impl IntoIterator<Item = &'l str>) {
         self.shares.announce(limits);
     }
 
@@ -149,7 +149,7 @@ impl MemoryStore {
     }
 
     /// Gives back what a decision at `time_us` charged a bucket, as if it had refused.
-    pub fn give_back(&self, bucket: &Bytes, quota: Quota, time_us: u64, cost: u32) {
+    pub(crate) fn give_back(&self, bucket: &Bytes, quota: Quota, time_us: u64, cost: u32) {
         let name = Name::of(bucket);
         let mut shard = self.shard(name).lock();
         shard.advance(name, quota, self.time_us());
@@ -253,7 +253,7 @@ impl MemoryStore {
     }
 
     /// The limits that have counted new keys by client network within the last minute.
-    pub fn overflowing(&self) -> Vec<String> {
+    pub(crate) fn overflowing(&self) -> Vec<String> {
         self.shares.spilling(self.time_us())
     }
 

@@ -68,7 +68,7 @@ impl Store {
     ///
     /// # Errors
     /// No answer in time: it may or may not have been set. Or there are [too many](OVERRIDES_MOST).
-    pub async fn set_override(
+    pub(crate) async fn set_override(
         &self,
         names: &Names,
         field: &str,
@@ -86,7 +86,7 @@ impl Store {
     ///
     /// # Errors
     /// No answer in time: it may or may not have been removed.
-    pub async fn unset_override(
+    pub(crate) async fn unset_override(
         &self,
         names: &Names,
         field: &str,
@@ -113,7 +113,11 @@ impl Store {
     ///
     /// # Errors
     /// No answer in time.
-    pub async fn overrides_version(&self, names: &Names, deadline: Instant) -> Result<u64, StoreError> {
+    pub(crate) async fn overrides_version(
+        &self,
+        names: &Names,
+        deadline: Instant,
+    ) -> Result<u64, StoreError> {
         match self {
             Self::Memory(store) => Ok(store.overrides.held.lock().0),
             Self::Redis(store) => store.overrides_version(names, deadline).await,

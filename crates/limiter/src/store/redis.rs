@@ -108,7 +108,7 @@ impl RedisStore {
 
     /// Has decisions count once all replicas of the server have them, from the first connection on. In a Cluster it
     /// does nothing.
-    pub fn wait_for_replicas(&self) {
+    pub(crate) fn wait_for_replicas(&self) {
         if let Topology::One(node) = &self.place {
             node.link.replicas.get_or_init(Arc::default);
         }
@@ -143,7 +143,7 @@ impl RedisStore {
     }
 
     /// Returns when an operation must be asked for at the latest, to be answered by its deadline.
-    pub fn ask_by(&self, deadline: Instant) -> Instant {
+    pub(crate) fn ask_by(&self, deadline: Instant) -> Instant {
         self.round_trip.send_by(deadline)
     }
 

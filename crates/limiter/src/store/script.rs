@@ -40,7 +40,7 @@ pub const SOURCE: &str = concat!(
 );
 
 /// The script's SHA-1 in hexadecimal, as `EVALSHA` takes it.
-pub static SHA: LazyLock<String> =
+pub(crate) static SHA: LazyLock<String> =
     LazyLock::new(|| Sha1::digest(SOURCE).iter().map(|byte| format!("{byte:02x}")).collect());
 
 /// What tells this process from all others in the names of leases.

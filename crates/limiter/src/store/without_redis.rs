@@ -31,7 +31,7 @@ impl RedisStore {
         match self.0 {}
     }
 
-    pub fn ask_by(&self, _: Instant) -> Instant {
+    pub(crate) fn ask_by(&self, _: Instant) -> Instant {
         match self.0 {}
     }
 
