@@ -104,7 +104,7 @@ fn a_socket_that_nothing_is_to_listen_on_is_an_error() {
     let address = socket.local_addr().unwrap();
     let told = complaint(socket);
     assert!(told.contains(&format!("the configuration doesn't use: `{address}`")), "{told}");
-    assert!(told.contains(&format!("write listen = \"{address}\" in [server] or [admin]")), "{told}");
+    assert!(told.contains(&format!("add listen = \"{address}\" in [server] or [admin]")), "{told}");
     let told = complaint(fs::File::open("/dev/null").unwrap());
     assert!(told.contains("fd 3 is not a socket"), "{told}");
 }
