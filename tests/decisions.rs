@@ -1,24 +1,17 @@
 //! The listener for other proxies, which keep their traffic and ask whether limits admit it.
 
-#![allow(clippy::unwrap_used, reason = "a test fails by it")]
-
-#[allow(dead_code)] // Each test target uses a part of it.
-mod harness;
-
-mod decisions {
-    mod authorization;
-    mod envoy;
-    mod forward_auth;
-    mod listener;
-    mod observed;
-    mod proxies;
-    mod ratelimit;
-    mod rls;
-}
+mod authorization;
+mod envoy;
+mod forward_auth;
+mod listener;
+mod observed;
+mod proxies;
+mod ratelimit;
+mod rls;
 
 use std::net::SocketAddr;
 
-use harness::{
+use crate::harness::{
     client::{Answer, Client},
     gateway::Gateway,
 };

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use prost::{Message, Oneof};
 
 use crate::{
-    Decider, THREE,
+    decisions::{Decider, THREE},
     harness::http2::{self, whole},
 };
 

@@ -12,7 +12,7 @@ use std::{
 use tempfile::TempDir;
 
 use crate::{
-    Decider,
+    decisions::Decider,
     harness::{
         client::{Answer, Client},
         gateway::Gateway,

@@ -1,6 +1,6 @@
 //! Forward authentication without a proxy: what a call may say, and what it is answered.
 
-use crate::{Decider, THREE};
+use crate::decisions::{Decider, THREE};
 
 #[test]
 fn a_described_request_is_decided() {

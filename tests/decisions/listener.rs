@@ -3,7 +3,7 @@
 use std::{process::Command, time::Duration};
 
 use crate::{
-    Decider, THREE, address,
+    decisions::{Decider, THREE, address},
     harness::{client::Client, gateway::Gateway, redis::tls::Certificates, wait_until},
 };
 

@@ -5,7 +5,7 @@ use std::fs;
 use serde_json::Value;
 
 use crate::{
-    Decider, THREE,
+    decisions::{Decider, THREE},
     harness::{metrics::Metrics, redis::Redis, wait_until},
 };
 

@@ -8,7 +8,7 @@ use std::{
 };
 
 use crate::{
-    Decider,
+    decisions::Decider,
     decisions::rls::{
         Descriptor, OK, OVER_LIMIT, Request, Response, SHOULD_RATE_LIMIT, Status, ask, ask_with, call, framed,
     },
