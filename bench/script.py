@@ -30,6 +30,8 @@ CELLS = 60
 ONES, MIXED = range(1, 2), range(1, 10)
 
 NAMES = {"sw": "sliding-window", "sc": "sliding-cells", "fw": "fixed-window", "gc": "gcra", "cc": "concurrency"}
+NAMES["rs"] = "sliding-window, Redisson's layout"
+CLIENT = "0f8e1c5a-6d2b-4a7e-9c3f-5b1d7e2a4c60"
 
 
 class Redis:
@@ -102,11 +104,28 @@ class Quota:
     cells: int = CELLS
 
     def words(self, buckets, turn):
-        parameter = {"sc": self.cells, "gc": self.permits, "cc": f"{0x8C1F0A52D3E97B46:x}.{turn:x}."}.get(self.tag, 0)
+        parameter = {"sc": self.cells, "gc": self.permits, "cc": f"{0x8C1F0A52D3E97B46:x}.{turn:x}."}
+        # Random bytes of the call, the type of a new limiter, and the client.
+        parameter["rs"] = f"{random.getrandbits(56):014x}0{CLIENT}"
+        parameter = parameter.get(self.tag, 0)
         return [self.tag, self.permits, self.window_ms * 1000, parameter, buckets]
 
     def name(self, number):
+        if self.tag == "rs":
+            return f"logins:{number:032x}"
         return f"tollgate:per-client:{self.tag}:{{header:x-key=sha256/{number:032x}}}"
+
+    def keys(self, numbers):
+        """All keys of buckets, as the script takes them."""
+        names = [self.name(number) for number in numbers]
+        if self.tag != "rs":
+            return names
+        suffixes = [f":value:{CLIENT}", ":value", f":permits:{CLIENT}", ":permits"]
+        return names + [f"{{{name}}}{suffix}" for name in names for suffix in suffixes]
+
+    def log(self, number):
+        """The key that holds the grants."""
+        return f"{{{self.name(number)}}}:permits" if self.tag == "rs" else self.name(number)
 
 
 def call(sha, quota, numbers, requests, turn):
@@ -114,7 +133,8 @@ def call(sha, quota, numbers, requests, turn):
     words = quota.words(len(numbers), turn)
     for at, (count, cost) in enumerate(requests, 1):
         words += [-count, at, cost]
-    return command("EVALSHA", sha, len(numbers), *map(quota.name, numbers), packed(words))
+    keys = quota.keys(numbers)
+    return command("EVALSHA", sha, len(keys), *keys, packed(words))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -149,6 +169,9 @@ class Case:
 def cases():
     """Returns the cases with their maxima."""
     for tag, name in NAMES.items():
+        if tag == "rs":
+            yield from redisson_cases(name)
+            continue
         # A GCRA bucket that never fills must not exceed the greatest level.
         quota = Quota(tag, 100_000 if tag == "gc" else PLENTY)
         yield Case(f"{name}, one decision a call", quota, keys=1, of=1, warm_up=300, chunk=60)
@@ -173,6 +196,17 @@ def cases():
         yield Case(f"sliding-window, log of {entries:,}", Quota("sw"), **few)
         full = Quota("sw", permits=entries)
         yield Case(f"sliding-window, log of {entries:,}, refused, costs", full, costs=MIXED, filled_by=ONES, **few)
+
+
+def redisson_cases(name):
+    """The layout that is shared with Redisson, which is for sharing, not for speed."""
+    quota = Quota("rs")
+    yield Case(f"{name}, one decision a call", quota, keys=1, of=1, warm_up=300, chunk=60)
+    yield Case(f"{name}, hot key, 32 in a call", quota, keys=1, of=1, count=32, chunk=40)
+    yield Case(f"{name}, {KEYS} keys", quota)
+    short = dataclasses.replace(quota, window_ms=10)
+    yield Case(f"{name}, {KEYS} keys, expiring", short, of=4 * KEYS, warm_up=120, chunk=16)
+    yield Case(f"{name}, {KEYS} keys, refused", dataclasses.replace(quota, permits=20), warm_up=40)
 
 
 # A case compared with another, and the maximum of the ratio.
@@ -248,7 +282,7 @@ def bytes_of(redis, sha, tag, permits):
         while tag == "sc" and time.monotonic() < began + 0.98 * turn / permits:
             pass
         redis.send([call(sha, quota, [0], [(1, 1)], turn)])
-    return redis("MEMORY", "USAGE", quota.name(0), "SAMPLES", "0")
+    return redis("MEMORY", "USAGE", quota.log(0), "SAMPLES", "0")
 
 
 def print_bytes(redis, sha):

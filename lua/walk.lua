@@ -2,9 +2,9 @@
 --
 -- Rust side: crates/limiter/src/store/script.rs, which puts lua/lone.lua and the algorithms' files before this one.
 --
--- KEYS     the buckets, each once.
+-- KEYS     the buckets, each once; then the further keys of buckets that have several (lua/redisson.lua).
 -- ARGV[1]  a list in MessagePack, which is read ten times as fast as the same number of arguments.
---       For each run of buckets with the same quota: the algorithm (sw, sc, fw, gc or cc), its permits
+--       For each run of buckets with the same quota: the algorithm (sw, sc, fw, gc, cc or rs), its permits
 --       (0 to 2^31-1), its window in microseconds (a whole number of milliseconds), the algorithm's
 --       parameter, and the number of buckets in the run (runs of one algorithm are consecutive). Then the
 --       operations, each one of
@@ -34,19 +34,21 @@
 -- affects the whole call, and fails it before anything is written.
 
 -- The quota of each bucket, by its index in KEYS.
-local quotas, known, at = {}, 0, 1
+local quotas, known, derived, at = {}, 0, 0, 1
 local algorithm, made_for
-while known < #KEYS do
+while known + derived < #KEYS do
   local tag = words[at]
   if tag ~= made_for then
     local make = tag == 'sw' and sliding_window or tag == 'sc' and sliding_cells or tag == 'fw' and fixed_window
-      or tag == 'gc' and gcra or concurrency
+      or tag == 'gc' and gcra or tag == 'rs' and redisson or concurrency
     algorithm, made_for = make(), tag
   end
   local quota = algorithm.quota(words[at + 1], words[at + 2], words[at + 3], time)
   quota.algorithm = algorithm
   local last = known + words[at + 4]
-  for i = known + 1, last do quotas[i] = quota end
+  local of_bucket = algorithm.of_bucket
+  for i = known + 1, last do quotas[i] = of_bucket and of_bucket(KEYS[i], quota) or quota end
+  if of_bucket then derived = derived + algorithm.derived_keys * words[at + 4] end
   known, at = last, at + 5
 end
 
@@ -142,17 +144,17 @@ local function shared_buckets(keys, quotas, words, time, reply, fitting, delay)
       -- Earlier charges are written first.
       if charged[index] and charged[index] > 0 then close(index) end
       buckets[index], charged[index] = nil, 0
-      if word == 'reset' then
+      if word == 'reset' and not quota.algorithm.reset then
         redis.call('UNLINK', key)
       else
-        -- Renews or releases a lease.
+        -- Renews or releases a lease, or deletes a bucket of several keys.
         quota.algorithm[word](key, quota, argument)
       end
     end
   end
 
   local function close_all()
-    for index = 1, #keys do
+    for index = 1, #quotas do
       if asked[index] then close(index) end
     end
   end

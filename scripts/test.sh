@@ -2,6 +2,7 @@
 # Runs the project's checks.
 #
 #   scripts/test.sh          all of them, as CI does
+#   scripts/test.sh interop  the tests with the clients of other limiters alone: Redisson's, with Maven
 #   scripts/test.sh quick    format, clippy, unit tests and one test of the gateway: what to run after each change
 #
 # The whole installs what is missing of the programs that the tests start, since they use real ones: redis-server
@@ -83,8 +84,12 @@ quick)
     echo "==> quick checks passed; scripts/test.sh runs the rest"
     exit
     ;;
+interop)
+    step interop/run.sh
+    exit
+    ;;
 *)
-    echo "usage: $0 [quick]" >&2
+    echo "usage: $0 [quick|interop]" >&2
     exit 2
     ;;
 esac
@@ -117,6 +122,9 @@ step cargo clippy --test timing --locked -- -D warnings
 RUST_TEST_THREADS=$((2 * $(getconf _NPROCESSORS_ONLN))) step cargo test --locked --workspace
 step cargo test --locked --test timing -- --test-threads=1
 
+if ! command -v mvn >/dev/null; then
+    echo "==> skipped, as there is no mvn: the real Redisson client beside gateways"
+fi
 if command -v docker-compose >/dev/null; then
     step docker-compose config -q
 elif docker compose version >/dev/null 2>&1; then

@@ -303,6 +303,7 @@ mod tests {
                     overrides: vec![],
                     plain: false,
                     on_failure: OnFailure::Local,
+                    redisson_name: None,
                 }),
             )]),
             jwt: None,

@@ -10,7 +10,7 @@ use hyper::{HeaderMap, StatusCode, header::HeaderName};
 use smallvec::SmallVec;
 use tokio::time::Instant;
 use tollgate_limiter::{
-    Admission, Ask, Asks, Effect, Key, Limit, Limiter, Origin, Rate, Refusal, Scope, Standing,
+    Admission, Algorithm, Ask, Asks, Effect, Key, Limit, Limiter, Origin, Rate, Refusal, Scope, Standing,
     metrics::{Counts, Page},
     tightest_of_each,
 };
@@ -220,6 +220,9 @@ impl Rule {
 fn limit_of(config: &config::LimitSettings) -> Limit {
     let mut limit =
         Limit::new(&config.name, config.quota).on_failure(config.on_failure).wait_at_most(config.wait);
+    if let (Some(name), Algorithm::Redisson(counted)) = (&config.redisson_name, config.quota.algorithm) {
+        limit = limit.shared_with_redisson(name.clone(), counted);
+    }
     if config.mode == Mode::Shadow {
         limit = limit.shadow();
     }

@@ -6,6 +6,7 @@
 mod harness;
 
 mod outage;
+mod redisson;
 mod restarts;
 mod store;
 mod topology;

@@ -20,4 +20,4 @@ mod opened;
 mod oracle;
 mod parity;
 mod server;
-mod stepped;
+pub(crate) mod stepped;

@@ -249,6 +249,7 @@ impl From<StoreError> for Problem {
             _ if matches!(error, StoreError::OverridesFull) => {
                 Self::new(StatusCode::CONFLICT, format!("{error}: unset some of these {OVERRIDES_MOST}"))
             }
+            _ if matches!(error, StoreError::Unsupported(_)) => bad_request(error.to_string()),
             Some(cause) => Self::new(StatusCode::SERVICE_UNAVAILABLE, format!("{error}: {cause}")),
             None => Self::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string()),
         }

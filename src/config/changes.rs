@@ -123,7 +123,7 @@ impl LimitSettings {
             lines.push(format!("limit `{name}`: `scope` changed, counts start over"));
         }
         // Everything else that a key's text depends on.
-        let keying = |limit: &Self| (limit.prefixes, limit.plain);
+        let keying = |limit: &Self| (limit.prefixes, limit.plain, limit.redisson_name.clone());
         if self.key != old.key || keying(self) != keying(old) {
             lines.push(format!("limit `{name}` uses other keys: counts start over"));
         }

@@ -9,6 +9,7 @@ mod jwt;
 mod keys;
 mod limits;
 mod quota;
+mod redisson;
 mod routes;
 mod store;
 mod tls;

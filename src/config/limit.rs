@@ -5,7 +5,7 @@ use std::{fmt, net::IpAddr, time::Duration};
 
 use hyper::{StatusCode, header::HeaderName};
 use ipnet::IpNet;
-use tollgate_limiter::{Algorithm, OnFailure, Prefixes, Quota, Rate, Scope};
+use tollgate_limiter::{Algorithm, OnFailure, Prefixes, Quota, Rate, RedissonName, Scope};
 
 /// The settings of a limit: a name, a key, a quota, and how to apply them.
 #[derive(Debug, PartialEq)]
@@ -39,6 +39,8 @@ pub struct LimitSettings {
     pub plain: bool,
     /// The failure policy.
     pub on_failure: OnFailure,
+    /// The names of its limiters in the layout of Redisson, if it has that.
+    pub redisson_name: Option<RedissonName>,
 }
 
 impl LimitSettings {

@@ -14,7 +14,7 @@ use std::{fmt, marker::PhantomData, path::PathBuf, time::Duration};
 use serde::{Deserialize, Deserializer, de};
 
 pub(super) use self::{
-    choice::{AlgorithmName, Echo},
+    choice::{AlgorithmName, Echo, Layout},
     http::FieldName,
     limit::{AnyRate, LeaseDuration, Wait},
     number::{BodyMost, Fraction, Size, Whole},

@@ -24,10 +24,10 @@ use hyper::{
 use percent_encoding::percent_decode_str;
 use smallvec::{SmallVec, smallvec};
 use tollgate_limiter::{
-    Key, Rate,
+    Key, Rate, RedissonName,
     key::{
         HASH_DIGITS, credentials::usual as usual_credentials, hashed_text, kind_text, network_text,
-        value_text,
+        value_text, whole_value_text,
     },
     text,
 };
@@ -126,7 +126,10 @@ fn count_values<'r>(
     let mut readings = 1;
     for part in &limit.key {
         match values(part) {
-            Ok(values) if readings * values.len() <= MOST_READINGS => {
+            Ok(mut values) if readings * values.len() <= MOST_READINGS => {
+                if limit.redisson_name.is_some() && *part != KeyPart::Global {
+                    values.iter_mut().for_each(leave_nameable);
+                }
                 readings *= values.len();
                 parts.push(values);
             }
@@ -166,7 +169,7 @@ fn count_reading(
     }
     let rate = limit.overrides.iter().find(|other| is(&other.key)).map(|other| other.rate);
     let text_of = |(part, value): (&KeyPart, &Option<Value<'_>>)| match value {
-        Some(Value::Shown(value)) => text(part, value, limit.plain),
+        Some(Value::Shown(value)) => text_under(limit, part, value),
         Some(Value::Network(network)) => network_text(*network),
         None => network_text(limit.prefixes.network(client)),
     };
@@ -220,7 +223,7 @@ pub fn key_of(limit: &config::LimitSettings, written: &str) -> Result<Key, Strin
         } else if let Some(client) = named_address(limit, part, value) {
             network_text(limit.prefixes.network(client))
         } else {
-            text(part, &usual(part, value.as_bytes()), limit.plain)
+            text_under(limit, part, &usual(part, value.as_bytes()))
         }
     });
     Ok(Key::of_text(joined(parts.collect())))
@@ -229,7 +232,7 @@ pub fn key_of(limit: &config::LimitSettings, written: &str) -> Result<Key, Strin
 /// The key with these values.
 pub fn of_values(limit: &config::LimitSettings, values: &[String]) -> Key {
     let parts = limit.key.iter().zip(values);
-    let texts = parts.map(|(part, value)| text(part, &usual(part, value.as_bytes()), limit.plain));
+    let texts = parts.map(|(part, value)| text_under(limit, part, &usual(part, value.as_bytes())));
     Key::of_text(joined(texts.collect()))
 }
 
@@ -321,6 +324,11 @@ fn values<'r>(
     Ok(smallvec![shown.map(Value::Shown)])
 }
 
+/// Takes a value away that can't be part of a limiter's name in Redisson.
+fn leave_nameable(value: &mut Option<Value<'_>>) {
+    value.take_if(|value| matches!(value, Value::Shown(shown) if !RedissonName::accepts(shown)));
+}
+
 fn several(readings: Readings<'_>) -> Result<PartValues<'_>, Several> {
     Ok(readings.into_values().into_iter().map(|value| value.map(Value::Shown)).collect())
 }
@@ -362,6 +370,14 @@ fn is(parts: &[KeyPart], values: &[&Option<Value<'_>>], key: &[String]) -> bool 
         None => false,
     };
     values.len() == key.len() && parts.iter().zip(values).zip(key).all(is)
+}
+
+/// Returns a part of a limit's key as text. Java writes the value as it is, so that is whole where Java shares the limit.
+fn text_under(limit: &config::LimitSettings, part: &KeyPart, value: &[u8]) -> String {
+    match &limit.redisson_name {
+        Some(_) => whole_value_text(part.name(), value),
+        None => text(part, value, limit.plain),
+    }
 }
 
 /// A part of the key as text.

@@ -68,7 +68,9 @@ impl State {
     /// Returns an empty bucket. It allocates no memory.
     pub fn new(algorithm: Algorithm) -> Self {
         match algorithm {
-            Algorithm::SlidingWindow | Algorithm::SlidingCells { .. } => Self::Log(Log::default()),
+            Algorithm::SlidingWindow | Algorithm::SlidingCells { .. } | Algorithm::Redisson(_) => {
+                Self::Log(Log::default())
+            }
             Algorithm::FixedWindow => Self::Window(Window::default()),
             Algorithm::Gcra { .. } => Self::Meter(Meter::default()),
             Algorithm::Concurrency => Self::Leases(Leases::default()),
@@ -181,13 +183,26 @@ pub enum Algorithm {
     },
     /// Requests in flight at a time. The window is the time after which a lease ends that isn't renewed.
     Concurrency,
+    /// As the sliding window, in the layout of Redisson's `RRateLimiter`. A rate that is set in Redis holds, whatever the
+    /// quota says.
+    Redisson(RedissonType),
+}
+
+/// The processes that count together in the layout of Redisson, as its `RateType`, unless Redis has another one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum RedissonType {
+    /// All that use the store.
+    #[default]
+    Overall,
+    /// Each process alone.
+    PerClient,
 }
 
 impl Algorithm {
     /// Returns the name, as in the file.
     pub fn name(self) -> &'static str {
         match self {
-            Self::SlidingWindow => "sliding-window",
+            Self::SlidingWindow | Self::Redisson(_) => "sliding-window",
             Self::SlidingCells { .. } => "sliding-cells",
             Self::FixedWindow => "fixed-window",
             Self::Gcra { .. } => "gcra",
@@ -195,7 +210,7 @@ impl Algorithm {
         }
     }
 
-    /// Returns the part of a bucket's name that keeps formats apart: `sw`, `sc60`, `fw`, `gc`, `cc`.
+    /// Returns the part of a bucket's name that keeps formats apart: `sw`, `sc60`, `fw`, `gc`, `cc`, `rs`.
     pub fn tag(self) -> String {
         match self {
             Self::SlidingWindow => "sw".to_owned(),
@@ -203,7 +218,14 @@ impl Algorithm {
             Self::FixedWindow => "fw".to_owned(),
             Self::Gcra { .. } => "gc".to_owned(),
             Self::Concurrency => "cc".to_owned(),
+            Self::Redisson(_) => "rs".to_owned(),
         }
+    }
+
+    /// Returns true if other programs change the bucket and its rate at any time: then only the store knows what fits, and
+    /// only now.
+    pub fn is_changed_by_others(self) -> bool {
+        matches!(self, Self::Redisson(_))
     }
 }
 

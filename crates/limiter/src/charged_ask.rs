@@ -2,7 +2,6 @@
 
 use std::net::IpAddr;
 
-use bytes::Bytes;
 use smallvec::SmallVec;
 
 use crate::{
@@ -50,9 +49,10 @@ impl<'r> ChargedAsk<'r> {
         is_same
     }
 
-    /// Returns true if it can ever be admitted.
+    /// Returns true if it can ever be admitted, as far as is known here.
     pub(super) fn is_within_quota(&self) -> bool {
-        self.charge.cost.max(1) <= self.charge.quota.capacity()
+        let quota = self.charge.quota;
+        self.charge.cost.max(1) <= quota.capacity() || quota.algorithm.is_changed_by_others()
     }
 
     pub(super) fn standing(&self, outcome: Outcome, origin: Origin) -> Standing {
@@ -63,8 +63,7 @@ impl<'r> ChargedAsk<'r> {
     /// have, since a key's own might drop what others count, and to a key's own permits if they are fewer.
     fn instead(&self, place: &str) -> Charge {
         let Charge { bucket, cost, shadow, .. } = &self.charge;
-        let stem = &bucket[..bucket.len() - self.ask.key.as_str().len() - 1];
-        let bucket = Bytes::from([stem, b"network=", place.as_bytes(), b"}"].concat());
+        let bucket = self.ask.limit.bucket_beside(bucket, self.ask.key.as_str(), place);
         let quota = Quota { permits: self.common.permits.min(self.charge.quota.permits), ..self.common };
         Charge { bucket, quota, cost: (*cost).min(self.common.capacity()), shadow: *shadow }
     }

@@ -43,6 +43,12 @@ impl Key {
         Self(value_text(["caller", ""], name.as_bytes(), true))
     }
 
+    /// Returns the key of a caller with a name that is never hashed, as limits need that are
+    /// [shared with Redisson](crate::Limit::shared_with_redisson): their names hold the value as it is.
+    pub fn verbatim(name: &str) -> Self {
+        Self(whole_value_text(["caller", ""], name.as_bytes()))
+    }
+
     /// Returns the key of a client's address. The first 64 bits of an IPv6 address are one client.
     pub fn address(client: IpAddr) -> Self {
         Self(network_text(Prefixes { ipv4: 32, ipv6: 64 }.network(client.to_canonical())))
@@ -74,6 +80,12 @@ impl Key {
     }
 }
 
+impl From<String> for Key {
+    fn from(caller: String) -> Self {
+        Self::caller(&caller)
+    }
+}
+
 impl From<&str> for Key {
     fn from(caller: &str) -> Self {
         Self::caller(caller)
@@ -100,12 +112,17 @@ impl Prefixes {
 /// Returns the text of a value of this kind: its name, with a colon if another name follows, and that one.
 pub fn value_text(kind: [&str; 2], value: &[u8], plain: bool) -> String {
     if plain && value.len() <= LONGEST_VALUE {
-        let mut text = kind_text(kind);
-        text.extend(percent_encode(value, ENCODED));
-        return text;
+        return whole_value_text(kind, value);
     }
     let hash = text::hex::<HASH_DIGITS>(Sha256::digest(value));
     hashed_text(kind, str::from_utf8(&hash).expect("digits are ASCII"))
+}
+
+/// Returns the text of a value of this kind, however long it is.
+pub fn whole_value_text(kind: [&str; 2], value: &[u8]) -> String {
+    let mut text = kind_text(kind);
+    text.extend(percent_encode(value, ENCODED));
+    text
 }
 
 /// Returns the text of a value of this kind that has this hash.

@@ -30,6 +30,7 @@ mod limit;
 mod limiter;
 pub mod metrics;
 mod overrides;
+mod redisson;
 mod refusals;
 #[cfg(feature = "layer")]
 pub mod response;
@@ -49,12 +50,13 @@ pub use self::store::redis::{
 };
 pub use self::{
     admission::{Admission, Limited, Refusal},
-    algorithm::{Algorithm, Quota, Rate},
+    algorithm::{Algorithm, Quota, Rate, RedissonType},
     key::{Key, Prefixes},
     limit::{Ask, Asks, Limit},
     limiter::Limiter,
     overrides::{KeyState, read_rate},
+    redisson::RedissonName,
     settings::{OnFailure, RatelimitHeaders, Scope},
     standing::{Effect, Origin, Standing, Standings, tightest_of_each},
-    store::{StoreError, StoreSettings, StoreUrl},
+    store::{StoreError, StoreSettings, StoreUrl, redisson::RateChange},
 };

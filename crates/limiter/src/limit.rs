@@ -15,8 +15,8 @@ use http::header::HeaderValue;
 use smallvec::SmallVec;
 
 use crate::{
-    Key, OnFailure, Scope,
-    algorithm::{Algorithm, Quota, Rate},
+    Key, OnFailure, RedissonName, Scope,
+    algorithm::{Algorithm, Quota, Rate, RedissonType},
     store::Charge,
     text,
 };
@@ -51,6 +51,8 @@ pub struct Limit {
     pub(crate) costs: Costs,
     /// The part of a bucket's name between the store's prefix and the key: `:<limit>:<tag>:{`.
     stem: String,
+    /// The names of its buckets where Java shares them.
+    pub(crate) redisson_name: Option<RedissonName>,
     /// The value of `RateLimit-Policy` for the quota.
     pub(crate) policy: HeaderValue,
 }
@@ -83,7 +85,62 @@ impl Limit {
             wait: Duration::ZERO,
             costs: Costs::Vary,
             stem: format!(":{name}:{}:{{", quota.algorithm.tag()),
+            redisson_name: None,
             policy: policy(name, quota),
+        }
+    }
+
+    /// Makes the limit a sliding window in the layout of Redisson, so that Java services with an `RRateLimiter` of
+    /// this name share it. The rate that Redis has for the name holds; the limit's own is written if there is none.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tollgate_limiter::{Limit, Rate, RedissonType};
+    ///
+    /// # fn main() -> Result<(), String> {
+    /// // In Java: redisson.getRateLimiter("logins:alice")
+    /// let logins = Limit::new("logins", "5/min".parse::<Rate>()?)
+    ///     .shared_with_redisson("logins:{key}".parse()?, RedissonType::Overall);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn shared_with_redisson(self, name: RedissonName, counted: RedissonType) -> Self {
+        let quota = Quota::new(Algorithm::Redisson(counted), self.quota.rate());
+        Self { quota, redisson_name: Some(name), ..self }
+    }
+
+    /// Returns the names by which Java knows the limiters of this limit, if it shares them.
+    pub fn redisson_name(&self) -> Option<&RedissonName> {
+        self.redisson_name.as_ref()
+    }
+
+    /// Returns the name of a key's bucket in a store with this prefix.
+    fn bucket(&self, key_prefix: &str, key: &str) -> Bytes {
+        match &self.redisson_name {
+            Some(name) => name.of_key(key).into(),
+            None => text::concat([key_prefix, &self.stem, key, "}"]).into(),
+        }
+    }
+
+    /// Returns the name of a key's limiter in Redisson. `None` if each key has one, and none is given.
+    pub(crate) fn redisson_bucket(&self, key: Option<&Key>) -> Option<Bytes> {
+        let name = self.redisson_name.as_ref()?;
+        match key {
+            Some(key) => Some(name.of_key(key.as_str()).into()),
+            None => (!name.has_key()).then(|| name.of("").into()),
+        }
+    }
+
+    /// Returns the name of the bucket that counts several keys from one place, beside the bucket of a key.
+    pub(crate) fn bucket_beside(&self, bucket: &[u8], key: &str, place: &str) -> Bytes {
+        match &self.redisson_name {
+            Some(name) => name.of(&["network=", place].concat()).into(),
+            None => {
+                let stem = &bucket[..bucket.len() - key.len() - 1];
+                Bytes::from([stem, b"network=", place.as_bytes(), b"}"].concat())
+            }
         }
     }
 
@@ -263,9 +320,9 @@ impl Ask {
     /// Returns its charge at this rate, on a bucket with this prefix.
     pub fn charge(&self, key_prefix: &str, rate: Rate) -> Charge {
         let Self { limit, key, cost, .. } = self;
-        let bucket = text::concat([key_prefix, &limit.stem, key.as_str(), "}"]);
+        let bucket = limit.bucket(key_prefix, key.as_str());
         let quota = Quota::new(limit.quota.algorithm, rate);
-        Charge { bucket: bucket.into(), quota, cost: *cost, shadow: limit.shadows() }
+        Charge { bucket, quota, cost: *cost, shadow: limit.shadows() }
     }
 }
 

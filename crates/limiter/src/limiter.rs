@@ -7,6 +7,7 @@ mod failure;
 mod known;
 mod operators;
 mod outcome;
+mod redisson;
 mod state;
 mod waiting;
 

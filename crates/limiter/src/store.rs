@@ -11,6 +11,7 @@ pub mod redis;
 #[cfg(not(feature = "redis"))]
 #[path = "store/without_redis.rs"]
 pub mod redis;
+pub mod redisson;
 #[cfg(feature = "redis")]
 pub mod script;
 mod settings;
@@ -255,6 +256,8 @@ pub enum StoreError {
     Full,
     /// The number of overridden rates has reached its bound.
     OverridesFull,
+    /// The limit or the store can't do this.
+    Unsupported(&'static str),
     /// The server couldn't be reached, or the connection broke.
     #[cfg(feature = "redis")]
     Connection(fred::error::Error),
@@ -283,7 +286,7 @@ impl StoreError {
             Self::Answer(_) => "answer",
             Self::Malformed => "malformed",
             // No decision fails of these.
-            Self::Url(_) | Self::OverridesFull => "other",
+            Self::Url(_) | Self::OverridesFull | Self::Unsupported(_) => "other",
         }
     }
 }
@@ -297,6 +300,7 @@ impl fmt::Display for StoreError {
             Self::Overloaded => "too many decisions wait for the store",
             Self::Full => "the in-process store is full",
             Self::OverridesFull => "too many rates are set already",
+            Self::Unsupported(reason) => reason,
             #[cfg(feature = "redis")]
             Self::Connection(_) => "the connection to the store failed",
             #[cfg(feature = "redis")]

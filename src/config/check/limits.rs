@@ -69,6 +69,7 @@ impl Check<'_, '_> {
         }
         let quota = self.quota(&span, &limit);
         self.check_charging(&limit);
+        let redisson_name = self.redisson_name(&span, &limit);
         let prefixes = Prefixes { ipv4: limit.ipv4_prefix.0 as u8, ipv6: limit.ipv6_prefix.0 as u8 };
         // If a part of the key was removed, values of the key would have the wrong length.
         let key = limit.key.take().filter(|key| !self.document.had_within(&key.span()))?.into_inner();
@@ -91,6 +92,7 @@ impl Check<'_, '_> {
             overrides,
             plain: limit.plain,
             on_failure: limit.on_failure.map_or(self.on_failure, |policy| policy.into_inner().0),
+            redisson_name,
         })
     }
 

@@ -3,13 +3,13 @@
 use std::ops::Range;
 
 use super::Check;
-use tollgate_limiter::{Algorithm, Quota, Rate, Scope};
+use tollgate_limiter::{Algorithm, Quota, Rate, RedissonType, Scope};
 
 use crate::config::{
     Cost,
     error::Diagnostic,
     file::{self, Spanned},
-    value::{AlgorithmName, AnyRate, LeaseDuration, ParsedText},
+    value::{AlgorithmName, AnyRate, Layout, LeaseDuration, ParsedText},
 };
 
 impl Check<'_, '_> {
@@ -135,6 +135,11 @@ impl Check<'_, '_> {
 
 /// Returns the algorithm of a limit with its parameters.
 fn algorithm(limit: &file::LimitTable) -> Algorithm {
+    if limit.layout.as_ref().is_some_and(|layout| layout.get_ref().0 == Layout::Redisson) {
+        let counted =
+            limit.redisson_type.as_ref().map_or(RedissonType::Overall, |counted| counted.get_ref().0);
+        return Algorithm::Redisson(counted);
+    }
     match limit.algorithm.0 {
         AlgorithmName::SlidingWindow => Algorithm::SlidingWindow,
         AlgorithmName::SlidingCells => {

@@ -9,11 +9,11 @@ use serde::{
 };
 
 use super::{Spanned, SpannedTable, ValueList};
-use tollgate_limiter::{OnFailure, Rate, Scope};
+use tollgate_limiter::{OnFailure, Rate, RedissonName, RedissonType, Scope};
 
 use crate::config::{
     Cost, Exemption, KeyPart, Missing, Mode, StatusRange,
-    value::{AlgorithmName, AnyRate, FromText, LeaseDuration, ParsedText, Wait, Whole},
+    value::{AlgorithmName, AnyRate, FromText, Layout, LeaseDuration, ParsedText, Wait, Whole},
 };
 
 /// A number of permits.
@@ -74,6 +74,15 @@ pub(in crate::config) struct LimitTable {
     pub plain: bool,
     /// Overrides the store's `on_failure` for this limit. Default: the store's.
     pub on_failure: Option<Spanned<ParsedText<OnFailure>>>,
+    /// Layout of the counts in Redis: the gateway's own (`"tollgate"`), or that of Redisson's `RRateLimiter`
+    /// (`"redisson"`), to share the limit with Java services. Default: `"tollgate"`.
+    pub layout: Option<Spanned<ParsedText<Layout>>>,
+    /// For `layout = "redisson"`: the name that Java gives to `getRateLimiter`, with `{key}` in place of the key's
+    /// value: `"logins:{key}"`. With the key `"global"`, a name without it. Required there.
+    pub redisson_name: Option<Spanned<ParsedText<RedissonName>>>,
+    /// For `layout = "redisson"`: Redisson's rate type of limiters that Java hasn't set, `"overall"` or `"per-client"`,
+    /// for which each gateway is a client. Default: `"overall"`.
+    pub redisson_type: Option<Spanned<ParsedText<RedissonType>>>,
 }
 
 impl Default for LimitTable {
@@ -98,6 +107,9 @@ impl Default for LimitTable {
             overrides: Vec::new(),
             plain: false,
             on_failure: None,
+            layout: None,
+            redisson_name: None,
+            redisson_type: None,
         }
     }
 }

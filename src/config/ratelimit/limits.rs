@@ -116,6 +116,7 @@ impl Reader<'_> {
             overrides: Vec::new(),
             plain: false,
             on_failure: self.on_failure,
+            redisson_name: None,
         };
         self.limits.insert(name.clone(), Arc::new(limit));
         name

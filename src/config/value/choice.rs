@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::FromText;
-use tollgate_limiter::{OnFailure, RatelimitHeaders, Scope};
+use tollgate_limiter::{OnFailure, RatelimitHeaders, RedissonType, Scope};
 
 use crate::config::{AccessLogFormat, Balance, EscapedSlashes, Missing, Mode};
 
@@ -78,6 +78,31 @@ impl FromText for AlgorithmName {
 
     fn read(text: &str) -> Result<Self, String> {
         choose("algorithm", Self::ALL, text)
+    }
+}
+
+/// The layout of a limit's counts in Redis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::config) enum Layout {
+    /// The gateway's own.
+    Tollgate,
+    /// That of Redisson's `RRateLimiter`.
+    Redisson,
+}
+
+impl FromText for Layout {
+    const EXPECTED: &'static str = "\"tollgate\" or \"redisson\"";
+
+    fn read(text: &str) -> Result<Self, String> {
+        choose("layout", [("tollgate", Self::Tollgate), ("redisson", Self::Redisson)], text)
+    }
+}
+
+impl FromText for RedissonType {
+    const EXPECTED: &'static str = "\"overall\" or \"per-client\"";
+
+    fn read(text: &str) -> Result<Self, String> {
+        choose("`redisson_type` value", [("overall", Self::Overall), ("per-client", Self::PerClient)], text)
     }
 }
 

@@ -3,7 +3,7 @@
 use std::{ops::RangeInclusive, time::Duration};
 
 use super::FromText;
-use tollgate_limiter::{Rate, duration};
+use tollgate_limiter::{Rate, RedissonName, duration};
 
 use crate::config::StatusRange;
 
@@ -27,6 +27,14 @@ impl FromText for AnyRate {
         // The bounds on the number are those of a rate; the unit is irrelevant.
         let rate = format!("{text}/s").parse::<Rate>();
         rate.map(|rate| Self::AtATime(rate.permits)).map_err(|remedy| remedy.replacen("/s`", "`", 1))
+    }
+}
+
+impl FromText for RedissonName {
+    const EXPECTED: &'static str = "a name such as \"logins:{key}\"";
+
+    fn read(text: &str) -> Result<Self, String> {
+        text.parse()
     }
 }
 

@@ -145,5 +145,6 @@ pub(crate) fn stated_limits(config: &Config) -> impl Iterator<Item = LimitSettin
         overrides: Vec::new(),
         plain: false,
         on_failure: config.decisions.as_ref().map_or(OnFailure::Local, |decisions| decisions.on_failure),
+        redisson_name: None,
     })
 }

@@ -87,7 +87,7 @@ impl Limiter {
 
     /// Returns true if refusals of a charge are remembered. The in-process store is asked as fast.
     pub(super) fn remembers(&self, charge: &Charge, scope: Scope) -> bool {
-        self.is_shared(scope) && !charge.shadow
+        self.is_shared(scope) && !charge.shadow && !charge.quota.algorithm.is_changed_by_others()
     }
 
     /// Looks up how a request would be refused now, or that it wouldn't.

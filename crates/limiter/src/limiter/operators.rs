@@ -13,7 +13,7 @@ use crate::{
     Ask, Key, KeyState, Limit, Quota,
     overrides::Follows,
     store::{
-        Placed, Store, StoreError,
+        Charge, Placed, Store, StoreError,
         overrides::{Override, OverrideChange},
     },
 };
@@ -24,7 +24,7 @@ const POLL_EVERY: Duration = Duration::from_secs(1);
 /// The longest time that a message takes to arrive after its change.
 const TOLD_WITHIN: Duration = Duration::from_millis(50);
 /// The deadline of a change. A person waits for it, longer than a request may.
-const PATIENCE: Duration = Duration::from_secs(2);
+pub(super) const PATIENCE: Duration = Duration::from_secs(2);
 
 impl Limiter {
     /// Forgets which requests are refused without asking, as a changed configuration demands.
@@ -41,7 +41,10 @@ impl Limiter {
         asked.charge.cost = asked.charge.cost.max(1);
         let is_overridden = self.overridden.of(&ask.limit, Some(&ask.key)).is_some();
         let (usage, is_by_network) = self.peek_at(&mut asked).await?;
-        Ok(KeyState { quota: asked.charge().quota, is_overridden, usage, is_by_network })
+        let Charge { bucket, quota, .. } = asked.charge();
+        let known = self.store.known_rate(bucket, *quota, Instant::now() + PATIENCE).await?;
+        let held = Quota::new(quota.algorithm, known.unwrap_or(quota.rate()));
+        Ok(KeyState { quota: held, is_overridden: is_overridden || held != *quota, usage, is_by_network })
     }
 
     /// Forgets what was counted for a key, here and for all gateways. Those that can't be told so may still refuse
@@ -91,6 +94,11 @@ impl Limiter {
     /// # Errors
     /// The store gives no answer: it may or may not have been removed.
     pub async fn unset_rate(&self, limit: &Limit, key: Option<&Key>) -> Result<bool, StoreError> {
+        if limit.quota.algorithm.is_changed_by_others() {
+            return Err(StoreError::Unsupported(
+                "Redisson knows one rate, which can't be removed: set the one that is to hold",
+            ));
+        }
         let (names, deadline) = (&self.overridden.names, Instant::now() + PATIENCE);
         let change = self.store.unset_override(names, &field(limit, key), deadline).await?;
         self.note_own(change).await
@@ -120,6 +128,9 @@ impl Limiter {
         set: &Override,
         if_absent: bool,
     ) -> Result<bool, StoreError> {
+        if limit.quota.algorithm.is_changed_by_others() {
+            return self.set_in_redisson(limit, key, set, if_absent).await;
+        }
         let (names, deadline) = (&self.overridden.names, Instant::now() + PATIENCE);
         let change = self.store.set_override(names, &field(limit, key), set, if_absent, deadline).await?;
         self.note_own(change).await

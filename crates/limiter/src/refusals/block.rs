@@ -229,7 +229,7 @@ impl Block {
         let delay_us = match algorithm {
             Algorithm::SlidingWindow | Algorithm::FixedWindow => window_us,
             Algorithm::SlidingCells { cells } => window_us + cell_us(window_us, cells),
-            Algorithm::Gcra { .. } | Algorithm::Concurrency => return None,
+            Algorithm::Gcra { .. } | Algorithm::Concurrency | Algorithm::Redisson(_) => return None,
         };
         let last = self.steps.last().filter(|_| self.blocks(cost, now))?;
         let grow_at = last.told_at + Duration::from_micros(last.grow_us);

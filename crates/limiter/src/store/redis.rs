@@ -18,6 +18,7 @@ mod deadlines;
 mod node;
 pub mod overrides;
 pub mod password;
+mod redisson;
 mod replicas;
 mod round_trip;
 mod sentinel;

@@ -21,8 +21,8 @@ use sha1::{Digest, Sha1};
 use smallvec::SmallVec;
 
 use crate::{
-    algorithm::{Algorithm, Quota},
-    text,
+    algorithm::{Algorithm, Quota, RedissonType},
+    redisson, text,
 };
 
 use self::list::List;
@@ -36,6 +36,7 @@ pub const SOURCE: &str = concat!(
     include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../lua/fixed_window.lua")),
     include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../lua/gcra.lua")),
     include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../lua/concurrency.lua")),
+    include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../lua/redisson.lua")),
     include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../lua/walk.lua")),
 );
 
@@ -220,6 +221,10 @@ impl Call {
                 index[*place] = keys.len() as i64;
             }
         }
+        // What these algorithms keep beside the bucket stands behind all buckets.
+        let several = order.iter().map(|place| &self.buckets[*place]);
+        let several = several.filter(|bucket| bucket.quota.algorithm.is_changed_by_others());
+        keys.extend(several.flat_map(|bucket| redisson::derived_keys(&bucket.name)).map(Bytes::from));
         for step in &self.steps {
             self.write_step(step, &index, &mut list);
         }
@@ -234,6 +239,7 @@ impl Call {
             Algorithm::FixedWindow => "fw",
             Algorithm::Gcra { .. } => "gc",
             Algorithm::Concurrency => "cc",
+            Algorithm::Redisson(_) => "rs",
         });
         list.push(i64::from(quota.permits));
         list.push(quota.window_us as i64);
@@ -242,6 +248,13 @@ impl Call {
             Algorithm::SlidingCells { cells } => list.push(i64::from(cells)),
             Algorithm::Gcra { .. } => list.push(i64::from(quota.capacity())),
             Algorithm::Concurrency => list.push_text(&call_name(self.number)),
+            Algorithm::Redisson(counted) => {
+                let mut parameter = Vec::with_capacity(64);
+                parameter.extend(&fastrand::u128(..).to_be_bytes()[..14]);
+                parameter.push(if counted == RedissonType::Overall { b'0' } else { b'1' });
+                parameter.extend(redisson::CLIENT.as_bytes());
+                list.push_bytes(&parameter);
+            }
         }
     }
 

@@ -5,11 +5,15 @@ use std::convert::Infallible;
 use bytes::Bytes;
 use tokio::{sync::mpsc, time::Instant};
 
-use crate::metrics::Page;
+use crate::{
+    algorithm::{Quota, Rate},
+    metrics::Page,
+};
 
 use super::{
     NodeState, Operation, Reply, StoreError,
     overrides::{Names, Override, OverrideChange, Overrides},
+    redisson::RateChange,
 };
 
 /// A store that can't be made.
@@ -56,6 +60,24 @@ impl RedisStore {
     }
 
     pub fn write_metrics(&self, _: &mut Page<'_>) {
+        match self.0 {}
+    }
+
+    pub async fn redisson_rate(&self, _: &[u8], _: Instant) -> Result<Option<Rate>, StoreError> {
+        match self.0 {}
+    }
+
+    pub async fn change_redisson(
+        &self,
+        _: &[u8],
+        _: Quota,
+        _: RateChange,
+        _: Instant,
+    ) -> Result<bool, StoreError> {
+        match self.0 {}
+    }
+
+    pub async fn release_redisson(&self, _: &[u8], _: u32, _: Instant) -> Result<bool, StoreError> {
         match self.0 {}
     }
 

@@ -38,10 +38,15 @@ impl List {
 
     /// Adds a text of at most 255 bytes.
     pub(super) fn push_text(&mut self, text: &str) {
+        self.push_bytes(text.as_bytes());
+    }
+
+    /// Adds at most 255 bytes, which the script reads as it does a text.
+    pub(super) fn push_bytes(&mut self, bytes: &[u8]) {
         self.length += 1;
-        let length = u8::try_from(text.len()).expect("words and names of leases are short");
+        let length = u8::try_from(bytes.len()).expect("words, names of leases and parameters are short");
         self.bytes.extend([0xd9, length]);
-        self.bytes.extend(text.as_bytes());
+        self.bytes.extend(bytes);
     }
 
     /// The list as it is sent.

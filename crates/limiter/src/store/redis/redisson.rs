@@ -1,0 +1,95 @@
+//! The rates of limiters in the layout of Redisson, read and changed by lua/redisson_rate.lua.
+
+use bytes::Bytes;
+use fred::types::Value;
+use tokio::time::Instant;
+
+use crate::{
+    algorithm::{Algorithm, Quota, Rate, RedissonType},
+    redisson::derived_keys,
+    store::{StoreError, redisson::RateChange},
+};
+
+use super::RedisStore;
+
+const SOURCE: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../lua/redisson_rate.lua"));
+
+impl RedisStore {
+    /// Returns the rate that Redis has for a limiter, if it has one.
+    pub(in crate::store) async fn redisson_rate(
+        &self,
+        bucket: &[u8],
+        deadline: Instant,
+    ) -> Result<Option<Rate>, StoreError> {
+        let Value::Array(values) = self.run_redisson(bucket, &["get"], deadline).await? else {
+            return Err(StoreError::Malformed);
+        };
+        let numbers = values.iter().map(Value::as_u64).collect::<Option<Vec<_>>>();
+        match numbers.as_deref() {
+            Some([]) => Ok(None),
+            Some(&[permits, interval_ms]) => {
+                let permits = u32::try_from(permits).unwrap_or(u32::MAX).min(Rate::MAX_PERMITS);
+                Ok(Some(Rate { permits, window_us: interval_ms.saturating_mul(1_000) }))
+            }
+            _ => Err(StoreError::Malformed),
+        }
+    }
+
+    /// Changes the rate of a limiter. Returns true if something was changed.
+    pub(in crate::store) async fn change_redisson(
+        &self,
+        bucket: &[u8],
+        quota: Quota,
+        change: RateChange,
+        deadline: Instant,
+    ) -> Result<bool, StoreError> {
+        let permits = quota.permits.to_string();
+        let interval_ms = (quota.window_us / 1_000).to_string();
+        let counted = match quota.algorithm {
+            Algorithm::Redisson(RedissonType::PerClient) => "1",
+            _ => "0",
+        };
+        let words = match change {
+            RateChange::Set => vec!["set", &permits, &interval_ms, counted, "-"],
+            RateChange::SetIfAbsent => vec!["set-if-absent", &permits, &interval_ms, counted, "-"],
+            RateChange::Update { keeps_counts: true } => {
+                vec!["update", &permits, &interval_ms, "-", "-", "1"]
+            }
+            RateChange::Update { keeps_counts: false } => {
+                vec!["update", &permits, &interval_ms, "-", "-", "0"]
+            }
+        };
+        self.change(bucket, &words, deadline).await
+    }
+
+    /// Gives permits back to a limiter, as Redisson does. Returns true if it had less than its rate.
+    pub(in crate::store) async fn release_redisson(
+        &self,
+        bucket: &[u8],
+        permits: u32,
+        deadline: Instant,
+    ) -> Result<bool, StoreError> {
+        self.change(bucket, &["release", &permits.to_string()], deadline).await
+    }
+
+    async fn change(&self, bucket: &[u8], words: &[&str], deadline: Instant) -> Result<bool, StoreError> {
+        match self.run_redisson(bucket, words, deadline).await? {
+            Value::Integer(changed) => Ok(changed != 0),
+            _ => Err(StoreError::Malformed),
+        }
+    }
+
+    async fn run_redisson(
+        &self,
+        bucket: &[u8],
+        words: &[&str],
+        deadline: Instant,
+    ) -> Result<Value, StoreError> {
+        let [own_value, value, own_permits, permits] = derived_keys(bucket).map(Bytes::from);
+        let key = str::from_utf8(bucket).map_err(|_| StoreError::Malformed)?;
+        let mut command: Vec<Bytes> = ["EVAL", SOURCE, "5"].map(Bytes::from).into();
+        command.extend([Bytes::copy_from_slice(bucket), own_value, own_permits, value, permits]);
+        command.extend(words.iter().map(|word| Bytes::copy_from_slice(word.as_bytes())));
+        self.command(key, command, deadline).await
+    }
+}

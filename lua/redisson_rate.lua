@@ -1,0 +1,98 @@
+-- Reads and changes the rate of a limiter in the layout of Redisson: lua/redisson.lua tells what its keys hold.
+-- Rust side: crates/limiter/src/store/redis/redisson.rs.
+--
+-- KEYS  the hash; the value and the permits of this process; the value and the permits overall.
+-- ARGV  get                                             nothing is written
+--       set <rate> <interval> <type> <keep alive>       what was counted for the type is forgotten
+--       set-if-absent <rate> <interval> <type> <keep alive>
+--       update <rate> <interval> <type> <keep alive> <1: what was counted stays>
+--       release <permits>
+-- The interval and the time to keep it alive are milliseconds. `-` for the latter is what the hash has or, if it has
+-- none, two intervals and at least a minute; `-` for the type is what the hash has, or 0.
+--
+-- Returns for get the rate and the interval, or nothing if there is no whole configuration; for others 1 if something
+-- was changed, else 0.
+local operation = ARGV[1]
+local held = redis.call('HMGET', KEYS[1], 'rate', 'interval', 'type', 'keepAliveTime')
+local is_set = held[1] and held[2] and held[3]
+
+local function keys_of(type)
+  if type == '1' then return KEYS[2], KEYS[3] end
+  return KEYS[4], KEYS[5]
+end
+
+if operation == 'get' then
+  if not is_set then return {} end
+  return { tonumber(held[1]), tonumber(held[2]) }
+end
+
+if operation == 'release' then
+  if not is_set then return 0 end
+  local value_key = keys_of(held[3])
+  local left = tonumber(redis.call('GET', value_key) or held[1])
+  local more = math.min(tonumber(held[1]), left + tonumber(ARGV[2])) - left
+  if more <= 0 then return 0 end
+  redis.call('INCRBY', value_key, string.format('%d', more))
+  return 1
+end
+
+local rate, interval, type, keep_alive = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+if type == '-' then type = held[3] or '0' end
+if keep_alive == '-' then
+  keep_alive = held[4] or string.format('%d', math.max(2 * tonumber(interval), 60000))
+end
+local fields = { 'rate', rate, 'interval', interval, 'type', type, 'keepAliveTime', keep_alive }
+
+local function keep(...)
+  local ttl = tonumber(keep_alive)
+  if ttl <= 0 then ttl = redis.call('PTTL', KEYS[1]) end
+  if ttl <= 0 then return end
+  for _, key in ipairs({ ... }) do redis.call('PEXPIRE', key, string.format('%d', ttl)) end
+end
+
+if operation == 'set-if-absent' then
+  for i = 1, #fields, 2 do redis.call('HSETNX', KEYS[1], fields[i], fields[i + 1]) end
+  if held[3] then return 0 end
+  if tonumber(keep_alive) > 0 then redis.call('PEXPIRE', KEYS[1], keep_alive) end
+  return 1
+end
+
+local value_key, permits_key = keys_of(type)
+if operation == 'set' then
+  redis.call('HSET', KEYS[1], unpack(fields))
+  if tonumber(keep_alive) > 0 then redis.call('PEXPIRE', KEYS[1], keep_alive) end
+  redis.call('UNLINK', value_key, permits_key)
+  return 1
+end
+
+-- What is left is to update.
+if redis.call('EXISTS', KEYS[1]) == 0 then return 0 end
+if held[3] and held[3] ~= type then
+  redis.call('UNLINK', KEYS[2], KEYS[3], KEYS[4], KEYS[5])
+elseif ARGV[6] ~= '1' then
+  redis.call('UNLINK', value_key, permits_key)
+else
+  local clock = redis.call('TIME')
+  local dead_at = clock[1] * 1000 + math.floor(clock[2] / 1000) - tonumber(interval)
+  local MANY, rank, used, dead = 500, 0, 0, 0
+  repeat
+    local last = string.format('%d', rank + MANY - 1)
+    local found = redis.call('ZRANGE', permits_key, string.format('%d', rank), last, 'WITHSCORES')
+    for i = 1, #found, 2 do
+      if #found[i] ~= 21 or string.byte(found[i]) ~= 16 then
+        return redis.error_reply('ERR the permits have members of another layout than Redisson 3.21 and later writes')
+      end
+      if tonumber(found[i + 1]) > dead_at then
+        used = used + struct.unpack('<I4', found[i], 18)
+      else
+        dead = dead + 1
+      end
+    end
+    rank = rank + MANY
+  until #found < 2 * MANY
+  if dead > 0 then redis.call('ZREMRANGEBYRANK', permits_key, '0', string.format('%d', dead - 1)) end
+  redis.call('SET', value_key, string.format('%d', math.max(0, tonumber(rate) - used)))
+end
+redis.call('HSET', KEYS[1], unpack(fields))
+keep(KEYS[1], value_key, permits_key)
+return 1

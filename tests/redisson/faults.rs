@@ -1,0 +1,354 @@
+//! Faults of `RRateLimiter` that users have reported, by number, which the layout must not have here.
+
+use crate::{
+    redisson::{at, change, charge, fault, peek, plant, release, take, take_many},
+    store::stepped::Script,
+};
+
+fn script() -> Script {
+    let mut script = Script::with_stepped_clock();
+    at(&mut script, 1_000_000);
+    script
+}
+
+fn value(script: &mut Script, name: &str) -> i64 {
+    script.command(&["GET", &format!("{{{name}}}:value")]).integer()
+}
+
+fn members(script: &mut Script, name: &str) -> i64 {
+    script.command(&["ZCARD", &format!("{{{name}}}:permits")]).integer()
+}
+
+fn set(script: &mut Script, name: &str, permits: &str, interval_ms: &str) {
+    change(script, name, &["set", permits, interval_ms, "0", "0"]);
+}
+
+/// Simulates requests that come each so many milliseconds, and fails if a window has more than its permits.
+fn flood(script: &mut Script, permits: usize, window_ms: u64, every_ms: u64, cost: u32) -> usize {
+    let charge = charge("flood", &format!("{permits}/{window_ms}ms"), cost);
+    let mut granted: Vec<u64> = Vec::new();
+    for step in 0..200 {
+        let now = 2_000_000 + step * every_ms;
+        at(script, now);
+        granted.extend(vec![now; take_many(script, &charge, 3) * cost as usize]);
+    }
+    for (first, start) in granted.iter().enumerate() {
+        let within = granted[first..].iter().take_while(|at| **at < start + window_ms).count();
+        assert!(within <= permits, "{within} from {start}");
+    }
+    granted.len()
+}
+
+#[test]
+fn issue_2072_the_first_call_takes_no_more_than_the_rate() {
+    let mut script = script();
+    let charge = charge("a", "5/s", 1);
+    assert_eq!(take_many(&mut script, &charge, 9), 5);
+    assert_eq!(value(&mut script, "a"), 0);
+}
+
+#[test]
+fn issue_2931_no_window_has_more_across_the_end_of_another() {
+    let mut script = script();
+    for (every_ms, cost) in [(7, 1), (90, 1), (13, 3)] {
+        script.command(&["FLUSHALL"]);
+        let granted = flood(&mut script, 10, 1_000, every_ms, cost);
+        // Nor fewer, but for what a cost leaves over.
+        let windows = 200 * every_ms as usize / 1_000;
+        assert!(granted >= windows * 9, "{granted} in {windows} windows");
+    }
+}
+
+#[test]
+fn issue_3639_callers_at_one_instant_share_the_permits() {
+    let mut script = script();
+    let charge = charge("a", "50/s", 1);
+    let granted: usize = (0..100).map(|_| take_many(&mut script, &charge, 1)).sum();
+    assert_eq!((granted, members(&mut script, "a")), (50, 50));
+}
+
+#[test]
+fn issue_7329_a_release_never_leaves_more_than_the_rate() {
+    let mut script = script();
+    let charge = charge("a", "10/s", 1);
+    assert_eq!(take_many(&mut script, &charge, 4), 4);
+    release(&mut script, "a", 4);
+    assert_eq!(value(&mut script, "a"), 10);
+    at(&mut script, 1_001_000);
+    assert_eq!(peek(&mut script, &charge).used, 0);
+    assert_eq!(take_many(&mut script, &charge, 20), 10);
+    assert_eq!(value(&mut script, "a"), 0);
+}
+
+#[test]
+fn issue_7342_what_was_released_stays_usable_when_grants_end() {
+    let mut script = script();
+    let charge = charge("a", "10/s", 1);
+    for turn in 0..30 {
+        at(&mut script, 1_000_000 + turn * 100);
+        assert!(take(&mut script, &charge).0);
+        release(&mut script, "a", 1);
+        assert_eq!(value(&mut script, "a"), 10, "turn {turn}");
+    }
+}
+
+#[test]
+fn issue_3804_and_4176_everything_is_available_again_after_an_idle_interval() {
+    let mut script = script();
+    let five = charge("a", "5/s", 5);
+    assert!(take(&mut script, &five).0);
+    // Permits that no member accounts for, as an older client or an eviction left them.
+    script.command(&["DECRBY", "{a}:value", "3"]);
+    at(&mut script, 1_001_000);
+    assert_eq!(peek(&mut script, &five).used, 0);
+    assert!(take(&mut script, &five).0);
+}
+
+#[test]
+fn issue_5687_a_value_that_is_gone_is_made_of_the_grants_that_count() {
+    let mut script = script();
+    let charge = charge("a", "5/s", 1);
+    assert_eq!(take_many(&mut script, &charge, 4), 4);
+    script.command(&["DEL", "{a}:value"]);
+    assert_eq!(take_many(&mut script, &charge, 4), 1);
+}
+
+#[test]
+fn issue_5750_a_low_rate_gives_each_permit_back() {
+    let mut script = script();
+    let charge = charge("a", "1/s", 1);
+    for turn in 0..50 {
+        at(&mut script, 1_000_000 + turn * 1_000);
+        assert_eq!(take(&mut script, &charge), (true, Some(0)), "turn {turn}");
+        assert_eq!(take(&mut script, &charge), (false, Some(1_000)), "turn {turn}");
+    }
+}
+
+#[test]
+fn issue_5751_and_5906_the_value_never_drifts_from_the_grants() {
+    let mut script = script();
+    let mut random = fastrand::Rng::with_seed(7);
+    let mut now = 1_000_000;
+    for _ in 0..500 {
+        now += random.u64(1..300);
+        at(&mut script, now);
+        let charge = charge("a", "20/s", random.u32(1..8));
+        take(&mut script, &charge);
+        let members = script.command(&["ZRANGE", "{a}:permits", "0", "-1"]);
+        let used: u32 =
+            members.list().iter().map(|m| u32::from_le_bytes(m.bytes()[17..].try_into().unwrap())).sum();
+        assert_eq!(value(&mut script, "a") + i64::from(used), 20);
+    }
+}
+
+#[test]
+fn issue_3526_many_members_end_at_once() {
+    let mut script = script();
+    set(&mut script, "a", "30000", "1000");
+    script.command(&["SET", "{a}:value", "30000"]);
+    for _ in 0..20_000 {
+        plant(&mut script, "a", 1_000_000, 1);
+    }
+    plant(&mut script, "a", 1_000_500, 1);
+    at(&mut script, 1_001_000);
+    let charge = charge("a", "1/s", 9_000);
+    // Some thousands a call: all are free after a few calls, and none is lost.
+    let granted: usize = (0..5).map(|_| take_many(&mut script, &charge, 3)).sum();
+    assert_eq!(granted, 3);
+    assert_eq!(value(&mut script, "a"), 2_999);
+}
+
+#[test]
+fn issue_3025_and_3444_scores_of_any_size_are_read() {
+    let mut script = script();
+    set(&mut script, "a", "5", "1000");
+    script.command(&["SET", "{a}:value", "5"]);
+    plant(&mut script, "a", 0, 2);
+    plant(&mut script, "a", 1_763_683_200_123, 1);
+    at(&mut script, 1_763_683_200_500);
+    let three = charge("a", "1/s", 3);
+    assert_eq!(peek(&mut script, &three).used, 1);
+    assert!(take(&mut script, &three).0);
+    assert_eq!(take(&mut script, &three), (false, Some(1_000)));
+}
+
+#[test]
+fn issue_3910_and_5516_members_of_another_length_change_nothing() {
+    let mut script = script();
+    set(&mut script, "a", "5", "1000");
+    let charge = charge("a", "1/s", 1);
+    for member in [&b"\x08_random_\x01\0\0\0"[..], b"\x10\0\0\0\0\0\0\0_random__random_\x01\0\0\0", b"fI"] {
+        script.command(&["DEL", "{a}:permits"]);
+        script.command(&[b"ZADD".as_slice(), b"{a}:permits", b"1000000", member]);
+        assert!(fault(&mut script, &charge).contains("another layout"), "{member:?}");
+        assert_eq!(script.command(&["EXISTS", "{a}:value"]).integer(), 0);
+        assert_eq!(members(&mut script, "a"), 1);
+    }
+    for value in ["x", "1.5.2"] {
+        script.command(&["DEL", "{a}:permits"]);
+        script.command(&["SET", "{a}:value", value]);
+        assert!(fault(&mut script, &charge).contains("not a number"));
+    }
+    script.command(&["HSET", "a", "rate", "many"]);
+    assert!(fault(&mut script, &charge).contains("not the configuration"));
+}
+
+#[test]
+fn issue_1493_and_1524_a_refused_caller_is_told_when_and_gets_in_then() {
+    let mut script = script();
+    let one = charge("a", "5/s", 1);
+    for ms in [0, 100, 200, 300, 400] {
+        at(&mut script, 1_000_000 + ms);
+        assert!(take(&mut script, &one).0);
+    }
+    at(&mut script, 1_000_500);
+    for (cost, delay_ms) in [(1, 500), (2, 600), (5, 900)] {
+        let several = charge("a", "5/s", cost);
+        assert_eq!(take(&mut script, &several), (false, Some(delay_ms)));
+    }
+    at(&mut script, 1_001_399);
+    assert!(!take(&mut script, &charge("a", "5/s", 5)).0);
+    at(&mut script, 1_001_400);
+    assert!(take(&mut script, &charge("a", "5/s", 5)).0);
+}
+
+#[test]
+fn issue_1659_and_2149_more_than_the_rate_is_refused_for_good() {
+    let mut script = script();
+    set(&mut script, "a", "5", "1000");
+    assert_eq!(take(&mut script, &charge("a", "50/s", 6)), (false, None));
+    assert_eq!(take(&mut script, &charge("a", "2/s", 5)), (true, Some(0)));
+}
+
+#[test]
+fn issue_4037_and_6959_delays_hold_after_releases() {
+    let mut script = script();
+    let of = |cost| charge("a", "5/s", cost);
+    assert!(take(&mut script, &of(5)).0);
+    at(&mut script, 1_000_300);
+    release(&mut script, "a", 4);
+    assert!(take(&mut script, &of(4)).0);
+    at(&mut script, 1_000_600);
+    let (_, delay) = take(&mut script, &of(5));
+    at(&mut script, 1_000_600 + delay.unwrap());
+    assert!(take(&mut script, &of(5)).0);
+}
+
+#[test]
+fn issue_3260_and_4301_keys_that_a_gateway_makes_end_by_themselves() {
+    let mut script = script();
+    for (name, rate, most_ms) in [("a", "5/s", 60_000), ("b", "5/min", 120_000)] {
+        assert!(take(&mut script, &charge(name, rate, 1)).0);
+        for key in [name.to_owned(), format!("{{{name}}}:value"), format!("{{{name}}}:permits")] {
+            let ttl = script.command(&["PTTL", &key]).integer();
+            assert!((most_ms - 5_000..=most_ms).contains(&ttl), "{key}: {ttl}");
+        }
+    }
+}
+
+#[test]
+fn issue_3756_and_4663_an_expiry_that_java_set_is_that_of_all_keys() {
+    let mut script = script();
+    set(&mut script, "a", "5", "1000");
+    script.command(&["PEXPIRE", "a", "30000"]);
+    assert!(take(&mut script, &charge("a", "1/s", 1)).0);
+    for key in ["{a}:value", "{a}:permits"] {
+        let ttl = script.command(&["PTTL", key]).integer();
+        assert!((25_000..=30_000).contains(&ttl), "{key}: {ttl}");
+    }
+}
+
+#[test]
+fn issue_4007_4813_and_6216_each_call_renews_a_keep_alive_time() {
+    let mut script = script();
+    change(&mut script, "a", &["set", "1", "1000", "0", "40000"]);
+    for _ in 0..2 {
+        for key in ["a", "{a}:value", "{a}:permits"] {
+            script.command(&["PEXPIRE", key, "500"]);
+        }
+        take(&mut script, &charge("a", "1/s", 1));
+        for key in ["a", "{a}:value", "{a}:permits"] {
+            assert!(script.command(&["PTTL", key]).integer() > 35_000, "{key}");
+        }
+    }
+}
+
+#[test]
+fn issue_2218_and_2322_a_rate_in_redis_wins_over_the_limits_own() {
+    let mut script = script();
+    set(&mut script, "a", "3", "5000");
+    assert_eq!(take_many(&mut script, &charge("a", "50/s", 1), 9), 3);
+    assert_eq!(take(&mut script, &charge("a", "50/s", 1)), (false, Some(5_000)));
+    let held = script.command(&["HGET", "a", "rate"]);
+    assert_eq!(held.integer(), 3);
+}
+
+#[test]
+fn issue_2618_5487_and_5900_a_changed_rate_keeps_what_was_counted() {
+    let mut script = script();
+    set(&mut script, "a", "5", "1000");
+    let one = charge("a", "1/s", 1);
+    assert_eq!(take_many(&mut script, &one, 4), 4);
+    change(&mut script, "a", &["update", "6", "1000", "-", "-", "1"]);
+    assert_eq!(take_many(&mut script, &one, 9), 2);
+    change(&mut script, "a", &["update", "2", "1000", "-", "-", "1"]);
+    assert_eq!(take_many(&mut script, &one, 9), 0);
+    // As grants end, there is no more room than the new rate has.
+    at(&mut script, 1_001_000);
+    assert_eq!(take_many(&mut script, &one, 9), 2);
+}
+
+#[test]
+fn issue_6499_a_changed_type_starts_anew() {
+    let mut script = script();
+    set(&mut script, "a", "5", "1000");
+    let one = charge("a", "1/s", 1);
+    assert_eq!(take_many(&mut script, &one, 9), 5);
+    change(&mut script, "a", &["update", "5", "1000", "1", "-", "1"]);
+    assert_eq!(take_many(&mut script, &one, 9), 5);
+    assert_eq!(script.command(&["EXISTS", "{a}:value", "{a}:permits"]).integer(), 0);
+}
+
+/// A lowered rate holds while grants of the higher one end one by one.
+#[test]
+fn issue_6499_a_lowered_rate_is_not_exceeded_as_grants_end() {
+    let mut script = script();
+    set(&mut script, "a", "10", "1000");
+    let one = charge("a", "1/s", 1);
+    for turn in 0..10 {
+        at(&mut script, 1_000_000 + 10 * turn);
+        assert!(take(&mut script, &one).0);
+    }
+    change(&mut script, "a", &["update", "5", "1000", "-", "-", "1"]);
+    for turn in 0..5 {
+        at(&mut script, 1_001_000 + 10 * turn);
+        assert!(!take(&mut script, &one).0, "{turn} of 10 have ended");
+    }
+    at(&mut script, 1_001_050);
+    assert_eq!(take_many(&mut script, &one, 9), 1);
+}
+
+#[test]
+fn issue_6749_and_6780_refunds_can_be_taken_at_once() {
+    let mut script = script();
+    let five = charge("a", "5/s", 5);
+    assert!(take(&mut script, &five).0);
+    release(&mut script, "a", 2);
+    assert!(!take(&mut script, &charge("a", "5/s", 3)).0);
+    assert!(take(&mut script, &charge("a", "5/s", 2)).0);
+}
+
+#[test]
+fn several_limiters_and_limits_are_charged_in_one_step_or_none() {
+    let mut script = script();
+    let (wide, narrow) = (charge("wide", "9/s", 1), charge("narrow", "1/s", 1));
+    let own = crate::store::stepped::charge("tollgate:own:sw:{x}", "5/s", 1);
+    let all = [wide.clone(), narrow, own.clone()];
+    assert!(script.take(&all).1.admitted);
+    assert!(!script.take(&all).1.admitted);
+    assert_eq!(peek(&mut script, &wide).used, 1);
+    assert_eq!(
+        script.operate(&[crate::store::stepped::on(&own, tollgate_limiter::store::Act::Peek(1))]).1.len(),
+        1
+    );
+}
