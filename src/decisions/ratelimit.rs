@@ -78,7 +78,11 @@ async fn decide(
     let deadline = timeout.map(|timeout| exchange.deadline(timeout).ok_or_else(too_late)).transpose()?;
     let gateway = exchange.gateway().clone();
     let planner = &gateway.planner.descriptors;
-    let plan = |descriptor| planner.plan(&request.domain, &view(request, descriptor));
+    let plan = |descriptor: &Descriptor| match descriptor.is_negative_hits {
+        // A refund. No limit gives permits back, and none must charge it.
+        true => DescriptorPlan::default(),
+        false => planner.plan(&request.domain, &view(request, descriptor)),
+    };
     let mut plans: Vec<_> = request.descriptors.iter().map(plan).collect();
     drop_replaced(&mut plans);
     let verdicts: Vec<_> = plans.iter().map(|plan| plan.verdict.clone()).collect();

@@ -97,6 +97,15 @@ fn descriptors_are_limited_by_their_rule() {
 }
 
 #[test]
+fn a_refund_charges_nothing() {
+    let decider = decider(&by_value("3/h", ""));
+    assert_eq!(one(&decider, k(b"a")).left(), [(OK, 2)]);
+    let refund = Descriptor { is_negative_hits: true, ..k(b"a").hits(1) };
+    assert_eq!(one(&decider, refund).overall_code, OK);
+    assert_eq!(one(&decider, k(b"a")).left(), [(OK, 1)]);
+}
+
+#[test]
 fn any_value_is_decided() {
     let decider = decider(&by_value("1/h", ""));
     let long = vec![b'a'; 60 << 10];
