@@ -17,6 +17,9 @@ use crate::{
 pub(crate) const RIGHTS: &str = "resetchannels &tollgate:* ~tollgate:* -@all +ping +evalsha +eval +publish +subscribe +time +get +set +zadd \
      +zcard +zcount +zrange +zrem +zremrangebyrank +pttl +pexpire +unlink +hget +hgetall +hset +hdel +hlen +hrandfield";
 
+/// The rights that limits with `layout = "redisson"` need beside these, for a limiter with the name `logins:…`.
+const REDISSON_RIGHTS: &str = "~logins:* ~{logins:*}:* +hmget +hsetnx +incrby +exists";
+
 #[test]
 fn a_limit_holds_over_a_unix_socket_in_the_database_of_the_url() {
     let folder = tempfile::tempdir().unwrap();
@@ -52,22 +55,34 @@ fn the_name_in_the_certificate_may_be_another_one_than_the_host() {
 
 #[test]
 fn a_limit_holds_for_a_user_with_only_the_documented_rights() {
-    let document = include_str!("../../docs/configuration.md");
     let compact = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(compact(document).contains(&compact(RIGHTS)), "docs/configuration.md has other rights");
-    let rights: Vec<&str> = RIGHTS.split_whitespace().collect();
-    let scripts = [SOURCE, include_str!("../../lua/overrides.lua")].concat();
+    let has = |document: &str, rights| compact(document).contains(&compact(rights));
+    assert!(
+        has(include_str!("../../docs/configuration.md"), RIGHTS),
+        "docs/configuration.md has other rights"
+    );
+    assert!(
+        has(include_str!("../../docs/redisson.md"), REDISSON_RIGHTS),
+        "docs/redisson.md has other rights"
+    );
+    let rights: Vec<&str> = RIGHTS.split_whitespace().chain(REDISSON_RIGHTS.split_whitespace()).collect();
+    let [overrides, rate] =
+        [include_str!("../../lua/overrides.lua"), include_str!("../../lua/redisson_rate.lua")];
+    let scripts = [SOURCE, overrides, rate].concat();
     for call in scripts.split("call('").skip(1).map(|rest| rest.split('\'').next().unwrap()) {
         let right = format!("+{}", call.to_ascii_lowercase());
         assert!(rights.contains(&right.as_str()), "the script calls {call}");
     }
-    let redis = Redis::start();
-    redis.command(&[&["ACL", "SETUSER", "gateway", "on", ">hunter2"], rights.as_slice()].concat());
-    redis.command(&["ACL", "SETUSER", "default", "off"]);
-    let gateway =
-        Gateway::start(&by_key(&format!("url = \"redis://gateway:hunter2@127.0.0.1:{}\"", redis.port())));
-    assert_five_pass(&[&gateway], "a");
-    assert!(!gateway.log().contains("the store"), "{}", gateway.log());
+    let shared = "layout = \"redisson\"\nredisson_name = \"logins:{key}\"\nrate";
+    for (count, word) in [(RIGHTS.split_whitespace().count(), "rate"), (rights.len(), shared)] {
+        let redis = Redis::start();
+        redis.command(&[&["ACL", "SETUSER", "gateway", "on", ">hunter2"], &rights[..count]].concat());
+        redis.command(&["ACL", "SETUSER", "default", "off"]);
+        let store = format!("url = \"redis://gateway:hunter2@127.0.0.1:{}\"", redis.port());
+        let gateway = Gateway::start(&by_key(&store).replacen("rate", word, 1));
+        assert_five_pass(&[&gateway], "a");
+        assert!(!gateway.log().contains("the store"), "{}", gateway.log());
+    }
 }
 
 #[test]
