@@ -110,7 +110,7 @@ struct Check<'d, 'i> {
     /// The upstreams by name. `None` if one has an error; its name is still defined.
     upstreams: BTreeMap<String, Option<UpstreamSettings>>,
     limits: BTreeMap<String, DefinedLimit>,
-    /// What the folder of the rate limit service says.
+    /// The contents of the rate limit service's folder.
     ratelimit: RatelimitFolder,
 }
 

@@ -29,7 +29,7 @@ pub(super) struct Document<'i> {
     /// True after a syntax error that leaves the structure unclear. Then nothing else is reported.
     is_torn: bool,
     pub(super) faults: Vec<Diagnostic>,
-    /// What is wrong with other files that the file names.
+    /// The errors in other files that the file names.
     pub(super) included: Vec<Diagnostics>,
 }
 

@@ -90,7 +90,7 @@ pub struct Diagnostics {
     name: String,
     text: String,
     faults: Vec<Diagnostic>,
-    /// Those of other files that this one names.
+    /// The diagnostics of other files that this one names.
     included: Vec<Diagnostics>,
 }
 

@@ -38,13 +38,13 @@ pub struct DescriptorEntry {
     pub value: Option<ValuePattern>,
     /// True if all values that match a pattern count together.
     pub shares: bool,
-    /// What holds for a descriptor that ends here.
+    /// The verdict on a descriptor that ends here.
     pub verdict: Option<Arc<Verdict>>,
     /// The entries that can follow.
     pub entries: Vec<DescriptorEntry>,
 }
 
-/// What holds for a descriptor, beside the numbers of its limit.
+/// The settings of a descriptor, beside the numbers of its limit.
 #[derive(Debug, Default, PartialEq)]
 pub struct Verdict {
     /// The name of the limit in the configuration. `None` if it is unlimited.

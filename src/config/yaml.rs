@@ -99,7 +99,7 @@ struct Loader<'t> {
     text: &'t str,
     parser: Parser<'t, saphyr_parser::StrInput<'t>>,
     places: Vec<usize>,
-    /// What aliases stand for.
+    /// The nodes that aliases stand for.
     anchors: HashMap<usize, YamlNode>,
     values: usize,
 }

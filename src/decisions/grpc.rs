@@ -48,7 +48,7 @@ pub(super) enum Code {
     InvalidArgument = 3,
     /// The caller's deadline has passed.
     DeadlineExceeded = 4,
-    /// What is asked about doesn't exist.
+    /// The subject of the call doesn't exist.
     NotFound = 5,
     /// The message is too large.
     ResourceExhausted = 8,

@@ -16,7 +16,7 @@ pub struct DescriptorQuestion {
     entries: Vec<(String, String)>,
 }
 
-/// What a gateway makes of a descriptor.
+/// The plan of a descriptor, described.
 #[derive(Debug, Serialize)]
 pub struct DescriptorExplanation {
     /// The domain.

@@ -7,10 +7,7 @@ use tollgate_limiter::{Admission, Asks, Refusal, Standing};
 
 use crate::rules::{self, Terms};
 
-use super::{Exchange, Gateway, plan::descriptors::DescriptorPlan};
-
-/// The time that a decision leaves its caller to hear of it.
-const REPLY_TIME: Duration = Duration::from_millis(2);
+use super::{Exchange, Gateway, call::REPLY_TIME, plan::descriptors::DescriptorPlan};
 
 /// The decision on the descriptors of a call.
 #[derive(Debug)]
@@ -86,6 +83,7 @@ impl Exchange {
         facts.is_refused = taken.is_err();
         CallDecision { taken, uncountable: None, asks, of }
     }
+
     /// Notes whether limits have refused the call in the end.
     pub(crate) fn note_refused(&mut self, is_refused: bool) {
         self.facts.is_refused = is_refused;

@@ -37,7 +37,7 @@ impl Gateway {
 }
 
 /// The time that a decision leaves its caller to receive it.
-const REPLY_TIME: Duration = Duration::from_millis(2);
+pub(super) const REPLY_TIME: Duration = Duration::from_millis(2);
 
 impl Exchange {
     /// Lets the limits' waits end before the caller gives up, if it states when.

@@ -58,7 +58,7 @@ pub struct Subject<'r> {
     pub parameter: &'r (dyn Fn(&str) -> Option<&'r str> + Sync),
 }
 
-/// Whether a key is made of these parts, of which the address may stand for any that a request lacked.
+/// Returns true if a key is made of these parts, of which the address may stand for any that a request lacked.
 pub(crate) fn is_of(key: &Key, parts: &[KeyPart]) -> bool {
     let is = |text: &str, part: &KeyPart| {
         let begins = |part: &KeyPart| text.starts_with(&kind_text(part.name()));

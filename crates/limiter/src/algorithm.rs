@@ -183,7 +183,7 @@ pub enum Algorithm {
     },
     /// Requests in flight at a time. The window is the time after which a lease ends that isn't renewed.
     Concurrency,
-    /// As the sliding window, in the layout of Redisson's `RRateLimiter`. A rate that is set in Redis holds, whatever the
+    /// The sliding window in the layout of Redisson's `RRateLimiter`. A rate that is set in Redis holds, whatever the
     /// quota says.
     Redisson(RedissonType),
 }

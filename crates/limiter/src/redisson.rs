@@ -6,7 +6,7 @@ use std::{fmt::Write, sync::LazyLock};
 
 use percent_encoding::percent_decode_str;
 
-/// Where a key's value stands in a name.
+/// The place of a key's value in a name.
 const PLACE: &str = "{key}";
 /// The longest value of a key, in bytes.
 const LONGEST_VALUE: usize = 256;
@@ -25,7 +25,7 @@ const LONGEST_VALUE: usize = 256;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RedissonName {
     before: String,
-    /// What stands behind the key's value. `None` if the name has no key.
+    /// The text behind the key's value. `None` if the name has no key.
     behind: Option<String>,
 }
 

@@ -229,7 +229,7 @@ pub struct Outcome {
 /// The state of a server of a store.
 #[derive(Clone, Debug)]
 pub struct NodeState {
-    /// Its name in metrics.
+    /// The server's name in metrics.
     pub name: String,
     /// It has failed, and isn't asked until it answers a probe.
     pub is_open: bool,

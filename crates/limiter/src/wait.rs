@@ -27,7 +27,7 @@ pub(crate) use self::queue::{NextStep, QueuePlace, RoomEstimate, StayEnd, Waits}
 pub(crate) enum Patience {
     /// The waits of the limits that refuse it, but not beyond this time.
     OfLimits(Option<Instant>),
-    /// Until this time, whatever the limits say. `None` means until it is served.
+    /// The end of the wait, whatever the limits say. `None` means until it is served.
     Until(Option<Instant>),
 }
 

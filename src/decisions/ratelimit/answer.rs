@@ -15,9 +15,9 @@ use super::messages::{
 pub(super) struct CallAnswer {
     /// The decisions on each descriptor.
     pub(super) statuses: Vec<DescriptorStatus>,
-    /// Where the limits of an admitted call stand.
+    /// The standings of the limits of an admitted call.
     pub(super) standings: Vec<Standing>,
-    /// Why the call is rejected, if it is.
+    /// The reason why the call is rejected, if it is.
     pub(super) refusal: Option<Refusal>,
 }
 

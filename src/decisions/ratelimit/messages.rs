@@ -20,7 +20,7 @@ pub(crate) struct RateLimitRequest {
     pub(crate) hits_addend: u32,
 }
 
-/// What a request is counted by.
+/// Names and values that a request is counted by.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Descriptor {
     /// The entries, of which all have to match.
@@ -32,7 +32,7 @@ pub(crate) struct Descriptor {
     /// The cost in place of the call's. 0 asks whether there is room.
     #[prost(message, optional, tag = "3")]
     pub(crate) hits_addend: Option<u64>,
-    /// True if the cost is given back.
+    /// True for a refund, which charges nothing and gives nothing back.
     #[prost(bool, tag = "4")]
     pub(crate) is_negative_hits: bool,
 }
@@ -62,7 +62,7 @@ pub(crate) struct LimitOverride {
 /// The units of `envoy.type.v3.RateLimitUnit`, in descriptors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Enumeration)]
 pub(crate) enum OverrideUnit {
-    /// Not stated.
+    /// No unit is stated.
     Unknown = 0,
     /// A second.
     Second = 1,
@@ -101,7 +101,7 @@ pub(crate) struct RateLimitResponse {
 /// A decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Enumeration)]
 pub(crate) enum RateLimitCode {
-    /// Not decided.
+    /// The call isn't decided.
     Unknown = 0,
     /// Admitted.
     Ok = 1,

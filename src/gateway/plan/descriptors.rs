@@ -37,12 +37,12 @@ pub(crate) struct Descriptor<'d> {
     pub(crate) rate: Option<Rate>,
 }
 
-/// What a configuration makes of a descriptor. By default it has no limits.
+/// The plan of a descriptor. By default it has no limits.
 #[derive(Debug, Default)]
 pub(crate) struct DescriptorPlan {
     /// The limits, each with what it makes of the descriptor.
     pub(crate) limits: SmallVec<[(Arc<Rule>, Terms); 1]>,
-    /// What holds beside their numbers.
+    /// The rules that hold beside their numbers.
     pub(crate) verdict: Option<Arc<Verdict>>,
 }
 

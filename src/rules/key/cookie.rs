@@ -143,7 +143,7 @@ fn unquoted(value: &[u8]) -> &[u8] {
     value.strip_prefix(b"\"").and_then(|value| value.strip_suffix(b"\"")).unwrap_or(value)
 }
 
-/// What is between the quote at the beginning and the next one that isn't escaped, or else the text as it is.
+/// Returns the text between the quote at the beginning and the next one that isn't escaped, or else the text as it is.
 fn quoted(text: &[u8]) -> &[u8] {
     let mut is_escaped = false;
     let ends = |byte: &u8| {

@@ -115,7 +115,7 @@ fn before_complete_padding(text: &[u8]) -> &[u8] {
     text.iter().position(completes).map_or(text, |end| &text[..end])
 }
 
-/// Whether the first word is `name=value`, and no token, which may end with `=`, nor a token that is called so.
+/// Returns true if the first word is `name=value`, and no token, which may end with `=`, nor a token that is called so.
 fn has_parameters(rest: &[u8]) -> bool {
     let ends_word = |byte: &u8| byte.is_ascii_whitespace() || matches!(byte, b',' | b';');
     let word = rest.split(ends_word).next().unwrap_or_default();

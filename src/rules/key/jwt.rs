@@ -130,7 +130,7 @@ impl<'r> Claims<'r> {
     }
 }
 
-/// Whether credentials have the scheme of a bearer (RFC 6750, section 2.1).
+/// Returns true if credentials have the scheme of a bearer (RFC 6750, section 2.1).
 fn is_bearer(sent: &[u8]) -> bool {
     scheme(sent).is_some_and(|(scheme, _)| scheme.eq_ignore_ascii_case(b"bearer"))
 }

@@ -113,7 +113,7 @@ pub(super) fn percent_decoded(text: &[u8]) -> Cow<'_, [u8]> {
     }
 }
 
-/// Whether a decoder that demands well-formed escapes of UTF-8 gives up on a text, and leaves it as it is.
+/// Returns true if a decoder that demands well-formed escapes of UTF-8 gives up on a text, and leaves it as it is.
 pub(super) fn is_undecodable(text: &[u8]) -> bool {
     let is_escape = |escape: &[u8]| matches!(escape, &[high, low, ..] if hex(high).and(hex(low)).is_some());
     let mut escapes = text.split(|byte| *byte == b'%').skip(1);
@@ -134,7 +134,7 @@ pub(super) fn without_wide_spaces(text: &[u8]) -> [Option<&[u8]>; 2] {
     [str::from_utf8(text).ok().map(|text| text.trim_matches(is_space).as_bytes()), Some(&text[start..end])]
 }
 
-/// How the name of a cookie or a parameter stands to the one that a limit reads.
+/// The relation of a cookie's or parameter's name to the one that a limit reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NameMatch {
     /// It is another name.

@@ -76,7 +76,7 @@ impl Limiter {
         self.set(limit, key, set, false).await.map(drop)
     }
 
-    /// As [`Self::set_rate`], but only if nothing was set. Says whether it has been.
+    /// Sets a rate like [`Self::set_rate`], if none is set. Returns true if it did.
     ///
     /// # Errors
     /// The store gives no answer: it may or may not have been set.
@@ -213,7 +213,7 @@ impl Limiter {
     }
 }
 
-/// What the message of a reset begins with, before the bucket's name.
+/// The beginning of the message of a reset, before the bucket's name.
 const RESET: &[u8] = b"reset ";
 
 fn reset_message(bucket: &Bytes) -> Bytes {

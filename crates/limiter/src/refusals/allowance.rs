@@ -13,7 +13,7 @@ const ONE_EVERY: Duration = Duration::from_millis(20);
 /// a block, since a flood on a short window makes block after block.
 #[derive(Default)]
 pub(super) struct AskAllowance {
-    /// When all that was asked has been earned; `None` if nothing ever was.
+    /// The time at which all that was asked has been earned; `None` if nothing ever was.
     settled_at: Option<Instant>,
 }
 

@@ -73,7 +73,7 @@ pub(super) struct RecalledRefusal {
 }
 
 impl RecalledRefusal {
-    /// Whether the store would tell the same delay. Where all requests cost the same, none is admitted as long as one
+    /// Returns true if the store would tell the same delay. Where all requests cost the same, none is admitted as long as one
     /// is refused.
     pub(super) fn is_exact(&self, costs: Costs) -> bool {
         self.is_own && (self.was_full_since || costs == Costs::Equal)
@@ -112,7 +112,7 @@ impl CostRefusal {
             || (u64::from(cost) > self.room && self.is_within(self.grow_us, now))
     }
 
-    /// Whether its delay is that of this cost, too, which isn't greater: so it is if the oldest permits, without which
+    /// Returns true if its delay is that of this cost, too, which isn't greater: so it is if the oldest permits, without which
     /// nothing more fits, are all that must leave.
     fn tells_delay_of(&self, cost: u32) -> bool {
         cost == self.cost || (u64::from(cost) > self.room && self.delay_us == self.grow_us)

@@ -41,16 +41,16 @@ pub struct Overrides {
     pub entries: Vec<(String, Override)>,
 }
 
-/// What has been set or removed.
+/// A rate that has been set or removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OverrideChange {
     /// The version that it follows.
     pub before: u64,
-    /// Its own.
+    /// The version that the change makes.
     pub version: u64,
     /// The name of a limit, or with a space and a key's text after it.
     pub field: String,
-    /// What holds now, if anything does.
+    /// The override that holds now, if there is one.
     pub set: Option<Override>,
 }
 
@@ -60,7 +60,7 @@ pub(super) struct Table {
     held: Mutex<(u64, HashMap<String, TimedOverride>)>,
 }
 
-/// What holds, and until when.
+/// An override, and the time at which it ends.
 type TimedOverride = (Override, Option<Now>);
 
 impl Store {

@@ -18,11 +18,11 @@ use super::{Descriptor, DescriptorPlan};
 /// The entries that can come next.
 #[derive(Debug, Default)]
 pub(super) struct EntryLevel {
-    /// By key and value.
+    /// The children by key and value.
     exact: HashMap<Vec<u8>, HashMap<Vec<u8>, Branch>>,
     /// In the order of the file.
     patterns: Vec<(Vec<u8>, ValuePattern, Branch)>,
-    /// By key, for values that nothing else matches.
+    /// The children by key, for values that nothing else matches.
     any: HashMap<Vec<u8>, Branch>,
 }
 
@@ -31,7 +31,7 @@ pub(super) struct EntryLevel {
 struct Branch {
     leaf: Option<Leaf>,
     below: EntryLevel,
-    /// What counts in place of the value.
+    /// The text that is counted instead of the value.
     shared: Option<Vec<u8>>,
 }
 

@@ -33,7 +33,7 @@ impl Timeouts {
 /// Tells timeouts of a connection apart: calls that are in flight together meet the same silence.
 #[derive(Default)]
 pub(super) struct Silence {
-    /// When a call timed out last that told something new.
+    /// The time of the last timeout that told something new.
     noted_at: Mutex<Option<Instant>>,
 }
 
