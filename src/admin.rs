@@ -36,7 +36,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
-use crate::{gateway::Gateway, metrics, reload::Reloader, rules::Rule, server::Status};
+use crate::{config::AdminTokens, gateway::Gateway, metrics, reload::Reloader, rules::Rule, server::Status};
 
 use self::{access::Operator, guesses::Guesses, history::History, sessions::Sessions, views::Snapshot};
 
@@ -49,7 +49,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub(crate) struct Admin {
     gateway: Arc<ArcSwap<Gateway>>,
     status: Arc<Status>,
-    token: Option<String>,
+    tokens: AdminTokens,
     guesses: Guesses,
     sessions: Sessions,
     history: History,
@@ -58,22 +58,23 @@ pub(crate) struct Admin {
 /// Answers operators until the program ends.
 pub async fn serve(
     listener: TcpListener,
-    token: Option<String>,
+    tokens: AdminTokens,
     gateway: Arc<ArcSwap<Gateway>>,
     status: Arc<Status>,
     reloader: Arc<Reloader>,
 ) {
     let reloads = config::router(reloader, status.clone());
-    let admin = Arc::new(Admin::new(token, gateway, status));
+    let admin = Arc::new(Admin::new(tokens, gateway, status));
     tokio::spawn(admin.clone().keep_history());
     connections::accept(listener, router(admin, reloads)).await;
 }
 
 impl Admin {
-    /// Returns the state for a gateway whose operators need this token.
-    pub(crate) fn new(token: Option<String>, gateway: Arc<ArcSwap<Gateway>>, status: Arc<Status>) -> Self {
+    /// Returns the state for a gateway whose operators need these tokens.
+    pub(crate) fn new(tokens: AdminTokens, gateway: Arc<ArcSwap<Gateway>>, status: Arc<Status>) -> Self {
         let history = History::begin(Snapshot::of(&gateway.load()));
-        Self { gateway, status, token, guesses: Guesses::new(), sessions: Sessions::default(), history }
+        let (guesses, sessions) = (Guesses::new(), Sessions::default());
+        Self { gateway, status, tokens, guesses, sessions, history }
     }
 }
 
@@ -82,8 +83,6 @@ pub(crate) fn router(admin: Arc<Admin>, more: Router<Arc<Admin>>) -> Router {
     Router::new()
         .merge(dashboard::router())
         .merge(limits::router())
-        .route("/livez", get(async || "ok\n"))
-        .route("/readyz", get(readiness))
         .route("/metrics", get(metrics))
         .route("/events", get(history::events))
         .route("/api/session", get(access::session).post(access::log_in).delete(access::log_out))
@@ -99,6 +98,9 @@ pub(crate) fn router(admin: Arc<Admin>, more: Router<Arc<Admin>>) -> Router {
         })
         .layer(DefaultBodyLimit::max(BODY_BYTES_MOST))
         .layer(middleware::from_fn_with_state(admin.clone(), access::guard))
+        // Whoever asks needs no access, and may use any host.
+        .route("/livez", get(async || "ok\n"))
+        .route("/readyz", get(readiness))
         .layer(middleware::map_response(access::secured))
         .with_state(admin)
 }
@@ -108,16 +110,9 @@ type AdminState = State<Arc<Admin>>;
 /// The OpenAPI description of the admin port.
 const OPENAPI: &str = include_str!("admin/openapi.json");
 
-/// Returns 503 only while draining. The gateway is ready even if the store is down or keys are counted by network, since
-/// each limit has a fallback.
-async fn readiness(State(admin): State<Arc<Admin>>) -> (StatusCode, &'static str) {
-    if admin.status.is_draining() {
-        (StatusCode::SERVICE_UNAVAILABLE, "draining\n")
-    } else if admin.gateway.load().limiter().is_degraded() {
-        (StatusCode::OK, "degraded\n")
-    } else {
-        (StatusCode::OK, "ready\n")
-    }
+/// Returns 503 while draining, otherwise 200.
+async fn readiness(State(admin): AdminState) -> (StatusCode, &'static str) {
+    admin.status.readiness(&admin.gateway.load())
 }
 
 /// Returns the metrics as OpenMetrics if the client accepts it, else as Prometheus text.

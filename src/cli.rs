@@ -194,12 +194,11 @@ impl Run {
             let mut server = Server::start(config, gateway).await?;
             let admin = server.take_admin();
             greet(config, &server, admin.as_ref().map(TcpListener::local_addr).transpose()?);
-            let token = config.admin.as_ref().and_then(|admin| admin.token.as_ref());
-            let token = token.map(|token| token.as_str().to_owned());
+            let tokens = config.admin.as_ref().map(|admin| admin.tokens.clone()).unwrap_or_default();
             let reloader = Arc::new(Reloader::new(source, running, limiter, &server, complain));
             if let Some(listener) = admin {
                 let (gateway, status) = (server.gateway(), server.status());
-                tokio::spawn(admin::serve(listener, token, gateway, status, reloader.clone()));
+                tokio::spawn(admin::serve(listener, tokens, gateway, status, reloader.clone()));
             }
             reloader.clone().watch();
             // The result is in the log, too.

@@ -30,7 +30,7 @@ use http_body::Body as _;
 use hyper::{
     Request, Response, StatusCode, Uri, Version,
     header::{HOST, HeaderValue, LOCATION},
-    http::request::Parts,
+    http::{request::Parts, uri::PathAndQuery},
 };
 use ipnet::IpNet;
 use tokio::time::Instant;
@@ -85,6 +85,8 @@ pub struct Gateway {
     upstreams: Vec<(String, Arc<Upstream>)>,
     pub(crate) trusted_proxies: Vec<IpNet>,
     proxy_protocol: bool,
+    /// The path at which the main listener answers health checks.
+    health: Option<PathAndQuery>,
     /// The peers that may ask for decisions.
     callers: Option<Callers>,
     /// The traffic of requests without a route, then of the routes in the order of their names.
@@ -121,6 +123,11 @@ impl Gateway {
             edits.apply(response.headers_mut());
         }
         exchange.answered(response)
+    }
+
+    /// Returns the path at which the main listener answers health checks.
+    pub(crate) fn health_path(&self) -> Option<&str> {
+        self.health.as_ref().map(PathAndQuery::path)
     }
 
     /// Answers a message that isn't a request, or has too large a head, and counts and logs it as a request without a route.

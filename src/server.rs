@@ -11,6 +11,7 @@ mod client;
 mod connection;
 mod files;
 mod frames;
+mod health;
 pub(crate) mod http1;
 mod http2;
 mod linger;
@@ -148,8 +149,8 @@ struct Workers {
     threads: Vec<thread::JoinHandle<()>>,
     runtimes: Vec<Handle>,
     is_draining: Arc<AtomicBool>,
-    /// True if there is an admin listener, whose `/readyz` a load balancer can poll.
-    has_admin: bool,
+    /// True if a load balancer can probe readiness: at `/readyz` of the admin listener, or at `server.health`.
+    is_probed: bool,
 }
 
 /// The parts of a server that a reload changes.
@@ -488,8 +489,8 @@ impl Workers {
         });
         let (inboxes, listening) = (inboxes.into(), Mutex::default());
         let control = Arc::new(Control { gateway, settings, slots, inboxes, status, stage, listening });
-        let has_admin = config.admin.is_some();
-        Ok((Self { control, threads, runtimes, is_draining, has_admin }, readies))
+        let is_probed = config.admin.is_some() || config.server.health.is_some();
+        Ok((Self { control, threads, runtimes, is_draining, is_probed }, readies))
     }
 
     /// Shuts down within `timeouts.drain`. The only effect that clients see is that a connection is closed
@@ -501,7 +502,7 @@ impl Workers {
         let all_gone = async |until| timeout_at(until, slots.all_free()).await;
         self.is_draining.store(true, Relaxed);
         tracing::info!("draining: waiting for requests in flight");
-        if self.has_admin {
+        if self.is_probed {
             sleep(notice).await;
         }
         stage.send_replace(Stage::NotListening);

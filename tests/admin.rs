@@ -6,6 +6,7 @@ mod limits;
 mod metrics;
 mod openapi;
 mod port;
+mod probes;
 mod rules;
 
 use std::process::Command;

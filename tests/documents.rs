@@ -14,7 +14,11 @@ use tempfile::TempDir;
 
 /// The ports in the documents, which tests replace.
 const PORTS: [&str; 5] = ["3000", "6379", "8080", "8081", "9901"];
-const VARIABLES: [(&str, &str); 1] = [("JWT_SECRET", "0123456789abcdef0123456789abcdef")];
+const VARIABLES: [(&str, &str); 3] = [
+    ("JWT_SECRET", "0123456789abcdef0123456789abcdef"),
+    ("TOLLGATE_ADMIN_TOKEN", "0123456789abcdef0123456789abcdef"),
+    ("TOLLGATE_METRICS_TOKEN", "fedcba9876543210fedcba9876543210"),
+];
 
 /// Beginnings of commands that aren't run, with reasons.
 const SKIPPED: [(&str, &str); 2] =

@@ -2,7 +2,8 @@
 //!
 //! With a token, a request needs the token or the cookie of a login. Without one, the port is on loopback and anybody on this
 //! machine has access. Then the Host must be `localhost` or an address, because a website could resolve its own name to
-//! loopback (DNS rebinding). A foreign Origin is always rejected, and changes must be `application/json`, which HTML forms
+//! loopback (DNS rebinding). `/metrics` also takes a token of its own and any Host, since Prometheus asks by the name of a
+//! service; `/livez` and `/readyz` need nothing. A foreign Origin is always rejected, and changes must be `application/json`, which HTML forms
 //! can't send.
 
 use std::{fmt, net::SocketAddr, sync::Arc};
@@ -26,6 +27,8 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tokio::time::{Instant, timeout};
+
+use crate::config::AdminToken;
 
 use super::{Admin, AdminState, PATIENCE, Problem, dashboard};
 
@@ -78,7 +81,18 @@ impl Admin {
         // A login has the token in its body. A GET shows whether a token is right, so it needs access.
         let is_login = path == "/api/session" && request.method() != Method::GET;
         let is_for_all = is_login || dashboard::PATHS.contains(&path);
-        match (&self.token, borne(headers)) {
+        let is_scrape = path == "/metrics";
+        let borne = borne(headers);
+        if let (Some(token), Some(borne)) = (&self.tokens.metrics, borne)
+            && is_scrape
+            && are_same(borne, token)
+        {
+            self.guesses.note_right(peer);
+            return Ok("metrics token");
+        }
+        let needed =
+            self.tokens.admin.as_ref().or_else(|| self.tokens.metrics.as_ref().filter(|_| is_scrape));
+        match (needed, borne) {
             (Some(token), Some(borne)) if are_same(borne, token) => {
                 self.guesses.note_right(peer);
                 Ok("token")
@@ -91,7 +105,7 @@ impl Admin {
                 let how = "log in on the dashboard, or send `Authorization: Bearer TOKEN`";
                 Err(Problem::new(StatusCode::UNAUTHORIZED, how))
             }
-            (None, _) if names_this_machine(headers) => Ok("this machine"),
+            (None, _) if is_scrape || names_this_machine(headers) => Ok("this machine"),
             (None, _) => {
                 Err(Problem::new(StatusCode::FORBIDDEN, "use `localhost` or an address as the host"))
             }
@@ -119,8 +133,8 @@ fn borne(headers: &HeaderMap) -> Option<&[u8]> {
 }
 
 /// Compares a guess with the token, by their hashes, which takes the same time for any guess.
-fn are_same(guess: &[u8], token: &str) -> bool {
-    Sha256::digest(guess) == Sha256::digest(token)
+fn are_same(guess: &[u8], token: &AdminToken) -> bool {
+    Sha256::digest(guess) == Sha256::digest(token.as_str())
 }
 
 /// Returns true if the Host is `localhost` or an address. Other names may be under the control of an attacker.
@@ -158,7 +172,7 @@ pub(super) async fn log_in(
     login: Result<Json<Login>, JsonRejection>,
 ) -> Result<impl IntoResponse, Problem> {
     let Json(login) = login.map_err(Problem::from)?;
-    let Some(token) = &admin.token else {
+    let Some(token) = &admin.tokens.admin else {
         return Err(Problem::new(StatusCode::CONFLICT, "this port needs no token"));
     };
     if !are_same(login.token.as_bytes(), token) {

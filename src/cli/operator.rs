@@ -90,7 +90,7 @@ impl AdminPort {
         if address.ip().is_unspecified() {
             address = SocketAddr::from(([127, 0, 0, 1], address.port()));
         }
-        Ok((address.to_string(), token.or(admin.token.map(|token| token.as_str().to_owned()))))
+        Ok((address.to_string(), token.or(admin.tokens.admin.map(|token| token.as_str().to_owned()))))
     }
 }
 

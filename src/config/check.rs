@@ -21,8 +21,8 @@ use tollgate_limiter::OnFailure;
 
 use self::limits::DefinedLimit;
 use super::{
-    AccessLogSettings, AdminSettings, AdminToken, Config, RatelimitFolder, ServerSettings, Sources,
-    TracingSettings, UpstreamSettings,
+    AccessLogSettings, AdminSettings, AdminToken, AdminTokens, Config, RatelimitFolder, ServerSettings,
+    Sources, TracingSettings, UpstreamSettings,
     document::Document,
     error::{Diagnostic, Severity, nearest},
     file::{self, ConfigFile, Spanned, SpannedTable},
@@ -151,6 +151,7 @@ impl<'d, 'i> Check<'d, 'i> {
             max_body: server.max_body.0.0,
             max_connections: server.max_connections.0 as usize,
             escaped_slashes: server.escaped_slashes.0,
+            health: server.health.map(|path| path.0),
             header_timeout: server.timeouts.value.header.0,
             idle_timeout: server.timeouts.value.idle.0,
             drain_timeout: server.timeouts.value.drain.0,
@@ -164,7 +165,8 @@ impl<'d, 'i> Check<'d, 'i> {
             return None;
         };
         let address = listen.get_ref().0;
-        if let Some(token) = admin.token.as_ref().filter(|token| token.get_ref().0.0.len() < TOKEN_BYTES) {
+        let tokens = [&admin.token, &admin.metrics_token].into_iter().flatten();
+        for token in tokens.filter(|token| token.get_ref().0.0.len() < TOKEN_BYTES) {
             let fault = Diagnostic::error("this token is too short").at(&token.span(), "");
             self.fault(fault.help(format!("use at least {TOKEN_BYTES} random characters")));
         }
@@ -177,8 +179,9 @@ impl<'d, 'i> Check<'d, 'i> {
                     .help("add token = \"${TOLLGATE_ADMIN_TOKEN}\", or listen on 127.0.0.1"),
             );
         }
-        let token = admin.token.map(|token| AdminToken(token.into_inner().0.0));
-        Some(AdminSettings { listen: address, token })
+        let [admin, metrics] = [admin.token, admin.metrics_token]
+            .map(|token| token.map(|token| AdminToken(token.into_inner().0.0)));
+        Some(AdminSettings { listen: address, tokens: AdminTokens { admin, metrics } })
     }
 
     fn size_of_at_least(&mut self, size: &Spanned<ParsedText<Size>>, least: usize, written: &str) -> usize {

@@ -140,9 +140,11 @@ pub(super) struct ClientTlsTable {
 pub(super) struct AdminTable {
     /// Address to listen on: `"127.0.0.1:9901"`. Required.
     pub listen: Option<Spanned<ParsedText<SocketAddr>>>,
-    /// Token that requests must carry as `Authorization: Bearer TOKEN`. Required unless the address is
-    /// loopback. Default: none.
+    /// Token that requests must carry as `Authorization: Bearer TOKEN`; `/livez` and `/readyz` need none. Required
+    /// unless the address is loopback. Default: none.
     pub token: Option<Spanned<ParsedText<Secret>>>,
+    /// Token that is accepted for `/metrics` only, for Prometheus. Default: none.
+    pub metrics_token: Option<Spanned<ParsedText<Secret>>>,
 }
 
 /// `[access_log]`: a line per request. A change takes effect at the next start.

@@ -2,6 +2,7 @@
 
 use std::{fmt, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
+use hyper::http::uri::PathAndQuery;
 use ipnet::IpNet;
 use tollgate_limiter::RatelimitHeaders;
 
@@ -32,6 +33,8 @@ pub struct ServerSettings {
     pub max_connections: usize,
     /// The treatment of `%2F` and `%5C` in paths.
     pub escaped_slashes: EscapedSlashes,
+    /// The path at which the main listener answers health checks. `None` if it doesn't.
+    pub health: Option<PathAndQuery>,
     /// The timeout for receiving a request head.
     pub header_timeout: Duration,
     /// The timeout for an idle client.
@@ -73,12 +76,21 @@ pub enum EscapedSlashes {
 pub struct AdminSettings {
     /// The address to listen on.
     pub listen: SocketAddr,
-    /// The token that requests must carry. Always present if the address isn't loopback.
-    pub token: Option<AdminToken>,
+    /// The tokens that requests must carry.
+    pub tokens: AdminTokens,
 }
 
-/// The token of the admin port. Its `Debug` output hides it.
-#[derive(PartialEq)]
+/// The tokens of the admin port.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct AdminTokens {
+    /// The token for everything. Always present if the address isn't loopback.
+    pub admin: Option<AdminToken>,
+    /// A token that is accepted for `/metrics` only.
+    pub metrics: Option<AdminToken>,
+}
+
+/// A token of the admin port. Its `Debug` output hides it.
+#[derive(Clone, PartialEq)]
 pub struct AdminToken(pub(super) String);
 
 impl AdminToken {

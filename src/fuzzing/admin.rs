@@ -47,7 +47,7 @@ pub fn admin(bytes: &[u8]) {
             let gateway = Gateway::build(&config, &limiter, None);
             let gateway = Arc::new(ArcSwap::from_pointee(gateway));
             let status = Arc::new(Status::new(Arc::default(), Vec::new()));
-            let router = router(Arc::new(Admin::new(None, gateway, status)), Router::new());
+            let router = router(Arc::new(Admin::new(Default::default(), gateway, status)), Router::new());
             let response = router.oneshot(request).await.unwrap_or_else(|never| match never {});
             assert!(!response.status().is_server_error(), "{response:?}");
             if response.headers().get("content-type").is_some_and(|kind| kind == "text/event-stream") {

@@ -41,6 +41,7 @@ impl Gateway {
             trusted_proxies: config.server.trusted_proxies.clone(),
             callers: config.decisions.as_ref().map(|decisions| decisions.callers.clone()),
             proxy_protocol: config.server.proxy_protocol,
+            health: config.server.health.clone(),
             traffic: traffic(config, before),
             access_log: before.and_then(|before| before.access_log.clone()),
             tracer: before.and_then(|before| Some(before.tracer.as_ref()?.with(config.tracing.as_ref()))),

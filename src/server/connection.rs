@@ -28,6 +28,7 @@ use super::{
     ConnectionSettings, Door, Status,
     client::{Http2Request, Watch, Watched},
     frames::Metered,
+    health,
     http1::Http1Server,
     http2::{self, StreamExecutor},
     settings::H2,
@@ -138,7 +139,10 @@ impl ClientConnection {
     pub(super) async fn respond(&self, request: Request<Upload>, has_room: bool) -> Response<AnswerBody> {
         let (gateway, peer) = (self.gateway.load_full(), self.peer());
         match self.door {
-            Door::Requests => gateway.answer(peer, request, has_room).await,
+            Door::Requests => match health::answer(&gateway, &self.status, &request).filter(|_| has_room) {
+                Some(response) => response,
+                None => gateway.answer(peer, request, has_room).await,
+            },
             // Boxed, so that requests to be forwarded don't reserve its memory.
             Door::Decisions => {
                 let is_draining = self.status.drain_flag();

@@ -2,6 +2,7 @@
 
 use std::{net::Ipv4Addr, time::Duration};
 
+use hyper::http::uri::PathAndQuery;
 use ipnet::IpNet;
 use serde::Deserialize;
 
@@ -51,6 +52,9 @@ pub(in crate::config) struct ServerTable {
     /// Treatment of `%2F` and `%5C` in a path: `"keep"` them, or `"reject"` the request with 400. Default:
     /// `"keep"`.
     pub escaped_slashes: ParsedText<EscapedSlashes>,
+    /// Path at which the listener answers health checks, before routing and without limits: 200, or 503 while the
+    /// gateway drains. Default: none.
+    pub health: Option<ParsedText<PathAndQuery>>,
     /// Timeouts for clients.
     pub timeouts: SpannedTable<ServerTimeoutsTable>,
 }
@@ -69,6 +73,7 @@ impl Default for ServerTable {
             max_body: ParsedText(BodyMost(None)),
             max_connections: Whole(20_000),
             escaped_slashes: ParsedText(EscapedSlashes::Keep),
+            health: None,
             timeouts: SpannedTable::default(),
         }
     }
