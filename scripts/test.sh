@@ -118,6 +118,9 @@ step cargo fmt --check
 step cargo clippy --workspace --all-targets --locked -- -D warnings
 # Tests that judge time run alone, and one after the other: Cargo.toml leaves them out of the default targets.
 step cargo clippy --test timing --locked -- -D warnings
+# The fuzz targets are a workspace of their own, with the versions of this one.
+cp Cargo.lock fuzz/
+step cargo check --quiet --manifest-path fuzz/Cargo.toml --target-dir target
 # Most tests wait for other processes: more of them run at a time than there are cores.
 RUST_TEST_THREADS=$((2 * $(getconf _NPROCESSORS_ONLN))) step cargo test --locked --workspace
 step cargo test --locked --test timing -- --test-threads=1

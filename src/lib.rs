@@ -36,10 +36,11 @@ pub mod config;
 pub mod decisions;
 pub mod explain;
 pub mod forward;
-#[cfg(any(test, fuzzing))]
-pub mod fuzzing;
 pub mod gateway;
 pub mod metrics;
+#[cfg(any(test, feature = "fuzzing"))]
+#[path = "../fuzz/properties/gateway.rs"]
+pub mod properties;
 pub mod reject;
 pub mod reload;
 pub mod rules;

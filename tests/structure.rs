@@ -26,7 +26,6 @@ const TABLE: &[(&str, &[&str])] = &[
     ("simulate", &["gateway", "rules", "forward", "reject"]),
     ("admin", &["reload", "server", "explain", "gateway", "rules"]),
     ("cli", &["reload", "server", "admin", "explain", "simulate", "gateway"]),
-    ("fuzzing", &["admin", "explain", "forward", "gateway", "reload", "rules", "server", "simulate"]),
 ];
 const LEAVES: [&str; 3] = ["config", "metrics", "trace"];
 
@@ -114,7 +113,7 @@ fn the_reference_of_the_keys_is_what_its_command_prints() {
 }
 
 #[test]
-fn each_fuzz_target_is_built_and_has_its_corpus() {
+fn each_fuzz_target_is_built_and_has_its_test_and_its_corpus() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz");
     let names = |part: &str| {
         let entries = fs::read_dir(folder.join(part)).unwrap().map(|entry| entry.unwrap().path());
@@ -129,4 +128,16 @@ fn each_fuzz_target_is_built_and_has_its_corpus() {
     });
     assert_eq!(bins.collect::<BTreeSet<_>>(), names("fuzz_targets"), "fuzz/Cargo.toml, and fuzz_targets");
     assert_eq!(names("corpus"), names("fuzz_targets"), "corpus, and fuzz_targets");
+    let [gateway, limiter] = ["gateway", "limiter"]
+        .map(|name| fs::read_to_string(folder.join(format!("properties/{name}.rs"))).unwrap());
+    for name in names("fuzz_targets") {
+        let target = fs::read_to_string(folder.join(format!("fuzz_targets/{name}.rs"))).unwrap();
+        let tests = if target.contains(&format!("tollgate_limiter::properties::{name}(")) {
+            &limiter
+        } else {
+            assert!(target.contains(&format!("tollgate::properties::{name}(")), "{target}");
+            &gateway
+        };
+        assert!(tests.contains(&format!("\n    {name}: ")), "no test of the property `{name}`");
+    }
 }

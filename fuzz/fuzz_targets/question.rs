@@ -1,3 +1,3 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| tollgate::fuzzing::question(bytes));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| tollgate::properties::question(bytes));

@@ -30,6 +30,9 @@ mod limit;
 mod limiter;
 pub mod metrics;
 mod overrides;
+#[cfg(all(feature = "redis", any(test, feature = "fuzzing")))]
+#[path = "../../../fuzz/properties/limiter.rs"]
+pub mod properties;
 mod redisson;
 mod refusals;
 #[cfg(feature = "layer")]

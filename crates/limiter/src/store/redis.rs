@@ -10,19 +10,19 @@
 mod across;
 mod batcher;
 mod breaker;
-pub mod call;
+pub(crate) mod call;
 mod channel;
 mod cluster;
 mod connection;
 mod deadlines;
 mod node;
-pub mod overrides;
+pub(crate) mod overrides;
 pub mod password;
 mod redisson;
 mod replicas;
 mod round_trip;
 mod sentinel;
-pub mod slots;
+pub(crate) mod slots;
 pub mod tls;
 mod trouble;
 pub mod url;
@@ -42,7 +42,7 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-pub use fred::types::Value;
+use fred::types::Value;
 
 use crate::metrics::Page;
 

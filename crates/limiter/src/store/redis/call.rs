@@ -74,7 +74,7 @@ fn values(script: Bytes, keys: &[Bytes], list: Bytes) -> Vec<Value> {
 }
 
 /// Reads an answer: numbers, and behind them each step that failed with the error's text.
-pub fn read(answer: Value) -> Option<ScriptReply> {
+pub(crate) fn read(answer: Value) -> Option<ScriptReply> {
     let Value::Array(mut values) = answer else { return None };
     let mut failures = Vec::new();
     while let Some(Value::Bytes(_) | Value::String(_)) = values.last() {

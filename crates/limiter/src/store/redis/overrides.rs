@@ -89,7 +89,7 @@ impl RedisStore {
 }
 
 /// A value of the table, without its end.
-pub fn written(set: &Override) -> String {
+pub(crate) fn written(set: &Override) -> String {
     let scope = match set.scope {
         None => "-",
         Some(Scope::Shared) => "shared",
@@ -111,7 +111,7 @@ fn read_answer(answer: &Value) -> Result<Option<OverrideChange>, StoreError> {
 
 /// Reads what a server says of its time and of the table. What another version of this program may have written is
 /// left out.
-pub fn read(time: &Value, fields: &Value) -> Option<Overrides> {
+pub(crate) fn read(time: &Value, fields: &Value) -> Option<Overrides> {
     let (Value::Array(time), Value::Array(fields)) = (time, fields) else { return None };
     let [seconds, microseconds] = &time[..] else { return None };
     let time_us = seconds.as_u64()?.checked_mul(1_000_000)?.checked_add(microseconds.as_u64()?)?;

@@ -7,7 +7,7 @@ use fred::{error::Error, util::redis_keyslot};
 use super::{Value, node::Node, url::Endpoint};
 
 /// Slots of a Cluster.
-pub const SLOTS: usize = 16_384;
+pub(crate) const SLOTS: usize = 16_384;
 
 /// The slot of a bucket or another key.
 pub(super) fn slot_of(key: &[u8]) -> u16 {
@@ -33,7 +33,7 @@ impl Map {
 }
 
 /// A range of slots, and who has it.
-pub struct Range {
+pub(crate) struct Range {
     /// The first slot.
     pub first: u16,
     /// The last slot.
@@ -43,7 +43,7 @@ pub struct Range {
 
 /// Reads the answer to CLUSTER SLOTS: for each range its first and last slot, its primary, and its replicas.
 /// A primary without a host is called as the node that answers.
-pub fn read_ranges(answer: Value, asked: &str) -> Option<Vec<Range>> {
+pub(crate) fn read_ranges(answer: Value, asked: &str) -> Option<Vec<Range>> {
     let array = |value: Value| if let Value::Array(values) = value { Some(values) } else { None };
     let ranges = array(answer)?.into_iter().map(|range| {
         let range = array(range)?;

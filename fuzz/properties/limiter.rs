@@ -1,18 +1,24 @@
-//! Calls to the store, and its replies.
+//! Properties of calls to the store and of its replies that hold for any bytes. A module of the crate `tollgate-limiter`, so
+//! that it can use private items.
+
+#[cfg(test)]
+mod corpus;
+mod parts;
 
 use bytes::Bytes;
+use fred::types::Value;
 use smallvec::smallvec;
-use tollgate_limiter::{
+
+use self::parts::parts;
+use crate::{
     Algorithm, Quota, Rate,
     store::{
         Act, Charge, LeaseId, Operation, Reply,
         overrides::{OverrideChange, read_value as read_override},
-        redis::{Value, call, overrides, slots},
+        redis::{call, overrides, slots},
         script::Call,
     },
 };
-
-use super::parts;
 
 /// Any reply of a server is decoded as a reply to the operations, or rejected.
 pub fn reply(bytes: &[u8]) {
@@ -243,4 +249,11 @@ fn read_value(bytes: &mut &[u8], depth: usize) -> Option<Value> {
         }
         _ => return None,
     })
+}
+
+// The numbers of mutations that an unoptimized build tries in a few seconds.
+#[cfg(test)]
+corpus::tests! {
+    call: 20_000
+    reply: 20_000
 }

@@ -1,19 +1,20 @@
-//! Properties that hold for any bytes. cargo-fuzz searches for exceptions to them (fuzz/), and `cargo test`
-//! tries them on the corpora and on thousands of mutations. The module is built for these two only.
+//! Properties of the gateway that hold for any bytes. A module of the crate `tollgate`, so that it can use private items.
+//! It is built for the two users of the properties only: cargo-fuzz searches for exceptions to them, and `cargo test` tries
+//! them on the corpora and on thousands of mutations.
 //!
 //! A property is a function of bytes that panics where it doesn't hold. Invalid input is no exception: bytes
 //! that aren't text are converted as far as possible, and input that can't become a request is ignored.
 
 mod admin;
-mod answers;
+#[cfg(test)]
+mod corpus;
 mod file;
 mod keys;
 mod logs;
 mod messages;
+mod parts;
 mod proxy_protocol;
 mod requests;
-#[cfg(test)]
-mod tests;
 mod texts;
 
 use hyper::{
@@ -21,9 +22,9 @@ use hyper::{
     header::{HeaderName, HeaderValue},
 };
 
+use self::parts::parts;
 pub use self::{
     admin::admin,
-    answers::{call, reply},
     file::toml,
     keys::{jwt, key},
     logs::{access_log, question},
@@ -33,38 +34,6 @@ pub use self::{
     texts::{rate, route, url},
 };
 use crate::config::Config;
-
-/// A property of bytes.
-pub type Property = fn(&[u8]);
-
-/// The properties, by the names of their corpora.
-pub const PROPERTIES: [(&str, Property); 19] = [
-    ("access_log", access_log),
-    ("admin", admin),
-    ("answer", answer),
-    ("call", call),
-    ("cost", cost),
-    ("fields", fields),
-    ("forwarded", forwarded),
-    ("jwt", jwt),
-    ("key", key),
-    ("path", path),
-    ("proxy_protocol", proxy_protocol),
-    ("question", question),
-    ("rate", rate),
-    ("reply", reply),
-    ("requests", requests),
-    ("route", route),
-    ("target", target),
-    ("toml", toml),
-    ("url", url),
-];
-
-/// Splits bytes into N parts: N - 1 lines, and the rest.
-fn parts<const N: usize>(bytes: &[u8]) -> [&[u8]; N] {
-    let mut parts = bytes.splitn(N, |byte| *byte == b'\n');
-    std::array::from_fn(|_| parts.next().unwrap_or_default())
-}
 
 /// Parses a configuration that must be valid.
 fn config(text: &str) -> Config {
@@ -83,4 +52,26 @@ fn fields_of(lines: &[u8]) -> HeaderMap {
         }
     }
     headers
+}
+
+// The numbers of mutations that an unoptimized build tries in a few seconds.
+#[cfg(test)]
+corpus::tests! {
+    access_log: 1_000
+    admin: 2_000
+    answer: 10_000
+    cost: 20_000
+    fields: 20_000
+    forwarded: 20_000
+    jwt: 20_000
+    key: 20_000
+    path: 20_000
+    proxy_protocol: 5_000
+    question: 2_000
+    rate: 1_000
+    requests: 10_000
+    route: 20_000
+    target: 20_000
+    toml: 2_000
+    url: 10_000
 }
