@@ -312,7 +312,7 @@ impl Drop for Turns<'_> {
                 // It may be another one by now.
                 let is_same = Arc::ptr_eq(&block.answered, answered);
                 // One hold of it is the block's, and one each of those who ask; about.
-                let waiting = Arc::strong_count(answered).saturating_sub(1 + block.asking);
+                let waiting = Arc::strong_count(answered).saturating_sub(1 + block.asking());
                 is_same && block.end_turn(waiting as u64 * u64::from(*cost))
             });
             // All who wait look at it again.

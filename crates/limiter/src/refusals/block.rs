@@ -41,16 +41,65 @@ pub(super) struct Block {
     /// By cost.
     steps: SmallVec<[CostRefusal; 1]>,
     refresh_at: Instant,
-    /// Requests that ask now, for the others.
-    pub(super) asking: usize,
-    /// Permits for which more may ask at the same time.
-    room: u64,
-    /// By the last answer there was no room for another one: the next to ask does so for all others.
-    is_full: bool,
-    /// In which worker one is held that asks next, and until when: those who come there go along in the same call.
-    held: Option<(ThreadId, Instant)>,
+    turn: Turn,
     /// Tells those who wait that one of them has its answer.
     pub(super) answered: Arc<Notify>,
+}
+
+/// The requests that ask about a block, and how many more may join them.
+enum Turn {
+    /// No request asks. The next one does, and as many others with it as there is room for.
+    Free { room: u64 },
+    /// Requests ask for all others, which wait unless there is room for them.
+    Taken { asking: usize, room: u64, held: Option<HeldCall> },
+    /// Requests ask, and the last answer left no room for another one: when all have ended, the next one asks for all others.
+    Full { asking: usize, room: u64, held: Option<HeldCall> },
+}
+
+/// The worker that delays its next call for a block, and until when. Requests that arrive there meanwhile join the call.
+#[derive(Clone, Copy)]
+struct HeldCall {
+    worker: ThreadId,
+    until: Instant,
+}
+
+impl Turn {
+    /// Returns the number of requests that ask.
+    fn asking(&self) -> usize {
+        match *self {
+            Self::Free { .. } => 0,
+            Self::Taken { asking, .. } | Self::Full { asking, .. } => asking,
+        }
+    }
+
+    /// Returns the permits for which more requests may ask at the same time.
+    fn room(&self) -> u64 {
+        match *self {
+            Self::Free { room } | Self::Taken { room, .. } | Self::Full { room, .. } => room,
+        }
+    }
+
+    fn held(&self) -> Option<HeldCall> {
+        match *self {
+            Self::Free { .. } => None,
+            Self::Taken { held, .. } | Self::Full { held, .. } => held,
+        }
+    }
+
+    /// Adds a request that asks for so many permits, in a call that may be held.
+    fn join(&mut self, cost: u32, held: Option<HeldCall>) {
+        let room = self.room().saturating_sub(u64::from(cost));
+        *self = Self::Taken { asking: self.asking() + 1, room, held };
+    }
+
+    /// Notes that an answer left so much room, which may be enough for another request or not.
+    fn answer(&mut self, room: u64, is_full: bool) {
+        *self = match (self.asking(), self.held()) {
+            (0, _) => Self::Free { room },
+            (asking, held) if is_full => Self::Full { asking, room, held },
+            (asking, held) => Self::Taken { asking, room, held },
+        }
+    }
 }
 
 /// What is known of a charge.
@@ -137,17 +186,7 @@ impl CostRefusal {
 impl Block {
     pub(super) fn new(bucket: Bytes, quota: Quota) -> Self {
         let (steps, answered) = Default::default();
-        Self {
-            bucket,
-            quota,
-            steps,
-            refresh_at: Instant::now(),
-            asking: 0,
-            room: 0,
-            is_full: false,
-            held: None,
-            answered,
-        }
+        Self { bucket, quota, steps, refresh_at: Instant::now(), turn: Turn::Free { room: 0 }, answered }
     }
 
     /// Returns what is known of a cost now.
@@ -158,7 +197,7 @@ impl Block {
         allowance: &mut AskAllowance,
         now: Instant,
     ) -> Recall {
-        let mut ask_at = now;
+        let (mut ask_at, mut held) = (now, self.turn.held());
         match self.refusal(cost, now) {
             Some(refusal) if self.is_fresh(now) && (refusal.is_exact(costs) || !allowance.take(now)) => {
                 return Recall::Refused(refusal.outcome);
@@ -167,30 +206,33 @@ impl Block {
             None if !self.has_ended(now) && !self.blocks(cost, now) => return Recall::Nothing,
             None => match self.held_until(now) {
                 Some(until) => ask_at = until,
-                None if self.asking == 0 => {
+                None if self.turn.asking() == 0 => {
                     let longest = self.longest_refusal(cost, now);
                     if let Some(outcome) = longest.filter(|_| !allowance.take(now)) {
                         return Recall::Refused(outcome);
                     }
                     let own = self.steps.iter().find(|step| step.cost == cost && step.is_free_soon(now));
                     ask_at = own.map_or(now, |step| step.free_at().clamp(now, now + HELD_MOST));
-                    self.held = Some((thread::current().id(), ask_at));
+                    held = Some(HeldCall { worker: thread::current().id(), until: ask_at });
                 }
-                None if self.room < u64::from(cost) => {
+                None if self.turn.room() < u64::from(cost) => {
                     return Recall::Asked(self.answered.clone().notified_owned());
                 }
                 None => {}
             },
         }
-        self.asking += 1;
-        self.is_full = false;
-        self.room = self.room.saturating_sub(u64::from(cost));
+        self.turn.join(cost, held);
         Recall::Due(self.answered.clone(), ask_at)
     }
 
-    /// When the one asks that is held in this worker, if others may go along.
+    /// Returns the number of requests that ask now, for all others.
+    pub(super) fn asking(&self) -> usize {
+        self.turn.asking()
+    }
+
+    /// Returns the time of a held call of this worker that another request may join.
     fn held_until(&self, now: Instant) -> Option<Instant> {
-        let (worker, until) = self.held.filter(|_| self.asking < TOGETHER_MOST)?;
+        let HeldCall { worker, until } = self.turn.held().filter(|_| self.asking() < TOGETHER_MOST)?;
         (now < until && worker == thread::current().id()).then_some(until)
     }
 
@@ -239,7 +281,7 @@ impl Block {
 
     /// Whether nobody is to ask again what is known, or somebody does.
     pub(super) fn is_fresh(&self, now: Instant) -> bool {
-        now < self.refresh_at || self.asking > 0
+        now < self.refresh_at || self.asking() > 0
     }
 
     pub(super) fn has_ended(&self, now: Instant) -> bool {
@@ -252,26 +294,31 @@ impl Block {
         let now = Instant::now();
         let is_later = |step: &CostRefusal| step.told_at > sent && step.room <= remaining;
         self.steps.retain(|step| is_later(step) && step.is_within(step.grow_us, now));
-        if self.steps.is_empty() {
-            self.room = if self.asking == 1 { remaining } else { self.room.min(remaining) };
-            self.is_full = remaining < u64::from(cost);
+        if !self.steps.is_empty() {
+            return false;
         }
-        self.asking == 0 && !self.is_full && self.steps.is_empty()
+        let room = if self.asking() == 1 { remaining } else { self.turn.room().min(remaining) };
+        let is_full = remaining < u64::from(cost);
+        self.turn.answer(room, is_full);
+        self.asking() == 0 && !is_full
     }
 
     /// Notes that one asks no more, while others wait who want so many permits. Returns whether nothing is known any
     /// more.
     pub(super) fn end_turn(&mut self, waiting: u64) -> bool {
-        self.asking -= 1;
         let now = Instant::now();
-        let has_ended = self.asking == 0 && (now >= self.refresh_at || self.has_ended(now));
-        if self.is_full {
-            return false;
+        let has_ended = now >= self.refresh_at || self.has_ended(now);
+        match &mut self.turn {
+            Turn::Taken { asking: 1, room, .. } => {
+                let room = if has_ended && *room == 0 { waiting } else { *room };
+                self.turn = Turn::Free { room };
+                return has_ended && waiting == 0;
+            }
+            Turn::Full { asking: 1, room, .. } => self.turn = Turn::Free { room: *room },
+            Turn::Taken { asking, .. } | Turn::Full { asking, .. } => *asking -= 1,
+            Turn::Free { .. } => {}
         }
-        if has_ended && self.room == 0 {
-            self.room = waiting;
-        }
-        has_ended && waiting == 0
+        false
     }
 
     /// Remembers a refusal.
@@ -285,8 +332,7 @@ impl Block {
             self.steps.remove(STEPS_MOST / 2);
         }
         let at = self.steps.partition_point(|other| other.cost < step.cost);
-        self.room = 0;
-        self.is_full = true;
+        self.turn.answer(0, true);
         self.refresh_at = step.sent + REFRESH_EVERY;
         self.steps.insert(at, step);
     }
