@@ -5,11 +5,17 @@ import math
 import statistics
 from collections.abc import Callable
 
+from java_peers import GATEWAY, SERVICE, Burst, Java
 from measure import BENCH, MANY_KEYS, PEERS, Micro, RoundTrip, Row
+from services import DECISIONS, LIMITS, Check, Service
 
 NGINX = PEERS / "nginx.conf"
 OPENRESTY = PEERS / "openresty.conf"
 TOLLGATE = BENCH / "tollgate.toml"
+
+ONE_KEY = Row("tollgate-redis-one-key", TOLLGATE, "/one-key", keys=1)
+SPRING_ONE_KEY = Java("spring-one-key", GATEWAY, "/one-key")
+REDISSON_ONE_KEY = Java("redisson-one-key", SERVICE, "/one-key")
 
 # Rows that are compared stand together, so that little time passes between their measurements. Rows whose difference
 # is computed alternate; otherwise a machine that is slower for some seconds would look like a difference.
@@ -27,7 +33,7 @@ ROWS = [
     Row("tollgate-redis-refused-varied", TOLLGATE, "/one-key-refused", keys=1, admits=100, varied="X-Request-Id"),
     Row("tollgate-memory-refused", TOLLGATE, "/refused", admits=1),
     Row("openresty-one-key", OPENRESTY, "/one-key", keys=1),
-    Row("tollgate-redis-one-key", TOLLGATE, "/one-key", keys=1),
+    ONE_KEY,
     Row("tollgate-redis-two-limits", TOLLGATE, "/two-limits", keys=2),
     Row("tollgate-redis-two-gateways", TOLLGATE, "/one-key", keys=1, gateways=2),
     Row("openresty-many-keys", OPENRESTY, "/many-keys", keys=MANY_KEYS, varied="X-Key"),
@@ -43,6 +49,23 @@ ROWS = [
     RoundTrip("redis-round-trip", turns=4),
     Row("nginx-1000-connections", NGINX, connections=1000),
     Row("tollgate-1000-connections", TOLLGATE, connections=1000),
+    Check("tollgate-check-refused", DECISIONS, "/check/envoy/one-key-refused", keys=1, admits=100),
+    Service("envoy-reference-one-key", LIMITS, "/one-key"),
+    Service("envoy-tollgate-one-key", DECISIONS, "/one-key"),
+    Service("envoy-reference-many-keys", LIMITS, "/one-key", varied="X-Key"),
+    Service("envoy-tollgate-many-keys", DECISIONS, "/one-key", varied="X-Key"),
+    Service("envoy-reference-64-descriptors", LIMITS, "/64-descriptors"),
+    Service("envoy-tollgate-64-descriptors", DECISIONS, "/64-descriptors"),
+    Service("envoy-no-limit-one-connection", DECISIONS, "/", connections=1, turns=4),
+    Service("envoy-reference-one-connection", LIMITS, "/one-key", connections=1, turns=4),
+    Service("envoy-tollgate-one-connection", DECISIONS, "/one-key", connections=1, turns=4),
+    SPRING_ONE_KEY,
+    REDISSON_ONE_KEY,
+    Java("spring-many-keys", GATEWAY, "/one-key", varied="X-Key"),
+    Java("redisson-many-keys", SERVICE, "/one-key", varied="X-Key"),
+    Burst("tollgate-burst", ONE_KEY),
+    Burst("spring-burst", SPRING_ONE_KEY),
+    Burst("redisson-burst", REDISSON_ONE_KEY),
     Micro("routing"),
 ]
 
@@ -172,5 +195,44 @@ CASES = [
     Case("refusals of varied heads, CPU of nginx's", ("tollgate-redis-refused-varied", "nginx-refused-varied"), cpu),
     Case("refusals in the process, CPU of nginx's", ("tollgate-memory-refused", "nginx-refused"), cpu),
     Case("refusals, CPU of OpenResty's", ("tollgate-redis-refused", "openresty-refused"), cpu),
+    Case("/check, CPU of a refusal of the gateway's own", ("tollgate-check-refused", "tollgate-redis-refused"), cpu, 1.3),
+    Case(
+        "behind Envoy, one key, CPU of envoyproxy/ratelimit's",
+        ("envoy-tollgate-one-key", "envoy-reference-one-key"),
+        cpu,
+        0.5,
+        0.3,
+    ),
+    Case(
+        "behind Envoy, 10,000 keys, CPU of envoyproxy/ratelimit's",
+        ("envoy-tollgate-many-keys", "envoy-reference-many-keys"),
+        cpu,
+        0.5,
+        0.3,
+    ),
+    Case(
+        "behind Envoy, 64 descriptors, CPU of one's",
+        ("envoy-tollgate-64-descriptors", "envoy-tollgate-one-key"),
+        cpu,
+        4,
+    ),
+    Case(
+        "behind Envoy, 64 descriptors, CPU of envoyproxy/ratelimit's",
+        ("envoy-tollgate-64-descriptors", "envoy-reference-64-descriptors"),
+        cpu,
+    ),
+    Case(
+        "behind Envoy, one connection, added p50, of envoyproxy/ratelimit's",
+        ("envoy-tollgate-one-connection", "envoy-reference-one-connection", "envoy-no-limit-one-connection"),
+        added_beside,
+        1.0,
+    ),
+    Case("one key, CPU of Spring Cloud Gateway's", ("tollgate-redis-one-key", "spring-one-key"), cpu),
+    Case("10,000 keys, CPU of Spring Cloud Gateway's", ("tollgate-redis-many-keys", "spring-many-keys"), cpu),
+    Case("one key, CPU of a Java service with RRateLimiter", ("tollgate-redis-one-key", "redisson-one-key"), cpu),
+    Case("10,000 keys, CPU of that service", ("tollgate-redis-many-keys", "redisson-many-keys"), cpu),
+    Case("admitted of a burst by a limit of 100", ("tollgate-burst",), of("admitted"), 100),
+    Case("the same, by Spring Cloud Gateway", ("spring-burst",), of("admitted")),
+    Case("the same, by RRateLimiter", ("redisson-burst",), of("admitted")),
     Case("two gateways, CPU of one's", ("tollgate-redis-two-gateways", "tollgate-redis-one-key"), cpu),
 ]

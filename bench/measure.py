@@ -49,6 +49,8 @@ class Row:
     streams: int = 0
     # The field that has 10,000 values; None if all requests are the same.
     varied: str | None = None
+    # The seconds of load before it is measured.
+    warm_up: int = WARM_UP_SECONDS
     # The number of shorter measurements that make one. Neighbours with the same number alternate within each round.
     turns: int = 2
 
@@ -56,16 +58,11 @@ class Row:
         """Starts what the row needs, proves that it works, and measures it under load."""
         with contextlib.ExitStack() as stack:
             redis = [stack.enter_context(bench.redis())] if self.keys else []
-            ports = bench.gateway_ports[: self.gateways] or [bench.upstream_port]
-            commands = {port: bench.gateway(self, port) for port in ports if self.gateways}
-            gateways = [
-                stack.enter_context(bench.processes.server(command, GATEWAY_CPU, port))
-                for port, command in commands.items()
-            ]
+            ports, gateways = self.start(bench, stack)
             self.check_answers(bench, ports)
             # The same error would happen again.
             with contextlib.suppress(Invalid):
-                self.load(bench, ports, WARM_UP_SECONDS)
+                self.load(bench, ports, self.warm_up)
             servers = [*gateways, *redis]
             before = [cpu_us(server) for server in servers]
             seen = self.load(bench, ports, bench.seconds(self))
@@ -79,6 +76,16 @@ class Row:
                 figures["not_2xx"] = seen.not_2xx / seen.requests
                 figures["peak_mib"] = sum(map(peak_mib, gateways))
             return figures
+
+    def start(self, bench, stack):
+        """Starts the gateways. Returns the ports to load, and the processes to measure."""
+        ports = bench.gateway_ports[: self.gateways] or [bench.upstream_port]
+        commands = {port: bench.gateway(self, port) for port in ports if self.gateways}
+        gateways = [
+            stack.enter_context(bench.processes.server(command, GATEWAY_CPU, port))
+            for port, command in commands.items()
+        ]
+        return ports, gateways
 
     def load(self, bench, ports, seconds):
         """Loads the gateways, all at the same time."""
@@ -114,11 +121,14 @@ class Row:
         wrong = seen.not_2xx if self.admits is None else seen.requests - seen.not_2xx
         if wrong > seen.requests * TOLERATED_SHARE:
             raise Invalid(f"{wrong} of {seen.requests} answers were {'not ' if self.admits is None else ''}2xx")
+        self.check_keys(bench, seen)
+        if self.admits is not None:
+            self.check_answer(bench, ports[0], 429)
+
+    def check_keys(self, bench, seen):
         # Of many keys, each is in one of so many requests.
         if self.keys and not min(self.keys, seen.requests) <= (held := bench.redis_keys()) <= self.keys:
             raise Invalid(f"Redis holds {held} counts where {self.keys} are due")
-        if self.admits is not None:
-            self.check_answer(bench, ports[0], 429)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,7 +177,7 @@ class Bench:
         self.options = options
         self.binary = binary
         self.processes = processes
-        self.upstream_port, self.redis_port, *self.gateway_ports = free_ports(4)
+        self.upstream_port, self.redis_port, *self.gateway_ports = free_ports(6)
 
     def run(self, rows):
         """Yields (row name, figures), or (row name, {"invalid": why}), as they are measured."""
@@ -231,6 +241,7 @@ class Bench:
         text = template.read_text()
         values |= {
             "LISTEN": port,
+            "SERVER": self.gateway_ports[-1],
             "UPSTREAM": self.upstream_port,
             "REDIS": self.redis_port,
             "PEERS": PEERS,
@@ -244,6 +255,7 @@ class Bench:
             ".conf": ["nginx", "-e", "stderr", "-c"],
             ".cfg": ["haproxy", "-f"],
             ".toml": [self.binary, "run", "--config"],
+            ".yaml": [self.options.envoy, "--disable-hot-restart", "--concurrency", "1", "--log-level", "error", "-c"],
         }
         return [*program[template.suffix], config]
 

@@ -11,7 +11,7 @@ import socket
 import subprocess
 import time
 
-START_SECONDS = 20
+START_SECONDS = 60
 
 
 class Invalid(Exception):

@@ -24,8 +24,10 @@ import time
 import plot
 import report
 from cases import ROWS, TOLLGATE, invalidity
+from java_peers import BUILD as BUILD_JAVA, Burst, Java
 from measure import BUILD_SECONDS, GATEWAY_CPU, OTHER_CPU, ROOT, Bench, Micro, Row, progress
 from processes import Invalid, Processes
+from services import DECISIONS, Service
 
 PACKAGES = {
     "wrk": "wrk",
@@ -45,6 +47,9 @@ def parse_options():
     parser.add_argument("--only", metavar="NAMES", default="*", help="rows, separated by commas; * matches anything: 'nginx-*'")
     parser.add_argument("--peers-only", action="store_true", help="leave Tollgate out, and don't build it")
     parser.add_argument("--binary", type=pathlib.Path, help="a built tollgate; without it, scripts/dist.sh builds one")
+    parser.add_argument("--envoy", type=program, help="an Envoy, for the rows behind it, which are left out without it")
+    parser.add_argument("--reference", type=program, help="a built envoyproxy/ratelimit, for those rows, too")
+    parser.add_argument("--java", action="store_true", help="measure the peers in Java, too, which Maven builds")
     outputs = parser.add_argument_group("results")
     outputs.add_argument("--json", metavar="FILE", type=pathlib.Path, help="write the figures of every round to this file")
     outputs.add_argument("--svg", metavar="FILE", type=pathlib.Path, help="draw the CPU times into this file")
@@ -60,7 +65,19 @@ def choose_rows(options):
         if not fnmatch.filter([row.name for row in ROWS], pattern):
             sys.exit(f"no row is called `{pattern}`; there are: {', '.join(row.name for row in ROWS)}")
     named = [row for row in ROWS if any(fnmatch.fnmatch(row.name, pattern) for pattern in patterns)]
+    if not (options.envoy and options.reference):
+        named = [row for row in named if not isinstance(row, Service)]
+    if not options.java:
+        named = [row for row in named if not isinstance(row, (Java, Burst))]
     return [row for row in named if not (options.peers_only and is_ours(row))]
+
+
+def program(path):
+    """Returns the whole path of a program."""
+    found = shutil.which(path)
+    if not found:
+        raise argparse.ArgumentTypeError(f"{path} is no program")
+    return pathlib.Path(found).resolve()
 
 
 def is_ours(row):
@@ -68,7 +85,7 @@ def is_ours(row):
 
 
 def is_gateway(row):
-    return isinstance(row, Row) and row.config == TOLLGATE
+    return isinstance(row, Row) and row.config in (TOLLGATE, DECISIONS)
 
 
 def check_machine():
@@ -85,6 +102,8 @@ def build(options, rows, processes):
     for row in rows:
         if isinstance(row, Micro):
             run(row.command("--no-run"), processes)
+    if any(isinstance(row, Java) for row in rows):
+        run(BUILD_JAVA, processes)
     if options.binary:
         return options.binary.resolve()
     if not any(map(is_gateway, rows)):
