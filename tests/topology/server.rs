@@ -15,7 +15,7 @@ use crate::{
 
 /// What docs/configuration.md says that a user needs.
 pub(crate) const RIGHTS: &str = "resetchannels &tollgate:* ~tollgate:* -@all +ping +evalsha +eval +publish +subscribe +time +get +set +zadd \
-     +zcard +zcount +zrange +zrem +zremrangebyrank +pttl +pexpire +unlink +hget +hgetall +hset +hdel +hlen +hrandfield";
+     +zcard +zcount +zrange +zrem +zremrangebyrank +pttl +pexpire +unlink +hget +hgetall +hset +hdel +hlen +hrandfield +info";
 
 /// The rights that limits with `layout = "redisson"` need beside these, for a limiter with the name `logins:…`.
 const REDISSON_RIGHTS: &str = "~logins:* ~{logins:*}:* +hmget +hsetnx +incrby +exists";

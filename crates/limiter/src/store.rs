@@ -340,7 +340,8 @@ impl Store {
             StoreUrl::Memory => Self::in_process(settings.max_memory),
             #[cfg(feature = "redis")]
             StoreUrl::Redis(url) => {
-                let store = RedisStore::new(url, settings.tls.as_ref(), settings.timeout)?;
+                let store =
+                    RedisStore::new(url, settings.tls.as_ref(), settings.timeout, &settings.key_prefix)?;
                 if settings.replicated {
                     store.wait_for_replicas();
                 }

@@ -21,6 +21,7 @@ pub mod password;
 mod redisson;
 mod replicas;
 mod round_trip;
+mod self_test;
 mod sentinel;
 pub(crate) mod slots;
 pub mod tls;
@@ -83,19 +84,25 @@ enum Topology {
 }
 
 impl RedisStore {
-    /// A store that answers within `timeout` a call. Nothing is connected yet.
+    /// Creates a store that answers within `timeout` a call, and whose keys begin with a prefix. Nothing is connected yet.
     ///
     /// # Errors
     /// The files of `tls` can't be used together.
-    pub fn new(url: &RedisUrl, tls: Option<&ClientTls>, timeout: Duration) -> Result<Self, StoreError> {
-        let access = Access::new(url, tls)?;
+    pub fn new(
+        url: &RedisUrl,
+        tls: Option<&ClientTls>,
+        timeout: Duration,
+        key_prefix: &str,
+    ) -> Result<Self, StoreError> {
+        let access = Access::new(url, tls, key_prefix)?;
         let round_trip = Arc::new(RoundTrip::unknown(timeout));
         let trips = round_trip.clone();
         let place = match &url.servers {
             RedisServers::Cluster(seeds) => Topology::Cluster(Cluster::new(access, seeds.clone(), trips)),
             servers => {
                 let name = url.to_string();
-                Topology::One(Node::new(name, access.to_servers(servers), trips, Weak::new()))
+                let config = access.to_servers(servers);
+                Topology::One(Node::new(name, config, access.key_prefix, trips, Weak::new()))
             }
         };
         let label = match &url.servers {

@@ -264,9 +264,9 @@ impl Cluster {
         if nodes.len() >= NODES_MOST {
             return None;
         }
-        let config = self.access.to(endpoint);
+        let (config, keys) = (self.access.to(endpoint), self.access.key_prefix.clone());
         let node =
-            Arc::new(Node::new(endpoint.to_string(), config, self.round_trip.clone(), self.me.clone()));
+            Arc::new(Node::new(endpoint.to_string(), config, keys, self.round_trip.clone(), self.me.clone()));
         nodes.insert(endpoint.clone(), node.clone());
         Some(node)
     }
@@ -411,7 +411,7 @@ mod tests {
             unreachable!()
         };
         let round_trip = Arc::new(RoundTrip::unknown(Duration::from_secs(1)));
-        let cluster = Cluster::new(Access::new(&url, None).unwrap(), Vec::new(), round_trip);
+        let cluster = Cluster::new(Access::new(&url, None, "tollgate").unwrap(), Vec::new(), round_trip);
         let at = |port| cluster.node_at(&Endpoint { host: "127.0.0.1".to_owned(), port });
         let known = (1..=2_000).filter(|port| at(*port).is_some()).count();
         assert_eq!((known, cluster.nodes.lock().len()), (NODES_MOST, NODES_MOST));

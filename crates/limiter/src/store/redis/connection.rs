@@ -51,12 +51,14 @@ pub(super) struct Access {
     base: Config,
     /// What a server is called in its certificate; none if by its host.
     server_name: Option<String>,
+    /// The beginning of all keys.
+    pub(super) key_prefix: Arc<str>,
 }
 
 impl Access {
     /// # Errors
     /// The files of `tls` can't be used together.
-    pub(super) fn new(url: &RedisUrl, tls: Option<&ClientTls>) -> Result<Self, StoreError> {
+    pub(super) fn new(url: &RedisUrl, tls: Option<&ClientTls>, key_prefix: &str) -> Result<Self, StoreError> {
         let RedisLogin { user, password } = url.login.clone();
         let mut base = Config { username: user, password, database: url.database, ..Config::default() };
         if url.tls {
@@ -67,7 +69,8 @@ impl Access {
         // The client's task would end for good if the server were away at the start.
         base.fail_fast = false;
         let server_name = tls.and_then(|tls| tls.server_name.as_ref());
-        Ok(Self { base, server_name: server_name.map(|name| name.to_str().into_owned()) })
+        let server_name = server_name.map(|name| name.to_str().into_owned());
+        Ok(Self { base, server_name, key_prefix: key_prefix.into() })
     }
 
     /// Access to one server.

@@ -35,7 +35,7 @@ use super::{
     connection::{CONNECT_TIMEOUT, Connection, SHORTEST_WAIT, failure},
     replicas::Replicas,
     round_trip::RoundTrip,
-    sentinel,
+    self_test, sentinel,
     trouble::{Late, Trouble},
 };
 
@@ -66,6 +66,7 @@ pub(super) struct Node {
 pub(super) struct Link {
     pub(super) name: String,
     pub(super) config: Config,
+    key_prefix: Arc<str>,
     pub(super) timeout: Duration,
     pub(super) breaker: Breaker,
     pub(super) trouble: Trouble,
@@ -80,6 +81,7 @@ pub(super) struct Link {
     batchers: Mutex<Vec<Weak<Batcher>>>,
     /// What it is a node of; nothing if it stands alone.
     cluster: Weak<Cluster>,
+    tested: OnceCell<()>,
     settings_seen: OnceCell<()>,
     /// The replicas that decisions wait for, if they do.
     pub(super) replicas: OnceLock<Arc<Replicas>>,
@@ -90,16 +92,19 @@ impl Node {
     pub(super) fn new(
         name: String,
         config: Config,
+        key_prefix: Arc<str>,
         round_trip: Arc<RoundTrip>,
         cluster: Weak<Cluster>,
     ) -> Self {
         let timeout = round_trip.timeout();
         let trouble = Trouble::with(name.clone());
-        let (breaker, late, is_met, batchers, settings_seen, replicas) = Default::default();
+        let (breaker, late, is_met, batchers, replicas) = Default::default();
+        let (tested, settings_seen) = Default::default();
         let (calls, charges) = (Histogram::of_times(), Histogram::of_sizes());
         let link = Link {
             name,
             config,
+            key_prefix,
             timeout,
             breaker,
             trouble,
@@ -110,6 +115,7 @@ impl Node {
             charges,
             batchers,
             cluster,
+            tested,
             settings_seen,
             replicas,
         };
@@ -122,6 +128,8 @@ impl Node {
         let (link, connection) = (&self.link, self.batcher().connection());
         let connect = async {
             connection.connected(Instant::now() + CONNECT_TIMEOUT).await?;
+            // Boxed, because it is large and runs once.
+            Box::pin(link.test(&connection)).await;
             let sent = Instant::now();
             call::run(&connection, &Call::default(), Manner::Together, CONNECT_TIMEOUT).await?;
             link.meet();
@@ -306,6 +314,26 @@ impl Link {
         batchers.iter().filter_map(Weak::upgrade).filter(|batcher| !batcher.has_ended()).collect()
     }
 
+    /// Logs, once, which rights the server's user lacks.
+    async fn test(&self, connection: &Connection) {
+        let others: &[_] = match (self.is_in_cluster(), self.replicas.get(), self.config.server.is_sentinel())
+        {
+            (true, ..) => &["CLUSTER SLOTS", "ASKING"],
+            (_, Some(_), _) => &["ROLE", "WAIT 0 0"],
+            (.., true) => &["ROLE"],
+            _ => &[],
+        };
+        let look = async || {
+            let missing = self_test::missing_rights(connection, &self.key_prefix, others).await?;
+            if !missing.is_empty() {
+                self.trouble
+                    .say(&format!("its user lacks rights (add {missing} as docs/configuration.md says)"));
+            }
+            Ok::<_, Error>(())
+        };
+        drop(self.tested.get_or_try_init(look).await);
+    }
+
     /// Warns, once, of settings of the server that harm counts. A server that doesn't tell them is left alone: INFO
     /// and CONFIG are not among the rights that a user needs.
     async fn warn_of_settings(&self, connection: &Connection) {
@@ -374,6 +402,7 @@ async fn probe(probing: Probing) {
                 let (server, after_ms) = (&link.name, since.elapsed().as_millis() as u64);
                 tracing::info!(server, after_ms, "the store answers again");
                 // It may be the first time.
+                Box::pin(link.test(&well[0].batcher.connection())).await;
                 link.warn_of_settings(&well[0].batcher.connection()).await;
                 return;
             }

@@ -96,7 +96,7 @@ impl RedisUrl {
         let mut database = database(&parts)?;
         let servers = match parts.kind {
             "+unix" => {
-                database = parts.parameter("db")?.map(|number| read_database(&number)).transpose()?;
+                database = parts.parameter("db")?.map(|number| read_database(&number)).transpose()?.flatten();
                 RedisServers::Socket(PathBuf::from(decode(parts.path).ok_or_else(no_url)?))
             }
             "-cluster" => RedisServers::Cluster(parts.nodes(port)?),
@@ -221,13 +221,15 @@ fn database(parts: &Parts<'_>) -> Result<Option<u8>, String> {
                 .to_owned(),
         ),
         _ if written.is_empty() => Ok(None),
-        _ => read_database(written).map(Some),
+        _ => read_database(written),
     }
 }
 
-fn read_database(written: &str) -> Result<u8, String> {
+/// Returns the number of a database. `None` for 0: a connection begins there, and SELECT needs a right.
+fn read_database(written: &str) -> Result<Option<u8>, String> {
     written
         .parse()
+        .map(|number| Some(number).filter(|number| *number != 0))
         .map_err(|_| "the database of this URL is not a whole number from 0 to 255\nwrite for example \"redis://HOST:6379/0\"".to_owned())
 }
 
@@ -293,6 +295,8 @@ mod tests {
         assert!(!format!("{url:?}").contains("hunter2"));
         assert!(parse("redis-sentinel://a?sentinelServiceName=main").servers != url.servers);
 
+        assert_eq!(parse("redis://h/0").database, None);
+        assert_eq!(parse("redis+unix:///a?db=0").database, None);
         let url = parse("redis+unix://me:pw@localhost/run/my%20redis.sock?db=4");
         assert!(url.servers == RedisServers::Socket("/run/my redis.sock".into()));
         assert_eq!((url.database, url.login.password.as_deref()), (Some(4), Some("pw")));

@@ -1,0 +1,90 @@
+//! Gateways that log in as a user of Redis with the documented rights, in each topology, and with less.
+
+use crate::{
+    harness::{
+        gateway::Gateway,
+        redis::{Redis, sentinel::Sentinels},
+        wait_until,
+    },
+    topology::{ask, assert_five_pass, by_key, server::RIGHTS},
+};
+
+/// Creates the user `gateway` with the documented rights and these.
+fn create_user(redis: &Redis, more: &[&str]) {
+    let rights: Vec<&str> = RIGHTS.split_whitespace().chain(more.iter().copied()).collect();
+    redis.command(&[&["ACL", "SETUSER", "gateway", "on", ">hunter2"], rights.as_slice()].concat());
+}
+
+fn assert_serves(store: &str) {
+    let gateway = Gateway::start(&by_key(store));
+    assert_five_pass(&[&gateway], "a");
+    assert!(!gateway.log().contains("the store"), "{}", gateway.log());
+}
+
+#[test]
+fn the_documented_rights_are_enough_for_a_server_and_for_database_0() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("redis.sock");
+    let socket = socket.to_str().unwrap();
+    let redis = Redis::start_with(&["--unixsocket", socket]);
+    create_user(&redis, &[]);
+    let port = redis.port();
+    for url in [
+        format!("redis://gateway:hunter2@127.0.0.1:{port}"),
+        format!("redis://gateway:hunter2@127.0.0.1:{port}/0"),
+        format!("redis+unix://gateway:hunter2@localhost{socket}?db=0"),
+    ] {
+        redis.command(&["FLUSHALL"]);
+        assert_serves(&format!("url = \"{url}\""));
+    }
+    create_user(&redis, &["+select"]);
+    assert_serves(&format!("url = \"redis://gateway:hunter2@127.0.0.1:{port}/3\""));
+}
+
+#[test]
+fn the_documented_rights_are_enough_with_sentinels() {
+    for (keys, right) in [("", "+role"), ("\nreplicated = true", "+wait")] {
+        let sentinels = Sentinels::start();
+        for server in &sentinels.servers {
+            create_user(server, &["+role", right]);
+            server.command(&["ACL", "SETUSER", "default", "-evalsha", "-eval", "-select"]);
+        }
+        let url = sentinels
+            .url()
+            .replace("redis-sentinel://127.0.0.1:", "redis-sentinel://gateway:hunter2@127.0.0.1:");
+        assert_serves(&format!("url = \"{}\"{keys}", url.replace('?', "/0?")));
+    }
+}
+
+#[test]
+fn all_missing_rights_are_named_in_one_line_at_the_first_connection() {
+    let redis = Redis::start();
+    let store = format!("url = \"redis://gateway:hunter2@127.0.0.1:{}\"", redis.port());
+    for (less, named) in [
+        (&["-zadd", "-hset", "-time", "-info"][..], "(add +zadd +hset +time +info as"),
+        (&["-eval"], "(add +eval as"),
+        (&["-publish", "-subscribe"], "(add &tollgate:* +publish +subscribe as"),
+        (&["resetkeys", "~shop:*"], "(add ~tollgate:* +get +set"),
+    ] {
+        create_user(&redis, less);
+        let gateway = Gateway::start(&by_key(&store));
+        wait_until("the rights are named", || gateway.log().contains(named));
+        assert_eq!(gateway.log().matches("its user lacks rights").count(), 1, "{}", gateway.log());
+        redis.command(&["ACL", "DELUSER", "gateway"]);
+    }
+}
+
+#[test]
+fn the_words_of_a_server_that_refuses_are_in_the_log() {
+    let redis = Redis::start();
+    create_user(&redis, &["-zadd"]);
+    let url = format!("redis://gateway:hunter2@127.0.0.1:{}", redis.port());
+    let gateway = Gateway::start(&by_key(&format!("url = \"{url}\"")));
+    assert_eq!(ask(&gateway, "a"), 503);
+    wait_until("the server's words are logged", || gateway.log().contains("can't run this command"));
+    let gateway = Gateway::start(&by_key(&format!("url = \"{url}/3\"")));
+    assert_eq!(ask(&gateway, "a"), 503);
+    wait_until("the server's words are logged", || {
+        gateway.log().contains("NOPERM this user has no permissions to run the 'select' command")
+    });
+}
