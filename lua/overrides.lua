@@ -10,7 +10,7 @@
 -- since a newer version may have written it. The field "#version" is the time of the last change, and unique.
 --
 -- KEYS  the table.
--- ARGV  set <field> <value without the end> <duration in microseconds, 0 for no end> <1: only if absent> <channel>
+-- ARGV  set <field> <value without the end> <duration in microseconds, 0 for no end> <1: only if absent, 2: only if present> <channel>
 --           <the most fields>
 --       unset <field> <channel>
 --
@@ -62,7 +62,7 @@ local SWEEP, SWEEP_FULL = '20', '500'
 if operation == 'set' then
   local lasts_us, most = tonumber(ARGV[4]), tonumber(ARGV[7])
   local held = call('HGET', table_key, field)
-  if ARGV[5] == '1' and is_alive(held) then return 0 end
+  if ARGV[5] == '1' and is_alive(held) or ARGV[5] == '2' and not is_alive(held) then return 0 end
   sweep(SWEEP)
   if not held then
     -- The version is a field, too.

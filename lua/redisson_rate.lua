@@ -1,17 +1,22 @@
--- Reads and changes the rate of a limiter in the layout of Redisson: lua/redisson.lua tells what its keys hold.
+-- Reads and changes the rate and the time to live of a limiter in the layout of Redisson: lua/redisson.lua tells what
+-- its keys hold.
 -- Rust side: crates/limiter/src/store/redis/redisson.rs.
 --
 -- KEYS  the hash; the value and the permits of this process; the value and the permits overall.
 -- ARGV  get                                             nothing is written
---       set <rate> <interval> <type> <keep alive>       what was counted for the type is forgotten
+--       set <rate> <interval> <type> <keep alive> <1: what was counted for the type stays>
 --       set-if-absent <rate> <interval> <type> <keep alive>
 --       update <rate> <interval> <type> <keep alive> <1: what was counted stays>
 --       release <permits>
--- The interval and the time to keep it alive are milliseconds. `-` for the latter is what the hash has or, if it has
--- none, two intervals and at least a minute; `-` for the type is what the hash has, or 0.
+--       delete                                          all five keys
+--       expire <time>                                   all five keys; 0: they stay
+--       keep-alive <time>                               from each call on; 0: they stay
+--       ttl                                             nothing is written
+-- Times are milliseconds. `-` for the time to keep it alive is what the hash has or, if it has none or less than an
+-- interval, two intervals and at least a minute; `-0` or `-1` for the type is what the hash has, or this one.
 --
--- Returns for get the rate and the interval, or nothing if there is no whole configuration; for others 1 if something
--- was changed, else 0.
+-- Returns for get the rate and the interval, or nothing if there is no whole configuration; for ttl what PTTL returns;
+-- for others 1 if something was changed, else 0.
 local operation = ARGV[1]
 local held = redis.call('HMGET', KEYS[1], 'rate', 'interval', 'type', 'keepAliveTime')
 local is_set = held[1] and held[2] and held[3]
@@ -36,10 +41,39 @@ if operation == 'release' then
   return 1
 end
 
+if operation == 'delete' then return math.min(1, redis.call('UNLINK', unpack(KEYS))) end
+
+if operation == 'ttl' then return redis.call('PTTL', KEYS[1]) end
+
+-- Lets all keys expire after a time, or stay. Returns 1 if there is a hash.
+local function expire(time)
+  local is_there = redis.call('EXISTS', KEYS[1])
+  for _, key in ipairs(KEYS) do
+    if time == '0' then redis.call('PERSIST', key) else redis.call('PEXPIRE', key, time) end
+  end
+  return is_there
+end
+
+if operation == 'expire' then return expire(ARGV[2]) end
+
+if operation == 'keep-alive' then
+  if not is_set then return 0 end
+  if ARGV[2] ~= '0' and tonumber(ARGV[2]) < tonumber(held[2]) then
+    return redis.error_reply('ERR the time to keep a limiter alive is shorter than the window of its rate')
+  end
+  redis.call('HSET', KEYS[1], 'keepAliveTime', ARGV[2])
+  return expire(ARGV[2])
+end
+
 local rate, interval, type, keep_alive = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
-if type == '-' then type = held[3] or '0' end
+if string.sub(type, 1, 1) == '-' then type = held[3] or string.sub(type .. '0', 2, 2) end
 if keep_alive == '-' then
-  keep_alive = held[4] or string.format('%d', math.max(2 * tonumber(interval), 60000))
+  keep_alive = held[4]
+  -- What counts would be forgotten.
+  local is_short = keep_alive and tonumber(keep_alive) > 0 and tonumber(keep_alive) < tonumber(interval)
+  if not keep_alive or is_short then
+    keep_alive = string.format('%d', math.max(2 * tonumber(interval), 60000))
+  end
 end
 local fields = { 'rate', rate, 'interval', interval, 'type', type, 'keepAliveTime', keep_alive }
 
@@ -58,15 +92,14 @@ if operation == 'set-if-absent' then
 end
 
 local value_key, permits_key = keys_of(type)
-if operation == 'set' then
+if operation == 'set' and ARGV[6] ~= '1' then
   redis.call('HSET', KEYS[1], unpack(fields))
   if tonumber(keep_alive) > 0 then redis.call('PEXPIRE', KEYS[1], keep_alive) end
   redis.call('UNLINK', value_key, permits_key)
   return 1
 end
 
--- What is left is to update.
-if redis.call('EXISTS', KEYS[1]) == 0 then return 0 end
+if operation == 'update' and redis.call('EXISTS', KEYS[1]) == 0 then return 0 end
 if held[3] and held[3] ~= type then
   redis.call('UNLINK', KEYS[2], KEYS[3], KEYS[4], KEYS[5])
 elseif ARGV[6] ~= '1' then

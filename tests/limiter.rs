@@ -1,5 +1,6 @@
 //! The limiter as an embedded library, on the in-process store and on a real Redis.
 
+mod blocking;
 mod bounds;
 mod delays;
 mod fairness;

@@ -1,6 +1,7 @@
-//! The layout of Redisson's `RRateLimiter`: what the real client left in Redis, replayed; faults that it had; and the real
-//! client beside gateways, where Maven is installed.
+//! The layout of Redisson's `RRateLimiter`: what the real client left in Redis, replayed; facts that its tests state; faults
+//! that it had; and the real client beside gateways, where Maven is installed.
 
+mod facts;
 mod faults;
 mod java;
 mod transcripts;

@@ -11,11 +11,8 @@ use axum::{
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tollgate_limiter::{
-    Algorithm, Ask, Key, Limit, Quota, Scope, duration, read_rate,
-    store::{
-        StoreError,
-        overrides::{OVERRIDES_MOST, Override},
-    },
+    Algorithm, Ask, Key, Limit, Override, Quota, Scope, SetWhen, StoreError, duration, read_rate,
+    store::overrides::OVERRIDES_MOST,
 };
 
 use crate::{gateway::Gateway, rules::Rule};
@@ -85,12 +82,8 @@ impl LimitHandle {
             scope: change.scope.as_deref().map(read_scope).transpose()?,
             lasts: change.r#for.as_deref().map(read_duration).transpose()?,
         };
-        let is_set = if change.if_absent {
-            limiter.set_rate_if_absent(limit, key, &set).await?
-        } else {
-            limiter.set_rate(limit, key, &set).await?;
-            true
-        };
+        let when = if change.if_absent { SetWhen::IfAbsent } else { SetWhen::Always };
+        let is_set = limiter.set_override(limit, key, &set, when).await?;
         if is_set {
             let rate = Quota::new(limit.quota().algorithm, set.rate);
             let scope = change.scope.map(|scope| format!(", scope {scope}")).unwrap_or_default();
@@ -107,7 +100,7 @@ impl LimitHandle {
     }
 
     async fn unset(&self, key: Option<&Key>, author: Author) -> JsonResult {
-        let was_set = self.gateway.limiter().unset_rate(self.limit(), key).await?;
+        let was_set = self.gateway.limiter().unset_override(self.limit(), key).await?;
         if was_set {
             self.log(author, key, "rate set back to the file's: counts kept");
         }

@@ -200,7 +200,7 @@ fn limits(view: &Period<'_>) -> Value {
         let recent = view.now.limit_since(view.before, name);
         let mut shown = json!({
             "limit": name,
-            "rate": view.gateway.limiter().rate(limit, None).to_string(),
+            "rate": view.gateway.limiter().quota(limit, None).to_string(),
             "file_rate": limit.quota().to_string(),
             "algorithm": limit.quota().algorithm.name(),
             "shadows": limit.shadows(),

@@ -5,7 +5,7 @@
 use std::{sync::Arc, time::Duration};
 
 use tokio::time::{Instant, sleep};
-use tollgate_limiter::{Key, Limit, Limiter, Rate, store::overrides::Override};
+use tollgate_limiter::{Key, Limit, Limiter, Override, Rate, SetWhen};
 
 use crate::{
     harness::redis::Redis,
@@ -28,7 +28,7 @@ fn key(number: u32) -> Key {
 /// Waits until a limiter knows a key's rate.
 async fn knows(limiter: &Limiter, limit: &Limit, key: &Key, permits: u32) {
     let since = Instant::now();
-    while limiter.rate(limit, Some(key)).permits != permits {
+    while limiter.quota(limit, Some(key)).permits != permits {
         assert!(since.elapsed() < Duration::from_secs(10), "it isn't told");
         sleep(Duration::from_millis(1)).await;
     }
@@ -66,17 +66,17 @@ async fn cost_of_changes() {
     redis.command(&["CONFIG", "RESETSTAT"]);
     for change in 0..CHANGES {
         let (setter, key) = (&gateways[change as usize % 3], key(change % 5));
-        setter.set_rate(&limit, Some(&key), &rate(100 + change)).await.unwrap();
-        assert_eq!(setter.rate(&limit, Some(&key)).permits, 100 + change);
+        setter.set_override(&limit, Some(&key), &rate(100 + change), SetWhen::Always).await.unwrap();
+        assert_eq!(setter.quota(&limit, Some(&key)).permits, 100 + change);
         for gateway in &gateways {
             knows(gateway, &limit, &key, 100 + change).await;
         }
     }
-    assert!(gateways[0].unset_rate(&limit, Some(&key(7))).await.unwrap());
+    assert!(gateways[0].unset_override(&limit, Some(&key(7))).await.unwrap());
     for gateway in &gateways {
         knows(gateway, &limit, &key(7), 3).await;
     }
-    assert!(!gateways[1].unset_rate(&limit, Some(&key(7))).await.unwrap());
+    assert!(!gateways[1].unset_override(&limit, Some(&key(7))).await.unwrap());
     let changing_us = busy_us(&redis);
     redis.command(&["CONFIG", "RESETSTAT"]);
     let mut connection = redis.connect();
@@ -100,7 +100,8 @@ fn changes_at_the_same_time_reach_all_gateways() {
         let setting = gateways.iter().enumerate().map(async |(gateway, limiter)| {
             for change in 0..50 {
                 let permits = 10 + 100 * gateway as u32 + change;
-                limiter.set_rate(&limit, Some(&key(change % 4)), &rate(permits)).await.unwrap();
+                let key = key(change % 4);
+                limiter.set_override(&limit, Some(&key), &rate(permits), SetWhen::Always).await.unwrap();
             }
         });
         futures_util::future::join_all(setting).await;

@@ -17,7 +17,7 @@ use std::{
 
 use serde_json::Value as Json;
 use tokio::runtime::Builder;
-use tollgate_limiter::{Ask, Key, Limit, Limiter, Rate, RateChange, RedissonType};
+use tollgate_limiter::{Ask, Counted, Key, Limit, Limiter, Rate, RedissonType};
 
 use crate::harness::{gateway::Gateway, redis::Redis, wait_until};
 
@@ -236,7 +236,7 @@ fn either_side_sets_changes_releases_and_deletes() {
             .shared_with_redisson("it:{key}".parse().unwrap(), RedissonType::Overall);
         let ask = Ask::new(&Arc::new(limit), Key::verbatim("bob"));
         let rate = "6/min".parse::<Rate>().unwrap();
-        assert!(limiter.change_rate(&ask, rate, RateChange::Update { keeps_counts: true }).await.unwrap());
+        assert!(limiter.update_rate(&ask, rate, Counted::Kept).await.unwrap());
         let state = limiter.peek(&ask).await.unwrap();
         assert_eq!((state.quota.rate(), state.usage.used), (rate, 4));
         assert_eq!(java.granted("acquire it:bob 9 1"), 2);

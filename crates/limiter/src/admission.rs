@@ -29,10 +29,10 @@ use crate::{
 /// let exports = Arc::new(Limit::new("exports", Quota::concurrency(1)));
 /// let ask = Ask::new(&exports, "alice");
 ///
-/// let running = limiter.try_acquire(&[ask.clone()]).await?;
-/// assert!(limiter.try_acquire(&[ask.clone()]).await.is_err());
+/// let running = limiter.try_acquire(&ask).await?;
+/// assert!(limiter.try_acquire(&ask).await.is_err());
 /// drop(running);
-/// limiter.try_acquire(&[ask]).await?;
+/// limiter.try_acquire(&ask).await?;
 /// # Ok(())
 /// # }
 /// ```
@@ -47,6 +47,12 @@ impl Admission {
     /// Returns the standings of the limits that were asked.
     pub fn standings(&self) -> &[Standing] {
         &self.standings
+    }
+
+    /// Returns the fewest permits that one of the limits has left. `None` if none of them knows, as while a store is away.
+    pub fn remaining(&self) -> Option<u64> {
+        let enforcing = self.standings.iter().filter(|standing| !standing.limit.shadows());
+        enforcing.filter_map(Standing::remaining).min()
     }
 
     /// Records permits beyond those that the request was admitted for, whether they fit or not, on a limit that
@@ -131,21 +137,21 @@ impl Drop for HeldLease {
 /// # Examples
 ///
 /// ```
-/// use std::sync::Arc;
+/// use std::{sync::Arc, time::Duration};
 /// use tollgate_limiter::{Ask, Limit, Limiter, Rate, Refusal};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let limiter = Limiter::connect("memory:")?;
 /// let logins = Arc::new(Limit::new("logins", "1/min".parse::<Rate>()?));
-/// let ask = [Ask::new(&logins, "alice")];
+/// let ask = Ask::new(&logins, "alice");
 ///
 /// limiter.try_acquire(&ask).await?;
 /// match limiter.try_acquire(&ask).await {
 ///     Ok(_) => unreachable!("one a minute"),
 ///     Err(Refusal::Limited(limited)) => {
 ///         assert!(limited.violated().eq(["logins"]));
-///         assert!(limited.delay_us().is_some_and(|delay_us| delay_us <= 60_000_000));
+///         assert!(limited.retry_after() <= Some(Duration::from_secs(60)));
 ///     }
 ///     Err(other) => println!("{other}"),
 /// }
@@ -181,6 +187,15 @@ pub enum Refusal {
 }
 
 impl Refusal {
+    /// Returns the time after which the request is admitted, if nobody else takes the room. `None` if it never is, or if
+    /// that isn't known.
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Limited(limited) => limited.retry_after(),
+            _ => None,
+        }
+    }
+
     /// Returns the standings of the limits that decided.
     pub fn standings(&self) -> &[Standing] {
         match self {
@@ -242,6 +257,11 @@ impl Limited {
     pub fn delay_us(&self) -> Option<u64> {
         let mut delays = self.refusing().map(|standing| standing.outcome.delay_us);
         delays.try_fold(0, |greatest, delay_us| Some(delay_us?.max(greatest)))
+    }
+
+    /// Returns the delay as a duration.
+    pub fn retry_after(&self) -> Option<Duration> {
+        self.delay_us().map(Duration::from_micros)
     }
 
     /// Returns true if the delay is a promise. Nobody knows when a request in flight ends.

@@ -11,13 +11,14 @@
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let limiter = Limiter::connect("memory:")?; // or "redis://127.0.0.1:6379", with the feature `redis`
 //! let logins = Arc::new(Limit::new("logins", "5/min".parse::<Rate>()?));
-//! limiter.try_acquire(&[Ask::new(&logins, "alice")]).await?; // or a refusal, which tells when to come back
+//! limiter.try_acquire(Ask::new(&logins, "alice")).await?; // or a refusal, which tells when to come back
 //! # Ok(())
 //! # }
 //! ```
 
 mod admission;
 pub mod algorithm;
+mod blocking;
 mod charged_ask;
 pub mod duration;
 pub mod fields;
@@ -54,12 +55,16 @@ pub use self::store::redis::{
 pub use self::{
     admission::{Admission, Limited, Refusal},
     algorithm::{Algorithm, Quota, Rate, RedissonType},
+    blocking::{BlockingAdmission, BlockingLimiter},
     key::{Key, Prefixes},
     limit::{Ask, Asks, Limit},
     limiter::Limiter,
     overrides::{KeyState, read_rate},
     redisson::RedissonName,
-    settings::{OnFailure, RatelimitHeaders, Scope},
+    settings::{Counted, OnFailure, RatelimitHeaders, Scope},
     standing::{Effect, Origin, Standing, Standings, tightest_of_each},
-    store::{StoreError, StoreSettings, StoreUrl, redisson::RateChange},
+    store::{
+        NodeState, Outcome, StoreError, StoreSettings, StoreUrl, Usage,
+        overrides::{Override, SetWhen},
+    },
 };

@@ -8,7 +8,7 @@
 //! How the gateway gets from an HTTP request to that: [`request`] asks, [`key`] works out whom a limit
 //! counts, [`fields`] tells the client where its limits stand, and [`settling`] holds what a response still owes.
 
-use std::{net::IpAddr, sync::Arc, time::Duration};
+use std::{net::IpAddr, slice, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::header::HeaderValue;
@@ -323,6 +323,13 @@ impl Ask {
         let bucket = limit.bucket(key_prefix, key.as_str());
         let quota = Quota::new(limit.quota.algorithm, rate);
         Charge { bucket, quota, cost: *cost, shadow: limit.shadows() }
+    }
+}
+
+/// One ask is as good as a list of them.
+impl AsRef<[Ask]> for Ask {
+    fn as_ref(&self) -> &[Ask] {
+        slice::from_ref(self)
     }
 }
 

@@ -7,6 +7,7 @@ mod failure;
 mod known;
 mod operators;
 mod outcome;
+mod rates;
 mod redisson;
 mod state;
 mod waiting;
@@ -56,7 +57,7 @@ use self::{
 /// // There will be room within 100 ms.
 /// let deadline = Instant::now() + Duration::from_secs(1);
 /// let admission = limiter.acquire(&asks, Some(deadline)).await?;
-/// assert_eq!(admission.standings()[1].outcome.remaining, 997);
+/// assert_eq!(admission.standings()[1].remaining(), Some(997));
 /// # Ok(())
 /// # }
 /// ```
@@ -132,29 +133,70 @@ impl Limiter {
         Ok(limiter)
     }
 
-    /// Admits a request and charges all that it asks, or refuses it and charges nothing. It doesn't overtake those
-    /// who wait.
+    /// Admits a request and charges all that it asks, or refuses it and charges nothing. It takes one [`Ask`] or a list of
+    /// them, and doesn't overtake requests that wait.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use tollgate_limiter::{Ask, Limit, Limiter, Rate};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let limiter = Limiter::connect("memory:")?;
+    /// let logins = Arc::new(Limit::new("logins", "5/min".parse::<Rate>()?));
+    /// let alice = Ask::new(&logins, "alice");
+    /// let admission = limiter.try_acquire(&alice).await?;
+    /// assert_eq!(admission.remaining(), Some(4));
+    ///
+    /// let refusal = limiter.try_acquire(alice.cost(5)).await.unwrap_err();
+    /// println!("{refusal}, retry in {:?}", refusal.retry_after());
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// The refusal.
-    pub async fn try_acquire(self: &Arc<Self>, asks: &[Ask]) -> Result<Admission, Refusal> {
+    pub async fn try_acquire(self: &Arc<Self>, asks: impl AsRef<[Ask]>) -> Result<Admission, Refusal> {
         let now = Instant::now();
-        self.admit_in_time(asks, now, Patience::Until(Some(now))).await
+        self.admit_in_time(asks.as_ref(), now, Patience::Until(Some(now))).await
     }
 
     /// Admits a request as [`Self::try_acquire`] does, but waits for its room until the deadline, or if
-    /// there is none, until it is served. It is refused at once if it would wait in vain: by the deadline
-    /// there won't be room for it and for those who came before, it asks for more than a limit ever allows, or
-    /// the limit counts what is in flight, of which there is no telling when it ends.
+    /// there is none, until it is served. Requests wait in one queue for each key, and are served in the order of their
+    /// arrival. One whose future is dropped leaves the queue, and is charged nothing.
+    ///
+    /// A request is refused at once if it would wait in vain: by the deadline there won't be room for it and for the
+    /// requests before it, it asks for more than a limit ever allows, or the limit counts requests in flight, and nobody
+    /// knows when these end.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::{sync::Arc, time::Duration};
+    /// # use tokio::time::Instant;
+    /// # use tollgate_limiter::{Ask, Limit, Limiter, Rate};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let limiter = Limiter::connect("memory:")?;
+    /// let mails = Arc::new(Limit::new("mails", "1/50ms".parse::<Rate>()?));
+    /// let ask = Ask::new(&mails, "alice");
+    /// limiter.acquire(&ask, None).await?; // however long it takes
+    /// limiter.acquire(&ask, Some(Instant::now() + Duration::from_secs(2))).await?;
+    /// // There is no room within 1 ms, so it isn't waited for.
+    /// assert!(limiter.acquire(&ask, Some(Instant::now() + Duration::from_millis(1))).await.is_err());
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// The refusal.
     pub async fn acquire(
         self: &Arc<Self>,
-        asks: &[Ask],
+        asks: impl AsRef<[Ask]>,
         deadline: Option<Instant>,
     ) -> Result<Admission, Refusal> {
-        self.admit_in_time(asks, Instant::now(), Patience::Until(deadline)).await
+        self.admit_in_time(asks.as_ref(), Instant::now(), Patience::Until(deadline)).await
     }
 
     /// Admits a request that arrived at this time. It waits as long as the limits that refuse it allow.

@@ -13,6 +13,7 @@ use std::{
             Ordering::{Acquire, Release},
         },
     },
+    time::Duration,
 };
 
 use arc_swap::ArcSwap;
@@ -105,6 +106,27 @@ impl HeldRate {
 }
 
 /// The state of a key: its quota and its use.
+///
+/// # Examples
+///
+/// ```
+/// use std::{sync::Arc, time::Duration};
+/// use tollgate_limiter::{Ask, Limit, Limiter, Rate};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let limiter = Limiter::connect("memory:")?;
+/// let reports = Arc::new(Limit::new("reports", "5/min".parse::<Rate>()?));
+/// let two = Ask::new(&reports, "alice").cost(2);
+/// limiter.try_acquire([two.clone(), two.clone()]).await?;
+///
+/// let state = limiter.peek(&two).await?;
+/// assert_eq!((state.used(), state.remaining()), (4, 1));
+/// // Two more fit when there are more.
+/// assert_eq!(state.fits_in(), state.grows_in());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct KeyState {
     /// The quota that holds now.
@@ -115,6 +137,28 @@ pub struct KeyState {
     pub usage: Usage,
     /// True if the use is that of the client's network, as the limit has no memory for more keys.
     pub is_by_network: bool,
+}
+
+impl KeyState {
+    /// Returns the permits in use. They may be more than a rate that was lowered.
+    pub fn used(&self) -> u64 {
+        self.usage.used
+    }
+
+    /// Returns the permits that are left.
+    pub fn remaining(&self) -> u64 {
+        u64::from(self.quota.capacity()).saturating_sub(self.usage.used)
+    }
+
+    /// Returns the time until more permits are left than now. `None` if all are.
+    pub fn grows_in(&self) -> Option<Duration> {
+        Some(Duration::from_micros(self.usage.grow_us)).filter(|grows_in| !grows_in.is_zero())
+    }
+
+    /// Returns the time until the cost of the ask fits: zero if it does now, `None` if it never will.
+    pub fn fits_in(&self) -> Option<Duration> {
+        self.usage.delay_us.map(Duration::from_micros)
+    }
 }
 
 impl Overridden {

@@ -34,7 +34,7 @@ impl Limiter {
     /// Returns the charge of an ask, by the quotas that hold now.
     pub(super) fn asked<'r>(&self, ask: &'r Ask) -> ChargedAsk<'r> {
         let (charge, scope) = self.charge(ask);
-        let common = self.rate(&ask.limit, None);
+        let common = self.quota(&ask.limit, None);
         let mut asked = ChargedAsk::new(ask, charge, common);
         asked.scope = scope;
         asked

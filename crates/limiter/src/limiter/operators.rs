@@ -14,7 +14,7 @@ use crate::{
     overrides::Follows,
     store::{
         Charge, Placed, Store, StoreError,
-        overrides::{Override, OverrideChange},
+        overrides::{Override, OverrideChange, SetWhen},
     },
 };
 
@@ -32,7 +32,7 @@ impl Limiter {
         self.refusals.forget_all();
     }
 
-    /// Looks up the use of a key's permits and when the cost of the ask fits, and writes nothing.
+    /// Looks up the use of a key's permits and when the cost of the ask fits, and writes nothing: see [`KeyState`].
     ///
     /// # Errors
     /// The store gives no answer.
@@ -49,6 +49,22 @@ impl Limiter {
 
     /// Forgets what was counted for a key, here and for all gateways. Those that can't be told so may still refuse
     /// the key for five seconds.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use tollgate_limiter::{Ask, Limit, Limiter, Rate};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let limiter = Limiter::connect("memory:")?;
+    /// # let alice = Ask::new(&Arc::new(Limit::new("logins", "1/min".parse::<Rate>()?)), "alice");
+    /// limiter.try_acquire(&alice).await?;
+    /// limiter.reset(&alice).await?;
+    /// limiter.try_acquire(&alice).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// The store gives no answer: it may or may not have forgotten.
@@ -67,34 +83,51 @@ impl Limiter {
         Ok(())
     }
 
-    /// Sets what holds for a limit, or for one key of it, in place of the file's rate, for all gateways of the
-    /// store. The counts stay. A rate of no permits lets nothing pass.
+    /// Sets what holds for a limit, or for one key of it, in place of its own rate, for all processes that use the
+    /// store. The counts stay. A rate of no permits lets nothing pass. Returns true if the condition allowed it.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate_limiter::{Limit, Limiter, Override, Rate, SetWhen};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = Limiter::connect("memory:")?;
+    /// let logins = Limit::new("logins", "5/min".parse::<Rate>()?);
+    /// // All keys of the limit get a higher rate for a day.
+    /// let day = Some(Duration::from_secs(86_400));
+    /// let more = Override { rate: "50/min".parse()?, scope: None, lasts: day };
+    /// assert!(limiter.set_override(&logins, None, &more, SetWhen::IfAbsent).await?);
+    /// assert_eq!(limiter.quota(&logins, None).permits, 50);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// The store gives no answer: it may or may not have been set.
-    pub async fn set_rate(&self, limit: &Limit, key: Option<&Key>, set: &Override) -> Result<(), StoreError> {
-        self.set(limit, key, set, false).await.map(drop)
-    }
-
-    /// Sets a rate like [`Self::set_rate`], if none is set. Returns true if it did.
-    ///
-    /// # Errors
-    /// The store gives no answer: it may or may not have been set.
-    pub async fn set_rate_if_absent(
+    pub async fn set_override(
         &self,
         limit: &Limit,
         key: Option<&Key>,
         set: &Override,
+        when: SetWhen,
     ) -> Result<bool, StoreError> {
-        self.set(limit, key, set, true).await
+        if self.is_shared_with_java(limit) {
+            return self.set_in_redisson(limit, key, set, when).await;
+        }
+        let (names, deadline) = (&self.overridden.names, Instant::now() + PATIENCE);
+        let change = self.store.set_override(names, &field(limit, key), set, when, deadline).await?;
+        self.note_own(change).await
     }
 
-    /// Removes what was set for a limit, or for one key of it. Says whether anything was.
+    /// Removes what was set for a limit, or for one key of it. Returns true if anything was.
     ///
     /// # Errors
     /// The store gives no answer: it may or may not have been removed.
-    pub async fn unset_rate(&self, limit: &Limit, key: Option<&Key>) -> Result<bool, StoreError> {
-        if limit.quota.algorithm.is_changed_by_others() {
+    pub async fn unset_override(&self, limit: &Limit, key: Option<&Key>) -> Result<bool, StoreError> {
+        if self.is_shared_with_java(limit) {
             return Err(StoreError::Unsupported(
                 "Redisson knows one rate, which can't be removed: set the one that is to hold",
             ));
@@ -105,7 +138,7 @@ impl Limiter {
     }
 
     /// Returns the quota that holds now for a limit, or for one key of it, without the file's rates of single keys.
-    pub fn rate(&self, limit: &Limit, key: Option<&Key>) -> Quota {
+    pub fn quota(&self, limit: &Limit, key: Option<&Key>) -> Quota {
         match self.overridden.of(limit, key) {
             Some((rate, _)) => Quota::new(limit.quota.algorithm, rate),
             None => limit.quota,
@@ -119,21 +152,6 @@ impl Limiter {
     pub async fn overrides(&self) -> Result<Vec<(String, Override)>, StoreError> {
         let overrides = self.store.overrides(&self.overridden.names, Instant::now() + PATIENCE).await?;
         Ok(overrides.entries)
-    }
-
-    async fn set(
-        &self,
-        limit: &Limit,
-        key: Option<&Key>,
-        set: &Override,
-        if_absent: bool,
-    ) -> Result<bool, StoreError> {
-        if limit.quota.algorithm.is_changed_by_others() {
-            return self.set_in_redisson(limit, key, set, if_absent).await;
-        }
-        let (names, deadline) = (&self.overridden.names, Instant::now() + PATIENCE);
-        let change = self.store.set_override(names, &field(limit, key), set, if_absent, deadline).await?;
-        self.note_own(change).await
     }
 
     /// Notes a change that this gateway has made. Returns whether there is one.

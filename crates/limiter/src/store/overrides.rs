@@ -32,6 +32,28 @@ pub struct Override {
     pub lasts: Option<Duration>,
 }
 
+/// The condition under which an override is set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SetWhen {
+    /// Set it in any case.
+    Always,
+    /// Set it only if none is set.
+    IfAbsent,
+    /// Set it only if one is set.
+    IfPresent,
+}
+
+impl SetWhen {
+    /// Returns true if the condition holds where an override is set, or isn't.
+    fn allows(self, is_set: bool) -> bool {
+        match self {
+            Self::Always => true,
+            Self::IfAbsent => !is_set,
+            Self::IfPresent => is_set,
+        }
+    }
+}
+
 /// All that hold, by the name of the limit or `<limit> <key>`, and their version.
 #[derive(Debug, Default)]
 pub struct Overrides {
@@ -64,7 +86,7 @@ pub(super) struct Table {
 type TimedOverride = (Override, Option<Now>);
 
 impl Store {
-    /// Sets what holds for a field, or with `if_absent` does so only if nothing does. Returns the change, if it has.
+    /// Sets what holds for a field. Returns the change, if the condition allowed it.
     ///
     /// # Errors
     /// No answer in time: it may or may not have been set. Or there are [too many](OVERRIDES_MOST).
@@ -73,12 +95,12 @@ impl Store {
         names: &Names,
         field: &str,
         set: &Override,
-        if_absent: bool,
+        when: SetWhen,
         deadline: Instant,
     ) -> Result<Option<OverrideChange>, StoreError> {
         match self {
-            Self::Memory(store) => store.overrides.set(field, set, if_absent),
-            Self::Redis(store) => store.set_override(names, field, set, if_absent, deadline).await,
+            Self::Memory(store) => store.overrides.set(field, set, when),
+            Self::Redis(store) => store.set_override(names, field, set, when, deadline).await,
         }
     }
 
@@ -161,16 +183,11 @@ impl Names {
 }
 
 impl Table {
-    fn set(
-        &self,
-        field: &str,
-        set: &Override,
-        if_absent: bool,
-    ) -> Result<Option<OverrideChange>, StoreError> {
+    fn set(&self, field: &str, set: &Override, when: SetWhen) -> Result<Option<OverrideChange>, StoreError> {
         let mut held = self.held.lock();
         held.1.retain(|_, (_, until)| until.is_none_or(|until| until > Now::now()));
         let is_new = !held.1.contains_key(field);
-        if if_absent && !is_new {
+        if !when.allows(!is_new) {
             return Ok(None);
         }
         if is_new && held.1.len() >= OVERRIDES_MOST {

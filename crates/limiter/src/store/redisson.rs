@@ -1,24 +1,17 @@
 //! What is done to a limiter in the layout of Redisson beside deciding requests.
 
+use std::time::Duration;
+
 use tokio::time::Instant;
 
-use crate::algorithm::{Quota, Rate};
+use crate::{
+    Counted,
+    algorithm::{Quota, Rate},
+};
 
-use super::{Store, StoreError};
+use super::{Store, StoreError, overrides::SetWhen};
 
-/// A change of a limiter's rate.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RateChange {
-    /// Set it, and forget what was counted, as Redisson's `setRate` does.
-    Set,
-    /// Set it only if there is none, as Redisson's `trySetRate` does.
-    SetIfAbsent,
-    /// Change it if there is one, as Redisson's `updateRate` does.
-    Update {
-        /// True if the permits that were taken count on.
-        keeps_counts: bool,
-    },
-}
+const NOT_SHARED: StoreError = StoreError::Unsupported("a limit in this process isn't shared with Redisson");
 
 impl Store {
     /// Returns the rate that a bucket is held to, if the store knows it better than the limit.
@@ -47,14 +40,39 @@ impl Store {
         &self,
         bucket: &[u8],
         quota: Quota,
-        change: RateChange,
+        when: SetWhen,
+        counted: Counted,
         deadline: Instant,
     ) -> Result<bool, StoreError> {
         match self {
-            Self::Memory(_) => {
-                Err(StoreError::Unsupported("a limit in this process isn't shared with Redisson"))
-            }
-            Self::Redis(store) => store.change_redisson(bucket, quota, change, deadline).await,
+            Self::Memory(_) => Err(NOT_SHARED),
+            Self::Redis(store) => store.change_redisson(bucket, quota, when, counted, deadline).await,
+        }
+    }
+
+    /// Deletes a limiter that Java shares, or sets a time to live. Returns false if there is none.
+    pub(crate) async fn act_on_redisson(
+        &self,
+        bucket: &[u8],
+        act: &str,
+        ms: u64,
+        deadline: Instant,
+    ) -> Result<bool, StoreError> {
+        match self {
+            Self::Memory(_) => Err(NOT_SHARED),
+            Self::Redis(store) => store.act_on_redisson(bucket, act, ms, deadline).await,
+        }
+    }
+
+    /// Returns the time after which a limiter that Java shares expires.
+    pub(crate) async fn redisson_ttl(
+        &self,
+        bucket: &[u8],
+        deadline: Instant,
+    ) -> Result<Option<Duration>, StoreError> {
+        match self {
+            Self::Memory(_) => Err(NOT_SHARED),
+            Self::Redis(store) => store.redisson_ttl(bucket, deadline).await,
         }
     }
 

@@ -1,19 +1,19 @@
 //! The store on Redis of a crate without the feature `redis`: there is none, so that nothing here is ever called.
 
-use std::convert::Infallible;
+use std::{convert::Infallible, time::Duration};
 
 use bytes::Bytes;
 use tokio::{sync::mpsc, time::Instant};
 
 use crate::{
+    Counted,
     algorithm::{Quota, Rate},
     metrics::Page,
 };
 
 use super::{
     NodeState, Operation, Reply, StoreError,
-    overrides::{Names, Override, OverrideChange, Overrides},
-    redisson::RateChange,
+    overrides::{Names, Override, OverrideChange, Overrides, SetWhen},
 };
 
 /// A store that can't be made.
@@ -71,9 +71,18 @@ impl RedisStore {
         &self,
         _: &[u8],
         _: Quota,
-        _: RateChange,
+        _: SetWhen,
+        _: Counted,
         _: Instant,
     ) -> Result<bool, StoreError> {
+        match self.0 {}
+    }
+
+    pub async fn act_on_redisson(&self, _: &[u8], _: &str, _: u64, _: Instant) -> Result<bool, StoreError> {
+        match self.0 {}
+    }
+
+    pub async fn redisson_ttl(&self, _: &[u8], _: Instant) -> Result<Option<Duration>, StoreError> {
         match self.0 {}
     }
 
@@ -86,7 +95,7 @@ impl RedisStore {
         _: &Names,
         _: &str,
         _: &Override,
-        _: bool,
+        _: SetWhen,
         _: Instant,
     ) -> Result<Option<OverrideChange>, StoreError> {
         match self.0 {}

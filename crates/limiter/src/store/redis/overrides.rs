@@ -8,7 +8,9 @@ use crate::{
     Scope,
     store::{
         StoreError,
-        overrides::{LASTS_MOST, Names, OVERRIDES_MOST, Override, OverrideChange, Overrides, read_value},
+        overrides::{
+            LASTS_MOST, Names, OVERRIDES_MOST, Override, OverrideChange, Overrides, SetWhen, read_value,
+        },
     },
 };
 
@@ -19,20 +21,24 @@ const SOURCE: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../lu
 const VERSION: &str = "#version";
 
 impl RedisStore {
-    /// Sets what holds for a field, or with `if_absent` does so only if nothing does. Returns the change, if it has.
+    /// Sets what holds for a field. Returns the change, if the condition allowed it.
     pub(in crate::store) async fn set_override(
         &self,
         names: &Names,
         field: &str,
         set: &Override,
-        if_absent: bool,
+        when: SetWhen,
         deadline: Instant,
     ) -> Result<Option<OverrideChange>, StoreError> {
         let lasts_us = set.lasts.map_or(0, |lasts| lasts.min(LASTS_MOST).as_micros().max(1));
-        let if_absent = if if_absent { "1" } else { "0" };
+        let when = match when {
+            SetWhen::Always => "0",
+            SetWhen::IfAbsent => "1",
+            SetWhen::IfPresent => "2",
+        };
         let [lasts_us, most] = [lasts_us, OVERRIDES_MOST as u128].map(|number| number.to_string());
         let value = written(set);
-        let words = ["set", field, &value, &lasts_us, if_absent, &names.channel, &most];
+        let words = ["set", field, &value, &lasts_us, when, &names.channel, &most];
         match self.run(names, &words, deadline).await? {
             Value::Integer(-1) => Err(StoreError::OverridesFull),
             answer => read_answer(&answer),

@@ -1,13 +1,16 @@
 //! The rates of limiters in the layout of Redisson, read and changed by lua/redisson_rate.lua.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use fred::types::Value;
 use tokio::time::Instant;
 
 use crate::{
+    Counted,
     algorithm::{Algorithm, Quota, Rate, RedissonType},
     redisson::derived_keys,
-    store::{StoreError, redisson::RateChange},
+    store::{StoreError, overrides::SetWhen},
 };
 
 use super::RedisStore;
@@ -40,26 +43,46 @@ impl RedisStore {
         &self,
         bucket: &[u8],
         quota: Quota,
-        change: RateChange,
+        when: SetWhen,
+        counted: Counted,
         deadline: Instant,
     ) -> Result<bool, StoreError> {
-        let permits = quota.permits.to_string();
-        let interval_ms = (quota.window_us / 1_000).to_string();
-        let counted = match quota.algorithm {
-            Algorithm::Redisson(RedissonType::PerClient) => "1",
-            _ => "0",
+        let [permits, interval_ms] =
+            [quota.permits.into(), quota.window_us / 1_000].map(|n: u64| n.to_string());
+        let operation = match when {
+            SetWhen::Always => "set",
+            SetWhen::IfAbsent => "set-if-absent",
+            SetWhen::IfPresent => "update",
         };
-        let words = match change {
-            RateChange::Set => vec!["set", &permits, &interval_ms, counted, "-"],
-            RateChange::SetIfAbsent => vec!["set-if-absent", &permits, &interval_ms, counted, "-"],
-            RateChange::Update { keeps_counts: true } => {
-                vec!["update", &permits, &interval_ms, "-", "-", "1"]
-            }
-            RateChange::Update { keeps_counts: false } => {
-                vec!["update", &permits, &interval_ms, "-", "-", "0"]
-            }
+        let counted_by = match quota.algorithm {
+            Algorithm::Redisson(RedissonType::PerClient) => "-1",
+            _ => "-0",
         };
-        self.change(bucket, &words, deadline).await
+        let keeps = if counted == Counted::Kept { "1" } else { "0" };
+        self.change(bucket, &[operation, &permits, &interval_ms, counted_by, "-", keeps], deadline).await
+    }
+
+    /// Deletes a limiter, or sets a time to live. Returns false if there is none.
+    pub(in crate::store) async fn act_on_redisson(
+        &self,
+        bucket: &[u8],
+        act: &str,
+        ms: u64,
+        deadline: Instant,
+    ) -> Result<bool, StoreError> {
+        self.change(bucket, &[act, &ms.to_string()], deadline).await
+    }
+
+    /// Returns the time after which a limiter expires. `None` if it stays, or there is none.
+    pub(in crate::store) async fn redisson_ttl(
+        &self,
+        bucket: &[u8],
+        deadline: Instant,
+    ) -> Result<Option<Duration>, StoreError> {
+        match self.run_redisson(bucket, &["ttl"], deadline).await? {
+            Value::Integer(ms) => Ok(u64::try_from(ms).ok().map(Duration::from_millis)),
+            _ => Err(StoreError::Malformed),
+        }
     }
 
     /// Gives permits back to a limiter, as Redisson does. Returns true if it had less than its rate.
