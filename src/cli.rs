@@ -3,14 +3,26 @@
 //! Exit status: 0 for success, 1 for a failure, 2 for wrong usage or an invalid file. Results go to stdout,
 //! logs and errors to stderr. Colour is used only on a terminal and without NO_COLOR.
 
+mod check;
+mod connect;
 #[cfg(feature = "commands")]
 mod explain;
+#[cfg(feature = "commands")]
+mod init;
 #[cfg(feature = "commands")]
 mod limits;
 #[cfg(feature = "commands")]
 mod operator;
 #[cfg(feature = "commands")]
+mod ready;
+#[cfg(feature = "commands")]
+mod reload;
+#[cfg(feature = "commands")]
+mod routes;
+#[cfg(feature = "commands")]
 mod simulate;
+#[cfg(feature = "commands")]
+mod table;
 
 use std::{
     env,
@@ -18,7 +30,7 @@ use std::{
     fmt,
     io::{self, IsTerminal, Write},
     net::SocketAddr,
-    path::{Path, PathBuf},
+    path::PathBuf,
     process::ExitCode,
     sync::Arc,
 };
@@ -31,13 +43,17 @@ use tokio::{
 use tracing::level_filters::LevelFilter;
 use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
 
+use self::check::CheckArgs;
 #[cfg(feature = "commands")]
-use self::{explain::Explain, limits::Limits, simulate::Simulate};
+use self::{
+    explain::Explain, init::Init, limits::Limits, ready::Ready, reload::ReloadArgs, routes::Routes,
+    simulate::Simulate,
+};
 use tollgate_limiter::{Limiter, StoreUrl};
 
 use crate::{
     admin,
-    config::{Config, Diagnostics, FlagOverrides, ListenAddress, LoadedConfig, RatelimitFolder},
+    config::{Config, Diagnostics, FlagOverrides, ListenAddress, LoadedConfig},
     gateway::{AccessLog, Gateway},
     reload::{ConfigSource, Reloader, Running},
     server::Server,
@@ -47,9 +63,23 @@ use crate::{
 /// The most log lines that can wait to be written. The queue's memory is allocated from the start.
 const LOG_LINES_WAITING_MOST: usize = 8_192;
 
+/// The end of the help of `tollgate` and `tollgate run`.
+const RUN_HELP: &str = "\
+Examples:
+  tollgate init && tollgate                                   write ./gateway.toml and run with it
+  tollgate run --config /etc/tollgate/gateway.toml --store redis://127.0.0.1:6379
+
+Exit status: 0 ended after a signal; 1 couldn't start, or failed while running; 2 wrong usage or an invalid file.
+Environment variables:
+  TOLLGATE_LOG                 level of the log: error, warn, info (the default), debug or trace
+  NO_COLOR                     turns colour off
+  OTEL_SERVICE_NAME            name of the service in traces (default: tollgate)
+  LISTEN_FDS, NOTIFY_SOCKET    set by systemd
+  and those that the file names as ${NAME}";
+
 /// An HTTP gateway with exact distributed rate limits over Redis.
 #[derive(Debug, Parser)]
-#[command(version, args_conflicts_with_subcommands = true)]
+#[command(version, args_conflicts_with_subcommands = true, after_help = RUN_HELP)]
 pub struct Cli {
     #[command(subcommand)]
     command: Option<Command>,
@@ -60,12 +90,16 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Run the gateway (the default command)
+    #[command(after_help = RUN_HELP)]
     Run(Run),
-    /// Check a configuration and show its errors and warnings
-    Check {
-        /// Configuration file, or a folder with the configuration of envoyproxy/ratelimit
-        file: PathBuf,
-    },
+    /// Write a configuration file to start with
+    #[cfg(feature = "commands")]
+    Init(Init),
+    /// Check configurations and show their errors and warnings
+    Check(CheckArgs),
+    /// List the routes of a configuration
+    #[cfg(feature = "commands")]
+    Routes(Routes),
     /// Show which route and limits a request would hit
     #[cfg(feature = "commands")]
     Explain(Explain),
@@ -75,11 +109,27 @@ enum Command {
     /// Show and change the limits of a running gateway
     #[cfg(feature = "commands")]
     Limits(Limits),
+    /// Ask a running gateway to reload its configuration
+    #[cfg(feature = "commands")]
+    Reload(ReloadArgs),
+    /// Probe whether a running gateway is ready, for container health checks
+    #[cfg(feature = "commands")]
+    Ready(Ready),
     /// Print the JSON Schema of gateway.toml, for editors
     #[cfg(feature = "commands")]
+    #[command(after_help = "\
+Example:
+  tollgate schema > gateway.schema.json
+
+Environment variables: none.")]
     Schema,
     /// Generate shell completions
     #[cfg(feature = "commands")]
+    #[command(after_help = "\
+Example:
+  tollgate completions bash > /etc/bash_completion.d/tollgate
+
+Environment variables: none.")]
     Completions {
         /// Shell to generate them for
         shell: clap_complete::Shell,
@@ -104,7 +154,11 @@ impl Cli {
     pub fn main(self) -> ExitCode {
         match self.command.unwrap_or(Command::Run(self.run)) {
             Command::Run(run) => run.main(),
-            Command::Check { file } => check(&file),
+            Command::Check(check) => check.main(),
+            #[cfg(feature = "commands")]
+            Command::Init(init) => init.main(),
+            #[cfg(feature = "commands")]
+            Command::Routes(routes) => routes.main(),
             #[cfg(feature = "commands")]
             Command::Explain(explain) => explain.main(),
             #[cfg(feature = "commands")]
@@ -112,28 +166,13 @@ impl Cli {
             #[cfg(feature = "commands")]
             Command::Limits(limits) => limits.main(),
             #[cfg(feature = "commands")]
+            Command::Reload(reload) => reload.main(),
+            #[cfg(feature = "commands")]
+            Command::Ready(ready) => ready.main(),
+            #[cfg(feature = "commands")]
             Command::Schema => print_schema(),
             #[cfg(feature = "commands")]
             Command::Completions { shell } => complete(shell),
-        }
-    }
-}
-
-fn check(file: &Path) -> ExitCode {
-    let checked = if file.is_dir() {
-        RatelimitFolder::check(file).map(|()| Diagnostics::default())
-    } else {
-        Config::read(file, &FlagOverrides::default()).map(|(_, warnings)| warnings)
-    };
-    match checked {
-        Ok(warnings) => {
-            complain(&warnings);
-            say(format_args!("{}: ok\n", file.display()));
-            ExitCode::SUCCESS
-        }
-        Err(faults) => {
-            complain(&faults);
-            ExitCode::from(2)
         }
     }
 }

@@ -11,6 +11,7 @@ mod decisions;
 mod descriptors;
 mod document;
 mod error;
+mod expiry;
 mod file;
 mod jwt;
 mod limit;
@@ -37,6 +38,7 @@ pub use self::{
     decisions::{Callers, DecisionsSettings, RatelimitSettings},
     descriptors::{DescriptorRule, EntryRule, ValuePattern},
     error::{Diagnostic, Diagnostics, LabeledSpan, Severity},
+    expiry::Expiry,
     jwt::{JwtKey, JwtSettings},
     limit::{Cost, Exemption, KeyPart, LimitSettings, Missing, Mode, RateOverride, StatusRange, read_key},
     ratelimit::{DescriptorEntry, DomainSettings, RatelimitFolder, Verdict},

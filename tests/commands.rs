@@ -93,7 +93,6 @@ fn wrong_use_and_wrong_files_end_with_2_and_results_with_0() {
         (&["check"][..], 2),
         (&["serve"], 2),
         (&["--verbose"], 2),
-        (&["check", "good.toml", "bad.toml"], 2),
         (&["--config", "good.toml", "check", "good.toml"], 2),
         (&["--config", "bad.toml"], 2),
         (&["run", "--config", "none.toml"], 2),

@@ -7,11 +7,13 @@ mod harness;
 
 mod accuracy;
 mod admin;
+mod check;
 mod commands;
 mod config;
 mod dashboard;
 mod documents;
 mod explain;
+mod operating;
 mod schema;
 mod simulate;
 mod structure;

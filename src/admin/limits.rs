@@ -126,12 +126,16 @@ async fn list(State(admin): State<Arc<Admin>>) -> JsonResult {
             Some(shown)
         });
         let own = overrides.iter().find(|(of, _)| of == limit.name());
+        let of_file = rule.own_rates().map(|(key, rate)| {
+            json!({ "key": key.as_str(), "rate": Quota::new(limit.quota().algorithm, rate).to_string() })
+        });
         json!({
             "limit": limit.name(),
             "rate": limit.quota().to_string(),
             "algorithm": limit.quota().algorithm.name(),
             "override": own.map(|(_, set)| show_override(limit, set)),
             "keys": keys.collect::<Vec<_>>(),
+            "file_keys": of_file.collect::<Value>(),
         })
     });
     Ok(Json(limits.collect()))

@@ -27,6 +27,14 @@ use super::{
 
 /// The request, and the source of the answer.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tollgate explain GET /v1/orders/5 -H 'x-api-key: gold'
+  tollgate explain GET http://api.example.com/ --ip 192.0.2.7 --live
+
+Exit status: 0 explained; 1 the gateway can't be reached or refused; 2 wrong usage or an invalid file.
+Environment variables: TOLLGATE_ADMIN_TOKEN, the token of the admin port (with --live); those that the file names as
+${NAME}; NO_COLOR turns colour off.")]
 pub(super) struct Explain {
     /// Method of the request
     #[arg(required_unless_present = "descriptor")]

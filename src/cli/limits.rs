@@ -1,6 +1,6 @@
 //! `tollgate limits`: shows and changes the limits of a running gateway, through its admin port.
 
-use std::{process::ExitCode, time::Duration};
+use std::{collections::BTreeMap, process::ExitCode, time::Duration};
 
 use clap::{Args, Subcommand};
 use hyper::Method;
@@ -10,10 +10,25 @@ use serde_json::{Value, json};
 use super::{
     operator::{AdminCall, AdminPort},
     say,
+    table::TextTable,
 };
+
+/// The end of the help of `tollgate limits` and its subcommands.
+const LIMITS_HELP: &str = "\
+Examples:
+  tollgate limits list
+  tollgate limits show per-key gold
+  tollgate limits reset per-client 192.0.2.7
+  tollgate limits set per-key gold 2000/min --for 1h
+  tollgate limits unset per-key gold
+
+Exit status: 0 done; 1 the gateway can't be reached or refused, or --if-absent and a rate is set; 2 wrong usage or an
+invalid file.
+Environment variables: TOLLGATE_ADMIN_TOKEN, the token of the admin port, and those that the file names as ${NAME}.";
 
 /// The subcommand, and the address of the gateway.
 #[derive(Debug, Args)]
+#[command(after_help = LIMITS_HELP)]
 pub(super) struct Limits {
     #[command(subcommand)]
     command: LimitsCommand,
@@ -26,9 +41,11 @@ pub(super) struct Limits {
 
 #[derive(Debug, Subcommand)]
 enum LimitsCommand {
-    /// List the limits, and the rates that are set instead of the file's
+    /// List the limits, their keys with a rate of their own, and the rates that are set instead of the file's
+    #[command(after_help = LIMITS_HELP)]
     List,
     /// Show what a key has used, and its rate
+    #[command(after_help = LIMITS_HELP)]
     Show {
         /// Name of the limit
         limit: String,
@@ -36,6 +53,7 @@ enum LimitsCommand {
         key: String,
     },
     /// Reset the count of a key
+    #[command(after_help = LIMITS_HELP)]
     Reset {
         /// Name of the limit
         limit: String,
@@ -43,7 +61,7 @@ enum LimitsCommand {
         key: String,
     },
     /// Set the rate of a limit, or of one of its keys, on all gateways of the store; counts are kept
-    #[command(override_usage = "tollgate limits set [OPTIONS] LIMIT [KEY] RATE")]
+    #[command(override_usage = "tollgate limits set [OPTIONS] LIMIT [KEY] RATE", after_help = LIMITS_HELP)]
     Set {
         /// Name of the limit
         limit: String,
@@ -61,6 +79,7 @@ enum LimitsCommand {
         if_absent: bool,
     },
     /// Return to the file's rate
+    #[command(after_help = LIMITS_HELP)]
     Unset {
         /// Name of the limit
         limit: String,
@@ -135,26 +154,25 @@ impl LimitsCommand {
 }
 
 fn print_list(answer: &Value) {
-    let limits = answer.as_array().map(Vec::as_slice).unwrap_or_default();
-    let rows: Vec<[String; 4]> = limits
-        .iter()
-        .flat_map(|limit| {
-            let name = text(&limit["limit"]);
-            let own = [name.clone(), "*".to_owned(), text(&limit["rate"]), describe(&limit["override"])];
-            let keys = limit["keys"].as_array().map(Vec::as_slice).unwrap_or_default();
-            let keys =
-                keys.iter().map(move |set| [name.clone(), text(&set["key"]), String::new(), describe(set)]);
-            [own].into_iter().chain(keys)
-        })
-        .collect();
-    let head = ["LIMIT", "KEY", "RATE", "SET"].map(str::to_owned);
-    let rows: Vec<_> = [head].into_iter().chain(rows).collect();
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let [limit, key, rate] = [0, 1, 2].map(width);
-    for row in &rows {
-        let line = format!("{:limit$}  {:key$}  {:rate$}  {}", row[0], row[1], row[2], row[3]);
-        say(format_args!("{}\n", line.trim_end()));
+    let mut table = TextTable::new(["LIMIT", "KEY", "RATE", "SET"]);
+    for limit in list(answer) {
+        let name = text(&limit["limit"]);
+        table.push([name.clone(), "*".to_owned(), text(&limit["rate"]), describe(&limit["override"])]);
+        // The rates of the file, and those that are set, by key.
+        let mut keys: BTreeMap<String, [String; 2]> = BTreeMap::new();
+        for own in list(&limit["file_keys"]) {
+            keys.entry(text(&own["key"])).or_default()[0] = text(&own["rate"]);
+        }
+        for set in list(&limit["keys"]) {
+            keys.entry(text(&set["key"])).or_default()[1] = describe(set);
+        }
+        keys.into_iter().for_each(|(key, [rate, set])| table.push([name.clone(), key, rate, set]));
     }
+    say(format_args!("{table}"));
+}
+
+fn list(value: &Value) -> &[Value] {
+    value.as_array().map(Vec::as_slice).unwrap_or_default()
 }
 
 /// Describes a rate that is set.

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use clap::Args;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::{
-    Method, Request,
+    Method, Request, StatusCode,
     client::conn::http1,
     header::{AUTHORIZATION, CONTENT_TYPE, HOST},
 };
@@ -14,9 +14,9 @@ use hyper_util::rt::TokioIo;
 use serde_json::Value;
 use tokio::{net::TcpStream, time::timeout};
 
-use crate::config::{Config, FlagOverrides};
+use crate::config::{Config, FlagOverrides, ListenAddress};
 
-use super::{complain, fail};
+use super::{complain, fail, say_aside};
 
 const TIMEOUT: Duration = Duration::from_secs(10);
 const ANSWER_BYTES_MOST: usize = 64 << 20;
@@ -46,20 +46,59 @@ impl AdminPort {
     /// The exit status, after the error has been printed.
     pub(super) fn ask(&self, call: AdminCall) -> Result<Value, ExitCode> {
         let (server, token) = self.server()?;
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let answer = runtime.map_err(Into::into).and_then(|runtime| {
-            let answer =
-                runtime.block_on(async { timeout(TIMEOUT, send(&server, token.as_deref(), call)).await });
-            answer.unwrap_or_else(|_| Err("no response in time".into()))
-        });
-        match answer {
-            Ok((true, answer)) => return Ok(answer),
-            Ok((false, problem)) => {
-                fail(problem["detail"].as_str().unwrap_or("the admin port rejected the request"));
-            }
-            Err(error) => fail(&format!("can't reach the gateway at `{server}`: {error}")),
+        let answer = send(&server, token.as_deref(), call)
+            .and_then(|(status, body)| Ok((status, serde_json::from_slice(&body)?)));
+        let (status, answer) = answer.map_err(|error| unreachable(&server, &*error))?;
+        if status.is_success() {
+            return Ok(answer);
         }
-        Err(ExitCode::FAILURE)
+        fail(answer["detail"].as_str().unwrap_or("the admin port rejected the request"));
+        show_faults(&answer["faults"]);
+        Err(if status == StatusCode::UNPROCESSABLE_ENTITY { ExitCode::from(2) } else { ExitCode::FAILURE })
+    }
+
+    /// Asks for readiness: at the admin port, or without one at the main listener's `server.health`. Returns true if the gateway
+    /// is ready, and the text of the response.
+    ///
+    /// # Errors
+    /// The exit status, after the error has been printed.
+    pub(super) fn probe(&self) -> Result<(bool, String), ExitCode> {
+        let (server, token, path) = match self.main_listener()? {
+            Some((server, path)) => (server, None, path),
+            None => {
+                let (server, token) = self.server()?;
+                (server, token, "/readyz".to_owned())
+            }
+        };
+        let call = AdminCall { method: Method::GET, path, body: String::new() };
+        let (status, body) =
+            send(&server, token.as_deref(), call).map_err(|error| unreachable(&server, &*error))?;
+        Ok((status.is_success(), String::from_utf8_lossy(&body).into_owned()))
+    }
+
+    /// Returns the address and path of readiness on the main listener, if the file has no admin port and this one speaks plain HTTP.
+    fn main_listener(&self) -> Result<Option<(String, String)>, ExitCode> {
+        if self.admin.is_some() {
+            return Ok(None);
+        }
+        let config = self.read()?;
+        let tcp = config.server.listen.iter().find_map(|address| match address {
+            ListenAddress::Tcp(address) => Some(local(*address).to_string()),
+            ListenAddress::Unix(_) => None,
+        });
+        let is_usable = config.admin.is_none() && config.server.tls.is_none();
+        Ok(tcp
+            .zip(config.server.health)
+            .filter(|_| is_usable)
+            .map(|(server, path)| (server, path.to_string())))
+    }
+
+    fn read(&self) -> Result<Config, ExitCode> {
+        let read = Config::read(&self.config, &FlagOverrides::default());
+        read.map(|(config, _)| config).map_err(|faults| {
+            complain(&faults);
+            ExitCode::from(2)
+        })
     }
 
     /// Returns the address of the admin port and its token.
@@ -75,27 +114,53 @@ impl AdminPort {
                 }
             };
         }
-        let (config, _) = Config::read(&self.config, &FlagOverrides::default()).map_err(|faults| {
-            complain(&faults);
-            ExitCode::from(2)
-        })?;
-        let Some(admin) = config.admin else {
+        let Some(admin) = self.read()?.admin else {
             let file = self.config.display();
             fail(&format!(
                 "`{file}` has no table [admin]: add it with listen = \"127.0.0.1:9901\", or use --admin URL"
             ));
             return Err(ExitCode::from(2));
         };
-        let mut address = admin.listen;
-        if address.ip().is_unspecified() {
-            address = SocketAddr::from(([127, 0, 0, 1], address.port()));
-        }
-        Ok((address.to_string(), token.or(admin.tokens.admin.map(|token| token.as_str().to_owned()))))
+        Ok((
+            local(admin.listen).to_string(),
+            token.or(admin.tokens.admin.map(|token| token.as_str().to_owned())),
+        ))
     }
 }
 
-/// Sends a request. Returns true if it succeeded, and the JSON of the response.
-async fn send(server: &str, token: Option<&str>, call: AdminCall) -> Result<(bool, Value), Box<dyn Error>> {
+/// Returns the address at which this machine reaches a listener.
+fn local(listen: SocketAddr) -> SocketAddr {
+    if listen.ip().is_unspecified() { SocketAddr::from(([127, 0, 0, 1], listen.port())) } else { listen }
+}
+
+/// Prints the errors of a configuration that the gateway rejected.
+fn show_faults(faults: &Value) {
+    for fault in faults.as_array().map(Vec::as_slice).unwrap_or_default() {
+        let file = fault["file"].as_str().map(|file| format!("{file}: ")).unwrap_or_default();
+        let line = fault["line"].as_u64().map(|line| format!("line {line}: ")).unwrap_or_default();
+        fail(&format!("{file}{line}{}", fault["message"].as_str().unwrap_or_default()));
+        let help = fault["help"].as_array().map(Vec::as_slice).unwrap_or_default();
+        help.iter().filter_map(Value::as_str).for_each(|help| say_aside(format_args!("  help: {help}\n")));
+    }
+}
+
+fn unreachable(server: &str, error: &dyn Error) -> ExitCode {
+    fail(&format!("can't reach the gateway at `{server}`: {error}"));
+    ExitCode::FAILURE
+}
+
+/// Sends a request. Returns the status and the body of the response.
+fn send(server: &str, token: Option<&str>, call: AdminCall) -> Result<(StatusCode, Bytes), Box<dyn Error>> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let answer = runtime.block_on(async { timeout(TIMEOUT, exchange(server, token, call)).await });
+    answer.unwrap_or_else(|_| Err("no response in time".into()))
+}
+
+async fn exchange(
+    server: &str,
+    token: Option<&str>,
+    call: AdminCall,
+) -> Result<(StatusCode, Bytes), Box<dyn Error>> {
     let stream = TcpStream::connect(server).await?;
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
     tokio::spawn(connection);
@@ -108,8 +173,7 @@ async fn send(server: &str, token: Option<&str>, call: AdminCall) -> Result<(boo
         request = request.header(AUTHORIZATION, format!("Bearer {token}"));
     }
     let response = sender.send_request(request.body(Full::new(Bytes::from(call.body)))?).await?;
-    let is_success = response.status().is_success();
+    let status = response.status();
     let body = Limited::new(response.into_body(), ANSWER_BYTES_MOST).collect().await;
-    let body = body.map_err(|error| error.to_string())?.to_bytes();
-    Ok((is_success, serde_json::from_slice(&body)?))
+    Ok((status, body.map_err(|error| error.to_string())?.to_bytes()))
 }

@@ -63,6 +63,10 @@ struct LogFile {
     name: String,
     from: Box<dyn BufRead>,
     line: u64,
+    /// True if one of its lines was a request.
+    has_requests: bool,
+    /// The reason why its first line isn't a request.
+    first_reason: Option<&'static str>,
     buffer: Vec<u8>,
     /// The number of this file's lines that are held back, and their bytes.
     waiting: usize,
@@ -153,6 +157,9 @@ impl Logs {
     }
 
     /// Reads one more request of a file. Returns false at its end.
+    ///
+    /// # Errors
+    /// The file can't be read, or it has lines and none of them is a request.
     fn read_from(&mut self, file: usize, wanted: &Wanted) -> io::Result<bool> {
         let from = &mut self.files[file];
         while let Some(line) = from.next()? {
@@ -161,6 +168,7 @@ impl Logs {
             let logged = line.ok_or("line too long").and_then(|line| Logged::read(line, wanted));
             match logged {
                 Ok(logged) => {
+                    from.has_requests = true;
                     from.waiting += 1;
                     from.waiting_bytes += bytes;
                     let waiting = PendingLine { logged: Box::new(logged), file, line: from.line, bytes };
@@ -169,6 +177,7 @@ impl Logs {
                 }
                 Err(reason) => {
                     self.read.unreadable += 1;
+                    from.first_reason.get_or_insert(reason);
                     if self.read.named.len() < NAMED_MOST {
                         self.read.named.push(UnreadableLine {
                             file: from.name.clone(),
@@ -179,7 +188,10 @@ impl Logs {
                 }
             }
         }
-        Ok(false)
+        match from.first_reason {
+            Some(reason) if !from.has_requests => Err(from.is_no_log(reason)),
+            _ => Ok(false),
+        }
     }
 }
 
@@ -191,7 +203,27 @@ impl LogFile {
             true => Box::new(BufReader::with_capacity(BUFFER, MultiGzDecoder::new(from))),
             false => Box::new(from),
         };
-        Ok(Self { name, from, line: 0, buffer: Vec::new(), waiting: 0, waiting_bytes: 0 })
+        let (has_requests, first_reason) = (false, None);
+        Ok(Self {
+            name,
+            from,
+            line: 0,
+            has_requests,
+            first_reason,
+            buffer: Vec::new(),
+            waiting: 0,
+            waiting_bytes: 0,
+        })
+    }
+
+    /// Returns the error about a file whose lines are no requests.
+    fn is_no_log(&self, reason: &str) -> io::Error {
+        let Self { name, line: lines, .. } = self;
+        let fault = format!(
+            "`{name}` is not an access log: none of its {lines} lines is a request (line 1: {reason}): \
+             use the combined format, or JSON lines"
+        );
+        io::Error::new(io::ErrorKind::InvalidData, fault)
     }
 
     /// The next line; none of it, if line too long.

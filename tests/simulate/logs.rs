@@ -363,3 +363,34 @@ fn keys_that_servers_may_read_are_counted_as_the_gateway_counts_them() {
     keys.sort_unstable();
     assert_eq!(keys, [("query:k=r", 2), ("query:k=v", 3), ("query:k=w", 1), ("query:k=w%3Bk%3Dv", 1)]);
 }
+
+#[test]
+fn input_that_is_not_a_log_fails_even_beside_a_log() {
+    let log = "192.0.2.1 - - [10/Oct/2024:13:55:36 +0000] \"GET / HTTP/1.1\" 200 5 \"-\" \"-\"\n";
+    let toml = limited("key = \"ip\"\nrate = \"5/s\"");
+    let folder = folder(&[
+        ("gateway.toml", toml.as_bytes()),
+        ("log", log.as_bytes()),
+        ("mixed", format!("{log}nonsense\n").as_bytes()),
+        ("empty", b""),
+    ]);
+    for (words, status) in [
+        (&["gateway.toml"][..], 1),
+        (&["log", "gateway.toml"], 1),
+        (&["none"], 1),
+        (&["log"], 0),
+        (&["log", "empty"], 0),
+        (&["mixed"], 0),
+        (&[], 2),
+        (&["log", "--config", "log"], 2),
+    ] {
+        let output = run(folder.path(), words);
+        assert_eq!(output.status.code(), Some(status), "{words:?}: {output:?}");
+    }
+    let told = run(folder.path(), &["gateway.toml"]);
+    let told = text(&told.stderr);
+    assert!(
+        told.contains("`gateway.toml` is not an access log: none of its ") && told.contains("line 1: "),
+        "{told}"
+    );
+}

@@ -73,7 +73,7 @@ impl Check<'_, '_> {
             self.missing(&span, &["path"], "path = \"/v1/orders/{id}\"");
         }
         self.check_limits(limits, route.path.as_ref());
-        self.warn_of_params_of_others(route.path.as_ref());
+        self.refuse_params_of_others(route.path.as_ref());
         self.refuse_keys_of_upstreams(&route);
         let path = route.path.as_ref();
         let action = self.action(&span, path, route.upstream, route.respond, route.redirect);
@@ -105,8 +105,8 @@ impl Check<'_, '_> {
         })
     }
 
-    /// Warns of `:id` and `<id>`, which are parameters in other programs.
-    fn warn_of_params_of_others(&mut self, path: Option<&Spanned<ParsedText<Pattern>>>) {
+    /// Reports `:id` and `<id>`, which are parameters in other programs.
+    fn refuse_params_of_others(&mut self, path: Option<&Spanned<ParsedText<Pattern>>>) {
         let Some(path) = path else { return };
         let text = path.get_ref().0.to_string();
         let name = |segment: &str| {
@@ -115,10 +115,9 @@ impl Check<'_, '_> {
         };
         let found = text.split('/').find_map(|segment| Some((segment, name(segment)?)));
         if let Some((segment, name)) = found {
-            let fault = Diagnostic::warning(format!(
-                "`{segment}` is not a parameter: it matches only these exact characters"
-            ));
-            self.fault(fault.at(&path.span(), "").help(format!("write `{{{name}}}` to match any segment")));
+            let fault = Diagnostic::error(format!("`{segment}` is not a parameter"));
+            let fixed = text.replace(segment, &format!("{{{name}}}"));
+            self.fault(fault.at(&path.span(), "").help(format!("write it in braces: path = \"{fixed}\"")));
         }
     }
 

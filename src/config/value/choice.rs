@@ -77,8 +77,26 @@ impl FromText for AlgorithmName {
         "\"sliding-window\", \"sliding-cells\", \"fixed-window\", \"gcra\" or \"concurrency\"";
 
     fn read(text: &str) -> Result<Self, String> {
-        choose("algorithm", Self::ALL, text)
+        choose("algorithm", Self::ALL, text).map_err(|remedy| match elsewhere(text) {
+            Some(hint) => format!("unknown algorithm `{text}`\n{hint}"),
+            None => remedy,
+        })
     }
+}
+
+/// Returns what to write for the name of an algorithm in other programs.
+fn elsewhere(name: &str) -> Option<&'static str> {
+    Some(match name.replace(['_', ' '], "-").to_ascii_lowercase().as_str() {
+        "token-bucket" | "leaky-bucket" => {
+            "write \"gcra\", which admits the same requests: `rate` is the refill, and `burst` the size of the bucket"
+        }
+        "sliding-log" | "sliding-window-log" => "write \"sliding-window\", which is exact like a log",
+        "sliding-window-counter" | "sliding-counter" => {
+            "write \"sliding-cells\", which never admits more than the rate"
+        }
+        "fixed-window-counter" => "write \"fixed-window\"",
+        _ => return None,
+    })
 }
 
 /// The layout of a limit's counts in Redis.

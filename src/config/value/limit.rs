@@ -22,12 +22,26 @@ impl FromText for AnyRate {
 
     fn read(text: &str) -> Result<Self, String> {
         if text.is_empty() || !text.bytes().all(|b| b.is_ascii_digit()) {
-            return text.parse().map(Self::InTime);
+            return text.parse().map(Self::InTime).map_err(|remedy| nginx_hint(text).unwrap_or(remedy));
         }
         // The bounds on the number are those of a rate; the unit is irrelevant.
         let rate = format!("{text}/s").parse::<Rate>();
         rate.map(|rate| Self::AtATime(rate.permits)).map_err(|remedy| remedy.replacen("/s`", "`", 1))
     }
+}
+
+/// Returns what to write for a rate in nginx's form, such as `10r/s`.
+fn nginx_hint(text: &str) -> Option<String> {
+    let (permits, unit) = text.split_once("r/")?;
+    let unit = match unit {
+        "s" => "s",
+        "m" => "min",
+        _ => return None,
+    };
+    permits.parse::<u32>().ok()?;
+    Some(format!(
+        "`{text}` is a rate in nginx's form\nwrite \"{permits}/{unit}\"; for `burst=`, add algorithm = \"gcra\" and burst"
+    ))
 }
 
 impl FromText for RedissonName {

@@ -33,6 +33,18 @@ impl FromText for ServerUrl {
         let tls = match url.scheme_str() {
             Some("http") => false,
             Some("https") => true,
+            Some(other @ ("ws" | "wss")) => {
+                let scheme = other.replace("ws", "http");
+                return Err(format!(
+                    "`{other}://` is not a scheme of servers\nwrite \"{scheme}://{authority}\": WebSocket begins with a request of HTTP/1.1, and is forwarded without a setting"
+                ));
+            }
+            Some(other @ ("grpc" | "grpcs" | "h2" | "h2c")) => {
+                let scheme = if matches!(other, "grpc" | "h2c") { "http" } else { "https" };
+                return Err(format!(
+                    "`{other}://` is not a scheme of servers\nwrite \"{scheme}://{authority}\", and add `http2 = true` to the upstream"
+                ));
+            }
             _ => return Err(fault("does not begin with http://, https:// or unix:")),
         };
         if authority.as_str().contains('@') {

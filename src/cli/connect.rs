@@ -1,0 +1,123 @@
+//! The surroundings of a configuration: addresses to listen on, the store, servers, and the dates of certificates.
+
+use std::{
+    net::{SocketAddr, TcpListener},
+    os::unix::net::UnixStream,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+use humantime::format_rfc3339_seconds;
+use serde_json::{Value, json};
+use tokio::{net, time::timeout};
+use tollgate_limiter::{Ask, Limit, Limiter, OnFailure, Rate, StoreUrl};
+
+use crate::config::{Config, Expiry, ListenAddress, ServerUrl, Target, UpstreamSettings};
+
+/// A certificate that expires within this time is reported.
+const EXPIRES_SOON: Duration = Duration::from_secs(14 * 86_400);
+
+/// A thing that a configuration needs, and the problem with it, if there is one.
+pub(super) struct Finding {
+    /// The thing: ``upstream `orders`, http://orders:3000``.
+    pub(super) what: String,
+    /// The problem.
+    pub(super) problem: Option<String>,
+}
+
+impl Finding {
+    fn of(what: impl Into<String>, outcome: Result<(), String>) -> Self {
+        Self { what: what.into(), problem: outcome.err() }
+    }
+
+    /// Returns the finding as JSON.
+    pub(super) fn to_json(&self) -> Value {
+        json!({ "what": self.what, "problem": self.problem })
+    }
+}
+
+/// Tries what a configuration needs: listens, decides a request of its own in the store, and connects to each server.
+pub(super) async fn findings(config: &Config) -> Vec<Finding> {
+    let decisions = config.decisions.as_ref().map(|decisions| &decisions.listen);
+    let admin = config.admin.as_ref().map(|admin| ListenAddress::Tcp(admin.listen));
+    let addresses = config.server.listen.iter().chain(decisions).chain(&admin);
+    let mut findings: Vec<_> =
+        addresses.map(|address| Finding::of(format!("listen {address}"), listens(address))).collect();
+    let store = match &config.store.url {
+        StoreUrl::Memory => "store memory:".to_owned(),
+        StoreUrl::Redis(url) => format!("store {url}"),
+    };
+    findings.push(Finding::of(store, store_decides(config).await));
+    for (name, upstream) in &config.upstreams {
+        let Target::Servers(servers) = &upstream.target else { continue };
+        for server in servers {
+            let outcome = connects(&server.url, upstream).await;
+            findings.push(Finding::of(format!("upstream `{name}`, {}", server.url), outcome));
+        }
+    }
+    findings.extend(config.expiries().iter().map(|expiry| Finding::of(&expiry.place, lasts(expiry))));
+    findings
+}
+
+/// Listens on an address for a moment.
+fn listens(address: &ListenAddress) -> Result<(), String> {
+    match address {
+        ListenAddress::Tcp(address) => TcpListener::bind(address).map(drop).map_err(|error| {
+            format!("can't listen: {error}: stop the program that has the port, or use another one")
+        }),
+        ListenAddress::Unix(path) if UnixStream::connect(path).is_ok() => {
+            Err("another program listens on this socket: stop it, or use another path".to_owned())
+        }
+        ListenAddress::Unix(path) => match path.parent().map(std::fs::metadata) {
+            Some(Ok(folder)) if folder.is_dir() => Ok(()),
+            _ => Err("its folder doesn't exist: create it".to_owned()),
+        },
+    }
+}
+
+/// Decides a request of a limit of its own, reads the rates that are set, and removes the count again.
+async fn store_decides(config: &Config) -> Result<(), String> {
+    let limiter = Limiter::open(&config.store).map_err(|error| with_causes(&error))?;
+    limiter.warm_up().await.map_err(|error| with_causes(&error))?;
+    limiter.overrides().await.map_err(|error| with_causes(&error))?;
+    let limit = Limit::new("tollgate-check", Rate { permits: 1_000_000, window_us: 1_000_000 });
+    let limit = Arc::new(limit.on_failure(OnFailure::Deny));
+    let ask = Ask::new(&limit, "check");
+    limiter
+        .try_acquire(std::slice::from_ref(&ask))
+        .await
+        .map_err(|refusal| format!("it can't decide: {refusal}"))?;
+    limiter.reset(&ask).await.map_err(|error| with_causes(&error))
+}
+
+/// Resolves the name of a server, and connects to it.
+async fn connects(server: &ServerUrl, upstream: &UpstreamSettings) -> Result<(), String> {
+    let limit = upstream.connect_timeout;
+    let ServerUrl::Tcp { host, port, .. } = server else {
+        let ServerUrl::Unix(path) = server else { return Ok(()) };
+        return UnixStream::connect(path).map(drop).map_err(|error| format!("can't connect: {error}"));
+    };
+    let found = timeout(limit, net::lookup_host((host.as_str(), *port))).await;
+    let found = found.map_err(|_| format!("`{host}` wasn't resolved in time"))?;
+    let addresses: Vec<SocketAddr> =
+        found.map_err(|error| format!("can't resolve `{host}`: {error}"))?.collect();
+    let connected = timeout(limit, net::TcpStream::connect(&*addresses)).await;
+    let connected = connected.map_err(|_| "no connection in time".to_owned())?;
+    connected.map(drop).map_err(|error| format!("can't connect: {error}"))
+}
+
+/// Reports a certificate that has expired, or soon will.
+fn lasts(expiry: &Expiry) -> Result<(), String> {
+    let (now, date) = (SystemTime::now(), format_rfc3339_seconds(expiry.at));
+    match expiry.at.duration_since(now) {
+        Err(_) => Err(format!("expired on {date}: renew it")),
+        Ok(left) if left < EXPIRES_SOON => Err(format!("expires on {date}, within 14 days: renew it")),
+        Ok(_) => Ok(()),
+    }
+}
+
+/// Returns an error with its causes.
+fn with_causes(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+}
