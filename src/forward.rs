@@ -5,21 +5,21 @@
 //! safely be sent again ([`retry`]) goes to a new connection if the server had closed the reused one, and to
 //! another server if the first can't be reached. Nothing else is sent twice.
 
-pub mod address;
-pub mod balance;
-pub mod body;
-pub mod connection;
-pub mod connector;
+pub(crate) mod address;
+pub(crate) mod balance;
+pub(crate) mod body;
+pub(crate) mod connection;
+pub(crate) mod connector;
 mod echo;
 mod failure;
 pub mod headers;
-pub mod health;
-pub mod hints;
-pub mod pool;
-pub mod retry;
-pub mod servers;
-pub mod timer;
-pub mod tunnel;
+pub(crate) mod health;
+pub(crate) mod hints;
+pub(crate) mod pool;
+pub(crate) mod retry;
+pub(crate) mod servers;
+pub(crate) mod timer;
+pub(crate) mod tunnel;
 
 use std::{
     pin::{Pin, pin},

@@ -60,13 +60,12 @@ pub use self::{
     answer_body::AnswerBody,
     client::Peer,
     exchange::{STATUS_CLASSES, Traffic},
-    listing::Listed,
     refused::Refused,
 };
 pub(crate) use self::{ask::CallDecision, exchange::Exchange};
 pub use crate::{
     forward::{
-        body::{Body, Progress, Upload},
+        body::{Body, Upload},
         timer::Timer,
     },
     reject::Written,

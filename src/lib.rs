@@ -29,22 +29,26 @@
     not(all(feature = "commands", feature = "opentelemetry")),
     allow(dead_code, reason = "some parts serve optional features only")
 )]
+#![allow(
+    unreachable_pub,
+    reason = "`pub` means: for other modules. Only tests and benchmarks use the crate from outside"
+)]
 
-pub mod admin;
+mod admin;
 pub mod cli;
 pub mod config;
-pub mod decisions;
-pub mod explain;
+mod decisions;
+mod explain;
 pub mod forward;
 pub mod gateway;
-pub mod metrics;
+mod metrics;
 #[cfg(any(test, feature = "fuzzing"))]
 #[path = "../fuzz/properties/gateway.rs"]
 pub mod properties;
-pub mod reject;
-pub mod reload;
+mod reject;
+mod reload;
 pub mod rules;
 pub mod server;
 #[cfg(feature = "commands")]
 pub mod simulate;
-pub mod trace;
+mod trace;

@@ -2,7 +2,6 @@
 
 pub mod heavy_hitters;
 pub mod key;
-pub mod settling;
 
 use std::{collections::HashMap, net::IpAddr, sync::Arc};
 

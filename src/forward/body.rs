@@ -97,7 +97,6 @@ pub struct Progress {
     /// The time of the latest bytes of the response, in a stream. `None` if this isn't one.
     answered: Mutex<Option<Instant>>,
     fault: Mutex<Option<Fault>>,
-    has_ended: AtomicBool,
 }
 
 /// A fault in a client's body. It isn't held against the server.
@@ -187,7 +186,6 @@ impl Pace {
             moved: Mutex::new(Instant::now()),
             awaits_client: AtomicBool::new(false),
             fault: Mutex::new(None),
-            has_ended: AtomicBool::new(false),
             answered: Mutex::new(None),
         };
         Self {
@@ -245,11 +243,6 @@ impl Progress {
         *self.fault.lock()
     }
 
-    /// Returns true if the whole body has been received.
-    pub fn has_ended(&self) -> bool {
-        self.has_ended.load(Relaxed)
-    }
-
     fn note(&self, awaits_client: bool) {
         self.awaits_client.store(awaits_client, Relaxed);
         if !awaits_client {
@@ -276,9 +269,6 @@ impl HttpBody for Upload {
         let bytes = frame.as_ref().and_then(|frame| frame.as_ref().ok()?.data_ref()).map_or(0, Bytes::len);
         if let Err(fault) = pace.note(bytes) {
             return Poll::Ready(pace.fail(fault));
-        }
-        if frame.is_none() || source.is_end_stream() {
-            pace.progress.has_ended.store(true, Relaxed);
         }
         Poll::Ready(match frame {
             Some(Ok(frame)) => Some(Ok(with_trailers(frame, headers::trailers_from_client))),

@@ -82,7 +82,7 @@ impl Context {
     }
 
     /// Returns the `traceparent` field for requests within this span.
-    pub fn to_field(&self) -> HeaderValue {
+    pub fn to_field(self) -> HeaderValue {
         let Self { trace_id, span_id, flags, .. } = self;
         let field = Bytes::from(format!("00-{trace_id:032x}-{span_id:016x}-{flags:02x}"));
         HeaderValue::from_maybe_shared(field).expect("digits and dashes")
