@@ -29,12 +29,13 @@ pub struct Rule {
     tally: Arc<Tally>,
 }
 
-/// What is counted of a limit. It outlives reloads that leave the limit its name.
+/// The counts of a limit. They outlive reloads that leave the limit its name.
 #[derive(Debug, Default)]
 struct Tally {
     decisions: Decisions,
-    /// Whom it was asked for, and whom it refused.
+    /// The keys that ask most.
     requests: HeavyHitters,
+    /// The keys that are refused most.
     refused: HeavyHitters,
 }
 
@@ -55,7 +56,7 @@ impl Rule {
         &self.config
     }
 
-    /// What a request of this key asks, as people write the key: `gold`, or `["v1","v2"]` where it has parts.
+    /// Returns the ask of a request with this key, written as operators do: `gold`, or `["v1","v2"]` if the key has parts.
     ///
     /// # Errors
     /// A message and, on a line of its own, the remedy.
@@ -75,22 +76,22 @@ impl Rule {
         self.config.overrides.iter().map(|own| (key::of_values(&self.config, &own.key), own.rate))
     }
 
-    /// How many requests it did this to.
+    /// Returns the number of requests on which the limit had this effect.
     pub fn count(&self, effect: Effect) -> u64 {
         (0..ORIGINS).map(|origin| self.tally.decisions.0.sum(effect as usize * ORIGINS + origin)).sum()
     }
 
-    /// Whom it was asked for most.
+    /// Returns the keys that ask most.
     pub fn busiest(&self) -> &HeavyHitters {
         &self.tally.requests
     }
 
-    /// Whom it refused most, or would have if it shadows.
+    /// Returns the keys that are refused most, or would be if the limit didn't shadow.
     pub fn most_refused(&self) -> &HeavyHitters {
         &self.tally.refused
     }
 
-    /// What it makes of a request, by its terms alone.
+    /// Returns the terms of the limit for a request.
     pub fn terms(&self, subject: &Subject<'_>) -> Terms {
         self.terms_of(key::count(&self.config, subject), |keys| {
             let cost = self.cost(subject.headers)?;
@@ -154,7 +155,7 @@ impl Rule {
         refusal.filter(|_| !self.limit.shadows()).map_or(Ok(Asks::new()), Err)
     }
 
-    /// What a request asks of it that costs so much, as far as it is known when it comes.
+    /// Returns the ask for a key at this cost. What only the response tells is settled later.
     pub(crate) fn charge(&self, key: Key, rate: Option<Rate>, cost: u32) -> Ask {
         let ask = Ask::new(&self.limit, key).rate(rate);
         match self.config.cost {
@@ -176,7 +177,7 @@ impl Rule {
         }
     }
 
-    /// What a request costs as far as it tells itself: the estimate, if its response will tell.
+    /// Returns the cost that the request states, or the estimate if the response will state it.
     pub(crate) fn cost(&self, headers: &HeaderMap) -> Result<u32, Refusal> {
         match &self.config.cost {
             Cost::Fixed(cost) => Ok(*cost),
@@ -189,9 +190,8 @@ impl Rule {
         }
     }
 
-    /// What a response adds to the `estimate` that its request was charged, or would have been if the status told
-    /// it; none if these fields don't tell yet. Less than was estimated gives nothing back, and something else than
-    /// a cost leaves the estimate.
+    /// Returns the cost that a response adds to the `estimate` of its request. `None` if these fields don't state it yet. A lower
+    /// cost gives nothing back, and an invalid one leaves the estimate.
     pub(crate) fn debt(&self, estimate: u32, status: StatusCode, fields: &HeaderMap) -> Option<u32> {
         match &self.config.cost {
             Cost::Response { header, .. } => {
@@ -234,30 +234,30 @@ fn limit_of(config: &config::LimitSettings) -> Limit {
     limit
 }
 
-/// What a limit makes of a request before anything is counted.
+/// The terms of a limit for a request, known before anything is counted.
 #[derive(Debug)]
 pub enum Terms {
-    /// It asks this, for each key that servers may read in it.
+    /// The request is counted by these asks, one for each key that servers may read in it.
     Counts(Asks),
-    /// It is exempt.
+    /// The request is exempt.
     Exempts {
         /// The place of the entry that exempts it, in the limit's `exempt`. A log that is replayed doesn't tell it.
         entry: Option<usize>,
     },
-    /// It lacks the key, and isn't counted for that.
+    /// The request lacks the key, so it isn't counted.
     Skips,
-    /// It can't be counted, and is refused for that, unless the limit only shadows.
+    /// The request can't be counted, so it is refused, unless the limit only shadows.
     Refuses(Refusal),
 }
 
-/// How often a limit did what to requests.
+/// The number of requests by effect and origin.
 #[derive(Debug)]
 struct Decisions(Counts);
 
 const EFFECTS: usize = Effect::Skipped as usize + 1;
 const ORIGINS: usize = Origin::Terms as usize + 1;
 
-/// Where each effect may come from.
+/// The origins that each effect can have.
 const DECISIONS: [(Effect, &[Origin]); 5] = [
     (Effect::Admitted, &[Origin::Store, Origin::FallbackLocal, Origin::FallbackAllow, Origin::Shadow]),
     (
@@ -306,28 +306,28 @@ pub fn write_metrics<'r>(page: &mut Page<'_>, rules: impl Iterator<Item = &'r Ru
     page.counters("tollgate_decisions", "What limits did to requests, and where that came from", values);
 }
 
-/// What limits decided of a request, if anybody wants to know.
+/// The decisions of limits on a request. `None` if nothing records them.
 pub type Log = Option<Vec<Decided>>;
 
-/// What a limit decided of a request.
+/// The decision of a limit on a request.
 #[derive(Debug)]
 pub struct Decided {
     /// The limit.
     pub limit: Arc<Limit>,
-    /// What it did.
+    /// The effect on the request.
     pub effect: Effect,
-    /// Where that came from.
+    /// The origin of the decision.
     pub origin: Origin,
-    /// How many permits are left, if that is known.
+    /// The permits that are left, if that is known.
     pub remaining: Option<u64>,
-    /// When there will be room for the request, if that is known; 0 if there was.
+    /// The time until there is room for the request, if that is known: 0 if there was.
     pub delay_us: Option<u64>,
-    /// Whom it counted, if anybody.
+    /// The key that was counted, if one was.
     pub key: Option<Key>,
 }
 
 impl Decided {
-    /// Whether the request was refused by it.
+    /// Returns true if the limit refused the request.
     pub fn refuses(&self) -> bool {
         self.effect == Effect::Refused && !self.limit.shadows()
     }
@@ -438,7 +438,7 @@ fn note(
     }
 }
 
-/// What a request asked that was refused, as it may ask the same again.
+/// The asks of a refused request, which an identical request repeats.
 #[derive(Debug)]
 pub struct Repeat {
     rules: SmallVec<[Arc<Rule>; 1]>,
@@ -446,7 +446,7 @@ pub struct Repeat {
 }
 
 impl Repeat {
-    /// Of a request that was refused so, unless more may have to be done to such a one than to refuse it.
+    /// Returns the asks of a refused request. `None` if an identical request may need more than a refusal.
     pub fn of(rules: &[Arc<Rule>], asks: Asks, refusal: &Refusal) -> Option<Self> {
         let is_limited = matches!(refusal, Refusal::Limited(_));
         // Each limit for one key, since otherwise all of them would have to be asked together.
@@ -464,7 +464,7 @@ impl Repeat {
     }
 }
 
-/// What a response still has to tell about the costs of an admitted request.
+/// The costs of an admitted request that its response has yet to state.
 #[derive(Debug)]
 pub struct Settlement {
     admission: Admission,

@@ -15,7 +15,7 @@ use thread_local::ThreadLocal;
 use tokio::time::Instant;
 use tollgate_limiter::text;
 
-/// Of a thread. They are looked through for each request, and are all that it keeps.
+/// The counters of a thread. All of them are searched for each request.
 const COUNTERS: usize = 64;
 const HALVED_EVERY: Duration = Duration::from_secs(60);
 
@@ -36,7 +36,7 @@ impl<'k> From<&'k str> for Noted<'k> {
 #[derive(Debug)]
 pub struct HeavyHitters {
     since: Instant,
-    /// A lock that the thread alone takes, but for who reads.
+    /// The counters of each thread. Only the thread takes their lock, except while they are read.
     threads: ThreadLocal<Mutex<Counters>>,
 }
 
@@ -45,9 +45,9 @@ pub struct HeavyHitters {
 pub struct Hits {
     /// The key's text.
     pub key: String,
-    /// So often for certain.
+    /// A lower bound of its count.
     pub at_least: u64,
-    /// Not more often.
+    /// An upper bound of its count.
     pub at_most: u64,
 }
 
@@ -90,21 +90,20 @@ impl HeavyHitters {
         found
     }
 
-    /// How long it took to count what is counted, those minutes that count half for half, and so on: a count divided by this is
-    /// a rate.
+    /// Returns the seconds over which the counts were taken, with halved minutes counted half: a count divided by this is a rate.
     pub fn weighed_seconds(&self, now: Instant) -> f64 {
         let (age, minute) = (now.saturating_duration_since(self.since), HALVED_EVERY.as_secs_f64());
         let halved = minute * (1.0 - 0.5_f64.powi(self.halvings(now) as i32));
         halved + age.as_secs_f64() % minute
     }
 
-    /// How often counts are halved until then.
+    /// Returns the number of times that counts have been halved by this time.
     fn halvings(&self, now: Instant) -> u32 {
         (now.saturating_duration_since(self.since).as_secs() / HALVED_EVERY.as_secs()) as u32
     }
 }
 
-/// Of one thread: as many of each list as there are counters in use.
+/// The counters of one thread. Each list has one entry for each counter in use.
 #[derive(Debug, Default)]
 struct Counters {
     halvings: u32,
@@ -113,11 +112,11 @@ struct Counters {
     keys: Vec<Taken>,
 }
 
-/// Whose a counter is.
+/// The key of a counter.
 #[derive(Debug)]
 struct Taken {
     key: String,
-    /// What was counted for others, at most.
+    /// The most that the counter has counted for earlier keys.
     over: u64,
 }
 
@@ -141,7 +140,7 @@ impl Counters {
         }
     }
 
-    /// How often a key without a counter may have been noted: not at all as long as there are counters for all.
+    /// Returns the most often that a key without a counter can have been noted: 0 while a counter is free.
     fn floor(&self) -> u64 {
         if self.keys.len() < COUNTERS { 0 } else { self.counts.iter().copied().min().unwrap_or(0) }
     }

@@ -38,7 +38,7 @@ use self::{
 };
 use crate::config::{self, Exemption, KeyPart, Missing, read_key};
 
-/// What a request shows of the one who sent it.
+/// The parts of a request that keys are read from.
 pub struct Subject<'r> {
     /// The client's address, as trusted proxies tell it.
     pub client: IpAddr,
@@ -77,19 +77,19 @@ pub(crate) fn is_of(key: &Key, parts: &[KeyPart]) -> bool {
     parts.iter().all(|part| next().is_some_and(|own| is(own, part))) && rest.is_empty()
 }
 
-/// How a limit counts a request.
+/// The keys by which a limit counts a request, or the reason why it doesn't.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Counted {
-    /// For these keys: the ordinary one first, then the others that servers may read in the request.
+    /// It counts for these keys: the ordinary one first, then the others that servers may read in the request.
     For(SmallVec<[CountedKey; 1]>),
-    /// Not at all: it is exempt.
+    /// The request is exempt.
     Exempt {
         /// The place of the entry that exempts it, in the limit's `exempt`.
         entry: usize,
     },
-    /// Not at all: it lacks the key, and the limit says to skip it then.
+    /// The request lacks the key, and the limit skips such requests.
     Skipped,
-    /// It lacks the key, and the limit says to refuse it then.
+    /// The request lacks the key, and the limit refuses such requests.
     Denied,
     /// A part of the key has several values, and upstream may go by another one than the gateway.
     Ambiguous(String),
@@ -356,7 +356,7 @@ fn usual<'v>(part: &KeyPart, value: &'v [u8]) -> Cow<'v, [u8]> {
     }
 }
 
-/// Whether the key's values are these. Those of a request that lacks the key never are.
+/// Returns true if the key has these values. A request that lacks the key never has.
 fn is(parts: &[KeyPart], values: &[&Option<Value<'_>>], key: &[String]) -> bool {
     let is = |((part, value), key): ((&KeyPart, &&Option<Value<'_>>), &String)| match value {
         Some(Value::Shown(value)) => {
@@ -401,7 +401,7 @@ fn named_address(limit: &config::LimitSettings, part: &KeyPart, value: &str) -> 
     Some(address.parse::<IpAddr>().ok()?.to_canonical())
 }
 
-/// Whether a request may be without a part of the key, and is counted by address then.
+/// Returns true if a request can lack this part of the key, and is counted by address if it does.
 fn may_be_lacking(limit: &config::LimitSettings, part: &KeyPart) -> bool {
     let is_always_there = matches!(
         part,

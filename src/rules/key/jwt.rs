@@ -21,7 +21,7 @@ use crate::config;
 const LONGEST_TOKEN: usize = 8 << 10;
 /// Signatures that are tried for a token that doesn't name its key.
 const MOST_TRIED: usize = 4;
-/// By how much clocks may differ.
+/// The difference between clocks that is tolerated.
 const LEEWAY_SECONDS: u64 = 30;
 
 /// Verifies tokens as the configuration says.
@@ -63,7 +63,7 @@ impl Verifier {
     }
 }
 
-/// What a token must fulfil that this key signed.
+/// Returns the checks of a token that this key signed.
 fn validation(config: &config::JwtSettings, key: &config::JwtKey) -> Validation {
     let mut validation = Validation {
         algorithms: key.algorithms().to_vec(),

@@ -7,13 +7,12 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::{Count, Quota};
 
-/// What a refusal says: microseconds after which to come back.
+/// The delay that refusals state, in microseconds.
 pub(crate) const COME_BACK_US: u64 = 1_000_000;
 
 static GRANTS: AtomicU64 = AtomicU64::new(0);
 
-/// What tells a lease from all others of all gateways: the call of the store that it was made in, and its
-/// turn in it.
+/// The identity of a lease among those of all gateways: the store call that made it, and its turn in the call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LeaseId {
     /// The call, as this process counts them; 0 for the in-process store.

@@ -9,7 +9,7 @@ use super::{Count, MOST_USED, Quota};
 /// The greatest level of a burst, and the longest delay in microseconds: integers up to it are exact in Lua's numbers.
 pub(crate) const MOST_LEVEL: u64 = 1 << 53;
 
-/// How full a bucket is.
+/// The level of a bucket.
 #[derive(Debug, Default)]
 pub struct Meter {
     /// At the last grant. Looking changes nothing of it, as in Redis.
@@ -60,7 +60,7 @@ impl Meter {
     }
 }
 
-/// Where nothing passes, what is there drains as slowly as it can.
+/// Returns the level that drains in a microsecond: with a rate of 0, the least possible.
 fn drained_in_1us(quota: Quota) -> u128 {
     u128::from(quota.permits.max(1))
 }

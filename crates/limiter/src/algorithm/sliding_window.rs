@@ -11,7 +11,7 @@ use super::{Algorithm, Count, MOST_USED, Quota, sliding_cells};
 /// Entries that a log begins with room for.
 const FIRST_CAPACITY: usize = 4;
 
-/// How many of the newest entries are looked at to join two of them.
+/// The number of newest entries among which two are joined.
 const JOINED_AMONG: usize = 64;
 
 /// The grants of one bucket. No two have the same time: what is granted less than a cell (here of one
@@ -21,7 +21,7 @@ pub struct Log {
     entries: VecDeque<Entry>,
     /// Permits granted since the log was empty: where the next entry begins.
     total: u64,
-    /// When the newest entry's first permit was granted.
+    /// The time at which the newest entry's first permit was granted.
     newest_began_us: u64,
 }
 
@@ -113,12 +113,12 @@ impl Count for Log {
         }
     }
 
-    /// When the oldest alive entry ends.
+    /// Returns the time until the oldest alive entry ends.
     fn grow_us(&self, quota: Quota, time_us: u64) -> u64 {
         self.entries.front().map_or(0, |oldest| oldest.at_us + quota.window_us - time_us)
     }
 
-    /// Until U + n - L of the oldest permits have left.
+    /// Returns the time until U + n - L of the oldest permits have left.
     fn wait_us(&self, quota: Quota, time_us: u64, cost: u32) -> u64 {
         let excess = self.used(quota) + u64::from(cost) - u64::from(quota.permits);
         // The last entry that begins before the excess ends is the one whose leaving makes the room.

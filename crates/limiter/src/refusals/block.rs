@@ -34,15 +34,15 @@ const TOGETHER_MOST: usize = 256;
 /// Costs of which a block remembers the delay.
 pub(super) const STEPS_MOST: usize = 16;
 
-/// What a bucket refuses.
+/// The refusals of a full bucket, and the requests that ask about it.
 pub(super) struct Block {
     pub(super) bucket: Bytes,
     pub(super) quota: Quota,
-    /// By cost.
+    /// The refusals in the order of their costs.
     steps: SmallVec<[CostRefusal; 1]>,
     refresh_at: Instant,
     turn: Turn,
-    /// Tells those who wait that one of them has its answer.
+    /// Wakes the waiting requests when one that asks has its answer.
     pub(super) answered: Arc<Notify>,
 }
 
@@ -102,13 +102,13 @@ impl Turn {
     }
 }
 
-/// What is known of a charge.
+/// The answer to a charge by what is known.
 pub(super) enum Recall {
     Nothing,
     Refused(Outcome),
-    /// It is to ask, for all others, and not before this.
+    /// The request asks for all others, but not before this time.
     Due(Arc<Notify>, Instant),
-    /// Others ask.
+    /// Other requests ask. This one waits for an answer.
     Asked(OwnedNotified),
 }
 
@@ -140,8 +140,8 @@ pub(super) struct CostRefusal {
 }
 
 impl CostRefusal {
-    /// What a store, asked then, has just refused. An admission is a refusal of one permit more than the room, which
-    /// fits as soon as there is more.
+    /// Returns what a decision of the store says about refusals. An admission refuses one permit more than is left, until there
+    /// is more room.
     pub(super) fn new(charge: &Charge, outcome: &Outcome, sent: Instant) -> Option<Self> {
         let Outcome { charged, remaining: room, grow_us, delay_us } = *outcome;
         let (cost, delay_us) = match charged {
@@ -151,7 +151,7 @@ impl CostRefusal {
         (delay_us > 0).then(|| Self { cost, room, delay_us, grow_us, sent, told_at: Instant::now() })
     }
 
-    /// Whether so much time surely hasn't passed since the store looked.
+    /// Returns true if less than this time has surely passed since the store decided.
     fn is_within(&self, us: u64, now: Instant) -> bool {
         now < self.sent + Duration::from_micros(us - us.div_ceil(1_000))
     }
@@ -167,17 +167,17 @@ impl CostRefusal {
         cost == self.cost || (u64::from(cost) > self.room && self.delay_us == self.grow_us)
     }
 
-    /// Whether it may block nothing any more.
+    /// Returns true if nothing can be refused by it any more.
     fn has_ended(&self, now: Instant) -> bool {
         !self.is_within(self.delay_us.max(self.grow_us), now)
     }
 
-    /// When the cost surely fits, if nobody else takes the room.
+    /// Returns the time at which the cost surely fits, unless another request takes the room.
     fn free_at(&self) -> Instant {
         self.told_at + Duration::from_micros(self.delay_us)
     }
 
-    /// Whether it may fit at any moment.
+    /// Returns true if the cost is about to fit.
     fn is_free_soon(&self, now: Instant) -> bool {
         now + HELD >= self.sent + Duration::from_micros(self.delay_us)
     }
@@ -236,7 +236,7 @@ impl Block {
         (now < until && worker == thread::current().id()).then_some(until)
     }
 
-    /// Whether it surely refuses this cost.
+    /// Returns true if the bucket surely refuses this cost.
     fn blocks(&self, cost: u32, now: Instant) -> bool {
         self.steps.iter().any(|step| step.blocks(cost, now))
     }
@@ -279,7 +279,7 @@ impl Block {
         Some(Outcome { charged: false, remaining: last.room, grow_us, delay_us: Some(delay_us) })
     }
 
-    /// Whether nobody is to ask again what is known, or somebody does.
+    /// Returns true if no further request has to ask: what is known is recent, or a request asks already.
     pub(super) fn is_fresh(&self, now: Instant) -> bool {
         now < self.refresh_at || self.asking() > 0
     }

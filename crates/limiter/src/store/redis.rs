@@ -62,19 +62,19 @@ use super::{Act, Charges, Decision, Lease, NodeState, Operation, Reply, StoreErr
 /// The only lane of a server that stands alone.
 const LANE: Lane = Lane { slot: 0, manner: Manner::Together };
 
-/// How often a flush looks whether all is done.
+/// The time between the checks of a flush.
 const FLUSH_STEP: Duration = Duration::from_millis(1);
 
 /// Buckets on Redis.
 pub struct RedisStore {
     place: Topology,
     round_trip: Arc<RoundTrip>,
-    /// What metrics call the only node, if there is one: what it is called in the url.
+    /// The name of a single node in metrics: its address in the URL.
     label: String,
     left_behind: AtomicU64,
 }
 
-/// Where the buckets are.
+/// The nodes that hold the buckets.
 #[expect(clippy::large_enum_variant, reason = "a store has one")]
 enum Topology {
     /// One server, or the primary that Sentinels name.
@@ -174,13 +174,13 @@ impl RedisStore {
         }
     }
 
-    /// How many charges have stayed behind although their request was refused or had no decision: another slot
+    /// Returns the number of charges that were made although their request was refused or had no decision, since another slot
     /// of a Cluster refused or failed at the last moment. They make limits stricter, never wider.
     pub fn charges_left_behind(&self) -> u64 {
         self.left_behind.load(Relaxed)
     }
 
-    /// Whether all buckets can be asked for, as far as is known.
+    /// Returns true if all buckets can be reached, as far as is known.
     pub fn answers(&self) -> bool {
         match &self.place {
             Topology::One(node) => node.link.answers(),
@@ -188,7 +188,7 @@ impl RedisStore {
         }
     }
 
-    /// How each node has fared.
+    /// Returns the state of each node.
     pub fn nodes(&self) -> Vec<NodeState> {
         let states = self.links().into_iter().map(|(name, link)| NodeState {
             name,
@@ -200,7 +200,7 @@ impl RedisStore {
         states.collect()
     }
 
-    /// What metrics call the nodes, and the nodes.
+    /// Returns the nodes with their names in metrics.
     fn links(&self) -> Vec<(String, Arc<Link>)> {
         match &self.place {
             Topology::One(node) => vec![(self.label.clone(), node.link.clone())],

@@ -51,9 +51,9 @@ impl<'o> Name<'o> {
 pub(super) struct Bucket {
     name: Bytes,
     pub(super) state: State,
-    /// When nothing of it counts any more, by the longest window that it was held to since its last charge.
+    /// The time after which nothing in the bucket counts, by the longest window that applied since its last charge.
     ends_us: u64,
-    /// Where its memory is counted.
+    /// The pool that counts its memory.
     pool: Arc<Pool>,
 }
 
@@ -108,7 +108,7 @@ impl Shard {
         state.map_or_else(|| delay_us(&State::new(charge.quota.algorithm)), delay_us)
     }
 
-    /// Whether a bucket is there that still counts something.
+    /// Returns true if there is a bucket that still counts something.
     pub(super) fn is_live(&self, bucket: Name<'_>, time_us: u64) -> bool {
         self.find(bucket).is_some_and(|bucket| bucket.ends_us > time_us)
     }

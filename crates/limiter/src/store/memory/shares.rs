@@ -19,7 +19,7 @@ use parking_lot::RwLock;
 
 /// Shares of limits that were not announced; further limits count in the common share.
 const SHARES_MOST: usize = 1_000;
-/// How long after it last counted a key by its network a limit is said to do so.
+/// The time for which a limit counts as counting by network after it last did.
 const RECENT_US: u64 = 60_000_000;
 const SAY_AGAIN_AFTER_US: u64 = 60_000_000;
 
@@ -70,11 +70,11 @@ impl Pool {
 #[derive(Debug)]
 pub(super) struct Share {
     limit: String,
-    /// Of the buckets of keys.
+    /// The memory of the buckets of keys.
     pub(super) keys: Arc<Pool>,
-    /// Of the buckets of networks.
+    /// The memory of the buckets of networks.
     pub(super) networks: Arc<Pool>,
-    /// When a key was last counted by its network.
+    /// The time at which a key was last counted by its network.
     spilled_us: AtomicU64,
     said_us: AtomicU64,
 }
@@ -100,7 +100,7 @@ impl Share {
     }
 }
 
-/// What a limit wants memory for.
+/// The purpose for which a limit needs memory.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Purpose {
     /// The bucket of a new key.
@@ -118,12 +118,12 @@ pub(super) enum Purpose {
 pub(super) struct Shares {
     max_bytes: usize,
     bytes: Arc<AtomicUsize>,
-    /// Of operations that name no limit, and of limits beyond `SHARES_MOST`. Only the whole bounds it.
+    /// The share of operations without a limit, and of limits beyond `SHARES_MOST`. Only the whole bounds it.
     common: Arc<Share>,
     by_limit: RwLock<HashMap<String, Arc<Share>>>,
-    /// Whether all limits are known. If not, there is always a share to spare for the next one.
+    /// True if all limits are known. If not, one more share is always reserved for the next limit.
     is_announced: AtomicBool,
-    /// Into how many shares the memory is divided.
+    /// The number of shares into which the memory is divided.
     count: AtomicUsize,
     /// Decisions on keys that were counted by their network.
     spilled: AtomicU64,
@@ -198,7 +198,7 @@ impl Shares {
         self.max_bytes / self.count.load(Relaxed)
     }
 
-    /// Whether a limit may use so many bytes more. Two threads may both be told so: they exceed a bound by one bucket each at most.
+    /// Returns true if a limit can use so many bytes more. Two threads at once can exceed a bound by one bucket each.
     pub(super) fn has_room(&self, share: &Share, bytes: usize, purpose: Purpose) -> bool {
         if self.bytes().saturating_add(bytes) > self.max_bytes {
             return false;
@@ -251,7 +251,7 @@ impl Shares {
         })
     }
 
-    /// How many decisions were made by network.
+    /// Returns the number of decisions by network.
     pub(super) fn spilled(&self) -> u64 {
         self.spilled.load(Relaxed)
     }

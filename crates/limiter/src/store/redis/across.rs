@@ -18,7 +18,7 @@ use crate::{
 
 use super::{Act, Charges, Decision, Operation, RedisStore, Reply, StoreError, slot_of};
 
-/// Whether the charges lie on several slots.
+/// Returns true if the charges lie on several slots.
 pub(super) fn is_across(charges: &Charges) -> bool {
     let mut slots = charges.iter().map(|charge| slot_of(&charge.bucket));
     let first = slots.next();
@@ -74,7 +74,7 @@ pub(super) async fn take(
     Ok(decision)
 }
 
-/// How all charges stand, if nothing is charged.
+/// Returns how the buckets of all charges stand, and charges nothing.
 async fn look(store: &RedisStore, charges: &Charges, deadline: Instant) -> Result<Decision, StoreError> {
     let looks = charges.iter().enumerate().map(|(at, charge)| {
         let act = Act::Peek(total_cost(charges, at).max(1));
@@ -131,7 +131,7 @@ fn enter(decision: &mut Decision, share: &Share, part: &Decision) {
     }
 }
 
-/// What a slot has decided. Unless the request is admitted, also when nobody waits for it any more, its leases
+/// The decision of a slot. Unless the request is admitted, also when nobody waits for it any more, its leases
 /// are given back and its charges are counted as left behind.
 struct HeldShare<'s> {
     store: &'s RedisStore,
@@ -141,7 +141,7 @@ struct HeldShare<'s> {
 }
 
 impl HeldShare<'_> {
-    /// What was granted is used: these are the leases.
+    /// Keeps what was granted, and returns the leases.
     fn keep(mut self) -> Vec<super::Lease> {
         self.is_kept = true;
         std::mem::take(&mut self.decision.leases)

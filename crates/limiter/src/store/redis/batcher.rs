@@ -61,12 +61,12 @@ pub(super) struct Lane {
     pub(super) manner: Manner,
 }
 
-/// How operations on a slot go.
+/// The way in which operations on a slot are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Manner {
-    /// Those that wait go together.
+    /// Waiting operations go in one call.
     Together,
-    /// Each by itself: the slot is moving, and the server may have only some of the buckets.
+    /// Each operation is a call: the slot is moving, and the server may have only some of the buckets.
     Alone,
     /// Each by itself, to the server that the slot is moving to, which demands an announcement.
     Asking,
@@ -90,7 +90,7 @@ pub(super) struct Batcher {
     wake: Arc<Notify>,
     /// The task that makes the calls of a server that stands alone. It ends with the runtime.
     life: AbortHandle,
-    /// Of those who wait for answers, and the task that keeps them.
+    /// The deadlines of operations that wait for answers, and the task that keeps them.
     deadlines: Arc<Deadlines>,
     keeper: AbortHandle,
 }
@@ -114,14 +114,14 @@ struct Queue {
 struct Waitlist {
     waiting: VecDeque<Waiting>,
     charges: usize,
-    /// How many operations have left it, so that each has a number.
+    /// The number of operations that have left the queue, from which each has its own.
     left: u64,
     /// Tasks that make its calls: one, a second while a full call waits behind the first, and more for a server that
     /// is far away.
     calls: usize,
     /// A task is about to take what waits here, whatever is in flight.
     is_called: bool,
-    /// When the last call was sent.
+    /// The time of the last call.
     sent_at: Option<Instant>,
     /// The last call took several operations along.
     gathers: bool,
@@ -193,12 +193,12 @@ impl Batcher {
         })
     }
 
-    /// Whether the runtime has ended, and with it all calls.
+    /// Returns true if the runtime has ended, and with it all calls.
     pub(super) fn has_ended(&self) -> bool {
         self.life.is_finished()
     }
 
-    /// Whether no operation waits, and no call is in flight.
+    /// Returns true if no operation waits and no call is in flight.
     pub(super) fn is_idle(&self) -> bool {
         let queue = self.queue.lock();
         queue.waiting == 0 && queue.lanes.values().all(|list| list.calls == 0)

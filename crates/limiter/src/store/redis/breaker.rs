@@ -54,7 +54,7 @@ impl Silence {
 pub(super) struct Breaker {
     open: AtomicBool,
     timeouts: Timeouts,
-    /// How often it has opened.
+    /// The number of times that the breaker has opened.
     openings: AtomicU64,
     opens: Notify,
 }

@@ -41,15 +41,15 @@ use super::{
     url::Endpoint,
 };
 
-/// How often an operation is sent on: from where a slot was to where it is, and to where it goes.
+/// The most redirections of an operation: to the node that has the slot, and to the one that it moves to.
 const SENT_ON_MOST: usize = 3;
-/// How long a node may take to tell the slots, before another one is asked.
+/// The time that a node has to return the slots before another one is asked.
 const SLOTS_WAIT: Duration = Duration::from_millis(250);
 /// The slots aren't read again before this.
 const REFRESH_EVERY: Duration = Duration::from_millis(100);
 /// Nodes that are kept: as many as a Cluster is made for.
 const NODES_MOST: usize = 1_000;
-/// How long a node is kept that has no slots: some may be moving to it.
+/// The time for which a node without slots is kept, since slots may be moving to it.
 const IDLE_NODE_KEPT: Duration = Duration::from_secs(60);
 
 pub(super) struct Cluster {
@@ -109,7 +109,7 @@ impl Cluster {
         join_all(nodes.iter().map(|node| node.warm_up())).await.into_iter().collect()
     }
 
-    /// Whether each slot has a node that answers, as far as is known.
+    /// Returns true if each slot has a node that answers, as far as is known.
     pub(super) fn answers(&self) -> bool {
         let map = self.map.load();
         let same = |one: &Option<Arc<Node>>, other: &Option<Arc<Node>>| match (one, other) {
@@ -152,7 +152,7 @@ impl Cluster {
         }
     }
 
-    /// Whether no operation waits or is under way, on any thread.
+    /// Returns true if no operation waits or is in flight on any thread.
     pub(super) fn is_idle(&self) -> bool {
         Arc::strong_count(&self.sent) == 1 && self.nodes.lock().values().all(|node| node.is_idle())
     }
@@ -213,7 +213,7 @@ impl Cluster {
         ask(node, manner).await
     }
 
-    /// Where to send what a node has answered so, if anywhere: the answer proves that nothing has run.
+    /// Returns the node to send an operation to after this answer, if there is one. The answer proves that nothing has run.
     async fn send_on(
         &self,
         slot: u16,

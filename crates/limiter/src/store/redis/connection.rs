@@ -38,18 +38,18 @@ use super::{
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
 /// The client takes a timeout of zero for none.
 pub(super) const SHORTEST_WAIT: Duration = Duration::from_millis(1);
-/// How long a peer may leave sent bytes unacknowledged: it has vanished.
+/// The time after which a peer that acknowledges no sent bytes is given up.
 const VANISHED_AFTER: Duration = Duration::from_secs(2);
 const KEEPALIVE_AFTER: Duration = Duration::from_secs(5);
 /// Between attempts to connect, at the least and at the most, and what is added to it by chance.
 const RECONNECT_MS: (u32, u32) = (2, 100);
 const RECONNECT_JITTER_MS: u32 = 10;
 
-/// How to reach servers: what of an url all of them have in common.
+/// The settings of connections to servers: the part of a URL that all of them share.
 #[derive(Clone)]
 pub(super) struct Access {
     base: Config,
-    /// What a server is called in its certificate; none if by its host.
+    /// The server's name in its certificate. `None` if it is the host.
     server_name: Option<String>,
     /// The beginning of all keys.
     pub(super) key_prefix: Arc<str>,

@@ -16,7 +16,7 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
-/// Who waits, and until when.
+/// The waiting operations with their deadlines.
 #[derive(Default)]
 pub(super) struct Deadlines {
     state: Mutex<WaitingDeadlines>,
@@ -27,7 +27,7 @@ pub(super) struct Deadlines {
 #[derive(Default)]
 struct WaitingDeadlines {
     waiting: Slab<(Instant, Waker)>,
-    /// When the timer goes off: not after the first deadline.
+    /// The time of the timer: not after the first deadline.
     timer: Option<Instant>,
 }
 
@@ -45,7 +45,7 @@ impl Deadlines {
         }
     }
 
-    /// What comes of it until then; `None` if nothing does.
+    /// Returns the output of a future if it completes before the deadline.
     pub(super) async fn within<F: Future + Unpin>(
         &self,
         deadline: Instant,

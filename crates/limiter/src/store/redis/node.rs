@@ -46,7 +46,7 @@ const PROBE_EVERY: Duration = Duration::from_millis(100);
 const PROBE_WAIT: Duration = Duration::from_millis(50);
 /// Failed probes after which a connection is replaced: it may be dead without anyone having said so.
 const PROBES_PER_CONNECTION: u32 = 5;
-/// The same while the client is trying to connect, which may take long: it may ask a Sentinel that knows nothing.
+/// Failed probes of a client that is connecting, after which it starts again: it may be asking a Sentinel that knows nothing.
 const PROBES_PER_ATTEMPT: u32 = 20;
 /// Failed probes after which a Cluster is asked whether the node has been replaced.
 const PROBES_PER_LOOK: u32 = 3;
@@ -58,7 +58,7 @@ const PROBES_FOR_OTHERS: u32 = 3;
 pub(super) struct Node {
     pub(super) link: Arc<Link>,
     batchers: ThreadLocal<ArcSwap<Batcher>>,
-    /// When it was first heard of.
+    /// The time at which the node was discovered.
     pub(super) since: Instant,
 }
 
@@ -70,16 +70,16 @@ pub(super) struct Link {
     pub(super) timeout: Duration,
     pub(super) breaker: Breaker,
     pub(super) trouble: Trouble,
-    /// Of all nodes of the store.
+    /// The round trip of all nodes of the store.
     pub(super) round_trip: Arc<RoundTrip>,
     pub(super) late: Late,
     /// It has answered once.
     is_met: AtomicBool,
-    /// How long calls took, and how many charges each was about.
+    /// The durations of calls, and the charges in each.
     pub(super) calls: Histogram,
     pub(super) charges: Histogram,
     batchers: Mutex<Vec<Weak<Batcher>>>,
-    /// What it is a node of; nothing if it stands alone.
+    /// The cluster of the node. Empty if it stands alone.
     cluster: Weak<Cluster>,
     tested: OnceCell<()>,
     settings_seen: OnceCell<()>,
@@ -169,7 +169,7 @@ impl Node {
         }
     }
 
-    /// Whether no operation waits or is under way, on any thread.
+    /// Returns true if no operation waits or is in flight on any thread.
     pub(super) fn is_idle(&self) -> bool {
         self.link.batchers().iter().all(|batcher| batcher.is_idle())
     }
@@ -297,7 +297,7 @@ impl Link {
         );
     }
 
-    /// Whether it answers, as far as is known.
+    /// Returns true if the node answers, as far as is known.
     pub(super) fn answers(&self) -> bool {
         let batchers = self.batchers();
         let is_connected = batchers.iter().any(|batcher| batcher.connection().is_connected());
@@ -308,7 +308,7 @@ impl Link {
         self.cluster.strong_count() > 0
     }
 
-    /// Those of all threads whose runtimes run.
+    /// Returns the batchers of all threads whose runtimes run.
     pub(super) fn batchers(&self) -> Vec<Arc<Batcher>> {
         let batchers = self.batchers.lock();
         batchers.iter().filter_map(Weak::upgrade).filter(|batcher| !batcher.has_ended()).collect()
@@ -368,7 +368,7 @@ impl Link {
     }
 }
 
-/// By which policy a server with this `INFO memory` evicts keys when it is full, if it does.
+/// Returns the policy by which a full server with this `INFO memory` evicts keys, if it does.
 fn evicts(info: &str) -> Option<&str> {
     let field = |name| info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
     let has_bound = field("maxmemory").is_some_and(|bytes| bytes != "0");
@@ -427,7 +427,7 @@ async fn probe(probing: Probing) {
 struct Probed {
     batcher: Arc<Batcher>,
     answers: bool,
-    /// As far as the client knows.
+    /// True if the connection is up, as far as the client knows.
     is_connected: bool,
 }
 
@@ -442,7 +442,7 @@ async fn probe_all(link: &Link) -> Vec<Probed> {
 }
 
 impl Probed {
-    /// Whether the connection is to be replaced, nobody having answered so often.
+    /// Returns true if the connection is replaced after so many failed probes.
     fn has_had_its_time(&self, failed: u32) -> bool {
         let most = if self.is_connected { PROBES_PER_CONNECTION } else { PROBES_PER_ATTEMPT };
         failed.is_multiple_of(most) || self.batcher.connection().task.is_finished()

@@ -29,7 +29,7 @@ pub(super) struct Replicas(Mutex<HashMap<Server, ReplicaCount>>);
 /// The replicas of one server.
 #[derive(Default)]
 struct ReplicaCount {
-    /// As many must have a decision.
+    /// The number of replicas that must have a decision.
     expected: usize,
     /// The time since when there have been fewer.
     fewer_since: Option<Instant>,

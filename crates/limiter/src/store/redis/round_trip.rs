@@ -11,9 +11,9 @@ use std::{
 
 use tokio::time::Instant;
 
-/// How long an answer is remembered at least, and twice that at most: as long as others come.
+/// The least time for which an answer is remembered. The most is twice that, while others come.
 const PERIOD: Duration = Duration::from_secs(1);
-/// What an operation has left beside a round trip when it is sent.
+/// The time that an operation has beyond a round trip when it is sent.
 const RESERVE: Duration = Duration::from_millis(5);
 /// Calls in flight on a connection.
 pub(super) const CALLS_MOST: usize = 16;
@@ -35,7 +35,7 @@ impl RoundTrip {
         Self { timeout, begun: Instant::now(), longest_us, before_us, since_us }
     }
 
-    /// How long the store may take for a call.
+    /// Returns the time that the store has for a call.
     pub(super) fn timeout(&self) -> Duration {
         self.timeout
     }
@@ -62,13 +62,13 @@ impl RoundTrip {
         self.observed().map_or(self.timeout, |observed| observed.min(self.timeout))
     }
 
-    /// When an operation must leave at the latest, to be answered by its deadline.
+    /// Returns the latest time at which an operation must be sent to be answered by its deadline.
     pub(super) fn send_by(&self, deadline: Instant) -> Instant {
         let needed = self.expected() + RESERVE.min(self.timeout / 10);
         deadline.checked_sub(needed).unwrap_or(deadline)
     }
 
-    /// Whether operations can't wait for the answer to the call in flight: a call of their own would come too late.
+    /// Returns true if operations can't wait for the call in flight, because a call of their own would be too late then.
     pub(super) fn is_far(&self) -> bool {
         2 * (self.expected() + RESERVE.min(self.timeout / 10)) > self.timeout
     }

@@ -11,7 +11,7 @@ use tokio::{sync::mpsc, time::sleep};
 
 use super::{channel, node::Link};
 
-/// What Sentinels say after it: the service, and the addresses of the old primary and the new one.
+/// The message by which Sentinels announce a new primary. After it come the service and the addresses of the old and the new one.
 const SWITCHED: &str = "+switch-master";
 /// Attempts to reach a new primary, each of which may last for the client's timeout.
 const ATTEMPTS: usize = 20;

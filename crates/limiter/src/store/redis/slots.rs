@@ -14,13 +14,13 @@ pub(super) fn slot_of(key: &[u8]) -> u16 {
     redis_keyslot(key)
 }
 
-/// Whether the error only says that the slot is elsewhere.
+/// Returns true if the error only says that another node has the slot.
 pub(super) fn is_redirection(error: &Error) -> bool {
     let says = |word| error.details().starts_with(word);
     says("MOVED ") || says("ASK ") || says("TRYAGAIN")
 }
 
-/// Which node has which slot.
+/// The nodes by slot.
 #[derive(Default)]
 pub(super) struct Map {
     pub(super) owners: Vec<Option<Arc<Node>>>,

@@ -17,7 +17,7 @@ const SAY_AGAIN_AFTER: Duration = Duration::from_secs(60);
 /// Characters of a cause that are told: a server may say anything.
 const CHARACTERS_MOST: usize = 200;
 
-/// What to do about a cause that has these words in it.
+/// The remedies for causes that contain these words.
 const REMEDIES: [(&str, &str); 11] = [
     ("NOAUTH", "write its password in `store.url`"),
     ("WRONGPASS", "mend the user or the password in `store.url`"),
@@ -32,7 +32,7 @@ const REMEDIES: [(&str, &str); 11] = [
     ("Expired", "renew its certificate"),
 ];
 
-/// What has been said of a server.
+/// The troubles of a server that were logged.
 pub(super) struct Trouble {
     server: String,
     said: Mutex<Vec<(String, Instant)>>,
@@ -101,7 +101,7 @@ impl Late {
     }
 }
 
-/// What an error says, in one line that isn't too long, and without keys of clients.
+/// Returns the text of an error in one short line, without keys of clients.
 pub(super) fn told(error: &Error) -> String {
     let told = match error.kind() {
         ErrorKind::Unknown | ErrorKind::Auth | ErrorKind::Cluster | ErrorKind::InvalidArgument => {
