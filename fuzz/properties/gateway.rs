@@ -8,6 +8,7 @@
 mod admin;
 #[cfg(test)]
 mod corpus;
+mod explain;
 mod file;
 mod keys;
 mod logs;
@@ -25,6 +26,7 @@ use hyper::{
 use self::parts::parts;
 pub use self::{
     admin::admin,
+    explain::explain,
     file::toml,
     keys::{jwt, key},
     logs::{access_log, question},
@@ -61,6 +63,7 @@ corpus::tests! {
     admin: 2_000
     answer: 10_000
     cost: 20_000
+    explain: 2_000
     fields: 20_000
     forwarded: 20_000
     jwt: 20_000

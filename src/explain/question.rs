@@ -11,8 +11,8 @@ use hyper::{
 /// A made-up request.
 #[derive(Debug)]
 pub struct Question {
-    pub(super) parts: Parts,
-    pub(super) peer: IpAddr,
+    pub(crate) parts: Parts,
+    pub(crate) peer: IpAddr,
 }
 
 impl Question {
