@@ -132,7 +132,7 @@ impl Bucket {
     }
 }
 
-/// A request's header as it goes on: what belongs to the connection removed, and who asks set.
+/// A request's header as it is forwarded: without hop-by-hop fields, and with the client's address.
 #[divan::bench]
 fn header_for_the_upstream(bencher: Bencher<'_, '_>) {
     let peer = IpAddr::from([192, 0, 2, 7]);

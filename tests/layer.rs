@@ -127,7 +127,9 @@ fn the_gateway_and_the_layer_are_one_limiter_with_the_same_answers() {
     let [mut expected, mut refused] = [expected.json(), refused.json()];
     for problem in [&mut expected, &mut refused] {
         assert!(problem["retry_after_ms"].take().is_u64());
-        assert!(problem["detail"].take().as_str().unwrap().starts_with("over the limit `per-key`: there is"));
+        assert!(
+            problem["detail"].take().as_str().unwrap().starts_with("limit `per-key` exceeded: retry in ")
+        );
     }
     assert_eq!(expected, refused);
     let grpc = from_layer.get_with("/", &format!("{key}Content-Type: application/grpc\r\n"));

@@ -1,4 +1,4 @@
-//! The settings of a limit: whom it counts, how many requests may pass, and everything else the file says
+//! The settings of a limit: its key, how many requests may pass, and everything else the file says
 //! about it.
 
 use std::{fmt, net::IpAddr, time::Duration};

@@ -106,7 +106,7 @@ pub(crate) fn is_about_server(parts: &Parts) -> bool {
 /// section 3.2).
 ///
 /// # Errors
-/// The Host field is missing, repeated or invalid, whatever the target is.
+/// The Host field is missing, repeated or invalid, for any target.
 pub(crate) fn host(parts: &Parts) -> Result<Cow<'_, str>, Rejection> {
     let mut lines = parts.headers.get_all(HOST).into_iter();
     let authority = parts.uri.authority().map(Authority::as_str);

@@ -1,4 +1,4 @@
-//! Whom a request is counted for: the key of a limit, as the text that names its bucket.
+//! The key of a request for a limit, as the text that names its bucket.
 //!
 //! The text is injective, so that no two callers share a bucket: `kind=value`, the value
 //! percent-encoded outside `[A-Za-z0-9._:-]`, and each part's length before it where a key has
@@ -211,7 +211,7 @@ fn joined(mut parts: SmallVec<[String; 2]>) -> String {
 
 /// The key whose value people write so: as a request shows it, those of a key with several parts
 /// as `["v1","v2"]`, an address for its network, `sha256:<hash>` for a value that appears hashed, and `ip:<address>` for a
-/// caller who lacks the key and is counted by address.
+/// caller that lacks the key and is counted by address.
 ///
 /// # Errors
 /// What is no value of the limit's key: a message and, on a line of its own, the remedy.

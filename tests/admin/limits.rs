@@ -107,7 +107,7 @@ fn a_rate_of_nothing_blocks_and_is_lifted_again() {
         done(limits(&gateway, &["set", "l", "127.0.0.1", "0"]));
         let refused = gateway.get("/");
         assert_eq!((refused.status, refused.header("retry-after")), (429, None));
-        assert!(refused.text().contains("nothing may pass now"));
+        assert!(refused.text().contains("no requests are admitted at present"));
         done(limits(&gateway, &["unset", "l", "127.0.0.1"]));
         assert_eq!(gateway.get("/").header("ratelimit"), Some("\"l\";r=4;t=3600"));
     }

@@ -94,7 +94,7 @@ fn a_refusal_tells_which_limits_and_when_to_come_back() {
         let mut problem = refused.json();
         let detail = problem["detail"].take();
         let detail = detail.as_str().unwrap();
-        assert!(detail.starts_with("over the limit `l`, `second`: there is room again in "), "{detail}");
+        assert!(detail.starts_with("limits `l`, `second` exceeded: retry in "), "{detail}");
         assert_eq!(
             problem,
             serde_json::json!({
@@ -124,7 +124,7 @@ fn a_client_of_grpc_is_refused_in_its_own_form() {
         assert_eq!((answer.status, answer.body.len()), (200, 0), "{content_type}");
         assert_eq!(answer.header("grpc-status"), Some("8"), "{content_type}");
         assert_eq!(answer.header("content-type"), Some("application/grpc"));
-        assert!(answer.header("grpc-message").unwrap().contains("over the limit `l`"));
+        assert!(answer.header("grpc-message").unwrap().contains("limit `l` exceeded"));
         assert!(answer.retry_after_ms() > 0 && answer.header("ratelimit").is_some());
     }
     for content_type in ["application/grpc-web", "application/json"] {

@@ -108,9 +108,9 @@ fn the_gateways_own_answers_are_statuses_without_a_body() {
         let (admitted, _) = client.call("/limited/C", &[]).await;
         assert_eq!(text(&admitted.headers, "grpc-status"), None);
         for (path, fields, status, message) in [
-            ("/limited/C", &[][..], "8", "over the limit `one`: there is room again in "),
+            ("/limited/C", &[][..], "8", "limit `one` exceeded: retry in "),
             ("/none/C", &[], "12", "no route matches the request"),
-            ("/costly/C", &[("x-cost", "none")], "13", "`x-cost` is to say what the request costs"),
+            ("/costly/C", &[("x-cost", "none")], "13", "`x-cost` must state the cost of the request"),
             ("/nobody/C", &[], "14", "the upstream could not be reached"),
             ("/late/C", &[], "4", "the upstream took too long to answer"),
             ("/ill/C", &[], "14", "no server of the upstream is healthy"),

@@ -131,7 +131,7 @@ fn what_keeps_a_gateway_from_the_store_is_told_once_while_the_policy_serves() {
 #[test]
 fn a_server_that_may_evict_counts_is_told_of_once_it_is_there() {
     let evicts = ["--maxmemory", "100mb", "--maxmemory-policy", "volatile-lru"];
-    let told = "it may evict counts, which then begin anew, by `volatile-lru` (set its maxmemory-policy to noeviction)";
+    let told = "it may evict counts, which then start again at 0, by `volatile-lru` (set its maxmemory-policy to noeviction)";
     let start = |redis: &Redis| Gateway::start(&by_key(&format!("url = \"{}\"", redis.url())));
 
     let mut redis = Redis::start_with(&evicts);

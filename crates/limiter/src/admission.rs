@@ -212,13 +212,13 @@ impl fmt::Display for Refusal {
         match self {
             Self::Limited(limited) => limited.fmt(f),
             Self::KeyMissing { limit } => {
-                write!(f, "the request lacks what the limit `{limit}` counts by")
+                write!(f, "the request lacks a part of the key of limit `{limit}`")
             }
             Self::KeyAmbiguous { part } => {
-                write!(f, "the request has different values for `{part}`, by which it is counted")
+                write!(f, "the request has different values for `{part}`, which is a part of its key")
             }
             Self::CostInvalid { header } => {
-                write!(f, "`{header}` is to say what the request costs: an integer from 1 to 2147483647")
+                write!(f, "`{header}` must state the cost of the request: an integer from 1 to 2147483647")
             }
             Self::StoreUnavailable { .. } => f.write_str("the limits can't be checked now"),
         }
@@ -280,20 +280,21 @@ impl Limited {
 }
 
 impl Limited {
-    /// Writes what the caller is told. It needs no escapes in JSON.
+    /// Writes the reason for the caller. It needs no escapes in JSON.
     pub(crate) fn write(&self, text: &mut String) {
-        text.push_str("over the limit ");
+        let has_several = self.standings.len() > 1 && self.violated().nth(1).is_some();
+        text.push_str(if has_several { "limits " } else { "limit " });
         for (at, name) in self.violated().enumerate() {
             text.extend([if at == 0 { "`" } else { ", `" }, name, "`"]);
         }
         text.push_str(match self.delay_us() {
-            Some(_) if !self.is_exact() => ": as many requests are in flight as may be",
+            Some(_) if !self.is_exact() => " exceeded: too many requests are in flight",
             Some(delay_us) => {
-                text.push_str(": there is room again in ");
+                text.push_str(" exceeded: retry in ");
                 return duration::DurationText(delay_us.div_ceil(1_000) * 1_000).write(text);
             }
-            None if self.lets_nothing_pass() => ": nothing may pass now",
-            None => ": the request asks for more than the limit ever allows",
+            None if self.lets_nothing_pass() => " exceeded: no requests are admitted at present",
+            None => " exceeded: the request costs more than the limit ever allows",
         });
     }
 }

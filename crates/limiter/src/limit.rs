@@ -1,7 +1,7 @@
 //! Limits decide whether a request may pass: they turn it into charges, ask the store, and say what
 //! happens when the store can't answer.
 //!
-//! A [`Limit`] is a named rule. An [`Ask`] is what a request asks of one: whom it counts for, and what it
+//! A [`Limit`] is a named rule. An [`Ask`] is what a request asks of one: the key to count for, and what it
 //! costs. The [`Limiter`] takes all that a request asks at once. What comes out is an [`Admission`], or a
 //! [`Refusal`], which knows when to come back.
 //!

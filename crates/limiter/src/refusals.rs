@@ -138,7 +138,7 @@ impl Refusals {
                 }
                 return Verdict::Ask(turns);
             };
-            // Its own turns are given up, lest two requests wait for each other.
+            // Its own turns are given up, so that two requests never wait for each other.
             drop(turns);
             if timeout_at(ask_by, answer).await.is_err() {
                 break;
@@ -293,7 +293,7 @@ impl fmt::Debug for Refusals {
     }
 }
 
-/// The buckets of which a request asks for others, too, who wait until this is dropped.
+/// The buckets about which a request asks for others, which wait until this is dropped.
 pub(super) struct Turns<'r> {
     refusals: &'r Refusals,
     taken: SmallVec<[AskTurn; 1]>,
@@ -311,11 +311,11 @@ impl Drop for Turns<'_> {
             self.refusals.change(bucket, |block, _| {
                 // It may be another one by now.
                 let is_same = Arc::ptr_eq(&block.answered, answered);
-                // One hold of it is the block's, and one each of those who ask; about.
+                // About one reference is the block's, and one is that of each request that asks.
                 let waiting = Arc::strong_count(answered).saturating_sub(1 + block.asking());
                 is_same && block.end_turn(waiting as u64 * u64::from(*cost))
             });
-            // All who wait look at it again.
+            // All waiting requests look at it again.
             answered.notify_waiters();
         }
     }

@@ -41,7 +41,7 @@ pub enum Origin {
     FallbackDeny,
     /// The limit only shadows: what it decides has no effect.
     Shadow,
-    /// The limit's terms: whom it exempts, and what it demands of a request.
+    /// The limit's terms: its exemptions, and its demands on a request.
     Terms,
 }
 

@@ -6,7 +6,7 @@
 //! polls: the one at the front sleeps until its room appears, and then all are asked for, in one call, whose
 //! room has appeared by then. Where other gateways wait for the same bucket, all get equal shares ([`fairness`]).
 //!
-//! Who leaves gives up the place, and those behind are looked at anew. If others have taken the room meanwhile,
+//! A waiter that leaves gives up its place, and those behind are looked at again. If others have taken the room meanwhile,
 //! as other gateways may, a waiter keeps its place; one of a smaller cost, asked for in the same call, may then
 //! be served before it. No task belongs to a queue: its waiters do what is to be done, wherever they run.
 
@@ -27,7 +27,7 @@ pub(crate) use self::queue::{NextStep, QueuePlace, RoomEstimate, StayEnd, Waits}
 pub(crate) enum Patience {
     /// The waits of the limits that refuse it, but not beyond this time.
     OfLimits(Option<Instant>),
-    /// The end of the wait, whatever the limits say. `None` means until it is served.
+    /// The end of the wait, also if the limits allow more. `None` means until it is served.
     Until(Option<Instant>),
 }
 

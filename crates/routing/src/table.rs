@@ -27,7 +27,7 @@ use smallvec::SmallVec;
 
 use crate::{HostPattern, Matcher, Pattern, View, pattern::SegmentShape};
 
-/// All routes, arranged for a fast search. `T` is whatever a route does.
+/// All routes, arranged for a fast search. `T` is what a route does.
 #[derive(Debug)]
 pub struct Table<T> {
     /// The routes in the order in which they were given.

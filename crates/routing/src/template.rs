@@ -296,7 +296,7 @@ mod tests {
             prop_assert_eq!(&path::forwarded(&rewritten), &rewritten);
         }
 
-        /// Whatever is asked for, the answer leads to the host that the file says, in one line of visible ASCII.
+        /// For any request, the answer leads to the host in the file, in one line of visible ASCII.
         #[test]
         fn no_request_chooses_the_host(parts in vec(select(BYTES), 0..12), query in vec(select(BYTES), 0..4)) {
             let sent = format!("/go/{}", parts.concat().replace('?', ""));

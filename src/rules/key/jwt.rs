@@ -1,4 +1,4 @@
-//! The claims of the token that a request bears, once it is verified: whoever can write a header could write
+//! The claims of the token that a request bears, once it is verified: any client could write
 //! an unverified claim, and count for somebody else.
 //!
 //! A token is verified by keys that are for its algorithm, so that it can't choose how: `none` is the
@@ -53,7 +53,7 @@ impl Verifier {
         // What it says of itself only chooses among the keys.
         let header = decode_header(token).ok()?;
         if header.crit.is_some() {
-            // It is to be refused by who doesn't understand it (RFC 7515, section 4.1.11).
+            // A critical header that isn't understood must be refused (RFC 7515, section 4.1.11).
             return None;
         }
         let is_named = |key: &Key| key.id.is_none() || header.kid.is_none() || key.id == header.kid;

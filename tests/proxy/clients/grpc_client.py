@@ -98,7 +98,7 @@ wait_for_departure(before)
 assert channel.unary_unary("/limited.Bytes/Unary")(b"ab", timeout=30) == b"ba"
 error = failure(lambda: channel.unary_unary("/limited.Bytes/Unary")(b"", timeout=30))
 assert error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED, error
-assert "over the limit `calls`" in error.details(), error.details()
+assert "limit `calls` exceeded" in error.details(), error.details()
 trailing = dict(error.trailing_metadata())
 assert int(trailing["retry-after-ms"]) > 0, trailing
 assert trailing["grpc-retry-pushback-ms"] == trailing["retry-after-ms"], trailing

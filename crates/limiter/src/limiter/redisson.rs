@@ -24,7 +24,7 @@ impl Limiter {
     pub async fn release(&self, ask: &Ask) -> Result<bool, StoreError> {
         let (Charge { bucket, quota, cost, .. }, _) = self.charge(ask);
         let is_given = self.store.release_permits(&bucket, quota, cost, Instant::now() + PATIENCE).await?;
-        // Those who wait here needn't wait for a grant to end.
+        // Requests that wait here needn't wait for a grant to end.
         self.forget(&bucket);
         Ok(is_given)
     }

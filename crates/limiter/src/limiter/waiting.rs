@@ -1,4 +1,4 @@
-//! The way through a queue: a request waits there for its room, and asks for those who go along.
+//! The way through a queue: a request waits there for its room, and asks for those that go along.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -90,7 +90,7 @@ impl Limiter {
             select! {
                 biased;
                 answer = &mut answer => {
-                    let answer = answer.expect("who is taken from a queue gets an answer");
+                    let answer = answer.expect("a request that is taken from a queue gets an answer");
                     place.end = if matches!(answer, WaitResult::Taken(Ok(_))) { StayEnd::Admitted } else { StayEnd::Refused };
                     return answer;
                 }

@@ -1,4 +1,4 @@
-//! What is known of one bucket that refuses, and who asks next.
+//! What is known of one bucket that refuses, and the requests that ask about it.
 //!
 //! Nothing here waits or asks.
 
@@ -117,7 +117,7 @@ pub(super) struct RecalledRefusal {
     pub(super) outcome: Outcome,
     /// The delay was told for this cost.
     is_own: bool,
-    /// No gateway can have been admitted since it was told, whatever the cost.
+    /// No request can have been admitted since it was told, at any cost.
     was_full_since: bool,
 }
 
@@ -303,7 +303,7 @@ impl Block {
         self.asking() == 0 && !is_full
     }
 
-    /// Notes that one asks no more, while others wait who want so many permits. Returns whether nothing is known any
+    /// Notes that a request asks no more, while others wait for so many permits. Returns true if nothing is known any
     /// more.
     pub(super) fn end_turn(&mut self, waiting: u64) -> bool {
         let now = Instant::now();

@@ -1,7 +1,7 @@
 //! The rates that hold in place of the file's, which a store keeps for all gateways that share it.
 //!
 //! In Redis they are one hash, changed by lua/overrides.lua; in this process a map. Each change has a version, and is
-//! told on a channel: who knows the version before needs no more, and who doesn't reads all.
+//! told on a channel: a gateway that knows the version before needs no more, and another one reads all.
 
 use std::{
     collections::HashMap,

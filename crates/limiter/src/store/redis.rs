@@ -259,7 +259,7 @@ impl RedisStore {
         }
     }
 
-    /// Tells all who [subscribe](Self::subscribe) to a channel now, on any gateway.
+    /// Sends a message to all that [subscribe](Self::subscribe) to a channel now, on any gateway.
     ///
     /// # Errors
     /// No answer, at the latest at `deadline`.
@@ -269,7 +269,7 @@ impl RedisStore {
     }
 
     /// The messages of a channel from now on, on a connection of their own, until the receiver is dropped. What
-    /// is said while there is no connection is lost; it is made anew for as long as it takes. Must be called
+    /// is said while there is no connection is lost; it is restored for as long as it takes. Must be called
     /// within a tokio runtime.
     pub fn subscribe(&self, channel: String) -> mpsc::Receiver<Bytes> {
         match &self.place {

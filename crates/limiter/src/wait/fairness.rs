@@ -16,7 +16,7 @@ use crate::{algorithm::Quota, text};
 const CELLS: usize = 1024;
 /// The longest pause is this part of a window.
 const PAUSE_PART: u32 = 40;
-/// The longest pause, whatever the window.
+/// The longest pause, for any window.
 const PAUSE_MOST: Duration = Duration::from_millis(25);
 /// The factor of a share's square, which gives the part of the longest pause. The square makes a difference of a few
 /// percent between a few gateways longer than timers are late.

@@ -1,4 +1,4 @@
-//! The queues: who waits for a bucket, in which order, until when, and what is to be done next for them.
+//! The queues: the requests that wait for a bucket, their order, their deadlines, and the next step for them.
 //!
 //! Nothing here waits or asks. A waiter looks for what is [`NextStep`] when it has joined, when it is told to, and
 //! when the time has come that it was given. The one at the front is told of all changes.
@@ -105,7 +105,7 @@ pub(crate) struct QueuePlace<'w> {
 pub(crate) enum NextStep {
     /// Nothing, until then or until it is told.
     Rest(Option<Instant>),
-    /// Look when there will be room for those of whom it isn't known.
+    /// Ask when there will be room for the waiters for which it isn't known.
     Look,
     /// Ask for these.
     Ask(Vec<(u64, Arc<WaitingRequest>)>),
@@ -115,7 +115,7 @@ pub(crate) enum NextStep {
 pub(crate) enum RoomEstimate {
     /// The store.
     Told(u32),
-    /// The waiters who take them before.
+    /// The waiters that take them before.
     At(Instant),
     /// Unknown until the times of waiters ahead are known.
     Unknown,
@@ -145,7 +145,7 @@ impl Waits {
         self.waiting.load(Relaxed)
     }
 
-    /// Has all waiters leave, and those who come.
+    /// Has all waiters leave, and those that come.
     pub(crate) fn end(&self) {
         self.ended.send_replace(true);
     }
@@ -317,7 +317,7 @@ impl Waits {
         }
     }
 
-    /// Has the waiters of a bucket, or of all, looked at anew.
+    /// Looks again at the waiters of a bucket, or of all.
     pub(crate) fn forget(&self, bucket: Option<&Bytes>) {
         let mut queues = self.queues.lock();
         for (_, queue) in

@@ -119,7 +119,7 @@ struct Waitlist {
     /// Tasks that make its calls: one, a second while a full call waits behind the first, and more for a server that
     /// is far away.
     calls: usize,
-    /// A task is about to take what waits here, whatever is in flight.
+    /// A task is about to take what waits here, even while calls are in flight.
     is_called: bool,
     /// The time of the last call.
     sent_at: Option<Instant>,
@@ -208,7 +208,7 @@ impl Batcher {
         self.connection.load_full()
     }
 
-    /// Begins anew with another connection.
+    /// Starts again with another connection.
     pub(super) fn reconnect(&self) {
         let _in_runtime = self.runtime.enter();
         self.connection.store(Arc::new(Connection::start(&self.link.config, Arc::downgrade(&self.link))));

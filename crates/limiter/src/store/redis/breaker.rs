@@ -15,7 +15,7 @@ const TIMEOUTS_MOST: u32 = 3;
 pub(super) struct Timeouts(AtomicU32);
 
 impl Timeouts {
-    /// Notes how a call ended. True if these are too many now; they count anew then.
+    /// Notes how a call ended. Returns true if these are too many now; then they are counted from 0 again.
     pub(super) fn are_too_many_with<T>(&self, call: &Result<T, StoreError>) -> bool {
         let is_timeout = matches!(call, Err(StoreError::Timeout));
         if is_timeout && self.0.fetch_add(1, Relaxed) + 1 < TIMEOUTS_MOST {

@@ -1,4 +1,4 @@
-//! A subscription to a channel, on a connection of its own that is made anew for ever.
+//! A subscription to a channel, on a connection of its own that is always restored.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use tokio::{
 
 use super::connection::{CONNECT_TIMEOUT, Connection};
 
-/// Messages that may wait for whoever subscribes.
+/// Messages that can wait for a subscriber.
 const MESSAGES_MOST: usize = 64;
 const RECONNECT_EVERY: Duration = Duration::from_millis(200);
 

@@ -287,7 +287,7 @@ impl Cluster {
         self.threads.get_or(|| self.runtimes.lock().push(Handle::current()));
     }
 
-    /// Reads the slots anew, soon, unless that is about to be done.
+    /// Reads the slots again, soon, unless that is about to be done.
     pub(super) fn refresh_soon(&self) {
         let (Some(cluster), Ok(runtime)) = (self.me.upgrade(), Handle::try_current()) else { return };
         if !self.refreshes_soon.swap(true, Relaxed) {
@@ -303,7 +303,7 @@ impl Cluster {
         }
     }
 
-    /// Reads the slots anew, unless that has just been tried.
+    /// Reads the slots again, unless that has just been tried.
     async fn refresh(&self) -> Result<(), StoreError> {
         let mut refreshed = self.refreshed.lock().await;
         if let Some((_, ended)) = refreshed.as_ref().filter(|(at, _)| at.elapsed() < REFRESH_EVERY) {

@@ -1,6 +1,6 @@
 //! A connection to one server, made and kept by fred's client.
 //!
-//! The client makes it anew for as long as it takes. It sends nothing twice, and nothing while it isn't
+//! The client restores it for as long as it takes. It sends nothing twice, and nothing while it isn't
 //! connected. A primary that Sentinels name is looked for again whenever the connection breaks.
 
 use std::{
@@ -109,7 +109,7 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// A connection that is made anew whenever it breaks. The link learns why it can't be made.
+    /// Returns a connection that is restored whenever it breaks. The link learns why it can't be made.
     pub(super) fn start(config: &Config, link: Weak<Link>) -> Self {
         let mut builder = builder(config.clone());
         let (least, most) = RECONNECT_MS;
@@ -255,7 +255,7 @@ pub(super) fn failure(error: Error) -> StoreError {
         ErrorKind::IO | ErrorKind::Canceled | ErrorKind::Routing | ErrorKind::Tls | ErrorKind::Sentinel => {
             StoreError::Connection(error)
         }
-        // So says a client whose task has ended. (Of the same kind is what a server calls ERR.)
+        // A client whose task has ended says so. (A server's ERR is of the same kind.)
         ErrorKind::Unknown if error.details().contains("send command to router") => {
             StoreError::Connection(error)
         }

@@ -1,4 +1,4 @@
-//! The deadlines of those who wait for a server, by one timer for all of them.
+//! The deadlines of operations that wait for a server, with one timer for all of them.
 //!
 //! A timer each would be set before that by which the runtime is to wake next, since all else that it waits for
 //! lasts longer: then it wakes itself, by two system calls more and another look for events.
@@ -71,7 +71,7 @@ impl Deadlines {
     }
 }
 
-/// One who waits, until this is dropped.
+/// A waiting operation, until this is dropped.
 struct DeadlinePlace<'d> {
     deadlines: &'d Deadlines,
     deadline: Instant,

@@ -352,8 +352,9 @@ impl Link {
             let info = ask("INFO", &["memory"]).await?;
             if let Some(policy) = evicts(&info.as_string().unwrap_or_default()) {
                 let remedy = "set its maxmemory-policy to noeviction";
-                self.trouble
-                    .say(&format!("it may evict counts, which then begin anew, by `{policy}` ({remedy})"));
+                self.trouble.say(&format!(
+                    "it may evict counts, which then start again at 0, by `{policy}` ({remedy})"
+                ));
             }
             Ok::<_, Error>(())
         };

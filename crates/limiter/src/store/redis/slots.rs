@@ -32,7 +32,7 @@ impl Map {
     }
 }
 
-/// A range of slots, and who has it.
+/// A range of slots, and its primary.
 pub(crate) struct Range {
     /// The first slot.
     pub first: u16,
