@@ -1,0 +1,322 @@
+//! A client's request body, and the time that the client has for it.
+
+use std::{
+    error::Error,
+    fmt,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http_body::{Body as HttpBody, Frame, SizeHint};
+use hyper::body::Incoming;
+use parking_lot::Mutex;
+use tokio::time::Instant;
+use tollgate_http1::{self, Interim, head::Spelt};
+
+use crate::forward::{headers, hints::Hints, timer::Timer};
+
+use super::{BoxError, poll_incoming, with_trailers};
+
+/// The bytes per second that a client must send on average once its time allowance is used up.
+const RATE_LEAST: f64 = 500.0;
+/// The shortest idle timeout when both sides may send at any time, as in a stream or a tunnel.
+pub const SILENCE_LEAST: Duration = Duration::from_secs(5 * 60);
+
+/// A client's request body. A reader waits for the client only as long as the time allowance lasts; bytes
+/// received extend it ([`RATE_LEAST`]). In a stream, where both sides may send at any time, the client may be
+/// silent longer.
+#[derive(Debug)]
+pub struct Upload {
+    source: UploadSource,
+    /// The speed check. `None` if there is no body.
+    pace: Option<Box<Pace>>,
+    /// The spelling of the request's header names.
+    pub(super) spelling: Spelt,
+    /// The sender of interim responses, if the client accepts any.
+    pub(super) hints: Option<Hints>,
+}
+
+/// The connection that a client's body comes from.
+#[derive(Debug)]
+enum UploadSource {
+    Nothing,
+    Http1(tollgate_http1::Incoming),
+    Http2(Incoming),
+}
+
+/// The speed and size check of a client's body.
+#[derive(Debug)]
+struct Pace {
+    /// The bytes that may still be received.
+    room: u64,
+    /// The most time to wait for the client, and the rest of it.
+    most: Duration,
+    left: Duration,
+    awaited_since: Option<Instant>,
+    /// Fires at the end of that time.
+    timer: Timer,
+    progress: Arc<Progress>,
+}
+
+/// The progress of a client's body, shared with the response.
+#[derive(Debug)]
+pub struct Progress {
+    moved: Mutex<Instant>,
+    awaits_client: AtomicBool,
+    /// The time of the latest bytes of the response, in a stream. `None` if this isn't one.
+    pub(super) answered: Mutex<Option<Instant>>,
+    fault: Mutex<Option<Fault>>,
+}
+
+/// A fault in a client's body. It isn't held against the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The body stopped, or arrives too slowly.
+    TooSlow,
+    /// The body has more bytes than allowed.
+    TooLarge,
+    /// The body isn't chunked correctly, or ended too early.
+    Broken,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::TooSlow => "the request body stopped, or arrived too slowly",
+            Self::TooLarge => "the request body is larger than allowed",
+            Self::Broken => "the request body is malformed",
+        })
+    }
+}
+
+impl Error for Fault {}
+
+impl Upload {
+    /// Returns an empty body.
+    pub fn none() -> Self {
+        Self { source: UploadSource::Nothing, pace: None, spelling: None, hints: None }
+    }
+
+    /// Returns a body received over HTTP/1.1. `patience` is the most time to wait while no bytes arrive.
+    pub fn http1(incoming: tollgate_http1::Incoming, patience: Duration) -> Self {
+        let pace = Some(Box::new(Pace::new(patience)));
+        Self { source: UploadSource::Http1(incoming), pace, spelling: None, hints: None }
+    }
+
+    /// Returns a body received over HTTP/2, as [`Self::http1`] does. It may be empty.
+    pub fn http2(incoming: Incoming, patience: Duration) -> Self {
+        let pace = (!incoming.is_end_stream()).then(|| Box::new(Pace::new(patience)));
+        Self { source: UploadSource::Http2(incoming), pace, spelling: None, hints: None }
+    }
+
+    /// Sets the spelling of the request's header names.
+    #[must_use]
+    pub fn spelt(self, spelling: Spelt) -> Self {
+        Self { spelling, ..self }
+    }
+
+    /// Forwards interim responses to this client.
+    #[must_use]
+    pub fn hinting(self, client: Interim) -> Self {
+        Self { hints: Some(Hints::new(client)), ..self }
+    }
+
+    /// Treats the exchange as a stream, in which both sides may send at any time: it ends only when neither
+    /// side has sent anything for [`SILENCE_LEAST`].
+    pub fn allow_silence(&self) {
+        if let Some(pace) = &self.pace {
+            *pace.progress.answered.lock() = Some(Instant::now());
+        }
+    }
+
+    /// Limits the size of the body.
+    ///
+    /// # Errors
+    /// The stated length is larger.
+    pub fn at_most(mut self, bytes: Option<u64>) -> Result<Self, Fault> {
+        if let (Some(pace), Some(most)) = (&mut self.pace, bytes) {
+            if self.source.size_hint().lower() > most {
+                return Err(Fault::TooLarge);
+            }
+            pace.room = most;
+        }
+        Ok(self)
+    }
+
+    /// Returns the progress of the body. `None` if there is no body.
+    pub fn progress(&self) -> Option<Arc<Progress>> {
+        self.pace.as_ref().map(|pace| pace.progress.clone())
+    }
+}
+
+impl Pace {
+    fn new(most: Duration) -> Self {
+        let progress = Progress {
+            moved: Mutex::new(Instant::now()),
+            awaits_client: AtomicBool::new(false),
+            fault: Mutex::new(None),
+            answered: Mutex::new(None),
+        };
+        Self {
+            most,
+            left: most,
+            room: u64::MAX,
+            awaited_since: None,
+            timer: Timer::default(),
+            progress: Arc::new(progress),
+        }
+    }
+
+    fn fail<T>(&self, fault: Fault) -> Option<Result<T, BoxError>> {
+        *self.progress.fault.lock() = Some(fault);
+        Some(Err(fault.into()))
+    }
+
+    fn note(&mut self, bytes: usize) -> Result<(), Fault> {
+        if let Some(since) = self.awaited_since.take() {
+            self.left = self.left.saturating_sub(since.elapsed());
+        }
+        let earned = Duration::from_secs(1).mul_f64(bytes as f64 / RATE_LEAST);
+        self.left = self.most.min(self.left + earned);
+        self.progress.note(false);
+        self.room = self.room.checked_sub(bytes as u64).ok_or(Fault::TooLarge)?;
+        Ok(())
+    }
+
+    /// Returns true if the client has been waited for too long. Otherwise the task is woken when it will have
+    /// been.
+    fn is_over(&mut self, context: &mut Context<'_>) -> bool {
+        let since = *self.awaited_since.get_or_insert_with(Instant::now);
+        let until = match *self.progress.answered.lock() {
+            Some(answered) => since.max(answered) + self.most.max(SILENCE_LEAST),
+            None => since + self.left,
+        };
+        self.progress.note(true);
+        self.timer.poll_until(until, context).is_ready()
+    }
+}
+
+impl Progress {
+    /// Returns the time since when the upstream could have read more or all of the body. This is now if the
+    /// upstream is waiting for the client.
+    pub fn awaits_upstream_since(&self) -> Instant {
+        if self.awaits_client.load(Relaxed) { Instant::now() } else { *self.moved.lock() }
+    }
+
+    pub(super) fn note_answer(&self) {
+        *self.answered.lock() = Some(Instant::now());
+    }
+
+    /// Returns the fault in the body, if there is one.
+    pub fn fault(&self) -> Option<Fault> {
+        *self.fault.lock()
+    }
+
+    fn note(&self, awaits_client: bool) {
+        self.awaits_client.store(awaits_client, Relaxed);
+        if !awaits_client {
+            *self.moved.lock() = Instant::now();
+        }
+    }
+}
+
+impl HttpBody for Upload {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let Self { source, pace, .. } = &mut *self;
+        let polled = source.poll_frame(context);
+        let Some(pace) = pace else { return polled };
+        let Poll::Ready(frame) = polled else {
+            let is_late = pace.is_over(context);
+            return if is_late { Poll::Ready(pace.fail(Fault::TooSlow)) } else { Poll::Pending };
+        };
+        let bytes = frame.as_ref().and_then(|frame| frame.as_ref().ok()?.data_ref()).map_or(0, Bytes::len);
+        if let Err(fault) = pace.note(bytes) {
+            return Poll::Ready(pace.fail(fault));
+        }
+        Poll::Ready(match frame {
+            Some(Ok(frame)) => Some(Ok(with_trailers(frame, headers::trailers_from_client))),
+            Some(Err(_)) => pace.fail(Fault::Broken),
+            None => None,
+        })
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.source.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.source.size_hint()
+    }
+}
+
+impl UploadSource {
+    fn poll_frame(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        match self {
+            Self::Nothing => Poll::Ready(None),
+            Self::Http1(incoming) => Pin::new(incoming).poll_frame(context).map_err(Into::into),
+            Self::Http2(incoming) => poll_incoming(incoming, context),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Nothing => true,
+            Self::Http1(incoming) => incoming.is_end_stream(),
+            Self::Http2(incoming) => incoming.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Nothing => SizeHint::with_exact(0),
+            Self::Http1(incoming) => incoming.size_hint(),
+            Self::Http2(incoming) => incoming.size_hint(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+
+    use tokio::{join, time::sleep};
+
+    use super::*;
+
+    async fn until_over(pace: &mut Pace) -> Duration {
+        let since = Instant::now();
+        poll_fn(|context| if pace.is_over(context) { Poll::Ready(()) } else { Poll::Pending }).await;
+        since.elapsed()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_may_be_silent_while_a_stream_continues() {
+        const MOST: Duration = Duration::from_secs(75);
+        let mut pace = Pace::new(MOST);
+        assert!(until_over(&mut pace).await.abs_diff(MOST) < Duration::from_secs(1));
+
+        let mut pace = Pace::new(MOST);
+        pace.progress.note_answer();
+        let answer = pace.progress.clone();
+        let speaks = async move {
+            for _ in 0..10 {
+                sleep(MOST * 2).await;
+                answer.note_answer();
+            }
+        };
+        let (waited, ()) = join!(until_over(&mut pace), speaks);
+        assert!(waited.abs_diff(MOST * 20 + SILENCE_LEAST) < Duration::from_secs(1), "{waited:?}");
+    }
+}
