@@ -103,7 +103,7 @@ enum Command {
     /// Show which route and limits a request would hit
     #[cfg(feature = "commands")]
     Explain(Explain),
-    /// Replay access logs to see which requests the limits would have refused
+    /// Replay access logs to see which requests the limits would have rejected
     #[cfg(feature = "commands")]
     Simulate(Simulate),
     /// Show and change the limits of a running gateway

@@ -204,17 +204,17 @@ pub fn write_metrics(page: &mut Page<'_>, upstreams: &[(String, Arc<Upstream>)])
     };
     page.gauges(
         "tollgate_upstream_requests_in_flight",
-        "Requests that the server hasn't answered completely",
+        "Requests in flight to the server",
         servers().map(|(labels, server)| (labels, server.in_flight())),
     );
     page.histograms(
         "tollgate_upstream_response_seconds",
-        "From when a request was sent to a server, a new connection included, to the head of the answer",
+        "Time from sending a request to a server to the head of its response, including the time to connect",
         servers().map(|(labels, server)| (labels, &server.answers)),
     );
     page.counters(
         "tollgate_upstream_failures",
-        "Requests to which a server gave no answer, by cause",
+        "Requests without a response from the server, by cause",
         servers().flat_map(|([upstream, name], server)| {
             server.failures.iter().map(move |(kind, count)| ([upstream, name, ("kind", kind)], count))
         }),

@@ -303,7 +303,7 @@ pub fn write_metrics<'r>(page: &mut Page<'_>, rules: impl Iterator<Item = &'r Ru
             (labels, tally.decisions.0.sum(Decisions::place(effect, origin)))
         })
     });
-    page.counters("tollgate_decisions", "What limits did to requests, and where that came from", values);
+    page.counters("tollgate_decisions", "Decisions of limits on requests, by outcome and origin", values);
 }
 
 /// The decisions of limits on a request. `None` if nothing records them.

@@ -284,8 +284,8 @@ impl Server {
         systemd::stopping();
         select! {
             () = workers.drain() => {}
-            _ = terminations.recv() => tracing::warn!("ending at once"),
-            _ = interrupts.recv() => tracing::warn!("ending at once"),
+            _ = terminations.recv() => tracing::warn!("exiting at once"),
+            _ = interrupts.recv() => tracing::warn!("exiting at once"),
         }
     }
 }

@@ -44,7 +44,7 @@ pub(super) async fn accept(listener: TcpListener, router: Router) {
                 connections.serve(stream, peer, router.clone());
             }
             Err(error) => {
-                tracing::warn!("can't accept an operator's connection: {error}");
+                tracing::warn!("can't accept a connection to the admin port: {error}");
                 sleep(ACCEPT_PAUSE).await;
             }
         }
@@ -99,6 +99,6 @@ async fn serve(stream: TcpStream, peer: SocketAddr, router: Router, waiting: Wai
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(PATIENCE);
     if let Err(error) = http.serve_connection(TokioIo::new(stream), service).await {
-        tracing::debug!(%peer, "an operator's connection ended early: {error}");
+        tracing::debug!(%peer, "a connection to the admin port ended early: {error}");
     }
 }

@@ -41,7 +41,7 @@ pub(super) struct Limits {
 
 #[derive(Debug, Subcommand)]
 enum LimitsCommand {
-    /// List the limits, their keys with a rate of their own, and the rates that are set instead of the file's
+    /// List the limits, their keys with a rate of their own, and the rates that override the file's
     #[command(after_help = LIMITS_HELP)]
     List,
     /// Show what a key has used, and its rate

@@ -176,7 +176,7 @@ pub async fn resolve(upstream: String, server: Arc<UpstreamServer>) {
                 tracing::warn!(upstream, server = %server.url(), "can't resolve the server's name: {cause}");
             }
             Ok(()) if !was_good => {
-                tracing::info!(upstream, server = %server.url(), "the server's name is resolved again");
+                tracing::info!(upstream, server = %server.url(), "the server's name can be resolved again");
             }
             _ => {}
         }

@@ -92,12 +92,12 @@ impl Gateway {
         );
         page.counters(
             "tollgate_requests_refused",
-            "Requests refused by limits",
+            "Requests rejected by limits",
             routes().map(|(route, traffic)| ([route], traffic.refused())),
         );
         page.histograms(
             "tollgate_request_duration_seconds",
-            "Time from a request's arrival until its response has ended or broken off",
+            "Time from the arrival of a request to the end of its response, complete or not",
             routes().map(|(route, traffic)| ([route], &traffic.durations)),
         );
         rules::write_metrics(page, self.planner.rules.values().map(Arc::as_ref));

@@ -47,7 +47,7 @@ impl Reloader {
                 let sources = runtime.block_on(async { self.running.lock().await.sources.clone() });
                 folders.follow(&sources);
                 while !have_changed_completely(&sources) {
-                    tracing::debug!("the files of the configuration are as they were");
+                    tracing::debug!("the files of the configuration are unchanged");
                     folders.wait();
                 }
                 runtime.block_on(self.reload_if_changed());

@@ -7,6 +7,8 @@
 //!
 //! Servers differ in how they read a spelling of a credential, a cookie or a query. A request counts for each key that
 //! one of them may read, and at most for [`MOST_READINGS`]: docs/adr/0005.
+//!
+//! Keys of requests and keys as operators write them must agree, so both stand in one file.
 
 mod cookie;
 mod credentials;

@@ -60,7 +60,7 @@ fn wait_for_line(gateway: &Gateway, part: &str) {
 
 /// Waits until the gateway has looked at its files once more, and found what it knew.
 fn wait_for_look(gateway: &Gateway) {
-    let looks = || gateway.log().matches("are as they were").count();
+    let looks = || gateway.log().matches("are unchanged").count();
     // One may be about to be told of that began before.
     let before = looks();
     wait_until("it looks at the files", || looks() > before + 1);

@@ -122,7 +122,7 @@ fn a_second_signal_ends_at_once() {
     gateway.signal("INT");
     wait_for_end(&mut gateway);
     assert!(client.is_closed());
-    assert!(gateway.log().contains("ending at once"), "{}", gateway.log());
+    assert!(gateway.log().contains("exiting at once"), "{}", gateway.log());
 }
 
 #[test]

@@ -3,6 +3,8 @@
 //! One contract, two stores: [`memory`] counts in this process, [`redis`] runs the script of lua/ on
 //! a server that all gateways share. No other call sees the state in between, and a refused request
 //! leaves every bucket as it was. Time is the store's own.
+//!
+//! The words of the contract, and the choice between the stores, stand in one file.
 
 pub mod memory;
 pub mod overrides;

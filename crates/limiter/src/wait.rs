@@ -1,4 +1,4 @@
-//! Requests that wait for room: a queue a bucket, first come first served in this gateway.
+//! Requests that are waiting for room: a queue a bucket, first come first served in this gateway.
 //!
 //! A request that a limit refuses joins the queue of the bucket with the greatest delay. While a queue isn't
 //! empty, newcomers of any cost join its end. When there will be room for a waiter is known: it is the delay for

@@ -77,7 +77,7 @@ impl Limiter {
         let told = self.store.tell(&self.overridden.names, reset_message(&charge.bucket), deadline).await;
         if let Err(error) = told {
             tracing::warn!(
-                "a key was reset, but other gateways can't be told and may refuse it for some seconds: {error}"
+                "a key was reset, but other gateways couldn't be notified and may reject it for some seconds: {error}"
             );
         }
         Ok(())

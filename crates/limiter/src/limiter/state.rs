@@ -65,25 +65,25 @@ impl Limiter {
         self.waits.write_metrics(page);
         page.gauge(
             "tollgate_refusals_remembered",
-            "Buckets of which it is known, without asking the store, that they refuse",
+            "Buckets that are known to be full, so that requests are rejected without asking the store",
             self.refusals.len(),
         );
         page.gauge(
             "tollgate_overrides",
-            "Rates that are set in place of the file's, of limits and of keys",
+            "Rates of limits and keys that override the file's",
             self.overridden.len(),
         );
         page.counters(
             "tollgate_store_failures",
-            "Decisions that the store couldn't give, by cause; each limit's on_failure decides them",
+            "Decisions that the store failed to make, by cause; each limit's on_failure applied",
             self.failures.iter().map(|(kind, count)| ([("kind", kind)], count)),
         );
         page.counter(
             "tollgate_store_clock_set_back",
-            "Decisions on sliding windows whose permits lie a window or more ahead of the store's clock",
+            "Decisions on sliding windows with permits a window or more ahead of the store's clock, which was set back",
             self.set_back.sum(0),
         );
-        page.gauge("tollgate_store_up", "Whether the store can be asked", u32::from(self.store_answers()));
+        page.gauge("tollgate_store_up", "1 if the store is available", u32::from(self.store_answers()));
         self.local.write_metrics(page);
         if !Arc::ptr_eq(&self.local, &self.store) {
             self.store.write_metrics(page);

@@ -4,6 +4,8 @@
 //! memory. Past it, new keys of the limit are counted by client network, and a key's bucket grows no more: its count
 //! becomes coarser, never smaller. A live bucket is never dropped. Expired ones are swept as a shard doubles, and a few
 //! at a time while a limit is past its share.
+//!
+//! All operations take the same locks and keep the same bounds, so they stand in one file.
 
 mod shard;
 mod shares;
@@ -218,26 +220,26 @@ impl MemoryStore {
     /// Writes how full it is.
     pub fn write_metrics(&self, page: &mut Page<'_>) {
         let (keys, networks) = self.shares.buckets();
-        page.gauge("tollgate_memory_buckets", "Buckets that are counted in this process", keys + networks);
+        page.gauge("tollgate_memory_buckets", "Buckets in this process", keys + networks);
         page.gauge(
             "tollgate_memory_networks",
-            "Buckets of client networks, in which keys are counted that their limit has no memory for",
+            "Buckets of client networks, which count keys for which their limit has no memory",
             networks,
         );
-        page.gauge("tollgate_memory_bytes", "Memory that these buckets take, about", self.bytes());
+        page.gauge("tollgate_memory_bytes", "Approximate memory of these buckets", self.bytes());
         page.gauge(
             "tollgate_memory_max_bytes",
-            "Memory that they may take: `max_memory`",
+            "Limit of that memory: `max_memory`",
             self.shares.max_bytes(),
         );
         page.counter(
             "tollgate_memory_full",
-            "Charges in this process that had no place in `max_memory`",
+            "Charges in this process for which there was no room in `max_memory`",
             self.turned_away.load(Relaxed),
         );
         page.counter(
             "tollgate_memory_overflows",
-            "Decisions on keys that were counted by client network, since their limit has no memory for more keys",
+            "Decisions on keys that were counted by client network, because their limit has no memory for more keys",
             self.shares.spilled(),
         );
     }

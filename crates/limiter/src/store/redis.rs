@@ -216,27 +216,27 @@ impl RedisStore {
         let nodes = || links.iter().map(|(label, link)| ([("node", label.as_str())], link));
         page.histograms(
             "tollgate_store_call_seconds",
-            "How long calls of the store took, those that failed included",
+            "Duration of calls to the store, including failed ones",
             nodes().map(|(label, link)| (label, &link.calls)),
         );
         page.histograms(
             "tollgate_store_call_charges",
-            "How many charges went together in a call of the store",
+            "Charges in a call to the store",
             nodes().map(|(label, link)| (label, &link.charges)),
         );
         page.gauges(
             "tollgate_breaker_open",
-            "Whether a node of the store has failed and isn't asked",
+            "1 if the circuit breaker of a node is open: the node has failed and isn't asked",
             nodes().map(|(label, link)| (label, u32::from(link.breaker.is_open()))),
         );
         page.counters(
             "tollgate_breaker_openings",
-            "How often a node of the store has failed",
+            "Times that the circuit breaker of a node has opened",
             nodes().map(|(label, link)| (label, link.breaker.openings())),
         );
         page.counter(
             "tollgate_charges_left_behind",
-            "Charges that stayed although their request was refused or had no decision, of keys on several nodes",
+            "Charges that stayed although their request was rejected or not decided; only with keys on several nodes",
             self.charges_left_behind(),
         );
     }

@@ -3,6 +3,8 @@
 //! The script is put together from the files of lua/: the most frequent call, the algorithms, then the walk over
 //! operations that dispatches to them. A [`Call`] holds the operations that go together; equal requests travel as
 //! one group with a count, of which a part may be granted.
+//!
+//! What a call encodes and how its reply is read must agree, so both stand in one file.
 
 mod list;
 

@@ -2,6 +2,8 @@
 //!
 //! Nothing here waits or asks. A waiter looks for what is [`NextStep`] when it has joined, when it is told to, and
 //! when the time has come that it was given. The one at the front is told of all changes.
+//!
+//! All of it changes the queues of a bucket under one lock, so it stands in one file.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -131,11 +133,11 @@ impl Default for Waits {
 impl Waits {
     /// Writes the metrics of the queues.
     pub(crate) fn write_metrics(&self, page: &mut Page<'_>) {
-        page.gauge("tollgate_waiting", "Requests that wait for room", self.waiting.load(Relaxed));
+        page.gauge("tollgate_waiting", "Requests that are waiting for room", self.waiting.load(Relaxed));
         let ends = ["admitted", "refused", "left"].map(|end| [("outcome", end)]);
         page.histograms(
             "tollgate_wait_seconds",
-            "How long requests waited for room, until they got it, were refused after all, or their client left",
+            "Time that requests waited for room, until they were admitted or rejected, or their client left",
             ends.into_iter().zip(&self.stays),
         );
     }

@@ -7,6 +7,8 @@
 //! A call is about one slot, since in a Cluster no other could be atomic: each slot has a lane of its own, and several
 //! lanes' calls are in flight at once. A server that stands alone has one lane. A call that gets no reply is never sent
 //! again: it may have run. An operation whose requester has given up before it was sent is dropped.
+//!
+//! All of it changes one queue under one lock, so it stands in one file.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -459,7 +461,7 @@ impl Batcher {
             Ok((_, replies)) => replies,
             Err(error) => {
                 let (cause, requests) = (describe(&error), batch.len());
-                tracing::debug!(cause, requests, "a call of the store failed");
+                tracing::debug!(cause, requests, "a call to the store failed");
                 for answer in batch.into_iter().filter_map(|waiting| waiting.answer) {
                     let _ = answer.send(Err(error.clone()));
                 }

@@ -7,6 +7,8 @@
 //!
 //! A server that doesn't have the slot answers so before anything has run, and the operation is sent where it
 //! belongs, within the same deadline.
+//!
+//! Reading the map and following a redirection change the same nodes, so both stand in one file.
 
 use std::{
     collections::HashMap,

@@ -266,7 +266,7 @@ impl Link {
     /// Does what is to be done when the breaker has opened.
     fn fall_back(self: &Arc<Self>) {
         let server = &self.name;
-        tracing::warn!(server, "the store fails: each limit's on_failure decides until it answers");
+        tracing::warn!(server, "the store fails: each limit's on_failure applies until it answers");
         self.ask_cluster();
         tokio::spawn(probe(Probing(self.clone())));
     }

@@ -89,10 +89,10 @@ impl Replicas {
             return connected;
         }
         if known.fewer_since.is_none() {
-            tracing::warn!(server = name, "the store has lost a replica: each limit's on_failure decides");
+            tracing::warn!(server = name, "the store has lost a replica: each limit's on_failure applies");
         }
         if now - *known.fewer_since.get_or_insert(now) >= GONE_AFTER {
-            tracing::warn!(server = name, replicas = connected, "the store goes on without a replica");
+            tracing::warn!(server = name, replicas = connected, "the store continues without a replica");
             *known = ReplicaCount { expected: connected, fewer_since: None };
         }
         known.expected
