@@ -75,7 +75,7 @@ def command(*words):
 
 def source(lua):
     """The script of a folder, put together in the order of crates/limiter/src/store/script.rs."""
-    files = re.findall(r'"/../../lua/(\w+\.lua)"', (ROOT / "crates/limiter/src/store/script.rs").read_text())
+    files = re.findall(r'"/lua/(\w+\.lua)"', (ROOT / "crates/limiter/src/store/script.rs").read_text())
     if not files:
         raise Invalid("crates/limiter/src/store/script.rs includes no file of lua/")
     return "".join((lua / file).read_text() for file in files)

@@ -77,9 +77,17 @@ Environment variables:
   LISTEN_FDS, NOTIFY_SOCKET    set by systemd
   and those that the file names as ${NAME}";
 
+/// What `--version` prints: the version with its commit, and how it was built. `-V` prints the first line.
+const LONG_VERSION: &str = concat!(env!("TOLLGATE_VERSION"), "\nbuild: ", env!("TOLLGATE_BUILD"));
+
 /// An HTTP gateway with exact distributed rate limits over Redis.
 #[derive(Debug, Parser)]
-#[command(version, args_conflicts_with_subcommands = true, after_help = RUN_HELP)]
+#[command(
+    version = env!("TOLLGATE_VERSION"),
+    long_version = LONG_VERSION,
+    args_conflicts_with_subcommands = true,
+    after_help = RUN_HELP
+)]
 pub struct Cli {
     #[command(subcommand)]
     command: Option<Command>,
@@ -134,6 +142,17 @@ Environment variables: none.")]
         /// Shell to generate them for
         shell: clap_complete::Shell,
     },
+    /// Write a manual page for each command
+    #[cfg(feature = "commands")]
+    #[command(after_help = "\
+Example:
+  tollgate man /usr/local/share/man/man1
+
+Environment variables: none.")]
+    Man {
+        /// Folder to write them to
+        folder: PathBuf,
+    },
 }
 
 #[derive(Debug, Args)]
@@ -173,6 +192,8 @@ impl Cli {
             Command::Schema => print_schema(),
             #[cfg(feature = "commands")]
             Command::Completions { shell } => complete(shell),
+            #[cfg(feature = "commands")]
+            Command::Man { folder } => write_manual(&folder),
         }
     }
 }
@@ -189,6 +210,17 @@ fn complete(shell: clap_complete::Shell) -> ExitCode {
     clap_complete::generate(shell, &mut <Cli as clap::CommandFactory>::command(), "tollgate", &mut script);
     say(format_args!("{}", String::from_utf8_lossy(&script)));
     ExitCode::SUCCESS
+}
+
+#[cfg(feature = "commands")]
+fn write_manual(folder: &std::path::Path) -> ExitCode {
+    match clap_mangen::generate_to(<Cli as clap::CommandFactory>::command(), folder) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            fail(&format!("can't write manual pages to `{}`: {error}", folder.display()));
+            ExitCode::FAILURE
+        }
+    }
 }
 
 impl Run {

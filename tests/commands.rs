@@ -101,12 +101,40 @@ fn wrong_use_and_wrong_files_end_with_2_and_results_with_0() {
         (&[], 2), // There is no gateway.toml.
         (&["--help"], 0),
         (&["--version"], 0),
+        (&["man", "no-such-folder"], 1),
     ] {
         let output = tollgate(arguments);
         assert_eq!(output.status.code(), Some(status), "{arguments:?}: {output:?}");
         let (told, silent) =
             if status == 0 { (output.stdout, output.stderr) } else { (output.stderr, output.stdout) };
         assert!(!told.is_empty() && silent.is_empty(), "{arguments:?}");
+    }
+}
+
+#[test]
+fn the_version_names_the_build() {
+    let output = tollgate(&["--version"]);
+    let [version, build] = text(&output.stdout).lines().collect::<Vec<_>>()[..] else { panic!("{output:?}") };
+    assert!(version.starts_with(concat!("tollgate ", env!("CARGO_PKG_VERSION"))), "{version}");
+    assert!(build.starts_with("build: ") && build.contains("rustc 1."), "{build}");
+    assert_eq!(text(&tollgate(&["-V"]).stdout).trim_end(), version);
+}
+
+#[test]
+fn each_command_has_a_manual_page() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = tollgate(&["man", folder.path().to_str().unwrap()]);
+    assert!(output.status.success() && output.stdout.is_empty(), "{output:?}");
+    let help = tollgate(&["--help"]);
+    let (_, commands) = text(&help.stdout).split_once("Commands:\n").unwrap();
+    let commands = commands.lines().map_while(|line| line.strip_prefix("  ")?.split(' ').next());
+    let pages: Vec<String> =
+        commands.filter(|name| *name != "help").map(|name| format!("tollgate-{name}.1")).collect();
+    assert!(pages.len() > 5, "{pages:?}");
+    for page in pages.iter().map(String::as_str).chain(["tollgate.1"]) {
+        let page =
+            fs::read_to_string(folder.path().join(page)).unwrap_or_else(|error| panic!("{page}: {error}"));
+        assert!(page.contains(".TH tollgate") && page.contains(".SH SYNOPSIS"), "{page}");
     }
 }
 

@@ -32,14 +32,14 @@ use super::{Act, Charge, Charges, Decision, Lease, LeaseId, Operation, Outcome, 
 
 /// The script's source, as `EVAL` takes it.
 pub const SOURCE: &str = concat!(
-    include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../lua/lone.lua")),
-    include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../lua/sliding_window.lua")),
-    include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../lua/sliding_cells.lua")),
-    include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../lua/fixed_window.lua")),
-    include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../lua/gcra.lua")),
-    include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../lua/concurrency.lua")),
-    include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../lua/redisson.lua")),
-    include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../lua/walk.lua")),
+    include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/lua/lone.lua")),
+    include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/lua/sliding_window.lua")),
+    include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/lua/sliding_cells.lua")),
+    include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/lua/fixed_window.lua")),
+    include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/lua/gcra.lua")),
+    include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/lua/concurrency.lua")),
+    include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/lua/redisson.lua")),
+    include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/lua/walk.lua")),
 );
 
 /// The script's SHA-1 in hexadecimal, as `EVALSHA` takes it.

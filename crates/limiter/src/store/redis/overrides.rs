@@ -16,7 +16,7 @@ use crate::{
 
 use super::RedisStore;
 
-const SOURCE: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../lua/overrides.lua"));
+const SOURCE: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/lua/overrides.lua"));
 /// The field of the table that holds its version.
 const VERSION: &str = "#version";
 

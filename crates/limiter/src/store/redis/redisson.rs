@@ -15,7 +15,7 @@ use crate::{
 
 use super::RedisStore;
 
-const SOURCE: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../lua/redisson_rate.lua"));
+const SOURCE: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/lua/redisson_rate.lua"));
 
 impl RedisStore {
     /// Returns the rate that Redis has for a limiter, if it has one.
