@@ -21,8 +21,11 @@ const VARIABLES: [(&str, &str); 3] = [
 ];
 
 /// Beginnings of commands that aren't run, with reasons.
-const SKIPPED: [(&str, &str); 2] =
-    [("cargo install", "Cargo has built what is tested"), ("./scripts/test.sh", "it would run this test")];
+const SKIPPED: [(&str, &str); 3] = [
+    ("cargo install", "Cargo has built what is tested"),
+    ("cargo run", "the test has started the gateway, as a package does"),
+    ("./scripts/test.sh", "it would run this test"),
+];
 
 /// A fenced block of a document: the word after its fence, and its text.
 struct Block {
@@ -104,6 +107,80 @@ fn every_command_is_run() {
     }
 }
 
+/// Returns the files of the repository that are documents.
+fn all_documents() -> Vec<String> {
+    let mut documents = documents();
+    let others = ["ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "bench/README.md"];
+    documents.extend(others.map(str::to_owned));
+    documents.extend(["contrib/kubernetes/README.md", "crates/limiter/README.md"].map(str::to_owned));
+    let adr = fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/adr")).unwrap();
+    documents
+        .extend(adr.map(|entry| format!("docs/adr/{}", entry.unwrap().file_name().into_string().unwrap())));
+    documents
+}
+
+/// Returns the targets of a document's links. Code has none.
+fn links(document: &str) -> Vec<String> {
+    let text = file(document);
+    let prose = text.split("\n```").step_by(2).flat_map(|part| part.split('`').step_by(2));
+    prose
+        .flat_map(|part| part.split("](").skip(1))
+        .filter_map(|rest| rest.split(')').next())
+        .map(str::to_owned)
+        .collect()
+}
+
+/// Returns the fragments of a document's headings, as GitHub makes them.
+fn fragments(document: &str) -> Vec<String> {
+    let kept = |letter: char| letter.is_alphanumeric() || "-_ ".contains(letter);
+    let text = file(document);
+    let titles =
+        text.lines().filter(|line| line.starts_with('#')).map(|line| line.trim_start_matches('#').trim());
+    titles
+        .map(|title| {
+            title.to_lowercase().chars().filter(|letter| kept(*letter)).collect::<String>().replace(' ', "-")
+        })
+        .collect()
+}
+
+#[test]
+fn every_link_leads_somewhere() {
+    let mut faults = Vec::new();
+    let mut checked = 0;
+    for document in all_documents() {
+        for link in links(&document).iter().filter(|link| !link.contains("://")) {
+            checked += 1;
+            let (path, fragment) = link.split_once('#').unwrap_or((link, ""));
+            let folder = Path::new(&document).parent().unwrap();
+            let target = if path.is_empty() {
+                document.clone()
+            } else {
+                folder.join(path).to_str().unwrap().to_owned()
+            };
+            if !Path::new(env!("CARGO_MANIFEST_DIR")).join(&target).exists() {
+                faults.push(format!("{document}: there is no {link}"));
+            } else if !fragment.is_empty()
+                && target.ends_with(".md")
+                && !fragments(&target).contains(&fragment.to_owned())
+            {
+                faults.push(format!("{document}: no heading for {link}"));
+            }
+        }
+    }
+    assert_eq!(faults, [""; 0]);
+    assert!(checked > 200, "{checked}");
+}
+
+/// A document that the index lacks isn't found.
+#[test]
+fn the_index_names_every_document() {
+    let links = links("docs/README.md");
+    for document in documents() {
+        let name = document.strip_prefix("docs/").unwrap_or("README.md");
+        assert!(name == "README.md" || links.contains(&name.to_owned()), "docs/README.md lacks {name}");
+    }
+}
+
 /// A reader of a document, who follows it in a new folder.
 struct Reader {
     folder: TempDir,
@@ -176,8 +253,7 @@ impl Reader {
                 continue;
             }
             if let Some(line) = line.strip_suffix('&') {
-                // What `cargo run` builds and starts is this program.
-                self.start(&line.replace("cargo run --release", "tollgate"));
+                self.start(line);
                 continue;
             }
             let output = self.command(line).output().unwrap();
@@ -253,6 +329,7 @@ fn the_readme_does_what_it_says() {
     let mut reader = Reader::new();
     reader.write("gateway.toml", &file("gateway.toml"));
     // Its block of TOML is another reader's: these commands are those of the shipped file.
+    reader.start("tollgate");
     let printed = reader.run_all("README.md");
     assert_eq!(printed.matches("HTTP/1.1 200 OK\n").count(), 5, "{printed}");
     assert_eq!(printed.matches("HTTP/1.1 429 Too Many Requests\n").count(), 1, "{printed}");

@@ -7,6 +7,7 @@ mod harness;
 
 mod outage;
 mod redisson;
+mod release;
 mod restarts;
 mod store;
 mod topology;

@@ -7,6 +7,7 @@
 
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -20,7 +21,7 @@ from cloudcoil.models.prometheus_operator import v1 as operator
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 CHART = ROOT / "contrib/helm/tollgate"
 MANIFESTS = ROOT / "contrib/kubernetes"
-KUBERNETES = ["1.29", "1.33", "1.37"]
+KUBERNETES = ["1.30", "1.33", "1.37"]
 TOKENS = {"TOLLGATE_ADMIN_TOKEN": "0123456789abcdef", "TOLLGATE_METRICS_TOKEN": "fedcba9876543210"}
 DECISIONS = yaml.safe_load((ROOT / "contrib/helm/decisions.yaml").read_text())
 MONITORED = {"serviceMonitor": {"enabled": True}}
@@ -62,6 +63,7 @@ def render(values, only=None):
 
 def plain(text):
     """A rendered manifest as a file of contrib/kubernetes, which Helm doesn't manage."""
+    text = re.sub(r" +$", "", text, flags=re.MULTILINE)
     return "# Rendered from contrib/helm/tollgate by interop/kubernetes/check.py.\n" + text.replace("managed-by: Helm", "managed-by: kubectl")
 
 

@@ -1,0 +1,49 @@
+#!/usr/bin/env bash
+# Packages a program as release.sh does, and tests the packages in a Debian 12 of their own: installed, started, queried, reloaded, upgraded under
+# load, removed and purged (interop/package/check.py). It needs root, for chroot.
+#
+#   interop/package.sh [PROGRAM]    by default the development build
+set -euo pipefail
+cd "$(dirname "$0")/.."
+PATH=$PATH:/usr/sbin
+program=${1:-target/debug/tollgate}
+if [ "$(id --user)" -ne 0 ]; then
+    echo "*** skipped, as it needs root: the tests of the Debian package ***" >&2
+    exit
+fi
+for package in debootstrap lintian haproxy redis-server; do
+    if ! dpkg --status "$package" >/dev/null 2>&1; then
+        apt-get install --yes --no-install-recommends "$package"
+    fi
+done
+[ $# -gt 0 ] || cargo build --quiet --locked --bin tollgate
+
+base=target/bookworm
+if [ ! -e "$base/complete" ]; then
+    rm -rf "$base"
+    debootstrap --variant=minbase --include=ca-certificates,logrotate bookworm "$base"
+    touch "$base/complete"
+fi
+root=$PWD/target/package-root
+rm -rf "$root"
+cp --archive "$base" "$root"
+trap 'rm -rf "$root"' EXIT
+
+TOLLGATE_RELEASE=0.0.9 scripts/release.sh "$program" >/dev/null
+cp dist/tollgate_0.0.9_*.deb target/older.deb
+rm dist/*0.0.9*
+scripts/release.sh "$program" >/dev/null
+first=$(sha256sum dist/*.deb dist/*.tar.gz)
+scripts/release.sh "$program" >/dev/null
+if [ "$first" != "$(sha256sum dist/*.deb dist/*.tar.gz)" ]; then
+    echo "packages of the same program differ" >&2
+    exit 1
+fi
+cp target/older.deb "$root/older.deb"
+cp dist/*.deb "$root/newer.deb"
+mkdir "$root/tarball"
+tar --extract --gunzip --strip-components=1 --directory "$root/tarball" --file "$(ls dist/*.tar.gz)"
+# What only packages of Debian itself can have, or a program that was built for tests.
+lintian --fail-on error --suppress-tags bogus-mail-host-in-debian-changelog,no-changelog,unstripped-binary-or-object,maintainer-address-malformed dist/*.deb
+# A network of its own, where ports are free.
+unshare --net --mount --pid --fork --kill-child python3 interop/package/check.py "$root"
