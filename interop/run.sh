@@ -1,8 +1,26 @@
 #!/usr/bin/env bash
-# Runs the real clients of other limiters beside Tollgate: Redisson's RRateLimiter, with Maven and Java.
+# Runs what others made: the real clients of other limiters beside Tollgate (Redisson's RRateLimiter, with Maven and Java), tools that check the files that
+# Tollgate is installed with, and Debian's, which install its package.
+#
+#   interop/run.sh [redisson|contrib|crates|package]    one of the parts alone
 set -euo pipefail
 cd "$(dirname "$0")/.."
-if ! command -v mvn >/dev/null; then
-    echo "*** skipped, as there is no mvn on PATH: the real Redisson client ***" >&2
-fi
-exec cargo test --locked --test redis redisson:: -- --nocapture
+
+redisson() {
+    if ! command -v mvn >/dev/null; then
+        echo "*** skipped, as there is no mvn on PATH: the real Redisson client ***" >&2
+    fi
+    cargo test --locked --test redis redisson:: -- --nocapture
+}
+
+for part in ${1:-redisson contrib crates package}; do
+    echo "==> interop: $part"
+    case $part in
+    redisson) redisson ;;
+    contrib | crates | package) "interop/$part.sh" ;;
+    *)
+        echo "usage: $0 [redisson|contrib|crates|package]" >&2
+        exit 2
+        ;;
+    esac
+done

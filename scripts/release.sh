@@ -9,11 +9,13 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 umask 022
+export LC_ALL=C
 TOLLGATE_COMMIT=${TOLLGATE_COMMIT:-$(git rev-parse --short=12 HEAD 2>/dev/null || true)}
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || stat --format=%Y Cargo.lock)}
 export TOLLGATE_COMMIT SOURCE_DATE_EPOCH
 # Stripped. A program for tests has no optimization, and may be larger.
 MOST_BYTES=$((20 * 1000 * 1000))
+MAINTAINER=${TOLLGATE_MAINTAINER:-The Tollgate authors <tollgate@example.org>}
 
 version=$(sed -n 's/^version = "\(.*\)"$/\1/p' Cargo.toml | head -n 1)
 # An upgrade in tests needs a second version.
@@ -96,7 +98,14 @@ package() {
     sed 's#/usr/local/bin/tollgate#/usr/bin/tollgate#' contrib/systemd/tollgate.service >"$root/lib/systemd/system/tollgate.service"
     cp contrib/systemd/tollgate.socket "$root/lib/systemd/system/"
     cp contrib/debian/copyright "$work/sbom.cdx.json" "$documents"
-    gzip --no-name -9 --stdout CHANGELOG.md >"$documents/changelog.gz"
+    gzip --no-name -9 --stdout CHANGELOG.md >"$documents/NEWS.gz"
+    gzip --no-name -9 >"$documents/changelog.gz" <<CHANGES
+tollgate ($version) stable; urgency=medium
+
+  * See NEWS.gz in this folder.
+
+ -- $MAINTAINER  $(date --utc --date="@$SOURCE_DATE_EPOCH" '+%a, %d %b %Y %H:%M:%S +0000')
+CHANGES
     gzip --no-name -9 --stdout "$work/LICENSES" >"$documents/LICENSES.gz"
     cp contrib/debian/postinst contrib/debian/prerm contrib/debian/postrm "$root/DEBIAN"
     printf '/etc/tollgate/gateway.toml\n/etc/logrotate.d/tollgate\n' >"$root/DEBIAN/conffiles"
@@ -108,14 +117,16 @@ Version: $version
 Architecture: $architecture
 Section: httpd
 Priority: optional
-Maintainer: The Tollgate authors <tollgate@localhost>
+Maintainer: $MAINTAINER
 Installed-Size: $(du --summarize --block-size=1024 "$root" | cut --fields=1)
 Depends: libc6 (>= $(ldd --version | grep --only-matching '[0-9.]*$' | head -n 1)), libgcc-s1, passwd
 Recommends: ca-certificates, logrotate
 Suggests: redis-server
 Description: HTTP gateway with exact distributed rate limits
- Tollgate maps requests to limits by a file, forwards those that are admitted, and rejects the others with 429 and the time at which to
- retry. Gateways on one Redis share their counts. It also decides for Envoy, nginx, Traefik and Caddy.
+ Tollgate maps requests to limits by a file, forwards those that are
+ admitted, and rejects the others with 429 and the time at which to retry.
+ Gateways on one Redis share their counts. It also decides for Envoy, nginx,
+ Traefik and Caddy.
 CONTROL
     set_times "$root"
     dpkg-deb --root-owner-group -Zxz --build "$root" "$dist/tollgate_${version}_$architecture.deb" >/dev/null

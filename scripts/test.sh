@@ -2,7 +2,9 @@
 # Runs the project's checks.
 #
 #   scripts/test.sh          all of them, as CI does
-#   scripts/test.sh interop  the tests with the clients of other limiters alone: Redisson's, with Maven
+#   scripts/test.sh interop  what is made by others: Redisson's client with Maven; linters and schemas for contrib/, the Dockerfile and the
+#                            dependencies; features and packages of each crate; the Debian package in a root of its own. A part alone:
+#                            scripts/test.sh interop contrib
 #   scripts/test.sh quick    format, clippy, unit tests and one test of the gateway: what to run after each change
 #
 # The whole installs what is missing of the programs that the tests start, since they use real ones: redis-server
@@ -85,11 +87,11 @@ quick)
     exit
     ;;
 interop)
-    step interop/run.sh
+    step interop/run.sh "${@:2}"
     exit
     ;;
 *)
-    echo "usage: $0 [quick|interop]" >&2
+    echo "usage: $0 [quick|interop [PART]]" >&2
     exit 2
     ;;
 esac
