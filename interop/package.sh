@@ -27,7 +27,7 @@ fi
 root=$PWD/target/package-root
 rm -rf "$root"
 cp --archive "$base" "$root"
-trap 'rm -rf "$root"' EXIT
+trap 'rm -rf "$root" "$PWD/target/image-root"' EXIT
 
 TOLLGATE_RELEASE=0.0.9 scripts/release.sh "$program" >/dev/null
 cp dist/tollgate_0.0.9_*.deb target/older.deb
@@ -43,9 +43,13 @@ cp target/older.deb "$root/older.deb"
 cp dist/*.deb "$root/newer.deb"
 mkdir "$root/tarball"
 tar --extract --gunzip --strip-components=1 --directory "$root/tarball" --file "$(ls dist/*.tar.gz)"
+image=$PWD/target/image-root
+rm -rf "$image"
+cp "$root/tarball/bin/tollgate" target/stripped
+scripts/image-root.sh target/stripped "$image"
 lintian --fail-on error,warning dist/*.deb
 # A network of its own, where ports are free.
-unshare --net --mount --pid --fork --kill-child python3 interop/package/check.py "$root"
+unshare --net --mount --pid --fork --kill-child python3 interop/package/check.py "$root" "$image"
 
 # And under a real systemd, where one can be booted.
 cp interop/package/systemd.sh "$root/check.sh"

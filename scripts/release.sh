@@ -4,8 +4,8 @@
 #   scripts/release.sh           builds with scripts/dist.sh, which takes a quarter of an hour and more
 #   scripts/release.sh PROGRAM   packages a program that is already built
 #
-# The program runs on Debian 12 and newer if it is built on Debian 12, and on no older glibc than that of the building machine. The same
-# program and commit give the same packages, byte for byte.
+# The program needs a glibc as new as the newest symbol that it uses, which the package says. Build it on Debian 12, so that it runs there and on all
+# that is newer. The same program and commit give the same packages, byte for byte.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 umask 022
@@ -39,6 +39,7 @@ if [ "$bytes" -gt "$MOST_BYTES" ]; then
     exit 1
 fi
 mkdir -p "$dist"
+glibc=$(objdump --dynamic-syms "$work/tollgate" | grep --only-matching 'GLIBC_[0-9.]*' | sort --unique --version-sort | tail -n 1 | cut --delimiter=_ --fields=2)
 
 # What both packages contain, below a prefix.
 install_shared() {
@@ -119,7 +120,7 @@ Section: httpd
 Priority: optional
 Maintainer: $MAINTAINER
 Installed-Size: $(du --summarize --block-size=1024 "$root" | cut --fields=1)
-Depends: libc6 (>= $(ldd --version | grep --only-matching '[0-9.]*$' | head -n 1)), libgcc-s1, passwd
+Depends: libc6 (>= $glibc), libgcc-s1, passwd
 Recommends: ca-certificates, logrotate
 Suggests: redis-server
 Description: HTTP gateway with exact distributed rate limits

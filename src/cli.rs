@@ -12,6 +12,8 @@ mod init;
 #[cfg(feature = "commands")]
 mod limits;
 #[cfg(feature = "commands")]
+mod man;
+#[cfg(feature = "commands")]
 mod operator;
 #[cfg(feature = "commands")]
 mod ready;
@@ -46,7 +48,7 @@ use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
 use self::check::CheckArgs;
 #[cfg(feature = "commands")]
 use self::{
-    explain::Explain, init::Init, limits::Limits, ready::Ready, reload::ReloadArgs, routes::Routes,
+    explain::Explain, init::Init, limits::Limits, man::Man, ready::Ready, reload::ReloadArgs, routes::Routes,
     simulate::Simulate,
 };
 use tollgate_limiter::{Limiter, StoreUrl};
@@ -77,7 +79,7 @@ Environment variables:
   LISTEN_FDS, NOTIFY_SOCKET    set by systemd
   and those that the file names as ${NAME}";
 
-/// What `--version` prints: the version with its commit, and how it was built. `-V` prints the first line.
+/// The text that `--version` prints: the version with its commit, and how it was built. `-V` prints the first line.
 const LONG_VERSION: &str = concat!(env!("TOLLGATE_VERSION"), "\nbuild: ", env!("TOLLGATE_BUILD"));
 
 /// An HTTP gateway with exact distributed rate limits over Redis.
@@ -144,15 +146,7 @@ Environment variables: none.")]
     },
     /// Write a manual page for each command
     #[cfg(feature = "commands")]
-    #[command(after_help = "\
-Example:
-  tollgate man /usr/local/share/man/man1
-
-Environment variables: none.")]
-    Man {
-        /// Folder to write them to
-        folder: PathBuf,
-    },
+    Man(Man),
 }
 
 #[derive(Debug, Args)]
@@ -193,7 +187,7 @@ impl Cli {
             #[cfg(feature = "commands")]
             Command::Completions { shell } => complete(shell),
             #[cfg(feature = "commands")]
-            Command::Man { folder } => write_manual(&folder),
+            Command::Man(man) => man.main(),
         }
     }
 }
@@ -210,17 +204,6 @@ fn complete(shell: clap_complete::Shell) -> ExitCode {
     clap_complete::generate(shell, &mut <Cli as clap::CommandFactory>::command(), "tollgate", &mut script);
     say(format_args!("{}", String::from_utf8_lossy(&script)));
     ExitCode::SUCCESS
-}
-
-#[cfg(feature = "commands")]
-fn write_manual(folder: &std::path::Path) -> ExitCode {
-    match clap_mangen::generate_to(<Cli as clap::CommandFactory>::command(), folder) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            fail(&format!("can't write manual pages to `{}`: {error}", folder.display()));
-            ExitCode::FAILURE
-        }
-    }
 }
 
 impl Run {

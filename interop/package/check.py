@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Tests the Debian package in a root of its own, and the tarball; interop/package.sh prepares both.
+"""Tests the Debian package in a root of its own, the tarball, and the files of the image; interop/package.sh prepares them.
 
-    check.py ROOT
+    check.py ROOT IMAGE    the roots of the package and of the container image
 """
 
 import http.client
@@ -15,6 +15,8 @@ import threading
 import time
 
 ROOT = pathlib.Path(sys.argv[1])
+IMAGE = pathlib.Path(sys.argv[2])
+IMAGE_BYTES_MOST = 60_000_000
 CONFIGURATION = ROOT / "etc/tollgate/gateway.toml"
 PERMITS = 3000
 FLEET = f"""
@@ -52,7 +54,7 @@ backend gateways
 
 
 def run(*words, chroot=True, **options):
-    words = ["chroot", str(ROOT), *words] if chroot else words
+    words = ["/usr/sbin/chroot", str(ROOT), *words] if chroot else words
     done = subprocess.run(words, capture_output=True, text=True, **options)
     assert done.returncode == 0, f"{words}: {done.stdout}{done.stderr}"
     return done.stdout
@@ -60,7 +62,7 @@ def run(*words, chroot=True, **options):
 
 def start(*words, user=True, variables=None):
     user = ["--userspec=tollgate:tollgate"] if user else []
-    return subprocess.Popen(["chroot", *user, str(ROOT), *words], env={"PATH": "/usr/bin:/bin", **(variables or {})})
+    return subprocess.Popen(["/usr/sbin/chroot", *user, str(ROOT), *words], env={"PATH": "/usr/bin:/bin", **(variables or {})})
 
 
 def get(port, path="/"):
@@ -112,6 +114,26 @@ def from_tarball():
     for name in ["LICENSE", "LICENSES", "sbom.cdx.json", "install.md", "share/man/man1/tollgate.1", "systemd/tollgate.service"]:
         assert (ROOT / "tarball" / name).stat().st_size > 100, name
     print(f"tarball: first 429 after {took:.1f} s")
+
+
+def in_image():
+    """What the engine would do with the image: its user, command and health check."""
+    def inside(*words):
+        return ["/usr/sbin/chroot", "--userspec=65532:65532", str(IMAGE), *words]
+
+    size = sum(file.lstat().st_size for file in IMAGE.rglob("*"))
+    assert size < IMAGE_BYTES_MOST, size
+    variables = {"PATH": "/usr/local/bin:/bin", "TOLLGATE_LISTEN": "0.0.0.0:8080"}
+    configuration = ["--config", "/etc/tollgate/gateway.toml"]
+    began = time.monotonic()
+    process = subprocess.Popen(inside("/usr/local/bin/tollgate", "run", *configuration), env=variables)
+    took = first_429(process, began)
+    ready = inside("/usr/local/bin/tollgate", "ready", *configuration)
+    assert run(*ready, chroot=False, env=variables) == "ready\n"
+    stop(process)
+    assert subprocess.run(ready, env=variables, capture_output=True).returncode == 1
+    assert run(*inside("/bin/ratelimit", "--help"), chroot=False)
+    print(f"image: {size / 1e6:.0f} MB, first 429 after {took:.1f} s")
 
 
 def installed():
@@ -210,6 +232,7 @@ def main():
         subprocess.run(["mount", "--bind", f"/{folder}", str(ROOT / folder)], check=True)
     os.environ.update(PATH="/usr/sbin:/usr/bin:/sbin:/bin", DEBIAN_FRONTEND="noninteractive", LC_ALL="C")
     from_tarball()
+    in_image()
     installed()
     upgraded_under_load()
     removed()
