@@ -27,7 +27,7 @@ health = "/-/ready"
 [store]
 url = "redis://127.0.0.1:6379"
 [limits.all]
-key = []
+key = "ip"
 rate = "{PERMITS}/h"
 [[routes]]
 path = "/{{*rest}}"
