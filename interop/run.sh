@@ -9,7 +9,9 @@ cd "$(dirname "$0")/.."
 redisson() {
     if ! command -v mvn >/dev/null; then
         echo "*** skipped, as there is no mvn on PATH: the real Redisson client ***" >&2
+        echo "install Maven, which brings Java: apt-get install maven, dnf install maven, or brew install maven" >&2
     fi
+    export TOLLGATE_INTEROP_SECONDS=${TOLLGATE_INTEROP_SECONDS:-60}
     cargo test --locked --test redis redisson:: -- --nocapture
 }
 

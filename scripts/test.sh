@@ -129,6 +129,7 @@ step cargo test --locked --test timing -- --test-threads=1
 
 if ! command -v mvn >/dev/null; then
     echo "==> skipped, as there is no mvn: the real Redisson client beside gateways"
+    echo "    install Maven, which brings Java: apt-get install maven, dnf install maven, or brew install maven"
 fi
 if command -v docker-compose >/dev/null; then
     step docker-compose config -q

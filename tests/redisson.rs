@@ -4,6 +4,7 @@
 mod facts;
 mod faults;
 mod java;
+mod sharing;
 mod transcripts;
 
 use bytes::Bytes;

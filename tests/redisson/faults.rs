@@ -1,6 +1,13 @@
 //! Faults of `RRateLimiter` that users have reported, by number, which the layout must not have here.
 
+use std::{sync::Arc, time::Duration};
+
+use futures_util::future::join_all;
+use tokio::runtime::Builder;
+use tollgate_limiter::{Ask, Key, Limit, Limiter, Rate, RedissonType, StoreSettings};
+
 use crate::{
+    harness::redis::Redis,
     redisson::{at, change, charge, fault, peek, plant, release, take, take_many},
     store::stepped::Script,
 };
@@ -336,6 +343,36 @@ fn issue_6749_and_6780_refunds_can_be_taken_at_once() {
     release(&mut script, "a", 2);
     assert!(!take(&mut script, &charge("a", "5/s", 3)).0);
     assert!(take(&mut script, &charge("a", "5/s", 2)).0);
+}
+
+/// Java's waiters ask Redis again at each time that they guess. Here those of a process wait in one queue, of which the first
+/// is asked for when its permit is there.
+#[test]
+fn issue_4421_and_4812_waiters_do_not_load_redis() {
+    let redis = Redis::start();
+    Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+        let settings =
+            StoreSettings { timeout: Duration::from_secs(5), ..StoreSettings::at(&redis.url()).unwrap() };
+        let limiter = Limiter::open(&settings).unwrap();
+        let limit = Limit::new("l", "10/500ms".parse::<Rate>().unwrap())
+            .shared_with_redisson("a:{key}".parse().unwrap(), RedissonType::Overall);
+        let ask = Ask::new(&Arc::new(limit), Key::verbatim("x"));
+        limiter.acquire(ask.clone().cost(10), None).await.unwrap();
+        let before = redis.scripts();
+        let waiters = (0..200).map(|_| limiter.acquire(&ask, None));
+        let waiting = join_all(waiters);
+        tokio::select! {
+            _ = waiting => panic!("200 permits take ten seconds"),
+            () = tokio::time::sleep(Duration::from_millis(2_200)) => {}
+        }
+        // Some 40 were granted. Had each of the others asked once more in a window, there were 600 calls.
+        let calls = redis.scripts() - before;
+        assert!(calls < 250, "{calls} calls");
+        // Those that were dropped take nothing.
+        let used = limiter.peek(&ask).await.unwrap().used();
+        tokio::time::sleep(Duration::from_millis(600)).await;
+        assert!(used <= 10 && limiter.peek(&ask).await.unwrap().used() == 0, "{used}");
+    });
 }
 
 #[test]

@@ -1,0 +1,265 @@
+//! The real client, gateways and the library take permits of one limiter at the same time, while either side changes the rate
+//! and Redis restarts. Two records are checked: the grants that Redis holds, and the permits that the callers were granted.
+
+#![allow(clippy::print_stderr, reason = "it prints the figures")]
+
+use std::{
+    collections::BTreeMap,
+    env,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    thread,
+    time::{Duration, Instant, SystemTime},
+};
+
+use serde_json::Value as Json;
+use tollgate_limiter::{
+    Ask, BlockingLimiter, Counted, Key, Limit, OnFailure, Rate, RedissonType, Refusal, StoreSettings,
+};
+
+use super::java::{Java, gateway, passes};
+use crate::harness::{client::Client, redis::Redis, resp::Connection};
+
+/// The rates that take turns, in permits a second.
+const RATES: [u64; 2] = [60, 40];
+const NAME: &str = "it:alice";
+/// What Java's clock may be behind that of Redis when its call arrives, on a busy machine.
+const SLACK_MS: u64 = 300;
+/// What a caller may be late to note a permit.
+const LATE_MS: u64 = 500;
+
+/// How long both sides acquire at once: scripts/test.sh interop does so for a minute.
+fn seconds() -> u64 {
+    env::var("TOLLGATE_INTEROP_SECONDS").map_or(10, |text| text.parse().unwrap())
+}
+
+fn now_ms() -> u64 {
+    SystemTime::UNIX_EPOCH.elapsed().unwrap().as_millis() as u64
+}
+
+/// Grants, each with its time in milliseconds and its permits.
+type Grants = Vec<(u64, u64)>;
+
+/// The most permits within any window.
+fn most_within(grants: impl IntoIterator<Item = (u64, u64)>, window_ms: u64) -> u64 {
+    let mut sorted: Grants = grants.into_iter().collect();
+    sorted.sort_unstable();
+    let windows = sorted.iter().enumerate().map(|(first, (start, _))| {
+        let within = sorted[first..].iter().take_while(|(at, _)| *at < start + window_ms);
+        within.map(|(_, permits)| permits).sum()
+    });
+    windows.max().unwrap_or(0)
+}
+
+fn permits(grants: impl IntoIterator<Item = (u64, u64)>) -> u64 {
+    grants.into_iter().map(|(_, permits)| permits).sum()
+}
+
+/// The state that all callers share.
+#[derive(Default)]
+struct Run {
+    has_ended: AtomicBool,
+    /// Held while Redis is asked by the test itself, or restarts.
+    redis: Mutex<()>,
+    /// The permits of gateways and of the library.
+    granted: Mutex<Grants>,
+    /// The times at which a caller got no decision.
+    failed: Mutex<Vec<Instant>>,
+}
+
+impl Run {
+    /// Collects all members that there ever are.
+    fn collect(&self, port: u16) -> BTreeMap<Vec<u8>, (u64, u64)> {
+        let key = format!("{{{NAME}}}:permits");
+        let mut grants = BTreeMap::new();
+        while !self.has_ended.load(Relaxed) {
+            let asked = self.redis.lock().unwrap();
+            let found = Connection::try_command(port, &["ZRANGE", &key, "0", "-1", "WITHSCORES"]).unwrap();
+            drop(asked);
+            for pair in found.list().chunks(2) {
+                let member = pair[0].bytes().to_vec();
+                let permits = u32::from_le_bytes(member[17..].try_into().unwrap());
+                grants.insert(member, (pair[1].integer() as u64, u64::from(permits)));
+            }
+            thread::sleep(Duration::from_millis(50));
+        }
+        grants
+    }
+
+    fn note(&self, permits: u64) {
+        self.granted.lock().unwrap().push((now_ms(), permits));
+    }
+
+    fn fail(&self) {
+        self.failed.lock().unwrap().push(Instant::now());
+    }
+
+    fn ask_gateway(&self, mut client: Client, cost: u64) {
+        while !self.has_ended.load(Relaxed) {
+            let answer = client.get_with("/", &format!("x-user: alice\r\nx-cost: {cost}\r\n"));
+            match answer.status {
+                204 => self.note(cost),
+                429 => {}
+                503 => self.fail(),
+                _ => panic!("{answer:?}"),
+            }
+            thread::sleep(Duration::from_millis(3));
+        }
+    }
+
+    fn ask_library(&self, limiter: &BlockingLimiter, ask: &Ask) {
+        while !self.has_ended.load(Relaxed) {
+            match limiter.try_acquire(ask) {
+                Ok(_) => self.note(1),
+                Err(Refusal::Limited(_)) => {}
+                Err(_) => self.fail(),
+            }
+            thread::sleep(Duration::from_millis(3));
+        }
+    }
+}
+
+/// Returns the times to live of the limiter's keys.
+fn ttls(port: u16) -> [i64; 3] {
+    [NAME.to_owned(), format!("{{{NAME}}}:value"), format!("{{{NAME}}}:permits")]
+        .map(|key| Connection::try_command(port, &["PTTL", &key]).unwrap().integer())
+}
+
+/// Changes the rate every second, in turn by Java and by the library, and restarts Redis in the middle. Returns when it was
+/// away.
+fn change_rates(
+    run: &Run,
+    redis: &mut Redis,
+    java: &mut Java,
+    limiter: &BlockingLimiter,
+    ask: &Ask,
+) -> (Instant, Instant) {
+    let begun = Instant::now();
+    let mut away = (begun, begun);
+    for second in 1..seconds() {
+        thread::sleep((begun + Duration::from_secs(second)).saturating_duration_since(Instant::now()));
+        if second == seconds() / 2 {
+            let _asked = run.redis.lock().unwrap();
+            away.0 = Instant::now();
+            redis.kill();
+            redis.restart();
+            away.1 = Instant::now();
+            continue;
+        }
+        if away.0 > begun && away.1.elapsed() < Duration::from_millis(1_500) {
+            continue;
+        }
+        let rate = RATES[second as usize % 2];
+        if second % 4 < 2 {
+            assert_eq!(java.run(&format!("update {NAME} overall {rate} 1000 60000 keep")), true);
+        } else {
+            let rate: Rate = format!("{rate}/s").parse().unwrap();
+            assert!(limiter.update_rate(ask, rate, Counted::Kept).unwrap());
+        }
+        let _asked = run.redis.lock().unwrap();
+        let ttls = ttls(redis.port());
+        assert!(ttls.iter().all(|ttl| *ttl > 0 || *ttl == -2), "{ttls:?}");
+    }
+    away
+}
+
+#[test]
+fn java_and_gateways_and_the_library_share_one_limiter() {
+    // What was answered is on the disk.
+    let mut redis = Redis::start_with(&["--appendonly", "yes", "--appendfsync", "always"]);
+    let Some(mut java) = Java::start(&redis) else { return };
+    assert_eq!(java.run(&format!("try_set {NAME} overall {} 1000 60000", RATES[0])), true);
+    let gateways = [gateway(&redis, "7/h"), gateway(&redis, "8/h")];
+    let settings =
+        StoreSettings { timeout: Duration::from_secs(5), ..StoreSettings::at(&redis.url()).unwrap() };
+    let limiter = BlockingLimiter::open(&settings).unwrap();
+    let limit = Limit::new("library", "9/h".parse::<Rate>().unwrap())
+        .shared_with_redisson("it:{key}".parse().unwrap(), RedissonType::Overall)
+        .on_failure(OnFailure::Deny);
+    let ask = Ask::new(&Arc::new(limit), Key::verbatim("alice"));
+    for permits in [1, 3] {
+        java.send(&format!("flood {NAME} {} {permits} 2", seconds() * 1_000));
+    }
+    let (run, port) = (Run::default(), redis.port());
+    let (recorded, away) = thread::scope(|scope| {
+        for (gateway, cost) in gateways.iter().zip([1, 2]) {
+            let (run, client) = (&run, gateway.client());
+            scope.spawn(move || run.ask_gateway(client, cost));
+        }
+        scope.spawn(|| run.ask_library(&limiter, &ask));
+        let collected = scope.spawn(|| run.collect(port));
+        let away = change_rates(&run, &mut redis, &mut java, &limiter, &ask);
+        thread::sleep(Duration::from_millis(1_200));
+        run.has_ended.store(true, Relaxed);
+        (collected.join().unwrap(), away)
+    });
+    let by_java = [java.answer(), java.answer()];
+    check_failures(&run, away, &by_java);
+    check_records(&run, &recorded, &by_java);
+    // After an idle interval, all is available again, to both.
+    let rate = 50;
+    assert!(limiter.update_rate(&ask, format!("{rate}/s").parse().unwrap(), Counted::Kept).unwrap());
+    assert!(ttls(port).iter().all(|ttl| *ttl > 0));
+    thread::sleep(Duration::from_millis(1_100));
+    assert_eq!(java.run(&format!("available {NAME}")), rate);
+    assert!(passes(&gateways[0], "alice", rate));
+    assert_eq!(java.granted(&format!("acquire {NAME} 3 1")), 0);
+}
+
+/// Fails if a call had no decision for another reason than that Redis was away.
+fn check_failures(run: &Run, (gone, back): (Instant, Instant), by_java: &[Json; 2]) {
+    let failed = run.failed.lock().unwrap();
+    let after = back + Duration::from_secs(5);
+    assert!(failed.iter().all(|at| *at >= gone && *at < after), "{} without a decision", failed.len());
+    let mut errors: BTreeMap<&str, usize> = BTreeMap::new();
+    for error in by_java.iter().flat_map(|answer| answer["errors"].as_array().unwrap()) {
+        *errors.entry(error.as_str().unwrap()).or_default() += 1;
+    }
+    let is_connection = |error: &&str| {
+        ["Connection", "Timeout", "Closed", "Loading", "TryAgain"].iter().any(|word| error.contains(word))
+    };
+    assert!(errors.keys().all(is_connection), "{errors:?}");
+    eprintln!(
+        "Redis was away for {:?}; Java's errors: {errors:?}; Tollgate's: {}",
+        back - gone,
+        failed.len()
+    );
+}
+
+/// Fails if a window has more permits than the highest rate by the record of Redis or by that of the callers, or if permits
+/// were lost.
+fn check_records(run: &Run, recorded: &BTreeMap<Vec<u8>, (u64, u64)>, by_java: &[Json; 2]) {
+    let mut granted = run.granted.lock().unwrap().clone();
+    let by_us = permits(granted.iter().copied());
+    for (answer, permits) in by_java.iter().zip(by_permits(by_java)) {
+        let times = answer["at"].as_array().unwrap().iter();
+        granted.extend(times.map(|at| (at.as_u64().unwrap(), permits)));
+    }
+    let all = permits(granted.iter().copied());
+    let (in_redis, highest) = (permits(recorded.values().copied()), RATES[0]);
+    let most = most_within(recorded.values().copied(), 1_000 - SLACK_MS);
+    let most_granted = most_within(granted, 1_000 - LATE_MS);
+    eprintln!(
+        "{} s: Java took {} permits, Tollgate {by_us}; Redis recorded {in_redis}; at most {most} in a window by its record, \
+         {most_granted} by that of the callers",
+        seconds(),
+        all - by_us
+    );
+    assert!(all > by_us && by_us > 0);
+    assert!(all <= in_redis, "each permit is recorded");
+    // Those that were under way when Redis went away.
+    assert!(in_redis - all <= 20, "each permit is recorded once");
+    assert!(most <= highest && most_granted <= highest);
+    assert!(in_redis <= highest * (seconds() + 1), "{in_redis}");
+    assert!(in_redis >= RATES[1] * (seconds() - 4), "none is lost: {in_redis}");
+}
+
+/// Returns the permits of a call of each flood: they may end in any order.
+fn by_permits(by_java: &[Json; 2]) -> [u64; 2] {
+    [0, 1].map(|at| {
+        let grants = by_java[at]["at"].as_array().unwrap().len() as u64;
+        by_java[at]["result"].as_u64().unwrap().checked_div(grants).unwrap_or(1)
+    })
+}
