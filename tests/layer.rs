@@ -1,7 +1,7 @@
 //! The tower layer in an axum service, over real sockets: the gateway's responses, with the same counts.
 
 #[allow(dead_code)] // It has a main, which listens on a port of its own.
-#[path = "../examples/axum_service.rs"]
+#[path = "../crates/limiter/examples/axum_service.rs"]
 mod axum_service;
 
 use std::{

@@ -5,6 +5,7 @@
 #[allow(dead_code)] // Each test target uses a part of it.
 mod harness;
 
+mod examples;
 mod layer;
 mod limiter;
 mod outside;

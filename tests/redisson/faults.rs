@@ -7,8 +7,8 @@ use tokio::runtime::Builder;
 use tollgate_limiter::{Ask, Key, Limit, Limiter, Rate, RedissonType, StoreSettings};
 
 use crate::{
-    harness::redis::Redis,
-    redisson::{at, change, charge, fault, peek, plant, release, take, take_many},
+    harness::{redis::Redis, wait_until},
+    redisson::{at, change, charge, fault, java, peek, plant, release, take, take_many},
     store::stepped::Script,
 };
 
@@ -343,6 +343,25 @@ fn issue_6749_and_6780_refunds_can_be_taken_at_once() {
     release(&mut script, "a", 2);
     assert!(!take(&mut script, &charge("a", "5/s", 3)).0);
     assert!(take(&mut script, &charge("a", "5/s", 2)).0);
+}
+
+#[test]
+fn issue_3910_and_5516_members_of_another_layout_are_logged_once_a_minute_without_the_key() {
+    let redis = Redis::start();
+    let gateway = java::gateway(&redis, "5/s");
+    assert!(java::passes(&gateway, "alice", 1));
+    redis.command(&["ZADD", "{it:alice}:permits", "1", "older"]);
+    let value = redis.command(&["GET", "{it:alice}:value"]);
+    for _ in 0..20 {
+        let answer = gateway.client().get_with("/", "x-user: alice\r\nx-cost: 1\r\n");
+        assert_eq!(answer.status, 503, "on_failure decides");
+    }
+    assert_eq!(redis.command(&["GET", "{it:alice}:value"]), value);
+    assert_eq!(redis.command(&["ZCARD", "{it:alice}:permits"]), "2");
+    wait_until("it is logged", || gateway.log().contains("another layout"));
+    let log = gateway.log();
+    assert_eq!(log.matches("another layout").count(), 1, "{log}");
+    assert!(log.contains("update the services with an older Redisson") && !log.contains("alice"), "{log}");
 }
 
 /// Java's waiters ask Redis again at each time that they guess. Here those of a process wait in one queue, of which the first

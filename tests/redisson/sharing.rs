@@ -5,7 +5,8 @@
 
 use std::{
     collections::BTreeMap,
-    env,
+    env, fs,
+    io::{BufRead, BufReader},
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering::Relaxed},
@@ -20,7 +21,11 @@ use tollgate_limiter::{
 };
 
 use super::java::{Java, gateway, passes};
-use crate::harness::{client::Client, redis::Redis, resp::Connection};
+use crate::harness::{
+    client::Client,
+    redis::Redis,
+    resp::{Connection, Value},
+};
 
 /// The rates that take turns, in permits a second.
 const RATES: [u64; 2] = [60, 40];
@@ -41,6 +46,8 @@ fn now_ms() -> u64 {
 
 /// Grants, each with its time in milliseconds and its permits.
 type Grants = Vec<(u64, u64)>;
+/// The same, by the member that records each.
+type Members = BTreeMap<Vec<u8>, (u64, u64)>;
 
 /// The most permits within any window.
 fn most_within(grants: impl IntoIterator<Item = (u64, u64)>, window_ms: u64) -> u64 {
@@ -61,8 +68,6 @@ fn permits(grants: impl IntoIterator<Item = (u64, u64)>) -> u64 {
 #[derive(Default)]
 struct Run {
     has_ended: AtomicBool,
-    /// Held while Redis is asked by the test itself, or restarts.
-    redis: Mutex<()>,
     /// The permits of gateways and of the library.
     granted: Mutex<Grants>,
     /// The times at which a caller got no decision.
@@ -70,24 +75,6 @@ struct Run {
 }
 
 impl Run {
-    /// Collects all members that there ever are.
-    fn collect(&self, port: u16) -> BTreeMap<Vec<u8>, (u64, u64)> {
-        let key = format!("{{{NAME}}}:permits");
-        let mut grants = BTreeMap::new();
-        while !self.has_ended.load(Relaxed) {
-            let asked = self.redis.lock().unwrap();
-            let found = Connection::try_command(port, &["ZRANGE", &key, "0", "-1", "WITHSCORES"]).unwrap();
-            drop(asked);
-            for pair in found.list().chunks(2) {
-                let member = pair[0].bytes().to_vec();
-                let permits = u32::from_le_bytes(member[17..].try_into().unwrap());
-                grants.insert(member, (pair[1].integer() as u64, u64::from(permits)));
-            }
-            thread::sleep(Duration::from_millis(50));
-        }
-        grants
-    }
-
     fn note(&self, permits: u64) {
         self.granted.lock().unwrap().push((now_ms(), permits));
     }
@@ -121,6 +108,31 @@ impl Run {
     }
 }
 
+/// Returns the grants that Redis has recorded, by the file to which it appends all that it writes.
+fn recorded(redis: &Redis) -> Members {
+    let key = format!("{{{NAME}}}:permits");
+    let mut grants = Members::new();
+    for file in fs::read_dir(redis.folder().join("appendonlydir")).unwrap() {
+        let path = file.unwrap().path();
+        if !path.to_str().unwrap().ends_with(".incr.aof") {
+            continue;
+        }
+        let mut file = BufReader::new(fs::File::open(path).unwrap());
+        while !file.fill_buf().unwrap().is_empty() {
+            let command = Value::read(&mut file);
+            if let [name, written, score, member] = command.list()
+                && name.text().eq_ignore_ascii_case("zadd")
+                && written.text() == key
+            {
+                let member = member.bytes().to_vec();
+                let permits = u32::from_le_bytes(member[17..].try_into().unwrap());
+                grants.insert(member, (score.text().parse().unwrap(), u64::from(permits)));
+            }
+        }
+    }
+    grants
+}
+
 /// Returns the times to live of the limiter's keys.
 fn ttls(port: u16) -> [i64; 3] {
     [NAME.to_owned(), format!("{{{NAME}}}:value"), format!("{{{NAME}}}:permits")]
@@ -130,7 +142,6 @@ fn ttls(port: u16) -> [i64; 3] {
 /// Changes the rate every second, in turn by Java and by the library, and restarts Redis in the middle. Returns when it was
 /// away.
 fn change_rates(
-    run: &Run,
     redis: &mut Redis,
     java: &mut Java,
     limiter: &BlockingLimiter,
@@ -141,7 +152,6 @@ fn change_rates(
     for second in 1..seconds() {
         thread::sleep((begun + Duration::from_secs(second)).saturating_duration_since(Instant::now()));
         if second == seconds() / 2 {
-            let _asked = run.redis.lock().unwrap();
             away.0 = Instant::now();
             redis.kill();
             redis.restart();
@@ -158,7 +168,6 @@ fn change_rates(
             let rate: Rate = format!("{rate}/s").parse().unwrap();
             assert!(limiter.update_rate(ask, rate, Counted::Kept).unwrap());
         }
-        let _asked = run.redis.lock().unwrap();
         let ttls = ttls(redis.port());
         assert!(ttls.iter().all(|ttl| *ttl > 0 || *ttl == -2), "{ttls:?}");
     }
@@ -183,25 +192,25 @@ fn java_and_gateways_and_the_library_share_one_limiter() {
         java.send(&format!("flood {NAME} {} {permits} 2", seconds() * 1_000));
     }
     let (run, port) = (Run::default(), redis.port());
-    let (recorded, away) = thread::scope(|scope| {
+    let away = thread::scope(|scope| {
         for (gateway, cost) in gateways.iter().zip([1, 2]) {
             let (run, client) = (&run, gateway.client());
             scope.spawn(move || run.ask_gateway(client, cost));
         }
         scope.spawn(|| run.ask_library(&limiter, &ask));
-        let collected = scope.spawn(|| run.collect(port));
-        let away = change_rates(&run, &mut redis, &mut java, &limiter, &ask);
+        let away = change_rates(&mut redis, &mut java, &limiter, &ask);
         thread::sleep(Duration::from_millis(1_200));
         run.has_ended.store(true, Relaxed);
-        (collected.join().unwrap(), away)
+        away
     });
     let by_java = [java.answer(), java.answer()];
     check_failures(&run, away, &by_java);
-    check_records(&run, &recorded, &by_java);
+    check_records(&run, &recorded(&redis), &by_java);
     // After an idle interval, all is available again, to both.
     let rate = 50;
     assert!(limiter.update_rate(&ask, format!("{rate}/s").parse().unwrap(), Counted::Kept).unwrap());
-    assert!(ttls(port).iter().all(|ttl| *ttl > 0));
+    let [configuration, left, _] = ttls(port);
+    assert!(configuration > 0 && left > 0);
     thread::sleep(Duration::from_millis(1_100));
     assert_eq!(java.run(&format!("available {NAME}")), rate);
     assert!(passes(&gateways[0], "alice", rate));
@@ -230,7 +239,7 @@ fn check_failures(run: &Run, (gone, back): (Instant, Instant), by_java: &[Json; 
 
 /// Fails if a window has more permits than the highest rate by the record of Redis or by that of the callers, or if permits
 /// were lost.
-fn check_records(run: &Run, recorded: &BTreeMap<Vec<u8>, (u64, u64)>, by_java: &[Json; 2]) {
+fn check_records(run: &Run, recorded: &Members, by_java: &[Json; 2]) {
     let mut granted = run.granted.lock().unwrap().clone();
     let by_us = permits(granted.iter().copied());
     for (answer, permits) in by_java.iter().zip(by_permits(by_java)) {

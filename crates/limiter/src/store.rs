@@ -171,13 +171,13 @@ impl Operation {
         }
     }
 
-    /// The buckets that it is about.
-    fn buckets(&self) -> impl Iterator<Item = &Bytes> {
-        let (charges, bucket) = match self {
+    /// The buckets that it is about, with their quotas.
+    fn buckets(&self) -> impl Iterator<Item = (&Bytes, &Quota)> {
+        let (charges, held) = match self {
             Self::Take(charges) => (&charges[..], None),
-            Self::On { bucket, .. } => (&[][..], Some(bucket)),
+            Self::On { bucket, quota, .. } => (&[][..], Some((bucket, quota))),
         };
-        charges.iter().map(|charge| &charge.bucket).chain(bucket)
+        charges.iter().map(|charge| (&charge.bucket, &charge.quota)).chain(held)
     }
 
     /// Returns its size in a call, in charges.

@@ -10,6 +10,7 @@ use fred::error::{Error, ErrorKind};
 use parking_lot::Mutex;
 
 use super::Operation;
+use crate::algorithm::Quota;
 
 /// Causes that are told in that time, each once: they may take turns, also with calls that succeed.
 const SAID_MOST: usize = 16;
@@ -18,7 +19,11 @@ const SAY_AGAIN_AFTER: Duration = Duration::from_secs(60);
 const CHARACTERS_MOST: usize = 200;
 
 /// The remedies for causes that contain these words.
-const REMEDIES: [(&str, &str); 11] = [
+const REMEDIES: [(&str, &str); 12] = [
+    (
+        "another layout than Redisson",
+        "update the services with an older Redisson, then delete the limiter's keys",
+    ),
     ("NOAUTH", "write its password in `store.url`"),
     ("WRONGPASS", "mend the user or the password in `store.url`"),
     ("NOPERM", "give the user the rights that docs/configuration.md lists"),
@@ -61,9 +66,13 @@ impl Trouble {
 
     /// Logs an error that a single operation met, with the names of its limits.
     pub(super) fn say_error_of(&self, operation: &Operation, error: &Error) {
-        // What follows is a client's key.
-        let limit =
-            |bucket: &Bytes| String::from_utf8_lossy(bucket).split('{').next().unwrap_or_default().to_owned();
+        let is_javas = |quota: &Quota| quota.algorithm.is_changed_by_others();
+        let limit = |(bucket, quota): (&Bytes, &Quota)| match is_javas(quota) {
+            // Its name may be a client's key.
+            true => "a limiter of Redisson".to_owned(),
+            // What follows is a client's key.
+            false => String::from_utf8_lossy(bucket).split('{').next().unwrap_or_default().to_owned(),
+        };
         let limits: Vec<String> = operation.buckets().map(limit).collect();
         self.say_cause(&format!("{} of a key `{}…`", told(error), limits.join("…`, `")));
     }

@@ -4,8 +4,8 @@
 //! costs 10. At most two downloads run at a time.
 //!
 //! ```text
-//! cargo run --example axum_service
-//! TOLLGATE_STORE=redis://127.0.0.1:6379 cargo run --example axum_service
+//! cargo run -p tollgate-limiter --all-features --example axum_service
+//! TOLLGATE_STORE=redis://127.0.0.1:6379 cargo run -p tollgate-limiter --all-features --example axum_service
 //!
 //! curl -i http://127.0.0.1:3000/
 //! curl -i -H 'X-Api-Key: mine' http://127.0.0.1:3000/reports
