@@ -252,6 +252,7 @@ mod tests {
                 max_body: None,
                 max_connections: 20_000,
                 escaped_slashes: EscapedSlashes::Keep,
+                request_id: true,
                 health: None,
                 header_timeout: 10 * second,
                 idle_timeout: 75 * second,

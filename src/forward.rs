@@ -15,6 +15,7 @@ mod failure;
 pub mod headers;
 pub(crate) mod health;
 pub(crate) mod hints;
+pub(crate) mod outage;
 pub(crate) mod pool;
 pub(crate) mod retry;
 pub(crate) mod servers;
@@ -102,6 +103,8 @@ pub struct ServerStatus<'s> {
     pub is_up: bool,
     /// The time for which the server is still ejected because of failures.
     pub ejected_for: Option<Duration>,
+    /// True if the server takes requests, and has answered the last one.
+    pub is_healthy: bool,
 }
 
 impl Upstream {
@@ -136,6 +139,7 @@ impl Upstream {
             weight: *weight,
             is_up: server.condition.is_up(),
             ejected_for: server.condition.ejected_for(),
+            is_healthy: server.is_healthy(),
         })
     }
 
@@ -207,16 +211,30 @@ pub fn write_metrics(page: &mut Page<'_>, upstreams: &[(String, Arc<Upstream>)])
         "Requests in flight to the server",
         servers().map(|(labels, server)| (labels, server.in_flight())),
     );
+    page.gauges(
+        "tollgate_upstream_healthy",
+        "1 if the server passes its probes, isn't ejected, and has answered the last request, otherwise 0",
+        servers().map(|(labels, server)| (labels, u32::from(server.is_healthy()))),
+    );
     page.histograms(
         "tollgate_upstream_response_seconds",
         "Time from sending a request to a server to the head of its response, including the time to connect",
         servers().map(|(labels, server)| (labels, &server.answers)),
     );
+    let without_server = upstreams.iter().filter_map(|(upstream, target)| match &**target {
+        Upstream::Servers(target) => Some((upstream, target.without_healthy())),
+        Upstream::Echo => None,
+    });
+    let without_server = without_server.filter(|(_, count)| *count > 0).map(|(upstream, count)| {
+        ([("upstream", upstream.as_str()), ("server", ""), ("kind", "unhealthy")], count)
+    });
     page.counters(
         "tollgate_upstream_failures",
-        "Requests without a response from the server, by cause",
-        servers().flat_map(|([upstream, name], server)| {
-            server.failures.iter().map(move |(kind, count)| ([upstream, name, ("kind", kind)], count))
-        }),
+        "Requests without a response from the server, by cause; without a server, if none was healthy",
+        servers()
+            .flat_map(|([upstream, name], server)| {
+                server.failures.iter().map(move |(kind, count)| ([upstream, name, ("kind", kind)], count))
+            })
+            .chain(without_server),
     );
 }

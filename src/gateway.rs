@@ -35,13 +35,16 @@ use hyper::{
 use ipnet::IpNet;
 use tokio::time::Instant;
 use tollgate_http1::head::{FIELDS_MOST, Unreadable};
-use tollgate_limiter::{Admission, Limiter, RatelimitHeaders};
+use tollgate_limiter::{
+    Admission, Limiter, RatelimitHeaders,
+    fields::{Fields, Value},
+};
 
 use crate::{
     config::{Callers, RatelimitSettings},
     forward::{
         Failure, Upstream,
-        headers::{self, Client},
+        headers::{self, Client, X_REQUEST_ID},
         tunnel,
     },
     reject::Rejection,
@@ -79,6 +82,8 @@ pub struct Gateway {
     /// Verifies the tokens of requests.
     verifier: Option<Verifier>,
     ratelimit_headers: RatelimitHeaders,
+    /// True if responses have an X-Request-Id.
+    request_id: bool,
     ratelimit_service: RatelimitSettings,
     /// The upstreams in the order of their names.
     upstreams: Vec<(String, Arc<Upstream>)>,
@@ -118,6 +123,9 @@ impl Gateway {
             false => Err(Rejection::Overloaded),
         };
         let mut response = answered.unwrap_or_else(|rejection| gateway.reject(&rejection, facts));
+        if gateway.request_id {
+            facts.state_id(response.headers_mut());
+        }
         if let Some(edits) = gateway.route(facts).and_then(|route| route.response_headers.as_ref()) {
             edits.apply(response.headers_mut());
         }
@@ -132,7 +140,10 @@ impl Gateway {
     /// Answers a message that isn't a request, or has too large a head, and counts and logs it as a request without a route.
     /// `head` is what arrived of it.
     pub fn answer_unreadable(&self, peer: Peer, head: &[u8], fault: Unreadable) -> Written {
-        let answer = Self::answer_to_unreadable(fault);
+        let mut answer = Self::answer_to_unreadable(fault);
+        if self.request_id {
+            Fields::insert(&mut answer.lines, X_REQUEST_ID, Value::Ready(&headers::new_request_id()));
+        }
         let (status, (_, traffic)) = (answer.status.as_u16(), &self.traffic[Self::UNROUTED]);
         traffic.note(status, false, Duration::ZERO);
         if let Some(log) = &self.access_log {
@@ -273,11 +284,8 @@ impl Gateway {
     /// Returns the response of a rejected request.
     fn reject(&self, rejection: &Rejection, facts: &mut Facts) -> Response<Body> {
         facts.is_refused = matches!(rejection, Rejection::Refused(_));
-        if let Rejection::Failed(failure) = rejection
-            && !failure.is_of_client()
-        {
-            let cause = std::error::Error::source(failure).map(ToString::to_string);
-            tracing::warn!(cause, "{failure}");
+        if !facts.is_refused {
+            facts.failed(rejection.terms().1);
         }
         let on_limit = self.route(facts).and_then(|route| route.on_limit.as_ref());
         let (is_grpc, form, mut response) = (facts.is_grpc, self.ratelimit_headers, Response::default());

@@ -23,6 +23,7 @@ mod gateway {
     mod proxy_protocol;
     mod rejections;
     mod repeats;
+    mod request_ids;
     mod routes;
     mod tokens;
     mod waiting;

@@ -18,6 +18,7 @@ mod upstreams {
     mod balancing;
     mod connecting;
     mod ejecting;
+    mod failing;
     mod http2;
     mod probing;
     mod resolving;

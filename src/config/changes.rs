@@ -44,7 +44,7 @@ impl Config {
     }
 
     /// Returns the keys that a reload applies, each with whether its value is the same.
-    fn settings_at_once(&self, old: &Self) -> [(&'static str, bool); 17] {
+    fn settings_at_once(&self, old: &Self) -> [(&'static str, bool); 18] {
         let (new_server, old_server) = (&self.server, &old.server);
         let tracings = self.tracing.as_ref().zip(old.tracing.as_ref());
         [
@@ -61,6 +61,7 @@ impl Config {
             ("server.ratelimit_headers", new_server.ratelimit_headers == old_server.ratelimit_headers),
             ("server.max_body", new_server.max_body == old_server.max_body),
             ("server.escaped_slashes", new_server.escaped_slashes == old_server.escaped_slashes),
+            ("server.request_id", new_server.request_id == old_server.request_id),
             ("server.health", new_server.health == old_server.health),
             ("decisions", self.decisions == old.decisions),
             ("jwt", self.jwt == old.jwt),

@@ -33,6 +33,8 @@ pub struct ServerSettings {
     pub max_connections: usize,
     /// The treatment of `%2F` and `%5C` in paths.
     pub escaped_slashes: EscapedSlashes,
+    /// True if responses have an X-Request-Id.
+    pub request_id: bool,
     /// The path at which the main listener answers health checks. `None` if it doesn't.
     pub health: Option<PathAndQuery>,
     /// The timeout for receiving a request head.

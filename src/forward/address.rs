@@ -5,7 +5,7 @@
 //! is resolved again.
 
 use std::{
-    io,
+    fmt, io,
     net::{IpAddr, SocketAddr},
     path::PathBuf,
     sync::{
@@ -81,6 +81,19 @@ impl ServerAddress {
         match self {
             Self::Tcp(addresses) if addresses.name.is_some() => Some(addresses),
             _ => None,
+        }
+    }
+}
+
+impl fmt::Display for ServerAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unix(path) => path.display().fmt(f),
+            Self::Tcp(addresses) => {
+                let known = addresses.known.load();
+                let sockets: Vec<_> = known.iter().map(|address| address.socket.to_string()).collect();
+                f.write_str(&sockets.join(","))
+            }
         }
     }
 }

@@ -170,10 +170,8 @@ pub fn towards_upstream(headers: &mut HeaderMap, client: &Client, version: Versi
     if let Some(host) = headers.get(HOST).cloned() {
         headers.entry(X_FORWARDED_HOST).or_insert(host);
     }
-    if !client.peer_is_trusted || !has_request_id(headers) {
-        // 128 random bits.
-        let id = text::hex::<32>(fastrand::u128(..).to_be_bytes());
-        headers.insert(X_REQUEST_ID, HeaderValue::from_bytes(&id).expect("digits"));
+    if !client.peer_is_trusted || request_id(headers).is_none() {
+        headers.insert(X_REQUEST_ID, new_request_id());
     }
 }
 
@@ -192,12 +190,19 @@ fn append(headers: &mut HeaderMap, name: HeaderName, member: HeaderValue) {
     }
 }
 
-/// Returns true if the request has an id that is safe to log.
-fn has_request_id(headers: &HeaderMap) -> bool {
+/// Returns the id of a request, if it is safe to log.
+pub fn request_id(headers: &HeaderMap) -> Option<&HeaderValue> {
     let mut lines = headers.get_all(X_REQUEST_ID).into_iter();
-    let (Some(id), None) = (lines.next(), lines.next()) else { return false };
+    let (Some(id), None) = (lines.next(), lines.next()) else { return None };
     let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"-._~:/+=@".contains(byte);
-    (1..=REQUEST_ID_MOST).contains(&id.len()) && id.as_bytes().iter().all(is_plain)
+    let is_safe = (1..=REQUEST_ID_MOST).contains(&id.len()) && id.as_bytes().iter().all(is_plain);
+    is_safe.then_some(id)
+}
+
+/// Returns an id of 128 random bits.
+pub fn new_request_id() -> HeaderValue {
+    let id = text::hex::<32>(fastrand::u128(..).to_be_bytes());
+    HeaderValue::from_bytes(&id).expect("digits")
 }
 
 /// Prepares the header of a response for the client.

@@ -34,6 +34,7 @@ use super::{
     connection::{Http1, UpstreamConnection},
     connector::{Connector, CountedConnection},
     health::Condition,
+    outage::Outages,
 };
 
 /// The time a connection has to become ready again after the response has ended, before it is closed: a client may never finish
@@ -53,6 +54,7 @@ pub struct UpstreamServer {
     /// Response times, and failures by cause.
     pub(super) answers: Histogram,
     pub(super) failures: CountsByWord,
+    pub(super) outages: Outages,
     kept: ThreadLocal<Kept>,
 }
 
@@ -85,6 +87,7 @@ impl UpstreamServer {
             condition: Condition::default(),
             answers: Histogram::of_times(),
             failures: CountsByWord::of(&Failure::KINDS),
+            outages: Outages::default(),
             kept: ThreadLocal::new(),
         }
     }
@@ -108,6 +111,11 @@ impl UpstreamServer {
     /// Returns the addresses of the server.
     pub fn location(&self) -> &ServerAddress {
         &self.location
+    }
+
+    /// Returns true if the server passes its probes, isn't ejected, and has answered the last request.
+    pub fn is_healthy(&self) -> bool {
+        self.condition.is_up() && self.condition.ejected_for().is_none() && self.outages.is_well()
     }
 
     /// Returns the number of requests in flight.

@@ -3,7 +3,10 @@
 use std::{
     future::poll_fn,
     pin::{Pin, pin},
-    sync::{Arc, atomic::AtomicUsize},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
+    },
     task::Poll,
     time::Duration,
 };
@@ -36,6 +39,7 @@ use super::{
 /// The servers of an upstream.
 #[derive(Debug)]
 pub struct Servers {
+    name: String,
     members: Vec<Member>,
     connector: Arc<Connector>,
     balancer: Balancer,
@@ -50,6 +54,8 @@ pub struct Servers {
     connect_timeout: Duration,
     response_timeout: Duration,
     idle_timeout: Duration,
+    /// The requests for which no server was healthy.
+    without_healthy: AtomicU64,
     /// The interval of the probes. `None` if there are none.
     probe_interval: Option<Duration>,
     /// The tasks that probe servers and resolve names. They end with this value.
@@ -89,6 +95,7 @@ impl Servers {
             watchers.spawn(address::resolve(name.to_owned(), member.server.clone()));
         }
         Self {
+            name: name.to_owned(),
             members,
             connector,
             balancer: Balancer::new(config.balance),
@@ -101,6 +108,7 @@ impl Servers {
             connect_timeout: config.connect_timeout,
             response_timeout: config.response_timeout,
             idle_timeout: config.idle_timeout,
+            without_healthy: AtomicU64::new(before.map_or(0, Self::without_healthy)),
             probe_interval: config.health.as_ref().map(|health| health.interval),
             watchers: Mutex::new(watchers),
         }
@@ -114,6 +122,11 @@ impl Servers {
     /// Returns the most requests in flight, or with HTTP/2 the most connections.
     pub fn connections_most(&self) -> usize {
         self.connections_most
+    }
+
+    /// Returns the number of requests for which no server was healthy.
+    pub fn without_healthy(&self) -> u64 {
+        self.without_healthy.load(Relaxed)
     }
 
     /// Stops the health checks.
@@ -181,12 +194,13 @@ impl Servers {
         }
     }
 
-    /// Records a result for metrics and ejection.
+    /// Records a result for metrics, the log and ejection.
     fn note_result(&self, server: &UpstreamServer, took: Duration, answered: Result<StatusCode, &Failure>) {
         match &answered {
             Ok(_) => server.answers.observe_time(took),
             Err(failure) => server.failures.add(failure.kind()),
         }
+        server.outages.note(&self.name, server, answered.err());
         if let Some(ejector) = &self.ejector {
             ejector.note(server, answered, self.members.iter().map(|member| &member.server));
         }
@@ -303,6 +317,7 @@ impl Servers {
     }
 
     fn none_healthy(&self) -> Failure {
+        self.without_healthy.fetch_add(1, Relaxed);
         Failure::NoneHealthy { interval: self.probe_interval.unwrap_or_default() }
     }
 }

@@ -32,6 +32,7 @@ impl Gateway {
             limiter: limiter.clone(),
             verifier: config.jwt.as_ref().map(Verifier::new),
             ratelimit_headers: config.server.ratelimit_headers,
+            request_id: config.server.request_id,
             ratelimit_service: config
                 .decisions
                 .as_ref()

@@ -4,15 +4,20 @@
 use std::{sync::Arc, time::Duration};
 
 use http_body::Body as _;
-use hyper::{HeaderMap, Response, StatusCode, Version, http::request::Parts};
+use hyper::{HeaderMap, Response, StatusCode, Version, header::HeaderValue, http::request::Parts};
 use tokio::time::Instant;
 use tollgate_limiter::{
-    Admission, RatelimitHeaders, fields, grpc,
+    Admission, RatelimitHeaders,
+    fields::{self, Fields, Value},
+    grpc,
     metrics::{Counts, Distribution, Histogram},
 };
 
 use crate::{
-    forward::{body::Body, headers::Client},
+    forward::{
+        body::Body,
+        headers::{self, Client, X_REQUEST_ID},
+    },
     reject::{LINES_BYTES, Rejection},
     rules::{self, Rule, Settlement},
 };
@@ -98,6 +103,8 @@ pub(super) struct Facts {
     pub(super) settlement: Option<Box<Settlement>>,
     /// Header lines of the response, in addition to its fields. `None` if all must be fields.
     pub(super) lines: Option<Vec<u8>>,
+    /// The id with which the request is forwarded, or would be. `None` until it is known.
+    request_id: Option<HeaderValue>,
     /// True if a limit refused the request.
     pub(super) is_refused: bool,
     /// The means to refuse its repetitions.
@@ -129,6 +136,8 @@ impl Facts {
 impl Facts {
     /// Notes the client.
     pub(super) fn identified(&mut self, client: &Client, parts: &Parts) {
+        self.request_id =
+            client.peer_is_trusted.then(|| headers::request_id(&parts.headers).cloned()).flatten();
         if let Some(record) = &mut self.record {
             record.identify(client, &parts.headers);
         }
@@ -174,8 +183,30 @@ impl Facts {
 
     /// Notes the id with which a request goes to its upstream.
     pub(super) fn sending(&mut self, headers: &HeaderMap) {
+        self.request_id = headers.get(X_REQUEST_ID).cloned();
+        if let (Some(record), Some(id)) = (&mut self.record, &self.request_id) {
+            record.note_id(id);
+        }
+    }
+
+    /// Notes the code of the reason why the gateway answers itself.
+    pub(super) fn failed(&mut self, code: &'static str) {
         if let Some(record) = &mut self.record {
-            record.note_id(headers);
+            record.error = Some(code);
+        }
+    }
+
+    /// Writes the request's id into its response, in place of one that the upstream states.
+    pub(super) fn state_id(&mut self, fields: &mut HeaderMap) {
+        let id = self.request_id.take().unwrap_or_else(headers::new_request_id);
+        if let Some(record) = &mut self.record {
+            record.note_id(&id);
+        }
+        match self.lines() {
+            Some(lines) if !fields.contains_key(X_REQUEST_ID) => {
+                Fields::insert(lines, X_REQUEST_ID, Value::Ready(&id));
+            }
+            _ => drop(fields.insert(X_REQUEST_ID, id)),
         }
     }
 
@@ -215,6 +246,7 @@ impl Exchange {
             decided: is_observed.then(Vec::new),
             settlement: None,
             lines: (request.version < Version::HTTP_2).then(Vec::new),
+            request_id: None,
             is_refused: false,
             refused: None,
             delivery: Delivery::Pending,

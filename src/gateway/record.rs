@@ -7,7 +7,11 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use hyper::{HeaderMap, Method, header::USER_AGENT, http::request::Parts};
+use hyper::{
+    HeaderMap, Method,
+    header::{HeaderValue, USER_AGENT},
+    http::request::Parts,
+};
 use serde::Serialize;
 use smallvec::SmallVec;
 use tokio::time::Instant;
@@ -42,6 +46,8 @@ pub(super) struct Record {
     referer: Option<String>,
     user_agent: Option<String>,
     request_id: Option<String>,
+    /// The code of the reason why the gateway answered itself, other than a limit.
+    pub(super) error: Option<&'static str>,
     /// True for HEAD: the response has no body, whatever its header says.
     is_head: bool,
     /// The host of the request, and the path of its route.
@@ -85,6 +91,8 @@ struct Line<'e> {
     #[serde(skip_serializing_if = "str::is_empty")]
     route: &'e str,
     #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<&'e str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     upstream: Option<LoggedUpstream<'e>>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     limits: Vec<LoggedDecision<'e>>,
@@ -102,6 +110,9 @@ struct Line<'e> {
 struct LoggedUpstream<'e> {
     server: &'e str,
     duration_ms: f64,
+    /// The kind of a failure.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<&'static str>,
 }
 
 #[derive(Serialize)]
@@ -138,6 +149,7 @@ impl Record {
             referer: referer(&request.headers),
             user_agent: text(USER_AGENT),
             request_id: None,
+            error: None,
             is_head: request.method == Method::HEAD,
             taken: None,
             asked_at: None,
@@ -174,6 +186,7 @@ impl Record {
             referer: None,
             user_agent: None,
             request_id: None,
+            error: None,
             is_head: false,
             taken: None,
             asked_at: None,
@@ -185,8 +198,8 @@ impl Record {
     /// Notes the client, and the request id if it comes from a trusted proxy.
     pub(super) fn identify(&mut self, client: &Client, headers: &HeaderMap) {
         self.client = client.address;
-        if client.peer_is_trusted {
-            self.note_id(headers);
+        if let Some(id) = headers.get(X_REQUEST_ID).filter(|_| client.peer_is_trusted) {
+            self.note_id(id);
         }
     }
 
@@ -199,8 +212,8 @@ impl Record {
     }
 
     /// Notes the request id.
-    pub(super) fn note_id(&mut self, headers: &HeaderMap) {
-        self.request_id = text(headers, X_REQUEST_ID);
+    pub(super) fn note_id(&mut self, id: &HeaderValue) {
+        self.request_id = Some(cut(&String::from_utf8_lossy(id.as_bytes()), TEXT_MOST));
     }
 
     /// Returns true if the response broke off.
@@ -219,7 +232,8 @@ impl Record {
         });
         let upstream = self.visits.list.last().map(|visit| {
             let took = visit.ended.map_or_else(|| visit.sent.elapsed(), |(took, _)| took);
-            LoggedUpstream { server: &visit.server, duration_ms: milliseconds(took) }
+            let error = visit.ended.as_ref().and_then(|(_, answered)| answered.as_ref().err().copied());
+            LoggedUpstream { server: &visit.server, duration_ms: milliseconds(took), error }
         });
         let line = Line {
             time: humantime::format_rfc3339_millis(self.time).to_string(),
@@ -232,6 +246,7 @@ impl Record {
             duration_ms: milliseconds(end.duration),
             broken_off: self.is_broken_off(end).then_some(true),
             route: end.route,
+            error: self.error,
             upstream,
             limits: limits.collect(),
             request_id: self.request_id.as_deref(),

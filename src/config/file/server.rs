@@ -52,6 +52,8 @@ pub(in crate::config) struct ServerTable {
     /// Treatment of `%2F` and `%5C` in a path: `"keep"` them, or `"reject"` the request with 400. Default:
     /// `"keep"`.
     pub escaped_slashes: ParsedText<EscapedSlashes>,
+    /// Sends `X-Request-Id` with every response: the id that the upstream got. Default: `true`.
+    pub request_id: bool,
     /// Path at which the listener answers health checks, before routing and without limits: 200, or 503 while the
     /// gateway drains. Default: none.
     pub health: Option<ParsedText<PathAndQuery>>,
@@ -73,6 +75,7 @@ impl Default for ServerTable {
             max_body: ParsedText(BodyMost(None)),
             max_connections: Whole(20_000),
             escaped_slashes: ParsedText(EscapedSlashes::Keep),
+            request_id: true,
             health: None,
             timeouts: SpannedTable::default(),
         }
