@@ -11,6 +11,7 @@ mod explain;
 mod init;
 #[cfg(feature = "commands")]
 mod limits;
+mod log;
 #[cfg(feature = "commands")]
 mod man;
 #[cfg(feature = "commands")]
@@ -42,8 +43,6 @@ use tokio::{
     net::TcpListener,
     signal::unix::{Signal, SignalKind, signal},
 };
-use tracing::level_filters::LevelFilter;
-use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
 
 use self::check::CheckArgs;
 #[cfg(feature = "commands")]
@@ -55,15 +54,12 @@ use tollgate_limiter::{Limiter, StoreUrl};
 
 use crate::{
     admin,
-    config::{Config, Diagnostics, FlagOverrides, ListenAddress, LoadedConfig},
+    config::{Config, Diagnostics, FlagOverrides, ListenAddress, LoadedConfig, LogFormat},
     gateway::{AccessLog, Gateway},
     reload::{ConfigSource, Reloader, Running},
     server::Server,
     trace::Tracer,
 };
-
-/// The most log lines that can wait to be written. The queue's memory is allocated from the start.
-const LOG_LINES_WAITING_MOST: usize = 8_192;
 
 /// The end of the help of `tollgate` and `tollgate run`.
 const RUN_HELP: &str = "\
@@ -208,7 +204,6 @@ fn complete(shell: clap_complete::Shell) -> ExitCode {
 
 impl Run {
     fn main(self) -> ExitCode {
-        let _log = log_to_stderr();
         let Self { config: path, listen, store } = self;
         let source = ConfigSource { path, overrides: FlagOverrides { listen, store } };
         let LoadedConfig { outcome, sources, shown } = source.read();
@@ -219,7 +214,11 @@ impl Run {
                 return ExitCode::from(2);
             }
         };
-        complain(&warnings);
+        let _log = log::begin(config.log);
+        match config.log.format {
+            LogFormat::Text => complain(&warnings),
+            LogFormat::Json => log::report(&warnings),
+        }
         match Self::serve(source, Running { config, shown, sources }) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
@@ -249,7 +248,7 @@ impl Run {
             let admin = server.take_admin();
             greet(config, &server, admin.as_ref().map(TcpListener::local_addr).transpose()?);
             let tokens = config.admin.as_ref().map(|admin| admin.tokens.clone()).unwrap_or_default();
-            let reloader = Arc::new(Reloader::new(source, running, limiter, &server, complain));
+            let reloader = Arc::new(Reloader::new(source, running, limiter, &server, log::report));
             if let Some(listener) = admin {
                 let (gateway, status) = (server.gateway(), server.status());
                 tokio::spawn(admin::serve(listener, tokens, gateway, status, reloader.clone()));
@@ -323,24 +322,6 @@ fn complain(faults: &Diagnostics) {
 /// Prints an error. It is not a failure if nobody reads it.
 fn fail(message: &str) {
     let _ = writeln!(io::stderr(), "error: {message}");
-}
-
-/// Sets up the log. Its level comes from TOLLGATE_LOG: `error`, `warn`, `info` (the default), `debug` or
-/// `trace`.
-///
-/// Lines go through a bounded queue to a thread that writes them, so that a slow reader blocks nothing. If
-/// the queue is full, lines are lost. The queue is flushed when the returned guard is dropped.
-fn log_to_stderr() -> WorkerGuard {
-    let (writer, guard) =
-        NonBlockingBuilder::default().buffered_lines_limit(LOG_LINES_WAITING_MOST).finish(io::stderr());
-    let level = env::var("TOLLGATE_LOG").ok().and_then(|level| level.parse().ok());
-    tracing_subscriber::fmt()
-        .with_writer(writer)
-        .with_ansi(stderr_takes_colour())
-        .with_target(false)
-        .with_max_level(level.unwrap_or(LevelFilter::INFO))
-        .init();
-    guard
 }
 
 fn stderr_takes_colour() -> bool {

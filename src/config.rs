@@ -5,10 +5,12 @@
 //! reported together; a `Config` holds no invalid value. Only constructors read it. The limits, which
 //! requests need too, are shared and never cloned.
 
+mod body;
 mod changes;
 mod check;
 mod decisions;
 mod descriptors;
+mod difference;
 mod document;
 mod error;
 mod expiry;
@@ -35,9 +37,10 @@ use serde_json::Value;
 use tollgate_limiter::StoreSettings;
 
 pub use self::{
+    body::BodyTemplate,
     decisions::{Callers, DecisionsSettings, RatelimitSettings},
     descriptors::{DescriptorRule, EntryRule, ValuePattern},
-    error::{Diagnostic, Diagnostics, LabeledSpan, Severity},
+    error::{Diagnostic, DiagnosticRecord, Diagnostics, LabeledSpan, Severity},
     expiry::Expiry,
     jwt::{JwtKey, JwtSettings},
     limit::{Cost, Exemption, KeyPart, LimitSettings, Missing, Mode, RateOverride, StatusRange, read_key},
@@ -45,7 +48,7 @@ pub use self::{
     route::{Action, Edits, OnLimit, RouteSettings},
     server::{AdminSettings, AdminToken, AdminTokens, EscapedSlashes, ListenAddress, ServerSettings},
     sources::Sources,
-    telemetry::{AccessLogFormat, AccessLogSettings, TracingSettings},
+    telemetry::{AccessLogFormat, AccessLogSettings, LogFormat, LogSettings, TracingSettings},
     tls::ServerTls,
     upstream::{Balance, Eject, Health, Percent, Retries, ServerUrl, Target, UpstreamSettings, Weighted},
 };
@@ -66,6 +69,8 @@ pub struct Config {
     pub admin: Option<AdminSettings>,
     /// The listener for other proxies. `None` if there is none.
     pub decisions: Option<DecisionsSettings>,
+    /// The gateway's own log.
+    pub log: LogSettings,
     /// The access log. `None` if it is off.
     pub access_log: Option<AccessLogSettings>,
     /// The tracing settings. `None` if tracing is off.
@@ -269,6 +274,7 @@ mod tests {
             },
             admin: None,
             decisions: None,
+            log: LogSettings { format: LogFormat::Text, level: tracing::Level::INFO },
             access_log: None,
             tracing: None,
             upstreams: BTreeMap::from([(

@@ -18,7 +18,7 @@ use tollgate_limiter::{
 };
 
 use crate::{
-    config::OnLimit,
+    config::{BodyTemplate, OnLimit},
     forward::{Failure, body::Fault},
 };
 
@@ -160,6 +160,18 @@ impl Rejection {
         Written { status, lines, body }
     }
 
+    /// Returns a route's own body for a refusal.
+    fn render(&self, body: &BodyTemplate) -> Bytes {
+        match self {
+            Self::Refused(Refusal::Limited(limited)) => {
+                let seconds = limited.delay_us().map(|delay_us| delay_us.div_ceil(1_000_000).max(1));
+                body.render(limited.violated().next().unwrap_or_default(), seconds)
+            }
+            Self::Refused(Refusal::KeyMissing { limit }) => body.render(limit, None),
+            _ => body.render("", None),
+        }
+    }
+
     /// Writes the header fields of the response, and returns its status and body.
     pub(crate) fn answer(
         &self,
@@ -181,7 +193,7 @@ impl Rejection {
         } else {
             let status = own.map_or(status, |own| own.status);
             let (body, content_type) = match own.and_then(|own| own.body.as_ref()) {
-                Some((body, content_type)) => (body.clone(), content_type),
+                Some((body, content_type)) => (self.render(body), content_type),
                 None => (problem(status, code, detail, limited).into(), &PROBLEM),
             };
             fields.insert(CONTENT_TYPE, Value::Ready(content_type));

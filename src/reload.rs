@@ -58,7 +58,7 @@ pub struct Reloader {
     limiter: Arc<Limiter>,
     control: Arc<Control>,
     status: Arc<Status>,
-    /// Prints errors and warnings for people.
+    /// Reports errors and warnings.
     complain: fn(&Diagnostics),
 }
 
@@ -114,7 +114,7 @@ impl Reloader {
             Err(faults) => return Err(self.refuse(faults, by)),
         };
         (self.complain)(&warnings);
-        let changes = config.changes(&running.config);
+        let changes = config.changes(&running.config, [&running.shown, &shown]);
         // The settings of the store change at the next start only.
         mem::swap(&mut config.store, &mut running.config.store);
         let mut rules = BTreeMap::new();

@@ -10,8 +10,8 @@ use hyper::{
 };
 use proptest::prelude::*;
 use tollgate::config::{
-    AccessLogFormat, AccessLogSettings, Action, Config, Cost, Diagnostics, Exemption, KeyPart, Missing, Mode,
-    OnLimit, StatusRange, Target,
+    AccessLogFormat, AccessLogSettings, Action, BodyTemplate, Config, Cost, Diagnostics, Exemption, KeyPart,
+    Missing, Mode, OnLimit, StatusRange, Target,
 };
 use tollgate_limiter::{Algorithm, OnFailure, Rate, Scope};
 
@@ -122,7 +122,7 @@ fn every_key_can_be_written() {
     assert_eq!(one.response_headers.as_ref().unwrap().remove, ["server"]);
     let on_limit = OnLimit {
         status: StatusCode::SERVICE_UNAVAILABLE,
-        body: Some(("later".into(), HeaderValue::from_static("text/plain"))),
+        body: Some((BodyTemplate::parse("later").unwrap(), HeaderValue::from_static("text/plain"))),
     };
     assert_eq!(one.on_limit, Some(on_limit));
     let redirect = &config.routes[2].action;

@@ -19,6 +19,7 @@ mod gateway {
     mod headers;
     mod hostile;
     mod keys;
+    mod logs;
     mod overload;
     mod proxy_protocol;
     mod rejections;

@@ -10,12 +10,12 @@ use std::{
 use clap::Args;
 use serde_json::{Value, json};
 
-use crate::config::{Config, Diagnostics, FlagOverrides, RatelimitFolder};
+use crate::config::{Config, Diagnostics, FlagOverrides, LogSettings, RatelimitFolder};
 
 use super::{
     complain,
     connect::{Finding, findings},
-    fail, log_to_stderr, say,
+    fail, log, say,
 };
 
 /// The files to check, and how.
@@ -60,7 +60,7 @@ impl CheckArgs {
     pub(super) fn main(self) -> ExitCode {
         let mut checked: Vec<_> = self.files.iter().map(|file| Checked::of(file, self.strict)).collect();
         if self.connect {
-            let _log = log_to_stderr();
+            let _log = log::begin(LogSettings::default());
             if let Err(error) = find(&mut checked) {
                 fail(&format!("can't start: {error}"));
                 return ExitCode::FAILURE;

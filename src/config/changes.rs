@@ -2,29 +2,37 @@
 
 use std::collections::BTreeMap;
 
-use super::{Action, Config, LimitSettings, RouteSettings, ServerUrl, UpstreamSettings};
+use serde_json::Value;
+
+use super::{
+    Action, Config, LimitSettings, RouteSettings, ServerUrl, UpstreamSettings, difference::Difference,
+};
 use tollgate_limiter::Algorithm;
 
 impl Config {
     /// Lists the changes from `old` to this configuration, a line each.
     ///
     /// Changes that need a restart are listed with a note. They have no effect until then.
-    pub fn changes(&self, old: &Self) -> Vec<String> {
-        let mut lines = self.changes_of_settings(old);
+    ///
+    /// `shown` has the old and the new file as operators may see them, whose values are shown with the keys.
+    pub fn changes(&self, old: &Self, shown: [&Value; 2]) -> Vec<String> {
+        let shown = Difference { old: shown[0], new: shown[1] };
+        let mut lines = self.changes_of_settings(old, shown);
         lines.extend(compare(
             "upstream",
             &by_name(&old.upstreams),
             &by_name(&self.upstreams),
-            |name, old, new| new.changes(old, name),
+            |name, old, new| new.changes(old, name, shown),
         ));
         lines.extend(compare("limit", &by_name(&old.limits), &by_name(&self.limits), |_, old, new| {
-            new.changes(old)
+            new.changes(old, shown)
         }));
         lines.extend(compare("route", &routes_by_name(old), &routes_by_name(self), |name, old, new| match (
             &old[..],
             &new[..],
         ) {
-            ([old], [new]) => new.changes(old),
+            ([(old_place, old)], [(place, new)]) => new.changes(old, [*old_place, *place], shown),
+            _ if same(old, new) => vec![],
             _ => vec![format!("route `{name}` changed")],
         }));
         lines.extend(
@@ -35,11 +43,16 @@ impl Config {
     }
 
     /// Lists the changes outside of upstreams, limits and routes.
-    fn changes_of_settings(&self, old: &Self) -> Vec<String> {
-        let at_once = changed(self.settings_at_once(old)).map(|key| format!("`{key}` changed"));
+    fn changes_of_settings(&self, old: &Self, shown: Difference<'_>) -> Vec<String> {
+        let at_once =
+            changed(self.settings_at_once(old)).map(|key| format!("`{key}` changed{}", shown.at_key(key)));
         let at_next_start = changed(self.settings_at_next_start(old));
         at_once
-            .chain(at_next_start.map(|key| format!("`{key}` changed: takes effect at the next start")))
+            .chain(
+                at_next_start.map(|key| {
+                    format!("`{key}` changed{}: takes effect at the next start", shown.at_key(key))
+                }),
+            )
             .collect()
     }
 
@@ -70,11 +83,12 @@ impl Config {
     }
 
     /// Returns the keys that need a restart, each with whether its value is the same.
-    fn settings_at_next_start(&self, old: &Self) -> [(&'static str, bool); 11] {
+    fn settings_at_next_start(&self, old: &Self) -> [(&'static str, bool); 12] {
         let (new_store, old_store) = (&self.store, &old.store);
         [
             ("server.workers", self.server.workers == old.server.workers),
             ("admin", self.admin == old.admin),
+            ("log", self.log == old.log),
             ("access_log", self.access_log == old.access_log),
             ("tracing", otlp(self) == otlp(old)),
             ("store.url", new_store.url == old_store.url),
@@ -89,7 +103,7 @@ impl Config {
 }
 
 impl UpstreamSettings {
-    fn changes(&self, old: &Self, name: &str) -> Vec<String> {
+    fn changes(&self, old: &Self, name: &str, shown: Difference<'_>) -> Vec<String> {
         let timeouts =
             |upstream: &Self| (upstream.connect_timeout, upstream.response_timeout, upstream.idle_timeout);
         let keys = [
@@ -103,12 +117,13 @@ impl UpstreamSettings {
             ("http2", self.http2 == old.http2),
             ("tls", self.tls == old.tls),
         ];
-        changed(keys).map(|key| format!("upstream `{name}`: `{key}` changed")).collect()
+        let values = |key| shown.at(&["upstreams", name, key]);
+        changed(keys).map(|key| format!("upstream `{name}`: `{key}` changed{}", values(key))).collect()
     }
 }
 
 impl LimitSettings {
-    fn changes(&self, old: &Self) -> Vec<String> {
+    fn changes(&self, old: &Self, shown: Difference<'_>) -> Vec<String> {
         let name = &self.name;
         let mut lines = Vec::new();
         let tag = |limit: &Self| limit.quota.algorithm.tag();
@@ -142,7 +157,8 @@ impl LimitSettings {
             ("overrides", self.overrides == old.overrides),
             ("on_failure", self.on_failure == old.on_failure),
         ];
-        lines.extend(changed(others).map(|key| format!("limit `{name}`: `{key}` changed")));
+        let values = |key| shown.at(&["limits", name, key]);
+        lines.extend(changed(others).map(|key| format!("limit `{name}`: `{key}` changed{}", values(key))));
         lines
     }
 
@@ -159,7 +175,7 @@ impl LimitSettings {
 }
 
 impl RouteSettings {
-    fn changes(&self, old: &Self) -> Vec<String> {
+    fn changes(&self, old: &Self, places: [usize; 2], shown: Difference<'_>) -> Vec<String> {
         let keys = [
             ("host", self.matcher.host == old.matcher.host),
             ("path", self.matcher.path == old.matcher.path),
@@ -176,7 +192,8 @@ impl RouteSettings {
             ("preserve_host", self.preserve_host == old.preserve_host),
             ("on_limit", self.on_limit == old.on_limit),
         ];
-        changed(keys).map(|key| format!("route `{}`: `{key}` changed", self.name)).collect()
+        let values = |key| shown.of_route(places, key);
+        changed(keys).map(|key| format!("route `{}`: `{key}` changed{}", self.name, values(key))).collect()
     }
 }
 
@@ -205,12 +222,17 @@ fn by_name<T>(things: &BTreeMap<String, T>) -> BTreeMap<&str, &T> {
 }
 
 /// Groups the routes by name. Several routes can have the same generated name.
-fn routes_by_name(config: &Config) -> BTreeMap<&str, Vec<&RouteSettings>> {
+fn routes_by_name(config: &Config) -> BTreeMap<&str, Vec<(usize, &RouteSettings)>> {
     let mut named = BTreeMap::<_, Vec<_>>::new();
-    for route in &config.routes {
-        named.entry(route.name.as_str()).or_default().push(route);
+    for (place, route) in config.routes.iter().enumerate() {
+        named.entry(route.name.as_str()).or_default().push((place, route));
     }
     named
+}
+
+/// Returns true if these routes are the same, wherever they are in the file.
+fn same(old: &[(usize, &RouteSettings)], new: &[(usize, &RouteSettings)]) -> bool {
+    old.iter().map(|(_, route)| route).eq(new.iter().map(|(_, route)| route))
 }
 
 /// Lists what was removed, and then what was added or `changed`.
@@ -261,7 +283,7 @@ mod tests {
             text.replace(from, to)
         });
         let config = |text| Config::parse("gateway.toml", text, &|_| None).expect("a good file").0;
-        config(&edited).changes(&config(OLD))
+        config(&edited).changes(&config(OLD), [&Value::Null; 2])
     }
 
     #[test]
@@ -337,7 +359,7 @@ mod tests {
         let keys = ["path", "upstream", "rewrite", "request_headers", "preserve_host", "on_limit"];
         let mut expected = vec!["`server.max_body` changed".to_owned(), "upstream `a` added".to_owned()];
         expected.extend(keys.map(|key| format!("route `one`: `{key}` changed")));
-        assert_eq!(new.changes(&old), expected);
+        assert_eq!(new.changes(&old, [&Value::Null; 2]), expected);
     }
 
     #[test]
@@ -354,7 +376,10 @@ mod tests {
     fn sample_changes_at_once_and_otlp_at_the_next_start() {
         let changes = |old: &str, new: &str| {
             let config = |tracing| Config::parse("gateway.toml", &format!("{tracing}{OLD}"), &|_| None);
-            config(new).expect("a good file").0.changes(&config(old).expect("a good file").0)
+            config(new)
+                .expect("a good file")
+                .0
+                .changes(&config(old).expect("a good file").0, [&Value::Null; 2])
         };
         let (share, at_next_start) =
             ("`tracing.sample` changed", "`tracing` changed: takes effect at the next start");

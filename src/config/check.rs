@@ -21,8 +21,8 @@ use tollgate_limiter::OnFailure;
 
 use self::limits::DefinedLimit;
 use super::{
-    AccessLogSettings, AdminSettings, AdminToken, AdminTokens, Config, RatelimitFolder, ServerSettings,
-    Sources, TracingSettings, UpstreamSettings,
+    AccessLogSettings, AdminSettings, AdminToken, AdminTokens, Config, LogSettings, RatelimitFolder,
+    ServerSettings, Sources, TracingSettings, UpstreamSettings,
     document::Document,
     error::{Diagnostic, Severity, nearest},
     file::{self, ConfigFile, Spanned, SpannedTable},
@@ -44,6 +44,8 @@ pub(super) fn check(
     let jwt = file.jwt.and_then(|table| check.jwt(table, folder));
     let admin = file.admin.and_then(|table| check.admin(table));
     let decisions = file.decisions.and_then(|table| check.decisions(table, folder));
+    let file::LogTable { format, level } = file.log.value;
+    let log = LogSettings { format: format.0, level: level.0 };
     let access_log = file.access_log.map(|table| access_log(table, folder));
     let tracing = file.tracing.map(tracing);
     for (name, upstream) in file.upstreams {
@@ -75,6 +77,7 @@ pub(super) fn check(
         store,
         admin,
         decisions,
+        log,
         access_log,
         tracing,
         upstreams,

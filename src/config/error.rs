@@ -41,6 +41,23 @@ pub struct LabeledSpan {
     pub label: String,
 }
 
+/// A diagnostic on its own, for a record in the log.
+#[derive(Debug)]
+pub struct DiagnosticRecord<'d> {
+    /// The severity.
+    pub severity: Severity,
+    /// The name of the file.
+    pub file: &'d str,
+    /// The line and column of the first position, from 1. `None` without a position.
+    pub line: Option<u64>,
+    /// See `line`.
+    pub column: Option<u64>,
+    /// The message, with the label of the first position.
+    pub message: String,
+    /// The advice on how to fix it.
+    pub help: &'d [String],
+}
+
 impl Diagnostic {
     /// Creates an error without a position.
     pub(super) fn error(message: impl Into<String>) -> Self {
@@ -137,15 +154,38 @@ impl Diagnostics {
         self.draw(&Renderer::styled())
     }
 
+    /// Returns the diagnostics of this file and of those that it names, for records in the log.
+    pub fn records(&self) -> Vec<DiagnosticRecord<'_>> {
+        let own = self.faults.iter().map(|fault| {
+            let place = self.place(fault);
+            let label =
+                fault.places.first().map(|place| place.label.as_str()).filter(|label| !label.is_empty());
+            DiagnosticRecord {
+                severity: fault.severity,
+                file: &self.name,
+                line: place.map(|(line, _)| line as u64),
+                column: place.map(|(_, column)| column as u64),
+                message: [fault.message.as_str()].into_iter().chain(label).collect::<Vec<_>>().join(": "),
+                help: &fault.help,
+            }
+        });
+        own.chain(self.included.iter().flat_map(Self::records)).collect()
+    }
+
+    /// Returns the line and the column, from 1, of a diagnostic's first position.
+    fn place(&self, fault: &Diagnostic) -> Option<(usize, usize)> {
+        fault.places.first().map(|place| {
+            let before = &self.text[..self.within_text(&place.span).start];
+            let line = before.matches('\n').count() + 1;
+            let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
+            (line, column)
+        })
+    }
+
     /// Returns the diagnostics as JSON, each with the line and column (from 1) of its first position.
     pub fn to_json(&self) -> Value {
         let faults = self.faults.iter().map(|fault| {
-            let place = fault.places.first().map(|place| {
-                let before = &self.text[..self.within_text(&place.span).start];
-                let line = before.matches('\n').count() + 1;
-                let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
-                (line, column)
-            });
+            let place = self.place(fault);
             json!({
                 "severity": match fault.severity { Severity::Error => "error", Severity::Warning => "warning" },
                 "message": fault.message,

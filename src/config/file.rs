@@ -21,6 +21,7 @@ use std::{
 
 use serde::Deserialize;
 use tollgate_limiter::{OnFailure, StoreUrl};
+use tracing::Level;
 
 pub(super) use self::{
     container::{Pairs, SpannedTable, ValueList},
@@ -38,7 +39,7 @@ pub(super) use self::{
     upstream::{ServerEntry, UpstreamServerTable},
 };
 use super::{
-    AccessLogFormat, ServerUrl,
+    AccessLogFormat, LogFormat, ServerUrl,
     value::{Fraction, Otlp, Output, ParsedText, Secret, Size, Whole},
 };
 
@@ -55,6 +56,8 @@ pub(super) struct ConfigFile {
     pub admin: Option<SpannedTable<AdminTable>>,
     /// A listener for other proxies, which ask Tollgate whether limits admit a request. Default: none.
     pub decisions: Option<SpannedTable<DecisionsTable>>,
+    /// The gateway's own log, on stderr.
+    pub log: SpannedTable<LogTable>,
     /// A log with a line per request. Default: none.
     pub access_log: Option<SpannedTable<AccessLogTable>>,
     /// The export of traces. Default: none.
@@ -145,6 +148,24 @@ pub(super) struct AdminTable {
     pub token: Option<Spanned<ParsedText<Secret>>>,
     /// Token that is accepted for `/metrics` only, for Prometheus. Default: none.
     pub metrics_token: Option<Spanned<ParsedText<Secret>>>,
+}
+
+/// `[log]`: the gateway's own log, on stderr. A change takes effect at the next start.
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct LogTable {
+    /// `"text"`, or `"json"` for a JSON object per line. Default: `"text"`.
+    pub format: ParsedText<LogFormat>,
+    /// Least severe level that is logged: `"error"`, `"warn"`, `"info"`, `"debug"` or `"trace"`. The environment
+    /// variable `TOLLGATE_LOG` overrides it. Default: `"info"`.
+    pub level: ParsedText<Level>,
+}
+
+impl Default for LogTable {
+    fn default() -> Self {
+        Self { format: ParsedText(LogFormat::Text), level: ParsedText(Level::INFO) }
+    }
 }
 
 /// `[access_log]`: a line per request. A change takes effect at the next start.

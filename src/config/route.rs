@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use bytes::Bytes;
 use hyper::{
     HeaderMap, StatusCode,
     header::{HeaderName, HeaderValue},
 };
 
+use super::BodyTemplate;
 use tollgate_routing::{
     Matcher,
     template::{Location, Template},
@@ -95,5 +95,5 @@ pub struct OnLimit {
     /// The status, from 400 to 599.
     pub status: StatusCode,
     /// The body and its content type. `None` means the gateway's own body.
-    pub body: Option<(Bytes, HeaderValue)>,
+    pub body: Option<(BodyTemplate, HeaderValue)>,
 }

@@ -1,8 +1,34 @@
-//! The settings of the access log and of tracing.
+//! The settings of the log, of the access log and of tracing.
 
 use std::path::PathBuf;
 
+use tracing::Level;
+
 use super::ServerUrl;
+
+/// The settings of the gateway's own log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogSettings {
+    /// The format of a line.
+    pub format: LogFormat,
+    /// The least severe level that is logged.
+    pub level: Level,
+}
+
+impl Default for LogSettings {
+    fn default() -> Self {
+        Self { format: LogFormat::Text, level: Level::INFO }
+    }
+}
+
+/// The format of a log line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogFormat {
+    /// Text for people, with fields as `name=value`.
+    Text,
+    /// A JSON object per line.
+    Json,
+}
 
 /// The settings of the access log.
 #[derive(Debug, PartialEq, Eq)]

@@ -229,18 +229,24 @@ fn a_panic_ends_its_own_connection_and_gives_back_what_that_held() {
     // Nobody else gets its port, and nobody listens.
     let gone = tokio::net::TcpSocket::new_v4().unwrap();
     gone.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    // More of them than there may be connections. Each server is warned of once.
+    const PANICS: usize = 5;
+    let upstream = |number| {
+        format!(
+            "[upstreams.gone{number}]\nservers = [\"http://{}\"]\n\
+             [[routes]]\npath = \"/panics{number}\"\nupstream = \"gone{number}\"\nlimits = [\"running\"]\n",
+            gone.local_addr().unwrap()
+        )
+    };
     let address = start_panicking(&format!(
-        "[upstreams.gone]\nservers = [\"http://{}\"]\n\
-         [limits.running]\nkey = \"global\"\nrate = \"1\"\nalgorithm = \"concurrency\"\n\
-         [[routes]]\npath = \"/panics\"\nupstream = \"gone\"\nlimits = [\"running\"]\n\
+        "{}[limits.running]\nkey = \"global\"\nrate = \"1\"\nalgorithm = \"concurrency\"\n\
          [[routes]]\npath = \"/\"\nrespond = {{ status = 204 }}\nlimits = [\"running\"]\n",
-        gone.local_addr().unwrap()
+        (0..PANICS).map(upstream).collect::<String>()
     ));
     let mut other = Client::connect(address);
-    // More of them than there may be connections.
-    for _ in 0..5 {
+    for number in 0..PANICS {
         let mut client = Client::connect(address);
-        client.send(b"GET /panics HTTP/1.1\r\nHost: a\r\n\r\n");
+        client.send(format!("GET /panics{number} HTTP/1.1\r\nHost: a\r\n\r\n").as_bytes());
         assert_eq!(client.rest(), b"");
         // On its connection of before, with the one permit that there is.
         assert_eq!(other.ask("GET /").status, 204);

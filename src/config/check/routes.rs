@@ -6,7 +6,7 @@ use hyper::{StatusCode, header::HeaderValue};
 
 use super::{Check, duplicate, undefined};
 use crate::config::{
-    Action, Edits, OnLimit, RouteSettings,
+    Action, BodyTemplate, Edits, OnLimit, RouteSettings,
     error::Diagnostic,
     file::{self, Spanned, SpannedTable, ValueList},
     value::{FieldName, ParsedText},
@@ -220,7 +220,16 @@ impl Check<'_, '_> {
             self.fault(fault.help("add for example: body = '{\"error\":\"slow down\"}'"));
         }
         let content_type = content_type.map_or(TEXT, |content_type| content_type.into_inner().0);
-        OnLimit { status: status(code.0), body: body.map(|body| (body.into(), content_type)) }
+        let body = body.and_then(|body| match BodyTemplate::parse(body.get_ref()) {
+            Ok(template) => Some(template),
+            Err(unknown) => {
+                let fault =
+                    Diagnostic::error(format!("unknown placeholder `{{{unknown}}}`")).at(&body.span(), "");
+                self.fault(fault.help("use `{retry_after}` or `{limit}`"));
+                None
+            }
+        });
+        OnLimit { status: status(code.0), body: body.map(|body| (body, content_type)) }
     }
 
     fn check_upstream(&mut self, name: &Spanned<String>) {

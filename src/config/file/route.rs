@@ -119,8 +119,9 @@ pub(in crate::config) struct EditsTable {
 pub(in crate::config) struct OnLimitTable {
     /// Status, 400 to 599. Default: 429.
     pub status: Whole<400, 599>,
-    /// Body. Default: an application/problem+json body.
-    pub body: Option<String>,
+    /// Body, in which `{retry_after}` stands for the seconds of Retry-After, and `{limit}` for the name of the limit.
+    /// Default: an application/problem+json body.
+    pub body: Option<Spanned<String>>,
     /// Content type of `body`. Default: `"text/plain; charset=utf-8"`.
     pub content_type: Option<Spanned<ParsedText<HeaderValue>>>,
 }

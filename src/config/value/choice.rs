@@ -5,7 +5,9 @@ use std::fmt;
 use super::FromText;
 use tollgate_limiter::{OnFailure, RatelimitHeaders, RedissonType, Scope};
 
-use crate::config::{AccessLogFormat, Balance, EscapedSlashes, Missing, Mode};
+use tracing::Level;
+
+use crate::config::{AccessLogFormat, Balance, EscapedSlashes, LogFormat, Missing, Mode};
 
 impl FromText for RatelimitHeaders {
     const EXPECTED: &'static str = "\"draft-11\", \"x-ratelimit\", \"both\" or \"off\"";
@@ -34,6 +36,29 @@ impl FromText for AccessLogFormat {
 
     fn read(text: &str) -> Result<Self, String> {
         choose("access log format", [("json", Self::Json), ("combined", Self::Combined)], text)
+    }
+}
+
+impl FromText for LogFormat {
+    const EXPECTED: &'static str = "\"text\" or \"json\"";
+
+    fn read(text: &str) -> Result<Self, String> {
+        choose("log format", [("text", Self::Text), ("json", Self::Json)], text)
+    }
+}
+
+impl FromText for Level {
+    const EXPECTED: &'static str = "\"error\", \"warn\", \"info\", \"debug\" or \"trace\"";
+
+    fn read(text: &str) -> Result<Self, String> {
+        let levels = [
+            ("error", Self::ERROR),
+            ("warn", Self::WARN),
+            ("info", Self::INFO),
+            ("debug", Self::DEBUG),
+            ("trace", Self::TRACE),
+        ];
+        choose("log level", levels, text)
     }
 }
 

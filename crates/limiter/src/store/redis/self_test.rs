@@ -53,7 +53,10 @@ pub(super) async fn missing_rights(
         ask(connection, "INFO", Vec::new()),
     );
     let mut missing: Vec<String> = match script? {
-        Some(Value::Array(missing)) => missing.into_iter().filter_map(Value::into_string).collect(),
+        Some(Value::Array(missing)) => {
+            let names = missing.into_iter().filter_map(Value::into_string);
+            names.filter(|name| name.bytes().all(|byte| byte.is_ascii_uppercase())).collect()
+        }
         Some(_) => Vec::new(),
         None => vec!["EVAL".to_owned()],
     };

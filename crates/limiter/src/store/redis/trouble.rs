@@ -116,7 +116,7 @@ pub(super) fn told(error: &Error) -> String {
         ErrorKind::Unknown | ErrorKind::Auth | ErrorKind::Cluster | ErrorKind::InvalidArgument => {
             format!("it says `{}`", error.details())
         }
-        _ => error.to_string(),
+        kind => format!("{}: {}", kind.to_str(), plainly(error.details())),
     };
     // After this, Redis repeats what it was asked.
     let told = told.split(", with args beginning with").next().unwrap_or_default();
@@ -124,8 +124,21 @@ pub(super) fn told(error: &Error) -> String {
     one_line.take(CHARACTERS_MOST).collect()
 }
 
+/// Returns the message in the `Debug` output of an error of the system or of TLS, which is all that the client keeps of it.
+fn plainly(details: &str) -> &str {
+    let message = details.split_once("message: \"").and_then(|(_, rest)| rest.split_once('"'));
+    let error = details.split_once("error: ").and_then(|(_, rest)| rest.rsplit_once('}'));
+    match (message, error) {
+        (Some((message, _)), _) => message,
+        (_, Some((error, _))) => error.trim().trim_matches('"'),
+        _ => details,
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::io;
+
     use super::*;
 
     fn answer(details: String) -> Error {
@@ -139,6 +152,14 @@ mod tests {
         let lines = answer(format!("ERR one\nINFO two {}", "é".repeat(100_000)));
         assert!(told(&lines).starts_with("it says `ERR one INFO two é"));
         assert_eq!(told(&lines).chars().count(), CHARACTERS_MOST);
+    }
+
+    #[test]
+    fn errors_of_the_system_are_told_without_their_debug_output() {
+        let refused = io::Error::from_raw_os_error(111);
+        assert_eq!(told(&Error::from(refused)), "IO Error: Connection refused");
+        let broken = io::Error::other("it broke");
+        assert_eq!(told(&Error::from(broken)), "IO Error: it broke");
     }
 
     #[test]
