@@ -49,7 +49,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub(crate) struct Admin {
     gateway: Arc<ArcSwap<Gateway>>,
     status: Arc<Status>,
-    tokens: AdminTokens,
+    tokens: Arc<ArcSwap<AdminTokens>>,
     guesses: Guesses,
     sessions: Sessions,
     history: History,
@@ -58,11 +58,11 @@ pub(crate) struct Admin {
 /// Answers operators until the program ends.
 pub async fn serve(
     listener: TcpListener,
-    tokens: AdminTokens,
     gateway: Arc<ArcSwap<Gateway>>,
     status: Arc<Status>,
     reloader: Arc<Reloader>,
 ) {
+    let tokens = reloader.tokens();
     let reloads = config::router(reloader, status.clone());
     let admin = Arc::new(Admin::new(tokens, gateway, status));
     tokio::spawn(admin.clone().keep_history());
@@ -71,7 +71,11 @@ pub async fn serve(
 
 impl Admin {
     /// Returns the state for a gateway whose operators need these tokens.
-    pub(crate) fn new(tokens: AdminTokens, gateway: Arc<ArcSwap<Gateway>>, status: Arc<Status>) -> Self {
+    pub(crate) fn new(
+        tokens: Arc<ArcSwap<AdminTokens>>,
+        gateway: Arc<ArcSwap<Gateway>>,
+        status: Arc<Status>,
+    ) -> Self {
         let history = History::begin(Snapshot::of(&gateway.load()));
         let (guesses, sessions) = (Guesses::new(), Sessions::default());
         Self { gateway, status, tokens, guesses, sessions, history }

@@ -247,11 +247,10 @@ impl Run {
             let mut server = Server::start(config, gateway).await?;
             let admin = server.take_admin();
             greet(config, &server, admin.as_ref().map(TcpListener::local_addr).transpose()?);
-            let tokens = config.admin.as_ref().map(|admin| admin.tokens.clone()).unwrap_or_default();
             let reloader = Arc::new(Reloader::new(source, running, limiter, &server, log::report));
             if let Some(listener) = admin {
                 let (gateway, status) = (server.gateway(), server.status());
-                tokio::spawn(admin::serve(listener, tokens, gateway, status, reloader.clone()));
+                tokio::spawn(admin::serve(listener, gateway, status, reloader.clone()));
             }
             reloader.clone().watch();
             // The result is in the log, too.

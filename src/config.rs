@@ -41,7 +41,7 @@ pub use self::{
     decisions::{Callers, DecisionsSettings, RatelimitSettings},
     descriptors::{DescriptorRule, EntryRule, ValuePattern},
     error::{Diagnostic, DiagnosticRecord, Diagnostics, LabeledSpan, Severity},
-    expiry::Expiry,
+    expiry::{EXPIRES_SOON, Expiry},
     jwt::{JwtKey, JwtSettings},
     limit::{Cost, Exemption, KeyPart, LimitSettings, Missing, Mode, RateOverride, StatusRange, read_key},
     ratelimit::{DescriptorEntry, DomainSettings, RatelimitFolder, Verdict},
@@ -53,7 +53,7 @@ pub use self::{
     upstream::{Balance, Eject, Health, Percent, Retries, ServerUrl, Target, UpstreamSettings, Weighted},
 };
 use self::{
-    document::Document,
+    document::{Document, ReferenceSources},
     file::{ConfigFile, ValueList},
     value::{FromText, ParsedText},
 };
@@ -169,11 +169,11 @@ fn read(
     let mut document = Document::parse(text);
     let listen = flag(&mut document, "--listen", overrides.listen.as_deref(), ["server", "listen"]);
     let store = flag(&mut document, "--store", overrides.store.as_deref(), ["store", "url"]);
-    document.expand(environment);
+    let folder = Path::new(name).parent().unwrap_or(Path::new(""));
+    document.expand(&mut ReferenceSources { environment, folder, files: sources });
     let config = document.read().and_then(|mut file: ConfigFile| {
         file.server.value.listen = listen.map(ValueList::of).unwrap_or(file.server.value.listen);
         file.store.value.url = store.map(ParsedText).unwrap_or(file.store.value.url);
-        let folder = Path::new(name).parent().unwrap_or(Path::new(""));
         check::check(file, folder, &mut document, sources)
     });
     let faults = Diagnostics::new(name, text, document.faults).with(document.included);
@@ -258,6 +258,7 @@ mod tests {
                 max_connections: 20_000,
                 escaped_slashes: EscapedSlashes::Keep,
                 request_id: true,
+                reuse_port: false,
                 health: None,
                 header_timeout: 10 * second,
                 idle_timeout: 75 * second,

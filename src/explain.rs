@@ -155,8 +155,8 @@ impl DescribedRoute {
         let (matcher, _) = routes.nth(route.place).expect("it is one of them");
         let (upstream, target, responds) = match aim {
             None => (None, None, None),
-            Some(Aim::Upstream(upstream, uri)) => {
-                let name = gateway.upstreams()[upstream].0.clone();
+            Some(Aim::Upstream(split, uri)) => {
+                let name = gateway.names(split);
                 (Some(name), Some(uri.as_ref().unwrap_or(as_sent).to_string()), None)
             }
             Some(Aim::Fixed(response)) => (None, None, Some(response.status().as_u16())),

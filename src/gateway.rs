@@ -21,6 +21,7 @@ mod spans;
 #[cfg(not(feature = "opentelemetry"))]
 #[path = "gateway/no_spans.rs"]
 mod spans;
+pub(crate) mod split;
 pub(crate) mod target;
 
 use std::{sync::Arc, time::Duration};
@@ -242,7 +243,7 @@ impl Gateway {
         facts: &mut Facts,
     ) -> Result<Response<Body>, Failure> {
         let (upstream, uri) = match aim {
-            Aim::Upstream(upstream, uri) => (&self.upstreams[upstream].1, uri),
+            Aim::Upstream(split, uri) => (&self.upstreams[split.draw()].1, uri),
             Aim::Fixed(response) => return Ok(whole(response.clone())),
             Aim::Redirect(to, status) => return Ok(whole(fixed(status, "", &[(LOCATION, to)]))),
         };

@@ -10,16 +10,18 @@ mod watch;
 use std::{
     collections::BTreeMap,
     mem,
+    net::SocketAddr,
     path::{Path, PathBuf},
     sync::Arc,
 };
 
+use arc_swap::ArcSwap;
 use serde_json::Value;
 use tokio::sync::Mutex;
 use tollgate_limiter::Limiter;
 
 use crate::{
-    config::{Config, Diagnostics, FlagOverrides, LoadedConfig, Sources},
+    config::{AdminTokens, Config, Diagnostics, FlagOverrides, LoadedConfig, Sources},
     gateway::Gateway,
     server::{Control, Server, Status},
 };
@@ -58,6 +60,9 @@ pub struct Reloader {
     limiter: Arc<Limiter>,
     control: Arc<Control>,
     status: Arc<Status>,
+    /// The address of the admin port, which only a restart changes.
+    admin_listen: Option<SocketAddr>,
+    tokens: Arc<ArcSwap<AdminTokens>>,
     /// Reports errors and warnings.
     complain: fn(&Diagnostics),
 }
@@ -72,7 +77,18 @@ impl Reloader {
         complain: fn(&Diagnostics),
     ) -> Self {
         let (control, status) = (server.control(), server.status());
-        Self { source, running: Mutex::new(running), limiter, control, status, complain }
+        let admin = running.config.admin.as_ref();
+        let admin_listen = admin.map(|admin| admin.listen);
+        let tokens = admin.map(|admin| admin.tokens.clone()).unwrap_or_default();
+        let tokens = Arc::new(ArcSwap::from_pointee(tokens));
+        status.note_expiries(running.config.expiries());
+        let running = Mutex::new(running);
+        Self { source, running, limiter, control, status, admin_listen, tokens, complain }
+    }
+
+    /// Returns the tokens of the admin port, which a reload replaces.
+    pub fn tokens(&self) -> Arc<ArcSwap<AdminTokens>> {
+        self.tokens.clone()
     }
 
     /// Returns the path of the configuration file.
@@ -131,6 +147,11 @@ impl Reloader {
         }
         self.limiter.forget_refusals();
         self.limiter.renew_waits(rules.values().map(|rule| rule.rates()));
+        // A file with another address may have no token, because that address needs none.
+        if let Some(admin) = config.admin.as_ref().filter(|admin| Some(admin.listen) == self.admin_listen) {
+            self.tokens.store(Arc::new(admin.tokens.clone()));
+        }
+        self.status.note_expiries(config.expiries());
         (running.config, running.shown) = (config, shown);
         tracing::info!(by, changes = changes.len(), "reloaded `{}`", self.source.path.display());
         for change in &changes {

@@ -326,7 +326,8 @@ impl Control {
             match unnamed.iter().position(|open| *open == entrance) {
                 Some(place) => drop(unnamed.swap_remove(place)),
                 None => {
-                    let listener = Listener::open(&entrance.address, &mut Vec::new()).await?;
+                    let listener =
+                        Listener::open(&entrance.address, config.server.reuse_port, &mut Vec::new()).await?;
                     opened.push((entrance, listener));
                 }
             }

@@ -15,5 +15,7 @@ mod documents;
 mod explain;
 mod operating;
 mod schema;
+mod secrets;
 mod simulate;
+mod split;
 mod structure;

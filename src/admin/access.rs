@@ -82,22 +82,21 @@ impl Admin {
         let is_login = path == "/api/session" && request.method() != Method::GET;
         let is_for_all = is_login || dashboard::PATHS.contains(&path);
         let is_scrape = path == "/metrics";
-        let borne = borne(headers);
-        if let (Some(token), Some(borne)) = (&self.tokens.metrics, borne)
+        let (borne, tokens) = (borne(headers), self.tokens.load());
+        if let (Some(token), Some(borne)) = (&tokens.metrics, borne)
             && is_scrape
             && are_same(borne, token)
         {
             self.guesses.note_right(peer);
             return Ok("metrics token");
         }
-        let needed =
-            self.tokens.admin.as_ref().or_else(|| self.tokens.metrics.as_ref().filter(|_| is_scrape));
+        let needed = tokens.admin.as_ref().or_else(|| tokens.metrics.as_ref().filter(|_| is_scrape));
         match (needed, borne) {
             (Some(token), Some(borne)) if are_same(borne, token) => {
                 self.guesses.note_right(peer);
                 Ok("token")
             }
-            (Some(_), _) if self.sessions.has(headers) => Ok("login"),
+            (Some(token), _) if self.sessions.has(headers, token) => Ok("login"),
             (Some(_), _) if is_for_all => Ok("nothing"),
             (Some(_), Some(_)) => Err(self.wrong_token(peer)),
             (Some(_), None) if path == "/api/session" => Ok("nothing"),
@@ -172,7 +171,8 @@ pub(super) async fn log_in(
     login: Result<Json<Login>, JsonRejection>,
 ) -> Result<impl IntoResponse, Problem> {
     let Json(login) = login.map_err(Problem::from)?;
-    let Some(token) = &admin.tokens.admin else {
+    let tokens = admin.tokens.load();
+    let Some(token) = &tokens.admin else {
         return Err(Problem::new(StatusCode::CONFLICT, "this port needs no token"));
     };
     if !are_same(login.token.as_bytes(), token) {
@@ -180,7 +180,7 @@ pub(super) async fn log_in(
     }
     admin.guesses.note_right(peer);
     tracing::info!(%peer, "operator logged in");
-    Ok((StatusCode::NO_CONTENT, [(SET_COOKIE, admin.sessions.begin(&headers))]))
+    Ok((StatusCode::NO_CONTENT, [(SET_COOKIE, admin.sessions.begin(&headers, token))]))
 }
 
 pub(super) async fn log_out(State(admin): AdminState, headers: HeaderMap) -> impl IntoResponse {

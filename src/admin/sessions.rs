@@ -14,6 +14,8 @@ use rustls::crypto::aws_lc_rs;
 use sha2::{Digest, Sha256};
 use tokio::time::Instant;
 
+use crate::config::AdminToken;
+
 const SESSIONS_MOST: usize = 64;
 const LASTS: Duration = Duration::from_secs(12 * 3_600);
 
@@ -24,6 +26,8 @@ pub(super) struct Sessions(Mutex<Vec<Session>>);
 struct Session {
     /// The hash of the cookie's secret. Comparing hashes takes the same time for any guess.
     hash: Hash,
+    /// The hash of the token that was sent. Another token ends the login.
+    token: Hash,
     until: Instant,
 }
 
@@ -31,7 +35,7 @@ type Hash = [u8; 32];
 
 impl Sessions {
     /// Creates a login and returns the cookie to set. The request's header fields determine its name.
-    pub(super) fn begin(&self, headers: &HeaderMap) -> HeaderValue {
+    pub(super) fn begin(&self, headers: &HeaderMap, token: &AdminToken) -> HeaderValue {
         let mut secret = [0; 32];
         let random = aws_lc_rs::default_provider().secure_random;
         random.fill(&mut secret).expect("the system gives randomness");
@@ -41,16 +45,18 @@ impl Sessions {
         if sessions.len() == SESSIONS_MOST {
             sessions.remove(0);
         }
-        sessions.push(Session { hash: Sha256::digest(&secret).into(), until: Instant::now() + LASTS });
+        let (hash, token) = (Sha256::digest(&secret).into(), Sha256::digest(token.as_str()).into());
+        sessions.push(Session { hash, token, until: Instant::now() + LASTS });
         cookie(headers, &secret, LASTS)
     }
 
-    /// Returns true if the request has a valid cookie.
-    pub(super) fn has(&self, headers: &HeaderMap) -> bool {
+    /// Returns true if the request has a valid cookie of a login with this token.
+    pub(super) fn has(&self, headers: &HeaderMap, token: &AdminToken) -> bool {
         let now = Instant::now();
-        let borne = borne(headers);
+        let (borne, token) = (borne(headers), Hash::from(Sha256::digest(token.as_str())));
         let sessions = self.0.lock();
-        sessions.iter().any(|session| session.until > now && borne.contains(&session.hash))
+        let is_valid = |session: &Session| session.until > now && session.token == token;
+        sessions.iter().any(|session| is_valid(session) && borne.contains(&session.hash))
     }
 
     /// Ends the login of a request and returns the cookie to set.
@@ -96,25 +102,27 @@ mod tests {
     fn logins_are_bounded_in_number_and_time() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
         runtime.unwrap().block_on(async {
-            let sessions = Sessions::default();
+            let (sessions, token) = (Sessions::default(), AdminToken("correct-horse-battery".to_owned()));
             let nobody = headers(&"a=b".parse().unwrap());
-            let first = headers(&sessions.begin(&nobody));
-            assert!(sessions.has(&first) && !sessions.has(&nobody));
+            let first = headers(&sessions.begin(&nobody, &token));
+            assert!(sessions.has(&first, &token) && !sessions.has(&nobody, &token));
             assert!(sessions.0.lock().iter().all(|session| session.hash != [0; 32]));
-            let others: Vec<_> = (0..SESSIONS_MOST).map(|_| headers(&sessions.begin(&nobody))).collect();
-            assert!(!sessions.has(&first) && others.iter().all(|other| sessions.has(other)));
+            let others: Vec<_> =
+                (0..SESSIONS_MOST).map(|_| headers(&sessions.begin(&nobody, &token))).collect();
+            assert!(!sessions.has(&first, &token) && others.iter().all(|other| sessions.has(other, &token)));
+            assert!(!sessions.has(&others[1], &AdminToken("another-horse-battery".to_owned())));
             sessions.end(&others[0]);
-            assert!(!sessions.has(&others[0]) && sessions.has(&others[1]));
+            assert!(!sessions.has(&others[0], &token) && sessions.has(&others[1], &token));
             tokio::time::advance(LASTS).await;
-            assert!(!sessions.has(&others[1]));
+            assert!(!sessions.has(&others[1], &token));
         });
     }
 
     #[test]
     fn a_cookie_is_for_its_port_and_no_script() {
-        let sessions = Sessions::default();
+        let (sessions, token) = (Sessions::default(), AdminToken("correct-horse-battery".to_owned()));
         let mut headers = headers(&"a=b".parse().unwrap());
-        let cookie = sessions.begin(&headers);
+        let cookie = sessions.begin(&headers, &token);
         let text = cookie.to_str().unwrap();
         assert!(
             text.starts_with("tollgate-9901=") && text.ends_with("; HttpOnly; SameSite=Strict"),
@@ -122,6 +130,6 @@ mod tests {
         );
         headers.insert(COOKIE, cookie);
         headers.insert(HOST, "localhost:9902".parse().unwrap());
-        assert!(!sessions.has(&headers));
+        assert!(!sessions.has(&headers, &token));
     }
 }

@@ -4,7 +4,7 @@ use std::{
     net::{SocketAddr, TcpListener},
     os::unix::net::UnixStream,
     sync::Arc,
-    time::{Duration, SystemTime},
+    time::SystemTime,
 };
 
 use humantime::format_rfc3339_seconds;
@@ -12,10 +12,7 @@ use serde_json::{Value, json};
 use tokio::{net, time::timeout};
 use tollgate_limiter::{Ask, Limit, Limiter, OnFailure, Rate, StoreUrl};
 
-use crate::config::{Config, Expiry, ListenAddress, ServerUrl, Target, UpstreamSettings};
-
-/// A certificate that expires within this time is reported.
-const EXPIRES_SOON: Duration = Duration::from_secs(14 * 86_400);
+use crate::config::{Config, EXPIRES_SOON, Expiry, ListenAddress, ServerUrl, Target, UpstreamSettings};
 
 /// A thing that a configuration needs, and the problem with it, if there is one.
 pub(super) struct Finding {

@@ -93,6 +93,10 @@ fn conditions(route: &RouteSettings) -> Vec<String> {
 fn action(route: &RouteSettings) -> String {
     match &route.action {
         Action::Upstream(name) => name.clone(),
+        Action::Split(weights) => {
+            let weights = weights.iter().map(|(name, weight)| format!("{name}={weight}"));
+            weights.collect::<Vec<_>>().join(",")
+        }
         Action::Respond { status, .. } => format!("responds {}", status.as_str()),
         Action::Redirect { status, .. } => format!("redirects {}", status.as_str()),
     }

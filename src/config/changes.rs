@@ -1,11 +1,12 @@
 //! The changes that a reload makes, for the log.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, net::SocketAddr};
 
 use serde_json::Value;
 
 use super::{
-    Action, Config, LimitSettings, RouteSettings, ServerUrl, UpstreamSettings, difference::Difference,
+    Action, AdminTokens, Config, LimitSettings, RouteSettings, ServerUrl, UpstreamSettings,
+    difference::Difference,
 };
 use tollgate_limiter::Algorithm;
 
@@ -57,7 +58,7 @@ impl Config {
     }
 
     /// Returns the keys that a reload applies, each with whether its value is the same.
-    fn settings_at_once(&self, old: &Self) -> [(&'static str, bool); 18] {
+    fn settings_at_once(&self, old: &Self) -> [(&'static str, bool); 19] {
         let (new_server, old_server) = (&self.server, &old.server);
         let tracings = self.tracing.as_ref().zip(old.tracing.as_ref());
         [
@@ -76,6 +77,7 @@ impl Config {
             ("server.escaped_slashes", new_server.escaped_slashes == old_server.escaped_slashes),
             ("server.request_id", new_server.request_id == old_server.request_id),
             ("server.health", new_server.health == old_server.health),
+            ("admin.token", tokens(self) == tokens(old)),
             ("decisions", self.decisions == old.decisions),
             ("jwt", self.jwt == old.jwt),
             ("tracing.sample", tracings.is_none_or(|(new, old)| new.sample == old.sample)),
@@ -83,12 +85,13 @@ impl Config {
     }
 
     /// Returns the keys that need a restart, each with whether its value is the same.
-    fn settings_at_next_start(&self, old: &Self) -> [(&'static str, bool); 12] {
+    fn settings_at_next_start(&self, old: &Self) -> [(&'static str, bool); 13] {
         let (new_store, old_store) = (&self.store, &old.store);
         [
             ("server.workers", self.server.workers == old.server.workers),
-            ("admin", self.admin == old.admin),
             ("log", self.log == old.log),
+            ("server.reuse_port", self.server.reuse_port == old.server.reuse_port),
+            ("admin.listen", admin(self) == admin(old)),
             ("access_log", self.access_log == old.access_log),
             ("tracing", otlp(self) == otlp(old)),
             ("store.url", new_store.url == old_store.url),
@@ -200,7 +203,7 @@ impl RouteSettings {
 impl Action {
     fn key(&self) -> &'static str {
         match self {
-            Self::Upstream(_) => "upstream",
+            Self::Upstream(_) | Self::Split(_) => "upstream",
             Self::Respond { .. } => "respond",
             Self::Redirect { .. } => "redirect",
         }
@@ -210,6 +213,16 @@ impl Action {
 /// Returns the keys whose values differ.
 fn changed<const N: usize>(keys: [(&'static str, bool); N]) -> impl Iterator<Item = &'static str> {
     keys.into_iter().filter(|(_, is_same)| !is_same).map(|(key, _)| key)
+}
+
+/// Returns the address of the admin port.
+fn admin(config: &Config) -> Option<SocketAddr> {
+    config.admin.as_ref().map(|admin| admin.listen)
+}
+
+/// Returns the tokens of the admin port.
+fn tokens(config: &Config) -> Option<&AdminTokens> {
+    config.admin.as_ref().map(|admin| &admin.tokens)
 }
 
 /// Returns the collector of a configuration.

@@ -155,6 +155,7 @@ impl<'d, 'i> Check<'d, 'i> {
             max_connections: server.max_connections.0 as usize,
             escaped_slashes: server.escaped_slashes.0,
             request_id: server.request_id,
+            reuse_port: server.reuse_port,
             health: server.health.map(|path| path.0),
             header_timeout: server.timeouts.value.header.0,
             idle_timeout: server.timeouts.value.idle.0,

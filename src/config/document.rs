@@ -14,6 +14,7 @@ use toml::{
     de::{DeArray, DeTable, DeValue, Deserializer},
 };
 
+pub(super) use self::environment::ReferenceSources;
 use super::{
     error::{Diagnostic, Diagnostics, nearest},
     file::ConfigFile,
@@ -70,9 +71,9 @@ impl<'i> Document<'i> {
         }
     }
 
-    /// Expands `${NAME}` and `${NAME:-default}` in all strings.
-    pub(super) fn expand(&mut self, environment: &dyn Fn(&str) -> Option<String>) {
-        for (span, fault) in environment::expand(&mut self.tree, environment) {
+    /// Expands `${NAME}`, `${file:PATH}` and `${NAME:-default}` in all strings.
+    pub(super) fn expand(&mut self, sources: &mut ReferenceSources<'_>) {
+        for (span, fault) in environment::expand(&mut self.tree, sources) {
             self.faults.push(fault);
             self.remove(&span);
         }

@@ -8,6 +8,8 @@ use webpki::{EndEntityCert, KeyUsage};
 
 use super::{Config, ServerTls};
 
+/// A certificate that expires within this time is reported.
+pub const EXPIRES_SOON: Duration = Duration::from_secs(14 * 86_400);
 /// The end of the year 9999, in seconds. No certificate is valid longer (RFC 5280, section 4.1.2.5).
 const END_OF_TIME: Duration = Duration::from_secs(253_402_300_799);
 

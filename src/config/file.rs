@@ -11,6 +11,7 @@ mod limit;
 mod route;
 mod server;
 mod spanned;
+mod split;
 mod upstream;
 
 use std::{
@@ -31,6 +32,7 @@ pub(super) use self::{
     route::{EditsTable, OnLimitTable, RedirectTable, RespondTable, RouteTable},
     server::{CertificateTable, ServerTable, ServerTlsTable},
     spanned::Spanned,
+    split::RouteUpstreams,
     upstream::{EjectTable, HealthTable, ServerList, UpstreamTable},
 };
 #[cfg(test)]

@@ -45,6 +45,8 @@ pub struct RouteSettings {
 pub enum Action {
     /// Forward it to the upstream of this name.
     Upstream(String),
+    /// Forward it to one of these upstreams, drawn by weight. The weights don't add up to 0.
+    Split(Vec<(String, u32)>),
     /// Send a fixed response.
     Respond {
         /// The status, from 200 to 599.

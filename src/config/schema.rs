@@ -13,8 +13,8 @@ use tollgate_limiter::Rate;
 use super::{
     Cost,
     file::{
-        ConfigFile, LimitTable, Pairs, ResponseCostTable, RouteLimit, ServerEntry, ServerList, Spanned,
-        SpannedTable, UpstreamServerTable, ValueList,
+        ConfigFile, LimitTable, Pairs, ResponseCostTable, RouteLimit, RouteUpstreams, ServerEntry,
+        ServerList, Spanned, SpannedTable, UpstreamServerTable, ValueList,
     },
     value::{Fraction, FromText, ParsedText, Whole},
 };
@@ -141,6 +141,10 @@ unnamed! {
     [] RouteLimit: |generator| {
         let inline = generator.subschema_for::<LimitTable>();
         json_schema!({ "anyOf": [{ "type": "string" }, inline] })
+    };
+    [] RouteUpstreams: |generator| {
+        let weights = generator.subschema_for::<std::collections::BTreeMap<String, Whole<0, 1000>>>();
+        json_schema!({ "anyOf": [{ "type": "string" }, weights] })
     };
     [] ServerList: |generator| one_or_many::<ServerEntry>(generator);
     [] ServerEntry: |generator| {

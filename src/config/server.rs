@@ -35,6 +35,8 @@ pub struct ServerSettings {
     pub escaped_slashes: EscapedSlashes,
     /// True if responses have an X-Request-Id.
     pub request_id: bool,
+    /// True if other processes may listen on the same TCP addresses.
+    pub reuse_port: bool,
     /// The path at which the main listener answers health checks. `None` if it doesn't.
     pub health: Option<PathAndQuery>,
     /// The timeout for receiving a request head.
@@ -93,7 +95,7 @@ pub struct AdminTokens {
 
 /// A token of the admin port. Its `Debug` output hides it.
 #[derive(Clone, PartialEq)]
-pub struct AdminToken(pub(super) String);
+pub struct AdminToken(pub(crate) String);
 
 impl AdminToken {
     /// Returns the token itself. It must not be printed.

@@ -12,7 +12,7 @@ use crate::{
     rules::{self, Rule, key::jwt::Claims},
 };
 
-use super::{Gateway, STATUS_CLASSES, Traffic, client, plan::Responder};
+use super::{Gateway, STATUS_CLASSES, Traffic, client, plan::Responder, split::Split};
 
 /// A route, for listings.
 #[derive(Debug)]
@@ -23,8 +23,8 @@ pub struct Listed<'g> {
     pub matcher: &'g Matcher,
     /// The names of its limits.
     pub limits: Vec<&'g str>,
-    /// The name of its upstream. `None` if the gateway answers itself.
-    pub upstream: Option<&'g str>,
+    /// The name of its upstream, or of several with their shares. `None` if the gateway answers itself.
+    pub upstream: Option<String>,
 }
 
 impl Gateway {
@@ -115,7 +115,7 @@ impl Gateway {
     pub fn routes(&self) -> impl Iterator<Item = Listed<'_>> {
         self.planner.routes.routes().map(|(matcher, route)| {
             let upstream = match &route.answer {
-                Responder::Upstream(upstream) => Some(self.upstreams[*upstream].0.as_str()),
+                Responder::Upstream(split) => Some(self.names(split)),
                 Responder::Fixed(_) | Responder::Redirect(..) => None,
             };
             Listed {
@@ -125,6 +125,21 @@ impl Gateway {
                 upstream,
             }
         })
+    }
+
+    /// Returns the name of a route's upstream, or of several with their shares: `canary 5 %, stable 95 %`.
+    pub(crate) fn names(&self, split: &Split) -> String {
+        let shares: Vec<_> = split.shares().collect();
+        let name = |upstream: usize| self.upstreams[upstream].0.as_str();
+        match &shares[..] {
+            [(only, _)] => name(*only).to_owned(),
+            shares => {
+                let shares = shares.iter().map(|(upstream, percent)| {
+                    format!("{} {} %", name(*upstream), (percent * 10.0).round() / 10.0)
+                });
+                shares.collect::<Vec<_>>().join(", ")
+            }
+        }
     }
 
     /// Returns the traffic of requests without a route, under an empty name, then of the routes by name.

@@ -44,7 +44,7 @@ use crate::{
 };
 
 use self::descriptors::DescriptorPlanner;
-use super::target::Target;
+use super::{split::Split, target::Target};
 
 /// The routes and limits of a configuration.
 #[derive(Debug)]
@@ -79,8 +79,8 @@ pub(crate) struct Route {
 /// The source of a route's responses.
 #[derive(Debug)]
 pub(crate) enum Responder {
-    /// The upstream at this index, in the order of the names.
-    Upstream(usize),
+    /// One of the upstreams, by their indexes in the order of the names.
+    Upstream(Split),
     /// A fixed response.
     Fixed(Response<Bytes>),
     /// A redirect with this status.
@@ -103,8 +103,8 @@ pub(crate) struct Plan<'g> {
 /// The next step for a request, if its limits admit it.
 #[derive(Debug)]
 pub(crate) enum Aim<'g> {
-    /// It is sent to the upstream at this index, with this target, or with the one it came with.
-    Upstream(usize, Option<Uri>),
+    /// It is sent to one of these upstreams, with this target, or with the one it came with.
+    Upstream(&'g Split, Option<Uri>),
     /// It gets this response.
     Fixed(&'g Response<Bytes>),
     /// It is redirected to this location with this status.
@@ -129,10 +129,14 @@ impl Planner {
     pub(crate) fn new(config: &Config, rules: BTreeMap<String, Arc<Rule>>) -> Self {
         let names = route_names(config);
         let routes = config.routes.iter().enumerate().map(|(place, route)| {
-            let upstream = |name: &String| config.upstreams.keys().position(|other| other == name);
+            let upstream = |name: &String| {
+                config.upstreams.keys().position(|other| other == name).expect("each upstream is defined")
+            };
             let answer = match &route.action {
-                Action::Upstream(name) => {
-                    Responder::Upstream(upstream(name).expect("each upstream is defined"))
+                Action::Upstream(name) => Responder::Upstream(Split::of(vec![(upstream(name), 1)])),
+                Action::Split(weights) => {
+                    let weights = weights.iter().map(|(name, weight)| (upstream(name), *weight));
+                    Responder::Upstream(Split::of(weights.collect()))
                 }
                 Action::Respond { status, body, headers } => Responder::Fixed(fixed(*status, body, headers)),
                 Action::Redirect { to, status } => Responder::Redirect(to.clone(), *status),
@@ -278,7 +282,7 @@ impl Route {
                         Some(target.rewritten_uri(&path, sent)?)
                     }
                 };
-                Aim::Upstream(*upstream, uri)
+                Aim::Upstream(upstream, uri)
             }
             Responder::Fixed(response) => Aim::Fixed(response),
             Responder::Redirect(to, status) => {

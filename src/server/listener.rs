@@ -16,7 +16,7 @@ use std::{
 use listenfd::ListenFd;
 use socket2::SockRef;
 use tokio::{
-    net::{TcpListener, UnixListener, UnixStream},
+    net::{TcpListener, TcpSocket, UnixListener, UnixStream},
     select,
     task::yield_now,
 };
@@ -75,12 +75,13 @@ impl Listeners {
         let mut inherited = inherited().map_err(StartError::Inherited)?;
         let mut open = Vec::new();
         for entrance in Entrance::all(config) {
-            let listener = Listener::open(&entrance.address, &mut inherited).await?;
+            let listener =
+                Listener::open(&entrance.address, config.server.reuse_port, &mut inherited).await?;
             open.push((entrance, listener));
         }
         let mut admin = None;
         if let Some(config) = &config.admin {
-            let listener = Listener::open(&ListenAddress::Tcp(config.listen), &mut inherited).await?;
+            let listener = Listener::open(&ListenAddress::Tcp(config.listen), false, &mut inherited).await?;
             if let Socket::Tcp(listener) = listener.socket {
                 admin = Some(listener);
             }
@@ -137,16 +138,17 @@ pub(super) enum ClientStream {
 }
 
 impl Listener {
-    /// Takes the socket of this address from the supervisor's, or opens one, and sets the longest backlog.
+    /// Takes the socket of this address from the supervisor's, or opens one, and sets the longest backlog. With `reuse_port`,
+    /// other processes may listen on a TCP address, too.
     pub(super) async fn open(
         address: &ListenAddress,
+        reuse_port: bool,
         inherited: &mut Vec<Socket>,
     ) -> Result<Self, StartError> {
         let has_address = |socket: &Socket| socket.address().is_ok_and(|own| own == *address);
         let opened = match (inherited.iter().position(has_address), address) {
             (Some(place), _) => Ok(Self { socket: inherited.swap_remove(place), file: None }),
-            (None, ListenAddress::Tcp(address)) => TcpListener::bind(address)
-                .await
+            (None, ListenAddress::Tcp(address)) => bind_tcp(*address, reuse_port)
                 .map(|listener| Self { socket: Socket::Tcp(listener), file: None }),
             (None, ListenAddress::Unix(path)) => bind_unix(path).await.map(|listener| Self {
                 socket: Socket::Unix(listener),
@@ -216,6 +218,16 @@ impl Socket {
             }
         }
     }
+}
+
+/// Opens a socket for a TCP address.
+fn bind_tcp(address: SocketAddr, reuse_port: bool) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    // Connections of an earlier process may still be closing.
+    socket.set_reuseaddr(true)?;
+    socket.set_reuseport(reuse_port)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG as u32)
 }
 
 /// Opens a unix socket. Replaces the file of a gateway that was killed.

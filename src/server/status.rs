@@ -11,6 +11,8 @@ use std::{
 use parking_lot::Mutex;
 use tollgate_limiter::metrics::{CountsByWord, Page};
 
+use crate::config::Expiry;
+
 /// The reasons to close a client's connection: the head of a request was late; no further request; a response
 /// wasn't read; most requests were cancelled; too many [frames without effect](super::frames); to make room
 /// for another connection; or there was no room for this one.
@@ -22,6 +24,9 @@ const UNREADABLE_FOR: &[&str] = &["request-malformed", "head-too-large", "target
 /// The observable state of a server.
 #[derive(Debug)]
 pub struct Status {
+    started: SystemTime,
+    /// The certificates of the running configuration.
+    expiries: Mutex<Vec<Expiry>>,
     is_draining: Arc<AtomicBool>,
     /// The number of open connections of each worker.
     connections: Vec<Arc<AtomicUsize>>,
@@ -57,6 +62,8 @@ impl Status {
         let reloads = Mutex::new(Reloads { good: 0, bad: 0, last_good: SystemTime::now(), last: None });
         let (closed, unreadable) = (CountsByWord::of(CLOSED_FOR), CountsByWord::of(UNREADABLE_FOR));
         Self {
+            started: SystemTime::now(),
+            expiries: Mutex::default(),
             is_draining,
             connections,
             accepted,
@@ -66,6 +73,21 @@ impl Status {
             unreadable,
             reloads,
         }
+    }
+
+    /// Returns the time at which the server started.
+    pub fn started(&self) -> SystemTime {
+        self.started
+    }
+
+    /// Returns the expiry of the running configuration's certificates.
+    pub fn expiries(&self) -> Vec<Expiry> {
+        self.expiries.lock().clone()
+    }
+
+    /// Records the expiry of the running configuration's certificates.
+    pub(crate) fn note_expiries(&self, expiries: Vec<Expiry>) {
+        *self.expiries.lock() = expiries;
     }
 
     /// Returns true if a load balancer should send no more requests here.

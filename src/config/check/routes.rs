@@ -8,7 +8,7 @@ use super::{Check, duplicate, undefined};
 use crate::config::{
     Action, BodyTemplate, Edits, OnLimit, RouteSettings,
     error::Diagnostic,
-    file::{self, Spanned, SpannedTable, ValueList},
+    file::{self, RouteUpstreams, Spanned, SpannedTable, ValueList},
     value::{FieldName, ParsedText},
 };
 use tollgate_routing::{Matcher, Pattern, hidden};
@@ -141,7 +141,7 @@ impl Check<'_, '_> {
         &mut self,
         route: &Range<usize>,
         path: Option<&Spanned<ParsedText<Pattern>>>,
-        upstream: Option<Spanned<String>>,
+        upstream: Option<Spanned<RouteUpstreams>>,
         respond: Option<SpannedTable<file::RespondTable>>,
         redirect: Option<SpannedTable<file::RedirectTable>>,
     ) -> Option<Action> {
@@ -157,9 +157,8 @@ impl Check<'_, '_> {
             self.fault(fault.help("remove one of the two"));
             return None;
         }
-        if let Some(name) = upstream {
-            self.check_upstream(&name);
-            return Some(Action::Upstream(name.into_inner()));
+        if let Some(upstream) = upstream {
+            return self.upstream_action(upstream);
         }
         if let Some(SpannedTable { value: respond, .. }) = respond {
             let headers = respond.headers.0.into_iter().map(|(name, value)| (name.0, value)).collect();
@@ -170,6 +169,25 @@ impl Check<'_, '_> {
         }
         self.missing(route, &["upstream", "respond", "redirect"], "upstream = \"orders\"");
         None
+    }
+
+    fn upstream_action(&mut self, upstream: Spanned<RouteUpstreams>) -> Option<Action> {
+        let span = upstream.span();
+        let weights = match upstream.into_inner() {
+            RouteUpstreams::One(name) => {
+                let name = Spanned::new(span, name);
+                self.check_upstream(&name);
+                return Some(Action::Upstream(name.into_inner()));
+            }
+            RouteUpstreams::Split(weights) => weights,
+        };
+        weights.keys().for_each(|name| self.check_upstream(name));
+        if weights.values().all(|weight| weight.0 == 0) {
+            let fault = Diagnostic::error("no upstream of this route has a weight").at(&span, "");
+            self.fault(fault.help("give at least one a weight: upstream = { stable = 95, canary = 5 }"));
+            return None;
+        }
+        Some(Action::Split(weights.into_iter().map(|(name, weight)| (name.into_inner(), weight.0)).collect()))
     }
 
     fn redirect(

@@ -1,35 +1,48 @@
-//! Expansion of `${NAME}` and `${NAME:-default}` in the strings of a file.
+//! Expansion of `${NAME}`, `${file:PATH}` and `${NAME:-default}` in the strings of a file.
 //!
+//! A path is relative to the folder of the configuration. The line break at the end of its file is dropped. A reload reads it again.
 //! As in a shell, the default also replaces an empty variable. `$$` is a dollar sign, and so is a `$` that
 //! isn't followed by a brace. Expanded values aren't expanded again.
 
-use std::ops::Range;
+use std::{ops::Range, path::Path};
 
 use toml::{
     Spanned,
     de::{DeTable, DeValue},
 };
 
-use crate::config::error::Diagnostic;
+use crate::config::{Sources, error::Diagnostic};
+
+/// The most bytes of a file that a string refers to.
+const FILE_BYTES_MOST: u64 = 64 << 10;
+
+/// The sources of the values of references.
+pub(in crate::config) struct ReferenceSources<'s> {
+    pub(in crate::config) environment: &'s dyn Fn(&str) -> Option<String>,
+    /// The folder of the configuration.
+    pub(in crate::config) folder: &'s Path,
+    /// The files of the configuration, which get those that are read.
+    pub(in crate::config) files: &'s mut Sources,
+}
 
 /// Expands the references in all strings of the table. Returns an error, with its position, for each string
 /// that can't be expanded.
 pub(super) fn expand(
     table: &mut DeTable<'_>,
-    environment: &dyn Fn(&str) -> Option<String>,
+    sources: &mut ReferenceSources<'_>,
 ) -> Vec<(Range<usize>, Diagnostic)> {
-    table.iter_mut().flat_map(|(_, value)| expand_value(value, environment)).collect()
+    table.iter_mut().flat_map(|(_, value)| expand_value(value, sources)).collect()
 }
 
 fn expand_value(
     value: &mut Spanned<DeValue<'_>>,
-    environment: &dyn Fn(&str) -> Option<String>,
+    sources: &mut ReferenceSources<'_>,
 ) -> Vec<(Range<usize>, Diagnostic)> {
     let span = value.span();
     match value.get_mut() {
-        DeValue::Table(table) => expand(table, environment),
-        DeValue::Array(list) => list.iter_mut().flat_map(|value| expand_value(value, environment)).collect(),
-        DeValue::String(text) if text.contains('$') => match expand_text(text, environment) {
+        DeValue::Table(table) => expand(table, sources),
+        DeValue::Array(list) => list.iter_mut().flat_map(|value| expand_value(value, sources)).collect(),
+        DeValue::String(text) if text.contains('$') => match expand_text(text, sources) {
             Ok(expanded) => {
                 *text = expanded.into();
                 Vec::new()
@@ -41,7 +54,7 @@ fn expand_value(
 }
 
 /// Expands a string. An error is a message and a line that says how to fix it.
-fn expand_text(text: &str, environment: &dyn Fn(&str) -> Option<String>) -> Result<String, String> {
+fn expand_text(text: &str, sources: &mut ReferenceSources<'_>) -> Result<String, String> {
     let mut expanded = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(dollar) = rest.find('$') {
@@ -51,7 +64,7 @@ fn expand_text(text: &str, environment: &dyn Fn(&str) -> Option<String>) -> Resu
             let (body, after) = body
                 .split_once('}')
                 .ok_or("`${` is not closed\nwrite \"${NAME}\", or \"$${\" for a literal `${`")?;
-            expanded += &resolve(body, environment)?;
+            expanded += &resolve(body, sources)?;
             rest = after;
         } else {
             expanded.push('$');
@@ -62,21 +75,41 @@ fn expand_text(text: &str, environment: &dyn Fn(&str) -> Option<String>) -> Resu
 }
 
 /// Returns the value of the text between the braces.
-fn resolve(body: &str, environment: &dyn Fn(&str) -> Option<String>) -> Result<String, String> {
+fn resolve(body: &str, sources: &mut ReferenceSources<'_>) -> Result<String, String> {
     let (name, default) = body.split_once(":-").map_or((body, None), |(name, default)| (name, Some(default)));
+    if let Some(path) = name.strip_prefix("file:") {
+        return read_file(path, sources).or_else(|fault| default.map(str::to_owned).ok_or(fault));
+    }
     let is_name = name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
     if name.is_empty() || !is_name {
         return Err(format!(
             "`{name}` is not a valid name of an environment variable\nuse letters, digits and underscores, or write \"$${{\" for a literal `${{`"
         ));
     }
-    match (environment(name).filter(|value| default.is_none() || !value.is_empty()), default) {
+    match ((sources.environment)(name).filter(|value| default.is_none() || !value.is_empty()), default) {
         (Some(value), _) => Ok(value),
         (None, Some(default)) => Ok(default.to_owned()),
         (None, None) => Err(format!(
             "the environment variable `{name}` is not set\nset it, or give a default: \"${{{name}:-DEFAULT}}\""
         )),
     }
+}
+
+/// Returns the text of a file without the line break at its end.
+fn read_file(path: &str, sources: &mut ReferenceSources<'_>) -> Result<String, String> {
+    let place = sources.folder.join(path);
+    let fault = |why: &str| {
+        format!(
+            "can't use the file `{path}`: {why}\nname a readable text file of at most 64 KiB, relative to the folder of the configuration"
+        )
+    };
+    // A file that isn't there yet is watched, too.
+    if place.metadata().is_ok_and(|data| !data.is_file() || data.len() > FILE_BYTES_MOST) {
+        return Err(fault("it is too large, or not a regular file"));
+    }
+    let bytes = sources.files.read(place).map_err(|error| fault(&error.to_string()))?;
+    let text = String::from_utf8(bytes).map_err(|_| fault("it is not UTF-8"))?;
+    Ok(text.trim_end_matches(['\n', '\r']).to_owned())
 }
 
 #[cfg(test)]
@@ -98,10 +131,39 @@ mod tests {
             ("${LOOP}", "${HOST}"),
             ("${NONE:-redis://a:-1}", "redis://a:-1"),
         ] {
-            assert_eq!(expand_text(text, &environment), Ok(expanded.to_owned()));
+            assert_eq!(expand_in(Path::new(""), text, &environment), Ok(expanded.to_owned()));
         }
         for text in ["${NONE}", "${HOST", "${}", "${:-a}", "${A B}", "${A-b}"] {
-            assert!(expand_text(text, &environment).is_err(), "{text}");
+            assert!(expand_in(Path::new(""), text, &environment).is_err(), "{text}");
+        }
+    }
+
+    fn expand_in(
+        folder: &Path,
+        text: &str,
+        environment: &dyn Fn(&str) -> Option<String>,
+    ) -> Result<String, String> {
+        expand_text(text, &mut ReferenceSources { environment, folder, files: &mut Sources::default() })
+    }
+
+    #[test]
+    fn files_are_read_without_their_last_line_break() {
+        let folder = tempfile::tempdir().expect("a folder");
+        for (name, content) in [("secret", "s3cret\r\n"), ("two", "a\nb"), ("large", &"x".repeat(70_000))] {
+            std::fs::write(folder.path().join(name), content).expect("it is written");
+        }
+        let expand = |text: &str| expand_in(folder.path(), text, &|_| None);
+        for (text, expanded) in [
+            ("redis://:${file:secret}@h", "redis://:s3cret@h"),
+            ("${file:two}", "a\nb"),
+            ("${file:none:-default}", "default"),
+        ] {
+            assert_eq!(expand(text), Ok(expanded.to_owned()));
+        }
+        let absolute = format!("${{file:{}}}", folder.path().join("secret").display());
+        assert_eq!(expand(&absolute), Ok("s3cret".to_owned()));
+        for text in ["${file:none}", "${file:large}", "${file:/dev/zero}", "${file:}"] {
+            assert!(expand(text).is_err_and(|fault| fault.contains("can't use the file")), "{text}");
         }
     }
 }

@@ -12,7 +12,7 @@ use tollgate_routing::{
     template::{Location, Template},
 };
 
-use super::{Pairs, RouteLimit, Spanned, SpannedTable, ValueList};
+use super::{Pairs, RouteLimit, RouteUpstreams, Spanned, SpannedTable, ValueList};
 use crate::config::value::{BodyMost, FieldName, ParsedText, Whole};
 
 /// `[[routes]]`: the requests that match a route, and what to do with them.
@@ -33,8 +33,9 @@ pub(in crate::config) struct RouteTable {
     pub headers: Pairs<HeaderName, HeaderValue>,
     /// Query parameters that a request must have, with their values. Default: none.
     pub query: Pairs<String, String>,
-    /// Name of the upstream to forward to. Required, unless `respond` or `redirect` is given.
-    pub upstream: Option<Spanned<String>>,
+    /// Name of the upstream to forward to, or several with their weights, 0 to 1000: `{ stable = 95, canary = 5 }`. Each
+    /// request goes to one of them by chance. Required, unless `respond` or `redirect` is given.
+    pub upstream: Option<Spanned<RouteUpstreams>>,
     /// A fixed response, sent by the gateway itself. Default: none.
     pub respond: Option<SpannedTable<RespondTable>>,
     /// A redirect, sent by the gateway itself. Default: none.

@@ -54,6 +54,9 @@ pub(in crate::config) struct ServerTable {
     pub escaped_slashes: ParsedText<EscapedSlashes>,
     /// Sends `X-Request-Id` with every response: the id that the upstream got. Default: `true`.
     pub request_id: bool,
+    /// `true` lets several gateways listen on the same TCP addresses (SO_REUSEPORT). The system distributes connections
+    /// among them. Takes effect at the next start. Default: `false`.
+    pub reuse_port: bool,
     /// Path at which the listener answers health checks, before routing and without limits: 200, or 503 while the
     /// gateway drains. Default: none.
     pub health: Option<ParsedText<PathAndQuery>>,
@@ -76,6 +79,7 @@ impl Default for ServerTable {
             max_connections: Whole(20_000),
             escaped_slashes: ParsedText(EscapedSlashes::Keep),
             request_id: true,
+            reuse_port: false,
             health: None,
             timeouts: SpannedTable::default(),
         }

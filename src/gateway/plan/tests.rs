@@ -117,8 +117,8 @@ fn described(limit: &str, terms: &Terms) -> String {
 
 fn next_step(aim: &Aim<'_>) -> String {
     match aim {
-        Aim::Upstream(upstream, None) => format!("upstream {upstream}"),
-        Aim::Upstream(upstream, Some(uri)) => format!("upstream {upstream} {uri}"),
+        Aim::Upstream(split, None) => format!("upstream {}", split.draw()),
+        Aim::Upstream(split, Some(uri)) => format!("upstream {} {uri}", split.draw()),
         Aim::Fixed(response) => response.status().as_str().to_owned(),
         Aim::Redirect(to, status) => format!("{} {}", status.as_str(), to.to_str().expect("text")),
     }
