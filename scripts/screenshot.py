@@ -18,7 +18,7 @@ import urllib.request
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-WIDTH, HEIGHT = 1280, 1560
+WIDTH, HEIGHT = 1440, 1700
 
 CONFIG = """
 [server]

@@ -3,6 +3,8 @@
 use crate::harness::{
     browser::{Browser, ENTER, TAB},
     gateway::Gateway,
+    redis::Redis,
+    upstream::Upstream,
     wait_until,
 };
 
@@ -212,4 +214,120 @@ fn a_phone_shows_all_of_it_without_scrolling_sideways() {
         grounds.push(browser.run("return getComputedStyle(document.body).backgroundColor"));
     }
     assert_ne!(grounds[0], grounds[1]);
+}
+
+#[test]
+fn exempt_requests_are_not_mixed_with_skipped_ones() {
+    let gateway = Gateway::start(
+        "[admin]\nlisten = \"127.0.0.1:0\"\n[limits.l]\nkey = \"header:x-api-key\"\nrate = \"5/h\"\nmissing = \"skip\"\nexempt = [\"gold\"]\n\
+         [[routes]]\npath = \"/\"\nrespond = { status = 200 }\nlimits = [\"l\"]\n",
+    );
+    let browser = Browser::open(&page(&gateway));
+    browser.wait_for("#limits tbody", "l");
+    let value = |title: &str| {
+        let script =
+            format!("return document.querySelector('#limits td[data-title=\"{title}\"]').textContent");
+        browser.run(&script).as_str().unwrap().to_owned()
+    };
+    wait_until("requests without the key are skipped, and nothing is exempt", || {
+        assert_eq!(gateway.get("/").status, 200);
+        let (exempt, skipped) = (value("exempt"), value("skipped"));
+        assert_eq!(exempt, "0");
+        skipped != "0"
+    });
+    wait_until("requests with the key are exempt", || {
+        assert_eq!(ask(&gateway, "gold"), 200);
+        value("exempt") != "0"
+    });
+}
+
+#[test]
+fn problems_are_at_the_top_and_go_away() {
+    let redis = Redis::away();
+    let gateway = Gateway::start(&format!(
+        "{}[admin]\nlisten = \"127.0.0.1:0\"\n[upstreams.orders]\nservers = [\"http://127.0.0.1:1\"]\n\
+         health = {{ path = \"/\", interval = \"100ms\", fall = 1, rise = 1 }}\n[limits.l]\nkey = \"ip\"\nrate = \"5/h\"\n\
+         [[routes]]\npath = \"/\"\nrespond = {{ status = 200 }}\nlimits = [\"l\"]\n",
+        redis.store()
+    ));
+    let browser = Browser::open(&page(&gateway));
+    browser.wait_for("#problems", "The store is down");
+    browser.wait_for("#problems", "Upstream orders: All servers are down");
+    let toml = std::fs::read_to_string(gateway.folder().join("gateway.toml")).unwrap();
+    gateway.reload("nonsense");
+    browser.wait_for("#problems", "The last reload failed");
+    gateway.reload(
+        &toml.replace(
+            "127.0.0.1:1\"",
+            &format!("{}\"", Upstream::hello().url().trim_start_matches("http://")),
+        ),
+    );
+    let mut redis = redis;
+    redis.restart();
+    let hidden = "return document.querySelector('#problems').textContent";
+    wait_until("the store is up, and the reload was good", || {
+        let problems = browser.run(hidden).as_str().unwrap().to_owned();
+        !problems.contains("store is down") && !problems.contains("reload failed")
+    });
+    let about = browser.text("#about");
+    let hostname = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+    assert!(about.starts_with(&format!("{} (process {})", hostname.trim(), gateway.process())), "{about}");
+    assert!(about.contains(concat!(" · version ", env!("CARGO_PKG_VERSION"), " · up 0 min")), "{about}");
+}
+
+#[test]
+fn tables_show_delays_and_overrides_are_sorted_and_searched() {
+    let gateway = gateway("3/h", "");
+    let set = std::process::Command::new(env!("CARGO_BIN_EXE_tollgate"))
+        .args(["limits", "set", "per-key", "whale", "2/h", "--admin", page(&gateway).trim_end_matches('/')])
+        .output()
+        .unwrap();
+    assert!(set.status.success(), "{set:?}");
+    for (key, requests) in [("ant", 5), ("bee", 9), ("whale", 4)] {
+        (0..requests).for_each(|_| _ = ask(&gateway, key));
+    }
+    let browser = Browser::open(&page(&gateway));
+    browser.wait_for("#overrides tbody", "header:x-api-key=whale\tper-key\t2/h\tset");
+    let first =
+        |table: &str| browser.text(&format!("#{table} tbody tr")).split('\t').next().unwrap().to_owned();
+    wait_until("the delays are shown", || {
+        let cells = "return [...document.querySelectorAll('#refused td[data-title=\"retry after\"]')].map((cell) => cell.textContent)";
+        let delays = browser.run(cells);
+        let delays = delays.as_array().unwrap();
+        delays.len() == 3 && delays.iter().all(|delay| delay.as_str().unwrap().ends_with(" min"))
+    });
+    assert_eq!(first("busiest"), "bee");
+    browser.click("#busiest thead button");
+    wait_until("sorted by key", || first("busiest") == "ant");
+    browser.click("#busiest thead button");
+    wait_until("the other way around", || first("busiest") == "whale");
+    assert_eq!(
+        browser.run("return document.querySelector('#busiest th').getAttribute('aria-sort')"),
+        "descending"
+    );
+    browser.write("#search", "BEE");
+    wait_until("only the bee is left", || browser.text("#busiest tbody").lines().count() == 1);
+    assert_eq!(first("busiest"), "bee");
+    is_clean(&browser, &page(&gateway));
+}
+
+#[test]
+fn all_numbers_of_the_tables_are_seen_on_a_phone() {
+    let gateway = gateway("1/h", "");
+    for key in ["a", "an-api-key-of-quite-some-length-that-no-phone-has-room-for-1234"] {
+        assert_eq!([ask(&gateway, key), ask(&gateway, key)], [200, 429]);
+    }
+    let browser = Browser::open(&page(&gateway));
+    browser.wait_for("#refused tbody", "an-api-key");
+    browser.show_on(390, "light");
+    let cut = "return [...document.querySelectorAll('tbody td, tbody th')].filter((cell) => {\
+               const { left, right, width } = cell.getBoundingClientRect();\
+               return cell.closest('.scroll').hidden ? false : !cell.checkVisibility() || width === 0 || left < 0 || right > 390;\
+               }).map((cell) => cell.outerHTML)";
+    wait_until("nothing is cut", || browser.run(cut) == serde_json::json!([]));
+    let titles = browser
+        .run("return [...document.querySelectorAll('#limits tbody td')].map((cell) => cell.dataset.title)");
+    for title in ["Rate", "admitted", "rejected", "skipped", "rejected, total"] {
+        assert!(titles.as_array().unwrap().contains(&title.into()), "{titles}");
+    }
 }

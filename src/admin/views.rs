@@ -4,6 +4,8 @@
 use std::{
     cmp::Reverse,
     collections::BTreeMap,
+    env, fs, process,
+    sync::LazyLock,
     time::{SystemTime, UNIX_EPOCH},
 };
 
@@ -13,6 +15,7 @@ use tokio::time::Instant;
 use tollgate_limiter::{Effect, metrics::Distribution, store::NodeState};
 
 use crate::{
+    config::EXPIRES_SOON,
     gateway::{Gateway, STATUS_CLASSES},
     rules::{Rule, heavy_hitters::HeavyHitters, key},
     server::{Reload, Status},
@@ -148,6 +151,10 @@ pub(super) fn all(view: &Period<'_>) -> Value {
     json!({
         "time_ms": milliseconds_since_1970(view.now.time),
         "version": env!("CARGO_PKG_VERSION"),
+        "instance": &*INSTANCE,
+        "started_ms": milliseconds_since_1970(view.status.started()),
+        "degraded": view.gateway.limiter().is_degraded(),
+        "certificates": certificates(view),
         "draining": view.status.is_draining(),
         "connections": view.status.connections(),
         "waiting": view.gateway.limiter().waiting(),
@@ -158,6 +165,23 @@ pub(super) fn all(view: &Period<'_>) -> Value {
         "store": store(view),
         "reload": view.status.last_reload().map(|reload| show_reload(&reload)),
     })
+}
+
+/// The name of this machine, and the process.
+static INSTANCE: LazyLock<String> = LazyLock::new(|| {
+    let host =
+        fs::read_to_string("/proc/sys/kernel/hostname").or_else(|_| fs::read_to_string("/etc/hostname"));
+    let host = host.unwrap_or_else(|_| env::var("HOSTNAME").unwrap_or_default());
+    format!("{} (process {})", host.trim(), process::id())
+});
+
+/// Returns the certificates that have expired, or soon will.
+fn certificates(view: &Period<'_>) -> Value {
+    let soon = view.now.time + EXPIRES_SOON;
+    let expiries = view.status.expiries().into_iter().filter(|expiry| expiry.at < soon);
+    let expiries = expiries
+        .map(|expiry| json!({ "place": expiry.place, "expires_ms": milliseconds_since_1970(expiry.at) }));
+    expiries.collect()
 }
 
 /// Returns the routes by name, with what each one matches. Requests without a route come first, under an

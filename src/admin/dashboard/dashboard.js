@@ -207,36 +207,80 @@ class Chart {
 
 // Tables.
 
+/** The text that rows must contain to be shown, in lower case. */
+let sought = "";
+
+/** Creates an element of a table. Its role is explicit, since narrow screens show tables as blocks. */
+function makePart(name, role, className) {
+  const part = make(name, className);
+  part.setAttribute("role", role);
+  return part;
+}
+
 /**
- * A table. A column has a title, a function from item to text, and optionally the full text, classes, and an action.
- * Rows keep their elements, and their order while the table has the focus or the pointer, so that nothing moves while
- * it is being used.
+ * A table. A column has a title, a function from item to text, and optionally the value to sort by, the full text, classes, and
+ * an action. Rows keep their elements, and their order while the table has the focus or the pointer, so that nothing moves
+ * while it is being used. A click on a title sorts by that column, another one reverses the order, and a third one ends it.
  */
 class Table {
   constructor(place, title, columns, { idOf, empty }) {
-    Object.assign(this, { columns, idOf, rows: new Map() });
+    Object.assign(this, { columns, idOf, rows: new Map(), items: [], sorted: null });
     const scroll = make("div", "scroll");
-    const table = make("table");
+    const table = makePart("table", "table");
     table.setAttribute("aria-label", title);
-    const head = make("tr");
-    for (const { title, className } of columns) {
-      const cell = make("th", className, title);
+    const head = makePart("tr", "row");
+    this.heads = columns.map(({ title, className }, at) => {
+      const cell = makePart("th", "columnheader", className);
       cell.scope = "col";
-      head.append(cell);
-    }
-    table.createTHead().append(head);
+      const button = make("button", "", title);
+      Object.assign(button, { type: "button", onclick: () => this.sort(at) });
+      cell.append(button);
+      return cell;
+    });
+    head.append(...this.heads);
+    const top = table.createTHead();
+    top.setAttribute("role", "rowgroup");
+    top.append(head);
     this.body = table.createTBody();
+    this.body.setAttribute("role", "rowgroup");
     this.scroll = scroll;
     this.empty = make("p", "empty", empty);
     scroll.append(table);
     place.append(scroll, this.empty);
   }
 
-  show(items) {
+  sort(at) {
+    const isNumber = this.columns[at].value !== undefined;
+    if (this.sorted?.at !== at) this.sorted = { at, isDown: isNumber };
+    else if (this.sorted.isDown === isNumber) this.sorted.isDown = !isNumber;
+    else this.sorted = null;
+    this.heads.forEach((head, of) => {
+      if (this.sorted?.at === of) head.setAttribute("aria-sort", this.sorted.isDown ? "descending" : "ascending");
+      else head.removeAttribute("aria-sort");
+    });
+    this.show(this.items, true);
+  }
+
+  /** Returns the items that contain the sought text, in the order that was chosen. */
+  arranged() {
+    const texts = (item) => this.columns.map(({ text }) => String(text(item) ?? ""));
+    const found = this.items.filter((item) => sought === "" || texts(item).join(" ").toLowerCase().includes(sought));
+    if (!this.sorted) return found;
+    const { at, isDown } = this.sorted;
+    const { value, text } = this.columns[at];
+    const compare = value
+      ? (one, other) => (value(one) ?? -1) - (value(other) ?? -1)
+      : (one, other) => String(text(one)).localeCompare(String(text(other)), "en", { numeric: true });
+    return found.sort((one, other) => (isDown ? compare(other, one) : compare(one, other)));
+  }
+
+  show(all, isAsked = false) {
+    this.items = all;
+    const items = this.arranged();
     const ids = items.map(this.idOf);
-    this.scroll.hidden = items.length === 0;
-    this.empty.hidden = items.length > 0;
-    const isHeld = this.body.contains(document.activeElement) || this.body.matches(":hover");
+    this.scroll.hidden = all.length === 0;
+    this.empty.hidden = all.length > 0;
+    const isHeld = !isAsked && (this.body.contains(document.activeElement) || this.body.matches(":hover"));
     for (const [id, row] of this.rows) {
       if (!ids.includes(id) && !row.contains(document.activeElement)) {
         row.remove();
@@ -269,22 +313,31 @@ class Table {
   }
 
   makeRow() {
-    const row = make("tr");
-    this.columns.forEach((_, at) => {
-      const cell = make(at === 0 ? "th" : "td");
+    const row = makePart("tr", "row");
+    this.columns.forEach(({ title }, at) => {
+      const cell = at === 0 ? makePart("th", "rowheader") : makePart("td", "cell");
       if (at === 0) cell.scope = "row";
+      else cell.dataset.title = title;
       row.append(cell);
     });
     return row;
   }
 }
 
-const number = (title, text, more = "") => ({ title, text, className: `number ${more}`.trim() });
+/** Returns a column of numbers, from a function from item to number and one from number to text. */
+const number = (title, value, shown) => ({
+  title,
+  value,
+  text: (item) => shown(value(item), item),
+  className: "number",
+});
+
+const whole = (count) => count.toLocaleString("en");
 
 /** The names of limits in shadow mode. */
 let shadowing = new Set();
 
-function keysTable(place, title, empty) {
+function keysTable(place, title, empty, more = []) {
   const columns = [
     {
       title: "Key",
@@ -294,8 +347,9 @@ function keysTable(place, title, empty) {
       act: (hit) => hit.written !== null && (() => lookUp(hit.limit, hit.written)),
     },
     { title: "Limit", text: (hit) => (shadowing.has(hit.limit) ? `${hit.limit} (shadow)` : hit.limit) },
-    number("per second", (hit) => rate(hit.per_second)),
-    number("counted", (hit) => counted(hit), "wide"),
+    number("per second", (hit) => hit.per_second, rate),
+    ...more,
+    number("counted", (hit) => hit.at_least, (_, hit) => counted(hit)),
   ];
   return new Table(byId(place), title, columns, { idOf: (hit) => `${hit.limit} ${hit.key}`, empty });
 }
@@ -314,7 +368,9 @@ function counted({ at_least: least, at_most: most }) {
 
 const tables = {
   busiest: keysTable("busiest", "Busiest keys", "No requests yet."),
-  refused: keysTable("refused", "Most rejected keys", "No request was rejected."),
+  refused: keysTable("refused", "Most rejected keys", "No request was rejected.", [
+    number("retry after", delayOf, (ms) => (ms === 0 ? "now" : duration(ms))),
+  ]),
   limits: new Table(
     byId("limits"),
     "Limits",
@@ -325,14 +381,15 @@ const tables = {
         text: (limit) => (limit.rate === limit.file_rate ? limit.rate : `${limit.rate} (set; file: ${limit.file_rate})`),
         mood: (limit) => (limit.rate === limit.file_rate ? "" : "warn"),
       },
-      { title: "Algorithm", className: "wide", text: (limit) => limit.algorithm + (limit.shadows ? ", shadow" : "") },
-      number("admitted", (limit) => rate(limit.per_second.admitted)),
+      { title: "Algorithm", text: (limit) => limit.algorithm + (limit.shadows ? ", shadow" : "") },
+      number("admitted", (limit) => limit.per_second.admitted, rate),
       {
-        ...number("rejected", (limit) => rate(limit.per_second.refused)),
+        ...number("rejected", (limit) => limit.per_second.refused, rate),
         mood: (limit) => (limit.per_second.refused > 0 && !limit.shadows ? "warn" : ""),
       },
-      number("exempt", (limit) => rate(limit.per_second.exempt + limit.per_second.skipped), "wide"),
-      number("rejected, total", (limit) => limit.decisions.refused.toLocaleString("en"), "wide"),
+      number("exempt", (limit) => limit.per_second.exempt, rate),
+      number("skipped", (limit) => limit.per_second.skipped, rate),
+      number("rejected, total", (limit) => limit.decisions.refused, whole),
     ],
     { idOf: (limit) => limit.limit, empty: "No limits configured." },
   ),
@@ -341,17 +398,17 @@ const tables = {
     "Routes",
     [
       { title: "Route", text: (route) => route.route || "(none matched)" },
-      { title: "Limits", className: "wide", text: (route) => namesOf(route, "limits") },
-      { title: "Upstream", className: "wide", text: (route) => namesOf(route, "upstream") },
-      number("requests", (route) => rate(route.per_second)),
+      { title: "Limits", text: (route) => namesOf(route, "limits") },
+      { title: "Upstream", text: (route) => namesOf(route, "upstream") },
+      number("requests", (route) => route.per_second, rate),
       {
-        ...number("rejected", (route) => rate(route.refused_per_second)),
+        ...number("rejected", (route) => route.refused_per_second, rate),
         mood: (route) => (route.refused_per_second > 0 ? "warn" : ""),
       },
-      number("4xx", (route) => share(route, "4xx"), "wide"),
-      { ...number("5xx", (route) => share(route, "5xx")), mood: (route) => (route.recent["5xx"] > 0 ? "bad" : "") },
-      number("median", (route) => duration(route.p50_ms), "wide"),
-      number("99th", (route) => duration(route.p99_ms), "wide"),
+      number("4xx", (route) => share(route, "4xx"), percent),
+      { ...number("5xx", (route) => share(route, "5xx"), percent), mood: (route) => (route.recent["5xx"] > 0 ? "bad" : "") },
+      number("median", (route) => route.p50_ms, duration),
+      number("99th", (route) => route.p99_ms, duration),
     ],
     { idOf: (route) => route.route, empty: "" },
   ),
@@ -362,10 +419,13 @@ const tables = {
       { title: "Upstream", text: (server) => server.upstream },
       { title: "Server", text: (server) => server.server },
       { title: "State", text: stateOf, mood: (server) => (stateOf(server) === "up" ? "good" : "bad") },
-      number("per second", (server) => rate(server.answers_per_second), "wide"),
-      { ...number("failed", (server) => rate(server.failures_per_second)), mood: (server) => (server.failures_per_second > 0 ? "bad" : "") },
-      number("in flight", (server) => server.in_flight, "wide"),
-      number("99th", (server) => duration(server.p99_ms), "wide"),
+      number("per second", (server) => server.answers_per_second, rate),
+      {
+        ...number("failed", (server) => server.failures_per_second, rate),
+        mood: (server) => (server.failures_per_second > 0 ? "bad" : ""),
+      },
+      number("in flight", (server) => server.in_flight, whole),
+      number("99th", (server) => server.p99_ms, duration),
     ],
     { idOf: (server) => `${server.upstream} ${server.server}`, empty: "No upstreams configured." },
   ),
@@ -375,13 +435,25 @@ const tables = {
     [
       { title: "Node", text: (node) => node.node },
       { title: "Breaker", text: (node) => (node.breaker_open ? "open" : "closed"), mood: (node) => (node.breaker_open ? "bad" : "good") },
-      number("opened", (node) => node.breaker_openings, "wide"),
-      number("calls/s", (node) => rate(node.calls_per_second)),
-      number("batch", (node) => (node.charges_per_call === null ? "–" : node.charges_per_call.toFixed(1))),
-      number("median", (node) => duration(node.p50_ms), "wide"),
-      number("99th", (node) => duration(node.p99_ms)),
+      number("opened", (node) => node.breaker_openings, whole),
+      number("calls/s", (node) => node.calls_per_second, rate),
+      number("batch", (node) => node.charges_per_call, (charges) => charges?.toFixed(1)),
+      number("median", (node) => node.p50_ms, duration),
+      number("99th", (node) => node.p99_ms, duration),
     ],
     { idOf: (node) => node.node, empty: "Limits are counted in this process." },
+  ),
+  overrides: new Table(
+    byId("overrides"),
+    "Overrides",
+    [
+      { title: "Key", className: "key", text: (own) => own.key ?? "(the limit)", full: (own) => own.key },
+      { title: "Limit", text: (own) => own.limit },
+      { title: "Rate", text: (own) => own.rate },
+      { title: "From", text: (own) => own.from, mood: (own) => (own.from === "set" ? "warn" : "") },
+      number("ends in", (own) => own.ends_in_ms, duration),
+    ],
+    { idOf: (own) => `${own.from} ${own.limit} ${own.key}`, empty: "No key has a rate of its own, and no rate is set." },
   ),
 };
 
@@ -391,9 +463,12 @@ function namesOf(route, what) {
 
 function share(route, status) {
   const all = Object.values(route.recent).reduce((sum, count) => sum + count, 0);
-  if (all === 0) return "–";
-  const percent = (100 * route.recent[status]) / all;
-  return percent === 0 ? "0" : `${percent < 9.95 ? percent.toFixed(1) : Math.round(percent)} %`;
+  return all === 0 ? null : (100 * route.recent[status]) / all;
+}
+
+function percent(share) {
+  if (share === null) return "–";
+  return share === 0 ? "0" : `${share < 9.95 ? share.toFixed(1) : Math.round(share)} %`;
 }
 
 function stateOf(server) {
@@ -443,8 +518,14 @@ function showState(state) {
   const about = nodes.length === 0 ? "in this process" : nodes.length > 1 ? `${nodes.length} nodes` : duration(nodes[0].p50_ms);
   showText("now-store", state.store.up ? "up" : "down", state.store.up ? about : "on_failure applies", state.store.up ? "good" : "bad");
   showLink(...(state.draining ? ["draining", "bad"] : ["live", "good"]));
-  byId("about").textContent =
-    `${state.version} · ${state.connections.toLocaleString("en")} connections · ${state.waiting} waiting requests`;
+  byId("about").textContent = [
+    state.instance,
+    `version ${state.version}`,
+    `up ${age(state.time_ms - state.started_ms)}`,
+    `${whole(state.connections)} connections`,
+    `${whole(state.waiting)} waiting requests`,
+  ].join(" · ");
+  showProblems(problemsOf(state));
 
   shadowing = new Set(state.limits.filter((limit) => limit.shadows).map((limit) => limit.limit));
   tables.busiest.show(state.top.requests.slice(0, 10));
@@ -461,6 +542,43 @@ function showState(state) {
   showReload(state.reload);
   showLimits(state.limits.map((limit) => limit.limit));
   charts.forEach((chart) => chart.render());
+}
+
+/** Returns a long duration, in its two largest units. */
+function age(ms) {
+  const minutes = Math.floor(Math.max(0, ms) / 60_000);
+  const [hours, days] = [Math.floor(minutes / 60), Math.floor(minutes / 1_440)];
+  if (days > 0) return `${days} d ${hours % 24} h`;
+  return hours > 0 ? `${hours} h ${minutes % 60} min` : `${minutes} min`;
+}
+
+/** Returns what is wrong now, each with its mood. */
+function problemsOf(state) {
+  const problems = [];
+  const add = (text, mood = "bad") => problems.push({ text, mood });
+  if (state.draining) add("The gateway is draining, and will end.", "warn");
+  if (!state.store.up) add("The store is down: limits apply their on_failure.");
+  else if (state.degraded) add("A limit counts new keys by network, since its share of max_memory is used up.", "warn");
+  for (const { upstream, servers } of state.upstreams) {
+    const away = servers.filter((server) => stateOf(server) !== "up");
+    const all = away.length === servers.length ? "All servers are" : `${away.length} of ${servers.length} servers are`;
+    if (away.length > 0) add(`Upstream ${upstream}: ${all} down, ejected or failing (${away.map((server) => server.server).join(", ")}).`);
+  }
+  if (state.reload && !state.reload.good) add("The last reload failed: the running configuration is older than the file.");
+  for (const { place, expires_ms: expires } of state.certificates) {
+    const date = new Date(expires).toISOString().slice(0, 10);
+    const has = expires <= state.time_ms;
+    add(`Certificate ${place} ${has ? "expired on" : "expires on"} ${date}.`, has ? "bad" : "warn");
+  }
+  return problems;
+}
+
+function showProblems(problems) {
+  const strip = byId("problems");
+  if (strip.dataset.shown === JSON.stringify(problems)) return;
+  strip.dataset.shown = JSON.stringify(problems);
+  strip.hidden = problems.length === 0;
+  strip.replaceChildren(...problems.map(({ text, mood }) => make("li", mood, text)));
 }
 
 function showReload(reload) {
@@ -486,6 +604,56 @@ function showLimits(names) {
   const chosen = select.value;
   select.replaceChildren(...names.map((name) => make("option", "", name)));
   if (names.includes(chosen)) select.value = chosen;
+}
+
+byId("search").addEventListener("input", () => {
+  sought = byId("search").value.trim().toLowerCase();
+  Object.values(tables).forEach((table) => table.show(table.items, true));
+});
+
+// What the page asks for by itself: overrides, and the delays of rejected keys.
+
+/** The delay of a rejected key and the time at which it was told, by limit and key. */
+const delays = new Map();
+
+/** Returns the time until a rejected key has room, in milliseconds, or null if it isn't known. */
+function delayOf({ limit, written }) {
+  const told = delays.get(`${limit} ${written}`);
+  return told ? Math.max(0, told.ms - (Date.now() - told.at)) : null;
+}
+
+async function askForDelays() {
+  const rejected = tables.refused.items.filter((hit) => hit.written !== null);
+  const ids = new Set(rejected.map(({ limit, written }) => `${limit} ${written}`));
+  [...delays.keys()].filter((id) => !ids.has(id)).forEach((id) => delays.delete(id));
+  for (const { limit, written } of rejected) {
+    const { ok, data } = await ask("GET", pathOf({ limit, key: written }));
+    if (ok && data.retry_after_ms !== null) delays.set(`${limit} ${written}`, { ms: data.retry_after_ms, at: Date.now() });
+    else delays.delete(`${limit} ${written}`);
+  }
+}
+
+async function askForOverrides() {
+  const { ok, data } = await ask("GET", "/api/limits");
+  if (!ok) return;
+  const own = data.flatMap(({ limit, override, keys, file_keys: inFile }) => [
+    ...(override ? [{ limit, key: null, from: "set", ...override }] : []),
+    ...keys.map((set) => ({ limit, from: "set", ...set })),
+    ...inFile.map((own) => ({ limit, from: "file", ends_in_ms: null, ...own })),
+  ]);
+  tables.overrides.show(own.slice(0, OVERRIDES_SHOWN));
+}
+
+/** The most overrides to show, those that are set first. */
+const OVERRIDES_SHOWN = 200;
+
+/** Asks every few seconds while the page is shown and logged in. */
+async function askAround() {
+  if (!document.hidden && !byId("main").hidden) {
+    await askForOverrides();
+    await askForDelays();
+  }
+  setTimeout(askAround, 3_000);
 }
 
 // The event stream.
@@ -630,3 +798,4 @@ ask("GET", SESSION).then(({ data }) => {
   if (data?.by === "nothing") askToLogIn();
   else listen();
 });
+setTimeout(askAround, 1_000);
