@@ -32,8 +32,8 @@ const RATES: [u64; 2] = [60, 40];
 const NAME: &str = "it:alice";
 /// What Java's clock may be behind that of Redis when its call arrives, on a busy machine.
 const SLACK_MS: u64 = 300;
-/// What a caller may be late to note a permit.
-const LATE_MS: u64 = 500;
+/// What a caller may be late to note a permit: the record of Redis is the exact one, on a busy machine most of all.
+const LATE_MS: u64 = 700;
 
 /// How long both sides acquire at once: scripts/test.sh interop does so for a minute.
 fn seconds() -> u64 {
