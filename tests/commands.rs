@@ -207,7 +207,7 @@ fn a_wrong_file_on_a_reload_changes_nothing_and_is_told() {
     gateway.reload(BAD);
     assert_eq!(gateway.get("/").status, 200);
     let log = gateway.log();
-    assert!(log.contains("gateway.toml:4") && log.contains("the running one stays"), "{log}");
+    assert!(log.contains("file=\"gateway.toml\" line=4") && log.contains("the running one stays"), "{log}");
     gateway.reload(&GOOD.replace("200", "204"));
     assert_eq!(gateway.ask("HEAD /").status, 204);
 }
