@@ -30,6 +30,7 @@ CELLS = 60
 ONES, MIXED = range(1, 2), range(1, 10)
 
 NAMES = {"sw": "sliding-window", "sc": "sliding-cells", "fw": "fixed-window", "gc": "gcra", "cc": "concurrency"}
+NAMES["rl"] = "sliding-window, with refunds"
 NAMES["rs"] = "sliding-window, Redisson's layout"
 CLIENT = "0f8e1c5a-6d2b-4a7e-9c3f-5b1d7e2a4c60"
 
@@ -169,8 +170,8 @@ class Case:
 def cases():
     """Returns the cases with their maxima."""
     for tag, name in NAMES.items():
-        if tag == "rs":
-            yield from redisson_cases(name)
+        if tag in ("rs", "rl"):
+            yield from other_layout_cases(tag, name)
             continue
         # A GCRA bucket that never fills must not exceed the greatest level.
         quota = Quota(tag, 100_000 if tag == "gc" else PLENTY)
@@ -198,9 +199,9 @@ def cases():
         yield Case(f"sliding-window, log of {entries:,}, refused, costs", full, costs=MIXED, filled_by=ONES, **few)
 
 
-def redisson_cases(name):
-    """The layout that is shared with Redisson, which is for sharing, not for speed."""
-    quota = Quota("rs")
+def other_layout_cases(tag, name):
+    """The layouts of some sliding windows, which aren't for speed."""
+    quota = Quota(tag)
     yield Case(f"{name}, one decision a call", quota, keys=1, of=1, warm_up=300, chunk=60)
     yield Case(f"{name}, hot key, 32 in a call", quota, keys=1, of=1, count=32, chunk=40)
     yield Case(f"{name}, {KEYS} keys", quota)

@@ -39,5 +39,21 @@ local function fixed_window()
     end
   end
 
-  return { quota = quota, open = open, charge = charge, delay = delay, close = close }
+  -- Gives back permits of the current window: see lua/refundable.lua.
+  local function refund(key, quota, argument, time)
+    local permits, granted_at = struct.unpack('>I4I7', argument)
+    local used, ends_us = open(key, quota, time)
+    if not used then error(ends_us, 0) end
+    local began_at = time + ends_us - quota.window_us
+    if used == 0 or (granted_at > 0 and granted_at < began_at) then return 0 end
+    local given = math.min(permits, used)
+    if given == used then
+      redis.call('UNLINK', key)
+    else
+      redis.call('SET', key, struct.pack('>I7I4', began_at, used - given), 'PX', milliseconds(ends_us))
+    end
+    return given
+  end
+
+  return { quota = quota, open = open, charge = charge, delay = delay, close = close, refund = refund }
 end

@@ -74,6 +74,16 @@ local function gcra()
     return whole, rest, at
   end
 
+  -- Returns a level of whole permits and units, less what has drained in a time; 0 at the least.
+  local function drained(quota, whole, rest, us)
+    local windows, part_us = div(us, quota.window_us)
+    local permits, units = mul_div(part_us, quota.permits, quota.window_us)
+    whole, rest = whole - windows * quota.permits - permits, rest - units
+    if rest < 0 then whole, rest = whole - 1, rest + quota.window_us end
+    if whole < 0 then return 0, 0 end
+    return whole, rest
+  end
+
   -- Reads the level, in permits and units, and its time.
   local function open(key, quota, time)
     local bucket = redis.pcall('GET', key)
@@ -83,11 +93,7 @@ local function gcra()
     if not whole then return nil, 'the bucket is not a meter' end
     -- If the clock stepped back, nothing drains.
     local at = math.max(time, drained_to)
-    local windows, part_us = div(at - drained_to, quota.window_us)
-    local permits, units = mul_div(part_us, quota.permits, quota.window_us)
-    whole, rest = whole - windows * quota.permits - permits, rest - units
-    if rest < 0 then whole, rest = whole - 1, rest + quota.window_us end
-    if whole < 0 then whole, rest = 0, 0 end
+    whole, rest = drained(quota, whole, rest, at - drained_to)
     local used, grow_us = standing(quota, time, whole, rest, at)
     return used, grow_us, whole, rest, at
   end
@@ -100,16 +106,38 @@ local function gcra()
     return until_used(quota, time, quota.capacity - cost, whole + charged, rest, at)
   end
 
-  local function close(key, quota, time, charged, used, _, whole, rest, at)
-    if used == 0 then return end
-    whole = whole + charged
+  local function write(key, quota, time, whole, rest, at)
     local needed_us = until_used(quota, time, 0, whole, rest, at)
-    if charged == 0 then return keep(key, needed_us, 0) end
     local level = whole * quota.window_us + rest
     local bucket = struct.pack('>I7I7I6', math.min(level, MOST_EXACT), at, quota.window_us)
     if level > MOST_EXACT then bucket = bucket .. struct.pack('>I4I6', whole, rest) end
     redis.call('SET', key, bucket, 'PX', milliseconds(needed_us))
   end
 
-  return { quota = quota, open = open, charge = charge, delay = delay, close = close }
+  local function close(key, quota, time, charged, used, _, whole, rest, at)
+    if used == 0 then return end
+    if charged == 0 then return keep(key, until_used(quota, time, 0, whole, rest, at), 0) end
+    write(key, quota, time, whole + charged, rest, at)
+  end
+
+  -- Lowers the level by permits that are given back, but for what may have drained of them: see lua/refundable.lua.
+  local function refund(key, quota, argument, time)
+    local permits, granted_at = struct.unpack('>I4I7', argument)
+    local used, fault, whole, rest, at = open(key, quota, time)
+    if not used then error(fault, 0) end
+    local left, left_rest = drained(quota, permits, 0, granted_at > 0 and math.max(0, at - granted_at) or 0)
+    if left > whole or (left == whole and left_rest > rest) then left, left_rest = whole, rest end
+    if left == 0 and left_rest == 0 then return 0 end
+    whole, rest = whole - left, rest - left_rest
+    if rest < 0 then whole, rest = whole - 1, rest + quota.window_us end
+    local used_now = rest > 0 and whole + 1 or whole
+    if used_now == 0 then
+      redis.call('UNLINK', key)
+    else
+      write(key, quota, time, whole, rest, at)
+    end
+    return used - used_now
+  end
+
+  return { quota = quota, open = open, charge = charge, delay = delay, close = close, refund = refund }
 end

@@ -4,7 +4,7 @@
 --
 -- KEYS     the buckets, each once; then the further keys of buckets that have several (lua/redisson.lua).
 -- ARGV[1]  a list in MessagePack, which is read ten times as fast as the same number of arguments.
---       For each run of buckets with the same quota: the algorithm (sw, sc, fw, gc, cc or rs), its permits
+--       For each run of buckets with the same quota: the algorithm (sw, sc, fw, gc, cc, rs or rl), its permits
 --       (0 to 2^31-1), its window in microseconds (a whole number of milliseconds), the algorithm's
 --       parameter, and the number of buckets in the run (runs of one algorithm are consecutive). Then the
 --       operations, each one of
@@ -15,14 +15,18 @@
 --         -<count> <bucket> <cost>               the same with one charge, on a bucket that no other
 --              operation uses
 --         record <bucket> <cost>                 charges permits, whether they fit or not
+--         report <bucket> <cost>                 the same, and says whether they fitted
 --         renew <bucket> <lease>, release <bucket> <lease>   a lease of a concurrency bucket
+--         refund <bucket> <what>                 gives permits back: see lua/refundable.lua
 --         peek <bucket> <cost>                   reads the bucket and writes nothing
 --         reset <bucket> 0                       deletes the bucket
 --
 -- Returns integers: this server's time in microseconds; then for equal requests the number admitted, and for
 -- each charge: how often it was made, the room left, the microseconds until there is more room, and the
 -- microseconds until its cost fits (0: now, -1: never); for peek the permits in use, the microseconds until
--- there is more room, and those until the cost fits; for other operations nothing. A failed operation has none
+-- there is more room, and those until the cost fits; for report the same after it, but instead of the cost's delay 0
+-- if it fitted, or else the microseconds until one permit does; for refund the number of permits that came back; for
+-- other operations nothing. A failed operation has none
 -- of these. The position of each (from 0) and the error's text follow at the end.
 --
 -- Operations are executed in order, and a rejection doesn't stop the walk: the replies are those of as many single
@@ -40,7 +44,7 @@ while known + derived < #KEYS do
   local tag = words[at]
   if tag ~= made_for then
     local make = tag == 'sw' and sliding_window or tag == 'sc' and sliding_cells or tag == 'fw' and fixed_window
-      or tag == 'gc' and gcra or tag == 'rs' and redisson or concurrency
+      or tag == 'gc' and gcra or tag == 'rl' and refundable or tag == 'rs' and redisson or concurrency
     algorithm, made_for = make(), tag
   end
   local quota = algorithm.quota(words[at + 1], words[at + 2], words[at + 3], time)
@@ -131,10 +135,17 @@ local function shared_buckets(keys, quotas, words, time, reply, fitting, delay)
   -- Executes an operation other than deciding requests.
   local function act(word, index, argument)
     local key, quota = keys[index], quotas[index]
-    if word == 'record' then
-      local cost = math.min(argument, MOST_USED - bucket_of(index)[1])
+    if word == 'record' or word == 'report' then
+      local left = left_in(index)
+      local cost = math.min(argument, MOST_USED - buckets[index][1])
       if cost > 0 then charge(index, cost) end
       asked[index] = true
+      if word == 'report' then
+        local filled = #reply
+        reply[filled + 1] = buckets[index][1]
+        reply[filled + 2] = buckets[index][2]
+        reply[filled + 3] = argument <= left and 0 or delay_of(index, 1)
+      end
     elseif word == 'peek' then
       local bucket, filled = bucket_of(index), #reply
       reply[filled + 1] = bucket[1]
@@ -147,8 +158,8 @@ local function shared_buckets(keys, quotas, words, time, reply, fitting, delay)
       if word == 'reset' and not quota.algorithm.reset then
         redis.call('UNLINK', key)
       else
-        -- Renews or releases a lease, or deletes a bucket of several keys.
-        quota.algorithm[word](key, quota, argument)
+        -- Renews or releases a lease, deletes a bucket of several keys, or gives permits back.
+        reply[#reply + 1] = quota.algorithm[word](key, quota, argument, time)
       end
     end
   end

@@ -2,8 +2,16 @@
 
 pub mod heavy_hitters;
 pub mod key;
+mod reports;
 
-use std::{collections::HashMap, net::IpAddr, sync::Arc};
+use std::{
+    collections::HashMap,
+    net::IpAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
 use hyper::{HeaderMap, StatusCode, header::HeaderName};
 use smallvec::SmallVec;
@@ -14,7 +22,7 @@ use tollgate_limiter::{
     tightest_of_each,
 };
 
-use crate::config::{self, Cost, KeyPart, Mode};
+use crate::config::{self, Cost, CostUsage, KeyPart, Mode};
 
 use self::{
     heavy_hitters::HeavyHitters,
@@ -37,6 +45,8 @@ struct Tally {
     requests: HeavyHitters,
     /// The keys that are refused most.
     refused: HeavyHitters,
+    /// True once a caller has asked whether there is room, without asking for permits.
+    is_looked_at: AtomicBool,
 }
 
 impl Rule {
@@ -180,6 +190,8 @@ impl Rule {
     /// Returns the cost that the request states, or the estimate if the response will state it.
     pub(crate) fn cost(&self, headers: &HeaderMap) -> Result<u32, Refusal> {
         match &self.config.cost {
+            // It asks whether there is room. Somebody else reports what it used.
+            _ if self.takes_reports() => Ok(0),
             Cost::Fixed(cost) => Ok(*cost),
             Cost::Response { estimate, .. } => Ok(*estimate),
             Cost::Header(name) => match stated_cost(headers, name) {
@@ -191,7 +203,7 @@ impl Rule {
     }
 
     /// Returns the cost that a response adds to the `estimate` of its request. `None` if these fields don't state it yet. A lower
-    /// cost gives nothing back, and an invalid one leaves the estimate.
+    /// cost adds nothing, and an invalid one leaves the estimate.
     pub(crate) fn debt(&self, estimate: u32, status: StatusCode, fields: &HeaderMap) -> Option<u32> {
         match &self.config.cost {
             Cost::Response { header, .. } => {
@@ -201,6 +213,27 @@ impl Rule {
             _ if self.config.when_status.iter().any(|range| range.matches(status)) => Some(estimate),
             _ => Some(0),
         }
+    }
+
+    /// Returns how much less than the `estimate` a response says that its request has cost: 0 if it doesn't say so.
+    pub(crate) fn unused(&self, estimate: u32, fields: &HeaderMap) -> u32 {
+        let Cost::Response { header, .. } = &self.config.cost else { return 0 };
+        match stated_cost(fields, header) {
+            Some(Ok(cost)) => estimate.saturating_sub(cost),
+            // It has used nothing.
+            Some(Err(NotACost)) if fields[header] == "0" => estimate,
+            _ => 0,
+        }
+    }
+
+    /// Returns true if the costs that callers name are reports of what was used.
+    pub(crate) fn takes_reports(&self) -> bool {
+        self.config.usage == CostUsage::Reported
+    }
+
+    /// Returns true if nobody has asked whether there is room before, without asking for permits.
+    pub(crate) fn is_first_look(&self) -> bool {
+        !self.tally.is_looked_at.swap(true, Ordering::Relaxed)
     }
 
     /// Notes what its terms did to a request.
@@ -228,7 +261,10 @@ fn limit_of(config: &config::LimitSettings) -> Limit {
     if config.scope == Scope::Instance {
         limit = limit.in_this_process();
     }
-    if matches!(config.cost, Cost::Fixed(_)) {
+    if config.refunds {
+        limit = limit.with_refunds();
+    }
+    if matches!(config.cost, Cost::Fixed(_)) && config.usage == CostUsage::Charged {
         limit = limit.of_equal_costs();
     }
     limit
@@ -376,7 +412,13 @@ pub async fn admit(
     end: Option<Instant>,
     log: &mut Log,
 ) -> Result<Admission, Refusal> {
-    let taken = limiter.acquire_within_waits_until(asks, arrival, end).await;
+    let taken = match reports::split(rules, asks) {
+        None => limiter.acquire_within_waits_until(asks, arrival, end).await,
+        Some(split) => {
+            let others = limiter.acquire_within_waits_until(&split.others, arrival, end);
+            Box::pin(split.record(limiter, arrival, end, others)).await
+        }
+    };
     let (standings, admitted) = match &taken {
         Ok(admission) => (admission.standings(), true),
         Err(refusal) => (refusal.standings(), false),
@@ -397,7 +439,13 @@ pub(crate) async fn admit_descriptors(
     deadline: Option<Instant>,
     log: &mut Log,
 ) -> Result<Admission, Refusal> {
-    let taken = limiter.try_acquire_before(asks, arrival, deadline).await;
+    let taken = match reports::split(rules, asks) {
+        None => limiter.try_acquire_before(asks, arrival, deadline).await,
+        Some(split) => {
+            let others = limiter.try_acquire_before(&split.others, arrival, deadline);
+            Box::pin(split.record(limiter, arrival, deadline, others)).await
+        }
+    };
     let (standings, admitted) = match &taken {
         Ok(admission) => (admission.standings(), true),
         Err(refusal) => (refusal.standings(), false),
@@ -511,7 +559,11 @@ impl Settlement {
         let Self { admission, status, open } = self;
         open.retain(|Open { rule, estimate }| match rule.debt(*estimate, *status, fields) {
             Some(debt) => {
-                admission.record(rule.limit.name(), debt);
+                let name = rule.limit.name();
+                admission.record(name, debt);
+                if rule.limit.has_refunds() {
+                    admission.give_back(name, rule.unused(*estimate, fields));
+                }
                 false
             }
             None => true,

@@ -22,6 +22,7 @@ mod gateway {
     mod logs;
     mod overload;
     mod proxy_protocol;
+    mod refunds;
     mod rejections;
     mod repeats;
     mod request_ids;

@@ -6,6 +6,7 @@ mod delays;
 mod fairness;
 mod overrides;
 mod refusing;
+mod releasing;
 mod sharing;
 mod waiting;
 

@@ -19,5 +19,6 @@ mod foreign;
 mod opened;
 mod oracle;
 mod parity;
+mod refunds;
 mod server;
 pub(crate) mod stepped;

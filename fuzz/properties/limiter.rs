@@ -13,7 +13,7 @@ use self::parts::parts;
 use crate::{
     Algorithm, Quota, Rate,
     store::{
-        Act, Charge, LeaseId, Operation, Reply,
+        Act, Charge, LeaseId, Operation, Refund, Reply,
         overrides::{OverrideChange, read_value as read_override},
         redis::{call, overrides, slots},
         script::Call,
@@ -53,8 +53,10 @@ fn read_as_replies(operations: &[Operation], answer: Value) {
                 assert_eq!(charges.len(), decision.outcomes.len());
                 assert!(decision.leases.len() <= charges.len());
             }
-            (Operation::On { act: Act::Peek(_), .. }, Reply::Usage(_)) => {}
-            (Operation::On { act, .. }, Reply::Done) if !matches!(act, Act::Peek(_)) => {}
+            (Operation::On { act: Act::Peek(_) | Act::Report(_), .. }, Reply::Usage(_)) => {}
+            (Operation::On { act: Act::Refund(_), .. }, Reply::Refunded(_)) => {}
+            (Operation::On { act, .. }, Reply::Done)
+                if !matches!(act, Act::Peek(_) | Act::Report(_) | Act::Refund(_)) => {}
             (operation, reply) => panic!("{operation:?} is answered by {reply:?}"),
         }
     }
@@ -154,6 +156,8 @@ fn read_operations(text: &[u8]) -> Vec<Operation> {
                 }
                 b'r' => Act::Record(cost),
                 b'p' => Act::Peek(cost),
+                b'o' => Act::Report(cost),
+                b'b' => Act::Refund(Refund { permits: cost, granted_us: None }),
                 b'n' => Act::Renew(lease),
                 b'l' => Act::Release(lease),
                 b'z' => Act::Reset,
@@ -166,11 +170,12 @@ fn read_operations(text: &[u8]) -> Vec<Operation> {
 
 fn bucket(digit: u8) -> (Bytes, Quota) {
     let rate = Rate { permits: 5, window_us: 1_000_000 };
-    let quota = match digit % 6 {
+    let quota = match digit % 7 {
         0 | 1 => rate.into(),
         2 => Quota::new(Algorithm::FixedWindow, rate),
         3 => Quota::new(Algorithm::Gcra { burst: Some(7) }, rate),
         4 => Quota::new(Algorithm::SlidingCells { cells: 3 }, rate),
+        5 => Quota::new(Algorithm::Refundable { cells: None }, rate),
         _ => Quota::concurrency(5),
     };
     (Bytes::from(vec![b'b', digit]), quota)

@@ -153,6 +153,8 @@ impl LimitSettings {
             ("cost", self.cost == old.cost),
             ("when_status", self.when_status == old.when_status),
             ("wait", self.wait == old.wait),
+            ("usage", self.usage == old.usage),
+            ("refunds", self.refunds == old.refunds),
             ("mode", self.mode == old.mode),
             ("missing", self.missing == old.missing),
             ("exempt", self.exempt == old.exempt),

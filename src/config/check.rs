@@ -14,6 +14,7 @@ mod routes;
 mod store;
 mod tls;
 mod upstream;
+mod usage;
 
 use std::{collections::BTreeMap, ops::Range, path::Path, sync::Arc};
 

@@ -39,6 +39,10 @@ pub struct LimitSettings {
     pub plain: bool,
     /// The failure policy.
     pub on_failure: OnFailure,
+    /// The meaning of the costs that callers name.
+    pub usage: CostUsage,
+    /// True if it gives permits back.
+    pub refunds: bool,
     /// The names of its limiters in the layout of Redisson, if it has that.
     pub redisson_name: Option<RedissonName>,
 }
@@ -118,6 +122,16 @@ pub enum Cost {
         /// field.
         estimate: u32,
     },
+}
+
+/// The meaning of the costs that callers name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CostUsage {
+    /// What a request asks for: it is charged if it fits.
+    #[default]
+    Charged,
+    /// What has been used: 0 asks whether there is room, and anything else is recorded, also if it doesn't fit.
+    Reported,
 }
 
 /// A single status, or a class of them.

@@ -3,6 +3,7 @@
 mod fields;
 mod limits;
 mod read;
+mod reported;
 
 use std::{collections::BTreeMap, path::Path, sync::Arc};
 

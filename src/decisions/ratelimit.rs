@@ -2,6 +2,7 @@
 
 mod answer;
 mod json;
+mod looks;
 mod messages;
 mod metadata;
 
@@ -79,11 +80,18 @@ async fn decide(
     let gateway = exchange.gateway().clone();
     let planner = &gateway.planner.descriptors;
     let plan = |descriptor: &Descriptor| match descriptor.is_negative_hits {
-        // A refund. No limit gives permits back, and none must charge it.
+        // A refund, which no limit must charge.
         true => DescriptorPlan::default(),
-        false => planner.plan(&request.domain, &view(request, descriptor)),
+        false => {
+            let plan = planner.plan(&request.domain, &view(request, descriptor));
+            looks::warn(&request.domain, descriptor, &plan);
+            plan
+        }
     };
     let mut plans: Vec<_> = request.descriptors.iter().map(plan).collect();
+    let refunds = request.descriptors.iter().filter(|descriptor| descriptor.is_negative_hits);
+    let refunds = refunds.map(|descriptor| planner.plan(&request.domain, &view(request, descriptor)));
+    exchange.give_back(refunds.collect()).await;
     drop_replaced(&mut plans);
     let verdicts: Vec<_> = plans.iter().map(|plan| plan.verdict.clone()).collect();
     let is_quota = |plan: &DescriptorPlan| plan.verdict.as_ref().is_some_and(|verdict| verdict.quota_mode);

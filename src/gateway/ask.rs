@@ -2,6 +2,7 @@
 
 use std::{ops::Range, sync::Arc, time::Duration};
 
+use futures_util::future::join_all;
 use tokio::time::Instant;
 use tollgate_limiter::{Admission, Asks, Refusal, Standing};
 
@@ -82,6 +83,23 @@ impl Exchange {
         facts.decided();
         facts.is_refused = taken.is_err();
         CallDecision { taken, uncountable: None, asks, of }
+    }
+
+    /// Gives permits back where limits do that: the oldest in use, since the grants aren't known.
+    pub(crate) async fn give_back(&self, plans: Vec<DescriptorPlan>) {
+        let limits = plans.into_iter().flat_map(|plan| plan.limits);
+        let limits = limits.filter(|(rule, _)| rule.limit().has_refunds());
+        let asks = limits.filter_map(|(_, terms)| match terms {
+            Terms::Counts(asks) => Some(asks),
+            _ => None,
+        });
+        let asks: Asks = asks.flatten().filter(|ask| ask.permits() > 0).collect();
+        let limiter = &self.gateway.limiter;
+        for released in join_all(asks.iter().map(|ask| limiter.release(ask, None))).await {
+            if let Err(error) = released {
+                tracing::debug!("a refund is lost: {error}");
+            }
+        }
     }
 
     /// Notes whether limits have refused the call in the end.

@@ -12,12 +12,15 @@ use std::{
 use tempfile::TempDir;
 
 use crate::{
-    decisions::Decider,
+    decisions::{
+        Decider,
+        rls::{self, Descriptor, Request},
+    },
     harness::{
         client::{Answer, Client},
         gateway::Gateway,
         redis::{Redis, free_port},
-        upstream::Upstream,
+        upstream::{Upstream, whole},
         wait_until,
     },
 };
@@ -308,4 +311,59 @@ fn the_page_works_as_it_stands() {
     decider.gateway.signal("KILL");
     wait_until("the gateway is gone", || TcpStream::connect(decider.address).is_err());
     assert_eq!(envoy.get(GOLD).status, 200);
+}
+
+const TOKENS_PAGE: &str = include_str!("../../docs/llm-tokens.md");
+
+/// Returns the first block of this kind behind a heading of the page about tokens.
+fn tokens_block(heading: &str, kind: &str) -> &'static str {
+    let (_, section) = TOKENS_PAGE.split_once(&format!("\n## {heading}\n")).unwrap();
+    let (_, text) = section.split_once(&format!("```{kind}\n")).unwrap();
+    text.split("```").next().unwrap()
+}
+
+/// An upstream that says what a request has cost: as many tokens as its header states.
+fn model() -> Upstream {
+    Upstream::start(|request| async move {
+        let tokens = request.headers()["x-tokens"].clone();
+        hyper::Response::builder().header("x-tokens-used", tokens).body(whole("words")).unwrap()
+    })
+}
+
+#[test]
+fn the_page_about_tokens_works_behind_envoy() {
+    let (_, toml) = tokens_block("Envoy", "toml").split_once("listen = \"127.0.0.1:8081\"\n").unwrap();
+    let (decider, upstream) = (Decider::start("", toml), model());
+    let port = free_port();
+    let yaml = tokens_block("Envoy", "yaml").replace("8000", &port.to_string());
+    let yaml = yaml.replace("3000", &port_of(&upstream).to_string());
+    let envoy = Envoy::run(port, upstream, &yaml.replace("8081", &decider.address.port().to_string()));
+    let ask = |tokens: u32| envoy.get(&format!("X-Api-Key: gold\r\nX-Tokens: {tokens}\r\n"));
+    let used = || {
+        let entry = Descriptor::of(&[("api_key", b"gold")]).hits(0);
+        let answer = rls::ask(decider.address, &Request::new("llm", [entry])).unwrap();
+        100_000 - answer.left()[0].1
+    };
+    assert_eq!(ask(99_900).status, 200);
+    wait_until("the tokens are reported", || used() == 99_900);
+    // There is room for 100, and this one takes more.
+    assert_eq!(ask(500).status, 200);
+    wait_until("the debt is reported", || used() == 100_000);
+    let refused = ask(500);
+    assert_eq!((refused.status, envoy.upstream.count()), (429, 2));
+    assert!(refused.retry_after_ms() > 50_000);
+}
+
+#[test]
+fn the_page_about_tokens_works_without_another_proxy() {
+    let upstream = model();
+    let toml = tokens_block("Tollgate as the proxy", "toml").replace("3000", &port_of(&upstream).to_string());
+    let gateway = Gateway::start(&toml);
+    let mut client = gateway.client();
+    for _ in 0..150 {
+        let answer = client.get_with("/v1/chat", "X-Api-Key: gold\r\nX-Tokens: 100\r\n");
+        assert_eq!(answer.status, 200);
+    }
+    let answer = client.get_with("/v1/chat", "X-Api-Key: gold\r\nX-Tokens: 100\r\n");
+    assert!(answer.header("ratelimit").unwrap().starts_with("\"tokens\";r=84000;"), "{answer:?}");
 }

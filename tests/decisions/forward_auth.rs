@@ -119,7 +119,7 @@ fn services_ask_in_json() {
         r#"{"limits":[]}"#,
         r#"{"limits":[{"name":"none","key":"a"}]}"#,
         r#"{"limits":[{"name":"pairs","key":"a"}]}"#,
-        r#"{"limits":[{"name":"logins","key":"a","cost":0}]}"#,
+        r#"{"limits":[{"name":"logins","key":"a","cost":2147483648}]}"#,
         r#"{"limits":[{"name":"logins","key":"a","more":1}]}"#,
         r#"{"limits":[{"name":"logins","key":"a","cost":-1}]}"#,
     ] {

@@ -136,7 +136,7 @@ fn either_side_sets_changes_releases_and_deletes() {
         let state = limiter.peek(&ask).await.unwrap();
         assert_eq!((state.quota.rate(), state.usage.used), (rate, 4));
         assert_eq!(java.granted("acquire it:bob 9 1"), 2);
-        assert!(limiter.release(&ask).await.unwrap());
+        assert!(limiter.release(&ask, None).await.unwrap());
         assert_eq!(java.granted("acquire it:bob 9 1"), 1);
         limiter.reset(&ask).await.unwrap();
         assert_eq!(java.run("available it:bob"), 6);

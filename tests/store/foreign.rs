@@ -17,9 +17,10 @@ use crate::{
     store::stepped::{SECOND, Script, charge, on, under},
 };
 
-const ALGORITHMS: [Algorithm; 5] = [
+const ALGORITHMS: [Algorithm; 6] = [
     Algorithm::SlidingWindow,
     Algorithm::SlidingCells { cells: 4 },
+    Algorithm::Refundable { cells: None },
     Algorithm::FixedWindow,
     Algorithm::Gcra { burst: None },
     Algorithm::Concurrency,
@@ -34,7 +35,7 @@ fn foreign_content(algorithm: Algorithm) -> Vec<Vec<&'static str>> {
             vec!["ZADD", "foreign", "1", "short"],
             vec!["ZADD", "foreign", "1", "an entry of thirty-one bytes...."],
         ],
-        Algorithm::FixedWindow | Algorithm::Gcra { .. } => vec![
+        Algorithm::Refundable { .. } | Algorithm::FixedWindow | Algorithm::Gcra { .. } => vec![
             of_another_type,
             vec!["LPUSH", "foreign", "text"],
             vec!["SET", "foreign", "text that is too long for any"],

@@ -207,6 +207,7 @@ const KINDS: [Algorithm; 7] = [
 enum Deed {
     Take(Vec<Asked>),
     Record(usize, u32),
+    Report(usize, u32),
     Peek(usize, u32),
     Reset(usize),
     Renew(usize),
@@ -235,7 +236,8 @@ fn deeds() -> impl Strategy<Value = Vec<Deed>> {
     let counted = 0..KINDS.len() - 1;
     let deed = prop_oneof![
         12 => take,
-        2 => (counted, prop_oneof![1..20_u32, Just(u32::MAX >> 1)]).prop_map(|(at, cost)| Deed::Record(at, cost)),
+        2 => (counted.clone(), prop_oneof![1..20_u32, Just(u32::MAX >> 1)]).prop_map(|(at, cost)| Deed::Record(at, cost)),
+        2 => (counted, prop_oneof![5 => 0..20_u32, 1 => Just(u32::MAX >> 1)]).prop_map(|(at, cost)| Deed::Report(at, cost)),
         2 => (0..KINDS.len(), 0..14_u32).prop_map(|(at, cost)| Deed::Peek(at, cost)),
         1 => (0..KINDS.len()).prop_map(Deed::Reset),
         1 => (0..20_usize).prop_map(Deed::Renew),
@@ -271,6 +273,7 @@ fn operations(call: &Call, terms: &[Terms], leases: &[LeaseId]) -> Vec<Operation
     let operation = |deed: &Deed| match deed {
         Deed::Take(asked) => Some(Operation::Take(asked.iter().map(charge).collect())),
         Deed::Record(at, cost) => act(*at, Act::Record(*cost)),
+        Deed::Report(at, cost) => act(*at, Act::Report(*cost)),
         Deed::Peek(at, cost) => act(*at, Act::Peek(*cost)),
         Deed::Reset(at) => act(*at, Act::Reset),
         Deed::Renew(lease) => leased(lease, Act::Renew),
@@ -344,9 +347,11 @@ fn the_twin_agrees_when_the_clock_steps_back() {
                 call.move_us = if is_forward { call.move_us } else { -call.move_us };
                 // The windows and meters, with debts that don't last for centuries.
                 call.deeds.retain(|deed| match deed {
-                    Deed::Record(_, 100..) => false,
+                    Deed::Record(_, 100..) | Deed::Report(_, 100..) => false,
                     Deed::Take(asked) => asked.iter().all(|(at, ..)| (3..6).contains(at)),
-                    Deed::Record(at, _) | Deed::Peek(at, _) | Deed::Reset(at) => (3..6).contains(at),
+                    Deed::Record(at, _) | Deed::Report(at, _) | Deed::Peek(at, _) | Deed::Reset(at) => {
+                        (3..6).contains(at)
+                    }
                     Deed::Renew(_) | Deed::Release(_) => false,
                 });
             }

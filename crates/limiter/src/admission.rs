@@ -9,6 +9,7 @@ use crate::{
     algorithm::{Algorithm, Quota},
     charged_ask::ChargedAsk,
     duration,
+    grants::RefundableGrant,
     limit::{Ask, Limit},
     refusals::Refusals,
     standing::{Standing, Standings, tightest_of_each},
@@ -41,6 +42,8 @@ pub struct Admission {
     pub(super) standings: Standings,
     pub(super) leases: Vec<HeldLease>,
     pub(super) accounts: Vec<Account>,
+    /// What it took of limits with refunds.
+    pub(super) grants: Vec<RefundableGrant>,
 }
 
 impl Admission {
@@ -55,6 +58,27 @@ impl Admission {
         enforcing.filter_map(Standing::remaining).min()
     }
 
+    /// Adds the result of a later question of the same request.
+    ///
+    /// # Errors
+    /// The later question was refused. What this admission holds is released.
+    pub fn and(mut self, later: Result<Self, Refusal>) -> Result<Self, Refusal> {
+        match later {
+            Ok(later) => {
+                self.standings.extend(later.standings);
+                self.leases.extend(later.leases);
+                self.accounts.extend(later.accounts);
+                self.grants.extend(later.grants);
+                Ok(self)
+            }
+            Err(Refusal::Limited(limited)) => {
+                self.standings.extend(limited.standings);
+                Err(Refusal::Limited(Box::new(Limited { standings: self.standings })))
+            }
+            Err(refusal) => Err(refusal),
+        }
+    }
+
     /// Records permits beyond those that the request was admitted for, whether they fit or not, on a limit that
     /// it was [asked to settle](super::Ask::settled_later) with. What the store can't take now is forgotten.
     pub fn record(&self, limit: &str, cost: u32) {
@@ -65,6 +89,14 @@ impl Admission {
             refusals.forget(&charge.bucket);
             store.record(asked);
         }
+    }
+
+    /// Gives back permits that the request took of a [limit with refunds](super::Limit::with_refunds) and didn't need, for all
+    /// keys that it counts for, without waiting for it. At most what it took is given back, and nothing once the grant
+    /// has ended. What the store can't take now stays charged.
+    pub fn give_back(&self, limit: &str, permits: u32) {
+        let grants = self.grants.iter().filter(|grant| grant.ask.limit.name() == limit);
+        grants.for_each(|grant| grant.give_back(permits));
     }
 
     /// The limits that [`record`](Self::record) is for, each with what its request was estimated to cost, or owes if the

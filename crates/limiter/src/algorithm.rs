@@ -6,6 +6,7 @@
 pub mod concurrency;
 pub mod fixed_window;
 pub mod gcra;
+pub mod refundable;
 pub mod sliding_cells;
 pub mod sliding_window;
 
@@ -23,8 +24,9 @@ pub trait Count {
     fn used(&self, quota: Quota) -> u64;
     /// Records a grant, whether it fits or not.
     fn charge(&mut self, quota: Quota, time_us: u64, cost: u32);
-    /// Gives back what was granted at `granted_us`, as if it had been refused.
-    fn give_back(&mut self, quota: Quota, granted_us: u64, cost: u32);
+    /// Gives back permits of a grant, as if it had cost less: nothing if it has ended by now. If the grant isn't known, gives
+    /// back the oldest permits in use.
+    fn give_back(&mut self, quota: Quota, time_us: u64, refund: Refund);
     /// Microseconds until there is more room; 0 if all is free.
     fn grow_us(&self, quota: Quota, time_us: u64) -> u64;
     /// Microseconds until a cost fits that doesn't now, but can.
@@ -48,6 +50,15 @@ pub trait Count {
     fn shrink(&mut self) {}
 }
 
+/// Permits to give back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Refund {
+    /// The number of permits.
+    pub permits: u32,
+    /// The time of the grant that took them, in microseconds of the store's clock, if it is known.
+    pub granted_us: Option<u64>,
+}
+
 /// The most permits that can be in use, debts included: any limit and nearly as much again.
 const MOST_USED: u64 = 4_000_000_000;
 
@@ -68,9 +79,10 @@ impl State {
     /// Returns an empty bucket. It allocates no memory.
     pub fn new(algorithm: Algorithm) -> Self {
         match algorithm {
-            Algorithm::SlidingWindow | Algorithm::SlidingCells { .. } | Algorithm::Redisson(_) => {
-                Self::Log(Log::default())
-            }
+            Algorithm::SlidingWindow
+            | Algorithm::SlidingCells { .. }
+            | Algorithm::Refundable { .. }
+            | Algorithm::Redisson(_) => Self::Log(Log::default()),
             Algorithm::FixedWindow => Self::Window(Window::default()),
             Algorithm::Gcra { .. } => Self::Meter(Meter::default()),
             Algorithm::Concurrency => Self::Leases(Leases::default()),
@@ -174,6 +186,12 @@ pub enum Algorithm {
         /// The number of cells in a window, at least 1.
         cells: u32,
     },
+    /// The sliding window, in cells or not, in a layout that can give permits back.
+    Refundable {
+        /// The number of cells in a window. If not given, the first 128 grants of a window count exactly, and further ones in
+        /// cells of a 128th of it.
+        cells: Option<u32>,
+    },
     /// In windows one after the other.
     FixedWindow,
     /// The leaky bucket as a meter: permits drain away evenly.
@@ -202,23 +220,36 @@ impl Algorithm {
     /// Returns the name, as in the file.
     pub fn name(self) -> &'static str {
         match self {
-            Self::SlidingWindow | Self::Redisson(_) => "sliding-window",
-            Self::SlidingCells { .. } => "sliding-cells",
+            Self::SlidingWindow | Self::Refundable { cells: None } | Self::Redisson(_) => "sliding-window",
+            Self::SlidingCells { .. } | Self::Refundable { cells: Some(_) } => "sliding-cells",
             Self::FixedWindow => "fixed-window",
             Self::Gcra { .. } => "gcra",
             Self::Concurrency => "concurrency",
         }
     }
 
-    /// Returns the part of a bucket's name that keeps formats apart: `sw`, `sc60`, `fw`, `gc`, `cc`, `rs`.
+    /// Returns the part of a bucket's name that keeps formats apart: `sw`, `sc60`, `rl`, `rl60`, `fw`,
+    /// `gc`, `cc`, `rs`.
     pub fn tag(self) -> String {
         match self {
             Self::SlidingWindow => "sw".to_owned(),
             Self::SlidingCells { cells } => format!("sc{cells}"),
+            Self::Refundable { cells: None } => "rl".to_owned(),
+            Self::Refundable { cells: Some(cells) } => format!("rl{cells}"),
             Self::FixedWindow => "fw".to_owned(),
             Self::Gcra { .. } => "gc".to_owned(),
             Self::Concurrency => "cc".to_owned(),
             Self::Redisson(_) => "rs".to_owned(),
+        }
+    }
+
+    /// Returns the same algorithm in a layout that can give permits back.
+    #[must_use]
+    pub fn with_refunds(self) -> Self {
+        match self {
+            Self::SlidingWindow => Self::Refundable { cells: None },
+            Self::SlidingCells { cells } => Self::Refundable { cells: Some(cells) },
+            other => other,
         }
     }
 
@@ -268,6 +299,15 @@ impl Quota {
     pub fn is_countable(self) -> bool {
         !matches!(self.algorithm, Algorithm::Gcra { .. })
             || u64::from(self.capacity()).saturating_mul(self.window_us) <= gcra::MOST_LEVEL
+    }
+
+    /// Returns the microseconds by which a permit may come back later than a window after its grant.
+    pub(crate) fn lag_us(self) -> u64 {
+        match self.algorithm {
+            Algorithm::SlidingCells { cells } => sliding_cells::cell_us(self.window_us, cells),
+            Algorithm::Refundable { cells } => refundable::cell_us(self.window_us, cells, usize::MAX),
+            _ => 0,
+        }
     }
 
     /// Returns the window in seconds, if it is a whole number of them.

@@ -22,6 +22,7 @@ mod blocking;
 mod charged_ask;
 pub mod duration;
 pub mod fields;
+mod grants;
 #[cfg(feature = "layer")]
 pub mod grpc;
 pub mod key;

@@ -64,6 +64,8 @@ pub(crate) enum Costs {
     Equal,
     /// A smaller one may be admitted, elsewhere, while a larger one is refused.
     Vary,
+    /// They vary, and permits may come back at any time.
+    Refunded,
 }
 
 impl Limit {
@@ -109,6 +111,36 @@ impl Limit {
     pub fn shared_with_redisson(self, name: RedissonName, counted: RedissonType) -> Self {
         let quota = Quota::new(Algorithm::Redisson(counted), self.quota.rate());
         Self { quota, redisson_name: Some(name), ..self }
+    }
+
+    /// Lets the limit give permits back: see [`Limiter::release`](crate::Limiter::release). A sliding window then counts in
+    /// another layout: exactly up to 128 grants in a window, and further ones in cells of a 128th of it.
+    ///
+    /// # Panics
+    /// If the limit counts requests in flight, or is shared with Redisson, which gives back without this.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tollgate_limiter::{Limit, Rate};
+    ///
+    /// # fn main() -> Result<(), String> {
+    /// let tokens = Limit::new("tokens", "100000/min".parse::<Rate>()?).with_refunds();
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn with_refunds(self) -> Self {
+        let quota = Quota::new(self.quota.algorithm.with_refunds(), self.quota.rate());
+        let gives_back = !matches!(quota.algorithm, Algorithm::Concurrency | Algorithm::Redisson(_));
+        assert!(gives_back, "`{}` can't have refunds", self.name);
+        let stem = format!(":{}:{}:{{", self.name, quota.algorithm.tag());
+        Self { quota, stem, costs: Costs::Refunded, ..self }
+    }
+
+    /// Returns true if it gives permits back.
+    pub fn has_refunds(&self) -> bool {
+        self.costs == Costs::Refunded
     }
 
     /// Returns the names by which Java knows the limiters of this limit, if it shares them.
@@ -159,7 +191,8 @@ impl Limit {
     /// Declares that all requests cost the same, on all gateways: while one is refused, no other one is admitted.
     #[must_use]
     pub fn of_equal_costs(self) -> Self {
-        Self { costs: Costs::Equal, ..self }
+        let costs = if self.has_refunds() { Costs::Refunded } else { Costs::Equal };
+        Self { costs, ..self }
     }
 
     /// Sets the failure policy.
@@ -259,6 +292,11 @@ impl Ask {
     /// Returns the key.
     pub fn key(&self) -> &Key {
         &self.key
+    }
+
+    /// Returns the number of permits that it asks for.
+    pub fn permits(&self) -> u32 {
+        self.cost
     }
 
     /// Sets the number of permits. With 0 it asks whether one fits, and takes none. From a limit on requests

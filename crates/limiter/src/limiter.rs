@@ -9,6 +9,8 @@ mod operators;
 mod outcome;
 mod rates;
 mod redisson;
+mod releasing;
+mod reporting;
 mod state;
 mod waiting;
 
@@ -69,7 +71,7 @@ pub struct Limiter {
     local: Arc<Store>,
     refusals: Arc<Refusals>,
     overridden: Overridden,
-    waits: Waits,
+    waits: Arc<Waits>,
     timeout: Duration,
     instances: u32,
     key_prefix: String,
@@ -122,7 +124,7 @@ impl Limiter {
             local,
             refusals: Arc::default(),
             overridden: Overridden::new(&config.key_prefix),
-            waits: Waits::default(),
+            waits: Arc::default(),
             timeout: config.timeout,
             instances: config.instances,
             key_prefix: config.key_prefix.clone(),

@@ -223,6 +223,14 @@ impl Refusals {
         self.blocks.fetch_add(1, Relaxed);
     }
 
+    /// Has the store asked again soon for a bucket to which permits may come back, wherever they are given back.
+    pub(super) fn refresh_soon(&self, bucket: &Bytes) {
+        self.change(bucket, |block, _| {
+            block.refresh_soon();
+            false
+        });
+    }
+
     /// Notes that a bucket has been charged and has so much room left.
     fn charged(&self, charge: &Charge, remaining: u64, sent: Instant) {
         if self.blocks.load(Relaxed) == 0 {

@@ -24,7 +24,7 @@ use bytes::Bytes;
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
-pub use crate::algorithm::concurrency::LeaseId;
+pub use crate::algorithm::{Refund, concurrency::LeaseId};
 use crate::{
     algorithm::Quota,
     metrics::{Distribution, Page},
@@ -113,7 +113,7 @@ pub type Charges = SmallVec<[Charge; 1]>;
 /// The decision of a request, with the state of each of its buckets after it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
-    /// The time in microseconds of the store's clock: the latest, if several servers took part.
+    /// The time in microseconds of the store's clock: the earliest, if several servers took part.
     pub time_us: u64,
     /// Every enforcing limit had room, and all of them were charged.
     pub admitted: bool,
@@ -194,10 +194,14 @@ impl Operation {
 pub enum Act {
     /// Record so many permits, whether they fit or not: the debt of a request that has been admitted.
     Record(u32),
+    /// Record so many permits as [`Self::Record`] does, and say whether they fitted.
+    Report(u32),
     /// Let a lease last for a whole window from now. One that has ended is taken again.
     Renew(LeaseId),
     /// End a lease.
     Release(LeaseId),
+    /// Give permits back.
+    Refund(Refund),
     /// Look when so many permits fit, and write nothing.
     Peek(u32),
     /// Forget all that was counted.
@@ -209,8 +213,10 @@ pub enum Act {
 pub enum Reply {
     /// To [`Operation::Take`].
     Decision(Decision),
-    /// To [`Act::Peek`].
+    /// To [`Act::Peek`], and to [`Act::Report`]: then its delay is 0 if the cost fitted, or else that of one permit.
     Usage(Usage),
+    /// To [`Act::Refund`]: by so many permits fewer are in use.
+    Refunded(u64),
     /// To the other acts.
     Done,
 }
@@ -392,7 +398,7 @@ impl Store {
         let charges = charges.iter().map(|charge| charge.charge().clone()).collect();
         match store.operate(Operation::Take(charges), deadline).await? {
             Reply::Decision(decision) => Ok(decision),
-            Reply::Usage(_) | Reply::Done => Err(StoreError::Malformed),
+            Reply::Usage(_) | Reply::Refunded(_) | Reply::Done => Err(StoreError::Malformed),
         }
     }
 
@@ -417,7 +423,7 @@ impl Store {
     ) -> Result<Usage, StoreError> {
         match self.operate(Operation::On { bucket, quota, act: Act::Peek(cost) }, deadline).await? {
             Reply::Usage(usage) => Ok(usage),
-            Reply::Decision(_) | Reply::Done => Err(StoreError::Malformed),
+            Reply::Decision(_) | Reply::Refunded(_) | Reply::Done => Err(StoreError::Malformed),
         }
     }
 
@@ -455,6 +461,26 @@ impl Store {
                 let Charge { bucket, quota, cost, .. } = charge.charge().clone();
                 store.send(Operation::On { bucket, quota, act: Act::Record(cost) });
             }
+        }
+    }
+
+    /// Records the cost of a charge where it is counted, as [`Self::record`] does, and returns the use of the bucket
+    /// afterwards. The delay is 0 if the cost fitted, or else that of one permit.
+    ///
+    /// # Errors
+    /// No answer, within `deadline`: it may or may not have been recorded.
+    pub(crate) async fn report_placed<P: Placed>(
+        &self,
+        charge: &mut P,
+        deadline: Instant,
+    ) -> Result<Usage, StoreError> {
+        if let Self::Memory(store) = self {
+            return store.report(charge);
+        }
+        let Charge { bucket, quota, cost, .. } = charge.charge().clone();
+        match self.operate(Operation::On { bucket, quota, act: Act::Report(cost) }, deadline).await? {
+            Reply::Usage(usage) => Ok(usage),
+            Reply::Decision(_) | Reply::Refunded(_) | Reply::Done => Err(StoreError::Malformed),
         }
     }
 
@@ -510,11 +536,26 @@ impl Store {
         }
     }
 
-    /// Gives back what a decision at `time_us` charged a bucket. Only the in-process store can.
-    pub(crate) fn give_back(&self, bucket: &Bytes, quota: Quota, time_us: u64, cost: u32) {
-        if let Self::Memory(store) = self {
-            store.give_back(bucket, quota, time_us, cost);
+    /// Gives permits of a bucket back. Returns by how many fewer are in use then.
+    ///
+    /// # Errors
+    /// No answer, within `deadline`: they may or may not have been given back.
+    pub async fn refund(
+        &self,
+        bucket: Bytes,
+        quota: Quota,
+        refund: Refund,
+        deadline: Instant,
+    ) -> Result<u64, StoreError> {
+        match self.operate(Operation::On { bucket, quota, act: Act::Refund(refund) }, deadline).await? {
+            Reply::Refunded(permits) => Ok(permits),
+            Reply::Decision(_) | Reply::Usage(_) | Reply::Done => Err(StoreError::Malformed),
         }
+    }
+
+    /// Gives permits of a bucket back, without waiting for it. A store that can't answer now forgets it.
+    pub(crate) fn send_refund(&self, bucket: &Bytes, quota: Quota, refund: Refund) {
+        self.send(Operation::On { bucket: bucket.clone(), quota, act: Act::Refund(refund) });
     }
 
     async fn operate(&self, operation: Operation, deadline: Instant) -> Result<Reply, StoreError> {

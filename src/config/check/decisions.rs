@@ -7,7 +7,7 @@ use crate::config::{
     Callers, DecisionsSettings, ListenAddress, RatelimitFolder, RatelimitSettings,
     error::Diagnostic,
     file::{DecisionsTable, DecisionsTlsTable, RatelimitServiceTable, Spanned, SpannedTable},
-    value::ParsedText,
+    value::{ParsedText, ReportedDescriptors},
 };
 
 impl Check<'_, '_> {
@@ -52,18 +52,41 @@ impl Check<'_, '_> {
             none if none.is_empty() && has_client_ca => Callers::Certified,
             networks => Callers::Networks(networks.into_iter().map(|network| network.0).collect()),
         };
-        let ratelimit = value.ratelimit_service.map(|table| self.ratelimit_service(&table.value, folder));
+        let ratelimit = self.ratelimit_service(value.ratelimit_service, &value.reported, folder);
         is_named.then_some(DecisionsSettings {
             listen: address,
             tls,
             callers,
             on_failure: self.on_failure,
-            ratelimit: ratelimit.unwrap_or_default(),
+            ratelimit,
         })
     }
 
-    /// Reads the folder of the rate limit service.
-    fn ratelimit_service(&mut self, table: &RatelimitServiceTable, folder: &Path) -> RatelimitSettings {
+    /// Marks the limits of the rate limit service's folder whose costs are reported.
+    fn mark_reported(&mut self, reported: &[Spanned<ParsedText<ReportedDescriptors>>]) {
+        for descriptors in reported {
+            let ReportedDescriptors { domain, keys } = &descriptors.get_ref().0;
+            if self.ratelimit.mark_reported(domain, keys) || !self.document.included.is_empty() {
+                continue;
+            }
+            let fault = Diagnostic::error("no limit of `ratelimit_service` is for these descriptors");
+            self.fault(
+                fault
+                    .at(&descriptors.span(), "")
+                    .help("name the domain and all keys on the way to the limit, as the YAML files have them")
+                    .help("a limit of this file says so itself: usage = \"reported\""),
+            );
+        }
+    }
+
+    /// Reads the folder of the rate limit service, if there is one, and marks the limits whose costs are reported.
+    fn ratelimit_service(
+        &mut self,
+        table: Option<SpannedTable<RatelimitServiceTable>>,
+        reported: &[Spanned<ParsedText<ReportedDescriptors>>],
+        folder: &Path,
+    ) -> RatelimitSettings {
+        let table = table.map_or_else(RatelimitServiceTable::default, |table| table.value);
         if let Some(config) = &table.config {
             let path = folder.join(config.get_ref());
             match RatelimitFolder::read(&path, self.on_failure, table.merge_domains, self.sources) {
@@ -71,6 +94,7 @@ impl Check<'_, '_> {
                 Err(faulty) => self.document.included.extend(faulty),
             }
         }
+        self.mark_reported(reported);
         RatelimitSettings { shadow: table.shadow, metadata: table.metadata }
     }
 }

@@ -9,7 +9,7 @@ use super::{Check, duplicate, undefined};
 use tollgate_limiter::Prefixes;
 
 use crate::config::{
-    KeyPart, LimitSettings,
+    CostUsage, KeyPart, LimitSettings,
     error::Diagnostic,
     file::{self, RouteLimit, Spanned, SpannedTable},
     value::ParsedText,
@@ -69,6 +69,8 @@ impl Check<'_, '_> {
         }
         let quota = self.quota(&span, &limit);
         self.check_charging(&limit);
+        self.check_usage(&limit);
+        self.check_refunds(&limit);
         let redisson_name = self.redisson_name(&span, &limit);
         let prefixes = Prefixes { ipv4: limit.ipv4_prefix.0 as u8, ipv6: limit.ipv6_prefix.0 as u8 };
         // If a part of the key was removed, values of the key would have the wrong length.
@@ -92,6 +94,8 @@ impl Check<'_, '_> {
             overrides,
             plain: limit.plain,
             on_failure: limit.on_failure.map_or(self.on_failure, |policy| policy.into_inner().0),
+            usage: limit.usage.map_or_else(CostUsage::default, |usage| usage.into_inner().0),
+            refunds: limit.refunds.is_some_and(Spanned::into_inner),
             redisson_name,
         })
     }

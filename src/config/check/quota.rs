@@ -133,8 +133,13 @@ impl Check<'_, '_> {
     }
 }
 
-/// Returns the algorithm of a limit with its parameters.
+/// Returns the algorithm of a limit with its parameters, in the layout that it needs.
 fn algorithm(limit: &file::LimitTable) -> Algorithm {
+    let has_refunds = limit.refunds.as_ref().is_some_and(|refunds| *refunds.get_ref());
+    if has_refunds { named_algorithm(limit).with_refunds() } else { named_algorithm(limit) }
+}
+
+fn named_algorithm(limit: &file::LimitTable) -> Algorithm {
     if limit.layout.as_ref().is_some_and(|layout| layout.get_ref().0 == Layout::Redisson) {
         let counted =
             limit.redisson_type.as_ref().map_or(RedissonType::Overall, |counted| counted.get_ref().0);

@@ -4,7 +4,10 @@ use ipnet::IpNet;
 use serde::Deserialize;
 
 use super::{CertificateTable, ServerTlsTable, Spanned, SpannedTable};
-use crate::config::{ListenAddress, value::ParsedText};
+use crate::config::{
+    ListenAddress,
+    value::{ParsedText, ReportedDescriptors},
+};
 
 /// `[decisions]`: a listener for other proxies and services, which forward requests themselves and ask Tollgate whether
 /// the limits admit them. It speaks HTTP/1.1 and HTTP/2. A change takes effect with a reload; a change of `tls` applies
@@ -21,6 +24,9 @@ pub(in crate::config) struct DecisionsTable {
     /// address is loopback or `tls` has a `client_ca`. Default: this machine, or with `client_ca` everyone with a
     /// certificate.
     pub trusted_proxies: Vec<ParsedText<IpNet>>,
+    /// Descriptors of `ratelimit_service` whose costs are reported, as `usage = "reported"` says of a limit: the domain, a
+    /// colon, and the keys of the entries. Example: `["envoy:api_key,model"]`. Default: none.
+    pub reported: Vec<Spanned<ParsedText<ReportedDescriptors>>>,
     /// Settings of Envoy's rate limit service. Default: none.
     pub ratelimit_service: Option<SpannedTable<RatelimitServiceTable>>,
 }

@@ -12,7 +12,7 @@ use super::{Spanned, SpannedTable, ValueList};
 use tollgate_limiter::{OnFailure, Rate, RedissonName, RedissonType, Scope};
 
 use crate::config::{
-    Cost, Exemption, KeyPart, Missing, Mode, StatusRange,
+    Cost, CostUsage, Exemption, KeyPart, Missing, Mode, StatusRange,
     value::{AlgorithmName, AnyRate, FromText, Layout, LeaseDuration, ParsedText, Wait, Whole},
 };
 
@@ -50,6 +50,14 @@ pub(in crate::config) struct LimitTable {
     pub cost: Spanned<Cost>,
     /// Statuses of the responses to charge, one or a list: `"401"`, `"4xx"`. Default: all.
     pub when_status: Option<Spanned<ValueList<StatusRange>>>,
+    /// Meaning of the costs that other proxies and services name: a request that is `"charged"` if it fits, or use that is
+    /// `"reported"`. Then 0 asks whether there is room, and any other cost is recorded, also if it doesn't fit; proxied
+    /// requests only ask. Default: `"charged"`.
+    pub usage: Option<Spanned<ParsedText<CostUsage>>>,
+    /// Gives permits back: what a request was estimated to cost more than its response states, and what other proxies and
+    /// services refund. A sliding window is exact then up to 128 requests in a window. With more, a permit may come back
+    /// later, by up to a 128th of the window. Default: `false`.
+    pub refunds: Option<Spanned<bool>>,
     /// Gateways that count together: all that use the store (`"shared"`), or each process alone
     /// (`"instance"`). Default: `"shared"`.
     pub scope: ParsedText<Scope>,
@@ -97,6 +105,8 @@ impl Default for LimitTable {
             lease: None,
             cost: Spanned::new(0..0, Cost::Fixed(1)),
             when_status: None,
+            usage: None,
+            refunds: None,
             scope: ParsedText(Scope::Shared),
             wait: Spanned::new(0..0, ParsedText(Wait::default())),
             mode: ParsedText(Mode::Enforce),

@@ -7,7 +7,7 @@ use tollgate_limiter::{Algorithm, Prefixes, Quota, Rate, Scope, text};
 
 use super::read::{Fields, Reader, Way};
 use crate::config::{
-    Cost, KeyPart, LimitSettings, Missing, Mode,
+    Cost, CostUsage, KeyPart, LimitSettings, Missing, Mode,
     yaml::{YamlNode, YamlValue},
 };
 
@@ -116,6 +116,8 @@ impl Reader<'_> {
             overrides: Vec::new(),
             plain: false,
             on_failure: self.on_failure,
+            usage: CostUsage::Charged,
+            refunds: false,
             redisson_name: None,
         };
         self.limits.insert(name.clone(), Arc::new(limit));

@@ -7,7 +7,7 @@ use tollgate_limiter::{OnFailure, RatelimitHeaders, RedissonType, Scope};
 
 use tracing::Level;
 
-use crate::config::{AccessLogFormat, Balance, EscapedSlashes, LogFormat, Missing, Mode};
+use crate::config::{AccessLogFormat, Balance, CostUsage, EscapedSlashes, LogFormat, Missing, Mode};
 
 impl FromText for RatelimitHeaders {
     const EXPECTED: &'static str = "\"draft-11\", \"x-ratelimit\", \"both\" or \"off\"";
@@ -162,6 +162,14 @@ impl FromText for Mode {
 
     fn read(text: &str) -> Result<Self, String> {
         choose("mode", [("enforce", Self::Enforce), ("shadow", Self::Shadow)], text)
+    }
+}
+
+impl FromText for CostUsage {
+    const EXPECTED: &'static str = "\"charged\" or \"reported\"";
+
+    fn read(text: &str) -> Result<Self, String> {
+        choose("`usage` value", [("charged", Self::Charged), ("reported", Self::Reported)], text)
     }
 }
 

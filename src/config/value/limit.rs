@@ -44,6 +44,26 @@ fn nginx_hint(text: &str) -> Option<String> {
     ))
 }
 
+/// Descriptors by their domain and the keys of their entries.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::config) struct ReportedDescriptors {
+    pub(in crate::config) domain: String,
+    pub(in crate::config) keys: Vec<String>,
+}
+
+impl FromText for ReportedDescriptors {
+    const EXPECTED: &'static str = "a domain and the keys of the entries, such as \"envoy:api_key,model\"";
+
+    fn read(text: &str) -> Result<Self, String> {
+        let (domain, keys) = text.split_once(':').unwrap_or_default();
+        let keys: Vec<String> = keys.split(',').map(|key| key.trim().to_owned()).collect();
+        if domain.is_empty() || keys.iter().any(String::is_empty) {
+            return Err(format!("`{text}` doesn't name descriptors\nwrite {}", Self::EXPECTED));
+        }
+        Ok(Self { domain: domain.to_owned(), keys })
+    }
+}
+
 impl FromText for RedissonName {
     const EXPECTED: &'static str = "a name such as \"logins:{key}\"";
 

@@ -33,6 +33,7 @@ struct LimitInQuestion {
     /// The value of the key, or a list of the values of its parts. A limit by `global` needs none.
     #[serde(default)]
     key: Value,
+    /// The permits. With 0 it asks whether there is room.
     #[serde(default = "one")]
     cost: u32,
 }
@@ -92,8 +93,8 @@ impl LimitInQuestion {
         if !rule.config().ends_with_decision() {
             return Err(format!("limit `{name}` needs a response, so only proxied requests can use it"));
         }
-        if !(1..=i32::MAX as u32).contains(cost) {
-            return Err(format!("limit `{name}`: the cost must be 1 to {}", i32::MAX));
+        if *cost > i32::MAX as u32 {
+            return Err(format!("limit `{name}`: the cost must be 0 to {}", i32::MAX));
         }
         let written = match key {
             Value::Null => "global".to_owned(),

@@ -33,6 +33,8 @@ struct JsonDescriptor {
     limit: Option<JsonLimit>,
     #[serde(rename = "hitsAddend", alias = "hits_addend")]
     hits_addend: Option<Number>,
+    #[serde(rename = "isNegativeHits", alias = "is_negative_hits")]
+    is_negative_hits: bool,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -123,7 +125,7 @@ fn descriptor(read: JsonDescriptor) -> Result<Descriptor, Status> {
             .collect(),
         limit: limit.transpose()?,
         hits_addend: hits_addend.transpose()?,
-        is_negative_hits: false,
+        is_negative_hits: read.is_negative_hits,
     })
 }
 

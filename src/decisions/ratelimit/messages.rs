@@ -32,7 +32,7 @@ pub(crate) struct Descriptor {
     /// The cost in place of the call's. 0 asks whether there is room.
     #[prost(message, optional, tag = "3")]
     pub(crate) hits_addend: Option<u64>,
-    /// True for a refund, which charges nothing and gives nothing back.
+    /// True for a refund: the limits with refunds give back as many permits.
     #[prost(bool, tag = "4")]
     pub(crate) is_negative_hits: bool,
 }

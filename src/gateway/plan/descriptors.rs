@@ -12,7 +12,9 @@ use smallvec::SmallVec;
 use tollgate_limiter::{Algorithm, OnFailure, Prefixes, Quota, Rate, Scope};
 
 use crate::{
-    config::{Config, Cost, DescriptorRule, EntryRule, KeyPart, LimitSettings, Missing, Mode, Verdict},
+    config::{
+        Config, Cost, CostUsage, DescriptorRule, EntryRule, KeyPart, LimitSettings, Missing, Mode, Verdict,
+    },
     rules::{Rule, Terms},
 };
 
@@ -145,6 +147,8 @@ pub(crate) fn stated_limits(config: &Config) -> impl Iterator<Item = LimitSettin
         overrides: Vec::new(),
         plain: false,
         on_failure: config.decisions.as_ref().map_or(OnFailure::Local, |decisions| decisions.on_failure),
+        usage: CostUsage::Charged,
+        refunds: false,
         redisson_name: None,
     })
 }

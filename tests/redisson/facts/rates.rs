@@ -284,7 +284,7 @@ async fn released_permits_can_be_taken_again_up_to_the_rate(subject: Subject) {
         assert_eq!(subject.left().await, 7);
         for (permits, changed) in [(3, true), (10, false), (0, false)] {
             let ask = subject.ask.clone().cost(permits);
-            assert_eq!(subject.limiter.release(&ask).await.unwrap(), changed, "{permits}");
+            assert_eq!(subject.limiter.release(&ask, None).await.unwrap(), changed, "{permits}");
             assert_eq!(subject.left().await, 10);
         }
     }

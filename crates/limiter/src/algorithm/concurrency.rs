@@ -5,7 +5,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use super::{Count, Quota};
+use super::{Count, Quota, Refund};
 
 /// The delay that refusals state, in microseconds.
 pub(crate) const COME_BACK_US: u64 = 1_000_000;
@@ -71,7 +71,7 @@ impl Count for Leases {
     }
 
     /// A lease is released instead.
-    fn give_back(&mut self, _: Quota, _: u64, _: u32) {}
+    fn give_back(&mut self, _: Quota, _: u64, _: Refund) {}
 
     fn grow_us(&self, _: Quota, _: u64) -> u64 {
         if self.held.is_empty() { 0 } else { COME_BACK_US }

@@ -2,7 +2,7 @@
 //!
 //! Twin of lua/fixed_window.lua. Up to 2L - 1 permits can pass within W, across an end.
 
-use super::{Count, MOST_USED, Quota};
+use super::{Count, MOST_USED, Quota, Refund};
 
 /// The window of the last grant.
 #[derive(Debug, Default)]
@@ -29,9 +29,9 @@ impl Count for Window {
         self.used = (self.used + u64::from(cost)).min(MOST_USED);
     }
 
-    fn give_back(&mut self, _: Quota, granted_us: u64, cost: u32) {
-        if self.start_us <= granted_us {
-            self.used = self.used.saturating_sub(u64::from(cost));
+    fn give_back(&mut self, _: Quota, _: u64, Refund { permits, granted_us }: Refund) {
+        if granted_us.is_none_or(|granted_us| self.start_us <= granted_us) {
+            self.used = self.used.saturating_sub(u64::from(permits));
         }
     }
 

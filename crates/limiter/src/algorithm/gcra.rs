@@ -4,7 +4,7 @@
 //! Twin of lua/gcra.lua. Up to B + L permits can pass within W. The level is in units of which a permit
 //! adds W (as many as its microseconds) and a microsecond drains L. Without debts it may not exceed B * W.
 
-use super::{Count, MOST_USED, Quota};
+use super::{Count, MOST_USED, Quota, Refund};
 
 /// The greatest level of a burst, and the longest delay in microseconds: integers up to it are exact in Lua's numbers.
 pub(crate) const MOST_LEVEL: u64 = 1 << 53;
@@ -106,12 +106,19 @@ impl Count for Meter {
     }
 
     /// But for what may have drained of it.
-    fn give_back(&mut self, quota: Quota, granted_us: u64, cost: u32) {
-        let drained = drained(quota, self.now.at_us.saturating_sub(granted_us));
-        let given = units(u64::from(cost), quota).saturating_sub(drained);
-        let level = self.now.units(quota.window_us).saturating_sub(given);
-        self.now = Level::new(level, quota.window_us, self.now.at_us);
-        (self.granted, self.granted_window_us) = (self.now, quota.window_us);
+    fn give_back(&mut self, quota: Quota, _: u64, Refund { permits, granted_us }: Refund) {
+        let level = self.now.units(quota.window_us);
+        let drained_us = granted_us.map_or(0, |granted_us| self.now.at_us.saturating_sub(granted_us));
+        let left = units(u64::from(permits), quota).saturating_sub(drained(quota, drained_us));
+        if left.min(level) == 0 {
+            return;
+        }
+        let left = level - left.min(level);
+        self.now = Level::new(left, quota.window_us, self.now.at_us);
+        // Nothing is left of an empty bucket, as in Redis.
+        let is_empty = left == 0;
+        self.granted = if is_empty { Level::default() } else { self.now };
+        self.granted_window_us = if is_empty { 0 } else { quota.window_us };
     }
 
     fn grow_us(&self, quota: Quota, time_us: u64) -> u64 {

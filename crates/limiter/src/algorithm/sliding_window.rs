@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use super::{Algorithm, Count, MOST_USED, Quota, sliding_cells};
+use super::{Algorithm, Count, MOST_USED, Quota, Refund, refundable, sliding_cells};
 
 /// Entries that a log begins with room for.
 const FIRST_CAPACITY: usize = 4;
@@ -34,6 +34,20 @@ struct Entry {
 impl Log {
     fn newest_us(&self) -> Option<u64> {
         self.entries.back().map(|entry| entry.at_us)
+    }
+
+    /// Drops the oldest permits in use.
+    fn drop_oldest(&mut self, permits: u32) {
+        let used = self.entries.front().map_or(0, |oldest| self.total - oldest.before);
+        let first = self.total - used + u64::from(permits).min(used);
+        let ended = self.entries.iter().skip(1).take_while(|next| next.before <= first).count();
+        self.entries.drain(..ended);
+        if first == self.total {
+            self.entries.clear();
+        }
+        if let Some(oldest) = self.entries.front_mut() {
+            oldest.before = first;
+        }
     }
 
     /// Joins those two of the newest entries between which the least time has passed.
@@ -74,6 +88,9 @@ impl Count for Log {
         let at_us = self.now(time_us);
         let cell_us = match quota.algorithm {
             Algorithm::SlidingCells { cells } => sliding_cells::cell_us(quota.window_us, cells),
+            Algorithm::Refundable { cells } => {
+                refundable::cell_us(quota.window_us, cells, self.entries.len())
+            }
             _ => 1,
         };
         match self.entries.back_mut() {
@@ -97,19 +114,25 @@ impl Count for Log {
         self.charge(quota, time_us, cost);
     }
 
-    fn give_back(&mut self, _: Quota, granted_us: u64, cost: u32) {
+    fn give_back(&mut self, quota: Quota, time_us: u64, Refund { permits, granted_us }: Refund) {
+        let Some(granted_us) = granted_us else { return self.drop_oldest(permits) };
+        if granted_us + quota.window_us <= self.now(time_us) {
+            return;
+        }
         // The first entry that isn't older: a cell's time moves on as it takes more.
         let at = self.entries.partition_point(|entry| entry.at_us < granted_us);
         let Some(entry) = self.entries.get(at) else { return };
         let end = self.entries.get(at + 1).map_or(self.total, |next| next.before);
-        let cost = u64::from(cost).min(end - entry.before);
-        let is_empty = cost == end - entry.before;
-        self.entries.iter_mut().skip(at + 1).for_each(|entry| entry.before -= cost);
-        self.total -= cost;
+        let given = u64::from(permits).min(end - entry.before);
+        let is_empty = given == end - entry.before;
+        self.entries.iter_mut().skip(at + 1).for_each(|entry| entry.before -= given);
+        self.total -= given;
         if is_empty {
             self.entries.remove(at);
-            // The one before it takes no more.
-            self.newest_began_us = 0;
+            if at == self.entries.len() {
+                // The one before it takes no more.
+                self.newest_began_us = 0;
+            }
         }
     }
 

@@ -74,7 +74,7 @@ impl Limiter {
         };
         let remembered = (all.iter().zip(&decision.outcomes))
             .filter(|(asked, _)| self.remembers(&asked.charge, asked.scope) && !is_repeated(asked));
-        for (ChargedAsk { charge, .. }, outcome) in remembered {
+        for (ChargedAsk { ask, charge, .. }, outcome) in remembered {
             // A permit frees a window after it was granted, so this one will be granted in a window or later.
             if outcome.grow_us > 2 * charge.quota.window_us
                 && charge.quota.algorithm == Algorithm::SlidingWindow
@@ -82,6 +82,9 @@ impl Limiter {
                 self.set_back.add(0);
             }
             self.refusals.learn(charge, outcome, sent, is_alone);
+            if ask.limit.has_refunds() {
+                self.refusals.refresh_soon(&charge.bucket);
+            }
         }
     }
 
@@ -98,6 +101,9 @@ impl Limiter {
         let outcome = Outcome { charged: false, remaining, grow_us, delay_us };
         if self.remembers(&asked.charge, asked.scope) {
             self.refusals.note(&asked.charge, &outcome, sent);
+            if asked.ask.limit.has_refunds() {
+                self.refusals.refresh_soon(&asked.charge.bucket);
+            }
         }
         Ok(outcome)
     }

@@ -6,7 +6,8 @@ use crate::{
     Admission, Limited, Origin, Refusal, Standings,
     admission::{Account, HeldLease},
     charged_ask::{ChargedAsk, ChargedAsks},
-    store::{Decision, Placed, Store},
+    grants::RefundableGrant,
+    store::{Decision, Placed, Refund, Store},
 };
 
 use super::Limiter;
@@ -25,6 +26,9 @@ impl Limiter {
         admission.standings.reserve(asked.len());
         for (asked, outcome) in asked.into_iter().zip(&decision.outcomes) {
             admission.standings.push(asked.standing(*outcome, origin));
+            let (refusals, waits) = (&self.refusals, &self.waits);
+            let grant = RefundableGrant::new(&asked, &decision, outcome, store, refusals, waits);
+            admission.grants.extend(grant);
             let ChargedAsk { ask, charge, common, .. } = asked;
             if let Some(cost) = ask.settles.filter(|_| outcome.charged) {
                 let (ask, store, refusals) = (ask.clone(), store.clone(), self.refusals.clone());
@@ -37,7 +41,8 @@ impl Limiter {
     pub(super) fn give_back(&self, asked: &ChargedAsks<'_>, decision: &Decision) {
         for (charge, outcome) in asked.iter().map(ChargedAsk::charge).zip(&decision.outcomes) {
             if outcome.charged {
-                self.local.give_back(&charge.bucket, charge.quota, decision.time_us, charge.cost);
+                let refund = Refund { permits: charge.cost, granted_us: Some(decision.time_us) };
+                self.local.send_refund(&charge.bucket, charge.quota, refund);
             }
         }
     }

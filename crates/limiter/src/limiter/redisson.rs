@@ -5,10 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use crate::{
-    Ask, Counted, Key, Limit, Override, Quota, Rate, SetWhen,
-    store::{Charge, StoreError},
-};
+use crate::{Ask, Counted, Key, Limit, Override, Quota, Rate, SetWhen, store::StoreError};
 
 use super::{Limiter, operators::PATIENCE};
 
@@ -16,19 +13,6 @@ const EXPIRES_BY_ITSELF: &str =
     "only limits that are shared with Redisson have a time to live: other counts expire by themselves";
 
 impl Limiter {
-    /// Gives back the permits that an ask took of a limit that is [shared with Redisson](Limit::shared_with_redisson), as
-    /// its `release` does: they can be taken again, up to the rate. Returns true if it had less than that.
-    ///
-    /// # Errors
-    /// The store gives no answer: they may or may not have been given back. Or the limit isn't shared so.
-    pub async fn release(&self, ask: &Ask) -> Result<bool, StoreError> {
-        let (Charge { bucket, quota, cost, .. }, _) = self.charge(ask);
-        let is_given = self.store.release_permits(&bucket, quota, cost, Instant::now() + PATIENCE).await?;
-        // Requests that wait here needn't wait for a grant to end.
-        self.forget(&bucket);
-        Ok(is_given)
-    }
-
     /// Lets a limiter that is [shared with Redisson](Limit::shared_with_redisson) expire after some time, or with `None` stay.
     /// Returns false if there is none.
     ///

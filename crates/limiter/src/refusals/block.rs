@@ -16,7 +16,7 @@ use tokio::{
 };
 
 use crate::{
-    algorithm::{Algorithm, Quota, sliding_cells::cell_us},
+    algorithm::{Algorithm, Quota},
     store::{Charge, Outcome},
 };
 
@@ -24,6 +24,8 @@ use super::{AskAllowance, Costs};
 
 /// Within which a change made elsewhere is noticed, should its message be lost.
 const REFRESH_EVERY: Duration = Duration::from_secs(5);
+/// Within which permits that were given back elsewhere are noticed.
+const REFUNDED_WITHIN: Duration = Duration::from_millis(100);
 /// From so long before the earliest instant at which there may be room a request is held until there is, so that it
 /// doesn't ask just before.
 const HELD: Duration = Duration::from_micros(300);
@@ -269,8 +271,10 @@ impl Block {
     fn longest_refusal(&self, cost: u32, now: Instant) -> Option<Outcome> {
         let Quota { window_us, algorithm, .. } = self.quota;
         let delay_us = match algorithm {
-            Algorithm::SlidingWindow | Algorithm::FixedWindow => window_us,
-            Algorithm::SlidingCells { cells } => window_us + cell_us(window_us, cells),
+            Algorithm::SlidingWindow
+            | Algorithm::FixedWindow
+            | Algorithm::SlidingCells { .. }
+            | Algorithm::Refundable { .. } => window_us + self.quota.lag_us(),
             Algorithm::Gcra { .. } | Algorithm::Concurrency | Algorithm::Redisson(_) => return None,
         };
         let last = self.steps.last().filter(|_| self.blocks(cost, now))?;
@@ -319,6 +323,11 @@ impl Block {
             Turn::Free { .. } => {}
         }
         false
+    }
+
+    /// Makes the next request ask within a short time.
+    pub(super) fn refresh_soon(&mut self) {
+        self.refresh_at = self.refresh_at.min(Instant::now() + REFUNDED_WITHIN);
     }
 
     /// Remembers a refusal.

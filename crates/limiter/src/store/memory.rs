@@ -34,8 +34,8 @@ use self::{
     shares::{Pool, Purpose, Share, Shares},
 };
 use super::{
-    Act, Charge, Decision, Lease, Operation, Outcome, Overflow, Placed, Reply, StoreError, Usage,
-    overrides::Table, total_cost,
+    Act, Charge, Decision, Lease, LeaseId, Operation, Outcome, Overflow, Placed, Refund, Reply, StoreError,
+    Usage, overrides::Table, total_cost,
 };
 
 const SHARDS_LEAST: usize = 64;
@@ -150,16 +150,6 @@ impl MemoryStore {
         is_refused.then(|| outcome(&bucket.state, charge.quota, time_us, false, delay_us))
     }
 
-    /// Gives back what a decision at `time_us` charged a bucket, as if it had refused.
-    pub(crate) fn give_back(&self, bucket: &Bytes, quota: Quota, time_us: u64, cost: u32) {
-        let name = Name::of(bucket);
-        let mut shard = self.shard(name).lock();
-        shard.advance(name, quota, self.time_us());
-        if let Some(bucket) = shard.find_mut(name) {
-            bucket.state.count_mut().give_back(quota, time_us, cost);
-        }
-    }
-
     /// Looks how much is in use where a charge is counted, and when it fits. Says whether that is elsewhere than in the
     /// bucket of its key, or may be.
     ///
@@ -185,6 +175,27 @@ impl MemoryStore {
     /// [`StoreError::Full`]: nothing was done.
     pub fn record<P: Placed>(&self, charge: &mut P) -> Result<(), StoreError> {
         self.record_at(self.time_us(), charge)
+    }
+
+    /// Records the cost of a charge where it is counted, and returns the use of the bucket afterwards. The delay is 0 if
+    /// the cost fitted, or else that of one permit.
+    ///
+    /// # Errors
+    /// [`StoreError::Full`]: nothing was done.
+    pub(crate) fn report<P: Placed>(&self, charge: &mut P) -> Result<Usage, StoreError> {
+        self.report_at(self.time_us(), charge)
+    }
+
+    fn report_at<P: Placed>(&self, time_us: u64, charge: &mut P) -> Result<Usage, StoreError> {
+        let (mut shards, hashes) = self.place(time_us, slice::from_mut(charge))?;
+        let Charge { bucket, quota, cost, .. } = charge.charge().clone();
+        let name = Name::hashed(&bucket, hashes[0]);
+        let shard = shards.of(self.index(name.hash));
+        let before = usage(shard, name, quota, cost, time_us);
+        self.charge(shard, name, charge, time_us);
+        let after = usage(shard, name, quota, 1, time_us);
+        let fitted = before.delay_us == Some(0);
+        Ok(if fitted { Usage { delay_us: Some(0), ..after } } else { after })
     }
 
     fn record_at<P: Placed>(&self, time_us: u64, charge: &mut P) -> Result<(), StoreError> {
@@ -265,18 +276,11 @@ impl MemoryStore {
             Act::Record(cost) => {
                 self.record_at(time_us, &mut Charge { bucket: bucket.clone(), quota, cost, shadow: false })?;
             }
-            Act::Renew(id) => {
-                let mut lease = [Charge { bucket: bucket.clone(), quota, cost: 1, shadow: false }];
-                let (mut shards, _) = self.place(time_us, &mut lease)?;
-                let shard = shards.of(self.index(name.hash));
-                shard.advance(name, quota, time_us);
-                let bucket = shard.begin(name, quota, time_us, || self.shares.of(None).keys.clone());
-                bucket.change(quota, |state| {
-                    if let State::Leases(leases) = state {
-                        leases.renew(quota, time_us, id);
-                    }
-                });
+            Act::Report(cost) => {
+                let mut charge = Charge { bucket: bucket.clone(), quota, cost, shadow: false };
+                return self.report_at(time_us, &mut charge).map(Reply::Usage);
             }
+            Act::Renew(id) => self.renew(time_us, bucket, quota, id)?,
             Act::Release(id) => {
                 let mut shard = self.shard(name).lock();
                 shard.advance(name, quota, time_us);
@@ -284,12 +288,38 @@ impl MemoryStore {
                     leases.release(id);
                 }
             }
+            Act::Refund(refund) => return Ok(Reply::Refunded(self.refund(time_us, name, quota, refund))),
             Act::Peek(cost) => {
                 return Ok(Reply::Usage(usage(&mut self.shard(name).lock(), name, quota, cost, time_us)));
             }
             Act::Reset => self.shard(name).lock().remove(name),
         }
         Ok(Reply::Done)
+    }
+
+    fn renew(&self, time_us: u64, bucket: &Bytes, quota: Quota, id: LeaseId) -> Result<(), StoreError> {
+        let mut lease = [Charge { bucket: bucket.clone(), quota, cost: 1, shadow: false }];
+        let (mut shards, _) = self.place(time_us, &mut lease)?;
+        let name = Name::of(bucket);
+        let shard = shards.of(self.index(name.hash));
+        shard.advance(name, quota, time_us);
+        let bucket = shard.begin(name, quota, time_us, || self.shares.of(None).keys.clone());
+        bucket.change(quota, |state| {
+            if let State::Leases(leases) = state {
+                leases.renew(quota, time_us, id);
+            }
+        });
+        Ok(())
+    }
+
+    /// Gives permits back, and returns by how many fewer are in use then.
+    fn refund(&self, time_us: u64, name: Name<'_>, quota: Quota, refund: Refund) -> u64 {
+        let mut shard = self.shard(name).lock();
+        shard.advance(name, quota, time_us);
+        let Some(bucket) = shard.find_mut(name) else { return 0 };
+        let before = bucket.state.count().used(quota);
+        bucket.state.count_mut().give_back(quota, time_us, refund);
+        before - bucket.state.count().used(quota)
     }
 
     fn take_at<P: Placed>(&self, time_us: u64, charges: &mut [P]) -> Result<Decision, StoreError> {

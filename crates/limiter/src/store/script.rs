@@ -28,13 +28,14 @@ use crate::{
 };
 
 use self::list::List;
-use super::{Act, Charge, Charges, Decision, Lease, LeaseId, Operation, Outcome, Reply, Usage};
+use super::{Act, Charge, Charges, Decision, Lease, LeaseId, Operation, Outcome, Refund, Reply, Usage};
 
 /// The script's source, as `EVAL` takes it.
 pub const SOURCE: &str = concat!(
     include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/lua/lone.lua")),
     include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/lua/sliding_window.lua")),
     include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/lua/sliding_cells.lua")),
+    include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/lua/refundable.lua")),
     include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/lua/fixed_window.lua")),
     include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/lua/gcra.lua")),
     include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/lua/concurrency.lua")),
@@ -238,6 +239,7 @@ impl Call {
         list.push_text(match quota.algorithm {
             Algorithm::SlidingWindow => "sw",
             Algorithm::SlidingCells { .. } => "sc",
+            Algorithm::Refundable { .. } => "rl",
             Algorithm::FixedWindow => "fw",
             Algorithm::Gcra { .. } => "gc",
             Algorithm::Concurrency => "cc",
@@ -248,6 +250,7 @@ impl Call {
         match quota.algorithm {
             Algorithm::SlidingWindow | Algorithm::FixedWindow => list.push(0),
             Algorithm::SlidingCells { cells } => list.push(i64::from(cells)),
+            Algorithm::Refundable { cells } => list.push(i64::from(cells.unwrap_or(0))),
             Algorithm::Gcra { .. } => list.push(i64::from(quota.capacity())),
             Algorithm::Concurrency => list.push_text(&call_name(self.number)),
             Algorithm::Redisson(counted) => {
@@ -282,15 +285,18 @@ impl Call {
             CallStep::On(place, act) => {
                 list.push_text(match act {
                     Act::Record(_) => "record",
+                    Act::Report(_) => "report",
                     Act::Renew(_) => "renew",
                     Act::Release(_) => "release",
+                    Act::Refund(_) => "refund",
                     Act::Peek(_) => "peek",
                     Act::Reset => "reset",
                 });
                 list.push(index[*place]);
                 match act {
-                    Act::Record(cost) | Act::Peek(cost) => list.push(i64::from(*cost)),
+                    Act::Record(cost) | Act::Report(cost) | Act::Peek(cost) => list.push(i64::from(*cost)),
                     Act::Renew(lease) | Act::Release(lease) => list.push_text(&lease_name(*lease)),
+                    Act::Refund(refund) => list.push_bytes(&refund_bytes(*refund)),
                     Act::Reset => list.push(0),
                 }
             }
@@ -316,9 +322,13 @@ impl Call {
                     let before = self.count_leases(asked, standings, &mut leased);
                     (Said::Group { granted, standings, leased: before, served: 0 }, after)
                 }
-                CallStep::On(_, Act::Peek(_)) => {
+                CallStep::On(_, Act::Peek(_) | Act::Report(_)) => {
                     let (usage, after) = rest.split_first_chunk::<3>()?;
                     (Said::Usage(*usage), after)
+                }
+                CallStep::On(_, Act::Refund(_)) => {
+                    let (permits, after) = rest.split_first()?;
+                    (Said::Refunded(u64::try_from(*permits).ok()?), after)
                 }
                 CallStep::On(..) => (Said::Done, rest),
             };
@@ -392,6 +402,7 @@ impl Call {
                 grow_us: *grow_us as u64,
                 delay_us: u64::try_from(*delay_us).ok(),
             }),
+            (_, Said::Refunded(permits)) => Reply::Refunded(*permits),
             _ => Reply::Done,
         })
     }
@@ -402,7 +413,16 @@ enum Said<'a> {
     Failed(&'a str),
     Group { granted: u64, standings: &'a [i64], leased: SmallVec<[u64; 2]>, served: u64 },
     Usage([i64; 3]),
+    Refunded(u64),
     Done,
+}
+
+/// Returns a refund as lua/refundable.lua reads it.
+fn refund_bytes(Refund { permits, granted_us }: Refund) -> [u8; 11] {
+    let mut bytes = [0; 11];
+    bytes[..4].copy_from_slice(&permits.to_be_bytes());
+    bytes[4..].copy_from_slice(&granted_us.unwrap_or(0).to_be_bytes()[1..]);
+    bytes
 }
 
 /// What the leases of a call are called, before their turn.

@@ -23,7 +23,7 @@ use tokio::{
 };
 
 use crate::{
-    algorithm::{Algorithm, Quota, sliding_cells::cell_us},
+    algorithm::{Algorithm, Quota},
     metrics::{Histogram, Page},
     store::{Outcome, StoreError},
 };
@@ -413,12 +413,11 @@ impl Queue {
         });
         let Some(taken_at) = last.and_then(|last| last.free_at) else { return RoomEstimate::Unknown };
         let after_us = match quota.algorithm {
-            Algorithm::SlidingCells { cells } => quota.window_us + cell_us(quota.window_us, cells),
             // Permits drain one after the other.
             Algorithm::Gcra { .. } => {
                 permits.abs_diff(taken).saturating_mul(quota.window_us).div_ceil(quota.permits.max(1).into())
             }
-            _ => quota.window_us,
+            _ => quota.window_us + quota.lag_us(),
         };
         RoomEstimate::At(taken_at + Duration::from_micros(after_us))
     }

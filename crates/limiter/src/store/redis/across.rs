@@ -125,7 +125,8 @@ async fn take_share<'s>(
 }
 
 fn enter(decision: &mut Decision, share: &Share, part: &Decision) {
-    decision.time_us = decision.time_us.max(part.time_us);
+    // The earliest: a refund must not reach a later grant than its own.
+    decision.time_us = if decision.time_us == 0 { part.time_us } else { decision.time_us.min(part.time_us) };
     for (place, outcome) in share.iter().zip(&part.outcomes) {
         decision.outcomes[*place] = *outcome;
     }

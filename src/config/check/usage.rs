@@ -1,0 +1,56 @@
+//! Checks limits whose costs are reported, or given back.
+
+use super::Check;
+
+use crate::config::{
+    Cost, CostUsage,
+    error::Diagnostic,
+    file::{self, Spanned},
+    value::{AlgorithmName, Layout, ParsedText},
+};
+
+impl Check<'_, '_> {
+    /// Reports keys that don't fit to costs that are reported.
+    pub(super) fn check_usage(&mut self, limit: &file::LimitTable) {
+        let Some(usage) = limit.usage.as_ref().filter(|usage| usage.get_ref().0 == CostUsage::Reported)
+        else {
+            return;
+        };
+        let usage = usage.span();
+        if limit.algorithm.0 == AlgorithmName::Concurrency {
+            let fault = Diagnostic::error("`concurrency` counts requests in flight, which nobody reports");
+            self.fault(fault.at(&usage, "").help("remove the `usage`, or use another algorithm"));
+        }
+        let keys = [
+            ("cost", Some(limit.cost.span()).filter(|_| *limit.cost.get_ref() != Cost::Fixed(1))),
+            ("when_status", limit.when_status.as_ref().map(Spanned::span)),
+            ("wait", Some(limit.wait.span()).filter(|_| !limit.wait.get_ref().0.0.is_zero())),
+        ];
+        for (key, span) in keys.into_iter().filter_map(|(key, span)| Some((key, span?))) {
+            let fault = Diagnostic::error(format!("`{key}` doesn't apply to `usage = \"reported\"`"));
+            let fault = fault.at(&span, "").at(&usage, "here");
+            self.fault(fault.help("remove it: each report names its cost, and is recorded at once"));
+        }
+    }
+
+    /// Reports keys that don't fit to refunds.
+    pub(super) fn check_refunds(&mut self, limit: &file::LimitTable) {
+        let Some(refunds) = limit.refunds.as_ref().filter(|refunds| *refunds.get_ref()) else { return };
+        let is_redisson = |layout: &&Spanned<ParsedText<Layout>>| layout.get_ref().0 == Layout::Redisson;
+        let running = limit.algorithm.0 == AlgorithmName::Concurrency;
+        let faults = [
+            (
+                running,
+                "`concurrency` takes one permit for each request in flight, and gives it back by itself",
+            ),
+            (
+                limit.layout.as_ref().is_some_and(|layout| is_redisson(&layout)),
+                "`layout = \"redisson\"` has no refunds: Java gives permits back by `release`",
+            ),
+            (limit.when_status.is_some(), "with `when_status`, nothing is charged that could be given back"),
+        ];
+        for (_, fault) in faults.into_iter().filter(|(applies, _)| *applies) {
+            self.fault(Diagnostic::error(fault).at(&refunds.span(), "").help("remove the `refunds`"));
+        }
+    }
+}
