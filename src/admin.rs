@@ -58,6 +58,7 @@ pub(crate) struct Admin {
 /// Answers operators until the program ends.
 pub async fn serve(
     listener: TcpListener,
+    metrics_listener: Option<TcpListener>,
     gateway: Arc<ArcSwap<Gateway>>,
     status: Arc<Status>,
     reloader: Arc<Reloader>,
@@ -66,6 +67,11 @@ pub async fn serve(
     let reloads = config::router(reloader, status.clone());
     let admin = Arc::new(Admin::new(tokens, gateway, status));
     tokio::spawn(admin.clone().keep_history());
+    if let Some(listener) = metrics_listener {
+        // Every path has the metrics, so that it is the scraper's choice.
+        let router = Router::new().fallback_service(get(metrics).with_state(admin.clone()));
+        tokio::spawn(connections::accept(listener, router));
+    }
     connections::accept(listener, router(admin, reloads)).await;
 }
 

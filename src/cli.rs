@@ -16,6 +16,7 @@ mod log;
 mod man;
 #[cfg(feature = "commands")]
 mod operator;
+mod ratelimit;
 #[cfg(feature = "commands")]
 mod ready;
 #[cfg(feature = "commands")]
@@ -106,6 +107,8 @@ enum Command {
     /// List the routes of a configuration
     #[cfg(feature = "commands")]
     Routes(Routes),
+    /// Run the rate limit service in place of envoyproxy/ratelimit, configured by its environment variables
+    Ratelimit,
     /// Show which route and limits a request would hit
     #[cfg(feature = "commands")]
     Explain(Explain),
@@ -159,6 +162,11 @@ struct Run {
 }
 
 impl Cli {
+    /// Parses the arguments of this process. It ends here if they are wrong, or ask for help.
+    pub fn of_process() -> Self {
+        Self::parse_from(ratelimit::arguments())
+    }
+
     /// Runs the command.
     pub fn main(self) -> ExitCode {
         match self.command.unwrap_or(Command::Run(self.run)) {
@@ -168,6 +176,7 @@ impl Cli {
             Command::Init(init) => init.main(),
             #[cfg(feature = "commands")]
             Command::Routes(routes) => routes.main(),
+            Command::Ratelimit => ratelimit::main(),
             #[cfg(feature = "commands")]
             Command::Explain(explain) => explain.main(),
             #[cfg(feature = "commands")]
@@ -205,62 +214,67 @@ fn complete(shell: clap_complete::Shell) -> ExitCode {
 impl Run {
     fn main(self) -> ExitCode {
         let Self { config: path, listen, store } = self;
-        let source = ConfigSource { path, overrides: FlagOverrides { listen, store } };
-        let LoadedConfig { outcome, sources, shown } = source.read();
-        let (config, warnings) = match outcome {
-            Ok(read) => read,
-            Err(faults) => {
-                complain(&faults);
-                return ExitCode::from(2);
-            }
-        };
-        let _log = log::begin(config.log);
-        match config.log.format {
-            LogFormat::Text => complain(&warnings),
-            LogFormat::Json => log::report(&warnings),
-        }
-        match Self::serve(source, Running { config, shown, sources }) {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(error) => {
-                tracing::error!("{error}");
-                ExitCode::FAILURE
-            }
-        }
+        let source = ConfigSource::File { path, overrides: FlagOverrides { listen, store } };
+        let loaded = source.read();
+        run(source, loaded)
     }
+}
 
-    fn serve(source: ConfigSource, running: Running) -> Result<(), Box<dyn Error>> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        runtime.block_on(async move {
-            let config = &running.config;
-            let limiter = Limiter::open(&config.store)?;
-            let mut gateway = Gateway::build(config, &limiter, None);
-            let (access_log, _unwritten) =
-                config.access_log.as_ref().map(AccessLog::open).transpose()?.unzip();
-            if let Some(log) = &access_log {
-                gateway = gateway.log_to(log.clone());
-            }
-            let tracer = config.tracing.as_ref().map(Tracer::open).transpose()?;
-            if let Some(tracer) = &tracer {
-                gateway = gateway.trace_by(tracer.clone());
-            }
-            tokio::spawn(reopen_on_signal(signal(SignalKind::user_defined1())?, access_log));
-            let mut server = Server::start(config, gateway).await?;
-            let admin = server.take_admin();
-            greet(config, &server, admin.as_ref().map(TcpListener::local_addr).transpose()?);
-            let reloader = Arc::new(Reloader::new(source, running, limiter, &server, log::report));
-            if let Some(listener) = admin {
-                let (gateway, status) = (server.gateway(), server.status());
-                tokio::spawn(admin::serve(listener, gateway, status, reloader.clone()));
-            }
-            reloader.clone().watch();
-            // The result is in the log, too.
-            server.run(async || drop(reloader.reload("SIGHUP").await)).await;
-            if let Some(tracer) = tracer {
-                tracer.flush().await;
-            }
-            Ok(())
-        })
+/// Runs a gateway with this configuration until a signal ends it.
+fn run(source: ConfigSource, loaded: LoadedConfig) -> ExitCode {
+    let LoadedConfig { outcome, sources, shown } = loaded;
+    let (config, warnings) = match outcome {
+        Ok(read) => read,
+        Err(faults) => {
+            complain(&faults);
+            return ExitCode::from(2);
+        }
+    };
+    let _log = log::begin(config.log);
+    match config.log.format {
+        LogFormat::Text => complain(&warnings),
+        LogFormat::Json => log::report(&warnings),
     }
+    match serve(source, Running { config, shown, sources }) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn serve(source: ConfigSource, running: Running) -> Result<(), Box<dyn Error>> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async move {
+        let config = &running.config;
+        let limiter = Limiter::open(&config.store)?;
+        let mut gateway = Gateway::build(config, &limiter, None);
+        let (access_log, _unwritten) = config.access_log.as_ref().map(AccessLog::open).transpose()?.unzip();
+        if let Some(log) = &access_log {
+            gateway = gateway.log_to(log.clone());
+        }
+        let tracer = config.tracing.as_ref().map(Tracer::open).transpose()?;
+        if let Some(tracer) = &tracer {
+            gateway = gateway.trace_by(tracer.clone());
+        }
+        tokio::spawn(reopen_on_signal(signal(SignalKind::user_defined1())?, access_log));
+        let mut server = Server::start(config, gateway).await?;
+        let (admin, metrics) = (server.take_admin(), server.take_metrics());
+        greet(config, &server, admin.as_ref().map(TcpListener::local_addr).transpose()?);
+        let reloader = Arc::new(Reloader::new(source, running, limiter, &server, log::report));
+        if let Some(listener) = admin {
+            let (gateway, status) = (server.gateway(), server.status());
+            tokio::spawn(admin::serve(listener, metrics, gateway, status, reloader.clone()));
+        }
+        reloader.clone().watch();
+        // The result is in the log, too.
+        server.run(async || drop(reloader.reload("SIGHUP").await)).await;
+        if let Some(tracer) = tracer {
+            tracer.flush().await;
+        }
+        Ok(())
+    })
 }
 
 /// Prints where the gateway listens and counts, and how to try it.

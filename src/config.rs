@@ -38,7 +38,7 @@ use tollgate_limiter::StoreSettings;
 
 pub use self::{
     body::BodyTemplate,
-    decisions::{Callers, DecisionsSettings, RatelimitSettings},
+    decisions::{Callers, CountHeaders, DecisionsSettings, RatelimitSettings},
     descriptors::{DescriptorRule, EntryRule, ValuePattern},
     error::{Diagnostic, DiagnosticRecord, Diagnostics, LabeledSpan, Severity},
     expiry::{EXPIRES_SOON, Expiry},
@@ -47,7 +47,7 @@ pub use self::{
         Cost, CostUsage, Exemption, KeyPart, LimitSettings, Missing, Mode, RateOverride, StatusRange,
         read_key,
     },
-    ratelimit::{DescriptorEntry, DomainSettings, RatelimitFolder, Verdict},
+    ratelimit::{DescriptorEntry, DomainSettings, RatelimitEnvironment, RatelimitFolder, Verdict},
     route::{Action, Edits, OnLimit, RouteSettings},
     server::{AdminSettings, AdminToken, AdminTokens, EscapedSlashes, ListenAddress, ServerSettings},
     sources::Sources,
@@ -117,6 +117,31 @@ pub struct LoadedConfig {
 }
 
 impl LoadedConfig {
+    /// Reads and checks what the environment of this process says in the variables of envoyproxy/ratelimit.
+    pub fn of_environment() -> Self {
+        match RatelimitEnvironment::translate(&|name| env::var(name).ok()) {
+            Ok(environment) => Self::of_translation(&environment.toml),
+            Err(faults) => Self { outcome: Err(faults), sources: Sources::default(), shown: Value::Null },
+        }
+    }
+
+    /// Checks what an environment says, apart from the rules.
+    pub fn without_rules(environment: &RatelimitEnvironment) -> Self {
+        Self::of_translation(&environment.without_rules())
+    }
+
+    /// Checks a translated environment. Nothing of it is for the main listener, so there is none.
+    fn of_translation(toml: &str) -> Self {
+        let (overrides, mut sources) = (FlagOverrides::default(), Sources::default());
+        let outcome = read(ratelimit::ENVIRONMENT, toml, &|_| None, &overrides, &mut sources);
+        let shown = outcome.as_ref().map_or(Value::Null, |_| shown::shown(toml, &overrides));
+        let outcome = outcome.map(|(mut config, warnings)| {
+            config.server.listen.clear();
+            (config, warnings)
+        });
+        Self { outcome, sources, shown }
+    }
+
     /// Reads and checks a file, with the environment of this process.
     pub fn of(path: &Path, overrides: &FlagOverrides) -> Self {
         let (name, mut sources) = (path.display().to_string(), Sources::default());

@@ -24,7 +24,7 @@ use hyper::{Method, Request, Response};
 
 use crate::{
     forward::{Failure, body::Fault},
-    gateway::{AnswerBody, Body, Exchange, Gateway, Peer, Upload},
+    gateway::{AnswerBody, Exchange, Gateway, Peer, Upload},
     reject::Rejection,
 };
 
@@ -39,7 +39,10 @@ pub(crate) async fn answer(
     has_room: bool,
     is_draining: &Arc<AtomicBool>,
 ) -> Response<AnswerBody> {
-    let rejection = if !gateway.admits_caller(peer.address) {
+    if is_probe(&call) {
+        return health::probed(is_draining);
+    }
+    let rejection = if !gateway.admits_caller(peer.address, peer.scheme == "https") {
         Rejection::CallerUnknown
     } else if !has_room {
         Rejection::Overloaded
@@ -47,6 +50,11 @@ pub(crate) async fn answer(
         return dispatch(gateway, peer, call, is_draining).await;
     };
     Exchange::begin(gateway, peer, &call.into_parts().0).conclude(Err(rejection))
+}
+
+/// Returns true for the call of a probe. Anyone may probe.
+fn is_probe(call: &Request<Upload>) -> bool {
+    matches!(*call.method(), Method::GET | Method::HEAD) && call.uri().path() == "/healthcheck"
 }
 
 /// Hands a call to the service of its path.
@@ -70,9 +78,6 @@ async fn dispatch(
     }
     match (call.method(), path) {
         (&Method::POST, authorization::CHECK) => authorization::answer(gateway, peer, call).await,
-        (&Method::GET | &Method::HEAD, "/healthcheck") => {
-            Response::new(AnswerBody::unrecorded(Body::Whole(Some(Bytes::from_static(b"OK")))))
-        }
         _ => Exchange::begin(gateway, peer, &call.into_parts().0).conclude(Err(Rejection::NoRoute)),
     }
 }

@@ -2,7 +2,6 @@
 
 use std::process::ExitCode;
 
-use clap::Parser;
 use tollgate::cli::Cli;
 
 // Linking this crate replaces malloc, which Rust's system allocator calls. The crate's own `MiMalloc`
@@ -10,5 +9,5 @@ use tollgate::cli::Cli;
 use mimalloc as _;
 
 fn main() -> ExitCode {
-    Cli::parse().main()
+    Cli::of_process().main()
 }

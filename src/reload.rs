@@ -7,13 +7,7 @@
 
 mod watch;
 
-use std::{
-    collections::BTreeMap,
-    mem,
-    net::SocketAddr,
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::{collections::BTreeMap, mem, net::SocketAddr, path::PathBuf, sync::Arc};
 
 use arc_swap::ArcSwap;
 use serde_json::Value;
@@ -26,19 +20,35 @@ use crate::{
     server::{Control, Server, Status},
 };
 
-/// The source of a configuration: a file and the flags of the command line.
+/// The source of a configuration.
 #[derive(Clone, Debug)]
-pub struct ConfigSource {
-    /// The configuration file.
-    pub path: PathBuf,
-    /// The values of flags, which override those of the file.
-    pub overrides: FlagOverrides,
+pub enum ConfigSource {
+    /// A file, and the flags of the command line.
+    File {
+        /// The configuration file.
+        path: PathBuf,
+        /// The values of flags, which override those of the file.
+        overrides: FlagOverrides,
+    },
+    /// The environment variables of envoyproxy/ratelimit.
+    Environment,
 }
 
 impl ConfigSource {
     /// Reads and checks the configuration.
     pub fn read(&self) -> LoadedConfig {
-        LoadedConfig::of(&self.path, &self.overrides)
+        match self {
+            Self::File { path, overrides } => LoadedConfig::of(path, overrides),
+            Self::Environment => LoadedConfig::of_environment(),
+        }
+    }
+
+    /// Returns the name of the file, or what else is read.
+    pub fn name(&self) -> String {
+        match self {
+            Self::File { path, .. } => path.display().to_string(),
+            Self::Environment => "the environment".to_owned(),
+        }
     }
 }
 
@@ -91,9 +101,9 @@ impl Reloader {
         self.tokens.clone()
     }
 
-    /// Returns the path of the configuration file.
-    pub fn path(&self) -> &Path {
-        &self.source.path
+    /// Returns the name of the configuration file, or what else is read.
+    pub fn source(&self) -> String {
+        self.source.name()
     }
 
     /// Returns the running configuration as operators may see it.
@@ -141,9 +151,7 @@ impl Reloader {
         };
         if let Err(error) = self.control.reload(&config, build).await {
             mem::swap(&mut config.store, &mut running.config.store);
-            return Err(
-                self.refuse(Diagnostics::of(&self.source.path.display().to_string(), &error.to_string()), by)
-            );
+            return Err(self.refuse(Diagnostics::of(&self.source(), &error.to_string()), by));
         }
         self.limiter.forget_refusals();
         self.limiter.renew_waits(rules.values().map(|rule| rule.rates()));
@@ -153,7 +161,7 @@ impl Reloader {
         }
         self.status.note_expiries(config.expiries());
         (running.config, running.shown) = (config, shown);
-        tracing::info!(by, changes = changes.len(), "reloaded `{}`", self.source.path.display());
+        tracing::info!(by, changes = changes.len(), "reloaded `{}`", self.source());
         for change in &changes {
             tracing::info!("{change}");
         }

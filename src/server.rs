@@ -137,6 +137,7 @@ pub struct Server {
     addresses: Vec<ListenAddress>,
     decisions: Option<ListenAddress>,
     admin: Option<TcpListener>,
+    metrics: Option<TcpListener>,
     workers: Workers,
     hang_ups: Signal,
     terminations: Signal,
@@ -221,7 +222,7 @@ impl Server {
         // This comes first, since these signals kill the process until they have handlers.
         let hang_ups = signal(SignalKind::hangup())?;
         let (terminations, interrupts) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-        let Listeners { open: listeners, admin } = Listeners::open(config).await?;
+        let Listeners { open: listeners, admin, metrics } = Listeners::open(config).await?;
         let addresses = |door| {
             let of_door = listeners.iter().filter(move |(entrance, _)| entrance.door == door);
             of_door.filter_map(|(_, listener)| listener.address().ok())
@@ -232,7 +233,7 @@ impl Server {
         control.accept_from(listeners, &mut *control.listening.lock().await);
         let reached = tokio::spawn(reach_store(readies));
         drop(timeout(config.store.timeout, reached).await);
-        Ok(Self { addresses, decisions, admin, workers, hang_ups, terminations, interrupts })
+        Ok(Self { addresses, decisions, admin, metrics, workers, hang_ups, terminations, interrupts })
     }
 
     /// Returns the addresses that the server listens on, with the ports that the system chose.
@@ -248,6 +249,11 @@ impl Server {
     /// Takes the listener for operators, if one is configured. It can be taken once.
     pub fn take_admin(&mut self) -> Option<TcpListener> {
         self.admin.take()
+    }
+
+    /// Takes the listener for the metrics alone, if one is configured. It can be taken once.
+    pub fn take_metrics(&mut self) -> Option<TcpListener> {
+        self.metrics.take()
     }
 
     /// Returns the running gateway.

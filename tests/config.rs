@@ -105,6 +105,18 @@ fn every_key_can_be_written() {
     let in_flight = &config.limits["in-flight"];
     assert_eq!(in_flight.quota.rate(), Rate { permits: 20, window_us: 10_000_000 });
     assert_eq!(in_flight.scope, Scope::Instance);
+    let decisions = config.decisions.as_ref().unwrap();
+    let headers = decisions.ratelimit.headers.as_ref().unwrap();
+    assert_eq!((headers.limit.as_str(), headers.reset.as_str()), ("x-limit", "x-reset"));
+    assert!(decisions.ratelimit.shadow && decisions.ratelimit.metadata && decisions.plain_listen.is_some());
+    let rule = &config.descriptors[0];
+    let parts: Vec<_> = rule.entries.iter().filter_map(|entry| entry.counts_as.as_ref()).collect();
+    assert_eq!((rule.entries.len(), rule.limits.len(), parts.len()), (3, 2, 1));
+    let [domain] = &config.domains[..] else { panic!("{:?}", config.domains) };
+    assert_eq!((domain.name.as_str(), domain.entries.len()), ("shop", 4));
+    let verdict = domain.entries[1].verdict.as_ref().unwrap();
+    assert!(verdict.quota_mode && verdict.metadata.is_some() && verdict.replaces == ["all"]);
+    assert_eq!(config.limits[verdict.limit.as_ref().unwrap()].mode, Mode::Shadow);
     let tokens = Cost::Response { header: HeaderName::from_static("x-tokens-used"), estimate: 100 };
     assert_eq!(config.limits["tokens"].cost, tokens);
     assert_eq!(config.limits["units"].cost, Cost::Header(HeaderName::from_static("x-cost")));

@@ -7,6 +7,7 @@ mod listener;
 mod observed;
 mod proxies;
 mod ratelimit;
+mod reference;
 mod reports;
 mod rls;
 

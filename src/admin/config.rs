@@ -40,7 +40,7 @@ async fn show(State(Configured { reloader, status }): State<Configured>) -> Json
             Err(faults) => json!({ "time": time, "good": false, "faults": faults }),
         }
     });
-    Json(json!({ "file": reloader.path(), "config": reloader.shown().await, "last_reload": last }))
+    Json(json!({ "file": reloader.source(), "config": reloader.shown().await, "last_reload": last }))
 }
 
 async fn reload(

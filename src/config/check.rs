@@ -185,9 +185,11 @@ impl<'d, 'i> Check<'d, 'i> {
                     .help("add token = \"${TOLLGATE_ADMIN_TOKEN}\", or listen on 127.0.0.1"),
             );
         }
-        let [admin, metrics] = [admin.token, admin.metrics_token]
+        let [own, metrics] = [admin.token, admin.metrics_token]
             .map(|token| token.map(|token| AdminToken(token.into_inner().0.0)));
-        Some(AdminSettings { listen: address, tokens: AdminTokens { admin, metrics } })
+        let metrics_listen = admin.metrics_listen.map(|listen| listen.0);
+        let tokens = AdminTokens { admin: own, metrics };
+        Some(AdminSettings { listen: address, metrics_listen, tokens })
     }
 
     fn size_of_at_least(&mut self, size: &Spanned<ParsedText<Size>>, least: usize, written: &str) -> usize {

@@ -2,6 +2,7 @@
 
 use std::{net::IpAddr, sync::Arc};
 
+use hyper::header::HeaderName;
 use ipnet::IpNet;
 use tollgate_limiter::OnFailure;
 
@@ -12,6 +13,8 @@ use super::{ListenAddress, ServerTls};
 pub struct DecisionsSettings {
     /// The address to listen on.
     pub listen: ListenAddress,
+    /// A further address, without TLS. `None` if there is none.
+    pub plain_listen: Option<ListenAddress>,
     /// The TLS settings for a TCP address. `None` if TLS is off.
     pub tls: Option<Arc<ServerTls>>,
     /// The peers that may ask.
@@ -23,12 +26,25 @@ pub struct DecisionsSettings {
 }
 
 /// The settings of the rate limit service, beside its limits.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RatelimitSettings {
     /// True if all calls are admitted in the end: limits count, and each descriptor's decision is told.
     pub shadow: bool,
     /// True if responses have the domain and the descriptors as metadata.
     pub metadata: bool,
+    /// The names of three further header fields of responses. `None` if there are none.
+    pub headers: Option<Arc<CountHeaders>>,
+}
+
+/// The names of header fields with the numbers of the tightest limit.
+#[derive(Debug, PartialEq, Eq)]
+pub struct CountHeaders {
+    /// The field with the permits of the limit.
+    pub limit: HeaderName,
+    /// The field with the permits that are left.
+    pub remaining: HeaderName,
+    /// The field with the seconds until there is room, or more room.
+    pub reset: HeaderName,
 }
 
 /// The peers that may ask for decisions. Processes on this machine always may.
@@ -41,13 +57,13 @@ pub enum Callers {
 }
 
 impl Callers {
-    /// Returns true if a peer with this address may ask.
-    pub fn admit(&self, peer: IpAddr) -> bool {
+    /// Returns true if a peer with this address may ask, over TLS or without.
+    pub fn admit(&self, peer: IpAddr, has_tls: bool) -> bool {
         let peer = peer.to_canonical();
         peer.is_loopback()
             || match self {
                 Self::Networks(networks) => networks.iter().any(|network| network.contains(&peer)),
-                Self::Certified => true,
+                Self::Certified => has_tls,
             }
     }
 }

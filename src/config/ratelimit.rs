@@ -1,5 +1,6 @@
 //! A folder with the configuration of envoyproxy/ratelimit: a YAML file for each domain.
 
+mod environment;
 mod fields;
 mod limits;
 mod read;
@@ -9,6 +10,9 @@ use std::{collections::BTreeMap, path::Path, sync::Arc};
 
 use serde_json::Value;
 use tollgate_limiter::OnFailure;
+
+pub(super) use self::environment::NAME as ENVIRONMENT;
+pub use self::environment::RatelimitEnvironment;
 
 use super::{Diagnostics, LimitSettings, Sources, ValuePattern, error::Diagnostic};
 

@@ -80,6 +80,8 @@ pub enum EscapedSlashes {
 pub struct AdminSettings {
     /// The address to listen on.
     pub listen: SocketAddr,
+    /// A further address, where anyone can read the metrics. `None` if there is none.
+    pub metrics_listen: Option<SocketAddr>,
     /// The tokens that requests must carry.
     pub tokens: AdminTokens,
 }

@@ -8,8 +8,9 @@ use std::{
     time::Duration,
 };
 
+use bytes::Bytes;
 use futures_util::stream;
-use hyper::{Request, Response};
+use hyper::{Request, Response, StatusCode};
 use prost::{Enumeration, Message};
 use tokio::time::sleep;
 
@@ -67,6 +68,18 @@ pub(super) async fn answer(call: Request<Upload>, is_draining: &Arc<AtomicBool>)
         _ => check(body, is_serving).await,
     };
     response.map(|reply| AnswerBody::unrecorded(Body::Local(axum::body::Body::new(reply))))
+}
+
+/// Answers a probe over HTTP: 200 if calls are accepted now, otherwise 503.
+pub(super) fn probed(is_draining: &AtomicBool) -> Response<AnswerBody> {
+    let (status, text) = match is_draining.load(Relaxed) {
+        false => (StatusCode::OK, "OK"),
+        true => (StatusCode::SERVICE_UNAVAILABLE, "draining"),
+    };
+    let body = Body::Whole(Some(Bytes::from_static(text.as_bytes())));
+    let mut response = Response::new(AnswerBody::unrecorded(body));
+    *response.status_mut() = status;
+    response
 }
 
 /// Answers `Check`: whether the service accepts calls now.

@@ -106,7 +106,9 @@ async fn decide(
     if settings.shadow {
         answer.admit();
     }
+    let counts = settings.headers.as_ref().and_then(|names| answer.counts(names));
     let mut response = answer.into_response(gateway.ratelimit_headers());
+    response.response_headers_to_add.extend(counts.into_iter().flatten());
     response.dynamic_metadata = metadata::of(settings.metadata.then_some(request), &verdicts);
     Ok(response)
 }

@@ -36,7 +36,7 @@ impl Gateway {
             ratelimit_service: config
                 .decisions
                 .as_ref()
-                .map(|decisions| decisions.ratelimit)
+                .map(|decisions| decisions.ratelimit.clone())
                 .unwrap_or_default(),
             upstreams: upstreams(config, before),
             trusted_proxies: config.server.trusted_proxies.clone(),

@@ -20,9 +20,9 @@ use crate::{
 use super::{AnswerBody, Exchange, Gateway, Peer, client, target, whole};
 
 impl Gateway {
-    /// Returns true if a peer may ask for decisions.
-    pub(crate) fn admits_caller(&self, peer: IpAddr) -> bool {
-        self.callers.as_ref().is_some_and(|callers| callers.admit(peer))
+    /// Returns true if a peer may ask for decisions, over TLS or without.
+    pub(crate) fn admits_caller(&self, peer: IpAddr, has_tls: bool) -> bool {
+        self.callers.as_ref().is_some_and(|callers| callers.admit(peer, has_tls))
     }
 
     /// Returns the client of a request that came from `peer` to another proxy.

@@ -62,8 +62,8 @@ impl Gateway {
     }
 
     /// Returns the settings of the rate limit service.
-    pub(crate) fn ratelimit_service(&self) -> RatelimitSettings {
-        self.ratelimit_service
+    pub(crate) fn ratelimit_service(&self) -> &RatelimitSettings {
+        &self.ratelimit_service
     }
 
     /// Returns the claims of a request, which are verified when a limit first needs them.

@@ -66,7 +66,7 @@ impl ClientConnection {
         let Some(Ok(speaks_http2)) = self.watch.unless_ended(speaks_http2).await else { return };
         if !speaks_http2 {
             self.serve_http1(stream, input).await;
-        } else if self.settings.http2 || self.door == Door::Decisions {
+        } else if self.settings.http2 || self.door != Door::Requests {
             // Boxed, so that other connections don't reserve its memory.
             Box::pin(self.serve_http2(Box::new(input.before(stream)))).await;
         } else {
@@ -144,7 +144,7 @@ impl ClientConnection {
                 None => gateway.answer(peer, request, has_room).await,
             },
             // Boxed, so that requests to be forwarded don't reserve its memory.
-            Door::Decisions => {
+            Door::Decisions | Door::PlainDecisions => {
                 let is_draining = self.status.drain_flag();
                 Box::pin(decisions::answer(gateway, peer, request, has_room, is_draining)).await
             }

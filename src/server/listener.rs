@@ -40,6 +40,8 @@ pub(super) enum Door {
     Requests,
     /// Answering other proxies, which ask whether to forward a request.
     Decisions,
+    /// The same, always without TLS.
+    PlainDecisions,
 }
 
 /// An address to listen on, and the service there.
@@ -54,7 +56,9 @@ impl Entrance {
     pub(super) fn all(config: &Config) -> impl Iterator<Item = Self> {
         let of = |door| move |address: &ListenAddress| Self { address: address.clone(), door };
         let decisions = config.decisions.iter().map(|decisions| &decisions.listen);
-        config.server.listen.iter().map(of(Door::Requests)).chain(decisions.map(of(Door::Decisions)))
+        let plain = config.decisions.iter().filter_map(|decisions| decisions.plain_listen.as_ref());
+        let decisions = decisions.map(of(Door::Decisions)).chain(plain.map(of(Door::PlainDecisions)));
+        config.server.listen.iter().map(of(Door::Requests)).chain(decisions)
     }
 }
 
@@ -64,6 +68,8 @@ pub(super) struct Listeners {
     pub(super) open: Vec<(Entrance, Listener)>,
     /// The listener for operators.
     pub(super) admin: Option<TcpListener>,
+    /// The listener for the metrics alone.
+    pub(super) metrics: Option<TcpListener>,
 }
 
 impl Listeners {
@@ -79,16 +85,13 @@ impl Listeners {
                 Listener::open(&entrance.address, config.server.reuse_port, &mut inherited).await?;
             open.push((entrance, listener));
         }
-        let mut admin = None;
-        if let Some(config) = &config.admin {
-            let listener = Listener::open(&ListenAddress::Tcp(config.listen), false, &mut inherited).await?;
-            if let Socket::Tcp(listener) = listener.socket {
-                admin = Some(listener);
-            }
-        }
+        let address = config.admin.as_ref().map(|admin| admin.listen);
+        let admin = Listener::open_tcp(address, &mut inherited).await?;
+        let address = config.admin.as_ref().and_then(|admin| admin.metrics_listen);
+        let metrics = Listener::open_tcp(address, &mut inherited).await?;
         match inherited.first() {
             Some(socket) => Err(StartError::Unnamed(socket.address()?)),
-            None => Ok(Self { open, admin }),
+            None => Ok(Self { open, admin, metrics }),
         }
     }
 }
@@ -138,6 +141,18 @@ pub(super) enum ClientStream {
 }
 
 impl Listener {
+    /// Opens a socket at an address, if there is one.
+    async fn open_tcp(
+        address: Option<SocketAddr>,
+        inherited: &mut Vec<Socket>,
+    ) -> Result<Option<TcpListener>, StartError> {
+        let Some(address) = address else { return Ok(None) };
+        match Self::open(&ListenAddress::Tcp(address), false, inherited).await?.socket {
+            Socket::Tcp(listener) => Ok(Some(listener)),
+            Socket::Unix(_) => Ok(None),
+        }
+    }
+
     /// Takes the socket of this address from the supervisor's, or opens one, and sets the longest backlog. With `reuse_port`,
     /// other processes may listen on a TCP address, too.
     pub(super) async fn open(

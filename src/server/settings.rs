@@ -85,6 +85,7 @@ impl TlsOfDoors {
         match door {
             Door::Requests => self.requests.as_ref(),
             Door::Decisions => self.decisions.as_ref(),
+            Door::PlainDecisions => None,
         }
     }
 }

@@ -26,7 +26,7 @@ use crate::{
 };
 
 /// An Envoy before an upstream that answers all requests, if a rate limit service admits them.
-struct Envoy {
+pub(super) struct Envoy {
     process: Child,
     upstream: Upstream,
     folder: TempDir,
@@ -35,7 +35,7 @@ struct Envoy {
 
 impl Envoy {
     /// Starts an Envoy that asks this service. `actions` are the route's `rate_limits`, and `filter` further keys of the filter.
-    fn start(service: SocketAddr, actions: &str, filter: &str) -> Self {
+    pub(super) fn start(service: SocketAddr, actions: &str, filter: &str) -> Self {
         let port = free_port();
         let upstream = Upstream::hello();
         let text = config(port, port_of(&upstream), service, actions, filter);
@@ -74,7 +74,7 @@ impl Envoy {
     }
 
     /// The answer to a request with these lines in its header.
-    fn get(&self, lines: &str) -> Answer {
+    pub(super) fn get(&self, lines: &str) -> Answer {
         Client::connect(self.address).get_with("/", lines)
     }
 }
@@ -153,7 +153,7 @@ fn port_of(upstream: &Upstream) -> u16 {
 }
 
 /// Sends the value of X-Api-Key as the descriptor `api_key`.
-const BY_API_KEY: &str =
+pub(super) const BY_API_KEY: &str =
     "[{ actions: [{ request_headers: { header_name: x-api-key, descriptor_key: api_key } }] }]";
 
 /// A rule that counts API keys at this rate.
@@ -164,7 +164,7 @@ fn per_key(rate: &str, keys: &str) -> String {
     )
 }
 
-const GOLD: &str = "X-Api-Key: gold\r\n";
+pub(super) const GOLD: &str = "X-Api-Key: gold\r\n";
 
 #[test]
 fn a_rejected_client_gets_the_complete_answer() {

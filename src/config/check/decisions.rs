@@ -4,9 +4,11 @@ use std::{path::Path, sync::Arc};
 
 use super::Check;
 use crate::config::{
-    Callers, DecisionsSettings, ListenAddress, RatelimitFolder, RatelimitSettings,
+    Callers, CountHeaders, DecisionsSettings, ListenAddress, RatelimitFolder, RatelimitSettings,
     error::Diagnostic,
-    file::{DecisionsTable, DecisionsTlsTable, RatelimitServiceTable, Spanned, SpannedTable},
+    file::{
+        CountHeadersTable, DecisionsTable, DecisionsTlsTable, RatelimitServiceTable, Spanned, SpannedTable,
+    },
     value::{ParsedText, ReportedDescriptors},
 };
 
@@ -55,6 +57,7 @@ impl Check<'_, '_> {
         let ratelimit = self.ratelimit_service(value.ratelimit_service, &value.reported, folder);
         is_named.then_some(DecisionsSettings {
             listen: address,
+            plain_listen: value.plain_listen.map(|listen| listen.0),
             tls,
             callers,
             on_failure: self.on_failure,
@@ -95,6 +98,12 @@ impl Check<'_, '_> {
             }
         }
         self.mark_reported(reported);
-        RatelimitSettings { shadow: table.shadow, metadata: table.metadata }
+        let headers = table.headers.as_ref().map(|headers| &headers.value);
+        let headers = headers.map(|CountHeadersTable { limit, remaining, reset }| CountHeaders {
+            limit: limit.0.0.clone(),
+            remaining: remaining.0.0.clone(),
+            reset: reset.0.0.clone(),
+        });
+        RatelimitSettings { shadow: table.shadow, metadata: table.metadata, headers: headers.map(Arc::new) }
     }
 }

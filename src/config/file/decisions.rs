@@ -1,12 +1,13 @@
 //! The listener for other proxies as it is typed.
 
+use hyper::header::HeaderName;
 use ipnet::IpNet;
 use serde::Deserialize;
 
 use super::{CertificateTable, ServerTlsTable, Spanned, SpannedTable};
 use crate::config::{
     ListenAddress,
-    value::{ParsedText, ReportedDescriptors},
+    value::{FieldName, ParsedText, ReportedDescriptors},
 };
 
 /// `[decisions]`: a listener for other proxies and services, which forward requests themselves and ask Tollgate whether
@@ -18,6 +19,9 @@ use crate::config::{
 pub(in crate::config) struct DecisionsTable {
     /// Address to listen on: `"127.0.0.1:8081"`, `"unix:/run/tollgate-decisions.sock"`. Required.
     pub listen: Option<Spanned<ParsedText<ListenAddress>>>,
+    /// Further address, which stays without TLS, for probes and `POST /json`. With `client_ca` instead of
+    /// `trusted_proxies`, only this machine may ask there. Default: none.
+    pub plain_listen: Option<ParsedText<ListenAddress>>,
     /// Enables TLS. A unix socket stays without. Default: no TLS.
     pub tls: Option<SpannedTable<DecisionsTlsTable>>,
     /// Networks of the proxies and services that may ask. Processes on this machine always may. Required unless the
@@ -45,6 +49,29 @@ pub(in crate::config) struct RatelimitServiceTable {
     pub shadow: bool,
     /// Adds the domain and the descriptors of a call to the metadata of its response. Default: `false`.
     pub metadata: bool,
+    /// Adds three header fields with the numbers of the tightest limit to responses. Default: none.
+    pub headers: Option<SpannedTable<CountHeadersTable>>,
+}
+
+/// `headers` of `ratelimit_service`.
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(default, deny_unknown_fields)]
+pub(in crate::config) struct CountHeadersTable {
+    /// Name of the field with the permits of the limit. Default: `"ratelimit-limit"`.
+    pub limit: ParsedText<FieldName>,
+    /// Name of the field with the permits that are left. Default: `"ratelimit-remaining"`.
+    pub remaining: ParsedText<FieldName>,
+    /// Name of the field with the seconds until there is room, or more room. Default: `"ratelimit-reset"`.
+    pub reset: ParsedText<FieldName>,
+}
+
+impl Default for CountHeadersTable {
+    fn default() -> Self {
+        let [limit, remaining, reset] = ["ratelimit-limit", "ratelimit-remaining", "ratelimit-reset"]
+            .map(|name| ParsedText(FieldName(HeaderName::from_static(name))));
+        Self { limit, remaining, reset }
+    }
 }
 
 /// `tls` of `[decisions]`. Files are in PEM format. Their paths are relative to the folder of this file. A reload reads

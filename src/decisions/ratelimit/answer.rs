@@ -2,10 +2,17 @@
 
 use std::sync::Arc;
 
-use hyper::{HeaderMap, header::HeaderValue};
+use hyper::{
+    HeaderMap,
+    header::{HeaderName, HeaderValue},
+};
 use tollgate_limiter::{RatelimitHeaders, Refusal, Standing, fields};
 
-use crate::{config::Verdict, gateway::CallDecision, reject::Rejection};
+use crate::{
+    config::{CountHeaders, Verdict},
+    gateway::CallDecision,
+    reject::Rejection,
+};
 
 use super::messages::{
     AddedHeader, CurrentLimit, DescriptorStatus, Duration, RateLimitCode, RateLimitResponse, Unit,
@@ -52,6 +59,24 @@ impl CallAnswer {
     /// Admits the call, whatever its limits say.
     pub(super) fn admit(&mut self) {
         self.refusal = None;
+    }
+
+    /// Returns header fields with the numbers of the tightest limit. `None` if no descriptor has a limit.
+    pub(super) fn counts(&self, names: &CountHeaders) -> Option<[AddedHeader; 3]> {
+        let order = |status: &&DescriptorStatus| (status.code != over(), status.limit_remaining);
+        let limited = self.statuses.iter().filter(|status| status.current_limit.is_some());
+        let tightest = limited.min_by_key(order)?;
+        let permits = tightest.current_limit.as_ref().map_or(0, |limit| limit.requests_per_unit);
+        let reset = tightest.duration_until_reset.map_or(0, |reset| reset.seconds);
+        let header = |(name, value): (&HeaderName, String)| AddedHeader { key: name.to_string(), value };
+        Some(
+            [
+                (&names.limit, permits.to_string()),
+                (&names.remaining, tightest.limit_remaining.to_string()),
+                (&names.reset, reset.to_string()),
+            ]
+            .map(header),
+        )
     }
 
     /// Returns the response.
