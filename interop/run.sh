@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Runs what others made: the real clients of other limiters beside Tollgate (Redisson's RRateLimiter, with Maven and Java), tools that check the files that
+# Runs what others made: the real clients of other limiters beside Tollgate (Redisson's RRateLimiter, with Maven and Java), Envoy
+# Gateway's management server and the schemas of manifests (with Go), tools that check the files that
 # Tollgate is installed with, and Debian's, which install its package.
 #
-#   interop/run.sh [redisson|contrib|crates|package]    one of the parts alone
+#   interop/run.sh [redisson|envoy|contrib|crates|package]    one of the parts alone
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -15,13 +16,23 @@ redisson() {
     cargo test --locked --test redis redisson:: -- --nocapture
 }
 
-for part in ${1:-redisson contrib crates package}; do
+envoy() {
+    if ! command -v go >/dev/null; then
+        echo "*** skipped, as there is no go on PATH: the real go-control-plane server, and the schemas of manifests ***" >&2
+        return
+    fi
+    (cd interop/manifests && go run . ../../docs/behind-envoy.md)
+    cargo test --locked --test gateway decisions::go:: -- --nocapture
+}
+
+for part in ${1:-redisson envoy contrib crates package}; do
     echo "==> interop: $part"
     case $part in
     redisson) redisson ;;
+    envoy) envoy ;;
     contrib | crates | package) "interop/$part.sh" ;;
     *)
-        echo "usage: $0 [redisson|contrib|crates|package]" >&2
+        echo "usage: $0 [redisson|envoy|contrib|crates|package]" >&2
         exit 2
         ;;
     esac

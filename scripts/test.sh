@@ -2,7 +2,7 @@
 # Runs the project's checks.
 #
 #   scripts/test.sh          all of them, as CI does
-#   scripts/test.sh interop  what is made by others: Redisson's client with Maven; linters and schemas for contrib/, the Dockerfile and the
+#   scripts/test.sh interop  what is made by others: Redisson's client with Maven; Envoy Gateway's server with Go; linters and schemas for contrib/, the Dockerfile and the
 #                            dependencies; features and packages of each crate; the Debian package in a root of its own. A part alone:
 #                            scripts/test.sh interop contrib
 #   scripts/test.sh quick    format, clippy, unit tests and one test of the gateway: what to run after each change

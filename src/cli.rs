@@ -43,6 +43,7 @@ use clap::{Args, Parser, Subcommand};
 use tokio::{
     net::TcpListener,
     signal::unix::{Signal, SignalKind, signal},
+    sync::mpsc,
 };
 
 use self::check::CheckArgs;
@@ -51,15 +52,16 @@ use self::{
     explain::Explain, init::Init, limits::Limits, man::Man, ready::Ready, reload::ReloadArgs, routes::Routes,
     simulate::Simulate,
 };
-use tollgate_limiter::{Limiter, StoreUrl};
+use tollgate_limiter::{Limiter, OnFailure, StoreUrl};
 
 use crate::{
     admin,
-    config::{Config, Diagnostics, FlagOverrides, ListenAddress, LoadedConfig, LogFormat},
+    config::{Config, Diagnostics, FlagOverrides, ListenAddress, LoadedConfig, LogFormat, RatelimitFolder},
     gateway::{AccessLog, Gateway},
     reload::{ConfigSource, Reloader, Running},
     server::Server,
     trace::Tracer,
+    xds::{self, RulesUpdate},
 };
 
 /// The end of the help of `tollgate` and `tollgate run`.
@@ -235,7 +237,7 @@ fn run(source: ConfigSource, loaded: LoadedConfig) -> ExitCode {
         LogFormat::Text => complain(&warnings),
         LogFormat::Json => log::report(&warnings),
     }
-    match serve(source, Running { config, shown, sources }) {
+    match serve(source, Running { config, shown, rules: RatelimitFolder::default(), sources }) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!("{error}");
@@ -244,9 +246,10 @@ fn run(source: ConfigSource, loaded: LoadedConfig) -> ExitCode {
     }
 }
 
-fn serve(source: ConfigSource, running: Running) -> Result<(), Box<dyn Error>> {
+fn serve(source: ConfigSource, mut running: Running) -> Result<(), Box<dyn Error>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async move {
+        let feed = first_rules(&mut running).await;
         let config = &running.config;
         let limiter = Limiter::open(&config.store)?;
         let mut gateway = Gateway::build(config, &limiter, None);
@@ -267,6 +270,9 @@ fn serve(source: ConfigSource, running: Running) -> Result<(), Box<dyn Error>> {
             let (gateway, status) = (server.gateway(), server.status());
             tokio::spawn(admin::serve(listener, metrics, gateway, status, reloader.clone()));
         }
+        if let Some(feed) = feed {
+            tokio::spawn(follow_rules(feed, reloader.clone()));
+        }
         reloader.clone().watch();
         // The result is in the log, too.
         server.run(async || drop(reloader.reload("SIGHUP").await)).await;
@@ -275,6 +281,29 @@ fn serve(source: ConfigSource, running: Running) -> Result<(), Box<dyn Error>> {
         }
         Ok(())
     })
+}
+
+/// Begins to receive rules by xDS, if they come so, and waits for the first ones, if that is wanted.
+async fn first_rules(running: &mut Running) -> Option<mpsc::Receiver<RulesUpdate>> {
+    let settings = running.config.xds.clone()?;
+    let on_failure = running.config.decisions.as_ref().map(|decisions| decisions.on_failure);
+    let mut feed = xds::follow(settings.clone(), on_failure.unwrap_or(OnFailure::Local));
+    if settings.is_awaited {
+        tracing::info!("waiting for the first rules from {}", settings.url);
+        let update = feed.recv().await?;
+        running.config.add_rules(&update.rules);
+        running.rules = update.rules.clone();
+        update.conclude(Ok(()));
+    }
+    Some(feed)
+}
+
+/// Uses rules that come by xDS, for ever.
+async fn follow_rules(mut feed: mpsc::Receiver<RulesUpdate>, reloader: Arc<Reloader>) {
+    while let Some(update) = feed.recv().await {
+        let outcome = reloader.replace_rules(update.rules.clone()).await;
+        update.conclude(outcome.map_err(|faults| faults.to_string()));
+    }
 }
 
 /// Prints where the gateway listens and counts, and how to try it.

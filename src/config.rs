@@ -38,7 +38,7 @@ use tollgate_limiter::StoreSettings;
 
 pub use self::{
     body::BodyTemplate,
-    decisions::{Callers, CountHeaders, DecisionsSettings, RatelimitSettings},
+    decisions::{Callers, CountHeaders, DecisionsSettings, RatelimitSettings, XdsSettings},
     descriptors::{DescriptorRule, EntryRule, ValuePattern},
     error::{Diagnostic, DiagnosticRecord, Diagnostics, LabeledSpan, Severity},
     expiry::{EXPIRES_SOON, Expiry},
@@ -88,8 +88,10 @@ pub struct Config {
     pub routes: Vec<RouteSettings>,
     /// The rules for descriptors, in the order of the file.
     pub descriptors: Vec<Arc<DescriptorRule>>,
-    /// The domains of the folder of `decisions.ratelimit_service`.
+    /// The domains of `decisions.ratelimit_service`.
     pub domains: Vec<DomainSettings>,
+    /// The settings of rules that come by xDS. `None` if none do.
+    pub xds: Option<Arc<XdsSettings>>,
 }
 
 /// Values from the command line that override those of the file.
@@ -172,6 +174,12 @@ impl Config {
     /// All errors and warnings of the file and the flags, or the reason why the file can't be read.
     pub fn read(path: &Path, overrides: &FlagOverrides) -> Result<(Self, Diagnostics), Diagnostics> {
         LoadedConfig::of(path, overrides).outcome
+    }
+
+    /// Adds rules that have come by xDS.
+    pub fn add_rules(&mut self, rules: &RatelimitFolder) {
+        self.domains.extend(rules.domains.iter().cloned());
+        self.limits.extend(rules.limits.iter().map(|(name, limit)| (name.clone(), limit.clone())));
     }
 
     /// Checks the text of a file, which messages call `name`. Returns the warnings, too.
@@ -369,6 +377,7 @@ mod tests {
             }],
             descriptors: vec![],
             domains: vec![],
+            xds: None,
         };
         assert_eq!(config(EVERYDAY), expected);
         assert_eq!(

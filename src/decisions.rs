@@ -12,9 +12,12 @@
 
 mod authorization;
 mod check;
-mod grpc;
+pub(crate) mod grpc;
 mod health;
 mod ratelimit;
+
+#[cfg(any(test, feature = "fuzzing"))]
+pub use self::ratelimit::properties::descriptors;
 
 use std::sync::{Arc, atomic::AtomicBool};
 

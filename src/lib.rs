@@ -52,3 +52,4 @@ pub mod server;
 #[cfg(feature = "commands")]
 pub mod simulate;
 mod trace;
+mod xds;

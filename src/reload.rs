@@ -15,7 +15,7 @@ use tokio::sync::Mutex;
 use tollgate_limiter::Limiter;
 
 use crate::{
-    config::{AdminTokens, Config, Diagnostics, FlagOverrides, LoadedConfig, Sources},
+    config::{AdminTokens, Config, Diagnostics, FlagOverrides, LoadedConfig, RatelimitFolder, Sources},
     gateway::Gateway,
     server::{Control, Server, Status},
 };
@@ -59,6 +59,8 @@ pub struct Running {
     pub config: Config,
     /// The configuration as operators may see it.
     pub shown: Value,
+    /// The rules that have come by xDS.
+    pub rules: RatelimitFolder,
     /// The files in the state of the last attempt to read them, even if that failed.
     pub sources: Sources,
 }
@@ -120,6 +122,20 @@ impl Reloader {
         self.reload_as(&mut *self.running.lock().await, by).await
     }
 
+    /// Replaces the rules that come by xDS. Must be called in the runtime of the health checks.
+    ///
+    /// # Errors
+    /// The rules can't be used, or the files have become invalid. The running rules stay as they are.
+    pub async fn replace_rules(&self, rules: RatelimitFolder) -> Result<(), Diagnostics> {
+        let running = &mut *self.running.lock().await;
+        let before = mem::replace(&mut running.rules, rules);
+        let outcome = self.reload_as(running, "xDS").await;
+        if outcome.is_err() {
+            running.rules = before;
+        }
+        outcome.map(drop)
+    }
+
     /// Reloads the configuration if a file has changed since it was last read.
     async fn reload_if_changed(&self) {
         let running = &mut *self.running.lock().await;
@@ -139,6 +155,7 @@ impl Reloader {
             Ok(read) => read,
             Err(faults) => return Err(self.refuse(faults, by)),
         };
+        config.add_rules(&running.rules);
         (self.complain)(&warnings);
         let changes = config.changes(&running.config, [&running.shown, &shown]);
         // The settings of the store change at the next start only.

@@ -3,6 +3,7 @@
 mod authorization;
 mod envoy;
 mod forward_auth;
+mod go;
 mod listener;
 mod observed;
 mod proxies;
@@ -10,6 +11,8 @@ mod ratelimit;
 mod reference;
 mod reports;
 mod rls;
+mod scenarios;
+mod xds;
 
 use std::net::SocketAddr;
 

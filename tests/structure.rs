@@ -25,7 +25,8 @@ const TABLE: &[(&str, &[&str])] = &[
     ("explain", &["gateway", "rules", "forward", "reject"]),
     ("simulate", &["gateway", "rules", "forward", "reject"]),
     ("admin", &["reload", "server", "explain", "gateway", "rules"]),
-    ("cli", &["reload", "server", "admin", "explain", "simulate", "gateway"]),
+    ("xds", &["decisions"]),
+    ("cli", &["reload", "server", "admin", "explain", "simulate", "gateway", "xds"]),
 ];
 const LEAVES: [&str; 3] = ["config", "metrics", "trace"];
 

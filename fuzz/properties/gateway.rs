@@ -16,6 +16,7 @@ mod messages;
 mod parts;
 mod proxy_protocol;
 mod requests;
+mod rules;
 mod texts;
 
 use hyper::{
@@ -33,9 +34,11 @@ pub use self::{
     messages::{answer, requests},
     proxy_protocol::proxy_protocol,
     requests::{cost, fields, forwarded, path, target},
+    rules::rules,
     texts::{rate, route, url},
 };
 use crate::config::Config;
+pub use crate::decisions::descriptors;
 
 /// Parses a configuration that must be valid.
 fn config(text: &str) -> Config {
@@ -63,6 +66,7 @@ corpus::tests! {
     admin: 2_000
     answer: 10_000
     cost: 20_000
+    descriptors: 2_000
     explain: 2_000
     fields: 20_000
     forwarded: 20_000
@@ -74,6 +78,7 @@ corpus::tests! {
     rate: 1_000
     requests: 10_000
     route: 20_000
+    rules: 500
     target: 20_000
     toml: 2_000
     url: 10_000

@@ -37,7 +37,8 @@ impl Config {
             _ => vec![format!("route `{name}` changed")],
         }));
         lines.extend(
-            (self.domains != old.domains).then(|| "`decisions.ratelimit_service.config` changed".to_owned()),
+            (self.domains != old.domains)
+                .then(|| "the domains of `decisions.ratelimit_service` changed".to_owned()),
         );
         lines.extend((self.descriptors != old.descriptors).then(|| "`descriptors` changed".to_owned()));
         lines
@@ -85,13 +86,15 @@ impl Config {
     }
 
     /// Returns the keys that need a restart, each with whether its value is the same.
-    fn settings_at_next_start(&self, old: &Self) -> [(&'static str, bool); 13] {
+    fn settings_at_next_start(&self, old: &Self) -> [(&'static str, bool); 15] {
         let (new_store, old_store) = (&self.store, &old.store);
         [
             ("server.workers", self.server.workers == old.server.workers),
             ("log", self.log == old.log),
             ("server.reuse_port", self.server.reuse_port == old.server.reuse_port),
             ("admin.listen", admin(self) == admin(old)),
+            ("admin.metrics_listen", metrics_listen(self) == metrics_listen(old)),
+            ("decisions.ratelimit_service.xds", self.xds == old.xds),
             ("access_log", self.access_log == old.access_log),
             ("tracing", otlp(self) == otlp(old)),
             ("store.url", new_store.url == old_store.url),
@@ -220,6 +223,11 @@ fn changed<const N: usize>(keys: [(&'static str, bool); N]) -> impl Iterator<Ite
 /// Returns the address of the admin port.
 fn admin(config: &Config) -> Option<SocketAddr> {
     config.admin.as_ref().map(|admin| admin.listen)
+}
+
+/// Returns the address of the metrics alone.
+fn metrics_listen(config: &Config) -> Option<SocketAddr> {
+    config.admin.as_ref().and_then(|admin| admin.metrics_listen)
 }
 
 /// Returns the tokens of the admin port.

@@ -23,7 +23,7 @@ use tollgate_limiter::OnFailure;
 use self::limits::DefinedLimit;
 use super::{
     AccessLogSettings, AdminSettings, AdminToken, AdminTokens, Config, LogSettings, RatelimitFolder,
-    ServerSettings, Sources, TracingSettings, UpstreamSettings,
+    ServerSettings, Sources, TracingSettings, UpstreamSettings, XdsSettings,
     document::Document,
     error::{Diagnostic, Severity, nearest},
     file::{self, ConfigFile, Spanned, SpannedTable},
@@ -69,7 +69,7 @@ pub(super) fn check(
         check.upstreams.into_iter().filter_map(|(name, upstream)| Some((name, upstream?))).collect();
     let limits =
         check.limits.into_iter().filter_map(|(name, defined)| Some((name, Arc::new(defined.limit?))));
-    let RatelimitFolder { domains, limits: more_limits } = check.ratelimit;
+    let (RatelimitFolder { domains, limits: more_limits }, xds) = (check.ratelimit, check.xds);
     let limits = more_limits.into_iter().chain(limits).collect();
     let is_good = document.faults.iter().all(|fault| fault.severity == Severity::Warning)
         && document.included.iter().all(|included| !included.has_errors());
@@ -87,6 +87,7 @@ pub(super) fn check(
         routes,
         descriptors,
         domains,
+        xds,
     })
 }
 
@@ -116,13 +117,15 @@ struct Check<'d, 'i> {
     limits: BTreeMap<String, DefinedLimit>,
     /// The contents of the rate limit service's folder.
     ratelimit: RatelimitFolder,
+    /// The settings of rules that come by xDS.
+    xds: Option<Arc<XdsSettings>>,
 }
 
 impl<'d, 'i> Check<'d, 'i> {
     fn new(document: &'d mut Document<'i>, sources: &'d mut Sources, on_failure: OnFailure) -> Self {
         let verifies_tokens = document.had_defined("jwt");
-        let (upstreams, limits, ratelimit) = Default::default();
-        Self { document, sources, on_failure, verifies_tokens, upstreams, limits, ratelimit }
+        let (upstreams, limits, ratelimit, xds) = Default::default();
+        Self { document, sources, on_failure, verifies_tokens, upstreams, limits, ratelimit, xds }
     }
 
     fn fault(&mut self, fault: Diagnostic) {

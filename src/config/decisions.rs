@@ -4,9 +4,9 @@ use std::{net::IpAddr, sync::Arc};
 
 use hyper::header::HeaderName;
 use ipnet::IpNet;
-use tollgate_limiter::OnFailure;
+use tollgate_limiter::{ClientTls, OnFailure};
 
-use super::{ListenAddress, ServerTls};
+use super::{ListenAddress, ServerTls, ServerUrl};
 
 /// The settings of the listener for other proxies.
 #[derive(Debug, PartialEq)]
@@ -34,6 +34,23 @@ pub struct RatelimitSettings {
     pub metadata: bool,
     /// The names of three further header fields of responses. `None` if there are none.
     pub headers: Option<Arc<CountHeaders>>,
+}
+
+/// The settings of rules that come by xDS.
+#[derive(Debug, PartialEq)]
+pub struct XdsSettings {
+    /// The management server.
+    pub url: ServerUrl,
+    /// The name of this client.
+    pub node: String,
+    /// The TLS settings. `None` if the URL doesn't ask for TLS.
+    pub tls: Option<ClientTls>,
+    /// True if several resources may have the same domain.
+    pub merges: bool,
+    /// True if the gateway starts to listen only once the first rules have come.
+    pub is_awaited: bool,
+    /// Domains, and the keys on the way to limits whose costs are reported.
+    pub reported: Vec<(String, Vec<String>)>,
 }
 
 /// The names of header fields with the numbers of the tightest limit.

@@ -26,7 +26,7 @@ use tracing::Level;
 
 pub(super) use self::{
     container::{Pairs, SpannedTable, ValueList},
-    decisions::{CountHeadersTable, DecisionsTable, DecisionsTlsTable, RatelimitServiceTable},
+    decisions::{CountHeadersTable, DecisionsTable, DecisionsTlsTable, RatelimitServiceTable, XdsTable},
     descriptors::DescriptorsTable,
     limit::{LimitTable, RouteLimit},
     route::{EditsTable, OnLimitTable, RedirectTable, RespondTable, RouteTable},

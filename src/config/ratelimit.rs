@@ -17,7 +17,7 @@ pub use self::environment::RatelimitEnvironment;
 use super::{Diagnostics, LimitSettings, Sources, ValuePattern, error::Diagnostic};
 
 /// A folder that has been read.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct RatelimitFolder {
     /// The domains, in the order of the files.
     pub domains: Vec<DomainSettings>,
@@ -26,7 +26,7 @@ pub struct RatelimitFolder {
 }
 
 /// The limits of a domain.
-#[derive(Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct DomainSettings {
     /// The name.
     pub name: String,
@@ -35,7 +35,7 @@ pub struct DomainSettings {
 }
 
 /// An entry of a descriptor, with the entries that can follow it.
-#[derive(Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct DescriptorEntry {
     /// The key.
     pub key: String,
@@ -109,6 +109,24 @@ impl RatelimitFolder {
             }
         }
         if faulty.iter().any(Diagnostics::has_errors) { Err(faulty) } else { Ok(read) }
+    }
+
+    /// Reads files that come from elsewhere, each a name and a text.
+    ///
+    /// # Errors
+    /// What is wrong with each file.
+    pub fn of_texts(
+        texts: impl IntoIterator<Item = (String, String)>,
+        on_failure: OnFailure,
+        merges: bool,
+    ) -> Result<Self, Diagnostics> {
+        let mut read = Self::default();
+        let faulty = texts.into_iter().filter_map(|(name, text)| read.add(&name, &text, on_failure, merges));
+        let faulty: Vec<_> = faulty.collect();
+        if faulty.iter().any(Diagnostics::has_errors) {
+            return Err(Diagnostics::default().with(faulty));
+        }
+        Ok(read)
     }
 
     /// Adds a file, and returns what is wrong with it.

@@ -27,7 +27,7 @@ pub(super) const MESSAGE_MOST: usize = 1 << 20;
 /// The longest timeout that a caller can state. Nothing here takes as long, and a longer one can't be added to a time.
 const TIMEOUT_MOST: Duration = Duration::from_secs(24 * 60 * 60);
 /// Bytes before a message: whether it is compressed, and its length.
-pub(super) const PREFIX_BYTES: usize = 5;
+pub(crate) const PREFIX_BYTES: usize = 5;
 
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
@@ -41,7 +41,7 @@ const ESCAPED: &AsciiSet = &CONTROLS.add(b'%');
 
 /// The status codes of calls that are used here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Code {
+pub(crate) enum Code {
     /// The call succeeded.
     Ok = 0,
     /// The caller asks for something invalid.
@@ -60,11 +60,11 @@ pub(super) enum Code {
 
 /// The status of a call that has failed.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Status {
+pub(crate) struct Status {
     /// The code.
-    pub(super) code: Code,
+    pub(crate) code: Code,
     /// The message for the people who operate the caller.
-    pub(super) message: String,
+    pub(crate) message: String,
 }
 
 impl Status {
@@ -117,11 +117,11 @@ pub(super) async fn read<M: Message + Default>(
         let frame = frame.map_err(|error| Status::invalid(format!("can't read the message: {error}")))?;
         let Ok(data) = frame.into_data() else { continue };
         sent.extend_from_slice(&data);
-        if message_length(&sent)?.is_some_and(|length| sent.len() > PREFIX_BYTES + length) {
+        if message_length(&sent, MESSAGE_MOST)?.is_some_and(|length| sent.len() > PREFIX_BYTES + length) {
             return Err(Status::new(Code::Unimplemented, "the call has more than one message"));
         }
     }
-    let length = message_length(&sent)?;
+    let length = message_length(&sent, MESSAGE_MOST)?;
     if length.is_none_or(|length| sent.len() < PREFIX_BYTES + length) {
         return Err(Status::invalid("the message is incomplete"));
     }
@@ -130,7 +130,10 @@ pub(super) async fn read<M: Message + Default>(
 }
 
 /// Returns the length of the message that begins so, once its prefix has arrived.
-fn message_length(mut sent: &[u8]) -> Result<Option<usize>, Status> {
+///
+/// # Errors
+/// The message is compressed, or has more bytes than `most`.
+pub(crate) fn message_length(mut sent: &[u8], most: usize) -> Result<Option<usize>, Status> {
     if sent.len() < PREFIX_BYTES {
         return Ok(None);
     }
@@ -139,15 +142,15 @@ fn message_length(mut sent: &[u8]) -> Result<Option<usize>, Status> {
     if is_compressed {
         return Err(Status::new(Code::Unimplemented, "compressed messages aren't supported"));
     }
-    if length > MESSAGE_MOST {
-        let message = format!("the message has {length} bytes, more than {MESSAGE_MOST}");
+    if length > most {
+        let message = format!("the message has {length} bytes, more than {most}");
         return Err(Status::new(Code::ResourceExhausted, message));
     }
     Ok(Some(length))
 }
 
 /// Returns a message with its prefix.
-pub(super) fn framed(message: &impl Message) -> Bytes {
+pub(crate) fn framed(message: &impl Message) -> Bytes {
     let length = message.encoded_len();
     let mut framed = BytesMut::with_capacity(PREFIX_BYTES + length);
     framed.put_u8(0);

@@ -5,6 +5,9 @@ mod json;
 mod looks;
 mod messages;
 mod metadata;
+#[cfg(any(test, feature = "fuzzing"))]
+#[path = "../../fuzz/properties/descriptors.rs"]
+pub(super) mod properties;
 
 use std::{collections::BTreeSet, mem, sync::Arc, time::Duration};
 

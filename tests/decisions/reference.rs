@@ -82,6 +82,18 @@ impl Service {
         });
     }
 
+    /// Returns true if it listens now.
+    pub(super) fn listens(&self) -> bool {
+        TcpStream::connect(self.http).is_ok()
+    }
+
+    /// Returns its peak memory in KiB.
+    pub(super) fn memory_kib(&self) -> usize {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.process.id())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse().unwrap()
+    }
+
     pub(super) fn log(&self) -> String {
         fs::read_to_string(self.folder.path().join("log")).unwrap()
     }

@@ -61,6 +61,8 @@ pub(crate) struct Response {
     pub(crate) response_headers_to_add: Vec<Header>,
     #[prost(bytes = "vec", tag = "5")]
     pub(crate) raw_body: Vec<u8>,
+    #[prost(message, optional, tag = "6")]
+    pub(crate) dynamic_metadata: Option<prost_types::Struct>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -182,4 +184,23 @@ pub(crate) fn ask_with(
     let body = call(address, SHOULD_RATE_LIMIT, fields, framed(&request.encode_to_vec()))?;
     assert_eq!(body[..5], framed(&body[5..])[..5]);
     Ok(Response::decode(&body[5..]).unwrap())
+}
+
+/// The metadata of a response as JSON.
+pub(crate) fn metadata_of(answer: &Response) -> serde_json::Value {
+    use prost_types::value::Kind;
+    fn json(value: &prost_types::Value) -> serde_json::Value {
+        match value.kind.as_ref().unwrap() {
+            Kind::NullValue(_) => serde_json::Value::Null,
+            Kind::BoolValue(flag) => (*flag).into(),
+            Kind::NumberValue(number) => (*number).into(),
+            Kind::StringValue(text) => text.clone().into(),
+            Kind::ListValue(list) => list.values.iter().map(json).collect(),
+            Kind::StructValue(of) => {
+                of.fields.iter().map(|(name, value)| (name.clone(), json(value))).collect()
+            }
+        }
+    }
+    let fields = &answer.dynamic_metadata.as_ref().unwrap().fields;
+    fields.iter().map(|(name, value)| (name.clone(), json(value))).collect()
 }

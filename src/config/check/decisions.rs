@@ -2,12 +2,16 @@
 
 use std::{path::Path, sync::Arc};
 
+use tollgate_limiter::ClientTls;
+
 use super::Check;
 use crate::config::{
-    Callers, CountHeaders, DecisionsSettings, ListenAddress, RatelimitFolder, RatelimitSettings,
+    Callers, CountHeaders, DecisionsSettings, ListenAddress, RatelimitFolder, RatelimitSettings, ServerUrl,
+    XdsSettings,
     error::Diagnostic,
     file::{
         CountHeadersTable, DecisionsTable, DecisionsTlsTable, RatelimitServiceTable, Spanned, SpannedTable,
+        XdsTable,
     },
     value::{ParsedText, ReportedDescriptors},
 };
@@ -90,6 +94,11 @@ impl Check<'_, '_> {
         folder: &Path,
     ) -> RatelimitSettings {
         let table = table.map_or_else(RatelimitServiceTable::default, |table| table.value);
+        if let (Some(config), Some(xds)) = (&table.config, &table.xds) {
+            let fault = Diagnostic::error("the rules come either from `config` or from `xds`");
+            let fault = fault.at(&config.span(), "either this").at(&xds.span, "or this");
+            self.fault(fault.help("remove one of the two"));
+        }
         if let Some(config) = &table.config {
             let path = folder.join(config.get_ref());
             match RatelimitFolder::read(&path, self.on_failure, table.merge_domains, self.sources) {
@@ -97,7 +106,17 @@ impl Check<'_, '_> {
                 Err(faulty) => self.document.included.extend(faulty),
             }
         }
-        self.mark_reported(reported);
+        self.xds = table.xds.and_then(|xds| {
+            let settings = self.xds(xds, folder, table.merge_domains)?;
+            let reported = reported.iter().map(|descriptors| {
+                let ReportedDescriptors { domain, keys } = &descriptors.get_ref().0;
+                (domain.clone(), keys.clone())
+            });
+            Some(Arc::new(XdsSettings { reported: reported.collect(), ..settings }))
+        });
+        if self.xds.is_none() {
+            self.mark_reported(reported);
+        }
         let headers = table.headers.as_ref().map(|headers| &headers.value);
         let headers = headers.map(|CountHeadersTable { limit, remaining, reset }| CountHeaders {
             limit: limit.0.0.clone(),
@@ -105,5 +124,36 @@ impl Check<'_, '_> {
             reset: reset.0.0.clone(),
         });
         RatelimitSettings { shadow: table.shadow, metadata: table.metadata, headers: headers.map(Arc::new) }
+    }
+    /// Returns the settings of rules that come by xDS.
+    fn xds(&mut self, table: SpannedTable<XdsTable>, folder: &Path, merges: bool) -> Option<XdsSettings> {
+        const SERVER: &str = "the management server";
+        let SpannedTable { span, value: XdsTable { server, node, tls, wait: is_awaited } } = table;
+        let Some(ParsedText(url)) = server else {
+            self.missing(&span, &["server"], "server = \"http://127.0.0.1:18001\"");
+            return None;
+        };
+        let has_tls = matches!(url, ServerUrl::Tcp { tls: true, .. });
+        let place = tls.as_ref().map(|tls| tls.span.clone());
+        let tls = match tls {
+            Some(table) => Some(self.tls(table, folder, SERVER)),
+            None if has_tls => {
+                self.report_tls(&ClientTls::default(), None, SERVER);
+                Some(ClientTls::default())
+            }
+            None => None,
+        };
+        if let Some(place) = place.filter(|_| !has_tls) {
+            let fault = Diagnostic::warning("`tls` has no effect: the server's URL doesn't ask for TLS");
+            self.fault(fault.at(&place, "").help("begin the URL with https://"));
+        }
+        Some(XdsSettings {
+            url,
+            node,
+            tls: tls.filter(|_| has_tls),
+            merges,
+            is_awaited,
+            reported: Vec::new(),
+        })
     }
 }

@@ -4,9 +4,9 @@ use hyper::header::HeaderName;
 use ipnet::IpNet;
 use serde::Deserialize;
 
-use super::{CertificateTable, ServerTlsTable, Spanned, SpannedTable};
+use super::{CertificateTable, ClientTlsTable, ServerTlsTable, Spanned, SpannedTable};
 use crate::config::{
-    ListenAddress,
+    ListenAddress, ServerUrl,
     value::{FieldName, ParsedText, ReportedDescriptors},
 };
 
@@ -43,6 +43,8 @@ pub(in crate::config) struct RatelimitServiceTable {
     /// Folder with the configuration of envoyproxy/ratelimit, a YAML file for each domain, relative to the folder of this
     /// file: `"ratelimit/"`. It is watched. `[[descriptors]]` come first. Default: none.
     pub config: Option<Spanned<String>>,
+    /// Management server that sends the rules instead, by xDS. Default: none.
+    pub xds: Option<SpannedTable<XdsTable>>,
     /// Allows several files in that folder to have the same domain. Default: `false`.
     pub merge_domains: bool,
     /// Admits all calls in the end: limits count, and each descriptor's decision is told. Default: `false`.
@@ -51,6 +53,28 @@ pub(in crate::config) struct RatelimitServiceTable {
     pub metadata: bool,
     /// Adds three header fields with the numbers of the tightest limit to responses. Default: none.
     pub headers: Option<SpannedTable<CountHeadersTable>>,
+}
+
+/// `xds` of `ratelimit_service`: rules that come by xDS (ADS, state of the world), as Envoy Gateway sends them. A change takes
+/// effect at the next start.
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(default, deny_unknown_fields)]
+pub(in crate::config) struct XdsTable {
+    /// URL of the management server: `"http://127.0.0.1:18001"`. `https://` uses TLS. Required.
+    pub server: Option<ParsedText<ServerUrl>>,
+    /// Name by which the server knows this client. Default: `"default"`.
+    pub node: String,
+    /// TLS settings for the server. Default: trust the system's root certificates.
+    pub tls: Option<SpannedTable<ClientTlsTable>>,
+    /// Starts to listen only once the first rules have come. Default: `false`.
+    pub wait: bool,
+}
+
+impl Default for XdsTable {
+    fn default() -> Self {
+        Self { server: None, node: "default".to_owned(), tls: None, wait: false }
+    }
 }
 
 /// `headers` of `ratelimit_service`.

@@ -12,6 +12,9 @@ mod store;
 /// The name of the text in messages.
 pub(in crate::config) const NAME: &str = "the environment";
 
+/// The source of rules that come by xDS.
+const XDS: &str = "GRPC_XDS_SOTW";
+
 /// The settings that environment variables give.
 #[derive(Debug)]
 pub struct RatelimitEnvironment {
@@ -158,8 +161,11 @@ impl Translator<'_> {
             );
         }
         let kind = self.text_or("CONFIG_TYPE", "FILE");
-        if kind != "FILE" {
-            self.error(format!("CONFIG_TYPE: there is no source of rules `{kind}`"), "use CONFIG_TYPE=FILE");
+        if kind != "FILE" && kind != XDS {
+            self.error(
+                format!("CONFIG_TYPE: there is no source of rules `{kind}`"),
+                "use FILE or GRPC_XDS_SOTW",
+            );
         }
     }
 
@@ -206,15 +212,9 @@ impl Translator<'_> {
 
     fn rules(&mut self) {
         self.table("decisions.ratelimit_service");
-        let root = self.text_or("RUNTIME_ROOT", "/srv/runtime_data/current");
-        let below =
-            [self.text_or("RUNTIME_SUBDIRECTORY", ""), self.text_or("RUNTIME_APPDIRECTORY", "config")];
-        let below = below.iter().filter(|part| !part.is_empty());
-        let folder = below.fold(root, |folder, part| format!("{}/{part}", folder.trim_end_matches('/')));
-        self.key("config", quoted(&folder), "RUNTIME_ROOT, RUNTIME_SUBDIRECTORY, RUNTIME_APPDIRECTORY");
-        // Files are watched wherever they are, and those with a dot are never read.
-        for name in ["RUNTIME_WATCH_ROOT", "RUNTIME_IGNOREDOTFILES"] {
-            self.flag(name, true);
+        let is_fed = self.text("CONFIG_TYPE").is_some_and(|kind| kind == XDS);
+        if !is_fed {
+            self.folder();
         }
         for (key, name) in [
             ("merge_domains", "MERGE_DOMAIN_CONFIG"),
@@ -233,6 +233,45 @@ impl Translator<'_> {
                 let header = self.text_or(name, default);
                 self.key(key, quoted(&header), name);
             }
+        }
+        if is_fed {
+            self.xds();
+        }
+    }
+
+    fn folder(&mut self) {
+        let root = self.text_or("RUNTIME_ROOT", "/srv/runtime_data/current");
+        let below =
+            [self.text_or("RUNTIME_SUBDIRECTORY", ""), self.text_or("RUNTIME_APPDIRECTORY", "config")];
+        let below = below.iter().filter(|part| !part.is_empty());
+        let folder = below.fold(root, |folder, part| format!("{}/{part}", folder.trim_end_matches('/')));
+        self.key("config", quoted(&folder), "RUNTIME_ROOT, RUNTIME_SUBDIRECTORY, RUNTIME_APPDIRECTORY");
+        // Files are watched wherever they are, and those with a dot are never read.
+        for name in ["RUNTIME_WATCH_ROOT", "RUNTIME_IGNOREDOTFILES"] {
+            self.flag(name, true);
+        }
+    }
+
+    fn xds(&mut self) {
+        self.table("decisions.ratelimit_service.xds");
+        let server = self.text_or("CONFIG_GRPC_XDS_SERVER_URL", "localhost:18000");
+        let scheme = if self.flag("CONFIG_GRPC_XDS_SERVER_USE_TLS", false) { "https" } else { "http" };
+        let variables = "CONFIG_GRPC_XDS_SERVER_URL, CONFIG_GRPC_XDS_SERVER_USE_TLS";
+        self.key("server", quoted(&format!("{scheme}://{server}")), variables);
+        let node = self.text_or("CONFIG_GRPC_XDS_NODE_ID", "default");
+        self.key("node", quoted(&node), "CONFIG_GRPC_XDS_NODE_ID");
+        let is_awaited = !self.flag("FORCE_START_WITHOUT_INITIAL_CONFIG", false);
+        self.key("wait", is_awaited, "FORCE_START_WITHOUT_INITIAL_CONFIG");
+        if scheme == "https" {
+            self.files(
+                "tls",
+                &[
+                    ("ca", "CONFIG_GRPC_XDS_SERVER_TLS_CACERT"),
+                    ("cert", "CONFIG_GRPC_XDS_CLIENT_TLS_CERT"),
+                    ("key", "CONFIG_GRPC_XDS_CLIENT_TLS_KEY"),
+                    ("server_name", "CONFIG_GRPC_XDS_SERVER_TLS_SAN"),
+                ],
+            );
         }
     }
 

@@ -7,7 +7,7 @@ use crate::config::{CostUsage, LimitSettings};
 
 impl RatelimitFolder {
     /// Marks the limits of descriptors with these keys. Returns true if there are any.
-    pub(in crate::config) fn mark_reported(&mut self, domain: &str, keys: &[String]) -> bool {
+    pub fn mark_reported(&mut self, domain: &str, keys: &[String]) -> bool {
         let Self { domains, limits } = self;
         domains
             .iter()

@@ -1,0 +1,154 @@
+//! Rules that a management server sends by xDS, as Envoy Gateway does: one stream of the aggregated discovery service, state of
+//! the world.
+//!
+//! Each response has all rules. They are accepted (ACK) once they are in use, or rejected with the reason (NACK); then those
+//! before stay in use. If the stream ends, another one is opened, for ever.
+
+mod messages;
+mod rules;
+mod stream;
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::{
+    sync::{mpsc, oneshot},
+    time::sleep,
+};
+use tollgate_limiter::OnFailure;
+
+use crate::config::{RatelimitFolder, XdsSettings};
+
+use self::stream::Stream;
+
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) use self::{messages::RULES, rules::read as read_rules};
+
+/// The pauses before a stream is opened again, or another response is read after one was rejected.
+const STREAM_PAUSES: Pauses = Pauses { first: Duration::from_millis(500), most: Duration::from_secs(30) };
+const RESPONSE_PAUSES: Pauses = Pauses { first: Duration::from_millis(200), most: Duration::from_secs(5) };
+
+/// Rules that have arrived.
+pub(crate) struct RulesUpdate {
+    /// The rules.
+    pub(crate) rules: RatelimitFolder,
+    verdict: oneshot::Sender<Result<(), String>>,
+}
+
+impl RulesUpdate {
+    /// Tells the server whether the rules are in use, or why not.
+    pub(crate) fn conclude(self, outcome: Result<(), String>) {
+        // Without a receiver, the stream has ended meanwhile.
+        let _ = self.verdict.send(outcome);
+    }
+}
+
+/// Starts to receive rules, until the receiver is dropped. Limits without a policy of their own have `on_failure`.
+pub(crate) fn follow(settings: Arc<XdsSettings>, on_failure: OnFailure) -> mpsc::Receiver<RulesUpdate> {
+    let (updates, receiver) = mpsc::channel(1);
+    let mut follower = Follower { settings, on_failure, updates, accepted: String::new(), failures: 0 };
+    tokio::spawn(async move {
+        while !follower.updates.is_closed() {
+            follower.follow().await;
+        }
+    });
+    receiver
+}
+
+struct Follower {
+    settings: Arc<XdsSettings>,
+    on_failure: OnFailure,
+    updates: mpsc::Sender<RulesUpdate>,
+    /// The last version that was accepted, possibly none.
+    accepted: String,
+    /// The number of streams in a row that have brought no rules.
+    failures: u32,
+}
+
+impl Follower {
+    /// Follows one stream to its end, and pauses.
+    async fn follow(&mut self) {
+        let Err(error) = self.follow_stream().await;
+        if self.failures == 0 {
+            tracing::warn!("no rules from {}: {error}; trying again", self.settings.url);
+        } else {
+            tracing::debug!("no rules from {}: {error}", self.settings.url);
+        }
+        sleep(STREAM_PAUSES.after(self.failures)).await;
+        self.failures = self.failures.saturating_add(1);
+    }
+
+    async fn follow_stream(&mut self) -> Result<std::convert::Infallible, String> {
+        let mut stream = Stream::open(&self.settings).await?;
+        stream.begin(&self.settings.node, &self.accepted)?;
+        let mut rejected = 0;
+        loop {
+            let response = stream.next().await?;
+            if response.type_url != messages::RULES {
+                return Err(format!("the response has the type `{}`", response.type_url));
+            }
+            let outcome = match rules::read(&response.resources, self.on_failure, self.settings.merges) {
+                Ok(mut rules) => {
+                    for (domain, keys) in &self.settings.reported {
+                        rules.mark_reported(domain, keys);
+                    }
+                    self.apply(rules).await
+                }
+                Err(faults) => Err(faults.to_string()),
+            };
+            match outcome {
+                Ok(()) => {
+                    tracing::info!("rules of version `{}` are in use", response.version_info);
+                    self.accepted = response.version_info;
+                    (self.failures, rejected) = (0, 0);
+                    stream.accept(&self.accepted, &response.nonce)?;
+                }
+                Err(reason) => {
+                    tracing::error!("rules of version `{}` are rejected\n{reason}", response.version_info);
+                    stream.reject(&self.accepted, &response.nonce, &reason)?;
+                    // Many servers send the same again at once.
+                    sleep(RESPONSE_PAUSES.after(rejected)).await;
+                    rejected = rejected.saturating_add(1);
+                }
+            }
+        }
+    }
+
+    /// Hands rules over, and returns whether they are in use.
+    async fn apply(&self, rules: RatelimitFolder) -> Result<(), String> {
+        let (verdict, outcome) = oneshot::channel();
+        let is_ending = |_| "the service is ending".to_owned();
+        self.updates.send(RulesUpdate { rules, verdict }).await.map_err(|_| is_ending(()))?;
+        outcome.await.map_err(|_| is_ending(()))?
+    }
+}
+
+/// Pauses that double, up to the longest.
+struct Pauses {
+    first: Duration,
+    most: Duration,
+}
+
+impl Pauses {
+    /// Returns the pause after so many failures before: at random between half of it and all, so that not all clients come back
+    /// at once.
+    fn after(&self, failures: u32) -> Duration {
+        let whole = self.first.saturating_mul(1 << failures.min(16)).min(self.most);
+        whole.mul_f64(0.5 + fastrand::f64() / 2.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_double_up_to_the_longest() {
+        for (failures, most_ms) in [(0, 500), (1, 1_000), (3, 4_000), (6, 30_000), (u32::MAX, 30_000)] {
+            let most = Duration::from_millis(most_ms);
+            for _ in 0..100 {
+                let pause = STREAM_PAUSES.after(failures);
+                assert!((most / 2..=most).contains(&pause), "{failures}: {pause:?}");
+            }
+        }
+    }
+}

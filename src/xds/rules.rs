@@ -1,0 +1,188 @@
+//! Resources → rules. They are written as the reference's files, in JSON, which is YAML, so that one reader checks both.
+
+use prost::Message;
+use prost_types::{Any, Struct, Value as ProtoValue, value::Kind};
+use serde_json::{Map, Number, Value, json};
+use tollgate_limiter::OnFailure;
+
+use crate::config::{Diagnostics, RatelimitFolder};
+
+use super::messages::{RULES, RuleEntry, RulePolicy, RuleUnit, RulesConfig};
+
+/// Reads the rules of all resources.
+///
+/// # Errors
+/// What is wrong with each of them.
+pub(crate) fn read(
+    resources: &[Any],
+    on_failure: OnFailure,
+    merges: bool,
+) -> Result<RatelimitFolder, Diagnostics> {
+    let mut texts = Vec::with_capacity(resources.len());
+    for (place, resource) in resources.iter().enumerate() {
+        let fault = |fault: String| Diagnostics::of(&format!("resource {place}"), &fault);
+        if resource.type_url != RULES {
+            return Err(fault(format!("this has the type `{}`\nsend `{RULES}`", resource.type_url)));
+        }
+        let config = RulesConfig::decode(&*resource.value)
+            .map_err(|error| fault(format!("this is malformed: {error}\nsend `{RULES}`")))?;
+        let name = if config.name.is_empty() { format!("resource {place}") } else { config.name.clone() };
+        texts.push((name, written(&config)));
+    }
+    RatelimitFolder::of_texts(texts, on_failure, merges)
+}
+
+/// Returns rules as the reference's files have them.
+fn written(config: &RulesConfig) -> String {
+    let descriptors: Vec<Value> = config.descriptors.iter().map(entry).collect();
+    let json = format!("{:#}", json!({ "domain": config.domain, "descriptors": descriptors }));
+    // In YAML, some characters end a line or can't be written as they are.
+    let mut text = String::with_capacity(json.len());
+    for character in json.chars() {
+        match u32::from(character) {
+            code if code < 0x7f || character.is_alphanumeric() => text.push(character),
+            code => text += &format!("\\U{code:08x}"),
+        }
+    }
+    text
+}
+
+fn entry(entry: &RuleEntry) -> Value {
+    let mut fields = Map::new();
+    fields.insert("key".to_owned(), entry.key.as_str().into());
+    if !entry.value.is_empty() {
+        fields.insert("value".to_owned(), entry.value.as_str().into());
+    }
+    if let Some(limit) = &entry.rate_limit {
+        fields.insert("rate_limit".to_owned(), policy(limit));
+    }
+    if !entry.descriptors.is_empty() {
+        fields.insert("descriptors".to_owned(), entry.descriptors.iter().map(self::entry).collect());
+    }
+    for (name, flag) in [("shadow_mode", entry.shadow_mode), ("quota_mode", entry.quota_mode)] {
+        if flag {
+            fields.insert(name.to_owned(), true.into());
+        }
+    }
+    if let Some(metadata) = &entry.metadata {
+        fields.insert("metadata".to_owned(), of_struct(metadata));
+    }
+    Value::Object(fields)
+}
+
+fn policy(limit: &RulePolicy) -> Value {
+    let mut fields = Map::new();
+    if limit.unlimited {
+        fields.insert("unlimited".to_owned(), true.into());
+    } else {
+        let unit = RuleUnit::try_from(limit.unit)
+            .map_or_else(|_| limit.unit.to_string(), |unit| format!("{unit:?}"));
+        fields.insert("unit".to_owned(), unit.to_lowercase().into());
+        fields.insert("requests_per_unit".to_owned(), limit.requests_per_unit.into());
+    }
+    if !limit.name.is_empty() {
+        fields.insert("name".to_owned(), limit.name.as_str().into());
+    }
+    if !limit.replaces.is_empty() {
+        let replaced = limit.replaces.iter().map(|replaced| json!({ "name": replaced.name }));
+        fields.insert("replaces".to_owned(), replaced.collect());
+    }
+    Value::Object(fields)
+}
+
+fn of_struct(fields: &Struct) -> Value {
+    fields.fields.iter().map(|(name, value)| (name.clone(), of_value(value))).collect()
+}
+
+fn of_value(value: &ProtoValue) -> Value {
+    match &value.kind {
+        None | Some(Kind::NullValue(_)) => Value::Null,
+        Some(Kind::BoolValue(flag)) => (*flag).into(),
+        Some(Kind::NumberValue(number)) => Number::from_f64(*number).map_or(Value::Null, Value::Number),
+        Some(Kind::StringValue(text)) => text.as_str().into(),
+        Some(Kind::ListValue(list)) => list.values.iter().map(of_value).collect(),
+        Some(Kind::StructValue(fields)) => of_struct(fields),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::{super::messages::ReplacedRule, *};
+
+    fn resource(config: &RulesConfig) -> Any {
+        Any { type_url: RULES.to_owned(), value: config.encode_to_vec() }
+    }
+
+    fn rules(resources: &[Any]) -> Result<RatelimitFolder, String> {
+        read(resources, OnFailure::Deny, false).map_err(|faults| faults.to_string())
+    }
+
+    fn limited(key: &str, value: &str, unit: RuleUnit) -> RuleEntry {
+        let limit = RulePolicy { unit: unit.into(), requests_per_unit: 5, ..RulePolicy::default() };
+        RuleEntry { key: key.into(), value: value.into(), rate_limit: Some(limit), ..RuleEntry::default() }
+    }
+
+    fn shop(descriptors: Vec<RuleEntry>) -> RulesConfig {
+        RulesConfig { name: "of-shop".into(), domain: "shop".into(), descriptors }
+    }
+
+    #[test]
+    fn rules_are_those_of_the_same_file() {
+        let replaces = vec![ReplacedRule { name: "all".into() }];
+        let named = RulePolicy { name: "named".into(), replaces, unlimited: true, ..RulePolicy::default() };
+        let level = ProtoValue { kind: Some(Kind::NumberValue(3.0)) };
+        let metadata = Struct { fields: BTreeMap::from([("level".to_owned(), level)]) };
+        let below = vec![limited("b", "\u{7f}\"\\\n\u{e4}: {", RuleUnit::Week)];
+        let one = RuleEntry { descriptors: below, shadow_mode: true, ..limited("a", "x*", RuleUnit::Month) };
+        let two = RuleEntry {
+            rate_limit: Some(named),
+            quota_mode: true,
+            metadata: Some(metadata),
+            ..limited("c", "", RuleUnit::Day)
+        };
+        let read = rules(&[resource(&shop(vec![one, two]))]).unwrap();
+        let [domain] = &read.domains[..] else { panic!("{read:?}") };
+        let yaml = "domain: shop
+descriptors:
+- key: a
+  value: x*
+  shadow_mode: true
+  rate_limit: { unit: month, requests_per_unit: 5 }
+  descriptors:
+  - key: b
+    value: \"\\x7f\\\"\\\\\\n\u{e4}: {\"
+    rate_limit: { unit: week, requests_per_unit: 5 }
+- key: c
+  quota_mode: true
+  metadata: { level: 3.0 }
+  rate_limit: { unlimited: true, name: named, replaces: [{ name: all }] }
+";
+        let expected =
+            RatelimitFolder::of_texts([("f".to_owned(), yaml.to_owned())], OnFailure::Deny, false).unwrap();
+        assert_eq!((domain, &read.limits), (&expected.domains[0], &expected.limits));
+    }
+
+    #[test]
+    fn wrong_rules_are_told() {
+        let told = |entry| rules(&[resource(&shop(vec![entry]))]).unwrap_err();
+        let fault = told(limited("a", "", RuleUnit::Unknown));
+        assert!(fault.contains("`unknown` is not a unit of time") && fault.contains("of-shop"), "{fault}");
+        let future = RulePolicy { unit: 99, ..RulePolicy::default() };
+        let fault = told(RuleEntry { rate_limit: Some(future), ..limited("a", "", RuleUnit::Day) });
+        assert!(fault.contains("`99` is not a unit of time"), "{fault}");
+        assert!(told(limited("", "b", RuleUnit::Day)).contains("this descriptor has no `key`"));
+        let fault = rules(&[resource(&shop(vec![])), resource(&shop(vec![]))]).unwrap_err();
+        assert!(fault.contains("already a file for this domain"), "{fault}");
+        let malformed = Any { type_url: RULES.to_owned(), value: vec![0xff] };
+        assert!(rules(&[malformed]).unwrap_err().contains("malformed"));
+        assert!(rules(&[Any::default()]).unwrap_err().contains("this has the type ``"));
+        assert!(rules(&[]).unwrap().domains.is_empty());
+        let mut deep = limited("a", "", RuleUnit::Day);
+        for _ in 0..80 {
+            deep = RuleEntry { descriptors: vec![deep], ..limited("a", "", RuleUnit::Day) };
+        }
+        assert!(rules(&[resource(&shop(vec![deep]))]).is_err());
+    }
+}
