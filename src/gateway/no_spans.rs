@@ -2,7 +2,7 @@
 
 use crate::trace::{Context, Spans};
 
-use super::entry::{End, Entry};
+use super::record::{Ending, Record};
 
 /// Returns no spans.
-pub(super) fn of(_: &Entry, _: Context, _: &End<'_>) -> Spans {}
+pub(super) fn of(_: &Record, _: Context, _: &Ending<'_>) -> Spans {}

@@ -1,6 +1,8 @@
 //! The collector of a build without the feature `opentelemetry`: it never opens.
 
-use crate::{config::ServerUrl, metrics::Page};
+use tollgate_limiter::metrics::Page;
+
+use crate::config::ServerUrl;
 
 /// The spans of a request: there are none.
 pub type Spans = ();
@@ -21,12 +23,12 @@ impl Collector {
     }
 
     /// Never called.
-    pub fn has_room_for_asked(&self) -> bool {
+    pub fn allows_forced(&self) -> bool {
         match *self {}
     }
 
     /// Never called.
-    pub fn hand_in(&self, (): Spans) {
+    pub fn queue(&self, (): Spans) {
         match *self {}
     }
 
