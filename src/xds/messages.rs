@@ -14,7 +14,7 @@ pub(crate) struct DiscoveryRequest {
     pub(crate) version_info: String,
     /// This client.
     #[prost(message, optional, tag = "2")]
-    pub(crate) node: Option<Node>,
+    pub(crate) node: Option<ClientNode>,
     /// The type of the resources.
     #[prost(string, tag = "4")]
     pub(crate) type_url: String,
@@ -28,7 +28,7 @@ pub(crate) struct DiscoveryRequest {
 
 /// The name of a client.
 #[derive(Clone, PartialEq, Message)]
-pub(crate) struct Node {
+pub(crate) struct ClientNode {
     /// The name.
     #[prost(string, tag = "1")]
     pub(crate) id: String,

@@ -29,7 +29,7 @@ use crate::{
     decisions::grpc::{self, PREFIX_BYTES},
 };
 
-use super::messages::{DiscoveryRequest, DiscoveryResponse, Node, RULES, RejectionStatus};
+use super::messages::{ClientNode, DiscoveryRequest, DiscoveryResponse, RULES, RejectionStatus};
 
 const METHOD: &str = "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources";
 /// The most bytes of a response, the most that gRPC in Go accepts by default.
@@ -47,18 +47,18 @@ const INVALID_ARGUMENT: i32 = 3;
 const REQUESTS_MOST: usize = 4;
 
 /// The frames of the requests.
-type Frames = UnsyncBoxBody<Bytes, io::Error>;
+type RequestFrames = UnsyncBoxBody<Bytes, io::Error>;
 
 /// A stream that is open.
 pub(super) struct Stream {
     requests: mpsc::Sender<Bytes>,
-    state: State,
+    state: StreamState,
     received: BytesMut,
     _connection: AbortOnDropHandle<()>,
 }
 
 /// The progress of a stream's response.
-enum State {
+enum StreamState {
     /// The server hasn't answered yet, which it may do with its first message only.
     Asked(AbortOnDropHandle<hyper::Result<Response<Incoming>>>),
     /// Messages arrive.
@@ -91,7 +91,7 @@ impl Stream {
         let (requests, queue) = mpsc::channel(REQUESTS_MOST);
         let request = request(&settings.url, queue)?;
         let response = tokio::spawn(async move { sender.send_request(request).await });
-        let state = State::Asked(AbortOnDropHandle::new(response));
+        let state = StreamState::Asked(AbortOnDropHandle::new(response));
         Ok(Self { requests, state, received: BytesMut::new(), _connection: connection })
     }
 
@@ -100,7 +100,7 @@ impl Stream {
     /// # Errors
     /// The stream has ended.
     pub(super) fn begin(&self, node: &str, accepted: &str) -> Result<(), String> {
-        let node = Some(Node { id: node.to_owned() });
+        let node = Some(ClientNode { id: node.to_owned() });
         self.send(&DiscoveryRequest { node, ..verdict(accepted, "") })
     }
 
@@ -153,7 +153,7 @@ impl Stream {
 
     /// Returns the body of the server's response, once that has begun.
     async fn body(&mut self) -> Result<&mut Incoming, String> {
-        if let State::Asked(response) = &mut self.state {
+        if let StreamState::Asked(response) = &mut self.state {
             let response = response.await.map_err(|error| error.to_string())?;
             let (head, body) = response.map_err(|error| error.to_string())?.into_parts();
             let is_grpc = head
@@ -166,11 +166,11 @@ impl Stream {
             if head.headers.contains_key("grpc-status") {
                 return Err(ended(&head.headers));
             }
-            self.state = State::Answered(body);
+            self.state = StreamState::Answered(body);
         }
         match &mut self.state {
-            State::Answered(body) => Ok(body),
-            State::Asked(_) => Err("the server hasn't answered".to_owned()),
+            StreamState::Answered(body) => Ok(body),
+            StreamState::Asked(_) => Err("the server hasn't answered".to_owned()),
         }
     }
 }
@@ -192,7 +192,7 @@ fn verdict(version: &str, nonce: &str) -> DiscoveryRequest {
 }
 
 /// Returns the call, whose messages are those of a queue.
-fn request(url: &ServerUrl, queue: mpsc::Receiver<Bytes>) -> Result<Request<Frames>, String> {
+fn request(url: &ServerUrl, queue: mpsc::Receiver<Bytes>) -> Result<Request<RequestFrames>, String> {
     let (scheme, authority) = match url {
         ServerUrl::Unix(_) => ("http", "localhost".to_owned()),
         ServerUrl::Tcp { tls, .. } => (
