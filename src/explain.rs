@@ -224,7 +224,7 @@ impl DescribedLimit {
             rate: limit.quota().to_string(),
             rate_from: "limit",
             algorithm: limit.quota().algorithm.name(),
-            cost: cost(config),
+            cost: cost(rule),
             scope: match config.scope {
                 Scope::Shared => "shared",
                 Scope::Instance => "instance",
@@ -294,9 +294,10 @@ fn exemption(config: &config::LimitSettings, entry: &Exemption) -> String {
     }
 }
 
-fn cost(config: &config::LimitSettings) -> String {
+fn cost(rule: &Rule) -> String {
+    let config = rule.config();
     let cost = match &config.cost {
-        Cost::Fixed(cost) => cost.to_string(),
+        Cost::Fixed(_) => rule.stated_cost().to_string(),
         Cost::Header(name) => format!("the value of the header `{name}`, or 1"),
         Cost::Response { header, estimate } => {
             format!("{estimate}, then corrected by the response's `{header}`")

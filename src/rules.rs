@@ -5,7 +5,6 @@ pub mod key;
 mod reports;
 
 use std::{
-    collections::HashMap,
     net::IpAddr,
     sync::{
         Arc,
@@ -17,7 +16,8 @@ use hyper::{HeaderMap, StatusCode, header::HeaderName};
 use smallvec::SmallVec;
 use tokio::time::Instant;
 use tollgate_limiter::{
-    Admission, Algorithm, Ask, Asks, Effect, Key, Limit, Limiter, Origin, Rate, Refusal, Scope, Standing,
+    Admission, Algorithm, Ask, Asks, Effect, Key, Limit, Limiter, Origin, Rate, RateOfKey, Refusal, Scope,
+    Standing,
     metrics::{Counts, Page},
     tightest_of_each,
 };
@@ -26,7 +26,7 @@ use crate::config::{self, Cost, CostUsage, KeyPart, Mode};
 
 use self::{
     heavy_hitters::HeavyHitters,
-    key::{Counted, CountedKey, Subject, descriptor},
+    key::{Counted, CountedKey, OwnRates, Subject, descriptor},
 };
 
 /// A limit of the configuration, ready to be asked by requests.
@@ -34,6 +34,8 @@ use self::{
 pub struct Rule {
     limit: Arc<Limit>,
     config: Arc<config::LimitSettings>,
+    /// The cost that the route states, if it does.
+    route_cost: Option<u32>,
     tally: Arc<Tally>,
 }
 
@@ -53,7 +55,21 @@ impl Rule {
     /// Makes a limit of the configuration ready. It goes on with the metrics of the one `before`.
     pub fn new(config: &Arc<config::LimitSettings>, before: Option<&Self>) -> Self {
         let tally = before.map_or_else(Arc::default, |before| before.tally.clone());
-        Self { limit: Arc::new(limit_of(config)), config: config.clone(), tally }
+        Self { limit: Arc::new(limit_of(config)), config: config.clone(), route_cost: None, tally }
+    }
+
+    /// Returns the rule for a route whose requests cost this much.
+    pub(crate) fn at_cost(&self, cost: u32) -> Self {
+        let Self { limit, config, tally, .. } = self;
+        Self { limit: limit.clone(), config: config.clone(), route_cost: Some(cost), tally: tally.clone() }
+    }
+
+    /// Returns the cost that the route or the configuration states. 0 if requests or responses state it.
+    pub(crate) fn stated_cost(&self) -> u32 {
+        match self.config.cost {
+            Cost::Fixed(cost) => self.route_cost.unwrap_or(cost),
+            _ => 0,
+        }
     }
 
     /// The limit.
@@ -72,18 +88,20 @@ impl Rule {
     /// A message and, on a line of its own, the remedy.
     pub fn ask_for(&self, written: &str) -> Result<Ask, String> {
         let key = key::key_of(&self.config, written)?;
-        let own = self.own_rates().find(|(own, _)| *own == key).map(|(_, rate)| rate);
+        let own = OwnRates::new(&self.config).of(&key);
         Ok(Ask::new(&self.limit, key).rate(own))
     }
 
-    /// Returns the limit, and the keys to which the file gives a rate of their own.
-    pub(crate) fn rates(&self) -> (&Limit, HashMap<Key, Rate>) {
-        (&self.limit, self.own_rates().collect())
+    /// Returns the limit, and what returns the rate that the file gives to a key.
+    pub(crate) fn rates(&self) -> (&Limit, RateOfKey) {
+        let own = OwnRates::new(&self.config);
+        (&self.limit, Box::new(move |key| own.of(key)))
     }
 
-    /// Returns the keys to which the file gives a rate of their own, each with its rate.
+    /// Returns the single keys to which the file gives a rate of their own, each with its rate.
     pub(crate) fn own_rates(&self) -> impl Iterator<Item = (Key, Rate)> {
-        self.config.overrides.iter().map(|own| (key::of_values(&self.config, &own.key), own.rate))
+        let single = self.config.overrides.iter().filter_map(|own| Some((own.single()?, own.rate)));
+        single.map(|(values, rate)| (key::of_values(&self.config, &values), rate))
     }
 
     /// Returns the number of requests on which the limit had this effect.
@@ -192,7 +210,7 @@ impl Rule {
         match &self.config.cost {
             // It asks whether there is room. Somebody else reports what it used.
             _ if self.takes_reports() => Ok(0),
-            Cost::Fixed(cost) => Ok(*cost),
+            Cost::Fixed(_) => Ok(self.stated_cost()),
             Cost::Response { estimate, .. } => Ok(*estimate),
             Cost::Header(name) => match stated_cost(headers, name) {
                 Some(Ok(cost)) => Ok(cost),
@@ -264,7 +282,8 @@ fn limit_of(config: &config::LimitSettings) -> Limit {
     if config.refunds {
         limit = limit.with_refunds();
     }
-    if matches!(config.cost, Cost::Fixed(_)) && config.usage == CostUsage::Charged {
+    let costs_equal = matches!(config.cost, Cost::Fixed(_)) && !config.costs_vary;
+    if costs_equal && config.usage == CostUsage::Charged {
         limit = limit.of_equal_costs();
     }
     limit

@@ -27,6 +27,7 @@ mod gateway {
     mod repeats;
     mod request_ids;
     mod routes;
+    mod tiers;
     mod tokens;
     mod waiting;
 }

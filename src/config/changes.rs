@@ -191,7 +191,7 @@ impl RouteSettings {
             ("headers", self.matcher.headers == old.matcher.headers),
             ("query", self.matcher.query == old.matcher.query),
             (self.action.key(), self.action == old.action),
-            ("limits", self.limits == old.limits),
+            ("limits", self.limits == old.limits && self.costs == old.costs),
             ("rewrite", self.rewrite == old.rewrite),
             ("request_headers", self.request_headers == old.request_headers),
             ("response_headers", self.response_headers == old.response_headers),

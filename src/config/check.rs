@@ -65,6 +65,10 @@ pub(super) fn check(
     } else {
         check.warn_of_unused_limits();
     }
+    if server.trusted_proxies.is_empty() && decisions.is_none() {
+        let places = std::mem::take(&mut check.costs_by_header);
+        check.warn_of_costs_that_clients_choose(&places);
+    }
     let upstreams =
         check.upstreams.into_iter().filter_map(|(name, upstream)| Some((name, upstream?))).collect();
     let limits =
@@ -115,6 +119,8 @@ struct Check<'d, 'i> {
     /// The upstreams by name. `None` if one has an error; its name is still defined.
     upstreams: BTreeMap<String, Option<UpstreamSettings>>,
     limits: BTreeMap<String, DefinedLimit>,
+    /// The costs that a request header states, and the header.
+    costs_by_header: Vec<(Range<usize>, String)>,
     /// The contents of the rate limit service's folder.
     ratelimit: RatelimitFolder,
     /// The settings of rules that come by xDS.
@@ -124,8 +130,18 @@ struct Check<'d, 'i> {
 impl<'d, 'i> Check<'d, 'i> {
     fn new(document: &'d mut Document<'i>, sources: &'d mut Sources, on_failure: OnFailure) -> Self {
         let verifies_tokens = document.had_defined("jwt");
-        let (upstreams, limits, ratelimit, xds) = Default::default();
-        Self { document, sources, on_failure, verifies_tokens, upstreams, limits, ratelimit, xds }
+        let (upstreams, limits, costs_by_header, ratelimit, xds) = Default::default();
+        Self {
+            document,
+            sources,
+            on_failure,
+            verifies_tokens,
+            upstreams,
+            limits,
+            costs_by_header,
+            ratelimit,
+            xds,
+        }
     }
 
     fn fault(&mut self, fault: Diagnostic) {

@@ -18,6 +18,8 @@ pub struct LimitSettings {
     pub quota: Quota,
     /// The permits that a request takes. Always one under `concurrency`.
     pub cost: Cost,
+    /// True if a route states another cost, so that not all requests cost the same.
+    pub costs_vary: bool,
     /// The statuses of the responses to charge. Empty means all.
     pub when_status: Vec<StatusRange>,
     /// The gateways that count together.
@@ -33,7 +35,7 @@ pub struct LimitSettings {
     pub prefixes: Prefixes,
     /// The callers that aren't counted.
     pub exempt: Vec<Exemption>,
-    /// The rates of single keys. Each key appears once.
+    /// The rates of single keys and of patterns, in the order in which they apply.
     pub overrides: Vec<RateOverride>,
     /// True if the values of header fields, cookies and query parameters appear unhashed.
     pub plain: bool,
@@ -190,13 +192,20 @@ pub enum Exemption {
     Key(Vec<String>),
 }
 
-/// The rate of a single key, instead of the limit's.
+/// The rate of a single key or of several, instead of the limit's.
 #[derive(Debug, PartialEq, Eq)]
 pub struct RateOverride {
-    /// The values of the key, one per part, as they occur in requests.
-    pub key: Vec<String>,
-    /// The rate. Under `concurrency` its window is that of the quota.
+    /// The values of the key, one per part, as they occur in requests. `None` stands for any value.
+    pub key: Vec<Option<String>>,
+    /// The rate. Under `concurrency` its window is that of the quota. No permits block the key.
     pub rate: Rate,
+}
+
+impl RateOverride {
+    /// Returns the values of the only key that this applies to. `None` if there may be several.
+    pub fn single(&self) -> Option<Vec<String>> {
+        self.key.iter().cloned().collect()
+    }
 }
 
 /// Parses a key as people write it into the values of its parts. A key of several parts is a JSON array,

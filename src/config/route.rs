@@ -1,6 +1,6 @@
 //! The settings of a route: the requests it matches, and what to do with them.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use hyper::{
     HeaderMap, StatusCode,
@@ -24,6 +24,8 @@ pub struct RouteSettings {
     pub action: Action,
     /// The names of the limits that apply, each once.
     pub limits: Vec<String>,
+    /// The costs of requests of this route to limits, by the limits' names, instead of the limits' own.
+    pub costs: BTreeMap<String, u32>,
     /// The path that the upstream gets instead of the request's.
     pub rewrite: Option<Template>,
     /// The changes to the header fields that the upstream gets.

@@ -13,10 +13,10 @@ use tollgate_limiter::Rate;
 use super::{
     Cost,
     file::{
-        ConfigFile, LimitTable, Pairs, ResponseCostTable, RouteLimit, RouteUpstreams, ServerEntry,
-        ServerList, Spanned, SpannedTable, UpstreamServerTable, ValueList,
+        ConfigFile, LimitTable, Pairs, RateOrZero, ResponseCostTable, RouteLimit, RouteUpstreams,
+        ServerEntry, ServerList, Spanned, SpannedTable, UpstreamServerTable, ValueList,
     },
-    value::{Fraction, FromText, ParsedText, Whole},
+    value::{AnyRate, Fraction, FromText, ParsedText, Whole},
 };
 
 #[test]
@@ -137,6 +137,10 @@ unnamed! {
         let number = json!({ "type": "integer", "minimum": 1, "maximum": Rate::MAX_PERMITS });
         let header = json!({ "type": "string", "pattern": format!("^header:.+$|{VARIABLE}"), "examples": ["header:x-cost"] });
         json_schema!({ "anyOf": [number, header, response] })
+    };
+    [] RateOrZero: |generator| {
+        let rate = generator.subschema_for::<ParsedText<AnyRate>>();
+        json_schema!({ "anyOf": [{ "const": 0 }, rate] })
     };
     [] RouteLimit: |generator| {
         let inline = generator.subschema_for::<LimitTable>();

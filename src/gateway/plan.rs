@@ -143,7 +143,14 @@ impl Planner {
             };
             let planned = Route {
                 name: route.name.clone(),
-                limits: route.limits.iter().map(|name| rules[name].clone()).collect(),
+                limits: route
+                    .limits
+                    .iter()
+                    .map(|name| match route.costs.get(name) {
+                        Some(cost) => Arc::new(rules[name].at_cost(*cost)),
+                        None => rules[name].clone(),
+                    })
+                    .collect(),
                 answer,
                 rewrite: route.rewrite.clone(),
                 request_headers: route.request_headers.clone(),
@@ -244,8 +251,14 @@ impl<'g, 't> Routed<'g, 't> {
     fn limits(&self) -> Cow<'g, [Arc<Rule>]> {
         let mut limits = Cow::Borrowed(&*self.found.route.limits);
         for limit in self.other.iter().flat_map(|other| &other.route.limits) {
-            if !limits.iter().any(|known| Arc::ptr_eq(known, limit)) {
-                limits.to_mut().push(limit.clone());
+            let same = limits.iter().position(|known| known.limit().name() == limit.limit().name());
+            match same {
+                None => limits.to_mut().push(limit.clone()),
+                // The routes may state different costs.
+                Some(at) if limit.stated_cost() > limits[at].stated_cost() => {
+                    limits.to_mut()[at] = limit.clone();
+                }
+                Some(_) => {}
             }
         }
         limits

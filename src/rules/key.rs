@@ -38,7 +38,7 @@ use self::{
     jwt::Claims,
     readings::{MOST_READINGS, Readings, TooManyReadings},
 };
-use crate::config::{self, Exemption, KeyPart, Missing, read_key};
+use crate::config::{self, Exemption, KeyPart, Missing, RateOverride, read_key};
 
 /// The parts of a request that keys are read from.
 pub struct Subject<'r> {
@@ -169,7 +169,8 @@ fn count_reading(
     if let Some(entry) = limit.exempt.iter().position(exempts_key) {
         return Counted::Exempt { entry };
     }
-    let rate = limit.overrides.iter().find(|other| is(&other.key)).map(|other| other.rate);
+    let is_own = |other: &&RateOverride| matches_pattern(&limit.key, &values, &other.key);
+    let rate = limit.overrides.iter().find(is_own).map(|other| other.rate);
     let text_of = |(part, value): (&KeyPart, &Option<Value<'_>>)| match value {
         Some(Value::Shown(value)) => text_under(limit, part, value),
         Some(Value::Network(network)) => network_text(*network),
@@ -372,6 +373,59 @@ fn is(parts: &[KeyPart], values: &[&Option<Value<'_>>], key: &[String]) -> bool 
         None => false,
     };
     values.len() == key.len() && parts.iter().zip(values).zip(key).all(is)
+}
+
+/// Returns true if the key's values are these, where `None` stands for any value.
+fn matches_pattern(parts: &[KeyPart], values: &[&Option<Value<'_>>], key: &[Option<String>]) -> bool {
+    let mut all = parts.iter().zip(values).zip(key);
+    values.len() == key.len()
+        && all.all(|((part, value), own)| match own {
+            Some(own) => is(std::slice::from_ref(part), &[*value], std::slice::from_ref(own)),
+            None => true,
+        })
+}
+
+/// The rates that a file's overrides give to keys.
+#[derive(Debug)]
+pub(crate) struct OwnRates {
+    parts: usize,
+    /// The rates in the order in which they apply, and the texts of the parts of their keys. `None` stands for any text.
+    rates: Vec<(Vec<Option<String>>, Rate)>,
+}
+
+impl OwnRates {
+    pub(crate) fn new(limit: &config::LimitSettings) -> Self {
+        let text = |(part, value): (&KeyPart, &Option<String>)| {
+            value.as_ref().map(|value| text_under(limit, part, &usual(part, value.as_bytes())))
+        };
+        let own = |other: &RateOverride| (limit.key.iter().zip(&other.key).map(text).collect(), other.rate);
+        Self { parts: limit.key.len(), rates: limit.overrides.iter().map(own).collect() }
+    }
+
+    /// Returns the rate of a key. `None` if it has the limit's.
+    pub(crate) fn of(&self, key: &Key) -> Option<Rate> {
+        let texts = (!self.rates.is_empty()).then(|| texts_of(key, self.parts))??;
+        let is_own = |(own, _): &&(Vec<Option<String>>, Rate)| {
+            own.iter().zip(&texts).all(|(own, text)| own.as_ref().is_none_or(|own| own == text))
+        };
+        self.rates.iter().find(is_own).map(|(_, rate)| *rate)
+    }
+}
+
+/// Returns the texts of the parts of a key. `None` if it doesn't have as many.
+fn texts_of(key: &Key, count: usize) -> Option<Vec<&str>> {
+    let mut rest = key.as_str();
+    if count == 1 {
+        return Some(vec![rest]);
+    }
+    let mut texts = Vec::with_capacity(count);
+    while !rest.is_empty() {
+        let (length, after) = rest.split_once(':')?;
+        let (text, after) = after.split_at_checked(length.parse().ok()?)?;
+        texts.push(text);
+        rest = after.strip_prefix(',').unwrap_or(after);
+    }
+    Some(texts).filter(|texts| texts.len() == count)
 }
 
 /// Returns a part of a limit's key as text. Java writes the value as it is, so that is whole where Java shares the limit.

@@ -159,3 +159,22 @@ fn those_who_wait_are_held_to_the_quota_of_a_reload() {
         assert!(since.elapsed() < 30_000 * MS, "refused after {:?}", since.elapsed());
     }
 }
+
+#[test]
+fn those_who_wait_are_held_to_the_rate_of_a_pattern() {
+    let toml = |rate: &str| {
+        limit_all(&format!(
+            "key = [\"header:x-plan\", \"method\"]\nwait = \"1m\"\nrate = \"1/h\"\n\
+             overrides = [{{ key = [\"pro\", \"*\"], rate = \"{rate}\" }}]"
+        ))
+    };
+    let gateway = Gateway::start(&toml("1/40s"));
+    assert_eq!(gateway.client().get_with("/", "x-plan: pro\r\n").status, 200);
+    let mut client = gateway.client();
+    client.send(b"GET / HTTP/1.1\r\nHost: a\r\nx-plan: pro\r\n\r\n");
+    assert!(!client.hears_within(200 * MS));
+    let since = Instant::now();
+    gateway.reload(&toml("2/40s"));
+    assert_eq!(client.answer().status, 200);
+    assert!(since.elapsed() < 30_000 * MS, "served after {:?}", since.elapsed());
+}

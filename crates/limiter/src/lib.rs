@@ -68,4 +68,5 @@ pub use self::{
         NodeState, Outcome, StoreError, StoreSettings, StoreUrl, Usage,
         overrides::{Override, SetWhen},
     },
+    wait::RateOfKey,
 };

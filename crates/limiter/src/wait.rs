@@ -21,6 +21,7 @@ use tokio::time::{Instant, timeout_at};
 use crate::{Admission, Ask, Asks, Limit, Limited, Origin, Quota, Refusal, Scope, Standing, store::Outcome};
 
 pub(crate) use self::queue::{NextStep, QueuePlace, RoomEstimate, StayEnd, Waits};
+pub use self::renewed::RateOfKey;
 
 /// The time that a request may wait.
 #[derive(Clone, Copy, Debug)]

@@ -20,7 +20,8 @@ impl Check<'_, '_> {
     ) -> Vec<Vec<Spanned<String>>> {
         let limits = tables.iter_mut().map(|table| {
             let limits = mem::take(&mut table.value.limits).into_iter();
-            limits.filter_map(|limit| self.name_of_limit(limit)).collect()
+            let named: Vec<_> = limits.filter_map(|limit| self.name_of_limit(limit)).collect();
+            named.into_iter().map(|used| self.without_cost(used)).collect()
         });
         limits.collect()
     }

@@ -57,7 +57,7 @@ impl Check<'_, '_> {
         key: &[KeyPart],
         prefixes: Prefixes,
     ) -> Vec<RateOverride> {
-        let mut places: BTreeMap<Vec<String>, Range<usize>> = BTreeMap::new();
+        let mut places: BTreeMap<Vec<Option<String>>, Range<usize>> = BTreeMap::new();
         let mut overrides = Vec::new();
         for file::SpannedTable { span, value: other } in &limit.overrides {
             if other.key.is_none() {
@@ -66,19 +66,60 @@ impl Check<'_, '_> {
             if other.rate.is_none() {
                 self.missing(span, &["rate"], "rate = \"1000/10s\"");
             }
-            let rate = other.rate.as_ref().and_then(|rate| self.quota_of(table, limit, rate));
+            let rate = other.rate.as_ref().and_then(|rate| self.override_rate(table, limit, rate));
             let Some(written) = &other.key else { continue };
-            let Some(values) = self.key(&written.get_ref().0, &written.span(), key, prefixes) else {
-                continue;
-            };
+            let Some(values) = self.key_pattern(written, key, prefixes) else { continue };
             if let Some(first) = places.insert(values.clone(), written.span()) {
-                let fault = Diagnostic::error(format!("`{}` has two overrides", written.get_ref().0));
+                let fault = Diagnostic::error(format!("`{}` has two overrides", shown(&values)));
                 let fault = fault.at(&written.span(), "again here").at(&first, "first here");
                 self.fault(fault.help("remove one of the two"));
             }
-            overrides.extend(rate.map(|quota| RateOverride { key: values, rate: quota.rate() }));
+            overrides.extend(rate.map(|rate| RateOverride { key: values, rate }));
         }
+        let any = |other: &RateOverride| other.key.iter().map(Option::is_none).collect::<Vec<_>>();
+        overrides.sort_by_key(|other| {
+            let any = any(other);
+            (any.iter().filter(|is_any| **is_any).count(), any)
+        });
         overrides
+    }
+
+    /// Parses the key of an override, of which `*` stands for any value of a part.
+    fn key_pattern(
+        &mut self,
+        written: &Spanned<file::ValueList<String>>,
+        key: &[KeyPart],
+        prefixes: Prefixes,
+    ) -> Option<Vec<Option<String>>> {
+        let parts: Vec<&str> = written.get_ref().0.iter().map(|part| part.get_ref().as_str()).collect();
+        // A key of several parts may also be a string with a JSON array, as commands take it.
+        let json = match parts[..] {
+            [text] if key.len() > 1 => serde_json::from_str::<Vec<String>>(text).ok(),
+            _ => None,
+        };
+        let parts = json.as_ref().map_or(parts, |parts| parts.iter().map(String::as_str).collect());
+        if key.len() < 2 || !parts.contains(&"*") {
+            let written_key = match &parts[..] {
+                [value] => (*value).to_owned(),
+                values => serde_json::to_string(values).unwrap_or_default(),
+            };
+            let values = self.key(&written_key, &written.span(), key, prefixes)?;
+            return Some(values.into_iter().map(Some).collect());
+        }
+        if parts.len() != key.len() || parts.iter().all(|part| *part == "*") {
+            let fault = Diagnostic::error(format!("this is not a pattern of a key with {} parts", key.len()));
+            let help = "write a value or \"*\" for each part, and at least one value: key = [\"pro\", \"*\"]";
+            self.fault(fault.at(&written.span(), "").help(help));
+            return None;
+        }
+        let part = |(value, part): (&&str, &KeyPart)| match *value {
+            "*" => Some(None),
+            value => {
+                let values = self.key(value, &written.span(), std::slice::from_ref(part), prefixes)?;
+                Some(values.into_iter().next())
+            }
+        };
+        parts.iter().zip(key).map(part).collect()
     }
 
     /// Parses the values of a key.
@@ -91,5 +132,14 @@ impl Check<'_, '_> {
     ) -> Option<Vec<String>> {
         let values = read_key(written, key, prefixes);
         values.map_err(|remedy| self.fault(Diagnostic::with_remedy(&remedy).at(span, ""))).ok()
+    }
+}
+
+/// Returns the values of a key as they are written.
+fn shown(values: &[Option<String>]) -> String {
+    let values: Vec<&str> = values.iter().map(|value| value.as_deref().unwrap_or("*")).collect();
+    match values[..] {
+        [value] => value.to_owned(),
+        _ => serde_json::to_string(&values).unwrap_or_default(),
     }
 }

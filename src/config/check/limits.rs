@@ -6,15 +6,22 @@ use std::{
 };
 
 use super::{Check, duplicate, undefined};
-use tollgate_limiter::Prefixes;
+use tollgate_limiter::{Algorithm, Prefixes};
 
 use crate::config::{
-    CostUsage, KeyPart, LimitSettings,
+    Cost, CostUsage, KeyPart, LimitSettings,
     error::Diagnostic,
     file::{self, RouteLimit, Spanned, SpannedTable},
     value::ParsedText,
 };
 use tollgate_routing::Pattern;
+
+/// A limit that a route names.
+pub(super) struct UsedLimit {
+    pub(super) name: Spanned<String>,
+    /// The cost that the route states.
+    pub(super) cost: Option<Spanned<Cost>>,
+}
 
 /// A limit that routes can name.
 pub(super) struct DefinedLimit {
@@ -68,6 +75,9 @@ impl Check<'_, '_> {
             self.missing(&span, &["rate"], "rate = \"100/10s\"");
         }
         let quota = self.quota(&span, &limit);
+        if let Cost::Header(header) = limit.cost.get_ref() {
+            self.costs_by_header.push((limit.cost.span(), header.to_string()));
+        }
         self.check_charging(&limit);
         self.check_usage(&limit);
         self.check_refunds(&limit);
@@ -84,6 +94,7 @@ impl Check<'_, '_> {
             key,
             quota: quota?,
             cost: limit.cost.into_inner(),
+            costs_vary: false,
             when_status: limit.when_status.map_or_else(Vec::new, |list| list.into_inner().into_values()),
             scope: limit.scope.0,
             wait: limit.wait.into_inner().0.0,
@@ -100,13 +111,17 @@ impl Check<'_, '_> {
         })
     }
 
-    /// Returns the name of a route's limit. An inline limit is defined.
-    pub(super) fn name_of_limit(&mut self, limit: Spanned<RouteLimit>) -> Option<Spanned<String>> {
+    /// Returns the name of a route's limit, and the cost that the route states. An inline limit is defined.
+    pub(super) fn name_of_limit(&mut self, limit: Spanned<RouteLimit>) -> Option<UsedLimit> {
         let span = limit.span();
         let mut limit = match limit.into_inner() {
-            RouteLimit::Name(name) => return Some(Spanned::new(span, name)),
+            RouteLimit::Name(name) => return Some(UsedLimit { name: Spanned::new(span, name), cost: None }),
             RouteLimit::Inline(limit) => limit,
         };
+        if let (Some(cost), Some(name)) = (limit.only_cost(), &limit.name) {
+            let cost = Spanned::new(cost.span(), cost.get_ref().clone());
+            return Some(UsedLimit { name: name.clone(), cost: Some(cost) });
+        }
         let name = limit.name.take();
         if name.is_none() {
             self.missing(&span, &["name"], "name = \"per-client\"");
@@ -117,7 +132,61 @@ impl Check<'_, '_> {
             return None;
         };
         self.define(name.clone(), table);
-        Some(name)
+        Some(UsedLimit { name, cost: None })
+    }
+
+    /// Returns the name of a limit of a rule for descriptors, whose calls state the cost.
+    pub(super) fn without_cost(&mut self, used: UsedLimit) -> Spanned<String> {
+        if let Some(cost) = &used.cost {
+            let fault = Diagnostic::error("descriptors can't state a cost").at(&cost.span(), "");
+            self.fault(fault.help("remove it: a call states its cost as `hits_addend`"));
+        }
+        used.name
+    }
+
+    /// Checks the cost that a route states for a limit. Returns it if it is good.
+    pub(super) fn route_cost(&mut self, used: &UsedLimit) -> Option<u32> {
+        let (name, stated) = (used.name.get_ref(), used.cost.as_ref()?);
+        let limit = self.limits.get_mut(name)?.limit.as_mut()?;
+        let fault = match (stated.get_ref(), &limit.cost) {
+            _ if limit.quota.algorithm == Algorithm::Concurrency => {
+                Diagnostic::error("`cost` doesn't apply to `concurrency`")
+                    .help("remove it: each request takes one permit while it is in flight")
+            }
+            _ if limit.usage == CostUsage::Reported => {
+                Diagnostic::error("`cost` doesn't apply to `usage = \"reported\"`")
+                    .help("remove it: each report names its cost, and is recorded at once")
+            }
+            (Cost::Fixed(cost), Cost::Fixed(_)) if *cost <= limit.quota.capacity() => {
+                limit.costs_vary |= Cost::Fixed(*cost) != limit.cost;
+                return Some(*cost);
+            }
+            (Cost::Fixed(cost), Cost::Fixed(_)) => {
+                let capacity = limit.quota.capacity();
+                Diagnostic::error(format!("a request that costs `{cost}` can never be admitted")).help(
+                    format!("lower the cost to at most {capacity}, or raise the rate of limit `{name}`"),
+                )
+            }
+            (Cost::Fixed(_), _) => Diagnostic::error(format!(
+                "limit `{name}` takes its cost from a header, so a route can't state one"
+            ))
+            .help("remove one of the two costs"),
+            _ => Diagnostic::error("a route can only state a number as the cost")
+                .help("write a number, or set the cost in the limit's own table"),
+        };
+        self.fault(fault.at(&stated.span(), ""));
+        None
+    }
+
+    /// Warns of limits whose cost any client can state.
+    pub(super) fn warn_of_costs_that_clients_choose(&mut self, places: &[(Range<usize>, String)]) {
+        for (place, header) in places {
+            let fault =
+                Diagnostic::warning("clients can set their own price: any client can send this header");
+            self.fault(fault.at(place, "").help(format!(
+                "let a proxy in front set `{header}` and list it in server.trusted_proxies, or write a number"
+            )));
+        }
     }
 
     /// Checks that the limits of a route or rule exist, and notes that they are used. Returns those that do, each once.

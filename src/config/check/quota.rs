@@ -57,6 +57,27 @@ impl Check<'_, '_> {
         }
     }
 
+    /// Returns the rate of an override. `None` if there is an error.
+    pub(super) fn override_rate(
+        &mut self,
+        table: &Range<usize>,
+        limit: &file::LimitTable,
+        rate: &Spanned<file::RateOrZero>,
+    ) -> Option<Rate> {
+        let span = rate.span();
+        match rate.get_ref().0 {
+            Some(rate) => {
+                let rate = Spanned::new(span, ParsedText(rate));
+                self.quota_of(table, limit, &rate).map(Quota::rate)
+            }
+            // The window is that of the limit, so that counts have an end.
+            None => {
+                let own = self.rate(limit, limit.rate.as_ref()?)?;
+                Some(Rate { permits: 0, ..own })
+            }
+        }
+    }
+
     /// Returns the quota of a limit for its own rate or for that of an override.
     pub(super) fn quota_of(
         &mut self,

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, mem, ops::Range};
 
 use hyper::{StatusCode, header::HeaderValue};
 
-use super::{Check, duplicate, undefined};
+use super::{Check, duplicate, limits::UsedLimit, undefined};
 use crate::config::{
     Action, BodyTemplate, Edits, OnLimit, RouteSettings,
     error::Diagnostic,
@@ -63,16 +63,16 @@ impl Check<'_, '_> {
         }
     }
 
-    fn route(
-        &mut self,
-        table: SpannedTable<file::RouteTable>,
-        limits: &[Spanned<String>],
-    ) -> Option<RouteSettings> {
+    fn route(&mut self, table: SpannedTable<file::RouteTable>, used: &[UsedLimit]) -> Option<RouteSettings> {
         let SpannedTable { span, value: route } = table;
         if route.path.is_none() {
             self.missing(&span, &["path"], "path = \"/v1/orders/{id}\"");
         }
-        self.check_limits(limits, route.path.as_ref());
+        let limits: Vec<_> = used.iter().map(|used| used.name.clone()).collect();
+        self.check_limits(&limits, route.path.as_ref());
+        let costs =
+            used.iter().filter_map(|used| Some((used.name.get_ref().clone(), self.route_cost(used)?)));
+        let costs = costs.collect();
         self.refuse_params_of_others(route.path.as_ref());
         self.refuse_keys_of_upstreams(&route);
         let path = route.path.as_ref();
@@ -94,6 +94,7 @@ impl Check<'_, '_> {
             name: route.name.map_or_else(made, Spanned::into_inner),
             action: action?,
             limits: limits.iter().map(|name| name.get_ref().clone()).collect(),
+            costs,
             rewrite: route.rewrite.map(|rewrite| rewrite.into_inner().0),
             request_headers: route.request_headers.map(edits),
             response_headers: route.response_headers.map(edits),

@@ -129,10 +129,74 @@ impl Default for LimitTable {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub(in crate::config) struct OverrideTable {
-    /// Value of the key. If the key has several parts, a JSON array: `'["v1","v2"]'`. Required.
-    pub key: Option<Spanned<ParsedText<String>>>,
-    /// Rate, in the same form as the limit's. Required.
-    pub rate: Option<Spanned<ParsedText<AnyRate>>>,
+    /// Value of the key. If the key has several parts, a list with a value for each, of which `"*"` stands for any:
+    /// `["pro", "*"]`. If several overrides match, the one with more fixed parts applies, then the one whose first
+    /// parts are fixed. Required.
+    pub key: Option<Spanned<ValueList<String>>>,
+    /// Rate, in the same form as the limit's, or 0 to reject all requests with the key. Required.
+    pub rate: Option<Spanned<RateOrZero>>,
+}
+
+/// A rate, or `None` for 0.
+#[derive(Debug)]
+pub(in crate::config) struct RateOrZero(pub Option<AnyRate>);
+
+impl<'de> Deserialize<'de> for RateOrZero {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_any(RateOrZeroVisitor)
+    }
+}
+
+struct RateOrZeroVisitor;
+
+impl de::Visitor<'_> for RateOrZeroVisitor {
+    type Value = RateOrZero;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a rate such as \"100/10s\", or 0 to reject all requests with the key")
+    }
+
+    fn visit_i64<E: de::Error>(self, number: i64) -> Result<RateOrZero, E> {
+        match number {
+            0 => Ok(RateOrZero(None)),
+            other => Err(E::invalid_value(de::Unexpected::Signed(other), &self)),
+        }
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<RateOrZero, E> {
+        match text {
+            "0" => Ok(RateOrZero(None)),
+            text => AnyRate::read(text).map(Some).map(RateOrZero).map_err(E::custom),
+        }
+    }
+}
+
+impl LimitTable {
+    /// Returns the cost, if the table has nothing but a name and a cost: it names a limit that is defined elsewhere.
+    pub(in crate::config) fn only_cost(&self) -> Option<&Spanned<Cost>> {
+        let has_more = self.key.is_some()
+            || self.rate.is_some()
+            || self.burst.is_some()
+            || self.cells.is_some()
+            || self.lease.is_some()
+            || self.when_status.is_some()
+            || self.usage.is_some()
+            || self.refunds.is_some()
+            || self.on_failure.is_some()
+            || self.layout.is_some()
+            || self.redisson_name.is_some()
+            || self.redisson_type.is_some()
+            || !self.exempt.is_empty()
+            || !self.overrides.is_empty()
+            || !self.wait.span().is_empty()
+            || self.plain
+            || self.algorithm.0 != AlgorithmName::SlidingWindow
+            || self.mode.0 != Mode::Enforce
+            || self.missing.0 != Missing::Ip
+            || self.scope.0 != Scope::Shared
+            || (self.ipv4_prefix.0, self.ipv6_prefix.0) != (32, 64);
+        Some(&self.cost).filter(|cost| !has_more && !cost.span().is_empty())
+    }
 }
 
 impl<'de> Deserialize<'de> for Cost {
@@ -212,7 +276,7 @@ impl<'de> de::Visitor<'de> for RouteLimitVisitor {
     type Value = RouteLimit;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the name of a limit, or a table with a `name`, a `key` and a `rate`")
+        f.write_str("the name of a limit, { name = \"NAME\", cost = 10 }, or a table with a `name`, a `key` and a `rate`")
     }
 
     fn visit_str<E: de::Error>(self, name: &str) -> Result<RouteLimit, E> {

@@ -1,17 +1,17 @@
 //! A limit in a replay, which works with what the log contains about a request.
 
-use std::{collections::HashMap, sync::Arc};
+use std::sync::Arc;
 
 use hyper::{header::COOKIE, http::request::Parts};
 use smallvec::smallvec;
-use tollgate_limiter::{Algorithm, Asks, Key, Rate};
+use tollgate_limiter::{Algorithm, Asks, Key};
 
 use crate::{
     config::{self, Cost, KeyPart, Missing},
     gateway::target,
     rules::{
         Rule, Terms,
-        key::{is_of, key_of},
+        key::{OwnRates, is_of},
     },
 };
 
@@ -23,8 +23,7 @@ use super::super::{
 /// A limit and its statistics.
 pub(in crate::simulate) struct ReplayedLimit {
     pub(in crate::simulate) rule: Arc<Rule>,
-    /// The overrides of the file by the text of their keys, for keys from a log.
-    own_rates: HashMap<String, Rate>,
+    own_rates: OwnRates,
     pub(in crate::simulate) tally: LimitTally,
 }
 
@@ -33,16 +32,9 @@ pub(super) struct Denied;
 
 impl ReplayedLimit {
     pub(super) fn new(config: &Arc<config::LimitSettings>) -> Self {
-        let own_rate = |own: &config::RateOverride| {
-            let written = match &own.key[..] {
-                [value] => value.clone(),
-                values => serde_json::to_string(values).expect("strings are always serializable"),
-            };
-            key_of(config, &written).ok().map(|key| (key.as_str().to_owned(), own.rate))
-        };
         Self {
             rule: Arc::new(Rule::new(config, None)),
-            own_rates: config.overrides.iter().filter_map(own_rate).collect(),
+            own_rates: OwnRates::new(config),
             tally: LimitTally::default(),
         }
     }
@@ -91,8 +83,9 @@ impl ReplayedLimit {
             (Some(DecisionInLog::Skipped), _) => Terms::Skips,
             (Some(DecisionInLog::Key(key)), _) => {
                 let cost = rule.cost(&parts.headers).unwrap_or(1);
-                let rate = own_rates.get(key).copied();
-                Terms::Counts(smallvec![rule.charge(Key::of_text(key.clone()), rate, cost)])
+                let key = Key::of_text(key.clone());
+                let rate = own_rates.of(&key);
+                Terms::Counts(smallvec![rule.charge(key, rate, cost)])
             }
             (None, terms) => {
                 tally.note_unknown(part);

@@ -1,15 +1,15 @@
 //! The way through a queue: a request waits there for its room, and asks for those that go along.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use futures_util::future::join_all;
 use tokio::{select, time::Instant};
 
 use crate::{
-    Ask, Asks, Key, Limit, Limited, Rate, Refusal,
+    Ask, Asks, Limit, Limited, Refusal,
     store::{Charge, Outcome, StoreError},
-    wait::{Awaited, NextStep, Patience, RoomEstimate, StayEnd, WaitResult, WaitingRequest},
+    wait::{Awaited, NextStep, Patience, RateOfKey, RoomEstimate, StayEnd, WaitResult, WaitingRequest},
 };
 
 use super::{Limiter, failure::denial};
@@ -49,7 +49,7 @@ impl Limiter {
 
     /// Holds the requests that wait to the rates of these limits, by name, and of the keys that have one of their own,
     /// as the configuration has them now.
-    pub fn renew_waits<'l>(&self, limits: impl IntoIterator<Item = (&'l Limit, HashMap<Key, Rate>)>) {
+    pub fn renew_waits<'l>(&self, limits: impl IntoIterator<Item = (&'l Limit, RateOfKey)>) {
         self.waits.renewed.replace(limits);
         self.waits.forget(None);
     }

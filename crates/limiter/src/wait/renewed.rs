@@ -5,7 +5,7 @@
 //! limits stay as they were: the time that it may wait, the cost, and the bucket. So if the algorithm has changed,
 //! its `burst` or its `cells`, the rate does, too.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{collections::HashMap, fmt, sync::Arc};
 
 use arc_swap::ArcSwap;
 
@@ -18,18 +18,26 @@ use crate::{
 #[derive(Debug, Default)]
 pub(crate) struct Renewed(ArcSwap<HashMap<String, Rates>>);
 
+/// A function that returns the rate of a key which has one of its own.
+pub type RateOfKey = Box<dyn Fn(&Key) -> Option<Rate> + Send + Sync>;
+
 /// The rates of a limit.
-#[derive(Debug)]
 struct Rates {
     algorithm: Algorithm,
     rate: Rate,
-    /// The rates of the keys that have one of their own.
-    own: HashMap<Key, Rate>,
+    own: RateOfKey,
+}
+
+impl fmt::Debug for Rates {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { algorithm, rate, own: _ } = self;
+        f.debug_struct("Rates").field("algorithm", algorithm).field("rate", rate).finish_non_exhaustive()
+    }
 }
 
 impl Renewed {
     /// Keeps the rates of these limits, and of no others.
-    pub(crate) fn replace<'l>(&self, limits: impl IntoIterator<Item = (&'l Limit, HashMap<Key, Rate>)>) {
+    pub(crate) fn replace<'l>(&self, limits: impl IntoIterator<Item = (&'l Limit, RateOfKey)>) {
         let rates = limits.into_iter().map(|(limit, own)| {
             let rates = Rates { algorithm: limit.quota().algorithm, rate: limit.quota().rate(), own };
             (limit.name().to_owned(), rates)
@@ -42,7 +50,7 @@ impl Renewed {
         let renewed = self.0.load();
         let rates = renewed.get(ask.limit.name());
         match rates.filter(|rates| rates.algorithm == ask.limit.quota().algorithm) {
-            Some(rates) => ask.clone().rate(Some(*rates.own.get(ask.key()).unwrap_or(&rates.rate))),
+            Some(rates) => ask.clone().rate(Some((rates.own)(ask.key()).unwrap_or(rates.rate))),
             None => ask.clone(),
         }
     }
