@@ -192,7 +192,9 @@ impl MemoryStore {
         let name = Name::hashed(&bucket, hashes[0]);
         let shard = shards.of(self.index(name.hash));
         let before = usage(shard, name, quota, cost, time_us);
-        self.charge(shard, name, charge, time_us);
+        if cost > 0 {
+            self.charge(shard, name, charge, time_us);
+        }
         let after = usage(shard, name, quota, 1, time_us);
         let fitted = before.delay_us == Some(0);
         Ok(if fitted { Usage { delay_us: Some(0), ..after } } else { after })
