@@ -110,6 +110,7 @@ enum Command {
     #[cfg(feature = "commands")]
     Routes(Routes),
     /// Run the rate limit service in place of envoyproxy/ratelimit, configured by its environment variables
+    #[command(after_help = ratelimit::HELP)]
     Ratelimit,
     /// Show which route and limits a request would hit
     #[cfg(feature = "commands")]

@@ -12,6 +12,15 @@ use super::{complain, run};
 /// The name of the reference's binary, and of the command.
 const NAME: &str = "ratelimit";
 
+/// The end of the command's help.
+pub(super) const HELP: &str = "\
+Example:
+  RUNTIME_ROOT=/data RUNTIME_SUBDIRECTORY=ratelimit REDIS_SOCKET_TYPE=tcp REDIS_URL=redis:6379 tollgate ratelimit
+
+Exit status: 0 ended after a signal; 1 couldn't start, or failed while running; 2 wrong usage, or an invalid variable or rule.
+Environment variables: those of envoyproxy/ratelimit, such as RUNTIME_ROOT, REDIS_URL, GRPC_PORT, CONFIG_TYPE, LOG_LEVEL. A
+variable that has no effect here is named at the start. docs/behind-envoy.md lists all.";
+
 /// Returns the arguments of this process. If it is invoked by the reference's name, the command comes first.
 pub(super) fn arguments() -> Vec<OsString> {
     let mut arguments: Vec<_> = env::args_os().collect();

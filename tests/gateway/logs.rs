@@ -60,7 +60,7 @@ fn text_has_a_record_per_line_too_and_the_file_sets_the_level() {
         &["run", "--listen", "127.0.0.1:0"],
         &variable,
     );
-    assert!(overridden.log().contains("WARN"), "{}", overridden.log());
+    wait_until("the warning is logged", || overridden.log().contains("WARN"));
 }
 
 #[test]

@@ -132,8 +132,9 @@ fn a_reload_changes_what_is_drawn_and_not_where_it_goes() {
     gateway.get("/");
     collector.await_spans(1);
     gateway.reload(&(other.table("1") + ANSWER));
-    let restart = "`tracing` changed: takes effect at the next start";
-    wait_until("it is said", || gateway.log().contains(restart));
+    let is_of_restart =
+        |line: &str| line.contains("`tracing` changed") && line.contains(": takes effect at the next start");
+    wait_until("it is said", || gateway.log().lines().any(is_of_restart));
     gateway.get("/");
     collector.await_spans(2);
     gateway.reload(ANSWER);

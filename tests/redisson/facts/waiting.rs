@@ -59,7 +59,7 @@ async fn more_than_the_rate_is_an_error_and_takes_nothing(subject: Subject) {
     assert!(subject.try_set("1/1s").await);
     let refusal = subject.limiter.try_acquire(subject.ask.clone().cost(20)).await.unwrap_err();
     assert_eq!(refusal.retry_after(), None);
-    assert!(refusal.to_string().contains("asks for more than the limit ever allows"), "{refusal}");
+    assert!(refusal.to_string().contains("costs more than the limit ever allows"), "{refusal}");
     assert!(subject.takes(1).await);
 }
 
