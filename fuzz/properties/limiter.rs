@@ -90,7 +90,7 @@ fn skip_buckets(words: &mut &[Word], buckets: i64) {
             panic!("{words:?} isn't a run of buckets")
         };
         assert!(
-            ["sw", "sc", "fw", "gc", "cc"].contains(&tag.as_str())
+            ["sw", "sc", "rl", "fw", "gc", "cc"].contains(&tag.as_str())
                 && permits > 0
                 && window_us > 0
                 && count > 0
@@ -108,7 +108,8 @@ fn count_operations(mut words: &[Word], buckets: i64) -> i64 {
         match take(&mut words) {
             [Word::Text(act), Word::Number(place)] => {
                 assert!(
-                    ["record", "renew", "release", "peek", "reset"].contains(&act.as_str())
+                    ["record", "renew", "release", "peek", "reset", "report", "refund"]
+                        .contains(&act.as_str())
                         && is_place(place)
                 );
                 let [_argument] = take(&mut words);

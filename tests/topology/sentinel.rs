@@ -83,7 +83,7 @@ fn a_replica_that_fails_holds_decisions_up_for_some_seconds() {
     wait_until("it is told", || gateway.log().contains("has lost a replica"));
     let mut others = (0..).map(|number| format!("other{number}"));
     wait_until("the primary goes on alone", || ask(&gateway, &others.next().unwrap()) == 200);
-    wait_until("that is told, too", || gateway.log().contains("goes on without a replica"));
+    wait_until("that is told, too", || gateway.log().contains("continues without a replica"));
     // The one that comes back is waited for again.
     sentinels.servers[1].restart();
     assert_five_pass(&[&gateway], "c");

@@ -99,7 +99,7 @@ fn what_keeps_a_gateway_from_the_store_is_told_once_while_the_policy_serves() {
     let cases = [
         (format!("url = \"redis://poor:wrong@127.0.0.1:{plain}\""), "WRONGPASS"),
         (format!("url = \"redis://poor:s3cret@127.0.0.1:{plain}\""), "NOPERM"),
-        (format!("url = \"rediss://127.0.0.1:{tls}\"\ntls = {{ ca = {wrong_ca:?} }}"), "UnknownIssuer"),
+        (format!("url = \"rediss://127.0.0.1:{tls}\"\ntls = {{ ca = {wrong_ca:?} }}"), "InvalidCertificate"),
         (
             format!("url = \"rediss://127.0.0.1:{tls}\"\ntls = {{ ca = {ca:?}, server_name = \"other\" }}"),
             "NotValidForName",
