@@ -1,12 +1,6 @@
-//! Limits decide whether a request may pass: they turn it into charges, ask the store, and say what
-//! happens when the store can't answer.
+//! Limits, and what requests ask of them.
 //!
-//! A [`Limit`] is a named rule. An [`Ask`] is what a request asks of one: the key to count for, and what it
-//! costs. The [`Limiter`] takes all that a request asks at once. What comes out is an [`Admission`], or a
-//! [`Refusal`], which knows when to come back.
-//!
-//! How the gateway gets from an HTTP request to that: [`request`] asks, [`key`] works out whom a limit
-//! counts, [`fields`] tells the client where its limits stand, and [`settling`] holds what a response still owes.
+//! A [`Limit`] is a named rule. An [`Ask`] is what a request asks of one: the key to count for, and a cost.
 
 use std::{net::IpAddr, slice, sync::Arc, time::Duration};
 

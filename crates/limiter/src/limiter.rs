@@ -152,7 +152,7 @@ impl Limiter {
     /// assert_eq!(admission.remaining(), Some(4));
     ///
     /// let refusal = limiter.try_acquire(alice.cost(5)).await.unwrap_err();
-    /// println!("{refusal}, retry in {:?}", refusal.retry_after());
+    /// println!("{refusal}");
     /// # Ok(())
     /// # }
     /// ```
