@@ -19,6 +19,8 @@ mod ratelimit;
 #[cfg(any(test, feature = "fuzzing"))]
 pub use self::ratelimit::properties::descriptors;
 
+pub(crate) use self::ratelimit::Unit;
+
 use std::sync::{Arc, atomic::AtomicBool};
 
 use bytes::{Bytes, BytesMut};

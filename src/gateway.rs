@@ -138,13 +138,18 @@ impl Gateway {
         self.health.as_ref().map(PathAndQuery::path)
     }
 
+    /// Writes a new request id into an answer, if responses have one.
+    fn state_new_id(&self, answer: &mut Written) {
+        if self.request_id {
+            Fields::insert(&mut answer.lines, X_REQUEST_ID, Value::Ready(&headers::new_request_id()));
+        }
+    }
+
     /// Answers a message that isn't a request, or has too large a head, and counts and logs it as a request without a route.
     /// `head` is what arrived of it.
     pub fn answer_unreadable(&self, peer: Peer, head: &[u8], fault: Unreadable) -> Written {
         let mut answer = Self::answer_to_unreadable(fault);
-        if self.request_id {
-            Fields::insert(&mut answer.lines, X_REQUEST_ID, Value::Ready(&headers::new_request_id()));
-        }
+        self.state_new_id(&mut answer);
         let (status, (_, traffic)) = (answer.status.as_u16(), &self.traffic[Self::UNROUTED]);
         traffic.note(status, false, Duration::ZERO);
         if let Some(log) = &self.access_log {

@@ -39,13 +39,13 @@ fn at(script: &mut Script, ms: u64) {
     script.set_clock(1_000 * ms);
 }
 
-/// Whether a request passes, and the milliseconds until it would; `None` if it never can.
+/// Returns true if a request passes, and the milliseconds until it would: `None` if it never can.
 fn take(script: &mut Script, charge: &Charge) -> (bool, Option<u64>) {
     let (_, decided) = script.take(std::slice::from_ref(charge));
     (decided.admitted, decided.outcomes[0].delay_us.map(|us| us.div_ceil(1_000)))
 }
 
-/// How many of equal requests pass that come together.
+/// Returns the number of equal requests that pass if they come together.
 fn take_many(script: &mut Script, charge: &Charge, times: usize) -> usize {
     let operations = vec![Operation::Take([charge.clone()][..].into()); times];
     let (_, replies) = script.operate(&operations);

@@ -129,10 +129,10 @@ pub enum Cost {
 /// The meaning of the costs that callers name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CostUsage {
-    /// What a request asks for: it is charged if it fits.
+    /// The cost is what a request asks for: it is charged if it fits.
     #[default]
     Charged,
-    /// What has been used: 0 asks whether there is room, and anything else is recorded, also if it doesn't fit.
+    /// The cost is what has been used: 0 asks whether there is room, and anything else is recorded, also if it doesn't fit.
     Reported,
 }
 

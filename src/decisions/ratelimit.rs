@@ -23,6 +23,7 @@ use crate::gateway::{
 
 use super::grpc::{self, Code, MESSAGE_MOST, PREFIX_BYTES, Status};
 use answer::CallAnswer;
+pub(crate) use messages::Unit;
 use messages::{Descriptor, LimitOverride, OverrideUnit, RateLimitRequest, RateLimitResponse};
 
 /// The path of the only method.

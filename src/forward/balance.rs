@@ -24,7 +24,7 @@ pub type MemberIndexes = SmallVec<[usize; 16]>;
 /// Picks members in proportion to their weights.
 #[derive(Debug)]
 pub enum Balancer {
-    /// Of two random members, picks the one with fewer requests in flight relative to its weight.
+    /// Picks, of two random members, the one with fewer requests in flight relative to its weight.
     LeastRequest,
     /// Picks a random member.
     Random,

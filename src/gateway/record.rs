@@ -45,7 +45,7 @@ pub(super) struct Record {
     pub(super) protocol: String,
     referer: Option<String>,
     user_agent: Option<String>,
-    request_id: Option<String>,
+    request_id: Option<HeaderValue>,
     /// The code of the reason why the gateway answered itself, other than a limit.
     pub(super) error: Option<&'static str>,
     /// True for HEAD: the response has no body, whatever its header says.
@@ -97,7 +97,7 @@ struct Line<'e> {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     limits: Vec<LoggedDecision<'e>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    request_id: Option<&'e str>,
+    request_id: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     trace_id: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -198,9 +198,7 @@ impl Record {
     /// Notes the client, and the request id if it comes from a trusted proxy.
     pub(super) fn identify(&mut self, client: &Client, headers: &HeaderMap) {
         self.client = client.address;
-        if let Some(id) = headers.get(X_REQUEST_ID).filter(|_| client.peer_is_trusted) {
-            self.note_id(id);
-        }
+        self.request_id = headers.get(X_REQUEST_ID).filter(|_| client.peer_is_trusted).cloned();
     }
 
     /// Notes the host and the path of the route, if the request is traced.
@@ -213,7 +211,7 @@ impl Record {
 
     /// Notes the request id.
     pub(super) fn note_id(&mut self, id: &HeaderValue) {
-        self.request_id = Some(cut(&String::from_utf8_lossy(id.as_bytes()), TEXT_MOST));
+        self.request_id = Some(id.clone());
     }
 
     /// Returns true if the response broke off.
@@ -249,7 +247,10 @@ impl Record {
             error: self.error,
             upstream,
             limits: limits.collect(),
-            request_id: self.request_id.as_deref(),
+            request_id: self
+                .request_id
+                .as_ref()
+                .map(|id| cut(&String::from_utf8_lossy(id.as_bytes()), TEXT_MOST)),
             trace_id: self.visits.within.map(|span| format!("{:032x}", span.trace_id)),
             referer: self.referer.as_deref(),
             user_agent: self.user_agent.as_deref(),

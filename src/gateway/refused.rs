@@ -5,11 +5,8 @@ use std::sync::{Arc, Weak};
 
 use tokio::time::Instant;
 
-use tollgate_limiter::fields::{Fields, Value};
-
 use crate::{
     config::OnLimit,
-    forward::headers::{self, X_REQUEST_ID},
     reject::{Rejection, Written},
     rules::Repeat,
 };
@@ -37,9 +34,7 @@ impl Refused {
         let arrival = Instant::now();
         let rejection = Rejection::from(self.asked.refuse(&gateway.limiter, arrival)?);
         let mut answer = rejection.write(gateway.ratelimit_headers, self.on_limit.as_ref());
-        if gateway.request_id {
-            Fields::insert(&mut answer.lines, X_REQUEST_ID, Value::Ready(&headers::new_request_id()));
-        }
+        gateway.state_new_id(&mut answer);
         let (now, (_, traffic)) = (Instant::now(), &gateway.traffic[self.traffic]);
         traffic.note(answer.status.as_u16(), true, now.saturating_duration_since(arrival));
         Some((answer, now))

@@ -40,7 +40,7 @@ pub(super) enum Door {
     Requests,
     /// Answering other proxies, which ask whether to forward a request.
     Decisions,
-    /// The same, always without TLS.
+    /// Decisions for other proxies, always without TLS.
     PlainDecisions,
 }
 

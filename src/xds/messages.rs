@@ -1,7 +1,9 @@
 //! The messages of the aggregated discovery service, and the rules of envoyproxy/ratelimit as it sends them.
 
-use prost::{Enumeration, Message};
+use prost::Message;
 use prost_types::{Any, Struct};
+
+use crate::decisions::Unit;
 
 /// The type of the rules.
 pub(crate) const RULES: &str = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig";
@@ -109,7 +111,7 @@ pub(crate) struct RuleEntry {
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct RulePolicy {
     /// The unit of time.
-    #[prost(enumeration = "RuleUnit", tag = "1")]
+    #[prost(enumeration = "Unit", tag = "1")]
     pub(crate) unit: i32,
     /// The permits.
     #[prost(uint32, tag = "2")]
@@ -131,25 +133,4 @@ pub(crate) struct ReplacedRule {
     /// The name.
     #[prost(string, tag = "1")]
     pub(crate) name: String,
-}
-
-/// The units of time of limits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Enumeration)]
-pub(crate) enum RuleUnit {
-    /// None.
-    Unknown = 0,
-    /// A second.
-    Second = 1,
-    /// A minute.
-    Minute = 2,
-    /// An hour.
-    Hour = 3,
-    /// A day.
-    Day = 4,
-    /// 30 days.
-    Month = 5,
-    /// 365 days.
-    Year = 6,
-    /// 7 days.
-    Week = 7,
 }

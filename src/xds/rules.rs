@@ -5,9 +5,12 @@ use prost_types::{Any, Struct, Value as ProtoValue, value::Kind};
 use serde_json::{Map, Number, Value, json};
 use tollgate_limiter::OnFailure;
 
-use crate::config::{Diagnostics, RatelimitFolder};
+use crate::{
+    config::{Diagnostics, RatelimitFolder},
+    decisions::Unit,
+};
 
-use super::messages::{RULES, RuleEntry, RulePolicy, RuleUnit, RulesConfig};
+use super::messages::{RULES, RuleEntry, RulePolicy, RulesConfig};
 
 /// Reads the rules of all resources.
 ///
@@ -75,8 +78,8 @@ fn policy(limit: &RulePolicy) -> Value {
     if limit.unlimited {
         fields.insert("unlimited".to_owned(), true.into());
     } else {
-        let unit = RuleUnit::try_from(limit.unit)
-            .map_or_else(|_| limit.unit.to_string(), |unit| format!("{unit:?}"));
+        let unit =
+            Unit::try_from(limit.unit).map_or_else(|_| limit.unit.to_string(), |unit| format!("{unit:?}"));
         fields.insert("unit".to_owned(), unit.to_lowercase().into());
         fields.insert("requests_per_unit".to_owned(), limit.requests_per_unit.into());
     }
@@ -119,7 +122,7 @@ mod tests {
         read(resources, OnFailure::Deny, false).map_err(|faults| faults.to_string())
     }
 
-    fn limited(key: &str, value: &str, unit: RuleUnit) -> RuleEntry {
+    fn limited(key: &str, value: &str, unit: Unit) -> RuleEntry {
         let limit = RulePolicy { unit: unit.into(), requests_per_unit: 5, ..RulePolicy::default() };
         RuleEntry { key: key.into(), value: value.into(), rate_limit: Some(limit), ..RuleEntry::default() }
     }
@@ -134,13 +137,13 @@ mod tests {
         let named = RulePolicy { name: "named".into(), replaces, unlimited: true, ..RulePolicy::default() };
         let level = ProtoValue { kind: Some(Kind::NumberValue(3.0)) };
         let metadata = Struct { fields: BTreeMap::from([("level".to_owned(), level)]) };
-        let below = vec![limited("b", "\u{7f}\"\\\n\u{e4}: {", RuleUnit::Week)];
-        let one = RuleEntry { descriptors: below, shadow_mode: true, ..limited("a", "x*", RuleUnit::Month) };
+        let below = vec![limited("b", "\u{7f}\"\\\n\u{e4}: {", Unit::Week)];
+        let one = RuleEntry { descriptors: below, shadow_mode: true, ..limited("a", "x*", Unit::Month) };
         let two = RuleEntry {
             rate_limit: Some(named),
             quota_mode: true,
             metadata: Some(metadata),
-            ..limited("c", "", RuleUnit::Day)
+            ..limited("c", "", Unit::Day)
         };
         let read = rules(&[resource(&shop(vec![one, two]))]).unwrap();
         let [domain] = &read.domains[..] else { panic!("{read:?}") };
@@ -167,21 +170,21 @@ descriptors:
     #[test]
     fn wrong_rules_are_told() {
         let told = |entry| rules(&[resource(&shop(vec![entry]))]).unwrap_err();
-        let fault = told(limited("a", "", RuleUnit::Unknown));
+        let fault = told(limited("a", "", Unit::Unknown));
         assert!(fault.contains("`unknown` is not a unit of time") && fault.contains("of-shop"), "{fault}");
         let future = RulePolicy { unit: 99, ..RulePolicy::default() };
-        let fault = told(RuleEntry { rate_limit: Some(future), ..limited("a", "", RuleUnit::Day) });
+        let fault = told(RuleEntry { rate_limit: Some(future), ..limited("a", "", Unit::Day) });
         assert!(fault.contains("`99` is not a unit of time"), "{fault}");
-        assert!(told(limited("", "b", RuleUnit::Day)).contains("this descriptor has no `key`"));
+        assert!(told(limited("", "b", Unit::Day)).contains("this descriptor has no `key`"));
         let fault = rules(&[resource(&shop(vec![])), resource(&shop(vec![]))]).unwrap_err();
         assert!(fault.contains("already a file for this domain"), "{fault}");
         let malformed = Any { type_url: RULES.to_owned(), value: vec![0xff] };
         assert!(rules(&[malformed]).unwrap_err().contains("malformed"));
         assert!(rules(&[Any::default()]).unwrap_err().contains("this has the type ``"));
         assert!(rules(&[]).unwrap().domains.is_empty());
-        let mut deep = limited("a", "", RuleUnit::Day);
+        let mut deep = limited("a", "", Unit::Day);
         for _ in 0..80 {
-            deep = RuleEntry { descriptors: vec![deep], ..limited("a", "", RuleUnit::Day) };
+            deep = RuleEntry { descriptors: vec![deep], ..limited("a", "", Unit::Day) };
         }
         assert!(rules(&[resource(&shop(vec![deep]))]).is_err());
     }

@@ -31,7 +31,7 @@ fn post(decider: &Decider, path: &str, body: &str) -> Answer {
     decider.ask(&format!("POST {path}\nContent-Type: application/json\nContent-Length: {length}\n\n{body}"))
 }
 
-/// As limitador#438: with 100 tokens left, each answer of 500 would be free, for ever.
+/// The fault of limitador#438: with 100 tokens left, each answer of 500 would be free, for ever.
 #[test]
 fn a_budget_that_is_checked_with_0_and_reported_later_never_leaks() {
     let redis = Redis::start();

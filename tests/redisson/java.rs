@@ -18,7 +18,7 @@ use crate::harness::{gateway::Gateway, redis::Redis, wait_until};
 /// The version of the client.
 const VERSION: &str = "4.7.0";
 
-/// Where the program was built. `None` if this machine has no Maven.
+/// The folder in which the program was built. `None` if this machine has no Maven.
 static BUILT: LazyLock<Option<PathBuf>> = LazyLock::new(|| {
     let has_maven = Command::new("mvn").arg("--version").stdout(Stdio::null()).status().is_ok();
     if !has_maven {

@@ -30,12 +30,12 @@ use crate::harness::{
 /// The rates that take turns, in permits a second.
 const RATES: [u64; 2] = [60, 40];
 const NAME: &str = "it:alice";
-/// What Java's clock may be behind that of Redis when its call arrives, on a busy machine.
+/// The most milliseconds by which Java's clock may be behind that of Redis when its call arrives, on a busy machine.
 const SLACK_MS: u64 = 300;
-/// What a caller may be late to note a permit: the record of Redis is the exact one, on a busy machine most of all.
+/// The most milliseconds after which a caller may note a permit, on a busy machine. The record of Redis is the exact one.
 const LATE_MS: u64 = 700;
 
-/// How long both sides acquire at once: scripts/test.sh interop does so for a minute.
+/// Returns the seconds for which both sides acquire at once: 60 in scripts/test.sh interop.
 fn seconds() -> u64 {
     env::var("TOLLGATE_INTEROP_SECONDS").map_or(10, |text| text.parse().unwrap())
 }

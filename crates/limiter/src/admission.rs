@@ -42,7 +42,7 @@ pub struct Admission {
     pub(super) standings: Standings,
     pub(super) leases: Vec<HeldLease>,
     pub(super) accounts: Vec<Account>,
-    /// What it took of limits with refunds.
+    /// The permits that it took of limits with refunds.
     pub(super) grants: Vec<RefundableGrant>,
 }
 

@@ -1,4 +1,4 @@
-//! What an admission took of limits with refunds, and can give back.
+//! The permits that an admission took of limits with refunds, and can give back.
 
 use std::sync::{
     Arc,
@@ -23,7 +23,7 @@ pub(super) struct RefundableGrant {
     pub(super) store: Arc<Store>,
     refusals: Arc<Refusals>,
     waits: Arc<Waits>,
-    /// Where they were counted.
+    /// The bucket in which they were counted.
     pub(super) bucket: Bytes,
     pub(super) quota: Quota,
     granted_us: u64,

@@ -36,7 +36,7 @@ pub enum RatelimitHeaders {
 /// The fate of what was counted when a rate changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Counted {
-    /// What was granted before counts on: the new rate isn't exceeded.
+    /// The grants made before still count, so the new rate isn't exceeded.
     Kept,
     /// All permits of the new rate are free at once.
     Forgotten,

@@ -140,7 +140,8 @@ pub(crate) struct CurrentLimit {
     pub(crate) name: String,
 }
 
-/// The units of a current limit. Envoy leaves out the window of an unknown one.
+/// The units of limits, in responses and in the configuration of envoyproxy/ratelimit. Envoy leaves out the window of an
+/// unknown one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Enumeration)]
 pub(crate) enum Unit {
     /// Another window.

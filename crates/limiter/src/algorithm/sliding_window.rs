@@ -205,7 +205,7 @@ mod tests {
         assert_eq!(admit(&mut log, quota, 6_000_000, 1), Ok(()));
     }
 
-    /// Not from the oldest entry, and not from the newest.
+    /// The delay counts neither from the oldest entry nor from the newest.
     #[test]
     fn the_delay_is_when_enough_permits_have_left() {
         let (mut log, quota) = (log(), quota(5, 1_000_000));

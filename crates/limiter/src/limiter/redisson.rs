@@ -16,7 +16,7 @@ impl Limiter {
     /// Lets a limiter that is [shared with Redisson](Limit::shared_with_redisson) expire after some time, or with `None` stay.
     /// Returns false if there is none.
     ///
-    /// A [time to keep it alive](Self::keep_alive) begins anew with each call, and then replaces this.
+    /// A [time to keep it alive](Self::keep_alive) starts again with each call, and then replaces this.
     ///
     /// # Errors
     /// The store gives no answer: it may or may not have been changed. Or the limit isn't shared so: other counts expire

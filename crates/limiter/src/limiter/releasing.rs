@@ -4,6 +4,7 @@ use tokio::time::Instant;
 
 use crate::{
     Admission, Ask,
+    grants::RefundableGrant,
     store::{Charge, Refund, StoreError},
 };
 
@@ -58,8 +59,7 @@ impl Limiter {
             self.forget(&bucket);
             return Ok(given > 0);
         };
-        let is_its =
-            |grant: &&crate::grants::RefundableGrant| grant.is_of(&ask.limit) && grant.ask.key == ask.key;
+        let is_its = |grant: &&RefundableGrant| grant.is_of(&ask.limit) && grant.ask.key == ask.key;
         let Some(grant) = admission.grants.iter().find(is_its) else { return Ok(false) };
         let Some(refund) = grant.withdraw(cost) else { return Ok(false) };
         let given = grant.store.refund(grant.bucket.clone(), grant.quota, refund, deadline).await?;

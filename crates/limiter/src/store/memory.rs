@@ -61,10 +61,10 @@ pub struct MemoryStore {
     pub(super) overrides: Table,
 }
 
-/// Of the names of a request's buckets.
+/// The hashes of the names of a request's buckets.
 type Hashes = SmallVec<[u64; 2]>;
 
-/// Where a charge is counted.
+/// The place where a charge is counted.
 enum Choice {
     /// In the bucket that it names.
     Own,
@@ -385,7 +385,7 @@ impl MemoryStore {
         Ok((shards, hashes))
     }
 
-    /// Whether a new key may have a bucket, and none of its limit's may be counted by network.
+    /// Returns true if a new key may have a bucket, and no key of its limit is counted by network.
     fn may_begin<P: Placed>(&self, charge: &P) -> bool {
         let share = self.shares.of(charge.limit());
         (charge.has_own_quota() || share.networks.buckets() == 0) && self.has_room_for_key(&share, charge)
@@ -543,7 +543,7 @@ fn delay_us(state: &State, quota: Quota, cost: u32, time_us: u64) -> Option<u64>
     state.delay_us(quota, time_us, cost.max(1))
 }
 
-/// Where a bucket stands after a charge was made, or wasn't, for which there was room after this delay.
+/// Returns the outcome of a charge that was made, or wasn't, for which there is room after this delay.
 fn outcome(state: &State, quota: Quota, time_us: u64, charged: bool, delay_us: Option<u64>) -> Outcome {
     let count = state.count();
     let remaining = u64::from(quota.capacity()).saturating_sub(count.used(quota));

@@ -21,12 +21,12 @@ pub const OVERRIDES_MOST: usize = 10_000;
 /// A century. The script's times are exact for longer, but not for ever.
 pub(super) const LASTS_MOST: Duration = Duration::from_micros(100 * Rate::MAX_WINDOW_US);
 
-/// What holds for a limit, or for one key of it.
+/// The rate and scope that hold for a limit, or for one key of it, instead of its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Override {
     /// The rate; with no permits nothing passes. A window of 0 is the limit's own.
     pub rate: Rate,
-    /// Where it counts, if not where the limit does.
+    /// The scope, if not the limit's.
     pub scope: Option<Scope>,
     /// For how long from now, a century at most, if it ends by itself.
     pub lasts: Option<Duration>,
@@ -146,8 +146,8 @@ impl Store {
         }
     }
 
-    /// What others tell of changes from now on; what they say while there is no connection is lost. `None` where
-    /// there are no others. Must be called in a tokio runtime.
+    /// Returns the changes that other processes publish from now on. Those of times without a connection are lost. `None` if
+    /// there are no other processes. Must be called in a tokio runtime.
     pub fn changes(&self, names: &Names) -> Option<mpsc::Receiver<Bytes>> {
         match self {
             Self::Memory(_) => None,
@@ -167,7 +167,7 @@ impl Store {
     }
 }
 
-/// Where a store keeps overrides, and where their changes are told.
+/// The names under which a store keeps overrides and publishes their changes.
 #[derive(Clone, Debug)]
 pub struct Names {
     #[cfg_attr(not(feature = "redis"), expect(dead_code, reason = "only Redis has it"))]
@@ -176,7 +176,7 @@ pub struct Names {
 }
 
 impl Names {
-    /// Those of the gateways with this prefix.
+    /// Returns the names for processes with this key prefix.
     pub fn new(key_prefix: &str) -> Self {
         Self { table: format!("{key_prefix}:overrides"), channel: format!("{key_prefix}:changes") }
     }

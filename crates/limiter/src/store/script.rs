@@ -47,7 +47,7 @@ pub const SOURCE: &str = concat!(
 pub(crate) static SHA: LazyLock<String> =
     LazyLock::new(|| Sha1::digest(SOURCE).iter().map(|byte| format!("{byte:02x}")).collect());
 
-/// What tells this process from all others in the names of leases.
+/// The number of this process in the names of leases, random so that it differs from all others.
 static PROCESS: LazyLock<u64> = LazyLock::new(|| fastrand::u64(..));
 static CALLS: AtomicU64 = AtomicU64::new(0);
 
@@ -57,14 +57,14 @@ pub struct Call {
     /// Counts this process's calls, to name leases by.
     number: u64,
     buckets: Vec<Bucket>,
-    /// Where each is among them, by its name.
+    /// The index of each bucket, by its name.
     places: HashTable<usize>,
     steps: Vec<CallStep>,
     /// The steps of requests that aren't the first to name their first bucket.
     group_of: HashMap<GroupKey, usize>,
     /// For each operation, its step.
     operations: Vec<usize>,
-    /// Of requests that name a bucket more than once, by their operation: for each charge, its place in what they ask.
+    /// The requests that name a bucket more than once, by their operation: for each charge, its place in what they ask.
     repeats: HashMap<usize, SmallVec<[usize; 4]>>,
 }
 
@@ -82,10 +82,10 @@ impl Default for Call {
     }
 }
 
-/// What the script answered to a call.
+/// The reply of the script to a call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ScriptReply {
-    /// Its time, and what it says of the steps that were done.
+    /// The time of the decision, and the results of the steps that were done.
     pub numbers: Vec<i64>,
     /// The steps that failed, each with the error's text. They have changed nothing.
     pub failures: Vec<(usize, String)>,
@@ -97,12 +97,12 @@ struct Bucket {
     name: Bytes,
     hash: u64,
     quota: Quota,
-    /// How many steps name it, and which was the first.
+    /// The number of steps that name it, and the first of them.
     steps: usize,
     first: usize,
 }
 
-/// What requests ask: for each bucket its place, the cost of all charges on it, and whether they shadow.
+/// The charges of equal requests: for each bucket its place, the cost of all charges on it, and whether they shadow.
 type GroupKey = SmallVec<[(usize, u32, bool); 2]>;
 
 #[derive(Debug)]
@@ -408,7 +408,7 @@ impl Call {
     }
 }
 
-/// What the script says of a step.
+/// The result of a step.
 enum Said<'a> {
     Failed(&'a str),
     Group { granted: u64, standings: &'a [i64], leased: SmallVec<[u64; 2]>, served: u64 },
@@ -425,7 +425,7 @@ fn refund_bytes(Refund { permits, granted_us }: Refund) -> [u8; 11] {
     bytes
 }
 
-/// What the leases of a call are called, before their turn.
+/// Returns the name of the leases of a call, before their turn.
 fn call_name(call: u64) -> String {
     format!("{:x}.{call:x}.", *PROCESS)
 }
@@ -436,7 +436,7 @@ fn lease_name(lease: LeaseId) -> String {
     name
 }
 
-/// Where the bucket stood for the `turn`-th request of a group, counted from 0: the first ones were
+/// Returns the outcome for the `turn`-th request of a group, counted from 0: the first ones were
 /// charged, and each of these left the room that the ones after it took.
 fn outcome(standing: &[i64], cost: u32, turn: u64) -> Outcome {
     let [made, remaining, grow_us, delay_us] = standing else { unreachable!("chunks of four") };
