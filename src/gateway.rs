@@ -15,7 +15,7 @@ mod hops;
 mod listing;
 pub(crate) mod plan;
 mod record;
-mod refused;
+mod repeats;
 #[cfg(feature = "opentelemetry")]
 mod spans;
 #[cfg(not(feature = "opentelemetry"))]
@@ -49,7 +49,7 @@ use crate::{
         tunnel,
     },
     reject::Rejection,
-    rules::{self, Repeat, Rule, Terms, key::jwt::Verifier},
+    rules::{self, Rule, Terms, key::jwt::Verifier},
     trace::{self, Tracer},
 };
 
@@ -64,7 +64,7 @@ pub use self::{
     answer_body::AnswerBody,
     client::Peer,
     exchange::{STATUS_CLASSES, Traffic},
-    refused::Refused,
+    repeats::Repeats,
 };
 pub(crate) use self::{ask::CallDecision, exchange::Exchange};
 pub use crate::{
@@ -199,7 +199,8 @@ impl Gateway {
         Ok(response)
     }
 
-    /// Lets the limits of a request decide. `None` if it has no limits.
+    /// Lets the limits of a request decide: `rules::asks` pairs each limit with its keys and cost, and `rules::admit` passes them to
+    /// `Limiter::acquire_within_waits_until`. `None` if the request has no limits.
     ///
     /// # Errors
     /// The refusal.
@@ -216,20 +217,8 @@ impl Gateway {
         let asks = rules::asks(limits, terms, &mut facts.decided);
         let decided = match asks {
             Ok(asks) => {
-                let admitted = rules::admit(
-                    &self.limiter,
-                    limits,
-                    &asks,
-                    facts.arrival,
-                    facts.waits_until,
-                    &mut facts.decided,
-                )
-                .await;
-                if let Err(refusal) = &admitted {
-                    let repeat = Repeat::of(limits, asks, refusal);
-                    facts.refused = repeat.and_then(|asked| self.refused(asked, facts));
-                }
-                admitted
+                let (arrival, end) = (facts.arrival, facts.waits_until);
+                rules::admit(&self.limiter, limits, &asks, arrival, end, &mut facts.decided).await
             }
             Err(refusal) => Err(refusal),
         };
@@ -273,18 +262,6 @@ impl Gateway {
     /// Returns the route that a request took.
     fn route(&self, facts: &Facts) -> Option<&Route> {
         facts.route.and_then(|place| self.planner.routes.get(place))
-    }
-
-    /// Returns what is needed to reject an identical request without parsing it. `None` if logging, tracing or tokens need
-    /// the request itself.
-    fn refused(self: &Arc<Self>, asked: Repeat, facts: &Facts) -> Option<Box<Refused>> {
-        let is_observed = self.access_log.is_some() || self.tracer.is_some();
-        if is_observed || self.verifier.is_some() || facts.lines.is_none() || facts.is_grpc {
-            return None;
-        }
-        let route = self.route(facts)?;
-        let (gateway, on_limit) = (Arc::downgrade(self), route.on_limit.clone());
-        Some(Box::new(Refused { gateway, traffic: route.traffic, on_limit, asked }))
     }
 
     /// Returns the response of a rejected request.

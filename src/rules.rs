@@ -514,13 +514,17 @@ pub struct Repeat {
 
 impl Repeat {
     /// Returns the asks of a refused request. `None` if an identical request may need more than a refusal.
-    pub fn of(rules: &[Arc<Rule>], asks: Asks, refusal: &Refusal) -> Option<Self> {
-        let is_limited = matches!(refusal, Refusal::Limited(_));
-        // Each limit for one key, since otherwise all of them would have to be asked together.
-        let is_its = |(rule, ask): (&Arc<Rule>, &Ask)| Arc::ptr_eq(&rule.limit, ask.limit());
-        let all_ask = asks.len() == rules.len() && rules.iter().zip(&asks).all(is_its);
-        (is_limited && all_ask && asks.iter().all(|ask| ask.limit().wait().is_zero()))
-            .then(|| Self { rules: rules.iter().cloned().collect(), asks })
+    pub fn of(rules: &[Arc<Rule>], terms: impl IntoIterator<Item = Terms>) -> Option<Self> {
+        let mut asks = Asks::with_capacity(rules.len());
+        for terms in terms {
+            // Each limit for one key, since otherwise all of them would have to be asked together.
+            match terms {
+                Terms::Counts(its) if its.len() == 1 => asks.extend(its),
+                _ => return None,
+            }
+        }
+        let waits = asks.iter().any(|ask| !ask.limit().wait().is_zero());
+        (!waits).then(|| Self { rules: rules.iter().cloned().collect(), asks })
     }
 
     /// Refuses it again, and notes that, if it surely is refused now and no store in another process has to be asked.

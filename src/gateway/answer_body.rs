@@ -14,10 +14,7 @@ use tollgate_http1::{Stream, head::Spelling};
 
 use crate::forward::body::Body;
 
-use super::{
-    Refused,
-    exchange::{Delivery, Exchange},
-};
+use super::exchange::{Delivery, Exchange};
 
 /// The body of a response on its way to the client.
 #[derive(Debug)]
@@ -57,9 +54,9 @@ impl AnswerBody {
         lines.unwrap_or_default()
     }
 
-    /// Returns the means to refuse repetitions of the request.
-    pub fn take_refused(&mut self) -> Option<Box<Refused>> {
-        self.exchange.as_mut()?.facts.refused.take()
+    /// Returns true if a limit refused the request.
+    pub fn is_refused(&self) -> bool {
+        self.exchange.as_ref().is_some_and(|exchange| exchange.facts.is_refused)
     }
 
     /// Ends the exchange at this time. A caller that has just read the clock saves reading it again.

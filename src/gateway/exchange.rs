@@ -26,7 +26,6 @@ use super::{
     AnswerBody, Gateway, Peer, client,
     plan::{Plan, Unplanned},
     record::{Ending, Record},
-    refused::Refused,
     spans,
 };
 
@@ -107,8 +106,6 @@ pub(super) struct Facts {
     request_id: Option<HeaderValue>,
     /// True if a limit refused the request.
     pub(super) is_refused: bool,
-    /// The means to refuse its repetitions.
-    pub(super) refused: Option<Box<Refused>>,
     pub(super) delivery: Delivery,
 }
 
@@ -248,7 +245,6 @@ impl Exchange {
             lines: (request.version < Version::HTTP_2).then(Vec::new),
             request_id: None,
             is_refused: false,
-            refused: None,
             delivery: Delivery::Pending,
         };
         Self { gateway, facts }

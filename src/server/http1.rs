@@ -23,7 +23,7 @@ use hyper::{Request, Response, StatusCode, Version};
 use parking_lot::Mutex;
 use tokio::{io::AsyncWrite, time::Instant};
 
-use crate::gateway::{AnswerBody, Refused, Upload, Written};
+use crate::gateway::{AnswerBody, Repeats, Upload, Written};
 use tollgate_http1::{
     Incoming, Input, Interim, Output, Stream, Wire,
     body::{Decoder, Encoder},
@@ -33,10 +33,6 @@ use tollgate_http1::{
 use self::head::RequestFraming;
 use super::{client::Watched, connection::ClientConnection, linger};
 
-/// The largest head of a rejected request that is kept, so that an identical request can be rejected without
-/// parsing it.
-const REFUSED_MOST: usize = 2 << 10;
-
 /// A client's HTTP/1.1 connection.
 pub(super) struct Http1Server<'c, S> {
     connection: &'c ClientConnection,
@@ -44,8 +40,7 @@ pub(super) struct Http1Server<'c, S> {
     output: Output,
     /// The current request, if it consists of a head only and an identical one may follow.
     whole: Bytes,
-    /// The head of the last rejected request, and what is needed to reject an identical one.
-    refused: Option<(Box<[u8]>, Box<Refused>)>,
+    repeats: Repeats,
 }
 
 /// A request, or the error in its head with the bytes received.
@@ -62,7 +57,7 @@ impl<'c, S: Stream> Http1Server<'c, S> {
     /// Creates a connection from which some bytes may have been read already.
     pub(super) fn new(connection: &'c ClientConnection, stream: Watched<S>, input: Input) -> Self {
         let wire = Arc::new(Mutex::new(Wire::new(stream, input)));
-        Self { connection, wire, output: Output::default(), whole: Bytes::new(), refused: None }
+        Self { connection, wire, output: Output::default(), whole: Bytes::new(), repeats: Repeats::None }
     }
 
     /// Serves the connection until it ends.
@@ -110,7 +105,7 @@ impl<'c, S: Stream> Http1Server<'c, S> {
 
     /// Returns the next request. `None` if the client has closed the connection, or if it is to be closed.
     async fn next_request(&mut self) -> io::Result<Option<ReadRequest>> {
-        let Self { connection, wire, output, whole, refused } = self;
+        let Self { connection, wire, output, whole, repeats } = self;
         let (watch, head_most) = (&connection.watch, connection.settings.max_header_bytes);
         // The bytes received that are not a complete head.
         let mut partial = 0;
@@ -122,13 +117,11 @@ impl<'c, S: Stream> Http1Server<'c, S> {
                 }
                 let Wire { stream, input, .. } = wire;
                 let bytes = input.bytes();
-                if let Some((head, refused)) = refused
-                    && partial == 0
-                    && bytes.starts_with(head)
+                if partial == 0
                     && !connection.is_last()
-                    && let Some((answer, now)) = refused.refuse(&connection.gateway.load())
+                    && let Some((length, answer, now)) = repeats.refuse(bytes, &connection.gateway.load())
                 {
-                    input.take(head.len());
+                    input.take(length);
                     watch.begin_request();
                     write(answer, &RequestFraming::REPEATED, now, output);
                     watch.end_request(now);
@@ -199,7 +192,7 @@ impl<'c, S: Stream> Http1Server<'c, S> {
         response: Response<AnswerBody>,
         framing: &RequestFraming,
     ) -> io::Result<AfterResponse> {
-        let (mut head, mut body) = response.into_parts();
+        let (mut head, body) = response.into_parts();
         let is_tunnel = head.status == StatusCode::SWITCHING_PROTOCOLS;
         let (interim, may_end) = self.wire.lock().begin_response();
         let out = self.output.bytes();
@@ -207,9 +200,12 @@ impl<'c, S: Stream> Http1Server<'c, S> {
         let length = if body.is_end_stream() { Some(0) } else { body.size_hint().exact() };
         let persists = framing.persists && may_end && !self.connection.is_last();
         let whole = mem::take(&mut self.whole);
-        let is_kept = (1..=REFUSED_MOST).contains(&whole.len());
-        self.refused =
-            body.take_refused().filter(|_| is_kept).map(|refused| (whole.as_ref().into(), refused));
+        if body.is_refused() {
+            self.repeats.note_refused(&whole, self.connection.peer(), &self.connection.gateway.load());
+        } else {
+            self.repeats = Repeats::None;
+        }
+        drop(whole);
         let now = Instant::now();
         let (encoder, persists) =
             head::write(&mut head, length, framing, persists, now, body.spelling(), out);
