@@ -7,6 +7,7 @@
 //! SIGHUP reloads the configuration. SIGTERM and SIGINT drain the server in the order of [`Stage`]; a second
 //! one ends it at once.
 
+mod accept;
 mod client;
 mod connection;
 mod files;
@@ -18,13 +19,12 @@ mod linger;
 mod listener;
 pub(crate) mod proxy_protocol;
 mod settings;
+mod start_error;
 mod status;
 mod systemd;
 mod worker;
 
 use std::{
-    fmt, io,
-    net::SocketAddr,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
@@ -40,84 +40,29 @@ use tokio::{
     runtime::Handle,
     select,
     signal::unix::{Signal, SignalKind, signal},
-    sync::{Mutex, Notify, mpsc, oneshot, watch},
+    sync::{Mutex, oneshot, watch},
     task::JoinSet,
     time::{Instant, sleep, timeout, timeout_at},
 };
 use tollgate_limiter::StoreError;
 
-pub use self::status::{Reload, Status};
 use self::{
-    listener::{ClientStream, Door, Entrance, Listener, Listeners},
+    accept::{ConnectionSlots, Inbox},
+    listener::{Door, Entrance, Listener, Listeners},
     settings::{ConnectionSettings, TlsOfDoors},
     worker::WorkerContext,
+};
+pub use self::{
+    start_error::StartError,
+    status::{Reload, Status},
 };
 use crate::{
     config::{Config, ListenAddress},
     gateway::Gateway,
 };
 
-/// The most connections that are accepted from the backlog of a listener being closed. Few systems allow a
-/// longer backlog.
-const QUEUED_MOST: usize = 65_535;
-/// The most connections beyond `max_connections`, whose clients get a 503. Further ones wait in the backlog.
-const REJECTED_MOST: usize = 64;
-/// The pause after accepting has failed, for example because of too many open files.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// The interval at which an ongoing problem is logged.
-const LOG_AGAIN_AFTER: Duration = Duration::from_secs(60);
 /// The longest [notice](notice).
 const NOTICE_MOST: Duration = Duration::from_secs(10);
-
-/// The error of a server that can't start, or can't apply another configuration.
-#[derive(Debug)]
-pub enum StartError {
-    /// Listening on an address failed.
-    Listen(ListenAddress, io::Error),
-    /// A socket from the supervisor can't be used.
-    Inherited(io::Error),
-    /// The supervisor passed a socket whose address the configuration doesn't contain.
-    Unnamed(ListenAddress),
-    /// The TLS settings can't be used.
-    Tls(rustls::Error),
-    /// The server is shutting down.
-    Draining,
-    /// The system provides no more threads or signal handlers.
-    System(io::Error),
-}
-
-impl fmt::Display for StartError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Listen(address, cause) => write!(
-                f,
-                "can't listen on `{address}`: {cause}\nname another address with --listen or server.listen"
-            ),
-            Self::Inherited(cause) => write!(
-                f,
-                "can't use a socket passed in LISTEN_FDS: {cause}\npass listening TCP or unix sockets"
-            ),
-            Self::Unnamed(address) => write!(
-                f,
-                "LISTEN_FDS has a socket that the configuration doesn't use: `{address}`\n\
-                 add listen = \"{address}\" in [server] or [admin]"
-            ),
-            Self::Tls(cause) => {
-                write!(f, "can't use TLS: {cause}\ncorrect the certificates in server.tls")
-            }
-            Self::Draining => f.write_str("the gateway is shutting down, so it can't reload"),
-            Self::System(cause) => write!(f, "can't start: {cause}"),
-        }
-    }
-}
-
-impl std::error::Error for StartError {}
-
-impl From<io::Error> for StartError {
-    fn from(cause: io::Error) -> Self {
-        Self::System(cause)
-    }
-}
 
 /// The stages of a shutdown. While the server drains, each response is the last of its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -171,44 +116,6 @@ struct OpenListeners {
     /// The configured entrances of the listeners. Dropping a sender closes its listener.
     open: Vec<(Entrance, oneshot::Sender<()>)>,
     acceptors: JoinSet<()>,
-}
-
-/// The slots for connections: `max_connections`, and some for clients that get a 503.
-struct ConnectionSlots {
-    taken: AtomicUsize,
-    settings: Arc<ArcSwap<ConnectionSettings>>,
-    changes: Notify,
-}
-
-/// A slot for a connection, in use until it is dropped.
-struct ConnectionSlot(Arc<ConnectionSlots>);
-
-/// The acceptors' view of a worker.
-struct Inbox {
-    accepted: mpsc::Sender<Accepted>,
-    connections: Arc<AtomicUsize>,
-}
-
-/// An accepted connection on its way to a worker.
-struct Accepted {
-    stream: ClientStream,
-    peer: SocketAddr,
-    door: Door,
-    guard: ConnectionGuard,
-    /// True if there are already `max_connections` others.
-    is_surplus: bool,
-}
-
-/// Counts a connection for the server and for its worker until it is dropped.
-struct ConnectionGuard {
-    connections: Arc<AtomicUsize>,
-    _slot: ConnectionSlot,
-}
-
-impl Drop for ConnectionGuard {
-    fn drop(&mut self) {
-        self.connections.fetch_sub(1, Relaxed);
-    }
 }
 
 impl Server {
@@ -342,7 +249,7 @@ impl Control {
         let settings = ConnectionSettings::new(&config.server, tls, &gateway, self.inboxes.len());
         self.gateway.store(Arc::new(gateway));
         self.settings.store(Arc::new(settings));
-        self.slots.changes.notify_waiters();
+        self.slots.note_settings_changed();
         for entrance in unnamed {
             if let Some(place) = listening.open.iter().position(|(open, _)| *open == entrance) {
                 listening.open.swap_remove(place);
@@ -354,108 +261,6 @@ impl Control {
         }
         self.accept_from(opened, &mut listening);
         Ok(())
-    }
-
-    fn accept_from(self: &Arc<Self>, listeners: Vec<(Entrance, Listener)>, listening: &mut OpenListeners) {
-        while listening.acceptors.try_join_next().is_some() {}
-        for (entrance, listener) in listeners {
-            let (close, closed) = oneshot::channel();
-            listening.acceptors.spawn(self.clone().accept(listener, entrance.door, closed));
-            listening.open.push((entrance, close));
-        }
-    }
-
-    /// Accepts connections until the listener is closed.
-    async fn accept(self: Arc<Self>, mut listener: Listener, door: Door, mut closed: oneshot::Receiver<()>) {
-        let (mut log, mut stage) = (LogThrottle::default(), self.stage.subscribe());
-        loop {
-            let next = async {
-                // Beyond all limits, connections wait in the listener's backlog.
-                let slot = self.slots.take().await;
-                (listener.accept().await, slot)
-            };
-            let (accepted, slot) = select! {
-                next = next => next,
-                _ = stage.wait_for(|stage| *stage >= Stage::NotListening) => break,
-                _ = &mut closed => break,
-            };
-            match accepted {
-                Ok((stream, peer)) => {
-                    self.status.note_accepted();
-                    self.assign(stream, peer, door, slot).await;
-                }
-                // The client has already left.
-                Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
-                Err(error) => {
-                    self.status.note_accept_failure();
-                    if log.is_due() {
-                        tracing::warn!(
-                            "can't accept connections now: {error}\n\
-                             if there are too many open files, raise the limit (`ulimit -n`) or lower server.max_connections"
-                        );
-                    }
-                    sleep(ACCEPT_PAUSE).await;
-                }
-            }
-        }
-        // Connections in the backlog are served, since closing the socket would reset them.
-        listener.hide();
-        for _ in 0..QUEUED_MOST {
-            let slot = self.slots.take().await;
-            match listener.accept_waiting().await {
-                Some(Ok((stream, peer))) => {
-                    self.status.note_accepted();
-                    self.assign(stream, peer, door, slot).await;
-                }
-                Some(Err(_)) => {}
-                None => break,
-            }
-        }
-    }
-
-    async fn assign(&self, stream: ClientStream, peer: SocketAddr, door: Door, slot: ConnectionSlot) {
-        let draw = || &self.inboxes[fastrand::usize(..self.inboxes.len())];
-        let (one, other) = (draw(), draw());
-        let inbox = if other.connections.load(Relaxed) < one.connections.load(Relaxed) { other } else { one };
-        inbox.connections.fetch_add(1, Relaxed);
-        let guard = ConnectionGuard { connections: inbox.connections.clone(), _slot: slot };
-        let is_surplus = self.status.connections() > self.settings.load().clients_most;
-        if inbox.accepted.send(Accepted { stream, peer, door, guard, is_surplus }).await.is_err() {
-            tracing::error!("closed a connection because its worker has ended");
-        }
-    }
-}
-
-impl ConnectionSlots {
-    /// Waits for a free slot and takes it.
-    async fn take(self: &Arc<Self>) -> ConnectionSlot {
-        loop {
-            let changed = self.changes.notified();
-            let most = self.settings.load().clients_most + REJECTED_MOST;
-            let another = |taken| (taken < most).then_some(taken + 1);
-            if self.taken.fetch_update(Relaxed, Relaxed, another).is_ok() {
-                return ConnectionSlot(self.clone());
-            }
-            changed.await;
-        }
-    }
-
-    /// Waits until all slots are free.
-    async fn all_free(&self) {
-        loop {
-            let changed = self.changes.notified();
-            if self.taken.load(Relaxed) == 0 {
-                return;
-            }
-            changed.await;
-        }
-    }
-}
-
-impl Drop for ConnectionSlot {
-    fn drop(&mut self) {
-        self.0.taken.fetch_sub(1, Relaxed);
-        self.0.changes.notify_waiters();
     }
 }
 
@@ -489,11 +294,7 @@ impl Workers {
             runtimes.push(worker.runtime);
             readies.push(worker.is_ready);
         }
-        let slots = Arc::new(ConnectionSlots {
-            taken: AtomicUsize::new(0),
-            settings: settings.clone(),
-            changes: Notify::new(),
-        });
+        let slots = ConnectionSlots::new(settings.clone());
         let (inboxes, listening) = (inboxes.into(), Mutex::default());
         let control = Arc::new(Control { gateway, settings, slots, inboxes, status, stage, listening });
         let is_probed = config.admin.is_some() || config.server.health.is_some();
@@ -523,7 +324,7 @@ impl Workers {
             self.control.gateway.load().end_waits();
         }
         if all_gone(end).await.is_err() {
-            let left = slots.taken.load(Relaxed);
+            let left = slots.taken();
             tracing::warn!("requests in flight cut off at the end of the drain: {left}");
         }
         stage.send_replace(Stage::Ending);
@@ -544,18 +345,4 @@ impl Workers {
 /// idle clients to send one more request, and requests that waited for room to be answered.
 fn notice(drain: Duration) -> Duration {
     (drain / 10).min(NOTICE_MOST)
-}
-
-/// Limits how often an ongoing problem is logged: at once, then at intervals.
-#[derive(Default)]
-struct LogThrottle(Option<Instant>);
-
-impl LogThrottle {
-    fn is_due(&mut self) -> bool {
-        let is_due = self.0.is_none_or(|logged_at| logged_at.elapsed() >= LOG_AGAIN_AFTER);
-        if is_due {
-            self.0 = Some(Instant::now());
-        }
-        is_due
-    }
 }

@@ -24,8 +24,13 @@ use tollgate_limiter::StoreError;
 use crate::gateway::Gateway;
 
 use super::{
-    Accepted, ClientStream, ConnectionGuard, ConnectionSettings, Door, FirstConnection, Inbox, LogThrottle,
-    Stage, Status, client::Watch, connection::ClientConnection, proxy_protocol,
+    FirstConnection, Stage, Status,
+    accept::{Accepted, ConnectionGuard, Inbox, LogThrottle},
+    client::Watch,
+    connection::ClientConnection,
+    listener::{ClientStream, Door},
+    proxy_protocol,
+    settings::ConnectionSettings,
 };
 
 /// The most accepted connections that wait for a worker.
