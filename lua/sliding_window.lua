@@ -1,7 +1,8 @@
--- The sliding window, exactly: at most L permits in any window of length W, wherever it starts.
+-- The sliding window, exactly: at most L permits in any window of length W, wherever it starts. This file tells what is in use, and
+-- when there will be room. Whether a cost fits is decided by its callers, lua/walk.lua and lua/lone.lua.
 -- Rust twin: crates/limiter/src/algorithm/sliding_window.rs. An entry is alive iff its time > now - W.
 --
--- A bucket is a sorted set, the log of its grants. An entry's score is its time in microseconds of this server's
+-- A bucket is a sorted set, the log of its grants. An entry's score is its time in microseconds of Redis's
 -- clock. Its member contains everything, big-endian, so that no score needs to be read: Redis prints a score with 17
 -- digits, which takes longer than finding it.
 --
@@ -14,20 +15,21 @@
 --     1 byte   the life that the bucket's expiry covers: see `life_of` (lua/lone.lua)
 --     6 bytes  only in cells: the time from its first grant to its last
 --
--- The permits in use are the newest entry's end minus the oldest alive entry's beginning, so no second counter can
--- drift. A decision reads the newest entry and adds another. Only if the oldest entry that it refers to has ended,
--- the next ones are read by rank, then by score. Dead entries are removed with a grant when there are 8 of them, at
--- most 1,000 per call. No two entries have the same time: a grant less than a cell (here one microsecond) after the
--- beginning of the newest entry is added to that entry, which gets the later time.
+-- The permits in use are the total after the newest entry minus the total before the oldest alive one, so no second
+-- counter can drift. A decision reads the newest entry and adds another. Only if the oldest entry that it refers to has
+-- left the window, the next ones are read by rank, then by score. Dead entries are removed with a grant when there are 8
+-- of them, at most 1,000 per call. No two entries have the same time: a grant less than a cell after the first grant of
+-- the newest entry is added to that entry, which gets the later time. Here a cell is one microsecond; in
+-- lua/sliding_cells.lua it is a fraction of the window.
 --
 -- Each algorithm is a table of functions of values, created only in the calls that need it. A bucket becomes a table
--- only if several operations use it (lua/walk.lua). `time` is this server's clock:
+-- only if several operations use it (lua/walk.lua). `time` is Redis's clock:
 --     quota(permits, window_us, parameter, time)      the quota in the form that the other functions use
 --     open(key, quota, time)     reads a bucket: the permits used, the microseconds until there is more room
 --                                (0 if all is free), and other values read; nil and an error's text if the key
 --                                has another type, or its content isn't the algorithm's
 --     charge(key, quota, time, cost, charged, used, grow_us, read...)    returns used and grow_us after a grant;
---                                `charged` are the permits that this call has charged before it
+--                                `charged` are the permits that this call of the script has charged before it
 --     delay(key, quota, time, cost, charged, used, grow_us, read...)     returns the microseconds until a cost
 --                                fits that doesn't fit now, but can
 --     close(key, quota, time, charged, used, grow_us, read...)           writes what was charged, and ensures
@@ -108,7 +110,7 @@ local function sliding_window()
     end
     if #newest ~= 28 and #newest ~= 34 then return nil, NOT_OURS end
     local newest_at, before, cost, oldest_at, first, rank = struct.unpack('>I7I4I4I7I4B', newest)
-    -- If the clock stepped back, the limiter becomes stricter, and entries stay in order.
+    -- If the clock has stepped back, the newest entry's time counts as now, for new grants, too: entries stay in order.
     local dead_at = (newest_at > time and newest_at or time) - quota.window_us
     if newest_at <= dead_at then return 0, 0, newest_at, newest, false, 0, 0 end
     if oldest_at <= dead_at then
@@ -144,8 +146,8 @@ local function sliding_window()
     end
     if excess > older then return math.max(time, newest_at) + quota.window_us - time end
     if excess == 1 or newest_at == oldest_at then return grow_us end
-    -- Finds the lowest rank whose end is at least `excess` permits behind the oldest alive entry's beginning. The
-    -- first guess is right if all grants cost 1.
+    -- Finds the first entry after which at least `excess` permits have left the window. The first guess is right if all
+    -- grants cost 1.
     behind = behind or look_behind()
     local high = math.min(low + excess, redis.call('ZCARD', key)) - 1
     local rank = high

@@ -200,6 +200,7 @@ impl Rejection {
             (status, body)
         };
         match self {
+            // Retry-After and the RateLimit fields.
             Self::Refused(refusal) => response::write_fields(fields, refusal, is_grpc, form),
             Self::Overloaded | Self::Failed(Failure::Busy) => fields.insert(RETRY_AFTER, Value::Number(1)),
             Self::Failed(Failure::NoneHealthy { interval }) => {

@@ -62,7 +62,7 @@ pub struct UpstreamServer {
 #[derive(Default)]
 struct Kept {
     connections: RefCell<Vec<Idle>>,
-    /// TunnelCounts while an HTTP/2 connection is opened, so that all waiting exchanges share it.
+    /// Held while an HTTP/2 connection is opened, so that all waiting exchanges share it.
     connecting: Arc<tokio::sync::Mutex<()>>,
 }
 

@@ -1,6 +1,7 @@
 //! The limiter: takes what a request asks of its limits, all or nothing.
 //!
-//! All requests enter at `Limiter::admit_in_time`, whose documentation lists the steps of a decision in their order.
+//! All requests come to `Limiter::admit_in_time`, whose documentation lists the steps of a decision in their order. A bucket is the
+//! count of one limit for one key.
 
 mod charging;
 mod failure;
@@ -243,9 +244,10 @@ impl Limiter {
 
     /// Decides a request. It takes these steps, in this order:
     ///
-    /// 1. **It arrives.** If it costs more than a quota ever allows, it is refused.
-    /// 2. **Does it wait in line?** If others wait for one of its buckets, it joins the end of their queue.
-    /// 3. **Is a bucket known to be full?** What the store refused lately, and still would, is refused without asking.
+    /// 1. **Does it ever fit?** If it costs more than a quota ever allows, it is refused. (Its charges are computed for this.)
+    /// 2. **Does it wait in line?** If others wait for one of its buckets, it joins the end of their queue, unless it would wait in
+    ///    vain: then it is refused.
+    /// 3. **Is a bucket known to be full?** What Redis refused lately, and still would, is refused without asking.
     /// 4. **The store** charges all limits, or none if one of them has no room.
     /// 5. **The failure policy** of each limit decides if the store can't.
     /// 6. **It waits for its room**, if it was refused and its patience lasts as long, and is decided again then.
@@ -281,8 +283,8 @@ impl Limiter {
         }
     }
 
-    /// Decides a request that doesn't wait in line: steps 1 and 3 to 5. It is decided as of its arrival, as far as that
-    /// is up to this process. The store must answer before the deadline.
+    /// Decides a request that doesn't wait in line: steps 1 and 3 to 5. It is decided as of its arrival if it is counted in this
+    /// process. The store must answer before the deadline.
     async fn decide_now(
         &self,
         asks: &[Ask],
@@ -291,13 +293,15 @@ impl Limiter {
     ) -> Result<Admission, Refusal> {
         let mut asked = self.ask(asks)?;
         if let Store::Memory(store) = &*self.store
-            && is_shared(&asked)
+            && have_shared_scope(&asked)
         {
+            // This store answers as fast as anything that is known of it, so there is no step 3.
             return match store.take(&mut asked, arrival.into_std()) {
                 Ok(decision) => self.conclude(asked, decision),
                 Err(error) => self.go_without_store(asked, error, deadline).await,
             };
         }
+        // Held until the store has answered: others who ask for a full bucket wait for the answer.
         let _turns = self.refuse_locally(&asked, arrival, deadline).await?;
         self.take_from_stores(asked, deadline).await
     }
@@ -318,7 +322,7 @@ impl Limiter {
             return Ok(Admission::default());
         }
         let is_alone = asked.len() == 1;
-        if is_shared(&asked) {
+        if have_shared_scope(&asked) {
             return self.take_shared(asked, is_alone, deadline).await;
         }
         let (mut own, shared): (ChargedAsks<'_>, ChargedAsks<'_>) =
@@ -330,7 +334,7 @@ impl Limiter {
         if !own_decision.admitted {
             return Err(refuse(&own, &own_decision, Origin::Store));
         }
-        // Held from here on, should the request be given up.
+        // From here on the leases end with this future. The permits stay charged if it is dropped.
         let leases = hold(&self.local, &mut own_decision);
         let taken = if shared.is_empty() {
             Ok(Admission::default())
@@ -395,13 +399,13 @@ impl Limiter {
         }
     }
 
-    /// Returns whether limits of this scope count for other gateways, too.
+    /// Returns true if limits of this scope count in Redis.
     fn is_shared(&self, scope: Scope) -> bool {
         scope == Scope::Shared && matches!(*self.store, Store::Redis(_))
     }
 }
 
-/// Returns whether all limits count for all gateways.
-fn is_shared(asked: &ChargedAsks<'_>) -> bool {
+/// Returns true if no limit counts for this instance alone.
+fn have_shared_scope(asked: &ChargedAsks<'_>) -> bool {
     asked.iter().all(|asked| asked.scope == Scope::Shared)
 }

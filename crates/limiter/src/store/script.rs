@@ -1,7 +1,7 @@
 //! The script, what it is called with, and what it answers.
 //!
-//! The script is put together from the files of lua/: the most frequent call, the algorithms, then the walk over
-//! operations that dispatches to them. A [`Call`] holds the operations that go together; equal requests travel as
+//! The script is put together from the files of lua/: a shortcut for the most frequent call (lone.lua), the algorithms, then the
+//! walk over operations (walk.lua), which decides and asks the algorithms. A [`Call`] holds the operations that go together; equal requests travel as
 //! one group with a count, of which a part may be granted.
 //!
 //! What a call encodes and how its reply is read must agree, so both stand in one file.
@@ -85,7 +85,9 @@ impl Default for Call {
 /// The reply of the script to a call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ScriptReply {
-    /// The time of the decision, and the results of the steps that were done.
+    /// The server's time in microseconds, then the results of the steps that were done, as lua/walk.lua documents them. Those of
+    /// a group: the number of requests admitted, and for each charge how often it was made, what is left, the microseconds until
+    /// there is more room, and those until its cost fits (negative: never).
     pub numbers: Vec<i64>,
     /// The steps that failed, each with the error's text. They have changed nothing.
     pub failures: Vec<(usize, String)>,
@@ -129,7 +131,7 @@ impl Call {
         self.operations.push(step);
     }
 
-    /// The step of requests that charge this.
+    /// Returns the step of requests with these charges.
     fn group(&mut self, charges: &Charges) -> usize {
         // A hot key's come one after the other.
         if let Some(step) = self.operations.last().copied()
@@ -207,7 +209,7 @@ impl Call {
         }
     }
 
-    /// The script's KEYS and its argument: see lua/walk.lua. Buckets of one quota stand together, and quotas of one
+    /// Returns the script's KEYS and its argument, which lua/walk.lua documents. Buckets of one quota stand together, and quotas of one
     /// algorithm.
     pub fn encode(&self) -> (Vec<Bytes>, Bytes) {
         let mut order: Vec<usize> = (0..self.buckets.len()).collect();
@@ -234,7 +236,7 @@ impl Call {
         (keys, list.finish())
     }
 
-    /// An algorithm's name, the rate, and what it needs beside that.
+    /// Writes an algorithm's name, the rate, and the algorithm's parameter.
     fn write_quota(&self, quota: Quota, list: &mut List) {
         list.push_text(match quota.algorithm {
             Algorithm::SlidingWindow => "sw",
@@ -263,13 +265,14 @@ impl Call {
         }
     }
 
-    /// `index` says where each bucket's place is in KEYS.
+    /// Writes a step. `index` has the place of each bucket in KEYS.
     fn write_step(&self, step: &CallStep, index: &[i64], list: &mut List) {
         match step {
             CallStep::Group { asked, count } => {
                 if let [(place, cost, false)] = asked[..]
                     && self.buckets[place].steps == 1
                 {
+                    // A negative count marks requests with one charge.
                     list.push(-(*count as i64));
                     list.push(index[place]);
                     list.push(i64::from(cost));
@@ -303,8 +306,8 @@ impl Call {
         }
     }
 
-    /// Reads the script's answer: its time in microseconds, and the replies in the operations' order, or why there is
-    /// none. `None` if the answer isn't of the script's shape.
+    /// Reads the script's answer: its time in microseconds, and the replies in the operations' order, or the errors in their place.
+    /// `None` if the answer isn't of the script's shape.
     pub fn decode(&self, answer: &ScriptReply) -> Option<(u64, Vec<Result<Reply, String>>)> {
         let (time_us, mut rest) = answer.numbers.split_first()?;
         let time_us = *time_us as u64;
@@ -345,7 +348,7 @@ impl Call {
         Some((time_us, replies.collect()))
     }
 
-    /// The reply with an outcome for each charge of the request.
+    /// Returns the reply with an outcome for each charge of the request.
     fn repeated(&self, operation: usize, reply: Reply) -> Reply {
         match (self.repeats.get(&operation), reply) {
             (Some(places), Reply::Decision(mut decision)) => {
