@@ -4,7 +4,7 @@
 --
 -- KEYS     the buckets, each once; then the further keys of buckets that have several (lua/redisson.lua).
 -- ARGV[1]  a list in MessagePack, which is read ten times as fast as the same number of arguments.
---       For each run of buckets with the same quota: the algorithm (sw, sc, fw, gc, cc, rs or rl), its permits
+--       For each run of buckets with the same quota: the algorithm (sw, sc, fw, ca, gc, cc, rs or rl), its permits
 --       (0 to 2^31-1), its window in microseconds (a whole number of milliseconds), the algorithm's
 --       parameter, and the number of buckets in the run (runs of one algorithm are consecutive). Then the
 --       operations, each one of
@@ -44,7 +44,8 @@ while known + derived < #KEYS do
   local tag = words[at]
   if tag ~= made_for then
     local make = tag == 'sw' and sliding_window or tag == 'sc' and sliding_cells or tag == 'fw' and fixed_window
-      or tag == 'gc' and gcra or tag == 'rl' and refundable or tag == 'rs' and redisson or concurrency
+      or tag == 'gc' and gcra or tag == 'rl' and refundable or tag == 'rs' and redisson
+      or tag == 'ca' and calendar_window or concurrency
     algorithm, made_for = make(), tag
   end
   local quota = algorithm.quota(words[at + 1], words[at + 2], words[at + 3], time)

@@ -224,6 +224,10 @@ impl DescribedLimit {
             rate: limit.quota().to_string(),
             rate_from: "limit",
             algorithm: limit.quota().algorithm.name(),
+            calendar: match limit.quota().algorithm {
+                Algorithm::Calendar(calendar) => Some(calendar.to_string()),
+                _ => None,
+            },
             cost: cost(rule),
             scope: match config.scope {
                 Scope::Shared => "shared",

@@ -13,6 +13,7 @@ mod gateway {
     mod access_log;
     mod answers;
     mod bodies;
+    mod calendar;
     mod concurrency;
     mod connections;
     mod costs;

@@ -14,6 +14,7 @@ macro_rules! on_both_stores {
 }
 
 mod algorithms;
+mod calendar;
 mod contract;
 mod foreign;
 mod opened;

@@ -236,7 +236,9 @@ fn write_limit(text: &mut ExplanationText, limit: &Value) {
         _ => "",
     };
     let [name, rate, algorithm] = ["limit", "rate", "algorithm"].map(|name| word(limit, name));
-    text.heading("limit", &format!("{name}  {rate} {algorithm}{from}"));
+    let calendar =
+        limit["calendar"].as_str().map(|offset| format!(" by the calendar, {offset}")).unwrap_or_default();
+    text.heading("limit", &format!("{name}  {rate} {algorithm}{calendar}{from}"));
     write_key(text, limit);
     text.line("costs", word(limit, "cost"));
     let mut terms = Vec::new();

@@ -140,7 +140,10 @@ impl LimitSettings {
             lines.push(format!("limit `{name}` {old_rate} → {rate}: {counts}"));
         }
         if tag(self) != tag(old) {
-            lines.push(format!("limit `{name}` uses another algorithm: {counts}"));
+            let is_calendar = |limit: &Self| matches!(limit.quota.algorithm, Algorithm::Calendar(_));
+            let both = is_calendar(self) && is_calendar(old);
+            let what = if both { "counts in other windows" } else { "uses another algorithm" };
+            lines.push(format!("limit `{name}` {what}: {counts}"));
         }
         if self.scope != old.scope {
             lines.push(format!("limit `{name}`: `scope` changed, counts start over"));

@@ -106,6 +106,9 @@ pub struct DescribedLimit {
     pub rate_from: &'static str,
     /// The algorithm.
     pub algorithm: &'static str,
+    /// The clock by which it counts, if its windows are those of the calendar: `UTC`, or an offset from it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub calendar: Option<String>,
     /// The cost of the request, in words.
     pub cost: String,
     /// `shared` or `instance`.

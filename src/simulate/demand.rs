@@ -65,7 +65,7 @@ impl Demand {
 
     fn charge(&mut self, quota: Quota, is_coarse: bool, time_us: u64, cost: u32) -> Growth {
         let algorithm = match counted_as(quota.algorithm) {
-            Algorithm::FixedWindow => Algorithm::FixedWindow,
+            same @ (Algorithm::FixedWindow | Algorithm::Calendar(_)) => same,
             _ if is_coarse => Algorithm::SlidingCells { cells: COARSE_CELLS },
             exact => exact,
         };

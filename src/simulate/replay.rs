@@ -321,7 +321,8 @@ impl Replay {
     }
 }
 
-/// Shifts a time so that no window begins before zero.
+/// Shifts a time so that no window begins before zero: by 400 years, after which the calendar repeats itself.
 fn store_time(time_us: u64) -> u64 {
-    time_us + Rate::MAX_WINDOW_US
+    const DAYS: u64 = 146_097;
+    time_us + DAYS * 24 * 3600 * 1_000_000
 }

@@ -21,12 +21,13 @@ fn log(requests: &[(u64, u8, u64)]) -> String {
     })
 }
 
-const TERMS: [(&str, &str); 7] = [
+const TERMS: [(&str, &str); 8] = [
     ("", "/2s"),
     ("cost = 3", "/2s"),
     ("when_status = [\"401\"]", "/2s"),
     ("algorithm = \"sliding-cells\"\ncells = 4", "/2s"),
     ("algorithm = \"fixed-window\"", "/2s"),
+    ("algorithm = \"fixed-window\"\ncalendar = \"+05:30\"", "/month"),
     ("algorithm = \"concurrency\"", ""),
     ("algorithm = \"gcra\"", "/2s"),
 ];

@@ -4,7 +4,7 @@ use std::{cell::RefCell, slice::from_ref};
 
 use proptest::prelude::*;
 use tollgate_limiter::{
-    Algorithm, Quota,
+    Algorithm, Calendar, CalendarUnit, Quota,
     store::{Act, Charge, Charges, LeaseId, Operation, Reply, memory::MemoryStore},
 };
 
@@ -191,12 +191,16 @@ fn a_request_alone_leaves_what_one_in_company_leaves() {
     });
 }
 
+/// Calendar windows of which one ends at [`START`].
+const HOURS: Calendar = Calendar { unit: CalendarUnit::Hour, offset_minutes: 120 };
+
 /// Buckets under every algorithm.
-const KINDS: [Algorithm; 7] = [
+const KINDS: [Algorithm; 8] = [
     Algorithm::SlidingWindow,
     Algorithm::SlidingCells { cells: 4 },
     Algorithm::SlidingCells { cells: 1 },
     Algorithm::FixedWindow,
+    Algorithm::Calendar(HOURS),
     Algorithm::Gcra { burst: None },
     Algorithm::Gcra { burst: Some(7) },
     Algorithm::Concurrency,
@@ -304,7 +308,7 @@ fn the_twin_agrees_on_all(
         let script = &mut *script.borrow_mut();
         script.command(&["FLUSHALL"]);
         let twin = MemoryStore::new(1 << 30);
-        let (mut time_us, mut terms) = (START, [(9, 5); KINDS.len()]);
+        let (mut time_us, mut terms) = (START - 9 * SECOND, [(9, 5); KINDS.len()]);
         let (mut leases, mut twins) = (Vec::new(), Vec::new());
         for call in calls {
             time_us = time_us.strict_add_signed(call.move_us);
@@ -331,8 +335,7 @@ fn the_twin_agrees_on_all(
 fn the_twin_agrees_on_all_algorithms_and_operations() {
     the_twin_agrees_on_all(3_000, &calls(), |algorithm, held, (permits, seconds)| {
         // As above: a grown window would wake entries that the twin has dropped.
-        let may_grow =
-            matches!(algorithm, Algorithm::FixedWindow | Algorithm::Gcra { .. } | Algorithm::Concurrency);
+        let may_grow = !matches!(algorithm, Algorithm::SlidingWindow | Algorithm::SlidingCells { .. });
         *held = (permits, if may_grow { seconds } else { seconds.min(held.1) });
     });
 }
@@ -348,9 +351,9 @@ fn the_twin_agrees_when_the_clock_steps_back() {
                 // The windows and meters, with debts that don't last for centuries.
                 call.deeds.retain(|deed| match deed {
                     Deed::Record(_, 100..) | Deed::Report(_, 100..) => false,
-                    Deed::Take(asked) => asked.iter().all(|(at, ..)| (3..6).contains(at)),
+                    Deed::Take(asked) => asked.iter().all(|(at, ..)| (3..7).contains(at)),
                     Deed::Record(at, _) | Deed::Report(at, _) | Deed::Peek(at, _) | Deed::Reset(at) => {
-                        (3..6).contains(at)
+                        (3..7).contains(at)
                     }
                     Deed::Renew(_) | Deed::Release(_) => false,
                 });

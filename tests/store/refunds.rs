@@ -5,7 +5,7 @@ use std::cell::RefCell;
 
 use proptest::prelude::*;
 use tollgate_limiter::{
-    Algorithm, Quota,
+    Algorithm, Calendar, CalendarUnit, Quota,
     store::{Act, Charge, Operation, Refund, Reply, memory::MemoryStore},
 };
 
@@ -15,11 +15,12 @@ use crate::store::{
 };
 
 /// All that can give permits back.
-const KINDS: [Algorithm; 6] = [
+const KINDS: [Algorithm; 7] = [
     Algorithm::Refundable { cells: None },
     Algorithm::Refundable { cells: Some(4) },
     Algorithm::Refundable { cells: Some(1) },
     Algorithm::FixedWindow,
+    Algorithm::Calendar(Calendar { unit: CalendarUnit::Day, offset_minutes: 0 }),
     Algorithm::Gcra { burst: None },
     Algorithm::Gcra { burst: Some(7) },
 ];

@@ -3,6 +3,7 @@
 //! Each one is the twin of a file in lua/ and gives the same decision for the same state and the
 //! same time. What calls them holds the state, the lock and the clock: [`crate::store`].
 
+pub mod calendar;
 pub mod concurrency;
 pub mod fixed_window;
 pub mod gcra;
@@ -12,7 +13,13 @@ pub mod sliding_window;
 
 use std::{fmt, str::FromStr};
 
-use self::{concurrency::Leases, fixed_window::Window, gcra::Meter, sliding_window::Log};
+use self::{
+    calendar::{Calendar, CalendarWindow},
+    concurrency::Leases,
+    fixed_window::Window,
+    gcra::Meter,
+    sliding_window::Log,
+};
 use crate::duration;
 
 /// The count of a bucket under one algorithm. Times are microseconds of the store's clock, and costs are permits.
@@ -69,6 +76,8 @@ pub enum State {
     Log(Log),
     /// The state of the fixed window.
     Window(Window),
+    /// The state of a calendar window.
+    Calendar(CalendarWindow),
     /// The state of GCRA.
     Meter(Meter),
     /// The leases of concurrency.
@@ -84,6 +93,7 @@ impl State {
             | Algorithm::Refundable { .. }
             | Algorithm::Redisson(_) => Self::Log(Log::default()),
             Algorithm::FixedWindow => Self::Window(Window::default()),
+            Algorithm::Calendar(calendar) => Self::Calendar(CalendarWindow::new(calendar)),
             Algorithm::Gcra { .. } => Self::Meter(Meter::default()),
             Algorithm::Concurrency => Self::Leases(Leases::default()),
         }
@@ -94,6 +104,7 @@ impl State {
         match self {
             Self::Log(log) => log,
             Self::Window(window) => window,
+            Self::Calendar(window) => window,
             Self::Meter(meter) => meter,
             Self::Leases(leases) => leases,
         }
@@ -104,6 +115,7 @@ impl State {
         match self {
             Self::Log(log) => log,
             Self::Window(window) => window,
+            Self::Calendar(window) => window,
             Self::Meter(meter) => meter,
             Self::Leases(leases) => leases,
         }
@@ -148,21 +160,10 @@ impl FromStr for Rate {
 
     /// The error is a message and, on a line of its own, the remedy.
     fn from_str(text: &str) -> Result<Self, String> {
-        let malformed = || {
-            format!(
-                "`{text}` is not a valid rate\nwrite permits, a slash and a duration: \"100/10s\", \"5/s\", \"60/min\""
-            )
-        };
-        let (permits, window) = text.split_once('/').ok_or_else(malformed)?;
-        let permits: u64 = permits.trim().parse().map_err(|_| malformed())?;
-        let window_us = duration::parse_us(window.trim()).map_err(|_| malformed())?;
-        if permits == 0 {
-            return Err(format!(
-                "`{text}` would reject every request\nuse at least 1 permit; to turn a path away, give its route a `respond`"
-            ));
-        }
-        if permits > u64::from(Self::MAX_PERMITS) {
-            return Err(format!("`{text}` has too many permits\nuse at most {}", Self::MAX_PERMITS));
+        let (permits, window) = parts_of_rate(text)?;
+        let window_us = duration::parse_us(window).map_err(|_| malformed_rate(text))?;
+        if let Some(hint) = calendar::fixed_length_hint(text, permits, window) {
+            return Err(hint);
         }
         if window_us == 0 || !window_us.is_multiple_of(1_000) {
             return Err(format!(
@@ -172,8 +173,29 @@ impl FromStr for Rate {
         if window_us > Self::MAX_WINDOW_US {
             return Err(format!("the window of `{text}` is too long\nuse at most 366 days"));
         }
-        Ok(Self { permits: permits as u32, window_us })
+        Ok(Self { permits, window_us })
     }
+}
+
+/// Returns the permits of a written rate, and its time.
+fn parts_of_rate(text: &str) -> Result<(u32, &str), String> {
+    let (permits, time) = text.split_once('/').ok_or_else(|| malformed_rate(text))?;
+    let permits: u64 = permits.trim().parse().map_err(|_| malformed_rate(text))?;
+    if permits == 0 {
+        return Err(format!(
+            "`{text}` would reject every request\nuse at least 1 permit; to turn a path away, give its route a `respond`"
+        ));
+    }
+    if permits > u64::from(Rate::MAX_PERMITS) {
+        return Err(format!("`{text}` has too many permits\nuse at most {}", Rate::MAX_PERMITS));
+    }
+    Ok((permits as u32, time.trim()))
+}
+
+fn malformed_rate(text: &str) -> String {
+    format!(
+        "`{text}` is not a valid rate\nwrite permits, a slash and a duration: \"100/10s\", \"5/s\", \"60/min\""
+    )
 }
 
 /// An algorithm that counts permits, with its parameters beside the rate.
@@ -194,6 +216,8 @@ pub enum Algorithm {
     },
     /// In windows one after the other.
     FixedWindow,
+    /// In windows of the calendar.
+    Calendar(Calendar),
     /// The leaky bucket as a meter: permits drain away evenly.
     Gcra {
         /// Permits that may be taken at one instant; as many as the rate has if not said.
@@ -222,14 +246,14 @@ impl Algorithm {
         match self {
             Self::SlidingWindow | Self::Refundable { cells: None } | Self::Redisson(_) => "sliding-window",
             Self::SlidingCells { .. } | Self::Refundable { cells: Some(_) } => "sliding-cells",
-            Self::FixedWindow => "fixed-window",
+            Self::FixedWindow | Self::Calendar(_) => "fixed-window",
             Self::Gcra { .. } => "gcra",
             Self::Concurrency => "concurrency",
         }
     }
 
     /// Returns the part of a bucket's name that keeps formats apart: `sw`, `sc60`, `rl`, `rl60`, `fw`,
-    /// `gc`, `cc`, `rs`.
+    /// `gc`, `cc`, `rs`, and for calendar windows `cm`, `cd+0800`.
     pub fn tag(self) -> String {
         match self {
             Self::SlidingWindow => "sw".to_owned(),
@@ -237,6 +261,7 @@ impl Algorithm {
             Self::Refundable { cells: None } => "rl".to_owned(),
             Self::Refundable { cells: Some(cells) } => format!("rl{cells}"),
             Self::FixedWindow => "fw".to_owned(),
+            Self::Calendar(calendar) => calendar.tag(),
             Self::Gcra { .. } => "gc".to_owned(),
             Self::Concurrency => "cc".to_owned(),
             Self::Redisson(_) => "rs".to_owned(),
@@ -272,9 +297,13 @@ pub struct Quota {
 }
 
 impl Quota {
-    /// Returns the quota of a rate under an algorithm.
+    /// Returns the quota of a rate under an algorithm. A window of the calendar is that of the algorithm, whatever the rate's.
     pub fn new(algorithm: Algorithm, rate: Rate) -> Self {
-        Self { algorithm, permits: rate.permits, window_us: rate.window_us }
+        let window_us = match algorithm {
+            Algorithm::Calendar(calendar) => calendar.unit.longest_us(),
+            _ => rate.window_us,
+        };
+        Self { algorithm, permits: rate.permits, window_us }
     }
 
     /// Returns a quota of requests in flight. The permit of a process that has died ends after 30 seconds.
@@ -310,9 +339,13 @@ impl Quota {
         }
     }
 
-    /// Returns the window in seconds, if it is a whole number of them.
+    /// Returns the window in seconds, if it is a whole number of them, and always the same.
     pub(crate) fn window_seconds(self) -> Option<u64> {
-        self.window_us.is_multiple_of(1_000_000).then_some(self.window_us / 1_000_000)
+        let is_constant = match self.algorithm {
+            Algorithm::Calendar(calendar) => calendar.unit.is_of_one_length(),
+            _ => true,
+        };
+        (is_constant && self.window_us.is_multiple_of(1_000_000)).then_some(self.window_us / 1_000_000)
     }
 
     /// Returns this gateway's share of the quota when `instances` count apart: `max(1, floor(L / instances))`.
@@ -338,6 +371,7 @@ impl fmt::Display for Quota {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.algorithm {
             Algorithm::Concurrency => write!(f, "{}", self.permits),
+            Algorithm::Calendar(calendar) => write!(f, "{}/{}", self.permits, calendar.unit.name()),
             _ => self.rate().fmt(f),
         }
     }

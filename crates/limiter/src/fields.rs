@@ -135,7 +135,7 @@ pub fn write_retry_after(fields: &mut impl Fields, limited: &Limited) {
 fn state(Standing { limit, quota, outcome, .. }: &Standing) -> String {
     let [mut remaining, mut reset] = [itoa::Buffer::new(); 2];
     let remaining = remaining.format(outcome.remaining);
-    if quota.algorithm == Algorithm::Concurrency || quota.window_seconds().is_none() {
+    if quota.algorithm == Algorithm::Concurrency || !quota.window_us.is_multiple_of(1_000_000) {
         return text::concat(["\"", &limit.name, "\";r=", remaining]);
     }
     let reset = reset.format(outcome.grow_us.div_ceil(1_000_000));

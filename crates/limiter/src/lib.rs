@@ -55,7 +55,10 @@ pub use self::store::redis::{
 };
 pub use self::{
     admission::{Admission, Limited, Refusal},
-    algorithm::{Algorithm, Quota, Rate, RedissonType},
+    algorithm::{
+        Algorithm, Quota, Rate, RedissonType,
+        calendar::{Calendar, CalendarRate, CalendarUnit},
+    },
     blocking::{BlockingAdmission, BlockingLimiter},
     key::{Key, Prefixes},
     limit::{Ask, Asks, Limit},

@@ -21,7 +21,7 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::{
-    Algorithm, Key, Limit, Quota, Rate, Scope,
+    Algorithm, Calendar, CalendarRate, Key, Limit, Quota, Rate, Scope,
     store::{
         Usage,
         overrides::{Names, Override, OverrideChange, Overrides},
@@ -100,7 +100,8 @@ impl HeldRate {
     /// The limit may have had another algorithm when it was set: what is no window of this one's isn't taken
     /// for one.
     fn rate_for(&self, own: Quota) -> Rate {
-        let has_window = self.rate.window_us > 0 && own.algorithm != Algorithm::Concurrency;
+        let has_window = self.rate.window_us > 0
+            && !matches!(own.algorithm, Algorithm::Concurrency | Algorithm::Calendar(_));
         Rate { window_us: if has_window { self.rate.window_us } else { own.window_us }, ..self.rate }
     }
 }
@@ -241,6 +242,14 @@ pub fn read_rate(limit: &Limit, text: &str) -> Result<Rate, String> {
             let rate = rate
                 .map_err(|_| format!("`{text}` isn't how many may run at a time\nwrite a number: \"20\""))?;
             Rate { window_us: 0, ..rate }
+        }
+        (_, Algorithm::Calendar(Calendar { unit, .. })) => {
+            let rate: CalendarRate = text.parse()?;
+            if rate.unit != unit {
+                let (permits, unit) = (rate.permits, unit.name());
+                return Err(format!("`{text}` has another unit than the limit\nwrite \"{permits}/{unit}\""));
+            }
+            rate.into()
         }
         _ => text.parse()?,
     };

@@ -3,13 +3,13 @@
 use std::ops::Range;
 
 use super::Check;
-use tollgate_limiter::{Algorithm, Quota, Rate, RedissonType, Scope};
+use tollgate_limiter::{Algorithm, Calendar, CalendarRate, CalendarUnit, Quota, Rate, RedissonType, Scope};
 
 use crate::config::{
     Cost,
     error::Diagnostic,
     file::{self, Spanned},
-    value::{AlgorithmName, AnyRate, Layout, LeaseDuration, ParsedText},
+    value::{AlgorithmName, AnyRate, CalendarOffset, Layout, LeaseDuration, ParsedText},
 };
 
 impl Check<'_, '_> {
@@ -32,6 +32,7 @@ impl Check<'_, '_> {
             ("burst", limit.burst.as_ref().map(Spanned::span), AlgorithmName::Gcra),
             ("cells", limit.cells.as_ref().map(Spanned::span), AlgorithmName::SlidingCells),
             ("lease", limit.lease.as_ref().map(Spanned::span), AlgorithmName::Concurrency),
+            ("calendar", limit.calendar.as_ref().map(Spanned::span), AlgorithmName::FixedWindow),
         ];
         for (key, span, owner) in parameters {
             let Some(span) = span.filter(|_| owner != algorithm) else { continue };
@@ -85,7 +86,10 @@ impl Check<'_, '_> {
         limit: &file::LimitTable,
         rate: &Spanned<ParsedText<AnyRate>>,
     ) -> Option<Quota> {
-        if ["algorithm", "burst", "cells", "lease"].iter().any(|key| self.document.had(table, key)) {
+        if ["algorithm", "burst", "cells", "lease", "calendar"]
+            .iter()
+            .any(|key| self.document.had(table, key))
+        {
             return None;
         }
         let quota = Quota::new(algorithm(limit), self.rate(limit, rate)?);
@@ -96,6 +100,9 @@ impl Check<'_, '_> {
     /// Returns the rate. `None` if it isn't in the form that the algorithm needs.
     fn rate(&mut self, limit: &file::LimitTable, rate: &Spanned<ParsedText<AnyRate>>) -> Option<Rate> {
         let counts_running = limit.algorithm.0 == AlgorithmName::Concurrency;
+        if let (Some(calendar), false) = (&limit.calendar, counts_running) {
+            return self.calendar_rate(limit, calendar, rate);
+        }
         let fault = match rate.get_ref().0 {
             AnyRate::AtATime(permits) if counts_running => {
                 let LeaseDuration(window_us) =
@@ -103,15 +110,55 @@ impl Check<'_, '_> {
                 return Some(Rate { permits, window_us });
             }
             AnyRate::InTime(rate) if !counts_running => return Some(rate),
+            AnyRate::InCalendar(CalendarRate { permits, unit }) if !counts_running => {
+                let days = if unit == CalendarUnit::Month { 30 } else { 365 };
+                let unit = unit.name();
+                let help = format!(
+                    "write \"{permits}/{days}d\" for any {days} days, or count by the calendar: algorithm = \"fixed-window\" and calendar = \"UTC\""
+                );
+                Diagnostic::error(format!("`{permits}/{unit}` is ambiguous: {unit}s differ in length"))
+                    .help(help)
+            }
             AnyRate::AtATime(permits) => Diagnostic::error(format!("`{permits}` has no time")).help(format!(
                 "write \"{permits}/s\", or count requests in flight: algorithm = \"concurrency\""
             )),
+            AnyRate::InCalendar(CalendarRate { permits, unit }) => {
+                let fault = format!(
+                    "`{permits}/{}` has a time, but `concurrency` counts requests in flight",
+                    unit.name()
+                );
+                Diagnostic::error(fault)
+                    .help(format!("write the number of requests in flight: \"{permits}\""))
+            }
             AnyRate::InTime(rate) => {
                 Diagnostic::error(format!("`{rate}` has a time, but `concurrency` counts requests in flight"))
                     .help(format!("write the number of requests in flight: \"{}\"", rate.permits))
             }
         };
         self.fault(fault.at(&rate.span(), ""));
+        None
+    }
+
+    /// Returns the rate of a limit that counts by the calendar. `None` if it isn't for one unit, or for another one than the
+    /// limit's own.
+    fn calendar_rate(
+        &mut self,
+        limit: &file::LimitTable,
+        calendar: &Spanned<ParsedText<CalendarOffset>>,
+        rate: &Spanned<ParsedText<AnyRate>>,
+    ) -> Option<Rate> {
+        let (found, own) = (in_calendar(&rate.get_ref().0), calendar_unit(limit));
+        let fault = match found {
+            Err(message) => Diagnostic::with_remedy(&message),
+            Ok(found) => match own.filter(|own| *own != found.unit) {
+                None => return Some(found.into()),
+                Some(own) => {
+                    let help = format!("write \"{}/{}\"", found.permits, own.name());
+                    Diagnostic::error("this rate has another unit than the limit").help(help)
+                }
+            },
+        };
+        self.fault(fault.at(&rate.span(), "").at(&calendar.span(), "counts by the calendar"));
         None
     }
 
@@ -154,6 +201,20 @@ impl Check<'_, '_> {
     }
 }
 
+/// Returns the unit of a limit's own rate. `None` if it isn't one of the calendar.
+fn calendar_unit(limit: &file::LimitTable) -> Option<CalendarUnit> {
+    in_calendar(&limit.rate.as_ref()?.get_ref().0).ok().map(|rate| rate.unit)
+}
+
+/// Returns a rate as one in windows of the calendar, or a message and its remedy.
+fn in_calendar(rate: &AnyRate) -> Result<CalendarRate, String> {
+    match rate {
+        AnyRate::InCalendar(rate) => Ok(*rate),
+        AnyRate::InTime(rate) => rate.to_string().parse(),
+        AnyRate::AtATime(permits) => Err(format!("`{permits}` has no time\nwrite \"{permits}/month\"")),
+    }
+}
+
 /// Returns the algorithm of a limit with its parameters, in the layout that it needs.
 fn algorithm(limit: &file::LimitTable) -> Algorithm {
     let has_refunds = limit.refunds.as_ref().is_some_and(|refunds| *refunds.get_ref());
@@ -171,7 +232,12 @@ fn named_algorithm(limit: &file::LimitTable) -> Algorithm {
         AlgorithmName::SlidingCells => {
             Algorithm::SlidingCells { cells: limit.cells.as_ref().map_or(60, |cells| cells.get_ref().0) }
         }
-        AlgorithmName::FixedWindow => Algorithm::FixedWindow,
+        AlgorithmName::FixedWindow => match (&limit.calendar, calendar_unit(limit)) {
+            (Some(calendar), Some(unit)) => {
+                Algorithm::Calendar(Calendar { unit, offset_minutes: calendar.get_ref().0.0 })
+            }
+            _ => Algorithm::FixedWindow,
+        },
         AlgorithmName::Gcra => Algorithm::Gcra { burst: limit.burst.as_ref().map(|burst| burst.get_ref().0) },
         AlgorithmName::Concurrency => Algorithm::Concurrency,
     }

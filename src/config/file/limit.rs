@@ -13,7 +13,9 @@ use tollgate_limiter::{OnFailure, Rate, RedissonName, RedissonType, Scope};
 
 use crate::config::{
     Cost, CostUsage, Exemption, KeyPart, Missing, Mode, StatusRange,
-    value::{AlgorithmName, AnyRate, FromText, Layout, LeaseDuration, ParsedText, Wait, Whole},
+    value::{
+        AlgorithmName, AnyRate, CalendarOffset, FromText, Layout, LeaseDuration, ParsedText, Wait, Whole,
+    },
 };
 
 /// A number of permits.
@@ -31,7 +33,7 @@ pub(in crate::config) struct LimitTable {
     /// `"descriptor:KEY"` for descriptors, or `"global"`. With a list, each combination of values is counted by itself. Required.
     pub key: Option<Spanned<ValueList<KeyPart>>>,
     /// Permits per time: `"100/10s"`, `"5/s"`, `"60/min"`, `"1000/h"`, `"10000/day"`. For `"concurrency"`,
-    /// the permits in use at a time: `"20"`. Required.
+    /// the permits in use at a time: `"20"`. With `calendar`: `"10000/month"`. Required.
     pub rate: Option<Spanned<ParsedText<AnyRate>>>,
     /// Algorithm: `"sliding-window"` is exact in any window, `"sliding-cells"` nearly so with little memory,
     /// `"fixed-window"` counts in consecutive windows, `"gcra"` is a leaky bucket, and `"concurrency"` counts
@@ -41,6 +43,10 @@ pub(in crate::config) struct LimitTable {
     pub burst: Option<Spanned<Permits>>,
     /// For `"sliding-cells"`: number of cells in a window, 1 to 1000. Default: 60.
     pub cells: Option<Spanned<Whole<1, 1000>>>,
+    /// For `"fixed-window"`: counts by the calendar instead of from the first request on. The `rate` is for one hour, day, ISO
+    /// week, month or year, which begins at the same time for all, at midnight `"UTC"` or at a fixed offset such as
+    /// `"+08:00"`. Default: none.
+    pub calendar: Option<Spanned<ParsedText<CalendarOffset>>>,
     /// For `"concurrency"`: time after which the requests of a gateway that died no longer count, `"1s"` to
     /// `"1h"`. Default: `"30s"`.
     pub lease: Option<Spanned<ParsedText<LeaseDuration>>>,
@@ -102,6 +108,7 @@ impl Default for LimitTable {
             algorithm: ParsedText(AlgorithmName::SlidingWindow),
             burst: None,
             cells: None,
+            calendar: None,
             lease: None,
             cost: Spanned::new(0..0, Cost::Fixed(1)),
             when_status: None,
@@ -178,6 +185,7 @@ impl LimitTable {
             || self.rate.is_some()
             || self.burst.is_some()
             || self.cells.is_some()
+            || self.calendar.is_some()
             || self.lease.is_some()
             || self.when_status.is_some()
             || self.usage.is_some()

@@ -3,7 +3,7 @@
 use std::{ops::RangeInclusive, time::Duration};
 
 use super::FromText;
-use tollgate_limiter::{Rate, RedissonName, duration};
+use tollgate_limiter::{CalendarRate, CalendarUnit, Rate, RedissonName, duration};
 
 use crate::config::StatusRange;
 
@@ -12,6 +12,8 @@ use crate::config::StatusRange;
 pub(in crate::config) enum AnyRate {
     /// Permits per time.
     InTime(Rate),
+    /// Permits per month or year, which have no fixed length.
+    InCalendar(CalendarRate),
     /// Permits in use at a time.
     AtATime(u32),
 }
@@ -21,6 +23,9 @@ impl FromText for AnyRate {
     const FORM: Option<&'static str> = Some(r" *\d+ *(/.+)?");
 
     fn read(text: &str) -> Result<Self, String> {
+        if let Ok(rate @ CalendarRate { unit: CalendarUnit::Month | CalendarUnit::Year, .. }) = text.parse() {
+            return Ok(Self::InCalendar(rate));
+        }
         if text.is_empty() || !text.bytes().all(|b| b.is_ascii_digit()) {
             return text.parse().map(Self::InTime).map_err(|remedy| nginx_hint(text).unwrap_or(remedy));
         }
@@ -69,6 +74,41 @@ impl FromText for RedissonName {
 
     fn read(text: &str) -> Result<Self, String> {
         text.parse()
+    }
+}
+
+/// The offset from UTC of the clock by which a calendar goes, in minutes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::config) struct CalendarOffset(pub i16);
+
+impl FromText for CalendarOffset {
+    const EXPECTED: &'static str = "\"UTC\", or a fixed offset from it such as \"+08:00\"";
+    const FORM: Option<&'static str> = Some(r"UTC|[+-]\d\d:\d\d");
+
+    fn read(text: &str) -> Result<Self, String> {
+        let two_digits = |text: &str| match text.as_bytes() {
+            [tens @ b'0'..=b'9', ones @ b'0'..=b'9'] => Some(i16::from((tens - b'0') * 10 + (ones - b'0'))),
+            _ => None,
+        };
+        let minutes = |text: &str| {
+            let (hours, minutes) = text.split_once(':')?;
+            Some((two_digits(hours)?, two_digits(minutes)?))
+        };
+        let sign = match text.as_bytes().first() {
+            _ if text == "UTC" => return Ok(Self(0)),
+            Some(b'+') => 1,
+            Some(b'-') => -1,
+            _ => 0,
+        };
+        match minutes(text.get(1..).unwrap_or_default()) {
+            Some((hours, minutes)) if sign != 0 && hours * 60 + minutes <= 14 * 60 && minutes < 60 => {
+                Ok(Self(sign * (hours * 60 + minutes)))
+            }
+            _ => Err(format!(
+                "`{text}` is not an offset from UTC\nwrite {}; regions with daylight saving time are not supported",
+                Self::EXPECTED
+            )),
+        }
     }
 }
 
@@ -143,6 +183,19 @@ mod tests {
         );
         for text in ["", "-1", "2147483648", "99999999999999999999", "/s", "20 /"] {
             assert!(AnyRate::read(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_calendar_has_an_offset() {
+        for (text, minutes) in [("UTC", 0), ("+00:00", 0), ("+08:00", 480), ("-03:30", -210), ("+14:00", 840)]
+        {
+            assert_eq!(CalendarOffset::read(text), Ok(CalendarOffset(minutes)), "{text}");
+        }
+        for text in
+            ["", "utc", "Z", "08:00", "+8:00", "+08:60", "+14:01", "+99:99", "Europe/Berlin", "é08:00", "+é"]
+        {
+            assert!(CalendarOffset::read(text).is_err(), "{text}");
         }
     }
 

@@ -6,7 +6,9 @@ use hyper::{
     HeaderMap,
     header::{HeaderName, HeaderValue},
 };
-use tollgate_limiter::{RatelimitHeaders, Refusal, Standing, fields};
+use tollgate_limiter::{
+    Algorithm, Calendar, CalendarUnit, Quota, RatelimitHeaders, Refusal, Standing, fields,
+};
 
 use crate::{
     config::{CountHeaders, Verdict},
@@ -142,7 +144,7 @@ fn standing<'s>(standings: impl Iterator<Item = &'s Standing>) -> DescriptorStat
         code: if refuses { over() } else { RateLimitCode::Ok.into() },
         current_limit: Some(CurrentLimit {
             requests_per_unit: standing.quota.permits,
-            unit: unit(standing.quota.window_us).into(),
+            unit: unit(standing.quota).into(),
             name: standing.limit.name().to_owned(),
         }),
         limit_remaining: u32::try_from(outcome.remaining).unwrap_or(u32::MAX),
@@ -155,9 +157,14 @@ fn whole_seconds(us: u64) -> Duration {
     Duration { seconds: us.div_ceil(1_000_000).try_into().unwrap_or(i64::MAX), nanos: 0 }
 }
 
-/// Returns the unit of a window.
-fn unit(window_us: u64) -> Unit {
+/// Returns the unit of a quota's window.
+fn unit(Quota { algorithm, window_us, .. }: Quota) -> Unit {
     const DAY: u64 = 24 * 3600;
+    match algorithm {
+        Algorithm::Calendar(Calendar { unit: CalendarUnit::Month, .. }) => return Unit::Month,
+        Algorithm::Calendar(Calendar { unit: CalendarUnit::Year, .. }) => return Unit::Year,
+        _ => {}
+    }
     match (window_us % 1_000_000, window_us / 1_000_000) {
         (0, 1) => Unit::Second,
         (0, 60) => Unit::Minute,

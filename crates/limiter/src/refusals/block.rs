@@ -273,6 +273,7 @@ impl Block {
         let delay_us = match algorithm {
             Algorithm::SlidingWindow
             | Algorithm::FixedWindow
+            | Algorithm::Calendar(_)
             | Algorithm::SlidingCells { .. }
             | Algorithm::Refundable { .. } => window_us + self.quota.lag_us(),
             Algorithm::Gcra { .. } | Algorithm::Concurrency | Algorithm::Redisson(_) => return None,

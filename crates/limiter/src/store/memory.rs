@@ -16,7 +16,7 @@ use std::{
         Arc,
         atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
-    time::Instant,
+    time::{Instant, SystemTime, UNIX_EPOCH},
 };
 
 use bytes::Bytes;
@@ -48,10 +48,12 @@ const SWEEP_EVERY_US: u64 = 500;
 const SWEPT_BUCKETS: usize = 256;
 const SWEPT_SHARDS: usize = 64;
 
-/// Buckets in this process. Its clock is monotonic and starts with it.
+/// Buckets in this process. Its clock starts with it at the system's time, and is monotonic.
 pub struct MemoryStore {
     shards: Box<[Mutex<Shard>]>,
     started: Instant,
+    /// The system's time then, in microseconds since 1970.
+    started_us: u64,
     shares: Shares,
     /// The shard to sweep next, and when the last one was.
     to_sweep: AtomicUsize,
@@ -83,6 +85,7 @@ impl MemoryStore {
         Self {
             shards: (0..shards).map(|_| Mutex::default()).collect(),
             started: Instant::now(),
+            started_us: system_time_us(),
             shares: Shares::new(max_bytes),
             to_sweep: AtomicUsize::new(0),
             swept_us: AtomicU64::new(0),
@@ -210,9 +213,8 @@ impl MemoryStore {
         Ok(())
     }
 
-    /// Microseconds since the start, plus a year, so that no window reaches back before zero.
     fn time_us_at(&self, now: Instant) -> u64 {
-        now.saturating_duration_since(self.started).as_micros() as u64 + Rate::MAX_WINDOW_US
+        now.saturating_duration_since(self.started).as_micros() as u64 + self.started_us
     }
 
     fn time_us(&self) -> u64 {
@@ -536,6 +538,12 @@ impl fmt::Debug for MemoryStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("MemoryStore").field("shares", &self.shares).finish_non_exhaustive()
     }
+}
+
+/// Returns the system's time in microseconds since 1970, but at least a year, so that no window reaches back before zero.
+fn system_time_us() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    (since.as_micros() as u64).max(Rate::MAX_WINDOW_US)
 }
 
 /// Microseconds until a bucket has room for a charge of this cost.

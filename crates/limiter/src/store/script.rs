@@ -37,6 +37,7 @@ pub const SOURCE: &str = concat!(
     include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/lua/sliding_cells.lua")),
     include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/lua/refundable.lua")),
     include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/lua/fixed_window.lua")),
+    include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/lua/calendar_window.lua")),
     include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/lua/gcra.lua")),
     include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/lua/concurrency.lua")),
     include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/lua/redisson.lua")),
@@ -243,6 +244,7 @@ impl Call {
             Algorithm::SlidingCells { .. } => "sc",
             Algorithm::Refundable { .. } => "rl",
             Algorithm::FixedWindow => "fw",
+            Algorithm::Calendar(_) => "ca",
             Algorithm::Gcra { .. } => "gc",
             Algorithm::Concurrency => "cc",
             Algorithm::Redisson(_) => "rs",
@@ -251,6 +253,7 @@ impl Call {
         list.push(quota.window_us as i64);
         match quota.algorithm {
             Algorithm::SlidingWindow | Algorithm::FixedWindow => list.push(0),
+            Algorithm::Calendar(calendar) => list.push_text(&calendar.parameter()),
             Algorithm::SlidingCells { cells } => list.push(i64::from(cells)),
             Algorithm::Refundable { cells } => list.push(i64::from(cells.unwrap_or(0))),
             Algorithm::Gcra { .. } => list.push(i64::from(quota.capacity())),
