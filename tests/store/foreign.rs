@@ -8,7 +8,7 @@ use tokio::{
     time::{Instant, sleep},
 };
 use tollgate_limiter::{
-    Algorithm, StoreError,
+    Algorithm, Calendar, CalendarUnit, StoreError,
     store::{Act, Charge, Decision, LeaseId, Operation, Reply},
 };
 
@@ -17,11 +17,12 @@ use crate::{
     store::stepped::{SECOND, Script, charge, on, under},
 };
 
-const ALGORITHMS: [Algorithm; 6] = [
+const ALGORITHMS: [Algorithm; 7] = [
     Algorithm::SlidingWindow,
     Algorithm::SlidingCells { cells: 4 },
     Algorithm::Refundable { cells: None },
     Algorithm::FixedWindow,
+    Algorithm::Calendar(Calendar { unit: CalendarUnit::Month, offset_minutes: 0 }),
     Algorithm::Gcra { burst: None },
     Algorithm::Concurrency,
 ];
@@ -35,7 +36,10 @@ fn foreign_content(algorithm: Algorithm) -> Vec<Vec<&'static str>> {
             vec!["ZADD", "foreign", "1", "short"],
             vec!["ZADD", "foreign", "1", "an entry of thirty-one bytes...."],
         ],
-        Algorithm::Refundable { .. } | Algorithm::FixedWindow | Algorithm::Gcra { .. } => vec![
+        Algorithm::Refundable { .. }
+        | Algorithm::FixedWindow
+        | Algorithm::Calendar(_)
+        | Algorithm::Gcra { .. } => vec![
             of_another_type,
             vec!["LPUSH", "foreign", "text"],
             vec!["SET", "foreign", "text that is too long for any"],

@@ -4,7 +4,7 @@
 
 use std::{fmt, str::FromStr};
 
-use super::{Count, MOST_USED, Quota, Rate, Refund, parts_of_rate};
+use super::{Count, MOST_USED, Quota, Rate, Refund, rate::parts_of_rate};
 use crate::duration;
 
 const HOUR_US: u64 = 3_600_000_000;
