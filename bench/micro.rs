@@ -156,7 +156,7 @@ fn ratelimit_fields(bencher: Bencher<'_, '_>, limits: usize) {
     let standing = |name| Standing {
         limit: Arc::new(Limit::new(name, quota)),
         quota,
-        outcome: Outcome { charged: true, remaining: 42, grow_us: 7_000_000, delay_us: Some(0) },
+        outcome: Outcome { charged: true, remaining: 42, grow_us: 7_000_000, delay_us: Some(0), rate: None },
         origin: Origin::Store,
         reading: 0,
     };

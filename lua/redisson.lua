@@ -15,7 +15,8 @@
 -- the rate less the permits of the members, since release() adds to it alone. So it is never lowered here.
 --
 -- The parameter is 14 random bytes of this call, the type that a new hash gets (a digit), and the process's id.
--- The table of functions is that of lua/sliding_window.lua, with `of_bucket`, `reset` and `derived_keys` beside it.
+-- The table of functions is that of lua/sliding_window.lua, with `of_bucket`, `reset`, `held_to` and `derived_keys` beside
+-- it.
 local function redisson()
   -- How many members are read at once, where the first few don't suffice.
   local FEW, MANY = 3, 500
@@ -131,7 +132,10 @@ local function redisson()
     local alive = members - dead
     local function sum() return sum_from(quota, dead) end
     local left = written and left_without(quota, tonumber(written), released, alive, sum)
-    -- Somebody has deleted it, or it has expired before the members.
+    -- Without a value, somebody has deleted it, or it has expired before the members. Otherwise it stays at the least what is
+    -- written: release() makes value and members exceed the rate together, and what it gave isn't taken back. But neither it
+    -- nor anything else leaves a value that exceeds the rate alone. Such a value was left by a higher rate, when the
+    -- configuration was replaced without it. Only the rate of it is granted.
     left = math.min(left or quota.capacity - (alive > 0 and sum() or 0), quota.capacity)
     return quota.capacity - left, dead, alive, written, oldest
   end
@@ -221,6 +225,18 @@ local function redisson()
     if charged > 0 or not quota.new_type then keep_alive(key, quota) end
   end
 
+  -- Adds to the reply the rate that a bucket is held to, and by how much its newest grant is ahead. Java's numbers may be
+  -- greater than those that a reply can have.
+  local function held_to(quota, reply)
+    local GREATEST = 9007199254740991
+    local ahead_ms = quota.newest and quota.newest - quota.now_ms or 0
+    if ahead_ms <= quota.interval_ms then ahead_ms = 0 end
+    local filled = #reply
+    reply[filled + 1] = math.min(quota.capacity, GREATEST)
+    reply[filled + 2] = math.min(quota.interval_ms, GREATEST)
+    reply[filled + 3] = math.floor(math.min(ahead_ms, GREATEST))
+  end
+
   -- Forgets what was counted. The hash is others', too, and stays.
   local function reset(_, quota)
     if quota.value_key then redis.call('UNLINK', quota.value_key, quota.permits_key) end
@@ -228,6 +244,7 @@ local function redisson()
 
   return {
     quota = quota, of_bucket = of_bucket, open = open, charge = charge, delay = delay, close = close, reset = reset,
+    held_to = held_to,
     -- Beside the hash: the value and the permits, overall and of this process.
     derived_keys = 4,
   }

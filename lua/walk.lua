@@ -26,8 +26,10 @@
 -- microseconds until its cost fits (0: now, -1: never); for peek the permits in use, the microseconds until
 -- there is more room, and those until the cost fits; for report the same after it, but instead of the cost's delay 0
 -- if it fitted, or else the microseconds until one permit does; for refund the number of permits that came back; for
--- other operations nothing. A failed operation has none
--- of these. The position of each (from 0) and the error's text follow at the end.
+-- other operations nothing. A failed operation has none of these. Behind them, for each bucket of rs: the permits and
+-- the milliseconds of the rate that it is held to, and the milliseconds by which its newest grant is ahead of this
+-- clock if that is more than an interval, else 0. The position of each failed operation (from 0) and the error's text
+-- follow at the end.
 --
 -- Operations are executed in order, and a rejection doesn't stop the walk: the replies are those of as many single
 -- calls. A request is admitted iff every enforcing limit has room. Then each of these is charged, and so is each
@@ -227,6 +229,12 @@ while at <= end_of_words do
   place = place + 1
 end
 if close_all then close_all() end
+if derived > 0 then
+  for index = 1, #quotas do
+    local held_to = quotas[index].algorithm.held_to
+    if held_to then held_to(quotas[index], reply) end
+  end
+end
 if failed then
   for place, fault in pairs(failed) do
     reply[#reply + 1] = place

@@ -227,7 +227,13 @@ pub fn fields(bytes: &[u8]) {
         quota,
         origin: Origin::Store,
         reading: 0,
-        outcome: Outcome { charged: true, remaining: next(), grow_us: next(), delay_us: Some(next()) },
+        outcome: Outcome {
+            charged: true,
+            remaining: next(),
+            grow_us: next(),
+            delay_us: Some(next()),
+            rate: None,
+        },
     });
     for form in [
         RatelimitHeaders::Draft11,

@@ -12,7 +12,10 @@ use serde_json::{Value, json};
 use tokio::{net, time::timeout};
 use tollgate_limiter::{Ask, Limit, Limiter, OnFailure, Rate, StoreUrl};
 
-use crate::config::{Config, EXPIRES_SOON, Expiry, ListenAddress, ServerUrl, Target, UpstreamSettings};
+use crate::{
+    config::{Config, EXPIRES_SOON, Expiry, ListenAddress, ServerUrl, Target, UpstreamSettings},
+    gateway::Gateway,
+};
 
 /// A thing that a configuration needs, and the problem with it, if there is one.
 pub(super) struct Finding {
@@ -45,6 +48,7 @@ pub(super) async fn findings(config: &Config) -> Vec<Finding> {
         StoreUrl::Redis(url) => format!("store {url}"),
     };
     findings.push(Finding::of(store, store_decides(config).await));
+    findings.extend(rates_in_redis(config).await);
     for (name, upstream) in &config.upstreams {
         let Target::Servers(servers) = &upstream.target else { continue };
         for server in servers {
@@ -85,6 +89,29 @@ async fn store_decides(config: &Config) -> Result<(), String> {
         .await
         .map_err(|refusal| format!("it can't decide: {refusal}"))?;
     limiter.reset(&ask).await.map_err(|error| with_causes(&error))
+}
+
+/// Looks for rates in Redis that win over those of the file, of limits that Java shares.
+async fn rates_in_redis(config: &Config) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let Ok(limiter) = Limiter::open(&config.store) else { return findings };
+    let gateway = Gateway::build(config, &limiter, None);
+    let is_shared = matches!(config.store.url, StoreUrl::Redis(_));
+    for rule in gateway.rules().values().filter(|rule| is_shared && rule.limit().redisson_name().is_some()) {
+        let (name, own) = (rule.limit().name(), rule.limit().quota());
+        // The store's own finding says why it can't be asked. And a user may lack the right to look through the keys.
+        let Ok(mut rates) = limiter.rates_of_redis(rule.limit()).await else { continue };
+        rates.retain(|(_, rate)| rule.own_rates().all(|(_, own)| own != *rate));
+        let others = rates.len().saturating_sub(1);
+        let outcome = rates.first().map_or(Ok(()), |(limiter, rate)| {
+            Err(format!(
+                "Redis has the rate {rate} for `{limiter}`, and others for {others} more keys. It wins over {own} in the \
+                 file: write rate = \"{rate}\", or change Redis with `tollgate limits set {name} KEY {own}`"
+            ))
+        });
+        findings.push(Finding::of(format!("limit `{name}`, shared with Redisson"), outcome));
+    }
+    findings
 }
 
 /// Resolves the name of a server, and connects to it.

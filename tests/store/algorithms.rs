@@ -182,7 +182,7 @@ fn a_charge_of_nothing_needs_room_for_one(store: &mut Stepped) {
 fn a_look_changes_nothing(store: &mut Stepped) {
     for algorithm in RATES {
         let one = ask(algorithm, "3/10s", 1);
-        let nothing = Usage { used: 0, grow_us: 0, delay_us: Some(0) };
+        let nothing = Usage { used: 0, grow_us: 0, delay_us: Some(0), rate: None };
         assert_eq!(store.peek(START, &one), nothing);
         assert!(is_admitted(store, START, &ask(algorithm, "3/10s", 3)));
         let first = store.peek(START + SECOND, &one);
@@ -205,7 +205,7 @@ fn a_look_says_when_its_cost_fits(store: &mut Stepped) {
     for (cost, delay_s) in [(0, Some(0)), (1, Some(5)), (3, Some(7)), (5, Some(9)), (6, None)] {
         let usage = store.peek(now, &ask(Algorithm::SlidingWindow, "5/10s", cost));
         let delay_us = delay_s.map(|seconds| seconds * SECOND);
-        assert_eq!(usage, Usage { used: 5, grow_us: 5 * SECOND, delay_us });
+        assert_eq!(usage, Usage { used: 5, grow_us: 5 * SECOND, delay_us, rate: None });
     }
 }
 
@@ -216,7 +216,10 @@ fn a_reset_forgets_all(store: &mut Stepped) {
             assert!(is_admitted(store, START + later, &full), "{algorithm:?}");
             assert_eq!(store.act(START + later, &full, Act::Reset), Reply::Done);
         }
-        assert_eq!(store.peek(START + 3, &full), Usage { used: 0, grow_us: 0, delay_us: Some(0) });
+        assert_eq!(
+            store.peek(START + 3, &full),
+            Usage { used: 0, grow_us: 0, delay_us: Some(0), rate: None }
+        );
         // One that isn't there is as well forgotten.
         store.act(START + 3, &full, Act::Reset);
     }
@@ -239,7 +242,7 @@ fn a_reset_forgets_what_its_own_call_charged(store: &mut Stepped) {
         let replies = store.operate(START, &operations);
         let is_admitted = |at: usize| decision(replies[at].clone()).admitted;
         assert_eq!([0, 1, 5].map(is_admitted), [true, false, true], "{algorithm:?}");
-        assert_eq!(replies[3], Reply::Usage(Usage { used: 0, grow_us: 0, delay_us: Some(0) }));
+        assert_eq!(replies[3], Reply::Usage(Usage { used: 0, grow_us: 0, delay_us: Some(0), rate: None }));
         assert_eq!(used(store, START + 1, &two), 2, "{algorithm:?}");
     }
 }
@@ -369,16 +372,23 @@ fn gcra_keeps_the_permits_when_its_window_changes(store: &mut Stepped) {
     assert!(is_admitted(store, START, &ask(GCRA, "10/10s", 8)));
     for (rate, a_permit_us) in [("10/10s", SECOND), ("10/100s", 10 * SECOND), ("10/1s", SECOND / 10)] {
         let usage = store.peek(START, &at(rate));
-        assert_eq!(usage, Usage { used: 8, grow_us: a_permit_us, delay_us: Some(0) }, "{rate}");
+        assert_eq!(usage, Usage { used: 8, grow_us: a_permit_us, delay_us: Some(0), rate: None }, "{rate}");
     }
     // Half a permit has drained, and 7.5 are outstanding: in any units, until a grant and after it.
     let half = START + SECOND / 2;
-    assert_eq!(store.peek(half, &at("10/10s")), Usage { used: 8, grow_us: SECOND / 2, delay_us: Some(0) });
+    assert_eq!(
+        store.peek(half, &at("10/10s")),
+        Usage { used: 8, grow_us: SECOND / 2, delay_us: Some(0), rate: None }
+    );
     assert!(is_admitted(store, half, &at("10/10s")));
     for (rate, half_a_permit_us) in [("10/10s", SECOND / 2), ("10/100s", 5 * SECOND), ("10/1s", SECOND / 20)]
     {
         let usage = store.peek(half, &at(rate));
-        assert_eq!(usage, Usage { used: 9, grow_us: half_a_permit_us, delay_us: Some(0) }, "{rate}");
+        assert_eq!(
+            usage,
+            Usage { used: 9, grow_us: half_a_permit_us, delay_us: Some(0), rate: None },
+            "{rate}"
+        );
     }
 }
 
@@ -418,7 +428,8 @@ fn gcra_forgives_no_debt(store: &mut Stepped) {
     store.act(START, &one, Act::Record(1_000_000));
     let usage = store.peek(START, &one);
     // There is room for one more when 900,001 permits have drained, nine days and a permit's time later.
-    let expected = Usage { used: 1_000_000, grow_us: 9 * DAY + 864_000, delay_us: Some(9 * DAY + 864_000) };
+    let expected =
+        Usage { used: 1_000_000, grow_us: 9 * DAY + 864_000, delay_us: Some(9 * DAY + 864_000), rate: None };
     assert_eq!(usage, expected);
     // Nothing is lost when it drains, by whole windows or a fraction of one, and when more is recorded.
     assert_eq!(store.peek(START + 3 * DAY, &one).used, 700_000);
@@ -490,7 +501,7 @@ fn a_released_lease_is_free_at_once(store: &mut Stepped) {
     ];
     let replies = store.operate(START + 2, &operations);
     assert!(!decision(replies[0].clone()).admitted);
-    assert_eq!(replies[2], Reply::Usage(Usage { used: 1, grow_us: SECOND, delay_us: Some(0) }));
+    assert_eq!(replies[2], Reply::Usage(Usage { used: 1, grow_us: SECOND, delay_us: Some(0), rate: None }));
 }
 
 fn a_lease_that_is_not_renewed_ends(store: &mut Stepped) {

@@ -129,7 +129,7 @@ fn fault_12_more_than_the_limit_can_never_be_admitted(store: &mut Stepped) {
     let too_much = charge("b", "5/10s", 6);
     let (admitted, outcome) = take(store, START, too_much.clone());
     assert!(!admitted);
-    assert_eq!(outcome, Outcome { charged: false, remaining: 5, grow_us: 0, delay_us: None });
+    assert_eq!(outcome, Outcome { charged: false, remaining: 5, grow_us: 0, delay_us: None, rate: None });
     assert!(take(store, START, charge("b", "5/10s", 5)).0);
     assert_eq!(take(store, START, too_much).1.delay_us, None);
 }

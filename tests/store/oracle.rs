@@ -44,6 +44,7 @@ impl Oracle {
             remaining: room(&alive),
             grow_us: alive.first().map_or(0, |oldest| ends(*oldest)),
             delay_us: if charged { Some(0) } else { enough.map(|at| ends(alive[at])) },
+            rate: None,
         }
     }
 }
@@ -156,6 +157,7 @@ impl Definition for Cells {
             remaining: permits.saturating_sub(used(&self.0)),
             grow_us: if self.0.is_empty() { 0 } else { ends(0) },
             delay_us: if charged { Some(0) } else { enough.map(ends).filter(|_| cost <= permits) },
+            rate: None,
         }
     }
 }
@@ -183,6 +185,7 @@ impl Definition for Fixed {
             remaining: permits - self.1,
             grow_us: ends_us,
             delay_us: if charged { Some(0) } else { (cost <= permits).then_some(ends_us) },
+            rate: None,
         }
     }
 }
@@ -210,6 +213,7 @@ impl Definition for Arrival {
             remaining: (burst - used) as u64,
             grow_us: if used == 0 { 0 } else { until(used - 1) },
             delay_us: if charged { Some(0) } else { burst.checked_sub(u128::from(cost)).map(until) },
+            rate: None,
         }
     }
 }

@@ -252,6 +252,11 @@ impl Quota {
         Rate { permits: self.permits, window_us: self.window_us }
     }
 
+    /// Returns the quota with another rate, if there is one.
+    pub(crate) fn at(self, rate: Option<Rate>) -> Self {
+        rate.map_or(self, |rate| Self::new(self.algorithm, rate))
+    }
+
     /// Returns the most permits that can be in use. A greater cost is never admitted.
     pub fn capacity(self) -> u32 {
         match self.algorithm {

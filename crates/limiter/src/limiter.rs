@@ -32,6 +32,7 @@ use crate::{
 use self::{
     failure::deny,
     outcome::{hold, refuse},
+    redisson::RedisRates,
 };
 
 /// A limiter: decides requests, in a store and in this process. It outlives reloads of the configuration,
@@ -80,6 +81,7 @@ pub struct Limiter {
     failures: CountsByWord,
     /// Decisions by a clock that is a window behind.
     set_back: Counts,
+    redis_rates: RedisRates,
 }
 
 impl Limiter {
@@ -131,6 +133,7 @@ impl Limiter {
             key_prefix: config.key_prefix.clone(),
             failures: CountsByWord::of(&StoreError::KINDS),
             set_back: Counts::new(1),
+            redis_rates: RedisRates::default(),
         });
         tokio::spawn(Self::follow_changes(Arc::downgrade(&limiter)));
         Ok(limiter)
@@ -374,6 +377,7 @@ impl Limiter {
 
     /// Returns the admission or the refusal that the store's decision is.
     fn conclude(&self, asked: ChargedAsks<'_>, decision: Decision) -> Result<Admission, Refusal> {
+        self.note_redis_rates(&asked, &decision);
         match decision.admitted {
             true => Ok(self.admit(&self.store, Origin::Store, asked, decision, Admission::default())),
             false => Err(refuse(&asked, &decision, Origin::Store)),

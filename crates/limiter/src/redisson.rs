@@ -43,6 +43,19 @@ impl RedissonName {
         self.behind.is_some()
     }
 
+    /// Returns a pattern of Redis that all names match.
+    #[cfg(feature = "redis")]
+    pub(crate) fn pattern(&self) -> String {
+        let is_special = |character: &char| matches!(character, '*' | '?' | '[' | ']' | '\\' | '^');
+        let escaped = |text: &str| {
+            let escape =
+                |character: char| is_special(&character).then_some('\\').into_iter().chain([character]);
+            text.chars().flat_map(escape).collect::<String>()
+        };
+        let behind = self.behind.as_ref().map(|behind| format!("*{}", escaped(behind)));
+        escaped(&self.before) + &behind.unwrap_or_default()
+    }
+
     /// Returns the name of the limiter for the text of a key.
     pub(crate) fn of_key(&self, text: &str) -> String {
         let value = text.split_once('=').map_or(text, |(_, value)| value);

@@ -15,7 +15,8 @@ use crate::{
 pub struct Standing {
     /// The limit.
     pub limit: Arc<Limit>,
-    /// The quota it was held to: the limit's, the key's own, or this gateway's share while the store is away.
+    /// The quota it was held to: the limit's, the key's own, the one that Redis has for Java, too, or this gateway's share
+    /// while the store is away.
     pub quota: Quota,
     /// The store's statement, now or lately. If it wasn't asked since the cost is more than the quota ever
     /// allows, only that holds.
@@ -89,10 +90,11 @@ impl Effect {
 }
 
 impl Standing {
-    /// Returns the standing of a limit. For a shadowing limit the origin is always [`Origin::Shadow`].
+    /// Returns the standing of a limit. If the store holds it to another rate, that is shown. For a shadowing limit the origin is always [`Origin::Shadow`].
     pub fn new(ask: &Ask, quota: Quota, outcome: Outcome, origin: Origin) -> Self {
         let Ask { limit, reading, .. } = ask;
         let origin = if limit.shadows() { Origin::Shadow } else { origin };
+        let quota = quota.at(outcome.rate);
         Self { limit: limit.clone(), quota, outcome, origin, reading: *reading }
     }
 

@@ -26,7 +26,7 @@ use tokio::time::Instant;
 
 pub use crate::algorithm::{Refund, concurrency::LeaseId};
 use crate::{
-    algorithm::Quota,
+    algorithm::{Quota, Rate},
     metrics::{Distribution, Page},
 };
 
@@ -143,6 +143,17 @@ pub struct Usage {
     pub grow_us: u64,
     /// Microseconds until the cost fits, 0 if it fits now; `None` if it never can.
     pub delay_us: Option<u64>,
+    /// The rate that the bucket is held to, if the store has another one than the quota's.
+    pub rate: Option<Rate>,
+}
+
+impl Usage {
+    /// Returns the outcome of a charge on a bucket that is used so afterwards.
+    pub(crate) fn outcome(self, quota: Quota, charged: bool) -> Outcome {
+        let Self { used, grow_us, delay_us, rate } = self;
+        let remaining = u64::from(quota.at(rate).capacity()).saturating_sub(used);
+        Outcome { charged, remaining, grow_us, delay_us, rate }
+    }
 }
 
 /// An operation of a store, done in one step.
@@ -232,6 +243,8 @@ pub struct Outcome {
     pub grow_us: u64,
     /// Microseconds until the cost fits, 0 if it fits now or was charged; `None` if it never can.
     pub delay_us: Option<u64>,
+    /// The rate that the bucket is held to, if the store has another one than the charge's quota.
+    pub rate: Option<Rate>,
 }
 
 /// The state of a server of a store.

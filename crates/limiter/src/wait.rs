@@ -89,7 +89,9 @@ impl Awaited {
         let delay_us = free_at.map(us_until).or(told.and_then(|outcome| outcome.delay_us));
         let (remaining, grow_us) =
             told.map_or((0, delay_us.unwrap_or(0)), |told| (told.remaining, told.grow_us));
-        let outcome = Outcome { charged: false, remaining, grow_us, delay_us: delay_us.map(|us| us.max(1)) };
+        let delay_us = delay_us.map(|us| us.max(1));
+        let rate = told.and_then(|told| told.rate);
+        let outcome = Outcome { charged: false, remaining, grow_us, delay_us, rate };
         let standing = Standing::new(&self.ask, self.quota, outcome, Origin::LocalRefusal);
         Refusal::Limited(Box::new(Limited { standings: smallvec![standing] }))
     }

@@ -53,9 +53,10 @@ impl Limiter {
 
 /// The outcome of a limit that admits without knowing.
 pub(super) const UNKNOWN_ROOM: Outcome =
-    Outcome { charged: false, remaining: 0, grow_us: 0, delay_us: Some(0) };
+    Outcome { charged: false, remaining: 0, grow_us: 0, delay_us: Some(0), rate: None };
 /// The outcome of a limit that refuses in any case.
-pub(super) const NO_ROOM: Outcome = Outcome { charged: false, remaining: 0, grow_us: 0, delay_us: None };
+pub(super) const NO_ROOM: Outcome =
+    Outcome { charged: false, remaining: 0, grow_us: 0, delay_us: None, rate: None };
 
 /// Returns the refusal of the limits that refuse since the store can't answer.
 pub(super) fn deny(

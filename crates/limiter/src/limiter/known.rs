@@ -96,9 +96,8 @@ impl Limiter {
     /// Looks up how a request would be refused now, or that it wouldn't.
     pub(super) async fn look_at(&self, asked: &mut ChargedAsk<'_>) -> Result<Outcome, StoreError> {
         let sent = self.refusals.sending();
-        let (Usage { used, grow_us, delay_us }, _) = self.peek_at(asked).await?;
-        let remaining = u64::from(asked.charge().quota.capacity()).saturating_sub(used);
-        let outcome = Outcome { charged: false, remaining, grow_us, delay_us };
+        let (usage, _) = self.peek_at(asked).await?;
+        let outcome = usage.outcome(asked.charge().quota, false);
         if self.remembers(&asked.charge, asked.scope) {
             self.refusals.note(&asked.charge, &outcome, sent);
             if asked.ask.limit.has_refunds() {

@@ -13,7 +13,7 @@ use crate::{
     Ask, Key, KeyState, Limit, Quota,
     overrides::Follows,
     store::{
-        Charge, Placed, Store, StoreError,
+        Placed, Store, StoreError,
         overrides::{Override, OverrideChange, SetWhen},
     },
 };
@@ -41,10 +41,9 @@ impl Limiter {
         asked.charge.cost = asked.charge.cost.max(1);
         let is_overridden = self.overridden.of(&ask.limit, Some(&ask.key)).is_some();
         let (usage, is_by_network) = self.peek_at(&mut asked).await?;
-        let Charge { bucket, quota, .. } = asked.charge();
-        let known = self.store.known_rate(bucket, *quota, Instant::now() + PATIENCE).await?;
-        let held = Quota::new(quota.algorithm, known.unwrap_or(quota.rate()));
-        Ok(KeyState { quota: held, is_overridden: is_overridden || held != *quota, usage, is_by_network })
+        let quota = asked.charge().quota;
+        let is_overridden = is_overridden || usage.rate.is_some();
+        Ok(KeyState { quota: quota.at(usage.rate), is_overridden, usage, is_by_network })
     }
 
     /// Forgets what was counted for a key, here and for all gateways. Those that can't be told so may still refuse
@@ -137,12 +136,11 @@ impl Limiter {
         self.note_own(change).await
     }
 
-    /// Returns the quota that holds now for a limit, or for one key of it, without the file's rates of single keys.
+    /// Returns the quota that holds now for a limit, or for one key of it, without the file's rates of single keys. For a
+    /// limit that is shared with Redisson, it is the one that Redis had for any of its keys within the last minute.
     pub fn quota(&self, limit: &Limit, key: Option<&Key>) -> Quota {
-        match self.overridden.of(limit, key) {
-            Some((rate, _)) => Quota::new(limit.quota.algorithm, rate),
-            None => limit.quota,
-        }
+        let set = self.overridden.of(limit, key).map(|(rate, _)| rate);
+        limit.quota.at(set.or_else(|| self.redis_rate(limit)))
     }
 
     /// Returns all overrides, by the name of the limit, or that and a key's text with a space between them.

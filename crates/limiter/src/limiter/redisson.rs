@@ -1,11 +1,16 @@
 //! What only limits have that are shared with Redisson: rates that Java reads, too, and times to live.
 
-use std::time::Duration;
+use std::{collections::HashMap, time::Duration};
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use crate::{Ask, Counted, Key, Limit, Override, Quota, Rate, SetWhen, store::StoreError};
+use crate::{
+    Ask, Counted, Key, Limit, Override, Quota, Rate, SetWhen,
+    charged_ask::ChargedAsks,
+    store::{Decision, Placed, StoreError},
+};
 
 use super::{Limiter, operators::PATIENCE};
 
@@ -46,6 +51,48 @@ impl Limiter {
             return Err(StoreError::Unsupported(EXPIRES_BY_ITSELF));
         }
         self.store.redisson_ttl(&charge.bucket, Instant::now() + PATIENCE).await
+    }
+
+    /// Returns the names of limiters in Redis that count for a limit which is
+    /// [shared with Redisson](Limit::shared_with_redisson), and whose rate isn't the limit's own, with that rate. It looks
+    /// through some 10,000 keys of one server at most.
+    ///
+    /// # Errors
+    /// The store gives no answer.
+    pub async fn rates_of_redis(&self, limit: &Limit) -> Result<Vec<(String, Rate)>, StoreError> {
+        let mut found = Vec::new();
+        let Some(name) = limit.redisson_name.as_ref().filter(|_| self.is_shared_with_java(limit)) else {
+            return Ok(found);
+        };
+        let deadline = || Instant::now() + PATIENCE;
+        let names = match name.has_key() {
+            true => self.store.redisson_names(name, deadline()).await?,
+            false => vec![name.of("")],
+        };
+        for name in names {
+            let rate = self.store.known_rate(name.as_bytes(), limit.quota, deadline()).await?;
+            found.extend(rate.filter(|rate| *rate != limit.quota.rate()).map(|rate| (name, rate)));
+        }
+        Ok(found)
+    }
+
+    /// Notes the rates that Redis has instead of those of limits, and logs each limit's at most once a minute.
+    pub(super) fn note_redis_rates(&self, asked: &ChargedAsks<'_>, decision: &Decision) {
+        for (asked, outcome) in asked.iter().zip(&decision.outcomes) {
+            let (name, own) = (asked.ask.limit.name(), asked.charge().quota.rate());
+            if let Some(rate) = outcome.rate.filter(|rate| self.redis_rates.note(name, *rate)) {
+                // Without the key, which clients choose.
+                tracing::warn!(
+                    "limit `{name}`: Redis has the rate {rate} for a limiter of Redisson, which wins over {own}: \
+                     change the limit's rate, or that in Redis with `tollgate limits set {name} KEY {own}`"
+                );
+            }
+        }
+    }
+
+    /// Returns the rate that Redis has had lately for a key of a limit, instead of the limit's.
+    pub(super) fn redis_rate(&self, limit: &Limit) -> Option<Rate> {
+        self.redis_rates.lately(limit.name())
     }
 
     async fn act_on_redisson(
@@ -108,6 +155,47 @@ impl Limiter {
         let is_changed = self.store.change_rate(bucket, quota, when, counted, deadline).await?;
         self.forget(bucket);
         Ok(is_changed)
+    }
+}
+
+/// The time for which a rate is remembered that Redis had, and after which it is logged again.
+const LATELY: Duration = Duration::from_secs(60);
+/// The most limits whose rates in Redis are remembered.
+const LIMITS_MOST: usize = 1_000;
+
+/// The rates of Redis that won over those of limits, by the limit's name.
+#[derive(Debug, Default)]
+pub(super) struct RedisRates(Mutex<HashMap<String, RedisRate>>);
+
+#[derive(Debug)]
+struct RedisRate {
+    rate: Rate,
+    seen_at: Instant,
+    logged_at: Instant,
+}
+
+impl RedisRates {
+    /// Notes the rate of a key of a limit. Returns true if it is time to log it.
+    fn note(&self, limit: &str, rate: Rate) -> bool {
+        let (now, mut noted) = (Instant::now(), self.0.lock());
+        if let Some(noted) = noted.get_mut(limit) {
+            (noted.rate, noted.seen_at) = (rate, now);
+            let is_due = noted.logged_at.elapsed() >= LATELY;
+            if is_due {
+                noted.logged_at = now;
+            }
+            return is_due;
+        }
+        let has_room = noted.len() < LIMITS_MOST;
+        if has_room {
+            noted.insert(limit.to_owned(), RedisRate { rate, seen_at: now, logged_at: now });
+        }
+        has_room
+    }
+
+    fn lately(&self, limit: &str) -> Option<Rate> {
+        let noted = self.0.lock();
+        noted.get(limit).filter(|noted| noted.seen_at.elapsed() < LATELY).map(|noted| noted.rate)
     }
 }
 

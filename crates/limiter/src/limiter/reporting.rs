@@ -6,7 +6,7 @@ use tokio::time::Instant;
 use crate::{
     Admission, Ask, Limited, OnFailure, Origin, Refusal, Standing,
     charged_ask::ChargedAsk,
-    store::{Charge, Outcome, Placed, Store, StoreError, Usage},
+    store::{Charge, Outcome, Placed, Store, StoreError},
 };
 
 use super::{
@@ -81,7 +81,7 @@ impl Limiter {
         let (store, sent) = (self.store_of(asked.scope), self.refusals.sending());
         let error = match store.report_placed(&mut asked, deadline).await {
             Ok(usage) => {
-                let outcome = outcome(&asked, usage);
+                let outcome = usage.outcome(asked.charge().quota, true);
                 if outcome.delay_us != Some(0) && self.remembers(&asked.charge, asked.scope) {
                     let refused = Outcome { charged: false, ..outcome };
                     self.refusals.note(&Charge { cost: 1, ..asked.charge.clone() }, &refused, sent);
@@ -112,15 +112,11 @@ impl Limiter {
         asked.charge.quota = asked.charge.quota.share(self.instances);
         asked.common = asked.common.share(self.instances);
         match self.local.report_placed(&mut asked, deadline).await {
-            Ok(usage) => (asked.standing(outcome(&asked, usage), Origin::FallbackLocal), None),
+            Ok(usage) => {
+                let outcome = usage.outcome(asked.charge().quota, true);
+                (asked.standing(outcome, Origin::FallbackLocal), None)
+            }
             Err(error) => (denial(asked.ask, asked.charge.quota), Some(error)),
         }
     }
-}
-
-/// Returns the outcome of a report, after which a bucket is used so.
-fn outcome(asked: &ChargedAsk<'_>, usage: Usage) -> Outcome {
-    let Usage { used, grow_us, delay_us } = usage;
-    let remaining = u64::from(asked.charge().quota.capacity()).saturating_sub(used);
-    Outcome { charged: true, remaining, grow_us, delay_us }
 }

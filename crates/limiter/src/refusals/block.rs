@@ -145,7 +145,7 @@ impl CostRefusal {
     /// Returns what a decision of the store says about refusals. An admission refuses one permit more than is left, until there
     /// is more room.
     pub(super) fn new(charge: &Charge, outcome: &Outcome, sent: Instant) -> Option<Self> {
-        let Outcome { charged, remaining: room, grow_us, delay_us } = *outcome;
+        let Outcome { charged, remaining: room, grow_us, delay_us, .. } = *outcome;
         let (cost, delay_us) = match charged {
             true => (room as u32 + 1, grow_us),
             false => (charge.cost.max(1), delay_us.unwrap_or(0)),
@@ -257,6 +257,7 @@ impl Block {
             grow_us: us_until(told.told_at + Duration::from_micros(told.grow_us)),
             // A microsecond that has begun is to be waited for, too.
             delay_us: Some(us_until(told.free_at()) + 1),
+            rate: None,
         };
         Some(RecalledRefusal {
             outcome,
@@ -281,7 +282,7 @@ impl Block {
         let last = self.steps.last().filter(|_| self.blocks(cost, now))?;
         let grow_at = last.told_at + Duration::from_micros(last.grow_us);
         let grow_us = grow_at.saturating_duration_since(now).as_micros() as u64;
-        Some(Outcome { charged: false, remaining: last.room, grow_us, delay_us: Some(delay_us) })
+        Some(Outcome { charged: false, remaining: last.room, grow_us, delay_us: Some(delay_us), rate: None })
     }
 
     /// Returns true if no further request has to ask: what is known is recent, or a request asks already.

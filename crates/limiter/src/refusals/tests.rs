@@ -336,7 +336,13 @@ fn those_who_wait_for_an_answer_go_on_when_it_does_not_come() {
 fn blocks_are_bounded() {
     in_virtual_time(async {
         let refusals = Refusals::default();
-        let outcome = Outcome { charged: false, remaining: 0, grow_us: 1_000_000, delay_us: Some(1_000_000) };
+        let outcome = Outcome {
+            charged: false,
+            remaining: 0,
+            grow_us: 1_000_000,
+            delay_us: Some(1_000_000),
+            rate: None,
+        };
         for name in 0..SHARDS * BLOCKS_MOST * 2 {
             let mut charge = charge(1, 1, 1_000_000, Algorithm::SlidingWindow);
             charge.bucket = name.to_string().into();

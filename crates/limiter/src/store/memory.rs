@@ -555,7 +555,7 @@ fn delay_us(state: &State, quota: Quota, cost: u32, time_us: u64) -> Option<u64>
 fn outcome(state: &State, quota: Quota, time_us: u64, charged: bool, delay_us: Option<u64>) -> Outcome {
     let count = state.count();
     let remaining = u64::from(quota.capacity()).saturating_sub(count.used(quota));
-    Outcome { charged, remaining, grow_us: count.grow_us(quota, time_us), delay_us }
+    Outcome { charged, remaining, grow_us: count.grow_us(quota, time_us), delay_us, rate: None }
 }
 
 fn usage(shard: &mut Shard, bucket: Name<'_>, quota: Quota, cost: u32, time_us: u64) -> Usage {
@@ -564,6 +564,7 @@ fn usage(shard: &mut Shard, bucket: Name<'_>, quota: Quota, cost: u32, time_us: 
         used: state.count().used(quota),
         grow_us: state.count().grow_us(quota, time_us),
         delay_us: state.delay_us(quota, time_us, cost),
+        rate: None,
     })
 }
 

@@ -252,7 +252,8 @@ impl RedisStore {
         deadline: Instant,
     ) -> Result<Value, StoreError> {
         match &self.place {
-            Topology::One(node) => node.command(&words, Manner::Together, deadline).await,
+            // On the heap, as such calls are rare and their callers many.
+            Topology::One(node) => Box::pin(node.command(&words, Manner::Together, deadline)).await,
             Topology::Cluster(cluster) => {
                 Box::pin(cluster.command(slot_of(key.as_bytes()), words, deadline)).await
             }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::{
-    Counted,
+    Counted, RedissonName,
     algorithm::{Quota, Rate},
 };
 
@@ -29,6 +29,18 @@ impl Store {
                 store.redisson_rate(bucket, deadline).await
             }
             _ => Ok(None),
+        }
+    }
+
+    /// Returns the names of limiters that Java shares, of those that it finds among some 10,000 keys of one server.
+    pub(crate) async fn redisson_names(
+        &self,
+        name: &RedissonName,
+        deadline: Instant,
+    ) -> Result<Vec<String>, StoreError> {
+        match self {
+            Self::Memory(_) => Err(NOT_SHARED),
+            Self::Redis(store) => store.redisson_names(name, deadline).await,
         }
     }
 

@@ -23,7 +23,7 @@ use sha1::{Digest, Sha1};
 use smallvec::SmallVec;
 
 use crate::{
-    algorithm::{Algorithm, Quota, RedissonType},
+    algorithm::{Algorithm, Quota, Rate, RedissonType},
     redisson, text,
 };
 
@@ -213,9 +213,8 @@ impl Call {
     /// Returns the script's KEYS and its argument, which lua/walk.lua documents. Buckets of one quota stand together, and quotas of one
     /// algorithm.
     pub fn encode(&self) -> (Vec<Bytes>, Bytes) {
-        let mut order: Vec<usize> = (0..self.buckets.len()).collect();
+        let order = self.in_order(|_| true);
         let quota = |place: &usize| self.buckets[*place].quota;
-        order.sort_by_key(|place| (quota(place).algorithm, quota(place).permits, quota(place).window_us));
         let mut keys = Vec::with_capacity(order.len());
         let mut list = List::with_capacity(5 + 4 * self.steps.len());
         let mut index = vec![0; order.len()];
@@ -235,6 +234,17 @@ impl Call {
             self.write_step(step, &index, &mut list);
         }
         (keys, list.finish())
+    }
+
+    /// Returns the places of the buckets with such a quota, in the order of their keys.
+    fn in_order(&self, is_such: impl Fn(Quota) -> bool) -> Vec<usize> {
+        let quota = |place: usize| self.buckets[place].quota;
+        let mut order: Vec<usize> = (0..self.buckets.len()).filter(|place| is_such(quota(*place))).collect();
+        order.sort_by_key(|place| {
+            let Quota { algorithm, permits, window_us } = quota(*place);
+            (algorithm, permits, window_us)
+        });
+        order
     }
 
     /// Writes an algorithm's name, the rate, and the algorithm's parameter.
@@ -341,14 +351,32 @@ impl Call {
             results.push(result);
             rest = after;
         }
-        if !rest.is_empty() {
-            return None;
-        }
+        let held = self.read_held(rest)?;
         let replies = self.operations.iter().enumerate().map(|(operation, step)| {
-            let reply = self.reply(time_us, *step, &mut results[*step]);
+            let reply = self.reply(time_us, *step, &mut results[*step], &held);
             reply.map(|reply| self.repeated(operation, reply))
         });
         Some((time_us, replies.collect()))
+    }
+
+    /// Reads what the buckets that others change are held to.
+    fn read_held(&self, numbers: &[i64]) -> Option<Vec<HeldBucket>> {
+        let (each, []) = numbers.as_chunks::<3>() else { return None };
+        let places = self.in_order(|quota| quota.algorithm.is_changed_by_others());
+        let held = places.iter().zip(each).map(|(&place, &[permits, interval_ms, _])| {
+            let permits = u32::try_from(permits).unwrap_or(u32::MAX).min(Rate::MAX_PERMITS);
+            let rate = Rate { permits, window_us: (interval_ms.max(1) as u64).saturating_mul(1_000) };
+            let rate = Some(rate).filter(|rate| *rate != self.buckets[place].quota.rate());
+            HeldBucket { place, rate }
+        });
+        (places.len() == each.len()).then(|| held.collect())
+    }
+
+    /// Returns the milliseconds by which grants of others are ahead of the store's clock, if that is more than an interval.
+    pub(crate) fn ahead_ms(&self, answer: &ScriptReply) -> Option<u64> {
+        let buckets = self.buckets.iter().filter(|bucket| bucket.quota.algorithm.is_changed_by_others());
+        let held = answer.numbers.rchunks_exact(3).take(buckets.count());
+        held.map(|held| held[2].max(0) as u64).max().filter(|ahead_ms| *ahead_ms > 0)
     }
 
     /// Returns the reply with an outcome for each charge of the request.
@@ -374,7 +402,14 @@ impl Call {
         count.collect()
     }
 
-    fn reply(&self, time_us: u64, step: usize, said: &mut Said<'_>) -> Result<Reply, String> {
+    fn reply(
+        &self,
+        time_us: u64,
+        step: usize,
+        said: &mut Said<'_>,
+        held: &[HeldBucket],
+    ) -> Result<Reply, String> {
+        let rate_of = |place: usize| held.iter().find(|held| held.place == place).and_then(|held| held.rate);
         Ok(match (&self.steps[step], said) {
             (_, Said::Failed(text)) => return Err((*text).to_owned()),
             (CallStep::Group { asked, .. }, Said::Group { granted, standings, leased, served }) => {
@@ -389,7 +424,7 @@ impl Call {
                 for (at, ((place, cost, _), standing)) in
                     asked.iter().zip(standings.chunks_exact(4)).enumerate()
                 {
-                    let outcome = outcome(standing, *cost, turn);
+                    let outcome = Outcome { rate: rate_of(*place), ..outcome(standing, *cost, turn) };
                     let Bucket { name, quota, .. } = &self.buckets[*place];
                     if outcome.charged && quota.algorithm == Algorithm::Concurrency {
                         let cost = u64::from(*cost);
@@ -403,15 +438,23 @@ impl Call {
                 }
                 Reply::Decision(decision)
             }
-            (_, Said::Usage([used, grow_us, delay_us])) => Reply::Usage(Usage {
+            (CallStep::On(place, _), Said::Usage([used, grow_us, delay_us])) => Reply::Usage(Usage {
                 used: *used as u64,
                 grow_us: *grow_us as u64,
                 delay_us: u64::try_from(*delay_us).ok(),
+                rate: rate_of(*place),
             }),
             (_, Said::Refunded(permits)) => Reply::Refunded(*permits),
             _ => Reply::Done,
         })
     }
+}
+
+/// What the store says of a bucket that others change.
+struct HeldBucket {
+    place: usize,
+    /// The rate that it is held to, if it isn't that of the call.
+    rate: Option<Rate>,
 }
 
 /// The result of a step.
@@ -454,6 +497,7 @@ fn outcome(standing: &[i64], cost: u32, turn: u64) -> Outcome {
         remaining: remaining.saturating_add(after_this.saturating_mul(u64::from(cost))),
         grow_us: *grow_us as u64,
         delay_us: if charged { Some(0) } else { u64::try_from(*delay_us).ok() },
+        rate: None,
     }
 }
 

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use tokio::{sync::mpsc, time::Instant};
 
 use crate::{
-    Counted,
+    Counted, RedissonName,
     algorithm::{Quota, Rate},
     metrics::Page,
 };
@@ -64,6 +64,10 @@ impl RedisStore {
     }
 
     pub async fn redisson_rate(&self, _: &[u8], _: Instant) -> Result<Option<Rate>, StoreError> {
+        match self.0 {}
+    }
+
+    pub async fn redisson_names(&self, _: &RedissonName, _: Instant) -> Result<Vec<String>, StoreError> {
         match self.0 {}
     }
 

@@ -86,12 +86,7 @@ async fn look(store: &RedisStore, charges: &Charges, deadline: Instant) -> Resul
     for (charge, reply) in charges.iter().zip(try_join_all(looks).await?) {
         let Reply::Usage(usage) = reply else { return Err(StoreError::Malformed) };
         decision.admitted &= charge.shadow || usage.delay_us == Some(0);
-        decision.outcomes.push(Outcome {
-            charged: false,
-            remaining: u64::from(charge.quota.capacity()).saturating_sub(usage.used),
-            grow_us: usage.grow_us,
-            delay_us: usage.delay_us,
-        });
+        decision.outcomes.push(usage.outcome(charge.quota, false));
     }
     Ok(decision)
 }

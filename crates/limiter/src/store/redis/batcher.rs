@@ -456,6 +456,9 @@ impl Batcher {
         call: &Call,
         answer: Result<ScriptReply, StoreError>,
     ) {
+        if let Some(ahead_ms) = answer.as_ref().ok().and_then(|answer| call.ahead_ms(answer)) {
+            self.link.trouble.say_ahead(ahead_ms);
+        }
         let decoded = answer.and_then(|answer| call.decode(&answer).ok_or(StoreError::Malformed));
         let replies = match decoded {
             Ok((_, replies)) => replies,

@@ -7,7 +7,7 @@ use fred::types::Value;
 use tokio::time::Instant;
 
 use crate::{
-    Counted,
+    Counted, RedissonName,
     algorithm::{Algorithm, Quota, Rate, RedissonType},
     redisson::derived_keys,
     store::{StoreError, overrides::SetWhen},
@@ -36,6 +36,31 @@ impl RedisStore {
             }
             _ => Err(StoreError::Malformed),
         }
+    }
+
+    /// Returns the names of limiters, of those that it finds among some 10,000 keys of one server.
+    pub(in crate::store) async fn redisson_names(
+        &self,
+        name: &RedissonName,
+        deadline: Instant,
+    ) -> Result<Vec<String>, StoreError> {
+        const ROUNDS: usize = 10;
+        const NAMES_MOST: usize = 100;
+        let (mut cursor, mut names) = ("0".to_owned(), Vec::new());
+        for _ in 0..ROUNDS {
+            let words = ["SCAN", &cursor, "MATCH", &name.pattern(), "COUNT", "1000", "TYPE", "hash"];
+            let words = words.map(|word| Bytes::copy_from_slice(word.as_bytes())).into();
+            let answer = self.command(&name.of("*"), words, deadline).await?;
+            let Value::Array(parts) = answer else { return Err(StoreError::Malformed) };
+            let [next, Value::Array(found)] = &parts[..] else { return Err(StoreError::Malformed) };
+            names.extend(found.iter().filter_map(Value::as_string));
+            cursor = next.as_string().ok_or(StoreError::Malformed)?;
+            if cursor == "0" {
+                break;
+            }
+        }
+        names.truncate(NAMES_MOST);
+        Ok(names)
     }
 
     /// Changes the rate of a limiter. Returns true if something was changed.

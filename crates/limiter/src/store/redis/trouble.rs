@@ -77,6 +77,14 @@ impl Trouble {
         self.say_cause(&format!("{} of a key `{}…`", told(error), limits.join("…`, `")));
     }
 
+    /// Logs that a service which shares a limiter has a clock that is wrong.
+    pub(super) fn say_ahead(&self, ahead_ms: u64) {
+        self.say(&format!(
+            "Java's grants of a limiter of Redisson are {ahead_ms} ms ahead of its clock: they count for that much longer, and \
+             Java frees the grants of others too early (set the clock of the Java services by NTP)"
+        ));
+    }
+
     fn say_cause(&self, cause: &str) {
         match REMEDIES.iter().find(|(words, _)| cause.contains(words)) {
             Some((_, remedy)) => self.say(&format!("{cause} ({remedy})")),
