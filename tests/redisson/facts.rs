@@ -79,6 +79,15 @@ impl Subject {
         self
     }
 
+    /// Has the limit take permits back, as one in Redisson's layout does by itself.
+    fn with_refunds(mut self) -> Self {
+        if self.layout != Layout::Redisson {
+            let limit = Limit::clone(self.ask.limit()).with_refunds();
+            self.ask = Ask::new(&Arc::new(limit), self.ask.key().clone());
+        }
+        self
+    }
+
     async fn try_set(&self, text: &str) -> bool {
         self.limiter.set_rate_if_absent(&self.ask, rate(text)).await.unwrap()
     }
