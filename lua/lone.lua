@@ -8,12 +8,34 @@ local clock = redis.call('TIME')
 local time = clock[1] * 1000000 + clock[2]
 local words = cmsgpack.unpack(ARGV[1])
 
+-- Lua 5.4 (not Redis, whose Lua is 5.1) has integers beside doubles, which wrap. There, numbers become doubles on the way
+-- in, so that all is computed as in 5.1, and integers on the way out, since a reply can't have doubles. Returns the reply.
+local in_integers
+if math.type then
+  time = time + 0.0
+  for i, word in ipairs(words) do
+    if math.type(word) == 'integer' then words[i] = word + 0.0 end
+  end
+  in_integers = function(reply)
+    for i, number in ipairs(reply) do
+      if math.type(number) == 'float' then reply[i] = math.floor(number) end
+    end
+    return reply
+  end
+end
+
 -- A bucket's life is W, rounded up to one of four steps per octave, so that its code fits in a byte. Time is divided
 -- into lives. The first grant in a life keeps the bucket until the end of the next one and stores the code in its
 -- entry. Later grants in the same life needn't ask Redis for the expiry, even if W has changed meanwhile.
 -- Returns the code, the beginning of the current life, and its length.
 local function life_of(window_us, time)
-  local fraction, exponent = math.frexp(window_us)
+  local fraction, exponent
+  if math.frexp then
+    fraction, exponent = math.frexp(window_us)
+  else
+    fraction, exponent = window_us, 0
+    while fraction >= 1 do fraction, exponent = fraction / 2, exponent + 1 end
+  end
   local eighths = math.ceil(fraction * 8)
   local life_us = eighths * 2 ^ (exponent - 3)
   return exponent * 4 + eighths - 5, time - time % life_us, life_us
@@ -41,8 +63,11 @@ if #words == 8 and words[1] == 'sw' and type(words[6]) == 'number' then
       local total = (before + cost) % 2 ^ 32
       local entry = struct.pack('>I7I4I4I7I4BB', time, total, charged, oldest_at, first, rank, life)
       redis.call('ZADD', KEYS[1], string.format('%d', time), entry)
-      return { time, count, count, left, oldest_at + window_us - time, 0 }
+      local reply = { time, count, count, left, oldest_at + window_us - time, 0 }
+      return in_integers and in_integers(reply) or reply
     end
   end
 end
 
+-- Its name in Lua 5.4 comes first.
+local unpack = table.unpack or unpack

@@ -17,6 +17,7 @@
 --
 -- Returns for get the rate and the interval, or nothing if there is no whole configuration; for ttl what PTTL returns;
 -- for others 1 if something was changed, else 0.
+local unpack = table.unpack or unpack
 local operation = ARGV[1]
 local held = redis.call('HMGET', KEYS[1], 'rate', 'interval', 'type', 'keepAliveTime')
 local is_set = held[1] and held[2] and held[3]

@@ -5,7 +5,7 @@ if redis.acl_check_cmd then
   for _, command in ipairs(ARGV) do
     local words = {}
     for word in string.gmatch(command, '%S+') do words[#words + 1] = word end
-    local known, allowed = pcall(redis.acl_check_cmd, unpack(words))
+    local known, allowed = pcall(redis.acl_check_cmd, (table.unpack or unpack)(words))
     if not (known and allowed) then missing[#missing + 1] = words[1] end
   end
 end

@@ -242,4 +242,4 @@ if failed then
     reply[#reply + 1] = type(fault) == 'table' and fault.err or fault
   end
 end
-return reply
+return in_integers and in_integers(reply) or reply

@@ -2,13 +2,13 @@
 # Runs the project's checks.
 #
 #   scripts/test.sh          all of them, as CI does
-#   scripts/test.sh interop  what is made by others: Redisson's client with Maven; Envoy Gateway's server with Go; linters and schemas for contrib/, the Dockerfile and the
+#   scripts/test.sh interop  what is made by others: Redis 6.2 and 8, Valkey; Redisson's client with Maven; Envoy Gateway's server with Go; linters and schemas for contrib/, the Dockerfile and the
 #                            dependencies; features and packages of each crate; the Debian package in a root of its own. A part alone:
 #                            scripts/test.sh interop contrib
 #   scripts/test.sh quick    format, clippy, unit tests and one test of the gateway: what to run after each change
 #
 # The whole installs what is missing of the programs that the tests start, since they use real ones: redis-server
-# (7.0 or later: the tests start Clusters), haproxy, nginx, curl, openssl, h2load, wrk, chromium with its driver,
+# (7.0 or later: the tests start Clusters), lua5.4, haproxy, nginx, curl, openssl, h2load, wrk, chromium with its driver,
 # unshare, and Python, with clients of WebSocket and gRPC, and with Envoy, Traefik and Caddy, in target/venv.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -97,6 +97,7 @@ interop)
 esac
 
 require_command redis-server redis-server redis
+require_command lua5.4 lua5.4 lua
 require_command curl curl curl
 require_command haproxy haproxy haproxy
 require_command chromium chromium chromium

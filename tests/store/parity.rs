@@ -14,7 +14,7 @@ use crate::store::{
 };
 
 /// What one bucket is held to: permits, and the units of time in its window.
-type Terms = (u32, u64);
+pub(super) type Terms = (u32, u64);
 
 /// A charge of a request: which bucket, its cost, and whether it shadows.
 type Asked = (usize, u32, bool);
@@ -176,7 +176,7 @@ fn a_request_alone_leaves_what_one_in_company_leaves() {
             prop_assert_eq!(alone, decision(replies.remove(0)));
             let mut left = |bucket| {
                 let entries = script.command(&["ZRANGE", bucket, "0", "-1"]);
-                (entries, script.command(&["PEXPIRETIME", bucket]).integer())
+                (entries, script.expires_ms(bucket))
             };
             let ((entries, expires_ms), (others, others_expire_ms)) = (left("alone"), left("in company"));
             prop_assert_eq!(entries, others);
@@ -195,7 +195,7 @@ fn a_request_alone_leaves_what_one_in_company_leaves() {
 const HOURS: Calendar = Calendar { unit: CalendarUnit::Hour, offset_minutes: 120 };
 
 /// Buckets under every algorithm.
-const KINDS: [Algorithm; 8] = [
+pub(super) const KINDS: [Algorithm; 8] = [
     Algorithm::SlidingWindow,
     Algorithm::SlidingCells { cells: 4 },
     Algorithm::SlidingCells { cells: 1 },
@@ -219,10 +219,10 @@ enum Deed {
 }
 
 #[derive(Clone, Debug)]
-struct Call {
-    move_us: i64,
-    edited: usize,
-    terms: Terms,
+pub(super) struct Call {
+    pub(super) move_us: i64,
+    pub(super) edited: usize,
+    pub(super) terms: Terms,
     deeds: Vec<Deed>,
 }
 
@@ -251,7 +251,7 @@ fn deeds() -> impl Strategy<Value = Vec<Deed>> {
         .prop_flat_map(|kinds| prop::collection::vec(prop::sample::select(kinds), 1..9))
 }
 
-fn calls() -> impl Strategy<Value = Vec<Call>> {
+pub(super) fn calls() -> impl Strategy<Value = Vec<Call>> {
     let moves = prop_oneof![
         2 => 0..4_i64,
         4 => (1..4_i64, 0..3_i64).prop_map(|(seconds, off)| seconds * SECOND as i64 - 1 + off),
@@ -263,7 +263,7 @@ fn calls() -> impl Strategy<Value = Vec<Call>> {
 }
 
 /// The operations of a call. `leases` holds those that one of the stores has granted.
-fn operations(call: &Call, terms: &[Terms], leases: &[LeaseId]) -> Vec<Operation> {
+pub(super) fn operations(call: &Call, terms: &[Terms], leases: &[LeaseId]) -> Vec<Operation> {
     let charge = |&(at, cost, shadow): &Asked| {
         let (permits, seconds) = terms[at];
         let quota = Quota { algorithm: KINDS[at], permits, window_us: seconds * SECOND };
@@ -287,7 +287,7 @@ fn operations(call: &Call, terms: &[Terms], leases: &[LeaseId]) -> Vec<Operation
 }
 
 /// A reply without the names of its leases, which it adds to `leases`.
-fn without_leases(reply: Reply, leases: &mut Vec<LeaseId>) -> Reply {
+pub(super) fn without_leases(reply: Reply, leases: &mut Vec<LeaseId>) -> Reply {
     match reply {
         Reply::Decision(mut decision) => {
             leases.extend(decision.leases.drain(..).map(|lease| lease.id));

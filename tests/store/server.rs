@@ -19,7 +19,7 @@ const MODULUS: u64 = 1 << 32;
 impl Script {
     /// The microsecond before which the bucket is surely there: Redis drops it after this millisecond.
     fn kept_until_us(&mut self, bucket: &str) -> u64 {
-        let expires_ms = self.command(&["PEXPIRETIME", bucket]).integer();
+        let expires_ms = self.expires_ms(bucket);
         assert!(expires_ms > 0, "{bucket} has no expiry");
         (expires_ms as u64 + 1) * 1_000
     }
@@ -206,7 +206,7 @@ fn fault_06_a_bucket_goes_soon_after_its_window() {
     let mut script = Script::with_server_clock();
     for (rate, window_ms) in [("5/500ms", 500), ("5/2s", 2_000), ("5/h", 3_600_000)] {
         let (time_us, _) = script.take(&[charge(rate, rate, 1)]);
-        let expires_ms = script.command(&["PEXPIRETIME", rate]).integer();
+        let expires_ms = script.expires_ms(rate);
         let kept_ms = expires_ms - time_us as i64 / 1_000;
         assert!((window_ms..=5 * window_ms / 2 + 1).contains(&kept_ms), "{rate} is kept for {kept_ms} ms");
     }

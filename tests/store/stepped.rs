@@ -143,6 +143,16 @@ pub(crate) fn serially<ScriptReply>(
     done.into_iter().map(|(_, answer)| answer).collect()
 }
 
+/// Returns the script with the changes of [`Script::with_stepped_clock`].
+pub(crate) fn stepped(source: &str) -> String {
+    let changed = |source: &str, from: &str, to: &str| {
+        assert_eq!(source.matches(from).count(), 1, "{from}");
+        source.replace(from, to)
+    };
+    let source = changed(source, "redis.call('TIME')", "{ 0, redis.call('GET', 'clock') }");
+    changed(&source, "ceil(needed_us / 1000) + 1", "ceil(needed_us / 1000) + 60000")
+}
+
 /// The script on a Redis of its own, called over a plain connection.
 pub(crate) struct Script {
     pub(crate) redis: Redis,
@@ -159,12 +169,7 @@ impl Script {
     /// The script with two changes: the time is what [`Self::set_clock`] says, and buckets are kept for a minute
     /// more, since the server's own clock goes on meanwhile.
     pub(crate) fn with_stepped_clock() -> Self {
-        let changed = |source: &str, from: &str, to: &str, times| {
-            assert_eq!(source.matches(from).count(), times, "{from}");
-            source.replace(from, to)
-        };
-        let source = changed(script::SOURCE, "redis.call('TIME')", "{ 0, redis.call('GET', 'clock') }", 1);
-        Self::load(&changed(&source, "ceil(needed_us / 1000) + 1", "ceil(needed_us / 1000) + 60000", 1))
+        Self::load(&stepped(script::SOURCE))
     }
 
     fn load(source: &str) -> Self {
@@ -191,6 +196,21 @@ impl Script {
         let time = self.command(&["TIME"]);
         let [seconds, microseconds] = time.list() else { panic!("{time:?}") };
         seconds.integer() as u64 * SECOND + microseconds.integer() as u64
+    }
+
+    /// The millisecond in which a bucket expires, or a negative number.
+    pub(crate) fn expires_ms(&mut self, bucket: &str) -> i64 {
+        if let Value::Integer(expires_ms) = self.connection.command(&["PEXPIRETIME", bucket]) {
+            return expires_ms;
+        }
+        // Before Redis 7, the time to live is all that can be asked for.
+        loop {
+            let before_ms = self.time_us() / 1_000;
+            let ttl_ms = self.command(&["PTTL", bucket]).integer();
+            if ttl_ms < 0 || before_ms == self.time_us() / 1_000 {
+                return if ttl_ms < 0 { ttl_ms } else { before_ms as i64 + ttl_ms };
+            }
+        }
     }
 
     /// Decides requests that come together, and says when it did.
@@ -236,9 +256,14 @@ impl Script {
     /// The script's answer as it comes.
     pub(crate) fn answer(&mut self, call: &Call) -> Value {
         let (keys, list) = call.encode();
+        self.answer_to(&keys, list)
+    }
+
+    /// The script's answer to a call that is encoded already.
+    pub(crate) fn answer_to(&mut self, keys: &[Bytes], list: Bytes) -> Value {
         let mut words: Vec<Bytes> = vec!["EVALSHA".into(), self.sha.clone().into()];
         words.push(keys.len().to_string().into());
-        words.extend(keys);
+        words.extend_from_slice(keys);
         words.push(list);
         self.connection.command(&words)
     }
