@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Runs what others made: the real clients of other limiters beside Tollgate (Redisson's RRateLimiter, with Maven and Java), Envoy
+# Runs what others made: servers that speak Redis's protocol, the real clients of other limiters beside Tollgate (Redisson's
+# RRateLimiter, with Maven and Java), Envoy
 # Gateway's management server and the schemas of manifests (with Go), tools that check the files that
 # Tollgate is installed with, and Debian's, which install its package.
 #
-#   interop/run.sh [redisson|envoy|contrib|crates|package]    one of the parts alone
+#   interop/run.sh [stores|redisson|envoy|contrib|crates|package]    one of the parts alone
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -25,14 +26,14 @@ envoy() {
     cargo test --locked --test gateway decisions::go:: -- --nocapture
 }
 
-for part in ${1:-redisson envoy contrib crates package}; do
+for part in ${1:-stores redisson envoy contrib crates package}; do
     echo "==> interop: $part"
     case $part in
     redisson) redisson ;;
     envoy) envoy ;;
-    contrib | crates | package) "interop/$part.sh" ;;
+    stores | contrib | crates | package) "interop/$part.sh" ;;
     *)
-        echo "usage: $0 [redisson|envoy|contrib|crates|package]" >&2
+        echo "usage: $0 [stores|redisson|envoy|contrib|crates|package]" >&2
         exit 2
         ;;
     esac

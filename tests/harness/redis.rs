@@ -5,6 +5,7 @@ pub(crate) mod sentinel;
 pub(crate) mod tls;
 
 use std::{
+    env,
     net::{Ipv4Addr, TcpListener},
     path::Path,
     process::{Child, Command, Stdio},
@@ -75,7 +76,9 @@ impl Redis {
     }
 
     fn launch(&mut self) {
-        let process = Command::new("redis-server")
+        // interop/stores.sh names others.
+        let program = env::var_os("TOLLGATE_TEST_REDIS").unwrap_or("redis-server".into());
+        let process = Command::new(program)
             .args([
                 "--port",
                 &self.port.to_string(),
