@@ -103,6 +103,21 @@ fn answers_in_turn(store: &str) {
 }
 
 #[test]
+fn the_id_of_a_trusted_peers_request_is_stated_each_time() {
+    let toml = format!(
+        "[server]\ntrusted_proxies = [\"127.0.0.1\"]\n{}",
+        limit_all("key = \"header:x-key\"\nrate = \"1/h\"")
+    );
+    let gateway = Gateway::start(&toml);
+    let mut client = gateway.client();
+    let request = "GET /\nX-Key: a\nX-Request-Id: mine";
+    for status in [200, 429, 429, 429, 429] {
+        let answer = client.ask(request);
+        assert_eq!((answer.status, answer.header("x-request-id")), (status, Some("mine")));
+    }
+}
+
+#[test]
 fn what_comes_again_passes_as_soon_as_it_may() {
     let redis = Redis::start();
     for store in ["", &redis.store()] {
