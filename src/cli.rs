@@ -43,7 +43,6 @@ use clap::{Args, Parser, Subcommand};
 use tokio::{
     net::TcpListener,
     signal::unix::{Signal, SignalKind, signal},
-    sync::mpsc,
 };
 
 use self::check::CheckArgs;
@@ -61,7 +60,7 @@ use crate::{
     reload::{ConfigSource, Reloader, Running},
     server::Server,
     trace::Tracer,
-    xds::{self, RulesUpdate},
+    xds::{self, RulesFeed},
 };
 
 /// The end of the help of `tollgate` and `tollgate run`.
@@ -272,6 +271,7 @@ fn serve(source: ConfigSource, mut running: Running) -> Result<(), Box<dyn Error
             tokio::spawn(admin::serve(listener, metrics, gateway, status, reloader.clone()));
         }
         if let Some(feed) = feed {
+            server.status().note_rules_feed(feed.is_up.clone());
             tokio::spawn(follow_rules(feed, reloader.clone()));
         }
         reloader.clone().watch();
@@ -285,13 +285,13 @@ fn serve(source: ConfigSource, mut running: Running) -> Result<(), Box<dyn Error
 }
 
 /// Begins to receive rules by xDS, if they come so, and waits for the first ones, if that is wanted.
-async fn first_rules(running: &mut Running) -> Option<mpsc::Receiver<RulesUpdate>> {
+async fn first_rules(running: &mut Running) -> Option<RulesFeed> {
     let settings = running.config.xds.clone()?;
     let on_failure = running.config.decisions.as_ref().map(|decisions| decisions.on_failure);
     let mut feed = xds::follow(settings.clone(), on_failure.unwrap_or(OnFailure::Local));
     if settings.is_awaited {
         tracing::info!("waiting for the first rules from {}", settings.url);
-        let update = feed.recv().await?;
+        let update = feed.updates.recv().await?;
         running.config.add_rules(&update.rules);
         running.rules = update.rules.clone();
         update.conclude(Ok(()));
@@ -300,8 +300,8 @@ async fn first_rules(running: &mut Running) -> Option<mpsc::Receiver<RulesUpdate
 }
 
 /// Uses rules that come by xDS, for ever.
-async fn follow_rules(mut feed: mpsc::Receiver<RulesUpdate>, reloader: Arc<Reloader>) {
-    while let Some(update) = feed.recv().await {
+async fn follow_rules(mut feed: RulesFeed, reloader: Arc<Reloader>) {
+    while let Some(update) = feed.updates.recv().await {
         let outcome = reloader.replace_rules(update.rules.clone()).await;
         update.conclude(outcome.map_err(|faults| faults.to_string()));
     }

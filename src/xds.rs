@@ -8,7 +8,13 @@ mod messages;
 mod rules;
 mod stream;
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 
 use tokio::{
     sync::{mpsc, oneshot},
@@ -42,16 +48,26 @@ impl RulesUpdate {
     }
 }
 
-/// Starts to receive rules, until the receiver is dropped. Limits without a policy of their own have `on_failure`.
-pub(crate) fn follow(settings: Arc<XdsSettings>, on_failure: OnFailure) -> mpsc::Receiver<RulesUpdate> {
+/// The rules that arrive from a management server.
+pub(crate) struct RulesFeed {
+    /// The updates, which end the feed when they are dropped.
+    pub(crate) updates: mpsc::Receiver<RulesUpdate>,
+    /// True while the last stream has not ended and has brought rules that could be used.
+    pub(crate) is_up: Arc<AtomicBool>,
+}
+
+/// Starts to receive rules. Limits without a policy of their own have `on_failure`.
+pub(crate) fn follow(settings: Arc<XdsSettings>, on_failure: OnFailure) -> RulesFeed {
     let (updates, receiver) = mpsc::channel(1);
-    let mut follower = Follower { settings, on_failure, updates, accepted: String::new(), failures: 0 };
+    let feed = RulesFeed { updates: receiver, is_up: Arc::default() };
+    let (accepted, is_up) = (String::new(), feed.is_up.clone());
+    let mut follower = Follower { settings, on_failure, updates, accepted, failures: 0, is_up };
     tokio::spawn(async move {
         while !follower.updates.is_closed() {
             follower.follow().await;
         }
     });
-    receiver
+    feed
 }
 
 struct Follower {
@@ -62,12 +78,14 @@ struct Follower {
     accepted: String,
     /// The number of streams in a row that have brought no rules.
     failures: u32,
+    is_up: Arc<AtomicBool>,
 }
 
 impl Follower {
     /// Follows one stream to its end, and pauses.
     async fn follow(&mut self) {
         let Err(error) = self.follow_stream().await;
+        self.is_up.store(false, Relaxed);
         if self.failures == 0 {
             tracing::warn!("no rules from {}: {error}; trying again", self.settings.url);
         } else {
@@ -95,6 +113,7 @@ impl Follower {
                 }
                 Err(faults) => Err(faults.to_string()),
             };
+            self.is_up.store(outcome.is_ok(), Relaxed);
             match outcome {
                 Ok(()) => {
                     tracing::info!("rules of version `{}` are in use", response.version_info);

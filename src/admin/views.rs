@@ -155,6 +155,7 @@ pub(super) fn all(view: &Period<'_>) -> Value {
         "started_ms": milliseconds_since_1970(view.status.started()),
         "degraded": view.gateway.limiter().is_degraded(),
         "certificates": certificates(view),
+        "rules_feed_up": view.status.rules_feed_is_up(),
         "draining": view.status.is_draining(),
         "connections": view.status.connections(),
         "waiting": view.gateway.limiter().waiting(),

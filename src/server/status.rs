@@ -2,7 +2,7 @@
 
 use std::{
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
     time::{SystemTime, UNIX_EPOCH},
@@ -36,6 +36,8 @@ pub struct Status {
     closed: CountsByWord,
     unreadable: CountsByWord,
     reloads: Mutex<Reloads>,
+    /// True while rules that come by xDS are up to date. Unset without such a feed.
+    rules_feed: OnceLock<Arc<AtomicBool>>,
 }
 
 #[derive(Debug)]
@@ -72,6 +74,7 @@ impl Status {
             closed,
             unreadable,
             reloads,
+            rules_feed: OnceLock::new(),
         }
     }
 
@@ -113,6 +116,17 @@ impl Status {
     /// Returns the last reload, if there was any.
     pub fn last_reload(&self) -> Option<Reload> {
         self.reloads.lock().last.clone()
+    }
+
+    /// Returns whether the rules that come by xDS are up to date. `None` if none come so.
+    pub fn rules_feed_is_up(&self) -> Option<bool> {
+        self.rules_feed.get().map(|is_up| is_up.load(Relaxed))
+    }
+
+    /// Records the flag that is set while rules come by xDS.
+    pub(crate) fn note_rules_feed(&self, is_up: Arc<AtomicBool>) {
+        // There is one feed in a process.
+        let _ = self.rules_feed.set(is_up);
     }
 
     pub(super) fn note_accepted(&self) {
@@ -188,6 +202,13 @@ impl Status {
             "The running version",
             [([("version", env!("CARGO_PKG_VERSION"))], 1_u32)],
         );
+        if let Some(is_up) = self.rules_feed_is_up() {
+            page.gauge(
+                "tollgate_rules_feed_up",
+                "1 while the management server is connected and its rules are in use, otherwise 0",
+                u32::from(is_up),
+            );
+        }
         self.write_reloads(page);
     }
 

@@ -98,6 +98,11 @@ impl Service {
         fs::read_to_string(self.folder.path().join("log")).unwrap()
     }
 
+    /// Returns a metric without labels.
+    pub(super) fn metric(&self, name: &str) -> f64 {
+        Metrics::scrape(&self.debug.to_string()).of(name)
+    }
+
     fn rules(&self) -> std::path::PathBuf {
         self.folder.path().join("ratelimit/config")
     }

@@ -260,10 +260,12 @@ fn rules_are_accepted_or_rejected_and_the_last_good_ones_stay() {
     let ack = server.next();
     assert_eq!((ack.version.as_str(), ack.nonce.as_str(), ack.error, ack.node), ("1", "nonce-1", None, None));
     service.wait();
+    wait_until("the feed is up", || service.metric("tollgate_rules_feed_up") == 1.0);
     assert_eq!(service.left("d", "k"), (OK, 2));
 
     server.act(Act::Send(rules("2", 9, UNKNOWN)));
     let nack = server.next();
+    assert_eq!(service.metric("tollgate_rules_feed_up"), 0.0);
     assert_eq!((nack.version.as_str(), nack.nonce.as_str()), ("1", "nonce-2"));
     let fault = nack.error.unwrap();
     assert!(fault.code == 3 && fault.message.contains("`unknown` is not a unit of time"), "{fault:?}");
@@ -272,10 +274,12 @@ fn rules_are_accepted_or_rejected_and_the_last_good_ones_stay() {
     // Counts stay when rules change.
     server.act(Act::Send(rules("3", 4, HOUR)));
     assert_eq!(server.next().version, "3");
+    assert_eq!(service.metric("tollgate_rules_feed_up"), 1.0);
     assert_eq!(service.left("d", "k"), (OK, 1));
 
     // The server goes, and comes back.
     server.act(Act::Reset);
+    wait_until("the feed is down", || service.metric("tollgate_rules_feed_up") == 0.0);
     let again = server.next();
     assert_eq!((again.version.as_str(), again.nonce.as_str(), again.node.is_some()), ("3", "", true));
     assert_eq!(service.left("d", "k"), (OK, 0));

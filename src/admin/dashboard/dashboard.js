@@ -559,6 +559,7 @@ function problemsOf(state) {
   if (state.draining) add("The gateway is draining, and will end.", "warn");
   if (!state.store.up) add("The store is down: limits apply their on_failure.");
   else if (state.degraded) add("A limit counts new keys by network, since its share of max_memory is used up.", "warn");
+  if (state.rules_feed_up === false) add("The management server sends no rules that can be used: the last good ones stay in use.", "warn");
   for (const { upstream, servers } of state.upstreams) {
     const away = servers.filter((server) => stateOf(server) !== "up");
     const all = away.length === servers.length ? "All servers are" : `${away.length} of ${servers.length} servers are`;
