@@ -90,6 +90,7 @@ fn every_block_of_toml_is_good() {
 fn every_command_is_run() {
     let run = [
         "README.md",
+        "docs/behind-load-balancers.md",
         "docs/configuration.md",
         "docs/migration.md",
         "docs/quick-start.md",
@@ -344,6 +345,12 @@ fn the_quick_start_does_what_it_says() {
 #[test]
 fn the_migration_does_what_it_says() {
     assert!(Reader::new().follow("docs/migration.md") >= 1);
+}
+
+/// Each balancer's `X-Forwarded-For` names the client, with the file that the document has for it.
+#[test]
+fn behind_load_balancers_the_client_is_known() {
+    assert!(Reader::new().follow("docs/behind-load-balancers.md") >= 4);
 }
 
 /// The commands for operators in the other documents, with an admin port and a log.
