@@ -472,10 +472,15 @@ fn routes_and_limits_are_exported_once_they_have_counted() {
     assert!(metrics.text.len() < idle + 10_000, "{} bytes", metrics.text.len());
 }
 
+/// Rules from a management server where nobody listens.
+pub(super) const NOBODYS_RULES: &str = "[decisions]\nlisten = \"127.0.0.1:0\"\n\
+    ratelimit_service = { xds = { server = \"http://127.0.0.1:1\" } }\n";
+
 #[test]
 fn each_metric_is_documented() {
     let (redis, folder) = (Redis::start(), tempfile::tempdir().unwrap());
-    let optional = format!("[access_log]\npath = \"{}/log\"\n[tracing]\n", folder.path().display());
+    let optional =
+        format!("[access_log]\npath = \"{}/log\"\n[tracing]\n{NOBODYS_RULES}", folder.path().display());
     let metrics = scrape(&gateway("5/h", &(redis.store() + &optional)));
     let document = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/metrics.md")).unwrap();
     let documented = document.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());

@@ -6,6 +6,7 @@ use std::{
     path::Path,
 };
 
+use super::metrics::NOBODYS_RULES;
 use crate::harness::{gateway::Gateway, metrics::Metrics, redis::Redis, upstream::Upstream};
 
 /// The values of each label of each metric, by names as they are asked for: those of histograms with an ending.
@@ -21,10 +22,11 @@ fn labels() -> Labels {
     let (redis, upstream, folder) = (Redis::start(), Upstream::mirror(), tempfile::tempdir().unwrap());
     let gateway = Gateway::start(&format!(
         "{}\n[admin]\nlisten = \"127.0.0.1:0\"\n[access_log]\npath = \"{}/log\"\n[upstreams.u]\nservers = [\"{}\"]\n\
-         [limits.l]\nkey = \"ip\"\nrate = \"5/h\"\n[[routes]]\npath = \"/\"\nupstream = \"u\"\nlimits = [\"l\"]\n",
+         [limits.l]\nkey = \"ip\"\nrate = \"5/h\"\n[[routes]]\npath = \"/\"\nupstream = \"u\"\nlimits = [\"l\"]\n{}",
         redis.store(),
         folder.path().display(),
         upstream.url(),
+        NOBODYS_RULES,
     ));
     assert_eq!(gateway.get("/").status, 200);
     let mut labels = Labels::new();
