@@ -44,7 +44,7 @@ pub use self::{
     expiry::{EXPIRES_SOON, Expiry},
     jwt::{JwtKey, JwtSettings},
     limit::{
-        Cost, CostUsage, Exemption, KeyPart, LimitSettings, Missing, Mode, RateOverride, StatusRange,
+        Ban, Cost, CostUsage, Exemption, KeyPart, LimitSettings, Missing, Mode, RateOverride, StatusRange,
         read_key,
     },
     ratelimit::{DescriptorEntry, DomainSettings, RatelimitEnvironment, RatelimitFolder, Verdict},
@@ -353,6 +353,7 @@ mod tests {
                     on_failure: OnFailure::Local,
                     usage: CostUsage::Charged,
                     refunds: false,
+                    ban: None,
                     redisson_name: None,
                 }),
             )]),

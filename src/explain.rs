@@ -242,6 +242,7 @@ impl DescribedLimit {
                 Missing::Skip => "skip",
                 Missing::Deny => "deny",
             },
+            ban: config.ban.map(|ban| ban.to_string()),
             wait_ms: Some(config.wait.as_millis() as u64).filter(|wait_ms| *wait_ms > 0),
             live: None,
         };
@@ -285,6 +286,7 @@ impl DescribedLimit {
             remaining: u64::from(quota.capacity()).saturating_sub(state.usage.used),
             admits: state.usage.delay_us == Some(0),
             retry_after_ms: delay_us.map(|delay_us| delay_us.div_ceil(1_000)),
+            banned_for_ms: state.banned_for.map(|banned_for| banned_for.as_micros().div_ceil(1_000) as u64),
             by_network: state.is_by_network,
         });
     }

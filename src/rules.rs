@@ -1,5 +1,6 @@
 //! What an HTTP request asks of its route's limits, and what its response settles.
 
+mod bans;
 pub mod heavy_hitters;
 pub mod key;
 mod reports;
@@ -25,6 +26,7 @@ use tollgate_limiter::{
 use crate::config::{self, Cost, CostUsage, KeyPart, Mode};
 
 use self::{
+    bans::Breaches,
     heavy_hitters::HeavyHitters,
     key::{Counted, CountedKey, OwnRates, Subject, descriptor},
 };
@@ -47,6 +49,8 @@ struct Tally {
     requests: HeavyHitters,
     /// The keys that are refused most.
     refused: HeavyHitters,
+    /// The refusals that lead to bans.
+    breaches: Breaches,
     /// True once a caller has asked whether there is room, without asking for permits.
     is_looked_at: AtomicBool,
 }
@@ -282,6 +286,9 @@ fn limit_of(config: &config::LimitSettings) -> Limit {
     if config.refunds {
         limit = limit.with_refunds();
     }
+    if let Some(ban) = &config.ban {
+        limit = limit.with_bans_of(ban.lasts);
+    }
     let costs_equal = matches!(config.cost, Cost::Fixed(_)) && !config.costs_vary;
     if costs_equal && config.usage == CostUsage::Charged {
         limit = limit.of_equal_costs();
@@ -322,6 +329,7 @@ const DECISIONS: [(Effect, &[Origin]); 5] = [
             Origin::LocalRefusal,
             Origin::FallbackLocal,
             Origin::FallbackDeny,
+            Origin::Ban,
             Origin::Shadow,
             Origin::Terms,
         ],
@@ -349,7 +357,8 @@ impl Decisions {
 
 /// Writes what limits decided.
 pub fn write_metrics<'r>(page: &mut Page<'_>, rules: impl Iterator<Item = &'r Rule>) {
-    let counted = rules.filter(|rule| rule.tally.decisions.0.have_counted());
+    let banning: Vec<_> = rules.collect();
+    let counted = banning.iter().filter(|rule| rule.tally.decisions.0.have_counted());
     let values = counted.flat_map(|Rule { limit, tally, .. }| {
         let pairs =
             DECISIONS.iter().flat_map(|(effect, origins)| origins.iter().map(|origin| (*effect, *origin)));
@@ -359,6 +368,9 @@ pub fn write_metrics<'r>(page: &mut Page<'_>, rules: impl Iterator<Item = &'r Ru
         })
     });
     page.counters("tollgate_decisions", "Decisions of limits on requests, by outcome and origin", values);
+    let banning = banning.into_iter().filter(|rule| rule.config.ban.is_some());
+    let bans = banning.map(|rule| ([("limit", rule.limit.name())], rule.tally.breaches.bans()));
+    page.counters("tollgate_bans", "Bans of keys that this gateway has refused too often", bans);
 }
 
 /// The decisions of limits on a request. `None` if nothing records them.
@@ -442,7 +454,7 @@ pub async fn admit(
         Ok(admission) => (admission.standings(), true),
         Err(refusal) => (refusal.standings(), false),
     };
-    note(rules, asks, standings, admitted, arrival, log);
+    note(limiter, rules, asks, standings, admitted, arrival, log);
     taken
 }
 
@@ -470,7 +482,7 @@ pub(crate) async fn admit_descriptors(
         Err(refusal) => (refusal.standings(), false),
     };
     for standing in standings {
-        note(rules, asks, std::slice::from_ref(standing), admitted, arrival, log);
+        note(limiter, rules, asks, std::slice::from_ref(standing), admitted, arrival, log);
     }
     taken
 }
@@ -484,6 +496,7 @@ pub(crate) fn standing_of<'s>(ask: &Ask, asks: &[Ask], standings: &'s [Standing]
 
 /// Notes where the limits of a request stand that arrived then.
 fn note(
+    limiter: &Arc<Limiter>,
     rules: &[Arc<Rule>],
     asks: &[Ask],
     standings: &[Standing],
@@ -496,8 +509,12 @@ fn note(
             continue;
         };
         let (effect, origin) = (standing.effect(admitted), standing.origin);
-        let key = asks.iter().find(|ask| standing.is_of(ask)).map(Ask::key);
+        let ask = asks.iter().find(|ask| standing.is_of(ask));
+        let key = ask.map(Ask::key);
         rule.note(effect, origin, key, arrival);
+        if let Some(ask) = ask {
+            rule.note_breach(limiter, ask, standing);
+        }
         if let Some(log) = log {
             let (limit, remaining, key) = (standing.limit.clone(), standing.remaining(), key.cloned());
             log.push(Decided { limit, effect, origin, remaining, delay_us: standing.outcome.delay_us, key });
@@ -528,9 +545,9 @@ impl Repeat {
     }
 
     /// Refuses it again, and notes that, if it surely is refused now and no store in another process has to be asked.
-    pub fn refuse(&self, limiter: &Limiter, arrival: Instant) -> Option<Refusal> {
+    pub fn refuse(&self, limiter: &Arc<Limiter>, arrival: Instant) -> Option<Refusal> {
         let limited = limiter.refuse_again(&self.asks, arrival)?;
-        note(&self.rules, &self.asks, limited.standings(), false, arrival, &mut None);
+        note(limiter, &self.rules, &self.asks, limited.standings(), false, arrival, &mut None);
         Some(Refusal::Limited(limited))
     }
 }

@@ -92,6 +92,7 @@ fn every_command_is_run() {
         "README.md",
         "docs/behind-load-balancers.md",
         "docs/configuration.md",
+        "docs/login-protection.md",
         "docs/migration.md",
         "docs/quick-start.md",
         "docs/simulate.md",
@@ -351,6 +352,11 @@ fn the_migration_does_what_it_says() {
 #[test]
 fn behind_load_balancers_the_client_is_known() {
     assert!(Reader::new().follow("docs/behind-load-balancers.md") >= 4);
+}
+
+#[test]
+fn the_page_about_logins_does_what_it_says() {
+    assert!(Reader::new().follow("docs/login-protection.md") >= 5);
 }
 
 /// The commands for operators in the other documents, with an admin port and a log.

@@ -12,6 +12,7 @@ mod tracing;
 mod gateway {
     mod access_log;
     mod answers;
+    mod bans;
     mod bodies;
     mod calendar;
     mod concurrency;

@@ -136,6 +136,7 @@ async fn list(State(admin): State<Arc<Admin>>) -> JsonResult {
             "override": own.map(|(_, set)| show_override(limit, set)),
             "keys": keys.collect::<Vec<_>>(),
             "file_keys": of_file.collect::<Value>(),
+            "ban": rule.config().ban.map(|ban| ban.to_string()),
         })
     });
     Ok(Json(limits.collect()))
@@ -157,6 +158,9 @@ async fn show(State(admin): State<Arc<Admin>>, Path((limit, key)): Path<(String,
     });
     if state.is_by_network {
         shown["by_network"] = json!(true);
+    }
+    if let Some(banned_for) = state.banned_for {
+        shown["banned_for_ms"] = json!(banned_for.as_micros().div_ceil(1_000) as u64);
     }
     Ok(Json(shown))
 }

@@ -244,6 +244,7 @@ fn write_limit(text: &mut ExplanationText, limit: &Value) {
     let mut terms = Vec::new();
     terms.extend((word(limit, "mode") == "shadow").then(|| "shadow mode: it refuses nothing".to_owned()));
     terms.extend((word(limit, "scope") == "instance").then(|| "each gateway counts alone".to_owned()));
+    terms.extend(limit["ban"].as_str().map(|ban| format!("bans a key {ban}")));
     terms.extend(limit["wait_ms"].as_u64().map(|ms| format!("a refused request is held up to {ms} ms")));
     if !terms.is_empty() {
         text.line("terms", &terms.join("; "));
@@ -251,6 +252,7 @@ fn write_limit(text: &mut ExplanationText, limit: &Value) {
     if let Some(live) = limit["live"].as_object() {
         let outcome = match (live["admits"] == true, live["retry_after_ms"].as_u64()) {
             (true, _) => "the request would be admitted".to_owned(),
+            (false, Some(ms)) if live.contains_key("banned_for_ms") => format!("banned, retry in {ms} ms"),
             (false, Some(ms)) => format!("retry in {ms} ms"),
             (false, None) => "the request would be refused".to_owned(),
         };

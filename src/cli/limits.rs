@@ -112,6 +112,10 @@ impl Limits {
                 let set = if answer["override"] == true { " (set)" } else { "" };
                 say(format_args!("limit {limit}\nkey   {key}\nrate  {rate}{set}\n"));
                 say(format_args!("used  {}\nleft  {}\n", answer["used"], answer["remaining"]));
+                if let Some(ms) = answer["banned_for_ms"].as_u64() {
+                    let left = Duration::from_secs(ms.div_ceil(1_000));
+                    say(format_args!("banned for another {}\n", humantime::format_duration(left)));
+                }
                 match answer["retry_after_ms"].as_u64() {
                     Some(0) | None => {}
                     Some(retry_after_ms) => say(format_args!("retry in {retry_after_ms} ms\n")),

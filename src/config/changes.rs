@@ -161,6 +161,7 @@ impl LimitSettings {
             ("wait", self.wait == old.wait),
             ("usage", self.usage == old.usage),
             ("refunds", self.refunds == old.refunds),
+            ("ban", self.ban == old.ban),
             ("mode", self.mode == old.mode),
             ("missing", self.missing == old.missing),
             ("exempt", self.exempt == old.exempt),

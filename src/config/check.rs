@@ -3,6 +3,7 @@
 //! Values that were invalid by themselves have been reported and removed ([`Document`]). They aren't reported
 //! again as missing or undefined.
 
+mod bans;
 mod decisions;
 mod descriptors;
 mod jwt;

@@ -5,7 +5,9 @@ use std::{fmt, net::IpAddr, time::Duration};
 
 use hyper::{StatusCode, header::HeaderName};
 use ipnet::IpNet;
-use tollgate_limiter::{Algorithm, OnFailure, Prefixes, Quota, Rate, RedissonName, Scope};
+use tollgate_limiter::{
+    Algorithm, OnFailure, Prefixes, Quota, Rate, RedissonName, Scope, duration::DurationText,
+};
 
 /// The settings of a limit: a name, a key, a quota, and how to apply them.
 #[derive(Debug, PartialEq)]
@@ -45,6 +47,8 @@ pub struct LimitSettings {
     pub usage: CostUsage,
     /// True if it gives permits back.
     pub refunds: bool,
+    /// The bans of keys that are refused too often.
+    pub ban: Option<Ban>,
     /// The names of its limiters in the layout of Redisson, if it has that.
     pub redisson_name: Option<RedissonName>,
 }
@@ -124,6 +128,22 @@ pub enum Cost {
         /// field.
         estimate: u32,
     },
+}
+
+/// The bans of a limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ban {
+    /// The refusals within a time that lead to a ban.
+    pub after: Rate,
+    /// The duration of a ban.
+    pub lasts: Duration,
+}
+
+/// Writes both as in the file: `after 10/min, for 1h`.
+impl fmt::Display for Ban {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "after {} refusals, for {}", self.after, DurationText(self.lasts.as_micros() as u64))
+    }
 }
 
 /// The meaning of the costs that callers name.

@@ -16,7 +16,7 @@ use serde::{Deserialize, Deserializer, de};
 pub(super) use self::{
     choice::{AlgorithmName, Echo, Layout},
     http::FieldName,
-    limit::{AnyRate, CalendarOffset, LeaseDuration, ReportedDescriptors, Wait},
+    limit::{AnyRate, BanDuration, CalendarOffset, LeaseDuration, ReportedDescriptors, Wait},
     number::{BodyMost, Fraction, Size, Whole},
     upstream::Interval,
     url::Otlp,

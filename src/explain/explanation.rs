@@ -117,6 +117,9 @@ pub struct DescribedLimit {
     pub mode: &'static str,
     /// The treatment of requests that lack the key: `ip`, `skip` or `deny`.
     pub missing: &'static str,
+    /// The bans of keys that are refused too often, in words.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ban: Option<String>,
     /// The longest time that a request waits for room, if the limit has `wait`.
     pub wait_ms: Option<u64>,
     /// The current count of the key, if the store was asked.
@@ -134,6 +137,9 @@ pub struct Live {
     pub admits: bool,
     /// The time until it would be. `None` if its cost never fits, or if the limit counts requests in flight.
     pub retry_after_ms: Option<u64>,
+    /// The time until the ban of the key ends, if it is banned.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub banned_for_ms: Option<u64>,
     /// True if the client's network is counted instead of the key, because the limit has no memory for more keys.
     #[serde(skip_serializing_if = "Not::not")]
     pub by_network: bool,

@@ -3,9 +3,11 @@
 use std::time::{Duration, Instant};
 
 use crate::{
-    admin::{gateway, limits, policy},
+    admin::{admin, gateway, limits, policy},
     harness::{
+        gateway::Gateway,
         judge::{judge, within},
+        metrics::Metrics,
         redis::Redis,
         wait_until,
     },
@@ -226,4 +228,27 @@ fn who_may_not_publish_may_set_rates() {
     redis.command(&["ACL", "SETUSER", "default", "resetchannels"]);
     done(limits(&gateway, &["set", "l", "7/h"]));
     assert_eq!(policy(&gateway), "\"l\";q=7;w=3600");
+}
+
+#[test]
+fn a_ban_is_shown_and_lifted() {
+    let redis = Redis::start();
+    for store in [String::new(), redis.store()] {
+        let gateway = Gateway::start(&format!(
+            "{store}[admin]\nlisten = \"127.0.0.1:0\"\n\
+             [limits.l]\nkey = \"ip\"\nrate = \"1/h\"\nban = {{ after = \"2/h\", for = \"1d\" }}\n\
+             [[routes]]\npath = \"/\"\nrespond = {{}}\nlimits = [\"l\"]\n"
+        ));
+        assert_eq!([(); 3].map(|()| gateway.get("/").status), [200, 429, 429]);
+        wait_until("it is banned", || gateway.get("/").retry_after_ms() > 80_000_000);
+        let shown = done(limits(&gateway, &["show", "l", "127.0.0.1"]));
+        assert!(shown.contains("used  1\nleft  0\nbanned for another "), "{shown}");
+        let metrics = Metrics::scrape(&admin(&gateway));
+        assert_eq!(metrics.of("tollgate_bans_total{limit=\"l\"}"), 1.0);
+        assert!(metrics.of("tollgate_decisions_total{limit=\"l\",outcome=\"refused\",origin=\"ban\"}") > 0.0);
+        done(limits(&gateway, &["reset", "l", "127.0.0.1"]));
+        assert_eq!(gateway.get("/").status, 200);
+        let shown = done(limits(&gateway, &["show", "l", "127.0.0.1"]));
+        assert!(!shown.contains("banned"), "{shown}");
+    }
 }

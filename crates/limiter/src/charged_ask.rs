@@ -10,7 +10,7 @@ use crate::{
     text,
 };
 
-use crate::{Ask, Origin, Scope, Standing, key::Prefixes};
+use crate::{Ask, Origin, Scope, Standing, Standings, key::Prefixes, limit::Costs};
 
 /// The networks by which clients are counted if their keys can't be.
 const NETWORKS: Prefixes = Prefixes { ipv4: 24, ipv6: 48 };
@@ -23,6 +23,8 @@ pub(super) struct ChargedAsk<'r> {
     pub(super) scope: Scope,
     /// The quota of keys that have none of their own.
     pub(super) common: Quota,
+    /// For the look at a key's ban: the quota of the key, as which the ban is shown.
+    banned_from: Option<Quota>,
     /// The charge that is made instead, since the limit has no memory for the key.
     moved: Option<Box<Charge>>,
 }
@@ -31,7 +33,31 @@ pub(super) type ChargedAsks<'r> = SmallVec<[ChargedAsk<'r>; 1]>;
 
 impl<'r> ChargedAsk<'r> {
     pub(super) fn new(ask: &'r Ask, charge: Charge, common: Quota) -> Self {
-        Self { ask, charge, scope: ask.limit.scope, common, moved: None }
+        Self { ask, charge, scope: ask.limit.scope, common, banned_from: None, moved: None }
+    }
+
+    /// Returns the look at the ban of the same key. `None` if its limit has no bans.
+    pub(super) fn look_at_ban(&self, key_prefix: &str) -> Option<Self> {
+        let charge = self.ask.look_at_ban(key_prefix)?;
+        let banned_from = Some(self.charge.quota);
+        Some(Self {
+            ask: self.ask,
+            scope: self.scope,
+            common: charge.quota,
+            banned_from,
+            charge,
+            moved: None,
+        })
+    }
+
+    /// Returns true if it looks at a ban, and charges nothing.
+    pub(super) fn is_of_ban(&self) -> bool {
+        self.banned_from.is_some()
+    }
+
+    /// Returns how the costs of requests compare.
+    pub(super) fn costs(&self) -> Costs {
+        if self.is_of_ban() { Costs::Equal } else { self.ask.limit.costs }
     }
 
     /// Adds the cost of another one, if it is for the same bucket. Leases stay apart: each request has its own.
@@ -57,6 +83,21 @@ impl<'r> ChargedAsk<'r> {
 
     pub(super) fn standing(&self, outcome: Outcome, origin: Origin) -> Standing {
         Standing::new(self.ask, self.charge().quota, outcome, origin)
+    }
+
+    /// Adds its standing to those of the others. A ban replaces the standing of its key, before which it comes, and says
+    /// nothing if there is none.
+    pub(super) fn stand(&self, outcome: Outcome, origin: Origin, standings: &mut Standings) {
+        match self.banned_from {
+            None => standings.push(self.standing(outcome, origin)),
+            Some(_) if outcome.delay_us == Some(0) => {}
+            Some(quota) => {
+                if standings.last().is_some_and(|standing| standing.is_of(self.ask)) {
+                    standings.pop();
+                }
+                standings.push(Standing::new(self.ask, quota, outcome, Origin::Ban));
+            }
+        }
     }
 
     /// The charge on the bucket that counts all keys of this limit from one place. It is held to the window that most keys

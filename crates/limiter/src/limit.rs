@@ -49,6 +49,8 @@ pub struct Limit {
     pub(crate) redisson_name: Option<RedissonName>,
     /// The value of `RateLimit-Policy` for the quota.
     pub(crate) policy: HeaderValue,
+    /// The duration of a ban in microseconds, if its keys can be banned.
+    ban_us: Option<u64>,
 }
 
 /// A comparison of the costs of a limit's requests, on all gateways.
@@ -83,6 +85,7 @@ impl Limit {
             stem: format!(":{name}:{}:{{", quota.algorithm.tag()),
             redisson_name: None,
             policy: policy(name, quota),
+            ban_us: None,
         }
     }
 
@@ -140,6 +143,26 @@ impl Limit {
     /// Returns the names by which Java knows the limiters of this limit, if it shares them.
     pub fn redisson_name(&self) -> Option<&RedissonName> {
         self.redisson_name.as_ref()
+    }
+
+    /// Lets keys of the limit be [banned](crate::Limiter::ban): then all their requests are refused for this long, in whole
+    /// milliseconds. A limit that shadows bans nobody.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate_limiter::{Limit, Rate};
+    ///
+    /// # fn main() -> Result<(), String> {
+    /// let logins = Limit::new("logins", "5/min".parse::<Rate>()?).with_bans_of(Duration::from_secs(3600));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn with_bans_of(self, lasts: Duration) -> Self {
+        let us = u64::try_from(lasts.as_millis()).unwrap_or(u64::MAX).saturating_mul(1_000);
+        Self { ban_us: Some(us.clamp(1_000, Rate::MAX_WINDOW_US)), ..self }
     }
 
     /// Returns the name of a key's bucket in a store with this prefix.
@@ -347,6 +370,16 @@ impl Ask {
     /// Returns the rate that holds unless it was overridden.
     pub fn rate_of_file(&self) -> Rate {
         self.rate.unwrap_or(self.limit.quota.rate())
+    }
+
+    /// Returns the look at the ban of its key, on a bucket with this prefix: a permit that is taken while the ban lasts. `None`
+    /// if the limit has no bans.
+    pub(crate) fn look_at_ban(&self, key_prefix: &str) -> Option<Charge> {
+        let window_us = self.limit.ban_us.filter(|_| !self.limit.shadows())?;
+        let bucket =
+            text::concat([key_prefix, ":", &self.limit.name, ":ban:{", self.key.as_str(), "}"]).into();
+        let quota = Quota::new(Algorithm::FixedWindow, Rate { permits: 1, window_us });
+        Some(Charge { bucket, quota, cost: 0, shadow: false })
     }
 
     /// Returns its charge at this rate, on a bucket with this prefix.

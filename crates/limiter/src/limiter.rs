@@ -3,6 +3,7 @@
 //! All requests come to `Limiter::admit_in_time`, whose documentation lists the steps of a decision in their order. A bucket is the
 //! count of one limit for one key.
 
+mod bans;
 mod charging;
 mod failure;
 mod known;

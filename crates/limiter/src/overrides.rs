@@ -138,6 +138,8 @@ pub struct KeyState {
     pub usage: Usage,
     /// True if the use is that of the client's network, as the limit has no memory for more keys.
     pub is_by_network: bool,
+    /// The time until the ban of the key ends, if it is banned.
+    pub banned_for: Option<Duration>,
 }
 
 impl KeyState {

@@ -40,6 +40,8 @@ pub enum Origin {
     FallbackAllow,
     /// The store can't answer, and the limit refuses meanwhile. It says nothing of where it stands.
     FallbackDeny,
+    /// The key is banned for a time, because it was refused too often.
+    Ban,
     /// The limit only shadows: what it decides has no effect.
     Shadow,
     /// The limit's terms: its exemptions, and its demands on a request.
@@ -55,6 +57,7 @@ impl Origin {
             Self::FallbackLocal => "fallback_local",
             Self::FallbackAllow => "fallback_allow",
             Self::FallbackDeny => "fallback_deny",
+            Self::Ban => "ban",
             Self::Shadow => "shadow",
             Self::Terms => "terms",
         }

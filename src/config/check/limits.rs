@@ -88,6 +88,7 @@ impl Check<'_, '_> {
         self.check_claims(&key);
         let key = key.into_values();
         let overrides = self.overrides(&span, &limit, &key, prefixes);
+        let ban = self.ban(&limit, &key);
         let exempt = self.exemptions(limit.exempt, &key, prefixes);
         Some(LimitSettings {
             name: name.to_owned(),
@@ -107,6 +108,7 @@ impl Check<'_, '_> {
             on_failure: limit.on_failure.map_or(self.on_failure, |policy| policy.into_inner().0),
             usage: limit.usage.map_or_else(CostUsage::default, |usage| usage.into_inner().0),
             refunds: limit.refunds.is_some_and(Spanned::into_inner),
+            ban,
             redisson_name,
         })
     }

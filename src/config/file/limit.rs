@@ -14,7 +14,8 @@ use tollgate_limiter::{OnFailure, Rate, RedissonName, RedissonType, Scope};
 use crate::config::{
     Cost, CostUsage, Exemption, KeyPart, Missing, Mode, StatusRange,
     value::{
-        AlgorithmName, AnyRate, CalendarOffset, FromText, Layout, LeaseDuration, ParsedText, Wait, Whole,
+        AlgorithmName, AnyRate, BanDuration, CalendarOffset, FromText, Layout, LeaseDuration, ParsedText,
+        Wait, Whole,
     },
 };
 
@@ -64,6 +65,8 @@ pub(in crate::config) struct LimitTable {
     /// services refund. A sliding window is exact then up to 128 requests in a window. With more, a permit may come back
     /// later, by up to a 128th of the window. Default: `false`.
     pub refunds: Option<Spanned<bool>>,
+    /// Bans a key that is refused too often. All its requests are refused then for a while, by all gateways. Default: none.
+    pub ban: Option<SpannedTable<BanTable>>,
     /// Gateways that count together: all that use the store (`"shared"`), or each process alone
     /// (`"instance"`). Default: `"shared"`.
     pub scope: ParsedText<Scope>,
@@ -114,6 +117,7 @@ impl Default for LimitTable {
             when_status: None,
             usage: None,
             refunds: None,
+            ban: None,
             scope: ParsedText(Scope::Shared),
             wait: Spanned::new(0..0, ParsedText(Wait::default())),
             mode: ParsedText(Mode::Enforce),
@@ -129,6 +133,18 @@ impl Default for LimitTable {
             redisson_type: None,
         }
     }
+}
+
+/// `ban` of a limit.
+#[derive(Debug, Default, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(default, deny_unknown_fields)]
+pub(in crate::config) struct BanTable {
+    /// Refusals of a key by one gateway that lead to a ban: `"10/min"`. Required.
+    pub after: Option<ParsedText<Rate>>,
+    /// Time for which the key is banned, `"1s"` to `"366d"`. Required.
+    #[serde(rename = "for")]
+    pub lasts: Option<ParsedText<BanDuration>>,
 }
 
 /// One of a limit's `overrides`.
@@ -190,6 +206,7 @@ impl LimitTable {
             || self.when_status.is_some()
             || self.usage.is_some()
             || self.refunds.is_some()
+            || self.ban.is_some()
             || self.on_failure.is_some()
             || self.layout.is_some()
             || self.redisson_name.is_some()

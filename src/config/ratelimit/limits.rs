@@ -119,6 +119,7 @@ impl Reader<'_> {
             on_failure: self.on_failure,
             usage: CostUsage::Charged,
             refunds: false,
+            ban: None,
             redisson_name: None,
         };
         self.limits.insert(name.clone(), Arc::new(limit));

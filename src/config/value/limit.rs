@@ -133,6 +133,28 @@ impl FromText for LeaseDuration {
     }
 }
 
+/// The duration of a ban.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::config) struct BanDuration(pub Duration);
+
+impl FromText for BanDuration {
+    const EXPECTED: &'static str = "a duration from \"1s\" to \"366d\"";
+
+    fn read(text: &str) -> Result<Self, String> {
+        within(text, 1_000_000..=Rate::MAX_WINDOW_US, Self::EXPECTED)
+            .map(|us| Self(Duration::from_micros(us)))
+    }
+}
+
+impl FromText for Rate {
+    const EXPECTED: &'static str = "a number per time such as \"10/min\"";
+    const FORM: Option<&'static str> = Some(r" *\d+ */.+");
+
+    fn read(text: &str) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
 /// The longest time to hold a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::config) struct Wait(pub Duration);

@@ -150,6 +150,7 @@ pub(crate) fn stated_limits(config: &Config) -> impl Iterator<Item = LimitSettin
         on_failure: config.decisions.as_ref().map_or(OnFailure::Local, |decisions| decisions.on_failure),
         usage: CostUsage::Charged,
         refunds: false,
+        ban: None,
         redisson_name: None,
     })
 }

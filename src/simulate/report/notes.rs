@@ -57,6 +57,9 @@ fn notes_on_limit(ReplayedLimit { rule, tally, .. }: &ReplayedLimit) -> Vec<Stri
             tally.unknown, tally.requests
         ));
     }
+    if config.ban.is_some() {
+        notes.push(format!("limit `{name}`: its bans aren't replayed, so more requests would be refused"));
+    }
     if tally.unknown_time > 0 {
         notes.push(format!(
             "limit `{name}`: the log lacks the duration of {} of {} requests, which weren't counted",

@@ -19,8 +19,11 @@ impl Limiter {
         let mut asked = ChargedAsks::with_capacity(asks.len());
         for ask in asks {
             let another = self.asked(ask);
-            if !asked.iter_mut().any(|asked: &mut ChargedAsk<'_>| asked.join(&another)) {
-                asked.push(another);
+            let ban = another.look_at_ban(&self.key_prefix);
+            for another in [another].into_iter().chain(ban) {
+                if !asked.iter_mut().any(|asked: &mut ChargedAsk<'_>| asked.join(&another)) {
+                    asked.push(another);
+                }
             }
         }
         if asked.iter().all(ChargedAsk::is_within_quota) {

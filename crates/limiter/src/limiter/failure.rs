@@ -36,7 +36,7 @@ impl Limiter {
             charge.cost = charge.cost.min(charge.quota.capacity());
         }
         let mut admission = Admission::default();
-        let passed = passed.iter().filter(|asked| !asked.charge.shadow);
+        let passed = passed.iter().filter(|asked| !asked.charge.shadow && !asked.is_of_ban());
         admission.standings.extend(passed.map(|asked| asked.standing(UNKNOWN_ROOM, Origin::FallbackAllow)));
         match self.local.take_placed(&mut counted, deadline).await {
             Ok(decision) if decision.admitted => {
@@ -64,7 +64,7 @@ pub(super) fn deny(
     cause: StoreError,
     denies: impl Fn(&ChargedAsk<'_>) -> bool,
 ) -> Refusal {
-    let denying = asked.iter().filter(|asked| denies(asked));
+    let denying = asked.iter().filter(|asked| denies(asked) && !asked.is_of_ban());
     let denied_by = denying.map(|asked| denial(asked.ask, asked.charge.quota)).collect();
     Refusal::StoreUnavailable { cause, denied_by }
 }

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use crate::{
-    Algorithm, Ask, Limited, Origin, Refusal, Scope,
+    Algorithm, Ask, Limited, Origin, Refusal, Scope, Standings,
     charged_ask::{ChargedAsk, ChargedAsks},
     refusals::{Sending, Turns, Verdict},
     store::{Charge, Decision, Outcome, Placed, Store, StoreError, Usage},
@@ -22,15 +22,16 @@ impl Limiter {
         deadline: Instant,
     ) -> Result<Turns<'_>, Refusal> {
         let enforcing = || asked.iter().filter(|asked| self.remembers(&asked.charge, asked.scope));
-        let charges = || enforcing().map(|asked| (&asked.charge, asked.ask.limit.costs));
+        let charges = || enforcing().map(|asked| (&asked.charge, asked.costs()));
         let ask_by = self.store.ask_by(deadline);
         match self.refusals.check(charges, arrival, ask_by).await {
             Verdict::Ask(turns) => Ok(turns),
             Verdict::Refused(outcomes) => {
-                let refused = enforcing().zip(outcomes);
-                let refused = refused
-                    .filter_map(|(asked, outcome)| Some(asked.standing(outcome?, Origin::LocalRefusal)));
-                Err(Refusal::Limited(Box::new(Limited { standings: refused.collect() })))
+                let mut standings = Standings::new();
+                for (asked, outcome) in enforcing().zip(outcomes) {
+                    outcome.inspect(|outcome| asked.stand(*outcome, Origin::LocalRefusal, &mut standings));
+                }
+                Err(Refusal::Limited(Box::new(Limited { standings })))
             }
         }
     }
@@ -46,23 +47,21 @@ impl Limiter {
         if !self.waits.are_empty() && asked.iter().any(is_awaited) {
             return None;
         }
-        let refused = |ChargedAsk { ask, charge, scope, .. }: &ChargedAsk<'_>| match &**self.store_of(*scope)
-        {
+        let refused = |own: &ChargedAsk<'_>| match &**self.store_of(own.scope) {
             // Several are charged together, and then each is told.
             Store::Memory(store) if asked.len() == 1 => {
-                Some((store.refuse(charge, now.into_std())?, Origin::Store))
+                Some((store.refuse(&own.charge, now.into_std())?, Origin::Store))
             }
-            Store::Redis(_) if !charge.shadow => {
-                Some((self.refusals.refused(charge, ask.limit.costs, now)?, Origin::LocalRefusal))
+            Store::Redis(_) if !own.charge.shadow => {
+                Some((self.refusals.refused(&own.charge, own.costs(), now)?, Origin::LocalRefusal))
             }
             _ => None,
         };
-        let standing = |asked: &ChargedAsk<'_>| {
-            let (outcome, origin) = refused(asked)?;
-            Some(asked.standing(outcome, origin))
-        };
-        let limited = Limited { standings: asked.iter().filter_map(standing).collect() };
-        (!limited.standings.is_empty()).then(|| Box::new(limited))
+        let mut standings = Standings::new();
+        for own in &asked {
+            refused(own).inspect(|(outcome, origin)| own.stand(*outcome, *origin, &mut standings));
+        }
+        (!standings.is_empty()).then(|| Box::new(Limited { standings }))
     }
 
     /// Remembers what a decision of the store implies for the next ones.

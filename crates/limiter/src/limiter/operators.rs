@@ -13,7 +13,7 @@ use crate::{
     Ask, Key, KeyState, Limit, Quota,
     overrides::Follows,
     store::{
-        Placed, Store, StoreError,
+        Charge, Placed, Store, StoreError,
         overrides::{Override, OverrideChange, SetWhen},
     },
 };
@@ -40,14 +40,18 @@ impl Limiter {
         let mut asked = self.asked(ask);
         asked.charge.cost = asked.charge.cost.max(1);
         let is_overridden = self.overridden.of(&ask.limit, Some(&ask.key)).is_some();
-        let (usage, is_by_network) = self.peek_at(&mut asked).await?;
+        let (mut usage, is_by_network) = self.peek_at(&mut asked).await?;
+        let banned_us = self.banned_us(&asked).await?;
+        // Nothing fits until the ban has ended.
+        usage.delay_us = usage.delay_us.map(|delay_us| delay_us.max(banned_us));
+        let banned_for = Some(Duration::from_micros(banned_us)).filter(|banned_for| !banned_for.is_zero());
         let quota = asked.charge().quota;
         let is_overridden = is_overridden || usage.rate.is_some();
-        Ok(KeyState { quota: quota.at(usage.rate), is_overridden, usage, is_by_network })
+        Ok(KeyState { quota: quota.at(usage.rate), is_overridden, usage, is_by_network, banned_for })
     }
 
-    /// Forgets what was counted for a key, here and for all gateways. Those that can't be told so may still refuse
-    /// the key for five seconds.
+    /// Forgets what was counted for a key, and lifts its ban, here and for all gateways. Those that can't be told so may
+    /// still refuse the key for five seconds.
     ///
     /// # Examples
     ///
@@ -69,17 +73,28 @@ impl Limiter {
     /// The store gives no answer: it may or may not have forgotten.
     pub async fn reset(&self, ask: &Ask) -> Result<(), StoreError> {
         let (charge, _) = self.charge(ask);
+        let ban = ask.look_at_ban(&self.key_prefix);
         let deadline = Instant::now() + PATIENCE;
-        self.local.reset(charge.bucket.clone(), charge.quota, deadline).await?;
-        self.store.reset(charge.bucket.clone(), charge.quota, deadline).await?;
-        self.forget(&charge.bucket);
-        let told = self.store.tell(&self.overridden.names, reset_message(&charge.bucket), deadline).await;
-        if let Err(error) = told {
-            tracing::warn!(
-                "a key was reset, but other gateways couldn't be notified and may reject it for some seconds: {error}"
-            );
+        for Charge { bucket, quota, .. } in [charge].into_iter().chain(ban) {
+            self.local.reset(bucket.clone(), quota, deadline).await?;
+            self.store.reset(bucket.clone(), quota, deadline).await?;
+            if let Err(error) = self.forget_everywhere(&bucket, deadline).await {
+                tracing::warn!(
+                    "a key was reset, but other gateways couldn't be notified and may reject it for some seconds: {error}"
+                );
+            }
         }
         Ok(())
+    }
+
+    /// Forgets which requests of a bucket are refused without asking the store, here and in all gateways.
+    pub(super) async fn forget_everywhere(
+        &self,
+        bucket: &Bytes,
+        deadline: Instant,
+    ) -> Result<(), StoreError> {
+        self.forget(bucket);
+        self.store.tell(&self.overridden.names, reset_message(bucket), deadline).await
     }
 
     /// Sets what holds for a limit, or for one key of it, in place of its own rate, for all processes that use the

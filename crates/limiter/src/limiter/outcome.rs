@@ -25,7 +25,10 @@ impl Limiter {
         admission.leases.extend(hold(store, &mut decision));
         admission.standings.reserve(asked.len());
         for (asked, outcome) in asked.into_iter().zip(&decision.outcomes) {
-            admission.standings.push(asked.standing(*outcome, origin));
+            asked.stand(*outcome, origin, &mut admission.standings);
+            if asked.is_of_ban() {
+                continue;
+            }
             let (refusals, waits) = (&self.refusals, &self.waits);
             let grant = RefundableGrant::new(&asked, &decision, outcome, store, refusals, waits);
             admission.grants.extend(grant);
@@ -56,7 +59,7 @@ pub(super) fn hold(store: &Arc<Store>, decision: &mut Decision) -> Vec<HeldLease
 pub(super) fn refuse(asked: &ChargedAsks<'_>, decision: &Decision, origin: Origin) -> Refusal {
     let mut limited = Box::new(Limited { standings: Standings::with_capacity(asked.len()) });
     for (asked, outcome) in asked.iter().zip(&decision.outcomes) {
-        limited.standings.push(asked.standing(*outcome, origin));
+        asked.stand(*outcome, origin, &mut limited.standings);
     }
     Refusal::Limited(limited)
 }

@@ -1,0 +1,122 @@
+//! Bans: keys that are refused too often are refused for a time, by all gateways.
+
+use std::time::{Duration, Instant};
+
+use crate::{
+    harness::{client::Answer, gateway::Gateway, redis::Redis, wait_until},
+    limit_all,
+};
+
+/// Two requests a minute, and a ban of an hour after three refusals.
+const BANNING: &str = "key = [\"ip\", \"header:x-user\"]\nmissing = \"skip\"\nrate = \"2/min\"\nban = { after = \"3/h\", for = \"1h\" }";
+/// The milliseconds of most of the ban: nothing else takes so long.
+const NEARLY_AN_HOUR: u64 = 3_000_000;
+
+fn of(gateway: &Gateway, user: &str) -> Answer {
+    gateway.ask(&format!("GET /\nX-User: {user}"))
+}
+
+fn is_banned(answer: &Answer) -> bool {
+    answer.status == 429 && answer.retry_after_ms() > NEARLY_AN_HOUR
+}
+
+/// Uses up the rate of a user, and is refused so often.
+fn breach(gateway: &Gateway, user: &str, refusals: usize) {
+    assert_eq!([of(gateway, user).status, of(gateway, user).status], [200, 200]);
+    for _ in 0..refusals {
+        let refused = of(gateway, user);
+        assert_eq!(refused.status, 429);
+        assert!(refused.retry_after_ms() <= 60_000);
+    }
+}
+
+#[test]
+fn a_key_that_is_refused_too_often_is_banned() {
+    let redis = Redis::start();
+    for store in [String::new(), redis.store()] {
+        let gateway = Gateway::start(&format!("{store}{}", limit_all(BANNING)));
+        // So many refusals are no breach.
+        breach(&gateway, "bob", 2);
+        breach(&gateway, "eve", 3);
+        wait_until("eve is banned", || is_banned(&of(&gateway, "eve")));
+        let banned = of(&gateway, "eve");
+        assert_eq!(banned.header("ratelimit-policy"), Some("\"l\";q=2;w=60"));
+        let standing = banned.header("ratelimit").unwrap();
+        assert!(standing.starts_with("\"l\";r=0;t=3"), "{standing}");
+        assert_eq!(banned.json()["violated-policies"][0], "l");
+        assert!(!is_banned(&of(&gateway, "bob")) && of(&gateway, "carol").status == 200);
+    }
+    // It expires, in the slot of the count.
+    let keys = redis.command(&["KEYS", "*:ban:*"]);
+    assert!(keys.contains("tollgate:l:ban:{") && keys.lines().count() <= 2, "{keys}");
+}
+
+#[test]
+fn a_ban_holds_in_all_gateways() {
+    let redis = Redis::start();
+    let config = format!("{}{}", redis.store(), limit_all(BANNING));
+    let [one, other] = [(), ()].map(|()| Gateway::start(&config));
+    breach(&one, "eve", 3);
+    wait_until("the other gateway knows", || is_banned(&of(&other, "eve")));
+}
+
+#[test]
+fn a_banned_key_charges_no_other_limit() {
+    let redis = Redis::start();
+    let limits = format!(
+        "[limits.all]\nkey = \"global\"\nrate = \"100/h\"\n[limits.l]\n{BANNING}\n\
+         [[routes]]\npath = \"/all\"\nrespond = {{}}\nlimits = [\"all\"]\n\
+         [[routes]]\npath = \"/\"\nrespond = {{}}\nlimits = [\"all\", \"l\"]\n"
+    );
+    for store in [String::new(), redis.store()] {
+        let gateway = Gateway::start(&format!("{store}{limits}"));
+        breach(&gateway, "eve", 3);
+        wait_until("eve is banned", || is_banned(&of(&gateway, "eve")));
+        for _ in 0..5 {
+            assert!(is_banned(&of(&gateway, "eve")));
+        }
+        let standing = gateway.get("/all").header("ratelimit").unwrap().to_owned();
+        assert!(standing.starts_with("\"all\";r=97;"), "{standing}");
+    }
+}
+
+/// What a request gets while it is banned doesn't make the ban longer.
+#[test]
+fn a_ban_ends_when_it_said() {
+    let keys = BANNING.replace("2/min", "2/100ms").replace("1h", "2s");
+    let redis = Redis::start();
+    for store in [String::new(), redis.store()] {
+        let gateway = Gateway::start(&format!("{store}{}", limit_all(&keys)));
+        let mut banned = None;
+        wait_until("eve is banned", || {
+            let answer = of(&gateway, "eve");
+            banned = (answer.status == 429).then(|| answer.retry_after_ms()).filter(|ms| *ms > 1_000);
+            banned.is_some()
+        });
+        let ends = Instant::now() + Duration::from_millis(banned.unwrap());
+        while Instant::now() < ends {
+            let answer = of(&gateway, "eve");
+            let left = ends.saturating_duration_since(Instant::now()).as_millis() as u64;
+            assert!(answer.status == 200 || answer.retry_after_ms() <= left + 1_500, "{left} {answer:?}");
+        }
+        assert_eq!(of(&gateway, "eve").status, 200);
+    }
+}
+
+#[test]
+fn a_shadow_limit_bans_nobody() {
+    let gateway = Gateway::start(&limit_all(&format!("{BANNING}\nmode = \"shadow\"")));
+    for _ in 0..20 {
+        assert_eq!(of(&gateway, "eve").status, 200);
+    }
+}
+
+#[test]
+fn a_gateway_without_its_store_bans_by_itself() {
+    let keys = format!("{BANNING}\non_failure = \"local\"");
+    let store = "[store]\nurl = \"redis://127.0.0.1:1\"\n";
+    let gateway = Gateway::start(&format!("{store}{}", limit_all(&keys)));
+    breach(&gateway, "eve", 3);
+    wait_until("eve is banned", || is_banned(&of(&gateway, "eve")));
+    assert_eq!(of(&gateway, "bob").status, 200);
+}
