@@ -159,8 +159,9 @@ impl LoadedConfig {
                 Self { outcome, sources, shown }
             }
             Err(error) => {
-                let fault =
-                    format!("can't read `{name}`: {error}\nname a readable UTF-8 file with --config FILE");
+                let remedy =
+                    "name a readable UTF-8 file with --config FILE, or write one with `tollgate init`";
+                let fault = format!("can't read `{name}`: {error}\n{remedy}");
                 Self { outcome: Err(Diagnostics::of(&name, &fault)), sources, shown: Value::Null }
             }
         }

@@ -83,6 +83,7 @@ fn check_tells_faults_and_ends_with_2() {
     let missing = tollgate(&["check", "none.toml"]);
     assert_eq!(missing.status.code(), Some(2));
     assert!(text(&missing.stderr).contains("can't read `none.toml`"));
+    assert!(text(&missing.stderr).contains("write one with `tollgate init`"), "{missing:?}");
     let shipped = tollgate(&["check", concat!(env!("CARGO_MANIFEST_DIR"), "/gateway.toml")]);
     assert_eq!((shipped.status.code(), text(&shipped.stderr)), (Some(0), ""));
 }
