@@ -21,7 +21,7 @@ pub use self::{
 use tollgate_limiter::{Algorithm, Ask, Asks, KeyState, Quota, Scope};
 
 use crate::{
-    config::{self, Cost, Exemption, Missing, Mode},
+    config::{self, Cost, Exemption, Missing, Mode, Requirement},
     forward::headers::{Client, from_client},
     gateway::{
         Gateway, Peer, client,
@@ -171,6 +171,7 @@ impl DescribedRoute {
             target,
             responds,
             timeout_ms: route.timeout.map(|timeout| timeout.as_millis() as u64),
+            requires: route.requires.map(|Requirement::Jwt| "jwt"),
         }
     }
 }

@@ -8,7 +8,7 @@ use std::fmt;
 use bytes::Bytes;
 use hyper::{
     Response, StatusCode,
-    header::{CONTENT_TYPE, RETRY_AFTER},
+    header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE},
 };
 use tollgate_limiter::{
     RatelimitHeaders, Refusal,
@@ -24,6 +24,12 @@ use crate::{
 
 /// The usual size of a response's RateLimit lines, in bytes.
 pub(crate) const LINES_BYTES: usize = 256;
+
+/// The challenge to a request without a token (RFC 6750, section 3).
+static TOKEN_NEEDED: HeaderValue = HeaderValue::from_static("Bearer realm=\"tollgate\"");
+/// The challenge to a request with an invalid one.
+static TOKEN_REFUSED: HeaderValue =
+    HeaderValue::from_static("Bearer realm=\"tollgate\", error=\"invalid_token\"");
 
 /// A response as HTTP/1.1 sends it: its status, header lines and body.
 #[derive(Debug)]
@@ -73,6 +79,10 @@ pub enum Rejection {
     ForwardedUriMissing,
     /// A service's request for a decision is invalid.
     QuestionInvalid(String),
+    /// A request without a token, on a route that requires one.
+    TokenMissing,
+    /// A request with an invalid token, on a route that requires a valid one.
+    TokenInvalid,
     /// A limit refuses the request, or the store can't answer.
     Refused(Refusal),
     /// There is no response from the upstream.
@@ -129,6 +139,10 @@ impl Rejection {
                 (400, "forwarded-uri-missing", &"the request has no X-Forwarded-Uri field")
             }
             Self::QuestionInvalid(fault) => return (StatusCode::BAD_REQUEST, "question-invalid", fault),
+            Self::TokenMissing => {
+                (401, "token-missing", &"the request needs a token: Authorization: Bearer TOKEN")
+            }
+            Self::TokenInvalid => (401, "token-invalid", &"the token is invalid or has expired"),
             Self::NoRoute => (404, "no-route", &"no route matches the request"),
             Self::Refused(refusal) => {
                 let (status, code) = response::status_and_code(refusal);
@@ -202,6 +216,8 @@ impl Rejection {
         match self {
             // Retry-After and the RateLimit fields.
             Self::Refused(refusal) => response::write_fields(fields, refusal, is_grpc, form),
+            Self::TokenMissing => fields.insert(WWW_AUTHENTICATE, Value::Ready(&TOKEN_NEEDED)),
+            Self::TokenInvalid => fields.insert(WWW_AUTHENTICATE, Value::Ready(&TOKEN_REFUSED)),
             Self::Overloaded | Self::Failed(Failure::Busy) => fields.insert(RETRY_AFTER, Value::Number(1)),
             Self::Failed(Failure::NoneHealthy { interval }) => {
                 let seconds = interval.as_secs() + u64::from(interval.subsec_nanos() > 0);

@@ -22,14 +22,14 @@ use crate::harness::{
 };
 
 /// A gateway that answers other proxies.
-struct Decider {
+pub(crate) struct Decider {
     gateway: Gateway,
     address: SocketAddr,
 }
 
 impl Decider {
     /// Starts a gateway with these keys of `[decisions]` and the rest of a configuration.
-    fn start(keys: &str, rest: &str) -> Self {
+    pub(crate) fn start(keys: &str, rest: &str) -> Self {
         let toml = format!("[decisions]\nlisten = \"127.0.0.1:0\"\n{keys}\n{rest}");
         let gateway = Gateway::start(&toml);
         let address = address(&gateway);
@@ -37,7 +37,7 @@ impl Decider {
     }
 
     /// Returns the answer to a call as [`Client::ask`] takes it, on a connection of its own.
-    fn ask(&self, call: &str) -> Answer {
+    pub(crate) fn ask(&self, call: &str) -> Answer {
         Client::connect(self.address).ask(call)
     }
 }

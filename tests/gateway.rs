@@ -28,6 +28,7 @@ mod gateway {
     mod rejections;
     mod repeats;
     mod request_ids;
+    mod required;
     mod routes;
     mod tiers;
     mod tokens;

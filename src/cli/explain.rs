@@ -223,6 +223,9 @@ fn write_route(text: &mut ExplanationText, explained: &Value) {
         if let Some(timeout_ms) = route["timeout_ms"].as_u64() {
             text.line("within", &format!("{timeout_ms} ms"));
         }
+        if route["requires"] == "jwt" {
+            text.line("requires", "a valid token");
+        }
     }
     for other in list(&explained["others"]) {
         text.line("not", &format!("{}: {}", word(other, "name"), word(other, "reason")));

@@ -202,6 +202,7 @@ impl RouteSettings {
             ("timeout", self.timeout == old.timeout),
             ("max_body", self.max_body == old.max_body),
             ("preserve_host", self.preserve_host == old.preserve_host),
+            ("require", self.requires == old.requires),
             ("on_limit", self.on_limit == old.on_limit),
         ];
         let values = |key| shown.of_route(places, key);

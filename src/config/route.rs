@@ -38,8 +38,17 @@ pub struct RouteSettings {
     pub max_body: Option<Option<u64>>,
     /// True if the upstream gets the host that the client asked for, false if it gets its own.
     pub preserve_host: bool,
+    /// The proof that requests must bear.
+    pub requires: Option<Requirement>,
     /// The response to a rejected request. `None` means the gateway's own.
     pub on_limit: Option<OnLimit>,
+}
+
+/// A proof that the requests of a route must bear.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Requirement {
+    /// A valid token.
+    Jwt,
 }
 
 /// An action for a request.

@@ -70,6 +70,8 @@ pub struct DescribedRoute {
     pub responds: Option<u16>,
     /// The time limit of the whole exchange in milliseconds.
     pub timeout_ms: Option<u64>,
+    /// The proof that requests must bear: `jwt`, if the route requires a valid token.
+    pub requires: Option<&'static str>,
 }
 
 /// A route that isn't taken.

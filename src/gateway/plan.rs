@@ -34,12 +34,15 @@ use tollgate_routing::{
 };
 
 use crate::{
-    config::{Action, Config, Edits, EscapedSlashes, OnLimit},
+    config::{Action, Config, Edits, EscapedSlashes, OnLimit, Requirement},
     forward::body::Body,
     reject::Rejection,
     rules::{
         Rule, Terms,
-        key::{Subject, jwt::Claims},
+        key::{
+            Subject,
+            jwt::{Claims, TokenFault},
+        },
     },
 };
 
@@ -69,6 +72,7 @@ pub(crate) struct Route {
     /// The largest request body in bytes.
     pub(crate) max_body: Option<u64>,
     preserve_host: bool,
+    pub(crate) requires: Option<Requirement>,
     pub(crate) on_limit: Option<OnLimit>,
     /// The index of the route in the file.
     pub(crate) place: usize,
@@ -158,6 +162,7 @@ impl Planner {
                 timeout: route.timeout,
                 max_body: route.max_body.unwrap_or(config.server.max_body),
                 preserve_host: route.preserve_host,
+                requires: route.requires,
                 on_limit: route.on_limit.clone(),
                 place,
                 traffic: names
@@ -175,8 +180,8 @@ impl Planner {
     /// Returns the plan of a request from the client at this address, with the claims of its verified token.
     ///
     /// # Errors
-    /// The request is rejected whatever its limits say: its target is invalid, no route matches, or its path has readings that
-    /// would be limited differently.
+    /// The request is rejected whatever its limits say: its target is invalid, no route matches, its path has readings that
+    /// would be limited differently, or it lacks the token that its route requires.
     pub(crate) fn plan<'g>(
         &'g self,
         client: IpAddr,
@@ -190,6 +195,7 @@ impl Planner {
         let aim = route.aim(&found, &target, &parts.uri).map_err(rejected)?;
         let other = self.other_reading(&found, parts, &target).map_err(rejected)?;
         let routed = Routed { found, other };
+        routed.check_token(&claims).map_err(rejected)?;
         let limits = routed.limits();
         let subject = Subject {
             client,
@@ -262,6 +268,18 @@ impl<'g, 't> Routed<'g, 't> {
             }
         }
         limits
+    }
+
+    /// Checks that the request bears a valid token, if one of the routes requires it.
+    fn check_token(&self, claims: &Claims<'_>) -> Result<(), Rejection> {
+        let mut routes = iter::once(&self.found).chain(&self.other);
+        if !routes.any(|found| found.route.requires == Some(Requirement::Jwt)) {
+            return Ok(());
+        }
+        claims.require().map_err(|fault| match fault {
+            TokenFault::Missing => Rejection::TokenMissing,
+            TokenFault::Invalid => Rejection::TokenInvalid,
+        })
     }
 
     /// Returns the name of the route that limits count by: the other reading's, if there is one.

@@ -17,18 +17,18 @@ use crate::{
     limit_all,
 };
 
-const SECRET: &str = "0123456789abcdef0123456789abcdef";
+pub(super) const SECRET: &str = "0123456789abcdef0123456789abcdef";
 /// One request an hour for each subject, none without.
 const PER_SUBJECT: &str = "key = \"jwt:sub\"\nrate = \"1/h\"\nmissing = \"deny\"";
 
 /// Who signs tokens.
-struct Issuer {
+pub(super) struct Issuer {
     header: Header,
     key: EncodingKey,
 }
 
 impl Issuer {
-    fn hmac(secret: &[u8]) -> Self {
+    pub(super) fn hmac(secret: &[u8]) -> Self {
         Self { header: Header::new(Algorithm::HS256), key: EncodingKey::from_secret(secret) }
     }
 
@@ -39,39 +39,39 @@ impl Issuer {
         Self { header: Header::new(Algorithm::RS256), key }
     }
 
-    fn ed25519() -> Self {
+    pub(super) fn ed25519() -> Self {
         let pair: Pkcs8V1Der<'_> = Ed25519KeyPair::generate().unwrap().as_der().unwrap();
         Self { header: Header::new(Algorithm::EdDSA), key: EncodingKey::from_ed_der(pair.as_ref()) }
     }
 
-    fn named(mut self, id: &str) -> Self {
+    pub(super) fn named(mut self, id: &str) -> Self {
         self.header.kid = Some(id.to_owned());
         self
     }
 
     /// Its public key.
-    fn jwk(&self) -> Jwk {
+    pub(super) fn jwk(&self) -> Jwk {
         let mut jwk = Jwk::from_encoding_key(&self.key, self.header.alg).unwrap();
         jwk.common.key_id = self.header.kid.clone();
         jwk
     }
 
-    fn token(&self, claims: &Value) -> String {
+    pub(super) fn token(&self, claims: &Value) -> String {
         encode(&self.header, claims, &self.key).unwrap()
     }
 }
 
-fn seconds_from_now(seconds: i64) -> i64 {
+pub(super) fn seconds_from_now(seconds: i64) -> i64 {
     i64::try_from(get_current_timestamp()).unwrap() + seconds
 }
 
 /// Claims of a good token.
-fn of(subject: &str) -> Value {
+pub(super) fn of(subject: &str) -> Value {
     json!({ "sub": subject, "exp": seconds_from_now(600) })
 }
 
 /// These claims instead or beside.
-fn with(claims: Value, others: Value) -> Value {
+pub(super) fn with(claims: Value, others: Value) -> Value {
     let (Value::Object(mut claims), Value::Object(others)) = (claims, others) else { panic!("no claims") };
     claims.extend(others);
     claims.into()

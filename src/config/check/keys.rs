@@ -16,16 +16,19 @@ use crate::config::{
 impl Check<'_, '_> {
     /// Reports claims in a key if there is no `[jwt]` to verify them.
     pub(super) fn check_claims(&mut self, key: &ValueList<KeyPart>) {
-        if self.verifies_tokens {
-            return;
-        }
         for part in key.0.iter().filter(|part| matches!(part.get_ref(), KeyPart::Jwt(_))) {
-            let fault = Diagnostic::error(format!("`{}` needs a table [jwt]", part.get_ref()));
-            self.fault(
-                fault.at(&part.span(), "claims can only be counted once they are verified").help(
-                    "add one with `jwks_file = \"keys.json\"`, or with `hmac_secret = \"${JWT_SECRET}\"`",
-                ),
-            );
+            let what = part.get_ref().to_string();
+            self.check_verifies(&what, &part.span(), "claims can only be counted once they are verified");
+        }
+    }
+
+    /// Reports a use of tokens if there is no `[jwt]` to verify them.
+    pub(super) fn check_verifies(&mut self, what: &str, place: &Range<usize>, why: &str) {
+        if !self.verifies_tokens {
+            let fault = Diagnostic::error(format!("`{what}` needs a table [jwt]"));
+            self.fault(fault.at(place, why).help(
+                "add one with `jwks_file = \"keys.json\"`, or with `hmac_secret = \"${JWT_SECRET}\"`",
+            ));
         }
     }
 

@@ -75,6 +75,9 @@ impl Check<'_, '_> {
         let costs = costs.collect();
         self.refuse_params_of_others(route.path.as_ref());
         self.refuse_keys_of_upstreams(&route);
+        if let Some(require) = &route.require {
+            self.check_verifies("require = \"jwt\"", &require.span(), "it says which tokens are valid");
+        }
         let path = route.path.as_ref();
         let action = self.action(&span, path, route.upstream, route.respond, route.redirect);
         if let Some(rewrite) = &route.rewrite {
@@ -101,6 +104,7 @@ impl Check<'_, '_> {
             timeout: route.timeout.map(|timeout| timeout.0),
             max_body: route.max_body.map(|most| most.0.0),
             preserve_host: route.preserve_host.is_none_or(Spanned::into_inner),
+            requires: route.require.map(|require| require.into_inner().0),
             on_limit: route.on_limit.map(|on_limit| self.on_limit(on_limit)),
             matcher,
         })

@@ -13,7 +13,10 @@ use tollgate_routing::{
 };
 
 use super::{Pairs, RouteLimit, RouteUpstreams, Spanned, SpannedTable, ValueList};
-use crate::config::value::{BodyMost, FieldName, ParsedText, Whole};
+use crate::config::{
+    Requirement,
+    value::{BodyMost, FieldName, ParsedText, Whole},
+};
 
 /// `[[routes]]`: the requests that match a route, and what to do with them.
 #[derive(Debug, Default, Deserialize)]
@@ -59,6 +62,8 @@ pub(in crate::config) struct RouteTable {
     /// `true` forwards the host that the client asked for; `false` sends the host of the server's URL.
     /// Default: `true`.
     pub preserve_host: Option<Spanned<bool>>,
+    /// `"jwt"` answers 401 to requests without a valid token, before anything is counted. Default: none.
+    pub require: Option<Spanned<ParsedText<Requirement>>>,
     /// Response to a request that a limit rejects. Default: 429 with an application/problem+json body.
     pub on_limit: Option<SpannedTable<OnLimitTable>>,
 }

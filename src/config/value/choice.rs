@@ -7,7 +7,9 @@ use tollgate_limiter::{OnFailure, RatelimitHeaders, RedissonType, Scope};
 
 use tracing::Level;
 
-use crate::config::{AccessLogFormat, Balance, CostUsage, EscapedSlashes, LogFormat, Missing, Mode};
+use crate::config::{
+    AccessLogFormat, Balance, CostUsage, EscapedSlashes, LogFormat, Missing, Mode, Requirement,
+};
 
 impl FromText for RatelimitHeaders {
     const EXPECTED: &'static str = "\"draft-11\", \"x-ratelimit\", \"both\" or \"off\"";
@@ -179,6 +181,14 @@ impl FromText for Missing {
     fn read(text: &str) -> Result<Self, String> {
         let treatments = [("ip", Self::Ip), ("skip", Self::Skip), ("deny", Self::Deny)];
         choose("`missing` value", treatments, text)
+    }
+}
+
+impl FromText for Requirement {
+    const EXPECTED: &'static str = "\"jwt\"";
+
+    fn read(text: &str) -> Result<Self, String> {
+        choose("`require` value", [("jwt", Self::Jwt)], text)
     }
 }
 

@@ -85,6 +85,15 @@ fn validation(config: &config::JwtSettings, key: &config::JwtKey) -> Validation 
     validation
 }
 
+/// The reason why a request that needs a token has no claims.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TokenFault {
+    /// It bears no token.
+    Missing,
+    /// It bears one that isn't valid here and now, or two different ones.
+    Invalid,
+}
+
 /// The claims of a request's token. It is verified when the first of them is asked for, and once.
 pub struct Claims<'r> {
     verifier: Option<&'r Verifier>,
@@ -109,9 +118,25 @@ impl<'r> Claims<'r> {
         }))
     }
 
+    /// Checks that the request bears a valid token. Without a verifier, as in a replay of a log, any request passes.
+    ///
+    /// # Errors
+    /// It bears none, or an invalid one.
+    pub(crate) fn require(&self) -> Result<(), TokenFault> {
+        match self.verified.get_or_init(|| self.verify()) {
+            Ok(Some(_)) => Ok(()),
+            _ if self.verifier.is_none() => Ok(()),
+            _ if self.lines().any(is_bearer) => Err(TokenFault::Invalid),
+            _ => Err(TokenFault::Missing),
+        }
+    }
+
+    fn lines(&self) -> impl Iterator<Item = &'r [u8]> {
+        self.headers.get_all(AUTHORIZATION).into_iter().map(HeaderValue::as_bytes)
+    }
+
     fn verify(&self) -> Result<Option<Map<String, Value>>, Several> {
-        let lines = self.headers.get_all(AUTHORIZATION).into_iter();
-        let sent = single(lines.map(HeaderValue::as_bytes))?;
+        let sent = single(self.lines())?;
         let Some((sent, verifier)) = sent.filter(|sent| is_bearer(sent)).zip(self.verifier) else {
             return Ok(None);
         };
