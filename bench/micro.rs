@@ -69,7 +69,8 @@ fn key(bencher: Bencher<'_, '_>, parts: &str) {
         host: "api.example.com",
         query: "",
         headers: &headers,
-        claims: Claims::new(None, &headers),
+        peer_is_trusted: false,
+        claims: &Claims::new(None, &headers),
         route: "orders",
         parameter: &|name| (name == "id").then_some("81723"),
     };

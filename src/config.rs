@@ -16,6 +16,7 @@ mod error;
 mod expiry;
 mod file;
 mod jwt;
+mod known_keys;
 mod limit;
 mod password;
 pub mod ratelimit;
@@ -36,16 +37,18 @@ use std::{collections::BTreeMap, env, io, path::Path, sync::Arc};
 use serde_json::Value;
 use tollgate_limiter::StoreSettings;
 
+pub(crate) use self::jwt::read_jwks;
 pub use self::{
     body::BodyTemplate,
     decisions::{Callers, CountHeaders, DecisionsSettings, RatelimitSettings, XdsSettings},
     descriptors::{DescriptorRule, EntryRule, ValuePattern},
     error::{Diagnostic, DiagnosticRecord, Diagnostics, LabeledSpan, Severity},
     expiry::{EXPIRES_SOON, Expiry},
-    jwt::{JwtKey, JwtSettings},
+    jwt::{JwksUrl, JwtKey, JwtSettings},
+    known_keys::KnownKeys,
     limit::{
-        Ban, Cost, CostUsage, Exemption, KeyPart, LimitSettings, Missing, Mode, RateOverride, StatusRange,
-        read_key,
+        Ban, Cost, CostUsage, Exemption, KeyPart, LimitSettings, Missing, Mode, RateFrom, RateOverride,
+        StatusRange, UnknownKey, read_key,
     },
     ratelimit::{DescriptorEntry, DomainSettings, RatelimitEnvironment, RatelimitFolder, Verdict},
     route::{Action, Edits, OnLimit, Requirement, RouteSettings},
@@ -83,7 +86,7 @@ pub struct Config {
     /// The limits by name, including those defined inline in routes.
     pub limits: BTreeMap<String, Arc<LimitSettings>>,
     /// The trusted token issuers. Always present if a limit counts by a claim.
-    pub jwt: Option<JwtSettings>,
+    pub jwt: Option<Arc<JwtSettings>>,
     /// The routes, in the order of the file.
     pub routes: Vec<RouteSettings>,
     /// The rules for descriptors, in the order of the file.
@@ -347,9 +350,12 @@ mod tests {
                     wait: Duration::ZERO,
                     mode: Mode::Enforce,
                     missing: Missing::Ip,
+                    known_keys: None,
+                    unknown: UnknownKey::Ip,
                     prefixes: Prefixes { ipv4: 32, ipv6: 64 },
                     exempt: vec![],
                     overrides: vec![],
+                    rate_from: None,
                     plain: false,
                     on_failure: OnFailure::Local,
                     usage: CostUsage::Charged,

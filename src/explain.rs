@@ -18,10 +18,10 @@ pub use self::{
     },
     question::Question,
 };
-use tollgate_limiter::{Algorithm, Ask, Asks, KeyState, Quota, Scope};
+use tollgate_limiter::{Algorithm, Ask, Asks, KeyState, Quota, Rate, Scope};
 
 use crate::{
-    config::{self, Cost, Exemption, Missing, Mode, Requirement},
+    config::{self, Cost, Exemption, Missing, Mode, Requirement, UnknownKey},
     forward::headers::{Client, from_client},
     gateway::{
         Gateway, Peer, client,
@@ -92,7 +92,7 @@ fn explain(gateway: &Gateway, question: Question) -> (Explanation, Vec<Asks>) {
     if let Ok(target) = Target::read(&parts, gateway.planner.escaped_slashes) {
         explanation.describe_routes(&gateway.planner, &parts, &target);
     }
-    match gateway.planner.plan(client.address, &parts, gateway.claims(&parts)) {
+    match gateway.planner.plan(&client, &parts, &gateway.claims(&parts)) {
         Ok(plan) => {
             explanation.route = Some(DescribedRoute::new(gateway, plan.route, Some(plan.aim), &parts.uri));
             let limits = plan.limits.iter().zip(plan.terms);
@@ -219,6 +219,7 @@ impl DescribedLimit {
             outcome: "counted",
             counts_by: config.key.iter().map(ToString::to_string).collect(),
             key: None,
+            known_as: None,
             exempted_by: None,
             other_keys: Vec::new(),
             reason: None,
@@ -244,17 +245,25 @@ impl DescribedLimit {
                 Missing::Deny => "deny",
             },
             ban: config.ban.map(|ban| ban.to_string()),
+            unknown: config.known_keys.as_ref().map(|_| match config.unknown {
+                UnknownKey::Ip => "ip",
+                UnknownKey::Deny => "deny",
+            }),
             wait_ms: Some(config.wait.as_millis() as u64).filter(|wait_ms| *wait_ms > 0),
             live: None,
         };
         match terms {
             Terms::Counts(asks) => {
+                let name = asks.first().and_then(|ask| key::name_of(config, ask.key()));
+                described.known_as = name.map(str::to_owned);
                 let mut keys = asks.iter().map(|ask| ask.key().as_str().to_owned());
                 described.key = keys.next();
                 described.other_keys = keys.collect();
                 if let Some(rate) = asks.first().and_then(Ask::own_rate) {
                     let quota = Quota::new(limit.quota().algorithm, rate);
-                    (described.rate, described.rate_from) = (quota.to_string(), "overrides");
+                    let is_stated = config.rate_from.is_some() && own_rate(rule, &asks) != Some(rate);
+                    let from = if is_stated { "request" } else { "overrides" };
+                    (described.rate, described.rate_from) = (quota.to_string(), from);
                 }
                 return (described, asks);
             }
@@ -278,7 +287,10 @@ impl DescribedLimit {
         if state.is_overridden {
             (self.rate, self.rate_from) = (quota.to_string(), "set");
         } else if let Some(rate) = ask.own_rate() {
-            (self.rate, self.rate_from) = (Quota::new(quota.algorithm, rate).to_string(), "overrides");
+            self.rate = Quota::new(quota.algorithm, rate).to_string();
+            if self.rate_from == "limit" {
+                self.rate_from = "overrides";
+            }
         }
         let is_exact = quota.algorithm != Algorithm::Concurrency;
         let delay_us = state.usage.delay_us.filter(|_| is_exact);
@@ -291,6 +303,11 @@ impl DescribedLimit {
             by_network: state.is_by_network,
         });
     }
+}
+
+/// Returns the rate that the file's overrides give to the first key of a request.
+fn own_rate(rule: &Rule, asks: &Asks) -> Option<Rate> {
+    key::OwnRates::new(rule.config()).of(asks.first()?.key())
 }
 
 /// Returns an entry of `exempt` without what may be a credential: a key appears as it does in a bucket's name.

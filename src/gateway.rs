@@ -12,6 +12,7 @@ mod call;
 pub(crate) mod client;
 mod exchange;
 mod hops;
+mod jwks;
 mod listing;
 pub(crate) mod plan;
 mod record;
@@ -35,6 +36,7 @@ use hyper::{
 };
 use ipnet::IpNet;
 use tokio::time::Instant;
+use tokio_util::task::AbortOnDropHandle;
 use tollgate_http1::head::{FIELDS_MOST, Unreadable};
 use tollgate_limiter::{
     Admission, Limiter, RatelimitHeaders,
@@ -42,7 +44,7 @@ use tollgate_limiter::{
 };
 
 use crate::{
-    config::{Callers, RatelimitSettings},
+    config::{Callers, JwtSettings, RatelimitSettings},
     forward::{
         Failure, Upstream,
         headers::{self, Client, X_REQUEST_ID},
@@ -55,7 +57,7 @@ use crate::{
 
 use self::{
     exchange::Facts,
-    plan::{Aim, Plan, Planner, Route, fixed},
+    plan::{Aim, Plan, Planner, Route, Unplanned, fixed},
     record::{Ending, Record},
 };
 
@@ -82,6 +84,9 @@ pub struct Gateway {
     limiter: Arc<Limiter>,
     /// Verifies the tokens of requests.
     verifier: Option<Verifier>,
+    jwt: Option<Arc<JwtSettings>>,
+    /// Fetches the keys of tokens, if an issuer publishes them.
+    _key_fetches: Option<AbortOnDropHandle<()>>,
     ratelimit_headers: RatelimitHeaders,
     /// True if responses have an X-Request-Id.
     request_id: bool,
@@ -187,7 +192,8 @@ impl Gateway {
             target::host(parts)?;
             return Ok(whole(fixed(StatusCode::NO_CONTENT, "", &[])));
         }
-        let plan = facts.planned(self.planner.plan(client.address, parts, self.claims(parts)), parts)?;
+        let planned = self.plan(&client, parts, facts.waits_until).await;
+        let plan = facts.planned(planned, parts)?;
         let Plan { route, aim, limits, terms, .. } = plan;
         let body = body.at_most(route.max_body).map_err(Failure::Request)?;
         let admission = self.decide(&limits, terms, facts).await?;
@@ -197,6 +203,21 @@ impl Gateway {
             facts.settle(admission, &limits, self.ratelimit_headers, &mut response);
         }
         Ok(response)
+    }
+
+    /// Plans a request. If its token needs keys that are being fetched, it is planned when they have arrived, or at `until`.
+    async fn plan<'g>(
+        &'g self,
+        client: &Client,
+        parts: &Parts,
+        until: Option<Instant>,
+    ) -> Result<Plan<'g>, Unplanned<'g>> {
+        let claims = self.claims(parts);
+        let planned = self.planner.plan(client, parts, &claims);
+        let Some(fetch) = claims.fetch() else { return planned };
+        drop(planned);
+        Box::pin(jwks::wait(fetch, until)).await;
+        self.planner.plan(client, parts, &self.claims(parts))
     }
 
     /// Lets the limits of a request decide: `rules::asks` pairs each limit with its keys and cost, and `rules::admit` passes them to

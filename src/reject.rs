@@ -83,6 +83,8 @@ pub enum Rejection {
     TokenMissing,
     /// A request with an invalid token, on a route that requires a valid one.
     TokenInvalid,
+    /// A request with a token that can't be verified now, on a route that requires a valid one.
+    TokenUnverified,
     /// A limit refuses the request, or the store can't answer.
     Refused(Refusal),
     /// There is no response from the upstream.
@@ -143,6 +145,7 @@ impl Rejection {
                 (401, "token-missing", &"the request needs a token: Authorization: Bearer TOKEN")
             }
             Self::TokenInvalid => (401, "token-invalid", &"the token is invalid or has expired"),
+            Self::TokenUnverified => (503, "token-unverified", &"the token can't be verified now"),
             Self::NoRoute => (404, "no-route", &"no route matches the request"),
             Self::Refused(refusal) => {
                 let (status, code) = response::status_and_code(refusal);
@@ -218,7 +221,9 @@ impl Rejection {
             Self::Refused(refusal) => response::write_fields(fields, refusal, is_grpc, form),
             Self::TokenMissing => fields.insert(WWW_AUTHENTICATE, Value::Ready(&TOKEN_NEEDED)),
             Self::TokenInvalid => fields.insert(WWW_AUTHENTICATE, Value::Ready(&TOKEN_REFUSED)),
-            Self::Overloaded | Self::Failed(Failure::Busy) => fields.insert(RETRY_AFTER, Value::Number(1)),
+            Self::TokenUnverified | Self::Overloaded | Self::Failed(Failure::Busy) => {
+                fields.insert(RETRY_AFTER, Value::Number(1));
+            }
             Self::Failed(Failure::NoneHealthy { interval }) => {
                 let seconds = interval.as_secs() + u64::from(interval.subsec_nanos() > 0);
                 fields.insert(RETRY_AFTER, Value::Number(seconds));

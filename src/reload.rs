@@ -171,7 +171,7 @@ impl Reloader {
             return Err(self.refuse(Diagnostics::of(&self.source(), &error.to_string()), by));
         }
         self.limiter.forget_refusals();
-        self.limiter.renew_waits(rules.values().map(|rule| rule.rates()));
+        self.limiter.renew_waits(rules.values().filter_map(|rule| rule.rates()));
         // A file with another address may have no token, because that address needs none.
         if let Some(admin) = config.admin.as_ref().filter(|admin| Some(admin.listen) == self.admin_listen) {
             self.tokens.store(Arc::new(admin.tokens.clone()));

@@ -96,10 +96,12 @@ impl Rule {
         Ok(Ask::new(&self.limit, key).rate(own))
     }
 
-    /// Returns the limit, and what returns the rate that the file gives to a key.
-    pub(crate) fn rates(&self) -> (&Limit, RateOfKey) {
+    /// Returns the limit, and what returns the rate that the file gives to a key. `None` if requests state rates: those that
+    /// wait keep the rate that they stated.
+    pub(crate) fn rates(&self) -> Option<(&Limit, RateOfKey)> {
         let own = OwnRates::new(&self.config);
-        (&self.limit, Box::new(move |key| own.of(key)))
+        let by_file = self.config.rate_from.is_none();
+        by_file.then(|| (&*self.limit, Box::new(move |key: &Key| own.of(key)) as RateOfKey))
     }
 
     /// Returns the single keys to which the file gives a rate of their own, each with its rate.
@@ -163,6 +165,8 @@ impl Rule {
             Counted::Exempt { entry } => Terms::Exempts { entry: Some(entry) },
             Counted::Skipped => Terms::Skips,
             Counted::Denied => Terms::Refuses(Refusal::KeyMissing { limit: self.limit.name().to_owned() }),
+            Counted::Unknown(part) => Terms::Refuses(Refusal::KeyUnknown { part }),
+            Counted::Unverified => Terms::Refuses(Refusal::TokenUnverified),
             Counted::Ambiguous(part) => Terms::Refuses(Refusal::KeyAmbiguous { part }),
         }
     }

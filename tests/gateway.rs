@@ -21,15 +21,18 @@ mod gateway {
     mod headers;
     mod hostile;
     mod keys;
+    mod known_keys;
     mod logs;
     mod overload;
     mod proxy_protocol;
+    mod published_keys;
     mod refunds;
     mod rejections;
     mod repeats;
     mod request_ids;
     mod required;
     mod routes;
+    mod stated_rates;
     mod tiers;
     mod tokens;
     mod waiting;

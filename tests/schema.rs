@@ -58,6 +58,7 @@ fn files_that_are_good_are_good_by_the_schema() {
         "docs/operations.md",
         "docs/quick-start.md",
         "docs/simulate.md",
+        "docs/tiers.md",
         "docs/streams.md",
     ];
     let mut seen = 0;

@@ -38,7 +38,8 @@ pub fn key(bytes: &[u8]) {
     let headers = fields_of(raw);
     let query = String::from_utf8_lossy(one_key.as_bytes());
     let of_raw = |query: &str| {
-        let subject = subject(&headers, query, "", &|_| None);
+        let claims = claims(&headers);
+        let subject = subject(&headers, &claims, query, "", &|_| None);
         if let Counted::For(keys) = count(limit, &subject) {
             assert!((1..=4).contains(&keys.len()), "{keys:?}");
             keys.iter().for_each(|counted| assert_is_text(&counted.key));
@@ -98,7 +99,7 @@ impl Values {
         let host =
             host.as_ref().map(|host| str::from_utf8(host).expect("made from text")).unwrap_or_default();
         let parameter = |_: &str| path.as_deref().map(|path| path.strip_prefix('/').unwrap_or(path));
-        let counted = count(limit, &subject(&headers, &query, host, &parameter));
+        let counted = count(limit, &subject(&headers, &claims(&headers), &query, host, &parameter));
         let key = match counted {
             Counted::For(mut keys) => keys.remove(0).key,
             Counted::Ambiguous(part) if part == "query:k" || part == "cookie:k" => return None,
@@ -121,20 +122,28 @@ impl Values {
     }
 }
 
+/// Returns the claims of a request with this header.
+fn claims(headers: &HeaderMap) -> Claims<'_> {
+    static VERIFIER: LazyLock<Option<Verifier>> =
+        LazyLock::new(|| LIMITS.jwt.as_ref().map(|settings| Verifier::new(settings, None)));
+    Claims::new(VERIFIER.as_ref(), headers)
+}
+
 fn subject<'r>(
     headers: &'r HeaderMap,
+    claims: &'r Claims<'r>,
     query: &'r str,
     host: &'r str,
     parameter: &'r (dyn Fn(&str) -> Option<&'r str> + Sync),
 ) -> Subject<'r> {
-    static VERIFIER: LazyLock<Option<Verifier>> = LazyLock::new(|| LIMITS.jwt.as_ref().map(Verifier::new));
     Subject {
         client: IpAddr::from([192, 0, 2, 7]),
         method: &Method::GET,
         host,
         query,
         headers,
-        claims: Claims::new(VERIFIER.as_ref(), headers),
+        peer_is_trusted: false,
+        claims,
         route: "r",
         parameter,
     }
@@ -182,10 +191,10 @@ pub fn jwt(bytes: &[u8]) {
 
 /// Returns the key of the limit by a claim. `None` if no token is valid.
 fn claim(headers: &HeaderMap) -> Option<String> {
-    match count(&LIMITS.limits["claim"], &subject(headers, "", "", &|_| None)) {
+    match count(&LIMITS.limits["claim"], &subject(headers, &claims(headers), "", "", &|_| None)) {
         Counted::For(mut keys) => Some(keys.remove(0).key),
         Counted::Exempt { .. } | Counted::Skipped | Counted::Ambiguous(_) => None,
-        Counted::Denied => panic!("`missing` isn't \"deny\""),
+        counted => panic!("{counted:?}"),
     }
 }
 

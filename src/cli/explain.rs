@@ -235,6 +235,7 @@ fn write_route(text: &mut ExplanationText, explained: &Value) {
 fn write_limit(text: &mut ExplanationText, limit: &Value) {
     let from = match word(limit, "rate_from") {
         "overrides" => ", an override of the file for this key",
+        "request" => ", which the request states",
         "set" => ", set while the gateways run",
         _ => "",
     };
@@ -272,7 +273,8 @@ fn write_key(text: &mut ExplanationText, limit: &Value) {
     let by = names(&limit["counts_by"]);
     match word(limit, "outcome") {
         "counted" => {
-            text.line("counts", word(limit, "key"));
+            let name = limit["known_as"].as_str().map(|name| format!(", known as {name}"));
+            text.line("counts", &format!("{}{}", word(limit, "key"), name.unwrap_or_default()));
             for key in list(&limit["other_keys"]) {
                 text.line("and", &format!("{}, as some servers read it", key.as_str().unwrap_or_default()));
             }
@@ -286,9 +288,14 @@ fn write_key(text: &mut ExplanationText, limit: &Value) {
         "skip" => "not counted",
         _ => "refused with 429",
     };
+    let unknown = match limit["unknown"].as_str() {
+        Some("ip") => "; with a key that the file lacks, it is counted by its address",
+        Some(_) => "; with a key that the file lacks, it is refused with 401",
+        None => "",
+    };
     let may_lack = |part: &Value| !matches!(part.as_str(), Some("ip" | "method" | "route" | "global"));
     if list(&limit["counts_by"]).iter().any(may_lack) {
-        text.line("counts by", &format!("{by}; without it, a request is {missing}"));
+        text.line("counts by", &format!("{by}; without it, a request is {missing}{unknown}"));
     } else {
         text.line("counts by", &by);
     }

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, net::SocketAddr};
 use serde_json::Value;
 
 use super::{
-    Action, AdminTokens, Config, LimitSettings, RouteSettings, ServerUrl, UpstreamSettings,
+    Action, AdminTokens, Config, KeyPart, LimitSettings, RouteSettings, ServerUrl, UpstreamSettings,
     difference::Difference,
 };
 use tollgate_limiter::Algorithm;
@@ -164,9 +164,16 @@ impl LimitSettings {
             ("ban", self.ban == old.ban),
             ("mode", self.mode == old.mode),
             ("missing", self.missing == old.missing),
+            ("keys_file", self.known_keys == old.known_keys),
+            ("unknown", self.unknown == old.unknown),
             ("exempt", self.exempt == old.exempt),
             // The keys aren't listed, since they may be credentials.
             ("overrides", self.overrides == old.overrides),
+            ("rate_from", rate_source(self) == rate_source(old)),
+            (
+                "max",
+                self.rate_from.as_ref().map(|from| from.max) == old.rate_from.as_ref().map(|from| from.max),
+            ),
             ("on_failure", self.on_failure == old.on_failure),
         ];
         let values = |key| shown.at(&["limits", name, key]);
@@ -218,6 +225,11 @@ impl Action {
             Self::Redirect { .. } => "redirect",
         }
     }
+}
+
+/// Returns the part of requests that states the rate.
+fn rate_source(limit: &LimitSettings) -> Option<&KeyPart> {
+    limit.rate_from.as_ref().map(|from| &from.source)
 }
 
 /// Returns the keys whose values differ.

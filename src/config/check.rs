@@ -8,10 +8,12 @@ mod decisions;
 mod descriptors;
 mod jwt;
 mod keys;
+mod known_keys;
 mod limits;
 mod quota;
 mod redisson;
 mod routes;
+mod stated_rate;
 mod store;
 mod tls;
 mod upstream;
@@ -39,11 +41,11 @@ pub(super) fn check(
     document: &mut Document<'_>,
     sources: &mut Sources,
 ) -> Option<Config> {
-    let mut check = Check::new(document, sources, file.store.value.on_failure.0);
+    let mut check = Check::new(document, sources, folder, file.store.value.on_failure.0);
     check.verifies_tokens |= file.jwt.is_some();
     let server = check.server(file.server, folder);
     let store = check.store(file.store.value, folder);
-    let jwt = file.jwt.and_then(|table| check.jwt(table, folder));
+    let jwt = file.jwt.and_then(|table| check.jwt(table, folder)).map(Arc::new);
     let admin = file.admin.and_then(|table| check.admin(table));
     let decisions = file.decisions.and_then(|table| check.decisions(table, folder));
     let file::LogTable { format, level } = file.log.value;
@@ -69,6 +71,8 @@ pub(super) fn check(
     if server.trusted_proxies.is_empty() && decisions.is_none() {
         let places = std::mem::take(&mut check.costs_by_header);
         check.warn_of_costs_that_clients_choose(&places);
+        let places = std::mem::take(&mut check.rates_by_header);
+        check.warn_of_rates_that_nobody_states(&places);
     }
     let upstreams =
         check.upstreams.into_iter().filter_map(|(name, upstream)| Some((name, upstream?))).collect();
@@ -113,6 +117,8 @@ struct Check<'d, 'i> {
     document: &'d mut Document<'i>,
     /// The files that were read.
     sources: &'d mut Sources,
+    /// The folder that paths in the file are relative to.
+    folder: &'d Path,
     /// The store's failure policy, for limits without their own.
     on_failure: OnFailure,
     /// True if there is a table `[jwt]`, valid or not.
@@ -122,6 +128,8 @@ struct Check<'d, 'i> {
     limits: BTreeMap<String, DefinedLimit>,
     /// The costs that a request header states, and the header.
     costs_by_header: Vec<(Range<usize>, String)>,
+    /// The rates that a request header states, and the header.
+    rates_by_header: Vec<(Range<usize>, String)>,
     /// The contents of the rate limit service's folder.
     ratelimit: RatelimitFolder,
     /// The settings of rules that come by xDS.
@@ -129,17 +137,25 @@ struct Check<'d, 'i> {
 }
 
 impl<'d, 'i> Check<'d, 'i> {
-    fn new(document: &'d mut Document<'i>, sources: &'d mut Sources, on_failure: OnFailure) -> Self {
+    fn new(
+        document: &'d mut Document<'i>,
+        sources: &'d mut Sources,
+        folder: &'d Path,
+        on_failure: OnFailure,
+    ) -> Self {
         let verifies_tokens = document.had_defined("jwt");
-        let (upstreams, limits, costs_by_header, ratelimit, xds) = Default::default();
+        let (upstreams, limits, costs_by_header, rates_by_header) = Default::default();
+        let (ratelimit, xds) = Default::default();
         Self {
             document,
             sources,
+            folder,
             on_failure,
             verifies_tokens,
             upstreams,
             limits,
             costs_by_header,
+            rates_by_header,
             ratelimit,
             xds,
         }

@@ -42,7 +42,7 @@ pub(super) use self::{
 };
 use super::{
     AccessLogFormat, LogFormat, ServerUrl,
-    value::{Fraction, Otlp, Output, ParsedText, Secret, Size, Whole},
+    value::{Fraction, JwksLocation, Otlp, Output, ParsedText, RefreshTime, Secret, Size, Whole},
 };
 
 /// A complete gateway.toml.
@@ -218,8 +218,14 @@ impl Default for TracingTable {
 #[serde(default, deny_unknown_fields)]
 pub(super) struct JwtTable {
     /// File with a JWKS, the public keys that verify tokens: `"keys.json"`. A reload reads it again.
-    /// Required, unless `hmac_secret` is given.
+    /// Required, unless `jwks_url` or `hmac_secret` is given.
     pub jwks_file: Option<Spanned<ParsedText<String>>>,
+    /// URL of a JWKS that the issuer publishes: `"https://id.example.com/.well-known/jwks.json"`. `http://` is only for this
+    /// machine. At most 1 MiB; redirects aren't followed. Default: none.
+    pub jwks_url: Option<Spanned<ParsedText<JwksLocation>>>,
+    /// Time after which the keys of `jwks_url` are fetched again, `"1s"` to `"24h"`. A token that names an unknown key has them
+    /// fetched at once, at most every 30 seconds. Default: `"10m"`.
+    pub refresh: Option<Spanned<ParsedText<RefreshTime>>>,
     /// Shared secret that signs and verifies tokens, 32 bytes or more: `"${JWT_SECRET}"`. Default: none.
     pub hmac_secret: Option<Spanned<ParsedText<Secret>>>,
     /// Accepted issuers (`iss`) of a token, one or a list. Default: any.

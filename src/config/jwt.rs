@@ -2,23 +2,57 @@
 //!
 //! The key decides which signature algorithms are accepted, never the token.
 
-use std::fmt;
+use std::{fmt, sync::Arc, time::Duration};
 
+use hyper::http::uri::PathAndQuery;
 use jsonwebtoken::{
     Algorithm, DecodingKey,
     jwk::{AlgorithmParameters, EllipticCurve, Jwk, PublicKeyUse},
 };
 use serde::Deserialize;
+use tollgate_limiter::ClientTls;
 
 /// The settings for verifying tokens.
 #[derive(Debug, PartialEq)]
 pub struct JwtSettings {
-    /// The keys, at least one. One of them must have signed a token.
+    /// The keys, one of which must have signed a token. At least one, unless an issuer publishes them.
     pub keys: Vec<JwtKey>,
+    /// The URL at which an issuer publishes the keys instead.
+    pub published: Option<JwksUrl>,
     /// The accepted issuers. Empty means any.
     pub issuers: Vec<String>,
     /// The accepted audiences, one of which a token must have. Empty means any.
     pub audiences: Vec<String>,
+}
+
+/// The URL of a JWKS. Displays as a URL.
+#[derive(Debug, PartialEq, Eq)]
+pub struct JwksUrl {
+    /// The host, without brackets.
+    pub host: String,
+    /// The port.
+    pub port: u16,
+    /// The path and the query.
+    pub target: PathAndQuery,
+    /// The TLS settings. `None` without TLS, on this machine only.
+    pub tls: Option<Arc<ClientTls>>,
+    /// The time after which the keys are fetched again.
+    pub refresh: Duration,
+}
+
+impl JwksUrl {
+    /// Returns the host and the port as the Host field has them.
+    pub fn authority(&self) -> String {
+        let Self { host, port, .. } = self;
+        if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+    }
+}
+
+impl fmt::Display for JwksUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let scheme = if self.tls.is_some() { "https" } else { "http" };
+        write!(f, "{scheme}://{}{}", self.authority(), self.target)
+    }
 }
 
 /// A key that verifies signatures. Its `Debug` output hides the value, which may be a secret.
@@ -58,6 +92,11 @@ impl JwtKey {
         (!algorithms.is_empty()).then_some(Self { jwk, algorithms, decoding })
     }
 
+    /// Returns true if everybody may know the key, since only the issuer has the key that signs.
+    pub(crate) fn is_public(&self) -> bool {
+        !matches!(self.jwk.algorithm, AlgorithmParameters::OctetKey(_))
+    }
+
     /// Returns the key's id (`kid`), if it has one.
     pub fn id(&self) -> Option<&str> {
         self.jwk.common.key_id.as_deref()
@@ -91,7 +130,7 @@ impl fmt::Debug for JwtKey {
 ///
 /// # Errors
 /// The text isn't a JWKS.
-pub(super) fn read_jwks(text: &[u8]) -> Result<Vec<JwtKey>, serde_json::Error> {
+pub(crate) fn read_jwks(text: &[u8]) -> Result<Vec<JwtKey>, serde_json::Error> {
     #[derive(Deserialize)]
     struct Jwks {
         keys: Vec<serde_json::Value>,

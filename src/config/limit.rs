@@ -9,6 +9,8 @@ use tollgate_limiter::{
     Algorithm, OnFailure, Prefixes, Quota, Rate, RedissonName, Scope, duration::DurationText,
 };
 
+use super::KnownKeys;
+
 /// The settings of a limit: a name, a key, a quota, and how to apply them.
 #[derive(Debug, PartialEq)]
 pub struct LimitSettings {
@@ -33,12 +35,18 @@ pub struct LimitSettings {
     pub mode: Mode,
     /// The treatment of a request without the key.
     pub missing: Missing,
+    /// The keys that it knows. `None` if any key will do.
+    pub known_keys: Option<KnownKeys>,
+    /// The treatment of a request whose key isn't known.
+    pub unknown: UnknownKey,
     /// The prefix lengths that make addresses one caller.
     pub prefixes: Prefixes,
     /// The callers that aren't counted.
     pub exempt: Vec<Exemption>,
     /// The rates of single keys and of patterns, in the order in which they apply.
     pub overrides: Vec<RateOverride>,
+    /// The source of the rates that requests state. `None` if they don't.
+    pub rate_from: Option<RateFrom>,
     /// True if the values of header fields, cookies and query parameters appear unhashed.
     pub plain: bool,
     /// The failure policy.
@@ -62,7 +70,7 @@ impl LimitSettings {
 }
 
 /// A part of a limit's key. Displays as it is written in the file: `header:x-api-key`.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KeyPart {
     /// The client's address, up to the limit's prefix length.
     Ip,
@@ -203,6 +211,16 @@ pub enum Missing {
     Deny,
 }
 
+/// The treatment of a request whose key isn't in the limit's file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum UnknownKey {
+    /// Count it by its address, as callers that lack the key.
+    #[default]
+    Ip,
+    /// Reject it with 401.
+    Deny,
+}
+
 /// A caller that isn't counted.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Exemption {
@@ -226,6 +244,15 @@ impl RateOverride {
     pub fn single(&self) -> Option<Vec<String>> {
         self.key.iter().cloned().collect()
     }
+}
+
+/// The source of the rates that requests state, which come before the file's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RateFrom {
+    /// The part of a request with the number of permits: a claim, or a header field that trusted proxies set.
+    pub source: KeyPart,
+    /// The most permits that a request can state.
+    pub max: u32,
 }
 
 /// Parses a key as people write it into the values of its parts. A key of several parts is a JSON array,

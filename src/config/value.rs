@@ -16,10 +16,11 @@ use serde::{Deserialize, Deserializer, de};
 pub(super) use self::{
     choice::{AlgorithmName, Echo, Layout},
     http::FieldName,
-    limit::{AnyRate, BanDuration, CalendarOffset, LeaseDuration, ReportedDescriptors, Wait},
+    key::RateSource,
+    limit::{AnyRate, BanDuration, CalendarOffset, LeaseDuration, RefreshTime, ReportedDescriptors, Wait},
     number::{BodyMost, Fraction, Size, Whole},
     upstream::Interval,
-    url::Otlp,
+    url::{JwksLocation, Otlp},
 };
 use tollgate_limiter::duration;
 

@@ -96,6 +96,8 @@ pub struct DescribedLimit {
     pub counts_by: Vec<String>,
     /// The key as in the bucket's name: hashed if it may be a credential.
     pub key: Option<String>,
+    /// The name that the limit's `keys_file` gives to the key.
+    pub known_as: Option<String>,
     /// The entry of `exempt` that exempts the request, if one does: a network, or a key as in the bucket's name.
     pub exempted_by: Option<String>,
     /// The other keys that servers may read in the request. They are counted, too.
@@ -104,7 +106,7 @@ pub struct DescribedLimit {
     pub reason: Option<String>,
     /// The rate that applies to the key.
     pub rate: String,
-    /// The rate's origin: the `limit`, the file's `overrides`, or `set` at run time.
+    /// The rate's origin: the `limit`, the file's `overrides`, the `request` that states it, or `set` at run time.
     pub rate_from: &'static str,
     /// The algorithm.
     pub algorithm: &'static str,
@@ -122,6 +124,8 @@ pub struct DescribedLimit {
     /// The bans of keys that are refused too often, in words.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ban: Option<String>,
+    /// The treatment of requests whose key isn't in the limit's `keys_file`, if it has one: `ip` or `deny`.
+    pub unknown: Option<&'static str>,
     /// The longest time that a request waits for room, if the limit has `wait`.
     pub wait_ms: Option<u64>,
     /// The current count of the key, if the store was asked.

@@ -12,7 +12,7 @@ use crate::{
 };
 
 use super::{
-    AccessLog, Gateway, Traffic,
+    AccessLog, Gateway, Traffic, jwks,
     plan::{Planner, descriptors, route_names},
 };
 
@@ -27,10 +27,17 @@ impl Gateway {
             upstream.retire();
         }
         limiter.share_memory_among(config.limits.keys().map(String::as_str));
+        let verifier = verifier(config, before);
         Self {
             planner: Planner::new(config, rules(config, before)),
             limiter: limiter.clone(),
-            verifier: config.jwt.as_ref().map(Verifier::new),
+            _key_fetches: config
+                .jwt
+                .as_ref()
+                .zip(verifier.as_ref())
+                .and_then(|(settings, verifier)| jwks::keep_fresh(settings, verifier.fetched())),
+            verifier,
+            jwt: config.jwt.clone(),
             ratelimit_headers: config.server.ratelimit_headers,
             request_id: config.server.request_id,
             ratelimit_service: config
@@ -60,6 +67,12 @@ impl Gateway {
     pub fn trace_by(self, tracer: Tracer) -> Self {
         Self { tracer: Some(tracer), ..self }
     }
+}
+
+/// Returns what verifies tokens. It keeps the keys that the one before has fetched.
+fn verifier(config: &Config, before: Option<&Gateway>) -> Option<Verifier> {
+    let before = before.and_then(|before| Some((&**before.jwt.as_ref()?, before.verifier.as_ref()?)));
+    config.jwt.as_ref().map(|settings| Verifier::new(settings, before))
 }
 
 /// Returns the limits by name. Each continues the metrics of the limit that had its name before.

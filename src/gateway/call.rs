@@ -69,7 +69,7 @@ impl Exchange {
             return Ok(admitted());
         }
         let gateway = self.gateway.clone();
-        let planned = gateway.planner.plan(client.address, parts, gateway.claims(parts));
+        let planned = gateway.plan(client, parts, self.facts.waits_until).await;
         let plan = match self.facts.planned(planned, parts) {
             Err(Rejection::NoRoute) => return Ok(admitted()),
             planned => planned?,

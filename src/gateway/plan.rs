@@ -16,7 +16,6 @@ use std::{
     borrow::Cow,
     collections::{BTreeMap, BTreeSet},
     iter,
-    net::IpAddr,
     sync::Arc,
     time::Duration,
 };
@@ -35,7 +34,7 @@ use tollgate_routing::{
 
 use crate::{
     config::{Action, Config, Edits, EscapedSlashes, OnLimit, Requirement},
-    forward::body::Body,
+    forward::{body::Body, headers::Client},
     reject::Rejection,
     rules::{
         Rule, Terms,
@@ -177,16 +176,16 @@ impl Planner {
         Self { routes, descriptors, escaped_slashes: config.server.escaped_slashes, rules }
     }
 
-    /// Returns the plan of a request from the client at this address, with the claims of its verified token.
+    /// Returns the plan of a request from this client, with the claims of its verified token.
     ///
     /// # Errors
     /// The request is rejected whatever its limits say: its target is invalid, no route matches, its path has readings that
     /// would be limited differently, or it lacks the token that its route requires.
     pub(crate) fn plan<'g>(
         &'g self,
-        client: IpAddr,
+        client: &Client,
         parts: &Parts,
-        claims: Claims<'_>,
+        claims: &Claims<'_>,
     ) -> Result<Plan<'g>, Unplanned<'g>> {
         let target = Target::read(parts, self.escaped_slashes)?;
         let found = self.route(parts, &target)?;
@@ -195,14 +194,15 @@ impl Planner {
         let aim = route.aim(&found, &target, &parts.uri).map_err(rejected)?;
         let other = self.other_reading(&found, parts, &target).map_err(rejected)?;
         let routed = Routed { found, other };
-        routed.check_token(&claims).map_err(rejected)?;
+        routed.check_token(claims).map_err(rejected)?;
         let limits = routed.limits();
         let subject = Subject {
-            client,
+            client: client.address,
             method: &parts.method,
             host: &target.host,
             query: target.query,
             headers: &parts.headers,
+            peer_is_trusted: client.peer_is_trusted,
             claims,
             route: routed.name(),
             parameter: &|name| routed.parameter(name),
@@ -279,6 +279,7 @@ impl<'g, 't> Routed<'g, 't> {
         claims.require().map_err(|fault| match fault {
             TokenFault::Missing => Rejection::TokenMissing,
             TokenFault::Invalid => Rejection::TokenInvalid,
+            TokenFault::Unverified => Rejection::TokenUnverified,
         })
     }
 

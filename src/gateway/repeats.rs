@@ -93,8 +93,7 @@ impl Refused {
         if states_id || grpc::is_call(&parts.headers) || target::is_about_server(&parts) {
             return None;
         }
-        let claims = gateway.claims(&parts);
-        let plan = gateway.planner.plan(client.address, &parts, claims).ok()?;
+        let plan = gateway.planner.plan(&client, &parts, &gateway.claims(&parts)).ok()?;
         if plan.route.response_headers.is_some() {
             return None;
         }

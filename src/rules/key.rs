@@ -14,7 +14,9 @@ mod cookie;
 mod credentials;
 pub(crate) mod descriptor;
 pub mod jwt;
+mod known;
 mod query;
+mod rates;
 mod readings;
 
 use std::{borrow::Cow, net::IpAddr};
@@ -36,9 +38,13 @@ use tollgate_limiter::{
 
 use self::{
     jwt::Claims,
+    known::are_known,
+    rates::stated_rate,
     readings::{MOST_READINGS, Readings, TooManyReadings},
 };
-use crate::config::{self, Exemption, KeyPart, Missing, RateOverride, read_key};
+use crate::config::{self, Exemption, KeyPart, Missing, RateOverride, UnknownKey, read_key};
+
+pub(crate) use self::{known::name_of, rates::OwnRates};
 
 /// The parts of a request that keys are read from.
 pub struct Subject<'r> {
@@ -52,8 +58,10 @@ pub struct Subject<'r> {
     pub query: &'r str,
     /// The request's header.
     pub headers: &'r HeaderMap,
+    /// True if a trusted proxy set the header fields that only it may set.
+    pub peer_is_trusted: bool,
     /// The claims of the token that it bears.
-    pub claims: Claims<'r>,
+    pub claims: &'r Claims<'r>,
     /// The name of the route.
     pub route: &'r str,
     /// The value of a parameter of the route's path.
@@ -93,6 +101,10 @@ pub enum Counted {
     Skipped,
     /// The request lacks the key, and the limit refuses such requests.
     Denied,
+    /// A part of the key isn't known, and the limit refuses such requests.
+    Unknown(String),
+    /// A part of the key is a claim, and the token can't be verified now.
+    Unverified,
     /// A part of the key has several values, and upstream may go by another one than the gateway.
     Ambiguous(String),
 }
@@ -102,7 +114,7 @@ pub enum Counted {
 pub struct CountedKey {
     /// The key's text.
     pub key: String,
-    /// The rate that the file's overrides give it, if any.
+    /// The rate that the request states, or that the file's overrides give it, if any.
     pub rate: Option<Rate>,
 }
 
@@ -110,14 +122,16 @@ pub struct CountedKey {
 ///
 /// A request is exempt only if each key that servers may read in it is, and denied if one of them denies it.
 pub fn count(limit: &config::LimitSettings, subject: &Subject<'_>) -> Counted {
-    count_values(limit, subject.client, |part| values(limit, part, subject))
+    count_values(limit, subject.client, stated_rate(limit, subject), |part| values(limit, part, subject))
 }
 
-/// Works out the keys of a client under a limit, where `values` returns what servers may read in a part of its key.
+/// Works out the keys of a client under a limit, where `values` returns what servers may read in a part of its key. `stated` is
+/// the rate that it states.
 fn count_values<'r>(
     limit: &config::LimitSettings,
     client: IpAddr,
-    values: impl Fn(&KeyPart) -> Result<PartValues<'r>, Several>,
+    stated: Option<Rate>,
+    values: impl Fn(&KeyPart) -> Result<PartValues<'r>, PartFault>,
 ) -> Counted {
     let exempts_client =
         |exemption: &Exemption| matches!(exemption, Exemption::Network(network) if network.contains(&client));
@@ -126,21 +140,26 @@ fn count_values<'r>(
     }
     let mut parts = SmallVec::<[PartValues<'_>; 2]>::new();
     let mut readings = 1;
-    for part in &limit.key {
+    for (place, part) in limit.key.iter().enumerate() {
         match values(part) {
             Ok(mut values) if readings * values.len() <= MOST_READINGS => {
+                let known = limit.known_keys.as_ref().filter(|known| known.part == place);
+                if known.is_some_and(|known| !are_known(&mut values, known, limit, client)) {
+                    return Counted::Unknown(part.to_string());
+                }
                 if limit.redisson_name.is_some() && *part != KeyPart::Global {
                     values.iter_mut().for_each(leave_nameable);
                 }
                 readings *= values.len();
                 parts.push(values);
             }
+            Err(PartFault::Unverified) => return Counted::Unverified,
             _ => return Counted::Ambiguous(part.to_string()),
         }
     }
-    let mut counted = count_reading(limit, client, &parts, 0);
+    let mut counted = count_reading(limit, client, stated, &parts, 0);
     for number in 1..readings {
-        counted = counted.and(count_reading(limit, client, &parts, number));
+        counted = counted.and(count_reading(limit, client, stated, &parts, number));
     }
     counted
 }
@@ -149,6 +168,7 @@ fn count_values<'r>(
 fn count_reading(
     limit: &config::LimitSettings,
     client: IpAddr,
+    stated: Option<Rate>,
     parts: &[PartValues<'_>],
     mut number: usize,
 ) -> Counted {
@@ -170,10 +190,10 @@ fn count_reading(
         return Counted::Exempt { entry };
     }
     let is_own = |other: &&RateOverride| matches_pattern(&limit.key, &values, &other.key);
-    let rate = limit.overrides.iter().find(is_own).map(|other| other.rate);
+    let rate = stated.or_else(|| limit.overrides.iter().find(is_own).map(|other| other.rate));
     let text_of = |(part, value): (&KeyPart, &Option<Value<'_>>)| match value {
         Some(Value::Shown(value)) => text_under(limit, part, value),
-        Some(Value::Network(network)) => network_text(*network),
+        Some(Value::Network(network) | Value::Unknown(network)) => network_text(*network),
         None => network_text(limit.prefixes.network(client)),
     };
     let key = match (&*limit.key, &*values) {
@@ -195,8 +215,10 @@ impl Counted {
                 }
                 Self::For(keys)
             }
-            (refused @ (Self::Denied | Self::Ambiguous(_)), _)
-            | (_, refused @ (Self::Denied | Self::Ambiguous(_))) => refused,
+            (refused @ (Self::Denied | Self::Unknown(_) | Self::Unverified | Self::Ambiguous(_)), _)
+            | (_, refused @ (Self::Denied | Self::Unknown(_) | Self::Unverified | Self::Ambiguous(_))) => {
+                refused
+            }
             (counted @ Self::For(_), _) | (_, counted @ Self::For(_)) => counted,
             (Self::Skipped, _) | (_, Self::Skipped) => Self::Skipped,
             (exempt @ Self::Exempt { .. }, Self::Exempt { .. }) => exempt,
@@ -280,15 +302,22 @@ pub fn written(limit: &config::LimitSettings, text: &str) -> Option<String> {
     }
 }
 
-/// A part of the key has several values.
+/// The reason why a part of the key has no value to count by.
 #[derive(Clone, Copy)]
-struct Several;
+enum PartFault {
+    /// It has several values.
+    Several,
+    /// It is a claim, and the token can't be verified now.
+    Unverified,
+}
 
 /// A value that a request shows of a part of the key.
 enum Value<'r> {
     Shown(Cow<'r, [u8]>),
     /// The client's.
     Network(IpAddr),
+    /// One that the limit doesn't know, so that the client's network is counted.
+    Unknown(IpAddr),
 }
 
 /// The values that servers may read in a part of the key, at least one. `None` is no value.
@@ -298,7 +327,7 @@ fn values<'r>(
     limit: &config::LimitSettings,
     part: &KeyPart,
     subject: &Subject<'r>,
-) -> Result<PartValues<'r>, Several> {
+) -> Result<PartValues<'r>, PartFault> {
     let shown = match part {
         KeyPart::Ip => return Ok(smallvec![Some(Value::Network(limit.prefixes.network(subject.client)))]),
         KeyPart::Header(name) => {
@@ -332,21 +361,21 @@ fn leave_nameable(value: &mut Option<Value<'_>>) {
     value.take_if(|value| matches!(value, Value::Shown(shown) if !RedissonName::accepts(shown)));
 }
 
-fn several(readings: Readings<'_>) -> Result<PartValues<'_>, Several> {
+fn several(readings: Readings<'_>) -> Result<PartValues<'_>, PartFault> {
     Ok(readings.into_values().into_iter().map(|value| value.map(Value::Shown)).collect())
 }
 
-impl From<TooManyReadings> for Several {
+impl From<TooManyReadings> for PartFault {
     fn from(_: TooManyReadings) -> Self {
-        Self
+        Self::Several
     }
 }
 
 /// The value, if all of them are the same.
-fn single<'r>(mut values: impl Iterator<Item = &'r [u8]>) -> Result<Option<&'r [u8]>, Several> {
+fn single<'r>(mut values: impl Iterator<Item = &'r [u8]>) -> Result<Option<&'r [u8]>, PartFault> {
     let first = values.next();
     match first {
-        Some(first) if values.any(|other| other != first) => Err(Several),
+        Some(first) if values.any(|other| other != first) => Err(PartFault::Several),
         _ => Ok(first),
     }
 }
@@ -370,7 +399,7 @@ fn is(parts: &[KeyPart], values: &[&Option<Value<'_>>], key: &[String]) -> bool 
                     && *usual(part, key.as_bytes()) == **value
         }
         Some(Value::Network(network)) => text::address(*network) == *key,
-        None => false,
+        Some(Value::Unknown(_)) | None => false,
     };
     values.len() == key.len() && parts.iter().zip(values).zip(key).all(is)
 }
@@ -383,33 +412,6 @@ fn matches_pattern(parts: &[KeyPart], values: &[&Option<Value<'_>>], key: &[Opti
             Some(own) => is(std::slice::from_ref(part), &[*value], std::slice::from_ref(own)),
             None => true,
         })
-}
-
-/// The rates that a file's overrides give to keys.
-#[derive(Debug)]
-pub(crate) struct OwnRates {
-    parts: usize,
-    /// The rates in the order in which they apply, and the texts of the parts of their keys. `None` stands for any text.
-    rates: Vec<(Vec<Option<String>>, Rate)>,
-}
-
-impl OwnRates {
-    pub(crate) fn new(limit: &config::LimitSettings) -> Self {
-        let text = |(part, value): (&KeyPart, &Option<String>)| {
-            value.as_ref().map(|value| text_under(limit, part, &usual(part, value.as_bytes())))
-        };
-        let own = |other: &RateOverride| (limit.key.iter().zip(&other.key).map(text).collect(), other.rate);
-        Self { parts: limit.key.len(), rates: limit.overrides.iter().map(own).collect() }
-    }
-
-    /// Returns the rate of a key. `None` if it has the limit's.
-    pub(crate) fn of(&self, key: &Key) -> Option<Rate> {
-        let texts = (!self.rates.is_empty()).then(|| texts_of(key, self.parts))??;
-        let is_own = |(own, _): &&(Vec<Option<String>>, Rate)| {
-            own.iter().zip(&texts).all(|(own, text)| own.as_ref().is_none_or(|own| own == text))
-        };
-        self.rates.iter().find(is_own).map(|(_, rate)| *rate)
-    }
 }
 
 /// Returns the texts of the parts of a key. `None` if it doesn't have as many.
@@ -457,8 +459,13 @@ fn named_address(limit: &config::LimitSettings, part: &KeyPart, value: &str) -> 
     Some(address.parse::<IpAddr>().ok()?.to_canonical())
 }
 
-/// Returns true if a request can lack this part of the key, and is counted by address if it does.
+/// Returns true if a request can lack this part of the key, or one that is known, and is counted by address if it does.
 fn may_be_lacking(limit: &config::LimitSettings, part: &KeyPart) -> bool {
+    if limit.unknown == UnknownKey::Ip
+        && limit.known_keys.as_ref().is_some_and(|known| limit.key[known.part] == *part)
+    {
+        return true;
+    }
     let is_always_there = matches!(
         part,
         KeyPart::Ip | KeyPart::Method | KeyPart::Route | KeyPart::Descriptor(_) | KeyPart::Global

@@ -22,8 +22,8 @@ use tollgate_limiter::{
 };
 
 use crate::{
-    config::{Config, Cost, KeyPart},
-    forward::headers::from_client,
+    config::{Config, Cost, KeyPart, RateFrom},
+    forward::headers::{Client, from_client},
     gateway::{
         plan::{Planner, Unplanned},
         target,
@@ -150,6 +150,9 @@ impl Replay {
                 KeyPart::Cookie(_) => Some(COOKIE),
                 _ => None,
             }));
+            if let Some(RateFrom { source: KeyPart::Header(name), .. }) = &config.rate_from {
+                of_request.push(name.clone());
+            }
             match &config.cost {
                 Cost::Fixed(_) => {}
                 Cost::Header(name) => of_request.push(name.clone()),
@@ -210,7 +213,10 @@ impl Replay {
 
     fn decide_request(&mut self, parts: &Parts, logged: &Logged) -> Replayed {
         let planner = self.planner.clone();
-        let plan = match planner.plan(logged.client, parts, Claims::new(None, &parts.headers)) {
+        let address = logged.client;
+        // The fields that proxies set are in the log as the gateway got them.
+        let client = Client { peer: address, peer_is_trusted: true, address, scheme: "http" };
+        let plan = match planner.plan(&client, parts, &Claims::new(None, &parts.headers)) {
             Ok(plan) => Some(plan),
             Err(Unplanned { rejection: Rejection::NoRoute, .. }) => None,
             Err(_) => {

@@ -1,6 +1,14 @@
 //! Costs that routes state, and rates of keys and of patterns.
 
-use crate::harness::{gateway::Gateway, redis::Redis};
+use hyper::Response;
+use serde_json::{Value, json};
+
+use super::tokens::{Issuer, of, with};
+use crate::harness::{
+    gateway::Gateway,
+    redis::Redis,
+    upstream::{Upstream, whole},
+};
 
 fn statuses(gateway: &Gateway, requests: &[&str]) -> Vec<u16> {
     requests.iter().map(|request| gateway.ask(request).status).collect()
@@ -64,4 +72,58 @@ fn patterns_of_a_key_give_rates_by_their_fixed_parts() {
         let blocked = gateway.ask("GET /\nX-Plan: pro\nX-User: mallory");
         assert_eq!((blocked.status, blocked.header("retry-after")), (429, None));
     }
+}
+
+/// Returns the first complete file of the guide, with the addresses of real servers.
+fn file_of_guide(issuer: &Upstream, shop: &Upstream) -> String {
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/");
+    let guide = std::fs::read_to_string(format!("{root}docs/tiers.md")).unwrap();
+    let (_, file) = guide.split_once("```toml\n").unwrap();
+    let (file, rest) = file.split_once("```").unwrap();
+    assert!(rest.contains("9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"));
+    let places = [
+        ("http://127.0.0.1:3000", shop.url()),
+        ("https://id.example.com/.well-known/jwks.json", issuer.url()),
+        ("keys.txt", format!("{root}tests/known-keys.txt")),
+    ];
+    places.into_iter().fold(file.to_owned(), |file, (from, to)| {
+        assert!(file.contains(from), "{from}");
+        file.replace(from, &to)
+    })
+}
+
+#[test]
+fn the_file_of_the_guide_has_three_tiers_contracts_and_partners() {
+    let issuer = Issuer::ed25519().named("a");
+    let keys = json!({ "keys": [issuer.jwk()] }).to_string();
+    let issuing = Upstream::start(move |_| {
+        let keys = keys.clone();
+        async { Response::new(whole(keys)) }
+    });
+    let shop = Upstream::hello();
+    let gateway = Gateway::start(&file_of_guide(&issuing, &shop));
+    let policy = |path: &str, subject: &str, claims: Value| {
+        let standard = json!({ "iss": "https://id.example.com", "aud": "shop" });
+        let token = issuer.token(&with(with(of(subject), standard), claims));
+        let answer = gateway.ask(&format!("GET {path}\nAuthorization: Bearer {token}"));
+        (answer.status, answer.header("ratelimit-policy").unwrap_or_default().to_owned())
+    };
+    for (subject, plan, status, permits) in [
+        ("ann", "free", 200, 60),
+        ("ann", "pro", 200, 600),
+        ("ann", "enterprise", 200, 6_000),
+        ("acme", "enterprise", 200, 20_000),
+    ] {
+        let expected = (status, format!("\"per-customer\";q={permits};w=60"));
+        assert_eq!(policy("/v1/orders", subject, json!({ "plan": plan })), expected, "{subject} {plan}");
+    }
+    assert_eq!(policy("/v1/orders", "mallory", json!({ "plan": "pro" })).0, 429);
+    for (quota, permits) in [(json!(5_000), 5_000), (json!(50_000), 10_000), (json!("x"), 100)] {
+        let expected = (200, format!("\"by-contract\";q={permits};w=3600"));
+        assert_eq!(policy("/reports/a", "ann", json!({ "quota": quota })), expected, "{quota}");
+    }
+    assert_eq!((gateway.get("/v1/orders").status, gateway.get("/reports/a").status), (401, 401));
+    let partner = |key: &str| gateway.ask(&format!("GET /partners/a\nX-Api-Key: {key}")).status;
+    assert_eq!((partner("test"), partner("invented"), gateway.get("/partners/a").status), (200, 401, 429));
+    assert_eq!(shop.count(), 4 + 3 + 1);
 }

@@ -49,6 +49,12 @@ impl Issuer {
         self
     }
 
+    /// States in its tokens that its keys are at this URL.
+    pub(super) fn with_keys_at(mut self, url: &str) -> Self {
+        self.header.jku = Some(url.to_owned());
+        self
+    }
+
     /// Its public key.
     pub(super) fn jwk(&self) -> Jwk {
         let mut jwk = Jwk::from_encoding_key(&self.key, self.header.alg).unwrap();

@@ -199,6 +199,13 @@ pub enum Refusal {
         /// The limit's name.
         limit: String,
     },
+    /// The request has a key that isn't one of those that a limit knows.
+    KeyUnknown {
+        /// The part of the key, as in the configuration: `header:x-api-key`.
+        part: String,
+    },
+    /// A limit counts by a claim of the request's token, which can't be verified now.
+    TokenUnverified,
     /// The request has two different values for one part of a limit's key.
     KeyAmbiguous {
         /// The part, as in the configuration: `header:x-api-key`.
@@ -233,7 +240,11 @@ impl Refusal {
         match self {
             Self::Limited(limited) => limited.standings(),
             Self::StoreUnavailable { denied_by, .. } => denied_by,
-            Self::KeyMissing { .. } | Self::KeyAmbiguous { .. } | Self::CostInvalid { .. } => &[],
+            Self::KeyMissing { .. }
+            | Self::KeyUnknown { .. }
+            | Self::TokenUnverified
+            | Self::KeyAmbiguous { .. }
+            | Self::CostInvalid { .. } => &[],
         }
     }
 }
@@ -246,6 +257,8 @@ impl fmt::Display for Refusal {
             Self::KeyMissing { limit } => {
                 write!(f, "the request lacks a part of the key of limit `{limit}`")
             }
+            Self::KeyUnknown { part } => write!(f, "the key in `{part}` is not known"),
+            Self::TokenUnverified => f.write_str("the token can't be verified now"),
             Self::KeyAmbiguous { part } => {
                 write!(f, "the request has different values for `{part}`, which is a part of its key")
             }

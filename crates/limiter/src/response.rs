@@ -6,7 +6,7 @@ use std::fmt::{self, Write};
 use bytes::Bytes;
 use http::{
     Response, StatusCode,
-    header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER},
+    header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE},
 };
 
 use crate::{
@@ -20,6 +20,11 @@ const PROBLEM_BYTES: usize = 512;
 /// The media type of a [`problem`].
 pub static PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json");
 const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
+
+/// The challenge to a bearer of an unknown key (RFC 6750, section 3). A 401 must have one (RFC 9110, section 15.5.2).
+static BEARER: HeaderValue = HeaderValue::from_static("Bearer realm=\"tollgate\", error=\"invalid_token\"");
+/// The challenge to a request with an unknown key elsewhere.
+static API_KEY: HeaderValue = HeaderValue::from_static("ApiKey realm=\"tollgate\"");
 
 /// Returns the response to a refused request, which may be a gRPC call, with the RateLimit fields in this form.
 pub(crate) fn respond(refusal: &Refusal, is_grpc: bool, form: RatelimitHeaders) -> Response<Bytes> {
@@ -54,7 +59,13 @@ pub fn write_fields(fields: &mut impl Fields, refusal: &Refusal, is_grpc: bool, 
                 grpc::write_pushback(fields, delay_us);
             }
         }
-        Refusal::StoreUnavailable { .. } => fields.insert(RETRY_AFTER, Value::Number(1)),
+        Refusal::StoreUnavailable { .. } | Refusal::TokenUnverified => {
+            fields.insert(RETRY_AFTER, Value::Number(1));
+        }
+        Refusal::KeyUnknown { part } if part == "header:authorization" => {
+            fields.insert(WWW_AUTHENTICATE, Value::Ready(&BEARER));
+        }
+        Refusal::KeyUnknown { .. } => fields.insert(WWW_AUTHENTICATE, Value::Ready(&API_KEY)),
         _ => {}
     }
 }
@@ -64,6 +75,8 @@ pub fn status_and_code(refusal: &Refusal) -> (StatusCode, &'static str) {
     match refusal {
         Refusal::Limited(_) => (StatusCode::TOO_MANY_REQUESTS, "quota-exceeded"),
         Refusal::KeyMissing { .. } => (StatusCode::TOO_MANY_REQUESTS, "key-missing"),
+        Refusal::KeyUnknown { .. } => (StatusCode::UNAUTHORIZED, "key-unknown"),
+        Refusal::TokenUnverified => (StatusCode::SERVICE_UNAVAILABLE, "token-unverified"),
         Refusal::KeyAmbiguous { .. } => (StatusCode::BAD_REQUEST, "key-ambiguous"),
         Refusal::CostInvalid { .. } => (StatusCode::BAD_REQUEST, "cost-invalid"),
         Refusal::StoreUnavailable { .. } => (StatusCode::SERVICE_UNAVAILABLE, "store-unavailable"),

@@ -1,13 +1,16 @@
 //! Checks `[jwt]`. The keys are read here, so that an unusable file is found before a token arrives.
 
-use std::path::Path;
+use std::{path::Path, sync::Arc};
+
+use tollgate_limiter::ClientTls;
 
 use super::Check;
 use crate::config::{
-    JwtKey, JwtSettings, Sources,
+    JwksUrl, JwtKey, JwtSettings, Sources,
     error::Diagnostic,
-    file::{self, SpannedTable, ValueList},
+    file::{self, Spanned, SpannedTable, ValueList},
     jwt,
+    value::{JwksLocation, ParsedText, RefreshTime},
 };
 
 /// The least length of a secret; a shorter one can be guessed from a token (RFC 7518, section 3.2).
@@ -17,34 +20,71 @@ impl Check<'_, '_> {
     /// Checks the table and reads the keys. `None` if there is an error.
     pub(super) fn jwt(&mut self, table: SpannedTable<file::JwtTable>, folder: &Path) -> Option<JwtSettings> {
         let SpannedTable { span, value } = table;
-        let keys = match (value.jwks_file, value.hmac_secret) {
-            (Some(path), None) => {
-                let keys = keys_of(self.sources, folder, &path.get_ref().0);
-                keys.map_err(|remedy| self.fault(Diagnostic::with_remedy(&remedy).at(&path.span(), "")))
-                    .ok()?
+        self.check_one_source(&value)?;
+        let (mut keys, mut published) = (Vec::new(), None);
+        if let Some(path) = &value.jwks_file {
+            let read = keys_of(self.sources, folder, &path.get_ref().0);
+            keys = read
+                .map_err(|remedy| self.fault(Diagnostic::with_remedy(&remedy).at(&path.span(), "")))
+                .ok()?;
+        } else if let Some(secret) = &value.hmac_secret {
+            let bytes = secret.get_ref().0.0.len();
+            if bytes < SECRET_BYTES {
+                let fault = Diagnostic::warning(format!("a secret of `{bytes}` bytes can be guessed"));
+                self.fault(fault.at(&secret.span(), "").help("use at least 32 random bytes"));
             }
-            (None, Some(secret)) => {
-                let bytes = secret.get_ref().0.0.len();
-                if bytes < SECRET_BYTES {
-                    let fault = Diagnostic::warning(format!("a secret of `{bytes}` bytes can be guessed"));
-                    self.fault(fault.at(&secret.span(), "").help("use at least 32 random bytes"));
-                }
-                vec![JwtKey::secret(&secret.get_ref().0.0)?]
-            }
-            (Some(path), Some(secret)) => {
-                let fault = Diagnostic::error("[jwt] has both `jwks_file` and `hmac_secret`");
-                let fault = fault.at(&secret.span(), "either this").at(&path.span(), "or this");
-                self.fault(fault.help("remove one of the two"));
-                return None;
-            }
-            (None, None) => {
-                self.missing(&span, &["jwks_file", "hmac_secret"], "jwks_file = \"keys.json\"");
-                return None;
-            }
-        };
+            keys.push(JwtKey::secret(&secret.get_ref().0.0)?);
+        } else if let Some(url) = value.jwks_url {
+            published = Some(self.jwks_url(url, value.refresh.as_ref())?);
+        } else {
+            self.missing(&span, &["jwks_file", "jwks_url", "hmac_secret"], "jwks_file = \"keys.json\"");
+            return None;
+        }
         let issuers = value.issuer.map_or_else(Vec::new, ValueList::into_values);
         let audiences = value.audience.map_or_else(Vec::new, ValueList::into_values);
-        Some(JwtSettings { keys, issuers, audiences })
+        Some(JwtSettings { keys, published, issuers, audiences })
+    }
+
+    /// Reports a second source of keys, and a time to refresh those that aren't fetched.
+    fn check_one_source(&mut self, value: &file::JwtTable) -> Option<()> {
+        let sources = [
+            ("jwks_file", value.jwks_file.as_ref().map(Spanned::span)),
+            ("jwks_url", value.jwks_url.as_ref().map(Spanned::span)),
+            ("hmac_secret", value.hmac_secret.as_ref().map(Spanned::span)),
+        ];
+        let mut given = sources.into_iter().filter_map(|(key, place)| Some((key, place?)));
+        let (first, second) = (given.next(), given.next());
+        if let (Some((key, place)), Some((other, other_place))) = (&first, &second) {
+            let fault = Diagnostic::error(format!("[jwt] has both `{key}` and `{other}`"));
+            let fault = fault.at(other_place, "either this").at(place, "or this");
+            self.fault(fault.help("remove one of the two"));
+            return None;
+        }
+        let is_fetched = first.is_none_or(|(key, _)| key == "jwks_url");
+        if let Some(refresh) = value.refresh.as_ref().filter(|_| !is_fetched) {
+            let fault = Diagnostic::error("`refresh` is only for `jwks_url`").at(&refresh.span(), "");
+            self.fault(fault.help("remove it: a reload reads the other sources of keys again"));
+        }
+        Some(())
+    }
+
+    /// Returns the URL of the keys. `None` if the system has no certificates to verify the server with.
+    fn jwks_url(
+        &mut self,
+        url: Spanned<ParsedText<JwksLocation>>,
+        refresh: Option<&Spanned<ParsedText<RefreshTime>>>,
+    ) -> Option<JwksUrl> {
+        let place = url.span();
+        let JwksLocation { tls, host, port, target } = url.into_inner().0;
+        let tls = tls.then(|| Arc::new(ClientTls { ca: None, identity: None, server_name: None }));
+        if let Some(Err(_)) = tls.as_ref().map(|tls| tls.client()) {
+            let fault = "this system has no root certificates to verify the issuer with";
+            let fault = Diagnostic::error(fault).at(&place, "");
+            self.fault(fault.help("install them (the package is often called ca-certificates)"));
+            return None;
+        }
+        let RefreshTime(refresh) = refresh.map(|refresh| refresh.get_ref().0).unwrap_or_default();
+        Some(JwksUrl { host, port, target, tls, refresh })
     }
 }
 

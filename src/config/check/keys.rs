@@ -26,9 +26,11 @@ impl Check<'_, '_> {
     pub(super) fn check_verifies(&mut self, what: &str, place: &Range<usize>, why: &str) {
         if !self.verifies_tokens {
             let fault = Diagnostic::error(format!("`{what}` needs a table [jwt]"));
-            self.fault(fault.at(place, why).help(
-                "add one with `jwks_file = \"keys.json\"`, or with `hmac_secret = \"${JWT_SECRET}\"`",
-            ));
+            self.fault(
+                fault.at(place, why).help(
+                    "add one with `jwks_file = \"keys.json\"`, or with `hmac_secret = \"${JWT_SECRET}\"`",
+                ),
+            );
         }
     }
 

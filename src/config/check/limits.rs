@@ -9,7 +9,7 @@ use super::{Check, duplicate, undefined};
 use tollgate_limiter::{Algorithm, Prefixes};
 
 use crate::config::{
-    Cost, CostUsage, KeyPart, LimitSettings,
+    Cost, CostUsage, KeyPart, LimitSettings, UnknownKey,
     error::Diagnostic,
     file::{self, RouteLimit, Spanned, SpannedTable},
     value::ParsedText,
@@ -89,6 +89,8 @@ impl Check<'_, '_> {
         let key = key.into_values();
         let overrides = self.overrides(&span, &limit, &key, prefixes);
         let ban = self.ban(&limit, &key);
+        let rate_from = self.rate_from(&span, &limit, quota);
+        let known_keys = self.known_keys(&span, &limit, &key);
         let exempt = self.exemptions(limit.exempt, &key, prefixes);
         Some(LimitSettings {
             name: name.to_owned(),
@@ -101,9 +103,12 @@ impl Check<'_, '_> {
             wait: limit.wait.into_inner().0.0,
             mode: limit.mode.0,
             missing: limit.missing.0,
+            known_keys,
+            unknown: limit.unknown.map_or_else(UnknownKey::default, |unknown| unknown.into_inner().0),
             prefixes,
             exempt,
             overrides,
+            rate_from,
             plain: limit.plain,
             on_failure: limit.on_failure.map_or(self.on_failure, |policy| policy.into_inner().0),
             usage: limit.usage.map_or_else(CostUsage::default, |usage| usage.into_inner().0),

@@ -163,7 +163,7 @@ impl Check<'_, '_> {
     }
 
     /// Checks that the quota at this rate can be counted, and that the limit's cost fits into it.
-    fn check_countable(&mut self, limit: &file::LimitTable, quota: Quota, rate: &Range<usize>) {
+    pub(super) fn check_countable(&mut self, limit: &file::LimitTable, quota: Quota, rate: &Range<usize>) {
         let capacity = quota.capacity();
         let is_gcra = limit.algorithm.0 == AlgorithmName::Gcra;
         if !quota.is_countable() {

@@ -12,10 +12,10 @@ use super::{Spanned, SpannedTable, ValueList};
 use tollgate_limiter::{OnFailure, Rate, RedissonName, RedissonType, Scope};
 
 use crate::config::{
-    Cost, CostUsage, Exemption, KeyPart, Missing, Mode, StatusRange,
+    Cost, CostUsage, Exemption, KeyPart, Missing, Mode, StatusRange, UnknownKey,
     value::{
         AlgorithmName, AnyRate, BanDuration, CalendarOffset, FromText, Layout, LeaseDuration, ParsedText,
-        Wait, Whole,
+        RateSource, Wait, Whole,
     },
 };
 
@@ -78,6 +78,12 @@ pub(in crate::config) struct LimitTable {
     /// Treatment of a request without the key: count it by its address (`"ip"`), `"skip"` the limit, or
     /// `"deny"` the request with 429. Default: `"ip"`.
     pub missing: ParsedText<Missing>,
+    /// File with the known keys, relative to the folder of this file: the SHA-256 hash of a key per line, and a name after it if
+    /// you like. A change of it takes effect at once. The key needs one credential. Default: any key is good.
+    pub keys_file: Option<Spanned<ParsedText<String>>>,
+    /// Treatment of a key that `keys_file` lacks: count the request by its address (`"ip"`), or `"deny"` it with 401.
+    /// Default: `"ip"`.
+    pub unknown: Option<Spanned<ParsedText<UnknownKey>>>,
     /// Prefix length, 1 to 32. IPv4 addresses with the same prefix are one caller. Default: 32.
     pub ipv4_prefix: Whole<1, 32>,
     /// Prefix length, 1 to 128. IPv6 addresses with the same prefix are one caller. Default: 64.
@@ -86,6 +92,12 @@ pub(in crate::config) struct LimitTable {
     pub exempt: Vec<Spanned<ParsedText<Exemption>>>,
     /// Rates for single values of the key: `{ key = "gold", rate = "1000/10s" }`. Default: none.
     pub overrides: Vec<SpannedTable<OverrideTable>>,
+    /// Number of permits that a request states, for the time of `rate`: a claim of its token (`"jwt:quota"`), or a header field
+    /// that trusted proxies set (`"header:x-quota"`). It comes before `overrides`; without a whole number, they and `rate`
+    /// apply. Default: none.
+    pub rate_from: Option<Spanned<ParsedText<RateSource>>>,
+    /// Most permits that a request can state by `rate_from`. Required there.
+    pub max: Option<Spanned<Permits>>,
     /// Shows the values of header fields, cookies and query parameters in the store, logs and metrics,
     /// instead of their hashes. Default: `false`.
     pub plain: bool,
@@ -122,10 +134,14 @@ impl Default for LimitTable {
             wait: Spanned::new(0..0, ParsedText(Wait::default())),
             mode: ParsedText(Mode::Enforce),
             missing: ParsedText(Missing::Ip),
+            keys_file: None,
+            unknown: None,
             ipv4_prefix: Whole(32),
             ipv6_prefix: Whole(64),
             exempt: Vec::new(),
             overrides: Vec::new(),
+            rate_from: None,
+            max: None,
             plain: false,
             on_failure: None,
             layout: None,
@@ -207,6 +223,10 @@ impl LimitTable {
             || self.usage.is_some()
             || self.refunds.is_some()
             || self.ban.is_some()
+            || self.keys_file.is_some()
+            || self.unknown.is_some()
+            || self.rate_from.is_some()
+            || self.max.is_some()
             || self.on_failure.is_some()
             || self.layout.is_some()
             || self.redisson_name.is_some()

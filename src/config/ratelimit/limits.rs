@@ -7,7 +7,7 @@ use tollgate_limiter::{Algorithm, Prefixes, Quota, Rate, Scope, text};
 
 use super::read::{Fields, Reader, Way};
 use crate::config::{
-    Cost, CostUsage, KeyPart, LimitSettings, Missing, Mode,
+    Cost, CostUsage, KeyPart, LimitSettings, Missing, Mode, UnknownKey,
     yaml::{YamlNode, YamlValue},
 };
 
@@ -112,9 +112,12 @@ impl Reader<'_> {
             wait: Duration::ZERO,
             mode,
             missing: Missing::Skip,
+            known_keys: None,
+            unknown: UnknownKey::Ip,
             prefixes: Prefixes { ipv4: 32, ipv6: 64 },
             exempt: Vec::new(),
             overrides: Vec::new(),
+            rate_from: None,
             plain: false,
             on_failure: self.on_failure,
             usage: CostUsage::Charged,

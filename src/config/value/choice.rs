@@ -8,7 +8,7 @@ use tollgate_limiter::{OnFailure, RatelimitHeaders, RedissonType, Scope};
 use tracing::Level;
 
 use crate::config::{
-    AccessLogFormat, Balance, CostUsage, EscapedSlashes, LogFormat, Missing, Mode, Requirement,
+    AccessLogFormat, Balance, CostUsage, EscapedSlashes, LogFormat, Missing, Mode, Requirement, UnknownKey,
 };
 
 impl FromText for RatelimitHeaders {
@@ -181,6 +181,14 @@ impl FromText for Missing {
     fn read(text: &str) -> Result<Self, String> {
         let treatments = [("ip", Self::Ip), ("skip", Self::Skip), ("deny", Self::Deny)];
         choose("`missing` value", treatments, text)
+    }
+}
+
+impl FromText for UnknownKey {
+    const EXPECTED: &'static str = "\"ip\" or \"deny\"";
+
+    fn read(text: &str) -> Result<Self, String> {
+        choose("`unknown` value", [("ip", Self::Ip), ("deny", Self::Deny)], text)
     }
 }
 

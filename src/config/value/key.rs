@@ -51,6 +51,22 @@ fn cookie_name(name: &str) -> Result<String, String> {
     })
 }
 
+/// The part of a request that states a rate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::config) struct RateSource(pub KeyPart);
+
+impl FromText for RateSource {
+    const EXPECTED: &'static str = "a claim such as \"jwt:quota\", or a header such as \"header:x-quota\"";
+    const FORM: Option<&'static str> = Some(r"(jwt|header):.+");
+
+    fn read(text: &str) -> Result<Self, String> {
+        match text.split_once(':') {
+            Some(("jwt" | "header", _)) => KeyPart::read(text).map(Self),
+            _ => Err(format!("`{text}` doesn't state a rate\nwrite {}", Self::EXPECTED)),
+        }
+    }
+}
+
 impl FromText for ValuePattern {
     const EXPECTED: &'static str = "a value, in which `*` stands for any text";
 

@@ -155,6 +155,24 @@ impl FromText for Rate {
     }
 }
 
+/// The time after which an issuer's keys are fetched again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::config) struct RefreshTime(pub Duration);
+
+impl Default for RefreshTime {
+    fn default() -> Self {
+        Self(Duration::from_secs(600))
+    }
+}
+
+impl FromText for RefreshTime {
+    const EXPECTED: &'static str = "a duration from \"1s\" to \"24h\"";
+
+    fn read(text: &str) -> Result<Self, String> {
+        within(text, 1_000_000..=24 * HOUR_US, Self::EXPECTED).map(|us| Self(Duration::from_micros(us)))
+    }
+}
+
 /// The longest time to hold a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::config) struct Wait(pub Duration);

@@ -1,6 +1,8 @@
 //! The URLs of servers and stores.
 
-use hyper::Uri;
+use std::net::IpAddr;
+
+use hyper::{Uri, http::uri::PathAndQuery};
 use rustls::pki_types::ServerName;
 
 use super::{
@@ -87,6 +89,41 @@ impl FromText for Otlp {
     }
 }
 
+/// The place of a JWKS.
+#[derive(Debug)]
+pub(in crate::config) struct JwksLocation {
+    pub tls: bool,
+    pub host: String,
+    pub port: u16,
+    pub target: PathAndQuery,
+}
+
+impl FromText for JwksLocation {
+    const EXPECTED: &'static str = "a URL such as \"https://id.example.com/.well-known/jwks.json\"";
+    const FORM: Option<&'static str> = Some(r"https?://.+");
+
+    fn read(text: &str) -> Result<Self, String> {
+        let fault = |why| format!("`{text}` {why}\nwrite {}", Self::EXPECTED);
+        let url = text.parse::<Uri>().map_err(|_| fault("is not a valid URL"))?;
+        let (Some(scheme), Some(authority)) = (url.scheme_str(), url.authority()) else {
+            return Err(fault("is not a valid URL"));
+        };
+        let server = ServerUrl::read(&format!("{scheme}://{authority}"))
+            .map_err(|_| fault("does not name an http server"))?;
+        let ServerUrl::Tcp { tls, host, port } = server else {
+            return Err(fault("does not name an http server"));
+        };
+        let is_here = host == "localhost" || host.parse().is_ok_and(|address: IpAddr| address.is_loopback());
+        if !tls && !is_here {
+            return Err(format!(
+                "`{text}` is not encrypted, so anybody on the way could replace the keys\nwrite https://, or the address of a server on this machine: \"http://127.0.0.1:8090/jwks.json\""
+            ));
+        }
+        let target = url.path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
+        Ok(Self { tls, host, port, target })
+    }
+}
+
 /// Returns the port of an authority: `Some(None)` if it names none, `None` if it names an invalid one.
 fn port(authority: &str) -> Option<Option<u16>> {
     let after_host = authority.rsplit(['@', ']']).next().unwrap_or(authority);
@@ -146,6 +183,33 @@ mod tests {
             "http://[a]:1",
         ] {
             assert!(ServerUrl::read(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn keys_come_over_tls_or_from_this_machine() {
+        for text in [
+            "https://id.example.com/jwks",
+            "https://id.example.com:8443/a/b?c=d",
+            "http://localhost:1/k",
+            "http://127.0.0.2/k",
+            "http://[::1]:1/k",
+            "https://10.0.0.1",
+        ] {
+            assert!(JwksLocation::read(text).is_ok(), "{text}");
+        }
+        for text in [
+            "",
+            "/jwks",
+            "id.example.com/jwks",
+            "http://id.example.com/jwks",
+            "http://10.0.0.1/jwks",
+            "http://localhost.example.com/",
+            "https://u:p@id.example.com/",
+            "ftp://id.example.com/",
+            "unix:/run/id.sock",
+        ] {
+            assert!(JwksLocation::read(text).is_err(), "{text}");
         }
     }
 

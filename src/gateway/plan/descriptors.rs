@@ -13,7 +13,8 @@ use tollgate_limiter::{Algorithm, OnFailure, Prefixes, Quota, Rate, Scope};
 
 use crate::{
     config::{
-        Config, Cost, CostUsage, DescriptorRule, EntryRule, KeyPart, LimitSettings, Missing, Mode, Verdict,
+        Config, Cost, CostUsage, DescriptorRule, EntryRule, KeyPart, LimitSettings, Missing, Mode,
+        UnknownKey, Verdict,
     },
     rules::{Rule, Terms},
 };
@@ -143,9 +144,12 @@ pub(crate) fn stated_limits(config: &Config) -> impl Iterator<Item = LimitSettin
         wait: Duration::ZERO,
         mode: Mode::Enforce,
         missing: Missing::Skip,
+        known_keys: None,
+        unknown: UnknownKey::Ip,
         prefixes: Prefixes { ipv4: 32, ipv6: 64 },
         exempt: Vec::new(),
         overrides: Vec::new(),
+        rate_from: None,
         plain: false,
         on_failure: config.decisions.as_ref().map_or(OnFailure::Local, |decisions| decisions.on_failure),
         usage: CostUsage::Charged,

@@ -87,8 +87,9 @@ fn planned(planner: &Planner, text: &str) -> String {
         request = request.header(name, value);
     }
     let (parts, ()) = request.body(()).expect(text).into_parts();
-    let client = "192.0.2.7".parse().expect("an address");
-    match planner.plan(client, &parts, Claims::new(None, &parts.headers)) {
+    let address = "192.0.2.7".parse().expect("an address");
+    let client = Client { peer: address, peer_is_trusted: false, address, scheme: "http" };
+    match planner.plan(&client, &parts, &Claims::new(None, &parts.headers)) {
         Ok(plan) => {
             let limits = plan.limits.iter().zip(&plan.terms);
             let limits: Vec<_> = limits.map(|(rule, terms)| described(rule.limit().name(), terms)).collect();

@@ -9,7 +9,7 @@ use hyper::header::AUTHORIZATION;
 use percent_encoding::percent_decode;
 use smallvec::smallvec;
 
-use super::{Counted, PartValues, Several, Value, count_values, credentials, several};
+use super::{Counted, PartFault, PartValues, Value, count_values, credentials, several};
 use crate::config::{KeyPart, LimitSettings};
 
 /// Works out the keys of a descriptor under a limit, where `value` returns the value of the entry that stands for a part.
@@ -17,7 +17,7 @@ use crate::config::{KeyPart, LimitSettings};
 /// Any bytes are a value, so that no client can make its own requests uncountable.
 pub(crate) fn count<'d>(limit: &LimitSettings, value: impl Fn(&KeyPart) -> Option<&'d [u8]>) -> Counted {
     let client = client(&value).unwrap_or(Ipv4Addr::UNSPECIFIED.into());
-    count_values(limit, client, |part| values(limit, part, value(part)))
+    count_values(limit, client, None, |part| values(limit, part, value(part)))
 }
 
 /// Returns the address of the client, if an entry states it.
@@ -34,7 +34,7 @@ fn values<'d>(
     limit: &LimitSettings,
     part: &KeyPart,
     value: Option<&'d [u8]>,
-) -> Result<PartValues<'d>, Several> {
+) -> Result<PartValues<'d>, PartFault> {
     let shown = match (part, value) {
         (KeyPart::Global, _) => Some(Value::Shown(Cow::Borrowed(b""))),
         (_, None) => None,

@@ -4,7 +4,12 @@
 //! A token is verified by keys that are for its algorithm, so that it can't choose how: `none` is the
 //! algorithm of no key, and a public key is no HMAC's secret. It must say when it expires.
 
-use std::{str, sync::OnceLock};
+mod fetched;
+
+use std::{
+    str,
+    sync::{Arc, OnceLock},
+};
 
 use hyper::{
     HeaderMap,
@@ -14,8 +19,10 @@ use jsonwebtoken::{DecodingKey, Validation, decode, decode_header};
 use serde_json::{Map, Value};
 use tollgate_limiter::key::credentials::scheme;
 
-use super::{Several, credentials::credentials, single};
-use crate::config;
+use super::{PartFault, credentials::credentials, single};
+use crate::config::{self, JwtKey};
+
+pub(crate) use self::fetched::FetchedKeys;
 
 /// Longer tokens aren't looked at.
 const LONGEST_TOKEN: usize = 8 << 10;
@@ -26,8 +33,13 @@ const LEEWAY_SECONDS: u64 = 30;
 
 /// Verifies tokens as the configuration says.
 #[derive(Debug)]
-pub struct Verifier {
-    keys: Vec<Key>,
+pub struct Verifier(KeySource);
+
+/// The source of the keys.
+#[derive(Debug)]
+enum KeySource {
+    Fixed(Arc<Vec<Key>>),
+    Fetched(Arc<FetchedKeys>),
 }
 
 #[derive(Debug)]
@@ -37,34 +49,67 @@ struct Key {
     validation: Validation,
 }
 
-impl Verifier {
-    /// Believes the tokens that the configuration says to believe.
-    pub fn new(config: &config::JwtSettings) -> Self {
-        let key = |key: &config::JwtKey| Key {
+impl Key {
+    fn new(settings: &config::JwtSettings, key: &JwtKey) -> Self {
+        Self {
             id: key.id().map(str::to_owned),
             decoding: key.decoding().clone(),
-            validation: validation(config, key),
-        };
-        Self { keys: config.keys.iter().map(key).collect() }
+            validation: validation(settings, key),
+        }
+    }
+}
+
+impl Verifier {
+    /// Believes the tokens that the configuration says to believe. Keys that the one `before` has fetched from the same URL are
+    /// kept until they are fetched again.
+    pub fn new(settings: &config::JwtSettings, before: Option<(&config::JwtSettings, &Self)>) -> Self {
+        if settings.published.is_none() {
+            let keys = settings.keys.iter().map(|key| Key::new(settings, key));
+            return Self(KeySource::Fixed(Arc::new(keys.collect())));
+        }
+        let before = before.filter(|(before, _)| before.published == settings.published);
+        let before = before.and_then(|(_, before)| before.fetched());
+        Self(KeySource::Fetched(FetchedKeys::new(settings, before.map(Arc::as_ref))))
     }
 
-    /// The claims of a token that is verified.
-    fn claims(&self, token: &str) -> Option<Map<String, Value>> {
+    /// Returns the keys that are fetched. `None` if the configuration has all keys.
+    pub(crate) fn fetched(&self) -> Option<&Arc<FetchedKeys>> {
+        match &self.0 {
+            KeySource::Fixed(_) => None,
+            KeySource::Fetched(keys) => Some(keys),
+        }
+    }
+
+    /// Verifies a token.
+    fn verify(&self, token: &str) -> Verified {
         // What it says of itself only chooses among the keys.
-        let header = decode_header(token).ok()?;
+        let Ok(header) = decode_header(token) else { return Verified::Invalid };
         if header.crit.is_some() {
             // A critical header that isn't understood must be refused (RFC 7515, section 4.1.11).
-            return None;
+            return Verified::Invalid;
         }
+        let keys = match &self.0 {
+            KeySource::Fixed(keys) => keys.clone(),
+            KeySource::Fetched(fetched) => match fetched.keys() {
+                Some(keys) => keys,
+                None => return Verified::WithoutKeys,
+            },
+        };
         let is_named = |key: &Key| key.id.is_none() || header.kid.is_none() || key.id == header.kid;
         let fits = |key: &&Key| key.validation.algorithms.contains(&header.alg) && is_named(key);
-        let mut keys = self.keys.iter().filter(fits).take(MOST_TRIED);
-        keys.find_map(|key| decode(token, &key.decoding, &key.validation).ok()).map(|token| token.claims)
+        let mut fitting = keys.iter().filter(fits).take(MOST_TRIED);
+        match fitting.find_map(|key| decode(token, &key.decoding, &key.validation).ok()) {
+            Some(token) => Verified::Valid(token.claims),
+            None if header.kid.is_some() && keys.iter().all(|key| key.id != header.kid) => {
+                Verified::KeyUnknown
+            }
+            None => Verified::Invalid,
+        }
     }
 }
 
 /// Returns the checks of a token that this key signed.
-fn validation(config: &config::JwtSettings, key: &config::JwtKey) -> Validation {
+fn validation(config: &config::JwtSettings, key: &JwtKey) -> Validation {
     let mut validation = Validation {
         algorithms: key.algorithms().to_vec(),
         leeway: LEEWAY_SECONDS,
@@ -85,6 +130,23 @@ fn validation(config: &config::JwtSettings, key: &config::JwtKey) -> Validation 
     validation
 }
 
+/// The outcome of looking for a valid token in a request.
+#[derive(Debug)]
+enum Verified {
+    /// It bears one with these claims.
+    Valid(Map<String, Value>),
+    /// It bears none.
+    Missing,
+    /// It bears one that isn't valid here and now.
+    Invalid,
+    /// It bears one that names a key that isn't known.
+    KeyUnknown,
+    /// It bears one, and the keys haven't been fetched yet.
+    WithoutKeys,
+    /// It bears two different ones, and servers may go by either.
+    Several,
+}
+
 /// The reason why a request that needs a token has no claims.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TokenFault {
@@ -92,13 +154,15 @@ pub(crate) enum TokenFault {
     Missing,
     /// It bears one that isn't valid here and now, or two different ones.
     Invalid,
+    /// It bears one that can't be verified now.
+    Unverified,
 }
 
 /// The claims of a request's token. It is verified when the first of them is asked for, and once.
 pub struct Claims<'r> {
     verifier: Option<&'r Verifier>,
     headers: &'r HeaderMap,
-    verified: OnceLock<Result<Option<Map<String, Value>>, Several>>,
+    verified: OnceLock<Verified>,
 }
 
 impl<'r> Claims<'r> {
@@ -108,14 +172,19 @@ impl<'r> Claims<'r> {
     }
 
     /// A claim as text, if it is a string, a number or a boolean.
-    pub(super) fn text(&self, name: &str) -> Result<Option<String>, Several> {
-        let claims = self.verified.get_or_init(|| self.verify()).as_ref().map_err(|several| *several)?;
-        Ok(claims.as_ref().and_then(|claims| match claims.get(name)? {
-            Value::String(text) => Some(text.clone()),
-            Value::Number(number) => Some(number.to_string()),
-            Value::Bool(truth) => Some(truth.to_string()),
+    pub(super) fn text(&self, name: &str) -> Result<Option<String>, PartFault> {
+        let claims = match self.verified.get_or_init(|| self.verify()) {
+            Verified::Valid(claims) => claims,
+            Verified::Several => return Err(PartFault::Several),
+            Verified::WithoutKeys => return Err(PartFault::Unverified),
+            Verified::Missing | Verified::Invalid | Verified::KeyUnknown => return Ok(None),
+        };
+        Ok(match claims.get(name) {
+            Some(Value::String(text)) => Some(text.clone()),
+            Some(Value::Number(number)) => Some(number.to_string()),
+            Some(Value::Bool(truth)) => Some(truth.to_string()),
             _ => None,
-        }))
+        })
     }
 
     /// Checks that the request bears a valid token. Without a verifier, as in a replay of a log, any request passes.
@@ -124,34 +193,43 @@ impl<'r> Claims<'r> {
     /// It bears none, or an invalid one.
     pub(crate) fn require(&self) -> Result<(), TokenFault> {
         match self.verified.get_or_init(|| self.verify()) {
-            Ok(Some(_)) => Ok(()),
+            Verified::Valid(_) => Ok(()),
             _ if self.verifier.is_none() => Ok(()),
-            _ if self.lines().any(is_bearer) => Err(TokenFault::Invalid),
-            _ => Err(TokenFault::Missing),
+            Verified::WithoutKeys => Err(TokenFault::Unverified),
+            Verified::Missing => Err(TokenFault::Missing),
+            Verified::Invalid | Verified::KeyUnknown | Verified::Several => Err(TokenFault::Invalid),
         }
     }
 
-    fn lines(&self) -> impl Iterator<Item = &'r [u8]> {
-        self.headers.get_all(AUTHORIZATION).into_iter().map(HeaderValue::as_bytes)
+    /// Returns what ends with the fetch of the keys that the token needs. `None` if nobody asked for a claim, or if no fetch
+    /// may help.
+    pub(crate) fn fetch(&self) -> Option<impl Future<Output = ()> + Send + use<>> {
+        let is_key_unknown = match self.verified.get()? {
+            Verified::KeyUnknown => true,
+            Verified::WithoutKeys => false,
+            _ => return None,
+        };
+        self.verifier?.fetched()?.next_fetch(is_key_unknown)
     }
 
-    fn verify(&self) -> Result<Option<Map<String, Value>>, Several> {
-        let sent = single(self.lines())?;
-        let Some((sent, verifier)) = sent.filter(|sent| is_bearer(sent)).zip(self.verifier) else {
-            return Ok(None);
-        };
-        let mut verified = None;
-        for credentials in credentials(sent)?.into_values().iter().flatten() {
-            let claims = bearer(credentials).and_then(|token| verifier.claims(token));
-            match (&verified, claims) {
-                (_, None) => {}
-                (None, claims) => verified = claims,
-                // Servers may go by either.
-                (Some(one), Some(other)) if *one != other => return Err(Several),
-                _ => {}
+    fn verify(&self) -> Verified {
+        let lines = || self.headers.get_all(AUTHORIZATION).into_iter().map(HeaderValue::as_bytes);
+        if !lines().any(is_bearer) {
+            return Verified::Missing;
+        }
+        let Ok(sent) = single(lines()) else { return Verified::Several };
+        let Some((sent, verifier)) = sent.zip(self.verifier) else { return Verified::Missing };
+        let Ok(readings) = credentials(sent) else { return Verified::Several };
+        let mut verified = Verified::Invalid;
+        for credentials in readings.into_values().iter().flatten() {
+            let Some(token) = bearer(credentials) else { continue };
+            match (&verified, verifier.verify(token)) {
+                (Verified::Valid(one), Verified::Valid(other)) if *one != other => return Verified::Several,
+                (Verified::Valid(_), _) | (_, Verified::Invalid) => {}
+                (_, other) => verified = other,
             }
         }
-        Ok(verified)
+        verified
     }
 }
 

@@ -1,0 +1,56 @@
+//! Reads the file with the known keys of a limit.
+
+use std::ops::Range;
+
+use super::Check;
+use crate::config::{
+    KeyPart, KnownKeys,
+    error::Diagnostic,
+    file::{self, Spanned},
+};
+
+impl Check<'_, '_> {
+    /// Returns the known keys of a limit with this key. `None` if it has no file, or if there is an error.
+    pub(super) fn known_keys(
+        &mut self,
+        table: &Range<usize>,
+        limit: &file::LimitTable,
+        key: &[KeyPart],
+    ) -> Option<KnownKeys> {
+        let Some(path) = &limit.keys_file else {
+            if let Some(unknown) = limit.unknown.as_ref().filter(|_| !self.document.had(table, "keys_file")) {
+                let fault = Diagnostic::error("`unknown` needs `keys_file`").at(&unknown.span(), "");
+                self.fault(fault.help("name the file with the known keys: keys_file = \"keys.txt\""));
+            }
+            return None;
+        };
+        let part = self.credential(path, key)?;
+        let written = &path.get_ref().0;
+        let keys = match self.sources.read(self.folder.join(written)) {
+            Ok(text) => KnownKeys::parse(written, &text, part),
+            Err(error) => Err(format!(
+                "can't read `{written}`: {error}\nname a readable file, relative to the folder of the configuration"
+            )),
+        };
+        keys.map_err(|remedy| self.fault(Diagnostic::with_remedy(&remedy).at(&path.span(), ""))).ok()
+    }
+
+    /// Returns the place of the only part of the key that may be a credential.
+    fn credential<T>(&mut self, path: &Spanned<T>, key: &[KeyPart]) -> Option<usize> {
+        let is_credential = |part: &KeyPart| {
+            matches!(
+                part,
+                KeyPart::Header(_) | KeyPart::Cookie(_) | KeyPart::Query(_) | KeyPart::Descriptor(_)
+            )
+        };
+        let places = key.iter().enumerate().filter(|(_, part)| is_credential(part)).map(|(place, _)| place);
+        if let [place] = places.collect::<Vec<_>>()[..] {
+            return Some(place);
+        }
+        let fault = Diagnostic::error("`keys_file` needs a key with one credential").at(&path.span(), "");
+        self.fault(fault.help(
+            "count by one header, cookie, query parameter or descriptor's entry that holds it: key = \"header:x-api-key\"",
+        ));
+        None
+    }
+}

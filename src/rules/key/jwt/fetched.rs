@@ -1,0 +1,153 @@
+//! The keys that an issuer publishes at a URL, and the requests that wait for them.
+
+use std::{sync::Arc, time::Duration};
+
+use arc_swap::ArcSwapOption;
+use tokio::{
+    sync::{Notify, watch},
+    time::{Instant, timeout},
+};
+
+use super::Key;
+use crate::config::{self, JwtKey};
+
+/// The shortest time between two fetches for keys that tokens name and nobody knows: any client can invent one.
+const PAUSE: Duration = Duration::from_secs(30);
+/// The longest time that a request waits for a fetch.
+const WAIT_MOST: Duration = Duration::from_secs(6);
+
+/// The keys of an issuer, as they were last fetched.
+#[derive(Debug)]
+pub(crate) struct FetchedKeys {
+    /// `None` until the first fetch has succeeded.
+    current: ArcSwapOption<KeySet>,
+    progress: watch::Sender<Progress>,
+    wanted: Notify,
+}
+
+#[derive(Debug)]
+struct KeySet {
+    published: Vec<JwtKey>,
+    keys: Arc<Vec<Key>>,
+}
+
+/// The progress of fetches.
+#[derive(Debug, Default)]
+struct Progress {
+    /// The number of fetches that have ended.
+    ended: u64,
+    /// True while a fetch is in flight, or is about to begin.
+    is_running: bool,
+    /// The time of the last fetch for a key that nobody knew.
+    wanted_at: Option<Instant>,
+}
+
+impl FetchedKeys {
+    /// Expects a first fetch. Until it succeeds, the keys of the one `before` are kept.
+    pub(super) fn new(settings: &config::JwtSettings, before: Option<&Self>) -> Arc<Self> {
+        let fetched = Self {
+            current: ArcSwapOption::empty(),
+            progress: watch::Sender::new(Progress { is_running: true, ..Progress::default() }),
+            wanted: Notify::new(),
+        };
+        if let Some(known) = before.and_then(|before| before.current.load_full()) {
+            fetched.install(settings, known.published.clone());
+        }
+        Arc::new(fetched)
+    }
+
+    /// Returns the keys. `None` if none were fetched yet.
+    pub(super) fn keys(&self) -> Option<Arc<Vec<Key>>> {
+        self.current.load().as_ref().map(|set| set.keys.clone())
+    }
+
+    /// Replaces the keys by those that the issuer publishes. Returns true if they are others.
+    pub(crate) fn install(&self, settings: &config::JwtSettings, published: Vec<JwtKey>) -> bool {
+        let is_same = self.current.load().as_ref().is_some_and(|set| set.published == published);
+        if !is_same {
+            let keys = Arc::new(published.iter().map(|key| Key::new(settings, key)).collect());
+            self.current.store(Some(Arc::new(KeySet { published, keys })));
+        }
+        !is_same
+    }
+
+    /// Notes that a fetch begins.
+    pub(crate) fn begin(&self) {
+        self.progress.send_modify(|progress| progress.is_running = true);
+    }
+
+    /// Notes that a fetch has ended, and wakes the requests that wait for it.
+    pub(crate) fn end(&self) {
+        self.progress.send_modify(|progress| {
+            progress.is_running = false;
+            progress.ended += 1;
+        });
+    }
+
+    /// Waits until a request needs a fetch.
+    pub(crate) async fn wanted(&self) {
+        self.wanted.notified().await;
+    }
+
+    /// Returns what ends with the fetch that is in flight. For a key that nobody knows, one begins if the last such fetch is
+    /// long enough ago. `None` if there is no fetch to wait for.
+    pub(super) fn next_fetch(&self, is_key_unknown: bool) -> Option<impl Future<Output = ()> + Send + use<>> {
+        let mut seen = None;
+        self.progress.send_if_modified(|progress| {
+            let is_due = progress.wanted_at.is_none_or(|at| at.elapsed() >= PAUSE);
+            if is_key_unknown && is_due && !progress.is_running {
+                *progress =
+                    Progress { is_running: true, wanted_at: Some(Instant::now()), ended: progress.ended };
+                self.wanted.notify_one();
+            }
+            seen = progress.is_running.then_some(progress.ended);
+            false
+        });
+        let (seen, mut progress) = (seen?, self.progress.subscribe());
+        Some(async move {
+            // If nobody fetches any more, or not in time, the keys are as they are.
+            let _ = timeout(WAIT_MOST, progress.wait_for(|progress| progress.ended > seen)).await;
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    fn settings() -> config::JwtSettings {
+        config::JwtSettings { keys: vec![], published: None, issuers: vec![], audiences: vec![] }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_unknown_key_is_fetched_for_at_most_every_half_minute() {
+        let fetched = FetchedKeys::new(&settings(), None);
+        let first = fetched.next_fetch(false).expect("the first fetch is to begin");
+        fetched.end();
+        first.await;
+        assert!(fetched.next_fetch(false).is_none() && fetched.wanted().now_or_never().is_none());
+        let mut fetches = 0;
+        for _ in 0..600 {
+            if let Some(fetch) = fetched.next_fetch(true) {
+                assert!(fetched.wanted().now_or_never().is_some());
+                assert!(fetched.next_fetch(true).is_some(), "others wait for the same fetch");
+                fetches += 1;
+                fetched.end();
+                fetch.await;
+            }
+            tokio::time::advance(Duration::from_secs(1)).await;
+        }
+        assert_eq!(fetches, 20);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nobody_waits_forever() {
+        let fetched = FetchedKeys::new(&settings(), None);
+        let begun = Instant::now();
+        fetched.next_fetch(false).expect("a fetch").await;
+        assert_eq!(begun.elapsed(), WAIT_MOST);
+        assert!(fetched.keys().is_none());
+    }
+}

@@ -1,0 +1,51 @@
+//! The rates that requests and the file give to keys.
+
+use hyper::header::HeaderValue;
+use tollgate_limiter::{Key, Rate};
+
+use super::{Subject, single, text_under, texts_of, usual};
+use crate::config::{KeyPart, LimitSettings, RateOverride};
+
+/// Returns the rate that a request states, if the limit goes by that: a whole number for the time of its own rate.
+pub(super) fn stated_rate(limit: &LimitSettings, subject: &Subject<'_>) -> Option<Rate> {
+    let from = limit.rate_from.as_ref()?;
+    let stated = match &from.source {
+        KeyPart::Jwt(claim) => subject.claims.text(claim).ok()??,
+        KeyPart::Header(name) if subject.peer_is_trusted => {
+            let lines = subject.headers.get_all(name).into_iter().map(HeaderValue::as_bytes);
+            std::str::from_utf8(single(lines).ok()??).ok()?.to_owned()
+        }
+        _ => return None,
+    };
+    let is_number = !stated.is_empty() && stated.bytes().all(|byte| byte.is_ascii_digit());
+    // A number with more digits is above any bound.
+    let permits = is_number.then(|| stated.parse().unwrap_or(u32::MAX))?;
+    Some(Rate { permits: permits.min(from.max), ..limit.quota.rate() })
+}
+
+/// The rates that a file's overrides give to keys.
+#[derive(Debug)]
+pub(crate) struct OwnRates {
+    parts: usize,
+    /// The rates in the order in which they apply, and the texts of the parts of their keys. `None` stands for any text.
+    rates: Vec<(Vec<Option<String>>, Rate)>,
+}
+
+impl OwnRates {
+    pub(crate) fn new(limit: &LimitSettings) -> Self {
+        let text = |(part, value): (&KeyPart, &Option<String>)| {
+            value.as_ref().map(|value| text_under(limit, part, &usual(part, value.as_bytes())))
+        };
+        let own = |other: &RateOverride| (limit.key.iter().zip(&other.key).map(text).collect(), other.rate);
+        Self { parts: limit.key.len(), rates: limit.overrides.iter().map(own).collect() }
+    }
+
+    /// Returns the rate of a key. `None` if it has the limit's.
+    pub(crate) fn of(&self, key: &Key) -> Option<Rate> {
+        let texts = (!self.rates.is_empty()).then(|| texts_of(key, self.parts))??;
+        let is_own = |(own, _): &&(Vec<Option<String>>, Rate)| {
+            own.iter().zip(&texts).all(|(own, text)| own.as_ref().is_none_or(|own| own == text))
+        };
+        self.rates.iter().find(is_own).map(|(_, rate)| *rate)
+    }
+}
