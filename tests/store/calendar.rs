@@ -150,7 +150,7 @@ fn windows_end_by_the_clock_of_redis() {
         let (time_us, decision) = script.take(from_ref(&one));
         assert_eq!(decision.outcomes[0].grow_us, end_us(unit, 330, time_us) - time_us, "{unit:?}");
         let bucket = Algorithm::Calendar(Calendar { unit, offset_minutes: 330 }).tag();
-        let expires_ms = script.command(&["PEXPIRETIME", &bucket]).integer() as u64;
+        let expires_ms = script.expires_ms(&bucket) as u64;
         let ends_ms = end_us(unit, 330, time_us) / 1_000;
         assert!((ends_ms..ends_ms + 10).contains(&expires_ms), "{unit:?}: {expires_ms} {ends_ms}");
     }
