@@ -135,6 +135,17 @@ impl State {
 }
 
 /// An algorithm that counts permits, with its parameters beside the rate.
+///
+/// # Examples
+///
+/// ```
+/// # use tollgate_limiter::{Algorithm, Quota};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let even = Quota::new(Algorithm::Gcra { burst: Some(5) }, "60/min".parse()?);
+/// assert_eq!((even.capacity(), even.algorithm.name()), (5, "gcra"));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Algorithm {
     /// Exactly, in any window.
@@ -167,6 +178,18 @@ pub enum Algorithm {
 }
 
 /// The processes that count together in the layout of Redisson, as its `RateType`, unless Redis has another one.
+///
+/// # Examples
+///
+/// ```
+/// # use tollgate_limiter::{Limit, Rate, RedissonType};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// // In Java: limiter.trySetRate(RateType.PER_CLIENT, 5, Duration.ofMinutes(1))
+/// let logins = Limit::new("logins", "5/min".parse::<Rate>()?)
+///     .shared_with_redisson("logins:{key}".parse()?, RedissonType::PerClient);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum RedissonType {
     /// All that use the store.
@@ -222,6 +245,17 @@ impl Algorithm {
 }
 
 /// A limit compiled to numbers.
+///
+/// # Examples
+///
+/// ```
+/// # use tollgate_limiter::{Quota, Rate};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let quota = Quota::from("100/10s".parse::<Rate>()?);
+/// assert_eq!((quota.permits, quota.window_us), (100, 10_000_000));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Quota {
     /// The algorithm.

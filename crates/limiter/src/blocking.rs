@@ -45,6 +45,16 @@ pub struct BlockingLimiter {
 impl BlockingLimiter {
     /// Opens the store at a URL, as [`Limiter::connect`] does.
     ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use tollgate_limiter::{BlockingLimiter};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = BlockingLimiter::connect("memory:")?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// The URL is invalid. The error says how to fix it, and contains no password.
     ///
@@ -55,6 +65,18 @@ impl BlockingLimiter {
     }
 
     /// Opens the store with these settings, as [`Limiter::open`] does.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tollgate_limiter::{BlockingLimiter, StoreSettings};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let settings = StoreSettings { timeout: Duration::from_millis(20), ..StoreSettings::at("memory:")? };
+    /// let limiter = BlockingLimiter::open(&settings)?;
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// The URL is invalid for the client.
@@ -82,6 +104,21 @@ impl BlockingLimiter {
 
     /// Admits a request or refuses it at once, as [`Limiter::try_acquire`] does.
     ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use tollgate_limiter::{Ask, BlockingLimiter, Limit, Rate};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let limiter = BlockingLimiter::connect("memory:")?;
+    /// # let logins = Arc::new(Limit::new("logins", "5/min".parse::<Rate>()?));
+    /// let alice = Ask::new(&logins, "alice");
+    /// assert_eq!(limiter.try_acquire(&alice)?.remaining(), Some(4));
+    /// assert!(limiter.try_acquire(alice.cost(5)).is_err());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// The refusal.
     pub fn try_acquire(&self, asks: impl AsRef<[Ask]>) -> Result<BlockingAdmission, Refusal> {
@@ -90,6 +127,22 @@ impl BlockingLimiter {
 
     /// Admits a request as [`Limiter::acquire`] does: it waits for its room, if that comes in time. Without a time it waits
     /// until it is served.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use std::time::Duration;
+    /// # use tollgate_limiter::{Ask, BlockingLimiter, Limit, Rate};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let limiter = BlockingLimiter::connect("memory:")?;
+    /// let mails = Arc::new(Limit::new("mails", "1/50ms".parse::<Rate>()?));
+    /// let ask = Ask::new(&mails, "alice");
+    /// limiter.acquire(&ask, None)?; // however long it takes
+    /// limiter.acquire(&ask, Some(Duration::from_secs(1)))?;
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// The refusal.
@@ -110,6 +163,20 @@ impl BlockingLimiter {
 
     /// Looks up the use of a key's permits, as [`Limiter::peek`] does.
     ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use tollgate_limiter::{Ask, BlockingLimiter, Limit, Rate};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let limiter = BlockingLimiter::connect("memory:")?;
+    /// # let logins = Arc::new(Limit::new("logins", "5/min".parse::<Rate>()?));
+    /// let alice = Ask::new(&logins, "alice");
+    /// assert_eq!(limiter.peek(&alice)?.remaining(), 5);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// The store gives no answer.
     pub fn peek(&self, ask: &Ask) -> Result<KeyState, StoreError> {
@@ -118,6 +185,22 @@ impl BlockingLimiter {
     }
 
     /// Forgets what was counted for a key, as [`Limiter::reset`] does.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use tollgate_limiter::{Ask, BlockingLimiter, Limit, Rate};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let limiter = BlockingLimiter::connect("memory:")?;
+    /// # let logins = Arc::new(Limit::new("logins", "5/min".parse::<Rate>()?));
+    /// let alice = Ask::new(&logins, "alice");
+    /// limiter.try_acquire(alice.clone().cost(5))?;
+    /// limiter.reset(&alice)?;
+    /// limiter.try_acquire(&alice)?;
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// The store gives no answer: it may or may not have forgotten.
@@ -128,6 +211,21 @@ impl BlockingLimiter {
 
     /// Sets the rate of a key, as [`Limiter::set_rate`] does.
     ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use tollgate_limiter::{Ask, BlockingLimiter, Counted, Limit, Rate};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let limiter = BlockingLimiter::connect("memory:")?;
+    /// # let logins = Arc::new(Limit::new("logins", "5/min".parse::<Rate>()?));
+    /// let alice = Ask::new(&logins, "alice");
+    /// limiter.set_rate(&alice, "50/min".parse()?, Counted::Kept)?;
+    /// assert_eq!(limiter.peek(&alice)?.remaining(), 50);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// Those of the method there.
     pub fn set_rate(&self, ask: &Ask, rate: Rate, counted: Counted) -> Result<(), StoreError> {
@@ -137,6 +235,21 @@ impl BlockingLimiter {
 
     /// Sets the rate of a key unless one is set, as [`Limiter::set_rate_if_absent`] does.
     ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use tollgate_limiter::{Ask, BlockingLimiter, Limit, Rate};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let limiter = BlockingLimiter::connect("memory:")?;
+    /// # let logins = Arc::new(Limit::new("logins", "5/min".parse::<Rate>()?));
+    /// let alice = Ask::new(&logins, "alice");
+    /// assert!(limiter.set_rate_if_absent(&alice, "50/min".parse()?)?);
+    /// assert!(!limiter.set_rate_if_absent(&alice, "60/min".parse()?)?);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// Those of the method there.
     pub fn set_rate_if_absent(&self, ask: &Ask, rate: Rate) -> Result<bool, StoreError> {
@@ -145,6 +258,20 @@ impl BlockingLimiter {
     }
 
     /// Changes the rate of a key if one is set, as [`Limiter::update_rate`] does.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use tollgate_limiter::{Ask, BlockingLimiter, Counted, Limit, Rate};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let limiter = BlockingLimiter::connect("memory:")?;
+    /// # let logins = Arc::new(Limit::new("logins", "5/min".parse::<Rate>()?));
+    /// let alice = Ask::new(&logins, "alice");
+    /// assert!(!limiter.update_rate(&alice, "50/min".parse()?, Counted::Kept)?);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// Those of the method there.
@@ -202,6 +329,21 @@ impl Drop for LimiterThread {
 }
 
 /// An [`Admission`] that a thread without a runtime holds.
+///
+/// # Examples
+///
+/// ```
+/// # use std::sync::Arc;
+/// # use tollgate_limiter::{Ask, BlockingLimiter, Limit, Rate};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let limiter = BlockingLimiter::connect("memory:")?;
+/// # let logins = Arc::new(Limit::new("logins", "5/min".parse::<Rate>()?));
+/// let alice = Ask::new(&logins, "alice");
+/// let admission = limiter.try_acquire(&alice)?;
+/// assert_eq!(admission.remaining(), Some(4));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct BlockingAdmission {
     admission: Admission,
@@ -210,6 +352,22 @@ pub struct BlockingAdmission {
 
 impl BlockingAdmission {
     /// Records permits beyond those that the request was admitted for, as [`Admission::record`] does.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use tollgate_limiter::{Ask, BlockingLimiter, Limit, Rate};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let limiter = BlockingLimiter::connect("memory:")?;
+    /// # let logins = Arc::new(Limit::new("logins", "5/min".parse::<Rate>()?));
+    /// let alice = Ask::new(&logins, "alice");
+    /// let admission = limiter.try_acquire(alice.clone().settled_later(1))?;
+    /// admission.record("logins", 2);
+    /// assert_eq!(limiter.peek(&alice)?.used(), 3);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn record(&self, limit: &str, cost: u32) {
         let _runtime = self.thread.runtime.enter();
         self.admission.record(limit, cost);

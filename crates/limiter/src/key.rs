@@ -39,23 +39,61 @@ pub struct Key(String);
 
 impl Key {
     /// Returns the key of a caller with this name.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tollgate_limiter::Key;
+    ///
+    /// assert_eq!(Key::caller("alice").as_str(), "caller=alice");
+    /// ```
     pub fn caller(name: &str) -> Self {
         Self(value_text(["caller", ""], name.as_bytes(), true))
     }
 
     /// Returns the key of a caller with a name that is never hashed, as limits need that are
     /// [shared with Redisson](crate::Limit::shared_with_redisson): their names hold the value as it is.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tollgate_limiter::Key;
+    ///
+    /// let long = "a".repeat(100);
+    /// assert_eq!(Key::verbatim(&long).as_str(), format!("caller={long}"));
+    /// assert!(Key::caller(&long).as_str().len() < 100);
+    /// ```
     pub fn verbatim(name: &str) -> Self {
         Self(whole_value_text(["caller", ""], name.as_bytes()))
     }
 
     /// Returns the key of a client's address. The first 64 bits of an IPv6 address are one client.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tollgate_limiter::Key;
+    ///
+    /// let [one, other] = ["2001:db8::1", "2001:db8::2"].map(|text| text.parse().unwrap());
+    /// assert_eq!(Key::address(one), Key::address(other));
+    /// ```
     pub fn address(client: IpAddr) -> Self {
         Self(network_text(Prefixes { ipv4: 32, ipv6: 64 }.network(client.to_canonical())))
     }
 
     /// Returns the key of a header's value. It is hashed, as it may be a credential. In `Authorization`, the case of the scheme
     /// and the white space behind it make no difference.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use http::header::{AUTHORIZATION, HeaderValue};
+    /// use tollgate_limiter::Key;
+    ///
+    /// let [one, other] = ["Bearer secret", "bearer secret"].map(HeaderValue::from_static);
+    /// assert_eq!(Key::header(&AUTHORIZATION, &one), Key::header(&AUTHORIZATION, &other));
+    /// assert!(!Key::header(&AUTHORIZATION, &one).as_str().contains("secret"));
+    /// ```
     pub fn header(name: &HeaderName, value: &HeaderValue) -> Self {
         let usual = match *name {
             AUTHORIZATION => credentials::usual(value.as_bytes()),
@@ -65,6 +103,14 @@ impl Key {
     }
 
     /// Returns the key that all callers share.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tollgate_limiter::Key;
+    ///
+    /// assert_eq!(Key::global(), Key::global());
+    /// ```
     pub fn global() -> Self {
         Self(value_text(["global", ""], b"", true))
     }

@@ -2,18 +2,20 @@
 //!
 //! A [`Limit`] is a named rule. An [`Ask`] is what a request asks of one: the key to count for, and a cost.
 
-use std::{net::IpAddr, slice, sync::Arc, time::Duration};
+mod ask;
+
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::HeaderValue;
-use smallvec::SmallVec;
 
 use crate::{
     Key, OnFailure, RedissonName, Scope,
     algorithm::{Algorithm, Quota, Rate, RedissonType},
-    store::Charge,
     text,
 };
+
+pub use self::ask::{Ask, Asks};
 
 /// A named limit: a quota, and how to apply it.
 ///
@@ -67,6 +69,16 @@ pub(crate) enum Costs {
 impl Limit {
     /// Returns a limit that enforces, counts for all gateways of a store, refuses at once, and counts in this process
     /// while the store is away.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use tollgate_limiter::{Limit, Rate};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let logins = Limit::new("logins", "5/min".parse::<Rate>()?);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Panics
     /// If the name has anything else than lower-case letters, digits and hyphens.
@@ -194,18 +206,49 @@ impl Limit {
     }
 
     /// Makes the limit count and report only, and refuse nothing.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use tollgate_limiter::{Limit, Rate};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let observed = Limit::new("logins", "5/min".parse::<Rate>()?).shadow();
+    /// assert!(observed.shadows());
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn shadow(self) -> Self {
         Self { is_shadow: true, ..self }
     }
 
     /// Makes the limit count in this process alone, without the store.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use tollgate_limiter::{Limit, Rate};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let own = Limit::new("reports", "5/min".parse::<Rate>()?).in_this_process();
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn in_this_process(self) -> Self {
         Self { scope: Scope::Instance, ..self }
     }
 
     /// Declares that all requests cost the same, on all gateways: while one is refused, no other one is admitted.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use tollgate_limiter::{Limit, Rate};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let logins = Limit::new("logins", "5/min".parse::<Rate>()?).of_equal_costs();
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn of_equal_costs(self) -> Self {
         let costs = if self.has_refunds() { Costs::Refunded } else { Costs::Equal };
@@ -213,6 +256,17 @@ impl Limit {
     }
 
     /// Sets the failure policy.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use tollgate_limiter::{Limit, OnFailure, Rate};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// // Without the store, nobody may try a password.
+    /// let logins = Limit::new("logins", "5/min".parse::<Rate>()?).on_failure(OnFailure::Deny);
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn on_failure(self, on_failure: OnFailure) -> Self {
         Self { on_failure, ..self }
@@ -220,6 +274,18 @@ impl Limit {
 
     /// Sets the longest time to hold a request until there is room. It applies to requests of a
     /// `RateLimitLayer` and of the gateway; [`Limiter::acquire`](crate::Limiter::acquire) has its own deadline.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tollgate_limiter::{Limit, Rate};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let mails = Limit::new("mails", "5/min".parse::<Rate>()?).wait_at_most(Duration::from_secs(2));
+    /// assert_eq!(mails.wait(), Duration::from_secs(2));
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn wait_at_most(self, wait: Duration) -> Self {
         Self { wait, ..self }
@@ -263,140 +329,3 @@ pub(crate) fn policy_of(name: &str, quota: Quota) -> String {
         (_, None) => text::concat(["\"", name, "\";q=", permits]),
     }
 }
-
-/// A request's question to one limit: a key to count by, and a cost.
-///
-/// # Examples
-///
-/// ```
-/// use std::sync::Arc;
-/// use tollgate_limiter::{Ask, Key, Limit, Rate};
-///
-/// # fn main() -> Result<(), String> {
-/// let limit = Arc::new(Limit::new("per-user", "100/10s".parse::<Rate>()?));
-/// let one = Ask::new(&limit, "alice");
-/// let ten = Ask::new(&limit, Key::caller("alice")).cost(10);
-/// # Ok(())
-/// # }
-/// ```
-#[derive(Clone, Debug)]
-pub struct Ask {
-    pub(crate) limit: Arc<Limit>,
-    pub(crate) key: Key,
-    pub(crate) cost: u32,
-    /// The file's for this key.
-    rate: Option<Rate>,
-    /// The cost that may become known when the request has been served.
-    pub(crate) settles: Option<u32>,
-    /// The client's address.
-    pub(crate) client: Option<IpAddr>,
-    /// The number of its key among those that servers may read in the request for the same limit.
-    pub(crate) reading: u16,
-}
-
-impl Ask {
-    /// Asks for one permit for a key.
-    pub fn new(limit: &Arc<Limit>, key: impl Into<Key>) -> Self {
-        let limit = limit.clone();
-        Self { limit, key: key.into(), cost: 1, rate: None, settles: None, client: None, reading: 0 }
-    }
-
-    /// Returns the limit.
-    pub fn limit(&self) -> &Arc<Limit> {
-        &self.limit
-    }
-
-    /// Returns the key.
-    pub fn key(&self) -> &Key {
-        &self.key
-    }
-
-    /// Returns the number of permits that it asks for.
-    pub fn permits(&self) -> u32 {
-        self.cost
-    }
-
-    /// Sets the number of permits. With 0 it asks whether one fits, and takes none. From a limit on requests
-    /// in flight a request always takes one.
-    #[must_use]
-    pub fn cost(self, cost: u32) -> Self {
-        let is_rate = self.limit.quota.algorithm != Algorithm::Concurrency;
-        Self { cost: if is_rate { cost } else { 1 }, ..self }
-    }
-
-    /// Declares that the request may [record](crate::Admission::record) more permits when it has been served: about
-    /// this many in all.
-    #[must_use]
-    pub fn settled_later(self, cost: u32) -> Self {
-        Self { settles: Some(cost), ..self }
-    }
-
-    /// Sets the client's address. The in-process store counts new keys by the client's network, a /24 or /48,
-    /// if the limit has used up its share of the memory. Requests without an address are counted together then.
-    #[must_use]
-    pub fn from_client(self, client: IpAddr) -> Self {
-        Self { client: Some(client), ..self }
-    }
-
-    /// Sets the client's address unless it is set.
-    #[cfg(feature = "layer")]
-    pub(crate) fn or_from_client(mut self, client: IpAddr) -> Self {
-        self.client.get_or_insert(client);
-        self
-    }
-
-    /// Sets the key's own rate, which replaces the limit's.
-    #[must_use]
-    pub fn rate(self, rate: Option<Rate>) -> Self {
-        Self { rate, ..self }
-    }
-
-    /// Sets the number of its key among those that servers may read in the request.
-    #[must_use]
-    pub fn reading(self, reading: u16) -> Self {
-        Self { reading, ..self }
-    }
-
-    /// Returns the key's own rate from the file, if any.
-    pub fn own_rate(&self) -> Option<Rate> {
-        self.rate
-    }
-
-    /// Returns the cost that may become known when the request has been served.
-    pub fn settles(&self) -> Option<u32> {
-        self.settles
-    }
-
-    /// Returns the rate that holds unless it was overridden.
-    pub fn rate_of_file(&self) -> Rate {
-        self.rate.unwrap_or(self.limit.quota.rate())
-    }
-
-    /// Returns the look at the ban of its key, on a bucket with this prefix: a permit that is taken while the ban lasts. `None`
-    /// if the limit has no bans.
-    pub(crate) fn look_at_ban(&self, key_prefix: &str) -> Option<Charge> {
-        let window_us = self.limit.ban_us.filter(|_| !self.limit.shadows())?;
-        let bucket =
-            text::concat([key_prefix, ":", &self.limit.name, ":ban:{", self.key.as_str(), "}"]).into();
-        let quota = Quota::new(Algorithm::FixedWindow, Rate { permits: 1, window_us });
-        Some(Charge { bucket, quota, cost: 0, shadow: false })
-    }
-
-    /// Returns its charge at this rate, on a bucket with this prefix.
-    pub fn charge(&self, key_prefix: &str, rate: Rate) -> Charge {
-        let Self { limit, key, cost, .. } = self;
-        let bucket = limit.bucket(key_prefix, key.as_str());
-        let quota = Quota::new(limit.quota.algorithm, rate);
-        Charge { bucket, quota, cost: *cost, shadow: limit.shadows() }
-    }
-}
-
-/// One ask is as good as a list of them.
-impl AsRef<[Ask]> for Ask {
-    fn as_ref(&self) -> &[Ask] {
-        slice::from_ref(self)
-    }
-}
-
-/// The questions of a request: one for each limit, and for each key that servers may read in it.
-pub type Asks = SmallVec<[Ask; 1]>;

@@ -115,6 +115,18 @@ impl Limiter {
     /// Opens the store of a configuration. Nothing is connected yet: see [`Self::warm_up`]. Must be called in a
     /// tokio runtime, in which it follows what others change.
     ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use tollgate_limiter::{Limiter, StoreSettings};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let store = StoreSettings::at("memory:")?;
+    /// let limiter = Limiter::open(&StoreSettings { instances: 3, ..store })?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// The URL is invalid for the client.
     pub fn open(config: &StoreSettings) -> Result<Arc<Self>, StoreError> {
@@ -207,6 +219,24 @@ impl Limiter {
     }
 
     /// Admits a request that arrived at this time. It waits as long as the limits that refuse it allow.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use tollgate_limiter::{Ask, Limit, Limiter, Rate};
+    /// # use std::time::Duration;
+    /// # use tokio::time::Instant;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let limiter = Limiter::connect("memory:")?;
+    /// let limit = Limit::new("mails", "1/50ms".parse::<Rate>()?).wait_at_most(Duration::from_secs(2));
+    /// let ask = Ask::new(&Arc::new(limit), "alice");
+    /// limiter.acquire_within_waits(&[ask.clone()], Instant::now()).await?;
+    /// limiter.acquire_within_waits(&[ask], Instant::now()).await?; // after 50 ms
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn acquire_within_waits(
         self: &Arc<Self>,
         asks: &[Ask],
@@ -227,6 +257,23 @@ impl Limiter {
 
     /// Admits a request as [`Self::try_acquire`] does, for a caller that doesn't wait beyond the deadline. The store's own
     /// deadline holds, too, from the arrival on.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use tollgate_limiter::{Ask, Limit, Limiter, Rate};
+    /// # use std::time::Duration;
+    /// # use tokio::time::Instant;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let limiter = Limiter::connect("memory:")?;
+    /// let ask = Ask::new(&Arc::new(Limit::new("mails", "1/min".parse::<Rate>()?)), "alice");
+    /// let now = Instant::now();
+    /// limiter.try_acquire_before(&[ask], now, Some(now + Duration::from_millis(20))).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// The refusal.

@@ -6,6 +6,18 @@ use super::calendar;
 use crate::duration;
 
 /// A number of permits per time, as people write it: `100/10s`, `5/s`, `60/min`, `1000/h`, `10000/day`.
+///
+/// # Examples
+///
+/// ```
+/// use tollgate_limiter::Rate;
+///
+/// # fn main() -> Result<(), String> {
+/// let rate: Rate = "100/10s".parse()?;
+/// assert_eq!((rate.permits, rate.window_us, rate.to_string()), (100, 10_000_000, "100/10s".to_owned()));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Rate {
     /// Permits in a window, from 1 to [`Rate::MAX_PERMITS`].

@@ -34,6 +34,22 @@ impl Limiter {
 
     /// Looks up the use of a key's permits and when the cost of the ask fits, and writes nothing: see [`KeyState`].
     ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use tollgate_limiter::{Ask, Limit, Limiter, Rate};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let limiter = Limiter::connect("memory:")?;
+    /// let alice = Ask::new(&Arc::new(Limit::new("logins", "5/min".parse::<Rate>()?)), "alice");
+    /// limiter.try_acquire(&alice).await?;
+    /// let state = limiter.peek(&alice).await?;
+    /// assert_eq!((state.used(), state.remaining()), (1, 4));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// The store gives no answer.
     pub async fn peek(&self, ask: &Ask) -> Result<KeyState, StoreError> {
@@ -138,6 +154,22 @@ impl Limiter {
 
     /// Removes what was set for a limit, or for one key of it. Returns true if anything was.
     ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use tollgate_limiter::{Limit, Limiter, Override, Rate, SetWhen};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let limiter = Limiter::connect("memory:")?;
+    /// let logins = Limit::new("logins", "5/min".parse::<Rate>()?);
+    /// let more = Override { rate: "50/min".parse()?, scope: None, lasts: None };
+    /// limiter.set_override(&logins, None, &more, SetWhen::Always).await?;
+    /// assert!(limiter.unset_override(&logins, None).await?);
+    /// assert!(!limiter.unset_override(&logins, None).await?);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// The store gives no answer: it may or may not have been removed.
     pub async fn unset_override(&self, limit: &Limit, key: Option<&Key>) -> Result<bool, StoreError> {
@@ -153,12 +185,40 @@ impl Limiter {
 
     /// Returns the quota that holds now for a limit, or for one key of it, without the file's rates of single keys. For a
     /// limit that is shared with Redisson, it is the one that Redis had for any of its keys within the last minute.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use tollgate_limiter::{Limit, Limiter, Rate};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let limiter = Limiter::connect("memory:")?;
+    /// let logins = Limit::new("logins", "5/min".parse::<Rate>()?);
+    /// assert_eq!(limiter.quota(&logins, None).to_string(), "5/min");
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn quota(&self, limit: &Limit, key: Option<&Key>) -> Quota {
         let set = self.overridden.of(limit, key).map(|(rate, _)| rate);
         limit.quota.at(set.or_else(|| self.redis_rate(limit)))
     }
 
     /// Returns all overrides, by the name of the limit, or that and a key's text with a space between them.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use tollgate_limiter::{Limit, Limiter, Override, Rate, SetWhen};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let limiter = Limiter::connect("memory:")?;
+    /// let logins = Limit::new("logins", "5/min".parse::<Rate>()?);
+    /// let set = Override { rate: "50/min".parse()?, scope: None, lasts: None };
+    /// limiter.set_override(&logins, None, &set, SetWhen::Always).await?;
+    /// assert_eq!(limiter.overrides().await?, [("logins".to_owned(), set)]);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// The store gives no answer.

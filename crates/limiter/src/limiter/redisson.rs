@@ -23,6 +23,23 @@ impl Limiter {
     ///
     /// A [time to keep it alive](Self::keep_alive) starts again with each call, and then replaces this.
     ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::sync::Arc;
+    /// # use tollgate_limiter::{Ask, Key, Limit, Limiter, Rate, RedissonType};
+    /// # use std::time::Duration;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = Limiter::connect("redis://127.0.0.1:6379")?;
+    /// let logins = Limit::new("logins", "5/min".parse::<Rate>()?)
+    ///     .shared_with_redisson("logins:{key}".parse()?, RedissonType::Overall);
+    /// let alice = Ask::new(&Arc::new(logins), Key::verbatim("alice"));
+    /// limiter.expire(&alice, Some(Duration::from_secs(3_600))).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// The store gives no answer: it may or may not have been changed. Or the limit isn't shared so: other counts expire
     /// by themselves.
@@ -33,6 +50,23 @@ impl Limiter {
     /// Lets a limiter that is [shared with Redisson](Limit::shared_with_redisson) expire when nobody has asked it for some
     /// time, or with `None` stay. Returns false if there is none.
     ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::sync::Arc;
+    /// # use tollgate_limiter::{Ask, Key, Limit, Limiter, Rate, RedissonType};
+    /// # use std::time::Duration;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = Limiter::connect("redis://127.0.0.1:6379")?;
+    /// let logins = Limit::new("logins", "5/min".parse::<Rate>()?)
+    ///     .shared_with_redisson("logins:{key}".parse()?, RedissonType::Overall);
+    /// let alice = Ask::new(&Arc::new(logins), Key::verbatim("alice"));
+    /// limiter.keep_alive(&alice, Some(Duration::from_secs(3_600))).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// The store gives no answer: it may or may not have been changed. Or the limit isn't shared so, or the time is shorter
     /// than the window of the rate: what counts would be forgotten.
@@ -42,6 +76,22 @@ impl Limiter {
 
     /// Returns the time after which a limiter that is [shared with Redisson](Limit::shared_with_redisson) expires. `None` if
     /// it stays, or if there is none.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::sync::Arc;
+    /// # use tollgate_limiter::{Ask, Key, Limit, Limiter, Rate, RedissonType};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = Limiter::connect("redis://127.0.0.1:6379")?;
+    /// let logins = Limit::new("logins", "5/min".parse::<Rate>()?)
+    ///     .shared_with_redisson("logins:{key}".parse()?, RedissonType::Overall);
+    /// let alice = Ask::new(&Arc::new(logins), Key::verbatim("alice"));
+    /// println!("it expires in {:?}", limiter.time_to_live(&alice).await?);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// The store gives no answer. Or the limit isn't shared so.
@@ -56,6 +106,22 @@ impl Limiter {
     /// Returns the names of limiters in Redis that count for a limit which is
     /// [shared with Redisson](Limit::shared_with_redisson), and whose rate isn't the limit's own, with that rate. It looks
     /// through some 10,000 keys of one server at most.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use tollgate_limiter::{Limit, Limiter, Rate, RedissonType};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = Limiter::connect("redis://127.0.0.1:6379")?;
+    /// let logins = Limit::new("logins", "5/min".parse::<Rate>()?)
+    ///     .shared_with_redisson("logins:{key}".parse()?, RedissonType::Overall);
+    /// for (name, rate) in limiter.rates_of_redis(&logins).await? {
+    ///     println!("Redis has {rate} for {name}");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// The store gives no answer.

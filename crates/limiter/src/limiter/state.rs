@@ -92,6 +92,18 @@ impl Limiter {
 
     /// Connects this thread to the store, so that its first decision needn't wait.
     ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use tollgate_limiter::{Limiter};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = Limiter::connect("memory:")?;
+    /// limiter.warm_up().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// The store can't be reached now. Requests are served by their limits' failure policy until it can.
     pub async fn warm_up(&self) -> Result<(), StoreError> {

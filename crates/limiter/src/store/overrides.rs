@@ -22,6 +22,18 @@ pub const OVERRIDES_MOST: usize = 10_000;
 pub(super) const LASTS_MOST: Duration = Duration::from_micros(100 * Rate::MAX_WINDOW_US);
 
 /// The rate and scope that hold for a limit, or for one key of it, instead of its own.
+///
+/// # Examples
+///
+/// ```
+/// # use std::time::Duration;
+/// # use tollgate_limiter::{Override};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let for_an_hour =
+///     Override { rate: "50/min".parse()?, scope: None, lasts: Some(Duration::from_secs(3_600)) };
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Override {
     /// The rate; with no permits nothing passes. A window of 0 is the limit's own.
@@ -33,6 +45,21 @@ pub struct Override {
 }
 
 /// The condition under which an override is set.
+///
+/// # Examples
+///
+/// ```
+/// # use tollgate_limiter::{Limit, Limiter, Override, Rate, SetWhen};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let limiter = Limiter::connect("memory:")?;
+/// let logins = Limit::new("logins", "5/min".parse::<Rate>()?);
+/// let set = Override { rate: "50/min".parse()?, scope: None, lasts: None };
+/// assert!(!limiter.set_override(&logins, None, &set, SetWhen::IfPresent).await?);
+/// assert!(limiter.set_override(&logins, None, &set, SetWhen::IfAbsent).await?);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SetWhen {
     /// Set it in any case.

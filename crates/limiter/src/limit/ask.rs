@@ -1,0 +1,221 @@
+//! What a request asks of a limit.
+
+use std::{net::IpAddr, slice, sync::Arc};
+
+use smallvec::SmallVec;
+
+use crate::{
+    Key,
+    algorithm::{Algorithm, Quota, Rate},
+    store::Charge,
+    text,
+};
+
+use super::Limit;
+
+/// A request's question to one limit: a key to count by, and a cost.
+///
+/// # Examples
+///
+/// ```
+/// use std::sync::Arc;
+/// use tollgate_limiter::{Ask, Key, Limit, Rate};
+///
+/// # fn main() -> Result<(), String> {
+/// let limit = Arc::new(Limit::new("per-user", "100/10s".parse::<Rate>()?));
+/// let one = Ask::new(&limit, "alice");
+/// let ten = Ask::new(&limit, Key::caller("alice")).cost(10);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Ask {
+    pub(crate) limit: Arc<Limit>,
+    pub(crate) key: Key,
+    pub(crate) cost: u32,
+    /// The file's for this key.
+    rate: Option<Rate>,
+    /// The cost that may become known when the request has been served.
+    pub(crate) settles: Option<u32>,
+    /// The client's address.
+    pub(crate) client: Option<IpAddr>,
+    /// The number of its key among those that servers may read in the request for the same limit.
+    pub(crate) reading: u16,
+}
+
+impl Ask {
+    /// Asks for one permit for a key.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use tollgate_limiter::{Ask, Limit, Rate};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let limit = Arc::new(Limit::new("logins", "5/min".parse::<Rate>()?));
+    /// let ask = Ask::new(&limit, "alice");
+    /// assert_eq!(ask.permits(), 1);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn new(limit: &Arc<Limit>, key: impl Into<Key>) -> Self {
+        let limit = limit.clone();
+        Self { limit, key: key.into(), cost: 1, rate: None, settles: None, client: None, reading: 0 }
+    }
+
+    /// Returns the limit.
+    pub fn limit(&self) -> &Arc<Limit> {
+        &self.limit
+    }
+
+    /// Returns the key.
+    pub fn key(&self) -> &Key {
+        &self.key
+    }
+
+    /// Returns the number of permits that it asks for.
+    pub fn permits(&self) -> u32 {
+        self.cost
+    }
+
+    /// Sets the number of permits. With 0 it asks whether one fits, and takes none. From a limit on requests
+    /// in flight a request always takes one.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use tollgate_limiter::{Ask, Limit, Rate};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let limit = Arc::new(Limit::new("logins", "5/min".parse::<Rate>()?));
+    /// let three = Ask::new(&limit, "alice").cost(3);
+    /// assert_eq!(three.permits(), 3);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn cost(self, cost: u32) -> Self {
+        let is_rate = self.limit.quota.algorithm != Algorithm::Concurrency;
+        Self { cost: if is_rate { cost } else { 1 }, ..self }
+    }
+
+    /// Declares that the request may [record](crate::Admission::record) more permits when it has been served: about
+    /// this many in all.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use tollgate_limiter::{Ask, Limit, Limiter, Rate};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let limiter = Limiter::connect("memory:")?;
+    /// let tokens = Arc::new(Limit::new("tokens", "1000/min".parse::<Rate>()?));
+    /// let admission = limiter.try_acquire(Ask::new(&tokens, "alice").settled_later(200)).await?;
+    /// // The answer took 180 tokens more than the one that it was admitted for.
+    /// admission.record("tokens", 180);
+    /// assert_eq!(limiter.peek(&Ask::new(&tokens, "alice")).await?.used(), 181);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn settled_later(self, cost: u32) -> Self {
+        Self { settles: Some(cost), ..self }
+    }
+
+    /// Sets the client's address. The in-process store counts new keys by the client's network, a /24 or /48,
+    /// if the limit has used up its share of the memory. Requests without an address are counted together then.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use tollgate_limiter::{Ask, Limit, Rate};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let limit = Arc::new(Limit::new("logins", "5/min".parse::<Rate>()?));
+    /// let ask = Ask::new(&limit, "alice").from_client([192, 0, 2, 7].into());
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn from_client(self, client: IpAddr) -> Self {
+        Self { client: Some(client), ..self }
+    }
+
+    /// Sets the client's address unless it is set.
+    #[cfg(feature = "layer")]
+    pub(crate) fn or_from_client(mut self, client: IpAddr) -> Self {
+        self.client.get_or_insert(client);
+        self
+    }
+
+    /// Sets the key's own rate, which replaces the limit's.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use tollgate_limiter::{Ask, Limit, Limiter, Rate};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let limiter = Limiter::connect("memory:")?;
+    /// let logins = Arc::new(Limit::new("logins", "5/min".parse::<Rate>()?));
+    /// let vip = Ask::new(&logins, "alice").rate(Some("50/min".parse()?));
+    /// assert_eq!(limiter.try_acquire(&vip).await?.remaining(), Some(49));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn rate(self, rate: Option<Rate>) -> Self {
+        Self { rate, ..self }
+    }
+
+    /// Sets the number of its key among those that servers may read in the request.
+    #[must_use]
+    pub fn reading(self, reading: u16) -> Self {
+        Self { reading, ..self }
+    }
+
+    /// Returns the key's own rate from the file, if any.
+    pub fn own_rate(&self) -> Option<Rate> {
+        self.rate
+    }
+
+    /// Returns the cost that may become known when the request has been served.
+    pub fn settles(&self) -> Option<u32> {
+        self.settles
+    }
+
+    /// Returns the rate that holds unless it was overridden.
+    pub fn rate_of_file(&self) -> Rate {
+        self.rate.unwrap_or(self.limit.quota.rate())
+    }
+
+    /// Returns the look at the ban of its key, on a bucket with this prefix: a permit that is taken while the ban lasts. `None`
+    /// if the limit has no bans.
+    pub(crate) fn look_at_ban(&self, key_prefix: &str) -> Option<Charge> {
+        let window_us = self.limit.ban_us.filter(|_| !self.limit.shadows())?;
+        let bucket =
+            text::concat([key_prefix, ":", &self.limit.name, ":ban:{", self.key.as_str(), "}"]).into();
+        let quota = Quota::new(Algorithm::FixedWindow, Rate { permits: 1, window_us });
+        Some(Charge { bucket, quota, cost: 0, shadow: false })
+    }
+
+    /// Returns its charge at this rate, on a bucket with this prefix.
+    pub fn charge(&self, key_prefix: &str, rate: Rate) -> Charge {
+        let Self { limit, key, cost, .. } = self;
+        let bucket = limit.bucket(key_prefix, key.as_str());
+        let quota = Quota::new(limit.quota.algorithm, rate);
+        Charge { bucket, quota, cost: *cost, shadow: limit.shadows() }
+    }
+}
+
+/// One ask is as good as a list of them.
+impl AsRef<[Ask]> for Ask {
+    fn as_ref(&self) -> &[Ask] {
+        slice::from_ref(self)
+    }
+}
+
+/// The questions of a request: one for each limit, and for each key that servers may read in it.
+pub type Asks = SmallVec<[Ask; 1]>;
