@@ -18,7 +18,8 @@ check --package tollgate-http1 --no-default-features
 check --package tollgate-routing --no-default-features
 
 echo "==> cargo doc"
-RUSTDOCFLAGS=-Dwarnings cargo doc --quiet --locked --no-deps --workspace
+# Links to what is private help those who read the code, and are plain text in the public documentation.
+RUSTDOCFLAGS="-Dwarnings -Arustdoc::private-intra-doc-links" cargo doc --quiet --locked --no-deps --workspace
 
 echo "==> cargo package"
 # The libraries are built from their packages alone. The gateway needs them from a registry for that, so its files are listed only.
