@@ -6,10 +6,12 @@
 mod bans;
 mod decisions;
 mod descriptors;
+mod fields;
 mod jwt;
 mod keys;
 mod known_keys;
 mod limits;
+mod listeners;
 mod quota;
 mod redisson;
 mod routes;
@@ -43,6 +45,7 @@ pub(super) fn check(
 ) -> Option<Config> {
     let mut check = Check::new(document, sources, folder, file.store.value.on_failure.0);
     check.verifies_tokens |= file.jwt.is_some();
+    check.refuse_equal_addresses(&file);
     let server = check.server(file.server, folder);
     let store = check.store(file.store.value, folder);
     let jwt = file.jwt.and_then(|table| check.jwt(table, folder)).map(Arc::new);
@@ -177,12 +180,24 @@ impl<'d, 'i> Check<'d, 'i> {
                 fault.help("name the proxies that send the PROXY header: trusted_proxies = [\"10.0.0.0/8\"]"),
             );
         }
+        if let Some(all) = server.trusted_proxies.iter().find(|network| network.get_ref().0.prefix_len() == 0)
+        {
+            let fault =
+                Diagnostic::warning("every client may state its own address, and so evade limits by `ip`");
+            self.fault(
+                fault.at(&all.span(), "").help("name only the proxies: trusted_proxies = [\"10.0.0.0/8\"]"),
+            );
+        }
         let listen = server.listen.into_values();
         let tls = server.tls.map(|table| self.server_tls(table, folder, &listen));
         ServerSettings {
             listen,
             workers: server.workers.0 as usize,
-            trusted_proxies: server.trusted_proxies.into_iter().map(|network| network.0).collect(),
+            trusted_proxies: server
+                .trusted_proxies
+                .into_iter()
+                .map(|network| network.into_inner().0)
+                .collect(),
             proxy_protocol,
             http2: server.http2,
             tls: tls.map(Arc::new),
@@ -223,7 +238,7 @@ impl<'d, 'i> Check<'d, 'i> {
         }
         let [own, metrics] = [admin.token, admin.metrics_token]
             .map(|token| token.map(|token| AdminToken(token.into_inner().0.0)));
-        let metrics_listen = admin.metrics_listen.map(|listen| listen.0);
+        let metrics_listen = admin.metrics_listen.map(|listen| listen.into_inner().0);
         let tokens = AdminTokens { admin: own, metrics };
         Some(AdminSettings { listen: address, metrics_listen, tokens })
     }

@@ -27,6 +27,16 @@ pub struct EntryRule {
 }
 
 impl DescriptorRule {
+    /// Returns true if this rule matches all descriptors that another matches. It may return false for some of such rules.
+    pub(super) fn covers(&self, other: &Self) -> bool {
+        let covers = |(entry, other): (&EntryRule, &EntryRule)| {
+            entry.key == other.key && entry.value.covers(&other.value)
+        };
+        self.domain == other.domain
+            && self.entries.len() == other.entries.len()
+            && self.entries.iter().zip(&other.entries).all(covers)
+    }
+
     /// Returns the index of the entry whose value is this part of a key.
     pub fn entry_of(&self, part: &KeyPart) -> Option<usize> {
         self.entries.iter().position(|entry| match part {
@@ -55,6 +65,11 @@ impl ValuePattern {
     /// Returns true if the pattern matches one value only.
     pub fn is_fixed(&self) -> bool {
         self.rest.is_empty()
+    }
+
+    fn covers(&self, other: &Self) -> bool {
+        let is_any = self.start.is_empty() && self.rest.iter().all(String::is_empty) && !self.is_fixed();
+        is_any || self == other || (other.is_fixed() && self.matches(other.start.as_bytes()))
     }
 
     /// Returns true if a value matches.

@@ -146,7 +146,7 @@ pub(super) struct AdminTable {
     /// Address to listen on: `"127.0.0.1:9901"`. Required.
     pub listen: Option<Spanned<ParsedText<SocketAddr>>>,
     /// Further address, where anyone can read the metrics, and nothing else: `"0.0.0.0:9090"`. Default: none.
-    pub metrics_listen: Option<ParsedText<SocketAddr>>,
+    pub metrics_listen: Option<Spanned<ParsedText<SocketAddr>>>,
     /// Token that requests must carry as `Authorization: Bearer TOKEN`; `/livez` and `/readyz` need none. Required
     /// unless the address is loopback. Default: none.
     pub token: Option<Spanned<ParsedText<Secret>>>,

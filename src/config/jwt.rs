@@ -97,6 +97,12 @@ impl JwtKey {
         !matches!(self.jwk.algorithm, AlgorithmParameters::OctetKey(_))
     }
 
+    /// Returns the length of a shared secret. `None` for a public key.
+    pub(super) fn secret_bytes(&self) -> Option<usize> {
+        let AlgorithmParameters::OctetKey(secret) = &self.jwk.algorithm else { return None };
+        Some(secret.value.trim_end_matches('=').len() * 3 / 4)
+    }
+
     /// Returns the key's id (`kid`), if it has one.
     pub fn id(&self) -> Option<&str> {
         self.jwk.common.key_id.as_deref()

@@ -72,6 +72,13 @@ impl FromStr for Template {
         if text.contains("{*") && text.ends_with('/') {
             return Err(format!("`{text}` has a slash after the rest\nremove the slash at the end"));
         }
+        let is_group =
+            |segment: &&str| segment.strip_prefix('$').is_some_and(|group| group.parse::<u8>().is_ok());
+        if let Some(group) = text.split('/').find(is_group) {
+            return Err(format!(
+                "`{group}` in `{text}` is not a parameter\nwrite one as the route's `path` has it: `{{id}}`, `{{*rest}}`"
+            ));
+        }
         // A template has the same kinds of segments as a pattern.
         text.parse::<Pattern>()?;
         let literals = text.split('/').filter(|segment| name(segment).is_none());

@@ -61,7 +61,7 @@ impl Check<'_, '_> {
         let ratelimit = self.ratelimit_service(value.ratelimit_service, &value.reported, folder);
         is_named.then_some(DecisionsSettings {
             listen: address,
-            plain_listen: value.plain_listen.map(|listen| listen.0),
+            plain_listen: value.plain_listen.map(|listen| listen.into_inner().0),
             tls,
             callers,
             on_failure: self.on_failure,

@@ -55,6 +55,10 @@ impl Check<'_, '_> {
                 let fault = Diagnostic::error("this rule matches the same descriptors as an earlier one");
                 let fault = fault.at(&place, "again here").at(&places[first], "first here");
                 self.fault(fault.help("remove one of the two, or list all limits in one rule"));
+            } else if let Some(earlier) = rules.iter().position(|other| other.covers(&rule)) {
+                let fault = Diagnostic::warning("this rule is never used: the first rule that matches is");
+                let fault = fault.at(&place, "").at(&places[earlier], "matches all its descriptors");
+                self.fault(fault.help("move it up, before the other one"));
             }
             rules.push(Arc::new(rule));
             places.push(place);
@@ -92,7 +96,12 @@ impl Check<'_, '_> {
             entries.push(EntryRule { key: key.into_inner(), value: value.0, counts_as });
         }
         self.refuse_strays(&parts, &entries);
-        let domain = domain?.into_inner().0;
+        let domain = domain?;
+        if domain.get_ref().0.is_empty() {
+            let fault = Diagnostic::error("this domain is empty").at(&domain.span(), "");
+            self.fault(fault.help("write the `domain` that the caller is configured with: \"shop\""));
+        }
+        let domain = domain.into_inner().0;
         let names = limits.iter().map(|name| name.get_ref().clone()).collect();
         let rule = DescriptorRule { domain, entries, limits: names };
         self.check_limits_of_rule(limits, &rule);

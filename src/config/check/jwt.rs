@@ -1,6 +1,6 @@
 //! Checks `[jwt]`. The keys are read here, so that an unusable file is found before a token arrives.
 
-use std::{path::Path, sync::Arc};
+use std::{ops::Range, path::Path, sync::Arc};
 
 use tollgate_limiter::ClientTls;
 
@@ -27,13 +27,16 @@ impl Check<'_, '_> {
             keys = read
                 .map_err(|remedy| self.fault(Diagnostic::with_remedy(&remedy).at(&path.span(), "")))
                 .ok()?;
+            self.warn_of_short_secrets(&keys, &path.span());
         } else if let Some(secret) = &value.hmac_secret {
-            let bytes = secret.get_ref().0.0.len();
-            if bytes < SECRET_BYTES {
-                let fault = Diagnostic::warning(format!("a secret of `{bytes}` bytes can be guessed"));
-                self.fault(fault.at(&secret.span(), "").help("use at least 32 random bytes"));
+            let text = &secret.get_ref().0.0;
+            if text.starts_with("-----BEGIN") && !text.contains("PRIVATE KEY") {
+                let fault = Diagnostic::error("`hmac_secret` is a public key, so anyone could sign tokens");
+                let help = "put the key into a JWKS file: jwks_file = \"keys.json\"";
+                self.fault(fault.at(&secret.span(), "").help(help));
             }
-            keys.push(JwtKey::secret(&secret.get_ref().0.0)?);
+            keys.push(JwtKey::secret(text)?);
+            self.warn_of_short_secrets(&keys, &secret.span());
         } else if let Some(url) = value.jwks_url {
             published = Some(self.jwks_url(url, value.refresh.as_ref())?);
         } else {
@@ -43,6 +46,14 @@ impl Check<'_, '_> {
         let issuers = value.issuer.map_or_else(Vec::new, ValueList::into_values);
         let audiences = value.audience.map_or_else(Vec::new, ValueList::into_values);
         Some(JwtSettings { keys, published, issuers, audiences })
+    }
+
+    fn warn_of_short_secrets(&mut self, keys: &[JwtKey], place: &Range<usize>) {
+        let shortest = keys.iter().filter_map(JwtKey::secret_bytes).min();
+        if let Some(bytes) = shortest.filter(|bytes| *bytes < SECRET_BYTES) {
+            let fault = Diagnostic::warning(format!("a secret of `{bytes}` bytes can be guessed"));
+            self.fault(fault.at(place, "").help("use at least 32 random bytes"));
+        }
     }
 
     /// Reports a second source of keys, and a time to refresh those that aren't fetched.

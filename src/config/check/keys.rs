@@ -14,6 +14,17 @@ use crate::config::{
 };
 
 impl Check<'_, '_> {
+    /// Warns of a key whose value clients choose, where other programs have the client's address.
+    pub(super) fn warn_of_stated_addresses(&mut self, key: &ValueList<KeyPart>) {
+        let is_stated = |part: &KeyPart| matches!(part, KeyPart::Header(name) if name == "x-forwarded-for");
+        for part in key.0.iter().filter(|part| is_stated(part.get_ref())) {
+            let fault = Diagnostic::warning("clients choose this field, and so evade the limit");
+            let help =
+                "use key = \"ip\", and name the proxies in front: server.trusted_proxies = [\"10.0.0.0/8\"]";
+            self.fault(fault.at(&part.span(), "").help(help));
+        }
+    }
+
     /// Reports claims in a key if there is no `[jwt]` to verify them.
     pub(super) fn check_claims(&mut self, key: &ValueList<KeyPart>) {
         for part in key.0.iter().filter(|part| matches!(part.get_ref(), KeyPart::Jwt(_))) {
@@ -45,7 +56,7 @@ impl Check<'_, '_> {
         for exemption in exempt {
             let span = exemption.span();
             exemptions.extend(match exemption.into_inner().0 {
-                Exemption::Key(text) if key.len() > 1 => {
+                Exemption::Key(text) if key.len() > 1 || key == [KeyPart::Ip] => {
                     self.key(&text[0], &span, key, prefixes).map(Exemption::Key)
                 }
                 exemption => Some(exemption),
@@ -103,6 +114,20 @@ impl Check<'_, '_> {
             _ => None,
         };
         let parts = json.as_ref().map_or(parts, |parts| parts.iter().map(String::as_str).collect());
+        if key.len() == 1 && (parts.len() > 1 || parts == ["*"]) {
+            let (fault, help) = if parts == ["*"] {
+                (
+                    "`*` alone would be every value".to_owned(),
+                    "change the `rate` of the limit itself".to_owned(),
+                )
+            } else {
+                let values: Vec<_> = parts.iter().map(|part| format!("{{ key = \"{part}\", … }}")).collect();
+                let fault = format!("the key of this limit has 1 part, not {}", parts.len());
+                (fault, format!("write an override for each value: {}", values.join(", ")))
+            };
+            self.fault(Diagnostic::error(fault).at(&written.span(), "").help(help));
+            return None;
+        }
         if key.len() < 2 || !parts.contains(&"*") {
             let written_key = match &parts[..] {
                 [value] => (*value).to_owned(),
@@ -135,7 +160,17 @@ impl Check<'_, '_> {
         key: &[KeyPart],
         prefixes: Prefixes,
     ) -> Option<Vec<String>> {
-        let values = read_key(written, key, prefixes);
+        let values = read_key(written, key, prefixes).and_then(|values| {
+            let is_small = |(value, part): (&String, &KeyPart)| {
+                *part == KeyPart::Method && value.bytes().any(|b| b.is_ascii_lowercase())
+            };
+            match values.iter().zip(key).any(is_small) {
+                true => {
+                    Err(format!("`{written}` can never apply\nwrite methods in capital letters: \"GET\""))
+                }
+                false => Ok(values),
+            }
+        });
         values.map_err(|remedy| self.fault(Diagnostic::with_remedy(&remedy).at(span, ""))).ok()
     }
 }

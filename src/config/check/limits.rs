@@ -86,6 +86,7 @@ impl Check<'_, '_> {
         // If a part of the key was removed, values of the key would have the wrong length.
         let key = limit.key.take().filter(|key| !self.document.had_within(&key.span()))?.into_inner();
         self.check_claims(&key);
+        self.warn_of_stated_addresses(&key);
         let key = key.into_values();
         let overrides = self.overrides(&span, &limit, &key, prefixes);
         let ban = self.ban(&limit, &key);

@@ -78,6 +78,7 @@ impl Check<'_, '_> {
         if let Some(require) = &route.require {
             self.check_verifies("require = \"jwt\"", &require.span(), "it says which tokens are valid");
         }
+        self.check_fields(&route);
         let path = route.path.as_ref();
         let action = self.action(&span, path, route.upstream, route.respond, route.redirect);
         if let Some(rewrite) = &route.rewrite {
@@ -87,8 +88,8 @@ impl Check<'_, '_> {
             host: route.host.map(|host| host.0),
             path: route.path?.into_inner().0,
             methods: route.methods.map_or_else(Vec::new, ValueList::into_values),
-            headers: route.headers.0,
-            query: route.query.0,
+            headers: route.headers.into_pairs(),
+            query: route.query.into_pairs(),
         };
         let made = || {
             format!("{}{}", matcher.host.as_ref().map(ToString::to_string).unwrap_or_default(), matcher.path)
@@ -166,7 +167,8 @@ impl Check<'_, '_> {
             return self.upstream_action(upstream);
         }
         if let Some(SpannedTable { value: respond, .. }) = respond {
-            let headers = respond.headers.0.into_iter().map(|(name, value)| (name.0, value)).collect();
+            let headers = respond.headers.into_pairs().into_iter();
+            let headers = headers.map(|(name, value)| (name.0, value)).collect();
             return Some(Action::Respond { status: status(respond.status.0), body: respond.body, headers });
         }
         if let Some(redirect) = redirect {
@@ -243,6 +245,13 @@ impl Check<'_, '_> {
             self.fault(fault.help("add for example: body = '{\"error\":\"slow down\"}'"));
         }
         let content_type = content_type.map_or(TEXT, |content_type| content_type.into_inner().0);
+        if let Some(body) = &body {
+            let last = body.get_ref().rsplit('{').next().unwrap_or_default();
+            if let Some(name) = ["retry_after", "limit"].into_iter().find(|name| last.trim_end() == *name) {
+                let fault = Diagnostic::error(format!("`{{{name}` is not closed")).at(&body.span(), "");
+                self.fault(fault.help(format!("write `{{{name}}}`")));
+            }
+        }
         let body = body.and_then(|body| match BodyTemplate::parse(body.get_ref()) {
             Ok(template) => Some(template),
             Err(unknown) => {
@@ -293,8 +302,8 @@ fn edits(table: SpannedTable<file::EditsTable>) -> Edits {
     let remove = remove.map_or_else(Vec::new, ValueList::into_values);
     Edits {
         remove: remove.into_iter().map(|name| name.0).collect(),
-        set: lines(set.0).collect(),
-        add: lines(add.0).collect(),
+        set: lines(set.into_pairs()).collect(),
+        add: lines(add.into_pairs()).collect(),
     }
 }
 

@@ -42,7 +42,7 @@ fn expand_value(
     match value.get_mut() {
         DeValue::Table(table) => expand(table, sources),
         DeValue::Array(list) => list.iter_mut().flat_map(|value| expand_value(value, sources)).collect(),
-        DeValue::String(text) if text.contains('$') => match expand_text(text, sources) {
+        DeValue::String(text) if text.contains(['$', '{']) => match expand_text(text, sources) {
             Ok(expanded) => {
                 *text = expanded.into();
                 Vec::new()
@@ -55,6 +55,11 @@ fn expand_value(
 
 /// Expands a string. An error is a message and a line that says how to fix it.
 fn expand_text(text: &str, sources: &mut ReferenceSources<'_>) -> Result<String, String> {
+    if let Some(name) = reference_of_others(text) {
+        return Err(format!(
+            "`{text}` is text here, not a variable\nwrite \"${{{name}}}\" for the environment variable, or \"$${name}\" for the text `${name}`"
+        ));
+    }
     let mut expanded = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(dollar) = rest.find('$') {
@@ -74,6 +79,17 @@ fn expand_text(text: &str, sources: &mut ReferenceSources<'_>) -> Result<String,
     Ok(expanded + rest)
 }
 
+/// Returns the name of the variable that a string would stand for in a shell, a Caddyfile or a template.
+fn reference_of_others(text: &str) -> Option<String> {
+    const FORMS: [(&str, &str); 5] =
+        [("$", ""), ("{$", "}"), ("{env.", "}"), ("{{env.", "}}"), ("{{.Env.", "}}")];
+    let text = text.replace(' ', "");
+    let name = FORMS.iter().find_map(|(start, end)| text.strip_prefix(start)?.strip_suffix(end))?;
+    let is_name = name.starts_with(|c: char| c.is_ascii_uppercase())
+        && name.bytes().all(|b| b.is_ascii_uppercase() || b.is_ascii_digit() || b == b'_');
+    is_name.then(|| name.to_owned())
+}
+
 /// Returns the value of the text between the braces.
 fn resolve(body: &str, sources: &mut ReferenceSources<'_>) -> Result<String, String> {
     let (name, default) = body.split_once(":-").map_or((body, None), |(name, default)| (name, Some(default)));
@@ -83,14 +99,15 @@ fn resolve(body: &str, sources: &mut ReferenceSources<'_>) -> Result<String, Str
     let is_name = name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
     if name.is_empty() || !is_name {
         return Err(format!(
-            "`{name}` is not a valid name of an environment variable\nuse letters, digits and underscores, or write \"$${{\" for a literal `${{`"
+            "`{name}` is not a valid name of an environment variable\nwrite \"${{NAME}}\", or with a default \"${{NAME:-8080}}\"; and \"$${{\" for a literal `${{`"
         ));
     }
     match ((sources.environment)(name).filter(|value| default.is_none() || !value.is_empty()), default) {
         (Some(value), _) => Ok(value),
         (None, Some(default)) => Ok(default.to_owned()),
         (None, None) => Err(format!(
-            "the environment variable `{name}` is not set\nset it, or give a default: \"${{{name}:-DEFAULT}}\""
+            "the environment variable `{name}` is not set\nset it before the start; for a value that isn't secret, a default can follow: \"${{{name}:-8080}}\"; a secret can come from a file: \"${{file:/run/secrets/{}}}\"",
+            name.to_ascii_lowercase()
         )),
     }
 }
@@ -133,7 +150,9 @@ mod tests {
         ] {
             assert_eq!(expand_in(Path::new(""), text, &environment), Ok(expanded.to_owned()));
         }
-        for text in ["${NONE}", "${HOST", "${}", "${:-a}", "${A B}", "${A-b}"] {
+        for text in
+            ["$HOST", "{{ env.HOST }}", "{$HOST}", "${NONE}", "${HOST", "${}", "${:-a}", "${A B}", "${A-b}"]
+        {
             assert!(expand_in(Path::new(""), text, &environment).is_err(), "{text}");
         }
     }

@@ -115,7 +115,13 @@ impl<'de, T: FromText> de::Visitor<'de> for OneOrManyVisitor<T> {
 
 /// A table whose keys the user chooses.
 #[derive(Debug)]
-pub(in crate::config) struct Pairs<K, V>(pub Vec<(K, V)>);
+pub(in crate::config) struct Pairs<K, V>(pub Vec<(Spanned<K>, V)>);
+
+impl<K, V> Pairs<K, V> {
+    pub(in crate::config) fn into_pairs(self) -> Vec<(K, V)> {
+        self.0.into_iter().map(|(key, value)| (key.into_inner(), value)).collect()
+    }
+}
 
 impl<K, V> Default for Pairs<K, V> {
     fn default() -> Self {
@@ -140,8 +146,8 @@ impl<'de, K: FromText, V: FromText> de::Visitor<'de> for PairsVisitor<K, V> {
 
     fn visit_map<A: de::MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
         let mut pairs = Vec::new();
-        while let Some((ParsedText(key), ParsedText(value))) = map.next_entry()? {
-            pairs.push((key, value));
+        while let Some((key, ParsedText(value))) = map.next_entry::<Spanned<ParsedText<K>>, _>()? {
+            pairs.push((Spanned::new(key.span(), key.into_inner().0), value));
         }
         Ok(Pairs(pairs))
     }

@@ -21,7 +21,7 @@ pub(in crate::config) struct DecisionsTable {
     pub listen: Option<Spanned<ParsedText<ListenAddress>>>,
     /// Further address, which stays without TLS, for probes and `POST /json`. With `client_ca` instead of
     /// `trusted_proxies`, only this machine may ask there. Default: none.
-    pub plain_listen: Option<ParsedText<ListenAddress>>,
+    pub plain_listen: Option<Spanned<ParsedText<ListenAddress>>>,
     /// Enables TLS. A unix socket stays without. Default: no TLS.
     pub tls: Option<SpannedTable<DecisionsTlsTable>>,
     /// Networks of the proxies and services that may ask. Processes on this machine always may. Required unless the

@@ -28,7 +28,7 @@ pub(in crate::config) struct ServerTable {
     pub workers: Whole<0, 1024>,
     /// Networks of proxies whose `X-Forwarded-For` is trusted. The field is read from the right. Default:
     /// none.
-    pub trusted_proxies: Vec<ParsedText<IpNet>>,
+    pub trusted_proxies: Vec<Spanned<ParsedText<IpNet>>>,
     /// `true` if connections from `trusted_proxies` begin with a PROXY protocol header (version 1 or 2).
     /// Default: `false`.
     pub proxy_protocol: Spanned<bool>,

@@ -34,9 +34,15 @@ impl FromText for Method {
 
     fn read(text: &str) -> Result<Self, String> {
         let method = Self::from_bytes(text.as_bytes());
-        method.ok().filter(|method| method.as_str() == text.to_ascii_uppercase()).ok_or_else(|| {
+        if matches!(text.to_ascii_uppercase().as_str(), "*" | "ANY" | "ALL") {
+            return Err(format!("`{text}` is not a method\nleave `methods` out to match all of them"));
+        }
+        let is_word = |method: &Self| {
+            method.as_str().bytes().all(|b| matches!(b, b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_'))
+        };
+        method.ok().filter(is_word).ok_or_else(|| {
             format!(
-                "`{text}` is not a valid method\nwrite it in capital letters: \"GET\", \"POST\", \"DELETE\""
+                "`{text}` is not a valid method\nwrite each by itself, in capital letters: [\"GET\", \"POST\"]"
             )
         })
     }
@@ -83,6 +89,9 @@ impl FromText for FieldName {
             own if GATEWAYS_OWN.contains(&own) => Err(format!(
                 "a route can't change the header field `{own}`\nremove it: the gateway sets this field itself"
             )),
+            other if other.contains('*') => {
+                Err(format!("`{text}` is not a valid header name\nlist each name: there are no wildcards"))
+            }
             _ => Ok(Self(name)),
         }
     }

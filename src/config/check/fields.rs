@@ -1,0 +1,86 @@
+//! Finds conditions of routes that no request meets, and syntax of other programs that is taken literally.
+
+use std::ops::Range;
+
+use hyper::header::{HeaderName, HeaderValue};
+
+use super::{Check, duplicate};
+use crate::config::{
+    error::{Diagnostic, nearest},
+    file::{RouteTable, SpannedTable},
+};
+
+/// The methods that others are compared with, to find misspelt ones.
+const METHODS: [&str; 9] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT"];
+
+/// Parts of paths that are syntax in other programs, and that clients hardly send.
+const SYNTAX_OF_OTHERS: [&str; 8] = [" ", "^", "`", "|", "\\", ".*", ".+", "["];
+
+impl Check<'_, '_> {
+    /// Checks what a route asks of a request's method, path and header fields, and how it edits fields.
+    pub(super) fn check_fields(&mut self, route: &RouteTable) {
+        for (name, _) in &route.headers.0 {
+            if name.get_ref().as_str().contains('_') {
+                let fault = format!(
+                    "`{name}` can never match: header fields with an underscore in their name are dropped"
+                );
+                let help = "use a hyphen, here and in the clients";
+                self.fault(Diagnostic::error(fault).at(&name.span(), "").help(help));
+            }
+        }
+        self.refuse_equal_fields(route.headers.0.iter().map(|(name, _)| (name.get_ref(), name.span())));
+        for SpannedTable { value: edits, .. } in
+            [&route.request_headers, &route.response_headers].into_iter().flatten()
+        {
+            let names = edits.set.0.iter().map(|(name, _)| (&name.get_ref().0, name.span()));
+            self.refuse_equal_fields(names);
+            for (name, value) in edits.set.0.iter().chain(&edits.add.0) {
+                self.warn_of_variable(value, &name.span());
+            }
+        }
+        for method in route.methods.iter().flat_map(|list| &list.0) {
+            let text = method.get_ref().as_str();
+            let meant = nearest(text, METHODS).filter(|meant| *meant != text);
+            if let Some(meant) = meant {
+                let fault = Diagnostic::warning(format!("`{text}` is not a registered method"));
+                let help = "a route matches methods exactly as they are written";
+                self.fault(fault.at(&method.span(), format!("did you mean `{meant}`?")).help(help));
+            }
+        }
+        if let Some(path) = &route.path {
+            let text = path.get_ref().0.to_string();
+            let part = SYNTAX_OF_OTHERS.into_iter().find(|part| text.contains(part));
+            if let Some(part) = part.or(text.ends_with('$').then_some("$")) {
+                let fault = Diagnostic::warning(format!("`{part}` in a path has no meaning of its own"));
+                let help = "write `{id}` for any one segment and `{*rest}` for any rest; other text is matched as it is";
+                self.fault(fault.at(&path.span(), "").help(help));
+            }
+        }
+    }
+
+    /// Reports header fields that are named twice, as `X-A` and `x-a`.
+    fn refuse_equal_fields<'n>(&mut self, names: impl Iterator<Item = (&'n HeaderName, Range<usize>)>) {
+        let mut seen: Vec<(&HeaderName, Range<usize>)> = Vec::new();
+        for (name, span) in names {
+            if let Some((_, first)) = seen.iter().find(|(other, _)| *other == name) {
+                let fault = duplicate("header field", name.as_str(), &span, first);
+                self.fault(fault);
+            }
+            seen.push((name, span));
+        }
+    }
+
+    /// Warns of a field's value that is a variable in nginx.
+    fn warn_of_variable(&mut self, value: &HeaderValue, place: &Range<usize>) {
+        let text = value.to_str().unwrap_or_default();
+        let is_variable = text.strip_prefix('$').is_some_and(|name| {
+            name.starts_with(|c: char| c.is_ascii_lowercase())
+                && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_')
+        });
+        if is_variable {
+            let fault = Diagnostic::warning(format!("`{text}` is sent as it is"));
+            let help = "write a fixed value: requests have no variables here";
+            self.fault(fault.at(place, "").help(help));
+        }
+    }
+}

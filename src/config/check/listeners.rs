@@ -1,0 +1,58 @@
+//! Finds listeners that ask for the same address, of which only the first could be opened.
+
+use std::ops::Range;
+
+use super::Check;
+use crate::config::{
+    ListenAddress,
+    error::Diagnostic,
+    file::{ConfigFile, SpannedTable},
+};
+
+/// The address of a listener, the key that has it, and its position.
+type Entrance = (&'static str, Range<usize>, ListenAddress);
+
+impl Check<'_, '_> {
+    /// Reports addresses that two listeners ask for. Those of flags have no position, and aren't compared.
+    pub(super) fn refuse_equal_addresses(&mut self, file: &ConfigFile) {
+        let listen = file.server.value.listen.0.iter();
+        let mut entrances: Vec<Entrance> = listen
+            .map(|address| ("server.listen", address.span(), address.get_ref().clone()))
+            .filter(|_| !file.server.value.reuse_port)
+            .collect();
+        let decisions = file.decisions.iter().flat_map(|SpannedTable { value, .. }| {
+            [("decisions.listen", &value.listen), ("decisions.plain_listen", &value.plain_listen)]
+        });
+        let decisions = decisions.filter_map(|(key, listen)| Some((key, listen.as_ref()?)));
+        entrances.extend(decisions.map(|(key, listen)| (key, listen.span(), listen.get_ref().0.clone())));
+        let admin = file.admin.iter().flat_map(|SpannedTable { value, .. }| {
+            [("admin.listen", &value.listen), ("admin.metrics_listen", &value.metrics_listen)]
+        });
+        let admin = admin.filter_map(|(key, listen)| Some((key, listen.as_ref()?)));
+        entrances
+            .extend(admin.map(|(key, listen)| (key, listen.span(), ListenAddress::Tcp(listen.get_ref().0))));
+        entrances.retain(|(_, span, _)| !span.is_empty());
+        for (at, (key, span, address)) in entrances.iter().enumerate() {
+            let taken = entrances[..at].iter().find(|(_, _, other)| collide(address, other));
+            let Some((other_key, other_span, _)) = taken else { continue };
+            let fault = Diagnostic::error(format!("`{address}` of {key} is taken by {other_key}"));
+            let fault = fault.at(span, "again here").at(other_span, "first here");
+            self.fault(fault.help("use another port, or remove one of the two"));
+        }
+    }
+}
+
+/// Returns true if the system opens at most one of the two: they are equal, or one is for all addresses of a port.
+fn collide(address: &ListenAddress, other: &ListenAddress) -> bool {
+    match (address, other) {
+        (ListenAddress::Tcp(a), ListenAddress::Tcp(b)) => {
+            let is_any = a.ip().is_unspecified() || b.ip().is_unspecified();
+            a.port() == b.port()
+                && a.port() != 0
+                && a.is_ipv4() == b.is_ipv4()
+                && (is_any || a.ip() == b.ip())
+        }
+        (ListenAddress::Unix(path), ListenAddress::Unix(other)) => path == other,
+        _ => false,
+    }
+}
