@@ -108,6 +108,12 @@ impl FromText for Duration {
     const EXPECTED: &'static str = "a duration such as \"50ms\" or \"10s\"";
 
     fn read(text: &str) -> Result<Self, String> {
+        let mut words = text.split(|c: char| !c.is_ascii_alphabetic());
+        if words.any(|word| matches!(word, "month" | "months" | "y" | "yr" | "year" | "years")) {
+            return Err(format!(
+                "`{text}` is not a valid duration\nwrite a number and a unit: \"50ms\", \"10s\", \"5m\", \"1h\", \"1d\""
+            ));
+        }
         match duration::parse_us(text)? {
             0 => Err(format!("`{text}` is too short\nuse at least 1ms")),
             us => Ok(Self::from_micros(us)),

@@ -106,7 +106,7 @@ impl Check<'_, '_> {
             max_body: route.max_body.map(|most| most.0.0),
             preserve_host: route.preserve_host.is_none_or(Spanned::into_inner),
             requires: route.require.map(|require| require.into_inner().0),
-            on_limit: route.on_limit.map(|on_limit| self.on_limit(on_limit)),
+            on_limit: route.on_limit.map(|on_limit| self.on_limit(on_limit, used.is_empty())),
             matcher,
         })
     }
@@ -237,7 +237,11 @@ impl Check<'_, '_> {
         }
     }
 
-    fn on_limit(&mut self, on_limit: SpannedTable<file::OnLimitTable>) -> OnLimit {
+    fn on_limit(&mut self, on_limit: SpannedTable<file::OnLimitTable>, is_unlimited: bool) -> OnLimit {
+        if is_unlimited && self.document.is_whole() {
+            let fault = Diagnostic::warning("`on_limit` has no effect: this route has no limits");
+            self.fault(fault.at(&on_limit.span, "").help("add for example: limits = [\"per-client\"]"));
+        }
         let file::OnLimitTable { status: code, body, content_type } = on_limit.value;
         if let (None, Some(content_type)) = (&body, &content_type) {
             let fault =

@@ -45,10 +45,10 @@ impl FromStr for Rate {
     /// The error is a message and, on a line of its own, the remedy.
     fn from_str(text: &str) -> Result<Self, String> {
         let (permits, window) = parts_of_rate(text)?;
+        let window_us = duration::parse_us(window).map_err(|_| malformed_rate(text))?;
         if let Some(hint) = calendar::fixed_length_hint(text, permits, window) {
             return Err(hint);
         }
-        let window_us = duration::parse_us(window).map_err(|_| malformed_rate(text))?;
         if window_us == 0 || !window_us.is_multiple_of(1_000) {
             return Err(format!(
                 "the window of `{text}` is no whole number of milliseconds\nuse 1ms or a multiple of it"
