@@ -47,8 +47,8 @@ pub use self::{
     jwt::{JwksUrl, JwtKey, JwtSettings},
     known_keys::KnownKeys,
     limit::{
-        Ban, Cost, CostUsage, Exemption, KeyPart, LimitSettings, Missing, Mode, RateFrom, RateOverride,
-        StatusRange, UnknownKey, read_key,
+        Ban, Cost, CostUsage, Exemption, JsonPointer, KeyPart, LimitSettings, Missing, Mode, RateFrom,
+        RateOverride, StatusRange, UnknownKey, read_key,
     },
     ratelimit::{DescriptorEntry, DomainSettings, RatelimitEnvironment, RatelimitFolder, Verdict},
     route::{Action, Edits, OnLimit, Requirement, RouteSettings},

@@ -326,6 +326,9 @@ fn cost(rule: &Rule) -> String {
         Cost::Response { header, estimate } => {
             format!("{estimate}, then corrected by the response's `{header}`")
         }
+        Cost::ResponseJson { pointer, estimate } => {
+            format!("{estimate}, then corrected by `{pointer}` in the response's JSON")
+        }
     };
     match &config.when_status[..] {
         [] => cost,

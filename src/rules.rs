@@ -1,9 +1,11 @@
 //! What an HTTP request asks of its route's limits, and what its response settles.
 
 mod bans;
+mod body_cost;
 pub mod heavy_hitters;
 pub mod key;
 mod reports;
+mod settlement;
 
 use std::{
     net::IpAddr,
@@ -24,6 +26,8 @@ use tollgate_limiter::{
 };
 
 use crate::config::{self, Cost, CostUsage, KeyPart, Mode};
+
+pub use self::settlement::Settlement;
 
 use self::{
     bans::Breaches,
@@ -196,7 +200,7 @@ impl Rule {
         let ask = Ask::new(&self.limit, key).rate(rate);
         match self.config.cost {
             _ if !self.config.when_status.is_empty() => ask.cost(0).settled_later(cost),
-            Cost::Response { .. } => ask.cost(cost).settled_later(cost),
+            Cost::Response { .. } | Cost::ResponseJson { .. } => ask.cost(cost).settled_later(cost),
             _ => ask.cost(cost),
         }
     }
@@ -219,7 +223,7 @@ impl Rule {
             // It asks whether there is room. Somebody else reports what it used.
             _ if self.takes_reports() => Ok(0),
             Cost::Fixed(_) => Ok(self.stated_cost()),
-            Cost::Response { estimate, .. } => Ok(*estimate),
+            Cost::Response { estimate, .. } | Cost::ResponseJson { estimate, .. } => Ok(*estimate),
             Cost::Header(name) => match stated_cost(headers, name) {
                 Some(Ok(cost)) => Ok(cost),
                 None => Ok(1),
@@ -236,6 +240,7 @@ impl Rule {
                 let told = stated_cost(fields, header)?;
                 Some(told.map_or(0, |cost| cost.saturating_sub(estimate)))
             }
+            Cost::ResponseJson { .. } => None,
             _ if self.config.when_status.iter().any(|range| range.matches(status)) => Some(estimate),
             _ => Some(0),
         }
@@ -250,6 +255,11 @@ impl Rule {
             Some(Err(NotACost)) if fields[header] == "0" => estimate,
             _ => 0,
         }
+    }
+
+    /// Returns true if the bodies of responses state the cost.
+    pub(crate) fn reads_bodies(&self) -> bool {
+        matches!(self.config.cost, Cost::ResponseJson { .. })
     }
 
     /// Returns true if the costs that callers name are reports of what was used.
@@ -553,64 +563,5 @@ impl Repeat {
         let limited = limiter.refuse_again(&self.asks, arrival)?;
         note(limiter, &self.rules, &self.asks, limited.standings(), false, arrival, &mut None);
         Some(Refusal::Limited(limited))
-    }
-}
-
-/// The costs of an admitted request that its response has yet to state.
-#[derive(Debug)]
-pub struct Settlement {
-    admission: Admission,
-    status: StatusCode,
-    open: SmallVec<[Open; 1]>,
-}
-
-/// A limit whose cost isn't known yet.
-#[derive(Debug)]
-struct Open {
-    rule: Arc<Rule>,
-    estimate: u32,
-}
-
-impl Settlement {
-    /// Records what the head of the response tells. What is left to be told, or to be held until the body has
-    /// ended, is in the settlement, if anything.
-    pub fn begin(
-        admission: Admission,
-        rules: &[Arc<Rule>],
-        status: StatusCode,
-        headers: &HeaderMap,
-    ) -> Option<Self> {
-        if admission.is_settled() {
-            return None;
-        }
-        let rule_of = |limit: &Arc<Limit>| rules.iter().find(|rule| Arc::ptr_eq(&rule.limit, limit));
-        let mut open = SmallVec::<[Open; 1]>::new();
-        for (limit, estimate) in admission.owed() {
-            // What a limit is owed is recorded for all keys that the request counts for.
-            let is_known = open.iter().any(|open| Arc::ptr_eq(&open.rule.limit, limit));
-            if let Some(rule) = rule_of(limit).filter(|_| !is_known) {
-                open.push(Open { rule: rule.clone(), estimate });
-            }
-        }
-        let mut settlement = Self { admission, status, open };
-        settlement.settle(headers);
-        let is_over = settlement.open.is_empty() && !settlement.admission.has_leases();
-        (!is_over).then_some(settlement)
-    }
-
-    /// Records what a part of the response's fields tells: its head, or its trailers.
-    pub fn settle(&mut self, fields: &HeaderMap) {
-        let Self { admission, status, open } = self;
-        open.retain(|Open { rule, estimate }| match rule.debt(*estimate, *status, fields) {
-            Some(debt) => {
-                let name = rule.limit.name();
-                admission.record(name, debt);
-                if rule.limit.has_refunds() {
-                    admission.give_back(name, rule.unused(*estimate, fields));
-                }
-                false
-            }
-            None => true,
-        });
     }
 }

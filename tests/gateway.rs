@@ -31,6 +31,7 @@ mod gateway {
     mod repeats;
     mod request_ids;
     mod required;
+    mod response_json;
     mod routes;
     mod stated_rates;
     mod tiers;

@@ -65,7 +65,7 @@ impl LimitSettings {
     /// Returns true if nothing of the limit needs the response: no lease ends with it, and no cost depends on it.
     pub fn ends_with_decision(&self) -> bool {
         let is_lease = self.quota.algorithm == Algorithm::Concurrency;
-        !is_lease && self.when_status.is_empty() && !matches!(self.cost, Cost::Response { .. })
+        !is_lease && self.when_status.is_empty() && !self.cost.is_of_response()
     }
 }
 
@@ -136,6 +136,46 @@ pub enum Cost {
         /// field.
         estimate: u32,
     },
+    /// The number in the JSON of the response's body.
+    ResponseJson {
+        /// The place of the number.
+        pointer: JsonPointer,
+        /// As for a field of the response.
+        estimate: u32,
+    },
+}
+
+impl Cost {
+    /// Returns true if the response states it.
+    pub fn is_of_response(&self) -> bool {
+        matches!(self, Self::Response { .. } | Self::ResponseJson { .. })
+    }
+}
+
+/// A place in JSON (RFC 6901): the keys and indexes that lead there, at least one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JsonPointer(pub Vec<String>);
+
+impl JsonPointer {
+    /// The most bytes of a key.
+    pub(crate) const KEY_BYTES: usize = 128;
+    /// The most keys and indexes.
+    const KEYS_MOST: usize = 16;
+
+    /// Reads a pointer as it is written. `None` if it isn't one.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let keys: Vec<String> =
+            text.strip_prefix('/')?.split('/').map(|key| key.replace("~1", "/").replace("~0", "~")).collect();
+        let is_good = keys.len() <= Self::KEYS_MOST && keys.iter().all(|key| key.len() <= Self::KEY_BYTES);
+        is_good.then_some(Self(keys))
+    }
+}
+
+/// Writes the pointer as in the file: `/usage/total_tokens`.
+impl fmt::Display for JsonPointer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|key| write!(f, "/{}", key.replace('~', "~0").replace('/', "~1")))
+    }
 }
 
 /// The bans of a limit.

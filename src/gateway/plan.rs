@@ -23,7 +23,7 @@ use std::{
 use bytes::Bytes;
 use hyper::{
     Request, Response, StatusCode, Uri,
-    header::{HOST, HeaderName, HeaderValue},
+    header::{ACCEPT_ENCODING, HOST, HeaderName, HeaderValue},
     http::request::Parts,
 };
 use smallvec::SmallVec;
@@ -72,6 +72,8 @@ pub(crate) struct Route {
     pub(crate) max_body: Option<u64>,
     preserve_host: bool,
     pub(crate) requires: Option<Requirement>,
+    /// True if a limit reads the bodies of responses, which must not be compressed.
+    reads_bodies: bool,
     pub(crate) on_limit: Option<OnLimit>,
     /// The index of the route in the file.
     pub(crate) place: usize,
@@ -162,6 +164,7 @@ impl Planner {
                 max_body: route.max_body.unwrap_or(config.server.max_body),
                 preserve_host: route.preserve_host,
                 requires: route.requires,
+                reads_bodies: route.limits.iter().any(|name| rules[name].reads_bodies()),
                 on_limit: route.on_limit.clone(),
                 place,
                 traffic: names
@@ -328,6 +331,9 @@ impl Route {
     pub(super) fn edit(&self, request: &mut Request<Body>) {
         if let Some(edits) = &self.request_headers {
             edits.apply(request.headers_mut());
+        }
+        if self.reads_bodies {
+            request.headers_mut().insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
         }
         if let Some(edits) = &self.response_headers {
             request.body_mut().edit_hints(edits);

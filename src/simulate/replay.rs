@@ -154,7 +154,7 @@ impl Replay {
                 of_request.push(name.clone());
             }
             match &config.cost {
-                Cost::Fixed(_) => {}
+                Cost::Fixed(_) | Cost::ResponseJson { .. } => {}
                 Cost::Header(name) => of_request.push(name.clone()),
                 Cost::Response { header, .. } => of_answer.push(header.clone()),
             }

@@ -176,7 +176,7 @@ impl Check<'_, '_> {
                 )
             }
             (Cost::Fixed(_), _) => Diagnostic::error(format!(
-                "limit `{name}` takes its cost from a header, so a route can't state one"
+                "limit `{name}` takes its cost from requests or responses, so a route can't state one"
             ))
             .help("remove one of the two costs"),
             _ => Diagnostic::error("a route can only state a number as the cost")

@@ -171,7 +171,10 @@ impl Check<'_, '_> {
                 Diagnostic::error(format!("`{quota}` is too large for `gcra` to count exactly")).at(rate, "");
             self.fault(fault.help("use a shorter time or a smaller `burst`: their product, in microseconds, can be at most 2^53"));
         }
-        let (Cost::Fixed(cost) | Cost::Response { estimate: cost, .. }) = *limit.cost.get_ref() else {
+        let (Cost::Fixed(cost)
+        | Cost::Response { estimate: cost, .. }
+        | Cost::ResponseJson { estimate: cost, .. }) = *limit.cost.get_ref()
+        else {
             return;
         };
         if cost > capacity {
@@ -185,12 +188,11 @@ impl Check<'_, '_> {
 
     /// Checks combinations of `cost`, `when_status`, `scope` and `on_failure`.
     pub(super) fn check_charging(&mut self, limit: &file::LimitTable) {
-        if let (Some(statuses), Cost::Response { .. }) = (&limit.when_status, limit.cost.get_ref()) {
-            let fault =
-                Diagnostic::error("`when_status` can't be combined with a cost from a response header");
+        if let Some(statuses) = limit.when_status.as_ref().filter(|_| limit.cost.get_ref().is_of_response()) {
+            let fault = Diagnostic::error("`when_status` can't be combined with a cost from the response");
             let fault = fault.at(&statuses.span(), "either this").at(&limit.cost.span(), "or this");
             self.fault(fault.help(
-                "keep `when_status` to charge some responses a fixed cost, or the header to charge what each response states",
+                "keep `when_status` to charge some responses a fixed cost, or the `cost` to charge what each response states",
             ));
         }
         if let (Some(policy), Scope::Instance) = (&limit.on_failure, limit.scope.0) {

@@ -12,7 +12,7 @@ use super::{Spanned, SpannedTable, ValueList};
 use tollgate_limiter::{OnFailure, Rate, RedissonName, RedissonType, Scope};
 
 use crate::config::{
-    Cost, CostUsage, Exemption, KeyPart, Missing, Mode, StatusRange, UnknownKey,
+    Cost, CostUsage, Exemption, JsonPointer, KeyPart, Missing, Mode, StatusRange, UnknownKey,
     value::{
         AlgorithmName, AnyRate, BanDuration, CalendarOffset, FromText, Layout, LeaseDuration, ParsedText,
         RateSource, Wait, Whole,
@@ -52,8 +52,10 @@ pub(in crate::config) struct LimitTable {
     /// `"1h"`. Default: `"30s"`.
     pub lease: Option<Spanned<ParsedText<LeaseDuration>>>,
     /// Permits that a request takes: a number, at least 1; a request header field with the number
-    /// (`"header:x-cost"`; 1 without it); or a response header field, with an estimate that is charged until
-    /// the response arrives: `{ response_header = "x-tokens-used", estimate = 1 }`. Default: 1.
+    /// (`"header:x-cost"`; 1 without it); or a response header field or trailer, or a number in the JSON of the response or of
+    /// its server-sent events, with an estimate that is charged until the response states it:
+    /// `{ response_header = "x-tokens-used", estimate = 1 }`, `{ response_json = "/usage/total_tokens", estimate = 1 }`.
+    /// Default: 1.
     pub cost: Spanned<Cost>,
     /// Statuses of the responses to charge, one or a list: `"401"`, `"4xx"`. Default: all.
     pub when_status: Option<Spanned<ValueList<StatusRange>>>,
@@ -252,8 +254,7 @@ impl<'de> Deserialize<'de> for Cost {
 
 struct CostVisitor;
 
-const COST: &str =
-    "a whole number from 1 to 2147483647, \"header:NAME\", or { response_header = \"NAME\", estimate = 1 }";
+const COST: &str = "a whole number from 1 to 2147483647, \"header:NAME\", { response_header = \"NAME\", estimate = 1 } or { response_json = \"/usage/total_tokens\", estimate = 1 }";
 
 impl<'de> de::Visitor<'de> for CostVisitor {
     type Value = Cost;
@@ -277,26 +278,37 @@ impl<'de> de::Visitor<'de> for CostVisitor {
 
     fn visit_map<A: de::MapAccess<'de>>(self, map: A) -> Result<Cost, A::Error> {
         let cost = ResponseCostTable::deserialize(MapAccessDeserializer::new(map))?;
-        let missing = "missing key `response_header`\nname the response header field with the cost: response_header = \"x-tokens-used\"";
-        let header = cost.response_header.ok_or_else(|| de::Error::custom(missing))?.0;
-        Ok(Cost::Response { header, estimate: cost.estimate.0 })
+        let estimate = cost.estimate.0;
+        match (cost.response_header, cost.response_json) {
+            (Some(ParsedText(header)), None) => Ok(Cost::Response { header, estimate }),
+            (None, Some(ParsedText(pointer))) => Ok(Cost::ResponseJson { pointer, estimate }),
+            (Some(_), Some(_)) => Err(de::Error::custom(
+                "both `response_header` and `response_json` state the cost\nremove one of the two",
+            )),
+            (None, None) => Err(de::Error::custom(
+                "missing key `response_header` or `response_json`\nname the response header field with the cost, response_header = \"x-tokens-used\", or its place in the body, response_json = \"/usage/total_tokens\"",
+            )),
+        }
     }
 }
 
-/// A cost that a response header field states.
+/// A cost that a response states.
 #[derive(Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub(in crate::config) struct ResponseCostTable {
-    /// Response header field or trailer with the number of permits. Required.
+    /// Response header field or trailer with the number of permits. This or `response_json` is required. Default: none.
     response_header: Option<ParsedText<HeaderName>>,
-    /// Permits to charge until the response arrives, at least 1. Default: 1.
+    /// JSON pointer to the number of permits in the response's body, or in the last one of its server-sent events that has it.
+    /// The request to the upstream states that the response mustn't be compressed. Default: none.
+    response_json: Option<ParsedText<JsonPointer>>,
+    /// Permits to charge until the response states them, at least 1. Default: 1.
     estimate: Permits,
 }
 
 impl Default for ResponseCostTable {
     fn default() -> Self {
-        Self { response_header: None, estimate: Whole(1) }
+        Self { response_header: None, response_json: None, estimate: Whole(1) }
     }
 }
 

@@ -5,7 +5,7 @@ use std::{ops::RangeInclusive, time::Duration};
 use super::FromText;
 use tollgate_limiter::{CalendarRate, CalendarUnit, Rate, RedissonName, duration};
 
-use crate::config::StatusRange;
+use crate::config::{JsonPointer, StatusRange};
 
 /// A rate in either of its forms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,6 +66,16 @@ impl FromText for ReportedDescriptors {
             return Err(format!("`{text}` doesn't name descriptors\nwrite {}", Self::EXPECTED));
         }
         Ok(Self { domain: domain.to_owned(), keys })
+    }
+}
+
+impl FromText for JsonPointer {
+    const EXPECTED: &'static str = "a JSON pointer such as \"/usage/total_tokens\"";
+    const FORM: Option<&'static str> = Some("/.*");
+
+    fn read(text: &str) -> Result<Self, String> {
+        Self::parse(text)
+            .ok_or_else(|| format!("`{text}` is not a valid JSON pointer\nwrite {}", Self::EXPECTED))
     }
 }
 

@@ -111,6 +111,8 @@ fn has_cost(config: &config::LimitSettings, logged: &Logged) -> bool {
         Cost::Fixed(_) => true,
         Cost::Header(name) => logged.header(name).is_some(),
         Cost::Response { header, .. } => logged.answer_headers.iter().any(|(name, _)| name == header),
+        // No log has bodies.
+        Cost::ResponseJson { .. } => false,
     };
     has_cost && (config.when_status.is_empty() || logged.status.is_some())
 }
