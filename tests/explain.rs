@@ -461,3 +461,45 @@ fn a_live_look_tells_what_the_store_holds_and_what_the_next_request_gets() {
         );
     }
 }
+
+#[test]
+fn what_a_route_requires_is_told_with_the_name_of_a_key_and_the_source_of_its_rate() {
+    let keys = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/known-keys.txt");
+    let limit = format!(
+        "key = \"header:x-api-key\"\nrate = \"5/s\"\nrate_from = \"header:x-quota\"\nmax = 9\n\
+         overrides = [{{ key = \"test\", rate = \"7/s\" }}]\nkeys_file = {keys:?}\n"
+    );
+    let secret = "0123456789abcdef0123456789abcdef";
+    let folder = folder(&format!(
+        "[server]\ntrusted_proxies = [\"10.0.0.0/8\"]\n[jwt]\nhmac_secret = \"{secret}\"\n\
+         [limits.l]\n{limit}[limits.strict]\n{limit}unknown = \"deny\"\n\
+         [[routes]]\npath = \"/a\"\nrespond = {{}}\nrequire = \"jwt\"\n\
+         [[routes]]\npath = \"/b\"\nrespond = {{}}\nlimits = [\"l\", \"strict\"]\n"
+    ));
+    let rejected = json(&folder, &["GET", "/a"]);
+    assert_eq!(
+        (&rejected["rejected"]["status"], &rejected["route"]["requires"]),
+        (&401.into(), &"jwt".into())
+    );
+    assert!(text(&folder, &["GET", "/a", "-H", "authorization: Bearer a.b.c"]).contains("a valid token"));
+
+    let limits = |words: &[&str]| json(&folder, &[&["GET", "/b"], words].concat())["limits"].clone();
+    let known = limits(&["-H", "x-api-key: test"]);
+    for limit in [0, 1] {
+        assert_eq!(
+            (&known[limit]["known_as"], &known[limit]["outcome"]),
+            (&"shop".into(), &"counted".into())
+        );
+        assert_eq!((&known[limit]["rate"], &known[limit]["rate_from"]), (&"7/s".into(), &"overrides".into()));
+    }
+    let quota = ["-H", "x-api-key: test", "-H", "x-quota: 8"];
+    let stated = limits(&[&quota[..], &["--ip", "10.0.0.1"]].concat());
+    assert_eq!((&stated[0]["rate"], &stated[0]["rate_from"]), (&"8/s".into(), &"request".into()));
+    assert_eq!(limits(&quota)[0]["rate"], "7/s", "a field of somebody else");
+
+    let unknown = limits(&["-H", "x-api-key: invented"]);
+    assert_eq!((&unknown[0]["key"], &unknown[0]["known_as"]), (&"ip=127.0.0.1".into(), &Value::Null));
+    assert_eq!(unknown[1]["reason"], "the key in `header:x-api-key` is not known");
+    let told = text(&folder, &["GET", "/b", "-H", "x-api-key: test"]);
+    assert!(told.contains(", known as shop\n") && told.contains("it is refused with 401\n"), "{told}");
+}

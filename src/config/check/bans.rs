@@ -27,7 +27,8 @@ impl Check<'_, '_> {
         if limit.mode.0 == Mode::Shadow {
             let fault = Diagnostic::warning("`ban` has no effect with `mode = \"shadow\"`");
             self.fault(fault.at(span, "").help("it takes effect when the limit is enforced"));
-        } else if let Some(fault) = harm_to_others(key) {
+        } else if let Some(fault) = harm_to_others(key).filter(|_| limit.keys_file.is_none()) {
+            // Nobody can guess a key that a file lists.
             let fault = Diagnostic::warning(fault).at(span, "");
             self.fault(fault.help(
                 "count by \"ip\", also beside the key, or by a verified \"jwt:CLAIM\", or ban nobody here",
