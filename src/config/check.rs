@@ -277,5 +277,17 @@ fn undefined<'a>(
     let meant = nearest(name.get_ref(), known.map(String::as_str));
     let label = meant.map(|meant| format!("did you mean `{meant}`?")).unwrap_or_default();
     let fault = Diagnostic::error(format!("{what} `{name}` is not defined")).at(&name.span(), label);
-    fault.help(format!("define it in a table [{table}.{name}], or use another one"))
+    let text = name.get_ref();
+    let is_bare = text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_');
+    fault.help(match text.strip_prefix(&format!("{table}.")) {
+        Some(bare) => format!("write the name alone: \"{bare}\""),
+        None if is_bare => format!("define it in a table [{table}.{name}], or use another one"),
+        None if table == "limits" => {
+            "write a name, or a whole limit: { name = \"per-client\", key = \"ip\", rate = \"5/s\" }"
+                .to_owned()
+        }
+        None => format!(
+            "write a name, upstream = \"orders\", and define it: [{table}.orders], servers = \"{text}\""
+        ),
+    })
 }

@@ -4,6 +4,8 @@
 //! again, until it can be read. Removed values are remembered, so that they aren't reported as missing.
 
 mod environment;
+mod foreign;
+mod hints;
 mod syntax;
 
 use std::{mem, ops::Range};
@@ -13,6 +15,8 @@ use toml::{
     Spanned,
     de::{DeArray, DeTable, DeValue, Deserializer},
 };
+
+use self::hints::{Entry, tables_with};
 
 pub(super) use self::environment::ReferenceSources;
 use super::{
@@ -88,7 +92,8 @@ impl<'i> Document<'i> {
                 Err(error) => error,
             };
             let span = error.span().unwrap_or_default();
-            self.faults.push(describe(error.message(), &span));
+            let entry = Entry::at(&self.tree, &span);
+            self.faults.push(describe(error.message(), &span, entry.as_ref()));
             if !self.remove(&span) {
                 break;
             }
@@ -166,26 +171,39 @@ fn take_from_list<'i>(list: &mut DeArray<'i>, parent: usize, span: &Range<usize>
 
 /// Turns an error of serde into a diagnostic. Unknown keys and wrong types are recognized by serde's message;
 /// all other messages are our own ([`super::value`]).
-fn describe(message: &str, span: &Range<usize>) -> Diagnostic {
+fn describe(message: &str, span: &Range<usize>, entry: Option<&Entry>) -> Diagnostic {
     if message.starts_with("unknown field `$__toml_private_datetime`") {
         return Diagnostic::error("a date has the wrong type").at(span, "").help("no key takes a date");
     }
     if let Some((key, known)) = split(message, "unknown field `", "`, expected ") {
         let known: Vec<&str> = known.split('`').skip(1).step_by(2).collect();
         let meant = nearest(key, known.iter().copied()).map(|meant| format!("did you mean `{meant}`?"));
-        return Diagnostic::error(format!("unknown key `{key}`"))
-            .at(span, meant.unwrap_or_default())
-            .help(format!("the keys here are `{}`", known.join("`, `")));
+        let tables = if meant.is_none() { tables_with(key) } else { Vec::new() };
+        let fault = Diagnostic::error(format!("unknown key `{key}`")).at(span, meant.unwrap_or_default());
+        let fault = match &tables[..] {
+            [] => fault,
+            tables => fault.help(format!("`{key}` is a key of {}: move it there", tables.join(" or "))),
+        };
+        return fault.help(format!("the keys here are `{}`", known.join("`, `")));
     }
     let wrong_type = split(message, "invalid type: ", ", expected ").map(|rest| ("has the wrong type", rest));
     let wrong_value = split(message, "invalid value: ", ", expected ").map(|rest| ("is out of range", rest));
     if let Some((what, (found, expected))) = wrong_type.or(wrong_value) {
-        let fault = Diagnostic::error(format!("{} {what}", plainly(found))).at(span, "");
-        return fault.help(match (found, found.strip_prefix("string "), expected) {
-            ("map", _, "a sequence") => {
-                "this is a list of tables: begin each with [[NAME]], in double brackets".to_owned()
-            }
+        let found = if entry.is_some_and(|entry| entry.is_time) { "a date or time" } else { plainly(found) };
+        // A number of more than 64 bits is of another type.
+        let is_huge = found.starts_with("integer") && expected.starts_with("a whole number");
+        let what = if is_huge { "is out of range" } else { what };
+        let fault = Diagnostic::error(format!("{found} {what}")).at(span, "");
+        let form = entry.and_then(Entry::form);
+        return fault.help(match (form, found.strip_prefix("string "), expected) {
+            (Some(form), ..) => form.to_owned(),
             (_, Some(text), "a sequence") => format!("write a list: [{text}]"),
+            (_, Some("\"true\"" | "\"True\"" | "\"yes\"" | "\"on\""), "a boolean") => {
+                "write `true` without quotes".to_owned()
+            }
+            (_, Some("\"false\"" | "\"False\"" | "\"no\"" | "\"off\""), "a boolean") => {
+                "write `false` without quotes".to_owned()
+            }
             _ => format!("write {}", plainly(expected)),
         });
     }

@@ -174,12 +174,14 @@ impl Diagnostics {
 
     /// Returns the line and the column, from 1, of a diagnostic's first position.
     fn place(&self, fault: &Diagnostic) -> Option<(usize, usize)> {
-        fault.places.first().map(|place| {
-            let before = &self.text[..self.within_text(&place.span).start];
-            let line = before.matches('\n').count() + 1;
-            let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
-            (line, column)
-        })
+        fault.places.first().map(|place| self.line_and_column(place))
+    }
+
+    fn line_and_column(&self, place: &LabeledSpan) -> (usize, usize) {
+        let before = &self.text[..self.within_text(&place.span).start];
+        let line = before.matches('\n').count() + 1;
+        let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
+        (line, column)
     }
 
     /// Returns the diagnostics as JSON, each with the line and column (from 1) of its first position.
@@ -192,6 +194,10 @@ impl Diagnostics {
                 "line": place.map(|(line, _)| line),
                 "column": place.map(|(_, column)| column),
                 "help": fault.help,
+                "notes": fault.places.iter().filter(|place| !place.label.is_empty()).map(|place| {
+                    let (line, column) = self.line_and_column(place);
+                    json!({ "line": line, "column": column, "text": place.label })
+                }).collect::<Vec<_>>(),
             })
         });
         let included = self.included.iter().flat_map(|included| {

@@ -80,7 +80,19 @@ impl FromStr for Pattern {
     /// Parses a pattern. The error is a message and, on a line of its own, the remedy.
     fn from_str(text: &str) -> Result<Self, String> {
         if !text.starts_with('/') {
-            return Err(format!("`{text}` does not begin with a slash\nwrite `/{text}`"));
+            let remedy = match text.split_once("://").map(|(_, url)| url.split_once('/').unwrap_or((url, ""))) {
+                Some((host, path)) => format!("write host = \"{host}\" and path = \"/{path}\""),
+                None if text.contains(['^', '~', '=', '(', '`', ' ']) => {
+                    "write a path, which begins with a slash: `/api`, or `/api/{*rest}` for all paths below it".to_owned()
+                }
+                None => format!("write `/{text}`"),
+            };
+            return Err(format!("`{text}` does not begin with a slash\n{remedy}"));
+        }
+        if text.contains("?}") {
+            return Err(format!(
+                "`{text}` has an optional parameter\nwrite two routes, one with the parameter `{{id}}` and one without it"
+            ));
         }
         if text.contains(['?', '#']) {
             return Err(format!(
@@ -152,7 +164,10 @@ impl FromStr for Segment {
             match name.strip_prefix('*') {
                 Some(name) if is_parameter_name(name) => return Ok(Self::Rest(name.to_owned())),
                 None if is_parameter_name(name) => return Ok(Self::Param(name.to_owned())),
-                _ => ("has no valid name", "use letters, digits, `_` and `-`: `{id}`, `{*rest}`"),
+                _ => (
+                    "has no valid name",
+                    "use letters, digits, `_` and `-`, and no pattern: `{id}` for one segment, `{*rest}` for the rest",
+                ),
             }
         } else if text.contains(['{', '}']) {
             (

@@ -128,10 +128,16 @@ impl Check<'_, '_> {
             if let Some(part) = lacking {
                 let fault = format!("limit `{name}` counts by `{part}`, which these descriptors don't have");
                 let keys: Vec<_> = rule.entries.iter().map(|entry| entry.key.as_str()).collect();
+                let other = match part.strip_prefix("descriptor:") {
+                    Some(key) => format!("add `{key}` to `match`"),
+                    None => {
+                        let first = keys.first().copied().unwrap_or("api_key");
+                        format!("say which entry it is: as = {{ {first} = \"{part}\" }}")
+                    }
+                };
                 self.fault(Diagnostic::error(fault).at(&name.span(), "").help(format!(
-                    "count by an entry, key = \"descriptor:{}\", or say which entry it is: as = {{ {} = \"{part}\" }}",
+                    "count by an entry, key = \"descriptor:{}\", or {other}",
                     keys.join("\" or \"descriptor:"),
-                    keys.first().copied().unwrap_or("api_key"),
                 )));
             }
             if has_no_end {

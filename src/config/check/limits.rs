@@ -47,8 +47,7 @@ impl Check<'_, '_> {
     fn define(&mut self, name: Spanned<String>, table: SpannedTable<file::LimitTable>) {
         let place = name.span();
         let name = name.into_inner();
-        if name.is_empty() || !name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
-        {
+        if !is_limit_name(&name) {
             let fault = Diagnostic::error(format!("`{name}` is not a valid limit name")).at(&place, "");
             self.fault(fault.help("use lower-case letters, digits and hyphens: \"per-client\""));
         }
@@ -129,6 +128,17 @@ impl Check<'_, '_> {
         if let (Some(cost), Some(name)) = (limit.only_cost(), &limit.name) {
             let cost = Spanned::new(cost.span(), cost.get_ref().clone());
             return Some(UsedLimit { name: name.clone(), cost: Some(cost) });
+        }
+        let is_known = |name: &&Spanned<String>| self.limits.contains_key(name.get_ref());
+        let known =
+            limit.name.as_ref().filter(is_known).filter(|_| limit.key.is_none() && limit.rate.is_none());
+        if let Some(name) = known {
+            let fault = Diagnostic::error(format!("limit `{name}` is already defined"));
+            let fault = fault.at(&name.span(), "").at(&self.limits[name.get_ref()].place, "here");
+            self.fault(fault.help(format!(
+                "to use it, write \"{name}\", or with a cost {{ name = \"{name}\", cost = 2 }}; other keys belong into its own table"
+            )));
+            return None;
         }
         let name = limit.name.take();
         if name.is_none() {
@@ -286,7 +296,8 @@ impl Check<'_, '_> {
         if !self.document.is_whole() {
             return;
         }
-        for (name, defined) in self.limits.iter().filter(|(_, defined)| !defined.is_used) {
+        let unused = self.limits.iter().filter(|(name, defined)| !defined.is_used && is_limit_name(name));
+        for (name, defined) in unused {
             let fault = Diagnostic::warning(format!("limit `{name}` is not used by any route"))
                 .at(&defined.place, "");
             self.document
@@ -294,4 +305,8 @@ impl Check<'_, '_> {
                 .push(fault.help(format!("add it to a route, limits = [\"{name}\"], or remove it")));
         }
     }
+}
+
+fn is_limit_name(name: &str) -> bool {
+    !name.is_empty() && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
 }

@@ -189,7 +189,7 @@ impl Check<'_, '_> {
             RouteUpstreams::Split(weights) => weights,
         };
         weights.keys().for_each(|name| self.check_upstream(name));
-        if weights.values().all(|weight| weight.0 == 0) {
+        if weights.values().all(|weight| weight.0 == 0) && !self.document.had_within(&span) {
             let fault = Diagnostic::error("no upstream of this route has a weight").at(&span, "");
             self.fault(fault.help("give at least one a weight: upstream = { stable = 95, canary = 5 }"));
             return None;

@@ -8,6 +8,7 @@ use toml::{
     de::{DeTable, DeValue, Error},
 };
 
+use super::foreign;
 use crate::config::error::Diagnostic;
 
 /// The result of judging a file's syntax errors.
@@ -23,13 +24,33 @@ pub(super) struct Syntax {
 /// Turns the errors of parsing this text to this tree into diagnostics.
 pub(super) fn judge(text: &str, tree: &DeTable<'_>, errors: &[Error]) -> Syntax {
     let mut syntax = Syntax::default();
+    if let Some(format) = Some(text).filter(|_| !errors.is_empty()).and_then(foreign::format) {
+        let fault = Diagnostic::error(format!("this file is not TOML: it looks like {format}"));
+        let start = text.len() - text.trim_start().len();
+        let help = "see the form of the file in an example: `tollgate init` writes one";
+        syntax.faults.push(
+            fault.at(&(start..text[start..].find('\n').map_or(text.len(), |end| start + end)), "").help(help),
+        );
+        syntax.is_torn = true;
+        return syntax;
+    }
     let mut torn: Option<Range<usize>> = None;
+    let mut foreign_line = None;
     let mut errors = errors.iter().map(|error| (error.span().unwrap_or_default(), error)).collect::<Vec<_>>();
     errors.sort_by_key(|(span, _)| span.start);
     for (span, error) in errors {
         let holder = key_value_at(tree, span.start);
         let place = holder.map(Spanned::span);
-        if error.message() == "duplicate key" {
+        let line = line_at(text, span.start);
+        if foreign_line.as_ref() == Some(&line)
+            || syntax.misread.iter().any(|misread| holds_byte(misread, span.start))
+        {
+            // The first error on such a line, or in a value, causes others.
+        } else if let Some((message, help)) = foreign::line(&text[line.clone()]) {
+            syntax.faults.push(Diagnostic::error(message).at(&span, "").help(help));
+            syntax.is_torn = true;
+            foreign_line = Some(line);
+        } else if error.message() == "duplicate key" {
             syntax.faults.push(duplicate(text, tree, &span));
         } else if place.is_some() && torn == place {
             // The first error in a list or inline table causes others.
@@ -61,11 +82,16 @@ fn misread(text: &str, error: &Error, span: &Range<usize>, scalar: &Range<usize>
     if raw.is_empty() {
         return Diagnostic::error("missing value").at(span, "expected a value");
     }
+    // A variable ends with a brace, which would end an inline table.
+    let raw = if raw.starts_with("${") { line.split_inclusive('}').next().unwrap_or(raw) } else { raw };
     // Word processors produce these quotes.
     let bare = raw.trim_matches(['\u{201c}', '\u{201d}', '\u{201e}', '\u{2018}', '\u{2019}', '"', '\'', '`']);
     Diagnostic::error(format!("`{raw}` is neither a quoted string nor a number, `true` or `false`"))
         .at(&(scalar.start..scalar.start + raw.len()), "")
-        .help(format!("if it is text, put it in quotes: \"{bare}\""))
+        .help(
+            foreign::value(raw, line)
+                .unwrap_or_else(|| format!("if it is text, put it in quotes: \"{bare}\"")),
+        )
 }
 
 /// Describes an error by the parser's message, which includes what it expected.
@@ -147,6 +173,17 @@ fn scalar_at(value: &Spanned<DeValue<'_>>, at: usize) -> Option<Range<usize>> {
     }
 }
 
+/// Returns the line that contains this byte.
+fn line_at(text: &str, at: usize) -> Range<usize> {
+    let at = text.floor_char_boundary(at);
+    let start = text[..at].rfind('\n').map_or(0, |before| before + 1);
+    start..text[at..].find('\n').map_or(text.len(), |end| at + end)
+}
+
+fn holds_byte(span: &Range<usize>, at: usize) -> bool {
+    span.start <= at && at <= span.end
+}
+
 fn holds(value: &Spanned<DeValue<'_>>, at: usize) -> bool {
-    value.span().start <= at && at <= value.span().end
+    holds_byte(&value.span(), at)
 }

@@ -207,7 +207,12 @@ impl de::Visitor<'_> for RateOrZeroVisitor {
     fn visit_str<E: de::Error>(self, text: &str) -> Result<RateOrZero, E> {
         match text {
             "0" => Ok(RateOrZero(None)),
-            text => AnyRate::read(text).map(Some).map(RateOrZero).map_err(E::custom),
+            text => AnyRate::read(text).map(Some).map(RateOrZero).map_err(|remedy| {
+                E::custom(remedy.replace(
+                    "use at least 1 permit; to turn a path away, give its route a `respond`",
+                    "to reject all requests with this key, write rate = 0",
+                ))
+            }),
         }
     }
 }
@@ -286,7 +291,7 @@ impl<'de> de::Visitor<'de> for CostVisitor {
                 "both `response_header` and `response_json` state the cost\nremove one of the two",
             )),
             (None, None) => Err(de::Error::custom(
-                "missing key `response_header` or `response_json`\nname the response header field with the cost, response_header = \"x-tokens-used\", or its place in the body, response_json = \"/usage/total_tokens\"",
+                "missing key `response_header` or `response_json`\nname the response header field with the cost, response_header = \"x-tokens-used\", or its place in the body, response_json = \"/usage/total_tokens\"\nfor a field of the request, write cost = \"header:x-cost\"",
             )),
         }
     }

@@ -28,9 +28,15 @@ impl FromText for KeyPart {
                 "`{text}` can never match: header fields with an underscore in their name are dropped\nuse a hyphen, here and in the clients: \"{}\"",
                 text.replace('_', "-")
             )),
-            ("header", Some(name)) => HeaderName::read(name).map(Self::Header),
+            ("header", Some(name)) => HeaderName::read(name)
+                .map(Self::Header)
+                .map_err(|remedy| remedy.replace("\"x-api-key\"", "\"header:x-api-key\"")),
             ("cookie", Some(name)) => cookie_name(name).map(Self::Cookie),
             ("query", Some(name)) => Ok(Self::Query(name.to_owned())),
+            ("path", Some(name)) if name.contains(['{', '}', '*']) => Err(format!(
+                "`{name}` is not the name of a parameter\nwrite it without braces and star: \"path:{}\"",
+                name.trim_matches(['{', '}', '*'])
+            )),
             ("path", Some(name)) => Ok(Self::Path(name.to_owned())),
             ("descriptor", Some(key)) => Ok(Self::Descriptor(key.to_owned())),
             ("jwt", Some(claim)) => Ok(Self::Jwt(claim.to_owned())),

@@ -50,7 +50,9 @@ impl FromText for ServerUrl {
             _ => return Err(fault("does not begin with http://, https:// or unix:")),
         };
         if authority.as_str().contains('@') {
-            return Err(fault("has a user name, which is not forwarded"));
+            return Err(fault(
+                "has a user name, which is not forwarded: leave it out (a route's `request_headers` can set `authorization`)",
+            ));
         }
         let (_, rest) = text.split_once("://").unwrap_or_default();
         if rest.trim_end_matches('/') != authority.as_str() {
@@ -80,11 +82,13 @@ impl FromText for Otlp {
             Ok(url @ ServerUrl::Tcp { .. }) => return Ok(Self(url)),
             Ok(ServerUrl::Unix(_)) => format!("`{text}` is not a valid URL"),
             Err(fault) => {
-                fault.lines().next().unwrap_or_default().replace(", https:// or unix:", " or https://")
+                let fault = fault.lines().next().unwrap_or_default();
+                let fault = fault.replace(" (a route's `rewrite` changes paths)", "");
+                fault.replace(", https:// or unix:", " or https://")
             }
         };
         Err(format!(
-            "{fault}\nwrite scheme, host and port: \"http://127.0.0.1:4317\", \"https://otlp.example.com:4317\""
+            "{fault}\nwrite scheme, host and the port of OTLP over gRPC: \"http://127.0.0.1:4317\", \"https://otlp.example.com:4317\""
         ))
     }
 }

@@ -91,7 +91,7 @@ impl RedisUrl {
     /// The URL is invalid. The error is a message and a line that says how to fix it. It quotes nothing of
     /// the URL, since the position of a password in an invalid URL is unknown.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
-        let parts = Parts::split(text).ok_or_else(no_url)?;
+        let parts = Parts::split(text).ok_or_else(|| invalid(text))?;
         let port = if parts.kind == "-sentinel" { Self::SENTINEL_PORT } else { Self::PORT };
         let mut database = database(&parts)?;
         let servers = match parts.kind {
@@ -108,7 +108,9 @@ impl RedisUrl {
                     password: parts.parameter("sentinelPassword")?,
                 },
             },
-            _ => RedisServers::One(endpoint(parts.authority, port).ok_or_else(no_url)?),
+            _ => RedisServers::One(
+                endpoint(parts.authority, port).ok_or_else(|| invalid_node(parts.authority))?,
+            ),
         };
         parts.complain_of_unknown_parameters()?;
         Ok(Self { text: text.to_owned(), servers, tls: parts.tls, login: parts.login()?, database })
@@ -167,7 +169,7 @@ impl<'t> Parts<'t> {
         let others = self.parameters.iter().filter(|(name, _)| name == "node").map(|(_, node)| node.as_ref());
         std::iter::once(self.authority)
             .chain(others)
-            .map(|node| endpoint(node, port).ok_or_else(no_url))
+            .map(|node| endpoint(node, port).ok_or_else(|| invalid_node(node)))
             .collect()
     }
 
@@ -203,8 +205,12 @@ impl<'t> Parts<'t> {
             Some(_) if known.is_empty() => Err(
                 "the URL of a single server can't have parameters\nremove everything from the `?` on, or use \"redis-cluster://\" or \"redis-sentinel://\"".to_owned(),
             ),
-            Some(_) => Err(format!(
+            Some((name, _)) if !is_name(name) => Err(format!(
                 "this URL has a parameter that this kind of store doesn't support\nit supports `{}`",
+                known.join("`, `")
+            )),
+            Some((name, _)) => Err(format!(
+                "this kind of store doesn't support the parameter `{name}`\nit supports `{}`",
                 known.join("`, `")
             )),
         }
@@ -221,6 +227,9 @@ fn database(parts: &Parts<'_>) -> Result<Option<u8>, String> {
                 .to_owned(),
         ),
         _ if written.is_empty() => Ok(None),
+        "-sentinel" if written.parse::<u8>().is_err() => Err(
+            "the path of this URL is not a database, a whole number from 0 to 255\nname the primary in a parameter: \"redis-sentinel://HOST:26379?service=mymaster\"".to_owned(),
+        ),
         _ => read_database(written),
     }
 }
@@ -234,7 +243,7 @@ fn read_database(written: &str) -> Result<Option<u8>, String> {
 }
 
 fn endpoint(text: &str, default_port: u16) -> Option<Endpoint> {
-    let authority: Authority = text.parse().ok()?;
+    let authority: Authority = text.parse().ok().filter(|_| !text.contains(','))?;
     let host = authority.host();
     let port = match text.strip_prefix(host)?.strip_prefix(':') {
         Some(port) => port.parse().ok().filter(|port| *port != 0)?,
@@ -253,6 +262,60 @@ pub fn bare_host(host: &str) -> Option<&str> {
 
 fn decode(text: &str) -> Option<String> {
     percent_decode_str(text).decode_utf8().ok().map(Cow::into_owned)
+}
+
+/// Returns true if the text can be shown: a parameter's name, and no part of a password.
+fn is_name(text: &str) -> bool {
+    text.len() <= 20 && text.bytes().all(|b| b.is_ascii_alphabetic())
+}
+
+/// Returns what is wrong with a URL that has no place, or another scheme.
+fn invalid(text: &str) -> String {
+    let rows: [(bool, &str, &str); 4] = [
+        (
+            text.starts_with("redis+tls:"),
+            "the scheme of this URL is unknown",
+            "for TLS write \"rediss://HOST:6379\"",
+        ),
+        (
+            text.starts_with("valkey"),
+            "the scheme of this URL is unknown",
+            "for Valkey write \"redis://HOST:6379\", with TLS \"rediss://HOST:6379\"",
+        ),
+        (
+            !text.contains("://"),
+            "this store URL has no scheme",
+            "write \"redis://HOST:6379\", or \"memory:\"",
+        ),
+        (
+            text.contains([' ', '#']),
+            "this store URL has a space or a `#`",
+            "in a password, write %20 for a space and %23 for `#`",
+        ),
+    ];
+    let row = rows.into_iter().find(|(applies, ..)| *applies);
+    row.map_or_else(no_url, |(_, fault, remedy)| format!("{fault}\n{remedy}"))
+}
+
+/// Returns what is wrong with a host and port.
+fn invalid_node(node: &str) -> String {
+    let port = node.rsplit_once(':').map(|(_, port)| port);
+    let (fault, remedy) = if node.contains(',') {
+        (
+            "this URL has several hosts in one place",
+            "write further nodes as parameters: \"redis-cluster://HOST:6379?node=HOST:6379\"",
+        )
+    } else if node.matches(':').count() > 1 || node.contains(['[', ']']) {
+        ("the host of this URL is not valid", "write an IPv6 address in brackets: \"redis://[::1]:6379\"")
+    } else if port.is_some_and(|port| port.parse::<u16>().is_ok_and(|port| port != 0)) || port.is_none() {
+        return no_url();
+    } else {
+        (
+            "the port of this URL is not a number from 1 to 65535",
+            "write HOST:PORT: \"redis://HOST:6379\"; in a password, percent-encode `/ ? # @ %`",
+        )
+    };
+    format!("{fault}\n{remedy}")
 }
 
 fn no_url() -> String {

@@ -1,0 +1,112 @@
+//! Advice that depends on the place in the file: the form of each table and list, and the tables that have a key.
+
+use std::ops::Range;
+
+use serde_json::Value;
+use toml::{
+    Spanned,
+    de::{DeTable, DeValue},
+};
+
+/// The forms of keys that people write with another type, by their path. `*` stands for a name.
+const FORMS: [(&str, &str); 31] = [
+    ("routes", "begin each route with a line [[routes]]; its name is a key: name = \"orders\""),
+    ("descriptors", "begin each rule with a line [[descriptors]]"),
+    ("limits", "write a table for each limit, with its name in the header: [limits.per-client]"),
+    ("upstreams", "write a table for each upstream, with its name in the header: [upstreams.orders]"),
+    ("limits.*", "write for example: per-client = { key = \"ip\", rate = \"5/s\" }"),
+    ("upstreams.*", "write for example: orders = { servers = \"http://127.0.0.1:3000\" }"),
+    ("limits.*.rate", "write a string: \"20/s\", or for algorithm = \"concurrency\" \"20\""),
+    ("limits.*.overrides", "write a list of tables: overrides = [{ key = \"gold\", rate = \"1000/s\" }]"),
+    ("limits.*.exempt", "write a list: exempt = [\"10.0.0.0/8\"]"),
+    ("routes.limits", "write a list of names: limits = [\"per-client\"]"),
+    ("routes.respond", "write a table: respond = { status = 200 }"),
+    ("routes.redirect", "write a table: redirect = { to = \"/v2/orders\" }"),
+    (
+        "routes.redirect.status",
+        "use 308 or 301 (permanent), 307 or 302 (temporary), or 303 (followed with GET)",
+    ),
+    ("routes.headers", "write a table: headers = { x-version = \"2\" }"),
+    ("routes.query", "write a table: query = { version = \"2\" }"),
+    ("routes.on_limit", "write a table: on_limit = { status = 503 }"),
+    ("routes.request_headers", "write a table: request_headers = { set = { x-name = \"value\" } }"),
+    ("routes.response_headers", "write a table: response_headers = { set = { x-name = \"value\" } }"),
+    ("server.tls", "write a table: tls = { certs = [{ cert = \"gateway.pem\", key = \"gateway.key\" }] }"),
+    (
+        "server.tls.certs",
+        "write a list of tables: certs = [{ cert = \"gateway.pem\", key = \"gateway.key\" }]",
+    ),
+    ("server.timeouts", "write a table: timeouts = { header = \"10s\", idle = \"75s\", drain = \"30s\" }"),
+    ("server.trusted_proxies", "write a list: trusted_proxies = [\"10.0.0.0/8\"]"),
+    ("decisions.tls", "write a table: tls = { cert = \"gateway.pem\", key = \"gateway.key\" }"),
+    ("decisions.trusted_proxies", "write a list: trusted_proxies = [\"10.0.0.0/8\"]"),
+    ("store.tls", "begin the URL with rediss://; a table is for files: tls = { ca = \"ca.pem\" }"),
+    ("upstreams.*.tls", "begin the URLs with https://; a table is for files: tls = { ca = \"ca.pem\" }"),
+    (
+        "upstreams.*.timeouts",
+        "write a table: timeouts = { connect = \"2s\", response = \"30s\", idle = \"4s\" }",
+    ),
+    ("upstreams.*.health", "write a table: health = { path = \"/healthz\" }"),
+    ("upstreams.*.retries", "write a table: retries = { attempts = 2 }"),
+    ("upstreams.*.eject", "write a table: eject = {}, or eject = { failures = 5 }"),
+    ("descriptors.match", "write a table: match = { api_key = \"*\" }"),
+];
+
+/// An entry of the file.
+pub(super) struct Entry {
+    /// The keys that lead to it, with dots. Names of limits and upstreams are `*`.
+    pub(super) path: String,
+    /// True if the value is a date or a time.
+    pub(super) is_time: bool,
+}
+
+impl Entry {
+    /// Returns the entry whose value or key has exactly this position.
+    pub(super) fn at(tree: &DeTable<'_>, span: &Range<usize>) -> Option<Self> {
+        Self::below(tree, "", span)
+    }
+
+    fn below(table: &DeTable<'_>, path: &str, span: &Range<usize>) -> Option<Self> {
+        table.iter().find_map(|(key, value)| {
+            let key_text = if matches!(path, "limits" | "upstreams") { "*" } else { key.get_ref() };
+            let path = if path.is_empty() { key_text.to_owned() } else { format!("{path}.{key_text}") };
+            Self::within(value, &path, span).or_else(|| {
+                let is_time = matches!(value.get_ref(), DeValue::Datetime(_));
+                (key.span() == *span || value.span() == *span).then_some(Self { path, is_time })
+            })
+        })
+    }
+
+    fn within(value: &Spanned<DeValue<'_>>, path: &str, span: &Range<usize>) -> Option<Self> {
+        match value.get_ref() {
+            DeValue::Table(table) => Self::below(table, path, span),
+            DeValue::Array(list) => list.iter().find_map(|element| Self::within(element, path, span)),
+            _ => None,
+        }
+    }
+
+    /// Returns the form of this key.
+    pub(super) fn form(&self) -> Option<&'static str> {
+        FORMS.iter().find(|(path, _)| *path == self.path).map(|(_, form)| *form)
+    }
+}
+
+/// Returns the headers of the tables that have this key, by the schema of the file.
+pub(super) fn tables_with(key: &str) -> Vec<String> {
+    let schema: Value =
+        serde_json::from_str(include_str!("../../../gateway.schema.json")).unwrap_or_default();
+    let tables = schema["properties"].as_object().into_iter().flatten();
+    let with_key = tables.filter_map(|(name, table)| {
+        let forms = [
+            (&table["allOf"][0], format!("[{name}]")),
+            (&table["anyOf"][0], format!("[{name}]")),
+            (&table["items"], format!("[[{name}]]")),
+            (&table["additionalProperties"], format!("[{name}.NAME]")),
+        ];
+        let (reference, header) =
+            forms.into_iter().find_map(|(form, header)| Some((form["$ref"].as_str()?, header)))?;
+        let definition = schema.pointer(reference.strip_prefix('#')?)?;
+        definition["properties"].get(key).map(|_| header)
+    });
+    with_key.collect()
+}
