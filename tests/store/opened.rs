@@ -5,7 +5,7 @@ use std::{sync::Arc, thread, time::Duration};
 use tokio::{runtime::Builder, task::JoinSet, time::Instant};
 use tollgate::config::Config;
 use tollgate_limiter::{
-    Ask, Limit, Limiter, Quota,
+    Ask, Limit, Limiter, Quota, StoreSettings,
     store::{Charge, Decision, Store},
 };
 
@@ -229,7 +229,10 @@ fn a_store_outlives_the_runtimes_that_use_it() {
 fn a_lease_may_be_dropped_where_there_is_no_runtime() {
     let redis = Redis::start();
     let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-    let limiter = runtime.block_on(async { Limiter::connect(&redis.url()).unwrap() });
+    // A busy machine may be slow to answer.
+    let settings =
+        StoreSettings { timeout: Duration::from_secs(5), ..StoreSettings::at(&redis.url()).unwrap() };
+    let limiter = runtime.block_on(async { Limiter::open(&settings).unwrap() });
     let ask = [Ask::new(&Arc::new(Limit::new("running", Quota::concurrency(1))), "alice")];
     let admission = runtime.block_on(limiter.try_acquire(&ask)).unwrap();
     thread::spawn(move || drop(admission)).join().unwrap();
