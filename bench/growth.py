@@ -11,6 +11,7 @@ import dataclasses
 import pathlib
 import random
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -265,6 +266,7 @@ def main():
     parser.add_argument("--most", type=int, default=1_000_000, help="leave out cases with more keys or entries")
     parser.add_argument("--rounds", type=int, default=6, help="for the microseconds; instructions are counted once")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     with tempfile.TemporaryDirectory() as scratch, Processes(pathlib.Path(scratch)) as processes:
         measure(pathlib.Path(scratch), processes, options)
 
