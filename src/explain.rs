@@ -259,12 +259,7 @@ impl DescribedLimit {
                 let mut keys = asks.iter().map(|ask| ask.key().as_str().to_owned());
                 described.key = keys.next();
                 described.other_keys = keys.collect();
-                if let Some(rate) = asks.first().and_then(Ask::own_rate) {
-                    let quota = Quota::new(limit.quota().algorithm, rate);
-                    let is_stated = config.rate_from.is_some() && own_rate(rule, &asks) != Some(rate);
-                    let from = if is_stated { "request" } else { "overrides" };
-                    (described.rate, described.rate_from) = (quota.to_string(), from);
-                }
+                described.note_own_rate(rule, &asks);
                 return (described, asks);
             }
             Terms::Exempts { entry } => {
@@ -279,6 +274,16 @@ impl DescribedLimit {
             }
         }
         (described, Asks::new())
+    }
+
+    /// Adds the rate that the file or the request gives to the first key, if any.
+    fn note_own_rate(&mut self, rule: &Rule, asks: &Asks) {
+        if let Some(rate) = asks.first().and_then(Ask::own_rate) {
+            let quota = Quota::new(rule.limit().quota().algorithm, rate);
+            let is_stated = rule.config().rate_from.is_some() && own_rate(rule, asks) != Some(rate);
+            self.rate = quota.to_string();
+            self.rate_from = if is_stated { "request" } else { "overrides" };
+        }
     }
 
     /// Adds the current count of a key.

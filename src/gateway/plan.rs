@@ -129,23 +129,29 @@ struct Routed<'g, 't> {
     other: Option<Found<'g, 't, Route>>,
 }
 
+impl Responder {
+    /// Returns the source of the responses of a route with this action.
+    fn new(action: &Action, config: &Config) -> Self {
+        let upstream = |name: &String| {
+            config.upstreams.keys().position(|other| other == name).expect("each upstream is defined")
+        };
+        match action {
+            Action::Upstream(name) => Self::Upstream(Split::of(vec![(upstream(name), 1)])),
+            Action::Split(weights) => {
+                let weights = weights.iter().map(|(name, weight)| (upstream(name), *weight));
+                Self::Upstream(Split::of(weights.collect()))
+            }
+            Action::Respond { status, body, headers } => Self::Fixed(fixed(*status, body, headers)),
+            Action::Redirect { to, status } => Self::Redirect(to.clone(), *status),
+        }
+    }
+}
+
 impl Planner {
     /// Prepares the routes and descriptors of a configuration. Its limits are `rules`, by name.
     pub(crate) fn new(config: &Config, rules: BTreeMap<String, Arc<Rule>>) -> Self {
         let names = route_names(config);
         let routes = config.routes.iter().enumerate().map(|(place, route)| {
-            let upstream = |name: &String| {
-                config.upstreams.keys().position(|other| other == name).expect("each upstream is defined")
-            };
-            let answer = match &route.action {
-                Action::Upstream(name) => Responder::Upstream(Split::of(vec![(upstream(name), 1)])),
-                Action::Split(weights) => {
-                    let weights = weights.iter().map(|(name, weight)| (upstream(name), *weight));
-                    Responder::Upstream(Split::of(weights.collect()))
-                }
-                Action::Respond { status, body, headers } => Responder::Fixed(fixed(*status, body, headers)),
-                Action::Redirect { to, status } => Responder::Redirect(to.clone(), *status),
-            };
             let planned = Route {
                 name: route.name.clone(),
                 limits: route
@@ -156,7 +162,7 @@ impl Planner {
                         None => rules[name].clone(),
                     })
                     .collect(),
-                answer,
+                answer: Responder::new(&route.action, config),
                 rewrite: route.rewrite.clone(),
                 request_headers: route.request_headers.clone(),
                 response_headers: route.response_headers.clone().map(Arc::new),

@@ -79,69 +79,64 @@ impl NumberAt {
         match &mut self.state {
             State::Value { .. } | State::KeyOrEnd | State::Colon { .. } | State::AfterValue
                 if byte.is_ascii_whitespace() => {}
-            State::Value { is_at_pointer } => {
-                let is_at_pointer = *is_at_pointer;
-                self.begin_value(byte, is_at_pointer);
+            &mut State::Value { is_at_pointer } => self.begin_value(byte, is_at_pointer),
+            State::KeyOrEnd if byte == b'"' => {
+                self.state = State::Key { text: Vec::new(), is_escaped: false };
             }
-            State::KeyOrEnd => match byte {
-                b'"' => self.state = State::Key { text: Vec::new(), is_escaped: false },
-                _ => self.end_container(),
-            },
-            State::Key { text, is_escaped } => match byte {
-                b'"' if !*is_escaped => {
-                    let key = std::mem::take(text);
-                    let is_on_path = self.is_named(&key);
-                    self.state = State::Colon { is_on_path };
+            State::KeyOrEnd => self.end_container(),
+            State::Key { text, is_escaped: false } if byte == b'"' => {
+                let key = std::mem::take(text);
+                let is_on_path = self.is_named(&key);
+                self.state = State::Colon { is_on_path };
+            }
+            State::Key { text, is_escaped } => {
+                *is_escaped = byte == b'\\' && !*is_escaped;
+                // One byte more than an escaped key of the pointer can have says that it is another one.
+                if text.len() <= 6 * JsonPointer::KEY_BYTES {
+                    text.push(byte);
                 }
-                _ => {
-                    *is_escaped = byte == b'\\' && !*is_escaped;
-                    // One byte more than an escaped key of the pointer can have says that it is another one.
-                    if text.len() <= 6 * JsonPointer::KEY_BYTES {
-                        text.push(byte);
-                    }
-                }
-            },
+            }
             State::Colon { is_on_path } => {
                 self.state = if *is_on_path { self.value() } else { State::Skip { depth: 0 } };
             }
-            State::Number { digits } => {
-                if matches!(byte, b'0'..=b'9' | b'.' | b'e' | b'E' | b'+' | b'-') {
-                    if digits.len() < DIGITS_MOST {
-                        digits.push(byte);
-                    }
-                } else {
-                    self.end_number();
-                    return false;
+            State::Number { digits } if is_of_number(byte) => {
+                if digits.len() < DIGITS_MOST {
+                    digits.push(byte);
                 }
             }
-            State::Skip { depth } => {
-                let depth = *depth;
-                self.skip(byte, depth);
+            State::Number { .. } => {
+                self.end_number();
+                return false;
             }
-            State::SkipString { depth, is_escaped } => match byte {
-                b'"' if !*is_escaped => self.state = after_skipped(*depth),
-                _ => *is_escaped = byte == b'\\' && !*is_escaped,
-            },
-            State::SkipScalar => {
-                if matches!(byte, b',' | b'}' | b']') || byte.is_ascii_whitespace() {
-                    self.state = State::AfterValue;
-                    return false;
-                }
+            &mut State::Skip { depth } => self.skip(byte, depth),
+            &mut State::SkipString { depth, is_escaped: false } if byte == b'"' => {
+                self.state = after_skipped(depth);
             }
-            State::AfterValue => match (byte, self.path.last_mut()) {
-                (b',', Some(Container::Object)) => self.state = State::KeyOrEnd,
-                (b',', Some(Container::Array { index })) => {
-                    *index += 1;
-                    self.state = self.element();
-                }
-                (b'}' | b']', Some(_)) => self.end_container(),
-                // The next text.
-                (_, None) => {
-                    self.state = self.value();
-                    return false;
-                }
-                _ => {}
-            },
+            State::SkipString { is_escaped, .. } => *is_escaped = byte == b'\\' && !*is_escaped,
+            State::SkipScalar if matches!(byte, b',' | b'}' | b']') || byte.is_ascii_whitespace() => {
+                self.state = State::AfterValue;
+                return false;
+            }
+            State::SkipScalar => {}
+            State::AfterValue => return self.go_on(byte),
+        }
+        true
+    }
+
+    /// Reads the byte after a value. Returns false if it begins another text, and is to be read again.
+    fn go_on(&mut self, byte: u8) -> bool {
+        match (byte, self.path.last_mut()) {
+            (b',', Some(Container::Object)) => self.state = State::KeyOrEnd,
+            (b',', Some(Container::Array { index })) => {
+                *index += 1;
+                self.state = self.element();
+            }
+            (b'}' | b']', Some(_)) => self.end_container(),
+            (_, None) => {
+                self.state = self.value();
+                return false;
+            }
+            _ => {}
         }
         true
     }
@@ -226,6 +221,11 @@ impl NumberAt {
 /// Returns the state after a part of a skipped value, in so many containers of it.
 fn after_skipped(depth: usize) -> State {
     if depth == 0 { State::AfterValue } else { State::Skip { depth } }
+}
+
+/// Returns true for the bytes of a number.
+fn is_of_number(byte: u8) -> bool {
+    matches!(byte, b'0'..=b'9' | b'.' | b'e' | b'E' | b'+' | b'-')
 }
 
 #[cfg(test)]

@@ -421,18 +421,11 @@ impl Call {
                     outcomes: SmallVec::new(),
                     leases: Vec::new(),
                 };
-                for (at, ((place, cost, _), standing)) in
-                    asked.iter().zip(standings.chunks_exact(4)).enumerate()
-                {
+                let charges = asked.iter().zip(standings.chunks_exact(4)).zip(leased);
+                for (((place, cost, _), standing), leased) in charges {
                     let outcome = Outcome { rate: rate_of(*place), ..outcome(standing, *cost, turn) };
-                    let Bucket { name, quota, .. } = &self.buckets[*place];
-                    if outcome.charged && quota.algorithm == Algorithm::Concurrency {
-                        let cost = u64::from(*cost);
-                        let before = leased[at].saturating_add(turn.saturating_mul(cost));
-                        decision.leases.extend((1..=cost).map(|number| {
-                            let id = LeaseId { call: self.number, turn: before.saturating_add(number) };
-                            Lease { bucket: name.clone(), quota: *quota, id }
-                        }));
+                    if outcome.charged {
+                        decision.leases.extend(self.leases(*place, *cost, turn, *leased));
                     }
                     decision.outcomes.push(outcome);
                 }
@@ -446,6 +439,19 @@ impl Call {
             }),
             (_, Said::Refunded(permits)) => Reply::Refunded(*permits),
             _ => Reply::Done,
+        })
+    }
+
+    /// Returns the leases of the `turn`-th request of a group, whose bucket had leased so many to earlier groups. There are none
+    /// unless the bucket counts requests in flight.
+    fn leases(&self, place: usize, cost: u32, turn: u64, leased: u64) -> impl Iterator<Item = Lease> {
+        let Bucket { name, quota, .. } = &self.buckets[place];
+        let (cost, call) = (u64::from(cost), self.number);
+        let before = leased.saturating_add(turn.saturating_mul(cost));
+        let most = if quota.algorithm == Algorithm::Concurrency { cost } else { 0 };
+        (1..=most).map(move |number| {
+            let id = LeaseId { call, turn: before.saturating_add(number) };
+            Lease { bucket: name.clone(), quota: *quota, id }
         })
     }
 }
