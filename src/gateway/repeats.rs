@@ -9,6 +9,7 @@ use std::{
     sync::{Arc, Weak},
 };
 
+use arc_swap::ArcSwap;
 use hyper::http::request::Parts;
 use tokio::time::Instant;
 use tollgate_http1::{Input, head};
@@ -70,12 +71,12 @@ impl Repeats {
     /// Refuses and counts the request that `received` begins with, if it repeats the last one. Returns the length of its head, the
     /// response, and the current time. `None` if the request has to be decided in the usual way: it is another one, the
     /// configuration has changed, or it might be admitted.
-    pub fn refuse(&self, received: &[u8], gateway: &Arc<Gateway>) -> Option<(usize, Written, Instant)> {
+    pub fn refuse(&self, received: &[u8], gateway: &ArcSwap<Gateway>) -> Option<(usize, Written, Instant)> {
         let Self::Again(head, Some(refused)) = self else { return None };
         if !received.starts_with(head) {
             return None;
         }
-        let (answer, now) = refused.refuse(gateway)?;
+        let (answer, now) = refused.refuse(&gateway.load())?;
         Some((head.len(), answer, now))
     }
 }

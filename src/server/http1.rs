@@ -119,7 +119,7 @@ impl<'c, S: Stream> Http1Server<'c, S> {
                 let bytes = input.bytes();
                 if partial == 0
                     && !connection.is_last()
-                    && let Some((length, answer, now)) = repeats.refuse(bytes, &connection.gateway.load())
+                    && let Some((length, answer, now)) = repeats.refuse(bytes, &connection.gateway)
                 {
                     input.take(length);
                     watch.begin_request();
