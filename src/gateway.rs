@@ -44,7 +44,7 @@ use tollgate_limiter::{
 };
 
 use crate::{
-    config::{Callers, JwtSettings, RatelimitSettings},
+    config::{Callers, RatelimitSettings},
     forward::{
         Failure, Upstream,
         headers::{self, Client, X_REQUEST_ID},
@@ -84,7 +84,6 @@ pub struct Gateway {
     limiter: Arc<Limiter>,
     /// Verifies the tokens of requests.
     verifier: Option<Verifier>,
-    jwt: Option<Arc<JwtSettings>>,
     /// Fetches the keys of tokens, if an issuer publishes them.
     _key_fetches: Option<AbortOnDropHandle<()>>,
     ratelimit_headers: RatelimitHeaders,
@@ -192,7 +191,12 @@ impl Gateway {
             target::host(parts)?;
             return Ok(whole(fixed(StatusCode::NO_CONTENT, "", &[])));
         }
-        let planned = self.plan(&client, parts, facts.waits_until).await;
+        let claims = self.claims(parts);
+        let mut planned = self.planner.plan(&client, parts, &claims);
+        if let Some(fetch) = claims.fetch() {
+            Box::pin(jwks::wait(fetch, facts.waits_until)).await;
+            planned = self.planner.plan(&client, parts, &self.claims(parts));
+        }
         let plan = facts.planned(planned, parts)?;
         let Plan { route, aim, limits, terms, .. } = plan;
         let body = body.at_most(route.max_body).map_err(Failure::Request)?;

@@ -42,6 +42,7 @@ mod explain;
 pub mod forward;
 pub mod gateway;
 mod metrics;
+mod outbound;
 #[cfg(any(test, feature = "fuzzing"))]
 #[path = "../fuzz/properties/gateway.rs"]
 pub mod properties;

@@ -22,7 +22,10 @@ use tokio::{
 };
 use tollgate_limiter::OnFailure;
 
-use crate::config::{RatelimitFolder, XdsSettings};
+use crate::{
+    config::{RatelimitFolder, XdsSettings},
+    outbound::Pauses,
+};
 
 use self::stream::Stream;
 
@@ -138,36 +141,5 @@ impl Follower {
         let is_ending = |_| "the service is ending".to_owned();
         self.updates.send(RulesUpdate { rules, verdict }).await.map_err(|_| is_ending(()))?;
         outcome.await.map_err(|_| is_ending(()))?
-    }
-}
-
-/// Pauses that double, up to the longest.
-struct Pauses {
-    first: Duration,
-    most: Duration,
-}
-
-impl Pauses {
-    /// Returns the pause after so many failures before: at random between half of it and all, so that not all clients come back
-    /// at once.
-    fn after(&self, failures: u32) -> Duration {
-        let whole = self.first.saturating_mul(1 << failures.min(16)).min(self.most);
-        whole.mul_f64(0.5 + fastrand::f64() / 2.0)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn pauses_double_up_to_the_longest() {
-        for (failures, most_ms) in [(0, 500), (1, 1_000), (3, 4_000), (6, 30_000), (u32::MAX, 30_000)] {
-            let most = Duration::from_millis(most_ms);
-            for _ in 0..100 {
-                let pause = STREAM_PAUSES.after(failures);
-                assert!((most / 2..=most).contains(&pause), "{failures}: {pause:?}");
-            }
-        }
     }
 }

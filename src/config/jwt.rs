@@ -12,13 +12,15 @@ use jsonwebtoken::{
 use serde::Deserialize;
 use tollgate_limiter::ClientTls;
 
+use super::ServerUrl;
+
 /// The settings for verifying tokens.
 #[derive(Debug, PartialEq)]
 pub struct JwtSettings {
     /// The keys, one of which must have signed a token. At least one, unless an issuer publishes them.
     pub keys: Vec<JwtKey>,
     /// The URL at which an issuer publishes the keys instead.
-    pub published: Option<JwksUrl>,
+    pub published: Option<Arc<JwksUrl>>,
     /// The accepted issuers. Empty means any.
     pub issuers: Vec<String>,
     /// The accepted audiences, one of which a token must have. Empty means any.
@@ -28,30 +30,19 @@ pub struct JwtSettings {
 /// The URL of a JWKS. Displays as a URL.
 #[derive(Debug, PartialEq, Eq)]
 pub struct JwksUrl {
-    /// The host, without brackets.
-    pub host: String,
-    /// The port.
-    pub port: u16,
+    /// The issuer's server.
+    pub server: ServerUrl,
     /// The path and the query.
     pub target: PathAndQuery,
     /// The TLS settings. `None` without TLS, on this machine only.
-    pub tls: Option<Arc<ClientTls>>,
+    pub tls: Option<ClientTls>,
     /// The time after which the keys are fetched again.
     pub refresh: Duration,
 }
 
-impl JwksUrl {
-    /// Returns the host and the port as the Host field has them.
-    pub fn authority(&self) -> String {
-        let Self { host, port, .. } = self;
-        if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
-    }
-}
-
 impl fmt::Display for JwksUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let scheme = if self.tls.is_some() { "https" } else { "http" };
-        write!(f, "{scheme}://{}{}", self.authority(), self.target)
+        write!(f, "{}{}", self.server, self.target)
     }
 }
 

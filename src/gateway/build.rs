@@ -27,17 +27,14 @@ impl Gateway {
             upstream.retire();
         }
         limiter.share_memory_among(config.limits.keys().map(String::as_str));
-        let verifier = verifier(config, before);
+        let verifier = config.jwt.as_ref();
+        let verifier = verifier
+            .map(|settings| Verifier::new(settings, before.and_then(|before| before.verifier.as_ref())));
         Self {
             planner: Planner::new(config, rules(config, before)),
             limiter: limiter.clone(),
-            _key_fetches: config
-                .jwt
-                .as_ref()
-                .zip(verifier.as_ref())
-                .and_then(|(settings, verifier)| jwks::keep_fresh(settings, verifier.fetched())),
+            _key_fetches: verifier.as_ref().and_then(Verifier::fetched).cloned().map(jwks::keep_fresh),
             verifier,
-            jwt: config.jwt.clone(),
             ratelimit_headers: config.server.ratelimit_headers,
             request_id: config.server.request_id,
             ratelimit_service: config
@@ -67,12 +64,6 @@ impl Gateway {
     pub fn trace_by(self, tracer: Tracer) -> Self {
         Self { tracer: Some(tracer), ..self }
     }
-}
-
-/// Returns what verifies tokens. It keeps the keys that the one before has fetched.
-fn verifier(config: &Config, before: Option<&Gateway>) -> Option<Verifier> {
-    let before = before.and_then(|before| Some((&**before.jwt.as_ref()?, before.verifier.as_ref()?)));
-    config.jwt.as_ref().map(|settings| Verifier::new(settings, before))
 }
 
 /// Returns the limits by name. Each continues the metrics of the limit that had its name before.

@@ -2,7 +2,7 @@
 //!
 //! Only the URL of the configuration is asked: no redirect is followed, and a token's `jku` is ignored.
 
-use std::{io, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Empty, Limited};
@@ -12,18 +12,15 @@ use hyper::{
     header::{ACCEPT, HOST, USER_AGENT},
 };
 use hyper_util::rt::TokioIo;
-use rustls::{ClientConfig, pki_types::ServerName};
 use tokio::{
-    io::{AsyncRead, AsyncWrite},
-    net::TcpStream,
     select,
     time::{Instant, sleep, timeout, timeout_at},
 };
-use tokio_rustls::TlsConnector;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::{
     config::{self, JwksUrl, JwtKey},
+    outbound::{Pauses, connect},
     rules::key::jwt::FetchedKeys,
 };
 
@@ -31,34 +28,25 @@ use crate::{
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// The largest response in bytes.
 const BYTES_MOST: usize = 1 << 20;
-/// The times after which a failed fetch is tried again. They double from the first to the last.
-const RETRY_FIRST: Duration = Duration::from_secs(1);
-const RETRY_LAST: Duration = Duration::from_secs(30);
+/// The pauses after which a failed fetch is tried again.
+const RETRY_PAUSES: Pauses = Pauses { first: Duration::from_secs(1), most: Duration::from_secs(30) };
 /// The part of the refresh time by which fetches vary, so that gateways that started together don't ask together.
 const JITTER: f64 = 0.1;
 
-trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
-
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
-
-/// Fetches the keys now, and again from time to time, until the handle is dropped. `None` if the settings name no URL.
-pub(super) fn keep_fresh(
-    settings: &Arc<config::JwtSettings>,
-    keys: Option<&Arc<FetchedKeys>>,
-) -> Option<AbortOnDropHandle<()>> {
-    let (settings, keys) = (settings.clone(), keys?.clone());
-    Some(AbortOnDropHandle::new(tokio::spawn(async move {
-        let mut fetches = Fetches { retry: RETRY_FIRST, is_failing: false };
+/// Fetches the keys now, and again from time to time, until the handle is dropped.
+pub(super) fn keep_fresh(keys: Arc<FetchedKeys>) -> AbortOnDropHandle<()> {
+    AbortOnDropHandle::new(tokio::spawn(async move {
+        let mut failures = 0;
         loop {
             keys.begin();
-            let pause = fetches.next(&settings, &keys).await;
+            let pause = fetch_next(&keys, &mut failures).await;
             keys.end();
             select! {
                 () = sleep(pause) => {}
                 () = keys.wanted() => {}
             }
         }
-    })))
+    }))
 }
 
 /// Waits for a fetch, but not beyond `until`.
@@ -70,38 +58,28 @@ pub(super) async fn wait(fetch: impl Future<Output = ()>, until: Option<Instant>
     }
 }
 
-/// The fetches of an issuer's keys.
-struct Fetches {
-    /// The time after which the next failed fetch is tried again.
-    retry: Duration,
-    is_failing: bool,
-}
-
-impl Fetches {
-    /// Fetches the keys. Returns the time until the next fetch. If it fails, the keys stay as they are.
-    async fn next(&mut self, settings: &config::JwtSettings, keys: &FetchedKeys) -> Duration {
-        let Some(url) = &settings.published else { return Duration::MAX };
-        let fetched =
-            timeout(TIMEOUT, fetch(url)).await.unwrap_or_else(|_| Err("no response in time".into()));
-        match fetched {
-            Ok(published) => {
-                let count = published.len();
-                if keys.install(settings, published) {
-                    tracing::info!(%url, keys = count, "fetched the keys of the token issuer");
-                } else if self.is_failing {
-                    tracing::info!(%url, "the token issuer answers again");
-                }
-                *self = Self { retry: RETRY_FIRST, is_failing: false };
-                url.refresh.mul_f64(1.0 - JITTER * fastrand::f64())
+/// Fetches the keys after so many failures in a row. Returns the time until the next fetch. If it fails, the keys stay as they are.
+async fn fetch_next(keys: &FetchedKeys, failures: &mut u32) -> Duration {
+    let url = keys.url();
+    let fetched = timeout(TIMEOUT, fetch(url)).await.unwrap_or_else(|_| Err("no response in time".into()));
+    match fetched {
+        Ok(published) => {
+            let count = published.len();
+            if keys.install(published) {
+                tracing::info!(%url, keys = count, "fetched the keys of the token issuer");
+            } else if *failures > 0 {
+                tracing::info!(%url, "the token issuer answers again");
             }
-            Err(cause) => {
-                if !self.is_failing {
-                    tracing::warn!(%url, "can't fetch the keys of the token issuer: {cause}");
-                }
-                let pause = self.retry;
-                *self = Self { retry: (pause * 2).min(RETRY_LAST), is_failing: true };
-                pause
+            *failures = 0;
+            url.refresh.mul_f64(1.0 - JITTER * fastrand::f64())
+        }
+        Err(cause) => {
+            if *failures == 0 {
+                tracing::warn!(%url, "can't fetch the keys of the token issuer: {cause}");
             }
+            let pause = RETRY_PAUSES.after(*failures);
+            *failures = failures.saturating_add(1);
+            pause
         }
     }
 }
@@ -111,7 +89,8 @@ impl Fetches {
 /// # Errors
 /// The reason why there are none.
 async fn fetch(url: &JwksUrl) -> Result<Vec<JwtKey>, String> {
-    let io = connect(url).await.map_err(|error| error.to_string())?;
+    let connecting = connect(&url.server, url.tls.as_ref(), b"http/1.1");
+    let io = connecting.await.map_err(|error| error.to_string())?;
     let (mut sender, connection) =
         http1::handshake(TokioIo::new(io)).await.map_err(|error| error.to_string())?;
     let _connection = AbortOnDropHandle::new(tokio::spawn(async {
@@ -119,7 +98,7 @@ async fn fetch(url: &JwksUrl) -> Result<Vec<JwtKey>, String> {
         drop(connection.await);
     }));
     let request = Request::get(url.target.as_str())
-        .header(HOST, url.authority())
+        .header(HOST, url.server.host())
         .header(ACCEPT, "application/json")
         .header(USER_AGENT, concat!("tollgate/", env!("CARGO_PKG_VERSION")));
     let request = request.body(Empty::<Bytes>::new()).map_err(|error| error.to_string())?;
@@ -142,15 +121,4 @@ async fn fetch(url: &JwksUrl) -> Result<Vec<JwtKey>, String> {
         return Err("it publishes no public key that can verify signatures".to_owned());
     }
     Ok(keys)
-}
-
-/// Opens a connection to the issuer.
-async fn connect(url: &JwksUrl) -> io::Result<Box<dyn Io>> {
-    let stream = TcpStream::connect((url.host.as_str(), url.port)).await?;
-    stream.set_nodelay(true)?;
-    let Some(tls) = &url.tls else { return Ok(Box::new(stream)) };
-    let mut client: ClientConfig = tls.client().map_err(io::Error::other)?;
-    client.alpn_protocols = vec![b"http/1.1".to_vec()];
-    let name = ServerName::try_from(url.host.clone()).map_err(io::Error::other)?;
-    Ok(Box::new(TlsConnector::from(Arc::new(client)).connect(name, stream).await?))
 }

@@ -1,6 +1,6 @@
 //! One stream of the aggregated discovery service, over an HTTP/2 connection of its own.
 
-use std::{io, sync::Arc, time::Duration};
+use std::{io, time::Duration};
 
 use bytes::{Buf, Bytes, BytesMut};
 use futures_util::stream;
@@ -14,19 +14,13 @@ use hyper::{
 };
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use prost::Message;
-use rustls::pki_types::ServerName;
-use tokio::{
-    io::{AsyncRead, AsyncWrite},
-    net::{TcpStream, UnixStream},
-    sync::mpsc,
-    time::timeout,
-};
-use tokio_rustls::TlsConnector;
+use tokio::{sync::mpsc, time::timeout};
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::{
     config::{ServerUrl, XdsSettings},
     decisions::grpc::{self, PREFIX_BYTES},
+    outbound::connect,
 };
 
 use super::messages::{ClientNode, DiscoveryRequest, DiscoveryResponse, RULES, RejectionStatus};
@@ -65,17 +59,13 @@ enum StreamState {
     Answered(Incoming),
 }
 
-trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
-
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
-
 impl Stream {
     /// Connects to the server and opens a stream.
     ///
     /// # Errors
     /// The server can't be reached in time.
     pub(super) async fn open(settings: &XdsSettings) -> Result<Self, String> {
-        let connecting = timeout(CONNECT_TIMEOUT, connect(settings));
+        let connecting = timeout(CONNECT_TIMEOUT, connect(&settings.url, settings.tls.as_ref(), b"h2"));
         let io = connecting.await.map_err(|_| "the server can't be reached in time".to_owned())?;
         let io = io.map_err(|error| error.to_string())?;
         let mut http = http2::Builder::new(TokioExecutor::new());
@@ -193,13 +183,7 @@ fn verdict(version: &str, nonce: &str) -> DiscoveryRequest {
 
 /// Returns the call, whose messages are those of a queue.
 fn request(url: &ServerUrl, queue: mpsc::Receiver<Bytes>) -> Result<Request<RequestFrames>, String> {
-    let (scheme, authority) = match url {
-        ServerUrl::Unix(_) => ("http", "localhost".to_owned()),
-        ServerUrl::Tcp { tls, .. } => (
-            if *tls { "https" } else { "http" },
-            url.to_string().split("://").nth(1).unwrap_or_default().to_owned(),
-        ),
-    };
+    let (scheme, authority) = (if url.is_tls() { "https" } else { "http" }, url.authority());
     let messages = stream::unfold(queue, async |mut queue| {
         let message = queue.recv().await?;
         Some((Ok(Frame::data(message)), queue))
@@ -208,20 +192,4 @@ fn request(url: &ServerUrl, queue: mpsc::Receiver<Bytes>) -> Result<Request<Requ
         .header(CONTENT_TYPE, "application/grpc")
         .header(TE, "trailers");
     request.body(UnsyncBoxBody::new(StreamBody::new(messages))).map_err(|error| error.to_string())
-}
-
-/// Opens a connection to the server.
-async fn connect(settings: &XdsSettings) -> io::Result<Box<dyn Io>> {
-    let (host, port) = match &settings.url {
-        ServerUrl::Unix(path) => return Ok(Box::new(UnixStream::connect(path).await?)),
-        ServerUrl::Tcp { host, port, .. } => (host, *port),
-    };
-    let stream = TcpStream::connect((host.as_str(), port)).await?;
-    stream.set_nodelay(true)?;
-    let Some(tls) = &settings.tls else { return Ok(Box::new(stream)) };
-    let mut client = tls.client().map_err(io::Error::other)?;
-    client.alpn_protocols = vec![b"h2".to_vec()];
-    let name = tls.server_name.clone().map_or_else(|| ServerName::try_from(host.clone()), Ok);
-    let name = name.map_err(io::Error::other)?;
-    Ok(Box::new(TlsConnector::from(Arc::new(client)).connect(name, stream).await?))
 }

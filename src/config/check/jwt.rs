@@ -38,7 +38,7 @@ impl Check<'_, '_> {
             keys.push(JwtKey::secret(text)?);
             self.warn_of_short_secrets(&keys, &secret.span());
         } else if let Some(url) = value.jwks_url {
-            published = Some(self.jwks_url(url, value.refresh.as_ref())?);
+            published = Some(Arc::new(self.jwks_url(url, value.refresh.as_ref())?));
         } else {
             self.missing(&span, &["jwks_file", "jwks_url", "hmac_secret"], "jwks_file = \"keys.json\"");
             return None;
@@ -86,16 +86,16 @@ impl Check<'_, '_> {
         refresh: Option<&Spanned<ParsedText<RefreshTime>>>,
     ) -> Option<JwksUrl> {
         let place = url.span();
-        let JwksLocation { tls, host, port, target } = url.into_inner().0;
-        let tls = tls.then(|| Arc::new(ClientTls { ca: None, identity: None, server_name: None }));
-        if let Some(Err(_)) = tls.as_ref().map(|tls| tls.client()) {
+        let JwksLocation { server, target } = url.into_inner().0;
+        let tls = server.is_tls().then_some(ClientTls { ca: None, identity: None, server_name: None });
+        if let Some(Err(_)) = tls.as_ref().map(ClientTls::client) {
             let fault = "this system has no root certificates to verify the issuer with";
             let fault = Diagnostic::error(fault).at(&place, "");
             self.fault(fault.help("install them (the package is often called ca-certificates)"));
             return None;
         }
         let RefreshTime(refresh) = refresh.map(|refresh| refresh.get_ref().0).unwrap_or_default();
-        Some(JwksUrl { host, port, target, tls, refresh })
+        Some(JwksUrl { server, target, tls, refresh })
     }
 }
 

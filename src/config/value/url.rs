@@ -96,9 +96,7 @@ impl FromText for Otlp {
 /// The place of a JWKS.
 #[derive(Debug)]
 pub(in crate::config) struct JwksLocation {
-    pub tls: bool,
-    pub host: String,
-    pub port: u16,
+    pub server: ServerUrl,
     pub target: PathAndQuery,
 }
 
@@ -114,17 +112,17 @@ impl FromText for JwksLocation {
         };
         let server = ServerUrl::read(&format!("{scheme}://{authority}"))
             .map_err(|_| fault("does not name an http server"))?;
-        let ServerUrl::Tcp { tls, host, port } = server else {
+        let ServerUrl::Tcp { tls, host, .. } = &server else {
             return Err(fault("does not name an http server"));
         };
         let is_here = host == "localhost" || host.parse().is_ok_and(|address: IpAddr| address.is_loopback());
-        if !tls && !is_here {
+        if !*tls && !is_here {
             return Err(format!(
                 "`{text}` is not encrypted, so anybody on the way could replace the keys\nwrite https://, or the address of a server on this machine: \"http://127.0.0.1:8090/jwks.json\""
             ));
         }
         let target = url.path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
-        Ok(Self { tls, host, port, target })
+        Ok(Self { server, target })
     }
 }
 

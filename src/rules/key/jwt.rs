@@ -62,14 +62,17 @@ impl Key {
 impl Verifier {
     /// Believes the tokens that the configuration says to believe. Keys that the one `before` has fetched from the same URL are
     /// kept until they are fetched again.
-    pub fn new(settings: &config::JwtSettings, before: Option<(&config::JwtSettings, &Self)>) -> Self {
-        if settings.published.is_none() {
-            let keys = settings.keys.iter().map(|key| Key::new(settings, key));
-            return Self(KeySource::Fixed(Arc::new(keys.collect())));
-        }
-        let before = before.filter(|(before, _)| before.published == settings.published);
-        let before = before.and_then(|(_, before)| before.fetched());
-        Self(KeySource::Fetched(FetchedKeys::new(settings, before.map(Arc::as_ref))))
+    pub fn new(settings: &Arc<config::JwtSettings>, before: Option<&Self>) -> Self {
+        Self(match &settings.published {
+            None => {
+                let keys = settings.keys.iter().map(|key| Key::new(settings, key));
+                KeySource::Fixed(Arc::new(keys.collect()))
+            }
+            Some(url) => {
+                let before = before.and_then(Self::fetched).filter(|before| before.url() == url);
+                KeySource::Fetched(FetchedKeys::new(settings, url, before))
+            }
+        })
     }
 
     /// Returns the keys that are fetched. `None` if the configuration has all keys.

@@ -9,7 +9,7 @@ use tokio::{
 };
 
 use super::Key;
-use crate::config::{self, JwtKey};
+use crate::config::{self, JwksUrl, JwtKey};
 
 /// The shortest time between two fetches for keys that tokens name and nobody knows: any client can invent one.
 const PAUSE: Duration = Duration::from_secs(30);
@@ -19,6 +19,8 @@ const WAIT_MOST: Duration = Duration::from_secs(6);
 /// The keys of an issuer, as they were last fetched.
 #[derive(Debug)]
 pub(crate) struct FetchedKeys {
+    settings: Arc<config::JwtSettings>,
+    url: Arc<JwksUrl>,
     /// `None` until the first fetch has succeeded.
     current: ArcSwapOption<KeySet>,
     progress: watch::Sender<Progress>,
@@ -44,16 +46,27 @@ struct Progress {
 
 impl FetchedKeys {
     /// Expects a first fetch. Until it succeeds, the keys of the one `before` are kept.
-    pub(super) fn new(settings: &config::JwtSettings, before: Option<&Self>) -> Arc<Self> {
+    pub(super) fn new(
+        settings: &Arc<config::JwtSettings>,
+        url: &Arc<JwksUrl>,
+        before: Option<&Arc<Self>>,
+    ) -> Arc<Self> {
         let fetched = Self {
+            settings: settings.clone(),
+            url: url.clone(),
             current: ArcSwapOption::empty(),
             progress: watch::Sender::new(Progress { is_running: true, ..Progress::default() }),
             wanted: Notify::new(),
         };
         if let Some(known) = before.and_then(|before| before.current.load_full()) {
-            fetched.install(settings, known.published.clone());
+            fetched.install(known.published.clone());
         }
         Arc::new(fetched)
+    }
+
+    /// Returns the URL of the keys.
+    pub(crate) fn url(&self) -> &Arc<JwksUrl> {
+        &self.url
     }
 
     /// Returns the keys. `None` if none were fetched yet.
@@ -62,10 +75,10 @@ impl FetchedKeys {
     }
 
     /// Replaces the keys by those that the issuer publishes. Returns true if they are others.
-    pub(crate) fn install(&self, settings: &config::JwtSettings, published: Vec<JwtKey>) -> bool {
+    pub(crate) fn install(&self, published: Vec<JwtKey>) -> bool {
         let is_same = self.current.load().as_ref().is_some_and(|set| set.published == published);
         if !is_same {
-            let keys = Arc::new(published.iter().map(|key| Key::new(settings, key)).collect());
+            let keys = Arc::new(published.iter().map(|key| Key::new(&self.settings, key)).collect());
             self.current.store(Some(Arc::new(KeySet { published, keys })));
         }
         !is_same
@@ -114,16 +127,23 @@ impl FetchedKeys {
 #[cfg(test)]
 mod tests {
     use futures_util::FutureExt;
+    use hyper::http::uri::PathAndQuery;
 
     use super::*;
+    use crate::config::ServerUrl;
 
-    fn settings() -> config::JwtSettings {
-        config::JwtSettings { keys: vec![], published: None, issuers: vec![], audiences: vec![] }
+    fn unfetched() -> Arc<FetchedKeys> {
+        let server = ServerUrl::Tcp { tls: false, host: "127.0.0.1".to_owned(), port: 1 };
+        let target = PathAndQuery::from_static("/");
+        let url = Arc::new(JwksUrl { server, target, tls: None, refresh: Duration::from_secs(300) });
+        let published = Some(url.clone());
+        let settings = config::JwtSettings { keys: vec![], published, issuers: vec![], audiences: vec![] };
+        FetchedKeys::new(&Arc::new(settings), &url, None)
     }
 
     #[tokio::test(start_paused = true)]
     async fn an_unknown_key_is_fetched_for_at_most_every_half_minute() {
-        let fetched = FetchedKeys::new(&settings(), None);
+        let fetched = unfetched();
         let first = fetched.next_fetch(false).expect("the first fetch is to begin");
         fetched.end();
         first.await;
@@ -144,7 +164,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn nobody_waits_forever() {
-        let fetched = FetchedKeys::new(&settings(), None);
+        let fetched = unfetched();
         let begun = Instant::now();
         fetched.next_fetch(false).expect("a fetch").await;
         assert_eq!(begun.elapsed(), WAIT_MOST);
