@@ -94,17 +94,16 @@ impl HttpBody for AnswerBody {
         let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
         let Self { body, exchange } = &mut *self;
         let Some(Exchange { facts, .. }) = exchange else { return Poll::Ready(frame) };
-        if let (Some(settlement), Some(Ok(frame))) = (&mut facts.settlement, &frame) {
-            if let Some(data) = frame.data_ref() {
-                settlement.read(data);
-            }
-            if let Some(trailers) = frame.trailers_ref() {
+        let received = frame.as_ref().and_then(|frame| frame.as_ref().ok());
+        let data = received.and_then(Frame::data_ref);
+        if let Some(settlement) = &mut facts.settlement {
+            data.inspect(|data| settlement.read(data));
+            if let Some(trailers) = received.and_then(Frame::trailers_ref) {
                 settlement.settle(trailers);
             }
         }
         if let Delivery::Begun { bytes, is_whole, .. } = &mut facts.delivery {
             *is_whole = frame.is_none() || body.is_end_stream();
-            let data = frame.as_ref().and_then(|frame| frame.as_ref().ok()?.data_ref());
             *bytes += data.map_or(0, Bytes::len) as u64;
             if let (true, Some(settlement)) = (*is_whole, &mut facts.settlement) {
                 settlement.end_body();

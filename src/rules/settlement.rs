@@ -23,7 +23,7 @@ pub struct Settlement {
 struct Open {
     rule: Arc<Rule>,
     estimate: u32,
-    /// What searches the body for the cost, if it is stated there.
+    /// The search of the body for the cost, if it is stated there.
     body: Option<BodyCost>,
 }
 
@@ -67,16 +67,13 @@ impl Settlement {
         let Self { admission, status, open } = self;
         open.retain(|Open { rule, estimate, .. }| match rule.debt(*estimate, *status, fields) {
             Some(debt) => {
-                let name = rule.limit.name();
-                admission.record(name, debt);
-                if rule.limit.has_refunds() {
-                    admission.give_back(name, rule.unused(*estimate, fields));
-                }
+                correct(admission, &rule.limit, debt, rule.unused(*estimate, fields));
                 false
             }
             None => true,
         });
     }
+
     /// Reads a piece of the response's body, which may state costs.
     pub fn read(&mut self, piece: &[u8]) {
         self.open.iter_mut().filter_map(|open| open.body.as_mut()).for_each(|body| body.read(piece));
@@ -87,12 +84,17 @@ impl Settlement {
         let Self { admission, open, .. } = self;
         for Open { rule, estimate, body } in open.iter_mut() {
             let Some(cost) = body.take().and_then(BodyCost::end) else { continue };
-            let name = rule.limit.name();
-            admission.record(name, cost.saturating_sub(*estimate));
-            if rule.limit.has_refunds() {
-                admission.give_back(name, estimate.saturating_sub(cost));
-            }
+            let (debt, unused) = (cost.saturating_sub(*estimate), estimate.saturating_sub(cost));
+            correct(admission, &rule.limit, debt, unused);
         }
+    }
+}
+
+/// Charges what a response has cost beyond the estimate, or gives back what it hasn't used of it.
+fn correct(admission: &Admission, limit: &Limit, debt: u32, unused: u32) {
+    admission.record(limit.name(), debt);
+    if limit.has_refunds() {
+        admission.give_back(limit.name(), unused);
     }
 }
 

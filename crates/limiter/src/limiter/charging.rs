@@ -17,13 +17,17 @@ impl Limiter {
     /// Returns the charges of a request. A cost that never fits is refused without asking.
     pub(super) fn ask<'r>(&self, asks: &'r [Ask]) -> Result<ChargedAsks<'r>, Refusal> {
         let mut asked = ChargedAsks::with_capacity(asks.len());
+        let mut add = |another: ChargedAsk<'r>| {
+            if !asked.iter_mut().any(|asked| asked.join(&another)) {
+                asked.push(another);
+            }
+        };
         for ask in asks {
             let another = self.asked(ask);
             let ban = another.look_at_ban(&self.key_prefix);
-            for another in [another].into_iter().chain(ban) {
-                if !asked.iter_mut().any(|asked: &mut ChargedAsk<'_>| asked.join(&another)) {
-                    asked.push(another);
-                }
+            add(another);
+            if let Some(ban) = ban {
+                add(ban);
             }
         }
         if asked.iter().all(ChargedAsk::is_within_quota) {

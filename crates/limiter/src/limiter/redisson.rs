@@ -145,8 +145,9 @@ impl Limiter {
     /// Notes the rates that Redis has instead of those of limits, and logs each limit's at most once a minute.
     pub(super) fn note_redis_rates(&self, asked: &ChargedAsks<'_>, decision: &Decision) {
         for (asked, outcome) in asked.iter().zip(&decision.outcomes) {
+            let Some(rate) = outcome.rate else { continue };
             let (name, own) = (asked.ask.limit.name(), asked.charge().quota.rate());
-            if let Some(rate) = outcome.rate.filter(|rate| self.redis_rates.note(name, *rate)) {
+            if self.redis_rates.note(name, rate) {
                 // Without the key, which clients choose.
                 tracing::warn!(
                     "limit `{name}`: Redis has the rate {rate} for a limiter of Redisson, which wins over {own}: \
