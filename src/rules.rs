@@ -1,7 +1,9 @@
 //! What an HTTP request asks of its route's limits, and what its response settles.
 
+mod admit;
 mod bans;
 mod body_cost;
+mod decided;
 pub mod heavy_hitters;
 pub mod key;
 mod reports;
@@ -18,19 +20,20 @@ use std::{
 use hyper::{HeaderMap, StatusCode, header::HeaderName};
 use smallvec::SmallVec;
 use tokio::time::Instant;
-use tollgate_limiter::{
-    Admission, Algorithm, Ask, Asks, Effect, Key, Limit, Limiter, Origin, Rate, RateOfKey, Refusal, Scope,
-    Standing,
-    metrics::{Counts, Page},
-    tightest_of_each,
-};
+use tollgate_limiter::{Algorithm, Ask, Asks, Effect, Key, Limit, Origin, Rate, RateOfKey, Refusal, Scope};
 
 use crate::config::{self, Cost, CostUsage, KeyPart, Mode};
 
-pub use self::settlement::Settlement;
+pub(crate) use self::admit::{admit_descriptors, standing_of};
+pub use self::{
+    admit::{Repeat, admit, asks},
+    decided::{Decided, Log, write_metrics},
+    settlement::Settlement,
+};
 
 use self::{
     bans::Breaches,
+    decided::Decisions,
     heavy_hitters::HeavyHitters,
     key::{Counted, CountedKey, OwnRates, Subject, descriptor},
 };
@@ -116,7 +119,7 @@ impl Rule {
 
     /// Returns the number of requests on which the limit had this effect.
     pub fn count(&self, effect: Effect) -> u64 {
-        (0..ORIGINS).map(|origin| self.tally.decisions.0.sum(effect as usize * ORIGINS + origin)).sum()
+        self.tally.decisions.count(effect)
     }
 
     /// Returns the keys that ask most.
@@ -326,94 +329,6 @@ pub enum Terms {
     Refuses(Refusal),
 }
 
-/// The number of requests by effect and origin.
-#[derive(Debug)]
-struct Decisions(Counts);
-
-const EFFECTS: usize = Effect::Skipped as usize + 1;
-const ORIGINS: usize = Origin::Terms as usize + 1;
-
-/// The origins that each effect can have.
-const DECISIONS: [(Effect, &[Origin]); 5] = [
-    (Effect::Admitted, &[Origin::Store, Origin::FallbackLocal, Origin::FallbackAllow, Origin::Shadow]),
-    (
-        Effect::Refused,
-        &[
-            Origin::Store,
-            Origin::LocalRefusal,
-            Origin::FallbackLocal,
-            Origin::FallbackDeny,
-            Origin::Ban,
-            Origin::Shadow,
-            Origin::Terms,
-        ],
-    ),
-    (Effect::Uncharged, &[Origin::Store, Origin::FallbackLocal, Origin::Shadow]),
-    (Effect::Exempt, &[Origin::Terms]),
-    (Effect::Skipped, &[Origin::Terms]),
-];
-
-impl Default for Decisions {
-    fn default() -> Self {
-        Self(Counts::new(EFFECTS * ORIGINS))
-    }
-}
-
-impl Decisions {
-    fn place(effect: Effect, origin: Origin) -> usize {
-        effect as usize * ORIGINS + origin as usize
-    }
-
-    fn add(&self, effect: Effect, origin: Origin) {
-        self.0.add(Self::place(effect, origin));
-    }
-}
-
-/// Writes what limits decided.
-pub fn write_metrics<'r>(page: &mut Page<'_>, rules: impl Iterator<Item = &'r Rule>) {
-    let banning: Vec<_> = rules.collect();
-    let counted = banning.iter().filter(|rule| rule.tally.decisions.0.have_counted());
-    let values = counted.flat_map(|Rule { limit, tally, .. }| {
-        let pairs =
-            DECISIONS.iter().flat_map(|(effect, origins)| origins.iter().map(|origin| (*effect, *origin)));
-        pairs.map(|(effect, origin)| {
-            let labels = [("limit", limit.name()), ("outcome", effect.name()), ("origin", origin.name())];
-            (labels, tally.decisions.0.sum(Decisions::place(effect, origin)))
-        })
-    });
-    page.counters("tollgate_decisions", "Decisions of limits on requests, by outcome and origin", values);
-    let banning = banning.into_iter().filter(|rule| rule.config.ban.is_some());
-    let bans = banning.map(|rule| ([("limit", rule.limit.name())], rule.tally.breaches.bans()));
-    page.counters("tollgate_bans", "Bans of keys that this gateway has refused too often", bans);
-}
-
-/// The decisions of limits on a request. `None` if nothing records them.
-pub type Log = Option<Vec<Decided>>;
-
-/// The decision of a limit on a request.
-#[derive(Debug)]
-pub struct Decided {
-    /// The limit.
-    pub limit: Arc<Limit>,
-    /// The effect on the request.
-    pub effect: Effect,
-    /// The origin of the decision.
-    pub origin: Origin,
-    /// The permits that are left, if that is known.
-    pub remaining: Option<u64>,
-    /// The time until there is room for the request, if that is known: 0 if there was.
-    pub delay_us: Option<u64>,
-    /// The key that was counted, if one was.
-    pub key: Option<Key>,
-}
-
-impl Decided {
-    /// Returns true if the limit refused the request.
-    pub fn refuses(&self) -> bool {
-        self.effect == Effect::Refused && !self.limit.shadows()
-    }
-}
-
 /// Something else than one integer of 1 to 2^31 - 1.
 #[derive(Debug)]
 pub(crate) struct NotACost;
@@ -426,142 +341,4 @@ pub(crate) fn stated_cost(headers: &HeaderMap, name: &HeaderName) -> Option<Resu
     let cost = digits.and_then(|digits| digits.parse::<u32>().ok());
     let cost = cost.filter(|cost| (1..=i32::MAX as u32).contains(cost) && lines.all(|line| line == first));
     Some(cost.ok_or(NotACost))
-}
-
-/// Returns what a request asks of the limits that count it, where `terms` is what each limit makes of it.
-///
-/// # Errors
-/// A limit refuses it by its terms alone.
-pub fn asks(
-    rules: &[Arc<Rule>],
-    terms: impl IntoIterator<Item = Terms>,
-    log: &mut Log,
-) -> Result<Asks, Refusal> {
-    let mut asks = Asks::with_capacity(rules.len());
-    for (rule, terms) in rules.iter().zip(terms) {
-        asks.extend(rule.ask(terms, log)?);
-    }
-    Ok(asks)
-}
-
-/// Admits a request that arrived at this time and asks this, or refuses it, and notes what its limits decided. It waits for
-/// room as long as its limits say, but not beyond `end`.
-///
-/// # Errors
-/// The refusal.
-pub async fn admit(
-    limiter: &Arc<Limiter>,
-    rules: &[Arc<Rule>],
-    asks: &[Ask],
-    arrival: Instant,
-    end: Option<Instant>,
-    log: &mut Log,
-) -> Result<Admission, Refusal> {
-    let taken = match reports::split(rules, asks) {
-        None => limiter.acquire_within_waits_until(asks, arrival, end).await,
-        Some(split) => {
-            let others = limiter.acquire_within_waits_until(&split.others, arrival, end);
-            Box::pin(split.record(limiter, arrival, end, others)).await
-        }
-    };
-    let (standings, admitted) = match &taken {
-        Ok(admission) => (admission.standings(), true),
-        Err(refusal) => (refusal.standings(), false),
-    };
-    note(limiter, rules, asks, standings, admitted, arrival, log);
-    taken
-}
-
-/// Admits what descriptors ask, all of it or nothing, and notes what each of them got. Nobody waits beyond the deadline.
-///
-/// # Errors
-/// The refusal.
-pub(crate) async fn admit_descriptors(
-    limiter: &Arc<Limiter>,
-    rules: &[Arc<Rule>],
-    asks: &[Ask],
-    arrival: Instant,
-    deadline: Option<Instant>,
-    log: &mut Log,
-) -> Result<Admission, Refusal> {
-    let taken = match reports::split(rules, asks) {
-        None => limiter.try_acquire_before(asks, arrival, deadline).await,
-        Some(split) => {
-            let others = limiter.try_acquire_before(&split.others, arrival, deadline);
-            Box::pin(split.record(limiter, arrival, deadline, others)).await
-        }
-    };
-    let (standings, admitted) = match &taken {
-        Ok(admission) => (admission.standings(), true),
-        Err(refusal) => (refusal.standings(), false),
-    };
-    for standing in standings {
-        note(limiter, rules, asks, std::slice::from_ref(standing), admitted, arrival, log);
-    }
-    taken
-}
-
-/// Returns where the limit of an ask stands. Asks of the same limit for the same key share a standing.
-pub(crate) fn standing_of<'s>(ask: &Ask, asks: &[Ask], standings: &'s [Standing]) -> Option<&'s Standing> {
-    let own = |ask: &Ask| standings.iter().find(|standing| standing.is_of(ask));
-    let is_same = |other: &&Ask| Arc::ptr_eq(other.limit(), ask.limit()) && other.key() == ask.key();
-    own(ask).or_else(|| asks.iter().filter(is_same).find_map(own))
-}
-
-/// Notes where the limits of a request stand that arrived then.
-fn note(
-    limiter: &Arc<Limiter>,
-    rules: &[Arc<Rule>],
-    asks: &[Ask],
-    standings: &[Standing],
-    admitted: bool,
-    arrival: Instant,
-    log: &mut Log,
-) {
-    for standing in tightest_of_each(standings) {
-        let Some(rule) = rules.iter().find(|rule| Arc::ptr_eq(&rule.limit, &standing.limit)) else {
-            continue;
-        };
-        let (effect, origin) = (standing.effect(admitted), standing.origin);
-        let ask = asks.iter().find(|ask| standing.is_of(ask));
-        let key = ask.map(Ask::key);
-        rule.note(effect, origin, key, arrival);
-        if let Some(ask) = ask {
-            rule.note_breach(limiter, ask, standing);
-        }
-        if let Some(log) = log {
-            let (limit, remaining, key) = (standing.limit.clone(), standing.remaining(), key.cloned());
-            log.push(Decided { limit, effect, origin, remaining, delay_us: standing.outcome.delay_us, key });
-        }
-    }
-}
-
-/// The asks of a refused request, which an identical request repeats.
-#[derive(Debug)]
-pub struct Repeat {
-    rules: SmallVec<[Arc<Rule>; 1]>,
-    asks: Asks,
-}
-
-impl Repeat {
-    /// Returns the asks of a refused request. `None` if an identical request may need more than a refusal.
-    pub fn of(rules: &[Arc<Rule>], terms: impl IntoIterator<Item = Terms>) -> Option<Self> {
-        let mut asks = Asks::with_capacity(rules.len());
-        for terms in terms {
-            // Each limit for one key, since otherwise all of them would have to be asked together.
-            match terms {
-                Terms::Counts(its) if its.len() == 1 => asks.extend(its),
-                _ => return None,
-            }
-        }
-        let waits = asks.iter().any(|ask| !ask.limit().wait().is_zero());
-        (!waits).then(|| Self { rules: rules.iter().cloned().collect(), asks })
-    }
-
-    /// Refuses it again, and notes that, if it surely is refused now and no store in another process has to be asked.
-    pub fn refuse(&self, limiter: &Arc<Limiter>, arrival: Instant) -> Option<Refusal> {
-        let limited = limiter.refuse_again(&self.asks, arrival)?;
-        note(limiter, &self.rules, &self.asks, limited.standings(), false, arrival, &mut None);
-        Some(Refusal::Limited(limited))
-    }
 }

@@ -1,0 +1,147 @@
+//! Asks the limiter for a request and for descriptors, and notes what each limit decided.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+use tokio::time::Instant;
+use tollgate_limiter::{Admission, Ask, Asks, Limiter, Refusal, Standing, tightest_of_each};
+
+use super::{Decided, Log, Rule, Terms, reports};
+
+/// Returns what a request asks of the limits that count it, where `terms` is what each limit makes of it.
+///
+/// # Errors
+/// A limit refuses it by its terms alone.
+pub fn asks(
+    rules: &[Arc<Rule>],
+    terms: impl IntoIterator<Item = Terms>,
+    log: &mut Log,
+) -> Result<Asks, Refusal> {
+    let mut asks = Asks::with_capacity(rules.len());
+    for (rule, terms) in rules.iter().zip(terms) {
+        asks.extend(rule.ask(terms, log)?);
+    }
+    Ok(asks)
+}
+
+/// Admits a request that arrived at this time and asks this, or refuses it, and notes what its limits decided. It waits for
+/// room as long as its limits say, but not beyond `end`.
+///
+/// # Errors
+/// The refusal.
+pub async fn admit(
+    limiter: &Arc<Limiter>,
+    rules: &[Arc<Rule>],
+    asks: &[Ask],
+    arrival: Instant,
+    end: Option<Instant>,
+    log: &mut Log,
+) -> Result<Admission, Refusal> {
+    let taken = match reports::split(rules, asks) {
+        None => limiter.acquire_within_waits_until(asks, arrival, end).await,
+        Some(split) => {
+            let others = limiter.acquire_within_waits_until(&split.others, arrival, end);
+            Box::pin(split.record(limiter, arrival, end, others)).await
+        }
+    };
+    let (standings, admitted) = match &taken {
+        Ok(admission) => (admission.standings(), true),
+        Err(refusal) => (refusal.standings(), false),
+    };
+    note(limiter, rules, asks, standings, admitted, arrival, log);
+    taken
+}
+
+/// Admits what descriptors ask, all of it or nothing, and notes what each of them got. Nobody waits beyond the deadline.
+///
+/// # Errors
+/// The refusal.
+pub(crate) async fn admit_descriptors(
+    limiter: &Arc<Limiter>,
+    rules: &[Arc<Rule>],
+    asks: &[Ask],
+    arrival: Instant,
+    deadline: Option<Instant>,
+    log: &mut Log,
+) -> Result<Admission, Refusal> {
+    let taken = match reports::split(rules, asks) {
+        None => limiter.try_acquire_before(asks, arrival, deadline).await,
+        Some(split) => {
+            let others = limiter.try_acquire_before(&split.others, arrival, deadline);
+            Box::pin(split.record(limiter, arrival, deadline, others)).await
+        }
+    };
+    let (standings, admitted) = match &taken {
+        Ok(admission) => (admission.standings(), true),
+        Err(refusal) => (refusal.standings(), false),
+    };
+    for standing in standings {
+        note(limiter, rules, asks, std::slice::from_ref(standing), admitted, arrival, log);
+    }
+    taken
+}
+
+/// Returns where the limit of an ask stands. Asks of the same limit for the same key share a standing.
+pub(crate) fn standing_of<'s>(ask: &Ask, asks: &[Ask], standings: &'s [Standing]) -> Option<&'s Standing> {
+    let own = |ask: &Ask| standings.iter().find(|standing| standing.is_of(ask));
+    let is_same = |other: &&Ask| Arc::ptr_eq(other.limit(), ask.limit()) && other.key() == ask.key();
+    own(ask).or_else(|| asks.iter().filter(is_same).find_map(own))
+}
+
+/// Notes where the limits of a request stand that arrived then.
+fn note(
+    limiter: &Arc<Limiter>,
+    rules: &[Arc<Rule>],
+    asks: &[Ask],
+    standings: &[Standing],
+    admitted: bool,
+    arrival: Instant,
+    log: &mut Log,
+) {
+    for standing in tightest_of_each(standings) {
+        let Some(rule) = rules.iter().find(|rule| Arc::ptr_eq(&rule.limit, &standing.limit)) else {
+            continue;
+        };
+        let (effect, origin) = (standing.effect(admitted), standing.origin);
+        let ask = asks.iter().find(|ask| standing.is_of(ask));
+        let key = ask.map(Ask::key);
+        rule.note(effect, origin, key, arrival);
+        if let Some(ask) = ask {
+            rule.note_breach(limiter, ask, standing);
+        }
+        if let Some(log) = log {
+            let (limit, remaining, key) = (standing.limit.clone(), standing.remaining(), key.cloned());
+            log.push(Decided { limit, effect, origin, remaining, delay_us: standing.outcome.delay_us, key });
+        }
+    }
+}
+
+/// The asks of a refused request, which an identical request repeats.
+#[derive(Debug)]
+pub struct Repeat {
+    rules: SmallVec<[Arc<Rule>; 1]>,
+    asks: Asks,
+}
+
+impl Repeat {
+    /// Returns the asks of a refused request. `None` if an identical request may need more than a refusal.
+    pub fn of(rules: &[Arc<Rule>], terms: impl IntoIterator<Item = Terms>) -> Option<Self> {
+        let mut asks = Asks::with_capacity(rules.len());
+        for terms in terms {
+            // Each limit for one key, since otherwise all of them would have to be asked together.
+            match terms {
+                Terms::Counts(its) if its.len() == 1 => asks.extend(its),
+                _ => return None,
+            }
+        }
+        let waits = asks.iter().any(|ask| !ask.limit().wait().is_zero());
+        (!waits).then(|| Self { rules: rules.iter().cloned().collect(), asks })
+    }
+
+    /// Refuses it again, and notes that, if it surely is refused now and no store in another process has to be asked.
+    pub fn refuse(&self, limiter: &Arc<Limiter>, arrival: Instant) -> Option<Refusal> {
+        let limited = limiter.refuse_again(&self.asks, arrival)?;
+        note(limiter, &self.rules, &self.asks, limited.standings(), false, arrival, &mut None);
+        Some(Refusal::Limited(limited))
+    }
+}
