@@ -237,7 +237,9 @@ fn run(source: ConfigSource, loaded: LoadedConfig) -> ExitCode {
         LogFormat::Text => complain(&warnings),
         LogFormat::Json => log::report(&warnings),
     }
-    match serve(source, Running { config, shown, rules: RatelimitFolder::default(), sources }) {
+    let running = Running { config, shown, rules: RatelimitFolder::default(), sources };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    match runtime.map_err(Into::into).and_then(|runtime| runtime.block_on(serve(source, running))) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!("{error}");
@@ -246,42 +248,39 @@ fn run(source: ConfigSource, loaded: LoadedConfig) -> ExitCode {
     }
 }
 
-fn serve(source: ConfigSource, mut running: Running) -> Result<(), Box<dyn Error>> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(async move {
-        let feed = first_rules(&mut running).await;
-        let config = &running.config;
-        let limiter = Limiter::open(&config.store)?;
-        let mut gateway = Gateway::build(config, &limiter, None);
-        let (access_log, _unwritten) = config.access_log.as_ref().map(AccessLog::open).transpose()?.unzip();
-        if let Some(log) = &access_log {
-            gateway = gateway.log_to(log.clone());
-        }
-        let tracer = config.tracing.as_ref().map(Tracer::open).transpose()?;
-        if let Some(tracer) = &tracer {
-            gateway = gateway.trace_by(tracer.clone());
-        }
-        tokio::spawn(reopen_on_signal(signal(SignalKind::user_defined1())?, access_log));
-        let mut server = Server::start(config, gateway).await?;
-        let (admin, metrics) = (server.take_admin(), server.take_metrics());
-        greet(config, &server, admin.as_ref().map(TcpListener::local_addr).transpose()?);
-        let reloader = Arc::new(Reloader::new(source, running, limiter, &server, log::report));
-        if let Some(listener) = admin {
-            let (gateway, status) = (server.gateway(), server.status());
-            tokio::spawn(admin::serve(listener, metrics, gateway, status, reloader.clone()));
-        }
-        if let Some(feed) = feed {
-            server.status().note_rules_feed(feed.is_up.clone());
-            tokio::spawn(follow_rules(feed, reloader.clone()));
-        }
-        reloader.clone().watch();
-        // The result is in the log, too.
-        server.run(async || drop(reloader.reload("SIGHUP").await)).await;
-        if let Some(tracer) = tracer {
-            tracer.flush().await;
-        }
-        Ok(())
-    })
+async fn serve(source: ConfigSource, mut running: Running) -> Result<(), Box<dyn Error>> {
+    let feed = first_rules(&mut running).await;
+    let config = &running.config;
+    let limiter = Limiter::open(&config.store)?;
+    let mut gateway = Gateway::build(config, &limiter, None);
+    let (access_log, _unwritten) = config.access_log.as_ref().map(AccessLog::open).transpose()?.unzip();
+    if let Some(log) = &access_log {
+        gateway = gateway.log_to(log.clone());
+    }
+    let tracer = config.tracing.as_ref().map(Tracer::open).transpose()?;
+    if let Some(tracer) = &tracer {
+        gateway = gateway.trace_by(tracer.clone());
+    }
+    tokio::spawn(reopen_on_signal(signal(SignalKind::user_defined1())?, access_log));
+    let mut server = Server::start(config, gateway).await?;
+    let (admin, metrics) = (server.take_admin(), server.take_metrics());
+    greet(config, &server, admin.as_ref().map(TcpListener::local_addr).transpose()?);
+    let reloader = Arc::new(Reloader::new(source, running, limiter, &server, log::report));
+    if let Some(listener) = admin {
+        let (gateway, status) = (server.gateway(), server.status());
+        tokio::spawn(admin::serve(listener, metrics, gateway, status, reloader.clone()));
+    }
+    if let Some(feed) = feed {
+        server.status().note_rules_feed(feed.is_up.clone());
+        tokio::spawn(follow_rules(feed, reloader.clone()));
+    }
+    reloader.clone().watch();
+    // The result is in the log, too.
+    server.run(async || drop(reloader.reload("SIGHUP").await)).await;
+    if let Some(tracer) = tracer {
+        tracer.flush().await;
+    }
+    Ok(())
 }
 
 /// Begins to receive rules by xDS, if they come so, and waits for the first ones, if that is wanted.

@@ -213,8 +213,15 @@ impl UntakenRoute {
 impl DescribedLimit {
     /// Describes a limit, and returns the request's asks of it.
     fn new(rule: &Rule, terms: Terms) -> (Self, Asks) {
+        let mut described = Self::without_request(rule);
+        let asks = described.note_terms(rule, terms);
+        (described, asks)
+    }
+
+    /// Describes what the file says of a limit.
+    fn without_request(rule: &Rule) -> Self {
         let (limit, config) = (rule.limit(), rule.config());
-        let mut described = Self {
+        Self {
             limit: limit.name().to_owned(),
             outcome: "counted",
             counts_by: config.key.iter().map(ToString::to_string).collect(),
@@ -251,29 +258,34 @@ impl DescribedLimit {
             }),
             wait_ms: Some(config.wait.as_millis() as u64).filter(|wait_ms| *wait_ms > 0),
             live: None,
-        };
+        }
+    }
+
+    /// Adds what the limit does with the request, and returns the request's asks of it.
+    fn note_terms(&mut self, rule: &Rule, terms: Terms) -> Asks {
+        let config = rule.config();
         match terms {
             Terms::Counts(asks) => {
                 let name = asks.first().and_then(|ask| key::name_of(config, ask.key()));
-                described.known_as = name.map(str::to_owned);
+                self.known_as = name.map(str::to_owned);
                 let mut keys = asks.iter().map(|ask| ask.key().as_str().to_owned());
-                described.key = keys.next();
-                described.other_keys = keys.collect();
-                described.note_own_rate(rule, &asks);
-                return (described, asks);
+                self.key = keys.next();
+                self.other_keys = keys.collect();
+                self.note_own_rate(rule, &asks);
+                return asks;
             }
             Terms::Exempts { entry } => {
-                described.outcome = "exempt";
-                described.exempted_by =
+                self.outcome = "exempt";
+                self.exempted_by =
                     entry.and_then(|entry| config.exempt.get(entry)).map(|entry| exemption(config, entry));
             }
-            Terms::Skips => described.outcome = "skipped",
+            Terms::Skips => self.outcome = "skipped",
             Terms::Refuses(refusal) => {
-                described.outcome = "refused";
-                described.reason = Some(refusal.to_string());
+                self.outcome = "refused";
+                self.reason = Some(refusal.to_string());
             }
         }
-        (described, Asks::new())
+        Asks::new()
     }
 
     /// Adds the rate that the file or the request gives to the first key, if any.

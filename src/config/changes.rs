@@ -60,28 +60,28 @@ impl Config {
 
     /// Returns the keys that a reload applies, each with whether its value is the same.
     fn settings_at_once(&self, old: &Self) -> [(&'static str, bool); 19] {
-        let (new_server, old_server) = (&self.server, &old.server);
+        let (new, before) = (&self.server, &old.server);
         let tracings = self.tracing.as_ref().zip(old.tracing.as_ref());
         [
-            ("server.listen", new_server.listen == old_server.listen),
-            ("server.trusted_proxies", new_server.trusted_proxies == old_server.trusted_proxies),
-            ("server.proxy_protocol", new_server.proxy_protocol == old_server.proxy_protocol),
-            ("server.http2", new_server.http2 == old_server.http2),
-            ("server.tls", new_server.tls == old_server.tls),
-            ("server.max_header_bytes", new_server.max_header_bytes == old_server.max_header_bytes),
-            ("server.max_connections", new_server.max_connections == old_server.max_connections),
-            ("server.timeouts.header", new_server.header_timeout == old_server.header_timeout),
-            ("server.timeouts.idle", new_server.idle_timeout == old_server.idle_timeout),
-            ("server.timeouts.drain", new_server.drain_timeout == old_server.drain_timeout),
-            ("server.ratelimit_headers", new_server.ratelimit_headers == old_server.ratelimit_headers),
-            ("server.max_body", new_server.max_body == old_server.max_body),
-            ("server.escaped_slashes", new_server.escaped_slashes == old_server.escaped_slashes),
-            ("server.request_id", new_server.request_id == old_server.request_id),
-            ("server.health", new_server.health == old_server.health),
+            ("server.listen", new.listen == before.listen),
+            ("server.trusted_proxies", new.trusted_proxies == before.trusted_proxies),
+            ("server.proxy_protocol", new.proxy_protocol == before.proxy_protocol),
+            ("server.http2", new.http2 == before.http2),
+            ("server.tls", new.tls == before.tls),
+            ("server.max_header_bytes", new.max_header_bytes == before.max_header_bytes),
+            ("server.max_connections", new.max_connections == before.max_connections),
+            ("server.timeouts.header", new.header_timeout == before.header_timeout),
+            ("server.timeouts.idle", new.idle_timeout == before.idle_timeout),
+            ("server.timeouts.drain", new.drain_timeout == before.drain_timeout),
+            ("server.ratelimit_headers", new.ratelimit_headers == before.ratelimit_headers),
+            ("server.max_body", new.max_body == before.max_body),
+            ("server.escaped_slashes", new.escaped_slashes == before.escaped_slashes),
+            ("server.request_id", new.request_id == before.request_id),
+            ("server.health", new.health == before.health),
             ("admin.token", tokens(self) == tokens(old)),
             ("decisions", self.decisions == old.decisions),
             ("jwt", self.jwt == old.jwt),
-            ("tracing.sample", tracings.is_none_or(|(new, old)| new.sample == old.sample)),
+            ("tracing.sample", tracings.is_none_or(|(tracing, before)| tracing.sample == before.sample)),
         ]
     }
 
@@ -131,6 +131,16 @@ impl UpstreamSettings {
 impl LimitSettings {
     fn changes(&self, old: &Self, shown: Difference<'_>) -> Vec<String> {
         let name = &self.name;
+        let mut lines = self.changes_of_counting(old);
+        let values = |key| shown.at(&["limits", name, key]);
+        let others = changed(self.other_settings(old));
+        lines.extend(others.map(|key| format!("limit `{name}`: `{key}` changed{}", values(key))));
+        lines
+    }
+
+    /// Lists the changes of what is counted, and says whether the counts are kept.
+    fn changes_of_counting(&self, old: &Self) -> Vec<String> {
+        let name = &self.name;
         let mut lines = Vec::new();
         let tag = |limit: &Self| limit.quota.algorithm.tag();
         let counts = if tag(self) == tag(old) { "counts kept" } else { "counts start over" };
@@ -153,7 +163,12 @@ impl LimitSettings {
         if self.key != old.key || keying(self) != keying(old) {
             lines.push(format!("limit `{name}` uses other keys: counts start over"));
         }
-        let others = [
+        lines
+    }
+
+    /// Returns the other keys, each with whether its value is the same.
+    fn other_settings(&self, old: &Self) -> [(&'static str, bool); 17] {
+        [
             ("burst", self.burst() == old.burst()),
             ("lease", self.lease_us() == old.lease_us()),
             ("cost", self.cost == old.cost),
@@ -170,15 +185,9 @@ impl LimitSettings {
             // The keys aren't listed, since they may be credentials.
             ("overrides", self.overrides == old.overrides),
             ("rate_from", rate_source(self) == rate_source(old)),
-            (
-                "max",
-                self.rate_from.as_ref().map(|from| from.max) == old.rate_from.as_ref().map(|from| from.max),
-            ),
+            ("max", rate_most(self) == rate_most(old)),
             ("on_failure", self.on_failure == old.on_failure),
-        ];
-        let values = |key| shown.at(&["limits", name, key]);
-        lines.extend(changed(others).map(|key| format!("limit `{name}`: `{key}` changed{}", values(key))));
-        lines
+        ]
     }
 
     fn burst(&self) -> Option<u32> {
@@ -230,6 +239,11 @@ impl Action {
 /// Returns the part of requests that states the rate.
 fn rate_source(limit: &LimitSettings) -> Option<&KeyPart> {
     limit.rate_from.as_ref().map(|from| &from.source)
+}
+
+/// Returns the most permits that requests may state.
+fn rate_most(limit: &LimitSettings) -> Option<u32> {
+    limit.rate_from.as_ref().map(|from| from.max)
 }
 
 /// Returns the keys whose values differ.
@@ -293,154 +307,4 @@ fn compare<T: PartialEq>(
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const OLD: &str = r#"
-        [upstreams.a]
-        builtin = "echo"
-        [upstreams.b]
-        builtin = "echo"
-        [limits.per-client]
-        key = "ip"
-        rate = "100/10s"
-        [limits.per-key]
-        key = "header:x-api-key"
-        rate = "5/s"
-        [[routes]]
-        path = "/a"
-        upstream = "a"
-        limits = ["per-client", "per-key"]
-        [[routes]]
-        path = "/a"
-        methods = ["GET"]
-        upstream = "a"
-    "#;
-
-    fn changes(edits: &[(&str, &str)]) -> Vec<String> {
-        let edited = edits.iter().fold(OLD.to_owned(), |text, (from, to)| {
-            assert!(text.contains(from), "{from}");
-            text.replace(from, to)
-        });
-        let config = |text| Config::parse("gateway.toml", text, &|_| None).expect("a good file").0;
-        config(&edited).changes(&config(OLD), [&Value::Null; 2])
-    }
-
-    #[test]
-    fn the_same_file_changes_nothing() {
-        assert!(changes(&[]).is_empty());
-    }
-
-    #[test]
-    fn a_rate_changes_and_the_counts_stay() {
-        assert_eq!(changes(&[("100/10s", "50/10s")]), ["limit `per-client` 100/10s → 50/10s: counts kept"]);
-    }
-
-    #[test]
-    fn a_key_changes_and_the_counts_go() {
-        assert_eq!(
-            changes(&[("\"ip\"", "\"ip\"\nmode = \"shadow\""), ("header:x-api-key", "global")]),
-            ["limit `per-client`: `mode` changed", "limit `per-key` uses other keys: counts start over"]
-        );
-    }
-
-    #[test]
-    fn an_algorithm_changes_and_the_counts_go() {
-        assert_eq!(
-            changes(&[("\"100/10s\"", "\"20\"\nalgorithm = \"concurrency\"\nlease = \"10s\"")]),
-            [
-                "limit `per-client` 100/10s → 20: counts start over",
-                "limit `per-client` uses another algorithm: counts start over",
-                "limit `per-client`: `lease` changed"
-            ]
-        );
-        let by = |algorithm| format!("\"100/10s\"\nalgorithm = \"{algorithm}\"");
-        let anew = "limit `per-client` uses another algorithm: counts start over";
-        assert_eq!(changes(&[("\"100/10s\"", &by("sliding-cells"))]), [anew]);
-        assert_eq!(changes(&[("\"5/s\"", "\"5/s\"\nscope = \"instance\"")]).len(), 1);
-    }
-
-    #[test]
-    fn changed_keys_are_named_without_credentials() {
-        let keys = "\"5/s\"\ncost = 2\nwhen_status = \"4xx\"\nwait = \"1s\"\noverrides = [{ key = \"hunter2\", rate = \"9/s\" }]";
-        let named = |key| format!("limit `per-key`: `{key}` changed");
-        assert_eq!(changes(&[("\"5/s\"", keys)]), ["cost", "when_status", "wait", "overrides"].map(named));
-    }
-
-    #[test]
-    fn added_and_removed_entries_are_named() {
-        assert_eq!(
-            changes(&[
-                ("upstreams.b", "upstreams.c"),
-                (", \"per-key\"", ""),
-                ("[limits.per-key]", "[limits.new]")
-            ]),
-            [
-                "upstream `b` removed",
-                "upstream `c` added",
-                "limit `per-key` removed",
-                "limit `new` added",
-                "route `/a` changed"
-            ]
-        );
-    }
-
-    #[test]
-    fn changed_keys_of_a_route_are_named() {
-        let with =
-            |keys: &str| changes(&[("[\"per-client\", \"per-key\"]", &format!("[\"per-key\"]\n{keys}"))]);
-        assert_eq!(with(""), ["route `/a` changed"], "there are two of that name");
-        let named = "[[routes]]\nname = \"one\"\npath = \"/one\"\nrespond = { status = 200 }\n";
-        let old = Config::parse("gateway.toml", named, &|_| None).expect("a good file").0;
-        let new = "[server]\nmax_body = \"1MiB\"\n[upstreams.a]\nbuiltin = \"echo\"\n[[routes]]\nname = \"one\"\npath = \"/two\"\n\
-                   upstream = \"a\"\nrewrite = \"/\"\nrequest_headers = { set = { x-key = \"hunter2\" } }\n\
-                   preserve_host = false\non_limit = { status = 503 }\n";
-        let new = Config::parse("gateway.toml", new, &|_| None).expect("a good file").0;
-        let keys = ["path", "upstream", "rewrite", "request_headers", "preserve_host", "on_limit"];
-        let mut expected = vec!["`server.max_body` changed".to_owned(), "upstream `a` added".to_owned()];
-        expected.extend(keys.map(|key| format!("route `one`: `{key}` changed")));
-        assert_eq!(new.changes(&old, [&Value::Null; 2]), expected);
-    }
-
-    #[test]
-    fn changed_keys_of_an_upstream_are_named() {
-        let b = "[upstreams.b]\n        builtin = \"echo\"";
-        let named = |key| format!("upstream `b`: `{key}` changed");
-        assert_eq!(
-            changes(&[(b, "[upstreams.b]\nservers = \"http://b\"\nbalance = \"random\"\neject = {}")]),
-            ["servers", "balance", "eject"].map(named)
-        );
-    }
-
-    #[test]
-    fn sample_changes_at_once_and_otlp_at_the_next_start() {
-        let changes = |old: &str, new: &str| {
-            let config = |tracing| Config::parse("gateway.toml", &format!("{tracing}{OLD}"), &|_| None);
-            config(new)
-                .expect("a good file")
-                .0
-                .changes(&config(old).expect("a good file").0, [&Value::Null; 2])
-        };
-        let (share, at_next_start) =
-            ("`tracing.sample` changed", "`tracing` changed: takes effect at the next start");
-        let with = |keys: &str| format!("[tracing]\n{keys}\n");
-        assert_eq!(changes(&with(""), &with("sample = 0.5")), [share]);
-        assert_eq!(changes(&with(""), ""), [at_next_start]);
-        assert_eq!(changes("", &with("sample = 0.5")), [at_next_start]);
-        let elsewhere = with("otlp = \"http://a:4317\"\nsample = 0.5");
-        assert_eq!(changes(&with(""), &elsewhere), [share, at_next_start]);
-    }
-
-    #[test]
-    fn changes_that_need_a_restart_are_marked() {
-        let settings = "[server]\nworkers = 2\nescaped_slashes = \"reject\"\n[store]\nurl = \"redis://:x@h\"\n[upstreams.a]";
-        assert_eq!(
-            changes(&[("[upstreams.a]", settings)]),
-            [
-                "`server.escaped_slashes` changed",
-                "`server.workers` changed: takes effect at the next start",
-                "`store.url` changed: takes effect at the next start"
-            ]
-        );
-    }
-}
+mod tests;

@@ -2,6 +2,8 @@
 //!
 //! All requests come to `Limiter::admit_in_time`, whose documentation lists the steps of a decision in their order. A bucket is the
 //! count of one limit for one key.
+//!
+//! All ways in and all steps stand in one file, so that a decision can be read from its start to its end.
 
 mod bans;
 mod charging;

@@ -23,17 +23,10 @@ pub(super) struct Syntax {
 
 /// Turns the errors of parsing this text to this tree into diagnostics.
 pub(super) fn judge(text: &str, tree: &DeTable<'_>, errors: &[Error]) -> Syntax {
-    let mut syntax = Syntax::default();
     if let Some(format) = Some(text).filter(|_| !errors.is_empty()).and_then(foreign::format) {
-        let fault = Diagnostic::error(format!("this file is not TOML: it looks like {format}"));
-        let start = text.len() - text.trim_start().len();
-        let help = "see the form of the file in an example: `tollgate init` writes one";
-        syntax.faults.push(
-            fault.at(&(start..text[start..].find('\n').map_or(text.len(), |end| start + end)), "").help(help),
-        );
-        syntax.is_torn = true;
-        return syntax;
+        return Syntax { faults: vec![not_toml(text, format)], misread: vec![], is_torn: true };
     }
+    let mut syntax = Syntax::default();
     let mut torn: Option<Range<usize>> = None;
     let mut foreign_line = None;
     let mut errors = errors.iter().map(|error| (error.span().unwrap_or_default(), error)).collect::<Vec<_>>();
@@ -70,6 +63,15 @@ pub(super) fn judge(text: &str, tree: &DeTable<'_>, errors: &[Error]) -> Syntax 
         }
     }
     syntax
+}
+
+/// Describes that a file has another format.
+fn not_toml(text: &str, format: &str) -> Diagnostic {
+    let start = text.len() - text.trim_start().len();
+    let end = text[start..].find('\n').map_or(text.len(), |end| start + end);
+    Diagnostic::error(format!("this file is not TOML: it looks like {format}"))
+        .at(&(start..end), "")
+        .help("see the form of the file in an example: `tollgate init` writes one")
 }
 
 /// Describes an error in a single value.

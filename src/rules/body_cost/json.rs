@@ -84,18 +84,7 @@ impl NumberAt {
                 self.state = State::Key { text: Vec::new(), is_escaped: false };
             }
             State::KeyOrEnd => self.end_container(),
-            State::Key { text, is_escaped: false } if byte == b'"' => {
-                let key = std::mem::take(text);
-                let is_on_path = self.is_named(&key);
-                self.state = State::Colon { is_on_path };
-            }
-            State::Key { text, is_escaped } => {
-                *is_escaped = byte == b'\\' && !*is_escaped;
-                // One byte more than an escaped key of the pointer can have says that it is another one.
-                if text.len() <= 6 * JsonPointer::KEY_BYTES {
-                    text.push(byte);
-                }
-            }
+            State::Key { .. } => self.go_on_in_key(byte),
             State::Colon { is_on_path } => {
                 self.state = if *is_on_path { self.value() } else { State::Skip { depth: 0 } };
             }
@@ -121,6 +110,21 @@ impl NumberAt {
             State::AfterValue => return self.go_on(byte),
         }
         true
+    }
+
+    /// Reads a byte of a key, or the quote that ends it.
+    fn go_on_in_key(&mut self, byte: u8) {
+        let State::Key { text, is_escaped } = &mut self.state else { return };
+        if byte == b'"' && !*is_escaped {
+            let key = std::mem::take(text);
+            self.state = State::Colon { is_on_path: self.is_named(&key) };
+            return;
+        }
+        *is_escaped = byte == b'\\' && !*is_escaped;
+        // One byte more than an escaped key of the pointer can have says that it is another one.
+        if text.len() <= 6 * JsonPointer::KEY_BYTES {
+            text.push(byte);
+        }
     }
 
     /// Reads the byte after a value. Returns false if it begins another text, and is to be read again.
@@ -315,7 +319,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(512))]
 
-        /// As serde_json finds it, however the text is cut.
+        /// The number is the one that serde_json finds, however the text is cut.
         #[test]
         fn any_number_is_found_in_any_text(value in values(), piece in 1..20_usize, is_pretty in any::<bool>()) {
             let text = if is_pretty { format!("{value:#}") } else { value.to_string() };

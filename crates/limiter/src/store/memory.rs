@@ -459,14 +459,9 @@ impl MemoryStore {
 
         let mut leases = Vec::new();
         for ((charge, (name, index)), delay_us) in charges.iter().zip(&names).zip(&delays) {
-            let Charge { bucket, quota, cost, .. } = charge.charge();
-            if !admitted || *delay_us != Some(0) || *cost == 0 {
-                continue;
-            }
-            let held = self.charge(shards.of(*index), *name, charge, time_us);
-            if let State::Leases(held) = &held.state {
-                let id = held.newest();
-                leases.extend(id.map(|id| Lease { bucket: bucket.clone(), quota: *quota, id }));
+            if admitted && *delay_us == Some(0) && charge.charge().cost > 0 {
+                let bucket = self.charge(shards.of(*index), *name, charge, time_us);
+                leases.extend(newest_lease(bucket, charge.charge()));
             }
         }
         // The delay is what it was: nothing was charged to a bucket in which its cost didn't fit.
@@ -566,6 +561,12 @@ fn usage(shard: &mut Shard, bucket: Name<'_>, quota: Quota, cost: u32, time_us: 
         delay_us: state.delay_us(quota, time_us, cost),
         rate: None,
     })
+}
+
+/// Returns the lease that a charge has just got, if the bucket has leases.
+fn newest_lease(bucket: &Bucket, charge: &Charge) -> Option<Lease> {
+    let State::Leases(held) = &bucket.state else { return None };
+    Some(Lease { bucket: charge.bucket.clone(), quota: charge.quota, id: held.newest()? })
 }
 
 /// The bytes of a bucket that a charge begins.
