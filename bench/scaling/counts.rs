@@ -11,13 +11,13 @@ use super::{Parameters, sampling::Hash};
 pub(super) struct Decided {
     pub(super) is_admitted: bool,
     pub(super) room: u64,
-    /// Until there is more room, or room for the request.
+    /// The time until there is more room, or room for the request.
     pub(super) delay_us: u64,
 }
 
 struct Bucket {
     store: State,
-    /// The same requests, decided at once when they come, by one limiter that never fails.
+    /// The count of one limiter that decides the same requests as soon as they arrive, and never fails.
     ideal: State,
     /// All that passed, whoever admitted it.
     passed: State,

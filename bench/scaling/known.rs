@@ -9,7 +9,7 @@ const HELD_MOST_NS: u64 = 2_000_000;
 /// A bucket that was full, and the requests that ask about it for others.
 #[derive(Default)]
 pub(super) struct Block {
-    /// Until then requests are refused without asking.
+    /// The time until which requests are refused without asking.
     until: u64,
     /// The earliest time at which there may be room, and the one at which there surely is.
     free_soon: u64,
@@ -21,7 +21,7 @@ pub(super) struct Block {
     pub(super) waiting: Vec<u64>,
 }
 
-/// What a gateway does with a request on a bucket that was full.
+/// The step for a request on a bucket that was full.
 #[derive(Clone, Copy)]
 pub(super) enum Recall {
     Refused,

@@ -48,7 +48,7 @@ pub(crate) struct Parameters {
     /// Seconds for which the store is silent in the second run; 0 for no such run
     #[arg(long, default_value_t = 3.0)]
     failure: f64,
-    /// What gateways do without the store
+    /// The fallback of gateways without the store
     #[arg(long, default_value = "local")]
     on_failure: Fallback,
     /// Gateways among which the fallback divides the quota [default: as many as there are]

@@ -36,9 +36,9 @@ struct Worker {
     waiting: VecDeque<u64>,
     calls: u32,
     sent_at: u64,
-    /// When it looks whether waiting requests must be sent behind the calls in flight, if it will.
+    /// The time at which it checks whether waiting requests must be sent behind the calls in flight. `None` if it won't.
     hastens_at: Option<u64>,
-    /// When the last timeout was noted that told something new.
+    /// The time of the last timeout that told something new.
     silent_at: Option<u64>,
 }
 

@@ -140,7 +140,8 @@ pub enum Cost {
     ResponseJson {
         /// The place of the number.
         pointer: JsonPointer,
-        /// As for a field of the response.
+        /// The permits to charge until the response arrives, at least 1. They stay charged if it lacks the
+        /// number.
         estimate: u32,
     },
 }

@@ -52,8 +52,8 @@ impl Breaches {
 }
 
 impl Rule {
-    /// Counts a refusal of the key of an ask, and bans the key after enough of them. Refusals by the ban itself, or for want of a
-    /// store, don't count.
+    /// Counts a refusal of the key of an ask, and bans the key after enough of them. Refusals by the ban itself, or because
+    /// there is no store, don't count.
     pub(super) fn note_breach(&self, limiter: &Arc<Limiter>, ask: &Ask, standing: &Standing) {
         let Some(ban) = &self.config.ban else { return };
         let is_of_limit =

@@ -193,7 +193,7 @@ fn grants_ahead_of_the_clock_count_until_their_interval_ends() {
     assert_eq!(take_many(&mut script, &one, 9), 2);
 }
 
-/// What was released can be taken although its grants still count. No call takes that back.
+/// Released permits can be taken although their grants still count. No call takes that back.
 #[test]
 fn a_value_that_was_released_to_is_never_lowered() {
     let mut script = script();

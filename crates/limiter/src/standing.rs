@@ -93,7 +93,8 @@ impl Effect {
 }
 
 impl Standing {
-    /// Returns the standing of a limit. If the store holds it to another rate, that is shown. For a shadowing limit the origin is always [`Origin::Shadow`].
+    /// Returns the standing of a limit. If the store holds it to another rate, that is shown. For a shadowing limit the origin is
+    /// always [`Origin::Shadow`].
     pub fn new(ask: &Ask, quota: Quota, outcome: Outcome, origin: Origin) -> Self {
         let Ask { limit, reading, .. } = ask;
         let origin = if limit.shadows() { Origin::Shadow } else { origin };

@@ -1,8 +1,8 @@
 //! The script, what it is called with, and what it answers.
 //!
 //! The script is put together from the files of lua/: a shortcut for the most frequent call (lone.lua), the algorithms, then the
-//! walk over operations (walk.lua), which decides and asks the algorithms. A [`Call`] holds the operations that go together; equal requests travel as
-//! one group with a count, of which a part may be granted.
+//! walk over operations (walk.lua), which decides and asks the algorithms. A [`Call`] holds the operations that go together; equal
+//! requests travel as one group with a count, of which a part may be granted.
 //!
 //! What a call encodes and how its reply is read must agree, so both stand in one file.
 
@@ -456,10 +456,10 @@ impl Call {
     }
 }
 
-/// What the store says of a bucket that others change.
+/// A bucket that others change, and the rate that the store holds it to.
 struct HeldBucket {
     place: usize,
-    /// The rate that it is held to, if it isn't that of the call.
+    /// `None` if it is the rate of the call.
     rate: Option<Rate>,
 }
 
