@@ -25,6 +25,7 @@ pub(super) struct ChargedAsk<'r> {
     pub(super) common: Quota,
     /// For the look at a key's ban: the quota of the key, as which the ban is shown.
     banned_from: Option<Quota>,
+    is_repeated: bool,
     /// The charge that is made instead, since the limit has no memory for the key.
     moved: Option<Box<Charge>>,
 }
@@ -33,7 +34,15 @@ pub(super) type ChargedAsks<'r> = SmallVec<[ChargedAsk<'r>; 1]>;
 
 impl<'r> ChargedAsk<'r> {
     pub(super) fn new(ask: &'r Ask, charge: Charge, common: Quota) -> Self {
-        Self { ask, charge, scope: ask.limit.scope, common, banned_from: None, moved: None }
+        Self {
+            ask,
+            charge,
+            scope: ask.limit.scope,
+            common,
+            banned_from: None,
+            is_repeated: false,
+            moved: None,
+        }
     }
 
     /// Returns the look at the ban of the same key. `None` if its limit has no bans.
@@ -46,6 +55,7 @@ impl<'r> ChargedAsk<'r> {
             common: charge.quota,
             banned_from,
             charge,
+            is_repeated: false,
             moved: None,
         })
     }
@@ -61,18 +71,27 @@ impl<'r> ChargedAsk<'r> {
     }
 
     /// Adds the cost of another one, if it is for the same bucket. Leases stay apart: each request has its own.
-    pub(super) fn join(&mut self, other: &Self) -> bool {
+    pub(super) fn join(&mut self, other: &mut Self) -> bool {
+        if !is_same_bucket(&self.charge.bucket, &other.charge.bucket) {
+            return false;
+        }
         let quota = self.charge.quota;
-        let is_same = self.charge.bucket == other.charge.bucket
-            && (quota, self.scope) == (other.charge.quota, other.scope)
+        let joins = (quota, self.scope) == (other.charge.quota, other.scope)
             && quota.algorithm != Algorithm::Concurrency;
-        if is_same {
+        if joins {
             self.charge.cost = self.charge.cost.saturating_add(other.charge.cost);
             if self.ask.settles.is_none() {
                 self.ask = other.ask;
             }
+        } else {
+            (self.is_repeated, other.is_repeated) = (true, true);
         }
-        is_same
+        joins
+    }
+
+    /// Returns true if another one is for the same bucket. What is told of the bucket then holds for both costs together.
+    pub(super) fn is_repeated(&self) -> bool {
+        self.is_repeated
     }
 
     /// Returns true if it can ever be admitted, as far as is known here.
@@ -108,6 +127,11 @@ impl<'r> ChargedAsk<'r> {
         let quota = Quota { permits: self.common.permits.min(self.charge.quota.permits), ..self.common };
         Charge { bucket, quota, cost: (*cost).min(self.common.capacity()), shadow: *shadow }
     }
+}
+
+/// Compares the ends first: those of a limit's buckets differ there.
+fn is_same_bucket(left: &[u8], right: &[u8]) -> bool {
+    left.len() == right.len() && left.last_chunk::<8>() == right.last_chunk() && left == right
 }
 
 impl Placed for ChargedAsk<'_> {

@@ -1,6 +1,6 @@
 //! The standing of a limit after a decision: its quota, what is left, and where the decision comes from.
 
-use std::{cmp::Ordering, sync::Arc};
+use std::sync::Arc;
 
 use smallvec::SmallVec;
 
@@ -141,20 +141,18 @@ impl Standing {
 /// The standings of a request, one for each ask.
 pub type Standings = SmallVec<[Standing; 1]>;
 
-/// Returns the tightest standing of each limit, in their order.
+/// Returns the tightest standing of each limit, in the order of the limits.
 pub fn tightest_of_each(standings: &[Standing]) -> impl Iterator<Item = &Standing> {
-    standings
-        .iter()
-        .enumerate()
-        .filter(|(at, standing)| {
-            standings.iter().enumerate().all(|(other_at, other)| {
-                let is_tighter = match other.tightness().total_cmp(&standing.tightness()) {
-                    Ordering::Greater => true,
-                    Ordering::Equal => other_at < *at,
-                    Ordering::Less => false,
-                };
-                !is_tighter || !Arc::ptr_eq(&standing.limit, &other.limit)
-            })
-        })
-        .map(|(_, standing)| standing)
+    // Most requests have one limit.
+    let (alone, several) =
+        if standings.len() < 2 { standings.split_at(standings.len()) } else { standings.split_at(0) };
+    let mut tightest: SmallVec<[&Standing; 2]> = SmallVec::new();
+    for standing in several {
+        match tightest.iter_mut().find(|known| Arc::ptr_eq(&known.limit, &standing.limit)) {
+            None => tightest.push(standing),
+            Some(known) if known.tightness().total_cmp(&standing.tightness()).is_lt() => *known = standing,
+            Some(_) => {}
+        }
+    }
+    alone.iter().chain(tightest)
 }

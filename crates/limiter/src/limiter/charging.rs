@@ -17,8 +17,8 @@ impl Limiter {
     /// Returns the charges of a request. A cost that never fits is refused without asking.
     pub(super) fn ask<'r>(&self, asks: &'r [Ask]) -> Result<ChargedAsks<'r>, Refusal> {
         let mut asked = ChargedAsks::with_capacity(asks.len());
-        let mut add = |another: ChargedAsk<'r>| {
-            if !asked.iter_mut().any(|asked| asked.join(&another)) {
+        let mut add = |mut another: ChargedAsk<'r>| {
+            if !asked.iter_mut().any(|asked| asked.join(&mut another)) {
                 asked.push(another);
             }
         };

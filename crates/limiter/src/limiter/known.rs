@@ -66,13 +66,8 @@ impl Limiter {
 
     /// Remembers what a decision of the store implies for the next ones.
     pub(super) fn learn(&self, all: &ChargedAsks<'_>, decision: &Decision, sent: Sending, is_alone: bool) {
-        // What is told of a bucket that is charged twice holds for both costs together.
-        let is_repeated = |asked: &ChargedAsk<'_>| {
-            let same = |other: &&ChargedAsk<'_>| other.charge.bucket == asked.charge.bucket;
-            all.iter().filter(same).count() > 1
-        };
         let remembered = (all.iter().zip(&decision.outcomes))
-            .filter(|(asked, _)| self.remembers(&asked.charge, asked.scope) && !is_repeated(asked));
+            .filter(|(asked, _)| self.remembers(&asked.charge, asked.scope) && !asked.is_repeated());
         for (ChargedAsk { ask, charge, .. }, outcome) in remembered {
             // A permit frees a window after it was granted, so this one will be granted in a window or later.
             if outcome.grow_us > 2 * charge.quota.window_us
