@@ -25,10 +25,10 @@ use std::sync::{Arc, atomic::AtomicBool};
 
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
-use hyper::{Method, Request, Response};
+use hyper::{Method, Request, Response, http::request::Parts};
 
 use crate::{
-    forward::{Failure, body::Fault},
+    forward::{Failure, body::Fault, headers::Client},
     gateway::{AnswerBody, Exchange, Gateway, Peer, Upload},
     reject::Rejection,
 };
@@ -55,6 +55,13 @@ pub(crate) async fn answer(
         return dispatch(gateway, peer, call, is_draining).await;
     };
     Exchange::begin(gateway, peer, &call.into_parts().0).conclude(Err(rejection))
+}
+
+/// Turns the head of a call into the request that it describes, and returns that request's client. `None` if such calls
+/// may be answered differently each time.
+pub(crate) fn describe(gateway: &Gateway, peer: Peer, call: &mut Parts) -> Option<Client> {
+    let is_admitted = gateway.admits_caller(peer.address, peer.scheme == "https");
+    (is_admitted && check::serves(call.uri.path())).then(|| check::client_of(gateway, peer, call))?
 }
 
 /// Returns true for the call of a probe. Anyone may probe.

@@ -66,7 +66,7 @@ pub use self::{
     answer_body::AnswerBody,
     client::Peer,
     exchange::{STATUS_CLASSES, Traffic},
-    repeats::Repeats,
+    repeats::{Describe, Repeats},
 };
 pub(crate) use self::{ask::CallDecision, exchange::Exchange};
 pub use crate::{

@@ -15,6 +15,7 @@ use hyper::{
 
 use super::grpc;
 use crate::{
+    forward::headers::Client,
     gateway::{AnswerBody, Exchange, Gateway, Peer, Upload},
     reject::Rejection,
 };
@@ -48,6 +49,13 @@ pub(super) async fn answer(gateway: Arc<Gateway>, peer: Peer, call: Request<Uplo
     let mut exchange = Exchange::begin(gateway, peer, &parts).waiting_at_most(timeout);
     let outcome = exchange.decide_described(&client, &mut parts).await;
     exchange.conclude(outcome)
+}
+
+/// Turns a call into the request that it describes, and returns that request's client. `None` if the call asks a question in its
+/// body, or is invalid.
+pub(super) fn client_of(gateway: &Gateway, peer: Peer, call: &mut Parts) -> Option<Client> {
+    let client = gateway.described_client(peer, &call.headers);
+    (!question::is_question(call) && describe(call).is_ok()).then_some(client)
 }
 
 /// Turns a call into the request that it describes.

@@ -1,7 +1,7 @@
 //! Refused requests that are repeated: clients that ignore Retry-After send the same head again on the same connection.
 //! Such a request has the same limits, keys and costs, so from its second repetition on it is refused without parsing it.
 //!
-//! Only the HTTP/1.1 server uses this, and nothing else depends on it. It keeps refusals of identical heads cheaper than nginx's
+//! Only the HTTP/1.1 server uses this, for requests and for calls that describe a request; nothing else depends on it. It keeps refusals of identical heads cheaper than nginx's
 //! (docs/benchmarks.md).
 
 use std::{
@@ -17,12 +17,16 @@ use tollgate_limiter::grpc;
 
 use crate::{
     config::OnLimit,
-    forward::headers::{self, X_REQUEST_ID},
+    forward::headers::{self, Client, X_REQUEST_ID},
     reject::{Rejection, Written},
     rules::Repeat,
 };
 
-use super::{Gateway, Peer, client, target};
+use super::{Gateway, Peer, client, plan::Plan, target};
+
+/// Turns the head of a call into the request that it describes, and returns that request's client. `None` if it is
+/// another kind of call.
+pub type Describe = fn(&Gateway, Peer, &mut Parts) -> Option<Client>;
 
 /// The size in bytes of the largest head that is kept.
 const HEAD_MOST: usize = 2 << 10;
@@ -47,23 +51,33 @@ pub struct Refused {
     /// The index of the route's traffic.
     traffic: usize,
     on_limit: Option<OnLimit>,
+    /// True if responses state an id.
+    states_id: bool,
     asks: Repeat,
 }
 
 impl Repeats {
-    /// Notes that the last request was refused. Its head is empty if it can't be repeated.
-    pub fn note_refused(&mut self, head: &[u8], peer: Peer, gateway: &Arc<Gateway>) {
+    /// Notes that the last request was refused, or with `describe` the one that a call described. Its head is empty if it
+    /// can't be repeated.
+    pub fn note_refused(
+        &mut self,
+        head: &[u8],
+        peer: Peer,
+        gateway: &Arc<Gateway>,
+        describe: Option<Describe>,
+    ) {
+        let refused = || Refused::of(head, peer, gateway, describe);
         *self = match mem::take(self) {
             _ if !(1..=HEAD_MOST).contains(&head.len()) => Self::None,
-            Self::Again(last, refused) if *last == *head => {
+            Self::Again(last, known) if *last == *head => {
                 let is_stale = |refused: &Refused| refused.gateway.as_ptr() != Arc::as_ptr(gateway);
-                let refused = match refused {
-                    Some(refused) if is_stale(&refused) => Refused::of(head, peer, gateway),
-                    refused => refused,
+                let refused = match known {
+                    Some(known) if is_stale(&known) => refused(),
+                    known => known,
                 };
                 Self::Again(last, refused)
             }
-            Self::Once(last) if *last == *head => Self::Again(last, Refused::of(head, peer, gateway)),
+            Self::Once(last) if *last == *head => Self::Again(last, refused()),
             _ => Self::Once(head.into()),
         };
     }
@@ -84,23 +98,36 @@ impl Repeats {
 impl Refused {
     /// Plans a request once more from its head. `None` if logging, tracing or tokens need the request itself, or if its limits may
     /// do more than refuse it.
-    fn of(head: &[u8], peer: Peer, gateway: &Arc<Gateway>) -> Option<Box<Self>> {
+    fn of(head: &[u8], peer: Peer, gateway: &Arc<Gateway>, describe: Option<Describe>) -> Option<Box<Self>> {
         if gateway.access_log.is_some() || gateway.tracer.is_some() || gateway.verifier.is_some() {
             return None;
         }
-        let parts = parse(head)?;
-        let client = client::identify(peer, &parts.headers, &gateway.trusted_proxies);
-        let states_id = client.peer_is_trusted && parts.headers.contains_key(X_REQUEST_ID);
-        if states_id || grpc::is_call(&parts.headers) || target::is_about_server(&parts) {
+        let mut parts = parse(head)?;
+        let client = match describe {
+            None => requesting(gateway, peer, &mut parts)?,
+            Some(describe) => {
+                let client = describe(gateway, peer, &mut parts)?;
+                headers::from_client(&mut parts.headers);
+                client
+            }
+        };
+        if target::is_about_server(&parts) {
             return None;
         }
         let plan = gateway.planner.plan(&client, &parts, &gateway.claims(&parts)).ok()?;
-        if plan.route.response_headers.is_some() {
-            return None;
-        }
-        let asks = Repeat::of(&plan.limits, plan.terms)?;
-        let (traffic, on_limit) = (plan.route.traffic, plan.route.on_limit.clone());
-        Some(Box::new(Self { gateway: Arc::downgrade(gateway), traffic, on_limit, asks }))
+        let is_decided_alike = match describe {
+            None => plan.route.response_headers.is_none(),
+            Some(_) => plan.limits.iter().all(|rule| rule.config().ends_with_decision()),
+        };
+        let Plan { route, limits, terms, .. } = plan;
+        let asks = is_decided_alike.then(|| Repeat::of(&limits, terms))??;
+        Some(Box::new(Self {
+            gateway: Arc::downgrade(gateway),
+            traffic: route.traffic,
+            on_limit: route.on_limit.clone(),
+            states_id: describe.is_none(),
+            asks,
+        }))
     }
 
     fn refuse(&self, gateway: &Arc<Gateway>) -> Option<(Written, Instant)> {
@@ -110,18 +137,26 @@ impl Refused {
         let arrival = Instant::now();
         let rejection = Rejection::from(self.asks.refuse(&gateway.limiter, arrival)?);
         let mut answer = rejection.write(gateway.ratelimit_headers, self.on_limit.as_ref());
-        gateway.state_new_id(&mut answer);
+        if self.states_id {
+            gateway.state_new_id(&mut answer);
+        }
         let (now, (_, traffic)) = (Instant::now(), &gateway.traffic[self.traffic]);
         traffic.note(answer.status.as_u16(), true, now.saturating_duration_since(arrival));
         Some((answer, now))
     }
 }
 
-/// Parses a head as the gateway sees it.
+/// Returns the client of a request to the gateway itself. `None` if its response is another one each time.
+fn requesting(gateway: &Gateway, peer: Peer, parts: &mut Parts) -> Option<Client> {
+    headers::from_client(&mut parts.headers);
+    let client = client::identify(peer, &parts.headers, &gateway.trusted_proxies);
+    let states_id = client.peer_is_trusted && parts.headers.contains_key(X_REQUEST_ID);
+    (!states_id && !grpc::is_call(&parts.headers)).then_some(client)
+}
+
+/// Parses a head.
 fn parse(head: &[u8]) -> Option<Parts> {
     let mut input = Input::default();
     input.push(head);
-    let (mut parts, _) = head::request(&mut input, head.len()).ok()??.into_parts();
-    headers::from_client(&mut parts.headers);
-    Some(parts)
+    Some(head::request(&mut input, head.len()).ok()??.into_parts().0)
 }

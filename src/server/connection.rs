@@ -20,7 +20,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::{
     decisions,
-    gateway::{AnswerBody, Gateway, Peer, Upload},
+    gateway::{AnswerBody, Describe, Gateway, Peer, Upload},
 };
 use tollgate_http1::{Input, Stream};
 
@@ -148,6 +148,14 @@ impl ClientConnection {
                 let is_draining = self.status.drain_flag();
                 Box::pin(decisions::answer(gateway, peer, request, has_room, is_draining)).await
             }
+        }
+    }
+
+    /// Returns how a call by its door describes a request. `None` if it is the request itself.
+    pub(super) fn describe(&self) -> Option<Describe> {
+        match self.door {
+            Door::Requests => None,
+            Door::Decisions | Door::PlainDecisions => Some(decisions::describe),
         }
     }
 

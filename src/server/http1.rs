@@ -201,7 +201,9 @@ impl<'c, S: Stream> Http1Server<'c, S> {
         let persists = framing.persists && may_end && !self.connection.is_last();
         let whole = mem::take(&mut self.whole);
         if body.is_refused() {
-            self.repeats.note_refused(&whole, self.connection.peer(), &self.connection.gateway.load());
+            let connection = self.connection;
+            let (peer, gateway) = (connection.peer(), connection.gateway.load());
+            self.repeats.note_refused(&whole, peer, &gateway, connection.describe());
         } else {
             self.repeats = Repeats::None;
         }

@@ -1,6 +1,11 @@
 //! Forward authentication without a proxy: what a call may say, and what it is answered.
 
-use crate::decisions::{Decider, THREE};
+use std::{thread, time::Duration};
+
+use crate::{
+    decisions::{Decider, THREE},
+    harness::client::Client,
+};
 
 #[test]
 fn a_described_request_is_decided() {
@@ -58,6 +63,37 @@ fn envoy_asks_with_the_path_itself() {
     }
     assert_eq!(call("/check/envoy/api/a?key=b").status, 200);
     assert_eq!(call("/check/envoy/api/b?key=b").status, 429);
+}
+
+/// The route of the call itself, and the caller as a client, have nothing to do with the request that it describes.
+#[test]
+fn repeated_calls_ask_the_limits_of_the_request_that_they_describe() {
+    let decider = Decider::start(
+        "",
+        "[limits.short]\nkey = \"ip\"\nrate = \"1/2s\"\n[limits.long]\nkey = \"ip\"\nrate = \"1/h\"\n\
+         [[routes]]\npath = \"/api/{*rest}\"\nrespond = { status = 204 }\nlimits = [\"short\"]\n\
+         [[routes]]\npath = \"/{*rest}\"\nrespond = { status = 204 }\nlimits = [\"long\"]\n",
+    );
+    for call in [
+        "GET /check\nX-Forwarded-Uri: /api/a\nX-Forwarded-For: 203.0.113.5",
+        "GET /check/envoy/api/a\nX-Forwarded-For: 203.0.113.6",
+    ] {
+        let mut proxy = Client::connect(decider.address);
+        // The limit of the call's own path and of its peer is used up, for a request that is described so.
+        for status in [200, 429] {
+            let own = proxy.ask("GET /check\nX-Forwarded-Uri: /check/envoy/api/a").status;
+            assert!(own == status || own == 429, "{own}");
+        }
+        assert_eq!(proxy.ask(call).status, 200, "{call}");
+        let refused: Vec<_> = (0..4).map(|_| proxy.ask(call)).collect();
+        for answer in &refused {
+            let policy = answer.header("ratelimit-policy").unwrap();
+            assert_eq!((answer.status, policy), (429, "\"short\";q=1;w=2"), "{call}");
+            assert_eq!(answer.header("x-request-id"), None, "{call}");
+        }
+        thread::sleep(Duration::from_millis(refused[3].retry_after_ms()));
+        assert_eq!(proxy.ask(call).status, 200, "{call}");
+    }
 }
 
 #[test]
