@@ -62,13 +62,13 @@ end
 -- With room for the reply to one operation, which is often the only one.
 local reply = { time, nil, nil, nil, nil, nil }
 
--- Returns how many of `count` requests of this cost fit.
+-- The decision: returns how many of `count` requests of this cost fit into what is left.
 local function fitting(count, cost, left)
   if left < 1 then return 0 end
   return count * cost <= left and count or math.floor(left / cost)
 end
 
--- Returns the microseconds until a cost fits: 0 now, -1 never.
+-- Returns the microseconds until a cost fits: 0 now, -1 never. Limits for which it isn't 0 have refused.
 local function delay(key, quota, time, cost, charged, used, ...)
   if cost > quota.capacity then return -1 end
   if used + cost <= quota.capacity then return 0 end
@@ -184,7 +184,7 @@ while at <= end_of_words do
   local word, index = words[at], words[at + 1]
   local is_act = type(word) == 'string'
   if not is_act and word < 0 then
-    -- A bucket that no other operation of this call uses needs no table.
+    -- The same as `decide`, for a bucket that no other operation of this call uses: it needs no table.
     local key, quota, count, cost, charged = KEYS[index], quotas[index], -word, words[at + 2], 0
     local algorithm, capacity = quota.algorithm, quota.capacity
     local used, grow_us, a, b, c, d, e = algorithm.open(key, quota, time)

@@ -191,6 +191,7 @@ impl Gateway {
             target::host(parts)?;
             return Ok(whole(fixed(StatusCode::NO_CONTENT, "", &[])));
         }
+        // As `Gateway::plan` does, but in place, because a plan is expensive to move.
         let claims = self.claims(parts);
         let mut planned = self.planner.plan(&client, parts, &claims);
         if let Some(fetch) = claims.fetch() {

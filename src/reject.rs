@@ -1,7 +1,8 @@
 //! Rejections: the gateway's own responses, in place of the upstream's.
 //!
-//! This module has the code, status and text of each one. They are `application/problem+json` (RFC 9457) and name
-//! the cause, never an upstream's address. gRPC clients get a gRPC status.
+//! This module has the code, status and text of each one; those of limits' refusals come from
+//! `tollgate_limiter::response`. They are `application/problem+json` (RFC 9457) and name the cause, never an
+//! upstream's address. gRPC clients get a gRPC status.
 
 use std::fmt;
 

@@ -1,9 +1,9 @@
 //! The limiter: takes what a request asks of its limits, all or nothing.
 //!
-//! All requests come to `Limiter::admit_in_time`, whose documentation lists the steps of a decision in their order. A bucket is the
-//! count of one limit for one key.
+//! Requests come to `Limiter::admit_in_time`, whose documentation lists the steps of a decision in their order. Those of callers
+//! that never wait may begin behind the steps about waiting. A bucket is the count of one limit for one key.
 //!
-//! All ways in and all steps stand in one file, so that a decision can be read from its start to its end.
+//! All ways in, and the order of the steps, stand in this file. The steps have files of their own.
 
 mod bans;
 mod charging;
@@ -297,13 +297,15 @@ impl Limiter {
 
     /// Decides a request. It takes these steps, in this order:
     ///
-    /// 1. **Does it ever fit?** If it costs more than a quota ever allows, it is refused. (Its charges are computed for this.)
+    /// 1. **Does it ever fit?** If it costs more than a quota ever allows, it is refused. Its charges are computed for this
+    ///    (`charges_of`).
     /// 2. **Does it wait in line?** If others wait for one of its buckets, it joins the end of their queue, unless it would wait in
-    ///    vain: then it is refused.
-    /// 3. **Is a bucket known to be full?** What Redis refused lately, and still would, is refused without asking.
-    /// 4. **The store** charges all limits, or none if one of them has no room.
-    /// 5. **The failure policy** of each limit decides if the store can't.
-    /// 6. **It waits for its room**, if it was refused and its patience lasts as long, and is decided again then.
+    ///    vain: then it is refused (`queue_to_join`).
+    /// 3. **Is a bucket known to be full?** What Redis refused lately, or filled to the last permit, is refused without asking
+    ///    (`refuse_locally`).
+    /// 4. **The store** charges all limits, or none if one of them has no room (`take_from_stores`).
+    /// 5. **The failure policy** of each limit decides if the store can't (`take_without_store`).
+    /// 6. **It waits for its room**, if it was refused and its patience lasts as long, and is decided again then (`hope`, `wait`).
     async fn admit_in_time(
         self: &Arc<Self>,
         asks: &[Ask],
@@ -344,7 +346,7 @@ impl Limiter {
         arrival: Instant,
         deadline: Instant,
     ) -> Result<Admission, Refusal> {
-        let mut asked = self.ask(asks)?;
+        let mut asked = self.charges_of(asks)?;
         if let Store::Memory(store) = &*self.store
             && have_shared_scope(&asked)
         {
@@ -361,7 +363,7 @@ impl Limiter {
 
     /// Decides a request that has waited: as [`Self::decide_now`], but the stores are asked in any case.
     async fn decide_awaited(&self, asks: &[Ask], arrival: Instant) -> Result<Admission, Refusal> {
-        self.take_from_stores(self.ask(asks)?, arrival + self.timeout).await
+        self.take_from_stores(self.charges_of(asks)?, arrival + self.timeout).await
     }
 
     /// Asks the store in this process for the limits that count there, then the shared one for the others. What the first

@@ -49,7 +49,7 @@ pub fn limited_by(refusal: &Refusal) -> Option<&Limited> {
     }
 }
 
-/// Writes the RateLimit fields and Retry-After.
+/// Writes the header fields of a refusal: those of a full limit, or else Retry-After or a challenge.
 pub fn write_fields(fields: &mut impl Fields, refusal: &Refusal, is_grpc: bool, form: RatelimitHeaders) {
     match refusal {
         Refusal::Limited(limited) => {

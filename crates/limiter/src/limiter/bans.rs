@@ -39,7 +39,7 @@ impl Limiter {
     /// The store gives no answer: the key may or may not be banned. If the limit counts in this process meanwhile, it is
     /// banned here.
     pub async fn ban(&self, ask: &Ask) -> Result<bool, StoreError> {
-        let own = self.asked(ask);
+        let own = self.charged(ask);
         let Some(mut ban) = own.look_at_ban(&self.key_prefix) else { return Ok(false) };
         ban.charge.cost = 1;
         let deadline = Instant::now() + PATIENCE;

@@ -11,11 +11,11 @@ use super::{Limiter, failure::NO_ROOM};
 impl Limiter {
     /// Refuses without touching a store where a limit asks for more than it ever allows.
     pub(super) fn refuse_what_never_fits(&self, asks: &[Ask]) -> Result<(), Refusal> {
-        self.ask(asks).map(drop)
+        self.charges_of(asks).map(drop)
     }
 
     /// Returns the charges of a request. A cost that never fits is refused without asking.
-    pub(super) fn ask<'r>(&self, asks: &'r [Ask]) -> Result<ChargedAsks<'r>, Refusal> {
+    pub(super) fn charges_of<'r>(&self, asks: &'r [Ask]) -> Result<ChargedAsks<'r>, Refusal> {
         let mut asked = ChargedAsks::with_capacity(asks.len());
         let mut add = |mut another: ChargedAsk<'r>| {
             if !asked.iter_mut().any(|asked| asked.join(&mut another)) {
@@ -23,7 +23,7 @@ impl Limiter {
             }
         };
         for ask in asks {
-            let another = self.asked(ask);
+            let another = self.charged(ask);
             let ban = another.look_at_ban(&self.key_prefix);
             add(another);
             if let Some(ban) = ban {
@@ -39,7 +39,7 @@ impl Limiter {
     }
 
     /// Returns the charge of an ask, by the quotas that hold now.
-    pub(super) fn asked<'r>(&self, ask: &'r Ask) -> ChargedAsk<'r> {
+    pub(super) fn charged<'r>(&self, ask: &'r Ask) -> ChargedAsk<'r> {
         let (charge, scope) = self.charge(ask);
         let common = self.quota(&ask.limit, None);
         let mut asked = ChargedAsk::new(ask, charge, common);

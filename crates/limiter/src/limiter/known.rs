@@ -38,7 +38,7 @@ impl Limiter {
 
     /// Refuses a request that was refused lately and surely still would be, if nobody has to ask for it or waits for it.
     pub fn refuse_again(&self, asks: &[Ask], now: Instant) -> Option<Box<Limited>> {
-        let asked = match self.ask(asks) {
+        let asked = match self.charges_of(asks) {
             Ok(asked) => asked,
             Err(Refusal::Limited(never)) => return Some(never),
             Err(_) => return None,

@@ -53,7 +53,7 @@ impl Limiter {
     /// # Errors
     /// The store gives no answer.
     pub async fn peek(&self, ask: &Ask) -> Result<KeyState, StoreError> {
-        let mut asked = self.asked(ask);
+        let mut asked = self.charged(ask);
         asked.charge.cost = asked.charge.cost.max(1);
         let is_overridden = self.overridden.of(&ask.limit, Some(&ask.key)).is_some();
         let (mut usage, is_by_network) = self.peek_at(&mut asked).await?;

@@ -75,7 +75,7 @@ impl Limiter {
 
     /// Records a cost. Returns where its limit stands then, and why it could not be recorded if the limit refuses for that.
     async fn report_one(&self, ask: &Ask, deadline: Instant) -> (Standing, Option<StoreError>) {
-        let mut asked = self.asked(ask);
+        let mut asked = self.charged(ask);
         // A debt lengthens the delays that were told.
         self.refusals.forget(&asked.charge.bucket);
         let (store, sent) = (self.store_of(asked.scope), self.refusals.sending());

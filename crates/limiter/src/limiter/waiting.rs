@@ -139,7 +139,7 @@ impl Limiter {
 
     /// Asks the store when `permits` are free.
     pub(super) async fn look(&self, awaited: &Awaited, permits: u32) -> Result<Outcome, StoreError> {
-        let mut asked = self.asked(&awaited.ask);
+        let mut asked = self.charged(&awaited.ask);
         let (bucket, quota) = (awaited.bucket.clone(), awaited.quota);
         asked.charge = Charge { bucket, quota, cost: permits, shadow: false };
         asked.scope = awaited.scope;

@@ -88,7 +88,7 @@ impl Default for Call {
 pub struct ScriptReply {
     /// The server's time in microseconds, then the results of the steps that were done, as lua/walk.lua documents them. Those of
     /// a group: the number of requests admitted, and for each charge how often it was made, what is left, the microseconds until
-    /// there is more room, and those until its cost fits (negative: never).
+    /// there is more room, and those until its cost fits (0: this limit has room, negative: never).
     pub numbers: Vec<i64>,
     /// The steps that failed, each with the error's text. They have changed nothing.
     pub failures: Vec<(usize, String)>,
