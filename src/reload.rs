@@ -158,7 +158,7 @@ impl Reloader {
         config.add_rules(&running.rules);
         (self.complain)(&warnings);
         let changes = config.changes(&running.config, [&running.shown, &shown]);
-        // The settings of the store change at the next start only.
+        // The settings of the store change at the next start only, but for its login.
         mem::swap(&mut config.store, &mut running.config.store);
         let mut rules = BTreeMap::new();
         let build = |before: &_| {
@@ -169,6 +169,11 @@ impl Reloader {
         if let Err(error) = self.control.reload(&config, build).await {
             mem::swap(&mut config.store, &mut running.config.store);
             return Err(self.refuse(Diagnostics::of(&self.source(), &error.to_string()), by));
+        }
+        let url = &mut running.config.store.url;
+        if config.store.url.is_same_place(url) && config.store.url != *url {
+            mem::swap(&mut config.store.url, url);
+            self.limiter.log_in(&config.store.url);
         }
         self.limiter.forget_refusals();
         self.limiter.renew_waits(rules.values().filter_map(|rule| rule.rates()));

@@ -4,6 +4,7 @@
 mod across;
 mod channel;
 mod cluster;
+mod login;
 mod rights;
 mod sentinel;
 mod server;

@@ -59,8 +59,9 @@ impl Config {
     }
 
     /// Returns the keys that a reload applies, each with whether its value is the same.
-    fn settings_at_once(&self, old: &Self) -> [(&'static str, bool); 19] {
+    fn settings_at_once(&self, old: &Self) -> [(&'static str, bool); 20] {
         let (new, before) = (&self.server, &old.server);
+        let (url, old_url) = (&self.store.url, &old.store.url);
         let tracings = self.tracing.as_ref().zip(old.tracing.as_ref());
         [
             ("server.listen", new.listen == before.listen),
@@ -79,6 +80,8 @@ impl Config {
             ("server.request_id", new.request_id == before.request_id),
             ("server.health", new.health == before.health),
             ("admin.token", tokens(self) == tokens(old)),
+            // With another login; another place is for the next start.
+            ("store.url", url == old_url || !url.is_same_place(old_url)),
             ("decisions", self.decisions == old.decisions),
             ("jwt", self.jwt == old.jwt),
             ("tracing.sample", tracings.is_none_or(|(tracing, before)| tracing.sample == before.sample)),
@@ -97,7 +100,7 @@ impl Config {
             ("decisions.ratelimit_service.xds", self.xds == old.xds),
             ("access_log", self.access_log == old.access_log),
             ("tracing", otlp(self) == otlp(old)),
-            ("store.url", new_store.url == old_store.url),
+            ("store.url", new_store.url.is_same_place(&old_store.url)),
             ("store.tls", new_store.tls == old_store.tls),
             ("store.timeout", new_store.timeout == old_store.timeout),
             ("store.instances", new_store.instances == old_store.instances),

@@ -77,8 +77,8 @@ pub(super) struct ConfigFile {
     pub descriptors: Vec<SpannedTable<DescriptorsTable>>,
 }
 
-/// `[store]`: the place of the counts. A change of `on_failure` takes effect with a reload, any other change
-/// at the next start.
+/// `[store]`: the place of the counts. A change of `on_failure`, or of user and password in `url`, takes effect
+/// with a reload, any other change at the next start.
 #[derive(Debug, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]

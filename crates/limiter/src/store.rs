@@ -376,6 +376,15 @@ impl Store {
         Self::Memory(Arc::new(MemoryStore::new(max_bytes)))
     }
 
+    /// Uses the users and passwords of a URL that leads to the same place. Another URL changes nothing.
+    #[cfg_attr(not(feature = "redis"), expect(unused_variables, reason = "memory needs no login"))]
+    pub(crate) fn log_in(&self, url: &StoreUrl) {
+        #[cfg(feature = "redis")]
+        if let (Self::Redis(store), StoreUrl::Redis(url)) = (self, url) {
+            store.log_in(url);
+        }
+    }
+
     /// Connects this thread to the store, so that its first decision needn't wait.
     ///
     /// # Errors

@@ -144,3 +144,17 @@ fn changes_that_need_a_restart_are_marked() {
         ]
     );
 }
+
+#[test]
+fn a_new_password_of_the_store_needs_no_restart() {
+    let changes = |old: &str, new: &str| {
+        let config = |url: &str| {
+            let text = format!("[store]\nurl = \"{url}\"\n{OLD}");
+            Config::parse("gateway.toml", &text, &|_| None).expect("a good file").0
+        };
+        config(new).changes(&config(old), [&Value::Null; 2])
+    };
+    assert_eq!(changes("redis://:x@h", "redis://:y@h"), ["`store.url` changed"]);
+    let elsewhere = changes("redis://:x@h", "redis://:y@i");
+    assert_eq!(elsewhere, ["`store.url` changed: takes effect at the next start"]);
+}

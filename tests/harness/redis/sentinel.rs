@@ -57,6 +57,13 @@ impl Sentinels {
         format!("redis-sentinel://127.0.0.1:{first}?node=127.0.0.1:{second}&service={SERVICE}")
     }
 
+    /// Runs a command on each Sentinel.
+    pub(crate) fn command(&self, words: &[&str]) {
+        for sentinel in &self.sentinels {
+            Connection::connect(sentinel.port).command(words);
+        }
+    }
+
     /// Returns the port of the primary, as the Sentinels name it.
     pub(crate) fn primary(&self) -> u16 {
         self.sentinels[0].of_service("port").parse().unwrap()

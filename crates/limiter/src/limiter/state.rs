@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::{
+    StoreUrl,
     metrics::Page,
     store::{NodeState, Store, StoreError},
 };
@@ -108,6 +109,27 @@ impl Limiter {
     /// The store can't be reached now. Requests are served by their limits' failure policy until it can.
     pub async fn warm_up(&self) -> Result<(), StoreError> {
         self.store.warm_up().await
+    }
+
+    /// Uses the users and passwords of a URL for the store from now on. The URL must lead to the
+    /// [same place](crate::StoreUrl::is_same_place), or else nothing changes. Must be called in a tokio runtime.
+    ///
+    /// Connections that are up stay in use until new ones have been made, so no request fails for it. A login that the
+    /// store rejects is tried again each second.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use tollgate_limiter::Limiter;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = Limiter::connect("redis://gateway:old-password@127.0.0.1:6379")?;
+    /// limiter.log_in(&"redis://gateway:new-password@127.0.0.1:6379".parse()?);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn log_in(&self, url: &StoreUrl) {
+        self.store.log_in(url);
     }
 
     /// Refuses all requests that wait for room, now and later, as if too many waited.

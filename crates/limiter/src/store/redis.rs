@@ -15,6 +15,7 @@ mod channel;
 mod cluster;
 mod connection;
 mod deadlines;
+mod login;
 mod node;
 pub(crate) mod overrides;
 pub mod password;
@@ -276,7 +277,7 @@ impl RedisStore {
         match &self.place {
             Topology::One(node) => {
                 let link = node.link.clone();
-                channel::subscribe(channel, move || link.config.clone())
+                channel::subscribe(channel, move || link.config().as_ref().clone())
             }
             Topology::Cluster(cluster) => {
                 let cluster = cluster.clone();

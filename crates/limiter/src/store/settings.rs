@@ -75,6 +75,17 @@ pub enum StoreUrl {
     Redis(Box<RedisUrl>),
 }
 
+impl StoreUrl {
+    /// Returns true if two URLs lead to the same store, whatever the users and passwords for it.
+    pub fn is_same_place(&self, other: &Self) -> bool {
+        match (self, other) {
+            #[cfg(feature = "redis")]
+            (Self::Redis(url), Self::Redis(other)) => url.is_same_place(other),
+            _ => self == other,
+        }
+    }
+}
+
 impl FromStr for StoreUrl {
     type Err = String;
 

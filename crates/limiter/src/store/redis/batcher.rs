@@ -169,7 +169,7 @@ async fn live(batcher: Weak<Batcher>, wake: Arc<Notify>) {
 
 impl Batcher {
     pub(super) fn start(link: Arc<Link>) -> Arc<Self> {
-        let connection = ArcSwap::from_pointee(Connection::start(&link.config, Arc::downgrade(&link)));
+        let connection = ArcSwap::from_pointee(Connection::start(&link.config(), Arc::downgrade(&link)));
         let (runtime, calls) = (Handle::current(), Semaphore::new(CALLS_MOST));
         let (timeouts, silence, queue, looks, begun, wake) = Default::default();
         let deadlines = Arc::<Deadlines>::default();
@@ -213,13 +213,13 @@ impl Batcher {
     /// Starts again with another connection.
     pub(super) fn reconnect(&self) {
         let _in_runtime = self.runtime.enter();
-        self.connection.store(Arc::new(Connection::start(&self.link.config, Arc::downgrade(&self.link))));
+        self.connection.store(Arc::new(Connection::start(&self.link.config(), Arc::downgrade(&self.link))));
     }
 
     /// Goes over to another connection, soon, if it can be made: the old one is used until then.
     pub(super) fn go_over(self: &Arc<Self>) {
         let batcher = self.clone();
-        self.runtime.spawn(async move { batcher.go_over_to(&batcher.link.config).await });
+        self.runtime.spawn(async move { batcher.go_over_to(&batcher.link.config()).await });
     }
 
     /// Goes over to what may be another server. Returns whether it could be reached.
@@ -239,7 +239,7 @@ impl Batcher {
         }
         let batcher = self.clone();
         self.runtime.spawn(async move {
-            batcher.go_over_to(&batcher.link.config).await;
+            batcher.go_over_to(&batcher.link.config()).await;
             sleep(LOOK_EVERY).await;
             batcher.looks.store(false, Relaxed);
         });

@@ -56,7 +56,7 @@ const IDLE_NODE_KEPT: Duration = Duration::from_secs(60);
 
 pub(super) struct Cluster {
     me: Weak<Self>,
-    access: Access,
+    access: ArcSwap<Access>,
     seeds: Vec<Endpoint>,
     /// The longest of all nodes.
     round_trip: Arc<RoundTrip>,
@@ -84,7 +84,7 @@ impl Cluster {
             let me = me.clone();
             Self {
                 me,
-                access,
+                access: ArcSwap::from_pointee(access),
                 seeds,
                 round_trip,
                 nodes,
@@ -98,6 +98,16 @@ impl Cluster {
                 sent,
             }
         })
+    }
+
+    /// Returns the settings of connections to nodes that are discovered.
+    pub(super) fn access(&self) -> Arc<Access> {
+        self.access.load_full()
+    }
+
+    /// Replaces the settings of connections to nodes that are discovered.
+    pub(super) fn set_access(&self, access: Access) {
+        self.access.store(Arc::new(access));
     }
 
     /// Connects this thread to all nodes.
@@ -179,8 +189,8 @@ impl Cluster {
         let well: Vec<_> =
             self.nodes.lock().values().filter(|node| !node.link.breaker.is_open()).cloned().collect();
         match fastrand::choice(&well) {
-            Some(node) => node.link.config.clone(),
-            None => self.access.to(&self.seeds[fastrand::usize(..self.seeds.len())]),
+            Some(node) => node.link.config().as_ref().clone(),
+            None => self.access().to(&self.seeds[fastrand::usize(..self.seeds.len())]),
         }
     }
 
@@ -250,7 +260,7 @@ impl Cluster {
     fn referred(&self, written: &str, from: &Node) -> Option<Endpoint> {
         let (host, port) = written.rsplit_once(':')?;
         let host = if host.is_empty() {
-            from.link.config.server.hosts().first()?.host.to_string()
+            from.link.config().server.hosts().first()?.host.to_string()
         } else {
             host.to_owned()
         };
@@ -266,7 +276,8 @@ impl Cluster {
         if nodes.len() >= NODES_MOST {
             return None;
         }
-        let (config, keys) = (self.access.to(endpoint), self.access.key_prefix.clone());
+        let access = self.access();
+        let (config, keys) = (access.to(endpoint), access.key_prefix.clone());
         let node =
             Arc::new(Node::new(endpoint.to_string(), config, keys, self.round_trip.clone(), self.me.clone()));
         nodes.insert(endpoint.clone(), node.clone());
@@ -347,7 +358,7 @@ impl Cluster {
     }
 
     async fn ask_seed(&self, seed: &Endpoint) -> Result<Vec<Range>, StoreError> {
-        let mut connection = Connection::once(&self.access.to(seed));
+        let mut connection = Connection::once(&self.access().to(seed));
         connection.made().await?;
         let answer = connection.command("CLUSTER", vec![Value::from_static_str("SLOTS")], CONNECT_TIMEOUT);
         let answer = answer.await.map_err(failure)?;

@@ -48,7 +48,7 @@ const RECONNECT_JITTER_MS: u32 = 10;
 /// The settings of connections to servers: the part of a URL that all of them share.
 #[derive(Clone)]
 pub(super) struct Access {
-    base: Config,
+    pub(super) base: Config,
     /// The server's name in its certificate. `None` if it is the host.
     server_name: Option<String>,
     /// The beginning of all keys.

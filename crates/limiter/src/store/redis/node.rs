@@ -51,7 +51,7 @@ pub(super) struct Node {
 /// A server as all threads see it.
 pub(super) struct Link {
     pub(super) name: String,
-    pub(super) config: Config,
+    config: ArcSwap<Config>,
     key_prefix: Arc<str>,
     pub(super) timeout: Duration,
     pub(super) breaker: Breaker,
@@ -89,7 +89,7 @@ impl Node {
         let (calls, charges) = (Histogram::of_times(), Histogram::of_sizes());
         let link = Link {
             name,
-            config,
+            config: ArcSwap::from_pointee(config),
             key_prefix,
             timeout,
             breaker,
@@ -214,10 +214,11 @@ impl Node {
     }
 
     fn start_batcher(&self) -> Arc<Batcher> {
-        let batcher = Batcher::start(self.link.clone());
+        // Within the lock, so that one with an older login is among them when that is replaced.
         let mut batchers = self.link.batchers.lock();
+        let batcher = Batcher::start(self.link.clone());
         batchers.retain(|other| other.upgrade().is_some_and(|other| !other.has_ended()));
-        if batchers.is_empty() && self.link.config.server.is_sentinel() {
+        if batchers.is_empty() && self.link.config().server.is_sentinel() {
             tokio::spawn(sentinel::watch(Arc::downgrade(&self.link)));
         }
         batchers.push(Arc::downgrade(&batcher));
@@ -226,6 +227,16 @@ impl Node {
 }
 
 impl Link {
+    /// Returns the settings of new connections.
+    pub(super) fn config(&self) -> Arc<Config> {
+        self.config.load_full()
+    }
+
+    /// Replaces the settings of new connections.
+    pub(super) fn set_config(&self, config: Config) {
+        self.config.store(Arc::new(config));
+    }
+
     /// Notes how a call ended that was sent then. Probes the server if that opens the breaker. If only this thread's
     /// connection is silent, has it replaced.
     pub(super) fn note<T>(
@@ -302,13 +313,13 @@ impl Link {
 
     /// Logs, once, which rights the server's user lacks.
     async fn test(&self, connection: &Connection) {
-        let others: &[_] = match (self.is_in_cluster(), self.replicas.get(), self.config.server.is_sentinel())
-        {
-            (true, ..) => &["CLUSTER SLOTS", "ASKING"],
-            (_, Some(_), _) => &["ROLE", "WAIT 0 0"],
-            (.., true) => &["ROLE"],
-            _ => &[],
-        };
+        let others: &[_] =
+            match (self.is_in_cluster(), self.replicas.get(), self.config().server.is_sentinel()) {
+                (true, ..) => &["CLUSTER SLOTS", "ASKING"],
+                (_, Some(_), _) => &["ROLE", "WAIT 0 0"],
+                (.., true) => &["ROLE"],
+                _ => &[],
+            };
         let look = async || {
             let missing = self_test::missing_rights(connection, &self.key_prefix, others).await?;
             if !missing.is_empty() {

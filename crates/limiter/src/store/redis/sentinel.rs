@@ -19,7 +19,7 @@ const RECONNECT_EVERY: Duration = Duration::from_millis(200);
 
 /// Heeds any of the Sentinels of a link for as long as there is one.
 pub(super) async fn watch(link: Weak<Link>) {
-    while let Some(config) = link.upgrade().map(|link| link.config.clone()) {
+    while let Some(config) = link.upgrade().map(|link| link.config()) {
         let ServerConfig::Sentinel { hosts, service_name, username, password } = &config.server else {
             return;
         };
@@ -29,7 +29,7 @@ pub(super) async fn watch(link: Weak<Link>) {
             username: username.clone(),
             password: password.clone(),
             database: None,
-            ..config.clone()
+            ..config.as_ref().clone()
         };
         let (sender, mut said) = mpsc::channel::<Bytes>(1);
         let heed = async {
@@ -37,7 +37,7 @@ pub(super) async fn watch(link: Weak<Link>) {
                 let text = String::from_utf8_lossy(&message);
                 if text.split(' ').next() == Some(service_name) {
                     tracing::info!("the store's Sentinels have switched to another primary: {text}");
-                    follow(&link, &config, sentinel.clone());
+                    follow(&link, sentinel.clone());
                 }
             }
         };
@@ -50,9 +50,9 @@ pub(super) async fn watch(link: Weak<Link>) {
 }
 
 /// Connects all threads to the primary that this Sentinel names: others may not know it yet.
-fn follow(link: &Weak<Link>, config: &Config, sentinel: Server) {
+fn follow(link: &Weak<Link>, sentinel: Server) {
     let Some(link) = link.upgrade() else { return };
-    let mut config = config.clone();
+    let mut config = link.config().as_ref().clone();
     if let ServerConfig::Sentinel { hosts, .. } = &mut config.server {
         *hosts = vec![sentinel];
     }

@@ -1,0 +1,208 @@
+//! Users and passwords of the store that change while gateways run: a reload uses the new ones.
+
+use std::{fs, path::Path};
+
+use crate::{
+    harness::{
+        gateway::Gateway,
+        load::Load,
+        redis::{Redis, cluster::Cluster, sentinel::Sentinels},
+        wait_until,
+    },
+    topology::{ask, assert_five_pass, by_key},
+};
+
+const PERMITS: usize = 1_000_000;
+
+/// A secret in a file of its own.
+struct Secret {
+    folder: tempfile::TempDir,
+}
+
+impl Secret {
+    fn new(text: &str) -> Self {
+        let secret = Self { folder: tempfile::tempdir().unwrap() };
+        secret.write(text);
+        secret
+    }
+
+    fn path(&self) -> std::path::PathBuf {
+        self.folder.path().join("secret")
+    }
+
+    /// The form in which gateway.toml refers to it.
+    fn reference(&self) -> String {
+        format!("${{file:{}}}", Path::display(&self.path()))
+    }
+
+    /// Replaces it, which the gateway may notice by itself.
+    fn write(&self, text: &str) {
+        let next = self.folder.path().join("next");
+        fs::write(&next, format!("{text}\n")).unwrap();
+        fs::rename(next, self.path()).unwrap();
+    }
+}
+
+/// Returns a configuration in which all requests are counted, and get 503 if the store can't answer.
+fn by_all(url: &str) -> String {
+    format!(
+        "[store]\nurl = \"{url}\"\ntimeout = \"2s\"\non_failure = \"deny\"\n[server]\nworkers = 2\n\
+         [[routes]]\npath = \"/\"\nrespond = {{ status = 200 }}\n\
+         limits = [{{ name = \"all\", key = \"global\", rate = \"{PERMITS}/h\" }}]\n"
+    )
+}
+
+/// Replaces the secret, and waits until the gateway has reloaded it.
+fn reload(gateway: &Gateway, secret: &Secret, text: &str) {
+    secret.write(text);
+    gateway.signal("HUP");
+    wait_until("the gateway reloads", || gateway.log().contains("`store.url` changed"));
+    assert!(!gateway.log().contains("at the next start"), "{}", gateway.log());
+}
+
+/// Returns the ids of the connections of a user in a server's list.
+fn ids(list: &str, user: &str) -> Vec<u64> {
+    let lines = list.lines().filter(|line| line.contains(&format!(" user={user} ")));
+    lines.map(|line| line.split(['=', ' ']).nth(1).unwrap().parse().unwrap()).collect()
+}
+
+/// Returns the ids of the connections of the user `gateway`, without those that subscribe.
+fn connections(server: &Redis) -> Vec<u64> {
+    ids(&server.command(&["CLIENT", "LIST", "TYPE", "normal"]), "gateway")
+}
+
+/// Replaces the secret by that which these servers know already, and closes the connections that use the new one. The
+/// gateway must make others.
+fn change_everywhere(gateway: &Gateway, secret: &Secret, text: &str, servers: &[&Redis]) {
+    let last = servers.iter().map(|server| connections(server).into_iter().max().unwrap_or(0));
+    let last: Vec<u64> = last.collect();
+    reload(gateway, secret, text);
+    wait_until("all connections are new", || {
+        let mut servers = servers.iter().zip(&last);
+        servers.all(|(server, last)| connections(server).iter().all(|id| id > last))
+    });
+    for server in servers {
+        server.command(&["CLIENT", "KILL", "USER", "gateway"]);
+    }
+}
+
+fn is_accepted(gateway: &Gateway) -> bool {
+    !["WRONGPASS", "NOAUTH"].iter().any(|word| gateway.log().contains(word))
+}
+
+fn set_password(server: &Redis, password: &str) {
+    let password = format!(">{password}");
+    server.command(&["ACL", "SETUSER", "gateway", "on", "resetpass", &password, "~*", "&*", "+@all"]);
+}
+
+#[test]
+fn a_reload_uses_the_new_password_and_no_request_fails() {
+    let redis = Redis::start();
+    redis.command(&["CONFIG", "SET", "requirepass", "first"]);
+    let as_admin = |password, words: &[&str]| redis.command(&[&["-a", password], words].concat());
+    let secret = Secret::new("first");
+    let url = format!("redis://:{}@127.0.0.1:{}", secret.reference(), redis.port());
+    let gateway = Gateway::start(&by_all(&url));
+    let load = Load::start(&gateway, 2, || "/".to_owned());
+    load.wait_for(100);
+    as_admin("first", &["CONFIG", "SET", "requirepass", "second"]);
+    let connections = || ids(&as_admin("second", &["CLIENT", "LIST", "TYPE", "normal"]), "default");
+    let last = connections().into_iter().max().expect("a connection");
+    reload(&gateway, &secret, "second");
+    wait_until("all connections are new", || connections().iter().all(|id| *id > last));
+    load.wait_for(100);
+    let answers = load.end();
+    assert!(answers.iter().all(|answer| answer.status == 200), "{}", gateway.log());
+    as_admin("second", &["CLIENT", "KILL", "TYPE", "normal"]);
+    wait_until("the gateway connects again", || gateway.get("/").status == 200);
+    let left = gateway.get("/").header("ratelimit").unwrap().split([';', '=']).nth(2).unwrap().to_owned();
+    let counted = PERMITS - left.parse::<usize>().unwrap();
+    assert!(counted > answers.len(), "{counted} of {}", answers.len());
+    assert!(is_accepted(&gateway), "{}", gateway.log());
+}
+
+#[test]
+fn a_password_that_redis_gets_later_is_tried_again_while_old_connections_serve() {
+    let redis = Redis::start();
+    set_password(&redis, "first");
+    let secret = Secret::new("first");
+    let url = format!("redis://gateway:{}@127.0.0.1:{}", secret.reference(), redis.port());
+    let gateway = Gateway::start(&by_key(&format!("url = \"{url}\"")));
+    assert_five_pass(&[&gateway], "a");
+    let last = connections(&redis).into_iter().max().expect("a connection");
+    reload(&gateway, &secret, "second");
+    wait_until("Redis's words are logged", || gateway.log().contains("WRONGPASS"));
+    assert_five_pass(&[&gateway], "b");
+    set_password(&redis, "second");
+    wait_until("all connections are new", || {
+        let now = connections(&redis);
+        !now.is_empty() && now.iter().all(|id| *id > last)
+    });
+    assert_five_pass(&[&gateway], "c");
+    assert_eq!(ask(&gateway, "a"), 429);
+    assert!(!gateway.log().contains("the store fails"), "{}", gateway.log());
+}
+
+#[test]
+fn a_reload_uses_the_new_passwords_of_sentinels_and_their_primary() {
+    let sentinels = Sentinels::start();
+    let set = |password: &str| {
+        sentinels.servers.iter().for_each(|server| set_password(server, password));
+        let password = format!(">{password}");
+        sentinels.command(&[
+            "ACL",
+            "SETUSER",
+            "watcher",
+            "on",
+            "resetpass",
+            &password,
+            "allchannels",
+            "+@all",
+        ]);
+    };
+    set("first");
+    let secret = Secret::new("first");
+    let url = sentinels
+        .url()
+        .replace("redis-sentinel://", &format!("redis-sentinel://gateway:{}@", secret.reference()));
+    let url = format!("{url}&sentinelUsername=watcher&sentinelPassword={}", secret.reference());
+    let gateway = Gateway::start(&by_all(&url));
+    assert_eq!(gateway.get("/").status, 200, "{}", gateway.log());
+    set("second");
+    change_everywhere(&gateway, &secret, "second", &sentinels.servers.each_ref());
+    wait_until("the gateway connects again", || gateway.get("/").status == 200);
+    sentinels.command(&["CLIENT", "KILL", "USER", "watcher"]);
+    sentinels.fail_over();
+    let new = sentinels.servers.iter().find(|server| server.port() == sentinels.primary()).unwrap();
+    wait_until("the new primary is asked", || {
+        gateway.get("/").status == 200 && new.info("role") == "master" && !connections(new).is_empty()
+    });
+    assert!(is_accepted(&gateway), "{}", gateway.log());
+}
+
+#[test]
+fn a_reload_uses_the_new_password_on_all_nodes_of_a_cluster() {
+    let cluster = Cluster::start();
+    let set = |password: &str| cluster.nodes.iter().for_each(|node| set_password(node, password));
+    set("first");
+    let secret = Secret::new("first");
+    let url = cluster
+        .url()
+        .replace("redis-cluster://", &format!("redis-cluster://gateway:{}@", secret.reference()));
+    let gateway = Gateway::start(&by_key(&format!("url = \"{url}\"")));
+    let keys = ["a", "b", "c", "d", "e", "f"];
+    let by_owner = |owner| {
+        let bucket = |key: &&&str| cluster.owner(&format!("{{header:x-key={key}}}")) == owner;
+        *keys.iter().find(bucket).expect("a key on each primary")
+    };
+    let each = [0, 1, 2].map(by_owner);
+    for key in each {
+        assert_eq!(ask(&gateway, key), 200, "{}", gateway.log());
+    }
+    set("second");
+    change_everywhere(&gateway, &secret, "second", &cluster.nodes.iter().collect::<Vec<_>>());
+    for key in each {
+        wait_until("the node is asked again", || ask(&gateway, key) == 200);
+    }
+    assert!(is_accepted(&gateway), "{}", gateway.log());
+}
