@@ -3,6 +3,7 @@
 mod cuts;
 mod errors;
 mod far;
+mod instances;
 
 use std::{
     cell::RefCell,

@@ -17,6 +17,7 @@ mod algorithms;
 mod calendar;
 mod contract;
 mod foreign;
+mod instances;
 mod lua54;
 mod opened;
 mod oracle;

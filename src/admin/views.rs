@@ -294,6 +294,7 @@ fn store(view: &Period<'_>) -> Value {
     let failures = view.now.store_failures.saturating_sub(view.before.store_failures);
     json!({
         "up": limiter.store_answers(),
+        "instances": limiter.instances(),
         "nodes": nodes.collect::<Value>(),
         "failures_per_second": view.per_second(failures),
         "memory_bytes": bytes,

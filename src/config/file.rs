@@ -42,7 +42,7 @@ pub(super) use self::{
 };
 use super::{
     AccessLogFormat, LogFormat, ServerUrl,
-    value::{Fraction, JwksLocation, Otlp, Output, ParsedText, RefreshTime, Secret, Size, Whole},
+    value::{Fraction, GatewayCount, JwksLocation, Otlp, Output, ParsedText, RefreshTime, Secret, Size},
 };
 
 /// A complete gateway.toml.
@@ -95,9 +95,9 @@ pub(super) struct StoreTable {
     /// Failure policy while the store is unavailable: count in this process (`"local"`), `"allow"` the
     /// request, or `"deny"` it with 503. Limits can override it. Default: `"local"`.
     pub on_failure: ParsedText<OnFailure>,
-    /// Number of gateways that share the limits, at least 1. With `on_failure = "local"` each enforces its
-    /// share. Default: 1.
-    pub instances: Whole<1, 1_000_000>,
+    /// Number of gateways that share the limits, at least 1, or `"auto"`: they are counted in Redis. With `on_failure =
+    /// "local"` each enforces its share. Default: 1.
+    pub instances: GatewayCount,
     /// If true, a decision counts only once all replicas of the server have it, so that a failover loses no grant. For
     /// Sentinel and standalone servers; costs a round trip to the replicas. Default: false.
     pub replicated: Spanned<bool>,
@@ -114,7 +114,7 @@ impl Default for StoreTable {
             tls: None,
             timeout: ParsedText(Duration::from_millis(50)),
             on_failure: ParsedText(OnFailure::Local),
-            instances: Whole(1),
+            instances: GatewayCount(1),
             replicated: Spanned::new(0..0, false),
             key_prefix: Spanned::new(0..0, ParsedText("tollgate".to_owned())),
             max_memory: Spanned::new(0..0, ParsedText(Size(256 << 20))),

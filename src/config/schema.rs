@@ -16,7 +16,7 @@ use super::{
         ConfigFile, LimitTable, Pairs, RateOrZero, ResponseCostTable, RouteLimit, RouteUpstreams,
         ServerEntry, ServerList, Spanned, SpannedTable, UpstreamServerTable, ValueList,
     },
-    value::{AnyRate, Fraction, FromText, ParsedText, Whole},
+    value::{AnyRate, Fraction, FromText, GatewayCount, ParsedText, Whole},
 };
 
 #[test]
@@ -125,6 +125,10 @@ unnamed! {
     [T: FromText] ParsedText<T>: |_| of_string(T::EXPECTED, T::FORM);
     [const MIN: u32, const MAX: u32] Whole<MIN, MAX>: |_| {
         json_schema!({ "type": "integer", "minimum": MIN, "maximum": MAX })
+    };
+    [] GatewayCount: |generator| {
+        let number = generator.subschema_for::<Whole<1, { GatewayCount::MAX }>>();
+        json_schema!({ "anyOf": [number, of_string("\"auto\"", None)] })
     };
     [] Fraction: |_| json_schema!({ "type": "number", "minimum": 0, "maximum": 1 });
     [T: FromText] ValueList<T>: |generator| one_or_many::<ParsedText<T>>(generator);

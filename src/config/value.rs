@@ -18,7 +18,7 @@ pub(super) use self::{
     http::FieldName,
     key::RateSource,
     limit::{AnyRate, BanDuration, CalendarOffset, LeaseDuration, RefreshTime, ReportedDescriptors, Wait},
-    number::{BodyMost, Fraction, Size, Whole},
+    number::{BodyMost, Fraction, GatewayCount, Size, Whole},
     upstream::Interval,
     url::{JwksLocation, Otlp},
 };

@@ -3,6 +3,7 @@
 use crate::{
     harness::{
         gateway::Gateway,
+        metrics::Metrics,
         redis::{Redis, sentinel::Sentinels},
         wait_until,
     },
@@ -16,8 +17,12 @@ fn create_user(redis: &Redis, more: &[&str]) {
 }
 
 fn assert_serves(store: &str) {
-    let gateway = Gateway::start(&by_key(store));
+    let toml = by_key(&format!("{store}\ninstances = \"auto\""));
+    let gateway = Gateway::start(&format!("{toml}\n[admin]\nlisten = \"127.0.0.1:0\"\n"));
     assert_five_pass(&[&gateway], "a");
+    let (_, admin) = gateway.greeting().split_once("dashboard: http://").unwrap();
+    let admin = admin.lines().next().unwrap();
+    wait_until("it is counted", || Metrics::scrape(admin).of("tollgate_instances") == 1.0);
     assert!(!gateway.log().contains("the store"), "{}", gateway.log());
 }
 

@@ -66,9 +66,12 @@ fn a_limit_holds_for_a_user_with_only_the_documented_rights() {
         "docs/redisson.md has other rights"
     );
     let rights: Vec<&str> = RIGHTS.split_whitespace().chain(REDISSON_RIGHTS.split_whitespace()).collect();
-    let [overrides, rate] =
-        [include_str!("../../lua/overrides.lua"), include_str!("../../lua/redisson_rate.lua")];
-    let scripts = [SOURCE, overrides, rate].concat();
+    let others = [
+        include_str!("../../lua/overrides.lua"),
+        include_str!("../../lua/redisson_rate.lua"),
+        include_str!("../../lua/instances.lua"),
+    ];
+    let scripts = [SOURCE, &others.concat()].concat();
     for call in scripts.split("call('").skip(1).map(|rest| rest.split('\'').next().unwrap()) {
         let right = format!("+{}", call.to_ascii_lowercase());
         // Only programs let a limiter stay, so a gateway needs no right to it.

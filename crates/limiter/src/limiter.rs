@@ -8,6 +8,7 @@
 mod bans;
 mod charging;
 mod failure;
+mod instances;
 mod known;
 mod operators;
 mod outcome;
@@ -34,6 +35,7 @@ use crate::{
 
 use self::{
     failure::deny,
+    instances::KnownInstances,
     outcome::{hold, refuse},
     redisson::RedisRates,
 };
@@ -78,7 +80,7 @@ pub struct Limiter {
     overridden: Overridden,
     waits: Arc<Waits>,
     timeout: Duration,
-    instances: u32,
+    instances: KnownInstances,
     key_prefix: String,
     /// Decisions that the store didn't give.
     failures: CountsByWord,
@@ -137,6 +139,7 @@ impl Limiter {
             Store::Memory(_) => store.clone(),
             Store::Redis(_) => Arc::new(Store::in_process(config.max_memory)),
         };
+        let instances = KnownInstances::of(config.instances, &store);
         let limiter = Arc::new(Self {
             store,
             local,
@@ -144,13 +147,16 @@ impl Limiter {
             overridden: Overridden::new(&config.key_prefix),
             waits: Arc::default(),
             timeout: config.timeout,
-            instances: config.instances,
+            instances,
             key_prefix: config.key_prefix.clone(),
             failures: CountsByWord::of(&StoreError::KINDS),
             set_back: Counts::new(1),
             redis_rates: RedisRates::default(),
         });
         tokio::spawn(Self::follow_changes(Arc::downgrade(&limiter)));
+        if limiter.instances().is_none() {
+            tokio::spawn(Self::count_instances(Arc::downgrade(&limiter)));
+        }
         Ok(limiter)
     }
 

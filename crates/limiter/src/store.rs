@@ -518,6 +518,21 @@ impl Store {
         self.send(Operation::On { bucket, quota, act: Act::Release(id) });
     }
 
+    /// Gives a sign of life of this process, and returns how many processes with this prefix have lately given one.
+    ///
+    /// # Errors
+    /// No answer, within `deadline`.
+    pub(crate) async fn count_instances(
+        &self,
+        key_prefix: &str,
+        deadline: Instant,
+    ) -> Result<u32, StoreError> {
+        match self {
+            Self::Memory(_) => Ok(1),
+            Self::Redis(store) => store.count_instances(key_prefix, deadline).await,
+        }
+    }
+
     /// Waits until what was sent without waiting for it, by any thread, has been done or given up.
     pub async fn flush(&self) {
         match self {

@@ -536,9 +536,10 @@ function showState(state) {
     state.upstreams.flatMap(({ upstream, servers }) => servers.map((server) => ({ upstream, ...server }))),
   );
   tables.store.show(state.store.nodes);
-  const { memory_bytes: used, memory_max_bytes: most, failures_per_second: failures } = state.store;
+  const { instances, memory_bytes: used, memory_max_bytes: most, failures_per_second: failures } = state.store;
   byId("memory").textContent =
-    `Counts in this process: ${bytes(used)} of ${bytes(most)}. Decisions without the store: ${rate(failures)} per second.`;
+    `Counts in this process: ${bytes(used)} of ${bytes(most)}. Decisions without the store: ${rate(failures)} per second. ` +
+    `Gateways that share the limits: ${instances ?? "not known yet"}.`;
   showReload(state.reload);
   showLimits(state.limits.map((limit) => limit.limit));
   charts.forEach((chart) => chart.render());

@@ -31,6 +31,44 @@ impl<const MIN: u32, const MAX: u32> de::Visitor<'_> for WholeVisitor<MIN, MAX> 
     }
 }
 
+/// The number of gateways that share the limits. 0, written as `auto`, means that they are counted.
+#[derive(Debug)]
+pub(in crate::config) struct GatewayCount(pub u32);
+
+impl GatewayCount {
+    pub(in crate::config) const MAX: u32 = 1_000_000;
+}
+
+impl<'de> Deserialize<'de> for GatewayCount {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_any(GatewayCountVisitor)
+    }
+}
+
+struct GatewayCountVisitor;
+
+impl de::Visitor<'_> for GatewayCountVisitor {
+    type Value = GatewayCount;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a whole number from 1 to {}, or \"auto\"", GatewayCount::MAX)
+    }
+
+    fn visit_i64<E: de::Error>(self, number: i64) -> Result<GatewayCount, E> {
+        WholeVisitor::<1, { GatewayCount::MAX }>
+            .visit_i64(number)
+            .map(|Whole(number)| GatewayCount(number))
+            .map_err(|_: E| E::invalid_value(de::Unexpected::Signed(number), &self))
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<GatewayCount, E> {
+        match text {
+            "auto" => Ok(GatewayCount(0)),
+            _ => Err(E::invalid_type(de::Unexpected::Str(text), &self)),
+        }
+    }
+}
+
 /// A number from 0 to 1.
 #[derive(Debug)]
 pub(in crate::config) struct Fraction(pub f64);

@@ -12,27 +12,33 @@ use super::{Limiter, outcome::refuse};
 
 impl Limiter {
     /// Decides by the limits' failure policy: one `deny` refuses, else the `local` ones count here.
-    /// Where counting here is what fails, for want of memory, `local` is `deny`.
+    /// If this process can't count, for lack of memory or because the number of gateways isn't known yet, `local` is
+    /// `deny`.
     pub(super) async fn take_without_store(
         &self,
         asked: ChargedAsks<'_>,
         error: StoreError,
         deadline: Instant,
     ) -> Result<Admission, Refusal> {
-        let is_full = matches!(error, StoreError::Full);
+        let instances = match error {
+            StoreError::Full => None,
+            _ => self.instances(),
+        };
         let denies = |asked: &ChargedAsk<'_>| match asked.ask.limit.on_failure {
             OnFailure::Deny => !asked.charge.shadow,
-            OnFailure::Local => !asked.charge.shadow && is_full,
+            OnFailure::Local => !asked.charge.shadow && instances.is_none(),
             OnFailure::Allow => false,
         };
         if asked.iter().any(denies) {
             return Err(deny(&asked, error, denies));
         }
-        let (mut counted, passed): (ChargedAsks<'_>, ChargedAsks<'_>) =
-            asked.into_iter().partition(|asked| asked.ask.limit.on_failure == OnFailure::Local && !is_full);
+        let counts =
+            |asked: &ChargedAsk<'_>| asked.ask.limit.on_failure == OnFailure::Local && instances.is_some();
+        let (mut counted, passed): (ChargedAsks<'_>, ChargedAsks<'_>) = asked.into_iter().partition(counts);
         for ChargedAsk { charge, common, .. } in &mut counted {
-            charge.quota = charge.quota.share(self.instances);
-            *common = common.share(self.instances);
+            let instances = instances.unwrap_or(1);
+            charge.quota = charge.quota.share(instances);
+            *common = common.share(instances);
             charge.cost = charge.cost.min(charge.quota.capacity());
         }
         let mut admission = Admission::default();

@@ -94,10 +94,14 @@ impl Limiter {
             Err(error) => error,
         };
         self.failures.add(error.kind());
-        match ask.limit.on_failure {
-            OnFailure::Allow => (asked.standing(UNKNOWN_ROOM, Origin::FallbackAllow), None),
-            OnFailure::Local if matches!(**store, Store::Redis(_)) => {
-                self.report_without_store(asked, deadline).await
+        let instances = match **store {
+            Store::Redis(_) => self.instances(),
+            Store::Memory(_) => None,
+        };
+        match (ask.limit.on_failure, instances) {
+            (OnFailure::Allow, _) => (asked.standing(UNKNOWN_ROOM, Origin::FallbackAllow), None),
+            (OnFailure::Local, Some(instances)) => {
+                self.report_without_store(asked, instances, deadline).await
             }
             _ => (denial(ask, asked.charge.quota), Some(error)),
         }
@@ -107,10 +111,11 @@ impl Limiter {
     async fn report_without_store(
         &self,
         mut asked: ChargedAsk<'_>,
+        instances: u32,
         deadline: Instant,
     ) -> (Standing, Option<StoreError>) {
-        asked.charge.quota = asked.charge.quota.share(self.instances);
-        asked.common = asked.common.share(self.instances);
+        asked.charge.quota = asked.charge.quota.share(instances);
+        asked.common = asked.common.share(instances);
         match self.local.report_placed(&mut asked, deadline).await {
             Ok(usage) => {
                 let outcome = usage.outcome(asked.charge().quota, true);

@@ -84,6 +84,11 @@ impl Limiter {
             "Decisions on sliding windows with permits a window or more ahead of the store's clock, which was set back",
             self.set_back.sum(0),
         );
+        page.gauge(
+            "tollgate_instances",
+            "Gateways that share the limits, by store.instances; 0 if they haven't been counted yet",
+            self.instances().unwrap_or(0),
+        );
         page.gauge("tollgate_store_up", "1 if the store is available", u32::from(self.store_answers()));
         self.local.write_metrics(page);
         if !Arc::ptr_eq(&self.local, &self.store) {

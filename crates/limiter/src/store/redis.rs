@@ -15,6 +15,7 @@ mod channel;
 mod cluster;
 mod connection;
 mod deadlines;
+mod instances;
 mod login;
 mod node;
 pub(crate) mod overrides;
@@ -73,6 +74,8 @@ pub struct RedisStore {
     /// The name of a single node in metrics: its address in the URL.
     label: String,
     left_behind: AtomicU64,
+    /// The name of this process among those that share the server.
+    process: String,
 }
 
 /// The nodes that hold the buckets.
@@ -112,7 +115,8 @@ impl RedisStore {
             RedisServers::Sentinel { service, .. } => service.clone(),
             RedisServers::Cluster(_) => String::new(),
         };
-        Ok(Self { place, round_trip, label, left_behind: AtomicU64::new(0) })
+        let process = format!("{:016x}", fastrand::u64(..));
+        Ok(Self { place, round_trip, label, left_behind: AtomicU64::new(0), process })
     }
 
     /// Has decisions count once all replicas of the server have them, from the first connection on. In a Cluster it

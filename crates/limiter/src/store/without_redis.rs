@@ -122,6 +122,10 @@ impl RedisStore {
         match self.0 {}
     }
 
+    pub async fn count_instances(&self, _: &str, _: Instant) -> Result<u32, StoreError> {
+        match self.0 {}
+    }
+
     pub fn subscribe(&self, _: String) -> mpsc::Receiver<Bytes> {
         match self.0 {}
     }

@@ -1,0 +1,55 @@
+//! Gateways that count each other, and what each admits while the store is down.
+
+use crate::harness::{gateway::Gateway, metrics::Metrics, redis::Redis, wait_until};
+
+const PERMITS: usize = 12;
+
+fn start(redis: &Redis) -> Gateway {
+    Gateway::start(&format!(
+        "[store]\nurl = \"{}\"\ninstances = \"auto\"\n[server]\nworkers = 2\n[admin]\nlisten = \"127.0.0.1:0\"\n\
+         [limits.l]\nkey = \"global\"\nrate = \"{PERMITS}/h\"\n\
+         [limits.allowed]\nkey = \"global\"\nrate = \"1/h\"\non_failure = \"allow\"\n\
+         [[routes]]\npath = \"/\"\nrespond = {{ status = 200 }}\nlimits = [\"l\"]\n\
+         [[routes]]\npath = \"/allowed\"\nrespond = {{ status = 200 }}\nlimits = [\"allowed\"]\n",
+        redis.url()
+    ))
+}
+
+/// Returns the number of gateways that this one knows, itself included.
+fn known(gateway: &Gateway) -> f64 {
+    let (_, admin) = gateway.greeting().split_once("dashboard: http://").unwrap();
+    Metrics::scrape(admin.lines().next().unwrap()).of("tollgate_instances")
+}
+
+/// Asserts how many requests the gateway admits by itself while the store is down.
+fn assert_admits(gateway: &Gateway, share: usize) {
+    let statuses: Vec<u16> = (0..PERMITS).map(|_| gateway.get("/").status).collect();
+    let expected: Vec<u16> = (0..PERMITS).map(|at| if at < share { 200 } else { 429 }).collect();
+    assert_eq!(statuses, expected, "{}", gateway.log());
+}
+
+#[test]
+fn gateways_count_each_other_and_share_the_limits_while_redis_is_down() {
+    let mut redis = Redis::start();
+    let (one, other, third) = (start(&redis), start(&redis), start(&redis));
+    wait_until("all are counted", || [&one, &other, &third].iter().all(|gateway| known(gateway) == 3.0));
+    drop(third);
+    wait_until("the one that has ended isn't counted", || known(&one) == 2.0 && known(&other) == 2.0);
+    redis.kill();
+    assert_admits(&one, PERMITS / 2);
+    assert_admits(&other, PERMITS / 2);
+    assert_eq!((known(&one), known(&other)), (2.0, 2.0));
+}
+
+#[test]
+fn a_gateway_that_has_not_reached_the_store_yet_rejects_what_it_would_count() {
+    let mut redis = Redis::away();
+    let gateway = start(&redis);
+    let answer = gateway.get("/");
+    assert_eq!((answer.status, answer.header("retry-after")), (503, Some("1")), "{}", gateway.log());
+    assert_eq!((gateway.get("/allowed").status, known(&gateway)), (200, 0.0));
+    redis.restart();
+    wait_until("it has counted itself", || known(&gateway) == 1.0);
+    redis.kill();
+    assert_admits(&gateway, PERMITS);
+}
