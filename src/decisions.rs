@@ -69,7 +69,7 @@ fn is_probe(call: &Request<Upload>) -> bool {
     matches!(*call.method(), Method::GET | Method::HEAD) && call.uri().path() == "/healthcheck"
 }
 
-/// Hands a call to the service of its path.
+/// Hands a call to the service of its path. Each future has a box of its own, so that a call moves no larger one than it needs.
 async fn dispatch(
     gateway: Arc<Gateway>,
     peer: Peer,
@@ -78,18 +78,20 @@ async fn dispatch(
 ) -> Response<AnswerBody> {
     let path = call.uri().path();
     if check::serves(path) {
-        return check::answer(gateway, peer, call).await;
+        return Box::pin(check::answer(gateway, peer, call)).await;
     }
     if call.method() == Method::POST {
         match path {
-            ratelimit::SHOULD_RATE_LIMIT => return ratelimit::answer(gateway, peer, call).await,
-            "/json" => return ratelimit::answer_json(gateway, peer, call).await,
+            ratelimit::SHOULD_RATE_LIMIT => {
+                return Box::pin(ratelimit::answer(gateway, peer, call)).await;
+            }
+            "/json" => return Box::pin(ratelimit::answer_json(gateway, peer, call)).await,
             health::CHECK | health::WATCH => return health::answer(call, is_draining).await,
             _ => {}
         }
     }
     match (call.method(), path) {
-        (&Method::POST, authorization::CHECK) => authorization::answer(gateway, peer, call).await,
+        (&Method::POST, authorization::CHECK) => Box::pin(authorization::answer(gateway, peer, call)).await,
         _ => Exchange::begin(gateway, peer, &call.into_parts().0).conclude(Err(Rejection::NoRoute)),
     }
 }

@@ -143,10 +143,9 @@ impl ClientConnection {
                 Some(response) => response,
                 None => gateway.answer(peer, request, has_room).await,
             },
-            // Boxed, so that requests to be forwarded don't reserve its memory.
             Door::Decisions | Door::PlainDecisions => {
                 let is_draining = self.status.drain_flag();
-                Box::pin(decisions::answer(gateway, peer, request, has_room, is_draining)).await
+                decisions::answer(gateway, peer, request, has_room, is_draining).await
             }
         }
     }
