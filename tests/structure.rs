@@ -10,10 +10,11 @@ mod plot_algorithms;
 #[path = "../examples/configuration_reference.rs"]
 mod configuration_reference;
 
-/// A module and what it may import. `metrics`, `trace` and `config`'s value types are leaves for all.
+/// A module and what it may import. `metrics`, `trace`, `outbound` and `config`'s value types are leaves for all.
 const TABLE: &[(&str, &[&str])] = &[
     ("metrics", &[]),
     ("trace", &[]),
+    ("outbound", &[]),
     ("config", &[]),
     ("rules", &[]),
     ("forward", &[]),
@@ -28,7 +29,7 @@ const TABLE: &[(&str, &[&str])] = &[
     ("xds", &["decisions"]),
     ("cli", &["reload", "server", "admin", "explain", "simulate", "gateway", "xds"]),
 ];
-const LEAVES: [&str; 3] = ["config", "metrics", "trace"];
+const LEAVES: [&str; 4] = ["config", "metrics", "outbound", "trace"];
 
 /// Returns the names of the modules that a file imports.
 fn imports(text: &str) -> Vec<String> {

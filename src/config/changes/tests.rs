@@ -107,7 +107,7 @@ fn changed_keys_of_a_route_are_named() {
 
 #[test]
 fn changed_keys_of_an_upstream_are_named() {
-    let b = "[upstreams.b]\n        builtin = \"echo\"";
+    let b = "[upstreams.b]\n    builtin = \"echo\"";
     let named = |key| format!("upstream `b`: `{key}` changed");
     assert_eq!(
         changes(&[(b, "[upstreams.b]\nservers = \"http://b\"\nbalance = \"random\"\neject = {}")]),
