@@ -16,7 +16,7 @@ use toml::{
     de::{DeArray, DeTable, DeValue, Deserializer},
 };
 
-use self::hints::{Entry, tables_with};
+use self::hints::{Entry, is_called, tables_with};
 
 pub(super) use self::environment::ReferenceSources;
 use super::{
@@ -93,7 +93,10 @@ impl<'i> Document<'i> {
             };
             let span = error.span().unwrap_or_default();
             let entry = Entry::at(&self.tree, &span);
-            self.faults.push(describe(error.message(), &span, entry.as_ref()));
+            // What was removed isn't missing.
+            if !(error.message().starts_with("missing key") && self.had_within(&span)) {
+                self.faults.push(describe(error.message(), &span, entry.as_ref()));
+            }
             if !self.remove(&span) {
                 break;
             }
@@ -108,7 +111,10 @@ impl<'i> Document<'i> {
 
     /// Returns true if this key, or a misspelling of it, was removed from the table that starts here.
     pub(super) fn had(&self, table: &Range<usize>, key: &str) -> bool {
-        let means = |removed: &Removed<'_>| removed.key == key || nearest(&removed.key, [key]).is_some();
+        let means = |removed: &Removed<'_>| {
+            let written = &*removed.key;
+            written == key || nearest(written, [key]).is_some() || is_called(key, written)
+        };
         self.removed.iter().any(|removed| removed.parent == table.start && means(removed))
     }
 
@@ -177,6 +183,9 @@ fn describe(message: &str, span: &Range<usize>, entry: Option<&Entry>) -> Diagno
     }
     if let Some((key, known)) = split(message, "unknown field `", "`, expected ") {
         let known: Vec<&str> = known.split('`').skip(1).step_by(2).collect();
+        if let Some(remedy) = entry.and_then(Entry::remedy) {
+            return Diagnostic::error(format!("unknown key `{key}`")).at(span, "").help(remedy);
+        }
         let meant = nearest(key, known.iter().copied()).map(|meant| format!("did you mean `{meant}`?"));
         let tables = if meant.is_none() { tables_with(key) } else { Vec::new() };
         let fault = Diagnostic::error(format!("unknown key `{key}`")).at(span, meant.unwrap_or_default());

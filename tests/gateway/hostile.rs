@@ -264,7 +264,7 @@ fn a_panic_in_a_call_of_the_store_is_the_end_of_that_call() {
         impostor.port
     ));
     let mut client = Client::connect(address);
-    assert_eq!(client.ask("GET /").status, 204);
+    wait_until("the store has been reached", || client.ask("GET /").status == 204);
     for answer in [&b"*1\r\n:1\r\n"[..], b"-ERR another\r\n"] {
         // Such an answer is warned of.
         impostor.answer(answer);

@@ -1,5 +1,7 @@
 //! Costs that routes state, and rates of keys and of patterns.
 
+use std::process::Command;
+
 use hyper::Response;
 use serde_json::{Value, json};
 
@@ -126,4 +128,22 @@ fn the_file_of_the_guide_has_three_tiers_contracts_and_partners() {
     let partner = |key: &str| gateway.ask(&format!("GET /partners/a\nX-Api-Key: {key}")).status;
     assert_eq!((partner("test"), partner("invented"), gateway.get("/partners/a").status), (200, 401, 429));
     assert_eq!(shop.count(), 4 + 3 + 1);
+}
+
+#[test]
+fn the_token_of_the_guide_is_of_its_tier() {
+    let guide = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/tiers.md")).unwrap();
+    let (_, commands) = guide.split_once("```sh\n").unwrap();
+    let commands = commands.split("```").next().unwrap();
+    let shop = Upstream::hello();
+    let file = file_of_guide(&shop, &shop);
+    let secret = "hmac_secret = \"0123456789abcdef0123456789abcdef\"";
+    assert!(guide.contains(secret));
+    let gateway = Gateway::start(&file.replace(&format!("jwks_url = \"{}\"", shop.url()), secret));
+    let port = format!("127.0.0.1:{}", gateway.address().port());
+    let commands = commands.replace("127.0.0.1:8080", &port);
+    let output = Command::new("sh").args(["-ec", &commands]).output().unwrap();
+    let answer = String::from_utf8(output.stdout).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    assert!(answer.contains("ratelimit-policy: \"per-customer\";q=600;w=60"), "{answer}");
 }

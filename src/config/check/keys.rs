@@ -128,7 +128,8 @@ impl Check<'_, '_> {
             self.fault(Diagnostic::error(fault).at(&written.span(), "").help(help));
             return None;
         }
-        if key.len() < 2 || !parts.contains(&"*") {
+        self.warn_of_named_values(&parts, written, key);
+        if key.len() < 2 || parts.len() == key.len() && !parts.contains(&"*") {
             let written_key = match &parts[..] {
                 [value] => (*value).to_owned(),
                 values => serde_json::to_string(values).unwrap_or_default(),
@@ -150,6 +151,20 @@ impl Check<'_, '_> {
             }
         };
         parts.iter().zip(key).map(part).collect()
+    }
+
+    /// Warns of values that begin with the name of their part, as keys are shown.
+    fn warn_of_named_values(
+        &mut self,
+        parts: &[&str],
+        written: &Spanned<file::ValueList<String>>,
+        key: &[KeyPart],
+    ) {
+        for (value, part) in parts.iter().zip(key) {
+            let Some(alone) = value.strip_prefix(&format!("{part}=")) else { continue };
+            let fault = Diagnostic::warning(format!("`{value}` is hardly a value of `{part}`"));
+            self.fault(fault.at(&written.span(), "").help(format!("write the value alone: \"{alone}\"")));
+        }
     }
 
     /// Parses the values of a key.

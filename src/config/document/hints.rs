@@ -9,7 +9,7 @@ use toml::{
 };
 
 /// The forms of keys that people write with another type, by their path. `*` stands for a name.
-const FORMS: [(&str, &str); 31] = [
+const FORMS: [(&str, &str); 33] = [
     ("routes", "begin each route with a line [[routes]]; its name is a key: name = \"orders\""),
     ("descriptors", "begin each rule with a line [[descriptors]]"),
     ("limits", "write a table for each limit, with its name in the header: [limits.per-client]"),
@@ -18,6 +18,11 @@ const FORMS: [(&str, &str); 31] = [
     ("upstreams.*", "write for example: orders = { servers = \"http://127.0.0.1:3000\" }"),
     ("limits.*.rate", "write a string: \"20/s\", or for algorithm = \"concurrency\" \"20\""),
     ("limits.*.overrides", "write a list of tables: overrides = [{ key = \"gold\", rate = \"1000/s\" }]"),
+    (
+        "limits.*.overrides.key",
+        "write a value for each part of the limit's key, or \"*\" for any: key = [\"pro\", \"*\"]",
+    ),
+    ("limits.*.ban", "write a table: ban = { after = \"10/min\", for = \"1h\" }"),
     ("limits.*.exempt", "write a list: exempt = [\"10.0.0.0/8\"]"),
     ("routes.limits", "write a list of names: limits = [\"per-client\"]"),
     ("routes.respond", "write a table: respond = { status = 200 }"),
@@ -50,6 +55,43 @@ const FORMS: [(&str, &str); 31] = [
     ("upstreams.*.retries", "write a table: retries = { attempts = 2 }"),
     ("upstreams.*.eject", "write a table: eject = {}, or eject = { failures = 5 }"),
     ("descriptors.match", "write a table: match = { api_key = \"*\" }"),
+];
+
+/// Keys of other programs and of other tables, by their path, each with the key here and the remedy.
+const FOREIGN: [(&str, &str, &str); 21] = [
+    ("port", "server", "write [server] listen = \"0.0.0.0:8080\""),
+    ("listen", "server", "write it below [server]: listen = \"0.0.0.0:8080\""),
+    ("redis", "store", "write [store] url = \"redis://127.0.0.1:6379\""),
+    ("metrics", "admin", "the admin port has the metrics: [admin] listen = \"127.0.0.1:9901\""),
+    ("auth", "jwt", "write [jwt] jwks_url = \"https://…\", and require = \"jwt\" in routes"),
+    ("server.port", "listen", "write listen = \"0.0.0.0:8080\""),
+    ("server.address", "listen", "write listen = \"0.0.0.0:8080\""),
+    (
+        "server.tls.cert",
+        "certs",
+        "write tls = { certs = [{ cert = \"gateway.pem\", key = \"gateway.key\" }] }",
+    ),
+    (
+        "server.tls.key",
+        "certs",
+        "write tls = { certs = [{ cert = \"gateway.pem\", key = \"gateway.key\" }] }",
+    ),
+    ("upstreams.*.url", "servers", "write servers = [\"http://127.0.0.1:3000\"]"),
+    ("upstreams.*.urls", "servers", "write servers = [\"http://127.0.0.1:3000\"]"),
+    ("upstreams.*.address", "servers", "write servers = [\"http://127.0.0.1:3000\"]"),
+    ("jwt.secret", "hmac_secret", "write hmac_secret = \"${JWT_SECRET}\""),
+    ("jwt.aud", "audience", "write audience = \"shop\""),
+    ("jwt.iss", "issuer", "write issuer = \"https://id.example.com\""),
+    ("jwt.jwks_uri", "jwks_url", "write jwks_url = \"https://…\""),
+    ("routes.auth", "require", "write require = \"jwt\""),
+    ("routes.jwt", "require", "write require = \"jwt\""),
+    ("limits.*.cost.header", "response_header", "for a field of the request, write cost = \"header:x-cost\""),
+    (
+        "limits.*.cost.request_header",
+        "response_header",
+        "for a field of the request, write cost = \"header:x-cost\"",
+    ),
+    ("limits.*.name", "NAME", "the name of a limit is in the header of its table: [limits.logins]"),
 ];
 
 /// An entry of the file.
@@ -87,8 +129,24 @@ impl Entry {
 
     /// Returns the form of this key.
     pub(super) fn form(&self) -> Option<&'static str> {
-        FORMS.iter().find(|(path, _)| *path == self.path).map(|(_, form)| *form)
+        form(&self.path)
     }
+
+    /// Returns how to write what this key means elsewhere. `None` if that isn't known.
+    pub(super) fn remedy(&self) -> Option<&'static str> {
+        FOREIGN.iter().find(|(path, ..)| *path == self.path).map(|(.., remedy)| *remedy)
+    }
+}
+
+/// Returns the form of the key with this path.
+pub(super) fn form(path: &str) -> Option<&'static str> {
+    FORMS.iter().find(|(known, _)| *known == path).map(|(_, form)| *form)
+}
+
+/// Returns true if other programs call this key so.
+pub(super) fn is_called(key: &str, written: &str) -> bool {
+    let is_so = |path: &str| path.rsplit('.').next() == Some(written);
+    FOREIGN.iter().any(|(path, meant, _)| *meant == key && is_so(path))
 }
 
 /// Returns the headers of the tables that have this key, by the schema of the file.

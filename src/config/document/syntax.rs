@@ -8,7 +8,7 @@ use toml::{
     de::{DeTable, DeValue, Error},
 };
 
-use super::foreign;
+use super::{foreign, hints};
 use crate::config::error::Diagnostic;
 
 /// The result of judging a file's syntax errors.
@@ -119,7 +119,9 @@ fn duplicate(text: &str, tree: &DeTable<'_>, span: &Range<usize>) -> Diagnostic 
     let fault = Diagnostic::error(format!("duplicate name: the {what} `{name}` is already defined"))
         .at(span, "again here");
     let fault = first.into_iter().fold(fault, |fault, first| fault.at(&first, "first here"));
-    fault.help("remove or rename one of the two")
+    // A table of named tables can't be a list, too.
+    let form = line.trim_start().starts_with("[[").then(|| hints::form(name)).flatten();
+    fault.help(form.unwrap_or("remove or rename one of the two"))
 }
 
 /// Returns the text between the brackets of a table's header.

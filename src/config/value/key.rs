@@ -37,9 +37,22 @@ impl FromText for KeyPart {
                 "`{name}` is not the name of a parameter\nwrite it without braces and star: \"path:{}\"",
                 name.trim_matches(['{', '}', '*'])
             )),
+            (_, Some(name))
+                if name.contains(',') && text.split(',').all(|part| Self::read(part.trim()).is_ok()) =>
+            {
+                let parts: Vec<_> = text.split(',').map(|part| format!("\"{}\"", part.trim())).collect();
+                Err(format!(
+                    "`{text}` is not a single part of a key\nwrite a list of parts: [{}]",
+                    parts.join(", ")
+                ))
+            }
             ("path", Some(name)) => Ok(Self::Path(name.to_owned())),
             ("descriptor", Some(key)) => Ok(Self::Descriptor(key.to_owned())),
             ("jwt", Some(claim)) => Ok(Self::Jwt(claim.to_owned())),
+            ("body", _) => Err(format!(
+                "`{text}` is not a valid key: the bodies of requests aren't read\n{}\nor let the application ask: docs/login-protection.md",
+                Self::ALL
+            )),
             _ => Err(format!("`{text}` is not a valid key\n{}", Self::ALL)),
         }
     }
