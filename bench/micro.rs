@@ -40,6 +40,7 @@ fn routing(bencher: Bencher<'_, '_>, kind: &str) {
         methods: Method::try_from(method).into_iter().collect(),
         headers: Vec::new(),
         query: Vec::new(),
+        claims: Vec::new(),
     });
     let table = Table::new(matchers.map(|matcher| (matcher, ())));
     let (requests, headers) = (routes::requests(kind), HeaderMap::new());
@@ -48,7 +49,7 @@ fn routing(bencher: Bencher<'_, '_>, kind: &str) {
         let (host, sent, route) = requests.next().expect("the iterator is endless");
         let forwarded = path::forwarded(black_box(sent));
         let matched = path::matched(&forwarded);
-        let view = View { method: &Method::GET, host, path: &matched, query: "", headers: &headers };
+        let view = View { method: &Method::GET, host, path: &matched, query: "", headers: &headers, claims: &() };
         assert_eq!(table.find(&view).is_some(), route.is_some());
     });
 }

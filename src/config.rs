@@ -373,6 +373,7 @@ mod tests {
                     methods: vec![],
                     headers: vec![],
                     query: vec![],
+                    claims: vec![],
                 },
                 action: Action::Upstream("orders".to_owned()),
                 limits: vec!["per-client".to_owned()],

@@ -29,7 +29,13 @@ use crate::{
         target::{self, Target},
     },
     reject::Rejection,
-    rules::{Rule, Terms, key},
+    rules::{
+        Rule, Terms,
+        key::{
+            self,
+            jwt::{Claims, TokenFault},
+        },
+    },
 };
 use tollgate_routing::{Matcher, Unmet, View, path};
 
@@ -90,7 +96,8 @@ fn explain(gateway: &Gateway, question: Question) -> (Explanation, Vec<Asks>) {
         return (explanation, Vec::new());
     }
     if let Ok(target) = Target::read(&parts, gateway.planner.escaped_slashes) {
-        explanation.describe_routes(&gateway.planner, &parts, &target);
+        // These claims are asked for by all routes, those of the plan only by the routes whose other conditions hold.
+        explanation.describe_routes(&gateway.planner, &parts, &target, &gateway.claims(&parts));
     }
     match gateway.planner.plan(&client, &parts, &gateway.claims(&parts)) {
         Ok(plan) => {
@@ -131,20 +138,26 @@ impl Explanation {
     }
 
     /// Describes the readings of the path, and the routes that aren't taken.
-    fn describe_routes(&mut self, planner: &Planner, parts: &Parts, target: &Target<'_>) {
+    fn describe_routes(
+        &mut self,
+        planner: &Planner,
+        parts: &Parts,
+        target: &Target<'_>,
+        claims: &Claims<'_>,
+    ) {
         self.host = target.host.to_string();
         let different: BTreeSet<_> = target.readings.iter().filter(|path| **path != target.matched).collect();
         let read_as = different.into_iter().map(|path| Reading {
             path: path.clone(),
-            route: planner.routes.find(&target.view(parts, path)).map(|found| found.route.name.clone()),
+            route: planner.routes.find(&target.view(parts, path, claims)).map(|found| found.route.name.clone()),
         });
         self.readings = read_as.collect();
-        let taken = planner.route(parts, target).ok().map(|found| found.route);
-        let view = target.view(parts, &target.matched);
+        let taken = planner.route(parts, target, claims).ok().map(|found| found.route);
+        let view = target.view(parts, &target.matched, claims);
         let is_other = |(_, route): &&(Matcher, Route)| taken.is_none_or(|taken| !ptr::eq(taken, route));
         let others = planner.routes.routes().filter(is_other);
         self.others =
-            others.map(|(matcher, route)| UntakenRoute::new(matcher, route, &view, taken)).collect();
+            others.map(|(matcher, route)| UntakenRoute::new(matcher, route, (&view, claims), taken)).collect();
     }
 }
 
@@ -192,7 +205,13 @@ impl From<Rejection> for Rejected {
 }
 
 impl UntakenRoute {
-    fn new(matcher: &Matcher, route: &Route, view: &View<'_>, taken: Option<&Route>) -> Self {
+    /// Describes a route that a request with this view and these claims doesn't take.
+    fn new(
+        matcher: &Matcher,
+        route: &Route,
+        (view, claims): (&View<'_>, &Claims<'_>),
+        taken: Option<&Route>,
+    ) -> Self {
         let reason = match (matcher.unmet(view), taken) {
             (Some(Unmet::Host), _) => "host doesn't match".to_owned(),
             (Some(Unmet::Path), _) => "path doesn't match".to_owned(),
@@ -201,12 +220,25 @@ impl UntakenRoute {
             (Some(Unmet::Query(name)), _) => {
                 format!("query parameter `{name}` doesn't match")
             }
+            (Some(Unmet::Claim(name)), _) => unmet_claim(&name, claims),
             (None, Some(taken)) => {
                 format!("`{}` is more specific, or equally specific and earlier in the file", taken.name)
             }
             (None, None) => unreachable!("a request takes one of the routes that match"),
         };
         Self { name: route.name.clone(), matches: matcher.to_string(), reason }
+    }
+}
+
+/// Returns the reason why a claim doesn't match.
+fn unmet_claim(name: &str, claims: &Claims<'_>) -> String {
+    match claims.require() {
+        Ok(()) => format!("claim `{name}` doesn't match"),
+        Err(TokenFault::Missing) => format!("claim `{name}` doesn't match: the request has no token"),
+        Err(TokenFault::Invalid) => format!("claim `{name}` doesn't match: the token isn't valid"),
+        Err(TokenFault::Unverified) => {
+            format!("claim `{name}` isn't known: the keys that verify the token haven't been fetched")
+        }
     }
 }
 

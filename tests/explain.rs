@@ -6,6 +6,7 @@ use std::{
 };
 
 use crate::harness::{gateway::Gateway, redis::Redis, wait_until};
+use jsonwebtoken::{EncodingKey, Header, encode};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -502,4 +503,34 @@ fn what_a_route_requires_is_told_with_the_name_of_a_key_and_the_source_of_its_ra
     assert_eq!(unknown[1]["reason"], "the key in `header:x-api-key` is not known");
     let told = text(&folder, &["GET", "/b", "-H", "x-api-key: test"]);
     assert!(told.contains(", known as shop\n") && told.contains("it is refused with 401\n"), "{told}");
+}
+
+#[test]
+fn a_claim_that_a_route_matches_is_compared_with_that_of_the_token() {
+    let secret = "0123456789abcdef0123456789abcdef";
+    let routes = "[[routes]]\nname = \"pro\"\npath = \"/a\"\nclaims = { plan = \"pro\" }\nrespond = {}\n\
+                  [[routes]]\nname = \"free\"\npath = \"/a\"\nrespond = {}\n";
+    let known = folder(&format!("[jwt]\nhmac_secret = \"{secret}\"\n{routes}"));
+    let bearer = |claims: Value| {
+        let key = EncodingKey::from_secret(secret.as_bytes());
+        format!("authorization: Bearer {}", encode(&Header::default(), &claims, &key).unwrap())
+    };
+    let pro = bearer(serde_json::json!({ "plan": ["free", "pro"], "exp": 4_102_444_800_u64 }));
+    let told = text(&known, &["GET", "/a", "-H", &pro]);
+    assert!(told.contains("pro  (/a jwt:plan=pro)") && !told.contains("doesn't match"), "{told}");
+    let free = bearer(serde_json::json!({ "plan": "free", "exp": 4_102_444_800_u64 }));
+    let expired = bearer(serde_json::json!({ "plan": "pro", "exp": 1 }));
+    for (words, why) in [
+        (&["GET", "/a"][..], "pro: claim `plan` doesn't match: the request has no token\n"),
+        (&["GET", "/a", "-H", &free], "pro: claim `plan` doesn't match\n"),
+        (&["GET", "/a", "-H", &expired], "pro: claim `plan` doesn't match: the token isn't valid\n"),
+    ] {
+        let told = text(&known, words);
+        assert!(told.contains("free  (/a)") && told.contains(why), "{told}");
+    }
+    // The keys are fetched by a gateway that runs.
+    let fetched = folder(&format!("[jwt]\njwks_url = \"http://127.0.0.1:1/\"\n{routes}"));
+    let told = text(&fetched, &["GET", "/a", "-H", &pro]);
+    assert!(told.contains("503: the token can't be verified now"), "{told}");
+    assert!(told.contains("the keys that verify the token haven't been fetched"), "{told}");
 }

@@ -15,6 +15,7 @@ mod gateway {
     mod bans;
     mod bodies;
     mod calendar;
+    mod claims;
     mod concurrency;
     mod connections;
     mod costs;

@@ -131,10 +131,11 @@ pub fn route(bytes: &[u8]) {
         methods: Vec::new(),
         headers: Vec::new(),
         query: Vec::new(),
+        claims: Vec::new(),
     };
     let table = Table::new(patterns.iter().map(|pattern| (matcher(pattern), pattern)));
     let (method, headers) = Default::default();
-    let view = View { method: &method, host: &host, path: &path, query: "", headers: &headers };
+    let view = View { method: &method, host: &host, path: &path, query: "", headers: &headers, claims: &() };
     match table.find(&view) {
         Some(found) => {
             assert!(fits(found.route, &path), "{} {path}", found.route);

@@ -82,12 +82,13 @@ fn row(route: &RouteSettings) -> [String; 7] {
     ]
 }
 
-/// Returns the conditions on header fields and query parameters.
+/// Returns the conditions on header fields, query parameters and claims.
 fn conditions(route: &RouteSettings) -> Vec<String> {
     let headers = route.matcher.headers.iter();
     let headers = headers.map(|(name, value)| format!("{name}: {}", value.as_bytes().escape_ascii()));
     let query = route.matcher.query.iter().map(|(name, value)| format!("?{name}={value}"));
-    headers.chain(query).collect()
+    let claims = route.matcher.claims.iter().map(|(name, value)| format!("jwt:{name}={value}"));
+    headers.chain(query).chain(claims).collect()
 }
 
 fn action(route: &RouteSettings) -> String {

@@ -213,6 +213,7 @@ impl RouteSettings {
             ("methods", self.matcher.methods == old.matcher.methods),
             ("headers", self.matcher.headers == old.matcher.headers),
             ("query", self.matcher.query == old.matcher.query),
+            ("claims", self.matcher.claims == old.matcher.claims),
             (self.action.key(), self.action == old.action),
             ("limits", self.limits == old.limits && self.costs == old.costs),
             ("rewrite", self.rewrite == old.rewrite),

@@ -189,7 +189,8 @@ impl Planner {
     ///
     /// # Errors
     /// The request is rejected whatever its limits say: its target is invalid, no route matches, its path has readings that
-    /// would be limited differently, or it lacks the token that its route requires.
+    /// would be limited differently, or it lacks the token that its route requires, or its token can't be verified now and decides
+    /// about the route.
     pub(crate) fn plan<'g>(
         &'g self,
         client: &Client,
@@ -197,11 +198,11 @@ impl Planner {
         claims: &Claims<'_>,
     ) -> Result<Plan<'g>, Unplanned<'g>> {
         let target = Target::read(parts, self.escaped_slashes)?;
-        let found = self.route(parts, &target)?;
+        let found = self.route(parts, &target, claims)?;
         let (route, pattern) = (found.route, found.pattern());
         let rejected = |rejection| Unplanned { rejection, route: Some(route) };
         let aim = route.aim(&found, &target, &parts.uri).map_err(rejected)?;
-        let other = self.other_reading(&found, parts, &target).map_err(rejected)?;
+        let other = self.other_reading(&found, parts, &target, claims).map_err(rejected)?;
         let routed = Routed { found, other };
         routed.check_token(claims).map_err(rejected)?;
         let limits = routed.limits();
@@ -223,14 +224,18 @@ impl Planner {
     /// Returns the route of a request.
     ///
     /// # Errors
-    /// No route matches.
+    /// No route matches, or it isn't known whether one does because the token can't be verified now.
     pub(crate) fn route<'g, 't>(
         &'g self,
         parts: &'t Parts,
         target: &'t Target<'_>,
+        claims: &'t Claims<'_>,
     ) -> Result<Found<'g, 't, Route>, Unplanned<'g>> {
-        let found = self.routes.find(&target.view(parts, &target.matched));
-        found.ok_or(Unplanned { rejection: Rejection::NoRoute, route: None })
+        let found = self.routes.find(&target.view(parts, &target.matched, claims));
+        found.ok_or_else(|| match claims.are_unverified() {
+            true => Rejection::TokenUnverified.into(),
+            false => Rejection::NoRoute.into(),
+        })
     }
 
     /// Returns the route that an upstream may see in another reading of the path.
@@ -243,11 +248,12 @@ impl Planner {
         found: &Found<'g, 't, Route>,
         parts: &'t Parts,
         target: &'t Target<'_>,
+        claims: &'t Claims<'_>,
     ) -> Result<Option<Found<'g, 't, Route>>, Rejection> {
         if target.readings.is_empty() {
             return Ok(None);
         }
-        let routed = |reading| self.routes.find(&target.view(parts, reading));
+        let routed = |reading| self.routes.find(&target.view(parts, reading, claims));
         let mut others = target.readings.iter().map(String::as_str).filter_map(routed);
         let other = others.next();
         if !others.all(|another| other.as_ref().is_some_and(|other| limited_alike(other, &another))) {
@@ -279,8 +285,12 @@ impl<'g, 't> Routed<'g, 't> {
         limits
     }
 
-    /// Checks that the request bears a valid token, if one of the routes requires it.
+    /// Checks that the request bears a valid token, if one of the routes requires it. If routes have asked for claims of a token
+    /// that can't be verified now, other routes might be the right ones.
     fn check_token(&self, claims: &Claims<'_>) -> Result<(), Rejection> {
+        if claims.are_unverified() {
+            return Err(Rejection::TokenUnverified);
+        }
         let mut routes = iter::once(&self.found).chain(&self.other);
         if !routes.any(|found| found.route.requires == Some(Requirement::Jwt)) {
             return Ok(());

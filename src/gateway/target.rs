@@ -12,7 +12,7 @@ use hyper::{
 };
 
 use crate::{config::EscapedSlashes, reject::Rejection};
-use tollgate_routing::{View, path};
+use tollgate_routing::{VerifiedClaims, View, path};
 
 /// The host and the path of a request.
 #[derive(Debug)]
@@ -67,9 +67,14 @@ impl<'r> Target<'r> {
     }
 
     /// Returns what routing looks at, with `matched` as the path.
-    pub(crate) fn view<'a>(&'a self, parts: &'a Parts, matched: &'a str) -> View<'a> {
+    pub(crate) fn view<'a>(
+        &'a self,
+        parts: &'a Parts,
+        matched: &'a str,
+        claims: &'a dyn VerifiedClaims,
+    ) -> View<'a> {
         let Parts { method, headers, .. } = parts;
-        View { method, host: &self.host, path: matched, query: self.query, headers }
+        View { method, host: &self.host, path: matched, query: self.query, headers, claims }
     }
 
     /// Returns the target for the upstream: path and query without dot segments. `None` if it is as the client sent it.

@@ -26,7 +26,7 @@ use crate::{
     forward::headers::{Client, from_client},
     gateway::{
         plan::{Planner, Unplanned},
-        target,
+        target::{self, Target},
     },
     reject::Rejection,
     rules::{Rule, key::jwt::Claims},
@@ -57,6 +57,8 @@ pub(super) struct Replay {
     host: Option<HeaderValue>,
     /// The header fields that routes match.
     conditions: Vec<HeaderName>,
+    /// True if a route matches claims.
+    matches_claims: bool,
     pub(super) limits: Vec<ReplayedLimit>,
     store: MemoryStore,
     /// The ends of requests in flight, by time.
@@ -89,6 +91,8 @@ pub(super) struct OutcomeCounts {
     pub(super) without_host: u64,
     /// Requests that may have had a header field that a route matches.
     pub(super) without_condition: u64,
+    /// Requests that may have had a claim that a route matches.
+    pub(super) without_claims: u64,
 }
 
 /// The outcome of a request.
@@ -127,6 +131,7 @@ impl Replay {
                 .flat_map(|route| &route.matcher.headers)
                 .map(|(name, _)| name.clone())
                 .collect(),
+            matches_claims: config.routes.iter().any(|route| !route.matcher.claims.is_empty()),
             limits,
             store: MemoryStore::new(STORE_BYTES_MOST),
             running: BinaryHeap::new(),
@@ -227,6 +232,7 @@ impl Replay {
         self.counts.without_host += u64::from(target::host(parts).is_ok_and(|host| host.is_empty()));
         let is_unknown = |name| logged.header(name).is_none();
         self.counts.without_condition += u64::from(self.conditions.iter().any(is_unknown));
+        self.counts.without_claims += u64::from(self.asks_for_claims(parts));
         let Some(plan) = plan else {
             self.counts.unrouted += 1;
             return Replayed::NotAsked;
@@ -254,6 +260,17 @@ impl Replay {
             }
         }
         self.decide_asked(&asked, logged)
+    }
+
+    /// Returns true if the route of a request depends on the claims of its token, which no log has.
+    fn asks_for_claims(&self, parts: &Parts) -> bool {
+        let target = || Target::read(parts, self.planner.escaped_slashes).ok();
+        self.matches_claims.then(target).flatten().is_some_and(|target| {
+            let claims = Claims::new(None, &parts.headers);
+            // Only the question matters, not its outcome.
+            drop(self.planner.route(parts, &target, &claims));
+            claims.were_asked()
+        })
     }
 
     /// Returns the place of a limit in [`Replay::limits`], which has the order of their names.

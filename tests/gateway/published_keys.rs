@@ -20,14 +20,14 @@ use crate::harness::{
 };
 
 /// Something that a server answers, which tests replace: a status and a body.
-type Published = Arc<Mutex<(u16, String)>>;
+pub(super) type Published = Arc<Mutex<(u16, String)>>;
 
 /// Returns a JWKS with the keys of these issuers.
-fn jwks(issuers: &[&Issuer]) -> String {
+pub(super) fn jwks(issuers: &[&Issuer]) -> String {
     json!({ "keys": issuers.iter().map(|issuer| issuer.jwk()).collect::<Vec<_>>() }).to_string()
 }
 
-fn publish(speech: Speech, text: String) -> (Published, Upstream) {
+pub(super) fn publish(speech: Speech, text: String) -> (Published, Upstream) {
     let published: Published = Arc::new(Mutex::new((200, text)));
     let served = published.clone();
     let server = Upstream::speaking(speech, move |_| {
@@ -38,7 +38,7 @@ fn publish(speech: Speech, text: String) -> (Published, Upstream) {
     (published, server)
 }
 
-fn set(published: &Published, status: u16, text: String) {
+pub(super) fn set(published: &Published, status: u16, text: String) {
     *published.lock().unwrap() = (status, text);
 }
 

@@ -218,6 +218,14 @@ fn what_the_log_does_not_tell_is_said() {
         let report = simulate(&limited(terms), &log);
         assert!(report.notes.iter().any(|told| told.contains(note)), "{:?}", report.notes);
     }
+    let by_claims = format!(
+        "{}[[routes]]\npath = \"/a\"\nclaims = {{ plan = \"pro\" }}\nrespond = {{}}\n[jwt]\nhmac_secret = \"{}\"\n",
+        limited("key = \"ip\"\nrate = \"1/h\""),
+        "s".repeat(32)
+    );
+    let report = simulate(&by_claims, &log);
+    assert_eq!(report.notes.len(), 1, "{:?}", report.notes);
+    assert!(report.notes[0].starts_with("some routes match claims of tokens, which no log has: 9 requests"));
     let by_host =
         limited("key = \"ip\"\nrate = \"1/h\"").replace("path =", "host = \"a.example.com\"\npath =");
     let report = simulate(&by_host, &log);

@@ -22,9 +22,11 @@ pub struct Matcher {
     pub headers: Vec<(HeaderName, HeaderValue)>,
     /// Query parameters that the request must have: for each pair, a parameter of that name, form-decoded, has that value.
     pub query: Vec<(String, String)>,
+    /// Claims that the request's verified token must have: for each pair, a claim of that name has that value.
+    pub claims: Vec<(String, String)>,
 }
 
-/// Prints one line: `GET,POST api.example.com/v1/orders/{id}?preview=1 x-version`. Values of headers are left out,
+/// Prints one line: `GET,POST api.example.com/v1/orders/{id}?preview=1 x-version jwt:plan=pro`. Values of headers are left out,
 /// since they may be secrets.
 impl fmt::Display for Matcher {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -37,7 +39,8 @@ impl fmt::Display for Matcher {
         for (at, (name, value)) in self.query.iter().enumerate() {
             write!(f, "{}{name}={value}", if at == 0 { "?" } else { "&" })?;
         }
-        self.headers.iter().try_for_each(|(name, _)| write!(f, " {name}"))
+        self.headers.iter().try_for_each(|(name, _)| write!(f, " {name}"))?;
+        self.claims.iter().try_for_each(|(name, value)| write!(f, " jwt:{name}={value}"))
     }
 }
 
@@ -50,6 +53,7 @@ impl Matcher {
             methods: Vec::new(),
             headers: Vec::new(),
             query: Vec::new(),
+            claims: Vec::new(),
         };
         let parts = [
             (Unmet::Host, Self { host: self.host.clone(), ..any() }),
@@ -63,17 +67,21 @@ impl Matcher {
         let query = self.query.iter().map(|parameter| {
             (Unmet::Query(parameter.0.clone()), Self { query: vec![parameter.clone()], ..any() })
         });
+        let claims = self.claims.iter().map(|claim| {
+            (Unmet::Claim(claim.0.clone()), Self { claims: vec![claim.clone()], ..any() })
+        });
         // A table with that single condition decides, so that the answer can't differ from what routing does.
-        let mut parts = parts.into_iter().chain(headers).chain(query);
+        let mut parts = parts.into_iter().chain(headers).chain(query).chain(claims);
         parts.find_map(|(unmet, part)| Table::new([(part, ())]).find(view).is_none().then_some(unmet))
     }
 
     /// Ranks the conditions besides host and path. Of two routes, the one with the higher rank is tried first.
     pub(crate) fn conditions(&self) -> impl Ord + use<> {
-        (!self.methods.is_empty(), self.headers.len(), self.query.len())
+        (!self.methods.is_empty(), self.headers.len(), self.query.len(), self.claims.len())
     }
 
-    /// Returns true if the conditions besides host and path hold.
+    /// Returns true if the conditions besides host and path hold. Claims are asked for last, so that the token is verified only
+    /// if the rest holds.
     pub(crate) fn holds(&self, view: &View<'_>) -> bool {
         let has_header = |(name, value): &(HeaderName, HeaderValue)| {
             view.headers.get_all(name).iter().any(|found| found == value)
@@ -84,6 +92,7 @@ impl Matcher {
         (self.methods.is_empty() || self.methods.contains(view.method))
             && self.headers.iter().all(has_header)
             && self.query.iter().all(has_parameter)
+            && self.claims.iter().all(|(name, value)| view.claims.has(name, value))
     }
 
     /// Returns true if the conditions besides host and path hold for every request for which those of `other` hold.
@@ -93,6 +102,7 @@ impl Matcher {
         takes_methods
             && self.headers.iter().all(|header| other.headers.contains(header))
             && self.query.iter().all(|parameter| other.query.contains(parameter))
+            && self.claims.iter().all(|claim| other.claims.contains(claim))
     }
 }
 
@@ -109,6 +119,21 @@ pub enum Unmet {
     Header(HeaderName),
     /// No query parameter of this name has the value.
     Query(String),
+    /// The request's token has no claim of this name with the value, or the request has no valid token.
+    Claim(String),
+}
+
+/// The claims of a request's token.
+pub trait VerifiedClaims: fmt::Debug {
+    /// Returns true if a verified claim of this name has this value, or is a list that contains it.
+    fn has(&self, name: &str, value: &str) -> bool;
+}
+
+/// No claims, as in a request without a token.
+impl VerifiedClaims for () {
+    fn has(&self, _name: &str, _value: &str) -> bool {
+        false
+    }
 }
 
 /// The parts of a request that routing looks at.
@@ -124,4 +149,6 @@ pub struct View<'r> {
     pub query: &'r str,
     /// The headers.
     pub headers: &'r HeaderMap,
+    /// The claims of the token, which are asked for if a route's other conditions hold. `&()` if there are none.
+    pub claims: &'r dyn VerifiedClaims,
 }

@@ -2,7 +2,7 @@
 //!
 //! A [`Table`] finds the most specific route of a request: an exact host before a wildcard (the longer
 //! first) before none; then, segment by segment from the left, a literal before `{param}` before `{*rest}`;
-//! then the route with more conditions: methods, headers, query parameters; of equals the first. If a
+//! then the route with more conditions: methods, headers, query parameters, claims; of equals the first. If a
 //! route's conditions don't hold, the next best is tried.
 //!
 //! It keeps a trie of segments for each host and searches it depth first, best branch first, so the first

@@ -1,6 +1,6 @@
 //! Tests of the table of routes, among others against a linear search.
 
-use std::{cmp::Reverse, hint::black_box};
+use std::{cell::Cell, cmp::Reverse, hint::black_box};
 
 use http::{
     HeaderMap, Method,
@@ -9,19 +9,21 @@ use http::{
 
 use proptest::{collection::vec, prelude::*, sample::select};
 
-use crate::{HostPattern, Matcher, Table, View, hidden, path};
+use crate::{HostPattern, Matcher, Table, Unmet, VerifiedClaims, View, hidden, path};
 
 /// The routes that bench/micro.rs measures.
 #[path = "../../../bench/routes.rs"]
 mod thousand;
 
-/// Parses a matcher, written as `GET,POST host/path?name=value header:value`, all but the path optional.
+/// Parses a matcher, written as `GET,POST host/path?name=value header:value jwt:claim=value`, all but the path optional.
 fn matcher(text: &str) -> Matcher {
     let (mut host, mut path, mut query) = ("", "", "");
-    let (mut methods, mut headers) = (Vec::new(), Vec::new());
+    let (mut methods, mut headers, mut claims) = (Vec::new(), Vec::new(), Vec::new());
     for word in text.split_whitespace() {
         if word.contains('/') {
             (host, path, query) = split_target(word);
+        } else if let Some(text) = word.strip_prefix("jwt:") {
+            claims.push(claim(text));
         } else if word.contains(':') {
             headers.push(header(word));
         } else {
@@ -34,7 +36,13 @@ fn matcher(text: &str) -> Matcher {
         methods,
         headers,
         query: form_urlencoded::parse(query.as_bytes()).into_owned().collect(),
+        claims,
     }
+}
+
+fn claim(text: &str) -> (String, String) {
+    let (name, value) = text.split_once('=').expect(text);
+    (name.to_owned(), value.to_owned())
 }
 
 fn split_target(target: &str) -> (&str, &str, &str) {
@@ -52,24 +60,45 @@ struct Request<'r> {
     method: Method,
     target: &'r str,
     headers: HeaderMap,
+    claims: TokenClaims,
+}
+
+/// The claims of a test's token, and the number of times that routing has asked for one.
+#[derive(Debug, Default)]
+struct TokenClaims {
+    pairs: Vec<(String, String)>,
+    asked: Cell<usize>,
+}
+
+impl VerifiedClaims for TokenClaims {
+    fn has(&self, name: &str, value: &str) -> bool {
+        self.asked.set(self.asked.get() + 1);
+        self.pairs.iter().any(|pair| pair.0 == name && pair.1 == value)
+    }
 }
 
 impl<'r> Request<'r> {
-    /// Parses a request, written as `GET host/path?query header:value`.
+    /// Parses a request, written as `GET host/path?query header:value jwt:claim=value`.
     fn new(text: &'r str) -> Self {
         let mut words = text.split_whitespace();
         let method = words.next().expect(text).parse().expect(text);
         let target = words.next().expect(text);
         let mut headers = HeaderMap::new();
-        for (name, value) in words.map(header) {
-            headers.append(name, value);
+        let mut claims = TokenClaims::default();
+        for word in words {
+            if let Some(text) = word.strip_prefix("jwt:") {
+                claims.pairs.push(claim(text));
+            } else {
+                let (name, value) = header(word);
+                headers.append(name, value);
+            }
         }
-        Self { method, target, headers }
+        Self { method, target, headers, claims }
     }
 
     fn view(&self) -> View<'_> {
         let (host, path, query) = split_target(self.target);
-        View { method: &self.method, host, path, query, headers: &self.headers }
+        View { method: &self.method, host, path, query, headers: &self.headers, claims: &self.claims }
     }
 }
 
@@ -128,7 +157,7 @@ fn hosts_are_tried_from_exact_to_longest_wildcard_to_any() {
 #[test]
 fn more_conditions_win_on_the_same_path() {
     assert_routes(
-        &["/", "/?p=1", "/ x:1", "/ x:1 y:1", "/?p=1&q=1", "/?p=1 x:1", "GET /"],
+        &["/", "/?p=1", "/ x:1", "/ x:1 y:1", "/?p=1&q=1", "/?p=1 x:1", "GET /", "/ jwt:a=1", "/?p=1 jwt:a=1"],
         &[
             ("GET /?p=1 x:1 y:1", Some("GET /")),
             ("PUT /?p=1&q=1 x:1 y:1", Some("/ x:1 y:1")),
@@ -136,6 +165,9 @@ fn more_conditions_win_on_the_same_path() {
             ("PUT / x:1", Some("/ x:1")),
             ("PUT /?p=1&q=1", Some("/?p=1&q=1")),
             ("PUT /?p=1", Some("/?p=1")),
+            ("PUT /?p=1 jwt:a=1", Some("/?p=1 jwt:a=1")),
+            ("PUT / jwt:a=1", Some("/ jwt:a=1")),
+            ("PUT / jwt:a=2", Some("/")),
             ("PUT /", Some("/")),
         ],
     );
@@ -163,6 +195,28 @@ fn conditions_are_met_by_any_line_or_parameter_of_the_name() {
             ("GET /b?k=%C3%A9+1", None),
         ],
     );
+}
+
+#[test]
+fn claims_are_asked_for_only_if_the_other_conditions_hold() {
+    let routes = ["GET a.b/x jwt:a=1 jwt:b=2 x:1", "/x/{p}?q=1 jwt:a=1"].map(matcher);
+    assert_eq!(routes[0].to_string(), "GET a.b/x x jwt:a=1 jwt:b=2");
+    let table = Table::new(routes.into_iter().zip(0..));
+    for (text, route, asked) in [
+        ("GET a.b/x x:1 jwt:a=1 jwt:b=2", Some(0), 2),
+        ("GET a.b/x x:1 jwt:a=2 jwt:b=2", None, 1),
+        ("GET a.b/x jwt:a=1 jwt:b=2", None, 0),
+        ("PUT a.b/x x:1 jwt:a=1 jwt:b=2", None, 0),
+        ("GET c.b/x x:1 jwt:a=1 jwt:b=2", None, 0),
+        ("GET /x/y jwt:a=1", None, 0),
+        ("GET /x/y?q=1 jwt:a=1", Some(1), 1),
+    ] {
+        let request = Request::new(text);
+        let found = table.find(&request.view()).map(|found| *found.route);
+        assert_eq!((found, request.claims.asked.get()), (route, asked), "{text}");
+    }
+    let unmet = matcher("/x jwt:a=1 jwt:b=2").unmet(&Request::new("GET /x jwt:a=1").view());
+    assert_eq!(unmet, Some(Unmet::Claim("b".to_owned())));
 }
 
 #[test]
@@ -267,7 +321,7 @@ fn matcher_text() -> impl Strategy<Value = String> {
     let host = select(vec!["", "a.b", "*.b", "*.a.b"]);
     let path = vec(select(vec!["/a", "/b", "/{}"]), 0..4);
     let rest = select(vec!["", "/{*rest}"]);
-    let conditions = select(vec!["", "", "?q=1", "?q=1&p=1", " x:1", " x:1 y:1", "?q=1 x:1"]);
+    let conditions = select(vec!["", "", "?q=1", "?q=1&p=1", " x:1", " x:1 y:1", "?q=1 x:1", " jwt:a=1"]);
     let methods = select(vec!["", "GET ", "GET,PUT "]);
     (host, path, rest, conditions, methods).prop_map(|(host, path, rest, conditions, methods)| {
         let name = |(index, step): (usize, &str)| step.replace("{}", &format!("{{p{index}}}"));
@@ -281,7 +335,7 @@ fn request_text() -> impl Strategy<Value = String> {
     let method = select(vec!["GET", "PUT", "POST"]);
     let host = select(vec!["", "a.b", "c.b", "d.a.b"]);
     let path = vec(select(vec!["a", "b", "c"]), 0..5);
-    let rest = select(vec!["", "?q=1", "?p=1&q=1", "?q=1&p=1 x:1", " x:1", "?q=1 y:1 x:1"]);
+    let rest = select(vec!["", "?q=1", "?p=1&q=1", "?q=1&p=1 x:1", " x:1", "?q=1 y:1 x:1", " x:1 jwt:a=1"]);
     (method, host, path, rest)
         .prop_map(|(method, host, path, rest)| format!("{method} {host}/{}{rest}", path.join("/")))
 }
@@ -294,7 +348,7 @@ fn linear(routes: &[String], view: &View<'_>) -> Option<(usize, Vec<(String, Str
         let host = host_rank(route.host.as_ref(), view.host)?;
         let params = capture(&pattern, view.path)?;
         let steps: Vec<_> = pattern.split('/').map(|s| (s.starts_with('{'), s.starts_with("{*"))).collect();
-        let conditions = (!route.methods.is_empty(), route.headers.len(), route.query.len());
+        let conditions = (!route.methods.is_empty(), route.headers.len(), route.query.len(), route.claims.len());
         conditions_hold(&route, view).then_some((host, steps, Reverse(conditions), index, params))
     });
     taken.min().map(|(.., index, params)| (index, params))
@@ -316,6 +370,7 @@ fn conditions_hold(route: &Matcher, view: &View<'_>) -> bool {
     (route.methods.is_empty() || route.methods.iter().any(|method| method == view.method))
         && route.headers.iter().all(has_line)
         && route.query.iter().all(has_pair)
+        && route.claims.iter().all(|(name, value)| view.claims.has(name, value))
 }
 
 fn capture(pattern: &str, path: &str) -> Option<Vec<(String, String)>> {

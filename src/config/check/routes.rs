@@ -78,6 +78,9 @@ impl Check<'_, '_> {
         if let Some(require) = &route.require {
             self.check_verifies("require = \"jwt\"", &require.span(), "it says which tokens are valid");
         }
+        if let Some((claim, _)) = route.claims.0.first() {
+            self.check_verifies("claims", &claim.span(), "claims can only be compared once they are verified");
+        }
         self.check_fields(&route);
         let path = route.path.as_ref();
         let action = self.action(&span, path, route.upstream, route.respond, route.redirect);
@@ -90,6 +93,7 @@ impl Check<'_, '_> {
             methods: route.methods.map_or_else(Vec::new, ValueList::into_values),
             headers: route.headers.into_pairs(),
             query: route.query.into_pairs(),
+            claims: route.claims.into_pairs(),
         };
         let made = || {
             format!("{}{}", matcher.host.as_ref().map(ToString::to_string).unwrap_or_default(), matcher.path)
@@ -289,12 +293,14 @@ impl Check<'_, '_> {
                 Diagnostic::error(format!("route `{name}` matches the same requests as an earlier one"))
                     .at(place, "again here")
                     .at(by_place, "first here")
-                    .help("remove one of the two, or distinguish them by host, methods, headers or query")
+                    .help("remove one of the two, or distinguish them by host, methods, headers, query or claims")
             } else {
                 Diagnostic::warning(format!("route `{name}` can never match"))
                     .at(place, "")
                     .at(by_place, format!("`{by_name}` matches all its requests"))
-                    .help("remove it, or add a condition to the other route: host, methods, headers or query")
+                    .help(
+                        "remove it, or add a condition to the other route: host, methods, headers, query or claims",
+                    )
             });
         }
     }

@@ -1,12 +1,19 @@
 //! Plans of requests, in a table that needs no runtime: from a client, a path and a header to the route, the limits with
 //! their keys, and the next step or the rejection.
 
-use hyper::Request;
+use hyper::{Request, header::AUTHORIZATION};
+use jsonwebtoken::{EncodingKey, Header, encode};
+use serde_json::{Value, json};
 use tollgate_limiter::Refusal;
 
 use super::*;
+use crate::{config::JwtSettings, rules::key::jwt::Verifier};
+
+const SECRET: &str = "0123456789abcdef0123456789abcdef";
 
 const FILE: &str = r#"
+[jwt]
+hmac_secret = "0123456789abcdef0123456789abcdef"
 [upstreams.orders]
 servers = ["http://127.0.0.1:3000"]
 [upstreams.users]
@@ -70,26 +77,86 @@ path     = "/files/admin"
 host     = "*.example.com"
 upstream = "users"
 limits   = ["named"]
+[[routes]]
+name    = "tier"
+path    = "/tier"
+respond = {}
+[[routes]]
+name    = "pro"
+path    = "/tier"
+claims  = { plan = "pro" }
+respond = {}
+limits  = ["client"]
+[[routes]]
+name    = "pro-admin"
+path    = "/tier"
+claims  = { plan = "pro", roles = "admin" }
+respond = {}
+[[routes]]
+name    = "posted-tier"
+path    = "/tier"
+methods = ["POST"]
+claims  = { level = "3", beta = "true" }
+respond = {}
+[[routes]]
+name    = "only-pro"
+path    = "/only/{id}"
+claims  = { plan = "pro" }
+respond = {}
 "#;
 
-fn planner() -> Planner {
-    let (config, _) = Config::parse("gateway.toml", FILE, &|_| None).expect("a valid file");
-    let rules = config.limits.iter().map(|(name, limit)| (name.clone(), Arc::new(Rule::new(limit, None))));
-    Planner::new(&config, rules.collect())
+/// Plans the requests of a table.
+struct Desk {
+    planner: Planner,
+    verifier: Verifier,
 }
 
-/// Plans a request, written as `METHOD HOST TARGET [name:value]…`, and describes the plan in a line.
-fn planned(planner: &Planner, text: &str) -> String {
+impl Desk {
+    /// Verifies tokens as the file says, or with keys that haven't been fetched yet.
+    fn new(are_fetched: bool) -> Self {
+        let (config, _) = Config::parse("gateway.toml", FILE, &|_| None).expect("a valid file");
+        let rules = config.limits.iter();
+        let rules = rules.map(|(name, limit)| (name.clone(), Arc::new(Rule::new(limit, None))));
+        let planner = Planner::new(&config, rules.collect());
+        let url = "[jwt]\njwks_url = \"http://127.0.0.1:1/\"\n[[routes]]\npath = \"/\"\nrespond = {}\n";
+        let (fetching, _) = Config::parse("gateway.toml", url, &|_| None).expect("a valid file");
+        let settings = if are_fetched { config.jwt } else { fetching.jwt };
+        let settings: Arc<JwtSettings> = settings.expect("a table [jwt]");
+        Self { planner, verifier: Verifier::new(&settings, None) }
+    }
+
+    fn different<'r>(&self, rows: &[(&'r str, &'r str)]) -> Vec<String> {
+        let rows = rows.iter().map(|(request, plan)| (request, plan, planned(self, request)));
+        let different = rows.filter(|(_, plan, actual)| actual != *plan);
+        different.map(|(request, plan, actual)| format!("{request}: {actual}, expected {plan}")).collect()
+    }
+}
+
+/// Returns a valid token with these claims.
+fn token(secret: &str, claims: &str) -> String {
+    let mut claims: Value = serde_json::from_str(claims).expect(claims);
+    let claims = claims.as_object_mut().expect("claims");
+    claims.entry("exp").or_insert(json!(4_102_444_800_u64));
+    encode(&Header::default(), claims, &EncodingKey::from_secret(secret.as_bytes())).expect("a token")
+}
+
+/// Plans a request, written as `METHOD HOST TARGET [name:value]…`, and describes the plan in a line. `as:{…}` stands for a token
+/// with these claims, `forged:{…}` for one that somebody else signed.
+fn planned(desk: &Desk, text: &str) -> String {
     let mut words = text.split_whitespace();
     let mut next = || words.next().expect(text);
     let mut request = Request::builder().method(next()).header(HOST, next()).uri(next());
     for (name, value) in words.map(|word| word.split_once(':').expect(text)) {
-        request = request.header(name, value);
+        request = match name {
+            "as" => request.header(AUTHORIZATION, format!("Bearer {}", token(SECRET, value))),
+            "forged" => request.header(AUTHORIZATION, format!("Bearer {}", token(&SECRET.repeat(2), value))),
+            _ => request.header(name, value),
+        };
     }
     let (parts, ()) = request.body(()).expect(text).into_parts();
     let address = "192.0.2.7".parse().expect("an address");
     let client = Client { peer: address, peer_is_trusted: false, address, scheme: "http" };
-    match planner.plan(&client, &parts, &Claims::new(None, &parts.headers)) {
+    match desk.planner.plan(&client, &parts, &Claims::new(Some(&desk.verifier), &parts.headers)) {
         Ok(plan) => {
             let limits = plan.limits.iter().zip(&plan.terms);
             let limits: Vec<_> = limits.map(|(rule, terms)| described(rule.limit().name(), terms)).collect();
@@ -127,7 +194,7 @@ fn next_step(aim: &Aim<'_>) -> String {
 
 #[test]
 fn a_request_has_one_plan() {
-    let planner = planner();
+    let desk = Desk::new(true);
     let rows = [
         // Routes and their limits.
         ("GET a /orders/7", "order [client ip=192.0.2.7, order path:id=7] upstream 0"),
@@ -172,10 +239,47 @@ fn a_request_has_one_plan() {
         ("GET a@b /orders/7", "- host-invalid"),
         ("CONNECT a a:443", "- connect"),
     ];
-    let different = rows.iter().filter_map(|(request, plan)| {
-        let actual = planned(&planner, request);
-        (actual != *plan).then(|| format!("{request}: {actual}, expected {plan}"))
-    });
-    let different: Vec<_> = different.collect();
-    assert!(different.is_empty(), "{different:#?}");
+    assert_eq!(desk.different(&rows), [""; 0]);
+}
+
+#[test]
+fn the_claims_of_a_verified_token_choose_the_route() {
+    let rows = [
+        ("GET a /tier", "tier [] 200"),
+        (r#"GET a /tier as:{"plan":"pro"}"#, "pro [client ip=192.0.2.7] 200"),
+        (r#"GET a /tier as:{"plan":"Pro"}"#, "tier [] 200"),
+        (r#"GET a /tier forged:{"plan":"pro"}"#, "tier [] 200"),
+        (r#"GET a /tier as:{"plan":"pro","exp":1}"#, "tier [] 200"),
+        (r#"GET a /tier as:{"plan":"pro"} as:{"plan":"free"}"#, "tier [] 200"),
+        // A list matches if it contains the value. An object never does.
+        (r#"GET a /tier as:{"plan":["free","pro"]}"#, "pro [client ip=192.0.2.7] 200"),
+        (r#"GET a /tier as:{"plan":["free"]}"#, "tier [] 200"),
+        (r#"GET a /tier as:{"plan":{"pro":"pro"}}"#, "tier [] 200"),
+        (r#"GET a /tier as:{"plan":null}"#, "tier [] 200"),
+        // More claims are more specific.
+        (r#"GET a /tier as:{"plan":"pro","roles":["dev","admin"]}"#, "pro-admin [] 200"),
+        (r#"GET a /tier as:{"roles":"admin"}"#, "tier [] 200"),
+        // Numbers and booleans are compared as text.
+        (r#"POST a /tier as:{"level":3,"beta":true}"#, "posted-tier [] 200"),
+        (r#"POST a /tier as:{"level":"3","beta":"true"}"#, "posted-tier [] 200"),
+        (r#"POST a /tier as:{"level":[1,3],"beta":[true]}"#, "posted-tier [] 200"),
+        (r#"POST a /tier as:{"level":3.5,"beta":true}"#, "tier [] 200"),
+        (r#"POST a /tier as:{"level":3,"beta":false}"#, "tier [] 200"),
+        ("GET a /only/7", "- no-route"),
+        (r#"GET a /only/7 as:{"plan":"pro"}"#, "only-pro [] 200"),
+    ];
+    assert_eq!(Desk::new(true).different(&rows), [""; 0]);
+}
+
+#[test]
+fn a_token_that_cannot_be_verified_now_is_only_needed_where_claims_decide() {
+    let rows = [
+        (r#"GET a /orders/7 as:{"plan":"pro"}"#, "order [client ip=192.0.2.7, order path:id=7] upstream 0"),
+        (r#"GET a /tier as:{"plan":"pro"}"#, "tier token-unverified"),
+        (r#"GET a /only/7 as:{"plan":"pro"}"#, "- token-unverified"),
+        (r#"GET a /nowhere as:{"plan":"pro"}"#, "- no-route"),
+        ("GET a /tier", "tier [] 200"),
+        ("GET a /only/7", "- no-route"),
+    ];
+    assert_eq!(Desk::new(false).different(&rows), [""; 0]);
 }

@@ -7,7 +7,8 @@
 mod fetched;
 
 use std::{
-    str,
+    borrow::Cow,
+    fmt, str,
     sync::{Arc, OnceLock},
 };
 
@@ -18,6 +19,7 @@ use hyper::{
 use jsonwebtoken::{DecodingKey, Validation, decode, decode_header};
 use serde_json::{Map, Value};
 use tollgate_limiter::key::credentials::scheme;
+use tollgate_routing::VerifiedClaims;
 
 use super::{PartFault, credentials::credentials, single};
 use crate::config::{self, JwtKey};
@@ -182,12 +184,7 @@ impl<'r> Claims<'r> {
             Verified::WithoutKeys => return Err(PartFault::Unverified),
             Verified::Missing | Verified::Invalid | Verified::KeyUnknown => return Ok(None),
         };
-        Ok(match claims.get(name) {
-            Some(Value::String(text)) => Some(text.clone()),
-            Some(Value::Number(number)) => Some(number.to_string()),
-            Some(Value::Bool(truth)) => Some(truth.to_string()),
-            _ => None,
-        })
+        Ok(claims.get(name).and_then(text).map(Cow::into_owned))
     }
 
     /// Checks that the request bears a valid token. Without a verifier, as in a replay of a log, any request passes.
@@ -202,6 +199,16 @@ impl<'r> Claims<'r> {
             Verified::Missing => Err(TokenFault::Missing),
             Verified::Invalid | Verified::KeyUnknown | Verified::Several => Err(TokenFault::Invalid),
         }
+    }
+
+    /// Returns true if somebody has asked for a claim.
+    pub(crate) fn were_asked(&self) -> bool {
+        self.verified.get().is_some()
+    }
+
+    /// Returns true if somebody has asked for a claim of a token that can't be verified now.
+    pub(crate) fn are_unverified(&self) -> bool {
+        matches!(self.verified.get(), Some(Verified::WithoutKeys))
     }
 
     /// Returns what ends with the fetch of the keys that the token needs. `None` if nobody asked for a claim, or if no fetch
@@ -233,6 +240,35 @@ impl<'r> Claims<'r> {
             }
         }
         verified
+    }
+}
+
+/// Compares claims as text. A request without a valid token has none.
+impl VerifiedClaims for Claims<'_> {
+    fn has(&self, name: &str, value: &str) -> bool {
+        let Verified::Valid(claims) = self.verified.get_or_init(|| self.verify()) else { return false };
+        match claims.get(name) {
+            Some(Value::Array(members)) => members.iter().any(|member| text(member).as_deref() == Some(value)),
+            Some(claim) => text(claim).as_deref() == Some(value),
+            None => false,
+        }
+    }
+}
+
+/// Leaves out the token and what it says.
+impl fmt::Debug for Claims<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Claims").finish_non_exhaustive()
+    }
+}
+
+/// Returns a claim as text, if it is a string, a number or a boolean.
+fn text(claim: &Value) -> Option<Cow<'_, str>> {
+    match claim {
+        Value::String(text) => Some(Cow::Borrowed(text)),
+        Value::Number(number) => Some(Cow::Owned(number.to_string())),
+        Value::Bool(truth) => Some(Cow::Owned(truth.to_string())),
+        _ => None,
     }
 }
 

@@ -29,6 +29,12 @@ pub(super) fn notes(replay: &Replay, lines: &LinesRead) -> Vec<String> {
             counts.without_condition
         ));
     }
+    if counts.without_claims > 0 {
+        notes.push(format!(
+            "some routes match claims of tokens, which no log has: {} requests that may have matched took other routes, or none",
+            counts.without_claims
+        ));
+    }
     if lines.late > 0 {
         notes.push(format!(
             "{} lines were too late to be put in order, and were replayed at the time that had been reached",

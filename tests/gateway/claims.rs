@@ -1,0 +1,105 @@
+//! Routes that match claims of verified tokens.
+
+use serde_json::{Value, json};
+
+use super::{
+    published_keys::{jwks, publish, set},
+    tokens::{Issuer, SECRET, of, seconds_from_now, with},
+};
+use crate::{
+    decisions::Decider,
+    harness::{
+        gateway::Gateway,
+        redis::free_port,
+        upstream::{Speech, Upstream},
+    },
+};
+
+/// A configuration with a route for everybody, one for a plan, and one for a plan and a role.
+fn tiers(jwt: &str) -> String {
+    format!(
+        "[jwt]\n{jwt}\n\
+         [[routes]]\npath = \"/api\"\nrespond = {{ body = \"free\" }}\n\
+         limits = [{{ name = \"free\", key = \"ip\", rate = \"2/h\" }}]\n\
+         [[routes]]\npath = \"/api\"\nclaims = {{ plan = \"pro\" }}\nrespond = {{ body = \"pro\" }}\n\
+         [[routes]]\npath = \"/api\"\nclaims = {{ plan = \"pro\", roles = \"admin\" }}\nrespond = {{ body = \"admin\" }}\n\
+         [[routes]]\npath = \"/posts\"\nmethods = [\"POST\"]\nclaims = {{ plan = \"pro\" }}\nrespond = {{ body = \"posted\" }}\n\
+         [[routes]]\npath = \"/posts\"\nrespond = {{ body = \"read\" }}\n"
+    )
+}
+
+fn claims(others: Value) -> Value {
+    with(of("ann"), others)
+}
+
+fn ask(gateway: &Gateway, request: &str, token: &str) -> (u16, String) {
+    let answer = gateway.ask(&format!("{request}\nAuthorization: Bearer {token}"));
+    (answer.status, answer.text())
+}
+
+#[test]
+fn a_route_can_be_for_the_tokens_with_a_claim() {
+    let gateway = Gateway::start(&tiers(&format!("hmac_secret = \"{SECRET}\"")));
+    let issuer = Issuer::hmac(SECRET.as_bytes());
+    let pro = issuer.token(&claims(json!({ "plan": "pro" })));
+    let admin = issuer.token(&claims(json!({ "plan": "pro", "roles": ["dev", "admin"] })));
+    let expired = issuer.token(&claims(json!({ "plan": "pro", "exp": seconds_from_now(-60) })));
+    // The limit of the route for everybody isn't that of the others.
+    for _ in 0..5 {
+        assert_eq!(ask(&gateway, "GET /api", &pro), (200, "pro".to_owned()));
+        assert_eq!(ask(&gateway, "GET /api", &admin), (200, "admin".to_owned()));
+    }
+    assert_eq!(ask(&gateway, "GET /api", &expired), (200, "free".to_owned()));
+    assert_eq!(ask(&gateway, "GET /api", "a.b.c"), (200, "free".to_owned()));
+    assert_eq!((gateway.get("/api").status, ask(&gateway, "GET /api", &pro).0), (429, 200));
+}
+
+#[test]
+fn a_route_by_claims_waits_for_the_keys_and_others_do_not() {
+    let [old, new] = ["old", "new"].map(|name| Issuer::ed25519().named(name));
+    let [old_pro, new_pro] = [&old, &new].map(|issuer| issuer.token(&claims(json!({ "plan": "pro" }))));
+    let (published, server) = publish(Speech::Http1, jwks(&[&old]));
+    let gateway = Gateway::start(&tiers(&format!("jwks_url = \"{}/keys\"", server.url())));
+    // The first request waits for the first fetch, and one with an unknown key for the next.
+    assert_eq!(ask(&gateway, "GET /api", &old_pro), (200, "pro".to_owned()));
+    set(&published, 200, jwks(&[&new]));
+    // The method of the route differs, so nobody asks for the claims.
+    assert_eq!(ask(&gateway, "GET /posts", &new_pro), (200, "read".to_owned()));
+    assert_eq!(server.count(), 1);
+    assert_eq!(ask(&gateway, "POST /posts\nContent-Length: 0", &new_pro), (200, "posted".to_owned()));
+    assert_eq!(server.count(), 2);
+
+    let url = format!("jwks_url = \"http://127.0.0.1:{}/\"", free_port());
+    let unreachable = Gateway::start(&tiers(&url));
+    assert_eq!(ask(&unreachable, "GET /posts", &old_pro), (200, "read".to_owned()));
+    assert_eq!(ask(&unreachable, "GET /api", &old_pro).0, 503);
+    // Without a token, nothing has to be verified.
+    assert_eq!(unreachable.get("/api").text(), "free");
+}
+
+#[test]
+fn another_reading_of_a_path_counts_by_the_route_of_the_claim() {
+    let upstream = Upstream::hello();
+    let gateway = Gateway::start(&format!(
+        "[upstreams.api]\nservers = [\"{}\"]\n[jwt]\nhmac_secret = \"{SECRET}\"\n\
+         [[routes]]\npath = \"/{{*rest}}\"\nupstream = \"api\"\n\
+         [[routes]]\npath = \"/a/b\"\nclaims = {{ plan = \"trial\" }}\nupstream = \"api\"\n\
+         limits = [{{ name = \"trial\", key = \"jwt:sub\", rate = \"2/h\" }}]\n",
+        upstream.url()
+    ));
+    let trial = Issuer::hmac(SECRET.as_bytes()).token(&claims(json!({ "plan": "trial" })));
+    let statuses = ["/a/b", "/a%2Fb", "/a%5Cb", "/a/b", "/c"];
+    let statuses = statuses.map(|path| ask(&gateway, &format!("GET {path}"), &trial).0);
+    assert_eq!(statuses, [200, 200, 429, 429, 200]);
+}
+
+#[test]
+fn other_proxies_get_the_decision_of_the_route_by_claims() {
+    let decider = Decider::start("", &tiers(&format!("hmac_secret = \"{SECRET}\"")));
+    let pro = Issuer::hmac(SECRET.as_bytes()).token(&claims(json!({ "plan": "pro" })));
+    let call = |token: &str| {
+        decider.ask(&format!("GET /check\nX-Forwarded-Uri: /api\nAuthorization: Bearer {token}")).status
+    };
+    assert_eq!([(); 3].map(|()| call(&pro)), [200; 3]);
+    assert_eq!([(); 3].map(|()| call("a.b.c")), [200, 200, 429]);
+}
