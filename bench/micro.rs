@@ -49,7 +49,8 @@ fn routing(bencher: Bencher<'_, '_>, kind: &str) {
         let (host, sent, route) = requests.next().expect("the iterator is endless");
         let forwarded = path::forwarded(black_box(sent));
         let matched = path::matched(&forwarded);
-        let view = View { method: &Method::GET, host, path: &matched, query: "", headers: &headers, claims: &() };
+        let view =
+            View { method: &Method::GET, host, path: &matched, query: "", headers: &headers, claims: &() };
         assert_eq!(table.find(&view).is_some(), route.is_some());
     });
 }

@@ -149,15 +149,19 @@ impl Explanation {
         let different: BTreeSet<_> = target.readings.iter().filter(|path| **path != target.matched).collect();
         let read_as = different.into_iter().map(|path| Reading {
             path: path.clone(),
-            route: planner.routes.find(&target.view(parts, path, claims)).map(|found| found.route.name.clone()),
+            route: planner
+                .routes
+                .find(&target.view(parts, path, claims))
+                .map(|found| found.route.name.clone()),
         });
         self.readings = read_as.collect();
         let taken = planner.route(parts, target, claims).ok().map(|found| found.route);
         let view = target.view(parts, &target.matched, claims);
         let is_other = |(_, route): &&(Matcher, Route)| taken.is_none_or(|taken| !ptr::eq(taken, route));
         let others = planner.routes.routes().filter(is_other);
-        self.others =
-            others.map(|(matcher, route)| UntakenRoute::new(matcher, route, (&view, claims), taken)).collect();
+        self.others = others
+            .map(|(matcher, route)| UntakenRoute::new(matcher, route, (&view, claims), taken))
+            .collect();
     }
 }
 

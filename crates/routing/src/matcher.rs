@@ -67,9 +67,10 @@ impl Matcher {
         let query = self.query.iter().map(|parameter| {
             (Unmet::Query(parameter.0.clone()), Self { query: vec![parameter.clone()], ..any() })
         });
-        let claims = self.claims.iter().map(|claim| {
-            (Unmet::Claim(claim.0.clone()), Self { claims: vec![claim.clone()], ..any() })
-        });
+        let claims = self
+            .claims
+            .iter()
+            .map(|claim| (Unmet::Claim(claim.0.clone()), Self { claims: vec![claim.clone()], ..any() }));
         // A table with that single condition decides, so that the answer can't differ from what routing does.
         let mut parts = parts.into_iter().chain(headers).chain(query).chain(claims);
         parts.find_map(|(unmet, part)| Table::new([(part, ())]).find(view).is_none().then_some(unmet))

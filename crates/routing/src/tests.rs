@@ -157,7 +157,17 @@ fn hosts_are_tried_from_exact_to_longest_wildcard_to_any() {
 #[test]
 fn more_conditions_win_on_the_same_path() {
     assert_routes(
-        &["/", "/?p=1", "/ x:1", "/ x:1 y:1", "/?p=1&q=1", "/?p=1 x:1", "GET /", "/ jwt:a=1", "/?p=1 jwt:a=1"],
+        &[
+            "/",
+            "/?p=1",
+            "/ x:1",
+            "/ x:1 y:1",
+            "/?p=1&q=1",
+            "/?p=1 x:1",
+            "GET /",
+            "/ jwt:a=1",
+            "/?p=1 jwt:a=1",
+        ],
         &[
             ("GET /?p=1 x:1 y:1", Some("GET /")),
             ("PUT /?p=1&q=1 x:1 y:1", Some("/ x:1 y:1")),
@@ -348,7 +358,8 @@ fn linear(routes: &[String], view: &View<'_>) -> Option<(usize, Vec<(String, Str
         let host = host_rank(route.host.as_ref(), view.host)?;
         let params = capture(&pattern, view.path)?;
         let steps: Vec<_> = pattern.split('/').map(|s| (s.starts_with('{'), s.starts_with("{*"))).collect();
-        let conditions = (!route.methods.is_empty(), route.headers.len(), route.query.len(), route.claims.len());
+        let conditions =
+            (!route.methods.is_empty(), route.headers.len(), route.query.len(), route.claims.len());
         conditions_hold(&route, view).then_some((host, steps, Reverse(conditions), index, params))
     });
     taken.min().map(|(.., index, params)| (index, params))

@@ -79,7 +79,11 @@ impl Check<'_, '_> {
             self.check_verifies("require = \"jwt\"", &require.span(), "it says which tokens are valid");
         }
         if let Some((claim, _)) = route.claims.0.first() {
-            self.check_verifies("claims", &claim.span(), "claims can only be compared once they are verified");
+            self.check_verifies(
+                "claims",
+                &claim.span(),
+                "claims can only be compared once they are verified",
+            );
         }
         self.check_fields(&route);
         let path = route.path.as_ref();

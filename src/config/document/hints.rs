@@ -9,7 +9,7 @@ use toml::{
 };
 
 /// The forms of keys that people write with another type, by their path. `*` stands for a name.
-const FORMS: [(&str, &str); 33] = [
+const FORMS: [(&str, &str); 34] = [
     ("routes", "begin each route with a line [[routes]]; its name is a key: name = \"orders\""),
     ("descriptors", "begin each rule with a line [[descriptors]]"),
     ("limits", "write a table for each limit, with its name in the header: [limits.per-client]"),
@@ -32,6 +32,7 @@ const FORMS: [(&str, &str); 33] = [
         "use 308 or 301 (permanent), 307 or 302 (temporary), or 303 (followed with GET)",
     ),
     ("routes.headers", "write a table: headers = { x-version = \"2\" }"),
+    ("routes.claims", "write a table: claims = { plan = \"pro\" }"),
     ("routes.query", "write a table: query = { version = \"2\" }"),
     ("routes.on_limit", "write a table: on_limit = { status = 503 }"),
     ("routes.request_headers", "write a table: request_headers = { set = { x-name = \"value\" } }"),

@@ -248,7 +248,9 @@ impl VerifiedClaims for Claims<'_> {
     fn has(&self, name: &str, value: &str) -> bool {
         let Verified::Valid(claims) = self.verified.get_or_init(|| self.verify()) else { return false };
         match claims.get(name) {
-            Some(Value::Array(members)) => members.iter().any(|member| text(member).as_deref() == Some(value)),
+            Some(Value::Array(members)) => {
+                members.iter().any(|member| text(member).as_deref() == Some(value))
+            }
             Some(claim) => text(claim).as_deref() == Some(value),
             None => false,
         }
