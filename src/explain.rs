@@ -204,7 +204,12 @@ impl Rejected {
 impl From<Rejection> for Rejected {
     fn from(rejection: Rejection) -> Self {
         let (status, code, detail) = rejection.terms();
-        Self { status: status.as_u16(), code, detail: detail.to_string() }
+        let detail = match &rejection {
+            // Clients aren't told what is wrong with a token.
+            Rejection::TokenInvalid(reason) => format!("the token isn't valid: {reason}"),
+            _ => detail.to_string(),
+        };
+        Self { status: status.as_u16(), code, detail }
     }
 }
 
@@ -239,7 +244,9 @@ fn unmet_claim(name: &str, claims: &Claims<'_>) -> String {
     match claims.require() {
         Ok(()) => format!("claim `{name}` doesn't match"),
         Err(TokenFault::Missing) => format!("claim `{name}` doesn't match: the request has no token"),
-        Err(TokenFault::Invalid) => format!("claim `{name}` doesn't match: the token isn't valid"),
+        Err(TokenFault::Invalid(reason)) => {
+            format!("claim `{name}` doesn't match: the token isn't valid: {reason}")
+        }
         Err(TokenFault::Unverified) => {
             format!("claim `{name}` isn't known: the keys that verify the token haven't been fetched")
         }

@@ -82,8 +82,8 @@ pub enum Rejection {
     QuestionInvalid(String),
     /// A request without a token, on a route that requires one.
     TokenMissing,
-    /// A request with an invalid token, on a route that requires a valid one.
-    TokenInvalid,
+    /// A request with an invalid token, on a route that requires a valid one, and the reason why it isn't valid.
+    TokenInvalid(&'static str),
     /// A request with a token that can't be verified now, on a route that requires a valid one.
     TokenUnverified,
     /// A limit refuses the request, or the store can't answer.
@@ -145,7 +145,7 @@ impl Rejection {
             Self::TokenMissing => {
                 (401, "token-missing", &"the request needs a token: Authorization: Bearer TOKEN")
             }
-            Self::TokenInvalid => (401, "token-invalid", &"the token is invalid or has expired"),
+            Self::TokenInvalid(_) => (401, "token-invalid", &"the token is invalid or has expired"),
             Self::TokenUnverified => (503, "token-unverified", &"the token can't be verified now"),
             Self::NoRoute => (404, "no-route", &"no route matches the request"),
             Self::Refused(refusal) => {
@@ -221,7 +221,7 @@ impl Rejection {
             // Retry-After and the RateLimit fields.
             Self::Refused(refusal) => response::write_fields(fields, refusal, is_grpc, form),
             Self::TokenMissing => fields.insert(WWW_AUTHENTICATE, Value::Ready(&TOKEN_NEEDED)),
-            Self::TokenInvalid => fields.insert(WWW_AUTHENTICATE, Value::Ready(&TOKEN_REFUSED)),
+            Self::TokenInvalid(_) => fields.insert(WWW_AUTHENTICATE, Value::Ready(&TOKEN_REFUSED)),
             Self::TokenUnverified | Self::Overloaded | Self::Failed(Failure::Busy) => {
                 fields.insert(RETRY_AFTER, Value::Number(1));
             }

@@ -6,7 +6,7 @@ use std::{
 };
 
 use crate::harness::{gateway::Gateway, redis::Redis, wait_until};
-use jsonwebtoken::{EncodingKey, Header, encode};
+use jsonwebtoken::{Algorithm as JwtAlgorithm, EncodingKey, Header, encode};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -523,7 +523,10 @@ fn a_claim_that_a_route_matches_is_compared_with_that_of_the_token() {
     for (words, why) in [
         (&["GET", "/a"][..], "pro: claim `plan` doesn't match: the request has no token\n"),
         (&["GET", "/a", "-H", &free], "pro: claim `plan` doesn't match\n"),
-        (&["GET", "/a", "-H", &expired], "pro: claim `plan` doesn't match: the token isn't valid\n"),
+        (
+            &["GET", "/a", "-H", &expired],
+            "pro: claim `plan` doesn't match: the token isn't valid: it has expired (`exp`)\n",
+        ),
     ] {
         let told = text(&known, words);
         assert!(told.contains("free  (/a)") && told.contains(why), "{told}");
@@ -533,4 +536,40 @@ fn a_claim_that_a_route_matches_is_compared_with_that_of_the_token() {
     let told = text(&fetched, &["GET", "/a", "-H", &pro]);
     assert!(told.contains("503: the token can't be verified now"), "{told}");
     assert!(told.contains("the keys that verify the token haven't been fetched"), "{told}");
+    assert!(told.contains("add --live"), "{told}");
+}
+
+#[test]
+fn what_is_wrong_with_a_token_is_told() {
+    let secret = "0123456789abcdef0123456789abcdef";
+    let folder = folder(&format!(
+        "[jwt]\nhmac_secret = \"{secret}\"\nissuer = \"https://a.test\"\naudience = \"shop\"\n\
+         [[routes]]\npath = \"/a\"\nrequire = \"jwt\"\nrespond = {{}}\n"
+    ));
+    let token = |claims: Value, algorithm, secret: &str| {
+        encode(&Header::new(algorithm), &claims, &EncodingKey::from_secret(secret.as_bytes())).unwrap()
+    };
+    let of = |issuer: &str, audience: &str, expiry: u64| {
+        let claims = serde_json::json!({ "iss": issuer, "aud": audience, "exp": expiry });
+        token(claims, JwtAlgorithm::HS256, secret)
+    };
+    let (url, later) = ("https://a.test", 4_102_444_800);
+    let claims = serde_json::json!({ "iss": url, "aud": "shop", "exp": later });
+    for (token, why) in [
+        (of("https://a.test/", "shop", later), "its issuer (`iss`) isn't one of jwt.issuer"),
+        (of(url, "other", later), "its audience (`aud`) isn't one of jwt.audience"),
+        (of(url, "shop", 1), "it has expired (`exp`)"),
+        (
+            token(serde_json::json!({ "iss": url, "aud": "shop" }), JwtAlgorithm::HS256, secret),
+            "it doesn't say when it expires (`exp`)",
+        ),
+        (token(claims.clone(), JwtAlgorithm::HS256, &secret.replace('a', "b")), "another key signed it"),
+        ("abc".to_owned(), "it is not a JWT"),
+    ] {
+        let told = text(&folder, &["GET", "/a", "-H", &format!("authorization: Bearer {token}")]);
+        assert!(told.contains(&format!("401: the token isn't valid: {why}\n")), "{told}");
+    }
+    let good =
+        text(&folder, &["GET", "/a", "-H", &format!("authorization: Bearer {}", of(url, "shop", later))]);
+    assert!(!good.contains("401"), "{good}");
 }

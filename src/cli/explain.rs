@@ -202,6 +202,10 @@ fn write_request(text: &mut ExplanationText, explained: &Value) {
         text.line("forwarded", "not at all");
         let [status, detail] = ["status", "detail"].map(|name| shown(&rejected[name]));
         text.heading("answer", &format!("{status}: {detail}"));
+        // A gateway that runs has them.
+        if rejected["code"] == "token-unverified" {
+            text.line("", "the keys of jwks_url aren't fetched here: add --live to ask a gateway that runs");
+        }
     }
 }
 

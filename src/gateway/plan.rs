@@ -297,7 +297,7 @@ impl<'g, 't> Routed<'g, 't> {
         }
         claims.require().map_err(|fault| match fault {
             TokenFault::Missing => Rejection::TokenMissing,
-            TokenFault::Invalid => Rejection::TokenInvalid,
+            TokenFault::Invalid(reason) => Rejection::TokenInvalid(reason),
             TokenFault::Unverified => Rejection::TokenUnverified,
         })
     }

@@ -16,7 +16,7 @@ use hyper::{
     HeaderMap,
     header::{AUTHORIZATION, HeaderValue},
 };
-use jsonwebtoken::{DecodingKey, Validation, decode, decode_header};
+use jsonwebtoken::{DecodingKey, Validation, decode, decode_header, errors::ErrorKind};
 use serde_json::{Map, Value};
 use tollgate_limiter::key::credentials::scheme;
 use tollgate_routing::VerifiedClaims;
@@ -88,10 +88,10 @@ impl Verifier {
     /// Verifies a token.
     fn verify(&self, token: &str) -> Verified {
         // What it says of itself only chooses among the keys.
-        let Ok(header) = decode_header(token) else { return Verified::Invalid };
+        let Ok(header) = decode_header(token) else { return Verified::Invalid("it is not a JWT") };
         if header.crit.is_some() {
             // A critical header that isn't understood must be refused (RFC 7515, section 4.1.11).
-            return Verified::Invalid;
+            return Verified::Invalid("its header has extensions that aren't supported (`crit`)");
         }
         let keys = match &self.0 {
             KeySource::Fixed(keys) => keys.clone(),
@@ -102,14 +102,34 @@ impl Verifier {
         };
         let is_named = |key: &Key| key.id.is_none() || header.kid.is_none() || key.id == header.kid;
         let fits = |key: &&Key| key.validation.algorithms.contains(&header.alg) && is_named(key);
-        let mut fitting = keys.iter().filter(fits).take(MOST_TRIED);
-        match fitting.find_map(|key| decode(token, &key.decoding, &key.validation).ok()) {
-            Some(token) => Verified::Valid(token.claims),
-            None if header.kid.is_some() && keys.iter().all(|key| key.id != header.kid) => {
-                Verified::KeyUnknown
+        let mut fault = "no key of [jwt] is for its algorithm and key ID";
+        for key in keys.iter().filter(fits).take(MOST_TRIED) {
+            match decode(token, &key.decoding, &key.validation) {
+                Ok(token) => return Verified::Valid(token.claims),
+                Err(error) => fault = reason(error.kind()),
             }
-            None => Verified::Invalid,
         }
+        if header.kid.is_some() && keys.iter().all(|key| key.id != header.kid) {
+            return Verified::KeyUnknown;
+        }
+        Verified::Invalid(fault)
+    }
+}
+
+/// Returns the reason why a token isn't valid.
+fn reason(error: &ErrorKind) -> &'static str {
+    match error {
+        ErrorKind::InvalidSignature => "another key signed it",
+        ErrorKind::ExpiredSignature => "it has expired (`exp`)",
+        ErrorKind::ImmatureSignature => "it isn't valid yet (`nbf`)",
+        ErrorKind::InvalidIssuer => "its issuer (`iss`) isn't one of jwt.issuer",
+        ErrorKind::InvalidAudience => "its audience (`aud`) isn't one of jwt.audience",
+        ErrorKind::MissingRequiredClaim(claim) => match claim.as_str() {
+            "iss" => "it states no issuer (`iss`)",
+            "aud" => "it states no audience (`aud`)",
+            _ => "it doesn't say when it expires (`exp`)",
+        },
+        _ => "its claims can't be read",
     }
 }
 
@@ -142,8 +162,8 @@ enum Verified {
     Valid(Map<String, Value>),
     /// It bears none.
     Missing,
-    /// It bears one that isn't valid here and now.
-    Invalid,
+    /// It bears one that isn't valid here and now, for this reason.
+    Invalid(&'static str),
     /// It bears one that names a key that isn't known.
     KeyUnknown,
     /// It bears one, and the keys haven't been fetched yet.
@@ -157,8 +177,8 @@ enum Verified {
 pub(crate) enum TokenFault {
     /// It bears no token.
     Missing,
-    /// It bears one that isn't valid here and now, or two different ones.
-    Invalid,
+    /// It bears one that isn't valid here and now, for this reason, or two different ones.
+    Invalid(&'static str),
     /// It bears one that can't be verified now.
     Unverified,
 }
@@ -182,7 +202,7 @@ impl<'r> Claims<'r> {
             Verified::Valid(claims) => claims,
             Verified::Several => return Err(PartFault::Several),
             Verified::WithoutKeys => return Err(PartFault::Unverified),
-            Verified::Missing | Verified::Invalid | Verified::KeyUnknown => return Ok(None),
+            Verified::Missing | Verified::Invalid(_) | Verified::KeyUnknown => return Ok(None),
         };
         Ok(claims.get(name).and_then(text).map(Cow::into_owned))
     }
@@ -197,7 +217,9 @@ impl<'r> Claims<'r> {
             _ if self.verifier.is_none() => Ok(()),
             Verified::WithoutKeys => Err(TokenFault::Unverified),
             Verified::Missing => Err(TokenFault::Missing),
-            Verified::Invalid | Verified::KeyUnknown | Verified::Several => Err(TokenFault::Invalid),
+            Verified::Invalid(reason) => Err(TokenFault::Invalid(reason)),
+            Verified::KeyUnknown => Err(TokenFault::Invalid("it names a key that isn't known (`kid`)")),
+            Verified::Several => Err(TokenFault::Invalid("it isn't the only one of the request")),
         }
     }
 
@@ -230,14 +252,18 @@ impl<'r> Claims<'r> {
         let Ok(sent) = single(lines()) else { return Verified::Several };
         let Some((sent, verifier)) = sent.zip(self.verifier) else { return Verified::Missing };
         let Ok(readings) = credentials(sent) else { return Verified::Several };
-        let mut verified = Verified::Invalid;
+        let mut verified = Verified::Invalid("it is too long, or not written as a bearer's token");
         for credentials in readings.into_values().iter().flatten() {
             let Some(token) = bearer(credentials) else { continue };
             match (&verified, verifier.verify(token)) {
                 (Verified::Valid(one), Verified::Valid(other)) if *one != other => return Verified::Several,
-                (Verified::Valid(_), _) | (_, Verified::Invalid) => {}
+                (Verified::Valid(_), _)
+                | (Verified::KeyUnknown | Verified::WithoutKeys, Verified::Invalid(_)) => {}
                 (_, other) => verified = other,
             }
+        }
+        if let Verified::Invalid(reason) = verified {
+            tracing::debug!("a token isn't valid: {reason}");
         }
         verified
     }
