@@ -212,7 +212,8 @@ fn read_list(list: &[u8]) -> Vec<Word> {
             }
             0xd9 => {
                 let (text, after) = after[1..].split_at(usize::from(after[0]));
-                (Word::Text(String::from_utf8(text.to_vec()).expect("a text")), after)
+                // The argument of a refund is binary.
+                (Word::Text(String::from_utf8_lossy(text).into_owned()), after)
             }
             small => {
                 let small = i8::from_be_bytes([*small]);
