@@ -12,7 +12,7 @@ mod call;
 pub(crate) mod client;
 mod exchange;
 mod hops;
-mod jwks;
+pub(crate) mod jwks;
 mod listing;
 pub(crate) mod plan;
 mod record;

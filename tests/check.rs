@@ -8,11 +8,15 @@ use std::{
     process::{Command, Output, Stdio},
 };
 
+use hyper::{Response, header::LOCATION};
 use rcgen::{CertificateParams, KeyPair, date_time_ymd};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::harness::redis::{Redis, free_port};
+use crate::harness::{
+    redis::{Redis, free_port},
+    upstream::{Upstream, whole},
+};
 
 const GOOD: &str = "[[routes]]\npath = \"/\"\nrespond = { status = 200 }\n";
 const WARNED: &str = "";
@@ -210,4 +214,53 @@ fn connect_finds_certificates_that_expire() {
     );
     let (status, told) = connect_in(&file(9000));
     assert!(status == 0 && told.contains("server, tls.certs: ok"), "{status}: {told}");
+}
+
+#[test]
+fn connect_fetches_the_keys_of_tokens_and_says_what_is_wrong() {
+    let key = json!({ "kty": "OKP", "crv": "Ed25519", "x": "11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo" });
+    let secret = json!({ "kty": "oct", "k": "MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY" });
+    let jwks = |keys: &[&Value]| json!({ "keys": keys }).to_string();
+    let description =
+        json!({ "issuer": "https://id.example.com", "jwks_uri": "https://id.example.com/keys" });
+    let check = |jwks_url: &str, more: &str| {
+        let listen = free_port();
+        connect(&format!(
+            "[server]\nlisten = \"127.0.0.1:{listen}\"\n[jwt]\njwks_url = \"{jwks_url}\"\n{more}{GOOD}require = \"jwt\"\n"
+        ))
+    };
+    for (status, body, problem) in [
+        (200, jwks(&[&key]), None),
+        (404, jwks(&[&key]), Some("it answers 404 Not Found")),
+        (302, jwks(&[&key]), Some("it answers 302 Found, and redirects aren't followed")),
+        (200, "<html>".to_owned(), Some("the response is not a JWKS: line 1, column 1")),
+        (200, description.to_string(), Some("the response is not a JWKS: line 1, column ")),
+        (200, jwks(&[]), Some("it publishes no public key that can verify signatures")),
+        (200, jwks(&[&secret]), Some("it publishes no public key that can verify signatures")),
+    ] {
+        let server = Upstream::start(move |_| {
+            let response = Response::builder().status(status).header(LOCATION, "/elsewhere");
+            let response = response.body(whole(body.clone())).unwrap();
+            async { response }
+        });
+        let url = format!("{}/keys", server.url());
+        let (exit, told) = check(&url, "issuer = \"https://id.example.com/\"\n");
+        match problem {
+            None => assert!(exit == 0 && told.contains(&format!("jwks_url {url}: ok\n")), "{exit}: {told}"),
+            Some(problem) => {
+                assert!(exit == 1 && told.contains(&format!("jwks_url {url}: {problem}")), "{exit}: {told}");
+                let remedy = "the `jwks_uri` in https://id.example.com/.well-known/openid-configuration";
+                assert!(told.contains(remedy), "{told}");
+            }
+        }
+        assert_eq!(server.count(), 1, "{told}");
+    }
+    let (exit, told) = check(&format!("http://127.0.0.1:{}", free_port()), "");
+    assert!(exit == 1 && told.contains("can't fetch the keys: Connection refused"), "{exit}: {told}");
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (exit, told) = check(&format!("http://{}", silent.local_addr().unwrap()), "");
+    assert!(exit == 1 && told.contains("can't fetch the keys: no response in time"), "{exit}: {told}");
+    let upstream = Upstream::hello();
+    let (exit, told) = check(&upstream.url(), "");
+    assert!(exit == 1 && told.contains("`jwks_uri` in ISSUER/.well-known/openid-configuration"), "{told}");
 }

@@ -1,4 +1,5 @@
-//! The surroundings of a configuration: addresses to listen on, the store, servers, and the dates of certificates.
+//! The surroundings of a configuration: addresses to listen on, the store, servers, the keys of token issuers, and the dates of
+//! certificates.
 
 use std::{
     net::{SocketAddr, TcpListener},
@@ -13,8 +14,14 @@ use tokio::{net, time::timeout};
 use tollgate_limiter::{Ask, Limit, Limiter, OnFailure, Rate, StoreUrl};
 
 use crate::{
-    config::{Config, EXPIRES_SOON, Expiry, ListenAddress, ServerUrl, Target, UpstreamSettings},
-    gateway::Gateway,
+    config::{
+        Config, EXPIRES_SOON, Expiry, JwksUrl, JwtSettings, ListenAddress, ServerUrl, Target,
+        UpstreamSettings,
+    },
+    gateway::{
+        Gateway,
+        jwks::{self, FetchError},
+    },
 };
 
 /// A thing that a configuration needs, and the problem with it, if there is one.
@@ -36,7 +43,8 @@ impl Finding {
     }
 }
 
-/// Tries what a configuration needs: listens, decides a request of its own in the store, and connects to each server.
+/// Tries what a configuration needs: listens, decides a request of its own in the store, connects to each server, and fetches the
+/// keys of tokens.
 pub(super) async fn findings(config: &Config) -> Vec<Finding> {
     let decisions = config.decisions.as_ref().map(|decisions| &decisions.listen);
     let admin = config.admin.as_ref().map(|admin| ListenAddress::Tcp(admin.listen));
@@ -55,6 +63,11 @@ pub(super) async fn findings(config: &Config) -> Vec<Finding> {
             let outcome = connects(&server.url, upstream).await;
             findings.push(Finding::of(format!("upstream `{name}`, {}", server.url), outcome));
         }
+    }
+    if let Some(jwt) = &config.jwt
+        && let Some(url) = &jwt.published
+    {
+        findings.push(Finding::of(format!("jwks_url {url}"), keys_are_published(jwt, url).await));
     }
     findings.extend(config.expiries().iter().map(|expiry| Finding::of(&expiry.place, lasts(expiry))));
     findings
@@ -128,6 +141,21 @@ async fn connects(server: &ServerUrl, upstream: &UpstreamSettings) -> Result<(),
     let connected = timeout(limit, net::TcpStream::connect(&*addresses)).await;
     let connected = connected.map_err(|_| "no connection in time".to_owned())?;
     connected.map(drop).map_err(|error| format!("can't connect: {error}"))
+}
+
+/// Fetches the keys of the token issuer, as a gateway does.
+async fn keys_are_published(jwt: &JwtSettings, url: &JwksUrl) -> Result<(), String> {
+    match jwks::fetch(url).await {
+        Ok(_) => Ok(()),
+        Err(FetchError::NoResponse(cause)) => Err(format!("can't fetch the keys: {cause}")),
+        Err(FetchError::NoKeys(cause)) => {
+            let issuer = jwt.issuers.iter().find(|issuer| issuer.starts_with("https://"));
+            let issuer = issuer.map_or("ISSUER", |issuer| issuer.trim_end_matches('/'));
+            Err(format!(
+                "{cause}: the URL of the JWKS is usually the `jwks_uri` in {issuer}/.well-known/openid-configuration"
+            ))
+        }
+    }
 }
 
 /// Reports a certificate that has expired, or soon will.

@@ -2,12 +2,13 @@
 //!
 //! Only the URL of the configuration is asked: no redirect is followed, and a token's `jku` is ignored.
 
-use std::{sync::Arc, time::Duration};
+use std::{error, fmt, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper::{
-    Request, StatusCode,
+    Request, Response, StatusCode,
+    body::Incoming,
     client::conn::http1,
     header::{ACCEPT, HOST, USER_AGENT},
 };
@@ -61,8 +62,7 @@ pub(super) async fn wait(fetch: impl Future<Output = ()>, until: Option<Instant>
 /// Fetches the keys after so many failures in a row. Returns the time until the next fetch. If it fails, the keys stay as they are.
 async fn fetch_next(keys: &FetchedKeys, failures: &mut u32) -> Duration {
     let url = keys.url();
-    let fetched = timeout(TIMEOUT, fetch(url)).await.unwrap_or_else(|_| Err("no response in time".into()));
-    match fetched {
+    match fetch(url).await {
         Ok(published) => {
             let count = published.len();
             if keys.install(published) {
@@ -84,16 +84,49 @@ async fn fetch_next(keys: &FetchedKeys, failures: &mut u32) -> Duration {
     }
 }
 
-/// Fetches the keys.
+/// The reason why there are no keys.
+#[derive(Debug)]
+pub(crate) enum FetchError {
+    /// The server can't be reached, or gives no response.
+    NoResponse(String),
+    /// The response has no keys.
+    NoKeys(String),
+}
+
+impl fmt::Display for FetchError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (Self::NoResponse(cause) | Self::NoKeys(cause)) = self;
+        f.write_str(cause)
+    }
+}
+
+impl error::Error for FetchError {}
+
+impl FetchError {
+    fn no_response(error: impl fmt::Display) -> Self {
+        Self::NoResponse(error.to_string())
+    }
+}
+
+/// Fetches the keys once.
 ///
 /// # Errors
-/// The reason why there are none.
-async fn fetch(url: &JwksUrl) -> Result<Vec<JwtKey>, String> {
+/// There are none, or not in time.
+pub(crate) async fn fetch(url: &JwksUrl) -> Result<Vec<JwtKey>, FetchError> {
+    let fetched = async { read(respond(url).await?).await };
+    timeout(TIMEOUT, fetched).await.unwrap_or_else(|_| Err(FetchError::no_response("no response in time")))
+}
+
+/// A response, and its connection, which ends with it.
+type Answered = (Response<Incoming>, AbortOnDropHandle<()>);
+
+/// Asks for the keys.
+async fn respond(url: &JwksUrl) -> Result<Answered, FetchError> {
     let connecting = connect(&url.server, url.tls.as_ref(), b"http/1.1");
-    let io = connecting.await.map_err(|error| error.to_string())?;
+    let io = connecting.await.map_err(FetchError::no_response)?;
     let (mut sender, connection) =
-        http1::handshake(TokioIo::new(io)).await.map_err(|error| error.to_string())?;
-    let _connection = AbortOnDropHandle::new(tokio::spawn(async {
+        http1::handshake(TokioIo::new(io)).await.map_err(FetchError::no_response)?;
+    let connection = AbortOnDropHandle::new(tokio::spawn(async {
         // The response reports it, too.
         drop(connection.await);
     }));
@@ -101,24 +134,32 @@ async fn fetch(url: &JwksUrl) -> Result<Vec<JwtKey>, String> {
         .header(HOST, url.server.host())
         .header(ACCEPT, "application/json")
         .header(USER_AGENT, concat!("tollgate/", env!("CARGO_PKG_VERSION")));
-    let request = request.body(Empty::<Bytes>::new()).map_err(|error| error.to_string())?;
-    let response = sender.send_request(request).await.map_err(|error| error.to_string())?;
-    if response.status().is_redirection() {
-        return Err(format!("it answers {}, and redirects aren't followed", response.status()));
+    let request = request.body(Empty::<Bytes>::new()).map_err(FetchError::no_response)?;
+    let response = sender.send_request(request).await.map_err(FetchError::no_response)?;
+    Ok((response, connection))
+}
+
+/// Reads the keys in a response.
+async fn read((response, _connection): Answered) -> Result<Vec<JwtKey>, FetchError> {
+    let status = response.status();
+    if status.is_redirection() {
+        return Err(FetchError::NoKeys(format!("it answers {status}, and redirects aren't followed")));
     }
-    if response.status() != StatusCode::OK {
-        return Err(format!("it answers {}", response.status()));
+    if status != StatusCode::OK {
+        return Err(FetchError::NoKeys(format!("it answers {status}")));
     }
     let body = Limited::new(response.into_body(), BYTES_MOST).collect().await;
-    let body =
-        body.map_err(|error| format!("the response can't be read, or has more than 1 MiB: {error}"))?;
+    let body = body.map_err(|error| {
+        FetchError::NoKeys(format!("the response can't be read, or has more than 1 MiB: {error}"))
+    })?;
     let mut keys = config::read_jwks(&body.to_bytes()).map_err(|error| {
-        format!("the response is not a JWKS: line {}, column {}", error.line(), error.column())
+        let (line, column) = (error.line(), error.column());
+        FetchError::NoKeys(format!("the response is not a JWKS: line {line}, column {column}"))
     })?;
     // A secret that is published is none.
     keys.retain(JwtKey::is_public);
     if keys.is_empty() {
-        return Err("it publishes no public key that can verify signatures".to_owned());
+        return Err(FetchError::NoKeys("it publishes no public key that can verify signatures".to_owned()));
     }
     Ok(keys)
 }
