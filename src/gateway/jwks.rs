@@ -62,7 +62,9 @@ pub(super) async fn wait(fetch: impl Future<Output = ()>, until: Option<Instant>
 /// Fetches the keys after so many failures in a row. Returns the time until the next fetch. If it fails, the keys stay as they are.
 async fn fetch_next(keys: &FetchedKeys, failures: &mut u32) -> Duration {
     let url = keys.url();
-    match fetch(url).await {
+    let fetched = fetch(url).await;
+    keys.count(&fetched);
+    match fetched {
         Ok(published) => {
             let count = published.len();
             if keys.install(published) {

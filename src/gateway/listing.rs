@@ -9,7 +9,10 @@ use tollgate_routing::Matcher;
 use crate::{
     config::RatelimitSettings,
     forward::{self, Upstream},
-    rules::{self, Rule, key::jwt::Claims},
+    rules::{
+        self, Rule,
+        key::jwt::{Claims, Verifier},
+    },
 };
 
 use super::{Gateway, STATUS_CLASSES, Traffic, client, plan::Responder, split::Split};
@@ -103,6 +106,9 @@ impl Gateway {
         rules::write_metrics(page, self.planner.rules.values().map(Arc::as_ref));
         forward::write_metrics(page, &self.upstreams);
         self.limiter.write_metrics(page);
+        if let Some(keys) = self.verifier.as_ref().and_then(Verifier::fetched) {
+            keys.write_metrics(page);
+        }
         if let Some(log) = &self.access_log {
             log.write_metrics(page);
         }

@@ -476,11 +476,16 @@ fn routes_and_limits_are_exported_once_they_have_counted() {
 pub(super) const NOBODYS_RULES: &str = "[decisions]\nlisten = \"127.0.0.1:0\"\n\
     ratelimit_service = { xds = { server = \"http://127.0.0.1:1\" } }\n";
 
+/// Keys of tokens where nobody listens.
+const NOBODYS_KEYS: &str = "[jwt]\njwks_url = \"http://127.0.0.1:1/keys\"\n";
+
 #[test]
 fn each_metric_is_documented() {
     let (redis, folder) = (Redis::start(), tempfile::tempdir().unwrap());
-    let optional =
-        format!("[access_log]\npath = \"{}/log\"\n[tracing]\n{NOBODYS_RULES}", folder.path().display());
+    let optional = format!(
+        "[access_log]\npath = \"{}/log\"\n[tracing]\n{NOBODYS_RULES}{NOBODYS_KEYS}",
+        folder.path().display()
+    );
     let metrics = scrape(&gateway("5/h", &(redis.store() + &optional)));
     let document = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/metrics.md")).unwrap();
     let documented = document.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());

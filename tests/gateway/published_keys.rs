@@ -14,6 +14,7 @@ use super::tokens::{Issuer, of};
 use crate::harness::{
     client::Answer,
     gateway::Gateway,
+    metrics::Metrics,
     redis::{free_port, tls::Certificates},
     upstream::{Speech, Upstream, whole},
     wait_until,
@@ -187,4 +188,28 @@ fn the_issuer_is_verified_by_its_certificate() {
     assert_eq!(status(&distrustful, &issuer), 503);
     wait_until("the fault is logged", || distrustful.log().contains("certificate"));
     assert_eq!(server.count(), 1);
+}
+
+#[test]
+fn fetches_are_counted_by_outcome() {
+    let issuer = Issuer::ed25519().named("a");
+    let (published, server) = publish(Speech::Http1, jwks(&[&issuer]));
+    let jwt = format!("jwks_url = \"{}\"\nrefresh = \"1s\"", server.url());
+    let toml = format!("[admin]\nlisten = \"127.0.0.1:0\"\n{}", configuration(&jwt));
+    let gateway = Gateway::start(&toml);
+    let (_, admin) = gateway.greeting().split_once("dashboard: http://").unwrap();
+    let admin = admin.lines().next().unwrap();
+    let fetches = || {
+        let metrics = Metrics::scrape(admin);
+        ["ok", "failed"]
+            .map(|outcome| metrics.of(&format!("tollgate_jwks_fetches_total{{outcome=\"{outcome}\"}}")))
+    };
+    wait_until("a fetch is counted", || fetches()[0] > 0.0);
+    assert_eq!(fetches()[1], 0.0);
+    set(&published, 503, String::new());
+    wait_until("a failed fetch is counted", || fetches()[1] > 0.0);
+    // A reload that leaves the URL leaves the counts.
+    let [before, _] = fetches();
+    gateway.reload(&toml.replace("100/h", "200/h"));
+    assert!(fetches()[0] >= before);
 }

@@ -7,6 +7,7 @@ use tokio::{
     sync::{Notify, watch},
     time::{Instant, timeout},
 };
+use tollgate_limiter::metrics::{CountsByWord, Page};
 
 use super::Key;
 use crate::config::{self, JwksUrl, JwtKey};
@@ -15,6 +16,9 @@ use crate::config::{self, JwksUrl, JwtKey};
 const PAUSE: Duration = Duration::from_secs(30);
 /// The longest time that a request waits for a fetch.
 const WAIT_MOST: Duration = Duration::from_secs(6);
+
+/// The outcome of a fetch that succeeded, and of one that failed, as metrics name them.
+const OUTCOMES: [&str; 2] = ["ok", "failed"];
 
 /// The keys of an issuer, as they were last fetched.
 #[derive(Debug)]
@@ -25,6 +29,8 @@ pub(crate) struct FetchedKeys {
     current: ArcSwapOption<KeySet>,
     progress: watch::Sender<Progress>,
     wanted: Notify,
+    /// The fetches by outcome. They outlive reloads that leave the URL.
+    fetches: Arc<CountsByWord>,
 }
 
 #[derive(Debug)]
@@ -57,6 +63,8 @@ impl FetchedKeys {
             current: ArcSwapOption::empty(),
             progress: watch::Sender::new(Progress { is_running: true, ..Progress::default() }),
             wanted: Notify::new(),
+            fetches: before
+                .map_or_else(|| Arc::new(CountsByWord::of(&OUTCOMES)), |before| before.fetches.clone()),
         };
         if let Some(known) = before.and_then(|before| before.current.load_full()) {
             fetched.install(known.published.clone());
@@ -87,6 +95,21 @@ impl FetchedKeys {
     /// Notes that a fetch begins.
     pub(crate) fn begin(&self) {
         self.progress.send_modify(|progress| progress.is_running = true);
+    }
+
+    /// Counts a fetch that succeeded or failed.
+    pub(crate) fn count<T, E>(&self, fetched: &Result<T, E>) {
+        let [ok, failed] = OUTCOMES;
+        self.fetches.add(if fetched.is_ok() { ok } else { failed });
+    }
+
+    /// Writes the number of fetches.
+    pub(crate) fn write_metrics(&self, page: &mut Page<'_>) {
+        page.counters(
+            "tollgate_jwks_fetches",
+            "Fetches of the keys that the token issuer publishes, by outcome",
+            self.fetches.iter().map(|(outcome, count)| ([("outcome", outcome)], count)),
+        );
     }
 
     /// Notes that a fetch has ended, and wakes the requests that wait for it.
