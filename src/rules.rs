@@ -13,7 +13,7 @@ use std::{
     net::IpAddr,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
 
@@ -58,6 +58,8 @@ struct Tally {
     refused: HeavyHitters,
     /// The refusals that lead to bans.
     breaches: Breaches,
+    /// The responses that didn't state their cost.
+    estimates_kept: AtomicU64,
     /// True once a caller has asked whether there is room, without asking for permits.
     is_looked_at: AtomicBool,
 }
@@ -273,6 +275,22 @@ impl Rule {
     /// Returns true if nobody has asked whether there is room before, without asking for permits.
     pub(crate) fn is_first_look(&self) -> bool {
         !self.tally.is_looked_at.swap(true, Ordering::Relaxed)
+    }
+
+    /// Counts a response that didn't state its cost. The first one is logged, since a mistake in the file has this effect.
+    fn keep_estimate(&self) {
+        let place = match &self.config.cost {
+            Cost::Response { header, .. } => header.to_string(),
+            Cost::ResponseJson { pointer, .. } => pointer.to_string(),
+            Cost::Fixed(_) | Cost::Header(_) => return,
+        };
+        if self.tally.estimates_kept.fetch_add(1, Ordering::Relaxed) == 0 {
+            tracing::warn!(
+                "limit `{}`: a response didn't state its cost (`{place}`), so the estimate stays charged; \
+                 tollgate_estimates_kept_total counts such responses",
+                self.limit.name()
+            );
+        }
     }
 
     /// Notes what its terms did to a request.

@@ -1,6 +1,6 @@
 //! What limits decided: counted by effect and origin, and recorded for a single request.
 
-use std::sync::Arc;
+use std::sync::{Arc, atomic::Ordering};
 
 use tollgate_limiter::{
     Effect, Key, Limit, Origin,
@@ -60,8 +60,8 @@ impl Decisions {
 
 /// Writes what limits decided.
 pub fn write_metrics<'r>(page: &mut Page<'_>, rules: impl Iterator<Item = &'r Rule>) {
-    let banning: Vec<_> = rules.collect();
-    let counted = banning.iter().filter(|rule| rule.tally.decisions.0.have_counted());
+    let rules: Vec<_> = rules.collect();
+    let counted = rules.iter().filter(|rule| rule.tally.decisions.0.have_counted());
     let values = counted.flat_map(|Rule { limit, tally, .. }| {
         let pairs =
             DECISIONS.iter().flat_map(|(effect, origins)| origins.iter().map(|origin| (*effect, *origin)));
@@ -71,7 +71,11 @@ pub fn write_metrics<'r>(page: &mut Page<'_>, rules: impl Iterator<Item = &'r Ru
         })
     });
     page.counters("tollgate_decisions", "Decisions of limits on requests, by outcome and origin", values);
-    let banning = banning.into_iter().filter(|rule| rule.config.ban.is_some());
+    let estimating = rules.iter().filter(|rule| rule.config.cost.is_of_response());
+    let kept = estimating
+        .map(|rule| ([("limit", rule.limit.name())], rule.tally.estimates_kept.load(Ordering::Relaxed)));
+    page.counters("tollgate_estimates_kept", "Responses that didn't state the cost of their request", kept);
+    let banning = rules.into_iter().filter(|rule| rule.config.ban.is_some());
     let bans = banning.map(|rule| ([("limit", rule.limit.name())], rule.tally.breaches.bans()));
     page.counters("tollgate_bans", "Bans of keys that this gateway has refused too often", bans);
 }

@@ -48,8 +48,10 @@ impl Settlement {
                 let body = match &rule.config.cost {
                     Cost::ResponseJson { pointer, .. } => match BodyCost::of(headers, pointer) {
                         Some(body) => Some(body),
-                        // The estimate stays.
-                        None => continue,
+                        None => {
+                            rule.keep_estimate();
+                            continue;
+                        }
                     },
                     _ => None,
                 };
@@ -79,13 +81,17 @@ impl Settlement {
         self.open.iter_mut().filter_map(|open| open.body.as_mut()).for_each(|body| body.read(piece));
     }
 
-    /// Records the costs that the body has stated, when it has ended or broken off.
+    /// Records the costs that the body has stated, when it has ended or broken off. What nothing has stated stays estimated.
     pub fn end_body(&mut self) {
         let Self { admission, open, .. } = self;
-        for Open { rule, estimate, body } in open.iter_mut() {
-            let Some(cost) = body.take().and_then(BodyCost::end) else { continue };
-            let (debt, unused) = (cost.saturating_sub(*estimate), estimate.saturating_sub(cost));
-            correct(admission, &rule.limit, debt, unused);
+        for Open { rule, estimate, body } in open.drain(..) {
+            match body.and_then(BodyCost::end) {
+                Some(cost) => {
+                    let (debt, unused) = (cost.saturating_sub(estimate), estimate.saturating_sub(cost));
+                    correct(admission, &rule.limit, debt, unused);
+                }
+                None => rule.keep_estimate(),
+            }
         }
     }
 }

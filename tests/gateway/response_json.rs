@@ -9,6 +9,7 @@ use crate::{
     harness::{
         client::{Answer, Client},
         gateway::Gateway,
+        metrics::Metrics,
         redis::Redis,
         upstream::{Upstream, whole},
         wait_until,
@@ -81,6 +82,25 @@ fn the_usage_in_a_response_is_its_cost() {
         }
         assert_eq!(client.get("/json/1").status, 429);
     }
+}
+
+#[test]
+fn responses_without_a_cost_are_counted_and_the_first_one_is_logged() {
+    let upstream = model();
+    let admin = "[admin]\nlisten = \"127.0.0.1:0\"\n";
+    let gateway = Gateway::start(&format!("{admin}{}", forward_limited(&upstream.url(), "")));
+    let (_, admin) = gateway.greeting().split_once("dashboard: http://").unwrap();
+    let kept =
+        || Metrics::scrape(admin.lines().next().unwrap()).of("tollgate_estimates_kept_total{limit=\"l\"}");
+    let mut client = gateway.client();
+    for (path, expected) in
+        [("/json/100", 0.0), ("/events/1", 0.0), ("/json/null", 1.0), ("/text/1", 2.0), ("/gzip/1", 3.0)]
+    {
+        client.get(path);
+        wait_until(path, || kept() == expected);
+    }
+    let log = gateway.log();
+    assert_eq!(log.matches("didn't state its cost (`/usage/total_tokens`)").count(), 1, "{log}");
 }
 
 #[test]
