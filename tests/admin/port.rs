@@ -139,7 +139,7 @@ fn a_login_is_a_cookie_that_no_script_and_no_other_site_has() {
     );
     assert_eq!(set(JSON), 200);
     wait_until("it is logged by whom", || gateway.log().contains("counts kept who=127.0.0.1:"));
-    assert!(gateway.log().contains(" by login"), "{}", gateway.log());
+    gateway.wait_for_log(" by login");
     let end = format!("DELETE /api/session HTTP/1.1\r\nHost: ops.example:9901\r\nCookie: {pair}\r\n{JSON}");
     assert_eq!(answer(&gateway, &end, "").status, 204);
     assert_eq!(list("ops.example:9901", pair), 401);

@@ -110,7 +110,7 @@ fn only_limits_act() {
          [[routes]]\npath = \"/denied\"\nrespond = { status = 403, body = \"no\" }\n",
     );
     for limit in ["leased", "failures"] {
-        assert!(decider.gateway.log().contains(&format!("[decisions] skips limit `{limit}`")));
+        decider.gateway.wait_for_log(&format!("[decisions] skips limit `{limit}`"));
     }
     let call = |path: &str| decider.ask(&format!("GET /check\nX-Forwarded-Uri: {path}"));
     let admitted = call("/dead");

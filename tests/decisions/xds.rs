@@ -314,7 +314,7 @@ fn servers_that_misbehave_are_asked_again() {
         server.act(act);
     }
     assert_eq!(server.next().version, "");
-    assert!(service.log().contains("no rules from http://localhost:"), "{}", service.log());
+    wait_until("it is logged", || service.log().contains("no rules from http://localhost:"));
     assert!(service.memory_kib() < before + (64 << 10), "{before} {}", service.memory_kib());
     server.act(Act::Send(rules("1", 3, HOUR)));
     assert_eq!(server.next().version, "1");

@@ -104,7 +104,7 @@ fn a_changed_file_counts_at_once_and_a_broken_one_changes_nothing() {
     write(&line("silver"));
     wait_until("the file is read again", || ask(&gateway, "silver").status == 200);
     assert_eq!(ask(&gateway, "gold").status, 401);
-    assert!(gateway.log().contains("limit `l`: `keys_file` changed"), "{}", gateway.log());
+    gateway.wait_for_log("limit `l`: `keys_file` changed");
     write("hunter2\n");
     wait_until("the file is refused", || gateway.log().contains("the running one stays in use"));
     assert!(gateway.log().contains("line 1 ") && !gateway.log().contains("hunter2"), "{}", gateway.log());

@@ -157,7 +157,7 @@ fn a_malformed_header_of_a_trusted_proxy_ends_the_connection_unanswered() {
         assert_eq!(client.rest(), b"", "{}", header.escape_ascii());
     }
     assert_eq!(upstream.count(), 0);
-    assert!(gateway.log().contains("doesn't begin with a PROXY header"), "{}", gateway.log());
+    gateway.wait_for_log("doesn't begin with a PROXY header");
     // The longest that may be.
     let mut client = gateway.client();
     client.send(&[&line(&format!("UNKNOWN {}", "x".repeat(91))), GET].concat());

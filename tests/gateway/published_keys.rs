@@ -186,7 +186,7 @@ fn the_issuer_is_verified_by_its_certificate() {
     assert_eq!(status(&start(&certificates), &issuer), 200);
     let distrustful = start(&others);
     assert_eq!(status(&distrustful, &issuer), 503);
-    wait_until("the fault is logged", || distrustful.log().contains("certificate"));
+    distrustful.wait_for_log("certificate");
     assert_eq!(server.count(), 1);
 }
 

@@ -261,5 +261,5 @@ fn a_reload_reads_the_keys_again() {
     gateway.reload(&format!("[jwt]\njwks_file = {file:?}\n{}", limit_all(PER_SUBJECT)));
     assert_missing(&gateway, &old.token(&of("ann")), "signed by a key that is gone");
     assert_eq!(status(&gateway, &new.token(&of("bob"))), 200);
-    assert!(gateway.log().contains("`jwt` changed"), "{}", gateway.log());
+    gateway.wait_for_log("`jwt` changed");
 }

@@ -111,6 +111,11 @@ impl Gateway {
         fs::read_to_string(self.folder.path().join("log")).unwrap()
     }
 
+    /// Waits until its log has this text. What a line tells of may be seen before the line is written.
+    pub(crate) fn wait_for_log(&self, text: &str) {
+        wait_until(&format!("`{text}` is logged"), || self.log().contains(text));
+    }
+
     /// Replaces the configuration, and waits until the gateway has read it.
     pub(crate) fn reload(&self, toml: &str) {
         fs::write(self.folder.path().join("gateway.toml"), toml).unwrap();

@@ -64,7 +64,7 @@ fn addresses_come_and_go_and_nobody_is_cut_off() {
         format!("listening on {comes}"),
         "`server.listen` changed".to_owned(),
     ] {
-        assert!(gateway.log().contains(&line), "{line}: {}", gateway.log());
+        gateway.wait_for_log(&line);
     }
     // And back: what was closed can be listened on again.
     gateway.reload(&listening(&[goes.to_string()]));
