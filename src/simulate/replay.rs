@@ -229,10 +229,7 @@ impl Replay {
                 return Replayed::NotAsked;
             }
         };
-        self.counts.without_host += u64::from(target::host(parts).is_ok_and(|host| host.is_empty()));
-        let is_unknown = |name| logged.header(name).is_none();
-        self.counts.without_condition += u64::from(self.conditions.iter().any(is_unknown));
-        self.counts.without_claims += u64::from(self.asks_for_claims(parts));
+        self.count_unknown(parts, logged);
         let Some(plan) = plan else {
             self.counts.unrouted += 1;
             return Replayed::NotAsked;
@@ -260,6 +257,14 @@ impl Replay {
             }
         }
         self.decide_asked(&asked, logged)
+    }
+
+    /// Counts what the log doesn't tell of a request, though its route may depend on it.
+    fn count_unknown(&mut self, parts: &Parts, logged: &Logged) {
+        self.counts.without_host += u64::from(target::host(parts).is_ok_and(|host| host.is_empty()));
+        let is_unknown = |name| logged.header(name).is_none();
+        self.counts.without_condition += u64::from(self.conditions.iter().any(is_unknown));
+        self.counts.without_claims += u64::from(self.asks_for_claims(parts));
     }
 
     /// Returns true if the route of a request depends on the claims of its token, which no log has.

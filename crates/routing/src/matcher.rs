@@ -47,14 +47,7 @@ impl fmt::Display for Matcher {
 impl Matcher {
     /// Returns the first condition that a request doesn't meet, or `None` if it meets all.
     pub fn unmet(&self, view: &View<'_>) -> Option<Unmet> {
-        let any = || Self {
-            host: None,
-            path: Pattern::any(),
-            methods: Vec::new(),
-            headers: Vec::new(),
-            query: Vec::new(),
-            claims: Vec::new(),
-        };
+        let any = Self::any;
         let parts = [
             (Unmet::Host, Self { host: self.host.clone(), ..any() }),
             (Unmet::Path, Self { path: self.path.clone(), ..any() }),
@@ -74,6 +67,18 @@ impl Matcher {
         // A table with that single condition decides, so that the answer can't differ from what routing does.
         let mut parts = parts.into_iter().chain(headers).chain(query).chain(claims);
         parts.find_map(|(unmet, part)| Table::new([(part, ())]).find(view).is_none().then_some(unmet))
+    }
+
+    /// Returns a matcher of all requests.
+    fn any() -> Self {
+        Self {
+            host: None,
+            path: Pattern::any(),
+            methods: Vec::new(),
+            headers: Vec::new(),
+            query: Vec::new(),
+            claims: Vec::new(),
+        }
     }
 
     /// Ranks the conditions besides host and path. Of two routes, the one with the higher rank is tried first.

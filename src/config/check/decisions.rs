@@ -33,22 +33,11 @@ impl Check<'_, '_> {
         let is_named = value.listen.is_some();
         let listen = value.listen.unwrap_or_else(anywhere);
         let address = listen.get_ref().0.clone();
-        let is_local = match &address {
-            ListenAddress::Tcp(address) => address.ip().is_loopback(),
-            ListenAddress::Unix(_) => true,
-        };
         let has_client_ca = value.tls.as_ref().is_some_and(|tls| tls.value.client_ca.is_some());
         let is_nobody_trusted = value.trusted_proxies.is_empty() && !has_client_ca;
         let is_faulty = ["trusted_proxies", "tls"].iter().any(|key| self.document.had(&span, key));
-        if !is_local && is_nobody_trusted && !is_faulty {
-            let fault = Diagnostic::error(format!("anyone who reaches `{address}` could use up limits"));
-            self.fault(
-                fault
-                    .at(&listen.span(), "")
-                    .help("name the proxies that may ask: trusted_proxies = [\"10.0.0.0/8\"]")
-                    .help("or ask for certificates: tls = { cert = …, key = …, client_ca = \"callers.pem\" }")
-                    .help("or listen on 127.0.0.1"),
-            );
+        if is_nobody_trusted && !is_faulty {
+            self.refuse_open_listener(&listen);
         }
         let tls = value.tls.map(|tls| {
             let tls = DecisionsTlsTable::of_server(tls);
@@ -67,6 +56,21 @@ impl Check<'_, '_> {
             on_failure: self.on_failure,
             ratelimit,
         })
+    }
+
+    /// Reports that peers on other machines may ask, although nobody is trusted.
+    fn refuse_open_listener(&mut self, listen: &Spanned<ParsedText<ListenAddress>>) {
+        let address = &listen.get_ref().0;
+        if matches!(address, ListenAddress::Tcp(address) if !address.ip().is_loopback()) {
+            let fault = Diagnostic::error(format!("anyone who reaches `{address}` could use up limits"));
+            self.fault(
+                fault
+                    .at(&listen.span(), "")
+                    .help("name the proxies that may ask: trusted_proxies = [\"10.0.0.0/8\"]")
+                    .help("or ask for certificates: tls = { cert = …, key = …, client_ca = \"callers.pem\" }")
+                    .help("or listen on 127.0.0.1"),
+            );
+        }
     }
 
     /// Marks the limits of the rate limit service's folder whose costs are reported.

@@ -115,17 +115,7 @@ impl Check<'_, '_> {
         };
         let parts = json.as_ref().map_or(parts, |parts| parts.iter().map(String::as_str).collect());
         if key.len() == 1 && (parts.len() > 1 || parts == ["*"]) {
-            let (fault, help) = if parts == ["*"] {
-                (
-                    "`*` alone would be every value".to_owned(),
-                    "change the `rate` of the limit itself".to_owned(),
-                )
-            } else {
-                let values: Vec<_> = parts.iter().map(|part| format!("{{ key = \"{part}\", … }}")).collect();
-                let fault = format!("the key of this limit has 1 part, not {}", parts.len());
-                (fault, format!("write an override for each value: {}", values.join(", ")))
-            };
-            self.fault(Diagnostic::error(fault).at(&written.span(), "").help(help));
+            self.fault(pattern_of_one_part(&parts).at(&written.span(), ""));
             return None;
         }
         self.warn_of_named_values(&parts, written, key);
@@ -188,6 +178,17 @@ impl Check<'_, '_> {
         });
         values.map_err(|remedy| self.fault(Diagnostic::with_remedy(&remedy).at(span, ""))).ok()
     }
+}
+
+/// Describes a pattern for a key that has one part.
+fn pattern_of_one_part(parts: &[&str]) -> Diagnostic {
+    if parts == ["*"] {
+        let fault = Diagnostic::error("`*` alone would be every value");
+        return fault.help("change the `rate` of the limit itself");
+    }
+    let values: Vec<_> = parts.iter().map(|part| format!("{{ key = \"{part}\", … }}")).collect();
+    Diagnostic::error(format!("the key of this limit has 1 part, not {}", parts.len()))
+        .help(format!("write an override for each value: {}", values.join(", ")))
 }
 
 /// Returns the values of a key as they are written.
