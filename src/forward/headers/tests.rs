@@ -1,0 +1,162 @@
+use super::*;
+
+fn map(lines: &[(&'static str, &'static str)]) -> HeaderMap {
+    let lines = lines.iter();
+    lines.map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value))).collect()
+}
+
+fn client(peer_is_trusted: bool) -> Client {
+    let peer = IpAddr::from([192, 0, 2, 7]);
+    Client { peer, peer_is_trusted, address: peer, scheme: "http" }
+}
+
+#[test]
+fn hop_by_hop_fields_are_removed() {
+    let mut headers = map(&[
+        ("connection", "close, X-Private, X-Forwarded-For"),
+        ("connection", "x-other,,  bad name"),
+        ("x-private", "1"),
+        ("x-other", "2"),
+        ("keep-alive", "timeout=5"),
+        ("proxy-connection", "keep-alive"),
+        ("proxy-authorization", "Basic eA=="),
+        ("transfer-encoding", "chunked"),
+        ("upgrade", "h2c"),
+        ("x-kept", "3"),
+        ("x-forwarded-for", "192.0.2.7"),
+    ]);
+    remove_hop_by_hop(&mut headers, |_| false);
+    assert_eq!(headers, map(&[("x-kept", "3"), ("x-forwarded-for", "192.0.2.7")]));
+}
+
+#[test]
+fn fields_with_an_underscore_are_dropped() {
+    let mut headers = map(&[("x_forwarded_for", "10.0.0.1"), ("x-kept", "3")]);
+    from_client(&mut headers);
+    assert_eq!(headers, map(&[("x-kept", "3")]));
+}
+
+#[test]
+fn client_fields_of_an_untrusted_peer_are_replaced() {
+    let claims = [
+        ("host", "api.example.com"),
+        ("x-forwarded-for", "10.0.0.1"),
+        ("x-forwarded-proto", "https"),
+        ("x-forwarded-host", "evil.example"),
+        ("x-forwarded-prefix", "/admin"),
+        ("forwarded", "for=10.0.0.1"),
+        ("x-real-ip", "10.0.0.1"),
+        ("x-request-id", "mine"),
+    ];
+    let mut headers = map(&claims);
+    towards_upstream(&mut headers, &client(false), Version::HTTP_11);
+    assert_eq!(headers["x-forwarded-for"], "192.0.2.7");
+    assert_eq!(headers["x-forwarded-proto"], "http");
+    assert_eq!(headers["x-forwarded-host"], "api.example.com");
+    assert_eq!(headers["x-request-id"].len(), 32);
+    assert_eq!(
+        headers
+            .keys()
+            .filter(|name| name.as_str().contains("real") || name.as_str().contains("prefix"))
+            .count(),
+        0
+    );
+    assert!(!headers.contains_key("forwarded"));
+
+    let mut headers = map(&claims);
+    towards_upstream(&mut headers, &client(true), Version::HTTP_11);
+    assert_eq!(headers["x-forwarded-for"], "10.0.0.1, 192.0.2.7");
+    assert_eq!(headers["x-forwarded-proto"], "https");
+    assert_eq!(headers["x-forwarded-host"], "evil.example");
+    assert_eq!(headers["x-request-id"], "mine");
+}
+
+#[test]
+fn a_valid_request_id_of_a_trusted_peer_is_kept() {
+    let id = |lines: &[&str]| {
+        let mut headers = HeaderMap::new();
+        for line in lines {
+            headers.append(X_REQUEST_ID, HeaderValue::from_str(line).unwrap());
+        }
+        towards_upstream(&mut headers, &client(true), Version::HTTP_11);
+        headers
+            .get_all(X_REQUEST_ID)
+            .into_iter()
+            .map(|id| id.to_str().unwrap().to_owned())
+            .collect::<Vec<_>>()
+    };
+    let longest = "x".repeat(128);
+    for valid in ["a", "6ba7b810-9dad-11d1", "Root=1-67891233:abc/d+e=@~._", &longest] {
+        assert_eq!(id(&[valid]), [valid]);
+    }
+    let too_long = "x".repeat(129);
+    for invalid in [&[][..], &[""], &["a b"], &["a\"b"], &["a\tb"], &["\u{e9}"], &[&too_long], &["a", "a"]] {
+        let made = id(invalid);
+        assert!(
+            made.len() == 1 && made[0].len() == 32 && made[0] != invalid.concat(),
+            "{invalid:?}: {made:?}"
+        );
+    }
+}
+
+#[test]
+fn trailers_that_belong_into_the_head_are_removed() {
+    let sent = [
+        ("x-sum", "7"),
+        ("connection", "x-private"),
+        ("x-private", "1"),
+        ("content-length", "0"),
+        ("transfer-encoding", "chunked"),
+        ("host", "evil.example"),
+        ("authorization", "Basic eA=="),
+        ("x-forwarded-for", "10.0.0.1"),
+        ("forwarded", "for=10.0.0.1"),
+        ("x_sum", "8"),
+        ("grpc-status", "0"),
+    ];
+    let mut trailers = map(&sent);
+    trailers_from_client(&mut trailers);
+    assert_eq!(trailers, map(&[("x-sum", "7"), ("grpc-status", "0")]));
+    let mut trailers = map(&[sent[0], sent[1], sent[2], sent[3], sent[4], sent[9], ("set-cookie", "a=b")]);
+    trailers_towards_client(&mut trailers);
+    assert_eq!(trailers, map(&[("x-sum", "7"), ("x_sum", "8")]));
+}
+
+#[test]
+fn via_is_set_and_te_keeps_only_trailers() {
+    let mut headers = map(&[("via", "1.0 a"), ("te", "gzip, Trailers"), ("expect", "100-continue")]);
+    towards_upstream(&mut headers, &client(false), Version::HTTP_10);
+    assert_eq!(headers["via"], "1.0 a, 1.0 tollgate");
+    assert_eq!(headers["te"], "trailers");
+    assert!(!headers.contains_key("expect"));
+    let mut headers = map(&[("te", "gzip")]);
+    towards_upstream(&mut headers, &client(false), Version::HTTP_11);
+    assert!(!headers.contains_key("te"));
+}
+
+#[test]
+fn one_length_is_forwarded() {
+    let forwarded = |lines: &[&'static str]| {
+        let mut headers: HeaderMap =
+            lines.iter().map(|line| (CONTENT_LENGTH, HeaderValue::from_static(line))).collect();
+        towards_client(&mut headers);
+        headers
+            .get_all(CONTENT_LENGTH)
+            .into_iter()
+            .map(|line| line.to_str().unwrap().to_owned())
+            .collect::<Vec<_>>()
+    };
+    for same in [&["5"][..], &["5", "5"], &["5, 5"], &["5,5", "5"], &["05"], &["5, 005"]] {
+        assert_eq!(forwarded(same), ["5"]);
+    }
+    for other in [&["5", "6"][..], &["5, 6"], &["+5"], &["5;"], &[""], &["0x5"], &["5 5"]] {
+        assert_eq!(forwarded(other), [""; 0]);
+    }
+}
+
+#[test]
+fn transfer_encoding_takes_precedence_over_content_length() {
+    let mut headers = map(&[("transfer-encoding", "chunked"), ("content-length", "5")]);
+    towards_client(&mut headers);
+    assert!(headers.is_empty());
+}
