@@ -96,7 +96,7 @@ fn explain(gateway: &Gateway, question: Question) -> (Explanation, Vec<Asks>) {
         return (explanation, Vec::new());
     }
     if let Ok(target) = Target::read(&parts, gateway.planner.escaped_slashes) {
-        // These claims are asked for by all routes, those of the plan only by the routes whose other conditions hold.
+        // These claims are also asked for by routes that aren't tried for the plan.
         explanation.describe_routes(&gateway.planner, &parts, &target, &gateway.claims(&parts));
     }
     match gateway.planner.plan(&client, &parts, &gateway.claims(&parts)) {

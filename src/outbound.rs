@@ -1,4 +1,4 @@
-//! Connections to servers that are no upstreams, such as a management server or a token issuer, and the pauses before they are
+//! Connections to servers other than upstreams, such as a management server or a token issuer, and the pauses before they are
 //! asked again.
 
 use std::{io, sync::Arc, time::Duration};
@@ -36,9 +36,9 @@ pub(crate) async fn connect(
 
 /// Pauses that double, up to the longest.
 pub(crate) struct Pauses {
-    /// The longest first pause.
+    /// The upper bound of the first pause.
     pub(crate) first: Duration,
-    /// The longest of all.
+    /// The upper bound of any pause.
     pub(crate) most: Duration,
 }
 

@@ -60,6 +60,8 @@ struct Tally {
     breaches: Breaches,
     /// The responses that didn't state their cost.
     estimates_kept: AtomicU64,
+    /// True once such a response has been logged.
+    has_warned_of_estimate: AtomicBool,
     /// True once a caller has asked whether there is room, without asking for permits.
     is_looked_at: AtomicBool,
 }
@@ -243,6 +245,9 @@ impl Rule {
         match &self.config.cost {
             Cost::Response { header, .. } => {
                 let told = stated_cost(fields, header)?;
+                if told.is_err() && fields[header] != "0" {
+                    self.keep_estimate(status);
+                }
                 Some(told.map_or(0, |cost| cost.saturating_sub(estimate)))
             }
             Cost::ResponseJson { .. } => None,
@@ -277,14 +282,16 @@ impl Rule {
         !self.tally.is_looked_at.swap(true, Ordering::Relaxed)
     }
 
-    /// Counts a response that didn't state its cost. The first one is logged, since a mistake in the file has this effect.
-    fn keep_estimate(&self) {
+    /// Counts a response that didn't state its cost. The first one that succeeded is logged, since a mistake in the file has
+    /// this effect.
+    fn keep_estimate(&self, status: StatusCode) {
         let place = match &self.config.cost {
             Cost::Response { header, .. } => header.to_string(),
             Cost::ResponseJson { pointer, .. } => pointer.to_string(),
             Cost::Fixed(_) | Cost::Header(_) => return,
         };
-        if self.tally.estimates_kept.fetch_add(1, Ordering::Relaxed) == 0 {
+        self.tally.estimates_kept.fetch_add(1, Ordering::Relaxed);
+        if status.is_success() && !self.tally.has_warned_of_estimate.swap(true, Ordering::Relaxed) {
             tracing::warn!(
                 "limit `{}`: a response didn't state its cost (`{place}`), so the estimate stays charged; \
                  tollgate_estimates_kept_total counts such responses",

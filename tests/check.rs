@@ -175,6 +175,10 @@ fn connect_decides_in_redis_and_leaves_nothing_behind() {
     let (status, told) = connect(&format!("{}{}{GOOD}", listen(), redis.store()));
     assert_eq!(status, 0, "{told}");
     assert_eq!(redis.command(&["DBSIZE"]), "0");
+    // It isn't counted as one of the gateways.
+    let counted = redis.store().replace("[store]\n", "[store]\ninstances = \"auto\"\n");
+    assert_eq!(connect(&format!("{}{counted}{GOOD}", listen())).0, 0, "{counted}");
+    assert_eq!(redis.command(&["DBSIZE"]), "0");
     // A user that may do everything but write into sorted sets.
     redis.command(&["ACL", "SETUSER", "poor", "on", ">secret", "~*", "&*", "+@all", "-zadd"]);
     let url = redis.url().replace("redis://", "redis://poor:secret@");

@@ -564,7 +564,7 @@ fn what_is_wrong_with_a_token_is_told() {
             "it doesn't say when it expires (`exp`)",
         ),
         (token(claims.clone(), JwtAlgorithm::HS256, &secret.replace('a', "b")), "another key signed it"),
-        ("abc".to_owned(), "it is not a JWT"),
+        ("abc".to_owned(), "it is not a JWT, or has an algorithm that isn't supported (`alg`)"),
     ] {
         let told = text(&folder, &["GET", "/a", "-H", &format!("authorization: Bearer {token}")]);
         assert!(told.contains(&format!("401: the token isn't valid: {why}\n")), "{told}");
@@ -572,4 +572,24 @@ fn what_is_wrong_with_a_token_is_told() {
     let good =
         text(&folder, &["GET", "/a", "-H", &format!("authorization: Bearer {}", of(url, "shop", later))]);
     assert!(!good.contains("401"), "{good}");
+}
+
+#[test]
+fn the_key_that_signed_a_token_says_what_is_wrong_with_it() {
+    let keys = [
+        (b'a', "YWFhYWFhYWFhYWFhYWFhYWFhYWFhYWFhYWFhYWFhYWE"),
+        (b'b', "YmJiYmJiYmJiYmJiYmJiYmJiYmJiYmJiYmJiYmJiYmI"),
+    ];
+    let folder = folder(
+        "[jwt]\njwks_file = \"keys.json\"\n[[routes]]\npath = \"/a\"\nrequire = \"jwt\"\nrespond = {}\n",
+    );
+    let jwk = |key: &str| serde_json::json!({ "kty": "oct", "alg": "HS256", "k": key });
+    let jwks = serde_json::json!({ "keys": keys.map(|(_, key)| jwk(key)) });
+    fs::write(folder.path().join("keys.json"), jwks.to_string()).unwrap();
+    for (byte, _) in keys {
+        let key = EncodingKey::from_secret(&[byte; 32]);
+        let expired = encode(&Header::default(), &serde_json::json!({ "exp": 1 }), &key).unwrap();
+        let told = text(&folder, &["GET", "/a", "-H", &format!("authorization: Bearer {expired}")]);
+        assert!(told.contains("the token isn't valid: it has expired (`exp`)"), "{told}");
+    }
 }

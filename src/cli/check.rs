@@ -85,7 +85,9 @@ impl CheckArgs {
 fn find(checked: &mut [Checked]) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     for checked in checked {
-        if let Some(config) = &checked.config {
+        if let Some(config) = &mut checked.config {
+            // It isn't to be counted as a gateway.
+            config.store.instances = 1;
             checked.findings = runtime.block_on(findings(config));
         }
     }

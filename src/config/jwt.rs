@@ -40,6 +40,13 @@ pub struct JwksUrl {
     pub refresh: Duration,
 }
 
+impl JwksUrl {
+    /// Returns true if two URLs have the same keys, however often they are fetched.
+    pub fn is_same_place(&self, other: &Self) -> bool {
+        (&self.server, &self.target, &self.tls) == (&other.server, &other.target, &other.tls)
+    }
+}
+
 impl fmt::Display for JwksUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}{}", self.server, self.target)

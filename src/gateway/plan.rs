@@ -189,8 +189,8 @@ impl Planner {
     ///
     /// # Errors
     /// The request is rejected whatever its limits say: its target is invalid, no route matches, its path has readings that
-    /// would be limited differently, or it lacks the token that its route requires, or its token can't be verified now and decides
-    /// about the route.
+    /// would be limited differently, or it lacks the token that its route requires. Its token can't be verified now, or isn't the
+    /// only one, and a route asked for its claims.
     pub(crate) fn plan<'g>(
         &'g self,
         client: &Client,
@@ -224,7 +224,7 @@ impl Planner {
     /// Returns the route of a request.
     ///
     /// # Errors
-    /// No route matches, or it isn't known whether one does because the token can't be verified now.
+    /// No route matches, or it isn't known whether one does, because the claims of the token aren't.
     pub(crate) fn route<'g, 't>(
         &'g self,
         parts: &'t Parts,
@@ -232,10 +232,7 @@ impl Planner {
         claims: &'t Claims<'_>,
     ) -> Result<Found<'g, 't, Route>, Unplanned<'g>> {
         let found = self.routes.find(&target.view(parts, &target.matched, claims));
-        found.ok_or_else(|| match claims.are_unverified() {
-            true => Rejection::TokenUnverified.into(),
-            false => Rejection::NoRoute.into(),
-        })
+        found.ok_or_else(|| claims.doubt().map_or(Rejection::NoRoute, Rejection::from).into())
     }
 
     /// Returns the route that an upstream may see in another reading of the path.
@@ -285,11 +282,11 @@ impl<'g, 't> Routed<'g, 't> {
         limits
     }
 
-    /// Checks that the request bears a valid token, if one of the routes requires it. If routes have asked for claims of a token
-    /// that can't be verified now, other routes might be the right ones.
+    /// Checks that the request bears a valid token, if one of the routes requires it. If routes have asked for claims that
+    /// aren't known, other routes might be the right ones.
     fn check_token(&self, claims: &Claims<'_>) -> Result<(), Rejection> {
-        if claims.are_unverified() {
-            return Err(Rejection::TokenUnverified);
+        if let Some(doubt) = claims.doubt() {
+            return Err(doubt.into());
         }
         let mut routes = iter::once(&self.found).chain(&self.other);
         if !routes.any(|found| found.route.requires == Some(Requirement::Jwt)) {

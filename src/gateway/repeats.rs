@@ -1,8 +1,8 @@
 //! Refused requests that are repeated: clients that ignore Retry-After send the same head again on the same connection.
 //! Such a request has the same limits, keys and costs, so from its second repetition on it is refused without parsing it.
 //!
-//! Only the HTTP/1.1 server uses this, for requests and for calls that describe a request; nothing else depends on it. It keeps refusals of identical heads cheaper than nginx's
-//! (docs/benchmarks.md).
+//! Only the HTTP/1.1 server uses this, for requests and for calls that describe a request; nothing else depends on it.
+//! It keeps refusals of identical heads cheaper than nginx's (docs/benchmarks.md).
 
 use std::{
     mem,
@@ -24,8 +24,8 @@ use crate::{
 
 use super::{Gateway, Peer, client, plan::Plan, target};
 
-/// Turns the head of a call into the request that it describes, and returns that request's client. `None` if it is
-/// another kind of call.
+/// Turns the head of a call into the request that it describes, and returns that request's client. `None` if such calls
+/// may be answered differently each time.
 pub type Describe = fn(&Gateway, Peer, &mut Parts) -> Option<Client>;
 
 /// The size in bytes of the largest head that is kept.

@@ -49,7 +49,7 @@ impl Settlement {
                     Cost::ResponseJson { pointer, .. } => match BodyCost::of(headers, pointer) {
                         Some(body) => Some(body),
                         None => {
-                            rule.keep_estimate();
+                            rule.keep_estimate(status);
                             continue;
                         }
                     },
@@ -83,14 +83,14 @@ impl Settlement {
 
     /// Records the costs that the body has stated, when it has ended or broken off. What nothing has stated stays estimated.
     pub fn end_body(&mut self) {
-        let Self { admission, open, .. } = self;
+        let Self { admission, status, open } = self;
         for Open { rule, estimate, body } in open.drain(..) {
             match body.and_then(BodyCost::end) {
                 Some(cost) => {
                     let (debt, unused) = (cost.saturating_sub(estimate), estimate.saturating_sub(cost));
                     correct(admission, &rule.limit, debt, unused);
                 }
-                None => rule.keep_estimate(),
+                None => rule.keep_estimate(*status),
             }
         }
     }

@@ -70,7 +70,7 @@ fn envoy_asks_with_the_path_itself() {
 fn repeated_calls_ask_the_limits_of_the_request_that_they_describe() {
     let decider = Decider::start(
         "",
-        "[limits.short]\nkey = \"ip\"\nrate = \"1/2s\"\n[limits.long]\nkey = \"ip\"\nrate = \"1/h\"\n\
+        "[limits.short]\nkey = \"ip\"\nrate = \"1/4s\"\n[limits.long]\nkey = \"ip\"\nrate = \"1/h\"\n\
          [[routes]]\npath = \"/api/{*rest}\"\nrespond = { status = 204 }\nlimits = [\"short\"]\n\
          [[routes]]\npath = \"/{*rest}\"\nrespond = { status = 204 }\nlimits = [\"long\"]\n",
     );
@@ -88,7 +88,7 @@ fn repeated_calls_ask_the_limits_of_the_request_that_they_describe() {
         let refused: Vec<_> = (0..4).map(|_| proxy.ask(call)).collect();
         for answer in &refused {
             let policy = answer.header("ratelimit-policy").unwrap();
-            assert_eq!((answer.status, policy), (429, "\"short\";q=1;w=2"), "{call}");
+            assert_eq!((answer.status, policy), (429, "\"short\";q=1;w=4"), "{call}");
             assert_eq!(answer.header("x-request-id"), None, "{call}");
         }
         thread::sleep(Duration::from_millis(refused[3].retry_after_ms()));

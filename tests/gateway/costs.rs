@@ -7,6 +7,7 @@ use crate::{
     harness::{
         client::Answer,
         gateway::Gateway,
+        metrics::Metrics,
         redis::Redis,
         upstream::{Upstream, whole},
         wait_until,
@@ -91,7 +92,8 @@ fn a_response_tells_what_its_request_cost() {
     let (redis, upstream) = (Redis::start(), telling());
     let keys = "rate = \"100/h\"\ncost = { response_header = \"x-used\", estimate = 10 }";
     for store in ["", &redis.store()] {
-        let gateway = Gateway::start(&format!("{store}{}", forward_limited(&upstream.url(), keys)));
+        let admin = "[admin]\nlisten = \"127.0.0.1:0\"\n";
+        let gateway = Gateway::start(&format!("{store}{admin}{}", forward_limited(&upstream.url(), keys)));
         // On one connection, and so by one worker, a request comes after what the one before it has recorded.
         let mut client = gateway.client();
         // Each shows what was left when it was admitted.
@@ -107,6 +109,9 @@ fn a_response_tells_what_its_request_cost() {
         ] {
             assert_eq!(left(&client.get(path)), before, "{path}");
         }
+        let (_, admin) = gateway.greeting().split_once("dashboard: http://").unwrap();
+        let metrics = Metrics::scrape(admin.lines().next().unwrap());
+        assert_eq!(metrics.of("tollgate_estimates_kept_total{limit=\"l\"}"), 2.0);
         let refused = client.get("/none");
         assert_eq!((refused.status, left(&refused)), (429, 0));
         assert!(refused.retry_after_ms() > 3_500_000);

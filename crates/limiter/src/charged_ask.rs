@@ -89,7 +89,7 @@ impl<'r> ChargedAsk<'r> {
         joins
     }
 
-    /// Returns true if another one is for the same bucket. What is told of the bucket then holds for both costs together.
+    /// Returns true if another one is for the same bucket. The store's answer about the bucket then covers both costs.
     pub(super) fn is_repeated(&self) -> bool {
         self.is_repeated
     }

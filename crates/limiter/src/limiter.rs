@@ -1,7 +1,7 @@
 //! The limiter: takes what a request asks of its limits, all or nothing.
 //!
-//! Requests come to `Limiter::admit_in_time`, whose documentation lists the steps of a decision in their order. Those of callers
-//! that never wait may begin behind the steps about waiting. A bucket is the count of one limit for one key.
+//! Requests come to `Limiter::admit_in_time`, whose documentation lists the steps of a decision in their order. Requests of callers
+//! that never wait skip the steps about waiting. A bucket is the count of one limit for one key.
 //!
 //! All ways in, and the order of the steps, stand in this file. The steps have files of their own.
 

@@ -58,7 +58,7 @@ const FORMS: [(&str, &str); 34] = [
     ("descriptors.match", "write a table: match = { api_key = \"*\" }"),
 ];
 
-/// Keys of other programs and of other tables, by their path, each with the key here and the remedy.
+/// Keys of other programs and of other tables, by their path, each with the key of this file that is meant, and the remedy.
 const FOREIGN: [(&str, &str, &str); 21] = [
     ("port", "server", "write [server] listen = \"0.0.0.0:8080\""),
     ("listen", "server", "write it below [server]: listen = \"0.0.0.0:8080\""),
@@ -144,7 +144,7 @@ pub(super) fn form(path: &str) -> Option<&'static str> {
     FORMS.iter().find(|(known, _)| *known == path).map(|(_, form)| *form)
 }
 
-/// Returns true if other programs call this key so.
+/// Returns true if `written` is another program's name for `key`.
 pub(super) fn is_called(key: &str, written: &str) -> bool {
     let is_so = |path: &str| path.rsplit('.').next() == Some(written);
     FOREIGN.iter().any(|(path, meant, _)| *meant == key && is_so(path))

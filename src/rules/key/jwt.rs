@@ -18,7 +18,7 @@ use hyper::{
 };
 use jsonwebtoken::{DecodingKey, Validation, decode, decode_header, errors::ErrorKind};
 use serde_json::{Map, Value};
-use tollgate_limiter::key::credentials::scheme;
+use tollgate_limiter::{Refusal, key::credentials::scheme};
 use tollgate_routing::VerifiedClaims;
 
 use super::{PartFault, credentials::credentials, single};
@@ -71,7 +71,7 @@ impl Verifier {
                 KeySource::Fixed(Arc::new(keys.collect()))
             }
             Some(url) => {
-                let before = before.and_then(Self::fetched).filter(|before| before.url() == url);
+                let before = before.and_then(Self::fetched).filter(|before| before.url().is_same_place(url));
                 KeySource::Fetched(FetchedKeys::new(settings, url, before))
             }
         })
@@ -88,7 +88,9 @@ impl Verifier {
     /// Verifies a token.
     fn verify(&self, token: &str) -> Verified {
         // What it says of itself only chooses among the keys.
-        let Ok(header) = decode_header(token) else { return Verified::Invalid("it is not a JWT") };
+        let Ok(header) = decode_header(token) else {
+            return Verified::Invalid("it is not a JWT, or has an algorithm that isn't supported (`alg`)");
+        };
         if header.crit.is_some() {
             // A critical header that isn't understood must be refused (RFC 7515, section 4.1.11).
             return Verified::Invalid("its header has extensions that aren't supported (`crit`)");
@@ -102,10 +104,13 @@ impl Verifier {
         };
         let is_named = |key: &Key| key.id.is_none() || header.kid.is_none() || key.id == header.kid;
         let fits = |key: &&Key| key.validation.algorithms.contains(&header.alg) && is_named(key);
-        let mut fault = "no key of [jwt] is for its algorithm and key ID";
+        const NO_KEY: &str = "no key of [jwt] is for its algorithm and key ID";
+        let mut fault = NO_KEY;
         for key in keys.iter().filter(fits).take(MOST_TRIED) {
             match decode(token, &key.decoding, &key.validation) {
                 Ok(token) => return Verified::Valid(token.claims),
+                // Another key may have signed it: what the one that did finds wrong is the reason.
+                Err(error) if fault != NO_KEY && *error.kind() == ErrorKind::InvalidSignature => {}
                 Err(error) => fault = reason(error.kind()),
             }
         }
@@ -172,6 +177,20 @@ enum Verified {
     Several,
 }
 
+impl Verified {
+    /// Returns the reason why there are no claims. `None` if there are.
+    fn fault(&self) -> Option<TokenFault> {
+        match self {
+            Self::Valid(_) => None,
+            Self::Missing => Some(TokenFault::Missing),
+            Self::Invalid(reason) => Some(TokenFault::Invalid(reason)),
+            Self::KeyUnknown => Some(TokenFault::Invalid("it names a key that isn't known (`kid`)")),
+            Self::WithoutKeys => Some(TokenFault::Unverified),
+            Self::Several => Some(TokenFault::Invalid("it isn't the only one of the request")),
+        }
+    }
+}
+
 /// The reason why a request that needs a token has no claims.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TokenFault {
@@ -212,14 +231,9 @@ impl<'r> Claims<'r> {
     /// # Errors
     /// It bears none, or an invalid one.
     pub(crate) fn require(&self) -> Result<(), TokenFault> {
-        match self.verified.get_or_init(|| self.verify()) {
-            Verified::Valid(_) => Ok(()),
-            _ if self.verifier.is_none() => Ok(()),
-            Verified::WithoutKeys => Err(TokenFault::Unverified),
-            Verified::Missing => Err(TokenFault::Missing),
-            Verified::Invalid(reason) => Err(TokenFault::Invalid(reason)),
-            Verified::KeyUnknown => Err(TokenFault::Invalid("it names a key that isn't known (`kid`)")),
-            Verified::Several => Err(TokenFault::Invalid("it isn't the only one of the request")),
+        match self.verified.get_or_init(|| self.verify()).fault() {
+            Some(fault) if self.verifier.is_some() => Err(fault),
+            _ => Ok(()),
         }
     }
 
@@ -228,9 +242,14 @@ impl<'r> Claims<'r> {
         self.verified.get().is_some()
     }
 
-    /// Returns true if somebody has asked for a claim of a token that can't be verified now.
-    pub(crate) fn are_unverified(&self) -> bool {
-        matches!(self.verified.get(), Some(Verified::WithoutKeys))
+    /// Returns why the claims that somebody has asked for aren't known, although the request bears a token: it can't be verified
+    /// now, or servers may go by another one. `None` if they are known, or nobody has asked.
+    pub(crate) fn doubt(&self) -> Option<Refusal> {
+        match self.verified.get()? {
+            Verified::WithoutKeys => Some(Refusal::TokenUnverified),
+            Verified::Several => Some(Refusal::KeyAmbiguous { part: "header:authorization".to_owned() }),
+            _ => None,
+        }
     }
 
     /// Returns what ends with the fetch of the keys that the token needs. `None` if nobody asked for a claim, or if no fetch
@@ -262,7 +281,7 @@ impl<'r> Claims<'r> {
                 (_, other) => verified = other,
             }
         }
-        if let Verified::Invalid(reason) = verified {
+        if let Some(TokenFault::Invalid(reason)) = verified.fault() {
             tracing::debug!("a token isn't valid: {reason}");
         }
         verified

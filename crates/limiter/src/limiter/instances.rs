@@ -1,7 +1,8 @@
 //! The number of processes that share the limits. While the store can't answer, each counts its part of a quota.
 //!
 //! If they are to be counted, each process gives a sign of life in the store every five seconds, and learns how many did
-//! so lately. The last known number stays in use when the store fails.
+//! so lately. The larger of the last two answers holds, because the first processes that give signs, at the start or after
+//! the store has lost them, are told of too few. It stays in use when the store fails.
 
 use std::{
     sync::{
@@ -27,10 +28,10 @@ const TRY_EVERY: Duration = Duration::from_secs(1);
 pub(super) struct KnownInstances(AtomicU32);
 
 impl KnownInstances {
-    /// Returns the number of a configuration. In its own memory, a process counts alone.
+    /// Returns the number of a configuration. A process that counts in its own memory shares with none.
     pub(super) fn of(instances: u32, store: &Store) -> Self {
         Self(AtomicU32::new(match store {
-            Store::Memory(_) => instances.max(1),
+            Store::Memory(_) => 1,
             Store::Redis(_) => instances,
         }))
     }
@@ -42,7 +43,7 @@ impl KnownInstances {
 
 impl Limiter {
     /// Returns the number of processes that share the limits. `None` if they are to be counted, and the store hasn't
-    /// answered yet.
+    /// answered twice yet. 1 if they are counted in this process.
     ///
     /// # Examples
     ///
@@ -52,7 +53,7 @@ impl Limiter {
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let store = StoreSettings::at("memory:")?;
     /// let limiter = Limiter::open(&StoreSettings { instances: 3, ..store })?;
-    /// assert_eq!(limiter.instances(), Some(3));
+    /// assert_eq!(limiter.instances(), Some(1));
     /// # Ok(())
     /// # }
     /// ```
@@ -62,13 +63,15 @@ impl Limiter {
 
     /// Counts the processes that share the limits, this one included, for as long as the limiter lives.
     pub(super) async fn count_instances(limiter: Weak<Self>) {
+        let mut last = None;
         while let Some(limiter) = limiter.upgrade() {
             let deadline = Instant::now() + PATIENCE;
             let pause = match limiter.store.count_instances(&limiter.key_prefix, deadline).await {
                 Ok(number) => {
-                    let before = limiter.instances.0.swap(number, Relaxed);
-                    if before != number {
-                        tracing::debug!(before, number, "the number of gateways that share the limits");
+                    let known = last.replace(number).map_or(0, |last| number.max(last));
+                    let before = limiter.instances.0.swap(known, Relaxed);
+                    if before != known {
+                        tracing::debug!(before, known, "the number of gateways that share the limits");
                     }
                     COUNT_EVERY
                 }

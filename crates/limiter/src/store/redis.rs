@@ -69,6 +69,8 @@ const FLUSH_STEP: Duration = Duration::from_millis(1);
 
 /// Buckets on Redis.
 pub struct RedisStore {
+    /// The URL that it was opened with.
+    url: RedisUrl,
     place: Topology,
     round_trip: Arc<RoundTrip>,
     /// The name of a single node in metrics: its address in the URL.
@@ -116,7 +118,8 @@ impl RedisStore {
             RedisServers::Cluster(_) => String::new(),
         };
         let process = format!("{:016x}", fastrand::u64(..));
-        Ok(Self { place, round_trip, label, left_behind: AtomicU64::new(0), process })
+        let left_behind = AtomicU64::new(0);
+        Ok(Self { url: url.clone(), place, round_trip, label, left_behind, process })
     }
 
     /// Has decisions count once all replicas of the server have them, from the first connection on. In a Cluster it

@@ -222,14 +222,16 @@ impl Batcher {
         self.runtime.spawn(async move { batcher.go_over_to(&batcher.link.config()).await });
     }
 
-    /// Goes over to what may be another server. Returns whether it could be reached.
+    /// Goes over to what may be another server. Returns whether it could be reached, with the login that holds now.
     pub(super) async fn go_over_to(&self, config: &Config) -> bool {
         let connection = Connection::start(config, Arc::downgrade(&self.link));
         let is_connected = connection.connected(Instant::now() + CONNECT_TIMEOUT).await.is_ok();
-        if is_connected {
+        let current = self.link.config();
+        let has_login = (&config.username, &config.password) == (&current.username, &current.password);
+        if is_connected && has_login {
             self.connection.store(Arc::new(connection));
         }
-        is_connected
+        is_connected && has_login
     }
 
     /// The server is a replica now. Its name may lead to another one, or Sentinels may.

@@ -51,8 +51,11 @@ impl RedisUrl {
 }
 
 impl RedisStore {
-    /// Uses the users and passwords of this URL from now on. It must lead to the same place as the store's.
+    /// Uses the users and passwords of this URL from now on, if it leads to the same place as the store's.
     pub(crate) fn log_in(&self, url: &RedisUrl) {
+        if !url.is_same_place(&self.url) {
+            return;
+        }
         match &self.place {
             Topology::One(node) => node.link.log_in(url),
             Topology::Cluster(cluster) => cluster.log_in(url),

@@ -11,7 +11,7 @@ use percent_encoding::percent_decode_str;
 use super::password;
 
 /// A Redis URL, possibly with user, password and database. Displays without passwords.
-#[derive(PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct RedisUrl {
     text: String,
     /// The servers to connect to.
@@ -25,7 +25,7 @@ pub struct RedisUrl {
 }
 
 /// The servers to connect to.
-#[derive(PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub enum RedisServers {
     /// A single server.
     One(Endpoint),
