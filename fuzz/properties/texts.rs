@@ -94,7 +94,9 @@ pub fn url(bytes: &[u8]) {
         assert_eq!(servers(&url.to_string()), Some(url));
     }
 
-    let is_secret = |word: &str| word.len() >= 8 && text.matches(word).count() == 1;
+    // Messages name the schemes of Redis.
+    let is_secret =
+        |word: &str| word.len() >= 8 && text.matches(word).count() == 1 && !word.contains("redis");
     match StoreSettings::at(&text) {
         Ok(store) => {
             if let StoreUrl::Redis(url) = &store.url
