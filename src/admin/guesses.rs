@@ -5,7 +5,7 @@
 //! 429 for their wrong tokens.
 
 use std::{
-    collections::{VecDeque, hash_map::RandomState},
+    collections::hash_map::RandomState,
     hash::BuildHasher,
     net::{IpAddr, SocketAddr},
     sync::atomic::{AtomicU64, Ordering::Relaxed},
@@ -15,13 +15,12 @@ use std::{
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
+use crate::log_budget::LogBudget;
+
 const PLACES: usize = 1_024;
 /// The number of wrong tokens in a row that get 401. For a while, further ones get 429.
 const IN_A_ROW_MOST: u32 = 5;
 const WHILE: Duration = Duration::from_secs(60);
-/// The most wrong tokens logged within [`LOGGED_WITHIN`].
-const LOGGED_MOST: usize = 10;
-const LOGGED_WITHIN: Duration = Duration::from_secs(60);
 
 /// The wrong tokens of all peers.
 pub(super) struct Guesses {
@@ -36,13 +35,6 @@ pub(super) struct Guesses {
 struct Guesser {
     in_a_row: u32,
     blocked_until: Option<Instant>,
-}
-
-/// The times of the last logged wrong tokens, at most [`LOGGED_MOST`], and the number of unlogged ones since.
-#[derive(Default)]
-struct LogBudget {
-    logged: VecDeque<Instant>,
-    left_out: u64,
 }
 
 impl Guesses {
@@ -108,22 +100,6 @@ impl Guesser {
     }
 }
 
-impl LogBudget {
-    /// Notes a wrong token. If it should be logged, returns the number of unlogged ones since the last logged one.
-    fn note(&mut self, now: Instant) -> Option<u64> {
-        if self.logged.len() == LOGGED_MOST {
-            let oldest = self.logged.front().copied();
-            if oldest.is_some_and(|oldest| now.saturating_duration_since(oldest) < LOGGED_WITHIN) {
-                self.left_out += 1;
-                return None;
-            }
-            self.logged.pop_front();
-        }
-        self.logged.push_back(now);
-        Some(std::mem::take(&mut self.left_out))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -153,17 +129,5 @@ mod tests {
         let wrong = |peer: &str| guesses.note_wrong(peer.parse().unwrap(), now).is_some();
         let results: Vec<bool> = (0..7).map(|host| wrong(&format!("[2001:db8::{host}]:1"))).collect();
         assert_eq!(results, [false, false, false, false, false, true, true]);
-    }
-
-    #[test]
-    fn ten_a_minute_are_logged_and_the_rest_counted() {
-        let (now, mut log) = (Instant::now(), LogBudget::default());
-        assert_eq!(log.note(now), Some(0));
-        let later = now + LOGGED_WITHIN - Duration::from_secs(1);
-        let results: Vec<_> = (0..12).map(|_| log.note(later)).collect();
-        assert_eq!(results, [[Some(0); 9].as_slice(), &[None; 3]].concat());
-        // The oldest of the ten has expired.
-        assert_eq!(log.note(now + LOGGED_WITHIN), Some(3));
-        assert_eq!(log.note(now + LOGGED_WITHIN), None);
     }
 }
