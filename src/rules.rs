@@ -115,10 +115,10 @@ impl Rule {
         by_file.then(|| (&*self.limit, Box::new(move |key: &Key| own.of(key)) as RateOfKey))
     }
 
-    /// Returns the single keys to which the file gives a rate of their own, each with its rate.
-    pub(crate) fn own_rates(&self) -> impl Iterator<Item = (Key, Rate)> {
-        let single = self.config.overrides.iter().filter_map(|own| Some((own.single()?, own.rate)));
-        single.map(|(values, rate)| (key::of_values(&self.config, &values), rate))
+    /// Returns the keys to which the file gives a rate of their own, as text, each with its rate. A key in which any value may
+    /// stand for a part is written as in the file: `["pro","*"]`.
+    pub(crate) fn own_rates(&self) -> impl Iterator<Item = (String, Rate)> {
+        self.config.overrides.iter().map(|own| (key::own_text(&self.config, own), own.rate))
     }
 
     /// Returns the number of requests on which the limit had this effect.

@@ -15,7 +15,10 @@ use tollgate_limiter::{
     store::overrides::OVERRIDES_MOST,
 };
 
-use crate::{gateway::Gateway, rules::Rule};
+use crate::{
+    gateway::Gateway,
+    rules::{Rule, key},
+};
 
 use super::{Admin, Operator, Problem};
 
@@ -127,7 +130,7 @@ async fn list(State(admin): State<Arc<Admin>>) -> JsonResult {
         });
         let own = overrides.iter().find(|(of, _)| of == limit.name());
         let of_file = rule.own_rates().map(|(key, rate)| {
-            json!({ "key": key.as_str(), "rate": Quota::new(limit.quota().algorithm, rate).to_string() })
+            json!({ "key": key, "rate": Quota::new(limit.quota().algorithm, rate).to_string() })
         });
         json!({
             "limit": limit.name(),
@@ -193,6 +196,12 @@ async fn set_of_key(
     change: ChangeBody,
 ) -> JsonResult {
     let place = admin.place(&limit)?;
+    if key::is_pattern(place.rule.config(), &key) {
+        return Err(bad_request(
+            "`*` stands for any value only in the file's `overrides`\n\
+             name a single key, or none to set the rate of the whole limit",
+        ));
+    }
     place.set(Some(place.ask(&key)?.key()), author, change).await
 }
 

@@ -44,7 +44,10 @@ use self::{
 };
 use crate::config::{self, Exemption, KeyPart, Missing, RateOverride, UnknownKey, read_key};
 
-pub(crate) use self::{known::name_of, rates::OwnRates};
+pub(crate) use self::{
+    known::name_of,
+    rates::{OwnRates, is_pattern, own_text},
+};
 
 /// The parts of a request that keys are read from.
 pub struct Subject<'r> {
@@ -278,27 +281,28 @@ pub fn written(limit: &config::LimitSettings, text: &str) -> Option<String> {
     if texts.len() != limit.key.len() {
         return None;
     }
-    let values = limit.key.iter().zip(texts).map(|(part, text)| {
-        let (kind, value) = text.split_once('=')?;
-        let value = match value.strip_prefix("sha256/") {
-            Some(hash) => format!("sha256:{hash}"),
-            None => percent_decode_str(value).decode_utf8().ok()?.into_owned(),
-        };
-        match part {
-            part if kind_text(part.name()) == format!("{kind}=") => Some(match part {
-                KeyPart::Global => "global".to_owned(),
-                _ => value,
-            }),
-            part if may_be_lacking(limit, part) && kind == KeyPart::Ip.to_string() => {
-                Some(format!("ip:{value}"))
-            }
-            _ => None,
-        }
-    });
+    let values = limit.key.iter().zip(texts).map(|(part, text)| written_part(limit, part, text));
     let mut values = values.collect::<Option<Vec<String>>>()?;
     match values.len() {
         1 => values.pop(),
         _ => serde_json::to_string(&values).ok(),
+    }
+}
+
+/// Returns the text of a part as people write it. `None` if it isn't of this part.
+fn written_part(limit: &config::LimitSettings, part: &KeyPart, text: &str) -> Option<String> {
+    let (kind, value) = text.split_once('=')?;
+    let value = match value.strip_prefix("sha256/") {
+        Some(hash) => format!("sha256:{hash}"),
+        None => percent_decode_str(value).decode_utf8().ok()?.into_owned(),
+    };
+    match part {
+        part if kind_text(part.name()) == format!("{kind}=") => Some(match part {
+            KeyPart::Global => "global".to_owned(),
+            _ => value,
+        }),
+        part if may_be_lacking(limit, part) && kind == KeyPart::Ip.to_string() => Some(format!("ip:{value}")),
+        _ => None,
     }
 }
 

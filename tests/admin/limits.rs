@@ -231,6 +231,52 @@ fn who_may_not_publish_may_set_rates() {
 }
 
 #[test]
+fn patterns_of_the_file_are_listed_and_none_is_set() {
+    let gateway = Gateway::start(
+        "[admin]\nlisten = \"127.0.0.1:0\"\n\
+         [limits.by-plan]\nkey = [\"header:x-plan\", \"header:x-api-key\"]\nrate = \"1/h\"\n\
+         overrides = [{ key = [\"*\", \"s3cret\"], rate = \"4/h\" }, { key = [\"pro\", \"*\"], rate = \"5/h\" }]\n\
+         [limits.by-key]\nkey = \"header:x-api-key\"\nrate = \"2/h\"\nplain = true\n\
+         overrides = [{ key = \"gold\", rate = \"9/h\" }]\n\
+         [limits.shown]\nkey = [\"header:x-plan\", \"header:x-api-key\"]\nrate = \"1/h\"\nplain = true\n\
+         overrides = [{ key = [\"pro\", \"*\"], rate = \"6/h\" }]\n\
+         [[routes]]\npath = \"/\"\nrespond = {}\nlimits = [\"by-plan\", \"by-key\", \"shown\"]\n",
+    );
+    let listed = done(limits(&gateway, &["list"]));
+    let rates = |of: &str| {
+        let lines = listed.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+        lines.filter(|cells| cells[0] == of).map(|cells| cells[1..].join(" ")).collect::<Vec<_>>()
+    };
+    assert_eq!(rates("by-key"), ["* 2/h", "header:x-api-key=gold 9/h"], "{listed}");
+    assert_eq!(rates("shown"), ["* 1/h", "[\"pro\",\"*\"] 6/h"], "{listed}");
+    // Values that may be credentials are hashed.
+    let patterns = rates("by-plan");
+    assert_eq!(patterns.len(), 3, "{listed}");
+    assert!(
+        patterns.iter().any(|row| row.starts_with("[\"*\",\"sha256:") && row.ends_with(" 4/h")),
+        "{listed}"
+    );
+    assert!(
+        patterns.iter().any(|row| row.starts_with("[\"sha256:") && row.ends_with(",\"*\"] 5/h")),
+        "{listed}"
+    );
+    assert!(!listed.contains("s3cret"), "{listed}");
+
+    for (limit, pattern) in [("by-plan", "[\"pro\",\"*\"]"), ("by-plan", "[ \"*\", \"a\" ]"), ("by-key", "*")]
+    {
+        let (status, told) = limits(&gateway, &["set", limit, pattern, "9/h"]);
+        assert!(
+            status == 1 && told.contains("`*` stands for any value only in the file's `overrides`"),
+            "{told}"
+        );
+        // A rate of that key, which an earlier version may have set, can be removed.
+        assert_eq!(limits(&gateway, &["unset", limit, pattern]).1, "no rate was set\n");
+    }
+    done(limits(&gateway, &["set", "by-plan", "[\"pro\",\"**\"]", "9/h"]));
+    assert_eq!(done(limits(&gateway, &["list"])).matches("9/h").count(), 2);
+}
+
+#[test]
 fn a_ban_is_shown_and_lifted() {
     let redis = Redis::start();
     for store in [String::new(), redis.store()] {

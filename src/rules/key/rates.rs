@@ -3,7 +3,7 @@
 use hyper::header::HeaderValue;
 use tollgate_limiter::{Key, Rate};
 
-use super::{Subject, single, text_under, texts_of, usual};
+use super::{Subject, of_values, single, text_under, texts_of, usual, written_part};
 use crate::config::{KeyPart, LimitSettings, RateOverride};
 
 /// Returns the rate that a request states, if the limit goes by that: a whole number for the time of its own rate.
@@ -21,6 +21,35 @@ pub(super) fn stated_rate(limit: &LimitSettings, subject: &Subject<'_>) -> Optio
     // A number with more digits is above any bound.
     let permits = is_number.then(|| stated.parse().unwrap_or(u32::MAX))?;
     Some(Rate { permits: permits.min(from.max), ..limit.quota.rate() })
+}
+
+/// The sign for any value in the keys of a file's overrides.
+const ANY: &str = "*";
+
+/// Returns true if a key, as operators write it, has the sign for any value in place of a part.
+pub(crate) fn is_pattern(limit: &LimitSettings, written: &str) -> bool {
+    match &*limit.key {
+        [_] => written == ANY,
+        _ => serde_json::from_str::<Vec<String>>(written)
+            .is_ok_and(|values| values.iter().any(|value| value == ANY)),
+    }
+}
+
+/// Returns the key of an override as text: the key's own, or `["pro","*"]` if it applies to several keys. Values that may be
+/// credentials are hashed.
+pub(crate) fn own_text(limit: &LimitSettings, own: &RateOverride) -> String {
+    if let Some(values) = own.single() {
+        return of_values(limit, &values).as_str().to_owned();
+    }
+    let part = |(part, value): (&KeyPart, &Option<String>)| match value {
+        None => ANY.to_owned(),
+        Some(value) => {
+            let text = text_under(limit, part, &usual(part, value.as_bytes()));
+            written_part(limit, part, &text).unwrap_or(text)
+        }
+    };
+    let parts: Vec<_> = limit.key.iter().zip(&own.key).map(part).collect();
+    serde_json::json!(parts).to_string()
 }
 
 /// The rates that a file's overrides give to keys.
