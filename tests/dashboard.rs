@@ -331,3 +331,24 @@ fn all_numbers_of_the_tables_are_seen_on_a_phone() {
         assert!(titles.as_array().unwrap().contains(&title.into()), "{titles}");
     }
 }
+
+#[test]
+fn bans_are_shown_and_lifted() {
+    let gateway = gateway("1/h", "");
+    let toml = std::fs::read_to_string(gateway.folder().join("gateway.toml")).unwrap();
+    gateway
+        .reload(&toml.replace("plain = true\n", "plain = true\nban = { after = \"2/h\", for = \"1d\" }\n"));
+    let browser = Browser::open(&page(&gateway));
+    browser.wait_for("#bans .empty", "No ban of this gateway lasts.");
+    for status in [200, 429, 429] {
+        assert_eq!(ask(&gateway, "<b>mallory</b>"), status);
+    }
+    browser.wait_for("#bans tbody", "<b>mallory</b>\tper-key\t");
+    browser.click("#bans tbody button");
+    browser.wait_for("#found-key", "header:x-api-key=");
+    browser.click("#reset");
+    browser.wait_for("#said", "The count was reset.");
+    browser.wait_for("#bans .empty", "No ban of this gateway lasts.");
+    assert_eq!(ask(&gateway, "<b>mallory</b>"), 200);
+    is_clean(&browser, &page(&gateway));
+}

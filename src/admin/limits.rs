@@ -120,29 +120,41 @@ impl LimitHandle {
 async fn list(State(admin): State<Arc<Admin>>) -> JsonResult {
     let gateway = admin.gateway.load_full();
     let overrides = gateway.limiter().overrides().await?;
-    let limits = gateway.rules().values().map(|rule| {
-        let limit = rule.limit();
-        let of_key = |of: &str| of.strip_prefix(limit.name())?.strip_prefix(' ').map(str::to_owned);
-        let keys = overrides.iter().filter_map(|(of, set)| {
-            let mut shown = show_override(limit, set);
-            shown["key"] = json!(of_key(of)?);
-            Some(shown)
-        });
-        let own = overrides.iter().find(|(of, _)| of == limit.name());
-        let of_file = rule.own_rates().map(|(key, rate)| {
-            json!({ "key": key, "rate": Quota::new(limit.quota().algorithm, rate).to_string() })
-        });
-        json!({
-            "limit": limit.name(),
-            "rate": limit.quota().to_string(),
-            "algorithm": limit.quota().algorithm.name(),
-            "override": own.map(|(_, set)| show_override(limit, set)),
-            "keys": keys.collect::<Vec<_>>(),
-            "file_keys": of_file.collect::<Value>(),
-            "ban": rule.config().ban.map(|ban| ban.to_string()),
-        })
+    let mut limits = Vec::with_capacity(gateway.rules().len());
+    for rule in gateway.rules().values() {
+        let bans = rule.last_bans(gateway.limiter()).await?;
+        limits.push(show_limit(rule, &overrides, &bans));
+    }
+    Ok(Json(limits.into()))
+}
+
+/// Shows a limit, with the rates of its keys and their bans.
+fn show_limit(rule: &Rule, overrides: &[(String, Override)], bans: &[(Key, Duration)]) -> Value {
+    let limit = rule.limit();
+    let of_key = |of: &str| of.strip_prefix(limit.name())?.strip_prefix(' ').map(str::to_owned);
+    let keys = overrides.iter().filter_map(|(of, set)| {
+        let mut shown = show_override(limit, set);
+        shown["key"] = json!(of_key(of)?);
+        Some(shown)
     });
-    Ok(Json(limits.collect()))
+    let own = overrides.iter().find(|(of, _)| of == limit.name());
+    let of_file = rule.own_rates().map(
+        |(key, rate)| json!({ "key": key, "rate": Quota::new(limit.quota().algorithm, rate).to_string() }),
+    );
+    let bans = bans.iter().map(|(key, left)| {
+        let written = key::written(rule.config(), key.as_str());
+        json!({ "key": key.as_str(), "written": written, "ends_in_ms": left.as_millis() as u64 })
+    });
+    json!({
+        "limit": limit.name(),
+        "rate": limit.quota().to_string(),
+        "algorithm": limit.quota().algorithm.name(),
+        "override": own.map(|(_, set)| show_override(limit, set)),
+        "keys": keys.collect::<Vec<_>>(),
+        "file_keys": of_file.collect::<Value>(),
+        "ban": rule.config().ban.map(|ban| ban.to_string()),
+        "bans": bans.collect::<Value>(),
+    })
 }
 
 async fn show(State(admin): State<Arc<Admin>>, Path((limit, key)): Path<(String, String)>) -> JsonResult {

@@ -41,7 +41,7 @@ pub(super) struct Limits {
 
 #[derive(Debug, Subcommand)]
 enum LimitsCommand {
-    /// List the limits, their keys with a rate of their own, and the rates that override the file's
+    /// List the limits, the file's overrides, the rates that are set, and the bans that this gateway gave
     #[command(after_help = LIMITS_HELP)]
     List,
     /// Show what a key has used, and its rate
@@ -52,7 +52,7 @@ enum LimitsCommand {
         /// Key as clients send it; with several parts '["v1","v2"]'
         key: String,
     },
-    /// Reset the count of a key
+    /// Reset the count of a key, and lift its ban
     #[command(after_help = LIMITS_HELP)]
     Reset {
         /// Name of the limit
@@ -173,6 +173,24 @@ fn print_list(answer: &Value) {
         keys.into_iter().for_each(|(key, [rate, set])| table.push([name.clone(), key, rate, set]));
     }
     say(format_args!("{table}"));
+    print_bans(answer);
+}
+
+/// Prints the bans that the gateway gave, if there are any. Keys are written as `limits reset` takes them.
+fn print_bans(answer: &Value) {
+    let mut table = TextTable::new(["LIMIT", "KEY", "ENDS IN"]);
+    let bans = list(answer).iter().flat_map(|limit| list(&limit["bans"]).iter().map(move |ban| (limit, ban)));
+    for (limit, ban) in bans.clone() {
+        let key = ban["written"].as_str().or(ban["key"].as_str()).unwrap_or_default();
+        let left = Duration::from_secs(ban["ends_in_ms"].as_u64().unwrap_or_default().div_ceil(1_000));
+        let left = humantime::format_duration(left).to_string();
+        table.push([text(&limit["limit"]), key.to_owned(), left]);
+    }
+    if bans.count() > 0 {
+        say(format_args!(
+            "\nBans that this gateway gave, the latest first, at most 100 of a limit:\n{table}"
+        ));
+    }
 }
 
 fn list(value: &Value) -> &[Value] {

@@ -298,3 +298,79 @@ fn a_ban_is_shown_and_lifted() {
         assert!(!shown.contains("banned"), "{shown}");
     }
 }
+
+/// Returns a configuration with a limit that bans after its second refusal, for a day.
+fn banning(store: &str) -> String {
+    format!(
+        "{store}[admin]\nlisten = \"127.0.0.1:0\"\n\
+         [limits.logins]\nkey = \"header:x-user\"\nrate = \"1/h\"\nplain = true\nban = {{ after = \"2/h\", for = \"1d\" }}\n\
+         [limits.free]\nkey = \"ip\"\nrate = \"1000000/h\"\n\
+         [[routes]]\npath = \"/\"\nrespond = {{}}\nlimits = [\"logins\"]\n"
+    )
+}
+
+/// Has keys banned, one after the other.
+fn breach(gateway: &Gateway, keys: impl IntoIterator<Item = String>) {
+    for key in keys {
+        let ask = || gateway.ask(&format!("GET /\nx-user: {key}"));
+        assert_eq!([(); 3].map(|()| ask().status), [200, 429, 429]);
+        wait_until("it is banned", || ask().retry_after_ms() > 80_000_000);
+    }
+}
+
+/// Returns the table of bans in a list of limits: the keys, without the times.
+fn banned(gateway: &Gateway) -> Vec<String> {
+    let listed = done(limits(gateway, &["list"]));
+    let Some((_, bans)) = listed.split_once("\nBans that this gateway gave, the latest first") else {
+        return vec![];
+    };
+    let rows = bans.lines().skip(2).map(|row| row.split_whitespace().collect::<Vec<_>>());
+    let key = |row: Vec<&str>| {
+        assert!(row[0] == "logins" && (row[2] == "1day" || row[2].starts_with("23h")), "{listed}");
+        row[1].to_owned()
+    };
+    rows.map(key).collect()
+}
+
+#[test]
+fn bans_are_listed_until_they_are_lifted() {
+    let redis = Redis::start();
+    for store in [String::new(), redis.store()] {
+        let gateway = Gateway::start(&banning(&store));
+        assert_eq!(banned(&gateway), [""; 0]);
+        breach(&gateway, ["eve", "mallory"].map(str::to_owned));
+        wait_until("both are listed, the latest first", || banned(&gateway) == ["mallory", "eve"]);
+        let line = "limit `logins`: key `header:x-user=eve` is banned for 1d";
+        wait_until("the ban is logged", || gateway.log().contains(line));
+
+        let listed: serde_json::Value =
+            serde_json::from_str(&done(limits(&gateway, &["list", "--json"]))).unwrap();
+        assert_eq!((&listed[0]["limit"], &listed[0]["bans"]), (&"free".into(), &serde_json::json!([])));
+        let ban = &listed[1]["bans"][0];
+        assert_eq!((&ban["key"], &ban["written"]), (&"header:x-user=mallory".into(), &"mallory".into()));
+        assert!((86_000_000..=86_400_000).contains(&ban["ends_in_ms"].as_u64().unwrap()), "{ban}");
+
+        done(limits(&gateway, &["reset", "logins", "mallory"]));
+        assert_eq!(banned(&gateway), ["eve"]);
+        // A reload that leaves the limit its name leaves the list.
+        gateway.reload(&banning(&store).replace("1000000", "2000000"));
+        assert_eq!(banned(&gateway), ["eve"]);
+        if !store.is_empty() {
+            // Another gateway gave no ban, and lifts this one's.
+            let other = Gateway::start(&banning(&store));
+            assert_eq!(banned(&other), [""; 0]);
+            assert!(other.ask("GET /\nx-user: eve").retry_after_ms() > 80_000_000);
+            done(limits(&other, &["reset", "logins", "eve"]));
+            assert_eq!(banned(&gateway), [""; 0]);
+        }
+    }
+}
+
+#[test]
+fn of_many_bans_ten_a_minute_are_logged() {
+    let gateway = Gateway::start(&banning(""));
+    breach(&gateway, (0..12).map(|user| format!("user-{user}")));
+    wait_until("all are listed", || banned(&gateway).len() == 12);
+    wait_until("ten are logged", || gateway.log().matches("is banned for 1d").count() == 10);
+    assert!(!gateway.log().contains("user-11`"), "{}", gateway.log());
+}

@@ -337,15 +337,18 @@ const whole = (count) => count.toLocaleString("en");
 /** The names of limits in shadow mode. */
 let shadowing = new Set();
 
+/** A column of keys to look up. */
+const keyColumn = {
+  title: "Key",
+  className: "key",
+  text: shortened,
+  full: (item) => item.written ?? item.key,
+  act: (item) => item.written !== null && (() => lookUp(item.limit, item.written)),
+};
+
 function keysTable(place, title, empty, more = []) {
   const columns = [
-    {
-      title: "Key",
-      className: "key",
-      text: shortened,
-      full: (hit) => hit.written ?? hit.key,
-      act: (hit) => hit.written !== null && (() => lookUp(hit.limit, hit.written)),
-    },
+    keyColumn,
     { title: "Limit", text: (hit) => (shadowing.has(hit.limit) ? `${hit.limit} (shadow)` : hit.limit) },
     number("per second", (hit) => hit.per_second, rate),
     ...more,
@@ -454,6 +457,16 @@ const tables = {
       number("ends in", (own) => own.ends_in_ms, duration),
     ],
     { idOf: (own) => `${own.from} ${own.limit} ${own.key}`, empty: "No key has a rate of its own, and no rate is set." },
+  ),
+  bans: new Table(
+    byId("bans"),
+    "Bans",
+    [
+      keyColumn,
+      { title: "Limit", text: (ban) => ban.limit },
+      number("ends in", (ban) => ban.ends_in_ms, duration),
+    ],
+    { idOf: (ban) => `${ban.limit} ${ban.key}`, empty: "No ban of this gateway lasts." },
   ),
 };
 
@@ -613,7 +626,7 @@ byId("search").addEventListener("input", () => {
   Object.values(tables).forEach((table) => table.show(table.items, true));
 });
 
-// What the page asks for by itself: overrides, and the delays of rejected keys.
+// What the page asks for by itself: overrides, bans, and the delays of rejected keys.
 
 /** The delay of a rejected key and the time at which it was told, by limit and key. */
 const delays = new Map();
@@ -635,7 +648,7 @@ async function askForDelays() {
   }
 }
 
-async function askForOverrides() {
+async function askForOverridesAndBans() {
   const { ok, data } = await ask("GET", "/api/limits");
   if (!ok) return;
   const own = data.flatMap(({ limit, override, keys, file_keys: inFile }) => [
@@ -644,6 +657,7 @@ async function askForOverrides() {
     ...inFile.map((own) => ({ limit, from: "file", ends_in_ms: null, ...own })),
   ]);
   tables.overrides.show(own.slice(0, OVERRIDES_SHOWN));
+  tables.bans.show(data.flatMap(({ limit, bans }) => bans.map((ban) => ({ limit, ...ban }))));
 }
 
 /** The most overrides to show, those that are set first. */
@@ -652,7 +666,7 @@ const OVERRIDES_SHOWN = 200;
 /** Asks every few seconds while the page is shown and logged in. */
 async function askAround() {
   if (!document.hidden && !byId("main").hidden) {
-    await askForOverrides();
+    await askForOverridesAndBans();
     await askForDelays();
   }
   setTimeout(askAround, 3_000);

@@ -3,6 +3,8 @@
 //! A ban is a bucket beside the key's own, in the same slot, with one permit that is taken for as long as the ban lasts. Each
 //! request of a limit with bans looks at it in the step that decides, so a banned key charges nothing anywhere.
 
+use std::time::Duration;
+
 use tokio::time::Instant;
 
 use crate::{Ask, OnFailure, charged_ask::ChargedAsk, store::StoreError};
@@ -52,11 +54,40 @@ impl Limiter {
         banned.and(told).map(|()| true)
     }
 
-    /// Returns the microseconds until the ban of a key ends: 0 if it isn't banned.
-    pub(super) async fn banned_us(&self, own: &ChargedAsk<'_>) -> Result<u64, StoreError> {
-        let Some(mut ban) = own.look_at_ban(&self.key_prefix) else { return Ok(0) };
+    /// Returns the time until the ban of an ask's key ends. `None` if it isn't banned.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::{sync::Arc, time::Duration};
+    /// # use tollgate_limiter::{Ask, Limit, Limiter, Rate};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let limiter = Limiter::connect("memory:")?;
+    /// let logins = Limit::new("logins", "5/min".parse::<Rate>()?).with_bans_of(Duration::from_secs(60));
+    /// let mallory = Ask::new(&Arc::new(logins), "mallory");
+    /// assert_eq!(limiter.banned_for(&mallory).await?, None);
+    /// limiter.ban(&mallory).await?;
+    /// assert!(limiter.banned_for(&mallory).await? > Some(Duration::from_secs(58)));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// The store gives no answer.
+    pub async fn banned_for(&self, ask: &Ask) -> Result<Option<Duration>, StoreError> {
+        self.ban_of(&self.charged(ask), Instant::now() + PATIENCE).await
+    }
+
+    /// Returns the time until the ban of a key ends. `None` if it isn't banned.
+    pub(super) async fn ban_of(
+        &self,
+        own: &ChargedAsk<'_>,
+        deadline: Instant,
+    ) -> Result<Option<Duration>, StoreError> {
+        let Some(mut ban) = own.look_at_ban(&self.key_prefix) else { return Ok(None) };
         ban.charge.cost = 1;
-        let (usage, _) = self.peek_at(&mut ban).await?;
-        Ok(usage.delay_us.unwrap_or(0))
+        let (usage, _) = self.store_of(ban.scope).peek_placed(&mut ban, deadline).await?;
+        Ok(usage.delay_us.filter(|delay_us| *delay_us > 0).map(Duration::from_micros))
     }
 }

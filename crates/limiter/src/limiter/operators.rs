@@ -57,10 +57,10 @@ impl Limiter {
         asked.charge.cost = asked.charge.cost.max(1);
         let is_overridden = self.overridden.of(&ask.limit, Some(&ask.key)).is_some();
         let (mut usage, is_by_network) = self.peek_at(&mut asked).await?;
-        let banned_us = self.banned_us(&asked).await?;
+        let banned_for = self.ban_of(&asked, Instant::now() + self.timeout).await?;
         // Nothing fits until the ban has ended.
+        let banned_us = banned_for.map_or(0, |banned_for| banned_for.as_micros() as u64);
         usage.delay_us = usage.delay_us.map(|delay_us| delay_us.max(banned_us));
-        let banned_for = Some(Duration::from_micros(banned_us)).filter(|banned_for| !banned_for.is_zero());
         let quota = asked.charge().quota;
         let is_overridden = is_overridden || usage.rate.is_some();
         Ok(KeyState { quota: quota.at(usage.rate), is_overridden, usage, is_by_network, banned_for })
