@@ -39,10 +39,15 @@ def time_left(request, context):
 def silent(request, context):
     """Yields once, and then waits until the client has left."""
     left = threading.Event()
-    context.add_callback(left.set)
+
+    # Not behind the yield: a call that is cancelled while the message is sent isn't resumed there.
+    def leave():
+        departures.append(True)
+        left.set()
+
+    context.add_callback(leave)
     yield b"first"
     left.wait()
-    departures.append(True)
 
 
 def never(request, context):
