@@ -47,6 +47,10 @@ impl Explanation {
 
     /// Explains a request, with the current counts from the store and the decision for the next identical request.
     pub async fn live(gateway: &Gateway, question: Question) -> Self {
+        // A request with the token would wait for its key, too.
+        if let Some(fetch) = gateway.claims(&question.parts).fetch_if_needed() {
+            fetch.await;
+        }
         let (mut explanation, asks) = explain(gateway, question);
         if explanation.rejected.is_some() {
             return explanation;

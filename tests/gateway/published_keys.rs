@@ -3,6 +3,7 @@
 use std::{
     io::{Read, Write},
     net::TcpListener,
+    process::Command,
     sync::{Arc, Mutex},
     thread,
 };
@@ -82,6 +83,23 @@ fn a_rotated_key_is_fetched_when_a_token_names_it() {
     wait_until("the keys are fetched again", || server.count() > 2);
     assert_eq!((status(&gateway, &new), status(&gateway, &old)), (200, 401));
     wait_until("the failure is logged", || gateway.log().contains("it answers 503"));
+}
+
+#[test]
+fn a_live_explanation_fetches_the_key_that_a_request_would_wait_for() {
+    let [old, new] = ["old", "new"].map(|name| Issuer::ed25519().named(name));
+    let (published, server) = publish(Speech::Http1, jwks(&[&old]));
+    let jwt = format!("jwks_url = \"{}/keys\"", server.url());
+    let gateway = Gateway::start(&format!("[admin]\nlisten = \"127.0.0.1:0\"\n{}", configuration(&jwt)));
+    assert_eq!(status(&gateway, &old), 200);
+    set(&published, 200, jwks(&[&new]));
+    let (_, admin) = gateway.greeting().split_once("dashboard: ").unwrap();
+    let mut explain = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+    explain.args(["explain", "GET", "/api", "--live", "--admin", admin.lines().next().unwrap()]);
+    explain.args(["-H", &format!("authorization: Bearer {}", new.token(&of("ann")))]);
+    explain.current_dir(gateway.folder());
+    let told = String::from_utf8(explain.output().unwrap().stdout).unwrap();
+    assert!(told.contains("/api") && !told.contains("401"), "{told}");
 }
 
 #[test]
