@@ -48,7 +48,11 @@ impl Explanation {
     /// Explains a request, with the current counts from the store and the decision for the next identical request.
     pub async fn live(gateway: &Gateway, question: Question) -> Self {
         // A request with the token would wait for its key, too.
-        if let Some(fetch) = gateway.claims(&question.parts).fetch_if_needed() {
+        let fetch = {
+            let claims = gateway.claims(&question.parts);
+            claims.require().err().and_then(|_| claims.fetch())
+        };
+        if let Some(fetch) = fetch {
             fetch.await;
         }
         let (mut explanation, asks) = explain(gateway, question);

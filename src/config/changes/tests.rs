@@ -59,8 +59,8 @@ fn an_algorithm_changes_and_the_counts_go() {
         ]
     );
     let by = |algorithm| format!("\"100/10s\"\nalgorithm = \"{algorithm}\"");
-    let anew = "limit `per-client` uses another algorithm: counts start over";
-    assert_eq!(changes(&[("\"100/10s\"", &by("sliding-cells"))]), [anew]);
+    let starts_over = "limit `per-client` uses another algorithm: counts start over";
+    assert_eq!(changes(&[("\"100/10s\"", &by("sliding-cells"))]), [starts_over]);
     assert_eq!(changes(&[("\"5/s\"", "\"5/s\"\nscope = \"instance\"")]).len(), 1);
 }
 

@@ -8,6 +8,9 @@ use toml::{
     de::{DeTable, DeValue},
 };
 
+const SERVER_TLS: &str =
+    "write a table: tls = { certs = [{ cert = \"gateway.pem\", key = \"gateway.key\" }] }";
+
 /// The forms of keys that people write with another type, by their path. `*` stands for a name.
 const FORMS: [(&str, &str); 34] = [
     ("routes", "begin each route with a line [[routes]]; its name is a key: name = \"orders\""),
@@ -37,7 +40,7 @@ const FORMS: [(&str, &str); 34] = [
     ("routes.on_limit", "write a table: on_limit = { status = 503 }"),
     ("routes.request_headers", "write a table: request_headers = { set = { x-name = \"value\" } }"),
     ("routes.response_headers", "write a table: response_headers = { set = { x-name = \"value\" } }"),
-    ("server.tls", "write a table: tls = { certs = [{ cert = \"gateway.pem\", key = \"gateway.key\" }] }"),
+    ("server.tls", SERVER_TLS),
     (
         "server.tls.certs",
         "write a list of tables: certs = [{ cert = \"gateway.pem\", key = \"gateway.key\" }]",
@@ -67,16 +70,8 @@ const FOREIGN: [(&str, &str, &str); 21] = [
     ("auth", "jwt", "write [jwt] jwks_url = \"https://…\", and require = \"jwt\" in routes"),
     ("server.port", "listen", "write listen = \"0.0.0.0:8080\""),
     ("server.address", "listen", "write listen = \"0.0.0.0:8080\""),
-    (
-        "server.tls.cert",
-        "certs",
-        "write tls = { certs = [{ cert = \"gateway.pem\", key = \"gateway.key\" }] }",
-    ),
-    (
-        "server.tls.key",
-        "certs",
-        "write tls = { certs = [{ cert = \"gateway.pem\", key = \"gateway.key\" }] }",
-    ),
+    ("server.tls.cert", "certs", SERVER_TLS),
+    ("server.tls.key", "certs", SERVER_TLS),
     ("upstreams.*.url", "servers", "write servers = [\"http://127.0.0.1:3000\"]"),
     ("upstreams.*.urls", "servers", "write servers = [\"http://127.0.0.1:3000\"]"),
     ("upstreams.*.address", "servers", "write servers = [\"http://127.0.0.1:3000\"]"),

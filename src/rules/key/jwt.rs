@@ -252,12 +252,6 @@ impl<'r> Claims<'r> {
         }
     }
 
-    /// Returns what ends with the fetch of the keys that the token needs. `None` if no fetch may help.
-    pub(crate) fn fetch_if_needed(&self) -> Option<impl Future<Output = ()> + Send + use<>> {
-        self.verified.get_or_init(|| self.verify());
-        self.fetch()
-    }
-
     /// Returns what ends with the fetch of the keys that the token needs. `None` if nobody asked for a claim, or if no fetch
     /// may help.
     pub(crate) fn fetch(&self) -> Option<impl Future<Output = ()> + Send + use<>> {

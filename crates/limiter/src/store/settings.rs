@@ -29,7 +29,7 @@ pub struct StoreSettings {
     /// The deadline of a decision, from the request's arrival to the answer.
     pub timeout: Duration,
     /// The number of processes that share the limits: while the store can't answer, each counts its part of a quota. With 0
-    /// they are counted by signs of life that they give in Redis. Until Redis has answered once, limits that would count in
+    /// they are counted by signs of life that they give in Redis. Until Redis has answered twice, limits that would count in
     /// this process reject.
     pub instances: u32,
     /// True if a decision counts only once all replicas of the server have it.
