@@ -53,6 +53,8 @@ class Row:
     warm_up: int = WARM_UP_SECONDS
     # The number of shorter measurements that make one. Neighbours with the same number alternate within each round.
     turns: int = 2
+    # The build of Tollgate, if the row measures it.
+    build: str = "release"
 
     def measure(self, bench):
         """Starts what the row needs, proves that it works, and measures it under load."""
@@ -173,9 +175,9 @@ class Micro:
 class Bench:
     """Measures rows one at a time, all with the same backend."""
 
-    def __init__(self, options, binary, processes):
+    def __init__(self, options, binaries, processes):
         self.options = options
-        self.binary = binary
+        self.binaries = binaries
         self.processes = processes
         self.upstream_port, self.redis_port, *self.gateway_ports = free_ports(6)
 
@@ -234,9 +236,9 @@ class Bench:
     def gateway(self, row, port):
         """Returns the command that runs a gateway of a row."""
         store = f"redis://127.0.0.1:{self.redis_port}" if row.keys else "memory:"
-        return self.command(row.config, port, STORE=store, HTTP2="http2" if row.streams else "")
+        return self.command(row.config, port, row.build, STORE=store, HTTP2="http2" if row.streams else "")
 
-    def command(self, template, port, **values):
+    def command(self, template, port, build="release", **values):
         """Fills a configuration in, and returns the command that runs it."""
         text = template.read_text()
         values |= {
@@ -254,7 +256,7 @@ class Bench:
         program = {
             ".conf": ["nginx", "-e", "stderr", "-c"],
             ".cfg": ["haproxy", "-f"],
-            ".toml": [self.binary, "run", "--config"],
+            ".toml": [self.binaries.get(build), "run", "--config"],
             ".yaml": [self.options.envoy, "--disable-hot-restart", "--concurrency", "1", "--log-level", "error", "-c"],
         }
         return [*program[template.suffix], config]

@@ -2,6 +2,7 @@
 
 from html import escape
 
+from cases import of_dist
 from report import medians
 
 GROUPS = {
@@ -19,7 +20,9 @@ NAMES = {
     "nginx": "nginx",
     "openresty": "OpenResty",
     "tollgate": "Tollgate",
+    "dist": "Tollgate, dist",
 }
+OURS = NAMES["tollgate"], NAMES["dist"]
 
 WIDTH, LEFT, RIGHT = 760, 130, 70
 BAR, GAP, HEAD = 16, 5, 30
@@ -58,7 +61,8 @@ def drawing(results):
 
 
 def bars(results, names):
-    """Returns name and CPU times of gateway and Redis for each valid row."""
+    """Returns name and CPU times of gateway and Redis for each valid row, and for the same row of the dist build."""
+    names = names + [of_dist(name) for name in names if name.startswith("tollgate")]
     known = [(name, medians(results[name])) for name in names if name in results]
     return [(name_of(name), figures["gateway_us"], figures["redis_us"]) for name, figures in known if figures]
 
@@ -70,7 +74,7 @@ def name_of(row):
 def bar(top, name, gateway, redis, scale):
     """Returns one line: a bar of two parts, with its name and its sum."""
     middle = top + BAR - 4
-    kind = "ours" if name == NAMES["tollgate"] else "gateway"
+    kind = "ours" if name in OURS else "gateway"
     parts = [text(LEFT - 8, middle, name, end=True), box(LEFT, top, gateway * scale, kind)]
     if redis * scale >= 0.5:
         parts.append(box(LEFT + gateway * scale, top, redis * scale, "redis"))

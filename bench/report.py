@@ -77,10 +77,10 @@ def print_tables(results):
         print(f"{name:30}" + (f"  INVALID: {reason}" if reason else "".join(cells(rounds))))
     judged = judgements(results)
     if judged:
-        print(f"\n{'case':54}{'median':>10}{'rounds':>16}{'required':>10}{'goal':>10}")
+        print(f"\n{'case':66}{'median':>10}{'rounds':>16}{'required':>10}{'goal':>10}")
     for judgement in judged:
         median, rounds, required, goal, verdict = of_judgement(judgement)
-        line = f"{judgement.case.text:54}{median:>10}{rounds:>16}{required:>10}{goal:>10}  {verdict}"
+        line = f"{judgement.case.text:66}{median:>10}{rounds:>16}{required:>10}{goal:>10}  {verdict}"
         print(line.rstrip())
 
 

@@ -46,7 +46,8 @@ def parse_options():
     parser.add_argument("--seconds", type=int, default=4, help="seconds of measuring per row and round (%(default)s)")
     parser.add_argument("--only", metavar="NAMES", default="*", help="rows, separated by commas; * matches anything: 'nginx-*'")
     parser.add_argument("--peers-only", action="store_true", help="leave Tollgate out, and don't build it")
-    parser.add_argument("--binary", type=pathlib.Path, help="a built tollgate; without it, scripts/dist.sh builds one")
+    parser.add_argument("--release", "--binary", type=program, help="a release build; without it, cargo builds one")
+    parser.add_argument("--dist", type=program, help="the build of scripts/dist.sh, whose rows are left out without it")
     parser.add_argument("--envoy", type=program, help="an Envoy, for the rows behind it, which are left out without it")
     parser.add_argument("--reference", type=program, help="a built envoyproxy/ratelimit, for those rows, too")
     parser.add_argument("--java", action="store_true", help="measure the peers in Java, too, which Maven builds")
@@ -67,6 +68,8 @@ def choose_rows(options):
     named = [row for row in ROWS if any(fnmatch.fnmatch(row.name, pattern) for pattern in patterns)]
     if not (options.envoy and options.reference):
         named = [row for row in named if not isinstance(row, Service)]
+    if not options.dist:
+        named = [row for row in named if not (is_gateway(row) and row.build == "dist")]
     if not options.java:
         named = [row for row in named if not isinstance(row, (Java, Burst))]
     return [row for row in named if not (options.peers_only and is_ours(row))]
@@ -98,17 +101,20 @@ def check_machine():
 
 
 def build(options, rows, processes):
-    """Builds the programs that the rows measure. Returns Tollgate's binary, if it is one of them."""
+    """Builds the programs that the rows measure. Returns Tollgate's binaries by build."""
     for row in rows:
         if isinstance(row, Micro):
             run(row.command("--no-run"), processes)
     if any(isinstance(row, Java) for row in rows):
         run(BUILD_JAVA, processes)
-    if options.binary:
-        return options.binary.resolve()
-    if not any(map(is_gateway, rows)):
-        return None
-    return pathlib.Path(run([ROOT / "scripts" / "dist.sh"], processes).split()[-1])
+    builds = {row.build for row in rows if is_gateway(row)}
+    binaries = {build: getattr(options, build) for build in sorted(builds)}
+    if "release" in builds and not options.release:
+        manifest = ["--manifest-path", ROOT / "Cargo.toml"]
+        run(["cargo", "build", "--release", "--locked", "--bin", "tollgate", *manifest], processes)
+        target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
+        binaries["release"] = (target / "release" / "tollgate").resolve()
+    return binaries
 
 
 def run(command, processes):
@@ -116,7 +122,7 @@ def run(command, processes):
     return processes.output(command, BUILD_SECONDS)
 
 
-def describe(options, binary):
+def describe(options, binaries):
     """Returns the time, versions, machine and duration of the run."""
 
     def first_line(*command):
@@ -125,7 +131,7 @@ def describe(options, binary):
 
     model = re.search(r"model name\s*:\s*(.*)", pathlib.Path("/proc/cpuinfo").read_text())
     versions = [
-        f"{first_line(binary, '--version')} ({first_line('git', 'describe', '--always', '--dirty')})" if binary else "",
+        *(f"{build} build: {first_line(binary, '--version')}" for build, binary in binaries.items()),
         first_line("nginx", "-v").replace("nginx version: ", ""),
         re.search(r"HAProxy version \S+|.*", first_line("haproxy", "-v"))[0],
         re.search(r"Redis server v=\S+|.*", first_line("redis-server", "--version"))[0],
@@ -146,10 +152,10 @@ def measure(options):
         signal.signal(number, lambda *_: sys.exit("stopped"))
     results = collections.defaultdict(list)
     with tempfile.TemporaryDirectory(prefix="tollgate-") as scratch, Processes(pathlib.Path(scratch)) as processes:
-        binary = build(options, rows, processes)
-        about = describe(options, binary)
+        binaries = build(options, rows, processes)
+        about = describe(options, binaries)
         os.sched_setaffinity(0, {OTHER_CPU})
-        for name, figures in Bench(options, binary, processes).run(rows):
+        for name, figures in Bench(options, binaries, processes).run(rows):
             results[name].append(figures)
     return {"about": about, "rows": results}
 
