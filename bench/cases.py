@@ -6,17 +6,27 @@ import math
 import statistics
 from collections.abc import Callable
 
+from grpc_rows import Grpc
 from java_peers import GATEWAY, SERVICE, Burst, Java
 from measure import BENCH, MANY_KEYS, PEERS, Micro, RoundTrip, Row
 from services import DECISIONS, LIMITS, Check, Service
+from tls_rows import Handshakes, Idle
 
 NGINX = PEERS / "nginx.conf"
 OPENRESTY = PEERS / "openresty.conf"
+HAPROXY = PEERS / "haproxy-proxy.cfg"
 TOLLGATE = BENCH / "tollgate.toml"
+PROXIES = {"nginx": NGINX, "haproxy": HAPROXY, "tollgate": TOLLGATE}
 
 ONE_KEY = Row("tollgate-redis-one-key", TOLLGATE, "/one-key", keys=1)
 SPRING_ONE_KEY = Java("spring-one-key", GATEWAY, "/one-key")
 REDISSON_ONE_KEY = Java("redisson-one-key", SERVICE, "/one-key")
+
+
+def of_each(kind, row=Row, proxies=PROXIES, **work):
+    """Returns the rows of the same work for several proxies."""
+    return [row(f"{name}-{kind}", PROXIES[name], **work) for name in proxies]
+
 
 # Rows that are compared stand together, so that little time passes between their measurements. Rows whose difference
 # is computed alternate; otherwise a machine that is slower for some seconds would look like a difference.
@@ -50,6 +60,14 @@ RELEASE_ROWS = [
     RoundTrip("redis-round-trip", turns=4),
     Row("nginx-1000-connections", NGINX, connections=1000),
     Row("tollgate-1000-connections", TOLLGATE, connections=1000),
+    *of_each("tls", scheme="https"),
+    *of_each("tls-bulk", path="/bulk", connections=8, scheme="https"),
+    *of_each("tls-full", Handshakes),
+    *of_each("tls-resumed", Handshakes, mode="resumed"),
+    *of_each("tls-http2", connections=8, streams=8, scheme="https"),
+    *of_each("tls-idle", Idle, turns=1),
+    *of_each("http2-upstream", path="/http2", proxies=["haproxy", "tollgate"]),
+    *of_each("grpc", Grpc),
     Check("tollgate-check-refused", DECISIONS, "/check/envoy/one-key-refused", keys=1, admits=100),
     Service("envoy-reference-one-key", LIMITS, "/one-key"),
     Service("envoy-tollgate-one-key", DECISIONS, "/one-key"),
@@ -94,6 +112,11 @@ def of(figure):
 def cpu(row, peer):
     """Returns the ratio of CPU times to a peer's, gateway plus Redis."""
     return row["total_us"] / peer["total_us"]
+
+
+def cpu_of_better(row, *peers):
+    """Returns the ratio of CPU times to that of the better peer."""
+    return row["total_us"] / min(peer["total_us"] for peer in peers)
 
 
 def added(row, without):
@@ -169,6 +192,11 @@ class Judgement:
         return self.verdict not in ("invalid", "MISSED")
 
 
+def of_all(kind):
+    """Returns the names of the rows of the same work: Tollgate's first."""
+    return tuple(f"{name}-{kind}" for name in reversed(PROXIES))
+
+
 def invalidity(rounds):
     """Returns why a row is invalid, or None."""
     return next((figures["invalid"] for figures in rounds if "invalid" in figures), None)
@@ -233,6 +261,22 @@ RELEASE_CASES = [
     ),
     Case("HTTP/2 in, CPU of nginx's", ("tollgate-http2", "nginx-http2"), cpu, 1.5, 1.1),
     Case("the same, 8 streams a connection", ("tollgate-http2-streams", "nginx-http2-streams"), cpu, 1.5, 1.1),
+    *(
+        Case(f"{text}, CPU of the better of nginx and HAProxy", of_all(kind), cpu_of_better, 1.1)
+        for kind, text in [
+            ("tls", "TLS"),
+            ("tls-bulk", "TLS, 1 MiB"),
+            ("tls-full", "TLS, a new connection"),
+            ("tls-resumed", "TLS, a resumed connection"),
+            ("tls-http2", "HTTP/2 over TLS"),
+            ("grpc", "a message on a gRPC stream"),
+        ]
+    ),
+    Case("HTTP/2 to the backend, CPU of HAProxy's", ("tollgate-http2-upstream", "haproxy-http2-upstream"), cpu, 1.1),
+    *(
+        Case(f"an idle TLS connection of 10,000, {name}", (f"{name}-tls-idle",), of("connection_bytes"), unit="bytes")
+        for name in PROXIES
+    ),
     Case("memory with 1,000 connections", ("tollgate-1000-connections",), of("peak_mib"), 60, 40, "MiB"),
     Case("routing among 1,000 routes, no allocation", ("routing",), of("median_ns"), 500, 300, "ns"),
     Case(

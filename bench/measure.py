@@ -8,12 +8,14 @@ import itertools
 import os
 import pathlib
 import socket
+import ssl
 import statistics
+import subprocess
 import sys
 
 import clients
 from clients import KEY, Load
-from processes import Invalid, cpu_us, free_ports, peak_mib
+from processes import Invalid, cpu_us, free_ports, memory_mib
 
 BENCH = pathlib.Path(__file__).resolve().parent
 ROOT = BENCH.parent
@@ -55,6 +57,8 @@ class Row:
     turns: int = 2
     # The build of Tollgate, if the row measures it.
     build: str = "release"
+    # `https` for TLS 1.3 to the gateway.
+    scheme: str = "http"
 
     def measure(self, bench):
         """Starts what the row needs, proves that it works, and measures it under load."""
@@ -76,7 +80,7 @@ class Row:
                 figures["redis_us"] = sum(used[len(gateways) :]) / seen.requests
                 figures["total_us"] = sum(used) / seen.requests
                 figures["not_2xx"] = seen.not_2xx / seen.requests
-                figures["peak_mib"] = sum(map(peak_mib, gateways))
+                figures["peak_mib"] = sum(memory_mib(gateway, "VmHWM") for gateway in gateways)
             return figures
 
     def start(self, bench, stack):
@@ -91,7 +95,7 @@ class Row:
 
     def load(self, bench, ports, seconds):
         """Loads the gateways, all at the same time."""
-        urls = [f"http://127.0.0.1:{port}{self.path}" for port in ports]
+        urls = [f"{self.scheme}://127.0.0.1:{port}{self.path}" for port in ports]
         if self.streams:
             log = bench.processes.scratch / "h2load.log"
             log.unlink(missing_ok=True)
@@ -103,7 +107,7 @@ class Row:
     def check_answers(self, bench, ports):
         """Checks that a row that admits relays the backend's body, and one that rejects does so exactly at its limit."""
         if self.streams:
-            if bench.processes.output(["nghttp", f"http://127.0.0.1:{ports[0]}{self.path}"], 10) != bench.body:
+            if bench.processes.output(["nghttp", f"{self.scheme}://127.0.0.1:{ports[0]}{self.path}"], 10) != bench.body:
                 raise Invalid("answers HTTP/2 with another body than the backend's")
             return
         for number in range(len(ports) if self.admits is None else self.admits):
@@ -112,10 +116,10 @@ class Row:
             self.check_answer(bench, ports[0], 429)
 
     def check_answer(self, bench, port, expected):
-        status, body = fetch(port, self.path)
+        status, body = fetch(port, self.path, self.scheme)
         if status != expected:
             raise Invalid(f"answers {status} where {expected} is due")
-        if status == 200 and body != bench.body:
+        if status == 200 and body != fetch(bench.upstream_port, self.path)[1]:
             raise Invalid("answers 200 with another body than the backend's")
 
     def check_load(self, bench, ports, seen):
@@ -179,7 +183,8 @@ class Bench:
         self.options = options
         self.binaries = binaries
         self.processes = processes
-        self.upstream_port, self.redis_port, *self.gateway_ports = free_ports(6)
+        self.upstream_port, self.http2_upstream_port, self.grpc_port, self.redis_port, *self.gateway_ports = free_ports(8)
+        create_files(processes.scratch)
 
     def run(self, rows):
         """Yields (row name, figures), or (row name, {"invalid": why}), as they are measured."""
@@ -236,7 +241,9 @@ class Bench:
     def gateway(self, row, port):
         """Returns the command that runs a gateway of a row."""
         store = f"redis://127.0.0.1:{self.redis_port}" if row.keys else "memory:"
-        return self.command(row.config, port, row.build, STORE=store, HTTP2="http2" if row.streams else "")
+        clear, tls = ("#", "") if row.scheme == "https" else ("", "#")
+        http2 = "http2" if row.streams else ""
+        return self.command(row.config, port, row.build, STORE=store, HTTP2=http2, CLEAR=clear, TLS=tls)
 
     def command(self, template, port, build="release", **values):
         """Fills a configuration in, and returns the command that runs it."""
@@ -245,6 +252,8 @@ class Bench:
             "LISTEN": port,
             "SERVER": self.gateway_ports[-1],
             "UPSTREAM": self.upstream_port,
+            "HTTP2_UPSTREAM": self.http2_upstream_port,
+            "GRPC": self.grpc_port,
             "REDIS": self.redis_port,
             "PEERS": PEERS,
             "SCRATCH": self.processes.scratch,
@@ -267,9 +276,29 @@ def medians(rounds):
     return {name: statistics.median(each[name] for each in rounds) for name in rounds[0]}
 
 
-def fetch(port, path):
+def create_files(folder):
+    """Creates the certificate of all gateways, and the backend's large response."""
+    request = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
+    names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
+    files = ["-out", folder / "tls.pem", "-keyout", folder / "tls.pem.key"]
+    subprocess.run([*request, *names, *files], check=True, stderr=subprocess.DEVNULL)
+    (folder / "bulk").write_bytes(b"bulk" * 2**18)
+    # nginx's workers have another user, if it is started as root.
+    folder.chmod(0o711)
+
+
+def connect(port, scheme):
+    """Returns a connection for requests, over TLS 1.3 if the scheme is https."""
+    if scheme == "http":
+        return http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    context = ssl._create_unverified_context()
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    return http.client.HTTPSConnection("127.0.0.1", port, timeout=10, context=context)
+
+
+def fetch(port, path, scheme="http"):
     """Sends one request like wrk's, and returns status and body."""
-    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=10)) as connection:
+    with contextlib.closing(connect(port, scheme)) as connection:
         connection.request("GET", path, headers={"X-Key": KEY})
         response = connection.getresponse()
         return response.status, response.read().decode()

@@ -112,9 +112,9 @@ def cpu_us(process):
     return sum(int(text.split()[0]) for text in session_texts(process, "task/*/schedstat")) / 1000
 
 
-def peak_mib(process):
-    """Returns the peak resident memory of all processes together."""
-    sizes = (re.search(r"VmHWM:\s+(\d+) kB", text) for text in session_texts(process, "status"))
+def memory_mib(process, figure):
+    """Returns the resident memory of all processes together: now (`VmRSS`) or at its peak (`VmHWM`)."""
+    sizes = (re.search(rf"{figure}:\s+(\d+) kB", text) for text in session_texts(process, "status"))
     return sum(int(size[1]) for size in sizes if size) / 1024
 
 

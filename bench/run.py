@@ -24,6 +24,7 @@ import time
 import plot
 import report
 from cases import ROWS, TOLLGATE, invalidity
+from grpc_rows import Grpc
 from java_peers import BUILD as BUILD_JAVA, Burst, Java
 from measure import BUILD_SECONDS, GATEWAY_CPU, OTHER_CPU, ROOT, Bench, Micro, Row, progress
 from processes import Invalid, Processes
@@ -36,6 +37,7 @@ PACKAGES = {
     "nginx": "nginx",
     "haproxy": "haproxy",
     "redis-server": "redis-server",
+    "openssl": "openssl",
     "/usr/lib/nginx/modules/ngx_http_lua_module.so": "libnginx-mod-http-lua",
 }
 
@@ -50,6 +52,7 @@ def parse_options():
     parser.add_argument("--dist", type=program, help="the build of scripts/dist.sh, whose rows are left out without it")
     parser.add_argument("--envoy", type=program, help="an Envoy, for the rows behind it, which are left out without it")
     parser.add_argument("--reference", type=program, help="a built envoyproxy/ratelimit, for those rows, too")
+    parser.add_argument("--grpc", type=program, help="a Python with grpcio, for gRPC's rows, which are left out without it")
     parser.add_argument("--java", action="store_true", help="measure the peers in Java, too, which Maven builds")
     outputs = parser.add_argument_group("results")
     outputs.add_argument("--json", metavar="FILE", type=pathlib.Path, help="write the figures of every round to this file")
@@ -70,17 +73,19 @@ def choose_rows(options):
         named = [row for row in named if not isinstance(row, Service)]
     if not options.dist:
         named = [row for row in named if not (is_gateway(row) and row.build == "dist")]
+    if not options.grpc:
+        named = [row for row in named if not isinstance(row, Grpc)]
     if not options.java:
         named = [row for row in named if not isinstance(row, (Java, Burst))]
     return [row for row in named if not (options.peers_only and is_ours(row))]
 
 
 def program(path):
-    """Returns the whole path of a program."""
+    """Returns the whole path of a program, without following links: a venv's Python is one."""
     found = shutil.which(path)
     if not found:
         raise argparse.ArgumentTypeError(f"{path} is no program")
-    return pathlib.Path(found).resolve()
+    return pathlib.Path(found).absolute()
 
 
 def is_ours(row):
