@@ -16,20 +16,32 @@ pub(crate) struct Browser {
     session: String,
 }
 
+/// The number of attempts to start a driver.
+const STARTS: usize = 5;
+
 /// Keys without a character: <https://www.w3.org/TR/webdriver2/#keyboard-actions>.
 pub(crate) const TAB: &str = "\u{e004}";
 pub(crate) const ENTER: &str = "\u{e007}";
 
+/// Starts a driver. Returns it with its port, or `None` if it ended before it listened.
+fn start_driver() -> Option<(Child, String)> {
+    let driver = Command::new("chromedriver").arg("--port=0").stdout(Stdio::piped()).spawn();
+    let mut driver = driver.expect("a chromedriver on PATH: scripts/test.sh installs it");
+    let mut lines = BufReader::new(driver.stdout.take().unwrap()).lines().map_while(Result::ok);
+    let port = lines
+        .find_map(|line| Some(line.split_once("successfully on port ")?.1.trim_end_matches('.').to_owned()));
+    if port.is_none() {
+        driver.wait().expect("it has ended");
+    }
+    Some((driver, port?))
+}
+
 impl Browser {
     /// Opens a page.
     pub(crate) fn open(url: &str) -> Self {
-        let driver = Command::new("chromedriver").arg("--port=0").stdout(Stdio::piped()).spawn();
-        let mut driver = driver.expect("a chromedriver on PATH: scripts/test.sh installs it");
-        let mut lines = BufReader::new(driver.stdout.take().unwrap()).lines().map_while(Result::ok);
-        let port =
-            lines.find_map(|line| line.split_once("successfully on port ").map(|(_, port)| port.to_owned()));
-        let port = port.expect("it listens");
-        let address = format!("127.0.0.1:{}", port.trim_end_matches('.'));
+        // The driver takes a free port of IPv4, which may be in use for IPv6. Then it ends.
+        let (driver, port) = (0..STARTS).find_map(|_| start_driver()).expect("chromedriver listens");
+        let address = format!("127.0.0.1:{port}");
         // Root may not use the sandbox, and containers have little shared memory.
         let arguments = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"];
         let mut browser = Self { driver, address, session: String::new() };
