@@ -1,5 +1,5 @@
 // Checks the manifests in docs/behind-envoy.md against the schemas of Envoy Gateway, Istio, Contour and the Gateway API, which are
-// fetched as Go modules. Unknown fields are errors, too.
+// fetched as Go modules, and of kgateway (kgateway.yaml). Unknown fields are errors, too.
 //
 //	go run . ../../docs/behind-envoy.md
 package main
@@ -28,9 +28,7 @@ var crds = map[string]string{
 
 // unchecked are the kinds that no Go module has a definition of, with the reason.
 var unchecked = map[string]string{
-	"gateway.envoyproxy.io/v1alpha1 EnvoyGateway":    "a file, not an object of the cluster",
-	"gateway.kgateway.dev/v1alpha1 GatewayExtension": "the Go proxy doesn't have kgateway",
-	"gateway.kgateway.dev/v1alpha1 TrafficPolicy":    "the Go proxy doesn't have kgateway",
+	"gateway.envoyproxy.io/v1alpha1 EnvoyGateway": "a file, not an object of the cluster",
 }
 
 // object is anything that YAML can say.
@@ -109,20 +107,22 @@ func schemas(definition object, all map[string]any) {
 }
 
 func main() {
-	all := map[string]any{}
+	definitions := []string{"kgateway.yaml"}
 	for module, pattern := range crds {
 		files, err := filepath.Glob(filepath.Join(folder(module), pattern))
 		if err != nil || len(files) == 0 {
 			log.Fatalf("%s has no %s: %v", module, pattern, err)
 		}
-		for _, file := range files {
-			text, err := os.ReadFile(file)
-			if err != nil {
-				log.Fatal(err)
-			}
-			for _, definition := range documents(string(text)) {
-				schemas(definition, all)
-			}
+		definitions = append(definitions, files...)
+	}
+	all := map[string]any{}
+	for _, file := range definitions {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			log.Fatal(err)
+		}
+		for _, definition := range documents(string(text)) {
+			schemas(definition, all)
 		}
 	}
 	page, err := os.ReadFile(os.Args[1])
