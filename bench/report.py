@@ -15,7 +15,7 @@ COLUMNS = [
     ("not 2xx", "not_2xx", "9.0%"),
     ("peak MiB", "peak_mib", "10.1f"),
 ]
-BEGIN, END = "<!-- figures: bench/run.py --markdown -->", "<!-- end of the figures -->"
+MARKS = "<!-- figures: bench/run.py --markdown -->", "<!-- end of the figures -->"
 
 
 def medians(rounds):
@@ -102,16 +102,18 @@ def markdown(results, about, drawing):
     return "\n".join(lines)
 
 
-def insert(document, part):
+def insert(document, part, marks=MARKS):
     """Replaces the part of a document between the marks."""
+    check(document, marks)
+    begin, end = marks
     text = document.read_text()
-    check(document)
-    before, after = text.split(BEGIN)[0], text.split(END)[1]
-    document.write_text(f"{before}{BEGIN}\n\n{part}\n\n{END}{after}")
+    before, after = text.split(begin)[0], text.split(end)[1]
+    document.write_text(f"{before}{begin}\n\n{part}\n\n{end}{after}")
 
 
-def check(document):
+def check(document, marks=MARKS):
     """Raises Invalid if a document has no marks for the figures."""
+    begin, end = marks
     text = document.read_text()
-    if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(BEGIN) > text.index(END):
-        raise Invalid(f"{document} needs, once each and in this order, the lines\n{BEGIN}\n{END}")
+    if text.count(begin) != 1 or text.count(end) != 1 or text.index(begin) > text.index(end):
+        raise Invalid(f"{document} needs, once each and in this order, the lines\n{begin}\n{end}")

@@ -52,7 +52,7 @@ def parse_options():
     parser.add_argument("--dist", type=program, help="the build of scripts/dist.sh, whose rows are left out without it")
     parser.add_argument("--envoy", type=program, help="an Envoy, for the rows behind it, which are left out without it")
     parser.add_argument("--reference", type=program, help="a built envoyproxy/ratelimit, for those rows, too")
-    parser.add_argument("--grpc", type=program, help="a Python with grpcio, for gRPC's rows, which are left out without it")
+    parser.add_argument("--grpc", type=program, help="a Python with grpcio, for the rows of gRPC")
     parser.add_argument("--java", action="store_true", help="measure the peers in Java, too, which Maven builds")
     outputs = parser.add_argument_group("results")
     outputs.add_argument("--json", metavar="FILE", type=pathlib.Path, help="write the figures of every round to this file")
@@ -132,13 +132,14 @@ def describe(options, binaries):
 
     def first_line(*command):
         ran = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        return ran.stdout.partition("\n")[0].strip()
+        return ran.stdout.strip().partition("\n")[0].strip()
 
     model = re.search(r"model name\s*:\s*(.*)", pathlib.Path("/proc/cpuinfo").read_text())
     versions = [
         *(f"{build} build: {first_line(binary, '--version')}" for build, binary in binaries.items()),
         first_line("nginx", "-v").replace("nginx version: ", ""),
         re.search(r"HAProxy version \S+|.*", first_line("haproxy", "-v"))[0],
+        f"Envoy {first_line(options.envoy, '--version').split('/')[1]}" if options.envoy else "",
         re.search(r"Redis server v=\S+|.*", first_line("redis-server", "--version"))[0],
         f"{model[1] if model else platform.machine()}, {os.cpu_count()} CPUs",
         f"Linux {platform.release()}",
