@@ -65,7 +65,7 @@ pub use self::{
     access_log::AccessLog,
     answer_body::AnswerBody,
     client::Peer,
-    exchange::{STATUS_CLASSES, Traffic},
+    exchange::Traffic,
     repeats::{Describe, Repeats},
 };
 pub(crate) use self::{ask::CallDecision, exchange::Exchange};

@@ -9,14 +9,49 @@ use prometheus_client::{
     encoding::{DescriptorEncoder, text},
     registry::Registry,
 };
-use tollgate_limiter::metrics::Page;
+use tollgate_limiter::metrics::{Counts, Page};
 
 /// The media type of a page.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 /// The media type of a page in [`older_form`].
 pub const OLDER_CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
+/// The classes of response statuses.
+pub const STATUS_CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
+
 const WRITTEN: &str = "writing to a string succeeds";
+
+/// Counts of responses, by class of their status.
+#[derive(Debug)]
+pub struct CountsByStatus(Counts);
+
+impl CountsByStatus {
+    /// Counts a response with this status.
+    pub fn add(&self, status: u16) {
+        self.0.add(usize::from((status / 100).clamp(1, 5) - 1));
+    }
+
+    /// Returns true if any response was counted.
+    pub fn have_counted(&self) -> bool {
+        self.0.have_counted()
+    }
+
+    /// Returns the numbers of responses, in the order of [`STATUS_CLASSES`].
+    pub fn sums(&self) -> [u64; STATUS_CLASSES.len()] {
+        std::array::from_fn(|class| self.0.sum(class))
+    }
+
+    /// Returns the classes with their numbers of responses.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        STATUS_CLASSES.into_iter().zip(self.sums())
+    }
+}
+
+impl Default for CountsByStatus {
+    fn default() -> Self {
+        Self(Counts::new(STATUS_CLASSES.len()))
+    }
+}
 
 /// Returns a page with the metrics that `write` adds, and those of the process.
 pub fn page(write: impl Fn(&mut Page<'_>) + Send + Sync + 'static) -> String {

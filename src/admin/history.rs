@@ -22,7 +22,7 @@ use tokio::{
     time::{MissedTickBehavior, interval},
 };
 
-use crate::gateway::STATUS_CLASSES;
+use crate::metrics::STATUS_CLASSES;
 
 use super::{
     Admin, Problem,

@@ -16,7 +16,8 @@ use tollgate_limiter::{Effect, metrics::Distribution, store::NodeState};
 
 use crate::{
     config::EXPIRES_SOON,
-    gateway::{Gateway, STATUS_CLASSES},
+    gateway::Gateway,
+    metrics::STATUS_CLASSES,
     rules::{Rule, heavy_hitters::HeavyHitters, key},
     server::{Reload, Status},
 };

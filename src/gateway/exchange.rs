@@ -18,6 +18,7 @@ use crate::{
         body::Body,
         headers::{self, Client, X_REQUEST_ID},
     },
+    metrics::{CountsByStatus, STATUS_CLASSES},
     reject::{LINES_BYTES, Rejection},
     rules::{self, Rule, Settlement},
 };
@@ -32,8 +33,7 @@ use super::{
 /// The counts of a route's requests.
 #[derive(Debug)]
 pub struct Traffic {
-    /// The responses, in the order of [`STATUS_CLASSES`].
-    pub(super) answers: Counts,
+    pub(super) answers: CountsByStatus,
     /// The requests that limits refused.
     pub(super) refused: Counts,
     pub(super) durations: Histogram,
@@ -42,7 +42,7 @@ pub struct Traffic {
 impl Traffic {
     /// Counts a request that has ended with this status.
     pub(super) fn note(&self, status: u16, is_refused: bool, duration: Duration) {
-        self.answers.add(usize::from((status / 100).clamp(1, 5) - 1));
+        self.answers.add(status);
         if is_refused {
             self.refused.add(0);
         }
@@ -51,7 +51,7 @@ impl Traffic {
 
     /// Returns the numbers of responses, in the order of [`STATUS_CLASSES`].
     pub fn answers(&self) -> [u64; STATUS_CLASSES.len()] {
-        std::array::from_fn(|class| self.answers.sum(class))
+        self.answers.sums()
     }
 
     /// Returns the number of requests that limits refused.
@@ -67,13 +67,9 @@ impl Traffic {
 
 impl Default for Traffic {
     fn default() -> Self {
-        let (answers, refused) = (Counts::new(STATUS_CLASSES.len()), Counts::new(1));
-        Self { answers, refused, durations: Histogram::of_times() }
+        Self { answers: CountsByStatus::default(), refused: Counts::new(1), durations: Histogram::of_times() }
     }
 }
-
-/// The names of status classes in metrics.
-pub const STATUS_CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
 
 /// The status that is logged if the client left before the response, as nginx does.
 const CLIENT_LEFT: u16 = 499;

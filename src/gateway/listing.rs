@@ -15,7 +15,7 @@ use crate::{
     },
 };
 
-use super::{Gateway, STATUS_CLASSES, Traffic, client, plan::Responder, split::Split};
+use super::{Gateway, Traffic, client, plan::Responder, split::Split};
 
 /// A route, for listings.
 #[derive(Debug)]
@@ -89,8 +89,7 @@ impl Gateway {
             "Requests by route, which is empty if none matches, and class of the response's status. A client that leaves \
             before the response counts as 4xx",
             routes().flat_map(|(route, traffic)| {
-                let classes = STATUS_CLASSES.iter().enumerate();
-                classes.map(move |(at, class)| ([route, ("status", class)], traffic.answers.sum(at)))
+                traffic.answers.iter().map(move |(class, count)| ([route, ("status", class)], count))
             }),
         );
         page.counters(
