@@ -221,6 +221,15 @@ pub fn write_metrics(page: &mut Page<'_>, upstreams: &[(String, Arc<Upstream>)])
         "Time from sending a request to a server to the head of its response, including the time to connect",
         servers().map(|(labels, server)| (labels, &server.answers)),
     );
+    page.counters(
+        "tollgate_upstream_responses",
+        "Responses of the server, by class of their status",
+        servers().filter(|(_, server)| server.statuses.have_counted()).flat_map(
+            |([upstream, name], server)| {
+                server.statuses.iter().map(move |(class, count)| ([upstream, name, ("status", class)], count))
+            },
+        ),
+    );
     let without_server = upstreams.iter().filter_map(|(upstream, target)| match &**target {
         Upstream::Servers(target) => Some((upstream, target.without_healthy())),
         Upstream::Echo => None,

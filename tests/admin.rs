@@ -30,7 +30,7 @@ fn gateway_with_token() -> Gateway {
 }
 
 /// Returns the address of the admin port.
-fn admin(gateway: &Gateway) -> String {
+pub(super) fn admin(gateway: &Gateway) -> String {
     let (_, admin) = gateway.greeting().split_once("dashboard: http://").unwrap();
     admin.lines().next().unwrap().to_owned()
 }

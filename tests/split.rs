@@ -2,9 +2,16 @@
 
 use std::fs;
 
+use hyper::Response;
+
 use crate::{
+    admin::admin,
     check::{run, text},
-    harness::{gateway::Gateway, upstream::Upstream},
+    harness::{
+        gateway::Gateway,
+        metrics::Metrics,
+        upstream::{Upstream, whole},
+    },
 };
 
 fn toml(servers: [&str; 3], weights: &str) -> String {
@@ -34,6 +41,38 @@ fn requests_are_split_by_weight() {
         assert_eq!(gateway.get("/").status, 200);
     }
     assert_eq!(upstreams[1].count(), counts[1] + 50);
+}
+
+#[test]
+fn the_responses_of_each_upstream_are_counted_by_status() {
+    let canary = Upstream::start(|request| async move {
+        let status = if request.uri().path() == "/broken" { 503 } else { 200 };
+        Response::builder().status(status).body(whole("new")).unwrap()
+    });
+    let (stable, canary) = (Upstream::hello().url(), canary.url());
+    let toml = |weights| {
+        let admin = "[admin]\nlisten = \"127.0.0.1:0\"\n";
+        admin.to_owned() + &toml([&stable, &canary, "http://127.0.0.1:1"], weights)
+    };
+    let gateway = Gateway::start(&toml("{ stable = 1 }"));
+    let scrape = || Metrics::scrape(&admin(&gateway));
+    assert!(!scrape().text.contains("tollgate_upstream_responses_total{"), "nothing has counted");
+    (0..3).for_each(|_| assert_eq!(gateway.get("/broken").status, 200));
+    gateway.reload(&toml("{ canary = 1 }"));
+    assert_eq!(gateway.get("/").status, 200);
+    (0..2).for_each(|_| assert_eq!(gateway.get("/broken").status, 503));
+    gateway.reload(&toml("{ unused = 1 }"));
+    assert_eq!(gateway.get("/").status, 502);
+    let metrics = scrape();
+    for (upstream, url, [good, bad]) in [("stable", &stable, [3.0, 0.0]), ("canary", &canary, [1.0, 2.0])] {
+        let server = &url["http://".len()..];
+        let count = |class| {
+            let labels = format!("upstream=\"{upstream}\",server=\"{server}\",status=\"{class}\"");
+            metrics.of(&format!("tollgate_upstream_responses_total{{{labels}}}"))
+        };
+        assert_eq!(["2xx", "4xx", "5xx"].map(count), [good, 0.0, bad], "{upstream}");
+    }
+    assert!(!metrics.text.contains("tollgate_upstream_responses_total{upstream=\"unused\""));
 }
 
 #[test]

@@ -24,7 +24,7 @@ use thread_local::ThreadLocal;
 use tokio::time::{Instant, timeout, timeout_at};
 use tollgate_limiter::metrics::{CountsByWord, Distribution, Histogram};
 
-use crate::config::ServerUrl;
+use crate::{config::ServerUrl, metrics::CountsByStatus};
 use tollgate_http1::{Ahead, Stream};
 
 use super::{
@@ -51,8 +51,9 @@ pub struct UpstreamServer {
     declines_http2: AtomicBool,
     in_flight: AtomicUsize,
     pub(super) condition: Condition,
-    /// Response times, and failures by cause.
+    /// Response times, responses by status, and failures by cause.
     pub(super) answers: Histogram,
+    pub(super) statuses: CountsByStatus,
     pub(super) failures: CountsByWord,
     pub(super) outages: Outages,
     kept: ThreadLocal<Kept>,
@@ -86,6 +87,7 @@ impl UpstreamServer {
             in_flight: AtomicUsize::new(0),
             condition: Condition::default(),
             answers: Histogram::of_times(),
+            statuses: CountsByStatus::default(),
             failures: CountsByWord::of(&Failure::KINDS),
             outages: Outages::default(),
             kept: ThreadLocal::new(),

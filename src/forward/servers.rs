@@ -197,7 +197,10 @@ impl Servers {
     /// Records a result for metrics, the log and ejection.
     fn note_result(&self, server: &UpstreamServer, took: Duration, answered: Result<StatusCode, &Failure>) {
         match &answered {
-            Ok(_) => server.answers.observe_time(took),
+            Ok(status) => {
+                server.answers.observe_time(took);
+                server.statuses.add(status.as_u16());
+            }
             Err(failure) => server.failures.add(failure.kind()),
         }
         server.outages.note(&self.name, server, answered.err());
