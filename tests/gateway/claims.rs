@@ -54,6 +54,38 @@ fn a_route_can_be_for_the_tokens_with_a_claim() {
     assert_eq!((gateway.get("/api").status, ask(&gateway, "GET /api", &pro).0), (429, 200));
 }
 
+/// Keycloak nests roles, and other issuers name claims by URLs.
+#[test]
+fn nested_claims_are_found_by_pointers() {
+    let gateway = Gateway::start(&format!(
+        "[jwt]\nhmac_secret = \"{SECRET}\"\n\
+         [[routes]]\npath = \"/\"\nrespond = {{ body = \"user\" }}\n\
+         limits = [{{ name = \"l\", key = [\"jwt:/org/id\", \"jwt:https://id.example/tier\"], rate = \"1/h\", missing = \"deny\", \
+         rate_from = \"jwt:/org/quotas/0\", max = 5 }}]\n\
+         [[routes]]\npath = \"/\"\nclaims = {{ \"/realm_access/roles\" = \"admin\" }}\nrespond = {{ body = \"admin\" }}\n\
+         [[routes]]\npath = \"/\"\nclaims = {{ \"/a~1b/c~0d\" = \"true\" }}\nrespond = {{ body = \"escaped\" }}\n"
+    ));
+    let issuer = Issuer::hmac(SECRET.as_bytes());
+    let ask = |others: &Value| ask(&gateway, "GET /", &issuer.token(&claims(others.clone())));
+    let is = |body: &str| (200, body.to_owned());
+    assert_eq!(ask(&json!({ "realm_access": { "roles": ["dev", "admin"] } })), is("admin"));
+    assert_eq!(ask(&json!({ "a/b": { "c~d": true } })), is("escaped"));
+    let shop = json!({ "org": { "id": 7, "quotas": [2] }, "https://id.example/tier": "gold" });
+    assert_eq!([ask(&shop), ask(&shop)], [is("user"), is("user")]);
+    assert_eq!(ask(&shop).0, 429);
+    let other = json!({ "org": { "id": 8 }, "https://id.example/tier": "gold" });
+    assert_eq!((ask(&other), ask(&other).0), (is("user"), 429));
+    // A claim with that name as it is written, a pointer to nothing, and one to an object aren't the claim.
+    for others in [
+        json!({ "/realm_access/roles": "admin", "realm_access.roles": "admin" }),
+        json!({ "realm_access": "admin", "org": { "name": "shop" } }),
+        json!({ "org": { "id": { "a": 1 } } }),
+    ] {
+        let (status, body) = ask(&with(others, json!({ "https://id.example/tier": "gold" })));
+        assert!(status == 429 && body.contains("key-missing"), "{status} {body}");
+    }
+}
+
 #[test]
 fn a_route_by_claims_waits_for_the_keys_and_others_do_not() {
     let [old, new] = ["old", "new"].map(|name| Issuer::ed25519().named(name));

@@ -223,7 +223,7 @@ impl<'r> Claims<'r> {
             Verified::WithoutKeys => return Err(PartFault::Unverified),
             Verified::Missing | Verified::Invalid(_) | Verified::KeyUnknown => return Ok(None),
         };
-        Ok(claims.get(name).and_then(text).map(Cow::into_owned))
+        Ok(claim(claims, name).and_then(text).map(Cow::into_owned))
     }
 
     /// Checks that the request bears a valid token. Without a verifier, as in a replay of a log, any request passes.
@@ -292,7 +292,7 @@ impl<'r> Claims<'r> {
 impl VerifiedClaims for Claims<'_> {
     fn has(&self, name: &str, value: &str) -> bool {
         let Verified::Valid(claims) = self.verified.get_or_init(|| self.verify()) else { return false };
-        match claims.get(name) {
+        match claim(claims, name) {
             Some(Value::Array(members)) => {
                 members.iter().any(|member| text(member).as_deref() == Some(value))
             }
@@ -307,6 +307,13 @@ impl fmt::Debug for Claims<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Claims").finish_non_exhaustive()
     }
+}
+
+/// Returns a claim. A name that begins with a slash is a JSON pointer to a nested one (RFC 6901), such as `/realm_access/roles`.
+fn claim<'c>(claims: &'c Map<String, Value>, name: &str) -> Option<&'c Value> {
+    let Some(path) = name.strip_prefix('/') else { return claims.get(name) };
+    let (first, rest) = path.split_at(path.find('/').unwrap_or(path.len()));
+    claims.get(&first.replace("~1", "/").replace("~0", "~"))?.pointer(rest)
 }
 
 /// Returns a claim as text, if it is a string, a number or a boolean.
