@@ -29,6 +29,7 @@ const MAX_FAULTS: usize = 100;
 
 /// A parsed file, the values that were removed from it, and why.
 pub(super) struct Document<'i> {
+    text: &'i str,
     tree: DeTable<'i>,
     removed: Vec<Removed<'i>>,
     /// True after a syntax error that leaves the structure unclear. Then nothing else is reported.
@@ -53,6 +54,7 @@ impl<'i> Document<'i> {
     pub(super) fn parse(text: &'i str) -> Self {
         let (tree, errors) = DeTable::parse_recoverable(text);
         let mut document = Self {
+            text,
             tree: tree.into_inner(),
             removed: Vec::new(),
             is_torn: false,
@@ -66,6 +68,11 @@ impl<'i> Document<'i> {
             document.remove(&span);
         }
         document
+    }
+
+    /// Returns a string as it is written, without its quotes.
+    pub(super) fn written(&self, span: &Range<usize>) -> &'i str {
+        self.text.get(span.clone()).unwrap_or_default().trim_matches(['"', '\''])
     }
 
     /// Removes a value that a flag overrides.

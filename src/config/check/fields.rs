@@ -7,8 +7,10 @@ use hyper::header::{HeaderName, HeaderValue};
 use super::{Check, duplicate};
 use crate::config::{
     error::{Diagnostic, nearest},
-    file::{RouteTable, SpannedTable},
+    file::{RouteTable, Spanned, SpannedTable},
+    value::ParsedText,
 };
+use tollgate_routing::Pattern;
 
 /// The methods that others are compared with, to find misspelt ones.
 const METHODS: [&str; 9] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT"];
@@ -48,6 +50,7 @@ impl Check<'_, '_> {
             }
         }
         if let Some(path) = &route.path {
+            self.warn_of_last_slash(path);
             let text = path.get_ref().0.to_string();
             let part = SYNTAX_OF_OTHERS.into_iter().find(|part| text.contains(part));
             if let Some(part) = part.or(text.ends_with('$').then_some("$")) {
@@ -55,6 +58,20 @@ impl Check<'_, '_> {
                 let help = "write `{id}` for any one segment and `{*rest}` for any rest; other text is matched as it is";
                 self.fault(fault.at(&path.span(), "").help(help));
             }
+        }
+    }
+
+    /// Warns of a path that ends with a slash, which means all paths below it in other programs.
+    fn warn_of_last_slash(&mut self, path: &Spanned<ParsedText<Pattern>>) {
+        let (text, written) = (path.get_ref().0.to_string(), self.document.written(&path.span()));
+        let has_rest = text.rsplit('/').next().is_some_and(|last| last.starts_with("{*"));
+        if written.ends_with('/') && text != "/" && !has_rest {
+            let fault =
+                Diagnostic::warning(format!("`{text}/` matches only `{text}`, with and without the slash"));
+            let help = format!(
+                "for all paths below it, write path = \"{text}/{{*rest}}\"; for this one, leave the slash out"
+            );
+            self.fault(fault.at(&path.span(), "").help(help));
         }
     }
 
