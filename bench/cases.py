@@ -24,8 +24,8 @@ REDISSON_ONE_KEY = Java("redisson-one-key", SERVICE, "/one-key")
 
 
 def of_each(kind, row=Row, proxies=PROXIES, **work):
-    """Returns the rows of the same work for several proxies."""
-    return [row(f"{name}-{kind}", PROXIES[name], **work) for name in proxies]
+    """Returns the rows of the same work for several proxies, each measured in one go."""
+    return [row(f"{name}-{kind}", PROXIES[name], turns=1, **work) for name in proxies]
 
 
 # Rows that are compared stand together, so that little time passes between their measurements. Rows whose difference
@@ -65,7 +65,7 @@ RELEASE_ROWS = [
     *of_each("tls-full", Handshakes),
     *of_each("tls-resumed", Handshakes, mode="resumed"),
     *of_each("tls-http2", connections=8, streams=8, scheme="https"),
-    *of_each("tls-idle", Idle, turns=1),
+    *of_each("tls-idle", Idle),
     *of_each("http2-upstream", path="/http2", proxies=["haproxy", "tollgate"]),
     *of_each("grpc", Grpc),
     Check("tollgate-check-refused", DECISIONS, "/check/envoy/one-key-refused", keys=1, admits=100),
