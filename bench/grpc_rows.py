@@ -5,7 +5,6 @@ import json
 
 from clients import Load
 from measure import BENCH, OTHER_CPU, Row
-from processes import Invalid
 
 ECHO = BENCH / "grpc_echo.py"
 
