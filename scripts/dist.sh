@@ -67,6 +67,7 @@ build "-Cprofile-use=$profile -Clink-arg=-Wl,--emit-relocs"
 rearrange -o "$target/counting" --instrument --instrumentation-file="$target/raw/bolt" --instrumentation-file-append-pid
 train "$target/counting"
 "${bolt%/*}/merge-fdata" "$target"/raw/bolt.* -o "$target/counted"
+# The new code takes the place of the old, which would be a second copy otherwise, as it is wherever it doesn't fit.
 rearrange -o "$target/tollgate" --data="$target/counted" --reorder-blocks=ext-tsp --reorder-functions=cdsort \
-    --split-functions --split-all-cold --split-eh --icf=1
+    --split-functions --split-all-cold --split-eh --icf=1 --use-old-text --no-huge-pages
 echo "$target/tollgate"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Makes a release in dist/: a tarball, a Debian package, a bill of materials, and their checksums.
 #
-#   scripts/release.sh           builds with scripts/dist.sh, which takes a quarter of an hour and more
+#   scripts/release.sh           builds with scripts/dist.sh, which takes half an hour
 #   scripts/release.sh PROGRAM   packages a program that is already built
 #
 # The program needs a glibc as new as the newest symbol that it uses, which the package says. Build it on Debian 12, so that it runs there and on all
@@ -32,7 +32,7 @@ else
     program=$1
     MOST_BYTES=$((200 * 1000 * 1000))
 fi
-strip --strip-all -o "$work/tollgate" "$program"
+scripts/strip.sh "$program" "$work/tollgate"
 bytes=$(stat --format=%s "$work/tollgate")
 if [ "$bytes" -gt "$MOST_BYTES" ]; then
     echo "the program has $bytes bytes, more than $MOST_BYTES" >&2
