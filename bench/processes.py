@@ -21,8 +21,9 @@ class Invalid(Exception):
 class Processes:
     """Starts programs, each in its own session, and ends those still running at the end of the block."""
 
-    def __init__(self, scratch):
+    def __init__(self, scratch, end_seconds=5):
         self.scratch = scratch
+        self.end_seconds = end_seconds
         self.running = []
 
     def __enter__(self):
@@ -71,10 +72,10 @@ class Processes:
         return process
 
     def stop(self, process):
-        """Ends the process group: with SIGTERM, and after five seconds with SIGKILL."""
+        """Ends the process group: with SIGTERM, and if it takes too long, with SIGKILL."""
         signal_group(process, signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(5)
+            process.wait(self.end_seconds)
         signal_group(process, signal.SIGKILL)
         process.wait()
         self.running.remove(process)
