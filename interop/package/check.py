@@ -26,6 +26,7 @@ timeouts = {{ drain = "10s" }}
 health = "/-/ready"
 [store]
 url = "redis://127.0.0.1:6379"
+timeout = "5s"
 [limits.all]
 key = "ip"
 rate = "{PERMITS}/h"
