@@ -17,7 +17,7 @@ mod health;
 mod ratelimit;
 
 #[cfg(any(test, feature = "fuzzing"))]
-pub use self::ratelimit::properties::descriptors;
+pub use self::{authorization::properties::authorization, ratelimit::properties::descriptors};
 
 pub(crate) use self::ratelimit::Unit;
 

@@ -38,7 +38,7 @@ pub use self::{
     texts::{rate, route, url},
 };
 use crate::config::Config;
-pub use crate::decisions::descriptors;
+pub use crate::decisions::{authorization, descriptors};
 
 /// Parses a configuration that must be valid.
 fn config(text: &str) -> Config {
@@ -65,6 +65,7 @@ corpus::tests! {
     access_log: 1_000
     admin: 2_000
     answer: 10_000
+    authorization: 10_000
     cost: 20_000
     descriptors: 2_000
     explain: 2_000

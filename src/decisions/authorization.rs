@@ -1,6 +1,9 @@
 //! Envoy's external authorization over gRPC: `Check` describes a request, and the limits of its route decide.
 
 mod messages;
+#[cfg(any(test, feature = "fuzzing"))]
+#[path = "../../fuzz/properties/authorization.rs"]
+pub(super) mod properties;
 
 use std::{sync::Arc, time::Duration};
 
