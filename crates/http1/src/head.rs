@@ -251,26 +251,27 @@ pub fn content_length(fields: &HeaderMap) -> Result<Option<u64>, Unreadable> {
 /// # Errors
 /// The length is invalid, or there are different ones.
 pub fn unify_length(fields: &mut HeaderMap) -> Result<Option<u64>, Unreadable> {
+    let mut lines = fields.get_all(CONTENT_LENGTH).into_iter();
+    if let (Some(only), None) = (lines.next(), lines.next())
+        && matches!(only.as_bytes(), [b'0'] | [b'1'..=b'9', ..])
+        && let Some(length) = number(only.as_bytes())
+    {
+        return Ok(Some(length));
+    }
     let length = content_length(fields)?;
     if let Some(length) = length {
-        let mut lines = fields.get_all(CONTENT_LENGTH).into_iter();
-        let is_own = |line: &HeaderValue| match line.as_bytes() {
-            [b'0'] => true,
-            [b'1'..=b'9', rest @ ..] => rest.iter().all(u8::is_ascii_digit),
-            _ => false,
-        };
-        if !(lines.next().is_some_and(is_own) && lines.next().is_none()) {
-            fields.insert(CONTENT_LENGTH, length.into());
-        }
+        fields.insert(CONTENT_LENGTH, length.into());
     }
     Ok(length)
 }
 
 /// Parses a number of decimal digits and nothing else.
 fn number(digits: &[u8]) -> Option<u64> {
-    let first = digits.first()?;
-    if !first.is_ascii_digit() {
+    if digits.is_empty() {
         return None;
     }
-    str::from_utf8(digits).ok()?.parse().ok()
+    digits.iter().try_fold(0_u64, |number, digit| {
+        let digit = digit.is_ascii_digit().then(|| u64::from(digit - b'0'))?;
+        number.checked_mul(10)?.checked_add(digit)
+    })
 }
