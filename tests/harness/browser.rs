@@ -2,16 +2,20 @@
 
 use std::{
     io::{BufRead, BufReader},
+    path::Path,
     process::{Child, Command, Stdio},
 };
 
 use serde_json::{Value, json};
+use tempfile::TempDir;
 
 use super::{client::Client, wait_until};
 
 /// A browser with one page. Dropping it closes the browser.
 pub(crate) struct Browser {
     driver: Child,
+    /// The browser's temporary files, some of which it leaves behind.
+    _folder: TempDir,
     address: String,
     session: String,
 }
@@ -23,9 +27,10 @@ const STARTS: usize = 5;
 pub(crate) const TAB: &str = "\u{e004}";
 pub(crate) const ENTER: &str = "\u{e007}";
 
-/// Starts a driver. Returns it with its port, or `None` if it ended before it listened.
-fn start_driver() -> Option<(Child, String)> {
-    let driver = Command::new("chromedriver").arg("--port=0").stdout(Stdio::piped()).spawn();
+/// Starts a driver, whose temporary files are in this folder. Returns it with its port, or `None` if it ended before it listened.
+fn start_driver(folder: &Path) -> Option<(Child, String)> {
+    let mut command = Command::new("chromedriver");
+    let driver = command.arg("--port=0").env("TMPDIR", folder).stdout(Stdio::piped()).spawn();
     let mut driver = driver.expect("a chromedriver on PATH: scripts/test.sh installs it");
     let mut lines = BufReader::new(driver.stdout.take().unwrap()).lines().map_while(Result::ok);
     let port = lines
@@ -39,12 +44,14 @@ fn start_driver() -> Option<(Child, String)> {
 impl Browser {
     /// Opens a page.
     pub(crate) fn open(url: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
         // The driver takes a free port of IPv4, which may be in use for IPv6. Then it ends.
-        let (driver, port) = (0..STARTS).find_map(|_| start_driver()).expect("chromedriver listens");
+        let (driver, port) =
+            (0..STARTS).find_map(|_| start_driver(folder.path())).expect("chromedriver listens");
         let address = format!("127.0.0.1:{port}");
         // Root may not use the sandbox, and containers have little shared memory.
         let arguments = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"];
-        let mut browser = Self { driver, address, session: String::new() };
+        let mut browser = Self { driver, _folder: folder, address, session: String::new() };
         let session = browser.call(
             "POST",
             "/session",
