@@ -1,18 +1,26 @@
 //! Gateways that count each other, and what each admits while the store is down.
 
-use crate::harness::{gateway::Gateway, metrics::Metrics, redis::Redis, wait_until};
+use crate::harness::{
+    gateway::Gateway,
+    metrics::Metrics,
+    redis::{Redis, cluster::Cluster},
+    wait_until,
+};
 
 const PERMITS: usize = 12;
 
-fn start(redis: &Redis) -> Gateway {
-    Gateway::start(&format!(
-        "[store]\nurl = \"{}\"\ninstances = \"auto\"\n[server]\nworkers = 2\n[admin]\nlisten = \"127.0.0.1:0\"\n\
+fn start(url: &str) -> Gateway {
+    Gateway::start(&toml(url))
+}
+
+fn toml(url: &str) -> String {
+    format!(
+        "[store]\nurl = \"{url}\"\ninstances = \"auto\"\n[server]\nworkers = 2\n[admin]\nlisten = \"127.0.0.1:0\"\n\
          [limits.l]\nkey = \"global\"\nrate = \"{PERMITS}/h\"\n\
          [limits.allowed]\nkey = \"global\"\nrate = \"1/h\"\non_failure = \"allow\"\n\
          [[routes]]\npath = \"/\"\nrespond = {{ status = 200 }}\nlimits = [\"l\"]\n\
-         [[routes]]\npath = \"/allowed\"\nrespond = {{ status = 200 }}\nlimits = [\"allowed\"]\n",
-        redis.url()
-    ))
+         [[routes]]\npath = \"/allowed\"\nrespond = {{ status = 200 }}\nlimits = [\"allowed\"]\n"
+    )
 }
 
 /// Returns the number of gateways that this one knows, itself included.
@@ -31,7 +39,7 @@ fn assert_admits(gateway: &Gateway, share: usize) {
 #[test]
 fn gateways_count_each_other_and_share_the_limits_while_redis_is_down() {
     let mut redis = Redis::start();
-    let (one, other, third) = (start(&redis), start(&redis), start(&redis));
+    let [one, other, third] = [(); 3].map(|()| start(&redis.url()));
     wait_until("all are counted", || [&one, &other, &third].iter().all(|gateway| known(gateway) == 3.0));
     drop(third);
     wait_until("the one that has ended isn't counted", || known(&one) == 2.0 && known(&other) == 2.0);
@@ -44,7 +52,7 @@ fn gateways_count_each_other_and_share_the_limits_while_redis_is_down() {
 #[test]
 fn a_gateway_that_has_not_reached_the_store_yet_rejects_what_it_would_count() {
     let mut redis = Redis::away();
-    let gateway = start(&redis);
+    let gateway = start(&redis.url());
     let answer = gateway.get("/");
     assert_eq!((answer.status, answer.header("retry-after")), (503, Some("1")), "{}", gateway.log());
     assert_eq!((gateway.get("/allowed").status, known(&gateway)), (200, 0.0));
@@ -52,4 +60,16 @@ fn a_gateway_that_has_not_reached_the_store_yet_rejects_what_it_would_count() {
     wait_until("it has counted itself", || known(&gateway) == 1.0);
     redis.kill();
     assert_admits(&gateway, PERMITS);
+}
+
+#[test]
+fn gateways_on_a_cluster_count_each_other() {
+    let mut cluster = Cluster::start();
+    let [one, other, third] = [(); 3].map(|()| start(&cluster.url()));
+    wait_until("all are counted", || [&one, &other, &third].iter().all(|gateway| known(gateway) == 3.0));
+    drop(third);
+    wait_until("the one that has ended isn't counted", || known(&one) == 2.0 && known(&other) == 2.0);
+    cluster.nodes.iter_mut().for_each(Redis::kill);
+    assert_admits(&one, PERMITS / 2);
+    assert_admits(&other, PERMITS / 2);
 }
