@@ -73,3 +73,20 @@ fn gateways_on_a_cluster_count_each_other() {
     assert_admits(&one, PERMITS / 2);
     assert_admits(&other, PERMITS / 2);
 }
+
+#[test]
+fn a_server_that_refuses_to_count_gateways_is_quoted_in_the_log_once() {
+    let redis = Redis::start();
+    // All keys but `tollgate:instances`.
+    redis.command(&["ACL", "SETUSER", "default", "resetkeys", "~tollgate:[^i]*"]);
+    let toml = toml(&redis.url());
+    let arguments = ["run", "--listen", "127.0.0.1:0"];
+    let gateway = Gateway::start_with(&toml, &arguments, &[("TOLLGATE_LOG", "debug")]);
+    let attempts = || gateway.log().matches("can't be counted: the store answered with an error").count();
+    wait_until("it is tried several times", || attempts() >= 3);
+    let log = gateway.log();
+    let lines: Vec<_> =
+        log.lines().filter(|line| line.contains("can't be counted: it says `NOPERM")).collect();
+    assert!(matches!(lines[..], [line] if line.contains("WARN") && line.contains("rights")), "{log}");
+    assert_eq!(gateway.get("/").status, 200, "{log}");
+}

@@ -67,7 +67,7 @@ pub(super) struct Cluster {
     /// Held while the slots are read; when that was tried last, and how it ended.
     refreshed: sync::Mutex<Option<(Instant, Result<(), StoreError>)>>,
     refreshes_soon: AtomicBool,
-    trouble: Trouble,
+    pub(super) trouble: Trouble,
     /// The threads that use the store, to connect all of them to a node before it is used.
     threads: ThreadLocal<()>,
     runtimes: Mutex<Vec<Handle>>,

@@ -64,6 +64,11 @@ impl Trouble {
         self.say_cause(&told(error));
     }
 
+    /// Logs an error that a command met, and what can't be done because of it.
+    pub(super) fn say_error_with(&self, effect: &str, error: &Error) {
+        self.say_cause(&format!("{effect}: {}", told(error)));
+    }
+
     /// Logs an error that a single operation met, with the names of its limits.
     pub(super) fn say_error_of(&self, operation: &Operation, error: &Error) {
         let is_javas = |quota: &Quota| quota.algorithm.is_changed_by_others();
