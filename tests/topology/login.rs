@@ -1,6 +1,10 @@
 //! Users and passwords of the store that change while gateways run: a reload uses the new ones.
 
-use std::{fs, path::Path};
+use std::{
+    fs,
+    path::Path,
+    time::{Duration, Instant},
+};
 
 use crate::{
     harness::{
@@ -97,6 +101,13 @@ fn set_password(server: &Redis, password: &str) {
     server.command(&["ACL", "SETUSER", "gateway", "on", "resetpass", &password, "~*", "&*", "+@all"]);
 }
 
+/// Returns how many logins a server has rejected lately. Its log counts equal ones in one entry.
+fn failed_logins(server: &Redis) -> u64 {
+    let log = server.command(&["ACL", "LOG"]);
+    let counts = log.lines().zip(log.lines().skip(1)).filter(|(name, _)| *name == "count");
+    counts.map(|(_, count)| count.parse::<u64>().unwrap()).sum()
+}
+
 #[test]
 fn a_reload_uses_the_new_password_and_no_request_fails() {
     let redis = Redis::start();
@@ -143,6 +154,24 @@ fn a_password_that_redis_gets_later_is_tried_again_while_old_connections_serve()
     assert_five_pass(&[&gateway], "c");
     assert_eq!(ask(&gateway, "a"), 429);
     assert!(!gateway.log().contains("the store fails"), "{}", gateway.log());
+}
+
+#[test]
+fn a_login_that_redis_rejects_is_tried_once_a_second() {
+    let redis = Redis::start();
+    set_password(&redis, "first");
+    let secret = Secret::new("first");
+    let url = format!("redis://gateway:{}@127.0.0.1:{}", secret.reference(), redis.port());
+    let gateway = Gateway::start(&by_key(&format!("url = \"{url}\"")));
+    assert_five_pass(&[&gateway], "a");
+    let trying = connections(&redis).len() as u64;
+    reload(&gateway, &secret, "second");
+    let rejected = || failed_logins(&redis);
+    wait_until("the login is tried", || rejected() > 0);
+    let (since, before) = (Instant::now(), rejected());
+    wait_until("each connection has tried it three times more", || rejected() >= before + 3 * trying);
+    // At least one has paused twice.
+    assert!(since.elapsed() > Duration::from_secs(1), "{:?} for {trying}", since.elapsed());
 }
 
 #[test]

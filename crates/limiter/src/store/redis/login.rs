@@ -12,9 +12,10 @@ use fred::types::config::{Config, ServerConfig};
 use tokio::time::sleep;
 
 use super::{
-    RedisStore, Topology,
+    RedisStore, StoreError, Topology,
     batcher::Batcher,
     cluster::Cluster,
+    connection::Connection,
     node::Link,
     url::{RedisServers, RedisUrl},
 };
@@ -88,8 +89,16 @@ impl Link {
 /// Replaces a connection by one with this login, as soon as the server accepts that, unless there is a newer login.
 async fn go_over(batcher: Weak<Batcher>, config: Arc<Config>) {
     while let Some(batcher) = batcher.upgrade() {
-        if !Arc::ptr_eq(&config, &batcher.link.config()) || batcher.go_over_to(&config).await {
+        if !Arc::ptr_eq(&config, &batcher.link.config()) {
             return;
+        }
+        // A connection that is kept would try a rejected login many times a second.
+        match Connection::once(&config).made().await {
+            Ok(()) if batcher.go_over_to(&config).await => return,
+            Err(StoreError::Connection(error) | StoreError::Answer(error)) => {
+                batcher.link.trouble.say_error(&error);
+            }
+            Ok(()) | Err(_) => {}
         }
         drop(batcher);
         sleep(TRY_EVERY).await;
