@@ -216,6 +216,7 @@ fn read(
         file.store.value.url = store.map(ParsedText).unwrap_or(file.store.value.url);
         check::check(file, folder, &mut document, sources)
     });
+    document.hide_secrets();
     let faults = Diagnostics::new(name, text, document.faults).with(document.included);
     match config {
         Some(config) => Ok((config, faults)),

@@ -7,6 +7,7 @@ mod bans;
 mod decisions;
 mod descriptors;
 mod fields;
+mod files;
 mod jwt;
 mod keys;
 mod known_keys;

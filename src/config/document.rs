@@ -16,7 +16,10 @@ use toml::{
     de::{DeArray, DeTable, DeValue, Deserializer},
 };
 
-use self::hints::{Entry, is_called, tables_with};
+use self::{
+    environment::Expansion,
+    hints::{Entry, is_called, tables_with},
+};
 
 pub(super) use self::environment::ReferenceSources;
 use super::{
@@ -27,11 +30,16 @@ use super::{
 /// The most errors to report, more than anybody reads at once. Each costs a walk through the tree.
 const MAX_FAULTS: usize = 100;
 
+/// The least length of a secret that is blanked. A shorter one is also part of ordinary words.
+const HIDDEN_BYTES: usize = 4;
+
 /// A parsed file, the values that were removed from it, and why.
 pub(super) struct Document<'i> {
     text: &'i str,
     tree: DeTable<'i>,
     removed: Vec<Removed<'i>>,
+    /// The secrets that came from elsewhere.
+    secrets: Vec<String>,
     /// True after a syntax error that leaves the structure unclear. Then nothing else is reported.
     is_torn: bool,
     pub(super) faults: Vec<Diagnostic>,
@@ -57,6 +65,7 @@ impl<'i> Document<'i> {
             text,
             tree: tree.into_inner(),
             removed: Vec::new(),
+            secrets: Vec::new(),
             is_torn: false,
             faults: Vec::new(),
             included: Vec::new(),
@@ -84,10 +93,26 @@ impl<'i> Document<'i> {
 
     /// Expands `${NAME}`, `${file:PATH}` and `${NAME:-default}` in all strings.
     pub(super) fn expand(&mut self, sources: &mut ReferenceSources<'_>) {
-        for (span, fault) in environment::expand(&mut self.tree, sources) {
+        let mut expansion = Expansion::default();
+        expansion.expand(&mut self.tree, sources);
+        for (span, fault) in expansion.faults {
             self.faults.push(fault);
             self.remove(&span);
         }
+        self.secrets = expansion.secrets;
+    }
+
+    /// Returns the name of the key whose value has this position.
+    pub(super) fn key_at(&self, place: &Range<usize>) -> Option<String> {
+        let path = Entry::at(&self.tree, place)?.path;
+        path.rsplit('.').next().map(str::to_owned)
+    }
+
+    /// Blanks the secrets that came from elsewhere in all messages, line by line.
+    pub(super) fn hide_secrets(&mut self) {
+        let lines = self.secrets.iter().flat_map(|secret| secret.lines());
+        let lines: Vec<&str> = lines.filter(|line| line.len() >= HIDDEN_BYTES).collect();
+        self.faults.iter_mut().for_each(|fault| fault.hide(&lines));
     }
 
     /// Reads the file, without the values that can't be read. `None` if the structure is unclear.
@@ -205,7 +230,13 @@ fn describe(message: &str, span: &Range<usize>, entry: Option<&Entry>) -> Diagno
     let wrong_type = split(message, "invalid type: ", ", expected ").map(|rest| ("has the wrong type", rest));
     let wrong_value = split(message, "invalid value: ", ", expected ").map(|rest| ("is out of range", rest));
     if let Some((what, (found, expected))) = wrong_type.or(wrong_value) {
-        let found = if entry.is_some_and(|entry| entry.is_time) { "a date or time" } else { plainly(found) };
+        let is_hidden =
+            found.starts_with("string") && (found.contains("\\n") || found.contains("-----BEGIN"));
+        let found = match entry {
+            _ if is_hidden => "a string",
+            Some(entry) if entry.is_time => "a date or time",
+            _ => plainly(found),
+        };
         // A number of more than 64 bits is of another type.
         let is_huge = found.starts_with("integer") && expected.starts_with("a whole number");
         let what = if is_huge { "is out of range" } else { what };

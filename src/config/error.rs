@@ -2,7 +2,7 @@
 //!
 //! They are drawn under the lines that they concern, as rustc does, with passwords blanked.
 
-use std::{error::Error, fmt, ops::Range};
+use std::{error::Error, fmt, mem, ops::Range};
 
 use annotate_snippets::{Annotation, AnnotationKind, Group, Level, Renderer, Snippet};
 use serde_json::{Value, json};
@@ -93,6 +93,14 @@ impl Diagnostic {
         self.places.first().map_or(0, |place| place.span.start)
     }
 
+    /// Blanks these texts.
+    pub(super) fn hide(&mut self, secrets: &[&str]) {
+        let labels = self.places.iter_mut().map(|place| &mut place.label);
+        for told in std::iter::once(&mut self.message).chain(&mut self.help).chain(labels) {
+            *told = secrets.iter().fold(mem::take(told), |told, secret| told.replace(secret, "******"));
+        }
+    }
+
     fn level(&self) -> Level<'static> {
         match self.severity {
             Severity::Error => Level::ERROR,
@@ -119,6 +127,7 @@ impl Diagnostics {
         for fault in &mut faults {
             fault.message = blank_message(&fault.message, text);
             fault.help.iter_mut().for_each(|line| *line = blank_message(line, text));
+            fault.places.iter_mut().for_each(|place| place.label = blank_message(&place.label, text));
         }
         Self { name: name.to_owned(), text: blank(text), faults, included: Vec::new() }
     }

@@ -4,17 +4,48 @@
 //! the text before the last `@` counts as a password: from after the first `:`, or in a URL the first one
 //! after `//`, or if there is none, everything after `//`. So does the value of a parameter `…password=`.
 //! Only a lone `${NAME}` is kept. Each byte becomes an asterisk, so that positions in the text stay valid.
-//! The values of `hmac_secret =` and `token =` are blanked, too, wherever they occur.
+//! The values of keys whose name tells of a secret, or nearly, are blanked, too, wherever they occur, and so
+//! are the fields of `request_headers`, and keys in PEM.
 
 use std::ops::Range;
 
 use tollgate_limiter::store::redis::password::{blank_word, is_reference};
 
+use super::error::nearest;
+
+/// Parts of the names of keys that hold a secret.
+const SECRETS: [&str; 10] = [
+    "token",
+    "secret",
+    "passw",
+    "pwd",
+    "api_key",
+    "api-key",
+    "apikey",
+    "authorization",
+    "cookie",
+    "credential",
+];
+
+/// Returns true if a key of this name, or the one that was probably meant, holds a secret.
+pub(super) fn is_of_secret(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    SECRETS.iter().any(|secret| name.contains(secret))
+        || nearest(&name, ["token", "secret", "password", "hmac_secret"]).is_some()
+}
+
+/// Returns true if a value is the content of a file, which may be a key.
+pub(super) fn is_content(value: &str) -> bool {
+    value.contains(['\n', '\r']) || value.starts_with("-----BEGIN")
+}
+
 /// Returns the text of a file with its passwords blanked.
 pub(super) fn blank(text: &str) -> String {
     let mut blanked = text.to_owned();
-    for secret in secrets(text) {
-        blanked.replace_range(secret.clone(), &"*".repeat(secret.len()));
+    for secret in secrets(text).chain(pem(text)) {
+        let asterisks = |line: &str| "*".repeat(line.len());
+        let lines: Vec<_> = text[secret.clone()].split('\n').map(asterisks).collect();
+        blanked.replace_range(secret, &lines.join("\n"));
     }
     blank_lines(&blanked)
 }
@@ -22,7 +53,7 @@ pub(super) fn blank(text: &str) -> String {
 /// Returns a message about a file with the passwords of both blanked.
 pub(super) fn blank_message(message: &str, text: &str) -> String {
     let blanked = secrets(text).fold(message.to_owned(), |message, secret| {
-        ['`', '"'].into_iter().fold(message, |message, quote| {
+        ['`', '"', '\''].into_iter().fold(message, |message, quote| {
             let quoted = format!("{quote}{}{quote}", &text[secret.clone()]);
             message.replace(&quoted, &format!("{quote}******{quote}"))
         })
@@ -34,26 +65,80 @@ fn blank_lines(text: &str) -> String {
     text.split_inclusive('\n').map(blank_line).collect()
 }
 
-/// Returns the positions of the values of `hmac_secret` and `token`, without their quotes. A value in triple
-/// quotes ends at the next ones, any other at the end of its line.
+/// Returns the positions of keys and certificates in PEM.
+fn pem(text: &str) -> impl Iterator<Item = Range<usize>> {
+    text.match_indices("-----BEGIN ").map(|(start, _)| {
+        let rest = &text[start..];
+        let end = rest.find("-----END ").map(|end| end + rest[end..].find(['\n', '"', '\'']).unwrap_or(0));
+        start..start + end.unwrap_or_else(|| rest.find('\n').unwrap_or(rest.len()))
+    })
+}
+
+/// Returns the positions of the values that are secrets, without their quotes. A value in triple quotes ends
+/// at the next ones, a list at its bracket, any other at the end of its line.
 fn secrets(text: &str) -> impl Iterator<Item = Range<usize>> {
-    const KEYS: [&str; 2] = ["hmac_secret", "token"];
-    KEYS.into_iter().flat_map(|key| text.match_indices(key)).filter_map(|(at, key)| {
-        let after = text[at + key.len()..].trim_start_matches(['"', '\'', ' ', '\t']);
-        let value = after.strip_prefix('=')?.trim_start_matches([' ', '\t']);
-        let secret = match ["\"\"\"", "'''"].into_iter().find(|quotes| value.starts_with(quotes)) {
-            Some(quotes) => value[3..].split(quotes).next()?,
-            None => {
-                let line = value.lines().next().unwrap_or_default();
-                match line.chars().next()? {
-                    quote @ ('"' | '\'') => line[1..quoted_length(line, quote)].trim_end_matches(quote),
-                    _ => line.split([' ', '\t', ',', '}', '#']).next()?,
-                }
+    text.match_indices(['=', ':']).filter_map(|(at, sign)| {
+        let name = name_before(text, at, sign)?;
+        let value = text[at + 1..].trim_start_matches([' ', '\t']);
+        let is_field = || &text[name.clone()] != "remove" && is_in_fields(&text[..name.start]);
+        let is_secret = is_of_secret(&text[name.clone()]) || is_field();
+        let is_inline = text[name.clone()].ends_with("_file")
+            && value.trim_start_matches(['"', '\'', '\n']).starts_with('{');
+        let secret = match value_in(value)? {
+            value if is_secret || is_inline => value,
+            // Without a scheme, a user name may be the password.
+            value if &text[name] == "url" => {
+                value.rsplit_once('@').map(|(user, _)| user).filter(|user| !user.contains(':'))?
             }
+            _ => return None,
         };
         let start = secret.as_ptr() as usize - text.as_ptr() as usize;
-        (!secret.is_empty() && !is_reference(secret)).then_some(start..start + secret.len())
+        let is_plain = !secret.contains(char::is_alphanumeric)
+            || is_reference(secret)
+            || secret.starts_with("${file:") && !secret.contains(":-")
+            || secret.starts_with("header:")
+            || secret
+                .strip_prefix('$')
+                .is_some_and(|name| name.bytes().all(|b| b.is_ascii_lowercase() || b == b'_'));
+        (!is_plain).then_some(start..start + secret.len())
     })
+}
+
+/// Returns the position of the name that is before this sign. A `:` follows only the first word of a line.
+fn name_before(text: &str, at: usize, sign: &str) -> Option<Range<usize>> {
+    let end = text[..at].trim_end_matches([' ', '\t']).trim_end_matches(['"', '\'']).len();
+    let is_of_name = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+    let start = text[..end].trim_end_matches(is_of_name).len();
+    let before = text[..start].trim_end_matches(['"', '\'']);
+    let is_first =
+        || before.trim_end_matches([' ', '\t', '-', '{']).chars().next_back().is_none_or(|c| c == '\n');
+    let is_name = match sign {
+        ":" => is_first(),
+        _ => before.chars().next_back().is_none_or(|c| matches!(c, '\n' | ' ' | '\t' | '{' | ',' | '.')),
+    };
+    (start < end && is_name).then_some(start..end)
+}
+
+/// Returns true if a key after this text is in a table with the header fields of requests.
+fn is_in_fields(before: &str) -> bool {
+    const FIELDS: &str = "request_headers";
+    let line = before.rsplit('\n').next().unwrap_or_default();
+    let header = before.rfind("\n[").and_then(|start| before[start + 1..].lines().next());
+    line.contains(FIELDS) || header.is_some_and(|header| header.contains(FIELDS))
+}
+
+/// Returns the value that the text begins with, without its quotes. `None` for a table.
+fn value_in(text: &str) -> Option<&str> {
+    if let Some(quotes) = ["\"\"\"", "'''"].into_iter().find(|quotes| text.starts_with(quotes)) {
+        return text[3..].split(quotes).next();
+    }
+    let line = text.lines().next().unwrap_or_default();
+    match line.chars().next()? {
+        quote @ ('"' | '\'') => Some(line[1..quoted_length(line, quote)].trim_end_matches(quote)),
+        '{' => None,
+        '[' => line[1..].split(']').next(),
+        _ => line.split([' ', '\t', ',', '}', '#']).next(),
+    }
 }
 
 fn blank_line(line: &str) -> String {
@@ -121,7 +206,22 @@ mod tests {
             ("jwt = { hmac_secret='ab', issuer = \"i\" }", "jwt = { hmac_secret='**', issuer = \"i\" }"),
             ("\"hmac_secret\" = abc, x", "\"hmac_secret\" = ***, x"),
             ("hmac_secret = \"ab\nx = 1", "hmac_secret = \"**\nx = 1"),
-            ("hmac_secret = \"\"\"\nab\n\"\"\"\nx = 1", "hmac_secret = \"\"\"****\"\"\"\nx = 1"),
+            ("hmac_secret = \"\"\"\nab\n\"\"\"\nx = 1", "hmac_secret = \"\"\"\n**\n\"\"\"\nx = 1"),
+            ("tokn = \"ab\"\nmy_Password='ab'", "tokn = \"**\"\nmy_Password='**'"),
+            ("token: \"ab\"\n- \"api_key\": ab", "token: \"**\"\n- \"api_key\": **"),
+            ("url = \"ab@h:1\"", "url = \"**@h:1\""),
+            ("token = [\"ab\"] # x", "token = [****] # x"),
+            ("match = { api_key = \".*\" }", "match = { api_key = \".*\" }"),
+            ("as = { api_key = \"header:x-a\" }", "as = { api_key = \"header:x-a\" }"),
+            ("per-token = { key = \"ip\" }", "per-token = { key = \"ip\" }"),
+            ("token = \"${file:ab}\"", "token = \"${file:ab}\""),
+            ("request_headers = { set = { x-a = \"ab\" } }", "request_headers = { set = { x-a = \"**\" } }"),
+            ("\n[routes.request_headers.add]\nx-a = \"ab\"", "\n[routes.request_headers.add]\nx-a = \"**\""),
+            ("jwks_file = '''{\"k\":1}'''", "jwks_file = '''*******'''"),
+            (
+                "key = \"-----BEGIN KEY-----\nab\n-----END KEY-----\n\"",
+                "key = \"*******************\n**\n*****************\n\"",
+            ),
             ("hmac_secret = \"${WORD}\"", "hmac_secret = \"${WORD}\""),
             ("hmac_secret = \"é", "hmac_secret = \"**"),
             ("hmac_secret =", "hmac_secret ="),

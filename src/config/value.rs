@@ -24,6 +24,8 @@ pub(super) use self::{
 };
 use tollgate_limiter::duration;
 
+use super::password::is_content;
+
 /// A value that is written as a string.
 pub(super) trait FromText: Sized {
     /// The expected form, for error messages: `a rate such as "100/10s"`.
@@ -56,7 +58,9 @@ impl<T: FromText> de::Visitor<'_> for ParsedTextVisitor<T> {
     }
 
     fn visit_str<E: de::Error>(self, text: &str) -> Result<ParsedText<T>, E> {
-        T::read(text).map(ParsedText).map_err(E::custom)
+        // The content of a file, such as a key, isn't shown.
+        let told = |fault: String| if is_content(text) { fault.replace(text, "******") } else { fault };
+        T::read(text).map(ParsedText).map_err(|fault| E::custom(told(fault)))
     }
 }
 

@@ -23,6 +23,7 @@ impl Check<'_, '_> {
         self.check_one_source(&value)?;
         let (mut keys, mut published) = (Vec::new(), None);
         if let Some(path) = &value.jwks_file {
+            self.is_file_name(&path.get_ref().0, &path.span()).then_some(())?;
             let read = keys_of(self.sources, folder, &path.get_ref().0);
             keys = read
                 .map_err(|remedy| self.fault(Diagnostic::with_remedy(&remedy).at(&path.span(), "")))

@@ -26,6 +26,7 @@ impl Check<'_, '_> {
         };
         let part = self.credential(path, key)?;
         let written = &path.get_ref().0;
+        self.is_file_name(written, &path.span()).then_some(())?;
         let keys = match self.sources.read(self.folder.join(written)) {
             Ok(text) => KnownKeys::parse(written, &text, part),
             Err(error) => Err(format!(

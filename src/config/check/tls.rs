@@ -112,6 +112,9 @@ impl Check<'_, '_> {
         written: &Spanned<String>,
         read: impl Fn(&mut Sources, &str) -> Result<T, String>,
     ) -> Option<T> {
+        if !self.is_file_name(written.get_ref(), &written.span()) {
+            return None;
+        }
         let read = read(self.sources, written.get_ref());
         read.map_err(|fault| self.fault(Diagnostic::with_remedy(&fault).at(&written.span(), ""))).ok()
     }

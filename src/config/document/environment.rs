@@ -11,7 +11,7 @@ use toml::{
     de::{DeTable, DeValue},
 };
 
-use crate::config::{Sources, error::Diagnostic};
+use crate::config::{Sources, error::Diagnostic, password::is_of_secret};
 
 /// The most bytes of a file that a string refers to.
 const FILE_BYTES_MOST: u64 = 64 << 10;
@@ -25,31 +25,47 @@ pub(in crate::config) struct ReferenceSources<'s> {
     pub(in crate::config) files: &'s mut Sources,
 }
 
-/// Expands the references in all strings of the table. Returns an error, with its position, for each string
-/// that can't be expanded.
-pub(super) fn expand(
-    table: &mut DeTable<'_>,
-    sources: &mut ReferenceSources<'_>,
-) -> Vec<(Range<usize>, Diagnostic)> {
-    table.iter_mut().flat_map(|(_, value)| expand_value(value, sources)).collect()
+/// The results of expanding the references of a file.
+#[derive(Default)]
+pub(super) struct Expansion {
+    /// The values that aren't for messages.
+    pub secrets: Vec<String>,
+    /// The strings that can't be expanded.
+    pub faults: Vec<(Range<usize>, Diagnostic)>,
 }
 
-fn expand_value(
-    value: &mut Spanned<DeValue<'_>>,
-    sources: &mut ReferenceSources<'_>,
-) -> Vec<(Range<usize>, Diagnostic)> {
-    let span = value.span();
-    match value.get_mut() {
-        DeValue::Table(table) => expand(table, sources),
-        DeValue::Array(list) => list.iter_mut().flat_map(|value| expand_value(value, sources)).collect(),
-        DeValue::String(text) if text.contains(['$', '{']) => match expand_text(text, sources) {
-            Ok(expanded) => {
-                *text = expanded.into();
-                Vec::new()
-            }
-            Err(remedy) => vec![(span.clone(), Diagnostic::with_remedy(&remedy).at(&span, ""))],
-        },
-        _ => Vec::new(),
+impl Expansion {
+    /// Expands the references in all strings of the table.
+    pub(super) fn expand(&mut self, table: &mut DeTable<'_>, sources: &mut ReferenceSources<'_>) {
+        for (key, value) in table.iter_mut() {
+            self.expand_value(key.get_ref(), value, sources);
+        }
+    }
+
+    fn expand_value(
+        &mut self,
+        key: &str,
+        value: &mut Spanned<DeValue<'_>>,
+        sources: &mut ReferenceSources<'_>,
+    ) {
+        let span = value.span();
+        match value.get_mut() {
+            DeValue::Table(table) => self.expand(table, sources),
+            DeValue::Array(list) => list.iter_mut().for_each(|value| self.expand_value(key, value, sources)),
+            DeValue::String(text) if text.contains(['$', '{']) => match expand_text(text, sources) {
+                Ok(value) => {
+                    let has_secret = text.contains("${") && (is_of_secret(text) || is_of_secret(key));
+                    if has_secret || text.contains("${file:") {
+                        self.secrets.push(value.clone());
+                    }
+                    *text = value.into();
+                }
+                Err(remedy) => {
+                    self.faults.push((span.clone(), Diagnostic::with_remedy(&remedy).at(&span, "")));
+                }
+            },
+            _ => {}
+        }
     }
 }
 

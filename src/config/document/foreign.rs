@@ -48,6 +48,11 @@ pub(super) fn line(line: &str) -> Option<(String, String)> {
     let is_pair = is_bare(key) && !key.is_empty() && !value.trim().is_empty();
     is_pair.then(|| {
         let value = value.trim().trim_end_matches(',');
+        let is_value = value.starts_with(['"', '\'', '[', '{']) || value.parse::<f64>().is_ok();
+        let value = match value {
+            text if !is_value && text != "true" && text != "false" => format!("\"{text}\""),
+            value => value.to_owned(),
+        };
         ("a key is followed by `=`, not by `:`".to_owned(), format!("write {key} = {value}"))
     })
 }

@@ -11,6 +11,9 @@ use toml::{
 const SERVER_TLS: &str =
     "write a table: tls = { certs = [{ cert = \"gateway.pem\", key = \"gateway.key\" }] }";
 
+const REDIS_URL: &str =
+    "all of it is in the URL: url = \"redis://USER:${REDIS_PASSWORD}@HOST:6379/0\", or \"redis://HOST:6379\"";
+
 /// The forms of keys that people write with another type, by their path. `*` stands for a name.
 const FORMS: [(&str, &str); 34] = [
     ("routes", "begin each route with a line [[routes]]; its name is a key: name = \"orders\""),
@@ -62,11 +65,17 @@ const FORMS: [(&str, &str); 34] = [
 ];
 
 /// Keys of other programs and of other tables, by their path, each with the key of this file that is meant, and the remedy.
-const FOREIGN: [(&str, &str, &str); 21] = [
+const FOREIGN: &[(&str, &str, &str)] = &[
     ("port", "server", "write [server] listen = \"0.0.0.0:8080\""),
     ("listen", "server", "write it below [server]: listen = \"0.0.0.0:8080\""),
     ("redis", "store", "write [store] url = \"redis://127.0.0.1:6379\""),
     ("metrics", "admin", "the admin port has the metrics: [admin] listen = \"127.0.0.1:9901\""),
+    ("store.password", "url", REDIS_URL),
+    ("store.username", "url", REDIS_URL),
+    ("store.host", "url", REDIS_URL),
+    ("store.port", "url", REDIS_URL),
+    ("store.db", "url", REDIS_URL),
+    ("store.database", "url", REDIS_URL),
     ("auth", "jwt", "write [jwt] jwks_url = \"https://…\", and require = \"jwt\" in routes"),
     ("server.port", "listen", "write listen = \"0.0.0.0:8080\""),
     ("server.address", "listen", "write listen = \"0.0.0.0:8080\""),
