@@ -6,6 +6,7 @@ mod http;
 mod key;
 mod limit;
 mod number;
+mod reference;
 mod upstream;
 mod url;
 
@@ -104,6 +105,7 @@ impl FromText for Secret {
         if text.is_empty() {
             return Err("this secret is empty\nuse at least 32 random bytes".to_owned());
         }
+        reference::refuse_reference(text)?;
         Ok(Self(text.to_owned()))
     }
 }

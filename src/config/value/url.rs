@@ -8,6 +8,7 @@ use rustls::pki_types::ServerName;
 use super::{
     FromText,
     address::{UNIX_PATH_MOST, unix_path},
+    reference::refuse_reference,
 };
 use tollgate_limiter::{StoreUrl, store::redis::url::bare_host};
 
@@ -140,7 +141,11 @@ impl FromText for StoreUrl {
     const FORM: Option<&'static str> = Some(r"memory:|rediss?(-cluster|-sentinel|\+unix)?://.+");
 
     fn read(text: &str) -> Result<Self, String> {
-        text.parse()
+        let url = text.parse()?;
+        if let StoreUrl::Redis(redis) = &url {
+            redis.login.password.as_deref().map_or(Ok(()), refuse_reference)?;
+        }
+        Ok(url)
     }
 }
 
