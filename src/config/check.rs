@@ -181,14 +181,8 @@ impl<'d, 'i> Check<'d, 'i> {
                 fault.help("name the proxies that send the PROXY header: trusted_proxies = [\"10.0.0.0/8\"]"),
             );
         }
-        if let Some(all) = server.trusted_proxies.iter().find(|network| network.get_ref().0.prefix_len() == 0)
-        {
-            let fault =
-                Diagnostic::warning("every client may state its own address, and so evade limits by `ip`");
-            self.fault(
-                fault.at(&all.span(), "").help("name only the proxies: trusted_proxies = [\"10.0.0.0/8\"]"),
-            );
-        }
+        let what = "every client may state its own address, and so evade limits by `ip`";
+        self.warn_of_trust_in_all(&server.trusted_proxies, what);
         let listen = server.listen.into_values();
         let tls = server.tls.map(|table| self.server_tls(table, folder, &listen));
         ServerSettings {

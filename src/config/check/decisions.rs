@@ -39,13 +39,20 @@ impl Check<'_, '_> {
         if is_nobody_trusted && !is_faulty {
             self.refuse_open_listener(&listen);
         }
+        let plain = value.plain_listen.as_ref().map(|listen| &listen.get_ref().0);
+        let open = if has_client_ca { [None, plain] } else { [Some(&address), plain] };
+        if open.into_iter().flatten().any(is_for_others) {
+            self.warn_of_trust_in_all(&value.trusted_proxies, "anyone may ask, and so use up limits");
+        }
         let tls = value.tls.map(|tls| {
             let tls = DecisionsTlsTable::of_server(tls);
             Arc::new(self.server_tls(tls, folder, std::slice::from_ref(&address)))
         });
         let callers = match value.trusted_proxies {
             none if none.is_empty() && has_client_ca => Callers::Certified,
-            networks => Callers::Networks(networks.into_iter().map(|network| network.0).collect()),
+            networks => {
+                Callers::Networks(networks.into_iter().map(|network| network.into_inner().0).collect())
+            }
         };
         let ratelimit = self.ratelimit_service(value.ratelimit_service, &value.reported, folder);
         is_named.then_some(DecisionsSettings {
@@ -61,7 +68,7 @@ impl Check<'_, '_> {
     /// Reports that peers on other machines may ask, although nobody is trusted.
     fn refuse_open_listener(&mut self, listen: &Spanned<ParsedText<ListenAddress>>) {
         let address = &listen.get_ref().0;
-        if matches!(address, ListenAddress::Tcp(address) if !address.ip().is_loopback()) {
+        if is_for_others(address) {
             let fault = Diagnostic::error(format!("anyone who reaches `{address}` could use up limits"));
             self.fault(
                 fault
@@ -129,6 +136,7 @@ impl Check<'_, '_> {
         });
         RatelimitSettings { shadow: table.shadow, metadata: table.metadata, headers: headers.map(Arc::new) }
     }
+
     /// Returns the settings of rules that come by xDS.
     fn xds(&mut self, table: SpannedTable<XdsTable>, folder: &Path, merges: bool) -> Option<XdsSettings> {
         const SERVER: &str = "the management server";
@@ -160,4 +168,9 @@ impl Check<'_, '_> {
             reported: Vec::new(),
         })
     }
+}
+
+/// Returns true if other machines can connect to this address.
+fn is_for_others(address: &ListenAddress) -> bool {
+    matches!(address, ListenAddress::Tcp(address) if !address.ip().is_loopback())
 }

@@ -2,17 +2,31 @@
 
 use std::ops::Range;
 
+use ipnet::IpNet;
+
 use super::Check;
 use crate::config::{
     ListenAddress,
     error::Diagnostic,
-    file::{ConfigFile, SpannedTable},
+    file::{ConfigFile, Spanned, SpannedTable},
+    value::ParsedText,
 };
 
 /// The address of a listener, the key that has it, and its position.
 type Entrance = (&'static str, Range<usize>, ListenAddress);
 
 impl Check<'_, '_> {
+    /// Warns if the networks of trusted peers have all addresses of IPv4 or IPv6.
+    pub(super) fn warn_of_trust_in_all(&mut self, networks: &[Spanned<ParsedText<IpNet>>], what: &str) {
+        let all: Vec<IpNet> = networks.iter().map(|network| network.get_ref().0).collect();
+        let is_all = IpNet::aggregate(&all).iter().any(|network| network.prefix_len() == 0);
+        let widest = networks.iter().min_by_key(|network| network.get_ref().0.prefix_len());
+        if let Some(widest) = widest.filter(|_| is_all) {
+            let fault = Diagnostic::warning(what).at(&widest.span(), "");
+            self.fault(fault.help("name only the proxies: trusted_proxies = [\"10.0.0.0/8\"]"));
+        }
+    }
+
     /// Reports addresses that two listeners ask for. Those of flags have no position, and aren't compared.
     pub(super) fn refuse_equal_addresses(&mut self, file: &ConfigFile) {
         let listen = file.server.value.listen.0.iter();

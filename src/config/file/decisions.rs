@@ -28,7 +28,7 @@ pub(in crate::config) struct DecisionsTable {
     /// Networks of the proxies and services that may ask. Processes on this machine always may. Required unless the
     /// address is loopback or `tls` has a `client_ca`. Default: this machine, or with `client_ca` everyone with a
     /// certificate.
-    pub trusted_proxies: Vec<ParsedText<IpNet>>,
+    pub trusted_proxies: Vec<Spanned<ParsedText<IpNet>>>,
     /// Descriptors of `ratelimit_service` whose costs are reported, as `usage = "reported"` says of a limit: the domain, a
     /// colon, and the keys of the entries. Example: `["envoy:api_key,model"]`. Default: none.
     pub reported: Vec<Spanned<ParsedText<ReportedDescriptors>>>,
