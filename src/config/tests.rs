@@ -189,3 +189,18 @@ fn a_file_that_cannot_be_read_is_a_fault() {
     assert!(faults.starts_with("error: can't read `no/such.toml`: No such file"), "{faults}");
     assert!(faults.contains("--config FILE") && faults.ends_with("no/such.toml: 1 error"), "{faults}");
 }
+
+#[test]
+fn the_folder_within_that_has_the_rules_is_named() {
+    let folder = tempfile::tempdir().expect("a folder");
+    std::fs::create_dir_all(folder.path().join("shop/config")).expect("a folder");
+    std::fs::write(folder.path().join("shop/config/shop.yaml"), "domain: shop").expect("it is written");
+    let path = folder.path().join("gateway.toml");
+    let toml = "decisions = { listen = \"127.0.0.1:1\", ratelimit_service = { config = \"shop/\" } }";
+    std::fs::write(&path, toml).expect("it is written");
+    let (_, warnings) = Config::read(&path, &FlagOverrides::default()).expect("only a warning");
+    assert!(
+        warnings.to_string().contains("name the folder with the files: config = \"shop/config\""),
+        "{warnings}"
+    );
+}

@@ -7,7 +7,7 @@ use tollgate_limiter::ClientTls;
 use super::Check;
 use crate::config::{
     Callers, CountHeaders, DecisionsSettings, ListenAddress, RatelimitFolder, RatelimitSettings, ServerUrl,
-    XdsSettings,
+    Sources, XdsSettings,
     error::Diagnostic,
     file::{
         CountHeadersTable, DecisionsTable, DecisionsTlsTable, RatelimitServiceTable, Spanned, SpannedTable,
@@ -112,9 +112,11 @@ impl Check<'_, '_> {
         }
         if let Some(config) = &table.config {
             let path = folder.join(config.get_ref());
-            match RatelimitFolder::read(&path, self.on_failure, table.merge_domains, self.sources) {
-                Ok(read) => self.ratelimit = read,
-                Err(faulty) => self.document.included.extend(faulty),
+            if self.has_rules(config, &path) {
+                match RatelimitFolder::read(&path, self.on_failure, table.merge_domains, self.sources) {
+                    Ok(read) => self.ratelimit = read,
+                    Err(faulty) => self.document.included.extend(faulty),
+                }
             }
         }
         self.xds = table.xds.and_then(|xds| {
@@ -135,6 +137,30 @@ impl Check<'_, '_> {
             reset: reset.0.0.clone(),
         });
         RatelimitSettings { shadow: table.shadow, metadata: table.metadata, headers: headers.map(Arc::new) }
+    }
+
+    /// Returns true if the folder of the rate limit service has files. Reports it if not.
+    fn has_rules(&mut self, config: &Spanned<String>, path: &Path) -> bool {
+        let (written, place) = (config.get_ref(), config.span());
+        let fault = match self.sources.read_folder(path) {
+            Ok(files) if !files.is_empty() => return true,
+            Ok(_) => {
+                let fault =
+                    Diagnostic::warning(format!("`{written}` has no YAML file, so no call is limited by it"));
+                let within = path.join("config");
+                match Sources::default().read_folder(&within) {
+                    Ok(files) if !files.is_empty() => fault.help(format!(
+                        "name the folder with the files: config = \"{}/config\"",
+                        written.trim_end_matches('/')
+                    )),
+                    _ => fault.help("put a YAML file for each domain into it, not into a folder within"),
+                }
+            }
+            Err(error) => Diagnostic::error(format!("can't read the folder `{written}`: {error}"))
+                .help("name a folder with a YAML file for each domain, relative to the folder of this file"),
+        };
+        self.fault(fault.at(&place, ""));
+        false
     }
 
     /// Returns the settings of rules that come by xDS.
