@@ -91,6 +91,7 @@ impl Check<'_, '_> {
         let mut parts: Vec<_> = counts_as.into_iter().map(|(key, part)| (key, part.into_inner().0)).collect();
         let mut entries = Vec::with_capacity(matches.len());
         for (key, value) in matches {
+            self.warn_of_expression(&value.0.to_string(), &key.span());
             let is_of = |(of, _): &(Spanned<String>, _)| of.get_ref() == key.get_ref();
             let counts_as = parts.iter().position(is_of).map(|at| parts.remove(at).1);
             entries.push(EntryRule { key: key.into_inner(), value: value.0, counts_as });

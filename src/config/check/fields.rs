@@ -18,7 +18,31 @@ const METHODS: [&str; 9] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OP
 /// Parts of paths that are syntax in other programs, and that clients hardly send.
 const SYNTAX_OF_OTHERS: [&str; 8] = [" ", "^", "`", "|", "\\", ".*", ".+", "["];
 
+/// Returns true if a value was probably meant as a regular expression.
+fn is_expression(text: &str) -> bool {
+    const PARTS: [&str; 5] = [".+", "[0-9", "[a-z", "[A-Z", "\\d"];
+    text.starts_with(['^', '.']) && text.ends_with(['*', '$', '+'])
+        || PARTS.iter().any(|part| text.contains(part))
+}
+
 impl Check<'_, '_> {
+    /// Warns of a value that looks like a pattern, but is compared as it is.
+    pub(super) fn warn_of_pattern(&mut self, text: &str, place: &Range<usize>, help: &str) {
+        if text.ends_with('*') && !text.ends_with("/*") || is_expression(text) {
+            // The value may be a credential, so the message doesn't show it.
+            let fault = Diagnostic::warning("this value is compared as plain text, not as a pattern");
+            self.fault(fault.at(place, "").help(help));
+        }
+    }
+
+    /// Warns of a regular expression where `*` stands for any text.
+    pub(super) fn warn_of_expression(&mut self, text: &str, place: &Range<usize>) {
+        if is_expression(text) {
+            let fault = Diagnostic::warning("this value is plain text, not a regular expression");
+            self.fault(fault.at(place, "").help("write `*` for any text: \"*\", \"gold-*\""));
+        }
+    }
+
     /// Checks what a route asks of a request's method, path and header fields, and how it edits fields.
     pub(super) fn check_fields(&mut self, route: &RouteTable) {
         for (name, _) in &route.headers.0 {
@@ -29,6 +53,16 @@ impl Check<'_, '_> {
                 let help = "use a hyphen, here and in the clients";
                 self.fault(Diagnostic::error(fault).at(&name.span(), "").help(help));
             }
+        }
+        let fields =
+            route.headers.0.iter().map(|(name, value)| (name.span(), value.to_str().unwrap_or_default()));
+        let query = route.query.0.iter().map(|(name, value)| (name.span(), value.as_str()));
+        for (place, value) in fields.chain(query) {
+            self.warn_of_pattern(
+                value,
+                &place,
+                "write a route for each value: there are no patterns of values",
+            );
         }
         self.refuse_equal_fields(route.headers.0.iter().map(|(name, _)| (name.get_ref(), name.span())));
         for SpannedTable { value: edits, .. } in

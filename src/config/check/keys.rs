@@ -59,7 +59,15 @@ impl Check<'_, '_> {
                 Exemption::Key(text) if key.len() > 1 || key == [KeyPart::Ip] => {
                     self.key(&text[0], &span, key, prefixes).map(Exemption::Key)
                 }
-                exemption => Some(exemption),
+                Exemption::Key(text) => {
+                    self.warn_of_pattern(
+                        &text[0],
+                        &span,
+                        "write each value: there are no patterns of values",
+                    );
+                    Some(Exemption::Key(text))
+                }
+                network => Some(network),
             });
         }
         exemptions
@@ -119,6 +127,13 @@ impl Check<'_, '_> {
             return None;
         }
         self.warn_of_named_values(&parts, written, key);
+        for part in parts.iter().filter(|part| **part != "*") {
+            self.warn_of_pattern(
+                part,
+                &written.span(),
+                "write an override for each value, or count by a part that groups them, such as \"jwt:plan\"",
+            );
+        }
         if key.len() < 2 || parts.len() == key.len() && !parts.contains(&"*") {
             let written_key = match &parts[..] {
                 [value] => (*value).to_owned(),
