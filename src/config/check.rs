@@ -13,6 +13,7 @@ mod keys;
 mod known_keys;
 mod limits;
 mod listeners;
+mod prefixes;
 mod quota;
 mod redisson;
 mod routes;

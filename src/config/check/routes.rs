@@ -39,16 +39,19 @@ impl Check<'_, '_> {
         let starts = tables.iter().map(|table| table.span.start).chain([usize::MAX]).collect::<Vec<_>>();
 
         let mut routes = Vec::new();
-        let mut understood = Vec::new();
+        let (mut places, mut understood) = (Vec::new(), Vec::new());
         for ((table, limits), bounds) in tables.into_iter().zip(limits).zip(starts.windows(2)) {
             let path = table.value.path.as_ref().map(Spanned::span);
+            let place = path.clone().unwrap_or_default();
             let Some(route) = self.route(table, &limits) else { continue };
             if !self.document.had_within(&(bounds[0]..bounds[1])) {
                 understood.extend(path.map(|path| (path, route.name.clone(), route.matcher.clone())));
             }
             routes.push(route);
+            places.push(place);
         }
         self.refuse_hidden_routes(understood);
+        self.warn_of_prefixes(&routes, &places);
         routes
     }
 
