@@ -46,6 +46,7 @@ pub(super) fn check(
     sources: &mut Sources,
 ) -> Option<Config> {
     let mut check = Check::new(document, sources, folder, file.store.value.on_failure.0);
+    check.has_proxies = !file.server.value.trusted_proxies.is_empty() || file.decisions.is_some();
     check.verifies_tokens |= file.jwt.is_some();
     check.refuse_equal_addresses(&file);
     let server = check.server(file.server, folder);
@@ -126,6 +127,8 @@ struct Check<'d, 'i> {
     folder: &'d Path,
     /// The store's failure policy, for limits without their own.
     on_failure: OnFailure,
+    /// True if proxies in front are trusted, or ask for decisions.
+    has_proxies: bool,
     /// True if there is a table `[jwt]`, valid or not.
     verifies_tokens: bool,
     /// The upstreams by name. `None` if one has an error; its name is still defined.
@@ -156,6 +159,7 @@ impl<'d, 'i> Check<'d, 'i> {
             sources,
             folder,
             on_failure,
+            has_proxies: false,
             verifies_tokens,
             upstreams,
             limits,

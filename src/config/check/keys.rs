@@ -16,7 +16,13 @@ use crate::config::{
 impl Check<'_, '_> {
     /// Warns of a key whose value clients choose, where other programs have the client's address.
     pub(super) fn warn_of_stated_addresses(&mut self, key: &ValueList<KeyPart>) {
-        let is_stated = |part: &KeyPart| matches!(part, KeyPart::Header(name) if name == "x-forwarded-for");
+        const STATED: [&str; 5] =
+            ["x-real-ip", "cf-connecting-ip", "true-client-ip", "x-client-ip", "forwarded"];
+        let has_proxies = self.has_proxies;
+        let is_stated = |part: &KeyPart| {
+            matches!(part, KeyPart::Header(name)
+                if name == "x-forwarded-for" || !has_proxies && STATED.contains(&name.as_str()))
+        };
         for part in key.0.iter().filter(|part| is_stated(part.get_ref())) {
             let fault = Diagnostic::warning("clients choose this field, and so evade the limit");
             let help =
