@@ -227,6 +227,14 @@ impl<'d, 'i> Check<'d, 'i> {
             let fault = Diagnostic::error("this token is too short").at(&token.span(), "");
             self.fault(fault.help(format!("use at least {TOKEN_BYTES} random characters")));
         }
+        if let (Some(own), Some(metrics)) = (&admin.token, &admin.metrics_token)
+            && own.get_ref().0.0 == metrics.get_ref().0.0
+        {
+            let fault =
+                Diagnostic::error("who may read the metrics could change limits: the tokens are equal");
+            let fault = fault.at(&metrics.span(), "the same as").at(&own.span(), "this one");
+            self.fault(fault.help("use another random `metrics_token`"));
+        }
         if admin.token.is_none() && !address.ip().is_loopback() && !self.document.had(&span, "token") {
             let fault =
                 Diagnostic::error(format!("without a token, anyone could change limits on `{address}`"));
