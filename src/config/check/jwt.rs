@@ -88,6 +88,11 @@ impl Check<'_, '_> {
     ) -> Option<JwksUrl> {
         let place = url.span();
         let JwksLocation { server, target } = url.into_inner().0;
+        if target.path().trim_end_matches('/').ends_with("openid-configuration") {
+            let fault =
+                Diagnostic::warning("this document has no keys, but names their place").at(&place, "");
+            self.fault(fault.help("write the URL that it has as `jwks_uri`"));
+        }
         let tls = server.is_tls().then_some(ClientTls { ca: None, identity: None, server_name: None });
         if let Some(Err(_)) = tls.as_ref().map(ClientTls::client) {
             let fault = "this system has no root certificates to verify the issuer with";

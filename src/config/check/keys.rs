@@ -31,6 +31,21 @@ impl Check<'_, '_> {
         }
     }
 
+    /// Warns of credentials that `plain` leaves readable.
+    pub(super) fn warn_of_plain_credentials(&mut self, key: &ValueList<KeyPart>) {
+        let is_credential = |part: &KeyPart| match part {
+            KeyPart::Header(name) => name == "authorization" || name == "cookie",
+            part => matches!(part, KeyPart::Cookie(_)),
+        };
+        for part in key.0.iter().filter(|part| is_credential(part.get_ref())) {
+            let what = part.get_ref().to_string();
+            let fault =
+                format!("with `plain`, credentials in `{what}` are readable in Redis, metrics and logs");
+            let help = "leave `plain` out, so that they are hashed";
+            self.fault(Diagnostic::warning(fault).at(&part.span(), "").help(help));
+        }
+    }
+
     /// Reports claims in a key if there is no `[jwt]` to verify them.
     pub(super) fn check_claims(&mut self, key: &ValueList<KeyPart>) {
         for part in key.0.iter().filter(|part| matches!(part.get_ref(), KeyPart::Jwt(_))) {
@@ -164,7 +179,7 @@ impl Check<'_, '_> {
         parts.iter().zip(key).map(part).collect()
     }
 
-    /// Warns of values that begin with the name of their part, as keys are shown.
+    /// Warns of values that begin with the name of their part, as keys are shown, and of tokens without scheme.
     fn warn_of_named_values(
         &mut self,
         parts: &[&str],
@@ -172,6 +187,16 @@ impl Check<'_, '_> {
         key: &[KeyPart],
     ) {
         for (value, part) in parts.iter().zip(key) {
+            let is_authorization = matches!(part, KeyPart::Header(name) if name == "authorization");
+            if is_authorization && *value != "*" && !value.contains(' ') {
+                let fault =
+                    Diagnostic::warning("no request has this value: `authorization` begins with a scheme");
+                self.fault(
+                    fault
+                        .at(&written.span(), "")
+                        .help("write the whole value of the field: \"Bearer TOKEN\""),
+                );
+            }
             let Some(alone) = value.strip_prefix(&format!("{part}=")) else { continue };
             let fault = Diagnostic::warning(format!("`{value}` is hardly a value of `{part}`"));
             self.fault(fault.at(&written.span(), "").help(format!("write the value alone: \"{alone}\"")));

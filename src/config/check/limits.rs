@@ -86,6 +86,9 @@ impl Check<'_, '_> {
         let key = limit.key.take().filter(|key| !self.document.had_within(&key.span()))?.into_inner();
         self.check_claims(&key);
         self.warn_of_stated_addresses(&key);
+        if limit.plain && limit.layout.is_none() {
+            self.warn_of_plain_credentials(&key);
+        }
         let key = key.into_values();
         let overrides = self.overrides(&span, &limit, &key, prefixes);
         let ban = self.ban(&limit, &key);
