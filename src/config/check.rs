@@ -193,11 +193,7 @@ impl<'d, 'i> Check<'d, 'i> {
         ServerSettings {
             listen,
             workers: server.workers.0 as usize,
-            trusted_proxies: server
-                .trusted_proxies
-                .into_iter()
-                .map(|network| network.into_inner().0)
-                .collect(),
+            trusted_proxies: self.whole_networks(server.trusted_proxies),
             proxy_protocol,
             http2: server.http2,
             tls: tls.map(Arc::new),

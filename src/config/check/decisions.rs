@@ -50,9 +50,7 @@ impl Check<'_, '_> {
         });
         let callers = match value.trusted_proxies {
             none if none.is_empty() && has_client_ca => Callers::Certified,
-            networks => {
-                Callers::Networks(networks.into_iter().map(|network| network.into_inner().0).collect())
-            }
+            networks => Callers::Networks(self.whole_networks(networks)),
         };
         let ratelimit = self.ratelimit_service(value.ratelimit_service, &value.reported, folder);
         is_named.then_some(DecisionsSettings {

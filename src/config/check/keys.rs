@@ -88,7 +88,7 @@ impl Check<'_, '_> {
                     );
                     Some(Exemption::Key(text))
                 }
-                network => Some(network),
+                Exemption::Network(network) => Some(Exemption::Network(self.whole_network(network, &span))),
             });
         }
         exemptions

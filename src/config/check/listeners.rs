@@ -27,6 +27,26 @@ impl Check<'_, '_> {
         }
     }
 
+    /// Returns the networks of trusted peers.
+    pub(super) fn whole_networks(&mut self, networks: Vec<Spanned<ParsedText<IpNet>>>) -> Vec<IpNet> {
+        let networks = networks.into_iter().map(|network| (network.span(), network.into_inner().0));
+        networks.map(|(place, network)| self.whole_network(network, &place)).collect()
+    }
+
+    /// Returns a network without the bits of a host. Warns of those.
+    pub(super) fn whole_network(&mut self, written: IpNet, place: &Range<usize>) -> IpNet {
+        let whole = written.trunc();
+        if whole != written {
+            let fault = Diagnostic::warning(format!("`{written}` is one address of the network `{whole}`"));
+            let help = format!(
+                "write \"{whole}\", as it is understood, or \"{}\" for this address alone",
+                written.addr()
+            );
+            self.fault(fault.at(place, "").help(help));
+        }
+        whole
+    }
+
     /// Reports addresses that two listeners ask for. Those of flags have no position, and aren't compared.
     pub(super) fn refuse_equal_addresses(&mut self, file: &ConfigFile) {
         let listen = file.server.value.listen.0.iter();

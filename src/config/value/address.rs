@@ -50,7 +50,7 @@ impl FromText for IpNet {
 
     fn read(text: &str) -> Result<Self, String> {
         let network = text.parse().or_else(|_| text.parse::<IpAddr>().map(Self::from));
-        network.map(|network| network.trunc()).map_err(|_| {
+        network.map_err(|_| {
             format!(
                 "`{text}` is not a valid network\nwrite an address and a prefix length, at most 32 for IPv4 and 128 for IPv6: \"10.0.0.0/8\", \"2001:db8::/32\""
             )
