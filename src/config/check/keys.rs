@@ -2,6 +2,8 @@
 
 use std::{collections::BTreeMap, ops::Range};
 
+use ipnet::IpNet;
+
 use super::Check;
 use tollgate_limiter::Prefixes;
 
@@ -77,7 +79,17 @@ impl Check<'_, '_> {
         for exemption in exempt {
             let span = exemption.span();
             exemptions.extend(match exemption.into_inner().0 {
-                Exemption::Key(text) if key.len() > 1 || key == [KeyPart::Ip] => {
+                Exemption::Key(text) if key == [KeyPart::Ip] => {
+                    let fault =
+                        Diagnostic::error(format!("`{}` is neither an address nor a network", text[0]));
+                    self.fault(
+                        fault
+                            .at(&span, "")
+                            .help("write an address, \"192.0.2.7\", or a network, \"10.0.0.0/24\""),
+                    );
+                    None
+                }
+                Exemption::Key(text) if key.len() > 1 => {
                     self.key(&text[0], &span, key, prefixes).map(Exemption::Key)
                 }
                 Exemption::Key(text) => {
@@ -222,7 +234,17 @@ impl Check<'_, '_> {
                 false => Ok(values),
             }
         });
-        values.map_err(|remedy| self.fault(Diagnostic::with_remedy(&remedy).at(span, ""))).ok()
+        let network = written.parse::<IpNet>().ok().filter(|_| key == [KeyPart::Ip]);
+        let remedy = |remedy: String| match network {
+            Some(network) => format!(
+                "`{written}` is a network, and an override is for one key\nwrite an override for each address; with {}_prefix = {}, the network counts as one address: key = \"{}\"",
+                if network.addr().is_ipv4() { "ipv4" } else { "ipv6" },
+                network.prefix_len(),
+                network.network(),
+            ),
+            None => remedy,
+        };
+        values.map_err(|fault| self.fault(Diagnostic::with_remedy(&remedy(fault)).at(span, ""))).ok()
     }
 }
 
