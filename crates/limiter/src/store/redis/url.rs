@@ -202,6 +202,9 @@ impl<'t> Parts<'t> {
         };
         match self.parameters.iter().find(|(name, _)| !known.contains(&name.as_ref())) {
             None => Ok(()),
+            Some((name, number)) if known.is_empty() && name == "db" && number.parse::<u8>().is_ok() => Err(format!(
+                "the database of this URL is its path\nwrite \"redis://HOST:6379/{number}\""
+            )),
             Some(_) if known.is_empty() => Err(
                 "the URL of a single server can't have parameters\nremove everything from the `?` on, or use \"redis-cluster://\" or \"redis-sentinel://\"".to_owned(),
             ),
@@ -220,6 +223,12 @@ impl<'t> Parts<'t> {
 /// Returns the database that the path names, if this kind of URL can have one.
 fn database(parts: &Parts<'_>) -> Result<Option<u8>, String> {
     let written = parts.path.trim_matches('/');
+    if parts.kind != "+unix" && written.contains('@') {
+        return Err(
+            "a `/` ends the password of this URL\nin a password, percent-encode `/ ? # @ %`: `/` is %2F"
+                .to_owned(),
+        );
+    }
     match parts.kind {
         "+unix" => Ok(None),
         "-cluster" if !written.is_empty() => Err(
