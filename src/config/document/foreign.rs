@@ -23,7 +23,7 @@ pub(super) fn format(text: &str) -> Option<&'static str> {
 /// Returns what is wrong with a line that has a syntax error, and the remedy, if it is recognized.
 pub(super) fn line(line: &str) -> Option<(String, String)> {
     let text = line.trim();
-    let rows: [(bool, &str, &str); 4] = [
+    let rows: [(bool, &str, &str); 6] = [
         (
             text.starts_with("//") || text.starts_with("/*") || text.contains(" // "),
             "this is not a comment",
@@ -40,6 +40,12 @@ pub(super) fn line(line: &str) -> Option<(String, String)> {
             "a backslash in double quotes begins an escape",
             "write single quotes: 'C:\\certs\\a.pem'",
         ),
+        (
+            text.contains("\"{\"") || text.contains("\"[{\""),
+            "a double quote ends this string",
+            "put JSON into single quotes: '{\"error\":\"slow down\"}'",
+        ),
+        (text.ends_with(';'), "no line ends with `;`", "remove it"),
     ];
     if let Some((_, message, help)) = rows.into_iter().find(|(applies, ..)| *applies) {
         return Some((message.to_owned(), help.to_owned()));
