@@ -48,6 +48,18 @@ impl BodyTemplate {
         Ok(Self { parts, rest: before.into() })
     }
 
+    /// Returns a word of a body that was probably meant as a placeholder, but isn't one: `{retry-after}`, `$limit`.
+    pub(super) fn misspelt(text: &str) -> Option<&str> {
+        let is_of_word = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+        text.split(|c| !is_of_word(c)).find(|word| {
+            let meant = word.to_ascii_lowercase().replace(['-', '_'], "");
+            let before = &text[..word.as_ptr() as usize - text.as_ptr() as usize];
+            let is_exact = matches!(*word, "retry_after" | "limit") && !before.ends_with(['$', '%']);
+            let is_alone = is_exact && !before.ends_with("{{") && !before.ends_with("${");
+            matches!(&*meant, "retryafter" | "limit") && before.ends_with(['{', '$', '%']) && !is_alone
+        })
+    }
+
     /// Returns the body for a refusal by this limit. A delay that isn't known is `null`.
     pub(crate) fn render(&self, limit: &str, retry_after: Option<u64>) -> Bytes {
         if self.parts.is_empty() {

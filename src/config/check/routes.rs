@@ -267,6 +267,12 @@ impl Check<'_, '_> {
                 self.fault(fault.help(format!("write `{{{name}}}`")));
             }
         }
+        if let Some((body, word)) =
+            body.as_ref().and_then(|body| Some((body, BodyTemplate::misspelt(body.get_ref())?)))
+        {
+            let fault = Diagnostic::warning(format!("`{word}` is not replaced here")).at(&body.span(), "");
+            self.fault(fault.help("write `{retry_after}` or `{limit}`, in one pair of braces"));
+        }
         let body = body.and_then(|body| match BodyTemplate::parse(body.get_ref()) {
             Ok(template) => Some(template),
             Err(unknown) => {

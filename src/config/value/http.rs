@@ -109,6 +109,12 @@ impl FromText for Location {
     const EXPECTED: &'static str = "a path or a URL such as \"https://shop.example/{*rest}\"";
 
     fn read(text: &str) -> Result<Self, String> {
+        let host = text.split_once("://").map(|(_, rest)| rest.split('/').next().unwrap_or_default());
+        if host.is_some_and(|host| host.contains('$')) {
+            return Err(format!(
+                "`{text}` has a variable in its host, which nothing replaces\nwrite the host itself: \"https://shop.example/{{*rest}}\""
+            ));
+        }
         text.parse()
     }
 }
