@@ -1,11 +1,11 @@
 //! TLS settings: how the gateway authenticates servers and clients, and how it authenticates itself to them.
 
-use std::{collections::HashMap, path::Path, sync::Arc};
+use std::{collections::HashMap, io, path::Path, sync::Arc};
 
 use rustls::{
     RootCertStore, ServerConfig,
     crypto::aws_lc_rs::Ticketer,
-    pki_types::{CertificateDer, PrivateKeyDer, UnixTime, pem, pem::PemObject},
+    pki_types::{CertificateDer, PrivateKeyDer, UnixTime, pem::PemObject},
     server::{ClientHello, ResolvesServerCert, WebPkiClientVerifier, danger::ClientCertVerifier},
     sign::CertifiedKey,
 };
@@ -119,13 +119,12 @@ pub(super) fn read_certificates(
     written: &str,
 ) -> Result<Vec<CertificateDer<'static>>, String> {
     const REMEDY: &str = "the file needs at least one `-----BEGIN CERTIFICATE-----`";
-    let certificates = sources
-        .read(folder.join(written))
-        .map_err(pem::Error::Io)
-        .and_then(|bytes| CertificateDer::pem_slice_iter(&bytes).collect::<Result<Vec<_>, _>>())
-        .map_err(|error| describe(&error, written, REMEDY))?;
+    let bytes = sources.read(folder.join(written)).map_err(|error| unreadable(&error, written))?;
+    let read = CertificateDer::pem_slice_iter(&bytes).collect::<Result<Vec<_>, _>>();
+    let certificates = read.map_err(|_| unusable(&bytes, written, REMEDY))?;
     if certificates.is_empty() {
-        return Err(format!("`{written}` has no certificate\n{REMEDY}"));
+        let what = if has_block(&bytes, "PRIVATE KEY") { "is a private key" } else { "has no certificate" };
+        return Err(format!("`{written}` {what}\n{REMEDY}"));
     }
     Ok(certificates)
 }
@@ -140,18 +139,33 @@ pub(super) fn read_key(
     written: &str,
 ) -> Result<PrivateKeyDer<'static>, String> {
     const REMEDY: &str = "the file needs an unencrypted `-----BEGIN PRIVATE KEY-----`";
-    let bytes = sources.read(folder.join(written)).map_err(pem::Error::Io);
-    bytes
-        .and_then(|bytes| PrivateKeyDer::from_pem_slice(&bytes))
-        .map_err(|error| describe(&error, written, REMEDY))
+    let bytes = sources.read(folder.join(written)).map_err(|error| unreadable(&error, written))?;
+    PrivateKeyDer::from_pem_slice(&bytes).map_err(|_| unusable(&bytes, written, REMEDY))
 }
 
-fn describe(error: &pem::Error, written: &str, remedy: &str) -> String {
-    match error {
-        pem::Error::Io(error) => format!(
-            "can't read `{written}`: {error}\nname a readable PEM file, relative to the folder of the configuration"
-        ),
-        pem::Error::NoItemsFound => format!("`{written}` contains no PEM data\n{remedy}"),
-        _ => format!("`{written}` is not a valid PEM file\n{remedy}"),
-    }
+fn unreadable(error: &io::Error, written: &str) -> String {
+    format!(
+        "can't read `{written}`: {error}\nname a readable PEM file, relative to the folder of the configuration"
+    )
+}
+
+/// Describes a file that doesn't have what it should.
+fn unusable(bytes: &[u8], written: &str, remedy: &str) -> String {
+    let rows = [
+        (has_block(bytes, "ENCRYPTED"), "is encrypted"),
+        (has_block(bytes, "CERTIFICATE"), "is a certificate, not a private key"),
+        (!has_block(bytes, "-----BEGIN"), "contains no PEM data"),
+    ];
+    let what = rows.iter().find(|(applies, _)| *applies).map_or("is not a valid PEM file", |(_, what)| what);
+    let decrypt = if rows[0].0 {
+        format!("; decrypt it: openssl pkey -in {written} -out gateway.key")
+    } else {
+        String::new()
+    };
+    format!("`{written}` {what}\n{remedy}{decrypt}")
+}
+
+/// Returns true if a file in PEM has this word.
+fn has_block(bytes: &[u8], word: &str) -> bool {
+    String::from_utf8_lossy(bytes).contains(word)
 }
