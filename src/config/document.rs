@@ -218,6 +218,10 @@ fn describe(message: &str, span: &Range<usize>, entry: Option<&Entry>) -> Diagno
         if let Some(remedy) = entry.and_then(Entry::remedy) {
             return Diagnostic::error(format!("unknown key `{key}`")).at(span, "").help(remedy);
         }
+        if entry.is_some_and(Entry::is_part_of_name) && nearest(key, known.iter().copied()).is_none() {
+            let fault = Diagnostic::error(format!("unknown key `{key}`")).at(span, "");
+            return fault.help("a dot is not part of a name, but begins a table within: write a hyphen");
+        }
         let meant = nearest(key, known.iter().copied()).map(|meant| format!("did you mean `{meant}`?"));
         let tables = if meant.is_none() { tables_with(key) } else { Vec::new() };
         let fault = Diagnostic::error(format!("unknown key `{key}`")).at(span, meant.unwrap_or_default());

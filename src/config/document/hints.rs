@@ -103,6 +103,8 @@ const FOREIGN: &[(&str, &str, &str)] = &[
 pub(super) struct Entry {
     /// The keys that lead to it, with dots. Names of limits and upstreams are `*`.
     pub(super) path: String,
+    /// True if the value is a table.
+    pub(super) is_table: bool,
     /// True if the value is a date or a time.
     pub(super) is_time: bool,
 }
@@ -119,7 +121,8 @@ impl Entry {
             let path = if path.is_empty() { key_text.to_owned() } else { format!("{path}.{key_text}") };
             Self::within(value, &path, span).or_else(|| {
                 let is_time = matches!(value.get_ref(), DeValue::Datetime(_));
-                (key.span() == *span || value.span() == *span).then_some(Self { path, is_time })
+                let is_table = matches!(value.get_ref(), DeValue::Table(_));
+                (key.span() == *span || value.span() == *span).then_some(Self { path, is_table, is_time })
             })
         })
     }
@@ -135,6 +138,12 @@ impl Entry {
     /// Returns the form of this key.
     pub(super) fn form(&self) -> Option<&'static str> {
         form(&self.path)
+    }
+
+    /// Returns true if this is a table below a named one, as a dot in its name would make it.
+    pub(super) fn is_part_of_name(&self) -> bool {
+        let parts: Vec<&str> = self.path.split('.').collect();
+        self.is_table && matches!(parts[..], ["limits" | "upstreams", "*", _])
     }
 
     /// Returns how to write what this key means elsewhere. `None` if that isn't known.

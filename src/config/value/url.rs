@@ -31,6 +31,16 @@ impl FromText for ServerUrl {
                 "`{text}` {why}\nwrite scheme, host and port: \"http://127.0.0.1:3000\", \"https://orders.internal\"; or \"unix:/run/app.sock\""
             )
         };
+        if text.matches("://").count() > 1 && text.contains(',') {
+            let each: Vec<_> = text.split(',').map(|url| format!("\"{}\"", url.trim())).collect();
+            return Err(format!("`{text}` is more than one URL\nwrite a list: [{}]", each.join(", ")));
+        }
+        let host = text.split_once("://").map_or("", |(_, rest)| rest.trim_end_matches('/'));
+        if host.matches(':').count() > 1 && host.bytes().all(|b| b.is_ascii_hexdigit() || b == b':') {
+            return Err(format!(
+                "`{text}` has no brackets around its address\nwrite \"http://[2001:db8::1]:3000\""
+            ));
+        }
         let url = text.parse::<Uri>().map_err(|_| fault("is not a valid URL"))?;
         let authority = url.authority().ok_or_else(|| fault("is not a valid URL"))?;
         let tls = match url.scheme_str() {
