@@ -151,8 +151,16 @@ impl LoadedConfig {
     pub fn of(path: &Path, overrides: &FlagOverrides) -> Self {
         let (name, mut sources) = (path.display().to_string(), Sources::default());
         let text = sources.read(path.to_owned()).and_then(|bytes| {
-            String::from_utf8(bytes)
-                .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.utf8_error()))
+            String::from_utf8(bytes).map_err(|error| {
+                let is_utf16 =
+                    [b"\xff\xfe", b"\xfe\xff"].into_iter().any(|mark| error.as_bytes().starts_with(mark));
+                let why = if is_utf16 {
+                    "it is UTF-16, save it as UTF-8".to_owned()
+                } else {
+                    error.utf8_error().to_string()
+                };
+                io::Error::new(io::ErrorKind::InvalidData, why)
+            })
         });
         match text {
             Ok(text) => {
@@ -162,8 +170,7 @@ impl LoadedConfig {
                 Self { outcome, sources, shown }
             }
             Err(error) => {
-                let remedy =
-                    "name a readable UTF-8 file with --config FILE, or write one with `tollgate init`";
+                let remedy = "name a readable file in UTF-8, or write one with `tollgate init`";
                 let fault = format!("can't read `{name}`: {error}\n{remedy}");
                 Self { outcome: Err(Diagnostics::of(&name, &fault)), sources, shown: Value::Null }
             }

@@ -187,7 +187,15 @@ fn a_file_that_cannot_be_read_is_a_fault() {
         .expect_err("there is none")
         .to_string();
     assert!(faults.starts_with("error: can't read `no/such.toml`: No such file"), "{faults}");
-    assert!(faults.contains("--config FILE") && faults.ends_with("no/such.toml: 1 error"), "{faults}");
+    assert!(faults.contains("`tollgate init`") && faults.ends_with("no/such.toml: 1 error"), "{faults}");
+}
+
+#[test]
+fn a_file_in_utf_16_is_told() {
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    std::fs::write(file.path(), b"\xff\xfe[\0").expect("it is written");
+    let faults = Config::read(file.path(), &FlagOverrides::default()).expect_err("no TOML").to_string();
+    assert!(faults.contains(": it is UTF-16, save it as UTF-8"), "{faults}");
 }
 
 #[test]

@@ -52,7 +52,7 @@ impl Expansion {
         match value.get_mut() {
             DeValue::Table(table) => self.expand(table, sources),
             DeValue::Array(list) => list.iter_mut().for_each(|value| self.expand_value(key, value, sources)),
-            DeValue::String(text) if text.contains(['$', '{']) => match expand_text(text, sources) {
+            DeValue::String(text) if text.contains(['$', '{']) => match expand_text(key, text, sources) {
                 Ok(value) => {
                     let has_secret = text.contains("${") && (is_of_secret(text) || is_of_secret(key));
                     if has_secret || text.contains("${file:") {
@@ -69,8 +69,8 @@ impl Expansion {
     }
 }
 
-/// Expands a string. An error is a message and a line that says how to fix it.
-fn expand_text(text: &str, sources: &mut ReferenceSources<'_>) -> Result<String, String> {
+/// Expands a string of this key. An error is a message and a line that says how to fix it.
+fn expand_text(key: &str, text: &str, sources: &mut ReferenceSources<'_>) -> Result<String, String> {
     if let Some(name) = reference_of_others(text) {
         return Err(format!(
             "`{text}` is text here, not a variable\nwrite \"${{{name}}}\" for the environment variable, or \"$${name}\" for the text `${name}`"
@@ -85,7 +85,7 @@ fn expand_text(text: &str, sources: &mut ReferenceSources<'_>) -> Result<String,
             let (body, after) = body
                 .split_once('}')
                 .ok_or("`${` is not closed\nwrite \"${NAME}\", or \"$${\" for a literal `${`")?;
-            expanded += &resolve(body, sources)?;
+            expanded += &resolve(key, body, sources)?;
             rest = after;
         } else {
             expanded.push('$');
@@ -106,8 +106,8 @@ fn reference_of_others(text: &str) -> Option<String> {
     is_name.then(|| name.to_owned())
 }
 
-/// Returns the value of the text between the braces.
-fn resolve(body: &str, sources: &mut ReferenceSources<'_>) -> Result<String, String> {
+/// Returns the value of the text between the braces, in a string of this key.
+fn resolve(key: &str, body: &str, sources: &mut ReferenceSources<'_>) -> Result<String, String> {
     let (name, default) = body.split_once(":-").map_or((body, None), |(name, default)| (name, Some(default)));
     if let Some(path) = name.strip_prefix("file:") {
         return read_file(path, sources).or_else(|fault| default.map(str::to_owned).ok_or(fault));
@@ -121,10 +121,16 @@ fn resolve(body: &str, sources: &mut ReferenceSources<'_>) -> Result<String, Str
     match ((sources.environment)(name).filter(|value| default.is_none() || !value.is_empty()), default) {
         (Some(value), _) => Ok(value),
         (None, Some(default)) => Ok(default.to_owned()),
-        (None, None) => Err(format!(
-            "the environment variable `{name}` is not set\nset it before the start; for a value that isn't secret, a default can follow: \"${{{name}:-8080}}\"; a secret can come from a file: \"${{file:/run/secrets/{}}}\"",
-            name.to_ascii_lowercase()
-        )),
+        (None, None) => {
+            let default = match is_of_secret(key) || is_of_secret(name) {
+                true => String::new(),
+                false => format!("; a default can follow: \"${{{name}:-8080}}\""),
+            };
+            let file = name.to_ascii_lowercase();
+            Err(format!(
+                "the environment variable `{name}` is not set\nset it before the start{default}; a secret can come from a file: \"${{file:/run/secrets/{file}}}\""
+            ))
+        }
     }
 }
 
@@ -178,7 +184,7 @@ mod tests {
         text: &str,
         environment: &dyn Fn(&str) -> Option<String>,
     ) -> Result<String, String> {
-        expand_text(text, &mut ReferenceSources { environment, folder, files: &mut Sources::default() })
+        expand_text("", text, &mut ReferenceSources { environment, folder, files: &mut Sources::default() })
     }
 
     #[test]
