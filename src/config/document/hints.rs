@@ -14,8 +14,8 @@ const SERVER_TLS: &str =
 const REDIS_URL: &str =
     "all of it is in the URL: url = \"redis://USER:${REDIS_PASSWORD}@HOST:6379/0\", or \"redis://HOST:6379\"";
 
-/// The forms of keys that people write with another type, by their path. `*` stands for a name.
-const FORMS: [(&str, &str); 34] = [
+/// The forms of keys that people write with another type, by their path. `*` stands for a name, and `[]` for an element.
+const FORMS: [(&str, &str); 35] = [
     ("routes", "begin each route with a line [[routes]]; its name is a key: name = \"orders\""),
     ("descriptors", "begin each rule with a line [[descriptors]]"),
     ("limits", "write a table for each limit, with its name in the header: [limits.per-client]"),
@@ -48,6 +48,7 @@ const FORMS: [(&str, &str); 34] = [
         "server.tls.certs",
         "write a list of tables: certs = [{ cert = \"gateway.pem\", key = \"gateway.key\" }]",
     ),
+    ("server.tls.certs[]", "write a table: { cert = \"gateway.pem\", key = \"gateway.key\" }"),
     ("server.timeouts", "write a table: timeouts = { header = \"10s\", idle = \"75s\", drain = \"30s\" }"),
     ("server.trusted_proxies", "write a list: trusted_proxies = [\"10.0.0.0/8\"]"),
     ("decisions.tls", "write a table: tls = { cert = \"gateway.pem\", key = \"gateway.key\" }"),
@@ -101,7 +102,7 @@ const FOREIGN: &[(&str, &str, &str)] = &[
 
 /// An entry of the file.
 pub(super) struct Entry {
-    /// The keys that lead to it, with dots. Names of limits and upstreams are `*`.
+    /// The keys that lead to it, with dots. Names of limits and upstreams are `*`; `[]` ends the path of an element.
     pub(super) path: String,
     /// True if the value is a table.
     pub(super) is_table: bool,
@@ -130,7 +131,12 @@ impl Entry {
     fn within(value: &Spanned<DeValue<'_>>, path: &str, span: &Range<usize>) -> Option<Self> {
         match value.get_ref() {
             DeValue::Table(table) => Self::below(table, path, span),
-            DeValue::Array(list) => list.iter().find_map(|element| Self::within(element, path, span)),
+            DeValue::Array(list) => list.iter().find_map(|element| {
+                let is_this = element.span() == *span && !element.get_ref().is_table();
+                let this =
+                    || is_this.then(|| Self { path: format!("{path}[]"), is_table: false, is_time: false });
+                Self::within(element, path, span).or_else(this)
+            }),
             _ => None,
         }
     }
