@@ -6,6 +6,7 @@
 mod descriptor;
 mod explanation;
 mod question;
+mod untaken;
 
 use std::{collections::BTreeSet, ptr};
 
@@ -31,13 +32,10 @@ use crate::{
     reject::Rejection,
     rules::{
         Rule, Terms,
-        key::{
-            self,
-            jwt::{Claims, TokenFault},
-        },
+        key::{self, jwt::Claims},
     },
 };
-use tollgate_routing::{Matcher, Unmet, View, path};
+use tollgate_routing::{Matcher, path};
 
 impl Explanation {
     /// Explains a request from the configuration alone.
@@ -218,46 +216,6 @@ impl From<Rejection> for Rejected {
             _ => detail.to_string(),
         };
         Self { status: status.as_u16(), code, detail }
-    }
-}
-
-impl UntakenRoute {
-    /// Describes a route that a request with this view and these claims doesn't take.
-    fn new(
-        matcher: &Matcher,
-        route: &Route,
-        (view, claims): (&View<'_>, &Claims<'_>),
-        taken: Option<&Route>,
-    ) -> Self {
-        let reason = match (matcher.unmet(view), taken) {
-            (Some(Unmet::Host), _) => "host doesn't match".to_owned(),
-            (Some(Unmet::Path), _) => "path doesn't match".to_owned(),
-            (Some(Unmet::Method), _) => "method doesn't match".to_owned(),
-            (Some(Unmet::Header(name)), _) => format!("header `{name}` doesn't match"),
-            (Some(Unmet::Query(name)), _) => {
-                format!("query parameter `{name}` doesn't match")
-            }
-            (Some(Unmet::Claim(name)), _) => unmet_claim(&name, claims),
-            (None, Some(taken)) => {
-                format!("`{}` is more specific, or equally specific and earlier in the file", taken.name)
-            }
-            (None, None) => unreachable!("a request takes one of the routes that match"),
-        };
-        Self { name: route.name.clone(), matches: matcher.to_string(), reason }
-    }
-}
-
-/// Returns the reason why a claim doesn't match.
-fn unmet_claim(name: &str, claims: &Claims<'_>) -> String {
-    match claims.require() {
-        Ok(()) => format!("claim `{name}` doesn't match"),
-        Err(TokenFault::Missing) => format!("claim `{name}` doesn't match: the request has no token"),
-        Err(TokenFault::Invalid(reason)) => {
-            format!("claim `{name}` doesn't match: the token isn't valid: {reason}")
-        }
-        Err(TokenFault::Unverified) => {
-            format!("claim `{name}` isn't known: the keys that verify the token haven't been fetched")
-        }
     }
 }
 

@@ -193,8 +193,8 @@ async fn within<T>(
     }
 }
 
-/// Writes the metrics of upstreams, by name.
-pub fn write_metrics(page: &mut Page<'_>, upstreams: &[(String, Arc<Upstream>)]) {
+/// Returns the servers of upstreams, with the names of both.
+fn servers_of(upstreams: &[(String, Arc<Upstream>)]) -> Vec<(&str, String, &Arc<UpstreamServer>)> {
     let mut servers = Vec::new();
     for (upstream, target) in upstreams {
         let Upstream::Servers(target) = &**target else { continue };
@@ -202,6 +202,12 @@ pub fn write_metrics(page: &mut Page<'_>, upstreams: &[(String, Arc<Upstream>)])
             servers.push((upstream.as_str(), server.url().name(), server));
         }
     }
+    servers
+}
+
+/// Writes the metrics of upstreams, by name.
+pub fn write_metrics(page: &mut Page<'_>, upstreams: &[(String, Arc<Upstream>)]) {
+    let servers = servers_of(upstreams);
     let servers = || {
         let labels = |upstream, name| [("upstream", upstream), ("server", name)];
         servers.iter().map(move |(upstream, name, server)| (labels(*upstream, name.as_str()), *server))

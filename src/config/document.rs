@@ -214,22 +214,7 @@ fn describe(message: &str, span: &Range<usize>, entry: Option<&Entry>) -> Diagno
         return Diagnostic::error("a date has the wrong type").at(span, "").help("no key takes a date");
     }
     if let Some((key, known)) = split(message, "unknown field `", "`, expected ") {
-        let known: Vec<&str> = known.split('`').skip(1).step_by(2).collect();
-        if let Some(remedy) = entry.and_then(Entry::remedy) {
-            return Diagnostic::error(format!("unknown key `{key}`")).at(span, "").help(remedy);
-        }
-        if entry.is_some_and(Entry::is_part_of_name) && nearest(key, known.iter().copied()).is_none() {
-            let fault = Diagnostic::error(format!("unknown key `{key}`")).at(span, "");
-            return fault.help("a dot is not part of a name, but begins a table within: write a hyphen");
-        }
-        let meant = nearest(key, known.iter().copied()).map(|meant| format!("did you mean `{meant}`?"));
-        let tables = if meant.is_none() { tables_with(key) } else { Vec::new() };
-        let fault = Diagnostic::error(format!("unknown key `{key}`")).at(span, meant.unwrap_or_default());
-        let fault = match &tables[..] {
-            [] => fault,
-            tables => fault.help(format!("`{key}` is a key of {}: move it there", tables.join(" or "))),
-        };
-        return fault.help(format!("the keys here are `{}`", known.join("`, `")));
+        return unknown_key(key, known, span, entry);
     }
     let wrong_type = split(message, "invalid type: ", ", expected ").map(|rest| ("has the wrong type", rest));
     let wrong_value = split(message, "invalid value: ", ", expected ").map(|rest| ("is out of range", rest));
@@ -259,6 +244,26 @@ fn describe(message: &str, span: &Range<usize>, entry: Option<&Entry>) -> Diagno
         });
     }
     Diagnostic::with_remedy(message).at(span, "")
+}
+
+/// Returns the fault of a key that its table doesn't have. `known` is serde's list of those that it has.
+fn unknown_key(key: &str, known: &str, span: &Range<usize>, entry: Option<&Entry>) -> Diagnostic {
+    let known: Vec<&str> = known.split('`').skip(1).step_by(2).collect();
+    if let Some(remedy) = entry.and_then(Entry::remedy) {
+        return Diagnostic::error(format!("unknown key `{key}`")).at(span, "").help(remedy);
+    }
+    if entry.is_some_and(Entry::is_part_of_name) && nearest(key, known.iter().copied()).is_none() {
+        let fault = Diagnostic::error(format!("unknown key `{key}`")).at(span, "");
+        return fault.help("a dot is not part of a name, but begins a table within: write a hyphen");
+    }
+    let meant = nearest(key, known.iter().copied()).map(|meant| format!("did you mean `{meant}`?"));
+    let tables = if meant.is_none() { tables_with(key) } else { Vec::new() };
+    let fault = Diagnostic::error(format!("unknown key `{key}`")).at(span, meant.unwrap_or_default());
+    let fault = match &tables[..] {
+        [] => fault,
+        tables => fault.help(format!("`{key}` is a key of {}: move it there", tables.join(" or "))),
+    };
+    fault.help(format!("the keys here are `{}`", known.join("`, `")))
 }
 
 /// Returns the TOML term for serde's name of a type.

@@ -34,14 +34,13 @@ impl Check<'_, '_> {
         let listen = value.listen.unwrap_or_else(anywhere);
         let address = listen.get_ref().0.clone();
         let has_client_ca = value.tls.as_ref().is_some_and(|tls| tls.value.client_ca.is_some());
-        let is_nobody_trusted = value.trusted_proxies.is_empty() && !has_client_ca;
         let is_faulty = ["trusted_proxies", "tls"].iter().any(|key| self.document.had(&span, key));
-        if is_nobody_trusted && !is_faulty {
+        if value.trusted_proxies.is_empty() && !has_client_ca && !is_faulty {
             self.refuse_open_listener(&listen);
         }
         let plain = value.plain_listen.as_ref().map(|listen| &listen.get_ref().0);
-        let open = if has_client_ca { [None, plain] } else { [Some(&address), plain] };
-        if open.into_iter().flatten().any(is_for_others) {
+        let open = plain.into_iter().chain((!has_client_ca).then_some(&address));
+        if open.into_iter().any(is_for_others) {
             self.warn_of_trust_in_all(&value.trusted_proxies, "anyone may ask, and so use up limits");
         }
         let tls = value.tls.map(|tls| {

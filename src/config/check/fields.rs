@@ -54,16 +54,7 @@ impl Check<'_, '_> {
                 self.fault(Diagnostic::error(fault).at(&name.span(), "").help(help));
             }
         }
-        let fields =
-            route.headers.0.iter().map(|(name, value)| (name.span(), value.to_str().unwrap_or_default()));
-        let query = route.query.0.iter().map(|(name, value)| (name.span(), value.as_str()));
-        for (place, value) in fields.chain(query) {
-            self.warn_of_pattern(
-                value,
-                &place,
-                "write a route for each value: there are no patterns of values",
-            );
-        }
+        self.warn_of_patterns(route);
         self.refuse_equal_fields(route.headers.0.iter().map(|(name, _)| (name.get_ref(), name.span())));
         for SpannedTable { value: edits, .. } in
             [&route.request_headers, &route.response_headers].into_iter().flatten()
@@ -74,6 +65,29 @@ impl Check<'_, '_> {
                 self.warn_of_variable(value, &name.span());
             }
         }
+        self.warn_of_methods(route);
+        if let Some(path) = &route.path {
+            self.warn_of_last_slash(path);
+            self.warn_of_foreign_syntax(path);
+        }
+    }
+
+    /// Warns of values that look like patterns.
+    fn warn_of_patterns(&mut self, route: &RouteTable) {
+        let fields =
+            route.headers.0.iter().map(|(name, value)| (name.span(), value.to_str().unwrap_or_default()));
+        let query = route.query.0.iter().map(|(name, value)| (name.span(), value.as_str()));
+        for (place, value) in fields.chain(query) {
+            self.warn_of_pattern(
+                value,
+                &place,
+                "write a route for each value: there are no patterns of values",
+            );
+        }
+    }
+
+    /// Warns of methods that are probably misspelt.
+    fn warn_of_methods(&mut self, route: &RouteTable) {
         for method in route.methods.iter().flat_map(|list| &list.0) {
             let text = method.get_ref().as_str();
             let meant = nearest(text, METHODS).filter(|meant| *meant != text);
@@ -83,15 +97,17 @@ impl Check<'_, '_> {
                 self.fault(fault.at(&method.span(), format!("did you mean `{meant}`?")).help(help));
             }
         }
-        if let Some(path) = &route.path {
-            self.warn_of_last_slash(path);
-            let text = path.get_ref().0.to_string();
-            let part = SYNTAX_OF_OTHERS.into_iter().find(|part| text.contains(part));
-            if let Some(part) = part.or(text.ends_with('$').then_some("$")) {
-                let fault = Diagnostic::warning(format!("`{part}` in a path has no meaning of its own"));
-                let help = "write `{id}` for any one segment and `{*rest}` for any rest; other text is matched as it is";
-                self.fault(fault.at(&path.span(), "").help(help));
-            }
+    }
+
+    /// Warns of a path with the pattern syntax of other programs.
+    fn warn_of_foreign_syntax(&mut self, path: &Spanned<ParsedText<Pattern>>) {
+        let text = path.get_ref().0.to_string();
+        let part = SYNTAX_OF_OTHERS.into_iter().find(|part| text.contains(part));
+        if let Some(part) = part.or(text.ends_with('$').then_some("$")) {
+            let fault = Diagnostic::warning(format!("`{part}` in a path has no meaning of its own"));
+            let help =
+                "write `{id}` for any one segment and `{*rest}` for any rest; other text is matched as it is";
+            self.fault(fault.at(&path.span(), "").help(help));
         }
     }
 

@@ -2,7 +2,10 @@
 
 use std::net::IpAddr;
 
-use hyper::{Uri, http::uri::PathAndQuery};
+use hyper::{
+    Uri,
+    http::uri::{Authority, PathAndQuery},
+};
 use rustls::pki_types::ServerName;
 
 use super::{
@@ -26,37 +29,19 @@ impl FromText for ServerUrl {
                 )
             });
         }
+        refuse_lists_and_bare_addresses(text)?;
         let fault = |why| {
             format!(
                 "`{text}` {why}\nwrite scheme, host and port: \"http://127.0.0.1:3000\", \"https://orders.internal\"; or \"unix:/run/app.sock\""
             )
         };
-        if text.matches("://").count() > 1 && text.contains(',') {
-            let each: Vec<_> = text.split(',').map(|url| format!("\"{}\"", url.trim())).collect();
-            return Err(format!("`{text}` is more than one URL\nwrite a list: [{}]", each.join(", ")));
-        }
-        let host = text.split_once("://").map_or("", |(_, rest)| rest.trim_end_matches('/'));
-        if host.matches(':').count() > 1 && host.bytes().all(|b| b.is_ascii_hexdigit() || b == b':') {
-            return Err(format!(
-                "`{text}` has no brackets around its address\nwrite \"http://[2001:db8::1]:3000\""
-            ));
-        }
         let url = text.parse::<Uri>().map_err(|_| fault("is not a valid URL"))?;
         let authority = url.authority().ok_or_else(|| fault("is not a valid URL"))?;
         let tls = match url.scheme_str() {
             Some("http") => false,
             Some("https") => true,
-            Some(other @ ("ws" | "wss")) => {
-                let scheme = other.replace("ws", "http");
-                return Err(format!(
-                    "`{other}://` is not a scheme of servers\nwrite \"{scheme}://{authority}\": WebSocket begins with a request of HTTP/1.1, and is forwarded without a setting"
-                ));
-            }
-            Some(other @ ("grpc" | "grpcs" | "h2" | "h2c")) => {
-                let scheme = if matches!(other, "grpc" | "h2c") { "http" } else { "https" };
-                return Err(format!(
-                    "`{other}://` is not a scheme of servers\nwrite \"{scheme}://{authority}\", and add `http2 = true` to the upstream"
-                ));
+            Some(other @ ("ws" | "wss" | "grpc" | "grpcs" | "h2" | "h2c")) => {
+                return Err(fault_of_scheme(other, authority));
             }
             _ => return Err(fault("does not begin with http://, https:// or unix:")),
         };
@@ -78,6 +63,34 @@ impl FromText for ServerUrl {
         }
         Ok(Self::Tcp { tls, host: host.to_owned(), port: port.unwrap_or(if tls { 443 } else { 80 }) })
     }
+}
+
+/// Refuses several URLs in one text, and an IPv6 address without brackets.
+fn refuse_lists_and_bare_addresses(text: &str) -> Result<(), String> {
+    if text.matches("://").count() > 1 && text.contains(',') {
+        let each: Vec<_> = text.split(',').map(|url| format!("\"{}\"", url.trim())).collect();
+        return Err(format!("`{text}` is more than one URL\nwrite a list: [{}]", each.join(", ")));
+    }
+    let host = text.split_once("://").map_or("", |(_, rest)| rest.trim_end_matches('/'));
+    if host.matches(':').count() > 1 && host.bytes().all(|b| b.is_ascii_hexdigit() || b == b':') {
+        return Err(format!(
+            "`{text}` has no brackets around its address\nwrite \"http://[2001:db8::1]:3000\""
+        ));
+    }
+    Ok(())
+}
+
+/// Returns the fault of a URL whose scheme is that of a protocol over HTTP.
+fn fault_of_scheme(scheme: &str, authority: &Authority) -> String {
+    let remedy = match scheme {
+        "ws" | "wss" => format!(
+            "write \"{}://{authority}\": WebSocket begins with a request of HTTP/1.1, and is forwarded without a setting",
+            scheme.replace("ws", "http")
+        ),
+        "grpc" | "h2c" => format!("write \"http://{authority}\", and add `http2 = true` to the upstream"),
+        _ => format!("write \"https://{authority}\", and add `http2 = true` to the upstream"),
+    };
+    format!("`{scheme}://` is not a scheme of servers\n{remedy}")
 }
 
 /// The URL of a collector that takes OTLP.
