@@ -139,7 +139,7 @@ def describe(options, binaries):
         *(f"{build} build: {first_line(binary, '--version')}" for build, binary in binaries.items()),
         first_line("nginx", "-v").replace("nginx version: ", ""),
         re.search(r"HAProxy version \S+|.*", first_line("haproxy", "-v"))[0],
-        f"Envoy {first_line(options.envoy, '--version').split('/')[1]}" if options.envoy else "",
+        f"Envoy {first_line(options.envoy, '--version').rpartition(': ')[2].split('/')[1]}" if options.envoy else "",
         re.search(r"Redis server v=\S+|.*", first_line("redis-server", "--version"))[0],
         f"{model[1] if model else platform.machine()}, {os.cpu_count()} CPUs",
         f"Linux {platform.release()}",
