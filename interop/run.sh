@@ -22,7 +22,7 @@ envoy() {
         echo "*** skipped, as there is no go on PATH: the real go-control-plane server, and the schemas of manifests ***" >&2
         return
     fi
-    (cd interop/manifests && go run . ../../docs/behind-envoy.md)
+    (cd interop/manifests && go run . ../../docs/behind-envoy.md ../../contrib/kubernetes/{envoy-gateway,istio}.yaml)
     cargo test --locked --test gateway decisions::go:: -- --nocapture
 }
 

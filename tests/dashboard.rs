@@ -1,5 +1,9 @@
 //! The dashboard in a real browser.
 
+use std::{fs, path::Path};
+
+use rcgen::{CertificateParams, KeyPair, date_time_ymd};
+
 use crate::harness::{
     browser::{Browser, ENTER, TAB},
     gateway::Gateway,
@@ -253,7 +257,7 @@ fn problems_are_at_the_top_and_go_away() {
     let browser = Browser::open(&page(&gateway));
     browser.wait_for("#problems", "The store is down");
     browser.wait_for("#problems", "Upstream orders: All servers are down");
-    let toml = std::fs::read_to_string(gateway.folder().join("gateway.toml")).unwrap();
+    let toml = fs::read_to_string(gateway.folder().join("gateway.toml")).unwrap();
     gateway.reload("nonsense");
     browser.wait_for("#problems", "The last reload failed");
     gateway.reload(
@@ -270,9 +274,39 @@ fn problems_are_at_the_top_and_go_away() {
         !problems.contains("store is down") && !problems.contains("reload failed")
     });
     let about = browser.text("#about");
-    let hostname = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+    let hostname = fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
     assert!(about.starts_with(&format!("{} (process {})", hostname.trim(), gateway.process())), "{about}");
     assert!(about.contains(concat!(" · version ", env!("CARGO_PKG_VERSION"), " · up 0 min")), "{about}");
+}
+
+/// Writes a certificate that is valid until the beginning of this year, and its key.
+fn certify(folder: &Path, year: i32) {
+    let key = KeyPair::generate().unwrap();
+    let mut params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+    (params.not_before, params.not_after) = (date_time_ymd(2020, 1, 1), date_time_ymd(year, 1, 1));
+    fs::write(folder.join("a.pem"), params.self_signed(&key).unwrap().pem()).unwrap();
+    fs::write(folder.join("a.key"), key.serialize_pem()).unwrap();
+}
+
+#[test]
+fn certificates_that_have_expired_are_a_problem_until_they_are_renewed() {
+    let folder = tempfile::tempdir().unwrap();
+    certify(folder.path(), 2021);
+    let file = |name: &str| folder.path().join(name).display().to_string();
+    let toml = format!(
+        "[server]\ntls = {{ certs = [{{ cert = {:?}, key = {:?} }}] }}\n[admin]\nlisten = \"127.0.0.1:0\"\n\
+         [[routes]]\npath = \"/\"\nrespond = {{ status = 200 }}\n",
+        file("a.pem"),
+        file("a.key")
+    );
+    let gateway = Gateway::start(&toml);
+    let browser = Browser::open(&page(&gateway));
+    browser.wait_for("#problems", "expired on 2021-01-01");
+    certify(folder.path(), 2999);
+    gateway.reload(&toml);
+    wait_until("the problem is gone", || {
+        browser.run("return document.querySelector('#problems').hidden") == serde_json::json!(true)
+    });
 }
 
 #[test]
@@ -335,7 +369,7 @@ fn all_numbers_of_the_tables_are_seen_on_a_phone() {
 #[test]
 fn bans_are_shown_and_lifted() {
     let gateway = gateway("1/h", "");
-    let toml = std::fs::read_to_string(gateway.folder().join("gateway.toml")).unwrap();
+    let toml = fs::read_to_string(gateway.folder().join("gateway.toml")).unwrap();
     gateway
         .reload(&toml.replace("plain = true\n", "plain = true\nban = { after = \"2/h\", for = \"1d\" }\n"));
     let browser = Browser::open(&page(&gateway));

@@ -1,7 +1,7 @@
-// Checks the manifests in docs/behind-envoy.md against the schemas of Envoy Gateway, Istio, Contour and the Gateway API, which are
+// Checks the manifests in docs/behind-envoy.md and contrib/kubernetes against the schemas of Envoy Gateway, Istio, Contour and the Gateway API, which are
 // fetched as Go modules, and of kgateway (kgateway.yaml). Unknown fields are errors, too.
 //
-//	go run . ../../docs/behind-envoy.md
+//	go run . ../../docs/behind-envoy.md ../../contrib/kubernetes/{envoy-gateway,istio}.yaml
 package main
 
 import (
@@ -106,6 +106,26 @@ func schemas(definition object, all map[string]any) {
 	}
 }
 
+// blocks returns the YAML of files: of a Markdown page each block, of others all of it.
+func blocks(names []string) []string {
+	var found []string
+	for _, name := range names {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			log.Fatal(err)
+		}
+		if !strings.HasSuffix(name, ".md") {
+			found = append(found, string(text))
+			continue
+		}
+		for _, block := range strings.Split(string(text), "```yaml\n")[1:] {
+			block, _, _ := strings.Cut(block, "\n```")
+			found = append(found, block)
+		}
+	}
+	return found
+}
+
 func main() {
 	definitions := []string{"kgateway.yaml"}
 	for module, pattern := range crds {
@@ -125,14 +145,9 @@ func main() {
 			schemas(definition, all)
 		}
 	}
-	page, err := os.ReadFile(os.Args[1])
-	if err != nil {
-		log.Fatal(err)
-	}
 	checked, faulty := 0, false
-	for _, block := range strings.Split(string(page), "```yaml\n")[1:] {
-		block, _, _ := strings.Cut(block, "\n```")
-		for _, manifest := range documents(block) {
+	for _, text := range blocks(os.Args[1:]) {
+		for _, manifest := range documents(text) {
 			if manifest["kind"] == nil {
 				continue
 			}
