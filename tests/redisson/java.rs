@@ -7,6 +7,7 @@ use std::{
     path::{Path, PathBuf},
     process::{Child, ChildStdin, ChildStdout, Command, Stdio},
     sync::{Arc, LazyLock},
+    time::SystemTime,
 };
 
 use serde_json::Value as Json;
@@ -154,4 +155,31 @@ fn either_side_sets_changes_releases_and_deletes() {
     assert_eq!(java.run("set it:carol overall 2 700"), "done");
     wait_until("both are taken", || passes(&gateway, "carol", 2));
     assert_eq!(java.run("wait it:carol 1 5000"), true);
+}
+
+#[test]
+fn java_keeps_working_while_gateways_join_and_leave() {
+    let redis = Redis::start();
+    let Some(mut java) = Java::start(&redis) else { return };
+    assert_eq!(java.run("set it:dora overall 20 500"), "done");
+    let begin = SystemTime::now();
+    java.send("flood it:dora 6000 1 2");
+    for leaves_in_order in [true, false] {
+        let gateway = gateway(&redis, "5/min");
+        wait_until("the gateway gets a share", || passes(&gateway, "dora", 1));
+        if leaves_in_order {
+            gateway.signal("TERM");
+        }
+    }
+    let left_ms = begin.elapsed().unwrap().as_millis() as u64;
+    let flood = java.answer();
+    assert_eq!(flood["errors"], serde_json::json!([]));
+    let begin_ms = begin.duration_since(SystemTime::UNIX_EPOCH).unwrap().as_millis() as u64;
+    let at: Vec<u64> = flood["at"].as_array().unwrap().iter().map(|at| at.as_u64().unwrap()).collect();
+    assert!(at[0] < begin_ms + left_ms && begin_ms + left_ms < at[at.len() - 1], "{left_ms} ms: {at:?}");
+    // What it set is as it was, and idle, all of it is available.
+    java.send("rate it:dora");
+    let rate = java.answer();
+    assert_eq!((rate["rate"].as_u64(), rate["interval"].as_u64()), (Some(20), Some(500)));
+    wait_until("all of it is available", || java.run("available it:dora") == 20);
 }

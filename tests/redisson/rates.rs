@@ -8,7 +8,7 @@ use std::{
 };
 
 use crate::{
-    harness::{client::Client, gateway::Gateway, redis::Redis, wait_until},
+    harness::{client::Client, gateway::Gateway, metrics::Metrics, redis::Redis, wait_until},
     redisson::{at, change, charge, peek, plant, release, take, take_many},
     store::stepped::Script,
 };
@@ -101,6 +101,37 @@ fn clients_and_operators_see_the_rate_of_redis() {
     // The remedy mends it.
     tollgate(&["limits", "set", "logins", "alice", "5/min", "--admin", &admin]);
     assert_eq!(ask("alice").1, "\"logins\";q=5;w=60");
+}
+
+#[test]
+fn a_reset_keeps_the_rate_and_frees_the_permits() {
+    let redis = Redis::start();
+    set_rate(&redis, "alice", "3", "3600000");
+    let gateway = Gateway::start(&toml(&redis, "5/min"));
+    let ask = || gateway.client().get_with("/", "x-user: alice\r\n").status;
+    assert_eq!([ask(), ask(), ask(), ask()], [204, 204, 204, 429]);
+    let admin = admin(&gateway);
+    let said = tollgate(&["limits", "reset", "logins", "alice", "--admin", &admin]);
+    assert!(said.starts_with("reset: "), "{said}");
+    assert_eq!(redis.command(&["HMGET", "it[1]:alice", "rate", "interval"]).trim(), "3\n3600000");
+    assert_eq!([ask(), ask(), ask(), ask()], [204, 204, 204, 429]);
+    let metrics = Metrics::scrape(admin.trim_start_matches("http://").trim_end_matches('/'));
+    let admitted = "tollgate_decisions_total{limit=\"logins\",outcome=\"admitted\",origin=\"store\"}";
+    assert_eq!(metrics.of(admitted), 6.0, "{}", metrics.text);
+}
+
+#[test]
+fn without_redis_each_limit_does_what_it_chose() {
+    for (policy, statuses) in
+        [("allow", [204, 204, 204]), ("deny", [503, 503, 503]), ("local", [204, 204, 429])]
+    {
+        let redis = Redis::away();
+        let toml = toml(&redis, "2/min")
+            .replace("[limits.logins]\n", &format!("[limits.logins]\non_failure = \"{policy}\"\n"));
+        let gateway = Gateway::start(&toml);
+        let ask = || gateway.client().get_with("/", "x-user: alice\r\n").status;
+        assert_eq!([ask(), ask(), ask()], statuses, "{policy}");
+    }
 }
 
 /// Returns the first state of the limits that the dashboard gets.
