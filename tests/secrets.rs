@@ -35,17 +35,24 @@ fn a_secret_comes_from_a_file_and_is_not_shown() {
 #[test]
 fn a_changed_token_file_replaces_the_token_without_a_restart() {
     let folder = tempfile::tempdir().unwrap();
-    let token = folder.path().join("token");
+    let [token, of_metrics] = ["token", "metrics"].map(|name| folder.path().join(name));
     fs::write(&token, "first-horse-battery\n").unwrap();
+    fs::write(&of_metrics, "first-metrics-horse\n").unwrap();
     let port = free_port();
     let gateway = Gateway::start(&format!(
-        "[admin]\nlisten = \"127.0.0.1:{port}\"\ntoken = \"${{file:{}}}\"\n{ROUTE}",
-        token.display()
+        "[admin]\nlisten = \"127.0.0.1:{port}\"\ntoken = \"${{file:{}}}\"\nmetrics_token = \"${{file:{}}}\"\n{ROUTE}",
+        token.display(),
+        of_metrics.display()
     ));
-    let status = |token: &str| {
+    let ask = |path: &str, token: &str| {
         let mut client = crate::harness::client::Client::connect(([127, 0, 0, 1], port).into());
-        client.ask(&format!("GET /api/routes\nauthorization: Bearer {token}")).status
+        client.ask(&format!("GET {path}\nauthorization: Bearer {token}")).status
     };
+    let status = |token: &str| ask("/api/routes", token);
+    assert_eq!(ask("/metrics", "first-metrics-horse"), 200);
+    fs::write(&of_metrics, "other-metrics-horse\n").unwrap();
+    wait_until("the gateway has read the other token", || ask("/metrics", "other-metrics-horse") == 200);
+    assert_eq!(ask("/metrics", "first-metrics-horse"), 401);
     assert_eq!((status("first-horse-battery"), status("other-horse-battery")), (200, 401));
     fs::write(&token, "other-horse-battery\n").unwrap();
     wait_until("the gateway has read the token", || status("other-horse-battery") == 200);

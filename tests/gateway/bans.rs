@@ -6,7 +6,12 @@ use std::{
 };
 
 use crate::{
-    harness::{client::Answer, gateway::Gateway, redis::Redis, wait_until},
+    harness::{
+        client::Answer,
+        gateway::Gateway,
+        redis::{Redis, cluster::Cluster},
+        wait_until,
+    },
     limit_all,
 };
 
@@ -52,15 +57,24 @@ fn a_key_that_is_refused_too_often_is_banned() {
     // It expires, in the slot of the count.
     let keys = redis.command(&["KEYS", "*:ban:*"]);
     assert!(keys.contains("tollgate:l:ban:{") && keys.lines().count() <= 2, "{keys}");
+    for key in keys.lines().filter(|key| !key.is_empty()) {
+        let left_ms = redis.command(&["PTTL", key]).trim().parse::<u64>().expect("it expires");
+        assert!((1..=3_600_000).contains(&left_ms), "{key}: {left_ms}");
+    }
 }
 
 #[test]
 fn a_ban_holds_in_all_gateways() {
-    let redis = Redis::start();
-    let config = format!("{}{}", redis.store(), limit_all(BANNING));
-    let [one, other] = [(), ()].map(|()| Gateway::start(&config));
-    breach(&one, "eve", 3);
-    wait_until("the other gateway knows", || is_banned(&of(&other, "eve")));
+    let (redis, cluster) = (Redis::start(), Cluster::start());
+    for url in [redis.url(), cluster.url()] {
+        let config = format!("[store]\nurl = \"{url}\"\ntimeout = \"2s\"\n{}", limit_all(BANNING));
+        let [one, other] = [(), ()].map(|()| Gateway::start(&config));
+        // Their counts are in different slots, if there are any.
+        for user in ["eve", "mallory", "trudy", "oscar"] {
+            breach(&one, user, 3);
+            wait_until("the other gateway knows", || is_banned(&of(&other, user)));
+        }
+    }
 }
 
 #[test]
