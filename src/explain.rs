@@ -275,7 +275,7 @@ impl DescribedLimit {
         let config = rule.config();
         match terms {
             Terms::Counts(asks) => {
-                let name = asks.first().and_then(|ask| key::name_of(config, ask.key()));
+                let name = asks.first().and_then(|ask| key::name_of(config, ask.key().as_str()));
                 self.known_as = name.map(str::to_owned);
                 let mut keys = asks.iter().map(|ask| ask.key().as_str().to_owned());
                 self.key = keys.next();

@@ -3,6 +3,7 @@
 use std::{fs, path::Path};
 
 use rcgen::{CertificateParams, KeyPair, date_time_ymd};
+use sha2::{Digest, Sha256};
 
 use crate::harness::{
     browser::{Browser, ENTER, TAB},
@@ -342,6 +343,26 @@ fn tables_show_delays_and_overrides_are_sorted_and_searched() {
     browser.write("#search", "BEE");
     wait_until("only the bee is left", || browser.text("#busiest tbody").lines().count() == 1);
     assert_eq!(first("busiest"), "bee");
+    is_clean(&browser, &page(&gateway));
+}
+
+#[test]
+fn keys_of_a_file_are_shown_by_their_names() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("keys.txt");
+    let hash: String = Sha256::digest("gold").iter().map(|byte| format!("{byte:02x}")).collect();
+    fs::write(&file, format!("{hash} partner\n")).unwrap();
+    let gateway = Gateway::start(&format!(
+        "[admin]\nlisten = \"127.0.0.1:0\"\n[limits.l]\nkey = \"header:x-api-key\"\nrate = \"1/h\"\nkeys_file = {file:?}\n\
+         [[routes]]\npath = \"/\"\nrespond = {{ status = 200 }}\nlimits = [\"l\"]\n"
+    ));
+    assert_eq!(["gold", "gold", "lead"].map(|key| ask(&gateway, key)), [200, 429, 200]);
+    let browser = Browser::open(&page(&gateway));
+    browser.wait_for("#busiest tbody", "partner\tl");
+    browser.wait_for("#busiest tbody", "127.0.0.1\tl");
+    // It can still be looked up.
+    browser.click("#refused tbody button");
+    browser.wait_for("#found-used", "1");
     is_clean(&browser, &page(&gateway));
 }
 

@@ -318,6 +318,7 @@ pub(super) fn top(gateway: &Gateway, noted: fn(&Rule) -> &HeavyHitters) -> Value
             "limit": name,
             "key": hits.key,
             "written": key::written(rule.config(), &hits.key),
+            "name": key::name_of(rule.config(), &hits.key),
             "at_least": hits.at_least,
             "at_most": hits.at_most,
             "per_second": rounded(hits.at_least as f64 / seconds),

@@ -267,20 +267,7 @@ pub fn of_values(limit: &config::LimitSettings, values: &[String]) -> Key {
 /// The key of this text as people write it, for [`key_of`]. There is none if it isn't of this limit, whose configuration may have changed, or
 /// isn't UTF-8.
 pub fn written(limit: &config::LimitSettings, text: &str) -> Option<String> {
-    let mut texts = Vec::with_capacity(limit.key.len());
-    let mut rest = text;
-    while limit.key.len() > 1 && !rest.is_empty() {
-        let (length, after) = rest.split_once(':')?;
-        let (part, after) = after.split_at_checked(length.parse().ok()?)?;
-        texts.push(part);
-        rest = after.strip_prefix(',').unwrap_or(after);
-    }
-    if limit.key.len() == 1 {
-        texts.push(rest);
-    }
-    if texts.len() != limit.key.len() {
-        return None;
-    }
+    let texts = texts_of(text, limit.key.len())?;
     let values = limit.key.iter().zip(texts).map(|(part, text)| written_part(limit, part, text));
     let mut values = values.collect::<Option<Vec<String>>>()?;
     match values.len() {
@@ -418,9 +405,9 @@ fn matches_pattern(parts: &[KeyPart], values: &[&Option<Value<'_>>], key: &[Opti
         })
 }
 
-/// Returns the texts of the parts of a key. `None` if it doesn't have as many.
-fn texts_of(key: &Key, count: usize) -> Option<Vec<&str>> {
-    let mut rest = key.as_str();
+/// Returns the texts of the parts of a key with this text. `None` if it doesn't have as many.
+fn texts_of(key: &str, count: usize) -> Option<Vec<&str>> {
+    let mut rest = key;
     if count == 1 {
         return Some(vec![rest]);
     }

@@ -357,8 +357,9 @@ function keysTable(place, title, empty, more = []) {
   return new Table(byId(place), title, columns, { idOf: (hit) => `${hit.limit} ${hit.key}`, empty });
 }
 
-/** Returns a key with its parts side by side and its hashes shortened. */
-function shortened({ written, key }) {
+/** Returns the name of a key, or else its parts side by side with their hashes shortened. */
+function shortened({ name, written, key }) {
+  if (name) return name;
   if (!written?.startsWith("[")) return written ?? key;
   const parts = JSON.parse(written);
   return parts.map((part) => part.replace(/^(sha256:[0-9a-f]{8})[0-9a-f]{24}$/, "$1…")).join(" · ");

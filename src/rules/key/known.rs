@@ -2,8 +2,6 @@
 
 use std::net::IpAddr;
 
-use tollgate_limiter::Key;
-
 use super::{PartValues, Value, texts_of};
 use crate::config::{KnownKeys, LimitSettings, UnknownKey};
 
@@ -25,8 +23,8 @@ pub(super) fn are_known(
     true
 }
 
-/// Returns the name that the limit's file gives to a key, if it does.
-pub(crate) fn name_of<'l>(limit: &'l LimitSettings, key: &Key) -> Option<&'l str> {
+/// Returns the name that the limit's file gives to the key of this text, if it does.
+pub(crate) fn name_of<'l>(limit: &'l LimitSettings, key: &str) -> Option<&'l str> {
     let known = limit.known_keys.as_ref()?;
     let text = *texts_of(key, limit.key.len())?.get(known.part)?;
     known.name_of_hash(text.split_once("=sha256/")?.1)

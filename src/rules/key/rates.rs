@@ -71,7 +71,7 @@ impl OwnRates {
 
     /// Returns the rate of a key. `None` if it has the limit's.
     pub(crate) fn of(&self, key: &Key) -> Option<Rate> {
-        let texts = (!self.rates.is_empty()).then(|| texts_of(key, self.parts))??;
+        let texts = (!self.rates.is_empty()).then(|| texts_of(key.as_str(), self.parts))??;
         let is_own = |(own, _): &&(Vec<Option<String>>, Rate)| {
             own.iter().zip(&texts).all(|(own, text)| own.as_ref().is_none_or(|own| own == text))
         };
