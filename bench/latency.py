@@ -13,7 +13,6 @@ import json
 import os
 import pathlib
 import re
-import resource
 import signal
 import statistics
 import sys
@@ -25,7 +24,7 @@ import report
 from cases import NGINX, OPENRESTY, TOLLGATE, invalidity
 from measure import BENCH, BUILD_SECONDS, MANY_KEYS, OTHER_CPU, PEERS, TOLERATED_SHARE, Bench, Row, progress
 from processes import Invalid, Processes
-from run import build, check_machine, describe, program
+from run import build, describe, prepare, program
 
 ENVOY = PEERS / "envoy-proxy.yaml"
 SHARES = (0.5, 0.8)
@@ -163,11 +162,7 @@ class Loop:
 
 def measure(options):
     """Returns the figures of the rows, and the conditions of the run."""
-    check_machine()
-    files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda *_: sys.exit("stopped"))
+    prepare()
     results = collections.defaultdict(list)
     with tempfile.TemporaryDirectory(prefix="tollgate-") as folder, Processes(pathlib.Path(folder)) as processes:
         works, scratch = steady_rows(options), processes.scratch
@@ -218,7 +213,7 @@ def ratios(options, results):
 def table(options, results):
     """Returns the tables as lines of Markdown, which are readable in a terminal, too."""
     width = max(map(len, results)) + 2
-    lines = ["| " + " | ".join(["row".ljust(width), *(title.rjust(wide(form)) for title, _, form in COLUMNS)]) + " |"]
+    lines = ["| " + " | ".join(["row".ljust(width), *(title.rjust(report.width(form)) for title, _, form in COLUMNS)]) + " |"]
     lines.append("|---" + "|--:" * len(COLUMNS) + "|")
     for name, rounds in results.items():
         if reason := invalidity(rounds):
@@ -233,10 +228,6 @@ def table(options, results):
         verdict = "" if goal is None else "goal" if median <= goal else "missed"
         lines.append(f"| {name} | {median:.2f} | {min(rounds):.2f} to {max(rounds):.2f} | {goal or ''} | {verdict} |")
     return lines
-
-
-def wide(form):
-    return int(form.partition(".")[0])
 
 
 def main():

@@ -47,7 +47,7 @@ enum Response {
 #[derive(Default)]
 struct Results {
     latencies: Vec<f64>,
-    /// By how much the generator itself was late.
+    /// The times by which the generator itself was late.
     delays: Vec<f64>,
     not_2xx: usize,
     hot: usize,

@@ -105,6 +105,15 @@ def check_machine():
         sys.exit(f"needs CPU {GATEWAY_CPU} and CPU {OTHER_CPU}; may run on {sorted(os.sched_getaffinity(0))}")
 
 
+def prepare():
+    """Checks the machine, allows as many open files as it can, and has signals end the program in order."""
+    check_machine()
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda *_: sys.exit("stopped"))
+
+
 def build(options, rows, processes):
     """Builds the programs that the rows measure. Returns Tollgate's binaries by build."""
     for row in rows:
@@ -151,11 +160,7 @@ def describe(options, binaries):
 def measure(options):
     """Returns the figures of the rows, and the conditions of the run."""
     rows = choose_rows(options)
-    check_machine()
-    files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda *_: sys.exit("stopped"))
+    prepare()
     results = collections.defaultdict(list)
     with tempfile.TemporaryDirectory(prefix="tollgate-") as scratch, Processes(pathlib.Path(scratch)) as processes:
         binaries = build(options, rows, processes)

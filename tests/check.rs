@@ -194,16 +194,20 @@ fn connect_decides_in_redis_and_leaves_nothing_behind() {
     assert!(status == 1 && told.contains("error: gateway.toml: store redis://"), "{status}: {told}");
 }
 
+/// Writes a certificate that is valid until the beginning of this year, and its key.
+pub(crate) fn certify(folder: &Path, year: i32) {
+    let key = KeyPair::generate().unwrap();
+    let mut params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+    (params.not_before, params.not_after) = (date_time_ymd(2020, 1, 1), date_time_ymd(year, 1, 1));
+    fs::write(folder.join("a.pem"), params.self_signed(&key).unwrap().pem()).unwrap();
+    fs::write(folder.join("a.key"), key.serialize_pem()).unwrap();
+}
+
 #[test]
 fn connect_finds_certificates_that_expire() {
     let file = |year: i32| {
         let folder = tempfile::tempdir().unwrap();
-        let key = KeyPair::generate().unwrap();
-        let mut params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
-        params.not_before = date_time_ymd(2020, 1, 1);
-        params.not_after = date_time_ymd(year, 1, 1);
-        fs::write(folder.path().join("a.pem"), params.self_signed(&key).unwrap().pem()).unwrap();
-        fs::write(folder.path().join("a.key"), key.serialize_pem()).unwrap();
+        certify(folder.path(), year);
         let port = free_port();
         let toml = format!(
             "[server]\nlisten = \"127.0.0.1:{port}\"\ntls = {{ certs = [{{ cert = \"a.pem\", key = \"a.key\" }}] }}\n{GOOD}"

@@ -1,16 +1,18 @@
 //! The dashboard in a real browser.
 
-use std::{fs, path::Path};
+use std::fs;
 
-use rcgen::{CertificateParams, KeyPair, date_time_ymd};
 use sha2::{Digest, Sha256};
 
-use crate::harness::{
-    browser::{Browser, ENTER, TAB},
-    gateway::Gateway,
-    redis::Redis,
-    upstream::Upstream,
-    wait_until,
+use crate::{
+    check::certify,
+    harness::{
+        browser::{Browser, ENTER, TAB},
+        gateway::Gateway,
+        redis::Redis,
+        upstream::Upstream,
+        wait_until,
+    },
 };
 
 /// Returns a configuration with a limit by unhashed API key, an admin port, and more keys of [admin].
@@ -278,15 +280,6 @@ fn problems_are_at_the_top_and_go_away() {
     let hostname = fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
     assert!(about.starts_with(&format!("{} (process {})", hostname.trim(), gateway.process())), "{about}");
     assert!(about.contains(concat!(" · version ", env!("CARGO_PKG_VERSION"), " · up 0 min")), "{about}");
-}
-
-/// Writes a certificate that is valid until the beginning of this year, and its key.
-fn certify(folder: &Path, year: i32) {
-    let key = KeyPair::generate().unwrap();
-    let mut params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
-    (params.not_before, params.not_after) = (date_time_ymd(2020, 1, 1), date_time_ymd(year, 1, 1));
-    fs::write(folder.join("a.pem"), params.self_signed(&key).unwrap().pem()).unwrap();
-    fs::write(folder.join("a.key"), key.serialize_pem()).unwrap();
 }
 
 #[test]

@@ -54,9 +54,9 @@ impl BodyTemplate {
         text.split(|c| !is_of_word(c)).find(|word| {
             let meant = word.to_ascii_lowercase().replace(['-', '_'], "");
             let before = &text[..word.as_ptr() as usize - text.as_ptr() as usize];
-            let is_exact = matches!(*word, "retry_after" | "limit") && !before.ends_with(['$', '%']);
-            let is_alone = is_exact && !before.ends_with("{{") && !before.ends_with("${");
-            matches!(&*meant, "retryafter" | "limit") && before.ends_with(['{', '$', '%']) && !is_alone
+            let is_in_braces = before.ends_with('{') && !before.ends_with("{{") && !before.ends_with("${");
+            let is_placeholder = is_in_braces && matches!(*word, "retry_after" | "limit");
+            matches!(&*meant, "retryafter" | "limit") && before.ends_with(['{', '$', '%']) && !is_placeholder
         })
     }
 

@@ -212,3 +212,12 @@ fn the_folder_within_that_has_the_rules_is_named() {
         "{warnings}"
     );
 }
+
+#[test]
+fn a_damaged_certificate_is_not_taken_for_a_key() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let damaged = "-----BEGIN CERTIFICATE-----\n!\n-----END CERTIFICATE-----\n";
+    std::fs::write(folder.path().join("a.pem"), damaged).expect("it is written");
+    let fault = super::tls::read_certificates(&mut Sources::default(), folder.path(), "a.pem");
+    assert!(fault.expect_err("it is damaged").starts_with("`a.pem` is not a valid PEM file\n"));
+}

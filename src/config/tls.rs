@@ -121,7 +121,7 @@ pub(super) fn read_certificates(
     const REMEDY: &str = "the file needs at least one `-----BEGIN CERTIFICATE-----`";
     let bytes = sources.read(folder.join(written)).map_err(|error| unreadable(&error, written))?;
     let read = CertificateDer::pem_slice_iter(&bytes).collect::<Result<Vec<_>, _>>();
-    let certificates = read.map_err(|_| unusable(&bytes, written, REMEDY))?;
+    let certificates = read.map_err(|_| format!("`{written}` is not a valid PEM file\n{REMEDY}"))?;
     if certificates.is_empty() {
         let what = if has_block(&bytes, "PRIVATE KEY") { "is a private key" } else { "has no certificate" };
         return Err(format!("`{written}` {what}\n{REMEDY}"));
@@ -138,9 +138,8 @@ pub(super) fn read_key(
     folder: &Path,
     written: &str,
 ) -> Result<PrivateKeyDer<'static>, String> {
-    const REMEDY: &str = "the file needs an unencrypted `-----BEGIN PRIVATE KEY-----`";
     let bytes = sources.read(folder.join(written)).map_err(|error| unreadable(&error, written))?;
-    PrivateKeyDer::from_pem_slice(&bytes).map_err(|_| unusable(&bytes, written, REMEDY))
+    PrivateKeyDer::from_pem_slice(&bytes).map_err(|_| unusable_key(&bytes, written))
 }
 
 fn unreadable(error: &io::Error, written: &str) -> String {
@@ -149,20 +148,20 @@ fn unreadable(error: &io::Error, written: &str) -> String {
     )
 }
 
-/// Describes a file that doesn't have what it should.
-fn unusable(bytes: &[u8], written: &str, remedy: &str) -> String {
-    let rows = [
-        (has_block(bytes, "ENCRYPTED"), "is encrypted"),
-        (has_block(bytes, "CERTIFICATE"), "is a certificate, not a private key"),
-        (!has_block(bytes, "-----BEGIN"), "contains no PEM data"),
-    ];
-    let what = rows.iter().find(|(applies, _)| *applies).map_or("is not a valid PEM file", |(_, what)| what);
-    let decrypt = if rows[0].0 {
-        format!("; decrypt it: openssl pkey -in {written} -out gateway.key")
-    } else {
-        String::new()
+/// Describes a file that has no key that can be used.
+fn unusable_key(bytes: &[u8], written: &str) -> String {
+    const REMEDY: &str = "the file needs an unencrypted `-----BEGIN PRIVATE KEY-----`";
+    if has_block(bytes, "ENCRYPTED") {
+        return format!(
+            "`{written}` is encrypted\n{REMEDY}; decrypt it: openssl pkey -in {written} -out gateway.key"
+        );
+    }
+    let what = match (has_block(bytes, "-----BEGIN"), has_block(bytes, "CERTIFICATE")) {
+        (false, _) => "contains no PEM data",
+        (true, true) => "is a certificate, not a private key",
+        (true, false) => "is not a valid PEM file",
     };
-    format!("`{written}` {what}\n{remedy}{decrypt}")
+    format!("`{written}` {what}\n{REMEDY}")
 }
 
 /// Returns true if a file in PEM has this word.

@@ -101,6 +101,17 @@ fn set_password(server: &Redis, password: &str) {
     server.command(&["ACL", "SETUSER", "gateway", "on", "resetpass", &password, "~*", "&*", "+@all"]);
 }
 
+/// Starts Redis, and a gateway that has counted key `a` there with its first password.
+fn logged_in() -> (Redis, Secret, Gateway) {
+    let redis = Redis::start();
+    set_password(&redis, "first");
+    let secret = Secret::new("first");
+    let url = format!("redis://gateway:{}@127.0.0.1:{}", secret.reference(), redis.port());
+    let gateway = Gateway::start(&by_key(&format!("url = \"{url}\"")));
+    assert_five_pass(&[&gateway], "a");
+    (redis, secret, gateway)
+}
+
 /// Returns how many logins a server has rejected lately. Its log counts equal ones in one entry.
 fn failed_logins(server: &Redis) -> u64 {
     let log = server.command(&["ACL", "LOG"]);
@@ -141,12 +152,7 @@ fn a_reload_uses_the_new_password_and_no_request_fails() {
 
 #[test]
 fn a_password_that_redis_gets_later_is_tried_again_while_old_connections_serve() {
-    let redis = Redis::start();
-    set_password(&redis, "first");
-    let secret = Secret::new("first");
-    let url = format!("redis://gateway:{}@127.0.0.1:{}", secret.reference(), redis.port());
-    let gateway = Gateway::start(&by_key(&format!("url = \"{url}\"")));
-    assert_five_pass(&[&gateway], "a");
+    let (redis, secret, gateway) = logged_in();
     let last = connections(&redis).into_iter().max().expect("a connection");
     reload(&gateway, &secret, "second");
     wait_until("Redis's words are logged", || gateway.log().contains("WRONGPASS"));
@@ -163,12 +169,7 @@ fn a_password_that_redis_gets_later_is_tried_again_while_old_connections_serve()
 
 #[test]
 fn a_login_that_redis_rejects_is_tried_once_a_second() {
-    let redis = Redis::start();
-    set_password(&redis, "first");
-    let secret = Secret::new("first");
-    let url = format!("redis://gateway:{}@127.0.0.1:{}", secret.reference(), redis.port());
-    let gateway = Gateway::start(&by_key(&format!("url = \"{url}\"")));
-    assert_five_pass(&[&gateway], "a");
+    let (redis, secret, gateway) = logged_in();
     let trying = connections(&redis).len() as u64;
     reload(&gateway, &secret, "second");
     let rejected = || failed_logins(&redis);

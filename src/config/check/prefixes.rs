@@ -39,10 +39,11 @@ fn is_prefix(path: &str) -> bool {
 /// Returns the route with the longest prefix that takes the paths below a route's own.
 fn wider<'r>(route: &RouteSettings, routes: &'r [RouteSettings]) -> Option<&'r RouteSettings> {
     let path = route.matcher.path.to_string();
-    let prefix = |other: &RouteSettings| {
-        let (prefix, _) =
-            other.matcher.path.to_string().split_once("{*").map(|(a, b)| (a.to_owned(), b.to_owned()))?;
-        (path.starts_with(&prefix) && other.matcher.host == route.matcher.host).then_some(prefix.len())
+    let length_of_prefix = |other: &RouteSettings| {
+        let pattern = other.matcher.path.to_string();
+        let (prefix, _) = pattern.split_once("{*")?;
+        (path.starts_with(prefix) && other.matcher.host == route.matcher.host).then_some(prefix.len())
     };
-    routes.iter().filter(|other| prefix(other).is_some()).max_by_key(|other| prefix(other))
+    let wider = routes.iter().filter_map(|other| Some((length_of_prefix(other)?, other)));
+    wider.max_by_key(|(length, _)| *length).map(|(_, other)| other)
 }

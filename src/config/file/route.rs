@@ -37,7 +37,8 @@ pub(in crate::config) struct RouteTable {
     /// Query parameters that a request must have, with their values. Default: none.
     pub query: Pairs<String, String>,
     /// Claims that the request's token must have, with their values: `{ plan = "pro" }`. A list matches if it contains the
-    /// value. A name that begins with a slash is a JSON pointer to a nested claim: `{ "/realm_access/roles" = "admin" }`. Only a token that `[jwt]` verifies counts; without one, the route doesn't match. Default: none.
+    /// value. A name that begins with a slash is a JSON pointer to a nested claim: `{ "/realm_access/roles" = "admin" }`.
+    /// Only a token that `[jwt]` verifies counts; without one, the route doesn't match. Default: none.
     pub claims: Pairs<String, String>,
     /// Name of the upstream to forward to, or several with their weights, 0 to 1000: `{ stable = 95, canary = 5 }`. Each
     /// request goes to one of them by chance. Required, unless `respond` or `redirect` is given.
