@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs what others made: servers that speak Redis's protocol, the real clients of other limiters beside Tollgate (Redisson's
-# RRateLimiter, with Maven and Java), Envoy
+# RRateLimiter and Spring Cloud Gateway, with Maven and Java), Envoy
 # Gateway's management server and the schemas of manifests (with Go), tools that check the files that
 # Tollgate is installed with, and Debian's, which install its package.
 #
@@ -10,7 +10,7 @@ cd "$(dirname "$0")/.."
 
 redisson() {
     if ! command -v mvn >/dev/null; then
-        echo "*** skipped, as there is no mvn on PATH: the real Redisson client ***" >&2
+        echo "*** skipped, as there is no mvn on PATH: the real Redisson client and Spring Cloud Gateway ***" >&2
         echo "install Maven, which brings Java: apt-get install maven, dnf install maven, or brew install maven" >&2
     fi
     export TOLLGATE_INTEROP_SECONDS=${TOLLGATE_INTEROP_SECONDS:-60}

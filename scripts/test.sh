@@ -2,7 +2,7 @@
 # Runs the project's checks.
 #
 #   scripts/test.sh          all of them, as CI does
-#   scripts/test.sh interop  what is made by others: Redis 6.2 and 8, Valkey; Redisson's client with Maven; Envoy Gateway's server with Go; linters and schemas for contrib/, the Dockerfile and the
+#   scripts/test.sh interop  what is made by others: Redis 6.2 and 8, Valkey; Redisson's client and Spring Cloud Gateway with Maven; Envoy Gateway's server with Go; linters and schemas for contrib/, the Dockerfile and the
 #                            dependencies; features and packages of each crate; the Debian package in a root of its own. A part alone:
 #                            scripts/test.sh interop contrib
 #   scripts/test.sh quick    format, clippy, unit tests and one test of the gateway: what to run after each change
@@ -129,7 +129,7 @@ RUST_TEST_THREADS=$((2 * $(getconf _NPROCESSORS_ONLN))) step cargo test --locked
 step cargo test --locked --test timing -- --test-threads=1
 
 if ! command -v mvn >/dev/null; then
-    echo "==> skipped, as there is no mvn: the real Redisson client beside gateways"
+    echo "==> skipped, as there is no mvn: the real Redisson client and Spring Cloud Gateway beside gateways"
     echo "    install Maven, which brings Java: apt-get install maven, dnf install maven, or brew install maven"
 fi
 if command -v docker-compose >/dev/null; then

@@ -4,6 +4,7 @@
 mod facts;
 mod faults;
 mod java;
+mod migration;
 mod rates;
 mod sharing;
 mod transcripts;

@@ -21,19 +21,23 @@ const VERSION: &str = "4.7.0";
 
 /// The folder in which the program was built. `None` if this machine has no Maven.
 static BUILT: LazyLock<Option<PathBuf>> = LazyLock::new(|| {
+    let target = build("interop/redisson", &[&format!("-Dredisson.version={VERSION}")])?;
+    Some(target.join(VERSION))
+});
+
+/// Builds a project with Maven, and returns the folder of what it makes. `None` if this machine has no Maven.
+pub(super) fn build(project: &str, arguments: &[&str]) -> Option<PathBuf> {
     let has_maven = Command::new("mvn").arg("--version").stdout(Stdio::null()).status().is_ok();
     if !has_maven {
-        eprintln!(
-            "\n*** SKIPPED: no mvn on PATH, so the real Redisson client wasn't run: apt-get install maven ***\n"
-        );
+        eprintln!("\n*** SKIPPED: no mvn on PATH, so {project} wasn't run: apt-get install maven ***\n");
         return None;
     }
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("interop/redisson");
-    let arguments = ["-q", "-B", "package", &format!("-Dredisson.version={VERSION}")];
-    let status = Command::new("mvn").args(arguments).current_dir(&folder).status().unwrap();
-    assert!(status.success(), "interop/redisson doesn't build");
-    Some(folder.join("target").join(VERSION))
-});
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(project);
+    let mut command = Command::new("mvn");
+    command.args(["-q", "-B", "package"]).args(arguments).current_dir(&folder);
+    assert!(command.status().unwrap().success(), "{project} doesn't build");
+    Some(folder.join("target"))
+}
 
 /// A Java process with a client of its own.
 pub(super) struct Java {

@@ -45,7 +45,7 @@ fn tollgate(words: &[&str]) -> String {
     String::from_utf8([stdout, stderr].concat()).unwrap()
 }
 
-fn admin(gateway: &Gateway) -> String {
+pub(super) fn admin(gateway: &Gateway) -> String {
     let (_, admin) = gateway.greeting().split_once("dashboard: ").unwrap();
     admin.lines().next().unwrap().to_owned()
 }

@@ -13,9 +13,9 @@ public class Gateway {
         SpringApplication.run(Gateway.class, arguments);
     }
 
-    /** Requests are counted by X-Key. */
+    /** Requests are counted by X-Key, as if it were the name of a user. */
     @Bean
-    KeyResolver byKey() {
+    KeyResolver userKeyResolver() {
         return exchange -> Mono.justOrEmpty(exchange.getRequest().getHeaders().getFirst("X-Key"));
     }
 }
