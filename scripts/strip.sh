@@ -3,4 +3,7 @@
 #
 #   scripts/strip.sh PROGRAM RESULT
 set -eu
+# Where the compiler has its LLVM, which the tool finds by itself only beside the component llvm-tools.
+LD_LIBRARY_PATH=$(rustc --print sysroot)/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+export LD_LIBRARY_PATH
 "$(rustc --print target-libdir)/../bin/rust-objcopy" --strip-all "$1" "$2"
