@@ -16,6 +16,13 @@ until_true() {
     echo "timeout: $*"
     exit 1
 }
+# `!` before a command would not end the script if the command succeeds.
+refuse() {
+    if "$@"; then
+        echo "succeeded: $*"
+        exit 1
+    fi
+}
 
 dpkg --install /older.deb
 systemctl is-active tollgate.socket tollgate.service
@@ -27,13 +34,14 @@ answer | grep -q '^HTTP/1.1 429'
 # An invalid file fails the reload, and nothing changes.
 cp /etc/tollgate/gateway.toml /valid.toml
 echo 'nonsense = 1' >>/etc/tollgate/gateway.toml
-! systemctl reload tollgate
+refuse systemctl reload tollgate
 sed 's#5/10s#1000000/10s#' /valid.toml >/etc/tollgate/gateway.toml
 systemctl reload tollgate
 until_true has_rate 1000000
 
 # Clients that connect while the package is upgraded wait, and none fails.
 (
+    set +x
     while [ ! -e /ended ]; do
         answer | grep -q '^HTTP/1.1 200' || echo failed
         echo asked
@@ -49,7 +57,7 @@ asked=$(wc -l </load)
 until_true sh -c "test \"\$(wc -l </load)\" -gt $((asked + 50))"
 touch /ended
 wait "$load"
-! grep -v asked /load
+refuse grep -v asked /load
 has_rate 1000000
 
 # A log that is rotated while the service runs goes on in a new file.
@@ -63,8 +71,8 @@ answer >/dev/null
 until_true test -s /var/log/tollgate/access.log
 
 dpkg --remove tollgate
-! systemctl is-active tollgate.service
+refuse systemctl is-active tollgate.service
 dpkg --purge tollgate
 test -z "$(find / -xdev -name '*tollgate*' -not -path '/tarball/*' -not -path '/proc/*' -not -path '/sys/*')"
-! getent passwd tollgate
+refuse getent passwd tollgate
 echo passed >/result
