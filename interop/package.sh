@@ -2,11 +2,14 @@
 # Packages a program as release.sh does, and tests the packages in a Debian 12 of their own: installed, started, queried, reloaded, upgraded under
 # load, removed and purged (interop/package/check.py). It needs root, for chroot.
 #
-#   interop/package.sh [PROGRAM]    by default the development build
+#   interop/package.sh [PROGRAM [OLDER]]
+#
+# PROGRAM is the development build by default. OLDER is what it is upgraded from: a program of an earlier commit, or PROGRAM itself by default.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 PATH=$PATH:/usr/sbin
 program=${1:-target/debug/tollgate}
+older=${2:-$program}
 if [ "$(id --user)" -ne 0 ]; then
     echo "*** skipped, as it needs root: the tests of the Debian package ***" >&2
     exit
@@ -29,7 +32,7 @@ rm -rf "$root"
 cp --archive "$base" "$root"
 trap 'rm -rf "$root" "$PWD/target/image-root"' EXIT
 
-TOLLGATE_RELEASE=0.0.9 scripts/release.sh "$program" >/dev/null
+TOLLGATE_RELEASE=0.0.9 scripts/release.sh "$older" >/dev/null
 cp dist/tollgate_0.0.9_*.deb target/older.deb
 rm dist/*0.0.9*
 scripts/release.sh "$program" >/dev/null

@@ -18,7 +18,7 @@ ROOT = pathlib.Path(sys.argv[1])
 IMAGE = pathlib.Path(sys.argv[2])
 IMAGE_BYTES_MOST = 60_000_000
 CONFIGURATION = ROOT / "etc/tollgate/gateway.toml"
-PERMITS = 3000
+PERMITS = 10_000
 FLEET = f"""
 [server]
 listen = "127.0.0.1:PORT"
@@ -141,7 +141,7 @@ def installed():
     began = time.monotonic()
     run("dpkg", "--install", "/older.deb")
     run("getent", "passwd", "tollgate")
-    assert run("tollgate", "--version").startswith("tollgate "), "no version"
+    assert version(), "no version"
     for name in ["usr/share/man/man1/tollgate-check.1.gz", "usr/share/bash-completion/completions/tollgate", "lib/systemd/system/tollgate.socket"]:
         assert (ROOT / name).exists(), name
     assert "/etc/tollgate/gateway.toml" in run("dpkg-query", "--show", "--showformat=${Conffiles}", "tollgate")
@@ -162,8 +162,8 @@ def installed():
 class Load:
     """Clients that send requests through HAProxy until they are told to end."""
 
-    def __init__(self, clients):
-        self.statuses, self.failures, self.ended = [], [], False
+    def __init__(self, clients, pause):
+        self.statuses, self.failures, self.ended, self.pause = [], [], False, pause
         self.threads = [threading.Thread(target=self.client) for _ in range(clients)]
         for thread in self.threads:
             thread.start()
@@ -174,6 +174,10 @@ class Load:
                 self.statuses.append(get(7000)[0])
             except (OSError, http.client.HTTPException) as error:
                 self.failures.append(repr(error))
+            time.sleep(self.pause)
+
+    def admitted(self):
+        return self.statuses.count(200)
 
     def end(self):
         self.ended = True
@@ -181,26 +185,39 @@ class Load:
             thread.join()
 
 
+def version():
+    """The version of the installed program, with its commit."""
+    return run("tollgate", "--version").splitlines()[0].removeprefix("tollgate ")
+
+
 def upgraded_under_load():
+    older = version()
     with tempfile.TemporaryDirectory() as folder:
         for number in (1, 2):
             (ROOT / f"etc/tollgate/{number}.toml").write_text(FLEET.replace("PORT", str(7000 + number)))
         proxy = pathlib.Path(folder) / "haproxy.cfg"
         proxy.write_text(HAPROXY)
         redis = subprocess.Popen(["redis-server", "--port", "6379", "--save", "", "--dir", folder], stdout=subprocess.DEVNULL)
+        until("Redis answers", lambda: subprocess.run(["redis-cli", "ping"], capture_output=True).stdout == b"PONG\n")
         gateways = [start("/usr/bin/tollgate", "run", "--config", f"/etc/tollgate/{number}.toml") for number in (1, 2)]
         haproxy = subprocess.Popen(["haproxy", "-q", "-db", "-f", str(proxy)])
         until("both gateways are ready", lambda: answers(7001) and answers(7002) and answers(7000))
-        load = Load(clients=8)
+        # Slowly, so that permits are left when the gateways are replaced.
+        load = Load(clients=8, pause=0.1)
         until("there is load", lambda: len(load.statuses) > 100)
         run("dpkg", "--force-confold", "--install", "/newer.deb")
+        load.pause = 0
+        admitted = []
         for at, number in enumerate((1, 2)):
+            admitted.append(load.admitted())
             stop(gateways[at])
             gateways[at] = start("/usr/bin/tollgate", "run", "--config", f"/etc/tollgate/{number}.toml")
             until("the new gateway is ready", lambda: answers(7000 + number))
             before = len(load.statuses)
             until("the new gateway serves", lambda: len(load.statuses) > before + 200)
-        until("the limit is reached", lambda: load.statuses.count(429) > 100, seconds=120)
+        admitted.append(load.admitted())
+        assert 0 < admitted[0] < admitted[1] < admitted[2] < PERMITS, f"not all mixtures of versions have admitted: {admitted}"
+        until("the limit is reached", lambda: load.statuses.count(429) > 100, seconds=240)
         load.end()
         statuses = {status: load.statuses.count(status) for status in set(load.statuses)}
         assert load.failures == [] and set(statuses) == {200, 429}, (statuses, load.failures[:5])
@@ -211,7 +228,9 @@ def upgraded_under_load():
         for number in (1, 2):
             (ROOT / f"etc/tollgate/{number}.toml").unlink()
     assert 'rate = "7/10s"' in CONFIGURATION.read_text(), "the upgrade has replaced the operator's file"
-    print(f"package: upgraded under load, {sum(statuses.values())} requests, none failed, {statuses[200]} of {PERMITS} permits")
+    print(f"package: upgraded from {older} to {version()} under load, {sum(statuses.values())} requests, none failed")
+    both = admitted[2] - admitted[0]
+    print(f"package: {statuses[200]} of {PERMITS} permits given: {admitted[0]} by old gateways, {both} during the replacement, the others by new ones")
 
 
 def removed():
