@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
 # Runs what others made: servers that speak Redis's protocol, the real clients of other limiters beside Tollgate (Redisson's
-# RRateLimiter and Spring Cloud Gateway, with Maven and Java), Envoy
-# Gateway's management server and the schemas of manifests (with Go), tools that check the files that
-# Tollgate is installed with, and Debian's, which install its package.
+# RRateLimiter and Spring Cloud Gateway, with Maven and Java), Envoy Gateway's management server (with Go), tools that check the files that
+# Tollgate is installed with (some with Go), and Debian's, which install its package.
 #
 #   interop/run.sh [stores|redisson|envoy|contrib|crates|package]    one of the parts alone
 set -euo pipefail
@@ -19,10 +18,9 @@ redisson() {
 
 envoy() {
     if ! command -v go >/dev/null; then
-        echo "*** skipped, as there is no go on PATH: the real go-control-plane server, and the schemas of manifests ***" >&2
+        echo "*** skipped, as there is no go on PATH: the real go-control-plane server ***" >&2
         return
     fi
-    (cd interop/manifests && go run . ../../docs/behind-envoy.md ../../contrib/kubernetes/{envoy-gateway,istio}.yaml)
     cargo test --locked --test gateway decisions::go:: -- --nocapture
 }
 
