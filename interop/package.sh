@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Packages a program as release.sh does, and tests the packages in a Debian 12 of their own: installed, started, queried, reloaded, upgraded under
-# load, removed and purged (interop/package/check.py). It needs root, for chroot.
+# load, removed and purged (interop/package/check.py), and runs the Dockerfile's stages there. It needs root, for chroot.
 #
 #   interop/package.sh [PROGRAM [OLDER]]
 #
@@ -30,7 +30,7 @@ fi
 root=$PWD/target/package-root
 rm -rf "$root"
 cp --archive "$base" "$root"
-trap 'rm -rf "$root" "$PWD/target/image-root"' EXIT
+trap 'rm -rf "$root" "$PWD/target/image-root" "$PWD/target/image-build"' EXIT
 
 TOLLGATE_RELEASE=0.0.9 scripts/release.sh "$older" >/dev/null
 cp dist/tollgate_0.0.9_*.deb target/older.deb
@@ -47,9 +47,9 @@ cp dist/*.deb "$root/newer.deb"
 mkdir "$root/tarball"
 tar --extract --gunzip --strip-components=1 --directory "$root/tarball" --file "$(ls dist/*.tar.gz)"
 image=$PWD/target/image-root
-rm -rf "$image"
-cp "$root/tarball/bin/tollgate" target/stripped
-scripts/image-root.sh target/stripped "$image"
+rm -rf "$image" "$PWD/target/image-build"
+cp --archive "$base" target/image-build
+interop/package/image.sh "$program" "$PWD/target/image-build" "$image"
 lintian --fail-on error,warning dist/*.deb
 # A network of its own, where ports are free.
 unshare --net --mount --pid --fork --kill-child python3 interop/package/check.py "$root" "$image"
