@@ -36,6 +36,7 @@ TOLLGATE_RELEASE=0.0.9 scripts/release.sh "$older" >/dev/null
 cp dist/tollgate_0.0.9_*.deb target/older.deb
 rm dist/*0.0.9*
 scripts/release.sh "$program" >/dev/null
+(cd dist && sha256sum --quiet --check SHA256SUMS)
 first=$(sha256sum dist/*.deb dist/*.tar.gz)
 scripts/release.sh "$program" >/dev/null
 if [ "$first" != "$(sha256sum dist/*.deb dist/*.tar.gz)" ]; then
@@ -44,8 +45,7 @@ if [ "$first" != "$(sha256sum dist/*.deb dist/*.tar.gz)" ]; then
 fi
 cp target/older.deb "$root/older.deb"
 cp dist/*.deb "$root/newer.deb"
-mkdir "$root/tarball"
-tar --extract --gunzip --strip-components=1 --directory "$root/tarball" --file "$(ls dist/*.tar.gz)"
+cp dist/*.tar.gz "$root/release.tar.gz"
 image=$PWD/target/image-root
 rm -rf "$image" "$PWD/target/image-build"
 cp --archive "$base" target/image-build

@@ -109,12 +109,17 @@ def first_429(process, began):
 
 def from_tarball():
     began = time.monotonic()
+    (ROOT / "tarball").mkdir()
+    run("tar", "--extract", "--gunzip", "--strip-components=1", "--directory", "/tarball", "--file", "/release.tar.gz")
     process = start("/tarball/bin/tollgate", "run", "--config", "/tarball/etc/gateway.toml", user=False)
     took = first_429(process, began)
     stop(process)
-    for name in ["LICENSE", "LICENSES", "sbom.cdx.json", "install.md", "share/man/man1/tollgate.1", "systemd/tollgate.service"]:
+    (ROOT / "release.tar.gz").unlink()
+    completions = ["bash-completion/completions/tollgate", "zsh/site-functions/_tollgate", "fish/vendor_completions.d/tollgate.fish"]
+    shared = [f"share/{name}" for name in ["man/man1/tollgate.1", *completions]]
+    for name in ["LICENSE", "LICENSES", "sbom.cdx.json", "install.md", "systemd/tollgate.service", *shared]:
         assert (ROOT / "tarball" / name).stat().st_size > 100, name
-    print(f"tarball: first 429 after {took:.1f} s")
+    print(f"tarball: first 429 {took:.1f} s after the begin of its unpacking")
 
 
 def in_image():
@@ -124,6 +129,8 @@ def in_image():
 
     size = sum(file.lstat().st_size for file in IMAGE.rglob("*"))
     assert size < IMAGE_BYTES_MOST, size
+    subprocess.run(["mount", "--bind", str(IMAGE), str(IMAGE)], check=True)
+    subprocess.run(["mount", "--options", "remount,bind,ro", str(IMAGE)], check=True)
     variables = {"PATH": "/usr/local/bin:/bin", "TOLLGATE_LISTEN": "0.0.0.0:8080"}
     configuration = ["--config", "/etc/tollgate/gateway.toml"]
     began = time.monotonic()
@@ -134,7 +141,8 @@ def in_image():
     stop(process)
     assert subprocess.run(ready, env=variables, capture_output=True).returncode == 1
     assert run(*inside("/bin/ratelimit", "--help"), chroot=False)
-    print(f"image: {size / 1e6:.0f} MB, first 429 after {took:.1f} s")
+    assert "tollgate" in os.readlink(IMAGE / "bin/ratelimit")
+    print(f"image: {size / 1e6:.0f} MB, read-only, first 429 after {took:.1f} s")
 
 
 def installed():
