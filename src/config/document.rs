@@ -99,6 +99,7 @@ impl<'i> Document<'i> {
             self.faults.push(fault);
             self.remove(&span);
         }
+        self.faults.extend(expansion.warnings);
         self.secrets = expansion.secrets;
     }
 

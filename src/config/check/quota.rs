@@ -86,15 +86,22 @@ impl Check<'_, '_> {
         limit: &file::LimitTable,
         rate: &Spanned<ParsedText<AnyRate>>,
     ) -> Option<Quota> {
-        if ["algorithm", "burst", "cells", "lease", "calendar"]
-            .iter()
-            .any(|key| self.document.had(table, key))
-        {
+        // The form of a rate depends on these, and its bounds on the others.
+        if self.had_any(table, &["algorithm", "calendar"]) {
             return None;
         }
-        let quota = Quota::new(algorithm(limit), self.rate(limit, rate)?);
+        let found = self.rate(limit, rate)?;
+        if self.had_any(table, &["burst", "cells", "lease"]) {
+            return None;
+        }
+        let quota = Quota::new(algorithm(limit), found);
         self.check_countable(limit, quota, &rate.span());
         Some(quota)
+    }
+
+    /// Returns true if the value of one of these keys is unknown because of another error.
+    fn had_any(&self, table: &Range<usize>, keys: &[&str]) -> bool {
+        keys.iter().any(|key| self.document.had(table, key))
     }
 
     /// Returns the rate. `None` if it isn't in the form that the algorithm needs.

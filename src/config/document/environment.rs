@@ -32,6 +32,8 @@ pub(super) struct Expansion {
     pub secrets: Vec<String>,
     /// The strings that can't be expanded.
     pub faults: Vec<(Range<usize>, Diagnostic)>,
+    /// The warnings of parts that look like references.
+    pub warnings: Vec<Diagnostic>,
 }
 
 impl Expansion {
@@ -54,6 +56,12 @@ impl Expansion {
             DeValue::Array(list) => list.iter_mut().for_each(|value| self.expand_value(key, value, sources)),
             DeValue::String(text) if text.contains(['$', '{']) => match expand_text(key, text, sources) {
                 Ok(value) => {
+                    if has_shell_variable(text) {
+                        let fault = Diagnostic::warning("`$` before a name is text here, not a variable");
+                        let remedy =
+                            "write \"${NAME}\" for an environment variable, or \"$$\" for a dollar sign";
+                        self.warnings.push(fault.at(&span, "").help(remedy));
+                    }
                     let has_secret = text.contains("${") && (is_of_secret(text) || is_of_secret(key));
                     if has_secret || text.contains("${file:") {
                         self.secrets.push(value.clone());
@@ -101,9 +109,26 @@ fn reference_of_others(text: &str) -> Option<String> {
         [("$", ""), ("{$", "}"), ("{env.", "}"), ("{{env.", "}}"), ("{{.Env.", "}}")];
     let text = text.replace(' ', "");
     let name = FORMS.iter().find_map(|(start, end)| text.strip_prefix(start)?.strip_suffix(end))?;
-    let is_name = name.starts_with(|c: char| c.is_ascii_uppercase())
-        && name.bytes().all(|b| b.is_ascii_uppercase() || b.is_ascii_digit() || b == b'_');
-    is_name.then(|| name.to_owned())
+    is_shouted(name).then(|| name.to_owned())
+}
+
+/// Returns true if a shell would replace a part of a string, such as `$NAME`.
+fn has_shell_variable(text: &str) -> bool {
+    let mut rest = text;
+    while let Some((_, after)) = rest.split_once('$') {
+        let name = after.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').next().unwrap_or_default();
+        if name.len() > 1 && is_shouted(name) {
+            return true;
+        }
+        rest = after.strip_prefix('$').unwrap_or(after);
+    }
+    false
+}
+
+/// Returns true for names such as `ADMIN_TOKEN`.
+fn is_shouted(name: &str) -> bool {
+    name.starts_with(|c: char| c.is_ascii_uppercase())
+        && name.bytes().all(|b| b.is_ascii_uppercase() || b.is_ascii_digit() || b == b'_')
 }
 
 /// Returns the value of the text between the braces, in a string of this key.
@@ -176,6 +201,16 @@ mod tests {
             ["$HOST", "{{ env.HOST }}", "{$HOST}", "${NONE}", "${HOST", "${}", "${:-a}", "${A B}", "${A-b}"]
         {
             assert!(expand_in(Path::new(""), text, &environment).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn variables_of_shells_are_told_from_dollar_signs() {
+        for text in ["redis://u:$REDIS_PASS@h", "Bearer $TOKEN", "$A1/x", "$5 $HOST", "$$5$HOST"] {
+            assert!(has_shell_variable(text), "{text}");
+        }
+        for text in ["$$TOKEN", "${TOKEN}", "$5", "$A", "p$ABcd", "/v2/$1", "a$", "$host", "US$ 5"] {
+            assert!(!has_shell_variable(text), "{text}");
         }
     }
 

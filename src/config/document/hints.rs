@@ -14,6 +14,8 @@ const SERVER_TLS: &str =
 const REDIS_URL: &str =
     "all of it is in the URL: url = \"redis://USER:${REDIS_PASSWORD}@HOST:6379/0\", or \"redis://HOST:6379\"";
 
+const LOG_PLACE: &str = "remove it: the log goes to stderr, so redirect that; requests are logged by [access_log] path = \"access.log\"";
+
 /// The forms of keys that people write with another type, by their path. `*` stands for a name, and `[]` for an element.
 const FORMS: [(&str, &str); 35] = [
     ("routes", "begin each route with a line [[routes]]; its name is a key: name = \"orders\""),
@@ -23,14 +25,20 @@ const FORMS: [(&str, &str); 35] = [
     ("limits.*", "write for example: per-client = { key = \"ip\", rate = \"5/s\" }"),
     ("upstreams.*", "write for example: orders = { servers = \"http://127.0.0.1:3000\" }"),
     ("limits.*.rate", "write a string: \"20/s\", or for algorithm = \"concurrency\" \"20\""),
-    ("limits.*.overrides", "write a list of tables: overrides = [{ key = \"gold\", rate = \"1000/s\" }]"),
+    (
+        "limits.*.overrides",
+        "write a list of tables: overrides = [{ key = \"gold\", rate = \"1000/s\" }], with a key of two parts [{ key = [\"pro\", \"*\"], rate = \"1000/s\" }]",
+    ),
     (
         "limits.*.overrides.key",
         "write a value for each part of the limit's key, or \"*\" for any: key = [\"pro\", \"*\"]",
     ),
     ("limits.*.ban", "write a table: ban = { after = \"10/min\", for = \"1h\" }"),
     ("limits.*.exempt", "write a list: exempt = [\"10.0.0.0/8\"]"),
-    ("routes.limits", "write a list of names: limits = [\"per-client\"]"),
+    (
+        "routes.limits",
+        "write a list of names or tables: limits = [\"per-client\", { name = \"search\", cost = 10 }]",
+    ),
     ("routes.respond", "write a table: respond = { status = 200 }"),
     ("routes.redirect", "write a table: redirect = { to = \"/v2/orders\" }"),
     (
@@ -97,6 +105,9 @@ const FOREIGN: &[(&str, &str, &str)] = &[
         "response_header",
         "for a field of the request, write cost = \"header:x-cost\"",
     ),
+    ("log.file", "stderr", LOG_PLACE),
+    ("log.path", "stderr", LOG_PLACE),
+    ("log.output", "stderr", LOG_PLACE),
     ("limits.*.name", "NAME", "the name of a limit is in the header of its table: [limits.logins]"),
 ];
 

@@ -28,8 +28,11 @@ impl FromText for ListenAddress {
 
     fn read(text: &str) -> Result<Self, String> {
         let Some(path) = text.strip_prefix("unix:") else {
-            let address =
-                SocketAddr::read(text).map_err(|remedy| remedy + "; or \"unix:/run/tollgate.sock\"")?;
+            let more = match text.contains(',') {
+                true => "; each of several by itself, in a list",
+                false => "; or \"unix:/run/tollgate.sock\"",
+            };
+            let address = SocketAddr::read(text).map_err(|remedy| remedy + more)?;
             return Ok(Self::Tcp(address));
         };
         unix_path(path).map(Self::Unix).ok_or_else(|| {

@@ -16,6 +16,13 @@ impl FromText for KeyPart {
     fn read(text: &str) -> Result<Self, String> {
         let (kind, name) = text.split_once(':').map_or((text, None), |(kind, name)| (kind, Some(name)));
         match (kind, name) {
+            _ if text.contains(',') && text.split(',').all(|part| Self::read(part.trim()).is_ok()) => {
+                let parts: Vec<_> = text.split(',').map(|part| format!("\"{}\"", part.trim())).collect();
+                Err(format!(
+                    "`{text}` is not a single part of a key\nwrite a list of parts: [{}]",
+                    parts.join(", ")
+                ))
+            }
             ("ip", None) => Ok(Self::Ip),
             ("host", None) => Ok(Self::Host),
             ("method", None) => Ok(Self::Method),
@@ -37,15 +44,6 @@ impl FromText for KeyPart {
                 "`{name}` is not the name of a parameter\nwrite it without braces and star: \"path:{}\"",
                 name.trim_matches(['{', '}', '*'])
             )),
-            (_, Some(name))
-                if name.contains(',') && text.split(',').all(|part| Self::read(part.trim()).is_ok()) =>
-            {
-                let parts: Vec<_> = text.split(',').map(|part| format!("\"{}\"", part.trim())).collect();
-                Err(format!(
-                    "`{text}` is not a single part of a key\nwrite a list of parts: [{}]",
-                    parts.join(", ")
-                ))
-            }
             ("path", Some(name)) => Ok(Self::Path(name.to_owned())),
             ("descriptor", Some(key)) => Ok(Self::Descriptor(key.to_owned())),
             ("jwt", Some(claim)) => Ok(Self::Jwt(claim.to_owned())),

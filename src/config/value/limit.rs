@@ -214,7 +214,13 @@ impl FromText for StatusRange {
         let first = status(&text.replace("xx", "00")).filter(|_| text.len() == 3);
         let last = status(&text.replace("xx", "99"));
         let range = first.zip(last).map(|(first, last)| Self { first, last });
-        range.ok_or_else(|| format!("`{text}` is not a valid status\nwrite {}", Self::EXPECTED))
+        range.ok_or_else(|| {
+            let expected = match text.contains(',') {
+                true => "each by itself: [\"401\", \"403\"]",
+                false => Self::EXPECTED,
+            };
+            format!("`{text}` is not a valid status\nwrite {expected}")
+        })
     }
 }
 
