@@ -22,6 +22,8 @@ function rate(perSecond) {
 
 function duration(ms) {
   if (ms === null || ms === undefined) return "–";
+  if (ms >= 172_800_000) return `${Math.round(ms / 8_640_000) / 10} d`;
+  if (ms >= 7_200_000) return `${Math.round(ms / 360_000) / 10} h`;
   if (ms >= 60_000) return `${Math.round(ms / 6_000) / 10} min`;
   if (ms >= 1_000) return `${Math.round(ms / 100) / 10} s`;
   return ms >= 10 ? `${Math.round(ms)} ms` : `${ms.toFixed(ms < 1 ? 2 : 1)} ms`;
@@ -244,7 +246,9 @@ class Table {
     this.body = table.createTBody();
     this.body.setAttribute("role", "rowgroup");
     this.scroll = scroll;
-    this.empty = make("p", "empty", empty);
+    scroll.hidden = true;
+    this.empty = make("p", "empty");
+    this.none = empty;
     scroll.append(table);
     place.append(scroll, this.empty);
   }
@@ -274,8 +278,14 @@ class Table {
     return found.sort((one, other) => (isDown ? compare(other, one) : compare(one, other)));
   }
 
+  /** Says that the items can't be told. Those that are shown stay. */
+  showUnknown(cause) {
+    if (this.items.length === 0) this.empty.textContent = cause;
+  }
+
   show(all, isAsked = false) {
     this.items = all;
+    this.empty.textContent = this.none;
     const items = this.arranged();
     const ids = items.map(this.idOf);
     this.scroll.hidden = all.length === 0;
@@ -650,8 +660,11 @@ async function askForDelays() {
 }
 
 async function askForOverridesAndBans() {
-  const { ok, data } = await ask("GET", "/api/limits");
-  if (!ok) return;
+  const { ok, data, problem } = await ask("GET", "/api/limits");
+  if (!ok) {
+    for (const table of [tables.overrides, tables.bans]) table.showUnknown(`Not known: ${problem}.`);
+    return;
+  }
   const own = data.flatMap(({ limit, override, keys, file_keys: inFile }) => [
     ...(override ? [{ limit, key: null, from: "set", ...override }] : []),
     ...keys.map((set) => ({ limit, from: "set", ...set })),
