@@ -115,7 +115,8 @@ impl UpstreamServer {
         &self.location
     }
 
-    /// Returns true if the server passes its probes, isn't ejected, and has answered the last request.
+    /// Returns true if the server passes its probes, isn't ejected, and has answered its last request, unless that is
+    /// ten minutes old.
     pub fn is_healthy(&self) -> bool {
         self.condition.is_up() && self.condition.ejected_for().is_none() && self.outages.is_well()
     }
