@@ -2,6 +2,7 @@
 
 mod agreement;
 mod events;
+mod kubernetes;
 mod limits;
 mod metrics;
 mod openapi;

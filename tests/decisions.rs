@@ -8,6 +8,7 @@ mod listener;
 mod observed;
 mod proxies;
 mod ratelimit;
+mod rates;
 mod reference;
 mod reports;
 mod rls;

@@ -18,6 +18,7 @@ mod gateway {
     mod claims;
     mod concurrency;
     mod connections;
+    mod cors;
     mod costs;
     mod headers;
     mod hostile;

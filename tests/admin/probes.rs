@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// Returns the response to these lines, on a connection that ends with it.
-fn raw(address: SocketAddr, head: &str) -> String {
+pub(super) fn raw(address: SocketAddr, head: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.write_all(format!("{head}\r\n\r\n").as_bytes()).unwrap();
     let mut response = String::new();
@@ -19,7 +19,7 @@ fn raw(address: SocketAddr, head: &str) -> String {
     response
 }
 
-fn status(response: &str) -> u16 {
+pub(super) fn status(response: &str) -> u16 {
     response.split(' ').nth(1).expect(response).parse().unwrap()
 }
 

@@ -9,6 +9,7 @@ use crate::{
     harness::{
         client::Answer,
         gateway::Gateway,
+        metrics::Metrics,
         redis::{Redis, cluster::Cluster},
         wait_until,
     },
@@ -75,6 +76,28 @@ fn a_ban_holds_in_all_gateways() {
             wait_until("the other gateway knows", || is_banned(&of(&other, user)));
         }
     }
+}
+
+/// Each gateway counts the refusals that it gives, also those that it gives without asking the store.
+#[test]
+fn refusals_are_counted_per_gateway() {
+    let redis = Redis::start();
+    let config = format!("{}[admin]\nlisten = \"127.0.0.1:0\"\n{}", redis.store(), limit_all(BANNING));
+    let [one, other] = [(), ()].map(|()| Gateway::start(&config));
+    breach(&one, "eve", 2);
+    for _ in 0..2 {
+        assert!(!is_banned(&of(&other, "eve")));
+    }
+    // By now eve would be banned, too, if all refusals were counted together.
+    for (gateway, user) in [(&one, "bob"), (&other, "carol")] {
+        breach(gateway, user, 3);
+        wait_until("the ban is known", || is_banned(&of(gateway, user)));
+    }
+    assert_eq!(redis.keys("*:ban:*").len(), 2);
+    wait_until("the third refusal by one gateway is a breach", || is_banned(&of(&one, "eve")));
+    let (_, admin) = one.greeting().split_once("dashboard: http://").unwrap();
+    let local = "tollgate_decisions_total{limit=\"l\",outcome=\"refused\",origin=\"local_refusal\"}";
+    assert!(Metrics::scrape(admin.lines().next().unwrap()).of(local) > 0.0);
 }
 
 #[test]

@@ -337,6 +337,43 @@ mod tests {
         }
     }
 
+    /// Returns the bytes that a search keeps outside of itself.
+    fn kept(number: &NumberAt) -> usize {
+        let text = match &number.state {
+            State::Key { text, .. } => text.capacity(),
+            State::Number { digits } => digits.capacity(),
+            _ => 0,
+        };
+        text + number.path.capacity() * size_of::<Container>()
+    }
+
+    #[test]
+    fn endless_texts_are_not_kept() {
+        for (start, repeated) in [
+            ("", "["),
+            ("", "{\"usage\":"),
+            ("", "{\"usage\":[{\"total_tokens\":"),
+            ("{\"", "k"),
+            ("{\"", "\\\""),
+            ("{\"usage\":{\"", "\\u0074"),
+            ("{\"usage\":{\"total_tokens\":", "9"),
+            ("{\"usage\":{\"total_tokens\":\"", "9"),
+            ("{\"choices\":", "[{\"a\":\""),
+            ("{", "\"k\":0,"),
+            ("", "{}"),
+            ("", "]"),
+        ] {
+            let mut number = NumberAt::new(JsonPointer::parse("/usage/total_tokens").unwrap());
+            number.read(start.as_bytes());
+            let mut most = 0;
+            for _ in 0..200 {
+                number.read(repeated.repeat(100).as_bytes());
+                most = most.max(kept(&number));
+            }
+            assert!(most <= 4096, "{start}{repeated}…: {most}");
+        }
+    }
+
     #[test]
     fn a_long_key_is_another_key() {
         let long = "k".repeat(100_000);

@@ -1,0 +1,74 @@
+//! The order in which the sources of a rate apply, for requests and for descriptors that are counted together.
+
+use super::{
+    Decider,
+    rls::{Descriptor, Request, ask},
+};
+use crate::harness::client::Client;
+
+const HOUR: i32 = 3;
+
+const FILE: &str = r#"
+[server]
+trusted_proxies = ["127.0.0.1"]
+[admin]
+listen = "127.0.0.1:0"
+[[descriptors]]
+domain = "d"
+match  = { user = "*" }
+as     = { user = "header:x-user" }
+limits = ["l"]
+[limits.l]
+key       = "header:x-user"
+plain     = true
+rate      = "100/h"
+rate_from = "header:x-quota"
+max       = 1000
+overrides = [{ key = "ann", rate = "200/h" }]
+[[routes]]
+path    = "/"
+respond = {}
+limits  = ["l"]
+"#;
+
+/// Returns the rate of a request of this user, which a proxy sends with this quota.
+fn of_request(decider: &Decider, user: &str, quota: &str) -> String {
+    let answer = decider.gateway.ask(&format!("GET /\nX-User: {user}\n{quota}"));
+    answer.header("ratelimit-policy").unwrap().to_owned()
+}
+
+/// Returns the rate of a descriptor of this user, which may state its own.
+fn of_descriptor(decider: &Decider, user: &str, limit: Option<u32>) -> String {
+    let descriptor = Descriptor::of(&[("user", user.as_bytes())]);
+    let descriptor = limit.into_iter().fold(descriptor, |plain, limit| plain.limited_to(limit, HOUR));
+    let answer = ask(decider.address, &Request::new("d", [descriptor])).unwrap();
+    answer.header("ratelimit-policy").unwrap().to_owned()
+}
+
+/// Sets the rate of the limit, or of a key of it.
+fn set(decider: &Decider, place: &str, rate: &str) {
+    let (_, admin) = decider.gateway.greeting().split_once("dashboard: http://").unwrap();
+    let body = format!("{{\"rate\":\"{rate}\"}}");
+    let answer = Client::connect(admin.lines().next().unwrap().parse().unwrap()).ask(&format!(
+        "PUT /api/limits/l{place}/override\nHost: 127.0.0.1\nContent-Type: application/json\nContent-Length: {}\n\n{body}",
+        body.len()
+    ));
+    assert_eq!(answer.status / 100, 2, "{}", answer.text());
+}
+
+#[test]
+fn sources_of_a_rate_apply_in_their_order() {
+    let decider = Decider::start("", FILE);
+    // Each step adds a source that comes before those so far. The rates are those of ann and bob: of requests, and of descriptors.
+    let check = |quota: &str, limit: Option<u32>, expected: [[u32; 2]; 2]| {
+        let found = ["ann", "bob"]
+            .map(|user| [of_request(&decider, user, quota), of_descriptor(&decider, user, limit)]);
+        assert_eq!(found, expected.map(|rates| rates.map(|rate| format!("\"l\";q={rate};w=3600"))));
+    };
+    check("", None, [[200, 200], [100, 100]]);
+    check("X-Quota: 300", Some(400), [[300, 400], [300, 400]]);
+    set(&decider, "", "500/h");
+    check("X-Quota: 300", Some(400), [[500, 500], [500, 500]]);
+    set(&decider, "/keys/ann", "600/h");
+    check("X-Quota: 300", Some(400), [[600, 600], [500, 500]]);
+}
