@@ -1,6 +1,7 @@
 //! The layout of Redisson's `RRateLimiter`: what the real client left in Redis, replayed; facts that its tests state; faults
 //! that it had; and the real client beside gateways, where Maven is installed.
 
+mod cluster;
 mod facts;
 mod faults;
 mod java;

@@ -94,13 +94,17 @@ impl Drop for Java {
     }
 }
 
-pub(super) fn gateway(redis: &Redis, rate: &str) -> Gateway {
-    Gateway::start(&format!(
+fn toml(redis: &Redis, rate: &str) -> String {
+    format!(
         "{}[limits.shared]\nkey = \"header:x-user\"\nrate = \"{rate}\"\ncost = \"header:x-cost\"\non_failure = \"deny\"\n\
          layout = \"redisson\"\nredisson_name = \"it:{{key}}\"\n\
          [[routes]]\npath = \"/\"\nrespond = {{ status = 204 }}\nlimits = [\"shared\"]\n",
         redis.store()
-    ))
+    )
+}
+
+pub(super) fn gateway(redis: &Redis, rate: &str) -> Gateway {
+    Gateway::start(&toml(redis, rate))
 }
 
 pub(super) fn passes(gateway: &Gateway, user: &str, cost: u64) -> bool {
@@ -186,4 +190,24 @@ fn java_keeps_working_while_gateways_join_and_leave() {
     let rate = java.answer();
     assert_eq!((rate["rate"].as_u64(), rate["interval"].as_u64()), (Some(20), Some(500)));
     wait_until("all of it is available", || java.run("available it:dora") == 20);
+}
+
+#[test]
+fn clients_of_their_own_count_apart_each_by_its_id() {
+    let redis = Redis::start();
+    let toml = toml(&redis, "3/min").replace("layout", "redisson_type = \"per-client\"\nlayout");
+    let gateways = [Gateway::start(&toml), Gateway::start(&toml)];
+    let granted = |_| gateways.each_ref().map(|gateway| passes(gateway, "erin", 1));
+    assert_eq!([0; 4].map(granted), [[true; 2], [true; 2], [true; 2], [false; 2]]);
+    assert_eq!(redis.command(&["HMGET", "it:erin", "rate", "interval", "type"]), "3\n60000\n1");
+    let mut clients = 2;
+    if let Some(mut java) = Java::start(&redis) {
+        assert_eq!(java.granted("acquire it:erin 9 1"), 3);
+        clients += 1;
+    }
+    for kept in ["value", "permits"] {
+        let keys = redis.keys(&format!("{{it:erin}}:{kept}*"));
+        let ids = keys.iter().filter_map(|key| key.strip_prefix(&format!("{{it:erin}}:{kept}:")));
+        assert_eq!((ids.count(), keys.len()), (clients, clients), "{keys:?}");
+    }
 }

@@ -5,6 +5,7 @@ use std::{
     fs,
     io::BufRead,
     process::{Command, Output},
+    time::{Duration, Instant},
 };
 
 use crate::{
@@ -132,6 +133,41 @@ fn without_redis_each_limit_does_what_it_chose() {
         let ask = || gateway.client().get_with("/", "x-user: alice\r\n").status;
         assert_eq!([ask(), ask(), ask()], statuses, "{policy}");
     }
+}
+
+/// Braces, for example, would put the keys of a limiter on several slots.
+#[test]
+fn values_that_no_name_can_have_are_missing() {
+    let long = "x".repeat(257);
+    let bad = ["", "a%7Bb", "%7D", "a%0Ab", "%7F", &long];
+    for (missing, statuses, names) in
+        [("deny", [429; 6], ""), ("skip", [204; 6], ""), ("ip", [204, 429, 429, 429, 429, 429], "127.0.0.1")]
+    {
+        let redis = Redis::start();
+        let key = format!("key = \"query:user\"\nmissing = \"{missing}\"");
+        let gateway = Gateway::start(&toml(&redis, "1/h").replace("key = \"header:x-user\"", &key));
+        let ask = |user: &str| gateway.get(&format!("/?user={user}"));
+        assert_eq!(bad.map(|user| ask(user).status), statuses, "{missing}");
+        assert_eq!(ask("a%7Bb").status, *statuses.last().unwrap());
+        let counted =
+            redis.keys("it?1?:*").iter().map(|name| name["it[1]:".len()..].to_owned()).collect::<Vec<_>>();
+        assert_eq!(counted.concat(), names, "{missing}");
+        if missing == "deny" {
+            assert_eq!(ask("a%7Bb").json()["code"], "key-missing");
+        }
+        assert_eq!([ask(&long[1..]).status, ask(&long[1..]).status], [204, 429]);
+    }
+}
+
+#[test]
+fn a_request_waits_as_the_rate_of_redis_says() {
+    let redis = Redis::start();
+    set_rate(&redis, "alice", "2", "1000");
+    let gateway = Gateway::start(&toml(&redis, "9/h").replace("rate =", "wait = \"20s\"\nrate ="));
+    let since = Instant::now();
+    let ask = || gateway.client().get_with("/", "x-user: alice\r\n").status;
+    assert_eq!([ask(), ask(), ask()], [204; 3]);
+    assert!(since.elapsed() >= Duration::from_millis(995));
 }
 
 /// Returns the first state of the limits that the dashboard gets.
