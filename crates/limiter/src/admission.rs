@@ -93,6 +93,23 @@ impl Admission {
 
     /// Adds the result of a later question of the same request.
     ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use tollgate_limiter::{Ask, Limit, Limiter, Rate};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let limiter = Limiter::connect("memory:")?;
+    /// # let logins = Arc::new(Limit::new("logins", "5/min".parse::<Rate>()?));
+    /// let alice = Ask::new(&logins, "alice");
+    /// let first = limiter.try_acquire(&alice).await?;
+    /// let both = first.and(limiter.try_acquire(&alice).await)?;
+    /// assert_eq!(both.standings().len(), 2);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// The later question was refused. What this admission holds is released.
     pub fn and(mut self, later: Result<Self, Refusal>) -> Result<Self, Refusal> {
@@ -168,16 +185,61 @@ impl Admission {
 
     /// The limits that [`record`](Self::record) is for, each with what its request was estimated to cost, or owes if the
     /// response makes it so.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use tollgate_limiter::{Ask, Limit, Limiter, Rate};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let limiter = Limiter::connect("memory:")?;
+    /// # let logins = Arc::new(Limit::new("logins", "5/min".parse::<Rate>()?));
+    /// let ask = Ask::new(&logins, "alice").settled_later(3);
+    /// let admission = limiter.try_acquire(ask).await?;
+    /// assert_eq!(admission.owed().count(), 1);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn owed(&self) -> impl Iterator<Item = (&Arc<Limit>, u32)> {
         self.accounts.iter().map(|account| (&account.ask.limit, account.cost))
     }
 
     /// Returns true if it holds permits of limits on requests in flight.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use tollgate_limiter::{Ask, Limit, Limiter, Quota};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let limiter = Limiter::connect("memory:")?;
+    /// let reports = Arc::new(Limit::new("reports", Quota::concurrency(5)));
+    /// let running = limiter.try_acquire(Ask::new(&reports, "alice")).await?;
+    /// assert!(running.has_leases()); // until it is dropped
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn has_leases(&self) -> bool {
         !self.leases.is_empty()
     }
 
     /// Returns true if it holds nothing that must outlive the decision.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use tollgate_limiter::{Ask, Limit, Limiter, Rate};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let limiter = Limiter::connect("memory:")?;
+    /// # let logins = Arc::new(Limit::new("logins", "5/min".parse::<Rate>()?));
+    /// assert!(limiter.try_acquire(Ask::new(&logins, "alice")).await?.is_settled());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn is_settled(&self) -> bool {
         self.leases.is_empty() && self.accounts.is_empty()
     }

@@ -2,6 +2,8 @@
 //!
 //! Each one is the twin of a file in lua/ and gives the same decision for the same state and the
 //! same time. What calls them holds the state, the lock and the clock: [`crate::store`].
+//!
+//! What all of them share stands in this file, with an example of each item.
 
 pub mod calendar;
 pub mod concurrency;
@@ -201,6 +203,14 @@ pub enum RedissonType {
 
 impl Algorithm {
     /// Returns the name, as in the file.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tollgate_limiter::Algorithm;
+    ///
+    /// assert_eq!(Algorithm::Gcra { burst: None }.name(), "gcra");
+    /// ```
     pub fn name(self) -> &'static str {
         match self {
             Self::SlidingWindow | Self::Refundable { cells: None } | Self::Redisson(_) => "sliding-window",
@@ -213,6 +223,14 @@ impl Algorithm {
 
     /// Returns the part of a bucket's name that keeps formats apart: `sw`, `sc60`, `rl`, `rl60`, `fw`,
     /// `gc`, `cc`, `rs`, and for calendar windows `cm`, `cd+0800`.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tollgate_limiter::Algorithm;
+    ///
+    /// assert_eq!(Algorithm::SlidingCells { cells: 60 }.tag(), "sc60");
+    /// ```
     pub fn tag(self) -> String {
         match self {
             Self::SlidingWindow => "sw".to_owned(),
@@ -228,6 +246,14 @@ impl Algorithm {
     }
 
     /// Returns the same algorithm in a layout that can give permits back.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tollgate_limiter::Algorithm;
+    ///
+    /// assert_eq!(Algorithm::SlidingWindow.with_refunds(), Algorithm::Refundable { cells: None });
+    /// ```
     #[must_use]
     pub fn with_refunds(self) -> Self {
         match self {
@@ -239,6 +265,14 @@ impl Algorithm {
 
     /// Returns true if other programs change the bucket and its rate at any time: then only the store knows what fits, and
     /// only now.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tollgate_limiter::{Algorithm, RedissonType};
+    ///
+    /// assert!(Algorithm::Redisson(RedissonType::Overall).is_changed_by_others());
+    /// ```
     pub fn is_changed_by_others(self) -> bool {
         matches!(self, Self::Redisson(_))
     }
@@ -268,6 +302,17 @@ pub struct Quota {
 
 impl Quota {
     /// Returns the quota of a rate under an algorithm. A window of the calendar is that of the algorithm, whatever the rate's.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use tollgate_limiter::{Algorithm, Limit, Quota};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let quota = Quota::new(Algorithm::Gcra { burst: Some(20) }, "10/s".parse()?);
+    /// let orders = Limit::new("orders", quota);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn new(algorithm: Algorithm, rate: Rate) -> Self {
         let window_us = match algorithm {
             Algorithm::Calendar(calendar) => calendar.unit.longest_us(),
@@ -277,11 +322,30 @@ impl Quota {
     }
 
     /// Returns a quota of requests in flight. The permit of a process that has died ends after 30 seconds.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tollgate_limiter::{Limit, Quota};
+    ///
+    /// let reports = Limit::new("reports", Quota::concurrency(5));
+    /// ```
     pub fn concurrency(permits: u32) -> Self {
         Self { algorithm: Algorithm::Concurrency, permits, window_us: 30_000_000 }
     }
 
     /// Returns the rate.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use tollgate_limiter::{Quota, Rate};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let rate: Rate = "5/min".parse()?;
+    /// assert_eq!(Quota::from(rate).rate(), rate);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn rate(self) -> Rate {
         Rate { permits: self.permits, window_us: self.window_us }
     }
@@ -292,6 +356,17 @@ impl Quota {
     }
 
     /// Returns the most permits that can be in use. A greater cost is never admitted.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use tollgate_limiter::{Algorithm, Quota};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let quota = Quota::new(Algorithm::Gcra { burst: Some(20) }, "10/s".parse()?);
+    /// assert_eq!(quota.capacity(), 20);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn capacity(self) -> u32 {
         match self.algorithm {
             Algorithm::Gcra { burst: Some(burst) } if self.permits > 0 => burst,
@@ -300,6 +375,16 @@ impl Quota {
     }
 
     /// Returns true if its numbers are exact in the script: those of a GCRA level up to 2^53.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use tollgate_limiter::{Algorithm, Quota};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// assert!(!Quota::new(Algorithm::Gcra { burst: None }, "1000000/366d".parse()?).is_countable());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn is_countable(self) -> bool {
         !matches!(self.algorithm, Algorithm::Gcra { .. })
             || u64::from(self.capacity()).saturating_mul(self.window_us) <= gcra::MOST_LEVEL
@@ -324,6 +409,17 @@ impl Quota {
     }
 
     /// Returns this gateway's share of the quota when `instances` count apart: `max(1, floor(L / instances))`.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use tollgate_limiter::{Quota, Rate};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let quota = Quota::from("100/min".parse::<Rate>()?);
+    /// assert_eq!(quota.share(3).permits, 33);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn share(self, instances: u32) -> Self {
         let share = |permits: u32| if permits == 0 { 0 } else { (permits / instances).max(1) };
         let algorithm = match self.algorithm {

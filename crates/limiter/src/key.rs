@@ -116,11 +116,27 @@ impl Key {
     }
 
     /// Returns the key with this text.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tollgate_limiter::Key;
+    ///
+    /// assert_eq!(Key::of_text("caller=alice".to_owned()), Key::from("alice"));
+    /// ```
     pub fn of_text(text: String) -> Self {
         Self(text)
     }
 
     /// Returns the text: letters, digits and punctuation that are safe in terminals and Redis keys.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tollgate_limiter::Key;
+    ///
+    /// assert_eq!(Key::from("alice").as_str(), "caller=alice");
+    /// ```
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -139,6 +155,17 @@ impl From<&str> for Key {
 }
 
 /// The prefix lengths by which addresses are one caller.
+///
+/// # Examples
+///
+/// ```
+/// # use tollgate_limiter::Prefixes;
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let prefixes = Prefixes { ipv4: 32, ipv6: 64 };
+/// assert_eq!(prefixes.network("2001:db8::17".parse()?).to_string(), "2001:db8::");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Prefixes {
     /// The prefix length of IPv4 addresses, 1 to 32.

@@ -148,11 +148,31 @@ impl Limit {
     }
 
     /// Returns true if it gives permits back.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use tollgate_limiter::{Limit, Rate};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// assert!(Limit::new("tokens", "1000/min".parse::<Rate>()?).with_refunds().has_refunds());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn has_refunds(&self) -> bool {
         self.costs == Costs::Refunded
     }
 
     /// Returns the names by which Java knows the limiters of this limit, if it shares them.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use tollgate_limiter::{Limit, Rate};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// assert!(Limit::new("logins", "5/min".parse::<Rate>()?).redisson_name().is_none());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn redisson_name(&self) -> Option<&RedissonName> {
         self.redisson_name.as_ref()
     }
@@ -292,21 +312,61 @@ impl Limit {
     }
 
     /// Returns the name.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use tollgate_limiter::{Limit, Rate};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// assert_eq!(Limit::new("logins", "5/min".parse::<Rate>()?).name(), "logins");
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn name(&self) -> &str {
         &self.name
     }
 
     /// Returns the quota of keys that have none of their own.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use tollgate_limiter::{Limit, Rate};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// assert_eq!(Limit::new("logins", "5/min".parse::<Rate>()?).quota().permits, 5);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn quota(&self) -> Quota {
         self.quota
     }
 
     /// Returns true if it only counts and reports.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use tollgate_limiter::{Limit, Rate};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// assert!(Limit::new("logins", "5/min".parse::<Rate>()?).shadow().shadows());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn shadows(&self) -> bool {
         self.is_shadow
     }
 
     /// Returns the longest time to hold a request that it refuses.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use tollgate_limiter::{Limit, Rate};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// assert!(Limit::new("logins", "5/min".parse::<Rate>()?).wait().is_zero());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn wait(&self) -> Duration {
         self.wait
     }

@@ -254,6 +254,24 @@ impl Limiter {
     }
 
     /// Admits a request as [`Self::acquire_within_waits`] does, but doesn't wait beyond `end`.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::{sync::Arc, time::Duration};
+    /// # use tokio::time::Instant;
+    /// # use tollgate_limiter::{Ask, Limit, Limiter, Rate};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let limiter = Limiter::connect("memory:")?;
+    /// let limit = Limit::new("mails", "1/min".parse::<Rate>()?).wait_at_most(Duration::from_secs(90));
+    /// let ask = Ask::new(&Arc::new(limit), "alice");
+    /// let (now, end) = (Instant::now(), Some(Instant::now() + Duration::from_secs(2)));
+    /// limiter.acquire_within_waits_until(&[ask.clone()], now, end).await?;
+    /// assert!(limiter.acquire_within_waits_until(&[ask], now, end).await.is_err());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn acquire_within_waits_until(
         self: &Arc<Self>,
         asks: &[Ask],

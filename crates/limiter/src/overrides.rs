@@ -144,21 +144,86 @@ pub struct KeyState {
 
 impl KeyState {
     /// Returns the permits in use. They may be more than a rate that was lowered.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use tollgate_limiter::{Ask, Limit, Limiter, Rate};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let limiter = Limiter::connect("memory:")?;
+    /// # let logins = Arc::new(Limit::new("logins", "5/min".parse::<Rate>()?));
+    /// let alice = Ask::new(&logins, "alice");
+    /// limiter.try_acquire(&alice).await?;
+    /// assert_eq!(limiter.peek(&alice).await?.used(), 1);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn used(&self) -> u64 {
         self.usage.used
     }
 
     /// Returns the permits that are left.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use tollgate_limiter::{Ask, Limit, Limiter, Rate};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let limiter = Limiter::connect("memory:")?;
+    /// # let logins = Arc::new(Limit::new("logins", "5/min".parse::<Rate>()?));
+    /// let alice = Ask::new(&logins, "alice");
+    /// limiter.try_acquire(&alice).await?;
+    /// assert_eq!(limiter.peek(&alice).await?.remaining(), 4);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn remaining(&self) -> u64 {
         u64::from(self.quota.capacity()).saturating_sub(self.usage.used)
     }
 
     /// Returns the time until more permits are left than now. `None` if all are.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::{sync::Arc, time::Duration};
+    /// # use tollgate_limiter::{Ask, Limit, Limiter, Rate};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let limiter = Limiter::connect("memory:")?;
+    /// # let logins = Arc::new(Limit::new("logins", "5/min".parse::<Rate>()?));
+    /// let alice = Ask::new(&logins, "alice");
+    /// limiter.try_acquire(&alice).await?;
+    /// assert!(limiter.peek(&alice).await?.grows_in() <= Some(Duration::from_secs(60)));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn grows_in(&self) -> Option<Duration> {
         Some(Duration::from_micros(self.usage.grow_us)).filter(|grows_in| !grows_in.is_zero())
     }
 
     /// Returns the time until the cost of the ask fits: zero if it does now, `None` if it never will.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use tollgate_limiter::{Ask, Limit, Limiter, Rate};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let limiter = Limiter::connect("memory:")?;
+    /// # let logins = Arc::new(Limit::new("logins", "5/min".parse::<Rate>()?));
+    /// let alice = Ask::new(&logins, "alice");
+    /// limiter.try_acquire(&alice).await?;
+    /// assert!(limiter.peek(&alice).await?.fits_in().is_some_and(|fits_in| fits_in.is_zero()));
+    /// assert_eq!(limiter.peek(&alice.cost(6)).await?.fits_in(), None);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn fits_in(&self) -> Option<Duration> {
         self.usage.delay_us.map(Duration::from_micros)
     }
@@ -231,6 +296,17 @@ impl Overridden {
 }
 
 /// Reads the rate of an override for a limit: as in the file, or `0` to let nothing pass.
+///
+/// # Examples
+///
+/// ```
+/// # use tollgate_limiter::{Limit, Rate, read_rate};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let logins = Limit::new("logins", "5/min".parse::<Rate>()?);
+/// assert_eq!(read_rate(&logins, "0")?.permits, 0);
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// # Errors
 /// A message and, on a line of its own, the remedy.

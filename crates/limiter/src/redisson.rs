@@ -31,6 +31,16 @@ pub struct RedissonName {
 
 impl RedissonName {
     /// Returns the name of the limiter for a value of the key.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use tollgate_limiter::RedissonName;
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// assert_eq!("logins:{key}".parse::<RedissonName>()?.of("alice"), "logins:alice");
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn of(&self, value: &str) -> String {
         match &self.behind {
             Some(behind) => [&self.before, value, behind].concat(),
@@ -39,6 +49,16 @@ impl RedissonName {
     }
 
     /// Returns true if each value of the key has a limiter of its own.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use tollgate_limiter::RedissonName;
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// assert!("logins:{key}".parse::<RedissonName>()?.has_key() && !"orders".parse::<RedissonName>()?.has_key());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn has_key(&self) -> bool {
         self.behind.is_some()
     }
@@ -63,6 +83,14 @@ impl RedissonName {
     }
 
     /// Returns true if a limiter can have this value in its name. Braces would choose another slot of a Cluster.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tollgate_limiter::RedissonName;
+    ///
+    /// assert!(RedissonName::accepts(b"alice") && !RedissonName::accepts(b"{alice}"));
+    /// ```
     pub fn accepts(value: &[u8]) -> bool {
         let is_plain = |text: &str| !text.chars().any(|c| c.is_control() || c == '{' || c == '}');
         (1..=LONGEST_VALUE).contains(&value.len()) && str::from_utf8(value).is_ok_and(is_plain)

@@ -11,6 +11,23 @@ use crate::{
 };
 
 /// The standing of one limit after a request.
+///
+/// # Examples
+///
+/// ```
+/// # use std::sync::Arc;
+/// # use tollgate_limiter::{Ask, Effect, Limit, Limiter, Origin, Rate};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let limiter = Limiter::connect("memory:")?;
+/// # let logins = Arc::new(Limit::new("logins", "5/min".parse::<Rate>()?));
+/// let admission = limiter.try_acquire(Ask::new(&logins, "alice")).await?;
+/// let standing = &admission.standings()[0];
+/// assert_eq!((standing.origin, standing.effect(true)), (Origin::Store, Effect::Admitted));
+/// assert_eq!(standing.remaining(), Some(4));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Standing {
     /// The limit.
@@ -28,6 +45,14 @@ pub struct Standing {
 }
 
 /// The origin of a limit's decision.
+///
+/// # Examples
+///
+/// ```
+/// use tollgate_limiter::Origin;
+///
+/// assert_eq!(Origin::LocalRefusal.name(), "local_refusal");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// The store in which the limit counts.
@@ -65,6 +90,14 @@ impl Origin {
 }
 
 /// The effect of a limit on a request.
+///
+/// # Examples
+///
+/// ```
+/// use tollgate_limiter::Effect;
+///
+/// assert_eq!(Effect::Admitted.name(), "admitted");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// It admitted it.
@@ -142,6 +175,22 @@ impl Standing {
 pub type Standings = SmallVec<[Standing; 1]>;
 
 /// Returns the tightest standing of each limit, in the order of the limits.
+///
+/// # Examples
+///
+/// ```
+/// # use std::sync::Arc;
+/// # use tollgate_limiter::{Ask, Limit, Limiter, Rate, tightest_of_each};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let limiter = Limiter::connect("memory:")?;
+/// # let logins = Arc::new(Limit::new("logins", "5/min".parse::<Rate>()?));
+/// let alice = Ask::new(&logins, "alice");
+/// let admission = limiter.try_acquire([alice.clone(), alice]).await?;
+/// assert!(tightest_of_each(admission.standings()).count() <= 2);
+/// # Ok(())
+/// # }
+/// ```
 pub fn tightest_of_each(standings: &[Standing]) -> impl Iterator<Item = &Standing> {
     // Most requests have one limit.
     let (alone, several) =

@@ -135,6 +135,21 @@ pub struct Lease {
 }
 
 /// The use of a bucket.
+///
+/// # Examples
+///
+/// ```
+/// # use std::sync::Arc;
+/// # use tollgate_limiter::{Ask, Limit, Limiter, Rate};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let limiter = Limiter::connect("memory:")?;
+/// # let logins = Arc::new(Limit::new("logins", "5/min".parse::<Rate>()?));
+/// let usage = limiter.peek(&Ask::new(&logins, "alice")).await?.usage;
+/// assert_eq!((usage.used, usage.delay_us), (0, Some(0)));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Usage {
     /// Permits in use: U, which may be more than a lowered limit or, with debts, than any.
@@ -233,6 +248,21 @@ pub enum Reply {
 }
 
 /// The state of a bucket after a decision.
+///
+/// # Examples
+///
+/// ```
+/// # use std::sync::Arc;
+/// # use tollgate_limiter::{Ask, Limit, Limiter, Rate};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let limiter = Limiter::connect("memory:")?;
+/// # let logins = Arc::new(Limit::new("logins", "5/min".parse::<Rate>()?));
+/// let admission = limiter.try_acquire(Ask::new(&logins, "alice")).await?;
+/// assert!(admission.standings()[0].outcome.charged);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outcome {
     /// True if the charge was made.
@@ -248,6 +278,20 @@ pub struct Outcome {
 }
 
 /// The state of a server of a store.
+///
+/// # Examples
+///
+/// ```
+/// # use tollgate_limiter::Limiter;
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let limiter = Limiter::connect("memory:")?;
+/// for node in limiter.store_nodes() {
+///     println!("{} has failed {} times", node.name, node.openings);
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct NodeState {
     /// The server's name in metrics.
@@ -263,6 +307,15 @@ pub struct NodeState {
 }
 
 /// The reason why a store gave no decision. The failure policy of each limit then decides.
+///
+/// # Examples
+///
+/// ```
+/// use tollgate_limiter::{Limiter, StoreError};
+///
+/// let error = Limiter::connect("not a URL").unwrap_err();
+/// assert!(matches!(error, StoreError::Url(_)), "{error}");
+/// ```
 #[derive(Clone, Debug)]
 pub enum StoreError {
     /// The URL is invalid: a message and a line that says how to fix it.
@@ -295,6 +348,14 @@ impl StoreError {
         ["timeout", "open", "overloaded", "full", "connection", "answer", "malformed", "other"];
 
     /// Returns the name of its cause in metrics.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tollgate_limiter::StoreError;
+    ///
+    /// assert_eq!(StoreError::Timeout.kind(), "timeout");
+    /// ```
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Timeout => "timeout",

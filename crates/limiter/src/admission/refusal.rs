@@ -99,6 +99,21 @@ impl Refusal {
     }
 
     /// Returns the standings of the limits that decided.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use tollgate_limiter::{Ask, Limit, Limiter, Rate};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let limiter = Limiter::connect("memory:")?;
+    /// # let logins = Arc::new(Limit::new("logins", "5/min".parse::<Rate>()?));
+    /// let refusal = limiter.try_acquire(Ask::new(&logins, "alice").cost(6)).await.unwrap_err();
+    /// assert_eq!(refusal.standings()[0].limit.name(), "logins");
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn standings(&self) -> &[Standing] {
         match self {
             Self::Limited(limited) => limited.standings(),
@@ -190,6 +205,21 @@ impl Limited {
     }
 
     /// Returns true if the delay is a promise. Nobody knows when a request in flight ends.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use tollgate_limiter::{Ask, Limit, Limiter, Rate, Refusal};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let limiter = Limiter::connect("memory:")?;
+    /// # let logins = Arc::new(Limit::new("logins", "5/min".parse::<Rate>()?));
+    /// let refusal = limiter.try_acquire(Ask::new(&logins, "alice").cost(6)).await.unwrap_err();
+    /// assert!(matches!(refusal, Refusal::Limited(limited) if limited.is_exact()));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn is_exact(&self) -> bool {
         self.refusing().all(|standing| standing.quota.algorithm != Algorithm::Concurrency)
     }

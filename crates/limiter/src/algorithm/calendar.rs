@@ -11,6 +11,15 @@ const HOUR_US: u64 = 3_600_000_000;
 const DAY_US: u64 = 24 * HOUR_US;
 
 /// A unit of the calendar.
+///
+/// # Examples
+///
+/// ```
+/// use tollgate_limiter::CalendarUnit;
+///
+/// assert_eq!(CalendarUnit::Month.name(), "month");
+/// assert!(CalendarUnit::Week.is_of_one_length() && !CalendarUnit::Year.is_of_one_length());
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum CalendarUnit {
     /// An hour.
@@ -66,6 +75,17 @@ impl CalendarUnit {
 }
 
 /// Permits in a unit of the calendar: `10000/month`.
+///
+/// # Examples
+///
+/// ```
+/// # use tollgate_limiter::{CalendarRate, CalendarUnit};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let rate: CalendarRate = "10000/month".parse()?;
+/// assert_eq!((rate.permits, rate.unit), (10_000, CalendarUnit::Month));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CalendarRate {
     /// The permits, from 1 to [`Rate::MAX_PERMITS`].
@@ -117,6 +137,18 @@ pub(super) fn fixed_length_hint(text: &str, permits: u32, time: &str) -> Option<
 }
 
 /// The windows of a calendar: a unit, and the offset of its clock from UTC.
+///
+/// # Examples
+///
+/// ```
+/// # use tollgate_limiter::{Algorithm, Calendar, CalendarRate, Limit, Quota};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let rate: CalendarRate = "10000/month".parse()?;
+/// let utc = Algorithm::Calendar(Calendar { unit: rate.unit, offset_minutes: 0 });
+/// let calls = Limit::new("calls", Quota::new(utc, rate.into()));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Calendar {
     /// The unit.

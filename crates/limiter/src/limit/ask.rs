@@ -64,16 +64,52 @@ impl Ask {
     }
 
     /// Returns the limit.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use tollgate_limiter::{Ask, Key, Limit, Rate};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let logins = Arc::new(Limit::new("logins", "5/min".parse::<Rate>()?));
+    /// assert_eq!(Ask::new(&logins, "alice").limit().name(), "logins");
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn limit(&self) -> &Arc<Limit> {
         &self.limit
     }
 
     /// Returns the key.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use tollgate_limiter::{Ask, Key, Limit, Rate};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let logins = Arc::new(Limit::new("logins", "5/min".parse::<Rate>()?));
+    /// assert_eq!(*Ask::new(&logins, "alice").key(), Key::from("alice"));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn key(&self) -> &Key {
         &self.key
     }
 
     /// Returns the number of permits that it asks for.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use tollgate_limiter::{Ask, Key, Limit, Rate};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let logins = Arc::new(Limit::new("logins", "5/min".parse::<Rate>()?));
+    /// assert_eq!(Ask::new(&logins, "alice").permits(), 1);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn permits(&self) -> u32 {
         self.cost
     }
@@ -177,16 +213,52 @@ impl Ask {
     }
 
     /// Returns the key's own rate from the file, if any.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use tollgate_limiter::{Ask, Key, Limit, Rate};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let logins = Arc::new(Limit::new("logins", "5/min".parse::<Rate>()?));
+    /// assert_eq!(Ask::new(&logins, "alice").own_rate(), None);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn own_rate(&self) -> Option<Rate> {
         self.rate
     }
 
     /// Returns the cost that may become known when the request has been served.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use tollgate_limiter::{Ask, Key, Limit, Rate};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let logins = Arc::new(Limit::new("logins", "5/min".parse::<Rate>()?));
+    /// assert_eq!(Ask::new(&logins, "alice").settled_later(200).settles(), Some(200));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn settles(&self) -> Option<u32> {
         self.settles
     }
 
     /// Returns the rate that holds unless it was overridden.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use tollgate_limiter::{Ask, Key, Limit, Rate};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let logins = Arc::new(Limit::new("logins", "5/min".parse::<Rate>()?));
+    /// assert_eq!(Ask::new(&logins, "alice").rate_of_file(), "5/min".parse()?);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn rate_of_file(&self) -> Rate {
         self.rate.unwrap_or(self.limit.quota.rate())
     }
@@ -202,6 +274,19 @@ impl Ask {
     }
 
     /// Returns its charge at this rate, on a bucket with this prefix.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use tollgate_limiter::{Ask, Key, Limit, Rate};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let logins = Arc::new(Limit::new("logins", "5/min".parse::<Rate>()?));
+    /// let charge = Ask::new(&logins, "alice").charge("tollgate", "5/min".parse()?);
+    /// assert_eq!(charge.bucket, "tollgate:logins:sw:{caller=alice}");
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn charge(&self, key_prefix: &str, rate: Rate) -> Charge {
         let Self { limit, key, cost, .. } = self;
         let bucket = limit.bucket(key_prefix, key.as_str());

@@ -37,6 +37,24 @@ impl Limiter {
     }
 
     /// Refuses a request that was refused lately and surely still would be, if nobody has to ask for it or waits for it.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use tokio::time::Instant;
+    /// # use tollgate_limiter::{Ask, Limit, Limiter, Rate};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let limiter = Limiter::connect("memory:")?;
+    /// # let logins = Arc::new(Limit::new("logins", "5/min".parse::<Rate>()?));
+    /// let all = Ask::new(&logins, "alice").cost(5);
+    /// limiter.try_acquire(&all).await?;
+    /// limiter.try_acquire(&all).await.unwrap_err();
+    /// assert!(limiter.refuse_again(&[all], Instant::now()).is_some());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn refuse_again(&self, asks: &[Ask], now: Instant) -> Option<Box<Limited>> {
         let asked = match self.charges_of(asks) {
             Ok(asked) => asked,

@@ -28,6 +28,18 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(2);
 
 impl Limiter {
     /// Forgets which requests are refused without asking, as a changed configuration demands.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use tollgate_limiter::Limiter;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let limiter = Limiter::connect("memory:")?;
+    /// limiter.forget_refusals();
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn forget_refusals(&self) {
         self.refusals.forget_all();
     }

@@ -25,17 +25,21 @@ impl Limiter {
     ///
     /// # Examples
     ///
-    /// ```no_run
+    /// ```
     /// # use std::sync::Arc;
     /// # use tollgate_limiter::{Ask, Key, Limit, Limiter, Rate, RedissonType};
     /// # use std::time::Duration;
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/limiter/redis_of_examples.rs"));
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let limiter = Limiter::connect("redis://127.0.0.1:6379")?;
+    /// # if !cfg!(feature = "redis") { return Ok(()) }
+    /// # let Redis(_, url) = &Redis::start();
+    /// let limiter = Limiter::connect(url)?; // "redis://127.0.0.1:6379"
     /// let logins = Limit::new("logins", "5/min".parse::<Rate>()?)
     ///     .shared_with_redisson("logins:{key}".parse()?, RedissonType::Overall);
     /// let alice = Ask::new(&Arc::new(logins), Key::verbatim("alice"));
-    /// limiter.expire(&alice, Some(Duration::from_secs(3_600))).await?;
+    /// limiter.set_rate_if_absent(&alice, "5/min".parse()?).await?;
+    /// assert!(limiter.expire(&alice, Some(Duration::from_secs(3_600))).await?);
     /// # Ok(())
     /// # }
     /// ```
@@ -52,17 +56,21 @@ impl Limiter {
     ///
     /// # Examples
     ///
-    /// ```no_run
+    /// ```
     /// # use std::sync::Arc;
     /// # use tollgate_limiter::{Ask, Key, Limit, Limiter, Rate, RedissonType};
     /// # use std::time::Duration;
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/limiter/redis_of_examples.rs"));
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let limiter = Limiter::connect("redis://127.0.0.1:6379")?;
+    /// # if !cfg!(feature = "redis") { return Ok(()) }
+    /// # let Redis(_, url) = &Redis::start();
+    /// let limiter = Limiter::connect(url)?; // "redis://127.0.0.1:6379"
     /// let logins = Limit::new("logins", "5/min".parse::<Rate>()?)
     ///     .shared_with_redisson("logins:{key}".parse()?, RedissonType::Overall);
     /// let alice = Ask::new(&Arc::new(logins), Key::verbatim("alice"));
-    /// limiter.keep_alive(&alice, Some(Duration::from_secs(3_600))).await?;
+    /// limiter.set_rate_if_absent(&alice, "5/min".parse()?).await?;
+    /// assert!(limiter.keep_alive(&alice, Some(Duration::from_secs(3_600))).await?);
     /// # Ok(())
     /// # }
     /// ```
@@ -79,16 +87,22 @@ impl Limiter {
     ///
     /// # Examples
     ///
-    /// ```no_run
+    /// ```
     /// # use std::sync::Arc;
     /// # use tollgate_limiter::{Ask, Key, Limit, Limiter, Rate, RedissonType};
+    /// # use std::time::Duration;
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/limiter/redis_of_examples.rs"));
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let limiter = Limiter::connect("redis://127.0.0.1:6379")?;
+    /// # if !cfg!(feature = "redis") { return Ok(()) }
+    /// # let Redis(_, url) = &Redis::start();
+    /// let limiter = Limiter::connect(url)?; // "redis://127.0.0.1:6379"
     /// let logins = Limit::new("logins", "5/min".parse::<Rate>()?)
     ///     .shared_with_redisson("logins:{key}".parse()?, RedissonType::Overall);
     /// let alice = Ask::new(&Arc::new(logins), Key::verbatim("alice"));
-    /// println!("it expires in {:?}", limiter.time_to_live(&alice).await?);
+    /// limiter.set_rate_if_absent(&alice, "5/min".parse()?).await?;
+    /// let left = limiter.time_to_live(&alice).await?;
+    /// assert!(left.is_some_and(|left| left <= Duration::from_secs(120)));
     /// # Ok(())
     /// # }
     /// ```
@@ -109,16 +123,18 @@ impl Limiter {
     ///
     /// # Examples
     ///
-    /// ```no_run
+    /// ```
     /// # use tollgate_limiter::{Limit, Limiter, Rate, RedissonType};
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/limiter/redis_of_examples.rs"));
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let limiter = Limiter::connect("redis://127.0.0.1:6379")?;
+    /// # if !cfg!(feature = "redis") { return Ok(()) }
+    /// # let Redis(_, url) = &Redis::start();
+    /// let limiter = Limiter::connect(url)?; // "redis://127.0.0.1:6379"
     /// let logins = Limit::new("logins", "5/min".parse::<Rate>()?)
     ///     .shared_with_redisson("logins:{key}".parse()?, RedissonType::Overall);
-    /// for (name, rate) in limiter.rates_of_redis(&logins).await? {
-    ///     println!("Redis has {rate} for {name}");
-    /// }
+    /// // Java has set no other rate.
+    /// assert!(limiter.rates_of_redis(&logins).await?.is_empty());
     /// # Ok(())
     /// # }
     /// ```

@@ -12,26 +12,87 @@ use super::Limiter;
 
 impl Limiter {
     /// Returns true if the store can be asked, as far as is known. If not, each limit's failure policy decides.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use tollgate_limiter::Limiter;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let limiter = Limiter::connect("memory:")?;
+    /// assert!(limiter.store_answers());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn store_answers(&self) -> bool {
         self.store.answers()
     }
 
     /// Returns true if limits aren't applied exactly: the store can't be asked, or the memory for keys is used up.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use tollgate_limiter::Limiter;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let limiter = Limiter::connect("memory:")?;
+    /// assert!(!limiter.is_degraded());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn is_degraded(&self) -> bool {
         !self.store_answers() || !self.counting_by_network().is_empty()
     }
 
     /// Returns the state of each server of the store. There is none if it counts in this process.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use tollgate_limiter::Limiter;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let limiter = Limiter::connect("memory:")?;
+    /// assert!(limiter.store_nodes().is_empty());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn store_nodes(&self) -> Vec<NodeState> {
         self.store.nodes()
     }
 
     /// Returns the number of decisions that the store couldn't give.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use tollgate_limiter::Limiter;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let limiter = Limiter::connect("memory:")?;
+    /// assert_eq!(limiter.store_failures(), 0);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn store_failures(&self) -> u64 {
         self.failures.iter().map(|(_, count)| count).sum()
     }
 
     /// Returns the bytes that the counts in this process take, and the most that they may take.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use tollgate_limiter::Limiter;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let limiter = Limiter::connect("memory:")?;
+    /// let (used, most) = limiter.local_bytes();
+    /// assert!(used < most);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn local_bytes(&self) -> (usize, usize) {
         match &*self.local {
             Store::Memory(store) => (store.bytes(), store.max_bytes()),
@@ -42,6 +103,18 @@ impl Limiter {
     /// Divides the memory of the counts in this process among the limits of these names: each can use its share, whatever
     /// is asked of the others. A limit that isn't named gets a share with its first request, which others may have used
     /// until then.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use tollgate_limiter::Limiter;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let limiter = Limiter::connect("memory:")?;
+    /// limiter.share_memory_among(["logins", "orders"]);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn share_memory_among<'l>(&self, limits: impl IntoIterator<Item = &'l str>) {
         if let Store::Memory(store) = &*self.local {
             store.announce(limits);
@@ -49,6 +122,18 @@ impl Limiter {
     }
 
     /// The limits of which new keys were counted by client network within the last minute, for want of memory.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use tollgate_limiter::Limiter;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let limiter = Limiter::connect("memory:")?;
+    /// assert!(limiter.counting_by_network().is_empty());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn counting_by_network(&self) -> Vec<String> {
         match &*self.local {
             Store::Memory(store) => store.overflowing(),
@@ -57,6 +142,18 @@ impl Limiter {
     }
 
     /// Returns the number of requests that wait for room.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use tollgate_limiter::Limiter;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let limiter = Limiter::connect("memory:")?;
+    /// assert_eq!(limiter.waiting(), 0);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn waiting(&self) -> usize {
         self.waits.count()
     }
@@ -138,11 +235,40 @@ impl Limiter {
     }
 
     /// Refuses all requests that wait for room, now and later, as if too many waited.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use tollgate_limiter::{Ask, Limit, Limiter, Rate};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let limiter = Limiter::connect("memory:")?;
+    /// # let logins = Arc::new(Limit::new("logins", "5/min".parse::<Rate>()?));
+    /// limiter.end_waits(); // as the program ends
+    /// let all = Ask::new(&logins, "alice").cost(5);
+    /// limiter.acquire(&all, None).await?;
+    /// assert!(limiter.acquire(&all, None).await.is_err());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn end_waits(&self) {
         self.waits.end();
     }
 
     /// Waits until the store has done, or given up, all operations that were sent without waiting.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use tollgate_limiter::Limiter;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let limiter = Limiter::connect("memory:")?;
+    /// limiter.flush().await; // before the program ends
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn flush(&self) {
         self.store.flush().await;
     }

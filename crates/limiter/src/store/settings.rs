@@ -43,6 +43,17 @@ pub struct StoreSettings {
 impl StoreSettings {
     /// Returns the settings for a store URL, with defaults for everything else.
     ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use tollgate_limiter::StoreSettings;
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let settings = StoreSettings { key_prefix: "shop".to_owned(), ..StoreSettings::at("memory:")? };
+    /// assert_eq!(settings.instances, 1);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// The URL is invalid. The text is a message, without the URL's password, and a line that says how to fix
     /// it.
@@ -68,6 +79,16 @@ impl Default for StoreSettings {
 }
 
 /// The kind and place of a store.
+///
+/// # Examples
+///
+/// ```
+/// # use tollgate_limiter::StoreUrl;
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// assert_eq!("memory:".parse::<StoreUrl>()?, StoreUrl::Memory);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, PartialEq, Eq)]
 pub enum StoreUrl {
     /// The memory of this process.
@@ -79,6 +100,16 @@ pub enum StoreUrl {
 
 impl StoreUrl {
     /// Returns true if two URLs lead to the same store, whatever the users and passwords for it.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use tollgate_limiter::StoreUrl;
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// assert!("memory:".parse::<StoreUrl>()?.is_same_place(&StoreUrl::Memory));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn is_same_place(&self, other: &Self) -> bool {
         match (self, other) {
             #[cfg(feature = "redis")]
