@@ -17,8 +17,11 @@ use tracing::{
 };
 use tracing_appender::non_blocking::{NonBlocking, NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::{
+    filter::Targets,
     fmt::{FmtContext, FormatEvent, FormatFields, MakeWriter, format::Writer},
+    layer::SubscriberExt,
     registry::LookupSpan,
+    util::SubscriberInitExt,
 };
 
 use crate::config::{Diagnostics, LogFormat, LogSettings, Severity};
@@ -31,14 +34,18 @@ pub(super) fn begin(settings: LogSettings) -> WorkerGuard {
     let (writer, guard) =
         NonBlockingBuilder::default().buffered_lines_limit(LINES_WAITING_MOST).finish(io::stderr());
     let level = env::var("TOLLGATE_LOG").ok().and_then(|level| level.parse().ok());
+    let level = level.unwrap_or(LevelFilter::from_level(settings.level));
+    // It warns of single frames, of which a client may send any number. The gateway bounds them, and counts the connections that it closes.
+    let of_h2 = if level >= LevelFilter::DEBUG { level } else { LevelFilter::ERROR.min(level) };
+    let levels = Targets::new().with_default(level).with_target("h2", of_h2);
     let log = tracing_subscriber::fmt()
         .with_writer(Lines(writer))
         .with_ansi(super::stderr_takes_colour())
         .with_target(false)
-        .with_max_level(level.unwrap_or(LevelFilter::from_level(settings.level)));
+        .with_max_level(level);
     match settings.format {
-        LogFormat::Text => log.init(),
-        LogFormat::Json => log.event_format(Json).init(),
+        LogFormat::Text => log.finish().with(levels).init(),
+        LogFormat::Json => log.event_format(Json).finish().with(levels).init(),
     }
     guard
 }
