@@ -1,27 +1,49 @@
 #!/usr/bin/env bash
-# Checks each feature alone, that the documentation of each crate builds without warnings, and that each crate can be packaged.
+# Checks the declared Rust version, each feature alone, that the documentation of each crate builds without warnings, and that each crate builds from its
+# package.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-check() {
-    echo "==> cargo check $*"
-    cargo check --quiet --locked "$@"
+metadata() {
+    cargo metadata --locked --no-deps --format-version 1 | python3 -c "import json, sys
+packages = json.load(sys.stdin)['packages']
+$1"
 }
 
-check --package tollgate --no-default-features
-check --package tollgate --no-default-features --features commands
-check --package tollgate --no-default-features --features opentelemetry
-check --package tollgate-limiter --no-default-features
-check --package tollgate-limiter --no-default-features --features redis
-check --package tollgate-limiter --no-default-features --features layer
-check --package tollgate-http1 --no-default-features
-check --package tollgate-routing --no-default-features
+# All crates declare one version, which is the oldest that builds them. CI's is that one; elsewhere, rustup fetches it.
+declared=$(metadata 'print(*{package["rust_version"] for package in packages})')
+case $(cargo --version) in
+"cargo $declared."*) echo "==> Rust $declared is the declared one, and does all that follows" ;;
+*)
+    if command -v rustup >/dev/null && rustup toolchain install --profile minimal --no-self-update "$declared" >/dev/null 2>&1; then
+        echo "==> cargo +$declared check"
+        CARGO_TARGET_DIR=target/declared cargo "+$declared" check --quiet --locked --workspace --all-targets
+    else
+        echo "*** skipped, as this is $(cargo --version), and rustup doesn't provide $declared: the declared version of Rust ***" >&2
+    fi
+    ;;
+esac
+
+# None of the features, and each alone.
+metadata 'for package in packages:
+    for feature in ["", *sorted(package["features"])]:
+        print(package["name"], feature)' | while read -r package feature; do
+    echo "==> cargo check $package, ${feature:-no feature}"
+    cargo check --quiet --locked --package "$package" --no-default-features --features "$feature" </dev/null
+done
 
 echo "==> cargo doc"
 # Links to what is private help those who read the code, and are plain text in the public documentation.
 RUSTDOCFLAGS="-Dwarnings -Arustdoc::private-intra-doc-links" cargo doc --quiet --locked --no-deps --workspace
 
 echo "==> cargo package"
-# The libraries are built from their packages alone. The gateway needs them from a registry for that, so its files are listed only.
-cargo package --quiet --locked --allow-dirty --package tollgate-http1 --package tollgate-routing --package tollgate-limiter
-cargo package --quiet --locked --allow-dirty --package tollgate --list >/dev/null
+# Each crate is built from its package alone, with the packages of the others in place of a registry's: in a copy, because Cargo takes none for crates that
+# may not be published.
+copy=$(mktemp -d)
+trap 'rm -r "$copy"' EXIT
+tar --create --exclude=target --exclude=dist --exclude=.git . | tar --extract --directory "$copy"
+sed -i '/^publish = false$/d' "$copy"/Cargo.toml "$copy"/crates/*/Cargo.toml
+target=${CARGO_TARGET_DIR:-$PWD/target}
+# Their versions are those of the run before, whose sources and builds Cargo would take for them.
+rm -rf "${CARGO_HOME:-$HOME/.cargo}"/registry/{cache,src}/-*/tollgate-* "$target"/debug/.fingerprint/tollgate-{http1,limiter,routing}-*
+CARGO_TARGET_DIR=$target cargo package --quiet --locked --workspace --manifest-path "$copy/Cargo.toml"

@@ -6,7 +6,7 @@ use fred::{error::Error, types::Value};
 use super::connection::{CONNECT_TIMEOUT, Connection};
 
 /// The script, which writes nothing.
-const SOURCE: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../lua/self_test.lua"));
+const SOURCE: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/lua/self_test.lua"));
 
 /// The commands on keys, with the arguments that each needs. `*` is a key.
 const ON_KEYS: [&str; 19] = [
