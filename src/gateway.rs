@@ -25,7 +25,7 @@ mod spans;
 pub(crate) mod split;
 pub(crate) mod target;
 
-use std::{sync::Arc, time::Duration};
+use std::{pin::pin, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http_body::Body as _;
@@ -202,7 +202,8 @@ impl Gateway {
         let Plan { route, aim, limits, terms, .. } = plan;
         let body = body.at_most(route.max_body).map_err(Failure::Request)?;
         let admission = self.decide(&limits, terms, facts).await?;
-        let answered = self.carry_out(aim, route, &client, parts, body, facts).await;
+        // Pinned here, because awaiting it would copy all the room that it needs.
+        let answered = pin!(self.carry_out(aim, route, &client, parts, body, facts)).await;
         let mut response = answered.unwrap_or_else(|failure| self.reject(&failure.into(), facts));
         if let Some(admission) = admission {
             facts.settle(admission, &limits, self.ratelimit_headers, &mut response);
