@@ -9,6 +9,7 @@ import java.util.ArrayList;
 import java.util.Collections;
 import java.util.List;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.locks.LockSupport;
 import org.redisson.Redisson;
 import org.redisson.api.RRateLimiter;
 import org.redisson.api.RateIntervalUnit;
@@ -29,13 +30,17 @@ import org.redisson.config.Config;
  * update      NAME overall|client RATE INTERVAL_MS KEEP_ALIVE_MS keep|drop
  * acquire     NAME TIMES PERMITS       tryAcquire(permits), several times
  * wait        NAME PERMITS TIMEOUT_MS  tryAcquire(permits, timeout)
- * flood       NAME MS PERMITS THREADS  tryAcquire(permits) without a pause, the permits granted and when
+ * flood       NAME MS PERMITS THREADS  tryAcquire(permits) without a pause, the permits granted and when,
+ *                                      and the begin and end of each call that was held up and not refused
  * release     NAME PERMITS
  * available | rate | delete | exists | ttl | clear_expire   NAME
  * expire      NAME MS
  * </pre>
  */
 public final class Limiter {
+    /** A call that takes longer, in milliseconds, is held up. */
+    private static final long HELD_UP_MS = 300;
+
     private final RedissonClient client;
 
     private Limiter(RedissonClient client) {
@@ -182,17 +187,24 @@ public final class Limiter {
     private static String flood(RRateLimiter limiter, long milliseconds, long permits, int threads) throws Exception {
         List<Long> at = Collections.synchronizedList(new ArrayList<>());
         List<String> errors = Collections.synchronizedList(new ArrayList<>());
+        List<List<Long>> held = Collections.synchronizedList(new ArrayList<>());
         long end = System.currentTimeMillis() + milliseconds;
         Runnable work = () -> {
-            while (System.currentTimeMillis() < end) {
+            for (long begun; (begun = System.currentTimeMillis()) < end; ) {
+                boolean refused = false;
                 try {
-                    if (limiter.tryAcquire(permits)) {
+                    refused = !limiter.tryAcquire(permits);
+                    if (!refused) {
                         at.add(System.currentTimeMillis());
-                    } else {
-                        Thread.sleep(1);
                     }
                 } catch (Exception thrown) {
                     errors.add("\"" + thrown.getClass().getSimpleName() + "\"");
+                }
+                long ended = System.currentTimeMillis();
+                if (refused) {
+                    LockSupport.parkNanos(1_000_000);
+                } else if (ended > begun + HELD_UP_MS) {
+                    held.add(List.of(begun, ended));
                 }
             }
         };
@@ -206,7 +218,7 @@ public final class Limiter {
             thread.join();
         }
         Collections.sort(at);
-        return "\"result\":" + at.size() * permits + ",\"at\":" + at + ",\"errors\":" + errors;
+        return "\"result\":" + at.size() * permits + ",\"at\":" + at + ",\"errors\":" + errors + ",\"held\":" + held;
     }
 
     private static String rate(RRateLimiter limiter) throws Exception {
