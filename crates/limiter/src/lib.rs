@@ -73,3 +73,8 @@ pub use self::{
     },
     wait::RateOfKey,
 };
+
+/// The examples of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -54,6 +54,8 @@ impl Limiter {
     /// Lets a limiter that is [shared with Redisson](Limit::shared_with_redisson) expire when nobody has asked it for some
     /// time, or with `None` stay. Returns false if there is none.
     ///
+    /// One that Tollgate creates expires after two windows, and at least a minute, with the rate that was set for it.
+    ///
     /// # Examples
     ///
     /// ```
@@ -71,6 +73,10 @@ impl Limiter {
     /// let alice = Ask::new(&Arc::new(logins), Key::verbatim("alice"));
     /// limiter.set_rate_if_absent(&alice, "5/min".parse()?).await?;
     /// assert!(limiter.keep_alive(&alice, Some(Duration::from_secs(3_600))).await?);
+    /// assert!(limiter.time_to_live(&alice).await?.is_some());
+    ///
+    /// assert!(limiter.keep_alive(&alice, None).await?);
+    /// assert_eq!(limiter.time_to_live(&alice).await?, None);
     /// # Ok(())
     /// # }
     /// ```

@@ -20,7 +20,7 @@ impl Limiter {
     /// Redisson always adds to what is left, up to the rate, as its `release` does.
     ///
     /// # Errors
-    /// The store gives no answer: they may or may not have been given back. Or the limit gives nothing back.
+    /// The store gives no answer: they may or may not have been given back. Or the limit has no refunds.
     ///
     /// # Examples
     ///
@@ -51,7 +51,7 @@ impl Limiter {
             return Ok(is_given);
         }
         if !ask.limit.has_refunds() {
-            return Err(StoreError::Unsupported("the limit gives nothing back: make it one with refunds"));
+            return Err(StoreError::Unsupported("the limit has no refunds: build it with `with_refunds()`"));
         }
         let Some(admission) = admission else {
             let refund = Refund { permits: cost, granted_us: None };
