@@ -5,14 +5,14 @@
 //!
 //! What all of them share stands in this file, with an example of each item.
 
-pub mod calendar;
-pub mod concurrency;
-pub mod fixed_window;
-pub mod gcra;
+pub(crate) mod calendar;
+pub(crate) mod concurrency;
+mod fixed_window;
+mod gcra;
 mod rate;
-pub mod refundable;
-pub mod sliding_cells;
-pub mod sliding_window;
+mod refundable;
+mod sliding_cells;
+mod sliding_window;
 
 use std::fmt;
 
@@ -26,6 +26,27 @@ use self::{
 };
 
 /// The count of a bucket under one algorithm. Times are microseconds of the store's clock, and costs are permits.
+///
+/// # Examples
+///
+/// ```
+/// # use tollgate_limiter::{Algorithm, Quota, algorithm::{Count, Refund, State}};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let (quota, refund) = (Quota::new(Algorithm::SlidingWindow, "5/s".parse()?), Refund { permits: 1, granted_us: None });
+/// let mut state = State::new(quota.algorithm);
+/// let count: &mut dyn Count = state.count_mut();
+/// count.charge(quota, 7, 5);
+/// assert_eq!((count.used(quota), count.wait_us(quota, 8, 1), count.ends_us(quota)), (5, 999_999, 1_000_007));
+/// count.give_back(quota, 8, refund);
+/// count.advance(quota, 1_000_007);
+/// assert_eq!((count.used(quota), count.grow_us(quota, 1_000_007)), (0, 0));
+/// // What costs memory can be bounded, and given back.
+/// count.charge_in_place(quota, 1_000_007, 1);
+/// count.shrink();
+/// assert!(count.bytes() + count.growth_bytes() > 0);
+/// # Ok(())
+/// # }
+/// ```
 pub trait Count {
     /// Lets go what has ended at `time_us`, and takes over a changed quota. The other methods say what holds
     /// at the time of the last advance.
@@ -61,6 +82,20 @@ pub trait Count {
 }
 
 /// Permits to give back.
+///
+/// # Examples
+///
+/// ```
+/// # use tollgate_limiter::{Algorithm, Quota, algorithm::{Refund, State}};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let quota = Quota::new(Algorithm::SlidingWindow, "5/s".parse()?);
+/// let mut state = State::new(quota.algorithm);
+/// state.count_mut().charge(quota, 7, 5);
+/// state.count_mut().give_back(quota, 8, Refund { permits: 3, granted_us: Some(7) });
+/// assert_eq!(state.count().used(quota), 2);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Refund {
     /// The number of permits.
@@ -73,6 +108,21 @@ pub struct Refund {
 const MOST_USED: u64 = 4_000_000_000;
 
 /// The state of a bucket, under any algorithm.
+///
+/// # Examples
+///
+/// ```
+/// # use tollgate_limiter::{Algorithm, Quota, algorithm::State};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let quota = Quota::new(Algorithm::FixedWindow, "5/s".parse()?);
+/// let mut state = State::new(quota.algorithm);
+/// state.count_mut().charge(quota, 0, 3);
+/// assert_eq!(state.count().used(quota), 3);
+/// let delays = [2, 3, 6].map(|cost| state.delay_us(quota, 0, cost));
+/// assert_eq!(delays, [Some(0), Some(1_000_000), None]);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub enum State {
     /// The state of the sliding window, in cells or not.

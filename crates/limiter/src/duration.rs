@@ -4,6 +4,15 @@ use std::fmt;
 
 /// Parses a duration into whole microseconds, rounded down.
 ///
+/// # Examples
+///
+/// ```
+/// use tollgate_limiter::duration::parse_us;
+///
+/// assert_eq!((parse_us("1h 30m"), parse_us("min")), (Ok(5_400_000_000), Ok(60_000_000)));
+/// assert!(parse_us("5M").is_err());
+/// ```
+///
 /// # Errors
 /// The text isn't a duration. `M` is not accepted, because it could mean minutes or, as in humantime, months.
 pub fn parse_us(text: &str) -> Result<u64, String> {
@@ -19,6 +28,17 @@ pub fn parse_us(text: &str) -> Result<u64, String> {
 
 /// A number of microseconds that displays in the largest unit that divides it. With `{:#}` a single unit has
 /// no number, as in a rate.
+///
+/// # Examples
+///
+/// ```
+/// use tollgate_limiter::duration::DurationText;
+///
+/// assert_eq!(format!("{} {:#}", DurationText(60_000_000), DurationText(60_000_000)), "1m min");
+/// let mut text = "retry in ".to_owned();
+/// DurationText(1_500).write(&mut text);
+/// assert_eq!(text, "retry in 1500us");
+/// ```
 pub struct DurationText(pub u64);
 
 impl DurationText {

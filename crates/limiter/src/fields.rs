@@ -26,6 +26,18 @@ const LEGACY_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
 const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
 
 /// A place to write fields: a map, or the lines of an HTTP/1.1 head, which cost less, but can't be changed later.
+///
+/// # Examples
+///
+/// ```
+/// use http::{HeaderMap, header::VARY};
+/// use tollgate_limiter::fields::{Fields, Value};
+///
+/// let (mut map, mut lines) = (HeaderMap::new(), Vec::new());
+/// Fields::append(&mut map, VARY, Value::Text("origin".to_owned()));
+/// Fields::append(&mut lines, VARY, Value::Text("origin".to_owned()));
+/// assert_eq!((map[VARY].as_bytes(), &lines[..]), (&b"origin"[..], &b"vary: origin\r\n"[..]));
+/// ```
 pub trait Fields {
     /// Puts a field behind those of its name.
     fn append(&mut self, name: HeaderName, value: Value<'_>);
@@ -34,6 +46,17 @@ pub trait Fields {
 }
 
 /// The value of a field.
+///
+/// # Examples
+///
+/// ```
+/// use http::{HeaderMap, header::AGE};
+/// use tollgate_limiter::fields::{Fields, Value};
+///
+/// let mut headers = HeaderMap::new();
+/// Fields::insert(&mut headers, AGE, Value::Number(7));
+/// assert_eq!(headers[AGE], "7");
+/// ```
 #[derive(Debug)]
 pub enum Value<'v> {
     /// A value that exists.
@@ -89,6 +112,24 @@ impl From<Value<'_>> for HeaderValue {
 
 /// Writes the fields of the limits that were asked. What upstream said of its own limits in the
 /// fields of the draft stays; its legacy ones are replaced.
+///
+/// # Examples
+///
+/// ```
+/// # use std::sync::Arc;
+/// # use http::HeaderMap;
+/// # use tollgate_limiter::{Ask, Limit, Limiter, Rate, RatelimitHeaders, fields};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let limiter = Limiter::connect("memory:")?;
+/// # let logins = Arc::new(Limit::new("logins", "5/min".parse::<Rate>()?));
+/// let admission = limiter.try_acquire(Ask::new(&logins, "alice")).await?;
+/// let mut headers = HeaderMap::new();
+/// fields::write(&mut headers, admission.standings(), RatelimitHeaders::Draft11);
+/// assert_eq!(headers["ratelimit-policy"], "\"logins\";q=5;w=60");
+/// # Ok(())
+/// # }
+/// ```
 pub fn write(fields: &mut impl Fields, standings: &[Standing], form: RatelimitHeaders) {
     // What can never be admitted wasn't asked for.
     let is_shown = |standing: &&Standing| {
@@ -124,6 +165,26 @@ pub fn write(fields: &mut impl Fields, standings: &[Standing], form: RatelimitHe
 }
 
 /// Writes when to come back: whole seconds, never rounded down, and exact milliseconds, if the delay is.
+///
+/// # Examples
+///
+/// ```
+/// # use std::sync::Arc;
+/// # use http::HeaderMap;
+/// # use tollgate_limiter::{Ask, Limit, Limiter, Rate, Refusal, fields};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let limiter = Limiter::connect("memory:")?;
+/// # let logins = Arc::new(Limit::new("logins", "5/min".parse::<Rate>()?));
+/// let alice = Ask::new(&logins, "alice").cost(5);
+/// limiter.try_acquire(&alice).await?;
+/// let Err(Refusal::Limited(limited)) = limiter.try_acquire(&alice).await else { panic!("five a minute") };
+/// let mut headers = HeaderMap::new();
+/// fields::write_retry_after(&mut headers, &limited);
+/// assert!(headers.contains_key("retry-after"));
+/// # Ok(())
+/// # }
+/// ```
 pub fn write_retry_after(fields: &mut impl Fields, limited: &Limited) {
     let Some(delay_us) = limited.delay_us() else { return };
     fields.insert(RETRY_AFTER, Value::Number(delay_us.div_ceil(1_000_000).max(1)));

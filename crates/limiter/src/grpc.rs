@@ -16,6 +16,16 @@ const GRPC_RETRY_PUSHBACK_MS: HeaderName = HeaderName::from_static("grpc-retry-p
 const ESCAPED: &AsciiSet = &CONTROLS.add(b'%');
 
 /// Returns true for a gRPC call: `application/grpc`, also with a message format (`application/grpc+proto`), but not gRPC-Web.
+///
+/// # Examples
+///
+/// ```
+/// use http::{HeaderMap, HeaderValue};
+/// use tollgate_limiter::grpc;
+///
+/// let call = HeaderMap::from_iter([(http::header::CONTENT_TYPE, HeaderValue::from_static("application/grpc+proto"))]);
+/// assert!(grpc::is_call(&call) && !grpc::is_call(&HeaderMap::new()));
+/// ```
 pub fn is_call(request: &HeaderMap) -> bool {
     let content_type = request.get(CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
     let rest = content_type.strip_prefix(b"application/grpc");
@@ -23,6 +33,17 @@ pub fn is_call(request: &HeaderMap) -> bool {
 }
 
 /// Writes the gRPC response that stands for an HTTP response with this status.
+///
+/// # Examples
+///
+/// ```
+/// use http::{HeaderMap, StatusCode};
+/// use tollgate_limiter::grpc;
+///
+/// let mut headers = HeaderMap::new();
+/// grpc::write(&mut headers, StatusCode::TOO_MANY_REQUESTS, "retry in 5s");
+/// assert_eq!(headers["grpc-status"], "8"); // RESOURCE_EXHAUSTED
+/// ```
 pub fn write(fields: &mut impl Fields, status: StatusCode, detail: &str) {
     fields.insert(CONTENT_TYPE, Value::Ready(&HeaderValue::from_static("application/grpc")));
     fields.insert(GRPC_STATUS, Value::Number(code(status)));

@@ -19,6 +19,15 @@ const LONGEST_VALUE: usize = 64;
 /// Bytes of a value's SHA-256 that stand for it.
 const HASH_BYTES: usize = 16;
 /// Hexadecimal digits of a value's hash.
+///
+/// # Examples
+///
+/// ```
+/// use tollgate_limiter::key;
+///
+/// let text = key::value_text(["header:", "x-api-key"], b"secret", false);
+/// assert_eq!(text.rsplit('/').next().map(str::len), Some(key::HASH_DIGITS));
+/// ```
 pub const HASH_DIGITS: usize = 2 * HASH_BYTES;
 
 const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'.').remove(b'_').remove(b':').remove(b'-');
@@ -176,6 +185,15 @@ pub struct Prefixes {
 
 impl Prefixes {
     /// Returns the network of an address: its prefix, followed by zeros.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tollgate_limiter::Prefixes;
+    ///
+    /// let prefixes = Prefixes { ipv4: 24, ipv6: 64 };
+    /// assert_eq!(prefixes.network([192, 0, 2, 7].into()).to_string(), "192.0.2.0");
+    /// ```
     pub fn network(self, address: IpAddr) -> IpAddr {
         let prefix = if address.is_ipv4() { self.ipv4 } else { self.ipv6 };
         IpNet::new(address, prefix).expect("a prefix within the address").trunc().addr()
@@ -183,6 +201,15 @@ impl Prefixes {
 }
 
 /// Returns the text of a value of this kind: its name, with a colon if another name follows, and that one.
+///
+/// # Examples
+///
+/// ```
+/// use tollgate_limiter::key;
+///
+/// assert_eq!(key::value_text(["caller", ""], b"Alice B.", true), "caller=Alice%20B.");
+/// assert!(key::value_text(["header:", "x-api-key"], b"secret", false).starts_with("header:x-api-key=sha256/"));
+/// ```
 pub fn value_text(kind: [&str; 2], value: &[u8], plain: bool) -> String {
     if plain && value.len() <= LONGEST_VALUE {
         return whole_value_text(kind, value);
@@ -192,6 +219,14 @@ pub fn value_text(kind: [&str; 2], value: &[u8], plain: bool) -> String {
 }
 
 /// Returns the text of a value of this kind, however long it is.
+///
+/// # Examples
+///
+/// ```
+/// use tollgate_limiter::key;
+///
+/// assert_eq!(key::whole_value_text(["query:", "q"], &[b'a'; 99]).len(), "query:q=".len() + 99);
+/// ```
 pub fn whole_value_text(kind: [&str; 2], value: &[u8]) -> String {
     let mut text = kind_text(kind);
     text.extend(percent_encode(value, ENCODED));
@@ -199,6 +234,14 @@ pub fn whole_value_text(kind: [&str; 2], value: &[u8]) -> String {
 }
 
 /// Returns the text of a value of this kind that has this hash.
+///
+/// # Examples
+///
+/// ```
+/// use tollgate_limiter::key;
+///
+/// assert_eq!(key::hashed_text(["header:", "x-api-key"], "2bb80d"), "header:x-api-key=sha256/2bb80d");
+/// ```
 pub fn hashed_text(kind: [&str; 2], hash: &str) -> String {
     let mut text = kind_text(kind);
     text.extend(["sha256/", hash]);
@@ -206,6 +249,14 @@ pub fn hashed_text(kind: [&str; 2], hash: &str) -> String {
 }
 
 /// Returns the text of a client's network, which needs no escapes.
+///
+/// # Examples
+///
+/// ```
+/// use tollgate_limiter::key;
+///
+/// assert_eq!(key::network_text([192, 0, 2, 0].into()), "ip=192.0.2.0");
+/// ```
 pub fn network_text(network: IpAddr) -> String {
     let mut text = kind_text(["ip", ""]);
     text::write_address(&mut text, network);
@@ -213,6 +264,14 @@ pub fn network_text(network: IpAddr) -> String {
 }
 
 /// Returns the text of a value of this kind, up to the value.
+///
+/// # Examples
+///
+/// ```
+/// use tollgate_limiter::key;
+///
+/// assert_eq!((key::kind_text(["ip", ""]), key::kind_text(["query:", "q"])), ("ip=".to_owned(), "query:q=".to_owned()));
+/// ```
 pub fn kind_text([kind, name]: [&str; 2]) -> String {
     let mut text = String::with_capacity(2 * LONGEST_VALUE);
     text.push_str(kind);

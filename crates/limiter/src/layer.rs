@@ -86,6 +86,18 @@ pub struct RateLimitLayer {
 impl RateLimitLayer {
     /// Creates a layer without limits. Layers of one limiter share the counts of limits with the same name,
     /// and so do limiters on one Redis.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use tollgate_limiter::{Limiter, RateLimitLayer};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = Limiter::connect("memory:")?;
+    /// let layer = RateLimitLayer::new(&limiter);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn new(limiter: &Arc<Limiter>) -> Self {
         let headers = RatelimitHeaders::Draft11;
         Self { limiter: limiter.clone(), limits: Vec::new(), settle: None, headers }
@@ -93,6 +105,20 @@ impl RateLimitLayer {
 
     /// Adds a limit and the function that returns a request's key. A request takes one permit; without a key
     /// it isn't counted. The module [`by`] has functions for common keys.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use tollgate_limiter::{Key, Limit, Limiter, Rate, RateLimitLayer};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let limiter = Limiter::connect("memory:")?;
+    /// let tenants = Limit::new("tenants", "100/s".parse::<Rate>()?);
+    /// let layer = RateLimitLayer::new(&limiter)
+    ///     .limit(tenants, |request| request.headers.get("x-tenant")?.to_str().ok().map(Key::caller));
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn limit(
         self,
@@ -105,6 +131,22 @@ impl RateLimitLayer {
 
     /// Adds a function that returns a request's question to a limit, if any. Each function must ask about
     /// another limit.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use tollgate_limiter::{Ask, Key, Limit, Limiter, Rate, RateLimitLayer};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let limiter = Limiter::connect("memory:")?;
+    /// # let logins = Arc::new(Limit::new("logins", "5/min".parse::<Rate>()?));
+    /// let layer = RateLimitLayer::new(&limiter).ask(move |request| {
+    ///     (request.uri.path() == "/login").then(|| Ask::new(&logins, Key::global()).cost(2))
+    /// });
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn ask(mut self, ask: impl Fn(&request::Parts) -> Option<Ask> + Send + Sync + 'static) -> Self {
         self.limits.push(Arc::new(ask));
@@ -113,6 +155,23 @@ impl RateLimitLayer {
 
     /// Sets a function that [records](Admission::record) the final cost of a request when its response
     /// arrives. It applies to limits that were asked to [settle later](Ask::settled_later).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use tollgate_limiter::{Ask, Key, Limit, Limiter, Rate, RateLimitLayer};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let limiter = Limiter::connect("memory:")?;
+    /// # let logins = Arc::new(Limit::new("logins", "5/min".parse::<Rate>()?));
+    /// // A login that failed costs one more.
+    /// let layer = RateLimitLayer::new(&limiter)
+    ///     .ask(move |_| Some(Ask::new(&logins, Key::global()).settled_later(1)))
+    ///     .settle(|response, admission| admission.record("logins", u32::from(response.status == 401)));
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn settle(self, settle: impl Fn(&ResponseParts, &Admission) + Send + Sync + 'static) -> Self {
         Self { settle: Some(Arc::new(settle)), ..self }
@@ -120,6 +179,18 @@ impl RateLimitLayer {
 
     /// Sets the header fields that tell clients about their limits. By default they are those of
     /// draft-ietf-httpapi-ratelimit-headers-11.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use tollgate_limiter::{Limiter, RateLimitLayer, RatelimitHeaders};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let limiter = Limiter::connect("memory:")?;
+    /// let layer = RateLimitLayer::new(&limiter).headers(RatelimitHeaders::XRatelimit);
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn headers(self, headers: RatelimitHeaders) -> Self {
         Self { headers, ..self }
@@ -169,6 +240,21 @@ impl<S> Layer<S> for RateLimitLayer {
 }
 
 /// A service behind the limits of a [`RateLimitLayer`].
+///
+/// # Examples
+///
+/// ```
+/// # use tollgate_limiter::{Limiter, RateLimitLayer, layer::RateLimit};
+/// # use axum::{Router, routing::get};
+/// # use tower::Layer;
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let limiter = Limiter::connect("memory:")?;
+/// let app: Router = Router::new().route("/", get(async || "hello"));
+/// let limited: RateLimit<Router> = RateLimitLayer::new(&limiter).layer(app);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct RateLimit<S> {
     inner: S,

@@ -28,6 +28,16 @@ const TIMES_US: &[u64] = &[
 const SIZES: &[u64] = &[1, 2, 4, 8, 16, 32, 64, 128, 256];
 
 /// A fixed number of counters.
+///
+/// # Examples
+///
+/// ```
+/// use tollgate_limiter::metrics::Counts;
+///
+/// let statuses = Counts::new(600);
+/// statuses.add(429);
+/// assert!(statuses.have_counted() && statuses.sum(429) == 1);
+/// ```
 #[derive(Debug)]
 pub struct Counts {
     len: usize,
@@ -68,6 +78,16 @@ fn add(number: &AtomicU64, more: u64) {
 }
 
 /// Counters with one of a fixed set of words each.
+///
+/// # Examples
+///
+/// ```
+/// use tollgate_limiter::metrics::CountsByWord;
+///
+/// let failures = CountsByWord::of(&["timeout", "connection"]);
+/// failures.add("timeout");
+/// assert!(failures.iter().eq([("timeout", 1), ("connection", 0)]));
+/// ```
 #[derive(Debug)]
 pub struct CountsByWord {
     words: &'static [&'static str],
@@ -94,6 +114,18 @@ impl CountsByWord {
 }
 
 /// A histogram with fixed bounds.
+///
+/// # Examples
+///
+/// ```
+/// # use std::time::Duration;
+/// use tollgate_limiter::metrics::Histogram;
+///
+/// let (times, sizes) = (Histogram::of_times(), Histogram::of_sizes());
+/// times.observe_time(Duration::from_micros(700));
+/// sizes.observe(3);
+/// assert_eq!((times.read().mean(), sizes.read().mean()), (Some(700.0), Some(3.0)));
+/// ```
 #[derive(Debug)]
 pub struct Histogram {
     bounds: &'static [u64],
@@ -143,6 +175,20 @@ impl Histogram {
 }
 
 /// The values of a [`Histogram`] at one moment. Times are in microseconds.
+///
+/// # Examples
+///
+/// ```
+/// # use std::time::Duration;
+/// use tollgate_limiter::metrics::{Distribution, Histogram};
+///
+/// let times = Histogram::of_times();
+/// let before = times.read();
+/// times.observe_time(Duration::from_micros(700));
+/// let mut lately = times.read().since(&before);
+/// lately.add(&Distribution::of_no_times());
+/// assert_eq!((lately.count(), lately.mean(), lately.quantile(0.5)), (1, Some(700.0), Some(750.0)));
+/// ```
 #[derive(Clone, Debug)]
 pub struct Distribution {
     bounds: &'static [u64],
@@ -199,6 +245,38 @@ impl Distribution {
 }
 
 /// The page that metrics are written to, each with its name, help and values by label.
+///
+/// # Examples
+///
+/// ```
+/// # use prometheus_client::{collector::Collector, encoding::{DescriptorEncoder, text}, registry::Registry};
+/// use tollgate_limiter::metrics::{Histogram, Page};
+///
+/// /// A collector for a registry of `prometheus-client`.
+/// #[derive(Debug)]
+/// struct Example(Histogram);
+///
+/// impl Collector for Example {
+///     fn encode(&self, encoder: DescriptorEncoder<'_>) -> std::fmt::Result {
+///         let mut page = Page(encoder);
+///         page.counter("requests", "All requests", 3_u64);
+///         page.counters("responses", "Responses, by status", [([("status", "200")], 2_u64), ([("status", "429")], 1)]);
+///         page.gauge("waiting", "Requests that wait", 1_u32);
+///         page.gauges("idle", "Connections, by server", [([("server", "a")], 4_u32)]);
+///         page.histograms("duration", "Seconds, by server", [([("server", "a")], &self.0)]);
+///         Ok(())
+///     }
+/// }
+///
+/// # fn main() -> std::fmt::Result {
+/// let mut registry = Registry::default();
+/// registry.register_collector(Box::new(Example(Histogram::of_times())));
+/// let mut page = String::new();
+/// text::encode(&mut page, &registry)?;
+/// assert!(page.contains("\nresponses_total{status=\"429\"} 1\n"));
+/// # Ok(())
+/// # }
+/// ```
 pub struct Page<'p>(pub DescriptorEncoder<'p>);
 
 impl Page<'_> {

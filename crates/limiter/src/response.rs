@@ -18,6 +18,12 @@ use crate::{
 /// The usual size of a problem, in bytes.
 const PROBLEM_BYTES: usize = 512;
 /// The media type of a [`problem`].
+///
+/// # Examples
+///
+/// ```
+/// assert_eq!(tollgate_limiter::response::PROBLEM, "application/problem+json");
+/// ```
 pub static PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json");
 const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
 
@@ -42,6 +48,21 @@ pub(crate) fn respond(refusal: &Refusal, is_grpc: bool, form: RatelimitHeaders) 
 }
 
 /// Returns the limits without room, if these are the reason for the refusal.
+///
+/// # Examples
+///
+/// ```
+/// # use std::sync::Arc;
+/// # use tollgate_limiter::{Ask, Limit, Limiter, Rate, response};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let limiter = Limiter::connect("memory:")?;
+/// # let logins = Arc::new(Limit::new("logins", "5/min".parse::<Rate>()?));
+/// let refusal = limiter.try_acquire(Ask::new(&logins, "alice").cost(6)).await.unwrap_err();
+/// assert!(response::limited_by(&refusal).is_some_and(|limited| limited.violated().eq(["logins"])));
+/// # Ok(())
+/// # }
+/// ```
 pub fn limited_by(refusal: &Refusal) -> Option<&Limited> {
     match refusal {
         Refusal::Limited(limited) => Some(limited),
@@ -50,6 +71,25 @@ pub fn limited_by(refusal: &Refusal) -> Option<&Limited> {
 }
 
 /// Writes the header fields of a refusal: those of a full limit, or else Retry-After or a challenge.
+///
+/// # Examples
+///
+/// ```
+/// # use std::sync::Arc;
+/// # use tollgate_limiter::{Ask, Limit, Limiter, Rate, RatelimitHeaders, response};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let limiter = Limiter::connect("memory:")?;
+/// # let logins = Arc::new(Limit::new("logins", "5/min".parse::<Rate>()?));
+/// let alice = Ask::new(&logins, "alice").cost(5);
+/// limiter.try_acquire(&alice).await?;
+/// let refusal = limiter.try_acquire(&alice).await.unwrap_err();
+/// let mut headers = http::HeaderMap::new();
+/// response::write_fields(&mut headers, &refusal, false, RatelimitHeaders::Draft11);
+/// assert!(headers.contains_key("ratelimit") && headers.contains_key("retry-after"));
+/// # Ok(())
+/// # }
+/// ```
 pub fn write_fields(fields: &mut impl Fields, refusal: &Refusal, is_grpc: bool, form: RatelimitHeaders) {
     match refusal {
         Refusal::Limited(limited) => {
@@ -71,6 +111,21 @@ pub fn write_fields(fields: &mut impl Fields, refusal: &Refusal, is_grpc: bool, 
 }
 
 /// Returns the status and the code of a refusal.
+///
+/// # Examples
+///
+/// ```
+/// # use std::sync::Arc;
+/// # use tollgate_limiter::{Ask, Limit, Limiter, Rate, response};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let limiter = Limiter::connect("memory:")?;
+/// # let logins = Arc::new(Limit::new("logins", "5/min".parse::<Rate>()?));
+/// let refusal = limiter.try_acquire(Ask::new(&logins, "alice").cost(6)).await.unwrap_err();
+/// assert_eq!(response::status_and_code(&refusal), (http::StatusCode::TOO_MANY_REQUESTS, "quota-exceeded"));
+/// # Ok(())
+/// # }
+/// ```
 pub fn status_and_code(refusal: &Refusal) -> (StatusCode, &'static str) {
     match refusal {
         Refusal::Limited(_) => (StatusCode::TOO_MANY_REQUESTS, "quota-exceeded"),
@@ -84,6 +139,16 @@ pub fn status_and_code(refusal: &Refusal) -> (StatusCode, &'static str) {
 }
 
 /// Returns a problem (RFC 9457, section 3). It is written without a serializer, because refusals come in floods.
+///
+/// # Examples
+///
+/// ```
+/// use http::StatusCode;
+/// use tollgate_limiter::response;
+///
+/// let problem = response::problem(StatusCode::NOT_FOUND, "no-route", &"no route matches `/`", None);
+/// assert!(problem.ends_with(r#""status":404,"code":"no-route","detail":"no route matches `/`"}"#));
+/// ```
 pub fn problem(
     status: StatusCode,
     code: &str,

@@ -48,6 +48,24 @@ pub enum Scope {
 }
 
 /// The header fields that tell clients about their limits.
+///
+/// # Examples
+///
+/// ```
+/// # use std::sync::Arc;
+/// # use http::HeaderMap;
+/// # use tollgate_limiter::{Ask, Limit, Limiter, Rate, RatelimitHeaders, fields};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let limiter = Limiter::connect("memory:")?;
+/// # let logins = Arc::new(Limit::new("logins", "5/min".parse::<Rate>()?));
+/// let admission = limiter.try_acquire(Ask::new(&logins, "alice")).await?;
+/// let mut headers = HeaderMap::new();
+/// fields::write(&mut headers, admission.standings(), RatelimitHeaders::XRatelimit);
+/// assert_eq!((&headers["x-ratelimit-limit"], &headers["x-ratelimit-remaining"]), (&"5".parse()?, &"4".parse()?));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RatelimitHeaders {
     /// `RateLimit` and `RateLimit-Policy` (draft-ietf-httpapi-ratelimit-headers-11).

@@ -21,10 +21,12 @@ use crate::{
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let limiter = Limiter::connect("memory:")?;
 /// # let logins = Arc::new(Limit::new("logins", "5/min".parse::<Rate>()?));
-/// let admission = limiter.try_acquire(Ask::new(&logins, "alice")).await?;
+/// let alice = Ask::new(&logins, "alice");
+/// let admission = limiter.try_acquire(&alice).await?;
 /// let standing = &admission.standings()[0];
+/// assert!(standing.is_of(&alice) && !standing.refuses());
 /// assert_eq!((standing.origin, standing.effect(true)), (Origin::Store, Effect::Admitted));
-/// assert_eq!(standing.remaining(), Some(4));
+/// assert_eq!((standing.remaining(), standing.tightness()), (Some(4), -0.8));
 /// # Ok(())
 /// # }
 /// ```
@@ -128,7 +130,7 @@ impl Effect {
 impl Standing {
     /// Returns the standing of a limit. If the store holds it to another rate, that is shown. For a shadowing limit the origin is
     /// always [`Origin::Shadow`].
-    pub fn new(ask: &Ask, quota: Quota, outcome: Outcome, origin: Origin) -> Self {
+    pub(crate) fn new(ask: &Ask, quota: Quota, outcome: Outcome, origin: Origin) -> Self {
         let Ask { limit, reading, .. } = ask;
         let origin = if limit.shadows() { Origin::Shadow } else { origin };
         let quota = quota.at(outcome.rate);
@@ -172,6 +174,22 @@ impl Standing {
 }
 
 /// The standings of a request, one for each ask.
+///
+/// # Examples
+///
+/// ```
+/// # use std::sync::Arc;
+/// # use tollgate_limiter::{Ask, Limit, Limiter, Rate, Standings};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let limiter = Limiter::connect("memory:")?;
+/// # let logins = Arc::new(Limit::new("logins", "5/min".parse::<Rate>()?));
+/// let admission = limiter.try_acquire(Ask::new(&logins, "alice")).await?;
+/// let standings: Standings = admission.standings().iter().cloned().collect();
+/// assert_eq!(standings.len(), 1);
+/// # Ok(())
+/// # }
+/// ```
 pub type Standings = SmallVec<[Standing; 1]>;
 
 /// Returns the tightest standing of each limit, in the order of the limits.

@@ -13,7 +13,7 @@ pub mod redis;
 #[cfg(not(feature = "redis"))]
 #[path = "store/without_redis.rs"]
 pub mod redis;
-pub mod redisson;
+mod redisson;
 #[cfg(feature = "redis")]
 pub mod script;
 mod settings;
@@ -34,6 +34,18 @@ pub use self::settings::{StoreSettings, StoreUrl};
 use self::{memory::MemoryStore, redis::RedisStore};
 
 /// A charge on one bucket.
+///
+/// # Examples
+///
+/// ```
+/// # use tollgate_limiter::{Algorithm, Quota, store::{Charge}};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let quota = Quota::new(Algorithm::SlidingWindow, "5/s".parse()?);
+/// let charge = Charge { bucket: "logins:sw:{alice}".into(), quota, cost: 5, shadow: false };
+/// assert_eq!(charge.quota.capacity(), 5);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Charge {
     /// The bucket's name, `<limit>:<tag>:{<key>}`, with the store's prefix before it.
@@ -41,14 +53,14 @@ pub struct Charge {
     /// The quota it is held to now; the bucket's count doesn't depend on it.
     pub quota: Quota,
     /// Permits to record. With 0 nothing is recorded, and the charge is admitted iff one permit fits: what it
-    /// costs is [recorded](Store::record) later. A charge on a concurrency quota has a cost of 1.
+    /// costs is recorded later. A charge on a concurrency quota has a cost of 1.
     pub cost: u32,
     /// True if the limit only shadows: it is charged if it has room once the others admit, and refuses nothing.
     pub shadow: bool,
 }
 
 /// A charge with what the in-process store must know to count it elsewhere if its limit has no memory for a new key.
-pub trait Placed {
+pub(crate) trait Placed {
     /// The charge that is made: of its key or, once it has been moved, of the client's network.
     fn charge(&self) -> &Charge;
 
@@ -89,7 +101,7 @@ impl Placed for Charge {
 
 /// The charges that stand in for one whose key has no bucket of its own.
 #[derive(Clone, Debug)]
-pub struct Overflow {
+pub(crate) struct Overflow {
     /// On the bucket of the client's network, if the client is known.
     pub network: Option<Charge>,
     /// On the limit's bucket of all that fits nowhere else.
@@ -108,9 +120,39 @@ fn total_cost<P: Placed>(charges: &[P], at: usize) -> u32 {
 }
 
 /// The charges of one request. The costs of those that name one bucket add up.
+///
+/// # Examples
+///
+/// ```
+/// # use tollgate_limiter::{Algorithm, Quota, store::{Charge, Charges, Operation}};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let quota = Quota::new(Algorithm::SlidingWindow, "5/s".parse()?);
+/// let charge = Charge { bucket: "logins:sw:{alice}".into(), quota, cost: 5, shadow: false };
+/// let charges: Charges = [charge].into_iter().collect();
+/// let operation = Operation::Take(charges);
+/// # Ok(())
+/// # }
+/// ```
 pub type Charges = SmallVec<[Charge; 1]>;
 
 /// The decision of a request, with the state of each of its buckets after it.
+///
+/// # Examples
+///
+/// ```
+/// # use tollgate_limiter::{Algorithm, Quota, store::{Charge, Operation, Reply, memory::MemoryStore}};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let quota = Quota::new(Algorithm::SlidingWindow, "5/s".parse()?);
+/// let charge = Charge { bucket: "logins:sw:{alice}".into(), quota, cost: 5, shadow: false };
+/// let store = MemoryStore::new(1 << 20);
+/// let Reply::Decision(decision) = store.operate(&Operation::Take([charge].into_iter().collect()))? else {
+///     panic!("a decision was asked for")
+/// };
+/// assert!(decision.admitted && decision.leases.is_empty());
+/// assert_eq!(decision.outcomes[0].remaining, 0);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
     /// The time in microseconds of the store's clock: the earliest, if several servers took part.
@@ -124,6 +166,16 @@ pub struct Decision {
 }
 
 /// A permit of a concurrency quota, held until it is released, or isn't renewed in time.
+///
+/// # Examples
+///
+/// ```
+/// use tollgate_limiter::{Quota, store::{Act, Lease, LeaseId, Operation}};
+///
+/// let Lease { bucket, quota, id } =
+///     Lease { bucket: "uploads:cc:{alice}".into(), quota: Quota::concurrency(1), id: LeaseId { call: 1, turn: 1 } };
+/// let ends = Operation::On { bucket, quota, act: Act::Release(id) };
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lease {
     /// The bucket that it was taken from.
@@ -172,6 +224,21 @@ impl Usage {
 }
 
 /// An operation of a store, done in one step.
+///
+/// # Examples
+///
+/// ```
+/// # use tollgate_limiter::{Algorithm, Quota, store::{Act, Charge, Operation, Reply, memory::MemoryStore}};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let quota = Quota::new(Algorithm::SlidingWindow, "5/s".parse()?);
+/// let charge = Charge { bucket: "logins:sw:{alice}".into(), quota, cost: 5, shadow: false };
+/// let store = MemoryStore::new(1 << 20);
+/// store.operate(&Operation::Take([charge.clone()].into_iter().collect()))?;
+/// let forget = Operation::On { bucket: charge.bucket, quota, act: Act::Reset };
+/// assert_eq!(store.operate(&forget)?, Reply::Done);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// Decide a request, and charge it if it is admitted.
@@ -216,6 +283,20 @@ impl Operation {
 }
 
 /// An act on one bucket, other than a decision.
+///
+/// # Examples
+///
+/// ```
+/// # use tollgate_limiter::{Algorithm, Quota, store::{Act, Charge, Operation, Reply, memory::MemoryStore}};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let quota = Quota::new(Algorithm::SlidingWindow, "5/s".parse()?);
+/// let charge = Charge { bucket: "logins:sw:{alice}".into(), quota, cost: 5, shadow: false };
+/// let store = MemoryStore::new(1 << 20);
+/// let record = Operation::On { bucket: charge.bucket, quota, act: Act::Record(7) };
+/// assert_eq!(store.operate(&record)?, Reply::Done);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Act {
     /// Record so many permits, whether they fit or not: the debt of a request that has been admitted.
@@ -235,6 +316,20 @@ pub enum Act {
 }
 
 /// A store's answer to an operation.
+///
+/// # Examples
+///
+/// ```
+/// # use tollgate_limiter::{Algorithm, Quota, store::{Act, Charge, Operation, Reply, memory::MemoryStore}};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let quota = Quota::new(Algorithm::SlidingWindow, "5/s".parse()?);
+/// let charge = Charge { bucket: "logins:sw:{alice}".into(), quota, cost: 5, shadow: false };
+/// let store = MemoryStore::new(1 << 20);
+/// let look = Operation::On { bucket: charge.bucket, quota, act: Act::Peek(1) };
+/// assert!(matches!(store.operate(&look)?, Reply::Usage(usage) if usage.used == 0));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
     /// To [`Operation::Take`].
@@ -344,6 +439,14 @@ pub enum StoreError {
 
 impl StoreError {
     /// The names of the causes in metrics.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tollgate_limiter::StoreError;
+    ///
+    /// assert!(StoreError::KINDS.contains(&StoreError::Timeout.kind()));
+    /// ```
     pub const KINDS: [&str; 8] =
         ["timeout", "open", "overloaded", "full", "connection", "answer", "malformed", "other"];
 
@@ -403,6 +506,26 @@ impl std::error::Error for StoreError {
 }
 
 /// The store of a gateway. It outlives reloads of the configuration.
+///
+/// # Examples
+///
+/// ```
+/// # use std::time::Duration;
+/// # use tokio::time::Instant;
+/// # use tollgate_limiter::{Algorithm, Quota, StoreSettings, store::{Charge, Store}};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let store = Store::open(&StoreSettings::at("memory:")?)?;
+/// store.warm_up().await?;
+/// let quota = Quota::new(Algorithm::SlidingWindow, "5/s".parse()?);
+/// let charge = Charge { bucket: "logins:sw:{alice}".into(), quota, cost: 5, shadow: false };
+/// let deadline = Instant::now() + Duration::from_millis(50);
+/// assert!(store.take(&[charge.clone()], deadline).await?.admitted);
+/// assert_eq!(store.peek(charge.bucket, quota, 1, deadline).await?.used, 5);
+/// assert_eq!(store.charges_left_behind(), 0);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "a gateway has one")]
 pub enum Store {
@@ -531,13 +654,18 @@ impl Store {
     ///
     /// # Errors
     /// No answer, within `deadline`: it may or may not have been forgotten.
-    pub async fn reset(&self, bucket: Bytes, quota: Quota, deadline: Instant) -> Result<(), StoreError> {
+    pub(crate) async fn reset(
+        &self,
+        bucket: Bytes,
+        quota: Quota,
+        deadline: Instant,
+    ) -> Result<(), StoreError> {
         self.operate(Operation::On { bucket, quota, act: Act::Reset }, deadline).await.map(drop)
     }
 
     /// Records the cost of a charge where it is counted, whether it fits or not, without waiting for it: the debt of a
     /// request that has been admitted. A store that can't answer now forgets it.
-    pub fn record<P: Placed>(&self, mut charge: P) {
+    pub(crate) fn record<P: Placed>(&self, mut charge: P) {
         match self {
             Self::Memory(store) => drop(store.record(&mut charge)),
             Self::Redis(store) => {
@@ -568,12 +696,31 @@ impl Store {
     }
 
     /// Lets a lease last for a whole window from now, without waiting for it.
-    pub fn renew(&self, lease: &Lease) {
+    pub(crate) fn renew(&self, lease: &Lease) {
         let Lease { bucket, quota, id } = lease.clone();
         self.send(Operation::On { bucket, quota, act: Act::Renew(id) });
     }
 
     /// Ends a lease, without waiting for it. A store that can't answer now lets it end by itself.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tokio::time::Instant;
+    /// # use tollgate_limiter::{Quota, StoreSettings, store::{Charge, Store}};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let store = Store::open(&StoreSettings::at("memory:")?)?;
+    /// # let deadline = Instant::now() + Duration::from_millis(50);
+    /// let charge = Charge { bucket: "uploads:cc:{alice}".into(), quota: Quota::concurrency(1), cost: 1, shadow: false };
+    /// for lease in store.take(&[charge.clone()], deadline).await?.leases {
+    ///     store.release(&lease);
+    /// }
+    /// assert!(store.take(&[charge], deadline).await?.admitted);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn release(&self, lease: &Lease) {
         let Lease { bucket, quota, id } = lease.clone();
         self.send(Operation::On { bucket, quota, act: Act::Release(id) });
@@ -595,7 +742,7 @@ impl Store {
     }
 
     /// Waits until what was sent without waiting for it, by any thread, has been done or given up.
-    pub async fn flush(&self) {
+    pub(crate) async fn flush(&self) {
         match self {
             Self::Memory(_) => {}
             Self::Redis(store) => store.flush().await,
@@ -611,7 +758,7 @@ impl Store {
     }
 
     /// Returns true if it can be asked, as far as is known.
-    pub fn answers(&self) -> bool {
+    pub(crate) fn answers(&self) -> bool {
         match self {
             Self::Memory(_) => true,
             Self::Redis(store) => store.answers(),
@@ -619,7 +766,7 @@ impl Store {
     }
 
     /// Returns the state of each of its servers. There is none if it counts in this process.
-    pub fn nodes(&self) -> Vec<NodeState> {
+    pub(crate) fn nodes(&self) -> Vec<NodeState> {
         match self {
             Self::Memory(_) => Vec::new(),
             Self::Redis(store) => store.nodes(),
@@ -627,7 +774,7 @@ impl Store {
     }
 
     /// Writes what it tells of itself.
-    pub fn write_metrics(&self, page: &mut Page<'_>) {
+    pub(crate) fn write_metrics(&self, page: &mut Page<'_>) {
         match self {
             Self::Memory(store) => store.write_metrics(page),
             Self::Redis(store) => store.write_metrics(page),
@@ -638,7 +785,7 @@ impl Store {
     ///
     /// # Errors
     /// No answer, within `deadline`: they may or may not have been given back.
-    pub async fn refund(
+    pub(crate) async fn refund(
         &self,
         bucket: Bytes,
         quota: Quota,

@@ -12,6 +12,14 @@ use std::{
 static HASHER: LazyLock<RandomState> = LazyLock::new(RandomState::new);
 
 /// Returns the hash of a text. It differs between processes.
+///
+/// # Examples
+///
+/// ```
+/// use tollgate_limiter::text;
+///
+/// assert_eq!(text::hash(b"alice"), text::hash(b"alice"));
+/// ```
 pub fn hash(text: &[u8]) -> u64 {
     let mut hasher = HASHER.build_hasher();
     // `Hash` would also write the length, which a single text doesn't need.
@@ -20,6 +28,14 @@ pub fn hash(text: &[u8]) -> u64 {
 }
 
 /// Formats an address.
+///
+/// # Examples
+///
+/// ```
+/// use tollgate_limiter::text;
+///
+/// assert_eq!(text::address([192, 0, 2, 7].into()), "192.0.2.7");
+/// ```
 pub fn address(address: IpAddr) -> String {
     let mut text = String::with_capacity("255.255.255.255".len());
     write_address(&mut text, address);
@@ -37,13 +53,21 @@ pub(crate) fn write_address(text: &mut String, address: IpAddr) {
 }
 
 /// Concatenates texts without excess capacity. For a few texts, `[&str]::concat` costs several times as much.
-pub fn concat<const PARTS: usize>(parts: [&str; PARTS]) -> String {
+pub(crate) fn concat<const PARTS: usize>(parts: [&str; PARTS]) -> String {
     let mut text = String::with_capacity(parts.iter().map(|part| part.len()).sum());
     parts.iter().for_each(|part| text.push_str(part));
     text
 }
 
 /// Returns the first bytes as hexadecimal digits, two per byte.
+///
+/// # Examples
+///
+/// ```
+/// use tollgate_limiter::text;
+///
+/// assert_eq!(&text::hex::<4>([0x0f, 0xa0, 0xff]), b"0fa0");
+/// ```
 pub fn hex<const DIGITS: usize>(bytes: impl IntoIterator<Item = u8>) -> [u8; DIGITS] {
     let digit = |four_bits: u8| b"0123456789abcdef"[usize::from(four_bits)];
     let mut text = [b'0'; DIGITS];

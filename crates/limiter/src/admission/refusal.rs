@@ -171,7 +171,9 @@ impl Error for Refusal {
 /// let Err(Refusal::Limited(limited)) = limiter.try_acquire(Ask::new(&logins, "alice").cost(2)).await else {
 ///     unreachable!("it costs too much")
 /// };
-/// assert!(limited.violated().eq(["logins"]) && limited.retry_after().is_none());
+/// assert!(limited.violated().eq(["logins"]) && limited.standings()[0].refuses());
+/// // It costs more than the limit ever permits.
+/// assert_eq!((limited.delay_us(), limited.retry_after()), (None, None));
 /// # Ok(())
 /// # }
 /// ```

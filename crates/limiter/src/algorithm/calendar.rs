@@ -47,7 +47,7 @@ impl CalendarUnit {
     }
 
     /// Returns the length of the longest one, in microseconds.
-    pub fn longest_us(self) -> u64 {
+    pub(crate) fn longest_us(self) -> u64 {
         match self {
             Self::Hour => HOUR_US,
             Self::Day => DAY_US,
@@ -159,6 +159,15 @@ pub struct Calendar {
 
 impl Calendar {
     /// Returns the beginning and the end of the window at a time, in microseconds since 1970 began in UTC.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tollgate_limiter::{Calendar, CalendarUnit};
+    ///
+    /// let months = Calendar { unit: CalendarUnit::Month, offset_minutes: 0 };
+    /// assert_eq!(months.window(0), (0, 31 * 86_400 * 1_000_000));
+    /// ```
     pub fn window(self, time_us: u64) -> (u64, u64) {
         let offset_us = i64::from(self.offset_minutes) * 60_000_000;
         let local_us = time_us as i64 + offset_us;

@@ -13,6 +13,14 @@ pub(crate) const COME_BACK_US: u64 = 1_000_000;
 static GRANTS: AtomicU64 = AtomicU64::new(0);
 
 /// The identity of a lease among those of all gateways: the store call that made it, and its turn in the call.
+///
+/// # Examples
+///
+/// ```
+/// use tollgate_limiter::store::LeaseId;
+///
+/// assert!(LeaseId { call: 1, turn: 2 } < LeaseId { call: 2, turn: 1 });
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LeaseId {
     /// The call, as this process counts them; 0 for the in-process store.

@@ -28,8 +28,27 @@ pub struct Rate {
 
 impl Rate {
     /// The most permits a window can have, and so the greatest cost of a request.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use tollgate_limiter::Rate;
+    /// assert!(format!("{}/s", Rate::MAX_PERMITS).parse::<Rate>().is_ok());
+    /// assert!(format!("{}/s", Rate::MAX_PERMITS + 1).parse::<Rate>().is_err());
+    /// ```
     pub const MAX_PERMITS: u32 = i32::MAX as u32;
     /// The longest window: 366 days.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use tollgate_limiter::{Rate};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// assert_eq!("1/366d".parse::<Rate>()?.window_us, Rate::MAX_WINDOW_US);
+    /// assert!("1/367d".parse::<Rate>().is_err());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub const MAX_WINDOW_US: u64 = 366 * 24 * 3600 * 1_000_000;
 }
 

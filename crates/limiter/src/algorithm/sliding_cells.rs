@@ -4,7 +4,7 @@
 //! counts until the cell it is in leaves the window, so never too short, and too long by less than W / m.
 
 /// The length of a cell in microseconds.
-pub fn cell_us(window_us: u64, cells: u32) -> u64 {
+pub(super) fn cell_us(window_us: u64, cells: u32) -> u64 {
     (window_us / u64::from(cells)).max(1)
 }
 

@@ -3,8 +3,24 @@
 use std::borrow::Cow;
 
 /// The scheme of tokens.
+///
+/// # Examples
+///
+/// ```
+/// use tollgate_limiter::key::credentials::{BEARER, known};
+///
+/// assert_eq!(known(b"bearer"), Some(BEARER));
+/// ```
 pub const BEARER: &[u8] = b"Bearer";
 /// The scheme of names with passwords.
+///
+/// # Examples
+///
+/// ```
+/// use tollgate_limiter::key::credentials::{BASIC, known};
+///
+/// assert_eq!(known(b"BASIC"), Some(BASIC));
+/// ```
 pub const BASIC: &[u8] = b"Basic";
 /// Schemes as they are usually written: those of IANA's registry with parameters, and a few others.
 const SCHEMES: [&[u8]; 12] = [
@@ -23,6 +39,14 @@ const SCHEMES: [&[u8]; 12] = [
 ];
 
 /// Returns the usual spelling of credentials.
+///
+/// # Examples
+///
+/// ```
+/// use tollgate_limiter::key::credentials::usual;
+///
+/// assert_eq!(*usual(b"bearer   abc"), *b"Bearer abc");
+/// ```
 pub fn usual(sent: &[u8]) -> Cow<'_, [u8]> {
     match scheme(sent) {
         Some((scheme, rest)) if !is_usual(sent) => joined(known(scheme).unwrap_or(scheme), rest).into(),
@@ -31,6 +55,14 @@ pub fn usual(sent: &[u8]) -> Cow<'_, [u8]> {
 }
 
 /// Returns the scheme of credentials, and what follows the white space after it.
+///
+/// # Examples
+///
+/// ```
+/// use tollgate_limiter::key::credentials::scheme;
+///
+/// assert_eq!(scheme(b"Basic  YTpi"), Some((&b"Basic"[..], &b"YTpi"[..])));
+/// ```
 pub fn scheme(sent: &[u8]) -> Option<(&[u8], &[u8])> {
     let sent = sent.trim_ascii();
     let end = sent.iter().position(u8::is_ascii_whitespace)?;
@@ -38,6 +70,14 @@ pub fn scheme(sent: &[u8]) -> Option<(&[u8], &[u8])> {
 }
 
 /// Returns true if all known servers read credentials alike.
+///
+/// # Examples
+///
+/// ```
+/// use tollgate_limiter::key::credentials::is_usual;
+///
+/// assert!(is_usual(b"Bearer abc") && !is_usual(b"bearer abc"));
+/// ```
 pub fn is_usual(sent: &[u8]) -> bool {
     if let Some(token) = sent.strip_prefix(b"Bearer ") {
         return is_visible_without(token, *b",;\"") && !token.is_empty() && !token.starts_with(b"token=");
@@ -46,16 +86,40 @@ pub fn is_usual(sent: &[u8]) -> bool {
 }
 
 /// Returns the usual spelling of a scheme, if it is known.
+///
+/// # Examples
+///
+/// ```
+/// use tollgate_limiter::key::credentials::known;
+///
+/// assert_eq!((known(b"DIGEST"), known(b"other")), (Some(&b"Digest"[..]), None));
+/// ```
 pub fn known(scheme: &[u8]) -> Option<&'static [u8]> {
     SCHEMES.into_iter().find(|known| known.eq_ignore_ascii_case(scheme))
 }
 
 /// Joins a scheme and what follows it.
+///
+/// # Examples
+///
+/// ```
+/// use tollgate_limiter::key::credentials::{BEARER, joined};
+///
+/// assert_eq!(joined(BEARER, b"abc"), b"Bearer abc");
+/// ```
 pub fn joined(scheme: &[u8], rest: &[u8]) -> Vec<u8> {
     [scheme, b" ", rest].concat()
 }
 
 /// Returns true for the base64 of a name and a password, as encoders write it.
+///
+/// # Examples
+///
+/// ```
+/// use tollgate_limiter::key::credentials::is_usual_basic;
+///
+/// assert!(is_usual_basic(b"YTpi") && !is_usual_basic(b"YTpi\t"));
+/// ```
 pub fn is_usual_basic(text: &[u8]) -> bool {
     let digits = text.strip_suffix(b"==").or_else(|| text.strip_suffix(b"=")).unwrap_or(text);
     let unused_bits = match digits.len() % 4 {
@@ -82,6 +146,14 @@ fn sextet(byte: u8) -> Option<u8> {
 }
 
 /// The bytes that lenient decoders read: of the digits of both alphabets, and of nothing else.
+///
+/// # Examples
+///
+/// ```
+/// use tollgate_limiter::key::credentials::bytes;
+///
+/// assert!(bytes(b"YT pi").eq(*b"a:b"));
+/// ```
 pub fn bytes(text: &[u8]) -> impl Iterator<Item = u8> {
     let digits = text.iter().filter_map(|byte| sextet(*byte));
     let byte = |(bits, count): &mut (u32, u32), digit: u8| {
@@ -94,6 +166,14 @@ pub fn bytes(text: &[u8]) -> impl Iterator<Item = u8> {
 }
 
 /// Returns true for a text of visible ASCII without these bytes. It looks at all of them, which is vectorized.
+///
+/// # Examples
+///
+/// ```
+/// use tollgate_limiter::key::credentials::is_visible_without;
+///
+/// assert!(is_visible_without(b"a-b", *b",;") && !is_visible_without(b"a;b", *b",;"));
+/// ```
 pub fn is_visible_without<const BYTES: usize>(text: &[u8], without: [u8; BYTES]) -> bool {
     let is_fine =
         |byte: &u8| without.iter().fold(byte.is_ascii_graphic(), |fine, other| fine & (byte != other));

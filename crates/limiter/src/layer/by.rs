@@ -12,6 +12,19 @@ use crate::Key;
 /// It needs axum's `into_make_service_with_connect_info::<SocketAddr>()`; without it, all requests count
 /// together. The first 64 bits of an IPv6 address are one client. Behind a proxy this is the proxy's address:
 /// read the client's address from a header field that the proxy sets, and use [`Key::address`].
+///
+/// # Examples
+///
+/// ```
+/// # use std::net::SocketAddr;
+/// # use axum::extract::ConnectInfo;
+/// # use http::Request;
+/// use tollgate_limiter::{Key, layer::by};
+///
+/// let (mut request, ()) = Request::new(()).into_parts();
+/// request.extensions.insert(ConnectInfo(SocketAddr::from(([192, 0, 2, 7], 50_000))));
+/// assert_eq!(by::address(&request), Some(Key::address([192, 0, 2, 7].into())));
+/// ```
 pub fn address(request: &Parts) -> Option<Key> {
     let client = request.extensions.get::<ConnectInfo<SocketAddr>>();
     Some(client.map_or_else(Key::global, |ConnectInfo(client)| Key::address(client.ip())))
@@ -19,6 +32,16 @@ pub fn address(request: &Parts) -> Option<Key> {
 
 /// Returns a function for the value of a header field, hashed so that the store contains no credentials. Of
 /// several values the first counts, as with `HeaderMap::get`. Requests without the field aren't counted.
+///
+/// # Examples
+///
+/// ```
+/// # use http::Request;
+/// use tollgate_limiter::{Key, layer::by};
+///
+/// let (request, ()) = Request::new(()).into_parts();
+/// assert_eq!(by::header("x-api-key")(&request), None);
+/// ```
 ///
 /// # Panics
 /// The name isn't a valid header name in lower case.
@@ -28,6 +51,16 @@ pub fn header(name: &'static str) -> impl Fn(&Parts) -> Option<Key> + Clone + Se
 }
 
 /// Returns the same key for all requests.
+///
+/// # Examples
+///
+/// ```
+/// # use http::Request;
+/// use tollgate_limiter::{Key, layer::by};
+///
+/// let (request, ()) = Request::new(()).into_parts();
+/// assert_eq!(by::global(&request), Some(Key::global()));
+/// ```
 pub fn global(_: &Parts) -> Option<Key> {
     Some(Key::global())
 }

@@ -207,6 +207,23 @@ impl Ask {
     }
 
     /// Sets the number of its key among those that servers may read in the request.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use tollgate_limiter::{Ask, Limit, Limiter, Rate};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let limiter = Limiter::connect("memory:")?;
+    /// # let logins = Arc::new(Limit::new("logins", "5/min".parse::<Rate>()?));
+    /// // One server may read `alice` in the request, another one `bob`.
+    /// let asks = [Ask::new(&logins, "alice").reading(0), Ask::new(&logins, "bob").reading(1)];
+    /// let admission = limiter.try_acquire(asks).await?;
+    /// assert!(admission.standings().iter().map(|standing| standing.reading).eq([0, 1]));
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn reading(self, reading: u16) -> Self {
         Self { reading, ..self }
@@ -303,4 +320,19 @@ impl AsRef<[Ask]> for Ask {
 }
 
 /// The questions of a request: one for each limit, and for each key that servers may read in it.
+///
+/// # Examples
+///
+/// ```
+/// # use std::sync::Arc;
+/// # use tollgate_limiter::{Ask, Asks, Limit, Limiter, Rate};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let limiter = Limiter::connect("memory:")?;
+/// # let logins = Arc::new(Limit::new("logins", "5/min".parse::<Rate>()?));
+/// let asks: Asks = ["alice", "10.0.0.1"].map(|key| Ask::new(&logins, key)).into_iter().collect();
+/// assert_eq!(limiter.try_acquire(&asks).await?.standings().len(), 2);
+/// # Ok(())
+/// # }
+/// ```
 pub type Asks = SmallVec<[Ask; 1]>;

@@ -159,6 +159,35 @@ impl Limiter {
     }
 
     /// Writes the metrics of the store, of waiting requests, and of known rejections.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use prometheus_client::{collector::Collector, encoding::{DescriptorEncoder, text}, registry::Registry};
+    /// # use tollgate_limiter::{Limiter, metrics::Page};
+    /// /// A collector for a registry of `prometheus-client`.
+    /// #[derive(Debug)]
+    /// struct OfLimiter(Arc<Limiter>);
+    ///
+    /// impl Collector for OfLimiter {
+    ///     fn encode(&self, encoder: DescriptorEncoder<'_>) -> std::fmt::Result {
+    ///         self.0.write_metrics(&mut Page(encoder));
+    ///         Ok(())
+    ///     }
+    /// }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let limiter = Limiter::connect("memory:")?;
+    /// let mut registry = Registry::default();
+    /// registry.register_collector(Box::new(OfLimiter(limiter)));
+    /// let mut page = String::new();
+    /// text::encode(&mut page, &registry)?;
+    /// assert!(page.contains("\ntollgate_store_up 1\n"));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn write_metrics(&self, page: &mut Page<'_>) {
         self.waits.write_metrics(page);
         page.gauge(

@@ -49,6 +49,31 @@ impl Limiter {
 
     /// Holds the requests that wait to the rates of these limits, by name, and of the keys that have one of their own,
     /// as the configuration has them now.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use tollgate_limiter::{Ask, Limit, Limiter, Rate};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let limiter = Limiter::connect("memory:")?;
+    /// # let logins = Arc::new(Limit::new("logins", "5/min".parse::<Rate>()?));
+    /// limiter.try_acquire(Ask::new(&logins, "alice").cost(5)).await?;
+    /// let waits = tokio::spawn({
+    ///     let (limiter, alice) = (limiter.clone(), Ask::new(&logins, "alice"));
+    ///     async move { limiter.acquire(&alice, None).await.is_ok() }
+    /// });
+    /// while limiter.waiting() == 0 {
+    ///     tokio::task::yield_now().await;
+    /// }
+    /// // A new configuration permits six logins, so the sixth needn't wait for a minute.
+    /// let edited = Limit::new("logins", "6/min".parse::<Rate>()?);
+    /// limiter.renew_waits([(&edited, Box::new(|_: &_| None) as _)]);
+    /// assert!(waits.await?);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn renew_waits<'l>(&self, limits: impl IntoIterator<Item = (&'l Limit, RateOfKey)>) {
         self.waits.renewed.replace(limits);
         self.waits.forget(None);

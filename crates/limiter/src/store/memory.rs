@@ -49,6 +49,22 @@ const SWEPT_BUCKETS: usize = 256;
 const SWEPT_SHARDS: usize = 64;
 
 /// Buckets in this process. Its clock starts with it at the system's time, and is monotonic.
+///
+/// # Examples
+///
+/// ```
+/// # use tollgate_limiter::{Algorithm, Quota, store::{Charge, Operation, Reply, memory::MemoryStore}};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let quota = Quota::new(Algorithm::SlidingWindow, "5/s".parse()?);
+/// let charge = Charge { bucket: "logins:sw:{alice}".into(), quota, cost: 5, shadow: false };
+/// let store = MemoryStore::new(1 << 20);
+/// let take = Operation::Take([charge].into_iter().collect());
+/// let admitted = |reply| matches!(reply, Reply::Decision(decision) if decision.admitted);
+/// assert!(admitted(store.operate(&take)?) && !admitted(store.operate(&take)?));
+/// assert!(store.bytes() > 0);
+/// # Ok(())
+/// # }
+/// ```
 pub struct MemoryStore {
     shards: Box<[Mutex<Shard>]>,
     started: Instant,
@@ -112,7 +128,7 @@ impl MemoryStore {
     ///
     /// # Errors
     /// [`StoreError::Full`]: nothing was done.
-    pub fn take<P: Placed>(&self, charges: &mut [P], now: Instant) -> Result<Decision, StoreError> {
+    pub(crate) fn take<P: Placed>(&self, charges: &mut [P], now: Instant) -> Result<Decision, StoreError> {
         let time_us = self.time_us_at(now);
         if let [only] = charges
             && let Some(decision) = self.decide_known(time_us, only.charge())
@@ -143,7 +159,7 @@ impl MemoryStore {
     }
 
     /// Returns where the bucket of a charge stands that is refused now; nothing is charged otherwise.
-    pub fn refuse(&self, charge: &Charge, now: Instant) -> Option<Outcome> {
+    pub(crate) fn refuse(&self, charge: &Charge, now: Instant) -> Option<Outcome> {
         let (time_us, name) = (self.time_us_at(now), Name::of(&charge.bucket));
         let mut shard = self.shard(name).lock();
         let bucket = shard.find_mut(name)?;
@@ -158,7 +174,7 @@ impl MemoryStore {
     ///
     /// # Errors
     /// [`StoreError::Full`]: there is no place for it.
-    pub fn peek<P: Placed>(&self, placed: &mut P) -> Result<(Usage, bool), StoreError> {
+    pub(crate) fn peek<P: Placed>(&self, placed: &mut P) -> Result<(Usage, bool), StoreError> {
         let time_us = self.time_us();
         let (mut shards, hashes) = self.place(time_us, slice::from_mut(placed))?;
         let charge = placed.charge();
@@ -176,7 +192,7 @@ impl MemoryStore {
     ///
     /// # Errors
     /// [`StoreError::Full`]: nothing was done.
-    pub fn record<P: Placed>(&self, charge: &mut P) -> Result<(), StoreError> {
+    pub(crate) fn record<P: Placed>(&self, charge: &mut P) -> Result<(), StoreError> {
         self.record_at(self.time_us(), charge)
     }
 
@@ -223,6 +239,24 @@ impl MemoryStore {
 
     /// Does an operation at `time_us`, microseconds of any clock of the caller's that keeps to one origin.
     ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use tollgate_limiter::{Algorithm, Quota, store::{Charge, Operation, Reply, memory::MemoryStore}};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let quota = Quota::new(Algorithm::SlidingWindow, "5/s".parse()?);
+    /// let charge = Charge { bucket: "logins:sw:{alice}".into(), quota, cost: 5, shadow: false };
+    /// let store = MemoryStore::new(1 << 20);
+    /// let take = Operation::Take([charge].into_iter().collect());
+    /// let admitted = |time_us| match store.operate_at(time_us, &take) {
+    ///     Ok(Reply::Decision(decision)) => decision.admitted,
+    ///     other => panic!("{other:?}"),
+    /// };
+    /// assert_eq!([7, 1_000_006, 1_000_007].map(admitted), [true, false, true]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// [`StoreError::Full`]: nothing was done.
     pub fn operate_at(&self, time_us: u64, operation: &Operation) -> Result<Reply, StoreError> {
@@ -233,7 +267,7 @@ impl MemoryStore {
     }
 
     /// Writes how full it is.
-    pub fn write_metrics(&self, page: &mut Page<'_>) {
+    pub(crate) fn write_metrics(&self, page: &mut Page<'_>) {
         let (keys, networks) = self.shares.buckets();
         page.gauge("tollgate_memory_buckets", "Buckets in this process", keys + networks);
         page.gauge(
@@ -265,7 +299,7 @@ impl MemoryStore {
     }
 
     /// Bytes that the buckets may take.
-    pub fn max_bytes(&self) -> usize {
+    pub(crate) fn max_bytes(&self) -> usize {
         self.shares.max_bytes()
     }
 

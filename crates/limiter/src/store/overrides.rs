@@ -17,6 +17,12 @@ use crate::{Scope, algorithm::Rate};
 use super::{Store, StoreError};
 
 /// All of them are read at once by a gateway that starts, or has missed a change.
+///
+/// # Examples
+///
+/// ```
+/// assert_eq!(tollgate_limiter::store::overrides::OVERRIDES_MOST, 10_000);
+/// ```
 pub const OVERRIDES_MOST: usize = 10_000;
 /// A century. The script's times are exact for longer, but not for ever.
 pub(super) const LASTS_MOST: Duration = Duration::from_micros(100 * Rate::MAX_WINDOW_US);
@@ -83,7 +89,7 @@ impl SetWhen {
 
 /// All that hold, by the name of the limit or `<limit> <key>`, and their version.
 #[derive(Debug, Default)]
-pub struct Overrides {
+pub(crate) struct Overrides {
     /// Another one means that something has changed.
     pub version: u64,
     /// The name of a limit, or with a space and a key's text after it, and what holds.
@@ -92,7 +98,7 @@ pub struct Overrides {
 
 /// A rate that has been set or removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OverrideChange {
+pub(crate) struct OverrideChange {
     /// The version that it follows.
     pub before: u64,
     /// The version that the change makes.
@@ -151,7 +157,7 @@ impl Store {
     ///
     /// # Errors
     /// No answer in time.
-    pub async fn overrides(&self, names: &Names, deadline: Instant) -> Result<Overrides, StoreError> {
+    pub(crate) async fn overrides(&self, names: &Names, deadline: Instant) -> Result<Overrides, StoreError> {
         match self {
             Self::Memory(store) => Ok(store.overrides.list()),
             Self::Redis(store) => store.overrides(names, deadline).await,
@@ -175,7 +181,7 @@ impl Store {
 
     /// Returns the changes that other processes publish from now on. Those of times without a connection are lost. `None` if
     /// there are no other processes. Must be called in a tokio runtime.
-    pub fn changes(&self, names: &Names) -> Option<mpsc::Receiver<Bytes>> {
+    pub(crate) fn changes(&self, names: &Names) -> Option<mpsc::Receiver<Bytes>> {
         match self {
             Self::Memory(_) => None,
             Self::Redis(store) => Some(store.subscribe(names.channel.clone())),
@@ -186,7 +192,12 @@ impl Store {
     ///
     /// # Errors
     /// No answer in time.
-    pub async fn tell(&self, names: &Names, message: Bytes, deadline: Instant) -> Result<(), StoreError> {
+    pub(crate) async fn tell(
+        &self,
+        names: &Names,
+        message: Bytes,
+        deadline: Instant,
+    ) -> Result<(), StoreError> {
         match self {
             Self::Memory(_) => Ok(()),
             Self::Redis(store) => store.publish(&names.channel, message, deadline).await,
@@ -196,7 +207,7 @@ impl Store {
 
 /// The names under which a store keeps overrides and publishes their changes.
 #[derive(Clone, Debug)]
-pub struct Names {
+pub(crate) struct Names {
     #[cfg_attr(not(feature = "redis"), expect(dead_code, reason = "only Redis has it"))]
     pub(super) table: String,
     pub(super) channel: String,
@@ -204,7 +215,7 @@ pub struct Names {
 
 impl Names {
     /// Returns the names for processes with this key prefix.
-    pub fn new(key_prefix: &str) -> Self {
+    pub(crate) fn new(key_prefix: &str) -> Self {
         Self { table: format!("{key_prefix}:overrides"), channel: format!("{key_prefix}:changes") }
     }
 }
@@ -250,7 +261,7 @@ impl Table {
 
 impl OverrideChange {
     /// Reads what the script tells of a change. `None` if it tells something else, as that of another version may.
-    pub fn read(text: &str) -> Option<Self> {
+    pub(crate) fn read(text: &str) -> Option<Self> {
         let mut words = text.strip_prefix("overrides ")?.splitn(4, ' ');
         let [before, version, time_us] = [words.next()?, words.next()?, words.next()?];
         let (before, version, time_us) = (before.parse().ok()?, version.parse().ok()?, time_us.parse().ok()?);
@@ -269,7 +280,7 @@ impl OverrideChange {
 }
 
 /// Reads a value of the table. `None` if another version of this program has written it.
-pub fn read_value(text: &str, time_us: u64) -> Option<Override> {
+pub(crate) fn read_value(text: &str, time_us: u64) -> Option<Override> {
     let mut words = text.split(' ');
     let rate = Rate { permits: words.next()?.parse().ok()?, window_us: words.next()?.parse().ok()? };
     let scope = match words.next()? {

@@ -68,6 +68,25 @@ const LANE: Lane = Lane { slot: 0, manner: Manner::Together };
 const FLUSH_STEP: Duration = Duration::from_millis(1);
 
 /// Buckets on Redis.
+///
+/// # Examples
+///
+/// ```
+/// # use std::time::Duration;
+/// # use tokio::time::Instant;
+/// # use tollgate_limiter::{StoreSettings, store::Store};
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/limiter/redis_of_examples.rs"));
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let Redis(_, url) = &Redis::start();
+/// let Store::Redis(store) = Store::open(&StoreSettings::at(url)?)? else { panic!("it is a URL of Redis") };
+/// store.warm_up().await?;
+/// store.publish("news", "hello".into(), Instant::now() + Duration::from_secs(5)).await?;
+/// let _messages = store.subscribe("news".to_owned());
+/// store.command("alice", vec!["GET".into(), "alice".into()], Instant::now() + Duration::from_secs(5)).await?;
+/// # Ok(())
+/// # }
+/// ```
 pub struct RedisStore {
     /// The URL that it was opened with.
     url: RedisUrl,
@@ -94,7 +113,7 @@ impl RedisStore {
     ///
     /// # Errors
     /// The files of `tls` can't be used together.
-    pub fn new(
+    pub(crate) fn new(
         url: &RedisUrl,
         tls: Option<&ClientTls>,
         timeout: Duration,
@@ -145,7 +164,7 @@ impl RedisStore {
     ///
     /// # Errors
     /// No reply, at the latest at `deadline`. An operation that still waits then isn't sent any more.
-    pub async fn operate(&self, operation: Operation, deadline: Instant) -> Result<Reply, StoreError> {
+    pub(crate) async fn operate(&self, operation: Operation, deadline: Instant) -> Result<Reply, StoreError> {
         match &self.place {
             Topology::One(node) => node.operate(LANE, operation, deadline)?.await,
             // On the heap, to keep the way through the other place small.
@@ -164,7 +183,7 @@ impl RedisStore {
     }
 
     /// Does an operation in the next call of this thread, if the server can be reached now.
-    pub fn send(&self, operation: Operation) {
+    pub(crate) fn send(&self, operation: Operation) {
         match &self.place {
             Topology::One(node) => node.send(LANE, operation),
             Topology::Cluster(cluster) => cluster.send(operation),
@@ -172,7 +191,7 @@ impl RedisStore {
     }
 
     /// Waits until no operation waits or is under way, on any thread.
-    pub async fn flush(&self) {
+    pub(crate) async fn flush(&self) {
         let is_idle = || match &self.place {
             Topology::One(node) => node.is_idle(),
             Topology::Cluster(cluster) => cluster.is_idle(),
@@ -184,12 +203,12 @@ impl RedisStore {
 
     /// Returns the number of charges that were made although their request was refused or had no decision, since another slot
     /// of a Cluster refused or failed at the last moment. They make limits stricter, never wider.
-    pub fn charges_left_behind(&self) -> u64 {
+    pub(crate) fn charges_left_behind(&self) -> u64 {
         self.left_behind.load(Relaxed)
     }
 
     /// Returns true if all buckets can be reached, as far as is known.
-    pub fn answers(&self) -> bool {
+    pub(crate) fn answers(&self) -> bool {
         match &self.place {
             Topology::One(node) => node.link.answers(),
             Topology::Cluster(cluster) => cluster.answers(),
@@ -197,7 +216,7 @@ impl RedisStore {
     }
 
     /// Returns the state of each node.
-    pub fn nodes(&self) -> Vec<NodeState> {
+    pub(crate) fn nodes(&self) -> Vec<NodeState> {
         let states = self.links().into_iter().map(|(name, link)| NodeState {
             name,
             is_open: link.breaker.is_open(),
@@ -219,7 +238,7 @@ impl RedisStore {
     }
 
     /// Writes the metrics of the nodes.
-    pub fn write_metrics(&self, page: &mut Page<'_>) {
+    pub(crate) fn write_metrics(&self, page: &mut Page<'_>) {
         let links = self.links();
         let nodes = || links.iter().map(|(label, link)| ([("node", label.as_str())], link));
         page.histograms(

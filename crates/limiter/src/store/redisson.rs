@@ -18,7 +18,7 @@ impl Store {
     ///
     /// # Errors
     /// No answer, within `deadline`.
-    pub async fn known_rate(
+    pub(crate) async fn known_rate(
         &self,
         bucket: &[u8],
         quota: Quota,
@@ -48,7 +48,7 @@ impl Store {
     ///
     /// # Errors
     /// No answer, within `deadline`: it may or may not have been changed. Or the store keeps no rates for buckets.
-    pub async fn change_rate(
+    pub(crate) async fn change_rate(
         &self,
         bucket: &[u8],
         quota: Quota,
@@ -92,7 +92,7 @@ impl Store {
     ///
     /// # Errors
     /// No answer, within `deadline`: they may or may not have been given back. Or the store can't.
-    pub async fn release_permits(
+    pub(crate) async fn release_permits(
         &self,
         bucket: &[u8],
         quota: Quota,

@@ -31,6 +31,12 @@ use self::list::List;
 use super::{Act, Charge, Charges, Decision, Lease, LeaseId, Operation, Outcome, Refund, Reply, Usage};
 
 /// The script's source, as `EVAL` takes it.
+///
+/// # Examples
+///
+/// ```
+/// assert!(tollgate_limiter::store::script::SOURCE.contains("KEYS"));
+/// ```
 pub const SOURCE: &str = concat!(
     include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/lua/lone.lua")),
     include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/lua/sliding_window.lua")),
@@ -53,6 +59,19 @@ static PROCESS: LazyLock<u64> = LazyLock::new(|| fastrand::u64(..));
 static CALLS: AtomicU64 = AtomicU64::new(0);
 
 /// One call of the script: some operations, in order.
+///
+/// # Examples
+///
+/// ```
+/// use tollgate_limiter::{Quota, store::{Act, Operation, Reply, script::{Call, ScriptReply}}};
+///
+/// let mut call = Call::default();
+/// call.push(&Operation::On { bucket: "uploads:cc:{alice}".into(), quota: Quota::concurrency(1), act: Act::Reset });
+/// let (keys, _argument) = call.encode();
+/// assert_eq!(keys, ["uploads:cc:{alice}"]);
+/// let reply = ScriptReply { numbers: vec![7], failures: Vec::new() };
+/// assert_eq!(call.decode(&reply), Some((7, vec![Ok(Reply::Done)])));
+/// ```
 #[derive(Debug)]
 pub struct Call {
     /// Counts this process's calls, to name leases by.
@@ -84,6 +103,15 @@ impl Default for Call {
 }
 
 /// The reply of the script to a call.
+///
+/// # Examples
+///
+/// ```
+/// use tollgate_limiter::store::script::{Call, ScriptReply};
+///
+/// let reply = ScriptReply { numbers: vec![7], failures: Vec::new() };
+/// assert_eq!(Call::default().decode(&reply), Some((7, Vec::new())));
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ScriptReply {
     /// The server's time in microseconds, then the results of the steps that were done, as lua/walk.lua documents them. Those of

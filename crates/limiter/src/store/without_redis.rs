@@ -94,7 +94,7 @@ impl RedisStore {
         match self.0 {}
     }
 
-    pub async fn set_override(
+    pub(crate) async fn set_override(
         &self,
         _: &Names,
         _: &str,
@@ -105,7 +105,7 @@ impl RedisStore {
         match self.0 {}
     }
 
-    pub async fn unset_override(
+    pub(crate) async fn unset_override(
         &self,
         _: &Names,
         _: &str,
@@ -114,11 +114,11 @@ impl RedisStore {
         match self.0 {}
     }
 
-    pub async fn overrides(&self, _: &Names, _: Instant) -> Result<Overrides, StoreError> {
+    pub(crate) async fn overrides(&self, _: &Names, _: Instant) -> Result<Overrides, StoreError> {
         match self.0 {}
     }
 
-    pub async fn overrides_version(&self, _: &Names, _: Instant) -> Result<u64, StoreError> {
+    pub(crate) async fn overrides_version(&self, _: &Names, _: Instant) -> Result<u64, StoreError> {
         match self.0 {}
     }
 

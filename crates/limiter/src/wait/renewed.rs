@@ -19,6 +19,15 @@ use crate::{
 pub(crate) struct Renewed(ArcSwap<HashMap<String, Rates>>);
 
 /// A function that returns the rate of a key which has one of its own.
+///
+/// # Examples
+///
+/// ```
+/// use tollgate_limiter::{Key, RateOfKey};
+///
+/// let of_vip: RateOfKey = Box::new(|key| (*key == Key::from("vip")).then(|| "50/min".parse().unwrap()));
+/// assert!(of_vip(&Key::from("vip")).is_some() && of_vip(&Key::from("alice")).is_none());
+/// ```
 pub type RateOfKey = Box<dyn Fn(&Key) -> Option<Rate> + Send + Sync>;
 
 /// The rates of a limit.

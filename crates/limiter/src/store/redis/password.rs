@@ -4,6 +4,14 @@ use std::ops::Range;
 
 /// Returns a quoted string or a word with its password blanked. Any character that the token can contain can
 /// be part of the password.
+///
+/// # Examples
+///
+/// ```
+/// use tollgate_limiter::store::redis::password::blank_word;
+///
+/// assert_eq!(blank_word("redis://gateway:secret@10.0.0.1"), "redis://gateway:******@10.0.0.1");
+/// ```
 pub fn blank_word(token: &str) -> String {
     let before_host = token.rfind('@').and_then(|end| {
         let user = token[..end].find("://").map(|slashes| slashes + 3);
@@ -32,6 +40,14 @@ fn parameters(token: &str) -> impl Iterator<Item = Range<usize>> {
 }
 
 /// Returns true if the text is just `${NAME}`, which discloses nothing.
+///
+/// # Examples
+///
+/// ```
+/// use tollgate_limiter::store::redis::password::is_reference;
+///
+/// assert!(is_reference("${REDIS_PASSWORD}") && !is_reference("secret"));
+/// ```
 pub fn is_reference(text: &str) -> bool {
     let name = text.strip_prefix("${").and_then(|rest| rest.strip_suffix('}'));
     name.is_some_and(|name| name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_'))

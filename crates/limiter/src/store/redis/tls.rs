@@ -13,6 +13,19 @@ use rustls::{
 };
 
 /// TLS settings for connections to servers. The files are read when the configuration is checked.
+///
+/// # Examples
+///
+/// ```
+/// use tollgate_limiter::{ClientTls, StoreSettings};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// // The certificate must be for the name `redis`, whatever the address that Sentinels announce.
+/// let tls = ClientTls { server_name: Some("redis".try_into()?), ..ClientTls::default() };
+/// let settings = StoreSettings { tls: Some(tls), ..StoreSettings::at("rediss://10.0.0.1")? };
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct ClientTls {
     /// The certificates to trust. `None` means the system's root certificates.
@@ -24,6 +37,21 @@ pub struct ClientTls {
 }
 
 /// A certificate chain and the private key of its first certificate.
+///
+/// # Examples
+///
+/// ```
+/// # use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
+/// # use tollgate_limiter::{ClientTls, Identity};
+/// # const CHAIN: &[u8] = b"-----BEGIN CERTIFICATE-----\nMAA=\n-----END CERTIFICATE-----\n";
+/// # const KEY: &[u8] = b"-----BEGIN PRIVATE KEY-----\nMAA=\n-----END PRIVATE KEY-----\n";
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let certificates = CertificateDer::pem_slice_iter(CHAIN).collect::<Result<_, _>>()?; // or `pem_file_iter`
+/// let identity = Identity { certificates, key: PrivateKeyDer::from_pem_slice(KEY)? };
+/// let tls = ClientTls { identity: Some(identity), ..ClientTls::default() };
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, PartialEq, Eq)]
 pub struct Identity {
     /// The certificates, the gateway's own first.
@@ -34,6 +62,14 @@ pub struct Identity {
 
 impl ClientTls {
     /// Returns the settings in rustls's form.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use tollgate_limiter::ClientTls;
+    /// // There is no certificate to trust.
+    /// assert!(ClientTls { ca: Some(Vec::new()), ..ClientTls::default() }.client().is_err());
+    /// ```
     ///
     /// # Errors
     /// There are no root certificates to trust, or the key doesn't belong to the certificate.
@@ -116,6 +152,14 @@ impl ServerCertVerifier for Named {
 }
 
 /// Returns the only cryptography provider of the program.
+///
+/// # Examples
+///
+/// ```
+/// use tollgate_limiter::store::redis::tls::provider;
+///
+/// assert!(!provider().cipher_suites.is_empty());
+/// ```
 pub fn provider() -> Arc<CryptoProvider> {
     Arc::new(aws_lc_rs::default_provider())
 }

@@ -11,6 +11,17 @@ use percent_encoding::percent_decode_str;
 use super::password;
 
 /// A Redis URL, possibly with user, password and database. Displays without passwords.
+///
+/// # Examples
+///
+/// ```
+/// # use tollgate_limiter::StoreUrl;
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let Ok(StoreUrl::Redis(url)) = "redis://gateway:secret@10.0.0.1/2".parse() else { unreachable!("a URL of Redis") };
+/// assert_eq!((url.to_string().as_str(), url.tls, url.database), ("redis://gateway:******@10.0.0.1/2", false, Some(2)));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, PartialEq, Eq)]
 pub struct RedisUrl {
     text: String,
@@ -25,6 +36,16 @@ pub struct RedisUrl {
 }
 
 /// The servers to connect to.
+///
+/// # Examples
+///
+/// ```
+/// # use tollgate_limiter::{StoreUrl, store::redis::url::RedisServers};
+/// let Ok(StoreUrl::Redis(url)) = "redis-sentinel://10.0.0.1?node=10.0.0.2&service=mymaster".parse() else {
+///     panic!("it is a URL of Redis")
+/// };
+/// assert!(matches!(url.servers, RedisServers::Sentinel { service, .. } if service == "mymaster"));
+/// ```
 #[derive(Clone, PartialEq, Eq)]
 pub enum RedisServers {
     /// A single server.
@@ -45,6 +66,14 @@ pub enum RedisServers {
 }
 
 /// A host, or an address without brackets, and a port.
+///
+/// # Examples
+///
+/// ```
+/// use tollgate_limiter::store::redis::url::Endpoint;
+///
+/// assert_eq!(Endpoint { host: "::1".to_owned(), port: 6379 }.to_string(), "[::1]:6379");
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Endpoint {
     /// The host.
@@ -54,6 +83,14 @@ pub struct Endpoint {
 }
 
 /// A login for a server. It has no `Debug` output, since it holds a password.
+///
+/// # Examples
+///
+/// ```
+/// # use tollgate_limiter::StoreUrl;
+/// let Ok(StoreUrl::Redis(url)) = "redis://:secret@10.0.0.1".parse() else { panic!("it is a URL of Redis") };
+/// assert_eq!((url.login.user, url.login.password.as_deref()), (None, Some("secret")));
+/// ```
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct RedisLogin {
     /// The user. `None` means the default user.
@@ -262,6 +299,14 @@ fn endpoint(text: &str, default_port: u16) -> Option<Endpoint> {
 }
 
 /// Returns a host without the brackets around an IPv6 address. `None` if brackets occur anywhere else.
+///
+/// # Examples
+///
+/// ```
+/// use tollgate_limiter::store::redis::url::bare_host;
+///
+/// assert_eq!([bare_host("[::1]"), bare_host("redis"), bare_host("[redis]")], [Some("::1"), Some("redis"), None]);
+/// ```
 pub fn bare_host(host: &str) -> Option<&str> {
     match host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
         Some(address) => address.parse::<Ipv6Addr>().is_ok().then_some(address),
