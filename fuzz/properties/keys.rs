@@ -166,9 +166,8 @@ pub fn jwt(bytes: &[u8]) {
     let key = EncodingKey::from_secret(SECRET.as_bytes());
     if claim(&headers).is_some() {
         let line = String::from_utf8_lossy(headers[AUTHORIZATION].as_bytes());
-        let is_of_token = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-        let mut words = line.split(|c| !is_of_token(c));
-        assert!(words.any(|token| is_signed(token, &key)), "{line}");
+        let mut dots = line.match_indices('.');
+        assert!(dots.any(|(at, _)| is_signed(&line[..at], &line[at + 1..], &key)), "{line}");
     }
 
     let Ok(serde_json::Value::Object(claims)) = serde_json::from_slice(bytes) else { return };
@@ -198,11 +197,15 @@ fn claim(headers: &HeaderMap) -> Option<String> {
     }
 }
 
-/// Returns true if a token has a signature by this key.
-fn is_signed(token: &str, key: &EncodingKey) -> bool {
-    token.trim().rsplit_once('.').is_some_and(|(message, signature)| {
-        [Algorithm::HS256, Algorithm::HS384, Algorithm::HS512].into_iter().any(|algorithm| {
-            crypto::sign(message.as_bytes(), key, algorithm).is_ok_and(|own| own == signature)
-        })
+/// Returns true if the last word of a text is signed by this key, where a lenient decoder reads the signature.
+fn is_signed(text: &str, signature: &str, key: &EncodingKey) -> bool {
+    let is_of_token = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    let message = text.rsplit(|c| !is_of_token(c)).next().unwrap_or_default();
+    let is_digit = |c: &char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '+' | '/');
+    let digits = signature.chars().filter(is_digit).collect::<String>().replace('+', "-").replace('/', "_");
+    [Algorithm::HS256, Algorithm::HS384, Algorithm::HS512].into_iter().any(|algorithm| {
+        let own = crypto::sign(message.as_bytes(), key, algorithm);
+        // The last digit has bits that aren't used.
+        own.is_ok_and(|own| digits.starts_with(&own[..own.len() - 1]))
     })
 }

@@ -334,7 +334,14 @@ fn values<'r>(
         }
         KeyPart::Query(name) => return several(query::parameter(subject.query, name)?),
         KeyPart::Path(name) => (subject.parameter)(name).map(|value| percent_decode_str(value).into()),
-        KeyPart::Jwt(name) => subject.claims.text(name)?.map(|text| Cow::Owned(text.into_bytes())),
+        KeyPart::Jwt(name) => {
+            let text = subject.claims.text(name)?.map(|text| Value::Shown(text.into_bytes().into()));
+            // Servers that are strict find no token in another spelling.
+            return Ok(match subject.claims.are_usual() {
+                true => smallvec![text],
+                false => smallvec![None, text],
+            });
+        }
         KeyPart::Host => {
             Some(subject.host).filter(|host| !host.is_empty()).map(|host| host.as_bytes().into())
         }

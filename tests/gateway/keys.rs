@@ -271,7 +271,16 @@ fn no_spelling_of_a_key_escapes_its_limit() {
         for (ordinary, spellings) in [
             (
                 "GET /credentials\nAuthorization: Bearer k1",
-                &["bearer k1", "Bearer  k1", "Bearer\tk1", "BEARER \t k1", "Bearer k1 x"][..],
+                &[
+                    "bearer k1",
+                    "Bearer  k1",
+                    "Bearer\tk1",
+                    "BEARER \t k1",
+                    "Bearer k1 x",
+                    "Bearer ,k1",
+                    "Bearer a=b k1",
+                    "Token token=\"k1\", app=\"ios\"",
+                ][..],
             ),
             (
                 "GET /credentials\nAuthorization: Basic YTpiYw==",
@@ -297,6 +306,8 @@ fn no_spelling_of_a_key_escapes_its_limit() {
                     r#""sid=k1"#,
                     r"\sid=k1",
                     r"sid=k1\",
+                    r#"sid="k1"#,
+                    ",sid=k1",
                 ],
             ),
             ("GET /cookie\nCookie: sid=a+b/c%3D", &["sid=a%2Bb/c=", "sid=a+b/c="]),
@@ -312,6 +323,9 @@ fn no_spelling_of_a_key_escapes_its_limit() {
                     "a;api_key=k1",
                     "API_KEY=k1",
                     "api_key=%1C%01k1",
+                    "api_key=%C2%ADk1%E2%A0%80",
+                    "=api_key=k1",
+                    "a=b&==api_key=k1",
                 ],
             ),
             (
@@ -342,6 +356,11 @@ fn a_key_stays_where_it_is_for_those_who_do_not_know_it() {
         (
             "GET /cookie\nCookie: sid=k1",
             &["sid=K1", "sid=k; a=1", "asid=k1", "sid=%256b1", "sid=r; a=sid=k1"],
+        ),
+        // Of two clients, the last parameter or the name of the application is often the same.
+        (
+            "GET /credentials\nAuthorization: Token token=\"victim\", app=\"my ios\"",
+            &["Token token=\"attacker\", app=\"my ios\"", "Bearer app=\"my", "Bearer ios", "Bearer ios\""],
         ),
         ("GET /query?api_key=k1", &["api_key=K1", "api_key=k", "apikey=k1", "api-key=k1", "api_key=%256b1"]),
     ] {

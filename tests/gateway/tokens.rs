@@ -221,6 +221,39 @@ fn a_token_that_does_not_hold_here_and_now_is_missing() {
 }
 
 #[test]
+fn no_spelling_of_a_token_escapes_the_limit_of_its_subject() {
+    let issuer = Issuer::hmac(SECRET.as_bytes());
+    let ann = issuer.token(&of("ann"));
+    let limit = |missing: &str| {
+        let limit = limit_all(PER_SUBJECT).replace("deny", missing);
+        Gateway::start(&format!("[jwt]\nhmac_secret = \"{SECRET}\"\n{limit}"))
+    };
+    let (skips, denies) = (limit("skip"), limit("deny"));
+    assert_eq!(status(&skips, &ann), 200);
+    for spelling in [
+        format!("Bearer {ann}="),
+        format!("Bearer {ann}==="),
+        format!("Bearer {ann}!!!!"),
+        format!("Bearer {ann}=QUJD"),
+        format!("Bearer {ann}{}", "!".repeat(8 << 10)),
+        format!("Bearer {}*{}", &ann[..ann.len() - 9], &ann[ann.len() - 9..]),
+        format!("Foo x, Bearer {ann}"),
+        format!("JWT {ann}"),
+        ann.clone(),
+    ] {
+        let request = format!("GET /\nAuthorization: {spelling}");
+        assert_eq!(skips.ask(&request).status, 429, "{spelling}");
+        // Not all servers believe it.
+        let answer = denies.ask(&request);
+        assert_eq!((answer.status, answer.json()["code"].as_str()), (429, Some("key-missing")), "{spelling}");
+    }
+    let (signed, signature) = ann.rsplit_once('.').unwrap();
+    for forged in [format!("{signed}.="), format!("{signed}.{}", &signature[1..]), format!("{ann}A=")] {
+        assert_eq!([status(&skips, &forged), status(&skips, &forged)], [200, 200], "{forged}");
+    }
+}
+
+#[test]
 fn two_different_credentials_are_refused() {
     let gateway = by_secret("");
     let issuer = Issuer::hmac(SECRET.as_bytes());

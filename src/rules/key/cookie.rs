@@ -53,7 +53,7 @@ fn add_unusual<'r>(readings: &mut Readings<'r>, line: &'r [u8], name: &[u8]) -> 
         let end = rest.iter().position(|byte| ends_pair(byte) || *byte == b'=').unwrap_or(rest.len());
         // WebOb begins a pair behind a quote or a backslash.
         let last = rest[..end].rsplit(is_quote).next().unwrap_or_default();
-        if let Some(value) = rest[end..].trim_ascii_start().strip_prefix(b"=")
+        if let Some(value) = behind_spaces(&rest[end..]).strip_prefix(b"=")
             && [&rest[..end], last].iter().any(|sent| compare_names(sent, name) != NameMatch::Other)
         {
             found += 1;
@@ -68,6 +68,12 @@ fn add_unusual<'r>(readings: &mut Readings<'r>, line: &'r [u8], name: &[u8]) -> 
         rest = &rest[end..];
     }
     Ok(())
+}
+
+/// What follows white space, also outside ASCII, of which no byte is.
+fn behind_spaces(text: &[u8]) -> &[u8] {
+    let start = text.iter().position(|byte| byte.is_ascii() && !byte.is_ascii_whitespace());
+    &text[start.unwrap_or(text.len())..]
 }
 
 fn is_quote(byte: &u8) -> bool {
@@ -100,6 +106,10 @@ fn add_values<'r>(readings: &mut Readings<'r>, rest: &'r [u8]) -> Result<(), Too
             readings.add(unescaped(inner))?;
         }
         readings.add(quoted(rest))?;
+        if unquoted == value {
+            // Tomcat 10 takes off a quote that has no other.
+            readings.add(&value[1..])?;
+        }
     } else {
         readings.add(first_word(value))?;
         readings.add(before_quote(value))?;
@@ -232,13 +242,17 @@ mod tests {
             ("sid=\"k1\"", &[Some("k1"), Some("\"k1\"")]),
             ("sid=\"\\1531\"", &[Some("\\1531"), Some("\"\\1531\""), Some("k1")]),
             ("sid=\"\\k1\"", &[Some("\\k1"), Some("\"\\k1\""), Some("k1")]),
-            ("sid=\"k1;x\"", &[Some("\"k1"), Some("k"), Some("k1;x")]),
-            ("sid=\"k1x", &[Some("\"k1x"), Some("k1")]),
+            ("sid=\"k1;x\"", &[Some("\"k1"), Some("k"), Some("k1;x"), Some("k1")]),
+            ("sid=\"k1x", &[Some("\"k1x"), Some("k1"), Some("k1x")]),
+            ("sid=\"k1 ;a=b", &[Some("\"k1"), Some("k"), Some("k1")]),
             // Names
             ("s%69d=k1; sid=r", &[Some("r"), Some("k1")]),
             ("s%69d=k1", &[None, Some("k1")]),
             ("SID=k1", &[None, Some("k1")]),
             ("sid[]=k1", &[None, Some("k1")]),
+            (",sid=k1", &[None, Some("k1")]),
+            ("a=b;, sid=k1", &[None, Some("k1")]),
+            ("sid \u{a0}=k1", &[None, Some("k1")]),
             // Pairs
             ("a=1 sid=k1", &[None, Some("k1")]),
             ("sid=k1 x", &[Some("k1 x"), Some("k1")]),

@@ -9,11 +9,15 @@ use tollgate_limiter::key::credentials::{
 
 use super::readings::{Readings, TooManyReadings};
 
+/// The name of the parameter that Rails takes the token from, with its `=`.
+const TOKEN: &[u8] = b"token=";
+
 /// Reads credentials, without an allocation if they are written as usual.
 ///
 /// The ordinary value has the scheme as it is usually written, one space, and the rest as it came. A scheme that isn't
 /// known, or none, may also be one that the server doesn't look at: then the rest is read as a bearer's token, too. Of
-/// several words, the first and the last may be the token. Basic is also read as lenient decoders of base64 do.
+/// several words, which RFC 9110 doesn't allow, the first and the last may be the token. A parameter isn't: it may be the
+/// same for many clients. Basic is also read as lenient decoders of base64 do.
 pub(super) fn credentials(sent: &[u8]) -> Result<Readings<'_>, TooManyReadings> {
     if is_usual(sent) {
         return Ok(Readings::one(sent));
@@ -41,18 +45,20 @@ fn add_credentials<'r>(readings: &mut Readings<'r>, sent: &[u8]) -> Result<(), T
     };
     let known = known(scheme);
     readings.add(joined(known.unwrap_or(scheme), rest))?;
-    let has_parameters = has_parameters(rest);
+    let is_rails = known == Some(BEARER) || scheme.eq_ignore_ascii_case(b"Token");
+    let ends_token = |byte: &u8| *byte == b',' || is_rails && *byte == b';';
+    let [first, last] = outer_words(rest, ends_token);
     if known == Some(BASIC) {
         if is_usual_basic(rest) {
             return Ok(());
         }
-        for text in [rest, before_padding(rest), before_complete_padding(rest)] {
+        for text in paddings(rest) {
             for skipped in [b"".as_slice(), b"-_"] {
                 readings.add(joined(BASIC, &recoded(text, skipped)))?;
             }
         }
     }
-    if !(known.is_some() && has_parameters) {
+    if known.is_none() || known == Some(BEARER) || !is_parameter(first) {
         readings.add(joined(BEARER, rest))?;
     }
     let words = rest.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
@@ -62,16 +68,35 @@ fn add_credentials<'r>(readings: &mut Readings<'r>, sent: &[u8]) -> Result<(), T
             && word[word.len() - BEARER.len()..].eq_ignore_ascii_case(BEARER)
             && let Some(next) = words.peek()
         {
-            readings.add(joined(BEARER, token(next)))?;
+            readings.add(joined(BEARER, token(next, |byte| matches!(byte, b',' | b';'))))?;
         }
     }
-    if !has_parameters {
-        let mut words = rest.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
-        let first = words.next().unwrap_or_default();
-        readings.add(joined(BEARER, token(first)))?;
-        readings.add(joined(BEARER, token(words.next_back().unwrap_or(first))))?;
+    for word in [first, last] {
+        let token = token(word, ends_token);
+        if !token.is_empty() && (word.starts_with(TOKEN) || !is_parameter(word)) {
+            readings.add(joined(BEARER, token))?;
+        }
     }
     Ok(())
+}
+
+/// The first and the last word. Separators in front are none, and white space in quotes ends none.
+fn outer_words(rest: &[u8], ends_token: impl Fn(&u8) -> bool) -> [&[u8]; 2] {
+    let start = rest.iter().position(|byte| !ends_token(byte) && !byte.is_ascii_whitespace());
+    let text = &rest[start.unwrap_or(rest.len())..];
+    let (mut is_quoted, mut is_escaped) = (false, false);
+    let mut toggle = move |byte: &u8| {
+        is_quoted ^= *byte == b'"' && !is_escaped;
+        is_escaped = *byte == b'\\' && !is_escaped;
+        is_quoted
+    };
+    let mut count = toggle;
+    let is_closed = !text.iter().fold(false, |_, byte| count(byte));
+    let ends_word = move |byte: &u8| !(toggle(byte) && is_closed) && byte.is_ascii_whitespace();
+    let mut words = text.split(ends_word).filter(|word| !word.is_empty());
+    let first = words.next().unwrap_or_default();
+    // From the front, where quotes begin.
+    [first, words.fold(first, |_, word| word)]
 }
 
 /// Adds the credentials of a server that looks at the first letters only and skips the byte behind the scheme, whatever it
@@ -87,12 +112,18 @@ fn add_behind_scheme(readings: &mut Readings<'_>, sent: &[u8]) -> Result<(), Too
     {
         readings.add(joined(BASIC, &recoded(before_padding(rest), b"")))?;
     }
+    // In UTF-8, the byte is part of a longer character.
     if let Some((skipped, rest)) = behind(BEARER)
-        && skipped.is_ascii()
+        && (skipped.is_ascii() || rest[0].is_ascii())
     {
         readings.add(joined(BEARER, rest))?;
     }
     Ok(())
+}
+
+/// What decoders of base64 read that go on behind a padding, or stop at it.
+pub(super) fn paddings(text: &[u8]) -> [&[u8]; 3] {
+    [text, before_padding(text), before_complete_padding(text)]
 }
 
 /// Base64 up to its first padding, where Node.js and Ruby stop to decode.
@@ -115,19 +146,18 @@ fn before_complete_padding(text: &[u8]) -> &[u8] {
     text.iter().position(completes).map_or(text, |end| &text[..end])
 }
 
-/// Returns true if the first word is `name=value`, and no token, which may end with `=`, nor a token that is called so.
-fn has_parameters(rest: &[u8]) -> bool {
-    let ends_word = |byte: &u8| byte.is_ascii_whitespace() || matches!(byte, b',' | b';');
-    let word = rest.split(ends_word).next().unwrap_or_default();
-    let equals = word.iter().position(|byte| *byte == b'=');
-    equals.is_some_and(|at| !word.starts_with(b"token=") && word[at..].iter().any(|byte| *byte != b'='))
+/// Returns true if a word is `name=value`, and no token, which may end with `=` or be in quotes.
+fn is_parameter(word: &[u8]) -> bool {
+    let ends = |byte: &u8| matches!(byte, b',' | b';');
+    let word = word.split(ends).find(|part| !part.is_empty()).unwrap_or_default();
+    let equals = word.iter().position(|byte| *byte == b'=').filter(|_| !word.starts_with(b"\""));
+    equals.is_some_and(|at| word[at..].iter().any(|byte| *byte != b'='))
 }
 
-/// The token in a word: without `token=` and quotes, and without what follows a comma or a semicolon.
-fn token(word: &[u8]) -> &[u8] {
-    let word = word.strip_prefix(b"token=").unwrap_or(word);
-    let end = word.iter().position(|byte| matches!(byte, b',' | b';')).unwrap_or(word.len());
-    let word = &word[..end];
+/// The token in a word: its first part between separators, without `token=` and quotes.
+fn token(word: &[u8], ends_token: impl Fn(&u8) -> bool) -> &[u8] {
+    let word = word.split(ends_token).find(|part| !part.is_empty()).unwrap_or_default();
+    let word = word.strip_prefix(TOKEN).unwrap_or(word);
     let word = word.strip_prefix(b"\"").unwrap_or(word);
     word.strip_suffix(b"\"").unwrap_or(word)
 }
@@ -149,8 +179,13 @@ fn recoded(text: &[u8], skipped: &[u8]) -> Vec<u8> {
         // A name alone has an empty password.
         decoded.push(b':');
     }
+    encoded(&decoded)
+}
+
+/// Base64 as an encoder writes it.
+pub(super) fn encoded(decoded: &[u8]) -> Vec<u8> {
     const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let mut encoded = Vec::with_capacity(text.len());
+    let mut encoded = Vec::with_capacity(decoded.len() / 3 * 4 + 4);
     for chunk in decoded.chunks(3) {
         let [first, second, third] = [0, 1, 2].map(|at| u32::from(chunk.get(at).copied().unwrap_or(0)));
         let bits = first << 16 | second << 8 | third;
@@ -207,9 +242,22 @@ mod tests {
             // Rails and Laravel
             ("Bearer k1,x", &["Bearer k1,x", "Bearer k1"]),
             ("Bearer k1;x", &["Bearer k1;x", "Bearer k1"]),
+            ("Bearer ,k1", &["Bearer ,k1", "Bearer k1"]),
+            ("Bearer ; ,k1, x", &["Bearer ; ,k1, x", "Bearer k1", "Bearer x"]),
+            ("Bearer \"YWJj+/8=\"", &["Bearer \"YWJj+/8=\"", "Bearer YWJj+/8="]),
             ("Token token=\"k1\"", &["Token token=\"k1\"", "Bearer token=\"k1\"", "Bearer k1"]),
             // Parameters are no token, so that nobody is charged who has one of them in common.
             ("digest username=\"a\", nonce=\"b\"", &["Digest username=\"a\", nonce=\"b\""]),
+            ("Digest a=\"b c\", d=\"e \\\" f\"", &["Digest a=\"b c\", d=\"e \\\" f\""]),
+            ("Mine a=\"b c\", d=\"e f\"", &["Mine a=\"b c\", d=\"e f\"", "Bearer a=\"b c\", d=\"e f\""]),
+            ("Mine 1;a", &["Mine 1;a", "Bearer 1;a"]),
+            (
+                "Token token=\"k1\", app=\"ios\"",
+                &["Token token=\"k1\", app=\"ios\"", "Bearer token=\"k1\", app=\"ios\"", "Bearer k1"],
+            ),
+            // What isn't in quotes, and no parameter, may be the token.
+            ("Mine a=b k1", &["Mine a=b k1", "Bearer a=b k1", "Bearer k1"]),
+            ("Mine a=\"b k1", &["Mine a=\"b k1", "Bearer a=\"b k1", "Bearer k1"]),
             ("Mine user=a, key=b", &["Mine user=a, key=b", "Bearer user=a, key=b"]),
             // Base64 as lenient decoders read it
             ("basic YWxpY2U6c2VjcmV0", &["Basic YWxpY2U6c2VjcmV0"]),
@@ -231,6 +279,8 @@ mod tests {
             assert_eq!(read(sent), *expected, "{sent}");
             assert_eq!(usual(sent.as_bytes()), expected[0].as_bytes(), "{sent}");
         }
+        let latin = credentials(b"bearer\xFFk1").unwrap().into_values();
+        assert!(latin.iter().flatten().any(|value| **value == *b"Bearer k1"), "{latin:?}");
         assert!(read("Bearer\u{a0}k1").contains(&"Bearer k1".to_owned()));
         assert!(read("Bearer k1\u{3000}").contains(&"Bearer k1".to_owned()));
     }

@@ -18,10 +18,17 @@ use hyper::{
 };
 use jsonwebtoken::{DecodingKey, Validation, decode, decode_header, errors::ErrorKind};
 use serde_json::{Map, Value};
-use tollgate_limiter::{Refusal, key::credentials::scheme};
+use tollgate_limiter::{
+    Refusal,
+    key::credentials::{bytes, scheme},
+};
 use tollgate_routing::VerifiedClaims;
 
-use super::{PartFault, credentials::credentials, single};
+use super::{
+    PartFault,
+    credentials::{credentials, encoded, paddings},
+    single,
+};
 use crate::config::{self, JwtKey};
 
 pub(crate) use self::fetched::FetchedKeys;
@@ -85,8 +92,24 @@ impl Verifier {
         }
     }
 
+    /// Verifies a token as it should be written, or else as those read it that don't demand this.
+    fn verify_leniently(&self, token: &str) -> Verified {
+        let verified = self.verify(token);
+        if !matches!(verified, Verified::Invalid(_)) {
+            return verified;
+        }
+        let is_valid = |token: String| match self.verify(&token) {
+            Verified::Valid { claims, .. } => Some(Verified::Valid { claims, is_usual: false }),
+            _ => None,
+        };
+        rewritten(token).find_map(is_valid).unwrap_or(verified)
+    }
+
     /// Verifies a token.
     fn verify(&self, token: &str) -> Verified {
+        if token.len() > LONGEST_TOKEN {
+            return Verified::Invalid("it is too long");
+        }
         // What it says of itself only chooses among the keys.
         let Ok(header) = decode_header(token) else {
             return Verified::Invalid("it is not a JWT, or has an algorithm that isn't supported (`alg`)");
@@ -108,7 +131,7 @@ impl Verifier {
         let mut fault = NO_KEY;
         for key in keys.iter().filter(fits).take(MOST_TRIED) {
             match decode(token, &key.decoding, &key.validation) {
-                Ok(token) => return Verified::Valid(token.claims),
+                Ok(token) => return Verified::Valid { claims: token.claims, is_usual: true },
                 // Another key may have signed it: what the one that did finds wrong is the reason.
                 Err(error) if fault != NO_KEY && *error.kind() == ErrorKind::InvalidSignature => {}
                 Err(error) => fault = reason(error.kind()),
@@ -164,7 +187,12 @@ fn validation(config: &config::JwtSettings, key: &JwtKey) -> Validation {
 #[derive(Debug)]
 enum Verified {
     /// It bears one with these claims.
-    Valid(Map<String, Value>),
+    Valid {
+        /// What the token states.
+        claims: Map<String, Value>,
+        /// True if it is written as RFC 6750 and RFC 7515 say. Not all servers believe another one.
+        is_usual: bool,
+    },
     /// It bears none.
     Missing,
     /// It bears one that isn't valid here and now, for this reason.
@@ -181,7 +209,10 @@ impl Verified {
     /// Returns the reason why there are no claims. `None` if there are.
     fn fault(&self) -> Option<TokenFault> {
         match self {
-            Self::Valid(_) => None,
+            Self::Valid { is_usual: true, .. } => None,
+            Self::Valid { is_usual: false, .. } => {
+                Some(TokenFault::Invalid("it isn't written as a bearer's token"))
+            }
             Self::Missing => Some(TokenFault::Missing),
             Self::Invalid(reason) => Some(TokenFault::Invalid(reason)),
             Self::KeyUnknown => Some(TokenFault::Invalid("it names a key that isn't known (`kid`)")),
@@ -218,12 +249,17 @@ impl<'r> Claims<'r> {
     /// A claim as text, if it is a string, a number or a boolean.
     pub(super) fn text(&self, name: &str) -> Result<Option<String>, PartFault> {
         let claims = match self.verified.get_or_init(|| self.verify()) {
-            Verified::Valid(claims) => claims,
+            Verified::Valid { claims, .. } => claims,
             Verified::Several => return Err(PartFault::Several),
             Verified::WithoutKeys => return Err(PartFault::Unverified),
             Verified::Missing | Verified::Invalid(_) | Verified::KeyUnknown => return Ok(None),
         };
         Ok(claim(claims, name).and_then(text).map(Cow::into_owned))
+    }
+
+    /// Returns false if the request bears a valid token in a spelling that not all servers read.
+    pub(super) fn are_usual(&self) -> bool {
+        !matches!(self.verified.get(), Some(Verified::Valid { is_usual: false, .. }))
     }
 
     /// Checks that the request bears a valid token. Without a verifier, as in a replay of a log, any request passes.
@@ -265,18 +301,32 @@ impl<'r> Claims<'r> {
 
     fn verify(&self) -> Verified {
         let lines = || self.headers.get_all(AUTHORIZATION).into_iter().map(HeaderValue::as_bytes);
-        if !lines().any(is_bearer) {
-            return Verified::Missing;
-        }
         let Ok(sent) = single(lines()) else { return Verified::Several };
         let Some((sent, verifier)) = sent.zip(self.verifier) else { return Verified::Missing };
         let Ok(readings) = credentials(sent) else { return Verified::Several };
-        let mut verified = Verified::Invalid("it is too long, or not written as a bearer's token");
+        // A server may look for a token behind any scheme.
+        let is_bearer = is_bearer(sent);
+        let mut verified = match is_bearer {
+            true => Verified::Invalid("it is not written as a bearer's token"),
+            false => Verified::Missing,
+        };
         for credentials in readings.into_values().iter().flatten() {
             let Some(token) = bearer(credentials) else { continue };
-            match (&verified, verifier.verify(token)) {
-                (Verified::Valid(one), Verified::Valid(other)) if *one != other => return Verified::Several,
-                (Verified::Valid(_), _)
+            let mut other = verifier.verify_leniently(token);
+            if let Verified::Valid { is_usual, .. } = &mut other {
+                *is_usual &= is_bearer;
+            }
+            match (&verified, other) {
+                (Verified::Valid { claims: one, .. }, Verified::Valid { claims: other, .. })
+                    if *one != other =>
+                {
+                    return Verified::Several;
+                }
+                (Verified::Valid { .. }, Verified::Valid { is_usual: true, claims }) => {
+                    verified = Verified::Valid { claims, is_usual: true };
+                }
+                (Verified::Valid { .. }, _)
+                | (Verified::Missing, Verified::Invalid(_))
                 | (Verified::KeyUnknown | Verified::WithoutKeys, Verified::Invalid(_)) => {}
                 (_, other) => verified = other,
             }
@@ -291,7 +341,8 @@ impl<'r> Claims<'r> {
 /// Compares claims as text. A request without a valid token has none.
 impl VerifiedClaims for Claims<'_> {
     fn has(&self, name: &str, value: &str) -> bool {
-        let Verified::Valid(claims) = self.verified.get_or_init(|| self.verify()) else { return false };
+        let verified = self.verified.get_or_init(|| self.verify());
+        let Verified::Valid { claims, is_usual: true } = verified else { return false };
         match claim(claims, name) {
             Some(Value::Array(members)) => {
                 members.iter().any(|member| text(member).as_deref() == Some(value))
@@ -333,6 +384,23 @@ fn is_bearer(sent: &[u8]) -> bool {
 
 /// The token of a bearer's credentials in their usual form.
 fn bearer(usual: &[u8]) -> Option<&str> {
-    let token = str::from_utf8(usual).ok()?.strip_prefix("Bearer ")?;
-    (token.len() <= LONGEST_TOKEN).then_some(token)
+    str::from_utf8(usual).ok()?.strip_prefix("Bearer ")
+}
+
+/// Returns a token as it should be written whose signature a lenient decoder reads in this one: PyJWT takes padding, for one.
+fn rewritten(token: &str) -> impl Iterator<Item = String> {
+    let spelt = token.rsplit_once('.').into_iter();
+    let signatures = spelt.flat_map(|(signed, signature)| {
+        paddings(signature.as_bytes()).map(|text| (signed, encoded(&bytes(text).collect::<Vec<_>>())))
+    });
+    let url_safe = |digit: u8| match digit {
+        b'+' => '-',
+        b'/' => '_',
+        digit => digit as char,
+    };
+    let written = signatures.map(move |(signed, signature)| {
+        let digits = signature.into_iter().filter(|digit| *digit != b'=').map(url_safe);
+        signed.chars().chain(['.']).chain(digits).collect::<String>()
+    });
+    written.filter(move |written| written != token)
 }

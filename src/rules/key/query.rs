@@ -18,7 +18,9 @@ pub(super) fn parameter<'r>(query: &'r str, name: &str) -> Result<Readings<'r>, 
             readings.add(form_decoded(value))?;
             is_plain &= !value.iter().any(|byte| matches!(byte, b'%' | b'+'));
         } else {
-            is_plain &= compare_names(sent, name) == NameMatch::Other;
+            // Behind an empty name, Netty and Spring WebFlux begin the next.
+            let is_name_empty = sent.is_empty() && !value.is_empty();
+            is_plain &= compare_names(sent, name) == NameMatch::Other && !is_name_empty;
         }
     }
     if !is_plain {
@@ -29,7 +31,7 @@ pub(super) fn parameter<'r>(query: &'r str, name: &str) -> Result<Readings<'r>, 
 
 fn add_unusual<'r>(readings: &mut Readings<'r>, query: &'r str, name: &[u8]) -> Result<(), TooManyReadings> {
     for ends_pair in [is_ampersand, |c| matches!(c, '&' | ';')] {
-        for (sent, value) in pairs(query, ends_pair) {
+        for (sent, value) in query.split(ends_pair).map(|pair| split(pair.trim_start_matches('='))) {
             if compare_names(sent, name) != NameMatch::Other {
                 readings.add_missing();
                 add_values(readings, value)?;
@@ -59,8 +61,7 @@ fn add_values<'r>(readings: &mut Readings<'r>, sent: &'r [u8]) -> Result<(), Too
 /// A value without white space around it, nor what is as invisible, as Laravel takes it.
 fn trimmed(value: &[u8]) -> &[u8] {
     // Java trims all control characters, Python those from U+001C on.
-    let is_blank =
-        |c: char| c <= ' ' || c.is_whitespace() || matches!(c, '\u{200B}' | '\u{200E}' | '\u{FEFF}');
+    let is_blank = |c: char| c <= ' ' || c.is_whitespace() || is_invisible(c);
     match str::from_utf8(value) {
         Ok(text) => text.trim_matches(is_blank).as_bytes(),
         Err(_) => {
@@ -71,16 +72,30 @@ fn trimmed(value: &[u8]) -> &[u8] {
     }
 }
 
+/// Returns true for a character that isn't white space, but that Laravel takes off a value like it
+/// (`Str::INVISIBLE_CHARACTERS`).
+fn is_invisible(c: char) -> bool {
+    matches!(
+        c,
+        '\u{AD}' | '\u{34F}' | '\u{61C}' | '\u{115F}' | '\u{1160}' | '\u{17B4}' | '\u{17B5}' | '\u{180E}'
+            | '\u{200B}'..='\u{200F}' | '\u{2060}'..='\u{206F}' | '\u{2800}' | '\u{3164}' | '\u{FEFF}'
+            | '\u{FFA0}' | '\u{1D159}' | '\u{1D173}'..='\u{1D17A}' | '\u{E0020}'
+    )
+}
+
 fn is_ampersand(c: char) -> bool {
     c == '&'
 }
 
 /// The names and values of a query, as they were sent.
 fn pairs(query: &str, ends_pair: fn(char) -> bool) -> impl Iterator<Item = (&[u8], &[u8])> {
-    query.split(ends_pair).map(|pair| {
-        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-        (name.as_bytes(), value.as_bytes())
-    })
+    query.split(ends_pair).map(split)
+}
+
+/// The name and the value of a pair, as they were sent.
+fn split(pair: &str) -> (&[u8], &[u8]) {
+    let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+    (name.as_bytes(), value.as_bytes())
 }
 
 fn is_exactly(sent: &[u8], name: &[u8]) -> bool {
@@ -140,11 +155,20 @@ mod tests {
             ("[api_key]=k1", &[None, Some("k1")]),
             ("?api_key=k1", &[None, Some("k1")]),
             ("API_KEY=k1", &[None, Some("k1")]),
+            ("=api_key=k1", &[None, Some("k1")]),
+            ("a=b&==api_key=k1", &[None, Some("k1")]),
+            ("=a", &[None]),
             // Values
             ("api_key=a+b", &[Some("a b"), Some("a+b")]),
             ("api_key=a%20b", &[Some("a b")]),
             ("api_key=%20k1", &[Some(" k1"), Some("k1")]),
             ("api_key=k1%E2%80%8B", &[Some("k1\u{200B}"), Some("k1")]),
+            ("api_key=k1%C2%AD", &[Some("k1\u{AD}"), Some("k1")]),
+            (
+                "api_key=%CD%8F+k1%E2%A0%80",
+                &[Some("\u{34F} k1\u{2800}"), Some("k1"), Some("\u{34F}+k1\u{2800}")],
+            ),
+            ("api_key=%F0%9D%85%B3k1%F3%A0%80%A0", &[Some("\u{1D173}k1\u{E0020}"), Some("k1")]),
             ("api_key=%1C%01k1%1F", &[Some("\u{1c}\u{1}k1\u{1f}"), Some("k1")]),
             ("api_key=k1%00x", &[Some("k1\0x"), Some("k1")]),
             ("api_key=a%41%", &[Some("aA%"), Some("a%41%")]),

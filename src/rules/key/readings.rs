@@ -148,7 +148,7 @@ pub(super) enum NameMatch {
 /// Compares a name as it was sent, percent-encoded, with the one that a limit reads.
 ///
 /// A name matches loosely in any case (ASP.NET), with `.`, a space or `[` for `_` and with leading spaces (PHP), in
-/// brackets (qs, Rack), and with anything behind a NUL, a bracket or a space.
+/// brackets (qs, Rack), after commas (Netty), and with anything behind a NUL, a bracket or a space.
 pub(super) fn compare_names(sent: &[u8], name: &[u8]) -> NameMatch {
     if sent == name {
         return NameMatch::Exact;
@@ -162,7 +162,7 @@ pub(super) fn compare_names(sent: &[u8], name: &[u8]) -> NameMatch {
         return NameMatch::Other;
     }
     let is_padding =
-        |byte: &u8| matches!(byte, b'[' | b']' | b'?' | 0 | 0x80..) || byte.is_ascii_whitespace();
+        |byte: &u8| matches!(byte, b'[' | b']' | b'?' | b',' | 0 | 0x80..) || byte.is_ascii_whitespace();
     let has_room_for = |byte: u8| matches!(byte, b'_' | b'.' | b'[' | b' ');
     let mut decoded = Decoded::form(sent).skip_while(is_padding);
     for wanted in name.iter().copied().skip_while(is_padding) {
@@ -195,6 +195,7 @@ mod tests {
             ("api[key", NameMatch::Loose),
             ("%20+api_key", NameMatch::Loose),
             ("?api_key", NameMatch::Loose),
+            (",api_key", NameMatch::Loose),
             ("api_key%00x", NameMatch::Loose),
             ("api_key[]", NameMatch::Loose),
             ("api_key%5B0%5D", NameMatch::Loose),
