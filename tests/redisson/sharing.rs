@@ -32,8 +32,6 @@ const RATES: [u64; 2] = [60, 40];
 const NAME: &str = "it:alice";
 /// The most milliseconds by which Java's clock may be behind that of Redis when its call arrives, unless the call is held up.
 const SLACK_MS: u64 = 300;
-/// The most milliseconds after which a caller may note a permit, on a busy machine. The record of Redis is the exact one.
-const LATE_MS: u64 = 700;
 
 /// Returns the seconds for which both sides acquire at once: 60 in scripts/test.sh interop.
 fn seconds() -> u64 {
@@ -44,26 +42,32 @@ fn now_ms() -> u64 {
     SystemTime::UNIX_EPOCH.elapsed().unwrap().as_millis() as u64
 }
 
-/// Grants, each with its time in milliseconds and its permits.
-type Grants = Vec<(u64, u64)>;
-/// The same, by the member that records each.
-type Members = BTreeMap<Vec<u8>, (u64, u64)>;
-
-/// The most permits within any window that is a second or more away from these times.
-fn most_within(grants: impl IntoIterator<Item = (u64, u64)>, window_ms: u64, but: &[(u64, u64)]) -> u64 {
-    let mut sorted: Grants = grants.into_iter().collect();
-    sorted.sort_unstable();
-    let is_judged = |start: &u64| !but.iter().any(|(from, to)| (from - 2_000..to + 1_000).contains(start));
-    let judged = sorted.iter().enumerate().filter(|(_, (start, _))| is_judged(start));
-    let windows = judged.map(|(first, (start, _))| {
-        let within = sorted[first..].iter().take_while(|(at, _)| *at < start + window_ms);
-        within.map(|(_, permits)| permits).sum()
-    });
-    windows.max().unwrap_or(0)
+/// A grant, made at some time in this span of milliseconds.
+#[derive(Clone, Copy)]
+struct Grant {
+    from: u64,
+    to: u64,
+    permits: u64,
 }
 
-fn permits(grants: impl IntoIterator<Item = (u64, u64)>) -> u64 {
-    grants.into_iter().map(|(_, permits)| permits).sum()
+/// The grants in Redis, by the member that records each.
+type Members = BTreeMap<Vec<u8>, Grant>;
+
+/// The most permits that were certainly granted within a window, of those that are a second or more away from calls that were
+/// held up.
+fn most_within(grants: &[Grant], window_ms: u64, held_up: &[Grant]) -> u64 {
+    let is_judged =
+        |start: u64| !held_up.iter().any(|call| (call.from - 2_000..call.to + 1_000).contains(&start));
+    let starts = grants.iter().map(|grant| grant.from).filter(|start| is_judged(*start));
+    let within = |start: u64| {
+        let certain = grants.iter().filter(|grant| grant.from >= start && grant.to < start + window_ms);
+        permits(certain)
+    };
+    starts.map(within).max().unwrap_or(0)
+}
+
+fn permits<'g>(grants: impl IntoIterator<Item = &'g Grant>) -> u64 {
+    grants.into_iter().map(|grant| grant.permits).sum()
 }
 
 /// The state that all callers share.
@@ -71,14 +75,14 @@ fn permits(grants: impl IntoIterator<Item = (u64, u64)>) -> u64 {
 struct Run {
     has_ended: AtomicBool,
     /// The permits of gateways and of the library.
-    granted: Mutex<Grants>,
+    granted: Mutex<Vec<Grant>>,
     /// The times at which a caller got no decision.
     failed: Mutex<Vec<Instant>>,
 }
 
 impl Run {
-    fn note(&self, permits: u64) {
-        self.granted.lock().unwrap().push((now_ms(), permits));
+    fn note(&self, from: u64, permits: u64) {
+        self.granted.lock().unwrap().push(Grant { from, to: now_ms(), permits });
     }
 
     fn fail(&self) {
@@ -87,9 +91,10 @@ impl Run {
 
     fn ask_gateway(&self, mut client: Client, cost: u64) {
         while !self.has_ended.load(Relaxed) {
+            let from = now_ms();
             let answer = client.get_with("/", &format!("x-user: alice\r\nx-cost: {cost}\r\n"));
             match answer.status {
-                204 => self.note(cost),
+                204 => self.note(from, cost),
                 429 => {}
                 503 => self.fail(),
                 _ => panic!("{answer:?}"),
@@ -100,8 +105,9 @@ impl Run {
 
     fn ask_library(&self, limiter: &BlockingLimiter, ask: &Ask) {
         while !self.has_ended.load(Relaxed) {
+            let from = now_ms();
             match limiter.try_acquire(ask) {
-                Ok(_) => self.note(1),
+                Ok(_) => self.note(from, 1),
                 Err(Refusal::Limited(_)) => {}
                 Err(_) => self.fail(),
             }
@@ -128,7 +134,8 @@ fn recorded(redis: &Redis) -> Members {
             {
                 let member = member.bytes().to_vec();
                 let permits = u32::from_le_bytes(member[17..].try_into().unwrap());
-                grants.insert(member, (score.text().parse().unwrap(), u64::from(permits)));
+                let at = score.text().parse().unwrap();
+                grants.insert(member, Grant { from: at, to: at, permits: permits.into() });
             }
         }
     }
@@ -244,20 +251,16 @@ fn check_failures(run: &Run, (gone, back): (Instant, Instant), by_java: &[Json; 
 /// Fails if a window has more permits than the highest rate by the record of Redis or by that of the callers, or if permits
 /// were lost.
 fn check_records(run: &Run, recorded: &Members, by_java: &[Json; 2]) {
+    let by_java: Vec<Grant> = by_java.iter().flat_map(granted_by).collect();
     let mut granted = run.granted.lock().unwrap().clone();
-    let by_us = permits(granted.iter().copied());
-    for (answer, permits) in by_java.iter().zip(by_permits(by_java)) {
-        let times = answer["at"].as_array().unwrap().iter();
-        granted.extend(times.map(|at| (at.as_u64().unwrap(), permits)));
-    }
-    let all = permits(granted.iter().copied());
-    let (in_redis, highest) = (permits(recorded.values().copied()), RATES[0]);
-    // Such a call comes with the time at which it began, so that Java itself frees the permits of others too early.
-    let held_up = by_java.iter().flat_map(|answer| answer["held"].as_array().unwrap());
-    let held_up: Vec<_> =
-        held_up.map(|times| (times[0].as_u64().unwrap(), times[1].as_u64().unwrap())).collect();
-    let most = most_within(recorded.values().copied(), 1_000 - SLACK_MS, &held_up);
-    let most_granted = most_within(granted, 1_000 - LATE_MS, &held_up);
+    let by_us = permits(&granted);
+    granted.extend(&by_java);
+    let recorded: Vec<Grant> = recorded.values().copied().collect();
+    let (all, in_redis, highest) = (permits(&granted), permits(&recorded), RATES[0]);
+    // Java's calls go by the time at which they began: one that is held up frees the permits of others too early.
+    let held_up: Vec<Grant> = by_java.into_iter().filter(|call| call.to > call.from + SLACK_MS).collect();
+    let [most, most_granted] =
+        [&recorded, &granted].map(|grants| most_within(grants, 1_000 - SLACK_MS, &held_up));
     eprintln!(
         "{} s: Java took {} permits, Tollgate {by_us}; Redis recorded {in_redis}; at most {most} in a window by its record, \
          {most_granted} by that of the callers; {} calls of Java were held up",
@@ -274,10 +277,10 @@ fn check_records(run: &Run, recorded: &Members, by_java: &[Json; 2]) {
     assert!(in_redis >= RATES[1] * (seconds() - 4), "none is lost: {in_redis}");
 }
 
-/// Returns the permits of a call of each flood: they may end in any order.
-fn by_permits(by_java: &[Json; 2]) -> [u64; 2] {
-    [0, 1].map(|at| {
-        let grants = by_java[at]["at"].as_array().unwrap().len() as u64;
-        by_java[at]["result"].as_u64().unwrap().checked_div(grants).unwrap_or(1)
-    })
+/// Returns the grants of a flood.
+fn granted_by(flood: &Json) -> impl Iterator<Item = Grant> {
+    let calls = flood["calls"].as_array().unwrap();
+    let permits = flood["result"].as_u64().unwrap().checked_div(calls.len() as u64).unwrap_or(1);
+    let time = |time: &Json| time.as_u64().unwrap();
+    calls.iter().map(move |call| Grant { from: time(&call[0]), to: time(&call[1]), permits })
 }
