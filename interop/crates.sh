@@ -11,7 +11,7 @@ $1"
 }
 
 # All crates declare one version, which is the oldest that builds them. CI's is that one; elsewhere, rustup fetches it.
-declared=$(metadata 'print(*{package["rust_version"] for package in packages})')
+declared=$(metadata '[declared] = {package["rust_version"] for package in packages}; print(declared)')
 case $(cargo --version) in
 "cargo $declared."*) echo "==> Rust $declared is the declared one, and does all that follows" ;;
 *)
@@ -41,7 +41,7 @@ echo "==> cargo package"
 # may not be published.
 copy=$(mktemp -d)
 trap 'rm -r "$copy"' EXIT
-tar --create --exclude=target --exclude=dist --exclude=.git . | tar --extract --directory "$copy"
+tar --create --exclude=./target --exclude=./dist --exclude=./.git . | tar --extract --directory "$copy"
 sed -i '/^publish = false$/d' "$copy"/Cargo.toml "$copy"/crates/*/Cargo.toml
 target=${CARGO_TARGET_DIR:-$PWD/target}
 # Their versions are those of the run before, whose sources and builds Cargo would take for them.

@@ -35,7 +35,7 @@ pub(super) fn begin(settings: LogSettings) -> WorkerGuard {
         NonBlockingBuilder::default().buffered_lines_limit(LINES_WAITING_MOST).finish(io::stderr());
     let level = env::var("TOLLGATE_LOG").ok().and_then(|level| level.parse().ok());
     let level = level.unwrap_or(LevelFilter::from_level(settings.level));
-    // It warns of single frames, of which a client may send any number. The gateway bounds them, and counts the connections that it closes.
+    // h2 warns of single frames, and a client can send any number of them. The gateway closes such connections and counts them.
     let of_h2 = if level >= LevelFilter::DEBUG { level } else { LevelFilter::ERROR.min(level) };
     let levels = Targets::new().with_default(level).with_target("h2", of_h2);
     let log = tracing_subscriber::fmt()

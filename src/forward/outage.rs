@@ -14,7 +14,7 @@ use super::{Failure, pool::UpstreamServer};
 /// The time without a failure after which an answer ends an outage. A server that fails now and then has one outage, not many.
 const QUIET: Duration = Duration::from_secs(1);
 
-/// The time after which a failure says nothing of a server any more that gets no requests.
+/// The age at which the last failure no longer makes a server unhealthy: it may get no requests that could succeed.
 const STALE: Duration = Duration::from_secs(600);
 
 /// The outages of a server: of the server itself, and of free connections to it.
@@ -44,7 +44,7 @@ struct Failed {
 }
 
 impl Outages {
-    /// Returns false if the last request to the server has failed, lately.
+    /// Returns false if the last request to the server failed less than [`STALE`] ago.
     pub fn is_well(&self) -> bool {
         !self.has_failed.load(Relaxed) || !self.failing.has_failed_lately()
     }

@@ -337,7 +337,7 @@ fn values<'r>(
         KeyPart::Jwt(name) => {
             let text = subject.claims.text(name)?.map(|text| Value::Shown(text.into_bytes().into()));
             // Servers that are strict find no token in another spelling.
-            return Ok(match subject.claims.are_usual() {
+            return Ok(match subject.claims.are_usual() || text.is_none() {
                 true => smallvec![text],
                 false => smallvec![None, text],
             });

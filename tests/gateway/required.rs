@@ -33,6 +33,7 @@ fn a_request_without_a_valid_token_is_401_before_anything_is_charged() {
         ("Authorization: Bearer".to_owned(), "token-missing", missing),
         (format!("Authorization: JWT {good}"), "token-invalid", invalid),
         (format!("Authorization: Bearer {good}="), "token-invalid", invalid),
+        (format!("Authorization: Bearer x {good}"), "token-invalid", invalid),
         ("Authorization: Bearer a.b.c".to_owned(), "token-invalid", invalid),
         (format!("Authorization: bearer {expired}"), "token-invalid", invalid),
         (format!("Authorization: Bearer {forged}"), "token-invalid", invalid),

@@ -239,6 +239,8 @@ fn no_spelling_of_a_token_escapes_the_limit_of_its_subject() {
         format!("Bearer {}*{}", &ann[..ann.len() - 9], &ann[ann.len() - 9..]),
         format!("Foo x, Bearer {ann}"),
         format!("JWT {ann}"),
+        format!("Bearer x {ann}"),
+        format!("Bearer {ann},x"),
         ann.clone(),
     ] {
         let request = format!("GET /\nAuthorization: {spelling}");

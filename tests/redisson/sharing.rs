@@ -273,7 +273,7 @@ fn check_records(run: &Run, recorded: &Members, by_java: &[Json; 2]) {
     // Those that were under way when Redis went away.
     assert!(in_redis - all <= 20, "each permit is recorded once");
     assert!(most <= highest && most_granted <= highest);
-    assert!(in_redis <= highest * (seconds() + 1), "{in_redis}");
+    assert!(!held_up.is_empty() || in_redis <= highest * (seconds() + 1), "{in_redis}");
     assert!(in_redis >= RATES[1] * (seconds() - 4), "none is lost: {in_redis}");
 }
 

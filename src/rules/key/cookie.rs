@@ -47,14 +47,26 @@ fn has_separator(text: &[u8]) -> bool {
 
 fn add_unusual<'r>(readings: &mut Readings<'r>, line: &'r [u8], name: &[u8]) -> Result<(), TooManyReadings> {
     let ends_pair = |byte: &u8| *byte == b';' || byte.is_ascii_whitespace();
+    let ends_name = |byte: &u8| ends_pair(byte) || *byte == b'=';
     let (mut rest, mut found) = (line, 0);
+    // What is behind the name, with and without its leading spaces, and the name's last part. They hold as long as `rest` begins
+    // in the name, so that no byte is looked at for each quote before it.
+    let (mut behind, mut unspaced, mut last) = (rest, rest, rest);
     while let Some(start) = rest.iter().position(|byte| !ends_pair(byte)) {
         rest = &rest[start..];
-        let end = rest.iter().position(|byte| ends_pair(byte) || *byte == b'=').unwrap_or(rest.len());
-        // WebOb begins a pair behind a quote or a backslash.
-        let last = rest[..end].rsplit(is_quote).next().unwrap_or_default();
-        if let Some(value) = behind_spaces(&rest[end..]).strip_prefix(b"=")
-            && [&rest[..end], last].iter().any(|sent| compare_names(sent, name) != NameMatch::Other)
+        if rest.len() <= behind.len() {
+            let end = rest.iter().position(ends_name).unwrap_or(rest.len());
+            behind = &rest[end..];
+            // WebOb begins a pair behind a quote or a backslash.
+            last = rest[..end].rsplit(is_quote).next().unwrap_or_default();
+            if behind.len() <= unspaced.len() {
+                unspaced = behind_spaces(behind);
+            }
+        }
+        if let Some(value) = unspaced.strip_prefix(b"=")
+            && [&rest[..rest.len() - behind.len()], last]
+                .iter()
+                .any(|sent| compare_names(sent, name) != NameMatch::Other)
         {
             found += 1;
             if found > MOST_PAIRS {
@@ -70,7 +82,7 @@ fn add_unusual<'r>(readings: &mut Readings<'r>, line: &'r [u8], name: &[u8]) -> 
     Ok(())
 }
 
-/// What follows white space, also outside ASCII, of which no byte is.
+/// Returns the text after leading white space. All bytes outside ASCII count as such.
 fn behind_spaces(text: &[u8]) -> &[u8] {
     let start = text.iter().position(|byte| byte.is_ascii() && !byte.is_ascii_whitespace());
     &text[start.unwrap_or(text.len())..]
@@ -217,6 +229,15 @@ mod tests {
         for line in ["sid=k1", "a=%20; sid=AbC/c==; b=\"x\"", "a=b; sid=k1; sid=k1"] {
             let values = cookie(&[line.as_bytes()], "sid").unwrap().into_values();
             assert!(matches!(&values[..], [Some(Cow::Borrowed(_))]), "{line}");
+        }
+    }
+
+    /// Quadratic time would be minutes.
+    #[test]
+    fn a_long_line_is_read_in_linear_time() {
+        for unit in ["\u{a0} ", "\"", "\"a", "a ", "%61\"", "sid\\"] {
+            let line = unit.repeat(1 << 18);
+            assert_eq!(read(&line), Some(vec![None]), "{unit}");
         }
     }
 

@@ -121,7 +121,7 @@ fn add_behind_scheme(readings: &mut Readings<'_>, sent: &[u8]) -> Result<(), Too
     Ok(())
 }
 
-/// What decoders of base64 read that go on behind a padding, or stop at it.
+/// Returns the parts of a base64 text that decoders read: all of it, up to the first `=`, or up to a complete padding.
 pub(super) fn paddings(text: &[u8]) -> [&[u8]; 3] {
     [text, before_padding(text), before_complete_padding(text)]
 }

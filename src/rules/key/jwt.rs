@@ -8,6 +8,7 @@ mod fetched;
 
 use std::{
     borrow::Cow,
+    collections::BTreeSet,
     fmt, str,
     sync::{Arc, OnceLock},
 };
@@ -92,7 +93,7 @@ impl Verifier {
         }
     }
 
-    /// Verifies a token as it should be written, or else as those read it that don't demand this.
+    /// Verifies a token, or else what lenient decoders read in it.
     fn verify_leniently(&self, token: &str) -> Verified {
         let verified = self.verify(token);
         if !matches!(verified, Verified::Invalid(_)) {
@@ -102,7 +103,7 @@ impl Verifier {
             Verified::Valid { claims, .. } => Some(Verified::Valid { claims, is_usual: false }),
             _ => None,
         };
-        rewritten(token).find_map(is_valid).unwrap_or(verified)
+        rewritten(token).into_iter().find_map(is_valid).unwrap_or(verified)
     }
 
     /// Verifies a token.
@@ -310,11 +311,12 @@ impl<'r> Claims<'r> {
             true => Verified::Invalid("it is not written as a bearer's token"),
             false => Verified::Missing,
         };
-        for credentials in readings.into_values().iter().flatten() {
+        for (place, credentials) in readings.into_values().iter().flatten().enumerate() {
             let Some(token) = bearer(credentials) else { continue };
             let mut other = verifier.verify_leniently(token);
             if let Verified::Valid { is_usual, .. } = &mut other {
-                *is_usual &= is_bearer;
+                // The first reading is the ordinary one.
+                *is_usual &= is_bearer && place == 0;
             }
             match (&verified, other) {
                 (Verified::Valid { claims: one, .. }, Verified::Valid { claims: other, .. })
@@ -387,8 +389,8 @@ fn bearer(usual: &[u8]) -> Option<&str> {
     str::from_utf8(usual).ok()?.strip_prefix("Bearer ")
 }
 
-/// Returns a token as it should be written whose signature a lenient decoder reads in this one: PyJWT takes padding, for one.
-fn rewritten(token: &str) -> impl Iterator<Item = String> {
+/// Returns the properly written tokens that lenient decoders read in this one. PyJWT, for example, accepts padding in the signature.
+fn rewritten(token: &str) -> BTreeSet<String> {
     let spelt = token.rsplit_once('.').into_iter();
     let signatures = spelt.flat_map(|(signed, signature)| {
         paddings(signature.as_bytes()).map(|text| (signed, encoded(&bytes(text).collect::<Vec<_>>())))
@@ -402,5 +404,5 @@ fn rewritten(token: &str) -> impl Iterator<Item = String> {
         let digits = signature.into_iter().filter(|digit| *digit != b'=').map(url_safe);
         signed.chars().chain(['.']).chain(digits).collect::<String>()
     });
-    written.filter(move |written| written != token)
+    written.filter(|written| written != token).collect()
 }
