@@ -91,6 +91,11 @@ impl<'i> Document<'i> {
         }
     }
 
+    /// Returns the position of a value. `None` if the file doesn't have it, or a flag overrides it.
+    pub(super) fn place_of(&self, table: &str, key: &str) -> Option<Range<usize>> {
+        Some(self.tree.get(table)?.get_ref().get(key)?.span())
+    }
+
     /// Expands `${NAME}`, `${file:PATH}` and `${NAME:-default}` in all strings.
     pub(super) fn expand(&mut self, sources: &mut ReferenceSources<'_>) {
         let mut expansion = Expansion::default();

@@ -44,9 +44,19 @@ impl Check<'_, '_> {
             self.missing(&span, &["jwks_file", "jwks_url", "hmac_secret"], "jwks_file = \"keys.json\"");
             return None;
         }
+        self.refuse_empty("issuer", value.issuer.as_ref());
+        self.refuse_empty("audience", value.audience.as_ref());
         let issuers = value.issuer.map_or_else(Vec::new, ValueList::into_values);
         let audiences = value.audience.map_or_else(Vec::new, ValueList::into_values);
         Some(JwtSettings { keys, published, issuers, audiences })
+    }
+
+    /// Reports empty names.
+    fn refuse_empty(&mut self, key: &str, names: Option<&ValueList<String>>) {
+        for name in names.into_iter().flat_map(|names| &names.0).filter(|name| name.get_ref().is_empty()) {
+            let fault = Diagnostic::error(format!("an empty `{key}` matches no token")).at(&name.span(), "");
+            self.fault(fault.help("leave the key out to accept any"));
+        }
     }
 
     fn warn_of_short_secrets(&mut self, keys: &[JwtKey], place: &Range<usize>) {

@@ -23,6 +23,7 @@ impl Check<'_, '_> {
                 fault.at(&store.key_prefix.span(), "").help("use letters, digits and `.`, `_`, `:` and `-`"),
             );
         }
+        self.warn_of_lone_user(&store.url.0);
         let has_replicas =
             matches!(&store.url.0, StoreUrl::Redis(url) if !matches!(url.servers, RedisServers::Cluster(_)));
         if *store.replicated.get_ref() && !has_replicas {
@@ -56,5 +57,20 @@ impl Check<'_, '_> {
             max_memory: self.size_of_at_least(&store.max_memory, 1 << 20, "1MiB"),
             key_prefix: store.key_prefix.into_inner().0,
         }
+    }
+
+    /// Warns if a URL has a user and no password: what is alone before the `@` is the user.
+    fn warn_of_lone_user(&mut self, url: &StoreUrl) {
+        let StoreUrl::Redis(url) = url else { return };
+        if url.login.user.is_none() || url.login.password.is_some() {
+            return;
+        }
+        let fault = Diagnostic::warning("this URL has a user, and no password")
+            .help("a password alone goes after a colon: \"redis://:${REDIS_PASSWORD}@HOST\"");
+        let place = self.document.place_of("store", "url");
+        self.fault(match place {
+            Some(place) => fault.at(&place, ""),
+            None => fault,
+        });
     }
 }

@@ -14,6 +14,8 @@ const SERVER_TLS: &str =
 const REDIS_URL: &str =
     "all of it is in the URL: url = \"redis://USER:${REDIS_PASSWORD}@HOST:6379/0\", or \"redis://HOST:6379\"";
 
+const SERVER_URL: &str = "write { url = \"http://127.0.0.1:3000\" }";
+
 const LOG_PLACE: &str = "remove it: the log goes to stderr, so redirect that; requests are logged by [access_log] path = \"access.log\"";
 
 /// The forms of keys that people write with another type, by their path. `*` stands for a name, and `[]` for an element.
@@ -93,6 +95,15 @@ const FOREIGN: &[(&str, &str, &str)] = &[
     ("upstreams.*.url", "servers", "write servers = [\"http://127.0.0.1:3000\"]"),
     ("upstreams.*.urls", "servers", "write servers = [\"http://127.0.0.1:3000\"]"),
     ("upstreams.*.address", "servers", "write servers = [\"http://127.0.0.1:3000\"]"),
+    ("upstreams.*.servers.host", "url", SERVER_URL),
+    ("upstreams.*.servers.port", "url", SERVER_URL),
+    ("upstreams.*.servers.address", "url", SERVER_URL),
+    ("upstreams.*.healthchecks", "health", "write health = { path = \"/healthz\" }"),
+    (
+        "upstreams.*.timeout",
+        "timeouts",
+        "write timeouts = { response = \"10s\" }, or `timeout` in [[routes]] for the whole exchange",
+    ),
     ("jwt.secret", "hmac_secret", "write hmac_secret = \"${JWT_SECRET}\""),
     ("jwt.aud", "audience", "write audience = \"shop\""),
     ("jwt.iss", "issuer", "write issuer = \"https://id.example.com\""),
@@ -109,6 +120,17 @@ const FOREIGN: &[(&str, &str, &str)] = &[
     ("log.path", "stderr", LOG_PLACE),
     ("log.output", "stderr", LOG_PLACE),
     ("limits.*.name", "NAME", "the name of a limit is in the header of its table: [limits.logins]"),
+    (
+        "limits.*.token_bucket",
+        "rate",
+        "for a token bucket write rate = \"100/10s\" (the refill), algorithm = \"gcra\", burst = 50",
+    ),
+    ("descriptors.key", "match", "write match = { api_key = \"*\" }"),
+    (
+        "descriptors.rate_limit",
+        "limits",
+        "write limits = [\"per-key\"], and define it: [limits.per-key], key = \"descriptor:api_key\", rate = \"100/min\"",
+    ),
 ];
 
 /// An entry of the file.
@@ -116,7 +138,9 @@ pub(super) struct Entry {
     /// The keys that lead to it, with dots. Names of limits and upstreams are `*`; `[]` ends the path of an element.
     pub(super) path: String,
     /// True if the value is a table.
-    pub(super) is_table: bool,
+    is_table: bool,
+    /// True if the key follows a dot, in a header or in a key.
+    is_dotted: bool,
     /// True if the value is a date or a time.
     pub(super) is_time: bool,
 }
@@ -131,10 +155,16 @@ impl Entry {
         table.iter().find_map(|(key, value)| {
             let key_text = if matches!(path, "limits" | "upstreams") { "*" } else { key.get_ref() };
             let path = if path.is_empty() { key_text.to_owned() } else { format!("{path}.{key_text}") };
-            Self::within(value, &path, span).or_else(|| {
+            // The table of a header begins at its bracket, that of a dot at its key.
+            let is_name_with_dot = key_text == "*" && value.span() == key.span();
+            let inner = Self::within(value, &path, span);
+            let inner = inner.map(|inner| Self { is_dotted: inner.is_dotted || is_name_with_dot, ..inner });
+            inner.or_else(|| {
                 let is_time = matches!(value.get_ref(), DeValue::Datetime(_));
-                let is_table = matches!(value.get_ref(), DeValue::Table(_));
-                (key.span() == *span || value.span() == *span).then_some(Self { path, is_table, is_time })
+                let is_table = value.get_ref().is_table();
+                let is_dotted = value.span().start <= key.span().start;
+                let is_this = key.span() == *span || value.span() == *span;
+                is_this.then_some(Self { path, is_table, is_dotted, is_time })
             })
         })
     }
@@ -144,8 +174,10 @@ impl Entry {
             DeValue::Table(table) => Self::below(table, path, span),
             DeValue::Array(list) => list.iter().find_map(|element| {
                 let is_this = element.span() == *span && !element.get_ref().is_table();
-                let this =
-                    || is_this.then(|| Self { path: format!("{path}[]"), is_table: false, is_time: false });
+                let this = || {
+                    let path = format!("{path}[]");
+                    is_this.then_some(Self { path, is_table: false, is_dotted: false, is_time: false })
+                };
                 Self::within(element, path, span).or_else(this)
             }),
             _ => None,
@@ -160,7 +192,7 @@ impl Entry {
     /// Returns true if this is a table below a named one, as a dot in its name would make it.
     pub(super) fn is_part_of_name(&self) -> bool {
         let parts: Vec<&str> = self.path.split('.').collect();
-        self.is_table && matches!(parts[..], ["limits" | "upstreams", "*", _])
+        self.is_table && self.is_dotted && matches!(parts[..], ["limits" | "upstreams", "*", _])
     }
 
     /// Returns how to write what this key means elsewhere. `None` if that isn't known.

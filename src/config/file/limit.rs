@@ -207,6 +207,9 @@ impl de::Visitor<'_> for RateOrZeroVisitor {
     fn visit_str<E: de::Error>(self, text: &str) -> Result<RateOrZero, E> {
         match text {
             "0" => Ok(RateOrZero(None)),
+            "unlimited" | "-1" => Err(E::custom(format!(
+                "`{text}` is not a rate\nto admit all requests with this key, list it in the limit's `exempt`"
+            ))),
             text => AnyRate::read(text).map(Some).map(RateOrZero).map_err(|remedy| {
                 E::custom(remedy.replace(
                     "use at least 1 permit; to turn a path away, give its route a `respond`",

@@ -27,7 +27,10 @@ impl FromText for AnyRate {
             return Ok(Self::InCalendar(rate));
         }
         if text.is_empty() || !text.bytes().all(|b| b.is_ascii_digit()) {
-            return text.parse().map(Self::InTime).map_err(|remedy| nginx_hint(text).unwrap_or(remedy));
+            return text
+                .parse()
+                .map(Self::InTime)
+                .map_err(|remedy| nginx_hint(text).or_else(|| fraction_hint(text)).unwrap_or(remedy));
         }
         // The bounds on the number are those of a rate; the unit is irrelevant.
         let rate = format!("{text}/s").parse::<Rate>();
@@ -47,6 +50,15 @@ fn nginx_hint(text: &str) -> Option<String> {
     Some(format!(
         "`{text}` is a rate in nginx's form\nwrite \"{permits}/{unit}\"; for `burst=`, add algorithm = \"gcra\" and burst"
     ))
+}
+
+/// Returns what to write for a rate with a fraction of a permit, such as `0.5/s`.
+fn fraction_hint(text: &str) -> Option<String> {
+    let (permits, _) = text.split_once('/')?;
+    let is_fraction = permits.contains('.') && permits.trim().parse::<f64>().is_ok();
+    is_fraction.then(|| {
+        format!("`{text}` is not a valid rate\npermits are whole numbers: for \"0.5/s\" write \"1/2s\"")
+    })
 }
 
 /// Descriptors by their domain and the keys of their entries.

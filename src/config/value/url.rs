@@ -164,12 +164,38 @@ impl FromText for StoreUrl {
     const FORM: Option<&'static str> = Some(r"memory:|rediss?(-cluster|-sentinel|\+unix)?://.+");
 
     fn read(text: &str) -> Result<Self, String> {
-        let url = text.parse()?;
+        let url = text.parse::<Self>().map_err(|fault| match store_remedy(text, &fault) {
+            Some(remedy) => format!("{}\n{remedy}", fault.lines().next().unwrap_or_default()),
+            None => fault,
+        })?;
         if let StoreUrl::Redis(redis) = &url {
             redis.login.password.as_deref().map_or(Ok(()), refuse_reference)?;
         }
         Ok(url)
     }
+}
+
+/// Returns what to write instead of a URL in the form of other programs, which has this fault. It quotes nothing of the
+/// URL but a known scheme.
+fn store_remedy(text: &str, fault: &str) -> Option<String> {
+    let (kind, rest) = text.strip_prefix("redis")?.split_once("://")?;
+    let (place, query) = rest.split_once('?').unwrap_or((rest, ""));
+    let host = place.rsplit('@').next().unwrap_or_default();
+    if matches!(kind, "-sentinel" | "s-sentinel") && host.contains('#') {
+        return Some(format!(
+            "name the primary in a parameter: \"redis{kind}://HOST:26379?service=mymaster\""
+        ));
+    }
+    let can_have_tls = fault.contains("parameter") && matches!(kind, "" | "-cluster" | "-sentinel");
+    query.split('&').filter_map(|parameter| parameter.split_once('=')).find_map(|(name, value)| match name {
+        "node" if value.contains("://") && !value.contains(',') => {
+            Some("write only host and port: node=HOST:6379".to_owned())
+        }
+        "ssl" | "tls" | "useSsl" if can_have_tls && value.eq_ignore_ascii_case("true") => {
+            Some(format!("for TLS, begin the URL with rediss{kind}://, and remove the parameter"))
+        }
+        _ => None,
+    })
 }
 
 #[cfg(test)]
