@@ -51,6 +51,19 @@ pub(super) fn admin(gateway: &Gateway) -> String {
     admin.lines().next().unwrap().to_owned()
 }
 
+/// Redisson has written a `keepAliveTime` since 3.37.
+#[test]
+fn a_limiter_of_an_older_redisson_stays_when_its_rate_is_changed() {
+    let redis = Redis::start();
+    let name = "it[1]:alice";
+    redis.command(&["HSET", name, "rate", "3", "interval", "30000", "type", "0"]);
+    let gateway = Gateway::start(&toml(&redis, "5/min"));
+    let said = tollgate(&["limits", "set", "logins", "alice", "7/min", "--admin", &admin(&gateway)]);
+    let held = redis.command(&["HMGET", name, "rate", "interval", "keepAliveTime"]);
+    assert_eq!(held.trim(), "7\n60000\n0", "{said}");
+    assert_eq!(redis.command(&["PTTL", name]).trim(), "-1");
+}
+
 #[test]
 fn clients_and_operators_see_the_rate_of_redis() {
     let redis = Redis::start();
