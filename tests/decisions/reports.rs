@@ -128,6 +128,7 @@ fn descriptors_of_yaml_are_reported_if_the_file_says_so() {
         assert_eq!(send(&decider, [call(0)]).left(), [(OK, 1000)]);
         assert_eq!(send(&decider, [call(2000)]).overall_code, OVER_LIMIT);
     }
+    decider.gateway.wait_for_log("d:call");
     let log = decider.gateway.log();
     assert_eq!(
         log.matches("reported = [\\\"d:call\\\"]").count() + log.matches("reported = [\"d:call\"]").count(),
