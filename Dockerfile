@@ -1,5 +1,5 @@
 # syntax=docker/dockerfile:1
-# The image of Tollgate: about 30 MB, without a shell. The root file system can be read-only.
+# The image of Tollgate: about 23 MB, without a shell. The root file system can be read-only.
 #
 #     docker build --build-arg TOLLGATE_COMMIT=$(git rev-parse --short=12 HEAD) --tag tollgate .
 #     docker run --read-only --publish 8080:8080 tollgate

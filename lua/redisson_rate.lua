@@ -13,7 +13,8 @@
 --       keep-alive <time>                               from each call on; 0: they stay
 --       ttl                                             nothing is written
 -- Times are milliseconds. `-` for the time to keep it alive is what the hash has, 0 if it has a rate without one, or, if
--- there is no rate or the time is less than an interval, two intervals and at least a minute; `-0` or `-1` for the type is what the hash has, or this one.
+-- there isn't a rate or the time is less than an interval, two intervals and at least a minute. `-0` or `-1` for the
+-- type is what the hash has, or this one.
 --
 -- Returns for get the rate and the interval, or nothing if there is no whole configuration; for ttl what PTTL returns;
 -- for others 1 if something was changed, else 0.
@@ -69,7 +70,7 @@ end
 local rate, interval, type, keep_alive = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 if string.sub(type, 1, 1) == '-' then type = held[3] or string.sub(type .. '0', 2, 2) end
 if keep_alive == '-' then
-  -- Redisson has written one since 3.37.
+  -- Redisson before 3.37 writes none.
   keep_alive = held[4] or is_set and '0'
   -- What counts would be forgotten.
   local is_short = keep_alive and tonumber(keep_alive) > 0 and tonumber(keep_alive) < tonumber(interval)

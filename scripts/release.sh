@@ -13,7 +13,7 @@ export LC_ALL=C
 TOLLGATE_COMMIT=${TOLLGATE_COMMIT:-$(git rev-parse --short=12 HEAD 2>/dev/null || true)}
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || stat --format=%Y Cargo.lock)}
 export TOLLGATE_COMMIT SOURCE_DATE_EPOCH
-# Stripped.
+# The most bytes of a stripped program.
 MOST_BYTES=$((20 * 1000 * 1000))
 MAINTAINER=${TOLLGATE_MAINTAINER:-The Tollgate authors <tollgate@example.org>}
 

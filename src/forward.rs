@@ -219,7 +219,7 @@ pub fn write_metrics(page: &mut Page<'_>, upstreams: &[(String, Arc<Upstream>)])
     );
     page.gauges(
         "tollgate_upstream_healthy",
-        "1 if the server passes its probes, isn't ejected, and has answered its last request, unless that is ten minutes old; otherwise 0",
+        "1 if the server passes its probes, isn't ejected, and hasn't failed its last request within ten minutes; otherwise 0",
         servers().map(|(labels, server)| (labels, u32::from(server.is_healthy()))),
     );
     page.histograms(

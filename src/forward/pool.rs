@@ -115,8 +115,7 @@ impl UpstreamServer {
         &self.location
     }
 
-    /// Returns true if the server passes its probes, isn't ejected, and has answered its last request, unless that is
-    /// ten minutes old.
+    /// Returns true if the server passes its probes, isn't ejected, and hasn't failed its last request within ten minutes.
     pub fn is_healthy(&self) -> bool {
         self.condition.is_up() && self.condition.ejected_for().is_none() && self.outages.is_well()
     }

@@ -147,14 +147,20 @@ fn nothing_is_cut_faint_or_on_top_of_something_else() {
     assert!(grounds[0] != grounds[1] && grounds[1] == grounds[3], "{grounds:?}");
 }
 
-#[test]
-fn a_phone_shows_all_of_it_without_scrolling_sideways() {
+/// Opens the page of a gateway that has refused a short and a long key.
+fn short_and_long_key() -> (Gateway, Browser) {
     let gateway = gateway("1/h", "");
     for key in ["a", "an-api-key-of-quite-some-length-that-no-phone-has-room-for-1234"] {
         assert_eq!([ask(&gateway, key), ask(&gateway, key)], [200, 429]);
     }
     let browser = Browser::open(&page(&gateway));
     browser.wait_for("#refused tbody", "an-api-key");
+    (gateway, browser)
+}
+
+#[test]
+fn a_phone_shows_all_of_it_without_scrolling_sideways() {
+    let (_gateway, browser) = short_and_long_key();
     browser.click("#refused tbody button");
     browser.wait_for("#found-left", "0");
     let mut grounds = Vec::new();
@@ -169,12 +175,7 @@ fn a_phone_shows_all_of_it_without_scrolling_sideways() {
 
 #[test]
 fn all_numbers_of_the_tables_are_seen_on_a_phone() {
-    let gateway = gateway("1/h", "");
-    for key in ["a", "an-api-key-of-quite-some-length-that-no-phone-has-room-for-1234"] {
-        assert_eq!([ask(&gateway, key), ask(&gateway, key)], [200, 429]);
-    }
-    let browser = Browser::open(&page(&gateway));
-    browser.wait_for("#refused tbody", "an-api-key");
+    let (_gateway, browser) = short_and_long_key();
     browser.show_on(390, "light");
     let cut = "return [...document.querySelectorAll('tbody td, tbody th')].filter((cell) => {\
                const { left, right, width } = cell.getBoundingClientRect();\

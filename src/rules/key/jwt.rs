@@ -189,7 +189,7 @@ fn validation(config: &config::JwtSettings, key: &JwtKey) -> Validation {
 enum Verified {
     /// It bears one with these claims.
     Valid {
-        /// What the token states.
+        /// The claims of the token.
         claims: Map<String, Value>,
         /// True if it is written as RFC 6750 and RFC 7515 say. Not all servers believe another one.
         is_usual: bool,
@@ -323,9 +323,6 @@ impl<'r> Claims<'r> {
                     if *one != other =>
                 {
                     return Verified::Several;
-                }
-                (Verified::Valid { .. }, Verified::Valid { is_usual: true, claims }) => {
-                    verified = Verified::Valid { claims, is_usual: true };
                 }
                 (Verified::Valid { .. }, _)
                 | (Verified::Missing, Verified::Invalid(_))

@@ -268,15 +268,15 @@ fn wait(guide: &mut Guide, sides: &mut Sides) {
     let one_after_the_other = |take: &mut dyn FnMut()| {
         (0..5).for_each(|_| {
             take();
-            thread::sleep(Duration::from_millis(200));
+            thread::sleep(Duration::from_millis(300));
         });
     };
-    sides.java.run("try_set calls overall 5 2000");
+    sides.java.run("try_set calls overall 5 7000");
     one_after_the_other(&mut || assert_eq!(sides.java.granted("acquire calls 1 1"), 1));
     let before = sides.of_java.scripts();
     assert_eq!(sides.java.run("wait calls 5 20000"), true);
     let asks_again = sides.of_java.scripts() - before > 2;
-    let calls = Ask::new(&Arc::new(Limit::new("calls", rate("5/2s"))), "");
+    let calls = Ask::new(&Arc::new(Limit::new("calls", rate("5/7s"))), "");
     one_after_the_other(&mut || drop(sides.limiter.try_acquire(&calls).unwrap()));
     let refusal = sides.limiter.try_acquire(calls.clone().cost(5)).unwrap_err();
     thread::sleep(refusal.retry_after().unwrap());
@@ -286,7 +286,7 @@ fn wait(guide: &mut Guide, sides: &mut Sides) {
     guide.differs(sentence, [asks_again, is_admitted], [true; 2]);
 }
 
-/// What both leave in Redis, and by which clock.
+/// Compares what both leave in Redis, and whose clock they use.
 fn look_into_redis(guide: &mut Guide, sides: &mut Sides) {
     sides.of_java.command(&["FLUSHALL"]);
     sides.redis.command(&["FLUSHALL"]);

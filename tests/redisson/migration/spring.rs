@@ -204,7 +204,7 @@ fn take_a_burst(guide: &mut Guide, both: [SocketAddr; 2]) {
     guide.same("a second key", both.map(|gateway| self::left(&ask(gateway, path, "carol"))));
 }
 
-/// What makes the page's file one of a request a minute, for two routes.
+/// The changes that turn the page's file into one of a request a minute, for two routes.
 const SLOW: [(&str, &str); 4] = [
     ("\"10/s\"", "\"1/min\""),
     ("burst     = 20", "burst = 1"),
