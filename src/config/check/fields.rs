@@ -10,6 +10,7 @@ use crate::config::{
     file::{RouteTable, Spanned, SpannedTable},
     value::ParsedText,
 };
+use crate::forward::headers::is_ambiguous;
 use tollgate_routing::Pattern;
 
 /// The methods that others are compared with, to find misspelt ones.
@@ -46,9 +47,9 @@ impl Check<'_, '_> {
     /// Checks what a route asks of a request's method, path and header fields, and how it edits fields.
     pub(super) fn check_fields(&mut self, route: &RouteTable) {
         for (name, _) in &route.headers.0 {
-            if name.get_ref().as_str().contains('_') {
+            if is_ambiguous(name.get_ref().as_str()) {
                 let fault = format!(
-                    "`{name}` can never match: header fields with an underscore in their name are dropped"
+                    "`{name}` can never match: header fields are dropped if their name has other characters than letters, digits and hyphens"
                 );
                 let help = "use a hyphen, here and in the clients";
                 self.fault(Diagnostic::error(fault).at(&name.span(), "").help(help));

@@ -6,7 +6,10 @@ use hyper::header::HeaderName;
 use ipnet::IpNet;
 
 use super::FromText;
-use crate::config::{Exemption, KeyPart, ValuePattern};
+use crate::{
+    config::{Exemption, KeyPart, ValuePattern},
+    forward::headers::is_ambiguous,
+};
 
 impl FromText for KeyPart {
     const EXPECTED: &'static str = "a key such as \"ip\" or \"header:x-api-key\"";
@@ -31,13 +34,15 @@ impl FromText for KeyPart {
             ("header" | "cookie" | "query" | "path" | "jwt" | "descriptor", None | Some("")) => {
                 Err(format!("`{text}` needs a name\nwrite \"{kind}:NAME\""))
             }
-            ("header", Some(name)) if name.contains('_') => Err(format!(
-                "`{text}` can never match: header fields with an underscore in their name are dropped\nuse a hyphen, here and in the clients: \"{}\"",
-                text.replace('_', "-")
-            )),
-            ("header", Some(name)) => HeaderName::read(name)
-                .map(Self::Header)
-                .map_err(|remedy| remedy.replace("\"x-api-key\"", "\"header:x-api-key\"")),
+            ("header", Some(name)) => match HeaderName::read(name) {
+                Ok(name) if is_ambiguous(name.as_str()) => Err(format!(
+                    "`{text}` can never match: header fields are dropped if their name has other characters than letters, digits and hyphens\nuse a hyphen, here and in the clients: \"header:{}\"",
+                    name.as_str().replace(|c: char| !c.is_ascii_alphanumeric(), "-")
+                )),
+                read => read
+                    .map(Self::Header)
+                    .map_err(|remedy| remedy.replace("\"x-api-key\"", "\"header:x-api-key\"")),
+            },
             ("cookie", Some(name)) => cookie_name(name).map(Self::Cookie),
             ("query", Some(name)) => Ok(Self::Query(name.to_owned())),
             ("path", Some(name)) if name.contains(['{', '}', '*']) => Err(format!(
