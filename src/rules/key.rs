@@ -40,7 +40,7 @@ use self::{
     jwt::Claims,
     known::are_known,
     rates::stated_rate,
-    readings::{MOST_READINGS, Readings, TooManyReadings},
+    readings::{MOST_READINGS, Readings, TooManyReadings, trimmed},
 };
 use crate::config::{self, Exemption, KeyPart, Missing, RateOverride, UnknownKey, read_key};
 
@@ -325,7 +325,8 @@ fn values<'r>(
             let lines = subject.headers.get_all(name).into_iter().map(HeaderValue::as_bytes);
             match single(lines)? {
                 Some(sent) if *name == AUTHORIZATION => return several(credentials::credentials(sent)?),
-                line => line.map(Cow::Borrowed),
+                Some(sent) => return several(trimmed(sent)?),
+                None => None,
             }
         }
         KeyPart::Cookie(name) => {

@@ -242,6 +242,9 @@ const SPELT: &str = r#"
     [limits.credentials]
     key = "header:authorization"
     rate = "1/h"
+    [limits.header]
+    key = "header:x-api-key"
+    rate = "1/h"
     [limits.cookie]
     key = "cookie:sid"
     rate = "1/h"
@@ -252,6 +255,10 @@ const SPELT: &str = r#"
     path = "/credentials"
     respond = { status = 200 }
     limits = ["credentials"]
+    [[routes]]
+    path = "/header"
+    respond = { status = 200 }
+    limits = ["header"]
     [[routes]]
     path = "/cookie"
     respond = { status = 200 }
@@ -280,8 +287,11 @@ fn no_spelling_of_a_key_escapes_its_limit() {
                     "Bearer ,k1",
                     "Bearer a=b k1",
                     "Token token=\"k1\", app=\"ios\"",
+                    "Bearer \"k1\tx\"",
+                    "Bearerk1",
                 ][..],
             ),
+            ("GET /header\nX-Api-Key: k1", &["k1\u{a0}", "\u{a0}\u{3000}k1\u{85}"]),
             (
                 "GET /credentials\nAuthorization: Basic YTpiYw==",
                 &[
@@ -308,6 +318,9 @@ fn no_spelling_of_a_key_escapes_its_limit() {
                     r"sid=k1\",
                     r#"sid="k1"#,
                     ",sid=k1",
+                    "/sid=k1; sid=r3",
+                    "a=b\u{e9}sid=k1",
+                    r#"sid="\0456b1""#,
                 ],
             ),
             ("GET /cookie\nCookie: sid=a+b/c%3D", &["sid=a%2Bb/c=", "sid=a+b/c="]),
@@ -345,6 +358,30 @@ fn no_spelling_of_a_key_escapes_its_limit() {
             }
         }
         assert!(escaped.is_empty(), "{escaped:#?}");
+    }
+}
+
+#[test]
+fn a_field_that_cgi_takes_for_the_key_is_not_forwarded() {
+    let gateway = Gateway::start(
+        r#"
+        [limits.keys]
+        key = "header:x-api-key"
+        rate = "9/h"
+        missing = "deny"
+        [[routes]]
+        path = "/"
+        upstream = "echo"
+        limits = ["keys"]
+        [upstreams.echo]
+        builtin = "echo"
+        "#,
+    );
+    for name in ["X_Api_Key", "X.Api.Key", "X!Api!Key"] {
+        let answer = gateway.ask(&format!("GET /\n{name}: hidden\nX-Api-Key: seen"));
+        let header = answer.text().to_lowercase();
+        assert!(header.contains("seen") && !header.contains("hidden"), "{name}: {header}");
+        assert_eq!(gateway.ask(&format!("GET /\n{name}: hidden")).status, 429, "{name}");
     }
 }
 

@@ -28,7 +28,9 @@ pub(super) fn cookie<'r>(lines: &[&'r [u8]], name: &str) -> Result<Readings<'r>,
             readings.add(unquoted(value))?;
             is_plain &= is_visible_without(value, *b"\"%+\\") && !value.starts_with(b"j:");
         } else {
-            is_plain &= compare_names(sent, name) == NameMatch::Other && !has_separator(pair);
+            is_plain &= compare_names(sent, name) == NameMatch::Other
+                && !has_separator(pair)
+                && last_token(sent) == sent;
         }
     }
     if !is_plain {
@@ -39,10 +41,22 @@ pub(super) fn cookie<'r>(lines: &[&'r [u8]], name: &str) -> Result<Readings<'r>,
     Ok(readings)
 }
 
-/// Returns true if a text contains white space, a quote or a backslash, behind which some servers begin another pair. It
-/// looks at all bytes, which is vectorized.
+/// Returns true if a text contains a byte behind which some servers begin another pair: white space, or one that isn't
+/// allowed in a value (RFC 6265, section 4.1.1). It looks at all bytes, which is vectorized.
 fn has_separator(text: &[u8]) -> bool {
-    text.iter().fold(false, |has, byte| has | (*byte <= b' ') | (*byte == b'"') | (*byte == b'\\'))
+    text.iter().fold(false, |has, byte| has | (*byte <= b' ') | ends_value(byte))
+}
+
+fn ends_value(byte: &u8) -> bool {
+    matches!(byte, b'"' | b',' | b'\\' | 0x7F..)
+}
+
+/// Returns the name behind the last character that can't be part of one (RFC 9110, section 5.6.2). WebOb and ASP.NET Core
+/// begin a pair there.
+fn last_token(name: &[u8]) -> &[u8] {
+    let is_allowed = |byte: &u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte);
+    let start = name.iter().rposition(|byte| !is_allowed(byte)).map_or(0, |last| last + 1);
+    &name[start..]
 }
 
 fn add_unusual<'r>(readings: &mut Readings<'r>, line: &'r [u8], name: &[u8]) -> Result<(), TooManyReadings> {
@@ -57,8 +71,7 @@ fn add_unusual<'r>(readings: &mut Readings<'r>, line: &'r [u8], name: &[u8]) -> 
         if rest.len() <= behind.len() {
             let end = rest.iter().position(ends_name).unwrap_or(rest.len());
             behind = &rest[end..];
-            // WebOb begins a pair behind a quote or a backslash.
-            last = rest[..end].rsplit(is_quote).next().unwrap_or_default();
+            last = last_token(&rest[..end]);
             if behind.len() <= unspaced.len() {
                 unspaced = behind_spaces(behind);
             }
@@ -75,7 +88,7 @@ fn add_unusual<'r>(readings: &mut Readings<'r>, line: &'r [u8], name: &[u8]) -> 
             readings.add_missing();
             add_values(readings, value)?;
         }
-        let ends = |byte: &u8| ends_pair(byte) || is_quote(byte);
+        let ends = |byte: &u8| ends_pair(byte) || ends_value(byte);
         let end = rest.iter().skip(1).position(ends).map_or(rest.len(), |end| end + 1);
         rest = &rest[end..];
     }
@@ -86,10 +99,6 @@ fn add_unusual<'r>(readings: &mut Readings<'r>, line: &'r [u8], name: &[u8]) -> 
 fn behind_spaces(text: &[u8]) -> &[u8] {
     let start = text.iter().position(|byte| byte.is_ascii() && !byte.is_ascii_whitespace());
     &text[start.unwrap_or(text.len())..]
-}
-
-fn is_quote(byte: &u8) -> bool {
-    matches!(byte, b'"' | b'\\')
 }
 
 /// Adds what may be read in a line behind the `=` of a cookie.
@@ -115,7 +124,10 @@ fn add_values<'r>(readings: &mut Readings<'r>, rest: &'r [u8]) -> Result<(), Too
         }
         // In Python, a quoted string ends at its first quote that isn't escaped, or with the value.
         for inner in [quoted(rest), unquoted].into_iter().filter(|inner| inner.contains(&b'\\')) {
-            readings.add(unescaped(inner))?;
+            let unescaped = unescaped(inner);
+            // Litestar and web.py decode what Python has unquoted.
+            readings.add(percent_decoded(&unescaped).into_owned())?;
+            readings.add(unescaped)?;
         }
         readings.add(quoted(rest))?;
         if unquoted == value {
@@ -124,6 +136,7 @@ fn add_values<'r>(readings: &mut Readings<'r>, rest: &'r [u8]) -> Result<(), Too
         }
     } else {
         readings.add(first_word(value))?;
+        readings.add(percent_decoded(first_word(value)))?;
         readings.add(before_quote(value))?;
     }
     for trimmed in without_wide_spaces(value).into_iter().flatten().filter(|trimmed| *trimmed != value) {
@@ -287,6 +300,14 @@ mod tests {
             ("\\sid=k1", &[None, Some("k1")]),
             ("a=\"x\"sid=k1", &[None, Some("k1")]),
             ("sid={\"a\":1}", &[Some("{\"a\":1}")]),
+            // ASP.NET Core
+            ("sid=r; /sid=k1", &[Some("r"), Some("k1")]),
+            ("sid=r; a@(sid=k1", &[Some("r"), Some("k1")]),
+            ("a=b\u{e9}sid=k1", &[None, Some("k1")]),
+            ("a=b,sid=k1", &[None, Some("k1")]),
+            // Python's quotes, then percent-decoded (Litestar, web.py)
+            ("sid=\"\\0456b1\"", &[Some("\\0456b1"), Some("\"\\0456b1\""), Some("k1"), Some("%6b1")]),
+            ("sid=%6b1 x", &[Some("%6b1 x"), Some("k1 x"), Some("%6b1"), Some("k1")]),
             // JSON, in Express
             ("sid=j:\"k1\"", &[Some("j:\"k1\""), Some("k1")]),
             ("sid=j:[1e2]", &[Some("j:[1e2]"), Some("100")]),

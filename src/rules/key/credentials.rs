@@ -46,7 +46,7 @@ fn add_credentials<'r>(readings: &mut Readings<'r>, sent: &[u8]) -> Result<(), T
     let known = known(scheme);
     readings.add(joined(known.unwrap_or(scheme), rest))?;
     let is_rails = known == Some(BEARER) || scheme.eq_ignore_ascii_case(b"Token");
-    let ends_token = |byte: &u8| *byte == b',' || is_rails && *byte == b';';
+    let ends_token = |byte: &u8| *byte == b',' || is_rails && matches!(byte, b';' | b'\t');
     let [first, last] = outer_words(rest, ends_token);
     if known == Some(BASIC) {
         if is_usual_basic(rest) {
@@ -117,6 +117,10 @@ fn add_behind_scheme(readings: &mut Readings<'_>, sent: &[u8]) -> Result<(), Too
         && (skipped.is_ascii() || rest[0].is_ascii())
     {
         readings.add(joined(BEARER, rest))?;
+        if skipped.is_ascii_alphanumeric() {
+            // Others take the scheme off, and then white space, if there is any.
+            readings.add(joined(BEARER, &sent[BEARER.len()..]))?;
+        }
     }
     Ok(())
 }
@@ -274,6 +278,9 @@ mod tests {
             ("basic:YTpiYw==", &["basic:YTpiYw==", "Bearer basic:YTpiYw==", "Basic YTpiYw=="]),
             ("Bearer_k1", &["Bearer_k1", "Bearer Bearer_k1", "Bearer k1"]),
             ("Bearer k1\"", &["Bearer k1\"", "Bearer k1"]),
+            ("Bearerk1", &["Bearerk1", "Bearer Bearerk1", "Bearer 1", "Bearer k1"]),
+            // A tab in quotes ends a token in Rails.
+            ("Bearer \"k1\tx\"", &["Bearer \"k1\tx\"", "Bearer k1"]),
         ];
         for (sent, expected) in cases {
             assert_eq!(read(sent), *expected, "{sent}");

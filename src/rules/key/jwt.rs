@@ -94,8 +94,8 @@ impl Verifier {
     }
 
     /// Verifies a token, or else what lenient decoders read in it.
-    fn verify_leniently(&self, token: &str) -> Verified {
-        let verified = self.verify(token);
+    fn verify_leniently(&self, token: &[u8]) -> Verified {
+        let verified = str::from_utf8(token).map_or(NO_TOKEN, |token| self.verify(token));
         if !matches!(verified, Verified::Invalid(_)) {
             return verified;
         }
@@ -113,7 +113,7 @@ impl Verifier {
         }
         // What it says of itself only chooses among the keys.
         let Ok(header) = decode_header(token) else {
-            return Verified::Invalid("it is not a JWT, or has an algorithm that isn't supported (`alg`)");
+            return NO_TOKEN;
         };
         if header.crit.is_some() {
             // A critical header that isn't understood must be refused (RFC 7515, section 4.1.11).
@@ -205,6 +205,10 @@ enum Verified {
     /// It bears two different ones, and servers may go by either.
     Several,
 }
+
+/// The verdict on a text that is no token.
+const NO_TOKEN: Verified =
+    Verified::Invalid("it is not a JWT, or has an algorithm that isn't supported (`alg`)");
 
 impl Verified {
     /// Returns the reason why there are no claims. `None` if there are.
@@ -382,24 +386,28 @@ fn is_bearer(sent: &[u8]) -> bool {
 }
 
 /// The token of a bearer's credentials in their usual form.
-fn bearer(usual: &[u8]) -> Option<&str> {
-    str::from_utf8(usual).ok()?.strip_prefix("Bearer ")
+fn bearer(usual: &[u8]) -> Option<&[u8]> {
+    usual.strip_prefix(b"Bearer ")
 }
 
-/// Returns the properly written tokens that lenient decoders read in this one. PyJWT, for example, accepts padding in the signature.
-fn rewritten(token: &str) -> BTreeSet<String> {
-    let spelt = token.rsplit_once('.').into_iter();
-    let signatures = spelt.flat_map(|(signed, signature)| {
-        paddings(signature.as_bytes()).map(|text| (signed, encoded(&bytes(text).collect::<Vec<_>>())))
-    });
+/// Returns the properly written tokens that lenient decoders read in this one. PyJWT, for example, accepts padding in the
+/// signature, and jwcrypto in all parts.
+fn rewritten(token: &[u8]) -> BTreeSet<String> {
+    let readings: Vec<_> =
+        token.split(|byte| *byte == b'.').map(|part| paddings(part).map(recoded)).collect();
+    let [header, claims, signature] = &readings[..] else { return BTreeSet::new() };
+    // A decoder reads all parts in one way.
+    let written = (0..header.len()).map(|way| [&*header[way], &*claims[way], &*signature[way]].join("."));
+    written.filter(|written| written.as_bytes() != token).collect()
+}
+
+/// The base64url of what lenient decoders read in a text (RFC 7515, appendix C).
+fn recoded(text: &[u8]) -> String {
     let url_safe = |digit: u8| match digit {
         b'+' => '-',
         b'/' => '_',
         digit => digit as char,
     };
-    let written = signatures.map(move |(signed, signature)| {
-        let digits = signature.into_iter().filter(|digit| *digit != b'=').map(url_safe);
-        signed.chars().chain(['.']).chain(digits).collect::<String>()
-    });
-    written.filter(|written| written != token).collect()
+    let digits = encoded(&bytes(text).collect::<Vec<_>>()).into_iter();
+    digits.filter(|digit| *digit != b'=').map(url_safe).collect()
 }

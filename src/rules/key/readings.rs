@@ -134,6 +134,15 @@ pub(super) fn without_wide_spaces(text: &[u8]) -> [Option<&[u8]>; 2] {
     [str::from_utf8(text).ok().map(|text| text.trim_matches(is_space).as_bytes()), Some(&text[start..end])]
 }
 
+/// The readings of a text from which some servers take white space outside ASCII.
+pub(super) fn trimmed(text: &[u8]) -> Result<Readings<'_>, TooManyReadings> {
+    let mut readings = Readings::one(text);
+    for trimmed in without_wide_spaces(text).into_iter().flatten() {
+        readings.add(trimmed)?;
+    }
+    Ok(readings)
+}
+
 /// The relation of a cookie's or parameter's name to the one that a limit reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NameMatch {
@@ -211,6 +220,19 @@ mod tests {
             assert_eq!(compare_names(sent.as_bytes(), b"api_key"), expected, "{sent}");
         }
         assert_eq!(compare_names(b"user%5Bname%5Dx", b"user[name]"), NameMatch::Loose);
+    }
+
+    #[test]
+    fn white_space_outside_ascii_may_be_trimmed() {
+        for (text, readings) in [
+            (&b"k1"[..], &[&b"k1"[..]][..]),
+            (b"k\xA01", &[b"k\xA01"]),
+            (b"\x85k1\xA0\xA0", &[b"\x85k1\xA0\xA0", b"k1"]),
+            (b"k1\xC2\xA0", &[b"k1\xC2\xA0", b"k1", b"k1\xC2"]),
+        ] {
+            let values = trimmed(text).unwrap().into_values();
+            assert!(values.iter().flatten().eq(readings), "{values:?}");
+        }
     }
 
     #[test]
