@@ -37,8 +37,8 @@ pub(super) struct CheckArgs {
     /// Treat warnings as errors
     #[arg(long)]
     strict: bool,
-    /// Also listen, decide a request in the store, connect to each server, fetch the keys of `jwks_url`, and look at the dates of
-    /// certificates
+    /// Also listen, decide a request in the store, connect to each server, fetch the keys of `jwks_url`, open the access log, and
+    /// look at the dates of certificates
     #[arg(long)]
     connect: bool,
     /// Print JSON

@@ -2,8 +2,10 @@
 //! certificates.
 
 use std::{
+    fs::{self, OpenOptions},
     net::{SocketAddr, TcpListener},
     os::unix::net::UnixStream,
+    path::Path,
     sync::Arc,
     time::SystemTime,
 };
@@ -69,6 +71,8 @@ pub(super) async fn findings(config: &Config) -> Vec<Finding> {
     {
         findings.push(Finding::of(format!("jwks_url {url}"), keys_are_published(jwt, url).await));
     }
+    let log = config.access_log.as_ref().and_then(|log| log.path.as_ref());
+    findings.extend(log.map(|path| Finding::of(format!("access_log {}", path.display()), is_writable(path))));
     findings.extend(config.expiries().iter().map(|expiry| Finding::of(&expiry.place, lasts(expiry))));
     findings
 }
@@ -82,11 +86,23 @@ fn listens(address: &ListenAddress) -> Result<(), String> {
         ListenAddress::Unix(path) if UnixStream::connect(path).is_ok() => {
             Err("another program listens on this socket: stop it, or use another path".to_owned())
         }
-        ListenAddress::Unix(path) => match path.parent().map(std::fs::metadata) {
+        ListenAddress::Unix(path) => match path.parent().map(fs::metadata) {
             Some(Ok(folder)) if folder.is_dir() => Ok(()),
             _ => Err("its folder doesn't exist: create it".to_owned()),
         },
     }
+}
+
+/// Opens a file for writing at its end. One that isn't there yet is removed again.
+fn is_writable(path: &Path) -> Result<(), String> {
+    let is_there = path.exists();
+    let opened = OpenOptions::new().append(true).create(true).open(path);
+    if opened.is_ok() && !is_there {
+        fs::remove_file(path).map_err(|error| format!("can't remove it again: {error}"))?;
+    }
+    opened.map(drop).map_err(|error| {
+        format!("can't open it: {error}: create its folder, or let the gateway's user write there")
+    })
 }
 
 /// Decides a request of a limit of its own, reads the rates that are set, and removes the count again.
