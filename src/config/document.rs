@@ -25,6 +25,7 @@ pub(super) use self::environment::ReferenceSources;
 use super::{
     error::{Diagnostic, Diagnostics, nearest},
     file::ConfigFile,
+    value::NO_LIMIT,
 };
 
 /// The most errors to report, more than anybody reads at once. Each costs a walk through the tree.
@@ -237,7 +238,9 @@ fn describe(message: &str, span: &Range<usize>, entry: Option<&Entry>) -> Diagno
         let what = if is_huge { "is out of range" } else { what };
         let fault = Diagnostic::error(format!("{found} {what}")).at(span, "");
         let form = entry.and_then(Entry::form);
+        let is_negative_rate = entry.is_some_and(Entry::is_rate) && found.contains("`-");
         return fault.help(match (form, found.strip_prefix("string "), expected) {
+            _ if is_negative_rate => NO_LIMIT.to_owned(),
             (Some(form), ..) => form.to_owned(),
             (_, Some(text), "a sequence") => format!("write a list: [{text}]"),
             (_, Some("\"true\"" | "\"True\"" | "\"yes\"" | "\"on\""), "a boolean") => {

@@ -18,7 +18,9 @@ pub(super) use self::{
     choice::{AlgorithmName, Echo, Layout},
     http::FieldName,
     key::RateSource,
-    limit::{AnyRate, BanDuration, CalendarOffset, LeaseDuration, RefreshTime, ReportedDescriptors, Wait},
+    limit::{
+        AnyRate, BanDuration, CalendarOffset, LeaseDuration, NO_LIMIT, RefreshTime, ReportedDescriptors, Wait,
+    },
     number::{BodyMost, Fraction, GatewayCount, Size, Whole},
     upstream::Interval,
     url::{JwksLocation, Otlp},

@@ -146,6 +146,9 @@ fn resolve(key: &str, body: &str, sources: &mut ReferenceSources<'_>) -> Result<
     match ((sources.environment)(name).filter(|value| default.is_none() || !value.is_empty()), default) {
         (Some(value), _) => Ok(value),
         (None, Some(default)) => Ok(default.to_owned()),
+        (None, None) if key == "body" && matches!(name, "retry_after" | "limit") => Err(format!(
+            "`${{{name}}}` is a variable of the environment\nfor the response to a rejected request write `{{{name}}}`"
+        )),
         (None, None) => {
             let default = match is_of_secret(key) || is_of_secret(name) {
                 true => String::new(),

@@ -16,10 +16,35 @@ const REDIS_URL: &str =
 
 const SERVER_URL: &str = "write { url = \"http://127.0.0.1:3000\" }";
 
+const CORS: &str = "answer preflights on a route of their own, and add the fields by `response_headers`: docs/configuration.md#cors";
+
+const SHADOW: &str =
+    "write mode = \"shadow\" in the limit's table: then it counts and reports, but rejects nothing";
+
+const PREFIX: &str = "write path = \"/api/{*rest}\"";
+
+const STRIPPED: &str = "write path = \"/api/{*rest}\" and rewrite = \"/{*rest}\"";
+
+const RATE: &str = "number and time are one string: rate = \"100/10s\", \"5/s\", \"60/min\"";
+
+/// The remedy for a key that switches off the verification of certificates.
+const VERIFIED: &str = "certificates are always verified: for a private authority write tls = { ca = \"ca.pem\" }, for another name than the host's tls = { server_name = \"orders.internal\" }";
+
+/// Keys of other programs that switch off the verification of certificates.
+const UNVERIFIED: [&str; 7] = [
+    "verify",
+    "tls_verify",
+    "ssl_verify",
+    "skip_verify",
+    "insecure",
+    "insecure_skip_verify",
+    "reject_unauthorized",
+];
+
 const LOG_PLACE: &str = "remove it: the log goes to stderr, so redirect that; requests are logged by [access_log] path = \"access.log\"";
 
 /// The forms of keys that people write with another type, by their path. `*` stands for a name, and `[]` for an element.
-const FORMS: [(&str, &str); 35] = [
+const FORMS: [(&str, &str); 38] = [
     ("routes", "begin each route with a line [[routes]]; its name is a key: name = \"orders\""),
     ("descriptors", "begin each rule with a line [[descriptors]]"),
     ("limits", "write a table for each limit, with its name in the header: [limits.per-client]"),
@@ -49,7 +74,13 @@ const FORMS: [(&str, &str); 35] = [
     ),
     ("routes.headers", "write a table: headers = { x-version = \"2\" }"),
     ("routes.claims", "write a table: claims = { plan = \"pro\" }"),
+    (
+        "routes.claims.*",
+        "write one string: { plan = \"pro\" } matches the claim, or a list that contains it; for several values, write a route for each; a nested claim is { \"/realm_access/roles\" = \"admin\" }",
+    ),
     ("routes.query", "write a table: query = { version = \"2\" }"),
+    ("routes.headers.*", "write one string; for several values, write a route for each"),
+    ("routes.query.*", "write one string; for several values, write a route for each"),
     ("routes.on_limit", "write a table: on_limit = { status = 503 }"),
     ("routes.request_headers", "write a table: request_headers = { set = { x-name = \"value\" } }"),
     ("routes.response_headers", "write a table: response_headers = { set = { x-name = \"value\" } }"),
@@ -116,6 +147,41 @@ const FOREIGN: &[(&str, &str, &str)] = &[
         "response_header",
         "for a field of the request, write cost = \"header:x-cost\"",
     ),
+    ("cors", "routes", CORS),
+    ("server.cors", "response_headers", CORS),
+    ("routes.cors", "response_headers", CORS),
+    ("routes.prefix", "path", PREFIX),
+    ("routes.path_prefix", "path", PREFIX),
+    ("routes.strip_prefix", "rewrite", STRIPPED),
+    ("routes.strip_path", "rewrite", STRIPPED),
+    ("routes.dry_run", "mode", SHADOW),
+    ("routes.shadow", "mode", SHADOW),
+    ("server.dry_run", "mode", SHADOW),
+    ("limits.*.dry_run", "mode", SHADOW),
+    ("limits.*.shadow", "mode", SHADOW),
+    ("limits.*.shadow_mode", "mode", SHADOW),
+    ("limits.*.limit_by", "key", "write key = \"ip\", \"header:x-api-key\" or \"jwt:sub\""),
+    ("limits.*.second", "rate", "write rate = \"5/s\""),
+    ("limits.*.minute", "rate", "write rate = \"5/min\""),
+    ("limits.*.hour", "rate", "write rate = \"5/h\""),
+    ("limits.*.day", "rate", "write rate = \"5/day\""),
+    (
+        "limits.*.month",
+        "rate",
+        "write rate = \"5/month\", algorithm = \"fixed-window\" and calendar = \"UTC\"",
+    ),
+    ("limits.*.limit", "rate", RATE),
+    ("limits.*.requests", "rate", RATE),
+    ("limits.*.requests_per_unit", "rate", RATE),
+    ("limits.*.unit", "rate", RATE),
+    ("limits.*.window", "rate", RATE),
+    ("limits.*.period", "rate", RATE),
+    ("limits.*.average", "rate", RATE),
+    (
+        "limits.*.policy",
+        "scope",
+        "counts are shared if [store] has a url, \"redis://HOST:6379\"; scope = \"instance\" counts in each process",
+    ),
     ("log.file", "stderr", LOG_PLACE),
     ("log.path", "stderr", LOG_PLACE),
     ("log.output", "stderr", LOG_PLACE),
@@ -133,9 +199,12 @@ const FOREIGN: &[(&str, &str, &str)] = &[
     ),
 ];
 
+/// The tables whose keys are names.
+const NAMED: [&str; 5] = ["limits", "upstreams", "routes.headers", "routes.query", "routes.claims"];
+
 /// An entry of the file.
 pub(super) struct Entry {
-    /// The keys that lead to it, with dots. Names of limits and upstreams are `*`; `[]` ends the path of an element.
+    /// The keys that lead to it, with dots. Names, of limits for example, are `*`; `[]` ends the path of an element.
     pub(super) path: String,
     /// True if the value is a table.
     is_table: bool,
@@ -153,7 +222,7 @@ impl Entry {
 
     fn below(table: &DeTable<'_>, path: &str, span: &Range<usize>) -> Option<Self> {
         table.iter().find_map(|(key, value)| {
-            let key_text = if matches!(path, "limits" | "upstreams") { "*" } else { key.get_ref() };
+            let key_text = if NAMED.contains(&path) { "*" } else { key.get_ref() };
             let path = if path.is_empty() { key_text.to_owned() } else { format!("{path}.{key_text}") };
             // The table of a header begins at its bracket, that of a dot at its key.
             let is_name_with_dot = key_text == "*" && value.span() == key.span();
@@ -186,7 +255,17 @@ impl Entry {
 
     /// Returns the form of this key.
     pub(super) fn form(&self) -> Option<&'static str> {
-        form(&self.path)
+        form(&self.place())
+    }
+
+    /// Returns the path, that of an inline limit as of one in a table of its own.
+    fn place(&self) -> String {
+        self.path.replacen("routes.limits.", "limits.*.", 1).replacen("descriptors.limits.", "limits.*.", 1)
+    }
+
+    /// Returns true if this is the rate of a limit.
+    pub(super) fn is_rate(&self) -> bool {
+        self.place() == "limits.*.rate"
     }
 
     /// Returns true if this is a table below a named one, as a dot in its name would make it.
@@ -197,7 +276,13 @@ impl Entry {
 
     /// Returns how to write what this key means elsewhere. `None` if that isn't known.
     pub(super) fn remedy(&self) -> Option<&'static str> {
-        FOREIGN.iter().find(|(path, ..)| *path == self.path).map(|(.., remedy)| *remedy)
+        let place = self.place();
+        let known = FOREIGN.iter().find(|(path, ..)| *path == place).map(|(.., remedy)| *remedy);
+        known.or_else(|| {
+            let (table, key) = place.rsplit_once('.')?;
+            let has_tls = table == "upstreams.*" || table.ends_with(".tls");
+            (has_tls && UNVERIFIED.contains(&key)).then_some(VERIFIED)
+        })
     }
 }
 

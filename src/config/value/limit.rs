@@ -27,15 +27,22 @@ impl FromText for AnyRate {
             return Ok(Self::InCalendar(rate));
         }
         if text.is_empty() || !text.bytes().all(|b| b.is_ascii_digit()) {
-            return text
-                .parse()
-                .map(Self::InTime)
-                .map_err(|remedy| nginx_hint(text).or_else(|| fraction_hint(text)).unwrap_or(remedy));
+            let hint = || nginx_hint(text).or_else(|| fraction_hint(text)).or_else(|| no_limit_hint(text));
+            return text.parse().map(Self::InTime).map_err(|remedy| hint().unwrap_or(remedy));
         }
         // The bounds on the number are those of a rate; the unit is irrelevant.
         let rate = format!("{text}/s").parse::<Rate>();
         rate.map(|rate| Self::AtATime(rate.permits)).map_err(|remedy| remedy.replacen("/s`", "`", 1))
     }
+}
+
+/// The remedy for a rate that stands for no limit in other programs.
+pub(in crate::config) const NO_LIMIT: &str = "a rate has at least 1 permit: \"20/s\"; to admit all requests, remove the limit from its routes, and to admit some callers, list them in its `exempt`";
+
+/// Returns what to write for `-1` and `unlimited`.
+fn no_limit_hint(text: &str) -> Option<String> {
+    let is_for_none = text == "unlimited" || text.starts_with('-');
+    is_for_none.then(|| format!("`{text}` is not a valid rate\n{NO_LIMIT}"))
 }
 
 /// Returns what to write for a rate in nginx's form, such as `10r/s`.

@@ -133,6 +133,9 @@ impl RedisUrl {
         let mut database = database(&parts)?;
         let servers = match parts.kind {
             "+unix" => {
+                if !matches!(parts.authority, "" | "localhost") {
+                    return Err("the path of this URL's socket lacks its first part, which is read as a host\nwrite three slashes: \"redis+unix:///run/redis.sock\"".to_owned());
+                }
                 database = parts.parameter("db")?.map(|number| read_database(&number)).transpose()?.flatten();
                 RedisServers::Socket(PathBuf::from(decode(parts.path).ok_or_else(no_url)?))
             }

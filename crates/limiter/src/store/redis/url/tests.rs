@@ -66,6 +66,7 @@ fn what_is_no_url_is_refused() {
         "redis-sentinel://h?service=a&service=b",
         "redis+unix://",
         "redis+unix:///",
+        "redis+unix://run/redis.sock",
         "redis+unix:///a?db=x",
         "rediss+unix:///a",
         "redis+cluster://h",
