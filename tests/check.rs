@@ -1,5 +1,7 @@
 //! `tollgate check` in pipelines: several files, stdin, JSON, strictness, and the surroundings of a file.
 
+mod meant;
+
 use std::{
     fs,
     io::Write,
@@ -166,6 +168,25 @@ fn connect_finds_taken_ports_unknown_names_and_servers_that_are_away() {
     let (status, told) = connect(&toml(good, "http://no-such-host.invalid:80"));
     assert_eq!(status, 1, "{told}");
     assert!(told.contains("can't resolve `no-such-host.invalid`"), "{told}");
+}
+
+#[test]
+fn connect_opens_the_access_log_and_leaves_no_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let check = |path: &str| {
+        let listen = format!("[server]\nlisten = \"127.0.0.1:{}\"\n", free_port());
+        let toml = format!("{listen}[access_log]\npath = \"{path}\"\n{GOOD}");
+        fs::write(folder.path().join("gateway.toml"), toml).unwrap();
+        connect_in(&folder)
+    };
+    let (status, told) = check("access.log");
+    assert!(status == 0 && told.contains("access.log: ok\n"), "{status}: {told}");
+    assert!(!folder.path().join("access.log").exists());
+    fs::write(folder.path().join("access.log"), "a line\n").unwrap();
+    assert_eq!(check("access.log").0, 0);
+    assert_eq!(fs::read_to_string(folder.path().join("access.log")).unwrap(), "a line\n");
+    let (status, told) = check("none/access.log");
+    assert!(status == 1 && told.contains("none/access.log: can't open it: No such file"), "{status}: {told}");
 }
 
 #[test]

@@ -48,15 +48,25 @@ impl BodyTemplate {
         Ok(Self { parts, rest: before.into() })
     }
 
-    /// Returns a word of a body that was probably meant as a placeholder, but isn't one: `{retry-after}`, `$limit`.
+    /// Returns a word of a body that was probably meant as a placeholder, but isn't one: `{retry-after}`, `{{ .Limit }}`.
     pub(super) fn misspelt(text: &str) -> Option<&str> {
         let is_of_word = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
         text.split(|c| !is_of_word(c)).find(|word| {
+            let start = word.as_ptr() as usize - text.as_ptr() as usize;
+            let (before, after) = (&text[..start], &text[start + word.len()..]);
             let meant = word.to_ascii_lowercase().replace(['-', '_'], "");
-            let before = &text[..word.as_ptr() as usize - text.as_ptr() as usize];
             let is_in_braces = before.ends_with('{') && !before.ends_with("{{") && !before.ends_with("${");
             let is_placeholder = is_in_braces && matches!(*word, "retry_after" | "limit");
-            matches!(&*meant, "retryafter" | "limit") && before.ends_with(['{', '$', '%']) && !is_placeholder
+            let is_marked =
+                before.ends_with(['{', '$', '%']) || before.ends_with("$(") || before.ends_with("%(");
+            let is_spaced = before.trim_end_matches([' ', '.', '-']).ends_with('{')
+                && after.trim_start_matches([' ', '-']).starts_with('}');
+            // An element of XML has an end.
+            let is_angled =
+                before.ends_with('<') && after.starts_with('>') && !text.contains(&format!("</{word}>"));
+            matches!(&*meant, "retryafter" | "limit")
+                && (is_marked || is_spaced || is_angled)
+                && !is_placeholder
         })
     }
 

@@ -8,11 +8,14 @@ mod decisions;
 mod descriptors;
 mod fields;
 mod files;
+mod health;
 mod jwt;
 mod keys;
 mod known_keys;
 mod limits;
 mod listeners;
+mod loops;
+mod placeholders;
 mod prefixes;
 mod quota;
 mod redisson;
@@ -22,6 +25,7 @@ mod store;
 mod tls;
 mod upstream;
 mod usage;
+mod values;
 
 use std::{collections::BTreeMap, ops::Range, path::Path, sync::Arc};
 
@@ -30,11 +34,11 @@ use tollgate_limiter::OnFailure;
 use self::limits::DefinedLimit;
 use super::{
     AccessLogSettings, AdminSettings, AdminToken, AdminTokens, Config, LogSettings, RatelimitFolder,
-    ServerSettings, Sources, TracingSettings, UpstreamSettings, XdsSettings,
+    ServerSettings, ServerUrl, Sources, TracingSettings, UpstreamSettings, XdsSettings,
     document::Document,
     error::{Diagnostic, Severity, nearest},
     file::{self, ConfigFile, Spanned, SpannedTable},
-    value::{ParsedText, Size},
+    value::{ParsedText, Secret, Size},
 };
 
 /// Returns the configuration that the file describes, or `None` if there are errors. Diagnostics are added to
@@ -46,9 +50,11 @@ pub(super) fn check(
     sources: &mut Sources,
 ) -> Option<Config> {
     let mut check = Check::new(document, sources, folder, file.store.value.on_failure.0);
+    check.takes_reports |= file.decisions.is_some();
     check.has_proxies = !file.server.value.trusted_proxies.is_empty() || file.decisions.is_some();
     check.verifies_tokens |= file.jwt.is_some();
     check.refuse_equal_addresses(&file);
+    check.warn_of_own_servers(&file);
     let server = check.server(file.server, folder);
     let store = check.store(file.store.value, folder);
     let jwt = file.jwt.and_then(|table| check.jwt(table, folder)).map(Arc::new);
@@ -56,8 +62,8 @@ pub(super) fn check(
     let decisions = file.decisions.and_then(|table| check.decisions(table, folder));
     let file::LogTable { format, level } = file.log.value;
     let log = LogSettings { format: format.0, level: level.0 };
-    let access_log = file.access_log.map(|table| access_log(table, folder));
-    let tracing = file.tracing.map(tracing);
+    let access_log = file.access_log.map(|table| check.access_log(table, folder));
+    let tracing = file.tracing.map(|table| check.tracing(table));
     for (name, upstream) in file.upstreams {
         let checked = check.upstream(name.get_ref(), upstream, folder);
         check.upstreams.insert(name.into_inner(), checked);
@@ -68,18 +74,7 @@ pub(super) fn check(
     let limits_of_descriptors = check.limits_of_descriptors(&mut file.descriptors);
     let routes = check.routes(file.routes, decisions.is_some());
     let descriptors = check.descriptors(file.descriptors, limits_of_descriptors, decisions.is_some());
-    if decisions.is_some() {
-        // Services may ask for any limit by its name.
-        check.warn_of_skipped_limits();
-    } else {
-        check.warn_of_unused_limits();
-    }
-    if server.trusted_proxies.is_empty() && decisions.is_none() {
-        let places = std::mem::take(&mut check.costs_by_header);
-        check.warn_of_costs_that_clients_choose(&places);
-        let places = std::mem::take(&mut check.rates_by_header);
-        check.warn_of_rates_that_nobody_states(&places);
-    }
+    check.warn_of_limits(&server, decisions.is_some());
     let upstreams =
         check.upstreams.into_iter().filter_map(|(name, upstream)| Some((name, upstream?))).collect();
     let limits =
@@ -109,15 +104,8 @@ pub(super) fn check(
 /// The least length of a token; a shorter one can be guessed.
 const TOKEN_BYTES: usize = 16;
 
-fn access_log(table: SpannedTable<file::AccessLogTable>, folder: &Path) -> AccessLogSettings {
-    let file::AccessLogTable { path, format } = table.value;
-    AccessLogSettings { path: path.0.0.map(|path| folder.join(path)), format: format.0 }
-}
-
-fn tracing(table: SpannedTable<file::TracingTable>) -> TracingSettings {
-    let file::TracingTable { otlp, sample } = table.value;
-    TracingSettings { otlp: otlp.0.0, sample: sample.0 }
-}
+/// The port of OTLP over HTTP, which the gateway doesn't speak.
+const OTLP_OVER_HTTP: u16 = 4318;
 
 struct Check<'d, 'i> {
     document: &'d mut Document<'i>,
@@ -129,8 +117,14 @@ struct Check<'d, 'i> {
     on_failure: OnFailure,
     /// True if proxies in front are trusted, or ask for decisions.
     has_proxies: bool,
+    /// True if there is a table `[decisions]`, valid or not.
+    takes_reports: bool,
     /// True if there is a table `[jwt]`, valid or not.
     verifies_tokens: bool,
+    /// True if the main listener uses TLS.
+    has_tls: bool,
+    /// The path at which the main listener answers health checks.
+    health: Option<String>,
     /// The upstreams by name. `None` if one has an error; its name is still defined.
     upstreams: BTreeMap<String, Option<UpstreamSettings>>,
     limits: BTreeMap<String, DefinedLimit>,
@@ -138,6 +132,8 @@ struct Check<'d, 'i> {
     costs_by_header: Vec<(Range<usize>, String)>,
     /// The rates that a request header states, and the header.
     rates_by_header: Vec<(Range<usize>, String)>,
+    /// The names of routes that are values of a key.
+    named_routes: Vec<(Range<usize>, String)>,
     /// The contents of the rate limit service's folder.
     ratelimit: RatelimitFolder,
     /// The settings of rules that come by xDS.
@@ -151,8 +147,9 @@ impl<'d, 'i> Check<'d, 'i> {
         folder: &'d Path,
         on_failure: OnFailure,
     ) -> Self {
-        let verifies_tokens = document.had_defined("jwt");
-        let (upstreams, limits, costs_by_header, rates_by_header) = Default::default();
+        let (takes_reports, verifies_tokens) =
+            (document.had_defined("decisions"), document.had_defined("jwt"));
+        let (upstreams, limits, costs_by_header, rates_by_header, named_routes) = Default::default();
         let (ratelimit, xds) = Default::default();
         Self {
             document,
@@ -160,11 +157,15 @@ impl<'d, 'i> Check<'d, 'i> {
             folder,
             on_failure,
             has_proxies: false,
+            takes_reports,
             verifies_tokens,
+            has_tls: false,
+            health: None,
             upstreams,
             limits,
             costs_by_header,
             rates_by_header,
+            named_routes,
             ratelimit,
             xds,
         }
@@ -190,6 +191,8 @@ impl<'d, 'i> Check<'d, 'i> {
         self.warn_of_trust_in_all(&server.trusted_proxies, what);
         let listen = server.listen.into_values();
         let tls = server.tls.map(|table| self.server_tls(table, folder, &listen));
+        self.has_tls = tls.is_some();
+        self.health = server.health.as_ref().map(|path| path.0.path().to_owned());
         ServerSettings {
             listen,
             workers: server.workers.0 as usize,
@@ -223,6 +226,9 @@ impl<'d, 'i> Check<'d, 'i> {
             let fault = Diagnostic::error("this token is too short").at(&token.span(), "");
             self.fault(fault.help(format!("use at least {TOKEN_BYTES} random characters")));
         }
+        for token in [&admin.token, &admin.metrics_token].into_iter().flatten() {
+            self.warn_of_scheme(token);
+        }
         if let (Some(own), Some(metrics)) = (&admin.token, &admin.metrics_token)
             && own.get_ref().0.0 == metrics.get_ref().0.0
         {
@@ -245,6 +251,61 @@ impl<'d, 'i> Check<'d, 'i> {
         let metrics_listen = admin.metrics_listen.map(|listen| listen.into_inner().0);
         let tokens = AdminTokens { admin: own, metrics };
         Some(AdminSettings { listen: address, metrics_listen, tokens })
+    }
+
+    /// Warns of limits that don't apply, and of those whose cost or rate the wrong ones state.
+    fn warn_of_limits(&mut self, server: &ServerSettings, has_decisions: bool) {
+        if has_decisions {
+            // Services may ask for any limit by its name.
+            self.warn_of_skipped_limits();
+        } else {
+            self.warn_of_unused_limits();
+        }
+        if server.trusted_proxies.is_empty() && !has_decisions {
+            let places = std::mem::take(&mut self.costs_by_header);
+            self.warn_of_costs_that_clients_choose(&places);
+            let places = std::mem::take(&mut self.rates_by_header);
+            self.warn_of_rates_that_nobody_states(&places);
+        }
+    }
+
+    /// Warns of a token with the scheme that clients send before it.
+    fn warn_of_scheme(&mut self, token: &Spanned<ParsedText<Secret>>) {
+        let scheme = token.get_ref().0.0.split_once(' ').map(|(scheme, _)| scheme);
+        if scheme.is_some_and(|scheme| scheme.eq_ignore_ascii_case("bearer")) {
+            let fault =
+                Diagnostic::warning("`Bearer` is part of this token, so clients have to send it twice");
+            self.fault(
+                fault.at(&token.span(), "").help("write the token alone: clients send `Bearer TOKEN`"),
+            );
+        }
+    }
+
+    fn access_log(&mut self, table: SpannedTable<file::AccessLogTable>, folder: &Path) -> AccessLogSettings {
+        let file::AccessLogTable { path, format } = table.value;
+        let path = path.0.0.map(|path| folder.join(path));
+        if let Some(path) = path.as_ref().filter(|path| path.is_dir()) {
+            let place = self.document.place_of("access_log", "path").unwrap_or_default();
+            let file = path.join("access.log");
+            let fault = Diagnostic::error(format!("`{}` is a folder", path.display())).at(&place, "");
+            self.fault(fault.help(format!("name a file in it: path = \"{}\"", file.display())));
+        }
+        AccessLogSettings { path, format: format.0 }
+    }
+
+    fn tracing(&mut self, table: SpannedTable<file::TracingTable>) -> TracingSettings {
+        let file::TracingTable { otlp, sample } = table.value;
+        let otlp = otlp.0.0;
+        if let ServerUrl::Tcp { tls, host, port: OTLP_OVER_HTTP } = &otlp {
+            let place = self.document.place_of("tracing", "otlp").unwrap_or_default();
+            let own = ServerUrl::Tcp { tls: *tls, host: host.clone(), port: 4317 };
+            let fault =
+                Diagnostic::warning("4318 is the port of OTLP over HTTP, and this gateway speaks gRPC");
+            self.fault(
+                fault.at(&place, "").help(format!("name the port of OTLP over gRPC: otlp = \"{own}\"")),
+            );
+        }
+        TracingSettings { otlp, sample: sample.0 }
     }
 
     fn size_of_at_least(&mut self, size: &Spanned<ParsedText<Size>>, least: usize, written: &str) -> usize {

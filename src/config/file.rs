@@ -28,7 +28,7 @@ pub(super) use self::{
     container::{Pairs, SpannedTable, ValueList},
     decisions::{CountHeadersTable, DecisionsTable, DecisionsTlsTable, RatelimitServiceTable, XdsTable},
     descriptors::DescriptorsTable,
-    limit::{LimitTable, RateOrZero, RouteLimit},
+    limit::{LimitTable, OverrideTable, RateOrZero, RouteLimit},
     route::{EditsTable, OnLimitTable, RedirectTable, RespondTable, RouteTable},
     server::{CertificateTable, ServerTable, ServerTlsTable},
     spanned::Spanned,

@@ -92,6 +92,11 @@ impl Check<'_, '_> {
         let mut entries = Vec::with_capacity(matches.len());
         for (key, value) in matches {
             self.warn_of_expression(&value.0.to_string(), &key.span());
+            if value.0.to_string().is_empty() {
+                let fault =
+                    Diagnostic::warning(format!("this matches only an empty `{key}`")).at(&key.span(), "");
+                self.fault(fault.help(format!("for any value write {key} = \"*\"")));
+            }
             let is_of = |(of, _): &(Spanned<String>, _)| of.get_ref() == key.get_ref();
             let counts_as = parts.iter().position(is_of).map(|at| parts.remove(at).1);
             entries.push(EntryRule { key: key.into_inner(), value: value.0, counts_as });

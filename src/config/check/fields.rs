@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use hyper::header::{HeaderName, HeaderValue};
+use hyper::header::HeaderName;
 
 use super::{Check, duplicate};
 use crate::config::{
@@ -57,14 +57,18 @@ impl Check<'_, '_> {
         }
         self.warn_of_patterns(route);
         self.refuse_equal_fields(route.headers.0.iter().map(|(name, _)| (name.get_ref(), name.span())));
+        let path = route.path.as_ref().map(|path| &path.get_ref().0);
         for SpannedTable { value: edits, .. } in
             [&route.request_headers, &route.response_headers].into_iter().flatten()
         {
             let names = edits.set.0.iter().map(|(name, _)| (&name.get_ref().0, name.span()));
             self.refuse_equal_fields(names);
             for (name, value) in edits.set.0.iter().chain(&edits.add.0) {
-                self.warn_of_variable(value, &name.span());
+                self.warn_of_placeholder(name, value, path);
             }
+        }
+        for (name, value) in route.respond.iter().flat_map(|respond| &respond.value.headers.0) {
+            self.warn_of_placeholder(name, value, path);
         }
         self.warn_of_methods(route);
         if let Some(path) = &route.path {
@@ -135,20 +139,6 @@ impl Check<'_, '_> {
                 self.fault(fault);
             }
             seen.push((name, span));
-        }
-    }
-
-    /// Warns of a field's value that is a variable in nginx.
-    fn warn_of_variable(&mut self, value: &HeaderValue, place: &Range<usize>) {
-        let text = value.to_str().unwrap_or_default();
-        let is_variable = text.strip_prefix('$').is_some_and(|name| {
-            name.starts_with(|c: char| c.is_ascii_lowercase())
-                && name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_')
-        });
-        if is_variable {
-            let fault = Diagnostic::warning(format!("`{text}` is sent as it is"));
-            let help = "write a fixed value: requests have no variables here";
-            self.fault(fault.at(place, "").help(help));
         }
     }
 }

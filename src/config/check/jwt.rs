@@ -6,9 +6,9 @@ use tollgate_limiter::ClientTls;
 
 use super::Check;
 use crate::config::{
-    JwksUrl, JwtKey, JwtSettings, Sources,
+    JwksUrl, JwtKey, JwtSettings, KeyPart, Sources,
     error::Diagnostic,
-    file::{self, Spanned, SpannedTable, ValueList},
+    file::{self, Pairs, Spanned, SpannedTable, ValueList},
     jwt,
     value::{JwksLocation, ParsedText, RefreshTime},
 };
@@ -49,6 +49,41 @@ impl Check<'_, '_> {
         let issuers = value.issuer.map_or_else(Vec::new, ValueList::into_values);
         let audiences = value.audience.map_or_else(Vec::new, ValueList::into_values);
         Some(JwtSettings { keys, published, issuers, audiences })
+    }
+
+    /// Checks the claims that a route compares.
+    pub(super) fn check_compared_claims(&mut self, claims: &Pairs<String, String>) {
+        if let Some((claim, _)) = claims.0.first() {
+            let why = "claims can only be compared once they are verified";
+            self.check_verifies("claims", &claim.span(), why);
+        }
+        for (claim, _) in &claims.0 {
+            self.warn_of_dots(claim.get_ref(), &claim.span(), "");
+        }
+    }
+
+    /// Warns of a part of a key with the path of a nested claim in the form of other programs.
+    pub(super) fn warn_of_dotted_claim(&mut self, part: &KeyPart, place: &Range<usize>) {
+        if let KeyPart::Jwt(claim) = part {
+            self.warn_of_dots(claim, place, "jwt:");
+        }
+    }
+
+    /// Warns of the name of a claim with dots, which don't lead to a nested one.
+    fn warn_of_dots(&mut self, claim: &str, place: &Range<usize>, prefix: &str) {
+        let is_path = claim.contains('.')
+            && !claim.contains(['/', ':'])
+            && claim.split('.').all(|name| !name.is_empty());
+        if is_path {
+            let fault = Diagnostic::warning(format!("`{claim}` is one claim with a dot in its name"));
+            let nested = claim.replace('.', "/");
+            self.fault(
+                fault
+                    .at(place, "")
+                    .help(format!("for a nested claim write \"{prefix}/{nested}\""))
+                    .help(format!("if that is its name, write \"{prefix}/{claim}\"")),
+            );
+        }
     }
 
     /// Reports empty names.

@@ -53,6 +53,7 @@ impl Check<'_, '_> {
         for part in key.0.iter().filter(|part| matches!(part.get_ref(), KeyPart::Jwt(_))) {
             let what = part.get_ref().to_string();
             self.check_verifies(&what, &part.span(), "claims can only be counted once they are verified");
+            self.warn_of_dotted_claim(part.get_ref(), &part.span());
         }
     }
 
@@ -90,15 +91,24 @@ impl Check<'_, '_> {
                     None
                 }
                 Exemption::Key(text) if key.len() > 1 => {
-                    self.key(&text[0], &span, key, prefixes).map(Exemption::Key)
+                    let values = self.key(&text[0], &span, key, prefixes);
+                    self.check_values(values.as_deref().unwrap_or_default(), key, &span);
+                    values.map(Exemption::Key)
                 }
                 Exemption::Key(text) => {
+                    self.check_values(&text, key, &span);
                     self.warn_of_pattern(
                         &text[0],
                         &span,
                         "write each value: there are no patterns of values",
                     );
-                    Some(Exemption::Key(text))
+                    // Hosts are compared in lower case.
+                    match key {
+                        [KeyPart::Host | KeyPart::Method] => {
+                            self.key(&text[0], &span, key, prefixes).map(Exemption::Key)
+                        }
+                        _ => Some(Exemption::Key(text)),
+                    }
                 }
                 Exemption::Network(network) => Some(Exemption::Network(self.whole_network(network, &span))),
             });
@@ -148,18 +158,13 @@ impl Check<'_, '_> {
         key: &[KeyPart],
         prefixes: Prefixes,
     ) -> Option<Vec<Option<String>>> {
-        let parts: Vec<&str> = written.get_ref().0.iter().map(|part| part.get_ref().as_str()).collect();
-        // A key of several parts may also be a string with a JSON array, as commands take it.
-        let json = match parts[..] {
-            [text] if key.len() > 1 => serde_json::from_str::<Vec<String>>(text).ok(),
-            _ => None,
-        };
-        let parts = json.as_ref().map_or(parts, |parts| parts.iter().map(String::as_str).collect());
+        let parts = parts_of(written.get_ref(), key);
+        let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
         if key.len() == 1 && (parts.len() > 1 || parts == ["*"]) {
             self.fault(pattern_of_one_part(&parts).at(&written.span(), ""));
             return None;
         }
-        self.warn_of_named_values(&parts, written, key);
+        self.check_values(&parts, key, &written.span());
         for part in parts.iter().filter(|part| **part != "*") {
             self.warn_of_pattern(
                 part,
@@ -189,30 +194,6 @@ impl Check<'_, '_> {
             }
         };
         parts.iter().zip(key).map(part).collect()
-    }
-
-    /// Warns of values that begin with the name of their part, as keys are shown, and of tokens without scheme.
-    fn warn_of_named_values(
-        &mut self,
-        parts: &[&str],
-        written: &Spanned<file::ValueList<String>>,
-        key: &[KeyPart],
-    ) {
-        for (value, part) in parts.iter().zip(key) {
-            let is_authorization = matches!(part, KeyPart::Header(name) if name == "authorization");
-            if is_authorization && *value != "*" && !value.contains(' ') {
-                let fault =
-                    Diagnostic::warning("no request has this value: `authorization` begins with a scheme");
-                self.fault(
-                    fault
-                        .at(&written.span(), "")
-                        .help("write the whole value of the field: \"Bearer TOKEN\""),
-                );
-            }
-            let Some(alone) = value.strip_prefix(&format!("{part}=")) else { continue };
-            let fault = Diagnostic::warning(format!("`{value}` is hardly a value of `{part}`"));
-            self.fault(fault.at(&written.span(), "").help(format!("write the value alone: \"{alone}\"")));
-        }
     }
 
     /// Parses the values of a key.
@@ -245,6 +226,15 @@ impl Check<'_, '_> {
             None => remedy,
         };
         values.map_err(|fault| self.fault(Diagnostic::with_remedy(&remedy(fault)).at(span, ""))).ok()
+    }
+}
+
+/// Returns the parts of an override's key. For a key of several parts they may be a string with a JSON array, as commands take it.
+pub(super) fn parts_of(written: &ValueList<String>, key: &[KeyPart]) -> Vec<String> {
+    let parts: Vec<String> = written.0.iter().map(|part| part.get_ref().clone()).collect();
+    match &parts[..] {
+        [text] if key.len() > 1 => serde_json::from_str(text).unwrap_or(parts),
+        _ => parts,
     }
 }
 

@@ -95,6 +95,7 @@ impl Check<'_, '_> {
         let rate_from = self.rate_from(&span, &limit, quota);
         let known_keys = self.known_keys(&span, &limit, &key);
         let exempt = self.exemptions(limit.exempt, &key, prefixes);
+        self.warn_of_exempt_overrides(&limit.overrides, &key, &exempt);
         Some(LimitSettings {
             name: name.to_owned(),
             key,

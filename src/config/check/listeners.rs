@@ -13,7 +13,7 @@ use crate::config::{
 };
 
 /// The address of a listener, the key that has it, and its position.
-type Entrance = (&'static str, Range<usize>, ListenAddress);
+pub(super) type Entrance = (&'static str, Range<usize>, ListenAddress);
 
 impl Check<'_, '_> {
     /// Warns if the networks of trusted peers have all addresses of IPv4 or IPv6.
@@ -49,23 +49,9 @@ impl Check<'_, '_> {
 
     /// Reports addresses that two listeners ask for. Those of flags have no position, and aren't compared.
     pub(super) fn refuse_equal_addresses(&mut self, file: &ConfigFile) {
-        let listen = file.server.value.listen.0.iter();
-        let mut entrances: Vec<Entrance> = listen
-            .map(|address| ("server.listen", address.span(), address.get_ref().clone()))
-            .filter(|_| !file.server.value.reuse_port)
-            .collect();
-        let decisions = file.decisions.iter().flat_map(|SpannedTable { value, .. }| {
-            [("decisions.listen", &value.listen), ("decisions.plain_listen", &value.plain_listen)]
-        });
-        let decisions = decisions.filter_map(|(key, listen)| Some((key, listen.as_ref()?)));
-        entrances.extend(decisions.map(|(key, listen)| (key, listen.span(), listen.get_ref().0.clone())));
-        let admin = file.admin.iter().flat_map(|SpannedTable { value, .. }| {
-            [("admin.listen", &value.listen), ("admin.metrics_listen", &value.metrics_listen)]
-        });
-        let admin = admin.filter_map(|(key, listen)| Some((key, listen.as_ref()?)));
-        entrances
-            .extend(admin.map(|(key, listen)| (key, listen.span(), ListenAddress::Tcp(listen.get_ref().0))));
-        entrances.retain(|(_, span, _)| !span.is_empty());
+        let mut entrances = entrances(file);
+        let is_shared = file.server.value.reuse_port;
+        entrances.retain(|(key, span, _)| !(span.is_empty() || is_shared && *key == "server.listen"));
         for (at, (key, span, address)) in entrances.iter().enumerate() {
             let taken = entrances[..at].iter().find(|(_, _, other)| collide(address, other));
             let Some((other_key, other_span, _)) = taken else { continue };
@@ -74,6 +60,24 @@ impl Check<'_, '_> {
             self.fault(fault.help("use another port, or remove one of the two"));
         }
     }
+}
+
+/// Returns the listeners of a file. Those of flags, and the default one, have an empty position.
+pub(super) fn entrances(file: &ConfigFile) -> Vec<Entrance> {
+    let listen = file.server.value.listen.0.iter();
+    let mut entrances: Vec<Entrance> =
+        listen.map(|address| ("server.listen", address.span(), address.get_ref().clone())).collect();
+    let decisions = file.decisions.iter().flat_map(|SpannedTable { value, .. }| {
+        [("decisions.listen", &value.listen), ("decisions.plain_listen", &value.plain_listen)]
+    });
+    let decisions = decisions.filter_map(|(key, listen)| Some((key, listen.as_ref()?)));
+    entrances.extend(decisions.map(|(key, listen)| (key, listen.span(), listen.get_ref().0.clone())));
+    let admin = file.admin.iter().flat_map(|SpannedTable { value, .. }| {
+        [("admin.listen", &value.listen), ("admin.metrics_listen", &value.metrics_listen)]
+    });
+    let admin = admin.filter_map(|(key, listen)| Some((key, listen.as_ref()?)));
+    entrances.extend(admin.map(|(key, listen)| (key, listen.span(), ListenAddress::Tcp(listen.get_ref().0))));
+    entrances
 }
 
 /// Returns true if the system opens at most one of the two: they are equal, or one is for all addresses of a port.

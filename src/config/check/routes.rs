@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, mem, ops::Range};
 
 use hyper::{StatusCode, header::HeaderValue};
 
-use super::{Check, duplicate, limits::UsedLimit, undefined};
+use super::{Check, duplicate, limits::UsedLimit, placeholders::placeholder, undefined};
 use crate::config::{
     Action, BodyTemplate, Edits, OnLimit, RouteSettings,
     error::Diagnostic,
@@ -36,22 +36,33 @@ impl Check<'_, '_> {
             limits.filter_map(|limit| self.name_of_limit(limit)).collect::<Vec<_>>()
         });
         let limits = limits.collect::<Vec<_>>();
+        let count = tables.len();
         let starts = tables.iter().map(|table| table.span.start).chain([usize::MAX]).collect::<Vec<_>>();
 
         let mut routes = Vec::new();
-        let (mut places, mut understood) = (Vec::new(), Vec::new());
+        let (mut places, mut targets, mut understood) = (Vec::new(), Vec::new(), Vec::new());
         for ((table, limits), bounds) in tables.into_iter().zip(limits).zip(starts.windows(2)) {
             let path = table.value.path.as_ref().map(Spanned::span);
             let place = path.clone().unwrap_or_default();
+            let target = table.value.redirect.as_ref().and_then(|redirect| redirect.value.to.as_ref());
+            let target = target.map(Spanned::span).unwrap_or_default();
             let Some(route) = self.route(table, &limits) else { continue };
             if !self.document.had_within(&(bounds[0]..bounds[1])) {
                 understood.extend(path.map(|path| (path, route.name.clone(), route.matcher.clone())));
             }
             routes.push(route);
             places.push(place);
+            targets.push(target);
         }
         self.refuse_hidden_routes(understood);
         self.warn_of_prefixes(&routes, &places);
+        self.warn_of_hidden_by_health(&routes, &places);
+        if self.document.is_whole() && routes.len() == count {
+            self.warn_of_redirect_loops(&routes, &targets);
+            if !has_decisions {
+                self.warn_of_unknown_routes(&routes);
+            }
+        }
         routes
     }
 
@@ -81,13 +92,7 @@ impl Check<'_, '_> {
         if let Some(require) = &route.require {
             self.check_verifies("require = \"jwt\"", &require.span(), "it says which tokens are valid");
         }
-        if let Some((claim, _)) = route.claims.0.first() {
-            self.check_verifies(
-                "claims",
-                &claim.span(),
-                "claims can only be compared once they are verified",
-            );
-        }
+        self.check_compared_claims(&route.claims);
         self.check_fields(&route);
         let path = route.path.as_ref();
         let action = self.action(&span, path, route.upstream, route.respond, route.redirect);
@@ -261,17 +266,7 @@ impl Check<'_, '_> {
         }
         let content_type = content_type.map_or(TEXT, |content_type| content_type.into_inner().0);
         if let Some(body) = &body {
-            let last = body.get_ref().rsplit('{').next().unwrap_or_default();
-            if let Some(name) = ["retry_after", "limit"].into_iter().find(|name| last.trim_end() == *name) {
-                let fault = Diagnostic::error(format!("`{{{name}` is not closed")).at(&body.span(), "");
-                self.fault(fault.help(format!("write `{{{name}}}`")));
-            }
-        }
-        if let Some((body, word)) =
-            body.as_ref().and_then(|body| Some((body, BodyTemplate::misspelt(body.get_ref())?)))
-        {
-            let fault = Diagnostic::warning(format!("`{word}` is not replaced here")).at(&body.span(), "");
-            self.fault(fault.help("write `{retry_after}` or `{limit}`, in one pair of braces"));
+            self.check_body(body);
         }
         let body = body.and_then(|body| match BodyTemplate::parse(body.get_ref()) {
             Ok(template) => Some(template),
@@ -283,6 +278,23 @@ impl Check<'_, '_> {
             }
         });
         OnLimit { status: status(code.0), body: body.map(|body| (body, content_type)) }
+    }
+
+    /// Checks the placeholders of a body.
+    fn check_body(&mut self, body: &Spanned<String>) {
+        let (text, place) = (body.get_ref(), body.span());
+        let last = text.rsplit('{').next().unwrap_or_default();
+        if let Some(name) = ["retry_after", "limit"].into_iter().find(|name| last.trim_end() == *name) {
+            let fault = Diagnostic::error(format!("`{{{name}` is not closed")).at(&place, "");
+            self.fault(fault.help(format!("write `{{{name}}}`")));
+        }
+        let misspelt = BodyTemplate::misspelt(text).map(str::to_owned);
+        if let Some(word) = misspelt.or_else(|| placeholder(text)) {
+            let fault = Diagnostic::warning(format!("`{word}` is not replaced here")).at(&place, "");
+            self.fault(
+                fault.help("write `{retry_after}` or `{limit}`, in one pair of braces and without spaces"),
+            );
+        }
     }
 
     fn check_upstream(&mut self, name: &Spanned<String>) {

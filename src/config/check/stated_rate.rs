@@ -31,6 +31,7 @@ impl Check<'_, '_> {
             claim => {
                 let what = format!("rate_from = \"{claim}\"");
                 self.check_verifies(&what, &place, "claims only count once they are verified");
+                self.warn_of_dotted_claim(claim, &place);
             }
         }
         let Some(max) = &limit.max else {

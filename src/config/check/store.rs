@@ -24,6 +24,16 @@ impl Check<'_, '_> {
             );
         }
         self.warn_of_lone_user(&store.url.0);
+        if let (StoreUrl::Memory, Some(place)) = (&store.url.0, self.document.place_of("store", "instances"))
+            && store.instances.0 != 1
+        {
+            let fault = Diagnostic::warning(
+                "`instances` has no effect: without Redis, each gateway admits the whole rate",
+            );
+            self.fault(fault.at(&place, "").help(
+                "name the Redis that they share, url = \"redis://HOST:6379\", or leave `instances` out",
+            ));
+        }
         let has_replicas =
             matches!(&store.url.0, StoreUrl::Redis(url) if !matches!(url.servers, RedisServers::Cluster(_)));
         if *store.replicated.get_ref() && !has_replicas {

@@ -6,7 +6,7 @@ use super::Check;
 use tollgate_limiter::ClientTls;
 
 use crate::config::{
-    Eject, Health, Retries, Target, UpstreamSettings, Weighted,
+    Eject, Health, Retries, ServerUrl, Target, UpstreamSettings, Weighted,
     error::Diagnostic,
     file::{self, ServerList, Spanned, SpannedTable},
     value::{Echo, ParsedText},
@@ -54,6 +54,7 @@ impl Check<'_, '_> {
     ) -> Option<Target> {
         match (servers, builtin) {
             (Some(servers), None) => {
+                self.warn_of_ports(&servers);
                 let servers = servers.into_inner().0.into_iter();
                 let weighted = servers.map(|server| Weighted { url: server.url, weight: server.weight });
                 Some(Target::Servers(weighted.collect()))
@@ -69,6 +70,26 @@ impl Check<'_, '_> {
                 self.missing(table, &["servers", "builtin"], "servers = [\"http://127.0.0.1:3000\"]");
                 None
             }
+        }
+    }
+
+    /// Warns of servers whose scheme doesn't fit the well-known port.
+    fn warn_of_ports(&mut self, servers: &Spanned<ServerList>) {
+        for server in &servers.get_ref().0 {
+            let (fault, scheme) = match &server.url {
+                ServerUrl::Tcp { tls: false, port: 443, .. } => ("443 is the port of HTTPS", "https"),
+                ServerUrl::Tcp { tls: true, port: 80, .. } => ("80 is the port of HTTP without TLS", "http"),
+                _ => continue,
+            };
+            let url = server.url.to_string();
+            let fault = Diagnostic::warning(format!("`{url}` can hardly connect: {fault}"));
+            let host = url.split_once("://").map_or("", |(_, rest)| rest);
+            let host = host.rsplit_once(':').map_or(host, |(host, _)| host);
+            self.fault(
+                fault
+                    .at(&servers.span(), "")
+                    .help(format!("write \"{scheme}://{host}\", or the port that the server listens on")),
+            );
         }
     }
 

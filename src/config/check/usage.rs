@@ -17,6 +17,16 @@ impl Check<'_, '_> {
             return;
         };
         let usage = usage.span();
+        if !self.takes_reports {
+            let fault =
+                Diagnostic::warning("nobody can report costs without [decisions]: this limit admits all");
+            self.fault(
+                fault
+                    .at(&usage, "")
+                    .help("add the listener for reports: [decisions] and listen = \"127.0.0.1:8081\"")
+                    .help("to charge requests as they arrive, remove the `usage`"),
+            );
+        }
         if limit.algorithm.0 == AlgorithmName::Concurrency {
             let fault = Diagnostic::error("`concurrency` counts requests in flight, which nobody reports");
             self.fault(fault.at(&usage, "").help("remove the `usage`, or use another algorithm"));
