@@ -255,6 +255,8 @@ fn placeholders_of_other_proxies_are_told() {
     ];
     let told_of_values: &[&str] = &["`x-a` is sent with its placeholder", "write a fixed value"];
     check(Severity::Warning, &values.map(|value| (field(value), told_of_values)));
+    let respond = format!("{GOOD}[routes.respond.headers]\nx-a = \"$request_id\"\n");
+    check(Severity::Warning, &[(respond.replace("respond = { status = 200 }\n", ""), told_of_values)]);
     check(
         Severity::Error,
         &[(on_limit("${retry_after}"), &["is a variable of the environment", "write `{retry_after}`"])],
@@ -311,6 +313,7 @@ fn keys_and_values_of_other_programs_get_their_own_remedy() {
             ),
             (format!("{GOOD}cors = true\n"), cors),
             (format!("[cors]\norigins = [\"*\"]\n{GOOD}"), cors),
+            (upstream("https://a", "").replace("[[routes]]", "tls_verify = false\n[[routes]]"), verified),
             (tls("verify"), verified),
             (tls("insecure_skip_verify"), verified),
             (format!("[store]\nurl = \"rediss://a\"\ntls = {{ insecure = true }}\n{GOOD}"), verified),
