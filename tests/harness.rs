@@ -19,6 +19,7 @@ pub(crate) mod wire;
 
 use std::{
     process::Command,
+    sync::atomic::{AtomicBool, Ordering::SeqCst},
     time::{Duration, Instant},
 };
 
@@ -51,6 +52,15 @@ pub(crate) fn wait_until(what: &str, mut fact: impl FnMut() -> bool) {
     while !fact() {
         assert!(since.elapsed() < PATIENCE_WITH_OTHERS, "waited in vain until {what}");
         std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Sets a flag when it is dropped, so that threads that run until then also end if a test fails.
+pub(crate) struct EndOnDrop<'f>(pub &'f AtomicBool);
+
+impl Drop for EndOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, SeqCst);
     }
 }
 

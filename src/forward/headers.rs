@@ -46,24 +46,9 @@ pub struct Client {
 /// Removes the fields of a request that aren't forwarded. This happens before anything reads the header, so
 /// these fields can't choose a limit's key.
 ///
-/// They are the hop-by-hop fields, and those with an [ambiguous name](is_ambiguous).
+/// They are the hop-by-hop fields, and those with an [ambiguous name](head::is_ambiguous).
 pub fn from_client(headers: &mut HeaderMap) {
-    remove_hop_by_hop(headers, is_ambiguous);
-}
-
-/// Returns true if servers may confuse a field's name with another one: if it has other characters than letters, digits
-/// and hyphens. CGI turns each of them into `_`, so `x.real.ip` becomes `HTTP_X_REAL_IP`. nginx drops such fields, too.
-pub(crate) fn is_ambiguous(name: &str) -> bool {
-    const IS_PLAIN: [bool; 256] = {
-        let mut is_plain = [false; 256];
-        let mut byte = 0;
-        while byte < 256 {
-            is_plain[byte] = (byte as u8).is_ascii_alphanumeric() || byte as u8 == b'-';
-            byte += 1;
-        }
-        is_plain
-    };
-    !name.bytes().fold(true, |is_plain, byte| is_plain & IS_PLAIN[usize::from(byte)])
+    remove_hop_by_hop(headers, head::is_ambiguous);
 }
 
 /// Removes the trailers of a request that aren't forwarded. A server may merge trailers with the header, and

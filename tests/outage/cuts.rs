@@ -14,7 +14,7 @@ use tollgate_limiter::{Rate, store::Charge};
 
 use crate::{
     harness::{
-        PATIENCE,
+        EndOnDrop, PATIENCE,
         cut::{Cut, Fault},
         gateway::Gateway,
         load::{Answered, Load, most_within},
@@ -82,6 +82,7 @@ fn a_connection_that_is_silent_alone_is_replaced() {
                 sleep(Duration::from_millis(2));
             }
         });
+        let _end = EndOnDrop(&ends);
         let runtime = runtime();
         wait_until("it is connected", || runtime.block_on(take()).is_ok());
         let turn = turns.lock().unwrap();
@@ -94,7 +95,6 @@ fn a_connection_that_is_silent_alone_is_replaced() {
         while !is_replaced && since.elapsed() < PATIENCE {
             is_replaced = runtime.block_on(take()).is_ok();
         }
-        ends.store(true, SeqCst);
         assert!(is_replaced);
     });
 }

@@ -22,6 +22,7 @@ use tollgate_limiter::{
 
 use super::java::{Java, gateway, passes};
 use crate::harness::{
+    EndOnDrop,
     client::Client,
     redis::Redis,
     resp::{Connection, Value},
@@ -145,7 +146,7 @@ fn recorded(redis: &Redis) -> Members {
 /// Returns the times to live of the limiter's keys.
 fn ttls(port: u16) -> [i64; 3] {
     [NAME.to_owned(), format!("{{{NAME}}}:value"), format!("{{{NAME}}}:permits")]
-        .map(|key| Connection::try_command(port, &["PTTL", &key]).unwrap().integer())
+        .map(|key| Connection::connect(port).command(&["PTTL", &key]).integer())
 }
 
 /// Changes the rate every second, in turn by Java and by the library, and restarts Redis in the middle. Returns when it was
@@ -207,9 +208,9 @@ fn java_and_gateways_and_the_library_share_one_limiter() {
             scope.spawn(move || run.ask_gateway(client, cost));
         }
         scope.spawn(|| run.ask_library(&limiter, &ask));
+        let _end = EndOnDrop(&run.has_ended);
         let away = change_rates(&mut redis, &mut java, &limiter, &ask);
         thread::sleep(Duration::from_millis(1_200));
-        run.has_ended.store(true, Relaxed);
         away
     });
     let by_java = [java.answer(), java.answer()];

@@ -8,6 +8,7 @@ use std::{
 
 use crate::{
     harness::{
+        EndOnDrop,
         cut::{Cut, Fault},
         gateway::Gateway,
         redis::Redis,
@@ -53,6 +54,7 @@ fn ask_steadily(gateway: &Gateway, cut: &Cut, round_trip: Duration) -> (usize, u
     };
     let (ask, late_answers, is_over) = (&ask, &late, &ends);
     thread::scope(|scope| {
+        let _end = EndOnDrop(is_over);
         for _ in 0..4 {
             scope.spawn(move || {
                 let mut connection = Connection::connect(cut.port());
@@ -66,7 +68,6 @@ fn ask_steadily(gateway: &Gateway, cut: &Cut, round_trip: Duration) -> (usize, u
         }
         let clients: Vec<_> = (0..CLIENTS).map(|client| scope.spawn(move || ask(client))).collect();
         clients.into_iter().for_each(|client| client.join().unwrap());
-        ends.store(true, SeqCst);
     });
     (failed.into_inner(), late.into_inner())
 }

@@ -8,6 +8,7 @@ use std::{
 
 use crate::{
     harness::{
+        EndOnDrop,
         gateway::Gateway,
         judge::{Late, in_time, judge},
         redis::Redis,
@@ -82,7 +83,7 @@ impl Flooded {
             for _ in 0..CLIENTS {
                 scope.spawn(|| self.be_a_client());
             }
-            let _over = Over(&self.is_over);
+            let _end = EndOnDrop(&self.is_over);
             judge()
         })
     }
@@ -95,15 +96,6 @@ impl Flooded {
         let begun = Instant::now();
         redis.resume();
         begun
-    }
-}
-
-/// Ends the flood when it is dropped, also by a test that fails.
-struct Over<'f>(&'f AtomicBool);
-
-impl Drop for Over<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, SeqCst);
     }
 }
 

@@ -197,6 +197,21 @@ pub fn write(fields: &HeaderMap, spelling: Option<&Spelling>, out: &mut Vec<u8>)
     }
 }
 
+/// Returns true if servers may confuse a field's name with another one: if it has other characters than letters, digits
+/// and hyphens. CGI turns each of them into `_`, so `x.real.ip` becomes `HTTP_X_REAL_IP`. nginx drops such fields, too.
+pub fn is_ambiguous(name: &str) -> bool {
+    const IS_PLAIN: [bool; 256] = {
+        let mut is_plain = [false; 256];
+        let mut byte = 0;
+        while byte < 256 {
+            is_plain[byte] = (byte as u8).is_ascii_alphanumeric() || byte as u8 == b'-';
+            byte += 1;
+        }
+        is_plain
+    };
+    !name.bytes().fold(true, |is_plain, byte| is_plain & IS_PLAIN[usize::from(byte)])
+}
+
 /// Returns true if the list in a field has this member. Case doesn't matter.
 pub fn has_member(fields: &HeaderMap, name: HeaderName, member: &str) -> bool {
     let lines = fields.get_all(name).into_iter();

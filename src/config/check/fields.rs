@@ -10,7 +10,7 @@ use crate::config::{
     file::{RouteTable, Spanned, SpannedTable},
     value::ParsedText,
 };
-use crate::forward::headers::is_ambiguous;
+use tollgate_http1::head::is_ambiguous;
 use tollgate_routing::Pattern;
 
 /// The methods that others are compared with, to find misspelt ones.

@@ -4,12 +4,10 @@ use std::net::IpAddr;
 
 use hyper::header::HeaderName;
 use ipnet::IpNet;
+use tollgate_http1::head::is_ambiguous;
 
 use super::FromText;
-use crate::{
-    config::{Exemption, KeyPart, ValuePattern},
-    forward::headers::is_ambiguous,
-};
+use crate::config::{Exemption, KeyPart, ValuePattern};
 
 impl FromText for KeyPart {
     const EXPECTED: &'static str = "a key such as \"ip\" or \"header:x-api-key\"";
