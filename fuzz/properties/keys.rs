@@ -197,15 +197,35 @@ fn claim(headers: &HeaderMap) -> Option<String> {
     }
 }
 
-/// Returns true if the last word of a text is signed by this key, where a lenient decoder reads the signature.
+/// Returns true if the last two parts of a text are signed by this key, where a lenient decoder reads all parts.
 fn is_signed(text: &str, signature: &str, key: &EncodingKey) -> bool {
-    let is_of_token = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    let message = text.rsplit(|c| !is_of_token(c)).next().unwrap_or_default();
-    let is_digit = |c: &char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '+' | '/');
-    let digits = signature.chars().filter(is_digit).collect::<String>().replace('+', "-").replace('/', "_");
-    [Algorithm::HS256, Algorithm::HS384, Algorithm::HS512].into_iter().any(|algorithm| {
-        let own = crypto::sign(message.as_bytes(), key, algorithm);
-        // The last digit has bits that aren't used.
-        own.is_ok_and(|own| digits.starts_with(&own[..own.len() - 1]))
-    })
+    let word = text.rsplit(|c: char| c.is_whitespace() || matches!(c, ',' | ';')).next().unwrap_or_default();
+    let Some((header, claims)) = word.rsplit_once('.') else { return false };
+    let header = header.rsplit('.').next().unwrap_or_default();
+    let signatures = digits(signature);
+    let signs = |message: &str| {
+        [Algorithm::HS256, Algorithm::HS384, Algorithm::HS512].into_iter().any(|algorithm| {
+            let own = crypto::sign(message.as_bytes(), key, algorithm);
+            // The last digit has bits that aren't used.
+            own.is_ok_and(|own| signatures.iter().any(|digits| digits.starts_with(&own[..own.len() - 1])))
+        })
+    };
+    let claims = up_to_paddings(claims);
+    // The scheme may be before the header without a space.
+    let headers = up_to_paddings(header);
+    let mut headers = headers.iter().flat_map(|header| (0..header.len()).map(|start| &header[start..]));
+    headers.any(|header| claims.iter().any(|claims| signs(&format!("{header}.{claims}"))))
+}
+
+/// Returns the digits of a part, all of them, and those up to each padding.
+fn up_to_paddings(part: &str) -> Vec<String> {
+    let ends = part.match_indices('=').map(|(at, _)| at).take(8).chain([part.len()]);
+    ends.flat_map(|end| digits(&part[..end])).collect()
+}
+
+/// Returns the digits in a text: `+` and `/` are some to one decoder, and nothing to another.
+fn digits(text: &str) -> [String; 2] {
+    let of_url =
+        |text: &str| text.chars().filter(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_')).collect();
+    [of_url(&text.replace('+', "-").replace('/', "_")), of_url(text)]
 }

@@ -289,6 +289,8 @@ fn no_spelling_of_a_key_escapes_its_limit() {
                     "Token token=\"k1\", app=\"ios\"",
                     "Bearer \"k1\tx\"",
                     "Bearerk1",
+                    "x1Bearerk1",
+                    "x2 yTokenk1",
                 ][..],
             ),
             ("GET /header\nX-Api-Key: k1", &["k1\u{a0}", "\u{a0}\u{3000}k1\u{85}"]),
@@ -319,6 +321,7 @@ fn no_spelling_of_a_key_escapes_its_limit() {
                     r#"sid="k1"#,
                     ",sid=k1",
                     "/sid=k1; sid=r3",
+                    "sid=r4; a@=sid=k1",
                     "a=b\u{e9}sid=k1",
                     r#"sid="\0456b1""#,
                 ],
@@ -339,6 +342,8 @@ fn no_spelling_of_a_key_escapes_its_limit() {
                     "api_key=%C2%ADk1%E2%A0%80",
                     "=api_key=k1",
                     "a=b&==api_key=k1",
+                    ".api_key=k1&api_key=r4",
+                    "api_key%2Ex=k1&api_key=r5",
                 ],
             ),
             (
@@ -358,6 +363,21 @@ fn no_spelling_of_a_key_escapes_its_limit() {
             }
         }
         assert!(escaped.is_empty(), "{escaped:#?}");
+    }
+}
+
+#[test]
+fn an_encoded_word_is_no_key() {
+    let gateway = Gateway::start(SPELT);
+    for request in
+        ["GET /header\nX-Api-Key: =?utf-8?q?k1?=", "GET /credentials\nAuthorization: =?utf-8?q?Bearer=20k1?="]
+    {
+        let answer = gateway.ask(request);
+        assert_eq!(
+            (answer.status, answer.json()["code"].as_str()),
+            (400, Some("key-ambiguous")),
+            "{request}"
+        );
     }
 }
 

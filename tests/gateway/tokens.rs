@@ -243,6 +243,7 @@ fn no_spelling_of_a_token_escapes_the_limit_of_its_subject() {
         format!("Bearer {signed}=.{signature}"),
         format!("Bearer {signed}\u{e9}.{signature}"),
         format!("Bearer{ann}"),
+        format!("Bearer {ann}/+"),
         format!("Foo x, Bearer {ann}"),
         format!("JWT {ann}"),
         format!("Bearer x {ann}"),

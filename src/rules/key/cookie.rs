@@ -28,9 +28,8 @@ pub(super) fn cookie<'r>(lines: &[&'r [u8]], name: &str) -> Result<Readings<'r>,
             readings.add(unquoted(value))?;
             is_plain &= is_visible_without(value, *b"\"%+\\") && !value.starts_with(b"j:");
         } else {
-            is_plain &= compare_names(sent, name) == NameMatch::Other
-                && !has_separator(pair)
-                && last_token(sent) == sent;
+            let is_token = last_token(sent) == sent && !pair.starts_with(b"=");
+            is_plain &= compare_names(sent, name) == NameMatch::Other && !has_separator(pair) && is_token;
         }
     }
     if !is_plain {
@@ -87,6 +86,11 @@ fn add_unusual<'r>(readings: &mut Readings<'r>, line: &'r [u8], name: &[u8]) -> 
             }
             readings.add_missing();
             add_values(readings, value)?;
+        }
+        // ASP.NET Core looks for a name behind the `=` of a name that isn't a token.
+        if last.is_empty() && behind.starts_with(b"=") {
+            rest = &behind[1..];
+            continue;
         }
         let ends = |byte: &u8| ends_pair(byte) || ends_value(byte);
         let end = rest.iter().skip(1).position(ends).map_or(rest.len(), |end| end + 1);
@@ -248,7 +252,7 @@ mod tests {
     /// Quadratic time would be minutes.
     #[test]
     fn a_long_line_is_read_in_linear_time() {
-        for unit in ["\u{a0} ", "\"", "\"a", "a ", "%61\"", "sid\\"] {
+        for unit in ["\u{a0} ", "\"", "\"a", "a ", "%61\"", "sid\\", "=", "@=", "=\u{a0}"] {
             let line = unit.repeat(1 << 18);
             assert_eq!(read(&line), Some(vec![None]), "{unit}");
         }
@@ -304,6 +308,9 @@ mod tests {
             ("sid=r; /sid=k1", &[Some("r"), Some("k1")]),
             ("sid=r; a@(sid=k1", &[Some("r"), Some("k1")]),
             ("a=b\u{e9}sid=k1", &[None, Some("k1")]),
+            ("sid=r; =sid=k1", &[Some("r"), Some("k1")]),
+            ("sid=r; a@=b@sid=k1", &[Some("r"), Some("k1")]),
+            ("==/=sid=k1", &[None, Some("k1")]),
             ("a=b,sid=k1", &[None, Some("k1")]),
             // Python's quotes, then percent-decoded (Litestar, web.py)
             ("sid=\"\\0456b1\"", &[Some("\\0456b1"), Some("\"\\0456b1\""), Some("k1"), Some("%6b1")]),

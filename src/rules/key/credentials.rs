@@ -7,7 +7,7 @@ use tollgate_limiter::key::credentials::{
     BASIC, BEARER, bytes, is_usual, is_usual_basic, joined, known, scheme,
 };
 
-use super::readings::{Readings, TooManyReadings};
+use super::readings::{Readings, TooManyReadings, has_encoded_word};
 
 /// The name of the parameter that Rails takes the token from, with its `=`.
 const TOKEN: &[u8] = b"token=";
@@ -21,6 +21,9 @@ const TOKEN: &[u8] = b"token=";
 pub(super) fn credentials(sent: &[u8]) -> Result<Readings<'_>, TooManyReadings> {
     if is_usual(sent) {
         return Ok(Readings::one(sent));
+    }
+    if has_encoded_word(sent) {
+        return Err(TooManyReadings);
     }
     let mut readings = Readings::default();
     add_credentials(&mut readings, sent)?;
@@ -41,7 +44,8 @@ fn add_credentials<'r>(readings: &mut Readings<'r>, sent: &[u8]) -> Result<(), T
     let Some((scheme, rest)) = scheme(sent) else {
         readings.add(sent.to_vec())?;
         readings.add(joined(BEARER, sent))?;
-        return add_behind_scheme(readings, sent);
+        add_behind_scheme(readings, sent)?;
+        return add_glued(readings, sent);
     };
     let known = known(scheme);
     readings.add(joined(known.unwrap_or(scheme), rest))?;
@@ -77,7 +81,31 @@ fn add_credentials<'r>(readings: &mut Readings<'r>, sent: &[u8]) -> Result<(), T
             readings.add(joined(BEARER, token))?;
         }
     }
-    Ok(())
+    add_glued(readings, last)
+}
+
+/// Adds the credentials of a server that finds the scheme anywhere in a word, without a space: Sanic.
+fn add_glued(readings: &mut Readings<'_>, word: &[u8]) -> Result<(), TooManyReadings> {
+    let behind = |scheme: &[u8]| {
+        let at = word.windows(scheme.len()).position(|text| text == scheme)?;
+        Some(&word[at + scheme.len()..]).filter(|rest| !rest.is_empty())
+    };
+    if is_parameter(word) {
+        return Ok(());
+    }
+    if let Some(token) = behind(BEARER).or_else(|| behind(b"Token")) {
+        readings.add(joined(BEARER, token))?;
+    }
+    match behind(BASIC) {
+        Some(rest) if rest.iter().all(is_base64) => {
+            readings.add(joined(BASIC, &recoded(before_padding(rest), b"")))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn is_base64(byte: &u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/' | b'=')
 }
 
 /// The first and the last word. Separators in front are none, and white space in quotes ends none.
@@ -106,7 +134,6 @@ fn add_behind_scheme(readings: &mut Readings<'_>, sent: &[u8]) -> Result<(), Too
         let (word, rest) = sent.split_at_checked(scheme.len())?;
         rest.split_first().filter(|(_, rest)| word.eq_ignore_ascii_case(scheme) && !rest.is_empty())
     };
-    let is_base64 = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/' | b'=');
     if let Some((_, rest)) = behind(BASIC)
         && rest.iter().all(is_base64)
     {
@@ -117,10 +144,6 @@ fn add_behind_scheme(readings: &mut Readings<'_>, sent: &[u8]) -> Result<(), Too
         && (skipped.is_ascii() || rest[0].is_ascii())
     {
         readings.add(joined(BEARER, rest))?;
-        if skipped.is_ascii_alphanumeric() {
-            // Others take the scheme off, and then white space, if there is any.
-            readings.add(joined(BEARER, &sent[BEARER.len()..]))?;
-        }
     }
     Ok(())
 }
@@ -274,11 +297,15 @@ mod tests {
             ("Basic YTpiYw==x", &["Basic YTpiYw==x", "Basic YTpiYww=", "Basic YTpiYw=="]),
             ("Basic Y=TpiYw==x", &["Basic Y=TpiYw==x", "Basic YTpiYww=", "Basic Og==", "Basic YTpiYw=="]),
             // Any byte behind the scheme
-            ("BasicXYTpi", &["BasicXYTpi", "Bearer BasicXYTpi", "Basic YTpi"]),
+            ("BasicXYTpi", &["BasicXYTpi", "Bearer BasicXYTpi", "Basic YTpi", "Basic XYTpOg=="]),
             ("basic:YTpiYw==", &["basic:YTpiYw==", "Bearer basic:YTpiYw==", "Basic YTpiYw=="]),
-            ("Bearer_k1", &["Bearer_k1", "Bearer Bearer_k1", "Bearer k1"]),
+            ("Bearer_k1", &["Bearer_k1", "Bearer Bearer_k1", "Bearer k1", "Bearer _k1"]),
             ("Bearer k1\"", &["Bearer k1\"", "Bearer k1"]),
+            // A scheme without a space, somewhere (Sanic)
             ("Bearerk1", &["Bearerk1", "Bearer Bearerk1", "Bearer 1", "Bearer k1"]),
+            ("x1Bearerk1", &["x1Bearerk1", "Bearer x1Bearerk1", "Bearer k1"]),
+            ("b xTokenk1", &["b xTokenk1", "Bearer xTokenk1", "Bearer k1"]),
+            ("x2BasicYTpi", &["x2BasicYTpi", "Bearer x2BasicYTpi", "Basic YTpi"]),
             // A tab in quotes ends a token in Rails.
             ("Bearer \"k1\tx\"", &["Bearer \"k1\tx\"", "Bearer k1"]),
         ];

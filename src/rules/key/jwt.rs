@@ -393,15 +393,22 @@ fn bearer(usual: &[u8]) -> Option<&[u8]> {
 /// Returns the properly written tokens that lenient decoders read in this one. PyJWT, for example, accepts padding in the
 /// signature, and jwcrypto in all parts.
 fn rewritten(token: &[u8]) -> BTreeSet<String> {
-    let readings: Vec<_> =
-        token.split(|byte| *byte == b'.').map(|part| paddings(part).map(recoded)).collect();
+    let readings: Vec<_> = token.split(|byte| *byte == b'.').map(readings).collect();
     let [header, claims, signature] = &readings[..] else { return BTreeSet::new() };
     // A decoder reads all parts in one way.
     let written = (0..header.len()).map(|way| [&*header[way], &*claims[way], &*signature[way]].join("."));
     written.filter(|written| written.as_bytes() != token).collect()
 }
 
-/// The base64url of what lenient decoders read in a text (RFC 7515, appendix C).
+/// Returns what lenient decoders read in a part of a token, each in its way, as base64url. One takes `+` and `/` for digits, and
+/// another skips them (jjwt).
+fn readings(part: &[u8]) -> [String; 4] {
+    let own: Vec<u8> = part.iter().copied().filter(|byte| !matches!(byte, b'+' | b'/')).collect();
+    let [all, before_padding, before_complete_padding] = paddings(part).map(recoded);
+    [all, before_padding, before_complete_padding, recoded(&own)]
+}
+
+/// The base64url of the digits in a text (RFC 7515, appendix C).
 fn recoded(text: &[u8]) -> String {
     let url_safe = |digit: u8| match digit {
         b'+' => '-',

@@ -20,7 +20,7 @@ pub(super) fn parameter<'r>(query: &'r str, name: &str) -> Result<Readings<'r>, 
         } else {
             // Behind an empty name, Netty and Spring WebFlux begin the next.
             let is_name_empty = sent.is_empty() && !value.is_empty();
-            is_plain &= compare_names(sent, name) == NameMatch::Other && !is_name_empty;
+            is_plain &= !is_name_empty && !may_be(sent, name);
         }
     }
     if !is_plain {
@@ -32,13 +32,25 @@ pub(super) fn parameter<'r>(query: &'r str, name: &str) -> Result<Readings<'r>, 
 fn add_unusual<'r>(readings: &mut Readings<'r>, query: &'r str, name: &[u8]) -> Result<(), TooManyReadings> {
     for ends_pair in [is_ampersand, |c| matches!(c, '&' | ';')] {
         for (sent, value) in query.split(ends_pair).map(|pair| split(pair.trim_start_matches('='))) {
-            if compare_names(sent, name) != NameMatch::Other {
+            if may_be(sent, name) {
                 readings.add_missing();
                 add_values(readings, value)?;
             }
         }
     }
     Ok(())
+}
+
+/// Returns true if some servers read a name as that of the parameter, also without the `!` of a default value (Spring's data
+/// binding) and without the fields of a nested value, which begin with a dot (Rocket).
+fn may_be(sent: &[u8], name: &[u8]) -> bool {
+    let is_mark = |byte: &u8| matches!(byte, b'.' | b'!');
+    compare_names(sent, name) != NameMatch::Other || {
+        let decoded = form_decoded(sent);
+        let start = decoded.iter().position(|byte| !is_mark(byte)).unwrap_or(decoded.len());
+        let field = decoded[start..].split(|byte| *byte == b'.').next().unwrap_or_default();
+        field.len() < decoded.len() && compare_names(field, name) != NameMatch::Other
+    }
 }
 
 fn add_values<'r>(readings: &mut Readings<'r>, sent: &'r [u8]) -> Result<(), TooManyReadings> {
@@ -158,6 +170,12 @@ mod tests {
             ("=api_key=k1", &[None, Some("k1")]),
             ("a=b&==api_key=k1", &[None, Some("k1")]),
             ("=a", &[None]),
+            // Fields of nested values (Rocket), and default values (Spring)
+            (".api_key=k1&api_key=r", &[Some("r"), Some("k1")]),
+            ("api_key.x=k1&api_key=r", &[Some("r"), Some("k1")]),
+            ("%2Eapi_key%2ex.y=k1", &[None, Some("k1")]),
+            ("!api_key=k1", &[None, Some("k1")]),
+            ("a.api_key=k1&.a=b", &[None]),
             // Values
             ("api_key=a+b", &[Some("a b"), Some("a+b")]),
             ("api_key=a%20b", &[Some("a b")]),

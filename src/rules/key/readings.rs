@@ -135,12 +135,24 @@ pub(super) fn without_wide_spaces(text: &[u8]) -> [Option<&[u8]>; 2] {
 }
 
 /// The readings of a text from which some servers take white space outside ASCII.
+///
+/// # Errors
+/// It has an encoded word, of which there are spellings without number.
 pub(super) fn trimmed(text: &[u8]) -> Result<Readings<'_>, TooManyReadings> {
+    if has_encoded_word(text) {
+        return Err(TooManyReadings);
+    }
     let mut readings = Readings::one(text);
     for trimmed in without_wide_spaces(text).into_iter().flatten() {
         readings.add(trimmed)?;
     }
     Ok(readings)
+}
+
+/// Returns true if a text has the form of an encoded word, such as `=?utf-8?q?=6B1?=` (RFC 2047), which CherryPy decodes.
+pub(super) fn has_encoded_word(text: &[u8]) -> bool {
+    let start = text.windows(2).position(|pair| pair == b"=?");
+    start.is_some_and(|start| text[start + 2..].iter().filter(|byte| **byte == b'?').count() >= 3)
 }
 
 /// The relation of a cookie's or parameter's name to the one that a limit reads.
@@ -233,6 +245,8 @@ mod tests {
             let values = trimmed(text).unwrap().into_values();
             assert!(values.iter().flatten().eq(readings), "{values:?}");
         }
+        assert_eq!(trimmed(b"a =?utf-8?q?k?= b"), Err(TooManyReadings));
+        assert!(["=?", "a=?b?c", "https://a/?b=?&c="].iter().all(|text| trimmed(text.as_bytes()).is_ok()));
     }
 
     #[test]
