@@ -88,7 +88,8 @@ fn add_credentials<'r>(readings: &mut Readings<'r>, sent: &[u8]) -> Result<(), T
 fn add_glued(readings: &mut Readings<'_>, word: &[u8]) -> Result<(), TooManyReadings> {
     let behind = |scheme: &[u8]| {
         let at = word.windows(scheme.len()).position(|text| text == scheme)?;
-        Some(&word[at + scheme.len()..]).filter(|rest| !rest.is_empty())
+        // White space outside ASCII may follow, which is read in another way.
+        Some(&word[at + scheme.len()..]).filter(|rest| rest.first().is_some_and(u8::is_ascii))
     };
     if is_parameter(word) {
         return Ok(());
@@ -234,7 +235,7 @@ mod tests {
     use super::*;
 
     fn read(sent: &str) -> Vec<String> {
-        let values = credentials(sent.as_bytes()).unwrap().into_values();
+        let values = credentials(sent.as_bytes()).unwrap_or_else(|_| panic!("{sent}")).into_values();
         values.into_iter().map(|value| String::from_utf8_lossy(&value.unwrap()).into_owned()).collect()
     }
 
