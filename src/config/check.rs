@@ -9,6 +9,7 @@ mod descriptors;
 mod fields;
 mod files;
 mod health;
+mod idle;
 mod jwt;
 mod keys;
 mod known_keys;
@@ -29,7 +30,7 @@ mod values;
 
 use std::{collections::BTreeMap, ops::Range, path::Path, sync::Arc};
 
-use tollgate_limiter::OnFailure;
+use tollgate_limiter::{OnFailure, RatelimitHeaders};
 
 use self::limits::DefinedLimit;
 use super::{
@@ -56,6 +57,7 @@ pub(super) fn check(
     check.refuse_equal_addresses(&file);
     check.warn_of_own_servers(&file);
     let server = check.server(file.server, folder);
+    check.ratelimit_headers = server.ratelimit_headers;
     let store = check.store(file.store.value, folder);
     let jwt = file.jwt.and_then(|table| check.jwt(table, folder)).map(Arc::new);
     let admin = file.admin.and_then(|table| check.admin(table));
@@ -75,6 +77,9 @@ pub(super) fn check(
     let routes = check.routes(file.routes, decisions.is_some());
     let descriptors = check.descriptors(file.descriptors, limits_of_descriptors, decisions.is_some());
     check.warn_of_limits(&server, decisions.is_some());
+    if decisions.is_none() && !check.has_errors() {
+        check.warn_of_idle_limits(&routes);
+    }
     let upstreams =
         check.upstreams.into_iter().filter_map(|(name, upstream)| Some((name, upstream?))).collect();
     let limits =
@@ -123,6 +128,8 @@ struct Check<'d, 'i> {
     verifies_tokens: bool,
     /// True if the main listener uses TLS.
     has_tls: bool,
+    /// The response fields that tell clients where limits stand.
+    ratelimit_headers: RatelimitHeaders,
     /// The path at which the main listener answers health checks.
     health: Option<String>,
     /// The upstreams by name. `None` if one has an error; its name is still defined.
@@ -160,6 +167,7 @@ impl<'d, 'i> Check<'d, 'i> {
             takes_reports,
             verifies_tokens,
             has_tls: false,
+            ratelimit_headers: RatelimitHeaders::Draft11,
             health: None,
             upstreams,
             limits,
@@ -169,6 +177,11 @@ impl<'d, 'i> Check<'d, 'i> {
             ratelimit,
             xds,
         }
+    }
+
+    /// Returns true if an error was found so far, so that what it concerns isn't known.
+    fn has_errors(&self) -> bool {
+        self.document.faults.iter().any(|fault| fault.severity == Severity::Error)
     }
 
     fn fault(&mut self, fault: Diagnostic) {
@@ -337,16 +350,21 @@ fn undefined<'a>(
     what: &str,
     table: &str,
     name: &Spanned<String>,
-    known: impl Iterator<Item = &'a String>,
+    known: impl Iterator<Item = &'a String> + Clone,
 ) -> Diagnostic {
-    let meant = nearest(name.get_ref(), known.map(String::as_str));
+    let meant = nearest(name.get_ref(), known.clone().map(String::as_str));
     let label = meant.map(|meant| format!("did you mean `{meant}`?")).unwrap_or_default();
     let fault = Diagnostic::error(format!("{what} `{name}` is not defined")).at(&name.span(), label);
     let text = name.get_ref();
     let is_bare = text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_');
     fault.help(match text.strip_prefix(&format!("{table}.")) {
         Some(bare) => format!("write the name alone: \"{bare}\""),
-        None if is_bare => format!("define it in a table [{table}.{name}], or use another one"),
+        None if is_bare => {
+            let known: Vec<_> = known.map(|name| format!("`{name}`")).collect();
+            let is_short = (1..=8).contains(&known.len());
+            let known = if is_short { format!(": {}", known.join(", ")) } else { String::new() };
+            format!("define it in a table [{table}.{name}], or use another one{known}")
+        }
         None if table == "limits" => {
             "write a name, or a whole limit: { name = \"per-client\", key = \"ip\", rate = \"5/s\" }"
                 .to_owned()

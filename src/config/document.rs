@@ -235,7 +235,11 @@ fn describe(message: &str, span: &Range<usize>, entry: Option<&Entry>) -> Diagno
         };
         // A number of more than 64 bits is of another type.
         let is_huge = found.starts_with("integer") && expected.starts_with("a whole number");
-        let what = if is_huge { "is out of range" } else { what };
+        let what = match entry {
+            _ if is_huge => "is out of range",
+            Some(entry) if entry.is_rate() && found.starts_with("integer") => "is no rate",
+            _ => what,
+        };
         let fault = Diagnostic::error(format!("{found} {what}")).at(span, "");
         let form = entry.and_then(Entry::form);
         let is_negative_rate = entry.is_some_and(Entry::is_rate) && found.contains("`-");

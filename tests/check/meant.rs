@@ -320,3 +320,101 @@ fn keys_and_values_of_other_programs_get_their_own_remedy() {
         ],
     );
 }
+
+#[test]
+fn settings_that_miss_each_other_are_told() {
+    let keys =
+        |terms: &str| by("header:x-api-key", &format!("keys_file = \"tests/check/keys.txt\"\n{terms}"));
+    let two = |second: &str, limits: &str| {
+        format!(
+            "[limits.a]\nkey = \"ip\"\nrate = \"60/min\"\n[limits.b]\n{second}\n{GOOD}limits = {limits}\n"
+        )
+    };
+    let exposing = |style: &str, fields: &str| {
+        let route =
+            format!("response_headers = {{ set = {{ access-control-expose-headers = \"{fields}\" }} }}");
+        format!("[server]\nratelimit_headers = \"{style}\"\n{}", upstream("http://a:1", &route))
+    };
+    let rewrite = |to: &str| upstream("http://a:1", &format!("rewrite = \"{to}\""));
+    let idle: &[&str] = &["`b` never refuses a request", "`a` admits at most 3600"];
+    check(
+        Severity::Warning,
+        &[
+            (
+                keys("unknown = \"deny\"\nmissing = \"skip\""),
+                &["unknown key is refused", "missing = \"deny\""],
+            ),
+            (two("key = \"ip\"\nrate = \"5000/h\"", "[\"a\", \"b\"]"), idle),
+            (two("key = \"ip\"\nrate = \"3600/h\"", "[\"b\", \"a\"]"), idle),
+            (exposing("x-ratelimit", "RateLimit"), &["no response has `ratelimit`", "X-RateLimit-Limit"]),
+            (
+                exposing("draft-11", "etag, X-RateLimit-Reset"),
+                &["no response has `x-ratelimit-reset`", "RateLimit, "],
+            ),
+            (exposing("off", "RateLimit"), &["no response has `ratelimit`", "turn them on"]),
+            (
+                by("header:x-plan", "overrides = [{ key = \"unlimited\", rate = 0 }]"),
+                &["refuses all", "`exempt`"],
+            ),
+            (rewrite("/v1/"), &["gets to the upstream as `/v1/`", "rewrite = \"/v1/{*rest}\""]),
+        ],
+    );
+    for fine in [
+        keys("unknown = \"deny\"\nmissing = \"deny\""),
+        keys("missing = \"skip\""),
+        two("key = \"ip\"\nrate = \"3599/h\"", "[\"a\", \"b\"]"),
+        two("key = \"ip\"\nrate = \"5000/h\"\nwhen_status = \"401\"", "[\"a\", \"b\"]"),
+        two("key = \"host\"\nrate = \"5000/h\"", "[\"a\", \"b\"]"),
+        exposing("draft-11", "RateLimit, RateLimit-Policy"),
+        exposing("both", "RateLimit, X-RateLimit-Limit"),
+        rewrite("/index.html"),
+        rewrite("/v1/{*rest}"),
+    ] {
+        let (severities, told) = told(&fine);
+        assert_eq!(severities, [], "{fine}: {told}");
+    }
+}
+
+#[test]
+fn remedies_fit_what_is_wrong() {
+    check(
+        Severity::Error,
+        &[
+            (
+                "[jwt]\nhmac_secret = \"x\"\n[[routes]]\nclaims = { https://a/b = \"c\" }\n".to_owned(),
+                &["in quotes"],
+            ),
+            (
+                format!("[store]\nurl = \"redis-sentinel://a:1,b:1/0?service=m\"\nreplicated = true\n{GOOD}"),
+                &["redis-sentinel://HOST:26379?node="],
+            ),
+            (format!("{GOOD}require = \"api-key\"\n"), &["keys_file"]),
+            (
+                by("path:account", "").replace("path = \"/\"", "path = \"/{user}\""),
+                &["path:user", "`{account}`"],
+            ),
+            (
+                by("ip", "overrides = [{ key = \"203.0.113.0/24\", rate = \"9/s\" }]"),
+                &["exempt = [\"203.0.113.0/24\"]"],
+            ),
+            (
+                limit("key = [\"header:a\", \"header:b\"]\nrate = \"5/s\"\nkeys_file = \"k\""),
+                &["another limit"],
+            ),
+            (
+                upstream("https://a:1", "")
+                    .replace("[[routes]]", "tls = { cert = \"tests/tls/gateway.pem\" }\n[[routes]]"),
+                &["client.key"],
+            ),
+            (
+                limit("key = \"ip\"\nrate = \"5/s\"")
+                    .replace("[limits.l]", "[limits.l]\nkey = \"ip\"\nrate = \"5/s\"\n[limits.l]"),
+                &["table `l` is already defined"],
+            ),
+            (
+                upstream("http://a:1", "").replace("upstream = \"u\"", "upstream = { u = 9, v = 1 }"),
+                &["or use another one: `u`"],
+            ),
+        ],
+    );
+}

@@ -70,7 +70,7 @@ impl Check<'_, '_> {
             self.fault(
                 fault
                     .at(&listen.span(), "")
-                    .help("name the proxies that may ask: trusted_proxies = [\"10.0.0.0/8\"]")
+                    .help("name the proxies that may ask, in [decisions]: trusted_proxies = [\"10.0.0.0/8\"]")
                     .help("or ask for certificates: tls = { cert = …, key = …, client_ca = \"callers.pem\" }")
                     .help("or listen on 127.0.0.1"),
             );

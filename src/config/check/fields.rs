@@ -2,13 +2,14 @@
 
 use std::ops::Range;
 
-use hyper::header::HeaderName;
+use hyper::header::{ACCESS_CONTROL_EXPOSE_HEADERS, HeaderName, HeaderValue};
+use tollgate_limiter::RatelimitHeaders;
 
 use super::{Check, duplicate};
 use crate::config::{
     error::{Diagnostic, nearest},
     file::{RouteTable, Spanned, SpannedTable},
-    value::ParsedText,
+    value::{FieldName, ParsedText},
 };
 use tollgate_http1::head::is_ambiguous;
 use tollgate_routing::Pattern;
@@ -65,6 +66,7 @@ impl Check<'_, '_> {
             self.refuse_equal_fields(names);
             for (name, value) in edits.set.0.iter().chain(&edits.add.0) {
                 self.warn_of_placeholder(name, value, path);
+                self.warn_of_unsent_fields(name, value);
             }
         }
         for (name, value) in route.respond.iter().flat_map(|respond| &respond.value.headers.0) {
@@ -74,6 +76,29 @@ impl Check<'_, '_> {
         if let Some(path) = &route.path {
             self.warn_of_last_slash(path);
             self.warn_of_foreign_syntax(path);
+        }
+    }
+
+    /// Warns of fields that scripts of other origins shall read (CORS), but that responses don't have.
+    fn warn_of_unsent_fields(&mut self, name: &Spanned<FieldName>, value: &HeaderValue) {
+        const DRAFT: &str = "RateLimit, RateLimit-Policy";
+        const X: &str = "X-RateLimit-Limit, X-RateLimit-Remaining, X-RateLimit-Reset";
+        let (unsent, sent) = match self.ratelimit_headers {
+            RatelimitHeaders::Draft11 => ("x-ratelimit-", format!("write {DRAFT}")),
+            RatelimitHeaders::XRatelimit => ("ratelimit", format!("write {X}")),
+            RatelimitHeaders::Off => {
+                ("", "turn them on, server.ratelimit_headers = \"draft-11\", or leave them out".to_owned())
+            }
+            RatelimitHeaders::Both => return,
+        };
+        let exposed = value.to_str().unwrap_or_default().to_ascii_lowercase();
+        let is_unsent = |field: &str| field.starts_with(unsent) && field.contains("ratelimit");
+        if name.get_ref().0 == ACCESS_CONTROL_EXPOSE_HEADERS
+            && let Some(field) = exposed.split(',').map(str::trim).find(|field| is_unsent(field))
+        {
+            let fault =
+                Diagnostic::warning(format!("no response has `{field}`, as server.ratelimit_headers is set"));
+            self.fault(fault.at(&name.span(), "").help(sent));
         }
     }
 

@@ -141,6 +141,16 @@ impl Check<'_, '_> {
                 let fault = fault.at(&written.span(), "again here").at(&first, "first here");
                 self.fault(fault.help("remove one of the two"));
             }
+            let is_blocked = rate.is_some_and(|rate| rate.permits == 0);
+            if is_blocked && values.iter().flatten().any(|value| value.eq_ignore_ascii_case("unlimited")) {
+                let fault =
+                    Diagnostic::warning(format!("the rate 0 refuses all requests of `{}`", shown(&values)));
+                self.fault(
+                    fault
+                        .at(&written.span(), "")
+                        .help("to leave it out of the limit, write it into `exempt` instead"),
+                );
+            }
             overrides.extend(rate.map(|rate| RateOverride { key: values, rate }));
         }
         let any = |other: &RateOverride| other.key.iter().map(Option::is_none).collect::<Vec<_>>();
@@ -218,7 +228,7 @@ impl Check<'_, '_> {
         let network = written.parse::<IpNet>().ok().filter(|_| key == [KeyPart::Ip]);
         let remedy = |remedy: String| match network {
             Some(network) => format!(
-                "`{written}` is a network, and an override is for one key\nwrite an override for each address; with {}_prefix = {}, the network counts as one address: key = \"{}\"",
+                "`{written}` is a network, and an override is for one key\nto leave the whole network out of the limit, write exempt = [\"{written}\"]; for another rate, write an override for each address, or with {}_prefix = {} count each network of this size as one client: key = \"{}\"",
                 if network.addr().is_ipv4() { "ipv4" } else { "ipv6" },
                 network.prefix_len(),
                 network.network(),

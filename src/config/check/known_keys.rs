@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::Check;
 use crate::config::{
-    KeyPart, KnownKeys,
+    KeyPart, KnownKeys, Missing, UnknownKey,
     error::Diagnostic,
     file::{self, Spanned},
 };
@@ -24,6 +24,14 @@ impl Check<'_, '_> {
             }
             return None;
         };
+        let is_denied = limit.unknown.as_ref().filter(|unknown| unknown.get_ref().0 == UnknownKey::Deny);
+        if let Some(unknown) = is_denied.filter(|_| limit.missing.0 == Missing::Skip) {
+            let fault = Diagnostic::warning(
+                "who sends an unknown key is refused, but who sends none isn't even limited",
+            );
+            let remedy = "refuse both, with missing = \"deny\", or count those without a key by address: leave out missing = \"skip\"";
+            self.fault(fault.at(&unknown.span(), "").help(remedy));
+        }
         let part = self.credential(path, key)?;
         let written = &path.get_ref().0;
         self.is_file_name(written, &path.span()).then_some(())?;
@@ -49,9 +57,13 @@ impl Check<'_, '_> {
             return Some(place);
         }
         let fault = Diagnostic::error("`keys_file` needs a key with one credential").at(&path.span(), "");
-        self.fault(fault.help(
+        let fault = fault.help(
             "count by one header, cookie, query parameter or descriptor's entry that holds it: key = \"header:x-api-key\"",
-        ));
+        );
+        self.fault(match key.len() {
+            1 => fault,
+            _ => fault.help("to count by the others, too, leave this limit's key and move `keys_file` to another limit by the credential alone: a route can have both"),
+        });
         None
     }
 }

@@ -26,7 +26,7 @@ pub(super) struct UsedLimit {
 /// A limit that routes can name.
 pub(super) struct DefinedLimit {
     /// The position of its name.
-    place: Range<usize>,
+    pub(super) place: Range<usize>,
     /// The settings. `None` if there is an error; the name is still defined.
     pub(super) limit: Option<LimitSettings>,
     /// The path parameters in its key.
@@ -259,6 +259,12 @@ impl Check<'_, '_> {
                 .at(&path.span(), format!("no `{{{param}}}` here"))
                 .at(&param.span(), "part of the key here")
                 .at(&limit.span(), "used here");
+                let fault = match &params.iter().collect::<Vec<_>>()[..] {
+                    [own] => fault.help(format!(
+                        "if `{{{own}}}` is what it counts by, give both one name: `{{{param}}}` in the path, or \"path:{own}\" in the key"
+                    )),
+                    _ => fault,
+                };
                 self.document.faults.push(
                     fault.help(format!("add a segment `{{{param}}}` to the path, or use another limit")),
                 );

@@ -11,7 +11,7 @@ use crate::config::{
     file::{self, RouteUpstreams, Spanned, SpannedTable, ValueList},
     value::{FieldName, ParsedText},
 };
-use tollgate_routing::{Matcher, Pattern, hidden};
+use tollgate_routing::{Matcher, Pattern, hidden, template::Template};
 
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 
@@ -98,6 +98,7 @@ impl Check<'_, '_> {
         let action = self.action(&span, path, route.upstream, route.respond, route.redirect);
         if let Some(rewrite) = &route.rewrite {
             self.check_params(rewrite.get_ref().0.params(), &rewrite.span(), path);
+            self.warn_of_lost_rest(rewrite, path);
         }
         let matcher = Matcher {
             host: route.host.map(|host| host.0),
@@ -125,6 +126,25 @@ impl Check<'_, '_> {
             on_limit: route.on_limit.map(|on_limit| self.on_limit(on_limit, used.is_empty())),
             matcher,
         })
+    }
+
+    /// Warns of a rewrite that looks like the prefix of other proxies, but is the whole path: the upstream gets no other.
+    fn warn_of_lost_rest(
+        &mut self,
+        rewrite: &Spanned<ParsedText<Template>>,
+        path: Option<&Spanned<ParsedText<Pattern>>>,
+    ) {
+        let Some(pattern) = path.map(|path| &path.get_ref().0) else { return };
+        let (template, path) = (&rewrite.get_ref().0, pattern.to_string());
+        let Some(rest) = path.find("{*").map(|at| &path[at..]) else { return };
+        let text = template.fill(pattern, "/");
+        if text.ends_with('/') && template.params().next().is_none() {
+            let fault =
+                Diagnostic::warning(format!("each request of this route gets to the upstream as `{text}`"));
+            let remedy =
+                format!("to replace what is before `{rest}`, write it behind: rewrite = \"{text}{rest}\"");
+            self.fault(fault.at(&rewrite.span(), "").help(remedy));
+        }
     }
 
     /// Reports `:id` and `<id>`, which are parameters in other programs.
@@ -324,7 +344,7 @@ impl Check<'_, '_> {
                     .at(place, "")
                     .at(by_place, format!("`{by_name}` matches all its requests"))
                     .help(
-                        "remove it, or add a condition to the other route: host, methods, headers, query or claims",
+                        "put it before the other route, since the first that matches counts, or give that one a condition that these requests don't meet: host, methods, headers, query or claims",
                     )
             });
         }

@@ -36,10 +36,14 @@ impl Check<'_, '_> {
         }
         let has_replicas =
             matches!(&store.url.0, StoreUrl::Redis(url) if !matches!(url.servers, RedisServers::Cluster(_)));
-        if *store.replicated.get_ref() && !has_replicas {
+        // A URL that can't be read may be one of Sentinels.
+        if *store.replicated.get_ref() && !has_replicas && !self.has_errors() {
             let fault =
                 Diagnostic::warning("`replicated` is for a Redis that stands alone, or behind Sentinels");
-            let remedy = "leave it out: a Cluster's planned failover loses nothing, and without Redis nothing fails over";
+            let remedy = match &store.url.0 {
+                StoreUrl::Redis(_) => "leave it out: a Cluster's planned failover loses nothing without it",
+                StoreUrl::Memory => "name the Redis, url = \"redis://HOST:6379\", or leave it out",
+            };
             self.fault(fault.at(&store.replicated.span(), "").help(remedy));
         }
         let uses_tls = matches!(&store.url.0, StoreUrl::Redis(url) if url.tls);

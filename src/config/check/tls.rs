@@ -27,7 +27,8 @@ impl Check<'_, '_> {
         if value.cert.is_some() != value.key.is_some() {
             let (has, lacks) = if value.cert.is_some() { ("cert", "key") } else { ("key", "cert") };
             let fault = Diagnostic::error(format!("`{has}` is given without `{lacks}`")).at(&span, "");
-            self.fault(fault.help(format!("add for example: {lacks} = \"gateway.pem\"")));
+            let extension = if lacks == "key" { "key" } else { "pem" };
+            self.fault(fault.help(format!("name its file, too: {lacks} = \"client.{extension}\"")));
         }
         let certificates_of =
             |sources: &mut Sources, path: &str| tls::read_certificates(sources, folder, path);

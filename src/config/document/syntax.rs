@@ -29,6 +29,7 @@ pub(super) fn judge(text: &str, tree: &DeTable<'_>, errors: &[Error]) -> Syntax 
     let mut syntax = Syntax::default();
     let mut torn: Option<Range<usize>> = None;
     let mut foreign_line = None;
+    let mut twice: Option<Range<usize>> = None;
     let mut errors = errors.iter().map(|error| (error.span().unwrap_or_default(), error)).collect::<Vec<_>>();
     errors.sort_by_key(|(span, _)| span.start);
     for (span, error) in errors {
@@ -44,7 +45,13 @@ pub(super) fn judge(text: &str, tree: &DeTable<'_>, errors: &[Error]) -> Syntax 
             syntax.is_torn = true;
             foreign_line = Some(line);
         } else if error.message() == "duplicate key" {
-            syntax.faults.push(duplicate(text, tree, &span));
+            // The keys of a table that is there twice are, too.
+            if is_header(text, &span) {
+                twice = Some(span.start..end_of_table(text, span.end));
+            }
+            if is_header(text, &span) || twice.as_ref().is_none_or(|twice| !holds_byte(twice, span.start)) {
+                syntax.faults.push(duplicate(text, tree, &span));
+            }
         } else if place.is_some() && torn == place {
             // The first error in a list or inline table causes others.
         } else if let Some(scalar) = holder.and_then(|value| scalar_at(value, span.start)) {
@@ -102,6 +109,9 @@ fn describe(error: &Error, span: &Range<usize>) -> Diagnostic {
         Some(("invalid basic string" | "invalid literal string", quote)) => {
             Diagnostic::error("this string is not closed").at(span, format!("expected {quote}"))
         }
+        Some((message @ "invalid unquoted key", expected)) => Diagnostic::error(message)
+            .at(span, format!("expected {expected}"))
+            .help("put a name with other characters in quotes: \"https://shop.example/plan\" = \"pro\""),
         Some((message, expected)) => Diagnostic::error(message).at(span, format!("expected {expected}")),
         None => Diagnostic::error(error.message()).at(span, ""),
     }
@@ -122,6 +132,20 @@ fn duplicate(text: &str, tree: &DeTable<'_>, span: &Range<usize>) -> Diagnostic 
     // A table of named tables can't be a list, too.
     let form = line.trim_start().starts_with("[[").then(|| hints::form(name)).flatten();
     fault.help(form.unwrap_or("remove or rename one of the two"))
+}
+
+/// Returns true if a name is in a table's header.
+fn is_header(text: &str, name: &Range<usize>) -> bool {
+    header(&text[line_at(text, name.start)]).is_some()
+}
+
+/// Returns the end of the table whose header ends here: the next header, or the end of the file.
+fn end_of_table(text: &str, header_end: usize) -> usize {
+    let rest = &text[header_end..];
+    let next = rest
+        .match_indices('\n')
+        .find(|(at, _)| header(rest[at + 1..].lines().next().unwrap_or_default()).is_some());
+    next.map_or(text.len(), |(at, _)| header_end + at)
 }
 
 /// Returns the text between the brackets of a table's header.

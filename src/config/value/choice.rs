@@ -196,7 +196,9 @@ impl FromText for Requirement {
     const EXPECTED: &'static str = "\"jwt\"";
 
     fn read(text: &str) -> Result<Self, String> {
-        choose("`require` value", [("jwt", Self::Jwt)], text)
+        choose("`require` value", [("jwt", Self::Jwt)], text).map_err(|remedy| {
+            format!("{remedy}; which keys of an API pass is said by a limit: keys_file = \"keys.txt\", unknown = \"deny\", missing = \"deny\"")
+        })
     }
 }
 

@@ -360,7 +360,7 @@ fn invalid_node(node: &str) -> String {
     let (fault, remedy) = if node.contains(',') {
         (
             "this URL has several hosts in one place",
-            "write further nodes as parameters: \"redis-cluster://HOST:6379?node=HOST:6379\"",
+            "write further ones as parameters: \"redis-cluster://HOST:6379?node=HOST:6379\", \"redis-sentinel://HOST:26379?node=HOST:26379&service=mymaster\"",
         )
     } else if node.matches(':').count() > 1 || node.contains(['[', ']']) {
         ("the host of this URL is not valid", "write an IPv6 address in brackets: \"redis://[::1]:6379\"")
