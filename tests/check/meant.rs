@@ -356,6 +356,20 @@ fn settings_that_miss_each_other_are_told() {
                 by("header:x-plan", "overrides = [{ key = \"unlimited\", rate = 0 }]"),
                 &["refuses all", "`exempt`"],
             ),
+            (
+                limit(
+                    "key = [\"header:a\", \"header:b\"]\nrate = \"5/s\"\noverrides = [{ key = [\"unlimited\", \"*\"], rate = 0 }]",
+                ),
+                &["refuses all", "never reaches"],
+            ),
+            (
+                limit("key = [\"header:a\", \"header:b\"]\nrate = \"5/s\"\nexempt = ['[\"pro\", \"*\"]']"),
+                &["`*` stands for itself"],
+            ),
+            (
+                by("ip", "ipv4_prefix = 24\noverrides = [{ key = \"198.51.100.17\", rate = \"9/s\" }]"),
+                &["all of `198.51.100.0/24`", "\"198.51.100.0\""],
+            ),
             (rewrite("/v1/"), &["gets to the upstream as `/v1/`", "rewrite = \"/v1/{*rest}\""]),
         ],
     );
@@ -368,6 +382,7 @@ fn settings_that_miss_each_other_are_told() {
         exposing("draft-11", "RateLimit, RateLimit-Policy"),
         exposing("both", "RateLimit, X-RateLimit-Limit"),
         rewrite("/index.html"),
+        by("ip", "overrides = [{ key = \"198.51.100.17\", rate = \"9/s\" }]"),
         rewrite("/v1/{*rest}"),
     ] {
         let (severities, told) = told(&fine);

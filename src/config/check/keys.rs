@@ -1,6 +1,6 @@
 //! Checks what a limit's key requires, and the values of the key in exemptions and overrides.
 
-use std::{collections::BTreeMap, ops::Range};
+use std::{collections::BTreeMap, net::IpAddr, ops::Range};
 
 use ipnet::IpNet;
 
@@ -92,7 +92,14 @@ impl Check<'_, '_> {
                 }
                 Exemption::Key(text) if key.len() > 1 => {
                     let values = self.key(&text[0], &span, key, prefixes);
-                    self.check_values(values.as_deref().unwrap_or_default(), key, &span);
+                    let parts = values.as_deref().unwrap_or_default();
+                    self.check_values(parts, key, &span);
+                    if parts.iter().any(|part| part == "*") {
+                        let fault = Diagnostic::warning("in `exempt`, `*` stands for itself only");
+                        self.fault(fault.at(&span, "").help(
+                            "write each key, or an override with a rate that is never reached: key = [\"pro\", \"*\"]",
+                        ));
+                    }
                     values.map(Exemption::Key)
                 }
                 Exemption::Key(text) => {
@@ -141,16 +148,10 @@ impl Check<'_, '_> {
                 let fault = fault.at(&written.span(), "again here").at(&first, "first here");
                 self.fault(fault.help("remove one of the two"));
             }
-            let is_blocked = rate.is_some_and(|rate| rate.permits == 0);
-            if is_blocked && values.iter().flatten().any(|value| value.eq_ignore_ascii_case("unlimited")) {
-                let fault =
-                    Diagnostic::warning(format!("the rate 0 refuses all requests of `{}`", shown(&values)));
-                self.fault(
-                    fault
-                        .at(&written.span(), "")
-                        .help("to leave it out of the limit, write it into `exempt` instead"),
-                );
+            if rate.is_some_and(|rate| rate.permits == 0) {
+                self.warn_of_blocked_unlimited(&values, &written.span());
             }
+            self.warn_of_wide_address(written, key, prefixes);
             overrides.extend(rate.map(|rate| RateOverride { key: values, rate }));
         }
         let any = |other: &RateOverride| other.key.iter().map(Option::is_none).collect::<Vec<_>>();
@@ -159,6 +160,40 @@ impl Check<'_, '_> {
             (any.iter().filter(|is_any| **is_any).count(), any)
         });
         overrides
+    }
+
+    /// Warns of a rate of 0 where none may have been meant.
+    fn warn_of_blocked_unlimited(&mut self, values: &[Option<String>], place: &Range<usize>) {
+        if values.iter().flatten().any(|value| value.eq_ignore_ascii_case("unlimited")) {
+            let fault =
+                Diagnostic::warning(format!("the rate 0 refuses all requests of `{}`", shown(values)));
+            self.fault(fault.at(place, "").help(match values {
+                [_] => "to leave it out of the limit, write it into `exempt` instead",
+                _ => "write a rate that it never reaches, or an earlier route for these requests without the limit",
+            }));
+        }
+    }
+
+    /// Warns of an override for an address that is counted together with its network.
+    fn warn_of_wide_address(
+        &mut self,
+        written: &Spanned<file::ValueList<String>>,
+        key: &[KeyPart],
+        prefixes: Prefixes,
+    ) {
+        let parts = parts_of(written.get_ref(), key);
+        if let ([KeyPart::Ip], [text]) = (key, &parts[..])
+            && let Ok(address @ IpAddr::V4(_)) = text.parse::<IpAddr>()
+            && prefixes.network(address) != address
+        {
+            let network = prefixes.network(address);
+            let fault =
+                Diagnostic::warning(format!("this is the rate of all of `{network}/{}`", prefixes.ipv4));
+            let help = format!(
+                "write \"{network}\" if that is meant, or leave `ipv4_prefix` out, so that addresses are counted alone"
+            );
+            self.fault(fault.at(&written.span(), "").help(help));
+        }
     }
 
     /// Parses the key of an override, of which `*` stands for any value of a part.

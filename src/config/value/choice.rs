@@ -197,7 +197,7 @@ impl FromText for Requirement {
 
     fn read(text: &str) -> Result<Self, String> {
         choose("`require` value", [("jwt", Self::Jwt)], text).map_err(|remedy| {
-            format!("{remedy}; which keys of an API pass is said by a limit: keys_file = \"keys.txt\", unknown = \"deny\", missing = \"deny\"")
+            format!("{remedy}, or remove it: which keys of an API pass is said by a limit: keys_file = \"keys.txt\", unknown = \"deny\", missing = \"deny\"")
         })
     }
 }
