@@ -24,12 +24,14 @@ mod routes;
 mod stated_rate;
 mod store;
 mod tls;
+mod unreached;
 mod upstream;
 mod usage;
 mod values;
 
 use std::{collections::BTreeMap, ops::Range, path::Path, sync::Arc};
 
+use rustls::pki_types::CertificateDer;
 use tollgate_limiter::{OnFailure, RatelimitHeaders};
 
 use self::limits::DefinedLimit;
@@ -58,6 +60,8 @@ pub(super) fn check(
     check.warn_of_own_servers(&file);
     let server = check.server(file.server, folder);
     check.ratelimit_headers = server.ratelimit_headers;
+    let identities = server.tls.iter().flat_map(|tls| &tls.identities);
+    check.certificates = identities.filter_map(|identity| identity.certificates.first().cloned()).collect();
     let store = check.store(file.store.value, folder);
     let jwt = file.jwt.and_then(|table| check.jwt(table, folder)).map(Arc::new);
     let admin = file.admin.and_then(|table| check.admin(table));
@@ -79,6 +83,7 @@ pub(super) fn check(
     check.warn_of_limits(&server, decisions.is_some());
     if decisions.is_none() && !check.has_errors() {
         check.warn_of_idle_limits(&routes);
+        check.warn_of_fuller_upstreams(&routes, &store.url);
     }
     let upstreams =
         check.upstreams.into_iter().filter_map(|(name, upstream)| Some((name, upstream?))).collect();
@@ -130,6 +135,8 @@ struct Check<'d, 'i> {
     has_tls: bool,
     /// The response fields that tell clients where limits stand.
     ratelimit_headers: RatelimitHeaders,
+    /// The certificates of the main listener.
+    certificates: Vec<CertificateDer<'static>>,
     /// The path at which the main listener answers health checks.
     health: Option<String>,
     /// The upstreams by name. `None` if one has an error; its name is still defined.
@@ -168,6 +175,7 @@ impl<'d, 'i> Check<'d, 'i> {
             verifies_tokens,
             has_tls: false,
             ratelimit_headers: RatelimitHeaders::Draft11,
+            certificates: Vec::new(),
             health: None,
             upstreams,
             limits,

@@ -33,7 +33,7 @@ pub(super) use self::{
     server::{CertificateTable, ServerTable, ServerTlsTable},
     spanned::Spanned,
     split::RouteUpstreams,
-    upstream::{EjectTable, HealthTable, ServerList, UpstreamTable},
+    upstream::{EjectTable, HealthTable, RetriesTable, ServerList, UpstreamTable},
 };
 #[cfg(test)]
 pub(super) use self::{

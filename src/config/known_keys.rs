@@ -60,6 +60,11 @@ impl KnownKeys {
         self.names.contains_key(&hash)
     }
 
+    /// Returns true if a text is the hash of a known key.
+    pub(super) fn has_hash(&self, text: &str) -> bool {
+        read_hash(text).is_some_and(|hash| self.names.contains_key(&hash))
+    }
+
     /// Returns the name of the key whose hash begins with these hexadecimal digits, if it has one.
     pub fn name_of_hash(&self, digits: &str) -> Option<&str> {
         let begins = |hash: &[u8; HASH_BYTES]| hash.iter().zip(digits.as_bytes().chunks(2)).all(is_byte);

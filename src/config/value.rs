@@ -123,7 +123,9 @@ impl FromText for Duration {
             ));
         }
         match duration::parse_us(text)? {
-            0 => Err(format!("`{text}` is too short\nuse at least 1ms")),
+            0 => Err(format!(
+                "`{text}` is too short\nuse at least 1ms, or leave it out for its default, which for a route's `timeout` is none"
+            )),
             us => Ok(Self::from_micros(us)),
         }
     }

@@ -66,7 +66,7 @@ fn a_gateway_that_leads_to_itself_is_told() {
     let admin = |url: &str| format!("[admin]\nlisten = \"127.0.0.1:9901\"\n{}", upstream(url, ""));
     let tls = "[server]\ntls = { certs = [{ cert = \"tests/tls/gateway.pem\", key = \"tests/tls/gateway.key\" }] }\n";
     let shop = |to: &str| {
-        route("/{*rest}", &format!("host = \"shop.example\"\nredirect = {{ to = \"{to}/{{*rest}}\" }}"))
+        route("/{*rest}", &format!("host = \"gateway\"\nredirect = {{ to = \"{to}/{{*rest}}\" }}"))
     };
     let itself: &[&str] = &["is this gateway itself", "name the port of the application"];
     let again: &[&str] = &["redirects to its own route", "name another path or host"];
@@ -88,8 +88,8 @@ fn a_gateway_that_leads_to_itself_is_told() {
             (route("/{*rest}", &to("/v2/{*rest}")), again),
             (route("/old/{id}", &to("/old/index")), again),
             (route("/a/b", &to("/a/%62/")), again),
-            (shop("http://shop.example"), again),
-            (format!("{tls}{}", shop("https://shop.example")), again),
+            (shop("http://gateway"), again),
+            (format!("{tls}{}", shop("https://gateway")), again),
             (
                 format!("[server]\nhealth = \"/up\"\n{}", GOOD.replace("\"/\"", "\"/up\"")),
                 &["no GET and no HEAD", "server.health answers `/up`", "choose another path"],
@@ -106,10 +106,10 @@ fn a_gateway_that_leads_to_itself_is_told() {
         route("/{*rest}", &to("/v2/{*rest}")) + &route("/v2/{*rest}", "respond = {}"),
         route("/a", &format!("methods = [\"POST\"]\n{}", "redirect = { to = \"/a\", status = 303 }"))
             + &route("/a", "respond = {}"),
-        route("/a", &to("https://shop.example/a")),
+        route("/a", &to("https://gateway/a")),
         route("/a", &to("/a?v=2")) + &route("/a", "query = { v = \"2\" }\nrespond = {}"),
-        shop("https://shop.example"),
-        format!("{tls}{}", shop("https://www.shop.example")),
+        shop("https://gateway"),
+        format!("{tls}{}", shop("https://www.gateway")),
         format!("[server]\nhealth = \"/up\"\n{}", route("/{*rest}", "respond = {}")),
         format!("[server]\nhealth = \"/up\"\n{}", route("/up", "methods = [\"POST\"]\nrespond = {}")),
     ] {
@@ -190,7 +190,7 @@ fn settings_without_effect_are_told() {
         &[
             (
                 by("ip", "usage = \"reported\""),
-                &["nobody can report costs without [decisions]", "remove the `usage`"],
+                &["nobody can report costs without [decisions]", "instead of `usage`"],
             ),
             (upstream("http://a:443", ""), &["443 is the port of HTTPS", "write \"https://a\""]),
             (upstream("https://a:80", ""), &["80 is the port of HTTP without TLS", "write \"http://a\""]),
@@ -404,6 +404,15 @@ fn remedies_fit_what_is_wrong() {
                 &["redis-sentinel://HOST:26379?node="],
             ),
             (format!("{GOOD}require = \"api-key\"\n"), &["keys_file"]),
+            (by("ip", "cost = { response_json: \"/a\" }"), &["write `=` between"]),
+            (upstream("http://a:1 weight=3", ""), &["{ url = \"http://a:1\", weight = 3 }"]),
+            (format!("{GOOD}timeout = \"0s\"\n"), &["leave it out"]),
+            (
+                "[limits.l]\nkey = \"ip\"\nrate = \"9/s\"\nalgorithm = \"gcra\"\nburst = 5\n".to_owned()
+                    + GOOD
+                    + "limits = [{ name = \"l\", cost = 6 }]\n",
+                &["raise the `burst`"],
+            ),
             (
                 by("path:account", "").replace("path = \"/\"", "path = \"/{user}\""),
                 &["path:user", "`{account}`"],
@@ -432,4 +441,56 @@ fn remedies_fit_what_is_wrong() {
             ),
         ],
     );
+}
+
+#[test]
+fn parts_that_do_not_reach_each_other_are_told() {
+    let server = |server: &str, retries: &str| {
+        upstream(server, "")
+            .replace("[[routes]]", &format!("retries = {{ attempts = {retries} }}\n[[routes]]"))
+    };
+    let known = |exempt: &str| {
+        by("header:x-api-key", &format!("keys_file = \"tests/check/keys.txt\"\nexempt = [\"{exempt}\"]"))
+    };
+    let hash = std::fs::read_to_string("tests/check/keys.txt").unwrap();
+    let hash = hash.split(' ').next().unwrap();
+    let counting = |field: &str| {
+        let route = format!("request_headers = {{ set = {{ {field} = \"acme\" }} }}\nlimits = [\"l\"]");
+        format!("[limits.l]\nkey = \"header:x-tenant\"\nrate = \"5/s\"\n{}", upstream("http://a:1", &route))
+    };
+    let at = |host: &str| {
+        let certs = "[server]\ntls = { certs = [{ cert = \"tests/tls/gateway.pem\", key = \"tests/tls/gateway.key\" }] }\n";
+        format!("{certs}{}", upstream("http://a:1", &format!("host = \"{host}\"")))
+    };
+    let in_flight = |store: &str, rate: &str| {
+        let limit = format!("[limits.l]\nkey = \"global\"\nrate = \"{rate}\"\nalgorithm = \"concurrency\"\n");
+        format!("{store}{limit}{}", upstream("http://a:1", "limits = [\"l\"]"))
+    };
+    let redis = "[store]\nurl = \"redis://a:6379\"\n";
+    check(
+        Severity::Warning,
+        &[
+            (server("http://192.0.2.1:80", "3"), &["nothing is retried", "add servers"]),
+            (known(hash), &["hash of a known key", "the key itself"]),
+            (counting("X-Tenant"), &["`x-tenant` that the client sent", "\"global\""]),
+            (at("other.example"), &["no certificate", "`other.example`"]),
+            (in_flight("", "2000"), &["at most 1024 in flight", "max_connections"]),
+            (
+                limit("key = [\"global\", \"ip\"]\nrate = \"5/s\""),
+                &["`global` changes nothing", "of its own"],
+            ),
+        ],
+    );
+    for fine in [
+        server("http://a:80", "3"),
+        server("http://192.0.2.1:80", "1"),
+        known("k1"),
+        counting("x-other"),
+        at("gateway"),
+        in_flight("", "1024"),
+        in_flight(redis, "2000"),
+    ] {
+        let (severities, told) = told(&fine);
+        assert_eq!(severities, [], "{fine}: {told}");
+    }
 }

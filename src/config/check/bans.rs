@@ -26,7 +26,9 @@ impl Check<'_, '_> {
         }
         if limit.mode.0 == Mode::Shadow {
             let fault = Diagnostic::warning("`ban` has no effect with `mode = \"shadow\"`");
-            self.fault(fault.at(span, "").help("it takes effect when the limit is enforced"));
+            self.fault(
+                fault.at(span, "").help("it takes effect once the limit is enforced: remove the `mode`"),
+            );
         } else if let Some(fault) = harm_to_others(key).filter(|_| limit.keys_file.is_none()) {
             // Nobody can guess a key that a file lists.
             let fault = Diagnostic::warning(fault).at(span, "");

@@ -1,11 +1,42 @@
-//! Finds limits that never refuse a request, since another one of the same key is stricter.
+//! Finds limits that never refuse a request, since another one of the same key or the upstream is stricter.
 
-use tollgate_limiter::Algorithm;
+use std::collections::BTreeSet;
+
+use tollgate_limiter::{Algorithm, StoreUrl};
 
 use super::Check;
-use crate::config::{LimitSettings, Mode, RouteSettings, error::Diagnostic};
+use crate::config::{Action, KeyPart, LimitSettings, Mode, RouteSettings, error::Diagnostic};
 
 impl Check<'_, '_> {
+    /// Warns of limits of all requests in flight that an upstream refuses first. Without a common store, all of them pass this gateway.
+    pub(super) fn warn_of_fuller_upstreams(&mut self, routes: &[RouteSettings], store: &StoreUrl) {
+        let mut faults = Vec::new();
+        for (name, defined) in self.limits.iter().filter(|_| *store == StoreUrl::Memory) {
+            let Some(limit) = &defined.limit else { continue };
+            let upstreams: BTreeSet<_> = routes
+                .iter()
+                .filter(|route| route.limits.contains(name))
+                .map(|route| match &route.action {
+                    Action::Upstream(upstream) => Some(upstream),
+                    _ => None,
+                })
+                .collect();
+            let [Some(upstream)] = upstreams.into_iter().collect::<Vec<_>>()[..] else { continue };
+            let Some(Some(settings)) = self.upstreams.get(upstream) else { continue };
+            let most = settings.max_connections;
+            let is_of_all = limit.quota.algorithm == Algorithm::Concurrency && limit.key == [KeyPart::Global];
+            if is_of_all && !settings.http2 && limit.quota.permits as usize > most {
+                let fault = format!(
+                    "limit `{name}` never refuses a request: upstream `{upstream}` has at most {most} in flight, and then answers 503"
+                );
+                let help =
+                    format!("lower the rate to at most {most}, or raise max_connections of the upstream");
+                faults.push(Diagnostic::warning(fault).at(&defined.place, "").help(help));
+            }
+        }
+        faults.into_iter().for_each(|fault| self.fault(fault));
+    }
+
     /// Warns of limits that never refuse a request: wherever they apply, a stricter one of the same key does, too.
     pub(super) fn warn_of_idle_limits(&mut self, routes: &[RouteSettings]) {
         let mut faults = Vec::new();

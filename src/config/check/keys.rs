@@ -33,6 +33,18 @@ impl Check<'_, '_> {
         }
     }
 
+    /// Warns of `global` beside other parts, which doesn't make two limits of one.
+    pub(super) fn warn_of_global_part(&mut self, key: &ValueList<KeyPart>) {
+        let global = key.0.iter().find(|part| *part.get_ref() == KeyPart::Global).filter(|_| key.0.len() > 1);
+        if let Some(part) = global {
+            let fault = Diagnostic::warning(
+                "`global` changes nothing here: each combination of the parts is counted alone",
+            );
+            let help = "for a rate of all clients together, write a limit of its own with key = \"global\", and list both in the route";
+            self.fault(fault.at(&part.span(), "").help(help));
+        }
+    }
+
     /// Warns of credentials that `plain` leaves readable.
     pub(super) fn warn_of_plain_credentials(&mut self, key: &ValueList<KeyPart>) {
         let is_credential = |part: &KeyPart| match part {

@@ -4,9 +4,10 @@ use std::ops::Range;
 
 use super::Check;
 use crate::config::{
-    KeyPart, KnownKeys, Missing, UnknownKey,
+    Exemption, KeyPart, KnownKeys, Missing, UnknownKey,
     error::Diagnostic,
     file::{self, Spanned},
+    value::ParsedText,
 };
 
 impl Check<'_, '_> {
@@ -42,6 +43,23 @@ impl Check<'_, '_> {
             )),
         };
         keys.map_err(|remedy| self.fault(Diagnostic::with_remedy(&remedy).at(&path.span(), ""))).ok()
+    }
+
+    /// Warns of exemptions that are the hash of a known key, and not the key.
+    pub(super) fn warn_of_exempt_hashes(
+        &mut self,
+        exempt: &[Spanned<ParsedText<Exemption>>],
+        known: &KnownKeys,
+    ) {
+        for written in exempt {
+            if let Exemption::Key(parts) = &written.get_ref().0
+                && parts.iter().any(|part| known.has_hash(part))
+            {
+                let fault = Diagnostic::warning("this is the hash of a known key, and exempts nobody");
+                let help = "write the key itself: \"${MONITORING_KEY}\"; only `keys_file` has hashes";
+                self.fault(fault.at(&written.span(), "").help(help));
+            }
+        }
     }
 
     /// Returns the place of the only part of the key that may be a credential.

@@ -86,6 +86,7 @@ impl Check<'_, '_> {
         let key = limit.key.take().filter(|key| !self.document.had_within(&key.span()))?.into_inner();
         self.check_claims(&key);
         self.warn_of_stated_addresses(&key);
+        self.warn_of_global_part(&key);
         if limit.plain && limit.layout.is_none() {
             self.warn_of_plain_credentials(&key);
         }
@@ -94,6 +95,9 @@ impl Check<'_, '_> {
         let ban = self.ban(&limit, &key);
         let rate_from = self.rate_from(&span, &limit, quota);
         let known_keys = self.known_keys(&span, &limit, &key);
+        if let Some(known) = &known_keys {
+            self.warn_of_exempt_hashes(&limit.exempt, known);
+        }
         let exempt = self.exemptions(limit.exempt, &key, prefixes);
         self.warn_of_exempt_overrides(&limit.overrides, &key, &exempt);
         Some(LimitSettings {
@@ -185,8 +189,12 @@ impl Check<'_, '_> {
             }
             (Cost::Fixed(cost), Cost::Fixed(_)) => {
                 let capacity = limit.quota.capacity();
+                let bound = match limit.quota.algorithm {
+                    Algorithm::Gcra { burst: Some(_) } => "`burst`",
+                    _ => "rate",
+                };
                 Diagnostic::error(format!("a request that costs `{cost}` can never be admitted")).help(
-                    format!("lower the cost to at most {capacity}, or raise the rate of limit `{name}`"),
+                    format!("lower the cost to at most {capacity}, or raise the {bound} of limit `{name}`"),
                 )
             }
             (Cost::Fixed(_), _) => Diagnostic::error(format!(

@@ -71,7 +71,11 @@ impl Check<'_, '_> {
             if table.find(&view).is_some_and(|found| *found.route == number) {
                 let fault = Diagnostic::warning("this redirects to its own route, again and again");
                 let help = "name another path or host, or give the target a route of its own";
-                self.fault(fault.at(place, "").help(help));
+                let fault = fault.at(place, "").help(help);
+                self.fault(match scheme {
+                    "https" => fault.help("to redirect from http: with `tls`, all of `listen` speaks TLS, also port 80, so that is done in front of this gateway, or by one without `tls`"),
+                    _ => fault,
+                });
             }
         }
     }

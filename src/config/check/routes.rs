@@ -94,6 +94,10 @@ impl Check<'_, '_> {
         }
         self.check_compared_claims(&route.claims);
         self.check_fields(&route);
+        self.warn_of_own_field_as_key(&route, &limits);
+        if let Some(host) = &route.host {
+            self.warn_of_uncertified_host(host);
+        }
         let path = route.path.as_ref();
         let action = self.action(&span, path, route.upstream, route.respond, route.redirect);
         if let Some(rewrite) = &route.rewrite {
@@ -101,7 +105,7 @@ impl Check<'_, '_> {
             self.warn_of_lost_rest(rewrite, path);
         }
         let matcher = Matcher {
-            host: route.host.map(|host| host.0),
+            host: route.host.map(|host| host.into_inner().0),
             path: route.path?.into_inner().0,
             methods: route.methods.map_or_else(Vec::new, ValueList::into_values),
             headers: route.headers.into_pairs(),

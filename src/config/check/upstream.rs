@@ -1,6 +1,6 @@
 //! Checks `[upstreams]`.
 
-use std::{ops::Range, path::Path, sync::Arc};
+use std::{net::IpAddr, ops::Range, path::Path, sync::Arc};
 
 use super::Check;
 use tollgate_limiter::ClientTls;
@@ -22,6 +22,7 @@ impl Check<'_, '_> {
         let SpannedTable { span, value: upstream } = table;
         let target = self.target(name, &span, upstream.servers, upstream.builtin)?;
         let tls = self.tls_of_upstream(name, &target, upstream.tls, folder);
+        self.warn_of_lone_server(&target, &upstream.retries);
         let (timeouts, retries) = (upstream.timeouts.value, upstream.retries.value);
         Some(UpstreamSettings {
             target,
@@ -70,6 +71,24 @@ impl Check<'_, '_> {
                 self.missing(table, &["servers", "builtin"], "servers = [\"http://127.0.0.1:3000\"]");
                 None
             }
+        }
+    }
+
+    /// Warns of retries where there is no other server to try. A name may stand for several.
+    fn warn_of_lone_server(&mut self, target: &Target, retries: &SpannedTable<file::RetriesTable>) {
+        let is_lone = |url: &ServerUrl| match url {
+            ServerUrl::Tcp { host, .. } => host.parse::<IpAddr>().is_ok(),
+            ServerUrl::Unix(_) => true,
+        };
+        if let Target::Servers(servers) = target
+            && let [server] = &servers[..]
+            && is_lone(&server.url)
+            && retries.value.attempts.0 > 1
+        {
+            let fault = Diagnostic::warning(
+                "nothing is retried: this upstream has one server, and retries go to others",
+            );
+            self.fault(fault.at(&retries.span, "").help("add servers, or leave `retries` out"));
         }
     }
 

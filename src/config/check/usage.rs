@@ -23,8 +23,8 @@ impl Check<'_, '_> {
             self.fault(
                 fault
                     .at(&usage, "")
-                    .help("add the listener for reports: [decisions] and listen = \"127.0.0.1:8081\"")
-                    .help("to charge requests as they arrive, remove the `usage`"),
+                    .help("to charge what responses state, write instead of `usage`: cost = { response_json = \"/usage/total_tokens\", estimate = 500 }")
+                    .help("if a service will report costs, add the listener for it: [decisions] and listen = \"127.0.0.1:8081\""),
             );
         }
         if limit.algorithm.0 == AlgorithmName::Concurrency {

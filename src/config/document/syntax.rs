@@ -59,6 +59,15 @@ pub(super) fn judge(text: &str, tree: &DeTable<'_>, errors: &[Error]) -> Syntax 
             syntax.misread.push(scalar);
         } else {
             let fault = describe(error, &span);
+            let fault = match error.message().starts_with("invalid unquoted key") {
+                true if text[span.start..].starts_with(": ") => {
+                    fault.help("write `=` between a key and its value: a = 1")
+                }
+                true => fault.help(
+                    "put a name with other characters in quotes: \"https://shop.example/plan\" = \"pro\"",
+                ),
+                false => fault,
+            };
             syntax.faults.push(match &place {
                 Some(place) if !error.message().starts_with("invalid") => fault
                     .at(&(place.start..place.start + 1), "opened here")
@@ -109,9 +118,6 @@ fn describe(error: &Error, span: &Range<usize>) -> Diagnostic {
         Some(("invalid basic string" | "invalid literal string", quote)) => {
             Diagnostic::error("this string is not closed").at(span, format!("expected {quote}"))
         }
-        Some((message @ "invalid unquoted key", expected)) => Diagnostic::error(message)
-            .at(span, format!("expected {expected}"))
-            .help("put a name with other characters in quotes: \"https://shop.example/plan\" = \"pro\""),
         Some((message, expected)) => Diagnostic::error(message).at(span, format!("expected {expected}")),
         None => Diagnostic::error(error.message()).at(span, ""),
     }

@@ -26,7 +26,7 @@ pub(in crate::config) struct RouteTable {
     /// Name of the route in logs and metrics. Default: made from host and path.
     pub name: Option<Spanned<String>>,
     /// Host to match: `"api.example.com"` or `"*.example.com"`. Default: any.
-    pub host: Option<ParsedText<HostPattern>>,
+    pub host: Option<Spanned<ParsedText<HostPattern>>>,
     /// Path to match, exactly. `{param}` matches one segment, `{*rest}` at the end matches the rest.
     /// Required.
     pub path: Option<Spanned<ParsedText<Pattern>>>,

@@ -71,6 +71,11 @@ fn refuse_lists_and_bare_addresses(text: &str) -> Result<(), String> {
         let each: Vec<_> = text.split(',').map(|url| format!("\"{}\"", url.trim())).collect();
         return Err(format!("`{text}` is more than one URL\nwrite a list: [{}]", each.join(", ")));
     }
+    if let Some((url, _)) = text.split_once(' ').filter(|(_, settings)| settings.contains('=')) {
+        return Err(format!(
+            "`{text}` is more than a URL\nwrite the settings of a server as keys: {{ url = \"{url}\", weight = 3 }}"
+        ));
+    }
     let host = text.split_once("://").map_or("", |(_, rest)| rest.trim_end_matches('/'));
     if host.matches(':').count() > 1 && host.bytes().all(|b| b.is_ascii_hexdigit() || b == b':') {
         return Err(format!(
