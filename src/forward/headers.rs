@@ -46,9 +46,10 @@ pub struct Client {
 /// Removes the fields of a request that aren't forwarded. This happens before anything reads the header, so
 /// these fields can't choose a limit's key.
 ///
-/// They are the hop-by-hop fields, and those with an [ambiguous name](head::is_ambiguous).
+/// They are the hop-by-hop fields, those with an [ambiguous name](head::is_ambiguous), and those that Symfony takes for
+/// `Authorization`: PHP has the credentials in variables of these names.
 pub fn from_client(headers: &mut HeaderMap) {
-    remove_hop_by_hop(headers, head::is_ambiguous);
+    remove_hop_by_hop(headers, |name| head::is_ambiguous(name) || name.starts_with("php-auth-"));
 }
 
 /// Removes the trailers of a request that aren't forwarded. A server may merge trailers with the header, and

@@ -289,8 +289,7 @@ fn no_spelling_of_a_key_escapes_its_limit() {
                     "Token token=\"k1\", app=\"ios\"",
                     "Bearer \"k1\tx\"",
                     "Bearerk1",
-                    "x1Bearerk1",
-                    "x2 yTokenk1",
+                    "bearerk1",
                 ][..],
             ),
             ("GET /header\nX-Api-Key: k1", &["k1\u{a0}", "\u{a0}\u{3000}k1\u{85}"]),
@@ -303,6 +302,8 @@ fn no_spelling_of_a_key_escapes_its_limit() {
                     "Basic YTpiYw==x",
                     "Basic YTpiYw=xx",
                     "BasicXYTpiYw==",
+                    "Basic YTpiYw!xxxx",
+                    "Basic YTpiYwB4",
                 ],
             ),
             (
@@ -344,6 +345,7 @@ fn no_spelling_of_a_key_escapes_its_limit() {
                     "a=b&==api_key=k1",
                     ".api_key=k1&api_key=r4",
                     "api_key%2Ex=k1&api_key=r5",
+                    "api_key=r6&nxtPapi_key=k1",
                 ],
             ),
             (
@@ -419,6 +421,7 @@ fn a_key_stays_where_it_is_for_those_who_do_not_know_it() {
             "GET /credentials\nAuthorization: Token token=\"victim\", app=\"my ios\"",
             &["Token token=\"attacker\", app=\"my ios\"", "Bearer app=\"my", "Bearer ios", "Bearer ios\""],
         ),
+        ("GET /credentials\nAuthorization: ApiKey aToken1", &["ApiKey bToken1", "xBearer1", "xBasic1"]),
         ("GET /query?api_key=k1", &["api_key=K1", "api_key=k", "apikey=k1", "api-key=k1", "api_key=%256b1"]),
     ] {
         let at = victim.find('?').or_else(|| victim.find(": ").map(|at| at + 1)).unwrap();

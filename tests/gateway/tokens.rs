@@ -208,9 +208,10 @@ fn a_token_that_does_not_hold_here_and_now_is_missing() {
     let mut critical = Issuer::hmac(SECRET.as_bytes());
     critical.header.crit = Some(vec!["b64".to_owned()]);
     assert_missing(&gateway, &critical.token(&good("ann")), "with something critical that isn't known");
+    // Decoders of base64 read more in it than is charged.
     assert_eq!(
         gateway.ask(&format!("GET /\nAuthorization: Basic {}", issuer.token(&good("ann")))).status,
-        429
+        400
     );
     assert_eq!(gateway.get("/").status, 429);
 

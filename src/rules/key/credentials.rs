@@ -44,8 +44,7 @@ fn add_credentials<'r>(readings: &mut Readings<'r>, sent: &[u8]) -> Result<(), T
     let Some((scheme, rest)) = scheme(sent) else {
         readings.add(sent.to_vec())?;
         readings.add(joined(BEARER, sent))?;
-        add_behind_scheme(readings, sent)?;
-        return add_glued(readings, sent);
+        return add_behind_scheme(readings, sent);
     };
     let known = known(scheme);
     readings.add(joined(known.unwrap_or(scheme), rest))?;
@@ -58,7 +57,12 @@ fn add_credentials<'r>(readings: &mut Readings<'r>, sent: &[u8]) -> Result<(), T
         }
         for text in paddings(rest) {
             for skipped in [b"".as_slice(), b"-_"] {
-                readings.add(joined(BASIC, &recoded(text, skipped)))?;
+                let decoded = decoded(text, skipped);
+                readings.add(joined(BASIC, &encoded(&decoded)))?;
+                if let Some(nul) = decoded.iter().position(|byte| *byte == 0) {
+                    // In C, a password ends there.
+                    readings.add(joined(BASIC, &encoded(&with_colon(decoded[..nul].to_vec()))))?;
+                }
             }
         }
     }
@@ -81,28 +85,7 @@ fn add_credentials<'r>(readings: &mut Readings<'r>, sent: &[u8]) -> Result<(), T
             readings.add(joined(BEARER, token))?;
         }
     }
-    add_glued(readings, last)
-}
-
-/// Adds the credentials of a server that finds the scheme anywhere in a word, without a space: Sanic.
-fn add_glued(readings: &mut Readings<'_>, word: &[u8]) -> Result<(), TooManyReadings> {
-    let behind = |scheme: &[u8]| {
-        let at = word.windows(scheme.len()).position(|text| text == scheme)?;
-        // White space outside ASCII may follow, which is read in another way.
-        Some(&word[at + scheme.len()..]).filter(|rest| rest.first().is_some_and(u8::is_ascii))
-    };
-    if is_parameter(word) {
-        return Ok(());
-    }
-    if let Some(token) = behind(BEARER).or_else(|| behind(b"Token")) {
-        readings.add(joined(BEARER, token))?;
-    }
-    match behind(BASIC) {
-        Some(rest) if rest.iter().all(is_base64) => {
-            readings.add(joined(BASIC, &recoded(before_padding(rest), b"")))
-        }
-        _ => Ok(()),
-    }
+    Ok(())
 }
 
 fn is_base64(byte: &u8) -> bool {
@@ -138,20 +121,26 @@ fn add_behind_scheme(readings: &mut Readings<'_>, sent: &[u8]) -> Result<(), Too
     if let Some((_, rest)) = behind(BASIC)
         && rest.iter().all(is_base64)
     {
-        readings.add(joined(BASIC, &recoded(before_padding(rest), b"")))?;
+        readings.add(joined(BASIC, &encoded(&decoded(before_padding(rest), b""))))?;
     }
     // In UTF-8, the byte is part of a longer character.
     if let Some((skipped, rest)) = behind(BEARER)
         && (skipped.is_ascii() || rest[0].is_ascii())
     {
         readings.add(joined(BEARER, rest))?;
+        if skipped.is_ascii_alphanumeric() {
+            // Others take the scheme off, and then white space, if there is any.
+            readings.add(joined(BEARER, &sent[BEARER.len()..]))?;
+        }
     }
     Ok(())
 }
 
-/// Returns the parts of a base64 text that decoders read: all of it, up to the first `=`, or up to a complete padding.
-pub(super) fn paddings(text: &[u8]) -> [&[u8]; 3] {
-    [text, before_padding(text), before_complete_padding(text)]
+/// Returns the parts of a base64 text that decoders read: all of it, up to the first `=`, up to a complete padding, or up to the
+/// first byte that is no digit (Apache, lighttpd).
+pub(super) fn paddings(text: &[u8]) -> [&[u8]; 4] {
+    let digits = text.split(|byte| !is_base64(byte) || *byte == b'=').next().unwrap_or_default();
+    [text, before_padding(text), before_complete_padding(text), digits]
 }
 
 /// Base64 up to its first padding, where Node.js and Ruby stop to decode.
@@ -199,15 +188,18 @@ fn respaced(sent: &[u8]) -> [Option<Vec<u8>>; 2] {
     [wide.filter(|wide| wide != sent), Some(latin).filter(|latin: &Vec<u8>| latin != sent)]
 }
 
-/// Base64 as an encoder writes what a lenient decoder reads in it, that skips these digits, too.
-fn recoded(text: &[u8], skipped: &[u8]) -> Vec<u8> {
+/// A name and a password as a lenient decoder of base64 reads them, that skips these digits, too.
+fn decoded(text: &[u8], skipped: &[u8]) -> Vec<u8> {
     let text: Vec<u8> = text.iter().copied().filter(|byte| !skipped.contains(byte)).collect();
-    let mut decoded: Vec<u8> = bytes(&text).collect();
+    with_colon(bytes(&text).collect())
+}
+
+/// A name and a password. A name alone has an empty one.
+fn with_colon(mut decoded: Vec<u8>) -> Vec<u8> {
     if !decoded.contains(&b':') {
-        // A name alone has an empty password.
         decoded.push(b':');
     }
-    encoded(&decoded)
+    decoded
 }
 
 /// Base64 as an encoder writes it.
@@ -293,20 +285,22 @@ mod tests {
             ("Basic YTpiYx==", &["Basic YTpiYx==", "Basic YTpiYw==", "Bearer YTpiYx=="]),
             ("Basic eA==", &["Basic eA==", "Basic eDo=", "Bearer eA=="]),
             ("Basic YTpi-", &["Basic YTpi-", "Basic YTpi", "Bearer YTpi-"]),
-            ("Basic YT*pi", &["Basic YT*pi", "Basic YTpi", "Bearer YT*pi"]),
+            ("Basic YT*pi", &["Basic YT*pi", "Basic YTpi", "Basic YTo=", "Bearer YT*pi"]),
             // Decoders that stop at the padding, and those that go on
             ("Basic YTpiYw==x", &["Basic YTpiYw==x", "Basic YTpiYww=", "Basic YTpiYw=="]),
             ("Basic Y=TpiYw==x", &["Basic Y=TpiYw==x", "Basic YTpiYww=", "Basic Og==", "Basic YTpiYw=="]),
+            // Decoders that stop at what is no digit (Apache), and passwords that end at a NUL (nginx)
+            ("Basic YTpi!xxxx", &["Basic YTpi!xxxx", "Basic YTpixxxx", "Basic YTpi", "Bearer YTpi!xxxx"]),
+            ("Basic YTpiAHg=", &["Basic YTpiAHg=", "Basic YTpi", "Bearer YTpiAHg="]),
             // Any byte behind the scheme
-            ("BasicXYTpi", &["BasicXYTpi", "Bearer BasicXYTpi", "Basic YTpi", "Basic XYTpOg=="]),
+            ("BasicXYTpi", &["BasicXYTpi", "Bearer BasicXYTpi", "Basic YTpi"]),
             ("basic:YTpiYw==", &["basic:YTpiYw==", "Bearer basic:YTpiYw==", "Basic YTpiYw=="]),
-            ("Bearer_k1", &["Bearer_k1", "Bearer Bearer_k1", "Bearer k1", "Bearer _k1"]),
+            ("Bearer_k1", &["Bearer_k1", "Bearer Bearer_k1", "Bearer k1"]),
             ("Bearer k1\"", &["Bearer k1\"", "Bearer k1"]),
-            // A scheme without a space, somewhere (Sanic)
             ("Bearerk1", &["Bearerk1", "Bearer Bearerk1", "Bearer 1", "Bearer k1"]),
-            ("x1Bearerk1", &["x1Bearerk1", "Bearer x1Bearerk1", "Bearer k1"]),
-            ("b xTokenk1", &["b xTokenk1", "Bearer xTokenk1", "Bearer k1"]),
-            ("x2BasicYTpi", &["x2BasicYTpi", "Bearer x2BasicYTpi", "Basic YTpi"]),
+            ("bearerk1", &["bearerk1", "Bearer bearerk1", "Bearer 1", "Bearer k1"]),
+            // What a scheme's name stands in is a key like others.
+            ("ApiKey aToken1", &["ApiKey aToken1", "Bearer aToken1"]),
             // A tab in quotes ends a token in Rails.
             ("Bearer \"k1\tx\"", &["Bearer \"k1\tx\"", "Bearer k1"]),
         ];

@@ -402,10 +402,10 @@ fn rewritten(token: &[u8]) -> BTreeSet<String> {
 
 /// Returns what lenient decoders read in a part of a token, each in its way, as base64url. One takes `+` and `/` for digits, and
 /// another skips them (jjwt).
-fn readings(part: &[u8]) -> [String; 4] {
+fn readings(part: &[u8]) -> [String; 5] {
     let own: Vec<u8> = part.iter().copied().filter(|byte| !matches!(byte, b'+' | b'/')).collect();
-    let [all, before_padding, before_complete_padding] = paddings(part).map(recoded);
-    [all, before_padding, before_complete_padding, recoded(&own)]
+    let [all, before_padding, before_complete_padding, digits] = paddings(part).map(recoded);
+    [all, before_padding, before_complete_padding, digits, recoded(&own)]
 }
 
 /// The base64url of the digits in a text (RFC 7515, appendix C).

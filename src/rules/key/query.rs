@@ -42,14 +42,16 @@ fn add_unusual<'r>(readings: &mut Readings<'r>, query: &'r str, name: &[u8]) -> 
 }
 
 /// Returns true if some servers read a name as that of the parameter, also without the `!` of a default value (Spring's data
-/// binding) and without the fields of a nested value, which begin with a dot (Rocket).
+/// binding), without the fields of a nested value, which begin with a dot (Rocket), or without the prefixes of Next's own.
 fn may_be(sent: &[u8], name: &[u8]) -> bool {
     let is_mark = |byte: &u8| matches!(byte, b'.' | b'!');
     compare_names(sent, name) != NameMatch::Other || {
         let decoded = form_decoded(sent);
         let start = decoded.iter().position(|byte| !is_mark(byte)).unwrap_or(decoded.len());
         let field = decoded[start..].split(|byte| *byte == b'.').next().unwrap_or_default();
-        field.len() < decoded.len() && compare_names(field, name) != NameMatch::Other
+        let of_next = decoded.strip_prefix(b"nxtP").or(decoded.strip_prefix(b"nxtI"));
+        let is = |sent: &[u8]| compare_names(sent, name) != NameMatch::Other;
+        field.len() < decoded.len() && is(field) || of_next.is_some_and(is)
     }
 }
 
@@ -175,6 +177,7 @@ mod tests {
             ("api_key.x=k1&api_key=r", &[Some("r"), Some("k1")]),
             ("%2Eapi_key%2ex.y=k1", &[None, Some("k1")]),
             ("!api_key=k1", &[None, Some("k1")]),
+            ("api_key=r&nxtPapi_key=k1", &[Some("r"), Some("k1")]),
             ("a.api_key=k1&.a=b", &[None]),
             // Values
             ("api_key=a+b", &[Some("a b"), Some("a+b")]),

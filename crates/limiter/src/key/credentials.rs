@@ -132,6 +132,7 @@ pub fn is_usual_basic(text: &[u8]) -> bool {
         && digits.iter().all(is_digit)
         && digits.last().and_then(|last| sextet(*last)).is_some_and(|last| last & unused_bits == 0)
         && bytes(digits).any(|byte| byte == b':')
+        && !bytes(digits).any(|byte| byte == 0)
 }
 
 fn sextet(byte: u8) -> Option<u8> {
