@@ -5,10 +5,10 @@
 //! algorithm of no key, and a public key is no HMAC's secret. It must say when it expires.
 
 mod fetched;
+mod lenient;
 
 use std::{
     borrow::Cow,
-    collections::BTreeSet,
     fmt, str,
     sync::{Arc, OnceLock},
 };
@@ -19,20 +19,15 @@ use hyper::{
 };
 use jsonwebtoken::{DecodingKey, Validation, decode, decode_header, errors::ErrorKind};
 use serde_json::{Map, Value};
-use tollgate_limiter::{
-    Refusal,
-    key::credentials::{bytes, scheme},
-};
+use tollgate_limiter::{Refusal, key::credentials::scheme};
 use tollgate_routing::VerifiedClaims;
 
-use super::{
-    PartFault,
-    credentials::{credentials, encoded, paddings},
-    single,
-};
+use super::{PartFault, credentials::credentials, single};
 use crate::config::{self, JwtKey};
 
 pub(crate) use self::fetched::FetchedKeys;
+
+use self::lenient::rewritten;
 
 /// Longer tokens aren't looked at.
 const LONGEST_TOKEN: usize = 8 << 10;
@@ -388,33 +383,4 @@ fn is_bearer(sent: &[u8]) -> bool {
 /// The token of a bearer's credentials in their usual form.
 fn bearer(usual: &[u8]) -> Option<&[u8]> {
     usual.strip_prefix(b"Bearer ")
-}
-
-/// Returns the properly written tokens that lenient decoders read in this one. PyJWT, for example, accepts padding in the
-/// signature, and jwcrypto in all parts.
-fn rewritten(token: &[u8]) -> BTreeSet<String> {
-    let readings: Vec<_> = token.split(|byte| *byte == b'.').map(readings).collect();
-    let [header, claims, signature] = &readings[..] else { return BTreeSet::new() };
-    // A decoder reads all parts in one way.
-    let written = (0..header.len()).map(|way| [&*header[way], &*claims[way], &*signature[way]].join("."));
-    written.filter(|written| written.as_bytes() != token).collect()
-}
-
-/// Returns what lenient decoders read in a part of a token, each in its way, as base64url. One takes `+` and `/` for digits, and
-/// another skips them (jjwt).
-fn readings(part: &[u8]) -> [String; 5] {
-    let own: Vec<u8> = part.iter().copied().filter(|byte| !matches!(byte, b'+' | b'/')).collect();
-    let [all, before_padding, before_complete_padding, digits] = paddings(part).map(recoded);
-    [all, before_padding, before_complete_padding, digits, recoded(&own)]
-}
-
-/// The base64url of the digits in a text (RFC 7515, appendix C).
-fn recoded(text: &[u8]) -> String {
-    let url_safe = |digit: u8| match digit {
-        b'+' => '-',
-        b'/' => '_',
-        digit => digit as char,
-    };
-    let digits = encoded(&bytes(text).collect::<Vec<_>>()).into_iter();
-    digits.filter(|digit| *digit != b'=').map(url_safe).collect()
 }

@@ -1,0 +1,36 @@
+//! What lenient decoders of base64 read in a token.
+
+use std::collections::BTreeSet;
+
+use tollgate_limiter::key::credentials::bytes;
+
+use crate::rules::key::credentials::{encoded, paddings};
+
+/// Returns the properly written tokens that lenient decoders read in this one. PyJWT, for example, accepts padding in the
+/// signature, and jwcrypto in all parts.
+pub(super) fn rewritten(token: &[u8]) -> BTreeSet<String> {
+    let readings: Vec<_> = token.split(|byte| *byte == b'.').map(readings).collect();
+    let [header, claims, signature] = &readings[..] else { return BTreeSet::new() };
+    // A decoder reads all parts in one way.
+    let written = (0..header.len()).map(|way| [&*header[way], &*claims[way], &*signature[way]].join("."));
+    written.filter(|written| written.as_bytes() != token).collect()
+}
+
+/// Returns what lenient decoders read in a part of a token, each in its way, as base64url. One takes `+` and `/` for digits, and
+/// another skips them (jjwt).
+fn readings(part: &[u8]) -> [String; 5] {
+    let own: Vec<u8> = part.iter().copied().filter(|byte| !matches!(byte, b'+' | b'/')).collect();
+    let [all, before_padding, before_complete_padding, digits] = paddings(part).map(recoded);
+    [all, before_padding, before_complete_padding, digits, recoded(&own)]
+}
+
+/// The base64url of the digits in a text (RFC 7515, appendix C).
+fn recoded(text: &[u8]) -> String {
+    let url_safe = |digit: u8| match digit {
+        b'+' => '-',
+        b'/' => '_',
+        digit => digit as char,
+    };
+    let digits = encoded(&bytes(text).collect::<Vec<_>>()).into_iter();
+    digits.filter(|digit| *digit != b'=').map(url_safe).collect()
+}
