@@ -274,11 +274,8 @@ impl Check<'_, '_> {
         });
         let network = written.parse::<IpNet>().ok().filter(|_| key == [KeyPart::Ip]);
         let remedy = |remedy: String| match network {
-            Some(network) => format!(
-                "`{written}` is a network, and an override is for one key\nto leave the whole network out of the limit, write exempt = [\"{written}\"]; for another rate, write an override for each address, or with {}_prefix = {} count each network of this size as one client: key = \"{}\"",
-                if network.addr().is_ipv4() { "ipv4" } else { "ipv6" },
-                network.prefix_len(),
-                network.network(),
+            Some(_) => format!(
+                "`{written}` is a network, and an override is for one key\nwrite an override for each address; or exempt = [\"{written}\"], and for a higher rate of the network a second limit with that rate in the same route"
             ),
             None => remedy,
         };

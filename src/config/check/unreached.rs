@@ -30,7 +30,7 @@ impl Check<'_, '_> {
                 let fault = Diagnostic::warning(format!(
                     "limits count by the `{field}` that the client sent, not by this one"
                 ));
-                let help = "for one count for all requests of a route, write a limit of its own with key = \"global\", or count by \"route\" or \"host\"";
+                let help = "for one count of all requests of some routes, list a limit of their own there, with key = \"global\"; a count for each route is key = \"route\"";
                 self.fault(fault.at(&name.span(), "").help(help));
             }
         }
