@@ -208,11 +208,9 @@ fn a_token_that_does_not_hold_here_and_now_is_missing() {
     let mut critical = Issuer::hmac(SECRET.as_bytes());
     critical.header.crit = Some(vec!["b64".to_owned()]);
     assert_missing(&gateway, &critical.token(&good("ann")), "with something critical that isn't known");
-    // Decoders of base64 read more in it than is charged.
-    assert_eq!(
-        gateway.ask(&format!("GET /\nAuthorization: Basic {}", issuer.token(&good("ann")))).status,
-        400
-    );
+    // Decoders of base64 read several values in it, and if it has `-` or `_` more than are charged.
+    let as_password = gateway.ask(&format!("GET /\nAuthorization: Basic {}", issuer.token(&good("ann"))));
+    assert!(matches!(as_password.status, 400 | 429), "{as_password:?}");
     assert_eq!(gateway.get("/").status, 429);
 
     assert_eq!(status(&gateway, &issuer.token(&good("ann"))), 200);
