@@ -421,6 +421,14 @@ fn a_key_stays_where_it_is_for_those_who_do_not_know_it() {
             "GET /credentials\nAuthorization: Token token=\"victim\", app=\"my ios\"",
             &["Token token=\"attacker\", app=\"my ios\"", "Bearer app=\"my", "Bearer ios", "Bearer ios\""],
         ),
+        // Credentials that aren't base64, or of which a part is a name
+        (
+            "GET /credentials\nAuthorization: Basic alice:key",
+            &["Basic alice:wrong", "Basic alice", "Basic !"],
+        ),
+        ("GET /credentials\nAuthorization: Basic YUBiLmM=:key", &["Basic YUBiLmM=", "Basic YUBiLmM=:wrong"]),
+        ("GET /credentials\nAuthorization: Basic user=\"a\", key=\"b\"", &["Basic user=\"a\", key=\"c\""]),
+        ("GET /credentials\nAuthorization: Basic YWxpY2U6Pj4-Pz8_", &["Basic YWxpY2U6", "Basic YWxpY2U"]),
         ("GET /credentials\nAuthorization: ApiKey aToken1", &["ApiKey bToken1", "xBearer1", "xBasic1"]),
         ("GET /query?api_key=k1", &["api_key=K1", "api_key=k", "apikey=k1", "api-key=k1", "api_key=%256b1"]),
     ] {

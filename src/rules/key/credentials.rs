@@ -3,6 +3,8 @@
 //! RFC 9110, section 11.4: a scheme in any case, white space, and one token or a list of parameters. Servers read more
 //! than that: any white space, further words, or no scheme at all.
 
+use std::borrow::Cow;
+
 use tollgate_limiter::key::credentials::{
     BASIC, BEARER, bytes, is_usual, is_usual_basic, joined, known, scheme,
 };
@@ -55,15 +57,9 @@ fn add_credentials<'r>(readings: &mut Readings<'r>, sent: &[u8]) -> Result<(), T
         if is_usual_basic(rest) {
             return Ok(());
         }
-        for text in paddings(rest) {
-            for skipped in [b"".as_slice(), b"-_"] {
-                let decoded = decoded(text, skipped);
-                readings.add(joined(BASIC, &encoded(&decoded)))?;
-                if let Some(nul) = decoded.iter().position(|byte| *byte == 0) {
-                    // In C, a password ends there.
-                    readings.add(joined(BASIC, &encoded(&with_colon(decoded[..nul].to_vec()))))?;
-                }
-            }
+        add_basic(readings, rest)?;
+        if is_name_and_password(rest) {
+            return Ok(());
         }
     }
     if known.is_none() || known == Some(BEARER) || !is_parameter(first) {
@@ -86,6 +82,39 @@ fn add_credentials<'r>(readings: &mut Readings<'r>, sent: &[u8]) -> Result<(), T
         }
     }
     Ok(())
+}
+
+/// Adds what lenient decoders of base64 read: a name and a password, or a name alone.
+fn add_basic(readings: &mut Readings<'_>, text: &[u8]) -> Result<(), TooManyReadings> {
+    let is_whole = text.iter().all(is_digit);
+    for part in paddings(text) {
+        for skipped in [b"".as_slice(), b"-_"] {
+            let decoded = decoded(part, skipped);
+            let colon = decoded.iter().position(|byte| *byte == b':');
+            if colon.is_none() && !(is_whole && part.len() == text.len()) {
+                // Part of a name may be the same for many clients.
+                continue;
+            }
+            // In C, a password ends at a NUL.
+            let behind = colon.unwrap_or(decoded.len());
+            let nul = decoded[behind..].iter().position(|byte| *byte == 0);
+            readings.add(joined(BASIC, &encoded(&with_colon(&decoded))))?;
+            if let Some(nul) = nul {
+                readings.add(joined(BASIC, &encoded(&decoded[..behind + nul])))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Returns true for the base64 of a name and a password, in either alphabet. It is no bearer's token.
+fn is_name_and_password(text: &[u8]) -> bool {
+    text.iter().all(is_digit) && bytes(text).any(|byte| byte == b':')
+}
+
+/// Returns true for the digits of both alphabets, and for padding.
+fn is_digit(byte: &u8) -> bool {
+    is_base64(byte) || matches!(byte, b'-' | b'_')
 }
 
 fn is_base64(byte: &u8) -> bool {
@@ -121,7 +150,7 @@ fn add_behind_scheme(readings: &mut Readings<'_>, sent: &[u8]) -> Result<(), Too
     if let Some((_, rest)) = behind(BASIC)
         && rest.iter().all(is_base64)
     {
-        readings.add(joined(BASIC, &encoded(&decoded(before_padding(rest), b""))))?;
+        readings.add(joined(BASIC, &encoded(&with_colon(&decoded(before_padding(rest), b"")))))?;
     }
     // In UTF-8, the byte is part of a longer character.
     if let Some((skipped, rest)) = behind(BEARER)
@@ -188,18 +217,18 @@ fn respaced(sent: &[u8]) -> [Option<Vec<u8>>; 2] {
     [wide.filter(|wide| wide != sent), Some(latin).filter(|latin: &Vec<u8>| latin != sent)]
 }
 
-/// A name and a password as a lenient decoder of base64 reads them, that skips these digits, too.
+/// The bytes that a lenient decoder of base64 reads, that skips these digits, too.
 fn decoded(text: &[u8], skipped: &[u8]) -> Vec<u8> {
     let text: Vec<u8> = text.iter().copied().filter(|byte| !skipped.contains(byte)).collect();
-    with_colon(bytes(&text).collect())
+    bytes(&text).collect()
 }
 
 /// A name and a password. A name alone has an empty one.
-fn with_colon(mut decoded: Vec<u8>) -> Vec<u8> {
-    if !decoded.contains(&b':') {
-        decoded.push(b':');
+fn with_colon(decoded: &[u8]) -> Cow<'_, [u8]> {
+    match decoded.contains(&b':') {
+        true => decoded.into(),
+        false => [decoded, b":"].concat().into(),
     }
-    decoded
 }
 
 /// Base64 as an encoder writes it.
@@ -281,17 +310,29 @@ mod tests {
             ("Mine user=a, key=b", &["Mine user=a, key=b", "Bearer user=a, key=b"]),
             // Base64 as lenient decoders read it
             ("basic YWxpY2U6c2VjcmV0", &["Basic YWxpY2U6c2VjcmV0"]),
-            ("Basic YTpi=", &["Basic YTpi=", "Basic YTpi", "Bearer YTpi="]),
-            ("Basic YTpiYx==", &["Basic YTpiYx==", "Basic YTpiYw==", "Bearer YTpiYx=="]),
+            ("Basic YTpi=", &["Basic YTpi=", "Basic YTpi"]),
+            ("Basic YTpiYx==", &["Basic YTpiYx==", "Basic YTpiYw=="]),
             ("Basic eA==", &["Basic eA==", "Basic eDo=", "Bearer eA=="]),
-            ("Basic YTpi-", &["Basic YTpi-", "Basic YTpi", "Bearer YTpi-"]),
-            ("Basic YT*pi", &["Basic YT*pi", "Basic YTpi", "Basic YTo=", "Bearer YT*pi"]),
+            ("Basic YTpi-", &["Basic YTpi-", "Basic YTpi"]),
+            ("Basic YT*pi", &["Basic YT*pi", "Basic YTpi", "Bearer YT*pi"]),
             // Decoders that stop at the padding, and those that go on
             ("Basic YTpiYw==x", &["Basic YTpiYw==x", "Basic YTpiYww=", "Basic YTpiYw=="]),
-            ("Basic Y=TpiYw==x", &["Basic Y=TpiYw==x", "Basic YTpiYww=", "Basic Og==", "Basic YTpiYw=="]),
+            ("Basic Y=TpiYw==x", &["Basic Y=TpiYw==x", "Basic YTpiYww=", "Basic YTpiYw=="]),
             // Decoders that stop at what is no digit (Apache), and passwords that end at a NUL (nginx)
             ("Basic YTpi!xxxx", &["Basic YTpi!xxxx", "Basic YTpixxxx", "Basic YTpi", "Bearer YTpi!xxxx"]),
-            ("Basic YTpiAHg=", &["Basic YTpiAHg=", "Basic YTpi", "Bearer YTpiAHg="]),
+            ("Basic YTpiAHg=", &["Basic YTpiAHg=", "Basic YTpi"]),
+            // In the other alphabet, and what isn't base64 at all: no part of it is shared
+            (
+                "Basic YWxpY2U6Pj4-Pz8_",
+                &[
+                    "Basic YWxpY2U6Pj4-Pz8_",
+                    "Basic YWxpY2U6Pj4+Pz8/",
+                    "Basic YWxpY2U6Pj4Pzw==",
+                    "Basic YWxpY2U6Pj4=",
+                ],
+            ),
+            ("Basic alice:key", &["Basic alice:key", "Bearer alice:key"]),
+            ("Basic user=\"a\", key=\"b\"", &["Basic user=\"a\", key=\"b\""]),
             // Any byte behind the scheme
             ("BasicXYTpi", &["BasicXYTpi", "Bearer BasicXYTpi", "Basic YTpi"]),
             ("basic:YTpiYw==", &["basic:YTpiYw==", "Bearer basic:YTpiYw==", "Basic YTpiYw=="]),
