@@ -429,6 +429,11 @@ fn a_key_stays_where_it_is_for_those_who_do_not_know_it() {
         ("GET /credentials\nAuthorization: Basic YUBiLmM=:key", &["Basic YUBiLmM=", "Basic YUBiLmM=:wrong"]),
         ("GET /credentials\nAuthorization: Basic user=\"a\", key=\"b\"", &["Basic user=\"a\", key=\"c\""]),
         ("GET /credentials\nAuthorization: Basic YWxpY2U6Pj4-Pz8_", &["Basic YWxpY2U6", "Basic YWxpY2U"]),
+        ("GET /credentials\nAuthorization: Basic YTo-Pj4-", &["Basic YTo=", "Basic YTo"]),
+        (
+            "GET /credentials\nAuthorization: Basic eyJhIjoiYiJ9.eyJz.xyzz",
+            &["Basic eyJhIjoiYiJ9", "Basic eyJhIjoiYiJ9.eyJ0.xyzz"],
+        ),
         ("GET /credentials\nAuthorization: ApiKey aToken1", &["ApiKey bToken1", "xBearer1", "xBasic1"]),
         ("GET /query?api_key=k1", &["api_key=K1", "api_key=k", "apikey=k1", "api-key=k1", "api_key=%256b1"]),
     ] {

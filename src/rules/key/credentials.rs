@@ -86,13 +86,17 @@ fn add_credentials<'r>(readings: &mut Readings<'r>, sent: &[u8]) -> Result<(), T
 
 /// Adds what lenient decoders of base64 read: a name and a password, or a name alone.
 fn add_basic(readings: &mut Readings<'_>, text: &[u8]) -> Result<(), TooManyReadings> {
-    let is_whole = text.iter().all(is_digit);
     for part in paddings(text) {
         for skipped in [b"".as_slice(), b"-_"] {
             let decoded = decoded(part, skipped);
             let colon = decoded.iter().position(|byte| *byte == b':');
-            if colon.is_none() && !(is_whole && part.len() == text.len()) {
-                // Part of a name may be the same for many clients.
+            let is_told_apart = match colon {
+                // Part of a name, a name alone or the header of a JWT may be the same for many clients.
+                Some(colon) if part.len() < text.len() => colon + 1 < decoded.len() && decoded[0] != b'{',
+                Some(_) => true,
+                None => part.len() == text.len() && !is_parameter(text),
+            };
+            if !is_told_apart {
                 continue;
             }
             // In C, a password ends at a NUL.
@@ -331,7 +335,14 @@ mod tests {
                     "Basic YWxpY2U6Pj4=",
                 ],
             ),
-            ("Basic alice:key", &["Basic alice:key", "Bearer alice:key"]),
+            ("Basic alice:key", &["Basic alice:key", "Basic alicekeyOg==", "Bearer alice:key"]),
+            ("Basic a2V5!MTI=", &["Basic a2V5!MTI=", "Basic a2V5MTI6", "Bearer a2V5!MTI="]),
+            // The header of a JWT, and a name before what the other alphabet has
+            (
+                "Basic eyJhIjoiYiJ9.x",
+                &["Basic eyJhIjoiYiJ9.x", "Basic eyJhIjoiYiJ9", "Bearer eyJhIjoiYiJ9.x"],
+            ),
+            ("Basic YTo-Pj4-", &["Basic YTo-Pj4-", "Basic YTo+Pj4+", "Basic YToPjw=="]),
             ("Basic user=\"a\", key=\"b\"", &["Basic user=\"a\", key=\"b\""]),
             // Any byte behind the scheme
             ("BasicXYTpi", &["BasicXYTpi", "Bearer BasicXYTpi", "Basic YTpi"]),
