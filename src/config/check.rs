@@ -59,9 +59,6 @@ pub(super) fn check(
     check.refuse_equal_addresses(&file);
     check.warn_of_own_servers(&file);
     let server = check.server(file.server, folder);
-    check.ratelimit_headers = server.ratelimit_headers;
-    let identities = server.tls.iter().flat_map(|tls| &tls.identities);
-    check.certificates = identities.filter_map(|identity| identity.certificates.first().cloned()).collect();
     let store = check.store(file.store.value, folder);
     let jwt = file.jwt.and_then(|table| check.jwt(table, folder)).map(Arc::new);
     let admin = file.admin.and_then(|table| check.admin(table));
@@ -213,6 +210,10 @@ impl<'d, 'i> Check<'d, 'i> {
         let listen = server.listen.into_values();
         let tls = server.tls.map(|table| self.server_tls(table, folder, &listen));
         self.has_tls = tls.is_some();
+        let identities = tls.iter().flat_map(|tls| &tls.identities);
+        self.certificates =
+            identities.filter_map(|identity| identity.certificates.first().cloned()).collect();
+        self.ratelimit_headers = server.ratelimit_headers.0;
         self.health = server.health.as_ref().map(|path| path.0.path().to_owned());
         ServerSettings {
             listen,

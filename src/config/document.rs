@@ -237,7 +237,7 @@ fn describe(message: &str, span: &Range<usize>, entry: Option<&Entry>) -> Diagno
         let is_huge = found.starts_with("integer") && expected.starts_with("a whole number");
         let what = match entry {
             _ if is_huge => "is out of range",
-            Some(entry) if entry.is_rate() && found.starts_with("integer") => "is no rate",
+            Some(entry) if entry.is_rate() && found.starts_with("integer") => "is not a valid rate",
             _ => what,
         };
         let fault = Diagnostic::error(format!("{found} {what}")).at(span, "");

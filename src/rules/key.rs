@@ -40,7 +40,7 @@ use self::{
     jwt::Claims,
     known::are_known,
     rates::stated_rate,
-    readings::{MOST_READINGS, Readings, TooManyReadings, trimmed},
+    readings::{MOST_READINGS, Readings, TooManyReadings, field_value},
 };
 use crate::config::{self, Exemption, KeyPart, Missing, RateOverride, UnknownKey, read_key};
 
@@ -325,7 +325,7 @@ fn values<'r>(
             let lines = subject.headers.get_all(name).into_iter().map(HeaderValue::as_bytes);
             match single(lines)? {
                 Some(sent) if *name == AUTHORIZATION => return several(credentials::credentials(sent)?),
-                Some(sent) => return several(trimmed(sent)?),
+                Some(sent) => return several(field_value(sent)?),
                 None => None,
             }
         }

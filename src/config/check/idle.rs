@@ -10,8 +10,11 @@ use crate::config::{Action, KeyPart, LimitSettings, Mode, RouteSettings, error::
 impl Check<'_, '_> {
     /// Warns of limits of all requests in flight that an upstream refuses first. Without a common store, all of them pass this gateway.
     pub(super) fn warn_of_fuller_upstreams(&mut self, routes: &[RouteSettings], store: &StoreUrl) {
+        if *store != StoreUrl::Memory {
+            return;
+        }
         let mut faults = Vec::new();
-        for (name, defined) in self.limits.iter().filter(|_| *store == StoreUrl::Memory) {
+        for (name, defined) in &self.limits {
             let Some(limit) = &defined.limit else { continue };
             let upstreams: BTreeSet<_> = routes
                 .iter()
@@ -51,7 +54,7 @@ impl Check<'_, '_> {
                 .filter_map(|other| self.limits.get(other)?.limit.as_ref())
                 .filter_map(|other| Some((other, most_within(other, limit)?)))
                 .find(|(other, most)| {
-                    *most < limit.quota.permits.into() || is_defined_first(other, limit, *most)
+                    *most < limit.quota.permits.into() || is_preferred(other, limit, *most)
                 });
             if let Some((other, most)) = strictest {
                 let fault = format!(
@@ -67,7 +70,7 @@ impl Check<'_, '_> {
 }
 
 /// Returns true if two limits are equally strict, and this is the one to keep.
-fn is_defined_first(kept: &LimitSettings, limit: &LimitSettings, most: u64) -> bool {
+fn is_preferred(kept: &LimitSettings, limit: &LimitSettings, most: u64) -> bool {
     most == u64::from(limit.quota.permits)
         && (most_within(limit, kept).is_none_or(|back| back > kept.quota.permits.into())
             || kept.name < limit.name)

@@ -45,14 +45,17 @@ fn add_unusual<'r>(readings: &mut Readings<'r>, query: &'r str, name: &[u8]) -> 
 /// binding), without the fields of a nested value, which begin with a dot (Rocket), or without the prefixes of Next's own.
 fn may_be(sent: &[u8], name: &[u8]) -> bool {
     let is_mark = |byte: &u8| matches!(byte, b'.' | b'!');
-    compare_names(sent, name) != NameMatch::Other || {
-        let decoded = form_decoded(sent);
-        let start = decoded.iter().position(|byte| !is_mark(byte)).unwrap_or(decoded.len());
-        let field = decoded[start..].split(|byte| *byte == b'.').next().unwrap_or_default();
-        let of_next = decoded.strip_prefix(b"nxtP").or(decoded.strip_prefix(b"nxtI"));
-        let is = |sent: &[u8]| compare_names(sent, name) != NameMatch::Other;
-        field.len() < decoded.len() && is(field) || of_next.is_some_and(is)
-    }
+    // Most names have none of these.
+    let has_more = || sent.starts_with(b"nxt") || sent.iter().any(|byte| is_mark(byte) || *byte == b'%');
+    compare_names(sent, name) != NameMatch::Other
+        || has_more() && {
+            let decoded = form_decoded(sent);
+            let start = decoded.iter().position(|byte| !is_mark(byte)).unwrap_or(decoded.len());
+            let field = decoded[start..].split(|byte| *byte == b'.').next().unwrap_or_default();
+            let of_next = decoded.strip_prefix(b"nxtP").or(decoded.strip_prefix(b"nxtI"));
+            let is = |sent: &[u8]| compare_names(sent, name) != NameMatch::Other;
+            field.len() < decoded.len() && is(field) || of_next.is_some_and(is)
+        }
 }
 
 fn add_values<'r>(readings: &mut Readings<'r>, sent: &'r [u8]) -> Result<(), TooManyReadings> {

@@ -111,7 +111,7 @@ pub fn joined(scheme: &[u8], rest: &[u8]) -> Vec<u8> {
     [scheme, b" ", rest].concat()
 }
 
-/// Returns true for the base64 of a name and a password, as encoders write it.
+/// Returns true for the base64 of a name and a password without a NUL, as encoders write it.
 ///
 /// # Examples
 ///
@@ -131,8 +131,9 @@ pub fn is_usual_basic(text: &[u8]) -> bool {
     text.len().is_multiple_of(4)
         && digits.iter().all(is_digit)
         && digits.last().and_then(|last| sextet(*last)).is_some_and(|last| last & unused_bits == 0)
-        && bytes(digits).any(|byte| byte == b':')
-        && !bytes(digits).any(|byte| byte == 0)
+        && bytes(digits)
+            .fold((false, false), |(colon, nul), byte| (colon | (byte == b':'), nul | (byte == 0)))
+            == (true, false)
 }
 
 fn sextet(byte: u8) -> Option<u8> {
