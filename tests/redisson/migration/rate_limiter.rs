@@ -29,6 +29,19 @@ fn log_in(url: &str, user: &str) -> Result<(), Box<dyn Error>> {
     })
 }
 
+/// Returns how many of seven requests of a user the program admits, if Redis answered all of them in time.
+fn taken_by_program(sides: &Sides) -> u64 {
+    let url = sides.redis.url();
+    for user in (0..10).map(|attempt| format!("alice-{attempt}")) {
+        let taken = (0..7).filter(|_| log_in(&url, &user).is_ok()).count() as u64;
+        let left = sides.limiter.peek(&ask(&user)).unwrap().remaining();
+        if taken + left == 5 {
+            return taken;
+        }
+    }
+    panic!("Redis never answered in time");
+}
+
 /// Java, the library and a gateway with the page's file. Java has a Redis of its own.
 struct Sides {
     of_java: Redis,
@@ -130,10 +143,8 @@ fn take(guide: &mut Guide, sides: &mut Sides) {
         assert!(compact(include_str!("rate_limiter.rs")).contains(&line), "log_in lacks {line}");
     }
     sides.set("alice");
-    let by_java = sides.java.granted("acquire logins:alice 7 1") as usize;
-    let url = sides.redis.url();
-    let by_program = (0..7).filter(|_| log_in(&url, "alice").is_ok()).count();
-    guide.same("the program", [by_java, by_program]);
+    let by_java = sides.java.granted("acquire logins:alice 7 1");
+    guide.same("the program", [by_java, taken_by_program(sides)]);
     sides.set("bob");
     let taken = sides.take("bob", 7);
     guide.same("a burst", taken);
