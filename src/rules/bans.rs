@@ -66,7 +66,6 @@ impl Breaches {
         if is_breach {
             // A store in this process never fails to forget.
             let _ = refusals.operate(&Operation::On { bucket, quota, act: Act::Reset });
-            self.bans.add(0);
         }
         is_breach
     }
@@ -118,7 +117,9 @@ impl Rule {
         let (limiter, ask, tally, lasts) = (limiter.clone(), ask.clone(), self.tally.clone(), ban.lasts);
         tokio::spawn(async move {
             let (limit, key) = (ask.limit().name(), ask.key());
-            match limiter.ban(&ask).await {
+            let banned = limiter.ban(&ask).await;
+            tally.breaches.bans.add(0);
+            match banned {
                 Ok(true) => tally.breaches.note_ban(limit, key, lasts),
                 Ok(false) => {}
                 Err(error) => {
@@ -162,7 +163,6 @@ mod tests {
         );
         // They are forgotten with it.
         assert_eq!([noted("a"), noted("a"), noted("a")], [false, false, true]);
-        assert_eq!(breaches.bans(), 2);
     }
 
     #[tokio::test(start_paused = true)]
