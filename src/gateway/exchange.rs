@@ -117,10 +117,12 @@ pub(super) enum Delivery {
 }
 
 impl Facts {
-    /// Returns the header lines of the response, with room for the RateLimit fields.
+    /// Returns the header lines of the response. The first ones make room for the others.
     pub(super) fn lines(&mut self) -> Option<&mut Vec<u8>> {
         let lines = self.lines.as_mut()?;
-        lines.reserve(LINES_BYTES);
+        if lines.is_empty() {
+            lines.reserve(LINES_BYTES);
+        }
         Some(lines)
     }
 }
