@@ -1,10 +1,10 @@
-//! An open-loop load generator for one gateway: it sends each request when it is due, however many wait for a response.
+//! An open-loop load generator: it sends each request when it is due, however many wait for a response.
 //! Latency counts from the time at which a request was due, so a slow response doesn't hide the requests that waited
 //! behind it (coordinated omission). Requests arrive at random (a Poisson process). `rustc -O` builds it.
 //!
-//!     open_loop PORT PATH SECONDS RATE KEYS HOT_RATE BURST
+//!     open_loop PORT[,PORT]... PATH SECONDS RATE KEYS HOT_RATE BURST
 //!
-//! KEYS is the number of values of `X-Key`, in turn. In addition, HOT_RATE requests per second have the key `hot`, and in
+//! Each request goes to one of the ports at random. KEYS is the number of values of `X-Key`, in turn. In addition, HOT_RATE requests per second have the key `hot`, and in
 //! the middle third of the time BURST times as many.
 
 use std::collections::VecDeque;
@@ -13,6 +13,7 @@ use std::net::TcpStream;
 use std::str::FromStr;
 use std::time::{Duration, Instant};
 
+const SEED: u64 = 0x9E37_79B9_7F4A_7C15;
 /// The most requests in flight. More of them wait, and their time counts.
 const CONNECTIONS: usize = 128;
 /// The seconds at the start that don't count.
@@ -24,6 +25,8 @@ const LAST_SECONDS: f64 = 2.0;
 
 /// A connection, and the response that it receives.
 struct Connection {
+    /// The place of its port among all.
+    place: usize,
     stream: TcpStream,
     received: Vec<u8>,
     request: Request,
@@ -73,11 +76,12 @@ impl Random {
 }
 
 impl Connection {
-    fn open(port: u16) -> Self {
-        let stream = TcpStream::connect(("127.0.0.1", port)).expect("the gateway accepts connections");
+    fn open(ports: &[u16], place: usize) -> Self {
+        let stream =
+            TcpStream::connect(("127.0.0.1", ports[place])).expect("the gateway accepts connections");
         stream.set_nodelay(true).expect("a socket");
         stream.set_nonblocking(true).expect("a socket");
-        Self { stream, received: Vec::new(), request: Request::default() }
+        Self { place, stream, received: Vec::new(), request: Request::default() }
     }
 
     /// Reads what has arrived.
@@ -139,36 +143,50 @@ fn percentiles(times: &mut [f64]) -> [f64; 4] {
 struct Run {
     texts: Vec<Vec<u8>>,
     hot_text: Vec<u8>,
-    port: u16,
-    idle: Vec<Connection>,
+    ports: Vec<u16>,
+    /// The connections of each port that have no request.
+    idle: Vec<Vec<Connection>>,
     busy: Vec<Connection>,
     waiting: VecDeque<Request>,
     sent: usize,
+    draws: Random,
     results: Results,
 }
 
 impl Run {
-    fn new(port: u16, path: &str, keys: usize) -> Self {
+    fn new(ports: Vec<u16>, path: &str, keys: usize) -> Self {
         let text = |key: &str| {
             format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nX-Key: {key}\r\n\r\n").into_bytes()
         };
         Self {
             texts: (0..keys).map(|key| text(&format!("k{key}"))).collect(),
             hot_text: text("hot"),
-            port,
-            idle: (0..CONNECTIONS).map(|_| Connection::open(port)).collect(),
+            idle: (0..ports.len())
+                .map(|place| {
+                    (0..CONNECTIONS / ports.len()).map(|_| Connection::open(&ports, place)).collect()
+                })
+                .collect(),
+            ports,
             busy: Vec::new(),
             waiting: VecDeque::new(),
             sent: 0,
+            draws: Random(SEED),
             results: Results::default(),
         }
+    }
+
+    /// Takes an idle connection to a random port, or to the next one that has any.
+    fn take_idle(&mut self) -> Option<Connection> {
+        let count = self.idle.len();
+        let first = (self.draws.next() * count as f64) as usize;
+        (first..first + count).find_map(|place| self.idle[place % count].pop())
     }
 
     /// Sends waiting requests on idle connections. Returns whether there were any.
     fn send(&mut self) -> bool {
         let before = self.busy.len();
         while !self.waiting.is_empty()
-            && let Some(mut connection) = self.idle.pop()
+            && let Some(mut connection) = self.take_idle()
             && let Some(request) = self.waiting.pop_front()
         {
             let text =
@@ -191,12 +209,12 @@ impl Run {
                 Response::Complete { status } => {
                     let connection = self.busy.swap_remove(position);
                     self.results.add(connection.request, status, begun.elapsed().as_secs_f64());
-                    self.idle.push(connection);
+                    self.idle[connection.place].push(connection);
                 }
                 Response::Broken => {
-                    self.busy.swap_remove(position);
+                    let place = self.busy.swap_remove(position).place;
                     self.results.broken += 1;
-                    self.idle.push(Connection::open(self.port));
+                    self.idle[place].push(Connection::open(&self.ports, place));
                 }
             }
         }
@@ -214,11 +232,12 @@ fn argument<T: FromStr>(number: usize) -> T {
 }
 
 fn main() {
-    let (port, path): (u16, String) = (argument(1), argument(2));
+    let (ports, path): (String, String) = (argument(1), argument(2));
+    let ports = ports.split(',').map(|port| port.parse().expect("a port")).collect();
     let (seconds, rate, keys): (f64, f64, usize) = (argument(3), argument(4), argument(5));
     let (hot_rate, burst): (f64, f64) = (argument(6), argument(7));
-    let mut run = Run::new(port, &path, keys);
-    let mut random = Random(0x9E37_79B9_7F4A_7C15);
+    let mut run = Run::new(ports, &path, keys);
+    let mut random = Random(SEED);
     let (mut next, mut next_hot) = (random.pause(rate), random.pause(hot_rate));
     // Otherwise the kernel makes each pause longer by 50 µs.
     let _ = std::fs::write("/proc/self/timerslack_ns", "1");
