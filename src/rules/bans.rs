@@ -66,6 +66,7 @@ impl Breaches {
         if is_breach {
             // A store in this process never fails to forget.
             let _ = refusals.operate(&Operation::On { bucket, quota, act: Act::Reset });
+            self.bans.add(0);
         }
         is_breach
     }
@@ -117,9 +118,7 @@ impl Rule {
         let (limiter, ask, tally, lasts) = (limiter.clone(), ask.clone(), self.tally.clone(), ban.lasts);
         tokio::spawn(async move {
             let (limit, key) = (ask.limit().name(), ask.key());
-            let banned = limiter.ban(&ask).await;
-            tally.breaches.bans.add(0);
-            match banned {
+            match limiter.ban(&ask).await {
                 Ok(true) => tally.breaches.note_ban(limit, key, lasts),
                 Ok(false) => {}
                 Err(error) => {
@@ -163,6 +162,7 @@ mod tests {
         );
         // They are forgotten with it.
         assert_eq!([noted("a"), noted("a"), noted("a")], [false, false, true]);
+        assert_eq!(breaches.bans(), 2);
     }
 
     #[tokio::test(start_paused = true)]

@@ -237,6 +237,25 @@ fn two_values_for_one_key_are_refused() {
     assert_eq!(gateway.ask("GET /\nX-Key: a").status, 200);
 }
 
+/// Servers skip or stop at what isn't base64, each in its way.
+#[test]
+fn basic_credentials_with_other_characters_are_refused() {
+    let gateway = Gateway::start(SPELT);
+    for text in
+        ["YTp*iYx==", "YTpiYw==x", "YTpiYw=xx", "YTpiYw!xxxx", "=YTpiYw=x", "YTo=x", "e2E6Yg=x", "YTpi x"]
+    {
+        let answer = gateway.ask(&format!("GET /credentials\nAuthorization: Basic {text}"));
+        assert_eq!((answer.status, answer.json()["code"].as_str()), (400, Some("key-ambiguous")), "{text}");
+    }
+    for text in ["eyJhIjoiYiJ9.eyJiIjowfQ.AAA6AA", "alice:key", "user=\"a\"", "YTpi"] {
+        assert_eq!(
+            gateway.ask(&format!("GET /credentials\nAuthorization: Basic {text}")).status,
+            200,
+            "{text}"
+        );
+    }
+}
+
 /// A route limited by each kind of key that has spellings.
 const SPELT: &str = r#"
     [limits.credentials]
@@ -295,16 +314,7 @@ fn no_spelling_of_a_key_escapes_its_limit() {
             ("GET /header\nX-Api-Key: k1", &["k1\u{a0}", "\u{a0}\u{3000}k1\u{85}"]),
             (
                 "GET /credentials\nAuthorization: Basic YTpiYw==",
-                &[
-                    "basic YTpiYw==",
-                    "Basic YTpiYw",
-                    "Basic YTp*iYx==",
-                    "Basic YTpiYw==x",
-                    "Basic YTpiYw=xx",
-                    "BasicXYTpiYw==",
-                    "Basic YTpiYw!xxxx",
-                    "Basic YTpiYwB4",
-                ],
+                &["basic YTpiYw==", "Basic YTpiYw", "BasicXYTpiYw==", "Basic YTpiYwB4"],
             ),
             (
                 "GET /cookie\nCookie: sid=k1",
@@ -325,6 +335,7 @@ fn no_spelling_of_a_key_escapes_its_limit() {
                     "sid=r4; a@=sid=k1",
                     "a=b\u{e9}sid=k1",
                     r#"sid="\0456b1""#,
+                    "sid= r5(sid=k1",
                 ],
             ),
             ("GET /cookie\nCookie: sid=a+b/c%3D", &["sid=a%2Bb/c=", "sid=a+b/c="]),

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use tollgate_limiter::key::credentials::bytes;
 
-use crate::rules::key::credentials::{encoded, paddings};
+use crate::rules::key::credentials::encoded;
 
 /// Returns the properly written tokens that lenient decoders read in this one. PyJWT, for example, accepts padding in the
 /// signature, and jwcrypto in all parts.
@@ -33,4 +33,34 @@ fn recoded(text: &[u8]) -> String {
     };
     let digits = encoded(&bytes(text).collect::<Vec<_>>()).into_iter();
     digits.filter(|digit| *digit != b'=').map(url_safe).collect()
+}
+
+/// Returns the parts of a base64 text that decoders read: all of it, up to the first `=`, up to a complete padding, or up to the
+/// first byte that is no digit (Apache, lighttpd).
+fn paddings(text: &[u8]) -> [&[u8]; 4] {
+    let digits = text.split(|byte| !is_digit(byte)).next().unwrap_or_default();
+    [text, before_padding(text), before_complete_padding(text), digits]
+}
+
+/// Base64 up to its first padding, where Node.js and Ruby stop to decode.
+fn before_padding(text: &[u8]) -> &[u8] {
+    text.split(|byte| *byte == b'=').next().unwrap_or_default()
+}
+
+/// Base64 up to a padding that completes four digits, where Python stops to decode.
+fn before_complete_padding(text: &[u8]) -> &[u8] {
+    let (mut digits, mut pads) = (0, 0);
+    let completes = |byte: &u8| {
+        if *byte != b'=' {
+            (digits, pads) = if is_digit(byte) { ((digits + 1) % 4, 0) } else { (digits, pads) };
+        } else if digits >= 2 {
+            pads += 1;
+        }
+        digits >= 2 && digits + pads >= 4
+    };
+    text.iter().position(completes).map_or(text, |end| &text[..end])
+}
+
+fn is_digit(byte: &u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/')
 }
