@@ -170,10 +170,23 @@ fn java_keeps_working_while_gateways_join_and_leave() {
     let redis = Redis::start();
     let Some(mut java) = Java::start(&redis) else { return };
     assert_eq!(java.run("set it:dora overall 20 500"), "done");
+    // On a busy machine, the gateways need longer.
+    let was_there = |ms| takes_permits_throughout(&mut java, &redis, ms);
+    assert!([6_000, 15_000, 40_000].into_iter().any(was_there), "gateways didn't join and leave in time");
+    // What it set is as it was, and idle, all of it is available.
+    java.send("rate it:dora");
+    let rate = java.answer();
+    assert_eq!((rate["rate"].as_u64(), rate["interval"].as_u64()), (Some(20), Some(500)));
+    wait_until("all of it is available", || java.run("available it:dora") == 20);
+}
+
+/// Has Java take permits for so many milliseconds, while one gateway after the other joins and leaves, the first in order. Returns
+/// true if they did so in this time.
+fn takes_permits_throughout(java: &mut Java, redis: &Redis, ms: u64) -> bool {
     let begin = SystemTime::now();
-    java.send("flood it:dora 6000 1 2");
+    java.send(&format!("flood it:dora {ms} 1 2"));
     for leaves_in_order in [true, false] {
-        let gateway = gateway(&redis, "5/min");
+        let gateway = gateway(redis, "5/min");
         wait_until("the gateway gets a share", || passes(&gateway, "dora", 1));
         if leaves_in_order {
             gateway.signal("TERM");
@@ -185,12 +198,8 @@ fn java_keeps_working_while_gateways_join_and_leave() {
     let begin_ms = begin.duration_since(SystemTime::UNIX_EPOCH).unwrap().as_millis() as u64;
     let ends = flood["calls"].as_array().unwrap().iter().map(|call| call[1].as_u64().unwrap());
     let (first, last) = (ends.clone().min().unwrap(), ends.max().unwrap());
-    assert!(first < begin_ms + left_ms && begin_ms + left_ms < last, "{left_ms} ms: {first} to {last}");
-    // What it set is as it was, and idle, all of it is available.
-    java.send("rate it:dora");
-    let rate = java.answer();
-    assert_eq!((rate["rate"].as_u64(), rate["interval"].as_u64()), (Some(20), Some(500)));
-    wait_until("all of it is available", || java.run("available it:dora") == 20);
+    assert!(first < begin_ms + left_ms, "Java took nothing before {left_ms} ms");
+    begin_ms + left_ms < last
 }
 
 #[test]
