@@ -82,9 +82,11 @@ impl Sources {
         Self(self.0.keys().map(|path| (path.clone(), FileState::now(path))).collect())
     }
 
-    /// Returns true if a file is empty. Programs often truncate a file before they write it.
-    pub fn are_incomplete(&self) -> bool {
-        self.0.values().any(|state| *state == FileState::Empty)
+    /// Returns the files that have become empty since `before`. Programs often truncate a file before they write it.
+    pub fn emptied(&self, before: &Self) -> Vec<&Path> {
+        let mut changed = self.changed(before);
+        changed.retain(|path| self.0.get(*path) == Some(&FileState::Empty));
+        changed
     }
 
     /// Returns the files that differ from `before`.

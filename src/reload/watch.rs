@@ -6,8 +6,8 @@
 //! compared. They are also compared from time to time, since folders can be replaced, and some file systems
 //! report no events.
 //!
-//! A writer may not have finished. So a new content must stay the same for a while, and an empty file is
-//! ignored.
+//! A writer may not have finished. So a new content must stay the same for a while, and if a file has become
+//! empty, all changes wait until it has content, or until somebody else reloads.
 
 use std::{
     collections::BTreeSet,
@@ -43,14 +43,20 @@ impl Reloader {
         // This has a thread of its own, because a file system can block.
         let watching = thread::Builder::new().name("files".to_owned()).spawn(move || {
             let mut folders = Folders::new();
+            let in_use = || runtime.block_on(async { self.running.lock().await.sources.clone() });
             loop {
-                let sources = runtime.block_on(async { self.running.lock().await.sources.clone() });
+                let sources = in_use();
                 folders.follow(&sources);
-                while !have_changed_completely(&sources) {
-                    tracing::debug!("the files of the configuration are unchanged");
-                    folders.wait();
+                let mut reported = sources.clone();
+                // Others reload, too, and may take an empty file as it is.
+                while in_use() == sources {
+                    if have_changed_completely(&sources, &mut reported) {
+                        runtime.block_on(self.reload_if_changed());
+                    } else {
+                        tracing::debug!("the files of the configuration are unchanged");
+                        folders.wait();
+                    }
                 }
-                runtime.block_on(self.reload_if_changed());
             }
         });
         if let Err(error) = watching {
@@ -59,14 +65,26 @@ impl Reloader {
     }
 }
 
-/// Waits while files are being written. Returns true if they have changed and are complete.
-fn have_changed_completely(sources: &Sources) -> bool {
+/// Waits while files are being written. Returns true if they have changed and are complete. Reports files that have become
+/// empty, once for each state of the files.
+fn have_changed_completely(sources: &Sources, reported: &mut Sources) -> bool {
     let mut seen = sources.now();
     while seen != *sources {
         sleep(SETTLED_AFTER);
         let now = sources.now();
         if now == seen {
-            return !now.are_incomplete();
+            let emptied = now.emptied(sources);
+            let is_complete = emptied.is_empty();
+            if !is_complete && now != *reported {
+                let names: Vec<String> = emptied.iter().map(|path| format!("`{}`", path.display())).collect();
+                tracing::warn!(
+                    "{} became empty, so changes of the configuration wait until it is written\n\
+                     to use it as it is, send SIGHUP",
+                    names.join(", ")
+                );
+                *reported = now;
+            }
+            return is_complete;
         }
         seen = now;
     }

@@ -159,6 +159,36 @@ fn what_is_written_again_unchanged_is_no_change() {
     wait_for_word(&gateway, "two");
 }
 
+/// Only a file that has become empty may be about to be written. Changes wait for it, which the log says.
+#[test]
+fn a_file_that_is_empty_in_use_holds_up_no_change() {
+    let referring = |word: &str| saying(&format!("{word}${{file:word.txt:-}}"));
+    let gateway = talkative(&saying("one"));
+    let at = |name: &str| gateway.folder().join(name);
+    fs::write(at("word.txt"), "").unwrap();
+    fs::write(at("gateway.toml"), referring("two")).unwrap();
+    wait_for_word_at_last(&gateway, "two");
+    fs::write(at("gateway.toml"), referring("three ")).unwrap();
+    wait_for_word_at_last(&gateway, "three ");
+
+    fs::write(at("word.txt"), "words").unwrap();
+    wait_for_word_at_last(&gateway, "three words");
+    assert_reloads(&gateway, 3);
+    fs::write(at("word.txt"), "").unwrap();
+    wait_for_line(&gateway, "`word.txt` became empty");
+    fs::write(at("new.toml"), referring("four")).unwrap();
+    fs::rename(at("new.toml"), at("gateway.toml")).unwrap();
+    wait_for_look(&gateway);
+    assert_eq!((reloads(&gateway), gateway.get("/").text().as_str()), (3, "three words"));
+    // Once for each state, not at each look.
+    assert_eq!(gateway.log().matches("became empty").count(), 2, "{}", gateway.log());
+    // An operator takes it as it is.
+    gateway.signal("HUP");
+    wait_for_word_at_last(&gateway, "four");
+    fs::write(at("gateway.toml"), referring("five")).unwrap();
+    wait_for_word_at_last(&gateway, "five");
+}
+
 #[test]
 fn a_wrong_file_changes_nothing_and_is_told_once() {
     let gateway = talkative(&saying("one"));
