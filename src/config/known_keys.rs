@@ -19,14 +19,15 @@ pub struct KnownKeys {
 }
 
 impl KnownKeys {
-    /// Reads the lines of a file: a SHA-256 hash in hexadecimal digits, and a name after it if there is one. Empty lines and
-    /// those that begin with `#` are skipped.
+    /// Reads the lines of a file: a SHA-256 hash in hexadecimal digits, and a name after it if there is one. Empty lines,
+    /// those that begin with `#`, and a byte order mark are skipped.
     ///
     /// # Errors
     /// A message and, on a line of its own, the remedy. It doesn't repeat the line, which may be a key.
     pub(super) fn parse(path: &str, text: &[u8], part: usize) -> Result<Self, String> {
         let text = String::from_utf8_lossy(text);
         let mut names = HashMap::new();
+        let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
         for (number, line) in (1..).zip(text.lines()) {
             let line = line.trim();
             if line.is_empty() || line.starts_with('#') {
@@ -111,11 +112,17 @@ mod tests {
             (format!("{TEST}\tthe shop # 2"), Some("the shop # 2")),
             (format!("{TEST} # the shop"), Some("the shop")),
         ] {
-            let keys = KnownKeys::parse("k", format!("# keys\n\n{line}\n").as_bytes(), 0).expect(&line);
-            assert!(keys.contains(b"test") && !keys.contains(b"tests") && !keys.contains(b""), "{line}");
-            assert_eq!(keys.name_of_hash(&TEST[..32]), name, "{line}");
-            assert_eq!(keys.name_of_hash(&TEST[1..33]), None, "{line}");
-            assert_eq!(format!("{keys:?}"), "KnownKeys(1 keys)");
+            for text in [
+                format!("# keys\n\n{line}\n"),
+                format!("\u{feff}{line}\n"),
+                format!("\u{feff}# keys\n{line}"),
+            ] {
+                let keys = KnownKeys::parse("k", text.as_bytes(), 0).expect(&text);
+                assert!(keys.contains(b"test") && !keys.contains(b"tests") && !keys.contains(b""), "{line}");
+                assert_eq!(keys.name_of_hash(&TEST[..32]), name, "{line}");
+                assert_eq!(keys.name_of_hash(&TEST[1..33]), None, "{line}");
+                assert_eq!(format!("{keys:?}"), "KnownKeys(1 keys)");
+            }
         }
     }
 

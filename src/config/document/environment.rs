@@ -1,6 +1,7 @@
 //! Expansion of `${NAME}`, `${file:PATH}` and `${NAME:-default}` in the strings of a file.
 //!
-//! A path is relative to the folder of the configuration. The line break at the end of its file is dropped. A reload reads it again.
+//! A path is relative to the folder of the configuration. A byte order mark at the beginning of its file and the line break at the end are
+//! dropped. A reload reads it again.
 //! As in a shell, the default also replaces an empty variable. `$$` is a dollar sign, and so is a `$` that
 //! isn't followed by a brace. Expanded values aren't expanded again.
 
@@ -162,7 +163,7 @@ fn resolve(key: &str, body: &str, sources: &mut ReferenceSources<'_>) -> Result<
     }
 }
 
-/// Returns the text of a file without the line break at its end.
+/// Returns the text of a file without a byte order mark and without the line break at its end.
 fn read_file(path: &str, sources: &mut ReferenceSources<'_>) -> Result<String, String> {
     let place = sources.folder.join(path);
     let fault = |why: &str| {
@@ -176,6 +177,7 @@ fn read_file(path: &str, sources: &mut ReferenceSources<'_>) -> Result<String, S
     }
     let bytes = sources.files.read(place).map_err(|error| fault(&error.to_string()))?;
     let text = String::from_utf8(bytes).map_err(|_| fault("it is not UTF-8"))?;
+    let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
     Ok(text.trim_end_matches(['\n', '\r']).to_owned())
 }
 
@@ -226,14 +228,18 @@ mod tests {
     }
 
     #[test]
-    fn files_are_read_without_their_last_line_break() {
+    fn files_are_read_without_byte_order_mark_and_last_line_break() {
         let folder = tempfile::tempdir().expect("a folder");
-        for (name, content) in [("secret", "s3cret\r\n"), ("two", "a\nb"), ("large", &"x".repeat(70_000))] {
+        let (marked, large) = ("\u{feff}s3cret\u{feff}\r\n", "x".repeat(70_000));
+        for (name, content) in
+            [("secret", "s3cret\r\n"), ("marked", marked), ("two", "a\nb"), ("large", &large)]
+        {
             std::fs::write(folder.path().join(name), content).expect("it is written");
         }
         let expand = |text: &str| expand_in(folder.path(), text, &|_| None);
         for (text, expanded) in [
             ("redis://:${file:secret}@h", "redis://:s3cret@h"),
+            ("a${file:marked}", "as3cret\u{feff}"),
             ("${file:two}", "a\nb"),
             ("${file:none:-default}", "default"),
         ] {
