@@ -96,6 +96,10 @@ fn explain(gateway: &Gateway, question: Question) -> (Explanation, Vec<Asks>) {
     let client =
         client::identify(Peer { address: peer, scheme: "http" }, &parts.headers, &gateway.trusted_proxies);
     let mut explanation = Explanation::new(&client, &parts);
+    if gateway.is_health_check(&parts.method, &parts.uri) {
+        explanation.rejected = Some(Rejected::health_check());
+        return (explanation, Vec::new());
+    }
     if target::is_about_server(&parts) {
         let host = target::host(&parts);
         explanation.rejected = Some(host.err().map_or_else(Rejected::about_server, Rejected::from));
@@ -200,6 +204,14 @@ impl DescribedRoute {
 }
 
 impl Rejected {
+    /// Returns the response to a health check.
+    fn health_check() -> Self {
+        let detail =
+            "`server.health` is this path, so the gateway answers it, with 503 while it drains; it isn't counted"
+                .to_owned();
+        Self { status: StatusCode::OK.as_u16(), code: "health-check", detail }
+    }
+
     /// Returns the response to `OPTIONS *`.
     fn about_server() -> Self {
         let detail = "`OPTIONS *` is about the server as a whole, so the gateway answers it".to_owned();

@@ -30,7 +30,7 @@ use std::{pin::pin, sync::Arc, time::Duration};
 use bytes::Bytes;
 use http_body::Body as _;
 use hyper::{
-    Request, Response, StatusCode, Uri, Version,
+    Method, Request, Response, StatusCode, Uri, Version,
     header::{HOST, HeaderValue, LOCATION},
     http::{request::Parts, uri::PathAndQuery},
 };
@@ -137,9 +137,10 @@ impl Gateway {
         exchange.answered(response)
     }
 
-    /// Returns the path at which the main listener answers health checks.
-    pub(crate) fn health_path(&self) -> Option<&str> {
-        self.health.as_ref().map(PathAndQuery::path)
+    /// Returns true if a request to the main listener is a health check of this gateway.
+    pub(crate) fn is_health_check(&self, method: &Method, uri: &Uri) -> bool {
+        matches!(*method, Method::GET | Method::HEAD)
+            && self.health.as_ref().is_some_and(|health| health.path() == uri.path())
     }
 
     /// Writes a new request id into an answer, if responses have one.

@@ -213,6 +213,38 @@ fn what_is_answered_before_any_limit_is_told() {
     }
 }
 
+/// Health checks are answered before routing, on the command line and by a gateway that runs.
+#[test]
+fn a_health_check_is_answered_by_the_gateway_itself() {
+    let toml = "[server]\nhealth = \"/-/ready\"\n[admin]\nlisten = \"127.0.0.1:0\"\n[limits.l]\nkey = \"ip\"\nrate = \"5/h\"\n\
+                [[routes]]\nname = \"all\"\npath = \"/{*rest}\"\nrespond = { status = 404 }\nlimits = [\"l\"]\n";
+    let folder = folder(toml);
+    let gateway = Gateway::start(toml);
+    let admin = format!("http://{}", crate::admin::admin(&gateway));
+    let live = ["--live", "--admin", &admin];
+    for (words, path) in
+        [(&["GET", "/-/ready?a"][..], "/-/ready?a"), (&["HEAD", "http://a/-/ready"], "/-/ready")]
+    {
+        assert_eq!(gateway.get(path).text(), "ready\n");
+        for more in [&[][..], &live] {
+            let words = [words, more].concat();
+            let explained = json(&folder, &words);
+            assert_eq!(
+                (&explained["rejected"]["status"], &explained["rejected"]["code"]),
+                (&200.into(), &"health-check".into()),
+                "{words:?}"
+            );
+            assert!(explained["route"].is_null() && explained["limits"] == Value::Array(vec![]), "{words:?}");
+            assert!(text(&folder, &words).contains("answer       200: `server.health` is this path, "));
+        }
+    }
+    for words in [["POST", "/-/ready"], ["GET", "/-/ready/"]] {
+        assert_eq!(gateway.ask(&words.join(" ")).status, 404);
+        assert_eq!(json(&folder, &words)["route"]["name"], "all", "{words:?}");
+        assert_eq!(json(&folder, &[&words[..], &live].concat())["route"]["name"], "all", "{words:?}");
+    }
+}
+
 /// A path that servers read differently is shown with its route and all readings, whether it is refused for that or not.
 #[test]
 fn what_servers_may_read_in_a_path_is_told() {

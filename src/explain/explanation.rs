@@ -23,7 +23,7 @@ pub struct Explanation {
     pub matched: String,
     /// The other paths that some servers read in it.
     pub readings: Vec<Reading>,
-    /// The gateway's own response, if the request is rejected before its limits decide.
+    /// The gateway's own response, if the request is rejected, or is a health check, before its limits decide.
     pub rejected: Option<Rejected>,
     /// The route, if one matches. Rejected requests may have one, too.
     pub route: Option<DescribedRoute>,

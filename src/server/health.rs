@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use hyper::{
-    Method, Request, Response, StatusCode,
+    Request, Response, StatusCode,
     header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue},
 };
 
@@ -16,8 +16,7 @@ pub(super) fn answer(
     status: &Status,
     request: &Request<Upload>,
 ) -> Option<Response<AnswerBody>> {
-    let path = gateway.health_path()?;
-    if request.uri().path() != path || !matches!(*request.method(), Method::GET | Method::HEAD) {
+    if !gateway.is_health_check(request.method(), request.uri()) {
         return None;
     }
     let (code, text) = status.readiness(gateway);
