@@ -78,8 +78,8 @@ impl Admin {
     /// Returns the means by which a request is authenticated. Static files and logins need none.
     fn admits(&self, request: &Request, peer: SocketAddr) -> Result<&'static str, Problem> {
         let (headers, path) = (request.headers(), request.uri().path());
-        // A login has the token in its body. A GET shows whether a token is right, so it needs access.
-        let is_login = path == "/api/session" && request.method() != Method::GET;
+        // A login has the token in its body. Other methods show whether a token is right, so they need access.
+        let is_login = path == "/api/session" && matches!(*request.method(), Method::POST | Method::DELETE);
         let is_for_all = is_login || dashboard::PATHS.contains(&path);
         let is_scrape = path == "/metrics";
         let (borne, tokens) = (borne(headers), self.tokens.load());

@@ -219,6 +219,23 @@ fn wrong_tokens_are_held_up_and_seldom_logged_and_the_right_one_is_accepted() {
     assert!(log.contains("127.0.0.1:") && !log.contains("horse"), "{log}");
 }
 
+/// A HEAD has the length of what a GET answers, so it tells as much.
+#[test]
+fn no_method_tells_whether_a_token_is_right_uncounted() {
+    let gateway = gateway_with_token();
+    let ask = |method: &str, fields: &str| {
+        let mut client = Client::connect(admin(&gateway).parse().unwrap());
+        client.ask(&format!("{method} /api/session\nHost: localhost{fields}"))
+    };
+    let wrong = "\nAuthorization: Bearer wrong";
+    assert_eq!(["GET", "HEAD", "PUT"].map(|method| ask(method, wrong).status), [401; 3]);
+    gateway.wait_for_log("wrong admin token");
+    let metrics = answer_to_token(&gateway, [127, 0, 0, 1], "/metrics", "correct-horse-battery");
+    assert!(metrics.contains("\ntollgate_admin_wrong_tokens_total 3\n"), "{metrics}");
+    let right = "\nAuthorization: Bearer correct-horse-battery";
+    assert_eq!([ask("HEAD", right).status, ask("HEAD", "").status, ask("GET", "").status], [200; 3]);
+}
+
 /// The silent ones have five seconds for a head. So an answer that comes while they are open hasn't waited for them.
 #[test]
 fn silent_connections_delay_nobody() {
