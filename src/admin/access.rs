@@ -111,6 +111,17 @@ impl Admin {
         }
     }
 
+    /// Returns true if a request with these header fields would still have access.
+    pub(super) fn still_admits(&self, headers: &HeaderMap) -> bool {
+        match &self.tokens.load().admin {
+            Some(token) => {
+                borne(headers).is_some_and(|borne| are_same(borne, token))
+                    || self.sessions.has(headers, token)
+            }
+            None => names_this_machine(headers),
+        }
+    }
+
     /// Notes a wrong token, and returns the answer: 401, or 429 after too many.
     fn wrong_token(&self, peer: SocketAddr) -> Problem {
         match self.guesses.note_wrong(peer, Instant::now()) {

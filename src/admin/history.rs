@@ -2,13 +2,13 @@
 //! minutes.
 //!
 //! The first event is `history`. After that there is an event `state` each second. A client that doesn't keep
-//! up misses some.
+//! up misses some. The stream ends when its client loses access: with its login, or when the token changes.
 
-use std::{collections::VecDeque, convert::Infallible, sync::Arc, time::Duration};
+use std::{collections::VecDeque, convert::Infallible, future, sync::Arc, time::Duration};
 
 use axum::{
     extract::State,
-    http::StatusCode,
+    http::{HeaderMap, StatusCode},
     response::{
         IntoResponse,
         sse::{Event, Sse},
@@ -116,7 +116,10 @@ impl Admin {
     }
 }
 
-pub(super) async fn events(State(admin): State<Arc<Admin>>) -> Result<impl IntoResponse, Problem> {
+pub(super) async fn events(
+    State(admin): State<Arc<Admin>>,
+    headers: HeaderMap,
+) -> Result<impl IntoResponse, Problem> {
     let Ok(place) = admin.history.listeners.clone().try_acquire_owned() else {
         return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "too many open dashboards: close one"));
     };
@@ -128,7 +131,8 @@ pub(super) async fn events(State(admin): State<Arc<Admin>>) -> Result<impl IntoR
         let state = states.borrow_and_update().clone();
         Some((event("state", state), (states, place)))
     });
-    Ok(Sse::new(stream::iter(first).chain(next)))
+    let all = stream::iter(first).chain(next);
+    Ok(Sse::new(all.take_while(move |_| future::ready(admin.still_admits(&headers)))))
 }
 
 #[cfg(test)]

@@ -1,11 +1,11 @@
 //! `/events`: live state, and the history of the last minutes.
 
-use std::io::BufRead;
+use std::{fs, io::BufRead};
 
 use serde_json::Value;
 
 use crate::{
-    admin::{admin, gateway},
+    admin::{admin, gateway, gateway_with_token},
     harness::{client::Client, gateway::Gateway, redis::Redis, upstream::Upstream, wait_until},
 };
 
@@ -14,8 +14,13 @@ pub(crate) struct Events(Box<dyn BufRead>);
 
 impl Events {
     pub(crate) fn of(gateway: &Gateway) -> Self {
+        Self::with(gateway, "")
+    }
+
+    /// Returns the events for a request with this header line.
+    fn with(gateway: &Gateway, line: &str) -> Self {
         let mut client = Client::connect(admin(gateway).parse().unwrap());
-        client.send(b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n");
+        client.send(format!("GET /events HTTP/1.1\r\nHost: localhost\r\n{line}\r\n").as_bytes());
         let answer = client.head();
         assert_eq!((answer.status, answer.header("content-type")), (200, Some("text/event-stream")));
         Self(Box::new(client.into_reader()))
@@ -23,14 +28,22 @@ impl Events {
 
     /// The name of the next event, and what it tells. (Each event is a chunk of the body.)
     pub(crate) fn next(&mut self) -> (String, Value) {
+        self.try_next().expect("the stream has ended")
+    }
+
+    /// The next event, if there is one more.
+    fn try_next(&mut self) -> Option<(String, Value)> {
         let mut name = String::new();
         loop {
             let mut line = String::new();
-            assert!(self.0.read_line(&mut line).unwrap() > 0, "the stream has ended");
+            // The last chunk of a body has no bytes.
+            if self.0.read_line(&mut line).unwrap() == 0 || line == "0\r\n" {
+                return None;
+            }
             if let Some(event) = line.strip_prefix("event: ") {
                 event.trim().clone_into(&mut name);
             } else if let Some(data) = line.strip_prefix("data: ") {
-                return (name, serde_json::from_str(data).unwrap());
+                return Some((name, serde_json::from_str(data).unwrap()));
             }
         }
     }
@@ -69,6 +82,38 @@ fn what_went_on_is_told_first_and_then_what_goes_on() {
     }
     assert!(sums[1] > 2.5, "{sums:?}");
     assert_eq!(sums[2..], [0.0, 1.0, 0.0, 1.0, 0.0, 1.0]);
+}
+
+#[test]
+fn a_stream_ends_with_the_access_of_its_client() {
+    let gateway = gateway_with_token();
+    let ask = |request: &str| Client::connect(admin(&gateway).parse().unwrap()).ask(request);
+    let log_in = "POST /api/session\nHost: localhost\nContent-Type: application/json\nContent-Length: 33\n\n\
+                  {\"token\":\"correct-horse-battery\"}";
+    let cookie = || {
+        let set = ask(log_in).header("set-cookie").unwrap().to_owned();
+        format!("Cookie: {}", set.split(';').next().unwrap())
+    };
+    let ends = |mut events: Events| (0..30).any(|_| events.try_next().is_none());
+    let (one, other, token) = (cookie(), cookie(), "Authorization: Bearer correct-horse-battery");
+    let listen = |line: &str| {
+        let mut events = Events::with(&gateway, &format!("{line}\r\n"));
+        assert_eq!(["history", "state", "state"].map(|_| events.next().0), ["history", "state", "state"]);
+        events
+    };
+    let [of_one, mut of_other, of_token] = [&one, &other, token].map(listen);
+    let end = format!("DELETE /api/session\nHost: localhost\nContent-Type: application/json\n{one}");
+    assert_eq!(ask(&end).status, 204);
+    assert!(ends(of_one), "it ends with its login");
+    (0..3).for_each(|_| drop(of_other.next()));
+
+    let file = fs::read_to_string(gateway.folder().join("gateway.toml")).unwrap();
+    gateway.reload(&file.replace("correct-horse-battery", "another-horse-battery"));
+    wait_until("the token has changed", || {
+        ask(&format!("GET /api/limits\nHost: localhost\n{token}")).status != 200
+    });
+    assert!(ends(of_other) && ends(of_token), "they end with the token");
+    drop(listen("Authorization: Bearer another-horse-battery"));
 }
 
 #[test]
