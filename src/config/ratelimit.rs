@@ -6,15 +6,23 @@ mod limits;
 mod read;
 mod reported;
 
-use std::{collections::BTreeMap, path::Path, sync::Arc};
+use std::{
+    collections::{BTreeMap, btree_map::Entry},
+    path::Path,
+    sync::Arc,
+};
 
 use serde_json::Value;
 use tollgate_limiter::OnFailure;
 
 pub(super) use self::environment::NAME as ENVIRONMENT;
 pub use self::environment::RatelimitEnvironment;
+use self::read::{EntryName, EntryPlaces};
 
 use super::{Diagnostics, LimitSettings, Sources, ValuePattern, error::Diagnostic};
+
+/// The first places of entries that descriptors can begin with, as `file:line`, by domain.
+type FirstPlaces = BTreeMap<(String, EntryName), String>;
 
 /// A folder that has been read.
 #[derive(Clone, Debug, Default)]
@@ -96,12 +104,12 @@ impl RatelimitFolder {
             )]
         };
         let paths = sources.read_folder(folder).map_err(|error| unreadable(&error))?;
-        let mut read = Self::default();
+        let (mut read, mut first) = (Self::default(), FirstPlaces::new());
         let mut faulty = Vec::new();
         for path in paths {
             let name = path.display().to_string();
             match sources.read(path).map_err(|error| error.to_string()).and_then(utf8) {
-                Ok(text) => faulty.extend(read.add(&name, &text, on_failure, merges)),
+                Ok(text) => faulty.extend(read.add(&name, &text, on_failure, merges, &mut first)),
                 Err(error) => {
                     let fault = format!("can't read `{name}`: {error}\nwrite YAML in UTF-8");
                     faulty.push(Diagnostics::of(&name, &fault));
@@ -120,9 +128,9 @@ impl RatelimitFolder {
         on_failure: OnFailure,
         merges: bool,
     ) -> Result<Self, Diagnostics> {
-        let mut read = Self::default();
-        let faulty = texts.into_iter().filter_map(|(name, text)| read.add(&name, &text, on_failure, merges));
-        let faulty: Vec<_> = faulty.collect();
+        let (mut read, mut first) = (Self::default(), FirstPlaces::new());
+        let add = |(name, text): (String, String)| read.add(&name, &text, on_failure, merges, &mut first);
+        let faulty: Vec<_> = texts.into_iter().filter_map(add).collect();
         if faulty.iter().any(Diagnostics::has_errors) {
             return Err(Diagnostics::default().with(faulty));
         }
@@ -130,11 +138,21 @@ impl RatelimitFolder {
     }
 
     /// Adds a file, and returns what is wrong with it.
-    fn add(&mut self, name: &str, text: &str, on_failure: OnFailure, merges: bool) -> Option<Diagnostics> {
+    fn add(
+        &mut self,
+        name: &str,
+        text: &str,
+        on_failure: OnFailure,
+        merges: bool,
+        first: &mut FirstPlaces,
+    ) -> Option<Diagnostics> {
         let mut reader = read::Reader::new(on_failure, &mut self.limits);
         let domain = reader.domain(text);
         let mut faults = reader.into_faults();
-        if let Some((domain, place)) = domain {
+        if let Some((domain, place, places)) = domain {
+            if merges {
+                faults.extend(repeated(name, text, &domain.name, places, first));
+            }
             match self.domains.iter_mut().find(|known| known.name == domain.name) {
                 Some(known) if merges => known.entries.extend(domain.entries),
                 Some(_) => {
@@ -147,6 +165,32 @@ impl RatelimitFolder {
         }
         (!faults.is_empty()).then(|| Diagnostics::new(name, text, faults))
     }
+}
+
+/// Returns a fault for each of a file's entries that an earlier file of the domain has, and notes the places of the others.
+fn repeated(
+    name: &str,
+    text: &str,
+    domain: &str,
+    places: EntryPlaces,
+    first: &mut FirstPlaces,
+) -> Vec<Diagnostic> {
+    let lines: Vec<_> = text.match_indices('\n').map(|(end, _)| end).collect();
+    let mut faults = Vec::new();
+    for (entry, place) in places {
+        match first.entry((domain.to_owned(), entry)) {
+            Entry::Occupied(first) => {
+                let fault = read::duplicate(&first.key().1.0);
+                let fault = fault.at(&place, format!("again here, first in {}", first.get()));
+                faults.push(fault.help("write the two as one descriptor, or give it another value"));
+            }
+            Entry::Vacant(first) => {
+                let line = lines.partition_point(|end| *end < place.start) + 1;
+                first.insert(format!("{name}:{line}"));
+            }
+        }
+    }
+    faults
 }
 
 /// Returns bytes as text.

@@ -178,6 +178,12 @@ descriptors:
         assert!(told(limited("", "b", Unit::Day)).contains("this descriptor has no `key`"));
         let fault = rules(&[resource(&shop(vec![])), resource(&shop(vec![]))]).unwrap_err();
         assert!(fault.contains("already a file for this domain"), "{fault}");
+        let twice = [(); 2].map(|()| resource(&shop(vec![limited("a", "", Unit::Day)])));
+        let fault = read(&twice, OnFailure::Deny, true).unwrap_err().to_string();
+        assert!(
+            fault.contains("already a descriptor `a`") && fault.contains("first in of-shop:4"),
+            "{fault}"
+        );
         let malformed = Any { type_url: RULES.to_owned(), value: vec![0xff] };
         assert!(rules(&[malformed]).unwrap_err().contains("malformed"));
         assert!(rules(&[Any::default()]).unwrap_err().contains("this has the type ``"));

@@ -46,7 +46,7 @@ pub(in crate::config) struct RatelimitServiceTable {
     pub config: Option<Spanned<String>>,
     /// Management server that sends the rules instead, by xDS. Default: none.
     pub xds: Option<SpannedTable<XdsTable>>,
-    /// Allows several files in that folder to have the same domain. Default: `false`.
+    /// Allows several files in that folder to have the same domain, each with descriptors of its own. Default: `false`.
     pub merge_domains: bool,
     /// Admits all calls in the end: limits count, and each descriptor's decision is told. Default: `false`.
     pub shadow: bool,

@@ -35,8 +35,14 @@ pub(super) struct Reader<'l> {
 /// The fields of a map by their keys.
 pub(super) type Fields<'n> = BTreeMap<&'n str, &'n YamlNode>;
 
+/// The key of an entry, and its value as it is written.
+pub(super) type EntryName = (String, Option<String>);
+
+/// The places of the entries of a level.
+pub(super) type EntryPlaces = BTreeMap<EntryName, Range<usize>>;
+
 /// The entries on the way to one: keys, and values as they are written.
-pub(super) type Way = Vec<(String, Option<String>)>;
+pub(super) type Way = Vec<EntryName>;
 
 impl<'l> Reader<'l> {
     /// Creates a reader that adds limits.
@@ -48,8 +54,9 @@ impl<'l> Reader<'l> {
         self.faults
     }
 
-    /// Reads the domain of a file, and where it is named. `None` if the file has none.
-    pub(super) fn domain(&mut self, text: &str) -> Option<(DomainSettings, Range<usize>)> {
+    /// Reads the domain of a file, and the places of its name and of the entries that descriptors can begin with. `None` if the
+    /// file has none.
+    pub(super) fn domain(&mut self, text: &str) -> Option<(DomainSettings, Range<usize>, EntryPlaces)> {
         let root = match yaml::parse(text) {
             Ok(root) => root,
             Err(fault) => {
@@ -69,37 +76,34 @@ impl<'l> Reader<'l> {
             self.error("missing key `domain`", &place, "name the domain that Envoy states: domain: shop");
         }
         let mut way = vec![(name.clone().unwrap_or_default(), None)];
-        let entries = self.entries(&fields, &mut way);
-        Some((DomainSettings { name: name?, entries }, place?))
+        let (entries, places) = self.entries(&fields, &mut way);
+        Some((DomainSettings { name: name?, entries }, place?, places))
     }
 
-    /// Reads the entries that can come next.
-    fn entries(&mut self, fields: &Fields<'_>, way: &mut Way) -> Vec<DescriptorEntry> {
-        let Some(node) = fields.get("descriptors").filter(|node| !node.is_null()) else { return Vec::new() };
+    /// Reads the entries that can come next, and their places.
+    fn entries(&mut self, fields: &Fields<'_>, way: &mut Way) -> (Vec<DescriptorEntry>, EntryPlaces) {
+        let (mut entries, mut places) = (Vec::new(), EntryPlaces::new());
+        let Some(node) = fields.get("descriptors").filter(|node| !node.is_null()) else {
+            return (entries, places);
+        };
         let YamlValue::List(items) = &node.value else {
             self.error(
                 "`descriptors` must be a list",
                 &node.span,
                 "begin each descriptor with a hyphen: - key: …",
             );
-            return Vec::new();
+            return (entries, places);
         };
-        let mut places = BTreeMap::new();
-        let mut entries = Vec::new();
         for item in items {
             let Some((entry, place)) = self.entry(item, way) else { continue };
             let own = (entry.key.clone(), entry.value.as_ref().map(ToString::to_string));
             if let Some(first) = places.insert(own, place.clone()) {
-                let fault = Diagnostic::error(format!(
-                    "there is already a descriptor `{}` with this value",
-                    entry.key
-                ));
-                let fault = fault.at(&place, "again here").at(&first, "first here");
+                let fault = duplicate(&entry.key).at(&place, "again here").at(&first, "first here");
                 self.faults.push(fault.help("remove one of the two, or give it another value"));
             }
             entries.push(entry);
         }
-        entries
+        (entries, places)
     }
 
     fn entry(&mut self, node: &YamlNode, way: &mut Way) -> Option<(DescriptorEntry, Range<usize>)> {
@@ -111,7 +115,7 @@ impl<'l> Reader<'l> {
         }
         let value = self.text(&fields, "value").filter(|value| !value.is_empty());
         way.push((key.clone().unwrap_or_default(), value.clone()));
-        let entries = self.entries(&fields, way);
+        let (entries, _) = self.entries(&fields, way);
         let verdict = self.verdict(&fields, way);
         way.pop();
         let value = value.map(|value| ValuePattern::new(&value));
@@ -157,6 +161,11 @@ impl<'l> Reader<'l> {
         };
         Some(Verdict { limit, name, replaces, quota_mode, metadata })
     }
+}
+
+/// Returns the fault of an entry that is defined twice, without its places.
+pub(super) fn duplicate(key: &str) -> Diagnostic {
+    Diagnostic::error(format!("there is already a descriptor `{key}` with this value"))
 }
 
 fn first_line(text: &str) -> Range<usize> {

@@ -80,3 +80,29 @@ fn a_domain_may_have_several_files_if_that_is_wanted() {
     let missing = RatelimitFolder::check(Path::new("no/such")).unwrap_err().to_string();
     assert!(missing.starts_with("error: can't read the folder `no/such`"), "{missing}");
 }
+
+#[test]
+fn no_limit_of_a_merged_domain_hides_another() {
+    let of = |value: &str, key: &str, limit: u32| {
+        format!(
+            "domain: shop\ndescriptors:\n- key: other\n  value: {key}\n- key: tenant\n  value: {value}\n  descriptors:\n  - key: {key}\n    \
+             rate_limit: {{ unit: minute, requests_per_unit: {limit} }}\n"
+        )
+    };
+    let told = |value: &str| read(&[&of("acme", "path", 2), &of(value, "user", 3)], true);
+    insta::assert_snapshot!(told("acme").unwrap_err(), @r"
+    error: there is already a descriptor `tenant` with this value
+     --> 1.yaml:5:8
+      |
+    5 | - key: tenant
+      |        ^^^^^^ again here, first in 0.yaml:5
+      |
+      = help: write the two as one descriptor, or give it another value
+
+    1.yaml: 1 error
+    ");
+    assert_eq!(told("globex").unwrap().limits.len(), 2);
+    // Domains that differ may have the same entries.
+    let other = of("acme", "path", 2).replace("shop", "store");
+    assert!(read(&[&of("acme", "path", 2), &other], true).is_ok());
+}
