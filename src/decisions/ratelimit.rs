@@ -109,6 +109,7 @@ async fn decide(
     let settings = gateway.ratelimit_service();
     if settings.shadow {
         answer.admit();
+        exchange.note_refused(false);
     }
     let counts = settings.headers.as_ref().and_then(|names| answer.counts(names));
     let mut response = answer.into_response(gateway.ratelimit_headers());

@@ -236,7 +236,11 @@ fn responses_have_what_the_variables_ask_for() {
     assert_eq!(service.left("d", "more"), (OK, 2));
     assert_eq!(service.ask("d", "none").header("x-reset"), None);
 
+    // Nobody was rejected.
+    let counted = || Metrics::scrape(&metrics).of("tollgate_requests_total{route=\"\",status=\"2xx\"}");
+    wait_until("the calls are counted", || counted() == 6.0);
     let page = Metrics::scrape(&metrics);
+    assert_eq!(page.of("tollgate_requests_refused_total{route=\"\"}"), 0.0);
     assert!(page.text.contains("tollgate_decisions_total"), "{}", page.text);
     // Only the port for this machine can do more.
     let get = |address: SocketAddr, path: &str| Client::connect(address).get(path);
