@@ -492,7 +492,7 @@ fn json_is_answered_alike() {
     assert_eq!((status, &json["statuses"][0]["code"]), (429, &"OVER_LIMIT".into()));
     let reset = json["statuses"][0]["durationUntilReset"].as_str().unwrap();
     assert!(reset.strip_suffix('s').unwrap().parse::<u32>().unwrap() <= 60, "{reset}");
-    let look = r#"{"domain":"d","descriptors":[{"entries":[{"key":"k","value":"a"}],"hits_addend":"0","limit":{"requests_per_unit":2,"unit":"hour"}}]}"#;
+    let look = r#"{"domain":"d","descriptors":[{"entries":[{"key":"k","value":"a"}],"hits_addend":"0","limit":{"requests_per_unit":"2","unit":3}}]}"#;
     assert_eq!(post(look).0, 200);
     for bad in
         ["", "{}", "[]", "{\"domain\":1}", &body.replace("value", "valu"), &body.replace("\"d\"", "\"\"")]

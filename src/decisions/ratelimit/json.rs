@@ -5,60 +5,63 @@ use hyper::{
     header::{CONTENT_TYPE, HeaderValue},
 };
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::gateway::Body;
 
 use super::{
     Code, Status,
     messages::{
-        CurrentLimit, Descriptor, DescriptorEntry, DescriptorStatus, Duration, LimitOverride, RateLimitCode,
-        RateLimitRequest, RateLimitResponse,
+        CurrentLimit, Descriptor, DescriptorEntry, DescriptorStatus, Duration, LimitOverride, OverrideUnit,
+        RateLimitCode, RateLimitRequest, RateLimitResponse,
     },
 };
 
-/// A call as JSON. Names may be spelt as in protobuf, too.
+/// A call as protobuf's JSON: `null` is the default of a field, and names may be spelt as in protobuf, too.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct JsonRequest {
-    domain: String,
-    descriptors: Vec<JsonDescriptor>,
+    domain: Option<String>,
+    descriptors: Option<Vec<JsonDescriptor>>,
     #[serde(rename = "hitsAddend", alias = "hits_addend")]
-    hits_addend: u32,
+    hits_addend: Option<Number>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct JsonDescriptor {
-    entries: Vec<JsonEntry>,
+    entries: Option<Vec<JsonEntry>>,
     limit: Option<JsonLimit>,
     #[serde(rename = "hitsAddend", alias = "hits_addend")]
     hits_addend: Option<Number>,
     #[serde(rename = "isNegativeHits", alias = "is_negative_hits")]
-    is_negative_hits: bool,
+    is_negative_hits: Option<bool>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct JsonEntry {
-    key: String,
-    value: String,
+    key: Option<String>,
+    value: Option<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct JsonLimit {
     #[serde(rename = "requestsPerUnit", alias = "requests_per_unit")]
-    requests_per_unit: u32,
-    unit: String,
+    requests_per_unit: Option<Number>,
+    unit: Option<JsonUnit>,
 }
 
-/// A 64-bit number, which JSON has as a text, mostly.
-#[derive(Debug, Deserialize)]
-#[serde(untagged)]
-enum Number {
-    Written(String),
-    Plain(u64),
-}
+/// A whole number, which may be written as a text.
+#[derive(Debug, Default, Deserialize)]
+#[serde(try_from = "Value")]
+struct Number(u64);
+
+/// A unit of time, by its name or number.
+#[derive(Debug, Default, Deserialize)]
+#[serde(try_from = "Value")]
+struct JsonUnit(i32);
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -89,6 +92,46 @@ struct JsonCurrentLimit<'r> {
 /// The names of the units, by their numbers.
 const UNITS: [&str; 8] = ["UNKNOWN", "SECOND", "MINUTE", "HOUR", "DAY", "MONTH", "YEAR", "WEEK"];
 
+impl TryFrom<Value> for Number {
+    type Error = String;
+
+    fn try_from(value: Value) -> Result<Self, String> {
+        let number = match &value {
+            Value::String(text) => text.parse().ok(),
+            Value::Number(number) => Some(number.clone()),
+            _ => None,
+        };
+        let whole = |float: &f64| float.fract() == 0.0 && (0.0..u64::MAX as f64).contains(float);
+        let number = number.and_then(|number: serde_json::Number| {
+            number.as_u64().or_else(|| number.as_f64().filter(whole).map(|float| float as u64))
+        });
+        number.map(Self).ok_or_else(|| format!("`{value}` is not a whole number"))
+    }
+}
+
+impl Number {
+    /// Returns a number of 32 bits.
+    fn narrow(&self) -> Result<u32, Status> {
+        u32::try_from(self.0).map_err(|_| Status::invalid(format!("`{}` is more than 32 bits", self.0)))
+    }
+}
+
+impl TryFrom<Value> for JsonUnit {
+    type Error = String;
+
+    fn try_from(value: Value) -> Result<Self, String> {
+        let unit = match value.as_str().map(str::to_uppercase) {
+            Some(name) => {
+                let mut units = (0..).zip(UNITS).filter(|(unit, _)| OverrideUnit::is_valid(*unit));
+                units.find(|(_, known)| *known == name).map(|(unit, _)| unit)
+            }
+            // Protobuf keeps numbers that it doesn't know.
+            None => Number::try_from(value.clone()).ok().and_then(|number| number.0.try_into().ok()),
+        };
+        unit.map(Self).ok_or_else(|| format!("`{value}` is not a unit"))
+    }
+}
+
 /// Returns the name of a decision.
 fn code(code: i32) -> &'static str {
     if code == RateLimitCode::OverLimit as i32 { "OVER_LIMIT" } else { "OK" }
@@ -101,31 +144,29 @@ fn code(code: i32) -> &'static str {
 pub(super) fn read(text: &[u8]) -> Result<RateLimitRequest, Status> {
     let read: JsonRequest =
         serde_json::from_slice(text).map_err(|error| Status::invalid(error.to_string()))?;
-    let descriptors = read.descriptors.into_iter().map(descriptor).collect::<Result<_, _>>()?;
-    Ok(RateLimitRequest { domain: read.domain.into(), descriptors, hits_addend: read.hits_addend })
+    let descriptors = read.descriptors.unwrap_or_default().into_iter().map(descriptor);
+    Ok(RateLimitRequest {
+        domain: read.domain.unwrap_or_default().into(),
+        descriptors: descriptors.collect::<Result<_, _>>()?,
+        hits_addend: read.hits_addend.unwrap_or_default().narrow()?,
+    })
 }
 
 fn descriptor(read: JsonDescriptor) -> Result<Descriptor, Status> {
-    let entries = read.entries.into_iter();
-    let hits_addend = read.hits_addend.map(|hits| match hits {
-        Number::Plain(number) => Ok(number),
-        Number::Written(text) => {
-            text.parse().map_err(|_| Status::invalid(format!("`{text}` is not a number of hits")))
-        }
-    });
-    let limit = read.limit.map(|limit| {
-        let name = limit.unit.to_uppercase();
-        let unit = (0..).zip(UNITS).find(|(_, known)| *known == name).map(|(unit, _)| unit);
-        let unit = unit.ok_or_else(|| Status::invalid(format!("`{}` is not a unit", limit.unit)))?;
-        Ok(LimitOverride { requests_per_unit: limit.requests_per_unit, unit })
+    let entries = read.entries.unwrap_or_default().into_iter();
+    let entry = |JsonEntry { key, value }| DescriptorEntry {
+        key: key.unwrap_or_default().into(),
+        value: value.unwrap_or_default().into(),
+    };
+    let limit = read.limit.map(|JsonLimit { requests_per_unit, unit }| {
+        let requests_per_unit = requests_per_unit.unwrap_or_default().narrow()?;
+        Ok(LimitOverride { requests_per_unit, unit: unit.unwrap_or_default().0 })
     });
     Ok(Descriptor {
-        entries: entries
-            .map(|JsonEntry { key, value }| DescriptorEntry { key: key.into(), value: value.into() })
-            .collect(),
+        entries: entries.map(entry).collect(),
         limit: limit.transpose()?,
-        hits_addend: hits_addend.transpose()?,
-        is_negative_hits: read.is_negative_hits,
+        hits_addend: read.hits_addend.map(|hits| hits.0),
+        is_negative_hits: read.is_negative_hits.unwrap_or_default(),
     })
 }
 
@@ -165,4 +206,74 @@ fn json(answer: &RateLimitResponse) -> JsonResponse<'_> {
             .map(|Duration { seconds, .. }| format!("{seconds}s")),
     });
     JsonResponse { overall_code: code(answer.overall_code), statuses: statuses.collect() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns the only descriptor of a call with these fields.
+    fn of(fields: &str) -> Result<Descriptor, Status> {
+        read(format!(r#"{{"descriptors":[{{{fields}}}]}}"#).as_bytes())
+            .map(|mut call| call.descriptors.remove(0))
+    }
+
+    /// The expected values are those of Go's `protojson`, but for units in lower case, which it rejects.
+    #[test]
+    fn calls_are_read_as_by_protojson() {
+        let default = Descriptor::default();
+        assert_eq!(of("").unwrap(), default);
+        let nulls = r#""entries":null,"limit":null,"hitsAddend":null,"isNegativeHits":null"#;
+        assert_eq!(of(nulls).unwrap(), default);
+        let call = read(br#"{"domain":null,"hitsAddend":null,"descriptors":null}"#).unwrap();
+        assert_eq!(call, RateLimitRequest::default());
+        let entries = of(r#""entries":[{"key":null,"value":null},{}]"#).unwrap().entries;
+        assert_eq!(entries, vec![DescriptorEntry::default(); 2]);
+
+        let limit = |fields: &str| of(&format!(r#""limit":{{{fields}}}"#)).ok().map(|of| of.limit.unwrap());
+        for (fields, requests_per_unit, unit) in [
+            ("", 0, 0),
+            (r#""requestsPerUnit":null,"unit":null"#, 0, 0),
+            (r#""requestsPerUnit":"3","unit":2"#, 3, 2),
+            (r#""requests_per_unit":3.0,"unit":"HOUR""#, 3, 3),
+            (r#""unit":99"#, 0, 99),
+            (r#""unit":"year""#, 0, 6),
+        ] {
+            assert_eq!(limit(fields), Some(LimitOverride { requests_per_unit, unit }), "{fields}");
+        }
+        for fields in
+            [r#""unit":"2""#, r#""unit":"WEEK""#, r#""unit":true"#, r#""requestsPerUnit":"4294967296""#]
+        {
+            assert_eq!(limit(fields), None, "{fields}");
+        }
+
+        for (written, hits) in [
+            ("2", Some(2)),
+            ("\"2\"", Some(2)),
+            ("2.0", Some(2)),
+            ("\"1e2\"", Some(100)),
+            ("\"18446744073709551615\"", Some(u64::MAX)),
+            ("18446744073709551616", None),
+            ("1.5", None),
+            ("-1", None),
+            ("\"+2\"", None),
+            ("\" 2\"", None),
+            ("\"02\"", None),
+            ("\"\"", None),
+            ("true", None),
+        ] {
+            let read = of(&format!("\"hitsAddend\":{written}")).ok().map(|of| of.hits_addend.unwrap());
+            assert_eq!(read, hits, "{written}");
+            let call = read_hits(written);
+            assert_eq!(call, hits.filter(|hits| *hits <= u32::MAX.into()), "{written}");
+        }
+        assert!(of(r#""isNegativeHits":true"#).unwrap().is_negative_hits);
+        for bad in ["null", r#"{"descriptors":[null]}"#, r#"{"descriptors":{}}"#, r#"{"x":null}"#] {
+            assert!(read(bad.as_bytes()).is_err(), "{bad}");
+        }
+    }
+
+    fn read_hits(written: &str) -> Option<u64> {
+        read(format!("{{\"hitsAddend\":{written}}}").as_bytes()).ok().map(|call| call.hits_addend.into())
+    }
 }
