@@ -156,6 +156,9 @@ fn each_route_says_why_it_is_not_taken() {
             .map(|other| (other["name"].as_str().unwrap(), other["reason"].as_str().unwrap().to_owned()))
             .collect();
         assert_eq!(others, reasons, "{words:?}");
+        let known = explained["others"].as_array().unwrap().iter().chain([&explained["route"]]);
+        let preview = known.into_iter().find(|route| route["name"] == "preview").unwrap();
+        assert_eq!(preview["matches"], "/v1/orders/{id}?preview", "values may be secrets");
     }
 }
 

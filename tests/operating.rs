@@ -65,6 +65,13 @@ fn routes_are_listed_with_their_actions_and_limits() {
     let json: serde_json::Value =
         serde_json::from_slice(&run(folder.path(), &["routes", "--json"]).stdout).unwrap();
     assert_eq!((&json[0]["route"], &json[0]["limits"][0]), (&"orders".into(), &"l".into()));
+    let conditions = "headers = { x-proof = \"hunter2\" }\nquery = { key = \"hunter2\" }\n";
+    fs::write(folder.path().join("gateway.toml"), format!("{FILE}{conditions}")).unwrap();
+    let listed = run(folder.path(), &["routes"]).stdout;
+    assert!(text(&listed).contains("x-proof ?key  responds 204"), "{}", text(&listed));
+    let json: serde_json::Value =
+        serde_json::from_slice(&run(folder.path(), &["routes", "--json"]).stdout).unwrap();
+    assert_eq!(json[1]["conditions"], serde_json::json!(["x-proof", "?key"]));
     fs::write(folder.path().join("gateway.toml"), "[[routes]]\n").unwrap();
     assert_eq!(run(folder.path(), &["routes"]).status.code(), Some(2));
 }

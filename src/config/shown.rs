@@ -11,8 +11,8 @@ const BLANK: &str = "******";
 
 /// Parts of key names that mark a secret.
 const SECRETS: [&str; 3] = ["token", "secret", "password"];
-/// Tables whose values can be credentials: header fields and query parameters.
-const FIELDS: [&str; 3] = ["headers", "query", "request_headers"];
+/// Tables whose values can be credentials: header fields, query parameters and entries of descriptors.
+const FIELDS: [&str; 4] = ["headers", "query", "request_headers", "match"];
 
 /// Returns a valid file's content with the values of the flags, without credentials.
 pub(super) fn shown(text: &str, overrides: &FlagOverrides) -> Value {

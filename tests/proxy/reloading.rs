@@ -373,7 +373,10 @@ fn what_is_shown_of_the_configuration_is_no_secret() {
          [[routes]]\npath = \"/\"\nupstream = \"token-service\"\nlimits = [\"l\", {{ name = \"m\", key = \"query:k\", rate = \"5/h\", exempt = [\"hunter2-inline\"] }}]\n\
          headers = {{ x-proof = \"hunter2-header\" }}\nquery = {{ proof = \"hunter2-query\" }}\n\
          request_headers = {{ set = {{ authorization = \"Bearer hunter2-set\" }}, add = {{ x-key = \"hunter2-add\" }}, remove = [\"x-visible\"] }}\n\
-         [[routes]]\npath = \"/b\"\nrespond = {{ status = 200, body = \"${{BODY}} $${{NAME}}\", headers = {{ x-public = \"visible\" }} }}\n"
+         [[routes]]\npath = \"/b\"\nrespond = {{ status = 200, body = \"${{BODY}} $${{NAME}}\", headers = {{ x-public = \"visible\" }} }}\n\
+         [decisions]\nlisten = \"127.0.0.1:0\"\n\
+         [[descriptors]]\ndomain = \"shop\"\nmatch = {{ api_key = \"hunter2-match\" }}\nlimits = [\"of-shop\"]\n\
+         [limits.of-shop]\nkey = \"descriptor:api_key\"\nrate = \"5/h\"\n"
     );
     let variables = [("ISSUER", "hunter2-issuer"), ("BODY", "hunter2-body")];
     let gateway = Gateway::start_with(&toml, &["run", "--listen", "127.0.0.1:0"], &variables);
@@ -398,6 +401,8 @@ fn what_is_shown_of_the_configuration_is_no_secret() {
             ("/routes/0/request_headers/remove/0", "x-visible"),
             ("/routes/1/respond/body", "${BODY} $${NAME}"),
             ("/routes/1/respond/headers/x-public", "visible"),
+            ("/descriptors/0/domain", "shop"),
+            ("/descriptors/0/match/api_key", "******"),
             ("/server/listen", "127.0.0.1:0"),
         ] {
             assert_eq!(

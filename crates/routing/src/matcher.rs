@@ -26,8 +26,8 @@ pub struct Matcher {
     pub claims: Vec<(String, String)>,
 }
 
-/// Prints one line: `GET,POST api.example.com/v1/orders/{id}?preview=1 x-version jwt:plan=pro`. Values of headers are left out,
-/// since they may be secrets.
+/// Prints one line: `GET,POST api.example.com/v1/orders/{id}?preview x-version jwt:plan=pro`. Values of headers and query
+/// parameters are left out, since they may be secrets.
 impl fmt::Display for Matcher {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (at, method) in self.methods.iter().enumerate() {
@@ -36,8 +36,8 @@ impl fmt::Display for Matcher {
         f.write_str(if self.methods.is_empty() { "" } else { " " })?;
         self.host.iter().try_for_each(|host| host.fmt(f))?;
         self.path.fmt(f)?;
-        for (at, (name, value)) in self.query.iter().enumerate() {
-            write!(f, "{}{name}={value}", if at == 0 { "?" } else { "&" })?;
+        for (at, (name, _)) in self.query.iter().enumerate() {
+            write!(f, "{}{name}", if at == 0 { "?" } else { "&" })?;
         }
         self.headers.iter().try_for_each(|(name, _)| write!(f, " {name}"))?;
         self.claims.iter().try_for_each(|(name, value)| write!(f, " jwt:{name}={value}"))

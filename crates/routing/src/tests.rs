@@ -211,6 +211,7 @@ fn conditions_are_met_by_any_line_or_parameter_of_the_name() {
 fn claims_are_asked_for_only_if_the_other_conditions_hold() {
     let routes = ["GET a.b/x jwt:a=1 jwt:b=2 x:1", "/x/{p}?q=1 jwt:a=1"].map(matcher);
     assert_eq!(routes[0].to_string(), "GET a.b/x x jwt:a=1 jwt:b=2");
+    assert_eq!(routes[1].to_string(), "/x/{p}?q jwt:a=1");
     let table = Table::new(routes.into_iter().zip(0..));
     for (text, route, asked) in [
         ("GET a.b/x x:1 jwt:a=1 jwt:b=2", Some(0), 2),
