@@ -21,10 +21,10 @@ impl Gateway {
     pub(super) const UNROUTED: usize = 0;
 
     /// Builds a gateway. Upstreams that `before` had keep their connections, and names that it had keep their metrics. Must be
-    /// called within a tokio runtime, which watches the servers; `before` stops watching its own.
+    /// called within a tokio runtime, which watches the servers and refreshes keys; `before` stops doing so.
     pub fn build(config: &Config, limiter: &Arc<Limiter>, before: Option<&Self>) -> Self {
-        for (_, upstream) in before.iter().flat_map(|before| &before.upstreams) {
-            upstream.retire();
+        if let Some(before) = before {
+            before.retire();
         }
         limiter.share_memory_among(config.limits.keys().map(String::as_str));
         let verifier = config.jwt.as_ref();
@@ -50,6 +50,16 @@ impl Gateway {
             traffic: traffic(config, before),
             access_log: before.and_then(|before| before.access_log.clone()),
             tracer: before.and_then(|before| Some(before.tracer.as_ref()?.with(config.tracing.as_ref()))),
+        }
+    }
+
+    /// Ends the tasks that run without requests. Requests in flight may keep the gateway for hours.
+    fn retire(&self) {
+        for (_, upstream) in &self.upstreams {
+            upstream.retire();
+        }
+        if let Some(keys) = self.verifier.as_ref().and_then(Verifier::fetched) {
+            keys.retire();
         }
     }
 

@@ -2,7 +2,7 @@
 //!
 //! Only the URL of the configuration is asked: no redirect is followed, and a token's `jku` is ignored.
 
-use std::{error, fmt, sync::Arc, time::Duration};
+use std::{error, fmt, future::pending, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Empty, Limited};
@@ -34,7 +34,7 @@ const RETRY_PAUSES: Pauses = Pauses { first: Duration::from_secs(1), most: Durat
 /// The part of the refresh time by which fetches vary, so that gateways that started together don't ask together.
 const JITTER: f64 = 0.1;
 
-/// Fetches the keys now, and again from time to time, until the handle is dropped.
+/// Fetches the keys now, and again from time to time, until they are retired. Fetches that requests wait for end with the handle.
 pub(super) fn keep_fresh(keys: Arc<FetchedKeys>) -> AbortOnDropHandle<()> {
     AbortOnDropHandle::new(tokio::spawn(async move {
         let mut failures = 0;
@@ -42,8 +42,14 @@ pub(super) fn keep_fresh(keys: Arc<FetchedKeys>) -> AbortOnDropHandle<()> {
             keys.begin();
             let pause = fetch_next(&keys, &mut failures).await;
             keys.end();
+            let refresh = async {
+                sleep(pause).await;
+                if keys.is_retired() {
+                    pending::<()>().await;
+                }
+            };
             select! {
-                () = sleep(pause) => {}
+                () = refresh => {}
                 () = keys.wanted() => {}
             }
         }

@@ -19,6 +19,7 @@ use crate::harness::{
     redis::{free_port, tls::Certificates},
     upstream::{Speech, Upstream, whole},
     wait_until,
+    wire::WireUpstream,
 };
 
 /// Something that a server answers, which tests replace: a status and a body.
@@ -230,4 +231,30 @@ fn fetches_are_counted_by_outcome() {
     let [before, _] = fetches();
     gateway.reload(&toml.replace("100/h", "200/h"));
     assert!(fetches()[0] >= before);
+}
+
+/// A response that lasts keeps the configuration that it began with.
+#[test]
+fn a_configuration_that_is_replaced_refreshes_no_keys_however_long_its_responses_last() {
+    let issuer = Issuer::ed25519().named("a");
+    let (_published, server) = publish(Speech::Http1, jwks(&[&issuer]));
+    let (endless, _ended) = WireUpstream::without_end();
+    let at = |path: &str| {
+        let jwt = format!("jwks_url = \"{}{path}\"\nrefresh = \"1s\"", server.url());
+        let upstream = format!("[upstreams.u]\nservers = \"{}\"\n", endless.url());
+        let route = "[[routes]]\npath = \"/endless\"\nupstream = \"u\"\n";
+        format!("{}{upstream}{route}", configuration(&jwt))
+    };
+    let fetches = |path: &str| server.seen(|request| request.uri.path() == path);
+    let gateway = Gateway::start(&at("/old"));
+    assert_eq!(status(&gateway, &issuer), 200);
+    let mut client = gateway.client();
+    client.send(b"GET /endless HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert_eq!(client.head().status, 200);
+    gateway.reload(&at("/new"));
+    // One may be on its way.
+    let most = fetches("/old") + 1;
+    wait_until("the new keys are refreshed", || fetches("/new") > 4);
+    assert!(fetches("/old") <= most, "{} > {most}", fetches("/old"));
+    client.bytes(16 << 20);
 }

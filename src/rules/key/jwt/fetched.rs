@@ -1,6 +1,12 @@
 //! The keys that an issuer publishes at a URL, and the requests that wait for them.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 
 use arc_swap::ArcSwapOption;
 use tokio::{
@@ -29,6 +35,8 @@ pub(crate) struct FetchedKeys {
     current: ArcSwapOption<KeySet>,
     progress: watch::Sender<Progress>,
     wanted: Notify,
+    /// True if another configuration has replaced the one of these keys.
+    is_retired: AtomicBool,
     /// The fetches by outcome. They outlive reloads that leave the URL.
     fetches: Arc<CountsByWord>,
 }
@@ -63,6 +71,7 @@ impl FetchedKeys {
             current: ArcSwapOption::empty(),
             progress: watch::Sender::new(Progress { is_running: true, ..Progress::default() }),
             wanted: Notify::new(),
+            is_retired: AtomicBool::new(false),
             fetches: before
                 .map_or_else(|| Arc::new(CountsByWord::of(&OUTCOMES)), |before| before.fetches.clone()),
         };
@@ -118,6 +127,17 @@ impl FetchedKeys {
             progress.is_running = false;
             progress.ended += 1;
         });
+    }
+
+    /// Ends the refreshes, because another configuration replaces the one of these keys. Only requests that are still in flight
+    /// cause fetches from now on.
+    pub(crate) fn retire(&self) {
+        self.is_retired.store(true, Relaxed);
+    }
+
+    /// Returns true if the keys aren't refreshed any more.
+    pub(crate) fn is_retired(&self) -> bool {
+        self.is_retired.load(Relaxed)
     }
 
     /// Waits until a request needs a fetch.
