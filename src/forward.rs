@@ -194,7 +194,7 @@ async fn within<T>(
 }
 
 /// Returns the servers of upstreams, with the names of both.
-fn servers_of(upstreams: &[(String, Arc<Upstream>)]) -> Vec<(&str, String, &Arc<UpstreamServer>)> {
+pub(crate) fn servers_of(upstreams: &[(String, Arc<Upstream>)]) -> Vec<(&str, String, &Arc<UpstreamServer>)> {
     let mut servers = Vec::new();
     for (upstream, target) in upstreams {
         let Upstream::Servers(target) = &**target else { continue };

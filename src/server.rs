@@ -50,7 +50,7 @@ use self::{
     accept::{ConnectionSlots, Inbox},
     listener::{Door, Entrance, Listener, Listeners},
     settings::{ConnectionSettings, TlsOfDoors},
-    worker::WorkerContext,
+    worker::{RetiredGateways, WorkerContext},
 };
 pub use self::{
     start_error::StartError,
@@ -105,6 +105,7 @@ pub struct Control {
     settings: Arc<ArcSwap<ConnectionSettings>>,
     slots: Arc<ConnectionSlots>,
     inboxes: Arc<[Inbox]>,
+    retired: RetiredGateways,
     status: Arc<Status>,
     stage: watch::Sender<Stage>,
     listening: Mutex<OpenListeners>,
@@ -245,7 +246,9 @@ impl Control {
                 }
             }
         }
-        let gateway = build(&self.gateway.load());
+        let before = self.gateway.load_full();
+        let gateway = build(&before);
+        self.retired.lock().push(Arc::downgrade(&before));
         let settings = ConnectionSettings::new(&config.server, tls, &gateway, self.inboxes.len());
         self.gateway.store(Arc::new(gateway));
         self.settings.store(Arc::new(settings));
@@ -284,6 +287,7 @@ impl Workers {
         let context = WorkerContext {
             settings: settings.clone(),
             gateway: gateway.clone(),
+            retired: RetiredGateways::default(),
             stage: is_at,
             status: status.clone(),
         };
@@ -295,8 +299,9 @@ impl Workers {
             readies.push(worker.is_ready);
         }
         let slots = ConnectionSlots::new(settings.clone());
-        let (inboxes, listening) = (inboxes.into(), Mutex::default());
-        let control = Arc::new(Control { gateway, settings, slots, inboxes, status, stage, listening });
+        let (inboxes, retired, listening) = (inboxes.into(), context.retired, Mutex::default());
+        let control =
+            Arc::new(Control { gateway, settings, slots, inboxes, retired, status, stage, listening });
         let is_probed = config.admin.is_some() || config.server.health.is_some();
         Ok((Self { control, threads, runtimes, is_draining, is_probed }, readies))
     }

@@ -50,6 +50,8 @@ pub struct UpstreamServer {
     /// True if the server was offered HTTP/2 and chose HTTP/1.1.
     declines_http2: AtomicBool,
     in_flight: AtomicUsize,
+    /// True if a reload has removed the server.
+    is_retired: AtomicBool,
     pub(super) condition: Condition,
     /// Response times, responses by status, and failures by cause.
     pub(super) answers: Histogram,
@@ -85,6 +87,7 @@ impl UpstreamServer {
             connector,
             declines_http2: AtomicBool::new(false),
             in_flight: AtomicUsize::new(0),
+            is_retired: AtomicBool::new(false),
             condition: Condition::default(),
             answers: Histogram::of_times(),
             statuses: CountsByStatus::default(),
@@ -208,6 +211,17 @@ impl UpstreamServer {
         }
     }
 
+    /// Keeps no connections from now on, because a reload has removed the server. Threads close theirs by
+    /// [`Self::close_idle`].
+    pub fn retire(&self) {
+        self.is_retired.store(true, Relaxed);
+    }
+
+    /// Returns true if a reload has removed the server.
+    pub fn is_retired(&self) -> bool {
+        self.is_retired.load(Relaxed)
+    }
+
     /// Closes this thread's connections that have been idle too long or that the server has closed.
     pub fn close_idle(&self, idle_timeout: Duration) {
         let mut kept = self.kept.get_or_default().connections.borrow_mut();
@@ -222,7 +236,7 @@ impl UpstreamServer {
     }
 
     fn keep(&self, connection: UpstreamConnection) {
-        if !self.connector.has_too_many() {
+        if !self.is_retired() && !self.connector.has_too_many() {
             let kept = Idle { connection, since: None };
             self.kept.get_or_default().connections.borrow_mut().push(kept);
         }

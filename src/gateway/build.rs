@@ -6,7 +6,7 @@ use tollgate_limiter::Limiter;
 
 use crate::{
     config::Config,
-    forward::Upstream,
+    forward::{self, Upstream},
     rules::{Rule, key::jwt::Verifier},
     trace::Tracer,
 };
@@ -88,14 +88,22 @@ fn rules(config: &Config, before: Option<&Gateway>) -> BTreeMap<String, Arc<Rule
     limits.map(rule).collect()
 }
 
-/// Returns the upstreams in the order of their names. Each continues the one that had its name before.
+/// Returns the upstreams in the order of their names. Each continues the one that had its name before. Servers that none of them
+/// has any more are retired.
 fn upstreams(config: &Config, before: Option<&Gateway>) -> Vec<(String, Arc<Upstream>)> {
+    let before = before.map_or(&[][..], |before| &before.upstreams);
     let upstream = |(name, upstream): (&String, &_)| {
-        let mut known = before.iter().flat_map(|before| &before.upstreams);
-        let before = known.find(|(other, _)| other == name).map(|(_, before)| &**before);
+        let before = before.iter().find(|(other, _)| other == name).map(|(_, before)| &**before);
         (name.clone(), Arc::new(Upstream::new(name, upstream, before)))
     };
-    config.upstreams.iter().map(upstream).collect()
+    let upstreams: Vec<_> = config.upstreams.iter().map(upstream).collect();
+    let taken_over = forward::servers_of(&upstreams);
+    for (_, _, server) in forward::servers_of(before) {
+        if !taken_over.iter().any(|(_, _, kept)| Arc::ptr_eq(kept, server)) {
+            server.retire();
+        }
+    }
+    upstreams
 }
 
 /// Returns the traffic by name, as [`route_names`] orders it. Each continues the traffic that had its name before.

@@ -1,6 +1,6 @@
 //! The parts of a gateway, for listings, metrics and the server that runs it.
 
-use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
+use std::{collections::BTreeMap, net::IpAddr, sync::Arc, time::Duration};
 
 use hyper::http::request::Parts;
 use tollgate_limiter::{Limiter, RatelimitHeaders, metrics::Page, store::StoreError};
@@ -166,6 +166,14 @@ impl Gateway {
     pub fn close_idle(&self) {
         for (_, upstream) in &self.upstreams {
             upstream.close_idle();
+        }
+    }
+
+    /// Closes this thread's idle connections to servers that the gateway after this one doesn't have.
+    pub fn close_retired(&self) {
+        let servers = self.upstreams.iter().flat_map(|(_, upstream)| upstream.standings());
+        for status in servers.filter(|status| status.server.is_retired()) {
+            status.server.close_idle(Duration::ZERO);
         }
     }
 }

@@ -4,12 +4,13 @@ use std::{
     io, mem,
     net::SocketAddr,
     pin::pin,
-    sync::{Arc, atomic::AtomicUsize},
+    sync::{Arc, Weak, atomic::AtomicUsize},
     thread,
     time::Duration,
 };
 
 use arc_swap::ArcSwap;
+use parking_lot::Mutex;
 use tokio::{
     net::{TcpStream, UnixStream},
     runtime::{Builder, Handle},
@@ -49,9 +50,14 @@ const FLUSHED_WITHIN: Duration = Duration::from_secs(1);
 pub(super) struct WorkerContext {
     pub(super) settings: Arc<ArcSwap<ConnectionSettings>>,
     pub(super) gateway: Arc<ArcSwap<Gateway>>,
+    pub(super) retired: RetiredGateways,
     pub(super) stage: watch::Receiver<Stage>,
     pub(super) status: Arc<Status>,
 }
+
+/// The gateways that reloads have replaced. Requests that began before may keep them for hours, and each worker closes its
+/// connections to servers that only they have.
+pub(super) type RetiredGateways = Arc<Mutex<Vec<Weak<Gateway>>>>;
 
 /// A worker that has been started.
 pub(super) struct Started {
@@ -80,7 +86,7 @@ impl WorkerContext {
 
 /// Serves accepted connections until the server ends.
 async fn run(
-    WorkerContext { settings, gateway, mut stage, status }: WorkerContext,
+    WorkerContext { settings, gateway, retired, mut stage, status }: WorkerContext,
     mut accepted: mpsc::Receiver<Accepted>,
     ready: oneshot::Sender<Result<(), StoreError>>,
 ) {
@@ -116,6 +122,10 @@ async fn run(
                 worker.close_late(now);
                 worker.enforce_limit();
                 gateway.load().close_idle();
+                retired.lock().retain(|gateway| {
+                    let gateway = gateway.upgrade();
+                    gateway.inspect(|gateway| gateway.close_retired()).is_some()
+                });
             }
             Ok(()) = stage.changed() => match *stage.borrow() {
                 Stage::Serving | Stage::NotListening => {}

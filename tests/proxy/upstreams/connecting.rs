@@ -16,6 +16,7 @@ use crate::{
         gateway::Gateway,
         upstream::{Upstream, whole},
         wait_until,
+        wire::WireUpstream,
     },
     proxy::{forward_to, quoted},
 };
@@ -111,4 +112,42 @@ fn connections_that_idle_are_no_more_than_there_may_be() {
     }
     wait_until("those beyond the bound are closed", || upstream.open() <= 2);
     assert_eq!(gateway.get("/").text(), "up");
+}
+
+/// Also while a response of the configuration before lasts, which keeps that configuration.
+#[test]
+fn connections_to_servers_that_a_reload_removes_are_closed() {
+    let (endless, _ended) = WireUpstream::without_end();
+    let (tell, pieces) = Upstream::in_two_pieces();
+    let (idle, changed, kept) = (Upstream::hello(), Upstream::hello(), Upstream::hello());
+    let upstream = |name: &str, url: &str, keys: &str| {
+        let keys = format!("timeouts = {{ idle = \"1h\" }}\n{keys}");
+        let route = format!("[[routes]]\npath = \"/{name}\"\nupstream = \"{name}\"\n");
+        format!("[upstreams.{name}]\nservers = \"{url}\"\n{keys}\n{route}")
+    };
+    let stays = upstream("endless", &endless.url(), "") + &upstream("kept", &kept.url(), "");
+    let before = stays.clone()
+        + &upstream("pieces", &pieces.url(), "")
+        + &upstream("idle", &idle.url(), "")
+        + &upstream("changed", &changed.url(), "");
+    let gateway = Gateway::start(&before);
+    let mut client = gateway.client();
+    client.send(b"GET /endless HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert_eq!(client.head().status, 200);
+    for path in ["/idle", "/changed", "/kept"] {
+        assert_eq!(gateway.get(path).text(), "hello");
+    }
+    let mut busy = gateway.client();
+    busy.send(b"GET /pieces HTTP/1.1\r\nHost: a\r\n\r\n");
+    let answer = busy.head();
+    assert_eq!(answer.status, 200);
+    assert_eq!([&idle, &changed, &kept, &pieces].map(Upstream::open), [1; 4]);
+
+    gateway.reload(&(stays + &upstream("changed", &changed.url(), "http2 = true")));
+    wait_until("those that idle are closed", || idle.open() == 0 && changed.open() == 0);
+    tell.send(3).unwrap();
+    assert_eq!(busy.body_of(&answer), b"piecepiece");
+    wait_until("the one in use is closed after its response", || pieces.open() == 0);
+    assert_eq!((kept.open(), kept.connections().len()), (1, 1));
+    client.bytes(16 << 20);
 }
