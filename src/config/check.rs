@@ -58,6 +58,7 @@ pub(super) fn check(
     check.verifies_tokens |= file.jwt.is_some();
     check.refuse_equal_addresses(&file);
     check.warn_of_own_servers(&file);
+    check.warn_of_exceeded_connections(&file);
     let server = check.server(file.server, folder);
     let store = check.store(file.store.value, folder);
     let jwt = file.jwt.and_then(|table| check.jwt(table, folder)).map(Arc::new);

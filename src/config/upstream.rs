@@ -24,7 +24,8 @@ pub struct UpstreamSettings {
     pub health: Option<Health>,
     /// The ejection of failing servers. `None` if they are never ejected.
     pub eject: Option<Eject>,
-    /// The most requests in flight at a time; for HTTP/2, the most connections. At least 1.
+    /// The most requests in flight at a time; for HTTP/2, the most connections beyond the first ones of each worker to
+    /// each server. At least 1.
     pub max_connections: usize,
     /// True if HTTP/2 is used: with TLS if the server selects it, without TLS always.
     pub http2: bool,

@@ -23,6 +23,7 @@ use hyper::{
     http::uri::{Authority, Scheme},
 };
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use parking_lot::Mutex;
 use tokio::{
     sync::Notify,
     time::{Instant, timeout_at},
@@ -86,6 +87,8 @@ struct Http2Streams {
     is_suspect: AtomicBool,
     /// The number of response heads that may still arrive, see [`Self::expect`].
     heads_left: AtomicUsize,
+    /// Counts the connection until its last handle is dropped. It is closed soon after.
+    counted: Mutex<CountedConnection>,
 }
 
 impl Http2Streams {
@@ -143,7 +146,7 @@ impl UpstreamConnection {
             read.has_read.wake();
             read.note_heads(heads.count(bytes))
         };
-        let io = TokioIo::new(ObservedStream::new(stream, counted, listener));
+        let io = TokioIo::new(ObservedStream::new(stream, listener));
         let mut builder = http2::Builder::new(TokioExecutor::new());
         builder
             .initial_max_send_streams(0)
@@ -175,6 +178,7 @@ impl UpstreamConnection {
         };
         timeout_at(deadline, settled).await.map_err(|_| Failure::ConnectTimeout)?;
         streams.lent.store(1, Relaxed);
+        *streams.counted.lock() = counted;
         Ok(Self {
             sender: Sender::Http2 { sender, stream: Http2Handle(streams) },
             address,
@@ -339,7 +343,9 @@ struct Http2Handle(Arc<Http2Streams>);
 
 impl Drop for Http2Handle {
     fn drop(&mut self) {
-        self.0.lent.fetch_sub(1, Relaxed);
+        if self.0.lent.fetch_sub(1, Relaxed) == 1 {
+            drop(std::mem::take(&mut *self.0.counted.lock()));
+        }
     }
 }
 

@@ -77,13 +77,13 @@ impl Connector {
     ///
     /// # Errors
     /// The server can't be reached in time.
-    pub async fn connect(
-        self: &Arc<Self>,
+    pub(super) async fn connect(
+        &self,
         url: &ServerUrl,
         location: &ServerAddress,
+        counted: CountedConnection,
         deadline: Instant,
     ) -> Result<UpstreamConnection, Failure> {
-        let counted = CountedConnection::begin(self)?;
         match location {
             ServerAddress::Unix(path) => {
                 let connecting = timeout_at(deadline, UnixStream::connect(path)).await;
@@ -128,25 +128,31 @@ impl std::fmt::Debug for Connector {
     }
 }
 
-/// A connection of an upstream, counted until it is dropped.
-#[derive(Debug)]
-pub(crate) struct CountedConnection(Arc<Connector>);
+/// A connection of an upstream, counted until it is dropped. The default isn't counted.
+#[derive(Debug, Default)]
+pub(crate) struct CountedConnection(Option<(Arc<Connector>, Arc<AtomicUsize>)>);
 
 impl CountedConnection {
-    /// Counts a connection.
+    /// Counts a connection for the upstream, and for a worker that has `of_worker` to the same server.
     ///
     /// # Errors
-    /// The upstream has the most HTTP/2 connections already. (Those for HTTP/1.1 are bounded by the requests in flight.)
-    pub(crate) fn begin(connector: &Arc<Connector>) -> Result<Self, Failure> {
-        let most = if connector.http2 { connector.connections_most.load(Relaxed) } else { usize::MAX };
+    /// The upstream has the most HTTP/2 connections already, and this isn't the worker's only one to the server: a worker can't
+    /// use those of others. (Connections for HTTP/1.1 are bounded by the requests in flight.)
+    pub(super) fn begin(connector: &Arc<Connector>, of_worker: &Arc<AtomicUsize>) -> Result<Self, Failure> {
+        let is_bounded = connector.http2 && of_worker.load(Relaxed) > 0;
+        let most = if is_bounded { connector.connections_most.load(Relaxed) } else { usize::MAX };
         let within = |connections| (connections < most).then_some(connections + 1);
         connector.connections.fetch_update(Relaxed, Relaxed, within).map_err(|_| Failure::Busy)?;
-        Ok(Self(connector.clone()))
+        of_worker.fetch_add(1, Relaxed);
+        Ok(Self(Some((connector.clone(), of_worker.clone()))))
     }
 }
 
 impl Drop for CountedConnection {
     fn drop(&mut self) {
-        self.0.connections.fetch_sub(1, Relaxed);
+        if let Some((connector, of_worker)) = &self.0 {
+            connector.connections.fetch_sub(1, Relaxed);
+            of_worker.fetch_sub(1, Relaxed);
+        }
     }
 }

@@ -174,8 +174,6 @@ pub async fn probe(
             let found = match probe.await {
                 Ok(Ok(status)) if (200..400).contains(&status.as_u16()) => Ok(()),
                 Ok(Ok(status)) => Err(format!("the probe was answered with status {}", status.as_u16())),
-                // This result shows nothing about the server.
-                Ok(Err(Failure::Busy)) => return,
                 Ok(Err(failure)) => Err(failure.cause()),
                 Err(_) => Err("the probe timed out".to_owned()),
             };

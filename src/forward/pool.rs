@@ -65,6 +65,8 @@ pub struct UpstreamServer {
 #[derive(Default)]
 struct Kept {
     connections: RefCell<Vec<Idle>>,
+    /// The number of all connections, kept or in use.
+    count: Arc<AtomicUsize>,
     /// Held while an HTTP/2 connection is opened, so that all waiting exchanges share it.
     connecting: Arc<tokio::sync::Mutex<()>>,
 }
@@ -190,10 +192,11 @@ impl UpstreamServer {
     }
 
     async fn open(&self, deadline: Instant) -> Result<UpstreamConnection, Failure> {
-        self.connector.connect(&self.url, &self.location, deadline).await
+        let counted = CountedConnection::begin(&self.connector, &self.kept.get_or_default().count)?;
+        self.connector.connect(&self.url, &self.location, counted, deadline).await
     }
 
-    /// Sends a GET on a connection of its own, and returns the status of the response.
+    /// Sends a GET on a connection of its own, which doesn't count, and returns the status of the response.
     ///
     /// # Errors
     /// There was no response.
@@ -204,7 +207,9 @@ impl UpstreamServer {
         *request.version_mut() = Version::HTTP_11;
         request.headers_mut().insert(HOST, self.host.clone());
         request.headers_mut().insert(USER_AGENT, HeaderValue::from_static("tollgate"));
-        let mut connection = self.open(deadline).await?;
+        let uncounted = CountedConnection::default();
+        let connecting = self.connector.connect(&self.url, &self.location, uncounted, deadline);
+        let mut connection = connecting.await?;
         match connection.send(&mut Some(request), &self.url).await {
             Ok(response) => Ok(response.status()),
             Err(unanswered) => Err(Failure::Broken(unanswered.cause)),
@@ -236,9 +241,13 @@ impl UpstreamServer {
     }
 
     fn keep(&self, connection: UpstreamConnection) {
-        if !self.is_retired() && !self.connector.has_too_many() {
-            let kept = Idle { connection, since: None };
-            self.kept.get_or_default().connections.borrow_mut().push(kept);
+        if self.is_retired() {
+            return;
+        }
+        let mut kept = self.kept.get_or_default().connections.borrow_mut();
+        // With HTTP/2, each thread may have one connection.
+        if !self.connector.has_too_many() || self.connector.prefers_http2() && kept.is_empty() {
+            kept.push(Idle { connection, since: None });
         }
     }
 }

@@ -467,6 +467,12 @@ fn parts_that_do_not_reach_each_other_are_told() {
         format!("{store}{limit}{}", upstream("http://a:1", "limits = [\"l\"]"))
     };
     let redis = "[store]\nurl = \"redis://a:6379\"\n";
+    let connections = |workers: usize, keys: &str| {
+        let servers = "servers = [\"http://a:1\", \"http://b:1\"]";
+        upstream("http://a:1", "").replace("servers = [\"http://a:1\"]", &format!("{servers}\n{keys}"))
+            + &format!("[server]\nworkers = {workers}\n")
+    };
+    let few = "http2 = true\nmax_connections = 7";
     check(
         Severity::Warning,
         &[
@@ -475,6 +481,8 @@ fn parts_that_do_not_reach_each_other_are_told() {
             (counting("X-Tenant"), &["`x-tenant` that the client sent", "\"global\""]),
             (at("other.example"), &["no certificate", "`other.example`"]),
             (in_flight("", "2000"), &["at most 1024 in flight", "max_connections"]),
+            (connections(4, few), &["8 HTTP/2 connections", "4 workers", "max_connections = 8"]),
+            (connections(600, "http2 = true"), &["1200 HTTP/2 connections", "max_connections = 1200"]),
             (
                 limit("key = [\"global\", \"ip\"]\nrate = \"5/s\""),
                 &["`global` changes nothing", "of its own"],
@@ -489,6 +497,9 @@ fn parts_that_do_not_reach_each_other_are_told() {
         at("gateway"),
         in_flight("", "1024"),
         in_flight(redis, "2000"),
+        connections(3, few),
+        connections(4, "max_connections = 7"),
+        connections(512, "http2 = true"),
     ] {
         let (severities, told) = told(&fine);
         assert_eq!(severities, [], "{fine}: {told}");

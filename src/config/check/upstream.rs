@@ -1,6 +1,6 @@
 //! Checks `[upstreams]`.
 
-use std::{net::IpAddr, ops::Range, path::Path, sync::Arc};
+use std::{net::IpAddr, num::NonZero, ops::Range, path::Path, sync::Arc, thread};
 
 use super::Check;
 use tollgate_limiter::ClientTls;
@@ -8,7 +8,7 @@ use tollgate_limiter::ClientTls;
 use crate::config::{
     Eject, Health, Retries, ServerUrl, Target, UpstreamSettings, Weighted,
     error::Diagnostic,
-    file::{self, ServerList, Spanned, SpannedTable},
+    file::{self, ConfigFile, ServerList, Spanned, SpannedTable},
     value::{Echo, ParsedText},
 };
 
@@ -39,7 +39,7 @@ impl Check<'_, '_> {
                     most: max.0,
                 },
             ),
-            max_connections: upstream.max_connections.0 as usize,
+            max_connections: upstream.max_connections.get_ref().0 as usize,
             http2: upstream.http2,
             tls: tls.map(Arc::new),
         })
@@ -89,6 +89,29 @@ impl Check<'_, '_> {
                 "nothing is retried: this upstream has one server, and retries go to others",
             );
             self.fault(fault.at(&retries.span, "").help("add servers, or leave `retries` out"));
+        }
+    }
+
+    /// Warns of bounds on HTTP/2 connections that the first connections of the workers exceed.
+    pub(super) fn warn_of_exceeded_connections(&mut self, file: &ConfigFile) {
+        let workers = match file.server.value.workers.0 {
+            0 => thread::available_parallelism().map_or(1, NonZero::get),
+            workers => workers as usize,
+        };
+        for SpannedTable { span, value: upstream } in file.upstreams.values() {
+            let servers = upstream.servers.as_ref().map_or(0, |servers| servers.get_ref().0.len());
+            let (first, most) = (workers * servers, &upstream.max_connections);
+            if !upstream.http2 || first <= most.get_ref().0 as usize {
+                continue;
+            }
+            let fault = Diagnostic::warning(format!(
+                "this upstream may have {first} HTTP/2 connections: each of the {workers} workers may have one to each of the {servers} servers"
+            ));
+            let most = most.span();
+            let fault = fault.at(if most.is_empty() { span } else { &most }, "");
+            self.fault(
+                fault.help(format!("write max_connections = {first}, or lower `workers` of [server]")),
+            );
         }
     }
 

@@ -36,9 +36,9 @@ pub(in crate::config) struct UpstreamTable {
     pub health: Option<SpannedTable<HealthTable>>,
     /// Passive health checks: servers that keep failing get no requests for a while. Default: none.
     pub eject: Option<SpannedTable<EjectTable>>,
-    /// Most requests in flight at a time, at least 1; for HTTP/2, most connections. Beyond it, requests get a
-    /// 503. Default: 1024.
-    pub max_connections: Whole<1, 1_000_000>,
+    /// Most requests in flight at a time, at least 1; for HTTP/2, most connections, but each worker may always
+    /// have one to each server. Beyond it, requests get a 503. Default: 1024.
+    pub max_connections: Spanned<Whole<1, 1_000_000>>,
     /// Uses HTTP/2: on TLS connections if the server selects it by ALPN, on others with prior knowledge.
     /// Default: `false`.
     pub http2: bool,
@@ -56,7 +56,7 @@ impl Default for UpstreamTable {
             retries: SpannedTable::default(),
             health: None,
             eject: None,
-            max_connections: Whole(1024),
+            max_connections: Spanned::new(0..0, Whole(1024)),
             http2: false,
             tls: None,
         }

@@ -8,8 +8,6 @@ use std::{
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::forward::connector::CountedConnection;
-
 /// HEADERS, and its flag END_STREAM (RFC 9113, section 6.2).
 const HEADERS: u8 = 1;
 const END_STREAM: u8 = 1;
@@ -50,18 +48,16 @@ impl HeadCount {
     }
 }
 
-/// A byte stream that passes everything read to a function, and fails if the function does. It is counted as
-/// a connection of its upstream.
+/// A byte stream that passes everything read to a function, and fails if the function does.
 pub(super) struct ObservedStream<S, F> {
     stream: S,
     on_read: F,
-    _counted: CountedConnection,
 }
 
 impl<S, F> ObservedStream<S, F> {
     /// Observes a stream.
-    pub(super) fn new(stream: S, counted: CountedConnection, on_read: F) -> Self {
-        Self { stream, on_read, _counted: counted }
+    pub(super) fn new(stream: S, on_read: F) -> Self {
+        Self { stream, on_read }
     }
 }
 

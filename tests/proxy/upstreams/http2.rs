@@ -17,6 +17,7 @@ use tokio::{net::TcpListener, sync::Semaphore};
 use crate::{
     harness::{
         gateway::Gateway,
+        redis::tls::Certificates,
         upstream::{Speech, Upstream, whole},
         wait_until,
     },
@@ -76,6 +77,50 @@ fn one_connection_carries_as_many_requests_as_the_server_takes() {
         assert_eq!(upstream.connections().len(), connections);
         answers.add_permits(20);
         assert!(clients.iter_mut().all(|client| client.answer().text() == "hello"));
+    }
+}
+
+#[test]
+fn beyond_the_most_connections_a_request_is_refused() {
+    let mut builder = http2::Builder::new(TokioExecutor::new());
+    builder.max_concurrent_streams(1);
+    let (upstream, answers) = waiting(Speech::Http2(builder));
+    let gateway = gateway(&upstream.url(), "max_connections = 2");
+    let mut clients = [(); 2].map(|()| gateway.client());
+    for client in &mut clients {
+        client.send(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    }
+    wait_until("both requests arrive", || upstream.count() == 2);
+    assert_eq!(gateway.get("/").json()["code"], "upstream-busy");
+    answers.add_permits(3);
+    assert!(clients.iter_mut().all(|client| client.answer().text() == "hello"));
+    assert_eq!((gateway.get("/").text().as_str(), upstream.connections().len()), ("hello", 2));
+}
+
+/// The bound is of all workers, and the idle connections of one are no use to another.
+#[test]
+fn each_worker_has_a_connection_to_each_server_however_few_there_may_be() {
+    let certificates = Certificates::for_server(&["127.0.0.1"]);
+    let hello = |speech| Upstream::speaking(speech, |_| async { Response::new(whole("hello")) });
+    let tls = |protocols: &[&str]| Speech::Tls(certificates.server(protocols, false));
+    let both = |speech: &Speech| [hello(speech.clone()), hello(speech.clone())];
+    // The last ones decline HTTP/2.
+    for servers in [both(&cleartext_http2()), both(&tls(&["h2"])), both(&tls(&["http/1.1"]))] {
+        let roots = if servers[0].url().starts_with("https") {
+            format!("tls = {{ ca = {:?} }}", certificates.path("ca.pem"))
+        } else {
+            String::new()
+        };
+        let keys = format!(
+            "http2 = true\nmax_connections = 1\nbalance = \"round-robin\"\ntimeouts = {{ idle = \"1h\" }}\n{roots}"
+        );
+        let list = servers.each_ref().map(|server| quoted(server.url()));
+        let gateway = Gateway::start(&format!("[server]\nworkers = 4\n{}", forward_to(&list, &keys)));
+        for _ in 0..100 {
+            assert_eq!(gateway.get("/").text(), "hello");
+        }
+        let connections = servers.each_ref().map(|server| server.connections().len());
+        assert!(connections.iter().all(|count| (2..=4).contains(count)), "{connections:?}");
     }
 }
 
@@ -148,7 +193,8 @@ fn a_connection_that_idles_too_long_is_closed() {
 #[test]
 fn a_connection_on_which_an_answer_is_late_gets_no_more_requests() {
     let (upstream, answers) = waiting(cleartext_http2());
-    let gateway = gateway(&upstream.url(), "timeouts = { response = \"100ms\" }");
+    // The connection that gets no more doesn't count.
+    let gateway = gateway(&upstream.url(), "max_connections = 1\ntimeouts = { response = \"100ms\" }");
     assert_eq!(gateway.get("/").status, 504);
     // The first one may take one, its end not having come.
     answers.add_permits(2);

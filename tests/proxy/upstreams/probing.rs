@@ -13,18 +13,22 @@ use hyper::Response;
 use crate::{
     harness::{
         gateway::Gateway,
-        upstream::{Upstream, whole},
+        upstream::{Speech, Upstream, whole},
         wait_until,
         wire::WireUpstream,
     },
-    proxy::{forward_to, quoted},
+    proxy::{cleartext_http2, forward_to, quoted},
 };
 
 /// A server that answers probes of `/healthz` by whether it is well, and all else with 200.
 fn patient() -> (Upstream, Arc<AtomicBool>) {
+    patient_speaking(Speech::Http1)
+}
+
+fn patient_speaking(speech: Speech) -> (Upstream, Arc<AtomicBool>) {
     let is_well = Arc::new(AtomicBool::new(true));
     let asked = is_well.clone();
-    let upstream = Upstream::start(move |request| {
+    let upstream = Upstream::speaking(speech, move |request| {
         let is_bad = request.uri().path() == "/healthz" && !asked.load(SeqCst);
         let status = if is_bad { 500 } else { 200 };
         async move { Response::builder().status(status).body(whole("")).unwrap() }
@@ -61,6 +65,18 @@ fn a_server_that_fails_its_probes_gets_no_requests_until_it_passes_them() {
     wait_until("it is found up", || gateway.log().contains("up: probes succeed"));
     ask(&gateway, 10);
     assert_eq!((requests(&sick, "/"), requests(&other, "/")), (7, 17));
+}
+
+#[test]
+fn probes_need_none_of_the_connections_that_requests_may_have() {
+    let (server, is_well) = patient_speaking(cleartext_http2());
+    let health = "health = { path = \"/healthz\", interval = \"20ms\" }";
+    let keys = format!("http2 = true\nmax_connections = 1\ntimeouts = {{ idle = \"1h\" }}\n{health}");
+    let toml = forward_to(&[quoted(server.url())], &keys);
+    let gateway = Gateway::start(&format!("[server]\nworkers = 1\n{toml}"));
+    ask(&gateway, 1);
+    is_well.store(false, SeqCst);
+    wait_until("it is found down", || gateway.log().contains("down: the probe was answered with status 500"));
 }
 
 #[test]
