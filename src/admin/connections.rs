@@ -1,11 +1,17 @@
 //! Operators' connections. Their number is small. If all are in use, the one that has waited longest for its client is
-//! closed, so clients that connect and send nothing block nobody.
+//! closed, and the others end with their next response. So clients that connect and send nothing block nobody, nor do those
+//! that send many requests at once.
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use axum::{Router, extract::ConnectInfo};
 use http_body::Body as _;
-use hyper::{body::Incoming, server::conn::http1, service::service_fn};
+use hyper::{
+    body::Incoming,
+    header::{CONNECTION, HeaderValue},
+    server::conn::http1,
+    service::service_fn,
+};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use parking_lot::Mutex;
 use tokio::{
@@ -29,6 +35,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 struct Connections {
     tasks: JoinSet<()>,
     open: Vec<(WaitingSince, AbortHandle)>,
+    /// Each task holds a clone, so that all know their number.
+    place: Arc<()>,
 }
 
 /// The time since which a connection waits for its client. `None` while it doesn't wait.
@@ -56,7 +64,7 @@ impl Connections {
         #[cfg(target_os = "linux")]
         let _ = socket2::SockRef::from(&stream).set_tcp_user_timeout(Some(SILENCE_MOST));
         let waiting = WaitingSince::new(Mutex::new(Some(Instant::now())));
-        let task = self.tasks.spawn(serve(stream, peer, router, waiting.clone()));
+        let task = self.tasks.spawn(serve(stream, peer, router, waiting.clone(), self.place.clone()));
         self.open.push((waiting, task));
     }
 
@@ -83,16 +91,23 @@ impl Connections {
     }
 }
 
-async fn serve(stream: TcpStream, peer: SocketAddr, router: Router, waiting: WaitingSince) {
+async fn serve(stream: TcpStream, peer: SocketAddr, router: Router, waiting: WaitingSince, place: Arc<()>) {
+    let places = Arc::downgrade(&place);
     let service = service_fn(move |mut request: hyper::Request<Incoming>| {
         // Until the body has arrived, the connection still waits for its client.
         *waiting.lock() = (!request.body().is_end_stream()).then(Instant::now);
         request.extensions_mut().insert(ConnectInfo(peer));
-        let (answer, waiting) = (router.clone().oneshot(request), waiting.clone());
+        let (answer, waiting, places) = (router.clone().oneshot(request), waiting.clone(), places.clone());
         async move {
-            let answer = answer.await?;
+            // A client that pipelines requests takes turns with others.
+            yield_now().await;
+            let mut answer = answer.await?;
             // A response without a length is an event stream, which doesn't wait for its client.
             *waiting.lock() = answer.body().size_hint().exact().map(|_| Instant::now());
+            // One is the acceptor's.
+            if places.strong_count() > MOST {
+                answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+            }
             Ok::<_, std::convert::Infallible>(answer)
         }
     });

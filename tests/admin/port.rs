@@ -260,6 +260,35 @@ fn silent_connections_delay_nobody() {
     }
 }
 
+/// The others have five seconds for another request each. So all places are taken when the first of the thousand is answered.
+#[test]
+fn who_sends_many_requests_at_once_keeps_no_place_that_others_wait_for() {
+    const LIVEZ: &str = "GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    let gateway = gateway("5/h", "");
+    let connect = || TcpStream::connect(admin(&gateway)).unwrap();
+    let is_answered_once = |_| {
+        let _others: Vec<Client> = (0..63)
+            .map(|_| {
+                let mut client = Client::connect(admin(&gateway).parse().unwrap());
+                client.send(LIVEZ.as_bytes());
+                assert_eq!(client.answer().status, 200);
+                client
+            })
+            .collect();
+        let mut many = connect();
+        // It may be reset before it has sent all.
+        let _ = many.write_all(LIVEZ.repeat(1_000).as_bytes());
+        assert_eq!(ask(&gateway, "GET /livez HTTP/1.1\r\nHost: localhost", ""), (200, "ok\n".to_owned()));
+        let mut answers = Vec::new();
+        let _ = many.read_to_end(&mut answers);
+        let answers = String::from_utf8(answers).unwrap();
+        assert!(answers.starts_with("HTTP/1.1 200"), "{answers}");
+        answers.matches("HTTP/1.1 200").count() == 1 && answers.contains("connection: close")
+    };
+    // A machine that stands still for seconds ends the others.
+    assert!((0..3).any(is_answered_once));
+}
+
 /// Clients that send their requests as they connect are answered, however many others connect at once.
 #[test]
 fn a_crowd_that_connects_at_once_is_answered() {
