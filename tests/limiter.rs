@@ -5,6 +5,7 @@ mod bounds;
 mod delays;
 mod fairness;
 mod overrides;
+mod quotas;
 mod refusing;
 mod releasing;
 mod sharing;

@@ -7,6 +7,7 @@ use std::{
 
 use crate::{
     harness::{
+        client::Client,
         gateway::Gateway,
         judge::{in_time, judge, within},
         redis::Redis,
@@ -177,4 +178,32 @@ fn those_who_wait_are_held_to_the_rate_of_a_pattern() {
     gateway.reload(&toml("2/40s"));
     assert_eq!(client.answer().status, 200);
     assert!(since.elapsed() < 30_000 * MS, "served after {:?}", since.elapsed());
+}
+
+#[test]
+fn those_who_wait_are_refused_for_good_by_a_rate_of_zero() {
+    let redis = Redis::start();
+    for store in ["", &redis.store()] {
+        let keys = "key = \"header:x-key\"\nwait = \"1h\"\nrate = \"1/h\"";
+        let gateway = Gateway::start(&format!(
+            "[server]\nworkers = 1\n[admin]\nlisten = \"127.0.0.1:0\"\n{store}{}",
+            limit_all(keys)
+        ));
+        let (_, admin) = gateway.greeting().split_once("dashboard: http://").unwrap();
+        let admin = admin.lines().next().unwrap().parse().unwrap();
+        assert_eq!(gateway.client().get_with("/", "x-key: a\r\n").status, 200);
+        let mut waiting = gateway.client();
+        waiting.send(b"GET / HTTP/1.1\r\nHost: a\r\nx-key: a\r\n\r\n");
+        assert!(!waiting.hears_within(200 * MS));
+        let body = "{\"rate\":\"0\"}";
+        let set = Client::connect(admin).ask(&format!(
+            "PUT /api/limits/l/keys/a/override\nHost: 127.0.0.1\nContent-Type: application/json\nContent-Length: {}\n\n{body}",
+            body.len()
+        ));
+        assert_eq!(set.status / 100, 2, "{set:?}");
+        let refused = waiting.answer();
+        assert_eq!((refused.status, refused.header("retry-after")), (429, None));
+        // The only worker serves others.
+        assert_eq!(gateway.client().get_with("/", "x-key: b\r\n").status, 200);
+    }
 }

@@ -2,8 +2,8 @@
 //!
 //! A request that a limit refuses joins the queue of the bucket with the greatest delay. While a queue isn't
 //! empty, newcomers of any cost join its end. When there will be room for a waiter is known: it is the delay for
-//! its permits and those ahead of it. One that this would keep beyond its deadline is refused at once. Nobody
-//! polls: the one at the front sleeps until its room appears, and then all are asked for, in one call, whose
+//! its permits and those ahead of it, by its own quota, but not before theirs. One that this would keep beyond its
+//! deadline is refused at once. Nobody polls: the one at the front sleeps until its room appears, and then all are asked for, in one call, whose
 //! room has appeared by then. Where other gateways wait for the same bucket, all get equal shares ([`fairness`]).
 //!
 //! A waiter that leaves gives up its place, and those behind are looked at again. If others have taken the room meanwhile,
@@ -59,6 +59,7 @@ pub(crate) struct WaitingRequest {
 }
 
 /// The bucket that a request waits for.
+#[derive(Clone)]
 pub(crate) struct Awaited {
     pub(crate) ask: Ask,
     pub(crate) bucket: Bytes,
@@ -78,9 +79,14 @@ pub(crate) enum WaitResult {
 }
 
 impl Awaited {
+    /// Permits that it takes.
+    pub(crate) fn cost(&self) -> u64 {
+        self.ask.cost.into()
+    }
+
     /// Permits that must be free, of which it may take none.
     pub(crate) fn needs(&self) -> u64 {
-        u64::from(self.ask.cost.max(1))
+        self.cost().max(1)
     }
 
     /// Returns the refusal, with the delay that the store stated, or until the waiters ahead have made room.

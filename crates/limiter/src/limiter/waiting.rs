@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use futures_util::future::join_all;
-use tokio::{select, time::Instant};
+use tokio::{select, task::yield_now, time::Instant};
 
 use crate::{
     Ask, Asks, Limit, Limited, Refusal,
@@ -12,7 +12,10 @@ use crate::{
     wait::{Awaited, NextStep, Patience, RateOfKey, RoomEstimate, StayEnd, WaitResult, WaitingRequest},
 };
 
-use super::{Limiter, failure::denial};
+use super::{
+    Limiter,
+    failure::{UNKNOWN_ROOM, denial},
+};
 
 impl Limiter {
     /// Returns the queue that a newcomer joins, if others wait there.
@@ -109,7 +112,11 @@ impl Limiter {
             let step = async {
                 match next {
                     NextStep::Rest(until) => place.rest(until).await,
-                    _ => self.look_ahead(awaited).await,
+                    _ => {
+                        self.look_ahead(&awaited.bucket).await;
+                        // It may have had nothing to wait for.
+                        yield_now().await;
+                    }
                 }
             };
             select! {
@@ -130,35 +137,41 @@ impl Limiter {
 
     /// Refuses a request since too many wait, or nobody may any more.
     pub(super) async fn turn_away(&self, awaited: &Awaited) -> WaitResult {
-        let now = Instant::now();
-        let refusal = match self.waits.room_behind(awaited) {
-            RoomEstimate::At(free_at) => awaited.refusal(None, Some(free_at), now),
-            RoomEstimate::Told(permits) => match self.look(awaited, permits).await {
-                Ok(outcome) => awaited.refusal(Some(outcome), None, now),
+        let (mut room, mut stated) = (self.waits.room_behind(awaited, None), None);
+        if let RoomEstimate::Told(permits) = room {
+            stated = match self.look(awaited, permits).await {
+                Ok(outcome) => Some(outcome),
                 Err(cause) => {
-                    let Awaited { ask, quota, .. } = awaited;
-                    Refusal::StoreUnavailable { cause, denied_by: vec![denial(ask, *quota)] }
+                    let denied_by = vec![denial(&awaited.ask, awaited.quota)];
+                    return WaitResult::Taken(Err(Refusal::StoreUnavailable { cause, denied_by }));
                 }
-            },
-            RoomEstimate::Unknown => {
-                let window = Duration::from_micros(awaited.quota.window_us);
-                awaited.refusal(None, Some(now + window), now)
-            }
+            };
+            room = self.waits.room_behind(awaited, stated);
+        }
+        let now = Instant::now();
+        let free_at = match room {
+            RoomEstimate::At(free_at) => Some(free_at),
+            RoomEstimate::Never => None,
+            _ => Some(now + Duration::from_micros(awaited.quota.window_us)),
         };
-        WaitResult::Taken(Err(refusal))
+        WaitResult::Taken(Err(awaited.refusal(stated, free_at, now)))
     }
 
     /// Asks the store about the waiters of a queue for which the time of room isn't known yet.
-    pub(super) async fn look_ahead(&self, awaited: &Awaited) {
-        // The limit may have been changed since.
-        let awaited = &self.awaited(&awaited.ask, awaited.until);
-        let wanted = self.waits.settle(awaited, |permits| {
-            self.refusals.remembered(&awaited.bucket, awaited.quota, permits).map(Ok)
+    pub(super) async fn look_ahead(&self, bucket: &Bytes) {
+        // The limits may have been changed since.
+        let renewed = |awaited: &Awaited| self.awaited(&awaited.ask, awaited.until);
+        let wanted = self.waits.settle(bucket, renewed, |awaited, permits| {
+            self.refusals.remembered(bucket, awaited.quota, permits)
         });
-        let looks = wanted.iter().map(async |permits| (*permits, self.look(awaited, *permits).await));
+        let looks = wanted.iter().map(async |(awaited, permits)| {
+            // Without an answer the failure policy decides, when it is its turn.
+            (awaited.quota, *permits, self.look(awaited, *permits).await.unwrap_or(UNKNOWN_ROOM))
+        });
         let told = join_all(looks).await;
-        self.waits.settle(awaited, |permits| {
-            told.iter().find(|(other, _)| *other == permits).map(|(_, outcome)| outcome.clone())
+        self.waits.settle(bucket, renewed, |awaited, permits| {
+            let of_these = |(quota, of, _): &&_| (*quota, *of) == (awaited.quota, permits);
+            told.iter().find(of_these).map(|(.., outcome)| *outcome)
         });
     }
 

@@ -25,7 +25,7 @@ use tokio::{
 use crate::{
     algorithm::{Algorithm, Quota},
     metrics::{Histogram, Page},
-    store::{Outcome, StoreError},
+    store::Outcome,
 };
 
 use super::{
@@ -74,20 +74,15 @@ struct Queue {
     waiters: VecDeque<Waiter>,
     /// A call is made for some of them.
     is_asking: bool,
-    /// The quota by which other gateways count the bucket, too. `None` if there are none.
-    shared: Option<Quota>,
 }
 
 struct Waiter {
     id: u64,
     request: Arc<WaitingRequest>,
-    /// Permits that must be free for it, beside those ahead.
-    needs: u64,
-    /// Permits that it takes.
-    cost: u64,
-    /// The time of room for it and for those ahead of it. Unknown until the store has stated it.
+    awaited: Awaited,
+    /// The time of room for it and for those ahead of it, and not before theirs. If it is unknown, so are those of all
+    /// behind it.
     free_at: Option<Instant>,
-    until: Option<Instant>,
     /// Tells it to look for what is next.
     turn: Arc<Notify>,
     answer: oneshot::Sender<WaitResult>,
@@ -115,10 +110,12 @@ pub(crate) enum NextStep {
 
 /// An estimate of the time at which permits are free.
 pub(crate) enum RoomEstimate {
-    /// The store.
+    /// The store is to tell when so many are free.
     Told(u32),
-    /// The waiters that take them before.
+    /// The time, as far as it is known.
     At(Instant),
+    /// Never: the quota is smaller.
+    Never,
     /// Unknown until the times of waiters ahead are known.
     Unknown,
 }
@@ -166,17 +163,12 @@ impl Waits {
         self.queues.lock().by_bucket.get(bucket).is_some_and(|queue| !queue.waiters.is_empty())
     }
 
-    /// Estimates when there would be room at the end of a queue.
-    pub(crate) fn room_behind(&self, awaited: &Awaited) -> RoomEstimate {
-        if *self.ended.borrow() {
-            return RoomEstimate::Told(awaited.needs() as u32);
-        }
-        let queues = self.queues.lock();
-        let queue = queues.by_bucket.get(&awaited.bucket);
-        queue.map_or(RoomEstimate::Told(awaited.needs() as u32), |queue| {
-            let ahead: u64 = queue.waiters.iter().map(|waiter| waiter.cost).sum();
-            queue.room(awaited.quota, queue.waiters.len(), ahead + awaited.needs())
-        })
+    /// Estimates when there would be room at the end of a queue. `stated` is what the store told of the permits.
+    pub(crate) fn room_behind(&self, awaited: &Awaited, stated: Option<Outcome>) -> RoomEstimate {
+        let (queues, empty) = (self.queues.lock(), Queue::default());
+        let queue = queues.by_bucket.get(&awaited.bucket).filter(|_| !*self.ended.borrow()).unwrap_or(&empty);
+        let ahead = queue.waiters.iter().map(|waiter| waiter.awaited.cost()).sum();
+        queue.room(awaited, queue.waiters.len(), ahead, stated)
     }
 
     /// Takes a place at the end of a queue, unless too many wait. `free_at` holds if nobody is ahead.
@@ -194,15 +186,12 @@ impl Waits {
         queues.next_id += 1;
         let (id, turn) = (queues.next_id, Arc::<Notify>::default());
         let queue = queues.by_bucket.entry(awaited.bucket.clone()).or_default();
-        queue.shared = awaited.is_shared.then_some(awaited.quota);
         let (answer, answered) = oneshot::channel();
         queue.waiters.push_back(Waiter {
             id,
             request: request.clone(),
-            needs: awaited.needs(),
-            cost: awaited.ask.cost.into(),
+            awaited: awaited.clone(),
             free_at: free_at.filter(|_| queue.waiters.is_empty()),
-            until: awaited.until,
             turn: turn.clone(),
             answer,
         });
@@ -220,13 +209,14 @@ impl Waits {
             return NextStep::Rest(None);
         };
         let (waiter, first) = (&queue.waiters[at], &queue.waiters[0]);
-        let until = waiter.until.filter(|until| *until > now);
+        let until = waiter.awaited.until.filter(|until| *until > now);
         // The one at the front acts for all. Should it be late, so does one whose time is over.
-        let is_over = waiter.until.is_some() && until.is_none();
+        let is_over = waiter.awaited.until.is_some() && until.is_none();
         if queue.is_asking || (at > 0 && !is_over) {
             return NextStep::Rest(until);
         }
-        let pace = queue.shared.map_or(AskPace::ALONE, |quota| fairness.pace(&place.bucket, quota, now));
+        let pace =
+            queue.shared_quota().map_or(AskPace::ALONE, |quota| fairness.pace(&place.bucket, quota, now));
         let ask_at = queue.ask_at(pace);
         if ask_at.is_some_and(|at| at <= now) || (is_over && first.has_room(now)) {
             queue.is_asking = true;
@@ -239,50 +229,46 @@ impl Waits {
         NextStep::Rest(ask_at)
     }
 
-    /// Works out when there will be room for the waiters of whom it isn't known, and refuses those for whom that
-    /// is too late. Returns of how many permits the store is to tell.
+    /// Works out when there will be room for the waiters of whom it isn't known, by the quota that each has now, and
+    /// refuses those for whom that is too late. Returns of how many permits the store is to tell: of none only if no time
+    /// is left unknown.
     pub(crate) fn settle(
         &self,
-        awaited: &Awaited,
-        told: impl Fn(u32) -> Option<Result<Outcome, StoreError>>,
-    ) -> Vec<u32> {
+        bucket: &Bytes,
+        renewed: impl Fn(&Awaited) -> Awaited,
+        told: impl Fn(&Awaited, u32) -> Option<Outcome>,
+    ) -> Vec<(Awaited, u32)> {
         let mut queues = self.queues.lock();
         let (mut wanted, mut ahead, mut at) = (Vec::new(), 0, 0);
-        let Some(queue) = queues.by_bucket.get_mut(&awaited.bucket) else { return wanted };
-        let now = Instant::now();
+        let Some(queue) = queues.by_bucket.get_mut(bucket) else { return wanted };
         while at < queue.waiters.len() && wanted.len() < TOGETHER_MOST {
             if queue.waiters[at].free_at.is_none() {
-                let (waiter, mut refusal) = (&queue.waiters[at], None);
-                let free_at = match queue.room(awaited.quota, at, ahead + waiter.needs) {
-                    RoomEstimate::At(free_at) => Some(free_at),
-                    RoomEstimate::Unknown => None,
-                    RoomEstimate::Told(permits) => match told(permits) {
-                        Some(Ok(outcome)) => {
-                            refusal = Some(outcome);
-                            // What never fits is free never.
-                            outcome.delay_us.map(|delay_us| now + Duration::from_micros(delay_us))
-                        }
-                        // The failure policy decides.
-                        Some(Err(_)) => Some(now),
-                        None => {
-                            wanted.push(permits);
-                            None
-                        }
-                    },
+                let awaited = renewed(&queue.waiters[at].awaited);
+                let (mut room, mut stated) = (queue.room(&awaited, at, ahead, None), None);
+                if let RoomEstimate::Told(permits) = room {
+                    stated = told(&awaited, permits);
+                    match stated {
+                        Some(_) => room = queue.room(&awaited, at, ahead, stated),
+                        None => wanted.push((awaited.clone(), permits)),
+                    }
+                }
+                let now = Instant::now();
+                let (free_at, is_never) = match room {
+                    RoomEstimate::At(free_at) => (Some(free_at), false),
+                    room => (None, matches!(room, RoomEstimate::Never)),
                 };
-                let is_late = |free_at: Instant| waiter.until.is_some_and(|until| free_at > until.max(now));
-                if free_at.map_or(refusal.is_some(), is_late) {
-                    let refusal = awaited.refusal(refusal, free_at, now);
+                let is_late = |until: Instant| free_at.is_some_and(|free_at| free_at > until.max(now));
+                if is_never || awaited.until.is_some_and(is_late) {
+                    let refusal = awaited.refusal(stated, free_at, now);
                     self.take_out(queue, at, WaitResult::Taken(Err(refusal)));
                     queue.forget_behind(at);
                     continue;
                 }
                 queue.waiters[at].free_at = free_at;
             }
-            ahead += queue.waiters[at].cost;
+            ahead += queue.waiters[at].awaited.cost();
             at += 1;
         }
-        wanted.dedup();
         queue.tell_first();
         wanted
     }
@@ -292,8 +278,9 @@ impl Waits {
         let Queues { by_bucket, fairness, .. } = &mut *self.queues.lock();
         let Some(queue) = by_bucket.get_mut(bucket) else { return };
         let Some(at) = queue.find(id) else { return };
-        if let Some(quota) = queue.shared.filter(|_| matches!(answer, WaitResult::Taken(Ok(_)))) {
-            fairness.granted(bucket, quota, queue.waiters[at].cost, Instant::now());
+        let awaited = &queue.waiters[at].awaited;
+        if awaited.is_shared && matches!(answer, WaitResult::Taken(Ok(_))) {
+            fairness.granted(bucket, awaited.quota, awaited.cost(), Instant::now());
         }
         self.take_out(queue, at, answer);
     }
@@ -303,7 +290,7 @@ impl Waits {
         let Queues { by_bucket, fairness, .. } = &mut *self.queues.lock();
         let Some(queue) = by_bucket.get_mut(bucket) else { return };
         queue.forget_behind(0);
-        if let Some(quota) = queue.shared {
+        if let Some(quota) = queue.shared_quota() {
             fairness.lost(bucket, quota, Instant::now());
         }
     }
@@ -314,7 +301,7 @@ impl Waits {
         let Some(queue) = queues.by_bucket.get_mut(bucket) else { return };
         if let Some(at) = queue.find(id) {
             queue.forget_behind(at);
-            queue.waiters[at].until = until;
+            queue.waiters[at].awaited.until = until;
             queue.waiters[at].free_at = Some(free_at).filter(|_| at == 0);
         }
     }
@@ -371,13 +358,19 @@ impl Queue {
         self.waiters.iter().position(|waiter| waiter.id == id)
     }
 
+    /// Returns the first one's quota, if other gateways count the bucket, too.
+    fn shared_quota(&self) -> Option<Quota> {
+        let awaited = &self.waiters.front()?.awaited;
+        awaited.is_shared.then_some(awaited.quota)
+    }
+
     /// Returns when the first is to ask: some time after its room has appeared, but not beyond the time of anybody who
     /// goes along.
     fn ask_at(&self, pace: AskPace) -> Option<Instant> {
         let free_at = self.waiters.front()?.free_at?;
         let ask_at = free_at + pace.pause;
         let along = self.waiters.iter().take_while(|waiter| waiter.has_room(ask_at));
-        let until = along.filter_map(|waiter| waiter.until).min();
+        let until = along.filter_map(|waiter| waiter.awaited.until).min();
         Some(until.map_or(ask_at, |until| until.clamp(free_at, ask_at)))
     }
 
@@ -390,36 +383,46 @@ impl Queue {
         let (mut left, mut count) = (if is_paused { 0 } else { pace.permits }, 0);
         let with_room = self.waiters.iter().take(TOGETHER_MOST).take_while(|waiter| waiter.has_room(now));
         for (at, waiter) in with_room.enumerate() {
-            let is_over = waiter.until.is_some_and(|until| until <= now);
-            if at == count && (at == 0 || waiter.needs <= left) || is_over {
+            let (needs, is_over) =
+                (waiter.awaited.needs(), waiter.awaited.until.is_some_and(|until| until <= now));
+            if at == count && (at == 0 || needs <= left) || is_over {
                 count = at + 1;
             }
-            left = left.saturating_sub(waiter.needs);
+            left = left.saturating_sub(needs);
         }
         count
     }
 
-    /// Estimates when `permits` are free, including those that the first `before` waiters take.
-    fn room(&self, quota: Quota, before: usize, permits: u64) -> RoomEstimate {
-        let Some(excess @ 1..) = permits.checked_sub(quota.capacity().into()) else {
-            return RoomEstimate::Told(permits as u32);
-        };
-        // All that is in use by now must leave, and then so many that those ahead will have taken.
-        let mut taken = 0;
+    /// Estimates when there is room for a request behind the first `before` waiters, which take `ahead` permits. `stated`
+    /// is what the store told of all these permits, if it was asked.
+    fn room(&self, awaited: &Awaited, before: usize, ahead: u64, stated: Option<Outcome>) -> RoomEstimate {
+        let permits = ahead + awaited.needs();
+        let quota = awaited.quota.at(stated.and_then(|stated| stated.rate));
+        let excess = permits.saturating_sub(quota.capacity().into());
+        if stated.is_none() && (excess == 0 || quota.algorithm.is_changed_by_others()) {
+            return RoomEstimate::Told(permits.try_into().unwrap_or(u32::MAX));
+        }
         let mut ahead = self.waiters.iter().take(before);
-        let last = ahead.find(|waiter| {
-            taken += waiter.cost;
-            taken >= excess
-        });
-        let Some(taken_at) = last.and_then(|last| last.free_at) else { return RoomEstimate::Unknown };
-        let after_us = match quota.algorithm {
-            // Permits drain one after the other.
-            Algorithm::Gcra { .. } => {
-                permits.abs_diff(taken).saturating_mul(quota.window_us).div_ceil(quota.permits.max(1).into())
+        let free_at = match stated.and_then(|stated| stated.delay_us) {
+            Some(delay_us) => Instant::now() + Duration::from_micros(delay_us),
+            None => {
+                // All that is in use by now must leave, and then so many that those ahead will have taken.
+                let mut taken = 0;
+                let last = ahead.clone().find(|waiter| {
+                    taken += waiter.awaited.cost();
+                    taken >= excess
+                });
+                let Some(last) = last else { return RoomEstimate::Never };
+                let Some(taken_at) = last.free_at else { return RoomEstimate::Unknown };
+                taken_at + Duration::from_micros(back_in_us(quota, permits.abs_diff(taken)))
             }
-            _ => quota.window_us + quota.lag_us(),
         };
-        RoomEstimate::At(taken_at + Duration::from_micros(after_us))
+        // Quotas may differ, and nobody is served before those ahead.
+        match ahead.next_back() {
+            Some(Waiter { free_at: None, .. }) => RoomEstimate::Unknown,
+            Some(Waiter { free_at: Some(others_at), .. }) => RoomEstimate::At(free_at.max(*others_at)),
+            None => RoomEstimate::At(free_at),
+        }
     }
 
     /// There may be room earlier or later than was known.
@@ -437,6 +440,15 @@ impl Queue {
 impl Waiter {
     fn has_room(&self, now: Instant) -> bool {
         self.free_at.is_some_and(|free_at| free_at <= now)
+    }
+}
+
+/// Returns the time after which permits are free again that have been taken last, and so many more.
+fn back_in_us(quota: Quota, more: u64) -> u64 {
+    match quota.algorithm {
+        // Permits drain one after the other.
+        Algorithm::Gcra { .. } => more.saturating_mul(quota.window_us).div_ceil(quota.permits.max(1).into()),
+        _ => quota.window_us + quota.lag_us(),
     }
 }
 
