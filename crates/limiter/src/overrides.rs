@@ -94,9 +94,32 @@ impl KnownOverrides {
             self.limits.remove(limit);
         }
     }
+
+    /// Drops those that have ended. The store drops them without a change.
+    fn drop_ended(&mut self, now: Instant) {
+        self.limits.retain(|_, of_limit| {
+            if of_limit.count(|held| !held.holds(|| now)) > 0 {
+                let of_limit = Arc::make_mut(of_limit);
+                of_limit.own = of_limit.own.filter(|held| held.holds(|| now));
+                of_limit.keys.retain(|_, held| held.holds(|| now));
+            }
+            of_limit.count(|_| true) > 0
+        });
+    }
+}
+
+impl LimitOverrides {
+    fn count(&self, counts: impl Fn(&HeldRate) -> bool) -> usize {
+        self.keys.values().chain(&self.own).filter(|held| counts(held)).count()
+    }
 }
 
 impl HeldRate {
+    /// Returns true until it ends. Most never do, so the time is asked for last.
+    fn holds(&self, now: impl FnOnce() -> Instant) -> bool {
+        self.until.is_none_or(|until| until > now())
+    }
+
     /// The limit may have had another algorithm when it was set: what is no window of this one's isn't taken
     /// for one.
     fn rate_for(&self, own: Quota) -> Rate {
@@ -242,7 +265,7 @@ impl Overridden {
     /// Notes a change. One that follows others that aren't known holds at once, but doesn't count as known: their
     /// messages are on their way, and its own behind them.
     pub(crate) fn note(&self, change: OverrideChange) -> Follows {
-        let _replacing = self.replacing.lock();
+        let (_replacing, now) = (self.replacing.lock(), Instant::now());
         let read = self.read.load_full();
         if change.version <= read.version {
             return Follows::Known;
@@ -252,7 +275,8 @@ impl Overridden {
         if follows == Follows::Next {
             next.version = change.version;
         }
-        next.set(&change.field, change.set, Instant::now());
+        next.drop_ended(now);
+        next.set(&change.field, change.set, now);
         self.replace(next);
         follows
     }
@@ -274,10 +298,10 @@ impl Overridden {
         self.read.store(Arc::new(read));
     }
 
-    /// Returns the number of overrides.
+    /// Returns the number of overrides that hold.
     pub(crate) fn len(&self) -> usize {
-        let limits = self.read.load();
-        limits.limits.values().map(|limit| usize::from(limit.own.is_some()) + limit.keys.len()).sum()
+        let (read, now) = (self.read.load(), Instant::now());
+        read.limits.values().map(|limit| limit.count(|held| held.holds(|| now))).sum()
     }
 
     /// Returns the override of a key: that of the key itself, or else that of the limit.
@@ -289,7 +313,7 @@ impl Overridden {
         let of_limit = read.limits.get(limit.name())?;
         let own = key.and_then(|key| of_limit.keys.get(key.as_str()));
         let mut held = own.into_iter().chain(&of_limit.own);
-        let held = held.find(|held| held.until.is_none_or(|until| until > Instant::now()))?;
+        let held = held.find(|held| held.holds(Instant::now))?;
         let rate = held.rate_for(limit.quota);
         Quota::new(limit.quota.algorithm, rate).is_countable().then_some((rate, held.scope))
     }
@@ -349,6 +373,28 @@ mod tests {
         overridden
             .replace(KnownOverrides { version: 1, limits: HashMap::from([("l".to_owned(), of_limit)]) });
         overridden
+    }
+
+    #[test]
+    fn what_has_ended_is_neither_counted_nor_kept() {
+        let overridden = Overridden::new("t");
+        let set = |version: u64, lasts: Option<Duration>| {
+            let set = Override { rate: "5/s".parse().unwrap(), scope: None, lasts };
+            let field = format!("{} caller={version}", if version < 20 { "l" } else { "m" });
+            overridden.note(OverrideChange { before: version - 1, version, field, set: Some(set) });
+        };
+        let kept =
+            || overridden.read.load().limits.values().map(|limit| limit.count(|_| true)).collect::<Vec<_>>();
+        set(1, Some(Duration::from_secs(3_600)));
+        set(2, None);
+        for version in 3..40 {
+            set(version, Some(Duration::ZERO));
+            assert_eq!(overridden.len(), 2);
+        }
+        // The last one is dropped by the next change.
+        assert_eq!(kept().iter().sum::<usize>(), 3);
+        set(40, None);
+        assert_eq!((overridden.len(), kept().iter().sum()), (3, 3));
     }
 
     /// A lease of a millisecond would end before it is renewed.
