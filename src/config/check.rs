@@ -59,17 +59,17 @@ pub(super) fn check(
     check.refuse_equal_addresses(&file);
     check.warn_of_own_servers(&file);
     check.warn_of_exceeded_connections(&file);
-    let server = check.server(file.server, folder);
-    let store = check.store(file.store.value, folder);
-    let jwt = file.jwt.and_then(|table| check.jwt(table, folder)).map(Arc::new);
+    let server = check.server(file.server);
+    let store = check.store(file.store.value);
+    let jwt = file.jwt.and_then(|table| check.jwt(table)).map(Arc::new);
     let admin = file.admin.and_then(|table| check.admin(table));
-    let decisions = file.decisions.and_then(|table| check.decisions(table, folder));
+    let decisions = file.decisions.and_then(|table| check.decisions(table));
     let file::LogTable { format, level } = file.log.value;
     let log = LogSettings { format: format.0, level: level.0 };
-    let access_log = file.access_log.map(|table| check.access_log(table, folder));
+    let access_log = file.access_log.map(|table| check.access_log(table));
     let tracing = file.tracing.map(|table| check.tracing(table));
     for (name, upstream) in file.upstreams {
-        let checked = check.upstream(name.get_ref(), upstream, folder);
+        let checked = check.upstream(name.get_ref(), upstream);
         check.upstreams.insert(name.into_inner(), checked);
     }
     for (name, limit) in file.limits {
@@ -194,7 +194,7 @@ impl<'d, 'i> Check<'d, 'i> {
         self.document.faults.push(fault);
     }
 
-    fn server(&mut self, table: SpannedTable<file::ServerTable>, folder: &Path) -> ServerSettings {
+    fn server(&mut self, table: SpannedTable<file::ServerTable>) -> ServerSettings {
         let SpannedTable { span, value: server } = table;
         let proxy_protocol = *server.proxy_protocol.get_ref();
         let is_nobody_trusted =
@@ -209,7 +209,7 @@ impl<'d, 'i> Check<'d, 'i> {
         let what = "every client may state its own address, and so evade limits by `ip`";
         self.warn_of_trust_in_all(&server.trusted_proxies, what);
         let listen = server.listen.into_values();
-        let tls = server.tls.map(|table| self.server_tls(table, folder, &listen));
+        let tls = server.tls.map(|table| self.server_tls(table, &listen));
         self.has_tls = tls.is_some();
         let identities = tls.iter().flat_map(|tls| &tls.identities);
         self.certificates =
@@ -304,9 +304,9 @@ impl<'d, 'i> Check<'d, 'i> {
         }
     }
 
-    fn access_log(&mut self, table: SpannedTable<file::AccessLogTable>, folder: &Path) -> AccessLogSettings {
+    fn access_log(&mut self, table: SpannedTable<file::AccessLogTable>) -> AccessLogSettings {
         let file::AccessLogTable { path, format } = table.value;
-        let path = path.0.0.map(|path| folder.join(path));
+        let path = path.0.0.map(|path| self.folder.join(path));
         if let Some(path) = path.as_ref().filter(|path| path.is_dir()) {
             let place = self.document.place_of("access_log", "path").unwrap_or_default();
             let file = path.join("access.log");

@@ -18,11 +18,7 @@ use crate::config::{
 
 impl Check<'_, '_> {
     /// Returns the settings of the listener for other proxies.
-    pub(super) fn decisions(
-        &mut self,
-        table: SpannedTable<DecisionsTable>,
-        folder: &Path,
-    ) -> Option<DecisionsSettings> {
+    pub(super) fn decisions(&mut self, table: SpannedTable<DecisionsTable>) -> Option<DecisionsSettings> {
         let SpannedTable { span, value } = table;
         if value.listen.is_none() {
             self.missing(&span, &["listen"], "listen = \"127.0.0.1:8081\"");
@@ -45,13 +41,13 @@ impl Check<'_, '_> {
         }
         let tls = value.tls.map(|tls| {
             let tls = DecisionsTlsTable::of_server(tls);
-            Arc::new(self.server_tls(tls, folder, std::slice::from_ref(&address)))
+            Arc::new(self.server_tls(tls, std::slice::from_ref(&address)))
         });
         let callers = match value.trusted_proxies {
             none if none.is_empty() && has_client_ca => Callers::Certified,
             networks => Callers::Networks(self.whole_networks(networks)),
         };
-        let ratelimit = self.ratelimit_service(value.ratelimit_service, &value.reported, folder);
+        let ratelimit = self.ratelimit_service(value.ratelimit_service, &value.reported);
         is_named.then_some(DecisionsSettings {
             listen: address,
             plain_listen: value.plain_listen.map(|listen| listen.into_inner().0),
@@ -99,7 +95,6 @@ impl Check<'_, '_> {
         &mut self,
         table: Option<SpannedTable<RatelimitServiceTable>>,
         reported: &[Spanned<ParsedText<ReportedDescriptors>>],
-        folder: &Path,
     ) -> RatelimitSettings {
         let table = table.map_or_else(RatelimitServiceTable::default, |table| table.value);
         if let (Some(config), Some(xds)) = (&table.config, &table.xds) {
@@ -108,7 +103,7 @@ impl Check<'_, '_> {
             self.fault(fault.help("remove one of the two"));
         }
         if let Some(config) = &table.config {
-            let path = folder.join(config.get_ref());
+            let path = self.folder.join(config.get_ref());
             if self.has_rules(config, &path) {
                 match RatelimitFolder::read(&path, self.on_failure, table.merge_domains, self.sources) {
                     Ok(read) => self.ratelimit = read,
@@ -117,7 +112,7 @@ impl Check<'_, '_> {
             }
         }
         self.xds = table.xds.and_then(|xds| {
-            let settings = self.xds(xds, folder, table.merge_domains)?;
+            let settings = self.xds(xds, table.merge_domains)?;
             let reported = reported.iter().map(|descriptors| {
                 let ReportedDescriptors { domain, keys } = &descriptors.get_ref().0;
                 (domain.clone(), keys.clone())
@@ -161,7 +156,7 @@ impl Check<'_, '_> {
     }
 
     /// Returns the settings of rules that come by xDS.
-    fn xds(&mut self, table: SpannedTable<XdsTable>, folder: &Path, merges: bool) -> Option<XdsSettings> {
+    fn xds(&mut self, table: SpannedTable<XdsTable>, merges: bool) -> Option<XdsSettings> {
         const SERVER: &str = "the management server";
         let SpannedTable { span, value: XdsTable { server, node, tls, wait: is_awaited } } = table;
         let Some(ParsedText(url)) = server else {
@@ -171,7 +166,7 @@ impl Check<'_, '_> {
         let has_tls = matches!(url, ServerUrl::Tcp { tls: true, .. });
         let place = tls.as_ref().map(|tls| tls.span.clone());
         let tls = match tls {
-            Some(table) => Some(self.tls(table, folder, SERVER)),
+            Some(table) => Some(self.tls(table, SERVER)),
             None if has_tls => {
                 self.report_tls(&ClientTls::default(), None, SERVER);
                 Some(ClientTls::default())

@@ -18,16 +18,12 @@ const SECRET_BYTES: usize = 32;
 
 impl Check<'_, '_> {
     /// Checks the table and reads the keys. `None` if there is an error.
-    pub(super) fn jwt(&mut self, table: SpannedTable<file::JwtTable>, folder: &Path) -> Option<JwtSettings> {
+    pub(super) fn jwt(&mut self, table: SpannedTable<file::JwtTable>) -> Option<JwtSettings> {
         let SpannedTable { span, value } = table;
         self.check_one_source(&value)?;
         let (mut keys, mut published) = (Vec::new(), None);
         if let Some(path) = &value.jwks_file {
-            self.is_file_name(&path.get_ref().0, &path.span()).then_some(())?;
-            let read = keys_of(self.sources, folder, &path.get_ref().0);
-            keys = read
-                .map_err(|remedy| self.fault(Diagnostic::with_remedy(&remedy).at(&path.span(), "")))
-                .ok()?;
+            keys = self.read_file(&path.get_ref().0, &path.span(), keys_of)?;
             self.warn_of_short_secrets(&keys, &path.span());
         } else if let Some(secret) = &value.hmac_secret {
             let text = &secret.get_ref().0.0;

@@ -34,15 +34,12 @@ impl Check<'_, '_> {
             self.fault(fault.at(&unknown.span(), "").help(remedy));
         }
         let part = self.credential(path, key)?;
-        let written = &path.get_ref().0;
-        self.is_file_name(written, &path.span()).then_some(())?;
-        let keys = match self.sources.read(self.folder.join(written)) {
-            Ok(text) => KnownKeys::parse(written, &text, part),
-            Err(error) => Err(format!(
-                "can't read `{written}`: {error}\nname a readable file, relative to the folder of the configuration"
-            )),
-        };
-        keys.map_err(|remedy| self.fault(Diagnostic::with_remedy(&remedy).at(&path.span(), ""))).ok()
+        self.read_file(&path.get_ref().0, &path.span(), |sources, folder, name| {
+            let text = sources.read(folder.join(name)).map_err(|error| {
+                format!("can't read `{name}`: {error}\nname a readable file, relative to the folder of the configuration")
+            })?;
+            KnownKeys::parse(name, &text, part)
+        })
     }
 
     /// Warns of exemptions that are the hash of a known key, and not the key.

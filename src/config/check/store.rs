@@ -1,7 +1,5 @@
 //! Checks `[store]`.
 
-use std::path::Path;
-
 use super::Check;
 use tollgate_limiter::{ClientTls, StoreSettings, StoreUrl, store::redis::url::RedisServers};
 
@@ -14,7 +12,7 @@ use crate::config::{
 const STORE: &str = "the store";
 
 impl Check<'_, '_> {
-    pub(super) fn store(&mut self, store: file::StoreTable, folder: &Path) -> StoreSettings {
+    pub(super) fn store(&mut self, store: file::StoreTable) -> StoreSettings {
         let prefix = store.key_prefix.get_ref();
         if prefix.0.is_empty() || !prefix.0.bytes().all(|b| b.is_ascii_alphanumeric() || b"._:-".contains(&b))
         {
@@ -52,12 +50,12 @@ impl Check<'_, '_> {
                 self.report_tls(&ClientTls::default(), None, STORE);
                 Some(ClientTls::default())
             }
-            (Some(table), true) => Some(self.tls(table, folder, STORE)),
+            (Some(table), true) => Some(self.tls(table, STORE)),
             (Some(SpannedTable { span, value }), false) => {
                 let fault = Diagnostic::warning("`tls` has no effect: the store's URL doesn't ask for TLS");
                 self.fault(fault.at(&span, "").help("begin the URL with rediss: \"rediss://HOST:6379\""));
                 // The files are still checked, to report one that is missing.
-                self.tls(SpannedTable { span, value }, folder, STORE);
+                self.tls(SpannedTable { span, value }, STORE);
                 None
             }
             (None, false) => None,

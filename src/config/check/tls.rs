@@ -1,14 +1,12 @@
 //! Checks TLS settings for the store, upstreams and clients, and reads the files that they name.
 
-use std::path::Path;
-
 use rustls::pki_types::ServerName;
 
 use super::Check;
 use tollgate_limiter::{ClientTls, Identity};
 
 use crate::config::{
-    ListenAddress, ServerTls, Sources,
+    ListenAddress, ServerTls,
     error::Diagnostic,
     file::{self, Spanned, SpannedTable},
     tls,
@@ -16,12 +14,7 @@ use crate::config::{
 
 impl Check<'_, '_> {
     /// Returns the TLS settings for connections to `peer`.
-    pub(super) fn tls(
-        &mut self,
-        table: SpannedTable<file::ClientTlsTable>,
-        folder: &Path,
-        peer: &str,
-    ) -> ClientTls {
+    pub(super) fn tls(&mut self, table: SpannedTable<file::ClientTlsTable>, peer: &str) -> ClientTls {
         let SpannedTable { span, value } = table;
         let before = self.document.faults.len();
         if value.cert.is_some() != value.key.is_some() {
@@ -30,15 +23,14 @@ impl Check<'_, '_> {
             let extension = if lacks == "key" { "key" } else { "pem" };
             self.fault(fault.help(format!("name its file, too: {lacks} = \"client.{extension}\"")));
         }
-        let certificates_of =
-            |sources: &mut Sources, path: &str| tls::read_certificates(sources, folder, path);
-        let ca = value.ca.and_then(|ca| self.meant(&ca, certificates_of));
+        let ca = value.ca.and_then(|ca| self.read_file(ca.get_ref(), &ca.span(), tls::read_certificates));
         let cert = value.cert.as_ref();
-        let certificates = cert.and_then(|cert| self.meant(cert, certificates_of));
+        let certificates =
+            cert.and_then(|cert| self.read_file(cert.get_ref(), &cert.span(), tls::read_certificates));
         let key = value.key.as_ref();
-        let key = key.and_then(|key| self.meant(key, |sources, path| tls::read_key(sources, folder, path)));
+        let key = key.and_then(|key| self.read_file(key.get_ref(), &key.span(), tls::read_key));
         let server_name = value.server_name.and_then(|name| {
-            self.meant(&name, |_, name| {
+            self.read_file(name.get_ref(), &name.span(), |_, _, name| {
                 ServerName::try_from(name.to_owned()).map_err(|_| {
                     format!(
                         "`{name}` is not a valid server name\nwrite a host or an address: \"redis.internal\""
@@ -58,7 +50,6 @@ impl Check<'_, '_> {
     pub(super) fn server_tls(
         &mut self,
         table: SpannedTable<file::ServerTlsTable>,
-        folder: &Path,
         listen: &[ListenAddress],
     ) -> ServerTls {
         let SpannedTable { span, value } = table;
@@ -70,20 +61,19 @@ impl Check<'_, '_> {
             self.missing(&span, &["certs"], "certs = [{ cert = \"gateway.pem\", key = \"gateway.key\" }]");
         }
         let client_ca = value.client_ca.and_then(|written| {
-            let authorities =
-                self.meant(&written, |sources, path| tls::read_certificates(sources, folder, path))?;
+            let authorities = self.read_file(written.get_ref(), &written.span(), tls::read_certificates)?;
             if let Err(error) = tls::verifier_of_clients(&authorities) {
                 let fault = Diagnostic::error(format!("`{}` can't be used: {error}", written.get_ref()));
                 self.fault(fault.at(&written.span(), "").help("use X.509 certificates of version 3"));
             }
             Some(authorities)
         });
-        let identities = value.certs.into_iter().filter_map(|table| self.identity(table, folder)).collect();
+        let identities = value.certs.into_iter().filter_map(|table| self.identity(table)).collect();
         ServerTls { identities, client_ca }
     }
 
     /// Returns one of the gateway's certificates with its key.
-    fn identity(&mut self, table: SpannedTable<file::CertificateTable>, folder: &Path) -> Option<Identity> {
+    fn identity(&mut self, table: SpannedTable<file::CertificateTable>) -> Option<Identity> {
         let SpannedTable { span, value: file::CertificateTable { cert, key } } = table;
         if cert.is_none() {
             self.missing(&span, &["cert"], "cert = \"gateway.pem\"");
@@ -92,8 +82,8 @@ impl Check<'_, '_> {
             self.missing(&span, &["key"], "key = \"gateway.key\"");
         }
         let (cert, key) = (cert?, key?);
-        let certificates = self.meant(&cert, |sources, path| tls::read_certificates(sources, folder, path));
-        let private = self.meant(&key, |sources, path| tls::read_key(sources, folder, path));
+        let certificates = self.read_file(cert.get_ref(), &cert.span(), tls::read_certificates);
+        let private = self.read_file(key.get_ref(), &key.span(), tls::read_key);
         let identity = Identity { certificates: certificates?, key: private? };
         if let Err(error) = tls::certified(&identity) {
             let fault = Diagnostic::error(format!("`{}` can't be used: {error}", cert.get_ref()));
@@ -105,19 +95,6 @@ impl Check<'_, '_> {
             self.fault(fault.help("renew it; a running gateway picks it up with a reload"));
         }
         Some(identity)
-    }
-
-    /// Reads the thing that a value names, or reports why it can't be read.
-    fn meant<T>(
-        &mut self,
-        written: &Spanned<String>,
-        read: impl Fn(&mut Sources, &str) -> Result<T, String>,
-    ) -> Option<T> {
-        if !self.is_file_name(written.get_ref(), &written.span()) {
-            return None;
-        }
-        let read = read(self.sources, written.get_ref());
-        read.map_err(|fault| self.fault(Diagnostic::with_remedy(&fault).at(&written.span(), ""))).ok()
     }
 
     /// Reports files that can be read, but not used.

@@ -1,6 +1,6 @@
 //! Checks `[upstreams]`.
 
-use std::{net::IpAddr, num::NonZero, ops::Range, path::Path, sync::Arc, thread};
+use std::{net::IpAddr, num::NonZero, ops::Range, sync::Arc, thread};
 
 use super::Check;
 use tollgate_limiter::ClientTls;
@@ -17,11 +17,10 @@ impl Check<'_, '_> {
         &mut self,
         name: &str,
         table: SpannedTable<file::UpstreamTable>,
-        folder: &Path,
     ) -> Option<UpstreamSettings> {
         let SpannedTable { span, value: upstream } = table;
         let target = self.target(name, &span, upstream.servers, upstream.builtin)?;
-        let tls = self.tls_of_upstream(name, &target, upstream.tls, folder);
+        let tls = self.tls_of_upstream(name, &target, upstream.tls);
         self.warn_of_lone_server(&target, &upstream.retries);
         let (timeouts, retries) = (upstream.timeouts.value, upstream.retries.value);
         Some(UpstreamSettings {
@@ -140,7 +139,6 @@ impl Check<'_, '_> {
         name: &str,
         target: &Target,
         table: Option<SpannedTable<file::ClientTlsTable>>,
-        folder: &Path,
     ) -> Option<ClientTls> {
         let peer = format!("the upstream `{name}`");
         let uses_tls = match target {
@@ -160,7 +158,7 @@ impl Check<'_, '_> {
                     let fault = fault.at(&table.span, "");
                     self.fault(fault.help("begin their URLs with https: \"https://orders.internal\""));
                 }
-                let tls = self.tls(table, folder, &peer);
+                let tls = self.tls(table, &peer);
                 uses_tls.then_some(tls)
             }
         }
