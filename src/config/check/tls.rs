@@ -30,13 +30,12 @@ impl Check<'_, '_> {
         let key = value.key.as_ref();
         let key = key.and_then(|key| self.read_file(key.get_ref(), &key.span(), tls::read_key));
         let server_name = value.server_name.and_then(|name| {
-            self.read_file(name.get_ref(), &name.span(), |_, _, name| {
-                ServerName::try_from(name.to_owned()).map_err(|_| {
-                    format!(
-                        "`{name}` is not a valid server name\nwrite a host or an address: \"redis.internal\""
-                    )
-                })
-            })
+            let parsed = ServerName::try_from(name.get_ref().clone());
+            let refuse = |_| {
+                let fault = Diagnostic::error(format!("`{name}` is not a valid server name"));
+                self.fault(fault.at(&name.span(), "").help("write a host or an address: \"redis.internal\""));
+            };
+            parsed.map_err(refuse).ok()
         });
         let identity = certificates.zip(key).map(|(certificates, key)| Identity { certificates, key });
         let tls = ClientTls { ca, identity, server_name };
