@@ -52,10 +52,7 @@ pub(super) fn check(
     document: &mut Document<'_>,
     sources: &mut Sources,
 ) -> Option<Config> {
-    let mut check = Check::new(document, sources, folder, file.store.value.on_failure.0);
-    check.takes_reports |= file.decisions.is_some();
-    check.has_proxies = !file.server.value.trusted_proxies.is_empty() || file.decisions.is_some();
-    check.verifies_tokens |= file.jwt.is_some();
+    let mut check = Check::new(&file, folder, document, sources);
     check.refuse_equal_addresses(&file);
     check.warn_of_own_servers(&file);
     check.warn_of_exceeded_connections(&file);
@@ -126,7 +123,7 @@ struct Check<'d, 'i> {
     /// True if proxies in front are trusted, or ask for decisions.
     has_proxies: bool,
     /// True if there is a table `[decisions]`, valid or not.
-    takes_reports: bool,
+    has_decisions_table: bool,
     /// True if there is a table `[jwt]`, valid or not.
     verifies_tokens: bool,
     /// True if the main listener uses TLS.
@@ -154,38 +151,34 @@ struct Check<'d, 'i> {
 
 impl<'d, 'i> Check<'d, 'i> {
     fn new(
+        file: &ConfigFile,
+        folder: &'d Path,
         document: &'d mut Document<'i>,
         sources: &'d mut Sources,
-        folder: &'d Path,
-        on_failure: OnFailure,
     ) -> Self {
-        let (takes_reports, verifies_tokens) =
-            (document.had_defined("decisions"), document.had_defined("jwt"));
-        let (upstreams, limits, costs_by_header, rates_by_header, named_routes) = Default::default();
-        let (ratelimit, xds) = Default::default();
         Self {
+            on_failure: file.store.value.on_failure.0,
+            has_proxies: !file.server.value.trusted_proxies.is_empty() || file.decisions.is_some(),
+            has_decisions_table: file.decisions.is_some() || document.had_defined("decisions"),
+            verifies_tokens: file.jwt.is_some() || document.had_defined("jwt"),
             document,
             sources,
             folder,
-            on_failure,
-            has_proxies: false,
-            takes_reports,
-            verifies_tokens,
             has_tls: false,
             ratelimit_headers: RatelimitHeaders::Draft11,
             certificates: Vec::new(),
             health: None,
-            upstreams,
-            limits,
-            costs_by_header,
-            rates_by_header,
-            named_routes,
-            ratelimit,
-            xds,
+            upstreams: BTreeMap::new(),
+            limits: BTreeMap::new(),
+            costs_by_header: Vec::new(),
+            rates_by_header: Vec::new(),
+            named_routes: Vec::new(),
+            ratelimit: RatelimitFolder::default(),
+            xds: None,
         }
     }
 
-    /// Returns true if an error was found so far, so that what it concerns isn't known.
+    /// Returns true if an error was found so far. What it is about may be missing.
     fn has_errors(&self) -> bool {
         self.document.faults.iter().any(|fault| fault.severity == Severity::Error)
     }

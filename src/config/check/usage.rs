@@ -17,7 +17,7 @@ impl Check<'_, '_> {
             return;
         };
         let usage = usage.span();
-        if !self.takes_reports {
+        if !self.has_decisions_table {
             let fault =
                 Diagnostic::warning("nobody can report costs without [decisions]: this limit admits all");
             self.fault(
