@@ -45,12 +45,7 @@ impl Check<'_, '_> {
 
     /// Reports keys that don't apply to `concurrency`.
     fn check_concurrency(&mut self, limit: &file::LimitTable) {
-        let keys = [
-            ("cost", Some(limit.cost.span()).filter(|_| *limit.cost.get_ref() != Cost::Fixed(1))),
-            ("when_status", limit.when_status.as_ref().map(Spanned::span)),
-            ("wait", Some(limit.wait.span()).filter(|_| !limit.wait.get_ref().0.0.is_zero())),
-        ];
-        for (key, span) in keys.into_iter().filter_map(|(key, span)| Some((key, span?))) {
+        for (key, span) in charging_keys(limit) {
             let fault = Diagnostic::error(format!("`{key}` doesn't apply to `concurrency`")).at(&span, "");
             self.fault(fault.help(
                 "remove it: each request takes one permit while it is in flight, or is rejected at once",
@@ -208,6 +203,16 @@ impl Check<'_, '_> {
             self.fault(fault.help("remove one of the two"));
         }
     }
+}
+
+/// Returns the keys of a limit that say what a request is charged, or that it waits, with their positions.
+pub(super) fn charging_keys(limit: &file::LimitTable) -> impl Iterator<Item = (&'static str, Range<usize>)> {
+    let keys = [
+        ("cost", Some(limit.cost.span()).filter(|_| *limit.cost.get_ref() != Cost::Fixed(1))),
+        ("when_status", limit.when_status.as_ref().map(Spanned::span)),
+        ("wait", Some(limit.wait.span()).filter(|_| !limit.wait.get_ref().0.0.is_zero())),
+    ];
+    keys.into_iter().filter_map(|(key, span)| Some((key, span?)))
 }
 
 /// Returns the unit of a limit's own rate. `None` if it isn't one of the calendar.

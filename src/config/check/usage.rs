@@ -1,9 +1,9 @@
 //! Checks limits whose costs are reported, or given back.
 
-use super::Check;
+use super::{Check, quota::charging_keys};
 
 use crate::config::{
-    Cost, CostUsage,
+    CostUsage,
     error::Diagnostic,
     file::{self, Spanned},
     value::{AlgorithmName, Layout, ParsedText},
@@ -31,12 +31,7 @@ impl Check<'_, '_> {
             let fault = Diagnostic::error("`concurrency` counts requests in flight, which nobody reports");
             self.fault(fault.at(&usage, "").help("remove the `usage`, or use another algorithm"));
         }
-        let keys = [
-            ("cost", Some(limit.cost.span()).filter(|_| *limit.cost.get_ref() != Cost::Fixed(1))),
-            ("when_status", limit.when_status.as_ref().map(Spanned::span)),
-            ("wait", Some(limit.wait.span()).filter(|_| !limit.wait.get_ref().0.0.is_zero())),
-        ];
-        for (key, span) in keys.into_iter().filter_map(|(key, span)| Some((key, span?))) {
+        for (key, span) in charging_keys(limit) {
             let fault = Diagnostic::error(format!("`{key}` doesn't apply to `usage = \"reported\"`"));
             let fault = fault.at(&span, "").at(&usage, "here");
             self.fault(fault.help("remove it: each report names its cost, and is recorded at once"));
