@@ -6,7 +6,6 @@ use crate::config::{
     Ban, KeyPart, Mode,
     error::Diagnostic,
     file::{self, SpannedTable},
-    value::Layout,
 };
 
 impl Check<'_, '_> {
@@ -19,7 +18,7 @@ impl Check<'_, '_> {
         if table.lasts.is_none() {
             self.missing(span, &["for"], "for = \"1h\"");
         }
-        if limit.layout.as_ref().is_some_and(|layout| layout.get_ref().0 == Layout::Redisson) {
+        if limit.is_redisson() {
             let fault =
                 Diagnostic::error("`layout = \"redisson\"` has no bans, which Java would not know of");
             self.fault(fault.at(span, "").help("remove one of the two"));

@@ -9,7 +9,7 @@ use crate::config::{
     Cost,
     error::Diagnostic,
     file::{self, Spanned},
-    value::{AlgorithmName, AnyRate, CalendarOffset, Layout, LeaseDuration, ParsedText},
+    value::{AlgorithmName, AnyRate, CalendarOffset, LeaseDuration, ParsedText},
 };
 
 impl Check<'_, '_> {
@@ -236,7 +236,7 @@ fn algorithm(limit: &file::LimitTable) -> Algorithm {
 }
 
 fn named_algorithm(limit: &file::LimitTable) -> Algorithm {
-    if limit.layout.as_ref().is_some_and(|layout| layout.get_ref().0 == Layout::Redisson) {
+    if limit.is_redisson() {
         let counted =
             limit.redisson_type.as_ref().map_or(RedissonType::Overall, |counted| counted.get_ref().0);
         return Algorithm::Redisson(counted);

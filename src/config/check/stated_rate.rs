@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::Check;
-use crate::config::{KeyPart, RateFrom, error::Diagnostic, file, value::Layout};
+use crate::config::{KeyPart, RateFrom, error::Diagnostic, file};
 use tollgate_limiter::{Quota, Rate};
 
 impl Check<'_, '_> {
@@ -22,7 +22,7 @@ impl Check<'_, '_> {
             return None;
         };
         let (place, source) = (from.span(), from.get_ref().0.0.clone());
-        if limit.layout.as_ref().is_some_and(|layout| layout.get_ref().0 == Layout::Redisson) {
+        if limit.is_redisson() {
             let fault = Diagnostic::error("`rate_from` doesn't apply to `layout = \"redisson\"`");
             self.fault(fault.at(&place, "").help("remove it: the rate that Redis holds for Java applies"));
         }

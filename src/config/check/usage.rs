@@ -2,12 +2,7 @@
 
 use super::{Check, quota::charging_keys};
 
-use crate::config::{
-    CostUsage,
-    error::Diagnostic,
-    file::{self, Spanned},
-    value::{AlgorithmName, Layout, ParsedText},
-};
+use crate::config::{CostUsage, error::Diagnostic, file, value::AlgorithmName};
 
 impl Check<'_, '_> {
     /// Reports keys that don't fit to costs that are reported.
@@ -41,7 +36,6 @@ impl Check<'_, '_> {
     /// Reports keys that don't fit to refunds.
     pub(super) fn check_refunds(&mut self, limit: &file::LimitTable) {
         let Some(refunds) = limit.refunds.as_ref().filter(|refunds| *refunds.get_ref()) else { return };
-        let is_redisson = |layout: &&Spanned<ParsedText<Layout>>| layout.get_ref().0 == Layout::Redisson;
         let running = limit.algorithm.0 == AlgorithmName::Concurrency;
         let faults = [
             (
@@ -49,7 +43,7 @@ impl Check<'_, '_> {
                 "`concurrency` takes one permit for each request in flight, and gives it back by itself",
             ),
             (
-                limit.layout.as_ref().is_some_and(|layout| is_redisson(&layout)),
+                limit.is_redisson(),
                 "`layout = \"redisson\"` has no refunds: Java gives permits back by `release`",
             ),
             (limit.when_status.is_some(), "with `when_status`, nothing is charged that could be given back"),

@@ -221,6 +221,11 @@ impl de::Visitor<'_> for RateOrZeroVisitor {
 }
 
 impl LimitTable {
+    /// Returns true if the limit has the layout of Redisson.
+    pub(in crate::config) fn is_redisson(&self) -> bool {
+        self.layout.as_ref().is_some_and(|layout| layout.get_ref().0 == Layout::Redisson)
+    }
+
     /// Returns the cost, if the table has nothing but a name and a cost: it names a limit that is defined elsewhere.
     pub(in crate::config) fn only_cost(&self) -> Option<&Spanned<Cost>> {
         let has_more = self.key.is_some()
