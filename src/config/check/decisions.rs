@@ -2,12 +2,10 @@
 
 use std::{path::Path, sync::Arc};
 
-use tollgate_limiter::ClientTls;
-
 use super::Check;
 use crate::config::{
-    Callers, CountHeaders, DecisionsSettings, ListenAddress, RatelimitFolder, RatelimitSettings, ServerUrl,
-    Sources, XdsSettings,
+    Callers, CountHeaders, DecisionsSettings, ListenAddress, RatelimitFolder, RatelimitSettings, Sources,
+    XdsSettings,
     error::Diagnostic,
     file::{
         CountHeadersTable, DecisionsTable, DecisionsTlsTable, RatelimitServiceTable, Spanned, SpannedTable,
@@ -157,34 +155,15 @@ impl Check<'_, '_> {
 
     /// Returns the settings of rules that come by xDS.
     fn xds(&mut self, table: SpannedTable<XdsTable>, merges: bool) -> Option<XdsSettings> {
-        const SERVER: &str = "the management server";
         let SpannedTable { span, value: XdsTable { server, node, tls, wait: is_awaited } } = table;
         let Some(ParsedText(url)) = server else {
             self.missing(&span, &["server"], "server = \"http://127.0.0.1:18001\"");
             return None;
         };
-        let has_tls = matches!(url, ServerUrl::Tcp { tls: true, .. });
-        let place = tls.as_ref().map(|tls| tls.span.clone());
-        let tls = match tls {
-            Some(table) => Some(self.tls(table, SERVER)),
-            None if has_tls => {
-                self.report_tls(&ClientTls::default(), None, SERVER);
-                Some(ClientTls::default())
-            }
-            None => None,
-        };
-        if let Some(place) = place.filter(|_| !has_tls) {
-            let fault = Diagnostic::warning("`tls` has no effect: the server's URL doesn't ask for TLS");
-            self.fault(fault.at(&place, "").help("begin the URL with https://"));
-        }
-        Some(XdsSettings {
-            url,
-            node,
-            tls: tls.filter(|_| has_tls),
-            merges,
-            is_awaited,
-            reported: Vec::new(),
-        })
+        let unused = Diagnostic::warning("`tls` has no effect: the server's URL doesn't ask for TLS")
+            .help("begin the URL with https://");
+        let tls = self.client_tls(tls, url.is_tls(), "the management server", unused);
+        Some(XdsSettings { url, node, tls, merges, is_awaited, reported: Vec::new() })
     }
 }
 

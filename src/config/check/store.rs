@@ -1,15 +1,9 @@
 //! Checks `[store]`.
 
 use super::Check;
-use tollgate_limiter::{ClientTls, StoreSettings, StoreUrl, store::redis::url::RedisServers};
+use tollgate_limiter::{StoreSettings, StoreUrl, store::redis::url::RedisServers};
 
-use crate::config::{
-    error::Diagnostic,
-    file::{self, SpannedTable},
-};
-
-/// The name of the peer in messages about TLS.
-const STORE: &str = "the store";
+use crate::config::{error::Diagnostic, file};
 
 impl Check<'_, '_> {
     pub(super) fn store(&mut self, store: file::StoreTable) -> StoreSettings {
@@ -45,21 +39,9 @@ impl Check<'_, '_> {
             self.fault(fault.at(&store.replicated.span(), "").help(remedy));
         }
         let uses_tls = matches!(&store.url.0, StoreUrl::Redis(url) if url.tls);
-        let tls = match (store.tls, uses_tls) {
-            (None, true) => {
-                self.report_tls(&ClientTls::default(), None, STORE);
-                Some(ClientTls::default())
-            }
-            (Some(table), true) => Some(self.tls(table, STORE)),
-            (Some(SpannedTable { span, value }), false) => {
-                let fault = Diagnostic::warning("`tls` has no effect: the store's URL doesn't ask for TLS");
-                self.fault(fault.at(&span, "").help("begin the URL with rediss: \"rediss://HOST:6379\""));
-                // The files are still checked, to report one that is missing.
-                self.tls(SpannedTable { span, value }, STORE);
-                None
-            }
-            (None, false) => None,
-        };
+        let unused = Diagnostic::warning("`tls` has no effect: the store's URL doesn't ask for TLS")
+            .help("begin the URL with rediss: \"rediss://HOST:6379\"");
+        let tls = self.client_tls(store.tls, uses_tls, "the store", unused);
         StoreSettings {
             url: store.url.0,
             tls,

@@ -13,8 +13,35 @@ use crate::config::{
 };
 
 impl Check<'_, '_> {
-    /// Returns the TLS settings for connections to `peer`.
-    pub(super) fn tls(&mut self, table: SpannedTable<file::ClientTlsTable>, peer: &str) -> ClientTls {
+    /// Returns the TLS settings for connections to `peer`. `None` if its URL doesn't ask for TLS: then `unused` warns of a table,
+    /// whose files are still checked.
+    pub(super) fn client_tls(
+        &mut self,
+        table: Option<SpannedTable<file::ClientTlsTable>>,
+        uses_tls: bool,
+        peer: &str,
+        unused: Diagnostic,
+    ) -> Option<ClientTls> {
+        let tls = match table {
+            Some(table) => {
+                if !uses_tls {
+                    self.fault(unused.at(&table.span, ""));
+                }
+                self.tls(table, peer)
+            }
+            None => {
+                let tls = ClientTls::default();
+                if uses_tls {
+                    self.report_tls(&tls, None, peer);
+                }
+                tls
+            }
+        };
+        uses_tls.then_some(tls)
+    }
+
+    /// Returns the TLS settings of a table for connections to `peer`.
+    fn tls(&mut self, table: SpannedTable<file::ClientTlsTable>, peer: &str) -> ClientTls {
         let SpannedTable { span, value } = table;
         let before = self.document.faults.len();
         if value.cert.is_some() != value.key.is_some() {
@@ -97,7 +124,7 @@ impl Check<'_, '_> {
     }
 
     /// Reports files that can be read, but not used.
-    pub(super) fn report_tls(&mut self, tls: &ClientTls, cert: Option<&Spanned<String>>, peer: &str) {
+    fn report_tls(&mut self, tls: &ClientTls, cert: Option<&Spanned<String>>, peer: &str) {
         let Err(error) = tls.client() else { return };
         let fault = match (cert, &tls.ca) {
             (Some(cert), _) => Diagnostic::error(format!("`{}` can't be used: {error}", cert.get_ref()))

@@ -145,23 +145,9 @@ impl Check<'_, '_> {
             Target::Servers(servers) => servers.iter().any(|server| server.url.is_tls()),
             Target::Echo => false,
         };
-        match table {
-            None if uses_tls => {
-                self.report_tls(&ClientTls::default(), None, &peer);
-                Some(ClientTls::default())
-            }
-            None => None,
-            Some(table) => {
-                if !uses_tls {
-                    let fault =
-                        Diagnostic::warning(format!("`tls` has no effect: no server of `{name}` uses TLS"));
-                    let fault = fault.at(&table.span, "");
-                    self.fault(fault.help("begin their URLs with https: \"https://orders.internal\""));
-                }
-                let tls = self.tls(table, &peer);
-                uses_tls.then_some(tls)
-            }
-        }
+        let unused = Diagnostic::warning(format!("`tls` has no effect: no server of `{name}` uses TLS"))
+            .help("begin their URLs with https: \"https://orders.internal\"");
+        self.client_tls(table, uses_tls, &peer, unused)
     }
 
     fn health(&mut self, table: SpannedTable<file::HealthTable>) -> Option<Health> {
