@@ -237,12 +237,11 @@ impl<'d, 'i> Check<'d, 'i> {
             return None;
         };
         let address = listen.get_ref().0;
-        let tokens = [&admin.token, &admin.metrics_token].into_iter().flatten();
-        for token in tokens.filter(|token| token.get_ref().0.0.len() < TOKEN_BYTES) {
-            let fault = Diagnostic::error("this token is too short").at(&token.span(), "");
-            self.fault(fault.help(format!("use at least {TOKEN_BYTES} random characters")));
-        }
         for token in [&admin.token, &admin.metrics_token].into_iter().flatten() {
+            if token.get_ref().0.0.len() < TOKEN_BYTES {
+                let fault = Diagnostic::error("this token is too short").at(&token.span(), "");
+                self.fault(fault.help(format!("use at least {TOKEN_BYTES} random characters")));
+            }
             self.warn_of_scheme(token);
         }
         if let (Some(own), Some(metrics)) = (&admin.token, &admin.metrics_token)
@@ -278,10 +277,8 @@ impl<'d, 'i> Check<'d, 'i> {
             self.warn_of_unused_limits();
         }
         if server.trusted_proxies.is_empty() && !has_decisions {
-            let places = std::mem::take(&mut self.costs_by_header);
-            self.warn_of_costs_that_clients_choose(&places);
-            let places = std::mem::take(&mut self.rates_by_header);
-            self.warn_of_rates_that_nobody_states(&places);
+            self.warn_of_costs_that_clients_choose();
+            self.warn_of_rates_that_nobody_states();
         }
     }
 
@@ -333,9 +330,14 @@ impl<'d, 'i> Check<'d, 'i> {
         bytes
     }
 
+    /// Returns true if the value of one of these keys is unknown because of another error.
+    fn had_any(&self, table: &Range<usize>, keys: &[&str]) -> bool {
+        keys.iter().any(|key| self.document.had(table, key))
+    }
+
     /// Reports that a table has none of these keys, unless one was there with an error.
     fn missing(&mut self, table: &Range<usize>, keys: &[&str], example: &str) {
-        if !keys.iter().any(|key| self.document.had(table, key)) {
+        if !self.had_any(table, keys) {
             let fault = Diagnostic::error(format!("missing key `{}`", keys.join("` or `")));
             self.fault(fault.at(table, "in this table").help(format!("add for example: {example}")));
         }

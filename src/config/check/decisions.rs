@@ -28,7 +28,7 @@ impl Check<'_, '_> {
         let listen = value.listen.unwrap_or_else(anywhere);
         let address = listen.get_ref().0.clone();
         let has_client_ca = value.tls.as_ref().is_some_and(|tls| tls.value.client_ca.is_some());
-        let is_faulty = ["trusted_proxies", "tls"].iter().any(|key| self.document.had(&span, key));
+        let is_faulty = self.had_any(&span, &["trusted_proxies", "tls"]);
         if value.trusted_proxies.is_empty() && !has_client_ca && !is_faulty {
             self.refuse_open_listener(&listen);
         }

@@ -46,11 +46,13 @@ impl Check<'_, '_> {
         for (table, limits) in tables.into_iter().zip(limits) {
             let place = table.span.clone();
             let Some(rule) = self.descriptor_rule(table, &limits) else { continue };
-            let values = |rule: &DescriptorRule| {
-                rule.entries.iter().map(|entry| (entry.key.clone(), entry.value.clone())).collect::<Vec<_>>()
+            let is_same_entry =
+                |(own, other): (&EntryRule, &EntryRule)| own.key == other.key && own.value == other.value;
+            let is_same = |other: &Arc<DescriptorRule>| {
+                other.domain == rule.domain
+                    && other.entries.len() == rule.entries.len()
+                    && other.entries.iter().zip(&rule.entries).all(is_same_entry)
             };
-            let is_same =
-                |other: &Arc<DescriptorRule>| other.domain == rule.domain && values(other) == values(&rule);
             if let Some(first) = rules.iter().position(is_same) {
                 let fault = Diagnostic::error("this rule matches the same descriptors as an earlier one");
                 let fault = fault.at(&place, "again here").at(&places[first], "first here");

@@ -134,7 +134,7 @@ impl Check<'_, '_> {
                 Diagnostic::warning("this document has no keys, but names their place").at(&place, "");
             self.fault(fault.help("write the URL that it has as `jwks_uri`"));
         }
-        let tls = server.is_tls().then_some(ClientTls { ca: None, identity: None, server_name: None });
+        let tls = server.is_tls().then(ClientTls::default);
         if let Some(Err(_)) = tls.as_ref().map(ClientTls::client) {
             let fault = "this system has no root certificates to verify the issuer with";
             let fault = Diagnostic::error(fault).at(&place, "");

@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    mem,
     ops::Range,
 };
 
@@ -209,11 +210,11 @@ impl Check<'_, '_> {
     }
 
     /// Warns of limits whose cost any client can state.
-    pub(super) fn warn_of_costs_that_clients_choose(&mut self, places: &[(Range<usize>, String)]) {
-        for (place, header) in places {
+    pub(super) fn warn_of_costs_that_clients_choose(&mut self) {
+        for (place, header) in mem::take(&mut self.costs_by_header) {
             let fault =
                 Diagnostic::warning("clients can set their own price: any client can send this header");
-            self.fault(fault.at(place, "").help(format!(
+            self.fault(fault.at(&place, "").help(format!(
                 "let a proxy in front set `{header}` and list it in server.trusted_proxies, or write a number"
             )));
         }

@@ -75,7 +75,7 @@ impl Check<'_, '_> {
     }
 
     /// Returns the quota of a limit for its own rate or for that of an override.
-    pub(super) fn quota_of(
+    fn quota_of(
         &mut self,
         table: &Range<usize>,
         limit: &file::LimitTable,
@@ -92,11 +92,6 @@ impl Check<'_, '_> {
         let quota = Quota::new(algorithm(limit), found);
         self.check_countable(limit, quota, &rate.span());
         Some(quota)
-    }
-
-    /// Returns true if the value of one of these keys is unknown because of another error.
-    fn had_any(&self, table: &Range<usize>, keys: &[&str]) -> bool {
-        keys.iter().any(|key| self.document.had(table, key))
     }
 
     /// Returns the rate. `None` if it isn't in the form that the algorithm needs.

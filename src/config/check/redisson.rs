@@ -27,9 +27,7 @@ impl Check<'_, '_> {
         };
         self.check_counting(&layout.span(), limit);
         let Some(name) = &limit.redisson_name else {
-            if !self.document.had(table, "redisson_name") {
-                self.missing(table, &["redisson_name"], "redisson_name = \"logins:{key}\"");
-            }
+            self.missing(table, &["redisson_name"], "redisson_name = \"logins:{key}\"");
             return None;
         };
         let value = &name.get_ref().0;

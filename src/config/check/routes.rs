@@ -289,35 +289,31 @@ impl Check<'_, '_> {
             self.fault(fault.help("add for example: body = '{\"error\":\"slow down\"}'"));
         }
         let content_type = content_type.map_or(TEXT, |content_type| content_type.into_inner().0);
-        if let Some(body) = &body {
-            self.check_body(body);
-        }
-        let body = body.and_then(|body| match BodyTemplate::parse(body.get_ref()) {
-            Ok(template) => Some(template),
-            Err(unknown) => {
-                let fault =
-                    Diagnostic::error(format!("unknown placeholder `{{{unknown}}}`")).at(&body.span(), "");
-                self.fault(fault.help("use `{retry_after}` or `{limit}`"));
-                None
-            }
-        });
+        let body = body.and_then(|body| self.body_template(&body));
         OnLimit { status: status(code.0), body: body.map(|body| (body, content_type)) }
     }
 
-    /// Checks the placeholders of a body.
-    fn check_body(&mut self, body: &Spanned<String>) {
+    /// Returns the template of a body, after a check of its placeholders. `None` if there is an error.
+    fn body_template(&mut self, body: &Spanned<String>) -> Option<BodyTemplate> {
         let (text, place) = (body.get_ref(), body.span());
         let last = text.rsplit('{').next().unwrap_or_default();
         if let Some(name) = ["retry_after", "limit"].into_iter().find(|name| last.trim_end() == *name) {
             let fault = Diagnostic::error(format!("`{{{name}` is not closed")).at(&place, "");
             self.fault(fault.help(format!("write `{{{name}}}`")));
         }
-        let misspelt = BodyTemplate::misspelt(text).map(str::to_owned);
-        if let Some(word) = misspelt.or_else(|| placeholder(text)) {
+        if let Some(word) = BodyTemplate::misspelt(text).or_else(|| placeholder(text)) {
             let fault = Diagnostic::warning(format!("`{word}` is not replaced here")).at(&place, "");
             self.fault(
                 fault.help("write `{retry_after}` or `{limit}`, in one pair of braces and without spaces"),
             );
+        }
+        match BodyTemplate::parse(text) {
+            Ok(template) => Some(template),
+            Err(unknown) => {
+                let fault = Diagnostic::error(format!("unknown placeholder `{{{unknown}}}`")).at(&place, "");
+                self.fault(fault.help("use `{retry_after}` or `{limit}`"));
+                None
+            }
         }
     }
 
@@ -330,12 +326,8 @@ impl Check<'_, '_> {
 
     /// Reports equal routes and routes that are hidden by another, among those that could be read.
     fn refuse_hidden_routes(&mut self, routes: Vec<(Range<usize>, String, Matcher)>) {
-        let mut places = Vec::new();
-        let mut matchers = Vec::new();
-        for (path, name, matcher) in routes {
-            places.push((path, name));
-            matchers.push(matcher);
-        }
+        let routes = routes.into_iter().map(|(path, name, matcher)| ((path, name), matcher));
+        let (places, matchers): (Vec<_>, Vec<_>) = routes.unzip();
         for hidden in hidden(&matchers) {
             let ((place, name), (by_place, by_name)) = (&places[hidden.route], &places[hidden.by]);
             self.fault(if hidden.equal {

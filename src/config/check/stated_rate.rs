@@ -1,6 +1,6 @@
 //! Checks the rates that requests state.
 
-use std::ops::Range;
+use std::{mem, ops::Range};
 
 use super::Check;
 use crate::config::{KeyPart, RateFrom, error::Diagnostic, file};
@@ -46,11 +46,11 @@ impl Check<'_, '_> {
     }
 
     /// Warns of rates in header fields that nobody is trusted to set.
-    pub(super) fn warn_of_rates_that_nobody_states(&mut self, places: &[(Range<usize>, String)]) {
-        for (place, header) in places {
+    pub(super) fn warn_of_rates_that_nobody_states(&mut self) {
+        for (place, header) in mem::take(&mut self.rates_by_header) {
             let fault =
                 Diagnostic::warning(format!("the rate in `{header}` never applies: no proxy is trusted"));
-            self.fault(fault.at(place, "only trusted proxies can state it").help(
+            self.fault(fault.at(&place, "only trusted proxies can state it").help(
                 "list the proxies that set it: [server] trusted_proxies = [\"10.0.0.0/8\"], or use a claim",
             ));
         }
