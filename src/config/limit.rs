@@ -113,6 +113,11 @@ impl KeyPart {
             Self::Global => ["global", ""],
         }
     }
+
+    /// Returns true if values of this part may be credentials, so that they are hashed.
+    pub fn may_be_credential(&self) -> bool {
+        matches!(self, Self::Header(_) | Self::Cookie(_) | Self::Query(_) | Self::Descriptor(_))
+    }
 }
 
 impl fmt::Display for KeyPart {

@@ -439,9 +439,7 @@ fn text_under(limit: &config::LimitSettings, part: &KeyPart, value: &[u8]) -> St
 
 /// A part of the key as text.
 fn text(part: &KeyPart, value: &[u8], plain: bool) -> String {
-    let may_be_secret =
-        matches!(part, KeyPart::Header(_) | KeyPart::Cookie(_) | KeyPart::Query(_) | KeyPart::Descriptor(_));
-    value_text(part.name(), value, plain || !may_be_secret)
+    value_text(part.name(), value, plain || !part.may_be_credential())
 }
 
 /// The hash in `sha256:<hash>`, as buckets and pages show it.

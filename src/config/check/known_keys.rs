@@ -61,13 +61,8 @@ impl Check<'_, '_> {
 
     /// Returns the place of the only part of the key that may be a credential.
     fn credential<T>(&mut self, path: &Spanned<T>, key: &[KeyPart]) -> Option<usize> {
-        let is_credential = |part: &KeyPart| {
-            matches!(
-                part,
-                KeyPart::Header(_) | KeyPart::Cookie(_) | KeyPart::Query(_) | KeyPart::Descriptor(_)
-            )
-        };
-        let places = key.iter().enumerate().filter(|(_, part)| is_credential(part)).map(|(place, _)| place);
+        let places =
+            key.iter().enumerate().filter(|(_, part)| part.may_be_credential()).map(|(place, _)| place);
         if let [place] = places.collect::<Vec<_>>()[..] {
             return Some(place);
         }

@@ -92,7 +92,7 @@ impl Check<'_, '_> {
             let fault = Diagnostic::error(fault).at(place, "this name").at(key_place, "this key");
             self.fault(fault.help(help));
         }
-        if may_be_credential(part) {
+        if looks_secret(part) {
             let fault = Diagnostic::warning(format!("`{part}` may be a credential, and Redis shows it"));
             let fault = fault.at(place, "the value is part of the name, as Java writes it");
             self.fault(fault.help("count by something that isn't secret, such as \"jwt:sub\""));
@@ -101,15 +101,15 @@ impl Check<'_, '_> {
 }
 
 /// Returns true if the part looks like something that only its owner may know.
-fn may_be_credential(part: &KeyPart) -> bool {
-    let looks_secret = |name: &str| {
+fn looks_secret(part: &KeyPart) -> bool {
+    let has_word = |name: &str| {
         let name = name.to_ascii_lowercase();
         ["authorization", "key", "token", "secret", "session"].iter().any(|word| name.contains(word))
     };
     match part {
-        KeyPart::Header(name) => looks_secret(name.as_str()),
+        KeyPart::Header(name) => has_word(name.as_str()),
         KeyPart::Cookie(_) => true,
-        KeyPart::Query(name) => looks_secret(name),
+        KeyPart::Query(name) => has_word(name),
         _ => false,
     }
 }

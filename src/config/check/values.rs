@@ -32,9 +32,7 @@ impl Check<'_, '_> {
                     None
                 }
                 KeyPart::Host => fault_of_host(value),
-                KeyPart::Header(_) | KeyPart::Cookie(_) | KeyPart::Query(_) | KeyPart::Descriptor(_) => {
-                    fault_of_credential(value, part)
-                }
+                part if part.may_be_credential() => fault_of_credential(value, part),
                 _ => None,
             };
             if let Some((fault, help)) = fault {
