@@ -3,7 +3,7 @@
 use tollgate_limiter::key::credentials::is_visible_without;
 
 use super::readings::{
-    Decoded, NameMatch, Readings, TooManyReadings, compare_names, percent_decoded, without_wide_spaces,
+    Decoded, Readings, TooManyReadings, names_match, percent_decoded, without_wide_spaces,
 };
 
 /// The most pairs of one name that are looked at in a line, so that what is read stays in proportion to its length.
@@ -12,7 +12,7 @@ const MOST_PAIRS: usize = 64;
 /// Reads a cookie from the lines of `Cookie`, without an allocation if there is one plain value.
 ///
 /// The ordinary values are those of RFC 6265: pairs end at `;`, without white space around name and value nor a pair
-/// of quotes. Beside these are read: names that match [loosely](compare_names), pairs that end at white space and
+/// of quotes. Beside these are read: names that [match loosely](names_match), pairs that end at white space and
 /// quotes with escapes (Python), a leading quote alone (npm's cookie), percent-decoded values (PHP, Rack, Express), and
 /// JSON (Express).
 pub(super) fn cookie<'r>(lines: &[&'r [u8]], name: &str) -> Result<Readings<'r>, TooManyReadings> {
@@ -28,7 +28,7 @@ pub(super) fn cookie<'r>(lines: &[&'r [u8]], name: &str) -> Result<Readings<'r>,
             is_plain &= is_visible_without(value, *b"\"%+\\") && !value.starts_with(b"j:");
         } else {
             let is_token = last_token(sent) == sent && !pair.starts_with(b"=");
-            is_plain &= compare_names(sent, name) == NameMatch::Other && !has_separator(pair) && is_token;
+            is_plain &= !names_match(sent, name) && !has_separator(pair) && is_token;
         }
     }
     if !is_plain {
@@ -75,9 +75,7 @@ fn add_unusual<'r>(readings: &mut Readings<'r>, line: &'r [u8], name: &[u8]) -> 
             }
         }
         if let Some(value) = unspaced.strip_prefix(b"=")
-            && [&rest[..rest.len() - behind.len()], last]
-                .iter()
-                .any(|sent| compare_names(sent, name) != NameMatch::Other)
+            && [&rest[..rest.len() - behind.len()], last].iter().any(|sent| names_match(sent, name))
         {
             found += 1;
             if found > MOST_PAIRS {

@@ -1,13 +1,11 @@
 //! The values that servers may read in a parameter of a query.
 
-use super::readings::{
-    Decoded, NameMatch, Readings, TooManyReadings, compare_names, form_decoded, is_undecodable,
-};
+use super::readings::{Decoded, Readings, TooManyReadings, form_decoded, is_undecodable, names_match};
 
 /// Reads a query parameter, without an allocation if there is one plain value.
 ///
 /// The ordinary values are those of the WHATWG's URL standard: pairs end at `&`, and are form-decoded. Beside these
-/// are read: pairs that end at `;`, names that match [loosely](compare_names), `+` as itself, nothing behind a NUL,
+/// are read: pairs that end at `;`, names that [match loosely](names_match), `+` as itself, nothing behind a NUL,
 /// values without the space around them, and values left as they are where an escape is malformed.
 pub(super) fn parameter<'r>(query: &'r str, name: &str) -> Result<Readings<'r>, TooManyReadings> {
     let name = name.as_bytes();
@@ -47,14 +45,14 @@ fn may_be(sent: &[u8], name: &[u8]) -> bool {
     let is_mark = |byte: &u8| matches!(byte, b'.' | b'!');
     // Most names have none of these.
     let has_more = || sent.starts_with(b"nxt") || sent.iter().any(|byte| is_mark(byte) || *byte == b'%');
-    compare_names(sent, name) != NameMatch::Other
+    names_match(sent, name)
         || has_more() && {
             let decoded = form_decoded(sent);
             let start = decoded.iter().position(|byte| !is_mark(byte)).unwrap_or(decoded.len());
             let field = decoded[start..].split(|byte| *byte == b'.').next().unwrap_or_default();
             let of_next = decoded.strip_prefix(b"nxtP").or(decoded.strip_prefix(b"nxtI"));
-            let is = |sent: &[u8]| compare_names(sent, name) != NameMatch::Other;
-            field.len() < decoded.len() && is(field) || of_next.is_some_and(is)
+            field.len() < decoded.len() && names_match(field, name)
+                || of_next.is_some_and(|sent| names_match(sent, name))
         }
 }
 

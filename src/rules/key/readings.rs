@@ -6,7 +6,7 @@
 
 use std::borrow::Cow;
 
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 /// The most readings of one request that a limit charges.
 pub(super) const MOST_READINGS: usize = 4;
@@ -22,9 +22,7 @@ pub(super) struct Readings<'r>(SmallVec<[Option<Cow<'r, [u8]>>; 1]>);
 impl<'r> Readings<'r> {
     /// The readings of a part that all servers read alike.
     pub(super) fn one(value: impl Into<Cow<'r, [u8]>>) -> Self {
-        let mut readings = SmallVec::new();
-        readings.push(Some(value.into()));
-        Self(readings)
+        Self(smallvec![Some(value.into())])
     }
 
     /// Adds a value, unless it is there already.
@@ -157,24 +155,14 @@ pub(super) fn has_encoded_word(text: &[u8]) -> bool {
         && start().is_some_and(|start| text[start + 2..].iter().filter(|byte| **byte == b'?').count() >= 3)
 }
 
-/// The relation of a cookie's or parameter's name to the one that a limit reads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum NameMatch {
-    /// It is another name.
-    Other,
-    /// Some servers read it as that name.
-    Loose,
-    /// It is that name.
-    Exact,
-}
-
-/// Compares a name as it was sent, percent-encoded, with the one that a limit reads.
+/// Returns true if some servers take the name of a cookie or parameter, as it was sent (percent-encoded), for the one that a limit
+/// reads.
 ///
-/// A name matches loosely in any case (ASP.NET), with `.`, a space or `[` for `_` and with leading spaces (PHP), in
+/// They do so in any case (ASP.NET), with `.`, a space or `[` for `_` and with leading spaces (PHP), in
 /// brackets (qs, Rack), after commas (Netty), and with anything behind a NUL, a bracket or a space.
-pub(super) fn compare_names(sent: &[u8], name: &[u8]) -> NameMatch {
+pub(super) fn names_match(sent: &[u8], name: &[u8]) -> bool {
     if sent == name {
-        return NameMatch::Exact;
+        return true;
     }
     // Most names differ in their first letter.
     if let (Some(first), Some(wanted)) = (sent.first(), name.first())
@@ -182,7 +170,7 @@ pub(super) fn compare_names(sent: &[u8], name: &[u8]) -> NameMatch {
         && wanted.is_ascii_alphanumeric()
         && !first.eq_ignore_ascii_case(wanted)
     {
-        return NameMatch::Other;
+        return false;
     }
     let is_padding =
         |byte: &u8| matches!(byte, b'[' | b']' | b'?' | b',' | 0 | 0x80..) || byte.is_ascii_whitespace();
@@ -192,14 +180,10 @@ pub(super) fn compare_names(sent: &[u8], name: &[u8]) -> NameMatch {
         match decoded.next() {
             Some(byte) if byte.eq_ignore_ascii_case(&wanted) => {}
             Some(byte) if has_room_for(byte) && has_room_for(wanted) => {}
-            _ => return NameMatch::Other,
+            _ => return false,
         }
     }
-    match decoded.next() {
-        None => NameMatch::Loose,
-        Some(byte) if is_padding(&byte) || name.ends_with(b"]") => NameMatch::Loose,
-        Some(_) => NameMatch::Other,
-    }
+    decoded.next().is_none_or(|byte| is_padding(&byte) || name.ends_with(b"]"))
 }
 
 #[cfg(test)]
@@ -208,32 +192,29 @@ mod tests {
 
     #[test]
     fn names_that_servers_read_alike_match() {
-        for (sent, expected) in [
-            ("api_key", NameMatch::Exact),
-            ("api%5fkey", NameMatch::Loose),
-            ("API_Key", NameMatch::Loose),
-            ("api.key", NameMatch::Loose),
-            ("api+key", NameMatch::Loose),
-            ("api%20key", NameMatch::Loose),
-            ("api[key", NameMatch::Loose),
-            ("%20+api_key", NameMatch::Loose),
-            ("?api_key", NameMatch::Loose),
-            (",api_key", NameMatch::Loose),
-            ("api_key%00x", NameMatch::Loose),
-            ("api_key[]", NameMatch::Loose),
-            ("api_key%5B0%5D", NameMatch::Loose),
-            ("[api_key]", NameMatch::Loose),
-            ("\u{a0}api_key", NameMatch::Loose),
-            ("api-key", NameMatch::Other),
-            ("api_keys", NameMatch::Other),
-            ("api_ke", NameMatch::Other),
-            ("xapi_key", NameMatch::Other),
-            ("api%255fkey", NameMatch::Other),
-            ("", NameMatch::Other),
+        for sent in [
+            "api_key",
+            "api%5fkey",
+            "API_Key",
+            "api.key",
+            "api+key",
+            "api%20key",
+            "api[key",
+            "%20+api_key",
+            "?api_key",
+            ",api_key",
+            "api_key%00x",
+            "api_key[]",
+            "api_key%5B0%5D",
+            "[api_key]",
+            "\u{a0}api_key",
         ] {
-            assert_eq!(compare_names(sent.as_bytes(), b"api_key"), expected, "{sent}");
+            assert!(names_match(sent.as_bytes(), b"api_key"), "{sent}");
         }
-        assert_eq!(compare_names(b"user%5Bname%5Dx", b"user[name]"), NameMatch::Loose);
+        for sent in ["api-key", "api_keys", "api_ke", "xapi_key", "api%255fkey", ""] {
+            assert!(!names_match(sent.as_bytes(), b"api_key"), "{sent}");
+        }
+        assert!(names_match(b"user%5Bname%5Dx", b"user[name]"));
     }
 
     #[test]
