@@ -3,7 +3,7 @@
 use tollgate_limiter::key::credentials::is_visible_without;
 
 use super::readings::{
-    Decoded, Readings, TooManyReadings, names_match, percent_decoded, without_wide_spaces,
+    Readings, TooManyReadings, form_decoded, names_match, percent_decoded, without_wide_spaces,
 };
 
 /// The most pairs of one name that are looked at in a line, so that what is read stays in proportion to its length.
@@ -109,9 +109,7 @@ fn add_values<'r>(readings: &mut Readings<'r>, rest: &'r [u8]) -> Result<(), Too
     for text in [unquoted, value] {
         readings.add(text)?;
         readings.add(percent_decoded(text))?;
-        if text.contains(&b'+') {
-            readings.add(Decoded::form(text).collect::<Vec<_>>())?;
-        }
+        readings.add(form_decoded(text))?;
     }
     let rest = rest.trim_ascii_start();
     if rest.starts_with(b"\"") {

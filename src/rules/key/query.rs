@@ -1,6 +1,8 @@
 //! The values that servers may read in a parameter of a query.
 
-use super::readings::{Decoded, Readings, TooManyReadings, form_decoded, is_undecodable, names_match};
+use super::readings::{
+    Decoded, Readings, TooManyReadings, form_decoded, is_undecodable, names_match, percent_decoded,
+};
 
 /// Reads a query parameter, without an allocation if there is one plain value.
 ///
@@ -11,7 +13,7 @@ pub(super) fn parameter<'r>(query: &'r str, name: &str) -> Result<Readings<'r>, 
     let name = name.as_bytes();
     let mut readings = Readings::default();
     let mut is_plain = !query.contains(';');
-    for (sent, value) in pairs(query, is_ampersand) {
+    for (sent, value) in query.split('&').map(split) {
         if is_exactly(sent, name) {
             readings.add(form_decoded(value))?;
             is_plain &= !value.iter().any(|byte| matches!(byte, b'%' | b'+'));
@@ -28,8 +30,8 @@ pub(super) fn parameter<'r>(query: &'r str, name: &str) -> Result<Readings<'r>, 
 }
 
 fn add_unusual<'r>(readings: &mut Readings<'r>, query: &'r str, name: &[u8]) -> Result<(), TooManyReadings> {
-    for ends_pair in [is_ampersand, |c| matches!(c, '&' | ';')] {
-        for (sent, value) in query.split(ends_pair).map(|pair| split(pair.trim_start_matches('='))) {
+    for separators in [&['&'][..], &['&', ';']] {
+        for (sent, value) in query.split(separators).map(|pair| split(pair.trim_start_matches('='))) {
             if may_be(sent, name) {
                 readings.add_missing();
                 add_values(readings, value)?;
@@ -63,9 +65,7 @@ fn add_values<'r>(readings: &mut Readings<'r>, sent: &'r [u8]) -> Result<(), Too
         readings.add(value[..nul].to_vec())?;
     }
     readings.add(trimmed(&value).to_vec())?;
-    if sent.contains(&b'+') {
-        readings.add(Decoded::percent(sent).collect::<Vec<_>>())?;
-    }
+    readings.add(percent_decoded(sent))?;
     if is_undecodable(sent) {
         let with_spaces = sent.iter().map(|byte| if *byte == b'+' { b' ' } else { *byte });
         readings.add(with_spaces.collect::<Vec<_>>())?;
@@ -96,15 +96,6 @@ fn is_invisible(c: char) -> bool {
             | '\u{200B}'..='\u{200F}' | '\u{2060}'..='\u{206F}' | '\u{2800}' | '\u{3164}' | '\u{FEFF}'
             | '\u{FFA0}' | '\u{1D159}' | '\u{1D173}'..='\u{1D17A}' | '\u{E0020}'
     )
-}
-
-fn is_ampersand(c: char) -> bool {
-    c == '&'
-}
-
-/// The names and values of a query, as they were sent.
-fn pairs(query: &str, ends_pair: fn(char) -> bool) -> impl Iterator<Item = (&[u8], &[u8])> {
-    query.split(ends_pair).map(split)
 }
 
 /// The name and the value of a pair, as they were sent.
