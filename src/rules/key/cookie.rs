@@ -104,7 +104,7 @@ fn behind_spaces(text: &[u8]) -> &[u8] {
 
 /// Adds what may be read in a line behind the `=` of a cookie.
 fn add_values<'r>(readings: &mut Readings<'r>, rest: &'r [u8]) -> Result<(), TooManyReadings> {
-    let value = rest.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
+    let value = first_pair(rest).trim_ascii();
     let unquoted = unquoted(value);
     for text in [unquoted, value] {
         readings.add(text)?;
@@ -113,10 +113,9 @@ fn add_values<'r>(readings: &mut Readings<'r>, rest: &'r [u8]) -> Result<(), Too
     }
     let rest = rest.trim_ascii_start();
     if rest.starts_with(b"\"") {
-        // Some take off the last byte, whatever it is.
-        let whole = rest.split(|byte| *byte == b';').next().unwrap_or_default();
-        for quoted in [value, whole] {
-            let inner = &quoted[1..];
+        // Some servers drop the last byte, whatever it is.
+        for form in [value, first_pair(rest)] {
+            let inner = &form[1..];
             let inner = &inner[..inner.len().saturating_sub(1)];
             readings.add(inner)?;
             readings.add(percent_decoded(inner))?;
@@ -147,6 +146,11 @@ fn add_values<'r>(readings: &mut Readings<'r>, rest: &'r [u8]) -> Result<(), Too
         }
     }
     Ok(())
+}
+
+/// Returns a text up to the `;` that ends its first pair.
+fn first_pair(text: &[u8]) -> &[u8] {
+    text.split(|byte| *byte == b';').next().unwrap_or_default()
 }
 
 /// The value up to a space. One that may be JSON is left alone, since many such values have a first word in common.
@@ -187,7 +191,7 @@ fn quoted(text: &[u8]) -> &[u8] {
     };
     match text.strip_prefix(b"\"").and_then(|inner| Some((inner, inner.iter().position(ends)?))) {
         Some((inner, end)) => &inner[..end],
-        None => text.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii_end(),
+        None => first_pair(text).trim_ascii_end(),
     }
 }
 
