@@ -71,23 +71,12 @@ pub struct Subject<'r> {
     pub parameter: &'r (dyn Fn(&str) -> Option<&'r str> + Sync),
 }
 
-/// Returns true if a key is made of these parts, of which the address may stand for any that a request lacked.
-pub(crate) fn is_of(key: &Key, parts: &[KeyPart]) -> bool {
-    let is = |text: &str, part: &KeyPart| {
-        let begins = |part: &KeyPart| text.starts_with(&kind_text(part.name()));
-        begins(part) || begins(&KeyPart::Ip)
+/// Returns true if a key has these parts. An address may stand for a part that the request lacked.
+pub(crate) fn is_of(key: &str, parts: &[KeyPart]) -> bool {
+    let is = |(text, part): (&str, &KeyPart)| {
+        [part, &KeyPart::Ip].iter().any(|part| text.starts_with(&kind_text(part.name())))
     };
-    if let [part] = parts {
-        return is(key.as_str(), part);
-    }
-    let mut rest = key.as_str();
-    let mut next = || {
-        let (length, after) = rest.split_once(':')?;
-        let (own, after) = after.split_at_checked(length.parse().ok()?)?;
-        rest = after.strip_prefix(',').unwrap_or(after);
-        Some(own)
-    };
-    parts.iter().all(|part| next().is_some_and(|own| is(own, part))) && rest.is_empty()
+    texts_of(key, parts.len()).is_some_and(|texts| texts.into_iter().zip(parts).all(is))
 }
 
 /// The keys by which a limit counts a request, or the reason why it doesn't.

@@ -100,7 +100,7 @@ impl ReplayedLimit {
 fn decision_in_log<'l>(config: &config::LimitSettings, logged: &'l Logged) -> Option<&'l DecisionInLog> {
     let decision = logged.limits.iter().find(|(name, _)| *name == config.name).map(|(_, decision)| decision);
     decision.filter(|decision| match decision {
-        DecisionInLog::Key(key) => is_of(&Key::of_text(key.clone()), &config.key),
+        DecisionInLog::Key(key) => is_of(key, &config.key),
         DecisionInLog::Exempt | DecisionInLog::Skipped => true,
     })
 }
