@@ -196,7 +196,8 @@ fn count_reading(
 }
 
 impl Counted {
-    /// Counts a request that is read in two ways.
+    /// Combines the outcomes of two readings of a request: a refusal prevails, then keys, then that the limit skips it. It is
+    /// exempt if both are.
     fn and(self, other: Self) -> Self {
         match (self, other) {
             (Self::For(mut keys), Self::For(others)) => {
@@ -207,13 +208,9 @@ impl Counted {
                 }
                 Self::For(keys)
             }
-            (refused @ (Self::Denied | Self::Unknown(_) | Self::Unverified | Self::Ambiguous(_)), _)
-            | (_, refused @ (Self::Denied | Self::Unknown(_) | Self::Unverified | Self::Ambiguous(_))) => {
-                refused
-            }
-            (counted @ Self::For(_), _) | (_, counted @ Self::For(_)) => counted,
-            (Self::Skipped, _) | (_, Self::Skipped) => Self::Skipped,
-            (exempt @ Self::Exempt { .. }, Self::Exempt { .. }) => exempt,
+            (one, Self::Exempt { .. }) | (Self::Exempt { .. }, one) => one,
+            (one, Self::Skipped) | (Self::Skipped, one) => one,
+            (Self::For(_), refused) | (refused, _) => refused,
         }
     }
 }
