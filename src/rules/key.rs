@@ -176,13 +176,16 @@ fn count_reading(
             Missing::Deny => return Counted::Denied,
         }
     }
-    let is = |key: &[String]| is(&limit.key, &values, key);
-    let exempts_key = |exemption: &Exemption| matches!(exemption, Exemption::Key(key) if is(key));
+    let exempts_key = |exemption: &Exemption| match exemption {
+        Exemption::Key(key) => has_values(&limit.key, &values, key.iter().map(Some)),
+        Exemption::Network(_) => false,
+    };
     if let Some(entry) = limit.exempt.iter().position(exempts_key) {
         return Counted::Exempt { entry };
     }
-    let is_own = |other: &&RateOverride| matches_pattern(&limit.key, &values, &other.key);
-    let rate = stated.or_else(|| limit.overrides.iter().find(is_own).map(|other| other.rate));
+    let applies =
+        |other: &&RateOverride| has_values(&limit.key, &values, other.key.iter().map(Option::as_ref));
+    let rate = stated.or_else(|| limit.overrides.iter().find(applies).map(|other| other.rate));
     let text_of = |(part, value): (&KeyPart, &Option<Value<'_>>)| match value {
         Some(Value::Shown(value)) => text_under(limit, part, value),
         Some(Value::Network(network) | Value::Unknown(network)) => network_text(*network),
@@ -373,30 +376,31 @@ fn usual<'v>(part: &KeyPart, value: &'v [u8]) -> Cow<'v, [u8]> {
     }
 }
 
-/// Returns true if the key has these values. A request that lacks the key never has.
-fn is(parts: &[KeyPart], values: &[&Option<Value<'_>>], key: &[String]) -> bool {
-    let is = |((part, value), key): ((&KeyPart, &&Option<Value<'_>>), &String)| match value {
+/// Returns true if a request has this value of a part of the key, as the file writes it. A request that lacks the part has none.
+fn has_value(part: &KeyPart, value: &Option<Value<'_>>, own: &str) -> bool {
+    match value {
         Some(Value::Shown(value)) => {
-            // Those of the file may be spelt in another way, but end alike: few have to be read for that.
-            **value == *key.as_bytes()
+            // The file may spell credentials in another way, but with the same end, so few are read for the comparison.
+            **value == *own.as_bytes()
                 || matches!(part, KeyPart::Header(name) if *name == AUTHORIZATION)
-                    && value.last() == key.as_bytes().last()
-                    && *usual(part, key.as_bytes()) == **value
+                    && value.last() == own.as_bytes().last()
+                    && *usual(part, own.as_bytes()) == **value
         }
-        Some(Value::Network(network)) => text::address(*network) == *key,
+        Some(Value::Network(network)) => text::address(*network) == *own,
         Some(Value::Unknown(_)) | None => false,
-    };
-    values.len() == key.len() && parts.iter().zip(values).zip(key).all(is)
+    }
 }
 
-/// Returns true if the key's values are these, where `None` stands for any value.
-fn matches_pattern(parts: &[KeyPart], values: &[&Option<Value<'_>>], key: &[Option<String>]) -> bool {
-    let mut all = parts.iter().zip(values).zip(key);
-    values.len() == key.len()
-        && all.all(|((part, value), own)| match own {
-            Some(own) => is(std::slice::from_ref(part), &[*value], std::slice::from_ref(own)),
-            None => true,
-        })
+/// Returns true if the key of a request has these values, of which `None` stands for any.
+fn has_values<'k>(
+    parts: &[KeyPart],
+    values: &[&Option<Value<'_>>],
+    own: impl ExactSizeIterator<Item = Option<&'k String>>,
+) -> bool {
+    let has = |((part, value), own): ((&KeyPart, &&Option<Value<'_>>), Option<&String>)| {
+        own.is_none_or(|own| has_value(part, value, own))
+    };
+    values.len() == own.len() && parts.iter().zip(values).zip(own).all(has)
 }
 
 /// Returns the texts of the parts of a key with this text. `None` if it doesn't have as many.
