@@ -23,7 +23,7 @@ use std::{borrow::Cow, net::IpAddr};
 
 use hyper::{
     HeaderMap, Method,
-    header::{self, AUTHORIZATION, HeaderValue},
+    header::{self, AUTHORIZATION, HeaderName, HeaderValue},
 };
 use percent_encoding::percent_decode_str;
 use smallvec::{SmallVec, smallvec};
@@ -310,14 +310,11 @@ fn values<'r>(
 ) -> Result<PartValues<'r>, PartFault> {
     let shown = match part {
         KeyPart::Ip => return Ok(smallvec![Some(Value::Network(limit.prefixes.network(subject.client)))]),
-        KeyPart::Header(name) => {
-            let lines = subject.headers.get_all(name).into_iter().map(HeaderValue::as_bytes);
-            match single(lines)? {
-                Some(sent) if *name == AUTHORIZATION => return several(credentials::credentials(sent)?),
-                Some(sent) => return several(field_value(sent)?),
-                None => None,
-            }
-        }
+        KeyPart::Header(name) => match single(subject.headers, name)? {
+            Some(sent) if *name == AUTHORIZATION => return several(credentials::credentials(sent)?),
+            Some(sent) => return several(field_value(sent)?),
+            None => None,
+        },
         KeyPart::Cookie(name) => {
             let lines = subject.headers.get_all(header::COOKIE).into_iter().map(HeaderValue::as_bytes);
             return several(cookie::cookie(&lines.collect::<SmallVec<[_; 1]>>(), name)?);
@@ -359,11 +356,15 @@ impl From<TooManyReadings> for PartFault {
     }
 }
 
-/// The value, if all of them are the same.
-fn single<'r>(mut values: impl Iterator<Item = &'r [u8]>) -> Result<Option<&'r [u8]>, PartFault> {
-    let first = values.next();
+/// Returns the value of a header field. `None` if the request lacks it.
+///
+/// # Errors
+/// Its lines have different values.
+fn single<'r>(headers: &'r HeaderMap, name: &HeaderName) -> Result<Option<&'r [u8]>, PartFault> {
+    let mut lines = headers.get_all(name).into_iter().map(HeaderValue::as_bytes);
+    let first = lines.next();
     match first {
-        Some(first) if values.any(|other| other != first) => Err(PartFault::Several),
+        Some(first) if lines.any(|other| other != first) => Err(PartFault::Several),
         _ => Ok(first),
     }
 }

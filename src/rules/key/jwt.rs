@@ -13,10 +13,7 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-use hyper::{
-    HeaderMap,
-    header::{AUTHORIZATION, HeaderValue},
-};
+use hyper::{HeaderMap, header::AUTHORIZATION};
 use jsonwebtoken::{DecodingKey, Validation, decode, decode_header, errors::ErrorKind};
 use serde_json::{Map, Value};
 use tollgate_limiter::{Refusal, key::credentials::scheme};
@@ -300,8 +297,7 @@ impl<'r> Claims<'r> {
     }
 
     fn verify(&self) -> Verified {
-        let lines = || self.headers.get_all(AUTHORIZATION).into_iter().map(HeaderValue::as_bytes);
-        let Ok(sent) = single(lines()) else { return Verified::Several };
+        let Ok(sent) = single(self.headers, &AUTHORIZATION) else { return Verified::Several };
         let Some((sent, verifier)) = sent.zip(self.verifier) else { return Verified::Missing };
         let Ok(readings) = credentials(sent) else { return Verified::Several };
         // A server may look for a token behind any scheme.

@@ -1,6 +1,5 @@
 //! The rates that requests and the file give to keys.
 
-use hyper::header::HeaderValue;
 use tollgate_limiter::{Key, Rate};
 
 use super::{Subject, of_values, single, text_under, texts_of, usual, written_part};
@@ -12,8 +11,7 @@ pub(super) fn stated_rate(limit: &LimitSettings, subject: &Subject<'_>) -> Optio
     let stated = match &from.source {
         KeyPart::Jwt(claim) => subject.claims.text(claim).ok()??,
         KeyPart::Header(name) if subject.peer_is_trusted => {
-            let lines = subject.headers.get_all(name).into_iter().map(HeaderValue::as_bytes);
-            std::str::from_utf8(single(lines).ok()??).ok()?.to_owned()
+            std::str::from_utf8(single(subject.headers, name).ok()??).ok()?.to_owned()
         }
         _ => return None,
     };
