@@ -240,7 +240,7 @@ pub fn key_of(limit: &config::LimitSettings, written: &str) -> Result<Key, Strin
         } else if let Some(client) = named_address(limit, part, value) {
             network_text(limit.prefixes.network(client))
         } else {
-            text_under(limit, part, &usual(part, value.as_bytes()))
+            text_of_written(limit, part, value)
         }
     });
     Ok(Key::of_text(joined(parts.collect())))
@@ -248,8 +248,7 @@ pub fn key_of(limit: &config::LimitSettings, written: &str) -> Result<Key, Strin
 
 /// The key with these values.
 pub fn of_values(limit: &config::LimitSettings, values: &[String]) -> Key {
-    let parts = limit.key.iter().zip(values);
-    let texts = parts.map(|(part, value)| text_under(limit, part, &usual(part, value.as_bytes())));
+    let texts = limit.key.iter().zip(values).map(|(part, value)| text_of_written(limit, part, value));
     Key::of_text(joined(texts.collect()))
 }
 
@@ -424,12 +423,17 @@ fn texts_of(key: &str, count: usize) -> Option<Vec<&str>> {
 fn text_under(limit: &config::LimitSettings, part: &KeyPart, value: &[u8]) -> String {
     match &limit.redisson_name {
         Some(_) => whole_value_text(part.name(), value),
-        None => text(part, value, limit.plain),
+        None => part_text(part, value, limit.plain),
     }
 }
 
-/// A part of the key as text.
-fn text(part: &KeyPart, value: &[u8], plain: bool) -> String {
+/// Returns a part of a limit's key as text, whose value is as people write it.
+fn text_of_written(limit: &config::LimitSettings, part: &KeyPart, value: &str) -> String {
+    text_under(limit, part, &usual(part, value.as_bytes()))
+}
+
+/// Returns a part of the key as text.
+fn part_text(part: &KeyPart, value: &[u8], plain: bool) -> String {
     value_text(part.name(), value, plain || !part.may_be_credential())
 }
 

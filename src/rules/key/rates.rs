@@ -2,7 +2,7 @@
 
 use tollgate_limiter::{Key, Rate};
 
-use super::{Subject, of_values, single, text_under, texts_of, usual, written_part};
+use super::{Subject, of_values, single, text_of_written, texts_of, written_part};
 use crate::config::{KeyPart, LimitSettings, RateOverride};
 
 /// Returns the rate that a request states, if the limit goes by that: a whole number for the time of its own rate.
@@ -42,7 +42,7 @@ pub(crate) fn own_text(limit: &LimitSettings, own: &RateOverride) -> String {
     let part = |(part, value): (&KeyPart, &Option<String>)| match value {
         None => ANY.to_owned(),
         Some(value) => {
-            let text = text_under(limit, part, &usual(part, value.as_bytes()));
+            let text = text_of_written(limit, part, value);
             written_part(limit, part, &text).unwrap_or(text)
         }
     };
@@ -61,7 +61,7 @@ pub(crate) struct OwnRates {
 impl OwnRates {
     pub(crate) fn new(limit: &LimitSettings) -> Self {
         let text = |(part, value): (&KeyPart, &Option<String>)| {
-            value.as_ref().map(|value| text_under(limit, part, &usual(part, value.as_bytes())))
+            value.as_ref().map(|value| text_of_written(limit, part, value))
         };
         let own = |other: &RateOverride| (limit.key.iter().zip(&other.key).map(text).collect(), other.rate);
         Self { parts: limit.key.len(), rates: limit.overrides.iter().map(own).collect() }
