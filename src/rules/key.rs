@@ -38,7 +38,7 @@ use tollgate_limiter::{
 
 use self::{
     jwt::Claims,
-    known::are_known,
+    known::replace_unknown,
     rates::stated_rate,
     readings::{MOST_READINGS, Readings, TooManyReadings, field_value},
 };
@@ -136,7 +136,7 @@ fn count_values<'r>(
         match values(part) {
             Ok(mut values) if readings * values.len() <= MOST_READINGS => {
                 let known = limit.known_keys.as_ref().filter(|known| known.part == place);
-                if known.is_some_and(|known| !are_known(&mut values, known, limit, client)) {
+                if known.is_some_and(|known| !replace_unknown(&mut values, known, limit, client)) {
                     return Counted::Unknown(part.to_string());
                 }
                 if limit.redisson_name.is_some() && *part != KeyPart::Global {
@@ -271,14 +271,10 @@ fn written_part(limit: &config::LimitSettings, part: &KeyPart, text: &str) -> Op
         Some(hash) => format!("sha256:{hash}"),
         None => percent_decode_str(value).decode_utf8().ok()?.into_owned(),
     };
-    match part {
-        part if kind_text(part.name()) == format!("{kind}=") => Some(match part {
-            KeyPart::Global => "global".to_owned(),
-            _ => value,
-        }),
-        part if may_be_lacking(limit, part) && kind == KeyPart::Ip.to_string() => Some(format!("ip:{value}")),
-        _ => None,
+    if kind_text(part.name()) == format!("{kind}=") {
+        return Some(if *part == KeyPart::Global { "global".to_owned() } else { value });
     }
+    (may_be_lacking(limit, part) && kind == KeyPart::Ip.to_string()).then(|| format!("ip:{value}"))
 }
 
 /// The reason why a part of the key has no value to count by.
@@ -307,7 +303,7 @@ fn values<'r>(
     part: &KeyPart,
     subject: &Subject<'r>,
 ) -> Result<PartValues<'r>, PartFault> {
-    let shown = match part {
+    let shown: Option<Cow<'r, [u8]>> = match part {
         KeyPart::Ip => return Ok(smallvec![Some(Value::Network(limit.prefixes.network(subject.client)))]),
         KeyPart::Header(name) => match single(subject.headers, name)? {
             Some(sent) if *name == AUTHORIZATION => return several(credentials::credentials(sent)?),
@@ -331,11 +327,11 @@ fn values<'r>(
         KeyPart::Host => {
             Some(subject.host).filter(|host| !host.is_empty()).map(|host| host.as_bytes().into())
         }
-        KeyPart::Method => Some(Cow::Owned(subject.method.as_str().into())),
-        KeyPart::Route => Some(Cow::Owned(subject.route.into())),
+        KeyPart::Method => Some(subject.method.as_str().as_bytes().into()),
+        KeyPart::Route => Some(subject.route.as_bytes().into()),
         // A request has no descriptor, and no route has a limit that needs one.
         KeyPart::Descriptor(_) => None,
-        KeyPart::Global => Some(Cow::Borrowed(b"".as_slice())),
+        KeyPart::Global => Some(b"".as_slice().into()),
     };
     Ok(smallvec![shown.map(Value::Shown)])
 }

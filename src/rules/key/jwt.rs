@@ -120,20 +120,19 @@ impl Verifier {
         };
         let is_named = |key: &Key| key.id.is_none() || header.kid.is_none() || key.id == header.kid;
         let fits = |key: &&Key| key.validation.algorithms.contains(&header.alg) && is_named(key);
-        const NO_KEY: &str = "no key of [jwt] is for its algorithm and key ID";
-        let mut fault = NO_KEY;
+        let mut fault = None;
         for key in keys.iter().filter(fits).take(MOST_TRIED) {
             match decode(token, &key.decoding, &key.validation) {
                 Ok(token) => return Verified::Valid { claims: token.claims, is_usual: true },
-                // Another key may have signed it: what the one that did finds wrong is the reason.
-                Err(error) if fault != NO_KEY && *error.kind() == ErrorKind::InvalidSignature => {}
-                Err(error) => fault = reason(error.kind()),
+                // Only the key that signed a token tells what else is wrong with it.
+                Err(error) if fault.is_some() && *error.kind() == ErrorKind::InvalidSignature => {}
+                Err(error) => fault = Some(reason(error.kind())),
             }
         }
         if header.kid.is_some() && keys.iter().all(|key| key.id != header.kid) {
             return Verified::KeyUnknown;
         }
-        Verified::Invalid(fault)
+        Verified::Invalid(fault.unwrap_or("no key of [jwt] is for its algorithm and key ID"))
     }
 }
 
@@ -320,8 +319,8 @@ impl<'r> Claims<'r> {
                     return Verified::Several;
                 }
                 (Verified::Valid { .. }, _)
-                | (Verified::Missing, Verified::Invalid(_))
-                | (Verified::KeyUnknown | Verified::WithoutKeys, Verified::Invalid(_)) => {}
+                | (Verified::Missing | Verified::KeyUnknown | Verified::WithoutKeys, Verified::Invalid(_)) => {
+                }
                 (_, other) => verified = other,
             }
         }

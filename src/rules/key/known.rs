@@ -1,23 +1,23 @@
-//! Keys that the limit's file lists, and those that it doesn't.
+//! Keys that are listed in a limit's `keys_file`, and unknown ones.
 
 use std::net::IpAddr;
 
 use super::{PartValues, Value, texts_of};
 use crate::config::{KnownKeys, LimitSettings, UnknownKey};
 
-/// Replaces the values that the limit doesn't know by the client's network. Returns false if the limit refuses them.
-pub(super) fn are_known(
+/// Replaces values that the limit doesn't know by the client's network. Returns false if the limit refuses them.
+pub(super) fn replace_unknown(
     values: &mut PartValues<'_>,
     known: &KnownKeys,
     limit: &LimitSettings,
     client: IpAddr,
 ) -> bool {
     for value in values.iter_mut().flatten() {
-        let is_unknown = matches!(value, Value::Shown(shown) if !known.contains(shown));
-        match limit.unknown {
-            _ if !is_unknown => {}
-            UnknownKey::Ip => *value = Value::Unknown(limit.prefixes.network(client)),
-            UnknownKey::Deny => return false,
+        if matches!(value, Value::Shown(shown) if !known.contains(shown)) {
+            match limit.unknown {
+                UnknownKey::Ip => *value = Value::Unknown(limit.prefixes.network(client)),
+                UnknownKey::Deny => return false,
+            }
         }
     }
     true
