@@ -268,7 +268,7 @@ impl<'d, 'i> Check<'d, 'i> {
         Some(AdminSettings { listen: address, metrics_listen, tokens })
     }
 
-    /// Warns of limits that don't apply, and of those whose cost or rate the wrong ones state.
+    /// Warns of limits that never apply, and of costs and rates in header fields that clients can set, or nobody can.
     fn warn_of_limits(&mut self, server: &ServerSettings, has_decisions: bool) {
         if has_decisions {
             // Services may ask for any limit by its name.

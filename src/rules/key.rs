@@ -6,7 +6,7 @@
 //! `/`, which no encoded value contains.
 //!
 //! Servers differ in how they read a spelling of a credential, a cookie or a query. A request counts for each key that
-//! one of them may read, and at most for [`MOST_READINGS`]: docs/adr/0005.
+//! one of them may read. With more than [`MOST_READINGS`] it is rejected: docs/adr/0005.
 //!
 //! Keys of requests and keys as operators write them must agree, so both stand in one file.
 
@@ -97,7 +97,7 @@ pub enum Counted {
     Unknown(String),
     /// A part of the key is a claim, and the token can't be verified now.
     Unverified,
-    /// A part of the key has several values, and upstream may go by another one than the gateway.
+    /// A part of the key has several values, and the upstream may use another one than the gateway.
     Ambiguous(String),
 }
 
@@ -117,8 +117,8 @@ pub fn count(limit: &config::LimitSettings, subject: &Subject<'_>) -> Counted {
     count_values(limit, subject.client, stated_rate(limit, subject), |part| values(limit, part, subject))
 }
 
-/// Works out the keys of a client under a limit, where `values` returns what servers may read in a part of its key. `stated` is
-/// the rate that it states.
+/// Works out the keys of a client under a limit. `values` returns the values that servers may read in a part, `stated` is the rate
+/// that the client states.
 fn count_values<'r>(
     limit: &config::LimitSettings,
     client: IpAddr,
@@ -140,7 +140,7 @@ fn count_values<'r>(
                     return Counted::Unknown(part.to_string());
                 }
                 if limit.redisson_name.is_some() && *part != KeyPart::Global {
-                    values.iter_mut().for_each(leave_nameable);
+                    values.iter_mut().for_each(drop_unnameable);
                 }
                 readings *= values.len();
                 parts.push(values);
@@ -218,7 +218,7 @@ impl Counted {
     }
 }
 
-/// The text of a key: that of its only part, or of all with their lengths.
+/// Joins the texts of a key's parts: a single one as it is, several with their lengths.
 fn joined(mut parts: SmallVec<[String; 2]>) -> String {
     match parts.len() {
         1 => parts.remove(0),
@@ -226,12 +226,13 @@ fn joined(mut parts: SmallVec<[String; 2]>) -> String {
     }
 }
 
-/// The key whose value people write so: as a request shows it, those of a key with several parts
-/// as `["v1","v2"]`, an address for its network, `sha256:<hash>` for a value that appears hashed, and `ip:<address>` for a
-/// caller that lacks the key and is counted by address.
+/// Parses a key as operators write it: the value as a request shows it, or `["v1","v2"]` for a key of several parts.
+///
+/// An address stands for its network, `sha256:<hash>` for a hashed value, and `ip:<address>` for a caller that lacks the key
+/// and is counted by address.
 ///
 /// # Errors
-/// What is no value of the limit's key: a message and, on a line of its own, the remedy.
+/// It isn't a value of the limit's key: a message and, on a line of its own, the remedy.
 pub fn key_of(limit: &config::LimitSettings, written: &str) -> Result<Key, String> {
     let values = read_key(written, &limit.key, limit.prefixes)?;
     let parts = limit.key.iter().zip(&values).map(|(part, value)| {
@@ -246,14 +247,14 @@ pub fn key_of(limit: &config::LimitSettings, written: &str) -> Result<Key, Strin
     Ok(Key::of_text(joined(parts.collect())))
 }
 
-/// The key with these values.
+/// Returns the key with these values.
 pub fn of_values(limit: &config::LimitSettings, values: &[String]) -> Key {
     let texts = limit.key.iter().zip(values).map(|(part, value)| text_of_written(limit, part, value));
     Key::of_text(joined(texts.collect()))
 }
 
-/// The key of this text as people write it, for [`key_of`]. There is none if it isn't of this limit, whose configuration may have changed, or
-/// isn't UTF-8.
+/// Returns a key's text in the form that [`key_of`] parses. `None` if it isn't a key of this limit, whose configuration may have
+/// changed, or isn't UTF-8.
 pub fn written(limit: &config::LimitSettings, text: &str) -> Option<String> {
     let texts = texts_of(text, limit.key.len())?;
     let values = limit.key.iter().zip(texts).map(|(part, text)| written_part(limit, part, text));
@@ -291,7 +292,7 @@ enum Value<'r> {
     Shown(Cow<'r, [u8]>),
     /// The client's.
     Network(IpAddr),
-    /// One that the limit doesn't know, so that the client's network is counted.
+    /// The client's network, in place of a key that isn't in the limit's file.
     Unknown(IpAddr),
 }
 
@@ -306,15 +307,15 @@ fn values<'r>(
     let shown: Option<Cow<'r, [u8]>> = match part {
         KeyPart::Ip => return Ok(smallvec![Some(Value::Network(limit.prefixes.network(subject.client)))]),
         KeyPart::Header(name) => match single(subject.headers, name)? {
-            Some(sent) if *name == AUTHORIZATION => return several(credentials::credentials(sent)?),
-            Some(sent) => return several(field_value(sent)?),
+            Some(sent) if *name == AUTHORIZATION => return shown_values(credentials::credentials(sent)?),
+            Some(sent) => return shown_values(field_value(sent)?),
             None => None,
         },
         KeyPart::Cookie(name) => {
             let lines = subject.headers.get_all(header::COOKIE).into_iter().map(HeaderValue::as_bytes);
-            return several(cookie::cookie(&lines.collect::<SmallVec<[_; 1]>>(), name)?);
+            return shown_values(cookie::cookie(&lines.collect::<SmallVec<[_; 1]>>(), name)?);
         }
-        KeyPart::Query(name) => return several(query::parameter(subject.query, name)?),
+        KeyPart::Query(name) => return shown_values(query::parameter(subject.query, name)?),
         KeyPart::Path(name) => (subject.parameter)(name).map(|value| percent_decode_str(value).into()),
         KeyPart::Jwt(name) => {
             let text = subject.claims.text(name)?.map(|text| Value::Shown(text.into_bytes().into()));
@@ -336,12 +337,13 @@ fn values<'r>(
     Ok(smallvec![shown.map(Value::Shown)])
 }
 
-/// Takes a value away that can't be part of a limiter's name in Redisson.
-fn leave_nameable(value: &mut Option<Value<'_>>) {
+/// Drops a value that can't be part of a limiter's name in Redisson.
+fn drop_unnameable(value: &mut Option<Value<'_>>) {
     value.take_if(|value| matches!(value, Value::Shown(shown) if !RedissonName::accepts(shown)));
 }
 
-fn several(readings: Readings<'_>) -> Result<PartValues<'_>, PartFault> {
+/// Returns readings as values that a request shows.
+fn shown_values(readings: Readings<'_>) -> Result<PartValues<'_>, PartFault> {
     Ok(readings.into_values().into_iter().map(|value| value.map(Value::Shown)).collect())
 }
 
@@ -364,7 +366,7 @@ fn single<'r>(headers: &'r HeaderMap, name: &HeaderName) -> Result<Option<&'r [u
     }
 }
 
-/// The ordinary value of one that people write.
+/// Returns the ordinary spelling of a value that people write.
 fn usual<'v>(part: &KeyPart, value: &'v [u8]) -> Cow<'v, [u8]> {
     match part {
         KeyPart::Header(name) if *name == AUTHORIZATION => usual_credentials(value),
@@ -447,7 +449,7 @@ fn named_address(limit: &config::LimitSettings, part: &KeyPart, value: &str) -> 
     Some(address.parse::<IpAddr>().ok()?.to_canonical())
 }
 
-/// Returns true if a request can lack this part of the key, or one that is known, and is counted by address if it does.
+/// Returns true if requests without this part, or with an unknown value of it, are counted by address.
 fn may_be_lacking(limit: &config::LimitSettings, part: &KeyPart) -> bool {
     if limit.unknown == UnknownKey::Ip
         && limit.known_keys.as_ref().is_some_and(|known| limit.key[known.part] == *part)

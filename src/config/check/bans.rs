@@ -39,7 +39,7 @@ impl Check<'_, '_> {
     }
 }
 
-/// Returns how a client can have others banned by a limit with this key. `None` if it can't.
+/// Returns the warning for a key with which clients can get others banned. `None` if they can't.
 fn harm_to_others(key: &[KeyPart]) -> Option<String> {
     // Descriptors are chosen by the proxy that asks.
     let is_own = |part: &KeyPart| matches!(part, KeyPart::Ip | KeyPart::Jwt(_) | KeyPart::Descriptor(_));

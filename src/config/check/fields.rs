@@ -79,7 +79,7 @@ impl Check<'_, '_> {
         }
     }
 
-    /// Warns of fields that scripts of other origins shall read (CORS), but that responses don't have.
+    /// Warns if `Access-Control-Expose-Headers` names RateLimit fields that responses don't have.
     fn warn_of_unsent_fields(&mut self, name: &Spanned<FieldName>, value: &HeaderValue) {
         const DRAFT: &str = "RateLimit, RateLimit-Policy";
         const X: &str = "X-RateLimit-Limit, X-RateLimit-Remaining, X-RateLimit-Reset";

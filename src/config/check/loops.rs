@@ -49,7 +49,8 @@ impl Check<'_, '_> {
                 "" => (own_host(&route.matcher), rest),
                 _ => rest.split_at(rest.find('/').unwrap_or(rest.len())),
             };
-            // An address elsewhere may be any server's, and a proxy in front may end TLS.
+            // A URL leads here only if the route itself is for its host: without one, it may be any server's. Its scheme must be the
+            // listener's, since a proxy in front may end TLS.
             let is_here = match scheme {
                 "" => true,
                 "https" => self.has_tls && route.matcher.host.is_some(),

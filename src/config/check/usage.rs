@@ -5,7 +5,7 @@ use super::{Check, quota::charging_keys};
 use crate::config::{CostUsage, error::Diagnostic, file, value::AlgorithmName};
 
 impl Check<'_, '_> {
-    /// Reports keys that don't fit to costs that are reported.
+    /// Reports keys that can't be combined with `usage = "reported"`.
     pub(super) fn check_usage(&mut self, limit: &file::LimitTable) {
         let Some(usage) = limit.usage.as_ref().filter(|usage| usage.get_ref().0 == CostUsage::Reported)
         else {
@@ -33,7 +33,7 @@ impl Check<'_, '_> {
         }
     }
 
-    /// Reports keys that don't fit to refunds.
+    /// Reports keys that can't be combined with `refunds`.
     pub(super) fn check_refunds(&mut self, limit: &file::LimitTable) {
         let Some(refunds) = limit.refunds.as_ref().filter(|refunds| *refunds.get_ref()) else { return };
         let running = limit.algorithm.0 == AlgorithmName::Concurrency;

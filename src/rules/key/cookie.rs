@@ -61,8 +61,8 @@ fn add_unusual<'r>(readings: &mut Readings<'r>, line: &'r [u8], name: &[u8]) -> 
     let ends_pair = |byte: &u8| *byte == b';' || byte.is_ascii_whitespace();
     let ends_name = |byte: &u8| ends_pair(byte) || *byte == b'=';
     let (mut rest, mut found) = (line, 0);
-    // What is behind the name, with and without its leading spaces, and the name's last part. They hold as long as `rest` begins
-    // in the name, so that no byte is looked at for each quote before it.
+    // `behind` is the text after the name, `unspaced` that without its leading spaces, and `last` the name's last token. They stay
+    // valid while `rest` begins within the name, so each byte is read once however many quotes stand before it.
     let (mut behind, mut unspaced, mut last) = (rest, rest, rest);
     while let Some(start) = rest.iter().position(|byte| !ends_pair(byte)) {
         rest = &rest[start..];

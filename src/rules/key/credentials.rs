@@ -140,7 +140,7 @@ fn is_base64(text: &[u8]) -> bool {
     text[..digits].iter().all(is_digit) && text[digits..].iter().all(|byte| *byte == b'=')
 }
 
-/// The first and the last word. Separators in front are none, and white space in quotes ends none.
+/// Returns the first and the last word. Leading separators are skipped, and white space in quotes doesn't end a word.
 fn outer_words(rest: &[u8], ends_token: impl Fn(&u8) -> bool) -> [&[u8]; 2] {
     let start = rest.iter().position(|byte| !ends_token(byte) && !byte.is_ascii_whitespace());
     let text = &rest[start.unwrap_or(rest.len())..];
@@ -155,7 +155,7 @@ fn outer_words(rest: &[u8], ends_token: impl Fn(&u8) -> bool) -> [&[u8]; 2] {
     let ends_word = move |byte: &u8| !(toggle(byte) && is_closed) && byte.is_ascii_whitespace();
     let mut words = text.split(ends_word).filter(|word| !word.is_empty());
     let first = words.next().unwrap_or_default();
-    // From the front, where quotes begin.
+    // Split from the front, since only there it is known which quotes open.
     [first, words.fold(first, |_, word| word)]
 }
 

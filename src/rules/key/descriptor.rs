@@ -9,7 +9,7 @@ use hyper::header::AUTHORIZATION;
 use percent_encoding::percent_decode;
 use smallvec::smallvec;
 
-use super::{Counted, PartFault, PartValues, Value, count_values, credentials, several};
+use super::{Counted, PartFault, PartValues, Value, count_values, credentials, shown_values};
 use crate::config::{KeyPart, LimitSettings};
 
 /// Works out the keys of a descriptor under a limit, where `value` returns the value of the entry that stands for a part.
@@ -43,7 +43,7 @@ fn values<'d>(
             None => Value::Shown(Cow::Borrowed(value)),
         }),
         (KeyPart::Header(name), Some(value)) if *name == AUTHORIZATION => {
-            return several(credentials::credentials(value)?);
+            return shown_values(credentials::credentials(value)?);
         }
         (KeyPart::Path(_), Some(value)) => Some(Value::Shown(percent_decode(value).into())),
         (KeyPart::Host, Some(value)) => Some(Value::Shown(Cow::Owned(host(value).to_ascii_lowercase()))),

@@ -1,8 +1,8 @@
-//! The claims of the token that a request bears, once it is verified: any client could write
-//! an unverified claim, and count for somebody else.
+//! The claims of a request's token, once it is verified.
 //!
-//! A token is verified by keys that are for its algorithm, so that it can't choose how: `none` is the
-//! algorithm of no key, and a public key is no HMAC's secret. It must say when it expires.
+//! A client could write any claim into an unverified token, and use up another client's limit. A token is verified only by keys
+//! that are configured for its algorithm. So it can't choose `none`, or have a public key used as an HMAC secret. It must say when
+//! it expires.
 
 mod fetched;
 mod lenient;
@@ -26,9 +26,9 @@ pub(crate) use self::fetched::FetchedKeys;
 
 use self::lenient::rewritten;
 
-/// Longer tokens aren't looked at.
+/// The longest token in bytes that is verified.
 const LONGEST_TOKEN: usize = 8 << 10;
-/// Signatures that are tried for a token that doesn't name its key.
+/// The most keys that are tried for a token. Several may fit one that doesn't name its key.
 const MOST_TRIED: usize = 4;
 /// The difference between clocks that is tolerated.
 const LEEWAY_SECONDS: u64 = 30;
@@ -62,8 +62,8 @@ impl Key {
 }
 
 impl Verifier {
-    /// Believes the tokens that the configuration says to believe. Keys that the one `before` has fetched from the same URL are
-    /// kept until they are fetched again.
+    /// Creates the verifier of a configuration. Keys that the one `before` has fetched from the same URL are kept until they are
+    /// fetched again.
     pub fn new(settings: &Arc<config::JwtSettings>, before: Option<&Self>) -> Self {
         Self(match &settings.published {
             None => {
@@ -269,13 +269,13 @@ impl<'r> Claims<'r> {
         }
     }
 
-    /// Returns true if somebody has asked for a claim.
+    /// Returns true if a claim has been looked up.
     pub(crate) fn were_asked(&self) -> bool {
         self.verified.get().is_some()
     }
 
-    /// Returns why the claims that somebody has asked for aren't known, although the request bears a token: it can't be verified
-    /// now, or servers may go by another one. `None` if they are known, or nobody has asked.
+    /// Returns why the claims that were looked up aren't known, although the request bears a token: it can't be verified now, or
+    /// servers may go by another one. `None` if they are known, or no claim was looked up.
     pub(crate) fn doubt(&self) -> Option<Refusal> {
         match self.verified.get()? {
             Verified::WithoutKeys => Some(Refusal::TokenUnverified),
@@ -284,8 +284,8 @@ impl<'r> Claims<'r> {
         }
     }
 
-    /// Returns what ends with the fetch of the keys that the token needs. `None` if nobody asked for a claim, or if no fetch
-    /// may help.
+    /// Returns a future that is ready when the keys that the token needs have been fetched. `None` if no claim was looked up, or no
+    /// fetch can help.
     pub(crate) fn fetch(&self) -> Option<impl Future<Output = ()> + Send + use<>> {
         let is_key_unknown = match self.verified.get()? {
             Verified::KeyUnknown => true,

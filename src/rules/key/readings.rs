@@ -135,7 +135,7 @@ pub(super) fn without_wide_spaces(text: &[u8]) -> [Option<&[u8]>; 2] {
 /// The readings of a header field's value, from which some servers take white space outside ASCII.
 ///
 /// # Errors
-/// It has an encoded word, of which there are spellings without number.
+/// The value has an encoded word (RFC 2047), which can be spelled in unlimited ways, or too many readings.
 pub(super) fn field_value(text: &[u8]) -> Result<Readings<'_>, TooManyReadings> {
     if has_encoded_word(text) {
         return Err(TooManyReadings);
@@ -149,7 +149,7 @@ pub(super) fn field_value(text: &[u8]) -> Result<Readings<'_>, TooManyReadings> 
 
 /// Returns true if a text has the form of an encoded word, such as `=?utf-8?q?=6B1?=` (RFC 2047), which CherryPy decodes.
 pub(super) fn has_encoded_word(text: &[u8]) -> bool {
-    // Hardly any has a question mark.
+    // Few values have a question mark.
     let start = || text.windows(2).position(|pair| pair == b"=?");
     text.contains(&b'?')
         && start().is_some_and(|start| text[start + 2..].iter().filter(|byte| **byte == b'?').count() >= 3)

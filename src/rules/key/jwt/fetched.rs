@@ -18,7 +18,7 @@ use tollgate_limiter::metrics::{CountsByWord, Page};
 use super::Key;
 use crate::config::{self, JwksUrl, JwtKey};
 
-/// The shortest time between two fetches for keys that tokens name and nobody knows: any client can invent one.
+/// The shortest time between two fetches for unknown key IDs, which any client can invent.
 const PAUSE: Duration = Duration::from_secs(30);
 /// The longest time that a request waits for a fetch.
 const WAIT_MOST: Duration = Duration::from_secs(6);
@@ -54,12 +54,12 @@ struct Progress {
     ended: u64,
     /// True while a fetch is in flight, or is about to begin.
     is_running: bool,
-    /// The time of the last fetch for a key that nobody knew.
+    /// The time of the last fetch for an unknown key ID.
     wanted_at: Option<Instant>,
 }
 
 impl FetchedKeys {
-    /// Expects a first fetch. Until it succeeds, the keys of the one `before` are kept.
+    /// Creates the keys, whose first fetch is about to begin. Until it succeeds, the keys of the one `before` are kept.
     pub(super) fn new(
         settings: &Arc<config::JwtSettings>,
         url: &Arc<JwksUrl>,
@@ -145,8 +145,8 @@ impl FetchedKeys {
         self.wanted.notified().await;
     }
 
-    /// Returns what ends with the fetch that is in flight. For a key that nobody knows, one begins if the last such fetch is
-    /// long enough ago. `None` if there is no fetch to wait for.
+    /// Returns a future that is ready when the fetch in flight has ended. For an unknown key ID it starts one, if the last such
+    /// fetch was at least [`PAUSE`] ago. `None` if there is no fetch to wait for.
     pub(super) fn next_fetch(&self, is_key_unknown: bool) -> Option<impl Future<Output = ()> + Send + use<>> {
         let mut seen = None;
         self.progress.send_if_modified(|progress| {
