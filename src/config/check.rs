@@ -248,7 +248,7 @@ impl<'d, 'i> Check<'d, 'i> {
             && own.get_ref().0.0 == metrics.get_ref().0.0
         {
             let fault =
-                Diagnostic::error("who may read the metrics could change limits: the tokens are equal");
+                Diagnostic::error("the tokens are equal, so anyone who may read metrics may change limits");
             let fault = fault.at(&metrics.span(), "the same as").at(&own.span(), "this one");
             self.fault(fault.help("use another random `metrics_token`"));
         }

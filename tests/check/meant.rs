@@ -342,7 +342,7 @@ fn settings_that_miss_each_other_are_told() {
         &[
             (
                 keys("unknown = \"deny\"\nmissing = \"skip\""),
-                &["unknown key is refused", "missing = \"deny\""],
+                &["unknown key are rejected", "missing = \"deny\""],
             ),
             (two("key = \"ip\"\nrate = \"5000/h\"", "[\"a\", \"b\"]"), idle),
             (two("key = \"ip\"\nrate = \"3600/h\"", "[\"b\", \"a\"]"), idle),

@@ -28,7 +28,7 @@ impl Check<'_, '_> {
         let is_denied = limit.unknown.as_ref().filter(|unknown| unknown.get_ref().0 == UnknownKey::Deny);
         if let Some(unknown) = is_denied.filter(|_| limit.missing.0 == Missing::Skip) {
             let fault = Diagnostic::warning(
-                "who sends an unknown key is refused, but who sends none isn't even limited",
+                "requests with an unknown key are rejected, but requests without a key aren't limited",
             );
             let remedy = "refuse both, with missing = \"deny\", or count those without a key by address: leave out missing = \"skip\"";
             self.fault(fault.at(&unknown.span(), "").help(remedy));

@@ -201,14 +201,15 @@ enum Verified {
 const NO_TOKEN: Verified =
     Verified::Invalid("it is not a JWT, or has an algorithm that isn't supported (`alg`)");
 
+/// The verdict on a token that isn't written as RFC 6750 and RFC 7515 say.
+const NOT_BEARER: &str = "it isn't a bearer token in the usual spelling: Authorization: Bearer TOKEN";
+
 impl Verified {
     /// Returns the reason why there are no claims. `None` if there are.
     fn fault(&self) -> Option<TokenFault> {
         match self {
             Self::Valid { is_usual: true, .. } => None,
-            Self::Valid { is_usual: false, .. } => {
-                Some(TokenFault::Invalid("it isn't written as a bearer's token"))
-            }
+            Self::Valid { is_usual: false, .. } => Some(TokenFault::Invalid(NOT_BEARER)),
             Self::Missing => Some(TokenFault::Missing),
             Self::Invalid(reason) => Some(TokenFault::Invalid(reason)),
             Self::KeyUnknown => Some(TokenFault::Invalid("it names a key that isn't known (`kid`)")),
@@ -302,7 +303,7 @@ impl<'r> Claims<'r> {
         // A server may look for a token behind any scheme.
         let is_bearer = is_bearer(sent);
         let mut verified = match is_bearer {
-            true => Verified::Invalid("it is not written as a bearer's token"),
+            true => Verified::Invalid(NOT_BEARER),
             false => Verified::Missing,
         };
         for (place, credentials) in readings.into_values().iter().flatten().enumerate() {
