@@ -9,7 +9,7 @@ mod descriptors;
 mod fields;
 mod files;
 mod health;
-mod idle;
+mod ineffective;
 mod jwt;
 mod keys;
 mod known_keys;
@@ -77,7 +77,7 @@ pub(super) fn check(
     let descriptors = check.descriptors(file.descriptors, limits_of_descriptors, decisions.is_some());
     check.warn_of_limits(&server, decisions.is_some());
     if decisions.is_none() && !check.has_errors() {
-        check.warn_of_idle_limits(&routes);
+        check.warn_of_ineffective_limits(&routes);
         check.warn_of_fuller_upstreams(&routes, &store.url);
     }
     let upstreams =

@@ -8,7 +8,8 @@ use super::Check;
 use crate::config::{Action, KeyPart, LimitSettings, Mode, RouteSettings, error::Diagnostic};
 
 impl Check<'_, '_> {
-    /// Warns of limits of all requests in flight that an upstream refuses first. Without a common store, all of them pass this gateway.
+    /// Warns of a limit of all requests in flight that is above the upstream's `max_connections`. Only without Redis: other gateways
+    /// would take part of a shared limit.
     pub(super) fn warn_of_fuller_upstreams(&mut self, routes: &[RouteSettings], store: &StoreUrl) {
         if *store != StoreUrl::Memory {
             return;
@@ -41,7 +42,7 @@ impl Check<'_, '_> {
     }
 
     /// Warns of limits that never refuse a request: wherever they apply, a stricter one of the same key does, too.
-    pub(super) fn warn_of_idle_limits(&mut self, routes: &[RouteSettings]) {
+    pub(super) fn warn_of_ineffective_limits(&mut self, routes: &[RouteSettings]) {
         let mut faults = Vec::new();
         for (name, defined) in &self.limits {
             let Some(limit) = &defined.limit else { continue };
