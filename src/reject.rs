@@ -84,8 +84,8 @@ pub enum Rejection {
     TokenMissing,
     /// A request with an invalid token, on a route that requires a valid one, and the reason why it isn't valid.
     TokenInvalid(&'static str),
-    /// A request with a token that can't be verified now, on a route that requires a valid one.
-    TokenUnverified,
+    /// A route needs claims of a token that can't be verified now, or isn't the only one.
+    ClaimsUnknown(Refusal),
     /// A limit refuses the request, or the store can't answer.
     Refused(Refusal),
     /// There is no response from the upstream.
@@ -146,9 +146,8 @@ impl Rejection {
                 (401, "token-missing", &"the request needs a token: Authorization: Bearer TOKEN")
             }
             Self::TokenInvalid(_) => (401, "token-invalid", &"the token is invalid or has expired"),
-            Self::TokenUnverified => (503, "token-unverified", &"the token can't be verified now"),
             Self::NoRoute => (404, "no-route", &"no route matches the request"),
-            Self::Refused(refusal) => {
+            Self::Refused(refusal) | Self::ClaimsUnknown(refusal) => {
                 let (status, code) = response::status_and_code(refusal);
                 return (status, code, refusal);
             }
@@ -219,10 +218,12 @@ impl Rejection {
         };
         match self {
             // Retry-After and the RateLimit fields.
-            Self::Refused(refusal) => response::write_fields(fields, refusal, is_grpc, form),
+            Self::Refused(refusal) | Self::ClaimsUnknown(refusal) => {
+                response::write_fields(fields, refusal, is_grpc, form);
+            }
             Self::TokenMissing => fields.insert(WWW_AUTHENTICATE, Value::Ready(&TOKEN_NEEDED)),
             Self::TokenInvalid(_) => fields.insert(WWW_AUTHENTICATE, Value::Ready(&TOKEN_REFUSED)),
-            Self::TokenUnverified | Self::Overloaded | Self::Failed(Failure::Busy) => {
+            Self::Overloaded | Self::Failed(Failure::Busy) => {
                 fields.insert(RETRY_AFTER, Value::Number(1));
             }
             Self::Failed(Failure::NoneHealthy { interval }) => {

@@ -27,6 +27,7 @@ use hyper::{
     http::request::Parts,
 };
 use smallvec::SmallVec;
+use tollgate_limiter::Refusal;
 use tollgate_routing::{
     Found, Pattern, Table, path,
     template::{Location, Template},
@@ -232,7 +233,7 @@ impl Planner {
         claims: &'t Claims<'_>,
     ) -> Result<Found<'g, 't, Route>, Unplanned<'g>> {
         let found = self.routes.find(&target.view(parts, &target.matched, claims));
-        found.ok_or_else(|| claims.doubt().map_or(Rejection::NoRoute, Rejection::from).into())
+        found.ok_or_else(|| claims.doubt().map_or(Rejection::NoRoute, Rejection::ClaimsUnknown).into())
     }
 
     /// Returns the route that an upstream may see in another reading of the path.
@@ -286,7 +287,7 @@ impl<'g, 't> Routed<'g, 't> {
     /// aren't known, other routes might be the right ones.
     fn check_token(&self, claims: &Claims<'_>) -> Result<(), Rejection> {
         if let Some(doubt) = claims.doubt() {
-            return Err(doubt.into());
+            return Err(Rejection::ClaimsUnknown(doubt));
         }
         let mut routes = iter::once(&self.found).chain(&self.other);
         if !routes.any(|found| found.route.requires == Some(Requirement::Jwt)) {
@@ -295,7 +296,7 @@ impl<'g, 't> Routed<'g, 't> {
         claims.require().map_err(|fault| match fault {
             TokenFault::Missing => Rejection::TokenMissing,
             TokenFault::Invalid(reason) => Rejection::TokenInvalid(reason),
-            TokenFault::Unverified => Rejection::TokenUnverified,
+            TokenFault::Unverified => Rejection::ClaimsUnknown(Refusal::TokenUnverified),
         })
     }
 

@@ -1,5 +1,7 @@
 //! Routes that match claims of verified tokens.
 
+use std::fs;
+
 use serde_json::{Value, json};
 
 use super::{
@@ -10,8 +12,10 @@ use crate::{
     decisions::Decider,
     harness::{
         gateway::Gateway,
+        metrics::Metrics,
         redis::free_port,
         upstream::{Speech, Upstream},
+        wait_until,
     },
 };
 
@@ -107,6 +111,30 @@ fn a_route_by_claims_waits_for_the_keys_and_others_do_not() {
     assert_eq!(ask(&unreachable, "GET /api", &old_pro).0, 503);
     // Without a token, nothing has to be verified.
     assert_eq!(unreachable.get("/api").text(), "free");
+}
+
+/// No limit was asked, so the access log has the reason as `error`, and no limit's rejection is counted.
+#[test]
+fn unknown_claims_are_an_error_and_no_rejection_by_a_limit() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("access.log");
+    let url = format!("jwks_url = \"http://127.0.0.1:{}/\"", free_port());
+    let gateway = Gateway::start(&format!(
+        "[admin]\nlisten = \"127.0.0.1:0\"\n[access_log]\npath = \"{}\"\n{}",
+        log.display(),
+        tiers(&url)
+    ));
+    let pro = Issuer::ed25519().named("a").token(&claims(json!({ "plan": "pro" })));
+    assert_eq!(ask(&gateway, "GET /api", &pro).0, 503);
+    assert_eq!(ask(&gateway, "GET /api\nAuthorization: Bearer other", &pro).0, 400);
+    let read = || fs::read_to_string(&log).unwrap_or_default();
+    wait_until("the lines are written", || read().matches('\n').count() == 2);
+    let errors = read();
+    let errors = errors.lines().map(|line| serde_json::from_str::<Value>(line).expect(line)["error"].take());
+    assert_eq!(errors.collect::<Vec<_>>(), ["token-unverified", "key-ambiguous"]);
+    let (_, admin) = gateway.greeting().split_once("dashboard: http://").unwrap();
+    let metrics = Metrics::scrape(admin.lines().next().unwrap());
+    assert_eq!(metrics.of("tollgate_requests_refused_total{route=\"/api\"}"), 0.0);
 }
 
 #[test]

@@ -4,7 +4,6 @@
 use hyper::{Request, header::AUTHORIZATION};
 use jsonwebtoken::{EncodingKey, Header, encode};
 use serde_json::{Value, json};
-use tollgate_limiter::Refusal;
 
 use super::*;
 use crate::{config::JwtSettings, rules::key::jwt::Verifier};
