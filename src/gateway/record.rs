@@ -7,11 +7,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use hyper::{
-    HeaderMap, Method,
-    header::{HeaderValue, USER_AGENT},
-    http::request::Parts,
-};
+use hyper::{HeaderMap, Method, header::HeaderValue, http::request::Parts};
 use serde::Serialize;
 use smallvec::SmallVec;
 use tokio::time::Instant;
@@ -27,7 +23,7 @@ use crate::{
 };
 use tollgate_routing::pattern::Pattern;
 
-use self::texts::{TEXT_MOST, cut, quotable, referer, target, text};
+use self::texts::{TEXT_MOST, cut, quotable, referer, target, user_agent};
 use super::{Peer, target};
 
 const MONTHS: [&str; 12] =
@@ -137,47 +133,28 @@ impl Ending<'_> {
 impl Record {
     /// Begins the record of a request that has just arrived. `traced` is its span, if it is traced.
     pub(super) fn begin(peer: Peer, request: &Parts, arrival: Instant, traced: Option<Context>) -> Self {
-        let text = |name| text(&request.headers, name);
+        let line =
+            [cut(request.method.as_str(), TEXT_MOST), target(&request.uri), format!("{:?}", request.version)];
         Self {
-            time: SystemTime::now(),
-            arrival,
-            client: peer.address.to_canonical(),
-            scheme: peer.scheme,
-            method: cut(request.method.as_str(), TEXT_MOST),
-            target: target(&request.uri),
-            protocol: format!("{:?}", request.version),
             referer: referer(&request.headers),
-            user_agent: text(USER_AGENT),
-            request_id: None,
-            error: None,
+            user_agent: user_agent(&request.headers),
             is_head: request.method == Method::HEAD,
-            taken: None,
-            asked_at: None,
-            decided_at: None,
             visits: Visits { within: traced, list: SmallVec::new() },
+            ..Self::of_line(peer, arrival, line)
         }
     }
 
     /// Returns the record of an unreadable message. It shows the first line, if that is valid.
     pub(super) fn unreadable(peer: Peer, head: &[u8]) -> Self {
-        let line = head.split(|byte| *byte == b'\n').next().unwrap_or_default();
-        let line = str::from_utf8(line).unwrap_or_default().trim_end_matches('\r');
-        let mut words = line.split(' ');
-        let read = match (words.next(), words.next(), words.next(), words.next()) {
-            (Some(method), Some(sent), Some(version @ ("HTTP/1.0" | "HTTP/1.1")), None) => {
-                let method = method.parse::<Method>().ok();
-                method.zip(sent.parse().ok()).map(|(method, uri)| (method, target(&uri), version))
-            }
-            _ => None,
-        };
-        let unknown = || "-".to_owned();
-        let (method, target, protocol) = read.map_or_else(
-            || (unknown(), unknown(), unknown()),
-            |(method, target, version)| (cut(method.as_str(), TEXT_MOST), target, version.to_owned()),
-        );
+        let line = request_line(head).unwrap_or_else(|| ["-"; 3].map(str::to_owned));
+        Self::of_line(peer, Instant::now(), line)
+    }
+
+    /// Returns the record of a request of which only the method, the target and the protocol are known.
+    fn of_line(peer: Peer, arrival: Instant, [method, target, protocol]: [String; 3]) -> Self {
         Self {
             time: SystemTime::now(),
-            arrival: Instant::now(),
+            arrival,
             client: peer.address.to_canonical(),
             scheme: peer.scheme,
             method,
@@ -277,6 +254,18 @@ impl Record {
             quotable(self.user_agent.as_deref().unwrap_or("-")),
         )
     }
+}
+
+/// Returns the method, the target and the version in the first line of a head. `None` if it isn't a valid request line.
+fn request_line(head: &[u8]) -> Option<[String; 3]> {
+    let line = str::from_utf8(head.split(|byte| *byte == b'\n').next()?).ok()?;
+    let mut words = line.trim_end_matches('\r').split(' ');
+    let words = (words.next(), words.next(), words.next(), words.next());
+    let (Some(method), Some(sent), Some(version @ ("HTTP/1.0" | "HTTP/1.1")), None) = words else {
+        return None;
+    };
+    let method = method.parse::<Method>().ok()?;
+    Some([cut(method.as_str(), TEXT_MOST), target(&sent.parse().ok()?), version.to_owned()])
 }
 
 fn milliseconds(duration: Duration) -> f64 {

@@ -4,7 +4,7 @@ use std::{borrow::Cow, fmt::Write};
 
 use hyper::{
     HeaderMap, Uri,
-    header::{HeaderName, REFERER},
+    header::{REFERER, USER_AGENT},
 };
 
 /// The most bytes of a target, and of other texts.
@@ -57,10 +57,9 @@ fn masked(query: &str) -> String {
     pairs.collect::<Vec<_>>().join("&")
 }
 
-/// Returns a header field.
-pub(super) fn text(headers: &HeaderMap, name: HeaderName) -> Option<String> {
-    let value = headers.get(name)?;
-    Some(cut(&String::from_utf8_lossy(value.as_bytes()), TEXT_MOST))
+/// Returns the User-Agent.
+pub(super) fn user_agent(headers: &HeaderMap) -> Option<String> {
+    Some(cut(&String::from_utf8_lossy(headers.get(USER_AGENT)?.as_bytes()), TEXT_MOST))
 }
 
 /// A text without control characters, and not longer than that, about.
