@@ -4,7 +4,7 @@ use std::{borrow::Cow, net::Ipv6Addr};
 
 use hyper::{
     Method, Uri, Version,
-    header::{EXPECT, HOST, HeaderName},
+    header::{EXPECT, HOST},
     http::{
         request::Parts,
         uri::{Authority, InvalidUri, PathAndQuery},
@@ -47,10 +47,7 @@ impl<'r> Target<'r> {
         if !as_sent.starts_with('/') || is_foreign || path::has_escapes(as_sent) && as_sent.contains("%00") {
             return Err(Rejection::TargetInvalid);
         }
-        let mut expectations = list(parts, EXPECT);
-        if parts.version > Version::HTTP_10
-            && !expectations.all(|it| it.eq_ignore_ascii_case(b"100-continue"))
-        {
+        if parts.version > Version::HTTP_10 && has_unknown_expectation(parts) {
             return Err(Rejection::ExpectationUnknown);
         }
         if escaped_slashes == EscapedSlashes::Reject && path::has_escaped_slash(as_sent) {
@@ -135,10 +132,11 @@ pub(crate) fn host(parts: &Parts) -> Result<Cow<'_, str>, Rejection> {
     }
 }
 
-/// Returns the members of a header field that is a list.
-fn list(parts: &Parts, name: HeaderName) -> impl Iterator<Item = &[u8]> {
-    let lines = parts.headers.get_all(name).into_iter();
-    lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b',')).map(<[u8]>::trim_ascii)
+/// Returns true if a request has an expectation other than `100-continue`.
+fn has_unknown_expectation(parts: &Parts) -> bool {
+    let lines = parts.headers.get_all(EXPECT).into_iter();
+    let mut members = lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b','));
+    members.any(|member| !member.trim_ascii().eq_ignore_ascii_case(b"100-continue"))
 }
 
 /// Properties of a host that one byte shows: it is invalid, or it isn't in lower case.
