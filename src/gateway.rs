@@ -155,11 +155,10 @@ impl Gateway {
     pub fn answer_unreadable(&self, peer: Peer, head: &[u8], fault: Unreadable) -> Written {
         let mut answer = Self::answer_to_unreadable(fault);
         self.state_new_id(&mut answer);
-        let (status, (_, traffic)) = (answer.status.as_u16(), &self.traffic[Self::UNROUTED]);
-        traffic.note(status, false, Duration::ZERO);
+        let status = answer.status.as_u16();
+        self.traffic[Self::UNROUTED].1.note(status, false, Duration::ZERO);
         if let Some(log) = &self.access_log {
-            let end = Ending { bytes: answer.body.len() as u64, ..Ending::unrouted(status) };
-            log.log(&Record::unreadable(peer, head), &end);
+            log.log(&Record::unreadable(peer, head), &Ending::unrouted(status, answer.body.len() as u64));
         }
         answer
     }

@@ -27,7 +27,7 @@ impl CallDecision {
     /// refused the call.
     pub(crate) fn standings(&self, descriptor: usize) -> impl Iterator<Item = &Standing> {
         let standings = self.all_standings();
-        let asks = self.of.get(descriptor).map_or(&self.asks[..0], |of| &self.asks[of.clone()]);
+        let asks = &self.asks[self.of.get(descriptor).cloned().unwrap_or_default()];
         asks.iter().filter_map(|ask| rules::standing_of(ask, &self.asks, standings))
     }
 

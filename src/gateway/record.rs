@@ -123,9 +123,9 @@ struct LoggedDecision<'e> {
 }
 
 impl Ending<'_> {
-    /// Returns the outcome of a request without a route that got a response without a body.
-    pub(super) fn unrouted(status: u16) -> Self {
-        let (bytes, duration) = (0, Duration::ZERO);
+    /// Returns the outcome of a request without a route that got this response at once.
+    pub(super) fn unrouted(status: u16, bytes: u64) -> Self {
+        let duration = Duration::ZERO;
         Self { status, is_answered: true, bytes, duration, is_whole: true, route: "", decided: &[] }
     }
 }

@@ -70,9 +70,8 @@ impl Repeats {
         *self = match mem::take(self) {
             _ if !(1..=HEAD_MOST).contains(&head.len()) => Self::None,
             Self::Again(last, known) if *last == *head => {
-                let is_stale = |refused: &Refused| refused.gateway.as_ptr() != Arc::as_ptr(gateway);
                 let refused = match known {
-                    Some(known) if is_stale(&known) => refused(),
+                    Some(known) if !known.is_by(gateway) => refused(),
                     known => known,
                 };
                 Self::Again(last, refused)
@@ -130,8 +129,13 @@ impl Refused {
         }))
     }
 
+    /// Returns true if this gateway refused the request.
+    fn is_by(&self, gateway: &Arc<Gateway>) -> bool {
+        self.gateway.as_ptr() == Arc::as_ptr(gateway)
+    }
+
     fn refuse(&self, gateway: &Arc<Gateway>) -> Option<(Written, Instant)> {
-        if self.gateway.as_ptr() != Arc::as_ptr(gateway) {
+        if !self.is_by(gateway) {
             return None;
         }
         let arrival = Instant::now();
@@ -140,8 +144,9 @@ impl Refused {
         if self.states_id {
             gateway.state_new_id(&mut answer);
         }
-        let (now, (_, traffic)) = (Instant::now(), &gateway.traffic[self.traffic]);
-        traffic.note(answer.status.as_u16(), true, now.saturating_duration_since(arrival));
+        let now = Instant::now();
+        let duration = now.saturating_duration_since(arrival);
+        gateway.traffic[self.traffic].1.note(answer.status.as_u16(), true, duration);
         Some((answer, now))
     }
 }
