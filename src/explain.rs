@@ -25,7 +25,7 @@ use crate::{
     config::{self, Cost, Exemption, Missing, Mode, Requirement, UnknownKey},
     forward::headers::{Client, from_client},
     gateway::{
-        Gateway, Peer, client,
+        Gateway, Peer,
         plan::{Aim, Planner, Route},
         target::{self, Target},
     },
@@ -93,8 +93,7 @@ async fn look(gateway: &Gateway, limits: &mut [DescribedLimit], asks: &[Asks]) -
 fn explain(gateway: &Gateway, question: Question) -> (Explanation, Vec<Asks>) {
     let Question { mut parts, peer } = question;
     from_client(&mut parts.headers);
-    let client =
-        client::identify(Peer { address: peer, scheme: "http" }, &parts.headers, &gateway.trusted_proxies);
+    let client = gateway.client(Peer { address: peer, scheme: "http" }, &parts.headers);
     let mut explanation = Explanation::new(&client, &parts);
     if gateway.is_health_check(&parts.method, &parts.uri) {
         explanation.rejected = Some(Rejected::health_check());

@@ -92,7 +92,7 @@ pub struct Gateway {
     ratelimit_service: RatelimitSettings,
     /// The upstreams in the order of their names.
     upstreams: Vec<(String, Arc<Upstream>)>,
-    pub(crate) trusted_proxies: Vec<IpNet>,
+    trusted_proxies: Vec<IpNet>,
     proxy_protocol: bool,
     /// The path at which the main listener answers health checks.
     health: Option<PathAndQuery>,
@@ -181,7 +181,7 @@ impl Gateway {
         body: Upload,
         facts: &mut Facts,
     ) -> Result<Response<Body>, Rejection> {
-        let client = client::identify(peer, &parts.headers, &self.trusted_proxies);
+        let client = self.client(peer, &parts.headers);
         facts.identified(&client, parts);
         // HTTP/2 only bounds the bytes of a header. A map holds a limited number of fields, and some are added on the way.
         if parts.headers.len() > FIELDS_MOST {

@@ -5,7 +5,7 @@
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use hyper::{HeaderMap, Response, http::request::Parts};
+use hyper::{Response, http::request::Parts};
 use tollgate_http1::head::FIELDS_MOST;
 
 use crate::{
@@ -17,22 +17,12 @@ use crate::{
     rules::{Rule, Terms},
 };
 
-use super::{AnswerBody, Exchange, Gateway, Peer, client, target, whole};
+use super::{AnswerBody, Exchange, Gateway, target, whole};
 
 impl Gateway {
     /// Returns true if a peer may ask for decisions, over TLS or without.
     pub(crate) fn admits_caller(&self, peer: IpAddr, has_tls: bool) -> bool {
         self.callers.as_ref().is_some_and(|callers| callers.admit(peer, has_tls))
-    }
-
-    /// Returns the client of a request that came from `peer` to another proxy.
-    pub(crate) fn client(&self, peer: Peer, headers: &HeaderMap) -> Client {
-        client::identify(peer, headers, &self.trusted_proxies)
-    }
-
-    /// Returns the client of a request that `proxy` describes, as its X-Forwarded-For names it.
-    pub(crate) fn described_client(&self, proxy: Peer, headers: &HeaderMap) -> Client {
-        client::identify_described(proxy, headers, &self.trusted_proxies)
     }
 }
 

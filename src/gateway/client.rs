@@ -7,6 +7,8 @@ use ipnet::IpNet;
 
 use crate::forward::headers::Client;
 
+use super::Gateway;
+
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
 /// The other end of a connection.
@@ -18,23 +20,34 @@ pub struct Peer {
     pub scheme: &'static str,
 }
 
+impl Gateway {
+    /// Returns the client of a request from `peer`.
+    pub(crate) fn client(&self, peer: Peer, headers: &HeaderMap) -> Client {
+        identify(peer, headers, &self.trusted_proxies)
+    }
+
+    /// Returns the client of a request that `proxy` describes instead of forwarding it: the proxy itself is trusted.
+    pub(crate) fn described_client(&self, proxy: Peer, headers: &HeaderMap) -> Client {
+        read_forwarded_for(proxy, true, headers, &self.trusted_proxies)
+    }
+}
+
 /// Identifies the client by reading X-Forwarded-For from the right, while the entries are trusted proxies.
 ///
 /// The first entry that isn't a trusted proxy is the client. An invalid entry ends the search: then the proxy that
 /// wrote it counts as the client. An IPv4 address in IPv6 form is read as IPv4.
 pub(crate) fn identify(peer: Peer, headers: &HeaderMap, trusted_proxies: &[IpNet]) -> Client {
-    walk(peer, is_trusted(peer.address, trusted_proxies), headers, trusted_proxies)
+    read_forwarded_for(peer, is_trusted(peer.address, trusted_proxies), headers, trusted_proxies)
 }
 
-/// Reads X-Forwarded-For likewise, of a request that a proxy describes instead of forwarding it: the proxy itself is trusted.
-pub(crate) fn identify_described(proxy: Peer, headers: &HeaderMap, trusted_proxies: &[IpNet]) -> Client {
-    walk(proxy, true, headers, trusted_proxies)
-}
-
-fn walk(peer: Peer, peer_is_trusted: bool, headers: &HeaderMap, trusted_proxies: &[IpNet]) -> Client {
-    let Peer { address: peer, scheme } = peer;
-    let peer = peer.to_canonical();
-    let mut address = peer;
+fn read_forwarded_for(
+    peer: Peer,
+    peer_is_trusted: bool,
+    headers: &HeaderMap,
+    trusted_proxies: &[IpNet],
+) -> Client {
+    let own = peer.address.to_canonical();
+    let mut address = own;
     if peer_is_trusted {
         let lines = headers.get_all(X_FORWARDED_FOR).into_iter().rev();
         for entry in lines.flat_map(|line| line.as_bytes().rsplit(|byte| *byte == b',')) {
@@ -45,7 +58,7 @@ fn walk(peer: Peer, peer_is_trusted: bool, headers: &HeaderMap, trusted_proxies:
             }
         }
     }
-    Client { peer, peer_is_trusted, address, scheme }
+    Client { peer: own, peer_is_trusted, address, scheme: peer.scheme }
 }
 
 /// Returns true for the address of a trusted proxy.

@@ -22,7 +22,7 @@ use crate::{
     rules::Repeat,
 };
 
-use super::{Gateway, Peer, client, plan::Plan, target};
+use super::{Gateway, Peer, plan::Plan, target};
 
 /// Turns the head of a call into the request that it describes, and returns that request's client. `None` if such calls
 /// may be answered differently each time.
@@ -154,7 +154,7 @@ impl Refused {
 /// Returns the client of a request to the gateway itself. `None` if its response is another one each time.
 fn requesting(gateway: &Gateway, peer: Peer, parts: &mut Parts) -> Option<Client> {
     headers::from_client(&mut parts.headers);
-    let client = client::identify(peer, &parts.headers, &gateway.trusted_proxies);
+    let client = gateway.client(peer, &parts.headers);
     let states_id = client.peer_is_trusted && parts.headers.contains_key(X_REQUEST_ID);
     (!states_id && !grpc::is_call(&parts.headers)).then_some(client)
 }
