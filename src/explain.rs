@@ -182,7 +182,7 @@ impl DescribedRoute {
         let (upstream, target, responds) = match aim {
             None => (None, None, None),
             Some(Aim::Upstream(split, uri)) => {
-                let name = gateway.names(split);
+                let name = gateway.upstream_text(split);
                 (Some(name), Some(uri.as_ref().unwrap_or(as_sent).to_string()), None)
             }
             Some(Aim::Fixed(response)) => (None, None, Some(response.status().as_u16())),
@@ -220,7 +220,7 @@ impl Rejected {
 
 impl From<Rejection> for Rejected {
     fn from(rejection: Rejection) -> Self {
-        let (status, code, detail) = rejection.terms();
+        let (status, code, detail) = rejection.summary();
         let detail = match &rejection {
             // Clients aren't told what is wrong with a token.
             Rejection::TokenInvalid(reason) => format!("the token isn't valid: {reason}"),
@@ -358,7 +358,7 @@ fn exemption(config: &config::LimitSettings, entry: &Exemption) -> String {
 fn cost(rule: &Rule) -> String {
     let config = rule.config();
     let cost = match &config.cost {
-        Cost::Fixed(_) => rule.stated_cost().to_string(),
+        Cost::Fixed(_) => rule.fixed_cost().to_string(),
         Cost::Header(name) => format!("the value of the header `{name}`, or 1"),
         Cost::Response { header, estimate } => {
             format!("{estimate}, then corrected by the response's `{header}`")

@@ -55,7 +55,7 @@ pub enum Upstream {
 #[derive(Debug)]
 pub struct Visits {
     /// The span of the request, if it is traced. Each visit gets a child span.
-    pub within: Option<Context>,
+    pub request_span: Option<Context>,
     /// The visits. The last one may still be in progress.
     pub list: SmallVec<[Visit; 1]>,
 }
@@ -76,7 +76,7 @@ pub struct Visit {
 impl Visits {
     /// Records that a server is tried now.
     fn begin(&mut self, server: &UpstreamServer, sent: Instant, header: &mut HeaderMap) {
-        let span = self.within.map(|request| request.child());
+        let span = self.request_span.map(|request| request.child());
         // A route may have removed the header.
         if let (Some(span), Some(traceparent)) = (span, header.get_mut(TRACEPARENT)) {
             *traceparent = span.to_field();

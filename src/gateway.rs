@@ -240,7 +240,7 @@ impl Gateway {
         if limits.is_empty() {
             return Ok(None);
         }
-        facts.asking();
+        facts.note_asked();
         let asks = rules::asks(limits, terms, &mut facts.decided);
         let decided = match asks {
             Ok(asks) => {
@@ -249,7 +249,7 @@ impl Gateway {
             }
             Err(refusal) => Err(refusal),
         };
-        facts.decided();
+        facts.note_decided();
         Ok(Some(decided?))
     }
 
@@ -272,7 +272,7 @@ impl Gateway {
             return Ok(whole(response));
         }
         if self.tracer.is_some() {
-            let traced = facts.record.as_ref().and_then(|record| record.visits.within);
+            let traced = facts.record.as_ref().and_then(|record| record.visits.request_span);
             trace::propagate(&mut parts.headers, traced);
         }
         let mut request = Some(outgoing(parts, uri, body));
@@ -295,7 +295,7 @@ impl Gateway {
     fn reject(&self, rejection: &Rejection, facts: &mut Facts) -> Response<Body> {
         facts.is_refused = matches!(rejection, Rejection::Refused(_));
         if !facts.is_refused {
-            facts.failed(rejection.terms().1);
+            facts.failed(rejection.summary().1);
         }
         let on_limit = self.route(facts).and_then(|route| route.on_limit.as_ref());
         let (is_grpc, form, mut response) = (facts.is_grpc, self.ratelimit_headers, Response::default());

@@ -106,7 +106,7 @@ impl From<Failure> for Rejection {
 
 impl Rejection {
     /// Returns the status, code and detail.
-    pub(crate) fn terms(&self) -> (StatusCode, &'static str, &dyn fmt::Display) {
+    pub(crate) fn summary(&self) -> (StatusCode, &'static str, &dyn fmt::Display) {
         let (status, code, detail): (_, _, &&str) = match self {
             Self::Malformed => (400, "request-malformed", &"this is not an HTTP/1.1 request"),
             Self::HeadTooLarge => (431, "head-too-large", &"the request's header is too large"),
@@ -197,7 +197,7 @@ impl Rejection {
         on_limit: Option<&OnLimit>,
         fields: &mut impl Fields,
     ) -> (StatusCode, Bytes) {
-        let (status, code, detail) = self.terms();
+        let (status, code, detail) = self.summary();
         let limited = match self {
             Self::Refused(refusal) => response::limited_by(refusal),
             _ => None,

@@ -80,7 +80,7 @@ impl Rule {
     }
 
     /// Returns the cost that the route or the configuration states. 0 if requests or responses state it.
-    pub(crate) fn stated_cost(&self) -> u32 {
+    pub(crate) fn fixed_cost(&self) -> u32 {
         match self.config.cost {
             Cost::Fixed(cost) => self.route_cost.unwrap_or(cost),
             _ => 0,
@@ -229,7 +229,7 @@ impl Rule {
         match &self.config.cost {
             // It asks whether there is room. Somebody else reports what it used.
             _ if self.takes_reports() => Ok(0),
-            Cost::Fixed(_) => Ok(self.stated_cost()),
+            Cost::Fixed(_) => Ok(self.fixed_cost()),
             Cost::Response { estimate, .. } | Cost::ResponseJson { estimate, .. } => Ok(*estimate),
             Cost::Header(name) => match stated_cost(headers, name) {
                 Some(Ok(cost)) => Ok(cost),

@@ -123,7 +123,7 @@ async fn decide(
 /// # Errors
 /// The store can't answer, and a limit rejects then.
 fn answered(decided: CallDecision) -> Result<CallDecision, Status> {
-    match &decided.taken {
+    match &decided.outcome {
         Err(refusal @ Refusal::StoreUnavailable { .. }) => {
             Err(Status::new(Code::Unavailable, refusal.to_string()))
         }
@@ -155,7 +155,7 @@ async fn decide_quotas(
     for (place, plan) in plans.iter_mut().enumerate().filter(|(_, plan)| is_quota(plan)) {
         let decided = answered(exchange.decide_descriptors([mem::take(plan)], deadline).await)?;
         answer.statuses[place] = answer::status(&decided, 0);
-        match decided.taken {
+        match decided.outcome {
             Ok(admission) => {
                 admits = true;
                 answer.standings.extend_from_slice(admission.standings());

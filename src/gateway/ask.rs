@@ -14,7 +14,7 @@ use super::{Exchange, Gateway, call::REPLY_TIME, plan::descriptors::DescriptorPl
 #[derive(Debug)]
 pub(crate) struct CallDecision {
     /// The admission of all of them, or the refusal.
-    pub(crate) taken: Result<Admission, Refusal>,
+    pub(crate) outcome: Result<Admission, Refusal>,
     /// The descriptor whose values can't be counted, if that is why.
     pub(crate) uncountable: Option<usize>,
     asks: Asks,
@@ -33,7 +33,7 @@ impl CallDecision {
 
     /// Returns where the limits stand that were asked.
     pub(crate) fn all_standings(&self) -> &[Standing] {
-        match &self.taken {
+        match &self.outcome {
             Ok(admission) => admission.standings(),
             Err(refusal) => refusal.standings(),
         }
@@ -59,7 +59,7 @@ impl Exchange {
         deadline: Option<Instant>,
     ) -> CallDecision {
         let Self { gateway, facts } = self;
-        facts.asking();
+        facts.note_asked();
         let (mut rules, mut asks, mut of) = (Vec::new(), Asks::new(), Vec::new());
         for (place, plan) in plans.into_iter().enumerate() {
             let start = asks.len();
@@ -68,7 +68,7 @@ impl Exchange {
                 Ok(asked) => asks.extend(asked),
                 Err(refusal) => {
                     facts.is_refused = true;
-                    return CallDecision { taken: Err(refusal), uncountable: Some(place), asks, of };
+                    return CallDecision { outcome: Err(refusal), uncountable: Some(place), asks, of };
                 }
             }
             of.push(start..asks.len());
@@ -76,13 +76,13 @@ impl Exchange {
         }
         let asks: Asks = (0..).zip(asks).map(|(place, ask)| ask.reading(place)).collect();
         let (limiter, decided) = (&gateway.limiter, &mut facts.decided);
-        let taken = match asks.is_empty() {
+        let outcome = match asks.is_empty() {
             true => Ok(Admission::default()),
             false => rules::admit_descriptors(limiter, &rules, &asks, facts.arrival, deadline, decided).await,
         };
-        facts.decided();
-        facts.is_refused = taken.is_err();
-        CallDecision { taken, uncountable: None, asks, of }
+        facts.note_decided();
+        facts.is_refused = outcome.is_err();
+        CallDecision { outcome, uncountable: None, asks, of }
     }
 
     /// Gives permits back where limits do that: the oldest in use, since the grants aren't known.

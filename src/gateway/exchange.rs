@@ -163,14 +163,14 @@ impl Facts {
     }
 
     /// Notes that the limits are asked now.
-    pub(super) fn asking(&mut self) {
+    pub(super) fn note_asked(&mut self) {
         if let Some(record) = &mut self.record {
             record.asked_at = Some(Instant::now());
         }
     }
 
     /// Notes that the limits have decided.
-    pub(super) fn decided(&mut self) {
+    pub(super) fn note_decided(&mut self) {
         if let Some(record) = &mut self.record {
             record.decided_at = Some(Instant::now());
         }
@@ -301,7 +301,7 @@ impl Exchange {
     /// Exports the spans of the request, if it is traced.
     fn trace(&self, end: &Ending<'_>) {
         if let (Some(tracer), Some(record)) = (&self.gateway.tracer, &self.facts.record)
-            && let Some(span) = record.visits.within
+            && let Some(span) = record.visits.request_span
         {
             tracer.send(spans::of(record, span, end));
         }

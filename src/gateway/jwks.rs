@@ -121,7 +121,7 @@ impl FetchError {
 /// # Errors
 /// There are none, or not in time.
 pub(crate) async fn fetch(url: &JwksUrl) -> Result<Vec<JwtKey>, FetchError> {
-    let fetched = async { read(respond(url).await?).await };
+    let fetched = async { read(request(url).await?).await };
     timeout(TIMEOUT, fetched).await.unwrap_or_else(|_| Err(FetchError::no_response("no response in time")))
 }
 
@@ -129,7 +129,7 @@ pub(crate) async fn fetch(url: &JwksUrl) -> Result<Vec<JwtKey>, FetchError> {
 type Answered = (Response<Incoming>, AbortOnDropHandle<()>);
 
 /// Asks for the keys.
-async fn respond(url: &JwksUrl) -> Result<Answered, FetchError> {
+async fn request(url: &JwksUrl) -> Result<Answered, FetchError> {
     let connecting = connect(&url.server, url.tls.as_ref(), b"http/1.1");
     let io = connecting.await.map_err(FetchError::no_response)?;
     let (mut sender, connection) =

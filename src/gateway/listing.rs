@@ -120,7 +120,7 @@ impl Gateway {
     pub fn routes(&self) -> impl Iterator<Item = Listed<'_>> {
         self.planner.routes.routes().map(|(matcher, route)| {
             let upstream = match &route.answer {
-                Responder::Upstream(split) => Some(self.names(split)),
+                Responder::Upstream(split) => Some(self.upstream_text(split)),
                 Responder::Fixed(_) | Responder::Redirect(..) => None,
             };
             Listed {
@@ -133,7 +133,7 @@ impl Gateway {
     }
 
     /// Returns the name of a route's upstream, or of several with their shares: `canary 5 %, stable 95 %`.
-    pub(crate) fn names(&self, split: &Split) -> String {
+    pub(crate) fn upstream_text(&self, split: &Split) -> String {
         let shares: Vec<_> = split.shares().collect();
         let name = |upstream: usize| self.upstreams[upstream].0.as_str();
         match &shares[..] {

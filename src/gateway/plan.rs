@@ -274,7 +274,7 @@ impl<'g, 't> Routed<'g, 't> {
             match same {
                 None => limits.to_mut().push(limit.clone()),
                 // The routes may state different costs.
-                Some(at) if limit.stated_cost() > limits[at].stated_cost() => {
+                Some(at) if limit.fixed_cost() > limits[at].fixed_cost() => {
                     limits.to_mut()[at] = limit.clone();
                 }
                 Some(_) => {}

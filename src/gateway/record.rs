@@ -47,7 +47,7 @@ pub(super) struct Record {
     /// True for HEAD: the response has no body, whatever its header says.
     is_head: bool,
     /// The host of the request, and the path of its route.
-    pub(super) taken: Option<(String, String)>,
+    pub(super) host_and_path: Option<(String, String)>,
     /// The times at which the limits were asked, and at which they had decided.
     pub(super) asked_at: Option<Instant>,
     pub(super) decided_at: Option<Instant>,
@@ -139,7 +139,7 @@ impl Record {
             referer: referer(&request.headers),
             user_agent: user_agent(&request.headers),
             is_head: request.method == Method::HEAD,
-            visits: Visits { within: traced, list: SmallVec::new() },
+            visits: Visits { request_span: traced, list: SmallVec::new() },
             ..Self::of_line(peer, arrival, line)
         }
     }
@@ -165,10 +165,10 @@ impl Record {
             request_id: None,
             error: None,
             is_head: false,
-            taken: None,
+            host_and_path: None,
             asked_at: None,
             decided_at: None,
-            visits: Visits { within: None, list: SmallVec::new() },
+            visits: Visits { request_span: None, list: SmallVec::new() },
         }
     }
 
@@ -180,9 +180,9 @@ impl Record {
 
     /// Notes the host and the path of the route, if the request is traced.
     pub(super) fn note_route(&mut self, request: &Parts, path: &Pattern) {
-        if self.visits.within.is_some() {
+        if self.visits.request_span.is_some() {
             let host = target::host(request).unwrap_or_default();
-            self.taken = Some((cut(&host, TEXT_MOST), path.to_string()));
+            self.host_and_path = Some((cut(&host, TEXT_MOST), path.to_string()));
         }
     }
 
@@ -228,7 +228,7 @@ impl Record {
                 .request_id
                 .as_ref()
                 .map(|id| cut(&String::from_utf8_lossy(id.as_bytes()), TEXT_MOST)),
-            trace_id: self.visits.within.map(|span| format!("{:032x}", span.trace_id)),
+            trace_id: self.visits.request_span.map(|span| format!("{:032x}", span.trace_id)),
             referer: self.referer.as_deref(),
             user_agent: self.user_agent.as_deref(),
         };

@@ -103,7 +103,7 @@ impl Refused {
         }
         let mut parts = parse(head)?;
         let client = match describe {
-            None => requesting(gateway, peer, &mut parts)?,
+            None => client_of(gateway, peer, &mut parts)?,
             Some(describe) => {
                 let client = describe(gateway, peer, &mut parts)?;
                 headers::from_client(&mut parts.headers);
@@ -151,12 +151,12 @@ impl Refused {
     }
 }
 
-/// Returns the client of a request to the gateway itself. `None` if its response is another one each time.
-fn requesting(gateway: &Gateway, peer: Peer, parts: &mut Parts) -> Option<Client> {
+/// Returns the client of a request that the gateway itself serves. `None` if its response differs each time.
+fn client_of(gateway: &Gateway, peer: Peer, parts: &mut Parts) -> Option<Client> {
     headers::from_client(&mut parts.headers);
     let client = gateway.client(peer, &parts.headers);
-    let states_id = client.peer_is_trusted && parts.headers.contains_key(X_REQUEST_ID);
-    (!states_id && !grpc::is_call(&parts.headers)).then_some(client)
+    let brings_id = client.peer_is_trusted && parts.headers.contains_key(X_REQUEST_ID);
+    (!brings_id && !grpc::is_call(&parts.headers)).then_some(client)
 }
 
 /// Parses a head.

@@ -51,7 +51,7 @@ fn of_request(record: &Record, own: Context, end: &Ending<'_>) -> SpanData {
         attributes.push(KeyValue::new("http.request.method_original", record.method.clone()));
     }
     let mut name = Cow::Borrowed(method.unwrap_or("HTTP"));
-    if let Some((host, path)) = &record.taken {
+    if let Some((host, path)) = &record.host_and_path {
         name = format!("{name} {path}").into();
         attributes.push(KeyValue::new("server.address", host.clone()));
         attributes.push(KeyValue::new("http.route", path.clone()));

@@ -39,7 +39,7 @@ impl CallAnswer {
     /// Creates the answer to a call with so many descriptors.
     pub(super) fn new(descriptors: usize, decided: CallDecision) -> Self {
         let statuses = (0..descriptors).map(|place| status(&decided, place)).collect();
-        match decided.taken {
+        match decided.outcome {
             Ok(admission) => Self { statuses, standings: admission.standings().to_vec(), refusal: None },
             Err(refusal) => Self { statuses, standings: Vec::new(), refusal: Some(refusal) },
         }

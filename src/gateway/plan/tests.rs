@@ -162,7 +162,7 @@ fn planned(desk: &Desk, text: &str) -> String {
             format!("{} [{}] {}", plan.route.name, limits.join(", "), next_step(&plan.aim))
         }
         Err(Unplanned { rejection, route }) => {
-            let (_, code, _) = rejection.terms();
+            let (_, code, _) = rejection.summary();
             format!("{} {code}", route.map_or("-", |route| &route.name))
         }
     }
