@@ -202,7 +202,7 @@ impl Gateway {
         let Plan { route, aim, limits, terms, .. } = plan;
         let body = body.at_most(route.max_body).map_err(Failure::Request)?;
         let admission = self.decide(&limits, terms, facts).await?;
-        // Pinned here, because awaiting it would copy all the room that it needs.
+        // Pinned here, because `.await` would copy the whole future.
         let answered = pin!(self.carry_out(aim, route, &client, parts, body, facts)).await;
         let mut response = answered.unwrap_or_else(|failure| self.reject(&failure.into(), facts));
         if let Some(admission) = admission {
@@ -320,7 +320,7 @@ fn outgoing(parts: &mut Parts, uri: Option<Uri>, body: Upload) -> Request<Body> 
     *request.uri_mut() = uri.unwrap_or_else(|| std::mem::take(&mut parts.uri));
     *request.version_mut() = parts.version;
     *request.headers_mut() = std::mem::take(&mut parts.headers);
-    // The spelling of the header names is there.
+    // They hold the spelling of the header names.
     *request.extensions_mut() = std::mem::take(&mut parts.extensions);
     request
 }

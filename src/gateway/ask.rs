@@ -1,4 +1,4 @@
-//! Descriptors that a caller asks about: all that a call asks is one request to the limits.
+//! The limits' decision on the descriptors of a call. They are charged together, like the limits of one request.
 
 use std::{ops::Range, sync::Arc, time::Duration};
 
@@ -15,7 +15,7 @@ use super::{Exchange, Gateway, call::REPLY_TIME, plan::descriptors::DescriptorPl
 pub(crate) struct CallDecision {
     /// The admission of all of them, or the refusal.
     pub(crate) outcome: Result<Admission, Refusal>,
-    /// The descriptor whose values can't be counted, if that is why.
+    /// The index of the descriptor whose values can't be counted, if that is the reason of the refusal.
     pub(crate) uncountable: Option<usize>,
     asks: Asks,
     /// The asks of each descriptor.

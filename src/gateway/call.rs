@@ -1,4 +1,4 @@
-//! Calls of other proxies and services, which have limits decide and forward requests themselves.
+//! Calls of other proxies and services, which ask for the limits' decision and forward requests themselves.
 //!
 //! A call is counted, logged and traced as a proxied request is. Only what follows the decision is missing.
 
@@ -30,7 +30,7 @@ impl Gateway {
 pub(super) const REPLY_TIME: Duration = Duration::from_millis(2);
 
 impl Exchange {
-    /// Lets the limits' waits end before the caller gives up, if it states when.
+    /// Makes the waits of limits end before the caller gives up, if it states a timeout.
     #[must_use]
     pub(crate) fn waiting_at_most(mut self, timeout: Option<Duration>) -> Self {
         let facts = &mut self.facts;

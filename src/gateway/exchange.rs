@@ -127,7 +127,7 @@ impl Facts {
     }
 }
 
-/// Observations of a request on its way. The entry is only there if an access log or a trace needs it.
+/// Notes of a request on its way. The record exists only if an access log or a trace needs it.
 impl Facts {
     /// Notes the client.
     pub(super) fn identified(&mut self, client: &Client, parts: &Parts) {

@@ -59,13 +59,14 @@ pub(super) fn keep_fresh(keys: Arc<FetchedKeys>) -> AbortOnDropHandle<()> {
 /// Waits for a fetch, but not beyond `until`.
 pub(super) async fn wait(fetch: impl Future<Output = ()>, until: Option<Instant>) {
     match until {
-        // The keys are as they are then.
+        // If it takes longer, the request is planned with the keys that are there.
         Some(until) => drop(timeout_at(until, fetch).await),
         None => fetch.await,
     }
 }
 
-/// Fetches the keys after so many failures in a row. Returns the time until the next fetch. If it fails, the keys stay as they are.
+/// Fetches the keys, and returns the time until the next fetch. `failures` counts the failures in a row. If it fails, the keys stay
+/// as they are.
 async fn fetch_next(keys: &FetchedKeys, failures: &mut u32) -> Duration {
     let url = keys.url();
     let fetched = fetch(url).await;
@@ -119,7 +120,7 @@ impl FetchError {
 /// Fetches the keys once.
 ///
 /// # Errors
-/// There are none, or not in time.
+/// The response has no keys, or doesn't arrive in time.
 pub(crate) async fn fetch(url: &JwksUrl) -> Result<Vec<JwtKey>, FetchError> {
     let fetched = async { read(request(url).await?).await };
     timeout(TIMEOUT, fetched).await.unwrap_or_else(|_| Err(FetchError::no_response("no response in time")))
@@ -128,7 +129,7 @@ pub(crate) async fn fetch(url: &JwksUrl) -> Result<Vec<JwtKey>, FetchError> {
 /// A response, and its connection, which ends with it.
 type Answered = (Response<Incoming>, AbortOnDropHandle<()>);
 
-/// Asks for the keys.
+/// Requests the keys.
 async fn request(url: &JwksUrl) -> Result<Answered, FetchError> {
     let connecting = connect(&url.server, url.tls.as_ref(), b"http/1.1");
     let io = connecting.await.map_err(FetchError::no_response)?;
@@ -164,7 +165,7 @@ async fn read((response, _connection): Answered) -> Result<Vec<JwtKey>, FetchErr
         let (line, column) = (error.line(), error.column());
         FetchError::NoKeys(format!("the response is not a JWKS: line {line}, column {column}"))
     })?;
-    // A secret that is published is none.
+    // A published secret isn't secret.
     keys.retain(JwtKey::is_public);
     if keys.is_empty() {
         return Err(FetchError::NoKeys("it publishes no public key that can verify signatures".to_owned()));

@@ -59,7 +59,7 @@ impl Gateway {
         &self.planner.rules
     }
 
-    /// Returns the form of the fields that tell clients of their limits.
+    /// Returns the form of the RateLimit fields.
     pub(crate) fn ratelimit_headers(&self) -> RatelimitHeaders {
         self.ratelimit_headers
     }

@@ -1,7 +1,8 @@
 //! The plan of a request: everything that the configuration determines before anything is counted or sent.
 //!
-//! Planning is pure: it has no clock, no I/O, no store and no runtime. The gateway carries plans out, `explain`
-//! describes them, and `simulate` replays them. So the three always agree on routes, limits and keys.
+//! Planning has no I/O, no store and no runtime. It reads the clock in one place: a token is verified when a claim is first looked
+//! up. The gateway carries plans out, `explain` describes them, and `simulate` replays them. So the three always agree on
+//! routes, limits and keys.
 //!
 //! ```text
 //! Target::read             host, path as forwarded, path as matched, other readings of the path

@@ -45,7 +45,7 @@ pub(crate) struct Descriptor<'d> {
 pub(crate) struct DescriptorPlan {
     /// The limits, each with what it makes of the descriptor.
     pub(crate) limits: SmallVec<[(Arc<Rule>, Terms); 1]>,
-    /// The rules that hold beside their numbers.
+    /// The settings beside the rate, such as the limits that are replaced, if a rule of the rate limit service's folder matched.
     pub(crate) verdict: Option<Arc<Verdict>>,
 }
 

@@ -62,7 +62,7 @@ pub(super) fn user_agent(headers: &HeaderMap) -> Option<String> {
     Some(cut(&String::from_utf8_lossy(headers.get(USER_AGENT)?.as_bytes()), TEXT_MOST))
 }
 
-/// A text without control characters, and not longer than that, about.
+/// Returns a text with its control characters escaped, cut to about `most` bytes.
 pub(super) fn cut(text: &str, most: usize) -> String {
     let (shown, end) = match text.len() > most {
         true => (&text[..text.floor_char_boundary(most)], "..."),
@@ -78,7 +78,7 @@ pub(super) fn cut(text: &str, most: usize) -> String {
     clean + end
 }
 
-/// A text that may stand between quotes, as nginx escapes it.
+/// Escapes a text for use between quotes, as nginx does.
 pub(super) fn quotable(text: &str) -> Cow<'_, str> {
     let is_plain = |byte: u8| matches!(byte, b' '..=b'~') && byte != b'"' && byte != b'\\';
     if text.bytes().all(is_plain) {
