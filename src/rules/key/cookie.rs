@@ -25,7 +25,8 @@ pub(super) fn cookie<'r>(lines: &[&'r [u8]], name: &str) -> Result<Readings<'r>,
         let (sent, value) = (pair[..split].trim_ascii_end(), pair.get(split + 1..).unwrap_or_default());
         if sent == name && split < pair.len() {
             readings.add(unquoted(value.trim_ascii_start()))?;
-            is_plain &= is_visible_without(value, *b"\"%+\\") && !value.starts_with(b"j:");
+            is_plain &=
+                sent.len() == split && is_visible_without(value, *b"\"%+\\") && !value.starts_with(b"j:");
         } else {
             let is_token = last_token(sent) == sent && !pair.starts_with(b"=");
             is_plain &= !names_match(sent, name) && !has_separator(pair) && is_token;
@@ -307,6 +308,7 @@ mod tests {
             ("sid=r; /sid=k1", &[Some("r"), Some("k1")]),
             ("sid=r; a@(sid=k1", &[Some("r"), Some("k1")]),
             ("sid= r(sid=k1", &[Some("r(sid=k1"), Some("k1")]),
+            ("sid =r(sid=k1", &[Some("r(sid=k1"), Some("k1")]),
             ("a=b\u{e9}sid=k1", &[None, Some("k1")]),
             ("sid=r; =sid=k1", &[Some("r"), Some("k1")]),
             ("sid=r; a@=b@sid=k1", &[Some("r"), Some("k1")]),

@@ -92,7 +92,7 @@ fn add_credentials<'r>(readings: &mut Readings<'r>, sent: &[u8]) -> Result<(), T
 fn add_basic(readings: &mut Readings<'_>, text: &[u8]) -> Result<(), TooManyReadings> {
     let mut all = [b"".as_slice(), b"-_"].map(|skipped| decoded(text, skipped)).into_iter();
     if !is_base64(text) {
-        if all.clone().any(|decoded| begins_with_name(&decoded)) {
+        if !is_jwt(text) && all.clone().any(|decoded| begins_with_name(&decoded)) {
             return Err(TooManyReadings);
         }
         let is_name =
@@ -103,8 +103,7 @@ fn add_basic(readings: &mut Readings<'_>, text: &[u8]) -> Result<(), TooManyRead
     // Apache and lighttpd stop at a digit of the other alphabet. A name alone or the beginning of JSON may be the same for many
     // clients.
     let cut = decoded(text.split(|byte| matches!(byte, b'-' | b'_')).next().unwrap_or_default(), b"");
-    let colon = cut.iter().position(|byte| *byte == b':');
-    if colon.is_some_and(|colon| colon + 1 < cut.len()) && cut[0] != b'{' {
+    if begins_with_name(&cut) && !cut.ends_with(b":") && cut[0] != b'{' {
         add_name_and_password(readings, &cut)?;
     }
     Ok(())
@@ -112,20 +111,28 @@ fn add_basic(readings: &mut Readings<'_>, text: &[u8]) -> Result<(), TooManyRead
 
 /// Adds a name and a password, also with a password that ends at a NUL, as it does in C.
 fn add_name_and_password(readings: &mut Readings<'_>, decoded: &[u8]) -> Result<(), TooManyReadings> {
-    let behind = decoded.iter().position(|byte| *byte == b':').unwrap_or(decoded.len());
     readings.add(joined(BASIC, &encoded(&with_colon(decoded))))?;
-    if let Some(nul) = decoded[behind..].iter().position(|byte| *byte == 0) {
-        readings.add(joined(BASIC, &encoded(&decoded[..behind + nul])))?;
+    if let Some(nul) = decoded.iter().position(|byte| *byte == 0)
+        && begins_with_name(&decoded[..nul])
+    {
+        readings.add(joined(BASIC, &encoded(&decoded[..nul])))?;
     }
     Ok(())
 }
 
 /// Returns true if a text begins with a name that Basic can have (RFC 7617, section 2: without control characters) and a colon.
-/// The JSON of a token isn't one.
 fn begins_with_name(decoded: &[u8]) -> bool {
     let mut parts = decoded.splitn(2, |byte| *byte == b':');
     let (Some(name), Some(_)) = (parts.next(), parts.next()) else { return false };
-    !decoded.starts_with(b"{\"") && str::from_utf8(name).is_ok_and(|name| !name.chars().any(char::is_control))
+    str::from_utf8(name).is_ok_and(|name| !name.chars().any(char::is_control))
+}
+
+/// Returns true if a text has the form of a JWT, whose header is JSON and so has a colon.
+fn is_jwt(text: &[u8]) -> bool {
+    let mut parts = text.split(|byte| *byte == b'.');
+    let header = decoded(parts.next().unwrap_or_default(), b"");
+    let are_base64 = text.iter().all(|byte| *byte == b'.' || *byte != b'=' && is_base64(&[*byte]));
+    header.starts_with(b"{\"") && header.ends_with(b"}") && parts.count() >= 2 && are_base64
 }
 
 /// Returns true for the base64 of a name and a password, in either alphabet. It is no bearer's token.
@@ -160,16 +167,14 @@ fn outer_words(rest: &[u8], ends_token: impl Fn(&u8) -> bool) -> [&[u8]; 2] {
 }
 
 /// Adds the credentials of a server that looks at the first letters only and skips the byte behind the scheme, whatever it
-/// is. Spring Security does so for Basic, and decodes the rest strictly.
+/// is. Spring Security and Yii do so for Basic.
 fn add_behind_scheme(readings: &mut Readings<'_>, sent: &[u8]) -> Result<(), TooManyReadings> {
     let behind = |scheme: &[u8]| {
         let (word, rest) = sent.split_at_checked(scheme.len())?;
         rest.split_first().filter(|(_, rest)| word.eq_ignore_ascii_case(scheme) && !rest.is_empty())
     };
-    if let Some((_, rest)) = behind(BASIC)
-        && is_base64(rest)
-    {
-        readings.add(joined(BASIC, &encoded(&with_colon(&decoded(rest, b"")))))?;
+    if let Some((_, rest)) = behind(BASIC) {
+        add_basic(readings, rest)?;
     }
     // In UTF-8, the byte is part of a longer character.
     if let Some((skipped, rest)) = behind(BEARER)
@@ -322,7 +327,7 @@ mod tests {
             // What isn't base64: no part of it is shared
             ("Basic alice:key", &["Basic alice:key", "Basic alicekeyOg==", "Bearer alice:key"]),
             ("Basic a2V5!MTI=", &["Basic a2V5!MTI=", "Basic a2V5MTI6", "Bearer a2V5!MTI="]),
-            ("Basic eyJhIjoiYiJ9.x", &["Basic eyJhIjoiYiJ9.x", "Bearer eyJhIjoiYiJ9.x"]),
+            ("Basic eyJhIjoiYiJ9.x.y", &["Basic eyJhIjoiYiJ9.x.y", "Bearer eyJhIjoiYiJ9.x.y"]),
             ("Basic user=\"a\", key=\"b\"", &["Basic user=\"a\", key=\"b\""]),
             // Any byte behind the scheme
             ("BasicXYTpi", &["BasicXYTpi", "Bearer BasicXYTpi", "Basic YTpi"]),
@@ -352,6 +357,8 @@ mod tests {
             "YWIxMjo=x",
             "=YWxpY2U6c2VjcmV0MQ=x",
             "e2E6YmM=x",
+            "eyJhOmJjZA==x",
+            "eyJhOmJjZH0=.x.y",
         ] {
             assert_eq!(credentials(format!("Basic {sent}").as_bytes()), Err(TooManyReadings), "{sent}");
         }
