@@ -167,12 +167,15 @@ local function redisson()
       all = all or sum_from(quota, dead) + charged
       return all - released
     end
-    each_member(quota, dead, function(permits, score)
+    -- A member of another layout behind the oldest one is found only here, when this call may have charged other buckets: an
+    -- error would come too late. Once all members have ended, none of them can be in the way.
+    local is_readable = pcall(each_member, quota, dead, function(permits, score)
       released, remaining, seen = released + permits, remaining - 1, seen + 1
       if seen > MOST then at = math.max(quota.newest, quota.now_ms) end
       if not at and left_without(quota, left, released, remaining, sum) >= cost then at = score end
       return at
     end)
+    if not is_readable then at = math.max(quota.newest, quota.now_ms) end
     return ends_us(quota, at or quota.now_ms, time)
   end
 

@@ -1,15 +1,20 @@
 //! Faults of `RRateLimiter` that users have reported, by number, which the layout must not have here.
+//!
+//! One list, so it stands in one file.
 
 use std::{sync::Arc, time::Duration};
 
 use futures_util::future::join_all;
 use tokio::runtime::Builder;
-use tollgate_limiter::{Ask, Key, Limit, Limiter, Rate, RedissonType, StoreSettings};
+use tollgate_limiter::{
+    Ask, Key, Limit, Limiter, Rate, RedissonType, StoreSettings,
+    store::{Charge, Operation},
+};
 
 use crate::{
     harness::{redis::Redis, wait_until},
     redisson::{at, change, charge, fault, java, peek, plant, release, take, take_many},
-    store::stepped::Script,
+    store::stepped::{self, Script, decision},
 };
 
 fn script() -> Script {
@@ -407,4 +412,32 @@ fn several_limiters_and_limits_are_charged_in_one_step_or_none() {
         script.operate(&[crate::store::stepped::on(&own, tollgate_limiter::store::Act::Peek(1))]).1.len(),
         1
     );
+}
+
+/// Redisson 3.16 to 3.20 beside newer ones.
+#[test]
+fn a_member_of_another_layout_that_only_the_delay_meets_fails_no_other_request() {
+    let mut script = script();
+    set(&mut script, "a", "5", "60000");
+    let [two, four] = [charge("a", "1/s", 2), charge("a", "1/s", 4)];
+    plant(&mut script, "a", 990_000, 1);
+    script.command(&[b"ZADD".as_slice(), b"{a}:permits", b"991000", b"\x08_random_\x01\0\0\0"]);
+    plant(&mut script, "a", 992_000, 1);
+    script.command(&["SET", "{a}:value", "2"]);
+    let own = stepped::charge("own", "9/h", 1);
+    let take =
+        |charges: &[&Charge]| Operation::Take(charges.iter().map(|charge| (*charge).clone()).collect());
+    let mut outcomes = |operations: &[Operation]| {
+        let replies = script.try_operate(operations).1.into_iter().map(|reply| decision(reply.unwrap()));
+        replies.map(|decision| (decision.admitted, decision.outcomes)).collect::<Vec<_>>()
+    };
+    let seen = outcomes(&[take(&[&own]), take(&[&four])]);
+    assert_eq!((seen[0].0, seen[0].1[0].remaining, seen[1].0), (true, 8, false));
+    // At the latest when all grants have ended there is room.
+    assert_eq!(seen[1].1[0].delay_us, Some(60_000_000));
+    let both = || take(&[&own, &two]);
+    let admitted: Vec<_> =
+        outcomes(&[both(), both(), both()]).iter().map(|(admitted, _)| *admitted).collect();
+    assert_eq!(admitted, [true, false, false]);
+    assert_eq!(script.log("own").iter().map(|(.., cost)| cost).sum::<u64>(), 2);
 }
