@@ -90,7 +90,7 @@ pub(super) struct StoreTable {
     pub url: ParsedText<StoreUrl>,
     /// TLS settings for Redis. Default: trust the system's root certificates.
     pub tls: Option<SpannedTable<ClientTlsTable>>,
-    /// Deadline of a decision, from the request's arrival to the answer. Default: `"50ms"`.
+    /// Deadline of a decision, from when the limits are asked to the answer. Default: `"50ms"`.
     pub timeout: ParsedText<Duration>,
     /// Failure policy while the store is unavailable: count in this process (`"local"`), `"allow"` the
     /// request, or `"deny"` it with 503. Limits can override it. Default: `"local"`.

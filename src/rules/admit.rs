@@ -41,7 +41,7 @@ pub async fn admit(
         None => limiter.acquire_within_waits_until(asks, arrival, end).await,
         Some(split) => {
             let others = limiter.acquire_within_waits_until(&split.others, arrival, end);
-            Box::pin(split.record(limiter, arrival, end, others)).await
+            Box::pin(split.record(limiter, end, others)).await
         }
     };
     let (standings, admitted) = match &taken {
@@ -68,7 +68,7 @@ pub(crate) async fn admit_descriptors(
         None => limiter.try_acquire_before(asks, arrival, deadline).await,
         Some(split) => {
             let others = limiter.try_acquire_before(&split.others, arrival, deadline);
-            Box::pin(split.record(limiter, arrival, deadline, others)).await
+            Box::pin(split.record(limiter, deadline, others)).await
         }
     };
     let (standings, admitted) = match &taken {

@@ -32,11 +32,10 @@ impl SplitAsks {
     pub(super) async fn record(
         &self,
         limiter: &Limiter,
-        arrival: Instant,
         deadline: Option<Instant>,
         others: impl Future<Output = Result<Admission, Refusal>>,
     ) -> Result<Admission, Refusal> {
-        let recorded = limiter.report(&self.reports, arrival, deadline).await?;
+        let recorded = limiter.report(&self.reports, Instant::now(), deadline).await?;
         if self.others.is_empty() { Ok(recorded) } else { recorded.and(others.await) }
     }
 }

@@ -3,14 +3,14 @@
 use std::{sync::Arc, time::Duration};
 
 use tokio::{task::JoinSet, time::Instant};
-use tollgate_limiter::{Algorithm, Ask, Limit};
+use tollgate_limiter::{Algorithm, Ask, Limit, Limiter, Origin};
 
 use crate::{
     harness::{
         judge::{in_time, judge, within},
         redis::Redis,
     },
-    limiter::{ask, block_on, limit, limited, patient, quota, told},
+    limiter::{ask, block_on, limit, limited, open, patient, quota, told},
 };
 
 /// What the machine may keep a thread waiting for.
@@ -137,5 +137,52 @@ fn one_asks_for_all_at_the_end_of_a_block() {
             assert!(asked <= 3 * 4 + 1, "{asked} scripts");
             Ok(())
         })
+    });
+}
+
+/// Decides requests that have waited for longer than the store may take: for their bodies, or the keys of their tokens.
+async fn is_decided_when_it_is_asked_for(limiter: Arc<Limiter>, timeout: Duration) {
+    let limit = limit("l", "2/h");
+    limiter.warm_up().await.unwrap();
+    let arrival = Instant::now();
+    tokio::time::sleep(timeout + Duration::from_millis(100)).await;
+    let asked = Instant::now();
+    let first = limiter.acquire_within_waits_until(&[ask(&limit, 1)], arrival, None).await.unwrap();
+    let second = limiter.try_acquire_before(&[ask(&limit, 1)], arrival, None).await.unwrap();
+    let origins = [first, second].map(|admission| admission.standings()[0].origin);
+    assert_eq!(origins, [Origin::Store; 2]);
+    let refused = limiter.try_acquire(&[ask(&limit, 1)]).await.unwrap_err();
+    assert!(asked.elapsed() + told(refused) >= Duration::from_hours(1), "charged before it was asked for");
+}
+
+#[test]
+fn a_request_is_decided_in_the_process_when_it_is_asked_for_however_long_ago_it_arrived() {
+    block_on(async { is_decided_when_it_is_asked_for(open("memory:", ""), Duration::ZERO).await });
+}
+
+#[test]
+fn a_request_is_decided_in_redis_when_it_is_asked_for_however_long_ago_it_arrived() {
+    let redis = Redis::start();
+    block_on(async {
+        let limiter = open(&redis.url(), "timeout = \"1s\"");
+        is_decided_when_it_is_asked_for(limiter, Duration::from_secs(1)).await;
+    });
+}
+
+#[test]
+fn a_request_that_arrived_before_a_refusal_ended_is_not_refused_by_it() {
+    let redis = Redis::start();
+    block_on(async {
+        let limiter = patient(&redis.url());
+        limiter.warm_up().await.unwrap();
+        let limit = limit("l", "1/100ms");
+        let arrival = Instant::now();
+        let refused = loop {
+            if let Err(refused) = limiter.try_acquire(&[ask(&limit, 1)]).await {
+                break refused;
+            }
+        };
+        tokio::time::sleep(told(refused)).await;
+        limiter.acquire_within_waits(&[ask(&limit, 1)], arrival).await.unwrap();
     });
 }

@@ -186,7 +186,7 @@ impl Limiter {
     /// The refusal.
     pub async fn try_acquire(self: &Arc<Self>, asks: impl AsRef<[Ask]>) -> Result<Admission, Refusal> {
         let now = Instant::now();
-        self.admit_in_time(asks.as_ref(), now, Patience::Until(Some(now))).await
+        self.admit_in_time(asks.as_ref(), now, Some(now), Patience::Until(Some(now))).await
     }
 
     /// Admits a request as [`Self::try_acquire`] does, but waits for its room until the deadline, or if
@@ -223,10 +223,12 @@ impl Limiter {
         asks: impl AsRef<[Ask]>,
         deadline: Option<Instant>,
     ) -> Result<Admission, Refusal> {
-        self.admit_in_time(asks.as_ref(), Instant::now(), Patience::Until(deadline)).await
+        let now = Instant::now();
+        self.admit_in_time(asks.as_ref(), now, Some(now), Patience::Until(deadline)).await
     }
 
-    /// Admits a request that arrived at this time. It waits as long as the limits that refuse it allow.
+    /// Admits a request that arrived at this time. It waits as long as the limits that refuse it allow, counted from its arrival.
+    /// It is charged at the time of the decision, however long ago it arrived.
     ///
     /// # Examples
     ///
@@ -250,7 +252,7 @@ impl Limiter {
         asks: &[Ask],
         arrival: Instant,
     ) -> impl Future<Output = Result<Admission, Refusal>> {
-        self.admit_in_time(asks, arrival, Patience::OfLimits(None))
+        self.admit_in_time(asks, arrival, None, Patience::OfLimits(None))
     }
 
     /// Admits a request as [`Self::acquire_within_waits`] does, but doesn't wait beyond `end`.
@@ -278,11 +280,11 @@ impl Limiter {
         arrival: Instant,
         end: Option<Instant>,
     ) -> impl Future<Output = Result<Admission, Refusal>> {
-        self.admit_in_time(asks, arrival, Patience::OfLimits(end))
+        self.admit_in_time(asks, arrival, None, Patience::OfLimits(end))
     }
 
     /// Admits a request as [`Self::try_acquire`] does, for a caller that doesn't wait beyond the deadline. The store's own
-    /// deadline holds, too, from the arrival on.
+    /// deadline holds, too, from the call on.
     ///
     /// # Examples
     ///
@@ -309,13 +311,14 @@ impl Limiter {
         arrival: Instant,
         deadline: Option<Instant>,
     ) -> Result<Admission, Refusal> {
-        let (latest, patience) = (arrival + self.timeout, Patience::Until(Some(arrival)));
+        let (now, patience) = (Instant::now(), Patience::Until(Some(arrival)));
         match self.queue_to_join(asks, arrival, patience)? {
             None => {
+                let latest = now + self.timeout;
                 let deadline = deadline.map_or(latest, |deadline| deadline.min(latest));
-                self.decide_now(asks, arrival, deadline).await
+                self.decide_now(asks, now, deadline).await
             }
-            Some(_) => self.admit_in_time(asks, arrival, patience).await,
+            Some(_) => self.admit_in_time(asks, arrival, Some(now), patience).await,
         }
     }
 
@@ -330,10 +333,14 @@ impl Limiter {
     /// 4. **The store** charges all limits, or none if one of them has no room (`take_from_stores`).
     /// 5. **The failure policy** of each limit decides if the store can't (`take_without_store`).
     /// 6. **It waits for its room**, if it was refused and its patience lasts as long, and is decided again then (`hope`, `wait`).
+    ///
+    /// Only its patience counts from the arrival: a body or the keys of a token may have been waited for since. `now` is the time,
+    /// if the caller has just read it.
     async fn admit_in_time(
         self: &Arc<Self>,
         asks: &[Ask],
         arrival: Instant,
+        now: Option<Instant>,
         patience: Patience,
     ) -> Result<Admission, Refusal> {
         let request = || Arc::new(WaitingRequest { asks: asks.iter().cloned().collect(), arrival, patience });
@@ -343,12 +350,15 @@ impl Limiter {
                 let answer = Box::pin(self.wait(&request, &awaited, None)).await;
                 (request, answer)
             }
-            None => match self.decide_now(asks, arrival, arrival + self.timeout).await {
-                Err(Refusal::Limited(limited)) if patience.outlasts(&limited) => {
-                    (request(), WaitResult::Elsewhere(limited))
+            None => {
+                let now = now.unwrap_or_else(Instant::now);
+                match self.decide_now(asks, now, now + self.timeout).await {
+                    Err(Refusal::Limited(limited)) if patience.outlasts(&limited) => {
+                        (request(), WaitResult::Elsewhere(limited))
+                    }
+                    taken => return taken,
                 }
-                taken => return taken,
-            },
+            }
         };
         loop {
             let limited = match answer {
@@ -362,32 +372,26 @@ impl Limiter {
         }
     }
 
-    /// Decides a request that doesn't wait in line: steps 1 and 3 to 5. It is decided as of its arrival if it is counted in this
-    /// process. The store must answer before the deadline.
-    async fn decide_now(
-        &self,
-        asks: &[Ask],
-        arrival: Instant,
-        deadline: Instant,
-    ) -> Result<Admission, Refusal> {
+    /// Decides a request that doesn't wait in line: steps 1 and 3 to 5. The store must answer before the deadline.
+    async fn decide_now(&self, asks: &[Ask], now: Instant, deadline: Instant) -> Result<Admission, Refusal> {
         let mut asked = self.charges_of(asks)?;
         if let Store::Memory(store) = &*self.store
             && have_shared_scope(&asked)
         {
             // This store answers as fast as anything that is known of it, so there is no step 3.
-            return match store.take(&mut asked, arrival.into_std()) {
+            return match store.take(&mut asked, now.into_std()) {
                 Ok(decision) => self.conclude(asked, decision),
                 Err(error) => self.go_without_store(asked, error, deadline).await,
             };
         }
         // Held until the store has answered: others who ask for a full bucket wait for the answer.
-        let _turns = self.refuse_locally(&asked, arrival, deadline).await?;
+        let _turns = self.refuse_locally(&asked, now, deadline).await?;
         self.take_from_stores(asked, deadline).await
     }
 
     /// Decides a request that has waited: as [`Self::decide_now`], but the stores are asked in any case.
-    async fn decide_awaited(&self, asks: &[Ask], arrival: Instant) -> Result<Admission, Refusal> {
-        self.take_from_stores(self.charges_of(asks)?, arrival + self.timeout).await
+    async fn decide_awaited(&self, asks: &[Ask], now: Instant) -> Result<Admission, Refusal> {
+        self.take_from_stores(self.charges_of(asks)?, now + self.timeout).await
     }
 
     /// Asks the store in this process for the limits that count there, then the shared one for the others. What the first

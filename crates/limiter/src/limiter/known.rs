@@ -18,13 +18,13 @@ impl Limiter {
     pub(super) async fn refuse_locally(
         &self,
         asked: &ChargedAsks<'_>,
-        arrival: Instant,
+        now: Instant,
         deadline: Instant,
     ) -> Result<Turns<'_>, Refusal> {
         let enforcing = || asked.iter().filter(|asked| self.remembers(&asked.charge, asked.scope));
         let charges = || enforcing().map(|asked| (&asked.charge, asked.costs()));
         let ask_by = self.store.ask_by(deadline);
-        match self.refusals.check(charges, arrival, ask_by).await {
+        match self.refusals.check(charges, now, ask_by).await {
             Verdict::Ask(turns) => Ok(turns),
             Verdict::Refused(outcomes) => {
                 let mut standings = Standings::new();

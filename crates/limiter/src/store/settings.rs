@@ -26,7 +26,7 @@ pub struct StoreSettings {
     /// The TLS settings for Redis. `None` means the default ones, if the URL asks for TLS.
     #[cfg(feature = "redis")]
     pub tls: Option<ClientTls>,
-    /// The deadline of a decision, from the request's arrival to the answer.
+    /// The deadline of a decision, from when the limits are asked to the answer.
     pub timeout: Duration,
     /// The number of processes that share the limits: while the store can't answer, each counts its part of a quota. With 0
     /// they are counted by signs of life that they give in Redis. Until Redis has answered twice, limits that would count in
