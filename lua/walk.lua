@@ -2,7 +2,7 @@
 --
 -- Rust side: crates/limiter/src/store/script.rs, which puts lua/lone.lua and the algorithms' files before this one.
 --
--- KEYS     the buckets, each once; then the further keys of buckets that have several (lua/redisson.lua).
+-- KEYS     the buckets, each once for each of its quotas; then the further keys of buckets that have several (lua/redisson.lua).
 -- ARGV[1]  a list in MessagePack, which is read ten times as fast as the same number of arguments.
 --       For each run of buckets with the same quota: the algorithm (sw, sc, fw, ca, gc, cc, rs or rl), its permits
 --       (0 to 2^31-1), its window in microseconds (a whole number of milliseconds), the algorithm's
@@ -11,9 +11,13 @@
 --         <count> <charges> (<bucket> <cost>)…   equal requests: their number, the number of charges of
 --              each, and for each charge its bucket (an index into KEYS, negative if the limit is in
 --              shadow mode) and its cost (0 to 2^31-1; with 0, one permit must fit and none is recorded);
---              a request has one charge per bucket: several costs have been added up
+--              a request has one charge per bucket: several costs have been added up. If it names a bucket with
+--              several quotas, one charge records the cost of all. The others look: their cost is negative, and
+--              must fit, too. The count is 1 then
 --         -<count> <bucket> <cost>               the same with one charge, on a bucket that no other
 --              operation uses
+--         close <bucket> 0                       writes the bucket, since the next operation names it with another
+--              quota, and thus another index. It isn't counted as an operation
 --         record <bucket> <cost>                 charges permits, whether they fit or not
 --         report <bucket> <cost>                 the same, and says whether they fitted
 --         renew <bucket> <lease>, release <bucket> <lease>   a lease of a concurrency bucket
@@ -114,23 +118,42 @@ local function shared_buckets(keys, quotas, words, time, reply, fitting, delay)
   end
 
   local function decide(count, first, last)
-    local granted = count
+    local granted, delays = count, nil
     for i = first, last, 2 do
       -- All buckets are opened before any is charged, since this may fail.
       local index, cost, left = words[i], words[i + 1], left_in(math.abs(words[i]))
+      if cost < 0 then
+        cost, delays = -cost, delays or {}
+        delays[i] = delay_of(math.abs(index), cost)
+        buckets[math.abs(index)] = nil
+      end
       if index > 0 then granted = fitting(granted, cost, left) end
     end
     local filled = #reply + 1
     reply[filled] = granted
     for i = first, last, 2 do
       local index, cost, made = math.abs(words[i]), words[i + 1], granted
-      if words[i] < 0 then made = fitting(made, cost, left_in(index)) end
-      if made * cost > 0 then charge(index, made * cost) end
-      asked[index] = true
+      local looked_us = delays and delays[i]
+      if looked_us then
+        -- The charge beside it is written, so that this quota sees it.
+        for j = first, last, 2 do
+          local other = math.abs(words[j])
+          if asked[other] and keys[other] == keys[index] then
+            close(other)
+            buckets[other], charged[other], asked[other] = nil, nil, nil
+          end
+        end
+        if words[i] < 0 and looked_us ~= 0 then made = 0 end
+      else
+        if words[i] < 0 then made = fitting(made, cost, left_in(index)) end
+        if made * cost > 0 then charge(index, made * cost) end
+        asked[index] = true
+      end
       reply[filled + 1] = made
       reply[filled + 2] = math.max(0, left_in(index))
       reply[filled + 3] = buckets[index][2]
-      reply[filled + 4] = made < count and delay_of(index, math.max(cost, 1)) or 0
+      reply[filled + 4] = made < count and (looked_us or delay_of(index, math.max(cost, 1))) or 0
+      if looked_us then buckets[index] = nil end
       filled = filled + 4
     end
   end
@@ -154,6 +177,9 @@ local function shared_buckets(keys, quotas, words, time, reply, fitting, delay)
       reply[filled + 1] = bucket[1]
       reply[filled + 2] = bucket[2]
       reply[filled + 3] = delay_of(index, argument)
+    elseif word == 'close' then
+      if asked[index] then close(index) end
+      buckets[index], charged[index], asked[index] = nil, nil, nil
     else
       -- Earlier charges are written first.
       if charged[index] and charged[index] > 0 then close(index) end
@@ -217,6 +243,7 @@ while at <= end_of_words do
     if is_act then
       is_done, fault = pcall(act, word, index, words[at + 2])
       at = at + 3
+      if word == 'close' then place = place - 1 end
     else
       is_done, fault = pcall(decide, word, at + 2, at + 2 * index)
       at = at + 2 + 2 * index

@@ -4,7 +4,7 @@ use super::{
     Decider,
     rls::{Descriptor, Request, ask},
 };
-use crate::harness::client::Client;
+use crate::harness::{client::Client, redis::Redis};
 
 const HOUR: i32 = 3;
 
@@ -71,4 +71,19 @@ fn sources_of_a_rate_apply_in_their_order() {
     check("X-Quota: 300", Some(400), [[500, 500], [500, 500]]);
     set(&decider, "/keys/ann", "600/h");
     check("X-Quota: 300", Some(400), [[600, 600], [500, 500]]);
+}
+
+#[test]
+fn equal_descriptors_of_a_call_are_each_held_to_their_own_limit() {
+    let redis = Redis::start();
+    for url in ["memory:", &redis.url()] {
+        let decider = Decider::start("", &format!("[store]\nurl = \"{url}\"\ntimeout = \"5s\"\n{FILE}"));
+        let of = |limit| Descriptor::of(&[("user", b"bob")]).limited_to(limit, HOUR);
+        let left =
+            |descriptors: Vec<_>| ask(decider.address, &Request::new("d", descriptors)).unwrap().left();
+        assert_eq!(left(vec![of(1_000).hits(10)]), [(1, 990)], "{url}");
+        assert_eq!(left(vec![of(5), of(1_000)]), [(2, 0), (1, 990)], "{url}");
+        assert_eq!(left(vec![of(1_000), of(5)]), [(1, 990), (2, 0)], "{url}");
+        assert_eq!(left(vec![of(1_000), of(500)]), [(1, 988), (1, 488)], "{url}");
+    }
 }

@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use futures_util::future::join_all;
 use tokio::{task::JoinSet, time::Instant};
 use tollgate_limiter::{Algorithm, Ask, Limit, Limiter, Origin};
 
@@ -137,6 +138,33 @@ fn one_asks_for_all_at_the_end_of_a_block() {
             assert!(asked <= 3 * 4 + 1, "{asked} scripts");
             Ok(())
         })
+    });
+}
+
+#[test]
+fn requests_of_one_key_at_different_rates_are_each_held_to_their_own() {
+    let redis = Redis::start();
+    block_on(async {
+        let limiter = patient(&redis.url());
+        limiter.warm_up().await.unwrap();
+        let limit = limit("l", "100000/h");
+        let [narrow, wide] = ["5/h", "100000/h"].map(|rate| ask(&limit, 1).rate(Some(rate.parse().unwrap())));
+        limiter.try_acquire(&[ask(&limit, 10)]).await.unwrap();
+        // Many come while a call is in flight. In the second round a refusal is known.
+        for round in 1..=2 {
+            let requests = (0..200).map(|turn| if turn % 2 == 0 { &narrow } else { &wide });
+            let decided = join_all(requests.map(|ask| limiter.try_acquire(ask))).await;
+            let admitted = decided.iter().enumerate().filter(|(_, decided)| decided.is_ok());
+            let (narrow, wide): (Vec<_>, Vec<_>) = admitted.partition(|(turn, _)| turn % 2 == 0);
+            assert_eq!((narrow.len(), wide.len()), (0, 100), "in round {round}");
+        }
+        // Each is told what its own rate leaves.
+        let admission = limiter.try_acquire(&wide).await.unwrap();
+        assert_eq!(admission.remaining(), Some(100_000 - 211));
+        let refused = limited(limiter.try_acquire(&[wide, narrow]).await.unwrap_err());
+        assert_eq!(refused.standings()[0].outcome.remaining, 100_000 - 211);
+        assert_eq!(refused.standings()[1].outcome.remaining, 0);
+        assert_eq!(limiter.peek(&ask(&limit, 1)).await.unwrap().usage.used, 211);
     });
 }
 

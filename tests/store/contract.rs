@@ -26,6 +26,8 @@ on_both_stores! {
     a_clock_that_steps_back_makes_the_store_stricter
     equal_requests_are_granted_in_part
     a_refusal_in_a_batch_does_not_stop_the_smaller_one_behind_it
+    requests_of_one_batch_are_held_to_their_own_quotas
+    a_request_that_names_a_bucket_with_two_quotas_needs_room_in_both
 }
 
 /// Whether one request is admitted, and how its only bucket stands.
@@ -232,4 +234,47 @@ fn a_refusal_in_a_batch_does_not_stop_the_smaller_one_behind_it(store: &mut Step
     let admitted: Vec<bool> =
         store.take_all(START, &requests).iter().map(|decision| decision.admitted).collect();
     assert_eq!(admitted, [true, false, true]);
+}
+
+fn requests_of_one_batch_are_held_to_their_own_quotas(store: &mut Stepped) {
+    let [narrow, wide] = ["5/h", "1000/h"].map(|rate| charge("b", rate, 1));
+    assert!(take(store, START, Charge { cost: 4, ..wide.clone() }).0);
+    // In any order: the narrow quota has room for one, if that comes before the wide one's.
+    let [first, second, third] =
+        [[&narrow, &wide, &narrow], [&wide, &narrow, &wide], [&narrow, &narrow, &wide]]
+            .map(|order| order.map(|charge| smallvec![charge.clone()]));
+    let mut admitted = |requests: &[Charges]| {
+        let decisions = store.take_all(START + SECOND, requests);
+        decisions
+            .iter()
+            .map(|decision| (decision.admitted, decision.outcomes[0].remaining))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(admitted(&first), [(true, 0), (true, 994), (false, 0)]);
+    assert_eq!(admitted(&second), [(true, 993), (false, 0), (true, 992)]);
+    assert_eq!(admitted(&third), [(false, 0), (false, 0), (true, 991)]);
+    // With other costs on the bucket, and others' buckets, in the call.
+    let asked = |charges: &[&Charge]| charges.iter().map(|charge| (*charge).clone()).collect::<Charges>();
+    let [three, other] = [Charge { cost: 3, ..wide.clone() }, charge("other", "9/h", 1)];
+    let decisions = [asked(&[&wide, &other]), asked(&[&narrow, &other]), asked(&[&three, &other])];
+    assert_eq!(admitted(&decisions), [(true, 990), (false, 0), (true, 987)]);
+}
+
+fn a_request_that_names_a_bucket_with_two_quotas_needs_room_in_both(store: &mut Stepped) {
+    let [narrow, wide] = ["5/h", "1000/h"].map(|rate| charge("b", rate, 1));
+    let mut both = |left: &Charge, right: &Charge| {
+        let decision = store.take(START, &[left.clone(), right.clone()]);
+        let seen = decision.outcomes.iter().map(|outcome| (outcome.remaining, outcome.delay_us));
+        (decision.admitted, seen.collect::<Vec<_>>())
+    };
+    // Their costs add up.
+    assert_eq!(both(&narrow, &wide), (true, vec![(3, Some(0)), (998, Some(0))]));
+    assert_eq!(both(&wide, &narrow), (true, vec![(996, Some(0)), (1, Some(0))]));
+    // Each tells its own delay, and nothing is charged.
+    let hour = Some(3_600 * SECOND);
+    for _ in 0..2 {
+        assert_eq!(both(&narrow, &wide), (false, vec![(1, hour), (996, Some(0))]));
+        assert_eq!(both(&wide, &narrow), (false, vec![(996, Some(0)), (1, hour)]));
+    }
+    assert_eq!(store.peek(START, &wide).used, 4);
 }

@@ -16,8 +16,8 @@ use crate::store::{
 /// What one bucket is held to: permits, and the units of time in its window.
 pub(super) type Terms = (u32, u64);
 
-/// A charge of a request: which bucket, its cost, and whether it shadows.
-type Asked = (usize, u32, bool);
+/// A charge of a request: which bucket, its cost, whether it shadows, and by how many permits its quota exceeds the bucket's terms.
+type Asked = (usize, u32, bool, u32);
 
 /// A call: time passes, one limit is edited, and requests come together.
 #[derive(Clone, Debug)]
@@ -34,14 +34,19 @@ fn terms() -> impl Strategy<Value = Terms> {
     (1..13_u32, 1..6_u64)
 }
 
-/// How often a request names its first bucket again, and at what cost: seldom.
-fn repeats() -> impl Strategy<Value = (usize, u32)> {
-    prop_oneof![4 => Just((0, 1)), 1 => (1..3_usize, 1..4_u32)]
+/// By how many permits a quota exceeds its bucket's terms: requests of one time, and one request, may differ in it.
+fn excess() -> impl Strategy<Value = u32> {
+    prop_oneof![3 => Just(0), 1 => 1..6_u32]
 }
 
-fn repeated(mut asked: Vec<Asked>, (times, cost): (usize, u32)) -> Vec<Asked> {
-    if let Some(&(at, _, shadow)) = asked.first() {
-        asked.extend((0..times).map(|_| (at, cost, shadow)));
+/// At what costs a request names its first bucket again, and with which quotas: seldom.
+fn repeats() -> impl Strategy<Value = Vec<(u32, u32)>> {
+    prop_oneof![4 => Just(Vec::new()), 1 => prop::collection::vec((1..4_u32, excess()), 1..3)]
+}
+
+fn repeated(mut asked: Vec<Asked>, repeats: Vec<(u32, u32)>) -> Vec<Asked> {
+    if let Some(&(at, _, shadow, _)) = asked.first() {
+        asked.extend(repeats.into_iter().map(|(cost, excess)| (at, cost, shadow, excess)));
     }
     asked
 }
@@ -49,11 +54,11 @@ fn repeated(mut asked: Vec<Asked>, (times, cost): (usize, u32)) -> Vec<Asked> {
 /// One to three charges, each on another bucket, but for some on the first one again.
 fn request() -> impl Strategy<Value = Vec<Asked>> {
     let cost = prop_oneof![3 => 1..3_u32, 1 => 1..14_u32];
-    let charges = prop::collection::vec((cost, prop::bool::weighted(0.2)), BUCKETS.len());
+    let charges = prop::collection::vec((cost, prop::bool::weighted(0.2), excess()), BUCKETS.len());
     let order = Just((0..BUCKETS.len()).collect::<Vec<_>>()).prop_shuffle();
     (charges, order, 1..=BUCKETS.len(), repeats()).prop_map(|(charges, order, most, repeats)| {
         let charges = order.into_iter().zip(charges).take(most);
-        repeated(charges.map(|(at, (cost, shadow))| (at, cost, shadow)).collect(), repeats)
+        repeated(charges.map(|(at, (cost, shadow, excess))| (at, cost, shadow, excess)).collect(), repeats)
     })
 }
 
@@ -76,9 +81,13 @@ fn schedule() -> impl Strategy<Value = ([Terms; 3], Vec<Step>)> {
 fn charges(step: &Step, terms: &mut [Terms; 3], unit_us: u64) -> Vec<Charges> {
     let (permits, window) = &mut terms[step.edited];
     (*permits, *window) = (step.terms.0, step.terms.1.min(*window));
-    let charge = |&(at, cost, shadow): &Asked| {
+    let charge = |&(at, cost, shadow, excess): &Asked| {
         let (permits, window) = terms[at];
-        Charge { quota: quota(permits, window * unit_us), shadow, ..charge(BUCKETS[at], "1/s", cost) }
+        Charge {
+            quota: quota(permits + excess, window * unit_us),
+            shadow,
+            ..charge(BUCKETS[at], "1/s", cost)
+        }
     };
     step.requests.iter().map(|request| request.iter().map(charge).collect()).collect()
 }
@@ -228,14 +237,15 @@ pub(super) struct Call {
 
 fn deeds() -> impl Strategy<Value = Vec<Deed>> {
     let cost = || prop_oneof![2 => 0..3_u32, 1 => 1..14_u32];
-    let charges = prop::collection::vec((cost(), prop::bool::weighted(0.2)), KINDS.len());
+    let charges = prop::collection::vec((cost(), prop::bool::weighted(0.2), excess()), KINDS.len());
     let order = Just((0..KINDS.len()).collect::<Vec<_>>()).prop_shuffle();
     let take = (charges, order, 1..4_usize, repeats()).prop_map(|(charges, order, most, repeats)| {
         let charges = order.into_iter().zip(charges).take(most);
-        let asked = repeated(charges.map(|(at, (cost, shadow))| (at, cost, shadow)).collect(), repeats);
-        let lease =
-            |(at, cost, shadow)| (at, if KINDS[at] == Algorithm::Concurrency { 1 } else { cost }, shadow);
-        Deed::Take(asked.into_iter().map(lease).collect())
+        let asked = charges.map(|(at, (cost, shadow, excess))| (at, cost, shadow, excess)).collect();
+        let lease = |(at, cost, shadow, excess)| {
+            (at, if KINDS[at] == Algorithm::Concurrency { 1 } else { cost }, shadow, excess)
+        };
+        Deed::Take(repeated(asked, repeats).into_iter().map(lease).collect())
     });
     let counted = 0..KINDS.len() - 1;
     let deed = prop_oneof![
@@ -264,15 +274,15 @@ pub(super) fn calls() -> impl Strategy<Value = Vec<Call>> {
 
 /// The operations of a call. `leases` holds those that one of the stores has granted.
 pub(super) fn operations(call: &Call, terms: &[Terms], leases: &[LeaseId]) -> Vec<Operation> {
-    let charge = |&(at, cost, shadow): &Asked| {
+    let charge = |&(at, cost, shadow, excess): &Asked| {
         let (permits, seconds) = terms[at];
-        let quota = Quota { algorithm: KINDS[at], permits, window_us: seconds * SECOND };
+        let quota = Quota { algorithm: KINDS[at], permits: permits + excess, window_us: seconds * SECOND };
         Charge { quota, shadow, ..charge(&format!("{at}"), "1/s", cost) }
     };
-    let act = |at: usize, act: Act| Some(on(&charge(&(at, 1, false)), act));
+    let act = |at: usize, act: Act| Some(on(&charge(&(at, 1, false, 0)), act));
     let leased = |lease: &usize, renewal: fn(LeaseId) -> Act| {
         (!leases.is_empty())
-            .then(|| on(&charge(&(KINDS.len() - 1, 1, false)), renewal(leases[lease % leases.len()])))
+            .then(|| on(&charge(&(KINDS.len() - 1, 1, false, 0)), renewal(leases[lease % leases.len()])))
     };
     let operation = |deed: &Deed| match deed {
         Deed::Take(asked) => Some(Operation::Take(asked.iter().map(charge).collect())),

@@ -114,6 +114,12 @@ pub(crate) fn decision(reply: Reply) -> Decision {
     }
 }
 
+/// Returns true if a request names a bucket with different quotas.
+fn is_mixed(charges: &Charges) -> bool {
+    let differs = |one: &Charge, other: &Charge| one.bucket == other.bucket && one.quota != other.quota;
+    charges.iter().any(|one| charges.iter().any(|other| differs(one, other)))
+}
+
 /// The charges of a request with the costs of equal buckets added up, as the script sees them.
 fn added_up(charges: &Charges) -> Charges {
     let mut added_up = Charges::new();
@@ -135,8 +141,8 @@ pub(crate) fn serially<ScriptReply>(
     let mut first = HashMap::new();
     let mut order: Vec<usize> = (0..operations.len()).collect();
     order.sort_by_cached_key(|at| match &operations[*at] {
-        Operation::Take(charges) => *first.entry(added_up(charges)).or_insert(*at),
-        Operation::On { .. } => *at,
+        Operation::Take(charges) if !is_mixed(charges) => *first.entry(added_up(charges)).or_insert(*at),
+        Operation::Take(_) | Operation::On { .. } => *at,
     });
     let mut done: Vec<_> = order.into_iter().map(|at| (at, operate(&operations[at]))).collect();
     done.sort_by_key(|(at, _)| *at);

@@ -231,12 +231,14 @@ impl Refusals {
         });
     }
 
-    /// Notes that a bucket has been charged and has so much room left.
+    /// Notes that a bucket has been charged and has so much room left. That says nothing of what another quota refuses.
     fn charged(&self, charge: &Charge, remaining: u64, sent: Instant) {
         if self.blocks.load(Relaxed) == 0 {
             return;
         }
-        self.change(&charge.bucket, |block, _| block.charged(charge.cost.max(1), remaining, sent));
+        self.change(&charge.bucket, |block, _| {
+            block.quota != charge.quota || block.charged(charge.cost.max(1), remaining, sent)
+        });
     }
 
     /// Ends the block of a bucket whose count has been changed.

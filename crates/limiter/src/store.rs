@@ -108,18 +108,32 @@ pub(crate) struct Overflow {
     pub rest: Charge,
 }
 
-/// Permits that a request takes of the bucket of the charge at this place. If several of its charges name one bucket,
-/// their costs add up, those of shadowing and of enforcing charges apart.
-fn total_cost<P: Placed>(charges: &[P], at: usize) -> u32 {
-    let own = charges[at].charge();
-    if charges.len() == 1 {
-        return own.cost;
-    }
-    let counts = |other: &&Charge| other.bucket == own.bucket && other.shadow == own.shadow;
-    charges.iter().map(Placed::charge).filter(counts).fold(0, |sum, other| sum.saturating_add(other.cost))
+/// The charges of a request on one bucket.
+#[derive(Clone, Copy)]
+struct BucketTotal {
+    /// Permits that all of them take.
+    cost: u32,
+    /// The place of the first of them, with whose quota all are recorded.
+    first: usize,
+    /// Their quotas differ. The cost must fit each of them.
+    is_mixed: bool,
 }
 
-/// The charges of one request. The costs of those that name one bucket add up.
+/// Returns what a request takes of the bucket of the charge at this place. Shadowing and enforcing charges count apart.
+fn total_of<P: Placed>(charges: &[P], at: usize) -> BucketTotal {
+    let own = charges[at].charge();
+    let mut total = BucketTotal { cost: 0, first: at, is_mixed: false };
+    for (place, other) in charges.iter().map(Placed::charge).enumerate() {
+        if place == at || other.bucket == own.bucket && other.shadow == own.shadow {
+            total.cost = total.cost.saturating_add(other.cost);
+            total.first = total.first.min(place);
+            total.is_mixed |= other.quota != own.quota;
+        }
+    }
+    total
+}
+
+/// The charges of one request. The costs of those that name one bucket add up. If their quotas differ, the sum must fit each.
 ///
 /// # Examples
 ///

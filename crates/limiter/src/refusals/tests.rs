@@ -333,6 +333,27 @@ fn those_who_wait_for_an_answer_go_on_when_it_does_not_come() {
 }
 
 #[test]
+fn a_charge_by_another_quota_ends_a_block() {
+    in_virtual_time(async {
+        let (refusals, shop) = (Refusals::default(), Shop::new(0.0));
+        let [narrow, wide] = [2, 9].map(|permits| charge(1, permits, 1_000_000, Algorithm::SlidingWindow));
+        for _ in 0..2 {
+            assert!(shop.take(&narrow).admitted);
+            advance(us(100_000)).await;
+        }
+        // The narrow quota refuses while the wide one's call is under way. That makes the delay longer than was told.
+        let sent = refusals.sending();
+        advance(us(1)).await;
+        let refused = shop.take(&narrow).outcomes[0];
+        refusals.learn(&narrow, &refused, refusals.sending(), true);
+        assert!(refusals.refused(&narrow, Costs::Vary, Instant::now()).is_some());
+        refusals.learn(&wide, &shop.take(&wide).outcomes[0], sent, true);
+        assert!(shop.delay_us(&narrow) > refused.delay_us.unwrap());
+        assert!(refusals.refused(&narrow, Costs::Vary, Instant::now()).is_none());
+    });
+}
+
+#[test]
 fn blocks_are_bounded() {
     in_virtual_time(async {
         let refusals = Refusals::default();

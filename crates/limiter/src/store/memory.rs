@@ -11,6 +11,7 @@ mod shard;
 mod shares;
 
 use std::{
+    borrow::Cow,
     fmt, slice,
     sync::{
         Arc,
@@ -34,8 +35,8 @@ use self::{
     shares::{Pool, Purpose, Share, Shares},
 };
 use super::{
-    Act, Charge, Decision, Lease, LeaseId, Operation, Outcome, Overflow, Placed, Refund, Reply, StoreError,
-    Usage, overrides::Table, total_cost,
+    Act, BucketTotal, Charge, Decision, Lease, LeaseId, Operation, Outcome, Overflow, Placed, Refund, Reply,
+    StoreError, Usage, overrides::Table, total_of,
 };
 
 const SHARDS_LEAST: usize = 64;
@@ -212,7 +213,7 @@ impl MemoryStore {
         let shard = shards.of(self.index(name.hash));
         let before = usage(shard, name, quota, cost, time_us);
         if cost > 0 {
-            self.charge(shard, name, charge, time_us);
+            self.charge(shard, name, charge, charge.charge(), time_us);
         }
         let after = usage(shard, name, quota, 1, time_us);
         let fitted = before.delay_us == Some(0);
@@ -225,7 +226,7 @@ impl MemoryStore {
         let name = Name::hashed(&bucket, hashes[0]);
         let shard = shards.of(self.index(name.hash));
         shard.advance(name, charge.charge().quota, time_us);
-        self.charge(shard, name, charge, time_us);
+        self.charge(shard, name, charge, charge.charge(), time_us);
         Ok(())
     }
 
@@ -483,47 +484,60 @@ impl MemoryStore {
         let names: SmallVec<[(Name<'_>, usize); 2]> = (charges.iter().zip(hashes))
             .map(|(charge, hash)| (Name::hashed(&charge.charge().bucket, *hash), self.index(*hash)))
             .collect();
-        let mut delays: SmallVec<[Option<u64>; 2]> = SmallVec::new();
+        let mut delays: SmallVec<[(Option<u64>, BucketTotal); 2]> = SmallVec::new();
         for (at, (name, index)) in names.iter().enumerate() {
-            let cost = total_cost(charges, at);
-            delays.push(shards.of(*index).delay_us(charges[at].charge(), cost, *name, time_us));
+            let total = total_of(charges, at);
+            let delay_us = shards.of(*index).delay_us(charges[at].charge(), total.cost, *name, time_us);
+            delays.push((delay_us, total));
         }
         let decided = charges.iter().map(Placed::charge).zip(&names).zip(&delays);
-        let admitted = decided.clone().all(|((charge, _), delay_us)| charge.shadow || *delay_us == Some(0));
+        let admitted =
+            decided.clone().all(|((charge, _), (delay_us, _))| charge.shadow || *delay_us == Some(0));
 
         let mut leases = Vec::new();
-        for ((charge, (name, index)), delay_us) in charges.iter().zip(&names).zip(&delays) {
-            if admitted && *delay_us == Some(0) && charge.charge().cost > 0 {
-                let bucket = self.charge(shards.of(*index), *name, charge, time_us);
-                leases.extend(newest_lease(bucket, charge.charge()));
+        for ((charge, (name, index)), (_, total)) in charges.iter().zip(&names).zip(&delays) {
+            if admitted && delays[total.first].0 == Some(0) && charge.charge().cost > 0 {
+                let shard = shards.of(*index);
+                let mut held = Cow::Borrowed(charge.charge());
+                if total.is_mixed {
+                    held.to_mut().quota = charges[total.first].charge().quota;
+                    shard.advance(*name, held.quota, time_us);
+                }
+                let bucket = self.charge(shard, *name, charge, &held, time_us);
+                leases.extend(newest_lease(bucket, &held));
             }
         }
         // The delay is what it was: nothing was charged to a bucket in which its cost didn't fit.
         let outcomes = decided
-            .map(|((Charge { quota, .. }, (name, index)), delay_us)| {
+            .map(|((Charge { quota, .. }, (name, index)), (delay_us, total))| {
                 let charged = admitted && *delay_us == Some(0);
                 let look = |state: &State| outcome(state, *quota, time_us, charged, *delay_us);
-                shards.of(*index).look(*name, *quota, look)
+                let shard = shards.of(*index);
+                if total.is_mixed {
+                    shard.advance(*name, *quota, time_us);
+                }
+                shard.look(*name, *quota, look)
             })
             .collect();
         Decision { time_us, admitted, outcomes, leases }
     }
 
-    /// Records a charge in the bucket that it names, which begins if it isn't there.
+    /// Records a charge in the bucket that it names, which begins if it isn't there, in the memory for what is placed.
     fn charge<'s, P: Placed>(
         &self,
         shard: &'s mut Shard,
         name: Name<'_>,
-        charge: &P,
+        placed: &P,
+        charge: &Charge,
         time_us: u64,
     ) -> &'s Bucket {
-        let share = || self.shares.of(charge.limit());
+        let share = || self.shares.of(placed.limit());
         let pool = || -> Arc<Pool> {
             let share = share();
-            if charge.is_moved() { share.networks.clone() } else { share.keys.clone() }
+            if placed.is_moved() { share.networks.clone() } else { share.keys.clone() }
         };
-        let bucket = shard.begin(name, charge.charge().quota, time_us, pool);
-        bucket.charge(charge.charge(), time_us, share, &self.shares);
+        let bucket = shard.begin(name, charge.quota, time_us, pool);
+        bucket.charge(charge, time_us, share, &self.shares);
         bucket
     }
 

@@ -86,6 +86,8 @@ pub struct Call {
     operations: Vec<usize>,
     /// The requests that name a bucket more than once, by their operation: for each charge, its place in what they ask.
     repeats: HashMap<usize, SmallVec<[usize; 4]>>,
+    /// True if operations hold one bucket to different quotas.
+    has_variants: bool,
 }
 
 impl Default for Call {
@@ -98,6 +100,7 @@ impl Default for Call {
             group_of: HashMap::new(),
             operations: Vec::new(),
             repeats: HashMap::new(),
+            has_variants: false,
         }
     }
 }
@@ -122,19 +125,24 @@ pub struct ScriptReply {
     pub failures: Vec<(usize, String)>,
 }
 
-/// A bucket of a call.
+/// A bucket of a call, held to one quota. With another quota it has another place, and another index in KEYS.
 #[derive(Debug)]
 struct Bucket {
     name: Bytes,
     hash: u64,
     quota: Quota,
+    /// The place of the bucket with the first quota that it was named with.
+    key: usize,
+    /// The place of the bucket with the next such quota.
+    variant: Option<usize>,
     /// The number of steps that name it, and the first of them.
     steps: usize,
     first: usize,
 }
 
-/// The charges of equal requests: for each bucket its place, the cost of all charges on it, and whether they shadow.
-type GroupKey = SmallVec<[(usize, u32, bool); 2]>;
+/// The charges of equal requests: for each bucket its place, the cost of all charges on it, and whether they shadow. A negative cost
+/// must fit, but another charge of the request records it, which names the bucket with another quota.
+type GroupKey = SmallVec<[(usize, i64, bool); 2]>;
 
 #[derive(Debug)]
 enum CallStep {
@@ -145,8 +153,7 @@ enum CallStep {
 }
 
 impl Call {
-    /// Adds an operation. Those of one call that disagree on a bucket's quota, as they may around a
-    /// change of the configuration, are all held to the last one's.
+    /// Adds an operation. Each is held to its own quota, also if others of the call name the bucket with another one.
     pub fn push(&mut self, operation: &Operation) {
         let step = match operation {
             Operation::Take(charges) => self.group(charges),
@@ -172,10 +179,13 @@ impl Call {
         }
         let asked = self.asked(charges);
         let next = self.steps.len();
+        let is_mixed = self.has_variants && asked.iter().any(|(_, cost, _)| *cost < 0);
         // The step that was the first to name a bucket is mostly of the same requests.
         let first = asked.first().map_or(next, |(place, ..)| self.buckets[*place].first);
         let step = match self.steps.get(first) {
             None => next,
+            // The script looks for one request at a time.
+            Some(_) if is_mixed => next,
             Some(CallStep::Group { asked: other, .. }) if *other == asked => first,
             Some(_) => *self.group_of.entry(asked.clone()).or_insert(next),
         };
@@ -195,25 +205,43 @@ impl Call {
         let mut places: SmallVec<[usize; 4]> = SmallVec::new();
         for Charge { bucket, quota, cost, shadow } in charges {
             let place = self.place(bucket, *quota);
-            let is_same = |(other, _, shadows): &(usize, u32, bool)| (*other, *shadows) == (place, *shadow);
+            let is_same = |(other, _, shadows): &(usize, i64, bool)| (*other, *shadows) == (place, *shadow);
             let at = asked.iter().position(is_same);
             match at {
-                Some(at) => asked[at].1 = asked[at].1.saturating_add(*cost),
-                None => asked.push((place, *cost, *shadow)),
+                Some(at) => asked[at].1 += i64::from(*cost),
+                None => asked.push((place, i64::from(*cost), *shadow)),
             }
             places.push(at.unwrap_or(asked.len() - 1));
         }
         if asked.len() < charges.len() {
             self.repeats.insert(self.operations.len(), places);
         }
+        if self.has_variants {
+            self.look_beside(&mut asked);
+        }
         asked
+    }
+
+    /// Where several charges of a request name one bucket with different quotas, has the cost of all of them fit each quota, and
+    /// one of them record it. The others only look.
+    fn look_beside(&self, asked: &mut GroupKey) {
+        let own = asked.clone();
+        let key = |(place, ..): &(usize, i64, bool)| self.buckets[*place].key;
+        for charge in asked {
+            let same = || own.iter().filter(|other| key(other) == key(charge));
+            let total: i64 = same().filter(|other| other.2 == charge.2).map(|(_, cost, _)| *cost).sum();
+            let recording = same().find(|(.., shadow)| !shadow).or_else(|| same().next());
+            let records = recording.is_none_or(|(place, ..)| *place == charge.0);
+            charge.1 = if records { total } else { -total.max(1) };
+        }
     }
 
     fn is_group_of(&self, step: usize, charges: &Charges) -> bool {
         let CallStep::Group { asked, .. } = &self.steps[step] else { return false };
-        let is_same = |((place, cost, shadow), charge): (&(usize, u32, bool), &Charge)| {
+        let is_same = |((place, cost, shadow), charge): (&(usize, i64, bool), &Charge)| {
             let Bucket { name, quota, .. } = &self.buckets[*place];
-            (name, *quota, *cost, *shadow) == (&charge.bucket, charge.quota, charge.cost, charge.shadow)
+            (name, *quota, *cost, *shadow)
+                == (&charge.bucket, charge.quota, i64::from(charge.cost), charge.shadow)
         };
         asked.len() == charges.len() && asked.iter().zip(charges).all(is_same)
     }
@@ -226,16 +254,34 @@ impl Call {
         match places.entry(hash, is_its, hash_of) {
             Entry::Occupied(known) => {
                 let place = *known.get();
-                buckets[place].quota = quota;
-                place
+                if buckets[place].quota == quota { place } else { self.variant(place, quota) }
             }
             Entry::Vacant(vacant) => {
                 let place = buckets.len();
                 vacant.insert(place);
-                buckets.push(Bucket { name: bucket.clone(), hash, quota, steps: 0, first: steps.len() });
+                let (name, first) = (bucket.clone(), steps.len());
+                buckets.push(Bucket { name, hash, quota, key: place, variant: None, steps: 0, first });
                 place
             }
         }
+    }
+
+    /// Returns the place of a bucket with another quota than that of its first place.
+    fn variant(&mut self, key: usize, quota: Quota) -> usize {
+        let mut last = key;
+        while let Some(place) = self.buckets[last].variant {
+            if self.buckets[place].quota == quota {
+                return place;
+            }
+            last = place;
+        }
+        let (place, first) = (self.buckets.len(), self.steps.len());
+        let Bucket { name, hash, .. } = &self.buckets[key];
+        let variant = Bucket { name: name.clone(), hash: *hash, quota, key, variant: None, steps: 0, first };
+        self.buckets.push(variant);
+        self.buckets[last].variant = Some(place);
+        self.has_variants = true;
+        place
     }
 
     /// Returns the script's KEYS and its argument, which lua/walk.lua documents. Buckets of one quota stand together, and quotas of one
@@ -258,10 +304,49 @@ impl Call {
         let several = order.iter().map(|place| &self.buckets[*place]);
         let several = several.filter(|bucket| bucket.quota.algorithm.is_changed_by_others());
         keys.extend(several.flat_map(|bucket| redisson::derived_keys(&bucket.name)).map(Bytes::from));
+        let mut open = vec![None; if self.has_variants { order.len() } else { 0 }];
         for step in &self.steps {
+            if self.has_variants {
+                self.write_closes(step, &mut open, &index, &mut list);
+            }
             self.write_step(step, &index, &mut list);
         }
         (keys, list.finish())
+    }
+
+    /// Has the script write buckets that a step names with another quota than the steps before it. `open` has the place with which
+    /// the script has read a bucket and not written it yet, by the bucket's first place.
+    fn write_closes(&self, step: &CallStep, open: &mut [Option<usize>], index: &[i64], list: &mut List) {
+        let (on, is_mixed);
+        let asked = match step {
+            CallStep::Group { asked, .. } => {
+                is_mixed = asked.iter().any(|(_, cost, _)| *cost < 0);
+                asked
+            }
+            CallStep::On(place, _) => {
+                (on, is_mixed) = (GroupKey::from_slice(&[(*place, 0, false)]), false);
+                &on
+            }
+        };
+        for (place, ..) in asked {
+            let open = &mut open[self.buckets[*place].key];
+            if let Some(other) = open.filter(|other| *other != *place || is_mixed) {
+                list.push_text("close");
+                list.push(index[other]);
+                list.push(0);
+                *open = None;
+            }
+        }
+        if !self.is_alone(step) {
+            let charged = asked.iter().filter(|(_, cost, _)| *cost >= 0);
+            charged.for_each(|(place, ..)| open[self.buckets[*place].key] = Some(*place));
+        }
+    }
+
+    /// Returns true if a step is about one enforcing charge, on a bucket that no other step names with its quota.
+    fn is_alone(&self, step: &CallStep) -> bool {
+        let CallStep::Group { asked, .. } = step else { return false };
+        matches!(asked[..], [(place, _, false)] if self.buckets[place].steps == 1)
     }
 
     /// Returns the places of the buckets with such a quota, in the order of their keys.
@@ -310,20 +395,19 @@ impl Call {
     fn write_step(&self, step: &CallStep, index: &[i64], list: &mut List) {
         match step {
             CallStep::Group { asked, count } => {
-                if let [(place, cost, false)] = asked[..]
-                    && self.buckets[place].steps == 1
-                {
+                if self.is_alone(step) {
                     // A negative count marks requests with one charge.
+                    let (place, cost, _) = asked[0];
                     list.push(-(*count as i64));
                     list.push(index[place]);
-                    list.push(i64::from(cost));
+                    list.push(cost);
                     return;
                 }
                 list.push(*count as i64);
                 list.push(asked.len() as i64);
                 for (place, cost, shadow) in asked {
                     list.push(if *shadow { -index[*place] } else { index[*place] });
-                    list.push(i64::from(*cost));
+                    list.push(*cost);
                 }
             }
             CallStep::On(place, act) => {
@@ -422,9 +506,10 @@ impl Call {
     fn count_leases(&self, asked: &GroupKey, standings: &[i64], leased: &mut [u64]) -> SmallVec<[u64; 2]> {
         let charges = asked.iter().zip(standings.chunks_exact(4));
         let count = charges.map(|((place, cost, _), standing)| {
-            let before = leased[*place];
-            let made = (standing[0].max(0) as u64).saturating_mul(u64::from(*cost));
-            leased[*place] = before.saturating_add(made);
+            let leased = &mut leased[self.buckets[*place].key];
+            let before = *leased;
+            let made = (standing[0].max(0) as u64).saturating_mul((*cost).max(0) as u64);
+            *leased = before.saturating_add(made);
             before
         });
         count.collect()
@@ -472,9 +557,9 @@ impl Call {
 
     /// Returns the leases of the `turn`-th request of a group, whose bucket had leased so many to earlier groups. There are none
     /// unless the bucket counts requests in flight.
-    fn leases(&self, place: usize, cost: u32, turn: u64, leased: u64) -> impl Iterator<Item = Lease> {
+    fn leases(&self, place: usize, cost: i64, turn: u64, leased: u64) -> impl Iterator<Item = Lease> {
         let Bucket { name, quota, .. } = &self.buckets[place];
-        let (cost, call) = (u64::from(cost), self.number);
+        let (cost, call) = (cost.max(0) as u64, self.number);
         let before = leased.saturating_add(turn.saturating_mul(cost));
         let most = if quota.algorithm == Algorithm::Concurrency { cost } else { 0 };
         (1..=most).map(move |number| {
@@ -521,14 +606,14 @@ fn lease_name(lease: LeaseId) -> String {
 
 /// Returns the outcome for the `turn`-th request of a group, counted from 0: the first ones were
 /// charged, and each of these left the room that the ones after it took.
-fn outcome(standing: &[i64], cost: u32, turn: u64) -> Outcome {
+fn outcome(standing: &[i64], cost: i64, turn: u64) -> Outcome {
     let [made, remaining, grow_us, delay_us] = standing else { unreachable!("chunks of four") };
     let (made, remaining) = (*made as u64, *remaining as u64);
     let charged = turn < made;
     let after_this = if charged { made - 1 - turn } else { 0 };
     Outcome {
         charged,
-        remaining: remaining.saturating_add(after_this.saturating_mul(u64::from(cost))),
+        remaining: remaining.saturating_add(after_this.saturating_mul(cost.unsigned_abs())),
         grow_us: *grow_us as u64,
         delay_us: if charged { Some(0) } else { u64::try_from(*delay_us).ok() },
         rate: None,

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use crate::{
     algorithm::Algorithm,
-    store::{Outcome, total_cost},
+    store::{Outcome, total_of},
 };
 
 use super::{Act, Charges, Decision, Operation, RedisStore, Reply, StoreError, slot_of};
@@ -77,7 +77,7 @@ pub(super) async fn take(
 /// Returns how the buckets of all charges stand, and charges nothing.
 async fn look(store: &RedisStore, charges: &Charges, deadline: Instant) -> Result<Decision, StoreError> {
     let looks = charges.iter().enumerate().map(|(at, charge)| {
-        let act = Act::Peek(total_cost(charges, at).max(1));
+        let act = Act::Peek(total_of(charges, at).cost.max(1));
         let operation = Operation::On { bucket: charge.bucket.clone(), quota: charge.quota, act };
         // A request's own operations are never across.
         Box::pin(store.operate(operation, deadline))
