@@ -145,12 +145,15 @@ impl UpstreamServer {
         let mut kept = self.kept.get_or_default().connections.borrow_mut();
         let mut shared = SmallVec::<[Idle; 2]>::new();
         let mut lent = None;
-        while let (None, Some(mut last)) = (&lent, kept.pop()) {
+        while lent.is_none()
+            && let Some(mut last) = kept.pop()
+        {
             if !last.is_fit(idle_timeout) {
                 continue;
             }
             if !last.connection.is_http2() {
-                return Some(last.connection);
+                lent = Some(last.connection);
+                break;
             }
             lent = last.connection.share();
             last.since = None;

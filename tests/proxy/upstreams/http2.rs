@@ -16,6 +16,7 @@ use tokio::{net::TcpListener, sync::Semaphore};
 
 use crate::{
     harness::{
+        client::Client,
         gateway::Gateway,
         redis::tls::Certificates,
         upstream::{Speech, Upstream, whole},
@@ -95,6 +96,27 @@ fn beyond_the_most_connections_a_request_is_refused() {
     answers.add_permits(3);
     assert!(clients.iter_mut().all(|client| client.answer().text() == "hello"));
     assert_eq!((gateway.get("/").text().as_str(), upstream.connections().len()), ("hello", 2));
+}
+
+#[test]
+fn connections_with_free_streams_are_kept_beside_the_last_used_one() {
+    let mut builder = http2::Builder::new(TokioExecutor::new());
+    builder.max_concurrent_streams(2);
+    let (upstream, answers) = waiting(Speech::Http2(builder));
+    let gateway = gateway(&upstream.url(), "max_connections = 2");
+    let mut clients = [(); 4].map(|()| gateway.client());
+    let send = |client: &mut Client, count| {
+        client.send(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+        wait_until("the request arrives", || upstream.count() == count);
+    };
+    clients.iter_mut().enumerate().for_each(|(before, client)| send(client, before + 1));
+    // Only the first connection has a free stream then.
+    answers.add_permits(1);
+    assert_eq!(clients[0].answer().text(), "hello");
+    send(&mut clients[0], 5);
+    answers.add_permits(4);
+    assert!(clients.iter_mut().all(|client| client.answer().text() == "hello"));
+    assert_eq!(upstream.connections().len(), 2);
 }
 
 /// The bound is of all workers, and the idle connections of one are no use to another.
