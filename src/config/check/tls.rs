@@ -9,6 +9,7 @@ use crate::config::{
     ListenAddress, ServerTls,
     error::Diagnostic,
     file::{self, Spanned, SpannedTable},
+    password::is_content,
     tls,
 };
 
@@ -59,7 +60,8 @@ impl Check<'_, '_> {
         let server_name = value.server_name.and_then(|name| {
             let parsed = ServerName::try_from(name.get_ref().clone());
             let refuse = |_| {
-                let fault = Diagnostic::error(format!("`{name}` is not a valid server name"));
+                let shown = if is_content(name.get_ref()) { "******" } else { name.get_ref() };
+                let fault = Diagnostic::error(format!("`{shown}` is not a valid server name"));
                 self.fault(fault.at(&name.span(), "").help("write a host or an address: \"redis.internal\""));
             };
             parsed.map_err(refuse).ok()
