@@ -255,7 +255,13 @@ fn basic_credentials_with_other_characters_are_refused() {
         let answer = gateway.ask(&format!("GET /credentials\nAuthorization: Basic {text}"));
         assert_eq!((answer.status, answer.json()["code"].as_str()), (400, Some("key-ambiguous")), "{text}");
     }
-    for text in ["eyJhIjoiYiJ9.eyJiIjowfQ.AAA6AA", "alice:key", "user=\"a\"", "YTpi"] {
+    for text in [
+        "eyJhIjoiYiJ9.eyJiIjowfQ.AAA6AA",
+        "eyAiYSI6ImIifQ.eyJiIjowfQ.AAA6AA",
+        "alice:key",
+        "user=\"a\"",
+        "YTpi",
+    ] {
         assert_eq!(
             gateway.ask(&format!("GET /credentials\nAuthorization: Basic {text}")).status,
             200,

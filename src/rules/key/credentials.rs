@@ -132,7 +132,8 @@ fn is_jwt(text: &[u8]) -> bool {
     let mut parts = text.split(|byte| *byte == b'.');
     let header = decoded(parts.next().unwrap_or_default(), b"");
     let are_base64 = text.iter().all(|byte| *byte == b'.' || *byte != b'=' && is_base64(&[*byte]));
-    header.starts_with(b"{\"") && header.ends_with(b"}") && parts.count() >= 2 && are_base64
+    let members = header.strip_prefix(b"{").map(<[u8]>::trim_ascii_start).unwrap_or_default();
+    members.starts_with(b"\"") && header.ends_with(b"}") && parts.count() >= 2 && are_base64
 }
 
 /// Returns true for the base64 of a name and a password, in either alphabet. It is no bearer's token.
