@@ -166,10 +166,10 @@ impl Upstream {
         }
     }
 
-    /// Returns the most requests in flight, each on its own connection.
-    pub fn connections_most(&self) -> usize {
+    /// Returns the most connections with this number of workers.
+    pub fn connections_most(&self, workers: usize) -> usize {
         match self {
-            Self::Servers(servers) => servers.connections_most(),
+            Self::Servers(servers) => servers.connections_most(workers),
             Self::Echo => 0,
         }
     }

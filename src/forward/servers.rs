@@ -119,9 +119,12 @@ impl Servers {
         &self.members
     }
 
-    /// Returns the most requests in flight, or with HTTP/2 the most connections.
-    pub fn connections_most(&self) -> usize {
-        self.connections_most
+    /// Returns the most connections. With HTTP/2, each worker may have one to each server, whatever the bound.
+    pub fn connections_most(&self, workers: usize) -> usize {
+        match self.connector.prefers_http2() {
+            true => self.connections_most.max(workers * self.members.len()),
+            false => self.connections_most,
+        }
     }
 
     /// Returns the number of requests for which no server was healthy.

@@ -157,9 +157,9 @@ impl Gateway {
         &self.upstreams
     }
 
-    /// Returns the most requests in flight to upstreams, each of which has a connection.
-    pub fn upstream_connections_most(&self) -> usize {
-        self.upstreams.iter().map(|(_, upstream)| upstream.connections_most()).sum()
+    /// Returns the most connections to upstreams with this number of workers.
+    pub fn upstream_connections_most(&self, workers: usize) -> usize {
+        self.upstreams.iter().map(|(_, upstream)| upstream.connections_most(workers)).sum()
     }
 
     /// Closes this thread's upstream connections that have been idle too long.

@@ -45,7 +45,8 @@ impl ConnectionSettings {
         gateway: &Gateway,
         workers: usize,
     ) -> Self {
-        let clients_most = files::clients_most(server.max_connections, gateway.upstream_connections_most());
+        let clients_most =
+            files::clients_most(server.max_connections, gateway.upstream_connections_most(workers));
         Self {
             max_header_bytes: server.max_header_bytes,
             timeouts: ClientTimeouts { header: server.header_timeout, idle: server.idle_timeout },
