@@ -14,7 +14,7 @@
 --              a request has one charge per bucket: several costs have been added up. If it names a bucket with
 --              several quotas, one charge records the cost of all. The others look: their cost is negative, and
 --              must fit, too. The count is 1 then
---         -<count> <bucket> <cost>               the same with one charge, on a bucket that no other
+--         -<count> <bucket> <cost>               the same with one charge, on an index that no other
 --              operation uses
 --         close <bucket> 0                       writes the bucket, since the next operation names it with another
 --              quota, and thus another index. It isn't counted as an operation
@@ -210,7 +210,7 @@ while at <= end_of_words do
   local word, index = words[at], words[at + 1]
   local is_act = type(word) == 'string'
   if not is_act and word < 0 then
-    -- The same as `decide`, for a bucket that no other operation of this call uses: it needs no table.
+    -- The same as `decide`, for an index that no other operation of this call uses: it needs no table.
     local key, quota, count, cost, charged = KEYS[index], quotas[index], -word, words[at + 2], 0
     local algorithm, capacity = quota.algorithm, quota.capacity
     local used, grow_us, a, b, c, d, e = algorithm.open(key, quota, time)

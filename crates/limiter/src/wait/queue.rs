@@ -264,6 +264,8 @@ impl Waits {
                     queue.forget_behind(at);
                     continue;
                 }
+                // A lower or higher quota also changes how fast the queue asks.
+                queue.waiters[at].awaited = awaited;
                 queue.waiters[at].free_at = free_at;
             }
             ahead += queue.waiters[at].awaited.cost();
