@@ -17,7 +17,7 @@ import tempfile
 
 from clients import read_wrk, round_trips_us
 from growth import cpu_us as redis_cpu_us
-from measure import BENCH, BUILD_SECONDS, GATEWAY_CPU, OTHER_CPU, ROOT
+from measure import BENCH, BUILD_SECONDS, GATEWAY_CPU, OTHER_CPU, ROOT, TOLERATED_SHARE
 from processes import Invalid, Processes, cpu_us, free_ports, memory_mib
 from script import Redis
 
@@ -40,7 +40,7 @@ rate = "{rate}"
 [[routes]]
 path = "/"
 limits = ["plenty"]
-respond = {{ status = 204 }}
+respond = {{ body = "ok" }}
 """
 # The limit of bench/scaling is that of the gateways here.
 SHORT, LONG = "1000/10s", "1000/h"
@@ -88,11 +88,11 @@ class Fleet:
         ]
 
     def load(self, ports, rate, seconds):
-        """Sends requests at a fixed rate. Raises Invalid if any failed."""
+        """Sends requests at a fixed rate. Raises Invalid if too many failed."""
         ports = ",".join(map(str, ports))
         command = [self.scratch / "open_loop", ports, "/", seconds, rate, self.options.keys, 0, 1]
         seen = json.loads(self.processes.output(list(map(str, command)), seconds + 30))
-        if seen["not_2xx"] or seen["broken"]:
+        if seen["not_2xx"] + seen["broken"] > TOLERATED_SHARE * seen["requests"]:
             raise Invalid(f"{seen['not_2xx']} requests were refused, {seen['broken']} connections broke")
         return seen
 
