@@ -34,12 +34,12 @@ fn terms() -> impl Strategy<Value = Terms> {
     (1..13_u32, 1..6_u64)
 }
 
-/// By how many permits a quota exceeds its bucket's terms: requests of one time, and one request, may differ in it.
+/// Draws the number of permits by which a quota exceeds its bucket's terms. Requests of one time, and one request, may differ in it.
 fn excess() -> impl Strategy<Value = u32> {
     prop_oneof![3 => Just(0), 1 => 1..6_u32]
 }
 
-/// At what costs a request names its first bucket again, and with which quotas: seldom.
+/// Draws the costs and quotas with which a request names its first bucket again: seldom any.
 fn repeats() -> impl Strategy<Value = Vec<(u32, u32)>> {
     prop_oneof![4 => Just(Vec::new()), 1 => prop::collection::vec((1..4_u32, excess()), 1..3)]
 }

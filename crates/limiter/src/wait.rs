@@ -3,8 +3,9 @@
 //! A request that a limit refuses joins the queue of the bucket with the greatest delay. While a queue isn't
 //! empty, newcomers of any cost join its end. When there will be room for a waiter is known: it is the delay for
 //! its permits and those ahead of it, by its own quota, but not before theirs. One that this would keep beyond its
-//! deadline is refused at once. Nobody polls: the one at the front sleeps until its room appears, and then all are asked for, in one call, whose
-//! room has appeared by then. Where other gateways wait for the same bucket, all get equal shares ([`fairness`]).
+//! deadline is refused at once. Nobody polls: the one at the front sleeps until its room appears, and then all are asked
+//! for, in one call, whose room has appeared by then. Where other gateways wait for the same bucket, all get equal
+//! shares ([`fairness`]).
 //!
 //! A waiter that leaves gives up its place, and those behind are looked at again. If others have taken the room meanwhile,
 //! as other gateways may, a waiter keeps its place; one of a smaller cost, asked for in the same call, may then

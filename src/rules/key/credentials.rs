@@ -50,9 +50,6 @@ fn add_credentials<'r>(readings: &mut Readings<'r>, sent: &[u8]) -> Result<(), T
     };
     let known = known(scheme);
     readings.add(joined(known.unwrap_or(scheme), rest))?;
-    let is_rails = known == Some(BEARER) || scheme.eq_ignore_ascii_case(b"Token");
-    let ends_token = |byte: &u8| *byte == b',' || is_rails && matches!(byte, b';' | b'\t');
-    let [first, last] = outer_words(rest, ends_token);
     if known == Some(BASIC) {
         if is_usual_basic(rest) {
             return Ok(());
@@ -62,6 +59,9 @@ fn add_credentials<'r>(readings: &mut Readings<'r>, sent: &[u8]) -> Result<(), T
             return Ok(());
         }
     }
+    let is_rails = known == Some(BEARER) || scheme.eq_ignore_ascii_case(b"Token");
+    let ends_token = |byte: &u8| *byte == b',' || is_rails && matches!(byte, b';' | b'\t');
+    let [first, last] = outer_words(rest, ends_token);
     if known.is_none() || known == Some(BEARER) || !is_parameter(first) {
         readings.add(joined(BEARER, rest))?;
     }

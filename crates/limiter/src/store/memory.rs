@@ -124,7 +124,7 @@ impl MemoryStore {
         self.operate_at(self.time_us(), operation)
     }
 
-    /// Decides a request at this time, which is now, and charges it if it is admitted. A charge whose key is counted
+    /// Decides a request as of this time, and charges it if it is admitted. A charge whose key is counted
     /// elsewhere is replaced by the one that is made.
     ///
     /// # Errors

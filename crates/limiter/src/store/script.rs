@@ -179,13 +179,12 @@ impl Call {
         }
         let asked = self.asked(charges);
         let next = self.steps.len();
-        let is_mixed = self.has_variants && asked.iter().any(|(_, cost, _)| *cost < 0);
         // The step that was the first to name a bucket is mostly of the same requests.
         let first = asked.first().map_or(next, |(place, ..)| self.buckets[*place].first);
         let step = match self.steps.get(first) {
             None => next,
             // The script looks for one request at a time.
-            Some(_) if is_mixed => next,
+            Some(_) if self.has_variants && is_mixed(&asked) => next,
             Some(CallStep::Group { asked: other, .. }) if *other == asked => first,
             Some(_) => *self.group_of.entry(asked.clone()).or_insert(next),
         };
@@ -222,8 +221,8 @@ impl Call {
         asked
     }
 
-    /// Where several charges of a request name one bucket with different quotas, has the cost of all of them fit each quota, and
-    /// one of them record it. The others only look.
+    /// Makes one of several charges of a request on one bucket, with different quotas, record the cost of all. The others only look
+    /// whether it fits their quota, too.
     fn look_beside(&self, asked: &mut GroupKey) {
         let own = asked.clone();
         let key = |(place, ..): &(usize, i64, bool)| self.buckets[*place].key;
@@ -317,20 +316,17 @@ impl Call {
     /// Has the script write buckets that a step names with another quota than the steps before it. `open` has the place with which
     /// the script has read a bucket and not written it yet, by the bucket's first place.
     fn write_closes(&self, step: &CallStep, open: &mut [Option<usize>], index: &[i64], list: &mut List) {
-        let (on, is_mixed);
-        let asked = match step {
-            CallStep::Group { asked, .. } => {
-                is_mixed = asked.iter().any(|(_, cost, _)| *cost < 0);
-                asked
-            }
+        let on;
+        let asked: &[_] = match step {
+            CallStep::Group { asked, .. } => asked,
             CallStep::On(place, _) => {
-                (on, is_mixed) = (GroupKey::from_slice(&[(*place, 0, false)]), false);
+                on = [(*place, 0, false)];
                 &on
             }
         };
         for (place, ..) in asked {
             let open = &mut open[self.buckets[*place].key];
-            if let Some(other) = open.filter(|other| *other != *place || is_mixed) {
+            if let Some(other) = open.filter(|other| *other != *place || is_mixed(asked)) {
                 list.push_text("close");
                 list.push(index[other]);
                 list.push(0);
@@ -596,6 +592,11 @@ fn refund_bytes(Refund { permits, granted_us }: Refund) -> [u8; 11] {
 /// Returns the name of the leases of a call, before their turn.
 fn call_name(call: u64) -> String {
     format!("{:x}.{call:x}.", *PROCESS)
+}
+
+/// Returns true if a request names a bucket with several quotas.
+fn is_mixed(asked: &[(usize, i64, bool)]) -> bool {
+    asked.iter().any(|(_, cost, _)| *cost < 0)
 }
 
 fn lease_name(lease: LeaseId) -> String {

@@ -229,9 +229,9 @@ impl Waits {
         NextStep::Rest(ask_at)
     }
 
-    /// Works out when there will be room for the waiters of whom it isn't known, by the quota that each has now, and
-    /// refuses those for whom that is too late. Returns of how many permits the store is to tell: of none only if no time
-    /// is left unknown.
+    /// Works out when there will be room for the waiters whose time isn't known, by the quota that each has now, and
+    /// refuses those that would get it too late. Returns the numbers of permits that the store is to be asked about: none
+    /// only if no time is left unknown.
     pub(crate) fn settle(
         &self,
         bucket: &Bytes,
