@@ -88,13 +88,21 @@ fn it_waits_only_if_every_limit_that_refuses_lets_it() {
 
 #[test]
 fn a_client_that_leaves_frees_its_place() {
+    // Nobody reads its body while it waits.
+    let post = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello".as_slice();
+    for request in [GET, post] {
+        assert_leaver_frees_its_place(request);
+    }
+}
+
+fn assert_leaver_frees_its_place(request: &[u8]) {
     judge(PAUSE, || {
         let keys = "key = \"global\"\nrate = \"1/1s\"\nwait = \"1500ms\"";
         let gateway = Gateway::start(&limit_all(keys));
         let since = Instant::now();
         assert_eq!(gateway.get("/").status, 200);
         let mut leaver = gateway.client();
-        leaver.send(GET);
+        leaver.send(request);
         // It has joined by then. Behind it there is no hope.
         thread::sleep(100 * MS);
         let behind = gateway.get("/");

@@ -25,6 +25,8 @@ pub struct Wire<S> {
     /// The bytes received and not used yet.
     pub input: Input,
     decoder: Decoder,
+    /// True until somebody reads the body.
+    is_unread: bool,
     /// True if the client waits for `100 Continue` before it sends the body.
     expects_continue: bool,
     /// The interim responses to be written, including `100 Continue`.
@@ -57,6 +59,7 @@ impl<S: Stream> Wire<S> {
             stream,
             input,
             decoder: Decoder::Length(0),
+            is_unread: false,
             expects_continue: false,
             interim: Output::default(),
             writer: None,
@@ -84,8 +87,8 @@ impl<S: Stream> Wire<S> {
     }
 
     /// Waits until the client has hung up, and sends interim responses meanwhile. A hang-up shows only behind
-    /// everything that the client has sent, so bytes after the body are read ahead, up to the limit of
-    /// [`Input::poll_ahead`].
+    /// everything that the client has sent, so a body that nobody has read yet and bytes after the body are read
+    /// ahead, up to the limit of [`Input::poll_ahead`]. Who reads a body notices the hang-up himself.
     pub fn poll_left(&mut self, context: &mut Context<'_>) -> Poll<io::Error> {
         if !self.interim.is_empty()
             && let Poll::Ready(written) = self.interim.poll_flush(&mut self.stream, context)
@@ -97,7 +100,9 @@ impl<S: Stream> Wire<S> {
         }
         if !self.body_has_ended() {
             self.wake_later(context);
-            return Poll::Pending;
+            if !self.is_unread {
+                return Poll::Pending;
+            }
         }
         loop {
             match ready!(self.input.poll_ahead(&mut self.stream, context)) {
@@ -166,7 +171,8 @@ impl Incoming {
     pub fn begin<S: Stream>(wire: &Arc<Mutex<Wire<S>>>, decoder: Decoder, expects_continue: bool) -> Self {
         let mut locked = wire.lock();
         let has_ended = decoder.has_ended();
-        (locked.decoder, locked.expects_continue, locked.is_given_up) = (decoder, expects_continue, false);
+        (locked.decoder, locked.expects_continue) = (decoder, expects_continue);
+        (locked.is_unread, locked.is_given_up) = (true, false);
         drop(locked);
         let wire: Arc<dyn BodySource> = wire.clone();
         Self { wire: Arc::downgrade(&wire), has_ended }
@@ -187,6 +193,7 @@ trait BodySource: Send + Sync {
 impl<S: Stream> BodySource for Mutex<Wire<S>> {
     fn poll_frame(&self, context: &mut Context<'_>) -> (Poll<Option<io::Result<Frame<Bytes>>>>, bool) {
         let wire = &mut *self.lock();
+        wire.is_unread = false;
         match wire.poll_continue(context) {
             Poll::Ready(Ok(())) => {}
             Poll::Ready(Err(error)) => return (Poll::Ready(Some(Err(error))), false),
