@@ -41,6 +41,7 @@ mod decisions;
 mod explain;
 pub mod forward;
 pub mod gateway;
+mod keepalive;
 mod log_budget;
 mod metrics;
 mod outbound;

@@ -9,7 +9,7 @@ use tokio_rustls::TlsConnector;
 use tollgate_http1::Stream;
 use tollgate_limiter::ClientTls;
 
-use crate::config::ServerUrl;
+use crate::{config::ServerUrl, keepalive};
 
 /// Opens a connection, with TLS if there are settings for it. `protocol` is the name by which TLS agrees on it (ALPN).
 ///
@@ -26,6 +26,7 @@ pub(crate) async fn connect(
     };
     let stream = TcpStream::connect((host.as_str(), port)).await?;
     stream.set_nodelay(true)?;
+    keepalive::enable(&stream)?;
     let Some(tls) = tls else { return Ok(Box::new(stream)) };
     let mut client = tls.client().map_err(io::Error::other)?;
     client.alpn_protocols = vec![protocol.to_vec()];

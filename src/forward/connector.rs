@@ -16,7 +16,10 @@ use tokio::{
 use tokio_rustls::TlsConnector;
 use tollgate_limiter::ClientTls;
 
-use crate::config::{self, ServerUrl};
+use crate::{
+    config::{self, ServerUrl},
+    keepalive,
+};
 
 use super::{Failure, address::ServerAddress, connection::UpstreamConnection};
 
@@ -94,6 +97,7 @@ impl Connector {
             ServerAddress::Tcp(addresses) => {
                 let (stream, address) = addresses.connect(deadline).await?;
                 stream.set_nodelay(true).map_err(Failure::Unreachable)?;
+                keepalive::enable(&stream).map_err(Failure::Unreachable)?;
                 let Some((name, tls)) = self.tls_to(url)? else {
                     return UpstreamConnection::begin(stream, self.http2, Some(address), counted, deadline)
                         .await;

@@ -22,7 +22,10 @@ use tokio::{
 };
 
 use super::StartError;
-use crate::config::{Config, ListenAddress};
+use crate::{
+    config::{Config, ListenAddress},
+    keepalive,
+};
 
 /// The most bytes of a response in the system's send buffer. With more, a client that reads slowly would seem
 /// not to read for minutes.
@@ -216,10 +219,14 @@ impl Listener {
 }
 
 impl Socket {
-    /// Sets the [backlog](BACKLOG). The socket listens already, with tokio's backlog of 128 or with its supervisor's.
+    /// Sets the [backlog](BACKLOG), and keepalive for the connections it accepts. The socket listens already, with tokio's backlog of
+    /// 128 or with its supervisor's.
     fn listen(&self) -> io::Result<()> {
         match self {
-            Self::Tcp(listener) => SockRef::from(listener).listen(BACKLOG),
+            Self::Tcp(listener) => {
+                keepalive::enable(listener)?;
+                SockRef::from(listener).listen(BACKLOG)
+            }
             Self::Unix(listener) => SockRef::from(listener).listen(BACKLOG),
         }
     }

@@ -1,6 +1,9 @@
 //! Connections: kept, reused, closed, lost.
 
-use std::sync::{Mutex, mpsc};
+use std::{
+    fs,
+    sync::{Mutex, mpsc},
+};
 
 use crate::{
     forward_all,
@@ -8,6 +11,7 @@ use crate::{
         PATIENCE,
         gateway::Gateway,
         upstream::Upstream,
+        wait_until,
         wire::{Wire, WireUpstream},
     },
 };
@@ -67,6 +71,28 @@ fn a_connection_that_upstream_gives_up_is_not_used_again() {
         }
         assert_eq!(upstream.connections(), 3, "{answer}");
     }
+}
+
+/// A peer that vanishes without a word is noticed by keepalive, whose timer the system shows.
+#[test]
+fn silent_peers_are_probed() {
+    let upstream = Upstream::hello();
+    let gateway = Gateway::start(&forward_all(&upstream.url(), ""));
+    let mut client = gateway.client();
+    assert_eq!(client.get("/").status, 200);
+    let (own, other) =
+        (gateway.address().port(), upstream.url().rsplit_once(':').unwrap().1.parse().unwrap());
+    // ESTABLISHED, and the timer that isn't of a retransmission.
+    let is_probed = |fields: &[&str]| fields[3] == "01" && fields[5].starts_with("02:");
+    wait_until("both sides are probed", || {
+        let sockets = fs::read_to_string("/proc/net/tcp").unwrap();
+        let sockets: Vec<Vec<&str>> = sockets.lines().map(|line| line.split_whitespace().collect()).collect();
+        let of = |at: usize, port: u16| {
+            let end = format!(":{port:04X}");
+            sockets.iter().any(|fields| fields[at].ends_with(&end) && is_probed(fields))
+        };
+        of(1, own) && of(2, other)
+    });
 }
 
 #[test]
