@@ -163,7 +163,8 @@ impl UpstreamServer {
         lent
     }
 
-    /// Opens a connection, or returns one that has just been opened.
+    /// Opens a connection, or returns one that has just been opened. Those of servers that chose HTTP/1.1 are opened side by side,
+    /// until one chooses HTTP/2 again.
     ///
     /// # Errors
     /// The server can't be reached in time.
@@ -172,25 +173,28 @@ impl UpstreamServer {
         deadline: Instant,
         idle_timeout: Duration,
     ) -> Result<UpstreamConnection, Failure> {
-        if !self.connector.prefers_http2() || self.declines_http2.load(Relaxed) {
+        if !self.connector.prefers_http2() {
             return self.open(deadline).await;
         }
-        let connecting = self.kept.get_or_default().connecting.clone();
-        let alone = timeout_at(deadline, connecting.lock_owned()).await;
-        let _alone = alone.map_err(|_| Failure::ConnectTimeout)?;
-        if let Some(made) = self.reuse(idle_timeout) {
-            return Ok(made);
-        }
+        let _alone = if self.declines_http2.load(Relaxed) {
+            None
+        } else {
+            let connecting = self.kept.get_or_default().connecting.clone();
+            let alone = timeout_at(deadline, connecting.lock_owned()).await;
+            let alone = alone.map_err(|_| Failure::ConnectTimeout)?;
+            if let Some(made) = self.reuse(idle_timeout) {
+                return Ok(made);
+            }
+            Some(alone)
+        };
         let connection = self.open(deadline).await?;
+        self.declines_http2.store(!connection.is_http2(), Relaxed);
         match connection.share() {
             Some(lent) => {
                 self.keep(connection);
                 Ok(lent)
             }
-            None => {
-                self.declines_http2.store(!connection.is_http2(), Relaxed);
-                Ok(connection)
-            }
+            None => Ok(connection),
         }
     }
 

@@ -1,6 +1,8 @@
 //! Upstreams with HTTP/2.
 
 use std::{
+    io,
+    net::{Shutdown, TcpStream},
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering::SeqCst},
@@ -144,6 +146,45 @@ fn each_worker_has_a_connection_to_each_server_however_few_there_may_be() {
         let connections = servers.each_ref().map(|server| server.connections().len());
         assert!(connections.iter().all(|count| (2..=4).contains(count)), "{connections:?}");
     }
+}
+
+/// A balancer that passes the first connection to one server, and all others to another one. Returns its port.
+fn balancer(first: &Upstream, others: &Upstream) -> u16 {
+    let [first, others] = [first, others].map(|server| server.url().replace("https://", ""));
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    thread::spawn(move || {
+        for (number, client) in listener.incoming().enumerate() {
+            let client = client.unwrap();
+            let server = TcpStream::connect(if number == 0 { &first } else { &others }).unwrap();
+            let back = (server.try_clone().unwrap(), client.try_clone().unwrap());
+            for (mut from, mut to) in [(client, server), back] {
+                thread::spawn(move || {
+                    // Either side may leave.
+                    let _ = io::copy(&mut from, &mut to);
+                    let _ = to.shutdown(Shutdown::Write);
+                });
+            }
+        }
+    });
+    port
+}
+
+#[test]
+fn a_server_that_has_declined_http_2_once_may_choose_it_later() {
+    let certificates = Certificates::for_server(&["127.0.0.1"]);
+    let tls = |protocols: &[&str]| Speech::Tls(certificates.server(protocols, false));
+    let old = Upstream::speaking(tls(&["http/1.1"]), |_| async {
+        Response::builder().header("connection", "close").body(whole("hello")).unwrap()
+    });
+    let new = Upstream::speaking(tls(&["h2"]), |_| async { Response::new(whole("hello")) });
+    let url = format!("https://127.0.0.1:{}", balancer(&old, &new));
+    let gateway = gateway(&url, &format!("tls = {{ ca = {:?} }}", certificates.path("ca.pem")));
+    for _ in 0..5 {
+        assert_eq!(gateway.get("/").text(), "hello");
+    }
+    let counts = [&old, &new].map(|server| (server.count(), server.connections().len()));
+    assert_eq!(counts, [(1, 1), (4, 1)]);
 }
 
 #[test]
