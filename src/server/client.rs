@@ -66,7 +66,7 @@ enum Expected {
     /// The rest of a request's head. Without a time, the wait begins at the worker's next check: usually the
     /// head is complete by then, and reading the clock is saved.
     Head(Option<Instant>),
-    /// Nothing, because a request is in flight.
+    /// Nothing, because a request is in flight or the connection is being closed.
     Nothing,
     /// Another request.
     Next(Instant),
@@ -188,6 +188,11 @@ impl Watch {
             // A connection that is to be closed waits only for the client to close it.
             state.expected = if self.is_ending() { Expected::Head(Some(now)) } else { Expected::Next(now) };
         }
+    }
+
+    /// Records that nothing more is awaited of the client: the connection ends within a time of its own.
+    pub(super) fn await_nothing(&self) {
+        self.state.lock().expected = Expected::Nothing;
     }
 
     fn note_read(&self) {

@@ -31,6 +31,7 @@ use super::{
     health,
     http1::Http1Server,
     http2::{self, StreamExecutor},
+    linger,
     settings::H2,
 };
 
@@ -77,12 +78,18 @@ impl ClientConnection {
 
     /// Serves a connection with TLS until it ends.
     pub(super) async fn serve_tls(self, stream: impl Stream, acceptor: TlsAcceptor) {
-        let Some(shaken) = self.watch.unless_ended(acceptor.accept(stream)).await else { return };
+        let Some(shaken) = self.watch.unless_ended(acceptor.accept(stream).into_fallible()).await else {
+            return;
+        };
         let stream = match shaken {
             Ok(stream) => stream,
-            Err(error) => {
+            Err((error, mut stream)) => {
                 self.status.note_failed_handshake();
-                return self.note_end(&error);
+                self.note_end(&error);
+                // A client that has sent a request behind its part of the handshake would lose the alert, which says why.
+                // The client may have left.
+                let _ = linger::close(&mut stream, true).await;
+                return;
             }
         };
         let speaks_http2 = stream.get_ref().1.alpn_protocol() == Some(H2);

@@ -21,7 +21,10 @@ use futures_util::FutureExt;
 use http_body::Body as _;
 use hyper::{Request, Response, StatusCode, Version};
 use parking_lot::Mutex;
-use tokio::{io::AsyncWrite, time::Instant};
+use tokio::{
+    io::AsyncWrite,
+    time::{Instant, timeout},
+};
 
 use crate::gateway::{AnswerBody, Repeats, Upload, Written};
 use tollgate_http1::{
@@ -31,7 +34,11 @@ use tollgate_http1::{
 };
 
 use self::head::RequestFraming;
-use super::{client::Watched, connection::ClientConnection, linger};
+use super::{
+    client::Watched,
+    connection::ClientConnection,
+    linger::{self, LINGER_MOST},
+};
 
 /// A client's HTTP/1.1 connection.
 pub(super) struct Http1Server<'c, S> {
@@ -89,6 +96,13 @@ impl<'c, S: Stream> Http1Server<'c, S> {
                 AfterResponse::Tunnel(answer) => return self.tunnel(answer).await,
             }
         };
+        // What follows has a time limit of its own.
+        self.connection.watch.await_nothing();
+        timeout(LINGER_MOST, Box::pin(self.close(is_unreadable))).await.unwrap_or(Ok(()))
+    }
+
+    /// Closes the connection behind a response. `is_unreadable` says that the request could not be read to its end.
+    async fn close(self, is_unreadable: bool) -> io::Result<()> {
         if !self.wire.lock().body_has_ended() {
             // The upstream may still need the rest of the body although it has responded. The client may be
             // waiting for the end of the response.
@@ -99,8 +113,7 @@ impl<'c, S: Stream> Http1Server<'c, S> {
         let mut wire = wire.into_inner();
         // Bytes that were read ahead are no longer in the system's buffer, where lingering would find them.
         let more_may_come = is_unreadable || !wire.body_has_ended() || !wire.input.bytes().is_empty();
-        // The raw stream is used, because the client's watch is no longer needed.
-        Box::pin(linger::close(&mut wire.stream.stream, more_may_come)).await
+        linger::close(&mut wire.stream, more_may_come).await
     }
 
     /// Returns the next request. `None` if the client has closed the connection, or if it is to be closed.

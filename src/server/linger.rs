@@ -18,7 +18,7 @@ use tokio::{
 };
 
 /// The most time to discard received bytes, and the most time without any.
-const LINGER_MOST: Duration = Duration::from_secs(30);
+pub(super) const LINGER_MOST: Duration = Duration::from_secs(30);
 const LINGER_SILENT: Duration = Duration::from_secs(2);
 /// The most bytes discarded at a time.
 const DISCARDED_MOST: usize = 16 << 10;

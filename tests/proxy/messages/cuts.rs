@@ -116,6 +116,34 @@ fn who_is_refused_while_sending_can_send_on_and_read_the_answer() {
     recording.assert_nothing_else();
 }
 
+/// The timeouts of clients whose requests are awaited don't apply.
+#[test]
+fn who_is_refused_can_send_on_for_longer_than_a_head_may_take() {
+    let timeouts = "timeouts = { header = \"1s\", idle = \"1s\" }";
+    let recording = Recording::with(&format!("[server]\nmax_body = \"16MiB\"\n{timeouts}\n{LIMITED}"));
+    recording.gateway.get("/limited");
+    let mut clients = [
+        ("/limited", "Content-Length: 99999", 429),
+        ("/", "Content-Length: 99999999", 413),
+        ("/", "Content-Length: 5\r\nContent-Length: 6", 400),
+    ]
+    .map(|(target, field, status)| {
+        let head = format!("PUT {target} HTTP/1.1\r\nHost: a\r\n{field}\r\n\r\n");
+        (recording.told(head), status)
+    });
+    for _ in 0..12 {
+        thread::sleep(Duration::from_millis(200));
+        for (client, status) in &mut clients {
+            client.writer().write_all(&[b'x'; 1_000]).unwrap_or_else(|error| panic!("{status}: {error}"));
+        }
+    }
+    for (mut client, status) in clients {
+        assert_eq!(client.answer().status, status);
+        assert_eq!(client.try_rest().unwrap(), b"", "{status}: the connection is closed, and not reset");
+    }
+    recording.assert_nothing_else();
+}
+
 #[test]
 fn who_never_ends_is_not_listened_to_for_long() {
     let recording = Recording::with("[server]\nmax_body = \"1B\"");
