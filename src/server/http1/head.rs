@@ -80,8 +80,8 @@ pub(crate) fn read<B>(
             }
             TRANSFER_ENCODING => is_coded = true,
             EXPECT => {
-                framing.expects_continue =
-                    version == Version::HTTP_11 && value.as_bytes().eq_ignore_ascii_case(b"100-continue");
+                // Requests with other expectations are rejected.
+                framing.expects_continue = version == Version::HTTP_11;
             }
             TE => framing.takes_trailers = head::has_member(request.headers(), TE, "trailers"),
             _ => {}

@@ -35,6 +35,13 @@ fn an_admitted_request_is_told_to_continue_when_its_body_is_wanted() {
     let message = recording.message();
     assert_eq!((lines(&message, "expect"), body(&message)), (vec![], "hello"));
     assert_eq!(client.answer().status, 200);
+    // However it says so.
+    let repeated = EXPECTING.replace("100-Continue", "100-continue, 100-continue");
+    client.send(format!("PUT / HTTP/1.1\r\n{repeated}\r\n\r\n").as_bytes());
+    assert_eq!(client.raw_head(), "HTTP/1.1 100 Continue\r\n\r\n");
+    client.send(b"hello");
+    assert_eq!(body(&recording.message()), "hello");
+    assert_eq!(client.answer().status, 200);
     // A client needn't wait for it.
     client.send(format!("PUT / HTTP/1.1\r\n{EXPECTING}\r\n\r\nhello").as_bytes());
     assert_eq!(body(&recording.message()), "hello");
