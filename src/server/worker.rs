@@ -104,6 +104,7 @@ async fn run(
         clients: Vec::new(),
         surplus: 0,
         surplus_log: LogThrottle::default(),
+        is_closing: false,
     };
     let mut checks = interval(CHECK_EVERY);
     checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -152,6 +153,8 @@ struct Worker {
     /// The number of connections above the limit at the last check.
     surplus: usize,
     surplus_log: LogThrottle,
+    /// True if connections are to be closed after the requests in flight.
+    is_closing: bool,
 }
 
 /// A client whose connection isn't served yet.
@@ -267,6 +270,9 @@ impl Worker {
             served.await;
             drop(guard);
         });
+        if self.is_closing {
+            watch.end();
+        }
         self.clients.push(WatchedClient { peer, watch, task });
     }
 
@@ -286,6 +292,7 @@ impl Worker {
 
     /// Closes all connections after the requests in flight.
     fn end(&mut self) {
+        self.is_closing = true;
         self.unidentified.abort_all();
         self.clients.iter().for_each(|client| client.watch.end());
     }
