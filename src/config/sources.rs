@@ -61,7 +61,9 @@ impl Sources {
     /// The file can't be read.
     pub fn read(&mut self, path: PathBuf) -> io::Result<Vec<u8>> {
         let read = fs::read(&path);
-        self.0.insert(path, FileState::of(&read));
+        // It may be a folder.
+        let state = if read.is_ok() { FileState::of(&read) } else { FileState::now(&path) };
+        self.0.insert(path, state);
         read
     }
 
@@ -72,7 +74,9 @@ impl Sources {
     /// The folder can't be listed.
     pub fn read_folder(&mut self, path: &Path) -> io::Result<Vec<PathBuf>> {
         let listed = files(path);
-        self.0.insert(path.to_owned(), FileState::of_folder(&listed));
+        // It may be a file.
+        let state = if listed.is_ok() { FileState::of_folder(&listed) } else { FileState::now(path) };
+        self.0.insert(path.to_owned(), state);
         listed
     }
 
@@ -98,5 +102,22 @@ impl Sources {
     /// Returns the paths of the files.
     pub fn paths(&self) -> impl Iterator<Item = &Path> {
         self.0.keys().map(PathBuf::as_path)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_file_or_no_folder_is_no_change() {
+        let folder = tempfile::tempdir().unwrap();
+        let (inner, file) = (folder.path().join("inner"), folder.path().join("file"));
+        fs::create_dir(&inner).unwrap();
+        fs::write(&file, "x").unwrap();
+        let mut sources = Sources::default();
+        sources.read(inner).unwrap_err();
+        sources.read_folder(&file).unwrap_err();
+        assert_eq!(sources.now(), sources);
     }
 }
