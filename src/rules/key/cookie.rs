@@ -75,9 +75,12 @@ fn add_unusual<'r>(readings: &mut Readings<'r>, line: &'r [u8], name: &[u8]) -> 
                 unspaced = behind_spaces(behind);
             }
         }
-        if let Some(value) = unspaced.strip_prefix(b"=")
-            && [&rest[..rest.len() - behind.len()], last].iter().any(|sent| names_match(sent, name))
-        {
+        let is_named = [&rest[..rest.len() - behind.len()], last].iter().any(|sent| names_match(sent, name));
+        let named = unspaced.strip_prefix(b"=").filter(|_| is_named);
+        let begins_pair =
+            line[..line.len() - rest.len()].trim_ascii_end().last().is_none_or(|byte| *byte == b';');
+        let spaced = if begins_pair { behind_spaced(rest, name) } else { None };
+        for value in [named, spaced].into_iter().flatten() {
             found += 1;
             if found > MOST_PAIRS {
                 return Err(TooManyReadings);
@@ -95,6 +98,13 @@ fn add_unusual<'r>(readings: &mut Readings<'r>, line: &'r [u8], name: &[u8]) -> 
         rest = &rest[end..];
     }
     Ok(())
+}
+
+/// Returns the text behind a name with spaces, which PHP takes for `_`, if that is how a pair begins.
+fn behind_spaced<'r>(pair: &'r [u8], name: &[u8]) -> Option<&'r [u8]> {
+    let end = first_pair(pair).iter().position(|byte| *byte == b'=')?;
+    let is_meant = pair[..end].contains(&b' ') && names_match(&pair[..end], name);
+    is_meant.then(|| &pair[end + 1..])
 }
 
 /// Returns the text after leading white space. All bytes outside ASCII count as such.
@@ -255,6 +265,21 @@ mod tests {
         for unit in ["\u{a0} ", "\"", "\"a", "a ", "%61\"", "sid\\", "=", "@=", "=\u{a0}"] {
             let line = unit.repeat(1 << 18);
             assert_eq!(read(&line), Some(vec![None]), "{unit}");
+        }
+    }
+
+    #[test]
+    fn spaces_in_a_name_stand_for_what_php_takes_them_for() {
+        for (line, expected) in [
+            ("a b=k1; a_b=r", vec![Some("r"), Some("k1")]),
+            ("x=1;  a b=k1", vec![None, Some("k1")]),
+            ("a b =k1", vec![None, Some("k1")]),
+            ("a+b=k1; a.b=r", vec![None, Some("k1"), Some("r")]),
+            ("x a b=k1; a\tb=k1; a  b=k1", vec![None]),
+        ] {
+            let readings = cookie(&[line.as_bytes()], "a_b").unwrap().into_values();
+            let expected: Vec<_> = expected.iter().map(|value| value.map(str::as_bytes)).collect();
+            assert_eq!(readings.iter().map(Option::as_deref).collect::<Vec<_>>(), expected, "{line}");
         }
     }
 

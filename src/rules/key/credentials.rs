@@ -58,6 +58,10 @@ fn add_credentials<'r>(readings: &mut Readings<'r>, sent: &[u8]) -> Result<(), T
         if is_name_and_password(rest) {
             return Ok(());
         }
+    } else if scheme.windows(BASIC.len()).any(|word| word.eq_ignore_ascii_case(BASIC)) {
+        // Passport looks for `Basic` within the scheme.
+        add_basic(readings, rest)?;
+        add_behind_basic(readings, sent)?;
     }
     let is_rails = known == Some(BEARER) || scheme.eq_ignore_ascii_case(b"Token");
     let ends_token = |byte: &u8| *byte == b',' || is_rails && matches!(byte, b';' | b'\t');
@@ -168,17 +172,11 @@ fn outer_words(rest: &[u8], ends_token: impl Fn(&u8) -> bool) -> [&[u8]; 2] {
 }
 
 /// Adds the credentials of a server that looks at the first letters only and skips the byte behind the scheme, whatever it
-/// is. Spring Security and Yii do so for Basic.
+/// is.
 fn add_behind_scheme(readings: &mut Readings<'_>, sent: &[u8]) -> Result<(), TooManyReadings> {
-    let behind = |scheme: &[u8]| {
-        let (word, rest) = sent.split_at_checked(scheme.len())?;
-        rest.split_first().filter(|(_, rest)| word.eq_ignore_ascii_case(scheme) && !rest.is_empty())
-    };
-    if let Some((_, rest)) = behind(BASIC) {
-        add_basic(readings, rest)?;
-    }
+    add_behind_basic(readings, sent)?;
     // In UTF-8, the byte is part of a longer character.
-    if let Some((skipped, rest)) = behind(BEARER)
+    if let Some((skipped, rest)) = behind_scheme(BEARER, sent)
         && (skipped.is_ascii() || rest[0].is_ascii())
     {
         readings.add(joined(BEARER, rest))?;
@@ -188,6 +186,17 @@ fn add_behind_scheme(readings: &mut Readings<'_>, sent: &[u8]) -> Result<(), Too
         }
     }
     Ok(())
+}
+
+/// Adds what Spring Security and Yii read, which skip the byte behind `Basic`.
+fn add_behind_basic(readings: &mut Readings<'_>, sent: &[u8]) -> Result<(), TooManyReadings> {
+    behind_scheme(BASIC, sent).map_or(Ok(()), |(_, rest)| add_basic(readings, rest))
+}
+
+/// Returns the byte behind a scheme and what follows it, if there is anything.
+fn behind_scheme<'s>(scheme: &[u8], sent: &'s [u8]) -> Option<(&'s u8, &'s [u8])> {
+    let (word, rest) = sent.split_at_checked(scheme.len())?;
+    rest.split_first().filter(|(_, rest)| word.eq_ignore_ascii_case(scheme) && !rest.is_empty())
 }
 
 /// Returns true if a word is `name=value`, and no token, which may end with `=` or be in quotes.
@@ -362,6 +371,17 @@ mod tests {
             "eyJhOmJjZH0=.x.y",
         ] {
             assert_eq!(credentials(format!("Basic {sent}").as_bytes()), Err(TooManyReadings), "{sent}");
+        }
+        // Also with other bytes behind the scheme or around it
+        for sent in [
+            "BasicX YT.~!%pi",
+            "Basic: YT!pi",
+            "BasicXYT pi!~",
+            "BasicXYTpi =!~",
+            "xBasic YTpi=!",
+            "basic.\tYT!pi",
+        ] {
+            assert_eq!(credentials(sent.as_bytes()), Err(TooManyReadings), "{sent}");
         }
         let latin = credentials(b"bearer\xFFk1").unwrap().into_values();
         assert!(latin.iter().flatten().any(|value| **value == *b"Bearer k1"), "{latin:?}");
