@@ -140,10 +140,14 @@ impl CountedConnection {
     /// Counts a connection for the upstream, and for a worker that has `of_worker` to the same server.
     ///
     /// # Errors
-    /// The upstream has the most HTTP/2 connections already, and this isn't the worker's only one to the server: a worker can't
+    /// The upstream has the most connections for HTTP/2 already, and this isn't the worker's only one to the server: a worker can't
     /// use those of others. (Connections for HTTP/1.1 are bounded by the requests in flight.)
-    pub(super) fn begin(connector: &Arc<Connector>, of_worker: &Arc<AtomicUsize>) -> Result<Self, Failure> {
-        let is_bounded = connector.http2 && of_worker.load(Relaxed) > 0;
+    pub(super) fn begin(
+        connector: &Arc<Connector>,
+        of_worker: &Arc<AtomicUsize>,
+        is_for_http2: bool,
+    ) -> Result<Self, Failure> {
+        let is_bounded = is_for_http2 && of_worker.load(Relaxed) > 0;
         let most = if is_bounded { connector.connections_most.load(Relaxed) } else { usize::MAX };
         let within = |connections| (connections < most).then_some(connections + 1);
         connector.connections.fetch_update(Relaxed, Relaxed, within).map_err(|_| Failure::Busy)?;

@@ -125,6 +125,11 @@ impl UpstreamServer {
         self.condition.is_up() && self.condition.ejected_for().is_none() && self.outages.is_well()
     }
 
+    /// Returns true if the server is expected to speak HTTP/2: it is offered, and the last connection didn't decline it.
+    pub fn expects_http2(&self) -> bool {
+        self.connector.prefers_http2() && !self.declines_http2.load(Relaxed)
+    }
+
     /// Returns the number of requests in flight.
     pub fn in_flight(&self) -> usize {
         self.in_flight.load(Relaxed)
@@ -176,9 +181,7 @@ impl UpstreamServer {
         if !self.connector.prefers_http2() {
             return self.open(deadline).await;
         }
-        let _alone = if self.declines_http2.load(Relaxed) {
-            None
-        } else {
+        let _alone = if self.expects_http2() {
             let connecting = self.kept.get_or_default().connecting.clone();
             let alone = timeout_at(deadline, connecting.lock_owned()).await;
             let alone = alone.map_err(|_| Failure::ConnectTimeout)?;
@@ -186,6 +189,8 @@ impl UpstreamServer {
                 return Ok(made);
             }
             Some(alone)
+        } else {
+            None
         };
         let connection = self.open(deadline).await?;
         self.declines_http2.store(!connection.is_http2(), Relaxed);
@@ -199,7 +204,11 @@ impl UpstreamServer {
     }
 
     async fn open(&self, deadline: Instant) -> Result<UpstreamConnection, Failure> {
-        let counted = CountedConnection::begin(&self.connector, &self.kept.get_or_default().count)?;
+        let counted = CountedConnection::begin(
+            &self.connector,
+            &self.kept.get_or_default().count,
+            self.expects_http2(),
+        )?;
         self.connector.connect(&self.url, &self.location, counted, deadline).await
     }
 

@@ -47,9 +47,7 @@ pub struct Servers {
     attempts: usize,
     budget: Budget,
     in_flight: Arc<AtomicUsize>,
-    /// The most requests in flight. Unlimited with HTTP/2, where the number of connections is limited
-    /// instead.
-    in_flight_most: usize,
+    /// The most requests in flight, or with HTTP/2 the most connections.
     connections_most: usize,
     connect_timeout: Duration,
     response_timeout: Duration,
@@ -104,7 +102,6 @@ impl Servers {
             budget: Budget::new(config.retries.budget),
             in_flight: before.map(|before| before.in_flight.clone()).unwrap_or_default(),
             connections_most: config.max_connections,
-            in_flight_most: if config.http2 { usize::MAX } else { config.max_connections },
             connect_timeout: config.connect_timeout,
             response_timeout: config.response_timeout,
             idle_timeout: config.idle_timeout,
@@ -222,7 +219,8 @@ impl Servers {
         tunnel: Option<TunnelRequested>,
         now: Instant,
     ) -> Result<Response<Body>, Failure> {
-        let in_flight = RequestInFlight::begin(server, &self.in_flight, self.in_flight_most)?;
+        let most = if server.expects_http2() { usize::MAX } else { self.connections_most };
+        let in_flight = RequestInFlight::begin(server, &self.in_flight, most)?;
         let (mut reused, mut sent, mut is_retry) = (server.reuse(self.idle_timeout), now, false);
         loop {
             let (age, mut connection) = match reused.take() {

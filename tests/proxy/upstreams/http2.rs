@@ -148,6 +148,27 @@ fn each_worker_has_a_connection_to_each_server_however_few_there_may_be() {
     }
 }
 
+/// Idle connections of one worker are no use to another, and don't count against its requests.
+#[test]
+fn a_server_that_declines_http_2_gets_as_many_requests_as_connections_are_allowed() {
+    let certificates = Certificates::for_server(&["127.0.0.1"]);
+    let (upstream, answers) = waiting(Speech::Tls(certificates.server(&["http/1.1"], false)));
+    let keys =
+        format!("http2 = true\nmax_connections = 4\ntls = {{ ca = {:?} }}", certificates.path("ca.pem"));
+    let toml = forward_to(&[quoted(upstream.url())], &keys);
+    let gateway = Gateway::start(&format!("[server]\nworkers = 2\n{toml}"));
+    answers.add_permits(1);
+    assert_eq!(gateway.get("/").text(), "hello");
+    for round in 1..=20 {
+        let mut clients = [(); 4].map(|()| gateway.client());
+        clients.iter_mut().for_each(|client| client.send(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"));
+        wait_until("four requests arrive", || upstream.count() == 4 * round + 1);
+        assert_eq!(gateway.get("/").json()["code"], "upstream-busy");
+        answers.add_permits(4);
+        assert!(clients.iter_mut().all(|client| client.answer().text() == "hello"));
+    }
+}
+
 /// A balancer that passes the first connection to one server, and all others to another one. Returns its port.
 fn balancer(first: &Upstream, others: &Upstream) -> u16 {
     let [first, others] = [first, others].map(|server| server.url().replace("https://", ""));
