@@ -59,9 +59,11 @@ fn add_credentials<'r>(readings: &mut Readings<'r>, sent: &[u8]) -> Result<(), T
             return Ok(());
         }
     } else if scheme.windows(BASIC.len()).any(|word| word.eq_ignore_ascii_case(BASIC)) {
-        // Passport looks for `Basic` within the scheme.
-        add_basic(readings, rest)?;
-        add_behind_basic(readings, sent)?;
+        // Passport looks for `Basic` within the scheme, and Yii skips the byte behind it.
+        let behind = behind_scheme(BASIC, sent).map(|(_, rest)| rest);
+        for text in [Some(rest), behind].into_iter().flatten() {
+            add_only_with_password(readings, text)?;
+        }
     }
     let is_rails = known == Some(BEARER) || scheme.eq_ignore_ascii_case(b"Token");
     let ends_token = |byte: &u8| *byte == b',' || is_rails && matches!(byte, b';' | b'\t');
@@ -111,6 +113,16 @@ fn add_basic(readings: &mut Readings<'_>, text: &[u8]) -> Result<(), TooManyRead
         add_name_and_password(readings, &cut)?;
     }
     Ok(())
+}
+
+/// Adds what decoders of base64 read, if it has a name and a password: a key behind another scheme is no name.
+///
+/// # Errors
+/// As in [`add_basic`].
+fn add_only_with_password(readings: &mut Readings<'_>, text: &[u8]) -> Result<(), TooManyReadings> {
+    let has_password =
+        [b"".as_slice(), b"-_"].iter().any(|skipped| begins_with_name(&decoded(text, skipped)));
+    if has_password { add_basic(readings, text) } else { Ok(()) }
 }
 
 /// Adds a name and a password, also with a password that ends at a NUL, as it does in C.
@@ -172,9 +184,11 @@ fn outer_words(rest: &[u8], ends_token: impl Fn(&u8) -> bool) -> [&[u8]; 2] {
 }
 
 /// Adds the credentials of a server that looks at the first letters only and skips the byte behind the scheme, whatever it
-/// is.
+/// is. Spring Security and Yii do so for Basic.
 fn add_behind_scheme(readings: &mut Readings<'_>, sent: &[u8]) -> Result<(), TooManyReadings> {
-    add_behind_basic(readings, sent)?;
+    if let Some((_, rest)) = behind_scheme(BASIC, sent) {
+        add_basic(readings, rest)?;
+    }
     // In UTF-8, the byte is part of a longer character.
     if let Some((skipped, rest)) = behind_scheme(BEARER, sent)
         && (skipped.is_ascii() || rest[0].is_ascii())
@@ -186,11 +200,6 @@ fn add_behind_scheme(readings: &mut Readings<'_>, sent: &[u8]) -> Result<(), Too
         }
     }
     Ok(())
-}
-
-/// Adds what Spring Security and Yii read, which skip the byte behind `Basic`.
-fn add_behind_basic(readings: &mut Readings<'_>, sent: &[u8]) -> Result<(), TooManyReadings> {
-    behind_scheme(BASIC, sent).map_or(Ok(()), |(_, rest)| add_basic(readings, rest))
 }
 
 /// Returns the byte behind a scheme and what follows it, if there is anything.
@@ -348,6 +357,7 @@ mod tests {
             ("bearerk1", &["bearerk1", "Bearer bearerk1", "Bearer 1", "Bearer k1"]),
             // What a scheme's name stands in is a key like others.
             ("ApiKey aToken1", &["ApiKey aToken1", "Bearer aToken1"]),
+            ("BasicAuth a-b_c", &["BasicAuth a-b_c", "Bearer a-b_c"]),
             // A tab in quotes ends a token in Rails.
             ("Bearer \"k1\tx\"", &["Bearer \"k1\tx\"", "Bearer k1"]),
         ];
