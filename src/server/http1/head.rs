@@ -80,8 +80,8 @@ pub(crate) fn read<B>(
             }
             TRANSFER_ENCODING => is_coded = true,
             EXPECT => {
-                // Requests with other expectations are rejected.
-                framing.expects_continue = version == Version::HTTP_11;
+                framing.expects_continue = version == Version::HTTP_11
+                    && head::has_member(request.headers(), EXPECT, "100-continue");
             }
             TE => framing.takes_trailers = head::has_member(request.headers(), TE, "trailers"),
             _ => {}
