@@ -10,8 +10,9 @@ mod plot_algorithms;
 #[path = "../examples/configuration_reference.rs"]
 mod configuration_reference;
 
-/// A module and what it may import. `log_budget`, `metrics`, `trace`, `outbound` and `config`'s value types are leaves for all.
+/// A module and what it may import. `keepalive`, `log_budget`, `metrics`, `trace`, `outbound` and `config`'s value types are leaves for all.
 const TABLE: &[(&str, &[&str])] = &[
+    ("keepalive", &[]),
     ("log_budget", &[]),
     ("metrics", &[]),
     ("trace", &[]),
@@ -30,7 +31,7 @@ const TABLE: &[(&str, &[&str])] = &[
     ("xds", &["decisions"]),
     ("cli", &["reload", "server", "admin", "explain", "simulate", "gateway", "xds"]),
 ];
-const LEAVES: [&str; 5] = ["config", "log_budget", "metrics", "outbound", "trace"];
+const LEAVES: [&str; 6] = ["config", "keepalive", "log_budget", "metrics", "outbound", "trace"];
 
 /// Returns the names of the modules that a file imports.
 fn imports(text: &str) -> Vec<String> {

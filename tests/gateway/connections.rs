@@ -196,7 +196,12 @@ fn a_client_that_leaves_in_mid_upload_is_not_mistaken_for_one_that_has_ended() {
     let gateway = Gateway::start(&forward_all(&upstream.url(), ""));
     for framing in ["Content-Length: 100", "Transfer-Encoding: chunked"] {
         let mut client = gateway.client();
-        client.send(format!("POST / HTTP/1.1\r\nHost: a\r\n{framing}\r\n\r\n3\r\nabc\r\n").as_bytes());
+        client.send(
+            format!("POST / HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\n{framing}\r\n\r\n").as_bytes(),
+        );
+        // Its request is on its way then. One that leaves before is nowhere sent.
+        assert_eq!(client.head().status, 100);
+        client.send(b"3\r\nabc\r\n");
         drop(client);
         let (head, body) = tell.recv_timeout(PATIENCE).unwrap();
         assert!(head.to_ascii_lowercase().contains(&framing.to_ascii_lowercase()), "{head}");

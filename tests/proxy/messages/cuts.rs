@@ -54,7 +54,12 @@ fn an_upload_that_is_cut_short_is_never_ended() {
         let upstream = WireUpstream::start(move |mut wire| seen.send(wire.rest()).unwrap());
         let gateway = gateway_to(&upstream);
         let mut client = gateway.client();
-        client.send(format!("PUT / HTTP/1.1\r\nHost: a\r\n{framing}\r\n\r\n{part}").as_bytes());
+        client.send(
+            format!("PUT / HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\n{framing}\r\n\r\n").as_bytes(),
+        );
+        // Its request is on its way then. One that leaves before is nowhere sent.
+        assert_eq!(client.head().status, 100);
+        client.send(part.as_bytes());
         client.writer().shutdown(std::net::Shutdown::Write).unwrap();
         let message = requests.recv_timeout(PATIENCE).expect("the gateway hangs up");
         assert!(message.contains("half of it") && !message.ends_with("0\r\n\r\n"), "{part:?}: {message:?}");

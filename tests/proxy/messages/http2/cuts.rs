@@ -267,7 +267,10 @@ fn an_upload_by_http_1_that_is_cut_short_is_a_reset_to_a_server_of_http_2() {
     });
     let gateway = gateway_to(&upstream, "http2 = true");
     let mut client = Client::connect(gateway.address());
-    client.send(b"PUT / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\na\r\nhalf of it\r\n");
+    client.send(b"PUT / HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nTransfer-Encoding: chunked\r\n\r\n");
+    // Its request is on its way then. One that leaves before is nowhere sent.
+    assert_eq!(client.head().status, 100);
+    client.send(b"a\r\nhalf of it\r\n");
     client.writer().shutdown(Shutdown::Write).unwrap();
     let told = ends.recv_timeout(PATIENCE).expect("the stream ends");
     assert!(matches!(told.end, End::Reset(_)), "{told:?}");
