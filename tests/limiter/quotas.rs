@@ -200,3 +200,60 @@ fn without_the_store_nobody_waits_behind_others_for_longer_than_it_may() {
         assert_eq!(told.expect("it is refused"), Some(1));
     });
 }
+
+/// Returns a limit whose rate was lowered for a second, to one permit an hour.
+async fn for_a_second(limiter: &Limiter, name: &str) -> Arc<Limit> {
+    let limit = limit(name, "60/min");
+    let set = Override { rate: "1/h".parse().unwrap(), scope: None, lasts: Some(Duration::from_secs(1)) };
+    limiter.set_override(&limit, None, &set, SetWhen::Always).await.unwrap();
+    limit
+}
+
+#[test]
+fn the_end_of_a_rate_that_was_set_for_a_time_is_noticed() {
+    on_both_stores(async |limiter| {
+        let [alone, followed] = [for_a_second(&limiter, "a").await, for_a_second(&limiter, "b").await];
+        let mut waiters = Vec::new();
+        for limit in [&alone, &followed] {
+            limiter.try_acquire(ask(limit, 1)).await.unwrap();
+            waiters.push(begin(&limiter, ask(limit, 1)).await);
+        }
+        while limiter.quota(&followed, None).permits == 1 {
+            sleep(Duration::from_millis(10)).await;
+        }
+        assert_eq!(limiter.waiting(), 2);
+        // A newcomer notices it at once, and the other queue by itself.
+        limiter.acquire(ask(&followed, 1), after(3_000)).await.unwrap();
+        for waiter in waiters {
+            waiter.await.unwrap().unwrap();
+        }
+    });
+}
+
+#[test]
+fn what_others_change_in_redis_without_a_message_is_noticed() {
+    let redis = Arc::new(Redis::start());
+    on(redis.url(), move |limiter| others_forget_counts(limiter, redis.clone()));
+}
+
+async fn others_forget_counts(limiter: Arc<Limiter>, redis: Arc<Redis>) {
+    let own = limit("l", "2/h");
+    let of_java = Limit::new("j", quota("5/h"))
+        .shared_with_redisson("it:{key}".parse().unwrap(), RedissonType::Overall);
+    let of_java = Arc::new(of_java);
+    let java = |cost| Ask::new(&of_java, Key::verbatim("a")).cost(cost);
+    limiter.try_acquire(ask(&own, 2)).await.unwrap();
+    limiter.try_acquire(java(5)).await.unwrap();
+    let mut waiters = Vec::new();
+    for ask in [ask(&own, 1), ask(&own, 1), java(1), java(4)] {
+        waiters.push(begin(&limiter, ask).await);
+    }
+    for pattern in ["*:l:*", "{it:a}:*"] {
+        let counts = redis.keys(pattern);
+        assert!(!counts.is_empty(), "{pattern}");
+        counts.iter().for_each(|key| drop(redis.command(&["DEL", key])));
+    }
+    for waiter in waiters {
+        waiter.await.unwrap().unwrap();
+    }
+}

@@ -4,7 +4,8 @@
 //! empty, newcomers of any cost join its end. When there will be room for a waiter is known: it is the delay for
 //! its permits and those ahead of it, by its own quota, but not before theirs. One that this would keep beyond its
 //! deadline is refused at once. Nobody polls: the one at the front sleeps until its room appears, and then all are asked
-//! for, in one call, whose room has appeared by then. Where other gateways wait for the same bucket, all get equal
+//! for, in one call, whose room has appeared by then. Every few seconds the store is asked whether that time still holds,
+//! in case something was changed of which no message told. Where other gateways wait for the same bucket, all get equal
 //! shares ([`fairness`]).
 //!
 //! A waiter that leaves gives up its place, and those behind are looked at again. If others have taken the room meanwhile,

@@ -17,6 +17,9 @@ use super::{
     failure::{UNKNOWN_ROOM, denial},
 };
 
+/// By which the times may differ that the store tells of the same room.
+const JITTER: Duration = Duration::from_millis(50);
+
 impl Limiter {
     /// Returns the queue that a newcomer joins, if others wait there.
     pub(super) fn queue_to_join(
@@ -112,6 +115,7 @@ impl Limiter {
             let step = async {
                 match next {
                     NextStep::Rest(until) => place.rest(until).await,
+                    NextStep::LookAgain(first, free_at) => self.look_again(&first, free_at).await,
                     _ => {
                         self.look_ahead(&awaited.bucket).await;
                         // It may have had nothing to wait for.
@@ -173,6 +177,25 @@ impl Limiter {
             let of_these = |(quota, of, _): &&_| (*quota, *of) == (awaited.quota, permits);
             told.iter().find(of_these).map(|(.., outcome)| *outcome)
         });
+    }
+
+    /// Asks the store whether there will be room at `free_at` for the first waiter of a queue. If not, or if its rate is
+    /// another by now, something was changed of which no message told, and all that is known of the bucket is forgotten.
+    async fn look_again(&self, first: &Awaited, free_at: Instant) {
+        let awaited = self.awaited(&first.ask, first.until);
+        let holds = awaited.quota == first.quota
+            && match self.look(&awaited, first.ask.cost.max(1)).await {
+                Ok(Outcome { delay_us, .. }) => delay_us.is_some_and(|delay_us| {
+                    let now = Instant::now();
+                    let (told, known) = (now + Duration::from_micros(delay_us), free_at.max(now));
+                    told.max(known) - told.min(known) < JITTER
+                }),
+                // The failure policy decides, when it is its turn.
+                Err(_) => true,
+            };
+        if !holds {
+            self.forget(&first.bucket);
+        }
     }
 
     /// Asks the store when `permits` are free.

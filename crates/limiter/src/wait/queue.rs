@@ -38,6 +38,10 @@ use super::{
 const WAITING_MOST: usize = 10_000;
 /// Requests that are asked for, or looked for, in one go.
 const TOGETHER_MOST: usize = 256;
+/// Within which a queue notices what was changed without a message.
+const LOOK_AGAIN_EVERY: Duration = Duration::from_secs(5);
+/// The same where others change rates and counts, or give permits back, as a matter of course.
+const LOOK_AGAIN_SOON: Duration = Duration::from_secs(1);
 
 /// The queues.
 pub(crate) struct Waits {
@@ -71,18 +75,27 @@ struct Queues {
 
 #[derive(Default)]
 struct Queue {
-    waiters: VecDeque<Waiter>,
+    /// In the order of their ids. Boxed, since those behind one that leaves move up.
+    waiters: VecDeque<Box<Waiter>>,
+    /// The room of the first of them, as far as it is known.
+    rooms: VecDeque<Room>,
     /// A call is made for some of them.
     is_asking: bool,
+    look_again_at: Option<Instant>,
+}
+
+/// The room of a waiter.
+struct Room {
+    /// The time of room for it and for those ahead of it, and not before theirs.
+    free_at: Instant,
+    /// The permits that it and those ahead of it take, and those that were ahead of them.
+    taken: u64,
 }
 
 struct Waiter {
     id: u64,
     request: Arc<WaitingRequest>,
     awaited: Awaited,
-    /// The time of room for it and for those ahead of it, and not before theirs. If it is unknown, so are those of all
-    /// behind it.
-    free_at: Option<Instant>,
     /// Tells it to look for what is next.
     turn: Arc<Notify>,
     answer: oneshot::Sender<WaitResult>,
@@ -104,6 +117,8 @@ pub(crate) enum NextStep {
     Rest(Option<Instant>),
     /// Ask when there will be room for the waiters for which it isn't known.
     Look,
+    /// Ask whether there will still be room for the first one, which is this, at the time that is known.
+    LookAgain(Box<Awaited>, Instant),
     /// Ask for these.
     Ask(Vec<(u64, Arc<WaitingRequest>)>),
 }
@@ -167,8 +182,8 @@ impl Waits {
     pub(crate) fn room_behind(&self, awaited: &Awaited, stated: Option<Outcome>) -> RoomEstimate {
         let (queues, empty) = (self.queues.lock(), Queue::default());
         let queue = queues.by_bucket.get(&awaited.bucket).filter(|_| !*self.ended.borrow()).unwrap_or(&empty);
-        let ahead = queue.waiters.iter().map(|waiter| waiter.awaited.cost()).sum();
-        queue.room(awaited, queue.waiters.len(), ahead, stated)
+        let before = queue.waiters.len();
+        queue.room(awaited, before, queue.taken_by(before), stated)
     }
 
     /// Takes a place at the end of a queue, unless too many wait. `free_at` holds if nobody is ahead.
@@ -187,16 +202,14 @@ impl Waits {
         let (id, turn) = (queues.next_id, Arc::<Notify>::default());
         let queue = queues.by_bucket.entry(awaited.bucket.clone()).or_default();
         let (answer, answered) = oneshot::channel();
-        queue.waiters.push_back(Waiter {
-            id,
-            request: request.clone(),
-            awaited: awaited.clone(),
-            free_at: free_at.filter(|_| queue.waiters.is_empty()),
-            turn: turn.clone(),
-            answer,
-        });
+        let (request, bucket) = (request.clone(), awaited.bucket.clone());
+        let waiter = Waiter { id, request, awaited: awaited.clone(), turn: turn.clone(), answer };
+        queue.waiters.push_back(Box::new(waiter));
+        if let (1, Some(free_at)) = (queue.waiters.len(), free_at) {
+            queue.note_room(free_at);
+        }
         queue.tell_first();
-        let (bucket, since, end) = (awaited.bucket.clone(), Instant::now(), StayEnd::Left);
+        let (since, end) = (Instant::now(), StayEnd::Left);
         Some((QueuePlace { waits: self, bucket, id, since, end, turn }, answered))
     }
 
@@ -208,7 +221,7 @@ impl Waits {
             // Its answer is there.
             return NextStep::Rest(None);
         };
-        let (waiter, first) = (&queue.waiters[at], &queue.waiters[0]);
+        let waiter = &queue.waiters[at];
         let until = waiter.awaited.until.filter(|until| *until > now);
         // The one at the front acts for all. Should it be late, so does one whose time is over.
         let is_over = waiter.awaited.until.is_some() && until.is_none();
@@ -218,57 +231,72 @@ impl Waits {
         let pace =
             queue.shared_quota().map_or(AskPace::ALONE, |quota| fairness.pace(&place.bucket, quota, now));
         let ask_at = queue.ask_at(pace);
-        if ask_at.is_some_and(|at| at <= now) || (is_over && first.has_room(now)) {
+        if ask_at.is_some_and(|at| at <= now) || (is_over && queue.free_by(now) > 0) {
             queue.is_asking = true;
             let together = queue.waiters.iter().take(queue.together(pace, now));
             return NextStep::Ask(together.map(|waiter| (waiter.id, waiter.request.clone())).collect());
         }
-        if queue.waiters.iter().any(|waiter| waiter.free_at.is_none()) {
+        let Some((room, ask_at)) = queue.rooms.front().zip(ask_at) else { return NextStep::Look };
+        let first = &queue.waiters[0].awaited;
+        let look_again_at = *queue.look_again_at.get_or_insert_with(|| now + first.look_again_every());
+        if look_again_at <= now {
+            queue.look_again_at = None;
+            return NextStep::LookAgain(Box::new(first.clone()), room.free_at);
+        }
+        if queue.rooms.len() < queue.waiters.len() {
             return NextStep::Look;
         }
-        NextStep::Rest(ask_at)
+        NextStep::Rest(Some(ask_at.min(look_again_at)))
     }
 
-    /// Works out when there will be room for the waiters whose time isn't known, by the quota that each has now, and
-    /// refuses those that would get it too late. Returns the numbers of permits that the store is to be asked about: none
-    /// only if no time is left unknown.
+    /// Works out when there will be room for the first waiters whose time isn't known, by the quota that each has now, and
+    /// refuses those that would get it too late. Returns the numbers of permits that the store is to be asked about.
     pub(crate) fn settle(
         &self,
         bucket: &Bytes,
         renewed: impl Fn(&Awaited) -> Awaited,
         told: impl Fn(&Awaited, u32) -> Option<Outcome>,
     ) -> Vec<(Awaited, u32)> {
-        let mut queues = self.queues.lock();
-        let (mut wanted, mut ahead, mut at) = (Vec::new(), 0, 0);
-        let Some(queue) = queues.by_bucket.get_mut(bucket) else { return wanted };
-        while at < queue.waiters.len() && wanted.len() < TOGETHER_MOST {
-            if queue.waiters[at].free_at.is_none() {
-                let awaited = renewed(&queue.waiters[at].awaited);
-                let (mut room, mut stated) = (queue.room(&awaited, at, ahead, None), None);
-                if let RoomEstimate::Told(permits) = room {
-                    stated = told(&awaited, permits);
-                    match stated {
-                        Some(_) => room = queue.room(&awaited, at, ahead, stated),
-                        None => wanted.push((awaited.clone(), permits)),
-                    }
+        let (mut queues, mut wanted) = (self.queues.lock(), Vec::new());
+        // Who is asked for isn't refused meanwhile. After the call the first one looks.
+        let queue = queues.by_bucket.get_mut(bucket).filter(|queue| !queue.is_asking);
+        let Some(queue) = queue else { return wanted };
+        // No message tells that a rate has ended which was set for a time.
+        if queue.waiters.front().is_some_and(|first| renewed(&first.awaited).quota != first.awaited.quota) {
+            queue.forget_behind(0);
+        }
+        let mut at = queue.rooms.len();
+        let mut ahead = queue.taken_by(at);
+        for _ in 0..TOGETHER_MOST {
+            let Some(waiter) = queue.waiters.get(at) else { break };
+            let awaited = renewed(&waiter.awaited);
+            let (mut room, mut stated) = (queue.room(&awaited, at, ahead, None), None);
+            if let RoomEstimate::Told(permits) = room {
+                stated = told(&awaited, permits);
+                let is_same = |(other, of): &(Awaited, u32)| *of == permits && other.quota == awaited.quota;
+                match stated {
+                    Some(_) => room = queue.room(&awaited, at, ahead, stated),
+                    None if wanted.iter().rev().any(is_same) => {}
+                    None => wanted.push((awaited.clone(), permits)),
                 }
-                let now = Instant::now();
-                let (free_at, is_never) = match room {
-                    RoomEstimate::At(free_at) => (Some(free_at), false),
-                    room => (None, matches!(room, RoomEstimate::Never)),
-                };
-                let is_late = |until: Instant| free_at.is_some_and(|free_at| free_at > until.max(now));
-                if is_never || awaited.until.is_some_and(is_late) {
-                    let refusal = awaited.refusal(stated, free_at, now);
-                    self.take_out(queue, at, WaitResult::Taken(Err(refusal)));
-                    queue.forget_behind(at);
-                    continue;
-                }
-                // A lower or higher quota also changes how fast the queue asks.
-                queue.waiters[at].awaited = awaited;
-                queue.waiters[at].free_at = free_at;
             }
-            ahead += queue.waiters[at].awaited.cost();
+            let now = Instant::now();
+            let (free_at, is_never) = match room {
+                RoomEstimate::At(free_at) => (Some(free_at), false),
+                room => (None, matches!(room, RoomEstimate::Never)),
+            };
+            let is_late = |until: Instant| free_at.is_some_and(|free_at| free_at > until.max(now));
+            if is_never || awaited.until.is_some_and(is_late) {
+                let refusal = awaited.refusal(stated, free_at, now);
+                self.take_out(queue, at, WaitResult::Taken(Err(refusal)));
+                continue;
+            }
+            ahead += awaited.cost();
+            // A lower or higher quota also changes how fast the queue asks.
+            queue.waiters[at].awaited = awaited;
+            if let Some(free_at) = free_at {
+                queue.note_room(free_at);
+            }
             at += 1;
         }
         queue.tell_first();
@@ -304,7 +332,9 @@ impl Waits {
         if let Some(at) = queue.find(id) {
             queue.forget_behind(at);
             queue.waiters[at].awaited.until = until;
-            queue.waiters[at].free_at = Some(free_at).filter(|_| at == 0);
+            if at == 0 {
+                queue.note_room(free_at);
+            }
         }
     }
 
@@ -346,7 +376,12 @@ impl Waits {
         }
     }
 
+    /// Takes a waiter out of its queue. Behind the first one, nobody's time changes: it has its permits.
     fn take_out(&self, queue: &mut Queue, at: usize, answer: WaitResult) {
+        match at {
+            0 => drop(queue.rooms.pop_front()),
+            _ => queue.forget_behind(at),
+        }
         if let Some(waiter) = queue.waiters.remove(at) {
             self.waiting.fetch_sub(1, Relaxed);
             // One that leaves this very moment keeps what it was charged.
@@ -357,7 +392,7 @@ impl Waits {
 
 impl Queue {
     fn find(&self, id: u64) -> Option<usize> {
-        self.waiters.iter().position(|waiter| waiter.id == id)
+        self.waiters.binary_search_by_key(&id, |waiter| waiter.id).ok()
     }
 
     /// Returns the first one's quota, if other gateways count the bucket, too.
@@ -369,9 +404,9 @@ impl Queue {
     /// Returns when the first is to ask: some time after its room has appeared, but not beyond the time of anybody who
     /// goes along.
     fn ask_at(&self, pace: AskPace) -> Option<Instant> {
-        let free_at = self.waiters.front()?.free_at?;
+        let free_at = self.rooms.front()?.free_at;
         let ask_at = free_at + pace.pause;
-        let along = self.waiters.iter().take_while(|waiter| waiter.has_room(ask_at));
+        let along = self.waiters.iter().take(self.free_by(ask_at));
         let until = along.filter_map(|waiter| waiter.awaited.until).min();
         Some(until.map_or(ask_at, |until| until.clamp(free_at, ask_at)))
     }
@@ -379,11 +414,9 @@ impl Queue {
     /// Returns how many go in one call: those whose room has appeared, the first in any case, and all up to one that
     /// can wait no longer. Before the pause has ended, no others.
     fn together(&self, pace: AskPace, now: Instant) -> usize {
-        let first = self.waiters.front();
-        let is_paused =
-            first.and_then(|first| first.free_at).is_none_or(|free_at| free_at + pace.pause > now);
+        let is_paused = self.rooms.front().is_none_or(|room| room.free_at + pace.pause > now);
         let (mut left, mut count) = (if is_paused { 0 } else { pace.permits }, 0);
-        let with_room = self.waiters.iter().take(TOGETHER_MOST).take_while(|waiter| waiter.has_room(now));
+        let with_room = self.waiters.iter().take(self.free_by(now).min(TOGETHER_MOST));
         for (at, waiter) in with_room.enumerate() {
             let (needs, is_over) =
                 (waiter.awaited.needs(), waiter.awaited.until.is_some_and(|until| until <= now));
@@ -395,8 +428,8 @@ impl Queue {
         count
     }
 
-    /// Estimates when there is room for a request behind the first `before` waiters, which take `ahead` permits. `stated`
-    /// is what the store told of all these permits, if it was asked.
+    /// Estimates when there is room for a request behind the first `before` waiters, which take `ahead` permits: no fewer
+    /// waiters than those whose time is known. `stated` is what the store told of all these permits, if it was asked.
     fn room(&self, awaited: &Awaited, before: usize, ahead: u64, stated: Option<Outcome>) -> RoomEstimate {
         let permits = ahead + awaited.needs();
         let quota = awaited.quota.at(stated.and_then(|stated| stated.rate));
@@ -404,32 +437,58 @@ impl Queue {
         if stated.is_none() && (excess == 0 || quota.algorithm.is_changed_by_others()) {
             return RoomEstimate::Told(permits.try_into().unwrap_or(u32::MAX));
         }
-        let mut ahead = self.waiters.iter().take(before);
+        let are_known = before == self.rooms.len();
         let free_at = match stated.and_then(|stated| stated.delay_us) {
             Some(delay_us) => Instant::now() + Duration::from_micros(delay_us),
             None => {
                 // All that is in use by now must leave, and then so many that those ahead will have taken.
-                let mut taken = 0;
-                let last = ahead.clone().find(|waiter| {
-                    taken += waiter.awaited.cost();
-                    taken >= excess
-                });
-                let Some(last) = last else { return RoomEstimate::Never };
-                let Some(taken_at) = last.free_at else { return RoomEstimate::Unknown };
-                taken_at + Duration::from_micros(back_in_us(quota, permits.abs_diff(taken)))
+                let start = self.start();
+                let last = self.rooms.partition_point(|room| room.taken - start < excess);
+                match self.rooms.get(last) {
+                    Some(Room { free_at, taken }) => {
+                        *free_at + Duration::from_micros(back_in_us(quota, permits.abs_diff(taken - start)))
+                    }
+                    None if are_known || ahead < excess => return RoomEstimate::Never,
+                    None => return RoomEstimate::Unknown,
+                }
             }
         };
         // Quotas may differ, and nobody is served before those ahead.
-        match ahead.next_back() {
-            Some(Waiter { free_at: None, .. }) => RoomEstimate::Unknown,
-            Some(Waiter { free_at: Some(others_at), .. }) => RoomEstimate::At(free_at.max(*others_at)),
+        match self.rooms.back() {
+            _ if !are_known => RoomEstimate::Unknown,
+            Some(others) => RoomEstimate::At(free_at.max(others.free_at)),
             None => RoomEstimate::At(free_at),
         }
     }
 
+    /// Notes when there is room for the first waiter of which that isn't known.
+    fn note_room(&mut self, free_at: Instant) {
+        let cost = self.waiters[self.rooms.len()].awaited.cost();
+        let taken = self.rooms.back().map_or(0, |room| room.taken) + cost;
+        self.rooms.push_back(Room { free_at, taken });
+    }
+
+    /// Returns the permits that were taken before those of the first waiter.
+    fn start(&self) -> u64 {
+        let first = self.rooms.front().zip(self.waiters.front());
+        first.map_or(0, |(room, first)| room.taken - first.awaited.cost())
+    }
+
+    /// Returns the permits that so many of the first waiters take.
+    fn taken_by(&self, count: usize) -> u64 {
+        let of_known = self.rooms.back().map_or(0, |room| room.taken - self.start());
+        let others = self.waiters.range(self.rooms.len()..count);
+        of_known + others.map(|waiter| waiter.awaited.cost()).sum::<u64>()
+    }
+
+    /// Returns the number of waiters that have room by this time.
+    fn free_by(&self, time: Instant) -> usize {
+        self.rooms.partition_point(|room| room.free_at <= time)
+    }
+
     /// There may be room earlier or later than was known.
     fn forget_behind(&mut self, at: usize) {
-        self.waiters.iter_mut().skip(at).for_each(|waiter| waiter.free_at = None);
+        self.rooms.truncate(at);
     }
 
     fn tell_first(&self) {
@@ -439,9 +498,11 @@ impl Queue {
     }
 }
 
-impl Waiter {
-    fn has_room(&self, now: Instant) -> bool {
-        self.free_at.is_some_and(|free_at| free_at <= now)
+impl Awaited {
+    /// Returns the time after which it is looked for again, should nobody tell of a change.
+    fn look_again_every(&self) -> Duration {
+        let changes = self.quota.algorithm.is_changed_by_others() || self.ask.limit.has_refunds();
+        if changes && self.is_shared { LOOK_AGAIN_SOON } else { LOOK_AGAIN_EVERY }
     }
 }
 
@@ -466,3 +527,6 @@ impl fmt::Debug for Waits {
         f.debug_struct("Waits").field("waiting", &self.waiting).finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests;
