@@ -24,9 +24,17 @@ local function redisson()
   local MOST = 5000
   -- A hash that is written here gets a time to live of two windows, but not less than this.
   local KEEP_ALIVE_MS = 60000
+  -- What others have written is cut to this, up to which numbers are exact. Java's limiters without a bound have more.
+  local GREATEST = 9007199254740991
 
   local function integer_text(number)
     return string.format('%d', number)
+  end
+
+  -- Returns the number that others have written, cut, or false if it isn't one with which Redis and Java count.
+  local function number_of(text)
+    local number = (text == '0' or string.find(text, '^%-?[1-9]%d*$')) and tonumber(text)
+    return number and number >= -GREATEST and number <= 2 ^ 63 and math.min(number, GREATEST)
   end
 
   -- Returns the permits of a member, or raises an error.
@@ -55,10 +63,10 @@ local function redisson()
       held.fault = fields.err
       return held
     end
-    local rate, interval_ms = tonumber(fields[1] or own.capacity), tonumber(fields[2] or own.interval_ms)
-    local type, keep_alive_ms = fields[3] or own.type, tonumber(fields[4] or 0)
-    if not (rate and interval_ms and keep_alive_ms) or rate < 0 or rate % 1 ~= 0 or interval_ms < 1
-      or interval_ms % 1 ~= 0 or (type ~= '0' and type ~= '1') then
+    local rate = number_of(fields[1] or integer_text(own.capacity))
+    local interval_ms = number_of(fields[2] or integer_text(own.interval_ms))
+    local type, keep_alive_ms = fields[3] or own.type, number_of(fields[4] or '0')
+    if not (rate and interval_ms and keep_alive_ms) or rate < 0 or interval_ms < 1 or (type ~= '0' and type ~= '1') then
       held.fault = 'the hash is not the configuration of a Redisson limiter: delete the key'
       return held
     end
@@ -108,7 +116,10 @@ local function redisson()
   -- written (false if they aren't), and the oldest alive member's score.
   local function see(quota)
     local written = redis.call('GET', quota.value_key)
-    if written and not tonumber(written) then error('the permits left are not a number: reset the key', 0) end
+    if written then
+      -- An error of INCRBY would come too late: other buckets of the call may have been written by then.
+      written = number_of(written) or error('the permits left are not a whole number: reset the key', 0)
+    end
     local dead_at = quota.now_ms - quota.interval_ms
     local members = redis.call('ZCARD', quota.permits_key)
     local dead, released, oldest = 0, 0, nil
@@ -131,7 +142,7 @@ local function redisson()
     end
     local alive = members - dead
     local function sum() return sum_from(quota, dead) end
-    local left = written and left_without(quota, tonumber(written), released, alive, sum)
+    local left = written and left_without(quota, written, released, alive, sum)
     -- Without a value, somebody has deleted it, or it has expired before the members. Otherwise it stays at the least what is
     -- written: release() makes value and members exceed the rate together, and what it gave isn't taken back. But neither it
     -- nor anything else leaves a value that exceeds the rate alone. Such a value was left by a higher rate, when the
@@ -185,7 +196,7 @@ local function redisson()
     if ttl > 0 then
       redis.call('PEXPIRE', key, integer_text(ttl))
     else
-      ttl = redis.call('PTTL', key)
+      ttl = math.min(redis.call('PTTL', key), GREATEST)
       if ttl <= 0 then return end
     end
     redis.call('PEXPIRE', quota.value_key, integer_text(ttl))
@@ -206,11 +217,12 @@ local function redisson()
     elseif dead > 0 then
       redis.call('ZREMRANGEBYRANK', quota.permits_key, '0', integer_text(dead - 1))
     end
-    if not written then
+    if not written or written == GREATEST then
+      -- There is none, or it may have been cut.
       redis.call('SET', quota.value_key, integer_text(left))
     else
       -- Keeps its time to live, which SET would end.
-      redis.call('INCRBY', quota.value_key, integer_text(left - tonumber(written)))
+      redis.call('INCRBY', quota.value_key, integer_text(left - written))
     end
     if charged > 0 then
       -- A call may write a bucket again after it was reset, or recorded.
@@ -228,15 +240,13 @@ local function redisson()
     if charged > 0 or not quota.new_type then keep_alive(key, quota) end
   end
 
-  -- Adds to the reply the rate that a bucket is held to, and by how much its newest grant is ahead. Java's numbers may be
-  -- greater than those that a reply can have.
+  -- Adds to the reply the rate that a bucket is held to, and by how much its newest grant is ahead.
   local function held_to(quota, reply)
-    local GREATEST = 9007199254740991
     local ahead_ms = quota.newest and quota.newest - quota.now_ms or 0
     if ahead_ms <= quota.interval_ms then ahead_ms = 0 end
     local filled = #reply
-    reply[filled + 1] = math.min(quota.capacity, GREATEST)
-    reply[filled + 2] = math.min(quota.interval_ms, GREATEST)
+    reply[filled + 1] = quota.capacity
+    reply[filled + 2] = quota.interval_ms
     reply[filled + 3] = math.floor(math.min(ahead_ms, GREATEST))
   end
 

@@ -19,6 +19,8 @@
 -- Returns for get the rate and the interval, or nothing if there is no whole configuration; for ttl what PTTL returns;
 -- for others 1 if something was changed, else 0.
 local unpack = table.unpack or unpack
+-- Numbers are exact up to this one.
+local GREATEST = 9007199254740991
 local operation = ARGV[1]
 local held = redis.call('HMGET', KEYS[1], 'rate', 'interval', 'type', 'keepAliveTime')
 local is_set = held[1] and held[2] and held[3]
@@ -29,8 +31,8 @@ local function keys_of(type)
 end
 
 if operation == 'get' then
-  if not is_set then return {} end
-  return { tonumber(held[1]), tonumber(held[2]) }
+  if not is_set or not (string.find(held[1], '^%d+$') and string.find(held[2], '^%d+$')) then return {} end
+  return { math.min(tonumber(held[1]), GREATEST), math.min(tonumber(held[2]), GREATEST) }
 end
 
 if operation == 'release' then
@@ -72,9 +74,10 @@ if string.sub(type, 1, 1) == '-' then type = held[3] or string.sub(type .. '0', 
 if keep_alive == '-' then
   -- Redisson before 3.37 writes none.
   keep_alive = held[4] or is_set and '0'
-  -- What counts would be forgotten.
-  local is_short = keep_alive and tonumber(keep_alive) > 0 and tonumber(keep_alive) < tonumber(interval)
-  if not keep_alive or is_short then
+  local is_whole = keep_alive and (keep_alive == '0' or string.find(keep_alive, '^%-?[1-9]%d*$'))
+  local ms = is_whole and tonumber(keep_alive)
+  -- With a shorter one, what counts would be forgotten.
+  if not ms or ms > GREATEST or (ms > 0 and ms < tonumber(interval)) then
     keep_alive = string.format('%d', math.max(2 * tonumber(interval), 60000))
   end
 end

@@ -12,7 +12,7 @@ use tollgate_limiter::{
 };
 
 use crate::{
-    harness::{redis::Redis, wait_until},
+    harness::{redis::Redis, resp::Value, wait_until},
     redisson::{at, change, charge, fault, java, peek, plant, release, take, take_many},
     store::stepped::{self, Script, decision},
 };
@@ -199,7 +199,7 @@ fn issue_3910_and_5516_members_of_another_length_change_nothing() {
     for value in ["x", "1.5.2"] {
         script.command(&["DEL", "{a}:permits"]);
         script.command(&["SET", "{a}:value", value]);
-        assert!(fault(&mut script, &charge).contains("not a number"));
+        assert!(fault(&mut script, &charge).contains("not a whole number"));
     }
     script.command(&["HSET", "a", "rate", "many"]);
     assert!(fault(&mut script, &charge).contains("not the configuration"));
@@ -440,4 +440,95 @@ fn a_member_of_another_layout_that_only_the_delay_meets_fails_no_other_request()
         outcomes(&[both(), both(), both()]).iter().map(|(admitted, _)| *admitted).collect();
     assert_eq!(admitted, [true, false, false]);
     assert_eq!(script.log("own").iter().map(|(.., cost)| cost).sum::<u64>(), 2);
+}
+
+/// What somebody else than Redisson may have written into one member of a limiter. As a number, Lua reads nearly all of it.
+#[test]
+fn an_odd_number_in_one_limiter_fails_no_other_request_and_stays_as_it_is() {
+    let mut script = script();
+    let odd =
+        ["1.5", "1e1", "0x5", " 5", "5 ", "05", "+5", "-0", "nan", "inf", "1e30", "99999999999999999999", ""];
+    let fields = ["value", "rate", "interval", "keepAliveTime"];
+    let mut cases: Vec<_> = fields.iter().flat_map(|field| odd.map(|text| (*field, text))).collect();
+    cases.extend([("value", "-9223372036854775808"), ("rate", "-1"), ("interval", "0")]);
+    let [shared, own] = [charge("a", "5/s", 1), stepped::charge("own", "1000/h", 1)];
+    let take =
+        |charges: &[&Charge]| Operation::Take(charges.iter().map(|charge| (*charge).clone()).collect());
+    let keys = |script: &mut Script| {
+        ["a", "{a}:value", "{a}:permits"].map(|key| {
+            let ttl_ms = script.command(&["PTTL", key]).integer();
+            (script.command(&["DUMP", key]).bytes().to_vec(), ttl_ms)
+        })
+    };
+    for (turn, (field, text)) in cases.into_iter().enumerate() {
+        script.command(&["DEL", "a", "{a}:value", "{a}:permits"]);
+        set(&mut script, "a", "5", "1000");
+        script.command(&["SET", "{a}:value", "5"]);
+        plant(&mut script, "a", 998_500, 1);
+        plant(&mut script, "a", 999_500, 1);
+        match field {
+            "value" => script.command(&["SET", "{a}:value", text]),
+            field => script.command(&["HSET", "a", field, text]),
+        };
+        let before = keys(&mut script);
+        let mut replies = script.try_operate(&[take(&[&own]), take(&[&shared, &own]), take(&[&shared])]).1;
+        replies.extend(script.try_operate(&[take(&[&shared]), take(&[&own])]).1);
+        let told = if field == "value" { "not a whole number" } else { "not the configuration" };
+        for (at, reply) in replies.into_iter().enumerate() {
+            match reply {
+                Ok(reply) => {
+                    assert!(decision(reply).admitted && matches!(at, 0 | 4), "{field} {text:?}: {at}");
+                }
+                Err(fault) => {
+                    assert!(fault.contains(told) && !matches!(at, 0 | 4), "{field} {text:?}: {fault}");
+                }
+            }
+        }
+        assert_eq!(keys(&mut script), before, "{field} {text:?}");
+        let charged: u64 = script.log("own").iter().map(|(.., cost)| cost).sum();
+        assert_eq!(charged, 2 * (turn as u64 + 1), "{field} {text:?}");
+    }
+}
+
+/// Java's `Long.MAX_VALUE`, which no double is.
+#[test]
+fn a_limiter_of_java_without_a_bound_is_counted() {
+    const MOST: i64 = i64::MAX;
+    const GREATEST: i64 = (1 << 53) - 1;
+    let mut script = script();
+    let (one, most) = (charge("a", "1/s", 1), MOST.to_string());
+    for left in [None, Some(MOST), Some(MOST - 3)] {
+        script.command(&["DEL", "a", "{a}:value", "{a}:permits"]);
+        at(&mut script, 1_000_000);
+        set(&mut script, "a", &most, "1000");
+        if let Some(left) = left {
+            script.command(&["SET", "{a}:value", &left.to_string()]);
+        }
+        assert_eq!(take_many(&mut script, &one, 3), 3);
+        assert_eq!(value(&mut script, "a"), GREATEST - 3);
+        assert_eq!((take(&mut script, &one), peek(&mut script, &one).used), ((true, Some(0)), 4));
+        at(&mut script, 1_001_000);
+        assert_eq!((take(&mut script, &one), value(&mut script, "a")), ((true, Some(0)), GREATEST - 1));
+        release(&mut script, "a", 1);
+        let rate = change(&mut script, "a", &["get"]);
+        assert_eq!(rate.list().iter().map(Value::integer).collect::<Vec<_>>(), [GREATEST, 1_000]);
+        assert_eq!(script.command(&["HGET", "a", "rate"]).text(), most);
+    }
+    script.command(&["DEL", "a", "{a}:value", "{a}:permits"]);
+    script.command(&["HSET", "a", "rate", "2", "interval", &most, "type", "0", "keepAliveTime", &most]);
+    assert_eq!(take_many(&mut script, &one, 3), 2);
+    assert!(take(&mut script, &one).1.is_some_and(|delay_ms| delay_ms > Rate::MAX_WINDOW_US));
+    assert!(script.command(&["PTTL", "a"]).integer() > 0);
+}
+
+#[test]
+fn a_rate_that_is_set_mends_an_odd_time_to_live() {
+    let mut script = script();
+    for odd in ["1e30", "inf", "1.5", "05", "9223372036854775807"] {
+        set(&mut script, "a", "5", "1000");
+        script.command(&["HSET", "a", "keepAliveTime", odd]);
+        change(&mut script, "a", &["set", "7", "1000", "-0", "-", "1"]);
+        assert_eq!(script.command(&["HGET", "a", "keepAliveTime"]).text(), "60000", "{odd}");
+        assert_eq!(take_many(&mut script, &charge("a", "1/s", 1), 9), 7, "{odd}");
+    }
 }
