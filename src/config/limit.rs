@@ -22,7 +22,7 @@ pub struct LimitSettings {
     pub quota: Quota,
     /// The permits that a request takes. Always one under `concurrency`.
     pub cost: Cost,
-    /// True if a route states another cost, so that not all requests cost the same.
+    /// True if routes or descriptors state other costs, so that not all requests cost the same.
     pub costs_vary: bool,
     /// The statuses of the responses to charge. Empty means all.
     pub when_status: Vec<StatusRange>,

@@ -314,6 +314,43 @@ fn calls_are_counted_and_logged() {
     assert_eq!((count("admitted"), count("refused")), (2.0, 2.0));
 }
 
+/// Limits by a rule, by the service's YAML, and as descriptors state them. The time is that at which five permits leave, not one.
+#[test]
+fn calls_of_other_costs_make_no_delay_too_short() {
+    let redis = Redis::start();
+    let folder = tempfile::tempdir().unwrap();
+    let yaml = "domain: yaml\ndescriptors: [{ key: k, rate_limit: { unit: hour, requests_per_unit: 10 } }]";
+    std::fs::write(folder.path().join("yaml.yaml"), yaml).unwrap();
+    let service = format!("ratelimit_service = {{ config = {:?} }}", folder.path());
+    let store = format!("[store]\nurl = \"{}\"\ntimeout = \"5s\"\n", redis.url());
+    let [here, there] =
+        [(); 2].map(|()| Decider::start(&service, &format!("{store}{}", by_value("10/h", ""))));
+    let domains = ["d", "yaml", "stated"];
+    let call = |decider: &Decider, domain: &str, hits: u64| {
+        let descriptor = k(b"a").hits(hits);
+        let descriptor = if domain == "stated" { descriptor.limited_to(10, 3) } else { descriptor };
+        ask(decider.address, &Request::new(domain, [descriptor])).unwrap()
+    };
+    let calls = |decider: &Decider, hits, code| {
+        let answers = domains.map(|domain| call(decider, domain, hits));
+        assert_eq!(answers.each_ref().map(|answer| answer.overall_code), [code; 3]);
+        answers.map(|answer| Some(answer.header("retry-after")?.parse::<u64>().unwrap()))
+    };
+    calls(&here, 3, OK);
+    std::thread::sleep(Duration::from_millis(2_200));
+    let second = Instant::now();
+    calls(&here, 3, OK);
+    calls(&here, 5, OVER_LIMIT);
+    calls(&there, 4, OK);
+    let told = calls(&here, 5, OVER_LIMIT);
+    let now = Instant::now();
+    let is_early = |(_, told): &(&str, Option<u64>)| {
+        now + Duration::from_secs(told.unwrap()) < second + Duration::from_hours(1)
+    };
+    let early: Vec<_> = domains.into_iter().zip(told).filter(is_early).collect();
+    assert!(early.is_empty(), "{early:?}");
+}
+
 /// A gateway with this folder of YAML, and the folder.
 fn with_folder(service: &str, files: &[(&str, &str)]) -> (Decider, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();

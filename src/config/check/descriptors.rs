@@ -128,8 +128,10 @@ impl Check<'_, '_> {
     /// Checks that the limits of a rule exist, and count by what the rule's descriptors have.
     fn check_limits_of_rule(&mut self, limits: &[Spanned<String>], rule: &DescriptorRule) {
         for name in self.used_limits(limits, "rule") {
-            let limit = &self.limits[name.get_ref()].limit;
+            let limit = self.limits.get_mut(name.get_ref()).and_then(|defined| defined.limit.as_mut());
             let Some(limit) = limit else { continue };
+            // A call states what it costs, if there can be calls.
+            limit.costs_vary |= self.has_decisions_table;
             let is_lacking = |part: &&KeyPart| **part != KeyPart::Global && rule.entry_of(part).is_none();
             let lacking = limit.key.iter().find(is_lacking).map(ToString::to_string);
             let has_no_end = !limit.ends_with_decision();

@@ -106,7 +106,7 @@ impl Reader<'_> {
             key: way[1..].iter().map(|(key, _)| KeyPart::Descriptor(key.clone())).collect(),
             quota: Quota::new(algorithm, rate),
             cost: Cost::Fixed(1),
-            costs_vary: false,
+            costs_vary: true,
             when_status: Vec::new(),
             scope: Scope::Shared,
             wait: Duration::ZERO,

@@ -138,7 +138,7 @@ pub(crate) fn stated_limits(config: &Config) -> impl Iterator<Item = LimitSettin
         key: vec![KeyPart::Descriptor("entries".to_owned())],
         quota: Quota::new(algorithm, Rate { permits: Rate::MAX_PERMITS, window_us: 1_000_000 }),
         cost: Cost::Fixed(1),
-        costs_vary: false,
+        costs_vary: true,
         when_status: Vec::new(),
         scope: Scope::Shared,
         wait: Duration::ZERO,
