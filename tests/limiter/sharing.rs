@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tollgate_limiter::{Algorithm, Ask, Limit, Limiter, OnFailure, Quota, Refusal};
+use tollgate_limiter::{Algorithm, Ask, Limit, Limiter, OnFailure, Origin, Quota, Refusal};
 
 use crate::{
     harness::redis::Redis,
@@ -182,6 +182,20 @@ fn without_the_store_each_gateway_counts_its_share() {
         for _ in 0..3 {
             assert!(admits(&limiter, &[ask(&allow, 1)]).await);
         }
+    });
+}
+
+/// Half of two and of three permits is one, and the costs add up to two.
+#[test]
+fn without_the_store_a_request_of_two_quotas_is_held_to_the_smaller_share() {
+    let redis = Redis::away();
+    block_on(async {
+        let (limiter, limit) = (open(&redis.url(), "instances = 2"), limit("l", "9/h"));
+        let both = ["2/h", "3/h"].map(|rate| ask(&limit, 1).rate(Some(rate.parse().unwrap())));
+        let admission = limiter.try_acquire(&both).await.unwrap();
+        assert!(admission.standings().iter().all(|standing| standing.origin == Origin::FallbackLocal));
+        let refused = limited(limiter.try_acquire(&both).await.unwrap_err());
+        assert!(refused.delay_us().is_some(), "there is room within an hour");
     });
 }
 

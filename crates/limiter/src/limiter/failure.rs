@@ -41,6 +41,7 @@ impl Limiter {
             *common = common.share(instances);
             charge.cost = charge.cost.min(charge.quota.capacity());
         }
+        fit_together(&mut counted);
         let mut admission = Admission::default();
         let passed = passed.iter().filter(|asked| !asked.charge.shadow && !asked.is_of_ban());
         admission.standings.extend(passed.map(|asked| asked.standing(UNKNOWN_ROOM, Origin::FallbackAllow)));
@@ -54,6 +55,25 @@ impl Limiter {
             }
             Err(_) => Ok(admission),
         }
+    }
+}
+
+/// Lowers the costs of several charges on one bucket until their sum fits the smallest of its quotas. Those for which nothing is
+/// left look whether it has room.
+fn fit_together(asked: &mut ChargedAsks<'_>) {
+    for at in 0..asked.len() {
+        let own = &asked[at];
+        if !own.is_repeated() {
+            continue;
+        }
+        let is_same = |other: &&ChargedAsk<'_>| {
+            (&other.charge.bucket, other.charge.shadow) == (&own.charge.bucket, own.charge.shadow)
+        };
+        let capacities = asked.iter().filter(is_same).map(|asked| asked.charge.quota.capacity());
+        let least = capacities.min().unwrap_or(0);
+        let taken = asked[..at].iter().filter(is_same).map(|asked| asked.charge.cost).sum();
+        let cost = own.charge.cost.min(least.saturating_sub(taken));
+        asked[at].charge.cost = cost;
     }
 }
 
