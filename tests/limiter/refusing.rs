@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use futures_util::future::join_all;
+use futures_util::future::{join, join_all};
 use tokio::{task::JoinSet, time::Instant};
 use tollgate_limiter::{Algorithm, Ask, Limit, Limiter, Origin};
 
@@ -165,6 +165,26 @@ fn requests_of_one_key_at_different_rates_are_each_held_to_their_own() {
         assert_eq!(refused.standings()[0].outcome.remaining, 100_000 - 211);
         assert_eq!(refused.standings()[1].outcome.remaining, 0);
         assert_eq!(limiter.peek(&ask(&limit, 1)).await.unwrap().usage.used, 211);
+    });
+}
+
+#[test]
+fn a_request_of_two_quotas_ends_what_was_told_before_it_in_its_call() {
+    let redis = Redis::start();
+    block_on(async {
+        let limiter = patient(&redis.url());
+        limiter.warm_up().await.unwrap();
+        let limit = limit("l", "9/h");
+        let [narrow, wide, wider] =
+            ["2/h", "8/h", "9/h"].map(|rate| ask(&limit, 1).rate(Some(rate.parse().unwrap())));
+        let is_known = || limiter.refuse_again(std::slice::from_ref(&narrow), Instant::now()).is_some();
+        limiter.try_acquire(wide.clone().cost(2)).await.unwrap();
+        let both = [wide, wider];
+        let (refused, admitted) = join(limiter.try_acquire(&narrow), limiter.try_acquire(&both)).await;
+        assert!(refused.is_err() && admitted.is_ok());
+        assert!(!is_known(), "what was charged since makes the delay longer");
+        limiter.try_acquire(&narrow).await.unwrap_err();
+        assert!(is_known());
     });
 }
 

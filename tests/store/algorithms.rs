@@ -27,6 +27,7 @@ on_both_stores! {
     a_record_counts_for_what_comes_behind_it_in_the_call
     limits_of_all_algorithms_are_charged_together_or_not_at_all
     a_clock_that_steps_back_frees_nothing_early
+    a_shadowing_charge_of_another_window_only_looks
     a_cell_frees_all_its_permits_when_it_leaves
     a_cell_takes_over_the_time_of_its_last_grant
     a_fixed_window_begins_with_a_grant_and_frees_all_at_its_end
@@ -293,6 +294,19 @@ fn a_clock_that_steps_back_frees_nothing_early(store: &mut Stepped) {
         assert_eq!(refused.outcomes[0].delay_us, Some(15 * SECOND), "{algorithm:?}");
         assert!(!is_admitted(store, START + 30 * SECOND - 1, &full), "{algorithm:?}");
         assert!(is_admitted(store, START + 30 * SECOND, &full), "{algorithm:?}");
+    }
+}
+
+fn a_shadowing_charge_of_another_window_only_looks(store: &mut Stepped) {
+    let [enforcing, short] = ["5/10s", "5/s"].map(|rate| ask(Algorithm::FixedWindow, rate, 1));
+    let shadow = Charge { shadow: true, ..short };
+    for charges in [[&shadow, &enforcing], [&enforcing, &shadow]].map(|charges| charges.map(Charge::clone)) {
+        store.clear();
+        for turn in 0..4 {
+            let time_us = START + 2 * turn * SECOND;
+            assert!(store.take(time_us, &charges).admitted);
+            assert_eq!(used(store, time_us, &enforcing), turn + 1);
+        }
     }
 }
 

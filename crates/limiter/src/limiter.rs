@@ -191,7 +191,8 @@ impl Limiter {
 
     /// Admits a request as [`Self::try_acquire`] does, but waits for its room until the deadline, or if
     /// there is none, until it is served. Requests wait in one queue for each key, and are served in the order of their
-    /// arrival. One whose future is dropped leaves the queue, and is charged nothing.
+    /// arrival. One whose future is dropped while it waits leaves the queue, and is charged nothing; one that is being decided just
+    /// then may stay charged.
     ///
     /// A request is refused at once if it would wait in vain: by the deadline there won't be room for it and for the
     /// requests before it, it asks for more than a limit ever allows, or the limit counts requests in flight, and nobody

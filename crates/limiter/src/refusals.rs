@@ -194,7 +194,7 @@ impl Refusals {
     /// as a refusal, unless the request asks other limits, too: one of them might refuse for longer.
     pub(super) fn learn(&self, charge: &Charge, outcome: &Outcome, sending: Sending, is_alone: bool) {
         if outcome.charged {
-            self.charged(charge, outcome.remaining, sending.at);
+            self.charged(charge, outcome.remaining, sending);
         }
         if !outcome.charged || (outcome.remaining == 0 && is_alone) {
             self.note(charge, outcome, sending);
@@ -232,12 +232,12 @@ impl Refusals {
     }
 
     /// Notes that a bucket has been charged and has so much room left. That says nothing of what another quota refuses.
-    fn charged(&self, charge: &Charge, remaining: u64, sent: Instant) {
+    pub(super) fn charged(&self, charge: &Charge, remaining: u64, sending: Sending) {
         if self.blocks.load(Relaxed) == 0 {
             return;
         }
         self.change(&charge.bucket, |block, _| {
-            block.quota != charge.quota || block.charged(charge.cost.max(1), remaining, sent)
+            block.quota != charge.quota || block.charged(charge.cost.max(1), remaining, sending.at)
         });
     }
 

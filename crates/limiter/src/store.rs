@@ -115,21 +115,27 @@ struct BucketTotal {
     cost: u32,
     /// The place of the first of them, with whose quota all are recorded.
     first: usize,
-    /// Their quotas differ. The cost must fit each of them.
+    /// The quotas on the bucket differ, those of shadowing charges included. The cost must fit each of its own kind.
     is_mixed: bool,
+    /// It shadows another quota than that by which the enforcing charges are recorded, so it isn't recorded.
+    only_looks: bool,
 }
 
 /// Returns what a request takes of the bucket of the charge at this place. Shadowing and enforcing charges count apart.
 fn total_of<P: Placed>(charges: &[P], at: usize) -> BucketTotal {
     let own = charges[at].charge();
-    let mut total = BucketTotal { cost: 0, first: at, is_mixed: false };
-    for (place, other) in charges.iter().map(Placed::charge).enumerate() {
-        if place == at || other.bucket == own.bucket && other.shadow == own.shadow {
+    let mut total = BucketTotal { cost: 0, first: at, is_mixed: false, only_looks: false };
+    let on_bucket =
+        || charges.iter().map(Placed::charge).enumerate().filter(|(_, other)| other.bucket == own.bucket);
+    for (place, other) in on_bucket() {
+        total.is_mixed |= other.quota != own.quota;
+        if other.shadow == own.shadow {
             total.cost = total.cost.saturating_add(other.cost);
             total.first = total.first.min(place);
-            total.is_mixed |= other.quota != own.quota;
         }
     }
+    let mut enforcing = on_bucket().filter(|(_, other)| !other.shadow);
+    total.only_looks = own.shadow && enforcing.next().is_some_and(|(_, first)| first.quota != own.quota);
     total
 }
 

@@ -85,8 +85,16 @@ impl Limiter {
     /// Remembers what a decision of the store implies for the next ones.
     pub(super) fn learn(&self, all: &ChargedAsks<'_>, decision: &Decision, sent: Sending, is_alone: bool) {
         let remembered = (all.iter().zip(&decision.outcomes))
-            .filter(|(asked, _)| self.remembers(&asked.charge, asked.scope) && !asked.is_repeated());
-        for (ChargedAsk { ask, charge, .. }, outcome) in remembered {
+            .filter(|(asked, _)| self.remembers(&asked.charge, asked.scope));
+        for (asked, outcome) in remembered {
+            let ChargedAsk { ask, charge, .. } = asked;
+            if asked.is_repeated() {
+                // Each of them ends what is known by another quota than its own.
+                if outcome.charged {
+                    self.refusals.charged(charge, outcome.remaining, sent);
+                }
+                continue;
+            }
             // A permit frees a window after it was granted, so this one will be granted in a window or later.
             if outcome.grow_us > 2 * charge.quota.window_us
                 && charge.quota.algorithm == Algorithm::SlidingWindow

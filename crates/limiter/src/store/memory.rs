@@ -496,7 +496,7 @@ impl MemoryStore {
 
         let mut leases = Vec::new();
         for ((charge, (name, index)), (_, total)) in charges.iter().zip(&names).zip(&delays) {
-            if admitted && delays[total.first].0 == Some(0) && charge.charge().cost > 0 {
+            if admitted && !total.only_looks && delays[total.first].0 == Some(0) && charge.charge().cost > 0 {
                 let shard = shards.of(*index);
                 let mut held = Cow::Borrowed(charge.charge());
                 if total.is_mixed {
