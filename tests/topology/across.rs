@@ -1,6 +1,6 @@
 //! Charges of one request on several nodes: all or none, and never too many.
 
-use std::{sync::Arc, thread, time::Duration};
+use std::{future::ready, sync::Arc, thread, time::Duration};
 
 use bytes::Bytes;
 use tokio::{runtime, time::Instant};
@@ -9,7 +9,10 @@ use tollgate_limiter::{
     store::{Charge, Decision, Store},
 };
 
-use crate::harness::{PATIENCE, open_store, redis::cluster::Cluster};
+use crate::harness::{
+    PATIENCE, open_store, open_store_within,
+    redis::{Redis, cluster::Cluster},
+};
 
 /// A charge on a bucket with so many permits an hour.
 pub(crate) fn charge(bucket: &str, permits: u32, cost: u32) -> Charge {
@@ -128,11 +131,6 @@ fn leases_of_a_request_that_is_refused_are_given_back() {
     let cluster = Cluster::start();
     let store = Arc::new(open_store(&cluster.url()));
     let [a, b, _] = buckets(&cluster);
-    let rate = |permits| Rate { permits, window_us: 3_600_000_000 };
-    let slots = |bucket: &str, permits| {
-        let quota = Quota::new(Algorithm::Concurrency, rate(permits));
-        Charge { quota, ..charge(bucket, 1, 1) }
-    };
     let asked = [slots(&a, 12), slots(&b, 10)];
     let admitted = contend(&store, &asked);
     assert!(admitted.len() <= 10 && !admitted.is_empty(), "{}", admitted.len());
@@ -145,6 +143,74 @@ fn leases_of_a_request_that_is_refused_are_given_back() {
         for lease in admitted.iter().flat_map(|decision| &decision.leases) {
             store.release(lease);
         }
+        wait_until_used(&store, &asked, 0).await;
+    });
+}
+
+/// A charge on a bucket of which so many may be in use at once.
+fn slots(bucket: &str, permits: u32) -> Charge {
+    let quota = Quota::new(Algorithm::Concurrency, Rate { permits, window_us: 3_600_000_000 });
+    Charge { quota, ..charge(bucket, 1, 1) }
+}
+
+#[test]
+fn a_shadow_limit_whose_node_fails_decides_nothing() {
+    let cases: [fn(&mut Redis); 2] = [Redis::kill, |redis| redis.pause()];
+    for fail in cases {
+        let mut cluster = Cluster::start();
+        let store = open_store_within(&cluster.url(), "1s");
+        let [a, b, _] = buckets(&cluster);
+        let asked = [charge(&a, 5, 1), Charge { shadow: true, ..charge(&b, 5, 1) }];
+        block_on(async {
+            store.warm_up().await.unwrap();
+            fail(&mut cluster.nodes[1]);
+            for turn in 0..8 {
+                let deadline = Instant::now() + Duration::from_secs(1);
+                let decision = store.take(&asked, deadline).await.unwrap();
+                assert_eq!((decision.admitted, decision.outcomes[0].charged), (turn < 5, turn < 5), "{turn}");
+            }
+        });
+    }
+}
+
+#[test]
+fn leases_of_a_request_that_ends_while_a_shadow_limit_is_asked_are_given_back() {
+    let cluster = Cluster::start();
+    let store = open_store(&cluster.url());
+    let [a, b, _] = buckets(&cluster);
+    let asked = [slots(&a, 2), Charge { shadow: true, ..charge(&b, 5, 1) }];
+    block_on(async {
+        store.warm_up().await.unwrap();
+        cluster.nodes[1].pause();
+        let is_granted = async {
+            wait_until_used(&store, &asked[..1], 1).await;
+            // By the next answer, the request has seen its own.
+            used(&store, &asked[0]).await
+        };
+        tokio::select! {
+            decision = take(&store, &asked) => panic!("{decision:?}"),
+            used = is_granted => assert_eq!(used, 1),
+        }
+        wait_until_used(&store, &asked[..1], 0).await;
+    });
+}
+
+#[test]
+fn leases_of_a_request_that_ends_when_its_answer_has_come_are_given_back() {
+    let redis = Redis::start();
+    let store = open_store(&redis.url());
+    let asked = [slots("t:l:cc:{a}", 2)];
+    block_on(async {
+        store.warm_up().await.unwrap();
+        let mut taken = Box::pin(take(&store, &asked));
+        tokio::select! {
+            biased;
+            decision = &mut taken => panic!("{decision:?}"),
+            () = ready(()) => {}
+        }
+        // Answers come in the order of the questions.
+        wait_until_used(&store, &asked, 1).await;
+        drop(taken);
         wait_until_used(&store, &asked, 0).await;
     });
 }

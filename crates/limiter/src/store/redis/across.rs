@@ -3,11 +3,11 @@
 //! A slot's charges are still decided in one atomic step, so no bucket ever grants more than its limit. What
 //! isn't atomic is the request: between the question and the charge others may take the room. Then it is
 //! refused, and what other slots have charged by then stays behind; leases are given back. Shadowing
-//! charges come last, and decide nothing.
+//! charges come last, and decide nothing: their nodes may fail.
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use futures_util::future::{join_all, try_join_all};
+use futures_util::future::join_all;
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
@@ -25,18 +25,54 @@ pub(super) fn is_across(charges: &Charges) -> bool {
     slots.any(|slot| Some(slot) != first)
 }
 
-/// Decides a request.
+/// How a bucket stands that wasn't asked.
+const UNSEEN: Outcome = Outcome { charged: false, remaining: 0, grow_us: 0, delay_us: Some(0), rate: None };
+
+/// Decides a request. Its shadowing charges are asked last, and those whose node fails decide nothing.
 pub(super) async fn take(
     store: &RedisStore,
     charges: Charges,
     deadline: Instant,
 ) -> Result<Decision, StoreError> {
-    let mut decision = look(store, &charges, deadline).await?;
+    let outcomes = charges.iter().map(|_| UNSEEN).collect();
+    let mut decision = Decision { time_us: 0, admitted: true, outcomes, leases: Vec::new() };
+    for (place, seen) in look(store, &charges, false, deadline).await {
+        decision.outcomes[place] = seen?;
+        decision.admitted &= decision.outcomes[place].delay_us == Some(0);
+    }
+    let mut granted = Vec::new();
+    if decision.admitted {
+        granted = take_enforcing(store, &charges, &mut decision, deadline).await?;
+    }
     if !decision.admitted {
+        for (place, seen) in look(store, &charges, true, deadline).await {
+            decision.outcomes[place] = seen.unwrap_or(UNSEEN);
+        }
         return Ok(decision);
     }
-    let enforcing = shares(&charges, false);
-    let taken = join_all(enforcing.iter().map(|share| take_share(store, &charges, share, deadline))).await;
+    let shadowing = shares(&charges, true);
+    let taken = join_all(shadowing.iter().map(|share| take_share(store, &charges, share, deadline))).await;
+    // Nothing is awaited any more: what is kept from here on reaches the caller.
+    for held in granted {
+        decision.leases.extend(held.keep());
+    }
+    for (share, held) in shadowing.iter().zip(taken) {
+        let Ok(held) = held else { continue };
+        enter(&mut decision, share, &held.decision);
+        decision.leases.extend(held.keep());
+    }
+    Ok(decision)
+}
+
+/// Makes the enforcing charges, or none of them if one is refused now. Returns what was granted.
+async fn take_enforcing<'s>(
+    store: &'s RedisStore,
+    charges: &Charges,
+    decision: &mut Decision,
+    deadline: Instant,
+) -> Result<Vec<HeldShare<'s>>, StoreError> {
+    let enforcing = shares(charges, false);
+    let taken = join_all(enforcing.iter().map(|share| take_share(store, charges, share, deadline))).await;
     // Each that was granted is held, also while another one's failure is told.
     let held = taken.into_iter().collect::<Vec<Result<HeldShare<'_>, StoreError>>>();
     decision.admitted = held.iter().flatten().all(|held| held.decision.admitted);
@@ -48,47 +84,35 @@ pub(super) async fn take(
                 if !decision.admitted {
                     held.give_back();
                 }
-                enter(&mut decision, share, &held.decision);
+                enter(decision, share, &held.decision);
                 granted.push(held);
             }
             Err(error) => failure = Some(error),
         }
     }
-    if let Some(error) = failure {
-        return Err(error);
-    }
-    if !decision.admitted {
-        return Ok(decision);
-    }
-    for held in granted {
-        decision.leases.extend(held.keep());
-    }
-    let shadowing = shares(&charges, true);
-    let taken = join_all(shadowing.iter().map(|share| take_share(store, &charges, share, deadline))).await;
-    for (share, held) in shadowing.iter().zip(taken) {
-        // One that can't be asked now stands as it was seen, and refuses nobody.
-        let Ok(held) = held else { continue };
-        enter(&mut decision, share, &held.decision);
-        decision.leases.extend(held.keep());
-    }
-    Ok(decision)
+    failure.map_or(Ok(granted), Err)
 }
 
-/// Returns how the buckets of all charges stand, and charges nothing.
-async fn look(store: &RedisStore, charges: &Charges, deadline: Instant) -> Result<Decision, StoreError> {
-    let looks = charges.iter().enumerate().map(|(at, charge)| {
-        let act = Act::Peek(total_of(charges, at).cost.max(1));
+/// Returns how the buckets of the charges that shadow, or of those that don't, stand, each with its place. Charges nothing.
+async fn look(
+    store: &RedisStore,
+    charges: &Charges,
+    shadow: bool,
+    deadline: Instant,
+) -> Vec<(usize, Result<Outcome, StoreError>)> {
+    let asked = charges.iter().enumerate().filter(|(_, charge)| charge.shadow == shadow);
+    let looks = asked.map(async |(place, charge)| {
+        let act = Act::Peek(total_of(charges, place).cost.max(1));
         let operation = Operation::On { bucket: charge.bucket.clone(), quota: charge.quota, act };
         // A request's own operations are never across.
-        Box::pin(store.operate(operation, deadline))
+        let seen = match Box::pin(store.operate(operation, deadline)).await {
+            Ok(Reply::Usage(usage)) => Ok(usage.outcome(charge.quota, false)),
+            Ok(_) => Err(StoreError::Malformed),
+            Err(error) => Err(error),
+        };
+        (place, seen)
     });
-    let mut decision = Decision { time_us: 0, admitted: true, outcomes: SmallVec::new(), leases: Vec::new() };
-    for (charge, reply) in charges.iter().zip(try_join_all(looks).await?) {
-        let Reply::Usage(usage) = reply else { return Err(StoreError::Malformed) };
-        decision.admitted &= charge.shadow || usage.delay_us == Some(0);
-        decision.outcomes.push(usage.outcome(charge.quota, false));
-    }
-    Ok(decision)
+    join_all(looks).await
 }
 
 /// The places of a slot's charges among the request's.
