@@ -8,7 +8,7 @@ use std::{
 
 use bytes::Bytes;
 use tokio::time;
-use tollgate_limiter::store::Charge;
+use tollgate_limiter::{StoreError, store::Charge};
 
 use crate::{
     harness::{
@@ -149,6 +149,55 @@ fn a_slot_moves() -> Result<(), Late> {
     assert_eq!([left(old)?, left(new)?, left(old)?, left(new)?], [5, 5, 4, 4]);
     assert_eq!(cluster.nodes[to].keys("t:*").len(), 2);
     Ok(())
+}
+
+/// As where nodes go by names, and have none.
+#[test]
+fn a_redirection_without_a_host_leads_to_the_host_of_the_node_that_gives_it() {
+    let cluster = Cluster::start();
+    for node in &cluster.nodes {
+        node.command(&["CONFIG", "SET", "cluster-preferred-endpoint-type", "hostname"]);
+    }
+    let store = open_store(&cluster.url());
+    let [old, new] = ["t:old:sw:{a}", "t:new:sw:{a}"];
+    let (from, slot) = (cluster.owner(old), cluster.slot(old));
+    let to = (from + 1) % 3;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let left = |bucket| {
+        let take = async { store.take(&[charge(bucket)], time::Instant::now() + 10 * SOON).await };
+        runtime.block_on(take).unwrap().outcomes[0].remaining
+    };
+    runtime.block_on(store.warm_up()).unwrap();
+    assert_eq!(left(old), 9);
+    cluster.begin_to_move(slot, from, to);
+    assert_eq!(left(new), 9);
+    cluster.migrate(old, from, to);
+    cluster.end_move(slot, to);
+    assert_eq!([left(old), left(new)], [8, 8]);
+}
+
+#[test]
+fn a_redirection_to_a_node_that_fails_is_not_waited_for() {
+    let mut cluster = Cluster::start();
+    let store = open_store(&cluster.url());
+    // A bucket that isn't anywhere yet, in a slot that is moving to the node that fails; and a bucket of that node.
+    let new = "t:new:sw:{a}";
+    let (from, slot) = (cluster.owner(new), cluster.slot(new));
+    let to = (from + 1) % 3;
+    let mut buckets = (0..).map(|number| format!("t:l:sw:{{{number}}}"));
+    let of_the_lost = buckets.find(|bucket| cluster.owner(bucket) == to).unwrap();
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+        let take = async |bucket| store.take(&[charge(bucket)], time::Instant::now() + 10 * SOON).await;
+        store.warm_up().await.unwrap();
+        cluster.begin_to_move(slot, from, to);
+        cluster.nodes[to].kill();
+        take(&of_the_lost).await.unwrap_err();
+        // Also once the client has noticed.
+        while cluster.nodes[to + 3].info("role") != "master" {
+            let error = take(new).await.unwrap_err();
+            assert!(matches!(error, StoreError::Open), "{error:?}");
+        }
+    });
 }
 
 /// Asks for keys of other primaries while one is gone, and then for its own until it is replaced.

@@ -241,9 +241,10 @@ impl Cluster {
                 let node = self.node_at(&self.referred(words.nth(1)?, from)?)?;
                 Some((node, Manner::Together))
             }
+            // Of several keys only some have moved yet. Each operation by itself may have better luck. Redis 6.2 then
+            // says ASK, too: obeyed by all of a call, it would give a key that hasn't moved a second count.
+            "ASK" | "TRYAGAIN" if manner == Manner::Together => Some((from.clone(), Manner::Alone)),
             "ASK" => Some((self.node_at(&self.referred(words.nth(1)?, from)?)?, Manner::Asking)),
-            // Of several keys only some have moved yet. Each operation by itself may have better luck.
-            "TRYAGAIN" if manner == Manner::Together => Some((from.clone(), Manner::Alone)),
             // It has lost its place. Another node may have taken it.
             "CLUSTERDOWN" | "READONLY" | "MASTERDOWN" => {
                 // It goes on when this operation's time is up.
@@ -259,7 +260,7 @@ impl Cluster {
     /// The endpoint of a redirection. One without a host means that of the node that answers.
     fn referred(&self, written: &str, from: &Node) -> Option<Endpoint> {
         let (host, port) = written.rsplit_once(':')?;
-        let host = if host.is_empty() {
+        let host = if host.is_empty() || host == "?" {
             from.link.config().server.hosts().first()?.host.to_string()
         } else {
             host.to_owned()
@@ -418,13 +419,34 @@ mod tests {
     use super::*;
     use crate::{StoreSettings, StoreUrl};
 
-    #[test]
-    fn servers_that_name_ever_new_ones_are_not_followed_for_ever() {
+    fn cluster() -> Arc<Cluster> {
         let StoreUrl::Redis(url) = StoreSettings::at("redis-cluster://127.0.0.1:1").unwrap().url else {
             unreachable!()
         };
         let round_trip = Arc::new(RoundTrip::unknown(Duration::from_secs(1)));
-        let cluster = Cluster::new(Access::new(&url, None, "tollgate").unwrap(), Vec::new(), round_trip);
+        Cluster::new(Access::new(&url, None, "tollgate").unwrap(), Vec::new(), round_trip)
+    }
+
+    /// Redis 7 says ASK only if it has none of a call's keys, and Redis 6.2 if it lacks one of them.
+    #[tokio::test]
+    async fn ask_is_obeyed_by_operations_that_were_asked_alone() {
+        let cluster = cluster();
+        let at = |port| cluster.node_at(&Endpoint { host: "127.0.0.1".to_owned(), port }).unwrap();
+        let (from, to) = (at(1), at(2));
+        let error = Error::new(fred::error::ErrorKind::Cluster, "ASK 7 127.0.0.1:2");
+        for (manner, next, then) in [
+            (Manner::Together, &from, Manner::Alone),
+            (Manner::Alone, &to, Manner::Asking),
+            (Manner::Asking, &to, Manner::Asking),
+        ] {
+            let (node, sent) = cluster.send_on(7, &from, manner, &error).await.unwrap();
+            assert!(Arc::ptr_eq(&node, next) && sent == then, "{manner:?}: {sent:?} to {}", node.link.name);
+        }
+    }
+
+    #[test]
+    fn servers_that_name_ever_new_ones_are_not_followed_for_ever() {
+        let cluster = cluster();
         let at = |port| cluster.node_at(&Endpoint { host: "127.0.0.1".to_owned(), port });
         let known = (1..=2_000).filter(|port| at(*port).is_some()).count();
         assert_eq!((known, cluster.nodes.lock().len()), (NODES_MOST, NODES_MOST));
