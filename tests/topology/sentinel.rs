@@ -1,7 +1,18 @@
 //! The primary that Sentinels name, and its successor.
 
+use std::time::Duration;
+
 use crate::{
-    harness::{gateway::Gateway, load::Load, redis::sentinel::Sentinels, wait_until},
+    harness::{
+        cut::{Cut, Fault},
+        gateway::Gateway,
+        load::Load,
+        redis::{
+            Redis,
+            sentinel::{SERVICE, Sentinels},
+        },
+        wait_until,
+    },
     topology::{ask, assert_five_pass, by_key},
 };
 
@@ -36,6 +47,28 @@ fn a_primary_that_is_killed_is_replaced_without_a_hand() {
     wait_until("the replica is asked", || ask(&gateway, "b") == 200);
     wait_until("all agree", || sentinels.primary() == sentinels.servers[1].port());
     wait_until("it is told", || gateway.log().contains("the store answers again"));
+}
+
+/// As if the Sentinel hung while it announces the switch.
+#[test]
+fn a_planned_failover_that_no_message_tells_of_is_noticed() {
+    let sentinels = Sentinels::start();
+    // Sentinels can't have it follow the new primary, so it stays one, as others do for some ten seconds.
+    sentinels.servers[0].command(&["ACL", "SETUSER", "default", "-replicaof", "-slaveof"]);
+    let sentinel = Cut::before(sentinels.port());
+    let url = format!("redis-sentinel://127.0.0.1:{}?service={SERVICE}", sentinel.port());
+    let gateway = Gateway::start(&by_key(&format!("url = \"{url}\"")));
+    assert_five_pass(&[&gateway], "a");
+    sentinel.set(Fault::Swallow);
+    sentinels.fail_over();
+    wait_until("the replica is a primary", || sentinels.servers[1].info("role") == "master");
+    sentinel.set(Fault::None);
+    let mut others = (0..).map(|number| format!("other{number}"));
+    wait_until("the new primary is asked", || {
+        let other = others.next().unwrap();
+        ask(&gateway, &other) == 200 && sentinels.servers[1].keys(&format!("*{other}*")).len() == 1
+    });
+    assert_eq!(sentinels.servers[0].info("role"), "master");
 }
 
 /// A gateway that admits all that it can count, and clients that ask it over a planned failover. Returns how many were
@@ -87,4 +120,22 @@ fn a_replica_that_fails_holds_decisions_up_for_some_seconds() {
     // The one that comes back is waited for again.
     sentinels.servers[1].restart();
     assert_five_pass(&[&gateway], "c");
+}
+
+/// Redis answers WAIT after four fifths of the timeout, and so the gateway gets no answer in time.
+#[test]
+fn a_replica_that_fails_is_given_up_also_if_no_answer_to_wait_comes_in_time() {
+    let primary = Redis::start_with(&["--repl-diskless-sync-delay", "0"]);
+    let follow = ["--replicaof", &format!("127.0.0.1 {}", primary.port())];
+    let mut replica = Redis::start_with(&follow);
+    wait_until("the replica follows", || primary.info("slave0").contains("state=online"));
+    let distance = Cut::before(primary.port());
+    distance.set(Fault::Delay(Duration::from_millis(15)));
+    let keys = by_key(&format!("url = \"{}\"\nreplicated = true", distance.url()));
+    let gateway = Gateway::start(&keys.replace("\"1s\"", "\"100ms\""));
+    let mut others = (0..).map(|number| format!("other{number}"));
+    wait_until("the primary is asked", || ask(&gateway, &others.next().unwrap()) == 200);
+    replica.kill();
+    wait_until("a decision waits for the replica", || ask(&gateway, &others.next().unwrap()) == 503);
+    wait_until("the primary goes on alone", || ask(&gateway, &others.next().unwrap()) == 200);
 }

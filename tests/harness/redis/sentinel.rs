@@ -57,6 +57,11 @@ impl Sentinels {
         format!("redis-sentinel://127.0.0.1:{first}?node=127.0.0.1:{second}&service={SERVICE}")
     }
 
+    /// Returns the port of the first Sentinel.
+    pub(crate) fn port(&self) -> u16 {
+        self.sentinels[0].port
+    }
+
     /// Runs a command on each Sentinel.
     pub(crate) fn command(&self, words: &[&str]) {
         for sentinel in &self.sentinels {

@@ -2,23 +2,58 @@
 //!
 //! The client notices one by itself only when the old primary closes its connections or refuses to write. In a
 //! planned failover that takes Sentinel some ten seconds, in which the old primary would count for nobody.
+//!
+//! A Sentinel may hang, and a message may come while nobody listens, so the Sentinel is also asked now and then.
 
 use std::{sync::Weak, time::Duration};
 
 use bytes::Bytes;
-use fred::types::config::{Config, Server, ServerConfig};
-use tokio::{sync::mpsc, time::sleep};
+use fred::types::{
+    Value,
+    config::{Config, Server, ServerConfig},
+};
+use tokio::{
+    sync::mpsc,
+    time::{sleep, timeout},
+};
 
-use super::{channel, node::Link};
+use super::{
+    StoreError, channel,
+    connection::{CONNECT_TIMEOUT, Connection, failure},
+    node::Link,
+};
 
 /// The message by which Sentinels announce a new primary. After it come the service and the addresses of the old and the new one.
 const SWITCHED: &str = "+switch-master";
+/// The time between questions to a Sentinel, for which a switch may go unnoticed if no message tells of it.
+const ASK_EVERY: Duration = Duration::from_secs(1);
 /// Attempts to reach a new primary, each of which may last for the client's timeout.
 const ATTEMPTS: usize = 20;
 const RECONNECT_EVERY: Duration = Duration::from_millis(200);
 
-/// Heeds any of the Sentinels of a link for as long as there is one.
+/// A primary as a Sentinel names it.
+struct Primary {
+    /// Grows with each failover. A Sentinel that has missed one has an older epoch.
+    epoch: u64,
+    /// The host and the port, as in messages.
+    address: String,
+}
+
+impl Primary {
+    /// Reads the answer to SENTINEL MASTER, which is names and values by turns.
+    fn read(answer: &[Value]) -> Option<Self> {
+        let field = |name| {
+            let pair = answer.chunks_exact(2).find(|pair| pair[0].as_str().as_deref() == Some(name))?;
+            pair[1].as_string()
+        };
+        let address = format!("{} {}", field("ip")?, field("port")?);
+        Some(Self { epoch: field("config-epoch")?.parse().ok()?, address })
+    }
+}
+
+/// Heeds one of the Sentinels of a link at a time, for as long as there is a link.
 pub(super) async fn watch(link: Weak<Link>) {
+    let mut known = None;
     while let Some(config) = link.upgrade().map(|link| link.config()) {
         let ServerConfig::Sentinel { hosts, service_name, username, password } = &config.server else {
             return;
@@ -33,10 +68,26 @@ pub(super) async fn watch(link: Weak<Link>) {
         };
         let (sender, mut said) = mpsc::channel::<Bytes>(1);
         let heed = async {
-            while let Some(message) = said.recv().await {
+            let mut connection = Connection::once(&to_sentinel);
+            if connection.made().await.is_err() {
+                return;
+            }
+            while link.strong_count() > 0
+                && let Ok(named) = ask(&connection, service_name).await
+            {
+                if let Some(address) = named.and_then(|named| note(&mut known, named)) {
+                    tracing::info!("the store's Sentinels name another primary: {address}");
+                    follow(&link, sentinel.clone());
+                }
+                let Ok(Some(message)) = timeout(ASK_EVERY, said.recv()).await else { continue };
                 let text = String::from_utf8_lossy(&message);
-                if text.split(' ').next() == Some(service_name) {
+                if let Some((service, addresses)) = text.split_once(' ')
+                    && service == service_name
+                {
                     tracing::info!("the store's Sentinels have switched to another primary: {text}");
+                    if let (Some(known), Some((at, _))) = (&mut known, addresses.match_indices(' ').nth(1)) {
+                        known.address = addresses[at + 1..].to_owned();
+                    }
                     follow(&link, sentinel.clone());
                 }
             }
@@ -47,6 +98,33 @@ pub(super) async fn watch(link: Weak<Link>) {
         }
         sleep(RECONNECT_EVERY).await;
     }
+}
+
+/// Asks a Sentinel for the primary. `None` if it doesn't say, which its user may have no right to ask.
+///
+/// # Errors
+/// It doesn't answer, so it may announce nothing either.
+async fn ask(connection: &Connection, service: &str) -> Result<Option<Primary>, StoreError> {
+    let words = vec!["MASTER".into(), service.into()];
+    match connection.command("SENTINEL", words, CONNECT_TIMEOUT).await.map_err(failure) {
+        Ok(Value::Array(fields)) => Ok(Primary::read(&fields)),
+        Ok(_) | Err(StoreError::Answer(_)) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Notes which primary a Sentinel names. Returns its address if it has taken the place of another.
+fn note(known: &mut Option<Primary>, named: Primary) -> Option<String> {
+    let Some(before) = known else {
+        *known = Some(named);
+        return None;
+    };
+    if named.epoch < before.epoch {
+        return None;
+    }
+    let is_another = named.address != before.address;
+    *before = named;
+    is_another.then(|| before.address.clone())
 }
 
 /// Connects all threads to the primary that this Sentinel names: others may not know it yet.
@@ -66,5 +144,20 @@ fn follow(link: &Weak<Link>, sentinel: Server) {
                 }
             }
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sentinel_that_has_missed_a_failover_is_not_followed() {
+        let mut known = None;
+        let mut named =
+            |epoch, address: &str| note(&mut known, Primary { epoch, address: address.to_owned() });
+        assert_eq!([named(1, "a 1"), named(1, "a 1")], [None, None]);
+        assert_eq!([named(2, "b 1"), named(1, "a 1")], [Some("b 1".to_owned()), None]);
+        assert_eq!([named(2, "b 1"), named(3, "a 1")], [None, Some("a 1".to_owned())]);
     }
 }
