@@ -62,6 +62,21 @@ fn the_documented_rights_are_enough_with_sentinels() {
 }
 
 #[test]
+fn the_documented_rights_are_enough_to_wait_for_replicas() {
+    let primary = Redis::start_with(&["--repl-diskless-sync-delay", "0"]);
+    let follow = ["--replicaof", &format!("127.0.0.1 {}", primary.port())];
+    let mut replica = Redis::start_with(&follow);
+    wait_until("the replica follows", || primary.info("slave0").contains("state=online"));
+    create_user(&primary, &["+role", "+wait"]);
+    let url = format!("redis://gateway:hunter2@127.0.0.1:{}", primary.port());
+    let gateway = Gateway::start(&by_key(&format!("url = \"{url}\"\nreplicated = true")));
+    let mut others = (0..).map(|number| format!("other{number}"));
+    wait_until("the replica has a decision", || ask(&gateway, &others.next().unwrap()) == 200);
+    replica.kill();
+    wait_until("the replica is missed", || ask(&gateway, &others.next().unwrap()) == 503);
+}
+
+#[test]
 fn all_missing_rights_are_named_in_one_line_at_the_first_connection() {
     let redis = Redis::start();
     let store = format!("url = \"redis://gateway:hunter2@127.0.0.1:{}\"", redis.port());

@@ -141,6 +141,22 @@ impl Waiting {
     }
 }
 
+/// A reply that is awaited. If it comes and nobody takes it, its leases are given back.
+struct AwaitedReply {
+    batcher: Arc<Batcher>,
+    lane: Lane,
+    receiver: oneshot::Receiver<Result<Reply, StoreError>>,
+}
+
+impl Drop for AwaitedReply {
+    fn drop(&mut self) {
+        self.receiver.close();
+        if let Ok(Ok(reply)) = self.receiver.try_recv() {
+            self.batcher.give_back(self.lane, reply);
+        }
+    }
+}
+
 /// The right to make calls. It is given back however it ends, else nobody would call again.
 struct SendTurn<'a> {
     batcher: &'a Batcher,
@@ -165,6 +181,11 @@ async fn live(batcher: Weak<Batcher>, wake: Arc<Notify>) {
         let Some(batcher) = batcher.upgrade() else { return };
         batcher.call_until_idle(LANE).await;
     }
+}
+
+/// Returns true if the error says that the server is a replica. Redis 6.2 quotes that within another one.
+fn is_of_replica(error: &Error) -> bool {
+    error.details().contains("READONLY ")
 }
 
 impl Batcher {
@@ -255,20 +276,22 @@ impl Batcher {
         operation: Operation,
         deadline: Instant,
     ) -> Result<impl Future<Output = Result<Reply, StoreError>>, StoreError> {
-        let (answer, mut receiver) = oneshot::channel();
+        let (answer, receiver) = oneshot::channel();
         let number = self.enqueue(lane, Waiting { operation, answer: Some(answer) })?;
+        let mut awaited = AwaitedReply { batcher: self, lane, receiver };
         Ok(async move {
-            let mut until = self.patience(lane, number, deadline);
+            let AwaitedReply { batcher, receiver, .. } = &mut awaited;
+            let mut until = batcher.patience(lane, number, deadline);
             let answer = loop {
-                match self.deadlines.within(until, &mut receiver).await {
+                match batcher.deadlines.within(until, &mut *receiver).await {
                     Some(Ok(answer)) => break answer,
                     Some(Err(_)) => break Err(StoreError::Open),
                     None if until >= deadline => break Err(StoreError::Timeout),
-                    None => until = self.hasten(lane, number, deadline),
+                    None => until = batcher.hasten(lane, number, deadline),
                 }
             };
             if let Err(StoreError::Timeout) = answer {
-                self.note_late();
+                batcher.note_late();
             }
             answer
         })
@@ -384,7 +407,7 @@ impl Batcher {
                 }
                 Err(StoreError::Answer(error)) => {
                     self.link.trouble.say_error(error);
-                    if error.details().starts_with("READONLY") && !self.link.is_in_cluster() {
+                    if is_of_replica(error) && !self.link.is_in_cluster() {
                         self.look_for_primary();
                     }
                 }
@@ -477,11 +500,17 @@ impl Batcher {
             let reply = reply.map_err(|text| self.failed(&waiting.operation, text));
             let Some(answer) = waiting.answer else { continue };
             // A caller that has left in the meantime keeps its charge, but not its leases.
-            if let Err(Ok(Reply::Decision(decision))) = answer.send(reply) {
-                for Lease { bucket, quota, id } in decision.leases {
-                    self.send(lane, Operation::On { bucket, quota, act: Act::Release(id) });
-                }
+            if let Err(Ok(reply)) = answer.send(reply) {
+                self.give_back(lane, reply);
             }
+        }
+    }
+
+    /// Ends the leases that a reply has granted.
+    fn give_back(self: &Arc<Self>, lane: Lane, reply: Reply) {
+        let Reply::Decision(decision) = reply else { return };
+        for Lease { bucket, quota, id } in decision.leases {
+            self.send(lane, Operation::On { bucket, quota, act: Act::Release(id) });
         }
     }
 
@@ -490,5 +519,22 @@ impl Batcher {
         let error = Error::new(ErrorKind::Unknown, text);
         self.link.trouble.say_error_of(operation, &error);
         StoreError::Answer(error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_replica_says_so_in_the_words_of_its_version() {
+        let is_of_replica = |text: &str| is_of_replica(&Error::new(ErrorKind::Unknown, text.to_owned()));
+        for text in [
+            "READONLY You can't write against a read only replica. script: f, on @user_script:1.",
+            "ERR Error running script (call to f_0): @user_script:1: @user_script: 1: -READONLY You can't write against a read only replica.",
+        ] {
+            assert!(is_of_replica(text), "{text}");
+        }
+        assert!(!is_of_replica("OOM command not allowed when used memory > 'maxmemory'."));
     }
 }

@@ -20,8 +20,10 @@ use fred::{
         },
     },
 };
+use parking_lot::Mutex;
 use socket2_v05::TcpKeepalive;
 use tokio::{
+    sync::broadcast::{self, error::TryRecvError},
     task::JoinHandle,
     time::{Instant, timeout, timeout_at},
 };
@@ -106,6 +108,13 @@ pub(super) struct Connection {
     pub(super) task: JoinHandle<Result<(), Error>>,
     /// The replicas that decisions wait for, if they do.
     pub(super) replicas: Option<Arc<Replicas>>,
+    server: Mutex<LastServer>,
+}
+
+/// The server that a client is connected to. The client names it each time that it connects.
+struct LastServer {
+    named: broadcast::Receiver<Server>,
+    last: Option<Server>,
 }
 
 impl Connection {
@@ -144,8 +153,22 @@ impl Connection {
         let client = builder.build().expect("a configuration with servers builds");
         // Why it can't connect is told here alone: commands only say that there is no connection.
         client.on_error(move |(error, server)| ready(note(error, server)));
+        let server = Mutex::new(LastServer { named: client.reconnect_rx(), last: None });
         let task = client.connect();
-        Self { client, task, replicas: None }
+        Self { client, task, replicas: None, server }
+    }
+
+    /// Returns the server that it is connected to, or was before it broke. The client's own list of connections needs the right to
+    /// CLIENT ID.
+    pub(super) fn server(&self) -> Option<Server> {
+        let mut server = self.server.lock();
+        loop {
+            match server.named.try_recv() {
+                Ok(named) => server.last = Some(named),
+                Err(TryRecvError::Lagged(_)) => {}
+                Err(TryRecvError::Empty | TryRecvError::Closed) => return server.last.clone(),
+            }
+        }
     }
 
     pub(super) fn is_connected(&self) -> bool {

@@ -130,9 +130,14 @@ impl Node {
         Ok(())
     }
 
-    /// Waits until this thread is connected.
+    /// Waits until this thread is connected, or the breaker is open.
     pub(super) async fn connected(&self, deadline: Instant) -> Result<(), StoreError> {
-        self.batcher().connection().connected(deadline).await
+        let connection = self.batcher().connection();
+        tokio::select! {
+            biased;
+            connected = connection.connected(deadline) => connected,
+            () = self.link.breaker.opened() => Err(StoreError::Open),
+        }
     }
 
     /// Has an operation done in the next call of this thread's batcher on the lane, whose reply is to be awaited.

@@ -59,6 +59,9 @@ impl RedisStore {
                 break;
             }
         }
+        // SCAN may name a key more than once.
+        names.sort_unstable();
+        names.dedup();
         names.truncate(NAMES_MOST);
         Ok(names)
     }

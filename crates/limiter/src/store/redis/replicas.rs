@@ -9,7 +9,6 @@ use std::collections::HashMap;
 
 use fred::{
     error::{Error, ErrorKind},
-    interfaces::ClientLike,
     types::{CustomCommand, Value, config::Server},
 };
 use parking_lot::Mutex;
@@ -49,20 +48,20 @@ impl Replicas {
         let wait_for = |replicas: usize| {
             connection.command("WAIT", vec![(replicas as i64).into(), patience_ms.into()], wait)
         };
-        let Some(server) = connection.client.active_connections().pop() else {
+        let Some(server) = connection.server() else {
             return connection.send(command, arguments, wait).await;
         };
         let known = self.expected(&server);
-        // One behind the other, in one go.
-        let (answer, have, role) = tokio::join!(
+        // One behind the other, in one go. Without a replica, WAIT may be answered too late, and what is behind it, too.
+        let (answer, role, have) = tokio::join!(
             biased;
             connection.send(command, arguments, wait),
-            wait_for(known),
             connection.command("ROLE", Vec::new(), wait),
+            wait_for(known),
         );
         let answer = answer?;
-        let mut have = have?;
         let expected = self.note(server, connected(&role?), Instant::now());
+        let mut have = have?;
         if expected > known {
             have = wait_for(expected).await?;
         }
