@@ -63,6 +63,13 @@ pub(super) fn client_of(gateway: &Gateway, peer: Peer, call: &mut Parts) -> Opti
 /// # Errors
 /// The call doesn't say for which path it asks, or what it says is invalid.
 fn describe(call: &mut Parts) -> Result<(), Rejection> {
+    // HTTP/2 has the host in `:authority` alone.
+    if let Some(authority) = call.uri.authority()
+        && !call.headers.contains_key(HOST)
+    {
+        let host = HeaderValue::from_str(authority.as_str()).map_err(|_| Rejection::Malformed)?;
+        call.headers.insert(HOST, host);
+    }
     if let Some(target) = behind_envoy(&call.uri) {
         call.uri = target;
         return Ok(());

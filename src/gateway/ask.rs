@@ -61,14 +61,14 @@ impl Exchange {
         let Self { gateway, facts } = self;
         facts.note_asked();
         let (mut rules, mut asks, mut of) = (Vec::new(), Asks::new(), Vec::new());
+        let mut uncountable = None;
         for (place, plan) in plans.into_iter().enumerate() {
             let start = asks.len();
             let (limits, terms): (Vec<_>, Vec<Terms>) = plan.limits.into_iter().unzip();
             match rules::asks(&limits, terms, &mut facts.decided) {
                 Ok(asked) => asks.extend(asked),
                 Err(refusal) => {
-                    facts.is_refused = true;
-                    return CallDecision { outcome: Err(refusal), uncountable: Some(place), asks, of };
+                    uncountable.get_or_insert((place, refusal));
                 }
             }
             of.push(start..asks.len());
@@ -76,6 +76,11 @@ impl Exchange {
         }
         let asks: Asks = (0..).zip(asks).map(|(place, ask)| ask.reading(place)).collect();
         let (limiter, decided) = (&gateway.limiter, &mut facts.decided);
+        if let Some((place, refusal)) = uncountable {
+            rules::record_reports(limiter, &rules, &asks, deadline).await;
+            facts.is_refused = true;
+            return CallDecision { outcome: Err(refusal), uncountable: Some(place), asks, of };
+        }
         let outcome = match asks.is_empty() {
             true => Ok(Admission::default()),
             false => rules::admit_descriptors(limiter, &rules, &asks, facts.arrival, deadline, decided).await,

@@ -24,6 +24,19 @@ pub(super) fn split(rules: &[Arc<Rule>], asks: &[Ask]) -> Option<SplitAsks> {
     (!reports.is_empty()).then_some(SplitAsks { reports, others })
 }
 
+/// Records the costs that a call reports which is refused for another reason.
+pub(crate) async fn record_reports(
+    limiter: &Limiter,
+    rules: &[Arc<Rule>],
+    asks: &[Ask],
+    deadline: Option<Instant>,
+) {
+    if let Some(SplitAsks { reports, .. }) = split(rules, asks) {
+        // The call is refused already.
+        let _ = limiter.report(&reports, Instant::now(), deadline).await;
+    }
+}
+
 impl SplitAsks {
     /// Records the reports, then lets the others be decided, unless a report didn't fit: then nothing else is charged.
     ///

@@ -1,10 +1,10 @@
 //! Forward authentication without a proxy: what a call may say, and what it is answered.
 
-use std::{thread, time::Duration};
+use std::{process::Command, thread, time::Duration};
 
 use crate::{
     decisions::{Decider, THREE},
-    harness::client::Client,
+    harness::client::{Answer, Client},
 };
 
 #[test]
@@ -124,6 +124,41 @@ fn only_limits_act() {
     }
 }
 
+/// Asks with a question in JSON.
+fn question(decider: &Decider, body: &str) -> Answer {
+    let (head, length) = ("POST /check\nContent-Type: application/json; charset=utf-8", body.len());
+    decider.ask(&format!("{head}\nContent-Length: {length}\n\n{body}"))
+}
+
+#[test]
+fn a_question_for_several_keys_of_a_limit_bans_the_one_that_is_refused() {
+    let limit = "[limits.logins]\nkey = \"header:x-user\"\nrate = \"2/h\"\nban = { after = \"2/min\", for = \"1h\" }\n";
+    let decider = Decider::start("", limit);
+    let ask = |keys: &[&str]| {
+        let limits: Vec<_> = keys.iter().map(|key| format!(r#"{{"name":"logins","key":"{key}"}}"#)).collect();
+        question(&decider, &format!(r#"{{"limits":[{}]}}"#, limits.join(",")))
+    };
+    assert_eq!([ask(&["mallory"]).status, ask(&["mallory"]).status], [200; 2]);
+    for _ in 0..3 {
+        assert_eq!(ask(&["victim", "mallory"]).status, 429);
+    }
+    decider.gateway.wait_for_log("banned");
+    assert_eq!(ask(&["victim"]).status, 200);
+    assert_eq!(ask(&["mallory"]).retry_after_ms().div_ceil(3_600_000), 1);
+}
+
+#[test]
+fn envoy_asks_by_http_2_too() {
+    let decider = Decider::start("", THREE);
+    for expected in ["200", "200", "200", "429"] {
+        let mut curl = Command::new("curl");
+        curl.args(["--silent", "--show-error", "--http2-prior-knowledge", "--header", "Host: shop.test"]);
+        curl.args(["--output", "/dev/null", "--write-out", "%{http_code}"]);
+        let told = curl.arg(format!("http://{}/check/envoy/api/a", decider.address)).output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&told.stdout), expected);
+    }
+}
+
 #[test]
 fn services_ask_in_json() {
     let decider = Decider::start(
@@ -132,11 +167,7 @@ fn services_ask_in_json() {
          [limits.pairs]\nkey = [\"header:x-user\", \"method\"]\nrate = \"2/h\"\n\
          [limits.all]\nkey = \"global\"\nrate = \"100/h\"\n",
     );
-    let ask = |body: &str| {
-        let length = body.len();
-        let head = "POST /check\nContent-Type: application/json; charset=utf-8";
-        decider.ask(&format!("{head}\nContent-Length: {length}\n\n{body}"))
-    };
+    let ask = |body: &str| question(&decider, body);
     let logins =
         |cost: u32| ask(&format!(r#"{{"limits":[{{"name":"logins","key":"alice","cost":{cost}}}]}}"#));
     let answer = logins(2);
@@ -154,6 +185,8 @@ fn services_ask_in_json() {
         "{}",
         r#"{"limits":[]}"#,
         r#"{"limits":[{"name":"none","key":"a"}]}"#,
+        r#"{"limits":[{"name":"logins"}]}"#,
+        r#"{"limits":[{"name":"logins","key":null}]}"#,
         r#"{"limits":[{"name":"pairs","key":"a"}]}"#,
         r#"{"limits":[{"name":"logins","key":"a","cost":2147483648}]}"#,
         r#"{"limits":[{"name":"logins","key":"a","more":1}]}"#,

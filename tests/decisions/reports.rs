@@ -69,6 +69,36 @@ fn a_report_is_recorded_whatever_the_other_descriptors_answer() {
 }
 
 #[test]
+fn a_report_is_recorded_if_another_descriptor_is_never_counted_or_all_quotas_are_used_up() {
+    let strict = "[[descriptors]]\ndomain = \"d\"\nmatch = { strict = \"*\" }\nlimits = [\"strict\"]\n\
+        [limits.strict]\nkey = \"descriptor:strict\"\nrate = \"9/h\"\nunknown = \"deny\"\nkeys_file = \"KEYS\"\n";
+    let (folder, beside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let keys = beside.path().join("keys");
+    fs::write(&keys, format!("{}\n", "0".repeat(64))).unwrap();
+    let strict = strict.replace("KEYS", keys.to_str().unwrap());
+    let quota = |key: &str| {
+        format!("- {{ key: {key}, quota_mode: true, rate_limit: {{ unit: hour, requests_per_unit: 1 }} }}\n")
+    };
+    let yaml = format!(
+        "domain: d\ndescriptors:\n- {{ key: tok, rate_limit: {{ unit: hour, requests_per_unit: 1000 }} }}\n{}{}",
+        quota("q"),
+        quota("r")
+    );
+    fs::write(folder.path().join("d.yaml"), yaml).unwrap();
+    let service = format!("ratelimit_service = {{ config = {:?} }}\nreported = [\"d:tok\"]", folder.path());
+    let decider = Decider::start(&service, &format!("{TOKENS}{strict}"));
+    let of = |key: &str| Descriptor::of(&[(key, b"a")]);
+    for descriptors in [[key(10), of("strict")], [of("strict"), key(10)]] {
+        assert_eq!(send(&decider, descriptors).overall_code, OVER_LIMIT);
+    }
+    assert_eq!(look(&decider), (OK, 980));
+    for code in [OK, OVER_LIMIT] {
+        assert_eq!(send(&decider, [of("q"), of("r"), of("tok").hits(10)]).overall_code, code);
+    }
+    assert_eq!(send(&decider, [of("tok").hits(0)]).left(), [(OK, 980)]);
+}
+
+#[test]
 fn the_greatest_report_is_counted() {
     let decider = Decider::start("", TOKENS);
     assert_eq!(send(&decider, [key(u64::from(u32::MAX >> 1))]).left(), [(OVER_LIMIT, 0)]);

@@ -9,6 +9,7 @@ use smallvec::smallvec;
 
 use super::{PATH, X_FORWARDED_METHOD, X_FORWARDED_URI};
 use crate::{
+    config::KeyPart,
     decisions::{self, grpc},
     gateway::{AnswerBody, Exchange, Gateway, Peer, Upload},
     reject::Rejection,
@@ -80,14 +81,15 @@ async fn read(gateway: &Gateway, body: Upload) -> Result<(Vec<Arc<Rule>>, Vec<Te
     if !(1..=LIMITS_MOST).contains(&question.limits.len()) {
         return Err(Rejection::QuestionInvalid(format!("a question names 1 to {LIMITS_MOST} limits")));
     }
-    let asked = question.limits.iter().map(|limit| limit.terms(gateway));
+    // Numbered, since a limit may be asked for several keys.
+    let asked = (0..).zip(&question.limits).map(|(place, limit)| limit.terms(gateway, place));
     let asked: Result<Vec<_>, _> = asked.collect();
     Ok(asked.map_err(Rejection::QuestionInvalid)?.into_iter().unzip())
 }
 
 impl LimitInQuestion {
     /// Returns the limit and its charge.
-    fn terms(&self, gateway: &Gateway) -> Result<(Arc<Rule>, Terms), String> {
+    fn terms(&self, gateway: &Gateway, place: u16) -> Result<(Arc<Rule>, Terms), String> {
         let Self { name, key, cost } = self;
         let Some(rule) = gateway.rules().get(name) else { return Err(format!("there is no limit `{name}`")) };
         if !rule.config().ends_with_decision() {
@@ -97,11 +99,14 @@ impl LimitInQuestion {
             return Err(format!("limit `{name}`: the cost must be 0 to {}", i32::MAX));
         }
         let written = match key {
+            Value::Null if rule.config().key != [KeyPart::Global] => {
+                return Err(format!("limit `{name}`: the key is missing"));
+            }
             Value::Null => "global".to_owned(),
             Value::String(value) => value.clone(),
             values => values.to_string(),
         };
         let ask = rule.ask_for(&written).map_err(|fault| format!("limit `{name}`: {fault}"))?;
-        Ok((rule.clone(), Terms::Counts(smallvec![ask.cost(*cost)])))
+        Ok((rule.clone(), Terms::Counts(smallvec![ask.cost(*cost).reading(place)])))
     }
 }
