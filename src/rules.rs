@@ -24,11 +24,14 @@ use tollgate_limiter::{Algorithm, Ask, Asks, Effect, Key, Limit, Origin, Rate, R
 
 use crate::config::{self, Cost, CostUsage, KeyPart, Mode};
 
-pub(crate) use self::admit::{admit_descriptors, standing_of};
 pub use self::{
     admit::{Repeat, admit, asks},
     decided::{Decided, Log, write_metrics},
     settlement::Settlement,
+};
+pub(crate) use self::{
+    admit::{admit_descriptors, standing_of},
+    reports::record_reports,
 };
 
 use self::{

@@ -185,6 +185,22 @@ fn without_the_store_each_gateway_counts_its_share() {
     });
 }
 
+#[test]
+fn without_the_store_nothing_comes_back_that_was_not_charged() {
+    let redis = Redis::away();
+    block_on(async {
+        let limiter = open(&redis.url(), "instances = 2");
+        let limit = Arc::new(Limit::new("l", quota("10/h")).with_refunds());
+        // Half of ten is five: so many are charged of eight.
+        let admission = limiter.try_acquire(&[ask(&limit, 8)]).await.unwrap();
+        assert!(!limiter.release(&ask(&limit, 3), Some(&admission)).await.unwrap());
+        limited(limiter.try_acquire(&[ask(&limit, 1)]).await.unwrap_err());
+        assert!(limiter.release(&ask(&limit, 4), Some(&admission)).await.unwrap());
+        limiter.try_acquire(&[ask(&limit, 4)]).await.unwrap();
+        limited(limiter.try_acquire(&[ask(&limit, 1)]).await.unwrap_err());
+    });
+}
+
 /// Half of two and of three permits is one, and the costs add up to two.
 #[test]
 fn without_the_store_a_request_of_two_quotas_is_held_to_the_smaller_share() {

@@ -20,6 +20,8 @@ pub(super) struct ChargedAsk<'r> {
     pub(super) ask: &'r Ask,
     /// On the bucket of the key.
     pub(super) charge: Charge,
+    /// The permits that the request asks for. The charge may be lowered.
+    cost: u32,
     pub(super) scope: Scope,
     /// The quota of keys that have none of their own.
     pub(super) common: Quota,
@@ -36,6 +38,7 @@ impl<'r> ChargedAsk<'r> {
     pub(super) fn new(ask: &'r Ask, charge: Charge, common: Quota) -> Self {
         Self {
             ask,
+            cost: charge.cost,
             charge,
             scope: ask.limit.scope,
             common,
@@ -54,10 +57,16 @@ impl<'r> ChargedAsk<'r> {
             scope: self.scope,
             common: charge.quota,
             banned_from,
+            cost: charge.cost,
             charge,
             is_repeated: false,
             moved: None,
         })
+    }
+
+    /// Returns the permits that the request asks for, of which fewer may be charged.
+    pub(super) fn cost(&self) -> u32 {
+        self.cost
     }
 
     /// Returns true if it looks at a ban, and charges nothing.
@@ -80,6 +89,7 @@ impl<'r> ChargedAsk<'r> {
             && quota.algorithm != Algorithm::Concurrency;
         if joins {
             self.charge.cost = self.charge.cost.saturating_add(other.charge.cost);
+            self.cost = self.charge.cost;
             if self.ask.settles.is_none() {
                 self.ask = other.ask;
             }

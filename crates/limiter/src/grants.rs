@@ -27,7 +27,10 @@ pub(super) struct RefundableGrant {
     pub(super) bucket: Bytes,
     pub(super) quota: Quota,
     granted_us: u64,
-    /// The permits that were not given back yet.
+    /// The permits that were charged.
+    charged: u32,
+    /// The permits that were asked for and not given back yet. Fewer are charged where a share or a network has no more: then what
+    /// is given back first was never charged.
     left: AtomicU32,
 }
 
@@ -51,7 +54,8 @@ impl RefundableGrant {
             bucket: bucket.clone(),
             quota: *quota,
             granted_us: decision.time_us,
-            left: AtomicU32::new(*cost),
+            charged: *cost,
+            left: AtomicU32::new(asked.cost()),
         })
     }
 
@@ -62,8 +66,9 @@ impl RefundableGrant {
     /// Takes permits out of the grant, as far as it has them. `None` if it has none left.
     pub(super) fn withdraw(&self, permits: u32) -> Option<Refund> {
         let take = |left: u32| Some(left.saturating_sub(permits));
-        let left = self.left.fetch_update(Relaxed, Relaxed, take).unwrap_or_default();
-        let permits = permits.min(left);
+        let before = self.left.fetch_update(Relaxed, Relaxed, take).unwrap_or_default();
+        let after = before.saturating_sub(permits);
+        let permits = before.min(self.charged) - after.min(self.charged);
         (permits > 0).then_some(Refund { permits, granted_us: Some(self.granted_us) })
     }
 
