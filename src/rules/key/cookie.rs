@@ -103,7 +103,10 @@ fn add_unusual<'r>(readings: &mut Readings<'r>, line: &'r [u8], name: &[u8]) -> 
 /// Returns the text behind a name with spaces, which PHP takes for `_`, if that is how a pair begins.
 fn behind_spaced<'r>(pair: &'r [u8], name: &[u8]) -> Option<&'r [u8]> {
     let end = first_pair(pair).iter().position(|byte| *byte == b'=')?;
-    let is_meant = pair[..end].contains(&b' ') && names_match(&pair[..end], name);
+    let sent = &pair[..end];
+    let decoded = form_decoded(sent);
+    let after = decoded.trim_ascii_start().get(name.len());
+    let is_meant = sent.contains(&b' ') && names_match(sent, name) && after.is_none_or(|byte| *byte == b'[');
     is_meant.then(|| &pair[end + 1..])
 }
 
@@ -273,7 +276,8 @@ mod tests {
         for (line, expected) in [
             ("a b=k1; a_b=r", vec![Some("r"), Some("k1")]),
             ("x=1;  a b=k1", vec![None, Some("k1")]),
-            ("a b =k1", vec![None, Some("k1")]),
+            ("%20a b=k1", vec![None, Some("k1")]),
+            ("a b =k1; a b c=k1; a_b d=k1", vec![None]),
             ("a+b=k1; a.b=r", vec![None, Some("k1"), Some("r")]),
             ("x a b=k1; a\tb=k1; a  b=k1", vec![None]),
         ] {

@@ -58,12 +58,14 @@ fn add_credentials<'r>(readings: &mut Readings<'r>, sent: &[u8]) -> Result<(), T
         if is_name_and_password(rest) {
             return Ok(());
         }
-    } else if scheme.windows(BASIC.len()).any(|word| word.eq_ignore_ascii_case(BASIC)) {
-        // Passport looks for `Basic` within the scheme, and Yii skips the byte behind it.
-        let behind = behind_scheme(BASIC, sent).map(|(_, rest)| rest);
-        for text in [Some(rest), behind].into_iter().flatten() {
-            add_only_with_password(readings, text)?;
-        }
+    }
+    // Passport looks for `Basic` before the first space and takes the word behind that, and Yii skips the byte behind `Basic`.
+    let has_basic = |word: &&[u8]| word.windows(BASIC.len()).any(|part| part.eq_ignore_ascii_case(BASIC));
+    let mut parts = sent.split(|byte| *byte == b' ');
+    let second = parts.next().filter(has_basic).and_then(|_| parts.next());
+    let behind = behind_scheme(BASIC, sent).map(|(_, rest)| rest);
+    for text in [second, behind].into_iter().flatten() {
+        add_only_with_password(readings, text.trim_ascii())?;
     }
     let is_rails = known == Some(BEARER) || scheme.eq_ignore_ascii_case(b"Token");
     let ends_token = |byte: &u8| *byte == b',' || is_rails && matches!(byte, b';' | b'\t');
@@ -349,6 +351,7 @@ mod tests {
             ("Basic eyJhIjoiYiJ9.x.y", &["Basic eyJhIjoiYiJ9.x.y", "Bearer eyJhIjoiYiJ9.x.y"]),
             ("Basic user=\"a\", key=\"b\"", &["Basic user=\"a\", key=\"b\""]),
             // Any byte behind the scheme
+            ("Basic: YTpi", &["Basic: YTpi", "Basic YTpi", "Bearer YTpi"]),
             ("BasicXYTpi", &["BasicXYTpi", "Bearer BasicXYTpi", "Basic YTpi"]),
             ("basic:YTpiYw==", &["basic:YTpiYw==", "Bearer basic:YTpiYw==", "Basic YTpiYw=="]),
             ("Bearer_k1", &["Bearer_k1", "Bearer Bearer_k1", "Bearer k1"]),
@@ -385,6 +388,8 @@ mod tests {
         // Also with other bytes behind the scheme or around it
         for sent in [
             "BasicX YT.~!%pi",
+            "Basic\tx=1 YT!pi",
+            "Basic. YTpi=!",
             "Basic: YT!pi",
             "BasicXYT pi!~",
             "BasicXYTpi =!~",
