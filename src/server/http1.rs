@@ -14,11 +14,13 @@ use std::{
     pin::{Pin, pin},
     sync::Arc,
     task::{Context, Poll, ready},
+    time::Duration,
 };
 
 use bytes::Bytes;
 use futures_util::FutureExt;
 use http_body::Body as _;
+use http_body_util::BodyExt;
 use hyper::{Request, Response, StatusCode, Version};
 use parking_lot::Mutex;
 use tokio::{
@@ -39,6 +41,9 @@ use super::{
     connection::ClientConnection,
     linger::{self, LINGER_MOST},
 };
+
+/// The time that the end of a body may come later than its last byte.
+const END_WITHIN: Duration = Duration::from_secs(5);
 
 /// A client's HTTP/1.1 connection.
 pub(super) struct Http1Server<'c, S> {
@@ -269,6 +274,10 @@ impl<'c, S: Stream> Http1Server<'c, S> {
                     encoder.end(&mut self.output)?;
                     let now = now.unwrap_or_else(Instant::now);
                     self.connection.watch.end_request(now);
+                    if !unsent.is_end_stream() && unsent.size_hint().exact() == Some(0) {
+                        body.take().into_iter().for_each(receive_end);
+                        break;
+                    }
                     unsent.end(now);
                     *body = None;
                 }
@@ -297,6 +306,17 @@ struct UnsentResponse {
     encoder: Encoder,
     /// The time of the response's beginning, until the first wait.
     now: Option<Instant>,
+}
+
+/// Receives the end of a body that was sent up to its stated length. An HTTP/2 upstream may end it later, with trailers that
+/// state a cost. The client doesn't wait for that.
+fn receive_end(mut body: AnswerBody) {
+    let end = timeout(END_WITHIN, async move { while let Some(Ok(_)) = body.frame().await {} });
+    let mut end = Box::pin(end);
+    // Mostly the end has arrived with the last byte.
+    if end.as_mut().now_or_never().is_none() {
+        tokio::spawn(end);
+    }
 }
 
 /// Writes a complete response.

@@ -1,11 +1,12 @@
 //! Costs: fixed, from request headers, and from responses.
 
-use std::sync::mpsc;
+use std::sync::{Mutex, mpsc};
 
 use crate::{
     forward_all,
     harness::{
         client::Answer,
+        frames::{DATA, END_HEADERS, END_STREAM, Frames, HEADERS, fields},
         gateway::Gateway,
         metrics::Metrics,
         redis::Redis,
@@ -146,6 +147,49 @@ fn trailers_tell_what_a_request_cost() {
         let rest = String::from_utf8(client.rest()).unwrap();
         assert!(rest.contains("up") && rest.contains("x-used: 30"), "{rest}");
     }
+}
+
+/// The response is complete for the client before its end has arrived from the upstream.
+#[test]
+fn trailers_behind_a_stated_length_tell_what_a_request_cost() {
+    let (tell, told) = mpsc::channel::<()>();
+    let told = Mutex::new(told);
+    let upstream = WireUpstream::start(move |wire| {
+        let mut server = Frames::accept(wire);
+        let length = fields(&[(":status", "200"), ("content-length", "2")]);
+        while let Some(frame) = server.next() {
+            if frame.kind != HEADERS {
+                continue;
+            }
+            let stream = frame.stream;
+            server.send(HEADERS, END_HEADERS, stream, &length);
+            if stream > 1 {
+                server.send(DATA, END_STREAM, stream, b"up");
+                continue;
+            }
+            server.send(DATA, 0, stream, b"up");
+            told.lock().unwrap().recv().unwrap();
+            server.send(HEADERS, END_HEADERS | END_STREAM, stream, &fields(&[("x-used", "50")]));
+        }
+    });
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("log");
+    let keys = "rate = \"100/h\"\ncost = { response_header = \"x-used\", estimate = 1 }";
+    let toml =
+        forward_limited(&upstream.url(), keys).replace("[upstreams.api]", "[upstreams.api]\nhttp2 = true");
+    let toml = format!("[server]\nworkers = 1\n[access_log]\npath = {path:?}\n{toml}");
+    let gateway = Gateway::start(&toml);
+    let first = gateway.get("/");
+    assert_eq!((left(&first), first.text().as_str()), (99, "up"));
+    tell.send(()).unwrap();
+    let mut requests = 1;
+    wait_until("the real cost is charged", || {
+        requests += 1;
+        left(&gateway.get("/")) + 49 + requests == 100
+    });
+    let log = || std::fs::read_to_string(&path).unwrap();
+    wait_until("all is logged", || log().lines().count() as u64 == requests);
+    assert!(!log().contains("broken_off"), "{}", log());
 }
 
 #[test]
