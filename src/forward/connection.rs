@@ -212,8 +212,8 @@ impl UpstreamConnection {
     /// [`Self::http1`].
     ///
     /// # Errors
-    /// The connection failed before the response. The request is left in its place if it can be sent again,
-    /// because it has no body or wasn't sent. The error says if that is safe.
+    /// The connection or the request failed before the response. The request is left in its place if it can be sent again, because it
+    /// has no body or wasn't sent, unless an HTTP/2 server has reset it. The error says if that is safe.
     pub async fn send(
         &mut self,
         request: &mut Option<Request<Body>>,
@@ -274,6 +274,8 @@ impl UpstreamConnection {
     pub(super) fn into_stream(self) -> Option<(Ahead<Box<dyn Io>>, CountedConnection)> {
         match self.sender {
             Sender::Http1(http1) => Some(http1.into_stream()),
+                    // A server that resets a request without refusing it may have processed it.
+                    let copy = copy.filter(|_| is_safe || !retry::was_reset(&cause));
             Sender::Http2 { .. } => None,
         }
     }

@@ -61,6 +61,11 @@ pub fn copy(request: &Request<Body>) -> Option<Request<Body>> {
     Some(copy)
 }
 
+/// Returns true if a single request was reset, while its connection goes on.
+pub fn was_reset(error: &hyper::Error) -> bool {
+    error.source().and_then(|cause| cause.downcast_ref::<h2::Error>()).is_some_and(h2::Error::is_reset)
+}
+
 /// Returns true if the server states that it didn't process the request (RFC 9113, sections 6.8 and 8.7).
 pub fn was_refused(error: &hyper::Error) -> bool {
     let Some(error) = error.source().and_then(|cause| cause.downcast_ref::<h2::Error>()) else {

@@ -1,9 +1,16 @@
 //! Requests that are retried, and those that never are.
 
-use std::net::TcpListener;
+use std::{
+    net::TcpListener,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
+};
 
 use crate::{
     harness::{
+        frames::{END_HEADERS, END_STREAM, Frames, HEADERS, INTERNAL_ERROR, fields},
         gateway::Gateway,
         upstream::Upstream,
         wire::{Wire, WireUpstream},
@@ -109,4 +116,31 @@ fn retries_are_bounded_by_a_share_of_the_requests() {
     // (What the first request brings in is lost: the budget is full.)
     assert_eq!(failed, 100 - 10 - 199 / 5, "{statuses:?}");
     assert_eq!(live.count(), 200 - failed);
+}
+
+/// It may have processed it.
+#[test]
+fn a_request_that_an_http_2_server_resets_is_not_sent_again() {
+    let asked = Arc::new(AtomicUsize::new(0));
+    let count = asked.clone();
+    let upstream = WireUpstream::start(move |wire| {
+        let mut server = Frames::accept(wire);
+        while let Some(frame) = server.next() {
+            match (frame.kind, frame.stream) {
+                (HEADERS, 1) => {
+                    server.send(HEADERS, END_HEADERS | END_STREAM, 1, &fields(&[(":status", "204")]))
+                }
+                (HEADERS, stream) => server.reset_with(stream, INTERNAL_ERROR),
+                _ => continue,
+            }
+            count.fetch_add(1, SeqCst);
+        }
+    });
+    let toml = forward_to(&[quoted(upstream.url())], "http2 = true\nretries = { budget = \"0%\" }");
+    let gateway = Gateway::start(&format!("[server]\nworkers = 1\n{toml}"));
+    assert_eq!(gateway.get("/").status, 204);
+    for _ in 0..10 {
+        assert_eq!(gateway.get("/").json()["code"], "upstream-broken");
+    }
+    assert_eq!((asked.load(SeqCst), upstream.connections()), (11, 1));
 }
