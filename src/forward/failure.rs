@@ -30,7 +30,7 @@ pub enum Failure {
     Request(Fault),
     /// The response didn't start in time.
     ResponseTimeout,
-    /// The route's timeout ended before the response started.
+    /// The route's timeout ended before the response started, while the server was waited for.
     ExchangeTimeout,
 }
 

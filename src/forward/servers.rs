@@ -24,7 +24,7 @@ use crate::config::{self, Weighted};
 use super::{
     Failure, Visits, address,
     balance::{Balancer, Member, MemberIndexes},
-    body::{Body, Progress, Relayed},
+    body::{Body, Fault, Progress, Relayed},
     connection::{Unanswered, UpstreamConnection},
     connector::Connector,
     headers,
@@ -174,6 +174,12 @@ impl Servers {
             let answered = {
                 let asking = pin!(self.ask(server, request, upload.as_deref(), tunnel, sent));
                 within(deadline, asking).await
+            };
+            let awaits_client = || upload.as_deref().is_some_and(Progress::awaits_client);
+            let answered = match answered {
+                // The server can't answer before it has the request.
+                Err(Failure::ExchangeTimeout) if awaits_client() => Err(Fault::TooSlow.into()),
+                answered => answered,
             };
             let took = sent.elapsed();
             if let Some(visits) = &mut visits {

@@ -209,6 +209,11 @@ impl Progress {
         if self.awaits_client.load(Relaxed) { Instant::now() } else { *self.moved.lock() }
     }
 
+    /// Returns true if the client is being waited for, except in a stream, whose client may be silent.
+    pub fn awaits_client(&self) -> bool {
+        self.awaits_client.load(Relaxed) && self.answered.lock().is_none()
+    }
+
     pub(super) fn note_answer(&self) {
         *self.answered.lock() = Some(Instant::now());
     }

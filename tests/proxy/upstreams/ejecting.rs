@@ -48,6 +48,25 @@ fn what_the_application_answers_is_no_failure_of_the_server() {
 }
 
 #[test]
+fn a_body_that_comes_too_late_for_its_route_is_no_failure_of_the_server() {
+    let servers = [answering(200), answering(200)];
+    let list = servers.each_ref().map(|server| quoted(server.url()));
+    let keys = "eject = { failures = 1, for = \"1h\", max = \"100%\" }";
+    let gateway = Gateway::start(&(forward_to(&list, keys) + "timeout = \"100ms\""));
+    for _ in 0..4 {
+        let mut client = gateway.client();
+        client.send(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5000\r\n\r\nabc");
+        let answer = client.answer();
+        assert_eq!((answer.status, &answer.json()["code"]), (408, &"request-timeout".into()));
+    }
+    assert!(
+        !gateway.log().contains("ejected") && !gateway.log().contains("a server fails"),
+        "{}",
+        gateway.log()
+    );
+}
+
+#[test]
 fn a_server_that_was_left_out_comes_back_by_itself() {
     let (bad, good) = (answering(503), answering(200));
     let gateway = gateway(&[&bad, &good], "failures = 1, for = \"50ms\"");
