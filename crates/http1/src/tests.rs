@@ -1,7 +1,12 @@
 use std::{
     future::poll_fn,
     io::ErrorKind,
-    task::{Context, Poll, Waker},
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    task::{Context, Poll, Wake, Waker},
 };
 
 use bytes::Bytes;
@@ -9,11 +14,12 @@ use http::{
     HeaderMap, Version,
     header::{CONNECTION, CONTENT_LENGTH, HeaderName, HeaderValue, TRAILER, TRANSFER_ENCODING},
 };
-use http_body::Frame;
+use http_body::{Body as _, Frame};
+use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt, duplex};
 
 use super::{
-    Input, Output,
+    Incoming, Input, Output, Wire,
     body::{Decoder, Encoder},
     head::{self, Unreadable},
 };
@@ -272,4 +278,29 @@ fn a_connection_persists_as_both_say() {
     assert!(persists(Version::HTTP_10, &["x, Keep-Alive"]));
     assert!(!persists(Version::HTTP_11, &["keep-alive", "a,Close"]));
     assert!(!persists(Version::HTTP_11, &["close", "keep-alive"]));
+}
+
+/// True once a task is woken.
+#[derive(Default)]
+struct Woken(AtomicBool);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Relaxed);
+    }
+}
+
+#[test]
+fn a_body_ends_with_its_connection() {
+    let (_client, stream) = duplex(64);
+    let wire = Arc::new(Mutex::new(Wire::new(stream, Input::default())));
+    let mut body = Incoming::begin(&wire, Decoder::Length(5), false);
+    let reader = Arc::new(Woken::default());
+    let waker = reader.clone().into();
+    let mut read = || Pin::new(&mut body).poll_frame(&mut Context::from_waker(&waker));
+    assert!(read().is_pending());
+    assert!(!reader.0.load(Relaxed));
+    drop(wire);
+    assert!(reader.0.load(Relaxed), "the reader is woken");
+    assert!(matches!(read(), Poll::Ready(Some(Err(error))) if error.kind() == ErrorKind::UnexpectedEof));
 }

@@ -33,12 +33,32 @@ pub struct Wire<S> {
     interim: Output,
     /// The task that reads the body and waits for the interim responses to be written.
     writer: Option<Waker>,
+    /// The task that waits for more of the body.
+    reader: Reader,
     /// True if the reader of the body has been dropped.
     is_given_up: bool,
     /// True if receiving the body has failed.
     is_broken: bool,
     /// The connection's task, woken when the body has ended or is given up.
     task: Option<Waker>,
+}
+
+/// The task that waits for more of a body. It is woken when the connection is dropped, which ends the body.
+#[derive(Debug, Default)]
+struct Reader(Option<Waker>);
+
+impl Reader {
+    fn wait(&mut self, context: &Context<'_>) {
+        if !self.0.as_ref().is_some_and(|task| task.will_wake(context.waker())) {
+            self.0 = Some(context.waker().clone());
+        }
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        self.0.take().into_iter().for_each(Waker::wake);
+    }
 }
 
 /// Sends interim responses (RFC 9110, section 15.2) to the client of a request before the final response.
@@ -63,6 +83,7 @@ impl<S: Stream> Wire<S> {
             expects_continue: false,
             interim: Output::default(),
             writer: None,
+            reader: Reader::default(),
             is_given_up: false,
             is_broken: false,
             task: None,
@@ -194,6 +215,7 @@ impl<S: Stream> BodySource for Mutex<Wire<S>> {
     fn poll_frame(&self, context: &mut Context<'_>) -> (Poll<Option<io::Result<Frame<Bytes>>>>, bool) {
         let wire = &mut *self.lock();
         wire.is_unread = false;
+        wire.reader.wait(context);
         match wire.poll_continue(context) {
             Poll::Ready(Ok(())) => {}
             Poll::Ready(Err(error)) => return (Poll::Ready(Some(Err(error))), false),
@@ -206,6 +228,9 @@ impl<S: Stream> BodySource for Mutex<Wire<S>> {
             return (Poll::Pending, false);
         }
         let has_ended = wire.body_has_ended();
+        if has_ended {
+            wire.reader.0 = None;
+        }
         if has_ended && let Some(task) = wire.task.take_if(|task| !task.will_wake(context.waker())) {
             task.wake();
         }
@@ -219,6 +244,7 @@ impl<S: Stream> BodySource for Mutex<Wire<S>> {
     fn give_up(&self) {
         let mut wire = self.lock();
         wire.is_given_up = true;
+        wire.reader.0 = None;
         wire.task.take().into_iter().for_each(Waker::wake);
     }
 
