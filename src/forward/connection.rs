@@ -2,18 +2,14 @@
 
 mod http1;
 mod observed;
+mod streams;
 
 use std::{
     future::poll_fn,
-    io,
     pin::pin,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
-    },
+    sync::{Arc, atomic::Ordering::Relaxed},
 };
 
-use futures_util::task::AtomicWaker;
 use http_body::Body as _;
 use hyper::{
     Request, Response, Uri, Version,
@@ -23,25 +19,23 @@ use hyper::{
     http::uri::{Authority, Scheme},
 };
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use parking_lot::Mutex;
-use tokio::{
-    sync::Notify,
-    time::{Instant, timeout_at},
-};
+use tokio::time::{Instant, timeout_at};
 
 use crate::config::ServerUrl;
 use tollgate_http1::{Ahead, Stream as Io};
 
 pub(crate) use self::http1::Http1;
 
-use self::observed::{HeadCount, ObservedStream};
+use self::{
+    observed::{HeadCount, ObservedStream},
+    streams::{Http2Handle, Http2Streams},
+};
 
 use super::{
     Failure,
     address::Address,
     body::{Body, BoxError},
     connector::CountedConnection,
-    hints::HINTS_MOST,
     retry,
     timer::Timer,
 };
@@ -51,10 +45,6 @@ const RESPONSE_BUFFER: usize = 128 << 10;
 /// The receive window for all responses on an HTTP/2 connection: the maximum (RFC 9113, section 6.9.1). With less, clients that
 /// don't read their responses would block those of others.
 const CONNECTION_WINDOW: u32 = (1 << 31) - 1;
-
-/// The number of interim responses allowed on an HTTP/2 connection in addition to those that each request
-/// allows.
-const HINTS_RESERVE: usize = 10 * HINTS_MOST;
 
 /// A connection to a server. With HTTP/2, one of several handles.
 #[derive(Debug)]
@@ -70,46 +60,6 @@ pub struct UpstreamConnection {
 enum Sender {
     Http1(Box<Http1>),
     Http2 { sender: http2::SendRequest<Body>, stream: Http2Handle },
-}
-
-/// The streams of an HTTP/2 connection.
-#[derive(Debug, Default)]
-struct Http2Streams {
-    /// The number of handles: one per request in flight, and one in the pool.
-    lent: AtomicUsize,
-    /// The number of streams that the server allows; 0 until it has stated it.
-    most: AtomicUsize,
-    changed: Notify,
-    /// Woken when bytes have been read.
-    has_read: AtomicWaker,
-    /// True if a response was late, or the server refused a request. No new requests are then sent on this
-    /// connection.
-    is_suspect: AtomicBool,
-    /// The number of response heads that may still arrive, see [`Self::expect`].
-    heads_left: AtomicUsize,
-    /// Counts the connection until its last handle is dropped. It is closed soon after.
-    counted: Mutex<CountedConnection>,
-}
-
-impl Http2Streams {
-    /// Records that a request is sent. It allows for a response and some interim responses.
-    fn expect(&self) {
-        let most = self.lent.load(Relaxed) + HINTS_RESERVE;
-        let more = |left: usize| Some((left + 1 + HINTS_MOST).min(most));
-        let _ = self.heads_left.fetch_update(Relaxed, Relaxed, more);
-    }
-
-    /// Records that response heads have arrived.
-    ///
-    /// # Errors
-    /// There are more heads than the requests allow. h2 keeps any number of interim responses until their
-    /// stream is read.
-    fn note_heads(&self, heads: usize) -> io::Result<()> {
-        let fewer = |left: usize| left.checked_sub(heads);
-        let counted = self.heads_left.fetch_update(Relaxed, Relaxed, fewer);
-        let too_many = |_| io::Error::new(io::ErrorKind::InvalidData, "too many interim responses");
-        counted.map(drop).map_err(too_many)
-    }
 }
 
 impl UpstreamConnection {
@@ -246,6 +196,8 @@ impl UpstreamConnection {
                         stream.0.is_suspect.store(true, Relaxed);
                     }
                     let is_safe = given_back.is_some() || was_refused;
+                    // A server that resets a request without refusing it may have processed it.
+                    let copy = copy.filter(|_| is_safe || !retry::was_reset(&cause));
                     *request = given_back.or(copy);
                     Unanswered { cause: cause.into(), is_safe }
                 })
@@ -274,8 +226,6 @@ impl UpstreamConnection {
     pub(super) fn into_stream(self) -> Option<(Ahead<Box<dyn Io>>, CountedConnection)> {
         match self.sender {
             Sender::Http1(http1) => Some(http1.into_stream()),
-                    // A server that resets a request without refusing it may have processed it.
-                    let copy = copy.filter(|_| is_safe || !retry::was_reset(&cause));
             Sender::Http2 { .. } => None,
         }
     }
@@ -337,18 +287,6 @@ pub struct Unanswered {
     pub cause: BoxError,
     /// True if the server hasn't processed the request.
     pub is_safe: bool,
-}
-
-/// A handle of an HTTP/2 connection. Counts as a stream.
-#[derive(Debug)]
-struct Http2Handle(Arc<Http2Streams>);
-
-impl Drop for Http2Handle {
-    fn drop(&mut self) {
-        if self.0.lent.fetch_sub(1, Relaxed) == 1 {
-            drop(std::mem::take(&mut *self.0.counted.lock()));
-        }
-    }
 }
 
 /// Puts a request into the form of HTTP/1.1.

@@ -1,0 +1,71 @@
+//! The streams of an HTTP/2 connection to a server.
+
+use std::{
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
+    },
+};
+
+use futures_util::task::AtomicWaker;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use crate::forward::{connector::CountedConnection, hints::HINTS_MOST};
+
+/// The number of interim responses allowed on an HTTP/2 connection in addition to those that each request
+/// allows.
+const HINTS_RESERVE: usize = 10 * HINTS_MOST;
+
+/// The streams of an HTTP/2 connection.
+#[derive(Debug, Default)]
+pub(super) struct Http2Streams {
+    /// The number of handles: one per request in flight, and one in the pool.
+    pub(super) lent: AtomicUsize,
+    /// The number of streams that the server allows; 0 until it has stated it.
+    pub(super) most: AtomicUsize,
+    pub(super) changed: Notify,
+    /// Woken when bytes have been read.
+    pub(super) has_read: AtomicWaker,
+    /// True if a response was late, or the server refused a request. No new requests are then sent on this
+    /// connection.
+    pub(super) is_suspect: AtomicBool,
+    /// The number of response heads that may still arrive, see [`Self::expect`].
+    heads_left: AtomicUsize,
+    /// Counts the connection until its last handle is dropped. It is closed soon after.
+    pub(super) counted: Mutex<CountedConnection>,
+}
+
+impl Http2Streams {
+    /// Records that a request is sent. It allows for a response and some interim responses.
+    pub(super) fn expect(&self) {
+        let most = self.lent.load(Relaxed) + HINTS_RESERVE;
+        let more = |left: usize| Some((left + 1 + HINTS_MOST).min(most));
+        let _ = self.heads_left.fetch_update(Relaxed, Relaxed, more);
+    }
+
+    /// Records that response heads have arrived.
+    ///
+    /// # Errors
+    /// There are more heads than the requests allow. h2 keeps any number of interim responses until their
+    /// stream is read.
+    pub(super) fn note_heads(&self, heads: usize) -> io::Result<()> {
+        let fewer = |left: usize| left.checked_sub(heads);
+        let counted = self.heads_left.fetch_update(Relaxed, Relaxed, fewer);
+        let too_many = |_| io::Error::new(io::ErrorKind::InvalidData, "too many interim responses");
+        counted.map(drop).map_err(too_many)
+    }
+}
+
+/// A handle of an HTTP/2 connection. Counts as a stream.
+#[derive(Debug)]
+pub(super) struct Http2Handle(pub(super) Arc<Http2Streams>);
+
+impl Drop for Http2Handle {
+    fn drop(&mut self) {
+        if self.0.lent.fetch_sub(1, Relaxed) == 1 {
+            drop(std::mem::take(&mut *self.0.counted.lock()));
+        }
+    }
+}
