@@ -28,7 +28,7 @@ pub(crate) use self::http1::Http1;
 
 use self::{
     observed::{HeadCount, ObservedStream},
-    streams::{Http2Handle, Http2Streams},
+    streams::{Awaited, Http2Handle, Http2Streams},
 };
 
 use super::{
@@ -94,6 +94,7 @@ impl UpstreamConnection {
         let listener = move |bytes: &[u8]| {
             // The first frame of a server contains its settings.
             read.has_read.wake();
+            *read.silent_since.lock() = None;
             read.note_heads(heads.count(bytes))
         };
         let io = TokioIo::new(ObservedStream::new(stream, listener));
@@ -183,6 +184,7 @@ impl UpstreamConnection {
             }
             Sender::Http2 { sender, stream } => {
                 stream.0.expect();
+                let _awaited = Awaited::begin(&stream.0);
                 for_http2(there, url);
                 let copy = retry::copy(there);
                 let sent = request.take().into_iter().map(|request| sender.try_send_request(request));

@@ -6,13 +6,18 @@ use std::{
         Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
     },
+    time::Duration,
 };
 
 use futures_util::task::AtomicWaker;
 use parking_lot::Mutex;
-use tokio::sync::Notify;
+use tokio::{sync::Notify, time::Instant};
 
 use crate::forward::{connector::CountedConnection, hints::HINTS_MOST};
+
+/// The silence after which an HTTP/2 connection seems dead to a request that is given up. A route's timeout may be much shorter than
+/// the one of responses.
+const SILENCE_MOST: Duration = Duration::from_secs(5);
 
 /// The number of interim responses allowed on an HTTP/2 connection in addition to those that each request
 /// allows.
@@ -28,9 +33,10 @@ pub(super) struct Http2Streams {
     pub(super) changed: Notify,
     /// Woken when bytes have been read.
     pub(super) has_read: AtomicWaker,
-    /// True if a response was late, or the server refused a request. No new requests are then sent on this
-    /// connection.
+    /// True if a response was late, the server refused a request, or the connection seems dead. No new requests are then sent on it.
     pub(super) is_suspect: AtomicBool,
+    /// The time of the first request since anything was read. `None` if there is none.
+    pub(super) silent_since: Mutex<Option<Instant>>,
     /// The number of response heads that may still arrive, see [`Self::expect`].
     heads_left: AtomicUsize,
     /// Counts the connection until its last handle is dropped. It is closed soon after.
@@ -55,6 +61,26 @@ impl Http2Streams {
         let counted = self.heads_left.fetch_update(Relaxed, Relaxed, fewer);
         let too_many = |_| io::Error::new(io::ErrorKind::InvalidData, "too many interim responses");
         counted.map(drop).map_err(too_many)
+    }
+}
+
+/// A request whose response is awaited. If it is given up when the connection has been silent for [`SILENCE_MOST`], the connection
+/// gets no more requests. PINGs would tell sooner, but gRPC servers close connections that send them every few seconds.
+pub(super) struct Awaited<'s>(&'s Http2Streams);
+
+impl<'s> Awaited<'s> {
+    pub(super) fn begin(streams: &'s Http2Streams) -> Self {
+        streams.silent_since.lock().get_or_insert_with(Instant::now);
+        Self(streams)
+    }
+}
+
+impl Drop for Awaited<'_> {
+    fn drop(&mut self) {
+        // A response that has arrived has ended the silence.
+        if self.0.silent_since.lock().is_some_and(|since| since.elapsed() >= SILENCE_MOST) {
+            self.0.is_suspect.store(true, Relaxed);
+        }
     }
 }
 

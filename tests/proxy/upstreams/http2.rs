@@ -19,6 +19,7 @@ use tokio::{net::TcpListener, sync::Semaphore};
 use crate::{
     harness::{
         client::Client,
+        cut::{Cut, Fault},
         gateway::Gateway,
         redis::tls::Certificates,
         upstream::{Speech, Upstream, whole},
@@ -230,6 +231,22 @@ fn trailers_go_both_ways() {
         answer.starts_with("HTTP/1.1 200") && answer.ends_with("hello\r\n0\r\nx-sum: 42\r\n\r\n"),
         "{answer}"
     );
+}
+
+/// The route's timeout ends each request before the one of responses would tell that the connection is dead.
+#[test]
+fn a_dead_connection_is_replaced_however_short_the_timeout_of_its_route() {
+    let upstream = Upstream::speaking(cleartext_http2(), |_| async { Response::new(whole("hello")) });
+    let cut = Cut::before(upstream.url().rsplit(':').next().unwrap().parse().unwrap());
+    let list = [quoted(format!("http://127.0.0.1:{}", cut.port()))];
+    let toml = forward_to(&list, "http2 = true\ntimeouts = { idle = \"1h\" }") + "timeout = \"300ms\"";
+    let gateway = Gateway::start(&format!("[server]\nworkers = 1\n{toml}"));
+    wait_until("the server answers", || gateway.get("/").status == 200);
+    cut.set(Fault::Swallow);
+    assert_eq!(gateway.get("/").json()["code"], "exchange-timeout");
+    // That connection swallows for ever, and new ones don't.
+    cut.set(Fault::None);
+    wait_until("another connection is used", || gateway.get("/").status == 200);
 }
 
 /// All of them share a connection, and its window.
