@@ -59,7 +59,7 @@ pub(in crate::config) struct RouteTable {
     /// none.
     pub response_headers: Option<SpannedTable<EditsTable>>,
     /// Time for the whole exchange, from passing the limits to the end of the response. Beyond it, the client
-    /// gets a 504, or a response that breaks off. Default: none.
+    /// gets a 504 (408 if its body was awaited), or a response that breaks off. Default: none.
     pub timeout: Option<ParsedText<Duration>>,
     /// Overrides the server's `max_body` for this route. Default: the server's.
     pub max_body: Option<ParsedText<BodyMost>>,

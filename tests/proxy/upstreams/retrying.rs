@@ -128,7 +128,7 @@ fn a_request_that_an_http_2_server_resets_is_not_sent_again() {
         while let Some(frame) = server.next() {
             match (frame.kind, frame.stream) {
                 (HEADERS, 1) => {
-                    server.send(HEADERS, END_HEADERS | END_STREAM, 1, &fields(&[(":status", "204")]))
+                    server.send(HEADERS, END_HEADERS | END_STREAM, 1, &fields(&[(":status", "204")]));
                 }
                 (HEADERS, stream) => server.reset_with(stream, INTERNAL_ERROR),
                 _ => continue,
