@@ -121,6 +121,23 @@ fn a_banned_key_charges_no_other_limit() {
 }
 
 /// Requests during a ban don't make it longer.
+/// Keys for which there is no memory are counted by network, but not banned by it.
+#[test]
+fn a_ban_of_an_invented_key_is_none_of_its_network() {
+    let gateway = Gateway::start(&format!("[store]\nmax_memory = \"1MiB\"\n{}", limit_all(BANNING)));
+    assert_eq!(of(&gateway, "known").status, 200);
+    let mut inventor = gateway.client();
+    let mut count = 0;
+    let mut invent = || {
+        count += 1;
+        inventor.get_with("/", &format!("X-User: {count}\r\n")).status
+    };
+    wait_until("keys are counted by network", || (0..1_000).any(|_| invent() == 429));
+    wait_until("eve is banned", || is_banned(&of(&gateway, "eve")));
+    assert_eq!(of(&gateway, "known").status, 200);
+    assert!(!is_banned(&of(&gateway, "new")));
+}
+
 #[test]
 fn a_ban_ends_when_it_said() {
     let keys = BANNING.replace("2/min", "2/100ms").replace("1h", "2s");

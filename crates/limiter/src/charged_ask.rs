@@ -153,7 +153,11 @@ impl Placed for ChargedAsk<'_> {
         Some(self.ask.limit.name())
     }
 
+    /// A ban of one key is none of its network's.
     fn overflow(&self) -> Option<Overflow> {
+        if self.is_of_ban() {
+            return None;
+        }
         let network = |client: IpAddr| {
             let client = client.to_canonical();
             let bits = if client.is_ipv4() { NETWORKS.ipv4 } else { NETWORKS.ipv6 };
@@ -163,7 +167,7 @@ impl Placed for ChargedAsk<'_> {
     }
 
     fn has_own_quota(&self) -> bool {
-        self.charge.quota != self.common
+        self.is_of_ban() || self.charge.quota != self.common
     }
 
     fn move_to(&mut self, charge: Charge) {

@@ -452,7 +452,8 @@ impl MemoryStore {
             return Choice::Own;
         }
         let Some(Overflow { network, .. }) = overflow else {
-            return if has_room { Choice::Own } else { Choice::Nowhere };
+            // A look begins no bucket.
+            return if has_room || charge.charge().cost == 0 { Choice::Own } else { Choice::Nowhere };
         };
         let network = network.as_ref().map(|network| (network, Name::of(&network.bucket)));
         if let Some((_, name)) = network
