@@ -392,6 +392,12 @@ pub struct Outcome {
     pub rate: Option<Rate>,
 }
 
+impl Outcome {
+    /// The outcome of a limit that admits without knowing.
+    pub(crate) const UNKNOWN_ROOM: Self =
+        Self { charged: false, remaining: 0, grow_us: 0, delay_us: Some(0), rate: None };
+}
+
 /// The state of a server of a store.
 ///
 /// # Examples

@@ -44,7 +44,9 @@ impl Limiter {
         fit_together(&mut counted);
         let mut admission = Admission::default();
         let passed = passed.iter().filter(|asked| !asked.charge.shadow && !asked.is_of_ban());
-        admission.standings.extend(passed.map(|asked| asked.standing(UNKNOWN_ROOM, Origin::FallbackAllow)));
+        admission
+            .standings
+            .extend(passed.map(|asked| asked.standing(Outcome::UNKNOWN_ROOM, Origin::FallbackAllow)));
         match self.local.take_placed(&mut counted, deadline).await {
             Ok(decision) if decision.admitted => {
                 Ok(self.admit(&self.local, Origin::FallbackLocal, counted, decision, admission))
@@ -77,9 +79,6 @@ fn fit_together(asked: &mut ChargedAsks<'_>) {
     }
 }
 
-/// The outcome of a limit that admits without knowing.
-pub(super) const UNKNOWN_ROOM: Outcome =
-    Outcome { charged: false, remaining: 0, grow_us: 0, delay_us: Some(0), rate: None };
 /// The outcome of a limit that refuses in any case.
 pub(super) const NO_ROOM: Outcome =
     Outcome { charged: false, remaining: 0, grow_us: 0, delay_us: None, rate: None };

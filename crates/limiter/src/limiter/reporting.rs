@@ -9,10 +9,7 @@ use crate::{
     store::{Charge, Outcome, Placed, Store, StoreError},
 };
 
-use super::{
-    Limiter,
-    failure::{UNKNOWN_ROOM, denial},
-};
+use super::{Limiter, failure::denial};
 
 impl Limiter {
     /// Records costs that have arisen already, whether they fit or not: each ask by itself, also if another one doesn't
@@ -99,7 +96,7 @@ impl Limiter {
             Store::Memory(_) => None,
         };
         match (ask.limit.on_failure, instances) {
-            (OnFailure::Allow, _) => (asked.standing(UNKNOWN_ROOM, Origin::FallbackAllow), None),
+            (OnFailure::Allow, _) => (asked.standing(Outcome::UNKNOWN_ROOM, Origin::FallbackAllow), None),
             (OnFailure::Local, Some(instances)) => {
                 self.report_without_store(asked, instances, deadline).await
             }

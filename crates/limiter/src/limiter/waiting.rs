@@ -12,12 +12,9 @@ use crate::{
     wait::{Awaited, NextStep, Patience, RateOfKey, RoomEstimate, StayEnd, WaitResult, WaitingRequest},
 };
 
-use super::{
-    Limiter,
-    failure::{UNKNOWN_ROOM, denial},
-};
+use super::{Limiter, failure::denial};
 
-/// By which the times may differ that the store tells of the same room.
+/// The difference of two times for the same room, told one after the other, that means nothing.
 const JITTER: Duration = Duration::from_millis(50);
 
 impl Limiter {
@@ -170,7 +167,7 @@ impl Limiter {
         });
         let looks = wanted.iter().map(async |(awaited, permits)| {
             // Without an answer the failure policy decides, when it is its turn.
-            (awaited.quota, *permits, self.look(awaited, *permits).await.unwrap_or(UNKNOWN_ROOM))
+            (awaited.quota, *permits, self.look(awaited, *permits).await.unwrap_or(Outcome::UNKNOWN_ROOM))
         });
         let told = join_all(looks).await;
         self.waits.settle(bucket, renewed, |awaited, permits| {

@@ -25,16 +25,13 @@ pub(super) fn is_across(charges: &Charges) -> bool {
     slots.any(|slot| Some(slot) != first)
 }
 
-/// How a bucket stands that wasn't asked.
-const UNSEEN: Outcome = Outcome { charged: false, remaining: 0, grow_us: 0, delay_us: Some(0), rate: None };
-
 /// Decides a request. Its shadowing charges are asked last, and those whose node fails decide nothing.
 pub(super) async fn take(
     store: &RedisStore,
     charges: Charges,
     deadline: Instant,
 ) -> Result<Decision, StoreError> {
-    let outcomes = charges.iter().map(|_| UNSEEN).collect();
+    let outcomes = charges.iter().map(|_| Outcome::UNKNOWN_ROOM).collect();
     let mut decision = Decision { time_us: 0, admitted: true, outcomes, leases: Vec::new() };
     for (place, seen) in look(store, &charges, false, deadline).await {
         decision.outcomes[place] = seen?;
@@ -46,7 +43,7 @@ pub(super) async fn take(
     }
     if !decision.admitted {
         for (place, seen) in look(store, &charges, true, deadline).await {
-            decision.outcomes[place] = seen.unwrap_or(UNSEEN);
+            decision.outcomes[place] = seen.unwrap_or(Outcome::UNKNOWN_ROOM);
         }
         return Ok(decision);
     }
