@@ -164,8 +164,8 @@ async fn decide_quotas(
         }
     }
     if let Some(refusal) = refused.filter(|_| !admits) {
-        plans.iter_mut().for_each(|plan| plan.limits.retain(|(rule, _)| rule.takes_reports()));
         // Reports are recorded whatever others answer.
+        plans.iter_mut().for_each(|plan| plan.limits.retain(|(rule, _)| rule.takes_reports()));
         exchange.decide_descriptors(plans, deadline).await;
         exchange.note_refused(true);
         return Ok(CallAnswer { refusal: Some(refusal), ..answer });

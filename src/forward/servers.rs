@@ -171,16 +171,16 @@ impl Servers {
             if let (Some(visits), Some(request)) = (&mut visits, request.as_mut()) {
                 visits.begin(server, sent, request.headers_mut());
             }
-            let answered = {
+            let mut answered = {
                 let asking = pin!(self.ask(server, request, upload.as_deref(), tunnel, sent));
                 within(deadline, asking).await
             };
-            let awaits_client = || upload.as_deref().is_some_and(Progress::awaits_client);
-            let answered = match answered {
+            if matches!(answered, Err(Failure::ExchangeTimeout))
+                && upload.as_deref().is_some_and(Progress::awaits_client)
+            {
                 // The server can't answer before it has the request.
-                Err(Failure::ExchangeTimeout) if awaits_client() => Err(Fault::TooSlow.into()),
-                answered => answered,
-            };
+                answered = Err(Fault::TooSlow.into());
+            }
             let took = sent.elapsed();
             if let Some(visits) = &mut visits {
                 visits.end(took, &answered);

@@ -442,7 +442,7 @@ fn a_member_of_another_layout_that_only_the_delay_meets_fails_no_other_request()
     assert_eq!(script.log("own").iter().map(|(.., cost)| cost).sum::<u64>(), 2);
 }
 
-/// What somebody else than Redisson may have written into one member of a limiter. As a number, Lua reads nearly all of it.
+/// Numbers that somebody other than Redisson may have written. Lua reads nearly all of them.
 #[test]
 fn an_odd_number_in_one_limiter_fails_no_other_request_and_stays_as_it_is() {
     let mut script = script();

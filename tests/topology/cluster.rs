@@ -151,7 +151,7 @@ fn a_slot_moves() -> Result<(), Late> {
     Ok(())
 }
 
-/// As where nodes go by names, and have none.
+/// Nodes that have no name, where names are preferred, are referred to as `?`.
 #[test]
 fn a_redirection_without_a_host_leads_to_the_host_of_the_node_that_gives_it() {
     let cluster = Cluster::start();

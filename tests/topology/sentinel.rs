@@ -49,7 +49,7 @@ fn a_primary_that_is_killed_is_replaced_without_a_hand() {
     wait_until("it is told", || gateway.log().contains("the store answers again"));
 }
 
-/// As if the Sentinel hung while it announces the switch.
+/// The Sentinel is kept from announcing the switch, as if it hung meanwhile.
 #[test]
 fn a_planned_failover_that_no_message_tells_of_is_noticed() {
     let sentinels = Sentinels::start();

@@ -109,7 +109,7 @@ impl<S: Stream> Wire<S> {
 
     /// Waits until the client has hung up, and sends interim responses meanwhile. A hang-up shows only behind
     /// everything that the client has sent, so a body that nobody has read yet and bytes after the body are read
-    /// ahead, up to the limit of [`Input::poll_ahead`]. Who reads a body notices the hang-up himself.
+    /// ahead, up to the limit of [`Input::poll_ahead`]. A body's reader notices the hang-up itself.
     pub fn poll_left(&mut self, context: &mut Context<'_>) -> Poll<io::Error> {
         if !self.interim.is_empty()
             && let Poll::Ready(written) = self.interim.poll_flush(&mut self.stream, context)
@@ -215,11 +215,13 @@ impl<S: Stream> BodySource for Mutex<Wire<S>> {
     fn poll_frame(&self, context: &mut Context<'_>) -> (Poll<Option<io::Result<Frame<Bytes>>>>, bool) {
         let wire = &mut *self.lock();
         wire.is_unread = false;
-        wire.reader.wait(context);
         match wire.poll_continue(context) {
             Poll::Ready(Ok(())) => {}
             Poll::Ready(Err(error)) => return (Poll::Ready(Some(Err(error))), false),
-            Poll::Pending => return (Poll::Pending, false),
+            Poll::Pending => {
+                wire.reader.wait(context);
+                return (Poll::Pending, false);
+            }
         }
         let frame = wire.decoder.poll_frame(&mut wire.input, &mut wire.stream, context);
         if matches!(frame, Poll::Ready(Some(Err(_)))) && !mem::replace(&mut wire.is_broken, true) {
@@ -230,6 +232,8 @@ impl<S: Stream> BodySource for Mutex<Wire<S>> {
         let has_ended = wire.body_has_ended();
         if has_ended {
             wire.reader.0 = None;
+        } else if frame.is_pending() {
+            wire.reader.wait(context);
         }
         if has_ended && let Some(task) = wire.task.take_if(|task| !task.will_wake(context.waker())) {
             task.wake();

@@ -75,8 +75,9 @@ fn add_unusual<'r>(readings: &mut Readings<'r>, line: &'r [u8], name: &[u8]) -> 
                 unspaced = behind_spaces(behind);
             }
         }
-        let is_named = [&rest[..rest.len() - behind.len()], last].iter().any(|sent| names_match(sent, name));
-        let named = unspaced.strip_prefix(b"=").filter(|_| is_named);
+        let is_named =
+            || [&rest[..rest.len() - behind.len()], last].iter().any(|sent| names_match(sent, name));
+        let named = unspaced.strip_prefix(b"=").filter(|_| is_named());
         let begins_pair =
             line[..line.len() - rest.len()].trim_ascii_end().last().is_none_or(|byte| *byte == b';');
         let spaced = if begins_pair { behind_spaced(rest, name) } else { None };
@@ -104,10 +105,12 @@ fn add_unusual<'r>(readings: &mut Readings<'r>, line: &'r [u8], name: &[u8]) -> 
 fn behind_spaced<'r>(pair: &'r [u8], name: &[u8]) -> Option<&'r [u8]> {
     let end = first_pair(pair).iter().position(|byte| *byte == b'=')?;
     let sent = &pair[..end];
+    if !sent.contains(&b' ') || !names_match(sent, name) {
+        return None;
+    }
     let decoded = form_decoded(sent);
     let after = decoded.trim_ascii_start().get(name.len());
-    let is_meant = sent.contains(&b' ') && names_match(sent, name) && after.is_none_or(|byte| *byte == b'[');
-    is_meant.then(|| &pair[end + 1..])
+    after.is_none_or(|byte| *byte == b'[').then(|| &pair[end + 1..])
 }
 
 /// Returns the text after leading white space. All bytes outside ASCII count as such.

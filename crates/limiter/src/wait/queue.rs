@@ -38,9 +38,9 @@ use super::{
 const WAITING_MOST: usize = 10_000;
 /// Requests that are asked for, or looked for, in one go.
 const TOGETHER_MOST: usize = 256;
-/// Within which a queue notices what was changed without a message.
+/// The time within which a queue notices what was changed without a message.
 const LOOK_AGAIN_EVERY: Duration = Duration::from_secs(5);
-/// The same where others change rates and counts, or give permits back, as a matter of course.
+/// The time within which it does where others often change rates and counts, or give permits back.
 const LOOK_AGAIN_SOON: Duration = Duration::from_secs(1);
 
 /// The queues.

@@ -40,7 +40,7 @@ struct Primary {
 }
 
 impl Primary {
-    /// Reads the answer to SENTINEL MASTER, which is names and values by turns.
+    /// Reads the answer to SENTINEL MASTER, in which each name is followed by its value.
     fn read(answer: &[Value]) -> Option<Self> {
         let field = |name| {
             let pair = answer.chunks_exact(2).find(|pair| pair[0].as_str().as_deref() == Some(name))?;
