@@ -24,15 +24,22 @@ envoy() {
     cargo test --locked --test gateway decisions::go:: -- --nocapture
 }
 
-for part in ${1:-stores redisson envoy contrib crates package}; do
-    echo "==> interop: $part"
-    case $part in
-    redisson) redisson ;;
-    envoy) envoy ;;
-    stores | contrib | crates | package) "interop/$part.sh" ;;
-    *)
-        echo "usage: $0 [stores|redisson|envoy|contrib|crates|package]" >&2
-        exit 2
-        ;;
-    esac
-done
+if [ $# -eq 0 ]; then
+    for part in stores redisson envoy contrib crates package; do
+        echo "==> interop: $part"
+        if ! interop/run.sh "$part"; then
+            echo "*** interop: $part has failed; once more, since it may have been a download ***" >&2
+            interop/run.sh "$part"
+        fi
+    done
+    exit
+fi
+case $1 in
+redisson) redisson ;;
+envoy) envoy ;;
+stores | contrib | crates | package) "interop/$1.sh" ;;
+*)
+    echo "usage: $0 [stores|redisson|envoy|contrib|crates|package]" >&2
+    exit 2
+    ;;
+esac

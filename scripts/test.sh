@@ -118,14 +118,26 @@ require_component fmt rustfmt
 require_component clippy clippy
 
 step cargo fmt --check
-step cargo clippy --workspace --all-targets --locked -- -D warnings
-# Tests that judge time run alone, and one after the other: Cargo.toml leaves them out of the default targets.
-step cargo clippy --test timing --locked -- -D warnings
-# The fuzz targets are a workspace of their own, with the versions of this one.
-cp Cargo.lock fuzz/
-step cargo check --quiet --manifest-path fuzz/Cargo.toml --target-dir target
-# Most tests wait for other processes: more of them run at a time than there are cores.
+step cargo test --locked --workspace --no-run
+
+# Runs clippy, and builds the fuzz targets, which are a workspace of their own with the versions of this one.
+lint() {
+    step cargo clippy --workspace --all-targets --test timing --locked -- -D warnings
+    cp Cargo.lock fuzz/
+    step cargo check --quiet --manifest-path fuzz/Cargo.toml --target-dir target
+}
+
+# Most tests wait for other processes. So more of them run at a time than there are cores, and clippy runs beside them, once
+# Cargo has looked whether they are built.
+(sleep 3 && lint) >target/lint.log 2>&1 &
+lint=$!
+trap 'kill $lint 2>/dev/null || true' EXIT
 RUST_TEST_THREADS=$((2 * $(getconf _NPROCESSORS_ONLN))) step cargo test --locked --workspace
+if ! wait $lint; then
+    cat target/lint.log
+    exit 1
+fi
+# Tests that judge time run alone, and one after the other: Cargo.toml leaves them out of the default targets.
 step cargo test --locked --test timing -- --test-threads=1
 
 if ! command -v mvn >/dev/null; then
