@@ -219,7 +219,7 @@ impl Rule {
     fn note(&self, effect: Effect, origin: Origin, key: Option<&Key>, arrival: Instant) {
         self.tally.decisions.add(effect, origin);
         if let Some(key) = key {
-            let key = key.as_str().into();
+            let key = key.into();
             self.tally.requests.note(key, arrival);
             if effect == Effect::Refused {
                 self.tally.refused.note(key, arrival);

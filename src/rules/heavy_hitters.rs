@@ -14,17 +14,23 @@ use std::{collections::HashMap, time::Duration};
 use parking_lot::Mutex;
 use thread_local::ThreadLocal;
 use tokio::time::Instant;
-use tollgate_limiter::text;
+use tollgate_limiter::{Key, text};
 
 /// The counters of a thread. All of them are searched for each request.
 const COUNTERS: usize = 64;
 const HALVED_EVERY: Duration = Duration::from_secs(60);
 
-/// A key with its hash, so that it is hashed once where several count it.
+/// A key with its hash.
 #[derive(Clone, Copy, Debug)]
 pub struct Noted<'k> {
     key: &'k str,
     hash: u64,
+}
+
+impl<'k> From<&'k Key> for Noted<'k> {
+    fn from(key: &'k Key) -> Self {
+        Self { key: key.as_str(), hash: key.hash() }
+    }
 }
 
 impl<'k> From<&'k str> for Noted<'k> {

@@ -44,7 +44,10 @@ const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'.').remove(b'_').remove(b'
 /// assert_eq!(Key::address([192, 0, 2, 7].into()).as_str(), "ip=192.0.2.7");
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Key(String);
+pub struct Key {
+    text: String,
+    hash: u64,
+}
 
 impl Key {
     /// Returns the key of a caller with this name.
@@ -57,7 +60,7 @@ impl Key {
     /// assert_eq!(Key::caller("alice").as_str(), "caller=alice");
     /// ```
     pub fn caller(name: &str) -> Self {
-        Self(value_text(["caller", ""], name.as_bytes(), true))
+        Self::of_text(value_text(["caller", ""], name.as_bytes(), true))
     }
 
     /// Returns the key of a caller with a name that is never hashed, as limits need that are
@@ -73,7 +76,7 @@ impl Key {
     /// assert!(Key::caller(&long).as_str().len() < 100);
     /// ```
     pub fn verbatim(name: &str) -> Self {
-        Self(whole_value_text(["caller", ""], name.as_bytes()))
+        Self::of_text(whole_value_text(["caller", ""], name.as_bytes()))
     }
 
     /// Returns the key of a client's address. The first 64 bits of an IPv6 address are one client.
@@ -87,7 +90,7 @@ impl Key {
     /// assert_eq!(Key::address(one), Key::address(other));
     /// ```
     pub fn address(client: IpAddr) -> Self {
-        Self(network_text(Prefixes { ipv4: 32, ipv6: 64 }.network(client.to_canonical())))
+        Self::of_text(network_text(Prefixes { ipv4: 32, ipv6: 64 }.network(client.to_canonical())))
     }
 
     /// Returns the key of a header's value. It is hashed, as it may be a credential. In `Authorization`, the case of the scheme
@@ -108,7 +111,7 @@ impl Key {
             AUTHORIZATION => credentials::usual(value.as_bytes()),
             _ => value.as_bytes().into(),
         };
-        Self(value_text(["header:", name.as_str()], &usual, false))
+        Self::of_text(value_text(["header:", name.as_str()], &usual, false))
     }
 
     /// Returns the key that all callers share.
@@ -121,7 +124,7 @@ impl Key {
     /// assert_eq!(Key::global(), Key::global());
     /// ```
     pub fn global() -> Self {
-        Self(value_text(["global", ""], b"", true))
+        Self::of_text(value_text(["global", ""], b"", true))
     }
 
     /// Returns the key with this text.
@@ -134,7 +137,8 @@ impl Key {
     /// assert_eq!(Key::of_text("caller=alice".to_owned()), Key::from("alice"));
     /// ```
     pub fn of_text(text: String) -> Self {
-        Self(text)
+        let hash = text::hash(text.as_bytes());
+        Self { text, hash }
     }
 
     /// Returns the text: letters, digits and punctuation that are safe in terminals and Redis keys.
@@ -147,7 +151,20 @@ impl Key {
     /// assert_eq!(Key::from("alice").as_str(), "caller=alice");
     /// ```
     pub fn as_str(&self) -> &str {
-        &self.0
+        &self.text
+    }
+
+    /// Returns the hash of the text, which differs between processes.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tollgate_limiter::Key;
+    ///
+    /// assert_eq!(Key::from("alice").hash(), Key::caller("alice").hash());
+    /// ```
+    pub fn hash(&self) -> u64 {
+        self.hash
     }
 }
 
