@@ -202,16 +202,25 @@ pub fn request_id(headers: &HeaderMap) -> Option<&HeaderValue> {
 /// Returns an id of 128 random bits.
 pub fn new_request_id() -> HeaderValue {
     let id = text::hex::<32>(fastrand::u128(..).to_be_bytes());
-    HeaderValue::from_bytes(&id).expect("digits")
+    let mut id = HeaderValue::from_bytes(&id).expect("digits");
+    // HPACK would put it into its table, in the place of fields that come again (RFC 7541, section 7.1.3).
+    id.set_sensitive(true);
+    id
 }
 
 /// Prepares the header of a response for the client.
 pub fn towards_client(headers: &mut HeaderMap) {
-    if headers.contains_key(TRANSFER_ENCODING) {
+    let (mut is_coded, mut has_length) = (false, false);
+    for name in headers.keys() {
+        is_coded |= *name == TRANSFER_ENCODING;
+        has_length |= *name == CONTENT_LENGTH;
+    }
+    if has_length && is_coded {
         // Transfer-Encoding takes precedence (RFC 9112, section 6.3), and the body will be framed again.
         headers.remove(CONTENT_LENGTH);
+    } else if has_length {
+        unify_length(headers);
     }
-    unify_length(headers);
     remove_hop_by_hop(headers, |_| false);
 }
 

@@ -224,11 +224,12 @@ pub fn persists(version: Version, fields: &HeaderMap) -> bool {
     let mut keeps = version == Version::HTTP_11;
     for line in fields.get_all(CONNECTION) {
         // A value that isn't text has no options.
-        for option in line.to_str().unwrap_or_default().split(',').map(str::trim) {
-            if option.eq_ignore_ascii_case("close") {
+        let text = line.to_str().unwrap_or_default().as_bytes();
+        for option in text.split(|byte| *byte == b',').map(<[u8]>::trim_ascii) {
+            if option.eq_ignore_ascii_case(b"close") {
                 return false;
             }
-            keeps |= option.eq_ignore_ascii_case("keep-alive");
+            keeps |= option.eq_ignore_ascii_case(b"keep-alive");
         }
     }
     keeps

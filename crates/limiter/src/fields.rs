@@ -78,6 +78,8 @@ impl Fields for HeaderMap {
 }
 
 impl Fields for Vec<u8> {
+    // Inlined, because most names are constants.
+    #[inline(always)]
     fn append(&mut self, name: HeaderName, value: Value<'_>) {
         self.extend_from_slice(name.as_str().as_bytes());
         self.extend_from_slice(b": ");
@@ -92,6 +94,7 @@ impl Fields for Vec<u8> {
         self.extend_from_slice(b"\r\n");
     }
 
+    #[inline(always)]
     fn insert(&mut self, name: HeaderName, value: Value<'_>) {
         Fields::append(self, name, value);
     }

@@ -69,7 +69,7 @@ pub(crate) fn concat<const PARTS: usize>(parts: [&str; PARTS]) -> String {
 /// assert_eq!(&text::hex::<4>([0x0f, 0xa0, 0xff]), b"0fa0");
 /// ```
 pub fn hex<const DIGITS: usize>(bytes: impl IntoIterator<Item = u8>) -> [u8; DIGITS] {
-    let digit = |four_bits: u8| b"0123456789abcdef"[usize::from(four_bits)];
+    let digit = |four_bits: u8| four_bits + if four_bits < 10 { b'0' } else { b'a' - 10 };
     let mut text = [b'0'; DIGITS];
     for (digits, byte) in text.chunks_exact_mut(2).zip(bytes) {
         digits.copy_from_slice(&[digit(byte >> 4), digit(byte & 15)]);
