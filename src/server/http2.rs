@@ -131,7 +131,8 @@ impl<F: Future<Output = ()> + Send + 'static> Executor<F> for StreamExecutor {
                 unsent.wait(patience).await;
             }
         };
-        self.tasks.spawn(SENDING.scope(SendState::default(), answered));
+        // Boxed, because a task's future is copied several times before it is polled.
+        self.tasks.spawn(Box::pin(SENDING.scope(SendState::default(), answered)));
     }
 }
 
