@@ -231,6 +231,11 @@ impl Batcher {
         self.connection.load_full()
     }
 
+    /// Returns true if the connection is up, as far as the client knows.
+    pub(super) fn is_connected(&self) -> bool {
+        self.connection.load().is_connected()
+    }
+
     /// Starts again with another connection.
     pub(super) fn reconnect(&self) {
         let _in_runtime = self.runtime.enter();
