@@ -119,7 +119,7 @@ impl Node {
             let sent = Instant::now();
             call::run(&connection, &Call::default(), Manner::Together, CONNECT_TIMEOUT).await?;
             link.meet();
-            Ok(sent.elapsed())
+            Ok::<_, StoreError>(sent.elapsed())
         };
         link.round_trip.observe(tokio::select! {
             biased;
