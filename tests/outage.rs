@@ -1,5 +1,6 @@
 //! Requests while the store is down, and the return to it.
 
+mod connections;
 mod cuts;
 mod errors;
 mod far;

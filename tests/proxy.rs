@@ -25,6 +25,7 @@ mod upstreams {
     mod retrying;
     mod timing_out;
     mod tls;
+    mod uploads;
 }
 
 use hyper::server::conn;

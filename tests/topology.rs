@@ -5,6 +5,7 @@ mod across;
 mod channel;
 mod cluster;
 mod login;
+mod replicas;
 mod rights;
 mod sentinel;
 mod server;

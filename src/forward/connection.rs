@@ -28,7 +28,7 @@ pub(crate) use self::http1::Http1;
 
 use self::{
     observed::{HeadCount, ObservedStream},
-    streams::{Awaited, Http2Handle, Http2Streams},
+    streams::{Awaited, Http2Handle, Http2Streams, StreamBody},
 };
 
 use super::{
@@ -59,7 +59,7 @@ pub struct UpstreamConnection {
 #[derive(Debug)]
 enum Sender {
     Http1(Box<Http1>),
-    Http2 { sender: http2::SendRequest<Body>, stream: Http2Handle },
+    Http2 { sender: http2::SendRequest<StreamBody>, stream: Arc<Http2Handle> },
 }
 
 impl UpstreamConnection {
@@ -131,7 +131,7 @@ impl UpstreamConnection {
         streams.lent.store(1, Relaxed);
         *streams.counted.lock() = counted;
         Ok(Self {
-            sender: Sender::Http2 { sender, stream: Http2Handle(streams) },
+            sender: Sender::Http2 { sender, stream: Http2Handle(streams).into() },
             address,
             timer: Timer::default(),
         })
@@ -139,10 +139,11 @@ impl UpstreamConnection {
 
     /// Returns another handle of the connection, if the server allows one more stream.
     pub fn share(&self) -> Option<Self> {
-        let Sender::Http2 { sender, stream: Http2Handle(streams) } = &self.sender else { return None };
+        let Sender::Http2 { sender, stream } = &self.sender else { return None };
+        let streams = &stream.0;
         let more = |lent| (lent <= streams.most.load(Relaxed)).then_some(lent + 1);
         streams.lent.fetch_update(Relaxed, Relaxed, more).ok()?;
-        let sender = Sender::Http2 { sender: sender.clone(), stream: Http2Handle(streams.clone()) };
+        let sender = Sender::Http2 { sender: sender.clone(), stream: Http2Handle(streams.clone()).into() };
         Some(Self { sender, address: self.address.clone(), timer: Timer::default() })
     }
 
@@ -187,10 +188,12 @@ impl UpstreamConnection {
                 let _awaited = Awaited::begin(&stream.0);
                 for_http2(there, url);
                 let copy = retry::copy(there);
-                let sent = request.take().into_iter().map(|request| sender.try_send_request(request));
+                let counted = |body| StreamBody { body, _stream: stream.clone() };
+                let sent =
+                    request.take().into_iter().map(|request| sender.try_send_request(request.map(counted)));
                 let answered = sent.last().expect("it was there").await;
                 answered.map(|answer| answer.map(Some)).map_err(|mut unsent| {
-                    let given_back = unsent.take_message();
+                    let given_back = unsent.take_message().map(|request| request.map(|counted| counted.body));
                     let cause = unsent.into_error();
                     let was_refused = retry::was_refused(&cause);
                     if was_refused {

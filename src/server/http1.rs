@@ -25,6 +25,7 @@ use hyper::{Request, Response, StatusCode, Version};
 use parking_lot::Mutex;
 use tokio::{
     io::AsyncWrite,
+    task::yield_now,
     time::{Instant, timeout},
 };
 
@@ -45,6 +46,9 @@ use super::{
 /// The time that the end of a body may come later than its last byte.
 const END_WITHIN: Duration = Duration::from_secs(5);
 
+/// The most requests of a client in a row. If it has sent more, the worker's other connections get their turn before the next one.
+const TURN_MOST: usize = 16;
+
 /// A client's HTTP/1.1 connection.
 pub(super) struct Http1Server<'c, S> {
     connection: &'c ClientConnection,
@@ -53,6 +57,8 @@ pub(super) struct Http1Server<'c, S> {
     /// The current request, if it consists of a head only and an identical one may follow.
     whole: Bytes,
     repeats: Repeats,
+    /// The number of requests received since the client was last waited for.
+    turn: usize,
 }
 
 /// A request, or the error in its head with the bytes received.
@@ -69,7 +75,8 @@ impl<'c, S: Stream> Http1Server<'c, S> {
     /// Creates a connection from which some bytes may have been read already.
     pub(super) fn new(connection: &'c ClientConnection, stream: Watched<S>, input: Input) -> Self {
         let wire = Arc::new(Mutex::new(Wire::new(stream, input)));
-        Self { connection, wire, output: Output::default(), whole: Bytes::new(), repeats: Repeats::None }
+        let (output, whole, repeats) = Default::default();
+        Self { connection, wire, output, whole, repeats, turn: 0 }
     }
 
     /// Serves the connection until it ends.
@@ -78,7 +85,12 @@ impl<'c, S: Stream> Http1Server<'c, S> {
     /// The connection failed, or the client left before the end of a response.
     pub(super) async fn serve(mut self) -> io::Result<()> {
         let is_unreadable = loop {
+            if self.turn >= TURN_MOST {
+                self.turn = 0;
+                yield_now().await;
+            }
             let Some(request) = self.next_request().await? else { break false };
+            self.turn += 1;
             let (request, framing, decoder) = match request {
                 Ok(request) => request,
                 Err((fault, head)) => {
@@ -123,7 +135,7 @@ impl<'c, S: Stream> Http1Server<'c, S> {
 
     /// Returns the next request. `None` if the client has closed the connection, or if it is to be closed.
     async fn next_request(&mut self) -> io::Result<Option<ReadRequest>> {
-        let Self { connection, wire, output, whole, repeats } = self;
+        let Self { connection, wire, output, whole, repeats, turn } = self;
         let (watch, head_most) = (&connection.watch, connection.settings.max_header_bytes);
         // The bytes received that are not a complete head.
         let mut partial = 0;
@@ -136,6 +148,7 @@ impl<'c, S: Stream> Http1Server<'c, S> {
                 let Wire { stream, input, .. } = wire;
                 let bytes = input.bytes();
                 if partial == 0
+                    && *turn + 1 < TURN_MOST
                     && !connection.is_last()
                     && let Some((length, answer, now)) = repeats.refuse(bytes, &connection.gateway)
                 {
@@ -143,6 +156,7 @@ impl<'c, S: Stream> Http1Server<'c, S> {
                     watch.begin_request();
                     write(answer, &RequestFraming::REPEATED, now, output);
                     watch.end_request(now);
+                    *turn += 1;
                     continue;
                 }
                 // A head that arrives byte by byte isn't parsed for each byte.
@@ -164,6 +178,7 @@ impl<'c, S: Stream> Http1Server<'c, S> {
                     }
                     Poll::Pending => {
                         watch.note_task(context.waker());
+                        *turn = 0;
                         return Poll::Pending;
                     }
                 }

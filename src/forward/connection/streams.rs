@@ -2,18 +2,26 @@
 
 use std::{
     io,
+    pin::Pin,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
     },
+    task::{Context, Poll},
     time::Duration,
 };
 
+use bytes::Bytes;
 use futures_util::task::AtomicWaker;
+use http_body::{Body as HttpBody, Frame, SizeHint};
 use parking_lot::Mutex;
 use tokio::{sync::Notify, time::Instant};
 
-use crate::forward::{connector::CountedConnection, hints::HINTS_MOST};
+use crate::forward::{
+    body::{Body, BoxError},
+    connector::CountedConnection,
+    hints::HINTS_MOST,
+};
 
 /// The silence after which an HTTP/2 connection seems dead to a request that is given up. A route's timeout may be much shorter than
 /// the one of responses.
@@ -26,7 +34,7 @@ const HINTS_RESERVE: usize = 10 * HINTS_MOST;
 /// The streams of an HTTP/2 connection.
 #[derive(Debug, Default)]
 pub(super) struct Http2Streams {
-    /// The number of handles: one per request in flight, and one in the pool.
+    /// The number of handles: one per request until its response and its body have ended, and one in the pool.
     pub(super) lent: AtomicUsize,
     /// The number of streams that the server allows; 0 until it has stated it.
     pub(super) most: AtomicUsize,
@@ -93,5 +101,32 @@ impl Drop for Http2Handle {
         if self.0.lent.fetch_sub(1, Relaxed) == 1 {
             drop(std::mem::take(&mut *self.0.counted.lock()));
         }
+    }
+}
+
+/// The body of a request on an HTTP/2 connection. The request counts as a stream until its body has ended, even if its response ends
+/// earlier.
+pub(super) struct StreamBody {
+    pub(super) body: Body,
+    pub(super) _stream: Arc<Http2Handle>,
+}
+
+impl HttpBody for StreamBody {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
     }
 }

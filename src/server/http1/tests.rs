@@ -17,8 +17,9 @@ use crate::{
     server::{ConnectionSettings, Door, Status, client::Watch, settings::TlsOfDoors},
 };
 
-const TOML: &str = "[upstreams.echo]\nbuiltin = \"echo\"\n[[routes]]\npath = \"/{*rest}\"\nupstream = \"echo\"\n\
-    [[routes]]\npath = \"/own\"\nrespond = { status = 200, body = \"own\" }\n";
+const TOML: &str = "[limits.l]\nkey = \"global\"\nrate = \"1/h\"\n[upstreams.echo]\nbuiltin = \"echo\"\n[[routes]]\npath = \"/{*rest}\"\nupstream = \"echo\"\n\
+    [[routes]]\npath = \"/own\"\nrespond = { status = 200, body = \"own\" }\n\
+    [[routes]]\npath = \"/limited\"\nrespond = { status = 200 }\nlimits = [\"l\"]\n";
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A client of a gateway whose upstream describes the request in its response.
@@ -119,6 +120,25 @@ async fn requests_are_answered_in_order_wherever_they_are_split() {
         client.send([*byte]).await;
     }
     assert_eq!(answers(&client.rest().await), expected);
+}
+
+/// The test's task stands for the worker's other connections.
+#[tokio::test]
+async fn a_client_that_pipelines_gets_few_answers_a_turn() {
+    const REQUESTS: usize = 500;
+    for path in ["/own", "/limited"] {
+        let mut client = Client::connect();
+        let flood = format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n").repeat(REQUESTS);
+        client.stream.write_all(flood.as_bytes()).await.unwrap();
+        let (mut received, mut turns) = (vec![0; 1 << 20], Vec::new());
+        while turns.iter().sum::<usize>() < REQUESTS {
+            yield_now().await;
+            if let Some(read) = client.stream.read(&mut received).now_or_never() {
+                turns.push(answers(str::from_utf8(&received[..read.unwrap()]).unwrap()).len());
+            }
+        }
+        assert!(turns.iter().all(|answers| *answers <= TURN_MOST), "{path}: {turns:?}");
+    }
 }
 
 #[tokio::test]

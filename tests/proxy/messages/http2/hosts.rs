@@ -1,6 +1,7 @@
 //! The host and path of a request: `:authority`, or else a single Host (RFC 9113, section 8.3.1).
 
-use super::{super::lines, Recording, replaced, request};
+use super::{super::lines, Recording, replaced, request, send};
+use crate::harness::frames::End;
 
 const GET: &str = "GET";
 
@@ -119,6 +120,19 @@ fn connect_opens_no_tunnel() {
     // Nor WebSocket (RFC 8441), which isn't offered.
     recording.assert_malformed(&[&[(":protocol", "websocket")], &request("CONNECT", &[])[..]].concat(), &[]);
     recording.assert_nothing_else();
+}
+
+/// hyper ends the connection, and docs/http.md says so.
+#[test]
+fn connect_with_a_length_ends_all_requests_of_its_connection() {
+    let recording = Recording::answering("", "");
+    let mut client = recording.frames();
+    send(&mut client, 1, &request("GET", &[]), &[]);
+    recording.message();
+    let connect = [(":method", "CONNECT"), (":authority", "a.test:443"), ("content-length", "1")];
+    send(&mut client, 3, &connect, &["x"]);
+    let told = client.told(1);
+    assert_eq!((told.status, told.end), (0, End::Gone(None)), "{told:?}");
 }
 
 #[test]

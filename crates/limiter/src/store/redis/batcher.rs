@@ -37,7 +37,7 @@ use crate::store::script::{Call, ScriptReply};
 use super::{
     Act, LANE, Lease, Operation, Reply, StoreError,
     breaker::{Silence, Timeouts},
-    call,
+    call::{self, FailedCall},
     connection::{CONNECT_TIMEOUT, Connection, describe},
     deadlines::Deadlines,
     node::Link,
@@ -231,6 +231,11 @@ impl Batcher {
         self.connection.load_full()
     }
 
+    /// Returns true if the connection is up, as far as the client knows.
+    pub(super) fn is_connected(&self) -> bool {
+        self.connection.load().is_connected()
+    }
+
     /// Starts again with another connection.
     pub(super) fn reconnect(&self) {
         let _in_runtime = self.runtime.enter();
@@ -391,6 +396,7 @@ impl Batcher {
                 call.push(&waiting.operation);
             }
             let answer = call::run(&self.connection(), &call, lane.manner, self.link.timeout).await;
+            let answer = answer.map_err(|failed| self.forgo(lane, &call, failed));
             let took = sent.elapsed();
             self.link.calls.observe_time(took);
             if answer.is_ok() {
@@ -504,6 +510,16 @@ impl Batcher {
                 self.give_back(lane, reply);
             }
         }
+    }
+
+    /// Returns the error of a call. If its reply is known but doesn't count, the leases in it are ended, since nobody will
+    /// use them.
+    fn forgo(self: &Arc<Self>, lane: Lane, call: &Call, failed: FailedCall) -> StoreError {
+        let replies = failed.reply.and_then(|reply| call.decode(&reply));
+        for reply in replies.into_iter().flat_map(|(_, replies)| replies).flatten() {
+            self.give_back(lane, reply);
+        }
+        failed.error
     }
 
     /// Ends the leases that a reply has granted.

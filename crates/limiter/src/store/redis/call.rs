@@ -15,6 +15,28 @@ use super::{
     connection::{CONNECT_TIMEOUT, Connection, SHORTEST_WAIT, failure},
 };
 
+/// The failure of a call.
+pub(super) struct FailedCall {
+    pub(super) error: StoreError,
+    /// The reply that doesn't count, because the replicas don't have what it says.
+    pub(super) reply: Option<ScriptReply>,
+}
+
+impl From<StoreError> for FailedCall {
+    fn from(error: StoreError) -> Self {
+        Self { error, reply: None }
+    }
+}
+
+impl From<FailedCall> for StoreError {
+    fn from(failed: FailedCall) -> Self {
+        failed.error
+    }
+}
+
+/// The answer to a command, and the error if the replicas don't have what it wrote.
+pub(super) type Answered = (Value, Option<Error>);
+
 /// Runs the script once, and says what it answered. What is seldom done is on the heap, since the task of
 /// a call is copied when it is made.
 pub(super) async fn run(
@@ -22,7 +44,7 @@ pub(super) async fn run(
     call: &Call,
     manner: Manner,
     timeout: Duration,
-) -> Result<ScriptReply, StoreError> {
+) -> Result<ScriptReply, FailedCall> {
     let (keys, list) = call.encode();
     let sha = Bytes::from_static(script::SHA.as_bytes());
     let source = Bytes::from_static(script::SOURCE.as_bytes());
@@ -38,13 +60,18 @@ pub(super) async fn run(
                 let (keys, list) = Call::default().encode();
                 let load = send(connection, manner, "EVAL", values(source, &keys, list), CONNECT_TIMEOUT);
                 drop(Box::pin(load).await);
-                return Err(StoreError::Timeout);
+                return Err(StoreError::Timeout.into());
             }
             Box::pin(send(connection, manner, "EVAL", values(source, &keys, list), left)).await
         }
         answer => answer,
     };
-    read(answer.map_err(failure)?).ok_or(StoreError::Malformed)
+    let (answer, unconfirmed) = answer.map_err(failure)?;
+    let reply = read(answer).ok_or(StoreError::Malformed)?;
+    match unconfirmed {
+        None => Ok(reply),
+        Some(error) => Err(FailedCall { error: failure(error), reply: Some(reply) }),
+    }
 }
 
 async fn send(
@@ -53,15 +80,16 @@ async fn send(
     name: &'static str,
     arguments: Vec<Value>,
     wait: Duration,
-) -> Result<Value, Error> {
+) -> Result<Answered, Error> {
     let command = CustomCommand::new_static(name, ClusterHash::FirstKey, false);
-    match manner {
+    let answer = match manner {
         Manner::Together | Manner::Alone => match &connection.replicas {
             None => connection.send(command, arguments, wait).await,
-            Some(replicas) => Box::pin(replicas.send(connection, command, arguments, wait)).await,
+            Some(replicas) => return Box::pin(replicas.send(connection, command, arguments, wait)).await,
         },
         Manner::Asking => Box::pin(connection.send_asking(command, arguments, wait)).await,
-    }
+    };
+    answer.map(|answer| (answer, None))
 }
 
 fn values(script: Bytes, keys: &[Bytes], list: Bytes) -> Vec<Value> {

@@ -119,7 +119,7 @@ impl Node {
             let sent = Instant::now();
             call::run(&connection, &Call::default(), Manner::Together, CONNECT_TIMEOUT).await?;
             link.meet();
-            Ok(sent.elapsed())
+            Ok::<_, StoreError>(sent.elapsed())
         };
         link.round_trip.observe(tokio::select! {
             biased;
@@ -130,9 +130,9 @@ impl Node {
         Ok(())
     }
 
-    /// Waits until this thread is connected, or the breaker is open.
+    /// Waits until a connection is usable, or the breaker is open.
     pub(super) async fn connected(&self, deadline: Instant) -> Result<(), StoreError> {
-        let connection = self.batcher().connection();
+        let connection = self.usable_batcher().connection();
         tokio::select! {
             biased;
             connected = connection.connected(deadline) => connected,
@@ -140,7 +140,7 @@ impl Node {
         }
     }
 
-    /// Has an operation done in the next call of this thread's batcher on the lane, whose reply is to be awaited.
+    /// Has an operation done in the next call of a usable batcher on the lane, whose reply is to be awaited.
     pub(super) fn operate(
         &self,
         lane: Lane,
@@ -150,10 +150,10 @@ impl Node {
         if self.link.breaker.is_open() {
             return Err(StoreError::Open);
         }
-        self.batcher().operate(lane, operation, deadline)
+        self.usable_batcher().operate(lane, operation, deadline)
     }
 
-    /// Does an operation in the next call of this thread's batcher, if the server can be reached now.
+    /// Does an operation in the next call of a usable batcher, if the server can be reached now.
     pub(super) fn send(&self, lane: Lane, operation: Operation) {
         if let Some(batcher) = self.any_batcher().filter(|_| !self.link.breaker.is_open()) {
             batcher.send(lane, operation);
@@ -180,7 +180,7 @@ impl Node {
         let name = String::from_utf8_lossy(name).into_owned();
         let command = CustomCommand::new(name, ClusterHash::FirstKey, false);
         let arguments = arguments.iter().cloned().map(Value::Bytes).collect();
-        let batcher = self.batcher();
+        let batcher = self.usable_batcher();
         let connection = batcher.connection();
         // A thread that was idle so far may have none yet, which says nothing of the server.
         connection.connected(deadline).await?;
@@ -210,10 +210,20 @@ impl Node {
         next
     }
 
-    /// This thread's, or if it runs no runtime, another one's.
+    /// Returns this thread's batcher, or another thread's while only that one is connected: a server may accept no more
+    /// connections, which says nothing of those that it has.
+    fn usable_batcher(&self) -> Arc<Batcher> {
+        let own = self.batcher();
+        if own.is_connected() {
+            return own;
+        }
+        self.link.batchers().into_iter().find(|other| other.is_connected()).unwrap_or(own)
+    }
+
+    /// Returns a usable batcher, or if this thread runs no runtime, another thread's.
     pub(super) fn any_batcher(&self) -> Option<Arc<Batcher>> {
         match Handle::try_current() {
-            Ok(_) => Some(self.batcher()),
+            Ok(_) => Some(self.usable_batcher()),
             Err(_) => self.link.batchers().into_iter().next(),
         }
     }
@@ -302,7 +312,7 @@ impl Link {
     /// Returns true if the node answers, as far as is known.
     pub(super) fn answers(&self) -> bool {
         let batchers = self.batchers();
-        let is_connected = batchers.iter().any(|batcher| batcher.connection().is_connected());
+        let is_connected = batchers.iter().any(|batcher| batcher.is_connected());
         !self.breaker.is_open() && (is_connected || batchers.is_empty())
     }
 

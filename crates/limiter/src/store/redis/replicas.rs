@@ -14,7 +14,10 @@ use fred::{
 use parking_lot::Mutex;
 use tokio::time::{Duration, Instant};
 
-use super::connection::{Connection, SHORTEST_WAIT};
+use super::{
+    call::Answered,
+    connection::{Connection, SHORTEST_WAIT},
+};
 
 /// A replica that has been away for so long has failed. Sentinel looks for what it has promoted once a second.
 const GONE_AFTER: Duration = Duration::from_secs(5);
@@ -35,21 +38,24 @@ struct ReplicaCount {
 }
 
 impl Replicas {
-    /// Runs a command that writes, and waits until the replicas have what it wrote.
+    /// Runs a command that writes, and waits until the replicas have what it wrote, or may not have it.
+    ///
+    /// # Errors
+    /// There is no answer to the command.
     pub(super) async fn send(
         &self,
         connection: &Connection,
         command: CustomCommand,
         arguments: Vec<Value>,
         wait: Duration,
-    ) -> Result<Value, Error> {
+    ) -> Result<Answered, Error> {
         // The server tells how many replicas have it before the client gives up.
         let patience_ms = (wait * 4 / 5).max(SHORTEST_WAIT).as_millis() as i64;
         let wait_for = |replicas: usize| {
             connection.command("WAIT", vec![(replicas as i64).into(), patience_ms.into()], wait)
         };
         let Some(server) = connection.server() else {
-            return connection.send(command, arguments, wait).await;
+            return connection.send(command, arguments, wait).await.map(|answer| (answer, None));
         };
         let known = self.expected(&server);
         // One behind the other, in one go. Without a replica, WAIT may be answered too late, and what is behind it, too.
@@ -59,16 +65,18 @@ impl Replicas {
             connection.command("ROLE", Vec::new(), wait),
             wait_for(known),
         );
-        let answer = answer?;
-        let expected = self.note(server, connected(&role?), Instant::now());
-        let mut have = have?;
-        if expected > known {
-            have = wait_for(expected).await?;
-        }
-        match have.as_usize() {
-            Some(have) if have >= expected => Ok(answer),
-            _ => Err(Error::new(ErrorKind::Timeout, "the replicas don't have it")),
-        }
+        let confirmed = async {
+            let expected = self.note(server, connected(&role?), Instant::now());
+            let mut have = have?;
+            if expected > known {
+                have = wait_for(expected).await?;
+            }
+            match have.as_usize() {
+                Some(have) if have >= expected => Ok(()),
+                _ => Err(Error::new(ErrorKind::Timeout, "the replicas don't have it")),
+            }
+        };
+        Ok((answer?, confirmed.await.err()))
     }
 
     fn expected(&self, server: &Server) -> usize {

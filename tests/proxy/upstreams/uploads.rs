@@ -1,0 +1,40 @@
+//! Uploads that HTTP/2 upstreams answer before they end.
+
+use http_body_util::BodyExt;
+use hyper::{Response, server::conn::http2};
+use hyper_util::rt::TokioExecutor;
+
+use crate::{
+    harness::{
+        gateway::Gateway,
+        upstream::{Speech, Upstream, whole},
+        wait_until,
+    },
+    proxy::{forward_to, quoted},
+};
+
+#[test]
+fn an_upload_counts_as_a_stream_until_it_ends() {
+    const STREAMS: usize = 2;
+    let mut builder = http2::Builder::new(TokioExecutor::new());
+    builder.max_concurrent_streams(STREAMS as u32);
+    // It answers at once, and reads what comes.
+    let upstream = Upstream::speaking(Speech::Http2(builder), |request| async {
+        tokio::spawn(request.into_body().collect());
+        Response::new(whole("hello"))
+    });
+    let keys = "http2 = true\nmax_connections = 1\ntimeouts = { response = \"2s\" }";
+    let toml = forward_to(&[quoted(upstream.url())], keys);
+    let gateway = Gateway::start(&format!("[server]\nworkers = 1\n{toml}"));
+    let mut uploads = [(); STREAMS].map(|()| gateway.client());
+    for upload in &mut uploads {
+        upload.send(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nab");
+        assert_eq!(upload.answer().text(), "hello");
+    }
+    // On the only connection, it would wait for one of them to end.
+    assert_eq!(gateway.get("/").json()["code"], "upstream-busy");
+    uploads.iter_mut().for_each(|upload| upload.send(b"cd"));
+    wait_until("a stream is free", || gateway.get("/").status == 200);
+    assert!(uploads.iter_mut().all(|upload| upload.get("/").text() == "hello"));
+    assert_eq!(upstream.connections().len(), 1);
+}
