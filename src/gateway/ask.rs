@@ -90,8 +90,9 @@ impl Exchange {
         CallDecision { outcome, uncountable: None, asks, of }
     }
 
-    /// Gives permits back where limits do that: the oldest in use, since the grants aren't known.
-    pub(crate) async fn give_back(&self, plans: Vec<DescriptorPlan>) {
+    /// Gives permits back where limits do that: the oldest in use, since the grants aren't known. What the store hasn't done by the
+    /// deadline may be lost.
+    pub(crate) async fn give_back(&self, plans: Vec<DescriptorPlan>, deadline: Option<Instant>) {
         let limits = plans.into_iter().flat_map(|plan| plan.limits);
         let limits = limits.filter(|(rule, _)| rule.limit().has_refunds());
         let asks = limits.filter_map(|(_, terms)| match terms {
@@ -100,7 +101,8 @@ impl Exchange {
         });
         let asks: Asks = asks.flatten().filter(|ask| ask.permits() > 0).collect();
         let limiter = &self.gateway.limiter;
-        for released in join_all(asks.iter().map(|ask| limiter.release(ask, None))).await {
+        let releases = asks.iter().map(|ask| limiter.release_before(ask, None, deadline));
+        for released in join_all(releases).await {
             if let Err(error) = released {
                 tracing::debug!("a refund is lost: {error}");
             }
