@@ -81,9 +81,14 @@ impl Exchange {
             facts.is_refused = true;
             return CallDecision { outcome: Err(refusal), uncountable: Some(place), asks, of };
         }
+        // What only shadows bans nobody.
+        let banning = (!gateway.ratelimit_service().shadow).then_some(limiter);
         let outcome = match asks.is_empty() {
             true => Ok(Admission::default()),
-            false => rules::admit_descriptors(limiter, &rules, &asks, facts.arrival, deadline, decided).await,
+            false => {
+                let arrival = facts.arrival;
+                rules::admit_descriptors(limiter, &rules, &asks, arrival, deadline, banning, decided).await
+            }
         };
         facts.note_decided();
         facts.is_refused = outcome.is_err();

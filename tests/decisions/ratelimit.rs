@@ -472,6 +472,23 @@ descriptors:
   rate_limit: { unit: minute, requests_per_unit: 20 }
 - key: hour
   rate_limit: { unit: hour, requests_per_unit: 10 }
+/// The key is shared with proxied requests, which a ban would reject.
+#[test]
+fn a_service_in_shadow_mode_bans_nobody() {
+    let banning = "[admin]\nlisten = \"127.0.0.1:0\"\n\
+        [[descriptors]]\ndomain = \"d\"\nmatch = { k = \"*\" }\nlimits = [\"l\"]\n\
+        [limits.l]\nkey = \"descriptor:k\"\nrate = \"1/h\"\nban = { after = \"3/h\", for = \"1h\" }\n";
+    for (shadow, bans) in [(false, 1.0), (true, 0.0)] {
+        let keys = format!("ratelimit_service = {{ shadow = {shadow} }}");
+        let decider = Decider::start(&keys, banning);
+        for _ in 0..5 {
+            left(&decider, &[&[("k", b"eve")]]);
+        }
+        let metrics = Metrics::scrape(&admin(&decider));
+        assert_eq!(metrics.of("tollgate_bans_total{limit=\"l\"}"), bans, "shadow = {shadow}");
+    }
+}
+
 ";
     let (decider, _folder) = with_folder("", &[("d", yaml)]);
     let minute: &[(&str, &[u8])] = &[("minute", b"a")];
