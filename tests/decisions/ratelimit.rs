@@ -21,6 +21,9 @@ const RESOURCE_EXHAUSTED: u32 = 8;
 const UNIMPLEMENTED: u32 = 12;
 const UNAVAILABLE: u32 = 14;
 
+/// The unit of a descriptor's limit.
+const HOUR: i32 = 3;
+
 /// A rule for descriptors of a path and an API key, with a limit of three an hour.
 const PER_KEY: &str = "[[descriptors]]\ndomain = \"shop\"\nmatch = { path = \"/v1/*\", api_key = \"*\" }\n\
     limits = [\"per-key\"]\n[limits.per-key]\nkey = \"descriptor:api_key\"\nrate = \"3/h\"\n";
@@ -205,7 +208,6 @@ fn proxied_requests_and_descriptors_count_together() {
 #[test]
 fn a_descriptor_may_state_its_rate() {
     const SECOND: i32 = 1;
-    const HOUR: i32 = 3;
     const DAY: i32 = 4;
     let decider = decider(&by_value("2/h", ""));
     assert_eq!(one(&decider, k(b"a")).left(), [(OK, 1)]);
@@ -406,6 +408,13 @@ descriptors:
     let named =
         ask(decider.address, &Request::new("d", [Descriptor::of(&[("a", b"one"), ("b", b"")])])).unwrap();
     assert_eq!(named.statuses[0].current_limit.as_ref().unwrap().name, "named");
+    // A descriptor's own limit comes before that of the file, also where the file has none.
+    let own = || {
+        let descriptor = Descriptor::of(&[("free", b"own")]).limited_to(1, HOUR);
+        ask(decider.address, &Request::new("d", [descriptor])).unwrap().left()[0]
+    };
+    assert_eq!([own(), own()], [(OK, 0), (OVER_LIMIT, 0)]);
+    assert_eq!(one(&[("free", b"own")]), (OK, u32::MAX));
     // It is watched, also for new files. Counts stay.
     std::fs::write(
         folder.path().join("d.yaml"),
@@ -463,15 +472,6 @@ fn a_service_in_shadow_mode_rejects_nothing() {
     assert_eq!(left(&decider, &[&[("k", b"")]]), (OK, vec![(OVER_LIMIT, 0)]));
 }
 
-#[test]
-fn the_tables_of_the_reference_hold() {
-    // 25 calls at 20 a minute, and 20 a minute together with 10 an hour.
-    let yaml = "domain: d
-descriptors:
-- key: minute
-  rate_limit: { unit: minute, requests_per_unit: 20 }
-- key: hour
-  rate_limit: { unit: hour, requests_per_unit: 10 }
 /// The key is shared with proxied requests, which a ban would reject.
 #[test]
 fn a_service_in_shadow_mode_bans_nobody() {
@@ -489,6 +489,15 @@ fn a_service_in_shadow_mode_bans_nobody() {
     }
 }
 
+#[test]
+fn the_tables_of_the_reference_hold() {
+    // 25 calls at 20 a minute, and 20 a minute together with 10 an hour.
+    let yaml = "domain: d
+descriptors:
+- key: minute
+  rate_limit: { unit: minute, requests_per_unit: 20 }
+- key: hour
+  rate_limit: { unit: hour, requests_per_unit: 10 }
 ";
     let (decider, _folder) = with_folder("", &[("d", yaml)]);
     let minute: &[(&str, &[u8])] = &[("minute", b"a")];
