@@ -83,6 +83,9 @@ pub(crate) trait Placed {
     fn move_to(&mut self, charge: Charge);
 
     /// Returns true if the charge has been replaced.
+    /// Notes the time of the decision by the clock of the charge's own server, if several took part.
+    fn note_time(&mut self, _time_us: u64) {}
+
     fn is_moved(&self) -> bool {
         false
     }
@@ -627,11 +630,10 @@ impl Store {
             Self::Memory(store) => return store.take(charges, Instant::now().into_std()),
             Self::Redis(store) => store,
         };
-        let charges = charges.iter().map(|charge| charge.charge().clone()).collect();
-        match store.operate(Operation::Take(charges), deadline).await? {
-            Reply::Decision(decision) => Ok(decision),
-            Reply::Usage(_) | Reply::Refunded(_) | Reply::Done => Err(StoreError::Malformed),
-        }
+        let asked = charges.iter().map(|charge| charge.charge().clone()).collect();
+        let (decision, times) = store.take(asked, deadline).await?;
+        charges.iter_mut().zip(times).for_each(|(charge, time_us)| charge.note_time(time_us));
+        Ok(decision)
     }
 
     /// Returns when a decision must be asked for at the latest, to be there by its deadline.
