@@ -94,7 +94,8 @@ impl<'r> ChargedAsk<'r> {
             return false;
         }
         let quota = self.charge.quota;
-        let joins = (quota, self.scope) == (other.charge.quota, other.scope)
+        let joins = (quota, self.scope, self.charge.shadow)
+            == (other.charge.quota, other.scope, other.charge.shadow)
             && quota.algorithm != Algorithm::Concurrency;
         if joins {
             self.charge.cost = self.charge.cost.saturating_add(other.charge.cost);
@@ -183,11 +184,11 @@ impl Placed for ChargedAsk<'_> {
         self.moved = Some(Box::new(charge));
     }
 
-    fn is_moved(&self) -> bool {
     fn note_time(&mut self, time_us: u64) {
         self.time_us = Some(time_us);
     }
 
+    fn is_moved(&self) -> bool {
         self.moved.is_some()
     }
 }
