@@ -99,6 +99,9 @@ impl LimitHandle {
         }
         let mut shown = show_override(limit, &set);
         shown["set"] = json!(is_set);
+        if let Some(network) = key.and_then(|key| key::network_of(self.rule.config(), key)) {
+            shown["network"] = json!(network);
+        }
         Ok(Json(shown))
     }
 

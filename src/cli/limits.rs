@@ -125,7 +125,10 @@ impl Limits {
             LimitsCommand::Set { .. } if answer["set"] == false => {
                 say(format_args!("not set: a rate is already set\n"));
             }
-            LimitsCommand::Set { .. } => say(format_args!("set: {}\n", describe(answer))),
+            LimitsCommand::Set { .. } => {
+                let network = answer["network"].as_str().map(|network| format!(" for all of {network}"));
+                say(format_args!("set: {}{}\n", describe(answer), network.unwrap_or_default()));
+            }
             LimitsCommand::Unset { .. } if answer["unset"] == false => say(format_args!("no rate was set\n")),
             LimitsCommand::Unset { .. } => say(format_args!("unset\n")),
         }
