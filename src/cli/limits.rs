@@ -176,7 +176,13 @@ fn print_list(answer: &Value) {
         keys.into_iter().for_each(|(key, [rate, set])| table.push([name.clone(), key, rate, set]));
     }
     say(format_args!("{table}"));
-    print_bans(answer);
+    match list(answer).iter().find_map(|limit| limit["store_error"].as_str()) {
+        None => print_bans(answer),
+        Some(error) => say(format_args!(
+            "\nThe store gives no answer: {error}.\n\
+             SET has what this gateway knows. Later changes and bans are not known.\n"
+        )),
+    }
 }
 
 /// Prints the bans that the gateway gave, if there are any. Keys are written as `limits reset` takes them.
